@@ -1,0 +1,46 @@
+package clock_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/internal/clock"
+)
+
+// pain 33: intervals are monotonic, and a host that was suspended does not gain time by it.
+func TestClock_theLongerElapsedTimeCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var suspended time.Duration
+		start := time.Now()
+		c := clock.Clock{Boot: func() time.Duration { return time.Since(start) + suspended }}
+
+		i := c.Now()
+		time.Sleep(2 * time.Second)
+		require.Equal(t, 2*time.Second, c.Since(i))
+		require.Equal(t, start.Add(10*time.Second), c.After(i, 10*time.Second))
+
+		suspended = time.Minute
+		require.Equal(t, 62*time.Second, c.Since(i))
+		require.Equal(t, start.Add(-50*time.Second), c.After(i, 10*time.Second))
+	})
+}
+
+func TestClock_withoutBootClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c clock.Clock
+		i := c.Now()
+		time.Sleep(time.Second)
+		require.Equal(t, time.Second, c.Since(i))
+		require.True(t, c.Now().Later(i))
+		require.False(t, i.Later(i))
+	})
+}
+
+func TestSystem_isMonotonic(t *testing.T) {
+	i := clock.System.Now()
+	require.GreaterOrEqual(t, clock.System.Since(i), time.Duration(0))
+	require.Less(t, clock.System.Since(i), time.Minute)
+}
