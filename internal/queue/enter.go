@@ -1,0 +1,84 @@
+package queue
+
+import (
+	"context"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Enter puts e into its queue, with value for people to read, and reports whether it is the owner at once.
+// It is one transaction and one attempt. Repeating it is safe: it enters once.
+func Enter(ctx context.Context, kv clientv3.KV, e Entry, value string) (entered Entry, owner bool, err error) {
+	oldest := clientv3.OpGet(e.Prefix, append(clientv3.WithFirstCreate(), clientv3.WithKeysOnly())...)
+	resp, err := kv.Txn(ctx).
+		If(clientv3.Compare(clientv3.CreateRevision(e.Key), "=", 0)).
+		Then(clientv3.OpPut(e.Key, value, clientv3.WithLease(e.Lease)), oldest).
+		Else(clientv3.OpGet(e.Key, clientv3.WithKeysOnly()), oldest).
+		Commit()
+	if err != nil {
+		return e, false, err
+	}
+	if resp.Succeeded {
+		e.Rev = resp.Header.Revision
+	} else {
+		e.Rev = resp.Responses[0].GetResponseRange().Kvs[0].CreateRevision
+	}
+	first := resp.Responses[1].GetResponseRange().Kvs[0]
+	return e, string(first.Key) == e.Key, nil
+}
+
+// TryEnter enters only if nobody stands in the queue; otherwise it returns the owner's key and leaves nothing.
+// It is one attempt, and repeating it is safe. If the error is not nil, e may have entered.
+func (q *Queue) TryEnter(ctx context.Context, e Entry, value string) (entered Entry, owner *mvccpb.KeyValue, err error) {
+	resp, err := q.Client.Txn(ctx).
+		If(clientv3.Compare(clientv3.CreateRevision(e.Prefix), "=", 0).WithPrefix()).
+		Then(clientv3.OpPut(e.Key, value, clientv3.WithLease(e.Lease))).
+		Else(clientv3.OpGet(e.Key, clientv3.WithKeysOnly()), clientv3.OpGet(e.Prefix, clientv3.WithFirstCreate()...)).
+		Commit()
+	if err != nil {
+		return e, nil, err
+	}
+	if resp.Succeeded {
+		e.Rev = resp.Header.Revision
+		return e, nil, nil
+	}
+	if own := resp.Responses[0].GetResponseRange().Kvs; len(own) > 0 {
+		e.Rev = own[0].CreateRevision // put by an earlier attempt whose answer was lost
+		return q.stayIfFirst(ctx, e)
+	}
+	if first := resp.Responses[1].GetResponseRange().Kvs[0]; contends(e.Prefix, first) {
+		return e, first, nil
+	}
+
+	// The oldest key is no contender, so that the range is not empty says nothing: look past it.
+	owner, err = q.oldest(ctx, e.Prefix, 0)
+	if err != nil || owner != nil {
+		return e, owner, err
+	}
+	if e, _, err = Enter(ctx, q.Client, e, value); err != nil {
+		return e, nil, err
+	}
+	return q.stayIfFirst(ctx, e)
+}
+
+// stayIfFirst is the end of TryEnter for an entry that is in the queue already: it stays there if it is the
+// oldest contender, or else leaves.
+func (q *Queue) stayIfFirst(ctx context.Context, e Entry) (Entry, *mvccpb.KeyValue, error) {
+	owner, err := q.oldest(ctx, e.Prefix, e.Rev-1)
+	if err != nil || owner == nil {
+		return e, nil, err
+	}
+	_, err = Leave(ctx, q.Client, e)
+	return e, owner, err
+}
+
+// Leave deletes e's key if it is still e's. It reports false if it was not: somebody else had deleted it, or an
+// earlier attempt whose answer was lost. It is one attempt, and repeating it is safe.
+func Leave(ctx context.Context, kv clientv3.KV, e Entry) (bool, error) {
+	resp, err := kv.Txn(ctx).If(e.Held()).Then(clientv3.OpDelete(e.Key)).Commit()
+	if err != nil {
+		return false, err
+	}
+	return resp.Succeeded, nil
+}

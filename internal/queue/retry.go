@@ -1,0 +1,122 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/status"
+)
+
+// Backoff counts the pauses between attempts: 25 ms, doubled each time up to a second, each cut by a random
+// part of up to a half so that clients which failed together do not come back together. The zero value is ready.
+type Backoff struct{ n int }
+
+// Next is the next pause.
+func (b *Backoff) Next() time.Duration {
+	d := min(25*time.Millisecond<<b.n, time.Second)
+	b.n = min(b.n+1, 6)
+	return d - rand.N(d/2)
+}
+
+// Reset begins again with the shortest pause.
+func (b *Backoff) Reset() { b.n = 0 }
+
+// Sleep waits for the next pause. It returns ctx's cause if ctx ends first.
+func (b *Backoff) Sleep(ctx context.Context) error {
+	t := time.NewTimer(b.Next())
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Retry calls do, each attempt with a context that ends after bound, until it succeeds, fails for good or ctx
+// ends. When ctx ends, the error wraps ctx's cause and tells the last attempt's failure in words only: an
+// attempt's own time-out must not match as the caller's.
+//
+// An attempt's next endpoint is the client's choice: etcd's client takes its ready endpoints in turn.
+func Retry(ctx context.Context, client *clientv3.Client, bound time.Duration, do func(context.Context) error) error {
+	var b Backoff
+	for {
+		err := attempt(ctx, bound, do)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w (last attempt: %s)", context.Cause(ctx), err.Error())
+		case client.Ctx().Err() != nil:
+			return fmt.Errorf("the etcd client is closed: %w", err)
+		case !Transient(err):
+			return err
+		}
+		if cause := b.Sleep(ctx); cause != nil {
+			return fmt.Errorf("%w (last attempt: %s)", cause, err.Error())
+		}
+		Reconnect(client)
+	}
+}
+
+func attempt(ctx context.Context, bound time.Duration, do func(context.Context) error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	actx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	return do(actx)
+}
+
+// Transient reports whether the request that failed with err may succeed when it is sent again.
+func Transient(err error) bool {
+	if errors.Is(err, rpctypes.ErrTooManyRequests) {
+		return true
+	}
+	switch code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Internal, codes.Aborted:
+		return true
+	default:
+		return false
+	}
+}
+
+// Refused reports whether err is the server's or the client's word that the request was not carried out. After
+// any other failure it may have been, or may still be.
+func Refused(err error) bool {
+	switch code(err) {
+	case codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition, codes.PermissionDenied,
+		codes.Unauthenticated, codes.ResourceExhausted, codes.OutOfRange, codes.Unimplemented:
+		return true
+	default:
+		return false
+	}
+}
+
+func code(err error) codes.Code {
+	if e, ok := errors.AsType[rpctypes.EtcdError](err); ok {
+		return e.Code()
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return codes.DeadlineExceeded
+	case errors.Is(err, context.Canceled):
+		return codes.Canceled
+	}
+	return status.Code(err)
+}
+
+// Reconnect makes a client without any connection try again now: gRPC's own back-off between attempts to
+// connect grows to two minutes, longer than most leases.
+func Reconnect(client *clientv3.Client) {
+	if conn := client.ActiveConnection(); conn != nil && conn.GetState() == connectivity.TransientFailure {
+		conn.ResetConnectBackoff()
+	}
+}
