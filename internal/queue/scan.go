@@ -14,7 +14,8 @@ var ErrGone = errors.New("queue: the entry's key is gone")
 // ahead returns the nearest contender older than e, nil if there is none. The error is ErrGone if e's own key
 // is not there any more: an entry that is gone has no turn to wait for.
 func (q *Queue) ahead(ctx context.Context, e Entry) (*mvccpb.KeyValue, error) {
-	older := append(clientv3.WithLastCreate(), clientv3.WithKeysOnly(), clientv3.WithMaxCreateRev(e.Rev-1))
+	// Not keys only: since 3.7 such a read does not tell the lease, by which a contender is known.
+	older := append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(e.Rev-1))
 	resp, err := q.Client.Txn(ctx).
 		If(e.Held()).
 		Then(clientv3.OpGet(e.Prefix, older...)).
@@ -32,21 +33,9 @@ func (q *Queue) ahead(ctx context.Context, e Entry) (*mvccpb.KeyValue, error) {
 	return q.scan(ctx, e.Prefix, clientv3.SortDescend, e.Rev-1)
 }
 
-// oldest returns the owner, with its value: the oldest contender no younger than maxRev (0: of any age), or nil.
+// oldest returns the owner: the oldest contender no later than maxRev (0: of any age), or nil.
 func (q *Queue) oldest(ctx context.Context, prefix string, maxRev int64) (*mvccpb.KeyValue, error) {
-	owner, err := q.scan(ctx, prefix, clientv3.SortAscend, maxRev)
-	if err != nil || owner == nil {
-		return nil, err
-	}
-	// The scan reads keys only. An owner that has gone meanwhile has no value left to show.
-	resp, err := q.Client.Get(ctx, string(owner.Key))
-	if err != nil {
-		return nil, err
-	}
-	if len(resp.Kvs) > 0 {
-		owner.Value = resp.Kvs[0].Value
-	}
-	return owner, nil
+	return q.scan(ctx, prefix, clientv3.SortAscend, maxRev)
 }
 
 // scan returns the first contender in the order of create revisions, passing over keys that are none. It is
@@ -54,7 +43,7 @@ func (q *Queue) oldest(ctx context.Context, prefix string, maxRev int64) (*mvccp
 func (q *Queue) scan(ctx context.Context, prefix string, order clientv3.SortOrder, maxRev int64) (*mvccpb.KeyValue, error) {
 	minRev := int64(0)
 	for limit := int64(128); ; limit *= 2 {
-		resp, err := q.Client.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(),
+		resp, err := q.Client.Get(ctx, prefix, clientv3.WithPrefix(),
 			clientv3.WithSort(clientv3.SortByCreateRevision, order), clientv3.WithLimit(limit),
 			clientv3.WithMinCreateRev(minRev), clientv3.WithMaxCreateRev(maxRev))
 		if err != nil {
