@@ -1,0 +1,92 @@
+package fence_test
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+func BenchmarkGuard_Check(b *testing.B) {
+	b.Run("accepted", func(b *testing.B) {
+		var g fence.Guard
+		b.ReportAllocs()
+		for b.Loop() {
+			if err := g.Check("orders", 54); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("accepted of 10000", func(b *testing.B) {
+		var g fence.Guard
+		names := fill(b, &g, 10_000)
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			if err := g.Check(names[i%len(names)], 54); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("refused", func(b *testing.B) {
+		var g fence.Guard
+		fill(b, &g, 1)
+		b.ReportAllocs()
+		for b.Loop() {
+			if g.Check("orders/0", 41) == nil {
+				b.Fatal("a stale token was accepted")
+			}
+		}
+	})
+}
+
+func BenchmarkGuard_Check_parallel(b *testing.B) {
+	for _, n := range []int{1, 10_000} {
+		b.Run("resources="+strconv.Itoa(n), func(b *testing.B) {
+			var g fence.Guard
+			names := fill(b, &g, n)
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for i := 0; pb.Next(); i++ {
+					if err := g.Check(names[i%n], 54); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		})
+	}
+}
+
+func BenchmarkGuard_Do(b *testing.B) {
+	var g fence.Guard
+	var writes int
+	write := func() error { writes++; return nil }
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := g.Do("orders", 54, write); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkParse(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := fence.Parse("281474976710698"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// fill claims n resources with token 54 and returns their names.
+func fill(b *testing.B, g *fence.Guard, n int) []string {
+	b.Helper()
+	names := make([]string, n)
+	for i := range names {
+		names[i] = "orders/" + strconv.Itoa(i)
+		if err := g.Claim(names[i], 54); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return names
+}

@@ -1,0 +1,43 @@
+package fence_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+func TestFromContext_withoutToken(t *testing.T) {
+	got, ok := fence.FromContext(t.Context())
+	require.False(t, ok)
+	require.Zero(t, got)
+}
+
+// pain 40: the token of a tenure does not become its successor's, whatever happens meanwhile.
+func TestNewContext_keepsItsToken(t *testing.T) {
+	old := fence.NewContext(t.Context(), 41)
+	successor := fence.NewContext(old, 54)
+
+	got, ok := fence.FromContext(old)
+	require.True(t, ok)
+	require.Equal(t, fence.Token(41), got)
+
+	got, ok = fence.FromContext(successor)
+	require.True(t, ok)
+	require.Equal(t, fence.Token(54), got)
+
+	var g fence.Guard
+	require.NoError(t, g.Claim("orders", 54))
+	got, _ = fence.FromContext(old)
+	require.ErrorIs(t, g.Check("orders", got), fence.ErrStale)
+}
+
+func TestNewContext_invalidTokenIsNone(t *testing.T) {
+	for _, tok := range []fence.Token{0, -1, 1 << 48} {
+		ctx := fence.NewContext(fence.NewContext(t.Context(), 41), tok)
+		got, ok := fence.FromContext(ctx)
+		require.False(t, ok, "token %d", int64(tok))
+		require.Zero(t, got)
+	}
+}

@@ -1,0 +1,241 @@
+package fence_test
+
+import (
+	"maps"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+// An old and a new token that meet must leave the new one, whichever comes first.
+func TestGuard_neverLowersTheMark(t *testing.T) {
+	for name, verb := range verbs {
+		t.Run(name, func(t *testing.T) {
+			const rounds, tokens = 200, 200
+			for range rounds {
+				var (
+					g       fence.Guard
+					wg      sync.WaitGroup
+					barrier = make(chan struct{})
+				)
+				for parity := range 2 { // one goroutine has the even tokens, the other the odd ones
+					wg.Go(func() {
+						<-barrier
+						for i := parity; i < tokens; i += 2 {
+							tok := fence.Token(i + 1)
+							err := verb(&g, "orders", tok)
+							if mark := g.Marks()["orders"]; mark < tok || err == nil && g.Check("orders", tok-1) == nil {
+								t.Errorf("token %d: %v, and then the mark is %d", tok, err, mark)
+							}
+						}
+					})
+				}
+				close(barrier)
+				wg.Wait()
+				require.Equal(t, map[string]fence.Token{"orders": tokens}, g.Marks())
+			}
+		})
+	}
+}
+
+// The first two tokens of a resource must meet at one mark, not at one each.
+func TestGuard_firstTokensMeetAtOneMark(t *testing.T) {
+	const resources = 20_000
+	names := make([]string, resources)
+	for i := range names {
+		names[i] = strconv.Itoa(i)
+	}
+	var (
+		g  fence.Guard
+		wg sync.WaitGroup
+	)
+	for _, tok := range []fence.Token{41, 42} {
+		wg.Go(func() {
+			// Whoever is behind finds marks, which is faster than making them: the two meet by themselves.
+			for _, name := range names {
+				_ = g.Claim(name, tok) // 41 is refused if it comes second
+			}
+		})
+	}
+	wg.Wait()
+	marks := g.Marks()
+	require.Len(t, marks, resources)
+	for resource, mark := range marks {
+		require.Equal(t, fence.Token(42), mark, resource)
+	}
+}
+
+// A snapshot holds valid tokens only, or Load would refuse it.
+func TestGuard_Marks_neverShowsAMarkWithoutToken(t *testing.T) {
+	const rounds, resources = 1000, 32
+	for range rounds {
+		var (
+			g  fence.Guard
+			wg sync.WaitGroup
+		)
+		wg.Go(func() {
+			for r := range resources {
+				if err := g.Claim(strconv.Itoa(r), 54); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		for seen := 0; seen < resources; {
+			runtime.Gosched()
+			marks := g.Marks()
+			for resource, mark := range marks {
+				require.Equal(t, fence.Token(54), mark, resource)
+			}
+			seen = len(marks)
+		}
+		wg.Wait()
+	}
+}
+
+// A newer token is not accepted, by any verb, while the function of an older one runs.
+func TestGuard_Do_newerTokenWaits(t *testing.T) {
+	waiting := maps.Clone(verbs)
+	waiting["Load"] = func(g *fence.Guard, resource string, t fence.Token) error {
+		return g.Load(map[string]fence.Token{resource: t})
+	}
+	for name, verb := range waiting {
+		t.Run(name, func(t *testing.T) {
+			var g fence.Guard
+			accepted := make(chan error, 1)
+			require.NoError(t, g.Do("orders", 41, func() error {
+				started := make(chan struct{})
+				go func() {
+					close(started)
+					accepted <- verb(&g, "orders", 54)
+				}()
+				<-started
+				// That it does not happen can only be seen by giving it time.
+				select {
+				case err := <-accepted:
+					t.Error("54 was accepted while 41 was still writing")
+					accepted <- err
+				case <-time.After(20 * time.Millisecond):
+				}
+				require.Equal(t, map[string]fence.Token{"orders": 41}, g.Marks())
+				return nil
+			}))
+			require.NoError(t, <-accepted)
+			require.Equal(t, map[string]fence.Token{"orders": 54}, g.Marks())
+		})
+	}
+}
+
+// A token that had to wait is compared again when its turn comes: the mark may have passed it meanwhile.
+func TestGuard_waitersAreComparedAgain(t *testing.T) {
+	for name, verb := range verbs {
+		t.Run(name, func(t *testing.T) {
+			const newest = 54
+			for range 5 {
+				var (
+					g       fence.Guard
+					wg      sync.WaitGroup
+					started sync.WaitGroup
+					ran     []fence.Token // guarded by Do
+				)
+				require.NoError(t, g.Do("orders", 41, func() error {
+					// The newest starts to wait first, and is likely to be let in first.
+					for tok := fence.Token(newest); tok > 41; tok-- {
+						started.Add(1)
+						wg.Go(func() {
+							started.Done()
+							if name != "Do" {
+								_ = verb(&g, "orders", tok)
+								return
+							}
+							_ = g.Do("orders", tok, func() error {
+								ran = append(ran, tok)
+								return nil
+							})
+						})
+						started.Wait()
+					}
+					time.Sleep(5 * time.Millisecond) // so that they do wait: a pass does not depend on it
+					return nil
+				}))
+				wg.Wait()
+				require.Equal(t, map[string]fence.Token{"orders": newest}, g.Marks())
+				require.True(t, slices.IsSorted(ran), "an older token wrote after a newer one: %v", ran)
+			}
+		})
+	}
+}
+
+// Functions of one resource never overlap, those of one token included.
+func TestGuard_Do_oneAtATime(t *testing.T) {
+	const goroutines, writes = 8, 500
+	var (
+		g       fence.Guard
+		wg      sync.WaitGroup
+		counter int // without a lock of its own: the race detector watches it too
+	)
+	for range goroutines {
+		wg.Go(func() {
+			for range writes {
+				err := g.Do("orders", 54, func() error {
+					seen := counter
+					runtime.Gosched()
+					counter = seen + 1
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, goroutines*writes, counter)
+}
+
+// The promise as a holder sees it: what it reads after its Claim is not overwritten by an older token.
+func TestGuard_Claim_endsEveryOlderWriter(t *testing.T) {
+	const tenures = 1000
+	var (
+		g       fence.Guard
+		wg      sync.WaitGroup
+		value   atomic.Int64 // the resource: the token that wrote last
+		newest  atomic.Int64
+		refused atomic.Int64
+	)
+	newest.Store(1)
+	for range 3 { // paused holders: each writes with a token that may be old by then
+		wg.Go(func() {
+			for newest.Load() < tenures {
+				tok := fence.Token(newest.Load())
+				runtime.Gosched()
+				err := g.Do("orders", tok, func() error {
+					runtime.Gosched()
+					value.Store(int64(tok))
+					return nil
+				})
+				if err != nil {
+					refused.Add(1)
+				}
+			}
+		})
+	}
+	for tok := fence.Token(2); tok <= tenures; tok++ {
+		require.NoError(t, g.Claim("orders", tok))
+		before := value.Load()
+		for range 10 {
+			runtime.Gosched()
+			require.Equal(t, before, value.Load(), "token %d has claimed, and an older one wrote", tok)
+		}
+		newest.Store(int64(tok))
+	}
+	wg.Wait()
+	t.Logf("%d stale writes refused", refused.Load())
+}

@@ -1,0 +1,222 @@
+package fence_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+// verbs are the three ways in which a token reaches a resource. They decide alike.
+var verbs = map[string]func(g *fence.Guard, resource string, t fence.Token) error{
+	"Claim": (*fence.Guard).Claim,
+	"Check": (*fence.Guard).Check,
+	"Do": func(g *fence.Guard, resource string, t fence.Token) error {
+		return g.Do(resource, t, func() error { return nil })
+	},
+}
+
+// pain 29: a checker that refuses whatever differs from the first token refuses every successor, and one that
+// refuses an equal token refuses the holder's own second write.
+func TestGuard_acceptsFromTheMarkUp(t *testing.T) {
+	for name, verb := range verbs {
+		t.Run(name, func(t *testing.T) {
+			var g fence.Guard
+			require.NoError(t, g.Claim("orders", 41))
+
+			require.NoError(t, verb(&g, "orders", 41), "the holder's own")
+			require.NoError(t, verb(&g, "orders", 41), "and again")
+			require.Equal(t, map[string]fence.Token{"orders": 41}, g.Marks())
+			require.NoError(t, verb(&g, "orders", 54), "the successor's")
+			require.Equal(t, map[string]fence.Token{"orders": 54}, g.Marks())
+		})
+	}
+}
+
+func TestGuard_refusesBelowTheMark(t *testing.T) {
+	for name, verb := range verbs {
+		t.Run(name, func(t *testing.T) {
+			for _, stale := range []fence.Token{1, 41, 53} {
+				var g fence.Guard
+				require.NoError(t, g.Claim("orders", 54))
+
+				err := verb(&g, "orders", stale)
+				require.ErrorIs(t, err, fence.ErrStale)
+				require.NotErrorIs(t, err, fence.ErrInvalidToken)
+				var staleErr *fence.StaleError
+				require.ErrorAs(t, err, &staleErr)
+				require.Equal(t, fence.StaleError{Resource: "orders", Token: stale, Highest: 54}, *staleErr)
+				require.Equal(t, map[string]fence.Token{"orders": 54}, g.Marks())
+			}
+		})
+	}
+}
+
+func TestGuard_refusesInvalidTokens(t *testing.T) {
+	for name, verb := range verbs {
+		t.Run(name, func(t *testing.T) {
+			for _, tok := range []fence.Token{0, -1, 1 << 48} {
+				var g fence.Guard
+				err := verb(&g, "orders", tok)
+				require.ErrorIs(t, err, fence.ErrInvalidToken)
+				require.NotErrorIs(t, err, fence.ErrStale)
+				require.EqualError(t, err, "fence: invalid token "+tok.String()+` for "orders": `+
+					`want plain decimal 1 to 9223372036854775807, low 48 bits not 0`)
+				require.Empty(t, g.Marks())
+			}
+		})
+	}
+}
+
+func TestGuard_firstTokenOfAnyVerbIsTheMark(t *testing.T) {
+	for name, verb := range verbs {
+		t.Run(name, func(t *testing.T) {
+			var g fence.Guard
+			require.NoError(t, verb(&g, "orders", 54))
+			require.ErrorIs(t, g.Check("orders", 53), fence.ErrStale)
+		})
+	}
+}
+
+func TestGuard_resourcesAreIndependent(t *testing.T) {
+	var g fence.Guard
+	require.NoError(t, g.Claim("a", 54))
+	require.NoError(t, g.Claim("a/b", 41))
+	require.NoError(t, g.Claim("", 40))
+	require.NoError(t, g.Check("a/b", 41))
+	require.Equal(t, map[string]fence.Token{"a": 54, "a/b": 41, "": 40}, g.Marks())
+
+	// Another resource is free to be used while one is being written to.
+	require.NoError(t, g.Do("a", 54, func() error { return g.Do("a/b", 42, func() error { return nil }) }))
+}
+
+// pain 41: etcd was restored from a snapshot, revision 54 became 4.
+func TestGuard_afterARestore(t *testing.T) {
+	var g fence.Guard
+	require.NoError(t, g.Claim("orders", 54))
+	require.ErrorIs(t, g.Claim("orders", token(t, 0, 4)), fence.ErrStale, "without a raised era nobody can write")
+	require.NoError(t, g.Claim("orders", token(t, 1, 4)))
+	require.ErrorIs(t, g.Check("orders", 54), fence.ErrStale)
+	require.ErrorIs(t, g.Check("orders", token(t, 0, maxRevision)), fence.ErrStale)
+}
+
+func TestGuard_Do_runsTheFunctionOnlyIfAccepted(t *testing.T) {
+	var g fence.Guard
+	require.NoError(t, g.Claim("orders", 54))
+
+	var ran int
+	write := func() error { ran++; return nil }
+	require.ErrorIs(t, g.Do("orders", 53, write), fence.ErrStale)
+	require.ErrorIs(t, g.Do("orders", 0, write), fence.ErrInvalidToken)
+	require.Zero(t, ran)
+	require.NoError(t, g.Do("orders", 54, write))
+	require.NoError(t, g.Do("orders", 55, write))
+	require.Equal(t, 2, ran)
+}
+
+func TestGuard_Do_returnsTheFunctionsError(t *testing.T) {
+	var g fence.Guard
+	require.NoError(t, g.Claim("orders", 41))
+	errDisk := errors.New("disk full")
+	require.Equal(t, errDisk, g.Do("orders", 54, func() error { return errDisk }))
+	require.ErrorIs(t, g.Check("orders", 53), fence.ErrStale, "the token has been seen")
+	require.NoError(t, g.Do("orders", 54, func() error { return nil }), "the resource is free again")
+}
+
+func TestGuard_Do_survivesAPanic(t *testing.T) {
+	var g fence.Guard
+	require.NoError(t, g.Claim("orders", 41))
+	require.PanicsWithValue(t, "bug", func() { _ = g.Do("orders", 54, func() error { panic("bug") }) })
+	require.ErrorIs(t, g.Check("orders", 53), fence.ErrStale)
+	require.NoError(t, g.Claim("orders", 55), "the resource is free again")
+}
+
+func TestGuard_Do_nilFunction(t *testing.T) {
+	var g fence.Guard
+	require.EqualError(t, g.Do("orders", 54, nil), `fence: do for "orders": fn is nil, want a function`)
+	require.Empty(t, g.Marks())
+}
+
+// What the doc of Do promises not to wait for fn would hang here if it did.
+func TestGuard_Do_callsThatNeverWait(t *testing.T) {
+	var g fence.Guard
+	require.NoError(t, g.Claim("orders", 41))
+	require.NoError(t, g.Do("orders", 54, func() error {
+		require.Equal(t, map[string]fence.Token{"orders": 54}, g.Marks(), "raised before the write, so it can be saved first")
+		require.NoError(t, g.Check("orders", 54))
+		require.NoError(t, g.Claim("orders", 54))
+		require.NoError(t, g.Load(map[string]fence.Token{"orders": 54}))
+		require.ErrorIs(t, g.Check("orders", 53), fence.ErrStale)
+		require.ErrorIs(t, g.Claim("orders", 53), fence.ErrStale)
+		require.ErrorIs(t, g.Do("orders", 53, func() error { return nil }), fence.ErrStale)
+		return nil
+	}))
+}
+
+func TestGuard_Load_restoresTheMarks(t *testing.T) {
+	var before, after fence.Guard
+	require.NoError(t, before.Claim("orders", 54))
+	require.NoError(t, before.Claim("stock", token(t, 1, 4)))
+
+	require.NoError(t, after.Load(before.Marks()))
+	require.Equal(t, before.Marks(), after.Marks())
+	require.ErrorIs(t, after.Check("orders", 53), fence.ErrStale)
+	require.NoError(t, after.Check("orders", 54))
+}
+
+func TestGuard_Load_neverLowers(t *testing.T) {
+	var g fence.Guard
+	require.NoError(t, g.Claim("orders", 54))
+	require.NoError(t, g.Load(map[string]fence.Token{"orders": 41, "stock": 42}))
+	require.Equal(t, map[string]fence.Token{"orders": 54, "stock": 42}, g.Marks())
+	require.NoError(t, g.Load(nil))
+	require.Equal(t, map[string]fence.Token{"orders": 54, "stock": 42}, g.Marks())
+}
+
+func TestGuard_Load_allOrNothing(t *testing.T) {
+	for _, bad := range []fence.Token{0, -1, 1 << 48} {
+		for range 20 { // maps are ranged over in a random order
+			var g fence.Guard
+			err := g.Load(map[string]fence.Token{"a": 1, "b": 2, "bad": bad, "c": 3, "worse": bad})
+			require.ErrorIs(t, err, fence.ErrInvalidToken)
+			require.ErrorContains(t, err, `for "bad"`)
+			require.Empty(t, g.Marks())
+		}
+	}
+}
+
+func TestGuard_Marks_isACopy(t *testing.T) {
+	var g fence.Guard
+	require.NotNil(t, g.Marks())
+	require.NoError(t, g.Claim("orders", 54))
+	g.Marks()["orders"] = 1
+	require.Equal(t, map[string]fence.Token{"orders": 54}, g.Marks())
+}
+
+func TestGuard_Check_doesNotAllocate(t *testing.T) {
+	var g fence.Guard
+	name := string([]byte("orders")) // as it comes from a request, not a constant
+	require.NoError(t, g.Claim(name, 54))
+	require.Zero(t, testing.AllocsPerRun(1000, func() {
+		if err := g.Check(name, 54); err != nil {
+			panic(err)
+		}
+	}), "a repeated token")
+
+	next := fence.Token(54)
+	require.Zero(t, testing.AllocsPerRun(1000, func() {
+		next++
+		if err := g.Check(name, next); err != nil {
+			panic(err)
+		}
+	}), "a newer token")
+}
+
+func TestStaleError_text(t *testing.T) {
+	err := &fence.StaleError{Resource: "orders", Token: 41, Highest: 54}
+	require.EqualError(t, err, `fence: stale token 41 for "orders": highest seen is 54`)
+	require.EqualError(t, &fence.StaleError{Resource: "orders", Token: 41}, `fence: stale token 41 for "orders"`)
+	require.NotErrorIs(t, err, fence.ErrInvalidToken)
+}

@@ -1,0 +1,245 @@
+package fence_test
+
+import (
+	"encoding/json"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+const maxRevision = 1<<48 - 1
+
+func TestNewToken_packsEraAndRevision(t *testing.T) {
+	for _, tt := range []struct {
+		era      uint16
+		revision int64
+		want     fence.Token
+		text     string
+	}{
+		{0, 1, 1, "0:1"},
+		{0, 54, 54, "0:54"},
+		{0, maxRevision, maxRevision, "0:281474976710655"},
+		{1, 1, 1<<48 + 1, "1:1"},
+		{2, 42, 562949953421354, "2:42"},
+		{32767, maxRevision, math.MaxInt64, "32767:281474976710655"},
+	} {
+		t.Run(tt.text, func(t *testing.T) {
+			got, err := fence.NewToken(tt.era, tt.revision)
+			require.NoError(t, err)
+			require.Equal(t, tt.want, got)
+			require.True(t, got.Valid())
+			require.Equal(t, tt.era, got.Era())
+			require.Equal(t, tt.revision, got.Revision())
+			require.Equal(t, tt.text, got.Text())
+			require.Equal(t, strconv.FormatInt(int64(tt.want), 10), got.String())
+		})
+	}
+}
+
+func TestNewToken_refusesWhatIsOutOfRange(t *testing.T) {
+	for _, tt := range []struct {
+		era      uint16
+		revision int64
+		want     string
+	}{
+		{32768, 1, "fence: invalid token: era 32768: want 0 to 32767"},
+		{math.MaxUint16, 1, "fence: invalid token: era 65535: want 0 to 32767"},
+		{0, 0, "fence: invalid token: revision 0: want 1 to 281474976710655"},
+		{1, 0, "fence: invalid token: revision 0: want 1 to 281474976710655"},
+		{0, -1, "fence: invalid token: revision -1: want 1 to 281474976710655"},
+		{0, maxRevision + 1, "fence: invalid token: revision 281474976710656: want 1 to 281474976710655"},
+	} {
+		t.Run(tt.want, func(t *testing.T) {
+			got, err := fence.NewToken(tt.era, tt.revision)
+			require.ErrorIs(t, err, fence.ErrInvalidToken)
+			require.EqualError(t, err, tt.want)
+			require.Zero(t, got)
+		})
+	}
+}
+
+func TestToken_Valid(t *testing.T) {
+	require.False(t, fence.Token(0).Valid())
+	require.False(t, fence.Token(-1).Valid())
+	require.False(t, fence.Token(math.MinInt64).Valid())
+	require.False(t, fence.Token(1<<48).Valid(), "a revision is never 0")
+	require.True(t, fence.Token(1).Valid())
+	require.True(t, fence.Token(math.MaxInt64).Valid())
+}
+
+// pain 41: after a restore the revisions start lower; a raised era puts the new tokens above all old ones.
+func TestToken_Compare_laterEraIsLarger(t *testing.T) {
+	var (
+		before  = token(t, 0, maxRevision)
+		after   = token(t, 1, 4)
+		further = token(t, 1, 5)
+		last    = token(t, 32767, 1)
+	)
+	sorted := []fence.Token{last, after, further, before}
+	slices.SortFunc(sorted, fence.Token.Compare)
+	require.Equal(t, []fence.Token{before, after, further, last}, sorted)
+	require.Equal(t, -1, before.Compare(after))
+	require.Equal(t, 0, after.Compare(after))
+	require.Equal(t, 1, after.Compare(before))
+}
+
+func TestParse_refusesEveryOtherSpelling(t *testing.T) {
+	for _, s := range []string{
+		"", "0", "-1", "+1", "01", "00", " 1", "1 ", "1\n", "1.0", "1e3", "0x10", "1_000", "١", "0:1", "abc",
+		"281474976710656",              // era 1, revision 0
+		"9223372036854775808",          // one above the largest int64
+		"9999999999999999999",          // 19 digits
+		"10000000000000000000",         // 20 digits
+		strings.Repeat("7", 1<<10),     // a value that must not land in a log
+		strings.Repeat("\x00", 1<<10),  // nor unprintable ones
+		"54\r\nFencing-Token: 9999999", // nor a line of its own
+	} {
+		t.Run(s, func(t *testing.T) {
+			got, err := fence.Parse(s)
+			require.ErrorIs(t, err, fence.ErrInvalidToken)
+			require.Zero(t, got)
+			require.Contains(t, err.Error(), "want plain decimal 1 to 9223372036854775807")
+			requireTame(t, err)
+		})
+	}
+}
+
+func TestParse_quotesTheStartOfTheValue(t *testing.T) {
+	_, err := fence.Parse("x" + strings.Repeat("secret", 100))
+	require.EqualError(t, err, `fence: invalid token "xsecretsecretsecretsecre"…: `+
+		`want plain decimal 1 to 9223372036854775807, low 48 bits not 0`)
+}
+
+func TestParseText_refusesEveryOtherSpelling(t *testing.T) {
+	for _, tt := range []struct{ in, want string }{
+		{"", `"": want era:revision`},
+		{"54", `"54": want era:revision`},
+		{":", `":": want era:revision`},
+		{":54", `":54": want era:revision`},
+		{"0:", `"0:": want era:revision`},
+		{"0:54:", `"0:54:": want era:revision`},
+		{"0:1:2", `"0:1:2": want era:revision`},
+		{"00:54", `"00:54": want era:revision`},
+		{"0:054", `"0:054": want era:revision`},
+		{"-1:54", `"-1:54": want era:revision`},
+		{"0:+54", `"0:+54": want era:revision`},
+		{"0: 54", `"0: 54": want era:revision`},
+		{"0:99999999999999999999", `want era:revision`},
+		{"32768:1", "era 32768: want 0 to 32767"},
+		{"65536:1", "era 65536: want 0 to 32767"}, // 0 as an uint16
+		{"0:0", "revision 0: want 1 to 281474976710655"},
+		{"0:281474976710656", "revision 281474976710656: want 1 to 281474976710655"},
+	} {
+		t.Run(tt.in, func(t *testing.T) {
+			got, err := fence.ParseText(tt.in)
+			require.ErrorIs(t, err, fence.ErrInvalidToken)
+			require.ErrorContains(t, err, tt.want)
+			require.Zero(t, got)
+			requireTame(t, err)
+		})
+	}
+}
+
+func TestToken_jsonIsAString(t *testing.T) {
+	type record struct {
+		Token fence.Token           `json:"token,omitzero"`
+		Marks map[fence.Token]int64 `json:"marks,omitempty"`
+	}
+	in := record{Token: token(t, 32, 1), Marks: map[fence.Token]int64{54: 1}}
+	text, err := json.Marshal(in)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"token":"9007199254740993","marks":{"54":1}}`, string(text)) // 2^53+1
+
+	var out record
+	require.NoError(t, json.Unmarshal(text, &out))
+	require.Equal(t, in, out)
+
+	text, err = json.Marshal(record{})
+	require.NoError(t, err)
+	require.JSONEq(t, `{}`, string(text))
+}
+
+func TestToken_UnmarshalText_leavesTheTokenOnError(t *testing.T) {
+	got := fence.Token(54)
+	require.ErrorIs(t, got.UnmarshalText([]byte("055")), fence.ErrInvalidToken)
+	require.Equal(t, fence.Token(54), got)
+
+	require.Error(t, json.Unmarshal([]byte(`55`), &got), "a JSON number may have been rounded")
+	require.Equal(t, fence.Token(54), got)
+}
+
+func TestToken_MarshalText_refusesInvalid(t *testing.T) {
+	for _, tok := range []fence.Token{0, -1, 1 << 48} {
+		text, err := tok.MarshalText()
+		require.ErrorIs(t, err, fence.ErrInvalidToken)
+		require.ErrorContains(t, err, tok.String())
+		require.Empty(t, text)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{"", "0", "1", "54", "-1", "01", "9223372036854775807", "0:54", "1:4", "32767:1", "::"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if got, err := fence.Parse(s); err == nil {
+			require.True(t, got.Valid())
+			require.Equal(t, s, got.String())
+		} else {
+			require.ErrorIs(t, err, fence.ErrInvalidToken)
+			requireTame(t, err)
+		}
+		if got, err := fence.ParseText(s); err == nil {
+			require.True(t, got.Valid())
+			require.Equal(t, s, got.Text())
+		} else {
+			require.ErrorIs(t, err, fence.ErrInvalidToken)
+			requireTame(t, err)
+		}
+	})
+}
+
+func FuzzNewToken(f *testing.F) {
+	f.Add(uint16(0), int64(54))
+	f.Add(uint16(1), int64(0))
+	f.Add(uint16(32767), int64(maxRevision))
+	f.Add(uint16(32768), int64(-1))
+	f.Fuzz(func(t *testing.T, era uint16, revision int64) {
+		tok, err := fence.NewToken(era, revision)
+		legal := era <= 32767 && revision >= 1 && revision <= maxRevision
+		require.Equal(t, legal, err == nil)
+		require.Equal(t, legal, tok.Valid())
+		if !legal {
+			return
+		}
+		require.Equal(t, era, tok.Era())
+		require.Equal(t, revision, tok.Revision())
+		back, err := fence.Parse(tok.String())
+		require.NoError(t, err)
+		require.Equal(t, tok, back)
+		back, err = fence.ParseText(tok.Text())
+		require.NoError(t, err)
+		require.Equal(t, tok, back)
+	})
+}
+
+// requireTame checks that an error about a peer's input is one short printable line.
+func requireTame(t *testing.T, err error) {
+	t.Helper()
+	require.Less(t, len(err.Error()), 200)
+	require.NotContains(t, err.Error(), "\n")
+	require.NotContains(t, err.Error(), "\x00")
+}
+
+func token(t *testing.T, era uint16, revision int64) fence.Token {
+	t.Helper()
+	tok, err := fence.NewToken(era, revision)
+	require.NoError(t, err)
+	return tok
+}
