@@ -1,0 +1,213 @@
+package fakeetcd
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// ErrNotSupported is returned by the calls that the fake does not have.
+var ErrNotSupported = errors.New("fakeetcd: not supported")
+
+// Client is a client with a network of its own. Its methods are safe for concurrent use.
+type Client struct {
+	*clientv3.Client
+
+	srv     *Server
+	closing chan struct{} // closed when the client is
+
+	// Guarded by the server's mutex.
+	closed   bool
+	rules    []*rule
+	cut      bool
+	restored chan struct{} // closed at the end of the present cut
+	streams  []*watchStream
+}
+
+// NewClient makes a client. It lives until its Close or the server's; the end of ctx alone ends, as for a real one,
+// only what uses the client's own context.
+func (s *Server) NewClient(ctx context.Context) *Client {
+	cc := clientv3.NewCtxClient(ctx)
+	c := &Client{Client: cc, srv: s, closing: make(chan struct{})}
+	none := unsupportedConn{}
+	cc.KV = clientv3.NewKVFromKVClient(kvClient{KVClient: pb.NewKVClient(none), c: c}, cc)
+	cc.Lease = clientv3.NewLeaseFromLeaseClient(leaseClient{c}, cc, time.Second) // what a zero DialTimeout makes it
+	cc.Watcher = closingWatcher{clientv3.NewWatchFromWatchClient(watchClient{c}, cc), c}
+	cc.Cluster = clientv3.NewClusterFromClusterClient(pb.NewClusterClient(none), cc)
+	cc.Auth = clientv3.NewAuthFromAuthClient(pb.NewAuthClient(none), cc)
+	cc.Maintenance = clientv3.NewMaintenanceFromMaintenanceClient(pb.NewMaintenanceClient(none), cc)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clients = append(s.clients, c)
+	return c
+}
+
+// Cut turns the client's link into a black hole: requests, answers and events, those under way included, are held back
+// until Restore. A request whose caller gives up before that is dropped, unless its fault says [Fault.Late].
+func (c *Client) Cut() {
+	c.srv.mu.Lock()
+	defer c.srv.mu.Unlock()
+	if !c.cut {
+		c.cut, c.restored = true, make(chan struct{})
+	}
+}
+
+// Restore ends a cut: everything held back arrives now.
+func (c *Client) Restore() {
+	c.srv.mu.Lock()
+	defer c.srv.mu.Unlock()
+	if c.cut {
+		c.cut = false
+		close(c.restored)
+	}
+}
+
+// Calls returns what this client has sent so far, oldest first. Any means every method.
+func (c *Client) Calls(m Method) []Call {
+	return c.srv.callsOf(func(call *Call) bool { return call.Client == c && (m == Any || call.Method == m) })
+}
+
+// BreakWatches ends the client's watch streams with err; undelivered events go with them. The real client opens a new stream
+// and resumes after [ErrUnavailable], and closes its channels with any other error. During a cut it learns of neither.
+func (c *Client) BreakWatches(err error) {
+	c.srv.mu.Lock()
+	defer c.srv.mu.Unlock()
+	for _, w := range slices.Clone(c.streams) {
+		w.end(err)
+	}
+}
+
+// closingWatcher notices the client's Close, which closes its Watcher.
+type closingWatcher struct {
+	clientv3.Watcher
+	c *Client
+}
+
+func (w closingWatcher) Close() error {
+	w.c.srv.mu.Lock()
+	if !w.c.closed {
+		w.c.closed = true
+		close(w.c.closing)
+	}
+	w.c.srv.mu.Unlock()
+	return w.Watcher.Close()
+}
+
+// unary is a call with one request and one answer.
+func unary[T any](ctx context.Context, c *Client, m Method, req any, act func() (*T, error)) (*T, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	done := make(chan outcome[T], 1)
+	transmit(ctx, c, m, req,
+		func(Fault) (*T, error) { return act() },
+		func(o outcome[T]) { done <- o })
+	select {
+	case o := <-done: // an answer that is there counts even if the context has just ended
+		return o.msg, o.err
+	default:
+	}
+	select {
+	case o := <-done:
+		return o.msg, o.err
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	case <-c.closing:
+		return nil, errClosing
+	}
+}
+
+type kvClient struct {
+	pb.KVClient // RangeStream
+	c           *Client
+}
+
+func (k kvClient) Range(ctx context.Context, r *pb.RangeRequest, _ ...grpc.CallOption) (*pb.RangeResponse, error) {
+	return unary(ctx, k.c, Get, r, func() (*pb.RangeResponse, error) {
+		if err := validateRange(r); err != nil {
+			return nil, err
+		}
+		resp, err := k.c.srv.store.read(r, k.c.srv.store.rev)
+		if err != nil {
+			return nil, err
+		}
+		resp.Header = k.c.srv.header()
+		return resp, nil
+	})
+}
+
+func (k kvClient) Put(ctx context.Context, r *pb.PutRequest, _ ...grpc.CallOption) (*pb.PutResponse, error) {
+	return unary(ctx, k.c, Put, r, func() (*pb.PutResponse, error) {
+		if err := validatePut(r); err != nil {
+			return nil, err
+		}
+		t := &tx{srv: k.c.srv}
+		if err := t.checkPut(r); err != nil {
+			return nil, err
+		}
+		resp := t.put(r)
+		t.commit()
+		resp.Header = k.c.srv.header()
+		return resp, nil
+	})
+}
+
+func (k kvClient) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, _ ...grpc.CallOption) (*pb.DeleteRangeResponse, error) {
+	return unary(ctx, k.c, Delete, r, func() (*pb.DeleteRangeResponse, error) {
+		if err := validateDelete(r); err != nil {
+			return nil, err
+		}
+		t := &tx{srv: k.c.srv}
+		resp := t.deleteRange(r)
+		t.commit()
+		resp.Header = k.c.srv.header()
+		return resp, nil
+	})
+}
+
+func (k kvClient) Txn(ctx context.Context, r *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
+	return unary(ctx, k.c, Txn, r, func() (*pb.TxnResponse, error) {
+		if err := validateTxn(r); err != nil {
+			return nil, err
+		}
+		t := &tx{srv: k.c.srv}
+		p := t.plan(r)
+		if err := t.check(p); err != nil {
+			return nil, err
+		}
+		resp, err := t.run(p)
+		if err != nil {
+			return nil, err
+		}
+		t.commit()
+		resp.Header = k.c.srv.header()
+		return resp, nil
+	})
+}
+
+func (k kvClient) Compact(ctx context.Context, r *pb.CompactionRequest, _ ...grpc.CallOption) (*pb.CompactionResponse, error) {
+	return unary(ctx, k.c, Compact, r, func() (*pb.CompactionResponse, error) {
+		if err := k.c.srv.store.compact(r.Revision); err != nil {
+			return nil, err
+		}
+		return &pb.CompactionResponse{Header: k.c.srv.header()}, nil
+	})
+}
+
+// unsupportedConn stands for the connection of the services that are not faked.
+type unsupportedConn struct{}
+
+func (unsupportedConn) Invoke(context.Context, string, any, any, ...grpc.CallOption) error {
+	return ErrNotSupported
+}
+
+func (unsupportedConn) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+	return nil, ErrNotSupported
+}

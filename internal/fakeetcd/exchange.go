@@ -1,0 +1,195 @@
+package fakeetcd
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// pendingError is the server's "not yet": it will act once until is closed.
+type pendingError struct{ until <-chan struct{} }
+
+func (*pendingError) Error() string { return "fakeetcd: the server does not act yet" }
+
+// errClosing is what gRPC says after the client's Close.
+var errClosing = status.Error(codes.Canceled, "grpc: the client connection is closing")
+
+type outcome[T any] struct {
+	msg *T
+	err error
+}
+
+// exchange is one request on its way to the server and the answer on its way back.
+type exchange[T any] struct {
+	c       *Client
+	call    *Call
+	fault   Fault
+	act     func(Fault) (*T, error) // what the server does
+	deliver func(outcome[T])        // what the caller gets; never blocks
+}
+
+// transmit starts an exchange. act and deliver are called with the server's mutex held: at once, before transmit returns,
+// when nothing is in the way, else on a goroutine of the server's, which ends with ctx, the client or the server.
+func transmit[T any](
+	ctx context.Context, c *Client, m Method, req any, act func(Fault) (*T, error), deliver func(outcome[T]),
+) {
+	s := c.srv
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	call := &Call{Client: c, Method: m, Request: req, Sent: time.Now()}
+	s.calls = append(s.calls, call)
+	s.signal()
+	x := &exchange[T]{c: c, call: call, act: act, deliver: deliver}
+	if s.closed || c.closed {
+		x.answer(outcome[T]{err: errClosing})
+		return
+	}
+	var faulty bool
+	x.fault, faulty = c.pick(*call)
+	if !faulty && !c.cut {
+		o := x.serve()
+		if _, pending := errors.AsType[*pendingError](o.err); !pending {
+			x.answer(o)
+			return
+		}
+	}
+	s.wg.Go(func() { x.carry(ctx) })
+}
+
+func (x *exchange[T]) serve() outcome[T] {
+	v, err := x.act(x.fault)
+	if _, pending := errors.AsType[*pendingError](err); !pending {
+		x.call.Acted = time.Now()
+		x.c.srv.signal()
+	}
+	return outcome[T]{v, err}
+}
+
+func (x *exchange[T]) answer(o outcome[T]) {
+	x.call.Answered, x.call.Err = time.Now(), o.err
+	x.deliver(o)
+	x.c.srv.signal()
+}
+
+// carry takes the request to the server and the answer back, step by step, with the faults in between.
+func (x *exchange[T]) carry(ctx context.Context) {
+	f := x.fault
+	here := life{caller: ctx.Done(), client: x.c.closing, server: x.c.srv.done}
+	under := here
+	if f.Late {
+		under = life{server: x.c.srv.done}
+	}
+	if !under.sleep(f.Before) || !under.wait(f.Until) {
+		return
+	}
+	if f.Lose == Request {
+		x.fail(here)
+		return
+	}
+	if !under.pass(x.c) {
+		return
+	}
+	o, ok := x.reach(under)
+	if !ok || !here.sleep(f.After) {
+		return
+	}
+	if f.Lose == Answer {
+		x.fail(here)
+		return
+	}
+	if !here.pass(x.c) {
+		return
+	}
+	x.c.srv.mu.Lock()
+	defer x.c.srv.mu.Unlock()
+	x.answer(o)
+}
+
+// reach lets the server act, when it is ready to.
+func (x *exchange[T]) reach(under life) (o outcome[T], ok bool) {
+	for {
+		x.c.srv.mu.Lock()
+		o := x.serve()
+		x.c.srv.mu.Unlock()
+		pending, ok := errors.AsType[*pendingError](o.err)
+		if !ok {
+			return o, true
+		}
+		if !under.wait(pending.until) {
+			return o, false
+		}
+	}
+}
+
+// fail gives the caller the fault's error in place of a lost message, if it has one.
+func (x *exchange[T]) fail(here life) {
+	if x.fault.Err == nil || here.over() {
+		return
+	}
+	x.c.srv.mu.Lock()
+	defer x.c.srv.mu.Unlock()
+	x.answer(outcome[T]{err: x.fault.Err})
+}
+
+// life is what a message under way depends on; it is over when one of the channels is closed.
+type life struct{ caller, client, server <-chan struct{} }
+
+// wait blocks until ch is closed, and not at all when it is nil. It reports false when life is over first.
+func (l life) wait(ch <-chan struct{}) bool {
+	if ch == nil {
+		return !l.over()
+	}
+	select {
+	case <-ch:
+		return !l.over()
+	case <-l.caller:
+	case <-l.client:
+	case <-l.server:
+	}
+	return false
+}
+
+func (l life) sleep(d time.Duration) bool {
+	if d <= 0 {
+		return !l.over()
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return !l.over()
+	case <-l.caller:
+	case <-l.client:
+	case <-l.server:
+	}
+	return false
+}
+
+// pass waits for the client's link.
+func (l life) pass(c *Client) bool {
+	for {
+		c.srv.mu.Lock()
+		cut, restored := c.cut, c.restored
+		c.srv.mu.Unlock()
+		if !cut {
+			return !l.over()
+		}
+		if !l.wait(restored) {
+			return false
+		}
+	}
+}
+
+func (l life) over() bool {
+	select {
+	case <-l.caller:
+	case <-l.client:
+	case <-l.server:
+	default:
+		return false
+	}
+	return true
+}

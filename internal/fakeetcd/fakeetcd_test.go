@@ -1,0 +1,182 @@
+package fakeetcd_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+)
+
+// start makes a server and one client for the bubble it is called in. A goroutine that the fake or the real client
+// leaves behind makes the bubble, and so the test, fail.
+func start(t *testing.T) (*fakeetcd.Server, *fakeetcd.Client) {
+	t.Helper()
+	srv := fakeetcd.New()
+	t.Cleanup(srv.Close)
+	return srv, srv.NewClient(t.Context())
+}
+
+func timeout(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func put(t *testing.T, c *fakeetcd.Client, key, val string, opts ...clientv3.OpOption) int64 {
+	t.Helper()
+	resp, err := c.Put(t.Context(), key, val, opts...)
+	require.NoError(t, err)
+	return resp.Header.Revision
+}
+
+func grant(t *testing.T, c *fakeetcd.Client, ttl int64) clientv3.LeaseID {
+	t.Helper()
+	resp, err := c.Grant(t.Context(), ttl)
+	require.NoError(t, err)
+	return resp.ID
+}
+
+func keyNames(srv *fakeetcd.Server, prefix string) []string {
+	var names []string
+	for _, kv := range srv.Keys(prefix) {
+		names = append(names, string(kv.Key))
+	}
+	return names
+}
+
+// etcd's own mutex knows nothing of the fake and uses most of it.
+func TestClient_runsEtcdsMutex(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, a := start(t)
+		b := srv.NewClient(t.Context())
+		lock := func(c *fakeetcd.Client) (*concurrency.Session, *concurrency.Mutex) {
+			s, err := concurrency.NewSession(c.Client, concurrency.WithTTL(10))
+			require.NoError(t, err)
+			return s, concurrency.NewMutex(s, "lock")
+		}
+		sa, ma := lock(a)
+		sb, mb := lock(b)
+		require.NoError(t, ma.Lock(t.Context()))
+		require.ErrorIs(t, mb.TryLock(t.Context()), concurrency.ErrLocked)
+
+		got := make(chan error, 1)
+		began := time.Now()
+		go func() { got <- mb.Lock(t.Context()) }()
+		time.Sleep(time.Minute) // both leases are kept alive
+		select {
+		case err := <-got:
+			require.FailNow(t, "second holder while the first holds", "error: %v", err)
+		default:
+		}
+		require.NoError(t, ma.Unlock(t.Context()))
+		require.NoError(t, <-got)
+		require.Equal(t, time.Minute, time.Since(began))
+		require.NoError(t, sa.Close())
+		require.NoError(t, sb.Close())
+		require.Empty(t, srv.Keys(""))
+		require.Empty(t, srv.Leases())
+	})
+}
+
+func TestClient_whatIsNotFakedSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, c := start(t)
+		_, err := c.MemberList(t.Context())
+		require.ErrorIs(t, err, fakeetcd.ErrNotSupported)
+		_, err = c.Status(t.Context(), "")
+		require.Error(t, err)
+		_, err = c.UserList(t.Context())
+		require.ErrorIs(t, err, fakeetcd.ErrNotSupported)
+		_, err = c.GetStream(t.Context(), "a")
+		require.ErrorIs(t, err, fakeetcd.ErrNotSupported)
+		require.Nil(t, c.ActiveConnection())
+		require.Empty(t, c.Endpoints())
+	})
+}
+
+func TestClient_closeEndsItsCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		c.Cut()
+		done := make(chan error, 2)
+		go func() {
+			_, err := c.Get(t.Context(), "a")
+			done <- err
+		}()
+		go func() {
+			_, err := c.KeepAliveOnce(t.Context(), 1)
+			done <- err
+		}()
+		wch := c.Watch(timeout(t, time.Second), "a") // never created
+		synctest.Wait()
+		require.ErrorIs(t, c.Close(), context.Canceled)
+		require.ErrorContains(t, <-done, "connection is closing")
+		require.ErrorContains(t, <-done, "connection is closing")
+		_, ok := <-wch
+		require.False(t, ok)
+		_, err := c.Get(t.Context(), "a")
+		require.ErrorContains(t, err, "connection is closing")
+		require.Zero(t, srv.Watchers())
+	})
+}
+
+func TestServer_Close_dropsWhatIsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		c.Inject(fakeetcd.Put, fakeetcd.Fault{Before: time.Hour, Late: true})
+		_, err := c.Put(timeout(t, time.Second), "a", "")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		grant(t, c, 60)
+		began := time.Now()
+		srv.Close()
+		srv.Close()
+		require.Zero(t, time.Since(began))
+		require.Empty(t, srv.Keys(""))
+	})
+}
+
+func TestServer_Await_wakesAtEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, _ := start(t)
+		go func() {
+			time.Sleep(time.Second)
+			srv.Put("a", "")
+		}()
+		began := time.Now()
+		require.NoError(t, srv.Await(t.Context(), func() bool { return len(srv.Keys("a")) == 1 }))
+		require.Equal(t, time.Second, time.Since(began))
+
+		mine := errors.New("mine")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(mine)
+		require.ErrorIs(t, srv.Await(ctx, func() bool { return false }), mine)
+	})
+}
+
+func TestServer_Calls_recordsTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		began := time.Now()
+		c.Inject(fakeetcd.Put, fakeetcd.Fault{Before: time.Second, After: 2 * time.Second})
+		put(t, c, "a", "")
+		_, err := srv.Client(t.Context()).Get(t.Context(), "a")
+		require.NoError(t, err)
+
+		require.Len(t, srv.Calls(fakeetcd.Any), 2)
+		require.Empty(t, srv.Calls(fakeetcd.Txn))
+		calls := c.Calls(fakeetcd.Any)
+		require.Len(t, calls, 1)
+		require.Equal(t, "Put", calls[0].Method.String())
+		require.Equal(t, began, calls[0].Sent)
+		require.Equal(t, began.Add(time.Second), calls[0].Acted)
+		require.Equal(t, began.Add(3*time.Second), calls[0].Answered)
+	})
+}

@@ -1,0 +1,184 @@
+package fakeetcd
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+)
+
+const (
+	minTTL       = 2 // seconds; ceil(1.5 × the default election timeout)
+	maxTTL       = 9_000_000_000
+	scanInterval = 500 * time.Millisecond
+	firstLeaseID = 0x32693a1b7c5d0001 // as long as a real one: leasefence's keys are its hex
+)
+
+type lease struct {
+	id, ttl int64
+	expiry  time.Time
+	keys    map[string]struct{}
+	revoked chan struct{} // closed once the lease is gone
+}
+
+func (l *lease) expired(now time.Time) bool { return !now.Before(l.expiry) }
+
+// lessor owns the leases. Server.mu guards it.
+type lessor struct {
+	srv    *Server
+	leases map[int64]*lease
+	nextID int64
+	timer  *time.Timer // at the scan that will find the first expired lease; stopped when there is no lease
+}
+
+func (le *lessor) attach(id int64, key string) {
+	if l := le.leases[id]; l != nil {
+		l.keys[key] = struct{}{}
+	}
+}
+
+func (le *lessor) detach(id int64, key string) {
+	if l := le.leases[id]; l != nil {
+		delete(l.keys, key)
+	}
+}
+
+func (le *lessor) grant(r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
+	if r.TTL > maxTTL {
+		return nil, rpctypes.ErrGRPCLeaseTTLTooLarge
+	}
+	id := r.ID
+	if id == 0 {
+		id = le.nextID
+		le.nextID++
+	}
+	if le.leases[id] != nil {
+		return nil, rpctypes.ErrGRPCLeaseExist
+	}
+	l := &lease{id: id, ttl: max(r.TTL, minTTL), keys: make(map[string]struct{}), revoked: make(chan struct{})}
+	le.leases[id] = l
+	le.refresh(l)
+	le.schedule()
+	le.srv.signal()
+	return &pb.LeaseGrantResponse{Header: le.srv.header(), ID: id, TTL: l.ttl}, nil
+}
+
+// renew answers with TTL 0 for an unknown lease, as the API does. For a lease that has expired and is not revoked yet
+// it is a pendingError: etcd holds the answer back until the revocation.
+func (le *lessor) renew(id int64) (*pb.LeaseKeepAliveResponse, error) {
+	resp := &pb.LeaseKeepAliveResponse{Header: le.srv.header(), ID: id}
+	l := le.leases[id]
+	if l == nil {
+		return resp, nil
+	}
+	if l.expired(time.Now()) {
+		return nil, &pendingError{until: l.revoked}
+	}
+	le.refresh(l)
+	le.schedule()
+	resp.TTL = l.ttl
+	return resp, nil
+}
+
+func (le *lessor) timeToLive(r *pb.LeaseTimeToLiveRequest) *pb.LeaseTimeToLiveResponse {
+	resp := &pb.LeaseTimeToLiveResponse{Header: le.srv.header(), ID: r.ID, TTL: -1}
+	l := le.leases[r.ID]
+	if l == nil {
+		return resp
+	}
+	resp.TTL = int64(time.Until(l.expiry).Seconds())
+	resp.GrantedTTL = l.ttl
+	if r.Keys {
+		for _, k := range slices.Sorted(maps.Keys(l.keys)) {
+			resp.Keys = append(resp.Keys, []byte(k))
+		}
+	}
+	return resp
+}
+
+func (le *lessor) list() *pb.LeaseLeasesResponse {
+	resp := &pb.LeaseLeasesResponse{Header: le.srv.header()}
+	for _, l := range le.byExpiry() {
+		resp.Leases = append(resp.Leases, &pb.LeaseStatus{ID: l.id})
+	}
+	return resp
+}
+
+// revoke deletes all keys of a lease in one revision, in the order of their names.
+func (le *lessor) revoke(id int64) (*pb.LeaseRevokeResponse, error) {
+	l := le.leases[id]
+	if l == nil {
+		return nil, rpctypes.ErrGRPCLeaseNotFound
+	}
+	t := &tx{srv: le.srv}
+	for _, k := range slices.Sorted(maps.Keys(l.keys)) {
+		t.deleteRange(&pb.DeleteRangeRequest{Key: []byte(k)})
+	}
+	delete(le.leases, id)
+	t.commit()
+	close(l.revoked)
+	le.schedule()
+	le.srv.signal()
+	return &pb.LeaseRevokeResponse{Header: le.srv.header()}, nil
+}
+
+func (le *lessor) refresh(l *lease) {
+	l.expiry = time.Now().Add(time.Duration(l.ttl) * time.Second)
+}
+
+func (le *lessor) byExpiry() []*lease {
+	return slices.SortedFunc(maps.Values(le.leases), func(a, b *lease) int {
+		return cmp.Or(a.expiry.Compare(b.expiry), cmp.Compare(a.id, b.id))
+	})
+}
+
+// schedule sets the timer for the next scan that has something to do. A ticker would do the same and would
+// keep a deadlocked bubble alive.
+func (le *lessor) schedule() {
+	if le.timer != nil {
+		le.timer.Stop()
+		le.timer = nil
+	}
+	if len(le.leases) == 0 || le.srv.closed {
+		return
+	}
+	first := le.byExpiry()[0].expiry
+	le.timer = time.AfterFunc(le.srv.untilTick(scanInterval, first), le.scan)
+}
+
+func (le *lessor) scan() {
+	le.srv.mu.Lock()
+	defer le.srv.mu.Unlock()
+	if le.srv.closed {
+		return
+	}
+	for _, l := range le.byExpiry() {
+		if !l.expired(time.Now()) {
+			break
+		}
+		_, _ = le.revoke(l.id) // it is there: the lock has been held since it was listed
+	}
+	le.schedule()
+}
+
+// Lease is a lease as the server sees it.
+type Lease struct {
+	ID     clientv3.LeaseID
+	TTL    time.Duration // as granted
+	Expiry time.Time     // when it expires unless it is renewed; the revocation follows within 500 ms
+	Keys   []string
+}
+
+func (l *lease) export() Lease {
+	return Lease{
+		ID:     clientv3.LeaseID(l.id),
+		TTL:    time.Duration(l.ttl) * time.Second,
+		Expiry: l.expiry,
+		Keys:   slices.Sorted(maps.Keys(l.keys)),
+	}
+}

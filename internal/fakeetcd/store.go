@@ -1,0 +1,204 @@
+package fakeetcd
+
+import (
+	"bytes"
+	"cmp"
+	"maps"
+	"slices"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+)
+
+// version is one state of a key. Its kv is never changed once it is stored.
+type version struct {
+	rev int64
+	kv  *mvccpb.KeyValue // nil: deleted
+}
+
+// change is one event of the history.
+type change struct {
+	typ  mvccpb.Event_EventType
+	kv   *mvccpb.KeyValue
+	prev *mvccpb.KeyValue // before the revision; nil: the key did not exist
+}
+
+// store keeps every state of every key since the last compaction. Server.mu guards it.
+type store struct {
+	rev       int64
+	compacted int64
+	keys      map[string][]version // oldest first
+	log       []change             // oldest first
+}
+
+func newStore() store {
+	return store{rev: 1, keys: make(map[string][]version)}
+}
+
+// at returns the state of a key at a revision, nil when it did not exist.
+func (s *store) at(key string, rev int64) *mvccpb.KeyValue {
+	for _, v := range slices.Backward(s.keys[key]) {
+		if v.rev <= rev {
+			return v.kv
+		}
+	}
+	return nil
+}
+
+// span returns the keys in etcd's range [key, end) that existed at a revision, sorted.
+func (s *store) span(key, end []byte, rev int64) []*mvccpb.KeyValue {
+	if len(end) == 0 {
+		if kv := s.at(string(key), rev); kv != nil {
+			return []*mvccpb.KeyValue{kv}
+		}
+		return nil
+	}
+	var kvs []*mvccpb.KeyValue
+	for k := range s.keys {
+		if !inRange([]byte(k), key, end) {
+			continue
+		}
+		if kv := s.at(k, rev); kv != nil {
+			kvs = append(kvs, kv)
+		}
+	}
+	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return bytes.Compare(a.Key, b.Key) })
+	return kvs
+}
+
+// inRange follows the API's encoding: no end is the key alone, and the end "\x00" is everything from the key on.
+func inRange(k, key, end []byte) bool {
+	switch {
+	case len(end) == 0:
+		return bytes.Equal(k, key)
+	case len(end) == 1 && end[0] == 0:
+		return bytes.Compare(k, key) >= 0
+	default:
+		return bytes.Compare(k, key) >= 0 && bytes.Compare(k, end) < 0
+	}
+}
+
+// read answers a range request; cur is the newest revision that the reader may see.
+func (s *store) read(r *pb.RangeRequest, cur int64) (*pb.RangeResponse, error) {
+	if err := s.readable(r, cur); err != nil {
+		return nil, err
+	}
+	rev := r.Revision
+	if rev <= 0 {
+		rev = cur
+	}
+	kvs := s.span(r.Key, r.RangeEnd, rev)
+	resp := &pb.RangeResponse{
+		Header: &pb.ResponseHeader{Revision: cur},
+		Count:  int64(len(kvs)), // before filters and limit
+	}
+	if r.CountOnly {
+		return resp, nil
+	}
+	kvs = sorted(filtered(kvs, r), r)
+	if r.Limit > 0 && int64(len(kvs)) > r.Limit {
+		kvs = kvs[:r.Limit]
+		resp.More = true
+	}
+	for _, kv := range kvs {
+		kv = cloned(kv)
+		if r.KeysOnly {
+			kv.Value = nil
+			if r.SortTarget != pb.RangeRequest_VALUE {
+				kv.Lease = 0 // etcd answers from its index, which does not have it
+			}
+		}
+		resp.Kvs = append(resp.Kvs, kv)
+	}
+	return resp, nil
+}
+
+func (s *store) readable(r *pb.RangeRequest, cur int64) error {
+	switch {
+	case r.Revision <= 0:
+		return nil
+	case r.Revision > cur:
+		return rpctypes.ErrGRPCFutureRev
+	case r.Revision < s.compacted:
+		return rpctypes.ErrGRPCCompacted
+	}
+	return nil
+}
+
+func filtered(kvs []*mvccpb.KeyValue, r *pb.RangeRequest) []*mvccpb.KeyValue {
+	return slices.DeleteFunc(kvs, func(kv *mvccpb.KeyValue) bool {
+		return r.MaxModRevision != 0 && kv.ModRevision > r.MaxModRevision ||
+			r.MinModRevision != 0 && kv.ModRevision < r.MinModRevision ||
+			r.MaxCreateRevision != 0 && kv.CreateRevision > r.MaxCreateRevision ||
+			r.MinCreateRevision != 0 && kv.CreateRevision < r.MinCreateRevision
+	})
+}
+
+func sorted(kvs []*mvccpb.KeyValue, r *pb.RangeRequest) []*mvccpb.KeyValue {
+	order := r.SortOrder
+	if order == pb.RangeRequest_NONE {
+		order = pb.RangeRequest_ASCEND
+	}
+	slices.SortStableFunc(kvs, func(a, b *mvccpb.KeyValue) int {
+		c := compareBy(r.SortTarget, a, b)
+		if order == pb.RangeRequest_DESCEND {
+			return -c
+		}
+		return c
+	})
+	return kvs
+}
+
+func compareBy(target pb.RangeRequest_SortTarget, a, b *mvccpb.KeyValue) int {
+	switch target {
+	case pb.RangeRequest_VERSION:
+		return cmp.Compare(a.Version, b.Version)
+	case pb.RangeRequest_CREATE:
+		return cmp.Compare(a.CreateRevision, b.CreateRevision)
+	case pb.RangeRequest_MOD:
+		return cmp.Compare(a.ModRevision, b.ModRevision)
+	case pb.RangeRequest_VALUE:
+		return bytes.Compare(a.Value, b.Value)
+	default:
+		return bytes.Compare(a.Key, b.Key)
+	}
+}
+
+// compact forgets the states that no read at rev or later can see.
+func (s *store) compact(rev int64) error {
+	switch {
+	case rev <= s.compacted:
+		return rpctypes.ErrGRPCCompacted
+	case rev > s.rev:
+		return rpctypes.ErrGRPCFutureRev
+	}
+	s.compacted = rev
+	for k, vs := range s.keys {
+		for len(vs) > 1 && vs[1].rev <= rev {
+			vs = vs[1:]
+		}
+		if vs[0].rev <= rev && vs[0].kv == nil {
+			vs = vs[1:]
+		}
+		s.keys[k] = vs
+	}
+	maps.DeleteFunc(s.keys, func(_ string, vs []version) bool { return len(vs) == 0 })
+	// Events at rev itself stay: a watch may still start there.
+	s.log = slices.DeleteFunc(s.log, func(c change) bool { return c.kv.ModRevision < rev })
+	return nil
+}
+
+func cloned(kv *mvccpb.KeyValue) *mvccpb.KeyValue {
+	if kv == nil {
+		return nil
+	}
+	return &mvccpb.KeyValue{
+		Key:            bytes.Clone(kv.Key),
+		CreateRevision: kv.CreateRevision,
+		ModRevision:    kv.ModRevision,
+		Version:        kv.Version,
+		Value:          bytes.Clone(kv.Value),
+		Lease:          kv.Lease,
+	}
+}

@@ -1,0 +1,216 @@
+package fakeetcd
+
+import (
+	"bytes"
+	"cmp"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+)
+
+// tx collects the writes of one revision. Reads through it see them.
+type tx struct {
+	srv     *Server
+	changes []change
+}
+
+func (t *tx) rev() int64 {
+	if len(t.changes) > 0 {
+		return t.srv.store.rev + 1
+	}
+	return t.srv.store.rev
+}
+
+func (t *tx) put(r *pb.PutRequest) *pb.PutResponse {
+	st, key := &t.srv.store, string(r.Key)
+	rev := st.rev + 1
+	old := st.at(key, rev)
+	kv := &mvccpb.KeyValue{
+		Key:            bytes.Clone(r.Key),
+		Value:          bytes.Clone(r.Value),
+		CreateRevision: rev,
+		ModRevision:    rev,
+		Version:        1,
+		Lease:          r.Lease,
+	}
+	if old != nil {
+		kv.CreateRevision, kv.Version = old.CreateRevision, old.Version+1
+		if r.IgnoreValue {
+			kv.Value = old.Value
+		}
+		if r.IgnoreLease {
+			kv.Lease = old.Lease
+		}
+		t.srv.lessor.detach(old.Lease, key)
+	}
+	t.srv.lessor.attach(kv.Lease, key)
+	t.changes = append(t.changes, change{typ: mvccpb.Event_PUT, kv: kv, prev: st.at(key, st.rev)})
+	st.keys[key] = append(st.keys[key], version{rev: rev, kv: kv})
+
+	resp := &pb.PutResponse{Header: &pb.ResponseHeader{Revision: t.rev()}}
+	if r.PrevKv {
+		resp.PrevKv = cloned(old)
+	}
+	return resp
+}
+
+func (t *tx) deleteRange(r *pb.DeleteRangeRequest) *pb.DeleteRangeResponse {
+	resp := &pb.DeleteRangeResponse{}
+	for _, kv := range t.srv.store.span(r.Key, r.RangeEnd, t.rev()) {
+		resp.Deleted++
+		if r.PrevKv {
+			resp.PrevKvs = append(resp.PrevKvs, cloned(kv))
+		}
+		t.remove(kv)
+	}
+	resp.Header = &pb.ResponseHeader{Revision: t.rev()}
+	return resp
+}
+
+func (t *tx) remove(kv *mvccpb.KeyValue) {
+	st, key := &t.srv.store, string(kv.Key)
+	rev := st.rev + 1
+	t.srv.lessor.detach(kv.Lease, key)
+	t.changes = append(t.changes, change{
+		typ:  mvccpb.Event_DELETE,
+		kv:   &mvccpb.KeyValue{Key: kv.Key, ModRevision: rev},
+		prev: st.at(key, st.rev),
+	})
+	st.keys[key] = append(st.keys[key], version{rev: rev})
+}
+
+// commit makes the writes a revision and tells the watchers; without writes there is none.
+func (t *tx) commit() {
+	if len(t.changes) == 0 {
+		return
+	}
+	st := &t.srv.store
+	st.rev++
+	st.log = append(st.log, t.changes...)
+	t.srv.watches.notify(t.changes)
+	t.srv.signal()
+}
+
+// plan is a transaction whose branches are chosen. etcd chooses all of them, nested ones too,
+// before the first write.
+type plan struct {
+	succeeded bool
+	ops       []*pb.RequestOp
+	nested    map[int]*plan // by position in ops
+}
+
+func (t *tx) plan(r *pb.TxnRequest) *plan {
+	p := &plan{succeeded: true, ops: r.Success, nested: make(map[int]*plan)}
+	for _, c := range r.Compare {
+		if !t.holds(c) {
+			p.succeeded, p.ops = false, r.Failure
+			break
+		}
+	}
+	for i, op := range p.ops {
+		if n := op.GetRequestTxn(); n != nil {
+			p.nested[i] = t.plan(n)
+		}
+	}
+	return p
+}
+
+// check finds everything that can make the plan fail, so that run cannot.
+func (t *tx) check(p *plan) error {
+	for i, op := range p.ops {
+		var err error
+		switch {
+		case op.GetRequestRange() != nil:
+			err = t.srv.store.readable(op.GetRequestRange(), t.srv.store.rev)
+		case op.GetRequestPut() != nil:
+			err = t.checkPut(op.GetRequestPut())
+		case p.nested[i] != nil:
+			err = t.check(p.nested[i])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tx) checkPut(r *pb.PutRequest) error {
+	if r.Lease != 0 && t.srv.lessor.leases[r.Lease] == nil {
+		return rpctypes.ErrGRPCLeaseNotFound
+	}
+	if (r.IgnoreValue || r.IgnoreLease) && t.srv.store.at(string(r.Key), t.srv.store.rev) == nil {
+		return rpctypes.ErrGRPCKeyNotFound
+	}
+	return nil
+}
+
+func (t *tx) run(p *plan) (*pb.TxnResponse, error) {
+	resp := &pb.TxnResponse{Succeeded: p.succeeded, Header: &pb.ResponseHeader{}}
+	for i, op := range p.ops {
+		out := &pb.ResponseOp{}
+		switch {
+		case op.GetRequestRange() != nil:
+			r, err := t.srv.store.read(op.GetRequestRange(), t.rev())
+			if err != nil {
+				return nil, err
+			}
+			out.Response = &pb.ResponseOp_ResponseRange{ResponseRange: r}
+		case op.GetRequestPut() != nil:
+			out.Response = &pb.ResponseOp_ResponsePut{ResponsePut: t.put(op.GetRequestPut())}
+		case op.GetRequestDeleteRange() != nil:
+			out.Response = &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: t.deleteRange(op.GetRequestDeleteRange())}
+		case p.nested[i] != nil:
+			r, err := t.run(p.nested[i])
+			if err != nil {
+				return nil, err
+			}
+			out.Response = &pb.ResponseOp_ResponseTxn{ResponseTxn: r}
+		}
+		resp.Responses = append(resp.Responses, out)
+	}
+	return resp, nil
+}
+
+// holds evaluates one comparison: over a range it must hold for every key, and where there is no key
+// it is made with a zero one, except that a value never compares with a missing key.
+func (t *tx) holds(c *pb.Compare) bool {
+	kvs := t.srv.store.span(c.Key, c.RangeEnd, t.srv.store.rev)
+	if len(kvs) == 0 {
+		return c.Target != pb.Compare_VALUE && compareKV(c, &mvccpb.KeyValue{})
+	}
+	for _, kv := range kvs {
+		if !compareKV(c, kv) {
+			return false
+		}
+	}
+	return true
+}
+
+func compareKV(c *pb.Compare, kv *mvccpb.KeyValue) bool {
+	var result int
+	switch c.Target {
+	case pb.Compare_VALUE:
+		result = bytes.Compare(kv.Value, c.GetValue())
+	case pb.Compare_CREATE:
+		result = cmp.Compare(kv.CreateRevision, c.GetCreateRevision())
+	case pb.Compare_MOD:
+		result = cmp.Compare(kv.ModRevision, c.GetModRevision())
+	case pb.Compare_VERSION:
+		result = cmp.Compare(kv.Version, c.GetVersion())
+	case pb.Compare_LEASE:
+		result = cmp.Compare(kv.Lease, c.GetLease())
+	}
+	switch c.Result {
+	case pb.Compare_EQUAL:
+		return result == 0
+	case pb.Compare_NOT_EQUAL:
+		return result != 0
+	case pb.Compare_GREATER:
+		return result > 0
+	case pb.Compare_LESS:
+		return result < 0
+	default:
+		return true
+	}
+}

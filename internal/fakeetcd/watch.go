@@ -1,0 +1,182 @@
+package fakeetcd
+
+import (
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+)
+
+const syncInterval = 100 * time.Millisecond
+
+// watcher is one watch of a stream.
+type watcher struct {
+	stream   *watchStream
+	id       int64
+	key, end []byte
+	minRev   int64 // the first revision it has not been told of
+	unsynced bool  // it starts in the past and waits for the next sync
+	prevKV   bool
+	filters  []pb.WatchCreateRequest_FilterType
+}
+
+func (w *watcher) wants(c change) bool {
+	if c.kv.ModRevision < w.minRev || !inRange(c.kv.Key, w.key, w.end) {
+		return false
+	}
+	filter := pb.WatchCreateRequest_NOPUT
+	if c.typ == mvccpb.Event_DELETE {
+		filter = pb.WatchCreateRequest_NODELETE
+	}
+	return !slices.Contains(w.filters, filter)
+}
+
+// tell sends those of the changes that the watcher wants, and nothing when there are none.
+func (w *watcher) tell(changes []change, rev int64) {
+	resp := &pb.WatchResponse{Header: w.stream.header(rev), WatchId: w.id}
+	for _, c := range changes {
+		if !w.wants(c) {
+			continue
+		}
+		ev := &mvccpb.Event{Type: c.typ, Kv: cloned(c.kv)}
+		// The previous state is looked up when the event is sent: a compaction may have taken it.
+		if w.prevKV && c.kv.ModRevision-1 >= w.stream.c.srv.store.compacted {
+			ev.PrevKv = cloned(c.prev)
+		}
+		resp.Events = append(resp.Events, ev)
+	}
+	if len(resp.Events) > 0 {
+		w.stream.pushEvents(resp)
+	}
+}
+
+// hub knows every watcher of the server. Server.mu guards it.
+type hub struct {
+	srv      *Server
+	watchers []*watcher  // in the order of their creation
+	timer    *time.Timer // at the next sync; nil when every watcher is synced
+}
+
+func (h *hub) add(w *watcher, startRev int64) {
+	cur := h.srv.store.rev
+	w.minRev = max(startRev, cur+1)
+	if startRev != 0 && startRev <= cur {
+		w.minRev, w.unsynced = startRev, true
+	}
+	h.watchers = append(h.watchers, w)
+	h.schedule()
+	h.srv.signal()
+}
+
+func (h *hub) remove(gone func(*watcher) bool) bool {
+	n := len(h.watchers)
+	h.watchers = slices.DeleteFunc(h.watchers, gone)
+	h.srv.signal()
+	return len(h.watchers) < n
+}
+
+// notify tells the synced watchers of one revision; the others find it in the log at their sync.
+func (h *hub) notify(changes []change) {
+	rev := h.srv.store.rev
+	for _, w := range h.watchers {
+		if w.unsynced {
+			continue
+		}
+		w.tell(changes, rev)
+		w.minRev = max(w.minRev, rev+1)
+	}
+}
+
+func (h *hub) schedule() {
+	pending := slices.ContainsFunc(h.watchers, func(w *watcher) bool { return w.unsynced })
+	if pending && h.timer == nil && !h.srv.closed {
+		h.timer = time.AfterFunc(h.srv.untilTick(syncInterval, time.Now().Add(1)), h.sync)
+	}
+}
+
+// sync brings the watchers that started in the past up to date, or ends them when their past is compacted.
+func (h *hub) sync() {
+	h.srv.mu.Lock()
+	defer h.srv.mu.Unlock()
+	h.timer = nil
+	if h.srv.closed {
+		return
+	}
+	st := &h.srv.store
+	for _, w := range slices.Clone(h.watchers) {
+		switch {
+		case !w.unsynced:
+		case w.minRev < st.compacted:
+			w.stream.pushEvents(&pb.WatchResponse{
+				Header:          w.stream.header(0), // etcd leaves the revision out here
+				WatchId:         w.id,
+				Canceled:        true,
+				CompactRevision: st.compacted,
+			})
+			h.remove(func(o *watcher) bool { return o == w })
+		default:
+			w.tell(st.log, st.rev)
+			w.minRev, w.unsynced = st.rev+1, false
+		}
+	}
+}
+
+// create registers a watcher and answers the stream.
+func (w *watchStream) create(r *pb.WatchCreateRequest, f Fault) {
+	if w.in.ended() {
+		return // broken while the request was under way
+	}
+	srv := w.c.srv
+	created := &pb.WatchResponse{Header: w.header(srv.store.rev), Created: true}
+	key := r.Key
+	if len(key) == 0 {
+		key = []byte{0}
+	}
+	switch {
+	case r.StartRevision < 0:
+		created.WatchId, created.Canceled = clientv3.InvalidWatchID, true
+		created.CancelReason = "etcdserver: mvcc: required revision has been compacted"
+	case emptyRange(key, r.RangeEnd):
+		created.WatchId, created.Canceled = clientv3.InvalidWatchID, true
+		created.CancelReason = "mvcc: watcher range is empty"
+	default:
+		created.WatchId = w.nextID
+		w.nextID++
+		srv.watches.add(&watcher{
+			stream: w, id: created.WatchId, key: key, end: r.RangeEnd, prevKV: r.PrevKv, filters: r.Filters,
+		}, r.StartRevision)
+	}
+	if f.Lose == Answer {
+		w.in.lost = true // the stream is in order, so what comes after is not seen either
+	}
+	w.in.push(created, f.After)
+}
+
+func (w *watchStream) cancel(id int64) {
+	if w.c.srv.watches.remove(func(o *watcher) bool { return o.stream == w && o.id == id }) {
+		w.in.push(&pb.WatchResponse{Header: w.header(w.c.srv.store.rev), WatchId: id, Canceled: true}, 0)
+	}
+}
+
+// progress answers only when every watcher of the stream is synced.
+func (w *watchStream) progress() {
+	srv := w.c.srv
+	behind := func(o *watcher) bool { return o.stream == w && (o.unsynced || o.minRev > srv.store.rev+1) }
+	if !slices.ContainsFunc(srv.watches.watchers, behind) {
+		w.in.push(&pb.WatchResponse{Header: w.header(srv.store.rev), WatchId: clientv3.InvalidWatchID}, 0)
+	}
+}
+
+func (w *watchStream) pushEvents(resp *pb.WatchResponse) {
+	f, _ := w.c.pick(Call{Client: w.c, Method: WatchEvents, Request: resp, Sent: time.Now()})
+	w.in.push(resp, f.After)
+}
+
+func (w *watchStream) header(rev int64) *pb.ResponseHeader {
+	h := w.c.srv.header()
+	h.Revision = rev
+	return h
+}
