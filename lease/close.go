@@ -1,0 +1,110 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+// Close ends the session: every handle's context is cancelled (the cause matches [ErrClosed]), acquisitions that
+// wait fail with ErrClosed, functions running under [Session.Do] are waited for, the lease is revoked, and with
+// it every key of the session is deleted in one step. It waits for all goroutines of the session.
+//
+// Close is bounded by ctx. If ctx ends, or the server cannot be reached, renewals stop all the same and the
+// lease's TTL cleans up what the server could not be told; the error says so. In particular the lease is not
+// revoked under a function that is still running. Calling Close again waits for the first call and returns
+// what it returned.
+func (s *Session) Close(ctx context.Context) error {
+	s.mu.Lock()
+	if s.closing {
+		s.mu.Unlock()
+		select {
+		case <-s.closed:
+			return s.closeErr
+		case <-ctx.Done():
+			return fmt.Errorf("lease: close: %w", context.Cause(ctx))
+		}
+	}
+	s.closing = true
+	close(s.ending)
+	g := s.grant
+	s.idle = make(chan struct{})
+	if s.scopes == 0 {
+		close(s.idle)
+	}
+	s.mu.Unlock()
+
+	g.endHandles(&LostError{Reason: SessionClosed, LeaseID: g.id})
+	err := s.release(ctx, g)
+
+	s.mu.Lock()
+	s.stopped = true
+	s.mu.Unlock()
+	s.stop()
+	s.wg.Wait() // not for long: every request of theirs ended with s.run
+	g.lose(&LostError{Reason: SessionClosed, LeaseID: g.id})
+	if err != nil {
+		err = fmt.Errorf("lease: close: %w; lease %x expires by itself", err, int64(g.id))
+	}
+	s.closeErr = err
+	close(s.closed)
+	return err
+}
+
+// release waits until no acquisition waits and no function runs under Do, and takes everything of the session off the server.
+func (s *Session) release(ctx context.Context, g *grant) error {
+	select {
+	case <-s.idle:
+	case <-ctx.Done():
+		return fmt.Errorf("functions under Do are still running: %w", context.Cause(ctx))
+	}
+	if g.adopted {
+		g.mu.Lock()
+		for l := range g.held {
+			l.reap()
+		}
+		g.mu.Unlock()
+		return g.reaper.flush(ctx)
+	}
+	if g.expired() {
+		return nil
+	}
+	// No longer than the lease itself can last.
+	ctx, cancel := context.WithTimeout(ctx, max(g.remaining()+g.margin, g.queue.Attempt))
+	defer cancel()
+	err := queue.Retry(ctx, s.client, g.queue.Attempt, func(ctx context.Context) error {
+		_, err := s.client.Revoke(ctx, g.id)
+		return err
+	})
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("revoke: %w", err)
+	}
+	return nil
+}
+
+// enterScope counts an acquisition, or a function under Do, that is about to begin; it reports false if the session is closing.
+func (s *Session) enterScope() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return false
+	}
+	s.scopes++
+	return true
+}
+
+func (s *Session) leaveScope() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.scopes--
+	if s.closing && s.scopes == 0 {
+		close(s.idle)
+	}
+}

@@ -1,0 +1,70 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+// Do runs fn while it holds the lock called name, which it waits for as [Session.Lock] does.
+//
+// The context that fn gets ends when the lock is lost or ctx ends; [context.Cause] says which. It has ctx's
+// values, and the token for [fence.FromContext], which is the second argument too. Do lets the lock go only
+// when fn has returned: if the lock is lost it cancels, waits for fn however long that takes, and reports both
+// errors. If fn panics the lock is let go and the panic goes on.
+//
+// The error joins what fn returned, the loss ([ErrLost], or [ErrMaxHold]) if there was one, and a failure to
+// unlock. If the lock was not obtained, fn is not called and the error is that of [Session.Lock].
+func (s *Session) Do(ctx context.Context, name string, fn func(ctx context.Context, token fence.Token) error) error {
+	return s.DoWith(ctx, name, LockOptions{}, fn)
+}
+
+// DoWith is [Session.Do] with options.
+func (s *Session) DoWith(ctx context.Context, name string, opts LockOptions, fn func(ctx context.Context, token fence.Token) error) (err error) {
+	if fn == nil {
+		return errors.New("lease: fn is nil, want a function")
+	}
+	if !s.enterScope() { // so that Close waits for fn
+		return fmt.Errorf("lease: lock %q: %w", name, ErrClosed)
+	}
+	defer s.leaveScope()
+	l, err := s.LockWith(ctx, name, opts)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.finish(ctx)) }()
+
+	work, cancel := context.WithCancelCause(valuesContext{l.Context(), ctx})
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
+	return fn(work, l.Token()) //nolint:contextcheck // the handle's context, which also ends with ctx
+}
+
+// finish unlocks at the end of Do, on a context of its own: ctx may have ended, and that is no reason to keep
+// the lock.
+func (l *Lock) finish(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.g.queue.Attempt)
+	defer cancel()
+	tooLong := errors.Is(context.Cause(l.life), ErrMaxHold) //nolint:contextcheck // asks, passes nothing on
+	err := l.Unlock(ctx)
+	if tooLong {
+		err = errors.Join(fmt.Errorf("lease: lock %q: %w", l.name, ErrMaxHold), err)
+	}
+	return err
+}
+
+// valuesContext is a handle's context with the values of the caller's besides.
+type valuesContext struct {
+	context.Context //nolint:containedctx // a context made of two
+
+	caller context.Context //nolint:containedctx // for its values only
+}
+
+func (c valuesContext) Value(key any) any {
+	if v := c.Context.Value(key); v != nil {
+		return v
+	}
+	return c.caller.Value(key)
+}

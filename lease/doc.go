@@ -1,0 +1,58 @@
+// Package lease is the lock service's half of a fenced lock: sessions on etcd, and the locks that stand on them.
+//
+// A [Session] is one etcd lease, kept alive, for any number of locks. [Session.Lock] waits and returns a [Lock]:
+// there is a handle if and only if the lock is held, and its context ends when it no longer is. [Session.Do] is
+// the scoped form. Each handle carries a fencing token for the other half, the check at the resource: see
+// package fence. A lock without that check is a hint.
+//
+// # Guarantees
+//
+// For one name, two handles are never live (their contexts not done) at the same instant, however requests and
+// answers are delayed or lost, while processes run and clocks tick at about the same rate. A handle's deadline is
+// the time at which the last acknowledged renewal was sent, plus the TTL that the server granted, less
+// [Options].Margin, on the monotonic clock; a local timer ends the context then. Where the system has a clock
+// that also runs while the host is suspended, the earlier of the two deadlines counts.
+//
+// Tokens of one name only grow, from holder to holder, across processes, leader changes and restarts. The token
+// is the create revision of the lock's key, raised by [Options].Era.
+//
+// An acquisition that fails leaves nothing in the queue: what the server may or may not have done for an attempt
+// whose answer was lost is undone in the background.
+//
+// # What it cannot guarantee
+//
+// A process that is paused past its deadline finds its context done when it wakes up, but a write that was on its
+// way by then is beyond recall: only the fence at the resource refuses that one. An operator who deletes a lock's
+// key or revokes its lease lets the next one in at once; the handle ends when the watch tells, in milliseconds
+// for a lock held for 250 ms or more. A restore of etcd from a snapshot takes revisions, and so tokens, back:
+// raise the era.
+//
+// # What ends a handle
+//
+//	event                                          cause of the context     Unlock returns   matches
+//	Unlock                                         ErrUnlocked              nil              -
+//	no renewal acknowledged before the deadline    LostError DeadlinePassed the same         ErrLost
+//	lease expired at the server, or revoked        LostError LeaseGone      the same         ErrLost
+//	key deleted by somebody else                   LostError KeyDeleted     the same         ErrLost
+//	key overwritten by somebody else               LostError KeyOverwritten the same         ErrLost
+//	Session.Close                                  LostError SessionClosed  the same         ErrLost, ErrClosed
+//	LockOptions.MaxHold                            ErrMaxHold               nil              -
+//
+// # What it costs
+//
+// An uncontended lock and unlock are two transactions, each one commit. Renewal is one request every third of the
+// TTL for all locks of a session. A waiter holds two watches and a lock held for longer than 250 ms one; nothing
+// polls.
+//
+// # With etcd's own concurrency package
+//
+// The queue of a name is the one that concurrency.Mutex and etcdctl lock use for the same name: they exclude each
+// other, in one FIFO order. [Adopt] puts locks on the lease of a concurrency.Session. The other way round,
+// concurrency.WithLease(session.Status().LeaseID) puts etcd's locks on ours: end such a concurrency.Session with
+// Orphan, since its Close revokes the lease.
+//
+// # Permissions
+//
+// Where etcd has authentication on, a user needs read and write permission on the range of keys with the prefix
+// Options.Prefix (or the names' own, each followed by "/").
+package lease

@@ -1,0 +1,108 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+// The outcomes that callers tell apart with errors.Is.
+var (
+	// ErrLocked says that somebody else holds the lock or waits for it; errors.As finds a [LockedError].
+	ErrLocked = errors.New("lease: locked")
+	// ErrLost says that the lock was lost before it was unlocked; errors.As finds a [LostError].
+	ErrLost = errors.New("lease: lost")
+	// ErrUnlocked says that the lock had been unlocked before. It is also the cause of an unlocked handle's context.
+	ErrUnlocked = errors.New("lease: unlocked")
+	// ErrClosed says that the session is closed.
+	ErrClosed = errors.New("lease: session closed")
+	// ErrMaxHold is the cause of a handle's context after its longest hold; see [LockOptions].
+	ErrMaxHold = errors.New("lease: longest hold reached")
+)
+
+// LockedError is what [Session.TryLock] returns when somebody else is in the queue. It matches [ErrLocked].
+type LockedError struct {
+	Name  string
+	Owner string      // the text the holder left for people; empty if it is not leasefence's
+	Key   string      // the holder's key in etcd
+	Token fence.Token // the holder's token, with this session's era
+}
+
+func (e *LockedError) Error() string {
+	return fmt.Sprintf("lease: lock %q is held by %q (key %q, token %s)", e.Name, clip(e.Owner), e.Key, e.Token)
+}
+
+// Is reports whether target is [ErrLocked].
+func (e *LockedError) Is(target error) bool { return target == ErrLocked }
+
+// Reason is how a lock was lost.
+type Reason int
+
+const (
+	_ Reason = iota
+	// DeadlinePassed says that no renewal was acknowledged in time. It is found by the local timer alone.
+	DeadlinePassed
+	// LeaseGone says that the server does not know the lease any more: it expired there or was revoked.
+	LeaseGone
+	// KeyDeleted says that somebody else deleted the lock's key.
+	KeyDeleted
+	// KeyOverwritten says that somebody else wrote to the lock's key.
+	KeyOverwritten
+	// SessionClosed says that [Session.Close] was called. Such a loss also matches [ErrClosed].
+	SessionClosed
+)
+
+var reasons = [...]string{
+	DeadlinePassed: "no renewal was acknowledged before the deadline",
+	LeaseGone:      "the lease has expired or was revoked",
+	KeyDeleted:     "the key was deleted by somebody else",
+	KeyOverwritten: "the key was overwritten by somebody else",
+	SessionClosed:  "the session was closed",
+}
+
+func (r Reason) String() string {
+	if r <= 0 || int(r) >= len(reasons) {
+		return fmt.Sprintf("Reason(%d)", int(r))
+	}
+	return reasons[r]
+}
+
+// LostError is the cause of a lost handle's context, and what [Lock.Unlock] and [Session.Do] report of it.
+// It matches [ErrLost].
+type LostError struct {
+	Reason  Reason
+	LeaseID clientv3.LeaseID
+	Key     string // of the lock, where the key and not the lease was lost
+	Err     error  // with DeadlinePassed: the last failure to renew, nil if there was no answer at all
+}
+
+func (e *LostError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "lease: lost: %s (lease %x", e.Reason, int64(e.LeaseID))
+	if e.Key != "" {
+		fmt.Fprintf(&b, ", key %q", e.Key)
+	}
+	b.WriteByte(')')
+	if e.Err != nil {
+		fmt.Fprintf(&b, ": %v", e.Err)
+	}
+	return b.String()
+}
+
+// Is reports whether target is [ErrLost], or [ErrClosed] where the session was closed.
+func (e *LostError) Is(target error) bool {
+	return target == ErrLost || target == ErrClosed && e.Reason == SessionClosed
+}
+
+// clip keeps errors and logs short: what people wrote into a key is shown up to 64 bytes.
+func clip(s string) string {
+	const most = 64
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}

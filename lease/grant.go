@@ -1,0 +1,192 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/clock"
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+// grant is one etcd lease of a session, from its grant to its loss. A lost grant never comes back.
+type grant struct {
+	s       *Session
+	id      clientv3.LeaseID
+	ttl     time.Duration // granted by the server
+	margin  time.Duration
+	adopted bool // somebody else's lease: not revoked by us, and perhaps renewed by others too
+	queue   *queue.Queue
+	reaper  reaper
+
+	// handles is the parent of every handle's context; it ends at the loss or when the session is closed.
+	handles    context.Context //nolint:containedctx // the life of the handles, not of a call
+	endHandles context.CancelCauseFunc
+	gone       chan struct{} // closed at the loss
+
+	mu       sync.Mutex    // guards the fields below
+	sent     clock.Instant // when the last acknowledged renewal was sent
+	jeopardy bool
+	failure  error              // of the last attempt to renew since then
+	cause    *LostError         // of the loss
+	held     map[*Lock]struct{} // on an adopted lease only, whose end Close must bring about key by key
+}
+
+// newGrant starts the life of a lease that the server granted, or renewed, for a request sent at sent.
+func (s *Session) newGrant(id clientv3.LeaseID, ttl time.Duration, sent clock.Instant, adopted bool) *grant {
+	g := &grant{
+		s: s, id: id, ttl: ttl, margin: s.opts.margin(ttl), adopted: adopted, sent: sent,
+		gone: make(chan struct{}),
+	}
+	g.handles, g.endHandles = context.WithCancelCause(context.Background())
+	g.queue = &queue.Queue{
+		Client:  s.client,
+		Streams: queue.NewStreams(fmt.Sprintf("%s-%x", s.nonce, int64(id))),
+		Attempt: attemptBound(ttl),
+		Report:  s.reportStray,
+	}
+	g.reaper.g = g
+	return g
+}
+
+// attemptBound is the longest that one request of an acquisition or a release may take before it is sent again,
+// to another endpoint where there is one: a third of the TTL, within half a second and five seconds.
+func attemptBound(ttl time.Duration) time.Duration {
+	return min(max(ttl/3, 500*time.Millisecond), 5*time.Second)
+}
+
+// remaining is the time to the deadline. It is counted from when the renewal was sent: when the server began to
+// count is unknown, but it was not before that.
+func (g *grant) remaining() time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.remainingLocked()
+}
+
+func (g *grant) remainingLocked() time.Duration {
+	return g.ttl - g.margin - g.s.clock.Since(g.sent)
+}
+
+// checkDeadline reports whether the lease is still valid, and ends it if its deadline has passed. It does not
+// rely on a timer having fired: a process that wakes up after a pause may come here first.
+func (g *grant) checkDeadline() bool {
+	g.mu.Lock()
+	lost, left, failure := g.cause != nil, g.remainingLocked(), g.failure
+	g.mu.Unlock()
+	if !lost && left <= 0 {
+		g.lose(&LostError{Reason: DeadlinePassed, LeaseID: g.id, Err: failure})
+	}
+	return !lost && left > 0
+}
+
+// expired reports whether the server has dropped the lease, and every key on it, for certain. After a leader
+// change it keeps one for up to twice the TTL. An adopted lease may be renewed by its owner for ever.
+func (g *grant) expired() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.cause == nil:
+		return false
+	case g.cause.Reason == LeaseGone:
+		return true
+	}
+	return !g.adopted && g.s.clock.Since(g.sent) > 3*g.ttl
+}
+
+// lose ends the lease, and with it every handle, unless it has ended already.
+func (g *grant) lose(cause *LostError) {
+	g.mu.Lock()
+	first := g.cause == nil
+	if first {
+		g.cause = cause
+	}
+	g.mu.Unlock()
+	if !first {
+		return
+	}
+	g.endHandles(cause)
+	close(g.gone)
+	if cause.Reason != SessionClosed {
+		g.s.opts.Logger.Error("lease lost", "lease", g.id, "reason", cause.Reason.String(), "err", cause.Err)
+	}
+	g.s.notify()
+}
+
+// extend takes a renewal that was sent at sent and has been acknowledged. A lease past its deadline stays lost,
+// however good the news.
+func (g *grant) extend(sent clock.Instant) {
+	if !g.checkDeadline() {
+		return
+	}
+	g.mu.Lock()
+	if sent.Later(g.sent) {
+		g.sent = sent
+	}
+	changed := g.jeopardy
+	g.jeopardy, g.failure = false, nil
+	g.mu.Unlock()
+	if changed {
+		g.s.opts.Logger.Info("lease held again", "lease", g.id)
+		g.s.notify()
+	}
+}
+
+// endanger marks a renewal as overdue. The endpoint that did not answer it may be the one that serves the
+// watches, and a cut-off endpoint's watches are silent: they are opened anew.
+func (g *grant) endanger(failure error) {
+	g.mu.Lock()
+	changed := !g.jeopardy
+	g.jeopardy = true
+	if failure != nil {
+		g.failure = failure
+	}
+	g.mu.Unlock()
+	if !changed {
+		return
+	}
+	g.queue.Streams.Suspect()
+	g.s.opts.Logger.Warn("lease in jeopardy: renewal is overdue", "lease", g.id, "err", failure)
+	g.s.notify()
+}
+
+func (g *grant) status() Status {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	st := Status{
+		State:    Held,
+		LeaseID:  g.id,
+		TTL:      g.ttl,
+		Deadline: g.s.clock.After(g.sent, g.ttl-g.margin),
+	}
+	switch {
+	case g.cause != nil:
+		st.State, st.Err = Lost, g.cause
+	case g.remainingLocked() <= 0:
+		st.State, st.Err = Lost, &LostError{Reason: DeadlinePassed, LeaseID: g.id, Err: g.failure}
+	case g.jeopardy:
+		st.State, st.Err = Jeopardy, g.failure
+	}
+	return st
+}
+
+// remember and forget keep the list of handles on an adopted lease.
+func (g *grant) remember(l *Lock) {
+	if !g.adopted {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.held == nil {
+		g.held = make(map[*Lock]struct{})
+	}
+	g.held[l] = struct{}{}
+}
+
+func (g *grant) forget(l *Lock) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.held, l)
+}

@@ -1,0 +1,175 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+// Lock is a held lock: there is one if and only if it was acquired. Its methods are safe for concurrent use.
+// Whoever receives it unlocks it.
+type Lock struct {
+	g     *grant
+	name  string
+	entry queue.Entry
+	late  bool // an attempt to enter whose outcome is unknown may still arrive at the server
+	token fence.Token
+
+	life context.Context //nolint:containedctx // the life of the handle, which Context hands out
+	end  context.CancelCauseFunc
+	ctx  context.Context //nolint:containedctx // life, with the token
+
+	watching *time.Timer // starts to watch the key of a lock held for long
+	maxHold  *time.Timer // nil without a longest hold
+	unlocked atomic.Bool
+}
+
+// newLock is an acquisition that has not begun; it ends with its lease.
+func (s *Session) newLock(g *grant, name string) *Lock {
+	l := &Lock{g: g, name: name, entry: s.nextEntry(g, name)}
+	l.life, l.end = context.WithCancelCause(g.handles)
+	return l
+}
+
+// Token is the fencing token of this hold: larger than that of every earlier holder of the name. It is fixed at
+// the grant; a handle that was lost never shows its successor's.
+func (l *Lock) Token() fence.Token { return l.token }
+
+// Context ends when the lock is lost or unlocked, whichever is first, and [context.Cause] says which: a
+// [*LostError], [ErrUnlocked] or [ErrMaxHold]. It ends before the server can grant the lock to somebody else
+// (see the package's guarantees), with no help from the network. It carries the token for [fence.FromContext],
+// and is not tied to the context given to Lock.
+func (l *Lock) Context() context.Context { return l.ctx }
+
+// Name is the name that was locked, without the session's prefix.
+func (l *Lock) Name() string { return l.name }
+
+// Key is the lock's key in etcd.
+func (l *Lock) Key() string { return l.entry.Key }
+
+// Held is a comparison for the caller's own etcd transactions: true while this hold's key is there. Unlike the
+// context it is checked by the server, in one step with the transaction.
+func (l *Lock) Held() clientv3.Cmp { return l.entry.Held() }
+
+// Unlock lets the lock go: the context ends, then the key is deleted if it is still this hold's.
+//
+// The error is nil if the lock was held until now, matches [ErrLost] if it had been lost, which is told once,
+// and [ErrUnlocked] if Unlock was called before. If ctx ends before the server has confirmed, the error wraps
+// ctx's cause and the deletion goes on in the background until it is confirmed or the lease has gone.
+func (l *Lock) Unlock(ctx context.Context) error {
+	if err := l.unlock(ctx); err != nil {
+		return fmt.Errorf("lease: unlock %q: %w", l.name, err)
+	}
+	return nil
+}
+
+func (l *Lock) unlock(ctx context.Context) error {
+	if l.unlocked.Swap(true) {
+		return ErrUnlocked
+	}
+	l.g.checkDeadline() // its timer may be late
+	l.end(ErrUnlocked)
+	l.watching.Stop()
+	if l.maxHold != nil {
+		l.maxHold.Stop()
+	}
+	l.g.forget(l)
+	if lost := l.lost(); lost != nil {
+		if lost.Reason != KeyDeleted {
+			l.reap()
+		}
+		return lost
+	}
+
+	// The first request decides whether the key was still there: after one whose answer was lost, a key that is
+	// missing is most likely our own deletion.
+	ctx, cancel := l.boundByLease(ctx)
+	defer cancel()
+	var deleted, unsure bool
+	err := queue.Retry(ctx, l.g.s.client, l.g.queue.Attempt, func(ctx context.Context) (err error) {
+		deleted, err = queue.Leave(ctx, l.g.s.client, l.entry)
+		unsure = unsure || err != nil && !queue.Refused(err)
+		return err
+	})
+	switch {
+	case err != nil:
+		l.reap()
+		return fmt.Errorf("%w; it is deleted in the background", err)
+	case l.late:
+		l.reap()
+	}
+	if !deleted && !unsure {
+		return l.whyDeleted(ctx)
+	}
+	return nil
+}
+
+// lost is why the handle was lost, nil if it is held or was unlocked.
+func (l *Lock) lost() *LostError { return lostBy(l.life) }
+
+func lostBy(life context.Context) *LostError {
+	lost, _ := context.Cause(life).(*LostError) //nolint:errorlint // the cause is ours and not wrapped
+	return lost
+}
+
+// boundByLease is ctx, ended with the cause if the lease is lost.
+func (l *Lock) boundByLease(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(l.g.handles, func() { cancel(context.Cause(l.g.handles)) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// reap leaves the key to the reaper.
+func (l *Lock) reap() {
+	if l.entry.Rev != 0 || l.late {
+		l.g.reaper.add(l.entry, l.late)
+	}
+}
+
+// watchAfter is how long a lock is held before its key is watched. Shorter critical sections do not pay for a
+// watch; longer ones learn of a revoked lease or a deleted key by it.
+const watchAfter = 250 * time.Millisecond
+
+// watch ends the handle when somebody else deletes or overwrites its key, or revokes the lease.
+func (l *Lock) watch(ctx context.Context) {
+	end, err := l.g.queue.Guard(l.life, l.entry) //nolint:contextcheck // life ends before the session's ctx
+	switch {
+	case l.life.Err() != nil:
+	case err != nil:
+		l.g.s.opts.Logger.Warn("the key of a lock cannot be watched", "lock", l.name, "err", err)
+	case end == queue.Deleted:
+		l.lose(l.whyDeleted(ctx))
+	default:
+		l.lose(&LostError{Reason: KeyOverwritten, LeaseID: l.g.id, Key: l.entry.Key})
+	}
+}
+
+// whyDeleted asks whether the key went with its lease; if so every handle on the lease is lost.
+func (l *Lock) whyDeleted(ctx context.Context) *LostError {
+	// Not for long: the handle has to end now, whether the reason is known or not.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), watchAfter)
+	defer cancel()
+	if resp, err := l.g.s.client.TimeToLive(ctx, l.g.id); err == nil && resp.TTL <= 0 {
+		l.g.lose(&LostError{Reason: LeaseGone, LeaseID: l.g.id})
+	}
+	if lost := lostBy(l.g.handles); lost != nil { //nolint:contextcheck // asks, passes nothing on
+		return lost
+	}
+	return &LostError{Reason: KeyDeleted, LeaseID: l.g.id, Key: l.entry.Key}
+}
+
+func (l *Lock) lose(cause *LostError) {
+	l.end(cause)
+	if l.lost() == cause {
+		l.g.s.opts.Logger.Error("lock lost", "lock", l.name, "reason", cause.Reason.String())
+	}
+}

@@ -1,0 +1,125 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+// The bounds of the options.
+const (
+	defaultTTL = 30 * time.Second
+	maxTTL     = 9_000_000_000 * time.Second // the server's, lease.MaxLeaseTTL in etcd
+	maxOwner   = 4 << 10
+	maxEra     = math.MaxInt16
+)
+
+// Options of a [Session]. The zero value of a field is its default.
+type Options struct {
+	// TTL of the lease: whole seconds, rounded up; 1 s to 9,000,000,000 s, the server's greatest. Default 30 s.
+	// The server may raise it (to 2 s with its default election timeout); [Status] tells the TTL it granted.
+	TTL time.Duration
+	// Margin is taken off the local deadline, for clocks that do not tick at quite the same rate and for the
+	// time from the deadline to the last write. Not negative, less than TTL. Default: a tenth of the granted
+	// TTL, at most 1 s.
+	Margin time.Duration
+	// Prefix is put before every name as it is: with "jobs/", the name "a" is the key "jobs/a/…" in etcd.
+	// UTF-8 without NUL, at most 1,024 bytes. Default: none.
+	Prefix string
+	// Owner says who holds the lock, for people; it is stored in the lock's key. At most 4 KiB. Default: host/pid.
+	Owner string
+	// Era is raised by an operator after a restore of etcd or a move to another cluster, so that every new
+	// token is larger than every old one; see [fence.Token]. 0 to 32767. Default 0.
+	Era uint16
+	// Logger is told of jeopardy, losses and clean-up. Default: silent.
+	Logger *slog.Logger
+}
+
+// resolve checks o and fills in the defaults. Margin 0 stays: its default depends on what the server grants.
+func (o Options) resolve(client *clientv3.Client) (Options, error) {
+	if client == nil {
+		return o, errors.New("lease: client is nil, want an etcd client")
+	}
+	switch {
+	case o.TTL < 0 || o.TTL > maxTTL:
+		return o, fmt.Errorf("lease: Options.TTL is %v, want 1s to %v (0: %v)", o.TTL, maxTTL, defaultTTL)
+	case o.TTL == 0:
+		o.TTL = defaultTTL
+	default:
+		if part := o.TTL % time.Second; part > 0 {
+			o.TTL += time.Second - part
+		}
+	}
+	switch {
+	case o.Margin < 0 || o.Margin >= o.TTL:
+		return o, fmt.Errorf("lease: Options.Margin is %v, want 0 to less than the TTL, %v", o.Margin, o.TTL)
+	case len(o.Prefix) > queue.MaxName:
+		return o, fmt.Errorf("lease: Options.Prefix has %d bytes, want 0 to %d", len(o.Prefix), queue.MaxName)
+	case !utf8.ValidString(o.Prefix) || strings.ContainsRune(o.Prefix, 0):
+		return o, fmt.Errorf("lease: Options.Prefix is %q, want UTF-8 without NUL", o.Prefix)
+	case o.Era > maxEra:
+		return o, fmt.Errorf("lease: Options.Era is %d, want 0 to %d", o.Era, maxEra)
+	}
+	if err := checkOwner("Options.Owner", o.Owner); err != nil {
+		return o, err
+	}
+	if o.Owner == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "unknown-host"
+		}
+		o.Owner = fmt.Sprintf("%s/%d", host, os.Getpid())
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o, nil
+}
+
+// margin is what is taken off the deadline of a lease with the TTL that the server granted.
+func (o Options) margin(granted time.Duration) time.Duration {
+	if o.Margin > 0 {
+		return o.Margin
+	}
+	return min(granted/10, time.Second)
+}
+
+func checkOwner(field, owner string) error {
+	if len(owner) > maxOwner {
+		return fmt.Errorf("lease: %s has %d bytes, want 0 to %d", field, len(owner), maxOwner)
+	}
+	return nil
+}
+
+// LockOptions of one acquisition, for [Session.LockWith], [Session.TryLockWith] and [Session.DoWith].
+// The zero value of a field is its default.
+type LockOptions struct {
+	// Owner is the text for people in this lock's key. At most 4 KiB. Default: the session's.
+	Owner string
+	// MaxHold is the longest hold: so long after the grant the handle's context is cancelled with [ErrMaxHold].
+	// The lock itself stays held until Unlock, or in Do until the function has returned: it is never let go
+	// under running work. Not negative. Default: no bound.
+	MaxHold time.Duration
+}
+
+func (o LockOptions) resolve(session Options) (LockOptions, error) {
+	if o.MaxHold < 0 {
+		return o, fmt.Errorf("lease: LockOptions.MaxHold is %v, want 0 (no bound) or more", o.MaxHold)
+	}
+	if err := checkOwner("LockOptions.Owner", o.Owner); err != nil {
+		return o, err
+	}
+	if o.Owner == "" {
+		o.Owner = session.Owner
+	}
+	return o, nil
+}

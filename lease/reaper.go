@@ -1,0 +1,176 @@
+package lease
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+// lateFor is how long a request whose answer was lost may still arrive at the server: a connection that is cut
+// off delivers what it holds when it comes back, and Linux gives up on one after 924.6 s (ip-sysctl,
+// tcp_retries2).
+const lateFor = 20 * time.Minute
+
+// sweepSize keeps a sweep within the server's default limit of 128 operations a transaction.
+const sweepSize = 40
+
+// reaper deletes the keys of acquisitions that failed and of releases whose answer was lost, so that no attempt
+// leaves an orphan in a queue: in the background, until the server has confirmed or the lease has gone.
+//
+// The key of an attempt whose outcome is unknown may still appear after it was found missing, when a request
+// that was stuck in the network is delivered. Such a key is deleted again with every third of the TTL, as long
+// as that can happen; its name is never used twice, so no other acquisition's key is ever deleted.
+type reaper struct {
+	g *grant
+
+	mu      sync.Mutex // guards the fields below
+	orphans map[string]*orphan
+	running bool
+	wake    chan struct{} // of capacity 1: an orphan was added
+	clean   chan struct{} // closed when every orphan is confirmed deleted; nil if nobody asks
+}
+
+type orphan struct {
+	entry     queue.Entry
+	late      bool      // the entering request may still arrive
+	since     time.Time // when it was added
+	confirmed bool      // by the server, once
+}
+
+// add takes over an entry to be deleted. Late says that an attempt to enter had an unknown outcome.
+func (r *reaper) add(e queue.Entry, late bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.orphans == nil {
+		r.orphans, r.wake = make(map[string]*orphan), make(chan struct{}, 1)
+	}
+	r.orphans[e.Key] = &orphan{entry: e, late: late, since: time.Now()}
+	if !r.running {
+		r.running = r.g.s.spawn(r.run)
+		return
+	}
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// flush waits until every orphan was confirmed deleted once, or ctx ends.
+func (r *reaper) flush(ctx context.Context) error {
+	r.mu.Lock()
+	if !r.running || len(r.unconfirmed()) == 0 {
+		r.mu.Unlock()
+		return nil
+	}
+	if r.clean == nil {
+		r.clean = make(chan struct{})
+	}
+	clean := r.clean
+	r.mu.Unlock()
+	select {
+	case <-clean:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// run sweeps until nothing is left to delete.
+func (r *reaper) run(ctx context.Context) {
+	for {
+		batch, again := r.next()
+		if len(batch) > 0 {
+			err := r.sweep(ctx, batch)
+			if err == nil {
+				r.confirm(batch)
+				continue
+			}
+			r.g.s.opts.Logger.Warn("keys of failed attempts not deleted yet", "keys", len(batch), "err", err)
+		} else if !again {
+			return
+		}
+		pause := time.NewTimer(r.g.ttl / 3)
+		select {
+		case <-pause.C:
+			r.recheck()
+		case <-r.wake:
+		case <-ctx.Done():
+		}
+		pause.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// next returns the orphans to delete now, and whether to come back later for others. If there are none at all,
+// or the server has dropped the lease with all its keys, the reaper has ended.
+func (r *reaper) next() (batch []*orphan, again bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.g.expired() {
+		clear(r.orphans)
+	}
+	batch = r.unconfirmed()
+	if len(batch) == 0 && r.clean != nil {
+		close(r.clean)
+		r.clean = nil
+	}
+	r.running = len(r.orphans) > 0
+	return batch[:min(len(batch), sweepSize)], r.running
+}
+
+// unconfirmed lists the orphans that no sweep has confirmed yet. r.mu must be held.
+func (r *reaper) unconfirmed() []*orphan {
+	var list []*orphan
+	for _, o := range r.orphans {
+		if !o.confirmed {
+			list = append(list, o)
+		}
+	}
+	return list
+}
+
+// sweep deletes a batch in one transaction: each key only if it is the entry's, or, where it is not known
+// whether that ever entered, only if it is attached to our lease.
+func (r *reaper) sweep(ctx context.Context, batch []*orphan) error {
+	ops := make([]clientv3.Op, 0, len(batch))
+	for _, o := range batch {
+		ours := o.entry.Held()
+		if o.late {
+			ours = clientv3.Compare(clientv3.LeaseValue(o.entry.Key), "=", o.entry.Lease)
+		}
+		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{ours}, []clientv3.Op{clientv3.OpDelete(o.entry.Key)}, nil))
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.g.ttl)
+	defer cancel()
+	return queue.Retry(ctx, r.g.s.client, r.g.queue.Attempt, func(ctx context.Context) error {
+		_, err := r.g.s.client.Txn(ctx).Then(ops...).Commit()
+		return err
+	})
+}
+
+// confirm takes a batch that the server has deleted off the list, or keeps an eye on it.
+func (r *reaper) confirm(batch []*orphan) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, o := range batch {
+		o.confirmed = true
+		if r.orphans[o.entry.Key] == o && (!o.late || time.Since(o.since) > lateFor) {
+			delete(r.orphans, o.entry.Key)
+		}
+	}
+}
+
+// recheck has every orphan that may appear late deleted again.
+func (r *reaper) recheck() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, o := range r.orphans {
+		o.confirmed = false
+	}
+}

@@ -1,0 +1,113 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/leasefence/leasefence/internal/clock"
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+// renewal is the outcome of one attempt to renew. The attempts of one round stand for one renewal.
+type renewal struct {
+	round int
+	sent  clock.Instant
+	err   error
+}
+
+// renew keeps the lease alive until it is lost or ctx ends. The deadline is watched here and never waits for the
+// network: the attempts run beside it.
+//
+// A renewal is due a third of the TTL after the last acknowledged one was sent. An attempt that fails is
+// repeated after a pause with jitter. One that is not answered within a tenth of the TTL gets another beside it,
+// for which the client takes the next endpoint; the first is left to run, because an answer that is late but
+// within the deadline is as good as any: its own send time counts. "Lease not found" is final at once.
+func (g *grant) renew(ctx context.Context) {
+	results := make(chan renewal)
+	var running sync.WaitGroup
+	defer running.Wait()
+	round := 1
+	var attempts []context.CancelFunc // of the round
+	end := func() {
+		for _, cancel := range attempts {
+			cancel()
+		}
+		attempts = nil
+	}
+	defer end()
+
+	deadline := time.NewTimer(g.remaining())
+	defer deadline.Stop()
+	next := time.NewTimer(g.untilRenewal())
+	defer next.Stop()
+
+	var backoff queue.Backoff
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-g.gone:
+			return
+		case <-deadline.C:
+			if g.checkDeadline() {
+				deadline.Reset(g.remaining())
+			}
+		case <-next.C:
+			if !g.checkDeadline() { // the host may have been suspended, and the timer with it
+				return
+			}
+			if len(attempts) > 0 {
+				g.endanger(nil)
+			}
+			attempts = append(attempts, g.attempt(ctx, &running, round, results))
+			next.Reset(g.patience())
+		case r := <-results:
+			switch {
+			case r.round != round: // its round has been answered
+			case r.err == nil:
+				g.extend(r.sent)
+				end()
+				round++
+				backoff.Reset()
+				deadline.Reset(g.remaining())
+				next.Reset(g.untilRenewal())
+			case errors.Is(r.err, rpctypes.ErrLeaseNotFound):
+				g.lose(&LostError{Reason: LeaseGone, LeaseID: g.id})
+			default:
+				g.endanger(r.err)
+				next.Reset(min(backoff.Next(), g.patience()))
+			}
+		}
+	}
+}
+
+// attempt sends one renewal in a goroutine of its own, which ends with ctx or by cancel.
+func (g *grant) attempt(ctx context.Context, running *sync.WaitGroup, round int, results chan<- renewal) (cancel context.CancelFunc) {
+	ctx, cancel = context.WithCancel(ctx)
+	running.Go(func() {
+		queue.Reconnect(g.s.client)
+		sent := g.s.clock.Now()
+		_, err := g.s.client.KeepAliveOnce(ctx, g.id)
+		select {
+		case results <- renewal{round, sent, err}:
+		case <-ctx.Done():
+		}
+	})
+	return cancel
+}
+
+// untilRenewal is the time until a third of the TTL has gone since the last acknowledged renewal was sent.
+func (g *grant) untilRenewal() time.Duration {
+	return g.remaining() + g.margin - 2*g.ttl/3
+}
+
+// patience is how long an attempt is waited for before another is sent beside it: a tenth of the TTL, less a
+// random part so that many sessions do not move in step.
+func (g *grant) patience() time.Duration {
+	return g.ttl/10 - rand.N(g.ttl/50)
+}

@@ -1,0 +1,245 @@
+package lease
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/clock"
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+// Session is a lease in etcd, kept alive, and the locks that stand on it: any number of names and goroutines on
+// one lease. It is safe for concurrent use. Whoever makes one closes it.
+type Session struct {
+	client *clientv3.Client
+	opts   Options
+	clock  clock.Clock
+	nonce  string        // in every key of this session
+	seq    atomic.Uint64 // of the keys
+
+	ending chan struct{} // closed when Close is called
+	closed chan struct{} // closed when Close has finished
+
+	// run ends when Close has finished; every goroutine of the session ends with it.
+	run  context.Context //nolint:containedctx // the life of the session, not of a call
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu       sync.Mutex    // guards the fields below
+	grant    *grant        // the present lease; never nil, perhaps lost
+	healing  *healing      // not nil while a new lease is being asked for
+	changed  chan struct{} // closed and replaced when the status changes
+	closing  bool          // Close was called
+	stopped  bool          // no goroutine may be started any more
+	scopes   int           // acquisitions that wait and functions that run under Do
+	idle     chan struct{} // closed by the last of them once closing
+	closeErr error         // of Close, once closed
+	strays   map[string]bool
+}
+
+// healing is one attempt to replace a lost lease, on behalf of all who wait for it.
+type healing struct {
+	done chan struct{}
+	err  error // set before done is closed
+}
+
+// NewSession takes a lease and keeps it alive until Close. It uses client and never closes it.
+//
+// Ctx bounds this call only: the server is tried until it answers or ctx ends. On an error nothing is left
+// running, and a lease that the server may have granted without our hearing of it expires by itself.
+func NewSession(ctx context.Context, client *clientv3.Client, opts Options) (*Session, error) {
+	opts, err := opts.resolve(client)
+	if err != nil {
+		return nil, err
+	}
+	s := newSession(client, opts, clock.System)
+	g, err := s.takeLease(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("lease: new session: %w", err)
+	}
+	s.start(g)
+	return s, nil
+}
+
+// Adopt is [NewSession] on a lease that somebody else has taken, such as that of a session of etcd's concurrency
+// package: locks are put on it and it is renewed, but Close leaves it as it is, less the locks. Its owner may
+// renew it too. It must have been granted at least the margin in opts; opts.TTL is for a lease of the session's
+// own, which the session takes if it loses the adopted one.
+//
+// Unlock a handle on an adopted lease even after its loss: as long as the owner renews the lease, nothing else
+// removes the handle's key.
+func Adopt(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID, opts Options) (*Session, error) {
+	opts, err := opts.resolve(client)
+	if err != nil {
+		return nil, err
+	}
+	if id == clientv3.NoLease {
+		return nil, errors.New("lease: adopt: id is 0, want a lease's")
+	}
+	s := newSession(client, opts, clock.System)
+	var g *grant
+	err = queue.Retry(ctx, client, attemptBound(opts.TTL), func(ctx context.Context) error {
+		sent := s.clock.Now()
+		resp, err := client.KeepAliveOnce(ctx, id)
+		if err == nil {
+			g = s.newGrant(id, time.Duration(resp.TTL)*time.Second, sent, true)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("lease: adopt lease %x: %w", int64(id), err)
+	}
+	if g.margin >= g.ttl {
+		return nil, fmt.Errorf("lease: Options.Margin is %v, want 0 to less than the adopted lease's TTL, %v", g.margin, g.ttl)
+	}
+	s.start(g)
+	return s, nil
+}
+
+func newSession(client *clientv3.Client, opts Options, clk clock.Clock) *Session {
+	s := &Session{
+		client:  client,
+		opts:    opts,
+		clock:   clk,
+		nonce:   strings.ToLower(rand.Text()[:8]),
+		changed: make(chan struct{}),
+		ending:  make(chan struct{}),
+		closed:  make(chan struct{}),
+		strays:  make(map[string]bool),
+	}
+	s.run, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// takeLease asks the server for a lease until it answers or ctx ends.
+func (s *Session) takeLease(ctx context.Context) (*grant, error) {
+	var g *grant
+	err := queue.Retry(ctx, s.client, attemptBound(s.opts.TTL), func(ctx context.Context) error {
+		// Before the request: the server cannot have begun to count earlier.
+		sent := s.clock.Now()
+		resp, err := s.client.Grant(ctx, int64(s.opts.TTL/time.Second))
+		if err == nil {
+			g = s.newGrant(resp.ID, time.Duration(resp.TTL)*time.Second, sent, false)
+		}
+		return err
+	})
+	return g, err
+}
+
+// start makes g the present lease, unless the session is closing.
+func (s *Session) start(g *grant) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return false
+	}
+	s.grant = g
+	s.goLocked(g.renew)
+	s.notifyLocked()
+	return true
+}
+
+// live returns the present lease, or a new one if that is lost.
+func (s *Session) live(ctx context.Context) (*grant, error) {
+	for {
+		s.mu.Lock()
+		g := s.grant
+		s.mu.Unlock()
+		alive := g.checkDeadline()
+
+		s.mu.Lock()
+		if s.closing {
+			s.mu.Unlock()
+			return nil, ErrClosed
+		}
+		if alive || s.grant != g {
+			s.mu.Unlock()
+			if alive {
+				return g, nil
+			}
+			continue
+		}
+		if s.healing == nil {
+			s.healing = &healing{done: make(chan struct{})}
+			s.goLocked(s.heal)
+		}
+		h := s.healing
+		s.mu.Unlock()
+
+		select {
+		case <-h.done:
+			if h.err != nil {
+				return nil, fmt.Errorf("take a new lease: %w", h.err)
+			}
+		case <-s.ending:
+			return nil, ErrClosed
+		case <-ctx.Done():
+			return nil, fmt.Errorf("take a new lease: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// heal replaces a lost lease. It belongs to the session, not to the caller that found the loss: others wait too.
+func (s *Session) heal(ctx context.Context) {
+	g, err := s.takeLease(ctx)
+	if err == nil {
+		s.opts.Logger.Info("new lease", "lease", g.id, "ttl", g.ttl)
+		if !s.start(g) {
+			err = ErrClosed // nothing stands on the lease, which expires by itself
+		}
+	}
+	s.mu.Lock()
+	h := s.healing
+	s.healing = nil
+	s.mu.Unlock()
+	h.err = err
+	close(h.done)
+}
+
+// spawn runs f in a goroutine that Close waits for; f must return when its context ends. It reports false,
+// without running f, if Close has come to its end.
+func (s *Session) spawn(f func(context.Context)) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.goLocked(f)
+}
+
+// goLocked is spawn under s.mu.
+func (s *Session) goLocked(f func(context.Context)) bool {
+	if s.stopped {
+		return false
+	}
+	s.wg.Go(func() { f(s.run) })
+	return true
+}
+
+// nextEntry is an entry for name whose key was never used before and never will be.
+func (s *Session) nextEntry(g *grant, name string) queue.Entry {
+	return queue.NewEntry(s.opts.Prefix+name, g.id, s.nonce+strconv.FormatUint(s.seq.Add(1), 36))
+}
+
+// reportStray logs, once for each, the keys found in a queue that are no contenders.
+func (s *Session) reportStray(kv *mvccpb.KeyValue) {
+	const most = 1000 // remembered; after that each may be reported again
+	s.mu.Lock()
+	known := s.strays[string(kv.Key)]
+	if len(s.strays) >= most {
+		clear(s.strays)
+	}
+	s.strays[string(kv.Key)] = true
+	s.mu.Unlock()
+	if !known {
+		s.opts.Logger.Warn("a key in the queue is no contender and is passed over; etcd's own locks wait for it",
+			"key", clip(string(kv.Key)), "lease", kv.Lease, "revision", kv.CreateRevision)
+	}
+}
