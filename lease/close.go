@@ -63,11 +63,9 @@ func (s *Session) release(ctx context.Context, g *grant) error {
 		return fmt.Errorf("functions under Do are still running: %w", context.Cause(ctx))
 	}
 	if g.adopted {
-		g.mu.Lock()
-		for l := range g.held {
+		for _, l := range g.remembered() {
 			l.reap()
 		}
-		g.mu.Unlock()
 		return g.reaper.flush(ctx)
 	}
 	if g.expired() {

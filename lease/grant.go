@@ -3,6 +3,10 @@ package lease
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -21,6 +25,7 @@ type grant struct {
 	adopted bool // somebody else's lease: not revoked by us, and perhaps renewed by others too
 	queue   *queue.Queue
 	reaper  reaper
+	log     *slog.Logger
 
 	// handles is the parent of every handle's context; it ends at the loss or when the session is closed.
 	handles    context.Context //nolint:containedctx // the life of the handles, not of a call
@@ -40,6 +45,8 @@ func (s *Session) newGrant(id clientv3.LeaseID, ttl time.Duration, sent clock.In
 	g := &grant{
 		s: s, id: id, ttl: ttl, margin: s.opts.margin(ttl), adopted: adopted, sent: sent,
 		gone: make(chan struct{}),
+		// In hex, as etcdctl shows it.
+		log: s.opts.Logger.With("lease", strconv.FormatInt(int64(id), 16)),
 	}
 	g.handles, g.endHandles = context.WithCancelCause(context.Background())
 	g.queue = &queue.Queue{
@@ -110,7 +117,7 @@ func (g *grant) lose(cause *LostError) {
 	g.endHandles(cause)
 	close(g.gone)
 	if cause.Reason != SessionClosed {
-		g.s.opts.Logger.Error("lease lost", "lease", g.id, "reason", cause.Reason.String(), "err", cause.Err)
+		g.log.Error("lease lost", "reason", cause.Reason.String(), "err", cause.Err)
 	}
 	g.s.notify()
 }
@@ -129,7 +136,7 @@ func (g *grant) extend(sent clock.Instant) {
 	g.jeopardy, g.failure = false, nil
 	g.mu.Unlock()
 	if changed {
-		g.s.opts.Logger.Info("lease held again", "lease", g.id)
+		g.log.Info("lease held again")
 		g.s.notify()
 	}
 }
@@ -148,7 +155,7 @@ func (g *grant) endanger(failure error) {
 		return
 	}
 	g.queue.Streams.Suspect()
-	g.s.opts.Logger.Warn("lease in jeopardy: renewal is overdue", "lease", g.id, "err", failure)
+	g.log.Warn("lease in jeopardy: a renewal is overdue", "err", failure)
 	g.s.notify()
 }
 
@@ -172,7 +179,7 @@ func (g *grant) status() Status {
 	return st
 }
 
-// remember and forget keep the list of handles on an adopted lease.
+// remember and forget keep the list of handles on an adopted lease, which remembered returns.
 func (g *grant) remember(l *Lock) {
 	if !g.adopted {
 		return
@@ -189,4 +196,10 @@ func (g *grant) forget(l *Lock) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.held, l)
+}
+
+func (g *grant) remembered() []*Lock {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Collect(maps.Keys(g.held))
 }

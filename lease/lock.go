@@ -145,7 +145,7 @@ func (l *Lock) watch(ctx context.Context) {
 	switch {
 	case l.life.Err() != nil:
 	case err != nil:
-		l.g.s.opts.Logger.Warn("the key of a lock cannot be watched", "lock", l.name, "err", err)
+		l.g.log.Warn("the key of a lock cannot be watched", "lock", l.name, "err", err)
 	case end == queue.Deleted:
 		l.lose(l.whyDeleted(ctx))
 	default:
@@ -170,6 +170,6 @@ func (l *Lock) whyDeleted(ctx context.Context) *LostError {
 func (l *Lock) lose(cause *LostError) {
 	l.end(cause)
 	if l.lost() == cause {
-		l.g.s.opts.Logger.Error("lock lost", "lock", l.name, "reason", cause.Reason.String())
+		l.g.log.Error("lock lost", "lock", l.name, "reason", cause.Reason.String())
 	}
 }

@@ -89,7 +89,7 @@ func (r *reaper) run(ctx context.Context) {
 				r.confirm(batch)
 				continue
 			}
-			r.g.s.opts.Logger.Warn("keys of failed attempts not deleted yet", "keys", len(batch), "err", err)
+			r.g.log.Warn("keys of failed attempts not deleted yet", "keys", len(batch), "err", err)
 		} else if !again {
 			return
 		}

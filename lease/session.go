@@ -193,7 +193,7 @@ func (s *Session) live(ctx context.Context) (*grant, error) {
 func (s *Session) heal(ctx context.Context) {
 	g, err := s.takeLease(ctx)
 	if err == nil {
-		s.opts.Logger.Info("new lease", "lease", g.id, "ttl", g.ttl)
+		g.log.Info("new lease", "ttl", g.ttl)
 		if !s.start(g) {
 			err = ErrClosed // nothing stands on the lease, which expires by itself
 		}
@@ -240,6 +240,6 @@ func (s *Session) reportStray(kv *mvccpb.KeyValue) {
 	s.mu.Unlock()
 	if !known {
 		s.opts.Logger.Warn("a key in the queue is no contender and is passed over; etcd's own locks wait for it",
-			"key", clip(string(kv.Key)), "lease", kv.Lease, "revision", kv.CreateRevision)
+			"key", clip(string(kv.Key)), "its_lease", strconv.FormatInt(kv.Lease, 16), "revision", kv.CreateRevision)
 	}
 }

@@ -53,17 +53,25 @@ func Retry(ctx context.Context, client *clientv3.Client, bound time.Duration, do
 		case err == nil:
 			return nil
 		case ctx.Err() != nil:
-			return fmt.Errorf("%w (last attempt: %s)", context.Cause(ctx), err.Error())
+			return ended(context.Cause(ctx), err)
 		case client.Ctx().Err() != nil:
 			return fmt.Errorf("the etcd client is closed: %w", err)
 		case !Transient(err):
 			return err
 		}
 		if cause := b.Sleep(ctx); cause != nil {
-			return fmt.Errorf("%w (last attempt: %s)", cause, err.Error())
+			return ended(cause, err)
 		}
 		Reconnect(client)
 	}
+}
+
+// ended is the error of a call whose context ended with cause after an attempt failed with last.
+func ended(cause, last error) error {
+	if errors.Is(last, context.Canceled) || errors.Is(last, context.DeadlineExceeded) || errors.Is(last, cause) {
+		return cause // the attempt tells no more than that
+	}
+	return fmt.Errorf("%w (last attempt: %s)", cause, last.Error())
 }
 
 func attempt(ctx context.Context, bound time.Duration, do func(context.Context) error) error {
