@@ -62,18 +62,18 @@ func (s *Session) release(ctx context.Context, g *grant) error {
 	case <-ctx.Done():
 		return fmt.Errorf("functions under Do are still running: %w", context.Cause(ctx))
 	}
-	if g.adopted {
-		for _, l := range g.remembered() {
-			l.reap()
-		}
-		return g.reaper.flush(ctx)
-	}
 	if g.expired() {
 		return nil
 	}
 	// No longer than the lease itself can last.
 	ctx, cancel := context.WithTimeout(ctx, max(g.remaining()+g.margin, g.queue.Attempt))
 	defer cancel()
+	if g.adopted {
+		for _, l := range g.remembered() {
+			l.reap()
+		}
+		return g.reaper.flush(ctx)
+	}
 	err := queue.Retry(ctx, s.client, g.queue.Attempt, func(ctx context.Context) error {
 		_, err := s.client.Revoke(ctx, g.id)
 		return err

@@ -2,9 +2,11 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/queue"
@@ -15,7 +17,8 @@ import (
 // tcp_retries2).
 const lateFor = 20 * time.Minute
 
-// sweepSize keeps a sweep within the server's default limit of 128 operations a transaction.
+// sweepSize keeps a sweep within the server's default limit of 128 operations a transaction. Where the server's
+// is lower, the reaper learns it.
 const sweepSize = 40
 
 // reaper deletes the keys of acquisitions that failed and of releases whose answer was lost, so that no attempt
@@ -29,6 +32,7 @@ type reaper struct {
 
 	mu      sync.Mutex // guards the fields below
 	orphans map[string]*orphan
+	size    int // of a sweep
 	running bool
 	wake    chan struct{} // of capacity 1: an orphan was added
 	clean   chan struct{} // closed when every orphan is confirmed deleted; nil if nobody asks
@@ -46,7 +50,7 @@ func (r *reaper) add(e queue.Entry, late bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.orphans == nil {
-		r.orphans, r.wake = make(map[string]*orphan), make(chan struct{}, 1)
+		r.orphans, r.wake, r.size = make(map[string]*orphan), make(chan struct{}, 1), sweepSize
 	}
 	r.orphans[e.Key] = &orphan{entry: e, late: late, since: time.Now()}
 	if !r.running {
@@ -89,6 +93,10 @@ func (r *reaper) run(ctx context.Context) {
 				r.confirm(batch)
 				continue
 			}
+			if errors.Is(err, rpctypes.ErrTooManyOps) && len(batch) > 1 {
+				r.shrink(len(batch) / 2)
+				continue
+			}
 			r.g.log.Warn("keys of failed attempts not deleted yet", "keys", len(batch), "err", err)
 		} else if !again {
 			return
@@ -121,7 +129,7 @@ func (r *reaper) next() (batch []*orphan, again bool) {
 		r.clean = nil
 	}
 	r.running = len(r.orphans) > 0
-	return batch[:min(len(batch), sweepSize)], r.running
+	return batch[:min(len(batch), r.size)], r.running
 }
 
 // unconfirmed lists the orphans that no sweep has confirmed yet. r.mu must be held.
@@ -164,6 +172,13 @@ func (r *reaper) confirm(batch []*orphan) {
 			delete(r.orphans, o.entry.Key)
 		}
 	}
+}
+
+// shrink makes sweeps smaller.
+func (r *reaper) shrink(size int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.size = size
 }
 
 // recheck has every orphan that may appear late deleted again.
