@@ -1,0 +1,58 @@
+package etcdtest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+)
+
+// ClientOption changes the configuration of a client.
+type ClientOption func(cfg *clientv3.Config)
+
+// Via connects a client to the given endpoints instead of the server's own, for instance to a proxy.
+func Via(endpoints ...string) ClientOption {
+	return func(cfg *clientv3.Config) { cfg.Endpoints = endpoints }
+}
+
+// Dial adds options to the client's connection, for instance interceptors.
+func Dial(opts ...grpc.DialOption) ClientOption {
+	return func(cfg *clientv3.Config) { cfg.DialOptions = append(cfg.DialOptions, opts...) }
+}
+
+// NewClient returns a client of the given endpoints that is closed when the test ends. The test may close it earlier.
+// NewClient does not wait for a connection.
+func NewClient(tb testing.TB, endpoints []string, opts ...ClientOption) *clientv3.Client {
+	tb.Helper()
+	cfg := clientv3.Config{
+		Endpoints: endpoints,
+		Logger:    zap.NewNop(),
+		// gRPC's backoff begins at a second: a test that restarts a server would mostly wait for it.
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{
+				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond,
+			},
+			MinConnectTimeout: 20 * time.Second, // gRPC's own
+		})},
+	}
+	for _, opt := range opts {
+		opt(&cfg)
+	}
+	client, err := clientv3.New(cfg)
+	require.NoError(tb, err)
+	tb.Cleanup(func() {
+		// The error says that the test has closed it already.
+		_ = client.Close()
+	})
+	return client
+}
+
+// Client returns a client of the server, as [NewClient] does.
+func (s *Server) Client(tb testing.TB, opts ...ClientOption) *clientv3.Client {
+	tb.Helper()
+	return NewClient(tb, []string{s.Endpoint()}, opts...)
+}

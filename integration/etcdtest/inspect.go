@@ -1,0 +1,109 @@
+package etcdtest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	etcderrors "go.etcd.io/etcd/server/v3/etcdserver/errors"
+)
+
+// The methods of this file call the server directly and not through a connection, so faults that a test puts between
+// client and server do not touch them.
+
+// callTimeout bounds one such call. It is long because it is only reached by a failing test.
+const callTimeout = 15 * time.Second
+
+// callContext bounds a call. It is not a child of the test's context, which has ended when cleanups run.
+func callContext() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), callTimeout)
+}
+
+// read asks the server until no change of leader comes between, as etcd's client does with reads.
+func read[T any](tb testing.TB, s *Server, ask func(context.Context, *etcdserver.EtcdServer) (T, error)) T {
+	tb.Helper()
+	ctx, cancel := callContext()
+	defer cancel()
+	for {
+		answer, err := ask(ctx, s.Etcd(tb).Server)
+		if errors.Is(err, etcderrors.ErrLeaderChanged) {
+			continue
+		}
+		require.NoError(tb, err)
+		return answer
+	}
+}
+
+// KeyValues returns the live keys that begin with prefix, in the order of the keys. With an empty prefix it returns all.
+func (s *Server) KeyValues(tb testing.TB, prefix string) []*mvccpb.KeyValue {
+	tb.Helper()
+	// A zero byte as the key and as the end of the range means every key.
+	key, end := "\x00", "\x00"
+	if prefix != "" {
+		key, end = prefix, clientv3.GetPrefixRangeEnd(prefix)
+	}
+	return s.find(tb, &etcdserverpb.RangeRequest{Key: []byte(key), RangeEnd: []byte(end)}).Kvs
+}
+
+func (s *Server) find(tb testing.TB, req *etcdserverpb.RangeRequest) *etcdserverpb.RangeResponse {
+	tb.Helper()
+	return read(tb, s, func(ctx context.Context, e *etcdserver.EtcdServer) (*etcdserverpb.RangeResponse, error) {
+		return e.Range(ctx, req)
+	})
+}
+
+// Keys returns the live keys that begin with prefix, sorted. With an empty prefix it returns all. It is never nil.
+func (s *Server) Keys(tb testing.TB, prefix string) []string {
+	tb.Helper()
+	keys := []string{}
+	for _, kv := range s.KeyValues(tb, prefix) {
+		keys = append(keys, string(kv.Key))
+	}
+	return keys
+}
+
+// Leases returns the live leases, in no order. It is never nil.
+func (s *Server) Leases(tb testing.TB) []clientv3.LeaseID {
+	tb.Helper()
+	resp := read(tb, s, func(ctx context.Context, e *etcdserver.EtcdServer) (*etcdserverpb.LeaseLeasesResponse, error) {
+		return e.LeaseLeases(ctx, &etcdserverpb.LeaseLeasesRequest{})
+	})
+	leases := []clientv3.LeaseID{}
+	for _, l := range resp.Leases {
+		leases = append(leases, clientv3.LeaseID(l.ID))
+	}
+	return leases
+}
+
+// Revoke revokes a lease, as an operator would.
+func (s *Server) Revoke(tb testing.TB, id clientv3.LeaseID) {
+	tb.Helper()
+	ctx, cancel := callContext()
+	defer cancel()
+	_, err := s.Etcd(tb).Server.LeaseRevoke(ctx, &etcdserverpb.LeaseRevokeRequest{ID: int64(id)})
+	require.NoError(tb, err)
+}
+
+// Revision returns the current revision of the key space.
+func (s *Server) Revision(tb testing.TB) int64 {
+	tb.Helper()
+	return s.find(tb, &etcdserverpb.RangeRequest{Key: []byte("\x00")}).Header.Revision
+}
+
+// Compact discards the history before the current revision, which it returns. It waits until that has happened, so that
+// a watch from an earlier revision fails from now on. It fails the test if that revision is compacted already.
+func (s *Server) Compact(tb testing.TB) int64 {
+	tb.Helper()
+	rev := s.Revision(tb)
+	ctx, cancel := callContext()
+	defer cancel()
+	_, err := s.Etcd(tb).Server.Compact(ctx, &etcdserverpb.CompactionRequest{Revision: rev, Physical: true})
+	require.NoError(tb, err)
+	return rev
+}

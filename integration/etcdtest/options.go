@@ -1,0 +1,82 @@
+package etcdtest
+
+import (
+	"net/url"
+	"os"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"google.golang.org/grpc"
+)
+
+// Options configure a server. The zero value is what most tests want.
+type Options struct {
+	// Tick is the heartbeat interval, in whole milliseconds; default 100ms, etcd's own.
+	Tick time.Duration
+	// Election is the election timeout, in whole milliseconds and at least 5 × Tick; default 1s, etcd's own. The
+	// smallest TTL the server grants is 1.5 × Election, rounded up to a second.
+	Election time.Duration
+	// Fsync makes the server sync its log to the disk before it answers, as in production.
+	Fsync bool
+	// Logger gets the server's log. Default: nothing but what comes right before a panic, to standard error.
+	Logger *zap.Logger
+	// Configure, if set, changes the configuration of each member right before each of its starts. It must leave the
+	// name, the folder and the URLs alone.
+	Configure func(cfg *embed.Config)
+}
+
+func (o Options) withDefaults() Options {
+	if o.Tick == 0 {
+		o.Tick = 100 * time.Millisecond
+	}
+	if o.Election == 0 {
+		o.Election = time.Second
+	}
+	if o.Logger == nil {
+		// Not zap.NewNop: a panic or an exit of the server would take the test binary with it without a word.
+		o.Logger = zap.New(zapcore.NewCore(
+			zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()),
+			zapcore.Lock(os.Stderr),
+			zapcore.DPanicLevel,
+		))
+	}
+	return o
+}
+
+// config is the configuration of one start. The server calls serve right before it serves clients.
+func (s *Server) config(serve func(*grpc.Server)) *embed.Config {
+	cfg := embed.NewConfig()
+	cfg.Name = s.name
+	cfg.Dir = s.dir
+	cfg.TickMs = uint(s.opts.Tick.Milliseconds())
+	cfg.ElectionMs = uint(s.opts.Election.Milliseconds())
+	cfg.UnsafeNoFsync = !s.opts.Fsync
+	cfg.InitialCluster = s.initialCluster
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(s.opts.Logger)
+	// The gateway is a gRPC client of the server's own: more goroutines and nothing that the tests use.
+	cfg.EnableGRPCGateway = false
+
+	client := url.URL{Scheme: "http", Host: s.clientAddr}
+	peer := url.URL{Scheme: "http", Host: s.peerAddr}
+	cfg.ListenClientUrls = []url.URL{client}
+	cfg.AdvertiseClientUrls = []url.URL{client}
+	cfg.AdvertisePeerUrls = []url.URL{peer}
+	cfg.ListenPeerUrls = []url.URL{peer}
+	if s.alone {
+		cfg.ListenPeerUrls = nil
+	}
+
+	if s.opts.Configure != nil {
+		s.opts.Configure(cfg)
+	}
+	register := cfg.ServiceRegister
+	cfg.ServiceRegister = func(gs *grpc.Server) {
+		if register != nil {
+			register(gs)
+		}
+		serve(gs)
+	}
+	return cfg
+}

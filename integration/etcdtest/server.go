@@ -1,0 +1,288 @@
+package etcdtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/grpc"
+)
+
+// readyTimeout bounds the wait for a started server to serve clients. It takes well under a second alone and two for a
+// cluster; the rest is for a loaded machine.
+const readyTimeout = 60 * time.Second
+
+// Server is an etcd server in the test's process. It is safe for concurrent use.
+type Server struct {
+	name           string
+	dir            string
+	opts           Options
+	alone          bool
+	clientAddr     string
+	peerAddr       string
+	initialCluster string
+
+	mu      sync.Mutex // guards running, and is held while the server starts or stops
+	running *instance  // nil while stopped
+}
+
+// instance is one run of a server.
+type instance struct {
+	etcd  *embed.Etcd
+	ready chan struct{} // closed when it serves clients
+	grpc  atomic.Pointer[grpc.Server]
+}
+
+// Start runs a server until the test ends.
+func Start(tb testing.TB, opts Options) *Server {
+	tb.Helper()
+	members, err := startMembers(tb.TempDir(), 1, opts)
+	require.NoError(tb, err)
+	tb.Cleanup(func() { crashAll(members) })
+	return members[0]
+}
+
+// startMembers starts the n members of a new cluster with their data below dir, and waits until they serve clients.
+func startMembers(dir string, n int, opts Options) ([]*Server, error) {
+	const attempts = 5
+	for attempt := 1; ; attempt++ {
+		members, err := newMembers(filepath.Join(dir, strconv.Itoa(attempt)), n, opts)
+		if err != nil {
+			return nil, err
+		}
+		err = startAll(members)
+		if err == nil {
+			return members, nil
+		}
+		// Another process may have taken a port since it was picked. A cluster knows its members by their addresses,
+		// so all begin anew.
+		if attempt == attempts || !errors.Is(err, syscall.EADDRINUSE) {
+			return nil, err
+		}
+	}
+}
+
+func newMembers(dir string, n int, opts Options) ([]*Server, error) {
+	members := make([]*Server, n)
+	cluster := make([]string, n)
+	for i := range members {
+		name := fmt.Sprintf("m%d", i)
+		s := &Server{name: name, dir: filepath.Join(dir, name), opts: opts.withDefaults(), alone: n == 1}
+		var err error
+		if s.clientAddr, err = pickAddr(); err != nil {
+			return nil, err
+		}
+		if s.peerAddr, err = pickAddr(); err != nil {
+			return nil, err
+		}
+		members[i] = s
+		cluster[i] = fmt.Sprintf("%s=http://%s", s.name, s.peerAddr)
+	}
+	for _, s := range members {
+		s.initialCluster = strings.Join(cluster, ",")
+	}
+	return members, nil
+}
+
+// startAll starts the stopped members of a cluster and waits until they serve clients. On an error all are stopped again.
+func startAll(members []*Server) error {
+	runs := make([]*instance, len(members))
+	for i, s := range members {
+		var err error
+		if runs[i], err = s.launch(); err != nil {
+			crashAll(members)
+			return err
+		}
+	}
+	// The first one may ask for votes now: the others are there to answer.
+	return await(members, runs, runs[0])
+}
+
+// await returns when the launched members serve clients. On an error all are stopped again.
+func await(members []*Server, runs []*instance, candidate *instance) error {
+	errs := make([]error, len(runs))
+	var wg sync.WaitGroup
+	for i, run := range runs {
+		wg.Go(func() { errs[i] = run.await(run == candidate) })
+	}
+	wg.Wait()
+	err := errors.Join(errs...)
+	if err != nil {
+		crashAll(members)
+	}
+	return err
+}
+
+func crashAll(members []*Server) {
+	var wg sync.WaitGroup
+	for _, s := range members {
+		wg.Go(s.Crash)
+	}
+	wg.Wait()
+}
+
+// launch starts the server without waiting until it is ready.
+func (s *Server) launch() (*instance, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running != nil {
+		return nil, fmt.Errorf("etcdtest: server %s is running already", s.name)
+	}
+	run := &instance{ready: make(chan struct{})}
+	var err error
+	if run.etcd, err = embed.StartEtcd(s.config(run.serve)); err != nil {
+		return nil, fmt.Errorf("etcdtest: start server %s: %w", s.name, err)
+	}
+	s.running = run
+	return run, nil
+}
+
+// serve is told by etcd that it is about to serve clients.
+func (r *instance) serve(gs *grpc.Server) {
+	r.grpc.Store(gs)
+	close(r.ready)
+}
+
+// await returns when the server serves clients. A candidate does not wait for its election timeout, which is most of the
+// time that the start of a cluster takes.
+func (r *instance) await(candidate bool) error {
+	name := r.etcd.Config().Name
+	timeout := time.NewTimer(readyTimeout)
+	defer timeout.Stop()
+	hurry := time.NewTicker(5 * time.Millisecond)
+	defer hurry.Stop()
+	for {
+		select {
+		case <-r.ready:
+			return nil
+		case err := <-r.etcd.Err():
+			return fmt.Errorf("etcdtest: server %s ended before it was ready: %w", name, err)
+		case <-timeout.C:
+			return fmt.Errorf("etcdtest: server %s is not ready in %s; it needs a majority to start", name, readyTimeout)
+		case <-hurry.C:
+			if candidate {
+				r.campaign()
+			}
+		}
+	}
+}
+
+// campaign makes a server that knows no leader ask for votes.
+func (r *instance) campaign() {
+	srv := r.etcd.Server
+	if srv.Leader() != 0 {
+		return
+	}
+	// This is what a leader sends to its successor. The server ignores it until it is able to campaign; so is the error.
+	_ = srv.Process(context.Background(), &raftpb.Message{
+		Type: raftpb.MsgTimeoutNow.Enum(),
+		To:   new(uint64(srv.MemberID())),
+		From: new(uint64(srv.MemberID())),
+	})
+}
+
+// Name returns the member's name, "m0", "m1" and so on.
+func (s *Server) Name() string { return s.name }
+
+// Endpoint returns the address at which the server listens for clients, as host:port. It is the same after a restart.
+func (s *Server) Endpoint() string { return s.clientAddr }
+
+// Etcd returns the running server, for what has no method here, and fails the test if it is stopped.
+func (s *Server) Etcd(tb testing.TB) *embed.Etcd {
+	tb.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	require.NotNil(tb, s.running, "etcd server %s is stopped", s.name)
+	return s.running.etcd
+}
+
+// leaderSeen returns the member's ID and that of the member it takes for the leader, zero where there is none.
+func (s *Server) leaderSeen() (id, leader types.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running == nil {
+		return 0, 0
+	}
+	return s.running.etcd.Server.MemberID(), s.running.etcd.Server.Leader()
+}
+
+// Running tells whether the server runs.
+func (s *Server) Running() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running != nil
+}
+
+// Stop shuts the server down in order: a leader hands its office to another member first. The connections of clients are
+// cut, though, since etcd may wait seconds for them. Stop returns when the server is gone, which in a cluster may be a
+// second later; on a stopped server it does nothing.
+func (s *Server) Stop() {
+	s.stop((*instance).shutDown)
+}
+
+// Crash stops the server without a word to anybody: the connections of clients are cut, and other members learn of a lost
+// leader from its silence. Data that the server has confirmed is kept. Crash returns when the server is gone, which in a
+// cluster may be a second later; on a stopped server it does nothing.
+func (s *Server) Crash() {
+	s.stop((*instance).crash)
+}
+
+func (s *Server) stop(end func(*instance)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running == nil {
+		return
+	}
+	end(s.running)
+	s.running = nil
+}
+
+// Restart starts the server again, on the same data and ports, and waits until it serves clients. A running server is
+// stopped first, as by Stop. A member of a cluster needs the majority to become ready: when all members are stopped, use
+// [Cluster.Restart].
+func (s *Server) Restart(tb testing.TB) {
+	tb.Helper()
+	s.Stop()
+	run, err := s.launch()
+	require.NoError(tb, err)
+	// A member that comes back to a cluster must not stand against a leader it has not heard of yet.
+	candidate := run
+	if !s.alone {
+		candidate = nil
+	}
+	require.NoError(tb, await([]*Server{s}, []*instance{run}, candidate))
+}
+
+// shutDown ends the run in order.
+func (r *instance) shutDown() {
+	r.cutClients()
+	r.etcd.Close()
+}
+
+// crash ends the run at once. It works on a server that never became ready, for which Close alone waits forever: it
+// ranges over the servers for clients, and those come only with readiness.
+func (r *instance) crash() {
+	r.cutClients()
+	r.etcd.Server.HardStop()
+	r.etcd.Close()
+}
+
+// cutClients ends the connections of clients. Close does so gracefully, by which an open watch now and then, in a race
+// within etcd, holds it up for its time-out of 5 s + 2 × the election timeout.
+func (r *instance) cutClients() {
+	if gs := r.grpc.Load(); gs != nil {
+		gs.Stop()
+	}
+}

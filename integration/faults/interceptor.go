@@ -1,0 +1,243 @@
+package faults
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+)
+
+// Interceptor counts, loses and delays the messages of a client. It works inside the client's own retries: each attempt is
+// a message. It is safe for concurrent use, and may serve several clients.
+type Interceptor struct {
+	closed chan struct{} // ends all waiting
+	wg     sync.WaitGroup
+
+	mu        sync.Mutex // guards the fields below
+	rules     []*Injection
+	sent      map[string]int
+	answered  map[string]int
+	counted   chan struct{} // closed and replaced when a count changes
+	onRequest func(method string, req any)
+	onAnswer  func(method string, req, reply any)
+}
+
+// NewInterceptor returns an interceptor without rules. When the test ends, messages that it delays are given up.
+func NewInterceptor(tb testing.TB) *Interceptor {
+	tb.Helper()
+	i := &Interceptor{
+		closed:   make(chan struct{}),
+		sent:     map[string]int{},
+		answered: map[string]int{},
+		counted:  make(chan struct{}),
+	}
+	tb.Cleanup(func() {
+		close(i.closed)
+		i.wg.Wait()
+	})
+	return i
+}
+
+// DialOptions returns what a client needs to be intercepted.
+func (i *Interceptor) DialOptions() []grpc.DialOption {
+	// etcd's client sets its retries with the options that are not chained. gRPC calls those first, so the chained ones are
+	// nearest to the wire, no matter in which order the options are given.
+	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(i.unary), grpc.WithChainStreamInterceptor(i.stream)}
+}
+
+// Inject puts a rule to work. Of several rules that fit a message at the same stage, before the request or after the
+// answer, the one injected first applies.
+func (i *Interceptor) Inject(tb testing.TB, rule Rule) *Injection {
+	tb.Helper()
+	require.True(tb, LoseRequest <= rule.Fault && rule.Fault <= LateRequest, "faults: Rule.Fault is %d", rule.Fault)
+	require.GreaterOrEqual(tb, rule.Times, 0, "faults: Rule.Times")
+	j := &Injection{rule: rule, in: i, left: rule.Times, hit: make(chan struct{})}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.rules = append(i.rules, j)
+	return j
+}
+
+// OnRequest sets a function that is called with each request right before it is sent, delayed or lost. Nil: none. It runs
+// in the caller's goroutine and may be called concurrently.
+func (i *Interceptor) OnRequest(hook func(method string, req any)) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.onRequest = hook
+}
+
+// OnAnswer sets a function that is called with each answer that is no error, right before it is given to the caller,
+// delayed or lost. For streams req is nil. Nil: none. It runs in the caller's goroutine and may be called concurrently.
+func (i *Interceptor) OnAnswer(hook func(method string, req, reply any)) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.onAnswer = hook
+}
+
+// Sent returns the number of requests of a method that the client has tried to send, including those that were lost or are
+// delayed, and including the attempts of its own retries. For a stream it is the number of messages.
+func (i *Interceptor) Sent(method string) int {
+	n, _ := i.counts(i.sent, method)
+	return n
+}
+
+// Answered returns the number of answers that have arrived from the server and were no errors, including those that were
+// kept from the caller. For a stream it is the number of messages.
+func (i *Interceptor) Answered(method string) int {
+	n, _ := i.counts(i.answered, method)
+	return n
+}
+
+// AwaitSent waits until Sent would return n or more. It returns the cause of ctx's end if that comes first.
+func (i *Interceptor) AwaitSent(ctx context.Context, method string, n int) error {
+	return i.await(ctx, i.sent, method, n)
+}
+
+// AwaitAnswered waits until Answered would return n or more. It returns the cause of ctx's end if that comes first.
+func (i *Interceptor) AwaitAnswered(ctx context.Context, method string, n int) error {
+	return i.await(ctx, i.answered, method, n)
+}
+
+func (i *Interceptor) await(ctx context.Context, counts map[string]int, method string, n int) error {
+	for {
+		got, counted := i.counts(counts, method)
+		if got >= n {
+			return nil
+		}
+		select {
+		case <-counted:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (i *Interceptor) counts(counts map[string]int, method string) (int, <-chan struct{}) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return counts[method], i.counted
+}
+
+func (i *Interceptor) count(counts map[string]int, method string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	counts[method]++
+	close(i.counted)
+	i.counted = make(chan struct{})
+}
+
+// request notes that a request is about to be sent.
+func (i *Interceptor) request(method string, req any) {
+	i.mu.Lock()
+	hook := i.onRequest
+	i.mu.Unlock()
+	if hook != nil {
+		hook(method, req)
+	}
+	i.count(i.sent, method)
+}
+
+// answer notes that an answer has arrived.
+func (i *Interceptor) answer(method string, req, reply any) {
+	i.mu.Lock()
+	hook := i.onAnswer
+	i.mu.Unlock()
+	if hook != nil {
+		hook(method, req, reply)
+	}
+	i.count(i.answered, method)
+}
+
+// take returns the rule that applies to a message, nil if there is none, and counts it down.
+func (i *Interceptor) take(s stage, method string, message any, stream bool) *Injection {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for n, j := range i.rules {
+		r := j.rule
+		if r.Fault.stage() != s || (r.Method != "" && r.Method != method) || (stream && r.Fault == LateRequest) {
+			continue
+		}
+		if r.Match != nil && !r.Match(message) {
+			continue
+		}
+		if r.Times > 0 {
+			if j.left--; j.left == 0 {
+				i.rules = slices.Delete(i.rules, n, n+1)
+			}
+		}
+		return j
+	}
+	return nil
+}
+
+func (i *Interceptor) remove(j *Injection) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.rules = slices.DeleteFunc(i.rules, func(other *Injection) bool { return other == j })
+}
+
+func (i *Interceptor) unary(
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+) error {
+	i.request(method, req)
+	if j := i.take(beforeRequest, method, req, false); j != nil {
+		j.count()
+		switch j.rule.Fault {
+		case DelayRequest:
+			if err := j.wait(ctx); err != nil {
+				return err
+			}
+		case LateRequest:
+			i.late(ctx, j, method, req, reply, cc, invoke)
+			return j.lost(ctx, "request")
+		default:
+			return j.lost(ctx, "request")
+		}
+	}
+
+	if err := invoke(ctx, method, req, reply, cc, opts...); err != nil {
+		return err
+	}
+	i.answer(method, req, reply)
+	if j := i.take(afterAnswer, method, req, false); j != nil {
+		j.count()
+		if j.rule.Fault == LoseAnswer {
+			return j.lost(ctx, "answer")
+		}
+		return j.wait(ctx)
+	}
+	return nil
+}
+
+// late sends a request when it is due, no matter what its caller does.
+func (i *Interceptor) late(
+	ctx context.Context, j *Injection, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+) {
+	// The caller may use its messages as soon as it has its error. Its options are left out, since some point at what
+	// it reads then; waiting for a connection is what etcd's client does with every call.
+	req = proto.Clone(req.(proto.Message))
+	reply = reply.(proto.Message).ProtoReflect().New().Interface()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	i.wg.Go(func() {
+		defer cancel()
+		if j.wait(ctx) != nil {
+			return
+		}
+		stop := make(chan struct{})
+		defer close(stop)
+		i.wg.Go(func() {
+			select {
+			case <-i.closed:
+				cancel()
+			case <-stop:
+			}
+		})
+		if invoke(ctx, method, req, reply, cc, grpc.WaitForReady(true)) == nil {
+			i.answer(method, req, reply)
+		}
+	})
+}

@@ -1,0 +1,184 @@
+package faults_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/faults"
+)
+
+// intercepted starts a server and returns a client whose messages go through the interceptor.
+func intercepted(t *testing.T) (*etcdtest.Server, *clientv3.Client, *faults.Interceptor) {
+	t.Helper()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	in := faults.NewInterceptor(t)
+	return srv, srv.Client(t, etcdtest.Dial(in.DialOptions()...)), in
+}
+
+func TestInterceptor_lostAnswerLeavesTheKey(t *testing.T) {
+	ctx := bounded(t)
+	srv, client, in := intercepted(t)
+	lost := in.Inject(t, faults.Rule{Fault: faults.LoseAnswer, Method: faults.Txn, Times: 1})
+
+	_, err := client.Txn(ctx).Then(clientv3.OpPut("key", "value")).Commit()
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.Equal(t, []string{"key"}, srv.Keys(t, ""), "the server has done it")
+	require.Equal(t, 1, lost.Hits())
+	require.Equal(t, 1, in.Sent(faults.Txn), "a write is not repeated by the client")
+	require.Equal(t, 1, in.Answered(faults.Txn))
+
+	_, err = client.Txn(ctx).Then(clientv3.OpPut("other", "value")).Commit()
+	require.NoError(t, err, "the rule was for one message")
+}
+
+func TestInterceptor_silentlyLostAnswerEndsWithTheContext(t *testing.T) {
+	srv, client, in := intercepted(t)
+	lost := in.Inject(t, faults.Rule{Fault: faults.LoseAnswer, Method: faults.Put, Silent: true})
+
+	ctx, cancel := context.WithCancel(bounded(t))
+	result := put(ctx, client, "key")
+	<-lost.Hit()
+	require.Equal(t, []string{"key"}, srv.Keys(t, ""), "the server has done it")
+	require.Empty(t, result, "the caller knows nothing")
+	cancel()
+	require.ErrorIs(t, <-result, context.Canceled)
+
+	lost.Remove()
+	lost.Remove()
+	require.NoError(t, <-put(bounded(t), client, "key"))
+	require.Equal(t, 1, lost.Hits())
+}
+
+func TestInterceptor_lostRequestNeverReachesTheServer(t *testing.T) {
+	for name, silent := range map[string]bool{"at once": false, "silently": true} {
+		t.Run(name, func(t *testing.T) {
+			srv, client, in := intercepted(t)
+			lost := in.Inject(t, faults.Rule{Fault: faults.LoseRequest, Method: faults.Put, Times: 1, Silent: silent})
+
+			ctx, cancel := context.WithCancel(bounded(t))
+			defer cancel()
+			result := put(ctx, client, "key")
+			<-lost.Hit()
+			if silent {
+				require.Empty(t, result)
+				cancel()
+				require.ErrorIs(t, <-result, context.Canceled)
+			} else {
+				require.Equal(t, codes.Unavailable, status.Code(<-result))
+			}
+			require.Equal(t, 1, in.Sent(faults.Put))
+			require.Zero(t, in.Answered(faults.Put))
+			require.NoError(t, <-put(bounded(t), client, "next"))
+			require.Equal(t, []string{"next"}, srv.Keys(t, ""))
+		})
+	}
+}
+
+func TestInterceptor_worksInsideTheClientsRetries(t *testing.T) {
+	_, client, in := intercepted(t)
+	lost := in.Inject(t, faults.Rule{Fault: faults.LoseAnswer, Method: faults.Range, Times: 2})
+
+	_, err := client.Get(bounded(t), "key")
+	require.NoError(t, err, "a read is repeated by the client")
+	require.Equal(t, 2, lost.Hits())
+	require.Equal(t, 3, in.Sent(faults.Range))
+}
+
+func TestInterceptor_delayedRequestIsSentWhenReleased(t *testing.T) {
+	srv, client, in := intercepted(t)
+	release := make(chan struct{})
+	delayed := in.Inject(t, faults.Rule{Fault: faults.DelayRequest, Method: faults.Put, Times: 2, Until: release})
+
+	ctx, cancel := context.WithCancel(bounded(t))
+	result := put(ctx, client, "given up")
+	<-delayed.Hit()
+	cancel()
+	require.ErrorIs(t, <-result, context.Canceled)
+
+	result = put(bounded(t), client, "patient")
+	require.NoError(t, in.AwaitSent(bounded(t), faults.Put, 2))
+	require.Empty(t, srv.Keys(t, ""))
+	close(release)
+	require.NoError(t, <-result)
+	require.Equal(t, []string{"patient"}, srv.Keys(t, ""))
+}
+
+func TestInterceptor_delayedAnswerComesAfterTheDelay(t *testing.T) {
+	const delay = 50 * time.Millisecond
+	srv, client, in := intercepted(t)
+	delayed := in.Inject(t, faults.Rule{Fault: faults.DelayAnswer, Delay: delay})
+
+	start := time.Now()
+	result := put(bounded(t), client, "key")
+	<-delayed.Hit()
+	require.Equal(t, []string{"key"}, srv.Keys(t, ""), "the server has done it")
+	require.NoError(t, <-result)
+	require.GreaterOrEqual(t, time.Since(start), delay)
+}
+
+func TestInterceptor_lateRequestArrivesAfterItsCallerHasGivenUp(t *testing.T) {
+	srv, client, in := intercepted(t)
+	release := make(chan struct{})
+	in.Inject(t, faults.Rule{Fault: faults.LateRequest, Method: faults.Txn, Times: 1, Until: release})
+
+	ctx, cancel := context.WithCancel(bounded(t))
+	_, err := client.Txn(ctx).Then(clientv3.OpPut("key", "value")).Commit()
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	cancel()
+	require.NoError(t, <-put(bounded(t), client, "between"))
+
+	close(release)
+	require.NoError(t, in.AwaitAnswered(bounded(t), faults.Txn, 1))
+	require.Equal(t, []string{"between", "key"}, srv.Keys(t, ""))
+	kvs := srv.KeyValues(t, "")
+	require.Less(t, kvs[0].CreateRevision, kvs[1].CreateRevision, "it came after what its caller did next")
+}
+
+func TestInterceptor_matchPicksMessages(t *testing.T) {
+	srv, client, in := intercepted(t)
+	in.Inject(t, faults.Rule{Fault: faults.LoseRequest, Match: func(message any) bool {
+		req, ok := message.(*etcdserverpb.PutRequest)
+		return ok && string(req.Key) == "unlucky"
+	}})
+
+	require.Equal(t, codes.Unavailable, status.Code(<-put(bounded(t), client, "unlucky")))
+	require.NoError(t, <-put(bounded(t), client, "lucky"))
+	require.Equal(t, []string{"lucky"}, srv.Keys(t, ""))
+}
+
+func TestInterceptor_hooksSeeMessages(t *testing.T) {
+	_, client, in := intercepted(t)
+	var events []string
+	in.OnRequest(func(method string, req any) {
+		events = append(events, method+" "+string(req.(*etcdserverpb.PutRequest).Key))
+	})
+	in.OnAnswer(func(method string, _, reply any) {
+		require.NotNil(t, reply.(*etcdserverpb.PutResponse).Header)
+		events = append(events, method+" answered")
+	})
+
+	_, err := client.Put(bounded(t), "key", "value")
+	require.NoError(t, err)
+	require.Equal(t, []string{faults.Put + " key", faults.Put + " answered"}, events)
+}
+
+func TestInterceptor_waitsEndWithTheTest(t *testing.T) {
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	var result <-chan error
+	t.Run("inner", func(t *testing.T) {
+		in := faults.NewInterceptor(t)
+		client := etcdtest.NewClient(t, []string{srv.Endpoint()}, etcdtest.Dial(in.DialOptions()...))
+		stuck := in.Inject(t, faults.Rule{Fault: faults.LoseRequest, Silent: true})
+		result = put(context.WithoutCancel(t.Context()), client, "key")
+		<-stuck.Hit()
+	})
+	require.Error(t, <-result)
+}

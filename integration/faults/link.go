@@ -1,0 +1,114 @@
+package faults
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// mode says what a Link does with the bytes it has.
+type mode int
+
+const (
+	pass mode = iota
+	hold
+	drop
+)
+
+// Link is one direction of a [Proxy], for all its connections. It begins in the mode of Pass. A change of mode applies to
+// the bytes that are on their way, too. A Link is safe for concurrent use.
+type Link struct {
+	mu        sync.Mutex // guards the fields below
+	mode      mode
+	delay     time.Duration
+	received  int64
+	delivered int64
+	dropped   int64
+	changed   chan struct{} // closed and replaced when mode or delay change
+	counted   chan struct{} // closed and replaced when the counts change
+}
+
+func newLink() *Link {
+	return &Link{changed: make(chan struct{}), counted: make(chan struct{})}
+}
+
+// Pass delivers bytes at once, those first that were held or delayed. Connections that have lost bytes to Drop are closed,
+// since a stream with a hole in it is of no use to either end.
+func (l *Link) Pass() { l.set(pass, 0) }
+
+// Delay delivers each chunk of bytes d after it arrived. The order is kept, and a chunk does not wait for the delays of the
+// ones before it: it is a longer wire and not a slower one. Bytes held or delayed until now are due d after they arrived.
+func (l *Link) Delay(d time.Duration) { l.set(pass, d) }
+
+// Hold keeps bytes until the mode changes: a black hole that may give back what it has swallowed. The end of a connection
+// is held as well. Bytes that arrive after Hold has returned are certain to be held.
+func (l *Link) Hold() { l.set(hold, 0) }
+
+// Drop discards the bytes on their way and those that arrive, and the ends of connections.
+func (l *Link) Drop() { l.set(drop, 0) }
+
+func (l *Link) set(m mode, d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mode, l.delay = m, d
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// count changes the counts and wakes those that wait for it.
+func (l *Link) count(change func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change()
+	close(l.counted)
+	l.counted = make(chan struct{})
+}
+
+// state returns the mode and a channel that is closed when it changes.
+func (l *Link) state() (mode, time.Duration, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mode, l.delay, l.changed
+}
+
+// Traffic counts the bytes of a Link.
+type Traffic struct {
+	Received  int64 // accepted from the sender
+	Delivered int64 // passed on
+	Dropped   int64 // discarded by Drop, or because the connection ended
+}
+
+// Waiting returns the number of bytes that are held or delayed.
+func (t Traffic) Waiting() int64 { return t.Received - t.Delivered - t.Dropped }
+
+// Traffic returns what has gone through the link until now.
+func (l *Link) Traffic() Traffic {
+	t, _ := l.traffic()
+	return t
+}
+
+func (l *Link) traffic() (Traffic, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return Traffic{Received: l.received, Delivered: l.delivered, Dropped: l.dropped}, l.counted
+}
+
+// Await waits until the traffic is as wanted, for instance until something is held:
+//
+//	err := proxy.Answers.Await(ctx, func(t faults.Traffic) bool { return t.Waiting() > 0 })
+//
+// What waits need not be what the test has in mind: HTTP/2 sends frames of its own. Await returns the cause of ctx's end if
+// that comes first.
+func (l *Link) Await(ctx context.Context, wanted func(Traffic) bool) error {
+	for {
+		t, counted := l.traffic()
+		if wanted(t) {
+			return nil
+		}
+		select {
+		case <-counted:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package faults
+
+import (
+	"net"
+	"slices"
+	"sync"
+	"time"
+)
+
+// connection is one client's connection through the proxy.
+type connection struct {
+	client, server *net.TCPConn
+	done           chan struct{}
+	closing        sync.Once
+}
+
+// cut ends both halves with a reset, so that neither end takes it for an orderly end, and what is on its way is lost.
+func (c *connection) cut() { c.close(true) }
+
+func (c *connection) close(reset bool) {
+	c.closing.Do(func() {
+		close(c.done)
+		for _, half := range []*net.TCPConn{c.client, c.server} {
+			// Errors below say that the other end was faster.
+			if reset {
+				_ = half.SetLinger(0)
+			}
+			_ = half.Close()
+		}
+	})
+}
+
+// run carries bytes until both directions have ended or the connection is cut.
+func (c *connection) run(requests, answers *Link) {
+	var wg sync.WaitGroup
+	var pipes []*pipe
+	for _, p := range []*pipe{
+		{link: requests, conn: c, from: c.client, to: c.server, arrived: make(chan struct{}, 1)},
+		{link: answers, conn: c, from: c.server, to: c.client, arrived: make(chan struct{}, 1)},
+	} {
+		pipes = append(pipes, p)
+		wg.Go(p.receive)
+		wg.Go(p.deliver)
+	}
+	wg.Wait()
+	c.close(false)
+	for _, p := range pipes {
+		p.discard()
+	}
+}
+
+// chunk is what one read gave, or the end of the stream.
+type chunk struct {
+	bytes []byte
+	at    time.Time
+	end   bool
+}
+
+// pipe is one direction of one connection.
+type pipe struct {
+	link     *Link
+	conn     *connection
+	from, to *net.TCPConn
+
+	mu      sync.Mutex // guards queue
+	queue   []chunk
+	arrived chan struct{} // has room for one: the queue was added to
+
+	lossy bool // bytes were dropped; used by deliver only
+}
+
+// receive queues what arrives. It never waits for the delivery, or else a held direction would push back on the sender,
+// which is not how a network loses things.
+func (p *pipe) receive() {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := p.from.Read(buf)
+		if n > 0 {
+			p.push(chunk{bytes: slices.Clone(buf[:n]), at: time.Now()})
+		}
+		if err != nil {
+			p.push(chunk{end: true, at: time.Now()})
+			return
+		}
+	}
+}
+
+func (p *pipe) push(c chunk) {
+	// Counted first, or else it could be counted as delivered before.
+	p.link.count(func() { p.link.received += int64(len(c.bytes)) })
+	p.mu.Lock()
+	p.queue = append(p.queue, c)
+	p.mu.Unlock()
+	select {
+	case p.arrived <- struct{}{}:
+	default:
+	}
+}
+
+func (p *pipe) head() (chunk, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.queue) == 0 {
+		return chunk{}, false
+	}
+	return p.queue[0], true
+}
+
+func (p *pipe) pop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.queue = p.queue[1:]
+}
+
+// deliver passes on what is queued, when it is due.
+func (p *pipe) deliver() {
+	for {
+		c, ok := p.next()
+		if !ok {
+			return
+		}
+		if c.end {
+			// The other direction may go on. If it cannot, its end follows by itself.
+			_ = p.to.CloseWrite()
+			return
+		}
+		if _, err := p.to.Write(c.bytes); err != nil {
+			p.link.count(func() { p.link.dropped += int64(len(c.bytes)) })
+			p.conn.cut()
+			return
+		}
+		p.link.count(func() { p.link.delivered += int64(len(c.bytes)) })
+	}
+}
+
+// next takes the first chunk from the queue as soon as it is due. It returns false when the connection has ended.
+func (p *pipe) next() (chunk, bool) {
+	for {
+		// The mode is read after the head, so that a chunk which arrives after a change of mode is treated accordingly.
+		c, some := p.head()
+		m, delay, changed := p.link.state()
+		var due <-chan time.Time
+		switch {
+		case m == drop:
+			if some {
+				p.pop()
+				p.lossy = true
+				p.link.count(func() { p.link.dropped += int64(len(c.bytes)) })
+				continue
+			}
+		case p.lossy:
+			p.conn.cut()
+			return chunk{}, false
+		case m == hold, !some:
+		default:
+			wait := time.Until(c.at.Add(delay))
+			if wait <= 0 {
+				p.pop()
+				return c, true
+			}
+			due = time.After(wait)
+		}
+		select {
+		case <-p.conn.done:
+			return chunk{}, false
+		case <-changed:
+		case <-p.arrived:
+		case <-due:
+		}
+	}
+}
+
+// discard counts what was never delivered. The pipe must have ended.
+func (p *pipe) discard() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.link.count(func() {
+		for _, c := range p.queue {
+			p.link.dropped += int64(len(c.bytes))
+		}
+	})
+	p.queue = nil
+}

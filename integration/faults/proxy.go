@@ -1,0 +1,145 @@
+package faults
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Proxy is a TCP proxy on the loopback interface whose two directions can be delayed, held and cut. It is safe for
+// concurrent use.
+type Proxy struct {
+	// Requests carries what clients send to the server.
+	Requests *Link
+	// Answers carries what the server sends to clients.
+	Answers *Link
+
+	target   string
+	listener *net.TCPListener
+	stop     context.CancelFunc // ends connection attempts to the server
+	wg       sync.WaitGroup
+
+	mu          sync.Mutex // guards the fields below
+	connections map[*connection]struct{}
+	refusing    bool
+	closed      bool
+}
+
+// NewProxy returns a proxy to the server at target, host:port, that is closed when the test ends. All bytes pass at first.
+func NewProxy(tb testing.TB, target string) *Proxy {
+	tb.Helper()
+	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(tb, err)
+	// The test's context has ended in its cleanups, which may still want to reach the server.
+	dialing, stop := context.WithCancel(context.WithoutCancel(tb.Context()))
+	p := &Proxy{
+		Requests:    newLink(),
+		Answers:     newLink(),
+		target:      target,
+		listener:    listener,
+		stop:        stop,
+		connections: map[*connection]struct{}{},
+	}
+	p.wg.Go(func() { p.accept(dialing) })
+	tb.Cleanup(p.Close)
+	return p
+}
+
+// Addr returns the address to connect to, as host:port.
+func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
+// Connections returns the number of connections that go through the proxy now.
+func (p *Proxy) Connections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.connections)
+}
+
+// BlackHole holds both directions: connections stay open, new ones are accepted, and nothing comes through.
+func (p *Proxy) BlackHole() {
+	p.Requests.Hold()
+	p.Answers.Hold()
+}
+
+// Cut resets all current connections. What was on its way is lost. New connections are accepted.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.connections {
+		c.cut()
+	}
+}
+
+// Refuse resets all current connections and each new one. Calls of an etcd client wait then, except for those that were
+// under way.
+func (p *Proxy) Refuse() {
+	p.mu.Lock()
+	p.refusing = true
+	p.mu.Unlock()
+	p.Cut()
+}
+
+// Restore accepts connections again and lets both directions pass.
+func (p *Proxy) Restore() {
+	p.mu.Lock()
+	p.refusing = false
+	p.mu.Unlock()
+	p.Requests.Pass()
+	p.Answers.Pass()
+}
+
+// Close cuts all connections, stops listening and waits until all goroutines have ended. It may be called twice.
+func (p *Proxy) Close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.stop()
+	// The only error is that it is closed already.
+	_ = p.listener.Close()
+	p.Cut()
+	p.wg.Wait()
+}
+
+func (p *Proxy) accept(ctx context.Context) {
+	for {
+		client, err := p.listener.AcceptTCP()
+		if err != nil {
+			return
+		}
+		p.wg.Go(func() { p.serve(ctx, client) })
+	}
+}
+
+func (p *Proxy) serve(ctx context.Context, client *net.TCPConn) {
+	c, ok := p.connect(ctx, client)
+	if !ok {
+		_ = client.SetLinger(0)
+		_ = client.Close()
+		return
+	}
+	c.run(p.Requests, p.Answers)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.connections, c)
+}
+
+// connect connects a client to the server and reports whether that was possible and allowed.
+func (p *Proxy) connect(ctx context.Context, client *net.TCPConn) (*connection, bool) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", p.target)
+	if err != nil {
+		return nil, false
+	}
+	c := &connection{client: client, server: conn.(*net.TCPConn), done: make(chan struct{})}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.refusing || p.closed {
+		c.cut()
+		return nil, false
+	}
+	p.connections[c] = struct{}{}
+	return c, true
+}

@@ -1,0 +1,278 @@
+package faults_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/faults"
+)
+
+func waiting(t faults.Traffic) bool { return t.Waiting() > 0 }
+
+// putWaiting is waiting with a request of put among what waits.
+func putWaiting(t faults.Traffic) bool { return t.Waiting() > valueSize }
+
+func TestProxy_heldRequestsReachTheServerOnPass(t *testing.T) {
+	ctx := bounded(t)
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	proxy := faults.NewProxy(t, srv.Endpoint())
+	client := srv.Client(t, etcdtest.Via(proxy.Addr()))
+	_, err := client.Put(ctx, "before", "")
+	require.NoError(t, err)
+	require.Equal(t, 1, proxy.Connections())
+
+	proxy.Requests.Hold()
+	result := put(ctx, client, "held")
+	require.NoError(t, proxy.Requests.Await(ctx, putWaiting))
+	require.Equal(t, []string{"before"}, srv.Keys(t, ""))
+
+	proxy.Requests.Pass()
+	require.NoError(t, <-result)
+	require.Equal(t, []string{"before", "held"}, srv.Keys(t, ""))
+}
+
+func TestProxy_heldAnswersLeaveTheCallerWaiting(t *testing.T) {
+	ctx := bounded(t)
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	proxy := faults.NewProxy(t, srv.Endpoint())
+	client := srv.Client(t, etcdtest.Via(proxy.Addr()))
+	_, err := client.Get(ctx, "warm-up")
+	require.NoError(t, err)
+
+	proxy.Answers.Hold()
+	result := put(ctx, client, "done")
+	watch := srv.Client(t).Watch(ctx, "done", clientv3.WithRev(1))
+	require.Equal(t, "done", string((<-watch).Events[0].Kv.Key), "the server has done it")
+	require.NoError(t, proxy.Answers.Await(ctx, waiting))
+	require.Empty(t, result, "the caller knows nothing")
+
+	proxy.Answers.Pass()
+	require.NoError(t, <-result)
+}
+
+func TestProxy_blackHoleEndsWithTheCallersContext(t *testing.T) {
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	proxy := faults.NewProxy(t, srv.Endpoint())
+	client := srv.Client(t, etcdtest.Via(proxy.Addr()))
+	proxy.BlackHole()
+
+	ctx, cancel := context.WithCancel(bounded(t))
+	result := put(ctx, client, "key")
+	// The connection is accepted, and its first bytes are swallowed.
+	require.NoError(t, proxy.Requests.Await(ctx, waiting))
+	require.Equal(t, 1, proxy.Connections())
+	cancel()
+	require.ErrorIs(t, <-result, context.Canceled)
+	require.Empty(t, srv.Keys(t, ""))
+
+	proxy.Restore()
+	require.NoError(t, <-put(bounded(t), client, "later"))
+	require.Equal(t, []string{"later"}, srv.Keys(t, ""))
+}
+
+func TestProxy_cutBreaksConnectionsAndAcceptsNewOnes(t *testing.T) {
+	ctx := bounded(t)
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	proxy := faults.NewProxy(t, srv.Endpoint())
+	client := srv.Client(t, etcdtest.Via(proxy.Addr()))
+	_, err := client.Get(ctx, "warm-up")
+	require.NoError(t, err)
+
+	proxy.Requests.Hold()
+	result := put(ctx, client, "lost")
+	require.NoError(t, proxy.Requests.Await(ctx, putWaiting))
+	proxy.Cut()
+	require.Equal(t, codes.Unavailable, status.Code(<-result))
+
+	proxy.Requests.Pass()
+	require.NoError(t, <-put(ctx, client, "again"))
+	require.Equal(t, []string{"again"}, srv.Keys(t, ""))
+}
+
+func TestProxy_refuseLetsNobodyInUntilRestore(t *testing.T) {
+	ctx := bounded(t)
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	proxy := faults.NewProxy(t, srv.Endpoint())
+	old := dial(t, proxy)
+	require.Eventually(t, func() bool { return proxy.Connections() == 1 }, 10*time.Second, time.Millisecond)
+
+	proxy.Refuse()
+	_, err := old.Read(make([]byte, 1))
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+	// The reset of a new connection may be noticed by the one or by the other.
+	conn, err := net.Dial("tcp", proxy.Addr())
+	if err == nil {
+		_, err = conn.Read(make([]byte, 1))
+		require.NoError(t, conn.Close())
+	}
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+	result := put(ctx, srv.Client(t, etcdtest.Via(proxy.Addr())), "key")
+	require.Eventually(t, func() bool { return proxy.Connections() == 0 }, 10*time.Second, time.Millisecond)
+	require.Empty(t, srv.Keys(t, ""))
+	require.Empty(t, result)
+
+	proxy.Restore()
+	require.NoError(t, <-result)
+	require.Equal(t, []string{"key"}, srv.Keys(t, ""))
+}
+
+func TestProxy_closeCutsHeldConnections(t *testing.T) {
+	ctx := bounded(t)
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	proxy := faults.NewProxy(t, srv.Endpoint())
+	client := srv.Client(t, etcdtest.Via(proxy.Addr()))
+	_, err := client.Get(ctx, "warm-up")
+	require.NoError(t, err)
+	proxy.BlackHole()
+	result := put(ctx, client, "key")
+	require.NoError(t, proxy.Requests.Await(ctx, putWaiting))
+
+	proxy.Close()
+	require.Zero(t, proxy.Connections())
+	require.Zero(t, proxy.Requests.Traffic().Waiting())
+	require.Equal(t, codes.Unavailable, status.Code(<-result))
+	proxy.Close()
+}
+
+// directions are the two ways through a proxy to an echo server, and what leads from one end to the other.
+var directions = []struct {
+	name string
+	link func(*faults.Proxy) *faults.Link
+}{
+	{"requests", func(p *faults.Proxy) *faults.Link { return p.Requests }},
+	{"answers", func(p *faults.Proxy) *faults.Link { return p.Answers }},
+}
+
+func TestLink_delaysPipelinedAndInOrder(t *testing.T) {
+	const delay = 200 * time.Millisecond
+	for _, tt := range directions {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx := bounded(t)
+			proxy := faults.NewProxy(t, echo(t))
+			link := tt.link(proxy)
+			conn := dial(t, proxy)
+			link.Delay(delay)
+
+			// Each chunk is seen in the link before the next is sent, so they are 20 chunks and not one.
+			const chunks, size = 20, 1000
+			var sent []byte
+			start := time.Now()
+			for i := range chunks {
+				chunk := bytes.Repeat([]byte{byte(i)}, size)
+				sent = append(sent, chunk...)
+				_, err := conn.Write(chunk)
+				require.NoError(t, err)
+				require.NoError(t, link.Await(ctx, func(tr faults.Traffic) bool { return tr.Received == int64(len(sent)) }))
+			}
+			got := make([]byte, len(sent))
+			_, err := io.ReadFull(conn, got)
+			took := time.Since(start)
+			require.NoError(t, err)
+			require.Equal(t, sent, got)
+			require.GreaterOrEqual(t, took, delay)
+			require.Less(t, took, chunks/2*delay, "a delay that adds up takes %s", chunks*delay)
+		})
+	}
+}
+
+func TestLink_passEndsADelayAtOnce(t *testing.T) {
+	for _, tt := range directions {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx := bounded(t)
+			proxy := faults.NewProxy(t, echo(t))
+			link := tt.link(proxy)
+			conn := dial(t, proxy)
+			link.Delay(time.Hour)
+			_, err := conn.Write([]byte("hello"))
+			require.NoError(t, err)
+			require.NoError(t, link.Await(ctx, waiting))
+
+			link.Pass()
+			got := make([]byte, 5)
+			_, err = io.ReadFull(conn, got)
+			require.NoError(t, err)
+			require.Equal(t, "hello", string(got))
+		})
+	}
+}
+
+func TestLink_dropLosesBytesAndThenTheConnection(t *testing.T) {
+	for _, tt := range directions {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx := bounded(t)
+			proxy := faults.NewProxy(t, echo(t))
+			link := tt.link(proxy)
+			conn := dial(t, proxy)
+			link.Hold()
+			_, err := conn.Write([]byte("held"))
+			require.NoError(t, err)
+			require.NoError(t, link.Await(ctx, func(tr faults.Traffic) bool { return tr.Waiting() == 4 }))
+
+			link.Drop()
+			require.NoError(t, link.Await(ctx, func(tr faults.Traffic) bool { return tr.Dropped == 4 }))
+			_, err = conn.Write([]byte("more"))
+			require.NoError(t, err)
+			require.NoError(t, link.Await(ctx, func(tr faults.Traffic) bool { return tr.Dropped == 8 }))
+
+			link.Pass()
+			_, err = conn.Read(make([]byte, 1))
+			require.ErrorIs(t, err, syscall.ECONNRESET, "a stream with a hole must not go on")
+			require.Equal(t, faults.Traffic{Received: 8, Dropped: 8}, link.Traffic())
+		})
+	}
+}
+
+func TestLink_endOfAConnectionComesAfterItsBytes(t *testing.T) {
+	proxy := faults.NewProxy(t, echo(t))
+	proxy.Requests.Delay(50 * time.Millisecond)
+	conn := dial(t, proxy)
+	_, err := conn.Write([]byte("last words"))
+	require.NoError(t, err)
+	require.NoError(t, conn.CloseWrite())
+
+	got, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	require.Equal(t, "last words", string(got))
+}
+
+// echo returns the address of a server that sends back what it gets.
+func echo(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = io.Copy(conn, conn)
+		_ = conn.Close()
+	}()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		<-done
+	})
+	return listener.Addr().String()
+}
+
+func dial(t *testing.T, proxy *faults.Proxy) *net.TCPConn {
+	t.Helper()
+	conn, err := net.Dial("tcp", proxy.Addr())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	return conn.(*net.TCPConn)
+}

@@ -1,0 +1,100 @@
+package faults
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+)
+
+func (i *Interceptor) stream(
+	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer,
+	opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	inner, err := streamer(ctx, desc, cc, method, opts...)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return &clientStream{ClientStream: inner, in: i, method: method, cancel: cancel}, nil
+}
+
+// clientStream is a stream whose messages meet faults.
+type clientStream struct {
+	grpc.ClientStream
+
+	in     *Interceptor
+	method string
+	cancel context.CancelFunc
+
+	mu     sync.Mutex // guards broken
+	broken error      // set when a fault has broken the stream
+}
+
+// SendMsg sends a request.
+func (s *clientStream) SendMsg(msg any) error {
+	if s.brokenBy() != nil {
+		// As gRPC has it: the reason comes from RecvMsg.
+		return io.EOF
+	}
+	s.in.request(s.method, msg)
+	if j := s.in.take(beforeRequest, s.method, msg, true); j != nil {
+		j.count()
+		if j.rule.Fault == LoseRequest {
+			// A message is sent when the connection has taken it, so the loss is not seen here.
+			if !j.rule.Silent {
+				s.breakOff(j.lost(s.Context(), "request"))
+			}
+			return nil
+		}
+		if err := j.wait(s.Context()); err != nil {
+			return err
+		}
+	}
+	return s.ClientStream.SendMsg(msg)
+}
+
+// RecvMsg waits for the next answer that is not lost.
+func (s *clientStream) RecvMsg(msg any) error {
+	for {
+		if err := s.ClientStream.RecvMsg(msg); err != nil {
+			// It is over: the stream's resources are freed when its context is.
+			s.cancel()
+			if broken := s.brokenBy(); broken != nil {
+				return broken
+			}
+			return err
+		}
+		s.in.answer(s.method, nil, msg)
+		j := s.in.take(afterAnswer, s.method, msg, true)
+		if j == nil {
+			return nil
+		}
+		j.count()
+		switch {
+		case j.rule.Fault == DelayAnswer:
+			return j.wait(s.Context())
+		case !j.rule.Silent:
+			s.breakOff(j.lost(s.Context(), "answer"))
+			return s.brokenBy()
+		}
+	}
+}
+
+// breakOff ends the stream with the error that its user will see.
+func (s *clientStream) breakOff(err error) {
+	s.mu.Lock()
+	if s.broken == nil {
+		s.broken = err
+	}
+	s.mu.Unlock()
+	s.cancel()
+}
+
+func (s *clientStream) brokenBy() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.broken
+}
