@@ -47,6 +47,17 @@ func (l *Lock) Token() fence.Token { return l.token }
 // and is not tied to the context given to Lock.
 func (l *Lock) Context() context.Context { return l.ctx }
 
+// Err is nil while the lock is held, and the cause of its context after that. It compares the clock itself: in a
+// process that has just woken up from a pause it is right before the timer has run that ends the context. Look at
+// it right before a write, where that is cheaper than having the resource refuse it.
+func (l *Lock) Err() error {
+	l.g.checkDeadline()
+	return context.Cause(l.life)
+}
+
+// Deadline is when the lock is lost unless the lease is renewed before, as it is every third of its TTL.
+func (l *Lock) Deadline() time.Time { return l.g.status().Deadline }
+
 // Name is the name that was locked, without the session's prefix.
 func (l *Lock) Name() string { return l.name }
 

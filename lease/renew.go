@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -92,7 +93,7 @@ func (g *grant) attempt(ctx context.Context, running *sync.WaitGroup, round int,
 	running.Go(func() {
 		queue.Reconnect(g.s.client)
 		sent := g.s.clock.Now()
-		_, err := g.s.client.KeepAliveOnce(ctx, g.id)
+		_, err := g.s.client.KeepAliveOnce(once{ctx}, g.id)
 		select {
 		case results <- renewal{round, sent, err}:
 		case <-ctx.Done():
@@ -111,3 +112,19 @@ func (g *grant) untilRenewal() time.Duration {
 func (g *grant) patience() time.Duration {
 	return g.ttl/10 - rand.N(g.ttl/50)
 }
+
+// once makes KeepAliveOnce live up to its name. After a failure that may pass (a server that is starting, a proxy
+// that answers "unavailable") etcd's client 3.7 tries again as long as Err is nil, without a pause: a busy loop.
+// The pause is ours to choose. Done is the context's, so that all contexts made of it work as ever.
+type once struct {
+	context.Context //nolint:containedctx // it is the context
+}
+
+func (c once) Err() error {
+	if err := c.Context.Err(); err != nil {
+		return err
+	}
+	return errOnce
+}
+
+var errOnce = fmt.Errorf("lease: one attempt only: %w", context.Canceled)

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+)
+
+// server is an etcd in this process, with its data in a temporary folder.
+type server struct {
+	dir  string
+	etcd *embed.Etcd
+	grpc *grpc.Server // set before ready is closed
+}
+
+// startServer starts etcd and waits until it serves clients. The caller stops it.
+func startServer(ctx context.Context, logger *zap.Logger) (_ *server, err error) {
+	s := &server{}
+	if s.dir, err = os.MkdirTemp("", "leasefence-quickstart-*"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.stop())
+		}
+	}()
+
+	cfg := embed.NewConfig()
+	cfg.Dir = filepath.Join(s.dir, "etcd")
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger)
+	cfg.UnsafeNoFsync = true // the data does not outlive the run
+	cfg.EnableGRPCGateway = false
+	// The system picks the port. A member without others needs none for them.
+	loopback := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = loopback, loopback
+	cfg.ListenPeerUrls = nil
+	ready := make(chan struct{})
+	cfg.ServiceRegister = func(gs *grpc.Server) { // called right before it serves clients
+		s.grpc = gs
+		close(ready)
+	}
+	if s.etcd, err = embed.StartEtcd(cfg); err != nil {
+		return nil, err
+	}
+	select {
+	case <-ready:
+		return s, nil
+	case err := <-s.etcd.Err():
+		return nil, fmt.Errorf("it ended before it was ready: %w", err)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// endpoint is the address at which the server listens for clients.
+func (s *server) endpoint() string { return s.etcd.Clients[0].Addr().String() }
+
+// stop ends the server and removes its folder.
+func (s *server) stop() error {
+	if s.etcd != nil {
+		if s.grpc != nil {
+			s.grpc.Stop() // Close alone waits for clients that have not gone
+		}
+		s.etcd.Server.HardStop() // and for ever for a server that never became ready
+		s.etcd.Close()
+	}
+	return os.RemoveAll(s.dir)
+}
