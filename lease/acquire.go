@@ -58,14 +58,15 @@ func (s *Session) acquire(ctx context.Context, name string, opts LockOptions, en
 	defer s.leaveScope()
 	for {
 		l, err := s.acquireOnce(ctx, name, opts, enter)
-		// The lease was gone before it was used: it is replaced, as if its loss had been known.
-		if l != nil && ctx.Err() == nil && errors.Is(err, rpctypes.ErrLeaseNotFound) {
-			l.g.lose(&LostError{Reason: LeaseGone, LeaseID: l.g.id})
-			continue
-		}
 		switch {
 		case err == nil:
 			return l, nil
+		case l != nil && ctx.Err() == nil && errors.Is(err, rpctypes.ErrLeaseNotFound):
+			// The lease was gone before it was used: it is replaced, as if its loss had been known.
+			l.g.lose(&LostError{Reason: LeaseGone, LeaseID: l.g.id})
+			continue
+		case errors.Is(err, queue.ErrTaken):
+			continue // with another key; this one is not used again
 		case errors.Is(err, ErrLocked):
 			return nil, err
 		}
@@ -116,7 +117,7 @@ func (l *Lock) boundByHandle(ctx context.Context) (context.Context, context.Canc
 func (l *Lock) enterAndWait(ctx context.Context, owner string) error {
 	var first bool
 	err := queue.Retry(ctx, l.g.s.client, l.g.queue.Attempt, func(ctx context.Context) (err error) {
-		l.entry, first, err = queue.Enter(ctx, l.g.s.client, l.entry, owner)
+		l.entry, first, err = queue.Enter(ctx, l.g.s.client, l.entry, owner, l.late)
 		l.late = l.late || err != nil && !queue.Refused(err)
 		return err
 	})
@@ -135,12 +136,16 @@ func (l *Lock) enterAndWait(ctx context.Context, owner string) error {
 // tryEnter takes a place only if the queue is empty.
 func (l *Lock) tryEnter(ctx context.Context, owner string) error {
 	return queue.Retry(ctx, l.g.s.client, l.g.queue.Attempt, func(ctx context.Context) error {
-		entry, holder, err := l.g.queue.TryEnter(ctx, l.entry, owner)
-		l.late = l.late || err != nil && !queue.Refused(err)
+		entry, holder, err := l.g.queue.TryEnter(ctx, l.entry, owner, l.late)
+		// It may have entered and failed only then.
+		l.late = l.late || err != nil && (entry.Rev != 0 || !queue.Refused(err))
 		if err != nil {
 			return err
 		}
 		if holder != nil {
+			if !l.late {
+				l.g.recycle(l.entry)
+			}
 			token, _ := fence.NewToken(l.g.s.opts.Era, holder.CreateRevision) // 0 if it is no legal one
 			return &LockedError{Name: l.name, Owner: string(holder.Value), Key: string(holder.Key), Token: token}
 		}

@@ -62,18 +62,42 @@ func (s *Session) release(ctx context.Context, g *grant) error {
 	case <-ctx.Done():
 		return fmt.Errorf("functions under Do are still running: %w", context.Cause(ctx))
 	}
+	// The adopted lease may be lost to us and yet renewed by its owner: nobody else takes our keys off it.
+	err := s.adopted.releaseKeys(ctx)
+	if !g.adopted {
+		err = errors.Join(err, s.revoke(ctx, g))
+	}
+	return err
+}
+
+// releaseKeys takes our keys off an adopted lease. On nil it does nothing.
+func (g *grant) releaseKeys(ctx context.Context) error {
+	if g == nil || g.expired() {
+		return nil
+	}
+	ctx, cancel := g.boundByTTL(ctx)
+	defer cancel()
+	for _, l := range g.remembered() {
+		l.reap()
+	}
+	if err := g.reaper.flush(ctx); err != nil {
+		return fmt.Errorf("remove the keys on adopted lease %x: %w", int64(g.id), err)
+	}
+	return nil
+}
+
+// boundByTTL is ctx, but no longer than the lease itself can last.
+func (g *grant) boundByTTL(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, max(g.remaining()+g.margin, g.queue.Attempt))
+}
+
+// revoke ends a lease of our own.
+func (s *Session) revoke(ctx context.Context, g *grant) error {
 	if g.expired() {
 		return nil
 	}
-	// No longer than the lease itself can last.
-	ctx, cancel := context.WithTimeout(ctx, max(g.remaining()+g.margin, g.queue.Attempt))
+	ctx, cancel := g.boundByTTL(ctx)
 	defer cancel()
-	if g.adopted {
-		for _, l := range g.remembered() {
-			l.reap()
-		}
-		return g.reaper.flush(ctx)
-	}
 	err := queue.Retry(ctx, s.client, g.queue.Attempt, func(ctx context.Context) error {
 		_, err := s.client.Revoke(ctx, g.id)
 		return err

@@ -92,7 +92,7 @@ func (l *Lock) unlock(ctx context.Context) error {
 	}
 	l.g.forget(l)
 	if lost := l.lost(); lost != nil {
-		if lost.Reason != KeyDeleted {
+		if lost.Reason != KeyDeleted || l.late {
 			l.reap()
 		}
 		return lost
@@ -117,6 +117,9 @@ func (l *Lock) unlock(ctx context.Context) error {
 	}
 	if !deleted && !unsure {
 		return l.whyDeleted(ctx)
+	}
+	if !l.late {
+		l.g.recycle(l.entry)
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ const sweepSize = 40
 //
 // The key of an attempt whose outcome is unknown may still appear after it was found missing, when a request
 // that was stuck in the network is delivered. Such a key is deleted again with every third of the TTL, as long
-// as that can happen; its name is never used twice, so no other acquisition's key is ever deleted.
+// as that can happen; its name is not used again, so no other acquisition's key is ever deleted.
 type reaper struct {
 	g *grant
 
@@ -170,6 +170,9 @@ func (r *reaper) confirm(batch []*orphan) {
 		o.confirmed = true
 		if r.orphans[o.entry.Key] == o && (!o.late || time.Since(o.since) > lateFor) {
 			delete(r.orphans, o.entry.Key)
+			if !o.late {
+				r.g.recycle(o.entry)
+			}
 		}
 	}
 }

@@ -21,11 +21,12 @@ import (
 // Session is a lease in etcd, kept alive, and the locks that stand on it: any number of names and goroutines on
 // one lease. It is safe for concurrent use. Whoever makes one closes it.
 type Session struct {
-	client *clientv3.Client
-	opts   Options
-	clock  clock.Clock
-	nonce  string        // in every key of this session
-	seq    atomic.Uint64 // of the keys
+	client  *clientv3.Client
+	opts    Options
+	clock   clock.Clock
+	nonce   string        // in every key of this session
+	adopted *grant        // the lease that [Adopt] was given, lost or not; nil if none
+	seq     atomic.Uint64 // of the keys
 
 	ending chan struct{} // closed when Close is called
 	closed chan struct{} // closed when Close has finished
@@ -102,6 +103,7 @@ func Adopt(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID, op
 	if g.margin >= g.ttl {
 		return nil, fmt.Errorf("lease: Options.Margin is %v, want 0 to less than the adopted lease's TTL, %v", g.margin, g.ttl)
 	}
+	s.adopted = g
 	s.start(g)
 	return s, nil
 }
@@ -223,9 +225,10 @@ func (s *Session) goLocked(f func(context.Context)) bool {
 	return true
 }
 
-// nextEntry is an entry for name whose key was never used before and never will be.
+// nextEntry is an entry for name. Its suffix is one that no other entry of the lease has now and whose earlier
+// uses, if any, are over for certain: see [grant.recycle].
 func (s *Session) nextEntry(g *grant, name string) queue.Entry {
-	return queue.NewEntry(s.opts.Prefix+name, g.id, s.nonce+strconv.FormatUint(s.seq.Add(1), 36))
+	return queue.NewEntry(s.opts.Prefix+name, g.id, g.takeSuffix())
 }
 
 // reportStray logs, once for each, the keys found in a queue that are no contenders.

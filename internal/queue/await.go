@@ -12,7 +12,7 @@ import (
 type Queue struct {
 	Client  *clientv3.Client
 	Streams *Streams
-	Attempt time.Duration          // the longest that one request may take
+	Attempt time.Duration          // the bound of a request's first attempt, see Retry
 	Report  func(*mvccpb.KeyValue) // told of keys in the queue that are no contenders; may be nil
 }
 
@@ -72,10 +72,12 @@ func untilDeleted(events clientv3.WatchChan) {
 // time to look, so one that broke (a compaction, a leader change, a stream, a suspect endpoint) is no error:
 // the caller reads again, and the read finds what is final. The error is ctx's cause or use's.
 func (q *Queue) watch(ctx context.Context, key string, use func(context.Context, clientv3.WatchChan) error, opts ...clientv3.OpOption) error {
-	wctx, cancel := q.Streams.Context(ctx)
+	wctx, opened, cancel := q.Streams.Watch(ctx)
 	defer cancel()
 	// Watch returns when the server has confirmed the watch, or with a channel that is closed.
-	err := use(wctx, q.Client.Watch(wctx, key, opts...))
+	events := q.Client.Watch(wctx, key, opts...)
+	opened()
+	err := use(wctx, events)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)

@@ -14,7 +14,7 @@
 // # Steps
 //
 //   - Enter puts the contender's key and reads the owner in one transaction. The key is chosen before the first
-//     attempt and never used again, so an attempt whose answer was lost may be repeated.
+//     attempt and not used again while an attempt may still arrive, so one whose answer was lost may be repeated.
 //   - Await waits for the nearest older contender only, and looks again when it has gone, since it may have
 //     given up without being the owner.
 //   - Guard waits for the end of one's own key.

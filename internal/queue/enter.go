@@ -2,14 +2,19 @@ package queue
 
 import (
 	"context"
+	"errors"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Enter puts e into its queue, with value for people to read, and reports whether it is the owner at once.
-// It is one transaction and one attempt. Repeating it is safe: it enters once.
-func Enter(ctx context.Context, kv clientv3.KV, e Entry, value string) (entered Entry, owner bool, err error) {
+// ErrTaken says that an entry's key was there before it entered: somebody put it there by hand.
+var ErrTaken = errors.New("queue: the entry's key is taken")
+
+// Enter puts e into its queue, with value for people to read, and reports whether it is the owner at once. It is
+// one transaction and one attempt. Repeating it is safe: it enters once. Again says that an earlier attempt's
+// answer was lost, so that a key which is there already is e's; otherwise that is ErrTaken.
+func Enter(ctx context.Context, kv clientv3.KV, e Entry, value string, again bool) (entered Entry, owner bool, err error) {
 	oldest := clientv3.OpGet(e.Prefix, append(clientv3.WithFirstCreate(), clientv3.WithKeysOnly())...)
 	resp, err := kv.Txn(ctx).
 		If(clientv3.Compare(clientv3.CreateRevision(e.Key), "=", 0)).
@@ -19,18 +24,21 @@ func Enter(ctx context.Context, kv clientv3.KV, e Entry, value string) (entered 
 	if err != nil {
 		return e, false, err
 	}
-	if resp.Succeeded {
+	switch {
+	case resp.Succeeded:
 		e.Rev = resp.Header.Revision
-	} else {
+	case again:
 		e.Rev = resp.Responses[0].GetResponseRange().Kvs[0].CreateRevision
+	default:
+		return e, false, ErrTaken
 	}
 	first := resp.Responses[1].GetResponseRange().Kvs[0]
 	return e, string(first.Key) == e.Key, nil
 }
 
 // TryEnter enters only if nobody stands in the queue; otherwise it returns the owner's key and leaves nothing.
-// It is one attempt, and repeating it is safe. If the error is not nil, e may have entered.
-func (q *Queue) TryEnter(ctx context.Context, e Entry, value string) (entered Entry, owner *mvccpb.KeyValue, err error) {
+// It is one attempt, and repeating it is safe; again is as for Enter. If the error is not nil, e may have entered.
+func (q *Queue) TryEnter(ctx context.Context, e Entry, value string, again bool) (entered Entry, owner *mvccpb.KeyValue, err error) {
 	resp, err := q.Client.Txn(ctx).
 		If(clientv3.Compare(clientv3.CreateRevision(e.Prefix), "=", 0).WithPrefix()).
 		Then(clientv3.OpPut(e.Key, value, clientv3.WithLease(e.Lease))).
@@ -44,6 +52,9 @@ func (q *Queue) TryEnter(ctx context.Context, e Entry, value string) (entered En
 		return e, nil, nil
 	}
 	if own := resp.Responses[0].GetResponseRange().Kvs; len(own) > 0 {
+		if !again {
+			return e, nil, ErrTaken
+		}
 		e.Rev = own[0].CreateRevision // put by an earlier attempt whose answer was lost
 		return q.stayIfFirst(ctx, e)
 	}
@@ -56,7 +67,7 @@ func (q *Queue) TryEnter(ctx context.Context, e Entry, value string) (entered En
 	if err != nil || owner != nil {
 		return e, owner, err
 	}
-	if e, _, err = Enter(ctx, q.Client, e, value); err != nil {
+	if e, _, err = Enter(ctx, q.Client, e, value, again); err != nil {
 		return e, nil, err
 	}
 	return q.stayIfFirst(ctx, e)

@@ -49,6 +49,10 @@ func (q *Queue) Guard(ctx context.Context, e Entry) (End, error) {
 		if err := b.Sleep(ctx); err != nil {
 			return 0, err
 		}
+		// Until the next watch exists nothing tells, and that may take long where an endpoint is sick.
+		if err := Retry(ctx, q.Client, q.Attempt, look); err != nil || end != 0 {
+			return end, err
+		}
 	}
 }
 

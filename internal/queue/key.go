@@ -16,7 +16,7 @@ const MaxName = 1024
 // Entry is one place in the queue of one name.
 type Entry struct {
 	Prefix string           // of the queue: the name and "/"
-	Key    string           // of the contender, never used twice
+	Key    string           // of the contender; see Enter
 	Lease  clientv3.LeaseID // to which the key is attached
 	Rev    int64            // the key's create revision; 0 before it has entered
 }

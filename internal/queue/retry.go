@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -22,7 +21,7 @@ type Backoff struct{ n int }
 func (b *Backoff) Next() time.Duration {
 	d := min(25*time.Millisecond<<b.n, time.Second)
 	b.n = min(b.n+1, 6)
-	return d - rand.N(d/2)
+	return jitter(d)
 }
 
 // Reset begins again with the shortest pause.
@@ -40,14 +39,16 @@ func (b *Backoff) Sleep(ctx context.Context) error {
 	}
 }
 
-// Retry calls do, each attempt with a context that ends after bound, until it succeeds, fails for good or ctx
-// ends. When ctx ends, the error wraps ctx's cause and tells the last attempt's failure in words only: an
-// attempt's own time-out must not match as the caller's.
+// Retry calls do until it succeeds, fails for good or ctx ends. The first attempt's context ends after bound; each
+// further one gets twice the time of the one before, up to eight times bound, less a random part of up to a half.
+// So an endpoint that does not answer is soon left for the next, which is the client's choice (it takes its ready
+// endpoints in turn), and a network that is slow is waited for.
 //
-// An attempt's next endpoint is the client's choice: etcd's client takes its ready endpoints in turn.
+// When ctx ends, the error wraps ctx's cause and tells the last attempt's failure in words only: an
+// attempt's own time-out must not match as the caller's.
 func Retry(ctx context.Context, client *clientv3.Client, bound time.Duration, do func(context.Context) error) error {
 	var b Backoff
-	for {
+	for next, most := bound, 8*bound; ; {
 		err := attempt(ctx, bound, do)
 		switch {
 		case err == nil:
@@ -63,6 +64,8 @@ func Retry(ctx context.Context, client *clientv3.Client, bound time.Duration, do
 			return ended(cause, err)
 		}
 		Reconnect(client)
+		next = min(2*next, most)
+		bound = jitter(next)
 	}
 }
 

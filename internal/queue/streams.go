@@ -2,57 +2,121 @@ package queue
 
 import (
 	"context"
+	"math/rand/v2"
 	"strconv"
 	"sync"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
 )
 
-// Streams keeps watches off a sick endpoint. A watch on a member that is cut off does not fail, it falls
-// silent. So whoever notices that an endpoint does not answer calls Suspect: every watch then ends, and opens
-// again on a new stream, for which the client takes the next endpoint.
+// Streams keeps watches off a sick endpoint. A watch on a member that is cut off does not fail, it falls silent.
+// So all watches stand on one stream, and when that becomes suspect every one of them ends, to be opened again on
+// a new stream, for which the client takes the next endpoint. It becomes suspect when somebody says so, who has
+// seen an endpoint not answer, and when watches wait to be confirmed and none is for some time.
 type Streams struct {
 	id string
 
-	mu     sync.Mutex // guards the fields below
-	n      int
-	epoch  context.Context //nolint:containedctx // it ends the watches of one epoch, nothing else
-	cancel context.CancelFunc
+	mu       sync.Mutex    // guards the fields below, and the stream's
+	patience time.Duration // for the next confirmation
+	initial  time.Duration
+	stream   *stream
 }
 
-// NewStreams names the streams after id, which no other user of the same client may use.
-func NewStreams(id string) *Streams {
-	s := &Streams{id: id}
-	s.epoch, s.cancel = context.WithCancel(context.Background())
+// stream is one gRPC stream of watches, from its opening until it is suspect.
+type stream struct {
+	n       int
+	end     context.Context //nolint:containedctx // it ends the watches of this stream, nothing else
+	cancel  context.CancelFunc
+	opening int         // watches that are not confirmed yet
+	stuck   *time.Timer // runs while there are any
+}
+
+// NewStreams names the streams after id, which no other user of the same client may use. A stream on which no
+// watch is confirmed for the time of patience is suspect.
+func NewStreams(id string, patience time.Duration) *Streams {
+	s := &Streams{id: id, patience: patience, initial: patience}
+	s.stream = s.next(0)
 	return s
 }
 
-// Context is a context for one watch: it ends with ctx, with the next Suspect, or by cancel, which must be
-// called. A member without a leader ends the watch too. It has none of ctx's values: etcd's client opens a
-// stream for each distinct metadata, and keeps the values of the context that opened it.
-func (s *Streams) Context(ctx context.Context) (watch context.Context, cancel context.CancelFunc) {
+// next is stream n, which has no watches.
+func (s *Streams) next(n int) *stream {
+	st := &stream{n: n}
+	st.end, st.cancel = context.WithCancel(context.Background())
+	st.stuck = time.AfterFunc(s.patience, func() { s.giveUp(st) })
+	st.stuck.Stop()
+	return st
+}
+
+// Watch is a context for one watch that is about to be opened: it ends with ctx, when the stream becomes suspect,
+// or by cancel, which must be called. A member without a leader ends the watch too. Opened must be called when
+// the watch is confirmed or has failed.
+//
+// The context has none of ctx's values: etcd's client opens a stream for each distinct metadata, and keeps the
+// values of the context that opened it.
+func (s *Streams) Watch(ctx context.Context) (watch context.Context, opened func(), cancel context.CancelFunc) {
 	s.mu.Lock()
-	epoch, n := s.epoch, s.n
+	st := s.stream
+	if st.opening++; st.opening == 1 {
+		st.stuck.Reset(jitter(s.patience))
+	}
 	s.mu.Unlock()
 
-	watch = metadata.AppendToOutgoingContext(context.Background(), "leasefence-stream", s.id+"-"+strconv.Itoa(n))
+	watch = metadata.AppendToOutgoingContext(context.Background(), "leasefence-stream", s.id+"-"+strconv.Itoa(st.n))
 	watch, cancelWatch := context.WithCancel(clientv3.WithRequireLeader(watch))
 	stopCaller := context.AfterFunc(ctx, cancelWatch)
-	stopEpoch := context.AfterFunc(epoch, cancelWatch)
-	return watch, func() {
+	stopStream := context.AfterFunc(st.end, cancelWatch)
+	return watch, func() { s.opened(st, watch.Err() == nil) }, func() {
 		stopCaller()
-		stopEpoch()
+		stopStream()
 		cancelWatch()
+	}
+}
+
+// opened takes a watch off those that wait. A confirmed one shows that the stream is sound: others may wait only
+// because the server confirms one after the other.
+func (s *Streams) opened(st *stream, confirmed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.opening--
+	if confirmed {
+		s.patience = s.initial
+	}
+	switch {
+	case st.opening == 0:
+		st.stuck.Stop()
+	case confirmed:
+		st.stuck.Reset(jitter(s.patience))
+	}
+}
+
+// giveUp makes st suspect if it is the present stream and still waited for. The next one gets twice the time, up
+// to eight times: the whole network may be slow.
+func (s *Streams) giveUp(st *stream) {
+	s.mu.Lock()
+	stuck := s.stream == st && st.opening > 0
+	if stuck {
+		s.patience = min(2*s.patience, 8*s.initial)
+		s.stream = s.next(st.n + 1)
+	}
+	s.mu.Unlock()
+	if stuck {
+		st.cancel()
 	}
 }
 
 // Suspect ends every watch on the present stream.
 func (s *Streams) Suspect() {
 	s.mu.Lock()
-	cancel := s.cancel
-	s.n++
-	s.epoch, s.cancel = context.WithCancel(context.Background())
+	st := s.stream
+	s.stream = s.next(st.n + 1)
+	st.stuck.Stop()
 	s.mu.Unlock()
-	cancel()
+	st.cancel()
 }
+
+// jitter cuts a random part of up to a half off d. The client hands out its endpoints strictly in turn, so what
+// runs in step may meet the same sick one each time.
+func jitter(d time.Duration) time.Duration { return d - rand.N(d/2) }
