@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/clock"
 	"github.com/leasefence/leasefence/internal/queue"
@@ -93,7 +94,7 @@ func (g *grant) attempt(ctx context.Context, running *sync.WaitGroup, round int,
 	running.Go(func() {
 		queue.Reconnect(g.s.client)
 		sent := g.s.clock.Now()
-		_, err := g.s.client.KeepAliveOnce(once{ctx}, g.id)
+		_, err := keepAlive(ctx, g.s.client, g.id)
 		select {
 		case results <- renewal{round, sent, err}:
 		case <-ctx.Done():
@@ -111,6 +112,11 @@ func (g *grant) untilRenewal() time.Duration {
 // random part so that many sessions do not move in step.
 func (g *grant) patience() time.Duration {
 	return g.ttl/10 - rand.N(g.ttl/50)
+}
+
+// keepAlive renews a lease, in one attempt.
+func keepAlive(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
+	return client.KeepAliveOnce(once{ctx}, id) //nolint:contextcheck // once is ctx
 }
 
 // once makes KeepAliveOnce live up to its name. After a failure that may pass (a server that is starting, a proxy

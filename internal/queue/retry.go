@@ -81,9 +81,11 @@ func attempt(ctx context.Context, bound time.Duration, do func(context.Context) 
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	actx, cancel := context.WithTimeout(ctx, bound)
+	// Not a deadline: gRPC would send that along, and both sides would keep time for each request.
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	return do(actx)
+	defer time.AfterFunc(bound, cancel).Stop()
+	return do(ctx)
 }
 
 // Transient reports whether the request that failed with err may succeed when it is sent again.
