@@ -125,7 +125,7 @@ func (l *Lock) enterAndWait(ctx context.Context, owner string) error {
 		return err
 	}
 	// A waiter watches its own key too: one whose lease is gone must not wait for its turn to learn it.
-	l.watching = time.AfterFunc(0, l.startWatch)
+	l.watched = l.g.s.spawn(l.watch)
 	err = l.g.queue.Await(ctx, l.entry)
 	if errors.Is(err, queue.ErrGone) {
 		return l.whyDeleted(ctx)
@@ -158,8 +158,8 @@ func (l *Lock) tryEnter(ctx context.Context, owner string) error {
 func (l *Lock) hold(maxHold time.Duration) {
 	l.ctx = fence.NewContext(l.life, l.token)
 	l.g.remember(l)
-	if l.watching == nil {
-		l.watching = time.AfterFunc(watchAfter, l.startWatch)
+	if !l.watched {
+		l.g.young.add(l)
 	}
 	if maxHold > 0 {
 		l.maxHold = time.AfterFunc(maxHold, func() { l.end(ErrMaxHold) })
@@ -177,5 +177,3 @@ func (l *Lock) abandon(err error) error {
 }
 
 var errAbandoned = errors.New("lease: acquisition failed")
-
-func (l *Lock) startWatch() { l.g.s.spawn(l.watch) }

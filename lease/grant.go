@@ -26,6 +26,7 @@ type grant struct {
 	adopted bool // somebody else's lease: not revoked by us, and perhaps renewed by others too
 	queue   *queue.Queue
 	reaper  reaper
+	young   young
 	log     *slog.Logger
 
 	// handles is the parent of every handle's context; it ends at the loss or when the session is closed.

@@ -25,7 +25,7 @@ type Lock struct {
 	end  context.CancelCauseFunc
 	ctx  context.Context //nolint:containedctx // life, with the token
 
-	watching *time.Timer // starts to watch the key of a lock held for long
+	watched  bool        // its key, from when it waited
 	maxHold  *time.Timer // nil without a longest hold
 	unlocked atomic.Bool
 }
@@ -86,10 +86,10 @@ func (l *Lock) unlock(ctx context.Context) error {
 	}
 	l.g.checkDeadline() // its timer may be late
 	l.end(ErrUnlocked)
-	l.watching.Stop()
 	if l.maxHold != nil {
 		l.maxHold.Stop()
 	}
+	l.g.young.remove(l)
 	l.g.forget(l)
 	if lost := l.lost(); lost != nil {
 		if lost.Reason != KeyDeleted || l.late {
@@ -146,44 +146,5 @@ func (l *Lock) boundByLease(ctx context.Context) (context.Context, context.Cance
 func (l *Lock) reap() {
 	if l.entry.Rev != 0 || l.late {
 		l.g.reaper.add(l.entry, l.late)
-	}
-}
-
-// watchAfter is how long a lock is held before its key is watched. Shorter critical sections do not pay for a
-// watch; longer ones learn of a revoked lease or a deleted key by it.
-const watchAfter = 250 * time.Millisecond
-
-// watch ends the handle when somebody else deletes or overwrites its key, or revokes the lease.
-func (l *Lock) watch(ctx context.Context) {
-	end, err := l.g.queue.Guard(l.life, l.entry) //nolint:contextcheck // life ends before the session's ctx
-	switch {
-	case l.life.Err() != nil:
-	case err != nil:
-		l.g.log.Warn("the key of a lock cannot be watched", "lock", l.name, "err", err)
-	case end == queue.Deleted:
-		l.lose(l.whyDeleted(ctx))
-	default:
-		l.lose(&LostError{Reason: KeyOverwritten, LeaseID: l.g.id, Key: l.entry.Key})
-	}
-}
-
-// whyDeleted asks whether the key went with its lease; if so every handle on the lease is lost.
-func (l *Lock) whyDeleted(ctx context.Context) *LostError {
-	// Not for long: the handle has to end now, whether the reason is known or not.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), watchAfter)
-	defer cancel()
-	if resp, err := l.g.s.client.TimeToLive(ctx, l.g.id); err == nil && resp.TTL <= 0 {
-		l.g.lose(&LostError{Reason: LeaseGone, LeaseID: l.g.id})
-	}
-	if lost := lostBy(l.g.handles); lost != nil { //nolint:contextcheck // asks, passes nothing on
-		return lost
-	}
-	return &LostError{Reason: KeyDeleted, LeaseID: l.g.id, Key: l.entry.Key}
-}
-
-func (l *Lock) lose(cause *LostError) {
-	l.end(cause)
-	if l.lost() == cause {
-		l.g.log.Error("lock lost", "lock", l.name, "reason", cause.Reason.String())
 	}
 }
