@@ -1,0 +1,240 @@
+package queue_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+func TestEnter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		first, owner := e.enter(t, "1")
+		require.True(t, owner)
+		kv := e.srv.Keys("a/")[0]
+		want := queue.Entry{Prefix: "a/", Key: string(kv.Key), Lease: clientv3.LeaseID(kv.Lease), Rev: kv.CreateRevision}
+		require.Equal(t, want, first)
+		require.Equal(t, "1", string(kv.Value))
+		second, owner := e.enter(t, "2")
+		require.False(t, owner)
+		require.Equal(t, first.Rev+1, second.Rev)
+
+		// Entering again changes nothing, and finds the same.
+		rev := e.srv.Rev()
+		for _, entry := range []queue.Entry{first, second} {
+			again, owner, err := queue.Enter(t.Context(), e.c.Client, queue.Entry{Prefix: entry.Prefix, Key: entry.Key, Lease: entry.Lease}, "x", true)
+			require.NoError(t, err)
+			require.Equal(t, entry, again)
+			require.Equal(t, entry == first, owner)
+		}
+		require.Equal(t, rev, e.srv.Rev())
+
+		left, err := queue.Leave(t.Context(), e.c.Client, queue.Entry{Key: first.Key, Rev: first.Rev + 1})
+		require.NoError(t, err)
+		require.False(t, left, "not ours")
+		e.leave(t, first)
+		left, err = queue.Leave(t.Context(), e.c.Client, first)
+		require.NoError(t, err)
+		require.False(t, left)
+		require.Equal(t, []string{second.Key}, e.keys())
+	})
+}
+
+func TestEnter_failure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		gone := queue.NewEntry("a", e.lease+1, "x")
+		entry, owner, err := queue.Enter(t.Context(), e.c.Client, gone, "", false)
+		require.ErrorIs(t, err, rpctypes.ErrLeaseNotFound)
+		require.False(t, owner)
+		require.Equal(t, gone, entry)
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: fakeetcd.ErrUnavailable})
+		_, err = queue.Leave(t.Context(), e.c.Client, gone)
+		require.Error(t, err)
+	})
+}
+
+func (e *env) tryEnter(t *testing.T, suffix string) (queue.Entry, *mvccpb.KeyValue) {
+	t.Helper()
+	entry, owner, err := e.TryEnter(t.Context(), e.entry(suffix), suffix, true)
+	require.NoError(t, err)
+	return entry, owner
+}
+
+func TestQueue_TryEnter(t *testing.T) {
+	for name, tc := range map[string]struct {
+		before  func(*testing.T, *env)
+		owner   string // its suffix; "": we are
+		txns    int
+		reports int
+	}{
+		"empty": {before: func(*testing.T, *env) {}, txns: 1},
+		"locked": {
+			before: func(t *testing.T, e *env) { t.Helper(); e.enter(t, "1") },
+			owner:  "1", txns: 1,
+		},
+		"locked, waited for": {
+			before: func(t *testing.T, e *env) { t.Helper(); e.enter(t, "1"); e.enter(t, "0") },
+			owner:  "1", txns: 1,
+		},
+		"only strays": {
+			before: func(t *testing.T, e *env) { t.Helper(); e.plant(t, "a/z", 3) },
+			txns:   2, reports: 6, // met before we enter, and after
+		},
+		"only nested": {
+			before: func(t *testing.T, e *env) { t.Helper(); e.plant(t, "a/b/z", 3) },
+			txns:   2,
+		},
+		"locked behind a stray": {
+			before: func(t *testing.T, e *env) { t.Helper(); e.plant(t, "a/z", 1); e.enter(t, "1") },
+			owner:  "1", txns: 1, reports: 1,
+		},
+		"entered before, alone": {
+			before: func(t *testing.T, e *env) { t.Helper(); e.enter(t, "us") },
+			txns:   1,
+		},
+		"entered before, first": {
+			before: func(t *testing.T, e *env) { t.Helper(); e.plant(t, "a/z", 1); e.enter(t, "us"); e.enter(t, "1") },
+			txns:   1, reports: 1,
+		},
+		"entered before, second": {
+			before: func(t *testing.T, e *env) { t.Helper(); e.enter(t, "1"); e.enter(t, "us") },
+			owner:  "1", txns: 2,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				tc.before(t, e)
+				before := len(e.c.Calls(fakeetcd.Txn))
+				entry, owner := e.tryEnter(t, "us")
+				require.Len(t, e.c.Calls(fakeetcd.Txn)[before:], tc.txns)
+				require.Len(t, e.reported, tc.reports)
+				if tc.owner != "" {
+					require.NotNil(t, owner)
+					require.Equal(t, e.entry(tc.owner).Key, string(owner.Key))
+					require.Equal(t, tc.owner, string(owner.Value))
+					require.NotContains(t, e.keys(), entry.Key, "nothing is left")
+					return
+				}
+				require.Nil(t, owner)
+				for _, kv := range e.srv.Keys("") {
+					if string(kv.Key) == entry.Key {
+						require.Equal(t, kv.CreateRevision, entry.Rev)
+						require.Equal(t, int64(e.lease), kv.Lease)
+						return
+					}
+				}
+				require.Fail(t, "not entered")
+			})
+		})
+	}
+}
+
+// pain 6: the answer of the first attempt was lost.
+func TestQueue_TryEnter_again(t *testing.T) {
+	for name, planted := range map[string]int{"empty": 0, "strays": 1} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				if planted > 0 {
+					e.plant(t, "a/z", planted)
+				}
+				entered := 0
+				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{
+					Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable,
+					Match: func(fakeetcd.Call) bool { entered++; return entered == 1+planted },
+				})
+				_, _, err := e.TryEnter(t.Context(), e.entry("us"), "", false)
+				require.Error(t, err)
+				require.Contains(t, e.keys(), e.entry("us").Key)
+				rev := e.srv.Rev()
+				e.enter(t, "1") // somebody has come meanwhile, after us
+				entry, owner := e.tryEnter(t, "us")
+				require.Nil(t, owner)
+				require.Equal(t, rev, entry.Rev)
+			})
+		})
+	}
+}
+
+// Two that enter past a stray key at once: the later one leaves.
+func TestQueue_TryEnter_race(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		other := open(t, e.srv)
+		e.plant(t, "a/z", 1)
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second}) // the look past the stray key
+		got := inBackground(e, func() (*mvccpb.KeyValue, error) {
+			_, owner, err := e.TryEnter(t.Context(), e.entry("us"), "", false)
+			return owner, err
+		})
+		first, owner := other.tryEnter(t, "first")
+		require.Nil(t, owner)
+		us := receive(t, got)
+		require.NoError(t, us.err)
+		require.Equal(t, first.Key, string(us.val.Key))
+		require.NotContains(t, e.keys(), e.entry("us").Key)
+	})
+}
+
+// Pages of 128: what is met first need not be on the first, and one transaction's keys share a revision.
+func TestQueue_scansPastManyKeys(t *testing.T) {
+	for _, tc := range []struct{ txns, each int }{{1, 127}, {1, 128}, {2, 65}, {3, 128}, {6, 100}, {300, 1}} {
+		t.Run(fmt.Sprintf("%d of %d", tc.txns, tc.each), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				plant := func() {
+					for i := range tc.txns {
+						e.plant(t, fmt.Sprintf("a/z%03d-%d", i, e.srv.Rev()), tc.each)
+					}
+				}
+				plant()
+				first, _ := e.enter(t, "1")
+				plant()
+				second, _ := e.enter(t, "2")
+
+				_, owner := e.tryEnter(t, "us") // ascending
+				require.NotNil(t, owner)
+				require.Equal(t, first.Key, string(owner.Key))
+				e.reported = nil
+
+				next := e.await(t.Context(), second) // descending
+				requirePending(t, next)
+				require.NotEmpty(t, e.reported)
+				e.leave(t, first)
+				require.NoError(t, receive(t, next).err)
+				e.reported = nil
+				_, owner = e.tryEnter(t, "us")
+				require.Equal(t, second.Key, string(owner.Key))
+				require.Subset(t, e.reported, e.keys()[1:], "every one is reported")
+			})
+		})
+	}
+}
+
+// A contender that shares its revision with keys that are none, beyond the end of a page.
+func TestQueue_scansWithinOneRevision(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		e.plant(t, "a/0", 100)
+		ops := []clientv3.Op{clientv3.OpPut(e.entry("x").Key, "", clientv3.WithLease(e.lease))}
+		for i := range 99 {
+			ops = append(ops, clientv3.OpPut("a/1"+string(rune('a'+i)), "")) // before the contender, by name
+		}
+		_, err := e.c.Txn(t.Context()).Then(ops...).Commit()
+		require.NoError(t, err)
+		_, owner := e.tryEnter(t, "us")
+		require.NotNil(t, owner)
+		require.Equal(t, e.entry("x").Key, string(owner.Key))
+	})
+}

@@ -1,0 +1,152 @@
+package queue_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+// env is a queue and its server, in one bubble.
+type env struct {
+	*queue.Queue
+
+	srv   *fakeetcd.Server
+	c     *fakeetcd.Client
+	lease clientv3.LeaseID
+	began time.Time
+
+	mu       sync.Mutex
+	reported []string
+}
+
+func start(t *testing.T) *env {
+	t.Helper()
+	srv := fakeetcd.New()
+	t.Cleanup(srv.Close)
+	return open(t, srv)
+}
+
+func open(t *testing.T, srv *fakeetcd.Server) *env {
+	t.Helper()
+	e := &env{srv: srv, c: srv.NewClient(t.Context()), began: time.Now()}
+	granted, err := e.c.Grant(t.Context(), 3600)
+	require.NoError(t, err)
+	e.lease = granted.ID
+	e.Queue = &queue.Queue{
+		Client:  e.c.Client,
+		Streams: queue.NewStreams("test", 5*time.Second),
+		Attempt: 5 * time.Second,
+		Report: func(kv *mvccpb.KeyValue) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.reported = append(e.reported, string(kv.Key))
+		},
+	}
+	return e
+}
+
+func (e *env) now() time.Duration { return time.Since(e.began) }
+
+func (e *env) at(d time.Duration) {
+	time.Sleep(time.Until(e.began.Add(d)))
+	synctest.Wait()
+}
+
+func (e *env) entry(suffix string) queue.Entry { return queue.NewEntry("a", e.lease, suffix) }
+
+func (e *env) enter(t *testing.T, suffix string) (entered queue.Entry, owner bool) {
+	t.Helper()
+	entered, owner, err := queue.Enter(t.Context(), e.c.Client, e.entry(suffix), suffix, false)
+	require.NoError(t, err)
+	return entered, owner
+}
+
+func (e *env) leave(t *testing.T, entry queue.Entry) {
+	t.Helper()
+	left, err := queue.Leave(t.Context(), e.c.Client, entry)
+	require.NoError(t, err)
+	require.True(t, left)
+}
+
+func (e *env) keys() []string {
+	var names []string
+	for _, kv := range e.srv.Keys("") {
+		names = append(names, string(kv.Key))
+	}
+	return names
+}
+
+// plant creates n keys in one transaction, so that they share a create revision.
+func (e *env) plant(t *testing.T, prefix string, n int, opts ...clientv3.OpOption) {
+	t.Helper()
+	var ops []clientv3.Op
+	for i := range n {
+		ops = append(ops, clientv3.OpPut(prefix+string(rune('a'+i)), "", opts...))
+	}
+	_, err := e.c.Txn(t.Context()).Then(ops...).Commit()
+	require.NoError(t, err)
+}
+
+// outcome is what a call in a goroutine returned, and when.
+type outcome[T any] struct {
+	val T
+	err error
+	at  time.Duration
+}
+
+func inBackground[T any](e *env, call func() (T, error)) <-chan outcome[T] {
+	got := make(chan outcome[T], 1)
+	go func() {
+		val, err := call()
+		got <- outcome[T]{val, err, e.now()}
+	}()
+	synctest.Wait()
+	return got
+}
+
+func (e *env) await(ctx context.Context, entry queue.Entry) <-chan outcome[struct{}] {
+	return inBackground(e, func() (struct{}, error) { return struct{}{}, e.Await(ctx, entry) })
+}
+
+func (e *env) guard(ctx context.Context, entry queue.Entry) <-chan outcome[queue.End] {
+	return inBackground(e, func() (queue.End, error) { return e.Guard(ctx, entry) })
+}
+
+// receive fails the test if nothing comes for a day: renewals keep the clock of a bubble going for ever.
+func receive[T any](t *testing.T, ch <-chan T) T {
+	t.Helper()
+	bound := time.NewTimer(24 * time.Hour)
+	defer bound.Stop()
+	select {
+	case v := <-ch:
+		return v
+	case <-bound.C:
+		require.FailNow(t, "nothing has come for a day")
+		panic("unreachable")
+	}
+}
+
+func requirePending[T any](t *testing.T, ch <-chan T) {
+	t.Helper()
+	select {
+	case v := <-ch:
+		require.FailNow(t, "too early", "%+v", v)
+	default:
+	}
+}
+
+func timeout(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}

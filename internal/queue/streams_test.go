@@ -1,0 +1,96 @@
+package queue_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+func TestStreams_Watch_endsWithItsCallerOrItsStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := queue.NewStreams("test", time.Second)
+		open := func(ctx context.Context) context.Context {
+			watch, opened, cancel := s.Watch(ctx)
+			t.Cleanup(cancel)
+			opened()
+			return watch
+		}
+		type key struct{}
+		parent, end := context.WithCancel(context.WithValue(t.Context(), key{}, "x"))
+		byCaller, bySuspect := open(parent), open(t.Context())
+		byItself, opened, cancel := s.Watch(t.Context())
+		require.Nil(t, byCaller.Value(key{}), "the client would keep it")
+		opened()
+		cancel()
+		require.Error(t, byItself.Err())
+		end()
+		synctest.Wait()
+		require.Error(t, byCaller.Err())
+		require.NoError(t, bySuspect.Err())
+		s.Suspect()
+		synctest.Wait()
+		require.Error(t, bySuspect.Err())
+		require.NoError(t, open(t.Context()).Err())
+	})
+}
+
+// pain 24: a watch on an endpoint that does not answer is never confirmed.
+func TestStreams_Watch_leavesAStreamOnWhichNothingIsConfirmed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := queue.NewStreams("test", time.Second)
+		start := time.Now()
+		ended := func(watch context.Context) time.Duration {
+			<-watch.Done()
+			return time.Since(start)
+		}
+		// Each next stream gets twice the time, less up to a half, until one confirms.
+		for _, seconds := range []int64{1, 2, 4, 8, 8} {
+			most := time.Duration(seconds) * time.Second
+			start = time.Now()
+			watch, opened, cancel := s.Watch(t.Context())
+			other, openedOther, cancelOther := s.Watch(t.Context())
+			got := ended(watch)
+			require.Greater(t, got, most/2)
+			require.LessOrEqual(t, got, most)
+			synctest.Wait()
+			require.Error(t, other.Err(), "it stands on the same stream")
+			opened()
+			openedOther()
+			cancel()
+			cancelOther()
+		}
+		_, opened, cancel := s.Watch(t.Context())
+		opened()
+		cancel()
+		start = time.Now()
+		watch, opened, cancel := s.Watch(t.Context())
+		require.LessOrEqual(t, ended(watch), time.Second)
+		opened()
+		cancel()
+	})
+}
+
+// A server confirms the watches of a stream one after the other. Those at the end of a long line must not give up
+// a stream that is sound, and with it the watches of all.
+func TestStreams_Watch_waitsInLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := queue.NewStreams("test", time.Second)
+		last, openedLast, cancel := s.Watch(t.Context())
+		defer cancel()
+		for range 100 {
+			_, opened, cancel := s.Watch(t.Context())
+			time.Sleep(400 * time.Millisecond)
+			opened()
+			cancel()
+		}
+		require.NoError(t, last.Err())
+		openedLast()
+		time.Sleep(time.Minute)
+		require.NoError(t, last.Err(), "a confirmed watch is not waited for")
+	})
+}

@@ -1,0 +1,220 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// pain 8: nil means held. A caller that has given up is not handed a lock, not even a free one.
+func TestSession_Lock_notForOneWhoHasGivenUp(t *testing.T) {
+	mine := errors.New("mine")
+	for name, when := range map[string]time.Duration{
+		"before":                    0,
+		"while the server answers":  time.Second / 2,
+		"as the answer comes":       time.Second,
+		"before the request is out": -1,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: time.Second})
+				ctx, cancel := context.WithCancelCause(t.Context())
+				if when <= 0 {
+					cancel(mine)
+				}
+				time.AfterFunc(when, func() { cancel(mine) })
+				l, err := e.s.Lock(ctx, "a")
+				if err == nil { // only in the tie, when the lock was returned before the end of ctx
+					require.Equal(t, time.Second, when)
+					require.NoError(t, l.Unlock(t.Context()))
+				} else {
+					require.ErrorIs(t, err, mine)
+					require.ErrorContains(t, err, `lease: lock "a":`)
+					require.NotErrorIs(t, err, lease.ErrLost)
+				}
+				synctest.Wait()
+				require.Empty(t, e.keys(""))
+				if when <= 0 {
+					require.Empty(t, e.c.Calls(fakeetcd.Txn))
+				}
+			})
+		})
+	}
+}
+
+// answering calls after with each answer to a transaction, before the caller gets it.
+type answering struct {
+	clientv3.KV
+
+	after func(*clientv3.TxnResponse)
+}
+
+func (a answering) Txn(ctx context.Context) clientv3.Txn { return answeringTxn{a.KV.Txn(ctx), a.after} }
+
+type answeringTxn struct {
+	clientv3.Txn
+
+	after func(*clientv3.TxnResponse)
+}
+
+func (x answeringTxn) If(cs ...clientv3.Cmp) clientv3.Txn {
+	return answeringTxn{x.Txn.If(cs...), x.after}
+}
+
+func (x answeringTxn) Then(os ...clientv3.Op) clientv3.Txn {
+	return answeringTxn{x.Txn.Then(os...), x.after}
+}
+
+func (x answeringTxn) Else(os ...clientv3.Op) clientv3.Txn {
+	return answeringTxn{x.Txn.Else(os...), x.after}
+}
+
+func (x answeringTxn) Commit() (*clientv3.TxnResponse, error) {
+	resp, err := x.Txn.Commit()
+	if err == nil {
+		x.after(resp)
+	}
+	return resp, err
+}
+
+// pain 8: the context ends between the answer and the return.
+func TestSession_Lock_notForOneWhoGivesUpLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		mine := errors.New("mine")
+		for _, take := range []func(context.Context, string) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			e.c.KV = answering{e.c.KV, func(*clientv3.TxnResponse) { cancel(mine) }}
+			_, err := take(ctx, "a")
+			require.ErrorIs(t, err, mine)
+			synctest.Wait()
+			require.Empty(t, e.keys(""))
+		}
+	})
+}
+
+// A revision that no token can hold is an error, and the key is deleted.
+func TestSession_Lock_revisionBeyondTheToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		e.c.KV = answering{e.c.KV, func(resp *clientv3.TxnResponse) { resp.Header.Revision = 1 << 48 }}
+		_, err := e.s.TryLock(t.Context(), "a")
+		require.ErrorIs(t, err, fence.ErrInvalidToken)
+		synctest.Wait()
+		calls := e.c.Calls(fakeetcd.Txn)
+		require.Len(t, calls, 2)
+		deletion := calls[1].Request.(*pb.TxnRequest).Success[0].GetRequestTxn()
+		require.Equal(t, e.keys("")[0], string(deletion.Success[0].GetRequestDeleteRange().Key))
+		require.Equal(t, int64(1<<48), deletion.Compare[0].GetCreateRevision()) // which is not the one that the fake has
+	})
+}
+
+// P4, pain 6, 25: an answer that was lost is asked for again, and the lock is taken once.
+func TestSession_Lock_afterALostAnswer(t *testing.T) {
+	for name, fault := range map[string]fakeetcd.Fault{
+		"broken connection": {Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable},
+		"silence":           {Times: 1, Lose: fakeetcd.Answer},
+		"request lost":      {Times: 1, Lose: fakeetcd.Request},
+		"too late":          {Times: 1, After: attempt + 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				for _, take := range []func(context.Context, string) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
+					e.c.Inject(fakeetcd.Txn, fault)
+					l, err := take(t.Context(), "a")
+					require.NoError(t, err)
+					require.Equal(t, []string{l.Key()}, e.keys(""))
+					require.Equal(t, fence.Token(e.srv.Keys("")[0].CreateRevision), l.Token())
+					require.NoError(t, l.Unlock(t.Context()))
+					require.Empty(t, e.keys(""))
+				}
+			})
+		})
+	}
+}
+
+// What the server refuses for good is told at once and not tried again.
+func TestSession_Lock_refused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: errDenied})
+		for _, take := range []func(context.Context, string) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
+			_, err := take(t.Context(), "a")
+			require.ErrorContains(t, err, "permission denied")
+		}
+		e.at(time.Minute)
+		require.Len(t, e.c.Calls(fakeetcd.Txn), 2)
+	})
+}
+
+// pain 11: a lease that is gone, though the session does not know it yet, is replaced.
+func TestSession_Lock_replacesALeaseThatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		for range 3 {
+			old := e.s.Status().LeaseID
+			before := e.lock(t, "before")
+			require.NoError(t, e.srv.Revoke(old))
+			l, err := e.s.Lock(t.Context(), "a")
+			require.NoError(t, err)
+			require.Equal(t, []clientv3.LeaseID{e.s.Status().LeaseID}, e.leaseIDs())
+			requireLost(t, context.Cause(before.Context()), lease.LeaseGone)
+			requireLive(t, l)
+		}
+		require.Len(t, e.c.Calls(fakeetcd.Grant), 4)
+		require.Len(t, e.keys(""), 1)
+	})
+}
+
+// A new lease that is refused is told to those who wait for it, and asked for again by the next.
+func TestSession_Lock_newLeaseIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
+		e.at(third)
+		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{Times: 1, Before: time.Second, Err: errDenied})
+		one, two := e.wait(t.Context(), "a"), e.wait(t.Context(), "b")
+		for _, next := range []<-chan acquired{one, two} {
+			got := receive(t, next)
+			require.ErrorContains(t, got.err, "take a new lease: etcdserver: permission denied")
+			require.NotErrorIs(t, got.err, lease.ErrClosed)
+			require.Equal(t, third+time.Second, got.at)
+		}
+		require.Len(t, e.c.Calls(fakeetcd.Grant), 2, "one for all who wait")
+		e.lock(t, "a")
+		require.Equal(t, lease.Held, e.s.Status().State)
+	})
+}
+
+// P4: the key has entered past a stray key, and the look at who is first is refused.
+func TestSession_TryLock_refusedAfterEntering(t *testing.T) {
+	for name, err := range map[string]error{"denied": errDenied, "too many requests": rpctypes.ErrGRPCRequestTooManyRequests} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				e.srv.Put("a/planted", "")
+				gets := 0
+				e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Err: err, Match: func(fakeetcd.Call) bool { gets++; return gets > 1 }})
+				_, err := e.s.TryLock(timeout(t, time.Second), "a")
+				require.Error(t, err)
+				e.c.Reset()
+				e.at(time.Hour)
+				require.Equal(t, []string{"a/planted"}, e.keys("a"))
+			})
+		})
+	}
+}

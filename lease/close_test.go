@@ -1,0 +1,318 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+func TestSession_Close_endsEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		other := e.join(t)
+		held, theirs := e.lock(t, "a"), other.lock(t, "b")
+		behindOurs, behindTheirs := e.wait(t.Context(), "a"), e.wait(t.Context(), "b")
+		e.at(time.Second)
+		require.NoError(t, e.s.Close(t.Context()))
+		for _, err := range []error{context.Cause(held.Context()), receive(t, behindOurs).err, receive(t, behindTheirs).err, e.s.Status().Err} {
+			requireLost(t, err, lease.SessionClosed)
+			require.ErrorIs(t, err, lease.ErrClosed)
+		}
+		require.Equal(t, lease.Lost, e.s.Status().State)
+		require.Equal(t, []string{theirs.Key()}, e.keys(""))
+		require.Equal(t, []clientv3.LeaseID{other.s.Status().LeaseID}, e.leaseIDs())
+		requireLost(t, held.Unlock(t.Context()), lease.SessionClosed)
+		require.ErrorIs(t, held.Unlock(t.Context()), lease.ErrUnlocked)
+
+		n := len(e.c.Calls(fakeetcd.Any))
+		for _, take := range []func(context.Context, string) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
+			_, err := take(t.Context(), "c")
+			require.ErrorIs(t, err, lease.ErrClosed)
+			require.ErrorContains(t, err, `lock "c"`)
+		}
+		require.ErrorIs(t, e.s.Do(t.Context(), "c", nothing), lease.ErrClosed)
+		e.at(time.Hour)
+		require.Len(t, e.c.Calls(fakeetcd.Any), n)
+		requireLive(t, theirs)
+		require.NoError(t, theirs.Unlock(t.Context()), "the client is its owner's")
+	})
+}
+
+func TestSession_Close_deletesInOneRevision(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		for i := range 200 {
+			e.lock(t, string(rune('a'+i)))
+		}
+		rev := e.srv.Rev()
+		require.NoError(t, e.s.Close(t.Context()))
+		require.Equal(t, rev+1, e.srv.Rev())
+		require.Empty(t, e.keys(""))
+	})
+}
+
+func nothing(context.Context, fence.Token) error { return nil }
+
+func TestSession_Close_again(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		e.c.Inject(fakeetcd.Revoke, fakeetcd.Fault{Times: 1, Before: 2 * time.Second, Err: errDenied})
+		first := make(chan error, 1)
+		go func() { first <- e.s.Close(t.Context()) }()
+		e.at(time.Second)
+		mine := errors.New("mine")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(mine)
+		require.ErrorIs(t, e.s.Close(ctx), mine)
+		require.Equal(t, time.Second, e.now())
+		again := e.s.Close(t.Context())
+		require.ErrorContains(t, again, "permission denied")
+		require.ErrorContains(t, again, "expires by itself")
+		require.Equal(t, again, receive(t, first))
+		require.Equal(t, again, e.s.Close(t.Context()))
+		require.Len(t, e.c.Calls(fakeetcd.Revoke), 1)
+	})
+}
+
+// pain 15: behind a black hole Close ends with its context, or else when the lease can no longer live.
+func TestSession_Close_behindABlackHole(t *testing.T) {
+	mine := errors.New("mine")
+	for name, tc := range map[string]struct {
+		bound time.Duration // 0: none
+		cut   time.Duration
+		want  time.Duration
+		told  error
+	}{
+		"ctx ends":             {2 * time.Second, time.Second, 3 * time.Second, mine},
+		"at once":              {1, time.Second, time.Second + 1, mine},
+		"without a bound":      {0, time.Second, ttl, nil},
+		"after a renewal":      {0, 15 * time.Second, third + ttl, nil},
+		"in jeopardy":          {0, third - 1, ttl, nil},
+		"ctx outlives a lease": {time.Hour, time.Second, ttl, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				l := e.lock(t, "a")
+				end := e.ended(l)
+				e.at(tc.cut)
+				e.c.Cut()
+				ctx := t.Context()
+				if tc.bound > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeoutCause(ctx, tc.bound, mine)
+					defer cancel()
+				}
+				done := make(chan error, 1)
+				go func() { done <- e.s.Close(ctx) }()
+				err := receive(t, done)
+				require.Equal(t, tc.want, e.now())
+				require.Error(t, err)
+				require.ErrorContains(t, err, "expires by itself")
+				if tc.told != nil {
+					require.ErrorIs(t, err, tc.told)
+				}
+				require.Equal(t, tc.cut, receive(t, end), "the handles do not wait for it")
+				n := len(e.c.Calls(fakeetcd.Any))
+				e.at(time.Hour)
+				require.Len(t, e.c.Calls(fakeetcd.Any), n, "nothing goes on")
+				require.Empty(t, e.keys(""), "the lease has expired by itself")
+			})
+		})
+	}
+}
+
+// A revocation that failed is repeated; one whose answer was lost finds the lease gone, and that is as good.
+func TestSession_Close_repeatsTheRevocation(t *testing.T) {
+	for name, fault := range map[string]fakeetcd.Fault{
+		"request lost": {Times: 2, Err: fakeetcd.ErrUnavailable},
+		"answer lost":  {Times: 1, Lose: fakeetcd.Answer},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				e.c.Inject(fakeetcd.Revoke, fault)
+				require.NoError(t, e.s.Close(t.Context()))
+				require.Empty(t, e.leaseIDs())
+				require.Less(t, e.now(), attempt+100*time.Millisecond)
+			})
+		})
+	}
+}
+
+func TestSession_Close_ofALostSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
+		e.at(third)
+		require.NoError(t, e.s.Close(t.Context()))
+		require.Empty(t, e.c.Calls(fakeetcd.Revoke), "it is known to be gone")
+		requireLost(t, l.Unlock(t.Context()), lease.LeaseGone)
+		requireLost(t, e.s.Status().Err, lease.LeaseGone) // the first end counts
+	})
+}
+
+// pain 15: acquisitions that wait for a new lease end with Close, and so does the attempt to get one.
+func TestSession_Close_whileHealing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		e.at(time.Second)
+		e.c.Cut()
+		e.at(usable)
+		one := e.wait(t.Context(), "a")
+		two := e.wait(timeout(t, 5*time.Second), "b")
+		e.at(2 * ttl)
+		require.ErrorIs(t, receive(t, two).err, context.DeadlineExceeded)
+		requirePending(t, one)
+		require.NotEmpty(t, e.c.Calls(fakeetcd.Grant)[1:])
+		err := e.s.Close(timeout(t, time.Second))
+		require.Error(t, err)
+		got := receive(t, one)
+		require.ErrorIs(t, got.err, lease.ErrClosed)
+		require.Equal(t, 2*ttl, got.at, "at once")
+		require.LessOrEqual(t, e.now(), 2*ttl+time.Second)
+		n := len(e.c.Calls(fakeetcd.Any))
+		e.at(time.Hour)
+		require.Len(t, e.c.Calls(fakeetcd.Any), n)
+	})
+}
+
+// A lease that comes while the session is being closed is not used.
+func TestSession_Close_asTheNewLeaseComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
+		e.at(third)
+		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{After: time.Second})
+		next := e.wait(t.Context(), "a")
+		release := make(chan struct{})
+		require.Equal(t, third, e.now())
+		go func() {
+			defer close(release)
+			_ = e.s.Close(t.Context())
+		}()
+		<-release
+		require.ErrorIs(t, receive(t, next).err, lease.ErrClosed)
+		require.Equal(t, lease.Lost, e.s.Status().State)
+		require.Empty(t, e.keys(""))
+		e.at(third + 2*ttl)
+		require.Empty(t, e.leaseIDs())
+	})
+}
+
+// The same while Close still waits for work.
+func TestSession_Close_asTheNewLeaseComesDuringWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		work := make(chan error, 1)
+		go func() {
+			work <- e.s.Do(t.Context(), "a", func(context.Context, fence.Token) error {
+				time.Sleep(time.Minute)
+				return nil
+			})
+		}()
+		e.at(1)
+		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
+		e.at(third)
+		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{After: time.Second})
+		next := e.wait(t.Context(), "b")
+		done := make(chan error, 1)
+		go func() { done <- e.s.Close(t.Context()) }()
+		e.at(third + 2*time.Second)
+		requirePending(t, done)
+		require.ErrorIs(t, receive(t, next).err, lease.ErrClosed)
+		_, err := e.s.TryLock(t.Context(), "c")
+		require.ErrorIs(t, err, lease.ErrClosed)
+		require.Equal(t, lease.Lost, e.s.Status().State)
+		require.NoError(t, receive(t, done))
+		require.Equal(t, time.Minute, e.now())
+		require.ErrorIs(t, receive(t, work), lease.ErrLost)
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// pain 32: the lease outlives the work that stands on it.
+func TestSession_Close_waitsForDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		cause := make(chan error, 1)
+		done := make(chan error, 1)
+		go func() {
+			done <- e.s.Do(t.Context(), "a", func(ctx context.Context, _ fence.Token) error {
+				<-ctx.Done()
+				cause <- context.Cause(ctx)
+				time.Sleep(time.Minute)
+				if len(e.keys("a")) != 1 || len(e.leaseIDs()) != 1 {
+					return errors.New("released under the work")
+				}
+				return nil
+			})
+		}()
+		e.at(time.Second)
+		require.NoError(t, e.s.Close(t.Context()))
+		require.Equal(t, time.Minute+time.Second, e.now())
+		requireLost(t, receive(t, cause), lease.SessionClosed)
+		err := receive(t, done)
+		require.ErrorIs(t, err, lease.ErrClosed)
+		require.NotContains(t, err.Error(), "released")
+		require.Empty(t, e.leaseIDs())
+	})
+}
+
+func TestSession_Close_doesNotWaitForDoLongerThanItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		done := make(chan error, 1)
+		go func() {
+			done <- e.s.Do(t.Context(), "a", func(context.Context, fence.Token) error {
+				time.Sleep(time.Minute) // and does not listen
+				return nil
+			})
+		}()
+		e.at(time.Second)
+		err := e.s.Close(timeout(t, time.Second))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, "still running")
+		require.Equal(t, 2*time.Second, e.now())
+		require.Empty(t, e.c.Calls(fakeetcd.Revoke), "not under the work")
+		require.Len(t, e.keys("a"), 1)
+		require.ErrorIs(t, receive(t, done), lease.ErrClosed)
+		e.at(2 * time.Minute)
+		require.Empty(t, e.leaseIDs())
+	})
+}
+
+// pain 15: NewSession ends with its context, and leaves nothing running.
+func TestNewSession_isBoundedByItsContext(t *testing.T) {
+	mine := errors.New("mine")
+	synctest.Test(t, func(t *testing.T) {
+		srv := fakeetcd.New()
+		t.Cleanup(srv.Close)
+		c := srv.NewClient(t.Context())
+		c.Cut()
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 12*time.Second, mine)
+		defer cancel()
+		began := time.Now()
+		_, err := lease.NewSession(ctx, c.Client, lease.Options{})
+		require.ErrorIs(t, err, mine)
+		require.ErrorContains(t, err, "lease: new session:")
+		require.NotErrorIs(t, err, context.DeadlineExceeded, "not an attempt's own")
+		require.Equal(t, 12*time.Second, time.Since(began))
+		require.GreaterOrEqual(t, len(c.Calls(fakeetcd.Grant)), 2, "each attempt is bounded")
+
+		c.Restore()
+		c.Inject(fakeetcd.Grant, fakeetcd.Fault{Times: 1, Err: errDenied})
+		_, err = lease.NewSession(t.Context(), c.Client, lease.Options{})
+		require.ErrorContains(t, err, "permission denied")
+	})
+}

@@ -1,0 +1,197 @@
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// pain 2, 23, 37: a client that is cut off ends its locks by a timer of its own, before the server drops the lease;
+// its trust is counted from the send.
+func TestLock_endsAtTheDeadline(t *testing.T) {
+	slow := func(f fakeetcd.Fault) map[fakeetcd.Method]fakeetcd.Fault {
+		return map[fakeetcd.Method]fakeetcd.Fault{fakeetcd.KeepAliveOnce: f}
+	}
+	grant := func(f fakeetcd.Fault) map[fakeetcd.Method]fakeetcd.Fault {
+		return map[fakeetcd.Method]fakeetcd.Fault{fakeetcd.Grant: f}
+	}
+	const s, ms = time.Second, time.Millisecond
+	for name, tc := range map[string]struct {
+		opts   lease.Options
+		faults map[fakeetcd.Method]fakeetcd.Fault
+		cut    time.Duration
+		want   time.Duration // the deadline
+		early  time.Duration // the server's expiry is later by at least this
+	}{
+		"never renewed":              {cut: s, want: usable, early: s},
+		"renewed":                    {cut: 15 * s, want: third + usable, early: s},
+		"renewed often":              {cut: 55 * s, want: 5*third + usable, early: s},
+		"renewal answered after 1s":  {faults: slow(fakeetcd.Fault{After: s}), cut: 15 * s, want: third + usable, early: s},
+		"renewal answered, then cut": {faults: slow(fakeetcd.Fault{After: 2 * s}), cut: third + 2*s + 1, want: third + usable, early: s},
+		"renewal 1s on its way":      {faults: slow(fakeetcd.Fault{Before: s}), cut: 15 * s, want: third + usable, early: 2 * s},
+		"answer under way when cut":  {faults: slow(fakeetcd.Fault{After: s}), cut: third + 500*ms, want: usable, early: s},
+		"grant answered after 4s":    {faults: grant(fakeetcd.Fault{After: 4 * s}), cut: 5 * s, want: usable, early: s},
+		"grant 4s on its way":        {faults: grant(fakeetcd.Fault{Before: 4 * s}), cut: 5 * s, want: usable, early: 5 * s},
+		"margin of 5s":               {opts: lease.Options{Margin: 5 * s}, cut: 15 * s, want: third + 25*s, early: 5 * s},
+		"TTL 5s":                     {opts: lease.Options{TTL: 5 * s}, cut: s, want: 4500 * ms, early: 500 * ms},
+		"TTL raised from 1s to 2s":   {opts: lease.Options{TTL: s}, cut: 100 * ms, want: 1800 * ms, early: 200 * ms},
+		"TTL 1h":                     {opts: lease.Options{TTL: time.Hour}, cut: 30 * time.Minute, want: 20*time.Minute + 3599*s, early: s},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := startFaulty(t, tc.opts, tc.faults)
+				l := e.lock(t, "a")
+				end := e.ended(l)
+				e.at(tc.cut)
+				e.c.Cut()
+				require.Equal(t, e.began.Add(tc.want), e.s.Status().Deadline)
+				require.Equal(t, e.began.Add(tc.want), l.Deadline())
+
+				e.at(tc.want - 1)
+				requireLive(t, l)
+				require.NotEqual(t, lease.Lost, e.s.Status().State)
+				expiry := e.srv.Leases()[0].Expiry
+				require.GreaterOrEqual(t, expiry.Sub(e.began.Add(tc.want)), tc.early)
+
+				require.Equal(t, tc.want, receive(t, end))
+				lost := lossOf(t, context.Cause(l.Context()), lease.DeadlinePassed)
+				require.NoError(t, lost.Err, "there was no answer at all")
+				require.Equal(t, lease.Lost, e.s.Status().State)
+				requireLost(t, e.s.Status().Err, lease.DeadlinePassed)
+			})
+		})
+	}
+}
+
+// startFaulty is start with faults from the first request on.
+func startFaulty(t *testing.T, opts lease.Options, faults map[fakeetcd.Method]fakeetcd.Fault) *env {
+	t.Helper()
+	srv := fakeetcd.New()
+	t.Cleanup(srv.Close)
+	e := &env{srv: srv, c: srv.NewClient(t.Context()), began: time.Now()}
+	for m, f := range faults {
+		e.c.Inject(m, f)
+	}
+	e.open(t, opts)
+	return e
+}
+
+// A lease whose grant was never heard of is not counted upon.
+func TestSession_countsFromTheGrantThatWasAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := startFaulty(t, lease.Options{}, map[fakeetcd.Method]fakeetcd.Fault{
+			fakeetcd.Grant: {Times: 1, Lose: fakeetcd.Answer},
+		})
+		sent := e.sent(fakeetcd.Grant)
+		require.Len(t, sent, 2)
+		require.Equal(t, e.began.Add(sent[1]+usable), e.s.Status().Deadline)
+		require.Equal(t, e.leaseIDs()[1], e.s.Status().LeaseID)
+	})
+}
+
+// The last failure to renew is told with the loss.
+func TestLock_deadlineTellsTheLastFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied})
+		e.at(third + time.Second)
+		st := e.s.Status()
+		require.Equal(t, lease.Jeopardy, st.State)
+		require.ErrorIs(t, st.Err, rpctypes.ErrPermissionDenied)
+		e.at(usable)
+		lost := lossOf(t, context.Cause(l.Context()), lease.DeadlinePassed)
+		require.ErrorIs(t, lost.Err, rpctypes.ErrPermissionDenied)
+		require.ErrorContains(t, lost, "permission denied")
+	})
+}
+
+// P1; pain 2: at no time are there two holders, wherever in the renewal cycle the first is cut off.
+func TestLock_excludesInTimeAcrossACut(t *testing.T) {
+	for _, ttl := range []time.Duration{2 * time.Second, 5 * time.Second, 10 * time.Second} {
+		for _, answer := range []time.Duration{0, ttl / 11, ttl / 4} {
+			for cut := ttl / 20; cut < 2*ttl; cut += ttl / 7 {
+				t.Run(fmt.Sprintf("%v/%v/%v", ttl, answer, cut), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						a := start(t, lease.Options{TTL: ttl})
+						b := a.join(t)
+						l := a.lock(t, "a")
+						end := a.ended(l)
+						a.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{After: answer})
+						next := b.wait(t.Context(), "a")
+						a.at(cut)
+						a.c.Cut()
+						got := receive(t, next)
+						require.NoError(t, got.err)
+						require.GreaterOrEqual(t, got.at-receive(t, end), ttl/10)
+						require.Greater(t, got.lock.Token(), l.Token())
+					})
+				})
+			}
+		}
+	}
+}
+
+// pain 11, 12: an answer after the deadline changes nothing for the handles; the session takes a new lease.
+func TestLock_isNotRevivedByALateAnswer(t *testing.T) {
+	for name, fault := range map[string]fakeetcd.Fault{
+		"answer at the deadline":  {After: usable - third},
+		"answer 1ns after":        {After: usable - third + 1},
+		"answer 100ms after":      {After: usable - third + 100*time.Millisecond},
+		"request at the deadline": {Before: usable - third, Late: true},
+		"request just before it":  {Before: usable - third - 1, After: 2, Late: true},
+		"request 100ms after":     {Before: usable - third + 100*time.Millisecond, Late: true},
+		"request an hour after":   {Before: time.Hour, Late: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				old := e.s.Status().LeaseID
+				l := e.lock(t, "a")
+				end := e.ended(l)
+				fault.Times = 1
+				e.c.Inject(fakeetcd.KeepAliveOnce, fault)
+				restore := e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request})
+				require.Equal(t, usable, receive(t, end))
+				restore()
+				e.at(usable + 200*time.Millisecond)
+				requireLost(t, context.Cause(l.Context()), lease.DeadlinePassed)
+				require.Equal(t, lease.Lost, e.s.Status().State)
+
+				again := e.lock(t, "b")
+				require.NotEqual(t, old, e.s.Status().LeaseID)
+				require.Equal(t, lease.Held, e.s.Status().State)
+				require.Greater(t, again.Token(), l.Token())
+				requireLost(t, l.Unlock(t.Context()), lease.DeadlinePassed)
+				requireLive(t, again)
+				e.at(2 * time.Hour)
+				requireLive(t, again)
+				requireLost(t, context.Cause(l.Context()), lease.DeadlinePassed)
+				require.Equal(t, []string{again.Key()}, e.keys(""))
+			})
+		})
+	}
+}
+
+// pain 1: a lock is not handed out by an answer that comes after the deadline.
+func TestSession_Lock_isNotHandedOutAfterTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request})
+		e.at(usable - time.Second)
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: 2 * time.Second})
+		_, err := e.s.TryLock(t.Context(), "a")
+		requireLost(t, err, lease.DeadlinePassed)
+		require.Equal(t, usable, e.now())
+		synctest.Wait()
+		require.Empty(t, e.keys(""), "nothing is left")
+	})
+}

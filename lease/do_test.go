@@ -1,0 +1,197 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+type key struct{}
+
+func TestSession_Do_runsUnderTheLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{Owner: "session"})
+		ctx := context.WithValue(fence.NewContext(t.Context(), 99), key{}, "mine")
+		var kept context.Context
+		require.NoError(t, e.s.DoWith(ctx, "a", lease.LockOptions{Owner: "do"}, func(ctx context.Context, token fence.Token) error {
+			kept = ctx //nolint:fatcontext // to see what becomes of it
+			kv := e.srv.Keys("a")[0]
+			require.Equal(t, fence.Token(kv.CreateRevision), token)
+			require.Equal(t, "do", string(kv.Value))
+			inCtx, ok := fence.FromContext(ctx)
+			require.True(t, ok)
+			require.Equal(t, token, inCtx, "not one that the caller's context carried")
+			require.Equal(t, "mine", ctx.Value(key{}))
+			require.Nil(t, ctx.Value("other"))
+			require.NoError(t, ctx.Err())
+			return nil
+		}))
+		require.Empty(t, e.keys(""))
+		require.Error(t, kept.Err(), "it ends with the function")
+	})
+}
+
+func TestSession_Do_returnsWhatTheFunctionReturned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		mine := errors.New("mine")
+		err := e.s.Do(t.Context(), "a", func(context.Context, fence.Token) error { return mine })
+		require.ErrorIs(t, err, mine)
+		require.NotErrorIs(t, err, lease.ErrLost)
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// The function's context ends with the caller's, for the caller's reason; the lock stays until it has returned.
+func TestSession_Do_cancelledByTheCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		mine := errors.New("mine")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(time.Second, func() { cancel(mine) })
+		err := e.s.Do(ctx, "a", func(ctx context.Context, _ fence.Token) error {
+			receive(t, ctx.Done())
+			require.Equal(t, mine, context.Cause(ctx))
+			require.ErrorIs(t, ctx.Err(), context.Canceled)
+			time.Sleep(time.Minute)
+			require.Len(t, e.keys("a"), 1)
+			return nil
+		})
+		require.NoError(t, err, "the function has done its work, and the lock was held throughout")
+		require.Equal(t, time.Minute+time.Second, e.now())
+		require.Empty(t, e.keys(""), "unlocked though ctx has ended")
+	})
+}
+
+// P8, pain 32: a loss cancels, waits, and reports both.
+func TestSession_Do_lost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		mine := errors.New("mine")
+		time.AfterFunc(time.Second, func() { e.srv.Delete(e.keys("a")[0]) })
+		err := e.s.Do(t.Context(), "a", func(ctx context.Context, _ fence.Token) error {
+			<-ctx.Done()
+			requireLost(t, context.Cause(ctx), lease.KeyDeleted)
+			time.Sleep(time.Minute)
+			return mine
+		})
+		require.ErrorIs(t, err, mine)
+		requireLost(t, err, lease.KeyDeleted)
+		require.Equal(t, time.Minute+time.Second, e.now())
+	})
+}
+
+func TestSession_Do_deadlinePasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		e.at(time.Second)
+		err := e.s.Do(t.Context(), "a", func(ctx context.Context, _ fence.Token) error {
+			e.c.Cut()
+			<-ctx.Done()
+			require.Equal(t, usable, e.now())
+			return context.Cause(ctx)
+		})
+		requireLost(t, err, lease.DeadlinePassed)
+		require.Equal(t, usable, e.now(), "nothing is left to wait for")
+	})
+}
+
+// A failure to unlock is bounded and reported.
+func TestSession_Do_cannotUnlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		mine := errors.New("mine")
+		err := e.s.Do(t.Context(), "a", func(context.Context, fence.Token) error {
+			e.c.Cut()
+			return mine
+		})
+		require.ErrorIs(t, err, mine)
+		require.ErrorContains(t, err, `lease: unlock "a":`)
+		require.NotErrorIs(t, err, lease.ErrLost)
+		require.Equal(t, attempt, e.now())
+		e.c.Restore()
+		e.at(third)
+		require.Empty(t, e.keys(""), "deleted in the background")
+	})
+}
+
+func TestSession_Do_notObtained(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		e.lock(t, "a")
+		err := e.s.Do(timeout(t, time.Second), "a", func(context.Context, fence.Token) error {
+			require.Fail(t, "called without the lock")
+			return nil
+		})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, time.Second, e.now())
+	})
+}
+
+func TestSession_Do_panics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		require.PanicsWithValue(t, "mine", func() {
+			_ = e.s.Do(t.Context(), "a", func(context.Context, fence.Token) error { panic("mine") })
+		})
+		require.Empty(t, e.keys(""))
+		require.NoError(t, e.s.Close(t.Context()))
+		require.Zero(t, e.now(), "Close does not wait for it")
+	})
+}
+
+// pain 43: the longest hold cancels, waits, and then lets go.
+func TestSession_Do_longestHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		opts := lease.LockOptions{MaxHold: 2 * time.Second}
+		mine := errors.New("mine")
+		err := e.s.DoWith(t.Context(), "a", opts, func(ctx context.Context, _ fence.Token) error {
+			<-ctx.Done()
+			require.Equal(t, 2*time.Second, e.now())
+			require.ErrorIs(t, context.Cause(ctx), lease.ErrMaxHold)
+			time.Sleep(time.Minute)
+			require.Len(t, e.keys("a"), 1, "not under running work")
+			return mine
+		})
+		require.ErrorIs(t, err, mine)
+		require.ErrorIs(t, err, lease.ErrMaxHold)
+		require.ErrorContains(t, err, `lock "a": lease: longest hold`)
+		require.NotErrorIs(t, err, lease.ErrLost)
+		require.Empty(t, e.keys(""))
+
+		require.NoError(t, e.s.DoWith(t.Context(), "a", opts, nothing), "a short one has no part in it")
+	})
+}
+
+func TestLock_longestHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: time.Second})
+		l, err := e.s.LockWith(t.Context(), "a", lease.LockOptions{MaxHold: time.Minute})
+		require.NoError(t, err)
+		end := e.ended(l)
+		require.Equal(t, time.Second+time.Minute, receive(t, end), "from the grant")
+		require.Equal(t, lease.ErrMaxHold, context.Cause(l.Context()))
+		e.at(time.Hour)
+		require.Len(t, e.keys("a"), 1, "still held")
+		_, err = e.s.TryLock(t.Context(), "a")
+		require.ErrorIs(t, err, lease.ErrLocked)
+		require.NoError(t, l.Unlock(t.Context()))
+		require.Empty(t, e.keys(""))
+
+		l, err = e.s.TryLockWith(t.Context(), "a", lease.LockOptions{MaxHold: time.Minute})
+		require.NoError(t, err)
+		require.NoError(t, l.Unlock(t.Context()))
+		e.at(2 * time.Hour)
+		require.Equal(t, lease.ErrUnlocked, context.Cause(l.Context()))
+	})
+}

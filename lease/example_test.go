@@ -1,0 +1,272 @@
+//nolint:errcheck // deferred closing in examples: what could not be closed expires by itself
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// A function that must not run twice at the same time, and the resource that refuses a holder which was paused for
+// too long.
+func Example() {
+	client := connect() // clientv3.New(clientv3.Config{Endpoints: …})
+	defer client.Close()
+	ctx := context.Background()
+
+	session, err := lease.NewSession(ctx, client, lease.Options{TTL: 10 * time.Second})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+
+	var accounts fence.Guard // at the resource
+	write := func(token fence.Token, what string) error {
+		if err := accounts.Check("accounts", token); err != nil {
+			return err
+		}
+		fmt.Println("wrote", what)
+		return nil
+	}
+
+	var paused fence.Token
+	err = session.Do(ctx, "accounts", func(_ context.Context, token fence.Token) error {
+		if err := accounts.Claim("accounts", token); err != nil {
+			return err
+		}
+		paused = token
+		return write(token, "first")
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = session.Do(ctx, "accounts", func(_ context.Context, token fence.Token) error {
+		return write(token, "second")
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	// The first holder's last write was stuck in the network until now.
+	err = write(paused, "too late")
+	fmt.Println("stale:", errors.Is(err, fence.ErrStale))
+	// Output:
+	// wrote first
+	// wrote second
+	// stale: true
+}
+
+// Do gives the function a context that ends when the lock is lost, and lets the lock go when the function has returned.
+func ExampleSession_Do() {
+	client := connect()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := lease.NewSession(ctx, client, lease.Options{Prefix: "jobs/"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+
+	err = session.Do(ctx, "report", func(ctx context.Context, _ fence.Token) error {
+		for page := 1; page <= 3; page++ {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			fmt.Println("page", page)
+		}
+		return nil
+	})
+	fmt.Println("error:", err)
+	// Output:
+	// page 1
+	// page 2
+	// page 3
+	// error: <nil>
+}
+
+// A longest hold cancels the work; the lock is let go when the function has returned.
+func ExampleSession_DoWith() {
+	client := connect()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := lease.NewSession(ctx, client, lease.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+
+	opts := lease.LockOptions{MaxHold: 20 * time.Millisecond}
+	err = session.DoWith(ctx, "report", opts, func(ctx context.Context, _ fence.Token) error {
+		<-ctx.Done() // a query that takes too long
+		return nil
+	})
+	fmt.Println("too long:", errors.Is(err, lease.ErrMaxHold))
+	// Output: too long: true
+}
+
+func ExampleSession_Lock() {
+	client := connect()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := lease.NewSession(ctx, client, lease.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+
+	wait, cancel := context.WithTimeout(ctx, 5*time.Second) // the wait, not the hold
+	lock, err := session.Lock(wait, "accounts/42")
+	cancel()
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Work under the handle's context, and give the token to the resource with every write.
+	token, _ := fence.FromContext(lock.Context())
+	fmt.Println("held:", lock.Context().Err() == nil, token == lock.Token())
+
+	if err := lock.Unlock(ctx); err != nil { // ErrLost if the lock was lost before
+		log.Fatal(err)
+	}
+	fmt.Println(context.Cause(lock.Context()))
+	// Output:
+	// held: true true
+	// lease: unlocked
+}
+
+func ExampleSession_TryLock() {
+	client := connect()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := lease.NewSession(ctx, client, lease.Options{Owner: "billing-1"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+
+	lock, err := session.TryLock(ctx, "invoices")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lock.Unlock(ctx)
+
+	_, err = session.TryLock(ctx, "invoices")
+	if locked, ok := errors.AsType[*lease.LockedError](err); ok {
+		fmt.Println("held by", locked.Owner)
+	}
+	// Output: held by billing-1
+}
+
+// Why a lock was lost: here because an operator has deleted its key.
+func ExampleLock_Context() {
+	client := connect()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := lease.NewSession(ctx, client, lease.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+	lock, err := session.Lock(ctx, "leader")
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	if _, err := client.Delete(ctx, lock.Key()); err != nil {
+		log.Fatal(err)
+	}
+	<-lock.Context().Done()
+
+	cause := context.Cause(lock.Context())
+	if lost, ok := errors.AsType[*lease.LostError](cause); ok {
+		fmt.Println("lost:", lost.Reason)
+	}
+	fmt.Println("told once more:", errors.Is(lock.Unlock(ctx), lease.ErrLost))
+	// Output:
+	// lost: the key was deleted by somebody else
+	// told once more: true
+}
+
+// Where the resource is etcd itself the lock can be checked in the very transaction that writes.
+func ExampleLock_Held() {
+	client := connect()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := lease.NewSession(ctx, client, lease.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+	lock, err := session.Lock(ctx, "config")
+	if err != nil {
+		log.Fatal(err)
+	}
+	write := func(value string) {
+		resp, err := client.Txn(ctx).If(lock.Held()).Then(clientv3.OpPut("/config", value)).Commit()
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(value, resp.Succeeded)
+	}
+	write("new")
+	if err := lock.Unlock(ctx); err != nil {
+		log.Fatal(err)
+	}
+	write("too late")
+	// Output:
+	// new true
+	// too late false
+}
+
+// A service that reports the state of its lease.
+func ExampleSession_Changes() {
+	client := connect()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := lease.NewSession(ctx, client, lease.Options{TTL: 10 * time.Second})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for status := range session.Changes(ctx) {
+		fmt.Println(status.State, status.TTL, errors.Is(status.Err, lease.ErrClosed))
+		if status.State == lease.Held {
+			go session.Close(ctx)
+		}
+	}
+	// Output:
+	// held 10s false
+	// lost 10s true
+}
+
+// Locks on the lease of a session of etcd's own package, while a program moves from the one to the other.
+func ExampleAdopt() {
+	client := connect()
+	defer client.Close()
+	ctx := context.Background()
+	theirs, err := concurrency.NewSession(client)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer theirs.Close()
+	session, err := lease.Adopt(ctx, client, theirs.Lease(), lease.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx) // leaves the lease to its owner
+
+	lock, err := session.Lock(ctx, "a")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lock.Unlock(ctx)
+	err = concurrency.NewMutex(theirs, "a").TryLock(ctx)
+	fmt.Println(errors.Is(err, concurrency.ErrLocked))
+	// Output: true
+}

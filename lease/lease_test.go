@@ -1,0 +1,202 @@
+package lease_test
+
+import (
+	"context"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/clock"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// With the default options: renewal every 10 s, deadline 29 s after the send, 2.4 to 3 s of patience, at most 5 s
+// for one request.
+const (
+	ttl      = 30 * time.Second
+	third    = ttl / 3
+	usable   = ttl - time.Second
+	patience = ttl / 10
+	jitter   = ttl / 50
+	attempt  = 5 * time.Second
+)
+
+func TestMain(m *testing.M) {
+	// The host's boot clock runs on while a bubble's stands still, by which deadlines would come out early.
+	clock.System = clock.Clock{}
+	os.Exit(m.Run())
+}
+
+// env is a session, its client and their server, all in one bubble. What it leaves running makes the bubble, and so
+// the test, fail.
+type env struct {
+	srv   *fakeetcd.Server
+	c     *fakeetcd.Client
+	s     *lease.Session
+	began time.Time
+}
+
+func start(t *testing.T, opts lease.Options) *env {
+	t.Helper()
+	srv := fakeetcd.New()
+	t.Cleanup(srv.Close)
+	return open(t, srv, opts)
+}
+
+// join is one more session, with a client and so a network of its own, on e's server.
+func (e *env) join(t *testing.T) *env {
+	t.Helper()
+	return open(t, e.srv, lease.Options{})
+}
+
+func open(t *testing.T, srv *fakeetcd.Server, opts lease.Options) *env {
+	t.Helper()
+	e := &env{srv: srv, c: srv.NewClient(t.Context()), began: time.Now()}
+	e.open(t, opts)
+	return e
+}
+
+func (e *env) open(t *testing.T, opts lease.Options) {
+	t.Helper()
+	s, err := lease.NewSession(t.Context(), e.c.Client, opts)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close(context.WithoutCancel(t.Context())) }) // what it cannot reach expires
+	e.s = s
+}
+
+// at sleeps until d after the beginning and lets everything happen that is due then.
+func (e *env) at(d time.Duration) {
+	time.Sleep(time.Until(e.began.Add(d)))
+	synctest.Wait()
+}
+
+func (e *env) now() time.Duration { return time.Since(e.began) }
+
+// sent lists when the client sent its requests, counted from the beginning.
+func (e *env) sent(m fakeetcd.Method) []time.Duration {
+	var at []time.Duration
+	for _, call := range e.c.Calls(m) {
+		at = append(at, call.Sent.Sub(e.began))
+	}
+	return at
+}
+
+func (e *env) lock(t *testing.T, name string) *lease.Lock {
+	t.Helper()
+	l, err := e.s.TryLock(t.Context(), name)
+	require.NoError(t, err)
+	return l
+}
+
+// ended tells when l's context ended, counted from the beginning; ask once.
+func (e *env) ended(l *lease.Lock) <-chan time.Duration {
+	at := make(chan time.Duration, 1)
+	context.AfterFunc(l.Context(), func() { at <- e.now() })
+	return at
+}
+
+// acquired is the outcome of a Lock that was called in a goroutine.
+type acquired struct {
+	lock *lease.Lock
+	err  error
+	at   time.Duration
+}
+
+// wait calls Lock in a goroutine and returns when the caller stands in the queue, or has got an answer.
+func (e *env) wait(ctx context.Context, name string) <-chan acquired {
+	got := make(chan acquired, 1)
+	go func() {
+		l, err := e.s.Lock(ctx, name)
+		got <- acquired{l, err, e.now()}
+	}()
+	synctest.Wait()
+	return got
+}
+
+func (e *env) keys(prefix string) []string {
+	var names []string
+	for _, kv := range e.srv.Keys(prefix) {
+		names = append(names, string(kv.Key))
+	}
+	return names
+}
+
+func (e *env) leaseIDs() []clientv3.LeaseID {
+	var ids []clientv3.LeaseID
+	for _, l := range e.srv.Leases() {
+		ids = append(ids, l.ID)
+	}
+	return ids
+}
+
+func timeout(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func requireLive(t *testing.T, l *lease.Lock) {
+	t.Helper()
+	require.NoError(t, context.Cause(l.Context()))
+}
+
+// requireLost checks that err is a loss for the reason given, and no other of the outcomes that callers tell apart.
+func requireLost(t *testing.T, err error, reason lease.Reason) {
+	t.Helper()
+	lossOf(t, err, reason) //nolint:errcheck // it is an error, and what we look for
+}
+
+func lossOf(t *testing.T, err error, reason lease.Reason) *lease.LostError {
+	t.Helper()
+	require.ErrorIs(t, err, lease.ErrLost)
+	var lost *lease.LostError
+	require.ErrorAs(t, err, &lost)
+	require.Equal(t, reason.String(), lost.Reason.String())
+	require.NotErrorIs(t, err, lease.ErrUnlocked)
+	require.NotErrorIs(t, err, lease.ErrLocked)
+	if reason != lease.SessionClosed {
+		require.NotErrorIs(t, err, lease.ErrClosed)
+	}
+	return lost
+}
+
+// receive fails the test if nothing comes for a day: renewals keep the clock of a bubble going for ever.
+func receive[T any](t *testing.T, ch <-chan T) T {
+	t.Helper()
+	bound := time.NewTimer(24 * time.Hour)
+	defer bound.Stop()
+	select {
+	case v := <-ch:
+		return v
+	case <-bound.C:
+		require.FailNow(t, "nothing has come for a day")
+		panic("unreachable")
+	}
+}
+
+func requirePending[T any](t *testing.T, ch <-chan T) {
+	t.Helper()
+	select {
+	case v := <-ch:
+		require.FailNow(t, "too early", "%+v", v)
+	default:
+	}
+}
+
+// useClock makes the sessions of this test read the time from c.
+func useClock(t *testing.T, c clock.Clock) {
+	t.Helper()
+	before := clock.System
+	clock.System = c
+	t.Cleanup(func() { clock.System = before })
+}
+
+// errDenied is an error that the client does not repeat by itself, and leasefence does only for a renewal.
+var errDenied = rpctypes.ErrGRPCPermissionDenied

@@ -1,0 +1,270 @@
+package lease_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+func TestSession_Lock_givesAHandle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{Prefix: "jobs/", Owner: "me"})
+		ctx, cancel := context.WithCancel(t.Context())
+		l, err := e.s.Lock(ctx, "a/b")
+		require.NoError(t, err)
+		require.Equal(t, "a/b", l.Name())
+		kv := e.srv.Keys("")[0]
+		require.Equal(t, string(kv.Key), l.Key())
+		require.True(t, strings.HasPrefix(l.Key(), fmt.Sprintf("jobs/a/b/%x-", int64(e.s.Status().LeaseID))))
+		require.Equal(t, "me", string(kv.Value))
+		require.Equal(t, int64(e.s.Status().LeaseID), kv.Lease, "no metadata without the lease")
+		require.Equal(t, fence.Token(kv.CreateRevision), l.Token())
+		inCtx, ok := fence.FromContext(l.Context())
+		require.True(t, ok)
+		require.Equal(t, l.Token(), inCtx)
+
+		// pain 38: the acquisition's context ends with the acquisition.
+		cancel()
+		e.at(time.Hour)
+		requireLive(t, l)
+		held, err := e.c.Txn(t.Context()).If(l.Held()).Commit()
+		require.NoError(t, err)
+		require.True(t, held.Succeeded)
+		require.NoError(t, l.Unlock(t.Context()))
+		held, err = e.c.Txn(t.Context()).If(l.Held()).Commit()
+		require.NoError(t, err)
+		require.False(t, held.Succeeded)
+	})
+}
+
+func TestSession_TryLock_tellsTheHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{Owner: "the session", Era: 3})
+		l, err := e.s.TryLockWith(t.Context(), "a", lease.LockOptions{Owner: "the holder"})
+		require.NoError(t, err)
+		require.Equal(t, uint16(3), l.Token().Era())
+		rev := e.srv.Rev()
+		for _, other := range []*env{e, e.join(t)} {
+			_, err := other.s.TryLock(t.Context(), "a")
+			require.ErrorIs(t, err, lease.ErrLocked)
+			require.NotErrorIs(t, err, lease.ErrLost)
+			var locked *lease.LockedError
+			require.ErrorAs(t, err, &locked)
+			require.Equal(t, "a", locked.Name)
+			require.Equal(t, "the holder", locked.Owner)
+			require.Equal(t, l.Key(), locked.Key)
+			require.Equal(t, l.Token().Revision(), locked.Token.Revision())
+			require.Equal(t, other == e, locked.Token == l.Token(), "in the era of the session that asks")
+			require.ErrorContains(t, err, `lock "a" is held by "the holder"`)
+		}
+		require.Equal(t, rev, e.srv.Rev(), "nothing was written")
+	})
+}
+
+// Whoever only waits is in the way too.
+func TestSession_TryLock_doesNotPassAWaiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		next := e.wait(t.Context(), "a")
+		require.NoError(t, l.Unlock(t.Context()))
+		synctest.Wait()
+		_, err := e.s.TryLock(t.Context(), "a")
+		var locked *lease.LockedError
+		require.ErrorAs(t, err, &locked)
+		require.Equal(t, receive(t, next).lock.Key(), locked.Key)
+	})
+}
+
+func TestLockedError_clipsWhatPeopleWrote(t *testing.T) {
+	err := &lease.LockedError{Name: "a", Owner: strings.Repeat("ä", 1000)}
+	require.Less(t, len(err.Error()), 200)
+	require.Contains(t, err.Error(), strings.Repeat("ä", 32)+"…")
+}
+
+// pain 4: one session excludes itself, and one's Unlock does not free the other.
+func TestSession_Lock_excludesItsOwnSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		first := e.lock(t, "a")
+		second := e.wait(t.Context(), "a")
+		third := e.wait(t.Context(), "a")
+		e.at(time.Minute)
+		requirePending(t, second)
+		require.NoError(t, first.Unlock(t.Context()))
+		got := receive(t, second)
+		require.NoError(t, got.err)
+		requirePending(t, third)
+		require.ErrorIs(t, first.Unlock(t.Context()), lease.ErrUnlocked)
+		requireLive(t, got.lock)
+		require.Greater(t, got.lock.Token(), first.Token())
+		require.NoError(t, got.lock.Unlock(t.Context()))
+		require.Greater(t, receive(t, third).lock.Token(), got.lock.Token())
+	})
+}
+
+// pain 9: names are independent, in both directions, whichever is taken first.
+func TestSession_Lock_namesAreIndependent(t *testing.T) {
+	for _, names := range [][]string{{"a", "a/b", "a/b/c"}, {"a/b/c", "a/b", "a"}, {"a/b", "a", "ab", "b"}} {
+		t.Run(strings.Join(names, " "), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				for _, name := range names {
+					e.lock(t, name)
+				}
+				for _, name := range names {
+					_, err := e.s.TryLock(t.Context(), name)
+					require.ErrorIs(t, err, lease.ErrLocked)
+					require.Contains(t, err.Error(), fmt.Sprintf("%q", name))
+					require.ErrorIs(t, receive(t, e.wait(timeout(t, time.Second), name)).err, context.DeadlineExceeded)
+				}
+				synctest.Wait()
+				require.Len(t, e.keys(""), len(names))
+			})
+		})
+	}
+}
+
+// pain 10: a key without a lease, which would never go, blocks nobody, and is reported once.
+func TestSession_Lock_passesOverStrayKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		e := start(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		e.srv.Put("a/planted", "x")
+		e.srv.Put(fmt.Sprintf("a/%x", int64(e.s.Status().LeaseID)), "without the lease")
+		e.srv.Put("a/b/nested", "y")
+		for range 3 {
+			l := e.lock(t, "a")
+			require.NoError(t, l.Unlock(t.Context()))
+			l, err := e.s.Lock(t.Context(), "a")
+			require.NoError(t, err)
+			_, err = e.s.TryLock(t.Context(), "a")
+			var locked *lease.LockedError
+			require.ErrorAs(t, err, &locked)
+			require.Equal(t, l.Key(), locked.Key)
+			require.NoError(t, l.Unlock(t.Context()))
+		}
+		synctest.Wait()
+		require.Equal(t, 1, strings.Count(log.String(), "a/planted"))
+		require.Equal(t, 2, strings.Count(log.String(), "no contender"))
+		require.NotContains(t, log.String(), "nested")
+		require.Len(t, e.keys("a/"), 3, "what is not ours stays")
+	})
+}
+
+// P9: etcd's own mutex and ours exclude each other and stand in one order.
+func TestSession_Lock_sharesTheQueueWithEtcd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		cs, err := concurrency.NewSession(e.srv.Client(t.Context()), concurrency.WithTTL(60))
+		require.NoError(t, err)
+		m := concurrency.NewMutex(cs, "a")
+		require.NoError(t, m.Lock(t.Context()))
+		_, err = e.s.TryLock(t.Context(), "a")
+		var locked *lease.LockedError
+		require.ErrorAs(t, err, &locked)
+		require.Equal(t, m.Key(), locked.Key)
+
+		next := e.wait(t.Context(), "a")
+		requirePending(t, next)
+		require.NoError(t, m.Unlock(t.Context()))
+		got := receive(t, next)
+		require.NoError(t, got.err)
+		require.ErrorIs(t, m.TryLock(t.Context()), concurrency.ErrLocked)
+		require.NoError(t, got.lock.Unlock(t.Context()))
+		require.NoError(t, m.TryLock(t.Context()))
+		require.NoError(t, cs.Close())
+	})
+}
+
+// A name that is locked over and over leaves no trail of keys in the server's index: the key is used again, by one hold
+// at a time, and the token tells the holds apart.
+func TestSession_Lock_usesItsKeysAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		seen := make(map[string]bool)
+		token := fence.Token(0)
+		for i := range 50 {
+			a, b := e.lock(t, "a"), e.lock(t, "b")
+			require.NotEqual(t, a.Key()[1:], b.Key()[1:], "at the same time")
+			_, err := e.s.TryLock(t.Context(), "a")
+			require.ErrorIs(t, err, lease.ErrLocked)
+			next := e.wait(timeout(t, time.Second), "a")
+			if i%2 == 0 {
+				require.ErrorIs(t, receive(t, next).err, context.DeadlineExceeded)
+			}
+			require.Greater(t, a.Token(), token)
+			token = a.Token()
+			require.NoError(t, a.Unlock(t.Context()))
+			if i%2 != 0 {
+				got := receive(t, next)
+				require.NoError(t, got.err)
+				require.NoError(t, got.lock.Unlock(t.Context()))
+				seen[got.lock.Key()] = true
+			}
+			require.NoError(t, b.Unlock(t.Context()))
+			seen[a.Key()], seen[b.Key()] = true, true
+			synctest.Wait()
+			require.Empty(t, e.keys(""))
+		}
+		require.LessOrEqual(t, len(seen), 8)
+	})
+}
+
+// A key is not used again while a request to enter with it may still arrive: the reaper looks for it.
+func TestSession_Lock_doesNotUseALateKeyAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for range 10 { // whichever suffix is taken first
+			e := start(t, lease.Options{})
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
+			late := e.lock(t, "a")
+			require.NoError(t, late.Unlock(t.Context()))
+			var locks []*lease.Lock
+			for range 3 {
+				l := e.lock(t, "a"+string(rune('a'+len(locks))))
+				require.NotEqual(t, suffix(late), suffix(l))
+				locks = append(locks, l)
+			}
+			l := e.lock(t, "a")
+			require.NotEqual(t, late.Key(), l.Key())
+			e.at(2 * third)
+			for _, l := range append(locks, l) {
+				requireLive(t, l)
+			}
+		}
+	})
+}
+
+func suffix(l *lease.Lock) string { return l.Key()[strings.LastIndexByte(l.Key(), '-'):] }
+
+// Somebody has put the key there by hand.
+func TestSession_Lock_keyIsTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		for _, take := range []func(context.Context, string) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
+			before := e.lock(t, "a")
+			require.NoError(t, before.Unlock(t.Context()))
+			e.srv.Put(before.Key(), "by hand")
+			l, err := take(t.Context(), "a")
+			require.NoError(t, err)
+			require.NotEqual(t, before.Key(), l.Key())
+			e.at(time.Second)
+			requireLive(t, l)
+			require.NoError(t, l.Unlock(t.Context()))
+			require.Equal(t, []string{before.Key()}, e.keys(""), "it is not ours")
+			require.True(t, e.srv.Delete(before.Key()))
+		}
+	})
+}

@@ -1,0 +1,136 @@
+package lease_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// What is refused names the field, the value and the legal range, and nothing is sent.
+func TestNewSession_refusesOptions(t *testing.T) {
+	for name, tc := range map[string]struct {
+		opts lease.Options
+		want string
+	}{
+		"TTL negative":           {lease.Options{TTL: -1}, "Options.TTL is -1ns, want 1s to 2500000h0m0s (0: 30s)"},
+		"TTL too long":           {lease.Options{TTL: 9_000_000_001 * time.Second}, "Options.TTL is 2500000h0m1s, want 1s to 2500000h0m0s"},
+		"TTL a part too long":    {lease.Options{TTL: 9_000_000_000*time.Second + 1}, "Options.TTL is 2500000h0m0.000000001s, want 1s to 2500000h0m0s"},
+		"margin negative":        {lease.Options{Margin: -time.Second}, "Options.Margin is -1s, want 0 to less than the TTL, 30s"},
+		"margin the TTL":         {lease.Options{TTL: 5 * time.Second, Margin: 5 * time.Second}, "Options.Margin is 5s, want 0 to less than the TTL, 5s"},
+		"margin the default TTL": {lease.Options{Margin: 30 * time.Second}, "Options.Margin is 30s, want 0 to less than the TTL, 30s"},
+		"prefix too long":        {lease.Options{Prefix: strings.Repeat("a", 1025)}, "Options.Prefix has 1025 bytes, want 0 to 1024"},
+		"prefix not UTF-8":       {lease.Options{Prefix: "a\xff"}, `Options.Prefix is "a\xff", want UTF-8 without NUL`},
+		"prefix with NUL":        {lease.Options{Prefix: "a\x00b"}, `Options.Prefix is "a\x00b", want UTF-8 without NUL`},
+		"era":                    {lease.Options{Era: 32768}, "Options.Era is 32768, want 0 to 32767"},
+		"owner":                  {lease.Options{Owner: strings.Repeat("a", 4097)}, "Options.Owner has 4097 bytes, want 0 to 4096"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := fakeetcd.New()
+				t.Cleanup(srv.Close)
+				_, err := lease.NewSession(t.Context(), srv.Client(t.Context()), tc.opts)
+				require.ErrorContains(t, err, "lease: "+tc.want)
+				_, err = lease.Adopt(t.Context(), srv.Client(t.Context()), 1, tc.opts)
+				require.ErrorContains(t, err, "lease: "+tc.want)
+				require.Empty(t, srv.Calls(fakeetcd.Any))
+			})
+		})
+	}
+}
+
+func TestNewSession_takesTheLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{
+			TTL: 9_000_000_000 * time.Second, Margin: 1, Era: 32767,
+			Prefix: strings.Repeat("p", 1023) + "/", Owner: strings.Repeat("o", 4096),
+		})
+		require.Equal(t, 9_000_000_000*time.Second, e.s.Status().TTL)
+		require.Equal(t, e.began.Add(9_000_000_000*time.Second-1), e.s.Status().Deadline)
+		l := e.lock(t, strings.Repeat("n", 1024))
+		require.Equal(t, uint16(32767), l.Token().Era())
+		require.Positive(t, l.Token())
+		require.Len(t, e.srv.Keys("p")[0].Value, 4096)
+	})
+}
+
+func TestNewSession_defaults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		st := e.s.Status()
+		require.Equal(t, lease.Held, st.State)
+		require.NoError(t, st.Err)
+		require.Equal(t, ttl, st.TTL)
+		require.Equal(t, e.began.Add(usable), st.Deadline)
+		require.Equal(t, e.leaseIDs()[0], st.LeaseID)
+		l := e.lock(t, "a")
+		require.Zero(t, l.Token().Era())
+		require.Equal(t, "a", e.keys("")[0][:strings.Index(l.Key(), "/")])
+		host, err := os.Hostname()
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprintf("%s/%d", host, os.Getpid()), string(e.srv.Keys("")[0].Value))
+	})
+}
+
+func TestNewSession_withoutAClient(t *testing.T) {
+	_, err := lease.NewSession(t.Context(), nil, lease.Options{})
+	require.ErrorContains(t, err, "lease: client is nil")
+	_, err = lease.Adopt(t.Context(), nil, 1, lease.Options{})
+	require.ErrorContains(t, err, "lease: client is nil")
+}
+
+func TestSession_refusesNamesAndLockOptions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		before := len(e.c.Calls(fakeetcd.Any))
+		for _, tc := range []struct {
+			name string
+			opts lease.LockOptions
+			want string
+		}{
+			{"", lease.LockOptions{}, "lease: name is empty, want 1 to 1024 bytes"},
+			{strings.Repeat("a", 1025), lease.LockOptions{}, "lease: name has 1025 bytes, want 1 to 1024"},
+			{"a\xff", lease.LockOptions{}, `lease: name "a\xff" is not valid UTF-8`},
+			{"a\x00", lease.LockOptions{}, `lease: name "a\x00" contains NUL`},
+			{"/a", lease.LockOptions{}, `lease: name "/a" begins or ends with "/"`},
+			{"a/", lease.LockOptions{}, `lease: name "a/" begins or ends with "/"`},
+			{"a//b", lease.LockOptions{}, `lease: name "a//b" contains "//"`},
+			{"a", lease.LockOptions{MaxHold: -time.Second}, "lease: LockOptions.MaxHold is -1s, want 0 (no bound) or more"},
+			{"a", lease.LockOptions{Owner: strings.Repeat("o", 4097)}, "lease: LockOptions.Owner has 4097 bytes, want 0 to 4096"},
+		} {
+			_, err := e.s.LockWith(t.Context(), tc.name, tc.opts)
+			require.EqualError(t, err, tc.want)
+			_, err = e.s.TryLockWith(t.Context(), tc.name, tc.opts)
+			require.EqualError(t, err, tc.want)
+			require.EqualError(t, e.s.DoWith(t.Context(), tc.name, tc.opts, nothing), tc.want)
+		}
+		require.EqualError(t, e.s.Do(t.Context(), "a", nil), "lease: fn is nil, want a function")
+		require.Len(t, e.c.Calls(fakeetcd.Any), before)
+	})
+}
+
+func TestAdopt_refuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := fakeetcd.New()
+		t.Cleanup(srv.Close)
+		c := srv.NewClient(t.Context())
+		_, err := lease.Adopt(t.Context(), c.Client, 0, lease.Options{})
+		require.EqualError(t, err, "lease: adopt: id is 0, want a lease's")
+		require.Empty(t, srv.Calls(fakeetcd.Any))
+
+		_, err = lease.Adopt(t.Context(), c.Client, 0xabc, lease.Options{})
+		require.ErrorContains(t, err, "lease: adopt lease abc: etcdserver: requested lease not found")
+
+		short, err := c.Grant(t.Context(), 5)
+		require.NoError(t, err)
+		_, err = lease.Adopt(t.Context(), c.Client, short.ID, lease.Options{Margin: 5 * time.Second})
+		require.ErrorContains(t, err, "Options.Margin is 5s, want 0 to less than the adopted lease's TTL, 5s")
+	})
+}

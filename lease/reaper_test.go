@@ -1,0 +1,258 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// lateFor is how long a request is taken to be still on its way.
+const lateFor = 20 * time.Minute
+
+// P4, pain 6: the request to enter arrives when its caller has long given up. The key appears, blocks for less than a
+// third of the TTL, and goes.
+func TestReaper_deletesWhatAppearsLate(t *testing.T) {
+	for name, arrives := range map[string]time.Duration{
+		"soon": 3 * time.Second, "after two rounds": 27 * time.Second, "after 15 minutes": 15*time.Minute + 5*time.Second,
+	} {
+		for how, take := range map[string]func(*lease.Session, context.Context, string) (*lease.Lock, error){
+			"Lock": (*lease.Session).Lock, "TryLock": (*lease.Session).TryLock,
+		} {
+			t.Run(how+" "+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					e := start(t, lease.Options{})
+					other := e.join(t)
+					e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: arrives, Late: true})
+					_, err := take(e.s, timeout(t, time.Second), "a")
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+					require.Equal(t, time.Second, e.now())
+					e.at(arrives - 1)
+					require.Empty(t, e.keys("a"))
+					e.at(arrives)
+					require.Len(t, e.keys("a"), 1)
+					_, err = other.s.TryLock(t.Context(), "a")
+					require.ErrorIs(t, err, lease.ErrLocked)
+					next := other.wait(t.Context(), "a")
+					got := receive(t, next)
+					require.NoError(t, got.err)
+					round := arrives - (arrives-time.Second)%third + third // a third of the TTL after the failure, and again
+					require.Equal(t, round, got.at)
+					require.Equal(t, []string{got.lock.Key()}, e.keys("a"))
+					require.Equal(t, lease.Held, e.s.Status().State)
+				})
+			})
+		}
+	}
+}
+
+// A duplicate of the request to enter that comes after Unlock enters again.
+func TestReaper_deletesALateDuplicateAfterUnlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const arrives = 18 * time.Second
+		e := start(t, lease.Options{})
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: arrives, Late: true})
+		l := e.lock(t, "a")
+		require.InDelta(t, attempt, e.now(), float64(25*time.Millisecond))
+		e.at(6 * time.Second)
+		require.NoError(t, l.Unlock(t.Context()))
+		e.at(arrives)
+		require.Equal(t, []string{l.Key()}, e.keys("a"))
+		e.at(6*time.Second + 2*third)
+		require.Empty(t, e.keys("a"))
+	})
+}
+
+// A duplicate that comes during the hold changes nothing.
+func TestReaper_leavesAHeldLockAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 18 * time.Second, Late: true})
+		l := e.lock(t, "a")
+		kv := e.srv.Keys("a")[0]
+		e.at(time.Minute)
+		requireLive(t, l)
+		require.Equal(t, kv, e.srv.Keys("a")[0])
+		require.Len(t, e.c.Calls(fakeetcd.Txn), 2)
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
+// What can still arrive is looked for every third of the TTL for 20 minutes, and no longer.
+func TestReaper_endsAfter20Minutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request})
+		_, err := e.s.Lock(timeout(t, time.Second), "a")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		e.at(2 * time.Hour)
+		sent := e.sent(fakeetcd.Txn)[1:]
+		require.Equal(t, time.Second, sent[0])
+		for i, at := range sent[1:] {
+			require.Equal(t, third, at-sent[i])
+		}
+		require.Equal(t, time.Second+lateFor+third, sent[len(sent)-1])
+
+		// The reaper begins again when there is something to do.
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer})
+		_, err = e.s.Lock(timeout(t, time.Second), "a")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		synctest.Wait()
+		require.Empty(t, e.keys("a"))
+		e.at(4 * time.Hour)
+		require.Len(t, e.sent(fakeetcd.Txn), 2*(1+len(sent)))
+	})
+}
+
+// A lease takes its keys with it, so nothing is left to look for.
+func TestReaper_endsWithTheLease(t *testing.T) {
+	for name, tc := range map[string]struct {
+		lose func(*env)
+		last time.Duration // no request to delete is later than this
+	}{
+		"revoked":         {func(e *env) { _ = e.srv.Revoke(e.s.Status().LeaseID) }, third},
+		"deadline passed": {func(e *env) { e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request}) }, 3*ttl + 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request})
+				_, err := e.s.Lock(timeout(t, time.Second), "a")
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				e.at(2 * time.Second)
+				tc.lose(e)
+				e.at(time.Hour)
+				sent := e.sent(fakeetcd.Txn)
+				require.LessOrEqual(t, sent[len(sent)-1], tc.last)
+				require.Equal(t, lease.Lost, e.s.Status().State)
+			})
+		})
+	}
+}
+
+// After a cut nothing is given up: the deletion is repeated until the server has confirmed it.
+func TestReaper_outlastsACut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{TTL: time.Hour})
+		l := e.lock(t, "a")
+		e.at(time.Second)
+		next := e.wait(timeout(t, time.Second), "a")
+		e.c.Cut()
+		require.ErrorIs(t, receive(t, next).err, context.DeadlineExceeded)
+		require.ErrorIs(t, l.Unlock(timeout(t, time.Second)), context.DeadlineExceeded)
+		e.at(18 * time.Minute)
+		require.Len(t, e.keys("a"), 2)
+		e.c.Restore()
+		require.NoError(t, e.srv.Await(timeout(t, attempt+time.Second), func() bool { return len(e.keys("a")) == 0 }))
+	})
+}
+
+// P7: a key under the same name that is not on our lease is not ours.
+func TestReaper_deletesNobodyElsesKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer})
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 5 * time.Second}) // the first sweep
+		_, err := e.s.Lock(timeout(t, time.Second), "a")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		key := e.keys("a")[0]
+		require.True(t, e.srv.Delete(key))
+		e.srv.Put(key, "somebody else's")
+		e.at(time.Hour)
+		require.Equal(t, []string{key}, e.keys("a"))
+	})
+}
+
+// Hundreds of waiters that give up together leave in few transactions, each within the server's limit.
+func TestReaper_deletesManyAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const waiters = 300
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		mine := errors.New("mine")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		got := make(chan error, waiters)
+		for range waiters {
+			go func() {
+				_, err := e.s.Lock(ctx, "a")
+				got <- err
+			}()
+		}
+		synctest.Wait()
+		require.Len(t, e.keys("a"), 1+waiters)
+		before := len(e.c.Calls(fakeetcd.Txn))
+		e.c.Cut()
+		cancel(mine)
+		for range waiters {
+			require.ErrorIs(t, receive(t, got), mine)
+		}
+		e.c.Restore()
+		synctest.Wait()
+		require.Equal(t, []string{l.Key()}, e.keys("a"))
+		require.Zero(t, e.now())
+		requireLive(t, l)
+		sweeps := e.c.Calls(fakeetcd.Txn)[before:]
+		for _, call := range sweeps {
+			require.NoError(t, call.Err)
+		}
+		require.LessOrEqual(t, len(sweeps), waiters/40+2)
+		e.at(time.Hour)
+		require.Len(t, e.c.Calls(fakeetcd.Txn), before+len(sweeps))
+	})
+}
+
+// A refused attempt is known to have left nothing.
+func TestReaper_isNotAskedAfterARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		_, err := e.s.TryLock(t.Context(), "a")
+		require.ErrorIs(t, err, lease.ErrLocked)
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Err: errDenied})
+		_, err = e.s.TryLock(t.Context(), "b")
+		require.Error(t, err)
+		n := len(e.c.Calls(fakeetcd.Txn))
+		e.at(time.Minute)
+		require.Len(t, e.c.Calls(fakeetcd.Txn), n)
+		requireLive(t, l)
+	})
+}
+
+// A server that takes fewer operations in a transaction than is usual gets smaller ones.
+func TestReaper_learnsTheServersLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const waiters, limit = 100, 16
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		ctx, cancel := context.WithCancel(t.Context())
+		var queue []<-chan acquired
+		for range waiters {
+			queue = append(queue, e.wait(ctx, "a"))
+		}
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: rpctypes.ErrGRPCTooManyOps, Match: func(call fakeetcd.Call) bool {
+			return len(call.Request.(*pb.TxnRequest).Success) > limit
+		}})
+		e.c.Cut()
+		cancel()
+		for _, next := range queue {
+			require.ErrorIs(t, receive(t, next).err, context.Canceled)
+		}
+		e.c.Restore()
+		synctest.Wait()
+		refused := slices.DeleteFunc(e.c.Calls(fakeetcd.Txn), func(call fakeetcd.Call) bool { return call.Err == nil })
+		require.NotEmpty(t, refused)
+		require.LessOrEqual(t, len(refused), 2, "at most 40 and 20")
+		require.Equal(t, []string{l.Key()}, e.keys("a"))
+		require.Zero(t, e.now())
+	})
+}

@@ -1,0 +1,221 @@
+package lease_test
+
+import (
+	"context"
+	"iter"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// change is a status and when it was told.
+type change struct {
+	lease.Status
+	at time.Duration
+}
+
+// changes collects what the session's Changes yields.
+type changes struct {
+	mu    sync.Mutex
+	seen  []change
+	ended chan struct{}
+}
+
+func (e *env) changes(ctx context.Context) *changes {
+	c := &changes{ended: make(chan struct{})}
+	go func() {
+		defer close(c.ended)
+		for st := range e.s.Changes(ctx) {
+			c.mu.Lock()
+			c.seen = append(c.seen, change{st, e.now()})
+			c.mu.Unlock()
+		}
+	}()
+	return c
+}
+
+// take returns what has been seen since the last take.
+func (c *changes) take() []change {
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	seen := c.seen
+	c.seen = nil
+	return seen
+}
+
+func states(seen []change) []lease.State {
+	var list []lease.State
+	for _, c := range seen {
+		list = append(list, c.State)
+	}
+	return list
+}
+
+// pain 36: health is what is left of the deadline, and it is told as soon as a renewal is overdue.
+func TestSession_Changes_tellsJeopardyAndItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		got := e.changes(t.Context())
+		require.Equal(t, []change{{e.s.Status(), 0}}, got.take(), "the present one first")
+
+		e.at(third + time.Second)
+		e.c.Cut()
+		e.at(2 * third)
+		require.Empty(t, got.take(), "a renewal is no change")
+		e.at(2*third + patience)
+		seen := got.take()
+		require.Equal(t, []lease.State{lease.Jeopardy}, states(seen))
+		require.Greater(t, seen[0].at, 2*third+patience-jitter)
+		require.Equal(t, e.began.Add(third+usable), seen[0].Deadline, "the deadline is what it was")
+		require.NoError(t, seen[0].Err)
+		requireLive(t, l)
+
+		e.at(third + usable - time.Second)
+		require.Empty(t, got.take())
+		e.c.Restore()
+		seen = got.take()
+		require.Equal(t, []lease.State{lease.Held}, states(seen))
+		require.Equal(t, e.now(), seen[0].at)
+		renewed := e.s.Status().Deadline.Add(-usable).Sub(e.began)
+		require.Contains(t, e.sent(fakeetcd.KeepAliveOnce), renewed, "counted from one of the attempts")
+
+		e.c.Cut()
+		e.at(10 * third)
+		seen = got.take()
+		require.Equal(t, []lease.State{lease.Jeopardy, lease.Lost}, states(seen))
+		require.Equal(t, renewed+usable, seen[1].at)
+		requireLost(t, seen[1].Err, lease.DeadlinePassed)
+		requireLost(t, context.Cause(l.Context()), lease.DeadlinePassed)
+
+		e.c.Restore()
+		e.lock(t, "b")
+		seen = got.take()
+		require.Equal(t, []lease.State{lease.Held}, states(seen))
+		require.Equal(t, []clientv3.LeaseID{seen[0].LeaseID}, e.leaseIDs(), "a new lease")
+		require.NoError(t, e.s.Close(t.Context()))
+		seen = got.take()
+		require.Equal(t, []lease.State{lease.Lost}, states(seen))
+		requireLost(t, seen[0].Err, lease.SessionClosed)
+		require.ErrorIs(t, seen[0].Err, lease.ErrClosed)
+		<-got.ended
+	})
+}
+
+// A failure that is told at once is jeopardy at once.
+func TestSession_Changes_tellsAFailureAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		got := e.changes(t.Context())
+		got.take()
+		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, After: time.Second, Lose: fakeetcd.Answer, Err: errDenied})
+		e.at(third + time.Second)
+		seen := got.take()
+		require.Equal(t, []lease.State{lease.Jeopardy}, states(seen))
+		require.Equal(t, third+time.Second, seen[0].at)
+		require.ErrorContains(t, seen[0].Err, "denied")
+		e.at(third + time.Second + 25*time.Millisecond)
+		require.Equal(t, []lease.State{lease.Held}, states(got.take()))
+	})
+}
+
+func TestSession_Changes_endsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		ctx, cancel := context.WithCancel(t.Context())
+		got := e.changes(ctx)
+		require.Len(t, got.take(), 1)
+		cancel()
+		<-got.ended
+		require.Empty(t, got.take())
+	})
+}
+
+func TestSession_Changes_canBeLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		for range 2 { // each loop begins with the present
+			for st := range e.s.Changes(t.Context()) {
+				require.Equal(t, lease.Held, st.State)
+				break
+			}
+		}
+		n := 0
+		for st := range e.s.Changes(t.Context()) {
+			n++
+			if n == 2 {
+				require.Equal(t, lease.Lost, st.State)
+				break
+			}
+			require.NoError(t, e.srv.Revoke(st.LeaseID))
+		}
+		require.Equal(t, third, e.now())
+	})
+}
+
+// A consumer that is busy misses states, gets the latest, and holds up nothing.
+func TestSession_Changes_slowConsumerGetsTheLatest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		next, stop := iter.Pull(e.s.Changes(t.Context()))
+		defer stop()
+		first, _ := next()
+		require.Equal(t, lease.Held, first.State)
+
+		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 2, Lose: fakeetcd.Request})
+		e.at(2 * third) // jeopardy and held again
+		require.Equal(t, lease.Held, e.s.Status().State)
+		require.GreaterOrEqual(t, len(e.sent(fakeetcd.KeepAliveOnce)), 3)
+		require.NoError(t, e.srv.Revoke(first.LeaseID))
+		e.at(4 * third) // lost
+		require.Equal(t, lease.Lost, e.s.Status().State)
+		e.lock(t, "a") // and a new lease
+		latest, ok := next()
+		require.True(t, ok)
+		require.Equal(t, e.s.Status(), latest)
+
+		require.NoError(t, e.s.Close(t.Context()))
+		last, ok := next()
+		require.True(t, ok)
+		require.Equal(t, lease.Lost, last.State)
+		_, ok = next()
+		require.False(t, ok)
+	})
+}
+
+func TestSession_Changes_afterClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		require.NoError(t, e.s.Close(t.Context()))
+		got := e.changes(t.Context())
+		<-got.ended
+		require.Equal(t, []lease.State{lease.Lost}, states(got.take()))
+	})
+}
+
+func TestState_String(t *testing.T) {
+	require.Equal(t, "held", lease.Held.String())
+	require.Equal(t, "jeopardy", lease.Jeopardy.String())
+	require.Equal(t, "lost", lease.Lost.String())
+	require.Equal(t, "State(0)", lease.State(0).String())
+	require.Equal(t, "State(4)", lease.State(4).String())
+	require.Equal(t, "State(-1)", lease.State(-1).String())
+}
+
+func TestReason_String(t *testing.T) {
+	require.Equal(t, "Reason(0)", lease.Reason(0).String())
+	require.Equal(t, "Reason(6)", lease.Reason(6).String())
+	require.Equal(t, "Reason(-1)", lease.Reason(-1).String())
+	for r := lease.DeadlinePassed; r <= lease.SessionClosed; r++ {
+		require.NotEmpty(t, r.String())
+		require.NotContains(t, r.String(), "Reason")
+	}
+}

@@ -1,0 +1,147 @@
+package lease_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/internal/clock"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// suspender is the boot clock of a host that can be suspended. Timers stand still meanwhile.
+type suspender struct {
+	began time.Time
+	slept atomic.Int64
+}
+
+func (h *suspender) sleep(d time.Duration) { h.slept.Add(int64(d)) }
+
+func startSuspender(t *testing.T) *suspender {
+	t.Helper()
+	h := &suspender{began: time.Now()}
+	useClock(t, clock.Clock{Boot: func() time.Duration { return time.Since(h.began) + time.Duration(h.slept.Load()) }})
+	return h
+}
+
+// pain 33: the time that a host was suspended counts, and no timer need have fired for it.
+func TestSession_suspensionCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		host := startSuspender(t)
+		e := start(t, lease.Options{})
+		old := e.s.Status()
+		l := e.lock(t, "a")
+		e.at(time.Second)
+
+		host.sleep(usable - time.Second - 1)
+		require.Equal(t, lease.Held, e.s.Status().State)
+		require.Equal(t, time.Now().Add(1), e.s.Status().Deadline)
+		host.sleep(1)
+		require.Equal(t, lease.Lost, e.s.Status().State)
+		requireLost(t, e.s.Status().Err, lease.DeadlinePassed)
+		requireLive(t, l) // nobody has looked yet: neither a timer nor a call
+
+		again := e.lock(t, "b")
+		requireLost(t, context.Cause(l.Context()), lease.DeadlinePassed)
+		require.Equal(t, time.Second, e.now(), "at once")
+		require.NotEqual(t, old.LeaseID, e.s.Status().LeaseID)
+		require.Equal(t, time.Now().Add(usable), e.s.Status().Deadline)
+		requireLive(t, again)
+	})
+}
+
+func TestLock_Unlock_findsASuspensionByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		host := startSuspender(t)
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		e.at(0)
+		host.sleep(usable)
+		requireLost(t, l.Unlock(t.Context()), lease.DeadlinePassed)
+		synctest.Wait()
+		require.Empty(t, e.keys(""), "its key is deleted all the same")
+	})
+}
+
+// A check right before a write is right before any timer has run.
+func TestLock_Err_looksAtTheClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		host := startSuspender(t)
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		e.at(0) // the session's timers are set
+		host.sleep(usable - 1)
+		require.NoError(t, l.Err())
+		require.Equal(t, time.Now().Add(1), l.Deadline())
+		host.sleep(1)
+		requireLive(t, l)
+		requireLost(t, l.Err(), lease.DeadlinePassed)
+		requireLost(t, context.Cause(l.Context()), lease.DeadlinePassed)
+	})
+}
+
+// pain 1: a suspension while the server answers.
+func TestSession_Lock_isNotHandedOutAfterASuspension(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		host := startSuspender(t)
+		e := start(t, lease.Options{})
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: time.Second})
+		time.AfterFunc(time.Second/2, func() { host.sleep(usable) })
+		_, err := e.s.TryLock(t.Context(), "a")
+		requireLost(t, err, lease.DeadlinePassed)
+		synctest.Wait()
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// pain 33: an answer that was on its way when the host was suspended revives nothing, though its own send is recent enough.
+func TestLock_isNotRevivedAfterASuspension(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		host := startSuspender(t)
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		end := e.ended(l)
+		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{After: 2 * time.Second})
+		e.at(third + time.Second)
+		host.sleep(20 * time.Second) // the deadline was 29 s after the beginning; this is 31 s, 21 s after the send
+		require.Equal(t, third+2*time.Second, receive(t, end), "when the answer comes")
+		requireLost(t, context.Cause(l.Context()), lease.DeadlinePassed)
+		require.Equal(t, lease.Lost, e.s.Status().State)
+	})
+}
+
+// A renewal that is due on waking up is not sent for a lease that is past its deadline.
+func TestSession_isNotRenewedAfterASuspension(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		host := startSuspender(t)
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		end := e.ended(l)
+		e.at(third - time.Second)
+		host.sleep(25 * time.Second)
+		require.Equal(t, third, receive(t, end))
+		require.Empty(t, e.sent(fakeetcd.KeepAliveOnce))
+	})
+}
+
+// A short suspension moves the deadline and the next renewal, and costs nothing.
+func TestSession_shortSuspensionCostsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		host := startSuspender(t)
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		e.at(third - time.Second)
+		host.sleep(15 * time.Second)
+		require.Equal(t, e.began.Add(usable-15*time.Second), e.s.Status().Deadline)
+		e.at(third)
+		require.Equal(t, []time.Duration{third}, e.sent(fakeetcd.KeepAliveOnce))
+		require.Equal(t, e.began.Add(third+usable), e.s.Status().Deadline)
+		e.at(ttl)
+		requireLive(t, l)
+	})
+}

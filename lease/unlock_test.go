@@ -1,0 +1,200 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+func TestLock_Unlock_endsTheHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		for _, held := range []time.Duration{0, time.Second} { // watched or not
+			l := e.lock(t, "a")
+			time.Sleep(held)
+			require.NoError(t, l.Err())
+			require.NoError(t, l.Unlock(t.Context()))
+			require.Empty(t, e.keys(""))
+			require.ErrorIs(t, l.Err(), lease.ErrUnlocked)
+			require.ErrorIs(t, context.Cause(l.Context()), lease.ErrUnlocked)
+			require.NotErrorIs(t, context.Cause(l.Context()), lease.ErrLost)
+			err := l.Unlock(t.Context())
+			require.ErrorIs(t, err, lease.ErrUnlocked)
+			require.ErrorContains(t, err, `lease: unlock "a":`)
+			time.Sleep(time.Minute)
+			require.ErrorIs(t, context.Cause(l.Context()), lease.ErrUnlocked)
+		}
+	})
+}
+
+// Nobody works on under a lock that is being let go.
+func TestLock_Unlock_endsTheContextFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		end := e.ended(l)
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: time.Second})
+		require.NoError(t, l.Unlock(t.Context()))
+		require.Zero(t, receive(t, end))
+		require.Equal(t, time.Second, e.now())
+	})
+}
+
+func TestLock_Unlock_onceForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: time.Second})
+		var unlocked, before atomic.Int32
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				switch err := l.Unlock(t.Context()); {
+				case err == nil:
+					unlocked.Add(1)
+				case errors.Is(err, lease.ErrUnlocked):
+					before.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(t, int32(1), unlocked.Load())
+		require.Equal(t, int32(7), before.Load())
+	})
+}
+
+// A deletion whose answer was lost is not mistaken for somebody else's.
+func TestLock_Unlock_afterALostAnswer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fault fakeetcd.Fault
+		took  time.Duration // and the first pause at most
+	}{
+		"broken connection": {fakeetcd.Fault{Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable}, 0},
+		"silence":           {fakeetcd.Fault{Lose: fakeetcd.Answer}, attempt},
+		"request lost":      {fakeetcd.Fault{Lose: fakeetcd.Request, Err: fakeetcd.ErrUnavailable}, 0},
+		"request silent":    {fakeetcd.Fault{Lose: fakeetcd.Request}, attempt},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				l := e.lock(t, "a")
+				tc.fault.Times = 1
+				e.c.Inject(fakeetcd.Txn, tc.fault)
+				require.NoError(t, l.Unlock(t.Context()))
+				require.InDelta(t, tc.took, e.now(), float64(25*time.Millisecond))
+				require.Empty(t, e.keys(""))
+			})
+		})
+	}
+}
+
+// pain 13: Unlock after a loss that nobody has told of yet.
+func TestLock_Unlock_findsALossByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l, other, third := e.lock(t, "a"), e.lock(t, "b"), e.lock(t, "c")
+		require.True(t, e.srv.Delete(l.Key()))
+		requireLost(t, l.Unlock(t.Context()), lease.KeyDeleted)
+		require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrUnlocked)
+		requireLive(t, other)
+		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
+		requireLost(t, other.Unlock(t.Context()), lease.LeaseGone)
+		requireLost(t, context.Cause(third.Context()), lease.LeaseGone) // it is told to all
+		require.Zero(t, e.now())
+	})
+}
+
+// pain 3, 28; P7: only its own key, and only as long as it is its own.
+func TestLock_Unlock_deletesNobodyElsesKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		require.True(t, e.srv.Delete(l.Key()))
+		e.srv.Put(l.Key(), "somebody else's")
+		requireLost(t, l.Unlock(t.Context()), lease.KeyDeleted)
+		e.at(time.Minute)
+		require.Equal(t, []string{l.Key()}, e.keys(""))
+	})
+}
+
+// P4, P6: Unlock ends with its context; the key is deleted in the background as soon as that can be.
+func TestLock_Unlock_isBoundedByItsContext(t *testing.T) {
+	mine := errors.New("mine")
+	for name, back := range map[string]time.Duration{"soon": 2 * time.Second, "later": 25 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				l := e.lock(t, "a")
+				e.c.Cut()
+				ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, mine)
+				defer cancel()
+				err := l.Unlock(ctx)
+				require.Equal(t, time.Second, e.now())
+				require.ErrorIs(t, err, mine)
+				require.NotErrorIs(t, err, lease.ErrLost)
+				require.ErrorContains(t, err, "in the background")
+				require.ErrorIs(t, context.Cause(l.Context()), lease.ErrUnlocked)
+
+				e.at(back)
+				require.Len(t, e.keys(""), 1)
+				e.c.Restore()
+				require.NoError(t, e.srv.Await(timeout(t, attempt+time.Second), func() bool { return len(e.srv.Keys("")) == 0 }))
+				synctest.Wait()
+				require.Equal(t, lease.Held, e.s.Status().State, "the session lives on")
+				n := len(e.c.Calls(fakeetcd.Txn))
+				e.at(time.Hour)
+				require.Len(t, e.c.Calls(fakeetcd.Txn), n, "what has been confirmed is not asked for again")
+			})
+		})
+	}
+}
+
+func TestLock_Unlock_withAContextThatHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, l.Unlock(ctx), context.Canceled)
+		synctest.Wait()
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// Without a bound of the caller's, Unlock ends with the lease.
+func TestLock_Unlock_endsWithTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		e.at(time.Second)
+		e.c.Cut()
+		requireLost(t, l.Unlock(t.Context()), lease.DeadlinePassed)
+		require.Equal(t, usable, e.now())
+		require.ErrorIs(t, context.Cause(l.Context()), lease.ErrUnlocked, "the first end counts")
+	})
+}
+
+// A refusal is told; the reaper goes on trying.
+func TestLock_Unlock_refused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		restore := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: errDenied})
+		require.ErrorContains(t, l.Unlock(t.Context()), "permission denied")
+		require.Zero(t, e.now())
+		e.at(third - time.Second)
+		require.Len(t, e.keys(""), 1)
+		restore()
+		e.at(third)
+		require.Empty(t, e.keys(""))
+	})
+}

@@ -1,0 +1,240 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// P2: callers are served in the order in which they came, with growing tokens, and at once: the watch exists before it
+// is needed, in step with the store.
+func TestSession_Lock_servesInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := start(t, lease.Options{})
+		b := a.join(t)
+		a.at(time.Millisecond)
+		l := a.lock(t, "a")
+		var queue []<-chan acquired
+		for range 5 {
+			queue = append(queue, b.wait(t.Context(), "a"), a.wait(t.Context(), "a"))
+		}
+		token := fence.Token(0)
+		for _, next := range queue {
+			require.Greater(t, l.Token(), token)
+			token = l.Token()
+			requirePending(t, next)
+			time.Sleep(time.Millisecond)
+			require.NoError(t, l.Unlock(t.Context()))
+			got := receive(t, next)
+			require.NoError(t, got.err)
+			require.Equal(t, a.now(), got.at, "no time is lost between two holders")
+			l = got.lock
+		}
+	})
+}
+
+// pain 39: a waiter costs nothing but its session's renewals.
+func TestSession_Lock_idleWaiterAsksNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := start(t, lease.Options{})
+		b := a.join(t)
+		l := a.lock(t, "a")
+		next := b.wait(t.Context(), "a")
+		a.at(time.Second)
+		before, renewals := len(b.c.Calls(fakeetcd.Any)), len(b.c.Calls(fakeetcd.KeepAliveOnce))
+		require.LessOrEqual(t, len(b.c.Calls(fakeetcd.Watch)), 2)
+		a.at(time.Hour)
+		after, renewed := len(b.c.Calls(fakeetcd.Any)), len(b.c.Calls(fakeetcd.KeepAliveOnce))
+		require.Equal(t, renewed-renewals, after-before)
+		require.NoError(t, l.Unlock(t.Context()))
+		require.NoError(t, receive(t, next).err)
+	})
+}
+
+// P4, P6: a waiter that gives up leaves the queue, whoever stands behind it.
+func TestSession_Lock_cancelledWaiterLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := start(t, lease.Options{})
+		b, c := a.join(t), a.join(t)
+		l := a.lock(t, "a")
+		mine := errors.New("mine")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		second := b.wait(ctx, "a")
+		third := c.wait(t.Context(), "a")
+		require.Len(t, a.keys(""), 3)
+		a.at(time.Minute)
+		cancel(mine)
+		got := receive(t, second)
+		require.ErrorIs(t, got.err, mine)
+		require.NotErrorIs(t, got.err, lease.ErrLost)
+		require.Equal(t, time.Minute, got.at)
+		synctest.Wait()
+		require.Len(t, a.keys(""), 2)
+		requirePending(t, third) // its predecessor has gone, the holder has not
+		require.NoError(t, l.Unlock(t.Context()))
+		require.NoError(t, receive(t, third).err)
+		require.Equal(t, lease.Held, b.s.Status().State)
+		synctest.Wait()
+		require.Equal(t, 1, a.srv.Watchers(), "only the holder watches its key")
+	})
+}
+
+// pain 5: a waiter that has lost its place learns it at once, not when its turn comes.
+func TestSession_Lock_waiterLosesItsPlace(t *testing.T) {
+	for name, tc := range map[string]struct {
+		do     func(context.Context, *env)
+		at     time.Duration
+		reason lease.Reason
+	}{
+		"lease revoked":   {func(_ context.Context, e *env) { _ = e.srv.Revoke(e.s.Status().LeaseID) }, time.Second, lease.LeaseGone},
+		"key deleted":     {func(_ context.Context, e *env) { e.srv.Delete(e.srv.Leases()[1].Keys[0]) }, time.Second, lease.KeyDeleted},
+		"key overwritten": {func(_ context.Context, e *env) { e.srv.Put(e.srv.Leases()[1].Keys[0], "x") }, time.Second, lease.KeyOverwritten},
+		"cut off":         {func(_ context.Context, e *env) { e.c.Cut() }, usable, lease.DeadlinePassed},
+		"session closed":  {func(ctx context.Context, e *env) { _ = e.s.Close(ctx) }, time.Second, lease.SessionClosed},
+		"lost its renewal": {func(_ context.Context, e *env) {
+			e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request})
+		}, usable, lease.DeadlinePassed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := start(t, lease.Options{})
+				l := a.lock(t, "a")
+				a.at(1) // a's lease is the first to expire
+				b := a.join(t)
+				next := b.wait(t.Context(), "a")
+				b.at(time.Second)
+				tc.do(t.Context(), b)
+				got := receive(t, next)
+				require.Equal(t, tc.at, got.at)
+				requireLost(t, got.err, tc.reason)
+				requireLive(t, l)
+				b.c.Restore()
+				b.c.Reset()
+				b.at(2 * ttl)
+				require.Equal(t, []string{l.Key()}, a.keys(""))
+			})
+		})
+	}
+}
+
+// The holder gives up between the look at the queue and the watch.
+func TestSession_Lock_holderLeavesBeforeTheWatchExists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := start(t, lease.Options{})
+		b := a.join(t)
+		l := a.lock(t, "a")
+		b.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Before: 2 * time.Second, Match: func(call fakeetcd.Call) bool {
+			r, ok := call.Request.(*pb.WatchCreateRequest)
+			return ok && string(r.Key) == l.Key()
+		}})
+		next := b.wait(t.Context(), "a")
+		a.at(time.Second)
+		require.NoError(t, l.Unlock(t.Context()))
+		got := receive(t, next)
+		require.NoError(t, got.err)
+		require.Equal(t, 2*time.Second, got.at)
+	})
+}
+
+// pain 7: the history that a watch would need is gone, and so is the holder.
+func TestSession_Lock_compactionWhileWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := start(t, lease.Options{})
+		b := a.join(t)
+		l := a.lock(t, "a")
+		next := b.wait(t.Context(), "a")
+		b.at(time.Second)
+		b.c.Cut()
+		require.NoError(t, l.Unlock(t.Context()))
+		for range 10 {
+			a.srv.Put("other", "")
+		}
+		require.NoError(t, a.srv.Compact(a.srv.Rev()))
+		b.c.BreakWatches(fakeetcd.ErrUnavailable)
+		b.at(2 * time.Second)
+		requirePending(t, next)
+		b.c.Restore()
+		got := receive(t, next)
+		require.NoError(t, got.err)
+		require.LessOrEqual(t, got.at, 2200*time.Millisecond)
+		b.at(5 * time.Second)
+		requireLive(t, got.lock)
+		require.Equal(t, []string{got.lock.Key()}, a.keys("a"))
+	})
+}
+
+func TestSession_Lock_watchBreaksWhileWaiting(t *testing.T) {
+	for name, err := range map[string]error{
+		"unavailable": fakeetcd.ErrUnavailable, "no leader": rpctypes.ErrGRPCNoLeader, "refused": errDenied,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := start(t, lease.Options{})
+				b := a.join(t)
+				l := a.lock(t, "a")
+				next := b.wait(t.Context(), "a")
+				for i := range 20 {
+					a.at(time.Duration(i+1) * 100 * time.Millisecond)
+					b.c.BreakWatches(err)
+				}
+				a.at(10 * time.Second)
+				requirePending(t, next)
+				require.Less(t, len(b.c.Calls(fakeetcd.Txn)), 60, "a watch that breaks each time is no reason to spin")
+				b.c.BreakWatches(err)
+				require.NoError(t, l.Unlock(t.Context()))
+				got := receive(t, next)
+				require.NoError(t, got.err)
+				require.LessOrEqual(t, got.at, 11*time.Second+100*time.Millisecond)
+			})
+		})
+	}
+}
+
+// pain 23, 24: a watch on an endpoint that has fallen silent says nothing. A renewal that is overdue makes the session
+// open it on another stream, and look.
+func TestSession_Lock_watchFallsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := start(t, lease.Options{})
+		b := a.join(t)
+		l := a.lock(t, "a")
+		next := b.wait(t.Context(), "a")
+		b.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour})
+		a.at(time.Second)
+		require.NoError(t, l.Unlock(t.Context()))
+		a.at(third - 1)
+		requirePending(t, next)
+		b.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request})
+		got := receive(t, next)
+		require.NoError(t, got.err)
+		require.Greater(t, got.at, third+patience-jitter)
+		require.LessOrEqual(t, got.at, third+patience)
+		requireLive(t, got.lock)
+	})
+}
+
+// The same for the watch of a lock that is held.
+func TestLock_watchFallsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		end := e.ended(l)
+		e.at(time.Second)
+		e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour})
+		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request})
+		require.True(t, e.srv.Delete(l.Key()))
+		at := receive(t, end)
+		require.Greater(t, at, third+patience-jitter)
+		require.LessOrEqual(t, at, third+patience+25*time.Millisecond, "with a pause before it is watched again")
+		requireLost(t, context.Cause(l.Context()), lease.KeyDeleted)
+	})
+}

@@ -1,0 +1,156 @@
+package lease_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+const watchAfter = 250 * time.Millisecond
+
+func TestLock_isWatchedOnlyIfHeldForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		e.at(watchAfter - 1)
+		require.NoError(t, l.Unlock(t.Context()))
+		e.at(time.Second)
+		require.Empty(t, e.c.Calls(fakeetcd.Watch))
+		require.Empty(t, e.c.Calls(fakeetcd.Get))
+
+		l = e.lock(t, "a")
+		e.at(time.Minute)
+		require.Equal(t, []time.Duration{time.Second + watchAfter}, e.sent(fakeetcd.Watch))
+		require.Equal(t, 1, e.srv.Watchers())
+		require.NoError(t, l.Unlock(t.Context()))
+		synctest.Wait()
+		require.Zero(t, e.srv.Watchers())
+	})
+}
+
+// P5: what somebody else does to the lock ends the handle at once, with the reason, and is told once.
+func TestLock_noticesWhatOthersDo(t *testing.T) {
+	for name, tc := range map[string]struct {
+		do     func(*testing.T, *env, *lease.Lock)
+		reason lease.Reason
+		all    bool // the session's other locks are lost too
+		stays  bool // the key is there until Unlock
+	}{
+		"revoke": {
+			do: func(t *testing.T, e *env, _ *lease.Lock) {
+				t.Helper()
+				require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
+			},
+			reason: lease.LeaseGone, all: true,
+		},
+		"delete": {
+			do:     func(t *testing.T, e *env, l *lease.Lock) { t.Helper(); require.True(t, e.srv.Delete(l.Key())) },
+			reason: lease.KeyDeleted,
+		},
+		"overwrite": {
+			do:     func(_ *testing.T, e *env, l *lease.Lock) { e.srv.Put(l.Key(), "mine") },
+			reason: lease.KeyOverwritten, stays: true,
+		},
+	} {
+		for when, at := range map[string]time.Duration{"watched": time.Second, "before the watch": watchAfter / 2} {
+			t.Run(name+" "+when, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var log bytes.Buffer
+					e := start(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+					id := e.s.Status().LeaseID
+					l, other := e.lock(t, "a"), e.lock(t, "b")
+					end := e.ended(l)
+					e.at(at)
+					tc.do(t, e, l)
+					require.Equal(t, max(at, watchAfter), receive(t, end))
+					lost := lossOf(t, context.Cause(l.Context()), tc.reason)
+					require.Equal(t, id, lost.LeaseID)
+					synctest.Wait()
+					if tc.all {
+						require.Empty(t, lost.Key)
+						requireLost(t, context.Cause(other.Context()), tc.reason)
+						require.Equal(t, lease.Lost, e.s.Status().State)
+					} else {
+						require.Equal(t, l.Key(), lost.Key)
+						requireLive(t, other)
+						require.Equal(t, lease.Held, e.s.Status().State)
+					}
+					require.Equal(t, tc.stays, len(e.keys("a/")) == 1)
+					e.at(time.Minute)
+					told := "lock lost"
+					if tc.all {
+						told = "lease lost"
+					}
+					require.Equal(t, 1, strings.Count(log.String(), told), log.String())
+
+					require.Same(t, lost, lossOf(t, l.Unlock(t.Context()), tc.reason))
+					require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrUnlocked)
+					require.NotErrorIs(t, l.Unlock(t.Context()), lease.ErrLost)
+					requireLost(t, context.Cause(l.Context()), tc.reason)
+					synctest.Wait()
+					require.Empty(t, e.keys("a/"), "an overwritten key is ours to delete")
+				})
+			})
+		}
+	}
+}
+
+// If the server does not say what became of the lease, the handle ends all the same, and soon.
+func TestLock_endsWithoutAReasonFromTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		end := e.ended(l)
+		e.c.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Lose: fakeetcd.Request})
+		e.at(time.Second)
+		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
+		require.Equal(t, time.Second+watchAfter, receive(t, end))
+		requireLost(t, context.Cause(l.Context()), lease.KeyDeleted)
+	})
+}
+
+// A watch that breaks is opened again, and misses nothing.
+func TestLock_watchSurvivesItsStream(t *testing.T) {
+	for name, err := range map[string]error{"unavailable": fakeetcd.ErrUnavailable, "refused": errDenied} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				l := e.lock(t, "a")
+				for i := range 5 {
+					e.at(time.Duration(i+1) * time.Second)
+					e.srv.BreakWatches(err)
+				}
+				e.at(8 * time.Second)
+				requireLive(t, l)
+				require.Equal(t, 1, e.srv.Watchers())
+				e.srv.BreakWatches(err)
+				require.True(t, e.srv.Delete(l.Key()))
+				e.at(9 * time.Second)
+				requireLost(t, context.Cause(l.Context()), lease.KeyDeleted)
+			})
+		})
+	}
+}
+
+// A key that may not be watched is still held; its lease is what counts.
+func TestLock_cannotBeWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		e := start(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Err: errDenied})
+		l := e.lock(t, "a")
+		e.at(time.Minute)
+		requireLive(t, l)
+		require.Equal(t, 1, strings.Count(log.String(), "cannot be watched"))
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
