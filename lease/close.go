@@ -22,12 +22,7 @@ func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closing {
 		s.mu.Unlock()
-		select {
-		case <-s.closed:
-			return s.closeErr
-		case <-ctx.Done():
-			return fmt.Errorf("lease: close: %w", context.Cause(ctx))
-		}
+		return s.awaitClosed(ctx)
 	}
 	s.closing = true
 	close(s.ending)
@@ -53,6 +48,18 @@ func (s *Session) Close(ctx context.Context) error {
 	s.closeErr = err
 	close(s.closed)
 	return err
+}
+
+// awaitClosed waits for the end of a Close that is under way. One that has ended says so whatever ctx is.
+func (s *Session) awaitClosed(ctx context.Context) error {
+	if !s.isClosed() {
+		select {
+		case <-s.closed:
+		case <-ctx.Done():
+			return fmt.Errorf("lease: close: %w", context.Cause(ctx))
+		}
+	}
+	return s.closeErr
 }
 
 // release waits until no acquisition waits and no function runs under Do, and takes everything of the session off the server.

@@ -34,11 +34,11 @@ func (s *Session) DoWith(ctx context.Context, name string, opts LockOptions, fn 
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, l.finish(ctx)) }()
-
 	work, cancel := context.WithCancelCause(valuesContext{l.Context(), ctx})
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
+	// First of the deferred, so that work ends with the handle and for its reason.
+	defer func() { err = errors.Join(err, l.finish(ctx)) }()
 	return fn(work, l.Token()) //nolint:contextcheck // the handle's context, which also ends with ctx
 }
 

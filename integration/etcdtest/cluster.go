@@ -50,7 +50,7 @@ func (c *Cluster) Stop() { crashAll(c.Members) }
 func (c *Cluster) Restart(tb testing.TB) {
 	tb.Helper()
 	c.Stop()
-	require.NoError(tb, startAll(c.Members))
+	require.NoError(tb, startAll(c.Members, false))
 }
 
 // Leader returns the member that a majority takes for the leader and that does so itself. It waits while there is none,

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -143,7 +144,8 @@ func serveProcess() {
 			clientAddr: config.ClientAddr, peerAddr: config.PeerAddr,
 			initialCluster: "m0=http://" + config.PeerAddr,
 		}
-		err = startAll([]*Server{s})
+		_, missing := os.Stat(filepath.Join(config.Dir, "member")) // etcd's data
+		err = startAll([]*Server{s}, missing != nil)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
