@@ -107,3 +107,28 @@ func TestAdopt_Unlock_afterALoss(t *testing.T) {
 		require.Equal(t, []clientv3.LeaseID{id}, e.leaseIDs())
 	})
 }
+
+// P4: one lost answer does not make Close leave a key on a lease that its owner keeps alive.
+func TestAdopt_closeRetriesTheKeysOfALostLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, id := startAdopted(t, nil)
+		owner := e.srv.NewClient(t.Context())
+		alive, err := owner.KeepAlive(t.Context(), id)
+		require.NoError(t, err)
+		go func() {
+			for range alive {
+			}
+		}()
+		l := e.lock(t, "a")
+		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request})
+		e.at(usable)
+		e.c.Reset()
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request})
+		requireLost(t, l.Unlock(t.Context()), lease.DeadlinePassed)
+		synctest.Wait()
+		_, err = e.s.TryLock(t.Context(), "b")
+		require.NoError(t, err)
+		require.NoError(t, e.s.Close(t.Context()))
+		require.Empty(t, e.keys(""))
+	})
+}

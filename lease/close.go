@@ -93,9 +93,9 @@ func (g *grant) releaseKeys(ctx context.Context) error {
 	return nil
 }
 
-// boundByTTL is ctx, but no longer than the lease itself can last.
+// boundByTTL is ctx, but no longer than the lease itself can last, or than a few attempts if it is lost.
 func (g *grant) boundByTTL(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, max(g.remaining()+g.margin, g.queue.Attempt))
+	return context.WithTimeout(ctx, max(g.remaining()+g.margin, 3*g.queue.Attempt))
 }
 
 // revoke ends a lease of our own.

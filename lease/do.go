@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/leasefence/leasefence/fence"
 )
@@ -55,12 +56,15 @@ func (l *Lock) finish(ctx context.Context) error {
 	return err
 }
 
-// valuesContext is a handle's context with the values of the caller's besides.
+// valuesContext is a handle's context with what the caller's has besides: its values, and its deadline, since the
+// context made of the two ends with the caller's too.
 type valuesContext struct {
 	context.Context //nolint:containedctx // a context made of two
 
-	caller context.Context //nolint:containedctx // for its values only
+	caller context.Context //nolint:containedctx // for its values and deadline only
 }
+
+func (c valuesContext) Deadline() (time.Time, bool) { return c.caller.Deadline() }
 
 func (c valuesContext) Value(key any) any {
 	if v := c.Context.Value(key); v != nil {

@@ -195,3 +195,18 @@ func TestLock_longestHold(t *testing.T) {
 		require.Equal(t, lease.ErrUnlocked, context.Cause(l.Context()))
 	})
 }
+
+// The work's context ends with the caller's, and shows its deadline, for what plans by it.
+func TestSession_Do_showsTheCallersDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		ctx := timeout(t, time.Minute)
+		want, _ := ctx.Deadline()
+		require.NoError(t, e.s.Do(ctx, "a", func(ctx context.Context, _ fence.Token) error {
+			got, ok := ctx.Deadline()
+			require.True(t, ok)
+			require.Equal(t, want, got)
+			return nil
+		}))
+	})
+}

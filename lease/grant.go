@@ -114,12 +114,12 @@ func (g *grant) lose(cause *LostError) {
 	first := g.cause == nil
 	if first {
 		g.cause = cause
+		g.endHandles(cause) // under mu: whoever finds the lease lost finds the handles ended
 	}
 	g.mu.Unlock()
 	if !first {
 		return
 	}
-	g.endHandles(cause)
 	close(g.gone)
 	if cause.Reason != SessionClosed {
 		g.log.Error("lease lost", "reason", cause.Reason.String(), "err", cause.Err)

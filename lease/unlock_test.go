@@ -198,3 +198,15 @@ func TestLock_Unlock_refused(t *testing.T) {
 		require.Empty(t, e.keys(""))
 	})
 }
+
+// P6: Unlock ends with its context, also while it asks for the reason of a loss.
+func TestLock_Unlock_boundedWhileAskingWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		require.True(t, e.srv.Delete(l.Key()))
+		e.c.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Lose: fakeetcd.Request})
+		requireLost(t, l.Unlock(timeout(t, 100*time.Millisecond)), lease.KeyDeleted)
+		require.Equal(t, 100*time.Millisecond, e.now())
+	})
+}

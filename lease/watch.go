@@ -74,7 +74,7 @@ func (l *Lock) watch(ctx context.Context) {
 // whyDeleted asks whether the key went with its lease; if so every handle on the lease is lost.
 func (l *Lock) whyDeleted(ctx context.Context) *LostError {
 	// Not for long: the handle has to end now, whether the reason is known or not.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), watchAfter)
+	ctx, cancel := context.WithTimeout(ctx, watchAfter)
 	defer cancel()
 	if resp, err := l.g.s.client.TimeToLive(ctx, l.g.id); err == nil && resp.TTL <= 0 {
 		l.g.lose(&LostError{Reason: LeaseGone, LeaseID: l.g.id})
@@ -87,7 +87,7 @@ func (l *Lock) whyDeleted(ctx context.Context) *LostError {
 
 func (l *Lock) lose(cause *LostError) {
 	l.end(cause)
-	if l.lost() == cause {
+	if l.lost() == cause && cause.Key != "" { // the loss of a lease is logged once for all
 		l.g.log.Error("lock lost", "lock", l.name, "reason", cause.Reason.String())
 	}
 }

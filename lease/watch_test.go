@@ -154,3 +154,22 @@ func TestLock_cannotBeWatched(t *testing.T) {
 		require.NoError(t, l.Unlock(t.Context()))
 	})
 }
+
+// P5: every handle learns that the lease has gone, whichever of them asks first.
+func TestLock_allLearnThatTheLeaseIsGone(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			var locks []*lease.Lock
+			for i := range 100 {
+				locks = append(locks, e.lock(t, string(rune('a'+i))))
+			}
+			e.at(time.Second)
+			require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
+			synctest.Wait()
+			for _, l := range locks {
+				requireLost(t, context.Cause(l.Context()), lease.LeaseGone)
+			}
+		})
+	}
+}
