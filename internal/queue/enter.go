@@ -11,30 +11,31 @@ import (
 // ErrTaken says that an entry's key was there before it entered: somebody put it there by hand.
 var ErrTaken = errors.New("queue: the entry's key is taken")
 
-// Enter puts e into its queue, with value for people to read, and reports whether it is the owner at once. It is
-// one transaction and one attempt. Repeating it is safe: it enters once. Again says that an earlier attempt's
+// Enter puts e into its queue, with value for people to read, and reports whether it is known to be the owner at
+// once; if not, Await tells. It is one transaction and one attempt. Repeating it is safe: it enters once. Again says that an earlier attempt's
 // answer was lost, so that a key which is there already is e's; otherwise that is ErrTaken.
 func Enter(ctx context.Context, kv clientv3.KV, e Entry, value string, again bool) (entered Entry, owner bool, err error) {
-	oldest := clientv3.OpGet(e.Prefix, append(clientv3.WithFirstCreate(), clientv3.WithKeysOnly())...)
 	resp, err := kv.Txn(ctx).
 		If(clientv3.Compare(clientv3.CreateRevision(e.Key), "=", 0)).
-		Then(clientv3.OpPut(e.Key, value, clientv3.WithLease(e.Lease)), oldest).
-		Else(clientv3.OpGet(e.Key, clientv3.WithKeysOnly()), oldest).
+		Then(clientv3.OpPut(e.Key, value, clientv3.WithLease(e.Lease)), clientv3.OpGet(e.Prefix, oldestKey...)).
+		Else(clientv3.OpGet(e.Key, clientv3.WithKeysOnly())).
 		Commit()
-	if err != nil {
-		return e, false, err
-	}
 	switch {
+	case err != nil:
+		return e, false, err
 	case resp.Succeeded:
 		e.Rev = resp.Header.Revision
+		first := resp.Responses[1].GetResponseRange().Kvs[0]
+		return e, string(first.Key) == e.Key, nil
 	case again:
 		e.Rev = resp.Responses[0].GetResponseRange().Kvs[0].CreateRevision
-	default:
-		return e, false, ErrTaken
+		return e, false, nil // Await finds out
 	}
-	first := resp.Responses[1].GetResponseRange().Kvs[0]
-	return e, string(first.Key) == e.Key, nil
+	return e, false, ErrTaken
 }
+
+// oldestKey is the oldest key below a prefix, contender or not.
+var oldestKey = append(clientv3.WithFirstCreate(), clientv3.WithKeysOnly())
 
 // TryEnter enters only if nobody stands in the queue; otherwise it returns the owner's key and leaves nothing.
 // It is one attempt, and repeating it is safe; again is as for Enter. If the error is not nil, e may have entered.
