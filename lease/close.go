@@ -42,7 +42,11 @@ func (s *Session) Close(ctx context.Context) error {
 	s.stop()
 	s.wg.Wait() // not for long: every request of theirs ended with s.run
 	g.lose(&LostError{Reason: SessionClosed, LeaseID: g.id})
-	if err != nil {
+	switch {
+	case err == nil:
+	case g.adopted:
+		err = fmt.Errorf("lease: close: %w; what is left goes with lease %x", err, int64(g.id))
+	default:
 		err = fmt.Errorf("lease: close: %w; lease %x expires by itself", err, int64(g.id))
 	}
 	s.closeErr = err

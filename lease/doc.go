@@ -41,8 +41,12 @@
 // # What it costs
 //
 // An uncontended lock and unlock are two transactions, each one commit. Renewal is one request every third of the
-// TTL for all locks of a session. A waiter holds two watches and a lock held for longer than 250 ms one; nothing
-// polls.
+// TTL for all locks of a session; where etcd has authentication on, its client authenticates for each. A waiter holds
+// two watches and a lock held for longer than 250 ms one; nothing polls. The keys of a session are few and used
+// again, so that a name which is locked over and over does not fill etcd's index between compactions.
+//
+// A request that is not answered is sent again, to the next endpoint where there is one; so is a watch that is not
+// confirmed. With one of three endpoints dead no lease is lost, and waiters are served.
 //
 // # With etcd's own concurrency package
 //
@@ -54,5 +58,6 @@
 // # Permissions
 //
 // Where etcd has authentication on, a user needs read and write permission on the range of keys with the prefix
-// Options.Prefix (or the names' own, each followed by "/").
+// Options.Prefix, or for each name on the range with the prefix Options.Prefix + name + "/". Nothing else is needed.
+// etcd lets a user renew or revoke a lease only with permission on every key of it, which matters for Adopt.
 package lease

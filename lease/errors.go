@@ -27,7 +27,7 @@ var (
 // LockedError is what [Session.TryLock] returns when somebody else is in the queue. It matches [ErrLocked].
 type LockedError struct {
 	Name  string
-	Owner string      // the text the holder left for people; empty if it is not leasefence's
+	Owner string      // the text the holder left for people: what is in its key
 	Key   string      // the holder's key in etcd
 	Token fence.Token // the holder's token, with this session's era
 }
