@@ -30,7 +30,7 @@ func TestLock_uncontendedCostsTwoCommits(t *testing.T) {
 	committed := func() (entries, revision int64) {
 		resp, err := client.Status(bounded(t), srv.Endpoint())
 		require.NoError(t, err)
-		return int64(resp.RaftIndex), resp.Header.Revision //nolint:gosec // far below the limit
+		return int64(resp.RaftIndex), resp.Header.Revision
 	}
 	requests := func() (txns, others int) {
 		for _, method := range []string{faults.Range, faults.Put, faults.DeleteRange, faults.Watch, faults.TimeToLive} {
