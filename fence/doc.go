@@ -4,7 +4,8 @@
 //
 // A lock service issues a fencing token with every grant; the resource enforces it. This package has the
 // [Token], the helpers that carry it through a context, and [Guard], a checker in memory for a resource
-// that lives in one Go process. The folders below fence have a checker for each kind of store.
+// that lives in one Go process. A store that several processes share has to make the check itself, in one step
+// with the write.
 //
 // A paused holder cannot know that its lock has gone: any check on its side can be followed by a pause of
 // any length, and a write may be on its way already. Only the resource can refuse. This is Kleppmann's

@@ -11,7 +11,8 @@
 // answers are delayed or lost, while processes run and clocks tick at about the same rate. A handle's deadline is
 // the time at which the last acknowledged renewal was sent, plus the TTL that the server granted, less
 // [Options].Margin, on the monotonic clock; a local timer ends the context then. Where the system has a clock
-// that also runs while the host is suspended, the earlier of the two deadlines counts.
+// that also runs while the host is suspended, the earlier of the two deadlines counts: [Lock.Err] and every call
+// compare both at once, and the context of a host that was suspended ends within half a second of its waking up.
 //
 // Tokens of one name only grow, from holder to holder, across processes, leader changes and restarts. The token
 // is the create revision of the lock's key, raised by [Options].Era.

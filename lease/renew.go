@@ -43,7 +43,7 @@ func (g *grant) renew(ctx context.Context) {
 	}
 	defer end()
 
-	deadline := time.NewTimer(g.remaining())
+	deadline := time.NewTimer(g.untilLook())
 	defer deadline.Stop()
 	next := time.NewTimer(g.untilRenewal())
 	defer next.Stop()
@@ -57,7 +57,7 @@ func (g *grant) renew(ctx context.Context) {
 			return
 		case <-deadline.C:
 			if g.checkDeadline() {
-				deadline.Reset(g.remaining())
+				deadline.Reset(g.untilLook())
 			}
 		case <-next.C:
 			if !g.checkDeadline() { // the host may have been suspended, and the timer with it
@@ -76,7 +76,7 @@ func (g *grant) renew(ctx context.Context) {
 				end()
 				round++
 				backoff.Reset()
-				deadline.Reset(g.remaining())
+				deadline.Reset(g.untilLook())
 				next.Reset(g.untilRenewal())
 			case errors.Is(r.err, rpctypes.ErrLeaseNotFound):
 				g.lose(&LostError{Reason: LeaseGone, LeaseID: g.id})
@@ -101,6 +101,16 @@ func (g *grant) attempt(ctx context.Context, running *sync.WaitGroup, round int,
 		}
 	})
 	return cancel
+}
+
+// untilLook is the time until the deadline, or until the clocks are to be compared again: timers stand still while
+// the host is suspended, and the lease does not.
+func (g *grant) untilLook() time.Duration {
+	const often = 500 * time.Millisecond
+	if g.s.clock.Boot == nil {
+		return g.remaining()
+	}
+	return min(g.remaining(), often)
 }
 
 // untilRenewal is the time until a third of the TTL has gone since the last acknowledged renewal was sent.

@@ -106,10 +106,10 @@ func TestLock_isNotRevivedAfterASuspension(t *testing.T) {
 		e := start(t, lease.Options{})
 		l := e.lock(t, "a")
 		end := e.ended(l)
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{After: 2 * time.Second})
-		e.at(third + time.Second)
-		host.sleep(20 * time.Second) // the deadline was 29 s after the beginning; this is 31 s, 21 s after the send
-		require.Equal(t, third+2*time.Second, receive(t, end), "when the answer comes")
+		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{After: 2250 * time.Millisecond})
+		e.at(third + 2100*time.Millisecond)
+		host.sleep(20 * time.Second) // the deadline was 29 s after the beginning; this is 32 s, 22 s after the send
+		require.Equal(t, third+2250*time.Millisecond, receive(t, end), "when the answer comes")
 		requireLost(t, context.Cause(l.Context()), lease.DeadlinePassed)
 		require.Equal(t, lease.Lost, e.s.Status().State)
 	})
@@ -122,7 +122,7 @@ func TestSession_isNotRenewedAfterASuspension(t *testing.T) {
 		e := start(t, lease.Options{})
 		l := e.lock(t, "a")
 		end := e.ended(l)
-		e.at(third - time.Second)
+		e.at(third - 100*time.Millisecond)
 		host.sleep(25 * time.Second)
 		require.Equal(t, third, receive(t, end))
 		require.Empty(t, e.sent(fakeetcd.KeepAliveOnce))
@@ -143,5 +143,19 @@ func TestSession_shortSuspensionCostsNothing(t *testing.T) {
 		require.Equal(t, e.began.Add(third+usable), e.s.Status().Deadline)
 		e.at(ttl)
 		requireLive(t, l)
+	})
+}
+
+// Timers stood still with the host, so the session looks at the clocks every half second.
+func TestLock_endsSoonAfterASuspension(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		host := startSuspender(t)
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		end := e.ended(l)
+		e.at(third + 1200*time.Millisecond) // after a renewal too
+		host.sleep(usable)
+		require.Equal(t, third+1500*time.Millisecond, receive(t, end))
+		requireLost(t, context.Cause(l.Context()), lease.DeadlinePassed)
 	})
 }
