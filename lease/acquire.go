@@ -84,16 +84,14 @@ func (s *Session) acquireOnce(ctx context.Context, name string, opts LockOptions
 		return nil, err
 	}
 	l := s.newLock(g, name)
-	bounded, cancel := l.boundByHandle(ctx)
-	defer cancel()
-	if err := enter(l, bounded, opts.Owner); err != nil {
+	if err := enter(l, ctx, opts.Owner); err != nil {
 		return l, l.abandon(err)
 	}
 	// Nobody is ahead of us. But the lock is held only if the lease still is, by our own clock; and a caller
 	// who has given up is not handed a lock.
 	g.checkDeadline()
-	if bounded.Err() != nil || l.life.Err() != nil {
-		return l, l.abandon(context.Cause(bounded))
+	if ctx.Err() != nil || l.life.Err() != nil {
+		return l, l.abandon(context.Cause(ctx))
 	}
 	l.token, err = fence.NewToken(s.opts.Era, l.entry.Rev)
 	if err != nil {
@@ -116,7 +114,7 @@ func (l *Lock) boundByHandle(ctx context.Context) (context.Context, context.Canc
 // enterAndWait takes a place at the end of the queue and waits for its turn.
 func (l *Lock) enterAndWait(ctx context.Context, owner string) error {
 	var first bool
-	err := queue.Retry(ctx, l.g.s.client, l.g.queue.Attempt, func(ctx context.Context) (err error) {
+	err := queue.RetryWhile(ctx, l.g.handles, l.g.s.client, l.g.queue.Attempt, func(ctx context.Context) (err error) {
 		l.entry, first, err = queue.Enter(ctx, l.g.s.client, l.entry, owner, l.late)
 		l.late = l.late || err != nil && !queue.Refused(err)
 		return err
@@ -126,6 +124,8 @@ func (l *Lock) enterAndWait(ctx context.Context, owner string) error {
 	}
 	// A waiter watches its own key too: one whose lease is gone must not wait for its turn to learn it.
 	l.watched = l.g.s.spawn(l.watch)
+	ctx, cancel := l.boundByHandle(ctx)
+	defer cancel()
 	err = l.g.queue.Await(ctx, l.entry)
 	if errors.Is(err, queue.ErrGone) {
 		return l.whyDeleted(ctx)
@@ -135,7 +135,7 @@ func (l *Lock) enterAndWait(ctx context.Context, owner string) error {
 
 // tryEnter takes a place only if the queue is empty.
 func (l *Lock) tryEnter(ctx context.Context, owner string) error {
-	return queue.Retry(ctx, l.g.s.client, l.g.queue.Attempt, func(ctx context.Context) error {
+	return queue.RetryWhile(ctx, l.g.handles, l.g.s.client, l.g.queue.Attempt, func(ctx context.Context) error {
 		entry, holder, err := l.g.queue.TryEnter(ctx, l.entry, owner, l.late)
 		// It may have entered and failed only then.
 		l.late = l.late || err != nil && (entry.Rev != 0 || !queue.Refused(err))

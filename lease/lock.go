@@ -100,10 +100,8 @@ func (l *Lock) unlock(ctx context.Context) error {
 
 	// The first request decides whether the key was still there: after one whose answer was lost, a key that is
 	// missing is most likely our own deletion.
-	ctx, cancel := l.boundByLease(ctx)
-	defer cancel()
 	var deleted, unsure bool
-	err := queue.Retry(ctx, l.g.s.client, l.g.queue.Attempt, func(ctx context.Context) (err error) {
+	err := queue.RetryWhile(ctx, l.g.handles, l.g.s.client, l.g.queue.Attempt, func(ctx context.Context) (err error) {
 		deleted, err = queue.Leave(ctx, l.g.s.client, l.entry)
 		unsure = unsure || err != nil && !queue.Refused(err)
 		return err
@@ -130,16 +128,6 @@ func (l *Lock) lost() *LostError { return lostBy(l.life) }
 func lostBy(life context.Context) *LostError {
 	lost, _ := context.Cause(life).(*LostError) //nolint:errorlint // the cause is ours and not wrapped
 	return lost
-}
-
-// boundByLease is ctx, ended with the cause if the lease is lost.
-func (l *Lock) boundByLease(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(l.g.handles, func() { cancel(context.Cause(l.g.handles)) })
-	return ctx, func() {
-		stop()
-		cancel(nil)
-	}
 }
 
 // reap leaves the key to the reaper.

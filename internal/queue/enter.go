@@ -12,13 +12,14 @@ import (
 var ErrTaken = errors.New("queue: the entry's key is taken")
 
 // Enter puts e into its queue, with value for people to read, and reports whether it is known to be the owner at
-// once; if not, Await tells. It is one transaction and one attempt. Repeating it is safe: it enters once. Again says that an earlier attempt's
-// answer was lost, so that a key which is there already is e's; otherwise that is ErrTaken.
+// once; if not, Await tells. It is one transaction and one attempt. Repeating it is safe: it enters once. Again says
+// that an earlier attempt's answer was lost, so that a key which is there already is e's; otherwise that is
+// ErrTaken.
 func Enter(ctx context.Context, kv clientv3.KV, e Entry, value string, again bool) (entered Entry, owner bool, err error) {
+	// No Else: the commit carries the whole request, and this is the one that every acquisition pays for.
 	resp, err := kv.Txn(ctx).
 		If(clientv3.Compare(clientv3.CreateRevision(e.Key), "=", 0)).
 		Then(clientv3.OpPut(e.Key, value, clientv3.WithLease(e.Lease)), clientv3.OpGet(e.Prefix, oldestKey...)).
-		Else(clientv3.OpGet(e.Key, clientv3.WithKeysOnly())).
 		Commit()
 	switch {
 	case err != nil:
@@ -27,11 +28,18 @@ func Enter(ctx context.Context, kv clientv3.KV, e Entry, value string, again boo
 		e.Rev = resp.Header.Revision
 		first := resp.Responses[1].GetResponseRange().Kvs[0]
 		return e, string(first.Key) == e.Key, nil
-	case again:
-		e.Rev = resp.Responses[0].GetResponseRange().Kvs[0].CreateRevision
-		return e, false, nil // Await finds out
+	case !again:
+		return e, false, ErrTaken
 	}
-	return e, false, ErrTaken
+	own, err := kv.Get(ctx, e.Key, clientv3.WithKeysOnly())
+	if err != nil {
+		return e, false, err
+	}
+	if len(own.Kvs) == 0 { // deleted by somebody else since
+		return Enter(ctx, kv, e, value, again)
+	}
+	e.Rev = own.Kvs[0].CreateRevision
+	return e, false, nil
 }
 
 // oldestKey is the oldest key below a prefix, contender or not.

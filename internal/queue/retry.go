@@ -28,7 +28,10 @@ func (b *Backoff) Next() time.Duration {
 func (b *Backoff) Reset() { b.n = 0 }
 
 // Sleep waits for the next pause. It returns ctx's cause if ctx ends first.
-func (b *Backoff) Sleep(ctx context.Context) error {
+func (b *Backoff) Sleep(ctx context.Context) error { return b.sleep(ctx, ctx) }
+
+// sleep returns the cause of whichever context ends first.
+func (b *Backoff) sleep(ctx, life context.Context) error {
 	t := time.NewTimer(b.Next())
 	defer t.Stop()
 	select {
@@ -36,6 +39,8 @@ func (b *Backoff) Sleep(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	case <-life.Done():
+		return context.Cause(life)
 	}
 }
 
@@ -47,20 +52,27 @@ func (b *Backoff) Sleep(ctx context.Context) error {
 // When ctx ends, the error wraps ctx's cause and tells the last attempt's failure in words only: an
 // attempt's own time-out must not match as the caller's.
 func Retry(ctx context.Context, client *clientv3.Client, bound time.Duration, do func(context.Context) error) error {
+	return RetryWhile(ctx, ctx, client, bound, do)
+}
+
+// RetryWhile is [Retry] that ends with life too, for its cause.
+func RetryWhile(ctx, life context.Context, client *clientv3.Client, bound time.Duration, do func(context.Context) error) error {
 	var b Backoff
 	for next, most := bound, 8*bound; ; {
-		err := attempt(ctx, bound, do)
+		err := attempt(ctx, life, bound, do)
 		switch {
 		case err == nil:
 			return nil
 		case ctx.Err() != nil:
 			return ended(context.Cause(ctx), err)
+		case life.Err() != nil:
+			return ended(context.Cause(life), err)
 		case client.Ctx().Err() != nil:
 			return fmt.Errorf("the etcd client is closed: %w", err)
 		case !Transient(err):
 			return err
 		}
-		if cause := b.Sleep(ctx); cause != nil {
+		if cause := b.sleep(ctx, life); cause != nil {
 			return ended(cause, err)
 		}
 		Reconnect(client)
@@ -69,23 +81,29 @@ func Retry(ctx context.Context, client *clientv3.Client, bound time.Duration, do
 	}
 }
 
+func attempt(ctx, life context.Context, bound time.Duration, do func(context.Context) error) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case life.Err() != nil:
+		return context.Cause(life)
+	}
+	// Not a deadline: gRPC would send that along, and both sides would keep time for each request.
+	actx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if life != ctx {
+		defer context.AfterFunc(life, cancel)()
+	}
+	defer time.AfterFunc(bound, cancel).Stop()
+	return do(actx)
+}
+
 // ended is the error of a call whose context ended with cause after an attempt failed with last.
 func ended(cause, last error) error {
 	if errors.Is(last, context.Canceled) || errors.Is(last, context.DeadlineExceeded) || errors.Is(last, cause) {
 		return cause // the attempt tells no more than that
 	}
 	return fmt.Errorf("%w (last attempt: %s)", cause, last.Error())
-}
-
-func attempt(ctx context.Context, bound time.Duration, do func(context.Context) error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	// Not a deadline: gRPC would send that along, and both sides would keep time for each request.
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer time.AfterFunc(bound, cancel).Stop()
-	return do(ctx)
 }
 
 // Transient reports whether the request that failed with err may succeed when it is sent again.
