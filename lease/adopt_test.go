@@ -77,21 +77,27 @@ func TestAdopt_Close_isBounded(t *testing.T) {
 	})
 }
 
+// lockLostToUs is a lock on an adopted lease that our renewals have lost and its owner keeps alive.
+func lockLostToUs(t *testing.T, e *env, id clientv3.LeaseID) *lease.Lock {
+	t.Helper()
+	alive, err := e.srv.NewClient(t.Context()).KeepAlive(t.Context(), id)
+	require.NoError(t, err)
+	go func() {
+		for range alive {
+		}
+	}()
+	l := e.lock(t, "a")
+	e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request})
+	e.at(usable)
+	e.c.Reset()
+	return l
+}
+
 // A handle that is lost is deleted by Unlock even if the owner of the lease keeps that alive.
 func TestAdopt_Unlock_afterALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, id := startAdopted(t, nil)
-		owner := e.srv.NewClient(t.Context())
-		alive, err := owner.KeepAlive(t.Context(), id)
-		require.NoError(t, err)
-		go func() {
-			for range alive {
-			}
-		}()
-		l := e.lock(t, "a")
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request})
-		e.at(usable)
-		e.c.Reset()
+		l := lockLostToUs(t, e, id)
 		requireLost(t, context.Cause(l.Context()), lease.DeadlinePassed)
 		e.at(10 * ttl)
 		require.Equal(t, []string{l.Key()}, e.keys("a"))
@@ -112,21 +118,11 @@ func TestAdopt_Unlock_afterALoss(t *testing.T) {
 func TestAdopt_closeRetriesTheKeysOfALostLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, id := startAdopted(t, nil)
-		owner := e.srv.NewClient(t.Context())
-		alive, err := owner.KeepAlive(t.Context(), id)
-		require.NoError(t, err)
-		go func() {
-			for range alive {
-			}
-		}()
-		l := e.lock(t, "a")
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request})
-		e.at(usable)
-		e.c.Reset()
+		l := lockLostToUs(t, e, id)
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request})
 		requireLost(t, l.Unlock(t.Context()), lease.DeadlinePassed)
 		synctest.Wait()
-		_, err = e.s.TryLock(t.Context(), "b")
+		_, err := e.s.TryLock(t.Context(), "b")
 		require.NoError(t, err)
 		require.NoError(t, e.s.Close(t.Context()))
 		require.Empty(t, e.keys(""))

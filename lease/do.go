@@ -14,7 +14,8 @@ import (
 // The context that fn gets ends when the lock is lost or ctx ends; [context.Cause] says which. It has ctx's
 // values, and the token for [fence.FromContext], which is the second argument too. Do lets the lock go only
 // when fn has returned: if the lock is lost it cancels, waits for fn however long that takes, and reports both
-// errors. If fn panics the lock is let go and the panic goes on.
+// errors. If fn panics the lock is let go and the panic goes on. Letting go does not depend on ctx and takes 15 s
+// at most; what is left then is deleted in the background. Fn must not close the session, which would wait for fn.
 //
 // The error joins what fn returned, the loss ([ErrLost], or [ErrMaxHold]) if there was one, and a failure to
 // unlock. If the lock was not obtained, fn is not called and the error is that of [Session.Lock].
@@ -44,9 +45,9 @@ func (s *Session) DoWith(ctx context.Context, name string, opts LockOptions, fn 
 }
 
 // finish unlocks at the end of Do, on a context of its own: ctx may have ended, and that is no reason to keep
-// the lock.
+// the lock. Its bound has room for several attempts.
 func (l *Lock) finish(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.g.queue.Attempt)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*l.g.queue.Attempt)
 	defer cancel()
 	tooLong := errors.Is(context.Cause(l.life), ErrMaxHold) //nolint:contextcheck // asks, passes nothing on
 	err := l.Unlock(ctx)

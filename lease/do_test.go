@@ -116,9 +116,9 @@ func TestSession_Do_cannotUnlock(t *testing.T) {
 		require.ErrorIs(t, err, mine)
 		require.ErrorContains(t, err, `lease: unlock "a":`)
 		require.NotErrorIs(t, err, lease.ErrLost)
-		require.Equal(t, attempt, e.now())
+		require.Equal(t, 3*attempt, e.now())
 		e.c.Restore()
-		e.at(third)
+		e.at(3*attempt + third)
 		require.Empty(t, e.keys(""), "deleted in the background")
 	})
 }
@@ -208,5 +208,17 @@ func TestSession_Do_showsTheCallersDeadline(t *testing.T) {
 			require.Equal(t, want, got)
 			return nil
 		}))
+	})
+}
+
+// One answer that is lost is no failure to unlock: the bound has room for another attempt.
+func TestSession_Do_unlocksAfterALostAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		require.NoError(t, e.s.Do(t.Context(), "a", func(context.Context, fence.Token) error {
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer})
+			return nil
+		}))
+		require.Empty(t, e.keys(""))
 	})
 }
