@@ -1,0 +1,131 @@
+package commit_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/commit"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/retry"
+)
+
+// seeing tells of the context of each transaction.
+type seeing struct {
+	clientv3.KV
+	see func(context.Context)
+}
+
+func (s seeing) Txn(ctx context.Context) clientv3.Txn { s.see(ctx); return s.KV.Txn(ctx) }
+
+func TestLine_alone_isTheCallersOwnRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		var seen []context.Context
+		e.c.KV = seeing{e.c.KV, func(ctx context.Context) { seen = append(seen, ctx) }}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		sent := e.record()
+		for _, txn := range []commit.Txn{e.enter("a/x"), e.enter("a/x"), leave("a/x"), e.enter("a/x")} {
+			_, err := e.Commit(ctx, txn)
+			require.NoError(t, err)
+			want, err := e.c.Txn(ctx).If(txn.If...).Then(txn.Then...).Else(txn.Else...).Commit()
+			require.NoError(t, err)
+			require.NotNil(t, want)
+		}
+		require.Zero(t, e.owner.everSpawned())
+		require.Zero(t, e.now())
+		require.Len(t, seen, 8)
+		for i, req := range sent() {
+			require.Same(t, seen[i], ctx, "not derived from it either")
+			require.Empty(t, nested(req))
+			if i%2 == 1 {
+				require.Equal(t, req.String(), sent()[i-1].String())
+			}
+		}
+	})
+}
+
+func TestLine_alone_result(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		e.srv.Put("elsewhere", "")
+		res, err := e.Commit(t.Context(), e.enter("a/x"))
+		require.NoError(t, err)
+		require.True(t, res.Succeeded)
+		require.Equal(t, e.srv.Rev(), res.Revision)
+		require.Equal(t, "a/x", string(res.Responses[1].GetResponseRange().Kvs[0].Key))
+
+		again, err := e.Commit(t.Context(), e.enter("a/x"))
+		require.NoError(t, err)
+		require.False(t, again.Succeeded)
+		require.Equal(t, "of a/x", string(again.Responses[0].GetResponseRange().Kvs[0].Value))
+	})
+}
+
+// One after the other, nobody ever waits: each frees its lane, also with an error.
+func TestLine_alone_everyTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: time.Millisecond})
+		for range 50 {
+			for _, fault := range []fakeetcd.Fault{
+				{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable},
+				{Times: 1, Lose: fakeetcd.Request},
+			} {
+				e.c.Inject(fakeetcd.Txn, fault)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+				_, err := e.Commit(ctx, leave("a/x"))
+				cancel()
+				require.Error(t, err)
+				require.False(t, retry.Refused(err))
+			}
+			_, err := e.Commit(t.Context(), leave("a/x"))
+			require.NoError(t, err)
+		}
+		require.Zero(t, e.owner.everSpawned())
+	})
+}
+
+// The bound is one of shared requests. One that is alone has the time that its caller gives it, and no more.
+func TestLine_alone_endsWithItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: 5 * bound})
+		_, err := e.Commit(t.Context(), e.enter("a/x"))
+		require.NoError(t, err)
+		require.Equal(t, 5*bound, e.now())
+
+		e.c.Cut()
+		ctx, cancel := context.WithCancel(t.Context())
+		got := e.send(ctx, e.enter("a/y"))
+		requirePending(t, got)
+		cancel()
+		o := receive(t, got)
+		require.ErrorIs(t, o.err, context.Canceled)
+		require.NotErrorIs(t, o.err, retry.ErrNotSent)
+		require.Equal(t, 5*bound, o.at)
+	})
+}
+
+func TestLine_Separate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := startWith(t, commit.Options{Separate: true})
+		gate := make(chan struct{})
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Until: gate})
+		sent := e.record()
+		all := e.sendAll(t.Context(), e.enters("a", 200))
+		require.Len(t, sent(), 200, "none is held back")
+		for _, req := range sent() {
+			require.Empty(t, nested(req))
+		}
+		close(gate)
+		requireAllGood(t, receiveAll(t, all))
+		require.Zero(t, e.owner.everSpawned())
+		require.Zero(t, e.now())
+	})
+}

@@ -1,0 +1,111 @@
+package commit_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/internal/commit"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/retry"
+)
+
+// tryOnce commits txn as an attempt of [retry.While] that is not repeated, in the background.
+func (e *env) tryOnce(ctx, life context.Context, longest time.Duration, txn commit.Txn) <-chan outcome {
+	got := make(chan outcome, 1)
+	go func() {
+		var o outcome
+		_ = retry.While(ctx, life, e.c.Client, longest, func(ctx context.Context) error {
+			o.res, o.err = e.Commit(ctx, txn)
+			return nil
+		})
+		o.at = e.now()
+		got <- o
+	}()
+	synctest.Wait()
+	return got
+}
+
+// Those who wait leave with whichever of their two contexts ends first, as those do who were sent.
+func TestLine_attempt_ends(t *testing.T) {
+	for name, which := range map[string]int{"caller": 0, "life": 1} {
+		for name2, sent := range map[string]bool{"waiting": false, "sent": true} {
+			t.Run(name+", "+name2, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					e := start(t)
+					free := e.occupy(t)
+					e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: 10 * time.Millisecond})
+					stays := e.tryOnce(t.Context(), t.Context(), bound, e.enter("a/x"))
+					ctx, cancel := context.WithCancelCause(t.Context())
+					defer cancel(nil)
+					ctxs := []context.Context{t.Context(), t.Context()}
+					ctxs[which] = ctx
+					leaves := e.tryOnce(ctxs[0], ctxs[1], bound, e.enter("b/x"))
+					if sent {
+						free[0]()
+					}
+					time.Sleep(time.Millisecond)
+					cancel(errors.New("for a reason"))
+					o := receive(t, leaves)
+					require.ErrorIs(t, o.err, context.Canceled)
+					require.Equal(t, !sent, errors.Is(o.err, retry.ErrNotSent))
+					require.Equal(t, !sent, retry.Refused(o.err))
+					require.Equal(t, time.Millisecond, o.at)
+					free[0]()
+					requireAllGood(t, []outcome{receive(t, stays)})
+					require.Equal(t, sent, e.has("b/x"))
+				})
+			})
+		}
+	}
+}
+
+// An attempt has its time also when it is carried with others.
+func TestLine_attempt_bound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		free := e.occupy(t)
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Answer})
+		all := []<-chan outcome{
+			e.tryOnce(t.Context(), t.Context(), bound/2, e.enter("a/x")),
+			e.tryOnce(t.Context(), t.Context(), 2*bound, e.enter("b/x")),
+			e.send(t.Context(), e.enter("c/x")),
+		}
+		free[0]()
+		for _, o := range receiveAll(t, all) {
+			require.Error(t, o.err)
+			require.False(t, retry.Refused(o.err))
+			require.LessOrEqual(t, o.at, 2*bound)
+		}
+		require.Equal(t, 2*bound, e.now(), "the longest has what it is to have")
+
+		e.owner.running.Wait() // its lane is free only then
+		came := e.now()
+		o := receive(t, e.tryOnce(t.Context(), t.Context(), bound/2, e.enter("d/x")))
+		require.Error(t, o.err)
+		require.Equal(t, bound/2, o.at-came, "alone, it has its own")
+	})
+}
+
+// An attempt that has much time to be answered, as it has been repeated, does not share a request with one that is to be
+// repeated soon.
+func TestLine_attempt_patienceDiffers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		free := e.occupy(t)
+		sent := e.record()
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Answer})
+		patient := e.tryOnce(t.Context(), t.Context(), 8*bound, e.enter("a/x"))
+		fresh := e.tryOnce(t.Context(), t.Context(), bound, e.enter("b/x"))
+		free[0]()
+		o := receive(t, fresh)
+		require.Error(t, o.err)
+		require.Less(t, o.at, 2*bound)
+		require.Error(t, receive(t, patient).err)
+		require.Len(t, sent(), 2)
+	})
+}

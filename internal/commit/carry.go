@@ -1,0 +1,114 @@
+package commit
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+
+	"github.com/leasefence/leasefence/internal/retry"
+)
+
+// carry sends a batch in one request, or in several if the server refuses it, and tells each caller its result.
+func (l *Line) carry(ctx context.Context, batch []*caller) {
+	results, err := l.send(ctx, batch)
+	if err == nil {
+		for i, c := range batch {
+			c.finish(results[i], nil)
+		}
+		return
+	}
+	for _, part := range l.split(batch, err) {
+		if len(part) == len(batch) {
+			for _, c := range part {
+				c.finish(Result{}, err)
+			}
+			continue
+		}
+		l.carry(ctx, part)
+	}
+}
+
+// send is one request for the whole batch.
+func (l *Line) send(ctx context.Context, batch []*caller) ([]Result, error) {
+	bound := batch[0].bound
+	for _, c := range batch {
+		bound = max(bound, c.bound)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer time.AfterFunc(bound, cancel).Stop()
+	if len(batch) == 1 {
+		res, err := l.alone(ctx, batch[0].txn)
+		return []Result{res}, err
+	}
+	ops := make([]clientv3.Op, len(batch))
+	for i, c := range batch {
+		ops[i] = c.txn.op()
+	}
+	resp, err := l.client.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return nil, err
+	}
+	results := make([]Result, len(batch))
+	for i := range batch {
+		nested := resp.Responses[i].GetResponseTxn()
+		results[i] = Result{
+			Succeeded: nested.Succeeded,
+			Revision:  resp.Header.Revision, // all writes of one transaction have one revision
+			Responses: nested.Responses,
+		}
+	}
+	return results, nil
+}
+
+// split divides a batch that failed with err into parts that are to be sent by themselves. It is not divided if
+// the error is everybody's: the request may have been carried out, or the server refuses whatever it gets.
+func (l *Line) split(batch []*caller, err error) [][]*caller {
+	whole := [][]*caller{batch}
+	if len(batch) == 1 || !retry.Refused(err) || errors.Is(err, rpctypes.ErrTooManyRequests) {
+		return whole
+	}
+	most := l.learn(batch, err)
+	// A lease that is gone and a disk that is full are no reason to refuse those that only delete.
+	var puts, others []*caller
+	for _, c := range batch {
+		if c.txn.Queue != "" {
+			puts = append(puts, c)
+		} else {
+			others = append(others, c)
+		}
+	}
+	if len(puts) > 0 && len(others) > 0 {
+		return [][]*caller{others, puts}
+	}
+	switch {
+	case errors.Is(err, rpctypes.ErrNoSpace):
+	case retry.Code(err) == codes.InvalidArgument, retry.Code(err) == codes.PermissionDenied,
+		retry.Code(err) == codes.ResourceExhausted: // perhaps only some of them are too large, or not allowed
+		return slices.Collect(slices.Chunk(batch, min((len(batch)+1)/2, most)))
+	}
+	return whole
+}
+
+// learn takes over a limit that a batch has met. It returns how many operations a request may have.
+func (l *Line) learn(batch []*caller, err error) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case errors.Is(err, rpctypes.ErrTooManyOps):
+		l.mostOps = min(l.mostOps, len(batch)/2)
+	case errors.Is(err, rpctypes.ErrRequestTooLarge), retry.Code(err) == codes.ResourceExhausted &&
+		!errors.Is(err, rpctypes.ErrNoSpace): // gRPC's own limit
+		bytes := 0
+		for _, c := range batch {
+			bytes += c.size
+		}
+		l.mostBytes = min(l.mostBytes, bytes/2)
+	}
+	return l.mostOps
+}

@@ -1,0 +1,247 @@
+package commit_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/leasefence/leasefence/internal/commit"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/retry"
+)
+
+// bytesOf is what the keys and values of a request take.
+func bytesOf(r *pb.TxnRequest) int {
+	n := 0
+	for _, c := range r.Compare {
+		n += len(c.Key) + len(c.GetValue())
+	}
+	for _, ops := range [][]*pb.RequestOp{r.Success, r.Failure} {
+		for _, op := range ops {
+			n += len(op.GetRequestRange().GetKey()) + len(op.GetRequestDeleteRange().GetKey()) +
+				len(op.GetRequestPut().GetKey()) + len(op.GetRequestPut().GetValue())
+			if op.GetRequestTxn() != nil {
+				n += bytesOf(op.GetRequestTxn())
+			}
+		}
+	}
+	return n
+}
+
+func requireNoTies(t *testing.T, req *pb.TxnRequest) {
+	t.Helper()
+	seen := make(map[string]bool)
+	for _, txn := range nested(req) {
+		if !puts(txn) {
+			continue
+		}
+		key := written(txn)[0]
+		prefix := key[:strings.LastIndex(key, "/")+1]
+		require.False(t, seen[prefix], "two of %s in one request", prefix)
+		seen[prefix] = true
+	}
+}
+
+func tooMany(most int) func(*pb.TxnRequest) bool {
+	return func(r *pb.TxnRequest) bool { return len(r.Success) > most }
+}
+
+func limitOps(e *env, most int) {
+	e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{
+		Match: request(tooMany(most)),
+		Err:   rpctypes.ErrGRPCTooManyOps,
+	})
+}
+
+func limitBytes(e *env, most int, err error) {
+	e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{
+		Match: request(func(r *pb.TxnRequest) bool { return bytesOf(r) > most }),
+		Err:   err,
+	})
+}
+
+// fill makes n transactions with a value of so many bytes in each of the places where a value can be.
+func (e *env) fill(name string, n, bytes int) []commit.Txn {
+	value := strings.Repeat("v", bytes)
+	txns := e.enters(name, n)
+	for i, txn := range txns {
+		op := clientv3.OpPut(txn.Queue+"filler", value, clientv3.WithLease(e.lease))
+		switch i % 3 {
+		case 0:
+			txns[i].Then = append(txn.Then, op)
+		case 1:
+			txns[i].Else = append(txn.Else, op)
+		default:
+			txns[i].If = append(txn.If, clientv3.Compare(clientv3.Value(txn.Queue+"not there"), "=", value))
+		}
+	}
+	return txns
+}
+
+// requireAnswers is for transactions that need not have succeeded.
+func requireAnswers(t *testing.T, all []outcome) {
+	t.Helper()
+	for i, o := range all {
+		require.NoError(t, o.err, "number %d", i)
+	}
+}
+
+func TestLine_limit_operations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		free := e.occupy(t)
+		sent := e.record()
+		all := e.sendAll(t.Context(), e.enters("a", 500))
+		free[0]()
+		requireAllGood(t, receiveAll(t, all))
+		for _, req := range sent() {
+			require.LessOrEqual(t, len(req.Success), 120)
+		}
+		require.LessOrEqual(t, len(sent()), 5)
+		require.Zero(t, e.now())
+	})
+}
+
+func TestLine_limit_bytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		free := e.occupy(t)
+		sent := e.record()
+		all := e.sendAll(t.Context(), e.fill("a", 60, 90<<10))
+		free[0]()
+		requireAnswers(t, receiveAll(t, all))
+		for _, req := range sent() {
+			require.LessOrEqual(t, bytesOf(req), 1<<20)
+		}
+		require.LessOrEqual(t, len(sent()), 7)
+		require.Zero(t, e.now())
+	})
+}
+
+// One that alone exceeds the line's limit, but not the server's, is carried all the same.
+func TestLine_limit_bytes_largeOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		large := e.enter("large/x")
+		large.Then[0] = clientv3.OpPut("large/x", strings.Repeat("v", 5<<18), clientv3.WithLease(e.lease))
+		for i, place := range []int{0, 5, 10} {
+			name := fmt.Sprint("a", i)
+			txns := e.enters(name, 10)
+			txns = append(txns[:place:place], append([]commit.Txn{large}, txns[place:]...)...)
+			free := e.occupy(t)
+			sent := e.record()
+			all := e.sendAll(t.Context(), txns)
+			free[0]()
+			requireAllGood(t, receiveAll(t, all))
+			require.LessOrEqual(t, len(sent()), 3)
+			for _, f := range free {
+				f()
+			}
+			_, err := e.Commit(t.Context(), leave("large/x"))
+			require.NoError(t, err)
+		}
+	})
+}
+
+// A server with lower limits is got to know by one batch, at no caller's cost. The next is small enough at once,
+// and not smaller than it need be by more than half.
+func TestLine_limit_learnt(t *testing.T) {
+	tooLarge := status.Error(codes.ResourceExhausted, "grpc: received message larger than max (1000000 vs. 200000)")
+	for name, tc := range map[string]struct {
+		limit func(*env)
+		txns  func(e *env, name string) []commit.Txn
+		most  int // requests for 100, later
+	}{
+		"operations, entering": {
+			func(e *env) { limitOps(e, 16) },
+			func(e *env, name string) []commit.Txn { return e.enters(name, 100) }, 13,
+		},
+		"operations, leaving": {
+			func(e *env) { limitOps(e, 16) },
+			func(e *env, name string) []commit.Txn { return e.plant(name, 100) }, 13,
+		},
+		"operations, both": {
+			func(e *env) { limitOps(e, 16) },
+			func(e *env, name string) []commit.Txn { return append(e.enters(name, 50), e.plant(name, 50)...) }, 13,
+		},
+		"one operation": {
+			func(e *env) { limitOps(e, 3) },
+			func(e *env, name string) []commit.Txn { return e.enters(name, 100) }, 100,
+		},
+		"bytes": {
+			func(e *env) { limitBytes(e, 100<<10, rpctypes.ErrGRPCRequestTooLarge) },
+			func(e *env, name string) []commit.Txn { return e.fill(name, 100, 8<<10) }, 20,
+		},
+		"bytes of a message": {
+			func(e *env) { limitBytes(e, 100<<10, tooLarge) },
+			func(e *env, name string) []commit.Txn { return e.fill(name, 100, 8<<10) }, 20,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				tc.limit(e)
+				for i, name := range []string{"first", "second", "third"} {
+					txns := tc.txns(e, name)
+					free := e.occupy(t)
+					from := len(e.c.Calls(fakeetcd.Txn))
+					all := e.sendAll(t.Context(), txns)
+					free[0]()
+					requireAnswers(t, receiveAll(t, all))
+					calls := e.c.Calls(fakeetcd.Txn)[from:]
+					if i == 0 {
+						require.Error(t, calls[0].Err, "the limit is not met: the test proves nothing")
+						continue
+					}
+					for _, call := range calls {
+						require.NoError(t, call.Err)
+					}
+					require.LessOrEqual(t, len(calls), tc.most)
+				}
+			})
+		})
+	}
+}
+
+// These are no word on the size of a request. The callers are told, all of them, and the next batch is no smaller.
+func TestLine_limit_notLearnt(t *testing.T) {
+	for _, refusal := range []error{
+		rpctypes.ErrGRPCNoSpace, rpctypes.ErrGRPCRequestTooManyRequests, rpctypes.ErrGRPCPermissionDenied,
+		rpctypes.ErrGRPCLeaseNotFound, rpctypes.ErrGRPCInvalidAuthToken, rpctypes.ErrGRPCDuplicateKey,
+	} {
+		t.Run(status.Convert(refusal).Message(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				free := e.occupy(t)
+				remove := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: request(puts), Err: refusal})
+				sent := e.record()
+				all := e.sendAll(t.Context(), e.fill("a", 50, 10<<10))
+				free[0]()
+				for _, o := range receiveAll(t, all) {
+					require.ErrorIs(t, o.err, rpctypes.Error(refusal))
+					require.True(t, retry.Refused(o.err))
+				}
+				if errors.Is(refusal, rpctypes.ErrGRPCNoSpace) || errors.Is(refusal, rpctypes.ErrGRPCRequestTooManyRequests) {
+					require.Len(t, sent(), 1, "what has no room for one has none for its parts")
+				}
+				remove()
+				free = e.occupy(t)
+				sent = e.record()
+				all = e.sendAll(t.Context(), e.fill("b", 50, 10<<10))
+				free[0]()
+				requireAnswers(t, receiveAll(t, all))
+				require.Len(t, sent(), 1)
+			})
+		})
+	}
+}

@@ -1,0 +1,151 @@
+// Package retry repeats requests to etcd: bounded attempts, pauses with jitter, and what each failure says about
+// whether the request was carried out.
+package retry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/status"
+)
+
+// Backoff counts the pauses between attempts: 25 ms, doubled each time up to a second, each cut by a random
+// part of up to a half so that clients which failed together do not come back together. The zero value is ready.
+type Backoff struct{ n int }
+
+// Next is the next pause.
+func (b *Backoff) Next() time.Duration {
+	d := min(25*time.Millisecond<<b.n, time.Second)
+	b.n = min(b.n+1, 6)
+	return Jitter(d)
+}
+
+// Reset begins again with the shortest pause.
+func (b *Backoff) Reset() { b.n = 0 }
+
+// Sleep waits for the next pause. It returns ctx's cause if ctx ends first.
+func (b *Backoff) Sleep(ctx context.Context) error { return b.sleep(ctx, ctx) }
+
+// sleep returns the cause of whichever context ends first.
+func (b *Backoff) sleep(ctx, life context.Context) error {
+	t := time.NewTimer(b.Next())
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-life.Done():
+		return context.Cause(life)
+	}
+}
+
+// Do calls do until it succeeds, fails for good or ctx ends. The first attempt's context ends after bound; each
+// further one gets twice the time of the one before, up to eight times bound, less a random part of up to a half.
+// So an endpoint that does not answer is soon left for the next, which is the client's choice (it takes its ready
+// endpoints in turn), and a network that is slow is waited for.
+//
+// When ctx ends, the error wraps ctx's cause and tells the last attempt's failure in words only: an
+// attempt's own time-out must not match as the caller's.
+func Do(ctx context.Context, client *clientv3.Client, bound time.Duration, do func(context.Context) error) error {
+	return While(ctx, ctx, client, bound, do)
+}
+
+// While is [Do] that ends with life too, for its cause.
+func While(ctx, life context.Context, client *clientv3.Client, bound time.Duration, do func(context.Context) error) error {
+	var b Backoff
+	for next, most := bound, 8*bound; ; {
+		err := try(ctx, life, bound, do)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ended(context.Cause(ctx), err)
+		case life.Err() != nil:
+			return ended(context.Cause(life), err)
+		case client.Ctx().Err() != nil:
+			return fmt.Errorf("the etcd client is closed: %w", err)
+		case !Transient(err):
+			return err
+		}
+		if cause := b.sleep(ctx, life); cause != nil {
+			return ended(cause, err)
+		}
+		Reconnect(client)
+		next = min(2*next, most)
+		bound = Jitter(next)
+	}
+}
+
+// ended is the error of a call whose context ended with cause after an attempt failed with last.
+func ended(cause, last error) error {
+	if errors.Is(last, context.Canceled) || errors.Is(last, context.DeadlineExceeded) || errors.Is(last, cause) {
+		return cause // the attempt tells no more than that
+	}
+	return fmt.Errorf("%w (last attempt: %s)", cause, last.Error())
+}
+
+// Jitter cuts a random part of up to a half off d. The client hands out its endpoints strictly in turn, so what
+// runs in step may meet the same sick one each time.
+func Jitter(d time.Duration) time.Duration { return d - rand.N(d/2) }
+
+// ErrNotSent is wrapped by the error of a request that was given up before it was sent.
+var ErrNotSent = errors.New("not sent")
+
+// Transient reports whether the request that failed with err may succeed when it is sent again.
+func Transient(err error) bool {
+	if errors.Is(err, rpctypes.ErrTooManyRequests) {
+		return true
+	}
+	switch Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Internal, codes.Aborted:
+		return true
+	default:
+		return false
+	}
+}
+
+// Refused reports whether err is the server's or the client's word that the request was not carried out, or wraps
+// [ErrNotSent]. After
+// any other failure it may have been, or may still be.
+func Refused(err error) bool {
+	if errors.Is(err, ErrNotSent) {
+		return true
+	}
+	switch Code(err) {
+	case codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition, codes.PermissionDenied,
+		codes.Unauthenticated, codes.ResourceExhausted, codes.OutOfRange, codes.Unimplemented:
+		return true
+	default:
+		return false
+	}
+}
+
+// Code is the gRPC code of an error of etcd's client.
+func Code(err error) codes.Code {
+	if e, ok := errors.AsType[rpctypes.EtcdError](err); ok {
+		return e.Code()
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return codes.DeadlineExceeded
+	case errors.Is(err, context.Canceled):
+		return codes.Canceled
+	}
+	return status.Code(err)
+}
+
+// Reconnect makes a client without any connection try again now: gRPC's own back-off between attempts to
+// connect grows to two minutes, longer than most leases.
+func Reconnect(client *clientv3.Client) {
+	if conn := client.ActiveConnection(); conn != nil && conn.GetState() == connectivity.TransientFailure {
+		conn.ResetConnectBackoff()
+	}
+}
