@@ -18,7 +18,7 @@ func TestClose_adoptedWithManyLocks(t *testing.T) {
 	client := srv.Client(t)
 	granted, err := client.Grant(bounded(t), 60)
 	require.NoError(t, err)
-	s, err := lease.Adopt(bounded(t), client, granted.ID, lease.Options{})
+	s, err := lease.Adopt(bounded(t), client, granted.ID, resolved(lease.Options{}))
 	require.NoError(t, err)
 	for n := range 300 {
 		l := mustLock(t, s, fmt.Sprintf("n%d", n))

@@ -185,14 +185,16 @@ func TestClose_endsWaiters(t *testing.T) {
 	rig := newLockRig(t, srv, lease.Options{})
 	rival := newSession(t, srv.Client(t), lease.Options{})
 	holder := mustLock(t, rival, "n")
+	mustLock(t, rival, "m")
+	mustLock(t, rig.Session, "own")
 	var waiters []*attempt
-	for n := range 5 {
-		waiters = append(waiters, goLock(bounded(t), rig.Session, "n"))
-		awaitQueue(t, srv, "n", n+2)
+	for range 5 { // in etcd's queue and in the session's, behind others and behind itself
+		waiters = append(waiters, goLock(bounded(t), rig.Session, "n").standing(t), goLock(bounded(t), rig.Session, "own").standing(t))
 	}
+	awaitQueue(t, srv, "n", 2)
 	// One has not even got its answer.
 	stuck := rig.in.Inject(t, faults.Rule{Fault: faults.LoseAnswer, Method: faults.Txn, Match: isEnter, Silent: true})
-	waiters = append(waiters, goLock(bounded(t), rig.Session, "n"))
+	waiters = append(waiters, goLock(bounded(t), rig.Session, "m"))
 	awaitClosed(t, stuck.Hit(), "nobody entered")
 
 	require.NoError(t, rig.Close(bounded(t)))
@@ -202,6 +204,7 @@ func TestClose_endsWaiters(t *testing.T) {
 		require.Nil(t, l)
 	}
 	require.Equal(t, []string{holder.Key()}, srv.Keys(t, "n/"))
+	require.Len(t, srv.Keys(t, "m/"), 1)
 	requireHeld(t, srv, holder)
 }
 

@@ -102,6 +102,36 @@ func TestLock_exclusionUnderStress(t *testing.T) {
 	awaitQueue(t, srv, names[0], 0) // those of "a/b" lie below
 }
 
+// TestLock_exclusionOfManyGoroutines is P1 and P2 within sessions: each has many goroutines that want few names, over lines
+// that lose and delay what enters, lets go and hands over.
+func TestLock_exclusionOfManyGoroutines(t *testing.T) {
+	t.Parallel()
+	const sessions, goroutines, length = 4, 24, 5 * time.Second
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	names := []string{"a", "b", "b/c", "d"}
+	ctx, stop := context.WithCancel(bounded(t))
+	defer stop()
+	begin := time.Now()
+	enough := func(grants, _ int) bool { return grants > 200 && time.Since(begin) > length }
+	detector := &exclusion{t: t, enough: enough, stop: stop, holders: map[string]*lease.Lock{}}
+	var wg sync.WaitGroup
+	for n := range sessions {
+		rig := newLockRig(t, srv, lease.Options{TTL: faultTTL, Owner: "one"}) // a place may be inherited
+		if n > 0 {
+			badLine(t, rig.in)
+		}
+		for range goroutines {
+			wg.Go(func() { compete(ctx, t, rig.Session, names, detector, false) })
+		}
+	}
+	wg.Wait()
+	t.Logf("%d grants, %d lost", detector.grants, detector.losses)
+	require.True(t, enough(detector.grants, detector.losses))
+	for _, name := range names {
+		awaitQueue(t, srv, name, 0)
+	}
+}
+
 // goDeaf lets no renewal through, nor what a watch tells of the session's own keys: the clock alone tells of a loss.
 func goDeaf(t *testing.T, rig *lockRig) {
 	t.Helper()

@@ -40,7 +40,7 @@ func TestLock_lossIsNoticed(t *testing.T) {
 			rig := newLockRig(t, srv, lease.Options{})
 			l, other := mustLock(t, rig.Session, "n"), mustLock(t, rig.Session, "other")
 			require.NoError(t, rig.in.AwaitAnswered(bounded(t), faults.Watch, 2))
-			require.NoError(t, rig.in.AwaitAnswered(bounded(t), faults.Range, 2)) // the read after each watch
+			require.NoError(t, rig.in.AwaitAnswered(bounded(t), faults.Txn, 4)) // to enter, and the read after each watch
 			renewals := rig.in.Sent(faults.LeaseKeepAlive)
 			begin := time.Now()
 			row.lose(t, rig, l)

@@ -19,7 +19,7 @@ import (
 // adopt is a session on somebody else's lease that the test's cleanup closes.
 func adopt(t *testing.T, client *clientv3.Client, id clientv3.LeaseID, opts lease.Options) *lease.Session {
 	t.Helper()
-	s, err := lease.Adopt(bounded(t), client, id, opts)
+	s, err := lease.Adopt(bounded(t), client, id, resolved(opts))
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
@@ -57,12 +57,13 @@ func TestAdopt_putsLocksOnTheLeaseAndCloseTakesOnlyThoseAway(t *testing.T) {
 	for i := range 100 { // more than one sweep of the reaper takes
 		locks = append(locks, mustLock(t, s, "ours/"+strconv.Itoa(i)))
 	}
-	enterQueue(t, srv, sessionPeer(s), "ours/0") // of this session: Close turns it away, too
+	waiter := goLock(bounded(t), s, "ours/0").standing(t) // of this session: Close turns it away, too
 	for _, kv := range srv.KeyValues(t, "ours/") {
 		require.Equal(t, int64(owner.Lease()), kv.Lease, "%s", kv.Key)
 	}
 
 	require.NoError(t, closeSession(t, s))
+	require.ErrorIs(t, second(waiter.result(t)), lease.ErrClosed)
 	for _, l := range locks {
 		require.ErrorIs(t, awaitDone(t, l), lease.ErrClosed)
 	}

@@ -56,13 +56,13 @@ func testExclusion(t *testing.T, srv *etcdtest.Server, first, second interopPeer
 func TestLock_standsInOneOrderWithEtcdsOwnLocks(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
-	ours, another := ourPeer(t, srv), ourPeer(t, srv)
+	ours := func() interopPeer { return ourPeer(t, srv) } // each on a session of its own, or it would not enter at once
 	mutex, election := mutexPeer(t, srv), electionPeer(t, srv)
 	etcdctl, debian := builtEtcdctlPeer(t, srv), debianEtcdctlPeer(t, srv)
 
 	var queue []*contender
 	for _, p := range []interopPeer{
-		ours, mutex, etcdctl, ours, mutex, another, debian, ours, ours, another, election, another, mutex, etcdctl, ours,
+		ours(), mutex, etcdctl, ours(), mutex, ours(), debian, ours(), ours(), election, ours(), mutex, etcdctl, ours(),
 	} {
 		queue = append(queue, enterQueue(t, srv, p, "job"))
 	}
@@ -262,7 +262,7 @@ func TestLock_excludesEtcdsMutexUnderContention(t *testing.T) {
 func TestLock_isNotBlockedByEtcdsLocksOnNestedNames(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
-	ours, mutex := ourPeer(t, srv), mutexPeer(t, srv)
+	ours, another, mutex := ourPeer(t, srv), ourPeer(t, srv), mutexPeer(t, srv)
 
 	t.Run("theirs on a/b, ours on a", func(t *testing.T) {
 		nested := enterQueue(t, srv, mutex, "a/b")
@@ -270,7 +270,7 @@ func TestLock_isNotBlockedByEtcdsLocksOnNestedNames(t *testing.T) {
 		first := enterQueue(t, srv, ours, "a")
 		first.await(t)
 		again := enterQueue(t, srv, mutex, "a/b") // younger than first's
-		second := enterQueue(t, srv, ours, "a")
+		second := enterQueue(t, srv, another, "a")
 		second.requireWaiting(t)
 		first.unlock(t)
 		second.await(t)

@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"context"
+	"os"
 	"testing"
 	"time"
 
@@ -28,10 +29,17 @@ func bounded(tb testing.TB) context.Context {
 	return ctx
 }
 
+// resolved is opts for one of the test's sessions. With LEASEFENCE_SEPARATE_COMMITS set, every test runs without shared
+// commits: nothing that they look at depends on them.
+func resolved(opts lease.Options) lease.Options {
+	opts.SeparateCommits = opts.SeparateCommits || os.Getenv("LEASEFENCE_SEPARATE_COMMITS") != ""
+	return opts
+}
+
 // newSession is a session that the test's cleanup closes.
 func newSession(tb testing.TB, client *clientv3.Client, opts lease.Options) *lease.Session {
 	tb.Helper()
-	s, err := lease.NewSession(bounded(tb), client, opts)
+	s, err := lease.NewSession(bounded(tb), client, resolved(opts))
 	require.NoError(tb, err)
 	tb.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), patience)

@@ -137,7 +137,7 @@ func TestLock_waitingDisturbed(t *testing.T) {
 		match  func(any) bool
 	}{
 		"look":  {faults.Txn, isLook},
-		"read":  {faults.Range, func(any) bool { return true }}, // of the waiter's own key
+		"read":  {faults.Txn, func(message any) bool { return isRead(message) && !isLook(message) }}, // of the waiter's own key
 		"watch": {faults.Watch, func(any) bool { return true }},
 	}
 	for kind, k := range kinds {
@@ -205,7 +205,7 @@ func TestSession_grantAndRevokeLost(t *testing.T) {
 			in := faults.NewInterceptor(t)
 			client := srv.Client(t, etcdtest.Dial(in.DialOptions()...))
 			ctx, fault := tr.begin(t, in, faults.LeaseGrant, every)
-			s, err := lease.NewSession(ctx, client, lease.Options{TTL: faultTTL})
+			s, err := lease.NewSession(ctx, client, resolved(lease.Options{TTL: faultTTL}))
 			tr.check(t, err, fault)
 			if tr.fate != alive {
 				require.Nil(t, s)

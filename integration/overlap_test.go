@@ -294,7 +294,7 @@ func overlapPause(ctx context.Context, d time.Duration) error {
 type overlapLocker func(ctx context.Context, client *clientv3.Client, ttl time.Duration, name string) (lost <-chan struct{}, release func(), err error)
 
 func overlapLease(ctx context.Context, client *clientv3.Client, ttl time.Duration, name string) (<-chan struct{}, func(), error) {
-	s, err := lease.NewSession(ctx, client, lease.Options{TTL: ttl})
+	s, err := lease.NewSession(ctx, client, resolved(lease.Options{TTL: ttl}))
 	if err != nil {
 		return nil, nil, err
 	}

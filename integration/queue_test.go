@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -24,9 +25,8 @@ func TestLock_oneSessionTakesTurns(t *testing.T) {
 	_, err := s.TryLock(bounded(t), "n")
 	require.ErrorIs(t, err, lease.ErrLocked)
 	var waiters []*attempt
-	for n := range 5 {
-		waiters = append(waiters, goLock(bounded(t), s, "n"))
-		awaitQueue(t, srv, "n", n+2)
+	for range 5 {
+		waiters = append(waiters, goLock(bounded(t), s, "n").standing(t))
 	}
 	for n, next := range waiters {
 		for _, w := range waiters[n:] {
@@ -37,7 +37,7 @@ func TestLock_oneSessionTakesTurns(t *testing.T) {
 		require.Greater(t, l.Token(), holder.Token())
 		require.ErrorIs(t, holder.Unlock(bounded(t)), lease.ErrUnlocked)
 		requireHeld(t, srv, l)
-		require.Len(t, srv.Keys(t, "n/"), len(waiters)-n)
+		require.Equal(t, []string{l.Key()}, srv.Keys(t, "n/"), "the others wait in the session")
 		holder = l
 	}
 	require.NoError(t, holder.Unlock(bounded(t)))
@@ -175,12 +175,12 @@ func TestLock_order(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	holder := mustLock(t, newSession(t, srv.Client(t), lease.Options{}), "n")
-	sessions := []*lease.Session{newSession(t, srv.Client(t), lease.Options{}), newSession(t, srv.Client(t), lease.Options{})}
 	served := make(chan int, 10)
 	var keys []string
 	for n := range cap(served) {
+		s := newSession(t, srv.Client(t), lease.Options{})
 		go func() {
-			_ = sessions[n%len(sessions)].Do(bounded(t), "n", func(context.Context, fence.Token) error {
+			_ = s.Do(bounded(t), "n", func(context.Context, fence.Token) error {
 				served <- n
 				return nil
 			})
@@ -193,4 +193,58 @@ func TestLock_order(t *testing.T) {
 		require.Equal(t, n, <-served)
 	}
 	awaitQueue(t, srv, "n", 0)
+}
+
+// TestLock_handOverDisturbed is pain 6 for a lock that is handed over within a session: whatever becomes of the request or of
+// its answer, each waiter gets the lock once and in order, and nothing stays.
+func TestLock_handOverDisturbed(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	for name, rule := range map[string]faults.Rule{
+		"answer lost":             {Fault: faults.LoseAnswer},
+		"answer lost in silence":  {Fault: faults.LoseAnswer, Silent: true},
+		"request lost":            {Fault: faults.LoseRequest},
+		"request lost in silence": {Fault: faults.LoseRequest, Silent: true},
+		"request late":            {Fault: faults.LateRequest, Delay: 300 * time.Millisecond},
+		"late, in silence":        {Fault: faults.LateRequest, Silent: true, Delay: 1200 * time.Millisecond},
+		"request delayed":         {Fault: faults.DelayRequest, Delay: 300 * time.Millisecond},
+		"answer delayed":          {Fault: faults.DelayAnswer, Delay: 1500 * time.Millisecond},
+	} {
+		for who, gives := range map[string]bool{"": false, ", Unlock gives up": true} {
+			t.Run(name+who, func(t *testing.T) {
+				t.Parallel()
+				rig := newLockRig(t, srv, lease.Options{TTL: faultTTL})
+				n := name + who
+				holder := mustLock(t, rig.Session, n)
+				var waiters []*attempt
+				for range 3 {
+					waiters = append(waiters, goLock(bounded(t), rig.Session, n).standing(t))
+				}
+				rule.Method, rule.Match, rule.Times = faults.Txn, isHandOver, 1
+				fault := rig.in.Inject(t, rule)
+				ctx := bounded(t)
+				if gives {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, 100*time.Millisecond)
+					defer cancel()
+				}
+				if err := holder.Unlock(ctx); err != nil {
+					require.True(t, gives)
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+				}
+				for _, next := range waiters {
+					l := next.granted(t)
+					require.Greater(t, l.Token(), holder.Token())
+					holder = l
+					requireHeld(t, srv, l)
+					require.NoError(t, l.Unlock(bounded(t)))
+				}
+				require.Equal(t, 1, fault.Hits())
+				if rule.Fault == faults.LateRequest {
+					time.Sleep(rule.Delay) // it has arrived by then
+				}
+				awaitQueue(t, srv, n, 0)
+			})
+		}
+	}
 }

@@ -42,18 +42,41 @@ func (r *lockRig) leaseID() clientv3.LeaseID { return r.Status().LeaseID }
 
 // attempt is a Lock under way.
 type attempt struct {
-	l    *lease.Lock
-	err  error
-	done chan struct{}
+	l     *lease.Lock
+	err   error
+	asked chan struct{} // closed when it has its place in the session's order
+	done  chan struct{}
+}
+
+// asked is a context that tells when somebody first asks for its end. Lock does when it stands in its session's order,
+// which nothing else shows.
+type asked struct {
+	context.Context //nolint:containedctx // it is the context
+
+	once *sync.Once
+	c    chan struct{}
+}
+
+func (a asked) Done() <-chan struct{} {
+	a.once.Do(func() { close(a.c) })
+	return a.Context.Done()
 }
 
 // goLock begins to wait for a lock.
 func goLock(ctx context.Context, s *lease.Session, name string) *attempt {
-	a := &attempt{done: make(chan struct{})}
+	a := &attempt{asked: make(chan struct{}), done: make(chan struct{})}
+	ctx = asked{ctx, new(sync.Once), a.asked} //nolint:contextcheck // it is ctx
 	go func() {
 		defer close(a.done)
 		a.l, a.err = s.Lock(ctx, name)
 	}()
+	return a
+}
+
+// standing waits until the attempt has its place in its session's order.
+func (a *attempt) standing(t *testing.T) *attempt {
+	t.Helper()
+	awaitClosed(t, a.asked, "Lock has no place in the order")
 	return a
 }
 
@@ -133,31 +156,52 @@ func lostFor(t *testing.T, err error, want lease.Reason) {
 	require.Equal(t, want, lost.Reason, "%v", err)
 }
 
-// The transactions of a lock, told apart by what they do if their condition holds.
+// The transactions of a lock, told apart by what they do if their condition holds, alone or in a commit that is shared.
 
-// isEnter is the one that enters the queue.
+// isEnter is one that enters the queue: an acquisition's, or a hand-over's.
 func isEnter(message any) bool {
 	return thenDoes(message, func(op *etcdserverpb.RequestOp) bool { return op.GetRequestPut() != nil })
 }
 
+// isLongEnter is one that enters whoever stands there; the short one enters only if nobody does.
+func isLongEnter(message any) bool {
+	return isEnter(message) && len(message.(*etcdserverpb.TxnRequest).Compare[0].RangeEnd) == 0
+}
+
 // isLook is a waiter's look at who is ahead.
 func isLook(message any) bool {
-	return thenDoes(message, func(op *etcdserverpb.RequestOp) bool { return op.GetRequestRange() != nil }) && !isEnter(message)
+	return isRead(message) && len(message.(*etcdserverpb.TxnRequest).Compare) > 0
 }
 
-// isLeave is Unlock's.
+// isRead only reads: a look, or the read of keys that are watched.
+func isRead(message any) bool {
+	return thenDoes(message, func(op *etcdserverpb.RequestOp) bool { return op.GetRequestRange() != nil }) &&
+		!isEnter(message) && !isLeave(message)
+}
+
+// isLeave is Unlock's, a hand-over or not.
 func isLeave(message any) bool {
-	return thenDoes(message, func(op *etcdserverpb.RequestOp) bool { return op.GetRequestDeleteRange() != nil })
+	return !isSweep(message) &&
+		thenDoes(message, func(op *etcdserverpb.RequestOp) bool { return op.GetRequestDeleteRange() != nil })
 }
 
-// isSweep is the one that clears up after failed attempts.
+// isHandOver is Unlock's where somebody of the session waits.
+func isHandOver(message any) bool { return isEnter(message) && isLeave(message) }
+
+// isSweep is the one that clears up after failed attempts. Two Unlocks that share a commit look the same.
 func isSweep(message any) bool {
-	return thenDoes(message, func(op *etcdserverpb.RequestOp) bool { return op.GetRequestTxn() != nil })
+	txn, ok := message.(*etcdserverpb.TxnRequest)
+	return ok && len(txn.Success) > 0 && !slices.ContainsFunc(txn.Success, func(op *etcdserverpb.RequestOp) bool {
+		deletion := op.GetRequestTxn()
+		return len(deletion.GetSuccess()) != 1 || deletion.Success[0].GetRequestDeleteRange() == nil
+	})
 }
 
 func thenDoes(message any, what func(*etcdserverpb.RequestOp) bool) bool {
 	txn, ok := message.(*etcdserverpb.TxnRequest)
-	return ok && slices.ContainsFunc(txn.Success, what)
+	return ok && slices.ContainsFunc(txn.Success, func(op *etcdserverpb.RequestOp) bool {
+		return what(op) || op.GetRequestTxn() != nil && thenDoes(op.GetRequestTxn(), what)
+	})
 }
 
 // watchesKey is a request for a watch on the key.

@@ -102,6 +102,7 @@ func TestLock_plantedKeys(t *testing.T) {
 			name := fmt.Sprintf("n%d", row.planted)
 			log := newKeyLog()
 			s := newSession(t, srv.Client(t), lease.Options{Owner: "me", Logger: slog.New(log)})
+			other := newSession(t, srv.Client(t), lease.Options{})
 			rival := newSession(t, srv.Client(t), lease.Options{})
 			planted := plant(t, operator, name, row.planted, row.atOnce)
 			// This one is somebody's who took the hex of a lease for a name of locks.
@@ -121,7 +122,7 @@ func TestLock_plantedKeys(t *testing.T) {
 			require.NoError(t, l.Unlock(bounded(t)))
 
 			// Older than the holder, and between the holder and those who wait.
-			l = mustLock(t, s, name)
+			l = mustLock(t, other, name)
 			between := plant(t, operator, name+"/nested", row.planted, row.atOnce)
 			lonely := name + "/lonely"
 			require.NoError(t, second2(operator.Put(bounded(t), lonely, "")))
@@ -186,17 +187,17 @@ func TestTryLock_overtakenOnTheLongWay(t *testing.T) {
 	var entries int
 	var holder *lease.Lock
 	rig.in.OnRequest(func(_ string, req any) {
-		if !isEnter(req) {
+		if !isLongEnter(req) {
 			return
 		}
-		if entries++; entries == 2 { // the short way, then the long one
+		if entries++; entries == 1 {
 			holder = mustLock(t, rival, "n")
 		}
 	})
 	_, err := rig.TryLock(bounded(t), "n")
 	var locked *lease.LockedError
 	require.ErrorAs(t, err, &locked)
-	require.Equal(t, 2, entries)
+	require.Equal(t, 1, entries)
 	require.Equal(t, holder.Key(), locked.Key)
 	require.ElementsMatch(t, append(planted, holder.Key()), srv.Keys(t, "n/"))
 	require.NoError(t, holder.Unlock(bounded(t)))
@@ -210,18 +211,19 @@ func TestTryLock_refusedAfterEntering(t *testing.T) {
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	ctx, cancel := context.WithCancelCause(bounded(t))
 	defer cancel(nil)
-	var entered, refusals atomic.Int64
+	var entered atomic.Bool
+	var refusals atomic.Int64
 	refuse := func(
 		call context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 	) error {
-		if (method == faults.Range || method == faults.Txn && isEnter(req)) && entered.Load() == 2 {
+		if (method == faults.Range || method == faults.Txn && isEnter(req)) && entered.Load() {
 			if refusals.Add(1) == 2 {
 				cancel(errGaveUp)
 			}
 			return status.Error(codes.ResourceExhausted, "etcdserver: too many requests")
 		}
-		if isEnter(req) {
-			defer entered.Add(1) // first the short way, then the long one
+		if isLongEnter(req) {
+			defer entered.Store(true)
 		}
 		return invoke(call, method, req, reply, cc, opts...)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -29,7 +30,7 @@ func TestUnlock_retryLeavesNewerLock(t *testing.T) {
 			rig := newLockRig(t, srv, lease.Options{TTL: faultTTL})
 			first := mustLock(t, rig.Session, "n")
 			next := goLock(bounded(t), rig.Session, "n")
-			awaitQueue(t, srv, "n", 2)
+			next.standing(t)
 
 			late := make(chan struct{})
 			rule.Method, rule.Match, rule.Times, rule.Until = faults.Txn, isLeave, 1, late
@@ -37,12 +38,14 @@ func TestUnlock_retryLeavesNewerLock(t *testing.T) {
 			var requests atomic.Int64
 			rig.in.OnRequest(func(_ string, req any) {
 				if isLeave(req) && requests.Add(1) > 1 && rule.Fault == faults.LoseAnswer {
-					<-next.done // the first has been done, so the next one gets the lock before the repetition
+					// The first has been done, so the next one's key is there before the repetition.
+					assert.NotEqual(t, []string{first.Key()}, srv.Keys(t, "n/"))
 				}
 			})
 			require.NoError(t, first.Unlock(bounded(t)))
 			newer := next.granted(t)
 			rig.in.OnRequest(nil)
+			require.Greater(t, requests.Load(), int64(1))
 			requireHeld(t, srv, newer)
 
 			txns := rig.in.Answered(faults.Txn)

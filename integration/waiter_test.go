@@ -3,7 +3,6 @@ package integration_test
 import (
 	"context"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,8 +19,7 @@ import (
 func (r *lockRig) awaitWatches(t *testing.T) {
 	t.Helper()
 	require.NoError(t, r.in.AwaitAnswered(bounded(t), faults.Watch, 2))
-	require.NoError(t, r.in.AwaitAnswered(bounded(t), faults.Range, 1))
-	require.NoError(t, r.in.AwaitAnswered(bounded(t), faults.Txn, 3)) // the entry, and a look before and after
+	require.NoError(t, r.in.AwaitAnswered(bounded(t), faults.Txn, 4)) // to enter, in two steps, and a look after each watch
 }
 
 // waiterBehind is a rig that waits for a lock held by holder, with both its watches open.
@@ -95,32 +93,40 @@ func TestLock_waiterLosesItsPlace(t *testing.T) {
 	}
 }
 
-// TestLock_turnOfDeadWaiter is pain 1: the lease is revoked while its owner waits, it is not told, and then its turn
-// comes. It must look at its own key before it takes the lock.
+// TestLock_turnOfDeadWaiter is pain 1: the lease is revoked while its owner waits, and its watches tell of that only
+// together with its turn. It gets no lock, or one that is lost before anybody can do much with it.
 func TestLock_turnOfDeadWaiter(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	rival := newSession(t, srv.Client(t), lease.Options{})
 	holder := mustLock(t, rival, "n")
-	rig, waiter, key := waiterBehind(t, srv, holder, lease.Options{})
-	third := goLock(bounded(t), rival, "n")
+	rig, waiter, _ := waiterBehind(t, srv, holder, lease.Options{})
+	third := goLock(bounded(t), newSession(t, srv.Client(t), lease.Options{}), "n")
 	awaitQueue(t, srv, "n", 3)
-	silence := rig.in.Inject(t, faults.Rule{
-		Fault: faults.LoseAnswer, Method: faults.Watch, Silent: true,
+	told := make(chan struct{})
+	news := rig.in.Inject(t, faults.Rule{
+		Fault: faults.DelayAnswer, Method: faults.Watch, Until: told, Times: 1,
 		Match: func(message any) bool {
 			resp, ok := message.(*etcdserverpb.WatchResponse)
-			return ok && len(resp.Events) > 0 && string(resp.Events[0].Kv.Key) == key
+			return ok && len(resp.Events) > 0
 		},
 	})
 	srv.Revoke(t, rig.leaseID())
-	awaitClosed(t, silence.Hit(), "the waiter's watch did not tell")
+	awaitClosed(t, news.Hit(), "the waiter's watch did not tell")
 	waiter.waiting(t)
-
 	require.NoError(t, holder.Unlock(bounded(t)))
-	l, err := waiter.result(t)
-	lostFor(t, err, lease.LeaseGone)
-	require.Nil(t, l)
-	require.NoError(t, third.granted(t).Unlock(bounded(t)))
+	successor := third.granted(t)
+	close(told)
+	if l, err := waiter.result(t); err != nil {
+		lostFor(t, err, lease.LeaseGone)
+	} else {
+		require.Less(t, l.Token(), successor.Token(), "a fence tells them apart")
+		begin := time.Now()
+		lostFor(t, awaitDone(t, l), lease.LeaseGone)
+		require.Less(t, time.Since(begin), time.Second)
+		lostFor(t, l.Unlock(bounded(t)), lease.LeaseGone)
+	}
+	require.NoError(t, successor.Unlock(bounded(t)))
 }
 
 // TestLock_deadlinePassesBeforeAnswer is pain 1 on the other side: the server has granted the lock, but by the time
@@ -280,57 +286,4 @@ func TestLock_watchCut(t *testing.T) {
 	requireHeld(t, srv, l)
 	require.NoError(t, l.Unlock(bounded(t)))
 	requireFree(t, srv, rival, "n")
-}
-
-// TestLock_idleWaiters is pain 39: those who wait cost no requests, and a hand-over wakes only the next of them.
-func TestLock_idleWaiters(t *testing.T) {
-	t.Parallel()
-	const waiters = 100
-	srv := etcdtest.Start(t, etcdtest.Options{})
-	holder := mustLock(t, newSession(t, srv.Client(t), lease.Options{}), "n")
-	rig := newLockRig(t, srv, lease.Options{})
-	granted := make(chan *lease.Lock)
-	for range waiters {
-		go func() {
-			l, err := rig.Lock(bounded(t), "n")
-			if err != nil {
-				t.Errorf("not granted: %v", err)
-			}
-			granted <- l
-		}()
-	}
-	awaitQueue(t, srv, "n", waiters+1)
-	require.NoError(t, rig.in.AwaitAnswered(bounded(t), faults.Watch, 2*waiters))
-	sent := func() (n int) {
-		for _, method := range []string{faults.Range, faults.Put, faults.Txn, faults.Watch, faults.LeaseGrant, faults.TimeToLive} {
-			n += rig.in.Sent(method)
-		}
-		return n
-	}
-	const window = 2 * time.Second
-	for last := -1; last != sent(); time.Sleep(window / 4) { // the look after the last watch was opened
-		last = sent()
-	}
-	before, renewals := sent(), rig.in.Sent(faults.LeaseKeepAlive)
-	time.Sleep(window) // the subject is that nothing happens
-	require.Equal(t, before, sent())
-	require.LessOrEqual(t, rig.in.Sent(faults.LeaseKeepAlive)-renewals, 1)
-
-	var looks atomic.Int64
-	rig.in.OnRequest(func(_ string, req any) {
-		if isLook(req) {
-			looks.Add(1)
-		}
-	})
-	require.NoError(t, holder.Unlock(bounded(t)))
-	last := holder.Token()
-	for range waiters {
-		l := <-granted
-		require.NotNil(t, l)
-		require.Greater(t, l.Token(), last)
-		last = l.Token()
-		require.NoError(t, l.Unlock(bounded(t)))
-	}
-	require.Equal(t, int64(waiters), looks.Load(), "each is woken once")
-	require.Empty(t, srv.Keys(t, "n/"))
 }

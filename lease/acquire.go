@@ -10,6 +10,7 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/queue"
+	"github.com/leasefence/leasefence/internal/retry"
 )
 
 // Lock waits until the lock called name is this caller's and returns it. Callers, of this session or of any
@@ -33,19 +34,8 @@ func (s *Session) LockWith(ctx context.Context, name string, opts LockOptions) (
 	return s.acquire(ctx, name, opts, (*Lock).enterAndWait)
 }
 
-// TryLock takes the lock called name if nobody has it or waits for it, or else returns at once an error that
-// matches [ErrLocked] and carries the holder, a [*LockedError]. Other errors are those of [Session.Lock].
-func (s *Session) TryLock(ctx context.Context, name string) (*Lock, error) {
-	return s.TryLockWith(ctx, name, LockOptions{})
-}
-
-// TryLockWith is [Session.TryLock] with options.
-func (s *Session) TryLockWith(ctx context.Context, name string, opts LockOptions) (*Lock, error) {
-	return s.acquire(ctx, name, opts, (*Lock).tryEnter)
-}
-
 // acquire checks the input and takes a place in the queue by means of enter, on a lease that is alive.
-func (s *Session) acquire(ctx context.Context, name string, opts LockOptions, enter func(*Lock, context.Context, string) error) (*Lock, error) {
+func (s *Session) acquire(ctx context.Context, name string, opts LockOptions, enter func(*Lock, context.Context) error) (*Lock, error) {
 	if err := queue.CheckName(name); err != nil {
 		return nil, fmt.Errorf("lease: name %w", err)
 	}
@@ -66,8 +56,6 @@ func (s *Session) acquire(ctx context.Context, name string, opts LockOptions, en
 			// The lease was gone before it was used: it is replaced, as if its loss had been known.
 			l.g.lose(&LostError{Reason: LeaseGone, LeaseID: l.g.id})
 			continue
-		case errors.Is(err, queue.ErrTaken):
-			continue // with another key; this one is not used again
 		case errors.Is(err, ErrLocked):
 			return nil, err
 		}
@@ -76,7 +64,7 @@ func (s *Session) acquire(ctx context.Context, name string, opts LockOptions, en
 }
 
 // acquireOnce is acquire on the present lease. The lock that it returns beside an error, if any, is not held.
-func (s *Session) acquireOnce(ctx context.Context, name string, opts LockOptions, enter func(*Lock, context.Context, string) error) (*Lock, error) {
+func (s *Session) acquireOnce(ctx context.Context, name string, opts LockOptions, enter func(*Lock, context.Context) error) (*Lock, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -84,8 +72,8 @@ func (s *Session) acquireOnce(ctx context.Context, name string, opts LockOptions
 	if err != nil {
 		return nil, err
 	}
-	l := s.newLock(g, name)
-	if err := enter(l, ctx, opts.Owner); err != nil {
+	l := s.newLock(g, name, opts.Owner)
+	if err := enter(l, ctx); err != nil {
 		return l, l.abandon(err)
 	}
 	// Nobody is ahead of us. But the lock is held only if the lease still is, by our own clock; and a caller
@@ -112,56 +100,65 @@ func (l *Lock) boundByHandle(ctx context.Context) (context.Context, context.Canc
 	}
 }
 
-// enterAndWait takes a place at the end of the queue and waits for its turn.
-func (l *Lock) enterAndWait(ctx context.Context, owner string) error {
-	var first bool
-	err := queue.RetryWhile(ctx, l.g.handles, l.g.s.client, l.g.queue.Attempt, func(ctx context.Context) (err error) {
-		l.entry, first, err = queue.Enter(ctx, l.g.s.client, l.entry, owner, l.late)
-		l.late = l.late || err != nil && !queue.Refused(err)
-		return err
-	})
-	if err != nil || first {
-		return err
+// enterAndWait waits for its turn in the session, takes a place at the end of etcd's queue and waits for its turn
+// there.
+func (l *Lock) enterAndWait(ctx context.Context) error {
+	var ahead queue.Ahead
+	var err error
+	if !l.g.turns.join(l, false) {
+		if ahead, err = l.awaitTurn(ctx); err != nil {
+			return err
+		}
 	}
-	// A waiter watches its own key too: one whose lease is gone must not wait for its turn to learn it.
-	l.watched = l.g.s.spawn(l.watch)
+	if l.entry.Rev == 0 {
+		if ahead, err = l.enter(ctx); err != nil {
+			return err
+		}
+	}
+	if ahead.None {
+		return nil
+	}
+	// A waiter whose lease or key is gone must not wait for its turn to learn it.
+	l.g.guards.Add(&l.entry)
 	ctx, cancel := l.boundByHandle(ctx)
 	defer cancel()
-	err = l.g.queue.Await(ctx, l.entry)
+	err = l.g.queue.Await(ctx, l.entry.Entry, ahead)
 	if errors.Is(err, queue.ErrGone) {
-		return l.whyDeleted(ctx)
+		lost := l.whyDeleted(ctx)
+		l.lose(lost)
+		return lost
 	}
 	return err
 }
 
-// tryEnter takes a place only if the queue is empty.
-func (l *Lock) tryEnter(ctx context.Context, owner string) error {
-	return queue.RetryWhile(ctx, l.g.handles, l.g.s.client, l.g.queue.Attempt, func(ctx context.Context) error {
-		entry, holder, err := l.g.queue.TryEnter(ctx, l.entry, owner, l.late)
-		// It may have entered and failed only then.
-		l.late = l.late || err != nil && (entry.Rev != 0 || !queue.Refused(err))
-		if err != nil {
+// enter takes a place at the end of etcd's queue.
+func (l *Lock) enter(ctx context.Context) (ahead queue.Ahead, err error) {
+	for {
+		l.choose()
+		err = retry.While(ctx, l.g.handles, l.g.s.client, l.g.queue.Attempt, func(ctx context.Context) (err error) {
+			l.entry.Entry, ahead, err = l.g.queue.Enter(ctx, l.entry.Entry, l.owner, l.late)
+			l.late = l.late || err != nil && !retry.Refused(err) && !errors.Is(err, queue.ErrTaken)
 			return err
+		})
+		if !errors.Is(err, queue.ErrTaken) {
+			return ahead, err
 		}
-		if holder != nil {
-			if !l.late {
-				l.g.recycle(l.entry)
-			}
-			token, _ := fence.NewToken(l.g.s.opts.Era, holder.CreateRevision) // 0 if it is no legal one
-			return &LockedError{Name: l.name, Owner: string(holder.Value), Key: string(holder.Key), Token: token}
-		}
-		l.entry = entry
-		return nil
-	})
+		l.entry.Entry = queue.Entry{} // with another key; this one is not used again
+	}
+}
+
+// choose gives l a key, if it has none.
+func (l *Lock) choose() {
+	if l.entry.Key == "" {
+		l.entry.Entry = l.g.take(l.name)
+	}
 }
 
 // hold makes the acquisition a handle.
 func (l *Lock) hold(maxHold time.Duration) {
 	l.ctx = fence.NewContext(l.life, l.token)
 	l.g.remember(l)
-	if !l.watched {
-		l.g.young.add(l)
-	}
+	l.g.guards.Add(&l.entry)
 	if maxHold > 0 {
 		l.maxHold = time.AfterFunc(maxHold, func() { l.end(ErrMaxHold) })
 	}
@@ -169,11 +166,21 @@ func (l *Lock) hold(maxHold time.Duration) {
 
 // abandon ends an acquisition that failed with err and clears what it may have left in the queue.
 func (l *Lock) abandon(err error) error {
-	if lost := l.lost(); lost != nil {
+	lost := l.lost()
+	if lost != nil {
 		err = lost
 	}
 	l.end(errAbandoned)
-	l.reap()
+	switch {
+	case l.waiter != nil: // it never had its turn
+	case lost != nil:
+		l.g.guards.Remove(&l.entry)
+		l.clear()
+		l.pass()
+	default:
+		l.g.guards.Remove(&l.entry)
+		l.bequeath()
+	}
 	return err
 }
 

@@ -165,11 +165,11 @@ func TestSession_Lock_refused(t *testing.T) {
 func TestSession_Lock_replacesALeaseThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
-		for range 3 {
+		for _, name := range []string{"a", "b", "c"} { // whoever is behind a lost lock in the session is lost with it
 			old := e.s.Status().LeaseID
 			before := e.lock(t, "before")
 			require.NoError(t, e.srv.Revoke(old))
-			l, err := e.s.Lock(t.Context(), "a")
+			l, err := e.s.Lock(t.Context(), name)
 			require.NoError(t, err)
 			require.Equal(t, []clientv3.LeaseID{e.s.Status().LeaseID}, e.leaseIDs())
 			requireLost(t, context.Cause(before.Context()), lease.LeaseGone)

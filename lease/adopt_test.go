@@ -26,7 +26,7 @@ func startAdopted(t *testing.T, faults map[fakeetcd.Method]fakeetcd.Fault) (*env
 	for m, f := range faults {
 		c.Inject(m, f)
 	}
-	e.s, err = lease.Adopt(t.Context(), c.Client, granted.ID, lease.Options{TTL: 7 * time.Second})
+	e.s, err = lease.Adopt(t.Context(), c.Client, granted.ID, lease.Options{TTL: 7 * time.Second, SeparateCommits: separate})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = e.s.Close(context.WithoutCancel(t.Context())) })
 	return e, granted.ID

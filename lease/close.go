@@ -7,7 +7,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
-	"github.com/leasefence/leasefence/internal/queue"
+	"github.com/leasefence/leasefence/internal/retry"
 )
 
 // Close ends the session: every handle's context is cancelled (the cause matches [ErrClosed]), acquisitions that
@@ -89,7 +89,7 @@ func (g *grant) releaseKeys(ctx context.Context) error {
 	ctx, cancel := g.boundByTTL(ctx)
 	defer cancel()
 	for _, l := range g.remembered() {
-		l.reap()
+		l.clear()
 	}
 	if err := g.reaper.flush(ctx); err != nil {
 		return fmt.Errorf("remove the keys on adopted lease %x: %w", int64(g.id), err)
@@ -109,7 +109,7 @@ func (s *Session) revoke(ctx context.Context, g *grant) error {
 	}
 	ctx, cancel := g.boundByTTL(ctx)
 	defer cancel()
-	err := queue.Retry(ctx, s.client, g.queue.Attempt, func(ctx context.Context) error {
+	err := retry.Do(ctx, s.client, g.queue.Attempt, func(ctx context.Context) error {
 		_, err := s.client.Revoke(ctx, g.id)
 		return err
 	})

@@ -25,6 +25,8 @@ var (
 )
 
 // LockedError is what [Session.TryLock] returns when somebody else is in the queue. It matches [ErrLocked].
+//
+// Key and Token are zero if the one before is a caller of the same session that is about to enter etcd's queue.
 type LockedError struct {
 	Name  string
 	Owner string      // the text the holder left for people: what is in its key
@@ -33,6 +35,9 @@ type LockedError struct {
 }
 
 func (e *LockedError) Error() string {
+	if e.Key == "" {
+		return fmt.Sprintf("lease: lock %q is about to be taken by %q, of this session", e.Name, clip(e.Owner))
+	}
 	return fmt.Sprintf("lease: lock %q is held by %q (key %q, token %s)", e.Name, clip(e.Owner), e.Key, e.Token)
 }
 

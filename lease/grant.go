@@ -7,13 +7,13 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/clock"
+	"github.com/leasefence/leasefence/internal/commit"
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
@@ -25,8 +25,11 @@ type grant struct {
 	margin  time.Duration
 	adopted bool // somebody else's lease: not revoked by us, and perhaps renewed by others too
 	queue   *queue.Queue
+	turns   turns
+	keys    keys
+	guards  queue.Guards
+	inquest inquest
 	reaper  reaper
-	young   young
 	log     *slog.Logger
 
 	// handles is the parent of every handle's context; it ends at the loss or when the session is closed.
@@ -39,7 +42,6 @@ type grant struct {
 	jeopardy bool
 	failure  error              // of the last attempt to renew since then
 	cause    *LostError         // of the loss
-	free     []string           // suffixes to use again
 	held     map[*Lock]struct{} // on an adopted lease only, whose end Close must bring about key by key
 }
 
@@ -55,10 +57,13 @@ func (s *Session) newGrant(id clientv3.LeaseID, ttl time.Duration, sent clock.In
 	attempt := attemptBound(ttl)
 	g.queue = &queue.Queue{
 		Client:  s.client,
+		Line:    commit.NewLine(s.client, commit.Options{Separate: s.opts.SeparateCommits, Bound: attempt, Spawn: s.spawn}),
 		Streams: queue.NewStreams(fmt.Sprintf("%s-%x", s.nonce, int64(id)), attempt),
 		Attempt: attempt,
 		Report:  s.reportStray,
 	}
+	g.guards.Queue, g.guards.Life, g.guards.Spawn = g.queue, g.handles, s.spawn
+	g.guards.Warn = func(err error) { g.log.Warn("the key of a lock is not watched", "err", err) }
 	g.reaper.g = g
 	return g
 }
@@ -207,29 +212,4 @@ func (g *grant) remembered() []*Lock {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Collect(maps.Keys(g.held))
-}
-
-// takeSuffix returns a suffix for a key. The one that was given back last comes first, so that a session uses no
-// more of them than it has acquisitions at a time.
-func (g *grant) takeSuffix() string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if last := len(g.free) - 1; last >= 0 {
-		suffix := g.free[last]
-		g.free = g.free[:last]
-		return suffix
-	}
-	return g.s.nonce + strconv.FormatUint(g.s.seq.Add(1), 36)
-}
-
-// recycle allows the suffix of an entry to be used again. Its key must be gone, and each request to enter must have
-// been answered: one that may still arrive would bring the key back. A late request to leave does no harm, it asks
-// for the create revision.
-//
-// Until the next compaction etcd's index keeps every key that ever was, and a read of a queue passes all that ever
-// stood in it, at 25 to 30 ns each. A name that is locked over and over must not add one with every hold.
-func (g *grant) recycle(e queue.Entry) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.free = append(g.free, e.Key[strings.LastIndexByte(e.Key, '-')+1:])
 }

@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"os"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/leasefence/leasefence/internal/clock"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -26,6 +29,9 @@ const (
 	jitter   = ttl / 50
 	attempt  = 5 * time.Second
 )
+
+// separate runs every test without shared commits: nothing that they look at depends on them.
+var separate = os.Getenv("LEASEFENCE_SEPARATE_COMMITS") != ""
 
 func TestMain(m *testing.M) {
 	// The host's boot clock runs on while a bubble's stands still, by which deadlines would come out early.
@@ -44,9 +50,14 @@ type env struct {
 
 func start(t *testing.T, opts lease.Options) *env {
 	t.Helper()
+	return open(t, newServer(t), opts)
+}
+
+func newServer(t *testing.T) *fakeetcd.Server {
+	t.Helper()
 	srv := fakeetcd.New()
 	t.Cleanup(srv.Close)
-	return open(t, srv, opts)
+	return srv
 }
 
 // join is one more session, with a client and so a network of its own, on e's server.
@@ -64,6 +75,7 @@ func open(t *testing.T, srv *fakeetcd.Server, opts lease.Options) *env {
 
 func (e *env) open(t *testing.T, opts lease.Options) {
 	t.Helper()
+	opts.SeparateCommits = opts.SeparateCommits || separate
 	s, err := lease.NewSession(t.Context(), e.c.Client, opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.Close(context.WithoutCancel(t.Context())) }) // what it cannot reach expires
@@ -85,6 +97,30 @@ func (e *env) sent(m fakeetcd.Method) []time.Duration {
 		at = append(at, call.Sent.Sub(e.began))
 	}
 	return at
+}
+
+// writes are the transactions that the client has sent to change something; others only read keys that are guarded.
+func (e *env) writes() []fakeetcd.Call {
+	return slices.DeleteFunc(e.c.Calls(fakeetcd.Txn), func(call fakeetcd.Call) bool { return !writes(call) })
+}
+
+// writes reports whether a call is a transaction that can change something.
+func writes(call fakeetcd.Call) bool {
+	var writing func(*pb.TxnRequest) bool
+	writing = func(r *pb.TxnRequest) bool {
+		return slices.ContainsFunc(slices.Concat(r.Success, r.Failure), func(op *pb.RequestOp) bool {
+			return op.GetRequestPut() != nil || op.GetRequestDeleteRange() != nil ||
+				op.GetRequestTxn() != nil && writing(op.GetRequestTxn())
+		})
+	}
+	r, ok := call.Request.(*pb.TxnRequest)
+	return ok && writing(r)
+}
+
+// reads reports whether a call is a transaction that only reads.
+func reads(call fakeetcd.Call) bool {
+	_, ok := call.Request.(*pb.TxnRequest)
+	return ok && !writes(call)
 }
 
 func (e *env) lock(t *testing.T, name string) *lease.Lock {

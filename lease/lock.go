@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -17,22 +16,26 @@ import (
 type Lock struct {
 	g     *grant
 	name  string
-	entry queue.Entry
-	late  bool // an attempt to enter whose outcome is unknown may still arrive at the server
+	owner string        // the text in the key
+	entry queue.Guarded // zero until its turn in the session
+	late  bool          // an attempt to enter whose outcome is unknown may still arrive at the server
 	token fence.Token
+
+	links          // in its name's order, under g.turns.mu
+	waiter *waiter // while it waits for its turn in the session, or if it gave up then
 
 	life context.Context //nolint:containedctx // the life of the handle, which Context hands out
 	end  context.CancelCauseFunc
 	ctx  context.Context //nolint:containedctx // life, with the token
 
-	watched  bool        // its key, from when it waited
 	maxHold  *time.Timer // nil without a longest hold
 	unlocked atomic.Bool
 }
 
 // newLock is an acquisition that has not begun; it ends with its lease.
-func (s *Session) newLock(g *grant, name string) *Lock {
-	l := &Lock{g: g, name: name, entry: s.nextEntry(g, name)}
+func (s *Session) newLock(g *grant, name, owner string) *Lock {
+	l := &Lock{g: g, name: name, owner: owner}
+	l.entry.Ended = l.keyEnded
 	l.life, l.end = context.WithCancelCause(g.handles)
 	return l
 }
@@ -68,71 +71,10 @@ func (l *Lock) Key() string { return l.entry.Key }
 // context it is checked by the server, in one step with the transaction.
 func (l *Lock) Held() clientv3.Cmp { return l.entry.Held() }
 
-// Unlock lets the lock go: the context ends, then the key is deleted if it is still this hold's.
-//
-// The error is nil if the lock was held until now, matches [ErrLost] if it had been lost, which is told once,
-// and [ErrUnlocked] if Unlock was called before. If ctx ends before the server has confirmed, the error wraps
-// ctx's cause and the deletion goes on in the background until it is confirmed or the lease has gone.
-func (l *Lock) Unlock(ctx context.Context) error {
-	if err := l.unlock(ctx); err != nil {
-		return fmt.Errorf("lease: unlock %q: %w", l.name, err)
-	}
-	return nil
-}
-
-func (l *Lock) unlock(ctx context.Context) error {
-	if l.unlocked.Swap(true) {
-		return ErrUnlocked
-	}
-	l.g.checkDeadline() // its timer may be late
-	l.end(ErrUnlocked)
-	if l.maxHold != nil {
-		l.maxHold.Stop()
-	}
-	l.g.young.remove(l)
-	l.g.forget(l)
-	if lost := l.lost(); lost != nil {
-		if lost.Reason != KeyDeleted || l.late {
-			l.reap()
-		}
-		return lost
-	}
-
-	// The first request decides whether the key was still there: after one whose answer was lost, a key that is
-	// missing is most likely our own deletion.
-	var deleted, unsure bool
-	err := queue.RetryWhile(ctx, l.g.handles, l.g.s.client, l.g.queue.Attempt, func(ctx context.Context) (err error) {
-		deleted, err = queue.Leave(ctx, l.g.s.client, l.entry)
-		unsure = unsure || err != nil && !queue.Refused(err)
-		return err
-	})
-	switch {
-	case err != nil:
-		l.reap()
-		return fmt.Errorf("%w; it is deleted in the background", err)
-	case l.late:
-		l.reap()
-	}
-	if !deleted && !unsure {
-		return l.whyDeleted(ctx)
-	}
-	if !l.late {
-		l.g.recycle(l.entry)
-	}
-	return nil
-}
-
 // lost is why the handle was lost, nil if it is held or was unlocked.
 func (l *Lock) lost() *LostError { return lostBy(l.life) }
 
 func lostBy(life context.Context) *LostError {
 	lost, _ := context.Cause(life).(*LostError) //nolint:errorlint // the cause is ours and not wrapped
 	return lost
-}
-
-// reap leaves the key to the reaper.
-func (l *Lock) reap() {
-	if l.entry.Rev != 0 || l.late {
-		l.g.reaper.add(l.entry, l.late)
-	}
 }

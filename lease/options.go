@@ -40,6 +40,9 @@ type Options struct {
 	// Era is raised by an operator after a restore of etcd or a move to another cluster, so that every new
 	// token is larger than every old one; see [fence.Token]. 0 to 32767. Default 0.
 	Era uint16
+	// SeparateCommits gives each acquisition and each release a commit of its own. By default those of the session
+	// that are under way at the same time share commits, which is several times faster. Default: false.
+	SeparateCommits bool
 	// Logger is told of jeopardy, losses and clean-up. Default: silent.
 	Logger *slog.Logger
 }

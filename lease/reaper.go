@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/queue"
+	"github.com/leasefence/leasefence/internal/retry"
 )
 
 // lateFor is how long a request whose answer was lost may still arrive at the server: a connection that is cut
@@ -156,7 +157,7 @@ func (r *reaper) sweep(ctx context.Context, batch []*orphan) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.g.ttl)
 	defer cancel()
-	return queue.Retry(ctx, r.g.s.client, r.g.queue.Attempt, func(ctx context.Context) error {
+	return retry.Do(ctx, r.g.s.client, r.g.queue.Attempt, func(ctx context.Context) error {
 		_, err := r.g.s.client.Txn(ctx).Then(ops...).Commit()
 		return err
 	})

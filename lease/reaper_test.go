@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -83,7 +84,7 @@ func TestReaper_leavesAHeldLockAlone(t *testing.T) {
 		e.at(time.Minute)
 		requireLive(t, l)
 		require.Equal(t, kv, e.srv.Keys("a")[0])
-		require.Len(t, e.c.Calls(fakeetcd.Txn), 2)
+		require.Len(t, e.writes(), 2)
 		require.NoError(t, l.Unlock(t.Context()))
 	})
 }
@@ -144,16 +145,19 @@ func TestReaper_endsWithTheLease(t *testing.T) {
 func TestReaper_outlastsACut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{TTL: time.Hour})
+		other := e.join(t)
+		theirs := other.lock(t, "theirs")
 		l := e.lock(t, "a")
 		e.at(time.Second)
-		next := e.wait(timeout(t, time.Second), "a")
+		next := e.wait(timeout(t, time.Second), "theirs")
 		e.c.Cut()
 		require.ErrorIs(t, receive(t, next).err, context.DeadlineExceeded)
 		require.ErrorIs(t, l.Unlock(timeout(t, time.Second)), context.DeadlineExceeded)
 		e.at(18 * time.Minute)
-		require.Len(t, e.keys("a"), 2)
+		require.Len(t, e.keys(""), 3)
 		e.c.Restore()
-		require.NoError(t, e.srv.Await(timeout(t, attempt+time.Second), func() bool { return len(e.keys("a")) == 0 }))
+		require.NoError(t, e.srv.Await(timeout(t, attempt+time.Second), func() bool { return len(e.keys("")) == 1 }))
+		requireLive(t, theirs)
 	})
 }
 
@@ -173,41 +177,50 @@ func TestReaper_deletesNobodyElsesKey(t *testing.T) {
 	})
 }
 
+// queueBehind has other hold n names and e wait for each of them, so that each waiter has a key.
+func (e *env) queueBehind(ctx context.Context, t *testing.T, other *env, n int) <-chan acquired {
+	t.Helper()
+	got := make(chan acquired, n)
+	for i := range n {
+		name := fmt.Sprintf("a/%d", i)
+		other.lock(t, name) //nolint:contextcheck // ctx is for those who wait
+		go func() {
+			l, err := e.s.Lock(ctx, name)
+			got <- acquired{l, err, e.now()}
+		}()
+	}
+	synctest.Wait()
+	require.Len(t, e.keys("a/"), 2*n)
+	return got
+}
+
 // Hundreds of waiters that give up together leave in few transactions, each within the server's limit.
 func TestReaper_deletesManyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters = 300
 		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
+		l := e.lock(t, "b")
 		mine := errors.New("mine")
 		ctx, cancel := context.WithCancelCause(t.Context())
-		got := make(chan error, waiters)
-		for range waiters {
-			go func() {
-				_, err := e.s.Lock(ctx, "a")
-				got <- err
-			}()
-		}
-		synctest.Wait()
-		require.Len(t, e.keys("a"), 1+waiters)
-		before := len(e.c.Calls(fakeetcd.Txn))
+		got := e.queueBehind(ctx, t, e.join(t), waiters)
+		before := len(e.writes())
 		e.c.Cut()
 		cancel(mine)
 		for range waiters {
-			require.ErrorIs(t, receive(t, got), mine)
+			require.ErrorIs(t, receive(t, got).err, mine)
 		}
 		e.c.Restore()
 		synctest.Wait()
-		require.Equal(t, []string{l.Key()}, e.keys("a"))
+		require.Len(t, e.keys("a/"), waiters)
 		require.Zero(t, e.now())
 		requireLive(t, l)
-		sweeps := e.c.Calls(fakeetcd.Txn)[before:]
+		sweeps := e.writes()[before:]
 		for _, call := range sweeps {
 			require.NoError(t, call.Err)
 		}
 		require.LessOrEqual(t, len(sweeps), waiters/40+2)
 		e.at(time.Hour)
-		require.Len(t, e.c.Calls(fakeetcd.Txn), before+len(sweeps))
+		require.Len(t, e.writes(), before+len(sweeps))
 	})
 }
 
@@ -221,9 +234,9 @@ func TestReaper_isNotAskedAfterARefusal(t *testing.T) {
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Err: errDenied})
 		_, err = e.s.TryLock(t.Context(), "b")
 		require.Error(t, err)
-		n := len(e.c.Calls(fakeetcd.Txn))
+		n := len(e.writes())
 		e.at(time.Minute)
-		require.Len(t, e.c.Calls(fakeetcd.Txn), n)
+		require.Len(t, e.writes(), n)
 		requireLive(t, l)
 	})
 }
@@ -233,26 +246,22 @@ func TestReaper_learnsTheServersLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters, limit = 100, 16
 		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
 		ctx, cancel := context.WithCancel(t.Context())
-		var queue []<-chan acquired
-		for range waiters {
-			queue = append(queue, e.wait(ctx, "a"))
-		}
+		got := e.queueBehind(ctx, t, e.join(t), waiters)
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: rpctypes.ErrGRPCTooManyOps, Match: func(call fakeetcd.Call) bool {
 			return len(call.Request.(*pb.TxnRequest).Success) > limit
 		}})
 		e.c.Cut()
 		cancel()
-		for _, next := range queue {
-			require.ErrorIs(t, receive(t, next).err, context.Canceled)
+		for range waiters {
+			require.ErrorIs(t, receive(t, got).err, context.Canceled)
 		}
 		e.c.Restore()
 		synctest.Wait()
 		refused := slices.DeleteFunc(e.c.Calls(fakeetcd.Txn), func(call fakeetcd.Call) bool { return call.Err == nil })
 		require.NotEmpty(t, refused)
 		require.LessOrEqual(t, len(refused), 2, "at most 40 and 20")
-		require.Equal(t, []string{l.Key()}, e.keys("a"))
+		require.Len(t, e.keys("a/"), waiters)
 		require.Zero(t, e.now())
 	})
 }

@@ -12,7 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/clock"
-	"github.com/leasefence/leasefence/internal/queue"
+	"github.com/leasefence/leasefence/internal/retry"
 )
 
 // renewal is the outcome of one attempt to renew. The attempts of one round stand for one renewal.
@@ -48,7 +48,7 @@ func (g *grant) renew(ctx context.Context) {
 	next := time.NewTimer(g.untilRenewal())
 	defer next.Stop()
 
-	var backoff queue.Backoff
+	var backoff retry.Backoff
 	for {
 		select {
 		case <-ctx.Done():
@@ -92,7 +92,7 @@ func (g *grant) renew(ctx context.Context) {
 func (g *grant) attempt(ctx context.Context, running *sync.WaitGroup, round int, results chan<- renewal) (cancel context.CancelFunc) {
 	ctx, cancel = context.WithCancel(ctx)
 	running.Go(func() {
-		queue.Reconnect(g.s.client)
+		retry.Reconnect(g.s.client)
 		sent := g.s.clock.Now()
 		_, err := keepAlive(ctx, g.s.client, g.id)
 		select {

@@ -8,14 +8,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/clock"
-	"github.com/leasefence/leasefence/internal/queue"
+	"github.com/leasefence/leasefence/internal/retry"
 )
 
 // Session is a lease in etcd, kept alive, and the locks that stand on it: any number of names and goroutines on
@@ -24,9 +23,8 @@ type Session struct {
 	client  *clientv3.Client
 	opts    Options
 	clock   clock.Clock
-	nonce   string        // in every key of this session
-	adopted *grant        // the lease that [Adopt] was given, lost or not; nil if none
-	seq     atomic.Uint64 // of the keys
+	nonce   string // in every key of this session
+	adopted *grant // the lease that [Adopt] was given, lost or not; nil if none
 
 	ending chan struct{} // closed when Close is called
 	closed chan struct{} // closed when Close has finished
@@ -89,7 +87,7 @@ func Adopt(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID, op
 	}
 	s := newSession(client, opts, clock.System)
 	var g *grant
-	err = queue.Retry(ctx, client, attemptBound(opts.TTL), func(ctx context.Context) error {
+	err = retry.Do(ctx, client, attemptBound(opts.TTL), func(ctx context.Context) error {
 		sent := s.clock.Now()
 		resp, err := keepAlive(ctx, client, id)
 		if err == nil {
@@ -126,7 +124,7 @@ func newSession(client *clientv3.Client, opts Options, clk clock.Clock) *Session
 // takeLease asks the server for a lease until it answers or ctx ends.
 func (s *Session) takeLease(ctx context.Context) (*grant, error) {
 	var g *grant
-	err := queue.Retry(ctx, s.client, attemptBound(s.opts.TTL), func(ctx context.Context) error {
+	err := retry.Do(ctx, s.client, attemptBound(s.opts.TTL), func(ctx context.Context) error {
 		// Before the request: the server cannot have begun to count earlier.
 		sent := s.clock.Now()
 		resp, err := s.client.Grant(ctx, int64(s.opts.TTL/time.Second))
@@ -223,12 +221,6 @@ func (s *Session) goLocked(f func(context.Context)) bool {
 	}
 	s.wg.Go(func() { f(s.run) })
 	return true
-}
-
-// nextEntry is an entry for name. Its suffix is one that no other entry of the lease has now and whose earlier
-// uses, if any, are over for certain: see [grant.recycle].
-func (s *Session) nextEntry(g *grant, name string) queue.Entry {
-	return queue.NewEntry(s.opts.Prefix+name, g.id, g.takeSuffix())
 }
 
 // reportStray logs, once for each, the keys found in a queue that are no contenders.

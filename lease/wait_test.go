@@ -61,6 +61,22 @@ func TestSession_Lock_idleWaiterAsksNothing(t *testing.T) {
 	})
 }
 
+// pain 39: whoever waits for the owner is granted the lock by the event that the owner has gone, and asks nothing.
+func TestSession_Lock_grantedWithoutARead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := start(t, lease.Options{})
+		b := a.join(t)
+		l := a.lock(t, "a")
+		next := b.wait(t.Context(), "a")
+		a.at(time.Second)
+		asked := len(b.c.Calls(fakeetcd.Any))
+		require.NoError(t, l.Unlock(t.Context()))
+		require.NoError(t, receive(t, next).err)
+		synctest.Wait()
+		require.Len(t, b.c.Calls(fakeetcd.Any), asked)
+	})
+}
+
 // P4, P6: a waiter that gives up leaves the queue, whoever stands behind it.
 func TestSession_Lock_cancelledWaiterLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
@@ -120,7 +121,7 @@ func TestLock_endsWithoutAReasonFromTheServer(t *testing.T) {
 
 // A watch that breaks is opened again, and misses nothing.
 func TestLock_watchSurvivesItsStream(t *testing.T) {
-	for name, err := range map[string]error{"unavailable": fakeetcd.ErrUnavailable, "refused": errDenied} {
+	for name, err := range map[string]error{"unavailable": fakeetcd.ErrUnavailable, "no leader": rpctypes.ErrGRPCNoLeader} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := start(t, lease.Options{})
@@ -146,11 +147,12 @@ func TestLock_cannotBeWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		e := start(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Err: errDenied})
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: errDenied, Match: reads})
 		l := e.lock(t, "a")
 		e.at(time.Minute)
 		requireLive(t, l)
-		require.Equal(t, 1, strings.Count(log.String(), "cannot be watched"))
+		require.Equal(t, 1, strings.Count(log.String(), "the key of a lock is not watched"))
+		require.Equal(t, 1, strings.Count(log.String(), l.Key()))
 		require.NoError(t, l.Unlock(t.Context()))
 	})
 }

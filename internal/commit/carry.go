@@ -46,6 +46,66 @@ func (l *Line) send(ctx context.Context, batch []*caller) ([]Result, error) {
 		res, err := l.alone(ctx, batch[0].txn)
 		return []Result{res}, err
 	}
+	if l.mayBeFlat(batch) {
+		results, err := l.flat(ctx, batch)
+		if results != nil || err != nil {
+			return results, err
+		}
+	}
+	return l.nested(ctx, batch)
+}
+
+// flat sends a batch as one transaction whose comparisons are everybody's. Where they hold, as they do nearly always,
+// that is what nested transactions would do, for two thirds of the work. Where they do not, it does nothing, and the
+// results are nil.
+func (l *Line) flat(ctx context.Context, batch []*caller) ([]Result, error) {
+	var (
+		cmps []clientv3.Cmp
+		ops  []clientv3.Op
+	)
+	for _, c := range batch {
+		cmps = append(cmps, c.txn.If...)
+		ops = append(ops, c.txn.Then...)
+	}
+	resp, err := l.client.Txn(ctx).If(cmps...).Then(ops...).Commit()
+	if err != nil {
+		return nil, err
+	}
+	if !resp.Succeeded {
+		l.mu.Lock()
+		l.notFlat = notFlatFor
+		l.mu.Unlock()
+		return nil, nil
+	}
+	results := make([]Result, len(batch))
+	rest := resp.Responses
+	for i, c := range batch {
+		n := len(c.txn.Then)
+		results[i] = Result{Succeeded: true, Revision: resp.Header.Revision, Responses: rest[:n:n]}
+		rest = rest[n:]
+	}
+	return results, nil
+}
+
+// mayBeFlat reports whether the batch may be sent as a flat transaction: it is small enough, and none lately did
+// nothing.
+func (l *Line) mayBeFlat(batch []*caller) bool {
+	cmps, ops := 0, 0
+	for _, c := range batch {
+		cmps += len(c.txn.If)
+		ops += len(c.txn.Then)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.notFlat > 0 {
+		l.notFlat--
+		return false
+	}
+	return max(cmps, ops) <= l.mostOps
+}
+
+// nested sends a batch as one transaction of which each is a part of its own.
+func (l *Line) nested(ctx context.Context, batch []*caller) ([]Result, error) {
 	ops := make([]clientv3.Op, len(batch))
 	for i, c := range batch {
 		ops[i] = c.txn.op()

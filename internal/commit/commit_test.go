@@ -209,7 +209,7 @@ func (e *env) record() func() []*pb.TxnRequest {
 	return func() []*pb.TxnRequest { return e.requests()[from:] }
 }
 
-// nested returns the transactions that a request carries, nil if it is one that stands by itself.
+// nested returns the transactions that a request has as parts of its own.
 func nested(r *pb.TxnRequest) []*pb.TxnRequest {
 	var txns []*pb.TxnRequest
 	for _, op := range r.Success {
@@ -219,6 +219,9 @@ func nested(r *pb.TxnRequest) []*pb.TxnRequest {
 	}
 	return txns
 }
+
+// carried is how many transactions share a request, nested or not; each of them has one comparison.
+func carried(r *pb.TxnRequest) int { return max(len(nested(r)), len(r.Compare)) }
 
 // written returns the keys that a request may write, in its order.
 func written(r *pb.TxnRequest) []string {

@@ -1,6 +1,7 @@
 // Package commit carries the transactions of one session to etcd. Those that are under way at the same time share
-// commits: each is nested in one transaction with the others, which costs the server one entry in its log, one
-// sync to the disk and one message instead of many.
+// commits: they travel as one transaction, which costs the server one entry in its log, one sync to the disk and one
+// message instead of many. Its comparisons are all of theirs together, and if these do not all hold it is sent again
+// with each of them nested in it, to succeed or not by itself.
 //
 // A [Line] has a few lanes, each with room for one request at a time. A transaction that finds a lane free goes at
 // once and alone, so that sharing adds nothing to its time. The others wait, and whatever has gathered when a lane

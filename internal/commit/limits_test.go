@@ -41,15 +41,25 @@ func bytesOf(r *pb.TxnRequest) int {
 func requireNoTies(t *testing.T, req *pb.TxnRequest) {
 	t.Helper()
 	seen := make(map[string]bool)
-	for _, txn := range nested(req) {
-		if !puts(txn) {
-			continue
-		}
-		key := written(txn)[0]
+	for _, key := range put(req) {
 		prefix := key[:strings.LastIndex(key, "/")+1]
 		require.False(t, seen[prefix], "two of %s in one request", prefix)
 		seen[prefix] = true
 	}
+}
+
+// put returns the keys that a request may put, each once for the transaction that it is of.
+func put(r *pb.TxnRequest) []string {
+	var keys []string
+	for _, op := range r.Success {
+		switch {
+		case op.GetRequestPut() != nil:
+			keys = append(keys, string(op.GetRequestPut().Key))
+		case op.GetRequestTxn() != nil:
+			keys = append(keys, put(op.GetRequestTxn())...)
+		}
+	}
+	return keys
 }
 
 func tooMany(most int) func(*pb.TxnRequest) bool {
@@ -240,7 +250,7 @@ func TestLine_limit_notLearnt(t *testing.T) {
 				all = e.sendAll(t.Context(), e.fill("b", 50, 10<<10))
 				free[0]()
 				requireAnswers(t, receiveAll(t, all))
-				require.Len(t, sent(), 1)
+				require.GreaterOrEqual(t, carried(sent()[0]), 50)
 			})
 		})
 	}

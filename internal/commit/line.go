@@ -3,8 +3,6 @@ package commit
 import (
 	"context"
 	"fmt"
-	"runtime"
-	"slices"
 	"sync"
 	"time"
 
@@ -13,17 +11,15 @@ import (
 	"github.com/leasefence/leasefence/internal/retry"
 )
 
+// mostOps and mostBytes of a request keep within the server's defaults: 128 operations, of which the largest nested
+// transaction takes 3, and 1.5 MiB.
 const (
-	// lanes is how many requests are under way at a time. With one, whoever just misses a request waits for two.
-	lanes = 2
-	// mostOps and mostBytes of a request keep within the server's defaults: 128 operations, of which the largest
-	// nested transaction takes 3, and 1.5 MiB.
 	mostOps   = 120
 	mostBytes = 1 << 20
-	// stuckAfter is how long a request has a lane to itself. After that another may go beside it: an endpoint that
-	// does not answer must not hold up those who could be served by another.
-	stuckAfter = 25 * time.Millisecond
 )
+
+// notFlatFor is how many batches are sent nested at once after a flat one that had to be sent again.
+const notFlatFor = 16
 
 // Options of a [Line].
 type Options struct {
@@ -46,12 +42,7 @@ type Line struct {
 	watching  bool       // a timer looks after those that wait
 	mostOps   int
 	mostBytes int
-}
-
-// lane is one request after the other.
-type lane struct {
-	since time.Time // when the present one was sent
-	stuck bool      // it does not come back: its place is another's
+	notFlat   int // so many batches are sent nested
 }
 
 // caller is a transaction that does not travel on its caller's goroutine.
@@ -141,141 +132,13 @@ func (l *Line) withdraw(c *caller) bool {
 	return false
 }
 
-// free takes a lane, nil if none is free. l.mu must be held.
-func (l *Line) free() *lane {
-	now := time.Now()
-	if len(l.busy) >= lanes {
-		l.busy = slices.DeleteFunc(l.busy, func(lane *lane) bool {
-			lane.stuck = now.Sub(lane.since) >= stuckAfter
-			return lane.stuck
-		})
-	}
-	if len(l.busy) >= lanes {
-		return nil
-	}
-	taken := &lane{since: now}
-	l.busy = append(l.busy, taken)
-	return taken
-}
-
-// next gives a lane whose request has come back to those who wait, or frees it.
-func (l *Line) next(lane *lane) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case lane.stuck:
-	case len(l.waiting) == 0:
-		l.leave(lane)
-	default:
-		l.open(lane)
-	}
-}
-
-// leave frees a lane. l.mu must be held.
-func (l *Line) leave(lane *lane) {
-	if i := slices.Index(l.busy, lane); i >= 0 {
-		l.busy = slices.Delete(l.busy, i, i+1)
-	}
-}
-
-// open has those who wait carried on a lane. l.mu must be held.
-func (l *Line) open(lane *lane) {
-	if l.opts.Spawn(func(ctx context.Context) { l.drive(ctx, lane) }) {
-		return
-	}
-	l.end(lane)
-}
-
-// end refuses those who wait: the owner of the line has ended, and they with it. l.mu must be held.
-func (l *Line) end(lane *lane) {
-	for _, c := range l.waiting {
-		c.finish(Result{}, fmt.Errorf("%w: %w", retry.ErrNotSent, context.Canceled))
-	}
-	l.waiting = nil
-	l.leave(lane)
-}
-
-// drive sends what waits on its lane, until nothing does.
-func (l *Line) drive(ctx context.Context, lane *lane) {
-	for {
-		// Those whose transactions have just come back may be about to send their next.
-		runtime.Gosched()
-		batch := l.take(ctx, lane)
-		if len(batch) == 0 {
-			return
-		}
-		l.carry(ctx, batch)
-	}
-}
-
-// take takes the next batch off the line. If there is none, the lane is free.
-func (l *Line) take(ctx context.Context, lane *lane) []*caller {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case lane.stuck: // it was given up
-		return nil
-	case ctx.Err() != nil:
-		l.end(lane)
-		return nil
-	case len(l.waiting) == 0:
-		l.leave(lane)
-		return nil
-	}
-	lane.since = time.Now()
-	var (
-		batch, rest []*caller
-		bytes       int
-		queues      = make(map[string]bool)
-	)
-	for i, c := range l.waiting {
-		if len(batch) > 0 && (len(batch) >= l.mostOps || bytes+c.size > l.mostBytes) {
-			rest = append(rest, l.waiting[i:]...)
-			break
-		}
-		if c.txn.Queue != "" && queues[c.txn.Queue] || len(batch) > 0 && !batch[0].patientAs(c) {
-			rest = append(rest, c)
-			continue
-		}
-		queues[c.txn.Queue] = true
-		bytes += c.size
-		batch = append(batch, c)
-	}
-	l.waiting = rest
-	return batch
-}
-
-// watch sees to it that nobody waits for a lane that is stuck. l.mu must be held.
-func (l *Line) watch(after time.Duration) {
-	if l.watching {
-		return
-	}
-	l.watching = true
-	time.AfterFunc(after, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.watching = false
-		if len(l.waiting) == 0 {
-			return
-		}
-		after := stuckAfter - time.Since(l.waiting[0].since)
-		if after <= 0 {
-			after = stuckAfter
-			if lane := l.free(); lane != nil {
-				l.open(lane)
-			}
-		}
-		l.watch(after)
-	})
+func (c *caller) finish(res Result, err error) {
+	c.res, c.err = res, err
+	close(c.done)
 }
 
 // patientAs reports whether two attempts are bounded much alike: one that has been repeated, and has more time to be
 // answered, is not to hold up those that have not.
 func (c *caller) patientAs(d *caller) bool {
 	return c.bound <= 2*d.bound && d.bound <= 2*c.bound
-}
-
-func (c *caller) finish(res Result, err error) {
-	c.res, c.err = res, err
-	close(c.done)
 }

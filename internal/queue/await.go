@@ -6,48 +6,68 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/commit"
+	"github.com/leasefence/leasefence/internal/retry"
 )
 
-// Queue waits in queues through one client. Its fields are set before its first use.
+// Queue is what one lease needs to stand in queues. Its fields are set before its first use.
 type Queue struct {
-	Client  *clientv3.Client
+	Client  *clientv3.Client // for reads and watches
+	Line    *commit.Line     // for what changes the queues
 	Streams *Streams
-	Attempt time.Duration          // the bound of a request's first attempt, see Retry
+	Attempt time.Duration          // the bound of a request's first attempt, see retry.Do
 	Report  func(*mvccpb.KeyValue) // told of keys in the queue that are no contenders; may be nil
+
+	crowds crowds
 }
 
-// Await returns nil when e, which has entered, is the oldest contender. It returns ErrGone if e's key is gone,
-// and ctx's cause when ctx ends.
-func (q *Queue) Await(ctx context.Context, e Entry) error {
-	var ahead *mvccpb.KeyValue
-	look := func(ctx context.Context) (err error) {
-		ahead, err = q.ahead(ctx, e)
+// Await returns nil when e, which has entered, is the oldest contender; ahead is what is known of the others. It
+// returns ErrGone if it finds e's own key gone, and ctx's cause when ctx ends.
+//
+// While it waits for the owner, it is served by one event and reads nothing after it. So it does not see that its
+// own key has been deleted by somebody else in the meantime: that is for [Guards] to tell.
+func (q *Queue) Await(ctx context.Context, e Entry, ahead Ahead) error {
+	look := func(ctx context.Context) error {
+		seen, err := q.look(ctx, e, ahead.Key)
+		if err == nil {
+			ahead = seen
+		}
 		return err
 	}
-	if err := Retry(ctx, q.Client, q.Attempt, look); err != nil {
-		return err
+	if !ahead.None && ahead.Key == "" {
+		if err := retry.Do(ctx, q.Client, q.Attempt, look); err != nil {
+			return err
+		}
 	}
-	var b Backoff
-	for ahead != nil {
-		waitFor := ahead
-		err := q.watch(ctx, string(waitFor.Key), func(ctx context.Context, events clientv3.WatchChan) error {
+	var b retry.Backoff
+	for !ahead.None {
+		waitFor, gone := ahead, false
+		err := q.watch(ctx, waitFor.Key, func(ctx context.Context, events clientv3.WatchChan) error {
 			// The contender may have gone before the watch existed; from here on the watch tells. A read that
 			// began after the watch existed sees all that the watch does not, on whatever members the two are.
-			if err := Retry(ctx, q.Client, q.Attempt, look); err != nil {
+			if err := retry.Do(ctx, q.Client, q.Attempt, look); err != nil {
 				return err
 			}
-			if ahead != nil && ahead.CreateRevision == waitFor.CreateRevision {
-				untilDeleted(events)
+			if ahead.same(waitFor) {
+				gone = deleted(events, ahead.Rev)
 			}
 			return nil
 		}, clientv3.WithFilterPut())
-		if err != nil {
+		switch {
+		case err != nil:
+			return err
+		case gone && ahead.Owner:
+			// Nobody was between it and e, and nobody comes before e any more: those who enter are younger.
+			return nil
+		case !ahead.same(waitFor): // as the look has found
+			b.Reset()
+			continue
+		}
+		if err := retry.Do(ctx, q.Client, q.Attempt, look); err != nil {
 			return err
 		}
-		if err := Retry(ctx, q.Client, q.Attempt, look); err != nil {
-			return err
-		}
-		if ahead == nil || ahead.CreateRevision != waitFor.CreateRevision {
+		if gone || !ahead.same(waitFor) {
 			b.Reset()
 			continue
 		}
@@ -59,18 +79,25 @@ func (q *Queue) Await(ctx context.Context, e Entry) error {
 	return nil
 }
 
-// untilDeleted returns when the watched key is deleted or the watch has broken.
-func untilDeleted(events clientv3.WatchChan) {
+// deleted waits until the key that was created at rev is deleted, or the watch breaks, and reports which.
+func deleted(events clientv3.WatchChan, rev int64) bool {
 	for resp := range events {
-		if resp.Err() != nil || len(resp.Events) > 0 {
-			return
+		if resp.Err() != nil {
+			return false
+		}
+		for _, ev := range resp.Events {
+			// A watch on a member that is behind may tell of an earlier key of the same name.
+			if ev.Type == clientv3.EventTypeDelete && ev.Kv.ModRevision > rev {
+				return true
+			}
 		}
 	}
+	return false
 }
 
-// watch opens a watch on key, from now on, and calls use once it exists. What a watch says is only that it is
-// time to look, so one that broke (a compaction, a leader change, a stream, a suspect endpoint) is no error:
-// the caller reads again, and the read finds what is final. The error is ctx's cause or use's.
+// watch opens a watch on key, from now on, and calls use once it exists. A watch that broke (a compaction, a leader
+// change, a stream, a suspect endpoint) is no error: the caller reads again, and the read finds what is final. The
+// error is ctx's cause or use's.
 func (q *Queue) watch(ctx context.Context, key string, use func(context.Context, clientv3.WatchChan) error, opts ...clientv3.OpOption) error {
 	wctx, opened, cancel := q.Streams.Watch(ctx)
 	defer cancel()

@@ -17,12 +17,12 @@ import (
 )
 
 func TestQueue_Await_turn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		first, _ := e.enter(t, "1")
-		second, _ := e.enter(t, "2")
-		third, _ := e.enter(t, "3")
-		require.NoError(t, e.Await(t.Context(), first), "it is the owner")
+	bubble(t, func(e *env) {
+		t := e.t
+		first := e.enter(t, "1")
+		second := e.enter(t, "2")
+		third := e.enter(t, "3")
+		require.NoError(t, e.Await(t.Context(), first.Entry, first.ahead), "it is the owner")
 		two, three := e.await(t.Context(), second), e.await(t.Context(), third)
 		require.Equal(t, 2, e.srv.Watchers(), "one each, on the one before")
 		e.at(time.Minute)
@@ -40,11 +40,11 @@ func TestQueue_Await_turn(t *testing.T) {
 
 // The one before gives up without having been the owner: there is still the one before that.
 func TestQueue_Await_predecessorGivesUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		first, _ := e.enter(t, "1")
-		second, _ := e.enter(t, "2")
-		third, _ := e.enter(t, "3")
+	bubble(t, func(e *env) {
+		t := e.t
+		first := e.enter(t, "1")
+		second := e.enter(t, "2")
+		third := e.enter(t, "3")
 		three := e.await(t.Context(), third)
 		e.leave(t, second)
 		synctest.Wait()
@@ -64,13 +64,13 @@ func TestQueue_Await_predecessorGoesBeforeTheWatchExists(t *testing.T) {
 		"the nearest": {[]int{2}, false}, "the owner": {[]int{1}, false}, "both": {[]int{1, 2}, true}, "both, in turn": {[]int{2, 1}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				other := open(t, e.srv) // whose requests are not delayed
-				first, _ := e.enter(t, "1")
-				second, _ := e.enter(t, "2")
-				third, _ := e.enter(t, "3")
-				entries := map[int]queue.Entry{1: first, 2: second}
+			bubble(t, func(e *env) {
+				t := e.t
+				other := e.another(t) // whose requests are not delayed
+				first := e.enter(t, "1")
+				second := e.enter(t, "2")
+				third := e.enter(t, "3")
+				entries := map[int]place{1: first, 2: second}
 				e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Times: 1, Before: time.Second})
 				three := e.await(t.Context(), third)
 				for _, n := range tc.leave {
@@ -96,10 +96,10 @@ func TestQueue_Await_predecessorGoesBeforeTheWatchExists(t *testing.T) {
 
 // A predecessor that is overwritten is waited for until it is deleted, also when its key is there again at once.
 func TestQueue_Await_predecessorIsTamperedWith(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		first, _ := e.enter(t, "1")
-		second, _ := e.enter(t, "2")
+	bubble(t, func(e *env) {
+		t := e.t
+		first := e.enter(t, "1")
+		second := e.enter(t, "2")
 		two := e.await(t.Context(), second)
 		calls := len(e.c.Calls(fakeetcd.Txn))
 		e.srv.Put(first.Key, "x")
@@ -114,27 +114,22 @@ func TestQueue_Await_predecessorIsTamperedWith(t *testing.T) {
 
 // pain 5, in part: whoever is not in the queue has no turn to wait for.
 func TestQueue_Await_ownKeyIsGone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		first, _ := e.enter(t, "1")
-		second, _ := e.enter(t, "2")
-		third, _ := e.enter(t, "3")
+	bubble(t, func(e *env) {
+		t := e.t
+		first := e.enter(t, "1")
+		second := e.enter(t, "2")
+		third := e.enter(t, "3")
 		three := e.await(t.Context(), third)
 		require.True(t, e.srv.Delete(third.Key))
 		e.leave(t, second)
 		require.ErrorIs(t, receive(t, three).err, queue.ErrGone, "when it looks")
-		require.ErrorIs(t, e.Await(t.Context(), third), queue.ErrGone)
+		require.ErrorIs(t, e.Await(t.Context(), third.Entry, third.ahead), queue.ErrGone)
 		e.srv.Put(third.Key, "somebody else's")
-		require.ErrorIs(t, e.Await(t.Context(), third), queue.ErrGone)
+		require.ErrorIs(t, e.Await(t.Context(), third.Entry, third.ahead), queue.ErrGone)
 		e.leave(t, first)
-		require.NoError(t, e.Await(t.Context(), mustEnter(t, e, "4")))
+		fourth := e.enter(t, "4")
+		require.NoError(t, e.Await(t.Context(), fourth.Entry, fourth.ahead))
 	})
-}
-
-func mustEnter(t *testing.T, e *env, suffix string) queue.Entry {
-	t.Helper()
-	entry, _ := e.enter(t, suffix)
-	return entry
 }
 
 func TestQueue_Await_isBoundedByItsContext(t *testing.T) {
@@ -145,10 +140,10 @@ func TestQueue_Await_isBoundedByItsContext(t *testing.T) {
 		fakeetcd.Watch:   {Lose: fakeetcd.Request},
 	} {
 		t.Run(name.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
+			bubble(t, func(e *env) {
+				t := e.t
 				e.enter(t, "1")
-				second, _ := e.enter(t, "2")
+				second := e.enter(t, "2")
 				e.c.Inject(name, fault)
 				ctx, cancel := context.WithTimeoutCause(t.Context(), 12*time.Second, mine)
 				defer cancel()
@@ -163,12 +158,12 @@ func TestQueue_Await_isBoundedByItsContext(t *testing.T) {
 
 // A refusal is final; what passes is waited for.
 func TestQueue_Await_errors(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		first, _ := e.enter(t, "1")
-		second, _ := e.enter(t, "2")
+	bubble(t, func(e *env) {
+		t := e.t
+		first := e.enter(t, "1")
+		second := e.enter(t, "2")
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCPermissionDenied})
-		require.ErrorIs(t, e.Await(t.Context(), second), rpctypes.ErrPermissionDenied)
+		require.ErrorIs(t, e.Await(t.Context(), second.Entry, second.ahead), rpctypes.ErrPermissionDenied)
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 5, Err: fakeetcd.ErrUnavailable})
 		two := e.await(t.Context(), second)
 		e.at(time.Second)
@@ -180,11 +175,11 @@ func TestQueue_Await_errors(t *testing.T) {
 
 // pain 7: the watch's revision is compacted while its stream is broken.
 func TestQueue_Await_compaction(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		other := open(t, e.srv)
-		first, _ := e.enter(t, "1")
-		second, _ := e.enter(t, "2")
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		first := e.enter(t, "1")
+		second := e.enter(t, "2")
 		two := e.await(t.Context(), second)
 		e.c.Cut()
 		e.c.BreakWatches(fakeetcd.ErrUnavailable)
@@ -210,55 +205,12 @@ func TestQueue_Await_compaction(t *testing.T) {
 	})
 }
 
-// Suspect opens the watches on another stream; what they did not tell, the read does.
-func TestStreams_Suspect(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		first, _ := e.enter(t, "1")
-		second, _ := e.enter(t, "2")
-		two, guard := e.await(t.Context(), second), e.guard(t.Context(), second)
-		e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour})
-		e.leave(t, first)
-		e.at(time.Minute)
-		requirePending(t, two)
-		watches := len(e.c.Calls(fakeetcd.Watch))
-		e.Streams.Suspect()
-		got := receive(t, two)
-		require.NoError(t, got.err)
-		require.Less(t, got.at, time.Minute+100*time.Millisecond)
-		e.at(2 * time.Minute)
-		requirePending(t, guard)
-		require.Len(t, e.c.Calls(fakeetcd.Watch), watches+1, "the guard's")
-		require.True(t, e.srv.Delete(second.Key))
-		require.NoError(t, receive(t, guard).err)
-	})
-}
-
-// pain 24: a watch that is not confirmed gives up its stream, and with it the others that were on it.
-func TestStreams_watchIsNotConfirmed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		first, _ := e.enter(t, "1")
-		second, _ := e.enter(t, "2")
-		two := e.await(t.Context(), second)
-		e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour})
-		e.leave(t, first)
-		e.at(time.Minute)
-		requirePending(t, two)
-		e.guard(t.Context(), second) // its confirmation comes after the event that is stuck
-		got := receive(t, two)
-		require.NoError(t, got.err)
-		require.LessOrEqual(t, got.at, time.Minute+5*time.Second)
-		require.Greater(t, got.at, time.Minute+5*time.Second/2)
-	})
-}
-
 // A watch that is refused each time is opened with pauses.
 func TestQueue_Await_doesNotSpin(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(e *env) {
+		t := e.t
 		e.enter(t, "1")
-		second, _ := e.enter(t, "2")
+		second := e.enter(t, "2")
 		before := len(e.c.Calls(fakeetcd.Txn))
 		e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied})
 		got := receive(t, e.await(timeout(t, time.Minute), second))

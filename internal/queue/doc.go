@@ -13,10 +13,15 @@
 //
 // # Steps
 //
-//   - Enter puts the contender's key and reads the owner in one transaction. The key is chosen before the first
-//     attempt and not used again while an attempt may still arrive, so one whose answer was lost may be repeated.
-//   - Await waits for the nearest older contender only, and looks again when it has gone, since it may have
-//     given up without being the owner.
-//   - Guard waits for the end of one's own key.
+//   - Enter puts the contender's key and tells what is ahead of it. The key is chosen before the first attempt and
+//     not used again while an attempt may still arrive, so one whose answer was lost may be repeated.
+//   - Await waits for the nearest older contender only. Its watch begins at the present, since etcd serves one that
+//     begins in the past only every 100 ms, and the queue is read once it exists. If the nearest is the owner then,
+//     its end is the waiter's turn, with nothing more to ask; or else the waiter looks again, for the other may
+//     have given up.
+//   - HandOver leaves and enters for another of the same process in one transaction.
 //   - Leave deletes the key if its create revision is still the entry's.
+//   - Guards tell of the end of one's own keys.
+//
+// What changes a queue goes through a commit.Line, where it shares commits with what else its lease is about.
 package queue

@@ -2,76 +2,178 @@ package queue
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/retry"
 )
 
 // End is what became of an entry's key.
 type End int
 
-// The ends that Guard tells apart.
+// The ends that Guards tell apart.
 const (
 	Deleted     End = iota + 1 // by somebody else, or with the lease
 	Overwritten                // by somebody else; the key is still there
 )
 
-// Guard returns when e's key, which has entered, is deleted or overwritten by somebody else. The error is ctx's
-// cause or the server's final word (a missing permission).
-func (q *Queue) Guard(ctx context.Context, e Entry) (End, error) {
-	var end End
-	look := func(ctx context.Context) error {
-		resp, err := q.Client.Get(ctx, e.Key, clientv3.WithKeysOnly())
-		if err != nil {
-			return err
-		}
-		switch kv := first(resp.Kvs); {
-		case kv == nil, kv.CreateRevision != e.Rev:
-			end = Deleted
-		case kv.ModRevision != e.Rev:
-			end = Overwritten
-		}
-		return nil
+// GuardAfter is how long an entry stands in its queue before its key is watched. Shorter critical sections do not
+// pay for a watch; longer ones learn of a revoked lease or a deleted key by it.
+const GuardAfter = 250 * time.Millisecond
+
+// Guarded is an entry that stands in its queue and the function that is told, once or more often and without delay
+// of its own, when its key has been deleted or overwritten by somebody else.
+type Guarded struct {
+	Entry
+
+	Ended func(End)
+}
+
+// Guards tell when keys of one lease are deleted or overwritten by somebody else. They watch spans of keys: few
+// entries have a watch each, many share some, so that an entry costs no more than its place in a map. A shared
+// watch tells of other contenders' keys too, which lie between; those are passed over.
+//
+// It must not be copied; its fields are set before its first use.
+type Guards struct {
+	Queue *Queue
+	Life  context.Context                  //nolint:containedctx // of the lease: nothing is watched after it
+	Spawn func(func(context.Context)) bool // runs a function in a goroutine; false if it is too late for that
+	Warn  func(err error)                  // told of keys that cannot be watched
+
+	mu      sync.Mutex             // guards the fields below, and the spans'
+	young   map[*Guarded]time.Time // not watched yet, and since when
+	old     map[string]*Guarded    // the others, by key
+	spans   []*span                // in which every key of old is
+	alone   bool                   // spans of several keys are not permitted to us
+	ticking bool
+}
+
+// Add begins to guard e, if it does not yet.
+func (w *Guards) Add(e *Guarded) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.young == nil {
+		w.young, w.old = make(map[*Guarded]time.Time), make(map[string]*Guarded)
 	}
-	var b Backoff
-	for {
-		err := q.watch(ctx, e.Key, func(ctx context.Context, events clientv3.WatchChan) error {
-			// As in Await: whatever happened before the watch existed shows in a read that began after it.
-			if err := Retry(ctx, q.Client, q.Attempt, look); err != nil || end != 0 {
-				return err
-			}
-			b.Reset()
-			end = ending(events, e.Rev)
-			return nil
+	if _, young := w.young[e]; young || w.old[e.Key] == e {
+		return
+	}
+	w.young[e] = time.Now()
+	// One timer serves them all, and it is left to run when an entry goes: a timer per entry would wake the scheduler
+	// with each short critical section.
+	if !w.ticking {
+		w.ticking = true
+		time.AfterFunc(GuardAfter, w.tick)
+	}
+}
+
+// Remove ends the guard of e. Its function may be running, or about to be.
+func (w *Guards) Remove(e *Guarded) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.young, e)
+	if w.old[e.Key] != e {
+		return
+	}
+	delete(w.old, e.Key)
+	w.drop(func(s *span) bool { return len(w.old) == 0 || s.only(e.Key) })
+}
+
+// tick has the entries watched whose time has come, and comes again for the others.
+func (w *Guards) tick() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var due []*Guarded
+	next := GuardAfter
+	for e, since := range w.young {
+		if left := GuardAfter - time.Since(since); left > 0 {
+			next = min(next, left)
+			continue
+		}
+		delete(w.young, e)
+		w.old[e.Key] = e
+		due = append(due, e)
+	}
+	w.cover(due)
+	if w.ticking = len(w.young) > 0; w.ticking {
+		time.AfterFunc(max(next, GuardAfter/10), w.tick) // not for each of many by itself
+	}
+}
+
+// verify reads the keys of entries and returns those that are not as they were put.
+func (q *Queue) verify(ctx context.Context, list []*Guarded) (map[*Guarded]End, error) {
+	ended := make(map[*Guarded]End)
+	size := 100 // within the server's default limit of 128; where that is lower, it is learnt
+	for len(list) > 0 {
+		part := list[:min(size, len(list))]
+		gets := make([]clientv3.Op, len(part))
+		for i, e := range part {
+			gets[i] = clientv3.OpGet(e.Key, clientv3.WithKeysOnly())
+		}
+		var resp *clientv3.TxnResponse
+		err := retry.Do(ctx, q.Client, q.Attempt, func(ctx context.Context) (err error) {
+			resp, err = q.Client.Txn(ctx).Then(gets...).Commit()
+			return err
 		})
-		if err != nil || end != 0 {
-			return end, err
+		if errors.Is(err, rpctypes.ErrTooManyOps) && len(part) > 1 {
+			size = len(part) / 2
+			continue
 		}
-		if err := b.Sleep(ctx); err != nil {
-			return 0, err
+		if err != nil {
+			return nil, err
 		}
-		// Until the next watch exists nothing tells, and that may take long where an endpoint is sick.
-		if err := Retry(ctx, q.Client, q.Attempt, look); err != nil || end != 0 {
-			return end, err
+		for i, e := range part {
+			switch kv := first(resp.Responses[i].GetResponseRange().Kvs); {
+			case kv == nil, kv.CreateRevision != e.Rev:
+				ended[e] = Deleted
+			case kv.ModRevision != e.Rev:
+				ended[e] = Overwritten
+			}
+		}
+		list = list[len(part):]
+	}
+	return ended, nil
+}
+
+// tell passes on what a watch has told.
+func (w *Guards) tell(events []*clientv3.Event) {
+	for _, ev := range events {
+		w.mu.Lock()
+		e := w.old[string(ev.Kv.Key)]
+		w.mu.Unlock()
+		switch {
+		case e == nil, ev.Kv.ModRevision <= e.Rev: // another's, or the entry's own, or that of an earlier one
+		case ev.Type == clientv3.EventTypeDelete:
+			e.Ended(Deleted)
+		default:
+			e.Ended(Overwritten)
 		}
 	}
 }
 
-// ending waits for the end of the key that was put at rev; it returns 0 if the watch broke.
-func ending(events clientv3.WatchChan, rev int64) End {
-	for resp := range events {
-		if resp.Err() != nil {
-			return 0
-		}
-		for _, ev := range resp.Events {
-			// A watch that resumes may repeat the revision at which it was opened.
-			if ev.Kv.ModRevision <= rev {
-				continue
-			}
-			if ev.Type == clientv3.EventTypeDelete {
-				return Deleted
-			}
-			return Overwritten
+// refused is told that the server does not let us watch s.
+func (w *Guards) refused(s *span, err error) {
+	w.mu.Lock()
+	var keys []*Guarded
+	for _, e := range w.old {
+		if s.covers(e.Key) {
+			keys = append(keys, e)
 		}
 	}
-	return 0
+	several := !s.only(s.low)
+	w.drop(func(o *span) bool { return o == s })
+	if several {
+		// It lets us watch each key, perhaps: a user may have permission name by name.
+		w.alone = true
+		w.cover(keys)
+	}
+	w.mu.Unlock()
+	if !several {
+		w.Warn(fmt.Errorf("key %q cannot be watched: %w", s.low, err))
+	}
 }

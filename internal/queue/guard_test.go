@@ -2,50 +2,158 @@ package queue_test
 
 import (
 	"context"
-	"errors"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-func TestQueue_Guard(t *testing.T) {
+// guards are Guards and what they have told.
+type guards struct {
+	*queue.Guards
+
+	e   *env
+	end context.CancelFunc // of the lease's life
+
+	mu       sync.Mutex
+	byPlace  map[string]*queue.Guarded // by key
+	told     []told
+	before   map[told]bool // told earlier; it may be told again
+	warnings []string
+}
+
+// told is one call of an entry's function.
+type told struct {
+	Key string
+	Rev int64
+	End queue.End
+}
+
+func deleted(p place) told     { return told{p.Key, p.Rev, queue.Deleted} }
+func overwritten(p place) told { return told{p.Key, p.Rev, queue.Overwritten} }
+
+func (e *env) guards(t *testing.T) *guards {
+	t.Helper()
+	life, end := context.WithCancel(e.life)
+	g := &guards{e: e, end: end, byPlace: make(map[string]*queue.Guarded), before: make(map[told]bool)}
+	g.Guards = &queue.Guards{Queue: e.Queue, Life: life, Spawn: e.spawn, Warn: func(err error) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.warnings = append(g.warnings, err.Error())
+	}}
+	return g
+}
+
+func (g *guards) add(list ...place) {
+	for _, p := range list {
+		guarded := &queue.Guarded{Entry: p.Entry, Ended: func(end queue.End) {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.told = append(g.told, told{p.Key, p.Rev, end})
+		}}
+		g.byPlace[p.Key] = guarded
+		g.Add(guarded)
+	}
+}
+
+func (g *guards) remove(list ...place) {
+	for _, p := range list {
+		g.Remove(g.byPlace[p.Key])
+		delete(g.byPlace, p.Key)
+	}
+}
+
+// drain returns what has been told for the first time since it was called last.
+func (g *guards) drain() []told {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var list []told
+	for _, one := range g.told {
+		if !g.before[one] {
+			g.before[one] = true
+			list = append(list, one)
+		}
+	}
+	g.told = nil
+	return list
+}
+
+func (g *guards) requireTold(t *testing.T, want ...told) {
+	t.Helper()
+	got := g.drain()
+	missing := slices.DeleteFunc(slices.Clone(want), func(one told) bool { return slices.Contains(got, one) })
+	extra := slices.DeleteFunc(got, func(one told) bool { return slices.Contains(want, one) })
+	require.Empty(t, missing, "not told")
+	require.Empty(t, extra, "told without a reason")
+}
+
+// guarded has n places in as many queues, called as name says, guarded and watched.
+func (g *guards) guarded(t *testing.T, n int, name func(int) string) []place {
+	t.Helper()
+	list := g.e.places(t, n, name)
+	g.add(list...)
+	time.Sleep(time.Second)
+	synctest.Wait()
+	return list
+}
+
+func (e *env) places(t *testing.T, n int, name func(int) string) []place {
+	t.Helper()
+	var list []place
+	for i := range n {
+		entered, ahead, err := e.Enter(t.Context(), queue.NewEntry(name(i), e.lease, "x"), "", false)
+		require.NoError(t, err)
+		list = append(list, place{entered, ahead})
+	}
+	return list
+}
+
+func TestGuards(t *testing.T) {
 	for name, tc := range map[string]struct {
-		do   func(*env, queue.Entry)
-		want queue.End
+		do   func(*env, place)
+		want func(place) told
 	}{
-		"deleted":            {func(e *env, entry queue.Entry) { e.srv.Delete(entry.Key) }, queue.Deleted},
-		"revoked":            {func(e *env, _ queue.Entry) { _ = e.srv.Revoke(e.lease) }, queue.Deleted},
-		"overwritten":        {func(e *env, entry queue.Entry) { e.srv.Put(entry.Key, "x") }, queue.Overwritten},
-		"deleted, recreated": {func(e *env, entry queue.Entry) { e.srv.Delete(entry.Key); e.srv.Put(entry.Key, "x") }, queue.Deleted},
+		"deleted":            {func(e *env, p place) { e.srv.Delete(p.Key) }, deleted},
+		"revoked":            {func(e *env, _ place) { _ = e.srv.Revoke(e.lease) }, deleted},
+		"overwritten":        {func(e *env, p place) { e.srv.Put(p.Key, "x") }, overwritten},
+		"deleted, recreated": {func(e *env, p place) { e.srv.Delete(p.Key); e.srv.Put(p.Key, "x") }, deleted},
 	} {
-		for when, delay := range map[string]time.Duration{"watched": 0, "before the watch exists": time.Minute, "before the read": -1} {
+		for when, faults := range map[string]func(*env){
+			"watched":                  func(*env) {},
+			"before the watch exists":  func(e *env) { e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Times: 1, Before: time.Second}) },
+			"between watch and read":   func(e *env) { e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second}) },
+			"while the answer travels": func(e *env) { e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: time.Second}) },
+			"while the first is lost": func(e *env) {
+				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable, After: time.Second})
+			},
+		} {
 			t.Run(name+" "+when, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					e := start(t)
-					entry, _ := e.enter(t, "x")
-					if delay < 0 {
-						tc.do(e, entry)
-					} else if delay > 0 {
-						e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Times: 1, Before: delay})
+					g := e.guards(t)
+					p := e.enter(t, "x")
+					faults(e)
+					g.add(p)
+					e.at(time.Second)
+					g.requireTold(t)
+					tc.do(e, p)
+					synctest.Wait()
+					if when == "watched" {
+						require.NotEmpty(t, g.told, "at once")
 					}
-					got := e.guard(t.Context(), entry)
-					if delay >= 0 {
-						e.at(time.Second)
-						requirePending(t, got)
-						tc.do(e, entry)
-					}
-					end := receive(t, got)
-					require.NoError(t, end.err)
-					require.Equal(t, tc.want, end.val)
-					if delay == 0 {
-						require.Equal(t, time.Second, end.at)
+					e.at(5 * time.Second)
+					got := g.drain()
+					require.NotEmpty(t, got)
+					require.Equal(t, tc.want(p), got[0])
+					for _, other := range got[1:] {
+						require.Equal(t, overwritten(p), other, "that it is there again may be told too")
 					}
 				})
 			})
@@ -53,74 +161,128 @@ func TestQueue_Guard(t *testing.T) {
 	}
 }
 
-// A watch that resumes begins at the revision at which it was opened; when that is the put's own, the put is told of again.
-func TestQueue_Guard_isNotFooledByItsOwnPut(t *testing.T) {
+// An entry that comes and goes quickly costs nothing.
+func TestGuards_youngEntriesAreNotWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
-		entry, _ := e.enter(t, "x")
-		got := e.guard(t.Context(), entry)
-		for i := range 3 {
-			e.c.BreakWatches(fakeetcd.ErrUnavailable)
-			e.at(time.Duration(i+1) * time.Second)
-			requirePending(t, got)
+		g := e.guards(t)
+		calls := len(e.c.Calls(fakeetcd.Any))
+		for i := range 100 {
+			p := e.enter(t, string(rune('A'+i)))
+			g.add(p)
+			time.Sleep(queue.GuardAfter - 1)
+			g.remove(p)
+			e.leave(t, p)
+			time.Sleep(time.Nanosecond)
 		}
-		require.Len(t, e.c.Calls(fakeetcd.Watch), 4)
-		require.True(t, e.srv.Delete(entry.Key))
-		require.Equal(t, queue.Deleted, receive(t, got).val)
+		time.Sleep(time.Minute)
+		require.Len(t, e.c.Calls(fakeetcd.Any), calls+200, "to enter and to leave")
+		require.Zero(t, e.srv.Watchers())
+
+		p := e.enter(t, "x")
+		began := time.Now()
+		g.add(p)
+		g.Add(g.byPlace[p.Key]) // it is guarded already
+		require.NoError(t, e.srv.Await(t.Context(), func() bool { return e.srv.Watchers() > 0 }))
+		require.Equal(t, queue.GuardAfter, time.Since(began))
+		synctest.Wait()
+		calls = e.requests()
+		g.Add(g.byPlace[p.Key])
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, 1, e.srv.Watchers())
+		require.Equal(t, calls, e.requests())
 	})
 }
 
-func TestQueue_Guard_survivesCompaction(t *testing.T) {
+// Each entry has its own time, of which the one timer of all takes care.
+func TestGuards_watchedSoonAfterTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
-		entry, _ := e.enter(t, "x")
-		got := e.guard(t.Context(), entry)
-		e.c.Cut()
-		e.c.BreakWatches(fakeetcd.ErrUnavailable)
-		e.srv.Put("y", "")
-		require.NoError(t, e.srv.Compact(e.srv.Put("y", "")))
-		e.at(time.Second)
-		e.c.Restore()
-		e.at(2 * time.Second)
-		requirePending(t, got)
-		require.Equal(t, 1, e.srv.Watchers())
-		e.srv.Put(entry.Key, "")
-		require.Equal(t, queue.Overwritten, receive(t, got).val)
+		g := e.guards(t)
+		began := make(map[string]time.Time)
+		for i := range 15 {
+			p := e.enter(t, string(rune('A'+i)))
+			began[p.Key] = time.Now()
+			g.add(p)
+			time.Sleep(17 * time.Millisecond)
+		}
+		time.Sleep(time.Second)
+		watches := e.c.Calls(fakeetcd.Watch)
+		require.Len(t, watches, 15)
+		for i, call := range watches {
+			if i > 0 && !call.Sent.Equal(watches[i-1].Sent) {
+				require.GreaterOrEqual(t, call.Sent.Sub(watches[i-1].Sent), queue.GuardAfter/10, "the timer does not run for each by itself")
+			}
+			age := call.Sent.Sub(began[watched(call).low])
+			require.GreaterOrEqual(t, age, queue.GuardAfter)
+			require.LessOrEqual(t, age, queue.GuardAfter+queue.GuardAfter/10)
+		}
+	})
+}
+
+// A watch that resumes begins at the revision at which it was opened; when that is the put's own, the put is told of again.
+func TestGuards_areNotFooledByTheirOwnPut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		g := e.guards(t)
+		p := e.enter(t, "x")
+		g.add(p)
+		for i := range 3 {
+			e.at(time.Duration(i+1) * time.Second)
+			e.c.BreakWatches(fakeetcd.ErrUnavailable)
+		}
+		e.at(4 * time.Second)
+		g.requireTold(t)
+		require.Len(t, e.c.Calls(fakeetcd.Watch), 4)
+		require.True(t, e.srv.Delete(p.Key))
+		synctest.Wait()
+		g.requireTold(t, deleted(p))
 	})
 }
 
 // A value of one's own, as an election's proclamation, is an overwriting too: the caller counts from its own revision.
-func TestQueue_Guard_tellsEveryWrite(t *testing.T) {
+func TestGuards_tellEveryWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
-		entry, _ := e.enter(t, "x")
-		got := e.guard(t.Context(), entry)
-		_, err := e.c.Put(t.Context(), entry.Key, "y", clientv3.WithLease(e.lease))
+		g := e.guards(t)
+		p := g.guarded(t, 1, func(int) string { return "a" })[0]
+		_, err := e.c.Put(t.Context(), p.Key, "y", clientv3.WithLease(e.lease))
 		require.NoError(t, err)
-		require.Equal(t, queue.Overwritten, receive(t, got).val)
+		synctest.Wait()
+		g.requireTold(t, overwritten(p))
 	})
 }
 
-func TestQueue_Guard_errors(t *testing.T) {
-	mine := errors.New("mine")
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		entry, _ := e.enter(t, "x")
-		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCPermissionDenied})
-		end, err := e.Guard(t.Context(), entry)
-		require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
-		require.Zero(t, end)
-
-		ctx, cancel := context.WithCancelCause(t.Context())
-		got := e.guard(ctx, entry)
-		cancel(mine)
-		require.Equal(t, mine, receive(t, got).err)
-
-		e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied}) // each time, and at once
-		ctx, stop := context.WithTimeoutCause(t.Context(), time.Minute, mine)
-		defer stop()
-		before := len(e.c.Calls(fakeetcd.Get))
-		require.ErrorIs(t, receive(t, e.guard(ctx, entry)).err, mine)
-		require.Less(t, len(e.c.Calls(fakeetcd.Get)[before:]), 3000)
-	})
+// What ends by its owner's own hand, who has let it go before, is not told, wherever the guard stands by then.
+func TestGuards_Remove(t *testing.T) {
+	for name, faults := range map[string]func(*env){
+		"watched":                 func(*env) {},
+		"before the watch exists": func(e *env) { e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Before: time.Second}) },
+		"before the read":         func(e *env) { e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second}) },
+		"the event is late":       func(e *env) { e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{After: time.Second}) },
+	} {
+		for _, n := range []int{1, 20} {
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					e := start(t)
+					g := e.guards(t)
+					list := e.places(t, n, numbered)
+					faults(e)
+					g.add(list...)
+					e.at(time.Second)
+					other := e.another(t)
+					g.remove(list...)
+					for _, p := range list {
+						other.leave(t, p)
+					}
+					e.at(time.Minute)
+					g.requireTold(t)
+					if name != "before the watch exists" { // etcd's client forgets a watch that it gave up before it was confirmed
+						require.Zero(t, e.srv.Watchers())
+					}
+				})
+			})
+		}
+	}
 }

@@ -23,8 +23,8 @@ type Entry struct {
 
 // NewEntry is a place for name that has not entered yet. No two entries may share lease and suffix.
 func NewEntry(name string, lease clientv3.LeaseID, suffix string) Entry {
-	prefix := name + "/"
-	return Entry{Prefix: prefix, Key: prefix + strconv.FormatInt(int64(lease), 16) + "-" + suffix, Lease: lease}
+	key := name + "/" + strconv.FormatInt(int64(lease), 16) + "-" + suffix
+	return Entry{Prefix: key[:len(name)+1], Key: key, Lease: lease}
 }
 
 // Held compares true while the entry stands in the queue.

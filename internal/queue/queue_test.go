@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/internal/commit"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/internal/queue"
 )
@@ -19,30 +20,70 @@ import (
 type env struct {
 	*queue.Queue
 
-	srv   *fakeetcd.Server
-	c     *fakeetcd.Client
-	lease clientv3.LeaseID
-	began time.Time
+	t        *testing.T // the bubble's
+	srv      *fakeetcd.Server
+	c        *fakeetcd.Client
+	lease    clientv3.LeaseID
+	began    time.Time
+	separate bool            // transactions do not share commits
+	life     context.Context //nolint:containedctx // of what is spawned
+	tasks    sync.WaitGroup
 
 	mu       sync.Mutex
 	reported []string
 }
 
+// place is an entry that has entered, and what it was told then.
+type place struct {
+	queue.Entry
+
+	ahead queue.Ahead
+}
+
+// bubble runs a test twice, each in a bubble with a server of its own: with transactions that may share a commit, and
+// with separate ones.
+func bubble(t *testing.T, test func(*env)) {
+	t.Helper()
+	for name, separate := range map[string]bool{"shared": false, "separate": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test(connect(t, newServer(t), separate)) })
+		})
+	}
+}
+
 func start(t *testing.T) *env {
+	t.Helper()
+	return connect(t, newServer(t), false)
+}
+
+func newServer(t *testing.T) *fakeetcd.Server {
 	t.Helper()
 	srv := fakeetcd.New()
 	t.Cleanup(srv.Close)
-	return open(t, srv)
+	return srv
 }
 
-func open(t *testing.T, srv *fakeetcd.Server) *env {
+// another is a second process with a lease and a network of its own.
+func (e *env) another(t *testing.T) *env {
 	t.Helper()
-	e := &env{srv: srv, c: srv.NewClient(t.Context()), began: time.Now()}
+	return connect(t, e.srv, e.separate)
+}
+
+func connect(t *testing.T, srv *fakeetcd.Server, separate bool) *env {
+	t.Helper()
+	e := &env{t: t, srv: srv, c: srv.NewClient(t.Context()), began: time.Now(), separate: separate}
 	granted, err := e.c.Grant(t.Context(), 3600)
 	require.NoError(t, err)
 	e.lease = granted.ID
+	life, end := context.WithCancel(context.WithoutCancel(t.Context())) // t's own has ended in Cleanup
+	e.life = life
+	t.Cleanup(func() {
+		end()
+		e.tasks.Wait()
+	})
 	e.Queue = &queue.Queue{
 		Client:  e.c.Client,
+		Line:    commit.NewLine(e.c.Client, commit.Options{Separate: separate, Bound: 5 * time.Second, Spawn: e.spawn}),
 		Streams: queue.NewStreams("test", 5*time.Second),
 		Attempt: 5 * time.Second,
 		Report: func(kv *mvccpb.KeyValue) {
@@ -54,6 +95,15 @@ func open(t *testing.T, srv *fakeetcd.Server) *env {
 	return e
 }
 
+// spawn runs f in a goroutine that ends with the test.
+func (e *env) spawn(f func(context.Context)) bool {
+	if e.life.Err() != nil {
+		return false
+	}
+	e.tasks.Go(func() { f(e.life) })
+	return true
+}
+
 func (e *env) now() time.Duration { return time.Since(e.began) }
 
 func (e *env) at(d time.Duration) {
@@ -63,16 +113,16 @@ func (e *env) at(d time.Duration) {
 
 func (e *env) entry(suffix string) queue.Entry { return queue.NewEntry("a", e.lease, suffix) }
 
-func (e *env) enter(t *testing.T, suffix string) (entered queue.Entry, owner bool) {
+func (e *env) enter(t *testing.T, suffix string) place {
 	t.Helper()
-	entered, owner, err := queue.Enter(t.Context(), e.c.Client, e.entry(suffix), suffix, false)
+	entered, ahead, err := e.Enter(t.Context(), e.entry(suffix), suffix, false)
 	require.NoError(t, err)
-	return entered, owner
+	return place{entered, ahead}
 }
 
-func (e *env) leave(t *testing.T, entry queue.Entry) {
+func (e *env) leave(t *testing.T, p place) {
 	t.Helper()
-	left, err := queue.Leave(t.Context(), e.c.Client, entry)
+	left, err := e.Leave(t.Context(), p.Entry)
 	require.NoError(t, err)
 	require.True(t, left)
 }
@@ -113,12 +163,8 @@ func inBackground[T any](e *env, call func() (T, error)) <-chan outcome[T] {
 	return got
 }
 
-func (e *env) await(ctx context.Context, entry queue.Entry) <-chan outcome[struct{}] {
-	return inBackground(e, func() (struct{}, error) { return struct{}{}, e.Await(ctx, entry) })
-}
-
-func (e *env) guard(ctx context.Context, entry queue.Entry) <-chan outcome[queue.End] {
-	return inBackground(e, func() (queue.End, error) { return e.Guard(ctx, entry) })
+func (e *env) await(ctx context.Context, p place) <-chan outcome[struct{}] {
+	return inBackground(e, func() (struct{}, error) { return struct{}{}, e.Await(ctx, p.Entry, p.ahead) })
 }
 
 // receive fails the test if nothing comes for a day: renewals keep the clock of a bubble going for ever.

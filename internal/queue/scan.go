@@ -11,38 +11,65 @@ import (
 // ErrGone says that an entry's own key is no longer in the queue.
 var ErrGone = errors.New("queue: the entry's key is gone")
 
-// ahead returns the nearest contender older than e, nil if there is none. The error is ErrGone if e's own key
-// is not there any more: an entry that is gone has no turn to wait for.
-func (q *Queue) ahead(ctx context.Context, e Entry) (*mvccpb.KeyValue, error) {
-	// Not keys only: since 3.7 such a read does not tell the lease, by which a contender is known.
-	older := append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(e.Rev-1))
-	resp, err := q.Client.Txn(ctx).
-		If(e.Held()).
-		Then(clientv3.OpGet(e.Prefix, older...)).
-		Commit()
+// Ahead is what is known of the contenders older than an entry. The zero value is nothing.
+type Ahead struct {
+	None  bool   // there is none: the entry is the owner
+	Key   string // the nearest's, or that of a key that is no contender, until Await has looked; "" if unknown
+	Rev   int64  // the create revision of Key
+	Owner bool   // Key is the owner's: when it goes, the entry is the owner
+}
+
+// same reports whether the nearest is the one that it was. The revision does not tell alone: a key of a nested name,
+// put in the same transaction, shares it.
+func (a Ahead) same(b Ahead) bool { return !a.None && a.Key == b.Key && a.Rev == b.Rev }
+
+// look reads what is ahead of e, where expected is most likely the nearest, "" if nothing is known. The error is
+// ErrGone if e's own key is not there any more: an entry that is gone has no turn to wait for.
+func (q *Queue) look(ctx context.Context, e Entry, expected string) (Ahead, error) {
+	// Keys only, which the server reads from its index alone, however long the queue. But since 3.7 such a read does
+	// not tell the lease, by which a contender is known.
+	nearest := append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(e.Rev-1), clientv3.WithKeysOnly())
+	reads := []clientv3.Op{clientv3.OpGet(e.Prefix, nearest...), clientv3.OpGet(e.Prefix, oldestKey...)}
+	if expected != "" {
+		reads = append(reads, clientv3.OpGet(expected))
+	}
+	resp, err := q.Client.Txn(ctx).If(e.Held()).Then(reads...).Commit()
 	if err != nil {
-		return nil, err
+		return Ahead{}, err
 	}
 	if !resp.Succeeded {
-		return nil, ErrGone
+		return Ahead{}, ErrGone
 	}
-	kvs := resp.Responses[0].GetResponseRange().Kvs
-	if len(kvs) == 0 || contends(e.Prefix, kvs[0]) {
-		return first(kvs), nil
+	kv := first(resp.Responses[0].GetResponseRange().Kvs)
+	oldest := first(resp.Responses[1].GetResponseRange().Kvs)
+	if kv == nil {
+		return Ahead{None: true}, nil
 	}
-	return q.scan(ctx, e.Prefix, clientv3.SortDescend, e.Rev-1)
+	if expected == string(kv.Key) {
+		kv = first(resp.Responses[2].GetResponseRange().Kvs)
+	}
+	if !contends(e.Prefix, kv) { // or its lease is not known
+		if kv, err = q.scan(ctx, e.Prefix, clientv3.SortDescend, e.Rev-1); err != nil || kv == nil {
+			return Ahead{None: err == nil}, err
+		}
+	}
+	// Where a stray key is the oldest, the owner is not known by this.
+	return Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: string(kv.Key) == string(oldest.Key)}, nil
 }
 
-// oldest returns the owner: the oldest contender no later than maxRev (0: of any age), or nil.
-func (q *Queue) oldest(ctx context.Context, prefix string, maxRev int64) (*mvccpb.KeyValue, error) {
-	return q.scan(ctx, prefix, clientv3.SortAscend, maxRev)
+// oldestKey is the oldest key below a prefix, contender or not.
+var oldestKey = append(clientv3.WithFirstCreate(), clientv3.WithKeysOnly())
+
+// Owner returns the oldest contender, nil if there is none. It is one attempt.
+func (q *Queue) Owner(ctx context.Context, prefix string) (*mvccpb.KeyValue, error) {
+	return q.scan(ctx, prefix, clientv3.SortAscend, 0)
 }
 
-// scan returns the first contender in the order of create revisions, passing over keys that are none. It is
-// needed only where such a key was met.
+// scan returns the first contender in the order of create revisions, no later than maxRev (0: of any age), passing
+// over keys that are none. In a queue without such keys it is one read of one key.
 func (q *Queue) scan(ctx context.Context, prefix string, order clientv3.SortOrder, maxRev int64) (*mvccpb.KeyValue, error) {
 	minRev := int64(0)
-	for limit := int64(128); ; limit *= 2 {
+	for limit := int64(1); ; limit = max(128, 2*limit) {
 		resp, err := q.Client.Get(ctx, prefix, clientv3.WithPrefix(),
 			clientv3.WithSort(clientv3.SortByCreateRevision, order), clientv3.WithLimit(limit),
 			clientv3.WithMinCreateRev(minRev), clientv3.WithMaxCreateRev(maxRev))

@@ -2,13 +2,14 @@ package queue
 
 import (
 	"context"
-	"math/rand/v2"
 	"strconv"
 	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/leasefence/leasefence/internal/retry"
 )
 
 // Streams keeps watches off a sick endpoint. A watch on a member that is cut off does not fail, it falls silent.
@@ -60,7 +61,7 @@ func (s *Streams) Watch(ctx context.Context) (watch context.Context, opened func
 	s.mu.Lock()
 	st := s.stream
 	if st.opening++; st.opening == 1 {
-		st.stuck.Reset(jitter(s.patience))
+		st.stuck.Reset(retry.Jitter(s.patience))
 	}
 	s.mu.Unlock()
 
@@ -88,7 +89,7 @@ func (s *Streams) opened(st *stream, confirmed bool) {
 	case st.opening == 0:
 		st.stuck.Stop()
 	case confirmed:
-		st.stuck.Reset(jitter(s.patience))
+		st.stuck.Reset(retry.Jitter(s.patience))
 	}
 }
 
@@ -116,7 +117,3 @@ func (s *Streams) Suspect() {
 	s.mu.Unlock()
 	st.cancel()
 }
-
-// jitter cuts a random part of up to a half off d. The client hands out its endpoints strictly in turn, so what
-// runs in step may meet the same sick one each time.
-func jitter(d time.Duration) time.Duration { return d - rand.N(d/2) }

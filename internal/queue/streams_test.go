@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
@@ -92,5 +93,52 @@ func TestStreams_Watch_waitsInLine(t *testing.T) {
 		openedLast()
 		time.Sleep(time.Minute)
 		require.NoError(t, last.Err(), "a confirmed watch is not waited for")
+	})
+}
+
+// Suspect opens the watches on another stream; what they did not tell, the read does.
+func TestStreams_Suspect(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		first := e.enter(t, "1")
+		second := e.enter(t, "2")
+		g := e.guards(t)
+		g.add(second)
+		two := e.await(t.Context(), second)
+		e.at(time.Second)
+		e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour})
+		e.leave(t, first)
+		e.at(time.Minute)
+		requirePending(t, two)
+		watches := len(e.c.Calls(fakeetcd.Watch))
+		e.Streams.Suspect()
+		got := receive(t, two)
+		require.NoError(t, got.err)
+		require.Less(t, got.at, time.Minute+100*time.Millisecond)
+		e.at(2 * time.Minute)
+		g.requireTold(t)
+		require.Len(t, e.c.Calls(fakeetcd.Watch), watches+1, "the guard's")
+		require.True(t, e.srv.Delete(second.Key))
+		synctest.Wait()
+		g.requireTold(t, deleted(second))
+	})
+}
+
+// pain 24: a watch that is not confirmed gives up its stream, and with it the others that were on it.
+func TestStreams_watchIsNotConfirmed(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		first := e.enter(t, "1")
+		second := e.enter(t, "2")
+		two := e.await(t.Context(), second)
+		e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour})
+		e.leave(t, first)
+		e.at(time.Minute)
+		requirePending(t, two)
+		e.guards(t).add(second) // its watch's confirmation comes after the event that is stuck
+		got := receive(t, two)
+		require.NoError(t, got.err)
+		require.LessOrEqual(t, got.at, time.Minute+queue.GuardAfter+5*time.Second)
+		require.Greater(t, got.at, time.Minute+queue.GuardAfter+5*time.Second/2)
 	})
 }

@@ -1,0 +1,196 @@
+package queue_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+// world is Guards under whatever happens, and the model of what they must and may tell.
+type world struct {
+	*guards
+
+	t       *testing.T
+	r       *rand.Rand
+	own     *env            // whose requests meet no faults: the other hand of the lease
+	present []place         // guarded and untouched
+	harmed  []place         // guarded, and somebody else has been at their keys
+	may     map[told]bool   // what has happened
+	must    map[string]told // what has happened to keys that are guarded still, by key: the first counts
+}
+
+// Whatever comes and goes, breaks and hangs: each entry whose key somebody else has deleted or overwritten is told of
+// that, unless it was let go, and nothing else is told.
+func TestGuards_random(t *testing.T) {
+	for seed := range uint64(60) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				w := &world{
+					guards: e.guards(t), t: t, r: rand.New(rand.NewPCG(seed, 0)), own: e.another(t),
+					may: make(map[told]bool), must: make(map[string]told),
+				}
+				most := []int{3, 16, 24, 200}[seed%4]
+				for range 400 {
+					w.step(most)
+				}
+				w.settle()
+			})
+		})
+	}
+}
+
+func (w *world) step(most int) {
+	e := w.e
+	upTo := func(d time.Duration) time.Duration { return time.Duration(w.r.Int64N(int64(d))) }
+	if w.r.IntN(3) > 0 { // else two things happen at once
+		time.Sleep(upTo(120 * time.Millisecond))
+	}
+	switch n := w.r.IntN(100); {
+	case n < 45 && len(w.present) < most:
+		for range 1 + w.r.IntN(max(1, most/8)) {
+			w.enter()
+		}
+	case n < 60:
+		w.letGo(&w.present)
+	case n < 63:
+		w.letGo(&w.harmed)
+	case n < 75:
+		w.harm()
+	case n < 80:
+		e.srv.Put(w.name()+"/foreign", "")
+	case n < 83:
+		e.c.BreakWatches([]error{fakeetcd.ErrUnavailable, rpctypes.ErrGRPCNoLeader}[w.r.IntN(2)])
+	case n < 85:
+		e.Streams.Suspect()
+	case n < 87:
+		e.compact()
+	case n < 91:
+		e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Times: 1 + w.r.IntN(5), Before: upTo(time.Second), After: upTo(time.Second)})
+	case n < 95:
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1 + w.r.IntN(5), Before: upTo(time.Second), After: upTo(time.Second)})
+	case n < 97:
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
+	default:
+		e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1 + w.r.IntN(5), After: upTo(2 * time.Second)})
+	}
+}
+
+// name is one of a hundred that begin alike, or of others.
+func (w *world) name() string {
+	n := w.r.IntN(300)
+	if n < 100 {
+		return numbered(n)
+	}
+	return scattered(n)
+}
+
+func (w *world) enter() {
+	entry := queue.NewEntry(w.name(), w.e.lease, fmt.Sprint(w.r.IntN(1000)))
+	entered, ahead, err := w.own.Enter(w.t.Context(), entry, "", false)
+	if err != nil {
+		require.ErrorIs(w.t, err, queue.ErrTaken)
+		return
+	}
+	p := place{entered, ahead}
+	w.present = append(w.present, p)
+	w.add(p)
+}
+
+// letGo removes one and deletes its key, as its owner does.
+func (w *world) letGo(list *[]place) {
+	if len(*list) == 0 {
+		return
+	}
+	i := w.r.IntN(len(*list))
+	p := (*list)[i]
+	*list = append((*list)[:i], (*list)[i+1:]...)
+	w.remove(p)
+	delete(w.must, p.Key)
+	left, err := w.own.Leave(w.t.Context(), p.Entry)
+	require.NoError(w.t, err)
+	if left && w.r.IntN(2) == 0 {
+		w.again(p)
+	}
+}
+
+// again enters with the very key at once, or later.
+func (w *world) again(p place) {
+	time.Sleep(time.Duration(w.r.IntN(300)) * time.Millisecond)
+	p.Rev = 0
+	entered, ahead, err := w.own.Enter(w.t.Context(), p.Entry, "", false)
+	require.NoError(w.t, err)
+	p = place{entered, ahead}
+	w.present = append(w.present, p)
+	w.add(p)
+}
+
+// harm is somebody else's deed.
+func (w *world) harm() {
+	if len(w.present) == 0 {
+		return
+	}
+	i := w.r.IntN(len(w.present))
+	p := w.present[i]
+	w.present = append(w.present[:i], w.present[i+1:]...)
+	w.harmed = append(w.harmed, p)
+	switch w.r.IntN(3) {
+	case 0:
+		require.True(w.t, w.e.srv.Delete(p.Key))
+		w.must[p.Key] = deleted(p)
+		w.may[deleted(p)] = true
+	case 1:
+		w.e.srv.Put(p.Key, "x")
+		w.must[p.Key] = overwritten(p)
+		w.may[overwritten(p)] = true
+	default:
+		require.True(w.t, w.e.srv.Delete(p.Key))
+		w.e.srv.Put(p.Key, "x")
+		w.must[p.Key] = deleted(p)
+		w.may[deleted(p)], w.may[overwritten(p)] = true, true
+	}
+}
+
+// settle lets the network recover, and looks.
+func (w *world) settle() {
+	t, e := w.t, w.e
+	e.c.Reset()
+	time.Sleep(time.Minute)
+	synctest.Wait()
+	got := make(map[told]bool)
+	for _, one := range w.drain() {
+		require.True(t, w.may[one], "%+v was told without a reason", one)
+		got[one] = true
+	}
+	for _, one := range w.must {
+		require.True(t, got[one], "%+v was not told", one)
+	}
+	require.Empty(t, w.warnings)
+
+	// Those that are left are guarded by events, and by no more watches than it takes.
+	e.c.BreakWatches(rpctypes.ErrGRPCNoLeader) // which ends what etcd's client has forgotten, too
+	time.Sleep(time.Minute)
+	synctest.Wait()
+	w.drain()
+	require.LessOrEqual(t, e.srv.Watchers(), 16)
+	var want []told
+	for _, p := range w.present {
+		require.True(t, e.srv.Delete(p.Key))
+		want = append(want, deleted(p))
+	}
+	synctest.Wait()
+	w.requireTold(t, want...)
+	w.remove(append(w.present, w.harmed...)...)
+	synctest.Wait()
+	require.Zero(t, e.srv.Watchers())
+	w.end()
+	require.True(t, e.finished())
+}

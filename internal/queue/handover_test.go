@@ -1,0 +1,139 @@
+package queue_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+func (e *env) handOver(t *testing.T, p place, suffix string) (bool, place) {
+	t.Helper()
+	done, next, ahead, err := e.HandOver(t.Context(), p.Entry, e.entry(suffix), suffix)
+	require.NoError(t, err)
+	return done, place{next, ahead}
+}
+
+// One request lets the owner go, has the next of its process stand at the end, and gives the turn to whoever waits.
+func TestQueue_HandOver(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		first := e.enter(t, "1")
+		second, third := other.enter(t, "2"), other.enter(t, "3")
+		two := other.await(t.Context(), second)
+		rev, before := e.srv.Rev(), e.requests()
+		done, next := e.handOver(t, first, "0") // whose key sorts first
+		require.True(t, done)
+		require.Equal(t, before+1, e.requests())
+		require.Equal(t, rev+1, e.srv.Rev(), "at once")
+		require.Equal(t, rev+1, next.Rev)
+		require.Equal(t, queue.Ahead{Key: third.Key, Rev: third.Rev}, next.ahead)
+		require.NoError(t, receive(t, two).err)
+		require.Equal(t, []string{next.Key, second.Key, third.Key}, e.keys())
+		kv := e.srv.Keys(next.Key)[0]
+		require.Equal(t, next.Rev, kv.CreateRevision)
+		require.Equal(t, e.lease, clientv3.LeaseID(kv.Lease))
+		require.Equal(t, "0", string(kv.Value))
+
+		last := e.await(t.Context(), next)
+		other.leave(t, second)
+		requirePending(t, last)
+		other.leave(t, third)
+		require.NoError(t, receive(t, last).err)
+	})
+}
+
+func TestQueue_HandOver_nobodyElse(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		done, next := e.handOver(t, e.enter(t, "1"), "2")
+		require.True(t, done)
+		require.True(t, next.ahead.None)
+		require.Equal(t, []string{next.Key}, e.keys())
+		require.NoError(t, e.Await(t.Context(), next.Entry, next.ahead))
+	})
+}
+
+// All or nothing.
+func TestQueue_HandOver_notDone(t *testing.T) {
+	for name, before := range map[string]func(*env, place){
+		"it is gone":         func(e *env, p place) { e.srv.Delete(p.Key) },
+		"it is another's":    func(e *env, p place) { e.srv.Delete(p.Key); e.srv.Put(p.Key, "") },
+		"next's is there":    func(e *env, _ place) { e.srv.Put(e.entry("2").Key, "") },
+		"gone, next's there": func(e *env, p place) { e.srv.Delete(p.Key); e.srv.Put(e.entry("2").Key, "") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(e *env) {
+				t := e.t
+				p := e.enter(t, "1")
+				before(e, p)
+				rev := e.srv.Rev()
+				done, next := e.handOver(t, p, "2")
+				require.False(t, done)
+				require.Equal(t, place{Entry: e.entry("2")}, next)
+				require.Equal(t, rev, e.srv.Rev())
+			})
+		})
+	}
+}
+
+func TestQueue_HandOver_leaseIsGone(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		p := e.enter(t, "1")
+		rev := e.srv.Rev()
+		done, _, _, err := e.HandOver(t.Context(), p.Entry, queue.NewEntry("a", e.lease+1, "2"), "")
+		require.ErrorIs(t, err, rpctypes.ErrLeaseNotFound)
+		require.False(t, done)
+		require.Equal(t, rev, e.srv.Rev())
+	})
+}
+
+// pain 6: a repetition finds what the first attempt has left, whatever came between, and changes nothing.
+func TestQueue_HandOver_again(t *testing.T) {
+	for name, meanwhile := range map[string]func(*env){
+		"nothing":                  func(*env) {},
+		"somebody has come":        func(e *env) { e.srv.Put("a/zz", "") },
+		"next's key was deleted":   func(e *env) { e.srv.Delete(e.entry("2").Key) },
+		"next's was overwritten":   func(e *env) { e.srv.Put(e.entry("2").Key, "x") },
+		"its own key is another's": func(e *env) { e.srv.Put(e.entry("1").Key, "x") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(e *env) {
+				t := e.t
+				p := e.enter(t, "1")
+				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
+				done, next, ahead, err := e.HandOver(t.Context(), p.Entry, e.entry("2"), "2")
+				require.Error(t, err)
+				require.False(t, done)
+				require.Equal(t, e.entry("2"), next)
+				require.Zero(t, ahead)
+				require.Equal(t, []string{next.Key}, e.keys(), "it was done")
+				meanwhile(e)
+				rev := e.srv.Rev()
+				done, _ = e.handOver(t, p, "2")
+				require.False(t, done)
+				require.Equal(t, rev, e.srv.Rev())
+			})
+		})
+	}
+}
+
+// An attempt that was lost on its way is simply repeated.
+func TestQueue_HandOver_requestIsLost(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		p := e.enter(t, "1")
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request, Err: fakeetcd.ErrUnavailable})
+		_, _, _, err := e.HandOver(t.Context(), p.Entry, e.entry("2"), "2")
+		require.Error(t, err)
+		done, next := e.handOver(t, p, "2")
+		require.True(t, done)
+		require.Equal(t, []string{next.Key}, e.keys())
+	})
+}

@@ -1,0 +1,247 @@
+package queue_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+// together has the calls share commits, as many as the line allows, in their order: the line's lanes are taken when they
+// come. It returns when all have, and how many comparisons the first request had that carried several.
+func (e *env) together(t *testing.T, calls ...func(context.Context)) (comparisons int) {
+	t.Helper()
+	release := make(chan struct{})
+	e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 2, Until: release})
+	var all sync.WaitGroup
+	run := func(call func(context.Context)) {
+		all.Go(func() { call(t.Context()) })
+		synctest.Wait()
+	}
+	nothing := func(ctx context.Context) { _, _ = e.Leave(ctx, queue.NewEntry("nobody", e.lease, "x")) }
+	run(nothing)
+	run(nothing)
+	before := len(e.c.Calls(fakeetcd.Txn))
+	for _, call := range calls {
+		run(call)
+	}
+	require.Len(t, e.c.Calls(fakeetcd.Txn), before, "they wait for a lane")
+	close(release)
+	all.Wait()
+	for _, call := range e.c.Calls(fakeetcd.Txn)[before:] {
+		r := call.Request.(*pb.TxnRequest)
+		n := len(r.Compare)
+		for _, op := range r.Success {
+			n += len(op.GetRequestTxn().GetCompare())
+		}
+		if n > 1 {
+			return n
+		}
+	}
+	return 0
+}
+
+func (e *env) entering(name, suffix string, into *place) func(context.Context) {
+	return func(ctx context.Context) {
+		entered, ahead, err := e.Enter(ctx, queue.NewEntry(name, e.lease, suffix), suffix, false)
+		if err == nil {
+			*into = place{entered, ahead}
+		}
+	}
+}
+
+// Entries of many queues share a commit and a revision; each is the owner of its own.
+func TestQueue_Enter_shared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		got := make([]place, 20)
+		var calls []func(context.Context)
+		for i := range got {
+			calls = append(calls, e.entering(fmt.Sprint(i), "x", &got[i]))
+		}
+		require.Equal(t, 20, e.together(t, calls...))
+		for i, p := range got {
+			require.Equal(t, e.srv.Rev(), p.Rev, i)
+			require.True(t, p.ahead.None)
+			require.Equal(t, p.Rev, e.srv.Keys(p.Key)[0].CreateRevision)
+		}
+	})
+}
+
+// Those of one queue never do: their revisions are their order.
+func TestQueue_Enter_oneQueueIsNotShared(t *testing.T) {
+	for name, crowd := range map[string]bool{"somebody is expected": true, "nobody is": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				if crowd {
+					e.meet(t)
+				}
+				var one, two, three, elsewhere place
+				e.together(t, e.entering("a", "1", &one), e.entering("a", "2", &two), e.entering("b", "1", &elsewhere), e.entering("a", "3", &three))
+				require.True(t, elsewhere.ahead.None)
+				list := []place{one, two, three}
+				slices.SortFunc(list, func(a, b place) int { return int(a.Rev - b.Rev) })
+				require.True(t, list[0].ahead.None)
+				for i, before := range list[:2] {
+					require.Less(t, before.Rev, list[i+1].Rev)
+					require.Equal(t, queue.Ahead{Key: before.Key, Rev: before.Rev}, list[i+1].ahead)
+				}
+			})
+		})
+	}
+}
+
+// meet has somebody be expected in the queue "a", which is empty after it if it was before.
+func (e *env) meet(t *testing.T) {
+	t.Helper()
+	p, q := e.enter(t, "met"), e.enter(t, "meets")
+	e.leave(t, p)
+	e.leave(t, q)
+}
+
+// One leaves and another enters in one commit, in either order.
+func TestQueue_Enter_sharedWithLeave(t *testing.T) {
+	for name, leavesFirst := range map[string]bool{"leaves, enters": true, "enters, leaves": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				first := e.enter(t, "1")
+				e.meet(t)
+				var second place
+				leave := func(ctx context.Context) { _, _ = e.Leave(ctx, first.Entry) }
+				calls := []func(context.Context){e.entering("a", "2", &second), leave}
+				if leavesFirst {
+					calls[0], calls[1] = calls[1], calls[0]
+				}
+				require.Equal(t, 2, e.together(t, calls...))
+				require.Equal(t, leavesFirst, second.ahead.None)
+				require.NoError(t, e.Await(t.Context(), second.Entry, second.ahead))
+				require.Equal(t, []string{second.Key}, e.keys())
+			})
+		})
+	}
+}
+
+// In a shared commit the comparisons come before the others' operations, and the reads after them.
+func TestQueue_TryEnter_sharedWithLeave(t *testing.T) {
+	for name, leavesFirst := range map[string]bool{"leaves, enters": true, "enters, leaves": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				first := e.enter(t, "1")
+				var (
+					us    queue.Entry
+					owner *mvccpb.KeyValue
+					err   error
+				)
+				leave := func(ctx context.Context) { _, _ = e.Leave(ctx, first.Entry) }
+				try := func(ctx context.Context) { us, owner, err = e.TryEnter(ctx, e.entry("us"), "us", false) }
+				calls := []func(context.Context){try, leave}
+				if leavesFirst {
+					calls[0], calls[1] = calls[1], calls[0]
+				}
+				require.Equal(t, 2, e.together(t, calls...))
+				require.NoError(t, err)
+				if leavesFirst {
+					require.Nil(t, owner)
+					require.Equal(t, []string{us.Key}, e.keys())
+					require.Equal(t, us.Rev, e.srv.Keys(us.Key)[0].CreateRevision)
+				} else {
+					require.Equal(t, first.Key, string(owner.Key))
+					require.Empty(t, e.keys())
+				}
+			})
+		})
+	}
+}
+
+func TestQueue_HandOver_shared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		one := e.places(t, 3, numbered)
+		next := make([]place, 3)
+		var calls []func(context.Context)
+		for i, p := range one {
+			calls = append(calls, func(ctx context.Context) {
+				done, entered, ahead, err := e.HandOver(ctx, p.Entry, queue.NewEntry(numbered(i), e.lease, "y"), "")
+				if done && err == nil {
+					next[i] = place{entered, ahead}
+				}
+			})
+		}
+		require.Equal(t, 2*3, e.together(t, calls...))
+		for i, p := range next {
+			require.True(t, p.ahead.None)
+			require.Equal(t, e.srv.Rev(), p.Rev)
+			require.Equal(t, []string{p.Key}, []string{string(e.srv.Keys(numbered(i))[0].Key)})
+		}
+		require.Len(t, e.keys(), 3)
+	})
+}
+
+// Handing over puts a contender, too: it does not share with one that enters the same queue.
+func TestQueue_HandOver_oneQueueIsNotShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		e.meet(t)
+		first := e.enter(t, "1")
+		var entered, next place
+		e.together(t, e.entering("a", "2", &entered), func(ctx context.Context) {
+			if done, entry, ahead, err := e.HandOver(ctx, first.Entry, e.entry("3"), ""); done && err == nil {
+				next = place{entry, ahead}
+			}
+		})
+		require.NotZero(t, entered.Rev)
+		require.NotZero(t, next.Rev)
+		if entered.Rev > next.Rev { // there are two lanes
+			entered, next = next, entered
+		}
+		require.Less(t, entered.Rev, next.Rev)
+		require.Equal(t, queue.Ahead{Key: entered.Key, Rev: entered.Rev}, next.ahead)
+	})
+}
+
+// A name and one nested in it enter in one commit: their keys share a revision, and the nested one's is below the
+// other's prefix. It is nobody's turn there when the nested one ends.
+func TestQueue_Await_nestedNameOfTheSameRevision(t *testing.T) {
+	for name, during := range map[string]bool{"before the watch": false, "between watch and read": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				other := e.another(t)
+				var first, nested place
+				require.Equal(t, 2, e.together(t, e.entering("a", "1", &first), e.entering("a/0", "1", &nested)))
+				require.Equal(t, first.Rev, nested.Rev)
+				second := other.enter(t, "2")
+				require.Equal(t, nested.Key, second.ahead.Key, "which of the two it is told of is left to etcd; this one is the harder")
+				if during {
+					other.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
+				} else {
+					e.leave(t, nested)
+				}
+				two := other.await(t.Context(), second)
+				if during {
+					require.Equal(t, 1, e.srv.Watchers())
+					e.leave(t, nested)
+				}
+				e.at(time.Minute)
+				requirePending(t, two)
+				e.leave(t, first)
+				e.at(2 * time.Minute)
+				require.Equal(t, time.Minute, receive(t, two).at)
+			})
+		})
+	}
+}

@@ -1,0 +1,280 @@
+package lease_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// puts reports whether a call is a transaction that enters a queue.
+func puts(call fakeetcd.Call) bool {
+	r, ok := call.Request.(*pb.TxnRequest)
+	if !ok {
+		return false
+	}
+	for _, op := range r.Success {
+		if op.GetRequestPut() != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// handsOver reports whether a call is Unlock's that enters for the next of the session.
+func handsOver(call fakeetcd.Call) bool {
+	return puts(call) && call.Request.(*pb.TxnRequest).Success[0].GetRequestDeleteRange() != nil
+}
+
+// P2, P4, pain 6: whatever becomes of a hand-over, the next one is granted once, after the hold before it, and nothing stays.
+func TestHandOver_disturbed(t *testing.T) {
+	unavailable := fakeetcd.ErrUnavailable
+	for name, tc := range map[string]struct {
+		faults []fakeetcd.Fault
+		at     time.Duration // of the next grant, and the pauses at most
+	}{
+		"answer lost":               {[]fakeetcd.Fault{{Times: 1, Lose: fakeetcd.Answer, Err: unavailable}}, 0},
+		"answer lost twice":         {[]fakeetcd.Fault{{Times: 2, Lose: fakeetcd.Answer, Err: unavailable}}, 0},
+		"answers lost, and more":    {[]fakeetcd.Fault{{Times: 4, Lose: fakeetcd.Answer, Err: unavailable}}, 0},
+		"answer lost in silence":    {[]fakeetcd.Fault{{Times: 1, Lose: fakeetcd.Answer}}, attempt},
+		"answer too late":           {[]fakeetcd.Fault{{Times: 1, After: attempt + 1}}, attempt},
+		"request lost":              {[]fakeetcd.Fault{{Times: 1, Lose: fakeetcd.Request, Err: unavailable}}, 0},
+		"request lost in silence":   {[]fakeetcd.Fault{{Times: 1, Lose: fakeetcd.Request}}, attempt},
+		"request delayed":           {[]fakeetcd.Fault{{Times: 1, Before: time.Second}}, time.Second},
+		"request late":              {[]fakeetcd.Fault{{Times: 1, Before: attempt + 2*time.Second, Late: true}}, attempt},
+		"request late, after all":   {[]fakeetcd.Fault{{Times: 1, Before: 2 * time.Minute, Late: true}}, attempt},
+		"late, before the second":   {[]fakeetcd.Fault{{Times: 1, Before: 6 * time.Second, Late: true}, {Times: 1, Before: 2 * time.Second}}, attempt + 2*time.Second},
+		"late, and its answer lost": {[]fakeetcd.Fault{{Times: 1, Before: 6 * time.Second, Late: true}, {Times: 1, Lose: fakeetcd.Answer, Err: unavailable}}, attempt},
+		"lost, then the look too":   {[]fakeetcd.Fault{{Times: 1, Lose: fakeetcd.Answer, Err: unavailable}, {Times: 1, Before: time.Second}}, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{TTL: time.Hour})
+				other := e.join(t)
+				l := e.lock(t, "a")
+				waiting := e.line(t, "a", 2)
+				for _, f := range tc.faults {
+					e.c.Inject(fakeetcd.Txn, f)
+				}
+				require.NoError(t, l.Unlock(t.Context()))
+				got := receive(t, waiting[0])
+				require.NoError(t, got.err)
+				require.InDelta(t, tc.at, got.at, float64(500*time.Millisecond))
+				require.Greater(t, got.lock.Token(), l.Token())
+				require.Equal(t, []string{got.lock.Key()}, e.keys(""))
+				require.Equal(t, got.lock.Token().Revision(), e.srv.Keys("")[0].CreateRevision)
+
+				// What is still under way changes nothing of this hold, nor of those after it.
+				theirs := other.wait(t.Context(), "a")
+				kv := e.srv.Keys("")[0]
+				e.at(20 * time.Second)
+				requireLive(t, got.lock)
+				require.Equal(t, kv, e.srv.Keys("")[0])
+				pass(t, got.lock, theirs, waiting[1])
+				e.at(time.Hour)
+				require.Empty(t, e.keys(""))
+			})
+		})
+	}
+}
+
+// P4: Unlock gives up on its answer. The next one has to find out by itself what became of the request that enters for it:
+// whether it arrived, did not, or arrives when the next one has entered, holds, or has unlocked.
+func TestHandOver_unlockGivesUp(t *testing.T) {
+	for name, fault := range map[string]fakeetcd.Fault{
+		"answer lost":          {Times: 1, Lose: fakeetcd.Answer},
+		"request lost":         {Times: 1, Lose: fakeetcd.Request},
+		"arrives at once":      {Times: 1, Before: time.Second + 1, Late: true},
+		"arrives soon":         {Times: 1, Before: 1500 * time.Millisecond, Late: true},
+		"arrives during hold":  {Times: 1, Before: 4 * time.Second, Late: true},
+		"arrives after it":     {Times: 1, Before: 30 * time.Second, Late: true},
+		"all are slow":         {Times: 3, Before: 1500 * time.Millisecond, Late: true},
+		"all are very slow":    {Times: 5, Before: 7 * time.Second, Late: true},
+		"all answers are lost": {Times: 5, Lose: fakeetcd.Answer},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{TTL: time.Hour})
+				l := e.lock(t, "a")
+				waiting := e.line(t, "a", 3)
+				e.c.Inject(fakeetcd.Txn, fault)
+				err := l.Unlock(timeout(t, time.Second))
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.NotErrorIs(t, err, lease.ErrLost)
+				got := receive(t, waiting[0])
+				require.NoError(t, got.err)
+				require.Greater(t, got.lock.Token(), l.Token())
+				synctest.Wait()
+				require.Equal(t, []string{got.lock.Key()}, e.keys(""))
+				time.Sleep(5 * time.Second)
+				requireLive(t, got.lock)
+				pass(t, got.lock, waiting[1:]...)
+				e.at(50 * time.Minute)
+				require.Empty(t, e.keys(""))
+			})
+		})
+	}
+}
+
+// Unlock with a context that is over sends nothing; the key goes in the background, and the next one waits for that.
+func TestHandOver_withAContextThatHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		waiting := e.line(t, "a", 3)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, l.Unlock(ctx), context.Canceled)
+		got := receive(t, waiting[0])
+		require.NoError(t, got.err)
+		require.Zero(t, got.at)
+		pass(t, got.lock, waiting[1:]...)
+		synctest.Wait()
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// A full disk refuses whoever enters. Unlock lets go all the same, and is not told of what concerns the next one.
+func TestHandOver_refused(t *testing.T) {
+	for name, err := range map[string]error{"no space": rpctypes.ErrGRPCNoSpace, "permission denied": errDenied} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				l := e.lock(t, "a")
+				waiting := e.line(t, "a", 3)
+				restore := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: err, Match: puts})
+				require.NoError(t, l.Unlock(t.Context()))
+				for _, next := range waiting {
+					got := receive(t, next)
+					require.ErrorContains(t, got.err, rpctypes.Error(err).Error())
+					require.NotErrorIs(t, got.err, lease.ErrLost)
+					require.Zero(t, got.at)
+				}
+				require.Empty(t, e.keys(""))
+				require.Equal(t, lease.Held, e.s.Status().State)
+				restore()
+				pass(t, e.lock(t, "a"), e.line(t, "a", 2)...)
+				require.Empty(t, e.keys(""))
+			})
+		})
+	}
+}
+
+// Only the request that does both is refused: the next one enters by itself.
+func TestHandOver_refusedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		waiting := e.line(t, "a", 3)
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCTooManyOps, Match: handsOver})
+		pass(t, l, waiting...)
+		require.Zero(t, e.now())
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// Somebody has put the key by hand with which the next one was to enter.
+func TestHandOver_keyIsTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		waiting := e.line(t, "a", 3)
+		taken := make(chan string, 1)
+		arrive := make(chan struct{})
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Until: arrive, Match: func(call fakeetcd.Call) bool {
+			if !handsOver(call) {
+				return false
+			}
+			taken <- string(call.Request.(*pb.TxnRequest).Success[1].GetRequestPut().Key)
+			return true
+		}})
+		unlocked := make(chan error, 1)
+		go func() { unlocked <- l.Unlock(t.Context()) }()
+		key := receive(t, taken)
+		e.srv.Put(key, "theirs")
+		close(arrive)
+		require.NoError(t, receive(t, unlocked))
+		got := receive(t, waiting[0])
+		require.NoError(t, got.err)
+		require.NotEqual(t, key, got.lock.Key())
+		pass(t, got.lock, waiting[1:]...)
+		e.at(time.Hour)
+		require.Equal(t, []string{key}, e.keys(""), "nobody else's key is deleted")
+	})
+}
+
+// pain 11: the lease is revoked while the request to hand over is under way. The old hold is lost; the others are told so,
+// or have the lock on a new lease.
+func TestHandOver_leaseIsRevoked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		old := e.s.Status().LeaseID
+		waiting := e.line(t, "a", 10)
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
+		unlocked := make(chan error, 1)
+		go func() { unlocked <- l.Unlock(t.Context()) }()
+		e.at(time.Second / 2)
+		require.NoError(t, e.srv.Revoke(old))
+		requireLost(t, receive(t, unlocked), lease.LeaseGone)
+		require.Equal(t, time.Second, e.now())
+		for _, next := range waiting {
+			got := receive(t, next)
+			require.Equal(t, time.Second, got.at)
+			if got.err != nil {
+				requireLost(t, got.err, lease.LeaseGone)
+				continue
+			}
+			require.Greater(t, got.lock.Token(), l.Token())
+			require.NotEqual(t, old, e.s.Status().LeaseID)
+			require.NoError(t, got.lock.Unlock(t.Context()))
+		}
+		again := e.lock(t, "a")
+		require.Equal(t, []string{again.Key()}, e.keys(""))
+	})
+}
+
+// The link is cut during the hand-over for longer than the lease lives: everybody is told of the loss, in time.
+func TestHandOver_outlastsTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		waiting := e.line(t, "a", 3)
+		e.at(time.Second)
+		e.c.Cut()
+		requireLost(t, l.Unlock(t.Context()), lease.DeadlinePassed)
+		require.Equal(t, usable, e.now())
+		for _, next := range waiting {
+			got := receive(t, next)
+			requireLost(t, got.err, lease.DeadlinePassed)
+			require.Equal(t, usable, got.at)
+		}
+		e.c.Restore()
+		e.at(2 * ttl)
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// The key was deleted by somebody else when Unlock comes: it says so, and the next one has the lock.
+func TestHandOver_keyIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		waiting := e.line(t, "a", 2)
+		require.True(t, e.srv.Delete(l.Key()))
+		requireLost(t, l.Unlock(t.Context()), lease.KeyDeleted)
+		got := receive(t, waiting[0])
+		require.NoError(t, got.err)
+		require.Zero(t, got.at)
+		pass(t, got.lock, waiting[1])
+		require.Empty(t, e.keys(""))
+	})
+}

@@ -1,0 +1,273 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+var errMine = errors.New("mine")
+
+// P4, P6: a waiter that gives up in the session's order leaves nothing, wherever it stands, and the others go on.
+func TestTurns_waiterGivesUp(t *testing.T) {
+	const waiters = 6
+	for name, quitters := range map[string][]int{
+		"first": {0}, "middle": {2}, "last": {waiters - 1}, "neighbours": {1, 2, 3}, "all but the last": {0, 1, 2, 3, 4}, "all": {0, 1, 2, 3, 4, 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				l := e.lock(t, "a")
+				var waiting []<-chan acquired
+				var cancels []context.CancelCauseFunc
+				for range waiters {
+					ctx, cancel := context.WithCancelCause(t.Context())
+					waiting, cancels = append(waiting, e.wait(ctx, "a")), append(cancels, cancel)
+				}
+				e.at(time.Second)
+				sent := len(e.c.Calls(fakeetcd.Any))
+				for _, i := range quitters {
+					cancels[i](errMine)
+					got := receive(t, waiting[i])
+					require.ErrorIs(t, got.err, errMine)
+					require.NotErrorIs(t, got.err, lease.ErrLost)
+					require.Equal(t, time.Second, got.at)
+				}
+				require.Len(t, e.c.Calls(fakeetcd.Any), sent, "the server knows nothing of them")
+				for i := range slices.Backward(waiting) {
+					if slices.Contains(quitters, i) {
+						waiting = slices.Delete(waiting, i, i+1)
+					}
+				}
+				pass(t, l, waiting...)
+				require.Empty(t, e.keys(""))
+			})
+		})
+	}
+}
+
+// pain 8, P4: the caller gives up just when its turn comes. Whichever is first, the lock is either its own or the next's.
+func TestTurns_waiterGivesUpAsItsTurnComes(t *testing.T) {
+	for round := range 300 {
+		synctest.Test(t, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			l := e.lock(t, "a")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			one, two := e.wait(ctx, "a"), e.wait(ctx, "a")
+			three := e.wait(t.Context(), "a")
+			go func() {
+				for range rand.N(20) {
+					runtime.Gosched()
+				}
+				cancel(errMine)
+			}()
+			if round%2 == 0 { // in the middle of the request, or before or after it
+				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Millisecond})
+			}
+			require.NoError(t, l.Unlock(t.Context()))
+			for _, quitter := range []<-chan acquired{one, two} {
+				if got := receive(t, quitter); got.err != nil {
+					require.ErrorIs(t, got.err, errMine)
+				} else {
+					requirePending(t, three)
+					require.NoError(t, got.lock.Unlock(t.Context()))
+				}
+			}
+			got := receive(t, three)
+			require.NoError(t, got.err)
+			require.LessOrEqual(t, got.at, time.Millisecond)
+			require.Equal(t, []string{got.lock.Key()}, e.keys(""))
+			require.NoError(t, got.lock.Unlock(t.Context()))
+			synctest.Wait()
+			require.Empty(t, e.keys(""))
+		})
+	}
+}
+
+// P4: the next one gives up while Unlock's request that enters for it is under way, or its answer is lost. The one after it
+// has the place; with another text for people it takes one by itself.
+func TestTurns_waiterGivesUpDuringTheHandOver(t *testing.T) {
+	for name, fault := range map[string]fakeetcd.Fault{
+		"request under way":        {Times: 1, Before: 2 * time.Second},
+		"answer under way":         {Times: 1, After: 2 * time.Second},
+		"answer lost":              {Times: 1, After: 2 * time.Second, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable},
+		"answer lost in silence":   {Times: 1, Lose: fakeetcd.Answer},
+		"request lost in silence":  {Times: 1, Lose: fakeetcd.Request},
+		"request late":             {Times: 1, Before: 7 * time.Second, Late: true},
+		"request late, and its":    {Times: 2, Before: 7 * time.Second, Late: true},
+		"every answer for a while": {Times: 3, After: 700 * time.Millisecond, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable},
+	} {
+		for _, heir := range []string{"same", "other"} {
+			t.Run(name+" "+heir, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					e := start(t, lease.Options{Owner: "same"})
+					l := e.lock(t, "a")
+					ctx, cancel := context.WithCancelCause(t.Context())
+					next := e.wait(ctx, "a")
+					after, last := e.waitAs(t.Context(), "a", heir), e.wait(t.Context(), "a")
+					e.c.Inject(fakeetcd.Txn, fault)
+					unlocked := make(chan error, 1)
+					go func() { unlocked <- l.Unlock(t.Context()) }()
+					e.at(time.Second)
+					cancel(errMine)
+					got := receive(t, next)
+					require.ErrorIs(t, got.err, errMine)
+					require.Equal(t, time.Second, got.at)
+					require.NoError(t, receive(t, unlocked))
+					second := receive(t, after)
+					require.NoError(t, second.err)
+					require.Greater(t, second.lock.Token(), l.Token())
+					synctest.Wait()
+					require.Equal(t, []string{second.lock.Key()}, e.keys(""))
+					require.Equal(t, heir, string(e.srv.Keys("")[0].Value))
+					pass(t, second.lock, last)
+					e.at(time.Hour)
+					require.Empty(t, e.keys(""))
+				})
+			})
+		}
+	}
+}
+
+// The first of the session gives up while it stands in etcd's queue. Its place is left to the next one, whom the server
+// cannot tell from it; a key that would say something else to people is not.
+func TestTurns_placeInTheQueueIsInherited(t *testing.T) {
+	for name, tc := range map[string]struct {
+		heir      string
+		inherited bool
+	}{"same text": {"same", true}, "other text": {"other", false}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := start(t, lease.Options{})
+				b := open(t, a.srv, lease.Options{Owner: "same"})
+				c := a.join(t)
+				l := a.lock(t, "a")
+				a.at(time.Second)
+				ctx, cancel := context.WithCancelCause(t.Context())
+				first := b.wait(ctx, "a")
+				between := c.wait(t.Context(), "a")
+				heir := b.waitAs(t.Context(), "a", tc.heir)
+				last := b.wait(t.Context(), "a")
+				a.at(2 * time.Second)
+				require.Len(t, a.keys(""), 3)
+				rev := a.srv.Rev()
+				cancel(errMine)
+				require.ErrorIs(t, receive(t, first).err, errMine)
+				synctest.Wait()
+				require.Len(t, a.keys(""), 3)
+				require.Equal(t, tc.inherited, rev == a.srv.Rev())
+				require.Equal(t, tc.inherited, a.srv.Keys("")[1].CreateRevision < a.srv.Keys("")[2].CreateRevision)
+				if tc.inherited {
+					pass(t, l, heir, between, last)
+				} else {
+					pass(t, l, between, heir, last)
+				}
+				synctest.Wait()
+				require.Empty(t, a.keys(""))
+			})
+		})
+	}
+}
+
+// A place that its first one never heard of, as the answer was lost, is left to the next one too.
+func TestTurns_unknownPlaceIsInherited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := start(t, lease.Options{})
+		b, c := a.join(t), a.join(t)
+		l := a.lock(t, "a")
+		b.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Match: func(call fakeetcd.Call) bool {
+			return puts(call) && len(call.Request.(*pb.TxnRequest).Compare[0].RangeEnd) == 0 // not the one for an empty queue
+		}})
+		first := b.wait(timeout(t, time.Second), "a")
+		behind := c.wait(t.Context(), "a")
+		heirs := b.line(t, "a", 2)
+		require.Len(t, a.keys(""), 3)
+		require.ErrorIs(t, receive(t, first).err, context.DeadlineExceeded)
+		pass(t, l, heirs[0], behind, heirs[1])
+		require.Equal(t, time.Second, a.now())
+		a.at(time.Hour)
+		require.Empty(t, a.keys(""))
+	})
+}
+
+// P5: an inherited place is guarded, and lost, like one's own.
+func TestTurns_inheritedPlaceIsGuarded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := start(t, lease.Options{})
+		b := a.join(t)
+		l := a.lock(t, "a")
+		a.at(time.Second)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		first, heir, last := b.wait(ctx, "a"), b.wait(t.Context(), "a"), b.wait(t.Context(), "a")
+		key := b.srv.Leases()[1].Keys[0]
+		cancel(errMine)
+		require.ErrorIs(t, receive(t, first).err, errMine)
+		a.at(2 * time.Second)
+		require.True(t, a.srv.Delete(key))
+		got := receive(t, heir)
+		require.Equal(t, key, lossOf(t, got.err, lease.KeyDeleted).Key)
+		require.Equal(t, 2*time.Second, got.at)
+		pass(t, l, last)
+		require.Empty(t, a.keys(""))
+	})
+}
+
+// P4: all of a session give up at the moment at which the turn of the first comes: it is passed on to some who are about
+// to leave, and they leave all the same.
+func TestTurns_allGiveUpTogether(t *testing.T) {
+	for range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			const waiters = 300
+			e := start(t, lease.Options{})
+			l := e.lock(t, "a")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			waiting := e.crowd(ctx, "a", waiters)
+			last := e.wait(t.Context(), "a")
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Millisecond})
+			time.AfterFunc(time.Millisecond, func() { cancel(errMine) })
+			require.NoError(t, l.Unlock(t.Context()))
+			for range waiters {
+				if got := receive(t, waiting); got.err == nil { // it had its turn before
+					require.NoError(t, got.lock.Unlock(t.Context()))
+				} else {
+					require.ErrorIs(t, got.err, errMine)
+				}
+			}
+			got := receive(t, last)
+			require.NoError(t, got.err)
+			synctest.Wait()
+			require.Equal(t, []string{got.lock.Key()}, e.keys(""))
+		})
+	}
+}
+
+// Of many who give up one after the other none leaves a key, whoever they inherit from.
+func TestTurns_manyHeirsGiveUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := start(t, lease.Options{})
+		b := a.join(t)
+		l := a.lock(t, "a")
+		for i := range 100 {
+			b.waitAs(timeout(t, time.Duration(i)*10*time.Millisecond), "a", fmt.Sprint(i%3/2))
+		}
+		last := b.wait(t.Context(), "a")
+		a.at(time.Second)
+		require.Len(t, a.keys(""), 2)
+		pass(t, l, last)
+		require.Empty(t, a.keys(""))
+		a.at(time.Minute)
+		require.Empty(t, a.keys(""))
+	})
+}

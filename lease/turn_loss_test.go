@@ -1,0 +1,213 @@
+package lease_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// crowd is n callers that wait for the lock in no particular order.
+func (e *env) crowd(ctx context.Context, name string, n int) <-chan acquired {
+	got := make(chan acquired, n)
+	for range n {
+		go func() {
+			l, err := e.s.Lock(ctx, name)
+			got <- acquired{l, err, e.now()}
+		}()
+	}
+	synctest.Wait()
+	return got
+}
+
+// P5: an operator deletes the holder's key. The old hold is lost, and the next one of the session need not wait until it is
+// unlocked.
+func TestTurns_holdersKeyIsDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		other := e.join(t)
+		l := e.lock(t, "a")
+		waiting := e.line(t, "a", 3)
+		theirs := other.wait(t.Context(), "a")
+		e.at(time.Second)
+		require.True(t, e.srv.Delete(l.Key()))
+		theirLock := receive(t, theirs)
+		require.NoError(t, theirLock.err)
+		synctest.Wait()
+		requireLost(t, context.Cause(l.Context()), lease.KeyDeleted)
+		requirePending(t, waiting[0])
+		require.Len(t, e.keys(""), 2, "the next one stands in etcd's queue")
+		require.NoError(t, theirLock.lock.Unlock(t.Context()))
+		got := receive(t, waiting[0])
+		require.NoError(t, got.err)
+		require.Equal(t, time.Second, got.at)
+		require.Greater(t, got.lock.Token(), l.Token())
+
+		// The old hold's Unlock concerns nobody any more.
+		requireLost(t, l.Unlock(t.Context()), lease.KeyDeleted)
+		synctest.Wait()
+		requirePending(t, waiting[1])
+		requireLive(t, got.lock)
+		pass(t, got.lock, waiting[1:]...)
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// The same of two holds in a row, whose handles are let go in the other order.
+func TestTurns_holdersKeysAreDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		waiting := e.line(t, "a", 4)
+		old := []*lease.Lock{l}
+		for i := range 2 {
+			e.at(time.Duration(i+1) * time.Second)
+			require.True(t, e.srv.Delete(old[i].Key()))
+			got := receive(t, waiting[i])
+			require.NoError(t, got.err)
+			require.Equal(t, e.now(), got.at)
+			old = append(old, got.lock)
+		}
+		requireLost(t, old[1].Unlock(t.Context()), lease.KeyDeleted)
+		requireLost(t, old[0].Unlock(t.Context()), lease.KeyDeleted)
+		pass(t, old[2], waiting[2:]...)
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// P5: an operator overwrites the holder's key, which stays: the old hold is lost, and nobody has the lock until it is
+// unlocked.
+func TestTurns_holdersKeyIsOverwritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		waiting := e.line(t, "a", 3)
+		e.at(time.Second)
+		e.srv.Put(l.Key(), "mine")
+		synctest.Wait()
+		requireLost(t, context.Cause(l.Context()), lease.KeyOverwritten)
+		e.at(time.Minute)
+		requirePending(t, waiting[0])
+		requireLost(t, l.Unlock(t.Context()), lease.KeyOverwritten)
+		got := receive(t, waiting[0])
+		require.NoError(t, got.err)
+		require.LessOrEqual(t, got.at, time.Minute+time.Second)
+		pass(t, got.lock, waiting[1:]...)
+		synctest.Wait()
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// P5: of those who wait in a session, only the one whose key is deleted is told of a loss. It may learn of that by a look at
+// the queue, before its key is watched, or by the watch.
+func TestTurns_waitersKeyIsDeleted(t *testing.T) {
+	for name, at := range map[string]time.Duration{"before the watch": watchAfter / 2, "watched": time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := start(t, lease.Options{})
+				b, c := a.join(t), a.join(t)
+				l := a.lock(t, "a")
+				ahead := b.wait(timeout(t, at), "a")
+				first := c.wait(t.Context(), "a")
+				key := a.srv.Leases()[2].Keys[0]
+				waiting := c.line(t, "a", 3)
+				a.at(at - 1)
+				require.True(t, a.srv.Delete(key))
+				require.ErrorIs(t, receive(t, ahead).err, context.DeadlineExceeded) // first looks at the queue now
+				got := receive(t, first)
+				require.Equal(t, key, lossOf(t, got.err, lease.KeyDeleted).Key)
+				require.LessOrEqual(t, got.at, at)
+				pass(t, l, waiting...)
+				require.Empty(t, a.keys(""))
+			})
+		})
+	}
+}
+
+// The same of one whose key is overwritten: it stays until it is cleared, and is not left to the next.
+func TestTurns_waitersKeyIsOverwritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := start(t, lease.Options{})
+		b := a.join(t)
+		l := a.lock(t, "a")
+		waiting := b.line(t, "a", 4)
+		key := b.srv.Leases()[1].Keys[0]
+		a.at(time.Second)
+		a.srv.Put(key, "mine")
+		got := receive(t, waiting[0])
+		require.Equal(t, key, lossOf(t, got.err, lease.KeyOverwritten).Key)
+		require.Equal(t, time.Second, got.at)
+		pass(t, l, waiting[1:]...)
+		synctest.Wait()
+		require.Empty(t, a.keys(""))
+	})
+}
+
+// Close fails all who wait, wherever they stand, and leaves nothing.
+func TestTurns_close(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const waiters = 1000
+		e := start(t, lease.Options{})
+		other := e.join(t)
+		theirs := other.lock(t, "b")
+		held := e.lock(t, "a")
+		as, bs := e.crowd(t.Context(), "a", waiters), e.crowd(t.Context(), "b", waiters)
+		e.at(time.Second)
+		require.Len(t, e.keys(""), 3)
+		sent := len(e.c.Calls(fakeetcd.Any))
+		require.NoError(t, e.s.Close(t.Context()))
+		for range waiters {
+			for _, got := range []acquired{receive(t, as), receive(t, bs)} {
+				requireLost(t, got.err, lease.SessionClosed)
+				require.ErrorIs(t, got.err, lease.ErrClosed)
+				require.Equal(t, time.Second, got.at)
+			}
+		}
+		requireLost(t, held.Unlock(t.Context()), lease.SessionClosed)
+		require.Equal(t, []string{theirs.Key()}, e.keys(""))
+		require.LessOrEqual(t, len(e.c.Calls(fakeetcd.Any)), sent+4, "the revocation, a clean-up, two watches")
+	})
+}
+
+// P5, pain 5: the lease is lost, and everyone who waits on it is told at once.
+func TestTurns_leaseIsLost(t *testing.T) {
+	for name, tc := range map[string]struct {
+		lose   func(*env)
+		at     time.Duration
+		reason lease.Reason
+	}{
+		"revoked": {func(e *env) { _ = e.srv.Revoke(e.s.Status().LeaseID) }, time.Second, lease.LeaseGone},
+		"cut off": {func(e *env) { e.c.Cut() }, usable, lease.DeadlinePassed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const waiters = 1000
+				e := start(t, lease.Options{})
+				held := e.lock(t, "a")
+				waiting := e.crowd(t.Context(), "a", waiters)
+				e.at(time.Second)
+				tc.lose(e)
+				for range waiters {
+					got := receive(t, waiting)
+					requireLost(t, got.err, tc.reason)
+					require.Equal(t, tc.at, got.at)
+				}
+				requireLost(t, context.Cause(held.Context()), tc.reason)
+				e.c.Restore()
+				again := e.wait(t.Context(), "a") // on a new lease, in an order of its own
+				e.at(2 * ttl)
+				got := receive(t, again)
+				require.NoError(t, got.err)
+				require.Equal(t, []string{got.lock.Key()}, e.keys(""))
+				requireLost(t, held.Unlock(t.Context()), tc.reason)
+				pass(t, got.lock, e.line(t, "a", 3)...)
+				require.Empty(t, e.keys(""))
+			})
+		})
+	}
+}

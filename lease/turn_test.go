@@ -1,0 +1,215 @@
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// waitAs is wait with a text for the key.
+func (e *env) waitAs(ctx context.Context, name, owner string) <-chan acquired {
+	got := make(chan acquired, 1)
+	go func() {
+		l, err := e.s.LockWith(ctx, name, lease.LockOptions{Owner: owner})
+		got <- acquired{l, err, e.now()}
+	}()
+	synctest.Wait()
+	return got
+}
+
+// line is n callers that wait for the lock, in this order.
+func (e *env) line(t *testing.T, name string, n int) []<-chan acquired {
+	t.Helper()
+	var waiting []<-chan acquired
+	for range n {
+		waiting = append(waiting, e.wait(t.Context(), name))
+	}
+	return waiting
+}
+
+// pass unlocks l, and each of those who wait when they have got it, and checks that they get it in this order, one at a
+// time, each with a larger token.
+func pass(t *testing.T, l *lease.Lock, waiting ...<-chan acquired) {
+	t.Helper()
+	for i, next := range waiting {
+		synctest.Wait()
+		for _, w := range waiting[i:] {
+			requirePending(t, w)
+		}
+		require.NoError(t, l.Unlock(t.Context()))
+		got := receive(t, next)
+		require.NoError(t, got.err, "number %d of %d", i, len(waiting))
+		require.Greater(t, got.lock.Token(), l.Token())
+		requireLive(t, got.lock)
+		l = got.lock
+	}
+	require.NoError(t, l.Unlock(t.Context()))
+}
+
+// P2: callers of one session are served in the order in which they came.
+func TestTurns_order(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		pass(t, l, e.line(t, "a", 20)...)
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// Whoever comes when some have been served already stands behind those who still wait.
+func TestTurns_orderOfLatecomers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		waiting := e.line(t, "a", 3)
+		for range 20 {
+			require.NoError(t, l.Unlock(t.Context()))
+			got := receive(t, waiting[0])
+			require.NoError(t, got.err)
+			l = got.lock
+			waiting = append(waiting[1:], e.wait(t.Context(), "a"))
+		}
+		pass(t, l, waiting...)
+	})
+}
+
+// Unlock and the next grant in the session are one commit, which is at once.
+func TestTurns_handOverIsOneCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const turns = 50
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		waiting := e.line(t, "a", turns)
+		require.Len(t, e.c.Calls(fakeetcd.Any), 2, "the grant of the lease and one to enter")
+		for i, next := range waiting {
+			rev, key := e.srv.Rev(), l.Key()
+			require.NoError(t, l.Unlock(t.Context()))
+			got := receive(t, next)
+			require.NoError(t, got.err)
+			require.Zero(t, got.at)
+			require.Equal(t, rev+1, e.srv.Rev())
+			require.Equal(t, fence.Token(rev+1), got.lock.Token())
+			require.Equal(t, []string{got.lock.Key()}, e.keys(""))
+			require.NotEqual(t, key, got.lock.Key(), "a request of the old hold must not meet the new one's key")
+			require.Len(t, e.c.Calls(fakeetcd.Any), 3+i)
+			l = got.lock
+		}
+		require.NoError(t, l.Unlock(t.Context()))
+		require.Len(t, e.c.Calls(fakeetcd.Any), 3+turns)
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// P2: a session that hands over to itself does not keep others waiting: the next of it stands behind whoever stood in
+// etcd's queue.
+func TestTurns_othersComeInBetween(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := start(t, lease.Options{})
+		b, c := a.join(t), a.join(t)
+		l := a.lock(t, "a")
+		as := a.line(t, "a", 4)
+		bs := b.line(t, "a", 2)
+		cs := c.line(t, "a", 1)
+		require.Len(t, a.keys(""), 3, "one of each session")
+		pass(t, l, bs[0], cs[0], as[0], bs[1], as[1], as[2], as[3])
+		require.Empty(t, a.keys(""))
+	})
+}
+
+// pain 39: however many wait in a process, one of them stands in etcd's queue, and nobody asks for anything.
+func TestTurns_aThousandWaitersCostAsMuchAsOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const waiters = 1000
+		a := start(t, lease.Options{})
+		b := a.join(t)
+		l := a.lock(t, "a")
+		got := make(chan acquired)
+		for range waiters {
+			go func() {
+				l, err := b.s.Lock(t.Context(), "a")
+				got <- acquired{l, err, b.now()}
+			}()
+		}
+		synctest.Wait()
+		require.Len(t, a.keys(""), 2)
+		a.at(time.Second)
+		require.LessOrEqual(t, len(b.c.Calls(fakeetcd.Watch)), 2)
+		idle := func() int { return len(b.c.Calls(fakeetcd.Any)) - len(b.c.Calls(fakeetcd.KeepAliveOnce)) }
+		before := idle()
+		require.Less(t, before, 10)
+		a.at(time.Hour)
+		require.Equal(t, before, idle())
+
+		require.NoError(t, l.Unlock(t.Context()))
+		token := l.Token()
+		for i := range waiters {
+			before := idle()
+			next := receive(t, got)
+			require.NoError(t, next.err)
+			require.Greater(t, next.lock.Token(), token)
+			token = next.lock.Token()
+			require.Len(t, a.keys(""), 1)
+			require.NoError(t, next.lock.Unlock(t.Context()))
+			if i > 0 { // the end of the first's watches
+				require.Equal(t, before+1, idle(), "requests for a release")
+			}
+		}
+		require.Empty(t, a.keys(""))
+	})
+}
+
+// P10: names do not disturb each other, nor do their requests when one of them is stuck.
+func TestTurns_ofTwoNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		a, b := e.lock(t, "a"), e.lock(t, "a/b")
+		as, bs := e.line(t, "a", 3), e.line(t, "a/b", 3)
+		require.Len(t, e.keys(""), 2)
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
+		stuck := make(chan error, 1)
+		go func() { stuck <- a.Unlock(t.Context()) }()
+		synctest.Wait()
+		pass(t, b, bs...)
+		require.Zero(t, e.now())
+		requirePending(t, stuck)
+		requirePending(t, as[0])
+		require.NoError(t, receive(t, stuck))
+		got := receive(t, as[0])
+		require.NoError(t, got.err)
+		require.Equal(t, time.Second, got.at)
+		pass(t, got.lock, as[1:]...)
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// A session's waiters for many names have one place each.
+func TestTurns_ofManyNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const names = 100
+		e := start(t, lease.Options{})
+		var locks []*lease.Lock
+		var lines [][]<-chan acquired
+		for i := range names {
+			name := fmt.Sprint("n", i)
+			locks = append(locks, e.lock(t, name))
+			lines = append(lines, e.line(t, name, 3))
+		}
+		require.Len(t, e.keys(""), names)
+		e.at(time.Second)
+		require.LessOrEqual(t, e.srv.Watchers(), 16)
+		for i, l := range locks {
+			pass(t, l, lines[i]...)
+		}
+		synctest.Wait()
+		require.Empty(t, e.keys(""))
+		require.Zero(t, e.srv.Watchers())
+	})
+}

@@ -1,0 +1,151 @@
+package lease_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// requireLocked checks what TryLock tells, and that it has left and written nothing.
+func (e *env) requireLocked(t *testing.T, owner, key string, token fence.Token) {
+	t.Helper()
+	rev := e.srv.Rev()
+	began := e.now()
+	l, err := e.s.TryLockWith(t.Context(), "a", lease.LockOptions{Owner: "who asks"})
+	require.Nil(t, l)
+	require.ErrorIs(t, err, lease.ErrLocked)
+	require.NotErrorIs(t, err, lease.ErrLost)
+	var locked *lease.LockedError
+	require.ErrorAs(t, err, &locked)
+	require.Equal(t, lease.LockedError{Name: "a", Owner: owner, Key: key, Token: token}, *locked)
+	require.Equal(t, rev, e.srv.Rev())
+	require.Equal(t, began, e.now())
+}
+
+// TryLock fails behind anybody of its own session, and tells who holds the lock.
+func TestTurns_tryLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := open(t, newServer(t), lease.Options{Owner: "we"})
+		other := open(t, e.srv, lease.Options{Owner: "they"})
+		l := e.lock(t, "a")
+		e.requireLocked(t, "we", l.Key(), l.Token())
+		waiting := e.line(t, "a", 2)
+		e.requireLocked(t, "we", l.Key(), l.Token())
+		theirs := other.wait(t.Context(), "a")
+
+		require.NoError(t, l.Unlock(t.Context()))
+		held := receive(t, theirs).lock
+		synctest.Wait()
+		e.requireLocked(t, "they", held.Key(), held.Token()) // though the first in the session is one of its own
+		pass(t, held, waiting...)
+		pass(t, e.lock(t, "a"))
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// While a hand-over is under way the lock is not free: it is the one's or the other's.
+func TestTurns_tryLockDuringAHandOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := open(t, newServer(t), lease.Options{Owner: "we"})
+		l := e.lock(t, "a")
+		next := e.waitAs(t.Context(), "a", "the next")
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second, After: time.Second})
+		unlocked := make(chan error, 1)
+		go func() { unlocked <- l.Unlock(t.Context()) }()
+		e.at(time.Second / 2)
+		e.requireLocked(t, "we", l.Key(), l.Token())
+		e.at(3 * time.Second / 2)
+		requirePending(t, next)
+		kv := e.srv.Keys("")[0]
+		e.requireLocked(t, "the next", string(kv.Key), fence.Token(kv.CreateRevision))
+		require.NoError(t, receive(t, unlocked))
+		got := receive(t, next)
+		require.NoError(t, got.err)
+		require.Equal(t, string(kv.Key), got.lock.Key())
+		e.requireLocked(t, "the next", got.lock.Key(), got.lock.Token())
+	})
+}
+
+// Who is before it in the session has not arrived in etcd's queue yet.
+func TestTurns_tryLockBeforeAnybodyHasEntered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := open(t, newServer(t), lease.Options{})
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
+		first := e.waitAs(t.Context(), "a", "the first")
+		e.requireLocked(t, "the first", "", 0)
+		require.NoError(t, receive(t, first).err)
+	})
+}
+
+// Whoever comes while a TryLock is under way stands behind it, and is served whatever comes of it.
+func TestTurns_lockBehindATryLock(t *testing.T) {
+	for name, free := range map[string]bool{"that succeeds": true, "that fails": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				other := e.join(t)
+				var l *lease.Lock
+				if !free {
+					l = other.lock(t, "a")
+				}
+				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
+				tried := make(chan acquired, 1)
+				go func() {
+					l, err := e.s.TryLock(t.Context(), "a")
+					tried <- acquired{l, err, e.now()}
+				}()
+				synctest.Wait()
+				waiting := e.line(t, "a", 3)
+				got := receive(t, tried)
+				if free {
+					require.NoError(t, got.err)
+					l = got.lock
+				} else {
+					require.ErrorIs(t, got.err, lease.ErrLocked)
+				}
+				pass(t, l, waiting...)
+				require.Equal(t, time.Second, e.now())
+				require.Empty(t, e.keys(""))
+			})
+		})
+	}
+}
+
+// TryLock that gives up on its answer leaves a request under way, which must not become a hold of nobody's.
+func TestTurns_lockBehindATryLockThatGivesUp(t *testing.T) {
+	for name, fault := range map[string]fakeetcd.Fault{
+		"answer lost":  {Times: 1, Lose: fakeetcd.Answer},
+		"request lost": {Times: 1, Lose: fakeetcd.Request},
+		"request late": {Times: 1, Before: 2 * time.Second, Late: true},
+		"all late":     {Times: 4, Before: 3 * time.Second, Late: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{TTL: time.Hour})
+				e.c.Inject(fakeetcd.Txn, fault)
+				tried := make(chan error, 1)
+				go func() {
+					_, err := e.s.TryLock(timeout(t, time.Second), "a")
+					tried <- err
+				}()
+				synctest.Wait()
+				waiting := e.line(t, "a", 3)
+				require.Error(t, receive(t, tried))
+				got := receive(t, waiting[0])
+				require.NoError(t, got.err)
+				time.Sleep(5 * time.Second)
+				require.Equal(t, []string{got.lock.Key()}, e.keys(""))
+				requireLive(t, got.lock)
+				pass(t, got.lock, waiting[1:]...)
+				e.at(50 * time.Minute)
+				require.Empty(t, e.keys(""))
+			})
+		})
+	}
+}
