@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/leasefence/leasefence/integration/etcdproc"
 )
 
 // peerGrace is how long connections between members may outlive the members. A member waits for the end of a request in
@@ -27,7 +29,7 @@ var peerGoroutines = []goleak.Option{
 // Main runs a package's tests and fails them if a goroutine is left at the end. It does not return. Call it from
 // TestMain. No goroutine is exempt: etcd leaves none behind for good.
 func Main(m *testing.M) {
-	serveProcess()
+	etcdproc.Serve()
 	code := m.Run()
 	if code == 0 {
 		if err := findLeaks(); err != nil {

@@ -1,14 +1,13 @@
 package etcdtest
 
 import (
-	"net/url"
-	"os"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
+
+	"github.com/leasefence/leasefence/integration/etcdproc"
 )
 
 // Options configure a server. The zero value is what most tests want.
@@ -35,38 +34,17 @@ func (o Options) withDefaults() Options {
 		o.Election = time.Second
 	}
 	if o.Logger == nil {
-		// Not zap.NewNop: a panic or an exit of the server would take the test binary with it without a word.
-		o.Logger = zap.New(zapcore.NewCore(
-			zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()),
-			zapcore.Lock(os.Stderr),
-			zapcore.DPanicLevel,
-		))
+		o.Logger = etcdproc.NewLogger()
 	}
 	return o
 }
 
 // config is the configuration of one start. The server calls serve right before it serves clients.
 func (s *Server) config(serve func(*grpc.Server)) *embed.Config {
-	cfg := embed.NewConfig()
-	cfg.Name = s.name
-	cfg.Dir = s.dir
+	cfg := s.member.Config(s.opts.Logger)
 	cfg.TickMs = uint(s.opts.Tick.Milliseconds())
 	cfg.ElectionMs = uint(s.opts.Election.Milliseconds())
 	cfg.UnsafeNoFsync = !s.opts.Fsync
-	cfg.InitialCluster = s.initialCluster
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(s.opts.Logger)
-	// The gateway is a gRPC client of the server's own: more goroutines and nothing that the tests use.
-	cfg.EnableGRPCGateway = false
-
-	client := url.URL{Scheme: "http", Host: s.clientAddr}
-	peer := url.URL{Scheme: "http", Host: s.peerAddr}
-	cfg.ListenClientUrls = []url.URL{client}
-	cfg.AdvertiseClientUrls = []url.URL{client}
-	cfg.AdvertisePeerUrls = []url.URL{peer}
-	cfg.ListenPeerUrls = []url.URL{peer}
-	if s.alone {
-		cfg.ListenPeerUrls = nil
-	}
 
 	if s.opts.Configure != nil {
 		s.opts.Configure(cfg)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -18,6 +17,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/grpc"
+
+	"github.com/leasefence/leasefence/integration/etcdproc"
 )
 
 // readyTimeout bounds the wait for a started server to serve clients. It takes well under a second alone and two for a
@@ -26,13 +27,8 @@ const readyTimeout = 60 * time.Second
 
 // Server is an etcd server in the test's process. It is safe for concurrent use.
 type Server struct {
-	name           string
-	dir            string
-	opts           Options
-	alone          bool
-	clientAddr     string
-	peerAddr       string
-	initialCluster string
+	member etcdproc.Member
+	opts   Options
 
 	mu      sync.Mutex // guards running, and is held while the server starts or stops
 	running *instance  // nil while stopped
@@ -75,23 +71,13 @@ func startMembers(dir string, n int, opts Options) ([]*Server, error) {
 }
 
 func newMembers(dir string, n int, opts Options) ([]*Server, error) {
-	members := make([]*Server, n)
-	cluster := make([]string, n)
-	for i := range members {
-		name := fmt.Sprintf("m%d", i)
-		s := &Server{name: name, dir: filepath.Join(dir, name), opts: opts.withDefaults(), alone: n == 1}
-		var err error
-		if s.clientAddr, err = pickAddr(); err != nil {
-			return nil, err
-		}
-		if s.peerAddr, err = pickAddr(); err != nil {
-			return nil, err
-		}
-		members[i] = s
-		cluster[i] = fmt.Sprintf("%s=http://%s", s.name, s.peerAddr)
+	described, err := etcdproc.NewMembers(dir, n)
+	if err != nil {
+		return nil, err
 	}
-	for _, s := range members {
-		s.initialCluster = strings.Join(cluster, ",")
+	members := make([]*Server, n)
+	for i, m := range described {
+		members[i] = &Server{member: m, opts: opts.withDefaults()}
 	}
 	return members, nil
 }
@@ -142,12 +128,12 @@ func (s *Server) launch() (*instance, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.running != nil {
-		return nil, fmt.Errorf("etcdtest: server %s is running already", s.name)
+		return nil, fmt.Errorf("etcdtest: server %s is running already", s.member.Name)
 	}
 	run := &instance{ready: make(chan struct{})}
 	var err error
 	if run.etcd, err = embed.StartEtcd(s.config(run.serve)); err != nil {
-		return nil, fmt.Errorf("etcdtest: start server %s: %w", s.name, err)
+		return nil, fmt.Errorf("etcdtest: start server %s: %w", s.member.Name, err)
 	}
 	s.running = run
 	return run, nil
@@ -198,17 +184,17 @@ func (r *instance) campaign() {
 }
 
 // Name returns the member's name, "m0", "m1" and so on.
-func (s *Server) Name() string { return s.name }
+func (s *Server) Name() string { return s.member.Name }
 
 // Endpoint returns the address at which the server listens for clients, as host:port. It is the same after a restart.
-func (s *Server) Endpoint() string { return s.clientAddr }
+func (s *Server) Endpoint() string { return s.member.ClientAddr }
 
 // Etcd returns the running server, for what has no method here, and fails the test if it is stopped.
 func (s *Server) Etcd(tb testing.TB) *embed.Etcd {
 	tb.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	require.NotNil(tb, s.running, "etcd server %s is stopped", s.name)
+	require.NotNil(tb, s.running, "etcd server %s is stopped", s.member.Name)
 	return s.running.etcd
 }
 

@@ -1,4 +1,4 @@
-package etcdtest
+package etcdproc
 
 import (
 	"errors"
@@ -17,20 +17,24 @@ const (
 	lastPort  = 31999
 )
 
-// pickAddr returns a loopback address nobody listens at. Somebody may do so by the time it is used, so the caller
-// picks another one then.
-func pickAddr() (string, error) {
+// pickAddr returns a loopback address, other than those that are taken, at which nobody listens. Somebody may do so by
+// the time it is used, so the caller picks another one then.
+func pickAddr(taken map[string]bool) (string, error) {
 	for range 100 {
 		// Random, so that test binaries that run at the same time seldom pick the same one.
 		port := firstPort + rand.IntN(lastPort-firstPort+1)
 		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		if taken[addr] {
+			continue
+		}
 		l, err := net.Listen("tcp", addr)
 		if err == nil {
+			taken[addr] = true
 			return addr, l.Close()
 		}
 		if !errors.Is(err, syscall.EADDRINUSE) {
-			return "", fmt.Errorf("etcdtest: look for a free port: %w", err)
+			return "", fmt.Errorf("etcdproc: look for a free port: %w", err)
 		}
 	}
-	return "", fmt.Errorf("etcdtest: 100 ports of %d-%d tried, all in use", firstPort, lastPort)
+	return "", fmt.Errorf("etcdproc: 100 ports of %d-%d tried, all in use", firstPort, lastPort)
 }

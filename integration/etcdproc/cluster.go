@@ -1,0 +1,90 @@
+//go:build unix
+
+package etcdproc
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+)
+
+// Options of [Start]. The zero value is a server as users run it.
+type Options struct {
+	// Profile is the file that each member writes a CPU profile of its whole life to when it is stopped; the name of the
+	// member is appended. Default: none.
+	Profile string
+}
+
+// Cluster is a set of members that form one cluster, each in a process of its own. One member is a cluster too.
+type Cluster struct {
+	// Members are all members, in a fixed order, running or not.
+	Members []*Process
+}
+
+// Start runs a new cluster of n members with their data below dir. It returns when all members serve clients. On an error
+// nothing is left running. Whoever starts a cluster stops it.
+func Start(ctx context.Context, dir string, n int, opts Options) (*Cluster, error) {
+	const attempts = 5
+	for attempt := 1; ; attempt++ {
+		c, err := start(ctx, filepath.Join(dir, strconv.Itoa(attempt)), n, opts)
+		// Another process may have taken a port since it was picked.
+		if err == nil || attempt == attempts || !errors.Is(err, syscall.EADDRINUSE) {
+			return c, err
+		}
+	}
+}
+
+func start(ctx context.Context, dir string, n int, opts Options) (*Cluster, error) {
+	members, err := NewMembers(dir, n)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{}
+	for _, m := range members {
+		o := order{Member: m}
+		if opts.Profile != "" {
+			o.Profile = opts.Profile + "." + m.Name
+		}
+		p := &Process{order: o}
+		if err := p.launch(); err != nil {
+			return nil, errors.Join(err, c.Kill())
+		}
+		c.Members = append(c.Members, p)
+	}
+	for _, p := range c.Members {
+		if err := p.awaitReady(ctx); err != nil {
+			return nil, errors.Join(err, c.Kill())
+		}
+	}
+	return c, nil
+}
+
+// Endpoints returns the addresses of all members, as host:port, running or not.
+func (c *Cluster) Endpoints() []string {
+	endpoints := make([]string, len(c.Members))
+	for i, m := range c.Members {
+		endpoints[i] = m.Endpoint()
+	}
+	return endpoints
+}
+
+// Kill ends all members at once, as [Process.Kill] does.
+func (c *Cluster) Kill() error {
+	errs := make([]error, len(c.Members))
+	for i, m := range c.Members {
+		errs[i] = m.Kill()
+	}
+	return errors.Join(errs...)
+}
+
+// Stop ends all members, as [Process.Stop] does.
+func (c *Cluster) Stop() {
+	var wg sync.WaitGroup
+	for _, m := range c.Members {
+		wg.Go(m.Stop)
+	}
+	wg.Wait()
+}

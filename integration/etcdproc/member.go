@@ -1,0 +1,69 @@
+package etcdproc
+
+import (
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+)
+
+// Member is what one member of a cluster has to know, at every start anew.
+type Member struct {
+	Name       string
+	Dir        string // its data
+	ClientAddr string // host:port
+	PeerAddr   string // host:port
+	Cluster    string // the names and peer URLs of all members, in etcd's notation
+	Alone      bool   // it is the only one
+}
+
+// NewMembers describes the n members of a new cluster, "m0", "m1" and so on, with their data below dir and with ports
+// that nobody listens at. Somebody may do so by the time they are used: a cluster knows its members by their addresses,
+// so the caller begins anew then.
+func NewMembers(dir string, n int) ([]Member, error) {
+	members := make([]Member, n)
+	cluster := make([]string, n)
+	taken := map[string]bool{}
+	for i := range members {
+		name := fmt.Sprintf("m%d", i)
+		m := Member{Name: name, Dir: filepath.Join(dir, name), Alone: n == 1}
+		var err error
+		if m.ClientAddr, err = pickAddr(taken); err != nil {
+			return nil, err
+		}
+		if m.PeerAddr, err = pickAddr(taken); err != nil {
+			return nil, err
+		}
+		members[i] = m
+		cluster[i] = fmt.Sprintf("%s=http://%s", m.Name, m.PeerAddr)
+	}
+	for i := range members {
+		members[i].Cluster = strings.Join(cluster, ",")
+	}
+	return members, nil
+}
+
+// Config is etcd's default configuration, less what the member has no use for.
+func (m Member) Config(log *zap.Logger) *embed.Config {
+	cfg := embed.NewConfig()
+	cfg.Name = m.Name
+	cfg.Dir = m.Dir
+	cfg.InitialCluster = m.Cluster
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(log)
+	// The gateway is a gRPC client of the server's own: more goroutines and nothing that is used.
+	cfg.EnableGRPCGateway = false
+
+	client := url.URL{Scheme: "http", Host: m.ClientAddr}
+	peer := url.URL{Scheme: "http", Host: m.PeerAddr}
+	cfg.ListenClientUrls = []url.URL{client}
+	cfg.AdvertiseClientUrls = []url.URL{client}
+	cfg.AdvertisePeerUrls = []url.URL{peer}
+	cfg.ListenPeerUrls = []url.URL{peer}
+	if m.Alone {
+		cfg.ListenPeerUrls = nil
+	}
+	return cfg
+}
