@@ -178,7 +178,7 @@ func TestTurns_ofTwoNames(t *testing.T) {
 		go func() { stuck <- a.Unlock(t.Context()) }()
 		synctest.Wait()
 		pass(t, b, bs...)
-		require.Zero(t, e.now())
+		require.LessOrEqual(t, e.now(), 10*time.Millisecond, "others are not held up for longer by a request that is stuck")
 		requirePending(t, stuck)
 		requirePending(t, as[0])
 		require.NoError(t, receive(t, stuck))

@@ -14,8 +14,8 @@ import (
 )
 
 // carry sends a batch in one request, or in several if the server refuses it, and tells each caller its result.
-func (l *Line) carry(ctx context.Context, batch []*caller) {
-	results, err := l.send(ctx, batch)
+func (l *Line) carry(ctx context.Context, lane *lane, batch []*caller) {
+	results, err := l.send(ctx, lane, batch)
 	if err == nil {
 		for i, c := range batch {
 			c.finish(results[i], nil)
@@ -29,12 +29,12 @@ func (l *Line) carry(ctx context.Context, batch []*caller) {
 			}
 			continue
 		}
-		l.carry(ctx, part)
+		l.carry(ctx, lane, part)
 	}
 }
 
 // send is one request for the whole batch.
-func (l *Line) send(ctx context.Context, batch []*caller) ([]Result, error) {
+func (l *Line) send(ctx context.Context, lane *lane, batch []*caller) ([]Result, error) {
 	bound := batch[0].bound
 	for _, c := range batch {
 		bound = max(bound, c.bound)
@@ -46,8 +46,13 @@ func (l *Line) send(ctx context.Context, batch []*caller) ([]Result, error) {
 		res, err := l.alone(ctx, batch[0].txn)
 		return []Result{res}, err
 	}
-	if l.mayBeFlat(batch) {
-		results, err := l.flat(ctx, batch)
+	cmps, ops := 0, 0
+	for _, c := range batch {
+		cmps += len(c.txn.If)
+		ops += len(c.txn.Then)
+	}
+	if l.mayBeFlat(max(cmps, ops)) {
+		results, err := l.flat(ctx, lane, batch)
 		if results != nil || err != nil {
 			return results, err
 		}
@@ -58,15 +63,15 @@ func (l *Line) send(ctx context.Context, batch []*caller) ([]Result, error) {
 // flat sends a batch as one transaction whose comparisons are everybody's. Where they hold, as they do nearly always,
 // that is what nested transactions would do, for two thirds of the work. Where they do not, it does nothing, and the
 // results are nil.
-func (l *Line) flat(ctx context.Context, batch []*caller) ([]Result, error) {
-	var (
-		cmps []clientv3.Cmp
-		ops  []clientv3.Op
-	)
+func (l *Line) flat(ctx context.Context, lane *lane, batch []*caller) ([]Result, error) {
+	cmps, ops := lane.cmps[:0], lane.ops[:0]
 	for _, c := range batch {
 		cmps = append(cmps, c.txn.If...)
 		ops = append(ops, c.txn.Then...)
 	}
+	lane.cmps, lane.ops = cmps, ops
+	defer clear(cmps) // for the collector
+	defer clear(ops)
 	resp, err := l.client.Txn(ctx).If(cmps...).Then(ops...).Commit()
 	if err != nil {
 		return nil, err
@@ -87,21 +92,16 @@ func (l *Line) flat(ctx context.Context, batch []*caller) ([]Result, error) {
 	return results, nil
 }
 
-// mayBeFlat reports whether the batch may be sent as a flat transaction: it is small enough, and none lately did
-// nothing.
-func (l *Line) mayBeFlat(batch []*caller) bool {
-	cmps, ops := 0, 0
-	for _, c := range batch {
-		cmps += len(c.txn.If)
-		ops += len(c.txn.Then)
-	}
+// mayBeFlat reports whether a batch of so many operations may be sent as a flat transaction: it is small enough, and
+// none lately did nothing.
+func (l *Line) mayBeFlat(ops int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.notFlat > 0 {
 		l.notFlat--
 		return false
 	}
-	return max(cmps, ops) <= l.mostOps
+	return ops <= l.mostOps
 }
 
 // nested sends a batch as one transaction of which each is a part of its own.

@@ -3,7 +3,7 @@
 // message instead of many. Its comparisons are all of theirs together, and if these do not all hold it is sent again
 // with each of them nested in it, to succeed or not by itself.
 //
-// A [Line] has a few lanes, each with room for one request at a time. A transaction that finds a lane free goes at
+// A [Line] has a lane with room for one request at a time. A transaction that finds it free goes at
 // once and alone, so that sharing adds nothing to its time. The others wait, and whatever has gathered when a lane
 // becomes free goes together.
 //

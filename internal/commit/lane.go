@@ -7,33 +7,44 @@ import (
 	"slices"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/leasefence/leasefence/internal/retry"
 )
 
 const (
-	// lanes is how many requests are under way at a time. With one, whoever just misses a request waits for two.
-	lanes = 2
+	// lanes is how many requests are under way at a time. More serve nobody sooner, as long as a request takes little
+	// longer for what it carries: with one, those whose transactions come back together go together again.
+	lanes = 1
+	// mostLanes is how many there are while those that wait fill a request.
+	mostLanes = 4
 	// stuckAfter is how long a request has a lane to itself. After that another may go beside it: an endpoint that
 	// does not answer must not hold up those who could be served by another.
-	stuckAfter = 25 * time.Millisecond
+	stuckAfter = 10 * time.Millisecond
 )
 
 // lane is one request after the other.
 type lane struct {
 	since time.Time // when the present one was sent
 	stuck bool      // it does not come back: its place is another's
+
+	cmps []clientv3.Cmp // room for those of a request, used again
+	ops  []clientv3.Op
 }
 
 // free takes a lane, nil if none is free. l.mu must be held.
 func (l *Line) free() *lane {
-	now := time.Now()
-	if len(l.busy) >= lanes {
+	now, most := time.Now(), lanes
+	if len(l.waiting) >= l.mostOps {
+		most = mostLanes
+	}
+	if len(l.busy) >= most {
 		l.busy = slices.DeleteFunc(l.busy, func(lane *lane) bool {
 			lane.stuck = now.Sub(lane.since) >= stuckAfter
 			return lane.stuck
 		})
 	}
-	if len(l.busy) >= lanes {
+	if len(l.busy) >= most {
 		return nil
 	}
 	taken := &lane{since: now}
@@ -87,7 +98,7 @@ func (l *Line) drive(ctx context.Context, lane *lane) {
 		if len(batch) == 0 {
 			return
 		}
-		l.carry(ctx, batch)
+		l.carry(ctx, lane, batch)
 	}
 }
 
@@ -101,7 +112,7 @@ func (l *Line) take(ctx context.Context, lane *lane) []*caller {
 	case ctx.Err() != nil:
 		l.end(lane)
 		return nil
-	case len(l.waiting) == 0:
+	case len(l.waiting) == 0, len(l.busy) > lanes && len(l.waiting) < l.mostOps/2:
 		l.leave(lane)
 		return nil
 	}

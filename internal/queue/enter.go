@@ -154,13 +154,12 @@ func (q *Queue) Leave(ctx context.Context, e Entry) (bool, error) {
 	return resp.Succeeded, err
 }
 
-// absent compares true while the entry's key is not there.
-func (e Entry) absent() clientv3.Cmp { return clientv3.Compare(clientv3.CreateRevision(e.Key), "=", 0) }
+// absent compares true while the entry's key is not there. A comparison without a value is one with 0; clientv3.Compare
+// would copy it once more.
+func (e Entry) absent() clientv3.Cmp { return clientv3.CreateRevision(e.Key) }
 
 // empty compares true while there is no key in the entry's queue, nor below it.
-func (e Entry) empty() clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(e.Prefix), "=", 0).WithPrefix()
-}
+func (e Entry) empty() clientv3.Cmp { return clientv3.CreateRevision(e.Prefix).WithPrefix() }
 
 func (e Entry) put(value string) clientv3.Op {
 	return clientv3.OpPut(e.Key, value, clientv3.WithLease(e.Lease))
