@@ -25,7 +25,8 @@
 // A process that is paused past its deadline finds its context done when it wakes up, but a write that was on its
 // way by then is beyond recall: only the fence at the resource refuses that one. An operator who deletes a lock's
 // key or revokes its lease lets the next one in at once; the handle ends when the watch tells, in milliseconds
-// for a lock held for 250 ms or more. A restore of etcd from a snapshot takes revisions, and so tokens, back:
+// for a lock held for 250 ms or more. A waiter whose key is deleted fails when the watch tells; if its turn comes just
+// before that, it gets a handle that ends then. A restore of etcd from a snapshot takes revisions, and so tokens, back:
 // raise the era.
 //
 // # What ends a handle
@@ -55,9 +56,9 @@
 //
 // Renewal is one request every third of the TTL for all locks of a session; where etcd has authentication on, its
 // client authenticates for each. A session that waits for a name has one watch for it. A lock that is held or
-// waited for longer than 250 ms has its key watched too, by one of at most 16 watches for all locks of the session
-// (where it may only watch name by name: by one of its own); where there are more locks than that, these watches tell of
-// other keys that lie between as well. Nothing polls. The keys of a session are few and used again, so that a
+// waited for longer than 250 ms has its key watched too, by one of at most 16 watches for all locks of the session;
+// where a user may only watch name by name, by one of its own. Where there are more locks than that, these watches
+// tell of other keys that lie between as well. Nothing polls. The keys of a session are few and used again, so that a
 // name which is locked over and over does not fill etcd's index between compactions. A held lock takes less than
 // 1 KiB.
 //

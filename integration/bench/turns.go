@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// stay is one stay in the critical section.
+type stay struct {
+	who       int
+	granted   time.Time // Lock has returned
+	releasing time.Time // right before Unlock is called
+}
+
+// contend has all lockers, which are of one name, take the lock over and over for the given time: each asks for it again
+// right after its release. Stays are in order.
+func contend(ctx context.Context, lockers []locker, section, lasting time.Duration) ([]stay, error) {
+	var (
+		mu    sync.Mutex
+		stays []stay
+	)
+	end := time.Now().Add(lasting)
+	err := each(ctx, len(lockers), func(ctx context.Context, i int) error {
+		for time.Now().Before(end) {
+			if err := lockers[i].Lock(ctx); err != nil {
+				return err
+			}
+			s := stay{who: i, granted: time.Now()}
+			if err := sleep(ctx, section); err != nil {
+				return err
+			}
+			s.releasing = time.Now()
+			if err := lockers[i].Unlock(ctx); err != nil {
+				return err
+			}
+			mu.Lock()
+			stays = append(stays, s)
+			mu.Unlock()
+		}
+		return nil
+	})
+	slices.SortFunc(stays, func(a, b stay) int { return a.granted.Compare(b.granted) })
+	return stays, err
+}
+
+// contest measures lockers that contend, after a warm-up.
+func (t *trial) contest(ctx context.Context, lockers []locker, section time.Duration) ([]stay, sample, error) {
+	// Long sections need longer for a few turns.
+	warmUp, lasting := max(t.scale.warmUp, 3*section), max(t.scale.lasting, time.Duration(t.scale.leastTurns)*section)
+	if _, err := contend(ctx, lockers, section, warmUp); err != nil {
+		return nil, sample{}, err
+	}
+	var stays []stay
+	s, err := t.measure(ctx, func() (err error) {
+		stays, err = contend(ctx, lockers, section, lasting)
+		return err
+	})
+	s.ops = len(stays)
+	if err == nil {
+		err = exclusive(stays)
+	}
+	return stays, s, err
+}
+
+// exclusive checks that stays, which are in order, do not overlap: the figures of a lock that is none mean nothing.
+func exclusive(stays []stay) error {
+	for i := 1; i < len(stays); i++ {
+		if early := stays[i-1].releasing.Sub(stays[i].granted); early > 0 {
+			return fmt.Errorf("two held the lock at once: locker %d got it %s before locker %d let go",
+				stays[i].who, early, stays[i-1].who)
+		}
+	}
+	return nil
+}
+
+// turns measures how fast lockers take turns with nothing to do in between. The latency is from one grant to the next.
+// Beside it stands the share of turns that went to another locker than the turn before.
+func (t *trial) turns(ctx context.Context, lockers []locker) ([]sample, error) {
+	stays, s, err := t.contest(ctx, lockers, 0)
+	if err != nil {
+		return nil, err
+	}
+	moved := 0
+	for i := 1; i < len(stays); i++ {
+		s.latencies = append(s.latencies, stays[i].granted.Sub(stays[i-1].granted))
+		if stays[i].who != stays[i-1].who {
+			moved++
+		}
+	}
+	s.note("turns that went to another", float64(moved)/float64(max(len(stays)-1, 1)))
+	return []sample{s}, nil
+}
+
+// turnsOfClients measures turns of n clients with a session each.
+func turnsOfClients(n int) measurement {
+	return func(ctx context.Context, t *trial) ([]sample, error) {
+		lockers, err := t.rivals(ctx, n, t.name("lock"))
+		if err != nil {
+			return nil, err
+		}
+		return t.turns(ctx, lockers)
+	}
+}
+
+// turnsOfGoroutines measures turns of n goroutines of one process.
+func turnsOfGoroutines(n int) measurement {
+	return func(ctx context.Context, t *trial) ([]sample, error) {
+		lockers, err := t.housemates(ctx, n, t.name("lock"))
+		if err != nil {
+			return nil, err
+		}
+		return t.turns(ctx, lockers)
+	}
+}
+
+// handover measures the time from the call of Unlock until another client's Lock has returned.
+func handover(section time.Duration) measurement {
+	return func(ctx context.Context, t *trial) ([]sample, error) {
+		lockers, err := t.rivals(ctx, 2, t.name("lock"))
+		if err != nil {
+			return nil, err
+		}
+		stays, s, err := t.contest(ctx, lockers, section)
+		if err != nil {
+			return nil, err
+		}
+		for i := 1; i < len(stays); i++ {
+			if stays[i].who != stays[i-1].who {
+				s.latencies = append(s.latencies, stays[i].granted.Sub(stays[i-1].releasing))
+			}
+		}
+		s.note("turns that went to another", float64(len(s.latencies))/float64(max(len(stays)-1, 1)))
+		return []sample{s}, nil
+	}
+}
+
+// sleep waits for the given time, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// token is a lock in memory: whoever takes it out of the channel holds it.
+type token chan struct{}
+
+func newToken() token {
+	t := make(token, 1)
+	t <- struct{}{}
+	return t
+}
+
+func (t token) Lock(ctx context.Context) error {
+	select {
+	case <-t:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (t token) Unlock(context.Context) error {
+	t <- struct{}{}
+	return nil
+}
+
+// broken fails, as a lock does whose session is gone.
+type broken struct{}
+
+var errBroken = errors.New("broken")
+
+func (broken) Lock(context.Context) error   { return errBroken }
+func (broken) Unlock(context.Context) error { return errBroken }
+
+func TestContend_staysAreInOrderAndExclusive(t *testing.T) {
+	lock := newToken()
+	stays, err := contend(t.Context(), []locker{lock, lock, lock}, 0, 10*time.Millisecond)
+	require.NoError(t, err)
+	require.NotEmpty(t, stays)
+	require.NoError(t, exclusive(stays))
+}
+
+func TestContend_oneFailureEndsTheOthers(t *testing.T) {
+	held := make(token) // nobody ever gets it
+	_, err := contend(t.Context(), []locker{held, broken{}}, 0, time.Hour)
+	require.ErrorIs(t, err, errBroken)
+}
+
+func TestExclusive_seesAnOverlap(t *testing.T) {
+	start := time.Now()
+	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
+	require.NoError(t, exclusive([]stay{{0, at(0), at(5)}, {1, at(5), at(9)}}))
+	require.ErrorContains(t, exclusive([]stay{{0, at(0), at(5)}, {1, at(4), at(9)}}), "two held the lock at once")
+}
+
+func TestOffer_keepsThePace(t *testing.T) {
+	lockers := make([]locker, 100)
+	for i := range lockers {
+		lockers[i] = newToken()
+	}
+	const lasting = 100 * time.Millisecond
+	took, err := offer(t.Context(), lockers, lasting)
+	require.NoError(t, err)
+	require.NotEmpty(t, took)
+	require.LessOrEqual(t, len(took), int(lasting.Seconds()*offered/2)+1, "an acquisition is half of the operations")
+}
+
+func TestOffer_failsWithTheFirstError(t *testing.T) {
+	_, err := offer(t.Context(), []locker{broken{}}, time.Hour)
+	require.ErrorIs(t, err, errBroken)
+}
