@@ -220,8 +220,9 @@ func TestLock_handOverDisturbed(t *testing.T) {
 				for range 3 {
 					waiters = append(waiters, goLock(bounded(t), rig.Session, n).standing(t))
 				}
-				rule.Method, rule.Match, rule.Times = faults.Txn, isHandOver, 1
-				fault := rig.in.Inject(t, rule)
+				r := rule // there are two of them
+				r.Method, r.Match, r.Times = faults.Txn, isHandOver, 1
+				fault := rig.in.Inject(t, r)
 				ctx := bounded(t)
 				if gives {
 					var cancel context.CancelFunc
