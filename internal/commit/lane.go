@@ -56,13 +56,11 @@ func (l *Line) free() *lane {
 func (l *Line) next(lane *lane) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case lane.stuck:
-	case len(l.waiting) == 0:
+	if len(l.waiting) == 0 {
 		l.leave(lane)
-	default:
-		l.open(lane)
+		return
 	}
+	l.open(lane)
 }
 
 // leave frees a lane. l.mu must be held.
