@@ -13,9 +13,9 @@ import (
 	"github.com/leasefence/leasefence/internal/retry"
 )
 
-// Lock waits until the lock called name is this caller's and returns it. Callers, of this session or of any
-// other, are served in the order in which they came. A caller that holds the lock and asks for it again waits for
-// itself.
+// Lock waits until the lock called name is this caller's and returns it. Callers of one session are served in the
+// order in which they came, and sessions take turns: see the package's section on order. A caller that holds the
+// lock and asks for it again waits for itself.
 //
 // A name is 1 to 1,024 bytes of UTF-8 without NUL; "/" separates its parts, so it neither begins nor ends with
 // one and has no "//". Names are independent: "a" and "a/b" never affect each other. The same key space is used

@@ -3,9 +3,10 @@
 // message instead of many. Its comparisons are all of theirs together, and if these do not all hold it is sent again
 // with each of them nested in it, to succeed or not by itself.
 //
-// A [Line] has a lane with room for one request at a time. A transaction that finds it free goes at
-// once and alone, so that sharing adds nothing to its time. The others wait, and whatever has gathered when a lane
-// becomes free goes together.
+// A [Line] has one request under way at a time, and a few while those that wait fill one. A transaction that finds
+// none under way goes at once and alone, so that sharing adds nothing to its time. The others wait, and whatever has
+// gathered when a request has come back goes together. A request that does not come back holds up nobody for long:
+// another goes beside it.
 //
 // Callers do not notice each other. Each has its own comparisons and its own result. One that gives up while it
 // waits was not sent, and says so ([retry.ErrNotSent]); one that gives up later leaves the others where they are.
