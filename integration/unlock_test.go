@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
@@ -99,7 +98,7 @@ func TestUnlock_afterLoss(t *testing.T) {
 		}},
 		"key overwritten": {lease.KeyOverwritten, func(t *testing.T, rig *lockRig, l *lease.Lock) {
 			t.Helper()
-			require.NoError(t, second2(rig.client.Put(bounded(t), l.Key(), "mine", clientv3.WithLease(rig.leaseID()))))
+			require.NoError(t, second2(rig.client.Put(bounded(t), l.Key(), "mine")))
 		}},
 		"session closed": {lease.SessionClosed, func(t *testing.T, rig *lockRig, _ *lease.Lock) {
 			t.Helper()

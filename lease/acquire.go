@@ -34,8 +34,12 @@ func (s *Session) LockWith(ctx context.Context, name string, opts LockOptions) (
 	return s.acquire(ctx, name, opts, (*Lock).enterAndWait)
 }
 
-// acquire checks the input and takes a place in the queue by means of enter, on a lease that is alive.
-func (s *Session) acquire(ctx context.Context, name string, opts LockOptions, enter func(*Lock, context.Context) error) (*Lock, error) {
+// enterFunc takes a place in the queue for an acquisition and waits until it is the first, as far as that is wanted. It
+// returns the acquisition, or the one that has taken its place.
+type enterFunc func(*Lock, context.Context) (*Lock, error)
+
+// acquire checks the input and takes a place in the queue by means of enter.
+func (s *Session) acquire(ctx context.Context, name string, opts LockOptions, enter enterFunc) (*Lock, error) {
 	if err := queue.CheckName(name); err != nil {
 		return nil, fmt.Errorf("lease: name %w", err)
 	}
@@ -43,28 +47,35 @@ func (s *Session) acquire(ctx context.Context, name string, opts LockOptions, en
 	if err != nil {
 		return nil, err
 	}
+	l, err := s.obtain(ctx, name, opts, enter)
+	if err != nil && !errors.Is(err, ErrLocked) {
+		err = fmt.Errorf("lease: lock %q: %w", name, err)
+	}
+	return l, err
+}
+
+// obtain is acquire with input that has been checked, on a lease that is alive.
+func (s *Session) obtain(ctx context.Context, name string, opts LockOptions, enter enterFunc) (*Lock, error) {
 	if !s.enterScope() {
-		return nil, fmt.Errorf("lease: lock %q: %w", name, ErrClosed)
+		return nil, ErrClosed
 	}
 	defer s.leaveScope()
 	for {
-		l, err := s.acquireOnce(ctx, name, opts, enter)
+		l, err := s.obtainOnce(ctx, name, opts, enter)
 		switch {
 		case err == nil:
 			return l, nil
 		case l != nil && ctx.Err() == nil && errors.Is(err, rpctypes.ErrLeaseNotFound):
 			// The lease was gone before it was used: it is replaced, as if its loss had been known.
 			l.g.lose(&LostError{Reason: LeaseGone, LeaseID: l.g.id})
-			continue
-		case errors.Is(err, ErrLocked):
+		default:
 			return nil, err
 		}
-		return nil, fmt.Errorf("lease: lock %q: %w", name, err)
 	}
 }
 
-// acquireOnce is acquire on the present lease. The lock that it returns beside an error, if any, is not held.
-func (s *Session) acquireOnce(ctx context.Context, name string, opts LockOptions, enter func(*Lock, context.Context) error) (*Lock, error) {
+// obtainOnce is obtain on the present lease. The lock that it returns beside an error, if any, is not held.
+func (s *Session) obtainOnce(ctx context.Context, name string, opts LockOptions, enter enterFunc) (*Lock, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -72,8 +83,8 @@ func (s *Session) acquireOnce(ctx context.Context, name string, opts LockOptions
 	if err != nil {
 		return nil, err
 	}
-	l := s.newLock(g, name, opts.Owner)
-	if err := enter(l, ctx); err != nil {
+	l, err := enter(s.newLock(g, name, opts.Owner), ctx)
+	if err != nil {
 		return l, l.abandon(err)
 	}
 	// Nobody is ahead of us. But the lock is held only if the lease still is, by our own clock; and a caller
@@ -102,33 +113,42 @@ func (l *Lock) boundByHandle(ctx context.Context) (context.Context, context.Canc
 
 // enterAndWait waits for its turn in the session, takes a place at the end of etcd's queue and waits for its turn
 // there.
-func (l *Lock) enterAndWait(ctx context.Context) error {
+func (l *Lock) enterAndWait(ctx context.Context) (*Lock, error) {
 	var ahead queue.Ahead
 	var err error
 	if !l.g.turns.join(l, false) {
 		if ahead, err = l.awaitTurn(ctx); err != nil {
-			return err
+			return l, err
 		}
 	}
 	if l.entry.Rev == 0 {
 		if ahead, err = l.enter(ctx); err != nil {
-			return err
+			return l, err
 		}
 	}
 	if ahead.None {
-		return nil
+		return l, nil
 	}
+	return l, l.await(ctx, ahead)
+}
+
+// await waits for its turn in etcd's queue.
+func (l *Lock) await(ctx context.Context, ahead queue.Ahead) error {
 	// A waiter whose lease or key is gone must not wait for its turn to learn it.
 	l.g.guards.Add(&l.entry)
 	ctx, cancel := l.boundByHandle(ctx)
 	defer cancel()
-	err = l.g.queue.Await(ctx, l.entry.Entry, ahead)
-	if errors.Is(err, queue.ErrGone) {
-		lost := l.whyDeleted(ctx)
-		l.lose(lost)
-		return lost
+	return l.unlessGone(ctx, l.g.queue.Await(ctx, l.entry.Entry, ahead))
+}
+
+// unlessGone is err, or l's loss if err says that its key is gone.
+func (l *Lock) unlessGone(ctx context.Context, err error) error {
+	if !errors.Is(err, queue.ErrGone) {
+		return err
 	}
-	return err
+	lost := l.whyDeleted(ctx)
+	l.lose(lost)
+	return lost
 }
 
 // enter takes a place at the end of etcd's queue.
@@ -150,7 +170,7 @@ func (l *Lock) enter(ctx context.Context) (ahead queue.Ahead, err error) {
 // choose gives l a key, if it has none.
 func (l *Lock) choose() {
 	if l.entry.Key == "" {
-		l.entry.Entry = l.g.take(l.name)
+		l.entry.Entry = l.g.take(l.name, l.mark)
 	}
 }
 

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/scope"
 )
 
 // Do runs fn while it holds the lock called name, which it waits for as [Session.Lock] does.
@@ -36,12 +36,11 @@ func (s *Session) DoWith(ctx context.Context, name string, opts LockOptions, fn 
 	if err != nil {
 		return err
 	}
-	work, cancel := context.WithCancelCause(valuesContext{l.Context(), ctx})
-	defer cancel(nil)
-	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
+	work, done := scope.Work(l.Context(), ctx)
+	defer done()
 	// First of the deferred, so that work ends with the handle and for its reason.
 	defer func() { err = errors.Join(err, l.finish(ctx)) }()
-	return fn(work, l.Token()) //nolint:contextcheck // the handle's context, which also ends with ctx
+	return fn(work, l.Token())
 }
 
 // finish unlocks at the end of Do, on a context of its own: ctx may have ended, and that is no reason to keep
@@ -55,21 +54,4 @@ func (l *Lock) finish(ctx context.Context) error {
 		err = errors.Join(fmt.Errorf("lease: lock %q: %w", l.name, ErrMaxHold), err)
 	}
 	return err
-}
-
-// valuesContext is a handle's context with what the caller's has besides: its values, and its deadline, since the
-// context made of the two ends with the caller's too.
-type valuesContext struct {
-	context.Context //nolint:containedctx // a context made of two
-
-	caller context.Context //nolint:containedctx // for its values and deadline only
-}
-
-func (c valuesContext) Deadline() (time.Time, bool) { return c.caller.Deadline() }
-
-func (c valuesContext) Value(key any) any {
-	if v := c.Context.Value(key); v != nil {
-		return v
-	}
-	return c.caller.Value(key)
 }

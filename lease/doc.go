@@ -36,7 +36,7 @@
 //	no renewal acknowledged before the deadline    LostError DeadlinePassed the same         ErrLost
 //	lease expired at the server, or revoked        LostError LeaseGone      the same         ErrLost
 //	key deleted by somebody else                   LostError KeyDeleted     the same         ErrLost
-//	key overwritten by somebody else               LostError KeyOverwritten the same         ErrLost
+//	key taken off its lease by a write             LostError KeyOverwritten the same         ErrLost
 //	Session.Close                                  LostError SessionClosed  the same         ErrLost, ErrClosed
 //	LockOptions.MaxHold                            ErrMaxHold               nil              -
 //

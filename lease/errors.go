@@ -55,7 +55,7 @@ const (
 	LeaseGone
 	// KeyDeleted says that somebody else deleted the lock's key.
 	KeyDeleted
-	// KeyOverwritten says that somebody else wrote to the lock's key.
+	// KeyOverwritten says that somebody else wrote to the lock's key and took it off its lease: it would outlive it.
 	KeyOverwritten
 	// SessionClosed says that [Session.Close] was called. Such a loss also matches [ErrClosed].
 	SessionClosed
@@ -65,7 +65,7 @@ var reasons = [...]string{
 	DeadlinePassed: "no renewal was acknowledged before the deadline",
 	LeaseGone:      "the lease has expired or was revoked",
 	KeyDeleted:     "the key was deleted by somebody else",
-	KeyOverwritten: "the key was overwritten by somebody else",
+	KeyOverwritten: "the key was taken off its lease by somebody else",
 	SessionClosed:  "the session was closed",
 }
 

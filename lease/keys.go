@@ -15,8 +15,8 @@ type keys struct {
 	taken map[string]struct{}
 }
 
-// take chooses a key for name and returns its entry.
-func (g *grant) take(name string) queue.Entry {
+// take chooses a key for name, its suffix beginning with mark, and returns its entry.
+func (g *grant) take(name, mark string) queue.Entry {
 	k := &g.keys
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -24,7 +24,7 @@ func (g *grant) take(name string) queue.Entry {
 		k.taken = make(map[string]struct{})
 	}
 	for n := uint64(0); ; n++ {
-		e := queue.NewEntry(g.s.opts.Prefix+name, g.id, g.s.nonce+strconv.FormatUint(n, 36))
+		e := queue.NewEntry(g.s.opts.Prefix+name, g.id, mark+g.s.nonce+strconv.FormatUint(n, 36))
 		if _, taken := k.taken[e.Key]; !taken {
 			k.taken[e.Key] = struct{}{}
 			return e

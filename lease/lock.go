@@ -17,6 +17,7 @@ type Lock struct {
 	g     *grant
 	name  string
 	owner string        // the text in the key
+	mark  string        // in the key, of a candidate in an election
 	entry queue.Guarded // zero until its turn in the session
 	late  bool          // an attempt to enter whose outcome is unknown may still arrive at the server
 	token fence.Token
@@ -28,8 +29,9 @@ type Lock struct {
 	end  context.CancelCauseFunc
 	ctx  context.Context //nolint:containedctx // life, with the token
 
-	maxHold  *time.Timer // nil without a longest hold
-	unlocked atomic.Bool
+	maxHold     *time.Timer // nil without a longest hold
+	unlocked    atomic.Bool
+	unconfirmed atomic.Bool // it was unlocked, and the deletion of its key not confirmed
 }
 
 // newLock is an acquisition that has not begun; it ends with its lease.

@@ -50,6 +50,18 @@ func (s *Session) Status() Status {
 	return g.status()
 }
 
+// Remaining is what is left until the deadline of the session's present lease, 0 if that is lost. It is what the
+// handles go by: where the host was suspended, that time counts too.
+func (s *Session) Remaining() time.Duration {
+	s.mu.Lock()
+	g := s.grant
+	s.mu.Unlock()
+	if !g.checkDeadline() {
+		return 0
+	}
+	return max(g.remaining(), 0)
+}
+
 // Changes yields the session's status, and again each time that its state or its lease changes, until ctx ends
 // or the session is closed (the last one is then Lost). A consumer that is slow misses states in between but
 // always gets the latest. It never holds up a renewal.

@@ -19,7 +19,7 @@ func (s *Session) TryLock(ctx context.Context, name string) (*Lock, error) {
 
 // TryLockWith is [Session.TryLock] with options.
 func (s *Session) TryLockWith(ctx context.Context, name string, opts LockOptions) (*Lock, error) {
-	return s.acquire(ctx, name, opts, (*Lock).tryEnter)
+	return s.acquire(ctx, name, opts, func(l *Lock, ctx context.Context) (*Lock, error) { return l, l.tryEnter(ctx) })
 }
 
 // tryEnter takes a place only if the queue is empty, in this session and in etcd.

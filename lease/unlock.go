@@ -12,17 +12,19 @@ import (
 //
 // The error is nil if the lock was held until now, matches [ErrLost] if it had been lost, which is told once,
 // and [ErrUnlocked] if Unlock was called before. If ctx ends before the server has confirmed, the error wraps
-// ctx's cause and the deletion goes on in the background until it is confirmed or the lease has gone.
+// ctx's cause and the deletion goes on in the background until it is confirmed or the lease has gone; Unlock may be
+// called again then, to wait for that.
 func (l *Lock) Unlock(ctx context.Context) error {
-	if err := l.unlock(ctx); err != nil {
+	if err := l.unlock(ctx, l.release); err != nil {
 		return fmt.Errorf("lease: unlock %q: %w", l.name, err)
 	}
 	return nil
 }
 
-func (l *Lock) unlock(ctx context.Context) error {
+// unlock is Unlock, where release deletes the key and reports whether it was still there.
+func (l *Lock) unlock(ctx context.Context, release func(context.Context) (bool, error)) error {
 	if l.unlocked.Swap(true) {
-		return ErrUnlocked
+		return l.confirm(ctx)
 	}
 	l.g.checkDeadline() // its timer may be late
 	l.end(ErrUnlocked)
@@ -40,15 +42,32 @@ func (l *Lock) unlock(ctx context.Context) error {
 		l.pass()
 		return lost
 	}
-	deleted, err := l.release(ctx)
+	deleted, err := release(ctx)
 	if err != nil {
 		l.clear()
+		l.unconfirmed.Store(true)
 		return fmt.Errorf("%w; it is deleted in the background", err)
 	}
 	l.gone()
 	if !deleted {
 		return l.whyDeleted(ctx)
 	}
+	return nil
+}
+
+// confirm is a further Unlock: it waits for the deletion if that was not confirmed before.
+func (l *Lock) confirm(ctx context.Context) error {
+	if !l.unconfirmed.Load() {
+		return ErrUnlocked
+	}
+	err := retry.While(ctx, l.g.handles, l.g.s.client, l.g.queue.Attempt, func(ctx context.Context) error {
+		_, err := l.g.queue.Leave(ctx, l.entry.Entry) // the create revision is compared: a key that is used again stays
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%w; it is deleted in the background", err)
+	}
+	l.unconfirmed.Store(false)
 	return nil
 }
 
@@ -60,7 +79,7 @@ func (l *Lock) release(ctx context.Context) (deleted bool, err error) {
 	next := l.g.turns.leave(l)
 	handOver := next != nil
 	if handOver {
-		p.entry = l.g.take(l.name)
+		p.entry = l.g.take(l.name, next.mark)
 	}
 	err = retry.While(ctx, l.g.handles, l.g.s.client, l.g.queue.Attempt, func(ctx context.Context) (err error) {
 		if handOver {

@@ -7,8 +7,9 @@ import (
 
 // Txn is one caller's transaction. It must not contain another one.
 type Txn struct {
-	// Queue is the prefix of the queue into which the transaction may put a contender, "" if it puts none. Two that
-	// enter one queue never share a commit: the create revisions of their keys would tie.
+	// Queue is the prefix of the queue into which the transaction may put a contender, or whose order it depends on;
+	// "" if it does neither. Two of one queue never share a commit: the create revisions of their keys would tie, and
+	// what each compares is compared before the other's operations.
 	Queue string
 
 	If         []clientv3.Cmp

@@ -28,6 +28,11 @@ type Queue struct {
 // While it waits for the owner, it is served by one event and reads nothing after it. So it does not see that its
 // own key has been deleted by somebody else in the meantime: that is for [Guards] to tell.
 func (q *Queue) Await(ctx context.Context, e Entry, ahead Ahead) error {
+	return q.await(ctx, e, ahead, func(a Ahead) bool { return a.None })
+}
+
+// await waits until what is ahead of e is enough.
+func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, enough func(Ahead) bool) error {
 	look := func(ctx context.Context) error {
 		seen, err := q.look(ctx, e, ahead.Key)
 		if err == nil {
@@ -41,7 +46,7 @@ func (q *Queue) Await(ctx context.Context, e Entry, ahead Ahead) error {
 		}
 	}
 	var b retry.Backoff
-	for !ahead.None {
+	for !enough(ahead) {
 		waitFor, gone := ahead, false
 		err := q.watch(ctx, waitFor.Key, func(ctx context.Context, events clientv3.WatchChan) error {
 			// The contender may have gone before the watch existed; from here on the watch tells. A read that

@@ -62,10 +62,15 @@ func (q *Queue) Enter(ctx context.Context, e Entry, value string, again bool) (E
 // reports whether that was done; if not, nothing was: e's key was gone already, or next's was there. It is one
 // attempt. Repeating it is safe, but where an answer was lost, "not done" may mean that it was done before.
 func (q *Queue) HandOver(ctx context.Context, e, next Entry, value string) (done bool, entered Entry, ahead Ahead, err error) {
+	return q.replace(ctx, e, next, value)
+}
+
+// replace is HandOver under further conditions.
+func (q *Queue) replace(ctx context.Context, e, next Entry, value string, also ...clientv3.Cmp) (done bool, entered Entry, ahead Ahead, err error) {
 	resp, err := q.Line.Commit(ctx, commit.Txn{
 		Queue: e.Prefix,
 		// Next's key must be absent also because a request that is late would overwrite it.
-		If:   []clientv3.Cmp{e.Held(), next.absent()},
+		If:   append(also, e.Held(), next.absent()),
 		Then: []clientv3.Op{clientv3.OpDelete(e.Key), next.put(value), clientv3.OpGet(e.Prefix, newestTwo...)},
 	})
 	if err != nil || !resp.Succeeded {

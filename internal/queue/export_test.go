@@ -1,7 +1,4 @@
 package queue
 
 // For the tests, which stand outside.
-var (
-	Contends = contends
-	Stray    = stray
-)
+var Stray = stray

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -19,22 +20,23 @@ type End int
 // The ends that Guards tell apart.
 const (
 	Deleted     End = iota + 1 // by somebody else, or with the lease
-	Overwritten                // by somebody else; the key is still there
+	Overwritten                // by somebody else, who took it off its lease; the key is still there
 )
 
 // GuardAfter is how long an entry stands in its queue before its key is watched. Shorter critical sections do not
 // pay for a watch; longer ones learn of a revoked lease or a deleted key by it.
 const GuardAfter = 250 * time.Millisecond
 
-// Guarded is an entry that stands in its queue and the function that is told, once or more often and without delay
-// of its own, when its key has been deleted or overwritten by somebody else.
+// Guarded is an entry that stands in its queue and the functions that are told, once or more often and without delay
+// of their own, what others do to its key.
 type Guarded struct {
 	Entry
 
-	Ended func(End)
+	Ended   func(End)       // it has been deleted or overwritten
+	Touched func(rev int64) // it was written then, by whomever, and is still the entry's; may be nil
 }
 
-// Guards tell when keys of one lease are deleted or overwritten by somebody else. They watch spans of keys: few
+// Guards tell when keys of one lease are deleted or written by somebody else. They watch spans of keys: few
 // entries have a watch each, many share some, so that an entry costs no more than its place in a map. A shared
 // watch tells of other contenders' keys too, which lie between; those are passed over.
 //
@@ -105,15 +107,41 @@ func (w *Guards) tick() {
 	}
 }
 
-// verify reads the keys of entries and returns those that are not as they were put.
-func (q *Queue) verify(ctx context.Context, list []*Guarded) (map[*Guarded]End, error) {
-	ended := make(map[*Guarded]End)
+// verify reads the keys of entries and tells what has become of those that are not as they were put. Entries for
+// which skip is true by then are passed over.
+func (q *Queue) verify(ctx context.Context, list []*Guarded, skip func(*Guarded) bool) error {
+	var written []*Guarded // is known by the key alone, but not whether it has its lease still
+	err := q.readEach(ctx, list, func(e *Guarded, kv *mvccpb.KeyValue) {
+		switch {
+		case kv != nil && kv.CreateRevision == e.Rev && kv.ModRevision == e.Rev, skip(e):
+		case kv != nil && kv.CreateRevision == e.Rev:
+			written = append(written, e)
+		default:
+			e.Ended(Deleted)
+		}
+	}, clientv3.WithKeysOnly())
+	if err != nil {
+		return err
+	}
+	return q.readEach(ctx, written, func(e *Guarded, kv *mvccpb.KeyValue) {
+		switch {
+		case skip(e):
+		case kv == nil || kv.CreateRevision != e.Rev:
+			e.Ended(Deleted)
+		default:
+			e.written(kv)
+		}
+	})
+}
+
+// readEach reads the keys of entries, many at a time.
+func (q *Queue) readEach(ctx context.Context, list []*Guarded, use func(*Guarded, *mvccpb.KeyValue), opts ...clientv3.OpOption) error {
 	size := 100 // within the server's default limit of 128; where that is lower, it is learnt
 	for len(list) > 0 {
 		part := list[:min(size, len(list))]
 		gets := make([]clientv3.Op, len(part))
 		for i, e := range part {
-			gets[i] = clientv3.OpGet(e.Key, clientv3.WithKeysOnly())
+			gets[i] = clientv3.OpGet(e.Key, opts...)
 		}
 		var resp *clientv3.TxnResponse
 		err := retry.Do(ctx, q.Client, q.Attempt, func(ctx context.Context) (err error) {
@@ -125,19 +153,24 @@ func (q *Queue) verify(ctx context.Context, list []*Guarded) (map[*Guarded]End, 
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for i, e := range part {
-			switch kv := first(resp.Responses[i].GetResponseRange().Kvs); {
-			case kv == nil, kv.CreateRevision != e.Rev:
-				ended[e] = Deleted
-			case kv.ModRevision != e.Rev:
-				ended[e] = Overwritten
-			}
+			use(e, first(resp.Responses[i].GetResponseRange().Kvs))
 		}
 		list = list[len(part):]
 	}
-	return ended, nil
+	return nil
+}
+
+// written is told that e's key was put again, as kv.
+func (e *Guarded) written(kv *mvccpb.KeyValue) {
+	switch {
+	case clientv3.LeaseID(kv.Lease) != e.Lease:
+		e.Ended(Overwritten)
+	case e.Touched != nil:
+		e.Touched(kv.ModRevision)
+	}
 }
 
 // tell passes on what a watch has told.
@@ -151,7 +184,7 @@ func (w *Guards) tell(events []*clientv3.Event) {
 		case ev.Type == clientv3.EventTypeDelete:
 			e.Ended(Deleted)
 		default:
-			e.Ended(Overwritten)
+			e.written(ev.Kv)
 		}
 	}
 }

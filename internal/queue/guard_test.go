@@ -38,6 +38,7 @@ type told struct {
 
 func deleted(p place) told     { return told{p.Key, p.Rev, queue.Deleted} }
 func overwritten(p place) told { return told{p.Key, p.Rev, queue.Overwritten} }
+func touched(p place) told     { return told{p.Key, p.Rev, 0} }
 
 func (e *env) guards(t *testing.T) *guards {
 	t.Helper()
@@ -53,11 +54,12 @@ func (e *env) guards(t *testing.T) *guards {
 
 func (g *guards) add(list ...place) {
 	for _, p := range list {
-		guarded := &queue.Guarded{Entry: p.Entry, Ended: func(end queue.End) {
+		tell := func(end queue.End) {
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			g.told = append(g.told, told{p.Key, p.Rev, end})
-		}}
+		}
+		guarded := &queue.Guarded{Entry: p.Entry, Ended: tell, Touched: func(int64) { tell(0) }}
 		g.byPlace[p.Key] = guarded
 		g.Add(guarded)
 	}
@@ -241,17 +243,30 @@ func TestGuards_areNotFooledByTheirOwnPut(t *testing.T) {
 	})
 }
 
-// A value of one's own, as an election's proclamation, is an overwriting too: the caller counts from its own revision.
-func TestGuards_tellEveryWrite(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		g := e.guards(t)
-		p := g.guarded(t, 1, func(int) string { return "a" })[0]
-		_, err := e.c.Put(t.Context(), p.Key, "y", clientv3.WithLease(e.lease))
-		require.NoError(t, err)
-		synctest.Wait()
-		g.requireTold(t, overwritten(p))
-	})
+// A write that leaves the key on its lease, as a leader's new value, ends nothing; one that takes it off does, also
+// if both are found together.
+func TestGuards_tellWritesApart(t *testing.T) {
+	for name, wait := range map[string]time.Duration{"by the watch": time.Second, "by the read": 0} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				g := e.guards(t)
+				list := e.places(t, 2, numbered)
+				g.add(list...)
+				e.at(wait)
+				_, err := e.c.Put(t.Context(), list[0].Key, "y", clientv3.WithLease(e.lease))
+				require.NoError(t, err)
+				_, err = e.c.Put(t.Context(), list[1].Key, "y", clientv3.WithLease(e.lease))
+				require.NoError(t, err)
+				e.at(2 * time.Second)
+				g.requireTold(t, touched(list[0]), touched(list[1]))
+
+				e.srv.Put(list[0].Key, "z")
+				synctest.Wait()
+				g.requireTold(t, overwritten(list[0]))
+			})
+		})
+	}
 }
 
 // What ends by its owner's own hand, who has let it go before, is not told, wherever the guard stands by then.

@@ -259,15 +259,13 @@ func (s *span) reads(ctx context.Context) error {
 		list := slices.DeleteFunc(s.unread, w.isGone)
 		s.unread = nil
 		w.mu.Unlock()
-		ended, err := w.Queue.verify(ctx, list)
+		err := w.Queue.verify(ctx, list, func(e *Guarded) bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.isGone(e)
+		})
 		if err != nil && ctx.Err() == nil {
 			return err
-		}
-		w.mu.Lock()
-		maps.DeleteFunc(ended, func(e *Guarded, _ End) bool { return w.isGone(e) })
-		w.mu.Unlock()
-		for e, end := range ended {
-			e.Ended(end)
 		}
 	}
 }
