@@ -92,6 +92,15 @@ func (l *Lock) stepBack(ctx context.Context) (*Lock, queue.Ahead, error) {
 			if stepped {
 				return nil
 			}
+			// What is before l has changed, or somebody has put next's key there by hand.
+			taken, err := l.g.queue.Find(ctx, next.entry.Entry)
+			if err != nil {
+				return err
+			}
+			if taken.Rev != 0 && !next.late {
+				next.entry.Entry = queue.Entry{} // with another key; this one is not used again
+				next.choose()
+			}
 		}
 	})
 	if err == nil && stepped {

@@ -26,8 +26,8 @@ const sweepSize = 40
 // leaves an orphan in a queue: in the background, until the server has confirmed or the lease has gone.
 //
 // The key of an attempt whose outcome is unknown may still appear after it was found missing, when a request
-// that was stuck in the network is delivered. Such a key is deleted again with every third of the TTL, as long
-// as that can happen; its name is not used again, so no other acquisition's key is ever deleted.
+// that was stuck in the network is delivered. Such a key is deleted again, soon and then with every third of the TTL, as
+// long as that can happen; its name is not used again, so no other acquisition's key is ever deleted.
 type reaper struct {
 	g *grant
 
@@ -43,7 +43,22 @@ type orphan struct {
 	entry     queue.Entry
 	late      bool      // the entering request may still arrive
 	since     time.Time // when it was added
-	confirmed bool      // by the server, once
+	confirmed bool      // by the server, since it was looked for last
+	looks     int       // how often it was confirmed
+	due       time.Time // when it is to be looked for again
+}
+
+// pauses are those after which a key that may appear late is looked for again, before it is every third of the TTL. On
+// a sound network a request that was given up is overtaken by the deletion, if at all, by a few milliseconds.
+var pauses = [...]time.Duration{100 * time.Millisecond, time.Second}
+
+// pause is how long an orphan is left alone after it was confirmed.
+func (r *reaper) pause(o *orphan) time.Duration {
+	longest := r.g.ttl / 3
+	if o.looks <= len(pauses) {
+		return min(pauses[o.looks-1], longest)
+	}
+	return longest
 }
 
 // add takes over an entry to be deleted. Late says that an attempt to enter had an unknown outcome.
@@ -87,7 +102,7 @@ func (r *reaper) flush(ctx context.Context) error {
 // run sweeps until nothing is left to delete.
 func (r *reaper) run(ctx context.Context) {
 	for {
-		batch, again := r.next()
+		batch, more := r.next()
 		if len(batch) > 0 {
 			err := r.sweep(ctx, batch)
 			if err == nil {
@@ -98,11 +113,13 @@ func (r *reaper) run(ctx context.Context) {
 				r.shrink(len(batch) / 2)
 				continue
 			}
-			r.g.log.Warn("keys of failed attempts not deleted yet", "keys", len(batch), "err", err)
-		} else if !again {
+			if ctx.Err() == nil { // or else the lease is revoked next
+				r.g.log.Warn("keys of failed attempts not deleted yet", "keys", len(batch), "err", err)
+			}
+		} else if !more {
 			return
 		}
-		pause := time.NewTimer(r.g.ttl / 3)
+		pause := time.NewTimer(r.untilDue())
 		select {
 		case <-pause.C:
 			r.recheck()
@@ -169,6 +186,8 @@ func (r *reaper) confirm(batch []*orphan) {
 	defer r.mu.Unlock()
 	for _, o := range batch {
 		o.confirmed = true
+		o.looks++
+		o.due = time.Now().Add(r.pause(o))
 		if r.orphans[o.entry.Key] == o && (!o.late || time.Since(o.since) > lateFor) {
 			delete(r.orphans, o.entry.Key)
 			if !o.late {
@@ -185,11 +204,26 @@ func (r *reaper) shrink(size int) {
 	r.size = size
 }
 
-// recheck has every orphan that may appear late deleted again.
+// untilDue is the time until an orphan is to be looked for again, or until a sweep that failed is to be repeated.
+func (r *reaper) untilDue() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	until := r.g.ttl / 3
+	for _, o := range r.orphans {
+		if o.confirmed {
+			until = min(until, time.Until(o.due))
+		}
+	}
+	return until
+}
+
+// recheck has the orphans deleted again that are due, and those that soon will be: many share a sweep.
 func (r *reaper) recheck() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, o := range r.orphans {
-		o.confirmed = false
+		if o.confirmed && time.Until(o.due) <= r.pause(o)/4 {
+			o.confirmed = false
+		}
 	}
 }

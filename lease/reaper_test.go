@@ -21,11 +21,19 @@ import (
 // lateFor is how long a request is taken to be still on its way.
 const lateFor = 20 * time.Minute
 
+// early is when a key that was given up a second after the beginning has been looked for 100 ms and a second after that.
+// From then on it is every third of the TTL.
+const early = time.Second + 100*time.Millisecond + time.Second
+
 // P4, pain 6: the request to enter arrives when its caller has long given up. The key appears, blocks for less than a
 // third of the TTL, and goes.
 func TestReaper_deletesWhatAppearsLate(t *testing.T) {
-	for name, arrives := range map[string]time.Duration{
-		"soon": 3 * time.Second, "after two rounds": 27 * time.Second, "after 15 minutes": 15*time.Minute + 5*time.Second,
+	for name, tc := range map[string]struct{ arrives, found time.Duration }{
+		"at once":          {time.Second + 3*time.Millisecond, time.Second + 100*time.Millisecond},
+		"soon":             {1500 * time.Millisecond, early},
+		"later":            {3 * time.Second, early + third},
+		"after two rounds": {27 * time.Second, early + 3*third},
+		"after 15 minutes": {15*time.Minute + 5*time.Second, early + 91*third},
 	} {
 		for how, take := range map[string]func(*lease.Session, context.Context, string) (*lease.Lock, error){
 			"Lock": (*lease.Session).Lock, "TryLock": (*lease.Session).TryLock,
@@ -34,27 +42,43 @@ func TestReaper_deletesWhatAppearsLate(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					e := start(t, lease.Options{})
 					other := e.join(t)
-					e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: arrives, Late: true})
+					e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: tc.arrives, Late: true})
 					_, err := take(e.s, timeout(t, time.Second), "a")
 					require.ErrorIs(t, err, context.DeadlineExceeded)
 					require.Equal(t, time.Second, e.now())
-					e.at(arrives - 1)
+					e.at(tc.arrives - 1)
 					require.Empty(t, e.keys("a"))
-					e.at(arrives)
+					e.at(tc.arrives)
 					require.Len(t, e.keys("a"), 1)
 					_, err = other.s.TryLock(t.Context(), "a")
 					require.ErrorIs(t, err, lease.ErrLocked)
 					next := other.wait(t.Context(), "a")
 					got := receive(t, next)
 					require.NoError(t, got.err)
-					round := arrives - (arrives-time.Second)%third + third // a third of the TTL after the failure, and again
-					require.Equal(t, round, got.at)
+					require.Equal(t, tc.found, got.at)
 					require.Equal(t, []string{got.lock.Key()}, e.keys("a"))
 					require.Equal(t, lease.Held, e.s.Status().State)
 				})
 			})
 		}
 	}
+}
+
+// However often something is added meanwhile: that is no reason to look later.
+func TestReaper_looksAgainWhileOthersFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 3 * time.Second, Late: true})
+		_, err := e.s.Lock(timeout(t, time.Second), "a")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		e.join(t).lock(t, "b")
+		for e.now() < early+third {
+			_, err := e.s.Lock(timeout(t, time.Second), "b")
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		}
+		synctest.Wait()
+		require.Empty(t, e.keys("a"))
+	})
 }
 
 // A duplicate of the request to enter that comes after Unlock enters again.
@@ -69,7 +93,7 @@ func TestReaper_deletesALateDuplicateAfterUnlock(t *testing.T) {
 		require.NoError(t, l.Unlock(t.Context()))
 		e.at(arrives)
 		require.Equal(t, []string{l.Key()}, e.keys("a"))
-		e.at(6*time.Second + 2*third)
+		e.at(6*time.Second + early - time.Second + 2*third)
 		require.Empty(t, e.keys("a"))
 	})
 }
@@ -89,7 +113,7 @@ func TestReaper_leavesAHeldLockAlone(t *testing.T) {
 	})
 }
 
-// What can still arrive is looked for every third of the TTL for 20 minutes, and no longer.
+// What can still arrive is looked for soon, and every third of the TTL for 20 minutes, and no longer.
 func TestReaper_endsAfter20Minutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -98,11 +122,11 @@ func TestReaper_endsAfter20Minutes(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		e.at(2 * time.Hour)
 		sent := e.sent(fakeetcd.Txn)[1:]
-		require.Equal(t, time.Second, sent[0])
-		for i, at := range sent[1:] {
-			require.Equal(t, third, at-sent[i])
+		require.Equal(t, []time.Duration{time.Second, time.Second + 100*time.Millisecond, early}, sent[:3])
+		for i, at := range sent[3:] {
+			require.Equal(t, third, at-sent[2+i])
 		}
-		require.Equal(t, time.Second+lateFor+third, sent[len(sent)-1])
+		require.Equal(t, early+lateFor, sent[len(sent)-1])
 
 		// The reaper begins again when there is something to do.
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer})

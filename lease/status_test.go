@@ -201,6 +201,65 @@ func TestSession_Changes_afterClose(t *testing.T) {
 	})
 }
 
+// What is left is counted from the send of the last renewal that was acknowledged, and nothing is left of a lost lease.
+func TestSession_Remaining(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		require.Equal(t, usable, e.s.Remaining())
+		e.at(third - 1)
+		require.Equal(t, usable-third+1, e.s.Remaining())
+		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, After: time.Second})
+		e.at(third)
+		require.Equal(t, usable-third, e.s.Remaining(), "not before the answer")
+		e.at(third + time.Second)
+		require.Equal(t, usable-time.Second, e.s.Remaining(), "from the send")
+
+		e.c.Cut()
+		e.at(third + usable - 1)
+		require.Equal(t, time.Duration(1), e.s.Remaining())
+		require.Equal(t, lease.Jeopardy, e.s.Status().State)
+		e.at(third + usable)
+		require.Zero(t, e.s.Remaining())
+		e.at(time.Hour)
+		require.Zero(t, e.s.Remaining(), "never less")
+
+		e.c.Restore()
+		require.Zero(t, e.s.Remaining())
+		e.lock(t, "a")
+		require.Equal(t, usable, e.s.Remaining(), "of the new lease")
+		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
+		time.Sleep(third)
+		synctest.Wait()
+		require.Zero(t, e.s.Remaining())
+	})
+}
+
+func TestSession_Remaining_afterClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		require.NoError(t, e.s.Close(t.Context()))
+		require.Zero(t, e.s.Remaining())
+	})
+}
+
+// Time that the host was suspended is gone, before any timer has run.
+func TestSession_Remaining_afterASuspension(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		host := startSuspender(t)
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		e.at(time.Second)
+		host.sleep(10 * time.Second)
+		require.Equal(t, usable-11*time.Second, e.s.Remaining())
+		host.sleep(usable - 11*time.Second - 1)
+		require.Equal(t, time.Duration(1), e.s.Remaining())
+		requireLive(t, l)
+		host.sleep(1)
+		require.Zero(t, e.s.Remaining())
+		requireLost(t, context.Cause(l.Context()), lease.DeadlinePassed)
+	})
+}
+
 func TestState_String(t *testing.T) {
 	require.Equal(t, "held", lease.Held.String())
 	require.Equal(t, "jeopardy", lease.Jeopardy.String())

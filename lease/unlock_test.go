@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -208,5 +209,89 @@ func TestLock_Unlock_boundedWhileAskingWhy(t *testing.T) {
 		e.c.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Lose: fakeetcd.Request})
 		requireLost(t, l.Unlock(timeout(t, 100*time.Millisecond)), lease.KeyDeleted)
 		require.Equal(t, 100*time.Millisecond, e.now())
+	})
+}
+
+// pain 26: an Unlock that was not confirmed is not forgotten. Another waits for the confirmation, and after it the lock
+// has been unlocked.
+func TestLock_Unlock_againAfterItWasNotConfirmed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fault fakeetcd.Fault
+		cut   bool          // for ten seconds
+		took  time.Duration // by both, at most
+	}{
+		"request lost":    {fault: fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request}, took: time.Second},
+		"answer lost":     {fault: fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer}, took: time.Second},
+		"request late":    {fault: fakeetcd.Fault{Times: 1, Before: 7 * time.Second, Late: true}, took: time.Second},
+		"more of them":    {fault: fakeetcd.Fault{Times: 3, Lose: fakeetcd.Answer}, took: attempt + 2*time.Second},
+		"cut off":         {cut: true, took: 10 * time.Second},
+		"slow throughout": {fault: fakeetcd.Fault{Before: 2 * time.Second}, took: 3 * time.Second},
+	} {
+		for _, waiters := range []int{0, 1} {
+			t.Run(fmt.Sprintf("%s, %d wait", name, waiters), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					e := start(t, lease.Options{})
+					l := e.lock(t, "a")
+					waiting := e.line(t, "a", waiters)
+					e.c.Inject(fakeetcd.Txn, tc.fault)
+					if tc.cut {
+						e.c.Cut()
+						time.AfterFunc(10*time.Second, e.c.Restore)
+					}
+					require.ErrorIs(t, l.Unlock(timeout(t, time.Second)), context.DeadlineExceeded)
+					err := l.Unlock(timeout(t, 0))
+					if err != nil { // else it was done in the background
+						require.ErrorIs(t, err, context.DeadlineExceeded)
+						require.NotErrorIs(t, err, lease.ErrUnlocked)
+						require.ErrorContains(t, err, "in the background")
+						require.NoError(t, l.Unlock(t.Context()))
+					}
+					require.Less(t, e.now(), tc.took+100*time.Millisecond) // others may share its line
+					require.NotContains(t, e.keys(""), l.Key())
+					require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrUnlocked)
+					for _, w := range waiting {
+						next := receive(t, w)
+						require.NoError(t, next.err)
+						require.Greater(t, next.lock.Token(), l.Token())
+						require.NoError(t, next.lock.Unlock(t.Context()))
+					}
+					e.at(time.Hour)
+					require.Empty(t, e.keys(""))
+				})
+			})
+		}
+	}
+}
+
+// Its key is used again by then, or is somebody else's: that one stays.
+func TestLock_Unlock_againDeletesNobodyElsesKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer})
+		require.ErrorIs(t, l.Unlock(timeout(t, time.Second)), context.DeadlineExceeded)
+		synctest.Wait()
+		next := e.lock(t, "a")
+		require.Equal(t, l.Key(), next.Key())
+		require.NoError(t, l.Unlock(t.Context()))
+		require.Equal(t, []string{next.Key()}, e.keys(""))
+		e.at(time.Minute)
+		requireLive(t, next)
+	})
+}
+
+// There is nothing to wait for any more once the lease is lost: its keys go with it, and that is said each time.
+func TestLock_Unlock_againAfterTheLeaseIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		e.c.Cut()
+		require.ErrorIs(t, l.Unlock(timeout(t, time.Second)), context.DeadlineExceeded)
+		require.ErrorIs(t, l.Unlock(timeout(t, time.Second)), context.DeadlineExceeded)
+		for range 2 {
+			requireLost(t, l.Unlock(t.Context()), lease.DeadlinePassed)
+			require.Equal(t, usable, e.now())
+		}
+		require.ErrorIs(t, context.Cause(l.Context()), lease.ErrUnlocked)
 	})
 }

@@ -129,10 +129,14 @@ var errLookAgain = errors.New("queue: looks again")
 // Find is e as it stands in the queue; its revision is 0 if it does not. It is one attempt.
 func (q *Queue) Find(ctx context.Context, e Entry) (Entry, error) {
 	resp, err := q.Client.Get(ctx, e.Key, clientv3.WithKeysOnly())
-	if err == nil && len(resp.Kvs) > 0 {
-		e.Rev = resp.Kvs[0].CreateRevision
+	if err != nil {
+		return e, err
 	}
-	return e, err
+	e.Rev = 0
+	if kv := first(resp.Kvs); kv != nil {
+		e.Rev = kv.CreateRevision
+	}
+	return e, nil
 }
 
 // The reasons why nobody can be promoted.

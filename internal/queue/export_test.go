@@ -1,4 +1,7 @@
 package queue
 
 // For the tests, which stand outside.
-var Stray = stray
+var (
+	PriorityOf = priorityOf
+	Stray      = stray
+)

@@ -34,6 +34,10 @@ type stream struct {
 	stuck   *time.Timer // runs while there are any
 }
 
+// streamNames is how many names the streams have, which they take in turn. A watch whose caller gives up before the
+// client has a connection leaves an empty stream in the client for good, until a watch of the same name takes it over.
+const streamNames = 4
+
 // NewStreams names the streams after id, which no other user of the same client may use. A stream on which no
 // watch is confirmed for the time of patience is suspect.
 func NewStreams(id string, patience time.Duration) *Streams {
@@ -65,7 +69,8 @@ func (s *Streams) Watch(ctx context.Context) (watch context.Context, opened func
 	}
 	s.mu.Unlock()
 
-	watch = metadata.AppendToOutgoingContext(context.Background(), "leasefence-stream", s.id+"-"+strconv.Itoa(st.n))
+	name := s.id + "-" + strconv.Itoa(st.n%streamNames)
+	watch = metadata.AppendToOutgoingContext(context.Background(), "leasefence-stream", name)
 	watch, cancelWatch := context.WithCancel(clientv3.WithRequireLeader(watch))
 	stopCaller := context.AfterFunc(ctx, cancelWatch)
 	stopStream := context.AfterFunc(st.end, cancelWatch)

@@ -2,11 +2,13 @@ package queue_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/internal/queue"
@@ -94,6 +96,24 @@ func TestStreams_Watch_waitsInLine(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.NoError(t, last.Err(), "a confirmed watch is not waited for")
 	})
+}
+
+// The client may keep an empty stream under a name that is not used again.
+func TestStreams_Watch_hasFewNames(t *testing.T) {
+	s := queue.NewStreams("test", time.Second)
+	names := map[string]bool{}
+	last := ""
+	for range 100 {
+		watch, opened, cancel := s.Watch(t.Context())
+		opened()
+		cancel()
+		md, _ := metadata.FromOutgoingContext(watch)
+		name := fmt.Sprint(md)
+		require.NotEqual(t, last, name)
+		names[name], last = true, name
+		s.Suspect()
+	}
+	require.LessOrEqual(t, len(names), 4)
 }
 
 // Suspect opens the watches on another stream; what they did not tell, the read does.
