@@ -13,7 +13,10 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-func TestMain(m *testing.M) { etcdtest.Main(m) }
+func TestMain(m *testing.M) {
+	beCandidate() // does not return in a process that is one
+	etcdtest.Main(m)
+}
 
 // minTTL is the smallest lease that a server with default options grants.
 const minTTL = 2 * time.Second

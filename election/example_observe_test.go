@@ -1,0 +1,89 @@
+//nolint:errcheck // deferred closing in examples
+package election_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+)
+
+// toObserve stands for clientv3.New in these examples: it gives a client of an etcd in memory, so that they run.
+func toObserve() *clientv3.Client {
+	return fakeetcd.New().Client(context.Background())
+}
+
+// A program that follows who leads: here candidates of etcd's own package, which stand in the same queue.
+func ExampleObserve() {
+	client := toObserve()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := concurrency.NewSession(client)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close()
+	candidate := concurrency.NewElection(session, "reports")
+
+	// What happens, step by step: each change is seen before the next.
+	next := []func() error{
+		func() error { return candidate.Campaign(ctx, "10.0.0.1:80") },
+		func() error { return candidate.Proclaim(ctx, "10.0.0.1:8080") },
+		func() error { return candidate.Resign(ctx) },
+	}
+	for leader, err := range election.Observe(ctx, client, "reports") {
+		if err != nil {
+			log.Fatal(err) // such as a permission that is missing; what passes is not seen here
+		}
+		if leader.None() {
+			fmt.Println("nobody leads")
+		} else {
+			fmt.Println(leader.Value)
+		}
+		if len(next) == 0 {
+			break
+		}
+		if err := next[0](); err != nil {
+			log.Fatal(err)
+		}
+		next = next[1:]
+	}
+	// Output:
+	// nobody leads
+	// 10.0.0.1:80
+	// 10.0.0.1:8080
+	// nobody leads
+}
+
+// Who leads now.
+func ExampleCurrent() {
+	client := toObserve()
+	defer client.Close()
+	ctx := context.Background()
+
+	_, err := election.Current(ctx, client, "reports")
+	fmt.Println(errors.Is(err, election.ErrNoLeader))
+
+	session, err := concurrency.NewSession(client)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close()
+	if err := concurrency.NewElection(session, "reports").Campaign(ctx, "10.0.0.1:80"); err != nil {
+		log.Fatal(err)
+	}
+	leader, err := election.Current(ctx, client, "reports")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(leader.Value)
+	// Output:
+	// true
+	// 10.0.0.1:80
+}

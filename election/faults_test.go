@@ -1,0 +1,247 @@
+package election_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/queue"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// With the default options: renewals every 10 s, deadline 29 s after the send, at most 5 s for the first attempt of a
+// request.
+const (
+	third     = 10 * time.Second
+	untilLost = 29 * time.Second
+	attempt   = 5 * time.Second
+)
+
+var errEnough = errors.New("enough")
+
+// shape of a transaction: what it does if its comparisons hold.
+func shape(call fakeetcd.Call) (puts, deletes, touches int) {
+	r, ok := call.Request.(*pb.TxnRequest)
+	if !ok {
+		return 0, 0, 0
+	}
+	for _, op := range r.Success {
+		switch {
+		case op.GetRequestPut() != nil:
+			puts++
+		case op.GetRequestDeleteRange() != nil:
+			deletes++
+		case op.GetRequestTxn() != nil && len(op.GetRequestTxn().Success) > 0:
+			if put := op.GetRequestTxn().Success[0].GetRequestPut(); put.GetIgnoreValue() {
+				touches++
+			}
+		}
+	}
+	return puts, deletes, touches
+}
+
+// The transactions of a candidate that does one thing at a time.
+
+func writes(call fakeetcd.Call) bool { p, d, _ := shape(call); return p == 1 && d == 0 } // enters or proclaims
+func leaves(call fakeetcd.Call) bool { p, d, _ := shape(call); return p == 0 && d == 1 } // resigns or transfers
+func stepsBack(call fakeetcd.Call) bool {
+	p, d, _ := shape(call)
+	return p == 1 && d == 1
+}
+func asks(call fakeetcd.Call) bool { _, _, n := shape(call); return n > 0 }
+
+// enters is writes, without the attempt that is made for an empty queue.
+func enters(call fakeetcd.Call) bool {
+	return writes(call) && len(call.Request.(*pb.TxnRequest).Compare[0].RangeEnd) == 0
+}
+
+func timeout(t *testing.T, d time.Duration, cause error) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), d, cause)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// requireLost checks that err is a loss for the reason given, and no other of the outcomes that callers tell apart.
+func requireLost(t *testing.T, err error, reason lease.Reason) {
+	t.Helper()
+	lossIn(t, err, reason) //nolint:errcheck // it is an error, and what we look for
+}
+
+func lossIn(t *testing.T, err error, reason lease.Reason) *lease.LostError {
+	t.Helper()
+	require.ErrorIs(t, err, lease.ErrLost)
+	var lost *lease.LostError
+	require.ErrorAs(t, err, &lost)
+	require.Equal(t, reason.String(), lost.Reason.String())
+	require.NotErrorIs(t, err, election.ErrResigned)
+	require.Equal(t, reason == lease.SessionClosed, errors.Is(err, lease.ErrClosed))
+	return lost
+}
+
+// await waits for something that happens in a goroutine; renewals keep a bubble's clock going for ever.
+func await(t *testing.T, done <-chan struct{}) {
+	t.Helper()
+	bound := time.NewTimer(24 * time.Hour)
+	defer bound.Stop()
+	select {
+	case <-done:
+	case <-bound.C:
+		require.FailNow(t, "nothing has happened for a day")
+	}
+}
+
+// failed is the error of a campaign that fails sooner or later.
+func (c *candidate) failed(t *testing.T) error {
+	t.Helper()
+	await(t, c.done)
+	require.Error(t, c.err)
+	require.Nil(t, c.l)
+	return c.err
+}
+
+// wins is the leadership of a campaign that is won sooner or later.
+func (c *candidate) wins(t *testing.T) *election.Leadership {
+	t.Helper()
+	await(t, c.done)
+	require.NoError(t, c.err)
+	return c.l
+}
+
+// action is a call in a goroutine.
+type action struct {
+	err  error
+	took time.Duration
+	done chan struct{}
+}
+
+func inBackground(call func() error) *action {
+	a := &action{done: make(chan struct{})}
+	began := time.Now()
+	go func() {
+		defer close(a.done)
+		a.err = call()
+		a.took = time.Since(began)
+	}()
+	return a
+}
+
+func (a *action) result(t *testing.T) error {
+	t.Helper()
+	await(t, a.done)
+	return a.err
+}
+
+func (a *action) requirePending(t *testing.T) {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case <-a.done:
+		require.FailNow(t, "too early", "%v", a.err)
+	default:
+	}
+}
+
+// key is the key with that value, "" if there is none.
+func key(srv *fakeetcd.Server, value string) string {
+	for _, kv := range srv.Keys("x/") {
+		if string(kv.Value) == value {
+			return string(kv.Key)
+		}
+	}
+	return ""
+}
+
+// values of the candidates, in their order.
+func values(srv *fakeetcd.Server) []string {
+	kvs := srv.Keys("x/")
+	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return int(a.CreateRevision - b.CreateRevision) })
+	var list []string
+	for _, kv := range kvs {
+		list = append(list, string(kv.Value))
+	}
+	return list
+}
+
+// reign is that of one key.
+type reign struct {
+	value string // the last
+	token int64
+}
+
+// reigns are those that the server has seen, one after the other: of whoever stood first in the queue.
+func reigns(t *testing.T, srv *fakeetcd.Server) []reign {
+	t.Helper()
+	const last = "x/nested/last"
+	srv.Put(last, "")
+	var list []reign
+	keys := make(map[string]*mvccpb.KeyValue)
+	rev := int64(0)
+	look := func() {
+		var first *mvccpb.KeyValue
+		for _, kv := range keys {
+			if queue.Contends("x/", kv) && (first == nil || kv.CreateRevision < first.CreateRevision) {
+				first = kv
+			}
+		}
+		switch n := len(list); {
+		case first == nil:
+		case n == 0 || list[n-1].token != first.CreateRevision:
+			list = append(list, reign{string(first.Value), first.CreateRevision})
+		default:
+			list[n-1].value = string(first.Value)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for resp := range srv.NewClient(t.Context()).Watch(ctx, "x/", clientv3.WithPrefix(), clientv3.WithRev(1)) {
+		require.NoError(t, resp.Err())
+		for _, ev := range resp.Events {
+			if ev.Kv.ModRevision != rev { // all of one revision happened at once
+				look()
+				rev = ev.Kv.ModRevision
+			}
+			if ev.Type == clientv3.EventTypeDelete {
+				delete(keys, string(ev.Kv.Key))
+				continue
+			}
+			keys[string(ev.Kv.Key)] = ev.Kv
+			if string(ev.Kv.Key) == last {
+				srv.Delete(last)
+				return list
+			}
+		}
+	}
+	require.FailNow(t, "the watch has ended")
+	return nil
+}
+
+// requireReigns checks who has led, by their last values, and that tokens grew.
+func requireReigns(t *testing.T, srv *fakeetcd.Server, want ...string) {
+	t.Helper()
+	var got []string
+	token := int64(0)
+	for _, r := range reigns(t, srv) {
+		require.Greater(t, r.token, token)
+		token = r.token
+		got = append(got, r.value)
+	}
+	require.Equal(t, want, got)
+}
+
+func put(t *testing.T, c *fakeetcd.Client, key, value string, id clientv3.LeaseID) {
+	t.Helper()
+	_, err := c.Put(t.Context(), key, value, clientv3.WithLease(id))
+	require.NoError(t, err)
+}

@@ -1,0 +1,245 @@
+package election_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// tolerance is for a lease of the default TTL, which is renewed every 10 s and usable for 29 s.
+const tolerance = 10 * time.Second
+
+func newHealth(t *testing.T) *election.Health {
+	t.Helper()
+	h, err := election.NewHealth(tolerance)
+	require.NoError(t, err)
+	return h
+}
+
+func probe(h *election.Health) (code int, body string) {
+	synctest.Wait()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", http.NoBody))
+	return w.Code, w.Body.String()
+}
+
+func requireWell(t *testing.T, h *election.Health) {
+	t.Helper()
+	code, body := probe(h)
+	require.Equal(t, http.StatusOK, code, body)
+	require.Equal(t, "ok\n", body)
+	require.NoError(t, h.Check())
+}
+
+func requireIll(t *testing.T, h *election.Health, want ...string) {
+	t.Helper()
+	code, body := probe(h)
+	require.Equal(t, http.StatusServiceUnavailable, code)
+	require.Error(t, h.Check())
+	for _, s := range want {
+		require.Contains(t, body, s)
+	}
+}
+
+func TestHealth_ServeHTTP(t *testing.T) {
+	w := httptest.NewRecorder()
+	newHealth(t).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", http.NoBody))
+	require.Equal(t, http.StatusOK, w.Code)
+	require.Equal(t, "no-store", w.Header().Get("Cache-Control"), "a probe's answer is for now")
+	require.Equal(t, "text/plain; charset=utf-8", w.Header().Get("Content-Type"))
+}
+
+func TestHealth_leaderIsSound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHealth(t)
+		l := newProcess(t, newServer(t), lease.Options{}).leads(t, election.Options{Health: h})
+		for range 1000 {
+			time.Sleep(time.Second)
+			requireWell(t, h)
+		}
+		require.NoError(t, l.Resign(t.Context()))
+		requireWell(t, h)
+		time.Sleep(time.Hour)
+		requireWell(t, h)
+	})
+}
+
+// A process that only waits is never at fault: to restart it would help nobody.
+func TestHealth_followerIsAlwaysWell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, srv := newHealth(t), newServer(t)
+		newProcess(t, srv, lease.Options{}).leads(t, election.Options{})
+		p := newProcess(t, srv, lease.Options{})
+		r := p.runs(t, election.Options{Health: h})
+		p.c.Cut()
+		for range 100 {
+			time.Sleep(time.Second)
+			requireWell(t, h)
+		}
+		r.requireIdle(t)
+	})
+}
+
+// Pain 36: renewals have stopped, everything else goes on. It is told while the leader is still valid, and taken back
+// when renewals are answered again.
+func TestHealth_tellsOfRenewalsThatHaveStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHealth(t)
+		p := newProcess(t, newServer(t), lease.Options{})
+		r := p.runs(t, election.Options{Health: h})
+		c := r.leads(t)
+		l, _ := election.FromContext(c.ctx)
+		heal := p.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request})
+		time.Sleep(10*time.Second + tolerance)
+		requireWell(t, h)
+		time.Sleep(time.Nanosecond)
+		requireIll(t, h, `leader of "x"`, "overdue by 10s, 9s are left")
+		require.Equal(t, 9*time.Second-1, l.Remaining())
+		require.NoError(t, l.Proclaim(t.Context(), "still writes"))
+		requireIll(t, h)
+		require.NoError(t, c.ctx.Err())
+
+		time.Sleep(5 * time.Second)
+		requireIll(t, h, "overdue by 15s, 4s are left")
+		heal()
+		time.Sleep(3 * time.Second) // there is another attempt every 3 s
+		requireWell(t, h)
+		require.NoError(t, c.ctx.Err())
+	})
+}
+
+func TestHealth_isWellAgainWithinTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHealth(t)
+		p := newProcess(t, newServer(t), lease.Options{})
+		c := p.runs(t, election.Options{Health: h}).leads(t)
+		p.c.Cut()
+		time.Sleep(usable - time.Second)
+		requireIll(t, h, "overdue by 18s, 1s are left")
+		p.c.Restore()
+		requireWell(t, h)
+		time.Sleep(time.Hour)
+		requireWell(t, h)
+		require.NoError(t, c.ctx.Err())
+	})
+}
+
+// A lead that hangs after a loss makes its process unsound, until it has returned.
+func TestHealth_leadHangs(t *testing.T) {
+	for name, loss := range losses {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHealth(t)
+				p := newProcess(t, newServer(t), lease.Options{})
+				r := p.runs(t, election.Options{Health: h})
+				c := r.leads(t)
+				time.Sleep(time.Second)
+				loss.happens(t, p, c.key())
+				time.Sleep(usable)
+				c.requireCause(t, lease.ErrLost)
+				p.c.Restore()
+				time.Sleep(time.Until(c.ended.Add(tolerance)))
+				if loss.reason == lease.KeyDeleted || loss.reason == lease.KeyOverwritten { // the lease is renewed
+					requireIll(t, h, `leader of "x": lost 29s ago and has not let go`)
+				} else {
+					requireIll(t, h, `leader of "x"`)
+				}
+				time.Sleep(time.Hour)
+				requireIll(t, h)
+
+				c.returns <- nil
+				requireWell(t, h)
+				c = r.leadsSoon(t)
+				time.Sleep(time.Hour)
+				requireWell(t, h)
+				require.NoError(t, c.ctx.Err())
+			})
+		})
+	}
+}
+
+// The time that lead takes to return is tolerated.
+func TestHealth_toleratesALoss(t *testing.T) {
+	for _, name := range []string{"key deleted", "lease revoked"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHealth(t)
+				p := newProcess(t, newServer(t), lease.Options{})
+				c := p.runs(t, election.Options{Health: h}).leads(t)
+				time.Sleep(time.Second)
+				losses[name].happens(t, p, c.key())
+				c.requireCause(t, lease.ErrLost)
+				time.Sleep(tolerance)
+				requireWell(t, h)
+				time.Sleep(time.Nanosecond)
+				requireIll(t, h, "lost 10s ago")
+			})
+		})
+	}
+}
+
+// One who was lost is looked after until it lets go, also without Run.
+func TestHealth_resignAfterALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHealth(t)
+		p := newProcess(t, newServer(t), lease.Options{})
+		l := p.leads(t, election.Options{Health: h})
+		time.Sleep(time.Second)
+		p.srv.Delete(l.Key())
+		time.Sleep(time.Minute)
+		requireIll(t, h, "lost 1m0s ago")
+		require.ErrorIs(t, l.Resign(t.Context()), lease.ErrLost)
+		requireWell(t, h)
+	})
+}
+
+// A leader that has resigned under Run and hangs is not lost: nobody else leads.
+func TestHealth_hangingAfterResigning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHealth(t)
+		c := newProcess(t, newServer(t), lease.Options{}).runs(t, election.Options{Health: h}).leads(t)
+		resigns(t, c)
+		time.Sleep(time.Hour)
+		requireWell(t, h)
+	})
+}
+
+func TestHealth_tellsWhich(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, srv := newHealth(t), newServer(t)
+		var all []*process
+		var leaders []*election.Leadership
+		for _, name := range []string{"alpha", "beta", "gamma"} {
+			p := newProcess(t, srv, lease.Options{})
+			l, err := election.Campaign(t.Context(), p.s, name, election.Options{Health: h})
+			require.NoError(t, err)
+			all, leaders = append(all, p), append(leaders, l)
+		}
+		requireWell(t, h)
+		all[1].c.Cut()
+		time.Sleep(10*time.Second + tolerance + 1)
+		requireIll(t, h, `leader of "beta"`)
+		_, body := probe(h)
+		require.NotContains(t, body, "alpha")
+		require.NotContains(t, body, "gamma")
+
+		srv.Delete(leaders[0].Key())
+		time.Sleep(tolerance + 1)
+		requireIll(t, h, `leader of "alpha": lost 10s ago`, `leader of "beta"`)
+		_, body = probe(h)
+		require.NotContains(t, body, "gamma")
+
+		for i, l := range leaders[:2] {
+			require.ErrorIs(t, l.Resign(t.Context()), lease.ErrLost, "%d", i)
+		}
+		requireWell(t, h)
+	})
+}

@@ -1,0 +1,210 @@
+package election_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+)
+
+// stage is a server, a client that reads and one that writes as candidates do.
+type stage struct {
+	srv *fakeetcd.Server
+	c   *fakeetcd.Client // with a network of its own
+	own *fakeetcd.Client
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	srv := newServer(t)
+	return &stage{srv: srv, c: srv.NewClient(t.Context()), own: srv.NewClient(t.Context())}
+}
+
+func (s *stage) grant(t *testing.T) clientv3.LeaseID {
+	t.Helper()
+	granted, err := s.own.Grant(t.Context(), 3600)
+	require.NoError(t, err)
+	return granted.ID
+}
+
+func keyOf(name string, lease clientv3.LeaseID, suffix string) string {
+	return name + "/" + strconv.FormatInt(int64(lease), 16) + suffix
+}
+
+// put writes a key on a lease and returns who it makes, as others see it.
+func (s *stage) put(t *testing.T, key, value string, lease clientv3.LeaseID) election.Leader {
+	t.Helper()
+	resp, err := s.own.Put(t.Context(), key, value, clientv3.WithLease(lease), clientv3.WithPrevKV())
+	require.NoError(t, err)
+	created := resp.Header.Revision
+	if resp.PrevKv != nil {
+		created = resp.PrevKv.CreateRevision
+	}
+	return election.Leader{Value: value, Token: fence.Token(created), Key: key, Lease: lease}
+}
+
+// stands enters one more candidate of "n".
+func (s *stage) stands(t *testing.T, value string) election.Leader {
+	t.Helper()
+	lease := s.grant(t)
+	return s.put(t, keyOf("n", lease, ""), value, lease)
+}
+
+// proclaims changes a candidate's value.
+func (s *stage) proclaims(t *testing.T, l election.Leader, value string) election.Leader {
+	t.Helper()
+	return s.put(t, l.Key, value, l.Lease)
+}
+
+// dies ends a candidate's lease.
+func (s *stage) dies(t *testing.T, l election.Leader) {
+	t.Helper()
+	require.NoError(t, s.srv.Revoke(l.Lease))
+}
+
+func TestCurrent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		current := func() election.Leader {
+			t.Helper()
+			l, err := election.Current(t.Context(), s.c.Client, "n")
+			require.NoError(t, err)
+			require.False(t, l.None())
+			return l
+		}
+		none := func() {
+			t.Helper()
+			l, err := election.Current(t.Context(), s.c.Client, "n")
+			require.ErrorIs(t, err, election.ErrNoLeader)
+			require.EqualError(t, err, `election: current leader of "n": election: no leader`)
+			require.Zero(t, l)
+			require.True(t, l.None())
+		}
+		none()
+		first := s.stands(t, "first")
+		require.Equal(t, first, current())
+		second := s.stands(t, "second")
+		require.Equal(t, first, current())
+		first = s.proclaims(t, first, "again")
+		require.Equal(t, first, current())
+		s.dies(t, first)
+		require.Equal(t, second, current())
+		s.srv.Put(second.Key, "off its lease")
+		none()
+	})
+}
+
+// What lies below a name and does not contend for it is older here than the leader.
+func TestCurrent_passesOverKeysThatAreNoContenders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		lease := s.grant(t)
+		s.put(t, keyOf("n/nested", lease, ""), "another name", lease)
+		s.srv.Put("n/planted", "without a lease")
+		s.put(t, keyOf("n", lease+1, ""), "the name of another lease", lease)
+		s.put(t, "n", "the name itself", lease)
+		s.put(t, keyOf("n2", lease, ""), "a name that begins alike", lease)
+
+		_, err := election.Current(t.Context(), s.c.Client, "n")
+		require.ErrorIs(t, err, election.ErrNoLeader)
+		all, err := election.Candidates(t.Context(), s.c.Client, "n")
+		require.NoError(t, err)
+		require.Equal(t, []election.Leader{}, all)
+
+		leader := s.stands(t, "leader")
+		l, err := election.Current(t.Context(), s.c.Client, "n")
+		require.NoError(t, err)
+		require.Equal(t, leader, l)
+		all, err = election.Candidates(t.Context(), s.c.Client, "n")
+		require.NoError(t, err)
+		require.Equal(t, []election.Leader{leader}, all)
+	})
+}
+
+func TestCandidates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		var want []election.Leader
+		lease := s.grant(t)
+		// The order of the keys is the opposite of that of the revisions.
+		for i := range 30 {
+			want = append(want, s.put(t, keyOf("n", lease, "-"+strconv.Itoa(99-i)), strconv.Itoa(i), lease))
+		}
+		got, err := election.Candidates(t.Context(), s.c.Client, "n")
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+		require.Len(t, s.c.Calls(fakeetcd.Get), 1)
+	})
+}
+
+// reads are the calls that read once.
+var reads = map[string]func(ctx context.Context, client *clientv3.Client, name string) error{
+	"Current": func(ctx context.Context, client *clientv3.Client, name string) error {
+		_, err := election.Current(ctx, client, name)
+		return err
+	},
+	"Candidates": func(ctx context.Context, client *clientv3.Client, name string) error {
+		_, err := election.Candidates(ctx, client, name)
+		return err
+	},
+}
+
+func TestReads_tryAgain(t *testing.T) {
+	for name, read := range reads {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStage(t)
+				s.stands(t, "a")
+				s.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
+				s.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request}) // a silent endpoint
+				began := time.Now()
+				require.NoError(t, read(t.Context(), s.c.Client, "n"))
+				require.Len(t, s.c.Calls(fakeetcd.Get), 3)
+				require.Less(t, time.Since(began), 5*time.Second)
+			})
+		})
+	}
+}
+
+func TestReads_end(t *testing.T) {
+	for name, read := range reads {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStage(t)
+				s.stands(t, "a")
+
+				errEnough := errors.New("enough")
+				ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errEnough)
+				defer cancel()
+				s.c.Cut()
+				began := time.Now()
+				require.ErrorIs(t, read(ctx, s.c.Client, "n"), errEnough)
+				require.Equal(t, time.Minute, time.Since(began))
+				s.c.Restore()
+
+				s.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCPermissionDenied})
+				err := read(t.Context(), s.c.Client, "n")
+				require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+				require.ErrorContains(t, err, `of "n": `)
+
+				require.EqualError(t, read(t.Context(), nil, "n"), "election: client is nil, want an etcd client")
+				require.ErrorContains(t, read(t.Context(), s.c.Client, ""), "election: name is empty")
+				require.ErrorContains(t, read(t.Context(), s.c.Client, "a/"), `election: name "a/" begins or ends`)
+				require.ErrorContains(t, read(t.Context(), s.c.Client, strings.Repeat("x", 1025)), "election: name has 1025 bytes")
+				_ = s.c.Close()
+				require.ErrorContains(t, read(t.Context(), s.c.Client, "n"), "client is closed")
+			})
+		})
+	}
+}

@@ -1,0 +1,276 @@
+package election_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// end is what can happen to a leader, and what it is told of it.
+type end struct {
+	do     func(*testing.T, *process, *election.Leadership)
+	reason lease.Reason
+	by     time.Duration // it is told
+	next   time.Duration // another leads by then
+}
+
+var ends = map[string]end{
+	"lease revoked": {do: func(t *testing.T, p *process, _ *election.Leadership) {
+		t.Helper()
+		require.NoError(t, p.srv.Revoke(p.s.Status().LeaseID))
+	}, reason: lease.LeaseGone},
+	"key deleted": {do: func(t *testing.T, p *process, l *election.Leadership) {
+		t.Helper()
+		require.True(t, p.srv.Delete(l.Key()))
+	}, reason: lease.KeyDeleted},
+	"key overwritten": {do: func(_ *testing.T, p *process, l *election.Leadership) {
+		p.srv.Put(l.Key(), "a") // off its lease, and so off the queue, as others of ours see it
+	}, reason: lease.KeyOverwritten, next: -1},
+	"session closed": {do: func(t *testing.T, p *process, _ *election.Leadership) {
+		t.Helper()
+		require.NoError(t, p.s.Close(t.Context()))
+	}, reason: lease.SessionClosed},
+	"cut off": {
+		do:     func(_ *testing.T, p *process, _ *election.Leadership) { p.c.Cut() },
+		reason: lease.DeadlinePassed, by: untilLost - time.Second, next: untilLost + time.Second,
+	},
+}
+
+// P1, P5: a loss is told once with its reason, before another leads; and Resign says so, once.
+func TestLeadership_lost(t *testing.T) {
+	for name, e := range ends {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := newServer(t)
+				p := newProcess(t, srv, lease.Options{})
+				l := p.leads(t, election.Options{Value: "a"})
+				next := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
+				began := time.Now()
+				e.do(t, p, l)
+				await(t, l.Context().Done())
+				require.Equal(t, e.by, time.Since(began))
+				lost := lossIn(t, context.Cause(l.Context()), e.reason)
+				require.Equal(t, p.s.Status().LeaseID, lost.LeaseID)
+				require.ErrorIs(t, l.Err(), lost)
+				require.Zero(t, l.Remaining())
+				if e.by > 0 {
+					next.requireWaiting(t)
+				}
+				calls := len(p.c.Calls(fakeetcd.Txn))
+				requireLost(t, l.Proclaim(t.Context(), "late"), e.reason)
+				requireLost(t, l.Transfer(t.Context(), "b"), e.reason)
+				require.Len(t, p.c.Calls(fakeetcd.Txn), calls, "nothing is sent")
+				if e.next >= 0 {
+					next.wins(t)
+					require.LessOrEqual(t, time.Since(began), e.next)
+				}
+				requireLost(t, l.Resign(t.Context()), e.reason)
+				require.ErrorIs(t, l.Resign(t.Context()), election.ErrResigned)
+				requireLost(t, l.Err(), e.reason)
+				require.Greater(t, next.wins(t).Token(), l.Token())
+				p.c.Restore()
+				time.Sleep(time.Hour)
+				require.Equal(t, []string{"b"}, values(srv))
+			})
+		})
+	}
+}
+
+// What Proclaim changes is the value, and nothing else; neither side takes it for anything but that.
+func TestLeadership_Proclaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		l := newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
+		next := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b", Priority: 1})
+		before := srv.Keys("x/")[0]
+		token := l.Token()
+		for _, value := range []string{"new", "new", "", "newer"} {
+			require.NoError(t, l.Proclaim(t.Context(), value))
+			time.Sleep(time.Second)
+			require.Equal(t, []string{value, "b"}, values(srv))
+			kv := srv.Keys("x/")[0]
+			require.Equal(t, before.CreateRevision, kv.CreateRevision)
+			require.Equal(t, before.Lease, kv.Lease)
+			require.Equal(t, l.Key(), string(kv.Key))
+			require.Equal(t, token, l.Token())
+			require.NoError(t, l.Err())
+		}
+		next.requireWaiting(t)
+		requireOrder(t, l, next)
+	})
+}
+
+// The guard of the key sees our own writes: when it is told of them, when it begins to watch, and when it reads again.
+func TestLeadership_Proclaim_isNoLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		l := p.leads(t, election.Options{})
+		require.NoError(t, l.Proclaim(t.Context(), "before the watch"))
+		time.Sleep(time.Second)
+		require.NoError(t, l.Proclaim(t.Context(), "watched"))
+		time.Sleep(time.Second)
+		for range 3 {
+			p.c.BreakWatches(fakeetcd.ErrUnavailable)
+			p.c.Cut()
+			require.ErrorIs(t, l.Proclaim(timeout(t, time.Second, errEnough), "cut"), errEnough)
+			require.NoError(t, p.srv.Compact(p.srv.Put("other", "")))
+			p.c.Restore()
+			require.NoError(t, l.Proclaim(t.Context(), "seen by a read"))
+			time.Sleep(5 * time.Second)
+			require.NoError(t, l.Err())
+		}
+		require.NoError(t, p.srv.Revoke(p.s.Status().LeaseID))
+		synctest.Wait()
+		requireLost(t, l.Err(), lease.LeaseGone)
+	})
+}
+
+// pain 6: the value is the new one once Proclaim has returned nil, whatever the network did.
+func TestLeadership_Proclaim_disturbed(t *testing.T) {
+	unavailable := fakeetcd.ErrUnavailable
+	for name, tc := range map[string]struct {
+		fault fakeetcd.Fault
+		took  time.Duration // and the first pause at most
+	}{
+		"answer lost":             {fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: unavailable}, 0},
+		"answers lost":            {fakeetcd.Fault{Times: 3, Lose: fakeetcd.Answer, Err: unavailable}, 0},
+		"answer lost in silence":  {fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer}, attempt},
+		"request lost":            {fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request, Err: unavailable}, 0},
+		"request lost in silence": {fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request}, attempt},
+		"request late":            {fakeetcd.Fault{Times: 1, Before: 8 * time.Second, Late: true}, attempt},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newProcess(t, newServer(t), lease.Options{})
+				l := p.leads(t, election.Options{Value: "old"})
+				p.c.Inject(fakeetcd.Txn, tc.fault)
+				began := time.Now()
+				before := p.srv.Rev()
+				require.NoError(t, l.Proclaim(t.Context(), "new"))
+				require.InDelta(t, tc.took, time.Since(began), float64(200*time.Millisecond))
+				require.Equal(t, []string{"new"}, values(p.srv))
+				time.Sleep(time.Minute)
+				require.Equal(t, before+1, p.srv.Rev(), "it was written once, and what comes late changes nothing")
+				require.NoError(t, l.Proclaim(t.Context(), "newer"))
+				require.Equal(t, []string{"newer"}, values(p.srv))
+			})
+		})
+	}
+}
+
+// A request of a Proclaim that has given up comes when another has been done, or before it.
+func TestLeadership_Proclaim_lateRequestUndoesNothing(t *testing.T) {
+	for name, arrives := range map[string]time.Duration{
+		"after the next": 3 * time.Second, "before the next": 1500 * time.Millisecond,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newProcess(t, newServer(t), lease.Options{})
+				l := p.leads(t, election.Options{Value: "old"})
+				p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: writes, Before: arrives, Late: true})
+				err := l.Proclaim(timeout(t, time.Second, errEnough), "first")
+				require.ErrorIs(t, err, errEnough)
+				require.NotErrorIs(t, err, lease.ErrLost)
+				require.ErrorContains(t, err, `election: proclaim in "x":`)
+				require.Equal(t, []string{"old"}, values(p.srv))
+				time.Sleep(time.Second)
+				require.NoError(t, l.Proclaim(t.Context(), "second"))
+				time.Sleep(time.Minute)
+				require.Equal(t, []string{"second"}, values(p.srv))
+				require.NoError(t, l.Err())
+			})
+		})
+	}
+}
+
+// Proclaim finds a loss that nobody has told of yet, and writes to nobody else's key.
+func TestLeadership_Proclaim_guarded(t *testing.T) {
+	for name, tc := range map[string]struct {
+		do     func(*process, string)
+		reason lease.Reason
+		value  []string
+	}{
+		"deleted": {func(p *process, key string) { p.srv.Delete(key) }, lease.KeyDeleted, nil},
+		"another's": {func(p *process, key string) {
+			p.srv.Delete(key)
+			p.srv.Put(key, "theirs")
+		}, lease.KeyDeleted, []string{"theirs"}},
+		"overwritten": {func(p *process, key string) { p.srv.Put(key, "theirs") }, lease.KeyOverwritten, []string{"theirs"}},
+		"the same":    {func(p *process, key string) { p.srv.Put(key, "mine") }, lease.KeyOverwritten, []string{"mine"}},
+		"revoked":     {func(p *process, _ string) { _ = p.srv.Revoke(p.s.Status().LeaseID) }, lease.LeaseGone, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newProcess(t, newServer(t), lease.Options{})
+				l := p.leads(t, election.Options{Value: "old"}) // not watched yet
+				tc.do(p, l.Key())
+				requireLost(t, l.Proclaim(t.Context(), "mine"), tc.reason)
+				require.Equal(t, tc.value, values(p.srv))
+				requireLost(t, context.Cause(l.Context()), tc.reason)
+				requireLost(t, l.Resign(t.Context()), tc.reason)
+			})
+		})
+	}
+}
+
+// P9: etcd's Election, resumed on the same key, proclaims by a put on the same lease.
+func TestLeadership_Proclaim_besideAResumedElection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		l := p.leads(t, election.Options{Value: "old"})
+		for _, pause := range []time.Duration{0, time.Second} { // watched or not
+			time.Sleep(pause)
+			put(t, p.c, l.Key(), "theirs", p.s.Status().LeaseID)
+			time.Sleep(pause)
+			require.NoError(t, l.Err())
+			require.Equal(t, []string{"theirs"}, values(p.srv))
+			require.NoError(t, l.Proclaim(t.Context(), "ours"))
+			require.Equal(t, []string{"ours"}, values(p.srv))
+		}
+		require.NoError(t, l.Resign(t.Context()))
+	})
+}
+
+// Two at a time are carried out one after the other; the one that waits ends with its context.
+func TestLeadership_Proclaim_twoAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		l := p.leads(t, election.Options{Value: "old"})
+		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: writes, Before: time.Second})
+		first := inBackground(func() error { return l.Proclaim(t.Context(), "first") })
+		first.requirePending(t)
+		require.ErrorIs(t, l.Proclaim(timeout(t, time.Second/2, errEnough), "not sent"), errEnough)
+		second := inBackground(func() error { return l.Proclaim(t.Context(), "second") })
+		third := inBackground(func() error { return l.Proclaim(t.Context(), "third") })
+		for _, a := range []*action{first, second, third} {
+			require.NoError(t, a.result(t))
+		}
+		require.Len(t, slices.DeleteFunc(p.c.Calls(fakeetcd.Txn), func(c fakeetcd.Call) bool { return !writes(c) }), 1+3)
+		require.NotEqual(t, second.took, third.took)
+	})
+}
+
+// Under Run the key is there until lead has returned, and yet it is not written to after Resign.
+func TestLeadership_Proclaim_resignedUnderRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		lead := func(ctx context.Context, _ fence.Token) error {
+			l, ok := election.FromContext(ctx)
+			require.True(t, ok)
+			require.NoError(t, l.Resign(ctx))
+			require.ErrorIs(t, l.Proclaim(context.WithoutCancel(ctx), "new"), election.ErrResigned)
+			require.Equal(t, []string{"v"}, values(p.srv))
+			return nil
+		}
+		require.NoError(t, election.Run(t.Context(), p.s, "x", election.Options{Value: "v"}, lead))
+	})
+}

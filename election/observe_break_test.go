@@ -1,0 +1,128 @@
+package election_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+)
+
+// Pain 27: a stream that falls silent does not break. It is found out, and left.
+func TestObserve_leavesASilentStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		var all []*audience
+		for _, name := range []string{"n", "n", "m"} {
+			all = append(all, observe(t, s.c, name))
+			all[len(all)-1].sees(t, none)
+		}
+		time.Sleep(time.Minute)
+		s.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour}) // and what is behind it
+		began := time.Now()
+		first := s.stands(t, "first")
+		s.dies(t, first)
+		second := s.stands(t, "second")
+		for range 2 {
+			for _, want := range []election.Leader{first, none, second} {
+				require.Equal(t, want, <-all[0].seen)
+			}
+			all[0] = all[1]
+		}
+		require.LessOrEqual(t, time.Since(began), 10*time.Second)
+		all[2].seesNothing(t)
+		lease := s.grant(t)
+		l := s.put(t, keyOf("m", lease, ""), "", lease)
+		require.Equal(t, l, <-all[2].seen)
+		require.LessOrEqual(t, time.Since(began), 10*time.Second)
+	})
+}
+
+// What happens while the watch is broken is told afterwards, all of it.
+func TestObserve_resumes(t *testing.T) {
+	for name, broken := range map[string]error{
+		"no leader":   rpctypes.ErrGRPCNoLeader,         // ends the watch
+		"unavailable": fakeetcd.ErrUnavailable,          // the client resumes it
+		"auth":        rpctypes.ErrGRPCInvalidAuthToken, // ends it
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStage(t)
+				first := s.stands(t, "first")
+				a := observe(t, s.c, "n")
+				a.sees(t, first)
+				for range 20 {
+					remove := s.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Err: rpctypes.ErrGRPCNoLeader})
+					s.c.BreakWatches(broken)
+					last := s.proclaims(t, first, first.Value+"!")
+					s.dies(t, last)
+					second := s.stands(t, "second")
+					third := s.stands(t, "third")
+					s.dies(t, second)
+					time.Sleep(5 * time.Second)
+					a.seesNothing(t)
+					remove()
+					time.Sleep(2 * time.Second)
+					a.sees(t, last, none, second, third)
+					first = third
+				}
+			})
+		})
+	}
+}
+
+// Pain 27: what was compacted while nobody could be reached cannot be told. What is true then is.
+func TestObserve_compaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		first := s.stands(t, "first")
+		a := observe(t, s.c, "n")
+		b := observe(t, s.c, "n")
+		a.sees(t, first)
+		b.sees(t, first)
+		remove := s.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Err: rpctypes.ErrGRPCNoLeader})
+		s.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
+		s.dies(t, first)
+		s.dies(t, s.stands(t, "nobody knows"))
+		joined := observe(t, s.c, "n")
+		joined.sees(t, none) // which the others will not see before "last", and "last" must not be missed here
+		last := s.stands(t, "last")
+		require.NoError(t, s.srv.Compact(s.srv.Rev()))
+		time.Sleep(time.Second)
+		remove()
+		time.Sleep(3 * time.Second)
+		for _, o := range []*audience{a, b, joined} {
+			o.sees(t, last)
+		}
+		again := s.proclaims(t, last, "again")
+		for _, o := range []*audience{a, b, joined} {
+			o.sees(t, again)
+		}
+	})
+}
+
+// A joiner may have read something that the others were never shown. It is not left with it.
+func TestObserve_compactionAfterAJoiner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		first := s.stands(t, "x")
+		a := observe(t, s.c, "n")
+		a.sees(t, first)
+		remove := s.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Err: rpctypes.ErrGRPCNoLeader})
+		s.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
+		other := s.proclaims(t, first, "y")
+		joined := observe(t, s.c, "n")
+		joined.sees(t, other)
+		s.proclaims(t, first, "x")
+		require.NoError(t, s.srv.Compact(s.srv.Rev()))
+		time.Sleep(time.Second)
+		remove()
+		time.Sleep(3 * time.Second)
+		a.seesNothing(t) // as before
+		joined.sees(t, first)
+	})
+}

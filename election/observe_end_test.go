@@ -1,0 +1,138 @@
+package election_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+)
+
+func TestObserve_refusesBadInput(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		for _, tt := range []struct {
+			client *clientv3.Client
+			name   string
+			want   string
+		}{
+			{nil, "n", "election: client is nil, want an etcd client"},
+			{s.c.Client, "", "election: name is empty, want 1 to 1024 bytes"},
+			{s.c.Client, "/n", `election: name "/n" begins or ends with "/"`},
+		} {
+			times := 0
+			for l, err := range election.Observe(t.Context(), tt.client, tt.name) {
+				require.EqualError(t, err, tt.want)
+				require.Zero(t, l)
+				times++
+			}
+			require.Equal(t, 1, times)
+		}
+		require.Empty(t, s.c.Calls(fakeetcd.Any))
+	})
+}
+
+// Pain 27: what does not pass ends it, once, and says what it was.
+func TestObserve_endsForGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		l := s.stands(t, "a")
+		remove := s.c.Inject(fakeetcd.Any, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied})
+		err := observe(t, s.c, "n").ended(t)
+		require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+		require.ErrorContains(t, err, `election: observe "n": `)
+		remove()
+
+		// Later, when the watch breaks.
+		a, b := observe(t, s.c, "n"), observe(t, s.c, "n")
+		a.sees(t, l)
+		b.sees(t, l)
+		remove = s.c.Inject(fakeetcd.Any, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied})
+		joined := observe(t, s.c, "n")
+		require.ErrorIs(t, joined.ended(t), rpctypes.ErrPermissionDenied)
+		a.seesNothing(t)
+		s.c.BreakWatches(rpctypes.ErrGRPCPermissionDenied)
+		require.ErrorIs(t, a.ended(t), rpctypes.ErrPermissionDenied)
+		require.ErrorIs(t, b.ended(t), rpctypes.ErrPermissionDenied)
+		remove()
+
+		// And that is not the end for others.
+		a = observe(t, s.c, "n")
+		a.sees(t, l)
+		_ = s.c.Close()
+		require.ErrorContains(t, a.ended(t), `election: observe "n": the etcd client is closed`)
+		require.Error(t, observe(t, s.c, "n").ended(t))
+	})
+}
+
+// Who has not taken notice of the end yet does not keep others from beginning anew.
+func TestObserve_beginsAnewAfterAnEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		l := s.stands(t, "a")
+		last := error(nil)
+		for got, err := range election.Observe(t.Context(), s.c.Client, "n") {
+			if last = err; err != nil {
+				continue
+			}
+			require.Equal(t, l, got)
+			remove := s.c.Inject(fakeetcd.Any, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied})
+			s.c.BreakWatches(rpctypes.ErrGRPCPermissionDenied)
+			time.Sleep(time.Second)
+			remove()
+			observe(t, s.c, "n").sees(t, l)
+		}
+		require.ErrorIs(t, last, rpctypes.ErrPermissionDenied)
+	})
+}
+
+func TestObserve_endsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		l := s.stands(t, "a")
+		ended, cancelEnded := context.WithCancel(t.Context())
+		cancelEnded()
+		for l, err := range election.Observe(ended, s.c.Client, "n") {
+			require.FailNow(t, "its context had ended before", "%v, %v", l, err)
+		}
+
+		// While it waits, while it reads, and between two that are to be shown.
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("enough"))
+		defer cancel()
+		began, seen := time.Now(), 0
+		for got, err := range election.Observe(ctx, s.c.Client, "n") {
+			require.NoError(t, err)
+			require.Equal(t, l, got)
+			seen++
+		}
+		require.Equal(t, 1, seen)
+		require.Equal(t, time.Minute, time.Since(began))
+
+		a := observe(t, s.own, "n")
+		a.sees(t, l)
+		ctx, cancelThis := context.WithCancel(t.Context())
+		defer cancelThis()
+		for _, err := range election.Observe(ctx, s.own.Client, "n") {
+			require.NoError(t, err)
+			s.proclaims(t, l, "b")
+			synctest.Wait()
+			cancelThis()
+			seen++
+		}
+		require.Equal(t, 2, seen)
+
+		s.own.Inject(fakeetcd.Get, fakeetcd.Fault{Lose: fakeetcd.Request})
+		joined := observe(t, s.own, "n")
+		time.Sleep(time.Minute)
+		joined.seesNothing(t)
+		joined.stop()
+		require.NoError(t, joined.ended(t))
+	})
+}

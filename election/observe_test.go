@@ -1,0 +1,335 @@
+package election_test
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+)
+
+var none = election.Leader{}
+
+// audience is an observer that keeps up.
+type audience struct {
+	seen chan election.Leader
+	end  chan struct{} // closed when the iteration has ended
+	err  error         // what it ended with
+	stop context.CancelFunc
+}
+
+func observe(t *testing.T, client *fakeetcd.Client, name string) *audience {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	a := &audience{seen: make(chan election.Leader, 10000), end: make(chan struct{}), stop: cancel}
+	go func() {
+		defer close(a.end)
+		for l, err := range election.Observe(ctx, client.Client, name) {
+			if err != nil {
+				a.err = err
+				continue // and that must have been the last
+			}
+			a.seen <- l
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-a.end
+	})
+	return a
+}
+
+// sees checks that the observer has been shown this by now, and nothing else since it was asked last.
+func (a *audience) sees(t *testing.T, want ...election.Leader) {
+	t.Helper()
+	synctest.Wait()
+	got := []election.Leader{}
+	for len(a.seen) > 0 {
+		got = append(got, <-a.seen)
+	}
+	require.Equal(t, want, got)
+}
+
+func (a *audience) seesNothing(t *testing.T) {
+	t.Helper()
+	synctest.Wait()
+	require.Empty(t, a.seen)
+}
+
+// ended waits for the end of the iteration, and returns its error.
+func (a *audience) ended(t *testing.T) error {
+	t.Helper()
+	select {
+	case <-a.end:
+	case <-time.After(time.Second):
+		require.FailNow(t, "it goes on")
+	}
+	return a.err
+}
+
+func TestObserve(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		before := observe(t, s.c, "n")
+		before.sees(t, none)
+		first := s.stands(t, "first")
+		before.sees(t, first)
+		later := observe(t, s.own, "n") // on another client
+		later.sees(t, first)
+		second := s.stands(t, "second")
+		third := s.stands(t, "third")
+		before.seesNothing(t)
+		again := s.proclaims(t, first, "again")
+		s.proclaims(t, again, "again") // is no change
+		second = s.proclaims(t, second, "waits with another value")
+		s.dies(t, third)
+		for _, a := range []*audience{before, later} {
+			a.sees(t, again)
+		}
+		s.dies(t, first)
+		s.dies(t, second)
+		for _, a := range []*audience{before, later} {
+			a.sees(t, second, none)
+		}
+	})
+}
+
+// Every change is seen by who keeps up, and costs one event: no read is behind it.
+func TestObserve_seesEveryChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		a := observe(t, s.c, "n")
+		a.sees(t, none)
+		reads := len(s.c.Calls(fakeetcd.Any))
+		for i := range 100 {
+			l := s.stands(t, strconv.Itoa(i))
+			s.dies(t, l)
+			a.sees(t, l, none)
+		}
+		require.Len(t, s.c.Calls(fakeetcd.Any), reads)
+	})
+}
+
+// Keys that are no contenders lead nothing, whatever becomes of them.
+func TestObserve_passesOverKeysThatAreNoContenders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		lease := s.grant(t)
+		key := keyOf("n", lease, "")
+		s.srv.Put(key, "planted") // before the leader
+		a := observe(t, s.c, "n")
+		a.sees(t, none)
+		s.put(t, keyOf("n/nested", lease, ""), "another name", lease)
+		s.put(t, keyOf("n", lease+1, ""), "the name of another lease", lease)
+		a.seesNothing(t)
+		leader := s.stands(t, "leader")
+		a.sees(t, leader)
+
+		// Off its lease a key is no contender any more, and on it again it is.
+		s.srv.Put(leader.Key, "off")
+		a.sees(t, none)
+		back := s.proclaims(t, leader, "back")
+		a.sees(t, back)
+
+		// One that comes to stand before a leader that has been shown is not shown: its token is smaller.
+		planted := s.put(t, key, "on its lease now", lease)
+		require.Less(t, planted.Token, leader.Token)
+		a.sees(t, none)
+		s.dies(t, planted)
+		a.sees(t, back)
+	})
+}
+
+// All observers of a name share a watch, and those of a client a stream, until the last has left.
+func TestObserve_sharesOneWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		l := s.stands(t, "a")
+		var all []*audience
+		for range 50 {
+			all = append(all, observe(t, s.c, "n"))
+		}
+		other := observe(t, s.c, "m")
+		for _, a := range all {
+			a.sees(t, l)
+		}
+		other.sees(t, none)
+		require.Equal(t, 2, s.srv.Watchers())
+		require.Len(t, s.c.Calls(fakeetcd.Get), 51, "one for each observer, by its hub for the first of a name")
+
+		l = s.proclaims(t, l, "b")
+		for _, a := range all {
+			a.sees(t, l)
+		}
+		other.stop()
+		for _, a := range all[1:] {
+			a.stop()
+			require.NoError(t, a.ended(t))
+		}
+		require.NoError(t, other.ended(t))
+		synctest.Wait() // the client tells the server
+		require.Equal(t, 1, s.srv.Watchers())
+		s.dies(t, l)
+		all[0].sees(t, none)
+		all[0].stop()
+		require.NoError(t, all[0].ended(t))
+		synctest.Wait()
+		require.Zero(t, s.srv.Watchers())
+		calls := len(s.c.Calls(fakeetcd.Any))
+		time.Sleep(time.Hour)
+		require.Len(t, s.c.Calls(fakeetcd.Any), calls)
+	})
+}
+
+// Who leaves the loop has left nothing behind, not even for a moment.
+func TestObserve_breakLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		l := s.stands(t, "a")
+		seq := election.Observe(t.Context(), s.c.Client, "n")
+		for range 3 { // the iterator may be used again
+			for got, err := range seq {
+				require.NoError(t, err)
+				require.Equal(t, l, got)
+				break
+			}
+			synctest.Wait() // the client closes its stream
+			require.Zero(t, s.srv.Watchers())
+			l = s.proclaims(t, l, l.Value+"!")
+		}
+		s.c.Cut()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		for l, err := range election.Observe(ctx, s.c.Client, "n") {
+			require.FailNow(t, "nobody could be reached", "%v, %v", l, err)
+		}
+		require.Equal(t, time.Minute, time.Since(began))
+	})
+}
+
+// A late joiner is shown what is true when it joins, though the watch has not told yet; and what that tells late is not
+// shown to it, nor shown twice.
+func TestObserve_joinsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		first := s.stands(t, "first")
+		early := observe(t, s.c, "n")
+		early.sees(t, first)
+		s.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Second}) // and so for those behind it
+		middle := s.proclaims(t, first, "middle")
+		second := s.stands(t, "second")
+		s.dies(t, first)
+		early.seesNothing(t)
+
+		late := observe(t, s.c, "n")
+		late.sees(t, second)
+		third := s.proclaims(t, second, "third")
+		time.Sleep(time.Second - time.Nanosecond)
+		early.seesNothing(t)
+		late.seesNothing(t)
+		time.Sleep(time.Nanosecond)
+		early.sees(t, middle, second, third)
+		late.sees(t, third)
+	})
+}
+
+// A change that happens while an observer begins is not lost between its read and its watch.
+func TestObserve_changesWhileItBegins(t *testing.T) {
+	for _, method := range []fakeetcd.Method{fakeetcd.Watch, fakeetcd.Get} {
+		for _, delay := range []fakeetcd.Fault{{Before: time.Second}, {After: time.Second}} {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStage(t)
+				first := s.stands(t, "first")
+				delay.Times = 1
+				s.c.Inject(method, delay)
+				a := observe(t, s.c, "n")
+				time.Sleep(time.Second / 2)
+				a.seesNothing(t)
+				last := s.proclaims(t, first, "last")
+				time.Sleep(time.Second / 2)
+				synctest.Wait()
+				for len(a.seen) > 1 {
+					<-a.seen
+				}
+				a.sees(t, last)
+			})
+		}
+	}
+}
+
+// A consumer that is slow is taken to the latest.
+func TestObserve_slowConsumer(t *testing.T) {
+	value := strings.Repeat("v", 100<<10)
+	for name, tt := range map[string]struct {
+		changes int
+		value   string
+		kept    bool // all of them
+	}{
+		"within its backlog":  {128, "", true},
+		"a change more":       {129, "", false},
+		"far behind":          {1000, "", false},
+		"ten large values":    {10, value, true},
+		"eleven large values": {11, value, false},
+		"one that is larger":  {1, strings.Repeat(value, 12), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStage(t)
+				l := s.stands(t, "")
+				fast := observe(t, s.c, "n")
+				fast.sees(t, l)
+				var got []election.Leader
+				for seen, err := range election.Observe(t.Context(), s.c.Client, "n") {
+					require.NoError(t, err)
+					got = append(got, seen)
+					if len(got) == 1 {
+						for i := range tt.changes {
+							l = s.proclaims(t, l, tt.value+strconv.Itoa(i))
+							fast.sees(t, l)
+						}
+					}
+					if seen == l {
+						break
+					}
+				}
+				if tt.kept {
+					require.Len(t, got, 1+tt.changes)
+				} else {
+					require.Len(t, got, 2, "the first and the last")
+				}
+			})
+		})
+	}
+}
+
+// Candidates who come and go behind the leader are no changes, and take nobody's place in the backlog.
+func TestObserve_candidatesBehindTheLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		l := s.stands(t, "a")
+		var got []string
+		for seen, err := range election.Observe(t.Context(), s.c.Client, "n") {
+			require.NoError(t, err)
+			got = append(got, seen.Value)
+			if len(got) == 1 {
+				l = s.proclaims(t, l, "b")
+				for range 200 {
+					s.dies(t, s.stands(t, "waits"))
+				}
+				s.proclaims(t, l, "c")
+				synctest.Wait()
+			}
+			if seen.Value == "c" {
+				break
+			}
+		}
+		require.Equal(t, []string{"a", "b", "c"}, got)
+	})
+}

@@ -1,0 +1,190 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/candidacy"
+	"github.com/leasefence/leasefence/internal/retry"
+	"github.com/leasefence/leasefence/internal/scope"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// Run campaigns in the election called name and calls lead when it is won, again and again, until ctx ends. It is for
+// a service that leads for as long as it runs.
+//
+// The context that lead gets ends when the leadership is lost, before the server can let another lead, or when ctx
+// ends; [context.Cause] says which. It has ctx's values, the token for [fence.FromContext], which is the second argument
+// too, and the [Leadership] for [FromContext]. Lead is never running twice for one Run, nor when Run has returned: Run
+// waits for it, however long that takes, and lets the key go only then; see [Options].StopTimeout for one that hangs.
+// If lead panics the key is let go and the panic goes on. Letting go does not depend on ctx and takes 15 s at most; what
+// is left then is deleted in the background.
+//
+// What happens next is up to what ended first:
+//
+//	lead returned nil, or resigned      Run returns nil, or why the key was not let go; with [Options].Rejoin it
+//	                                    campaigns again
+//	lead returned an error              Run returns it, wrapped
+//	the leadership was lost             Run campaigns again; [Options].Lost is told, whatever lead returned
+//	the lease was lost while waiting    Run campaigns again, on a new lease
+//	ctx ended                           Run returns an error that wraps ctx's cause, and lead's own error if there is one
+//	the session was closed              Run returns an error that matches [lease.ErrClosed]
+//	etcd refuses the campaign           Run returns its error (no permission, say)
+//
+// An error of lead that matches context.Canceled, or the cause of its context, after that has ended is no error of its
+// own. Before it campaigns again Run pauses for 12 ms to a second, longer each time that a campaign and its leadership
+// have not lasted for ten seconds. Lead must not close the session, which would wait for lead.
+func Run(ctx context.Context, session *lease.Session, name string, opts Options, lead func(ctx context.Context, token fence.Token) error) error {
+	s, err := check(session, name, opts)
+	if err != nil {
+		return err
+	}
+	if lead == nil {
+		return errors.New("election: lead is nil, want a function")
+	}
+	r := runner{session: s, name: name, opts: opts, lead: lead}
+	if err := r.run(ctx); err != nil {
+		return fmt.Errorf("election: run %q: %w", name, err)
+	}
+	return nil
+}
+
+type runner struct {
+	session candidacy.Session
+	name    string
+	opts    Options
+	lead    func(context.Context, fence.Token) error
+}
+
+// steady is how long a round lasts after which the next campaign need not wait long.
+const steady = 10 * time.Second
+
+func (r *runner) run(ctx context.Context) error {
+	var pause retry.Backoff
+	for {
+		began := time.Now()
+		again, err := r.round(ctx)
+		if !again {
+			return err
+		}
+		if err != nil {
+			r.session.Logger().Warn("resigned with an error", "election", r.name, "err", err)
+		}
+		if time.Since(began) > steady {
+			pause.Reset()
+		}
+		if err := pause.Sleep(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// round is one campaign and, if it is won, one leadership. It reports whether there is to be another.
+func (r *runner) round(ctx context.Context) (again bool, err error) {
+	if !r.session.Enter() { // so that Close waits for lead
+		return false, lease.ErrClosed
+	}
+	defer r.session.Leave()
+	l, err := campaign(ctx, r.session, r.name, r.opts, true)
+	switch {
+	case err == nil:
+		return r.after(r.term(ctx, l))
+	case ctx.Err() == nil && errors.Is(err, lease.ErrLost) && !errors.Is(err, lease.ErrClosed):
+		// It has never led, so that there is nothing to tell but this.
+		r.session.Logger().Warn("lost while waiting to lead", "election", r.name, "err", err)
+		return true, nil
+	case ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)): // a loss while waiting, at the same time
+		return false, errors.Join(context.Cause(ctx), err)
+	}
+	return false, err
+}
+
+// ending is how a leadership ended.
+type ending struct {
+	ctx      error // the cause of Run's context, nil if lead returned before its end
+	lead     error // lead's own
+	lost     error // why the leadership was lost, nil if lead returned or resigned before
+	released error // a failure to let the key go
+}
+
+// term is one leadership, from its beginning until the key was let go.
+func (r *runner) term(ctx context.Context, l *Leadership) (e ending) {
+	work, done := scope.Work(l.Context(), ctx)
+	defer func() { // also if lead panics
+		leads := l.Err() == nil // as far as we know
+		e.ctx, e.lost = context.Cause(ctx), l.lost()
+		l.stop()
+		done()
+		// Not on ctx: that it has ended is no reason to keep the key.
+		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.session.Patience())
+		defer cancel()
+		e.released = l.release(release)
+		if e.lost != nil || leads && foundLost(e.released) {
+			e.lost, e.released = e.released, nil
+		}
+	}()
+	defer r.watch(work)()
+	err := r.lead(work, l.Token())
+	if ended := context.Cause(work); ended == nil || !errors.Is(err, context.Canceled) && !errors.Is(err, ended) {
+		e.lead = err
+	}
+	return e
+}
+
+// foundLost reports whether err, of letting a key go, says that the leadership had been lost before. The other losses
+// have come while it was let go.
+func foundLost(err error) bool {
+	lost, ok := errors.AsType[*lease.LostError](err)
+	return ok && lost.Reason != lease.DeadlinePassed && lost.Reason != lease.SessionClosed
+}
+
+// watch calls Fatal if lead has not returned within StopTimeout after the end of its context. Stop says that it has.
+func (r *runner) watch(work context.Context) (stop func()) {
+	if r.opts.StopTimeout == 0 {
+		return func() {}
+	}
+	returned, ended := make(chan struct{}), make(chan struct{})
+	notYet := context.AfterFunc(work, func() {
+		defer close(ended)
+		patience := time.NewTimer(r.opts.StopTimeout)
+		defer patience.Stop()
+		select {
+		case <-returned:
+			return
+		case <-patience.C:
+		}
+		err := fmt.Errorf("election: run %q: lead has not returned %v after the end of its context: %w",
+			r.name, r.opts.StopTimeout, context.Cause(work))
+		r.session.Logger().Error("lead hangs", "election", r.name, "err", err)
+		if r.opts.Fatal != nil {
+			r.opts.Fatal(err)
+		}
+	})
+	return func() {
+		close(returned)
+		if !notYet() {
+			<-ended
+		}
+	}
+}
+
+// after is what follows a leadership that ended so.
+func (r *runner) after(e ending) (again bool, err error) {
+	switch {
+	case e.ctx != nil:
+		return false, errors.Join(e.ctx, e.lost, e.lead, e.released)
+	case errors.Is(e.lost, lease.ErrClosed):
+		return false, errors.Join(e.lost, e.lead)
+	case e.lost != nil:
+		if r.opts.Lost != nil {
+			r.opts.Lost(errors.Join(e.lost, e.lead))
+		}
+		return true, nil
+	case e.lead != nil:
+		return false, errors.Join(fmt.Errorf("lead: %w", e.lead), e.released)
+	}
+	return r.opts.Rejoin, e.released
+}

@@ -1,0 +1,238 @@
+package election_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+func nothing(context.Context, fence.Token) error { return nil }
+
+// endings are ways to end lead's context.
+var endings = map[string]struct {
+	happens func(t *testing.T, p *process, r *role, c *term)
+	cause   error
+}{
+	"ctx ended": {func(_ *testing.T, _ *process, r *role, _ *term) { r.stop(errMine) }, errMine},
+	"resigned": {func(t *testing.T, _ *process, _ *role, c *term) {
+		t.Helper()
+		resigns(t, c)
+	}, election.ErrResigned},
+	"lost": {func(t *testing.T, p *process, _ *role, _ *term) {
+		t.Helper()
+		require.NoError(t, p.srv.Revoke(p.s.Status().LeaseID))
+	}, lease.ErrLost},
+}
+
+// Fatal is called once for a lead that hangs, whatever has ended its context; if it returns, nothing has changed.
+func TestRun_leadHangs(t *testing.T) {
+	for name, c := range endings {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newProcess(t, newServer(t), lease.Options{})
+				told := make(news, 10)
+				r := p.runs(t, election.Options{StopTimeout: 5 * time.Second, Fatal: told.tell})
+				l := r.leads(t)
+				time.Sleep(time.Hour)
+				require.Empty(t, told, "its context has not ended")
+				c.happens(t, p, r, l)
+				l.requireCause(t, c.cause)
+				keys := p.keys()
+				time.Sleep(5*time.Second - 1)
+				synctest.Wait()
+				require.Empty(t, told)
+				time.Sleep(time.Nanosecond)
+				synctest.Wait()
+				require.Len(t, told, 1)
+				err := <-told
+				require.ErrorIs(t, err, c.cause)
+				require.ErrorContains(t, err, `election: run "x": lead has not returned 5s after the end of its context: `)
+				time.Sleep(time.Hour)
+				r.requireIdle(t)
+				require.Equal(t, keys, p.keys())
+				l.returns <- nil
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				require.Empty(t, told, "once")
+			})
+		})
+	}
+}
+
+func TestRun_leadReturnsInTime(t *testing.T) {
+	for name, c := range endings {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newProcess(t, newServer(t), lease.Options{})
+				fatal := toldNothing(t)
+				r := p.runs(t, election.Options{StopTimeout: 5 * time.Second, Fatal: fatal})
+				l := r.leads(t)
+				time.Sleep(time.Second)
+				c.happens(t, p, r, l)
+				l.requireCause(t, c.cause)
+				time.Sleep(5*time.Second - 1)
+				l.returns <- nil
+				time.Sleep(time.Hour)
+				synctest.Wait()
+			})
+		})
+	}
+}
+
+// Without a StopTimeout nobody is told, and without a Fatal a hanging lead is waited for all the same.
+func TestRun_leadHangsUntold(t *testing.T) {
+	for name, opts := range map[string]election.Options{
+		"no StopTimeout": {Fatal: func(err error) { panic(err) }},
+		"no Fatal":       {StopTimeout: time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newProcess(t, newServer(t), lease.Options{})
+				r := p.runs(t, opts)
+				c := r.leads(t)
+				r.stop(errMine)
+				time.Sleep(time.Hour)
+				r.requireIdle(t)
+				c.returns <- nil
+				require.ErrorIs(t, r.returned(t), errMine)
+			})
+		})
+	}
+}
+
+// Fatal is to end the process. While it runs Run does not go on, even if lead returns now.
+func TestRun_waitsForFatal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		r := p.runs(t, election.Options{StopTimeout: time.Second, Fatal: func(error) { time.Sleep(time.Hour) }})
+		c := r.leads(t)
+		r.stop(errMine)
+		time.Sleep(time.Minute)
+		c.returns <- nil
+		time.Sleep(time.Minute)
+		r.requireIdle(t)
+		require.Len(t, p.keys(), 1)
+		time.Sleep(time.Hour)
+		require.ErrorIs(t, r.returned(t), errMine)
+	})
+}
+
+// closes begins to close the session.
+func (p *process) closes(ctx context.Context) <-chan error {
+	closed := make(chan error, 1)
+	go func() { closed <- p.s.Close(ctx) }()
+	synctest.Wait()
+	return closed
+}
+
+func TestRun_sessionIsClosedWhileItLeads(t *testing.T) {
+	for name, own := range map[string]error{"nil": nil, "an error": errMine} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := newServer(t)
+				p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+				r := p.runs(t, election.Options{Rejoin: true, Lost: toldNothing(t)})
+				c := r.leads(t)
+				next := other.waits(t, election.Options{})
+				closed := p.closes(t.Context())
+				require.Equal(t, time.Now(), c.requireCause(t, lease.ErrClosed))
+				requireLossOf(t, context.Cause(c.ctx), lease.SessionClosed)
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				require.Empty(t, closed, "it waits for lead")
+				r.requireIdle(t)
+				next.requireWaiting(t)
+				require.Contains(t, p.keys(), c.key())
+
+				c.returns <- own
+				err := r.returned(t)
+				require.ErrorIs(t, err, lease.ErrClosed)
+				if own != nil {
+					require.ErrorIs(t, err, own)
+				}
+				require.NoError(t, <-closed)
+				next.won(t)
+			})
+		})
+	}
+}
+
+func TestRun_sessionIsClosedWhileItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		leader := newProcess(t, srv, lease.Options{}).leads(t, election.Options{})
+		p := newProcess(t, srv, lease.Options{})
+		r := p.runs(t, election.Options{})
+		time.Sleep(time.Second)
+		require.NoError(t, <-p.closes(t.Context()))
+		require.ErrorIs(t, r.returned(t), lease.ErrClosed)
+		require.Equal(t, []string{leader.Key()}, p.keys())
+	})
+}
+
+func TestRun_sessionIsClosedWhileItPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		r := p.runs(t, election.Options{Rejoin: true})
+		r.leads(t).returns <- nil
+		r.requireIdle(t)
+		began := time.Now()
+		require.NoError(t, <-p.closes(t.Context()))
+		require.Zero(t, time.Since(began), "nothing is to be waited for")
+		time.Sleep(time.Second)
+		require.ErrorIs(t, r.returned(t), lease.ErrClosed)
+	})
+}
+
+// A session that is closed while the key is let go lets it go by that.
+func TestRun_sessionIsClosedWhileItLetsGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		r := p.runs(t, election.Options{Lost: toldNothing(t)})
+		c := r.leads(t)
+		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Request})
+		c.returns <- nil
+		r.requireIdle(t)
+		require.NoError(t, <-p.closes(t.Context()))
+		require.ErrorIs(t, r.returned(t), lease.ErrClosed)
+		require.Empty(t, p.keys())
+	})
+}
+
+func TestRun_sessionHasBeenClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		require.NoError(t, p.s.Close(t.Context()))
+		err := election.Run(t.Context(), p.s, "x", election.Options{}, nothing)
+		require.ErrorIs(t, err, lease.ErrClosed)
+		require.NotErrorIs(t, err, lease.ErrLost, "it never led")
+	})
+}
+
+// Close is bounded by its own context: lead goes on without the lease being revoked under it, and Run ends with it.
+func TestRun_closeGivesUpOnLead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		r := p.runs(t, election.Options{})
+		c := r.leads(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		closed := p.closes(ctx)
+		require.ErrorIs(t, <-closed, context.DeadlineExceeded)
+		r.requireIdle(t)
+		require.Equal(t, []string{c.key()}, p.keys())
+		time.Sleep(time.Minute)
+		require.Empty(t, p.keys(), "expired by itself")
+		c.returns <- errors.New("too late")
+		require.ErrorIs(t, r.returned(t), lease.ErrClosed)
+	})
+}

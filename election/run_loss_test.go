@@ -1,0 +1,342 @@
+package election_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/clock"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// losses are ways to lose a place in the queue, the first one or another, and what is told of it.
+var losses = map[string]struct {
+	happens func(t *testing.T, p *process, key string)
+	reason  lease.Reason
+}{
+	"lease revoked": {func(t *testing.T, p *process, _ string) {
+		t.Helper()
+		require.NoError(t, p.srv.Revoke(p.s.Status().LeaseID))
+	}, lease.LeaseGone},
+	"key deleted":     {func(_ *testing.T, p *process, key string) { p.srv.Delete(key) }, lease.KeyDeleted},
+	"key overwritten": {func(_ *testing.T, p *process, key string) { p.srv.Put(key, "") }, lease.KeyOverwritten},
+	"cut off":         {func(_ *testing.T, p *process, _ string) { p.c.Cut() }, lease.DeadlinePassed},
+}
+
+func (c *term) key() string {
+	l, _ := election.FromContext(c.ctx)
+	return l.Key()
+}
+
+// usable is how long a lease of the default TTL serves after a renewal that is not followed by another.
+const usable = 29 * time.Second
+
+// Pain 31: a loss does not end the election for the one who lost.
+func TestRun_campaignsAgainAfterALoss(t *testing.T) {
+	for name, loss := range losses {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := newServer(t)
+				p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+				told := make(news, 10)
+				first := p.runs(t, election.Options{Lost: told.tell})
+				a := first.leads(t)
+				second := other.runs(t, election.Options{})
+				// The other one is told a moment later: nothing on this side may wait for more than that.
+				other.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{After: time.Millisecond})
+				time.Sleep(time.Second)
+				began := time.Now()
+				loss.happens(t, p, a.key())
+				time.Sleep(time.Minute)
+				ended := a.requireCause(t, lease.ErrLost)
+				requireLossOf(t, context.Cause(a.ctx), loss.reason)
+				l, _ := election.FromContext(a.ctx)
+				require.Zero(t, l.Remaining(), "also where the lease is renewed")
+
+				if loss.reason != lease.DeadlinePassed {
+					require.Equal(t, began, ended)
+				}
+				first.requireIdle(t)
+				require.Empty(t, told, "lead has not returned")
+
+				p.c.Restore()
+				time.Sleep(time.Minute)
+				first.requireIdle(t)
+				require.Empty(t, told)
+				if loss.reason == lease.KeyOverwritten { // it is still there, and is removed when lead has returned
+					second.requireIdle(t)
+				} else {
+					require.Len(t, second.terms, 1)
+				}
+				a.returns <- errMine
+				time.Sleep(time.Minute)
+				first.requireIdle(t)
+				require.Len(t, told, 1)
+				err := <-told
+				require.ErrorIs(t, err, errMine)
+				requireLossOf(t, err, loss.reason)
+
+				b := second.leads(t)
+				require.Greater(t, b.token, a.token)
+				require.True(t, ended.Before(b.began), "lead is cancelled %v after the other one leads", ended.Sub(b.began))
+				b.returns <- nil
+				again := first.leads(t)
+				require.Greater(t, again.token, b.token)
+				again.returns <- nil
+				require.NoError(t, first.returned(t), "what was lost before is no error of this one")
+				require.Empty(t, told, "it is told once")
+				require.Empty(t, p.keys())
+			})
+		})
+	}
+}
+
+func requireLossOf(t *testing.T, err error, reason lease.Reason) {
+	t.Helper()
+	require.ErrorIs(t, err, lease.ErrLost)
+	require.NotErrorIs(t, err, election.ErrResigned)
+	var lost *lease.LostError
+	require.ErrorAs(t, err, &lost)
+	require.Equal(t, reason.String(), lost.Reason.String())
+}
+
+// Alone, it leads again at once, on a new lease if need be, however often that happens.
+func TestRun_leadsAgainAndAgain(t *testing.T) {
+	for name, loss := range losses {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newProcess(t, newServer(t), lease.Options{})
+				told := make(news, 10)
+				r := p.runs(t, election.Options{Lost: told.tell})
+				var tokens []fence.Token
+				for i := range 10 {
+					c := r.leadsSoon(t)
+					require.Len(t, told, i)
+					tokens = append(tokens, c.token)
+					time.Sleep(time.Second)
+					loss.happens(t, p, c.key())
+					time.Sleep(usable)
+					c.requireCause(t, lease.ErrLost)
+					p.c.Restore()
+					c.returns <- context.Cause(c.ctx)
+				}
+				require.IsIncreasing(t, tokens)
+			})
+		})
+	}
+}
+
+// Pain 30: what ends a leadership that never was is not told.
+func TestRun_tellsNoLossOfOneWhoNeverLed(t *testing.T) {
+	for name, loss := range losses {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := newServer(t)
+				p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+				leader := other.leads(t, election.Options{})
+				told := make(news, 10)
+				r := p.runs(t, election.Options{Lost: told.tell})
+				time.Sleep(time.Second)
+				keys := slices.DeleteFunc(p.keys(), func(key string) bool { return key == leader.Key() })
+				require.Len(t, keys, 1)
+				before := p.s.Status().LeaseID
+				loss.happens(t, p, keys[0])
+				time.Sleep(time.Minute)
+				p.c.Restore()
+				time.Sleep(time.Minute)
+				r.requireIdle(t)
+				ofTheLease := loss.reason == lease.LeaseGone || loss.reason == lease.DeadlinePassed
+				require.Equal(t, ofTheLease, p.s.Status().LeaseID != before, "a new lease where the old one is lost")
+
+				require.NoError(t, leader.Resign(t.Context()))
+				c := r.leads(t)
+				require.Greater(t, c.token, leader.Token())
+				c.returns <- nil
+				require.NoError(t, r.returned(t))
+				require.Empty(t, told)
+			})
+		})
+	}
+}
+
+// Pain 32: nothing is let go under a lead that is running, and nobody else leads, however its context has ended.
+func TestRun_keepsTheKeyWhileLeadRuns(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, r *role, c *term){
+		"its own": func(*testing.T, *role, *term) {},
+		"ctx":     func(_ *testing.T, r *role, _ *term) { r.stop(errMine) },
+		"resigned": func(t *testing.T, _ *role, c *term) {
+			t.Helper()
+			resigns(t, c)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := newServer(t)
+				p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+				r := p.runs(t, election.Options{})
+				c := r.leads(t)
+				next := other.waits(t, election.Options{})
+				end(t, r, c)
+				time.Sleep(time.Hour)
+				next.requireWaiting(t)
+				r.requireIdle(t)
+				require.Contains(t, p.keys(), c.key())
+				require.Greater(t, p.s.Remaining(), 15*time.Second, "it is renewed")
+				c.returns <- nil
+				require.Greater(t, next.won(t).Token(), c.token)
+			})
+		})
+	}
+}
+
+// resigns has lead resign.
+func resigns(t *testing.T, c *term) {
+	t.Helper()
+	l, ok := election.FromContext(c.ctx)
+	require.True(t, ok)
+	require.NoError(t, l.Resign(t.Context()))
+	c.requireCause(t, election.ErrResigned)
+	require.ErrorIs(t, l.Err(), election.ErrResigned)
+	require.NoError(t, l.Resign(t.Context()), "again")
+}
+
+// A loss that nobody has told of is found when the key is let go, and counts: it was there before lead returned.
+func TestRun_findsALossWhenItLetsGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		told := make(news, 10)
+		r := p.runs(t, election.Options{Lost: told.tell})
+		c := r.leads(t)
+		p.srv.Delete(c.key()) // a key so young is not watched
+		c.returns <- nil
+		again := r.leadsSoon(t)
+		require.Greater(t, again.token, c.token)
+		require.Len(t, told, 1)
+		requireLossOf(t, <-told, lease.KeyDeleted)
+	})
+}
+
+// Lead has done its work: a lease that is lost while the key is let go does not make it lead again.
+func TestRun_isNotLostAfterLeadHasReturned(t *testing.T) {
+	for name, returns := range map[string]error{"nil": nil, "an error": errMine} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newProcess(t, newServer(t), lease.Options{TTL: 5 * time.Second})
+				r := p.runs(t, election.Options{Lost: toldNothing(t)})
+				c := r.leads(t)
+				time.Sleep(1600 * time.Millisecond) // before the first renewal
+				p.c.Cut()
+				c.returns <- returns
+				time.Sleep(time.Minute)
+				p.c.Restore()
+				time.Sleep(time.Minute)
+				err := r.returned(t)
+				require.ErrorContains(t, err, "it is deleted in the background")
+				if returns != nil {
+					require.ErrorIs(t, err, returns)
+				}
+				require.Empty(t, p.keys())
+			})
+		})
+	}
+}
+
+// Who has resigned and is slow to return does not lead again because its lease is lost meanwhile. The loss is told, for
+// others could lead while lead was still running.
+func TestRun_lostAfterResigning(t *testing.T) {
+	for name, loss := range losses {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newProcess(t, newServer(t), lease.Options{})
+				r := p.runs(t, election.Options{Lost: toldNothing(t)})
+				c := r.leads(t)
+				time.Sleep(time.Second)
+				resigns(t, c)
+				loss.happens(t, p, c.key())
+				time.Sleep(time.Minute)
+				r.requireIdle(t)
+				p.c.Restore()
+				c.returns <- nil
+				time.Sleep(time.Minute)
+				requireLossOf(t, r.returned(t), loss.reason)
+				require.Empty(t, p.keys())
+			})
+		})
+	}
+}
+
+// Ctx is what ends Run, also where the place in the queue is lost at the same time.
+func TestRun_contextEndsWhileALossIsLookedInto(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		leader := newProcess(t, srv, lease.Options{}).leads(t, election.Options{})
+		between := newProcess(t, srv, lease.Options{}).campaign(t.Context(), election.Options{})
+		synctest.Wait()
+		known := srv.Rev()
+		p := newProcess(t, srv, lease.Options{})
+		r := p.runs(t, election.Options{})
+		r.requireIdle(t)
+		p.c.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{After: 100 * time.Millisecond})
+		for _, kv := range srv.Keys("x/") { // its own key first, so that it is gone when the one before goes
+			if kv.CreateRevision > known {
+				srv.Delete(string(kv.Key))
+			}
+		}
+		for _, key := range p.keys() {
+			if key != leader.Key() {
+				srv.Delete(key)
+			}
+		}
+		time.Sleep(50 * time.Millisecond)
+		r.stop(errMine)
+		require.ErrorIs(t, r.returned(t), errMine)
+		<-between.done
+		require.ErrorIs(t, between.err, lease.ErrLost)
+	})
+}
+
+// Pain 33: time that the host was suspended counts, whatever its other clocks say. Lead is told within half a second,
+// and one that looks before that is told at once.
+func TestRun_suspensionEndsTheLeadership(t *testing.T) {
+	before := clock.System
+	defer func() { clock.System = before }()
+	synctest.Test(t, func(t *testing.T) {
+		var slept atomic.Int64
+		began := time.Now()
+		clock.System = clock.Clock{Boot: func() time.Duration { return time.Since(began) + time.Duration(slept.Load()) }}
+		p := newProcess(t, newServer(t), lease.Options{})
+		told := make(news, 10)
+		r := p.runs(t, election.Options{Lost: told.tell})
+		for i := range 2 {
+			c := r.leadsSoon(t)
+			l, _ := election.FromContext(c.ctx)
+			time.Sleep(100 * time.Millisecond)
+			left := l.Remaining()
+			slept.Add(int64(left - 1))
+			require.Equal(t, time.Duration(1), l.Remaining())
+			require.NoError(t, l.Err())
+			slept.Add(1)
+			require.Zero(t, l.Remaining()) // asks, and so ends it
+			requireLossOf(t, l.Err(), lease.DeadlinePassed)
+			require.Equal(t, time.Now(), c.requireCause(t, lease.ErrLost))
+			c.returns <- nil
+			c = r.leadsSoon(t)
+			require.Len(t, told, 2*i+1)
+
+			slept.Add(int64(usable))
+			asleep := time.Now()
+			time.Sleep(time.Second)
+			require.LessOrEqual(t, c.requireCause(t, lease.ErrLost).Sub(asleep), time.Second/2)
+			c.returns <- errors.New("whatever")
+		}
+	})
+}

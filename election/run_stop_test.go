@@ -1,0 +1,245 @@
+package election_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+func TestRun_contextEndsWhileItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		leader := newProcess(t, srv, lease.Options{}).leads(t, election.Options{})
+		p := newProcess(t, srv, lease.Options{})
+		r := p.runs(t, election.Options{Rejoin: true})
+		time.Sleep(time.Hour)
+		r.requireIdle(t)
+		r.stop(errMine)
+		require.ErrorIs(t, r.returned(t), errMine)
+		synctest.Wait()
+		require.Equal(t, []string{leader.Key()}, p.keys(), "it has left the queue")
+	})
+}
+
+func TestRun_contextEndsWhileItPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		r := p.runs(t, election.Options{Rejoin: true})
+		r.leads(t).returns <- nil
+		r.requireIdle(t)
+		r.stop(errMine)
+		require.ErrorIs(t, r.returned(t), errMine)
+	})
+}
+
+func TestRun_contextHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errMine)
+		require.ErrorIs(t, election.Run(ctx, p.s, "x", election.Options{}, nothing), errMine)
+		require.Empty(t, p.c.Calls(fakeetcd.Txn))
+	})
+}
+
+// Ctx's cause, and lead's own error unless that only repeats what it was told.
+func TestRun_contextEndsWhileItLeads(t *testing.T) {
+	own := errors.New("its own")
+	for name, c := range map[string]struct {
+		returns func(*term) error
+		own     bool
+	}{
+		"nil":              {func(*term) error { return nil }, false},
+		"its own":          {func(*term) error { return own }, true},
+		"Err":              {func(c *term) error { return c.ctx.Err() }, false},
+		"Err, wrapped":     {func(c *term) error { return fmt.Errorf("%w: %w", own, c.ctx.Err()) }, false},
+		"the cause":        {func(c *term) error { return context.Cause(c.ctx) }, false},
+		"the cause, twice": {func(c *term) error { return fmt.Errorf("%w: %w", own, context.Cause(c.ctx)) }, false},
+		"a time-out": {func(*term) error {
+			return fmt.Errorf("%w: %w", own, context.DeadlineExceeded)
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := newServer(t)
+				p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+				opts := election.Options{Rejoin: true, Lost: toldNothing(t)}
+				r := p.runs(t, opts)
+				l := r.leads(t)
+				next := other.waits(t, election.Options{})
+				r.stop(errMine)
+				require.Equal(t, time.Now(), l.requireCause(t, errMine))
+				require.ErrorIs(t, l.ctx.Err(), context.Canceled)
+				time.Sleep(time.Minute)
+				next.requireWaiting(t)
+				l.returns <- c.returns(l)
+				err := r.returned(t)
+				require.ErrorIs(t, err, errMine)
+				require.Equal(t, c.own, errors.Is(err, own), "%v", err)
+				require.NotErrorIs(t, err, lease.ErrLost)
+				next.won(t)
+			})
+		})
+	}
+}
+
+// Lead has returned before ctx ended: that is what Run tells.
+func TestRun_contextEndsWhileItLetsGo(t *testing.T) {
+	for name, returns := range map[string]error{"nil": nil, "an error": errMine} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newProcess(t, newServer(t), lease.Options{})
+				r := p.runs(t, election.Options{})
+				c := r.leads(t)
+				p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
+				c.returns <- returns
+				r.requireIdle(t)
+				r.stop(errors.New("too late"))
+				r.requireIdle(t)
+				require.Equal(t, []string{c.key()}, p.keys())
+				time.Sleep(time.Second)
+				if returns == nil {
+					require.NoError(t, r.returned(t))
+				} else {
+					require.ErrorIs(t, r.returned(t), returns)
+					require.NotContains(t, r.err.Error(), "too late")
+				}
+				require.Empty(t, p.keys())
+			})
+		})
+	}
+}
+
+// A loss under a lead that was told to stop already is told by Run itself.
+func TestRun_lostAfterTheContextEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		r := p.runs(t, election.Options{})
+		c := r.leads(t)
+		time.Sleep(time.Second)
+		r.stop(errMine)
+		synctest.Wait()
+		require.NoError(t, p.srv.Revoke(p.s.Status().LeaseID))
+		time.Sleep(time.Second)
+		require.ErrorIs(t, context.Cause(c.ctx), errMine, "as it was")
+		own := errors.New("its own")
+		c.returns <- own
+		err := r.returned(t)
+		require.ErrorIs(t, err, errMine)
+		require.ErrorIs(t, err, own)
+		requireLossOf(t, err, lease.LeaseGone)
+	})
+}
+
+// A failure to resign is told, and bounded whatever ctx is; the key goes when the network is back.
+func TestRun_cannotLetGo(t *testing.T) {
+	for name, c := range map[string]struct {
+		returns error
+		stops   bool
+	}{
+		"lead returned nil":      {nil, false},
+		"lead returned an error": {errMine, false},
+		"ctx ended":              {nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newProcess(t, newServer(t), lease.Options{})
+				r := p.runs(t, election.Options{})
+				l := r.leads(t)
+				p.c.Cut()
+				if c.stops {
+					r.stop(errMine)
+					l.requireCause(t, errMine)
+				}
+				l.returns <- c.returns
+				time.Sleep(15*time.Second - 1)
+				r.requireIdle(t)
+				time.Sleep(time.Nanosecond)
+				err := r.returned(t)
+				require.ErrorContains(t, err, "it is deleted in the background")
+				require.NotErrorIs(t, err, lease.ErrLost)
+				require.Equal(t, c.returns != nil || c.stops, errors.Is(err, errMine))
+				require.Len(t, p.keys(), 1)
+				p.c.Restore()
+				time.Sleep(time.Second)
+				require.Empty(t, p.keys())
+			})
+		})
+	}
+}
+
+func TestRun_resigns(t *testing.T) {
+	for _, rejoin := range []bool{false, true} {
+		t.Run(fmt.Sprintf("rejoin %v", rejoin), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := newServer(t)
+				p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+				r := p.runs(t, election.Options{Rejoin: rejoin, Lost: toldNothing(t)})
+				c := r.leads(t)
+				next := other.waits(t, election.Options{})
+				resigns(t, c)
+				time.Sleep(time.Minute)
+				next.requireWaiting(t)
+				c.returns <- c.ctx.Err()
+				l := next.won(t)
+				time.Sleep(time.Minute)
+				if !rejoin {
+					require.NoError(t, r.returned(t))
+					return
+				}
+				r.requireIdle(t)
+				require.NoError(t, l.Resign(t.Context()))
+				require.Greater(t, r.leads(t).token, l.Token())
+			})
+		})
+	}
+}
+
+func TestRun_resignsWithAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		r := p.runs(t, election.Options{Rejoin: true})
+		c := r.leads(t)
+		resigns(t, c)
+		c.returns <- errMine
+		require.ErrorIs(t, r.returned(t), errMine)
+		require.Empty(t, p.keys())
+	})
+}
+
+func TestRun_transfers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		r := newProcess(t, srv, lease.Options{}).runs(t, election.Options{Value: "a", Rejoin: true})
+		c := r.leads(t)
+		second := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
+		third := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "c"})
+		l, _ := election.FromContext(c.ctx)
+		require.ErrorIs(t, l.Transfer(t.Context(), "nobody"), election.ErrNoCandidate)
+		require.NoError(t, c.ctx.Err(), "it goes on")
+
+		require.NoError(t, l.Transfer(t.Context(), "c"))
+		c.requireCause(t, election.ErrResigned)
+		require.ErrorIs(t, l.Transfer(t.Context(), "b"), election.ErrResigned)
+		time.Sleep(time.Minute)
+		second.requireWaiting(t)
+		third.requireWaiting(t)
+		c.returns <- nil
+		next := third.won(t)
+		require.Greater(t, next.Token(), c.token)
+		time.Sleep(time.Minute)
+		require.NoError(t, next.Resign(t.Context()))
+		next = second.won(t)
+		require.NoError(t, next.Resign(t.Context()))
+		require.Greater(t, r.leads(t).token, next.Token(), "back at the tail")
+	})
+}

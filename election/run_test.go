@@ -1,0 +1,265 @@
+package election_test
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+type contextKey struct{}
+
+func TestRun_givesLeadItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{Owner: "session"})
+		ctx, cancel := context.WithTimeout(fence.NewContext(t.Context(), 99), time.Hour)
+		defer cancel()
+		ctx = context.WithValue(ctx, contextKey{}, "mine")
+		var kept context.Context
+		lead := func(lead context.Context, token fence.Token) error {
+			kept = lead //nolint:fatcontext // to see what becomes of it
+			kv := p.srv.Keys("x/")[0]
+			require.Equal(t, fence.Token(kv.CreateRevision), token)
+			require.Equal(t, "address", string(kv.Value))
+			inCtx, ok := fence.FromContext(lead)
+			require.True(t, ok)
+			require.Equal(t, token, inCtx, "not one that the caller's context carried")
+			l, ok := election.FromContext(lead)
+			require.True(t, ok)
+			require.Equal(t, token, l.Token())
+			require.Equal(t, string(kv.Key), l.Key())
+			require.Equal(t, "x", l.Name())
+			require.NoError(t, l.Err())
+			require.Equal(t, "mine", lead.Value(contextKey{}))
+			want, _ := ctx.Deadline()
+			got, ok := lead.Deadline()
+			require.True(t, ok)
+			require.Equal(t, want, got)
+			require.NoError(t, lead.Err())
+			return nil
+		}
+		require.NoError(t, election.Run(ctx, p.s, "x", election.Options{Value: "address"}, lead))
+		require.Empty(t, p.keys())
+		require.Error(t, kept.Err(), "it ends with lead")
+		l, _ := election.FromContext(kept)
+		require.ErrorIs(t, l.Err(), election.ErrResigned)
+		require.NoError(t, l.Resign(t.Context()), "nothing is left to do")
+	})
+}
+
+// A leader of one election that campaigns in another: each lead has the leadership of its own.
+func TestRun_insideAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		name := func(ctx context.Context) string {
+			l, _ := election.FromContext(ctx)
+			return l.Name()
+		}
+		outer := func(ctx context.Context, outer fence.Token) error {
+			require.Equal(t, "outer", name(ctx))
+			return election.Run(ctx, p.s, "inner", election.Options{}, func(ctx context.Context, token fence.Token) error {
+				require.Equal(t, "inner", name(ctx))
+				require.Greater(t, token, outer)
+				inCtx, _ := fence.FromContext(ctx)
+				require.Equal(t, token, inCtx)
+				return nil
+			})
+		}
+		require.NoError(t, election.Run(t.Context(), p.s, "outer", election.Options{}, outer))
+		require.Empty(t, p.keys())
+	})
+}
+
+func TestRun_returnsWithLead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		told := make(news, 10)
+		r := p.runs(t, election.Options{Lost: told.tell})
+		c := r.leads(t)
+		time.Sleep(time.Hour)
+		require.NoError(t, c.ctx.Err())
+		r.requireIdle(t)
+		c.returns <- nil
+		require.NoError(t, r.returned(t))
+		require.Empty(t, p.keys())
+		require.Empty(t, told)
+	})
+}
+
+func TestRun_returnsLeadsError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+		r := p.runs(t, election.Options{Rejoin: true})
+		c := r.leads(t)
+		next := other.waits(t, election.Options{})
+		c.returns <- errMine
+		err := r.returned(t)
+		require.ErrorIs(t, err, errMine)
+		require.NotErrorIs(t, err, lease.ErrLost)
+		require.ErrorContains(t, err, `election: run "x": lead: mine`)
+		require.NotEqual(t, c.token, next.won(t).Token(), "the key was let go")
+	})
+}
+
+// An error that only looks like a cancellation is lead's own while its context has not ended.
+func TestRun_returnsLeadsErrorWhateverItIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		r := p.runs(t, election.Options{})
+		r.leads(t).returns <- context.Canceled
+		require.ErrorIs(t, r.returned(t), context.Canceled)
+	})
+}
+
+func TestRun_rejoinsAtTheTail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+		first := p.runs(t, election.Options{Rejoin: true})
+		a := first.leads(t)
+		second := other.runs(t, election.Options{Rejoin: true})
+		time.Sleep(time.Second)
+		tokens := []fence.Token{a.token}
+		for range 3 {
+			second.requireIdle(t)
+			a.returns <- nil
+			b := second.leads(t)
+			time.Sleep(time.Minute)
+			first.requireIdle(t)
+			require.Len(t, p.keys(), 2, "it waits again")
+			b.returns <- nil
+			a = first.leads(t)
+			time.Sleep(time.Minute)
+			tokens = append(tokens, b.token, a.token)
+		}
+		require.IsIncreasing(t, tokens)
+	})
+}
+
+// The pauses grow up to a second, whatever lead does, and are short again after a leadership that has lasted.
+func TestRun_pausesBeforeItCampaignsAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		r := p.runs(t, election.Options{Rejoin: true})
+		pause := func(c *term) (*term, time.Duration) {
+			c.returns <- nil
+			began := time.Now()
+			next := r.leadsSoon(t)
+			return next, next.began.Sub(began)
+		}
+		c, jitter := r.leads(t), make(map[time.Duration]bool)
+		for _, lasts := range []time.Duration{0, 11 * time.Second} {
+			time.Sleep(lasts)
+			longest := 25 * time.Millisecond
+			for range 10 {
+				var took time.Duration
+				c, took = pause(c)
+				require.GreaterOrEqual(t, took, longest/2)
+				require.LessOrEqual(t, took, longest)
+				jitter[longest-took] = true
+				longest = min(2*longest, time.Second)
+			}
+		}
+		require.Greater(t, len(jitter), 10, "with jitter")
+	})
+}
+
+// What etcd refuses is told, not tried for ever.
+func TestRun_refusedByEtcd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied})
+		began := time.Now()
+		err := p.runs(t, election.Options{Rejoin: true}).returned(t)
+		require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+		require.ErrorContains(t, err, `election: run "x"`)
+		require.NotErrorIs(t, err, lease.ErrLost)
+		require.Zero(t, time.Since(began))
+	})
+}
+
+func TestRun_leadPanics(t *testing.T) {
+	for name, c := range map[string]struct {
+		panics func()
+		run    func(t *testing.T, run func())
+	}{
+		"panic": {func() { panic("mine") }, func(t *testing.T, run func()) {
+			t.Helper()
+			require.PanicsWithValue(t, "mine", run)
+		}},
+		"runtime.Goexit": {runtime.Goexit, func(t *testing.T, run func()) {
+			t.Helper()
+			exited := make(chan struct{})
+			go func() {
+				defer close(exited)
+				run()
+				assert.Fail(t, "it went on")
+			}()
+			<-exited
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := newServer(t)
+				p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+				var next *candidate
+				c.run(t, func() {
+					opts := election.Options{Rejoin: true, StopTimeout: time.Second}
+					_ = election.Run(t.Context(), p.s, "x", opts, func(ctx context.Context, _ fence.Token) error {
+						next = other.campaign(context.WithoutCancel(ctx), election.Options{})
+						synctest.Wait()
+						c.panics()
+						return nil
+					})
+				})
+				next.won(t)
+				began := time.Now()
+				require.NoError(t, p.s.Close(t.Context()))
+				require.Zero(t, time.Since(began), "Close does not wait for it")
+			})
+		})
+	}
+}
+
+// endless is a context that does not end, and counts those who wait for that.
+type endless struct {
+	context.Context //nolint:containedctx // for its values
+
+	end     chan struct{}
+	waiting atomic.Int32
+}
+
+func (c *endless) Done() <-chan struct{} { return c.end }
+
+func (c *endless) AfterFunc(func()) (stop func() bool) {
+	c.waiting.Add(1)
+	return sync.OnceValue(func() bool { return c.waiting.Add(-1) >= 0 })
+}
+
+// However often it leads, it leaves nothing with a context that outlives its leaderships.
+func TestRun_leavesNothingWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		ctx := &endless{Context: context.WithoutCancel(t.Context()), end: make(chan struct{})}
+		for range 10 {
+			require.NoError(t, election.Run(ctx, p.s, "x", election.Options{StopTimeout: time.Hour}, func(context.Context, fence.Token) error {
+				require.Positive(t, ctx.waiting.Load())
+				return nil
+			}))
+			require.Zero(t, ctx.waiting.Load())
+		}
+	})
+}

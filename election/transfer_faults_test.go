@@ -1,0 +1,295 @@
+package election_test
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// trio is a leader, "a", and two who wait, "b" and "c". Whoever is asked to transfer to c passes b.
+type trio struct {
+	srv     *fakeetcd.Server
+	p       [3]*process
+	leader  *election.Leadership
+	waiting [3]*candidate
+}
+
+func newTrio(t *testing.T) *trio {
+	t.Helper()
+	s := &trio{srv: newServer(t)}
+	for i := range s.p {
+		s.p[i] = newProcess(t, s.srv, lease.Options{})
+		opts := election.Options{Value: string(rune('a' + i))}
+		if i == 0 {
+			s.leader = s.p[i].leads(t, opts)
+			continue
+		}
+		s.waiting[i] = s.p[i].waits(t, opts)
+	}
+	return s
+}
+
+// letsGo waits until the leader has sent the request that deletes its key.
+func (s *trio) letsGo(t *testing.T) {
+	t.Helper()
+	require.NoError(t, s.srv.Await(t.Context(), func() bool {
+		return slices.ContainsFunc(s.p[0].c.Calls(fakeetcd.Txn), leaves)
+	}))
+	require.ErrorIs(t, s.leader.Err(), election.ErrResigned)
+}
+
+// Nobody else leads in between, whatever the network does to the requests of the leader or to those of the one who lets
+// the other pass, and each leads once.
+func TestLeadership_Transfer_disturbed(t *testing.T) {
+	unavailable := fakeetcd.ErrUnavailable
+	for request, on := range map[string]struct {
+		process int
+		match   func(fakeetcd.Call) bool
+	}{
+		"asking":        {0, asks},
+		"letting go":    {0, leaves},
+		"stepping back": {1, stepsBack},
+	} {
+		for name, tc := range map[string]struct {
+			fault fakeetcd.Fault
+			took  time.Duration // at most
+		}{
+			"answer lost":             {fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: unavailable}, time.Second},
+			"answers lost":            {fakeetcd.Fault{Times: 3, Lose: fakeetcd.Answer, Err: unavailable}, time.Second},
+			"answer lost in silence":  {fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer}, attempt + time.Second},
+			"request lost":            {fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request, Err: unavailable}, time.Second},
+			"request lost in silence": {fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request}, attempt + time.Second},
+			"request late":            {fakeetcd.Fault{Times: 1, Before: 7 * time.Second, Late: true}, attempt + time.Second},
+			"request very late":       {fakeetcd.Fault{Times: 1, Before: 90 * time.Second, Late: true}, attempt + time.Second},
+		} {
+			t.Run(request+", "+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newTrio(t)
+					tc.fault.Match = on.match
+					s.p[on.process].c.Inject(fakeetcd.Txn, tc.fault)
+					transfers := inBackground(func() error { return s.leader.Transfer(t.Context(), "c") })
+					require.NoError(t, transfers.result(t))
+					require.Less(t, transfers.took, tc.took)
+					next := s.waiting[2].wins(t)
+					time.Sleep(2 * time.Minute)
+					require.NoError(t, next.Err())
+					requireOrder(t, next, s.waiting[1])
+					requireReigns(t, s.srv, "a", "c", "b")
+					time.Sleep(time.Hour)
+					require.Empty(t, s.srv.Keys(""))
+				})
+			})
+		}
+	}
+}
+
+// The leadership has ended and ctx ends before that is confirmed: as with Resign.
+func TestLeadership_Transfer_notConfirmed(t *testing.T) {
+	for name, fault := range map[string]fakeetcd.Fault{
+		"answer lost":  {Times: 1, Lose: fakeetcd.Answer},
+		"request lost": {Times: 1, Lose: fakeetcd.Request},
+		"request late": {Times: 1, Before: 7 * time.Second, Late: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newTrio(t)
+				fault.Match = leaves
+				s.p[0].c.Inject(fakeetcd.Txn, fault)
+				err := s.leader.Transfer(timeout(t, time.Second, errEnough), "c")
+				require.ErrorIs(t, err, errEnough)
+				require.NotErrorIs(t, err, lease.ErrLost)
+				require.ErrorIs(t, s.leader.Err(), election.ErrResigned)
+				require.NoError(t, s.leader.Resign(t.Context()))
+				require.ErrorIs(t, s.leader.Resign(t.Context()), election.ErrResigned)
+				requireOrder(t, s.waiting[2].wins(t), s.waiting[1])
+				requireReigns(t, s.srv, "a", "c", "b")
+			})
+		})
+	}
+}
+
+// The candidate goes when the leadership has ended and its key is about to be deleted: the next one leads.
+func TestLeadership_Transfer_candidateGoesAtTheLastMoment(t *testing.T) {
+	for name, tc := range map[string]struct {
+		do   func(*testing.T, *trio)
+		want error
+	}{
+		"lease revoked": {func(t *testing.T, s *trio) {
+			t.Helper()
+			require.NoError(t, s.srv.Revoke(s.p[2].s.Status().LeaseID))
+		}, election.ErrNoCandidate},
+		"session closed": {func(t *testing.T, s *trio) {
+			t.Helper()
+			require.NoError(t, s.p[2].s.Close(t.Context()))
+		}, election.ErrNoCandidate},
+		"comes again behind a lock": {func(t *testing.T, s *trio) {
+			t.Helper()
+			require.NoError(t, s.p[2].s.Close(t.Context()))
+			p := newProcess(t, s.srv, lease.Options{Owner: "lock"})
+			ctx := timeout(t, 30*time.Second, nil)
+			go func() { _, _ = p.s.Lock(ctx, "x") }() // gives up
+			synctest.Wait()
+			newProcess(t, s.srv, lease.Options{}).campaign(ctx, election.Options{Value: "c"})
+			synctest.Wait()
+		}, election.ErrBlocked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newTrio(t)
+				s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Before: time.Second})
+				transfers := inBackground(func() error { return s.leader.Transfer(t.Context(), "c") })
+				s.letsGo(t)
+				tc.do(t, s)
+				err := transfers.result(t)
+				require.ErrorIs(t, err, tc.want)
+				require.ErrorContains(t, err, `resigned, but not to "c"`)
+				require.NotErrorIs(t, err, lease.ErrLost)
+				require.ErrorIs(t, s.leader.Err(), election.ErrResigned)
+				require.Error(t, s.waiting[2].failed(t))
+				require.Greater(t, s.waiting[1].wins(t).Token(), s.leader.Token())
+				require.ErrorIs(t, s.leader.Resign(t.Context()), election.ErrResigned)
+			})
+		})
+	}
+}
+
+// The candidate is asked to step back when the leadership has ended: it is looked for again, and leads.
+func TestLeadership_Transfer_candidateStepsBackAtTheLastMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTrio(t)
+		s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Before: time.Second})
+		transfers := inBackground(func() error { return s.leader.Transfer(t.Context(), "c") })
+		s.letsGo(t)
+		high := newProcess(t, s.srv, lease.Options{}).campaign(t.Context(), election.Options{Value: "d", Priority: 9})
+		require.NoError(t, transfers.result(t))
+		next := s.waiting[2].won(t)
+		require.Greater(t, next.Token(), s.leader.Token())
+		time.Sleep(time.Second)
+		require.NoError(t, next.Resign(t.Context()))
+		time.Sleep(time.Second)
+		require.NotEqual(t, s.waiting[1].waiting(), high.waiting(), "one of them leads")
+		got := reigns(t, s.srv)
+		require.Equal(t, []string{"a", "c"}, []string{got[0].value, got[1].value})
+	})
+}
+
+// The one between is lost while it lets the other pass: it does not hold up the transfer.
+func TestLeadership_Transfer_oneBetweenIsLost(t *testing.T) {
+	for name, tc := range map[string]struct {
+		do     func(*trio)
+		reason lease.Reason
+	}{
+		"lease revoked": {func(s *trio) { _ = s.srv.Revoke(s.p[1].s.Status().LeaseID) }, lease.LeaseGone},
+		"key deleted":   {func(s *trio) { s.srv.Delete(key(s.srv, "b")) }, lease.KeyDeleted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newTrio(t)
+				s.p[1].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: stepsBack, Before: 2 * time.Second})
+				transfers := inBackground(func() error { return s.leader.Transfer(t.Context(), "c") })
+				time.Sleep(time.Second)
+				transfers.requirePending(t)
+				tc.do(s)
+				require.NoError(t, transfers.result(t))
+				require.Equal(t, time.Second, transfers.took)
+				requireLost(t, s.waiting[1].failed(t), tc.reason)
+				require.NoError(t, s.waiting[2].won(t).Resign(t.Context()))
+				requireReigns(t, s.srv, "a", "c")
+			})
+		})
+	}
+}
+
+// The candidate is of the leader's session: they share a connection, and perhaps commits.
+func TestLeadership_Transfer_inOneSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		p := newProcess(t, srv, lease.Options{})
+		leader := p.leads(t, election.Options{Value: "a"})
+		b, c := p.waits(t, election.Options{Value: "b"}), p.waits(t, election.Options{Value: "c"})
+		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: 100 * time.Millisecond}) // so that requests meet
+		require.NoError(t, leader.Transfer(t.Context(), "c"))
+		requireOrder(t, c.wins(t), b)
+		requireReigns(t, srv, "a", "c", "b")
+	})
+}
+
+// A Transfer and a Resign, or two Transfers, at once: one of them has ended the leadership, and one of the two
+// candidates leads next.
+func TestLeadership_Transfer_andAnotherAtOnce(t *testing.T) {
+	for name, other := range map[string]func(*testing.T, *election.Leadership) error{
+		"resign":   func(t *testing.T, l *election.Leadership) error { t.Helper(); return l.Resign(t.Context()) },
+		"transfer": func(t *testing.T, l *election.Leadership) error { t.Helper(); return l.Transfer(t.Context(), "b") },
+		"the same": func(t *testing.T, l *election.Leadership) error { t.Helper(); return l.Transfer(t.Context(), "c") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for round := range 60 {
+				synctest.Test(t, func(t *testing.T) {
+					s := newTrio(t)
+					if round%2 == 0 {
+						s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: time.Duration(rand.N(3)) * time.Millisecond})
+					}
+					first := inBackground(func() error { return s.leader.Transfer(t.Context(), "c") })
+					second := inBackground(func() error {
+						time.Sleep(time.Duration(rand.N(5)) * time.Millisecond)
+						for range rand.N(50) {
+							runtime.Gosched()
+						}
+						return other(t, s.leader)
+					})
+					var done int
+					for _, err := range []error{first.result(t), second.result(t)} {
+						require.NotErrorIs(t, err, lease.ErrLost)
+						if err == nil {
+							done++
+							continue
+						}
+						require.ErrorIs(t, err, election.ErrResigned)
+					}
+					require.Equal(t, 1, done)
+					time.Sleep(time.Second)
+					require.NotEqual(t, s.waiting[1].waiting(), s.waiting[2].waiting(), "one of them leads")
+					require.Len(t, reigns(t, s.srv), 2)
+					require.Len(t, values(s.srv), 2)
+				})
+			}
+		})
+	}
+}
+
+// Somebody of a higher priority comes while the leader transfers: the candidate leads all the same, and then the other.
+func TestLeadership_Transfer_andAHigherPriorityComes(t *testing.T) {
+	for range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			s := newTrio(t)
+			d := newProcess(t, s.srv, lease.Options{})
+			s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: time.Duration(rand.N(3)) * 100 * time.Millisecond})
+			transfers := inBackground(func() error { return s.leader.Transfer(timeout(t, time.Minute, errEnough), "c") })
+			time.Sleep(time.Duration(rand.N(10)) * 50 * time.Millisecond)
+			high := d.campaign(t.Context(), election.Options{Value: "d", Priority: 1 + rand.N(9)})
+			require.NoError(t, transfers.result(t))
+			next := s.waiting[2].wins(t)
+			require.Less(t, transfers.took, 10*time.Second)
+			time.Sleep(5 * time.Second)
+			require.NoError(t, next.Resign(t.Context()))
+			last := []*candidate{s.waiting[1], high}
+			time.Sleep(5 * time.Second)
+			if last[0].waiting() {
+				last[0], last[1] = last[1], last[0]
+			}
+			requireOrder(t, last[0].won(t), last[1])
+			got := reigns(t, s.srv)
+			require.Len(t, got, 4)
+			require.Equal(t, []string{"a", "c"}, []string{got[0].value, got[1].value})
+		})
+	}
+}
