@@ -1,0 +1,310 @@
+package k8slock_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/tools/leaderelection"
+
+	"github.com/leasefence/leasefence/election/k8slock"
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+)
+
+// settle is the longest that a candidate waits between two looks: client-go adds up to JitterFactor to its period.
+const settle = retryPeriod * 23 / 10
+
+// runner is client-go's elector on a candidate.
+type runner struct {
+	*candidate
+	cfg  leaderelection.LeaderElectionConfig
+	stop context.CancelFunc
+	ran  chan struct{} // closed when Run has returned
+
+	led     chan time.Time // when it began to lead, once each
+	stopped chan time.Time
+	work    context.Context //nolint:containedctx // what the callback made
+	leading context.Context //nolint:containedctx // what the callback was given
+	token   fence.Token
+}
+
+func newRunner(t *testing.T, srv *fakeetcd.Server, opts k8slock.Options) *runner {
+	t.Helper()
+	r := &runner{candidate: newCandidate(t, srv, opts), led: make(chan time.Time, 10), stopped: make(chan time.Time, 10)}
+	r.cfg = leaderelection.LeaderElectionConfig{
+		Lock:            r.Lock,
+		LeaseDuration:   leaseDuration,
+		RenewDeadline:   renewDeadline,
+		RetryPeriod:     retryPeriod,
+		ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(ctx context.Context) {
+				work, err := r.NewContext(ctx)
+				if err != nil {
+					t.Errorf("new context: %v", err)
+					return
+				}
+				r.leading, r.work = ctx, work
+				r.token, _ = fence.FromContext(work)
+				r.led <- time.Now()
+			},
+			OnStoppedLeading: func() { r.stopped <- time.Now() },
+		},
+	}
+	return r
+}
+
+// run begins to run for leader.
+func (r *runner) run(t *testing.T) *runner {
+	t.Helper()
+	elector, err := leaderelection.NewLeaderElector(r.cfg)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	r.stop, r.ran = cancel, make(chan struct{})
+	ran := r.ran
+	go func() {
+		defer close(ran)
+		elector.Run(ctx)
+	}()
+	return r
+}
+
+// start is a candidate that runs with the usual options.
+func start(t *testing.T, srv *fakeetcd.Server) *runner {
+	t.Helper()
+	return newRunner(t, srv, k8slock.Options{}).run(t)
+}
+
+// end stops the elector and waits for it.
+func (r *runner) end() {
+	r.stop()
+	<-r.ran
+}
+
+// crash is the end of a process without a word to anybody.
+func (r *runner) crash() {
+	r.c.Cut()
+	r.end()
+}
+
+// first is the runner that leads next.
+func first(runners ...*runner) (leader *runner, others []*runner) {
+	for {
+		for i, r := range runners {
+			select {
+			case <-r.led:
+				return r, append(append([]*runner{}, runners[:i]...), runners[i+1:]...)
+			default:
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func requireNotLeading(t *testing.T, runners ...*runner) {
+	t.Helper()
+	synctest.Wait()
+	for _, r := range runners {
+		require.Empty(t, r.led, "somebody else leads")
+	}
+}
+
+func TestElector_onlyOneLeadsAndTheNextAfterARelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		leader, others := first(start(t, srv), start(t, srv), start(t, srv))
+		var last fence.Token
+		for turn := range 3 {
+			require.Greater(t, leader.token, last, "turn %d", turn)
+			last = leader.token
+			time.Sleep(10 * leaseDuration)
+			requireNotLeading(t, others...)
+			require.NoError(t, leader.work.Err())
+			require.Equal(t, turn, leader.get(t).LeaderTransitions)
+
+			began := time.Now()
+			leader.end()
+			require.Error(t, leader.work.Err())
+			if turn < 2 {
+				leader, others = first(others...)
+				require.LessOrEqual(t, time.Since(began), settle)
+			}
+		}
+		time.Sleep(leaseDuration + time.Second)
+		require.Empty(t, srv.Leases())
+	})
+}
+
+func TestElector_nextAfterACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		leader, others := first(start(t, srv), start(t, srv))
+		began := time.Now()
+		leader.crash()
+		next, _ := first(others...)
+		require.LessOrEqual(t, time.Since(began), leaseDuration+time.Second/2+settle)
+		require.Greater(t, next.token, leader.token)
+		next.end()
+	})
+}
+
+// Unlike with a record on an API server, which stays.
+func TestElector_aCandidateDoesNotWaitForALeaderLongDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		leader, _ := first(start(t, srv))
+		leader.crash()
+		time.Sleep(leaseDuration + time.Second)
+
+		began := time.Now()
+		next, _ := first(start(t, srv))
+		require.Less(t, time.Since(began), time.Second/10)
+		require.Greater(t, next.token, leader.token)
+		next.end()
+	})
+}
+
+func TestElector_stopsBeforeAnotherLeads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		for i := range 20 {
+			leader, others := first(start(t, srv), start(t, srv))
+			time.Sleep(leaseDuration + time.Duration(i)*retryPeriod/20) // anywhere between two renewals
+			leader.c.Cut()
+			cut := time.Now()
+			next, _ := first(others...)
+			require.NotEmpty(t, leader.stopped, "the first has stopped")
+			require.Error(t, leader.work.Err())
+			require.LessOrEqual(t, (<-leader.stopped).Sub(cut), renewDeadline+retryPeriod+timeout)
+			require.Greater(t, next.token, leader.token)
+			leader.c.Restore()
+			leader.end()
+			require.NoError(t, next.work.Err(), "its release leaves the next one alone")
+			next.end()
+			next.requireNoTenure(t)
+			time.Sleep(leaseDuration)
+		}
+	})
+}
+
+// With durations that client-go lets pass and that are not safe, the context of the work ends in time all the same.
+func TestElector_theWorkEndsInTimeWhateverTheDurations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		a, b := newRunner(t, srv, k8slock.Options{}), newRunner(t, srv, k8slock.Options{})
+		a.cfg.LeaseDuration, a.cfg.RenewDeadline, a.cfg.RetryPeriod = 11*time.Second, 10*time.Second, 8*time.Second
+		b.cfg.LeaseDuration, b.cfg.RenewDeadline, b.cfg.RetryPeriod = 11*time.Second, 5*time.Second, time.Second
+		a.run(t)
+		first(a)
+		b.run(t)
+		time.Sleep(leaseDuration)
+		synctest.Wait()
+		a.c.Cut()
+		first(b)
+		require.Empty(t, a.stopped, "client-go still takes itself for the leader")
+		requireLost(a.work, t)
+		require.NoError(t, a.leading.Err())
+		require.Greater(t, b.token, a.token)
+		a.end()
+		b.end()
+	})
+}
+
+// An elector whose record was deleted steps down, and does not take up the work again in the middle.
+func TestElector_stepsDownWhenItsRecordWasDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		leader, _ := first(start(t, srv))
+		time.Sleep(time.Second)
+		srv.Delete(key)
+		<-leader.work.Done()
+		requireLost(leader.work, t)
+		<-leader.ran
+		require.Len(t, leader.stopped, 1)
+
+		before := leader.token
+		leader.run(t) // the same Lock, once more
+		first(leader)
+		require.Greater(t, leader.token, before)
+		leader.end()
+	})
+}
+
+// Whoever runs again without a release, as ReleaseOnCancel is by default, has a tenure of its own.
+func TestElector_runsAgainWithoutARelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		r := newRunner(t, srv, k8slock.Options{})
+		r.cfg.ReleaseOnCancel = false
+		r.run(t)
+		first(r)
+		before, given := r.token, r.leading
+		r.end()
+		require.NotEmpty(t, srv.Keys(key))
+
+		r.run(t)
+		first(r)
+		require.Greater(t, r.token, before)
+		_, err := r.NewContext(given)
+		require.ErrorIs(t, err, k8slock.ErrNotLeading, "a callback that was held up does not get the next token")
+		require.ErrorIs(t, err, context.Canceled)
+		r.end()
+	})
+}
+
+func TestElector_acquisitionWhoseAnswerIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		r := newRunner(t, srv, k8slock.Options{})
+		r.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable, Times: 2})
+		began := time.Now()
+		r.run(t)
+		first(r)
+		require.LessOrEqual(t, time.Since(began), 2*settle)
+		require.Equal(t, fence.Token(srv.Keys(key)[0].CreateRevision), r.token)
+		require.Len(t, srv.Leases(), 1)
+		r.end()
+	})
+}
+
+// A leader whose answers are lost now and then goes on.
+func TestElector_leadsThroughLostMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		leader, others := first(start(t, srv), start(t, srv))
+		n := 0
+		for _, lose := range []fakeetcd.Message{fakeetcd.Request, fakeetcd.Answer} {
+			for _, method := range []fakeetcd.Method{fakeetcd.Txn, fakeetcd.KeepAliveOnce, fakeetcd.Get} {
+				for _, err := range []error{nil, fakeetcd.ErrUnavailable} {
+					leader.c.Inject(method, fakeetcd.Fault{Lose: lose, Err: err, Times: 1})
+					time.Sleep(2 * leaseDuration)
+					n++
+				}
+			}
+		}
+		require.Equal(t, 12, n)
+		requireNotLeading(t, others...)
+		require.NoError(t, leader.work.Err())
+		require.Empty(t, leader.stopped)
+		leader.end()
+		others[0].end()
+	})
+}
+
+// Two processes with one identity do not both lead.
+func TestElector_sharedIdentity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		opts := k8slock.Options{Identity: "host"}
+		leader, others := first(newRunner(t, srv, opts).run(t), newRunner(t, srv, opts).run(t))
+		time.Sleep(10 * leaseDuration)
+		requireNotLeading(t, others...)
+		leader.end()
+		next, _ := first(others...)
+		require.Greater(t, next.token, leader.token)
+		next.end()
+	})
+}

@@ -1,0 +1,160 @@
+package integration_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/leasefence/leasefence/election/k8slock"
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/faults"
+)
+
+func TestMain(m *testing.M) { etcdtest.Main(m) }
+
+const (
+	name = "jobs/nightly"
+	key  = "/k8slock/" + name
+
+	// Short, and in keeping with the inequality of the package's page: 4 ≥ 2 + 0.5 + 0.5 + 0.4.
+	leaseDuration = 4 * time.Second
+	renewDeadline = 2 * time.Second
+	retryPeriod   = 500 * time.Millisecond
+	timeout       = 500 * time.Millisecond
+
+	// patience bounds what a test waits for; it is far longer than anything takes.
+	patience = 60 * time.Second
+)
+
+// candidate is client-go's elector on a Lock with a client of its own, whose messages a test can meddle with.
+type candidate struct {
+	*k8slock.Lock
+	in    *faults.Interceptor
+	proxy *faults.Proxy
+	stop  context.CancelFunc
+	ran   chan struct{} // closed when the elector has returned
+	led   chan *term
+	over  chan time.Time // when the elector said that it stopped
+}
+
+// term is one time of leading.
+type term struct {
+	*candidate
+	began time.Time
+	token fence.Token
+	work  context.Context //nolint:containedctx // what the callback made
+}
+
+func newCandidate(t *testing.T, srv *etcdtest.Server) *candidate {
+	t.Helper()
+	c := &candidate{
+		in:    faults.NewInterceptor(t),
+		proxy: faults.NewProxy(t, srv.Endpoint()),
+		led:   make(chan *term, 10),
+		over:  make(chan time.Time, 10),
+	}
+	client := srv.Client(t, etcdtest.Via(c.proxy.Addr()), etcdtest.Dial(c.in.DialOptions()...))
+	var err error
+	c.Lock, err = k8slock.New(client, name, k8slock.Options{Timeout: timeout})
+	require.NoError(t, err)
+	return c
+}
+
+// start is a candidate whose elector runs until the test ends.
+func start(t *testing.T, srv *etcdtest.Server) *candidate {
+	t.Helper()
+	c := newCandidate(t, srv)
+	c.run(t, leaseDuration, renewDeadline, retryPeriod)
+	return c
+}
+
+func (c *candidate) run(t *testing.T, leaseDuration, renewDeadline, retryPeriod time.Duration) {
+	t.Helper()
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock:            c.Lock,
+		LeaseDuration:   leaseDuration,
+		RenewDeadline:   renewDeadline,
+		RetryPeriod:     retryPeriod,
+		ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(ctx context.Context) {
+				work, err := c.NewContext(ctx)
+				if err != nil {
+					return // a busy machine: it is over already
+				}
+				token, _ := fence.FromContext(work)
+				c.led <- &term{c, time.Now(), token, work}
+			},
+			OnStoppedLeading: func() { c.over <- time.Now() },
+		},
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan struct{})
+	c.stop, c.ran = cancel, ran
+	go func() {
+		defer close(ran)
+		elector.Run(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-ran })
+}
+
+func (c *candidate) end(t *testing.T) {
+	t.Helper()
+	c.stop()
+	await(t, c.ran, "the elector did not return")
+}
+
+// leader waits for the next term of any.
+func leader(t *testing.T, candidates ...*candidate) *term {
+	t.Helper()
+	next := make(chan *term)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for _, c := range candidates {
+		go func() {
+			select {
+			case led := <-c.led:
+				select {
+				case next <- led:
+				case <-ctx.Done():
+					c.led <- led
+				}
+			case <-ctx.Done():
+			}
+		}()
+	}
+	return await(t, next, "nobody leads")
+}
+
+// without is the others.
+func without(c *candidate, all ...*candidate) []*candidate {
+	var others []*candidate
+	for _, o := range all {
+		if o != c {
+			others = append(others, o)
+		}
+	}
+	return others
+}
+
+func await[T any](t *testing.T, c <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(patience):
+		require.FailNow(t, what)
+		panic("unreachable")
+	}
+}
+
+// record is what an elector writes.
+func (c *candidate) record() resourcelock.LeaderElectionRecord {
+	return resourcelock.LeaderElectionRecord{HolderIdentity: c.Identity(), LeaseDurationSeconds: 30}
+}

@@ -1,0 +1,83 @@
+package integration_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/etcdtest"
+)
+
+// managed is a manager of controller-runtime, without an API server, and a Runnable of it that needs election.
+type managed struct {
+	*candidate
+	done chan error // what Start has returned
+}
+
+// NeedLeaderElection makes the manager start it only while it leads.
+func (m *managed) NeedLeaderElection() bool { return true }
+
+// Start works until it is told to stop.
+func (m *managed) Start(ctx context.Context) error {
+	work, err := m.NewContext(ctx)
+	if err != nil {
+		return err
+	}
+	token, _ := fence.FromContext(work)
+	m.led <- &term{m.candidate, time.Now(), token, work}
+	<-work.Done()
+	return nil
+}
+
+func startManager(t *testing.T, srv *etcdtest.Server) *managed {
+	t.Helper()
+	m := &managed{newCandidate(t, srv), make(chan error, 1)}
+	mgr, err := manager.New(&rest.Config{Host: "https://127.0.0.1:1"}, manager.Options{
+		LeaderElection:                      true,
+		LeaderElectionResourceLockInterface: m.Lock,
+		LeaderElectionReleaseOnCancel:       true,
+		LeaseDuration:                       new(leaseDuration),
+		RenewDeadline:                       new(renewDeadline),
+		RetryPeriod:                         new(retryPeriod),
+		Metrics:                             server.Options{BindAddress: "0"},
+		HealthProbeBindAddress:              "0",
+		Logger:                              logr.Discard(),
+	})
+	require.NoError(t, err)
+	require.NoError(t, mgr.Add(m))
+	ctx, cancel := context.WithCancel(t.Context())
+	m.stop = cancel
+	go func() { m.done <- mgr.Start(ctx) }()
+	t.Cleanup(cancel)
+	return m
+}
+
+func TestManager_oneLeadsAndThenTheOther(t *testing.T) {
+	ctrl.SetLogger(logr.Discard())
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	a, b := startManager(t, srv), startManager(t, srv)
+	first := leader(t, a.candidate, b.candidate)
+	if first.candidate == b.candidate {
+		a, b = b, a
+	}
+	require.Empty(t, b.led)
+	a.stop()
+	require.NoError(t, await(t, a.done, "the manager did not stop"))
+	require.Error(t, first.work.Err())
+
+	second := leader(t, b.candidate)
+	require.Greater(t, second.token, first.token)
+
+	// One that loses its lease ends with an error, as with a record on an API server.
+	srv.Revoke(t, clientLease(t, srv))
+	await(t, second.work.Done(), "the work was not told")
+	require.ErrorContains(t, await(t, b.done, "the manager did not stop"), "leader election lost")
+}

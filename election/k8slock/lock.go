@@ -1,0 +1,151 @@
+package k8slock
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/leasefence/leasefence/internal/retry"
+)
+
+// root is what keys begin with. No lock and no election has a name that begins with "/", so none has it in its queue.
+const root = "/k8slock/"
+
+// elsewhere is added to this Lock's identity in a record of somebody else who bears it too.
+const elsewhere = " (another process)"
+
+// Lock is a [resourcelock.Interface] for one election, kept in etcd. Use one for each elector: two electors that share
+// a Lock both lead. Otherwise it is safe for concurrent use. There is nothing to close; the client stays the caller's.
+type Lock struct {
+	client   *clientv3.Client
+	name     string
+	key      string
+	identity string
+	era      uint16
+	timeout  time.Duration
+	log      *slog.Logger
+
+	turn     chan struct{} // full while a call is under way, which owns the next two fields
+	revision int64         // of the record as last read or written; 0: there is none, or it is not known
+	ours     bool          // whether that record is the last tenure's
+
+	mu      sync.Mutex // guards the fields below
+	current *tenure    // the last one, live or not
+	leading bool       // by the elector's word
+}
+
+var _ resourcelock.Interface = (*Lock)(nil)
+
+// New returns a Lock for the election of a name: 1 to 1,024 bytes of UTF-8 without NUL, with "/" only between parts.
+// The record is in the key "/k8slock/" + name. New sends nothing; its errors name the field, the value and the legal range.
+func New(client *clientv3.Client, name string, opts Options) (*Lock, error) {
+	opts, err := opts.resolve(client, name)
+	if err != nil {
+		return nil, err
+	}
+	return &Lock{
+		client:   client,
+		name:     name,
+		key:      opts.Prefix + root + name,
+		identity: opts.Identity,
+		era:      opts.Era,
+		timeout:  opts.Timeout,
+		log:      opts.Logger,
+		turn:     make(chan struct{}, 1),
+	}, nil
+}
+
+// Identity returns the candidate's name in the record.
+func (l *Lock) Identity() string { return l.identity }
+
+// Describe returns the record's key in etcd.
+func (l *Lock) Describe() string { return l.key }
+
+// The events that client-go's elector records when it begins and ends to lead.
+const (
+	becameLeader   = "became leader"
+	stoppedLeading = "stopped leading"
+)
+
+// RecordEvent is told by the elector that it has begun or stopped to lead. Between the two a tenure that was lost
+// is not followed by another: see Create. After "stopped leading" the tenure is over.
+func (l *Lock) RecordEvent(event string) {
+	if event == becameLeader || event == stoppedLeading {
+		l.mu.Lock()
+		l.leading = event == becameLeader
+		l.mu.Unlock()
+	}
+	if event == stoppedLeading {
+		l.stop()
+	}
+	l.log.Info(event, "lock", l.name, "identity", l.identity)
+}
+
+// storedRecord is the raw form of a record that Get returns.
+type storedRecord struct {
+	*resourcelock.LeaderElectionRecord
+	// ModRevision makes each renewal a change, also those within one second, which is as exact as the record's times are.
+	ModRevision int64 `json:"modRevision"`
+}
+
+// Get returns the record and a raw form that differs for every write. If there is no record the error is one for which
+// apierrors.IsNotFound is true. If that, or somebody else's record, is found during a tenure, the tenure has been lost and ends.
+//
+// A record of another process with this Lock's identity has " (another process)" behind the HolderIdentity: the
+// elector would take it for its own.
+func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	ctx, done, err := l.begin(ctx, l.timeout)
+	if err != nil {
+		return nil, nil, fmt.Errorf("k8slock: read %q: %w", l.key, err)
+	}
+	defer done()
+
+	resp, err := l.client.Get(ctx, l.key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("k8slock: read %q: %w", l.key, err)
+	}
+	l.revision, l.ours = 0, false
+	if len(resp.Kvs) == 0 {
+		l.lose("the record is gone: the lease expired or was revoked, or the key was deleted")
+		return nil, nil, l.notFound()
+	}
+	kv := resp.Kvs[0]
+	record := new(resourcelock.LeaderElectionRecord)
+	if err := json.Unmarshal(kv.Value, record); err != nil {
+		l.lose("the key was overwritten")
+		return nil, nil, fmt.Errorf("k8slock: key %q holds no record of an election: %w", l.key, err)
+	}
+
+	l.revision = kv.ModRevision
+	t := l.present()
+	l.ours = t != nil && kv.Lease == int64(t.lease) && record.HolderIdentity == l.identity
+	if !l.ours {
+		l.lose(fmt.Sprintf("the record is %q's", record.HolderIdentity))
+		if record.HolderIdentity == l.identity {
+			record.HolderIdentity += elsewhere
+		}
+	}
+	raw, err := json.Marshal(storedRecord{record, kv.ModRevision})
+	if err != nil {
+		return nil, nil, fmt.Errorf("k8slock: record in %q: %w", l.key, err)
+	}
+	return record, raw, nil
+}
+
+// begin waits for the Lock's turn and bounds the call. The caller calls done.
+func (l *Lock) begin(ctx context.Context, bound time.Duration) (_ context.Context, done func(), err error) {
+	select {
+	case l.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, nil, context.Cause(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	retry.Reconnect(l.client)
+	return ctx, func() { cancel(); <-l.turn }, nil
+}

@@ -1,0 +1,223 @@
+package k8slock_test
+
+import (
+	"encoding/json"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/leasefence/leasefence/election/k8slock"
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+)
+
+func TestLock_createsRenewsAndReleases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		a := newCandidate(t, srv, k8slock.Options{})
+		_, _, err := a.Get(t.Context())
+		require.True(t, apierrors.IsNotFound(err), "%v", err)
+		a.requireNoTenure(t)
+
+		require.NoError(t, a.Create(t.Context(), a.leaderRecord()))
+		require.Equal(t, fence.Token(srv.Rev()), a.token(t), "the token is the revision of the write")
+		record, raw, err := a.Get(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, a.Identity(), record.HolderIdentity)
+		var same resourcelock.LeaderElectionRecord
+		require.NoError(t, json.Unmarshal(raw, &same))
+		require.Equal(t, *record, same)
+		require.Equal(t, leaseDuration, srv.Leases()[0].TTL)
+		require.Equal(t, []string{key}, srv.Leases()[0].Keys)
+
+		first := a.token(t)
+		work := a.context(t)
+		for range 10 { // within one second, and without a Get in between, as client-go renews
+			time.Sleep(50 * time.Millisecond)
+			require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
+		}
+		_, renewed, err := a.Get(t.Context())
+		require.NoError(t, err)
+		require.NotEqual(t, string(raw), string(renewed), "a renewal is a change")
+		require.Equal(t, first, a.token(t), "renewals keep the token")
+		require.Equal(t, time.Now().Add(leaseDuration), srv.Leases()[0].Expiry, "renewals renew the lease")
+		require.NoError(t, work.Err())
+
+		require.NoError(t, a.Update(t.Context(), released()))
+		require.Empty(t, a.get(t).HolderIdentity)
+		<-work.Done()
+		a.requireNoTenure(t)
+		require.Error(t, a.Update(t.Context(), released()), "there is nothing to release")
+
+		a.update(t)
+		require.Greater(t, a.token(t), first, "a new tenure has a larger token")
+		require.Len(t, srv.Leases(), 1, "the lease of the last tenure is revoked")
+	})
+}
+
+func TestLock_errorsOfTheAPI(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		a, b := newCandidate(t, srv, k8slock.Options{}), newCandidate(t, srv, k8slock.Options{})
+		require.True(t, apierrors.IsNotFound(b.Update(t.Context(), b.leaderRecord())), "nothing seen")
+		a.create(t)
+		require.True(t, apierrors.IsAlreadyExists(b.Create(t.Context(), b.leaderRecord())))
+		b.get(t)
+		require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
+		require.True(t, apierrors.IsConflict(b.Update(t.Context(), b.leaderRecord())), "seen before the renewal")
+		require.Len(t, srv.Leases(), 1, "who did not get it leaves no lease")
+		b.requireNoTenure(t)
+		a.token(t)
+	})
+}
+
+// The record moves to the lease of the one who takes it over, so that the end of the old one does not touch it.
+func TestLock_takesOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		a, b := newCandidate(t, srv, k8slock.Options{}), newCandidate(t, srv, k8slock.Options{})
+		first := a.create(t)
+		work := a.context(t)
+		old := leaseOfRecord(srv)
+		time.Sleep(5 * time.Second)
+		b.update(t)
+		require.Greater(t, b.token(t), first)
+		require.NotEqual(t, old, leaseOfRecord(srv))
+
+		require.True(t, apierrors.IsConflict(a.Update(t.Context(), a.leaderRecord())))
+		require.Equal(t, b.Identity(), a.get(t).HolderIdentity)
+		requireLost(work, t)
+		a.requireNoTenure(t)
+		time.Sleep(3 * time.Second) // a's lease has been renewed by the attempt, and expires all the same
+		require.NoError(t, b.Update(t.Context(), b.leaderRecord()))
+		time.Sleep(leaseDuration - 2*time.Second)
+		require.Len(t, srv.Leases(), 1)
+		require.Equal(t, b.Identity(), a.get(t).HolderIdentity)
+	})
+}
+
+// client-go releases without a look at whose record it is.
+func TestLock_releaseLeavesTheSuccessorAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		a, b := newCandidate(t, srv, k8slock.Options{}), newCandidate(t, srv, k8slock.Options{})
+		a.create(t)
+		time.Sleep(leaseDuration + time.Second)
+		b.create(t)
+
+		require.True(t, apierrors.IsConflict(a.Update(t.Context(), released())))
+		require.Equal(t, b.Identity(), a.get(t).HolderIdentity)
+		err := a.Update(t.Context(), released())
+		require.Error(t, err)
+		require.False(t, apierrors.IsConflict(err), "client-go repeats a release for ever after a conflict: %v", err)
+		require.Equal(t, b.Identity(), b.get(t).HolderIdentity)
+		b.token(t)
+	})
+}
+
+func TestLock_theTenureEndsBeforeTheReleaseIsSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		a := newCandidate(t, srv, k8slock.Options{})
+		a.create(t)
+		work := a.context(t)
+		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: time.Second})
+		began := time.Now()
+		done := make(chan time.Time, 1)
+		go func() {
+			<-work.Done()
+			done <- time.Now()
+		}()
+		require.NoError(t, a.Update(t.Context(), released()))
+		require.Equal(t, began, <-done)
+		require.Equal(t, time.Second, time.Since(began))
+	})
+}
+
+// Two processes with one identity, such as the host's name, exclude each other.
+func TestLock_sharedIdentity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		opts := k8slock.Options{Identity: "host"}
+		a, b := newCandidate(t, srv, opts), newCandidate(t, srv, opts)
+		a.create(t)
+		require.Equal(t, "host", a.get(t).HolderIdentity)
+		require.Equal(t, "host (another process)", b.get(t).HolderIdentity)
+
+		require.NoError(t, a.Update(t.Context(), released()))
+		b.update(t)
+		require.Equal(t, "host", b.get(t).HolderIdentity)
+		require.Equal(t, "host (another process)", a.get(t).HolderIdentity, "also where it was once this Lock's")
+	})
+}
+
+// Between "became leader" and "stopped leading" there is one tenure.
+func TestLock_noSecondTenureWhileTheElectorLeads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		a := newCandidate(t, srv, k8slock.Options{})
+		first := a.create(t)
+		a.RecordEvent("became leader")
+		work := a.context(t)
+		srv.Delete(key)
+
+		require.True(t, apierrors.IsConflict(a.Update(t.Context(), a.leaderRecord())))
+		_, _, err := a.Get(t.Context())
+		require.True(t, apierrors.IsNotFound(err))
+		requireLost(work, t)
+		require.ErrorIs(t, a.Create(t.Context(), a.leaderRecord()), k8slock.ErrLost)
+		a.requireNoTenure(t)
+
+		a.RecordEvent("stopped leading")
+		require.Greater(t, a.create(t), first)
+	})
+}
+
+// An elector that stopped without a release may run again at once, and that is another tenure.
+func TestLock_stoppedWithoutRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		a := newCandidate(t, srv, k8slock.Options{})
+		first := a.create(t)
+		a.RecordEvent("became leader")
+		work := a.context(t)
+		a.RecordEvent("stopped leading")
+		<-work.Done()
+		a.requireNoTenure(t)
+		require.Equal(t, a.Identity(), a.get(t).HolderIdentity)
+		require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
+		require.Greater(t, a.token(t), first)
+		require.Len(t, srv.Leases(), 1)
+	})
+}
+
+func TestLock_refusesWhatItCannotKeep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		a := newCandidate(t, srv, k8slock.Options{})
+		short, long, others := a.leaderRecord(), a.leaderRecord(), a.leaderRecord()
+		short.LeaseDurationSeconds, long.LeaseDurationSeconds, others.HolderIdentity = 0, 1e9+1, "other"
+		for _, record := range []resourcelock.LeaderElectionRecord{short, long, others, released()} {
+			require.Error(t, a.Create(t.Context(), record))
+		}
+		require.Empty(t, a.c.Calls(fakeetcd.Any), "nothing is sent")
+	})
+}
+
+func TestLock_keyIsNotARecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		a := newCandidate(t, srv, k8slock.Options{})
+		a.create(t)
+		work := a.context(t)
+		srv.Put(key, "hello")
+		_, _, err := a.Get(t.Context())
+		require.ErrorContains(t, err, key)
+		require.False(t, apierrors.IsNotFound(err))
+		requireLost(work, t)
+	})
+}

@@ -1,0 +1,128 @@
+package k8slock_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/leasefence/leasefence/election/k8slock"
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/clock"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+)
+
+func TestMain(m *testing.M) {
+	// The host's boot clock runs on while a bubble's stands still, by which deadlines would come out early.
+	clock.System = clock.Clock{}
+	goleak.VerifyTestMain(m)
+}
+
+const (
+	name = "jobs/nightly"
+	key  = "/k8slock/" + name
+
+	// client-go's usual ones, and the Lock's.
+	leaseDuration = 15 * time.Second
+	renewDeadline = 10 * time.Second
+	retryPeriod   = 2 * time.Second
+	timeout       = 2 * time.Second
+	margin        = time.Second
+)
+
+// newServer is a faked server for a test in a bubble.
+func newServer(t *testing.T) *fakeetcd.Server {
+	t.Helper()
+	srv := fakeetcd.New()
+	t.Cleanup(srv.Close)
+	return srv
+}
+
+// candidate is a Lock and its client.
+type candidate struct {
+	*k8slock.Lock
+	c *fakeetcd.Client
+}
+
+func newCandidate(t *testing.T, srv *fakeetcd.Server, opts k8slock.Options) *candidate {
+	t.Helper()
+	c := srv.NewClient(t.Context())
+	l, err := k8slock.New(c.Client, name, opts)
+	require.NoError(t, err)
+	return &candidate{l, c}
+}
+
+// leaderRecord is what an elector with the usual durations writes.
+func (c *candidate) leaderRecord() resourcelock.LeaderElectionRecord {
+	return resourcelock.LeaderElectionRecord{HolderIdentity: c.Identity(), LeaseDurationSeconds: int(leaseDuration / time.Second)}
+}
+
+// released is what an elector writes when it gives up.
+func released() resourcelock.LeaderElectionRecord {
+	return resourcelock.LeaderElectionRecord{LeaseDurationSeconds: 1}
+}
+
+// create makes a first record.
+func (c *candidate) create(t *testing.T) fence.Token {
+	t.Helper()
+	require.NoError(t, c.Create(t.Context(), c.leaderRecord()))
+	return c.token(t)
+}
+
+// update reads and writes, as an elector does.
+func (c *candidate) update(t *testing.T) {
+	t.Helper()
+	c.get(t)
+	require.NoError(t, c.Update(t.Context(), c.leaderRecord()))
+}
+
+func (c *candidate) get(t *testing.T) *resourcelock.LeaderElectionRecord {
+	t.Helper()
+	record, _, err := c.Get(t.Context())
+	require.NoError(t, err)
+	return record
+}
+
+func (c *candidate) token(t *testing.T) fence.Token {
+	t.Helper()
+	token, ok := c.Token()
+	require.True(t, ok, "a tenure")
+	return token
+}
+
+// context is that of the present tenure.
+func (c *candidate) context(t *testing.T) context.Context {
+	t.Helper()
+	ctx, err := c.NewContext(t.Context())
+	require.NoError(t, err)
+	return ctx
+}
+
+func (c *candidate) requireNoTenure(t *testing.T) {
+	t.Helper()
+	_, ok := c.Token()
+	require.False(t, ok)
+	ctx, err := c.NewContext(t.Context())
+	require.ErrorIs(t, err, k8slock.ErrNotLeading)
+	require.Nil(t, ctx)
+}
+
+// requireLost checks the end of a tenure's context.
+func requireLost(ctx context.Context, t *testing.T) {
+	t.Helper()
+	synctest.Wait()
+	require.ErrorIs(t, context.Cause(ctx), k8slock.ErrLost)
+}
+
+// leaseOfRecord is the lease that the record is attached to, 0 if there is no record.
+func leaseOfRecord(srv *fakeetcd.Server) clientv3.LeaseID {
+	for _, kv := range srv.Keys(key) {
+		return clientv3.LeaseID(kv.Lease)
+	}
+	return 0
+}

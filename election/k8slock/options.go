@@ -1,0 +1,82 @@
+package k8slock
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+// The bounds of the options.
+const (
+	maxIdentity    = 4 << 10
+	maxEra         = math.MaxInt16
+	defaultTimeout = 2 * time.Second
+	maxTimeout     = time.Minute
+)
+
+// Options of a [Lock]. The zero value of a field is its default.
+type Options struct {
+	// Identity is the candidate's name in the record. UTF-8, at most 4 KiB. Default: host/pid/random, so that no two
+	// Locks share one. Two that do share one exclude each other all the same; people who read the record cannot tell them apart.
+	Identity string
+	// Prefix is put before the key as it is: with "jobs/", the name "a" has the key "jobs//k8slock/a". UTF-8 without
+	// NUL, at most 1,024 bytes. Default: none, which keeps the key apart from every lock and election of leasefence;
+	// with "jobs/", etcd's own concurrency package would take it for a contender in a queue named "jobs".
+	Prefix string
+	// Era is raised by an operator after a restore of etcd or a move to another cluster, so that every new
+	// token is larger than every old one; see [fence.Token]. 0 to 32767. Default 0.
+	Era uint16
+	// Timeout bounds each call, so that a request that hangs does not cost the leadership. 0 to 1 minute; never more
+	// than a quarter of the record's lease duration. Default 2 s.
+	Timeout time.Duration
+	// Logger is told what the elector records and of losses. Default: silent.
+	Logger *slog.Logger
+}
+
+// resolve checks the arguments of New and fills in the defaults.
+func (o Options) resolve(client *clientv3.Client, name string) (Options, error) {
+	if client == nil {
+		return o, errors.New("k8slock: client is nil, want an etcd client")
+	}
+	if err := queue.CheckName(name); err != nil {
+		return o, fmt.Errorf("k8slock: name %w", err)
+	}
+	switch {
+	case len(o.Identity) > maxIdentity:
+		return o, fmt.Errorf("k8slock: Options.Identity has %d bytes, want 0 to %d", len(o.Identity), maxIdentity)
+	case !utf8.ValidString(o.Identity): // the record is JSON, which would change it
+		return o, fmt.Errorf("k8slock: Options.Identity is %q, want UTF-8", o.Identity)
+	case len(o.Prefix) > queue.MaxName:
+		return o, fmt.Errorf("k8slock: Options.Prefix has %d bytes, want 0 to %d", len(o.Prefix), queue.MaxName)
+	case !utf8.ValidString(o.Prefix) || strings.ContainsRune(o.Prefix, 0):
+		return o, fmt.Errorf("k8slock: Options.Prefix is %q, want UTF-8 without NUL", o.Prefix)
+	case o.Era > maxEra:
+		return o, fmt.Errorf("k8slock: Options.Era is %d, want 0 to %d", o.Era, maxEra)
+	case o.Timeout < 0 || o.Timeout > maxTimeout:
+		return o, fmt.Errorf("k8slock: Options.Timeout is %v, want 0 (%v) to %v", o.Timeout, defaultTimeout, maxTimeout)
+	}
+	if o.Identity == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "unknown-host"
+		}
+		o.Identity = fmt.Sprintf("%s/%d/%s", host, os.Getpid(), rand.Text())
+	}
+	if o.Timeout == 0 {
+		o.Timeout = defaultTimeout
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o, nil
+}

@@ -1,0 +1,237 @@
+package k8slock
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/clock"
+)
+
+// maxLeaseSeconds keeps the duration of a lease within a time.Duration, and is below the server's own limit.
+const maxLeaseSeconds = 1_000_000_000
+
+// Create writes the first record, on a new etcd lease of its LeaseDurationSeconds, and begins a tenure. If there is
+// a record already, the error is one for which apierrors.IsAlreadyExists is true.
+//
+// On every error there is no tenure: an acquisition whose outcome is not known is undone by revoking its lease, and if
+// that fails too, the lease expires. While the elector leads, Create and Update begin no second tenure and
+// return an error that matches [ErrLost]: the work of the lost one may still be running, and only an
+// elector that steps down ends it.
+func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if err := l.check(record, false); err != nil {
+		return err
+	}
+	ctx, done, err := l.begin(ctx, l.bound(record))
+	if err != nil {
+		return fmt.Errorf("k8slock: create %q: %w", l.key, err)
+	}
+	defer done()
+	return l.acquire(ctx, record, clientv3.Compare(clientv3.CreateRevision(l.key), "=", 0), l.alreadyExists())
+}
+
+// Update writes a record if the one that this Lock has last seen is still there, and what that means depends on both:
+//
+//   - HolderIdentity is this Lock's and the record is its present tenure's: a renewal. The etcd lease is renewed first,
+//     so that a record is never written for a tenure whose lease is gone.
+//   - HolderIdentity is this Lock's and the record is not its tenure's: an acquisition, as in [Lock.Create].
+//     The record moves to a new lease; that of another holder is left to expire.
+//   - HolderIdentity is empty: a release. The tenure ends before anything is sent. The record stays until its lease
+//     expires, so that the count of transitions goes on. A record that is not this Lock's is refused, since
+//     client-go would release its successor's.
+//
+// If the record has changed the error is one for which apierrors.IsConflict is true, if none was seen
+// apierrors.IsNotFound. After another error the write may have happened or not; the next Get tells.
+func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	release := record.HolderIdentity == ""
+	if err := l.check(record, release); err != nil {
+		return err
+	}
+	ctx, done, err := l.begin(ctx, l.bound(record))
+	if err != nil {
+		return fmt.Errorf("k8slock: update %q: %w", l.key, err)
+	}
+	defer done()
+
+	unchanged := clientv3.Compare(clientv3.ModRevision(l.key), "=", l.revision)
+	t := l.present()
+	switch {
+	case release && !l.ours:
+		l.stop()
+		return fmt.Errorf("k8slock: release %q: the record is not this candidate's", l.key)
+	case l.revision == 0:
+		return l.notFound()
+	case release:
+		return l.release(ctx, record, t, unchanged)
+	case l.ours && t.live():
+		return l.renew(ctx, record, t, unchanged)
+	default:
+		return l.acquire(ctx, record, unchanged, l.conflict())
+	}
+}
+
+// check refuses a record that a Lock cannot keep.
+func (l *Lock) check(record resourcelock.LeaderElectionRecord, release bool) error {
+	switch s := record.LeaseDurationSeconds; {
+	case s < 1 || s > maxLeaseSeconds:
+		return fmt.Errorf("k8slock: LeaseDurationSeconds is %d, want 1 to %d; an elector's LeaseDuration is cut to whole seconds",
+			s, maxLeaseSeconds)
+	case !release && record.HolderIdentity != l.identity:
+		return fmt.Errorf("k8slock: HolderIdentity is %q, want the Lock's own, %q", record.HolderIdentity, l.identity)
+	}
+	return nil
+}
+
+// bound is the time for one call. It is a part of how long after its last success an elector may stop; see the
+// package's page.
+func (l *Lock) bound(record resourcelock.LeaderElectionRecord) time.Duration {
+	if record.HolderIdentity == "" { // a release has client-go's own, nominal lease duration
+		return l.timeout
+	}
+	return min(l.timeout, seconds(record)/4)
+}
+
+func seconds(record resourcelock.LeaderElectionRecord) time.Duration {
+	return time.Duration(record.LeaseDurationSeconds) * time.Second
+}
+
+// acquire begins a tenure if the condition holds, and returns the error for it if not.
+func (l *Lock) acquire(ctx context.Context, record resourcelock.LeaderElectionRecord, condition clientv3.Cmp, unmet error) error {
+	l.mu.Lock()
+	last, leading := l.current, l.leading
+	l.mu.Unlock()
+	if leading {
+		return fmt.Errorf("%w: %q is not taken again before the elector has stopped", ErrLost, l.key)
+	}
+
+	sent := clock.System.Now()
+	grant, err := l.client.Grant(ctx, int64(record.LeaseDurationSeconds))
+	if err != nil {
+		return fmt.Errorf("k8slock: acquire %q: %w", l.key, err)
+	}
+	t, err := l.take(ctx, record, grant, condition, unmet, sent)
+	if err != nil {
+		l.revoke(ctx, grant.ID)
+		return err
+	}
+
+	l.lose("the record was replaced")
+	l.install(t)
+	if last != nil {
+		l.revoke(ctx, last.lease) // the record is on the new one
+	}
+	return nil
+}
+
+// take writes the record on a new lease. Its revision is the token.
+func (l *Lock) take(
+	ctx context.Context, record resourcelock.LeaderElectionRecord, grant *clientv3.LeaseGrantResponse,
+	condition clientv3.Cmp, unmet error, sent clock.Instant,
+) (*tenure, error) {
+	resp, err := l.put(ctx, record, grant.ID, condition)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("k8slock: acquire %q: %w", l.key, err)
+	case !resp.Succeeded:
+		return nil, unmet
+	}
+	token, err := fence.NewToken(l.era, resp.Header.Revision)
+	if err != nil {
+		return nil, fmt.Errorf("k8slock: acquire %q: %w", l.key, err)
+	}
+	t := newTenure(token, grant.ID, sent, valid(record, grant.TTL))
+	if !t.live() {
+		return nil, fmt.Errorf("k8slock: acquire %q: the answer came too late: %w", l.key, t.cause())
+	}
+	l.revision, l.ours = resp.Header.Revision, true
+	return t, nil
+}
+
+// renew extends the present tenure.
+func (l *Lock) renew(ctx context.Context, record resourcelock.LeaderElectionRecord, t *tenure, unchanged clientv3.Cmp) error {
+	sent := clock.System.Now()
+	alive, err := l.client.KeepAliveOnce(once{ctx}, t.lease) //nolint:contextcheck // once is ctx
+	var resp *clientv3.TxnResponse
+	if err == nil {
+		resp, err = l.put(ctx, record, t.lease, unchanged)
+	}
+	switch {
+	case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		l.lose("the lease expired or was revoked")
+		return fmt.Errorf("k8slock: renew %q: %w", l.key, err)
+	case err != nil:
+		return fmt.Errorf("k8slock: renew %q: %w", l.key, err)
+	case !resp.Succeeded:
+		return l.conflict()
+	}
+	l.revision = resp.Header.Revision
+	if !t.extend(sent, valid(record, alive.TTL)) {
+		return fmt.Errorf("k8slock: renew %q: the answer came too late: %w", l.key, t.cause())
+	}
+	return nil
+}
+
+// release writes a record without a holder.
+func (l *Lock) release(ctx context.Context, record resourcelock.LeaderElectionRecord, t *tenure, unchanged clientv3.Cmp) error {
+	l.stop()
+	resp, err := l.put(ctx, record, t.lease, unchanged)
+	switch {
+	case err != nil:
+		return fmt.Errorf("k8slock: release %q: %w", l.key, err)
+	case !resp.Succeeded:
+		return l.conflict()
+	}
+	l.revision, l.ours = resp.Header.Revision, false
+	return nil
+}
+
+// put writes the record if the condition holds. etcd's client does not repeat a transaction, so a condition that does not
+// hold was not broken by an earlier attempt of the same call.
+func (l *Lock) put(
+	ctx context.Context, record resourcelock.LeaderElectionRecord, lease clientv3.LeaseID, condition clientv3.Cmp,
+) (*clientv3.TxnResponse, error) {
+	value, err := json.Marshal(record)
+	if err != nil {
+		return nil, err
+	}
+	return l.client.Txn(ctx).If(condition).Then(clientv3.OpPut(l.key, string(value), clientv3.WithLease(lease))).Commit()
+}
+
+// revoke gives back a lease that is of no use any more, also if the call has ended. If it fails the lease expires.
+func (l *Lock) revoke(ctx context.Context, lease clientv3.LeaseID) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.timeout)
+	defer cancel()
+	_, err := l.client.Revoke(ctx, lease)
+	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		l.log.Warn("a lease that is not used any more is left to expire", "lock", l.name, "lease", fmt.Sprintf("%x", lease), "err", err)
+	}
+}
+
+// valid is how long a tenure lasts from the time at which its grant or renewal was sent. Others go by the record's
+// duration, the server by the lease's, which it may have raised.
+func valid(record resourcelock.LeaderElectionRecord, ttl int64) time.Duration {
+	return usable(min(seconds(record), time.Duration(ttl)*time.Second))
+}
+
+// once makes KeepAliveOnce live up to its name. After a failure that may pass, etcd's client 3.7 tries again as long as
+// Err is nil, without a pause: a busy loop. The elector has a pause of its own. Done is the context's, so that all
+// contexts made of it work as ever.
+type once struct {
+	context.Context //nolint:containedctx // it is the context
+}
+
+func (c once) Err() error {
+	if err := c.Context.Err(); err != nil {
+		return err
+	}
+	return errOnce
+}
+
+var errOnce = fmt.Errorf("k8slock: one attempt only: %w", context.Canceled)
