@@ -12,7 +12,7 @@ func scenarios() []scenario {
 		name: "uncontended", what: "1 goroutine locks and unlocks",
 		latency: "pair", charted: chartMedian, measure: pairsOfOwners(1), blocks: 8,
 		goals: []goal{medianOf(1.05)},
-	}}, owned(), large())
+	}}, owned(), large(), elections())
 }
 
 // contended are those in which many want one lock.
@@ -96,4 +96,30 @@ func large() []scenario {
 			reference("reference: p99 below 20 ms", func(f figures) float64 { return f.P99 }, 20, true),
 		},
 	}}
+}
+
+// elections are those of leaders: a turn is a leadership there.
+func elections() []scenario {
+	var all []scenario
+	for _, term := range []time.Duration{5 * time.Millisecond, 200 * time.Millisecond} {
+		all = append(all, scenario{
+			name: "resign" + term.String(), what: fmt.Sprintf("2 candidates lead for %s in turn: from resigning to the next one leading", term),
+			latency: "change", charted: chartMean, measure: handover(term), floor: true, section: term,
+			ours: electionOfOurs, peer: electionOfTheirs,
+			goals: []goal{medianOfCommits(3)},
+		})
+	}
+	return append(all, scenario{
+		name: "changes2", what: "2 candidates resign and campaign again without pause",
+		latency: "change", measure: turnsOfClients(2), ours: electionOfOurs, peer: electionOfTheirs,
+		goals: []goal{rate(20, "changes")},
+	}, scenario{
+		name: "crash", what: "100 leaders (-short: 5) with a TTL of 2 s are cut off at once: until the next one leads, each on its own",
+		latency: "change", charted: chartMedian, measure: crash, most: 2, ours: electionOfOurs, peer: electionOfTheirs,
+		goals: []goal{{
+			text:  "p99 (ms) at most the TTL + 1 s",
+			value: func(r *result) float64 { return r.Ours.P99 },
+			limit: constant(float64((crashTTL + time.Second).Milliseconds())), most: true,
+		}},
+	})
 }

@@ -112,6 +112,21 @@ func medianNearFloor(acquires float64) goal {
 	}
 }
 
+// medianOfCommits asks for a median of at most so many times the floor of an acquisition, which is one commit.
+func medianOfCommits(most float64) goal {
+	return goal{
+		text:  fmt.Sprintf("p50 (ms) at most %gx a commit", most),
+		value: func(r *result) float64 { return r.Ours.P50 },
+		limit: func(r *result) float64 {
+			if r.Floor == nil {
+				return math.NaN()
+			}
+			return most * r.Floor.Acquire
+		},
+		most: true,
+	}
+}
+
 // extra asks for a bound on one of our extra figures.
 func extra(name string, most float64) goal {
 	return goal{

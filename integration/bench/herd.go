@@ -130,16 +130,21 @@ func onceEach(ctx context.Context, lockers []locker) ([]stay, error) {
 // queued waits until n keys stand in the queue of a name, which is the same place for both implementations, and then for
 // quiet.
 func (t *trial) queued(ctx context.Context, name string, n int) (counters, error) {
+	if err := t.standing(ctx, name, n); err != nil {
+		return counters{}, err
+	}
+	return t.quiet(ctx)
+}
+
+// standing waits until n keys stand in the queue of a name.
+func (t *trial) standing(ctx context.Context, name string, n int) error {
 	for {
 		resp, err := t.clients[0].Get(ctx, name+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-		if err != nil {
-			return counters{}, err
-		}
-		if resp.Count == int64(n) {
-			return t.quiet(ctx)
+		if err != nil || resp.Count == int64(n) {
+			return err
 		}
 		if err := sleep(ctx, pollEvery); err != nil {
-			return counters{}, err
+			return err
 		}
 	}
 }

@@ -24,6 +24,7 @@ type session interface {
 
 // implementation is one of those that are compared.
 type implementation struct {
+	name string // of the peer, for people
 	open func(ctx context.Context, client *clientv3.Client, ttl time.Duration) (session, error)
 	// alone: goroutines that contend for one name need a session each.
 	alone bool
@@ -62,7 +63,7 @@ func (l *ourLocker) Unlock(ctx context.Context) error { return l.lock.Unlock(ctx
 
 // mutex is the concurrency package of etcd's client.
 func mutex() implementation {
-	return implementation{alone: true, open: func(ctx context.Context, client *clientv3.Client, ttl time.Duration) (session, error) {
+	return implementation{name: "mutex", alone: true, open: func(ctx context.Context, client *clientv3.Client, ttl time.Duration) (session, error) {
 		s, err := newMutexSession(ctx, client, ttl)
 		if err != nil {
 			return nil, err
@@ -87,7 +88,7 @@ func (s mutexSession) close(context.Context) error { return s.Close() }
 
 // mutexPerSession is etcd's concurrency package as most tutorials show it: a new session for each critical section.
 func mutexPerSession() implementation {
-	return implementation{open: func(_ context.Context, client *clientv3.Client, ttl time.Duration) (session, error) {
+	return implementation{name: "mutex", open: func(_ context.Context, client *clientv3.Client, ttl time.Duration) (session, error) {
 		return tutorial{client, ttl}, nil
 	}}
 }

@@ -30,7 +30,8 @@ type result struct {
 	Latency  string        `json:"latency"` // what the latencies are of
 	Members  int           `json:"members"` // of the cluster
 	Ours     figures       `json:"leasefence"`
-	Theirs   *figures      `json:"mutex"` // nil where only leasefence has such a thing
+	Peer     string        `json:"peer,omitempty"`
+	Theirs   *figures      `json:"theirs"` // nil where only leasefence has such a thing
 	Ratios   *ratios       `json:"ratios"`
 	Floor    *floorFigures `json:"floor,omitempty"`
 	Goals    []outcome     `json:"goals"`

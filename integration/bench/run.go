@@ -69,7 +69,7 @@ func (o options) against(ctx context.Context, out *table, members int, chosen []
 		}()
 	}
 
-	s := &suite{endpoints: cluster.Endpoints(), ours: leasefence(o.separate), scale: o.scale}
+	s := &suite{endpoints: cluster.Endpoints(), separate: o.separate, scale: o.scale}
 	out.printf("etcd %s, members: %d, CPUs: %d, Go: %s, data in %s\n\n", rep.Etcd, members, rep.CPUs, rep.Go, dir)
 	out.head()
 	for _, sc := range chosen {

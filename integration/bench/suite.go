@@ -23,18 +23,21 @@ const (
 // suite runs scenarios against one cluster.
 type suite struct {
 	endpoints []string
-	ours      implementation
+	separate  bool // of leasefence: Options.SeparateCommits
 	scale     scale
 }
 
 // run gives a result for each line of the scenario. The two implementations take turns in the order ours, theirs, theirs,
 // ours and so on, since who goes first may be at an advantage.
 func (s *suite) run(ctx context.Context, sc scenario) ([]*result, error) {
-	peer := mutex()
+	impl, peer := leasefence(s.separate), mutex()
+	if sc.ours != nil {
+		impl = sc.ours(s.separate)
+	}
 	if sc.peer != nil {
 		peer = sc.peer()
 	}
-	rivals := []*rival{{name: "leasefence", impl: s.ours}, {name: "mutex", impl: peer}}
+	rivals := []*rival{{name: "leasefence", impl: impl}, {name: peer.name, impl: peer}}
 	order := slices.Clone(rivals)
 	scale := s.scale
 	if sc.most > 0 {
@@ -69,7 +72,7 @@ func (s *suite) run(ctx context.Context, sc scenario) ([]*result, error) {
 		}
 		slices.Reverse(order)
 	}
-	return s.results(sc, rivals[0].samples, rivals[1].samples, low), nil
+	return s.results(sc, rivals[0].samples, *rivals[1], low), nil
 }
 
 // rival is an implementation with what it gave.
@@ -128,16 +131,16 @@ func (s *suite) settle(ctx context.Context, rests bool) (err error) {
 }
 
 // results puts the samples of all rounds side by side, line by line.
-func (s *suite) results(sc scenario, ours, theirs []sample, low floor) []*result {
+func (s *suite) results(sc scenario, ours []sample, theirs rival, low floor) []*result {
 	var results []*result
 	for _, line := range lines(ours) {
 		r := &result{
 			Scenario: sc.name, Line: line, What: sc.what, Latency: sc.latency, charted: sc.charted, Members: len(s.endpoints),
 			Ours: summarize(ofLine(ours, line)), Goals: []outcome{},
 		}
-		if peers := ofLine(theirs, line); len(peers) > 0 {
+		if peers := ofLine(theirs.samples, line); len(peers) > 0 {
 			f := summarize(peers)
-			r.Theirs, r.Ratios = &f, newRatios(r.Ours, f)
+			r.Peer, r.Theirs, r.Ratios = theirs.name, &f, newRatios(r.Ours, f)
 		}
 		if sc.floor {
 			r.Floor = &floorFigures{Acquire: median(low.acquires), Release: median(low.releases)}

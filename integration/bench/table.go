@@ -34,18 +34,18 @@ func (t *table) result(r *result) {
 	}
 	t.figures(name, "leasefence", r.Ours)
 	if r.Theirs != nil {
-		t.figures("  latency: "+r.Latency, "mutex", *r.Theirs)
+		t.figures("  latency: "+r.Latency, r.Peer, *r.Theirs)
 		t.printf(rowFormat, "", "ratio", "", times(r.Ratios.Rate), times(r.Ratios.Mean), times(r.Ratios.P50), times(r.Ratios.P99),
 			times(r.Ratios.Requests), times(r.Ratios.Commits), times(r.Ratios.Fsyncs))
 	}
 	t.unsteady("leasefence", r.Ours)
 	if r.Theirs != nil {
-		t.unsteady("mutex", *r.Theirs)
+		t.unsteady(r.Peer, *r.Theirs)
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Ours.Extra)) {
 		t.printf("  %s: leasefence %s", name, digits(r.Ours.Extra[name]))
 		if r.Theirs != nil {
-			t.printf(", mutex %s", digits(r.Theirs.Extra[name]))
+			t.printf(", %s %s", r.Peer, digits(r.Theirs.Extra[name]))
 		}
 		t.printf("\n")
 	}

@@ -33,11 +33,19 @@ func (t *trial) name(parts ...any) string {
 
 // client connects to the server. It is closed with the trial.
 func (t *trial) client() (*clientv3.Client, error) {
+	c, err := t.connect()
+	if err == nil {
+		t.clients = append(t.clients, c)
+	}
+	return c, err
+}
+
+// connect is client, closed by the caller.
+func (t *trial) connect() (*clientv3.Client, error) {
 	c, err := clientv3.New(clientv3.Config{Endpoints: t.endpoints, Logger: zap.NewNop()})
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
-	t.clients = append(t.clients, c)
 	return c, nil
 }
 
