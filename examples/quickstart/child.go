@@ -12,13 +12,15 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/leasefence/leasefence/examples/internal/timeline"
 )
 
 // child is a worker process, as its parent sees it.
 type child struct {
 	name   string
-	actor  actor
-	tl     *timeline
+	actor  timeline.Actor
+	tl     *timeline.Timeline
 	cmd    *exec.Cmd
 	stdin  io.Writer
 	stderr strings.Builder // read only after the end
@@ -32,7 +34,7 @@ type child struct {
 }
 
 // startChild starts this program as a worker. The caller stops it.
-func startChild(ctx context.Context, tl *timeline, config workerConfig) (*child, error) {
+func startChild(ctx context.Context, tl *timeline.Timeline, config workerConfig) (*child, error) {
 	text, err := json.Marshal(config)
 	if err != nil {
 		return nil, err
@@ -62,7 +64,7 @@ func startChild(ctx context.Context, tl *timeline, config workerConfig) (*child,
 		kill()
 		return nil, err
 	}
-	c.actor = actor{fmt.Sprintf("%s %d", c.name, c.pid()), workerColours[c.name]}
+	c.actor = timeline.Worker(c.name, c.pid())
 	c.reader.Go(func() {
 		defer close(c.reports)
 		lines := json.NewDecoder(stdout)
@@ -93,12 +95,12 @@ func (c *child) expect(ctx context.Context, kinds ...kind) (report, error) {
 	if !slices.Contains(kinds, r.Kind) {
 		return report{}, fmt.Errorf("%s has reported %q (%s) instead of %q", c.name, r.Kind, r.Text, kinds)
 	}
-	tone := plain
+	tone := timeline.Plain
 	if r.Lost {
-		tone = bad
+		tone = timeline.Bad
 	}
 	if r.Kind != written { // the ledger has just told that
-		c.tl.add(c.actor, r.Token, tone, r.Text)
+		c.tl.Add(c.actor, r.Token, tone, r.Text)
 	}
 	return r, nil
 }

@@ -10,6 +10,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"github.com/leasefence/leasefence/examples/internal/etcdserver"
+	"github.com/leasefence/leasefence/examples/internal/timeline"
 )
 
 const (
@@ -22,15 +25,15 @@ type cluster struct {
 	endpoints []string
 	prefix    string
 	client    *clientv3.Client
-	server    *server // nil if the cluster is somebody else's
-	answers   bool    // the cluster is there
+	server    *etcdserver.Server // nil if the cluster is somebody else's
+	answers   bool               // the cluster is there
 	changes   clientv3.WatchChan
 	pending   []*clientv3.Event
 }
 
 // openCluster connects to the endpoints, or starts a server if there are none. The keys of this run have a prefix
 // of their own.
-func openCluster(ctx context.Context, tl *timeline, opts options) (_ *cluster, err error) {
+func openCluster(ctx context.Context, tl *timeline.Timeline, opts options) (_ *cluster, err error) {
 	c := &cluster{endpoints: opts.endpoints, prefix: "leasefence-quickstart-" + strings.ToLower(rand.Text()[:8]) + "/"}
 	defer func() {
 		if err != nil {
@@ -44,11 +47,11 @@ func openCluster(ctx context.Context, tl *timeline, opts options) (_ *cluster, e
 		}
 	}
 	if len(c.endpoints) == 0 {
-		if c.server, err = startServer(ctx, logger); err != nil {
+		if c.server, err = etcdserver.Start(ctx, "quickstart", logger); err != nil {
 			return nil, fmt.Errorf("start etcd: %w", err)
 		}
-		c.endpoints = []string{c.server.endpoint()}
-		tl.add(etcdActor, 0, plain, "runs inside this program, in "+c.server.dir)
+		c.endpoints = []string{c.server.Endpoint()}
+		tl.Add(timeline.Etcd, 0, timeline.Plain, "runs inside this program, in "+c.server.Dir())
 	}
 	if c.client, err = clientv3.New(clientv3.Config{Endpoints: c.endpoints, Logger: logger}); err != nil {
 		return nil, fmt.Errorf("connect to etcd: %w", err)
@@ -57,7 +60,7 @@ func openCluster(ctx context.Context, tl *timeline, opts options) (_ *cluster, e
 		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(c.endpoints, ","), err)
 	}
 	if c.server == nil {
-		tl.add(etcdActor, 0, plain, fmt.Sprintf("is at %s; the keys are below %s", strings.Join(c.endpoints, ","), c.prefix))
+		tl.Add(timeline.Etcd, 0, timeline.Plain, fmt.Sprintf("is at %s; the keys are below %s", strings.Join(c.endpoints, ","), c.prefix))
 	}
 	return c, nil
 }
@@ -149,7 +152,7 @@ func (c *cluster) close(ctx context.Context) error {
 		_ = c.client.Close()
 	}
 	if c.server != nil {
-		errs = append(errs, c.server.stop())
+		errs = append(errs, c.server.Stop())
 	}
 	return errors.Join(errs...)
 }

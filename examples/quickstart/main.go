@@ -16,7 +16,7 @@
 // No check on A's side could have helped: a pause can always come between the check and the write. The ledger
 // needs no clock to know better, only the token that goes with every write.
 //
-// Both workers run the same code: worker.go is what a program of your own would do, and ledger.go is what the
+// Both workers run the same code: worker.go is what a program of your own would do, and internal/ledger is what the
 // resource behind it has to do. The rest makes the pause happen at the right moment and shows it. Nothing
 // sleeps for luck: each step waits for the one before it to be seen.
 //
@@ -34,11 +34,16 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/leasefence/leasefence/examples/internal/timeline"
 )
 
 // limit bounds the run, so that it ends within half a minute even if something hangs. It takes
 // about three seconds, and five on a terminal.
 const limit = 25 * time.Second
+
+// pace is the time between two lines on a terminal.
+const pace = 120 * time.Millisecond
 
 type options struct {
 	fenced    bool
@@ -72,15 +77,15 @@ func parentMain(args []string) int {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 
-	tl := newTimeline(os.Stdout, fail)
+	tl := timeline.New(os.Stdout, pace, fail)
 	v, err := run(ctx, opts, tl)
 	if err != nil {
-		tl.flush()
-		fmt.Fprintf(os.Stderr, "quickstart: failed in the step %q: %v\n", tl.step(), err)
+		tl.Flush()
+		fmt.Fprintf(os.Stderr, "quickstart: failed in the step %q: %v\n", tl.Step(), err)
 		return 1
 	}
-	tl.conclude(v)
-	if !v.ok || tl.failed() {
+	v.print(tl)
+	if !v.ok || tl.Failed() {
 		return 1
 	}
 	return 0

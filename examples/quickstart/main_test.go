@@ -22,6 +22,8 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"github.com/leasefence/leasefence/examples/internal/etcdserver"
 )
 
 // program is the quickstart, built as a user would.
@@ -170,18 +172,18 @@ func TestQuickstart_corruptsWithoutFence(t *testing.T) {
 
 func TestQuickstart_usesTheGivenCluster(t *testing.T) {
 	t.Parallel()
-	s, err := startServer(t.Context(), zap.NewNop())
+	s, err := etcdserver.Start(t.Context(), "quickstart", zap.NewNop())
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.stop()) })
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.endpoint()}, Logger: zap.NewNop()})
+	t.Cleanup(func() { require.NoError(t, s.Stop()) })
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Endpoint()}, Logger: zap.NewNop()})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	_, err = client.Put(t.Context(), "leasefence", "somebody else's")
 	require.NoError(t, err)
 
-	r := runProgram(t, " "+s.endpoint()+", ")
+	r := runProgram(t, " "+s.Endpoint()+", ")
 	requireRefused(t, r)
-	require.Contains(t, r.stdout, "is at "+s.endpoint())
+	require.Contains(t, r.stdout, "is at "+s.Endpoint())
 	require.NotContains(t, r.stdout, "runs inside this program")
 
 	keys, err := client.Get(t.Context(), "", clientv3.WithPrefix())

@@ -4,26 +4,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/leasefence/leasefence/examples/internal/ledger"
+	"github.com/leasefence/leasefence/examples/internal/timeline"
 )
 
 // run starts everything, runs the scenario and judges it. On return nothing is left running.
-func run(ctx context.Context, opts options, tl *timeline) (_ verdict, err error) {
-	tl.header()
-	tl.begin("Two processes start; A asks for the lock first")
-	s := &scenario{tl: tl, ledger: &ledger{fenced: opts.fenced, tl: tl}}
+func run(ctx context.Context, opts options, tl *timeline.Timeline) (_ verdict, err error) {
+	tl.Header()
+	tl.Begin("Two processes start; A asks for the lock first")
+	s := &scenario{tl: tl, ledger: newLedger(opts.fenced, tl)}
 	if s.cluster, err = openCluster(ctx, tl, opts); err != nil {
 		return verdict{}, err
 	}
 	defer func() { err = errors.Join(err, s.cluster.close(ctx)) }()
-	url, stop, err := s.ledger.serve()
+	url, stop, err := ledger.Serve(s.ledger.Handler())
 	if err != nil {
 		return verdict{}, fmt.Errorf("serve the ledger: %w", err)
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 	if opts.fenced {
-		tl.add(ledgerActor, 0, plain, "is empty and looks at the token of every write")
+		tl.Add(timeline.Ledger, 0, timeline.Plain, "is empty and looks at the token of every write")
 	} else {
-		tl.add(ledgerActor, 0, bad, "is empty and does NOT look at tokens: -no-fence")
+		tl.Add(timeline.Ledger, 0, timeline.Bad, "is empty and does NOT look at tokens: -no-fence")
 	}
 
 	config := workerConfig{Endpoints: s.cluster.endpoints, Prefix: s.cluster.prefix, Ledger: url, Verbose: opts.verbose}

@@ -6,14 +6,16 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/leasefence/leasefence/examples/internal/ledger"
+	"github.com/leasefence/leasefence/examples/internal/timeline"
 	"github.com/leasefence/leasefence/fence"
 )
 
 // scenario is what happens, step by step. A worker goes on only when it is told to, so the steps are always the same.
 type scenario struct {
-	tl      *timeline
+	tl      *timeline.Timeline
 	cluster *cluster
-	ledger  *ledger
+	ledger  *ledger.Ledger
 	a, b    *child
 
 	ttl            time.Duration // as granted to A
@@ -56,7 +58,7 @@ func (s *scenario) enter(ctx context.Context, c *child, text string) (fence.Toke
 	if err != nil {
 		return 0, nil, err
 	}
-	s.tl.add(etcdActor, token, plain, text)
+	s.tl.Add(timeline.Etcd, token, timeline.Plain, text)
 	return token, event.Kv.Key, nil
 }
 
@@ -71,7 +73,7 @@ func (s *scenario) expectLock(ctx context.Context, c *child, token fence.Token) 
 
 // write lets A write its first entry.
 func (s *scenario) write(ctx context.Context) error {
-	s.tl.begin("A holds the lock and writes")
+	s.tl.Begin("A holds the lock and writes")
 	return s.writeOnce(ctx, s.a)
 }
 
@@ -89,7 +91,7 @@ func (s *scenario) writeOnce(ctx context.Context, c *child) error {
 
 // pause stops A right between its look at the lock and its write.
 func (s *scenario) pause(ctx context.Context) error {
-	s.tl.begin("A is paused between its look at the lock and its write")
+	s.tl.Begin("A is paused between its look at the lock and its write")
 	if err := s.a.goOn(); err != nil {
 		return err
 	}
@@ -100,21 +102,21 @@ func (s *scenario) pause(ctx context.Context) error {
 		return fmt.Errorf("stop A: %w", err)
 	}
 	s.stopped = time.Now()
-	s.tl.add(mainActor, 0, plain, "sends SIGSTOP to A: it stands still now")
+	s.tl.Add(timeline.Main, 0, timeline.Plain, "sends SIGSTOP to A: it stands still now")
 	// From here on nothing but the pause keeps A from its write.
 	return s.a.goOn()
 }
 
 // takeOver waits for the end of A's lease and lets B write.
 func (s *scenario) takeOver(ctx context.Context) error {
-	s.tl.begin("B takes over")
-	stop := s.tl.waiting(fmt.Sprintf("A stands still; its lease of %v is not renewed", s.ttl))
+	s.tl.Begin("B takes over")
+	stop := s.tl.Waiting(fmt.Sprintf("A stands still; its lease of %v is not renewed", s.ttl))
 	defer stop()
 	if err := s.cluster.left(ctx, "A", s.keyA); err != nil {
 		return err
 	}
 	stop()
-	s.tl.add(etcdActor, s.tokenA, plain, "A's lease has run out: its key is gone")
+	s.tl.Add(timeline.Etcd, s.tokenA, timeline.Plain, "A's lease has run out: its key is gone")
 	if err := s.expectLock(ctx, s.b, s.tokenB); err != nil {
 		return err
 	}
@@ -123,13 +125,13 @@ func (s *scenario) takeOver(ctx context.Context) error {
 
 // wakeUp resumes A, past its TTL, and sees what becomes of its write.
 func (s *scenario) wakeUp(ctx context.Context) error {
-	s.tl.begin("A wakes up and sends its write; B still holds the lock")
+	s.tl.Begin("A wakes up and sends its write; B still holds the lock")
 	select {
 	case <-time.After(time.Until(s.stopped.Add(s.ttl))):
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	s.tl.add(mainActor, 0, plain, fmt.Sprintf("sends SIGCONT to A, after %.2fs; its TTL is %v", time.Since(s.stopped).Seconds(), s.ttl))
+	s.tl.Add(timeline.Main, 0, timeline.Plain, fmt.Sprintf("sends SIGCONT to A, after %.2fs; its TTL is %v", time.Since(s.stopped).Seconds(), s.ttl))
 	if err := resume(s.a.pid()); err != nil {
 		return fmt.Errorf("resume A: %w", err)
 	}

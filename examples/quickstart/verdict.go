@@ -4,34 +4,36 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/leasefence/leasefence/examples/internal/ledger"
+	"github.com/leasefence/leasefence/examples/internal/timeline"
 	"github.com/leasefence/leasefence/fence"
 )
 
 // verdict is what the run has shown.
 type verdict struct {
-	ok     bool // the stale write was sent and refused, and the ledger is intact
-	ledger []string
+	ok     bool     // the stale write was sent and refused, and the ledger is intact
+	lines  []string // the ledger
 	result string
 	why    string
 }
 
 // judge goes by what etcd has issued, the tokens, and by what has reached the ledger: a is the token of the worker
 // that was paused, b that of its successor. What the workers say of themselves does not count.
-func judge(a, b fence.Token, l *ledger) verdict {
-	entries, attempts := l.history()
-	damage := inspect(entries)
-	v := verdict{ledger: describe(entries)}
+func judge(a, b fence.Token, l *ledger.Ledger) verdict {
+	entries, attempts := l.History()
+	damage := ledger.Inspect(entries)
+	v := verdict{lines: describe(entries)}
 
 	stale, sent := staleWrite(a, b, attempts)
-	refusal, _ := errors.AsType[*fence.StaleError](stale.err)
+	refusal, _ := errors.AsType[*fence.StaleError](stale.Err)
 	switch {
 	case !sent:
 		v.result = "FAILED:"
 		v.why = fmt.Sprintf("no write with the token %v has reached the ledger after one with %v.", a, b)
-	case stale.err == nil && damage != nil:
+	case stale.Err == nil && damage != nil:
 		v.result = "CORRUPTED:"
 		v.why = fmt.Sprintf("the stale write (token %v) was accepted after token %v.\n%v.", a, b, damage)
-	case stale.err == nil:
+	case stale.Err == nil:
 		v.result = "FAILED:"
 		v.why = fmt.Sprintf("the stale write (token %v) was accepted after token %v.", a, b)
 	case damage != nil:
@@ -39,56 +41,55 @@ func judge(a, b fence.Token, l *ledger) verdict {
 		v.why = fmt.Sprintf("the stale write was refused, but the ledger is not intact: %v.", damage)
 	case refusal == nil || refusal.Highest != b:
 		v.result = "FAILED:"
-		v.why = fmt.Sprintf("the write was refused for another reason than token %v: %v.", b, stale.err)
+		v.why = fmt.Sprintf("the write was refused for another reason than token %v: %v.", b, stale.Err)
 	default:
 		v.ok = true
 		v.result = "REFUSED:"
 		v.why = fmt.Sprintf("the stale write (token %v) reached the ledger and was refused: highest seen is %v.\n"+
 			"The ledger is intact: every entry continues the one before it.", refusal.Token, refusal.Highest)
 	}
-	if !l.fenced {
+	if !l.Fenced() {
 		v.why += "\nFencing is off (-no-fence): the lock alone did not prevent it. Run it without the flag to compare."
 	}
 	return v
 }
 
 // staleWrite finds the first write with the token a that came to the ledger after it had accepted one with b.
-func staleWrite(a, b fence.Token, attempts []attempt) (attempt, bool) {
+func staleWrite(a, b fence.Token, attempts []ledger.Attempt) (ledger.Attempt, bool) {
 	successor := false
 	for _, t := range attempts {
-		if successor && t.token == a && a < b {
+		if successor && t.Token == a && a < b {
 			return t, true
 		}
-		successor = successor || t.token == b && t.err == nil
+		successor = successor || t.Token == b && t.Err == nil
 	}
-	return attempt{}, false
-}
-
-// inspect returns what is wrong with the ledger: an entry that does not continue the one before it.
-func inspect(entries []attempt) error {
-	var last entry
-	for _, a := range entries {
-		e := a.entry
-		if e.Seq != last.Seq+1 || e.Balance != last.Balance+e.Amount {
-			return fmt.Errorf("%s wrote #%d without having seen %s's #%d: the balance says %d, the amounts add up to %d",
-				e.Writer, e.Seq, last.Writer, last.Seq, e.Balance, last.Balance+e.Amount)
-		}
-		last = e
-	}
-	return nil
+	return ledger.Attempt{}, false
 }
 
 // describe lists the ledger, an entry a line.
-func describe(entries []attempt) []string {
+func describe(entries []ledger.Attempt) []string {
 	var lines []string
 	highest := fence.Token(0)
 	for _, a := range entries {
-		line := fmt.Sprintf("#%d  %+4d  balance %3d   by %s, token %v", a.entry.Seq, a.entry.Amount, a.entry.Balance, a.entry.Writer, a.token)
-		if a.token < highest {
+		line := fmt.Sprintf("#%d  %+4d  balance %3d   by %s, token %v", a.Entry.Seq, a.Entry.Amount, a.Entry.Balance, a.Entry.Writer, a.Token)
+		if a.Token < highest {
 			line += fmt.Sprintf("   <-- stale: token %v was here first", highest)
 		}
-		highest = max(highest, a.token)
+		highest = max(highest, a.Token)
 		lines = append(lines, line)
 	}
 	return lines
+}
+
+// print concludes the timeline.
+func (v verdict) print(tl *timeline.Timeline) {
+	tone := timeline.Bad
+	if v.ok {
+		tone = timeline.Best
+	}
+	tl.Note(timeline.Plain, "\nThe ledger at the end")
+	for _, line := range v.lines {
+		tl.Note(timeline.Plain, "    "+line)
+	}
+	tl.Note(timeline.Plain, "\n"+tl.Paint(tone, v.result)+" "+v.why)
 }

@@ -11,6 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/examples/internal/ledger"
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -97,17 +98,17 @@ func work(ctx context.Context, config workerConfig, parent *link) (err error) {
 
 // writeEntries is the critical section: read, compute, write.
 func writeEntries(ctx context.Context, config workerConfig, lock *lease.Lock, parent *link) error {
-	book := ledgerClient{url: config.Ledger}
+	book := ledger.Client{URL: config.Ledger}
 	// First of all: from now on the ledger refuses older tokens, so what is read next stays true until we write.
-	if err := book.claim(ctx, lock.Token()); err != nil {
+	if err := book.Claim(ctx, lock.Token()); err != nil {
 		return err
 	}
 	for _, amount := range config.Amounts {
-		last, err := book.last(ctx)
+		last, err := book.Last(ctx)
 		if err != nil {
 			return err
 		}
-		next := entry{Seq: last.Seq + 1, Amount: amount, Balance: last.Balance + amount, Writer: config.Name}
+		next := ledger.Entry{Seq: last.Seq + 1, Amount: amount, Balance: last.Balance + amount, Writer: config.Name}
 
 		// All that a program can do by itself: look at the lock right before the write.
 		if err := lock.Err(); err != nil {
@@ -116,11 +117,11 @@ func writeEntries(ctx context.Context, config workerConfig, lock *lease.Lock, pa
 		left := time.Until(lock.Deadline()).Round(10 * time.Millisecond)
 		parent.tell(report{
 			Kind: writing, Token: lock.Token(),
-			Text: fmt.Sprintf("read %v; has the lock for %v more; goes to write %v", last.place(), left, next),
+			Text: fmt.Sprintf("read %v; has the lock for %v more; goes to write %v", last.Place(), left, next),
 		})
 		// The pause comes here. The write is not bound to the lock's context: it stands for one that is on its way
 		// already, which nothing can call back.
-		err = book.append(ctx, lock.Token(), next)
+		err = book.Append(ctx, lock.Token(), next)
 		switch {
 		case errors.Is(err, fence.ErrStale):
 			parent.tell(report{Kind: refused, Token: lock.Token(), Text: fmt.Sprintf("is told: %v", err)})

@@ -1,4 +1,4 @@
-package main
+package ledger
 
 import (
 	"bytes"
@@ -21,26 +21,31 @@ const tokenHeader = "Fencing-Token"
 // maxBody bounds what is read of a request or an answer; an entry has about 60 bytes.
 const maxBody = 1 << 10
 
-// serve serves the ledger on a free port of the loopback interface until stop is called.
-func (l *ledger) serve() (url string, stop func() error, err error) {
+// Handler serves the ledger: POST /claim, POST /entries and GET /entries/last.
+func (l *Ledger) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /claim", withToken(func(_ *http.Request, token fence.Token) error { return l.Claim(token) }))
+	mux.HandleFunc("POST /entries", withToken(func(r *http.Request, token fence.Token) error {
+		var e Entry
+		if err := json.NewDecoder(io.LimitReader(r.Body, maxBody)).Decode(&e); err != nil {
+			return err
+		}
+		return l.Append(token, e)
+	}))
+	mux.HandleFunc("GET /entries/last", func(w http.ResponseWriter, _ *http.Request) {
+		// The error says that the reader has gone.
+		_ = json.NewEncoder(w).Encode(l.Last())
+	})
+	return mux
+}
+
+// Serve serves a ledger on a free port of the loopback interface until stop is called.
+func Serve(handler http.Handler) (url string, stop func() error, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", nil, err
 	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /claim", withToken(func(_ *http.Request, token fence.Token) error { return l.claim(token) }))
-	mux.HandleFunc("POST /entries", withToken(func(r *http.Request, token fence.Token) error {
-		var e entry
-		if err := json.NewDecoder(io.LimitReader(r.Body, maxBody)).Decode(&e); err != nil {
-			return err
-		}
-		return l.append(token, e)
-	}))
-	mux.HandleFunc("GET /entries/last", func(w http.ResponseWriter, _ *http.Request) {
-		// The error says that the reader has gone.
-		_ = json.NewEncoder(w).Encode(l.last())
-	})
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	return "http://" + listener.Addr().String(), func() error {
@@ -73,35 +78,38 @@ func withToken(handle func(*http.Request, fence.Token) error) http.HandlerFunc {
 	}
 }
 
-// ledgerClient is a worker's view of the ledger.
-type ledgerClient struct{ url string }
+// Client is a writer's view of the ledger.
+type Client struct{ URL string }
 
-func (c ledgerClient) claim(ctx context.Context, token fence.Token) error {
+// Claim is [Ledger.Claim]. The error matches [fence.ErrStale] if the token is stale.
+func (c Client) Claim(ctx context.Context, token fence.Token) error {
 	return c.post(ctx, "/claim", token, nil)
 }
 
-func (c ledgerClient) append(ctx context.Context, token fence.Token, e entry) error {
+// Append is [Ledger.Append]. The error matches [fence.ErrStale] if the token is stale.
+func (c Client) Append(ctx context.Context, token fence.Token, e Entry) error {
 	return c.post(ctx, "/entries", token, e)
 }
 
-func (c ledgerClient) last(ctx context.Context) (e entry, err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+"/entries/last", nil)
+// Last is [Ledger.Last].
+func (c Client) Last(ctx context.Context) (e Entry, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL+"/entries/last", nil)
 	if err != nil {
-		return entry{}, err
+		return Entry{}, err
 	}
 	body, err := c.do(r)
 	if err != nil {
-		return entry{}, err
+		return Entry{}, err
 	}
 	return e, json.Unmarshal(body, &e)
 }
 
-func (c ledgerClient) post(ctx context.Context, path string, token fence.Token, value any) error {
+func (c Client) post(ctx context.Context, path string, token fence.Token, value any) error {
 	body, err := json.Marshal(value)
 	if err != nil {
 		return err
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+path, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
@@ -111,7 +119,7 @@ func (c ledgerClient) post(ctx context.Context, path string, token fence.Token, 
 }
 
 // do sends a request. The error matches [fence.ErrStale] if the ledger answers 412.
-func (c ledgerClient) do(r *http.Request) ([]byte, error) {
+func (c Client) do(r *http.Request) ([]byte, error) {
 	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,5 @@
-package main
+// Package etcdserver runs an etcd inside an example, so that there is nothing to install.
+package etcdserver
 
 import (
 	"context"
@@ -13,22 +14,23 @@ import (
 	"google.golang.org/grpc"
 )
 
-// server is an etcd in this process, with its data in a temporary folder.
-type server struct {
+// Server is an etcd in this process, with its data in a temporary folder.
+type Server struct {
 	dir  string
 	etcd *embed.Etcd
 	grpc *grpc.Server // set before ready is closed
 }
 
-// startServer starts etcd and waits until it serves clients. The caller stops it.
-func startServer(ctx context.Context, logger *zap.Logger) (_ *server, err error) {
-	s := &server{}
-	if s.dir, err = os.MkdirTemp("", "leasefence-quickstart-*"); err != nil {
+// Start starts etcd and waits until it serves clients. The program's name is part of the folder's. The caller stops
+// the server.
+func Start(ctx context.Context, program string, logger *zap.Logger) (_ *Server, err error) {
+	s := &Server{}
+	if s.dir, err = os.MkdirTemp("", "leasefence-"+program+"-*"); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.stop())
+			err = errors.Join(err, s.Stop())
 		}
 	}()
 
@@ -59,11 +61,14 @@ func startServer(ctx context.Context, logger *zap.Logger) (_ *server, err error)
 	}
 }
 
-// endpoint is the address at which the server listens for clients.
-func (s *server) endpoint() string { return s.etcd.Clients[0].Addr().String() }
+// Dir is the server's folder.
+func (s *Server) Dir() string { return s.dir }
 
-// stop ends the server and removes its folder.
-func (s *server) stop() error {
+// Endpoint is the address at which the server listens for clients.
+func (s *Server) Endpoint() string { return s.etcd.Clients[0].Addr().String() }
+
+// Stop ends the server and removes its folder.
+func (s *Server) Stop() error {
 	if s.etcd != nil {
 		if s.grpc != nil {
 			s.grpc.Stop() // Close alone waits for clients that have not gone

@@ -1,0 +1,15 @@
+//go:build !unix
+
+// Package demo needs a system with SIGSTOP.
+package demo
+
+import (
+	"context"
+	"errors"
+	"os"
+)
+
+// Run says that there is no demo.
+func Run(context.Context, Options, *os.File) error {
+	return errors.New("this system has no SIGSTOP to pause a process with: run the demo on Linux, macOS or WSL; -join works here")
+}

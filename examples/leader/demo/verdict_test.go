@@ -1,0 +1,88 @@
+//go:build unix
+
+package demo
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/examples/internal/ledger"
+	"github.com/leasefence/leasefence/fence"
+)
+
+// at is a time of the histories below, in seconds.
+func at(seconds float64) time.Time {
+	return time.Unix(1_000_000, 0).Add(time.Duration(seconds * float64(time.Second)))
+}
+
+func TestReigns(t *testing.T) {
+	t.Parallel()
+	a, b := &process{id: "A"}, &process{id: "B"}
+	all := reigns([]event{
+		{when: at(1), node: a, what: leads, token: 2},
+		{when: at(2), what: accepts, token: 2},
+		{when: at(3), node: a, what: hasStopped},
+		{when: at(5.1), node: a, what: goesOn},
+		{when: at(5), node: b, what: leads, token: 3},
+		{when: at(5.2), node: a, what: leadsNoMore, token: 2},
+		{when: at(6), node: b, what: leadsNoMore, token: 3},
+		{when: at(7), node: a, what: leads, token: 9},
+		{when: at(8), node: b, what: hasEnded},
+	})
+	require.Equal(t, []reign{
+		{"A", 2, at(1), at(3), hasStopped},
+		{"B", 3, at(5), at(6), leadsNoMore},
+		{"A", 9, at(7), time.Time{}, ""},
+	}, all)
+}
+
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	good := []reign{{"A", 2, at(1), at(3), leadsNoMore}, {"B", 5, at(3), at(4), leadsNoMore}}
+	nothing := func(ledger.Attempt) {}
+	for _, row := range []struct {
+		name   string
+		reigns []reign
+		fenced bool
+		writes []fence.Token // each continues what it has read at last
+		late   bool          // and then one of token 2 that has read nothing new
+		failed []bool        // by check
+	}{
+		{"good", good, true, []fence.Token{2, 5}, true, []bool{false, false, false}},
+		{"nobody led", nil, true, []fence.Token{2, 5}, true, []bool{true, false, false}},
+		{"two leaders", []reign{{"A", 2, at(1), at(3.1), leadsNoMore}, good[1]}, true, []fence.Token{2, 5}, true, []bool{true, false, false}},
+		{"no end", []reign{{"A", 2, at(1), time.Time{}, ""}, good[1]}, true, []fence.Token{2, 5}, true, []bool{true, false, false}},
+		{"smaller token", []reign{{"A", 7, at(1), at(3), leadsNoMore}, good[1]}, true, []fence.Token{2, 5}, true, []bool{true, false, false}},
+		{"same token", []reign{{"A", 5, at(1), at(3), leadsNoMore}, good[1]}, true, []fence.Token{2, 5}, true, []bool{true, false, false}},
+		{"late write accepted", good, false, []fence.Token{2, 5}, true, []bool{false, true, true}},
+		{"no late write", good, true, []fence.Token{2, 5}, false, []bool{false, true, false}},
+		{"late write accepted, but it continues", good, false, []fence.Token{2, 5, 2}, false, []bool{false, true, false}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			book := ledger.New(row.fenced, nothing, nothing)
+			var first ledger.Entry
+			write := func(token fence.Token, last ledger.Entry) {
+				err := book.Append(token, ledger.Entry{Seq: last.Seq + 1, Amount: 1, Balance: last.Balance + 1, Writer: "W"})
+				require.True(t, err == nil || row.fenced)
+			}
+			for _, token := range row.writes {
+				write(token, book.Last())
+				if first.Seq == 0 {
+					first = book.Last()
+				}
+			}
+			if row.late {
+				write(2, first)
+			}
+			entries, attempts := book.History()
+			var failed []bool
+			for _, c := range judge(row.reigns, entries, attempts, true) {
+				failed = append(failed, c.err != nil)
+			}
+			require.Equal(t, row.failed, failed)
+		})
+	}
+}

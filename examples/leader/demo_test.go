@@ -1,0 +1,170 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The demos come one after the other: leases of two seconds want a machine that is not all too busy.
+func TestDemo_movesTheLead(t *testing.T) {
+	r := start(t)
+	require.Zero(t, r.end(t))
+	require.Empty(t, r.stderr.String())
+	text := r.text.String()
+
+	led := timelineOf(t, text, "leads$")
+	var ids, tokens []string
+	for _, l := range led {
+		ids, tokens = append(ids, l.id), append(tokens, strconv.Itoa(l.token))
+	}
+	require.Equal(t, []string{"A", "B", "C", "B", "A"}, ids)
+	agreed := func(leader, token string, all ...string) []string {
+		var lines []string
+		for _, id := range all {
+			lines = append(lines, fmt.Sprintf(` %s \d+ .*GET /leader: 200 \{"leader":"%s","token":"%s","me":%v\}$`, id, leader, token, id == leader))
+		}
+		return append(lines, ` `+leader+` \d+ .*GET /healthz: 200 ok$`)
+	}
+	const (
+		gather   = `^Three processes start$`
+		crash    = `^The leader dies`
+		pause    = `^The leader is paused`
+		transfer = `^The leader hands over`
+		stop     = `^The leader is told to stop`
+		end      = `^All stop$`
+	)
+	kill := func(name string, l line) string { return `main .*kill -` + name + ` ` + strconv.Itoa(l.pid) + `$` }
+	// What one process logs has an order; so has what the demo waits for before it goes on.
+	for _, chain := range [][]string{
+		append([]string{gather, `ledger +` + tokens[0] + `  accepts A's #1 \(\+1, balance 1\)$`}, agreed("A", tokens[0], "A", "B", "C")...),
+		append([]string{
+			crash, kill("KILL", led[0]), ` B \d+ +` + tokens[1] + `  leads$`, `main +` + tokens[1] + `  B leads \S+ after A was killed$`,
+			`main .*starts A again$`,
+		}, agreed("B", tokens[1], "A", "B", "C")...),
+		append([]string{
+			pause, kill("STOP", led[1]), ` B \d+ .*is stopped$`, ` B \d+ .*GET /healthz: no answer$`,
+			` C \d+ +` + tokens[2] + `  leads$`, `main +` + tokens[2] + `  C leads \S+ after B was stopped$`, kill("CONT", led[1]),
+			`ledger +` + tokens[1] + `  REFUSES B's #\d+ .*stale token ` + tokens[1] + ` for "ledger": highest seen is ` + tokens[2] + `$`,
+			` B \d+ +` + tokens[1] + `  is refused as stale: 412 .*; leadership: lease: lost: no renewal was acknowledged before the deadline`,
+			` B \d+ +` + tokens[1] + `  leads no more: lease: lost: `,
+			` B \d+ .*has lost the lead: lease: lost: `,
+		}, agreed("C", tokens[2], "A", "B", "C")...),
+		{pause, ` B \d+ .*is stopped$`, `ledger +` + tokens[2] + `  accepts C's #\d+ `, kill("CONT", led[1])},
+		append([]string{transfer, `main +` + tokens[3] + `  B leads \S+ after C was asked$`}, agreed("B", tokens[3], "A", "B", "C")...),
+		{transfer, ` C \d+ +` + tokens[2] + `  is asked to transfer; to: B$`, ` C \d+ .*POST /transfer\?to=B: 200 ok$`, stop},
+		append([]string{stop, kill("TERM", led[3]), `main +` + tokens[4] + `  A leads \S+ after B was told to stop$`}, agreed("A", tokens[4], "A", "C")...),
+		{stop, kill("TERM", led[3]), ` B ` + strconv.Itoa(led[3].pid) + ` .*has ended: exit status 0$`, end},
+		{end, ` C \d+ .*has ended: exit status 0$`, ` A \d+ .*has ended: exit status 0$`, `^The leaders$`},
+		{
+			`^The checks$`, `^    ok      never two leaders`, `^    ok      no stale write accepted: 1 sent, all refused$`,
+			`^    ok      the ledger is intact`,
+		},
+	} {
+		requireInOrder(t, text, chain...)
+	}
+	for _, token := range tokens {
+		requireInOrder(t, text, `ledger +`+token+`  is claimed: refuses tokens below `+token+` from now on$`, `ledger +`+token+`  accepts `)
+	}
+	require.NotContains(t, text, "FAILED")
+	requireNoneLeft(t, text, 4)
+	requireTimes(t, text, led)
+}
+
+// requireTimes goes by the printed times: who stops by itself does so before the next one leads, and that is soon.
+func requireTimes(t *testing.T, text string, led []line) {
+	t.Helper()
+	asked := timelineOf(t, text, `is asked to transfer`)
+	require.Len(t, asked, 1)
+	told := timelineOf(t, text, `kill -TERM `+strconv.Itoa(led[3].pid))
+	require.Len(t, told, 1)
+	began := map[int]int{3: asked[0].millis, 4: told[0].millis}
+	for i, l := range led[1:] {
+		require.Greater(t, l.token, led[i].token)
+		for _, end := range timelineOf(t, text, "leads no more") {
+			if n := i + 1; end.token == led[i].token && n >= 3 {
+				require.LessOrEqual(t, end.millis, l.millis, "%s led before %s had stopped", l.id, end.id)
+				require.Less(t, l.millis-began[n], 1500, "%s waited for the lease to run out", l.id)
+				delete(began, n)
+			}
+		}
+	}
+	require.Empty(t, began, "somebody has not said that it leads no more")
+}
+
+// The same scenes without the check: what the first test proves is the fence's doing.
+func TestDemo_failsWithoutFence(t *testing.T) {
+	r := start(t, "-no-fence")
+	require.Equal(t, 1, r.end(t))
+	require.Contains(t, r.stderr.String(), "a check has failed")
+	requireInOrder(t, r.text.String(),
+		`ledger .*does NOT look at tokens`,
+		`main .*kill -CONT`,
+		`ledger .*ACCEPTS B's #\d+ .*: it does not look at the token$`,
+		`^    ok      never two leaders`,
+		`^    FAILED  B's #\d+ .* was accepted after a larger token$`,
+		`^    FAILED  .*without having seen`,
+	)
+	requireNoneLeft(t, r.text.String(), 4)
+}
+
+// Ctrl-C while B is stopped leaves no process, not even the stopped one, and no folder.
+func TestDemo_cleansUpWhenInterrupted(t *testing.T) {
+	r := start(t)
+	r.await(t, `is stopped$`)
+	r.signal(t, os.Interrupt)
+	require.Equal(t, 1, r.end(t))
+	require.Regexp(t, `failed in the scene "The leader is paused.*interrupt`, r.stderr.String())
+	require.NotContains(t, r.text.String(), "The checks")
+	requireNoneLeft(t, r.text.String(), 4)
+}
+
+// A person kills, pauses and asks.
+func TestDemo_leavesItToAPerson(t *testing.T) {
+	r := start(t, "-play=false")
+	pids, urls := map[string]int{}, map[string]string{}
+	for _, id := range []string{"A", "B", "C"} {
+		m := r.await(t, `^    `+id+`  pid (\d+) +(http://\S+)$`)
+		pids[id], urls[id] = number(t, m[0]), m[1]
+	}
+	r.await(t, `kill -STOP`)
+	status, body := get(t, urls["C"]+"/leader")
+	require.Equal(t, 200, status)
+	require.Regexp(t, `^\{"leader":"A","token":"\d+","me":false\}$`, body)
+	for _, id := range []string{"A", "B"} { // who leads and who waits
+		status, body = get(t, urls[id]+"/healthz")
+		require.Equal(t, 200, status)
+		require.Equal(t, "ok", body)
+	}
+
+	since := r.text.Len()
+	require.NoError(t, syscall.Kill(pids["A"], syscall.SIGKILL))
+	b := r.await(t, ` B \d+ +(\d+)  leads$`)[0]
+	awaitLeader(t, urls["C"], `{"leader":"B","token":"`+b+`","me":false}`)
+	urls["A"] = "http://" + r.awaitSince(t, since, ` A \d+ .*campaigns; http: (\S+)`)[0] // before B leads or after
+
+	require.NoError(t, syscall.Kill(pids["B"], syscall.SIGSTOP))
+	c := r.await(t, ` C \d+ +(\d+)  leads$`)[0]
+	require.NoError(t, syscall.Kill(pids["B"], syscall.SIGCONT))
+	r.await(t, ` B \d+ .*has lost the lead: lease: lost`)
+	awaitLeader(t, urls["B"], `{"leader":"C","token":"`+c+`","me":false}`)
+
+	status, body = request(t, "POST", urls["C"]+"/transfer?to=A")
+	require.Equal(t, 200, status, "%s", body)
+	a := r.await(t, ` A \d+ +(\d+)  leads$`)[0]
+	awaitLeader(t, urls["A"], `{"leader":"A","token":"`+a+`","me":true}`)
+
+	require.NoError(t, syscall.Kill(pids["C"], syscall.SIGSTOP)) // it is woken up to end
+	r.await(t, ` C \d+ .*is stopped`)
+	r.signal(t, os.Interrupt)
+	require.Zero(t, r.end(t))
+	require.Empty(t, r.stderr.String())
+	require.Contains(t, r.text.String(), "ok      never two leaders at a time, and each with a larger token")
+	requireNoneLeft(t, r.text.String(), 4)
+}

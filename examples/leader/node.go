@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/examples/internal/ledger"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// config is what a process is told.
+type config struct {
+	endpoints []string // of etcd
+	name      string   // of the election
+	id        string   // of this process
+	http      string   // address to serve at
+	ledger    string   // URL of what the leader writes to
+	ttl       time.Duration
+
+	log      *slog.Logger
+	warnings *slog.Logger // for the library, which tells a service's log more than it wants to know
+}
+
+// node is one process of the service.
+type node struct {
+	config
+	client *clientv3.Client
+	book   ledger.Client
+	health *election.Health
+
+	present atomic.Pointer[election.Leader]     // who leads, as far as is known here; nil at first
+	leading atomic.Pointer[election.Leadership] // nil unless it is this process
+}
+
+// stopTimeout is how long the leader may take to return once it must not lead any more. It is longer than one step of
+// its work may take.
+const stopTimeout = stepTimeout + 5*time.Second
+
+// join is the life of a process: it campaigns, leads when it is its turn, campaigns again when it has lost the lead,
+// and tells by HTTP who leads. It returns nil when ctx has ended.
+func join(ctx context.Context, c config) (err error) {
+	n := &node{config: c, book: ledger.Client{URL: c.ledger}}
+
+	// One client and one session for everything that the process does in etcd.
+	n.client, err = clientv3.New(clientv3.Config{Endpoints: c.endpoints, Logger: zap.NewNop()})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = n.client.Close() }() // the error says that the connection's context has ended
+
+	session, err := lease.NewSession(ctx, n.client, lease.Options{TTL: c.ttl, Owner: c.id, Logger: c.warnings})
+	if err != nil {
+		return n.stopped(ctx, err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.ttl)
+		defer cancel()
+		err = errors.Join(err, session.Close(ctx))
+	}()
+
+	// Health fails when renewals are overdue or a former leader hangs; never for a process that only waits.
+	n.health, err = election.NewHealth(session.Status().TTL / 3)
+	if err != nil {
+		return err
+	}
+
+	// The process ends as a whole if one part of it does.
+	all, fail := context.WithCancelCause(ctx)
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	defer fail(nil)
+	parts.Go(func() { fail(n.observe(all)) })
+	address, err := n.serve(all, &parts, fail)
+	if err != nil {
+		return err
+	}
+	c.log.Info("campaigns", "id", c.id, "http", address)
+
+	err = election.Run(all, session, c.name, election.Options{
+		Value:  c.id, // what GET /leader tells; it could as well be the address that clients are sent to
+		Health: n.health,
+		Rejoin: true, // after a transfer this process waits for its next turn
+		Lost:   func(err error) { c.log.Warn("has lost the lead", "err", err) },
+		// A leader that does not stop keeps everybody else from leading, for its lease is renewed. Better no process.
+		StopTimeout: stopTimeout,
+		Fatal: func(err error) {
+			c.log.Error("ends at once", "err", err)
+			os.Exit(1)
+		},
+	}, n.lead)
+	return n.stopped(ctx, err)
+}
+
+// stopped is nil if the process was told to stop. What else went wrong then is logged.
+func (n *node) stopped(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	n.log.Info("stops", "why", err)
+	return nil
+}
+
+// observe keeps present up to date.
+func (n *node) observe(ctx context.Context) error {
+	for leader, err := range election.Observe(ctx, n.client, n.name) {
+		if err != nil {
+			return fmt.Errorf("observe the election: %w", err)
+		}
+		n.present.Store(&leader)
+	}
+	return context.Cause(ctx)
+}
