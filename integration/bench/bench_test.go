@@ -25,7 +25,7 @@ func smokeScale() scale {
 	return scale{
 		rounds: 1, warmUp: 20 * time.Millisecond, lasting: 150 * time.Millisecond, leastTurns: 3, floor: 5,
 		holds: 300, holdTTL: 2 * time.Second, holdTTLs: 1,
-		herd: 5, herdRepeats: 1, quiet: 100 * time.Millisecond,
+		herd: 5, herdRepeats: 1, crashes: 2, quiet: 100 * time.Millisecond,
 	}
 }
 
