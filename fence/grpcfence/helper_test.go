@@ -1,0 +1,110 @@
+package grpcfence_test
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/grpcfence"
+)
+
+// orders names one resource for every call.
+func orders(context.Context, string, any) string { return "orders" }
+
+// service is gRPC's test service, with the handlers that a test gives it.
+type service struct {
+	testgrpc.UnimplementedTestServiceServer
+	unary  func(ctx context.Context, in *testgrpc.SimpleRequest) error
+	stream func(testgrpc.TestService_FullDuplexCallServer) error
+}
+
+func (s *service) UnaryCall(ctx context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+	if s.unary != nil {
+		if err := s.unary(ctx, in); err != nil {
+			return nil, err
+		}
+	}
+	return &testgrpc.SimpleResponse{Username: "served"}, nil
+}
+
+func (s *service) FullDuplexCall(stream testgrpc.TestService_FullDuplexCallServer) error {
+	return s.stream(stream)
+}
+
+func early(t *testing.T, g *fence.Guard, opts grpcfence.Options) *grpcfence.Server {
+	t.Helper()
+	s, err := grpcfence.NewServer(orders, grpcfence.GuardCheck(g), opts)
+	require.NoError(t, err)
+	return s
+}
+
+func atomicly(t *testing.T, g *fence.Guard, opts grpcfence.Options) *grpcfence.Server {
+	t.Helper()
+	s, err := grpcfence.NewAtomicServer(orders, g, opts)
+	require.NoError(t, err)
+	return s
+}
+
+// both are the two kinds of server over one guard: they refuse alike.
+var both = map[string]func(*testing.T, *fence.Guard, grpcfence.Options) *grpcfence.Server{
+	"early": early, "atomic": atomicly,
+}
+
+// serve serves s on the loopback interface and returns a client with the interceptors, and one without.
+func serve(t *testing.T, s *grpcfence.Server, impl *service) (fenced, plain testgrpc.TestServiceClient) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := grpc.NewServer(grpc.UnaryInterceptor(s.Unary), grpc.StreamInterceptor(s.Stream))
+	testgrpc.RegisterTestServiceServer(server, impl)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		require.NoError(t, <-served)
+	})
+	dial := func(opts ...grpc.DialOption) testgrpc.TestServiceClient {
+		opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		conn, err := grpc.NewClient(listener.Addr().String(), opts...)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, conn.Close()) })
+		return testgrpc.NewTestServiceClient(conn)
+	}
+	fenced = dial(grpc.WithUnaryInterceptor(grpcfence.UnaryClient), grpc.WithStreamInterceptor(grpcfence.StreamClient))
+	return fenced, dial()
+}
+
+func call(ctx context.Context, c testgrpc.TestServiceClient) error {
+	_, err := c.UnaryCall(ctx, &testgrpc.SimpleRequest{})
+	return err
+}
+
+// with is a context whose metadata has the values as they are.
+func with(t *testing.T, tokens ...string) context.Context {
+	t.Helper()
+	return metadata.NewOutgoingContext(t.Context(), metadata.MD{grpcfence.MetadataKey: tokens})
+}
+
+// requireInfo checks a refusal's status and returns the metadata of its detail.
+func requireInfo(t *testing.T, err error, code codes.Code, reason string) map[string]string {
+	t.Helper()
+	st, ok := status.FromError(err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, code, st.Code(), st.Message())
+	require.Len(t, st.Details(), 1)
+	info, ok := st.Details()[0].(*errdetails.ErrorInfo)
+	require.True(t, ok)
+	require.Equal(t, grpcfence.Domain, info.GetDomain())
+	require.Equal(t, reason, info.GetReason())
+	return info.GetMetadata()
+}

@@ -1,0 +1,144 @@
+package grpcfence_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/grpcfence"
+)
+
+// refused is a status as a client gets it.
+func refused(t *testing.T, code codes.Code, info *errdetails.ErrorInfo) error {
+	t.Helper()
+	st, err := status.New(code, "refused").WithDetails(&errdetails.Help{}, info)
+	require.NoError(t, err)
+	return st.Err()
+}
+
+func TestError_givesRefusalsAStatusAndKeepsWhatTheyMatch(t *testing.T) {
+	stale := &fence.StaleError{Resource: "orders", Token: 41, Highest: 54}
+	for _, c := range []struct {
+		err    error
+		code   codes.Code
+		reason string
+		md     map[string]string
+	}{
+		{
+			stale, codes.FailedPrecondition, grpcfence.ReasonStale,
+			map[string]string{"resource": "orders", "token": "41", "highest": "54"},
+		},
+		{
+			&fence.StaleError{Token: 41}, codes.FailedPrecondition, grpcfence.ReasonStale,
+			map[string]string{"resource": "", "token": "41"},
+		},
+		{fence.ErrStale, codes.FailedPrecondition, grpcfence.ReasonStale, nil},
+		{(*fence.StaleError)(nil), codes.FailedPrecondition, grpcfence.ReasonStale, nil},
+		{grpcfence.ErrMissing, codes.FailedPrecondition, grpcfence.ReasonMissing, nil},
+		{fence.ErrInvalidToken, codes.InvalidArgument, grpcfence.ReasonInvalid, nil},
+	} {
+		wrapped := fmt.Errorf("at 10.0.0.7: %w", c.err)
+		err := grpcfence.Error(wrapped)
+		require.Equal(t, c.md, requireInfo(t, err, c.code, c.reason))
+		require.ErrorIs(t, err, wrapped)
+		require.NotContains(t, err.Error(), "10.0.0.7")
+		require.Equal(t, err, grpcfence.Error(err), "once")
+		require.Equal(t, err, grpcfence.ReadError(err), "it is read already")
+	}
+	other := status.Error(codes.Aborted, "other")
+	for _, err := range []error{nil, io.EOF, other} {
+		require.Equal(t, err, grpcfence.Error(err))
+	}
+}
+
+func TestReadError_knowsARefusalByCodeDomainAndReason(t *testing.T) {
+	info := func(domain, reason string) *errdetails.ErrorInfo {
+		return &errdetails.ErrorInfo{Domain: domain, Reason: reason}
+	}
+	require.ErrorIs(t, grpcfence.ReadError(
+		refused(t, codes.FailedPrecondition, info(grpcfence.Domain, grpcfence.ReasonStale))), fence.ErrStale)
+	require.ErrorIs(t, grpcfence.ReadError(fmt.Errorf("sell: %w",
+		refused(t, codes.FailedPrecondition, info(grpcfence.Domain, grpcfence.ReasonStale)))), fence.ErrStale)
+	require.ErrorIs(t, grpcfence.ReadError(
+		refused(t, codes.FailedPrecondition, info(grpcfence.Domain, grpcfence.ReasonMissing))), grpcfence.ErrMissing)
+	require.ErrorIs(t, grpcfence.ReadError(
+		refused(t, codes.InvalidArgument, info(grpcfence.Domain, grpcfence.ReasonInvalid))), fence.ErrInvalidToken)
+
+	for _, other := range []error{
+		nil, io.EOF,
+		status.Error(codes.FailedPrecondition, grpcfence.ReasonStale),
+		refused(t, codes.FailedPrecondition, info("other", grpcfence.ReasonStale)),
+		refused(t, codes.FailedPrecondition, info(grpcfence.Domain, "OTHER")),
+		refused(t, codes.FailedPrecondition, info(grpcfence.Domain, grpcfence.ReasonInvalid)),
+		refused(t, codes.InvalidArgument, info(grpcfence.Domain, grpcfence.ReasonStale)),
+		refused(t, codes.InvalidArgument, info(grpcfence.Domain, grpcfence.ReasonMissing)),
+		refused(t, codes.Aborted, info(grpcfence.Domain, grpcfence.ReasonStale)),
+	} {
+		require.Equal(t, other, grpcfence.ReadError(other))
+	}
+}
+
+func FuzzFromIncomingContext(f *testing.F) {
+	for _, s := range []string{"", "54", "054", "54,54", "-1", "9223372036854775807", "54\x0054"} {
+		f.Add(s, "", false)
+		f.Add(s, s, true)
+	}
+	f.Fuzz(func(t *testing.T, first, second string, two bool) {
+		values := []string{first}
+		if two {
+			values = append(values, second)
+		}
+		got, err := grpcfence.FromIncomingContext(
+			metadata.NewIncomingContext(t.Context(), metadata.MD{grpcfence.MetadataKey: values}))
+		if err != nil {
+			require.ErrorIs(t, err, fence.ErrInvalidToken)
+			require.Zero(t, got)
+			require.Less(t, len(err.Error()), 200)
+			require.False(t, strings.ContainsAny(err.Error(), "\n\x00"))
+			return
+		}
+		require.False(t, two)
+		require.True(t, got.Valid())
+		require.Equal(t, first, got.String())
+	})
+}
+
+func FuzzReadError(f *testing.F) {
+	f.Add(uint32(codes.FailedPrecondition), grpcfence.Domain, grpcfence.ReasonStale, "orders", "41", "54")
+	f.Add(uint32(codes.FailedPrecondition), grpcfence.Domain, grpcfence.ReasonStale, "", "041", "-1")
+	f.Add(uint32(codes.FailedPrecondition), grpcfence.Domain, grpcfence.ReasonMissing, "", "", "")
+	f.Add(uint32(codes.InvalidArgument), grpcfence.Domain, grpcfence.ReasonInvalid, "", "", "")
+	f.Fuzz(func(t *testing.T, code uint32, domain, reason, resource, token, highest string) {
+		st, err := status.New(codes.Code(code), "refused").WithDetails(&errdetails.ErrorInfo{
+			Domain: domain, Reason: reason,
+			Metadata: map[string]string{"resource": resource, "token": token, "highest": highest},
+		})
+		if err != nil { // OK, or not UTF-8
+			return
+		}
+		sent := st.Err()
+		got := grpcfence.ReadError(sent)
+		require.Equal(t, status.Convert(sent).Proto().String(), status.Convert(got).Proto().String())
+		if domain != grpcfence.Domain {
+			require.Equal(t, sent, got)
+		}
+		stale, ok := errors.AsType[*fence.StaleError](got)
+		if !ok {
+			return
+		}
+		require.Equal(t, resource, stale.Resource)
+		want, _ := fence.Parse(token)
+		require.Equal(t, want, stale.Token)
+		want, _ = fence.Parse(highest)
+		require.Equal(t, want, stale.Highest)
+	})
+}

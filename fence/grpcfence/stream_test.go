@@ -1,0 +1,144 @@
+package grpcfence_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/status"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/grpcfence"
+)
+
+// echo answers each message with the token of the stream's context.
+func echo(stream testgrpc.TestService_FullDuplexCallServer) error {
+	for {
+		_, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		token, _ := fence.FromContext(stream.Context())
+		err = stream.Send(&testgrpc.StreamingOutputCallResponse{Payload: &testgrpc.Payload{Body: []byte(token.String())}})
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// exchange sends one message and returns what comes back.
+func exchange(t *testing.T, stream testgrpc.TestService_FullDuplexCallClient) (string, error) {
+	t.Helper()
+	if err := stream.Send(new(testgrpc.StreamingOutputCallRequest)); err != nil {
+		require.ErrorIs(t, err, io.EOF, "Recv says why")
+	}
+	resp, err := stream.Recv()
+	return string(resp.GetPayload().GetBody()), err
+}
+
+func open(ctx context.Context, t *testing.T, c testgrpc.TestServiceClient) testgrpc.TestService_FullDuplexCallClient {
+	t.Helper()
+	stream, err := c.FullDuplexCall(ctx)
+	require.NoError(t, err)
+	return stream
+}
+
+func TestStream_checksAtTheStartAndCarriesTheToken(t *testing.T) {
+	for name, server := range both {
+		t.Run(name, func(t *testing.T) {
+			var g fence.Guard
+			require.NoError(t, g.Claim("orders", 54))
+			fenced, plain := serve(t, server(t, &g, grpcfence.Options{}), &service{stream: echo})
+
+			stream := open(fence.NewContext(t.Context(), 54), t, fenced)
+			for range 2 {
+				got, err := exchange(t, stream)
+				require.NoError(t, err)
+				require.Equal(t, "54", got)
+			}
+			require.NoError(t, g.Claim("orders", 60), "no newer token waits for a stream")
+			_, err := exchange(t, stream)
+			require.NoError(t, err, "checked once")
+			require.NoError(t, stream.CloseSend())
+			_, err = stream.Recv()
+			require.Equal(t, io.EOF, err)
+
+			_, err = exchange(t, open(fence.NewContext(t.Context(), 54), t, fenced))
+			require.ErrorIs(t, err, fence.ErrStale)
+			md := requireInfo(t, err, codes.FailedPrecondition, grpcfence.ReasonStale)
+			require.Equal(t, map[string]string{"resource": "orders", "token": "54", "highest": "60"}, md)
+			_, err = exchange(t, open(t.Context(), t, fenced))
+			require.ErrorIs(t, err, grpcfence.ErrMissing)
+			_, err = exchange(t, open(with(t, "60", "60"), t, plain))
+			requireInfo(t, err, codes.InvalidArgument, grpcfence.ReasonInvalid)
+		})
+	}
+}
+
+func TestStream_eachMessage(t *testing.T) {
+	for name, server := range both {
+		t.Run(name, func(t *testing.T) {
+			var g fence.Guard
+			fenced, _ := serve(t, server(t, &g, grpcfence.Options{EachMessage: true}), &service{stream: echo})
+			stream := open(fence.NewContext(t.Context(), 54), t, fenced)
+			for range 2 {
+				_, err := exchange(t, stream)
+				require.NoError(t, err)
+			}
+			require.NoError(t, g.Claim("orders", 60))
+			_, err := exchange(t, stream)
+			require.ErrorIs(t, err, fence.ErrStale)
+			require.Equal(t, map[string]fence.Token{"orders": 60}, g.Marks())
+		})
+	}
+}
+
+func TestStream_methodsThatDoNotWriteRaiseNoMark(t *testing.T) {
+	var g fence.Guard
+	fenced, _ := serve(t, early(t, &g, grpcfence.Options{
+		Writes:      func(method string) bool { return method != testgrpc.TestService_FullDuplexCall_FullMethodName },
+		EachMessage: true,
+	}), &service{stream: echo})
+	for _, token := range []fence.Token{60, 54, 0} {
+		got, err := exchange(t, open(fence.NewContext(t.Context(), token), t, fenced))
+		require.NoError(t, err)
+		require.Equal(t, token.String(), got)
+	}
+	require.Empty(t, g.Marks())
+}
+
+// The resource function has no request to look at, and the store's refusal is a stream's as well.
+func TestStream_resourceAndTheStoresRefusal(t *testing.T) {
+	var g fence.Guard
+	var asked []any
+	resource := func(_ context.Context, method string, req any) string {
+		asked = append(asked, req)
+		return method
+	}
+	s, err := grpcfence.NewAtomicServer(resource, &g, grpcfence.Options{})
+	require.NoError(t, err)
+	fenced, _ := serve(t, s, &service{stream: func(stream testgrpc.TestService_FullDuplexCallServer) error {
+		token, _ := fence.FromContext(stream.Context())
+		return &fence.StaleError{Resource: "row", Token: token, Highest: 60}
+	}})
+	_, err = exchange(t, open(fence.NewContext(t.Context(), 54), t, fenced))
+	var stale *fence.StaleError
+	require.ErrorAs(t, err, &stale)
+	require.Equal(t, fence.StaleError{Resource: "row", Token: 54, Highest: 60}, *stale)
+	require.Equal(t, []any{nil}, asked)
+	require.Equal(t, map[string]fence.Token{testgrpc.TestService_FullDuplexCall_FullMethodName: 54}, g.Marks())
+
+	failing := func(context.Context, string, fence.Token) error { return io.ErrUnexpectedEOF }
+	s, err = grpcfence.NewServer(resource, failing, grpcfence.Options{})
+	require.NoError(t, err)
+	fenced, _ = serve(t, s, &service{stream: echo})
+	_, err = exchange(t, open(fence.NewContext(t.Context(), 54), t, fenced))
+	require.Equal(t, codes.Unavailable, status.Code(err))
+}

@@ -1,0 +1,56 @@
+package httpfence_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/httpfence"
+)
+
+func TestFromHeader_takesExactlyOneToken(t *testing.T) {
+	got, err := httpfence.FromHeader(http.Header{httpfence.Header: {"54"}})
+	require.NoError(t, err)
+	require.Equal(t, fence.Token(54), got)
+
+	for _, h := range []http.Header{nil, {}, {"Other": {"54"}}} {
+		_, err := httpfence.FromHeader(h)
+		require.ErrorIs(t, err, httpfence.ErrMissing)
+		require.NotErrorIs(t, err, fence.ErrInvalidToken)
+	}
+	for _, values := range [][]string{
+		{""}, {"054"}, {"+54"}, {"54 "}, {"54, 54"}, {"0"}, {"-1"}, {"54", "54"}, {"54", ""},
+	} {
+		_, err := httpfence.FromHeader(http.Header{httpfence.Header: values})
+		require.ErrorIs(t, err, fence.ErrInvalidToken, "%q", values)
+		require.NotErrorIs(t, err, httpfence.ErrMissing)
+	}
+}
+
+func FuzzFromHeader(f *testing.F) {
+	for _, s := range []string{"", "54", "054", "54,54", "54, 55", "-1", "9223372036854775807", "54\x0054"} {
+		f.Add(s, "", false)
+		f.Add(s, s, true)
+	}
+	f.Fuzz(func(t *testing.T, first, second string, two bool) {
+		h := http.Header{}
+		h.Add(httpfence.Header, first)
+		if two {
+			h.Add(httpfence.Header, second)
+		}
+		got, err := httpfence.FromHeader(h)
+		if err != nil {
+			require.ErrorIs(t, err, fence.ErrInvalidToken)
+			require.Zero(t, got)
+			require.Less(t, len(err.Error()), 200)
+			require.False(t, strings.ContainsAny(err.Error(), "\n\x00"))
+			return
+		}
+		require.False(t, two)
+		require.True(t, got.Valid())
+		require.Equal(t, first, got.String())
+	})
+}

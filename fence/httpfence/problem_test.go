@@ -1,0 +1,188 @@
+package httpfence_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/httpfence"
+)
+
+func TestError_answersRefusalsOnly(t *testing.T) {
+	stale := &fence.StaleError{Resource: `a "b" é`, Token: 41, Highest: 54}
+	for _, c := range []struct {
+		err    error
+		status int
+		kind   string
+		back   error
+	}{
+		{stale, http.StatusPreconditionFailed, httpfence.TypeStale, stale},
+		{fmt.Errorf("update at 10.0.0.7: %w", stale), http.StatusPreconditionFailed, httpfence.TypeStale, stale},
+		{fence.ErrStale, http.StatusPreconditionFailed, httpfence.TypeStale, &fence.StaleError{}},
+		{(*fence.StaleError)(nil), http.StatusPreconditionFailed, httpfence.TypeStale, &fence.StaleError{}},
+		{&fence.StaleError{Token: 41}, http.StatusPreconditionFailed, httpfence.TypeStale, &fence.StaleError{Token: 41}},
+		{httpfence.ErrMissing, http.StatusPreconditionRequired, httpfence.TypeMissing, httpfence.ErrMissing},
+		{
+			fmt.Errorf("at 10.0.0.7: %w", fence.ErrInvalidToken), http.StatusBadRequest, httpfence.TypeInvalid,
+			fence.ErrInvalidToken,
+		},
+	} {
+		w := httptest.NewRecorder()
+		for _, h := range []string{"Content-Length", "Content-Encoding", "ETag", "Last-Modified", "Cache-Control"} {
+			w.Header().Set(h, "1")
+		}
+		require.True(t, httpfence.Error(w, c.err))
+		resp := w.Result()
+		require.Len(t, resp.Header, 2, "none that belongs to another body: %v", resp.Header)
+		requireProblem(t, resp, w.Body.String(), c.status, c.kind)
+		require.NotContains(t, w.Body.String(), "10.0.0.7")
+
+		got := httpfence.ReadError(resp)
+		if want, ok := errors.AsType[*fence.StaleError](c.back); ok {
+			require.Equal(t, want, got)
+		} else {
+			require.ErrorIs(t, got, c.back)
+			require.NotErrorIs(t, got, fence.ErrStale)
+		}
+	}
+	for _, err := range []error{nil, io.EOF} {
+		w := httptest.NewRecorder()
+		require.False(t, httpfence.Error(w, err))
+		require.False(t, w.Flushed)
+		require.Empty(t, w.Header())
+		require.Zero(t, w.Body.Len())
+	}
+}
+
+// response is one as a client gets it.
+func response(status int, contentType, body string) *http.Response {
+	return &http.Response{
+		StatusCode: status,
+		Header:     http.Header{"Content-Type": {contentType}},
+		Body:       io.NopCloser(strings.NewReader(body)),
+	}
+}
+
+const (
+	problemJSON = "application/problem+json"
+	staleBody   = `{"type":"` + httpfence.TypeStale + `","resource":"orders","token":"41","highest":"54"}`
+)
+
+func TestReadError_knowsARefusalByStatusContentTypeAndType(t *testing.T) {
+	for _, refusal := range []*http.Response{
+		response(412, problemJSON, staleBody),
+		response(412, "Application/Problem+JSON; charset=utf-8", staleBody),
+	} {
+		require.Equal(t, &fence.StaleError{Resource: "orders", Token: 41, Highest: 54}, httpfence.ReadError(refusal))
+	}
+	for _, other := range []*http.Response{
+		response(200, problemJSON, staleBody),
+		response(400, problemJSON, staleBody),
+		response(428, problemJSON, staleBody),
+		response(412, "application/json", staleBody),
+		response(412, "", staleBody),
+		response(412, problemJSON, ""),
+		response(412, problemJSON, "null"),
+		response(412, problemJSON, staleBody+"}"),
+		response(412, problemJSON, `{"type":"about:blank"}`),
+		response(412, problemJSON, `{"type":["`+httpfence.TypeStale+`"]}`),
+		response(412, problemJSON, strings.Repeat(" ", 64<<10)+staleBody),
+		response(412, problemJSON, `{"type":"`+httpfence.TypeMissing+`"}`),
+		response(428, problemJSON, `{"type":"`+httpfence.TypeInvalid+`"}`),
+	} {
+		require.NoError(t, httpfence.ReadError(other), "%d %s", other.StatusCode, other.Header)
+	}
+	require.NoError(t, httpfence.ReadError(nil))
+	none := response(412, problemJSON, "")
+	none.Body = nil
+	require.NoError(t, httpfence.ReadError(none))
+
+	pad := strings.Repeat(" ", 64<<10-len(staleBody))
+	require.ErrorIs(t, httpfence.ReadError(response(412, problemJSON, pad+staleBody)), fence.ErrStale)
+	require.NoError(t, httpfence.ReadError(response(412, problemJSON, pad+" "+staleBody)), "64 KiB and a byte")
+}
+
+// Whatever else the problem says, the holder has been refused.
+func TestReadError_malformedMembersAreLeftOut(t *testing.T) {
+	for _, members := range []string{
+		``, `,"title":1,"status":"412","detail":{}`,
+		`,"token":41,"highest":54`, `,"resource":{},"token":null,"highest":[]`, `,"token":"041","highest":"-1"`,
+	} {
+		err := httpfence.ReadError(response(412, problemJSON, `{"type":"`+httpfence.TypeStale+`"`+members+`}`))
+		require.Equal(t, &fence.StaleError{}, err, members)
+	}
+}
+
+func TestReadError_bodyCanBeReadAgain(t *testing.T) {
+	for _, body := range []string{staleBody, "If-Match does not hold", strings.Repeat("long ", 30_000)} {
+		resp := response(412, problemJSON, body)
+		_ = httpfence.ReadError(resp)
+		_ = httpfence.ReadError(resp)
+		again, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.Equal(t, body, string(again))
+	}
+}
+
+func TestReadError_closesNothingAndKeepsTheCloser(t *testing.T) {
+	body := &closer{Reader: strings.NewReader(staleBody)}
+	resp := response(412, problemJSON, "")
+	resp.Body = body
+	require.ErrorIs(t, httpfence.ReadError(resp), fence.ErrStale)
+	require.False(t, body.closed)
+	require.NoError(t, resp.Body.Close())
+	require.True(t, body.closed)
+}
+
+// A refusal that broke off is neither a refusal nor none.
+func TestReadError_brokenBody(t *testing.T) {
+	errReset := errors.New("connection reset")
+	resp := response(412, problemJSON, "")
+	resp.Body = io.NopCloser(io.MultiReader(strings.NewReader(staleBody[:40]), iotest.ErrReader(errReset)))
+	err := httpfence.ReadError(resp)
+	require.ErrorIs(t, err, errReset)
+	require.NotErrorIs(t, err, fence.ErrStale)
+}
+
+func FuzzReadError(f *testing.F) {
+	f.Add(412, problemJSON, []byte(staleBody))
+	f.Add(412, problemJSON, []byte(`{"type":"`+httpfence.TypeStale+`","token":41,"highest":1e300}`))
+	f.Add(428, problemJSON, []byte(`{"type":"`+httpfence.TypeMissing+`"}`))
+	f.Add(400, problemJSON+"; q=", []byte(`{"type":"`+httpfence.TypeInvalid+`"`))
+	f.Fuzz(func(t *testing.T, status int, contentType string, body []byte) {
+		resp := response(status, contentType, string(body))
+		err := httpfence.ReadError(resp)
+		again, readErr := io.ReadAll(resp.Body)
+		require.NoError(t, readErr)
+		require.Equal(t, string(body), string(again))
+		if err == nil {
+			return
+		}
+		matches := 0
+		for _, target := range []error{fence.ErrStale, httpfence.ErrMissing, fence.ErrInvalidToken} {
+			if errors.Is(err, target) {
+				matches++
+			}
+		}
+		require.Equal(t, 1, matches)
+		stale, ok := errors.AsType[*fence.StaleError](err)
+		if !ok {
+			return
+		}
+		require.True(t, stale.Token == 0 || stale.Token.Valid())
+		require.True(t, stale.Highest == 0 || stale.Highest.Valid())
+		w := httptest.NewRecorder()
+		require.True(t, httpfence.Error(w, stale))
+		if stale.Token != 0 && len(stale.Resource) < 1<<10 {
+			require.Equal(t, stale, httpfence.ReadError(w.Result()), "what Error writes, ReadError reads")
+		}
+	})
+}

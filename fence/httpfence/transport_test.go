@@ -1,0 +1,218 @@
+package httpfence_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/httpfence"
+)
+
+// recorder is a base that keeps what it is given.
+type recorder struct {
+	sent []*http.Request
+	idle int
+}
+
+func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
+	r.sent = append(r.sent, req)
+	return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody, Request: req}, nil
+}
+
+func (r *recorder) CloseIdleConnections() { r.idle++ }
+
+// tokens are the headers that a server was sent, request by request.
+func tokens(t *testing.T, answer http.HandlerFunc) (*httptest.Server, *[][]string) {
+	t.Helper()
+	var got [][]string
+	server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = append(got, r.Header.Values(httpfence.Header))
+		answer(w, r)
+	}))
+	return server, &got
+}
+
+func ok(http.ResponseWriter, *http.Request) {}
+
+func TestTransport_sendsTheTokenOfTheContext(t *testing.T) {
+	server, got := tokens(t, ok)
+	c := client(t, server)
+	for _, token := range []fence.Token{41, 0, 1<<62 + 1} {
+		r := post(fence.NewContext(t.Context(), token), t, server.URL)
+		resp, _ := do(t, c, r)
+		require.Equal(t, http.StatusOK, resp.StatusCode)
+		require.Empty(t, r.Header, "the caller's request stays as it was")
+	}
+	require.Equal(t, [][]string{{"41"}, nil, {"4611686018427387905"}}, *got)
+}
+
+func TestTransport_sendsItToItsHostsOnly(t *testing.T) {
+	for _, c := range []struct {
+		hosts []string
+		url   string
+		sent  bool
+	}{
+		{[]string{"store.example"}, "http://store.example/a", true},
+		{[]string{"store.example"}, "https://store.example/a", true},
+		{[]string{"store.example"}, "https://store.example:443/a", true},
+		{[]string{"Store.example"}, "http://STORE.example", true},
+		{[]string{"store.example"}, "http://store.example:443", false},
+		{[]string{"store.example"}, "https://store.example:8443", false},
+		{[]string{"store.example"}, "http://a.store.example", false},
+		{[]string{"store.example"}, "http://store.example.org", false},
+		{[]string{"store.example"}, "http://store.example@other.example", false},
+		{[]string{"store.example:443"}, "https://store.example", true},
+		{[]string{"store.example:443"}, "http://store.example", false},
+		{[]string{"store.example:8443"}, "https://store.example:8443", true},
+		{[]string{"store.example:8443"}, "https://store.example", false},
+		{[]string{"a", "b:1"}, "http://b:1", true},
+		{[]string{"[::1]"}, "http://[::1]", true},
+		{[]string{"[::1]:80"}, "http://[::1]", true},
+		{[]string{"[::1]"}, "http://[::2]", false},
+	} {
+		var base recorder
+		transport, err := httpfence.NewTransport(&base, c.hosts...)
+		require.NoError(t, err)
+		resp, err := transport.RoundTrip(post(fence.NewContext(t.Context(), 54), t, c.url))
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, c.sent, base.sent[0].Header.Get(httpfence.Header) == "54", "%v: %s", c.hosts, c.url)
+	}
+}
+
+// net/http follows a redirect through the same transport, and copies the caller's headers.
+func TestTransport_redirectToAnotherHost(t *testing.T) {
+	for name, setByCaller := range map[string]bool{"context": false, "header": true} {
+		t.Run(name, func(t *testing.T) {
+			other, gotOther := tokens(t, ok)
+			var home *httptest.Server
+			home, gotHome := tokens(t, func(w http.ResponseWriter, r *http.Request) {
+				switch r.URL.Path {
+				case "/away":
+					http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
+				case "/along":
+					http.Redirect(w, r, home.URL+"/end", http.StatusTemporaryRedirect)
+				}
+			})
+			c := client(t, home)
+			for _, path := range []string{"/away", "/along"} {
+				r := post(fence.NewContext(t.Context(), 54), t, home.URL+path)
+				if setByCaller {
+					r = post(t.Context(), t, home.URL+path)
+					r.Header.Set(httpfence.Header, "54")
+				}
+				resp, _ := do(t, c, r)
+				require.Equal(t, http.StatusOK, resp.StatusCode)
+			}
+			require.Equal(t, [][]string{{"54"}, {"54"}, {"54"}}, *gotHome, "/away, /along, /end")
+			require.Equal(t, [][]string{nil}, *gotOther)
+		})
+	}
+}
+
+// What the caller has set goes where he sends it; a contradiction goes nowhere.
+func TestTransport_headerOfTheCaller(t *testing.T) {
+	var base recorder
+	transport, err := httpfence.NewTransport(&base, "store.example")
+	require.NoError(t, err)
+	send := func(token fence.Token, url string, header ...string) (*closer, error) {
+		body := &closer{Reader: strings.NewReader("an order")}
+		r := post(fence.NewContext(t.Context(), token), t, url)
+		r.Header[httpfence.Header], r.Body = header, body
+		resp, err := transport.RoundTrip(r)
+		require.Equal(t, header, r.Header.Values(httpfence.Header))
+		if err == nil {
+			require.NoError(t, resp.Body.Close())
+			require.Equal(t, header, base.sent[len(base.sent)-1].Header.Values(httpfence.Header))
+		}
+		return body, err
+	}
+	_, err = send(54, "http://store.example", "54")
+	require.NoError(t, err)
+	_, err = send(0, "http://store.example", "54")
+	require.NoError(t, err)
+	_, err = send(54, "http://other.example", "41")
+	require.NoError(t, err, "not the Transport's business")
+	require.Len(t, base.sent, 3)
+
+	for _, header := range [][]string{{"41"}, {""}, {"54", "54"}, {"054"}} {
+		body, err := send(54, "http://store.example", header...)
+		require.ErrorContains(t, err, "the context carries 54")
+		require.True(t, body.closed, "a RoundTripper closes the body, on errors too")
+	}
+	require.Len(t, base.sent, 3)
+}
+
+type closer struct {
+	io.Reader
+	closed bool
+}
+
+func (c *closer) Close() error { c.closed = true; return nil }
+
+func TestTransport_requestWithoutHeaderOrURL(t *testing.T) {
+	var base recorder
+	transport, err := httpfence.NewTransport(&base, "store.example")
+	require.NoError(t, err)
+
+	r := post(fence.NewContext(t.Context(), 54), t, "http://store.example")
+	r.Header = nil
+	resp, err := transport.RoundTrip(r)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Nil(t, r.Header)
+	require.Equal(t, "54", base.sent[0].Header.Get(httpfence.Header))
+
+	r.URL = nil
+	resp, err = transport.RoundTrip(r)
+	require.NoError(t, err, "the base says what it thinks of it")
+	require.NoError(t, resp.Body.Close())
+}
+
+func TestTransport_closesIdleConnections(t *testing.T) {
+	var base recorder
+	transport, err := httpfence.NewTransport(&base, "store.example")
+	require.NoError(t, err)
+	(&http.Client{Transport: transport}).CloseIdleConnections()
+	require.Equal(t, 1, base.idle)
+}
+
+func TestNewTransport_namesTheHost(t *testing.T) {
+	_, err := httpfence.NewTransport(nil)
+	require.EqualError(t, err, "httpfence: hosts: none, want the hosts that tokens are sent to")
+	for _, host := range []string{"", ":80", "http://a", "a/", "a?b", "u@a", "::1", "a:b", "*"} {
+		_, err := httpfence.NewTransport(nil, "good.example", host)
+		if host == "*" {
+			require.NoError(t, err, "a name like any other: no wildcards")
+			continue
+		}
+		require.Error(t, err, "%q", host)
+		require.ErrorContains(t, err, "want host or host:port")
+	}
+}
+
+// The refusal of a real server is the client's ErrStale.
+func TestTransport_refusalCrossesTheWire(t *testing.T) {
+	var g fence.Guard
+	require.NoError(t, g.Claim("orders", 1<<62+3))
+	server := serve(t, early(t, &g, httpfence.Options{})(http.HandlerFunc(ok)))
+	c := client(t, server)
+	sell := func(ctx context.Context) error {
+		resp, err := c.Do(post(ctx, t, server.URL))
+		require.NoError(t, err)
+		err = httpfence.ReadError(resp)
+		return errors.Join(err, resp.Body.Close())
+	}
+	var stale *fence.StaleError
+	require.ErrorAs(t, sell(fence.NewContext(t.Context(), 1<<62+1)), &stale)
+	require.Equal(t, fence.StaleError{Resource: "orders", Token: 1<<62 + 1, Highest: 1<<62 + 3}, *stale, "to the digit")
+	require.ErrorIs(t, sell(t.Context()), httpfence.ErrMissing)
+	require.NoError(t, sell(fence.NewContext(t.Context(), 1<<62+3)))
+}
