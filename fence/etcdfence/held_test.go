@@ -1,0 +1,309 @@
+package etcdfence_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/etcdfence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+func TestNewKV_writesWhileHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		for name, write := range writes {
+			key, h := contend(t, c.Client, "locks/a")
+			kv := newKV(t, c, h)
+			require.NoError(t, kv.Claim(t.Context()))
+			require.NoError(t, kv.Check(t.Context()))
+			srv.Put("d", "before")
+			require.NoError(t, write(t.Context(), kv, "d", name))
+			require.NotContains(t, contents(srv, "d"), "before", name)
+
+			require.True(t, srv.Delete(key))
+			rev := srv.Rev()
+			requireStale(t, write(t.Context(), kv, "d", "stale"), fence.StaleError{Resource: key, Token: h.token})
+			requireStale(t, kv.Check(t.Context()), fence.StaleError{Resource: key, Token: h.token})
+			requireStale(t, kv.Claim(t.Context()), fence.StaleError{Resource: key, Token: h.token})
+			require.Equal(t, rev, srv.Rev(), name)
+		}
+	})
+}
+
+// A lost lock runs nothing: not even the Else of the caller's own failed comparison, nor a transaction that only reads.
+func TestNewKV_lostLockRunsNoBranch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		key, h := contend(t, c.Client, "locks/a")
+		kv := newKV(t, c, h)
+		srv.Delete(key)
+		rev := srv.Rev()
+		for _, want := range []string{"=", ">"} {
+			resp, err := kv.Txn(t.Context()).If(clientv3.Compare(clientv3.CreateRevision("d"), want, 0)).
+				Then(clientv3.OpPut("d", "then")).Else(clientv3.OpPut("d", "else")).Commit()
+			require.ErrorIs(t, err, fence.ErrStale)
+			require.Nil(t, resp)
+		}
+		_, err := kv.Txn(t.Context()).Then(clientv3.OpGet("d")).Commit()
+		require.ErrorIs(t, err, fence.ErrStale)
+		require.Equal(t, rev, srv.Rev())
+
+		_, err = kv.Get(t.Context(), "d")
+		require.NoError(t, err)
+		_, err = kv.Do(t.Context(), clientv3.OpGet("d"))
+		require.NoError(t, err, "reads are not fenced")
+	})
+}
+
+func TestNewKV_tellsThePresentOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		srv.Put("locks/a/stray", "") // older than all
+		_, _ = contend(t, c.Client, "locks/a/nested")
+		key, h := contend(t, c.Client, "locks/a")
+		h.token, _ = fence.NewToken(3, h.token.Revision())
+		kv := newKV(t, c, h)
+		srv.Put("locks/a/beef-0", "") // no lease: not a contender
+		_, _ = contend(t, c.Client, "locks/a/nested")
+		_, _ = contend(t, c.Client, "locks/ab")
+		nextKey, next := contend(t, c.Client, "locks/a")
+		_, last := contend(t, c.Client, "locks/a")
+		srv.Delete(key)
+
+		stale := fence.StaleError{Resource: key, Token: h.token}
+		for _, owner := range []holder{next, last} {
+			stale.Highest, _ = fence.NewToken(3, owner.token.Revision())
+			_, err := kv.Put(t.Context(), "d", "")
+			requireStale(t, err, stale)
+			srv.Delete(nextKey)
+		}
+	})
+}
+
+// What is no contender is not told as the owner, nor is who came before.
+func TestNewKV_tellsNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		granted, err := c.Grant(t.Context(), 3600)
+		require.NoError(t, err)
+		hex := fmt.Sprintf("%x", int64(granted.ID))
+		for n := range 20 {
+			enter(t, c.Client, fmt.Sprintf("locks/a/%s-older%d", hex, n), granted.ID)
+		}
+		key, h := contend(t, c.Client, "locks/a")
+		stale := fence.StaleError{Resource: key, Token: h.token}
+		srv.Delete(key)
+		requireStale(t, newKV(t, c, h).Check(t.Context()), stale)
+		for other, id := range map[string]clientv3.LeaseID{
+			"locks/a/0-no-lease":                0,
+			"locks/a/" + hex + "/" + hex + "-0": granted.ID, // of the name "locks/a/" + hex
+			"locks/a/another-name":              granted.ID,
+			"locks/b/" + hex + "-0":             granted.ID,
+		} {
+			enter(t, c.Client, other, id)
+			requireStale(t, newKV(t, c, h).Check(t.Context()), stale)
+		}
+		_, next := contend(t, c.Client, "locks/a")
+		stale.Highest = next.token
+		requireStale(t, newKV(t, c, h).Check(t.Context()), stale)
+	})
+}
+
+// Of a queue with many nested keys in front the owner cannot be told, and nothing else is.
+func TestNewKV_ownerBehindManyNestedKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		key, h := contend(t, c.Client, "locks/a")
+		for n := range 20 {
+			srv.Put(fmt.Sprintf("locks/a/b/%d", n), "")
+		}
+		contend(t, c.Client, "locks/a")
+		srv.Delete(key)
+		requireStale(t, newKV(t, c, h).Check(t.Context()), fence.StaleError{Resource: key, Token: h.token})
+	})
+}
+
+// A key that was deleted and put again, even with the same lease, is not the hold.
+func TestNewKV_keyMadeAgainIsAnotherHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		granted, err := c.Grant(t.Context(), 3600)
+		require.NoError(t, err)
+		hex := fmt.Sprintf("%x", int64(granted.ID))
+		for _, key := range []string{"locks/a/" + hex, "locks/a/" + hex + "-0", "no-queue"} {
+			h := enter(t, c.Client, key, granted.ID)
+			kv := newKV(t, c, h)
+			enter(t, c.Client, key, granted.ID) // as etcd's Election.Proclaim does
+			require.NoError(t, kv.Check(t.Context()))
+			srv.Delete(key)
+			next := enter(t, c.Client, key, granted.ID)
+			stale := fence.StaleError{Resource: key, Token: h.token, Highest: next.token}
+			if key == "no-queue" {
+				stale.Highest = 0
+			}
+			requireStale(t, kv.Check(t.Context()), stale)
+			srv.Delete(key)
+		}
+	})
+}
+
+// A key that somebody has written without its lease has its create revision still, but is no contender: the next in the
+// queue holds the lock.
+func TestNewKV_keyTakenOffItsLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		other, err := c.Grant(t.Context(), 3600)
+		require.NoError(t, err)
+		for _, id := range []clientv3.LeaseID{0, other.ID} {
+			key, h := contend(t, c.Client, "locks/a")
+			_, next := contend(t, c.Client, "locks/a")
+			require.NoError(t, newKV(t, c, h).Check(t.Context()))
+			enter(t, c.Client, key, id)
+			stale := fence.StaleError{Resource: key, Token: h.token, Highest: next.token}
+			requireStale(t, second(newKV(t, c, h).Put(t.Context(), "d", "stale")), stale)
+			require.NoError(t, newKV(t, c, next).Check(t.Context()))
+			require.Empty(t, contents(srv, "d"))
+			_, err := c.Delete(t.Context(), "locks/", clientv3.WithPrefix())
+			require.NoError(t, err)
+		}
+		h := enter(t, c.Client, "no-queue", other.ID)
+		enter(t, c.Client, "no-queue", 0)
+		require.ErrorIs(t, newKV(t, c, h).Check(t.Context()), fence.ErrStale)
+	})
+}
+
+// Every step of a hand-over between two sessions, with the writes of the older and the newer holder tried at each.
+func TestNewKV_handOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		one, two := newSession(t, c.Client), newSession(t, srv.Client(t.Context()))
+		old, err := one.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		older := newKV(t, c, old)
+		require.NoError(t, second(older.Put(old.Context(), "d", "old")))
+
+		next := make(chan *lease.Lock)
+		go func() {
+			l, err := two.Lock(t.Context(), "a")
+			if err != nil {
+				panic(err)
+			}
+			next <- l
+		}()
+		synctest.Wait()
+		require.NoError(t, second(older.Put(old.Context(), "d", "old, one waits")))
+		require.NoError(t, srv.Revoke(one.Status().LeaseID))
+		stale := fence.StaleError{Resource: old.Key(), Token: old.Token()}
+		err = second(older.Put(t.Context(), "d", "stale"))
+		stale.Highest = err.(*fence.StaleError).Highest //nolint:errorlint,forcetypeassert // compared below
+		requireStale(t, err, stale)
+
+		l := <-next
+		require.Equal(t, l.Token(), stale.Highest)
+		newer := newKV(t, c, l)
+		require.NoError(t, second(newer.Put(t.Context(), "d", "new")))
+		requireStale(t, second(older.Put(t.Context(), "d", "stale")), stale)
+		require.NoError(t, l.Unlock(t.Context()))
+		require.ErrorIs(t, second(newer.Put(t.Context(), "d", "unlocked")), fence.ErrStale)
+		require.Equal(t, map[string]string{"d": "new"}, contents(srv, "d"))
+	})
+}
+
+// A write that is under way while the lock is lost is refused when it arrives.
+func TestNewKV_writeUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		key, h := contend(t, c.Client, "locks/a")
+		kv := newKV(t, c, h)
+		c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: time.Hour})
+		done := make(chan error)
+		go func() { done <- second(kv.Put(t.Context(), "d", "late")) }()
+		synctest.Wait()
+		srv.Delete(key)
+		require.ErrorIs(t, <-done, fence.ErrStale)
+		require.Empty(t, contents(srv, "d"))
+	})
+}
+
+// What is not known is told as the client tells it, and not sent again.
+func TestNewKV_lostMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		_, h := contend(t, c.Client, "locks/a")
+		kv := newKV(t, c, h)
+		for lost, want := range map[fakeetcd.Message]int{fakeetcd.Request: 0, fakeetcd.Answer: 1} {
+			for name, write := range writes {
+				srv.Put("d", "before")
+				sent := len(c.Calls(fakeetcd.Txn))
+				rev := srv.Rev()
+				c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 2, Lose: lost, Err: fakeetcd.ErrUnavailable})
+				err := write(t.Context(), kv, "d", name)
+				require.Len(t, c.Calls(fakeetcd.Txn), sent+1, name)
+				_, plain := c.Txn(t.Context()).Commit()
+				require.Equal(t, plain, err, name)
+				require.NotErrorIs(t, err, fence.ErrStale)
+				require.EqualValues(t, want, srv.Rev()-rev, name)
+			}
+		}
+	})
+}
+
+func TestNewKV_endOfContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		_, h := contend(t, c.Client, "locks/a")
+		ctx, cancel := contextWithTimeout(t, time.Second)
+		defer cancel()
+		c.Cut()
+		began := time.Now()
+		err := second(newKV(t, c, h).Put(ctx, "d", ""))
+		require.ErrorIs(t, err, ctx.Err())
+		require.Equal(t, time.Second, time.Since(began))
+		require.Empty(t, contents(srv, "d"))
+	})
+}
+
+func TestNewKV_refusesBadInput(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		_, h := contend(t, c.Client, "locks/a")
+		calls := len(srv.Calls(fakeetcd.Any))
+		absent := clientv3.Compare(clientv3.CreateRevision("k"), "=", 0)
+		version := h.cmp.Clone()
+		version.GetCompare().Target = pb.Compare_VERSION
+		for _, tt := range []struct {
+			h    etcdfence.Holder
+			want string
+		}{
+			{nil, "etcdfence: holder is nil"},
+			{holder{}, "holder's token: fence: invalid token 0: want 1 to 9223372036854775807"},
+			{holder{h.cmp, -1}, "invalid token -1: want 1 to"},
+			{holder{h.cmp, 1 << 48}, "invalid token 281474976710656: want 1 to"},
+			{holder{clientv3.Cmp{}, h.token}, "holder's Held is {"},
+			{holder{absent, h.token}, "want one key's create revision = 2"},
+			{holder{h.cmp, h.token + 1}, "want one key's create revision = 3"},
+			{holder{h.cmp.WithPrefix(), h.token}, "holder's Held is"},
+			{holder{clientv3.Compare(clientv3.CreateRevision("k"), "<", 2), h.token}, "holder's Held is"},
+			{holder{clientv3.Compare(clientv3.ModRevision("k"), "=", 2), h.token}, "holder's Held is"},
+			{holder{version, h.token}, "holder's Held is"},
+			{holder{clientv3.Compare(clientv3.CreateRevision(""), "=", 2), h.token}, "holder's Held is"},
+		} {
+			_, err := etcdfence.NewKV(c, tt.h)
+			require.ErrorContains(t, err, tt.want)
+		}
+		_, err := etcdfence.NewKV(nil, h)
+		require.ErrorContains(t, err, "kv is nil")
+		_, err = newKV(t, c, h).Compact(t.Context(), 2)
+		require.ErrorIs(t, err, errors.ErrUnsupported)
+		require.Len(t, srv.Calls(fakeetcd.Any), calls, "nothing was sent")
+	})
+}

@@ -1,0 +1,87 @@
+package etcdfence_test
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.etcd.io/etcd/client/v3/namespace"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+// namespace.NewKV puts the caller's keys under a prefix and leaves the lock's where it is.
+func TestNewKV_inANamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		key, h := contend(t, c.Client, "locks/a")
+		for _, kv := range []clientv3.KV{
+			namespace.NewKV(newKV(t, c, h), "app/"),
+			namespace.NewKV(markKV(t, c, "r"), "app/"),
+		} {
+			ctx := with(t, h.token)
+			put, err := kv.Put(ctx, "d", "1", clientv3.WithPrevKV())
+			require.NoError(t, err)
+			require.Equal(t, srv.Rev(), put.Header.Revision)
+			put, err = kv.Put(ctx, "d", "2", clientv3.WithPrevKV())
+			require.NoError(t, err)
+			require.Equal(t, "d", string(put.PrevKv.Key))
+			resp, err := kv.Txn(ctx).If(clientv3.Compare(clientv3.Value("d"), "=", "3")).
+				Else(clientv3.OpGet("d")).Commit()
+			require.NoError(t, err)
+			require.False(t, resp.Succeeded)
+			require.Equal(t, "d", string(resp.Responses[0].GetResponseRange().Kvs[0].Key))
+			require.Equal(t, map[string]string{"app/d": "2"}, contents(srv, "app/"))
+			del, err := kv.Delete(ctx, "d", clientv3.WithPrevKV())
+			require.NoError(t, err)
+			require.Equal(t, "d", string(del.PrevKvs[0].Key))
+		}
+		// Inside out the lock's key is looked for in the namespace: nothing is accepted.
+		require.ErrorIs(t, newKV(t, namespace.NewKV(c, "app/"), h).Check(t.Context()), fence.ErrStale)
+		srv.Delete(key)
+		require.ErrorIs(t, second(namespace.NewKV(newKV(t, c, h), "app/").Put(t.Context(), "d", "")), fence.ErrStale)
+	})
+}
+
+// Etcd's own transactional memory runs on a client whose KV is fenced.
+func TestNewKV_runsEtcdsSTM(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		key, h := contend(t, c.Client, "locks/a")
+		fenced := clientv3.NewCtxClient(t.Context())
+		fenced.KV = newKV(t, c, h)
+		add := func(stm concurrency.STM) error {
+			stm.Put("d", stm.Get("d")+"1")
+			return nil
+		}
+		for n, level := range []concurrency.Isolation{
+			concurrency.SerializableSnapshot, concurrency.Serializable,
+			concurrency.RepeatableReads, concurrency.ReadCommitted,
+		} {
+			opts := []concurrency.STMOption{concurrency.WithIsolation(level), concurrency.WithPrefetch("d")}
+			resp, err := concurrency.NewSTM(fenced, add, opts...)
+			require.NoError(t, err)
+			require.True(t, resp.Succeeded)
+			require.Equal(t, map[string]string{"d": "1111"[:n+1]}, contents(srv, "d"))
+		}
+		conflict := true
+		_, err := concurrency.NewSTM(fenced, func(stm concurrency.STM) error {
+			old := stm.Get("d")
+			if conflict {
+				srv.Put("d", "2")
+				conflict = false
+			}
+			stm.Put("d", old+"1")
+			return nil
+		})
+		require.NoError(t, err)
+		require.Equal(t, map[string]string{"d": "21"}, contents(srv, "d"))
+
+		srv.Delete(key)
+		_, err = concurrency.NewSTM(fenced, add)
+		require.ErrorIs(t, err, fence.ErrStale)
+		require.Equal(t, map[string]string{"d": "21"}, contents(srv, "d"))
+	})
+}

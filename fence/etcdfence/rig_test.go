@@ -1,0 +1,160 @@
+package etcdfence_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/etcdfence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+var (
+	_ etcdfence.Holder = (*lease.Lock)(nil)
+	_ etcdfence.Holder = (*election.Leadership)(nil)
+)
+
+// start makes a server and one client for the bubble it is called in.
+func start(t *testing.T) (*fakeetcd.Server, *fakeetcd.Client) {
+	t.Helper()
+	srv := fakeetcd.New()
+	t.Cleanup(srv.Close)
+	return srv, srv.NewClient(t.Context())
+}
+
+// holder is a lock's key put by hand.
+type holder struct {
+	cmp   clientv3.Cmp
+	token fence.Token
+}
+
+func (h holder) Held() clientv3.Cmp { return h.cmp }
+func (h holder) Token() fence.Token { return h.token }
+
+// contend puts a contender's key into the queue of a name, on a lease of its own.
+func contend(t *testing.T, c *clientv3.Client, name string) (string, holder) {
+	t.Helper()
+	granted, err := c.Grant(t.Context(), 3600)
+	require.NoError(t, err)
+	key := fmt.Sprintf("%s/%x-0", name, int64(granted.ID))
+	return key, enter(t, c, key, granted.ID)
+}
+
+func enter(t *testing.T, c *clientv3.Client, key string, id clientv3.LeaseID) holder {
+	t.Helper()
+	put, err := c.Put(t.Context(), key, "", clientv3.WithLease(id))
+	require.NoError(t, err)
+	rev := put.Header.Revision
+	return holder{clientv3.Compare(clientv3.CreateRevision(key), "=", rev), fence.Token(rev)}
+}
+
+func newKV(t *testing.T, kv clientv3.KV, h etcdfence.Holder) *etcdfence.KV {
+	t.Helper()
+	k, err := etcdfence.NewKV(kv, h)
+	require.NoError(t, err)
+	return k
+}
+
+func newMarks(t *testing.T, kv clientv3.KV) *etcdfence.Marks {
+	t.Helper()
+	m, err := etcdfence.NewMarks(kv, etcdfence.Options{})
+	require.NoError(t, err)
+	return m
+}
+
+func markKV(t *testing.T, kv clientv3.KV, resource string) *etcdfence.KV {
+	t.Helper()
+	k, err := newMarks(t, kv).KV(resource)
+	require.NoError(t, err)
+	return k
+}
+
+func with(t *testing.T, token fence.Token) context.Context {
+	t.Helper()
+	return fence.NewContext(t.Context(), token)
+}
+
+// contents are the keys below a prefix and their values.
+func contents(srv *fakeetcd.Server, prefix string) map[string]string {
+	all := map[string]string{}
+	for _, kv := range srv.Keys(prefix) {
+		all[string(kv.Key)] = string(kv.Value)
+	}
+	return all
+}
+
+// requireStale checks a refusal.
+func requireStale(t *testing.T, err error, want fence.StaleError) {
+	t.Helper()
+	require.ErrorIs(t, err, fence.ErrStale)
+	require.Equal(t, &want, err)
+}
+
+func mustParse(t *testing.T, srv *fakeetcd.Server, key string) fence.Token {
+	t.Helper()
+	tok, ok := etcdfence.Parse(contents(srv, key)[key])
+	require.True(t, ok)
+	return tok
+}
+
+func contextWithTimeout(t *testing.T, d time.Duration) (context.Context, context.CancelFunc) {
+	t.Helper()
+	return context.WithTimeout(t.Context(), d)
+}
+
+func newSession(t *testing.T, c *clientv3.Client) *lease.Session {
+	t.Helper()
+	s, err := lease.NewSession(t.Context(), c, lease.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close(context.WithoutCancel(t.Context())) })
+	return s
+}
+
+// second drops an answer that a test does not need.
+func second[T any](_ T, err error) error { return err }
+
+// writes are all the ways to write one key.
+var writes = map[string]func(ctx context.Context, kv clientv3.KV, key, value string) error{
+	"Put": func(ctx context.Context, kv clientv3.KV, key, value string) error {
+		_, err := kv.Put(ctx, key, value)
+		return err
+	},
+	"Delete": func(ctx context.Context, kv clientv3.KV, key, _ string) error {
+		_, err := kv.Delete(ctx, key)
+		return err
+	},
+	"Do put": func(ctx context.Context, kv clientv3.KV, key, value string) error {
+		_, err := kv.Do(ctx, clientv3.OpPut(key, value))
+		return err
+	},
+	"Do transaction": func(ctx context.Context, kv clientv3.KV, key, value string) error {
+		_, err := kv.Do(ctx, clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpPut(key, value)}, nil))
+		return err
+	},
+	"Txn": func(ctx context.Context, kv clientv3.KV, key, value string) error {
+		_, err := kv.Txn(ctx).Then(clientv3.OpPut(key, value)).Commit()
+		return err
+	},
+	"Txn, true": func(ctx context.Context, kv clientv3.KV, key, value string) error {
+		_, err := kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision("none"), "=", 0)).
+			Then(clientv3.OpPut(key, value)).Else(clientv3.OpPut(key, "wrong branch")).Commit()
+		return err
+	},
+	"Txn, false": func(ctx context.Context, kv clientv3.KV, key, value string) error {
+		_, err := kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision("none"), ">", 0)).
+			Then(clientv3.OpPut(key, "wrong branch")).Else(clientv3.OpPut(key, value)).Commit()
+		return err
+	},
+	"Txn, Else alone": func(ctx context.Context, kv clientv3.KV, key, value string) error {
+		_, err := kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision("none"), ">", 0)).
+			Else(clientv3.OpDelete(key), clientv3.OpPut(key+"2", value)).Commit()
+		return err
+	},
+}

@@ -1,0 +1,113 @@
+package etcdfence_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/fence/etcdfence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+)
+
+// The transaction's parts come once each and in their order, as etcd's own demands.
+func TestKV_Txn_order(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		key, h := contend(t, c.Client, "locks/a")
+		kv := newKV(t, c, h)
+		rev := srv.Rev()
+		for want, txn := range map[string]clientv3.Txn{
+			"If after If":     kv.Txn(t.Context()).If().If(),
+			"If after Then":   kv.Txn(t.Context()).Then(clientv3.OpPut("d", "")).If(),
+			"Then after Then": kv.Txn(t.Context()).Then(clientv3.OpPut("d", "")).Then(),
+			"Then after Else": kv.Txn(t.Context()).Else(clientv3.OpPut("d", "")).Then(clientv3.OpPut("d", "")),
+			"Else after Else": kv.Txn(t.Context()).Else(clientv3.OpPut("d", "")).Else(),
+		} {
+			_, err := txn.Commit()
+			require.ErrorContains(t, err, want)
+		}
+		require.Equal(t, rev, srv.Rev())
+
+		cmp := clientv3.Compare(clientv3.CreateRevision("d"), "=", 0)
+		ops := []clientv3.Op{clientv3.OpPut("d", "mine")}
+		txn := kv.Txn(t.Context()).If(cmp).Then(ops...)
+		cmp.WithKeyBytes([]byte(key))
+		ops[0] = clientv3.OpPut("d", "changed since")
+		_, err := txn.Commit()
+		require.NoError(t, err)
+		require.Equal(t, map[string]string{"d": "mine"}, contents(srv, "d"))
+	})
+}
+
+// As many operations as the doc says fit.
+func TestKV_limits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, c := start(t)
+		_, h := contend(t, c.Client, "locks/a")
+		puts := func(n int) (ops []clientv3.Op) {
+			for i := range n {
+				ops = append(ops, clientv3.OpPut(fmt.Sprintf("d/%d", i), ""))
+			}
+			return ops
+		}
+		always := clientv3.Compare(clientv3.CreateRevision("none"), "=", 0)
+		for _, tt := range []struct {
+			name         string
+			kv           *etcdfence.KV
+			bare, nested int
+		}{
+			{"held", newKV(t, c, h), 128, 126},
+			{"mark, raised", markKV(t, c, "r"), 127, 126},
+		} {
+			token := h.token
+			for _, over := range []int{0, 1} {
+				token++
+				_, err := tt.kv.Txn(with(t, token)).Then(puts(tt.bare + over)...).Commit()
+				require.Equal(t, over == 1, err != nil, "%s: %v", tt.name, err)
+				token++
+				_, err = tt.kv.Txn(with(t, token)).If(always).Then(puts(tt.nested + over)...).Commit()
+				require.Equal(t, over == 1, err != nil, "%s: %v", tt.name, err)
+			}
+		}
+	})
+}
+
+// Etcd answers a transaction of serializable reads alone, or of nothing, from a member that may be behind, to which a
+// lost lock is held still. Whatever the caller asks for, none that is sent is one.
+func TestKV_asksNoMemberThatIsBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, c := start(t)
+		_, h := contend(t, c.Client, "locks/a")
+		granted, err := c.Grant(t.Context(), 60)
+		require.NoError(t, err)
+		alone := enter(t, c.Client, "no-queue", granted.ID)
+		ctx := with(t, 41)
+		require.NoError(t, newMarks(t, c).Claim(ctx, "r"))
+		sent := len(c.Calls(fakeetcd.Any))
+		for _, kv := range []*etcdfence.KV{newKV(t, c, h), newKV(t, c, alone), markKV(t, c, "r")} {
+			require.NoError(t, kv.Claim(ctx))
+			require.NoError(t, kv.Check(ctx))
+			require.NoError(t, second(kv.Txn(ctx).Commit()))
+			require.NoError(t, second(kv.Txn(ctx).Then(clientv3.OpGet("d", clientv3.WithSerializable())).Commit()))
+		}
+		calls := c.Calls(fakeetcd.Any)[sent:]
+		require.Len(t, calls, 12)
+		for _, call := range calls {
+			switch r := call.Request.(type) {
+			case *pb.RangeRequest:
+				require.False(t, r.Serializable)
+			case *pb.TxnRequest:
+				require.True(t, slices.ContainsFunc(append(r.Success, r.Failure...), func(op *pb.RequestOp) bool {
+					return op.GetRequestRange() != nil && !op.GetRequestRange().Serializable
+				}), "%v", r)
+			default:
+				require.Fail(t, "another request", "%v", r)
+			}
+		}
+	})
+}
