@@ -1,0 +1,68 @@
+package sqlfence_test
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"io"
+)
+
+// fakeServer is a driver whose marks always equal the token, with errors where a test wants them.
+type fakeServer struct {
+	token           int64
+	connect         func() error
+	commit          func() error
+	begins, commits int // read when no transaction is under way
+}
+
+func (s *fakeServer) Connect(context.Context) (driver.Conn, error) {
+	if s.connect != nil {
+		return nil, s.connect()
+	}
+	return &fakeConn{s}, nil
+}
+
+func (s *fakeServer) Driver() driver.Driver { return fakeDriver{} }
+
+type fakeDriver struct{}
+
+func (fakeDriver) Open(string) (driver.Conn, error) {
+	return nil, errors.New("opened by a connector only")
+}
+
+type fakeConn struct{ s *fakeServer }
+
+func (c *fakeConn) Prepare(string) (driver.Stmt, error) { return nil, errors.New("not prepared") }
+func (c *fakeConn) Close() error                        { return nil }
+func (c *fakeConn) Begin() (driver.Tx, error)           { c.s.begins++; return c, nil }
+func (c *fakeConn) Rollback() error                     { return nil }
+
+func (c *fakeConn) Commit() error {
+	c.s.commits++
+	if c.s.commit == nil {
+		return nil
+	}
+	return c.s.commit()
+}
+
+func (c *fakeConn) QueryContext(_ context.Context, _ string, _ []driver.NamedValue) (driver.Rows, error) {
+	return &fakeRows{values: []driver.Value{c.s.token, false}}, nil
+}
+
+func (c *fakeConn) ExecContext(context.Context, string, []driver.NamedValue) (driver.Result, error) {
+	return driver.RowsAffected(1), nil
+}
+
+type fakeRows struct{ values []driver.Value }
+
+func (r *fakeRows) Columns() []string { return []string{"token", "snapshot"} }
+func (r *fakeRows) Close() error      { return nil }
+
+func (r *fakeRows) Next(dest []driver.Value) error {
+	if r.values == nil {
+		return io.EOF
+	}
+	copy(dest, r.values)
+	r.values = nil
+	return nil
+}

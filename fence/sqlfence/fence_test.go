@@ -1,0 +1,123 @@
+package sqlfence_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/sqlfence"
+)
+
+func newFence(t *testing.T, opts sqlfence.Options) *sqlfence.Fence {
+	t.Helper()
+	f, err := sqlfence.New(sqlfence.PostgreSQL, opts)
+	require.NoError(t, err)
+	return f
+}
+
+func TestNew_refusesBadOptions(t *testing.T) {
+	for _, c := range []struct {
+		dialect sqlfence.Dialect
+		opts    sqlfence.Options
+		want    []string
+	}{
+		{0, sqlfence.Options{}, []string{"dialect", "Dialect(0)", "PostgreSQL, MySQL or SQLite"}},
+		{4, sqlfence.Options{}, []string{"dialect", "Dialect(4)"}},
+		{sqlfence.MySQL, sqlfence.Options{Table: "a b"}, []string{"Options.Table", `"a b"`, "1 to 63 letters"}},
+		{sqlfence.MySQL, sqlfence.Options{Table: ".a"}, []string{"Options.Table", `".a"`}},
+		{sqlfence.MySQL, sqlfence.Options{Table: "a."}, []string{"Options.Table", `"a."`}},
+		{sqlfence.MySQL, sqlfence.Options{Table: "a.b.c"}, []string{"Options.Table", `"a.b.c"`}},
+		{sqlfence.MySQL, sqlfence.Options{Table: "1a"}, []string{"Options.Table", `"1a"`}},
+		{sqlfence.MySQL, sqlfence.Options{Table: "a`b"}, []string{"Options.Table", "a`b"}},
+		{sqlfence.MySQL, sqlfence.Options{Table: strings.Repeat("a", 64)}, []string{"Options.Table", "…"}},
+		{sqlfence.MySQL, sqlfence.Options{Attempts: -1}, []string{"Options.Attempts", "-1", "1 to 1000"}},
+		{sqlfence.MySQL, sqlfence.Options{Attempts: 1001}, []string{"Options.Attempts", "1001", "1 to 1000"}},
+		{sqlfence.MySQL, sqlfence.Options{Isolation: 8}, []string{"Options.Isolation", "8", "0 to 7"}},
+		{sqlfence.MySQL, sqlfence.Options{Isolation: -1}, []string{"Options.Isolation", "-1"}},
+	} {
+		f, err := sqlfence.New(c.dialect, c.opts)
+		require.Nil(t, f)
+		for _, want := range c.want {
+			require.ErrorContains(t, err, want)
+		}
+	}
+}
+
+func TestSchema_quotesItsTable(t *testing.T) {
+	for dialect, want := range map[sqlfence.Dialect]string{
+		sqlfence.PostgreSQL: `"select"."Marks_1"`,
+		sqlfence.MySQL:      "`select`.`Marks_1`",
+		sqlfence.SQLite:     `"select"."Marks_1"`,
+	} {
+		f, err := sqlfence.New(dialect, sqlfence.Options{Table: "select.Marks_1"})
+		require.NoError(t, err)
+		require.Len(t, f.Schema(), 1)
+		require.True(t, strings.HasPrefix(f.Schema()[0], "CREATE TABLE IF NOT EXISTS "+want+" ("), f.Schema()[0])
+	}
+}
+
+// Nothing is sent: the driver fails the test at the first connection.
+func TestFence_refusesBadInputBeforeItSends(t *testing.T) {
+	db := sql.OpenDB(&fakeServer{connect: func() error {
+		t.Error("a connection is asked for")
+		return errors.New("no connection")
+	}})
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	f := newFence(t, sqlfence.Options{})
+	good := fence.NewContext(t.Context(), 7)
+	fn := func(context.Context, *sql.Tx) error { return nil }
+
+	calls := func(ctx context.Context, db *sql.DB, resource string) []error {
+		return []error{
+			f.Claim(ctx, db, resource),
+			f.Do(ctx, db, resource, fn),
+			f.DoShared(ctx, db, resource, fn),
+			f.Check(ctx, nil, resource),
+			f.CheckShared(ctx, nil, resource),
+		}
+	}
+	for _, token := range []fence.Token{0, -7, 1 << 48} {
+		ctx := fence.NewContext(good, token)
+		for _, err := range append(calls(ctx, db, "accounts"), f.UpdateRow(ctx, db, sqlfence.Row{}, "n = 1")) {
+			require.ErrorIs(t, err, fence.ErrInvalidToken)
+		}
+	}
+	for _, resource := range []string{"", strings.Repeat("a", 256), "a\x00b", "\x01a", "\xff"} {
+		for _, err := range calls(good, db, resource) {
+			require.ErrorContains(t, err, "resource is ")
+			require.ErrorContains(t, err, "want 1 to 255 bytes of UTF-8")
+			require.Less(t, len(err.Error()), 200, "the whole value is in the error")
+		}
+	}
+	for _, err := range append(calls(good, nil, "accounts"), f.Migrate(good, nil)) {
+		require.ErrorContains(t, err, "is nil, want a *sql.")
+	}
+	require.ErrorContains(t, f.Do(good, db, "accounts", nil), "fn is nil")
+
+	row := sqlfence.Row{Table: "accounts", Key: "id", ID: 7}
+	for _, q := range []sqlfence.Queryer{nil, (*sql.DB)(nil), (*sql.Tx)(nil), (*sql.Conn)(nil)} {
+		require.ErrorContains(t, f.UpdateRow(good, q, row, "n = 1"), "nil")
+	}
+	require.ErrorContains(t, f.UpdateRow(good, db, row, ""), "set is empty")
+	for _, bad := range []sqlfence.Row{
+		{Key: "id", ID: 7},
+		{Table: "accounts", ID: 7},
+		{Table: "accounts", Key: "id"},
+		{Table: "accounts", Key: "i d", ID: 7},
+		{Table: "accounts", Key: "id", ID: 7, Column: "f; "},
+	} {
+		require.ErrorContains(t, f.UpdateRow(good, db, bad, "n = 1"), "Row is table")
+	}
+
+	for _, zero := range []*sqlfence.Fence{nil, {}} {
+		require.ErrorContains(t, zero.Claim(good, db, "accounts"), "New")
+		require.ErrorContains(t, zero.Check(good, nil, "accounts"), "New")
+		require.ErrorContains(t, zero.Migrate(good, db), "New")
+		require.ErrorContains(t, zero.UpdateRow(good, db, row, "n = 1"), "New")
+	}
+}

@@ -1,0 +1,99 @@
+package sqlfence
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+// Claim installs a tenure: call it once after a grant, before the tenure's first read of the resource. Repeating it
+// does no harm. It takes the token from ctx and a transaction of its own from db.
+//
+// On success the token is the mark: no transaction with an older one is accepted from then on, and those that were
+// accepted before have ended, for Claim waits for them. On a [*fence.StaleError] the mark is unchanged. On any other
+// error the mark may have been raised or not.
+//
+// The error is a [*fence.StaleError] if the token is older than the mark, and matches [fence.ErrInvalidToken] if ctx
+// carries none, [ErrNoTable] if the table is missing. A deadlock or a serialization failure is repeated, as often as
+// [Options].Attempts says.
+func (f *Fence) Claim(ctx context.Context, db *sql.DB, resource string) error {
+	t, err := f.admission(ctx, resource)
+	if err != nil {
+		return err
+	}
+	if err := f.checkDB(db); err != nil {
+		return err
+	}
+	return f.claim(ctx, db, resource, t)
+}
+
+func (f *Fence) claim(ctx context.Context, db *sql.DB, resource string, t fence.Token) error {
+	return f.retry(ctx, func() error {
+		// A mark that is t was raised with older transactions waited for; to write it again would have to wait for those
+		// that share it.
+		mark, err := f.store.peek(ctx, db, resource)
+		if err == nil && mark < t {
+			mark, err = f.store.claim(ctx, db, resource, t)
+		}
+		if err != nil {
+			return f.explain("claim", resource, err)
+		}
+		return refuse(resource, t, mark)
+	})
+}
+
+// Check is the guard of a transaction of the caller's own. It has to be the first statement: then no newer token gets
+// past the mark, and no other transaction with a check of the resource runs, until the transaction has ended. It takes
+// the token from ctx; one that is newer than the mark raises it, which is undone if the transaction is.
+//
+// On any error roll the transaction back. The error is a [*fence.StaleError] if the token is older than the mark. It
+// matches [fence.ErrInvalidToken] if ctx carries no token, [ErrNoTable] if the table is missing, and [ErrUnclaimed] if
+// what the transaction reads may be out of date: on PostgreSQL at repeatable read or serializable, when the tenure has
+// not begun with [Fence.Claim]; on MySQL, when the transaction had read before the claim. Deadlocks and serialization
+// failures are those of the driver: they mean that the transaction has to begin again. Check repeats nothing.
+func (f *Fence) Check(ctx context.Context, tx *sql.Tx, resource string) error {
+	return f.check(ctx, tx, resource, false)
+}
+
+// CheckShared is [Fence.Check] for transactions of one holder that are to run side by side: it waits for none that was
+// checked in the shared form with the same token. A newer Claim or Check waits for them all. What they do to the same
+// rows is up to the isolation level, as without a fence. On SQLite there is one writer at a time, and it is Check.
+func (f *Fence) CheckShared(ctx context.Context, tx *sql.Tx, resource string) error {
+	return f.check(ctx, tx, resource, true)
+}
+
+func (f *Fence) check(ctx context.Context, tx *sql.Tx, resource string, shared bool) error {
+	t, err := f.admission(ctx, resource)
+	if err != nil {
+		return err
+	}
+	if tx == nil {
+		return errors.New("sqlfence: tx is nil, want a *sql.Tx")
+	}
+	seen, err := f.store.lock(ctx, tx, resource, t, shared)
+	if err != nil {
+		return f.explain("check", resource, err)
+	}
+	if err := refuse(resource, t, seen.mark); err != nil {
+		return err
+	}
+	mark, late, err := f.store.settle(ctx, tx, resource, t, seen, shared)
+	if err != nil {
+		return f.explain("check", resource, err)
+	}
+	if late {
+		return fmt.Errorf("sqlfence: check %q: %w: claim, and begin the transaction with the check", resource, ErrUnclaimed)
+	}
+	return refuse(resource, t, mark)
+}
+
+// refuse returns an error if t is older than the mark.
+func refuse(resource string, t, mark fence.Token) error {
+	if t < mark {
+		return &fence.StaleError{Resource: resource, Token: t, Highest: mark}
+	}
+	return nil
+}

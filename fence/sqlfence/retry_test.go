@@ -1,0 +1,114 @@
+package sqlfence_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/sqlfence"
+)
+
+type stateError string // as pgx's and lib/pq's
+
+func (e stateError) Error() string    { return "ERROR: something (SQLSTATE " + string(e) + ")" }
+func (e stateError) SQLState() string { return string(e) }
+
+// What becomes of an answer to COMMIT: Do repeats what the server has rolled back for a reason that passes, returns
+// what it has rolled back for good, and calls everything else unknown.
+func TestDo_answerToCommit(t *testing.T) {
+	for _, c := range []struct {
+		err     error
+		runs    int
+		unknown bool
+	}{
+		{nil, 1, false},
+		{stateError("40001"), 3, false},
+		{fmt.Errorf("wrapped: %w", stateError("40P01")), 3, false},
+		{stateError("23505"), 1, false},
+		{stateError("P0001"), 1, false},
+		{errors.New("commit unexpectedly resulted in rollback"), 1, false},
+		{stateError("40003"), 1, true},
+		{stateError("57P01"), 1, true},
+		{stateError("08006"), 1, true},
+		{stateError(""), 1, true},
+		{io.ErrUnexpectedEOF, 1, true},
+		{driver.ErrBadConn, 1, true},
+		{context.DeadlineExceeded, 1, true},
+		{errors.New("Error 1213 (40001): Deadlock found"), 1, true}, // MySQL's, which says nothing here
+	} {
+		t.Run(fmt.Sprint(c.err), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := &fakeServer{token: 7, commit: func() error { return c.err }}
+				runs, err := doOn(t, server, nil)
+				require.Equal(t, c.runs, runs)
+				require.Equal(t, c.runs, server.begins)
+				require.Equal(t, c.unknown, errors.Is(err, sqlfence.ErrUnknown), "%v", err)
+				require.ErrorIs(t, err, c.err)
+			})
+		})
+	}
+}
+
+// What becomes of an error of fn: it is fn's, and only what passes is repeated.
+func TestDo_errorOfFn(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		runs int
+	}{
+		{stateError("40001"), 3},
+		{errors.Join(errors.New("also"), stateError("40P01")), 3},
+		{stateError("55P03"), 1}, // lock_not_available
+		{stateError("57014"), 1}, // query_canceled
+		{io.EOF, 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			server := &fakeServer{token: 7}
+			runs, err := doOn(t, server, func() error { return c.err })
+			require.Equal(t, c.runs, runs, "%v", c.err)
+			require.ErrorIs(t, err, c.err)
+			require.Zero(t, server.commits)
+		})
+	}
+}
+
+func TestDo_contextEndsInThePause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gone := errors.New("the lock has gone")
+		ctx, cancel := context.WithCancelCause(fence.NewContext(t.Context(), 7))
+		db := sql.OpenDB(&fakeServer{token: 7})
+		defer db.Close() //nolint:errcheck // A fake.
+		runs := 0
+		err := newFence(t, sqlfence.Options{}).Do(ctx, db, "accounts", func(context.Context, *sql.Tx) error {
+			runs++
+			cancel(gone)
+			return stateError("40001")
+		})
+		require.ErrorIs(t, err, gone)
+		require.ErrorIs(t, err, stateError("40001"))
+		require.Equal(t, 1, runs)
+	})
+}
+
+// doOn runs Do with three attempts and returns how often the function ran.
+func doOn(t *testing.T, server *fakeServer, fn func() error) (runs int, err error) {
+	t.Helper()
+	db := sql.OpenDB(server)
+	defer db.Close() //nolint:errcheck // A fake.
+	ctx := fence.NewContext(t.Context(), fence.Token(server.token))
+	err = newFence(t, sqlfence.Options{Attempts: 3}).Do(ctx, db, "accounts", func(context.Context, *sql.Tx) error {
+		runs++
+		if fn == nil {
+			return nil
+		}
+		return fn()
+	})
+	return runs, err
+}

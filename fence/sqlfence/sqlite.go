@@ -1,0 +1,108 @@
+package sqlfence
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+type sqlite struct {
+	ddl, upsert, equal, mark, probe string
+}
+
+func newSQLite(t table) store {
+	return &sqlite{
+		ddl: `CREATE TABLE IF NOT EXISTS ` + t.quoted + ` (
+	resource TEXT NOT NULL PRIMARY KEY,
+	token INTEGER NOT NULL
+) WITHOUT ROWID`,
+		upsert: `INSERT INTO ` + t.quoted + ` (resource, token) VALUES (?, ?)
+ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE token <= excluded.token`,
+		// A write, whether it finds a row or not. As the first statement it takes the write lock with a snapshot that is
+		// the newest; later on it takes it only if the transaction's snapshot is still the newest, and fails otherwise.
+		// BEGIN may thus be a deferred one.
+		equal: `UPDATE ` + t.quoted + ` SET token = token WHERE resource = ? AND token = ?`,
+		mark:  `SELECT token FROM ` + t.quoted + ` WHERE resource = ?`,
+		probe: `SELECT count(*) FROM (SELECT resource, token FROM ` + t.quoted + ` LIMIT 0)`,
+	}
+}
+
+func (s *sqlite) schema() []string { return []string{s.ddl} }
+
+func (s *sqlite) verify(ctx context.Context, q Queryer) error {
+	return q.QueryRowContext(ctx, s.probe).Scan(new(int64))
+}
+
+func (s *sqlite) migrate(ctx context.Context, tx *sql.Tx) error {
+	_, err := tx.ExecContext(ctx, s.ddl)
+	return err
+}
+
+func (s *sqlite) peek(ctx context.Context, q Queryer, resource string) (fence.Token, error) {
+	return readMark(ctx, q, s.mark, resource)
+}
+
+// claim returns t, or the mark that is higher.
+func (s *sqlite) claim(ctx context.Context, q Queryer, resource string, t fence.Token) (fence.Token, error) {
+	changed, err := s.exec(ctx, q, s.upsert, resource, t)
+	if err != nil || changed {
+		return t, err
+	}
+	mark, err := readMark(ctx, q, s.mark, resource)
+	if err == nil && mark < t {
+		err = errMoved
+	}
+	return mark, err
+}
+
+// lock has no shared form: there is one writer at a time anyway.
+func (s *sqlite) lock(ctx context.Context, tx Queryer, resource string, t fence.Token, _ bool) (sight, error) {
+	equal, err := s.exec(ctx, tx, s.equal, resource, t)
+	if err != nil || equal {
+		return sight{mark: t}, err
+	}
+	mark, err := readMark(ctx, tx, s.mark, resource)
+	return sight{mark: mark}, err
+}
+
+// settle finds no late transaction: with an old snapshot the guard itself has failed.
+func (s *sqlite) settle(ctx context.Context, tx Queryer, resource string, t fence.Token, seen sight, _ bool) (
+	mark fence.Token, late bool, err error,
+) {
+	if seen.mark == t {
+		return t, false, nil
+	}
+	mark, err = s.claim(ctx, tx, resource, t)
+	return mark, false, err
+}
+
+// exec reports whether the statement has found a row to write.
+func (s *sqlite) exec(ctx context.Context, q Queryer, query, resource string, t fence.Token) (bool, error) {
+	result, err := q.ExecContext(ctx, query, resource, int64(t))
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	return n != 0, err
+}
+
+func (s *sqlite) transient(err error) bool {
+	const busy, locked = 5, 6 // SQLITE_BUSY, SQLITE_LOCKED; the higher bits tell their kinds apart
+	if code := sqliteCode(err); code != 0 {
+		return code == busy || code == locked
+	}
+	return anyText(err, func(text string) bool {
+		return strings.HasPrefix(text, "database is locked") || strings.HasPrefix(text, "database table is locked")
+	})
+}
+
+func (s *sqlite) undone(err error) bool {
+	const constraint = 19 // SQLITE_CONSTRAINT, a deferred one
+	return sqliteCode(err) == constraint || s.transient(err)
+}
+
+func (s *sqlite) noTable(err error) bool {
+	return anyText(err, func(text string) bool { return strings.Contains(text, "no such table") })
+}

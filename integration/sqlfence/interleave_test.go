@@ -1,0 +1,302 @@
+package sqlfence_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/sqlfence"
+	"github.com/leasefence/leasefence/integration/storetest"
+)
+
+// arrival is how the newer holder begins its tenure.
+type arrival string
+
+const (
+	byClaim arrival = "Claim"
+	byDo    arrival = "Do alone"
+	byCheck arrival = "Check alone"
+)
+
+// arrive is the newer holder's first write, by all that the documents tell it to do on the way.
+func (r *rig) arrive(ctx context.Context, how arrival) error {
+	form := do
+	switch how {
+	case byClaim:
+		if err := r.f.Claim(ctx, r.db, resource); err != nil {
+			return err
+		}
+	case byCheck:
+		form = check
+	case byDo:
+	}
+	for {
+		err := r.increment(ctx, form, nowhere)
+		if errors.Is(err, sqlfence.ErrUnclaimed) {
+			err = r.f.Claim(ctx, r.db, resource)
+			if err == nil {
+				continue
+			}
+		}
+		if !transient(err) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// A newer holder comes at every step of an older one's transaction.
+func TestFence_newerHolderComesAtEveryStep(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		for _, how := range forms {
+			for _, comes := range []arrival{byClaim, byDo, byCheck} {
+				for _, first := range []bool{true, false} {
+					for _, when := range []step{beforeBegin, begun, guarded, hasRead, hasWritten, committed} {
+						if when == begun && (how == do || how == doShared) {
+							continue // Do begins and guards in one
+						}
+						name := fmt.Sprintf("%s, first mark %t, newer by %s %s", how, first, comes, when)
+						t.Run(name, func(t *testing.T) { r.newerComes(t, how, comes, first, when) })
+					}
+				}
+			}
+		}
+	})
+}
+
+func (r *rig) newerComes(t *testing.T, how form, comes arrival, first bool, when step) {
+	t.Helper()
+	r.reset(t)
+	if !first || r.snapshots() && (how == check || how == checkShared) {
+		require.NoError(t, r.f.Claim(as(t, older), r.db, resource))
+	}
+	holds := when == guarded || when == hasRead || when == hasWritten
+	arrived := make(chan error, 1)
+	launched := false
+	err := r.increment(as(t, older), how, func(at step) {
+		if at != when || launched {
+			return
+		}
+		launched = true
+		if !holds {
+			arrived <- r.arrive(as(t, newer), comes)
+			return
+		}
+		r.mustBeShut(t)
+		go func() { arrived <- r.arrive(as(t, newer), comes) }()
+		r.awaitWaiter(t)
+	})
+	require.True(t, launched)
+	require.NoError(t, <-arrived, "the newer holder")
+	accepted := int64(1) // the newer holder's
+	if holds || when == committed {
+		require.NoError(t, err, "the older holder was first")
+		accepted++
+	} else {
+		requireRefused(t, err, how)
+	}
+	require.Equal(t, row{n: accepted, last: int64(newer), stale: 0}, r.row(t))
+
+	requireRefused(t, r.increment(as(t, older), how, nowhere), how)
+	require.NoError(t, r.increment(as(t, newer), how, nowhere), "an equal token")
+	require.Equal(t, row{n: accepted + 1, last: int64(newer), stale: 0}, r.row(t))
+}
+
+// mustBeShut proves on SQLite, which does not tell who waits, that a newer holder does not get in.
+func (r *rig) mustBeShut(t *testing.T) {
+	t.Helper()
+	if r.kind != storetest.SQLite {
+		return
+	}
+	once, err := sqlfence.New(r.dialect, sqlfence.Options{Attempts: 1})
+	require.NoError(t, err)
+	require.ErrorContains(t, once.Claim(as(t, newer), r.hasty, resource), "locked")
+}
+
+func requireRefused(t *testing.T, err error, how form) {
+	t.Helper()
+	if (how == check || how == checkShared) && transient(err) {
+		return // the caller begins again, and is told then
+	}
+	stale, ok := errors.AsType[*fence.StaleError](err)
+	require.True(t, ok, "%v", err)
+	require.ErrorIs(t, err, fence.ErrStale)
+	require.Equal(t, fence.StaleError{Resource: resource, Token: older, Highest: newer}, *stale)
+}
+
+// A newer holder's transaction is under way, and nobody knows yet how it ends, when the older one comes.
+func TestFence_newerHolderIsInFlight(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		for _, how := range forms {
+			for _, newerHow := range forms {
+				for _, first := range []bool{true, false} {
+					for _, commits := range []bool{true, false} {
+						name := fmt.Sprintf("%s, first mark %t, newer by %s, commits %t", how, first, newerHow, commits)
+						t.Run(name, func(t *testing.T) { r.newerInFlight(t, how, newerHow, first, commits) })
+					}
+				}
+			}
+		}
+	})
+}
+
+func (r *rig) newerInFlight(t *testing.T, how, newerHow form, first, commits bool) {
+	t.Helper()
+	r.reset(t)
+	checks := newerHow == check || newerHow == checkShared
+	claimed := r.snapshots() // there a Check alone is not let pass
+	switch {
+	case claimed:
+		require.NoError(t, r.f.Claim(as(t, newer), r.db, resource))
+	case !first:
+		require.NoError(t, r.f.Claim(as(t, older), r.db, resource))
+	}
+	ctx, cancel := context.WithCancel(as(t, newer))
+	defer cancel()
+	answer := make(chan error, 1)
+	launched := false
+	err := r.increment(ctx, newerHow, func(at step) {
+		if at != hasWritten || launched {
+			return
+		}
+		launched = true
+		go func() { answer <- r.increment(as(t, older), how, nowhere) }()
+		r.awaitWaiterOrAnswer(t, answer)
+		if !commits {
+			cancel()
+		}
+	})
+	require.True(t, launched)
+	got := <-answer
+	if commits {
+		require.NoError(t, err)
+		requireRefused(t, got, how)
+		require.Equal(t, row{n: 1, last: int64(newer), stale: 0}, r.row(t))
+		return
+	}
+	require.Error(t, err)
+	if !checks || claimed {
+		requireRefused(t, got, how) // Do has claimed first, and that stays
+		require.Equal(t, row{}, r.row(t))
+		return
+	}
+	if got == nil {
+		require.Equal(t, row{n: 1, last: int64(older), stale: 0}, r.row(t), "the newer token never was")
+		return
+	}
+	require.True(t, transient(got), "%v", got)
+}
+
+// awaitWaiterOrAnswer returns when the other holder waits or has its answer: it does not have to wait if the two only
+// share the mark.
+func (r *rig) awaitWaiterOrAnswer(t *testing.T, answer chan error) {
+	t.Helper()
+	if r.kind == storetest.SQLite {
+		return
+	}
+	require.Eventually(t, func() bool { return len(answer) > 0 || r.waiting(t) }, patience, time.Millisecond)
+}
+
+// What a transaction reads after its guard is nothing older than what older holders have committed, on every run of the
+// function: not even if it has not claimed, and its snapshot was taken while it waited for them.
+func TestFence_readsAfterItsPredecessors(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		for _, how := range forms {
+			for _, newerHow := range forms {
+				t.Run(fmt.Sprintf("%s, then %s", how, newerHow), func(t *testing.T) {
+					r.reset(t)
+					require.NoError(t, r.f.Claim(as(t, older), r.db, resource))
+					reads := make(chan int64, 100)
+					arrived := make(chan error, 1)
+					look := func(ctx context.Context, tx *sql.Tx) error {
+						n, err := read(ctx, tx)
+						reads <- n
+						return err
+					}
+					require.NoError(t, r.increment(as(t, older), how, func(at step) {
+						if at != hasWritten {
+							return
+						}
+						go func() { arrived <- r.run(as(t, newer), newerHow, nowhere, look) }()
+						r.awaitWaiterOrAnswer(t, arrived)
+					}))
+					err := <-arrived
+					close(reads)
+					if err != nil { // refused, and nothing is read
+						require.True(t, newerHow == check || newerHow == checkShared, "%v", err)
+						require.True(t, transient(err) || errors.Is(err, sqlfence.ErrUnclaimed), "%v", err)
+					} else {
+						require.NotEmpty(t, reads)
+					}
+					for n := range reads {
+						require.EqualValues(t, 1, n, "it has read past its predecessor's write")
+					}
+				})
+			}
+		}
+	})
+}
+
+// A check that is not the first statement, with a claim in between: what was read before is not to be relied on.
+func TestCheck_afterARead(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		for _, how := range []form{check, checkShared} {
+			for _, own := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, own claim %t", how, own), func(t *testing.T) {
+					r.reset(t)
+					require.NoError(t, r.f.Claim(as(t, older), r.db, resource))
+					token := older
+					if own {
+						token = newer
+					}
+					ctx := as(t, token)
+					wrote := false
+					err := r.transaction(ctx, func(tx *sql.Tx) error {
+						n, err := read(ctx, tx)
+						if err != nil {
+							return err
+						}
+						if !r.readersLock() {
+							ctx := fence.NewContext(ctx, newer)
+							if err := r.f.Claim(ctx, r.db, resource); err != nil {
+								return err
+							}
+							if err := r.increment(ctx, do, nowhere); err != nil {
+								return err
+							}
+							wrote = true
+						}
+						verb := r.f.Check
+						if how == checkShared {
+							verb = r.f.CheckShared
+						}
+						if err := verb(ctx, tx, resource); err != nil {
+							return err
+						}
+						return write(ctx, tx, n, token)
+					})
+					noticed := errors.Is(err, sqlfence.ErrUnclaimed) || errors.Is(err, fence.ErrStale) || transient(err)
+					switch {
+					case r.readersLock():
+						require.NoError(t, err)
+					case own && (r.level == sql.LevelReadCommitted || r.level == sql.LevelReadUncommitted):
+						// The documented limit: these levels keep no snapshot that could be compared.
+						require.NoError(t, err)
+					default:
+						require.True(t, wrote && noticed, "wrote %t, %v", wrote, err)
+					}
+					require.Zero(t, r.row(t).stale)
+				})
+			}
+		}
+	})
+}

@@ -1,0 +1,201 @@
+//go:build unix
+
+package storetest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// startTimeout is far longer than a start takes.
+const startTimeout = time.Minute
+
+// server is a database server of its own.
+type server struct {
+	dir   string
+	stdin io.Closer // its end is the order to stop
+	cmd   *exec.Cmd
+}
+
+// command is what differs between the servers.
+type command struct {
+	name     string
+	user     string // to run as if the test is root
+	initArgs func(dir string) []string
+	runArgs  func(dir string, durable bool) []string
+	signal   string // ends the server at once
+	dsn      func(dir, database string) string
+	driver   string
+}
+
+// watch runs a server until its own standard input ends, which it does with the process that started it, however
+// that ends.
+const watch = `signal=$1; shift; "$@" </dev/null & pid=$!; cat >/dev/null; kill -s "$signal" $pid; wait $pid`
+
+// start makes a database cluster, runs the server and waits until it answers. On an error nothing is left.
+func start(c command, durable bool) (_ *server, err error) {
+	// Not the test's own folder: the server outlives the test, and a socket's path has to be short.
+	dir, err := os.MkdirTemp("", "storetest")
+	if err != nil {
+		return nil, err
+	}
+	s := &server{dir: dir}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.stop())
+		}
+	}()
+	attr, err := unprivileged(c.user, dir)
+	if err != nil {
+		return nil, err
+	}
+	args := c.initArgs(dir)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	initialize := exec.CommandContext(ctx, args[0], args[1:]...)
+	initialize.Dir, initialize.SysProcAttr = dir, attr
+	if out, err := initialize.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("storetest: %s: %w: %s", args[0], err, tail(out))
+	}
+	args = append([]string{"-c", watch, "sh", c.signal}, c.runArgs(dir, durable)...)
+	run := exec.Command("/bin/sh", args...)
+	run.Dir, run.SysProcAttr = dir, attr
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close() //nolint:errcheck // The server has its own handle.
+	run.Stdout, run.Stderr = log, log
+	stdin, err := run.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := run.Start(); err != nil {
+		return nil, err
+	}
+	s.stdin, s.cmd = stdin, run
+	if err := await(ctx, c.driver, c.dsn(dir, "")); err != nil {
+		out, _ := os.ReadFile(log.Name())
+		return nil, fmt.Errorf("storetest: %s does not answer: %w: %s", c.name, err, tail(out))
+	}
+	return s, nil
+}
+
+// await returns when the server answers.
+func await(ctx context.Context, driver, dsn string) error {
+	db, err := sql.Open(driver, dsn)
+	if err != nil {
+		return err
+	}
+	defer db.Close() //nolint:errcheck // Nothing depends on it.
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := db.PingContext(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		}
+	}
+}
+
+// stop ends the server and removes its data. The processes are gone when it returns.
+func (s *server) stop() error {
+	var err error
+	if s.cmd != nil {
+		_ = s.stdin.Close()
+		_ = s.cmd.Wait() // the status is that of the signal
+	}
+	// A server's helpers may still be writing their last file.
+	for range 50 {
+		if err = os.RemoveAll(s.dir); err == nil {
+			return nil
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return err
+}
+
+// unprivileged gives dir to a user without rights, if this process is root, and returns what makes a command run as it.
+func unprivileged(name, dir string) (*syscall.SysProcAttr, error) {
+	// A group of its own: an interrupt from the keyboard reaches the tests, which then stop the server.
+	attr := &syscall.SysProcAttr{Setpgid: true}
+	if os.Geteuid() != 0 {
+		return attr, nil
+	}
+	u, err := user.Lookup(name)
+	if err != nil {
+		if u, err = user.Lookup("nobody"); err != nil {
+			return nil, fmt.Errorf("storetest: who to run a server as: %w", err)
+		}
+	}
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chown(dir, int(uid), int(gid)); err != nil {
+		return nil, err
+	}
+	attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	return attr, nil
+}
+
+func tail(out []byte) []byte { return out[max(0, len(out)-600):] }
+
+// servers are those that run, by their kind and whether they flush at each commit.
+var servers struct {
+	sync.Mutex // held while one starts, so that it starts once
+	running    map[key]*server
+}
+
+type key struct {
+	kind    Kind
+	durable bool
+}
+
+func running(k Kind, durable bool) (*server, error) {
+	servers.Lock()
+	defer servers.Unlock()
+	if s := servers.running[key{k, durable}]; s != nil {
+		return s, nil
+	}
+	s, err := start(commands[k], durable)
+	if err != nil {
+		return nil, err
+	}
+	if servers.running == nil {
+		servers.running = make(map[key]*server)
+	}
+	servers.running[key{k, durable}] = s
+	return s, nil
+}
+
+func stopAll() error {
+	servers.Lock()
+	defer servers.Unlock()
+	var errs []error
+	for k, s := range servers.running {
+		errs = append(errs, s.stop())
+		delete(servers.running, k)
+	}
+	return errors.Join(errs...)
+}
