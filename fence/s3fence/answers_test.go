@@ -1,0 +1,144 @@
+package s3fence_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/s3fence"
+)
+
+// newBucket returns a Bucket whose requests go through trip.
+func newBucket(t *testing.T, trip tripper, opts s3fence.Options) *s3fence.Bucket {
+	t.Helper()
+	opts.Backoff = time.Millisecond
+	b, err := s3fence.NewBucket(newClient(trip), "data", opts)
+	require.NoError(t, err)
+	return b
+}
+
+// What a client can tell about a write that it got no answer to: one that never left was not done.
+func TestBucket_Put_withoutAnswer(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err  error
+		want error
+	}{
+		"no connection":   {&net.OpError{Op: "dial", Err: errors.New("refused")}, s3fence.ErrContended},
+		"connection lost": {&net.OpError{Op: "read", Err: errors.New("reset")}, s3fence.ErrUnknown},
+		"cut":             {io.ErrUnexpectedEOF, s3fence.ErrUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var store memory
+			var writes int
+			b := newBucket(t, func(r *http.Request) (*http.Response, error) {
+				if r.Method == http.MethodPut {
+					writes++
+					return nil, tt.err
+				}
+				return store.RoundTrip(r)
+			}, s3fence.Options{Attempts: 5})
+			err := b.Put(fence.NewContext(t.Context(), 54), "key", nil)
+			require.ErrorIs(t, err, tt.want)
+			require.ErrorContains(t, err, `s3fence: put "data/key": `)
+			require.Equal(t, 5, writes, "Attempts bounds them")
+			for _, other := range []error{s3fence.ErrContended, s3fence.ErrUnknown, fence.ErrStale} {
+				require.Equal(t, errors.Is(tt.want, other), errors.Is(err, other))
+			}
+		})
+	}
+}
+
+func TestBucket_Update_failure(t *testing.T) {
+	var store memory
+	b := newBucket(t, store.RoundTrip, s3fence.Options{})
+	ctx := fence.NewContext(t.Context(), 54)
+	require.NoError(t, b.Put(ctx, "key", []byte("one")))
+	before, err := b.Get(ctx, "key")
+	require.NoError(t, err)
+	err = b.Update(fence.NewContext(ctx, 60), "key", func([]byte) ([]byte, error) {
+		return []byte("two"), context.DeadlineExceeded
+	})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, `s3fence: update "data/key"`)
+	after, err := b.Get(ctx, "key")
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+}
+
+// A context that ends before anything is sent: not done, and so not unknown.
+func TestBucket_Update_contextEndsInFn(t *testing.T) {
+	var store memory
+	b := newBucket(t, store.RoundTrip, s3fence.Options{})
+	ctx, cancel := context.WithCancel(fence.NewContext(t.Context(), 54))
+	err := b.Update(ctx, "key", func([]byte) ([]byte, error) { cancel(); return nil, nil })
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotErrorIs(t, err, s3fence.ErrUnknown)
+	require.Empty(t, store.objects)
+}
+
+// A payload that is not to be read is not overwritten by an Update either.
+func TestBucket_maxSize(t *testing.T) {
+	var store memory
+	ctx := fence.NewContext(t.Context(), 54)
+	require.NoError(t, newBucket(t, store.RoundTrip, s3fence.Options{}).Put(ctx, "key", make([]byte, 11)))
+	small := newBucket(t, store.RoundTrip, s3fence.Options{MaxSize: 10})
+	_, err := small.Get(ctx, "key")
+	require.ErrorContains(t, err, "more than Options.MaxSize, 10 bytes")
+	require.ErrorContains(t, small.Claim(ctx, "key"), "more than Options.MaxSize, 10 bytes")
+	grow := func([]byte) ([]byte, error) { return make([]byte, 11), nil }
+	require.ErrorContains(t, small.Update(ctx, "other", grow), "payload has 11 bytes, want at most Options.MaxSize, 10")
+	require.NoError(t, small.Put(ctx, "key", make([]byte, 10)), "Put does not read the payload")
+	_, err = small.Get(ctx, "key")
+	require.NoError(t, err)
+}
+
+// A content of now with the ETag of before, as a gateway to a file system may give: its token counts.
+func TestBucket_Put_newerContentWithOldETag(t *testing.T) {
+	var store memory
+	direct := newBucket(t, store.RoundTrip, s3fence.Options{})
+	require.NoError(t, direct.Put(fence.NewContext(t.Context(), 40), "key", nil))
+	base, err := direct.Get(t.Context(), "key")
+	require.NoError(t, err)
+	var writes int
+	b := newBucket(t, func(r *http.Request) (*http.Response, error) {
+		if r.Method == http.MethodPut {
+			writes++
+			if err := direct.Claim(fence.NewContext(t.Context(), 54), "key"); err != nil {
+				return nil, err
+			}
+		}
+		resp, err := store.RoundTrip(r)
+		if err == nil && r.Method == http.MethodGet {
+			resp.Header.Set("ETag", base.ETag)
+		}
+		return resp, err
+	}, s3fence.Options{})
+	err = b.Put(fence.NewContext(t.Context(), 41), "key", nil)
+	require.Equal(t, &fence.StaleError{Resource: "data/key", Token: 41, Highest: 54}, err)
+	require.Equal(t, 1, writes)
+}
+
+// Without a strong ETag there is nothing to make a write conditional on.
+func TestBucket_needsAStrongETag(t *testing.T) {
+	for _, tag := range []string{"", `W/"1"`} {
+		var store memory
+		first := newBucket(t, store.RoundTrip, s3fence.Options{})
+		require.NoError(t, first.Put(fence.NewContext(t.Context(), 41), "key", nil))
+		b := newBucket(t, func(r *http.Request) (*http.Response, error) {
+			resp, err := store.RoundTrip(r)
+			if err == nil {
+				resp.Header.Set("ETag", tag)
+			}
+			return resp, err
+		}, s3fence.Options{})
+		err := b.Put(fence.NewContext(t.Context(), 54), "key", nil)
+		require.ErrorContains(t, err, "want a strong one")
+	}
+}

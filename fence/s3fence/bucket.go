@@ -1,0 +1,170 @@
+package s3fence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+const (
+	defaultAttempts = 16
+	maxAttempts     = 1000
+
+	defaultBackoff = 10 * time.Millisecond
+	minBackoff     = time.Millisecond
+	maxBackoff     = 10 * time.Second
+
+	defaultMaxSize = 64 << 20
+
+	maxBucket = 255  // S3's own is 63; others and access points have longer ones
+	maxKey    = 1024 // S3's own
+
+	legalToken = "1 to 9223372036854775807, low 48 bits not 0"
+)
+
+// Options of [NewBucket]. The zero value of a field is its default.
+type Options struct {
+	// Attempts bounds how often one call sends a write: 1 to 1,000. Default 16.
+	Attempts int
+	// Backoff is the longest wait before the second attempt; it doubles with each one, up to 100 times of it, and the
+	// wait is a random part of it. 1 ms to 10 s. Default 10 ms.
+	Backoff time.Duration
+	// MaxSize is the largest payload that is read or written, in bytes: 1 to 5,368,708,992. Payloads are held in
+	// memory. Default 64 MiB.
+	MaxSize int64
+}
+
+// Bucket fences objects of one bucket: every object is a resource, named bucket/key, and carries its mark, the token
+// that it was last written with.
+//
+// The token is the context's; see [fence.FromContext]. A key is 1 to 1,024 bytes of UTF-8. A Bucket is safe for
+// concurrent use, by any number of processes, and there is nothing to close.
+type Bucket struct {
+	client *s3.Client
+	name   string
+	opts   Options
+}
+
+// Object is an object as it was read.
+type Object struct {
+	Payload []byte
+	Token   fence.Token // the one it was written or claimed with
+	ETag    string      // as the endpoint has it, quotes included
+}
+
+// NewBucket returns a Bucket that uses the client as it is, but for the SDK's retries of conditional writes, in whose
+// place it has its own. The bucket has to be there. The error names the argument or the option that is wrong, its
+// value and the legal range. Nothing is sent; see [Bucket.Probe] for what to do before an endpoint is trusted.
+func NewBucket(client *s3.Client, bucket string, opts Options) (*Bucket, error) {
+	if opts.Attempts == 0 {
+		opts.Attempts = defaultAttempts
+	}
+	if opts.Backoff == 0 {
+		opts.Backoff = defaultBackoff
+	}
+	if opts.MaxSize == 0 {
+		opts.MaxSize = defaultMaxSize
+	}
+	switch {
+	case client == nil:
+		return nil, errors.New("s3fence: client is nil, want an S3 client")
+	case len(bucket) == 0 || len(bucket) > maxBucket:
+		return nil, fmt.Errorf("s3fence: bucket %.64q has %d bytes, want 1 to %d", bucket, len(bucket), maxBucket)
+	case opts.Attempts < 1 || opts.Attempts > maxAttempts:
+		return nil, fmt.Errorf("s3fence: Options.Attempts is %d, want 1 to %d", opts.Attempts, maxAttempts)
+	case opts.Backoff < minBackoff || opts.Backoff > maxBackoff:
+		return nil, fmt.Errorf("s3fence: Options.Backoff is %v, want %v to %v", opts.Backoff, minBackoff, maxBackoff)
+	case opts.MaxSize < 1 || opts.MaxSize > maxPayload:
+		return nil, fmt.Errorf("s3fence: Options.MaxSize is %d, want 1 to %d", opts.MaxSize, int64(maxPayload))
+	}
+	return &Bucket{client: client, name: bucket, opts: opts}, nil
+}
+
+// Get reads an object, without a token: reading raises no mark. What it has read can be changed by a successor right
+// after; let a write depend on it by [Bucket.Update].
+//
+// The error matches [ErrNoObject] if there is no object or if it has been claimed and never written, and
+// [ErrMalformed] if it has no envelope or does not fit it. Any other is the client's.
+func (b *Bucket) Get(ctx context.Context, key string) (Object, error) {
+	if err := checkKey(key); err != nil {
+		return Object{}, err
+	}
+	r, err := b.read(ctx, key)
+	if err == nil && r.state != written {
+		err = ErrNoObject
+	}
+	if err != nil {
+		return Object{}, b.explain("get", key, err)
+	}
+	return Object{Payload: r.payload, Token: r.token, ETag: r.etag}, nil
+}
+
+// Check looks whether the context's token would be accepted now: it reads the first 128 bytes and raises nothing. An
+// object that is not there refuses nobody. Its answer can be out of date by the time it returns: use it to give up
+// early.
+//
+// The error is a [*fence.StaleError] with the mark as the highest token if the mark is newer; it matches
+// [fence.ErrInvalidToken] if the context carries no token, and [ErrMalformed] if the object has no envelope. Any other
+// is the client's.
+func (b *Bucket) Check(ctx context.Context, key string) error {
+	token, err := b.admit(ctx, "check", key)
+	if err != nil {
+		return err
+	}
+	r, err := b.readHeader(ctx, key)
+	if err == nil {
+		err = b.refuse(key, token, r)
+	}
+	if err != nil {
+		return b.explain("check", key, err)
+	}
+	return nil
+}
+
+// resource is the name of an object in errors.
+func (b *Bucket) resource(key string) string { return b.name + "/" + key }
+
+// admit checks a caller's input and returns its token.
+func (b *Bucket) admit(ctx context.Context, verb, key string) (fence.Token, error) {
+	if err := checkKey(key); err != nil {
+		return 0, err
+	}
+	token, ok := fence.FromContext(ctx)
+	if !ok {
+		return 0, fmt.Errorf("s3fence: %s %q: %w: the context carries none: want %s",
+			verb, b.resource(key), fence.ErrInvalidToken, legalToken)
+	}
+	return token, nil
+}
+
+// refuse returns an error if token is older than what was read.
+func (b *Bucket) refuse(key string, token fence.Token, r reading) error {
+	if token < r.token {
+		return &fence.StaleError{Resource: b.resource(key), Token: token, Highest: r.token}
+	}
+	return nil
+}
+
+func (b *Bucket) checkSize(verb, key string, payload []byte) error {
+	if int64(len(payload)) > b.opts.MaxSize {
+		return fmt.Errorf("s3fence: %s %q: payload has %d bytes, want at most Options.MaxSize, %d",
+			verb, b.resource(key), len(payload), b.opts.MaxSize)
+	}
+	return nil
+}
+
+func checkKey(key string) error {
+	switch {
+	case len(key) == 0 || len(key) > maxKey:
+		return fmt.Errorf("s3fence: key %.64q has %d bytes, want 1 to %d", key, len(key), maxKey)
+	case !utf8.ValidString(key):
+		return fmt.Errorf("s3fence: key %.64q is not UTF-8, want UTF-8", key)
+	}
+	return nil
+}

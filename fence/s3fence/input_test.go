@@ -1,0 +1,126 @@
+package s3fence_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/s3fence"
+)
+
+// silent is an S3 client with which nothing may be sent.
+func silent(t *testing.T) *s3.Client {
+	t.Helper()
+	return newClient(func(*http.Request) (*http.Response, error) {
+		t.Error("something was sent")
+		return nil, errors.New("something was sent")
+	})
+}
+
+type tripper func(*http.Request) (*http.Response, error)
+
+func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func newClient(trip tripper) *s3.Client {
+	return s3.New(s3.Options{
+		BaseEndpoint: aws.String("http://s3.test"), Region: "us-east-1", UsePathStyle: true,
+		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+			return aws.Credentials{AccessKeyID: "access", SecretAccessKey: "secret"}, nil
+		}),
+		HTTPClient: &http.Client{Transport: trip},
+	})
+}
+
+func TestNewBucket_refuses(t *testing.T) {
+	client := silent(t)
+	for _, tt := range []struct {
+		client *s3.Client
+		bucket string
+		opts   s3fence.Options
+		want   string
+	}{
+		{nil, "data", s3fence.Options{}, "client is nil, want an S3 client"},
+		{client, "", s3fence.Options{}, `bucket "" has 0 bytes, want 1 to 255`},
+		{client, strings.Repeat("x", 256), s3fence.Options{}, "has 256 bytes, want 1 to 255"},
+		{client, "data", s3fence.Options{Attempts: -1}, "Options.Attempts is -1, want 1 to 1000"},
+		{client, "data", s3fence.Options{Attempts: 1001}, "Options.Attempts is 1001, want 1 to 1000"},
+		{client, "data", s3fence.Options{Backoff: -1}, "Options.Backoff is -1ns, want 1ms to 10s"},
+		{client, "data", s3fence.Options{Backoff: time.Minute}, "Options.Backoff is 1m0s, want 1ms to 10s"},
+		{client, "data", s3fence.Options{MaxSize: -1}, "Options.MaxSize is -1, want 1 to 5368708992"},
+		{client, "data", s3fence.Options{MaxSize: math.MaxInt64}, "want 1 to 5368708992"},
+	} {
+		t.Run(tt.want, func(t *testing.T) {
+			b, err := s3fence.NewBucket(tt.client, tt.bucket, tt.opts)
+			require.ErrorContains(t, err, tt.want)
+			require.Nil(t, b)
+		})
+	}
+}
+
+func TestBucket_refusesBadInput(t *testing.T) {
+	b, err := s3fence.NewBucket(silent(t), "data", s3fence.Options{MaxSize: 10})
+	require.NoError(t, err)
+	m, err := b.Manifest("table")
+	require.NoError(t, err)
+	keep := func(old []byte) ([]byte, error) { return old, nil }
+	verbs := map[string]func(ctx context.Context, key string) error{
+		"put":    func(ctx context.Context, key string) error { return b.Put(ctx, key, nil) },
+		"claim":  b.Claim,
+		"check":  b.Check,
+		"update": func(ctx context.Context, key string) error { return b.Update(ctx, key, keep) },
+		"commit": func(ctx context.Context, _ string) error { return m.Commit(ctx, s3fence.Changes{}) },
+	}
+	for verb, do := range verbs {
+		for name, ctx := range map[string]context.Context{
+			"none":     t.Context(),
+			"zero":     fence.NewContext(t.Context(), 0),
+			"negative": fence.NewContext(t.Context(), -1),
+		} {
+			err := do(ctx, "table")
+			require.ErrorIs(t, err, fence.ErrInvalidToken, "%s, token %s", verb, name)
+			require.ErrorContains(t, err, verb+` "data/table"`)
+			require.ErrorContains(t, err, "the context carries none: want 1 to 9223372036854775807")
+		}
+		if verb == "commit" {
+			continue
+		}
+		requireKeys(t, func(key string) error { return do(fence.NewContext(t.Context(), 54), key) })
+	}
+	requireKeys(t, func(key string) error { _, err := b.Get(t.Context(), key); return err })
+	requireKeys(t, func(key string) error { _, err := b.Manifest(key); return err })
+	_, err = b.Manifest(strings.Repeat("k", 972))
+	require.ErrorContains(t, err, "has 972 bytes, want 1 to 971 for a manifest")
+	_, err = b.Manifest(strings.Repeat("k", 971))
+	require.NoError(t, err)
+
+	ctx := fence.NewContext(t.Context(), 54)
+	long := make([]byte, 11)
+	require.ErrorContains(t, b.Put(ctx, "key", long), "payload has 11 bytes, want at most Options.MaxSize, 10")
+	require.ErrorContains(t, b.Update(ctx, "key", nil), "fn is nil, want a function")
+	for want, changes := range map[string]s3fence.Changes{
+		`Changes has "a" in Put and in Delete`:           {Put: map[string][]byte{"a": nil}, Delete: []string{"a"}},
+		`Changes.Put has the name "" of 0 bytes`:         {Put: map[string][]byte{"": nil}},
+		`Changes.Delete has the name "" of 0 bytes`:      {Delete: []string{""}},
+		`payload has 11 bytes, want at most`:             {Put: map[string][]byte{"a": long}},
+		`of 1025 bytes, want 1 to 1024 bytes of UTF-8`:   {Delete: []string{strings.Repeat("n", 1025)}},
+		`has the name "\xff" of 1 bytes, want 1 to 1024`: {Put: map[string][]byte{"\xff": nil}},
+	} {
+		require.ErrorContains(t, m.Commit(ctx, changes), want)
+	}
+}
+
+func requireKeys(t *testing.T, do func(key string) error) {
+	t.Helper()
+	require.ErrorContains(t, do(""), `key "" has 0 bytes, want 1 to 1024`)
+	require.ErrorContains(t, do(strings.Repeat("k", 1025)), "has 1025 bytes, want 1 to 1024")
+	require.ErrorContains(t, do("\xff"), "is not UTF-8")
+}

@@ -1,0 +1,228 @@
+package integration_test
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/s3fence"
+)
+
+// isObject reports whether the request's path names an object.
+func isObject(r *http.Request) bool { return strings.Count(r.URL.Path, "/") >= 2 }
+
+// racy looks at the condition first and writes then, as a gateway to a file system is likely to.
+func racy(next http.RoundTripper) http.RoundTripper {
+	return tripper(func(r *http.Request) (*http.Response, error) {
+		match, none := r.Header.Get("If-Match"), r.Header.Get("If-None-Match")
+		if r.Method != http.MethodPut || match == "" && none == "" {
+			return next.RoundTrip(r)
+		}
+		head := r.Clone(r.Context())
+		head.Method, head.Body, head.ContentLength = http.MethodHead, nil, 0
+		head.Header = http.Header{"X-Amz-Content-Sha256": {emptySum}}
+		if err := sign(head); err != nil {
+			return nil, err
+		}
+		resp, err := next.RoundTrip(head)
+		if err != nil {
+			return nil, err
+		}
+		_ = resp.Body.Close()
+		there := resp.StatusCode == http.StatusOK
+		if none != "" && there || match != "" && (!there || resp.Header.Get("Etag") != match) {
+			return made(r, http.StatusPreconditionFailed, "PreconditionFailed"), nil
+		}
+		for _, h := range []string{"If-Match", "If-None-Match"} {
+			if err := unconditional(r, h); err != nil {
+				return nil, err
+			}
+		}
+		return next.RoundTrip(r)
+	})
+}
+
+const emptySum = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+// version is a content and its ETag.
+type version struct {
+	body []byte
+	etag string
+}
+
+// meanwhile says that writes are under way.
+func meanwhile(_ string, writing bool) bool { return writing }
+
+// always says yes.
+func always(string, bool) bool { return true }
+
+// inRaces says that an object is one of those that a probe's writers race for.
+func inRaces(path string, _ bool) bool {
+	return strings.Count(path[strings.LastIndex(path, "/"):], "-") == 3
+}
+
+// torn makes one of two versions, the last and the one before, for reads of a path when that says so.
+func torn(
+	when func(path string, writing bool) bool, tear func(before, last version) version,
+) func(http.RoundTripper) http.RoundTripper {
+	return func(next http.RoundTripper) http.RoundTripper {
+		var (
+			writing  atomic.Int64
+			mu       sync.Mutex
+			versions = map[string][2]version{} // by path
+		)
+		return tripper(func(r *http.Request) (*http.Response, error) {
+			if !isObject(r) || r.Method == http.MethodGet && !when(r.URL.Path, writing.Load() > 0) {
+				return next.RoundTrip(r)
+			}
+			if r.Method == http.MethodGet {
+				resp, err := next.RoundTrip(r)
+				mu.Lock()
+				v := versions[r.URL.Path]
+				mu.Unlock()
+				if err != nil || v[0].body == nil {
+					return resp, err
+				}
+				_ = resp.Body.Close()
+				mixed := tear(v[0], v[1])
+				return &http.Response{
+					StatusCode: http.StatusOK, ProtoMajor: 1, ProtoMinor: 1, Request: r,
+					Header: http.Header{"Etag": {mixed.etag}},
+					Body:   io.NopCloser(bytes.NewReader(mixed.body)), ContentLength: int64(len(mixed.body)),
+				}, nil
+			}
+			var body []byte
+			if r.Body != nil {
+				var err error
+				if body, err = io.ReadAll(r.Body); err != nil {
+					return nil, err
+				}
+				r.Body = io.NopCloser(bytes.NewReader(body))
+			}
+			writing.Add(1)
+			defer writing.Add(-1)
+			resp, err := next.RoundTrip(r)
+			if err == nil && r.Method == http.MethodPut && resp.StatusCode == http.StatusOK {
+				mu.Lock()
+				versions[r.URL.Path] = [2]version{versions[r.URL.Path][1], {body, resp.Header.Get("Etag")}}
+				mu.Unlock()
+			}
+			return resp, err
+		})
+	}
+}
+
+func harmful(before, last version) version { return version{before.body, last.etag} }
+
+func late(before, _ version) version { return before }
+
+// Reads that pair a content with the ETag of an earlier write, as those of a gateway to a file system can, do no harm.
+func TestBucket_Probe_harmlessReads(t *testing.T) {
+	var mixed atomic.Int64
+	p := newProxy(t, "", torn(meanwhile, func(before, last version) version {
+		mixed.Add(1)
+		return version{last.body, before.etag}
+	}))
+	require.NoError(t, p.Probe(t.Context()))
+	require.Positive(t, mixed.Load())
+}
+
+func TestBucket_Probe(t *testing.T) {
+	p := newProxy(t, "", nil)
+	var requests atomic.Int64
+	p.onRequest(func(*http.Request) error { requests.Add(1); return nil })
+	require.NoError(t, p.Probe(t.Context()))
+	t.Logf("%d requests", requests.Load())
+
+	bucket := lastBucket()
+	left, err := p.client.ListObjectsV2(t.Context(), &s3.ListObjectsV2Input{Bucket: &bucket})
+	require.NoError(t, err)
+	require.Empty(t, left.Contents, "the probe left something behind")
+}
+
+func TestBucket_Probe_refusesUnsafeEndpoints(t *testing.T) {
+	for name, tt := range map[string]struct {
+		through func(http.RoundTripper) http.RoundTripper
+		want    string
+	}{
+		"If-Match ignored":        {strip("If-Match"), "ignored If-Match with an ETag that has gone"},
+		"If-None-Match ignored":   {strip("If-None-Match"), "ignored If-None-Match: * on an object that is there"},
+		"both ignored":            {strip("If-Match", "If-None-Match"), "ignored If-Match with an ETag that never was"},
+		"compares, then writes":   {racy, "of writes at once with the same If-None-Match: * it did more than one"},
+		"reads are torn":          {torn(meanwhile, harmful), "a read gave a content with the ETag of a later write"},
+		"reads are late":          {torn(always, late), "a read after a write gave something else"},
+		"reads are late in races": {torn(inRaces, late), "If-Match a read did not give the one that was done"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newProxy(t, "", tt.through)
+			err := p.Probe(t.Context())
+			require.ErrorIs(t, err, s3fence.ErrUnsafeEndpoint)
+			require.ErrorContains(t, err, tt.want)
+			var unsafe *s3fence.UnsafeEndpointError
+			require.ErrorAs(t, err, &unsafe)
+			require.Equal(t, lastBucket(), unsafe.Bucket)
+		})
+	}
+}
+
+// An endpoint that cannot be reached, or that refuses, is not one that ignores.
+func TestBucket_Probe_failure(t *testing.T) {
+	p := newProxy(t, "", nil)
+	missing, err := s3fence.NewBucket(p.client, "no-such-bucket", s3fence.Options{})
+	require.NoError(t, err)
+	err = missing.Probe(t.Context())
+	require.ErrorContains(t, err, "NoSuchBucket")
+	require.NotErrorIs(t, err, s3fence.ErrUnsafeEndpoint)
+}
+
+// Controls: the same interleaving, in which a stale write is accepted. The first is what the package would be on an
+// endpoint that ignores If-Match, the second what is written without the package.
+func TestControl_staleWriteAccepted(t *testing.T) {
+	stale := func(t *testing.T, older, newer *proxy, key string, put func() error) {
+		t.Helper()
+		held, release := older.hold(t, steps["before it writes"])
+		result := make(chan error, 1)
+		go func() { result <- put() }()
+		await(t, held, "the older holder did not write")
+		require.NoError(t, newer.Claim(holding(t, 54), key))
+		require.NoError(t, newer.Put(holding(t, 54), key, []byte("54")))
+		release()
+		require.NoError(t, await(t, result, "the older holder did not return"))
+		payload, token := get(t, newer, key)
+		require.Equal(t, "41", payload)
+		require.Equal(t, fence.Token(41), token, "the mark went back")
+	}
+	t.Run("endpoint ignores If-Match", func(t *testing.T) {
+		newer := newProxy(t, "", nil)
+		older := newProxy(t, lastBucket(), strip("If-Match"))
+		require.NoError(t, newer.Put(holding(t, 40), "key", []byte("base")))
+		stale(t, older, newer, "key", func() error { return older.Put(holding(t, 41), "key", []byte("41")) })
+	})
+	t.Run("get, compare, put", func(t *testing.T) {
+		older, newer, bucket := newPair(t)
+		require.NoError(t, newer.Put(holding(t, 41), "model", []byte("41")))
+		require.NoError(t, newer.Put(holding(t, 40), "key", []byte("base")))
+		model, err := newer.client.GetObject(t.Context(), &s3.GetObjectInput{Bucket: &bucket, Key: new("model")})
+		require.NoError(t, err)
+		body, err := io.ReadAll(model.Body)
+		require.NoError(t, err)
+		require.NoError(t, model.Body.Close())
+		stale(t, older, newer, "key", func() error {
+			if err := older.Check(holding(t, 41), "key"); err != nil {
+				return err
+			}
+			_, err := older.client.PutObject(t.Context(), &s3.PutObjectInput{
+				Bucket: &bucket, Key: new("key"), Body: bytes.NewReader(body),
+			})
+			return err
+		})
+	})
+}

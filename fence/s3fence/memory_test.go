@@ -1,0 +1,59 @@
+package s3fence_test
+
+import (
+	"bytes"
+	"crypto/md5" //nolint:gosec // S3's ETag
+	"encoding/hex"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+)
+
+// memory is what the examples write to: as much of S3 as they need. The tests proper run against a real server, in
+// the module below.
+type memory struct {
+	mu      sync.Mutex
+	objects map[string][]byte // by path
+}
+
+func (m *memory) RoundTrip(r *http.Request) (*http.Response, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old, there := m.objects[r.URL.Path]
+	switch match := r.Header.Get("If-Match"); {
+	case r.Method == http.MethodGet && !there:
+		return reply(r, http.StatusNotFound, "", []byte(`<Error><Code>NoSuchKey</Code></Error>`)), nil
+	case r.Method == http.MethodGet && strings.HasPrefix(r.Header.Get("Range"), "bytes=0-127"):
+		return reply(r, http.StatusPartialContent, etag(old), old[:min(128, len(old))]), nil
+	case r.Method == http.MethodGet:
+		return reply(r, http.StatusOK, etag(old), old), nil
+	case r.Header.Get("If-None-Match") != "" && there, match != "" && (!there || match != etag(old)):
+		return reply(r, http.StatusPreconditionFailed, "", []byte(`<Error><Code>PreconditionFailed</Code></Error>`)), nil
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	if m.objects == nil {
+		m.objects = make(map[string][]byte)
+	}
+	m.objects[r.URL.Path] = body
+	return reply(r, http.StatusOK, etag(body), nil), nil
+}
+
+func etag(body []byte) string {
+	sum := md5.Sum(body) //nolint:gosec // as above
+	return `"` + hex.EncodeToString(sum[:]) + `"`
+}
+
+func reply(r *http.Request, status int, etag string, body []byte) *http.Response {
+	resp := &http.Response{
+		StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Request: r, Header: http.Header{},
+		Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
+	}
+	if etag != "" {
+		resp.Header.Set("ETag", etag)
+	}
+	return resp
+}

@@ -1,0 +1,143 @@
+package s3fence
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// races has writers compete for one object: first to create it, then to replace each state of it.
+func (p *probe) races(ctx context.Context) error {
+	for range probeRounds {
+		key := p.key + "-" + strconv.Itoa(len(p.racing))
+		p.racing = append(p.racing, key)
+		if _, err := p.race(ctx, key, "", 0); err != nil {
+			return err
+		}
+	}
+	if len(p.ignored) > 0 {
+		return nil
+	}
+	return p.chain(ctx, p.racing[0])
+}
+
+// chain replaces an object round by round and reads it meanwhile. A read that pairs a content with the ETag of a
+// later write would let a stale holder, which has compared the old content's token, write over the new one. The
+// other way round does no harm: a write with an ETag that has gone is held back.
+func (p *probe) chain(ctx context.Context, key string) error {
+	rounds := make(map[string]int) // by ETag
+	_, etag, err := p.bucket.fetch(ctx, key, "", 1<<10)
+	if err != nil {
+		return err
+	}
+	rounds[etag] = 0
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r := reader{probe: p, key: key}
+	var wg sync.WaitGroup
+	wg.Go(func() { r.run(ctx) })
+	for round := 1; round <= probeRounds; round++ {
+		if etag, err = p.race(ctx, key, etag, round); err != nil || len(p.ignored) > 0 {
+			break
+		}
+		rounds[etag] = round
+	}
+	cancel()
+	wg.Wait()
+	if err != nil {
+		return err
+	}
+	for _, s := range r.seen {
+		if round, ok := rounds[s.etag]; ok && round > s.round {
+			p.ignore("a read gave a content with the ETag of a later write")
+		}
+	}
+	return nil
+}
+
+// race has writers write at once under one condition, and returns the ETag of the one that won.
+func (p *probe) race(ctx context.Context, key, etag string, round int) (string, error) {
+	etags := make([]string, probeWriters)
+	errs := make([]error, probeWriters)
+	start := make(chan struct{})
+	var wg sync.WaitGroup
+	for i := range probeWriters {
+		wg.Go(func() {
+			<-start
+			etags[i], errs[i] = p.put(ctx, key, etag, content(round, i))
+		})
+	}
+	close(start)
+	wg.Wait()
+
+	var winners []int
+	for i, err := range errs {
+		switch classify(err) {
+		case done:
+			winners = append(winners, i)
+		case conflict:
+		default:
+			return "", fmt.Errorf("%d writes at once: %w", probeWriters, err)
+		}
+	}
+	condition := "If-Match"
+	if etag == "" {
+		condition = "If-None-Match: *"
+	}
+	switch len(winners) {
+	case 0: // a conflict for all, as 409 allows
+		return p.settle(ctx, key, etag, round)
+	case 1:
+	default:
+		p.ignore("of writes at once with the same %s it did more than one", condition)
+		return etags[winners[0]], nil
+	}
+	body, now, err := p.bucket.fetch(ctx, key, "", 1<<10)
+	if err != nil {
+		return "", err
+	}
+	if string(body) != content(round, winners[0]) || now != etags[winners[0]] {
+		p.ignore("after writes at once with the same %s a read did not give the one that was done", condition)
+	}
+	return now, nil
+}
+
+// settle writes the round's content when all were told of a conflict.
+func (p *probe) settle(ctx context.Context, key, etag string, round int) (string, error) {
+	got, err := p.put(ctx, key, etag, content(round, probeWriters))
+	if classify(err) == conflict {
+		p.ignore("of writes at once it refused all, and did one")
+		return etag, nil
+	}
+	return got, err
+}
+
+func content(round, writer int) string { return fmt.Sprintf("%d %d", round, writer) }
+
+// reader reads an object until its context ends or a read fails.
+type reader struct {
+	probe *probe
+	key   string
+	seen  []sight // read when run has returned
+}
+
+// sight is one read.
+type sight struct {
+	etag  string
+	round int // of the content
+}
+
+func (r *reader) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		body, etag, err := r.probe.bucket.fetch(ctx, r.key, "", 1<<10)
+		if err != nil {
+			return // of an endpoint that fails the writers tell
+		}
+		first, _, _ := strings.Cut(string(body), " ")
+		if round, err := strconv.Atoi(first); err == nil {
+			r.seen = append(r.seen, sight{etag, round})
+		}
+	}
+}
