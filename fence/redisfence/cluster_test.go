@@ -1,0 +1,146 @@
+package redisfence_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence/redisfence"
+)
+
+// newCluster returns a client of a cluster of one server, which has all slots.
+func newCluster(t *testing.T) *redis.ClusterClient {
+	t.Helper()
+	bus, err := freePort()
+	require.NoError(t, err)
+	s := newServer(t, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus),
+		"--cluster-require-full-coverage", "no")
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	node := s.client(t)
+	require.NoError(t, node.ClusterAddSlotsRange(ctx, 0, 16383).Err())
+	require.NoError(t, until(ctx, func() error {
+		if info := node.ClusterInfo(ctx).Val(); !strings.Contains(info, "cluster_state:ok") {
+			return errors.New("the cluster is not ready")
+		}
+		return nil
+	}))
+	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{s.addr}})
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+// refusal is what a server says.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+func (r refusal) RedisError()   {}
+
+// pipelines is a hook for pipelines, beside one for commands.
+type pipelines struct {
+	hook
+	pipeline func(ctx context.Context, cmds []redis.Cmder, next redis.ProcessPipelineHook) error
+}
+
+func (p pipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error { return p.pipeline(ctx, cmds, next) }
+}
+
+func TestFence_cluster(t *testing.T) {
+	c := newCluster(t)
+	f := newFence(t, c)
+	require.NoError(t, f.Claim(as(t, 54), "orders"))
+	_, err := f.Do(as(t, 54), "orders",
+		redisfence.Command("SET", "orders", "the key of the resource's name"),
+		redisfence.Command("HSET", "{orders}:7", "state", "paid"),
+		redisfence.Command("DEL", "archive:{orders}:6"),
+	)
+	require.NoError(t, err)
+	requireStale(t, f.Set(as(t, 41), "orders", "{orders}:7", "stale"), "orders", 41, 54)
+
+	for _, elsewhere := range []string{"customers", "orders:7", "{customers}:{orders}"} {
+		const want = `in a cluster every key has to lie in the slot of the mark, "fence:{orders}": ` +
+			`use the key "orders" itself, or keys with "{orders}" in them: CROSSSLOT`
+		err := f.Set(as(t, 55), "orders", elsewhere, 1)
+		require.ErrorContains(t, err, `redisfence: do "orders": `+want)
+		require.NotErrorIs(t, err, redisfence.ErrUnknown)
+		require.Equal(t, "54", get(t, c, f.MarkKey("orders")), "nothing was done")
+	}
+
+	// A key that is not declared is noticed only by a server that does not have it.
+	require.NoError(t, c.ForEachMaster(t.Context(), func(ctx context.Context, node *redis.Client) error {
+		return node.ClusterDelSlots(ctx, int(node.ClusterKeySlot(ctx, "customers").Val())).Err()
+	}))
+	undeclared := redisfence.NewScript("return redis.call('SET', 'customers', 1)")
+	_, err = f.Run(as(t, 54), "orders", undeclared, nil)
+	require.ErrorContains(t, err, "in a cluster every key has to lie in the slot of the mark")
+}
+
+func TestOptions_WaitReplicas_cluster(t *testing.T) {
+	c := newCluster(t)
+	f, err := redisfence.New(c, redisfence.Options{WaitReplicas: 1, WaitTimeout: time.Millisecond})
+	require.NoError(t, err)
+	require.ErrorIs(t, f.Claim(as(t, 54), "orders"), redisfence.ErrNotReplicated, "it has no replica")
+	requireStale(t, f.Claim(as(t, 41), "orders"), "orders", 41, 54)
+}
+
+// A slot has moved to another server: the call is refused, and the next one asks who has it.
+func TestOptions_WaitReplicas_slotHasMoved(t *testing.T) {
+	c := newCluster(t)
+	var asked atomic.Int64
+	var then error
+	c.OnNewNode(func(node *redis.Client) {
+		node.AddHook(pipelines{
+			hook: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+				if cmd.FullName() == "cluster slots" {
+					asked.Add(1)
+				}
+				return next(ctx, cmd)
+			},
+			pipeline: func(ctx context.Context, cmds []redis.Cmder, next redis.ProcessPipelineHook) error {
+				if len(cmds) != 2 || cmds[1].Name() != "wait" {
+					return next(ctx, cmds)
+				}
+				cmds[0].(*redis.Cmd).SetVal([]any{"ok"})
+				cmds[0].SetErr(then)
+				cmds[1].SetErr(errors.New("no answer to WAIT"))
+				return cmds[1].Err()
+			},
+		})
+	})
+	f, err := redisfence.New(c, redisfence.Options{WaitReplicas: 1, WaitTimeout: time.Millisecond})
+	require.NoError(t, err)
+
+	err = f.Claim(as(t, 54), "orders")
+	require.ErrorIs(t, err, redisfence.ErrNotReplicated)
+	require.ErrorContains(t, err, "no answer to WAIT")
+	then = refusal("ERR of another kind")
+	require.ErrorContains(t, f.Claim(as(t, 54), "orders"), "ERR of another kind")
+	before := asked.Load()
+	then = refusal("MOVED 1 127.0.0.1:1")
+	err = f.Claim(as(t, 54), "orders")
+	require.ErrorContains(t, err, "MOVED")
+	require.NotErrorIs(t, err, redisfence.ErrUnknown)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	require.NoError(t, until(ctx, func() error {
+		if asked.Load() == before {
+			return errors.New("nobody was asked")
+		}
+		return nil
+	}))
+}
+
+func TestProbe_cluster(t *testing.T) {
+	c := newCluster(t)
+	found, err := newFence(t, c).Probe(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"aof_enabled"}, settings(found))
+}

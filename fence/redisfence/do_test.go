@@ -1,0 +1,215 @@
+package redisfence_test
+
+import (
+	"errors"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/redisfence"
+)
+
+func TestDo_repliesOfEachCommand(t *testing.T) {
+	c := newClient(t)
+	f := newFence(t, c)
+	replies, err := f.Do(as(t, 54), "orders",
+		redisfence.Command("SET", "a", "text\x00\r\n"),
+		redisfence.Command("GET", "a"),
+		redisfence.Command("GET", "missing"),
+		redisfence.Command("HSET", "h", "x", 1, "y", 2.5),
+		redisfence.Command("HGETALL", "h"),
+		redisfence.Command("INCRBY", "n", 7),
+		redisfence.Command("DEL", "n"),
+	)
+	require.NoError(t, err)
+	require.Equal(t, []any{
+		"OK", "text\x00\r\n", nil, int64(2), []any{"x", "1", "y", "2.5"}, int64(7), int64(1),
+	}, replies)
+}
+
+func TestDo_argumentsOfEveryKind(t *testing.T) {
+	c := newClient(t)
+	f := newFence(t, c)
+	address, err := url.Parse("http://a/b")
+	require.NoError(t, err)
+	args := []any{
+		"s",
+		[]byte{0, 255},
+		1, int8(2), int16(3), int32(4), int64(5), uint(6), uint8(7), uint16(8), uint32(9), uint64(10),
+		float32(1.5), 2.5, true, false, time.Unix(0, 0).UTC(), time.Second, address,
+	}
+	_, err = f.Do(as(t, 54), "orders", redisfence.Command("RPUSH", "list", args...))
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"s", "\x00\xff", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "1.5", "2.5", "1", "0", "1970-01-01T00:00:00Z",
+		"1000000000", "http://a/b",
+	}, c.LRange(t.Context(), "list", 0, -1).Val())
+}
+
+func TestDo_largest(t *testing.T) {
+	c := newClient(t)
+	f := newFence(t, c)
+	_, err := f.Do(as(t, 54), "orders", redisfence.Command("RPUSH", "list", slices.Repeat([]any{"x"}, 1000)...))
+	require.NoError(t, err)
+	require.EqualValues(t, 1000, c.LLen(t.Context(), "list").Val())
+
+	replies, err := f.Do(as(t, 54), "orders", slices.Repeat([]redisfence.Op{redisfence.Command("INCR", "n")}, 1000)...)
+	require.NoError(t, err)
+	require.Len(t, replies, 1000)
+	require.EqualValues(t, 1000, replies[999])
+}
+
+type unwilling struct{}
+
+func (unwilling) MarshalBinary() ([]byte, error) { return nil, errors.New("it does not want to") }
+
+func TestFence_refusesBadCommandsBeforeItSends(t *testing.T) {
+	f := newFence(t, silent(t))
+	ok := redisfence.Command("SET", "a", 1)
+	script := redisfence.NewScript("")
+	do := func(ops ...redisfence.Op) func() error {
+		return func() error { _, err := f.Do(as(t, 54), "orders", ops...); return err }
+	}
+	run := func(s *redisfence.Script, keys []string, args ...any) func() error {
+		return func() error { _, err := f.Run(as(t, 54), "orders", s, keys, args...); return err }
+	}
+	const kinds = ", want a string, bytes, a number, a bool, a time, a duration or an encoding.BinaryMarshaler"
+	for _, tt := range []struct {
+		call func() error
+		want string
+	}{
+		{do(), "redisfence: ops: there are 0, want 1 to 1000"},
+		{do(slices.Repeat([]redisfence.Op{ok}, 1001)...), "redisfence: ops: there are 1001, want 1 to 1000"},
+		{do(ok, redisfence.Command("", "a")), "redisfence: op 1: Name is empty, want a command"},
+		{do(ok, redisfence.Command("GET", "")), "redisfence: Key of op 1 is empty, want a key"},
+		{
+			do(redisfence.Command("DEL", "fence:{orders}")),
+			`redisfence: Key of op 0 is "fence:{orders}", want one without the prefix of the marks, "fence:"`,
+		},
+		{
+			do(redisfence.Command("RPUSH", "a", slices.Repeat([]any{1}, 1001)...)),
+			`redisfence: op 0, "RPUSH": Args has 1001, want 0 to 1000`,
+		},
+		{do(redisfence.Command("SET", "a", nil)), `redisfence: op 0, "SET": argument 0 is a <nil>` + kinds},
+		{
+			do(ok, redisfence.Command("SET", "a", "b", []string{"c"})),
+			`redisfence: op 1, "SET": argument 1 is a []string` + kinds,
+		},
+		{do(redisfence.Command("SET", "a", unwilling{})), `redisfence: op 0, "SET": argument 0: it does not want to`},
+		{run(nil, nil), "redisfence: script is nil or zero, want one that NewScript has made"},
+		{run(&redisfence.Script{}, nil), "redisfence: script is nil or zero, want one that NewScript has made"},
+		{run(script, []string{"a", ""}), "redisfence: key 1 is empty, want a key"},
+		{
+			run(script, []string{"fence:{orders}"}),
+			`redisfence: key 0 is "fence:{orders}", want one without the prefix of the marks, "fence:"`,
+		},
+		{run(script, slices.Repeat([]string{"a"}, 1001)), "redisfence: keys: there are 1001, want 0 to 1000"},
+		{run(script, nil, slices.Repeat([]any{1}, 1001)...), "redisfence: args: there are 1001, want 0 to 1000"},
+		{run(script, nil, nil, 1), "redisfence: run: argument 0 is a <nil>" + kinds},
+	} {
+		require.EqualError(t, tt.call(), tt.want)
+	}
+}
+
+// As in MULTI, a command that fails takes nothing back; here it ends the rest.
+func TestDo_commandFails(t *testing.T) {
+	c := newClient(t)
+	f := newFence(t, c)
+	for _, tt := range []struct {
+		op   redisfence.Op
+		want string
+	}{
+		{redisfence.Command("HSET", "a", "x", 1), `redisfence: do "orders": op 1, "HSET" "a": WRONGTYPE`},
+		{redisfence.Command("NOSUCH", "a"), `redisfence: do "orders": op 1, "NOSUCH" "a": ERR Unknown Redis command`},
+		{redisfence.Command("INCR", "a", "b"), `redisfence: do "orders": op 1, "INCR" "a": ERR Wrong number of args`},
+		{
+			redisfence.Command("SUBSCRIBE", "a"),
+			`redisfence: do "orders": op 1, "SUBSCRIBE" "a": ERR This Redis command is not allowed`,
+		},
+	} {
+		require.NoError(t, c.FlushAll(t.Context()).Err())
+		replies, err := f.Do(as(t, 54), "orders", redisfence.Command("SET", "a", 1), tt.op, redisfence.Command("SET", "b", 1))
+		require.ErrorContains(t, err, tt.want)
+		require.NotErrorIs(t, err, redisfence.ErrUnknown)
+		failed, ok := errors.AsType[*redisfence.OpError](err)
+		require.True(t, ok)
+		require.Equal(t, 1, failed.Index)
+		require.Equal(t, tt.op, failed.Op)
+		require.Nil(t, replies)
+		require.Equal(t, "1", get(t, c, "a"), "before the failure")
+		require.Empty(t, get(t, c, "b"), "after it")
+		require.Equal(t, "54", get(t, c, f.MarkKey("orders")), "the token has been seen")
+	}
+}
+
+// A server that is full refuses the mark like any other write: there is no write without its mark.
+func TestDo_serverIsFull(t *testing.T) {
+	c := newServer(t).client(t)
+	f := newFence(t, c)
+	require.NoError(t, f.Claim(as(t, 41), "orders"))
+	require.NoError(t, c.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	for _, token := range []fence.Token{41, 54} {
+		err := f.Set(as(t, token), "orders", "orders", 1)
+		require.ErrorContains(t, err, "OOM command not allowed")
+		require.NotErrorIs(t, err, redisfence.ErrUnknown)
+		require.Empty(t, get(t, c, "orders"))
+		require.Equal(t, "41", get(t, c, f.MarkKey("orders")))
+	}
+}
+
+func TestRun_keysArgumentsAndResult(t *testing.T) {
+	f := newFence(t, newClient(t))
+	for _, tt := range []struct {
+		body string
+		want any
+	}{
+		{"return {KEYS[1], KEYS[2], #KEYS, ARGV[1], ARGV[2], #ARGV}", []any{"k", "l", int64(2), "x", "7", int64(2)}},
+		{"return 'text'", "text"},
+		{"return 3.9", int64(3)},
+		{"return nil", nil},
+		{"return false", nil},
+		{"", nil},
+		{"return {}", []any{}},
+		{"return redis.status_reply('FINE')", "FINE"},
+		{"return 1 -- a comment at the end", int64(1)},
+		{"return type(mark) .. type(admit)", "nilnil"},
+	} {
+		got, err := f.Run(as(t, 54), "orders", redisfence.NewScript(tt.body), []string{"k", "l"}, "x", 7)
+		if tt.body == "return type(mark) .. type(admit)" {
+			require.ErrorContains(t, err, "nonexistent global variable", "the guard's names are its own")
+			continue
+		}
+		require.NoError(t, err, tt.body)
+		require.Equal(t, tt.want, got, tt.body)
+	}
+}
+
+func TestRun_bodyFails(t *testing.T) {
+	c := newClient(t)
+	f := newFence(t, c)
+	for _, tt := range []struct {
+		body, want, mark string
+	}{
+		{
+			"redis.call('SET', KEYS[1], 1) return redis.error_reply('MINE it is')",
+			`redisfence: run "orders": MINE it is`, "54",
+		},
+		{"redis.call('SET', KEYS[1], 1)\nerror('of mine')", "user_script:2: of mine", "54"},
+		{"redis.call('SET', KEYS[1], 1) redis.call('HGET', KEYS[1], 'x')", "WRONGTYPE", "54"},
+		{"return return", "Error compiling script", ""},
+	} {
+		require.NoError(t, c.FlushAll(t.Context()).Err())
+		_, err := f.Run(as(t, 54), "orders", redisfence.NewScript(tt.body), []string{"a"})
+		require.ErrorContains(t, err, tt.want)
+		require.NotErrorIs(t, err, redisfence.ErrUnknown)
+		require.Equal(t, tt.mark, get(t, c, f.MarkKey("orders")))
+		require.Equal(t, tt.mark != "", get(t, c, "a") == "1")
+	}
+	_, err := f.Run(as(t, 53), "orders", redisfence.NewScript(strings.Repeat(" ", 10)), nil)
+	require.NoError(t, err, "the last body did not compile, so 54 was not seen")
+}

@@ -1,0 +1,156 @@
+package redisfence_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence/redisfence"
+)
+
+// lossy is a connection that drops, when told to, the next answer of the server: the request has arrived.
+type lossy struct {
+	net.Conn
+	lose *atomic.Int64 // how many answers
+}
+
+func (l lossy) Read(p []byte) (int, error) {
+	n, err := l.Conn.Read(p)
+	if n > 0 && l.lose.Load() > 0 {
+		l.lose.Add(-1)
+		return 0, errors.Join(io.ErrUnexpectedEOF, l.Close())
+	}
+	return n, err
+}
+
+// lossyClient returns a client of the shared server that has been connected, with its scripts known to the server.
+func lossyClient(t *testing.T) (*redis.Client, *atomic.Int64) {
+	t.Helper()
+	addr := newClient(t).Options().Addr
+	lose := new(atomic.Int64)
+	c := redis.NewClient(&redis.Options{
+		Addr: addr,
+		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return lossy{conn, lose}, err
+		},
+		MinRetryBackoff: time.Millisecond,
+	})
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	for _, verb := range verbs(newFence(t, c)) {
+		require.NoError(t, verb(as(t, 1), "warm"))
+	}
+	return c, lose
+}
+
+// The client repeats what has lost its answer. A write must not be repeated by anybody but the caller.
+func TestDo_isSentOnceThoughTheAnswerIsLost(t *testing.T) {
+	c, lose := lossyClient(t)
+	f := newFence(t, c)
+	push := func() error {
+		_, err := f.Do(as(t, 54), "orders", redisfence.Command("RPUSH", "log", "x"))
+		return err
+	}
+	lose.Store(1)
+	err := push()
+	require.ErrorIs(t, err, redisfence.ErrUnknown)
+	require.ErrorIs(t, err, net.ErrClosed)
+	require.EqualValues(t, 1, c.LLen(t.Context(), "log").Val(), "it was carried out, once")
+
+	require.NoError(t, push(), "the caller may repeat it")
+	require.EqualValues(t, 2, c.LLen(t.Context(), "log").Val())
+
+	lose.Store(1)
+	require.ErrorIs(t, push(), redisfence.ErrUnknown)
+	require.NoError(t, f.Claim(as(t, 55), "orders"))
+	requireStale(t, push(), "orders", 54, 55)
+	require.EqualValues(t, 3, c.LLen(t.Context(), "log").Val())
+}
+
+// The control: the client's own script is repeated, and written twice.
+func TestDo_clientsOwnScriptWouldBeSentTwice(t *testing.T) {
+	c, lose := lossyClient(t)
+	script := redis.NewScript("return redis.call('RPUSH', KEYS[1], 'x')")
+	require.NoError(t, script.Load(t.Context(), c).Err())
+	lose.Store(1)
+	require.NoError(t, script.Run(t.Context(), c, []string{"log"}).Err())
+	require.EqualValues(t, 2, c.LLen(t.Context(), "log").Val())
+}
+
+// Claim and Check stand being repeated, so the client may.
+func TestClaim_isRepeatedByTheClient(t *testing.T) {
+	c, lose := lossyClient(t)
+	f := newFence(t, c)
+	lose.Store(1)
+	require.NoError(t, f.Claim(as(t, 54), "orders"))
+	lose.Store(1)
+	require.NoError(t, f.Check(as(t, 54), "orders"))
+	lose.Store(100)
+	require.ErrorIs(t, f.Claim(as(t, 54), "orders"), redisfence.ErrUnknown)
+	lose.Store(0)
+	require.Equal(t, "54", get(t, c, f.MarkKey("orders")))
+}
+
+func TestFence_serverGone(t *testing.T) {
+	port, err := freePort()
+	require.NoError(t, err)
+	addr := net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}
+	c := redis.NewClient(&redis.Options{Addr: addr.String(), MaxRetries: -1, DialerRetries: 1})
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	for name, verb := range verbs(newFence(t, c)) {
+		require.ErrorIs(t, verb(as(t, 54), "orders"), redisfence.ErrUnknown, name)
+	}
+}
+
+// What answers is not a server with the guard: nothing is taken for an acceptance.
+func TestFence_strangeAnswer(t *testing.T) {
+	for _, answer := range []any{
+		nil, "ok", int64(1),
+		[]any{},
+		[]any{"OK"},
+		[]any{nil, nil},
+		[]any{"ok", int64(0), "more"},
+		[]any{"stale", "x"},
+		[]any{"stale"},
+		[]any{"stale", int64(55)},
+		map[any]any{"ok": nil},
+	} {
+		c := silentWith(t, answer)
+		for name, verb := range verbs(newFence(t, c)) {
+			require.ErrorIs(t, verb(as(t, 54), "orders"), redisfence.ErrUnknown, "%s: %v", name, answer)
+		}
+	}
+	for _, payload := range []any{
+		nil, "OK",
+		[]any{},
+		[]any{int64(0), nil},
+		[]any{int64(0), []any{}},
+		[]any{int64(2), "ERR of which?"},
+		[]any{int64(-1), "ERR"},
+		[]any{int64(0), "ERR"},
+		slices.Repeat([]any{"x"}, 2),
+	} {
+		f := newFence(t, silentWith(t, []any{"ok", payload}))
+		require.ErrorIs(t, f.Set(as(t, 54), "orders", "a", 1), redisfence.ErrUnknown, "%v", payload)
+	}
+}
+
+// silentWith is a client that answers every script alike, without a server.
+func silentWith(t *testing.T, answer any) *redis.Client {
+	t.Helper()
+	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	c.AddHook(hook(func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
+		cmd.(interface{ SetVal(any) }).SetVal(answer)
+		return nil
+	}))
+	return c
+}

@@ -1,0 +1,76 @@
+package redisfence
+
+import (
+	"encoding"
+	"fmt"
+	"time"
+)
+
+const (
+	maxOps  = 1000
+	maxArgs = 1000 // of one op; Lua's unpack ends at some 8,000
+)
+
+// Op is one command of [Fence.Do]: a name, the one key of the command, which is its first argument, and the others. A
+// command with several keys, such as RENAME, is for [Fence.Run].
+type Op struct {
+	Name string
+	Key  string
+
+	// Args are at most 1,000 strings, byte slices, numbers, booleans (sent as 1 and 0), times (RFC 3339), durations
+	// (nanoseconds) or values that marshal themselves to binary.
+	Args []any
+}
+
+// Command returns an [Op], for instance Command("HSET", "{orders}:7", "state", "paid").
+func Command(name, key string, args ...any) Op { return Op{Name: name, Key: key, Args: args} }
+
+// encodeOps returns the keys and arguments of luaOps.
+func encodeOps(ops []Op) ([]string, []any, error) {
+	if len(ops) < 1 || len(ops) > maxOps {
+		return nil, nil, fmt.Errorf("redisfence: ops: there are %d, want 1 to %d", len(ops), maxOps)
+	}
+	var (
+		keys = make([]string, len(ops))
+		args = make([]any, 0, 4*len(ops))
+	)
+	for i, op := range ops {
+		if op.Name == "" {
+			return nil, nil, fmt.Errorf("redisfence: op %d: Name is empty, want a command", i)
+		}
+		if len(op.Args) > maxArgs {
+			return nil, nil, fmt.Errorf("redisfence: op %d, %s: Args has %d, want 0 to %d",
+				i, excerpt(op.Name), len(op.Args), maxArgs)
+		}
+		keys[i] = op.Key
+		args = append(args, op.Name, len(op.Args))
+		encoded, err := encodeArgs(op.Args)
+		if err != nil {
+			return nil, nil, fmt.Errorf("redisfence: op %d, %s: %w", i, excerpt(op.Name), err)
+		}
+		args = append(args, encoded...)
+	}
+	return keys, args, nil
+}
+
+// encodeArgs leaves nothing that the client finds out to be illegal while it is sending.
+func encodeArgs(args []any) ([]any, error) {
+	encoded := make([]any, len(args))
+	for i, arg := range args {
+		switch v := arg.(type) {
+		case string, []byte, int, int8, int16, int32, int64, uint, uint8, uint16, uint32, uint64, float32, float64, bool,
+			time.Time, time.Duration:
+			encoded[i] = v
+		case encoding.BinaryMarshaler:
+			b, err := v.MarshalBinary()
+			if err != nil {
+				return nil, fmt.Errorf("argument %d: %w", i, err)
+			}
+			encoded[i] = b
+		default:
+			return nil, fmt.Errorf("argument %d is a %T, want a string, bytes, a number, a bool, a time, a duration or an "+
+				"encoding.BinaryMarshaler", i, arg)
+		}
+	}
+	return encoded, nil
+}

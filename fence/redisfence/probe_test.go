@@ -1,0 +1,83 @@
+package redisfence_test
+
+import (
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence/redisfence"
+)
+
+func settings(found []redisfence.Finding) []string {
+	names := make([]string, len(found))
+	for i, f := range found {
+		names[i] = f.Setting
+	}
+	return names
+}
+
+func TestProbe_findings(t *testing.T) {
+	for _, tt := range []struct {
+		name, policy, appendonly, appendfsync string
+		want                                  []string
+	}{
+		{"all is well", "noeviction", "yes", "always", []string{}},
+		{"only keys with an expiry", "volatile-lru", "yes", "always", []string{}},
+		{"eviction", "allkeys-lru", "yes", "always", []string{"maxmemory_policy"}},
+		{"other eviction", "allkeys-random", "no", "always", []string{"aof_enabled", "maxmemory_policy"}},
+		{"default", "noeviction", "no", "everysec", []string{"aof_enabled"}},
+		{"every second", "noeviction", "yes", "everysec", []string{"appendfsync"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newServer(t, "--maxmemory-policy", tt.policy, "--appendonly", tt.appendonly, "--appendfsync", tt.appendfsync)
+			found, err := newFence(t, s.client(t)).Probe(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, tt.want, settings(found))
+			for _, f := range found {
+				require.Equal(t, s.addr, f.Server)
+				require.Contains(t, f.String(), s.addr+": "+f.Setting+" is ")
+			}
+		})
+	}
+}
+
+func TestProbe_replication(t *testing.T) {
+	p := newPair(t)
+	found, err := newFence(t, p.primary).Probe(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"aof_enabled", "connected_slaves"}, settings(found))
+	require.Contains(t, found[1].Effect, "a fail-over loses the marks")
+
+	two, err := redisfence.New(p.primary, redisfence.Options{WaitReplicas: 2})
+	require.NoError(t, err)
+	found, err = two.Probe(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "1", found[1].Value)
+	require.Contains(t, found[1].Effect, "fewer replicas than Options.WaitReplicas, 2")
+
+	found, err = newFence(t, p.replica).Probe(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"aof_enabled", "role"}, settings(found))
+	require.Equal(t, "slave", found[1].Value)
+}
+
+// Where CONFIG is forbidden, as in many hosted services, the rest is told all the same.
+func TestProbe_withoutConfig(t *testing.T) {
+	s := newServer(t, "--appendonly", "yes", "--appendfsync", "always")
+	require.NoError(t, s.client(t).ACLSetUser(t.Context(), "app", "on", "nopass", "+@all", "-config", "~*", "&*").Err())
+	c := redis.NewClient(&redis.Options{Addr: s.addr, Username: "app", Password: "any"})
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	found, err := newFence(t, c).Probe(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"appendfsync"}, settings(found))
+	require.Equal(t, "unknown", found[0].Value)
+}
+
+func TestProbe_serverGone(t *testing.T) {
+	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	found, err := newFence(t, c).Probe(t.Context())
+	require.ErrorContains(t, err, "redisfence: probe 127.0.0.1:1: ")
+	require.Nil(t, found)
+}

@@ -1,0 +1,208 @@
+package redisfence_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/redisfence"
+)
+
+const redisServer = "redis-server"
+
+// server is a redis-server of the tests' own, which keeps nothing on disk unless it is told to.
+type server struct {
+	cmd  *exec.Cmd
+	dir  string
+	addr string // 127.0.0.1:port
+	port int
+}
+
+// start runs a server with more settings, each a name and a value. The port may be taken between its choice and its
+// use, so it tries again.
+func start(settings ...string) (*server, error) {
+	var last error
+	for range 3 {
+		s, err := startOnce(settings)
+		if err == nil {
+			return s, nil
+		}
+		last = err
+	}
+	return nil, last
+}
+
+func startOnce(settings []string) (*server, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "redisfence")
+	if err != nil {
+		return nil, err
+	}
+	s := &server{dir: dir, addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), port: port}
+	args := append([]string{
+		"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no",
+		"--logfile", filepath.Join(dir, "log"), "--repl-diskless-sync-delay", "0",
+	}, settings...)
+	s.cmd = exec.Command(redisServer, args...)
+	if err := s.cmd.Start(); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	c := redis.NewClient(&redis.Options{Addr: s.addr, MaxRetries: -1})
+	defer func() { _ = c.Close() }()
+	// The answer tells the folder: that of a server of somebody else's is another.
+	err = until(ctx, func() error {
+		got, err := c.ConfigGet(ctx, "dir").Result()
+		if err == nil && got["dir"] != dir {
+			err = fmt.Errorf("port %d has another server", port)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(err, s.stop())
+	}
+	return s, nil
+}
+
+// stop kills the server: nothing that it has is needed.
+func (s *server) stop() error {
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait() // It says that the process was killed.
+	return os.RemoveAll(s.dir)
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
+}
+
+// until polls a server that has no other way to say that it has got so far.
+func until(ctx context.Context, f func() error) error {
+	for tick := time.NewTicker(2 * time.Millisecond); ; {
+		err := f()
+		if err == nil {
+			tick.Stop()
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+			return fmt.Errorf("%w: last: %w", ctx.Err(), err)
+		case <-tick.C:
+		}
+	}
+}
+
+// shared is the server of all tests that do not stop or change it.
+var shared struct {
+	sync.Mutex
+	server *server
+}
+
+func sharedServer() (*server, error) {
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.server == nil {
+		s, err := start("--maxmemory-policy", "noeviction")
+		if err != nil {
+			return nil, err
+		}
+		shared.server = s
+	}
+	return shared.server, nil
+}
+
+func stopShared() error {
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.server == nil {
+		return nil
+	}
+	return shared.server.stop()
+}
+
+func needServer(tb testing.TB) {
+	tb.Helper()
+	if _, err := exec.LookPath(redisServer); err != nil {
+		skip(tb, "%s is not installed: %v", redisServer, err)
+	}
+}
+
+// newServer starts a server for one test.
+func newServer(tb testing.TB, settings ...string) *server {
+	tb.Helper()
+	needServer(tb)
+	s, err := start(settings...)
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, s.stop()) })
+	return s
+}
+
+func (s *server) client(tb testing.TB) *redis.Client {
+	tb.Helper()
+	c := redis.NewClient(&redis.Options{Addr: s.addr})
+	tb.Cleanup(func() { require.NoError(tb, c.Close()) })
+	return c
+}
+
+// newClient returns a client of the shared server, which is emptied.
+func newClient(tb testing.TB) *redis.Client {
+	tb.Helper()
+	needServer(tb)
+	s, err := sharedServer()
+	require.NoError(tb, err)
+	c := s.client(tb)
+	require.NoError(tb, c.FlushAll(tb.Context()).Err())
+	return c
+}
+
+func newFence(tb testing.TB, c redis.UniversalClient) *redisfence.Fence {
+	tb.Helper()
+	f, err := redisfence.New(c, redisfence.Options{})
+	require.NoError(tb, err)
+	return f
+}
+
+// as returns a context that carries a token.
+func as(tb testing.TB, t fence.Token) context.Context {
+	tb.Helper()
+	return fence.NewContext(tb.Context(), t)
+}
+
+func get(tb testing.TB, c redis.UniversalClient, key string) string {
+	tb.Helper()
+	v, err := c.Get(tb.Context(), key).Result()
+	if errors.Is(err, redis.Nil) {
+		return ""
+	}
+	require.NoError(tb, err)
+	return v
+}
+
+// requireStale checks the refusal of a token by a mark.
+func requireStale(tb testing.TB, err error, resource string, t, highest fence.Token) {
+	tb.Helper()
+	require.ErrorIs(tb, err, fence.ErrStale)
+	stale, ok := errors.AsType[*fence.StaleError](err)
+	require.True(tb, ok)
+	require.Equal(tb, fence.StaleError{Resource: resource, Token: t, Highest: highest}, *stale)
+}
