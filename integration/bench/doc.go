@@ -3,7 +3,7 @@
 //
 //	go -C integration run ./bench
 //
-// That takes ten to twelve minutes on two cores, and -short one. -list names the scenarios and their goals, -scenarios picks
+// That takes a quarter of an hour on two cores, and -short one minute. -list names the scenarios and their goals, -scenarios picks
 // some, -json and -svg write files, -cluster measures against three members as well; -help tells the rest.
 //
 // Clients and servers share the machine, so a client that works less leaves more to the server. The data must lie on a
