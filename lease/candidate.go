@@ -68,6 +68,7 @@ func (l *Lock) stepBack(ctx context.Context) (*Lock, queue.Ahead, error) {
 
 	var ahead queue.Ahead
 	stepped := false
+	var pause retry.Backoff
 	err := retry.While(ctx, l.g.handles, l.g.s.client, l.g.queue.Attempt, func(ctx context.Context) (err error) {
 		for {
 			// Looked at each time, and compared again by the server: who has become the owner stays. Then no earlier
@@ -100,6 +101,9 @@ func (l *Lock) stepBack(ctx context.Context) (*Lock, queue.Ahead, error) {
 			if taken.Rev != 0 && !next.late {
 				next.entry.Entry = queue.Entry{} // with another key; this one is not used again
 				next.choose()
+			}
+			if err := pause.Sleep(ctx); err != nil {
+				return err
 			}
 		}
 	})
