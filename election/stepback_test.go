@@ -263,3 +263,26 @@ func TestCampaign_stepsBack_keyIsTaken(t *testing.T) {
 		require.Equal(t, []string{"theirs"}, values(s.srv))
 	})
 }
+
+// The same where the outcome of the first request is unknown: it may be its own key. It waits until that can be told,
+// and asks now and then.
+func TestCampaign_stepsBack_keyIsTakenAndTheRequestLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var planted string
+		s := ask(t, func(s *asked) {
+			other := key(s.srv, "b")
+			planted = other[:len(other)-1] + "1" // the second of its lease
+			s.srv.Put(planted, "theirs")
+			s.b.c.Inject(fakeetcd.Txn, fakeetcd.Fault{
+				Times: 1, Lose: fakeetcd.Request, Err: fakeetcd.ErrUnavailable, Match: stepsBack,
+			})
+		})
+		time.Sleep(time.Minute)
+		require.Less(t, len(s.b.c.Calls(fakeetcd.Any)), 500)
+		require.Equal(t, []string{"a", "b", "theirs", "c"}, values(s.srv))
+		require.True(t, s.srv.Delete(planted))
+		time.Sleep(2 * time.Second)
+		require.Equal(t, []string{"a", "c", "b"}, values(s.srv))
+		requireOrder(t, s.leader, s.passing, s.waiting)
+	})
+}
