@@ -32,7 +32,8 @@ func (f *Fence) Do(ctx context.Context, db *sql.DB, resource string,
 	return f.do(ctx, db, resource, false, fn)
 }
 
-// DoShared is [Fence.Do] for transactions of one holder that are to run side by side, see [Fence.CheckShared].
+// DoShared is [Fence.Do] for transactions of one holder that are to run side by side, see [Fence.CheckShared]. They do
+// once the token has been claimed: those that claim it themselves may wait for each other.
 func (f *Fence) DoShared(ctx context.Context, db *sql.DB, resource string,
 	fn func(ctx context.Context, tx *sql.Tx) error,
 ) error {
