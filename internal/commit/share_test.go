@@ -28,7 +28,7 @@ func TestLine_share(t *testing.T) {
 		sent := e.record()
 		all := e.sendAll(t.Context(), txns)
 		require.Empty(t, sent(), "no lane is free")
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(5 * time.Millisecond) // not so long that the lanes are taken to be stuck
 		freed := e.now()
 		free[0]()
 		outcomes := receiveAll(t, all)
