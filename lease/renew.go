@@ -3,13 +3,11 @@ package lease
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/clock"
 	"github.com/leasefence/leasefence/internal/retry"
@@ -94,7 +92,7 @@ func (g *grant) attempt(ctx context.Context, running *sync.WaitGroup, round int,
 	running.Go(func() {
 		retry.Reconnect(g.s.client)
 		sent := g.s.clock.Now()
-		_, err := keepAlive(ctx, g.s.client, g.id)
+		_, err := retry.KeepAlive(ctx, g.s.client, g.id)
 		select {
 		case results <- renewal{round, sent, err}:
 		case <-ctx.Done():
@@ -123,24 +121,3 @@ func (g *grant) untilRenewal() time.Duration {
 func (g *grant) patience() time.Duration {
 	return g.ttl/10 - rand.N(g.ttl/50)
 }
-
-// keepAlive renews a lease, in one attempt.
-func keepAlive(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
-	return client.KeepAliveOnce(once{ctx}, id) //nolint:contextcheck // once is ctx
-}
-
-// once makes KeepAliveOnce live up to its name. After a failure that may pass (a server that is starting, a proxy
-// that answers "unavailable") etcd's client 3.7 tries again as long as Err is nil, without a pause: a busy loop.
-// The pause is ours to choose. Done is the context's, so that all contexts made of it work as ever.
-type once struct {
-	context.Context //nolint:containedctx // it is the context
-}
-
-func (c once) Err() error {
-	if err := c.Context.Err(); err != nil {
-		return err
-	}
-	return errOnce
-}
-
-var errOnce = fmt.Errorf("lease: one attempt only: %w", context.Canceled)

@@ -89,7 +89,7 @@ func Adopt(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID, op
 	var g *grant
 	err = retry.Do(ctx, client, attemptBound(opts.TTL), func(ctx context.Context) error {
 		sent := s.clock.Now()
-		resp, err := keepAlive(ctx, client, id)
+		resp, err := retry.KeepAlive(ctx, client, id)
 		if err == nil {
 			g = s.newGrant(id, time.Duration(resp.TTL)*time.Second, sent, true)
 		}

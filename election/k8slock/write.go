@@ -13,6 +13,7 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/clock"
+	"github.com/leasefence/leasefence/internal/retry"
 )
 
 // maxLeaseSeconds keeps the duration of a lease within a time.Duration, and is below the server's own limit.
@@ -157,7 +158,7 @@ func (l *Lock) take(
 // renew extends the present tenure.
 func (l *Lock) renew(ctx context.Context, record resourcelock.LeaderElectionRecord, t *tenure, unchanged clientv3.Cmp) error {
 	sent := clock.System.Now()
-	alive, err := l.client.KeepAliveOnce(once{ctx}, t.lease) //nolint:contextcheck // once is ctx
+	alive, err := retry.KeepAlive(ctx, l.client, t.lease)
 	var resp *clientv3.TxnResponse
 	if err == nil {
 		resp, err = l.put(ctx, record, t.lease, unchanged)
@@ -219,19 +220,3 @@ func (l *Lock) revoke(ctx context.Context, lease clientv3.LeaseID) {
 func valid(record resourcelock.LeaderElectionRecord, ttl int64) time.Duration {
 	return usable(min(seconds(record), time.Duration(ttl)*time.Second))
 }
-
-// once makes KeepAliveOnce live up to its name. After a failure that may pass, etcd's client 3.7 tries again as long as
-// Err is nil, without a pause: a busy loop. The elector has a pause of its own. Done is the context's, so that all
-// contexts made of it work as ever.
-type once struct {
-	context.Context //nolint:containedctx // it is the context
-}
-
-func (c once) Err() error {
-	if err := c.Context.Err(); err != nil {
-		return err
-	}
-	return errOnce
-}
-
-var errOnce = fmt.Errorf("k8slock: one attempt only: %w", context.Canceled)

@@ -8,10 +8,10 @@ import (
 	"strings"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/queue"
 )
 
 // Holder is a lock that is held: a *lease.Lock or an *election.Leadership.
@@ -101,11 +101,11 @@ const maxSuccessors = 8
 // etcd answers a transaction that has only serializable reads, or no operation, from a member that may be behind, and
 // there a lost lock may be held still.
 func (h *held) successors() clientv3.Op {
-	queue := h.queue()
-	if queue == "" {
+	prefix := h.queue()
+	if prefix == "" {
 		return clientv3.OpGet(h.key)
 	}
-	return clientv3.OpGet(queue, clientv3.WithPrefix(), clientv3.WithMinCreateRev(h.token.Revision()+1),
+	return clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithMinCreateRev(h.token.Revision()+1),
 		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend), clientv3.WithLimit(maxSuccessors))
 }
 
@@ -114,21 +114,15 @@ func (h *held) queue() string { return h.key[:strings.LastIndexByte(h.key, '/')+
 
 // highest is the token of the oldest contender: it holds the lock since this hold's key is gone.
 func (h *held) highest(read *pb.ResponseOp) fence.Token {
-	queue := h.queue()
-	if queue == "" {
+	prefix := h.queue()
+	if prefix == "" {
 		return 0
 	}
 	for _, kv := range read.GetResponseRange().GetKvs() {
-		if contends(queue, kv) {
+		if queue.Contends(prefix, kv) {
 			t, _ := fence.NewToken(h.token.Era(), kv.CreateRevision) // 0 out of range
 			return t
 		}
 	}
 	return 0
-}
-
-// contends reports whether kv is a contender's key: a direct child of the queue, named after the lease that it is on.
-func contends(queue string, kv *mvccpb.KeyValue) bool {
-	child := strings.TrimPrefix(string(kv.Key), queue)
-	return kv.Lease != 0 && !strings.Contains(child, "/") && strings.HasPrefix(child, strconv.FormatInt(kv.Lease, 16))
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/commit"
@@ -73,29 +72,19 @@ func (q *Queue) Overtake(ctx context.Context, e Entry, asked int64) error {
 
 // touch asks candidates to step back, each once.
 func (q *Queue) touch(ctx context.Context, list []*mvccpb.KeyValue) error {
-	size := 60 // two operations each, within the server's default limit of 128; where that is lower, it is learnt
-	for len(list) > 0 {
-		part := list[:min(size, len(list))]
+	const most = 60 // two operations each, within the server's default limit of 128
+	return inParts(list, most, func(part []*mvccpb.KeyValue) error {
 		ops := make([]clientv3.Op, len(part))
 		for i, kv := range part {
 			unchanged := clientv3.Compare(clientv3.ModRevision(string(kv.Key)), "=", kv.ModRevision)
 			touch := clientv3.OpPut(string(kv.Key), "", clientv3.WithIgnoreValue(), clientv3.WithIgnoreLease())
 			ops[i] = clientv3.OpTxn([]clientv3.Cmp{unchanged}, []clientv3.Op{touch}, nil)
 		}
-		err := retry.Do(ctx, q.Client, q.Attempt, func(ctx context.Context) error {
+		return retry.Do(ctx, q.Client, q.Attempt, func(ctx context.Context) error {
 			_, err := q.Client.Txn(ctx).Then(ops...).Commit()
 			return err
 		})
-		switch {
-		case errors.Is(err, rpctypes.ErrTooManyOps) && len(part) > 1:
-			size = len(part) / 2
-		case err != nil:
-			return err
-		default:
-			list = list[len(part):]
-		}
-	}
-	return nil
+	})
 }
 
 // StepBack lets e go and puts next at the end of its queue, in one transaction, if e waits for ahead: the owner does
@@ -111,13 +100,21 @@ func (q *Queue) Ahead(ctx context.Context, e Entry) (Ahead, error) { return q.lo
 // AwaitSettled waits until what is before e has not been asked to step back, or has done so: those who are asked
 // together go one after the other and keep their order.
 func (q *Queue) AwaitSettled(ctx context.Context, e Entry) error {
-	for {
-		// Nothing tells when the one before becomes the owner instead and stays: it is looked for now and then.
-		part, end := context.WithTimeoutCause(ctx, settledLook, errLookAgain)
-		err := q.await(part, e, Ahead{}, func(a Ahead) bool { return a.None || !a.Asked })
+	// Nothing tells when the one before becomes the owner instead and stays: it is looked for every second, or less often
+	// where an answer takes longer.
+	for look := settledLook; ; {
+		part, end := context.WithTimeoutCause(ctx, look, errLookAgain)
+		answered := false
+		err := q.await(part, e, Ahead{}, func(a Ahead) bool {
+			answered = true
+			return a.None || !a.Asked
+		})
 		end()
 		if ctx.Err() != nil || !errors.Is(err, errLookAgain) {
 			return err
+		}
+		if !answered {
+			look = min(2*look, 8*q.Attempt)
 		}
 	}
 }
@@ -183,7 +180,7 @@ func (q *Queue) waiting(ctx context.Context, e Entry, value string) (Entry, []*m
 	for _, kv := range kvs {
 		_, candidate := priorityOf(e.Prefix, kv.Key)
 		switch {
-		case !contends(e.Prefix, kv):
+		case !Contends(e.Prefix, kv):
 		case string(kv.Value) == value && fixed != "":
 			return Entry{}, nil, fmt.Errorf("%w: key %q", ErrBlocked, fixed)
 		case string(kv.Value) == value:

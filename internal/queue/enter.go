@@ -123,7 +123,7 @@ func (q *Queue) TryEnter(ctx context.Context, e Entry, value string, again bool)
 		return q.stayIfFirst(ctx, e)
 	}
 	// The range may be empty here: in a shared commit the comparisons come before the others' operations.
-	if owner := first(resp.Responses[1].GetResponseRange().Kvs); owner != nil && contends(e.Prefix, owner) {
+	if owner := first(resp.Responses[1].GetResponseRange().Kvs); owner != nil && Contends(e.Prefix, owner) {
 		return e, owner, nil
 	}
 

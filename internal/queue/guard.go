@@ -136,9 +136,8 @@ func (q *Queue) verify(ctx context.Context, list []*Guarded, skip func(*Guarded)
 
 // readEach reads the keys of entries, many at a time.
 func (q *Queue) readEach(ctx context.Context, list []*Guarded, use func(*Guarded, *mvccpb.KeyValue), opts ...clientv3.OpOption) error {
-	size := 100 // within the server's default limit of 128; where that is lower, it is learnt
-	for len(list) > 0 {
-		part := list[:min(size, len(list))]
+	const most = 100 // within the server's default limit of 128 operations
+	return inParts(list, most, func(part []*Guarded) error {
 		gets := make([]clientv3.Op, len(part))
 		for i, e := range part {
 			gets[i] = clientv3.OpGet(e.Key, opts...)
@@ -148,17 +147,29 @@ func (q *Queue) readEach(ctx context.Context, list []*Guarded, use func(*Guarded
 			resp, err = q.Client.Txn(ctx).Then(gets...).Commit()
 			return err
 		})
-		if errors.Is(err, rpctypes.ErrTooManyOps) && len(part) > 1 {
-			size = len(part) / 2
-			continue
-		}
 		if err != nil {
 			return err
 		}
 		for i, e := range part {
 			use(e, first(resp.Responses[i].GetResponseRange().Kvs))
 		}
-		list = list[len(part):]
+		return nil
+	})
+}
+
+// inParts sends a list in transactions of at most so many; where the server's limit is lower, it is learnt.
+func inParts[T any](list []T, most int, send func([]T) error) error {
+	for len(list) > 0 {
+		part := list[:min(most, len(list))]
+		err := send(part)
+		switch {
+		case errors.Is(err, rpctypes.ErrTooManyOps) && len(part) > 1:
+			most = len(part) / 2
+		case err != nil:
+			return err
+		default:
+			list = list[len(part):]
+		}
 	}
 	return nil
 }

@@ -32,8 +32,8 @@ func (e Entry) Held() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev)
 }
 
-// contends reports whether kv, found below prefix, stands in its queue.
-func contends(prefix string, kv *mvccpb.KeyValue) bool {
+// Contends reports whether kv, found below prefix, stands in its queue.
+func Contends(prefix string, kv *mvccpb.KeyValue) bool {
 	child := strings.TrimPrefix(string(kv.Key), prefix)
 	return kv.Lease != 0 && !strings.Contains(child, "/") &&
 		strings.HasPrefix(child, strconv.FormatInt(kv.Lease, 16))

@@ -49,7 +49,7 @@ func (q *Queue) look(ctx context.Context, e Entry, expected string) (Ahead, erro
 	if expected == string(kv.Key) {
 		kv = first(resp.Responses[2].GetResponseRange().Kvs)
 	}
-	if !contends(e.Prefix, kv) { // or its lease is not known
+	if !Contends(e.Prefix, kv) { // or its lease is not known
 		if kv, err = q.scan(ctx, e.Prefix, clientv3.SortDescend, e.Rev-1); err != nil || kv == nil {
 			return Ahead{None: err == nil}, err
 		}
@@ -87,7 +87,7 @@ func (q *Queue) scan(ctx context.Context, prefix string, order clientv3.SortOrde
 			return nil, err
 		}
 		for _, kv := range resp.Kvs {
-			if contends(prefix, kv) {
+			if Contends(prefix, kv) {
 				return kv, nil
 			}
 			if q.Report != nil && stray(prefix, kv) {
