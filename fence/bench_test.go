@@ -1,7 +1,9 @@
 package fence_test
 
 import (
+	"runtime"
 	"strconv"
+	"sync/atomic"
 	"testing"
 
 	"github.com/leasefence/leasefence/fence"
@@ -39,14 +41,17 @@ func BenchmarkGuard_Check(b *testing.B) {
 	})
 }
 
+// Sixteen goroutines, on one resource and on many. With -cpu 1,2,… the figures show whether it scales with the cores.
 func BenchmarkGuard_Check_parallel(b *testing.B) {
 	for _, n := range []int{1, 10_000} {
-		b.Run("resources="+strconv.Itoa(n), func(b *testing.B) {
+		b.Run("goroutines=16/resources="+strconv.Itoa(n), func(b *testing.B) {
 			var g fence.Guard
 			names := fill(b, &g, n)
+			var began atomic.Int64
+			b.SetParallelism(max(1, 16/runtime.GOMAXPROCS(0))) // for each of GOMAXPROCS
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
-				for i := 0; pb.Next(); i++ {
+				for i := int(began.Add(1)) * n / 16; pb.Next(); i++ {
 					if err := g.Check(names[i%n], 54); err != nil {
 						b.Error(err)
 						return
