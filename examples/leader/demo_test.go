@@ -52,7 +52,7 @@ func TestDemo_movesTheLead(t *testing.T) {
 			pause, kill("STOP", led[1]), ` B \d+ .*is stopped$`, ` B \d+ .*GET /healthz: no answer$`,
 			` C \d+ +` + tokens[2] + `  leads$`, `main +` + tokens[2] + `  C leads \S+ after B was stopped$`, kill("CONT", led[1]),
 			`ledger +` + tokens[1] + `  REFUSES B's #\d+ .*stale token ` + tokens[1] + ` for "ledger": highest seen is ` + tokens[2] + `$`,
-			` B \d+ +` + tokens[1] + `  is refused as stale: 412 .*; leadership: lease: lost: no renewal was acknowledged before the deadline`,
+			` B \d+ +` + tokens[1] + `  is refused as stale: fence: stale token .*; leadership: lease: lost: no renewal was acknowledged before the deadline`,
 			` B \d+ +` + tokens[1] + `  leads no more: lease: lost: `,
 			` B \d+ .*has lost the lead: lease: lost: `,
 		}, agreed("C", tokens[2], "A", "B", "C")...),

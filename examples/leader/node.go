@@ -35,7 +35,7 @@ type config struct {
 type node struct {
 	config
 	client *clientv3.Client
-	book   ledger.Client
+	book   *ledger.Client // nil: the leader only leads
 	health *election.Health
 
 	present atomic.Pointer[election.Leader]     // who leads, as far as is known here; nil at first
@@ -49,7 +49,12 @@ const stopTimeout = stepTimeout + 5*time.Second
 // join is the life of a process: it campaigns, leads when it is its turn, campaigns again when it has lost the lead,
 // and tells by HTTP who leads. It returns nil when ctx has ended.
 func join(ctx context.Context, c config) (err error) {
-	n := &node{config: c, book: ledger.Client{URL: c.ledger}}
+	n := &node{config: c}
+	if c.ledger != "" {
+		if n.book, err = ledger.NewClient(c.ledger); err != nil {
+			return fmt.Errorf("ledger at %q: %w", c.ledger, err)
+		}
+	}
 
 	// One client and one session for everything that the process does in etcd.
 	n.client, err = clientv3.New(clientv3.Config{Endpoints: c.endpoints, Logger: zap.NewNop()})

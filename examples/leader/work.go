@@ -27,7 +27,7 @@ func (n *node) lead(ctx context.Context, token fence.Token) error {
 	defer n.leading.Store(nil)
 
 	n.log.Info("leads", "token", token)
-	err := n.work(ctx, leadership, token)
+	err := n.work(ctx, leadership)
 	if errors.Is(err, fence.ErrStale) {
 		n.log.Warn("is refused as stale", "token", token, "err", err, "leadership", leadership.Err())
 		err = nil // somebody else leads: campaign again
@@ -36,20 +36,20 @@ func (n *node) lead(ctx context.Context, token fence.Token) error {
 	return err
 }
 
-// work writes to the ledger, with the token of this leadership.
-func (n *node) work(ctx context.Context, leadership *election.Leadership, token fence.Token) error {
-	if n.ledger == "" {
+// work writes to the ledger, with the token of this leadership, which the context carries.
+func (n *node) work(ctx context.Context, leadership *election.Leadership) error {
+	if n.book == nil {
 		<-ctx.Done()
 		return nil
 	}
 	// First of all: from now on the ledger refuses older tokens, so what is read next stays true until we write.
-	if err := n.book.Claim(ctx, token); err != nil {
+	if err := n.book.Claim(ctx); err != nil {
 		return fmt.Errorf("claim the ledger: %w", err)
 	}
 	next := time.NewTicker(period)
 	defer next.Stop()
 	for leadership.Err() == nil { // the clock is asked: right also when the process has just woken up
-		if err := n.step(ctx, token); err != nil {
+		if err := n.step(ctx); err != nil {
 			return err
 		}
 		select {
@@ -63,7 +63,7 @@ func (n *node) work(ctx context.Context, leadership *election.Leadership, token 
 
 // step is one piece of work: read, compute, write. It is not cut off when the leadership ends: that would not call a
 // write back that has been sent, only leave open what became of it. It does no harm, thanks to the token.
-func (n *node) step(ctx context.Context, token fence.Token) error {
+func (n *node) step(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
 	defer cancel()
 	last, err := n.book.Last(ctx)
@@ -71,5 +71,5 @@ func (n *node) step(ctx context.Context, token fence.Token) error {
 		return err
 	}
 	// If the process is paused here, for however long, the write is late. Nothing on this side can prevent it.
-	return n.book.Append(ctx, token, ledger.Entry{Seq: last.Seq + 1, Amount: 1, Balance: last.Balance + 1, Writer: n.id})
+	return n.book.Append(ctx, ledger.Entry{Seq: last.Seq + 1, Amount: 1, Balance: last.Balance + 1, Writer: n.id})
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -9,8 +10,8 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// newLedger makes a ledger that shows what it does.
-func newLedger(fenced bool, tl *timeline.Timeline) *ledger.Ledger {
+// openLedger opens a ledger that shows what it does.
+func openLedger(ctx context.Context, fenced bool, tl *timeline.Timeline) (*ledger.Ledger, error) {
 	say := func(token fence.Token, tone timeline.Tone, what string) { tl.Add(timeline.Ledger, token, tone, what) }
 	claimed := func(a ledger.Attempt) {
 		switch {
@@ -32,5 +33,5 @@ func newLedger(fenced bool, tl *timeline.Timeline) *ledger.Ledger {
 			say(a.Token, timeline.Good, fmt.Sprintf("accepts %s's %v", a.Entry.Writer, a.Entry))
 		}
 	}
-	return ledger.New(fenced, claimed, written)
+	return ledger.Open(ctx, fenced, claimed, written)
 }

@@ -17,7 +17,7 @@
 // needs no clock to know better, only the token that goes with every write.
 //
 // Both workers run the same code: worker.go is what a program of your own would do, and internal/ledger is what the
-// resource behind it has to do. The rest makes the pause happen at the right moment and shows it. Nothing
+// resource behind it has to do, a SQLite database behind an HTTP server. The rest makes the pause happen at the right moment and shows it. Nothing
 // sleeps for luck: each step waits for the one before it to be seen.
 //
 // The exit status is 0 only if the late write has reached the ledger and was refused there, and the ledger is

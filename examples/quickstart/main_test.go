@@ -120,7 +120,7 @@ func requireRefused(t *testing.T, r result) {
 		`ledger +`+sb+`  accepts B's #2 \(\+10, balance 110\)`,
 		`main +sends SIGCONT to A`,
 		`ledger +`+sa+`  REFUSES A's #2 \(\+50, balance 150\): fence: stale token `+sa+` for "ledger": highest seen is `+sb,
-		`A \d+ +`+sa+`  is told: 412 Precondition Failed`,
+		`A \d+ +`+sa+`  is told: fence: stale token `+sa+` for "ledger": highest seen is `+sb,
 		`A \d+ +`+sa+`  sees that its lock is lost`,
 		`B \d+ +`+sb+`  unlocks`,
 		`The ledger at the end\n    #1  \+100  balance 100   by A, token `+sa+`\n    #2   \+10  balance 110   by B, token `+sb+`\n\n`,

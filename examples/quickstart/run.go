@@ -13,20 +13,28 @@ import (
 func run(ctx context.Context, opts options, tl *timeline.Timeline) (_ verdict, err error) {
 	tl.Header()
 	tl.Begin("Two processes start; A asks for the lock first")
-	s := &scenario{tl: tl, ledger: newLedger(opts.fenced, tl)}
+	s := &scenario{tl: tl}
+	if s.ledger, err = openLedger(ctx, opts.fenced, tl); err != nil {
+		return verdict{}, err
+	}
+	defer func() { err = errors.Join(err, s.ledger.Close()) }()
 	if s.cluster, err = openCluster(ctx, tl, opts); err != nil {
 		return verdict{}, err
 	}
 	defer func() { err = errors.Join(err, s.cluster.close(ctx)) }()
-	url, stop, err := ledger.Serve(s.ledger.Handler())
+	handler, err := s.ledger.Handler()
+	if err != nil {
+		return verdict{}, err
+	}
+	url, stop, err := ledger.Serve(handler)
 	if err != nil {
 		return verdict{}, fmt.Errorf("serve the ledger: %w", err)
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 	if opts.fenced {
-		tl.Add(timeline.Ledger, 0, timeline.Plain, "is empty and looks at the token of every write")
+		tl.Add(timeline.Ledger, 0, timeline.Plain, "is an empty SQLite database that looks at the token of every write")
 	} else {
-		tl.Add(timeline.Ledger, 0, timeline.Bad, "is empty and does NOT look at tokens: -no-fence")
+		tl.Add(timeline.Ledger, 0, timeline.Bad, "is an empty SQLite database that does NOT look at tokens: -no-fence")
 	}
 
 	config := workerConfig{Endpoints: s.cluster.endpoints, Prefix: s.cluster.prefix, Ledger: url, Verbose: opts.verbose}
@@ -52,5 +60,5 @@ func run(ctx context.Context, opts options, tl *timeline.Timeline) (_ verdict, e
 			return verdict{}, err
 		}
 	}
-	return judge(s.tokenA, s.tokenB, s.ledger), nil
+	return judge(ctx, s.tokenA, s.tokenB, s.ledger)
 }

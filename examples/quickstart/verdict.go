@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -19,12 +20,15 @@ type verdict struct {
 
 // judge goes by what etcd has issued, the tokens, and by what has reached the ledger: a is the token of the worker
 // that was paused, b that of its successor. What the workers say of themselves does not count.
-func judge(a, b fence.Token, l *ledger.Ledger) verdict {
-	entries, attempts := l.History()
+func judge(ctx context.Context, a, b fence.Token, l *ledger.Ledger) (verdict, error) {
+	entries, err := l.Entries(ctx)
+	if err != nil {
+		return verdict{}, err
+	}
 	damage := ledger.Inspect(entries)
 	v := verdict{lines: describe(entries)}
 
-	stale, sent := staleWrite(a, b, attempts)
+	stale, sent := staleWrite(a, b, l.Attempts())
 	refusal, _ := errors.AsType[*fence.StaleError](stale.Err)
 	switch {
 	case !sent:
@@ -51,7 +55,7 @@ func judge(a, b fence.Token, l *ledger.Ledger) verdict {
 	if !l.Fenced() {
 		v.why += "\nFencing is off (-no-fence): the lock alone did not prevent it. Run it without the flag to compare."
 	}
-	return v
+	return v, nil
 }
 
 // staleWrite finds the first write with the token a that came to the ledger after it had accepted one with b.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/leasefence/leasefence/examples/internal/ledger"
 	"github.com/leasefence/leasefence/examples/internal/timeline"
+	"github.com/leasefence/leasefence/fence"
 )
 
 func TestJudge(t *testing.T) {
@@ -17,6 +18,9 @@ func TestJudge(t *testing.T) {
 	second := ledger.Entry{Seq: 2, Amount: 10, Balance: 110, Writer: "B"}
 	const a, b = 5, 7
 	silent := timeline.New(io.Discard, 0, func(error) {})
+	write := func(l *ledger.Ledger, token fence.Token, e ledger.Entry) {
+		_ = l.Append(fence.NewContext(t.Context(), token), e) // the ledger keeps account of it
+	}
 
 	for _, row := range []struct {
 		name   string
@@ -26,32 +30,49 @@ func TestJudge(t *testing.T) {
 		result string
 	}{
 		{"refused", true, func(l *ledger.Ledger) {
-			_, _, _ = l.Append(a, first), l.Append(b, second), l.Append(a, late)
+			write(l, a, first)
+			write(l, b, second)
+			write(l, a, late)
 		}, true, "REFUSED:"},
 		{"accepted", false, func(l *ledger.Ledger) {
-			_, _, _ = l.Append(a, first), l.Append(b, second), l.Append(a, late)
+			write(l, a, first)
+			write(l, b, second)
+			write(l, a, late)
 		}, false, "CORRUPTED:"},
 		{"not sent", true, func(l *ledger.Ledger) {
-			_, _ = l.Append(a, first), l.Append(b, second)
+			write(l, a, first)
+			write(l, b, second)
 		}, false, "FAILED:"},
 		{"sent too early", true, func(l *ledger.Ledger) {
-			_, _ = l.Append(a, first), l.Append(a, late)
+			write(l, a, first)
+			write(l, a, late)
 		}, false, "FAILED:"},
 		{"successor has claimed but not written", true, func(l *ledger.Ledger) {
-			_, _, _ = l.Append(a, first), l.Claim(b), l.Append(a, late)
+			write(l, a, first)
+			_ = l.Claim(fence.NewContext(t.Context(), b))
+			write(l, a, late)
 		}, false, "FAILED:"},
 		{"refused because of another token", true, func(l *ledger.Ledger) {
-			_, _, _, _ = l.Append(a, first), l.Append(b, second), l.Claim(b+1), l.Append(a, late)
+			write(l, a, first)
+			write(l, b, second)
+			_ = l.Claim(fence.NewContext(t.Context(), b+1))
+			write(l, a, late)
 		}, false, "FAILED:"},
 		{"refused, but the ledger is damaged", true, func(l *ledger.Ledger) {
-			_, _, _, _ = l.Append(a, first), l.Append(b, second), l.Append(b, second), l.Append(a, late)
+			write(l, a, first)
+			write(l, b, second)
+			write(l, b, second)
+			write(l, a, late)
 		}, false, "FAILED:"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
-			l := newLedger(row.fenced, silent)
+			l, err := openLedger(t.Context(), row.fenced, silent)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, l.Close()) }()
 			row.play(l)
-			v := judge(a, b, l)
+			v, err := judge(t.Context(), a, b, l)
+			require.NoError(t, err)
 			require.Equal(t, row.ok, v.ok, "%s", v.why)
 			require.Equal(t, row.result, v.result, "%s", v.why)
 		})

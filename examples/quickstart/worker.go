@@ -79,7 +79,7 @@ func work(ctx context.Context, config workerConfig, parent *link) (err error) {
 	}
 	parent.tell(report{Kind: locked, Token: lock.Token(), Key: lock.Key(), Text: "has the lock"})
 
-	if err := writeEntries(ctx, config, lock, parent); err != nil {
+	if err := writeEntries(lock.Context(), config, lock, parent); err != nil { //nolint:contextcheck // it is a child of ctx
 		return err
 	}
 
@@ -96,11 +96,15 @@ func work(ctx context.Context, config workerConfig, parent *link) (err error) {
 	return nil
 }
 
-// writeEntries is the critical section: read, compute, write.
+// writeEntries is the critical section: read, compute, write. ctx is the lock's: it carries the token, all the way to the
+// database.
 func writeEntries(ctx context.Context, config workerConfig, lock *lease.Lock, parent *link) error {
-	book := ledger.Client{URL: config.Ledger}
+	book, err := ledger.NewClient(config.Ledger)
+	if err != nil {
+		return err
+	}
 	// First of all: from now on the ledger refuses older tokens, so what is read next stays true until we write.
-	if err := book.Claim(ctx, lock.Token()); err != nil {
+	if err := book.Claim(ctx); err != nil {
 		return err
 	}
 	for _, amount := range config.Amounts {
@@ -121,7 +125,7 @@ func writeEntries(ctx context.Context, config workerConfig, lock *lease.Lock, pa
 		})
 		// The pause comes here. The write is not bound to the lock's context: it stands for one that is on its way
 		// already, which nothing can call back.
-		err = book.Append(ctx, lock.Token(), next)
+		err = book.Append(context.WithoutCancel(ctx), next)
 		switch {
 		case errors.Is(err, fence.ErrStale):
 			parent.tell(report{Kind: refused, Token: lock.Token(), Text: fmt.Sprintf("is told: %v", err)})

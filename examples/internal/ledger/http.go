@@ -9,34 +9,54 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/httpfence"
 )
 
-// tokenHeader carries the token, in decimal.
-const tokenHeader = "Fencing-Token"
-
-// maxBody bounds what is read of a request or an answer; an entry has about 60 bytes.
+// maxBody bounds what is read of a request or an answer; an entry has about 60 bytes, a refusal about 250.
 const maxBody = 1 << 10
 
 // Handler serves the ledger: POST /claim, POST /entries and GET /entries/last.
-func (l *Ledger) Handler() http.Handler {
+func (l *Ledger) Handler() (http.Handler, error) {
+	// The middleware asks for a token and puts it into the context. It refuses nothing else: the database decides.
+	withToken, err := httpfence.NewMiddleware(
+		func(*http.Request) string { return resource },
+		func(context.Context, string, fence.Token) error { return nil },
+		httpfence.Options{},
+	)
+	if err != nil {
+		return nil, err
+	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /claim", withToken(func(_ *http.Request, token fence.Token) error { return l.Claim(token) }))
-	mux.HandleFunc("POST /entries", withToken(func(r *http.Request, token fence.Token) error {
-		var e Entry
-		if err := json.NewDecoder(io.LimitReader(r.Body, maxBody)).Decode(&e); err != nil {
-			return err
-		}
-		return l.Append(token, e)
-	}))
-	mux.HandleFunc("GET /entries/last", func(w http.ResponseWriter, _ *http.Request) {
-		// The error says that the reader has gone.
-		_ = json.NewEncoder(w).Encode(l.Last())
+	mux.HandleFunc("POST /claim", func(w http.ResponseWriter, r *http.Request) {
+		answer(w, nil, l.Claim(r.Context()))
 	})
-	return mux
+	mux.HandleFunc("POST /entries", func(w http.ResponseWriter, r *http.Request) {
+		var e Entry
+		err := json.NewDecoder(io.LimitReader(r.Body, maxBody)).Decode(&e)
+		if err == nil {
+			err = l.Append(r.Context(), e)
+		}
+		answer(w, nil, err)
+	})
+	mux.HandleFunc("GET /entries/last", func(w http.ResponseWriter, r *http.Request) {
+		last, err := l.Last(r.Context())
+		answer(w, last, err)
+	})
+	return withToken(mux), nil
+}
+
+func answer(w http.ResponseWriter, value any, err error) {
+	switch {
+	case err == nil:
+		_ = json.NewEncoder(w).Encode(value) // an error says that the reader has gone
+	case !httpfence.Error(w, err): // 412 with the token and the mark, if it is a refusal
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
 }
 
 // Serve serves a ledger on a free port of the loopback interface until stop is called.
@@ -57,88 +77,66 @@ func Serve(handler http.Handler) (url string, stop func() error, err error) {
 	}, nil
 }
 
-// withToken answers 428 to a request without a token, 400 to one that is malformed, 412 if the token is stale.
-func withToken(handle func(*http.Request, fence.Token) error) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		header := r.Header.Get(tokenHeader)
-		if header == "" {
-			http.Error(w, "no "+tokenHeader, http.StatusPreconditionRequired)
-			return
-		}
-		token, err := fence.Parse(header)
-		if err == nil {
-			err = handle(r, token)
-		}
-		switch {
-		case errors.Is(err, fence.ErrStale):
-			http.Error(w, err.Error(), http.StatusPreconditionFailed)
-		case err != nil:
-			http.Error(w, err.Error(), http.StatusBadRequest)
-		}
-	}
+// Client is a writer's view of the ledger. The token goes from the context to the ledger without further ado.
+type Client struct {
+	url  string
+	http http.Client
 }
 
-// Client is a writer's view of the ledger.
-type Client struct{ URL string }
+// NewClient returns a client of the ledger at a URL.
+func NewClient(ledger string) (*Client, error) {
+	u, err := url.Parse(ledger)
+	if err != nil {
+		return nil, err
+	}
+	transport, err := httpfence.NewTransport(nil, u.Host) // sends tokens there, and nowhere else
+	if err != nil {
+		return nil, err
+	}
+	return &Client{url: ledger, http: http.Client{Transport: transport}}, nil
+}
 
 // Claim is [Ledger.Claim]. The error matches [fence.ErrStale] if the token is stale.
-func (c Client) Claim(ctx context.Context, token fence.Token) error {
-	return c.post(ctx, "/claim", token, nil)
+func (c *Client) Claim(ctx context.Context) error {
+	return c.do(ctx, http.MethodPost, "/claim", nil, nil)
 }
 
 // Append is [Ledger.Append]. The error matches [fence.ErrStale] if the token is stale.
-func (c Client) Append(ctx context.Context, token fence.Token, e Entry) error {
-	return c.post(ctx, "/entries", token, e)
+func (c *Client) Append(ctx context.Context, e Entry) error {
+	return c.do(ctx, http.MethodPost, "/entries", e, nil)
 }
 
 // Last is [Ledger.Last].
-func (c Client) Last(ctx context.Context) (e Entry, err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL+"/entries/last", nil)
-	if err != nil {
-		return Entry{}, err
-	}
-	body, err := c.do(r)
-	if err != nil {
-		return Entry{}, err
-	}
-	return e, json.Unmarshal(body, &e)
+func (c *Client) Last(ctx context.Context) (e Entry, err error) {
+	err = c.do(ctx, http.MethodGet, "/entries/last", nil, &e)
+	return e, err
 }
 
-func (c Client) post(ctx context.Context, path string, token fence.Token, value any) error {
-	body, err := json.Marshal(value)
+func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
+	body, err := json.Marshal(in)
 	if err != nil {
 		return err
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL+path, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, method, c.url+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
-	r.Header.Set(tokenHeader, token.String())
-	_, err = c.do(r)
-	return err
-}
-
-// do sends a request. The error matches [fence.ErrStale] if the ledger answers 412.
-func (c Client) do(r *http.Request) ([]byte, error) {
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := c.http.Do(r)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
-	if err := errors.Join(err, resp.Body.Close()); err != nil {
-		return nil, err
+	defer func() { _ = resp.Body.Close() }() // it was only read
+	if err := httpfence.ReadError(resp); err != nil {
+		return err
 	}
-	switch resp.StatusCode {
-	case http.StatusOK:
-		return body, nil
-	case http.StatusPreconditionFailed:
-		return nil, staleError(resp.Status)
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
+	switch {
+	case err != nil:
+		return err
+	case resp.StatusCode != http.StatusOK:
+		return fmt.Errorf("%s: %s: %s", r.URL, resp.Status, strings.TrimSpace(string(text)))
+	case out == nil:
+		return nil
 	}
-	return nil, fmt.Errorf("%s: %s: %s", r.URL, resp.Status, strings.TrimSpace(string(body)))
+	return json.Unmarshal(text, out)
 }
-
-// staleError is the ledger's 412.
-type staleError string
-
-func (e staleError) Error() string        { return string(e) }
-func (e staleError) Is(target error) bool { return target == fence.ErrStale }

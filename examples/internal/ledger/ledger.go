@@ -1,17 +1,16 @@
-// Package ledger is the resource behind the examples: a log that only grows, which refuses writes with a stale token.
-// This file is what a resource has to do; http.go puts it on the network.
+// Package ledger is the resource behind the examples: a log that only grows, in an SQLite database, which refuses writes
+// with a stale token. This file and book.go are what a resource has to do; http.go puts it on the network.
 package ledger
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 
 	"github.com/leasefence/leasefence/fence"
 )
-
-// resource is the ledger's name for its guard.
-const resource = "ledger"
 
 // Entry is a line of the ledger. Seq and Balance are computed by the writer, from the entry before.
 type Entry struct {
@@ -42,76 +41,75 @@ type Attempt struct {
 }
 
 // Ledger takes what it is given and relies on its writers to come one after the other; that is what their lock is
-// for, and its guard is for when the lock is not enough.
+// for, and its fence is for when the lock is not enough. It takes their tokens from the context.
 type Ledger struct {
-	fenced  bool
+	book    *book
 	claimed func(Attempt)
 	written func(Attempt)
-	guard   fence.Guard
 
-	mu       sync.Mutex // guards the fields below
-	entries  []Attempt  // accepted
-	attempts []Attempt  // accepted or not, in the order of their coming
+	mu       sync.Mutex // guards attempts
+	attempts []Attempt  // writes, accepted or not, in the order of their coming
 }
 
-// New makes an empty ledger. It calls claimed after every claim and written after every write, accepted or not.
-// One that is not fenced does not look at tokens, to show what becomes of it.
-func New(fenced bool, claimed, written func(Attempt)) *Ledger {
-	return &Ledger{fenced: fenced, claimed: claimed, written: written}
+// Open makes an empty ledger in a temporary folder. It calls claimed after every claim and written after every write,
+// accepted or not. One that is not fenced does not look at tokens, to show what becomes of it. The caller closes it.
+func Open(ctx context.Context, fenced bool, claimed, written func(Attempt)) (*Ledger, error) {
+	b, err := openBook(ctx, fenced)
+	if err != nil {
+		return nil, fmt.Errorf("open the ledger: %w", err)
+	}
+	return &Ledger{book: b, claimed: claimed, written: written}, nil
 }
+
+// Close removes the ledger.
+func (l *Ledger) Close() error { return l.book.close() }
 
 // Fenced reports whether the ledger looks at tokens.
-func (l *Ledger) Fenced() bool { return l.fenced }
+func (l *Ledger) Fenced() bool { return l.book.marks != nil }
 
 // Claim begins a writer's tenure: older tokens are refused from now on.
-func (l *Ledger) Claim(token fence.Token) error {
-	var err error
-	if l.fenced {
-		err = l.guard.Claim(resource, token)
+func (l *Ledger) Claim(ctx context.Context) error {
+	token, _ := fence.FromContext(ctx)
+	err := l.book.claim(ctx)
+	if decided(err) {
+		l.claimed(Attempt{Token: token, Err: err})
 	}
-	l.claimed(Attempt{Token: token, Err: err})
 	return err
 }
 
-// Append writes an entry. The check of the token and the write are one step: Do lets nothing come between.
-func (l *Ledger) Append(token fence.Token, e Entry) error {
-	write := func() error {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.entries = append(l.entries, Attempt{Entry: e, Token: token})
-		return nil
+// Append writes an entry.
+func (l *Ledger) Append(ctx context.Context, e Entry) error {
+	token, _ := fence.FromContext(ctx)
+	err := l.book.insert(ctx, token, e)
+	if !decided(err) {
+		return err
 	}
-	var err error
-	if l.fenced {
-		err = l.guard.Do(resource, token, write)
-	} else {
-		err = write()
+	late, errLate := l.book.has(ctx, token)
+	if errLate != nil {
+		return errors.Join(err, errLate)
 	}
-
+	a := Attempt{Entry: e, Token: token, Err: err, Late: late}
 	l.mu.Lock()
-	a := Attempt{Entry: e, Token: token, Err: err}
-	a.Late = slices.ContainsFunc(l.entries, func(a Attempt) bool { return a.Token > token })
 	l.attempts = append(l.attempts, a)
 	l.mu.Unlock()
 	l.written(a)
 	return err
 }
 
-// Last returns the newest entry, the zero entry of an empty ledger.
-func (l *Ledger) Last() Entry {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.entries) == 0 {
-		return Entry{}
-	}
-	return l.entries[len(l.entries)-1].Entry
-}
+// decided tells a yes or no of the ledger from a failure to reach one.
+func decided(err error) bool { return err == nil || errors.Is(err, fence.ErrStale) }
 
-// History returns the accepted entries, and all writes that have reached the ledger.
-func (l *Ledger) History() (entries, attempts []Attempt) {
+// Last returns the newest entry, the zero entry of an empty ledger.
+func (l *Ledger) Last(ctx context.Context) (Entry, error) { return l.book.last(ctx) }
+
+// Entries returns what is in the ledger.
+func (l *Ledger) Entries(ctx context.Context) ([]Attempt, error) { return l.book.entries(ctx) }
+
+// Attempts returns all writes that have reached the ledger, accepted or not.
+func (l *Ledger) Attempts() []Attempt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Clone(l.entries), slices.Clone(l.attempts)
+	return slices.Clone(l.attempts)
 }
 
 // Inspect returns what is wrong with entries: one that does not continue the one before it.

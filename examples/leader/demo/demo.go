@@ -86,7 +86,7 @@ func (s *stage) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return s.conclude()
+	return s.conclude(context.WithoutCancel(ctx)) // a person ends the demo by Ctrl-C
 }
 
 // open starts etcd and the ledger.
@@ -99,9 +99,15 @@ func (s *stage) open(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("connect to etcd: %w", err)
 	}
-	s.book = ledger.New(!s.opts.NoFence, s.claimed, s.written)
+	if s.book, err = ledger.Open(ctx, !s.opts.NoFence, s.claimed, s.written); err != nil {
+		return err
+	}
+	handler, err := s.book.Handler()
+	if err != nil {
+		return err
+	}
 	var stop func() error
-	if s.url, stop, err = ledger.Serve(s.door.before(s.book.Handler())); err != nil {
+	if s.url, stop, err = ledger.Serve(s.door.before(handler)); err != nil {
 		return fmt.Errorf("serve the ledger: %w", err)
 	}
 	s.door.stop = stop
@@ -121,6 +127,9 @@ func (s *stage) close() error {
 	}
 	if s.door.stop != nil {
 		errs = append(errs, s.door.stop())
+	}
+	if s.book != nil {
+		errs = append(errs, s.book.Close())
 	}
 	if s.client != nil {
 		_ = s.client.Close() // the error says that the connection's context has ended

@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasefence/leasefence/examples/internal/ledger"
 	"github.com/leasefence/leasefence/examples/internal/timeline"
+	"github.com/leasefence/leasefence/fence"
 )
 
 // show prints an event.
@@ -60,21 +61,21 @@ func (s *stage) written(a ledger.Attempt) {
 		e.what = refuses
 	}
 	defer s.record.add(e) // after it was shown
-	switch entries, _ := s.book.History(); {
+	switch {
 	case a.Err != nil:
 		s.tl.Add(timeline.Ledger, a.Token, timeline.Bad, fmt.Sprintf("REFUSES %s's %v: %v", a.Entry.Writer, a.Entry, a.Err))
 	case a.Late:
 		s.tl.Add(timeline.Ledger, a.Token, timeline.Bad, fmt.Sprintf("ACCEPTS %s's %v: it does not look at the token", a.Entry.Writer, a.Entry))
-	case s.opts.Verbose || count(entries, a) == 1:
+	case s.opts.Verbose || count(s.book.Attempts(), a.Token) == 1:
 		s.tl.Add(timeline.Ledger, a.Token, timeline.Good, fmt.Sprintf("accepts %s's %v", a.Entry.Writer, a.Entry))
 	}
 }
 
-// count is the number of entries with the same token.
-func count(entries []ledger.Attempt, a ledger.Attempt) int {
+// count is the number of accepted writes with a token.
+func count(writes []ledger.Attempt, token fence.Token) int {
 	n := 0
-	for _, e := range entries {
-		if e.Token == a.Token {
+	for _, w := range writes {
+		if w.Token == token && w.Err == nil {
 			n++
 		}
 	}

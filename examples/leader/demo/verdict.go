@@ -4,6 +4,7 @@ package demo
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -100,17 +101,20 @@ func alone(all []reign) error {
 }
 
 // conclude prints the summary.
-func (s *stage) conclude() error {
+func (s *stage) conclude(ctx context.Context) error {
 	all := reigns(s.record.all())
-	entries, attempts := s.book.History()
+	entries, err := s.book.Entries(ctx)
+	if err != nil {
+		return err
+	}
 	s.tl.Note(timeline.Plain, "\nThe leaders")
 	for _, r := range all {
 		s.tl.Note(timeline.Plain, fmt.Sprintf("    %s  token %4v  %6.3fs  writes: %-3d  %s", r.id, r.token,
-			r.until.Sub(r.from).Seconds(), count(entries, ledger.Attempt{Token: r.token}), r.end))
+			r.until.Sub(r.from).Seconds(), count(entries, r.token), r.end))
 	}
 	s.tl.Note(timeline.Plain, "\nThe checks")
 	var failed error
-	for _, c := range judge(all, entries, attempts, !s.opts.Manual) {
+	for _, c := range judge(all, entries, s.book.Attempts(), !s.opts.Manual) {
 		if c.err != nil {
 			failed = errChecks
 			s.tl.Note(timeline.Bad, "    FAILED  "+c.err.Error())

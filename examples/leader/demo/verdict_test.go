@@ -62,24 +62,32 @@ func TestJudge(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
-			book := ledger.New(row.fenced, nothing, nothing)
+			book, err := ledger.Open(t.Context(), row.fenced, nothing, nothing)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, book.Close()) }()
+			last := func() ledger.Entry {
+				e, err := book.Last(t.Context())
+				require.NoError(t, err)
+				return e
+			}
 			var first ledger.Entry
 			write := func(token fence.Token, last ledger.Entry) {
-				err := book.Append(token, ledger.Entry{Seq: last.Seq + 1, Amount: 1, Balance: last.Balance + 1, Writer: "W"})
+				err := book.Append(fence.NewContext(t.Context(), token), ledger.Entry{Seq: last.Seq + 1, Amount: 1, Balance: last.Balance + 1, Writer: "W"})
 				require.True(t, err == nil || row.fenced)
 			}
 			for _, token := range row.writes {
-				write(token, book.Last())
+				write(token, last())
 				if first.Seq == 0 {
-					first = book.Last()
+					first = last()
 				}
 			}
 			if row.late {
 				write(2, first)
 			}
-			entries, attempts := book.History()
+			entries, err := book.Entries(t.Context())
+			require.NoError(t, err)
 			var failed []bool
-			for _, c := range judge(row.reigns, entries, attempts, true) {
+			for _, c := range judge(row.reigns, entries, book.Attempts(), true) {
 				failed = append(failed, c.err != nil)
 			}
 			require.Equal(t, row.failed, failed)
