@@ -1,7 +1,11 @@
 package fence_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -40,4 +44,35 @@ func TestNewContext_invalidTokenIsNone(t *testing.T) {
 		require.False(t, ok, "token %d", int64(tok))
 		require.Zero(t, got)
 	}
+}
+
+func TestHolderFromContext(t *testing.T) {
+	h := fence.Holder{Name: "host/7", TTL: 10 * time.Second}
+	ctx := fence.NewHolderContext(t.Context(), 41, h)
+	got, ok := fence.FromContext(ctx)
+	require.True(t, ok)
+	require.Equal(t, fence.Token(41), got)
+	require.Equal(t, h, fence.HolderFromContext(ctx))
+
+	other := fence.NewContext(ctx, 54)
+	require.Zero(t, fence.HolderFromContext(other), "the holder is the token's, and that is another one")
+	require.Zero(t, fence.HolderFromContext(t.Context()))
+
+	_, ok = fence.FromContext(fence.NewHolderContext(ctx, 0, h))
+	require.False(t, ok)
+}
+
+type revoked struct{ error }
+
+func (revoked) ReleaseCause() fence.Cause { return fence.Revoked }
+
+func TestCauseOf(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	require.Equal(t, fence.Explicit, fence.CauseOf(ctx))
+	cancel(fmt.Errorf("work: %w", revoked{errors.New("an operator did it")}))
+	require.Equal(t, fence.Revoked, fence.CauseOf(ctx))
+
+	ctx, cancel = context.WithCancelCause(t.Context())
+	cancel(errors.New("done"))
+	require.Equal(t, fence.Explicit, fence.CauseOf(ctx))
 }

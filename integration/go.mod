@@ -3,15 +3,18 @@ module github.com/leasefence/leasefence/integration
 go 1.26.0
 
 require (
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/leasefence/leasefence v0.0.0
+	github.com/leasefence/leasefence/fence/pgxfence v0.0.0
 	github.com/prometheus/client_model v0.6.2
 	github.com/prometheus/common v0.67.5
 	github.com/stretchr/testify v1.12.1
 	go.etcd.io/etcd/api/v3 v3.7.3
 	go.etcd.io/etcd/client/pkg/v3 v3.7.3
 	go.etcd.io/etcd/client/v3 v3.7.3
+	go.etcd.io/etcd/etcdutl/v3 v3.7.3
 	go.etcd.io/etcd/server/v3 v3.7.3
 	go.etcd.io/raft/v3 v3.7.0
 	go.uber.org/goleak v1.3.0
@@ -96,9 +99,12 @@ require (
 	modernc.org/libc v1.77.1 // indirect
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
+	pgregory.net/rapid v1.3.0
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
 replace github.com/leasefence/leasefence => ../
 
 tool go.etcd.io/etcd/etcdctl/v3
+
+replace github.com/leasefence/leasefence/fence/pgxfence => ../fence/pgxfence

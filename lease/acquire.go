@@ -24,7 +24,7 @@ import (
 // Ctx bounds the wait only; the lock is held until Unlock or a loss. On an error the caller holds nothing and
 // has left the queue, or leaves it in the background: the error wraps ctx's cause if ctx ended, matches
 // [ErrLost] if the session's lease or the place in the queue was lost while waiting, and [ErrClosed] if the
-// session is closed. A lease that was lost before is replaced first.
+// session is closed, and [ErrRestored] if etcd's revisions went back. A lease that was lost before is replaced first.
 func (s *Session) Lock(ctx context.Context, name string) (*Lock, error) {
 	return s.LockWith(ctx, name, LockOptions{})
 }
@@ -176,7 +176,7 @@ func (l *Lock) choose() {
 
 // hold makes the acquisition a handle.
 func (l *Lock) hold(maxHold time.Duration) {
-	l.ctx = fence.NewContext(l.life, l.token)
+	l.ctx = fence.NewHolderContext(l.life, l.token, fence.Holder{Name: l.owner, TTL: l.g.ttl})
 	l.g.remember(l)
 	l.g.guards.Add(&l.entry)
 	if maxHold > 0 {

@@ -3,14 +3,8 @@ package sqlfence
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
-
-	"github.com/leasefence/leasefence/fence"
 )
-
-// errBehind ends an attempt whose token is newer than the mark.
-var errBehind = errors.New("sqlfence: token is newer than the mark")
 
 // Do runs fn in a transaction that the guard has opened, and commits it. While fn runs no newer token gets past the
 // mark, and no other transaction of Do or Check for the resource runs. The token is taken from ctx, once.
@@ -53,70 +47,6 @@ func (f *Fence) do(ctx context.Context, db *sql.DB, resource string, shared bool
 	if fn == nil {
 		return fmt.Errorf("sqlfence: do %q: fn is nil, want a function", resource)
 	}
-	return f.retry(ctx, func() error {
-		err := f.attempt(ctx, db, resource, t, shared, fn)
-		if !errors.Is(err, errBehind) {
-			return err
-		}
-		// The transaction may have a snapshot from before it got the mark, see the store. Once the claim is committed,
-		// the next one cannot.
-		if err := f.claim(ctx, db, resource, t); err != nil {
-			return err
-		}
-		err = f.attempt(ctx, db, resource, t, shared, fn)
-		if errors.Is(err, errBehind) {
-			return fmt.Errorf("sqlfence: do %q: %w", resource, errMoved)
-		}
-		return err
-	})
-}
-
-// attempt is one transaction.
-func (f *Fence) attempt(ctx context.Context, db *sql.DB, resource string, t fence.Token, shared bool,
-	fn func(ctx context.Context, tx *sql.Tx) error,
-) error {
-	tx, err := db.BeginTx(ctx, f.txOpts)
-	if err != nil {
-		return fmt.Errorf("sqlfence: do %q: begin: %w", resource, err)
-	}
-	// After a COMMIT it does nothing. If it fails the driver gives the connection up, and the server rolls back.
-	defer func() { _ = tx.Rollback() }()
-
-	seen, err := f.store.lock(ctx, tx, resource, t, shared)
-	if err != nil {
-		return f.explain("do", resource, err)
-	}
-	if err := refuse(resource, t, seen.mark); err != nil {
-		return err
-	}
-	if seen.mark < t {
-		return errBehind
-	}
-	if err := fn(ctx, tx); err != nil {
-		return err
-	}
-	// Looked at here, so that a context that has ended by now is not taken for a COMMIT without an answer.
-	if ctx.Err() != nil {
-		return fmt.Errorf("sqlfence: do %q: not committed: %w", resource, context.Cause(ctx))
-	}
-	return f.commit(tx, resource)
-}
-
-func (f *Fence) commit(tx *sql.Tx, resource string) error {
-	err := tx.Commit()
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, sql.ErrTxDone):
-		return fmt.Errorf("%w: do %q: fn has ended the transaction, or the context has: %w", ErrUnknown, resource, err)
-	case f.store.undone(err):
-		return fmt.Errorf("sqlfence: do %q: not committed: %w", resource, err)
-	default:
-		return fmt.Errorf("%w: do %q: commit: %w", ErrUnknown, resource, err)
-	}
-}
-
-// repeatable reports whether a transaction that ended with err can begin again.
-func (f *Fence) repeatable(err error) bool {
-	return !errors.Is(err, ErrUnknown) && f.store.transient(err)
+	return f.engine.Do(ctx, newDatabase(db, f.txOpts), resource, t, shared,
+		func(ctx context.Context, tx transaction) error { return fn(ctx, tx.tx) })
 }

@@ -1,5 +1,5 @@
 // Package sqlfence keeps a holder that has lost its lock from writing to an SQL database: PostgreSQL, MySQL or
-// MariaDB, and SQLite, through database/sql and any driver.
+// MariaDB, and SQLite, through database/sql and any driver. For pgx itself see package pgxfence.
 //
 // # Scope
 //
@@ -43,6 +43,25 @@
 //     the whole database, claim again.
 //   - On PostgreSQL a newer Check without a Claim waits for as long as transactions in the shared form overlap. A Claim
 //     waits only for those that have begun.
+//
+// # Audit trail
+//
+// With [Options].Log the fence also keeps account, in two tables beside the marks, of who held what when and of who was
+// refused; [Fence.History] reads them, and so does any SQL client:
+//
+//	fencing_token_log          key, token, holder, ttl_ms, granted_at, released_at, release_cause
+//	fencing_token_log_refused  id, key, token (the one offered), highest (the one stored), holder, refused_at
+//
+// key is the resource. The row of a tenure is written in the transaction that raises the mark, so that there is one for every
+// token that was accepted, and none for any other; at the same time tenures that have no end yet get the cause "superseded".
+// [Fence.Release] records another: "explicit", "expired" or "revoked". The row of a refusal is committed with the guard
+// that refused, by Claim and Do; a transaction of the caller's is rolled back, so after a Check there is
+// [Fence.LogRefusal]. The times are the database's, in UTC. holder, up to 255 bytes, and ttl_ms are what the token's context
+// tells ([fence.HolderFromContext]); a token that came over the network comes without. Every process has to name the same
+// Log: a claim by one that names none is not in the trail.
+//
+// The rows are for people and decide nothing: old ones may be deleted, as marks may not. A claim costs two statements more,
+// a write none.
 //
 // # Failures
 //

@@ -4,9 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
-
-	"github.com/leasefence/leasefence/fence"
 )
 
 // Claim installs a tenure: call it once after a grant, before the tenure's first read of the resource. Repeating it
@@ -27,22 +24,7 @@ func (f *Fence) Claim(ctx context.Context, db *sql.DB, resource string) error {
 	if err := f.checkDB(db); err != nil {
 		return err
 	}
-	return f.claim(ctx, db, resource, t)
-}
-
-func (f *Fence) claim(ctx context.Context, db *sql.DB, resource string, t fence.Token) error {
-	return f.retry(ctx, func() error {
-		// A mark that is t was raised with older transactions waited for; to write it again would have to wait for those
-		// that share it.
-		mark, err := f.store.peek(ctx, db, resource)
-		if err == nil && mark < t {
-			mark, err = f.store.claim(ctx, db, resource, t)
-		}
-		if err != nil {
-			return f.explain("claim", resource, err)
-		}
-		return refuse(resource, t, mark)
-	})
+	return f.engine.Claim(ctx, newDatabase(db, f.txOpts), resource, t)
 }
 
 // Check is the guard of a transaction of the caller's own. It has to be the first statement: then no newer token gets
@@ -73,27 +55,5 @@ func (f *Fence) check(ctx context.Context, tx *sql.Tx, resource string, shared b
 	if tx == nil {
 		return errors.New("sqlfence: tx is nil, want a *sql.Tx")
 	}
-	seen, err := f.store.lock(ctx, tx, resource, t, shared)
-	if err != nil {
-		return f.explain("check", resource, err)
-	}
-	if err := refuse(resource, t, seen.mark); err != nil {
-		return err
-	}
-	mark, late, err := f.store.settle(ctx, tx, resource, t, seen, shared)
-	if err != nil {
-		return f.explain("check", resource, err)
-	}
-	if late {
-		return fmt.Errorf("sqlfence: check %q: %w: claim, and begin the transaction with the check", resource, ErrUnclaimed)
-	}
-	return refuse(resource, t, mark)
-}
-
-// refuse returns an error if t is older than the mark.
-func refuse(resource string, t, mark fence.Token) error {
-	if t < mark {
-		return &fence.StaleError{Resource: resource, Token: t, Highest: mark}
-	}
-	return nil
+	return f.engine.Check(ctx, conn{tx}, resource, t, shared)
 }

@@ -1,4 +1,4 @@
-package sqlfence
+package sqlmark
 
 import (
 	"errors"
@@ -41,4 +41,13 @@ func TestTransient_byDialect(t *testing.T) {
 	require.True(t, mysql.noTable(errors.New("Error 1146 (42S02): Table 'a.b' doesn't exist")))
 	require.True(t, sqlite.undone(codeError(19|3<<8)), "a deferred constraint")
 	require.False(t, sqlite.undone(codeError(10)), "an I/O error leaves it open")
+}
+
+func TestFault_matchesAcrossPackages(t *testing.T) {
+	for _, fault := range []Fault{Unknown, Unclaimed, NoTable, NoRow} {
+		err := fmt.Errorf("pay: %w", fault.Of("a"))
+		require.ErrorIs(t, err, fault.Of("b"))
+		require.ErrorContains(t, err, "a: "+faults[fault])
+		require.NotErrorIs(t, err, (fault%4 + 1).Of("a"), "another fault")
+	}
 }

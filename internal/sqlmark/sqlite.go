@@ -1,8 +1,7 @@
-package sqlfence
+package sqlmark
 
 import (
 	"context"
-	"database/sql"
 	"strings"
 
 	"github.com/leasefence/leasefence/fence"
@@ -31,21 +30,23 @@ ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE token <= exclu
 
 func (s *sqlite) schema() []string { return []string{s.ddl} }
 
-func (s *sqlite) verify(ctx context.Context, q Queryer) error {
-	return q.QueryRowContext(ctx, s.probe).Scan(new(int64))
+func (s *sqlite) verify(ctx context.Context, q Conn) error {
+	return q.QueryRow(ctx, s.probe).Scan(new(int64))
 }
 
-func (s *sqlite) migrate(ctx context.Context, tx *sql.Tx) error {
-	_, err := tx.ExecContext(ctx, s.ddl)
+func (s *sqlite) migrate(ctx context.Context, tx Conn) error {
+	_, err := tx.Exec(ctx, s.ddl)
 	return err
 }
 
-func (s *sqlite) peek(ctx context.Context, q Queryer, resource string) (fence.Token, error) {
+func (s *sqlite) peek(ctx context.Context, q Conn, resource string) (fence.Token, error) {
 	return readMark(ctx, q, s.mark, resource)
 }
 
-// claim returns t, or the mark that is higher.
-func (s *sqlite) claim(ctx context.Context, q Queryer, resource string, t fence.Token) (fence.Token, error) {
+func (s *sqlite) announce(context.Context, Conn, string, fence.Token) error { return nil }
+
+// raise returns t, or the mark that is higher.
+func (s *sqlite) raise(ctx context.Context, q Conn, resource string, t fence.Token) (fence.Token, error) {
 	changed, err := s.exec(ctx, q, s.upsert, resource, t)
 	if err != nil || changed {
 		return t, err
@@ -58,7 +59,7 @@ func (s *sqlite) claim(ctx context.Context, q Queryer, resource string, t fence.
 }
 
 // lock has no shared form: there is one writer at a time anyway.
-func (s *sqlite) lock(ctx context.Context, tx Queryer, resource string, t fence.Token, _ bool) (sight, error) {
+func (s *sqlite) lock(ctx context.Context, tx Conn, resource string, t fence.Token, _ bool) (sight, error) {
 	equal, err := s.exec(ctx, tx, s.equal, resource, t)
 	if err != nil || equal {
 		return sight{mark: t}, err
@@ -68,24 +69,20 @@ func (s *sqlite) lock(ctx context.Context, tx Queryer, resource string, t fence.
 }
 
 // settle finds no late transaction: with an old snapshot the guard itself has failed.
-func (s *sqlite) settle(ctx context.Context, tx Queryer, resource string, t fence.Token, seen sight, _ bool) (
+func (s *sqlite) settle(ctx context.Context, tx Conn, resource string, t fence.Token, seen sight, _ bool) (
 	mark fence.Token, late bool, err error,
 ) {
 	if seen.mark == t {
 		return t, false, nil
 	}
-	mark, err = s.claim(ctx, tx, resource, t)
+	mark, err = s.raise(ctx, tx, resource, t)
 	return mark, false, err
 }
 
 // exec reports whether the statement has found a row to write.
-func (s *sqlite) exec(ctx context.Context, q Queryer, query, resource string, t fence.Token) (bool, error) {
-	result, err := q.ExecContext(ctx, query, resource, int64(t))
-	if err != nil {
-		return false, err
-	}
-	n, err := result.RowsAffected()
-	return n != 0, err
+func (s *sqlite) exec(ctx context.Context, q Conn, query, resource string, t fence.Token) (bool, error) {
+	n, err := q.Exec(ctx, query, resource, int64(t))
+	return err == nil && n != 0, err
 }
 
 func (s *sqlite) transient(err error) bool {

@@ -1,4 +1,4 @@
-package sqlfence
+package sqlmark
 
 import (
 	"context"
@@ -17,7 +17,7 @@ const migrationKey = 0x6c656173656666 // "leaseff"
 const announced = "\x01"
 
 type postgreSQL struct {
-	ddl, upsert, announce, alone, share, trace, mark, probe string
+	ddl, upsert, announcement, alone, share, trace, mark, probe string
 }
 
 func newPostgreSQL(t table) store {
@@ -32,7 +32,7 @@ func newPostgreSQL(t table) store {
 		// the snapshot's.
 		upsert: `INSERT INTO ` + t.quoted + ` AS m (resource, token) VALUES ($1, $2)
 ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token WHERE m.token <= EXCLUDED.token`,
-		announce: `INSERT INTO ` + t.quoted + ` AS m (resource, token) VALUES ($1, $2)
+		announcement: `INSERT INTO ` + t.quoted + ` AS m (resource, token) VALUES ($1, $2)
 ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token WHERE m.token < EXCLUDED.token`,
 		// These wait and compare in the same way, and write less.
 		alone: `SELECT token, ` + snapshotLevel + ` FROM ` + t.quoted + ` WHERE resource = $1 FOR NO KEY UPDATE`,
@@ -48,39 +48,39 @@ const snapshotLevel = `current_setting('transaction_isolation') IN ('repeatable 
 
 func (p *postgreSQL) schema() []string { return []string{p.ddl} }
 
-func (p *postgreSQL) verify(ctx context.Context, q Queryer) error {
-	return q.QueryRowContext(ctx, p.probe).Scan(new(int64))
+func (p *postgreSQL) verify(ctx context.Context, q Conn) error {
+	return q.QueryRow(ctx, p.probe).Scan(new(int64))
 }
 
-func (p *postgreSQL) migrate(ctx context.Context, tx *sql.Tx) error {
-	if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", int64(migrationKey)); err != nil {
+func (p *postgreSQL) migrate(ctx context.Context, tx Conn) error {
+	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", int64(migrationKey)); err != nil {
 		return err
 	}
-	_, err := tx.ExecContext(ctx, p.ddl)
+	_, err := tx.Exec(ctx, p.ddl)
 	return err
 }
 
-func (p *postgreSQL) peek(ctx context.Context, q Queryer, resource string) (fence.Token, error) {
+func (p *postgreSQL) peek(ctx context.Context, q Conn, resource string) (fence.Token, error) {
 	return readMark(ctx, q, p.mark, resource)
 }
 
-// claim announces itself first, in a row that nobody keeps locked. PostgreSQL lets a transaction join those that share
+// announce writes a row that nobody keeps locked. PostgreSQL lets a transaction join those that share
 // a row ahead of one that waits to write it, so the shared form would keep a claim waiting for as long as its
 // transactions overlap. The shared form refuses a token that is older than the announcement: it is stale in any case.
-func (p *postgreSQL) claim(ctx context.Context, q Queryer, resource string, t fence.Token) (fence.Token, error) {
-	if _, err := q.ExecContext(ctx, p.announce, announced+resource, int64(t)); err != nil {
-		return 0, err
-	}
-	return p.raise(ctx, q, resource, t)
+func (p *postgreSQL) announce(ctx context.Context, q Conn, resource string, t fence.Token) error {
+	_, err := q.Exec(ctx, p.announcement, announced+resource, int64(t))
+	return err
 }
 
-func (p *postgreSQL) lock(ctx context.Context, tx Queryer, resource string, t fence.Token, shared bool) (sight, error) {
+func (p *postgreSQL) lock(ctx context.Context, tx Conn, resource string, t fence.Token, shared bool) (sight, error) {
 	query, args := p.alone, []any{resource}
 	if shared {
 		query, args = p.share, []any{resource, announced + resource}
 	}
+	var mark int64
 	var s sight
-	err := tx.QueryRowContext(ctx, query, args...).Scan(&s.mark, &s.snapshot)
+	err := tx.QueryRow(ctx, query, args...).Scan(&mark, &s.snapshot)
+	s.mark = fence.Token(mark)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		// Which level it is does not show without a row. If one comes up now that the snapshot has not, raise fails.
@@ -90,13 +90,13 @@ func (p *postgreSQL) lock(ctx context.Context, tx Queryer, resource string, t fe
 	}
 	// A lock alone leaves no trace: a transaction that has waited for it, with a snapshot from before, would go on and
 	// read what this one has overwritten.
-	_, err = tx.ExecContext(ctx, p.trace, resource)
+	_, err = tx.Exec(ctx, p.trace, resource)
 	return s, err
 }
 
 // settle has to look at the snapshot only if the token is new: if the mark has moved since the snapshot, the guard
 // itself has failed. But transactions of the shared form leave no trace on the mark, and may have been waited for.
-func (p *postgreSQL) settle(ctx context.Context, tx Queryer, resource string, t fence.Token, seen sight, _ bool) (
+func (p *postgreSQL) settle(ctx context.Context, tx Conn, resource string, t fence.Token, seen sight, _ bool) (
 	mark fence.Token, late bool, err error,
 ) {
 	if seen.mark == t {
@@ -110,12 +110,8 @@ func (p *postgreSQL) settle(ctx context.Context, tx Queryer, resource string, t 
 }
 
 // raise returns t, or the mark that is higher.
-func (p *postgreSQL) raise(ctx context.Context, q Queryer, resource string, t fence.Token) (fence.Token, error) {
-	result, err := q.ExecContext(ctx, p.upsert, resource, int64(t))
-	if err != nil {
-		return 0, err
-	}
-	n, err := result.RowsAffected()
+func (p *postgreSQL) raise(ctx context.Context, q Conn, resource string, t fence.Token) (fence.Token, error) {
+	n, err := q.Exec(ctx, p.upsert, resource, int64(t))
 	if err != nil || n != 0 {
 		return t, err
 	}

@@ -1,8 +1,7 @@
-package sqlfence
+package sqlmark
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"strings"
 
@@ -34,14 +33,14 @@ func newMySQL(t table) store {
 
 func (m *mySQL) schema() []string { return []string{m.ddl} }
 
-func (m *mySQL) verify(ctx context.Context, q Queryer) error {
-	if err := q.QueryRowContext(ctx, `SELECT COUNT(token) FROM `+m.table.quoted+` WHERE resource = ''`).
+func (m *mySQL) verify(ctx context.Context, q Conn) error {
+	if err := q.QueryRow(ctx, `SELECT COUNT(token) FROM `+m.table.quoted+` WHERE resource = ''`).
 		Scan(new(int64)); err != nil {
 		return err
 	}
 	// A table without transactions or with case-blind names would let stale writes pass.
 	var engine, kind, key string
-	err := q.QueryRowContext(ctx, `SELECT t.ENGINE, c.DATA_TYPE, c.COLUMN_KEY FROM information_schema.TABLES t
+	err := q.QueryRow(ctx, `SELECT t.ENGINE, c.DATA_TYPE, c.COLUMN_KEY FROM information_schema.TABLES t
 JOIN information_schema.COLUMNS c ON c.TABLE_SCHEMA = t.TABLE_SCHEMA AND c.TABLE_NAME = t.TABLE_NAME
 WHERE t.TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND t.TABLE_NAME = ? AND c.COLUMN_NAME = 'resource'`,
 		m.table.schema, m.table.name).Scan(&engine, &kind, &key)
@@ -55,25 +54,27 @@ WHERE t.TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND t.TABLE_NAME = ? 
 	return nil
 }
 
-func (m *mySQL) migrate(ctx context.Context, tx *sql.Tx) error {
-	_, err := tx.ExecContext(ctx, m.ddl)
+func (m *mySQL) migrate(ctx context.Context, tx Conn) error {
+	_, err := tx.Exec(ctx, m.ddl)
 	return err
 }
 
 // peek locks, for the level of db may be read uncommitted, where a plain read sees a mark that never will be.
-func (m *mySQL) peek(ctx context.Context, q Queryer, resource string) (fence.Token, error) {
+func (m *mySQL) peek(ctx context.Context, q Conn, resource string) (fence.Token, error) {
 	return readMark(ctx, q, m.share, resource)
 }
 
-// claim needs no transaction around the two statements: after the first the mark is t or higher for good.
-func (m *mySQL) claim(ctx context.Context, q Queryer, resource string, t fence.Token) (fence.Token, error) {
-	if _, err := q.ExecContext(ctx, m.greatest, resource, int64(t), int64(t)); err != nil {
+func (m *mySQL) announce(context.Context, Conn, string, fence.Token) error { return nil }
+
+// raise needs no transaction around the two statements: after the first the mark is t or higher for good.
+func (m *mySQL) raise(ctx context.Context, q Conn, resource string, t fence.Token) (fence.Token, error) {
+	if _, err := q.Exec(ctx, m.greatest, resource, int64(t), int64(t)); err != nil {
 		return 0, err
 	}
 	return m.raised(ctx, q, m.mark, resource, t)
 }
 
-func (m *mySQL) lock(ctx context.Context, tx Queryer, resource string, _ fence.Token, shared bool) (sight, error) {
+func (m *mySQL) lock(ctx context.Context, tx Conn, resource string, _ fence.Token, shared bool) (sight, error) {
 	query := m.alone
 	if shared {
 		query = m.share
@@ -85,7 +86,7 @@ func (m *mySQL) lock(ctx context.Context, tx Queryer, resource string, _ fence.T
 // settle compares the mark with what a plain read shows: the snapshot at repeatable read, which that opens if there is
 // none yet. So it reads only when the transaction has the lock that it will keep. A transaction that had a snapshot
 // before, and whose token is new, is not told from others if only the data have changed since.
-func (m *mySQL) settle(ctx context.Context, tx Queryer, resource string, t fence.Token, seen sight, shared bool) (
+func (m *mySQL) settle(ctx context.Context, tx Conn, resource string, t fence.Token, seen sight, shared bool) (
 	mark fence.Token, late bool, err error,
 ) {
 	mark = seen.mark
@@ -103,7 +104,7 @@ func (m *mySQL) settle(ctx context.Context, tx Queryer, resource string, t fence
 	if mark == t {
 		return mark, false, nil
 	}
-	if _, err := tx.ExecContext(ctx, m.greatest, resource, int64(t), int64(t)); err != nil {
+	if _, err := tx.Exec(ctx, m.greatest, resource, int64(t), int64(t)); err != nil {
 		return 0, false, err
 	}
 	mark, err = m.raised(ctx, tx, m.alone, resource, t)
@@ -111,7 +112,7 @@ func (m *mySQL) settle(ctx context.Context, tx Queryer, resource string, t fence
 }
 
 // raised reads the mark after it was raised to t.
-func (m *mySQL) raised(ctx context.Context, q Queryer, query, resource string, t fence.Token) (fence.Token, error) {
+func (m *mySQL) raised(ctx context.Context, q Conn, query, resource string, t fence.Token) (fence.Token, error) {
 	highest, err := readMark(ctx, q, query, resource)
 	if err == nil && highest < t {
 		err = errMoved

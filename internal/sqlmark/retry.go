@@ -1,4 +1,4 @@
-package sqlfence
+package sqlmark
 
 import (
 	"context"
@@ -17,20 +17,20 @@ const (
 //	what op returns                                 what retry does
 //	nil                                             returns it
 //	deadlock, serialization failure, SQLite's lock  runs op again after a pause; the last error after the last attempt
-//	ErrUnknown, whatever it wraps                   returns it: the work may be done
+//	Unknown, whatever it wraps                       returns it: the work may be done
 //	anything else                                   returns it
 //	context ended in a pause                        returns the last error with the context's cause
-func (f *Fence) retry(ctx context.Context, op func() error) error {
+func (e *Engine[T]) retry(ctx context.Context, op func() error) error {
 	for attempt := 1; ; attempt++ {
 		err := op()
-		if err == nil || !f.repeatable(err) {
+		if err == nil || !e.repeatable(err) {
 			return err
 		}
-		if attempt == f.attempts {
+		if attempt == e.attempts {
 			if attempt == 1 {
 				return err
 			}
-			return fmt.Errorf("%w (attempt %d of %d)", err, attempt, f.attempts)
+			return fmt.Errorf("%w (attempt %d of %d)", err, attempt, e.attempts)
 		}
 		if cause := pause(ctx, attempt); cause != nil {
 			return fmt.Errorf("%w: gave up after: %w", cause, err)

@@ -1,0 +1,98 @@
+package pgxfence_test
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+// fakeDB is a database whose marks always equal the token, with errors where a test wants them.
+type fakeDB struct {
+	token                      fence.Token
+	opts                       pgx.TxOptions // of the last transaction
+	commit                     func() error
+	begins, commits, rollbacks int
+	rollback                   error // of the context of the last ROLLBACK
+}
+
+func (d *fakeDB) BeginTx(_ context.Context, opts pgx.TxOptions) (pgx.Tx, error) {
+	d.begins++
+	d.opts = opts
+	return &fakeTx{d: d}, nil
+}
+
+func (d *fakeDB) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {
+	return pgconn.NewCommandTag("UPDATE 1"), nil
+}
+
+func (d *fakeDB) QueryRow(context.Context, string, ...any) pgx.Row { return fakeRow(d.token) }
+
+type fakeRow fence.Token
+
+func (r fakeRow) Scan(dest ...any) error {
+	mark, ok := dest[0].(*int64)
+	if !ok {
+		return errors.New("the mark is not scanned into an int64")
+	}
+	*mark = int64(r)
+	return nil
+}
+
+// fakeTx has no methods but those of its own.
+type fakeTx struct {
+	pgx.Tx
+	d     *fakeDB
+	ended bool
+}
+
+func (tx *fakeTx) Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error) {
+	return tx.d.Exec(ctx, query, args...)
+}
+
+func (tx *fakeTx) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
+	return tx.d.QueryRow(ctx, query, args...)
+}
+
+func (tx *fakeTx) Commit(context.Context) error {
+	if tx.ended {
+		return pgx.ErrTxClosed
+	}
+	tx.ended = true
+	tx.d.commits++
+	if tx.d.commit == nil {
+		return nil
+	}
+	return tx.d.commit()
+}
+
+func (tx *fakeTx) Rollback(ctx context.Context) error {
+	if tx.ended {
+		return pgx.ErrTxClosed
+	}
+	tx.ended = true
+	tx.d.rollbacks++
+	tx.d.rollback = ctx.Err()
+	return nil
+}
+
+// untouched is a database that must not be asked for anything.
+type untouched struct{ fail func(args ...any) }
+
+func (d untouched) BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error) {
+	d.fail("a transaction is asked for")
+	return nil, errors.New("untouched")
+}
+
+func (d untouched) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {
+	d.fail("a statement is sent")
+	return pgconn.CommandTag{}, errors.New("untouched")
+}
+
+func (d untouched) QueryRow(context.Context, string, ...any) pgx.Row {
+	d.fail("a query is sent")
+	return fakeRow(0)
+}

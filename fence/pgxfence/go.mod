@@ -1,0 +1,21 @@
+module github.com/leasefence/leasefence/fence/pgxfence
+
+go 1.26.0
+
+replace github.com/leasefence/leasefence => ../..
+
+require (
+	github.com/jackc/pgx/v5 v5.12.0
+	github.com/leasefence/leasefence v0.0.0
+)
+
+require go.yaml.in/yaml/v3 v3.0.5 // indirect
+
+require (
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/puddle/v2 v2.2.3 // indirect
+	github.com/stretchr/testify v1.12.1
+	golang.org/x/sync v0.24.0 // indirect
+	golang.org/x/text v0.43.0 // indirect
+)
