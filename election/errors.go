@@ -20,6 +20,16 @@ var (
 	ErrBlocked = errors.New("election: candidate cannot be preferred")
 )
 
+// loggable is err without what it quotes of candidates: their values and keys are not logged.
+func loggable(err error) error {
+	for _, missed := range [...]error{ErrNoCandidate, ErrBlocked} {
+		if errors.Is(err, missed) {
+			return missed
+		}
+	}
+	return err
+}
+
 // translate gives errors from below the names that they have here.
 func translate(err error) error {
 	for _, t := range [...]struct{ below, here error }{

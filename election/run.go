@@ -71,7 +71,7 @@ func (r *runner) run(ctx context.Context) error {
 			return err
 		}
 		if err != nil {
-			r.session.Logger().Warn("resigned with an error", "election", r.name, "err", err)
+			r.session.Logger().Warn("resigned with an error", "election", r.name, "err", loggable(err))
 		}
 		if time.Since(began) > steady {
 			pause.Reset()

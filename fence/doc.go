@@ -56,6 +56,7 @@
 //	fn of Do hangs                                    newer tokens wait for it: bound it with a context
 //	guard restarted, marks loaded                     as before
 //	guard restarted, marks lost                       every token is accepted until the holder claims again
-//	etcd restored from a snapshot                     revisions start lower: new tokens refused until the era is raised
+//	etcd restored from a snapshot                     revisions start lower: new tokens refused until the era is raised;
+//	                                                  lease.Lock.Explain tells that from a lock that was lost
 //	token missing, zero, negative or malformed        refused: ErrInvalidToken
 package fence

@@ -12,7 +12,8 @@
 // the time at which the last acknowledged renewal was sent, plus the TTL that the server granted, less
 // [Options].Margin, on the monotonic clock; a local timer ends the context then. Where the system has a clock
 // that also runs while the host is suspended, the earlier of the two deadlines counts: [Lock.Err] and every call
-// compare both at once, and the context of a host that was suspended ends within half a second of its waking up.
+// compare both at once, and the context of a host that was suspended ends when it wakes up (within half a second of that
+// if the kernel gives no timer for it).
 //
 // Tokens of one name only grow, from holder to holder, across processes, leader changes and restarts. The token
 // is the create revision of the lock's key, raised by [Options].Era.
@@ -26,19 +27,33 @@
 // way by then is beyond recall: only the fence at the resource refuses that one. An operator who deletes a lock's
 // key or revokes its lease lets the next one in at once; the handle ends when the watch tells, in milliseconds
 // for a lock held for 250 ms or more. A waiter whose key is deleted fails when the watch tells; if its turn comes just
-// before that, it gets a handle that ends then. A restore of etcd from a snapshot takes revisions, and so tokens, back:
-// raise the era.
+// before that, it gets a handle that ends then.
+//
+// # After a restore
+//
+// A restore of etcd from a snapshot takes revisions, and so tokens, back, unless it is done with --bump-revision and
+// --mark-compacted. Resources then refuse the new tokens, which are lower than their marks, until [Options].Era is
+// raised.
+//
+// A session that sees revisions go back ends: with the first write or the first lease that it asks for after that or,
+// while it has a key in a queue, with the first renewal. Its handles are lost and acquisitions fail with [ErrRestored]; so
+// do new sessions on the same client with the same era, until the revisions have passed the highest that was seen. Where
+// the lease is not in the snapshot, the handles end with that. A member that lags is not taken for a restore.
+//
+// A process that was started later has seen nothing. When its token is refused, [Lock.Explain] tells whether that is a
+// restore or a lock that was lost.
 //
 // # What ends a handle
 //
-//	event                                          cause of the context     Unlock returns   matches
-//	Unlock                                         ErrUnlocked              nil              -
-//	no renewal acknowledged before the deadline    LostError DeadlinePassed the same         ErrLost
-//	lease expired at the server, or revoked        LostError LeaseGone      the same         ErrLost
-//	key deleted by somebody else                   LostError KeyDeleted     the same         ErrLost
-//	key taken off its lease by a write             LostError KeyOverwritten the same         ErrLost
-//	Session.Close                                  LostError SessionClosed  the same         ErrLost, ErrClosed
-//	LockOptions.MaxHold                            ErrMaxHold               nil              -
+//	event                                          cause of the context      Unlock returns   matches
+//	Unlock                                         ErrUnlocked               nil              -
+//	no renewal acknowledged before the deadline    LostError DeadlinePassed  the same         ErrLost
+//	lease expired at the server, or revoked        LostError LeaseGone       the same         ErrLost
+//	key deleted by somebody else                   LostError KeyDeleted      the same         ErrLost
+//	key taken off its lease by a write             LostError KeyOverwritten  the same         ErrLost
+//	Session.Close                                  LostError SessionClosed   the same         ErrLost, ErrClosed
+//	revisions went back                            LostError RevisionWentBack the same         ErrLost, ErrRestored
+//	LockOptions.MaxHold                            ErrMaxHold                nil              -
 //
 // # Order
 //

@@ -59,14 +59,18 @@ const (
 	KeyOverwritten
 	// SessionClosed says that [Session.Close] was called. Such a loss also matches [ErrClosed].
 	SessionClosed
+	// RevisionWentBack says that etcd was restored from a snapshot, or another cluster has taken its place. Such a loss
+	// also matches [ErrRestored].
+	RevisionWentBack
 )
 
 var reasons = [...]string{
-	DeadlinePassed: "no renewal was acknowledged before the deadline",
-	LeaseGone:      "the lease has expired or was revoked",
-	KeyDeleted:     "the key was deleted by somebody else",
-	KeyOverwritten: "the key was taken off its lease by somebody else",
-	SessionClosed:  "the session was closed",
+	DeadlinePassed:   "no renewal was acknowledged before the deadline",
+	LeaseGone:        "the lease has expired or was revoked",
+	KeyDeleted:       "the key was deleted by somebody else",
+	KeyOverwritten:   "the key was taken off its lease by somebody else",
+	SessionClosed:    "the session was closed",
+	RevisionWentBack: "etcd's revisions went back",
 }
 
 func (r Reason) String() string {
@@ -78,29 +82,42 @@ func (r Reason) String() string {
 
 // LostError is the cause of a lost handle's context, and what [Lock.Unlock] and [Session.Do] report of it.
 // It matches [ErrLost].
+//
+// Its text, which ends up in logs, has neither the lease's ID nor the key, of which the ID is a part.
 type LostError struct {
 	Reason  Reason
 	LeaseID clientv3.LeaseID
 	Key     string // of the lock, where the key and not the lease was lost
-	Err     error  // with DeadlinePassed: the last failure to renew, nil if there was no answer at all
+	// Err is, with DeadlinePassed, the last failure to renew, nil if there was no answer at all; with RevisionWentBack, a
+	// [*RestoredError].
+	Err error
 }
 
 func (e *LostError) Error() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "lease: lost: %s (lease %x", e.Reason, int64(e.LeaseID))
-	if e.Key != "" {
-		fmt.Fprintf(&b, ", key %q", e.Key)
-	}
-	b.WriteByte(')')
 	if e.Err != nil {
-		fmt.Fprintf(&b, ": %v", e.Err)
+		return fmt.Sprintf("lease: lost: %s: %v", e.Reason, e.Err)
 	}
-	return b.String()
+	return fmt.Sprintf("lease: lost: %s", e.Reason)
 }
 
-// Is reports whether target is [ErrLost], or [ErrClosed] where the session was closed.
+// Is reports whether target is [ErrLost], [ErrClosed] where the session was closed, or [ErrRestored] where etcd's
+// revisions went back.
 func (e *LostError) Is(target error) bool {
-	return target == ErrLost || target == ErrClosed && e.Reason == SessionClosed
+	return target == ErrLost || target == ErrClosed && e.Reason == SessionClosed ||
+		target == ErrRestored && e.Reason == RevisionWentBack
+}
+
+// ReleaseCause is how an audit trail tells the loss, see [fence.CauseOf]. The local deadline comes before the server's:
+// a lease that is gone while that had not passed was revoked.
+func (e *LostError) ReleaseCause() fence.Cause {
+	switch e.Reason {
+	case DeadlinePassed:
+		return fence.Expired
+	case SessionClosed:
+		return fence.Explicit
+	default:
+		return fence.Revoked
+	}
 }
 
 // clip keeps errors and logs short: what people wrote into a key is shown up to 64 bytes.

@@ -6,8 +6,8 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -15,6 +15,7 @@ import (
 	"github.com/leasefence/leasefence/internal/clock"
 	"github.com/leasefence/leasefence/internal/commit"
 	"github.com/leasefence/leasefence/internal/queue"
+	"github.com/leasefence/leasefence/internal/retry"
 )
 
 // grant is one etcd lease of a session, from its grant to its loss. A lost grant never comes back.
@@ -36,6 +37,7 @@ type grant struct {
 	handles    context.Context //nolint:containedctx // the life of the handles, not of a call
 	endHandles context.CancelCauseFunc
 	gone       chan struct{} // closed at the loss
+	looking    atomic.Bool   // whether revisions went back
 
 	mu       sync.Mutex    // guards the fields below
 	sent     clock.Instant // when the last acknowledged renewal was sent
@@ -50,14 +52,17 @@ func (s *Session) newGrant(id clientv3.LeaseID, ttl time.Duration, sent clock.In
 	g := &grant{
 		s: s, id: id, ttl: ttl, margin: s.opts.margin(ttl), adopted: adopted, sent: sent,
 		gone: make(chan struct{}),
-		// In hex, as etcdctl shows it.
-		log: s.opts.Logger.With("lease", strconv.FormatInt(int64(id), 16)),
+		log:  s.opts.Logger, // without the lease's ID, which is never logged
 	}
 	g.handles, g.endHandles = context.WithCancelCause(context.Background())
 	attempt := attemptBound(ttl)
 	g.queue = &queue.Queue{
-		Client:  s.client,
-		Line:    commit.NewLine(s.client, commit.Options{Separate: s.opts.SeparateCommits, Bound: attempt, Spawn: s.spawn}),
+		Client: s.client,
+		Line: commit.NewLine(s.client, commit.Options{
+			Separate: s.opts.SeparateCommits, Bound: attempt, Spawn: s.spawn,
+			Highest: s.history.highest.Load,
+			Saw:     func(before, rev int64) { _ = s.saw(before, rev) }, // which ends what the answer is for
+		}),
 		Streams: queue.NewStreams(fmt.Sprintf("%s-%x", s.nonce, int64(id)), attempt),
 		Attempt: attempt,
 		Report:  s.reportStray,
@@ -167,6 +172,16 @@ func (g *grant) endanger(failure error) {
 	g.queue.Streams.Suspect()
 	g.log.Warn("lease in jeopardy: a renewal is overdue", "err", failure)
 	g.s.notify()
+}
+
+// note keeps why there is no connection, for the loss that may come of it: a renewal waits for one, and does not fail.
+func (g *grant) note(why error) {
+	if why == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.failure = retry.Better(g.failure, why)
 }
 
 func (g *grant) status() Status {

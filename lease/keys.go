@@ -32,6 +32,16 @@ func (g *grant) take(name, mark string) queue.Entry {
 	}
 }
 
+// anyKey is a key that is in use, and that the session may read, then.
+func (g *grant) anyKey() (key string, used bool) {
+	g.keys.mu.Lock()
+	defer g.keys.mu.Unlock()
+	for key := range g.keys.taken {
+		return key, true
+	}
+	return "", false
+}
+
 // recycle allows an entry's key to be used again. The key must be gone, and each request to enter must have been
 // answered: one that may still arrive would bring it back. A late request to leave does no harm, it asks for the
 // create revision.

@@ -17,6 +17,7 @@ import (
 type renewal struct {
 	round int
 	sent  clock.Instant
+	rev   int64 // that the member which was asked had seen by then; 0 without an answer
 	err   error
 }
 
@@ -41,8 +42,8 @@ func (g *grant) renew(ctx context.Context) {
 	}
 	defer end()
 
-	deadline := time.NewTimer(g.untilLook())
-	defer deadline.Stop()
+	look := g.s.clock.NewTimer(g.untilLook())
+	defer look.Stop()
 	next := time.NewTimer(g.untilRenewal())
 	defer next.Stop()
 
@@ -53,9 +54,12 @@ func (g *grant) renew(ctx context.Context) {
 			return
 		case <-g.gone:
 			return
-		case <-deadline.C:
+		case <-look.C:
 			if g.checkDeadline() {
-				deadline.Reset(g.untilLook())
+				if len(attempts) == 0 {
+					next.Reset(g.untilRenewal()) // it may have stood still
+				}
+				look.Reset(g.untilLook())
 			}
 		case <-next.C:
 			if !g.checkDeadline() { // the host may have been suspended, and the timer with it
@@ -71,10 +75,11 @@ func (g *grant) renew(ctx context.Context) {
 			case r.round != round: // its round has been answered
 			case r.err == nil:
 				g.extend(r.sent)
+				g.suspect(r.rev)
 				end()
 				round++
 				backoff.Reset()
-				deadline.Reset(g.untilLook())
+				look.Reset(g.untilLook())
 				next.Reset(g.untilRenewal())
 			case errors.Is(r.err, rpctypes.ErrLeaseNotFound):
 				g.lose(&LostError{Reason: LeaseGone, LeaseID: g.id})
@@ -90,25 +95,29 @@ func (g *grant) renew(ctx context.Context) {
 func (g *grant) attempt(ctx context.Context, running *sync.WaitGroup, round int, results chan<- renewal) (cancel context.CancelFunc) {
 	ctx, cancel = context.WithCancel(ctx)
 	running.Go(func() {
+		g.note(retry.Unreachable(ctx, g.s.client))
 		retry.Reconnect(g.s.client)
 		sent := g.s.clock.Now()
-		_, err := retry.KeepAlive(ctx, g.s.client, g.id)
+		resp, err := retry.KeepAlive(ctx, g.s.client, g.id)
+		r := renewal{round: round, sent: sent, err: err}
+		if err == nil {
+			r.rev = resp.GetRevision()
+		}
 		select {
-		case results <- renewal{round, sent, err}:
+		case results <- r:
 		case <-ctx.Done():
 		}
 	})
 	return cancel
 }
 
-// untilLook is the time until the deadline, or until the clocks are to be compared again: timers stand still while
-// the host is suspended, and the lease does not.
+// untilLook is the time until the clocks are to be looked at: until a renewal is due, and then until the deadline.
 func (g *grant) untilLook() time.Duration {
-	const often = 500 * time.Millisecond
-	if g.s.clock.Boot == nil {
-		return g.remaining()
+	left := g.remaining()
+	if due := g.untilRenewal(); due > 0 {
+		return min(due, left)
 	}
-	return min(g.remaining(), often)
+	return left
 }
 
 // untilRenewal is the time until a third of the TTL has gone since the last acknowledged renewal was sent.

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -14,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/clock"
+	"github.com/leasefence/leasefence/internal/queue"
 	"github.com/leasefence/leasefence/internal/retry"
 )
 
@@ -25,6 +25,7 @@ type Session struct {
 	clock   clock.Clock
 	nonce   string // in every key of this session
 	adopted *grant // the lease that [Adopt] was given, lost or not; nil if none
+	history *history
 
 	ending chan struct{} // closed when Close is called
 	closed chan struct{} // closed when Close has finished
@@ -44,6 +45,7 @@ type Session struct {
 	idle     chan struct{} // closed by the last of them once closing
 	closeErr error         // of Close, once closed
 	strays   map[string]bool
+	restored *RestoredError // not nil once revisions went back, which ends the session
 }
 
 // healing is one attempt to replace a lost lease, on behalf of all who wait for it.
@@ -112,6 +114,7 @@ func newSession(client *clientv3.Client, opts Options, clk clock.Clock) *Session
 		opts:    opts,
 		clock:   clk,
 		nonce:   strings.ToLower(rand.Text()[:8]),
+		history: historyOf(client, opts.Era),
 		changed: make(chan struct{}),
 		ending:  make(chan struct{}),
 		closed:  make(chan struct{}),
@@ -126,12 +129,16 @@ func (s *Session) takeLease(ctx context.Context) (*grant, error) {
 	var g *grant
 	err := retry.Do(ctx, s.client, attemptBound(s.opts.TTL), func(ctx context.Context) error {
 		// Before the request: the server cannot have begun to count earlier.
-		sent := s.clock.Now()
+		sent, before := s.clock.Now(), s.history.highest.Load()
 		resp, err := s.client.Grant(ctx, int64(s.opts.TTL/time.Second))
-		if err == nil {
-			g = s.newGrant(resp.ID, time.Duration(resp.TTL)*time.Second, sent, false)
+		if err != nil {
+			return err
 		}
-		return err
+		if err := s.saw(before, resp.GetRevision()); err != nil {
+			return err // a lease that stands for nothing expires by itself
+		}
+		g = s.newGrant(resp.ID, time.Duration(resp.TTL)*time.Second, sent, false)
+		return nil
 	})
 	return g, err
 }
@@ -162,6 +169,10 @@ func (s *Session) live(ctx context.Context) (*grant, error) {
 			s.mu.Unlock()
 			return nil, ErrClosed
 		}
+		if restored := s.restored; restored != nil {
+			s.mu.Unlock()
+			return nil, restored
+		}
 		if alive || s.grant != g {
 			s.mu.Unlock()
 			if alive {
@@ -184,7 +195,7 @@ func (s *Session) live(ctx context.Context) (*grant, error) {
 		case <-s.ending:
 			return nil, ErrClosed
 		case <-ctx.Done():
-			return nil, fmt.Errorf("take a new lease: %w", context.Cause(ctx))
+			return nil, fmt.Errorf("take a new lease: %w", retry.Ended(ctx, s.client, context.Cause(ctx)))
 		}
 	}
 }
@@ -235,6 +246,6 @@ func (s *Session) reportStray(kv *mvccpb.KeyValue) {
 	s.mu.Unlock()
 	if !known {
 		s.opts.Logger.Warn("a key in the queue is no contender and is passed over; etcd's own locks wait for it",
-			"key", clip(string(kv.Key)), "its_lease", strconv.FormatInt(kv.Lease, 16), "revision", kv.CreateRevision)
+			"below", clip(queue.Below(kv.Key)), "has_lease", kv.Lease != 0, "revision", kv.CreateRevision)
 	}
 }

@@ -271,9 +271,9 @@ func TestState_String(t *testing.T) {
 
 func TestReason_String(t *testing.T) {
 	require.Equal(t, "Reason(0)", lease.Reason(0).String())
-	require.Equal(t, "Reason(6)", lease.Reason(6).String())
+	require.Equal(t, "Reason(7)", lease.Reason(7).String())
 	require.Equal(t, "Reason(-1)", lease.Reason(-1).String())
-	for r := lease.DeadlinePassed; r <= lease.SessionClosed; r++ {
+	for r := lease.DeadlinePassed; r <= lease.RevisionWentBack; r++ {
 		require.NotEmpty(t, r.String())
 		require.NotContains(t, r.String(), "Reason")
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
 	"github.com/leasefence/leasefence/internal/retry"
 )
 
@@ -13,7 +15,8 @@ import (
 // The error is nil if the lock was held until now, matches [ErrLost] if it had been lost, which is told once,
 // and [ErrUnlocked] if Unlock was called before. If ctx ends before the server has confirmed, the error wraps
 // ctx's cause and the deletion goes on in the background until it is confirmed or the lease has gone; Unlock may be
-// called again then, to wait for that.
+// called again then, to wait for that. If the lease ends before the server has confirmed, the error matches ErrLost too,
+// and says that the key is deleted in the background: the lock was held until Unlock was called.
 func (l *Lock) Unlock(ctx context.Context) error {
 	if err := l.unlock(ctx, l.release); err != nil {
 		return fmt.Errorf("lease: unlock %q: %w", l.name, err)
@@ -86,10 +89,11 @@ func (l *Lock) release(ctx context.Context) (deleted bool, err error) {
 			deleted, p.entry, p.ahead, err = l.g.queue.HandOver(ctx, l.entry.Entry, p.entry, next.owner)
 			sent := err != nil && !retry.Refused(err)
 			p.late, unsure = p.late || sent, unsure || sent
-			if deleted || sent || errors.Is(err, retry.ErrNotSent) {
+			if deleted || sent && !errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, retry.ErrNotSent) {
 				return err
 			}
-			// The key was gone already, or the next one may not enter: it is to find out by itself.
+			// The key was gone already, or the next one may not enter, or there is no space for it: it is to find out by
+			// itself.
 			handOver = false
 		}
 		deleted, err = l.g.queue.Leave(ctx, l.entry.Entry)

@@ -211,7 +211,7 @@ func (l *Lock) revoke(ctx context.Context, lease clientv3.LeaseID) {
 	defer cancel()
 	_, err := l.client.Revoke(ctx, lease)
 	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		l.log.Warn("a lease that is not used any more is left to expire", "lock", l.name, "lease", fmt.Sprintf("%x", lease), "err", err)
+		l.log.Warn("a lease that is not used any more is left to expire", "lock", l.name, "err", err)
 	}
 }
 

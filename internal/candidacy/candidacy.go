@@ -36,6 +36,7 @@ type Tenure interface {
 	Err() error // as of a Lock
 	Key() string
 	Held() clientv3.Cmp
+	Explain(ctx context.Context, err error) error
 	// Lease is what is left until the local deadline, 0 after a loss, and since when a renewal is overdue: not positive
 	// if none is. A lease that is lost is not renewed, so it becomes overdue too.
 	Lease() (left, overdue time.Duration)

@@ -11,10 +11,12 @@ import "time"
 type Clock struct {
 	// Boot is the time since boot, suspension included; nil where the system has no such clock.
 	Boot func() time.Duration
+	// Alarm makes an alarm on that clock, which calls ring; nil, or a nil result, where there is none.
+	Alarm func(ring func()) Alarm
 }
 
 // System is the clock of this host.
-var System = Clock{Boot: boot()}
+var System = Clock{Boot: boot(), Alarm: newAlarm}
 
 // Instant is a moment, read on both clocks.
 type Instant struct {

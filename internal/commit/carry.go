@@ -23,6 +23,9 @@ func (l *Line) carry(ctx context.Context, lane *lane, batch []*caller) {
 		return
 	}
 	for _, part := range l.split(batch, err) {
+		for _, c := range part {
+			c.again = c.again || retry.TooMuch(err)
+		}
 		if len(part) == len(batch) {
 			for _, c := range part {
 				c.finish(Result{}, err)
@@ -72,7 +75,7 @@ func (l *Line) flat(ctx context.Context, lane *lane, batch []*caller) ([]Result,
 	lane.cmps, lane.ops = cmps, ops
 	defer clear(cmps) // for the collector
 	defer clear(ops)
-	resp, err := l.client.Txn(ctx).If(cmps...).Then(ops...).Commit()
+	resp, err := l.request(l.client.Txn(ctx).If(cmps...).Then(ops...))
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +113,7 @@ func (l *Line) nested(ctx context.Context, batch []*caller) ([]Result, error) {
 	for i, c := range batch {
 		ops[i] = c.txn.op()
 	}
-	resp, err := l.client.Txn(ctx).Then(ops...).Commit()
+	resp, err := l.request(l.client.Txn(ctx).Then(ops...))
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +133,7 @@ func (l *Line) nested(ctx context.Context, batch []*caller) ([]Result, error) {
 // the error is everybody's: the request may have been carried out, or the server refuses whatever it gets.
 func (l *Line) split(batch []*caller, err error) [][]*caller {
 	whole := [][]*caller{batch}
-	if len(batch) == 1 || !retry.Refused(err) || errors.Is(err, rpctypes.ErrTooManyRequests) {
+	if len(batch) == 1 || !retry.Refused(err) && !retry.TooMuch(err) || errors.Is(err, rpctypes.ErrTooManyRequests) {
 		return whole
 	}
 	most := l.learn(batch, err)

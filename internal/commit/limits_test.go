@@ -3,6 +3,7 @@ package commit_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -201,14 +202,19 @@ func TestLine_limit_learnt(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := start(t)
 				tc.limit(e)
-				for i, name := range []string{"first", "second", "third"} {
-					txns := tc.txns(e, name)
+				for i, prefix := range []string{"first", "second", "third"} {
+					txns := tc.txns(e, prefix)
 					free := e.occupy(t)
 					from := len(e.c.Calls(fakeetcd.Txn))
 					all := e.sendAll(t.Context(), txns)
 					free[0]()
-					requireAnswers(t, receiveAll(t, all))
+					outcomes := receiveAll(t, all)
 					calls := e.c.Calls(fakeetcd.Txn)[from:]
+					if name == "bytes of a message" {
+						// gRPC has the same words for an answer that is too large: what cannot be done now may have been done.
+						outcomes = slices.DeleteFunc(outcomes, func(o outcome) bool { return i == 0 && retry.Transient(o.err) })
+					}
+					requireAnswers(t, outcomes)
 					if i == 0 {
 						require.Error(t, calls[0].Err, "the limit is not met: the test proves nothing")
 						continue
@@ -239,7 +245,7 @@ func TestLine_limit_notLearnt(t *testing.T) {
 				free[0]()
 				for _, o := range receiveAll(t, all) {
 					require.ErrorIs(t, o.err, rpctypes.Error(refusal))
-					require.True(t, retry.Refused(o.err))
+					require.Equal(t, !retry.TooMuch(rpctypes.Error(refusal)), retry.Refused(o.err))
 				}
 				if errors.Is(refusal, rpctypes.ErrGRPCNoSpace) || errors.Is(refusal, rpctypes.ErrGRPCRequestTooManyRequests) {
 					require.Len(t, sent(), 1, "what has no room for one has none for its parts")

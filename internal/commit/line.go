@@ -7,6 +7,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/leasefence/leasefence/internal/retry"
 )
@@ -28,6 +30,10 @@ type Options struct {
 	// Spawn runs a function in a goroutine whose context ends with the owner of the line. It reports false if it is
 	// too late for that.
 	Spawn func(func(context.Context)) bool
+	// Highest, if set, is asked before each request for the highest revision that is known, and Saw is told that and
+	// the revision of the answer, before anybody else is told of the answer.
+	Highest func() int64
+	Saw     func(before, rev int64)
 }
 
 // Line carries the transactions of one lease. It is safe for concurrent use. It needs no closing: without callers it
@@ -51,6 +57,7 @@ type caller struct {
 	size  int
 	bound time.Duration // of the request in which it travels
 	since time.Time
+	again bool          // it is sent again, and may have been carried out before
 	done  chan struct{} // closed when res and err are set
 
 	res Result
@@ -112,11 +119,24 @@ func over(ctx context.Context) error {
 
 // alone sends t as it is.
 func (l *Line) alone(ctx context.Context, t Txn) (Result, error) {
-	resp, err := l.client.Txn(ctx).If(t.If...).Then(t.Then...).Else(t.Else...).Commit()
+	resp, err := l.request(l.client.Txn(ctx).If(t.If...).Then(t.Then...).Else(t.Else...))
 	if err != nil {
 		return Result{}, err
 	}
 	return Result{Succeeded: resp.Succeeded, Revision: resp.Header.Revision, Responses: resp.Responses}, nil
+}
+
+// request sends a transaction.
+func (l *Line) request(txn clientv3.Txn) (*clientv3.TxnResponse, error) {
+	if l.opts.Saw == nil {
+		return txn.Commit()
+	}
+	before := l.opts.Highest()
+	resp, err := txn.Commit()
+	if err == nil {
+		l.opts.Saw(before, resp.Header.Revision)
+	}
+	return resp, err
 }
 
 // withdraw takes c off the line. It reports false if c was sent, or is about to be.
@@ -132,7 +152,12 @@ func (l *Line) withdraw(c *caller) bool {
 	return false
 }
 
+// finish gives c its result. One that was sent again after an error that does not say whether it was carried out, and then
+// found that it could not be, may have been carried out before: it is up to the caller to find out.
 func (c *caller) finish(res Result, err error) {
+	if c.again && err == nil && !res.Succeeded {
+		err = errAgain
+	}
 	c.res, c.err = res, err
 	close(c.done)
 }
@@ -142,3 +167,5 @@ func (c *caller) finish(res Result, err error) {
 func (c *caller) patientAs(d *caller) bool {
 	return c.bound <= 2*d.bound && d.bound <= 2*c.bound
 }
+
+var errAgain = status.Error(codes.Unavailable, "commit: sent again, and may have been carried out before")

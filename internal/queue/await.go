@@ -47,7 +47,7 @@ func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, enough func(Ahe
 	}
 	var b retry.Backoff
 	for !enough(ahead) {
-		waitFor, gone := ahead, false
+		waitFor, end := ahead, unended
 		err := q.watch(ctx, waitFor.Key, func(ctx context.Context, events clientv3.WatchChan) error {
 			// The contender may have gone before the watch existed; from here on the watch tells. A read that
 			// began after the watch existed sees all that the watch does not, on whatever members the two are.
@@ -55,14 +55,14 @@ func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, enough func(Ahe
 				return err
 			}
 			if ahead.same(waitFor) {
-				gone = deleted(events, ahead.Rev)
+				end = ended(events, e.Prefix, ahead.Rev)
 			}
 			return nil
-		}, clientv3.WithFilterPut())
+		})
 		switch {
 		case err != nil:
 			return err
-		case gone && ahead.Owner:
+		case end == deleted && ahead.Owner:
 			// Nobody was between it and e, and nobody comes before e any more: those who enter are younger.
 			return nil
 		case !ahead.same(waitFor): // as the look has found
@@ -72,7 +72,7 @@ func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, enough func(Ahe
 		if err := retry.Do(ctx, q.Client, q.Attempt, look); err != nil {
 			return err
 		}
-		if gone || !ahead.same(waitFor) {
+		if end != unended || !ahead.same(waitFor) {
 			b.Reset()
 			continue
 		}
@@ -84,20 +84,32 @@ func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, enough func(Ahe
 	return nil
 }
 
-// deleted waits until the key that was created at rev is deleted, or the watch breaks, and reports which.
-func deleted(events clientv3.WatchChan, rev int64) bool {
+// ending is what became of the contender that is waited for.
+type ending int
+
+const (
+	unended ending = iota // as far as is known: the watch broke
+	deleted
+	displaced // somebody has taken its key off its lease: it contends no more, and the key may stay for good
+)
+
+// ended waits until the key that was created at rev ends its contention in the queue of prefix, or the watch breaks.
+func ended(events clientv3.WatchChan, prefix string, rev int64) ending {
 	for resp := range events {
 		if resp.Err() != nil {
-			return false
+			return unended
 		}
 		for _, ev := range resp.Events {
-			// A watch on a member that is behind may tell of an earlier key of the same name.
-			if ev.Type == clientv3.EventTypeDelete && ev.Kv.ModRevision > rev {
-				return true
+			switch {
+			case ev.Kv.ModRevision <= rev: // a member that is behind tells of an earlier key of the same name
+			case ev.Type == clientv3.EventTypeDelete:
+				return deleted
+			case !Contends(prefix, ev.Kv):
+				return displaced
 			}
 		}
 	}
-	return false
+	return unended
 }
 
 // watch opens a watch on key, from now on, and calls use once it exists. A watch that broke (a compaction, a leader

@@ -218,6 +218,6 @@ func (w *Guards) refused(s *span, err error) {
 	}
 	w.mu.Unlock()
 	if !several {
-		w.Warn(fmt.Errorf("key %q cannot be watched: %w", s.low, err))
+		w.Warn(fmt.Errorf("a key below %q cannot be watched: %w", Below([]byte(s.low)), err))
 	}
 }

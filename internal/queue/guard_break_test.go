@@ -184,7 +184,8 @@ func TestGuards_readIsRefused(t *testing.T) {
 		e.at(time.Minute)
 		g.requireTold(t)
 		require.Len(t, g.warnings, 1)
-		require.Contains(t, g.warnings[0], p.Key)
+		require.Contains(t, g.warnings[0], p.Prefix)
+		require.NotContains(t, g.warnings[0], p.Key)
 		require.Zero(t, e.srv.Watchers())
 	})
 }

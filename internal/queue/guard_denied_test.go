@@ -121,7 +121,8 @@ func TestGuards_keyIsDenied(t *testing.T) {
 					time.Sleep(time.Minute)
 					synctest.Wait()
 					require.Len(t, g.warnings, 1)
-					require.Contains(t, g.warnings[0], list[1].Key)
+					require.Contains(t, g.warnings[0], list[1].Prefix)
+					require.NotContains(t, g.warnings[0], list[1].Key)
 					require.Contains(t, g.warnings[0], "permission denied")
 					for _, p := range list {
 						require.True(t, e.srv.Delete(p.Key))

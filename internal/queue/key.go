@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
 	"strings"
@@ -43,6 +44,9 @@ func Contends(prefix string, kv *mvccpb.KeyValue) bool {
 func stray(prefix string, kv *mvccpb.KeyValue) bool {
 	return !strings.Contains(strings.TrimPrefix(string(kv.Key), prefix), "/")
 }
+
+// Below is the part of a key that says whose queue it stands in. What comes after it is most often the ID of a lease.
+func Below(key []byte) string { return string(key[:bytes.LastIndexByte(key, '/')+1]) }
 
 // CheckName refuses a name that would not stay inside its own key space or that people could not read.
 // The error says what is wrong; the caller adds the field.

@@ -2,14 +2,20 @@ package retry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // KeepAlive renews a lease, in one attempt.
 func KeepAlive(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
-	return client.KeepAliveOnce(once{ctx}, id) //nolint:contextcheck // once is ctx
+	resp, err := client.KeepAliveOnce(once{ctx}, id) //nolint:contextcheck // once is ctx
+	if errors.Is(err, rpctypes.ErrPermissionDenied) {
+		return nil, fmt.Errorf("%w (to renew a lease takes permission to write every key of it)", err)
+	}
+	return resp, explain(err)
 }
 
 // once makes KeepAliveOnce live up to its name. After a failure that may pass (a server that is starting, a proxy

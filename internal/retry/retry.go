@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -61,22 +62,25 @@ func Do(ctx context.Context, client *clientv3.Client, bound time.Duration, do fu
 // While is [Do] that ends with life too, for its cause.
 func While(ctx, life context.Context, client *clientv3.Client, bound time.Duration, do func(context.Context) error) error {
 	var b Backoff
+	var why error // there was no connection
 	for next, most := bound, 8*bound; ; {
 		err := try(ctx, life, bound, do)
-		switch {
-		case err == nil:
+		if err == nil {
 			return nil
+		}
+		why = Better(why, Unreachable(ctx, client))
+		switch {
 		case ctx.Err() != nil:
-			return ended(context.Cause(ctx), err)
+			return ended(context.Cause(ctx), err, why)
 		case life.Err() != nil:
-			return ended(context.Cause(life), err)
+			return ended(context.Cause(life), err, why)
 		case client.Ctx().Err() != nil:
 			return fmt.Errorf("the etcd client is closed: %w", err)
 		case !Transient(err):
-			return err
+			return explain(err)
 		}
 		if cause := b.sleep(ctx, life); cause != nil {
-			return ended(cause, err)
+			return ended(cause, err, Better(why, Unreachable(ctx, client)))
 		}
 		Reconnect(client)
 		next = min(2*next, most)
@@ -84,10 +88,11 @@ func While(ctx, life context.Context, client *clientv3.Client, bound time.Durati
 	}
 }
 
-// ended is the error of a call whose context ended with cause after an attempt failed with last.
-func ended(cause, last error) error {
+// ended is the error of a call whose context ended with cause after an attempt failed with last, and while there was
+// no connection if why is not nil.
+func ended(cause, last, why error) error {
 	if errors.Is(last, context.Canceled) || errors.Is(last, context.DeadlineExceeded) || errors.Is(last, cause) {
-		return cause // the attempt tells no more than that
+		return unconnected(cause, why) // the attempt tells no more than that
 	}
 	return fmt.Errorf("%w (last attempt: %s)", cause, last.Error())
 }
@@ -113,19 +118,33 @@ func Transient(err error) bool {
 }
 
 // Refused reports whether err is the server's or the client's word that the request was not carried out, or wraps
-// [ErrNotSent]. After
-// any other failure it may have been, or may still be.
+// [ErrNotSent]. After any other failure it may have been, or may still be.
 func Refused(err error) bool {
 	if errors.Is(err, ErrNotSent) {
 		return true
 	}
+	if TooMuch(err) {
+		return false
+	}
 	switch Code(err) {
 	case codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition, codes.PermissionDenied,
-		codes.Unauthenticated, codes.ResourceExhausted, codes.OutOfRange, codes.Unimplemented:
+		codes.Unauthenticated, codes.OutOfRange, codes.Unimplemented:
 		return true
+	case codes.ResourceExhausted:
+		_, told := errors.AsType[rpctypes.EtcdError](err)
+		return told || strings.Contains(err.Error(), "trying to send message larger than max")
 	default:
 		return false
 	}
+}
+
+// TooMuch reports whether err says that there is no room for a request, or for its answer, so that a part of it may pass. It
+// does not say that nothing was done. Where space runs out while a transaction waits to be applied, etcd applies it and
+// answers with the error all the same (quotaApplierV3); and gRPC has the same words for a request that is too large for the
+// server and an answer that is too large for the client.
+func TooMuch(err error) bool {
+	return errors.Is(err, rpctypes.ErrNoSpace) ||
+		Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "received message larger than max")
 }
 
 // Code is the gRPC code of an error of etcd's client.

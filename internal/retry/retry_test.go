@@ -90,7 +90,10 @@ func TestTransientAndRefused(t *testing.T) {
 		"unhealthy":            {rpctypes.ErrGRPCUnhealthy, true, false},
 		"too many requests":    {rpctypes.ErrGRPCRequestTooManyRequests, true, true},
 		"lease not found":      {rpctypes.ErrGRPCLeaseNotFound, false, true},
-		"no space":             {rpctypes.ErrGRPCNoSpace, false, true},
+		"no space":             {rpctypes.ErrGRPCNoSpace, false, false}, // etcd may apply it all the same
+		"message too large":    {status.Error(codes.ResourceExhausted, "trying to send message larger than max (2 vs. 1)"), false, true},
+		"answer too large":     {status.Error(codes.ResourceExhausted, "grpc: received message larger than max (2 vs. 1)"), false, false},
+		"calm down":            {status.Error(codes.ResourceExhausted, "stream terminated by RST_STREAM with error code: ENHANCE_YOUR_CALM"), false, false},
 		"too large":            {rpctypes.ErrGRPCRequestTooLarge, false, true},
 		"too many operations":  {rpctypes.ErrGRPCTooManyOps, false, true},
 		"permission":           {rpctypes.ErrGRPCPermissionDenied, false, true},

@@ -1,0 +1,70 @@
+package election_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// Values and priorities are what they were set to for whoever looks, byte by byte, or are refused with the field's name and
+// the legal range, and then nothing has changed.
+func FuzzCampaign_values(f *testing.F) {
+	f.Add("10.0.0.1:80", "10.0.0.2:80", 0)
+	f.Add("", "", 1)
+	f.Add("\xff\x00", "c5-", 9999)
+	f.Add("/", "x/", 10000)
+	f.Add("a", strings.Repeat("v", 4096), -1)
+	f.Add(strings.Repeat("v", 4097), "a", 0)
+	f.Add("a", strings.Repeat("v", 4097), 5)
+	f.Fuzz(func(t *testing.T, value, next string, priority int) {
+		synctest.Test(t, func(t *testing.T) {
+			const owner = "the session's"
+			p := newProcess(t, newServer(t), lease.Options{Owner: owner})
+			l, err := election.Campaign(t.Context(), p.s, "x", election.Options{Value: value, Priority: priority})
+			switch {
+			case len(value) > 4096:
+				require.EqualError(t, err, fmt.Sprintf("election: Options.Value has %d bytes, want 0 to 4096", len(value)))
+			case priority < 0 || priority > 9999:
+				require.EqualError(t, err, fmt.Sprintf("election: Options.Priority is %d, want 0 to 9999", priority))
+			default:
+				require.NoError(t, err)
+			}
+			if err != nil {
+				_, err = election.Current(t.Context(), p.c.Client, "x")
+				require.ErrorIs(t, err, election.ErrNoLeader)
+				return
+			}
+			if value == "" {
+				value = owner
+			}
+			leader := election.Leader{Value: value, Token: l.Token(), Key: l.Key(), Lease: p.s.Status().LeaseID}
+			requireLeader(t, p, leader)
+
+			err = l.Proclaim(t.Context(), next)
+			if len(next) > 4096 {
+				require.EqualError(t, err, fmt.Sprintf("election: value has %d bytes, want 0 to 4096", len(next)))
+			} else {
+				require.NoError(t, err)
+				leader.Value = next
+			}
+			requireLeader(t, p, leader)
+		})
+	})
+}
+
+// requireLeader looks in every way at who leads.
+func requireLeader(t *testing.T, p *process, want election.Leader) {
+	t.Helper()
+	got, err := election.Current(t.Context(), p.c.Client, "x")
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	all, err := election.Candidates(t.Context(), p.c.Client, "x")
+	require.NoError(t, err)
+	require.Equal(t, []election.Leader{want}, all)
+}

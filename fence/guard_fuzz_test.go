@@ -1,0 +1,77 @@
+package fence_test
+
+import (
+	"errors"
+	"maps"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+// A Guard decides as its description in three lines does: a token that is not valid is refused as such; one below the
+// resource's mark is stale; any other is accepted and is the mark from then on. Three bytes are one call.
+func FuzzGuard(f *testing.F) {
+	f.Add([]byte{0, 0, 54, 1, 0, 53, 1, 0, 54, 2, 0, 55})
+	f.Add([]byte{0, 0, 54, 0, 1, 41, 3, 0, 0, 4, 0, 41, 4, 2, 60})
+	f.Add([]byte{2, 0, 54, 5, 0, 55, 1, 0, 54})
+	f.Add([]byte{0, 0, 0, 1, 0, 250, 2, 0, 251, 4, 0, 252, 1, 0, 253})
+	f.Fuzz(func(t *testing.T, calls []byte) {
+		g, model := new(fence.Guard), make(map[string]fence.Token)
+		for ; len(calls) >= 3; calls = calls[3:] {
+			resource, tok := string(rune('a'+calls[1]%4)), tokenOf(calls[2])
+			var err error
+			ran := false
+			switch calls[0] % 6 {
+			case 0:
+				err = g.Claim(resource, tok)
+			case 1:
+				err = g.Check(resource, tok)
+			case 2:
+				err = g.Do(resource, tok, func() error { ran = true; return nil })
+				require.Equal(t, err == nil, ran)
+			case 3: // a restart
+				marks := g.Marks()
+				g = new(fence.Guard)
+				require.NoError(t, g.Load(marks))
+				continue
+			case 4:
+				err = g.Load(map[string]fence.Token{resource: tok})
+				if tok.Valid() {
+					require.NoError(t, err)
+					model[resource] = max(model[resource], tok)
+					continue
+				}
+			case 5:
+				failure := errors.New("disk full")
+				if err = g.Do(resource, tok, func() error { ran = true; return failure }); ran {
+					require.Equal(t, failure, err)
+					err = nil // the token has been seen
+				}
+			}
+			switch mark := model[resource]; {
+			case !tok.Valid():
+				require.ErrorIs(t, err, fence.ErrInvalidToken)
+			case tok < mark:
+				require.Equal(t, &fence.StaleError{Resource: resource, Token: tok, Highest: mark}, err)
+			default:
+				require.NoError(t, err)
+				model[resource] = tok
+			}
+			if marks := g.Marks(); !maps.Equal(model, marks) {
+				require.Equal(t, model, marks)
+			}
+		}
+	})
+}
+
+// tokenOf is one of some tokens that lie close together, or at the edges.
+func tokenOf(b byte) fence.Token {
+	const era = fence.Token(1) << 48
+	edges := []fence.Token{0, -1, era, 1<<63 - 1, era - 1, era + 1, 2 * era, -1 << 63}
+	if n := int(b) - (256 - len(edges)); n >= 0 {
+		return edges[n]
+	}
+	return fence.Token(b)
+}

@@ -1,0 +1,61 @@
+package clock
+
+import (
+	"os"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// alarm is a timer of the kernel's on CLOCK_BOOTTIME, see timerfd_create(2): one that came due while the host was
+// suspended goes off when it wakes up.
+type alarm struct {
+	file *os.File
+	done chan struct{} // closed when nothing is read any more
+}
+
+// newAlarm makes an alarm that calls ring each time it goes off. It returns nil if the kernel refuses it.
+func newAlarm(ring func()) Alarm {
+	fd, _, errno := syscall.Syscall(syscall.SYS_TIMERFD_CREATE, clockBoottime, syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+	if errno != 0 {
+		return nil
+	}
+	a := &alarm{file: os.NewFile(fd, "timerfd"), done: make(chan struct{})}
+	// A file that the runtime's poller does not take would not wait, or would take a thread to wait.
+	if a.file.SetReadDeadline(time.Time{}) != nil {
+		_ = a.file.Close() // nothing was written
+		return nil
+	}
+	go a.read(ring)
+	return a
+}
+
+func (a *alarm) read(ring func()) {
+	defer close(a.done)
+	var times [8]byte // how often it has gone off
+	for {
+		if _, err := a.file.Read(times[:]); err != nil {
+			return // closed
+		}
+		ring()
+	}
+}
+
+func (a *alarm) Set(d time.Duration) bool {
+	conn, err := a.file.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var spec struct{ interval, value syscall.Timespec }
+	spec.value = syscall.NsecToTimespec(int64(max(d, 1))) // 0 would turn it off
+	var errno syscall.Errno
+	err = conn.Control(func(fd uintptr) {
+		_, _, errno = syscall.Syscall6(syscall.SYS_TIMERFD_SETTIME, fd, 0, uintptr(unsafe.Pointer(&spec)), 0, 0, 0)
+	})
+	return err == nil && errno == 0
+}
+
+func (a *alarm) Close() {
+	_ = a.file.Close() // nothing was written
+	<-a.done
+}

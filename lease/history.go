@@ -1,0 +1,180 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"weak"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/retry"
+)
+
+// ErrRestored says that etcd's revisions went back, as they do when it is restored from a snapshot, or when another
+// cluster has taken its place: tokens of the present era would be lower than earlier ones. errors.As finds a
+// [RestoredError]. Raise [Options].Era; no retry helps.
+var ErrRestored = errors.New("lease: etcd's revisions went back")
+
+// RestoredError is a revision that went back. It matches [ErrRestored], and [fence.ErrStale] where it explains a
+// refusal.
+type RestoredError struct {
+	Era      uint16 // the session's
+	Highest  int64  // the highest revision that was known before
+	Revision int64  // the cluster's, read after that
+	Err      error  // the refusal that it explains, nil if there was none
+}
+
+func (e *RestoredError) Error() string {
+	text := fmt.Sprintf("%v: to %d, and %d was seen before; raise Options.Era, which is %d", ErrRestored, e.Revision, e.Highest, e.Era)
+	if e.Err == nil {
+		return text
+	}
+	return fmt.Sprintf("%s: %v", text, e.Err)
+}
+
+// Is reports whether target is [ErrRestored].
+func (e *RestoredError) Is(target error) bool { return target == ErrRestored }
+
+// Unwrap returns the refusal.
+func (e *RestoredError) Unwrap() error { return e.Err }
+
+// history is the highest revision that sessions of one client and one era have seen. Any member's word raises it, since
+// it tells of what the cluster has committed.
+//
+// An answer shows that revisions went back if it is linearizable (a write's, or a read's by quorum) and lower than what
+// was known before its request was sent. Others prove nothing: a member that lags tells an old revision, and answers
+// to requests that cross come in any order.
+type history struct{ highest atomic.Int64 }
+
+type historyKey struct {
+	client weak.Pointer[clientv3.Client]
+	era    uint16
+}
+
+// histories has those of the clients that are in use. A session that is made in place of another, by the same
+// process and on the same client, goes on with its history.
+var histories sync.Map // historyKey → *history
+
+func historyOf(client *clientv3.Client, era uint16) *history {
+	key := historyKey{weak.Make(client), era}
+	h, known := histories.LoadOrStore(key, new(history))
+	if !known {
+		runtime.AddCleanup(client, func(key historyKey) { histories.Delete(key) }, key)
+	}
+	return h.(*history)
+}
+
+// raise takes note of a revision that some member told. It reports false if a higher one was known before.
+func (h *history) raise(rev int64) bool {
+	for {
+		highest := h.highest.Load()
+		if rev <= highest {
+			return rev == highest
+		}
+		if h.highest.CompareAndSwap(highest, rev) {
+			return true
+		}
+	}
+}
+
+// saw takes the revision of a linearizable answer to a request that was sent when before was the highest. If revisions
+// went back the session ends: every handle, and every acquisition from then on.
+func (s *Session) saw(before, rev int64) error {
+	s.history.raise(rev)
+	if rev >= before || rev == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	first := s.restored == nil
+	if first {
+		s.restored = &RestoredError{Era: s.opts.Era, Highest: before, Revision: rev}
+	}
+	restored, g := s.restored, s.grant
+	s.mu.Unlock()
+	if first {
+		s.opts.Logger.Error("etcd's revisions went back: raise the era", "era", s.opts.Era, "highest", before, "revision", rev)
+	}
+	if g != nil { // not while the session is being made
+		g.lose(&LostError{Reason: RevisionWentBack, LeaseID: g.id, Err: restored})
+	}
+	return restored
+}
+
+// suspect takes the revision that the answer to a renewal told, which is whatever the member that was asked had seen
+// by then. If that is less than what was known, the cluster is asked.
+func (g *grant) suspect(rev int64) {
+	if rev == 0 || g.s.history.raise(rev) || g.looking.Swap(true) {
+		return
+	}
+	spawned := g.s.spawn(func(ctx context.Context) {
+		defer g.looking.Store(false)
+		key, used := g.anyKey()
+		if !used { // nothing is at stake, and the next acquisition tells
+			return
+		}
+		if err := g.s.lookBack(ctx, g, key); err != nil && ctx.Err() == nil {
+			g.log.Warn("a renewal was answered with an old revision", "revision", rev, "err", err)
+		}
+	})
+	if !spawned {
+		g.looking.Store(false)
+	}
+}
+
+// lookBack reads the cluster's revision, on a key that the session may read. It returns what [Session.saw] does, or why
+// it could not be read before the lease was lost.
+func (s *Session) lookBack(ctx context.Context, g *grant, key string) error {
+	before := s.history.highest.Load()
+	rev, err := revision(ctx, g, key)
+	if err != nil {
+		return err
+	}
+	return s.saw(before, rev)
+}
+
+// revision reads the cluster's present revision.
+func revision(ctx context.Context, g *grant, key string) (int64, error) {
+	var rev int64
+	err := retry.Do(ctx, g.s.client, g.queue.Attempt, func(ctx context.Context) error {
+		resp, err := g.s.client.Get(ctx, key, clientv3.WithCountOnly()) // linearizable
+		if err == nil {
+			rev = resp.Header.Revision
+		}
+		return err
+	})
+	return rev, err
+}
+
+// Explain tells whether a resource refused this hold's token because etcd's revisions went back. Err is what the
+// resource, or its adapter, returned.
+//
+// If err carries a [*fence.StaleError] for this token, and the mark is a token of the same era that the cluster
+// cannot have given out yet, the result is a [*RestoredError] that wraps err: it matches [ErrRestored] and
+// [fence.ErrStale], and means that the era must be raised. In all other cases it is err itself: the lock was lost, and a
+// new acquisition has a token that is higher than the mark. That is so too where the cluster was restored and its
+// revisions have passed the mark since.
+//
+// It reads etcd once, by quorum, and changes nothing. If ctx ends before etcd has answered, the result still matches
+// what err matches, and says in words that the reason is not known. It works on a handle that has ended, and is safe for
+// concurrent use.
+func (l *Lock) Explain(ctx context.Context, err error) error {
+	stale, ok := errors.AsType[*fence.StaleError](err)
+	if !ok || stale.Token != l.token || !stale.Highest.Valid() || stale.Highest.Era() != l.token.Era() {
+		return err
+	}
+	// The mark was raised before this is read: in one history, its token was given out before that, and its revision is no
+	// higher than what is read now.
+	rev, failed := revision(ctx, l.g, l.entry.Key)
+	switch {
+	case failed != nil:
+		return fmt.Errorf("%w (whether etcd was restored is not known: %s)", err, failed.Error())
+	case stale.Highest.Revision() <= rev:
+		return err
+	}
+	return &RestoredError{Era: l.token.Era(), Highest: stale.Highest.Revision(), Revision: rev, Err: err}
+}

@@ -1,0 +1,275 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// restored makes a client's cluster look as if it had been restored: revisions are lower by back. Those of renewals, which
+// whatever member answers, are lower by lag besides.
+type restored struct{ back, lag atomic.Int64 }
+
+func (r *restored) put(client *clientv3.Client) {
+	client.KV = restoredKV{client.KV, r}
+	client.Lease = restoredLease{client.Lease, r}
+}
+
+type restoredKV struct {
+	clientv3.KV
+	r *restored
+}
+
+func (k restoredKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	resp, err := k.KV.Get(ctx, key, opts...)
+	if err == nil {
+		resp.Header.Revision -= k.r.back.Load()
+	}
+	return resp, err
+}
+
+func (k restoredKV) Txn(ctx context.Context) clientv3.Txn { return restoredTxn{k.KV.Txn(ctx), k.r} }
+
+type restoredTxn struct {
+	clientv3.Txn
+	r *restored
+}
+
+func (t restoredTxn) If(cmps ...clientv3.Cmp) clientv3.Txn {
+	return restoredTxn{t.Txn.If(cmps...), t.r}
+}
+
+func (t restoredTxn) Then(ops ...clientv3.Op) clientv3.Txn {
+	return restoredTxn{t.Txn.Then(ops...), t.r}
+}
+
+func (t restoredTxn) Else(ops ...clientv3.Op) clientv3.Txn {
+	return restoredTxn{t.Txn.Else(ops...), t.r}
+}
+
+func (t restoredTxn) Commit() (*clientv3.TxnResponse, error) {
+	resp, err := t.Txn.Commit()
+	if err == nil {
+		resp.Header.Revision -= t.r.back.Load()
+	}
+	return resp, err
+}
+
+type restoredLease struct {
+	clientv3.Lease
+	r *restored
+}
+
+func (l restoredLease) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
+	resp, err := l.Lease.Grant(ctx, ttl)
+	if err == nil {
+		resp.Revision -= l.r.back.Load()
+	}
+	return resp, err
+}
+
+func (l restoredLease) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
+	resp, err := l.Lease.KeepAliveOnce(ctx, id)
+	if err == nil {
+		resp.Revision -= l.r.back.Load() + l.r.lag.Load()
+	}
+	return resp, err
+}
+
+// startRestored is a session on a server with some history, whose revisions can be moved back.
+func startRestored(t *testing.T) (*env, *restored) {
+	t.Helper()
+	srv := newServer(t)
+	for range 50 {
+		srv.Put("other", "")
+	}
+	e := &env{srv: srv, c: srv.NewClient(t.Context()), began: time.Now()}
+	r := &restored{}
+	r.put(e.c.Client)
+	e.open(t, lease.Options{})
+	return e, r
+}
+
+func TestSession_endsWhenRevisionsGoBack(t *testing.T) {
+	for name, notice := range map[string]func(t *testing.T, e *env){
+		"write": func(t *testing.T, e *env) {
+			t.Helper()
+			l, err := e.s.Lock(t.Context(), "other")
+			require.Nil(t, l)
+			require.ErrorIs(t, err, lease.ErrRestored)
+		},
+		"renewal": func(*testing.T, *env) { time.Sleep(third + time.Second) },
+		"new lease": func(t *testing.T, e *env) {
+			t.Helper()
+			require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
+			time.Sleep(third + time.Second)
+			require.ErrorIs(t, second(e.s.Lock(t.Context(), "other")), lease.ErrRestored)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e, r := startRestored(t)
+				l, err := e.s.Lock(t.Context(), "n")
+				require.NoError(t, err)
+				r.back.Store(40)
+				notice(t, e)
+				synctest.Wait()
+
+				cause := context.Cause(l.Context())
+				require.ErrorIs(t, cause, lease.ErrLost)
+				if name != "new lease" {
+					require.ErrorIs(t, cause, lease.ErrRestored)
+					lost, _ := errors.AsType[*lease.LostError](cause)
+					require.Equal(t, lease.RevisionWentBack, lost.Reason)
+					require.Equal(t, lease.Lost, e.s.Status().State)
+				}
+				for range 2 {
+					err := second(e.s.TryLock(t.Context(), "n"))
+					require.ErrorIs(t, err, lease.ErrRestored)
+					require.NotErrorIs(t, err, lease.ErrLost, "it would be tried again for ever")
+					restored, ok := errors.AsType[*lease.RestoredError](err)
+					require.True(t, ok)
+					require.GreaterOrEqual(t, restored.Highest, l.Token().Revision())
+					require.Less(t, restored.Revision, l.Token().Revision())
+				}
+				// No other session of the process hands out less either, unless its era is higher.
+				_, err = lease.NewSession(t.Context(), e.c.Client, lease.Options{})
+				require.ErrorIs(t, err, lease.ErrRestored)
+				require.NoError(t, e.s.Close(t.Context()))
+				next, err := lease.NewSession(t.Context(), e.c.Client, lease.Options{Era: 1})
+				require.NoError(t, err)
+				again, err := next.Lock(t.Context(), "n")
+				require.NoError(t, err)
+				require.Greater(t, again.Token(), l.Token())
+				require.NoError(t, next.Close(t.Context()))
+			})
+		})
+	}
+}
+
+// Once the revisions are higher than any that was seen, tokens are too.
+func TestNewSession_afterRevisionsHaveCaughtUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, r := startRestored(t)
+		l, err := e.s.Lock(t.Context(), "n")
+		require.NoError(t, err)
+		r.back.Store(40)
+		require.ErrorIs(t, second(e.s.Lock(t.Context(), "other")), lease.ErrRestored)
+		for range 40 {
+			e.srv.Put("other", "")
+		}
+		require.ErrorIs(t, second(e.s.Lock(t.Context(), "other")), lease.ErrRestored, "its own end is for good")
+		require.NoError(t, e.s.Close(t.Context()))
+		next, err := lease.NewSession(t.Context(), e.c.Client, lease.Options{})
+		require.NoError(t, err)
+		again, err := next.Lock(t.Context(), "n")
+		require.NoError(t, err)
+		require.Greater(t, again.Token(), l.Token())
+		require.NoError(t, next.Close(t.Context()))
+	})
+}
+
+// A member that lags tells old revisions in its answers to renewals. That proves nothing, and costs a read.
+func TestSession_lagIsNoRestore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, r := startRestored(t)
+		r.lag.Store(40)
+		time.Sleep(ttl - time.Second)
+		require.Empty(t, e.c.Calls(fakeetcd.Get), "nothing is held")
+		l, err := e.s.Lock(t.Context(), "n")
+		require.NoError(t, err)
+		time.Sleep(2 * time.Second)
+		require.Len(t, e.c.Calls(fakeetcd.Get), 1)
+		require.NoError(t, context.Cause(l.Context()))
+		require.Equal(t, lease.Held, e.s.Status().State)
+		r.lag.Store(0)
+		time.Sleep(ttl)
+		require.Len(t, e.c.Calls(fakeetcd.Get), 1)
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
+// An answer that comes after one to a later request is older, and that is no restore.
+func TestSession_crossingAnswersAreNoRestore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, _ := startRestored(t)
+		other, err := lease.NewSession(t.Context(), e.c.Client, lease.Options{})
+		require.NoError(t, err)
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: time.Second})
+		slow := make(chan error)
+		go func() { slow <- second(e.s.Lock(t.Context(), "slow")) }()
+		synctest.Wait()
+		for range 10 {
+			l, err := other.Lock(t.Context(), "n")
+			require.NoError(t, err)
+			require.NoError(t, l.Unlock(t.Context()))
+		}
+		require.NoError(t, <-slow)
+		require.NoError(t, other.Close(t.Context()))
+	})
+}
+
+func TestLock_Explain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{Era: 2})
+		l, err := e.s.Lock(t.Context(), "n")
+		require.NoError(t, err)
+		own := l.Token()
+		mark := func(era uint16, rev int64) fence.Token {
+			token, err := fence.NewToken(era, rev)
+			require.NoError(t, err)
+			return token
+		}
+		for name, row := range map[string]struct {
+			err      error
+			restored bool
+		}{
+			"none":                     {nil, false},
+			"another error":            {errors.New("no"), false},
+			"no mark":                  {&fence.StaleError{Token: own}, false},
+			"ordinary":                 {&fence.StaleError{Token: own, Highest: mark(2, e.srv.Rev())}, false},
+			"later era":                {&fence.StaleError{Token: own, Highest: mark(3, e.srv.Rev()+50)}, false},
+			"somebody else's token":    {&fence.StaleError{Token: own + 1, Highest: mark(2, e.srv.Rev()+50)}, false},
+			"not given out yet":        {&fence.StaleError{Token: own, Highest: mark(2, e.srv.Rev()+1)}, true},
+			"not given out yet, deep":  {fmt.Errorf("write: %w", &fence.StaleError{Token: own, Highest: mark(2, 1<<40)}), true},
+			"nothing but the sentinel": {fence.ErrStale, false},
+		} {
+			got := l.Explain(t.Context(), row.err)
+			if !row.restored {
+				require.Equal(t, row.err, got, name)
+				continue
+			}
+			require.ErrorIs(t, got, lease.ErrRestored, name)
+			require.ErrorIs(t, got, fence.ErrStale, name)
+			require.ErrorIs(t, got, row.err, name)
+			require.ErrorContains(t, got, "raise Options.Era, which is 2", name)
+		}
+		require.NoError(t, l.Err(), "it only asks")
+
+		// A handle that has ended may be the one that was refused; and etcd may not answer.
+		stale := &fence.StaleError{Token: own, Highest: mark(2, e.srv.Rev()+50)}
+		require.NoError(t, l.Unlock(t.Context()))
+		require.ErrorIs(t, l.Explain(t.Context(), stale), lease.ErrRestored)
+		e.c.Cut()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err = l.Explain(ctx, stale)
+		require.ErrorIs(t, err, fence.ErrStale)
+		require.NotErrorIs(t, err, lease.ErrRestored)
+		require.NotErrorIs(t, err, context.DeadlineExceeded)
+		e.c.Restore()
+	})
+}
+
+func second(_ *lease.Lock, err error) error { return err }
