@@ -16,6 +16,9 @@ type Options struct {
 	// Profile is the file that each member writes a CPU profile of its whole life to when it is stopped; the name of the
 	// member is appended. Default: none.
 	Profile string
+	// Program is the file that is started for each member; it must call [Serve] as the program itself does. Default: the
+	// program itself.
+	Program string
 }
 
 // Cluster is a set of members that form one cluster, each in a process of its own. One member is a cluster too.
@@ -48,7 +51,7 @@ func start(ctx context.Context, dir string, n int, opts Options) (*Cluster, erro
 		if opts.Profile != "" {
 			o.Profile = opts.Profile + "." + m.Name
 		}
-		p := &Process{order: o}
+		p := &Process{order: o, program: opts.Program}
 		if err := p.launch(); err != nil {
 			return nil, errors.Join(err, c.Kill())
 		}

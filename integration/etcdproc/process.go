@@ -17,15 +17,19 @@ import (
 
 // Process is one etcd server in a process of its own. It is not safe for concurrent use.
 type Process struct {
-	order order
-	cmd   *exec.Cmd // nil while it does not run
-	stdin io.Closer
-	ready chan string   // gets the first line that the process prints
-	ended chan struct{} // closed when the process has closed its standard output
+	order   order
+	program string    // "" for this one
+	cmd     *exec.Cmd // nil while it does not run
+	stdin   io.Closer
+	ready   chan string   // gets the first line that the process prints
+	ended   chan struct{} // closed when the process has closed its standard output
 }
 
 // Endpoint returns the address at which the server listens for clients, as host:port. It is the same after a restart.
 func (p *Process) Endpoint() string { return p.order.Member.ClientAddr }
+
+// Dir returns the folder of the server's data.
+func (p *Process) Dir() string { return p.order.Member.Dir }
 
 // Ended returns a channel that is closed when the present run of the server ends, for whatever reason.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
@@ -52,9 +56,11 @@ func (p *Process) launch() error {
 	if err != nil {
 		return fmt.Errorf("etcdproc: %w", err)
 	}
-	exe, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("etcdproc: %w", err)
+	exe := p.program
+	if exe == "" {
+		if exe, err = os.Executable(); err != nil {
+			return fmt.Errorf("etcdproc: %w", err)
+		}
 	}
 	// Should Serve not be called, the binary of a test runs no test and ends.
 	cmd := exec.Command(exe, "-test.run=^$")

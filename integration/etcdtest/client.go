@@ -1,6 +1,7 @@
 package etcdtest
 
 import (
+	"crypto/tls"
 	"testing"
 	"time"
 
@@ -22,6 +23,17 @@ func Via(endpoints ...string) ClientOption {
 // Dial adds options to the client's connection, for instance interceptors.
 func Dial(opts ...grpc.DialOption) ClientOption {
 	return func(cfg *clientv3.Config) { cfg.DialOptions = append(cfg.DialOptions, opts...) }
+}
+
+// TLS has the client speak TLS.
+func TLS(config *tls.Config) ClientOption {
+	return func(cfg *clientv3.Config) { cfg.TLS = config }
+}
+
+// User makes the client a user's. Where authentication is on, NewClient gets a token from the server then, and fails the
+// test if there is none to be had.
+func User(name, password string) ClientOption {
+	return func(cfg *clientv3.Config) { cfg.Username, cfg.Password = name, password }
 }
 
 // NewClient returns a client of the given endpoints that is closed when the test ends. The test may close it earlier.

@@ -3,6 +3,7 @@ package etcdtest
 import (
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -21,6 +22,9 @@ type Options struct {
 	Fsync bool
 	// Logger gets the server's log. Default: nothing but what comes right before a panic, to standard error.
 	Logger *zap.Logger
+	// TLS, if set, has the server speak TLS to its clients. The files are read again for each connection. A client has to
+	// be given its side of it; see [TLS]. Members talk to each other without.
+	TLS *transport.TLSInfo
 	// Configure, if set, changes the configuration of each member right before each of its starts. It must leave the
 	// name, the folder and the URLs alone.
 	Configure func(cfg *embed.Config)
@@ -45,7 +49,11 @@ func (s *Server) config(serve func(*grpc.Server)) *embed.Config {
 	cfg.TickMs = uint(s.opts.Tick.Milliseconds())
 	cfg.ElectionMs = uint(s.opts.Election.Milliseconds())
 	cfg.UnsafeNoFsync = !s.opts.Fsync
-
+	if s.opts.TLS != nil {
+		cfg.ClientTLSInfo = *s.opts.TLS
+		cfg.ListenClientUrls[0].Scheme = "https"
+		cfg.AdvertiseClientUrls[0].Scheme = "https"
+	}
 	if s.opts.Configure != nil {
 		s.opts.Configure(cfg)
 	}

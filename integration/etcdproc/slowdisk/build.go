@@ -1,0 +1,128 @@
+package slowdisk
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Build builds the server in dir and returns the file, for etcdproc.Options.Program. It must be called in a folder of this
+// module, as a test is, and needs the go command. Race says that it is to be built as a test with -race was, which
+// takes a few seconds then; otherwise all of etcd may have to be compiled.
+func Build(ctx context.Context, dir string, race bool) (string, error) {
+	program := filepath.Join(dir, "slowdisk")
+	mod, err := modfile(ctx, dir)
+	if err != nil {
+		return "", fmt.Errorf("slowdisk: %w", err)
+	}
+	args := []string{"build", "-modfile", mod, "-o", program}
+	if race {
+		args = append(args, "-race")
+	}
+	const server = "github.com/leasefence/leasefence/integration/etcdproc/slowdisk/server"
+	if _, err := run(ctx, append(args, server)...); err != nil {
+		return "", fmt.Errorf("slowdisk: %w", err)
+	}
+	return program, nil
+}
+
+// What is put into etcd's write-ahead log, and where.
+const (
+	syncCall = "\terr := fileutil.Fdatasync(w.tail().File)\n"
+	sleep    = "\tsleepBeforeSync(w.dir)\n"
+	sleeper  = `package wal
+
+import (
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// sleepBeforeSync sleeps for as long as a file beside the data says, if there is one.
+func sleepBeforeSync(dir string) {
+	text, err := os.ReadFile(filepath.Dir(filepath.Dir(dir)) + "` + suffix + `")
+	if err != nil {
+		return
+	}
+	d, err := time.ParseDuration(string(text))
+	if err != nil {
+		panic(err)
+	}
+	time.Sleep(d)
+}
+`
+	suffix = ".fsync" // of the folder of a member's data
+)
+
+// modfile copies etcd's server with that line in it, and writes a go.mod that has the copy in place of the original.
+func modfile(ctx context.Context, dir string) (string, error) {
+	const server = "go.etcd.io/etcd/server/v3"
+	out, err := run(ctx, "list", "-m", "-f", "{{.Dir}}", server)
+	if err != nil {
+		return "", err
+	}
+	etcd := filepath.Join(dir, "etcd")
+	if err := os.CopyFS(etcd, os.DirFS(strings.TrimSpace(string(out)))); err != nil {
+		return "", err
+	}
+	wal := filepath.Join(etcd, "storage", "wal")
+	source, err := os.ReadFile(filepath.Join(wal, "wal.go"))
+	if err != nil {
+		return "", err
+	}
+	if n := bytes.Count(source, []byte(syncCall)); n != 1 {
+		return "", fmt.Errorf("etcd's wal.go syncs the log in %d places, want 1: it has changed", n)
+	}
+	slow := bytes.Replace(source, []byte(syncCall), []byte(sleep+syncCall), 1)
+	err = errors.Join(
+		os.Remove(filepath.Join(wal, "wal.go")), // the copy may be as read-only as the original
+		os.WriteFile(filepath.Join(wal, "wal.go"), slow, 0o600),
+		os.WriteFile(filepath.Join(wal, "sleepbeforesync.go"), []byte(sleeper), 0o600),
+	)
+	if err != nil {
+		return "", err
+	}
+
+	out, err = run(ctx, "list", "-m", "-f", "{{.GoMod}}")
+	if err != nil {
+		return "", err
+	}
+	mod := strings.TrimSpace(string(out))
+	text, errMod := os.ReadFile(mod)
+	sums, errSum := os.ReadFile(strings.TrimSuffix(mod, ".mod") + ".sum")
+	text = fmt.Appendf(text, "\nreplace %s => %s\n", server, etcd)
+	name := filepath.Join(dir, "go.mod")
+	return name, errors.Join(errMod, errSum,
+		os.WriteFile(name, text, 0o600), os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o600))
+}
+
+// run runs the go command and returns what it prints.
+func run(ctx context.Context, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go %s: %w: %s", args[0], err, strings.TrimSpace(stderr.String()))
+	}
+	return out, nil
+}
+
+// Set has the server whose data is in a folder sleep for d before each sync from now on.
+func Set(data string, d time.Duration) error {
+	// Renamed into place, so that the server never reads a part of it.
+	next := data + suffix + ".next"
+	if err := os.WriteFile(next, []byte(d.String()), 0o600); err != nil {
+		return fmt.Errorf("slowdisk: %w", err)
+	}
+	if err := os.Rename(next, data+suffix); err != nil {
+		return fmt.Errorf("slowdisk: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package cluster_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/scenario/rig"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// crowd are sessions that take turns on one name, whatever happens, and a witness of who was live when.
+type crowd struct {
+	rig.Witness
+	turns chan struct{} // gets one for each turn that was let go in order
+	stop  func()        // returns when all have ended
+}
+
+// gather starts a crowd of three, each with a client of its own, which stops at the end of the test at the latest.
+func gather(t *testing.T, way rig.Way, endpoints []string, name string, ttl time.Duration) *crowd {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	c := &crowd{turns: make(chan struct{}, 1)}
+	var wg sync.WaitGroup
+	for range 3 {
+		s := rig.NewSession(t, etcdtest.NewClient(t, endpoints), lease.Options{TTL: ttl})
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				h, err := way.Take(ctx, s, name)
+				if err != nil {
+					continue // it lost its lease while waiting, or gives up
+				}
+				c.Follow(h)
+				free, done := context.WithTimeout(context.WithoutCancel(ctx), rig.Patience)
+				err = h.Free(free)
+				done()
+				if err == nil {
+					select {
+					case c.turns <- struct{}{}:
+					case <-ctx.Done():
+					}
+				}
+			}
+		})
+	}
+	c.stop = func() {
+		cancel()
+		wg.Wait()
+	}
+	t.Cleanup(c.stop)
+	return c
+}
+
+// goesOn waits for n more turns.
+func (c *crowd) goesOn(t *testing.T, n int) {
+	t.Helper()
+	for range n + 1 { // the first may have waited to be told
+		rig.Await(t, c.turns, "nobody gets a turn")
+	}
+}
+
+// end stops the crowd and checks what the witness has seen, and that nobody is left in the queue.
+func (c *crowd) end(t *testing.T, client *clientv3.Client, name string, least int) {
+	t.Helper()
+	c.stop()
+	c.Check(t, least)
+	rig.AwaitQueue(t, client, name, 0)
+}
+
+// take holds a name, and has the witness know.
+func take(t *testing.T, w *rig.Witness, way rig.Way, s *lease.Session, name string) *rig.Hold {
+	t.Helper()
+	h, err := way.Take(rig.Bounded(t), s, name)
+	require.NoError(t, err)
+	w.Follow(h)
+	return h
+}
+
+// wait begins to wait for a name.
+func wait(t *testing.T, w *rig.Witness, way rig.Way, s *lease.Session, name string) <-chan *rig.Hold {
+	t.Helper()
+	granted := make(chan *rig.Hold, 1)
+	ctx := rig.Bounded(t)
+	go func() {
+		h, err := way.Take(ctx, s, name)
+		if err != nil {
+			t.Errorf("wait: %v", err)
+			return
+		}
+		w.Follow(h)
+		granted <- h
+	}()
+	return granted
+}
+
+// awaitRenewal waits until a session's lease has been renewed by a request that was sent from now on.
+func awaitRenewal(t *testing.T, s *lease.Session) {
+	t.Helper()
+	for range 2 {
+		deadline := s.Status().Deadline
+		rig.Eventually(t, func() bool { return s.Status().Deadline.After(deadline) }, func() string { return "no renewal" })
+	}
+}
+
+// lostFor checks why a hold has ended, or ends.
+func lostFor(t *testing.T, h *rig.Hold, want lease.Reason) {
+	t.Helper()
+	rig.Await(t, h.Context().Done(), "the hold did not end")
+	var lost *lease.LostError
+	require.ErrorAs(t, context.Cause(h.Context()), &lost)
+	require.Equal(t, want, lost.Reason)
+}
+
+// awaitState waits until a session's lease has come to a state.
+func awaitState(t *testing.T, s *lease.Session, want lease.State) {
+	t.Helper()
+	for st := range s.Changes(rig.Bounded(t)) {
+		if st.State == want {
+			return
+		}
+	}
+	require.FailNow(t, "the session did not come to a state", "want %v", want)
+}

@@ -1,0 +1,170 @@
+package network_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/faults"
+	"github.com/leasefence/leasefence/integration/scenario/rig"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// call is one of those that a session makes in its life.
+type call struct {
+	name    string
+	method  string
+	match   func(message any) bool
+	way     string // that it is made by; "" is every
+	oneWay  bool   // a connection breaks, but it does not swallow one answer of a stream and deliver the next
+	renewal bool
+}
+
+var calls = []call{
+	{name: "grant", method: faults.LeaseGrant},
+	{name: "acquire", method: faults.Txn, match: func(m any) bool { o := opsOf(m); return o.put && !o.del }},
+	{name: "read", method: faults.Txn, match: func(m any) bool { return opsOf(m) == ops{get: true} }},
+	{name: "watch", method: faults.Watch, oneWay: true},
+	{name: "renew", method: faults.LeaseKeepAlive, renewal: true},
+	{name: "release", method: faults.Txn, match: func(m any) bool { return opsOf(m) == ops{del: true} }},
+	{name: "hand over", method: faults.Txn, way: "lock", match: func(m any) bool { o := opsOf(m); return o.put && o.del }},
+	{name: "revoke", method: faults.LeaseRevoke},
+}
+
+// ops is what a transaction does if its condition holds.
+type ops struct{ put, get, del bool }
+
+func opsOf(message any) (o ops) {
+	txn, ok := message.(*etcdserverpb.TxnRequest)
+	if !ok || txn == nil {
+		return ops{}
+	}
+	for _, op := range txn.Success {
+		inner := opsOf(op.GetRequestTxn())
+		o.put = o.put || op.GetRequestPut() != nil || inner.put
+		o.get = o.get || op.GetRequestRange() != nil || inner.get
+		o.del = o.del || op.GetRequestDeleteRange() != nil || inner.del
+	}
+	return o
+}
+
+// life is that of a session which loses one answer.
+type life struct {
+	*contest
+	call  call
+	title string
+	lost  *faults.Injection
+	in    *faults.Interceptor
+
+	client *clientv3.Client
+	ours   *lease.Session
+	before *rig.Hold
+}
+
+// The server does what it is asked and the answer is lost: once for each call that a session makes, from its grant to its
+// revocation. Nobody gets an error, nobody waits for a key that is nobody's, nothing is done twice, and nothing is left.
+func TestNetwork_lostAnswerAtEveryCall(t *testing.T) {
+	t.Parallel()
+	rig.Label(t)
+	const ttl = 10 * time.Second
+	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
+	direct := cluster.Members[0].Client(t)
+	var lives []*life
+	for _, way := range rig.Ways {
+		for _, c := range calls {
+			for _, silent := range []bool{false, true} {
+				if silent && c.oneWay || c.way != "" && c.way != way.Name {
+					continue
+				}
+				lives = append(lives, newLife(t, cluster, direct, way, c, silent, ttl))
+			}
+		}
+	}
+	for _, l := range lives {
+		l.begin(t)
+	}
+	for _, l := range lives {
+		if l.call.renewal {
+			rig.Await(t, l.lost.Hit(), "no renewal is sent")
+		}
+	}
+	begun := time.Now()
+	for _, l := range lives {
+		require.NoError(t, l.before.Free(rig.Bounded(t)), l.title)
+	}
+	for _, l := range lives {
+		for _, tn := range l.waiters {
+			rig.Await(t, tn.done, "a waiter was not served: "+l.title)
+			require.NoError(t, tn.err, l.title)
+			require.WithinRange(t, tn.at, begun, begun.Add(rig.ServedWithin(ttl)), l.title)
+		}
+	}
+	for _, l := range lives {
+		// One who comes now waits for nobody: what a lost answer might have left would be in its way.
+		rig.AwaitQueue(t, direct, l.name, 0)
+		id := l.ours.Status().LeaseID
+		l.waiters = append(l.waiters, l.goTurn(rig.Bounded(t), l.ours, direct))
+		requireServed(t, l.waiters[len(l.waiters)-1])
+		require.Equal(t, id, l.ours.Status().LeaseID, l.title)
+	}
+	var contests []*contest
+	for _, l := range lives {
+		contests = append(contests, l.contest)
+	}
+	finish(t, contests)
+	for _, l := range lives {
+		require.Equal(t, 1, l.lost.Hits(), "%s: the fault met no message", l.title)
+	}
+}
+
+func newLife(
+	t *testing.T, cluster *etcdtest.Cluster, direct *clientv3.Client, way rig.Way, c call, silent bool, ttl time.Duration,
+) *life {
+	t.Helper()
+	title := fmt.Sprintf("%s, %s, silent %v", way.Name, c.name, silent)
+	l := &life{call: c, title: title, in: faults.NewInterceptor(t), contest: &contest{
+		way: way, name: title, ttl: ttl, direct: direct,
+		fenced: rig.Resource{Key: "fenced " + title, Fenced: true},
+		plain:  rig.Resource{Key: "plain " + title},
+	}}
+	l.client = cluster.Client(t, etcdtest.Dial(l.in.DialOptions()...))
+	l.lost = l.in.Inject(t, faults.Rule{
+		Fault: faults.LoseAnswer, Method: c.method, Match: c.match, Times: 1, Silent: silent,
+	})
+	return l
+}
+
+// begin has somebody hold the name, two of the session wait for it, and then somebody else.
+func (l *life) begin(t *testing.T) {
+	t.Helper()
+	rival := l.session(t, l.direct, l.ttl)
+	var err error
+	l.before, err = l.way.Take(rig.Bounded(t), rival, l.name)
+	require.NoError(t, err, l.title)
+	l.witness.Follow(l.before)
+
+	l.ours = l.session(t, l.client, l.ttl)
+	l.goTurns(t, l.ours, 2)
+	stand := 2 // the holder and the first of the session
+	if l.way.Name == "election" {
+		stand++ // each candidate stands for itself
+	}
+	rig.AwaitQueue(t, l.direct, l.name, stand)
+	l.goTurns(t, rival, 1)
+	if l.way.Name == "election" {
+		rig.AwaitQueue(t, l.direct, l.name, stand+1)
+	}
+}
+
+func (l *life) goTurns(t *testing.T, s *lease.Session, n int) {
+	t.Helper()
+	for range n {
+		// The work goes another way: the calls that lose their answers are the session's.
+		l.waiters = append(l.waiters, l.goTurn(rig.Bounded(t), s, l.direct))
+	}
+}

@@ -1,0 +1,208 @@
+//go:build unix
+
+package process_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/scenario/rig"
+	"github.com/leasefence/leasefence/lease"
+)
+
+func TestMain(m *testing.M) {
+	beHolder() // does not return in a process that is one
+	etcdtest.Main(m)
+}
+
+// holderEnv is set for a process that is to be a holder, and holds its order.
+const holderEnv = "SCENARIO_HOLDER"
+
+// order is what a holder is told. It takes the name and says so, and then does what it is asked on its standard input, a
+// line each: "check" its handle, or "write". It answers each with a report, and ends with its input.
+type order struct {
+	Etcd, Resource string
+	Way, Name      string
+	TTL            time.Duration
+}
+
+// report is what a holder says.
+type report struct {
+	Token fence.Token
+	Lease clientv3.LeaseID
+	Err   string         // of the handle, or of the write
+	Lost  lease.Reason   // 0 if it was not lost
+	Wrote map[string]int // the status that each path returned
+}
+
+// beHolder makes this process a holder if it was started to be one, and does not return then.
+func beHolder() {
+	text, ok := os.LookupEnv(holderEnv)
+	if !ok {
+		return
+	}
+	var o order
+	err := json.Unmarshal([]byte(text), &o)
+	if err == nil {
+		err = o.hold(context.Background())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "holder:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func (o order) hold(ctx context.Context) error {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{o.Etcd}, Logger: zap.NewNop()})
+	if err != nil {
+		return err
+	}
+	s, err := lease.NewSession(ctx, client, lease.Options{TTL: o.TTL})
+	if err != nil {
+		return err
+	}
+	w, err := newWriter(o.Resource)
+	if err != nil {
+		return err
+	}
+	var h *rig.Hold
+	for _, way := range rig.Ways {
+		if way.Name == o.Way {
+			h, err = way.Take(ctx, s, o.Name)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	out := json.NewEncoder(os.Stdout)
+	r := report{Token: h.Token(), Lease: s.Status().LeaseID}
+	for in := bufio.NewScanner(os.Stdin); ; {
+		if err := out.Encode(r); err != nil {
+			return err
+		}
+		if !in.Scan() {
+			return in.Err()
+		}
+		r = report{Token: h.Token()}
+		var err error
+		switch in.Text() {
+		case "check":
+			if err = h.Err(); err != nil {
+				if lost, ok := errors.AsType[*lease.LostError](err); ok {
+					r.Lost = lost.Reason
+				}
+			}
+		case "write":
+			r.Wrote, err = w.write(ctx, h.Token())
+		default:
+			return fmt.Errorf("asked to %q", in.Text())
+		}
+		if err != nil {
+			r.Err = err.Error()
+		}
+	}
+}
+
+// holder is a process that holds a name.
+type holder struct {
+	report // the first
+
+	t       *testing.T
+	cmd     *exec.Cmd
+	stdin   io.WriteCloser
+	reports chan report
+}
+
+// startHolder starts one and waits until it holds the name. It is killed at the end of the test at the latest.
+func startHolder(t *testing.T, o order) *holder {
+	t.Helper()
+	text, err := json.Marshal(o)
+	require.NoError(t, err)
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(exe, "-test.run=^$")
+	cmd.Env = append(os.Environ(), holderEnv+"="+string(text))
+	cmd.Stderr = os.Stderr
+	// A group of its own: if the test dies while it is stopped, the kernel wakes and ends an orphaned group.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stdin, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	h := &holder{t: t, cmd: cmd, stdin: stdin, reports: make(chan report, 10)}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer close(h.reports)
+		for in := json.NewDecoder(stdout); ; {
+			var r report
+			if in.Decode(&r) != nil {
+				return
+			}
+			h.reports <- r
+		}
+	}()
+	t.Cleanup(func() {
+		h.kill()
+		<-ended
+		_ = cmd.Wait() // it was killed
+	})
+	h.report = h.next()
+	return h
+}
+
+// ask asks a holder, stopped or not, to do something.
+func (h *holder) ask(what string) {
+	h.t.Helper()
+	_, err := io.WriteString(h.stdin, what+"\n")
+	require.NoError(h.t, err)
+}
+
+// next waits for a report.
+func (h *holder) next() report {
+	h.t.Helper()
+	r := rig.Await(h.t, h.reports, "the holder says nothing")
+	require.NotZero(h.t, r.Token, "the holder has ended")
+	return r
+}
+
+func (h *holder) kill() { _ = h.cmd.Process.Kill() } // the error is that it has ended
+
+// stop stops the process with SIGSTOP and returns when it has stopped.
+func (h *holder) stop() {
+	h.t.Helper()
+	require.NoError(h.t, h.cmd.Process.Signal(syscall.SIGSTOP))
+	for {
+		var status syscall.WaitStatus
+		_, err := syscall.Wait4(h.cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
+		if errors.Is(err, syscall.EINTR) {
+			continue
+		}
+		require.NoError(h.t, err)
+		require.True(h.t, status.Stopped(), "%#x", status)
+		return
+	}
+}
+
+// resume lets it go on.
+func (h *holder) resume() {
+	h.t.Helper()
+	require.NoError(h.t, h.cmd.Process.Signal(syscall.SIGCONT))
+}

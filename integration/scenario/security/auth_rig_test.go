@@ -1,0 +1,102 @@
+package security_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/faults"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// authenticate is the method by which a client gets a token for its password.
+const authenticate = etcdserverpb.Auth_Authenticate_FullMethodName
+
+// cheap has the server check passwords at the least cost: tests have it check many.
+func cheap(cfg *embed.Config) { cfg.BcryptCost = 4 }
+
+// secured is a server whose user "app" may read and write below "jobs/".
+type secured struct {
+	*etcdtest.Server
+	root *clientv3.Client
+}
+
+func startSecured(t *testing.T, configure ...func(*embed.Config)) *secured {
+	t.Helper()
+	s := &secured{Server: etcdtest.Start(t, etcdtest.Options{Configure: func(cfg *embed.Config) {
+		for _, f := range append(configure, cheap) {
+			f(cfg)
+		}
+	}})}
+	s.root = s.Client(t)
+	ctx := bounded(t)
+	r1, err := s.root.UserAdd(ctx, "app", "first password")
+	must(t, r1, err)
+	r2, err := s.root.RoleAdd(ctx, "app")
+	must(t, r2, err)
+	r3, err := s.root.UserGrantRole(ctx, "app", "app")
+	must(t, r3, err)
+	s.permit(t)
+	enableAuth(t, s.root)
+	s.root = s.Client(t, etcdtest.User("root", "root"))
+	return s
+}
+
+// enableAuth turns authentication on, with root's password "root".
+func enableAuth(t *testing.T, client *clientv3.Client) {
+	t.Helper()
+	ctx := bounded(t)
+	r1, err := client.UserAdd(ctx, "root", "root")
+	must(t, r1, err)
+	r2, err := client.RoleAdd(ctx, "root")
+	must(t, r2, err)
+	r3, err := client.UserGrantRole(ctx, "root", "root")
+	must(t, r3, err)
+	r4, err := client.AuthEnable(ctx)
+	must(t, r4, err)
+}
+
+// permit and forbid are what an operator does to the user's permission.
+func (s *secured) permit(t *testing.T) {
+	t.Helper()
+	_, err := s.root.RoleGrantPermission(bounded(t), "app", "jobs/", clientv3.GetPrefixRangeEnd("jobs/"),
+		clientv3.PermissionType(clientv3.PermReadWrite))
+	require.NoError(t, err)
+}
+
+func (s *secured) forbid(t *testing.T) {
+	t.Helper()
+	_, err := s.root.RoleRevokePermission(bounded(t), "app", "jobs/", clientv3.GetPrefixRangeEnd("jobs/"))
+	require.NoError(t, err)
+}
+
+// app returns a client of the user's.
+func (s *secured) app(t *testing.T, opts ...etcdtest.ClientOption) *clientv3.Client {
+	t.Helper()
+	return s.Client(t, append(opts, etcdtest.User("app", "first password"))...)
+}
+
+// counted returns an interceptor and what a client needs for it.
+func counted(t *testing.T) (*faults.Interceptor, etcdtest.ClientOption) {
+	t.Helper()
+	in := faults.NewInterceptor(t)
+	return in, etcdtest.Dial(in.DialOptions()...)
+}
+
+// withToken has a client be known by a token that somebody else was given.
+func withToken(token string) etcdtest.ClientOption {
+	return func(cfg *clientv3.Config) { cfg.Token = token }
+}
+
+var withPrefix = clientv3.WithPrefix()
+
+// awaitState waits until a session is in a state.
+func awaitState(t *testing.T, s *lease.Session, want lease.State) {
+	t.Helper()
+	require.Eventually(t, func() bool { return s.Status().State == want }, patience, time.Millisecond)
+}

@@ -1,0 +1,267 @@
+package security_test
+
+import (
+	"context"
+	"crypto/tls"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/connectivity"
+
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/faults"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// refused is what is left of a server's word against a certificate if TLS 1.3 has lost it, as it may.
+const refused = "as one does that refuses the client's TLS certificate"
+
+// identity is a client's certificate, which may be replaced.
+type identity struct {
+	cert   atomic.Pointer[tls.Certificate]
+	shown  atomic.Pointer[tls.Certificate] // to a server, last
+	server atomic.Pointer[[]byte]          // the certificate that a server has shown last
+}
+
+// config is a client's side of TLS, which trusts the authority.
+func (i *identity) config(a *authority) *tls.Config {
+	return &tls.Config{
+		RootCAs:    a.pool(),
+		MinVersion: tls.VersionTLS12,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			cert := i.cert.Load()
+			i.shown.Store(cert)
+			return cert, nil
+		},
+		VerifyConnection: func(state tls.ConnectionState) error {
+			i.server.Store(&state.PeerCertificates[0].Raw)
+			return nil
+		},
+	}
+}
+
+func holding(cert tls.Certificate) *identity {
+	i := new(identity)
+	i.cert.Store(&cert)
+	return i
+}
+
+// none is what a client shows that has no certificate.
+var none tls.Certificate
+
+// awaitFailure waits until a client has failed to connect.
+func awaitFailure(t *testing.T, client *clientv3.Client) {
+	t.Helper()
+	ctx, conn := bounded(t), client.ActiveConnection()
+	conn.Connect()
+	for state := conn.GetState(); state != connectivity.TransientFailure; state = conn.GetState() {
+		require.True(t, conn.WaitForStateChange(ctx, state), "the client does not fail to connect; it is %v", state)
+	}
+}
+
+// saysWhy checks what a call that waits for a connection reports when its context ends.
+func saysWhy(t *testing.T, want []string, call func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	err := call(ctx)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	for _, text := range want {
+		if contains(err, text) {
+			t.Log(err)
+			return
+		}
+	}
+	require.FailNow(t, "the error does not say what is wrong", "%v, want one of %q", err, want)
+}
+
+// Whatever is wrong with a certificate is in the error of the call that could not be made, for a new session as for one
+// that is held.
+func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
+	t.Parallel()
+	ca, other := newAuthority(t, "ours"), newAuthority(t, "another")
+	for name, row := range map[string]struct {
+		server, client tls.Certificate
+		want           string
+		refuses        bool // the server, which TLS 1.2 tells for certain and 1.3 most often
+	}{
+		"server's expired": {
+			server: ca.issue(t, "server", expired), client: ca.issue(t, "client"),
+			want: "x509: certificate has expired or is not yet valid",
+		},
+		"server's of another authority": {
+			server: other.issue(t, "server"), client: ca.issue(t, "client"),
+			want: "x509: certificate signed by unknown authority",
+		},
+		"server's for another host": {
+			server: ca.issue(t, "server", otherHost), client: ca.issue(t, "client"),
+			want: "x509: cannot validate certificate for 127.0.0.1",
+		},
+		"client has none": {
+			server: ca.issue(t, "server"), client: none,
+			want: "remote error: tls: certificate required", refuses: true,
+		},
+		"client's of another authority": {
+			server: ca.issue(t, "server"), client: other.issue(t, "client"),
+			want: "remote error: tls: unknown certificate authority", refuses: true,
+		},
+		"client's expired": {
+			server: ca.issue(t, "server"), client: ca.issue(t, "client", expired),
+			want: "remote error: tls: expired certificate", refuses: true,
+		},
+		"client's not yet valid": {
+			server: ca.issue(t, "server"), client: ca.issue(t, "client", notYetValid),
+			want: "remote error: tls: expired certificate", refuses: true,
+		},
+		"client's for servers only": {
+			server: ca.issue(t, "server"), client: ca.issue(t, "client", serversOnly),
+			want: "remote error: tls: bad certificate", refuses: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			place, id := newFiles(t, ca, ca.issue(t, "good")), holding(ca.issue(t, "good"))
+			srv := place.start(t)
+			proxy := faults.NewProxy(t, srv.Endpoint())
+			client := srv.Client(t, etcdtest.Via(proxy.Addr()), etcdtest.TLS(id.config(ca)))
+			s := newSession(t, client, lease.Options{}) // all is well yet
+			held := mustLock(t, s, "held")
+
+			place.install(t, row.server)
+			id.cert.Store(&row.client)
+			proxy.Cut()
+			awaitFailure(t, client)
+			want := []string{row.want}
+			if row.refuses {
+				want = append(want, refused)
+			}
+			saysWhy(t, want, func(ctx context.Context) error {
+				_, err := s.Lock(ctx, "n")
+				return err
+			})
+			saysWhy(t, want, func(ctx context.Context) error {
+				_, err := s.TryLock(ctx, "n")
+				return err
+			})
+			saysWhy(t, want, func(ctx context.Context) error {
+				_, err := lease.NewSession(ctx, client, lease.Options{})
+				return err
+			})
+			require.NoError(t, held.Context().Err(), "it is valid until its deadline")
+
+			if row.refuses {
+				config := id.config(ca)
+				config.MaxVersion = tls.VersionTLS12
+				old := srv.Client(t, etcdtest.TLS(config))
+				awaitFailure(t, old)
+				exact := row.want
+				if row.client.Certificate == nil {
+					exact = "remote error: tls: handshake failure" // TLS 1.2 has no other word for it
+				}
+				saysWhy(t, []string{exact}, func(ctx context.Context) error {
+					_, err := lease.NewSession(ctx, old, lease.Options{})
+					return err
+				})
+			}
+
+			// Nothing of it stays when the certificates are mended.
+			place.install(t, ca.issue(t, "mended"))
+			mended := ca.issue(t, "mended")
+			id.cert.Store(&mended)
+			require.NoError(t, mustLock(t, s, "n").Unlock(bounded(t)))
+			require.NoError(t, held.Unlock(bounded(t)))
+		})
+	}
+}
+
+func TestSession_saysThatOneSideSpeaksNoTLS(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, "ours")
+	for name, row := range map[string]struct {
+		server func(t *testing.T) *etcdtest.Server
+		client []etcdtest.ClientOption
+		want   string
+	}{
+		"the client": {
+			func(t *testing.T) *etcdtest.Server { //nolint:thelper // a row
+				return newFiles(t, ca, ca.issue(t, "server")).start(t)
+			},
+			nil, "or that speaks TLS to a client which does not",
+		},
+		"the server": {
+			func(t *testing.T) *etcdtest.Server { //nolint:thelper // a row
+				return etcdtest.Start(t, etcdtest.Options{})
+			},
+			[]etcdtest.ClientOption{etcdtest.TLS(holding(ca.issue(t, "client")).config(ca))},
+			"as one does that speaks no TLS",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client := row.server(t).Client(t, row.client...)
+			awaitFailure(t, client)
+			saysWhy(t, []string{row.want}, func(ctx context.Context) error {
+				_, err := lease.NewSession(ctx, client, lease.Options{})
+				return err
+			})
+		})
+	}
+}
+
+// A lock that is lost because no connection can be made any more says why, and so does the next call, which waits for a
+// new lease.
+func TestLock_saysThatACertificateCostIt(t *testing.T) {
+	t.Parallel()
+	const want = "x509: certificate has expired"
+	ca := newAuthority(t, "ours")
+	place, id := newFiles(t, ca, ca.issue(t, "server")), holding(ca.issue(t, "client"))
+	srv := place.start(t)
+	proxy := faults.NewProxy(t, srv.Endpoint())
+	s := newSession(t, srv.Client(t, etcdtest.Via(proxy.Addr()), etcdtest.TLS(id.config(ca))), lease.Options{TTL: shortTTL})
+	l := mustLock(t, s, "n")
+	place.install(t, ca.issue(t, "server", expired))
+	proxy.Cut()
+	cause := awaitEnd(t, l.Context())
+	lostFor(t, cause, lease.DeadlinePassed)
+	require.ErrorContains(t, cause, want)
+	saysWhy(t, []string{want}, func(ctx context.Context) error {
+		_, err := s.Lock(ctx, "n")
+		return err
+	})
+}
+
+// Certificates are replaced while a lock is held, and then the connections end: the new ones are made with the new
+// certificates, and the lock is held on.
+func TestLock_outlivesItsCertificates(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, "ours")
+	first := ca.issue(t, "server")
+	place, id := newFiles(t, ca, first), holding(ca.issue(t, "client"))
+	srv := place.start(t)
+	proxy := faults.NewProxy(t, srv.Endpoint())
+	in := faults.NewInterceptor(t)
+	client := srv.Client(t, etcdtest.Via(proxy.Addr()), etcdtest.TLS(id.config(ca)), etcdtest.Dial(in.DialOptions()...))
+	s := newSession(t, client, lease.Options{TTL: longTTL})
+	l := mustLock(t, s, "n")
+	require.Equal(t, first.Certificate[0], *id.server.Load())
+	granted := s.Status().LeaseID
+
+	for range 2 {
+		server, mine := ca.issue(t, "server"), ca.issue(t, "client")
+		place.install(t, server)
+		id.cert.Store(&mine)
+		proxy.Cut()
+		renewed := in.Answered(faults.LeaseKeepAlive)
+		require.NoError(t, in.AwaitAnswered(bounded(t), faults.LeaseKeepAlive, renewed+1))
+		require.Equal(t, server.Certificate[0], *id.server.Load(), "the new connection is made with the server's new certificate")
+		require.Same(t, &mine, id.shown.Load(), "and with the client's")
+		require.NoError(t, context.Cause(l.Context()))
+	}
+	require.Equal(t, granted, s.Status().LeaseID)
+	require.Equal(t, []string{l.Key()}, srv.Keys(t, "n/"))
+	require.NoError(t, l.Unlock(bounded(t)))
+	require.NoError(t, s.Close(bounded(t)))
+}

@@ -1,0 +1,167 @@
+package storage_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/scenario/rig"
+	"github.com/leasefence/leasefence/lease"
+)
+
+const quota = 8 << 20
+
+func startWithQuota(t *testing.T) *etcdtest.Server {
+	t.Helper()
+	return etcdtest.Start(t, etcdtest.Options{Configure: func(cfg *embed.Config) { cfg.QuotaBackendBytes = quota }})
+}
+
+// fill writes until the server has raised the alarm.
+func fill(t *testing.T, client *clientv3.Client) {
+	t.Helper()
+	big := string(make([]byte, 1<<20))
+	for i := 0; ; i++ {
+		_, err := client.Put(rig.Bounded(t), fmt.Sprint("big", i), big)
+		if errors.Is(err, rpctypes.ErrNoSpace) {
+			break
+		}
+		require.NoError(t, err)
+	}
+	alarms, err := client.AlarmList(rig.Bounded(t))
+	require.NoError(t, err)
+	require.NotEmpty(t, alarms.Alarms)
+}
+
+// makeRoom does what an operator does.
+func makeRoom(t *testing.T, srv *etcdtest.Server, client *clientv3.Client) {
+	t.Helper()
+	_, err := client.Delete(rig.Bounded(t), "big", clientv3.WithPrefix())
+	require.NoError(t, err)
+	srv.Compact(t)
+	_, err = client.Defragment(rig.Bounded(t), srv.Endpoint())
+	require.NoError(t, err)
+	_, err = client.AlarmDisarm(rig.Bounded(t), &clientv3.AlarmMember{})
+	require.NoError(t, err)
+}
+
+// awaitRenewal waits until a session's lease has been renewed by a request that was sent from now on.
+func awaitRenewal(t *testing.T, s *lease.Session) {
+	t.Helper()
+	for range 2 {
+		deadline := s.Status().Deadline
+		rig.Eventually(t, func() bool { return s.Status().Deadline.After(deadline) }, func() string { return "no renewal" })
+	}
+}
+
+// Where etcd has no space left, what is held goes on being held and can be let go; what is new is refused, with etcd's
+// own error; and when there is room again, everything is as before.
+func TestNoSpace_heldLocksGoOn(t *testing.T) {
+	t.Parallel()
+	srv := startWithQuota(t)
+	client := srv.Client(t)
+	s := rig.NewSession(t, client, lease.Options{TTL: 3 * time.Second})
+	id := s.Status().LeaseID
+	held, err := s.Lock(rig.Bounded(t), "held")
+	require.NoError(t, err)
+	leader, err := election.Campaign(rig.Bounded(t), s, "role", election.Options{Value: "a"})
+	require.NoError(t, err)
+	other := rig.NewSession(t, srv.Client(t), lease.Options{TTL: 3 * time.Second})
+	waiting := make(chan *lease.Lock, 1)
+	go func() { // in etcd's queue, with a key
+		l, err := other.Lock(rig.Bounded(t), "held")
+		if err != nil {
+			t.Errorf("wait: %v", err)
+		}
+		waiting <- l
+	}()
+	rig.AwaitQueue(t, client, "held", 2)
+	fill(t, client)
+
+	awaitRenewal(t, s)
+	require.Equal(t, id, s.Status().LeaseID)
+	require.NoError(t, held.Err())
+	require.NoError(t, leader.Err())
+
+	for name, take := range map[string]func(context.Context) error{
+		"Lock":     func(ctx context.Context) error { return second(s.Lock(ctx, "new")) },
+		"TryLock":  func(ctx context.Context) error { return second(s.TryLock(ctx, "new")) },
+		"Campaign": func(ctx context.Context) error { return second(election.Campaign(ctx, s, "new", election.Options{})) },
+		"NewSession": func(ctx context.Context) error {
+			return second(lease.NewSession(ctx, client, lease.Options{}))
+		},
+		"Proclaim": func(ctx context.Context) error { return leader.Proclaim(ctx, "b") },
+	} {
+		err := take(rig.Bounded(t))
+		require.ErrorIs(t, err, rpctypes.ErrNoSpace, name)
+		require.ErrorContains(t, err, "database space exceeded", name)
+		require.NotErrorIs(t, err, lease.ErrLost, name)
+	}
+	require.NoError(t, leader.Err(), "a value that could not be written costs no leadership")
+	require.Empty(t, srv.Keys(t, "new/"))
+
+	require.NoError(t, held.Unlock(rig.Bounded(t)))
+	l := rig.Await(t, waiting, "a waiter that has its key was not served")
+	require.Equal(t, []string{l.Key()}, srv.Keys(t, "held/"))
+	require.NoError(t, leader.Resign(rig.Bounded(t)))
+	require.NoError(t, other.Close(rig.Bounded(t)))
+	require.Empty(t, srv.Keys(t, "held/"))
+	require.NotContains(t, srv.Leases(t), other.Status().LeaseID)
+
+	makeRoom(t, srv, client)
+	again, err := s.Lock(rig.Bounded(t), "new")
+	require.NoError(t, err)
+	require.Equal(t, id, s.Status().LeaseID, "the session was never lost")
+	require.NoError(t, again.Unlock(rig.Bounded(t)))
+	rig.CloseAll(t, client, []*lease.Session{s}, "held", "new", "role")
+}
+
+// What only deletes is done, also where it shares a commit with what is refused, and where the next of the session waits
+// to be handed the lock.
+func TestNoSpace_unlocksAreNotRefusedWithLocks(t *testing.T) {
+	t.Parallel()
+	const n = 50
+	srv := startWithQuota(t)
+	client := srv.Client(t)
+	s := rig.NewSession(t, client, lease.Options{})
+	held := make([]*lease.Lock, n)
+	for i := range held {
+		var err error
+		held[i], err = s.Lock(rig.Bounded(t), fmt.Sprint("held", i))
+		require.NoError(t, err)
+	}
+	fill(t, client)
+	var wg sync.WaitGroup
+	for i, l := range held {
+		wg.Go(func() { // behind the holder, in the process
+			if err := second(s.Lock(rig.Bounded(t), l.Name())); !errors.Is(err, rpctypes.ErrNoSpace) {
+				t.Errorf("next: %v", err)
+			}
+		})
+		wg.Go(func() {
+			if err := second(s.Lock(rig.Bounded(t), fmt.Sprint("new", i))); !errors.Is(err, rpctypes.ErrNoSpace) {
+				t.Errorf("lock: %v", err)
+			}
+		})
+		wg.Go(func() {
+			if err := l.Unlock(rig.Bounded(t)); err != nil {
+				t.Errorf("unlock: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	require.Empty(t, srv.Keys(t, "held"))
+	require.Empty(t, srv.Keys(t, "new"))
+	makeRoom(t, srv, client)
+	require.NoError(t, s.Do(rig.Bounded(t), "held0", doNothing))
+	rig.CloseAll(t, client, []*lease.Session{s})
+}
