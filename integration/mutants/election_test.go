@@ -1,0 +1,65 @@
+package mutants_test
+
+const (
+	inElection = "election"
+	inK8slock  = "election/k8slock"
+)
+
+var electionMutants = []mutant{
+	{
+		name: "Run: release before lead has returned",
+		file: "election/run.go",
+		old:  "work, done := scope.Work(l.Context(), ctx)\n",
+		new:  "work, done := scope.Work(l.Context(), ctx)\n\tdefer context.AfterFunc(work, func() { _ = l.tenure.Resign(context.WithoutCancel(ctx)) })()\n",
+		by:   killer{inElection, "TestRun_contextEndsWhileItLeads", `next.requireWaiting(t)`},
+	},
+	{
+		name: "Transfer: without the candidate at the front",
+		file: "election/leadership.go",
+		old:  "if err := l.tenure.Promote(ctx, value); err != nil {\n\t\treturn translate(err)\n\t}\n",
+		new:  "",
+		by:   killer{inElection, "TestLeadership_Transfer_fails", `require.NoError(t, l.Err())`},
+	},
+	{
+		name: "Transfer: lets go as Resign does",
+		file: "election/leadership.go",
+		old:  "err = l.tenure.ResignTo(ctx, to)",
+		new:  "err = l.tenure.Resign(ctx)\n\t\t_ = to",
+		by:   killer{inElection, "TestLeadership_Transfer_candidateGoesAtTheLastMoment", `require.ErrorIs(t, err, tc.want)`},
+	},
+	{
+		name: "k8slock: release of the successor's record",
+		file: "election/k8slock/write.go",
+		old:  "case release && !l.ours:",
+		new:  "case release && !l.ours && t == nil:",
+		by:   killer{inK8slock, "TestLock_releaseLeavesTheSuccessorAlone_whileItsLeaseLives", `require.Error(t, a.Update(t.Context(), released()))`},
+	},
+	{
+		name: "k8slock: a record is replaced whatever has become of it",
+		file: "election/k8slock/write.go",
+		old:  `unchanged := clientv3.Compare(clientv3.ModRevision(l.key), "=", l.revision)`,
+		new:  `unchanged := clientv3.Compare(clientv3.ModRevision(l.key), ">", int64(-1))`,
+		by:   killer{inK8slock, "TestLock_errorsOfTheAPI", `require.True(t, apierrors.IsConflict(`},
+	},
+	{
+		name: "k8slock: deadline counted from the answer",
+		file: "election/k8slock/write.go",
+		old:  "sent := clock.System.Now()\n\talive, err := retry.KeepAlive(ctx, l.client, t.lease)",
+		new:  "alive, err := retry.KeepAlive(ctx, l.client, t.lease)\n\tsent := clock.System.Now()",
+		by:   killer{inK8slock, "TestLock_localDeadline", `require.Equal(t, leaseDuration-margin, time.Since(sent)`},
+	},
+	{
+		name: "k8slock: a late renewal revives a tenure",
+		file: "election/k8slock/tenure.go",
+		old:  "if !t.live() {\n\t\treturn false\n\t}\n\tt.mu.Lock()\n\tt.from",
+		new:  "t.mu.Lock()\n\tt.from",
+		by:   killer{inK8slock, "TestLock_renewalAcrossTheDeadline", `a.leaderRecord()), k8slock.ErrLost)`},
+	},
+	{
+		name: "k8slock: a second tenure while the elector leads",
+		file: "election/k8slock/write.go",
+		old:  "if leading {",
+		new:  "if leading && last == nil {",
+		by:   killer{inK8slock, "TestLock_noSecondTenureWhileTheElectorLeads", `a.leaderRecord()), k8slock.ErrLost)`},
+	},
+}

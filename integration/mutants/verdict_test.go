@@ -1,0 +1,84 @@
+package mutants_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// passes is nil if the killer's test has passed.
+func passes(k killer, output string) error {
+	if !ended(output, "PASS", k.test) {
+		return fmt.Errorf("%s does not pass on the code as it is, so that it shows nothing", k.test)
+	}
+	return nil
+}
+
+// kills is nil if the killer's test has failed in its assertion.
+func kills(k killer, root, output string) error {
+	switch {
+	case strings.Contains(output, "\npanic: "), strings.Contains(output, "\nfatal error: "):
+		return errors.New("it has panicked, or was out of time: that is no kill")
+	case ended(output, "PASS", k.test):
+		return fmt.Errorf("the mutant lives: %s does not notice it", k.test)
+	case !ended(output, "FAIL", k.test):
+		return fmt.Errorf("%s has neither passed nor failed", k.test)
+	}
+	for _, at := range position.FindAllStringSubmatch(output, -1) {
+		file := at[1]
+		if !filepath.IsAbs(file) {
+			file = filepath.Join(root, filepath.FromSlash(k.dir), file)
+		}
+		n, err := strconv.Atoi(at[2])
+		if err != nil {
+			return err
+		}
+		if line, err := sourceLine(file, n); err == nil && strings.Contains(line, k.line) {
+			return nil
+		}
+	}
+	return fmt.Errorf("another assertion has failed, want %q", k.line)
+}
+
+// ended reports whether the test has ended so.
+func ended(output, how, test string) bool {
+	return strings.Contains(output, "--- "+how+": "+test+" (")
+}
+
+// position is where an assertion has failed, in a file of tests.
+var position = regexp.MustCompile(`([\w./-]+_test\.go):(\d+)`)
+
+func sourceLine(file string, n int) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }()
+	lines := bufio.NewScanner(f)
+	for ; n > 0; n-- {
+		if !lines.Scan() {
+			return "", fmt.Errorf("%s has too few lines (%w)", file, lines.Err())
+		}
+	}
+	return lines.Text(), nil
+}
+
+// lineOf is the number of the first line with the text.
+func lineOf(t *testing.T, root, file, text string) string {
+	t.Helper()
+	for n := 1; ; n++ {
+		line, err := sourceLine(filepath.Join(root, filepath.FromSlash(file)), n)
+		require.NoError(t, err, "no %q in %s", text, file)
+		if strings.Contains(line, text) {
+			return strconv.Itoa(n)
+		}
+	}
+}
