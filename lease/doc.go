@@ -24,10 +24,11 @@
 // # What it cannot guarantee
 //
 // A process that is paused past its deadline finds its context done when it wakes up, but a write that was on its
-// way by then is beyond recall: only the fence at the resource refuses that one. An operator who deletes a lock's
-// key or revokes its lease lets the next one in at once; the handle ends when the watch tells, in milliseconds
-// for a lock held for 250 ms or more. A waiter whose key is deleted fails when the watch tells; if its turn comes just
-// before that, it gets a handle that ends then.
+// way by then is beyond recall: only the fence at the resource refuses that one. An operator who deletes a lock's key
+// or revokes its lease lets the next one in at once; the handle ends when the watch tells, in milliseconds for a lock
+// held for 250 ms or more. So does a member of etcd 3.7.3 that was paused while it led and wakes up: it was seen to
+// revoke leases which were renewed with its successor. A waiter whose key is deleted fails when the watch tells; if
+// its turn comes just before that, it gets a handle that ends then.
 //
 // # After a restore
 //

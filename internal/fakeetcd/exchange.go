@@ -85,6 +85,9 @@ func (x *exchange[T]) carry(ctx context.Context) {
 	if !under.sleep(f.Before) || !under.wait(f.Until) {
 		return
 	}
+	if f.OnRequest != nil {
+		f.OnRequest()
+	}
 	if f.Lose == Request {
 		x.fail(here)
 		return
@@ -93,6 +96,9 @@ func (x *exchange[T]) carry(ctx context.Context) {
 		return
 	}
 	o, ok := x.reach(under)
+	if ok && f.OnAnswer != nil {
+		f.OnAnswer()
+	}
 	if !ok || !here.sleep(f.After) {
 		return
 	}

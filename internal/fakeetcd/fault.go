@@ -26,7 +26,7 @@ const (
 	TimeToLive
 	Leases
 	Watch
-	WatchEvents // the events sent to an established watch: no request, never recorded; only Match, Times and After apply
+	WatchEvents // the events sent to an established watch: no request, never recorded; only Match, Times, After and OnAnswer apply
 )
 
 var methodNames = [...]string{
@@ -77,6 +77,11 @@ type Fault struct {
 	// context ends, or gets Err: after Before for a lost request, after After for a lost answer.
 	Lose Message
 	Err  error // a gRPC status error, such as ErrUnavailable; without Lose it means that the request is lost
+
+	// OnRequest and OnAnswer are called, if not nil, at an exact moment: when the request has been under way for Before and
+	// Until, and when the server has acted. The call goes on when they return; they may call the server and the client. Of
+	// WatchEvents OnAnswer alone is called, when the server has sent the events and beside what happens to them then.
+	OnRequest, OnAnswer func()
 }
 
 // retryPause stands for the back-off of the real client, 25 ms give or take a tenth. It divides no round timeout, so that

@@ -33,6 +33,7 @@ type lessor struct {
 	srv    *Server
 	leases map[int64]*lease
 	nextID int64
+	rate   float64     // at which its clock runs, of the bubble's
 	timer  *time.Timer // at the scan that will find the first expired lease; stopped when there is no lease
 }
 
@@ -128,7 +129,7 @@ func (le *lessor) revoke(id int64) (*pb.LeaseRevokeResponse, error) {
 }
 
 func (le *lessor) refresh(l *lease) {
-	l.expiry = time.Now().Add(time.Duration(l.ttl) * time.Second)
+	l.expiry = time.Now().Add(time.Duration(float64(l.ttl) / le.rate * float64(time.Second)))
 }
 
 func (le *lessor) byExpiry() []*lease {

@@ -42,7 +42,7 @@ func New() *Server {
 		store:   newStore(),
 		changed: make(chan struct{}),
 	}
-	s.lessor = lessor{srv: s, leases: make(map[int64]*lease), nextID: firstLeaseID}
+	s.lessor = lessor{srv: s, leases: make(map[int64]*lease), nextID: firstLeaseID, rate: 1}
 	s.watches = hub{srv: s}
 	return s
 }
@@ -156,6 +156,36 @@ func (s *Server) ChangeLeader() {
 	}
 	s.lessor.schedule()
 	s.signal()
+}
+
+// SetRate makes the server's clock run at so many times the rate of the bubble's, as its leases see it: at 1.1 a lease lasts for
+// TTL / 1.1. It counts from each lease's grant or next renewal on.
+func (s *Server) SetRate(rate float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lessor.rate = rate
+}
+
+// Change is one write in the server's history.
+type Change struct {
+	At   time.Time
+	Rev  int64
+	Put  bool             // it is a deletion otherwise
+	Kv   *mvccpb.KeyValue // as it was put; not to be changed
+	Prev *mvccpb.KeyValue // as it was before the revision, nil if the key was not there; not to be changed
+}
+
+// History returns every change of keys below prefix, oldest first, whatever has been compacted.
+func (s *Server) History(prefix string) []Change {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []Change
+	for _, c := range s.store.history {
+		if strings.HasPrefix(string(c.Kv.Key), prefix) {
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 // BreakWatches ends every watch stream of every client with err, as [Client.BreakWatches] does.

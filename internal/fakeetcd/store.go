@@ -30,6 +30,7 @@ type store struct {
 	compacted int64
 	keys      map[string][]version // oldest first
 	log       []change             // oldest first
+	history   []Change             // the same, and not compacted
 }
 
 func newStore() store {

@@ -3,6 +3,7 @@ package fakeetcd
 import (
 	"bytes"
 	"cmp"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -88,6 +89,9 @@ func (t *tx) commit() {
 	st := &t.srv.store
 	st.rev++
 	st.log = append(st.log, t.changes...)
+	for _, c := range t.changes {
+		st.history = append(st.history, Change{time.Now(), st.rev, c.typ == mvccpb.Event_PUT, c.kv, c.prev})
+	}
 	t.srv.watches.notify(t.changes)
 	t.srv.signal()
 }

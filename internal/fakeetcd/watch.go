@@ -172,6 +172,9 @@ func (w *watchStream) progress() {
 
 func (w *watchStream) pushEvents(resp *pb.WatchResponse) {
 	f, _ := w.c.pick(Call{Client: w.c, Method: WatchEvents, Request: resp, Sent: time.Now()})
+	if f.OnAnswer != nil && !w.c.srv.closed {
+		w.c.srv.wg.Go(f.OnAnswer)
+	}
 	w.in.push(resp, f.After)
 }
 

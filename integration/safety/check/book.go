@@ -1,0 +1,315 @@
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/safety/history"
+	"github.com/leasefence/leasefence/lease"
+)
+
+const forever = time.Duration(1<<63 - 1)
+
+// book is a history in order.
+type book struct {
+	last      time.Duration // the time of the last event
+	whole     bool          // the run came to its end
+	ops       []*acquisition
+	requests  []*request
+	byName    map[string]*resource
+	resources []*resource
+	changes   []*history.Event // of the watch
+	observed  []*history.Event
+	faults    []*disturbance
+	elections map[string]bool
+	watch     watch
+}
+
+// acquisition is what became of one Op.
+type acquisition struct {
+	enter, grant, giveUp, firstLive, lastLive, lost, release, released *history.Event
+
+	died    time.Duration  // when its process was killed, if it has no end; 0: it was not
+	excused time.Duration  // from when on an operator's fault excuses it; forever: never
+	gone    *history.Event // the deletion by an operator
+}
+
+// request is what became of one Request.
+type request struct {
+	send, answer *history.Event
+	applied      []*history.Event // all, refused ones too
+}
+
+// resource is what one resource says it did, in order.
+type resource struct {
+	name    string
+	applied []*history.Event
+	sent    []*request
+	set     bool // its updates are Add
+	control bool // it does not look at tokens
+}
+
+// disturbance is one fault.
+type disturbance struct {
+	begin, end *history.Event
+}
+
+func (d *disturbance) until() time.Duration {
+	switch {
+	case d.end != nil:
+		return d.end.At
+	case d.operator() || d.begin.Name == history.ClientKilled:
+		return d.begin.At // they leave nothing to heal
+	}
+	return forever
+}
+
+func (d *disturbance) operator() bool {
+	return d.begin.Name == history.OperatorDeletes || d.begin.Name == history.OperatorRevokes
+}
+
+func (a *acquisition) name() string       { return a.enter.Name }
+func (a *acquisition) token() fence.Token { return a.grant.Token }
+
+// ended is when the acquisition was over as its caller knows it: it holds nothing and asks for nothing from then on.
+func (a *acquisition) ended() time.Duration {
+	over := forever
+	for _, e := range []*history.Event{a.giveUp, a.released, a.lost} {
+		if e != nil {
+			over = min(over, e.At)
+		}
+	}
+	if over == forever && a.died > 0 {
+		return a.died
+	}
+	return over
+}
+
+// live is the interval in which the handle is known to be live.
+func (a *acquisition) live() (from, to time.Duration, ok bool) {
+	if a.grant == nil || a.lastLive == nil {
+		return 0, 0, false
+	}
+	from, to = a.grant.At, min(a.lastLive.At, a.excused)
+	return from, to, from < to
+}
+
+func (c *checker) newBook(events []history.Event) *book {
+	b := &book{byName: map[string]*resource{}, elections: map[string]bool{}}
+	ops, requests, faults := map[int64]*acquisition{}, map[int64]*request{}, map[int64]*disturbance{}
+	first := forever
+	for n := range events {
+		e := &events[n]
+		first, b.last = min(first, e.At), max(b.last, e.At)
+		switch e.Kind {
+		case history.Enter:
+			if ops[e.Op] != nil {
+				c.malformed(fmt.Sprintf("op %d enters twice", e.Op))
+				continue
+			}
+			ops[e.Op] = &acquisition{enter: e, excused: forever}
+			b.ops = append(b.ops, ops[e.Op])
+			if e.Verb == history.Campaign {
+				b.elections[e.Name] = true
+			}
+		case history.Grant, history.GiveUp, history.Live, history.Lost, history.Release, history.Released:
+			c.acquisitionEvent(ops[e.Op], e)
+		case history.Send:
+			if requests[e.Request] != nil && requests[e.Request].send != nil {
+				c.malformed(fmt.Sprintf("request %d is sent twice", e.Request))
+				continue
+			}
+			r := b.request(requests, e)
+			r.send = e
+			res := b.resource(e.Name)
+			res.sent = append(res.sent, r)
+			res.set = res.set || e.Verb == history.Add
+		case history.Answer:
+			b.request(requests, e).answer = e
+		case history.Apply:
+			res := b.resource(e.Name)
+			res.applied = append(res.applied, e)
+			res.set = res.set || e.Verb == history.Add
+			if !res.control {
+				r := b.request(requests, e)
+				r.applied = append(r.applied, e)
+			}
+		case history.Put, history.Delete:
+			b.changes = append(b.changes, e)
+		case history.Observe:
+			b.observed = append(b.observed, e)
+			b.elections[e.Name] = true
+		case history.Fault:
+			faults[e.Fault] = &disturbance{begin: e}
+			b.faults = append(b.faults, faults[e.Fault])
+			c.report.Faults[e.Name]++
+		case history.Heal:
+			if faults[e.Fault] == nil {
+				c.malformed(fmt.Sprintf("fault %d heals and has not begun", e.Fault))
+				continue
+			}
+			faults[e.Fault].end = e
+		case history.Note:
+			c.note(b, e)
+		default:
+			c.malformed(fmt.Sprintf("kind %q is none", e.Kind))
+		}
+	}
+	if len(events) > 0 {
+		c.report.Span = b.last - first
+	}
+	b.sort()
+	b.bury()
+	c.countBook(b, len(events))
+	return b
+}
+
+func (c *checker) note(b *book, e *history.Event) {
+	switch e.Name {
+	case history.NotePrefix:
+		c.opts.Prefix = cmp.Or(c.opts.Prefix, e.Value)
+	case history.NoteEnd:
+		b.whole = true
+	case history.NoteTTL:
+		ttl, err := time.ParseDuration(e.Value)
+		if err != nil || ttl <= 0 {
+			c.malformed(fmt.Sprintf("note %q is %q, want a positive duration", e.Name, e.Value))
+		} else if c.opts.TTL == 0 {
+			c.opts.TTL = ttl
+		}
+	}
+}
+
+func (c *checker) acquisitionEvent(a *acquisition, e *history.Event) {
+	if a == nil {
+		c.malformed(fmt.Sprintf("%s of op %d, which has not entered", e.Kind, e.Op))
+		return
+	}
+	var field **history.Event
+	switch e.Kind {
+	case history.Grant:
+		field = &a.grant
+	case history.GiveUp:
+		field = &a.giveUp
+	case history.Lost:
+		field = &a.lost
+	case history.Release:
+		field = &a.release
+	case history.Released:
+		field = &a.released
+	default:
+		if a.firstLive == nil || e.At < a.firstLive.At {
+			a.firstLive = e
+		}
+		if a.lastLive == nil || e.At > a.lastLive.At {
+			a.lastLive = e
+		}
+		return
+	}
+	if *field != nil {
+		c.malformed(fmt.Sprintf("op %d has two events %q", e.Op, e.Kind))
+		return
+	}
+	*field = e
+}
+
+func (b *book) request(all map[int64]*request, e *history.Event) *request {
+	r := all[e.Request]
+	if r == nil {
+		r = &request{}
+		all[e.Request] = r
+		b.requests = append(b.requests, r)
+	}
+	return r
+}
+
+func (b *book) resource(name string) *resource {
+	r := b.byName[name]
+	if r == nil {
+		r = &resource{name: name, control: strings.HasSuffix(name, history.UnfencedMark)}
+		b.byName[name] = r
+		b.resources = append(b.resources, r)
+	}
+	return r
+}
+
+// sort brings everything but the resources' own order into that of time.
+func (b *book) sort() {
+	slices.SortStableFunc(b.ops, func(x, y *acquisition) int { return cmp.Compare(x.enter.At, y.enter.At) })
+	slices.SortStableFunc(b.observed, func(x, y *history.Event) int { return cmp.Compare(x.At, y.At) })
+	slices.SortStableFunc(b.faults, func(x, y *disturbance) int { return cmp.Compare(x.begin.At, y.begin.At) })
+}
+
+// bury notes which acquisitions were under way when their process was killed.
+func (b *book) bury() {
+	kills := map[string][]*disturbance{}
+	for _, f := range b.faults {
+		if f.begin.Name == history.ClientKilled {
+			kills[f.begin.Target] = append(kills[f.begin.Target], f)
+		}
+	}
+	for _, a := range b.ops {
+		if a.ended() != forever {
+			continue
+		}
+		for _, f := range kills[a.enter.Client()] {
+			if a.enter.At <= f.until() {
+				a.died = max(f.begin.At, 1)
+				break
+			}
+		}
+	}
+}
+
+var reasons = []lease.Reason{lease.DeadlinePassed, lease.LeaseGone, lease.KeyDeleted, lease.SessionClosed}
+
+func (c *checker) countBook(b *book, events int) {
+	var grants, tries, gaveUp, live, lost, died, led int
+	why := map[lease.Reason]int{}
+	for _, a := range b.ops {
+		switch {
+		case a.giveUp != nil && a.giveUp.Outcome == history.Refused:
+			tries++
+		case a.giveUp != nil:
+			gaveUp++
+		}
+		if a.died > 0 {
+			died++
+		}
+		if a.grant == nil {
+			continue
+		}
+		grants++
+		if b.elections[a.name()] {
+			led++
+		}
+		if a.lastLive != nil {
+			live++
+		}
+		if a.lost != nil && (a.release == nil || a.lost.At < a.release.At) {
+			lost++
+			for _, r := range reasons {
+				if strings.Contains(a.lost.Error, r.String()) {
+					why[r]++
+				}
+			}
+		}
+	}
+	c.count("events", events)
+	c.count("acquisitions", len(b.ops))
+	c.count("granted", grants)
+	c.count("refused, another's", tries)
+	c.count("given up", gaveUp)
+	c.count("handles seen live", live)
+	c.count("handles lost", lost)
+	for _, r := range reasons {
+		c.count("  "+r.String(), why[r])
+	}
+	c.count("ended by a kill", died)
+	c.count("leader changes", led)
+	c.count("faults", len(b.faults))
+}

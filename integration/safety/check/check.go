@@ -1,0 +1,113 @@
+package check
+
+import (
+	"time"
+
+	"github.com/leasefence/leasefence/integration/safety/history"
+)
+
+// Options say what a history does not. The zero value takes everything from the history's notes.
+type Options struct {
+	TTL     time.Duration // the longest that was granted; default: the note's, without one waiting times are not judged
+	Prefix  string        // of the keys; default: the note's
+	Timeout time.Duration // for each window that porcupine is given; default 10 s
+}
+
+// Violation is one breach of an invariant.
+type Violation struct {
+	Invariant string // "I1" to "I8"
+	Checker   string // the one that has found it
+	Name      string // of the lock, election or resource
+	Text      string
+	Events    []history.Event // that show it
+}
+
+// Count says how much of something there was, so that a checker that has looked at nothing is seen.
+type Count struct {
+	What string
+	N    int64
+}
+
+// Report is what all checkers have found.
+type Report struct {
+	Violations []Violation
+	More       int      // violations beyond the first 20 of each checker and invariant
+	Malformed  []string // what makes the history none that a run leaves; at most 20
+	Counts     []Count
+	Undecided  int64          // windows that porcupine was not done with in time
+	Faults     map[string]int // how often each was on, by name
+	Idle       time.Duration  // the longest time without a fault in which somebody waited and nobody held
+	Span       time.Duration  // from the first event to the last
+}
+
+// OK reports whether there is nothing to complain of.
+func (r *Report) OK() bool { return len(r.Violations) == 0 && len(r.Malformed) == 0 }
+
+// Count returns the number of one line of Counts, 0 if there is none.
+func (r *Report) Count(what string) int64 {
+	for _, c := range r.Counts {
+		if c.What == what {
+			return c.N
+		}
+	}
+	return 0
+}
+
+// Check puts a history before all checkers. The events are in the order of the file and are not changed.
+func Check(events []history.Event, opts Options) Report {
+	c := &checker{opts: opts, kept: map[string]int{}}
+	if c.opts.Timeout == 0 {
+		c.opts.Timeout = 10 * time.Second
+	}
+	c.report.Faults = map[string]int{}
+	c.book = c.newBook(events)
+	c.readWatch()
+	c.excuse()
+	for _, look := range []func(){
+		c.marks, c.controls, c.tokenOrder, c.watchedTokens, c.deletions, c.leftovers, c.intervals, c.prompt, c.locks,
+		c.updates, c.readers, c.requestOutcomes, c.registers, c.progress, c.observers,
+	} {
+		look()
+	}
+	return c.report
+}
+
+// checker is one call of Check.
+type checker struct {
+	opts   Options
+	report Report
+	kept   map[string]int // violations, by checker and invariant
+	*book
+}
+
+const most = 20
+
+func (c *checker) violation(v Violation) {
+	class := v.Checker + v.Invariant
+	if c.kept[class]++; c.kept[class] > most {
+		c.report.More++
+		return
+	}
+	c.report.Violations = append(c.report.Violations, v)
+}
+
+func (c *checker) malformed(text string) {
+	if len(c.report.Malformed) < most {
+		c.report.Malformed = append(c.report.Malformed, text)
+	}
+}
+
+func (c *checker) count(what string, n int) {
+	c.report.Counts = append(c.report.Counts, Count{what, int64(n)})
+}
+
+// show collects the events of a violation. Nil ones are left out.
+func show(events ...*history.Event) []history.Event {
+	var all []history.Event
+	for _, e := range events {
+		if e != nil {
+			all = append(all, *e)
+		}
+	}
+	return all
+}

@@ -1,0 +1,44 @@
+// Package check decides whether a history keeps the invariants of the safety suite.
+//
+// # Invariants
+//
+//	I1  at each resource, in the order of application, no accepted token is lower than one that was accepted before
+//	I2  the tokens of a name increase, and are the create revisions of keys that were first in its queue
+//	I3  the intervals in which handles of one name are live do not intersect; a dead handle stays dead
+//	I4  sets and counters at a fenced resource lose no acknowledged update
+//	I5  a request is applied at most once, and not at all if its writer was told so
+//	I6  nobody deletes the key of an acquisition that is live or waits
+//	I7  without faults, waiters are served within 2 × TTL + 3 s; at the end no key is left
+//	I8  I3 for elections; observers never see a lower token after a higher one
+//
+// # How each is checked
+//
+//	file          invariants  by
+//	resource.go   I1          a scan of what each resource has applied, in that order
+//	tokens.go     I2          a sweep over enter and grant events
+//	watch.go      I2, I6, I7  each name's queue, built again from the watch
+//	intervals.go  I2, I3, I8  a sweep over the intervals in which handles are known to be live
+//	lock.go       I3, I8      porcupine, with a lock as the model
+//	operator.go   I3, I6      what an operator has deleted or revoked
+//	updates.go    I4          the values that each resource has applied, and those that its writers were told
+//	requests.go   I5, I4      a look at each request
+//	register.go   I4          porcupine, with a register as the model
+//	progress.go   I7          a sweep over waiters, holders and faults
+//	observers.go  I8          a scan of each observer
+//
+// All take O(n log n) for n events but porcupine, which is given short windows: a history is cut where the state is known
+// for certain, so that the verdict is that of the whole.
+//
+// # What is excused
+//
+// Who deletes a key or revokes a lease as an operator lets the next one in at once. From the beginning of such a fault the
+// handle that it hits may be live beside another, for one second, a handle's first 250 ms not counted, since only then it is
+// watched. Where another fault is near, it has one second and a TTL after that has healed. A waiter whose key is taken may
+// still be granted the lock, by a handle that ends as soon.
+//
+// # What it cannot see
+//
+// A handle is known to be live only where a live event says so, so an overlap that falls between two of them is missed.
+// A watch that lags shows a deletion late, never early. After a restore of the cluster revisions start again: such a history is
+// not for this package.
+package check

@@ -1,0 +1,60 @@
+package check_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/integration/safety/check"
+	"github.com/leasefence/leasefence/integration/safety/history"
+)
+
+// fixture reads a history and the verdict that it expects: invariant/checker, in order, with blanks between.
+func fixture(t *testing.T, path string) (events []history.Event, verdict []string) {
+	t.Helper()
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+	events, err = history.ReadAll(f)
+	require.NoError(t, err)
+	n := slices.IndexFunc(events, func(e history.Event) bool { return e.Kind == history.Note && e.Name == "verdict" })
+	require.NotEqual(t, -1, n, "no verdict")
+	return events, strings.Fields(events[n].Value)
+}
+
+// The verdict on each history is exactly the expected one, and each checker finds each invariant that it is there for.
+func TestCheck_fixtures(t *testing.T) {
+	paths, err := filepath.Glob("testdata/*.jsonl")
+	require.NoError(t, err)
+	var all []string
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".jsonl"), func(t *testing.T) {
+			events, want := fixture(t, path)
+			report := check.Check(events, check.Options{})
+			require.Empty(t, report.Malformed)
+			var got []string
+			for _, v := range report.Violations {
+				require.NotEmpty(t, v.Text)
+				require.NotEmpty(t, v.Events)
+				got = append(got, v.Invariant+"/"+v.Checker)
+			}
+			require.ElementsMatch(t, want, slices.Compact(slices.Sorted(slices.Values(got))), "%v", report.Violations)
+			all = append(all, want...)
+		})
+	}
+	slices.Sort(all)
+	require.Equal(t, []string{
+		"I1/resource",
+		"I2/intervals", "I2/tokens", "I2/watch",
+		"I3/intervals", "I3/lock", "I3/operator",
+		"I4/readers", "I4/register", "I4/requests", "I4/updates",
+		"I5/requests",
+		"I6/watch",
+		"I7/progress", "I7/watch",
+		"I8/intervals", "I8/lock", "I8/observers",
+	}, slices.Compact(all))
+}

@@ -1,0 +1,152 @@
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/safety/history"
+)
+
+// window is how many acquisitions or requests porcupine is given at once, where the history can be cut.
+const window = 100
+
+// change is what a lock goes through: an acquisition, or its end. An acquisition ends when its handle does, which is some
+// time between the last moment at which it is known to be live and the one at which its caller knows that it is not.
+type change struct {
+	of   *acquisition
+	end  bool
+	turn int // of an acquisition: its place by token in its window
+}
+
+// lockState is a lock: who holds it, and how many have in this window. Tokens increase, so in each window the order of the
+// acquisitions is that of their tokens, and no other needs to be tried.
+type lockState struct {
+	holder *acquisition
+	turns  int
+}
+
+func lockModel(first lockState) porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return first },
+		Step: func(state, input, _ any) (bool, any) {
+			s, in := state.(lockState), input.(change)
+			if in.end {
+				return s.holder == in.of, lockState{nil, s.turns}
+			}
+			return s.holder == nil && in.turn == s.turns, lockState{in.of, s.turns + 1}
+		},
+	}
+}
+
+// locks gives each name to porcupine: the history of its handles must be one of a lock.
+//
+// A name's history is cut when a handle is returned that is known to be live then. Whoever's grant was returned before has
+// had its turn before, whoever else has got it has ended by then, and whoever is granted later has its turn later: were one
+// of them different, two would have held the lock at once. So each part begins with a known holder, and the parts are
+// right if and only if the whole is.
+func (c *checker) locks() {
+	names := map[string][]*acquisition{}
+	for _, a := range c.ops {
+		if a.grant != nil {
+			names[a.name()] = append(names[a.name()], a)
+		}
+	}
+	windows, undecided := 0, 0
+	for name, all := range names {
+		slices.SortStableFunc(all, func(x, y *acquisition) int { return cmp.Compare(x.grant.At, y.grant.At) })
+		var holder *acquisition // when the window begins
+		for len(all) > 0 {
+			n := cut(all)
+			ops, inOrder := lockOperations(holder, all[:n], n == len(all))
+			windows++
+			result := porcupine.Illegal
+			if inOrder {
+				result = porcupine.CheckOperationsTimeout(lockModel(lockState{holder: holder}), ops, c.opts.Timeout)
+			}
+			switch result {
+			case porcupine.Unknown:
+				undecided++
+			case porcupine.Illegal:
+				c.notALock(name, all[:n])
+			default:
+			}
+			holder, all = all[n-1], all[n:]
+		}
+	}
+	c.count("windows of locks for porcupine", windows)
+	c.count("  undecided", undecided)
+	c.report.Undecided += int64(undecided)
+}
+
+// cut returns how many acquisitions the next window has.
+func cut(all []*acquisition) int {
+	for n := window; n < len(all); n++ {
+		_, _, live := all[n-1].live()
+		if live && all[n-1].grant.At < all[n].grant.At {
+			return n
+		}
+	}
+	return len(all)
+}
+
+// lockOperations are those of one window: of its acquisitions and of the holder from the window before. It reports whether
+// every token is larger than the holder's.
+func lockOperations(holder *acquisition, all []*acquisition, last bool) (ops []porcupine.Operation, inOrder bool) {
+	begin, end := int64(0), int64(math.MaxInt64)
+	if !last {
+		end = int64(all[len(all)-1].grant.At)
+	}
+	inOrder = true
+	tokens := make([]fence.Token, 0, len(all))
+	for _, a := range all {
+		tokens = append(tokens, a.token())
+	}
+	slices.Sort(tokens)
+	if holder != nil {
+		begin = int64(holder.grant.At)
+		inOrder = tokens[0] > holder.token()
+		ops = append(ops, endOperation(holder, begin, end))
+	}
+	for n, a := range all {
+		turn, _ := slices.BinarySearch(tokens, a.token())
+		ops = append(ops, porcupine.Operation{
+			Input: change{of: a, turn: turn}, Call: max(begin, int64(a.enter.At)), Return: int64(a.grant.At),
+		})
+		if last || n < len(all)-1 { // the last one ends in the next window
+			ops = append(ops, endOperation(a, begin, end))
+		}
+	}
+	return ops, inOrder
+}
+
+func endOperation(a *acquisition, begin, end int64) porcupine.Operation {
+	from, to := a.enter.At, a.ended()
+	if a.lastLive != nil {
+		from = min(a.lastLive.At, a.excused)
+	}
+	if a.died > 0 {
+		to = forever // it says when the kill began
+	}
+	call := max(begin, int64(from))
+	return porcupine.Operation{Input: change{of: a, end: true}, Call: call, Return: max(call, min(end, int64(to)))}
+}
+
+// notALock shows the window's grants, not too many of them.
+func (c *checker) notALock(name string, all []*acquisition) {
+	var events []*history.Event
+	for _, a := range all[:min(len(all), 10)] {
+		events = append(events, a.grant, a.lastLive)
+	}
+	c.violation(Violation{
+		c.exclusion(name), "lock", name,
+		fmt.Sprintf("no order of %d acquisitions and their ends, from %v to %v, is that of a lock",
+			len(all), all[0].grant.At.Round(time.Millisecond), all[len(all)-1].grant.At.Round(time.Millisecond)),
+		show(events...),
+	})
+}

@@ -1,0 +1,163 @@
+package check
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/leasefence/leasefence/integration/safety/history"
+	"github.com/leasefence/leasefence/lease"
+)
+
+const (
+	promptly  = time.Second            // within which a handle ends whose key an operator has taken
+	unwatched = 250 * time.Millisecond // how long a handle's key is not watched: see the doc of package lease
+)
+
+// excuse finds what operators have deleted, and the handles that were hit.
+func (c *checker) excuse() {
+	w := &c.watch
+	keys, leases := map[string][]*disturbance{}, map[string]*disturbance{}
+	for _, f := range c.faults {
+		switch f.begin.Name {
+		case history.OperatorDeletes:
+			keys[f.begin.Target] = append(keys[f.begin.Target], f)
+		case history.OperatorRevokes:
+			if leases[f.begin.Target] == nil {
+				leases[f.begin.Target] = f
+			}
+		}
+	}
+	if len(keys)+len(leases) == 0 {
+		return
+	}
+	by := map[*key]*disturbance{}
+	for _, k := range w.all {
+		if k.del == nil {
+			continue
+		}
+		f := leases[strconv.FormatInt(k.lease, 16)]
+		if f == nil || k.del.At < f.begin.At {
+			f = deletedBy(keys[k.put.Key], k)
+		}
+		if f != nil {
+			k.operated, by[k] = true, f
+		}
+	}
+	for _, a := range c.ops {
+		if a.grant == nil {
+			continue
+		}
+		k := c.keyOf(a)
+		if f := by[k]; k != nil && f != nil {
+			a.excused, a.gone = f.begin.At, k.del
+		}
+	}
+}
+
+// deletedBy finds the fault that has deleted this life of the key.
+func deletedBy(faults []*disturbance, k *key) *disturbance {
+	for _, f := range faults {
+		if f.end != nil && f.end.Revision != 0 {
+			if f.end.Revision == k.del.Revision {
+				return f
+			}
+			continue
+		}
+		// A watch may be late, and tell of the creation after the deletion was answered.
+		if f.begin.At <= k.del.At && k.put.At <= f.until()+promptly {
+			return f
+		}
+	}
+	return nil
+}
+
+// deletions checks I6.
+func (c *checker) deletions() {
+	w := &c.watch
+	looked, operated := 0, 0
+	for _, k := range w.all {
+		if k.operated {
+			operated++
+		}
+	}
+	for _, a := range c.ops {
+		if a.grant == nil {
+			c.deletedWaiting(a)
+			continue
+		}
+		k := c.keyOf(a)
+		if k == nil || k.del == nil {
+			continue
+		}
+		looked++
+		switch {
+		case k.operated:
+		case a.lastLive != nil && a.lastLive.At > k.del.At:
+			c.violation(Violation{
+				"I6", "watch", a.name(), fmt.Sprintf("key %q was deleted, and its handle was live after that", k.put.Key),
+				show(k.put, a.grant, k.del, a.lastLive),
+			})
+		case a.lost != nil && strings.Contains(a.lost.Error, lease.KeyDeleted.String()):
+			c.violation(Violation{
+				"I6", "watch", a.name(), fmt.Sprintf("key %q was deleted under its handle, and no operator did it", k.put.Key),
+				show(k.put, a.grant, k.del, a.lost),
+			})
+		}
+	}
+	c.count("deletions compared with handles", looked)
+	c.count("keys taken by operators", operated)
+}
+
+// deletedWaiting looks at an acquisition that has failed: it must not have failed because somebody took its key.
+func (c *checker) deletedWaiting(a *acquisition) {
+	if a.giveUp == nil || !strings.Contains(a.giveUp.Error, lease.KeyDeleted.String()) {
+		return
+	}
+	for _, f := range c.faults {
+		if f.operator() && f.begin.At <= a.giveUp.At && f.until() >= a.enter.At-promptly && strings.Contains(a.giveUp.Error, f.begin.Target) {
+			return
+		}
+	}
+	c.violation(Violation{
+		"I6", "watch", a.name(), "the key of an acquisition that waited was deleted, and no operator did it", show(a.enter, a.giveUp),
+	})
+}
+
+// prompt checks that a handle ends soon after an operator has taken its key.
+func (c *checker) prompt() {
+	looked := 0
+	for _, a := range c.ops {
+		if a.gone == nil {
+			continue
+		}
+		looked++
+		if a.lastLive == nil {
+			continue
+		}
+		if limit := c.limit(max(a.gone.At, a.grant.At+unwatched) + promptly); a.lastLive.At > limit {
+			c.violation(Violation{
+				"I3", "operator", a.name(),
+				fmt.Sprintf("an operator has taken key %q, and its handle was live %v after that, want at most %v",
+					a.gone.Key, a.lastLive.At-a.gone.At, limit-a.gone.At),
+				show(a.grant, a.gone, a.lastLive),
+			})
+		}
+	}
+	c.count("handles that lost their key to an operator", looked)
+}
+
+// limit moves a time on for the faults that are on until then, or were shortly before.
+func (c *checker) limit(t time.Duration) time.Duration {
+	for _, f := range c.faults { // in the order of their beginning
+		if f.operator() || f.begin.At > t || f.until() < t-promptly-unwatched-c.opts.TTL {
+			continue
+		}
+		if f.until() == forever {
+			return forever
+		}
+		t = max(t, f.until()+c.opts.TTL+promptly)
+	}
+	return t
+}

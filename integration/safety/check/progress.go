@@ -1,0 +1,111 @@
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/leasefence/leasefence/integration/safety/history"
+)
+
+// patience is how long waiters may wait while nobody holds what they want and no fault is on.
+func patience(ttl time.Duration) time.Duration { return 2*ttl + 3*time.Second }
+
+// step is a change of who waits for a name or holds it, or of the faults that are on.
+type step struct {
+	at           time.Duration
+	waits, holds int
+	on           int // faults
+	granted      bool
+	acquisition  *acquisition
+}
+
+// progress checks I7: without faults, a name that somebody waits for and nobody holds is granted to someone in time.
+func (c *checker) progress() {
+	names := map[string][]step{}
+	waiting := 0
+	for _, a := range c.ops {
+		steps, waits := c.steps(a)
+		names[a.name()] = append(names[a.name()], steps...)
+		if waits {
+			waiting++
+		}
+		if waits && c.whole && a.grant == nil && a.ended() == forever {
+			c.violation(Violation{"I7", "progress", a.name(), "at the end it is neither served nor has it given up", show(a.enter)})
+		}
+	}
+	var faults []step
+	for _, f := range c.faults {
+		faults = append(faults, step{at: f.begin.At, on: 1})
+		if f.until() != forever {
+			faults = append(faults, step{at: f.until(), on: -1})
+		}
+	}
+	for name, steps := range names {
+		c.pace(name, append(steps, faults...))
+	}
+	c.count("acquisitions that waited", waiting)
+}
+
+// steps of one acquisition. One that does not wait to be served is none of a waiter's.
+func (c *checker) steps(a *acquisition) (steps []step, waits bool) {
+	waits = a.enter.Verb != history.TryLock
+	over := a.ended()
+	if waits {
+		steps = append(steps, step{at: a.enter.At, waits: 1, acquisition: a})
+		switch {
+		case a.grant != nil:
+			steps = append(steps, step{at: a.grant.At, waits: -1, granted: true})
+		case over != forever:
+			steps = append(steps, step{at: over, waits: -1})
+		}
+	}
+	if a.grant != nil {
+		steps = append(steps, step{at: a.grant.At, holds: 1, granted: true})
+		if over != forever {
+			steps = append(steps, step{at: max(over, a.grant.At), holds: -1})
+		}
+	}
+	return steps, waits
+}
+
+// pace goes through one name in time. Idle is counted from the last of: a heal, a change of holders, the first that waits.
+func (c *checker) pace(name string, steps []step) {
+	slices.SortStableFunc(steps, func(x, y step) int {
+		return cmp.Or(cmp.Compare(x.at, y.at), cmp.Compare(y.holds, x.holds)) // who holds begins before another ends
+	})
+	var now step
+	var since time.Duration
+	var waiter *acquisition // the last that came when nobody waited
+	idle := func() bool { return now.waits > 0 && now.holds == 0 && now.on == 0 }
+	settle := func(at time.Duration) {
+		if !idle() {
+			return
+		}
+		gap := at - since
+		c.report.Idle = max(c.report.Idle, gap)
+		if limit := patience(c.opts.TTL); c.opts.TTL > 0 && gap > limit {
+			c.violation(Violation{
+				"I7", "progress", name,
+				fmt.Sprintf("from %v to %v somebody waited, nobody held it and no fault was on: want at most %v", since, at, limit),
+				show(waiter.enter),
+			})
+		}
+	}
+	for _, s := range steps {
+		was := idle()
+		if s.granted || s.on != 0 || now.waits+s.waits == 0 || now.holds+s.holds > 0 {
+			settle(s.at)
+			since = s.at
+		}
+		if s.waits > 0 && now.waits == 0 {
+			waiter = s.acquisition
+		}
+		now.waits, now.holds, now.on = now.waits+s.waits, now.holds+s.holds, now.on+s.on
+		if !was && idle() {
+			since = s.at
+		}
+	}
+	settle(c.last)
+}

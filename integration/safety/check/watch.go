@@ -1,0 +1,209 @@
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/safety/history"
+)
+
+// watch is what the watch of the key space has seen.
+type watch struct {
+	keys    map[keyAt]*key
+	all     []*key // in the order of creation
+	highest int64
+}
+
+// key is one life of a key: it may be created again after it was deleted.
+type key struct {
+	put, del  *history.Event // put: the creation
+	lease     int64          // as of the last change
+	first     bool           // it was the first of its queue at some time
+	contender bool
+	operated  bool // an operator has deleted it
+}
+
+// keyAt names a key by its queue, where no two have the same create revision.
+type keyAt struct {
+	queue   string
+	created int64
+}
+
+// queueOf is a key's queue: everything up to the last slash.
+func queueOf(key string) string { return key[:strings.LastIndexByte(key, '/')+1] }
+
+// keyOf is the key of a handle, nil if the watch has not seen it.
+func (c *checker) keyOf(a *acquisition) *key {
+	return c.watch.keys[keyAt{c.opts.Prefix + a.name() + "/", revision(a.token())}]
+}
+
+// line is the queue of one name. Keys join at its end, since create revisions grow.
+type line struct {
+	keys []*key // from the first that may still contend
+}
+
+func (l *line) first() *key {
+	for len(l.keys) > 0 && (l.keys[0].del != nil || !l.keys[0].contender) {
+		l.keys = l.keys[1:]
+	}
+	if len(l.keys) == 0 {
+		return nil
+	}
+	return l.keys[0]
+}
+
+// revision is the part of a token that is etcd's.
+func revision(t fence.Token) int64 { return int64(t) & (1<<48 - 1) }
+
+// readWatch builds every queue again, revision by revision.
+func (c *checker) readWatch() {
+	w := &c.watch
+	w.keys = map[keyAt]*key{}
+	slices.SortStableFunc(c.changes, func(x, y *history.Event) int { return cmp.Compare(x.Revision, y.Revision) })
+	lines, now := map[string]*line{}, map[string]*key{}
+	for n := 0; n < len(c.changes); {
+		touched := map[*line]bool{}
+		rev := c.changes[n].Revision
+		for ; n < len(c.changes) && c.changes[n].Revision == rev; n++ {
+			if l := c.change(c.changes[n], now, lines); l != nil {
+				touched[l] = true
+			}
+		}
+		// A transaction may do several things to a queue: only what it leaves counts.
+		for l := range touched {
+			if k := l.first(); k != nil {
+				k.first = true
+			}
+		}
+		w.highest = rev
+	}
+	c.count("changes seen by the watch", len(c.changes))
+}
+
+// change brings one event into its queue, which it returns.
+func (c *checker) change(e *history.Event, now map[string]*key, lines map[string]*line) *line {
+	w := &c.watch
+	k := now[e.Key]
+	queue := queueOf(e.Key)
+	l := lines[queue]
+	if l == nil {
+		l = &line{}
+		lines[queue] = l
+	}
+	switch {
+	case e.Kind == history.Delete && k == nil:
+		c.malformed(fmt.Sprintf("revision %d deletes key %q, of which the watch knows nothing", e.Revision, e.Key))
+		return nil
+	case e.Kind == history.Delete:
+		k.del = e
+		delete(now, e.Key)
+	case e.Created == e.Revision && k == nil:
+		k = &key{put: e}
+		now[e.Key], w.keys[keyAt{queue, e.Created}] = k, k
+		w.all = append(w.all, k)
+		k.set(e, queue)
+		l.keys = append(l.keys, k)
+	case k == nil || k.put.Created != e.Created:
+		c.malformed(fmt.Sprintf("revision %d changes key %q, created at %d, of which the watch knows nothing", e.Revision, e.Key, e.Created))
+		return nil
+	default:
+		k.set(e, queue)
+	}
+	return l
+}
+
+// set notes a value of the key. A contender's key begins with its lease.
+func (k *key) set(e *history.Event, queue string) {
+	k.lease = e.Lease
+	k.contender = e.Lease != 0 && strings.HasPrefix(e.Key[len(queue):], strconv.FormatInt(e.Lease, 16))
+}
+
+// watchedTokens checks I2 against the watch.
+func (c *checker) watchedTokens() {
+	w := &c.watch
+	compared, unseen := 0, 0
+	owners := map[string][]owned{}
+	for _, a := range c.ops {
+		if a.grant == nil || len(w.all) == 0 {
+			continue
+		}
+		rev := revision(a.token())
+		k := c.keyOf(a)
+		if k == nil && !c.whole && rev > w.highest {
+			unseen++
+			continue
+		}
+		compared++
+		bad := func(format string, args ...any) {
+			v := Violation{Invariant: "I2", Checker: "watch", Name: a.name(), Text: fmt.Sprintf(format, args...), Events: show(a.grant)}
+			if k != nil {
+				v.Events = show(k.put, k.del, a.grant)
+			}
+			c.violation(v)
+		}
+		switch {
+		case k == nil:
+			bad("token %d is not the create revision of a key of %q", a.token(), a.name())
+		case a.grant.Key != "" && a.grant.Key != k.put.Key: // a caller may not be told its key
+			bad("token %d is that of key %q, and %q was granted", a.token(), k.put.Key, a.grant.Key)
+		case !k.first && !k.operated: // a waiter whose key an operator takes may get a handle that ends when the watch tells
+			bad("token %d was granted, and its key was never the first of the queue", a.token())
+		default:
+			owners[a.name()] = append(owners[a.name()], owned{rev, a})
+		}
+	}
+	for name, all := range owners {
+		c.ownerOrder(name, all)
+	}
+	c.count("tokens compared with the watch", compared)
+	c.count("tokens the watch has not come to", unseen)
+}
+
+// owned is a tenure, by the create revision of its key.
+type owned struct {
+	created int64
+	*acquisition
+}
+
+// ownerOrder checks that tokens increase from owner to owner.
+func (c *checker) ownerOrder(name string, all []owned) {
+	slices.SortStableFunc(all, func(x, y owned) int { return cmp.Compare(x.created, y.created) })
+	for n := 1; n < len(all); n++ {
+		x, y := all[n-1], all[n]
+		switch {
+		case x.created == y.created:
+			c.violation(Violation{
+				"I2", "watch", name, fmt.Sprintf("one key was granted twice, with tokens %d and %d", x.token(), y.token()), show(x.grant, y.grant),
+			})
+		case x.token() >= y.token():
+			c.violation(Violation{
+				"I2", "watch", name, fmt.Sprintf("token %d came after %d in the queue", y.token(), x.token()), show(x.grant, y.grant),
+			})
+		}
+	}
+}
+
+// leftovers checks the end of I7: no key is left that hangs on a lease or lies below a name.
+func (c *checker) leftovers() {
+	queues := map[string]bool{}
+	for _, a := range c.ops {
+		queues[c.opts.Prefix+a.name()+"/"] = true
+	}
+	left := 0
+	for _, k := range c.watch.all {
+		leased := k.lease != 0 && strings.HasPrefix(k.put.Key, c.opts.Prefix)
+		if k.del != nil || !leased && !queues[queueOf(k.put.Key)] {
+			continue
+		}
+		left++
+		if c.whole {
+			c.violation(Violation{"I7", "watch", "", fmt.Sprintf("key %q is left at the end", k.put.Key), show(k.put)})
+		}
+	}
+	c.count("keys created", len(c.watch.all))
+	c.count("keys left at the end", left)
+}

@@ -1,0 +1,14 @@
+// Safety runs the safety suite, and looks at the histories that it leaves.
+//
+//	go -C integration run ./safety run
+//	go -C integration run ./safety soak -duration 12h
+//	go -C integration run ./safety check FILE
+//	go -C integration run ./safety draw FILE -o out.svg [-from 12s] [-to 20s] [-names a,b] [-title text]
+//
+// Run and soak are the random mix of package mix, for minutes and for hours. They keep the histories in which something is wrong.
+//
+// Check puts a history before all checkers and prints what they have looked at and found. It exits with 1 if an invariant is
+// violated, and with 2 if the file is no history. Draw makes a picture of a history, or of a part of it.
+//
+// The paths are those of the folder integration then. Without arguments it prints the list of its commands.
+package main

@@ -1,0 +1,40 @@
+// Package history records what happened in a run of the safety suite: who asked for which lock, who was granted it, what
+// the resource accepted and refused, what a watch of the key space saw, and which faults were on.
+//
+// A history is a file of JSON lines, one [Event] each. All times are on one clock, CLOCK_MONOTONIC of the host, counted
+// from the beginning of the run, so that the events of several processes can be compared.
+//
+// # What the kinds say
+//
+//	kind      by        at                                    fields
+//	enter     caller    before Lock, TryLock, Campaign        Op, Actor, Name, Verb (see below)
+//	grant     caller    after it has returned a handle        Op, Actor, Name, Token, Key
+//	giveup    caller    after it has returned an error        Op, Outcome, Error
+//	live      caller    before a call of Err that gave nil    Op
+//	lost      caller    after the handle's context has ended  Op, Error
+//	release   caller    before Unlock, Resign                 Op
+//	released  caller    after it has returned                 Op, Outcome, Error
+//	send      writer    before a request to a resource        Op, Actor, Name, Token, Verb, Value, Request
+//	answer    writer    after its answer                      Request, Outcome, Value, Error
+//	apply     resource  in the order of application           Name, Verb, Token, Request, Outcome, Value, Highest
+//	put       watch     after the event has come in           Key, Revision, Created, Lease
+//	delete    watch     after the event has come in           Key, Revision
+//	observe   observer  after a change has come in            Actor, Name, Token (0: nobody leads)
+//	fault     nemesis   before it begins                      Name, Target, Fault, Actor (if it is somebody else's doing)
+//	heal      nemesis   after it has ended                    Name, Target, Fault, Revision (of an operator's deletion)
+//	note      anybody   whenever                              Name, Value
+//
+// Op joins the events of one acquisition, Request those of one request to a resource, Fault those of one fault; each is
+// unique in the run. A handle is known to be live from its grant to the last live event that has its Op: the time of
+// which is read before the handle is asked. Events of one resource stand in the file in the order of application; others are in the
+// order in which they came in, which may differ from that of their times.
+//
+// The Verb of an enter event is [Campaign] for an election, [TryLock] or none for a lock. Requests have the other verbs; a
+// resource that knows Add is a set, and what a read of it returns is its elements with commas between. A fenced resource
+// accepts no request without a token but a read.
+//
+// Some names of faults and notes mean something to the checkers: [OperatorDeletes], [OperatorRevokes], [ClientKilled],
+// [NotePrefix], [NoteTTL], [NoteEnd]; and a resource may be the control of another, see [UnfencedMark]. A grant may do
+// without a Key where the caller is not told it. An observer gives the token that etcd knows, in era 0. Without NoteEnd a history counts as cut short, and nothing is said about what should
+// have come after its last event.
+package history

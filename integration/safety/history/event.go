@@ -1,0 +1,82 @@
+package history
+
+import (
+	"time"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+// Kind says what an event is. The package's doc has the table.
+type Kind string
+
+// The kinds.
+const (
+	Enter    Kind = "enter"
+	Grant    Kind = "grant"
+	GiveUp   Kind = "giveup"
+	Live     Kind = "live"
+	Lost     Kind = "lost"
+	Release  Kind = "release"
+	Released Kind = "released"
+
+	Send   Kind = "send"
+	Answer Kind = "answer"
+	Apply  Kind = "apply"
+
+	Put     Kind = "put"
+	Delete  Kind = "delete"
+	Observe Kind = "observe"
+
+	Fault Kind = "fault"
+	Heal  Kind = "heal"
+	Note  Kind = "note"
+)
+
+// Outcome is what its caller knows of a call, or what a resource has done with a request.
+type Outcome string
+
+// The outcomes.
+const (
+	OK      Outcome = "ok"      // done
+	Refused Outcome = "refused" // the resource has refused the token, or the lock is another's: nothing was done
+	Failed  Outcome = "failed"  // nothing was done, for another reason
+	Unknown Outcome = "unknown" // it may have been done
+)
+
+// Verb is what a request asks of a resource.
+type Verb string
+
+// The verbs.
+const (
+	Claim     Verb = "claim"     // installs the tenure
+	Read      Verb = "read"      // returns Value
+	Write     Verb = "write"     // sets the register to Value
+	Add       Verb = "add"       // adds Value to the set
+	Increment Verb = "increment" // a read-modify-write: sets the counter to Value, which is one more than was read
+)
+
+// Event is one line of a history. Fields that a kind does not use are zero.
+type Event struct {
+	At   time.Duration `json:"at"` // since the beginning of the run
+	Kind Kind          `json:"kind"`
+
+	Actor   string      `json:"actor,omitempty"` // who: "client 3/worker 1"
+	Name    string      `json:"name,omitempty"`  // of the lock, election, resource, or the fault's kind
+	Op      int64       `json:"op,omitempty"`
+	Request int64       `json:"request,omitempty"`
+	Fault   int64       `json:"fault,omitempty"`
+	Token   fence.Token `json:"token,omitempty"`
+	Outcome Outcome     `json:"outcome,omitempty"`
+	Error   string      `json:"error,omitempty"`
+
+	Verb    Verb        `json:"verb,omitempty"`
+	Value   string      `json:"value,omitempty"`
+	Highest fence.Token `json:"highest,omitempty"` // the resource's mark after it has applied or refused
+
+	Key      string `json:"key,omitempty"`
+	Revision int64  `json:"revision,omitempty"` // of the change
+	Created  int64  `json:"created,omitempty"`  // the key's create revision
+	Lease    int64  `json:"lease,omitempty"`
+
+	Target string `json:"target,omitempty"` // of a fault: "client 3", "member 1"
+}

@@ -1,0 +1,117 @@
+package history_test
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/integration/safety/history"
+)
+
+func TestRecorder_isReadBack(t *testing.T) {
+	var file bytes.Buffer
+	r := history.NewRecorder(&file, history.NewClock(), 100)
+	full := history.Event{
+		At: 1, Kind: history.Apply, Actor: "client 1/worker 2", Name: "n", Op: 2, Request: 3, Fault: 4, Token: 1<<60 + 1,
+		Outcome: history.Unknown, Error: "e", Verb: history.Write, Value: "v\n", Highest: 1<<60 + 2, Key: "k", Revision: 5,
+		Created: 6, Lease: 7, Target: "t",
+	}
+	r.Record(full)
+	require.Equal(t, int64(101), r.ID())
+	before := r.Now()
+	r.Record(history.Event{Kind: history.Live, Op: r.ID()})
+	after := r.Now()
+	require.NoError(t, r.Flush())
+	require.Equal(t, 2, strings.Count(file.String(), "\n"), "one line each")
+	events, err := history.ReadAll(&file)
+	require.NoError(t, err)
+	require.Len(t, events, 2)
+	require.Equal(t, full, events[0])
+	require.Equal(t, int64(102), events[1].Op)
+	require.LessOrEqual(t, before, events[1].At)
+	require.LessOrEqual(t, events[1].At, after)
+}
+
+func TestRecorder_isSafeForConcurrentUse(t *testing.T) {
+	var file bytes.Buffer
+	r := history.NewRecorder(&file, history.NewClock(), 0)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 100 {
+				r.Record(history.Event{Kind: history.Live, Op: r.ID()})
+			}
+		})
+	}
+	wg.Wait()
+	require.NoError(t, r.Flush())
+	events, err := history.ReadAll(&file)
+	require.NoError(t, err)
+	ops := map[int64]bool{}
+	for _, e := range events {
+		ops[e.Op] = true
+	}
+	require.Len(t, ops, 800)
+}
+
+var errFull = errors.New("disk full")
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errFull }
+
+func TestRecorder_Flush_tellsTheFirstError(t *testing.T) {
+	r := history.NewRecorder(full{}, history.NewClock(), 0)
+	r.Record(history.Event{Kind: history.Note})
+	require.ErrorIs(t, r.Flush(), errFull)
+	r.Record(history.Event{Kind: history.Note})
+	require.ErrorIs(t, r.Flush(), errFull)
+}
+
+// What a killed process leaves ends in the middle of a line.
+func TestRecorder_Copy_dropsALineThatWasCutShort(t *testing.T) {
+	var file bytes.Buffer
+	r := history.NewRecorder(&file, history.NewClock(), 0)
+	require.NoError(t, r.Copy(strings.NewReader("{\"at\":5,\"kind\":\"note\"}\n{\"at\":6,\"ki")))
+	require.NoError(t, r.Flush())
+	events, err := history.ReadAll(&file)
+	require.NoError(t, err)
+	require.Equal(t, []history.Event{{At: 5, Kind: history.Note}}, events)
+	require.Error(t, r.Copy(strings.NewReader("no history\n{}")))
+}
+
+func TestScan_namesTheEventThatIsWrong(t *testing.T) {
+	for text, want := range map[string]string{
+		"{\"kind\":\"note\"}\n{\"kin\":\"note\"}":  "event 2",
+		"{\"kind\":\"note\"}\nnonsense":            "event 2",
+		"{\"kind\":\"grant\",\"token\":\"-1\"}":    "event 1",
+		"{\"kind\":\"note\"} {\"kind\":\"note\"}x": "event 3",
+	} {
+		_, err := history.ReadAll(strings.NewReader(text))
+		require.ErrorContains(t, err, want)
+	}
+	events, err := history.ReadAll(strings.NewReader(""))
+	require.NoError(t, err)
+	require.Empty(t, events)
+}
+
+// Clocks of one run agree, also when they were resumed in another process.
+func TestClock_resumes(t *testing.T) {
+	c := history.NewClock()
+	a := c.Now()
+	b := history.ResumeClock(c.Began()).Now()
+	d := c.Now()
+	require.LessOrEqual(t, time.Duration(0), a)
+	require.LessOrEqual(t, a, b)
+	require.LessOrEqual(t, b, d)
+}
+
+func TestEvent_Client(t *testing.T) {
+	require.Equal(t, "client 3", history.Event{Actor: "client 3/worker 1"}.Client())
+	require.Equal(t, "observer", history.Event{Actor: "observer"}.Client())
+}

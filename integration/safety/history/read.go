@@ -1,0 +1,43 @@
+package history
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+)
+
+// Scan yields the events of a history one by one. After an error it ends.
+func Scan(src io.Reader) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		dec := json.NewDecoder(src)
+		dec.DisallowUnknownFields()
+		for n := 1; ; n++ {
+			var e Event
+			err := dec.Decode(&e)
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			if err != nil {
+				yield(Event{}, fmt.Errorf("history: event %d: %w", n, err))
+				return
+			}
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
+}
+
+// ReadAll returns a whole history.
+func ReadAll(src io.Reader) ([]Event, error) {
+	var all []Event
+	for e, err := range Scan(src) {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	return all, nil
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/leasefence/leasefence/integration/etcdproc"
+	"github.com/leasefence/leasefence/integration/safety/mix"
+)
+
+// command is one of the program's. It has its own flags. Its error ends the program with the code of an [exit], or else
+// with 2.
+type command struct {
+	name, args, about string
+	run               func(args []string, out io.Writer) error
+}
+
+// commands are all there are: add a line.
+var commands = []command{
+	{"check", "FILE", "look for violations in a history", runCheck},
+	{"draw", "FILE -o out.svg", "draw a history as a timeline", runDraw},
+	{"run", "[-seed n]", "a random mix of faults, which must reach its floors", runRun},
+	{"soak", "[-duration 30m]", "a random mix of faults for hours", runSoak},
+}
+
+// exit is an error that ends the program with a code of its own.
+type exit struct {
+	code int
+	err  error
+}
+
+func (e exit) Error() string { return e.err.Error() }
+func (e exit) Unwrap() error { return e.err }
+
+// errUsage: the arguments are wrong. Exit code 2.
+var errUsage = errors.New("usage")
+
+func main() {
+	etcdproc.Serve()
+	mix.Serve()
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func run(args []string, out, errs io.Writer) int {
+	err := dispatch(args, out)
+	if err == nil {
+		return 0
+	}
+	_, _ = fmt.Fprintln(errs, "safety:", err)
+	if e, ok := errors.AsType[exit](err); ok {
+		return e.code
+	}
+	if errors.Is(err, errUsage) {
+		usage(errs)
+	}
+	return 2
+}
+
+func dispatch(args []string, out io.Writer) error {
+	if len(args) == 0 {
+		return fmt.Errorf("%w: no command", errUsage)
+	}
+	for _, c := range commands {
+		if c.name == args[0] {
+			return c.run(args[1:], out)
+		}
+	}
+	return fmt.Errorf("%w: no command %q", errUsage, args[0])
+}
+
+func usage(w io.Writer) {
+	for _, c := range commands {
+		_, _ = fmt.Fprintf(w, "  safety %-6s %-20s %s\n", c.name, c.args, c.about)
+	}
+}

@@ -1,0 +1,179 @@
+package mix
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/safety/history"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// handle is a lock or a leadership.
+type handle interface {
+	Token() fence.Token
+	Key() string
+	Context() context.Context
+	Err() error
+}
+
+func (w *worker) lock(name string) {
+	ctx, cancel := w.wait()
+	defer cancel()
+	op := w.enter(name, "")
+	session := w.session()
+	on := session.Status().LeaseID
+	l, err := session.Lock(ctx, name)
+	w.locked(op, name, on, l, err)
+}
+
+func (w *worker) tryLock(name string) {
+	op := w.enter(name, history.TryLock)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*w.ttl)
+	defer cancel()
+	session := w.session()
+	on := session.Status().LeaseID
+	l, err := session.TryLock(ctx, name)
+	w.locked(op, name, on, l, err)
+}
+
+func (w *worker) locked(op int64, name string, on clientv3.LeaseID, l *lease.Lock, err error) {
+	if err != nil {
+		w.giveUp(op, on, err)
+		return
+	}
+	w.hold(op, name, l)
+	w.release(op, l.Unlock)
+}
+
+func (w *worker) campaign(name string) {
+	ctx, cancel := w.wait()
+	defer cancel()
+	op := w.enter(name, history.Campaign)
+	session := w.session()
+	on := session.Status().LeaseID
+	l, err := election.Campaign(ctx, session, name, election.Options{Value: w.name})
+	if err != nil {
+		w.giveUp(op, on, err)
+		return
+	}
+	w.hold(op, name, l)
+	w.release(op, l.Resign)
+}
+
+// lead is the form of an election that campaigns again after a loss, which is an acquisition of its own.
+func (w *worker) lead(name string) {
+	ctx, cancel := w.wait()
+	defer cancel()
+	session := w.session()
+	on := session.Status().LeaseID
+	op, waits := w.enter(name, history.Campaign), true
+	err := election.Run(ctx, session, name, election.Options{Value: w.name, Lost: func(err error) {
+		w.released(op, err)
+		op, waits = w.enter(name, history.Campaign), true
+	}}, func(ctx context.Context, _ fence.Token) error {
+		waits = false
+		l, _ := election.FromContext(ctx)
+		w.hold(op, name, l) //nolint:contextcheck // as in do
+		w.log.Record(history.Event{Kind: history.Release, Op: op})
+		return nil
+	})
+	if waits {
+		w.giveUp(op, on, err)
+	} else {
+		w.released(op, err)
+	}
+}
+
+// do is the scoped form.
+func (w *worker) do(name string) {
+	ctx, cancel := w.wait()
+	defer cancel()
+	op := w.enter(name, "")
+	granted := false
+	session := w.session()
+	on := session.Status().LeaseID
+	err := session.Do(ctx, name, func(ctx context.Context, token fence.Token) error {
+		granted = true
+		w.hold(op, name, scoped{ctx, token}) //nolint:contextcheck // what is on its way does not end with the handle
+		w.log.Record(history.Event{Kind: history.Release, Op: op})
+		return nil
+	})
+	if granted {
+		w.released(op, err)
+	} else {
+		w.giveUp(op, on, err)
+	}
+}
+
+// scoped is the handle of a function that runs under Do.
+type scoped struct {
+	ctx   context.Context //nolint:containedctx // it is the handle
+	token fence.Token
+}
+
+func (s scoped) Token() fence.Token       { return s.token }
+func (s scoped) Key() string              { return "" }
+func (s scoped) Context() context.Context { return s.ctx }
+func (s scoped) Err() error               { return context.Cause(s.ctx) }
+
+// giveUp records that nothing was acquired, and the lease on which it was tried. A session that is closed or cannot be replaced leaves time for another one.
+func (w *worker) giveUp(op int64, on clientv3.LeaseID, err error) {
+	if lost, ok := errors.AsType[*lease.LostError](err); ok && lost.LeaseID != 0 {
+		on = lost.LeaseID
+	}
+	outcome := history.Failed
+	if errors.Is(err, lease.ErrLocked) {
+		outcome = history.Refused
+	}
+	w.log.Record(history.Event{Kind: history.GiveUp, Op: op, Outcome: outcome, Error: fmt.Sprintf("%v (lease %x)", err, int64(on))})
+	if errors.Is(err, lease.ErrClosed) {
+		w.pause(w.some(20, 100))
+	}
+}
+
+// release lets go, which is confirmed or goes on in the background.
+func (w *worker) release(op int64, end func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*w.ttl)
+	defer cancel()
+	w.log.Record(history.Event{Kind: history.Release, Op: op})
+	w.released(op, end(ctx))
+	if w.saboteur.FalseLive {
+		w.pause(w.some(5, 20))
+		w.log.Record(history.Event{Kind: history.Live, Op: op})
+	}
+}
+
+func (w *worker) released(op int64, err error) {
+	e := history.Event{Kind: history.Released, Op: op, Outcome: history.OK}
+	switch {
+	case errors.Is(err, lease.ErrLost):
+		e.Outcome = history.Failed
+	case err != nil:
+		e.Outcome = history.Unknown
+	}
+	if err != nil {
+		e.Error = err.Error()
+	}
+	w.log.Record(e)
+}
+
+// hold is the tenure: it ends before the handle is let go.
+func (w *worker) hold(op int64, name string, h handle) {
+	w.log.Record(history.Event{Kind: history.Grant, Op: op, Actor: w.name, Name: name, Token: h.Token(), Key: h.Key()})
+	told := make(chan struct{})
+	stop := context.AfterFunc(h.Context(), func() {
+		defer close(told)
+		w.log.Record(history.Event{Kind: history.Lost, Op: op, Error: context.Cause(h.Context()).Error()})
+	})
+	t := &tenure{worker: w, op: op, name: name, handle: h, begun: time.Now()}
+	t.work()
+	if !stop() { // so that the event does not come after the round
+		<-told
+	}
+}

@@ -1,0 +1,72 @@
+package mix
+
+import (
+	"math/rand/v2"
+	"strconv"
+	"sync"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// berth is the place of a client that is a process of its own. Who is killed has a successor with another name.
+type berth struct {
+	round  *round
+	name   string
+	holder *holder // the present one; of whoever has taken the berth
+
+	mu       sync.Mutex // guards the fields below
+	taken    bool
+	launched int
+}
+
+// launch starts a process, and another one after that is gone.
+func (b *berth) launch() error {
+	b.mu.Lock()
+	b.launched++
+	number := b.launched
+	b.mu.Unlock()
+	r := b.round
+	o := order{
+		Name: b.name + "." + strconv.Itoa(number), Endpoints: r.run.cluster.Endpoints(), Resources: r.run.resources.addr,
+		// Ranges of numbers that do not meet those of the tape, which begin at one.
+		Began: r.run.tape.clock.Began(), First: r.run.tape.ID() << 32, Round: r.number, TTL: r.run.opts.TTL,
+		Seed: r.run.opts.Seed ^ hash(b.name) + uint64(r.number*1000+number), Workers: 3,
+	}
+	h, err := startHolder(o, r.run.tape)
+	if err != nil {
+		return err
+	}
+	b.holder = h
+	return nil
+}
+
+func (b *berth) giveBack() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.taken = false
+}
+
+// takeBerth returns a berth that no other fault has, nil if there is none.
+func (r *round) takeBerth(rng *rand.Rand) *berth {
+	if len(r.berths) == 0 {
+		return nil
+	}
+	from := rng.IntN(len(r.berths))
+	for i := range r.berths {
+		b := r.berths[(from+i)%len(r.berths)]
+		b.mu.Lock()
+		free := !b.taken && b.holder != nil
+		b.taken = b.taken || free
+		b.mu.Unlock()
+		if free {
+			return b
+		}
+	}
+	return nil
+}
+
+// leaseID reads a lease's ID as it stands in keys.
+func leaseID(text string) (clientv3.LeaseID, bool) {
+	id, err := strconv.ParseInt(text, 16, 64)
+	return clientv3.LeaseID(id), err == nil && id != 0
+}

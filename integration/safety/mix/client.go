@@ -1,0 +1,122 @@
+package mix
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/faults"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// link is a client's way to the cluster: a proxy in front of each member.
+type link struct {
+	scaffold scaffold
+	proxies  []*faults.Proxy
+}
+
+func newLink(endpoints []string) (*link, error) {
+	l := &link{}
+	err := l.scaffold.try(func() {
+		for _, e := range endpoints {
+			l.proxies = append(l.proxies, faults.NewProxy(&l.scaffold, e))
+		}
+	})
+	if err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *link) endpoints() []string {
+	var addrs []string
+	for _, p := range l.proxies {
+		addrs = append(addrs, p.Addr())
+	}
+	return addrs
+}
+
+func (l *link) each(do func(*faults.Proxy)) {
+	for _, p := range l.proxies {
+		do(p)
+	}
+}
+
+func (l *link) close() { l.scaffold.clean() }
+
+// client is an etcd client in this process, with a session that is replaced now and then.
+type client struct {
+	name string
+	link *link
+	in   *faults.Interceptor
+	etcd *clientv3.Client
+	ttl  time.Duration
+
+	replacing sync.Mutex // held while a session is replaced
+
+	mu      sync.Mutex // guards the field below
+	session *lease.Session
+}
+
+func newClient(ctx context.Context, name string, endpoints []string, ttl time.Duration) (*client, error) {
+	l, err := newLink(endpoints) //nolint:contextcheck // it outlives the call
+	if err != nil {
+		return nil, err
+	}
+	c := &client{name: name, link: l, ttl: ttl}
+	err = l.scaffold.try(func() {
+		c.in = faults.NewInterceptor(&l.scaffold)
+		c.etcd = etcdtest.NewClient(&l.scaffold, l.endpoints(), etcdtest.Dial(c.in.DialOptions()...))
+	})
+	if err == nil {
+		err = c.open(ctx)
+	}
+	if err != nil {
+		l.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *client) open(ctx context.Context) error {
+	s, err := lease.NewSession(ctx, c.etcd, lease.Options{TTL: c.ttl, Owner: c.name})
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.session = s
+	return nil
+}
+
+// current is the client's session, which may be closed.
+func (c *client) current() *lease.Session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.session
+}
+
+// replace closes the session and opens another one. If ctx ends, the one that is closed stays.
+func (c *client) replace(ctx context.Context) error {
+	c.replacing.Lock()
+	defer c.replacing.Unlock()
+	closing, cancel := context.WithTimeout(ctx, c.ttl)
+	_ = c.current().Close(closing) // what the server could not be told expires
+	cancel()
+	return c.open(ctx)
+}
+
+// close ends the session and the connections. An error says that a session did not end.
+func (c *client) close(ctx context.Context) error {
+	err := c.current().Close(ctx)
+	c.link.close()
+	if err != nil {
+		return fmt.Errorf("mix: %s: %w", c.name, err)
+	}
+	return nil
+}

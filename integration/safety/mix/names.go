@@ -1,0 +1,57 @@
+package mix
+
+import (
+	"fmt"
+	"math/rand/v2"
+)
+
+// form is what a resource is.
+type form int
+
+const (
+	register form = iota
+	set
+	counter
+	forms
+)
+
+// names are what a round locks, campaigns for and writes to.
+type names struct {
+	Hot, Cold, Elections []string
+}
+
+// roundPrefix begins the names of a round.
+func roundPrefix(round int) string { return fmt.Sprintf("%05d-", round) }
+
+func roundNames(round int) names {
+	name := func(name string) string { return roundPrefix(round) + name }
+	return names{
+		// One lies below the other, and they must not know of each other.
+		Hot:       []string{name("hot"), name("hot/below"), name("hot2")},
+		Cold:      []string{name("cold0"), name("cold1"), name("cold2"), name("cold3"), name("cold4"), name("cold5"), name("cold6"), name("cold7"), name("cold8")},
+		Elections: []string{name("lead0"), name("lead1"), name("lead2")},
+	}
+}
+
+// all are all of them.
+func (n names) all() []string {
+	return append(append(append([]string{}, n.Hot...), n.Cold...), n.Elections...)
+}
+
+// locks are all but the elections.
+func (n names) locks() []string { return append(append([]string{}, n.Hot...), n.Cold...) }
+
+// form of the resource of that name; each kind has all forms.
+func (n names) form(name string) form {
+	for _, group := range [][]string{n.Hot, n.Cold, n.Elections} {
+		for i, s := range group {
+			if s == name {
+				return form(i) % forms
+			}
+		}
+	}
+	return register
+}
+
+// pick returns one of a list.
+func pick[T any](rng *rand.Rand, from []T) T { return from[rng.IntN(len(from))] }

@@ -1,0 +1,239 @@
+package mix
+
+import (
+	"context"
+	"hash/fnv"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/integration/etcdproc"
+	"github.com/leasefence/leasefence/integration/safety/history"
+)
+
+// kind is one kind of fault.
+type kind struct {
+	name string
+	// strike begins the fault, lets it last, and ends it. It returns early if the context ends, healed all the same. It
+	// reports whether the fault has met anything.
+	strike func(*strike) (hit bool)
+}
+
+// class is kinds of faults of which some work at a time.
+type class struct {
+	name  string
+	slots int
+	rest  [2]int // ms between two faults of a slot
+	kinds []kind
+}
+
+// nemesis puts faults in everybody's way.
+type nemesis struct {
+	seed    uint64
+	ttl     time.Duration
+	tape    *tape
+	cluster *etcdproc.Cluster
+	etcd    *clientv3.Client // straight to the members
+	watch   *keyWatch
+	monitor *monitor
+	clients []*client
+	life    context.Context //nolint:containedctx // of the run, longer than that of a round
+	wg      sync.WaitGroup
+
+	round     *round // the present one; set before the slots begin
+	compacted int64  // of the storage slot
+	decks     map[string]*deck
+
+	mu     sync.Mutex // guards the fields below
+	busy   map[*client]bool
+	struck map[string]*Struck
+	early  int // leases revoked by members that did not know that they led no more
+}
+
+// Struck counts the faults of one kind.
+type Struck struct {
+	Fired  int `json:"fired"`  // met something
+	Missed int `json:"missed"` // met nothing, and do not count
+}
+
+// deck deals kinds in random order, each once before any comes again, from round to round.
+type deck struct {
+	mu    sync.Mutex // guards the fields below
+	rng   *rand.Rand
+	kinds []kind
+	left  []kind
+}
+
+func (d *deck) deal() kind {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.left) == 0 {
+		d.left = append(d.left, d.kinds...)
+		d.rng.Shuffle(len(d.left), func(i, j int) { d.left[i], d.left[j] = d.left[j], d.left[i] })
+	}
+	k := d.left[0]
+	d.left = d.left[1:]
+	return k
+}
+
+// strike is one fault.
+type strike struct {
+	*nemesis
+	ctx      context.Context //nolint:containedctx // of the round
+	rng      *rand.Rand
+	kind     string
+	id       int64 // 0: not begun
+	target   string
+	revision int64 // for the heal event
+}
+
+// classes of faults. Two clients of the present ones have a bad network at any time, so the others make progress.
+func classes() []class {
+	return []class{
+		{name: "network", slots: 2, rest: [2]int{100, 600}, kinds: networkFaults()},
+		{name: "message", slots: 2, rest: [2]int{200, 1000}, kinds: messageFaults()},
+		{name: "process", slots: 2, rest: [2]int{300, 1500}, kinds: processFaults()},
+		{name: "cluster", slots: 1, rest: [2]int{1500, 4000}, kinds: clusterFaults()},
+		{name: "storage", slots: 1, rest: [2]int{500, 2500}, kinds: storageFaults()},
+		{name: "operator", slots: 1, rest: [2]int{500, 2500}, kinds: operatorFaults()},
+		{name: "load", slots: 1, rest: [2]int{1000, 4000}, kinds: loadFaults()},
+	}
+}
+
+// AllKinds are the names of all kinds of faults.
+func AllKinds() []string {
+	var names []string
+	for _, c := range classes() {
+		for _, k := range c.kinds {
+			names = append(names, k.name)
+		}
+	}
+	return names
+}
+
+func (n *nemesis) prepare() {
+	n.busy, n.struck, n.decks = map[*client]bool{}, map[string]*Struck{}, map[string]*deck{}
+	for _, c := range classes() {
+		n.decks[c.name] = &deck{rng: rand.New(rand.NewPCG(n.seed, hash(c.name))), kinds: c.kinds}
+		for _, k := range c.kinds {
+			n.struck[k.name] = &Struck{}
+		}
+	}
+}
+
+func hash(s string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(s)) // it cannot fail
+	return h.Sum64()
+}
+
+// rage strikes until ctx ends and returns when all is healed.
+func (n *nemesis) rage(ctx context.Context, r *round, classes []class) {
+	n.round = r
+	var slots sync.WaitGroup
+	for _, c := range classes {
+		for i := range c.slots {
+			rng := rand.New(rand.NewPCG(n.seed+uint64(r.number), hash(c.name)+uint64(i)))
+			slots.Go(func() { n.slot(ctx, c, rng) })
+		}
+	}
+	slots.Wait()
+	n.wg.Wait()
+}
+
+func (n *nemesis) slot(ctx context.Context, c class, rng *rand.Rand) {
+	for {
+		sleep(ctx, millis(rng, c.rest[0], c.rest[1]))
+		if ctx.Err() != nil {
+			return
+		}
+		k := n.decks[c.name].deal()
+		s := &strike{nemesis: n, ctx: ctx, rng: rng, kind: k.name}
+		hit := k.strike(s)
+		s.heal(hit)
+	}
+}
+
+// begin records that the fault is about to begin at a target.
+func (s *strike) begin(target string) {
+	s.id, s.target = s.tape.ID(), target
+	s.tape.Record(history.Event{Kind: history.Fault, Fault: s.id, Name: s.kind, Target: target})
+}
+
+func (s *strike) heal(hit bool) {
+	if s.id != 0 {
+		s.tape.Record(history.Event{
+			Kind: history.Heal, Fault: s.id, Name: s.kind, Target: s.target, Revision: s.revision,
+		})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if hit {
+		s.struck[s.kind].Fired++
+	} else {
+		s.struck[s.kind].Missed++
+	}
+}
+
+// strikes is a copy of the counts, and how many fired.
+func (n *nemesis) strikes() (byKind map[string]Struck, fired int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	byKind = map[string]Struck{}
+	for name, s := range n.struck {
+		byKind[name] = *s
+		fired += s.Fired
+	}
+	return byKind, fired
+}
+
+// take returns a client that no other fault of the network has, until it is given back.
+func (s *strike) take() (c *client, giveBack func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var free []*client
+	for _, c := range s.clients {
+		if !s.busy[c] {
+			free = append(free, c)
+		}
+	}
+	if len(free) == 0 {
+		return nil, nil
+	}
+	c = pick(s.rng, free)
+	s.busy[c] = true
+	return c, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.busy, c)
+	}
+}
+
+// last lets the fault last for a random time, from and to in milliseconds.
+func (s *strike) last(from, to int) { sleep(s.ctx, millis(s.rng, from, to)) }
+
+// lastAny lasts for a moment or, in two of five cases, for longer than a lease.
+func (s *strike) lastAny() {
+	if s.rng.IntN(5) < 3 {
+		s.last(200, 900)
+		return
+	}
+	ttl := int(s.ttl.Milliseconds())
+	s.last(ttl+500, ttl+2000)
+}
+
+func millis(rng *rand.Rand, from, to int) time.Duration {
+	return time.Duration(from+rng.IntN(to-from)) * time.Millisecond
+}
+
+// sleep is shorter if ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

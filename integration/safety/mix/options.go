@@ -1,0 +1,90 @@
+package mix
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// Options of [Run]. The zero value of a field is its default, but for Dir.
+type Options struct {
+	// Seed of all that is random. What the scheduler and the disk do is not in it, so a seed gives the same plan and not
+	// the same history.
+	Seed uint64
+	// Duration of the mix; the last round that has begun is finished. Default 3 minutes.
+	Duration time.Duration
+	// Floors keep the mix going beyond Duration, up to twice as long, while one of them is not reached: a busy machine does
+	// less in the same time. Default: none.
+	Floors []Floor
+	// Round is how long faults go on before all of them are healed. Default 20 s.
+	Round time.Duration
+	// TTL of all leases; whole seconds, 2 s or more. Default 2 s.
+	TTL time.Duration
+	// Clients is the number of etcd clients in this process. Default 8.
+	Clients int
+	// Workers is the number of goroutines of each client that acquire locks. Default 6.
+	Workers int
+	// Holders is the number of clients that are processes of their own. Default 2.
+	Holders int
+	// Peer is how long the peer is shown the same faults, after the mix. Default: not at all.
+	Peer time.Duration
+	// Dir is where the servers keep their data, on a real disk, and where histories are written. Required.
+	Dir string
+	// KeepAll keeps the histories of rounds that were clean, too.
+	KeepAll bool
+	// Progress is told how the run goes on. Default: nobody.
+	Progress io.Writer
+	// Saboteur breaks something on purpose, for the suite's own tests. Default: nothing.
+	Saboteur Saboteur
+}
+
+// Saboteur is what a test breaks to see that a run finds it.
+type Saboteur struct {
+	ForgetToken bool // the fenced resource does not look at the token
+	FalseLive   bool // a worker takes its handle for live after it has lost it or let it go
+	Litter      bool // a key is put into a queue behind everybody's back and stays
+}
+
+func (o Options) resolve() (Options, error) {
+	if o.Dir == "" {
+		return o, errors.New("mix: Options.Dir is empty, want a folder")
+	}
+	for _, d := range []struct {
+		name  string
+		value *time.Duration
+		least time.Duration
+		or    time.Duration
+	}{
+		{"Duration", &o.Duration, time.Second, 3 * time.Minute},
+		{"Round", &o.Round, time.Second, 20 * time.Second},
+		{"TTL", &o.TTL, 2 * time.Second, 2 * time.Second},
+	} {
+		if *d.value == 0 {
+			*d.value = d.or
+		}
+		if *d.value < d.least {
+			return o, fmt.Errorf("mix: Options.%s is %v, want %v or more", d.name, *d.value, d.least)
+		}
+	}
+	for _, n := range []struct {
+		name  string
+		value *int
+		or    int
+	}{{"Clients", &o.Clients, 8}, {"Workers", &o.Workers, 6}, {"Holders", &o.Holders, 2}} {
+		if *n.value == 0 {
+			*n.value = n.or
+		}
+		if *n.value < 1 {
+			return o, fmt.Errorf("mix: Options.%s is %d, want 1 or more", n.name, *n.value)
+		}
+	}
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	return o, nil
+}
+
+// served is the time within which every waiter has been served once all faults have ended: a lease that was renewed just
+// before a change of leader lives for two TTLs, and three seconds are for the servers to find each other.
+func served(ttl time.Duration) time.Duration { return 2*ttl + 3*time.Second }

@@ -1,0 +1,163 @@
+package mix
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Report is what a run has done and found.
+type Report struct {
+	Seed       uint64            `json:"seed"`
+	TTL        time.Duration     `json:"ttl"`
+	Duration   time.Duration     `json:"duration"`
+	Counts     Counts            `json:"counts"`
+	Faults     map[string]Struck `json:"faults"` // by kind
+	Violations []Violation       `json:"violations"`
+	More       int               `json:"more,omitempty"` // violations beyond the first 100
+	Peer       *Peer             `json:"peer,omitempty"`
+	Histories  []string          `json:"-"` // that were kept
+}
+
+// Counts are the sums of a run.
+type Counts struct {
+	Rounds         int           `json:"rounds"`
+	Events         int           `json:"events"`
+	Faults         int           `json:"faults"` // that met something
+	Acquisitions   int           `json:"acquisitions"`
+	GaveUp         int           `json:"gaveUp"` // or found it locked
+	Losses         int           `json:"losses"` // handles that ended before they were let go, or when they were
+	Writes         int           `json:"writes"`
+	Refused        int           `json:"refused"` // stale writes
+	Unknown        int           `json:"unknown"`
+	Expiries       int           `json:"expiries"`
+	LeaderChanges  int           `json:"leaderChanges"`
+	RevokedEarly   int           `json:"revokedEarly"` // leases that members revoked which had been paused and led no more
+	ControlStale   int           `json:"controlStale"` // writes with a stale token that the unfenced control has taken
+	Stalls         int           `json:"stalls"`       // of this process, above 250 ms
+	LongestStall   time.Duration `json:"longestStall"`
+	SlowestToServe time.Duration `json:"slowestToServe"` // all who waited, after a round
+	Heap           uint64        `json:"heap"`           // after the last round
+}
+
+// Violation is something that must not be.
+type Violation struct {
+	Invariant string `json:"invariant"` // "I1" to "I8", or what the run itself has found: "end", "memory", "history"
+	Round     int    `json:"round,omitempty"`
+	Text      string `json:"text"`
+	History   string `json:"history,omitempty"` // where to look
+}
+
+func newReport(o Options) *Report {
+	return &Report{Seed: o.Seed, TTL: o.TTL, Faults: map[string]Struck{}}
+}
+
+func (r *Report) violate(v Violation) {
+	const most = 100
+	if len(r.Violations) == most {
+		r.More++
+		return
+	}
+	r.Violations = append(r.Violations, v)
+}
+
+// line is the running totals.
+func (r *Report) line() string {
+	c := r.Counts
+	return fmt.Sprintf("%8s  round %d: %d faults, %d acquisitions, %d writes, %d refused, %d expiries, %d leader changes, %d violations",
+		r.Duration.Round(time.Second), c.Rounds, c.Faults, c.Acquisitions, c.Writes, c.Refused, c.Expiries, c.LeaderChanges,
+		len(r.Violations)+r.More)
+}
+
+// Floor is the least of something that a run must have done, so that it cannot pass by doing nothing.
+type Floor struct {
+	What  string
+	Least int
+	Of    func(Counts) int
+}
+
+// Floors are those of a short run.
+func Floors() []Floor {
+	return []Floor{
+		{"faults", 250, func(c Counts) int { return c.Faults }},
+		{"acquisitions", 2000, func(c Counts) int { return c.Acquisitions }},
+		{"fenced writes", 10000, func(c Counts) int { return c.Writes }},
+		{"stale writes refused", 100, func(c Counts) int { return c.Refused }},
+		{"lease expiries", 50, func(c Counts) int { return c.Expiries }},
+		{"leader changes", 10, func(c Counts) int { return c.LeaderChanges }},
+		{"stale writes taken by the unfenced control", 1, func(c Counts) int { return c.ControlStale }},
+	}
+}
+
+// Missed returns what the run has too little of: floors that it does not reach, and kinds of faults that never met anything.
+func (r *Report) Missed(floors []Floor) []string {
+	var missed []string
+	for _, f := range floors {
+		if n := f.Of(r.Counts); n < f.Least {
+			missed = append(missed, fmt.Sprintf("%s: %d, want %d or more", f.What, n, f.Least))
+		}
+	}
+	for _, kind := range AllKinds() {
+		if r.Faults[kind].Fired == 0 {
+			missed = append(missed, fmt.Sprintf("fault %q: never fired", kind))
+		}
+	}
+	return missed
+}
+
+// Invariants are those that a run looks at, in the order of the report.
+var invariants = []string{"I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "end", "memory", "history"}
+
+// String is the report as a table.
+func (r *Report) String() string {
+	var b strings.Builder
+	c := r.Counts
+	fmt.Fprintf(&b, "seed %d, TTL %v, %v, %d rounds, %d events\n\n", r.Seed, r.TTL, r.Duration.Round(time.Second), c.Rounds, c.Events)
+	floors := Floors()
+	for _, f := range floors {
+		fmt.Fprintf(&b, "%-45s %8d   floor %d\n", f.What, f.Of(c), f.Least)
+	}
+	for _, more := range []struct {
+		what string
+		n    any
+	}{
+		{"gave up, or found it locked", c.GaveUp},
+		{"requests of unknown outcome", c.Unknown},
+		{"leases revoked by a paused leader that led no more", c.RevokedEarly},
+		{"longest to serve all after a round", c.SlowestToServe.Round(time.Millisecond)},
+		{"stalls of this process above 250 ms", c.Stalls},
+		{"  the longest", c.LongestStall.Round(time.Millisecond)},
+		{"MiB on the heap after the last round", c.Heap >> 20},
+	} {
+		fmt.Fprintf(&b, "%-45s %8v\n", more.what, more.n)
+	}
+	b.WriteString("\nfault                          fired  met nothing\n")
+	for _, kind := range AllKinds() {
+		s := r.Faults[kind]
+		fmt.Fprintf(&b, "%-30s %5d  %5d\n", kind, s.Fired, s.Missed)
+	}
+	if r.Peer != nil {
+		b.WriteString("\n" + r.Peer.String())
+	}
+	b.WriteString("\nviolations\n")
+	found := map[string]int{}
+	for _, v := range r.Violations {
+		found[v.Invariant]++
+	}
+	for _, i := range invariants {
+		fmt.Fprintf(&b, "  %-8s %d\n", i, found[i])
+		delete(found, i)
+	}
+	for _, i := range slices.Sorted(maps.Keys(found)) {
+		fmt.Fprintf(&b, "  %-8s %d\n", i, found[i])
+	}
+	shown := slices.Clone(r.Violations)
+	slices.SortStableFunc(shown, func(x, y Violation) int { return cmp.Compare(x.Invariant, y.Invariant) })
+	for _, v := range shown[:min(len(shown), 20)] {
+		fmt.Fprintf(&b, "%s, round %d: %s\n", v.Invariant, v.Round, v.Text)
+	}
+	return b.String()
+}

@@ -1,0 +1,197 @@
+package mix
+
+import (
+	"errors"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/httpfence"
+	"github.com/leasefence/leasefence/integration/safety/history"
+)
+
+// store serves the resources of a round over HTTP. Each has a twin that gets the same writes and takes them all.
+type store struct {
+	log   record
+	guard fence.Guard
+	items map[string]*item // by name; not changed
+	inner http.Handler     // the fenced one
+	check bool             // the token; false: sabotage
+}
+
+// item is a resource and its twin.
+type item struct {
+	name string
+	form form
+
+	mu     sync.Mutex // held from the check of the token until the event is recorded
+	fenced state
+	twin   state
+	seen   fence.Token // by the twin, the highest
+}
+
+// state is what a resource holds.
+type state struct {
+	value   string // of a register
+	members map[string]bool
+	count   int64
+}
+
+func newStore(log record, n names, sabotage Saboteur) (*store, error) {
+	s := &store{log: log, items: map[string]*item{}, check: !sabotage.ForgetToken}
+	for _, name := range n.all() {
+		s.items[name] = &item{name: name, form: n.form(name)}
+	}
+	middleware, err := httpfence.NewAtomicMiddleware(
+		func(r *http.Request) string { return r.FormValue("name") }, &s.guard, httpfence.Options{Refuse: s.refuse})
+	if err != nil {
+		return nil, err
+	}
+	s.inner = middleware(http.HandlerFunc(s.apply))
+	return s, nil
+}
+
+// ServeHTTP takes a request through the twin and then through the fenced resource, as one step of both.
+func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	it, q := s.items[r.FormValue("name")], requestOf(r)
+	if it == nil {
+		http.Error(w, "no such resource", http.StatusNotFound)
+		return
+	}
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	if q.verb != history.Read && q.verb != history.Claim {
+		it.seen = max(it.seen, q.token)
+		it.twin.apply(q)
+		s.log.Record(q.event(it.name+history.UnfencedMark, history.OK, it.seen))
+	}
+	if !s.check {
+		s.apply(w, r)
+		return
+	}
+	s.inner.ServeHTTP(w, r)
+}
+
+// apply does what the token may do.
+func (s *store) apply(w http.ResponseWriter, r *http.Request) {
+	it, q := s.items[r.FormValue("name")], requestOf(r)
+	if q.verb == history.Read {
+		q.value = it.fenced.read(it.form)
+	} else {
+		it.fenced.apply(q)
+	}
+	s.log.Record(q.event(it.name, history.OK, s.guard.Marks()[it.name]))
+	_, _ = w.Write([]byte(q.value)) // an error says that the client has gone
+}
+
+// refuse answers what the middleware has refused.
+func (s *store) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	q, outcome := requestOf(r), history.Failed
+	var highest fence.Token
+	if stale, ok := errors.AsType[*fence.StaleError](err); ok {
+		outcome, highest = history.Refused, stale.Highest
+	}
+	e := q.event(r.FormValue("name"), outcome, highest)
+	e.Error = err.Error()
+	s.log.Record(e)
+	if !httpfence.Error(w, err) {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+	}
+}
+
+// request is what is asked of a resource.
+type request struct {
+	id    int64
+	verb  history.Verb
+	token fence.Token
+	value string
+}
+
+func requestOf(r *http.Request) request {
+	id, _ := strconv.ParseInt(r.FormValue("request"), 10, 64)
+	token, _ := httpfence.FromHeader(r.Header)
+	return request{id: id, verb: history.Verb(r.FormValue("verb")), token: token, value: r.FormValue("value")}
+}
+
+func (q request) event(name string, outcome history.Outcome, highest fence.Token) history.Event {
+	return history.Event{
+		Kind: history.Apply, Name: name, Verb: q.verb, Token: q.token, Request: q.id,
+		Outcome: outcome, Value: q.value, Highest: highest,
+	}
+}
+
+func (s *state) apply(q request) {
+	switch q.verb {
+	case history.Write:
+		s.value = q.value
+	case history.Add:
+		if s.members == nil {
+			s.members = map[string]bool{}
+		}
+		s.members[q.value] = true
+	case history.Increment:
+		s.count, _ = strconv.ParseInt(q.value, 10, 64)
+	}
+}
+
+// read returns the members of a set sorted and separated by commas.
+func (s *state) read(f form) string {
+	switch f {
+	case set:
+		return strings.Join(slices.Sorted(maps.Keys(s.members)), ",")
+	case counter:
+		return strconv.FormatInt(s.count, 10)
+	default:
+		return s.value
+	}
+}
+
+// resources is the server of the present round's store.
+type resources struct {
+	server http.Server
+	addr   string
+	wg     sync.WaitGroup
+
+	mu    sync.Mutex // guards the field below
+	store *store
+}
+
+func serveResources() (*resources, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // nothing to wait for
+	if err != nil {
+		return nil, err
+	}
+	r := &resources{addr: listener.Addr().String()}
+	r.server = http.Server{Handler: r, ReadHeaderTimeout: time.Minute}
+	r.wg.Go(func() { _ = r.server.Serve(listener) }) // the error says that it was closed
+	return r, nil
+}
+
+func (r *resources) use(s *store) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.store = s
+}
+
+// ServeHTTP passes a request on to the present store.
+func (r *resources) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	r.mu.Lock()
+	s := r.store
+	r.mu.Unlock()
+	if s == nil {
+		http.Error(w, "no round", http.StatusServiceUnavailable)
+		return
+	}
+	s.ServeHTTP(w, req)
+}
+
+func (r *resources) close() {
+	_ = r.server.Close()
+	r.wg.Wait()
+}

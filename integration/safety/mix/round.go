@@ -1,0 +1,218 @@
+package mix
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/safety/history"
+)
+
+// round is one time of faults, and the peace after it.
+type round struct {
+	run      *run
+	number   int
+	names    names
+	out      *writer
+	crews    []*crew
+	berths   []*berth
+	draining chan struct{}
+	giveUp   context.CancelFunc // ends the patience of all who wait
+	watchers []*watcher
+
+	violations []Violation
+}
+
+func (r *round) complain(invariant, format string, args ...any) {
+	r.violations = append(r.violations, Violation{Invariant: invariant, Round: r.number, Text: fmt.Sprintf(format, args...)})
+}
+
+// newRound puts everybody to work. Ctx is that of the run.
+func (run *run) newRound(ctx context.Context, number int) (*round, error) {
+	r := &round{run: run, number: number, names: roundNames(number), draining: make(chan struct{})}
+	if err := run.tape.begin(number); err != nil {
+		return nil, err
+	}
+	run.tape.Record(history.Event{Kind: history.Note, Name: history.NoteTTL, Value: run.opts.TTL.String()})
+	s, err := newStore(run.tape, r.names, run.opts.Saboteur)
+	if err != nil {
+		return nil, err
+	}
+	run.resources.use(s)
+	seed := run.opts.Seed + uint64(number)<<16
+	if r.out, err = newWriter(run.tape, run.resources.addr, seed); err != nil {
+		return nil, err
+	}
+	r.observe(ctx, seed)
+	patience, giveUp := context.WithCancel(ctx)
+	r.giveUp = giveUp
+	for i, c := range run.clients {
+		crew := &crew{
+			name: c.name, log: run.tape, names: r.names, out: r.out, ttl: run.opts.TTL, saboteur: run.opts.Saboteur,
+			session: c.current, renew: func() { _ = c.replace(ctx) }, // it fails when the run ends
+			draining: r.draining, patience: patience,
+		}
+		crew.start(run.opts.Workers, seed+uint64(i))
+		r.crews = append(r.crews, crew)
+	}
+	for i := range run.opts.Holders {
+		b := &berth{round: r, name: fmt.Sprintf("holder %d.%d", i, number)}
+		if err := b.launch(); err != nil {
+			r.settle(ctx)
+			return nil, err
+		}
+		r.berths = append(r.berths, b)
+	}
+	return r, nil
+}
+
+// watcher is an observer of one election.
+type watcher struct {
+	name string
+	stop context.CancelFunc
+	done chan struct{}
+
+	mu      sync.Mutex // guards the fields below
+	token   fence.Token
+	changed chan struct{} // closed and replaced
+	err     error
+}
+
+func (r *round) observe(ctx context.Context, seed uint64) {
+	rng := rand.New(rand.NewPCG(seed, 7))
+	for _, name := range r.names.Elections {
+		c := pick(rng, r.run.clients)
+		ctx, stop := context.WithCancel(ctx)
+		w := &watcher{name: c.name + "/observer of " + name, stop: stop, done: make(chan struct{}), changed: make(chan struct{})}
+		r.watchers = append(r.watchers, w)
+		go func() {
+			defer close(w.done)
+			for l, err := range election.Observe(ctx, c.etcd, name) {
+				if err == nil {
+					r.run.tape.Record(history.Event{Kind: history.Observe, Actor: w.name, Name: name, Token: l.Token})
+				}
+				w.see(l.Token, err)
+			}
+		}()
+	}
+}
+
+func (w *watcher) see(t fence.Token, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.token, w.err = t, err
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+func (w *watcher) state() (t fence.Token, changed <-chan struct{}, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.token, w.changed, w.err
+}
+
+// settle ends the round, when all faults are healed: who waits is served, and then nothing is left.
+func (r *round) settle(ctx context.Context) {
+	bound := served(r.run.opts.TTL)
+	healed := time.Now()
+	close(r.draining)
+	var processes sync.WaitGroup
+	var mu sync.Mutex
+	for _, b := range r.berths {
+		processes.Go(func() {
+			if err := b.holder.drain(3 * bound); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				r.complain("end", "%v", err)
+			}
+		})
+	}
+	r.awaitServed(bound)
+	r.run.slowest = max(r.run.slowest, time.Since(healed))
+	r.awaitCrews(3 * bound)
+	r.giveUp()
+	processes.Wait()
+	r.awaitNothing(ctx, bound)
+	r.awaitObservers(bound)
+	r.out.close()
+	catching, stop := context.WithTimeout(ctx, time.Minute)
+	defer stop()
+	if err := r.run.watch.catchUp(catching); err != nil {
+		r.complain("end", "%v", err)
+	}
+	r.run.resources.use(nil)
+}
+
+// awaitServed is I7.
+func (r *round) awaitServed(bound time.Duration) {
+	late := time.After(bound)
+	for {
+		waiters, changed := r.run.tape.tally.waiting()
+		if len(waiters) == 0 {
+			return
+		}
+		select {
+		case <-changed:
+		case <-late:
+			defer r.giveUp() // the run goes on to its end all the same
+			c := r.run.tape.tally.counts()
+			r.complain("I7", "%v after all faults were healed %d still wait: %s (until now this process has stalled %d times, for %v at most)",
+				bound, len(waiters), strings.Join(waiters, "; "), c.Stalls, c.LongestStall)
+			return
+		}
+	}
+}
+
+func (r *round) awaitCrews(bound time.Duration) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for _, c := range r.crews {
+			c.wg.Wait()
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(bound):
+		r.complain("end", "workers are stuck %v after all faults were healed", bound)
+		<-done
+	}
+}
+
+// awaitNothing waits until no key is left below the names of the round.
+func (r *round) awaitNothing(ctx context.Context, bound time.Duration) {
+	if left := r.run.leftKeys(ctx, roundPrefix(r.number), bound); len(left) > 0 {
+		r.complain("I7", "%v after all have let go, keys are left: %s", bound, strings.Join(left, ", "))
+	}
+}
+
+// awaitObservers waits until all see that nobody leads, and ends them.
+func (r *round) awaitObservers(bound time.Duration) {
+	late := time.After(bound)
+	for _, w := range r.watchers {
+		for {
+			token, changed, err := w.state()
+			if err != nil {
+				r.complain("I8", "%s has ended: %v", w.name, err)
+			}
+			if token == 0 {
+				break
+			}
+			select {
+			case <-changed:
+				continue
+			case <-late:
+				r.complain("I8", "%s still sees token %d, %v after all have resigned", w.name, token, bound)
+				late = time.After(0)
+			}
+			break
+		}
+		w.stop()
+		<-w.done
+	}
+}

@@ -1,0 +1,281 @@
+package mix
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+
+	"github.com/leasefence/leasefence/integration/etcdproc"
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/safety/check"
+	"github.com/leasefence/leasefence/integration/safety/history"
+)
+
+// run is a run of the mix.
+type run struct {
+	opts      Options
+	tape      *tape
+	cluster   *etcdproc.Cluster
+	etcd      *clientv3.Client // straight to the members
+	scaffold  scaffold
+	watch     *keyWatch
+	monitor   *monitor
+	resources *resources
+	clients   []*client
+	nemesis   *nemesis
+	slowest   time.Duration // to serve everybody after a round
+	report    *Report
+	heaps     []uint64 // after each round
+	routines  []int    // after each round
+}
+
+// Run runs the mix and reports what it has found. When ctx ends, the present round is cut short and all is checked as ever.
+// An error says that the run itself could not be done.
+func Run(ctx context.Context, opts Options) (*Report, error) {
+	opts, err := opts.resolve()
+	if err != nil {
+		return nil, err
+	}
+	before := goleak.IgnoreCurrent()
+	r := &run{opts: opts, tape: newTape(opts.Dir), report: newReport(opts)}
+	if err := r.mix(ctx); err != nil {
+		return nil, err
+	}
+	if err := goleak.Find(before); err != nil {
+		r.report.violate(Violation{Invariant: "end", Text: "goroutines are left: " + err.Error()})
+	}
+	return r.report, nil
+}
+
+func (r *run) mix(ctx context.Context) (err error) {
+	// What has begun is finished, whatever ends the mix.
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	defer r.scaffold.clean()
+	if r.cluster, err = etcdproc.Start(ctx, filepath.Join(r.opts.Dir, "data"), 3, etcdproc.Options{}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.cluster.Kill()) }()
+	if err := r.scaffold.try(func() { r.etcd = etcdtest.NewClient(&r.scaffold, r.cluster.Endpoints()) }); err != nil {
+		return err
+	}
+	r.watch, r.monitor = newKeyWatch(r.etcd, r.tape), newMonitor(r.etcd, r.cluster.Endpoints())
+	wg.Go(func() { r.watch.run(life) })
+	wg.Go(func() { r.monitor.run(life) })
+	wg.Go(func() { r.heartbeat(life) })
+	if r.resources, err = serveResources(); err != nil {
+		return err
+	}
+	defer r.resources.close()
+	defer r.closeClients(life)
+	for i := range r.opts.Clients {
+		c, err := newClient(ctx, fmt.Sprintf("client %d", i), r.cluster.Endpoints(), r.opts.TTL)
+		if err != nil {
+			return err
+		}
+		r.clients = append(r.clients, c)
+	}
+	r.nemesis = &nemesis{
+		seed: r.opts.Seed, ttl: r.opts.TTL, tape: r.tape, cluster: r.cluster, etcd: r.etcd, watch: r.watch, monitor: r.monitor,
+		clients: r.clients, life: life,
+	}
+	r.nemesis.prepare()
+	for number := 1; ctx.Err() == nil && r.goesOn(number); number++ {
+		if err := r.round(ctx, life, number); err != nil {
+			return err
+		}
+	}
+	if r.opts.Peer > 0 && ctx.Err() == nil {
+		if r.report.Peer, err = r.peer(ctx, life); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// goesOn reports whether there is to be a round of that number.
+func (r *run) goesOn(number int) bool {
+	now := r.tape.Now()
+	switch {
+	case number == 1 || now < r.opts.Duration:
+		return true
+	case now > 2*r.opts.Duration || r.opts.Floors == nil || len(r.report.Violations) > 0:
+		return false
+	}
+	return len(r.report.Missed(r.opts.Floors)) > 0
+}
+
+// round lets one round pass and checks it.
+func (r *run) round(ctx, life context.Context, number int) error {
+	round, err := r.newRound(life, number)
+	if err != nil {
+		return err
+	}
+	raging, cancel := context.WithTimeout(ctx, r.opts.Round)
+	r.nemesis.rage(raging, round, classes())
+	cancel()
+	if r.opts.Saboteur.Litter {
+		if _, err := r.etcd.Put(life, round.names.Cold[0]+"/litter", ""); err != nil {
+			return err
+		}
+	}
+	round.settle(life)
+	r.tape.Record(history.Event{Kind: history.Note, Name: history.NoteEnd})
+	path, err := r.tape.end()
+	if err != nil {
+		return err
+	}
+	if err := r.watch.err(); err != nil {
+		return err
+	}
+	return r.judge(life, round, path)
+}
+
+// judge checks the history of a round, and deletes it if it is clean.
+func (r *run) judge(ctx context.Context, round *round, path string) error {
+	events, err := readPart(path)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	verdict := check.Check(events, check.Options{})
+	for _, v := range verdict.Violations {
+		round.violations = append(round.violations, Violation{
+			Invariant: v.Invariant, Round: round.number, Text: fmt.Sprintf("%s: %s (found by %s)", v.Name, v.Text, v.Checker),
+		})
+	}
+	for _, m := range verdict.Malformed {
+		round.complain("history", "%s", m)
+	}
+	r.checkMemory(round)
+	for _, v := range round.violations {
+		v.History = path
+		r.report.violate(v)
+	}
+	r.update(ctx, round, len(events), verdict)
+	_, _ = fmt.Fprintf(r.opts.Progress, "%s, checked in %v\n", r.report.line(), time.Since(began).Round(time.Millisecond))
+	if len(round.violations) == 0 && !r.opts.KeepAll {
+		return os.Remove(path)
+	}
+	r.report.Histories = append(r.report.Histories, path)
+	return nil
+}
+
+// update brings the report up to the end of a round.
+func (r *run) update(ctx context.Context, round *round, events int, verdict check.Report) {
+	r.monitor.look(ctx, true)
+	c := r.tape.tally.counts()
+	c.LeaderChanges, c.Expiries = r.monitor.counts()
+	r.report.Faults, c.Faults = r.nemesis.strikes()
+	c.RevokedEarly = r.nemesis.revokedEarly()
+	c.Rounds, c.Events = round.number, r.report.Counts.Events+events
+	c.ControlStale = r.report.Counts.ControlStale + int(verdict.Count("  stale"))
+	c.SlowestToServe, c.Heap = r.slowest, r.heaps[len(r.heaps)-1]
+	r.report.Counts, r.report.Duration = c, r.tape.Now()
+}
+
+// checkMemory looks at what is left after a round, when nobody holds or waits.
+func (r *run) checkMemory(round *round) {
+	const first, room, most = 3, 64 << 20, 300
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	r.heaps = append(r.heaps, m.HeapAlloc)
+	r.routines = append(r.routines, runtime.NumGoroutine())
+	if n := len(r.routines); n > first && r.routines[n-1] > 2*r.routines[first-1]+most {
+		round.complain("memory", "%d goroutines, after %d in round %d", r.routines[n-1], r.routines[first-1], first)
+	}
+	if len(r.heaps) > first && m.HeapAlloc > 2*r.heaps[first-1]+room {
+		round.complain("memory", "%d MiB on the heap, after %d in round %d", m.HeapAlloc>>20, r.heaps[first-1]>>20, first)
+	}
+}
+
+// closeClients ends all clients and looks what is left at the servers.
+func (r *run) closeClients(ctx context.Context) {
+	bound := served(r.opts.TTL)
+	for _, c := range r.clients {
+		closing, cancel := context.WithTimeout(ctx, bound)
+		if err := c.close(closing); err != nil {
+			r.report.violate(Violation{Invariant: "end", Text: err.Error()})
+		}
+		cancel()
+	}
+	if left := r.leftKeys(ctx, "", bound); len(left) > 0 {
+		r.report.violate(Violation{Invariant: "I7", Text: fmt.Sprintf("keys are left after Close: %q", left)})
+	}
+	if left := r.leftLeases(ctx, bound); left > 0 {
+		r.report.violate(Violation{Invariant: "end", Text: fmt.Sprintf("%d leases are left %v after Close", left, bound)})
+	}
+}
+
+// leftKeys waits until there is no key with the prefix, and returns those that are left when the bound is over.
+func (r *run) leftKeys(ctx context.Context, prefix string, bound time.Duration) []string {
+	var left []string
+	await(ctx, bound, func(ctx context.Context) (bool, error) {
+		key, opts := prefix, []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithKeysOnly()}
+		resp, err := r.etcd.Get(ctx, key, opts...)
+		if err != nil {
+			left = []string{err.Error()}
+			return false, err
+		}
+		left = nil
+		for _, kv := range resp.Kvs {
+			left = append(left, string(kv.Key))
+		}
+		return len(left) == 0, nil
+	})
+	return left
+}
+
+// leftLeases is leftKeys for leases: how many.
+func (r *run) leftLeases(ctx context.Context, bound time.Duration) int {
+	left := 0
+	await(ctx, bound, func(ctx context.Context) (bool, error) {
+		resp, err := r.etcd.Leases(ctx)
+		if err != nil {
+			return false, err
+		}
+		left = len(resp.Leases)
+		return left == 0, nil
+	})
+	return left
+}
+
+// await asks until the answer is yes or the bound is over.
+func await(ctx context.Context, bound time.Duration, ask func(context.Context) (bool, error)) {
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	_ = insist(ctx, func(ctx context.Context) error { // what it says is what ask has found last
+		yes, err := ask(ctx)
+		if err == nil && !yes {
+			err = errors.New("not yet")
+		}
+		return err
+	})
+}
+
+// heartbeat notes when this process did not run for a while: what comes late then is not to be blamed on the library
+// without a look at that.
+func (r *run) heartbeat(ctx context.Context) {
+	const beat, noted = 50 * time.Millisecond, 250 * time.Millisecond
+	last := time.Now()
+	for ctx.Err() == nil {
+		sleep(ctx, beat)
+		now := time.Now()
+		if gap := now.Sub(last); gap > noted {
+			r.tape.tally.stalled(gap)
+			r.tape.Record(history.Event{Kind: history.Note, Name: "stall", Value: gap.String()})
+		}
+		last = now
+	}
+}

@@ -1,0 +1,85 @@
+package mix
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/integration/etcdproc"
+	"github.com/leasefence/leasefence/integration/safety/history"
+)
+
+// woken looks for what a member does that was paused while it led, and wakes up when another one leads. Etcd guards its
+// revocation of expired leases by asking itself whether it has been active lately (EtcdServer.ensureLeadership), which a
+// member that has just woken up affirms. So for a moment it may revoke leases that its successor has kept alive, and
+// nobody can hold a lock whose lease the cluster has revoked. For the checkers it is an operator's revocation: the next
+// holder comes at once, and only the fence is in the way of the last one.
+type woken struct {
+	*strike
+	members []*etcdproc.Process
+	expired map[*etcdproc.Process]int // by each until now
+	live    map[int64]bool            // leases that had keys
+	at      time.Duration
+}
+
+func (s *strike) expectWoken(members []*etcdproc.Process) *woken {
+	w := &woken{strike: s, members: members, expired: map[*etcdproc.Process]int{}}
+	for _, m := range members {
+		if n, ok := s.monitor.expiredAt(s.life, m.Endpoint()); ok {
+			w.expired[m] = n
+		}
+	}
+	return w
+}
+
+// begin is called before the members wake up.
+func (w *woken) begin() { w.live, w.at = w.watch.live(), w.tape.Now() }
+
+// end is called when they have. It records the leases that are gone if a member that does not lead has expired any.
+func (w *woken) end() {
+	sleep(w.life, 600*time.Millisecond) // it knows by then that it does not lead
+	ctx, cancel := context.WithTimeout(w.life, 5*time.Second)
+	defer cancel()
+	for _, m := range w.members {
+		before, known := w.expired[m]
+		after, ok := w.monitor.expiredAt(ctx, m.Endpoint())
+		if !known || !ok || after <= before {
+			continue
+		}
+		status, err := w.etcd.Status(ctx, m.Endpoint())
+		if err != nil || status.Leader == status.Header.MemberId {
+			continue
+		}
+		w.mu.Lock()
+		w.early += after - before
+		w.mu.Unlock()
+		w.record(ctx, m)
+	}
+}
+
+// record excuses the leases that are gone, also those that their owners have ended in this moment.
+func (w *woken) record(ctx context.Context, m *etcdproc.Process) {
+	for id := range w.live {
+		resp, err := w.etcd.TimeToLive(ctx, clientv3.LeaseID(id))
+		if err != nil || resp.TTL > 0 {
+			continue
+		}
+		fault := history.Event{
+			At: w.at, Kind: history.Fault, Name: history.OperatorRevokes, Fault: w.tape.ID(),
+			Actor: "woken leader " + m.Endpoint(), Target: strconv.FormatInt(id, 16),
+		}
+		w.tape.Record(fault)
+		fault.At, fault.Kind = w.tape.Now(), history.Heal
+		w.tape.Record(fault)
+		delete(w.live, id)
+	}
+}
+
+// revokedEarly is how many leases were.
+func (n *nemesis) revokedEarly() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.early
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/leasefence/leasefence/integration/safety/mix"
+)
+
+// runRun is the command "run": a short run of the mix, which must reach its floors.
+func runRun(args []string, out io.Writer) error {
+	return runMix("run", args, out, mix.Options{Duration: 3 * time.Minute, Peer: 30 * time.Second}, mix.Floors())
+}
+
+// runSoak is the command "soak": a long run, by hand.
+func runSoak(args []string, out io.Writer) error {
+	return runMix("soak", args, out, mix.Options{Duration: 30 * time.Minute}, nil)
+}
+
+// errFailed: there were violations, or too little has happened. The report says which.
+var errFailed = errors.New("failed")
+
+func runMix(name string, args []string, out io.Writer, opts mix.Options, floors []mix.Floor) error {
+	flags := flag.NewFlagSet(name, flag.ContinueOnError)
+	flags.SetOutput(out)
+	flags.Uint64Var(&opts.Seed, "seed", rand.Uint64(), "of all that is random; default: another one each time")
+	flags.DurationVar(&opts.Duration, "duration", opts.Duration, "of the mix; its last round is finished")
+	flags.DurationVar(&opts.TTL, "ttl", 0, "of all leases, whole seconds; default 2s")
+	flags.DurationVar(&opts.Peer, "peer", opts.Peer, "how long etcd's concurrency package is shown the same faults; 0: not at all")
+	keep := flags.String("o", "", "keep all histories in this `folder`; default: those with violations, in a temporary one")
+	report := flags.String("json", "", "write the report as JSON to this `file`")
+	if err := flags.Parse(args); err != nil {
+		return exit{2, err}
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("%w: %s takes no arguments", errUsage, name)
+	}
+	if err := folder(&opts, *keep); err != nil {
+		return err
+	}
+	opts.Progress, opts.Floors = out, floors
+	_, _ = fmt.Fprintf(out, "seed %d, %v, histories in %s\n", opts.Seed, opts.Duration, opts.Dir)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	r, err := mix.Run(ctx, opts)
+	if err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintf(out, "\n%s\n", r)
+	if *report != "" {
+		if err := writeJSON(*report, r); err != nil {
+			return err
+		}
+	}
+	return verdict(out, r, opts, floors)
+}
+
+// folder is where the run writes: below keep, which is made, or below a new one.
+func folder(opts *mix.Options, keep string) (err error) {
+	opts.KeepAll, opts.Dir = keep != "", keep
+	if keep == "" {
+		opts.Dir, err = os.MkdirTemp("", "safety")
+		return err
+	}
+	return os.MkdirAll(keep, 0o750)
+}
+
+// verdict says what to look at, and cleans up where there is nothing.
+func verdict(out io.Writer, r *mix.Report, opts mix.Options, floors []mix.Floor) error {
+	for _, h := range r.Histories {
+		_, _ = fmt.Fprintf(out, "go -C integration run ./safety check %s\n", h)
+		_, _ = fmt.Fprintf(out, "go -C integration run ./safety draw %s -o %s.svg\n", h, h)
+	}
+	err := os.RemoveAll(filepath.Join(opts.Dir, "data"))
+	if len(r.Histories) == 0 && !opts.KeepAll {
+		err = os.RemoveAll(opts.Dir)
+	}
+	if err != nil {
+		return err
+	}
+	var missed []string
+	switch {
+	case floors != nil:
+		missed = r.Missed(floors)
+	case r.Counts.ControlStale == 0:
+		missed = []string{"the unfenced control has taken no stale write: nothing was put to the test"}
+	}
+	for _, m := range missed {
+		_, _ = fmt.Fprintln(out, "too little:", m)
+	}
+	if len(r.Violations) > 0 || len(missed) > 0 {
+		return exit{1, fmt.Errorf("%w: %d violations, %d floors missed; seed %d", errFailed, len(r.Violations)+r.More, len(missed), r.Seed)}
+	}
+	_, _ = fmt.Fprintln(out, "passed")
+	return nil
+}
+
+func writeJSON(path string, r *mix.Report) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(text, '\n'), 0o600)
+}

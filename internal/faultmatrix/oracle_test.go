@@ -1,0 +1,153 @@
+package faultmatrix_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing/synctest"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/queue"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// place is a key in a queue by the server's history, from its creation to its end.
+type place struct {
+	first   time.Time // when it became the first; zero: never
+	deleted time.Time // zero: never
+	value   string    // the last
+}
+
+// places are all that stood in the queue of a name, by their create revisions.
+func (w *world) places(name string) map[int64]*place {
+	prefix := name + "/"
+	list := make(map[int64]*place)
+	keys := make(map[string]*mvccpb.KeyValue)
+	history := w.srv.History(prefix)
+	for i, c := range history {
+		key := string(c.Kv.Key)
+		if c.Put {
+			keys[key] = c.Kv
+			p := list[c.Kv.CreateRevision]
+			if p == nil {
+				p = &place{}
+				list[c.Kv.CreateRevision] = p
+			}
+			p.value = string(c.Kv.Value)
+		} else {
+			delete(keys, key)
+			list[c.Prev.CreateRevision].deleted = c.At
+		}
+		if i+1 < len(history) && history[i+1].Rev == c.Rev {
+			continue // all of one revision happens at once
+		}
+		var first *mvccpb.KeyValue
+		for _, kv := range keys {
+			if queue.Contends(prefix, kv) && (first == nil || kv.CreateRevision < first.CreateRevision) {
+				first = kv
+			}
+		}
+		if first != nil && list[first.CreateRevision].first.IsZero() {
+			list[first.CreateRevision].first = c.At
+		}
+	}
+	return list
+}
+
+// check compares what was held with the server's history.
+func (w *world) check() {
+	prompt := time.Second // a lock held for less than 250 ms is not watched yet
+	if w.scripted && w.fault.class != operator {
+		prompt = ttl // the scenario's own operator, on a network that is not well
+	}
+	places := make(map[string]map[int64]*place)
+	for _, r := range w.holds {
+		if places[r.Name()] == nil {
+			places[r.Name()] = w.places(r.Name())
+		}
+		p := places[r.Name()][int64(r.Token())]
+		at, disturbed := w.disturbed[int64(r.Token())]
+		switch {
+		case p == nil:
+			w.fail("%s: token %s is no create revision in its queue", r.Key(), r.Token())
+			continue
+		case r.ended.IsZero():
+			w.fail("%s is live at the end", r.Key())
+			continue
+		case disturbed:
+			if at.Before(r.granted) {
+				at = r.granted
+			}
+			if late := r.ended.Sub(at); late > prompt {
+				w.fail("%s: its key was gone for %v before it ended", r.Key(), late)
+			}
+			continue
+		case p.first.IsZero() || p.first.After(r.granted):
+			w.fail("%s was granted before its turn", r.Key())
+		case !p.deleted.IsZero() && p.deleted.Before(r.ended):
+			w.fail("%s: the key was gone %v before the handle ended", r.Key(), r.ended.Sub(p.deleted))
+		case r.said != "" && p.value != r.said:
+			w.fail("%s: says %q at the end, %q was the last", r.Key(), p.value, r.said)
+		}
+		cause := context.Cause(r.Context())
+		if errors.Is(cause, lease.ErrLost) && !errors.Is(cause, lease.ErrClosed) && (w.fault.class != outage || r.a != w.subject) {
+			w.fail("%s: lost without a reason: %v", r.Key(), cause)
+		}
+		if late := r.ended.Sub(w.deadline(r)); late > 0 {
+			w.fail("%s: ended %v after its deadline", r.Key(), late)
+		}
+	}
+}
+
+// deadline is when r had to end at the latest: it counts from the send of what was acknowledged by then.
+func (w *world) deadline(r *hold) time.Time {
+	var sent time.Time
+	for _, m := range []fakeetcd.Method{fakeetcd.Grant, fakeetcd.KeepAliveOnce} {
+		for _, call := range r.a.c.Calls(m) {
+			known := !call.Answered.IsZero() && call.Err == nil && !call.Answered.After(r.ended)
+			if known && call.Sent.After(sent) {
+				sent = call.Sent
+			}
+		}
+	}
+	return sent.Add(ttl - ttl/10)
+}
+
+// probe is a process that comes when all is over: nothing may be in its way.
+func (w *world) probe(names ...string) {
+	if d := time.Until(w.well()); d > 0 && w.fault.class == outage {
+		time.Sleep(d)
+	}
+	a := w.rival()
+	for _, name := range names {
+		began := time.Now()
+		a.lock(name).letGo()
+		if took := time.Since(began); took > healed {
+			w.fail("%q was free only after %v", name, took)
+		}
+	}
+	a.close()
+}
+
+// empty checks that nothing is left on the server when everything that was late has come.
+func (w *world) empty() {
+	for _, kv := range w.srv.Keys("") {
+		operators := kv.Lease == 0 && string(kv.Value) == overwritten // it is up to the operator, if its owner has not removed it
+		if string(kv.Key) != noise && !operators {
+			w.fail("key %q is left", strings.ToValidUTF8(string(kv.Key), ""))
+		}
+	}
+	if n := len(w.srv.Leases()); n > 0 {
+		w.fail("%d leases are left", n)
+	}
+	w.srv.BreakWatches(rpctypes.ErrGRPCNoLeader) // which ends what etcd's client has forgotten; who lives opens them again
+	time.Sleep(10 * time.Second)
+	synctest.Wait()
+	if n := w.srv.Watchers(); n > 0 {
+		w.fail("%d watches are left", n)
+	}
+}

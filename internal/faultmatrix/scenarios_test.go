@@ -1,0 +1,285 @@
+package faultmatrix_test
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/lease"
+)
+
+const ms = time.Millisecond
+
+// scenarios are what the client under test is doing when the fault happens to it. Each ends with the client's session
+// closed, or leaves that to the end of the case.
+var scenarios = []struct {
+	name string
+	run  func(w *world, s *actor)
+}{
+	{"lock", lockTwice},
+	{"hold", holdLong},
+	{"try", tryTwice},
+	{"try while locked", tryBusy},
+	{"wait", waitInLine},
+	{"crowd", crowd},
+	{"do", doScoped},
+	{"heal", healAfterRevocation},
+	{"close", closeWhileHeld},
+	{"two names", twoNames},
+	{"lead", lead},
+	{"step back", stepBack},
+	{"transfer", transfer},
+	{"be favoured", favoured},
+}
+
+func lockTwice(_ *world, s *actor) {
+	for range 2 {
+		s.lock("a").keep(2500 * ms).letGo()
+	}
+}
+
+func holdLong(w *world, s *actor) {
+	other := w.rival()
+	w.inBackground(func() {
+		time.Sleep(time.Second)
+		other.lock("a").keep(100 * ms).letGo()
+	})
+	s.lock("a").keep(3 * ttl).letGo()
+}
+
+func tryTwice(w *world, s *actor) {
+	other := w.rival()
+	s.try("a").keep(time.Second).letGo()
+	time.Sleep(100 * ms)
+	done := w.inBackground(func() { other.lock("a").keep(100 * ms).letGo() })
+	s.try("a").keep(300 * ms).letGo()
+	<-done
+}
+
+func tryBusy(w *world, s *actor) {
+	r := w.rival().lock("a")
+	if s.try("a") != nil {
+		w.fail("got a lock that somebody holds")
+	}
+	r.keep(ms).letGo()
+	s.try("a").keep(100 * ms).letGo()
+}
+
+func waitInLine(w *world, s *actor) {
+	other := w.rival()
+	r := other.lock("a")
+	behind := w.rival()
+	w.inBackground(func() {
+		time.Sleep(1500 * ms)
+		behind.lock("a").keep(200 * ms).letGo()
+	})
+	w.inBackground(func() { r.keep(3 * time.Second).letGo() })
+	s.lock("a").keep(700 * ms).letGo()
+}
+
+func crowd(w *world, s *actor) {
+	other := w.rival()
+	for range 3 {
+		w.inBackground(func() {
+			for range 2 {
+				s.lock("a").keep(400 * ms).letGo()
+			}
+		})
+	}
+	w.inBackground(func() {
+		for range 2 {
+			other.lock("a").keep(100 * ms).letGo()
+		}
+	})
+}
+
+func doScoped(w *world, s *actor) {
+	other := w.rival()
+	w.inBackground(func() {
+		time.Sleep(ms)
+		other.lock("a").keep(100 * ms).letGo()
+	})
+	for range 2 {
+		var r *hold
+		asked := time.Now()
+		err := s.call("do", func(ctx context.Context) error {
+			return s.s.Do(ctx, "a", func(ctx context.Context, token fence.Token) error {
+				r = s.held(scoped{ctx, token, w.keyOf("a", token)}, asked, nil) //nolint:contextcheck // the hold's own
+				r.keep(1200 * ms)
+				time.Sleep(100 * ms) // it takes a while to stop
+				if cause := context.Cause(ctx); errors.Is(cause, lease.ErrUnlocked) {
+					w.fail("let go while the function was running")
+				}
+				return nil
+			})
+		})
+		if r == nil {
+			s.judge("do", err)
+			continue
+		}
+		if errors.Is(err, lease.ErrLost) != errors.Is(context.Cause(r.Context()), lease.ErrLost) {
+			// In an outage the lease may be lost before the server has confirmed.
+			if _, disturbed := w.touched(r); !disturbed && w.fault.class != outage {
+				w.fail("do returned %v, its function's context ended with %v", err, context.Cause(r.Context()))
+			}
+		}
+		if err != nil && !errors.Is(err, lease.ErrLost) {
+			s.judge("do", err)
+		}
+	}
+}
+
+func healAfterRevocation(w *world, s *actor) {
+	r := s.lock("a").keep(500 * ms)
+	w.scripted = true
+	w.revoke()
+	r.keep(10 * time.Second).letGo()
+	s.lock("a").keep(500 * ms).letGo()
+}
+
+func closeWhileHeld(w *world, s *actor) {
+	other := w.rival()
+	r := s.lock("a")
+	w.inBackground(func() { other.lock("a").keep(100 * ms).letGo() })
+	done := w.inBackground(func() {
+		err := s.call("lock", func(ctx context.Context) error {
+			l, err := s.s.Lock(ctx, "a")
+			if err == nil {
+				s.held(l, time.Now(), l.Unlock).letGo() //nolint:contextcheck // a call of its own
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, lease.ErrClosed) {
+			s.judge("lock", err)
+		}
+	})
+	r.keep(1200 * ms)
+	s.close()
+	<-done
+	if r != nil && r.Err() == nil {
+		w.fail("a handle is live after close")
+	}
+}
+
+func twoNames(w *world, s *actor) {
+	other := w.rival()
+	for _, name := range []string{"a", "a/b"} {
+		w.inBackground(func() {
+			for range 2 {
+				s.lock(name).keep(300 * ms).letGo()
+			}
+		})
+		w.inBackground(func() { other.lock(name).keep(100 * ms).letGo() })
+	}
+}
+
+func lead(w *world, s *actor) {
+	other := w.rival()
+	r := s.campaign("a", election.Options{Value: "s"})
+	w.inBackground(func() { other.campaign("a", election.Options{Value: "other"}).keep(100 * ms).letGo() })
+	r.proclaim("s1")
+	r.keep(1500 * ms).proclaim("s2")
+	r.keep(4 * time.Second).letGo() // what was late has come
+}
+
+func stepBack(w *world, s *actor) {
+	first := w.rival().campaign("a", election.Options{Value: "first"})
+	w.inBackground(func() {
+		time.Sleep(time.Second)
+		w.rival().campaign("a", election.Options{Value: "urgent", Priority: 5}).keep(300 * ms).letGo()
+	})
+	w.inBackground(func() { first.keep(3 * time.Second).letGo() })
+	s.campaign("a", election.Options{Value: "s", Priority: 1}).keep(200 * ms).letGo()
+}
+
+func transfer(w *world, s *actor) {
+	r := s.campaign("a", election.Options{Value: "s"})
+	for _, value := range []string{"b", "c"} {
+		other := w.rival()
+		w.inBackground(func() { other.campaign("a", election.Options{Value: value}).keep(200 * ms).letGo() })
+		time.Sleep(10 * ms)
+	}
+	if r == nil {
+		return
+	}
+	if r.keep(500 * ms); r.Err() != nil {
+		r.letGo()
+		return
+	}
+	err := s.call("transfer", func(ctx context.Context) error {
+		return r.handle.(*election.Leadership).Transfer(ctx, "c")
+	})
+	switch {
+	case r.Err() == nil: // it has failed before it let go, and leads on
+		s.judge("transfer", err)
+		r.letGo()
+	case errors.Is(err, election.ErrNoCandidate): // it would have led meanwhile
+		r.told(nil)
+	default:
+		r.told(err)
+		if next := w.after(r); err == nil && next != "c" {
+			w.fail("transferred to %q, want c", next)
+		}
+	}
+}
+
+func favoured(w *world, s *actor) {
+	first := w.rival()
+	r := first.campaign("a", election.Options{Value: "first"})
+	second := w.rival()
+	w.inBackground(func() { second.campaign("a", election.Options{Value: "second"}).keep(200 * ms).letGo() })
+	time.Sleep(10 * ms)
+	done := w.inBackground(func() { s.campaign("a", election.Options{Value: "s"}).keep(200 * ms).letGo() })
+	time.Sleep(2 * time.Second)
+	err := first.call("transfer", func(ctx context.Context) error {
+		return r.handle.(*election.Leadership).Transfer(ctx, "s")
+	})
+	switch {
+	case err != nil && !errors.Is(err, election.ErrNoCandidate):
+		w.fail("transfer: %v", err)
+	case r.Err() == nil:
+		r.letGo()
+	default:
+		r.told(nil)
+	}
+	<-done
+}
+
+// scoped is what a function under Do sees of its lock.
+type scoped struct {
+	ctx   context.Context //nolint:containedctx // the function's
+	token fence.Token
+	key   string
+}
+
+func (s scoped) Token() fence.Token       { return s.token }
+func (s scoped) Context() context.Context { return s.ctx }
+func (s scoped) Key() string              { return s.key }
+func (s scoped) Name() string             { return "a" }
+func (s scoped) Err() error               { return context.Cause(s.ctx) }
+
+// keyOf finds the key that was created at a revision.
+func (w *world) keyOf(name string, token fence.Token) string {
+	for _, c := range w.srv.History(name + "/") {
+		if c.Put && c.Kv.CreateRevision == int64(token) {
+			return string(c.Kv.Key)
+		}
+	}
+	return ""
+}
+
+// after is the value of whoever came first when r's key had gone.
+func (w *world) after(r *hold) string {
+	best := int64(0)
+	value := ""
+	list := w.places(r.Name())
+	mine := list[int64(r.Token())]
+	for rev, p := range list {
+		if rev != int64(r.Token()) && !p.first.IsZero() && mine != nil && !p.first.Before(mine.deleted) && (best == 0 || rev < best) {
+			best, value = rev, p.value
+		}
+	}
+	return value
+}
