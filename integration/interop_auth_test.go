@@ -112,6 +112,7 @@ func TestSession_needsPermissionOnItsPrefixAlone(t *testing.T) {
 			var lost *lease.LostError
 			require.ErrorAs(t, awaitDone(t, second), &lost)
 			require.Equal(t, lease.KeyDeleted, lost.Reason)
+			require.ErrorIs(t, second.Unlock(bounded(t)), lease.ErrLost)
 
 			// Tried with success, and closed with the lock held.
 			third, err := other.TryLock(bounded(t), tt.lock)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -21,7 +22,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// keyLog is a slog.Handler that counts, for each key, the records that name it.
+// keyLog is a slog.Handler that counts the records of keys, by the queue and the create revision that they tell.
 type keyLog struct {
 	slog.Handler
 
@@ -33,6 +34,9 @@ func newKeyLog() *keyLog {
 	return &keyLog{Handler: slog.DiscardHandler, keys: map[string]int{}}
 }
 
+// told is how a key is told of in a log, which does not name it.
+func told(below string, created int64) string { return fmt.Sprintf("%s at %d", below, created) }
+
 // Enabled makes slog build the records.
 func (*keyLog) Enabled(context.Context, slog.Level) bool { return true }
 
@@ -40,12 +44,20 @@ func (*keyLog) Enabled(context.Context, slog.Level) bool { return true }
 func (k *keyLog) Handle(_ context.Context, r slog.Record) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	var below string
+	var created int64
 	r.Attrs(func(a slog.Attr) bool {
-		if a.Key == "key" {
-			k.keys[a.Value.String()]++
+		switch a.Key {
+		case "below":
+			below = a.Value.String()
+		case "revision":
+			created = a.Value.Int64()
 		}
 		return true
 	})
+	if below != "" {
+		k.keys[told(below, created)]++
+	}
 	return nil
 }
 
@@ -139,9 +151,11 @@ func TestLock_plantedKeys(t *testing.T) {
 			require.NoError(t, third.granted(t).Unlock(bounded(t)))
 			require.Len(t, srv.Keys(t, name+"/"), all, "they are somebody's, and stay")
 
-			want := map[string]int{lonely: 1} // and those of the nested name not at all
-			for _, key := range planted {
-				want[key] = 1
+			want := map[string]int{} // those of the nested name not at all
+			for _, kv := range srv.KeyValues(t, name+"/") {
+				if key := string(kv.Key); key == lonely || slices.Contains(planted, key) {
+					want[told(name+"/", kv.CreateRevision)]++
+				}
 			}
 			require.Equal(t, want, log.reports())
 		})
