@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -63,7 +62,7 @@ func (s *Session) newGrant(id clientv3.LeaseID, ttl time.Duration, sent clock.In
 			Highest: s.history.highest.Load,
 			Saw:     func(before, rev int64) { _ = s.saw(before, rev) }, // which ends what the answer is for
 		}),
-		Streams: queue.NewStreams(fmt.Sprintf("%s-%x", s.nonce, int64(id)), attempt),
+		Streams: queue.StreamsOf(s.client, attempt),
 		Attempt: attempt,
 		Report:  s.reportStray,
 	}

@@ -17,7 +17,7 @@ import (
 // a new stream, for which the client takes the next endpoint. It becomes suspect when somebody says so, who has
 // seen an endpoint not answer, and when watches wait to be confirmed and none is for some time.
 type Streams struct {
-	id string
+	name *name
 
 	mu       sync.Mutex    // guards the fields below, and the stream's
 	patience time.Duration // for the next confirmation
@@ -27,7 +27,7 @@ type Streams struct {
 
 // stream is one gRPC stream of watches, from its opening until it is suspect.
 type stream struct {
-	n       int
+	n       int64
 	end     context.Context //nolint:containedctx // it ends the watches of this stream, nothing else
 	cancel  context.CancelFunc
 	opening int         // watches that are not confirmed yet
@@ -41,14 +41,18 @@ const streamNames = 4
 // NewStreams names the streams after id, which no other user of the same client may use. A stream on which no
 // watch is confirmed for the time of patience is suspect.
 func NewStreams(id string, patience time.Duration) *Streams {
-	s := &Streams{id: id, patience: patience, initial: patience}
-	s.stream = s.next(0)
+	return newStreams(&name{id: id}, patience)
+}
+
+func newStreams(n *name, patience time.Duration) *Streams {
+	s := &Streams{name: n, patience: patience, initial: patience}
+	s.stream = s.next()
 	return s
 }
 
-// next is stream n, which has no watches.
-func (s *Streams) next(n int) *stream {
-	st := &stream{n: n}
+// next is the next stream, which has no watches.
+func (s *Streams) next() *stream {
+	st := &stream{n: s.name.next.Add(1) - 1}
 	st.end, st.cancel = context.WithCancel(context.Background())
 	st.stuck = time.AfterFunc(s.patience, func() { s.giveUp(st) })
 	st.stuck.Stop()
@@ -69,7 +73,7 @@ func (s *Streams) Watch(ctx context.Context) (watch context.Context, opened func
 	}
 	s.mu.Unlock()
 
-	name := s.id + "-" + strconv.Itoa(st.n%streamNames)
+	name := s.name.id + "-" + strconv.FormatInt(st.n%streamNames, 10)
 	watch = metadata.AppendToOutgoingContext(context.Background(), "leasefence-stream", name)
 	watch, cancelWatch := context.WithCancel(clientv3.WithRequireLeader(watch))
 	stopCaller := context.AfterFunc(ctx, cancelWatch)
@@ -105,7 +109,7 @@ func (s *Streams) giveUp(st *stream) {
 	stuck := s.stream == st && st.opening > 0
 	if stuck {
 		s.patience = min(2*s.patience, 8*s.initial)
-		s.stream = s.next(st.n + 1)
+		s.stream = s.next()
 	}
 	s.mu.Unlock()
 	if stuck {
@@ -117,7 +121,7 @@ func (s *Streams) giveUp(st *stream) {
 func (s *Streams) Suspect() {
 	s.mu.Lock()
 	st := s.stream
-	s.stream = s.next(st.n + 1)
+	s.stream = s.next()
 	st.stuck.Stop()
 	s.mu.Unlock()
 	st.cancel()

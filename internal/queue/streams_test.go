@@ -3,11 +3,14 @@ package queue_test
 import (
 	"context"
 	"fmt"
+	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -114,6 +117,34 @@ func TestStreams_Watch_hasFewNames(t *testing.T) {
 		s.Suspect()
 	}
 	require.LessOrEqual(t, len(names), 4)
+}
+
+// What a lease has left empty in the client is taken over by another: the names do not become more with the leases, and no
+// two have one at a time.
+func TestStreamsOf_takesNamesOver(t *testing.T) {
+	name := func(s *queue.Streams) string {
+		watch, opened, cancel := s.Watch(t.Context())
+		defer cancel()
+		opened()
+		md, _ := metadata.FromOutgoingContext(watch)
+		got := fmt.Sprint(md)
+		return got[:strings.LastIndex(got, "-")]
+	}
+	client := clientv3.NewCtxClient(t.Context())
+	other := clientv3.NewCtxClient(t.Context())
+	first, second := queue.StreamsOf(client, time.Second), queue.StreamsOf(client, time.Second)
+	taken := name(first)
+	require.NotEqual(t, taken, name(second))
+	require.Equal(t, taken, name(queue.StreamsOf(other, time.Second)), "each client has its own")
+
+	runtime.KeepAlive(first)
+	first = nil
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		return name(queue.StreamsOf(client, time.Second)) == taken
+	}, time.Minute, time.Millisecond)
+	require.NotEqual(t, taken, name(second))
+	runtime.KeepAlive(second)
 }
 
 // Suspect opens the watches on another stream; what they did not tell, the read does.
