@@ -137,8 +137,7 @@ func TestStreamsOf_takesNamesOver(t *testing.T) {
 	require.NotEqual(t, taken, name(second))
 	require.Equal(t, taken, name(queue.StreamsOf(other, time.Second)), "each client has its own")
 
-	runtime.KeepAlive(first)
-	first = nil
+	runtime.KeepAlive(first) // and no longer
 	require.Eventually(t, func() bool {
 		runtime.GC()
 		return name(queue.StreamsOf(client, time.Second)) == taken
