@@ -116,13 +116,22 @@ func (c *checker) deletedWaiting(a *acquisition) {
 		return
 	}
 	for _, f := range c.faults {
-		if f.operator() && f.begin.At <= a.giveUp.At && f.until() >= a.enter.At-promptly && strings.Contains(a.giveUp.Error, f.begin.Target) {
+		if f.operator() && f.begin.At <= a.giveUp.At && f.until() >= a.enter.At-promptly && hit(f.begin.Target, a) {
 			return
 		}
 	}
 	c.violation(Violation{
 		"I6", "watch", a.name(), "the key of an acquisition that waited was deleted, and no operator did it", show(a.enter, a.giveUp),
 	})
+}
+
+// hit reports whether an operator's target is what a has lost: the lease that its error names, or a key on that lease in
+// the queue of its name.
+func hit(target string, a *acquisition) bool {
+	if key, found := strings.CutPrefix(target, a.name()+"/"); found {
+		target, _, _ = strings.Cut(key, "-")
+	}
+	return strings.Contains(a.giveUp.Error, "(lease "+target+")")
 }
 
 // prompt checks that a handle ends soon after an operator has taken its key.
