@@ -15,8 +15,15 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// many is how many locks a session of these tests holds.
-const many = 2000
+const (
+	// many is how many locks a session of these tests holds.
+	many = 2000
+
+	// fewWatches is how many watches a session with many locks may have at the server. It keeps 16; etcd's client never
+	// takes back one that was given up before it was confirmed, until it tells of something, and while the locks are
+	// taken that can be some more.
+	fewWatches = 64
+)
 
 // lockMany takes many locks of a session at the same time.
 func lockMany(t *testing.T, s *lease.Session) []*lease.Lock {
@@ -73,7 +80,7 @@ func TestLock_lossAmongMany(t *testing.T) {
 		lostFor(t, victim.Unlock(bounded(t)), lose.want)
 		sent.settle()
 		require.Equal(t, len(locks), live(locks), "round %d", round)
-		require.LessOrEqual(t, sent.watches.Load(), int64(16))
+		require.LessOrEqual(t, sent.watches.Load(), int64(fewWatches))
 	}
 	require.LessOrEqual(t, sent.requests.Load(), int64(many+2*many/100+200), "not each by itself")
 
