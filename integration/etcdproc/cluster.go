@@ -19,6 +19,8 @@ type Options struct {
 	// Program is the file that is started for each member; it must call [Serve] as the program itself does. Default: the
 	// program itself.
 	Program string
+	// Settings of the servers.
+	Settings Settings
 }
 
 // Cluster is a set of members that form one cluster, each in a process of its own. One member is a cluster too.
@@ -47,7 +49,7 @@ func start(ctx context.Context, dir string, n int, opts Options) (*Cluster, erro
 	}
 	c := &Cluster{}
 	for _, m := range members {
-		o := order{Member: m}
+		o := order{Member: m, Settings: opts.Settings}
 		if opts.Profile != "" {
 			o.Profile = opts.Profile + "." + m.Name
 		}

@@ -11,7 +11,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 )
 
@@ -20,13 +19,15 @@ type Process struct {
 	order   order
 	program string    // "" for this one
 	cmd     *exec.Cmd // nil while it does not run
-	stdin   io.Closer
-	ready   chan string   // gets the first line that the process prints
+	stdin   io.WriteCloser
+	lines   chan string   // that the process prints: the first when it is ready, then one for each command
 	ended   chan struct{} // closed when the process has closed its standard output
 }
 
 // Endpoint returns the address at which the server listens for clients, as host:port. It is the same after a restart.
 func (p *Process) Endpoint() string { return p.order.Member.ClientAddr }
+
+func (p *Process) name() string { return p.order.Member.Name }
 
 // Dir returns the folder of the server's data.
 func (p *Process) Dir() string { return p.order.Member.Dir }
@@ -44,6 +45,12 @@ func (p *Process) Restart(ctx context.Context) error {
 		return err
 	}
 	return p.awaitReady(ctx)
+}
+
+// Reset starts the server as Restart does, with other settings.
+func (p *Process) Reset(ctx context.Context, s Settings) error {
+	p.order.Settings = s
+	return p.Restart(ctx)
 }
 
 // launch starts the process without waiting until it is ready.
@@ -81,13 +88,18 @@ func (p *Process) launch() error {
 		return fmt.Errorf("etcdproc: %w", err)
 	}
 	p.cmd, p.stdin = cmd, stdin
-	p.ready, p.ended = make(chan string, 1), make(chan struct{})
+	lines, ended := make(chan string, 1), make(chan struct{})
+	p.lines, p.ended = lines, ended
 	go func() {
-		defer close(p.ended)
-		out := bufio.NewReader(stdout)
-		line, _ := out.ReadString('\n') // at the end of the process it is empty, and so not the expected one
-		p.ready <- strings.TrimSpace(line)
-		_, _ = io.Copy(io.Discard, out)
+		defer close(ended)
+		defer close(lines) // what is read then is empty, and so not the expected line
+		out := bufio.NewScanner(stdout)
+		for out.Scan() {
+			select {
+			case lines <- out.Text():
+			default: // nobody has asked
+			}
+		}
 	}()
 	return nil
 }
@@ -96,18 +108,18 @@ func (p *Process) launch() error {
 func (p *Process) awaitReady(ctx context.Context) error {
 	var err error
 	select {
-	case line := <-p.ready:
+	case line := <-p.lines:
 		switch line {
 		case readyLine:
 			return nil
 		case takenLine:
-			err = fmt.Errorf("etcdproc: start server %s: %w", p.order.Member.Name, syscall.EADDRINUSE)
+			err = fmt.Errorf("etcdproc: start server %s: %w", p.name(), syscall.EADDRINUSE)
 		default:
 			err = fmt.Errorf("etcdproc: the process of server %s printed %q; does main or TestMain call Serve first?",
-				p.order.Member.Name, line)
+				p.name(), line)
 		}
 	case <-ctx.Done():
-		err = fmt.Errorf("etcdproc: start server %s: %w", p.order.Member.Name, context.Cause(ctx))
+		err = fmt.Errorf("etcdproc: start server %s: %w", p.name(), context.Cause(ctx))
 	}
 	return errors.Join(err, p.Kill())
 }
@@ -119,7 +131,7 @@ func (p *Process) Kill() error {
 		return nil
 	}
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("etcdproc: kill server %s: %w", p.order.Member.Name, err)
+		return fmt.Errorf("etcdproc: kill server %s: %w", p.name(), err)
 	}
 	p.wait()
 	return nil
@@ -156,10 +168,10 @@ func (p *Process) Pause() error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("etcdproc: pause server %s: %w", p.order.Member.Name, err)
+			return fmt.Errorf("etcdproc: pause server %s: %w", p.name(), err)
 		}
 		if !status.Stopped() {
-			return fmt.Errorf("etcdproc: pause server %s: its process has ended", p.order.Member.Name)
+			return fmt.Errorf("etcdproc: pause server %s: its process has ended", p.name())
 		}
 		return nil
 	}
@@ -170,10 +182,10 @@ func (p *Process) Resume() error { return p.signal(syscall.SIGCONT) }
 
 func (p *Process) signal(sig os.Signal) error {
 	if p.cmd == nil {
-		return fmt.Errorf("etcdproc: server %s does not run", p.order.Member.Name)
+		return fmt.Errorf("etcdproc: server %s does not run", p.name())
 	}
 	if err := p.cmd.Process.Signal(sig); err != nil {
-		return fmt.Errorf("etcdproc: signal server %s: %w", p.order.Member.Name, err)
+		return fmt.Errorf("etcdproc: signal server %s: %w", p.name(), err)
 	}
 	return nil
 }

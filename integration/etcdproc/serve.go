@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"runtime/pprof"
@@ -28,8 +27,9 @@ const (
 
 // order is what the process of a server is told.
 type order struct {
-	Member  Member
-	Profile string // where to write a CPU profile, if anywhere
+	Member   Member
+	Settings Settings
+	Profile  string // where to write a CPU profile, if anywhere
 }
 
 // Serve runs a server if this process was started by [Start], and exits then. Call it first in main or TestMain.
@@ -53,7 +53,9 @@ func serve(text string) error {
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		return fmt.Errorf("etcdproc: read the order of a server: %w", err)
 	}
-	server, err := embed.StartEtcd(o.Member.Config(NewLogger()))
+	cfg := o.Member.Config(NewLogger())
+	o.Settings.apply(cfg)
+	server, err := embed.StartEtcd(cfg)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		fmt.Println(takenLine)
 	}
@@ -72,9 +74,7 @@ func serve(text string) error {
 		return err
 	}
 	fmt.Println(readyLine)
-	// Nothing is written to it.
-	_, err = io.Copy(io.Discard, os.Stdin)
-	return errors.Join(err, stopProfile())
+	return errors.Join(obey(server, os.Stdin), stopProfile())
 }
 
 func startProfile(path string) (stop func() error, err error) {

@@ -1,0 +1,91 @@
+//go:build unix
+
+package etcdproc_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/leasefence/leasefence/integration/etcdproc"
+)
+
+func dial(t *testing.T, endpoints ...string) *clientv3.Client {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	return client
+}
+
+// leader waits until a member other than not leads, and returns it.
+func leader(t *testing.T, client *clientv3.Client, c *etcdproc.Cluster, not *etcdproc.Process) *etcdproc.Process {
+	t.Helper()
+	ctx := bounded(t)
+	for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+		for _, m := range c.Members {
+			status, err := client.Status(ctx, m.Endpoint())
+			if err == nil && m != not && status.Leader == status.Header.MemberId {
+				return m
+			}
+		}
+	}
+	require.FailNow(t, "nobody leads")
+	return nil
+}
+
+func TestCluster_isolatesAMember(t *testing.T) {
+	c, err := etcdproc.Start(bounded(t), t.TempDir(), 3, etcdproc.Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Kill()) }()
+	client := dial(t, c.Endpoints()...)
+	old := leader(t, client, c, nil)
+	require.NoError(t, c.Isolate(old))
+	next := leader(t, client, c, old)
+	_, err = dial(t, next.Endpoint()).Put(bounded(t), "key", "new")
+	require.NoError(t, err)
+	resp, err := dial(t, old.Endpoint()).Get(bounded(t), "key", clientv3.WithSerializable())
+	require.NoError(t, err)
+	require.Empty(t, resp.Kvs, "it does not know of it")
+
+	require.NoError(t, c.Rejoin(old))
+	resp, err = dial(t, old.Endpoint()).Get(bounded(t), "key")
+	require.NoError(t, err)
+	require.Len(t, resp.Kvs, 1)
+}
+
+func TestProcess_stalls(t *testing.T) {
+	c, err := etcdproc.Start(bounded(t), t.TempDir(), 1, etcdproc.Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Kill()) }()
+	m, client := c.Members[0], dial(t, c.Endpoints()...)
+	require.NoError(t, m.Stall())
+	require.ErrorContains(t, m.Stall(), "cannot")
+	ctx, cancel := context.WithTimeout(bounded(t), 200*time.Millisecond)
+	defer cancel()
+	_, err = client.Put(ctx, "key", "")
+	require.Error(t, err)
+	require.NoError(t, m.GoOn())
+	require.ErrorContains(t, m.GoOn(), "cannot")
+	resp, err := client.Get(bounded(t), "key")
+	require.NoError(t, err)
+	require.Len(t, resp.Kvs, 1, "it was only late")
+}
+
+func TestProcess_resets(t *testing.T) {
+	c, err := etcdproc.Start(bounded(t), t.TempDir(), 1, etcdproc.Options{Settings: etcdproc.Settings{MaxTxnOps: 1}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Kill()) }()
+	client := dial(t, c.Endpoints()...)
+	two := []clientv3.Op{clientv3.OpGet("a"), clientv3.OpGet("b")}
+	_, err = client.Txn(bounded(t)).Then(two...).Commit()
+	require.ErrorIs(t, err, rpctypes.ErrTooManyOps)
+	require.NoError(t, c.Members[0].Reset(bounded(t), etcdproc.Settings{}))
+	_, err = client.Txn(bounded(t)).Then(two...).Commit()
+	require.NoError(t, err)
+}
