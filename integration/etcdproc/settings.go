@@ -12,3 +12,6 @@ func (s Settings) apply(cfg *embed.Config) {
 		cfg.MaxTxnOps = s.MaxTxnOps
 	}
 }
+
+// Settings are those of the server's present or next run.
+func (p *Process) Settings() Settings { return p.order.Settings }

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/leasefence/leasefence/integration/etcdproc/slowdisk"
 	"github.com/leasefence/leasefence/integration/safety/mix"
 )
 
@@ -52,7 +53,7 @@ func runMix(name string, args []string, out io.Writer, opts mix.Options, floors 
 	_, _ = fmt.Fprintf(out, "seed %d, %v, histories in %s\n", opts.Seed, opts.Duration, opts.Dir)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	r, err := mix.Run(ctx, opts)
+	r, err := runOn(ctx, opts)
 	if err != nil {
 		return err
 	}
@@ -63,6 +64,19 @@ func runMix(name string, args []string, out io.Writer, opts mix.Options, floors 
 		}
 	}
 	return verdict(out, r, opts, floors)
+}
+
+// runOn runs the mix on servers whose disks can be made slow, which are built for it.
+func runOn(ctx context.Context, opts mix.Options) (*mix.Report, error) {
+	dir, err := os.MkdirTemp(opts.Dir, "server")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // it is in a temporary folder
+	if opts.Server, err = slowdisk.Build(ctx, dir, false); err != nil {
+		return nil, err
+	}
+	return mix.Run(ctx, opts)
 }
 
 // folder is where the run writes: below keep, which is made, or below a new one.

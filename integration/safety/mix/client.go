@@ -108,7 +108,7 @@ func (c *client) replace(ctx context.Context) error {
 	closing, cancel := context.WithTimeout(ctx, c.ttl)
 	_ = c.current().Close(closing) // what the server could not be told expires
 	cancel()
-	return c.open(ctx)
+	return insist(ctx, c.open) // it is refused while there is no space
 }
 
 // close ends the session and the connections. An error says that a session did not end.

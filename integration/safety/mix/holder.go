@@ -83,7 +83,11 @@ func serve(text string) error {
 		close(draining)
 		time.AfterFunc(served(o.TTL), cancel)
 	}()
-	session, err := lease.NewSession(ctx, client, lease.Options{TTL: o.TTL, Owner: o.Name})
+	var session *lease.Session
+	err = insist(ctx, func(ctx context.Context) (err error) {
+		session, err = lease.NewSession(ctx, client, lease.Options{TTL: o.TTL, Owner: o.Name})
+		return err
+	})
 	if err != nil {
 		return nil // the round has ended before there was a session
 	}

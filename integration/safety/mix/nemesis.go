@@ -31,16 +31,17 @@ type class struct {
 
 // nemesis puts faults in everybody's way.
 type nemesis struct {
-	seed    uint64
-	ttl     time.Duration
-	tape    *tape
-	cluster *etcdproc.Cluster
-	etcd    *clientv3.Client // straight to the members
-	watch   *keyWatch
-	monitor *monitor
-	clients []*client
-	life    context.Context //nolint:containedctx // of the run, longer than that of a round
-	wg      sync.WaitGroup
+	seed      uint64
+	ttl       time.Duration
+	tape      *tape
+	cluster   *etcdproc.Cluster
+	etcd      *clientv3.Client // straight to the members
+	watch     *keyWatch
+	monitor   *monitor
+	clients   []*client
+	slowDisks bool            // the members' can be made slow
+	life      context.Context //nolint:containedctx // of the run, longer than that of a round
+	wg        sync.WaitGroup
 
 	round     *round // the present one; set before the slots begin
 	compacted int64  // of the storage slot

@@ -31,6 +31,9 @@ type Options struct {
 	Peer time.Duration
 	// Dir is where the servers keep their data, on a real disk, and where histories are written. Required.
 	Dir string
+	// Server is the program of the members, as package slowdisk builds it. Default: this one, whose disks are never slow, so that
+	// one kind of fault meets nothing.
+	Server string
 	// KeepAll keeps the histories of rounds that were clean, too.
 	KeepAll bool
 	// Progress is told how the run goes on. Default: nobody.

@@ -62,7 +62,7 @@ func (r *run) mix(ctx context.Context) (err error) {
 	defer wg.Wait()
 	defer stop()
 	defer r.scaffold.clean()
-	if r.cluster, err = etcdproc.Start(ctx, filepath.Join(r.opts.Dir, "data"), 3, etcdproc.Options{}); err != nil {
+	if r.cluster, err = etcdproc.Start(ctx, filepath.Join(r.opts.Dir, "data"), 3, etcdproc.Options{Program: r.opts.Server}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.cluster.Kill()) }()
@@ -87,7 +87,7 @@ func (r *run) mix(ctx context.Context) (err error) {
 	}
 	r.nemesis = &nemesis{
 		seed: r.opts.Seed, ttl: r.opts.TTL, tape: r.tape, cluster: r.cluster, etcd: r.etcd, watch: r.watch, monitor: r.monitor,
-		clients: r.clients, life: life,
+		clients: r.clients, slowDisks: r.opts.Server != "", life: life,
 	}
 	r.nemesis.prepare()
 	for number := 1; ctx.Err() == nil && r.goesOn(number); number++ {

@@ -1,0 +1,184 @@
+package mix
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/integration/etcdproc"
+)
+
+// clusterFaults strike members, one at a time but for the loss of the quorum.
+func clusterFaults() []kind {
+	return []kind{
+		{"leader moved", moveLeader},
+		{"leader stopped", stopLeader},
+		{"leader isolated", isolateLeader},
+		{"member killed", killMember},
+		{"rolling restart", rollingRestart},
+		{"quorum lost", loseQuorum},
+		{"slow member", slowMember},
+		{"slow disk", slowDisk},
+		{"small transactions", smallTransactions},
+		{"too many requests", tooMany},
+	}
+}
+
+// leader returns the member that leads, nil if it cannot be told.
+func (s *strike) leader() (m *etcdproc.Process, id uint64) {
+	for _, m := range s.cluster.Members {
+		ctx, cancel := context.WithTimeout(s.ctx, time.Second)
+		status, err := s.etcd.Status(ctx, m.Endpoint())
+		cancel()
+		if err == nil && status.Leader == status.Header.MemberId {
+			return m, status.Leader
+		}
+	}
+	return nil, 0
+}
+
+// dial returns a client of these members alone, which the caller closes.
+func (s *strike) dial(members ...*etcdproc.Process) (*clientv3.Client, error) {
+	cfg := clientv3.Config{Logger: s.etcd.GetLogger()}
+	for _, m := range members {
+		cfg.Endpoints = append(cfg.Endpoints, m.Endpoint())
+	}
+	return clientv3.New(cfg)
+}
+
+// others are all members but one.
+func (s *strike) others(m *etcdproc.Process) []*etcdproc.Process {
+	return slices.DeleteFunc(slices.Clone(s.cluster.Members), func(o *etcdproc.Process) bool { return o == m })
+}
+
+// endpoints tells who was struck.
+func endpoints(members []*etcdproc.Process) string {
+	list := make([]string, len(members))
+	for i, m := range members {
+		list[i] = m.Endpoint()
+	}
+	return strings.Join(list, " and ")
+}
+
+func moveLeader(s *strike) bool {
+	leader, id := s.leader()
+	if leader == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, 5*time.Second)
+	defer cancel()
+	members, err := s.etcd.MemberList(ctx)
+	if err != nil {
+		return false
+	}
+	others := slices.DeleteFunc(members.Members, func(m *etcdserverpb.Member) bool { return m.ID == id })
+	if len(others) == 0 {
+		return false
+	}
+	etcd, err := s.dial(leader) // the request must go to the leader
+	if err != nil {
+		return false
+	}
+	defer func() { _ = etcd.Close() }()
+	s.begin(leader.Endpoint())
+	_, err = etcd.MoveLeader(ctx, pick(s.rng, others).ID)
+	return err == nil
+}
+
+// stopLeader keeps the leader from the others until they have elected another one, and lets it come back with what it
+// believes.
+func stopLeader(s *strike) bool {
+	leader, _ := s.leader()
+	if leader == nil {
+		return false
+	}
+	s.begin(leader.Endpoint())
+	return paused(s, []*etcdproc.Process{leader}, 1500, 4000)
+}
+
+// isolateLeader keeps the leader from the others, and not from its clients.
+func isolateLeader(s *strike) bool {
+	leader, _ := s.leader()
+	if leader == nil {
+		return false
+	}
+	s.begin(leader.Endpoint())
+	hit := s.cluster.Isolate(leader) == nil
+	s.last(1500, 4000)
+	return s.cluster.Rejoin(leader) == nil && hit
+}
+
+// loseQuorum stops two members of three.
+func loseQuorum(s *strike) bool {
+	members := slices.Clone(s.cluster.Members)
+	s.rng.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
+	s.begin(endpoints(members[:2]))
+	return paused(s, members[:2], 500, 2500)
+}
+
+func paused(s *strike, members []*etcdproc.Process, from, to int) bool {
+	hit := true
+	woken := s.expectWoken(members)
+	for _, m := range members {
+		hit = m.Pause() == nil && hit
+	}
+	s.last(from, to)
+	woken.begin()
+	for _, m := range members {
+		hit = m.Resume() == nil && hit
+	}
+	woken.end()
+	return hit
+}
+
+// slowMember lets a member run for a part of the time only, as one does that waits for its disk.
+func slowMember(s *strike) bool {
+	m := pick(s.rng, s.cluster.Members)
+	s.begin(m.Endpoint())
+	woken := s.expectWoken([]*etcdproc.Process{m})
+	woken.begin()
+	defer woken.end()
+	for range 8 + s.rng.IntN(10) {
+		if m.Pause() != nil {
+			return false
+		}
+		s.last(50, 250)
+		if m.Resume() != nil {
+			return false
+		}
+		s.last(10, 60)
+	}
+	return true
+}
+
+func killMember(s *strike) bool {
+	m := pick(s.rng, s.cluster.Members)
+	s.begin(m.Endpoint())
+	if m.Kill() != nil {
+		return false
+	}
+	s.last(100, 2000)
+	return restart(s, m)
+}
+
+// restart is done whatever the round does: its end waits for it.
+func restart(s *strike, m *etcdproc.Process) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), time.Minute)
+	defer cancel()
+	return m.Restart(ctx) == nil
+}
+
+func rollingRestart(s *strike) bool {
+	s.begin("all members")
+	for _, m := range s.cluster.Members {
+		if !restart(s, m) {
+			return false
+		}
+		s.last(100, 500)
+	}
+	return true
+}

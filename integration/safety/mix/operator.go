@@ -1,0 +1,55 @@
+package mix
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/leasefence/leasefence/integration/safety/history"
+)
+
+// operatorFaults take a lock from its holder.
+func operatorFaults() []kind {
+	return []kind{{history.OperatorRevokes, revoke}, {history.OperatorDeletes, remove}}
+}
+
+// victim returns the key of somebody who holds it, "" if there is none.
+func (s *strike) victim() string {
+	held, _ := s.tape.tally.held("")
+	held = slices.DeleteFunc(held, func(e history.Event) bool { return e.Key == "" })
+	if len(held) == 0 {
+		return ""
+	}
+	return pick(s.rng, held).Key
+}
+
+func revoke(s *strike) bool {
+	key := s.victim()
+	text, _, _ := strings.Cut(key[strings.LastIndexByte(key, '/')+1:], "-")
+	id, ok := leaseID(text)
+	if !ok {
+		return false
+	}
+	s.begin(text)
+	ctx, cancel := context.WithTimeout(s.ctx, 3*time.Second)
+	defer cancel()
+	_, err := s.etcd.Revoke(ctx, id)
+	return err == nil
+}
+
+func remove(s *strike) bool {
+	key := s.victim()
+	if key == "" {
+		return false
+	}
+	s.begin(key)
+	ctx, cancel := context.WithTimeout(s.ctx, 3*time.Second)
+	defer cancel()
+	resp, err := s.etcd.Delete(ctx, key)
+	if err != nil || resp.Deleted == 0 {
+		return false
+	}
+	s.revision = resp.Header.Revision
+	return true
+}

@@ -1,0 +1,145 @@
+package mix
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/integration/etcdproc"
+	"github.com/leasefence/leasefence/integration/etcdproc/slowdisk"
+)
+
+// slowDisk lets a member, or all, take their time over each write to their log, in one of four cases longer than a lease
+// lives: a leader whose disk hangs is succeeded, and wakes up as one that was paused does.
+func slowDisk(s *strike) bool {
+	if !s.slowDisks {
+		return false
+	}
+	members, d := s.cluster.Members, millis(s.rng, 50, 300)
+	if s.rng.IntN(4) > 0 {
+		members = []*etcdproc.Process{pick(s.rng, members)}
+	}
+	hangs := s.rng.IntN(4) == 0
+	if leader, _ := s.leader(); hangs && leader != nil {
+		members, d = []*etcdproc.Process{leader}, s.ttl+500*time.Millisecond
+	}
+	s.begin(endpoints(members))
+	woken := s.expectWoken(members)
+	set := func(d time.Duration) bool {
+		hit := true
+		for _, m := range members {
+			hit = slowdisk.Set(m.Dir(), d) == nil && hit
+		}
+		return hit
+	}
+	hit := set(d)
+	s.last(1000, 4000)
+	woken.begin()
+	hit = set(0) && hit
+	sleep(s.life, d) // the write that has begun
+	woken.end()
+	return hit
+}
+
+// smallTransactions has a member take no more than a few operations in a transaction.
+func smallTransactions(s *strike) bool {
+	const few = 4
+	m := pick(s.rng, s.cluster.Members)
+	s.begin(m.Endpoint())
+	as := m.Settings()
+	small := as
+	small.MaxTxnOps = few
+	if !s.reset(m, small) {
+		return false
+	}
+	hit := s.refuses(m, few+1)
+	s.last(1500, 4000)
+	return s.reset(m, as) && hit
+}
+
+// reset is done whatever the round does, as restart is.
+func (s *strike) reset(m *etcdproc.Process, to etcdproc.Settings) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), time.Minute)
+	defer cancel()
+	return m.Reset(ctx, to) == nil
+}
+
+// refuses reports whether a member finds so many operations too many.
+func (s *strike) refuses(m *etcdproc.Process, ops int) bool {
+	etcd, err := s.dial(m)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = etcd.Close() }()
+	ctx, cancel := context.WithTimeout(s.ctx, 5*time.Second)
+	defer cancel()
+	list := make([]clientv3.Op, ops)
+	for i := range list {
+		list[i] = clientv3.OpGet("\x00" + string(rune('a'+i)))
+	}
+	_, err = etcd.Txn(ctx).Then(list...).Commit()
+	return errors.Is(err, rpctypes.ErrTooManyOps)
+}
+
+// tooMany has a member apply nothing, while others go on, until it refuses requests for being too far behind, and for a
+// while after that.
+func tooMany(s *strike) bool {
+	m := pick(s.rng, s.cluster.Members)
+	s.begin(m.Endpoint())
+	etcd, err := s.dial(m)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = etcd.Close() }()
+	flooder, err := s.dial(s.others(m)...)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = flooder.Close() }()
+	woken := s.expectWoken([]*etcdproc.Process{m})
+	if m.Stall() != nil {
+		return false
+	}
+	hit := s.flood(flooder, etcd)
+	if hit {
+		s.last(100, 1000)
+	}
+	woken.begin()
+	hit = m.GoOn() == nil && hit
+	woken.end()
+	return hit
+}
+
+// flood has the cluster commit what changes nothing, until a member refuses to take any more, which it reports.
+func (s *strike) flood(flooder, member *clientv3.Client) bool {
+	const (
+		senders = 64
+		patient = 6 * time.Second
+		nobody  = clientv3.LeaseID(1)
+	)
+	ctx, cancel := context.WithTimeout(s.ctx, patient)
+	defer cancel()
+	var refused atomic.Bool
+	var wg sync.WaitGroup
+	for range senders {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				_, _ = flooder.Revoke(ctx, nobody) // there is no such lease
+			}
+		})
+	}
+	for ctx.Err() == nil && !refused.Load() {
+		attempt, stop := context.WithTimeout(ctx, 200*time.Millisecond)
+		_, err := member.Revoke(attempt, nobody)
+		stop()
+		refused.Store(errors.Is(err, rpctypes.ErrTooManyRequests))
+	}
+	cancel()
+	wg.Wait()
+	return refused.Load()
+}
