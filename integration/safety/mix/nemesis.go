@@ -90,8 +90,8 @@ type strike struct {
 	revision int64 // for the heal event
 }
 
-// classes of faults. Two clients of the present ones have a bad network at any time, so the others make progress.
-func classes() []class {
+// faultClasses are the classes of the mix. Two clients of the present ones have a bad network at any time, so the others make progress.
+func faultClasses() []class {
 	return []class{
 		{name: "network", slots: 2, rest: [2]int{100, 600}, kinds: networkFaults()},
 		{name: "message", slots: 2, rest: [2]int{200, 1000}, kinds: messageFaults()},
@@ -106,7 +106,7 @@ func classes() []class {
 // AllKinds are the names of all kinds of faults.
 func AllKinds() []string {
 	var names []string
-	for _, c := range classes() {
+	for _, c := range faultClasses() {
 		for _, k := range c.kinds {
 			names = append(names, k.name)
 		}
@@ -116,7 +116,7 @@ func AllKinds() []string {
 
 func (n *nemesis) prepare() {
 	n.busy, n.struck, n.decks = map[*client]bool{}, map[string]*Struck{}, map[string]*deck{}
-	for _, c := range classes() {
+	for _, c := range append(faultClasses(), peerClasses()...) {
 		n.decks[c.name] = &deck{rng: rand.New(rand.NewPCG(n.seed, hash(c.name))), kinds: c.kinds}
 		for _, k := range c.kinds {
 			n.struck[k.name] = &Struck{}

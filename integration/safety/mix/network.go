@@ -8,6 +8,8 @@ import (
 	"github.com/leasefence/leasefence/integration/faults"
 )
 
+const lateAnswers = "late answers, then none"
+
 // networkFaults are what happens to all that a client sends and gets.
 func networkFaults() []kind {
 	return []kind{
@@ -19,7 +21,7 @@ func networkFaults() []kind {
 		{"slow", onLink(delay, received)},
 		{"slow and fast by turns", slowAndFast},
 		{"dead endpoint", deadEndpoint},
-		{"late answers, then none", lateThenNone},
+		{lateAnswers, lateThenNone},
 	}
 }
 

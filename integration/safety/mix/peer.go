@@ -49,13 +49,22 @@ func (p *Peer) String() string {
 
 const peerPrefix = "peer/"
 
-// peer shows the peer the faults for a while.
+// harmed is how often something happened to the peer that must not.
+func (p *Peer) harmed() int { return p.Overlaps + p.StaleWrites + p.StuckKeys }
+
+// peer shows the peer the faults for a while, and for up to three times as long while they do no harm.
 func (r *run) peer(ctx, life context.Context) (*Peer, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.opts.Peer)
+	ctx, cancel := context.WithTimeout(ctx, 3*r.opts.Peer)
 	defer cancel()
 	stage := newPeerStage(r.etcd, r.opts.TTL)
-	stage.report.Duration = r.opts.Peer
+	began := time.Now()
 	var wg sync.WaitGroup
+	wg.Go(func() {
+		for sleep(ctx, r.opts.Peer); ctx.Err() == nil && stage.harmed() == 0; {
+			sleep(ctx, time.Second)
+		}
+		cancel()
+	})
 	for i, c := range r.clients {
 		for j := range 2 {
 			rng := rand.New(rand.NewPCG(r.opts.Seed, uint64(1000+10*i+j)))
@@ -64,19 +73,28 @@ func (r *run) peer(ctx, life context.Context) (*Peer, error) {
 	}
 	r.nemesis.rage(ctx, &round{run: r, names: roundNames(0)}, peerClasses())
 	wg.Wait()
+	stage.report.Duration = time.Since(began).Round(time.Second)
 	_, err := r.etcd.Delete(life, peerPrefix, clientv3.WithPrefix())
 	return &stage.report, err
 }
 
 // peerClasses are the faults of what lies between a client and the cluster, and more of them at a time: there is less time,
-// and nobody has to be served.
+// and nobody has to be served. Late answers come most often, since whoever counts a lease from the answer counts too long.
 func peerClasses() []class {
-	all := classes()
-	all = slices.DeleteFunc(all, func(c class) bool { return c.name != "network" && c.name != "message" })
-	for i := range all {
-		all[i].slots *= 2
+	var classes []class
+	for _, c := range faultClasses() {
+		switch c.name {
+		case "network":
+			late := slices.IndexFunc(c.kinds, func(k kind) bool { return k.name == lateAnswers })
+			c.kinds = append(c.kinds, slices.Repeat(c.kinds[late:late+1], len(c.kinds))...)
+		case "message":
+		default:
+			continue
+		}
+		c.name, c.slots = "peer's "+c.name, 2*c.slots
+		classes = append(classes, c)
 	}
-	return all
+	return classes
 }
 
 // peerStage is the names that the peer locks, and the resource without a fence.
@@ -101,6 +119,12 @@ type peerHold struct {
 	grant  int
 	over   bool
 	passed time.Time // when another was granted the name, if one was
+}
+
+func (p *peerStage) harmed() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.report.harmed()
 }
 
 func (h *peerHold) told() bool {

@@ -92,7 +92,8 @@ func Floors() []Floor {
 	}
 }
 
-// Missed returns what the run has too little of: floors that it does not reach, and kinds of faults that never met anything.
+// Missed returns what the run has too little of: floors that it does not reach, kinds of faults that never met anything, and
+// harm to the peer.
 func (r *Report) Missed(floors []Floor) []string {
 	var missed []string
 	for _, f := range floors {
@@ -104,6 +105,9 @@ func (r *Report) Missed(floors []Floor) []string {
 		if r.Faults[kind].Fired == 0 {
 			missed = append(missed, fmt.Sprintf("fault %q: never fired", kind))
 		}
+	}
+	if r.Peer != nil && r.Peer.harmed() == 0 {
+		missed = append(missed, "the peer: no harm done to it")
 	}
 	return missed
 }

@@ -44,7 +44,7 @@ func TestReport_missesAFloorByOne(t *testing.T) {
 }
 
 func TestReport_missesAFaultThatMetNothing(t *testing.T) {
-	require.Len(t, mix.AllKinds(), 30)
+	require.Len(t, mix.AllKinds(), 35)
 	for _, kind := range mix.AllKinds() {
 		r := enough()
 		r.Faults[kind] = mix.Struck{Missed: 5}
@@ -52,6 +52,14 @@ func TestReport_missesAFaultThatMetNothing(t *testing.T) {
 		require.Len(t, missed, 1)
 		require.Contains(t, missed[0], kind)
 	}
+}
+
+func TestReport_missesHarmToThePeer(t *testing.T) {
+	r := enough()
+	r.Peer = &mix.Peer{Acquisitions: 1000}
+	require.Len(t, r.Missed(mix.Floors()), 1)
+	r.Peer.StuckKeys = 1
+	require.Empty(t, r.Missed(mix.Floors()))
 }
 
 func TestReport_showsWhatWasFound(t *testing.T) {

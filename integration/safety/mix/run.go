@@ -122,7 +122,7 @@ func (r *run) round(ctx, life context.Context, number int) error {
 		return err
 	}
 	raging, cancel := context.WithTimeout(ctx, r.opts.Round)
-	r.nemesis.rage(raging, round, classes())
+	r.nemesis.rage(raging, round, faultClasses())
 	cancel()
 	if r.opts.Saboteur.Litter {
 		if _, err := r.etcd.Put(life, round.names.Cold[0]+"/litter", ""); err != nil {
