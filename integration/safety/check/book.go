@@ -35,7 +35,7 @@ type acquisition struct {
 
 	died    time.Duration  // when its process was killed, if it has no end; 0: it was not
 	excused time.Duration  // from when on an operator's fault excuses it; forever: never
-	gone    *history.Event // the deletion by an operator
+	gone    *history.Event // what an operator has done to its key
 }
 
 // request is what became of one Request.
@@ -69,7 +69,11 @@ func (d *disturbance) until() time.Duration {
 }
 
 func (d *disturbance) operator() bool {
-	return d.begin.Name == history.OperatorDeletes || d.begin.Name == history.OperatorRevokes
+	switch d.begin.Name {
+	case history.OperatorDeletes, history.OperatorOverwrites, history.OperatorRevokes:
+		return true
+	}
+	return false
 }
 
 func (a *acquisition) name() string       { return a.enter.Name }

@@ -15,13 +15,13 @@ const (
 	unwatched = 250 * time.Millisecond // how long a handle's key is not watched: see the doc of package lease
 )
 
-// excuse finds what operators have deleted, and the handles that were hit.
+// excuse finds the keys that operators have taken from their holders, and the handles that were hit.
 func (c *checker) excuse() {
 	w := &c.watch
 	keys, leases := map[string][]*disturbance{}, map[string]*disturbance{}
 	for _, f := range c.faults {
 		switch f.begin.Name {
-		case history.OperatorDeletes:
+		case history.OperatorDeletes, history.OperatorOverwrites:
 			keys[f.begin.Target] = append(keys[f.begin.Target], f)
 		case history.OperatorRevokes:
 			if leases[f.begin.Target] == nil {
@@ -34,12 +34,13 @@ func (c *checker) excuse() {
 	}
 	by := map[*key]*disturbance{}
 	for _, k := range w.all {
-		if k.del == nil {
+		ended := k.ended()
+		if ended == nil {
 			continue
 		}
 		f := leases[strconv.FormatInt(k.lease, 16)]
-		if f == nil || k.del.At < f.begin.At {
-			f = deletedBy(keys[k.put.Key], k)
+		if f == nil || ended.At < f.begin.At {
+			f = takenBy(keys[k.put.Key], k)
 		}
 		if f != nil {
 			k.operated, by[k] = true, f
@@ -51,22 +52,22 @@ func (c *checker) excuse() {
 		}
 		k := c.keyOf(a)
 		if f := by[k]; k != nil && f != nil {
-			a.excused, a.gone = f.begin.At, k.del
+			a.excused, a.gone = f.begin.At, k.ended()
 		}
 	}
 }
 
-// deletedBy finds the fault that has deleted this life of the key.
-func deletedBy(faults []*disturbance, k *key) *disturbance {
+// takenBy finds the fault that has ended this life of the key.
+func takenBy(faults []*disturbance, k *key) *disturbance {
 	for _, f := range faults {
 		if f.end != nil && f.end.Revision != 0 {
-			if f.end.Revision == k.del.Revision {
+			if f.end.Revision == k.ended().Revision {
 				return f
 			}
 			continue
 		}
 		// A watch may be late, and tell of the creation after the deletion was answered.
-		if f.begin.At <= k.del.At && k.put.At <= f.until()+promptly {
+		if f.begin.At <= k.ended().At && k.put.At <= f.until()+promptly {
 			return f
 		}
 	}
@@ -88,6 +89,12 @@ func (c *checker) deletions() {
 			continue
 		}
 		k := c.keyOf(a)
+		if k != nil && k.off != nil && !k.operated {
+			c.violation(Violation{
+				"I6", "watch", a.name(), fmt.Sprintf("key %q was taken off its lease, and no operator did it", k.put.Key),
+				show(k.put, a.grant, k.off),
+			})
+		}
 		if k == nil || k.del == nil {
 			continue
 		}
@@ -112,7 +119,11 @@ func (c *checker) deletions() {
 
 // deletedWaiting looks at an acquisition that has failed: it must not have failed because somebody took its key.
 func (c *checker) deletedWaiting(a *acquisition) {
-	if a.giveUp == nil || !strings.Contains(a.giveUp.Error, lease.KeyDeleted.String()) {
+	if a.giveUp == nil {
+		return
+	}
+	lost := func(r lease.Reason) bool { return strings.Contains(a.giveUp.Error, r.String()) }
+	if !lost(lease.KeyDeleted) && !lost(lease.KeyOverwritten) {
 		return
 	}
 	for _, f := range c.faults {
@@ -121,7 +132,7 @@ func (c *checker) deletedWaiting(a *acquisition) {
 		}
 	}
 	c.violation(Violation{
-		"I6", "watch", a.name(), "the key of an acquisition that waited was deleted, and no operator did it", show(a.enter, a.giveUp),
+		"I6", "watch", a.name(), "the key of an acquisition that waited was taken, and no operator did it", show(a.enter, a.giveUp),
 	})
 }
 

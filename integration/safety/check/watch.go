@@ -21,10 +21,11 @@ type watch struct {
 // key is one life of a key: it may be created again after it was deleted.
 type key struct {
 	put, del  *history.Event // put: the creation
+	off       *history.Event // the write that took it off its lease
 	lease     int64          // as of the last change
 	first     bool           // it was the first of its queue at some time
 	contender bool
-	operated  bool // an operator has deleted it
+	operated  bool // an operator has deleted it or taken it off its lease
 }
 
 // keyAt names a key by its queue, where no two have the same create revision.
@@ -119,7 +120,19 @@ func (c *checker) change(e *history.Event, now map[string]*key, lines map[string
 // set notes a value of the key. A contender's key begins with its lease.
 func (k *key) set(e *history.Event, queue string) {
 	k.lease = e.Lease
+	was := k.contender
 	k.contender = e.Lease != 0 && strings.HasPrefix(e.Key[len(queue):], strconv.FormatInt(e.Lease, 16))
+	if was && !k.contender && k.off == nil {
+		k.off = e
+	}
+}
+
+// ended is the event with which the key stopped to contend, nil if it never did.
+func (k *key) ended() *history.Event {
+	if k.off != nil {
+		return k.off
+	}
+	return k.del
 }
 
 // watchedTokens checks I2 against the watch.

@@ -8,6 +8,10 @@ const (
 	// it is that of the deletion.
 	OperatorDeletes = "operator deletes"
 
+	// OperatorOverwrites is a write that takes a key off its lease, as OperatorDeletes its deletion. The key is not a contender
+	// from then on.
+	OperatorOverwrites = "operator overwrites"
+
 	// OperatorRevokes is the revocation of a lease. The Target is its ID in lower-case hex, as it stands in the keys.
 	OperatorRevokes = "operator revokes"
 

@@ -6,12 +6,14 @@ import (
 	"strings"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
 // operatorFaults take a lock from its holder.
 func operatorFaults() []kind {
-	return []kind{{history.OperatorRevokes, revoke}, {history.OperatorDeletes, remove}}
+	return []kind{{history.OperatorRevokes, revoke}, {history.OperatorDeletes, remove}, {history.OperatorOverwrites, overwrite}}
 }
 
 // victim returns the key of somebody who holds it, "" if there is none.
@@ -52,4 +54,28 @@ func remove(s *strike) bool {
 	}
 	s.revision = resp.Header.Revision
 	return true
+}
+
+// overwrite takes a key off its lease, which it outlives then, and clears it away after a while.
+func overwrite(s *strike) bool {
+	key := s.victim()
+	if key == "" {
+		return false
+	}
+	s.begin(key)
+	ctx, cancel := context.WithTimeout(s.ctx, 3*time.Second)
+	defer cancel()
+	there := clientv3.Compare(clientv3.CreateRevision(key), ">", 0)
+	resp, err := s.etcd.Txn(ctx).If(there).Then(clientv3.OpPut(key, "mine")).Commit()
+	hit := err == nil && resp.Succeeded
+	if hit {
+		s.revision = resp.Header.Revision
+		s.last(50, 500)
+	}
+	_ = insist(s.life, func(ctx context.Context) error { // it ends with the run
+		_, err := s.etcd.Txn(ctx).If(clientv3.Compare(clientv3.LeaseValue(key), "=", clientv3.NoLease)).
+			Then(clientv3.OpDelete(key)).Commit()
+		return err
+	})
+	return hit
 }
