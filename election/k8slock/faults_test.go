@@ -2,7 +2,6 @@ package k8slock_test
 
 import (
 	"context"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/leasefence/leasefence/election/k8slock"
-	"github.com/leasefence/leasefence/internal/clock"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
@@ -157,56 +155,6 @@ func TestLock_localDeadlineOfAShortRecord(t *testing.T) {
 		<-a.context(t).Done()
 		require.Equal(t, 1400*time.Millisecond, time.Since(began))
 	})
-}
-
-// The server's clock runs on while the host is suspended.
-func TestLock_suspendedHost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		suspended, began := bootClock(t), time.Now()
-		a := newCandidate(t, newServer(t), k8slock.Options{})
-		a.create(t)
-		work := a.context(t)
-		time.Sleep(5 * time.Second)
-		require.NoError(t, work.Err())
-
-		suspended.Add(int64(leaseDuration))
-		<-work.Done()
-		requireLost(work, t)
-		require.LessOrEqual(t, time.Since(began), 5500*time.Millisecond)
-
-		a.update(t)
-		work = a.context(t)
-		suspended.Add(int64(leaseDuration))
-		require.NoError(t, a.Update(t.Context(), a.leaderRecord()), "another tenure")
-		requireLost(work, t)
-	})
-}
-
-// The deadline passes, unseen by any timer, while a renewal is under way: its success comes too late.
-func TestLock_renewalAcrossTheDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		suspended := bootClock(t)
-		a := newCandidate(t, newServer(t), k8slock.Options{})
-		a.create(t)
-		work := a.context(t)
-		time.Sleep(leaseDuration - margin - 400*time.Millisecond)
-		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: 100 * time.Millisecond})
-		time.AfterFunc(50*time.Millisecond, func() { suspended.Add(int64(350 * time.Millisecond)) })
-		require.ErrorIs(t, a.Update(t.Context(), a.leaderRecord()), k8slock.ErrLost)
-		requireLost(work, t)
-	})
-}
-
-// bootClock gives the host a clock that runs on by what is added to the returned number while it is suspended.
-func bootClock(t *testing.T) *atomic.Int64 {
-	t.Helper()
-	suspended, began := new(atomic.Int64), time.Now()
-	clock.System = clock.Clock{Boot: func() time.Duration { return time.Since(began) + time.Duration(suspended.Load()) }}
-	t.Cleanup(func() {
-		synctest.Wait() // timers read it
-		clock.System = clock.Clock{}
-	})
-	return suspended
 }
 
 // The renewal of the lease alone counts for nothing: others go by changes of the record.

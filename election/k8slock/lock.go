@@ -21,7 +21,8 @@ const root = "/k8slock/"
 const elsewhere = " (another process)"
 
 // Lock is a [resourcelock.Interface] for one election, kept in etcd. Use one for each elector: two electors that share
-// a Lock both lead. Otherwise it is safe for concurrent use. There is nothing to close; the client stays the caller's.
+// a Lock both lead. Otherwise it is safe for concurrent use. There is nothing to close: what a tenure takes up goes with it,
+// at its deadline at the latest. The client stays the caller's.
 type Lock struct {
 	client   *clientv3.Client
 	name     string

@@ -54,6 +54,7 @@ func newCandidate(t *testing.T, srv *fakeetcd.Server, opts k8slock.Options) *can
 	c := srv.NewClient(t.Context())
 	l, err := k8slock.New(c.Client, name, opts)
 	require.NoError(t, err)
+	t.Cleanup(func() { l.RecordEvent("stopped leading") }) // a tenure that is not over outlives the bubble
 	return &candidate{l, c}
 }
 

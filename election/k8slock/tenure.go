@@ -20,29 +20,41 @@ type tenure struct {
 	ctx   context.Context //nolint:containedctx // it is the tenure's life
 	end   context.CancelCauseFunc
 
+	extended chan struct{} // of capacity 1: told of a renewal
+
 	mu    sync.Mutex // guards the fields below
 	from  clock.Instant
 	valid time.Duration // counted from from
-	timer *time.Timer
 }
 
 // newTenure begins a tenure that is valid for a time counted from from. It may be over already.
 func newTenure(token fence.Token, lease clientv3.LeaseID, from clock.Instant, valid time.Duration) *tenure {
 	ctx, end := context.WithCancelCause(context.Background())
-	t := &tenure{token: token, lease: lease, ctx: ctx, end: end, from: from, valid: valid}
-	t.mu.Lock() // the timer may fire before it is stored
-	defer t.mu.Unlock()
-	t.timer = time.AfterFunc(t.untilLook(), t.look)
+	t := &tenure{token: token, lease: lease, ctx: ctx, end: end, from: from, valid: valid, extended: make(chan struct{}, 1)}
+	go t.expire()
 	return t
+}
+
+// expire ends the tenure at its deadline, and returns when it is over. Its timer goes off by the clock that runs on
+// while the host is suspended too, and so as soon as it wakes up.
+func (t *tenure) expire() {
+	look := clock.System.NewTimer(t.remaining())
+	defer look.Stop()
+	for t.live() {
+		select {
+		case <-t.ctx.Done():
+		case <-look.C: // maybe early
+			look.Reset(t.remaining())
+		case <-t.extended: // the record's duration may have become shorter
+			look.Reset(t.remaining())
+		}
+	}
 }
 
 // live reports whether the tenure goes on. It does not rely on the timer: a process that wakes up after a pause may
 // come here first.
 func (t *tenure) live() bool {
-	t.mu.Lock()
-	over := t.remaining() <= 0
-	t.mu.Unlock()
-	if over {
+	if t.remaining() <= 0 {
 		t.end(fmt.Errorf("%w: no renewal was acknowledged before the deadline", ErrLost))
 	}
 	return t.ctx.Err() == nil
@@ -59,31 +71,18 @@ func (t *tenure) extend(from clock.Instant, valid time.Duration) bool {
 	}
 	t.mu.Lock()
 	t.from, t.valid = from, valid
-	t.timer.Reset(t.untilLook())
 	t.mu.Unlock()
+	select {
+	case t.extended <- struct{}{}:
+	default:
+	}
 	return t.live()
 }
 
-// look is the timer's.
-func (t *tenure) look() {
-	if !t.live() {
-		return
-	}
+func (t *tenure) remaining() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.timer.Reset(t.untilLook())
-}
-
-func (t *tenure) remaining() time.Duration { return t.valid - clock.System.Since(t.from) }
-
-// untilLook is the time until the deadline, or until the clocks are to be compared again: timers stand still while
-// the host is suspended, and the lease does not.
-func (t *tenure) untilLook() time.Duration {
-	const often = 500 * time.Millisecond
-	if clock.System.Boot == nil {
-		return t.remaining()
-	}
-	return min(t.remaining(), often)
+	return t.valid - clock.System.Since(t.from)
 }
 
 // usable is how much of a lease's time a tenure lasts. The rest is for clocks that do not tick at quite the same rate

@@ -56,6 +56,20 @@ var electionMutants = []mutant{
 		by:   killer{inK8slock, "TestLock_renewalAcrossTheDeadline", `a.leaderRecord()), k8slock.ErrLost)`},
 	},
 	{
+		name: "k8slock: a host that has woken up goes on to lead for half a second",
+		file: "election/k8slock/tenure.go",
+		old:  "look := clock.System.NewTimer(",
+		new:  "look := clock.Clock{Boot: clock.System.Boot}.NewTimer(",
+		by:   killer{inK8slock, "TestLock_suspendedHost/alarms", `require.LessOrEqual(t, time.Since(began), 5*time.Second+1+late)`},
+	},
+	{
+		name: "k8slock: a deadline that is brought forward is not looked at",
+		file: "election/k8slock/tenure.go",
+		old:  "\tcase t.extended <- struct{}{}:\n",
+		new:  "",
+		by:   killer{inK8slock, "TestLock_shorterRecord", `require.Equal(t, 4500*time.Millisecond, time.Since(began))`},
+	},
+	{
 		name: "k8slock: a second tenure while the elector leads",
 		file: "election/k8slock/write.go",
 		old:  "if leading {",

@@ -62,6 +62,7 @@ func newCandidate(t *testing.T, srv *etcdtest.Server) *candidate {
 	var err error
 	c.Lock, err = k8slock.New(client, name, k8slock.Options{Timeout: timeout})
 	require.NoError(t, err)
+	t.Cleanup(func() { c.RecordEvent("stopped leading") }) // ends a tenure that a test has begun without an elector
 	return c
 }
 
