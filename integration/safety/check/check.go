@@ -65,7 +65,7 @@ func Check(events []history.Event, opts Options) Report {
 	c.excuse()
 	for _, look := range []func(){
 		c.marks, c.controls, c.tokenOrder, c.watchedTokens, c.deletions, c.leftovers, c.intervals, c.prompt, c.locks,
-		c.updates, c.readers, c.requestOutcomes, c.registers, c.progress, c.observers,
+		c.updates, c.readers, c.requestOutcomes, c.registers, c.progress, c.order, c.observers,
 	} {
 		look()
 	}

@@ -8,7 +8,7 @@
 //	I4  sets and counters at a fenced resource lose no acknowledged update
 //	I5  a request is applied at most once, and not at all if its writer was told so
 //	I6  nobody deletes the key of an acquisition that is live or waits
-//	I7  without faults, waiters are served within 2 × TTL + 3 s; at the end no key is left
+//	I7  without faults, waiters are served within 2 × TTL + 3 s, and in their order; at the end no key is left
 //	I8  I3 for elections; observers never see a lower token after a higher one
 //
 // # How each is checked
@@ -24,6 +24,7 @@
 //	requests.go   I5, I4      a look at each request
 //	register.go   I4          porcupine, with a register as the model
 //	progress.go   I7          a sweep over waiters, holders and faults
+//	order.go      I7          a look at those who waited when somebody was served who had come later
 //	observers.go  I8          a scan of each observer
 //
 // All take O(n log n) for n events but porcupine, which is given short windows: a history is cut where the state is known
@@ -35,6 +36,19 @@
 // handle that it hits may be live beside another, for one second, a handle's first 250 ms not counted, since only then it is
 // watched. Where another fault is near, it has one second and a TTL after that has healed. A waiter whose key is taken may
 // still be granted the lock, by a handle that ends as soon.
+//
+// # What order means
+//
+// Waiters of one session stand in a line, and sessions in etcd's queue. So nobody is granted a name before one who has waited
+// for it since earlier, but for a waiter that is given the place of one of its session that gives up. The time of an
+// enter event is not that of the place, and a client may have a session and the one that replaces it: found is who was
+// passed three times by one client, each time by an acquisition that entered more than a second later.
+//
+// A fault may keep a waiter from its place. Between clients that rule is therefore one of the time without faults: none is
+// on from a second before the other enters until it is granted, nor was in the TTL before that. Faults of other clients do
+// not count. Within a session, as the lease of the keys tells it, the rule holds always, for those who are served in the
+// end. Candidates of one session each stand in etcd's queue. Elections in which somebody steps back for others, as for a
+// priority or a transfer, are not in order of arrival, and are left out.
 //
 // # What it cannot see
 //

@@ -54,7 +54,7 @@ func TestCheck_fixtures(t *testing.T) {
 		"I4/readers", "I4/register", "I4/requests", "I4/updates",
 		"I5/requests",
 		"I6/watch",
-		"I7/progress", "I7/watch",
+		"I7/order", "I7/progress", "I7/watch",
 		"I8/intervals", "I8/lock", "I8/observers",
 	}, slices.Compact(all))
 }

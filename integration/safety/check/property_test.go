@@ -26,6 +26,7 @@ func TestCheck_goodHistories(t *testing.T) {
 			"tokens compared with the watch", "tokens compared with each other", "live intervals compared",
 			"deletions compared with handles", "accepted claims and updates", "refused as stale", "updates applied",
 			"acknowledged adds and increments", "reads by callers", "requests of unknown outcome", "acquisitions that waited",
+			"waiters that others could have overtaken", "waiters compared with others of their session",
 			"changes seen by observers", "accesses to registers",
 		} {
 			require.Positive(t, report.Count(what), "seed %d: %s", seed, what)

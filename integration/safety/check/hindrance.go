@@ -1,0 +1,66 @@
+package check
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// spans are intervals, in order, that do not meet.
+type spans []span
+
+type span struct{ from, to time.Duration }
+
+// touch reports whether one of them has a moment between from and to.
+func (s spans) touch(from, to time.Duration) bool {
+	n, _ := slices.BinarySearchFunc(s, from, func(one span, t time.Duration) int { return cmp.Compare(one.to, t) })
+	return n < len(s) && s[n].from <= to
+}
+
+// spare is the longest time between from and to that none of them touches.
+func (s spans) spare(from, to time.Duration) (longest time.Duration) {
+	for _, one := range s {
+		if one.to <= from {
+			continue
+		}
+		if one.from >= to {
+			break
+		}
+		longest, from = max(longest, one.from-from), one.to
+	}
+	return max(longest, to-from)
+}
+
+// hindrances are the times at which waiters of each client may lose their places or take none: of faults, and of a TTL
+// after each, or a second where an operator has taken something. A fault of another client is none.
+func (c *checker) hindrances() map[string]spans {
+	all := map[string]spans{}
+	for _, a := range c.ops {
+		all[a.enter.Client()] = nil
+	}
+	clients := map[string]bool{}
+	for client := range all {
+		clients[client] = true
+	}
+	for client, s := range all {
+		for _, f := range c.faults {
+			if f.begin.Target != client && clients[f.begin.Target] {
+				continue
+			}
+			to := f.until()
+			switch {
+			case f.operator(): // whose key is taken is told so
+				to += promptly
+			case to != forever:
+				to += c.opts.TTL
+			}
+			if n := len(s); n > 0 && f.begin.At <= s[n-1].to {
+				s[n-1].to = max(s[n-1].to, to)
+			} else {
+				s = append(s, span{f.begin.At, to})
+			}
+		}
+		all[client] = s
+	}
+	return all
+}

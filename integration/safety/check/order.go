@@ -1,0 +1,229 @@
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/leasefence/leasefence/integration/safety/history"
+)
+
+const (
+	entering = time.Second // within which a place is taken or handed on, where no fault is on
+	passes   = 2           // how often a client gets a name before one who has waited for it since earlier
+)
+
+// order checks that waiters are served in their order, see the package's doc.
+//
+// A client that waits for a name stands in etcd's queue, with one place for all of its waiters or with one for each.
+// Who enters when that is so comes behind it, in the client by the order there, at another client by the order of keys.
+// Only who is given the place of another that gives up goes before it, once for each session. The place is used up when
+// somebody of the client who came before has held the name or has left. From then on there is a new one, and passes are
+// counted anew.
+func (c *checker) order() {
+	names := map[string]*turns{}
+	could := 0
+	hindrances := c.hindrances()
+	for _, a := range c.ops {
+		t := names[a.name()]
+		if t == nil {
+			t = &turns{byClient: map[string][]*acquisition{}, hindrances: hindrances}
+			names[a.name()] = t
+		}
+		t.byClient[a.enter.Client()] = append(t.byClient[a.enter.Client()], a)
+		if a.grant != nil {
+			t.granted = append(t.granted, a)
+		}
+		if a.waits() {
+			t.waiters = append(t.waiters, &overtaken{acquisition: a})
+			if hindrances[a.enter.Client()].spare(a.enter.At, min(a.served(), c.last)) > entering {
+				could++
+			}
+		}
+	}
+	back := c.steppedBack()
+	for name, t := range names {
+		if c.opts.TTL > 0 && !back[name] {
+			c.overtaking(name, t)
+		}
+	}
+	c.sessionOrder()
+	c.count("waiters that others could have overtaken", could)
+	c.count("elections that are not in order of arrival", len(back))
+}
+
+// turns are the acquisitions of one name.
+type turns struct {
+	byClient   map[string][]*acquisition // by the time at which they entered
+	granted    []*acquisition
+	waiters    []*overtaken // by the time at which they entered
+	hindrances map[string]spans
+}
+
+// overtaken is a waiter.
+type overtaken struct {
+	*acquisition
+	round time.Duration             // since when passes are counted
+	by    map[string][]*acquisition // those who have got the name before it, by client
+	told  bool
+}
+
+// overtaking looks at each acquisition that is granted, and at those who wait then and have for longer.
+func (c *checker) overtaking(name string, t *turns) {
+	slices.SortStableFunc(t.granted, func(x, y *acquisition) int { return cmp.Compare(x.grant.At, y.grant.At) })
+	var waiting []*overtaken
+	for _, x := range t.granted {
+		for len(t.waiters) > 0 && t.waiters[0].enter.At < x.grant.At {
+			waiting, t.waiters = append(waiting, t.waiters[0]), t.waiters[1:]
+		}
+		waiting = slices.DeleteFunc(waiting, func(w *overtaken) bool { return w.told || w.served() <= x.grant.At })
+		since := x.enter.At - entering
+		for _, w := range waiting {
+			if w.enter.At >= since {
+				break
+			}
+			if !t.passed(w, x, since) {
+				continue
+			}
+			client := x.enter.Client()
+			w.by[client] = append(w.by[client], x)
+			if n := len(w.by[client]); n > passes {
+				w.told = true
+				events := show(w.enter)
+				for _, a := range w.by[client] {
+					events = append(events, show(a.enter, a.grant)...)
+				}
+				c.violation(Violation{
+					"I7", "order", name,
+					fmt.Sprintf("%s has waited since %v, and %s was granted it %d times, entering later: want at most %d",
+						w.enter.Actor, w.enter.At, client, n, passes),
+					append(events, show(w.grant)...),
+				})
+			}
+		}
+	}
+}
+
+// passed reports whether x was granted the name before w, whose client has stood in the queue from since on.
+func (t *turns) passed(w *overtaken, x *acquisition, since time.Duration) bool {
+	to := x.grant.At
+	if w.grant != nil && w.token() < x.token() || t.hindrances[w.enter.Client()].touch(since, to) {
+		return false
+	}
+	round := time.Duration(0)
+	for _, a := range t.byClient[w.enter.Client()] {
+		if a.enter.At > w.enter.At+entering {
+			break
+		}
+		left := a.left()
+		switch {
+		case a == w.acquisition:
+		case left >= since && (left <= to || a.served() <= to):
+			return false // who has lost a lock keeps its turn until Unlock
+		case left < since:
+			round = max(round, left)
+		}
+	}
+	if w.by == nil || round > w.round {
+		w.round, w.by = round, map[string][]*acquisition{}
+	}
+	return true
+}
+
+// sessionOrder checks the order within each session, which no fault changes: waiters of a lock stand in it in the process.
+// A lease is taken for a session. Candidates of elections are left out, since each stands in etcd's queue by itself.
+func (c *checker) sessionOrder() {
+	type session struct {
+		name  string
+		lease int64
+	}
+	sessions := map[session][]*acquisition{}
+	for _, a := range c.ops {
+		if a.grant == nil || c.elections[a.name()] {
+			continue
+		}
+		if k := c.keyOf(a); k != nil {
+			on := session{a.name(), k.put.Lease}
+			sessions[on] = append(sessions[on], a)
+		}
+	}
+	compared := 0
+	for on, all := range sessions {
+		slices.SortStableFunc(all, func(x, y *acquisition) int { return cmp.Compare(x.token(), y.token()) })
+		var latest []*acquisition // of those granted so far, the ones that entered last
+		for _, a := range all {
+			if a.waits() && a.grant.At-a.enter.At > entering {
+				compared++
+			}
+			if a.waits() && len(latest) > passes && latest[passes].enter.At > a.enter.At+entering {
+				events := show(a.enter)
+				for _, x := range latest {
+					events = append(events, show(x.enter, x.grant)...)
+				}
+				c.violation(Violation{
+					"I7", "order", on.name,
+					fmt.Sprintf("%s has waited since %v, and its session was granted it %d times for others that entered later: want at most %d",
+						a.enter.Actor, a.enter.At, len(latest), passes),
+					append(events, show(a.grant)...),
+				})
+			}
+			latest = append(latest, a)
+			slices.SortStableFunc(latest, func(x, y *acquisition) int { return cmp.Compare(y.enter.At, x.enter.At) })
+			latest = latest[:min(len(latest), passes+1)]
+		}
+	}
+	c.count("waiters compared with others of their session", compared)
+}
+
+// waits reports whether a waits to be served, however long.
+func (a *acquisition) waits() bool { return a.enter.Verb != history.TryLock }
+
+// served is when a's wait was over.
+func (a *acquisition) served() time.Duration {
+	if a.grant != nil {
+		return a.grant.At
+	}
+	return a.ended()
+}
+
+// left is when a's turn was over for the others of its client.
+func (a *acquisition) left() time.Duration {
+	switch {
+	case a.grant == nil:
+		return a.ended()
+	case a.released != nil:
+		return a.released.At
+	case a.died > 0:
+		return a.died
+	}
+	return forever
+}
+
+// steppedBack are the elections in which a candidate has let others pass: the key of one that waits is replaced by another
+// of the same lease.
+func (c *checker) steppedBack() map[string]bool {
+	type change struct {
+		queue           string
+		revision, lease int64
+	}
+	created := map[change]bool{}
+	for _, k := range c.watch.all {
+		created[change{queueOf(k.put.Key), k.put.Revision, k.lease}] = true
+	}
+	names := map[string]string{} // by queue
+	for name := range c.elections {
+		names[c.opts.Prefix+name+"/"] = name
+	}
+	back := map[string]bool{}
+	for _, k := range c.watch.all {
+		if k.del == nil || k.first {
+			continue
+		}
+		queue := queueOf(k.put.Key)
+		if name, election := names[queue]; election && created[change{queue, k.del.Revision, k.lease}] {
+			back[name] = true
+		}
+	}
+	return back
+}
