@@ -53,18 +53,27 @@ func start(ctx context.Context, dir string, n int, opts Options) (*Cluster, erro
 		if opts.Profile != "" {
 			o.Profile = opts.Profile + "." + m.Name
 		}
-		p := &Process{order: o, program: opts.Program}
+		c.Members = append(c.Members, &Process{order: o, program: opts.Program})
+	}
+	if err := c.launch(ctx); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// launch starts all members and returns when all serve clients. On an error nothing is left running.
+func (c *Cluster) launch(ctx context.Context) error {
+	for _, p := range c.Members {
 		if err := p.launch(); err != nil {
-			return nil, errors.Join(err, c.Kill())
+			return errors.Join(err, c.Kill())
 		}
-		c.Members = append(c.Members, p)
 	}
 	for _, p := range c.Members {
 		if err := p.awaitReady(ctx); err != nil {
-			return nil, errors.Join(err, c.Kill())
+			return errors.Join(err, c.Kill())
 		}
 	}
-	return c, nil
+	return nil
 }
 
 // Endpoints returns the addresses of all members, as host:port, running or not.

@@ -9,28 +9,48 @@ import (
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 )
 
-// Restore kills the server and starts it again at the address it had before, on the data of a snapshot file, as
-// etcdutl snapshot restore does. A bump of 0 takes revisions back to those of the snapshot. Otherwise the revision
-// is raised by bump and all that was before marked as compacted, as with --bump-revision and --mark-compacted.
+// Restore kills all members and starts them again at the addresses they had before, as a new cluster, each on the data of
+// the same snapshot file, as etcdutl snapshot restore does. A bump of 0 takes revisions back to those of the snapshot.
+// Otherwise the revision is raised by bump and all that was before marked as compacted, as with --bump-revision and
+// --mark-compacted.
 //
-// The server must be the only one of its cluster. Restore returns when it serves clients; on an error nothing is left
-// running.
-func (p *Process) Restore(ctx context.Context, file string, bump uint64) error {
-	if !p.order.Member.Alone {
-		return fmt.Errorf("etcdproc: restore server %s: it is one of several, want one that is alone", p.order.Member.Name)
-	}
-	if err := p.Kill(); err != nil {
+// Restore returns when all members serve clients; on an error nothing is left running.
+func (c *Cluster) Restore(ctx context.Context, file string, bump uint64) error {
+	if err := c.Kill(); err != nil {
 		return err
 	}
+	for _, p := range c.Members {
+		if err := p.restoreData(file, bump); err != nil {
+			return err
+		}
+	}
+	return c.launch(ctx)
+}
+
+// Restore is [Cluster.Restore] for a server that is the only one of its cluster.
+func (p *Process) Restore(ctx context.Context, file string, bump uint64) error {
+	if !p.order.Member.Alone {
+		return fmt.Errorf("etcdproc: restore server %s: it is one of several, want one that is alone", p.name())
+	}
+	return (&Cluster{Members: []*Process{p}}).Restore(ctx, file, bump)
+}
+
+// restoreData gives a server that does not run the data of a snapshot. The data before stays where it is.
+func (p *Process) restoreData(file string, bump uint64) error {
 	m := p.order.Member
-	m.Dir += "-restored" // the data before stays
+	m.Dir += "-restored"
+	cfg := m.Config(NewLogger())
+	peers := make([]string, len(cfg.AdvertisePeerUrls))
+	for i, u := range cfg.AdvertisePeerUrls {
+		peers[i] = u.String()
+	}
 	err := snapshot.NewV3(NewLogger()).Restore(snapshot.RestoreConfig{
 		SnapshotPath:        file,
 		Name:                m.Name,
 		OutputDataDir:       m.Dir,
-		PeerURLs:            []string{"http://" + m.PeerAddr},
+		PeerURLs:            peers,
 		InitialCluster:      m.Cluster,
-		InitialClusterToken: m.Config(NewLogger()).InitialClusterToken,
+		InitialClusterToken: cfg.InitialClusterToken,
 		RevisionBump:        bump,
 		MarkCompacted:       bump > 0,
 	})
@@ -38,5 +58,5 @@ func (p *Process) Restore(ctx context.Context, file string, bump uint64) error {
 		return fmt.Errorf("etcdproc: restore server %s: %w", m.Name, err)
 	}
 	p.order.Member = m
-	return p.Restart(ctx)
+	return nil
 }
