@@ -20,12 +20,12 @@ import (
 
 // runRun is the command "run": a short run of the mix, which must reach its floors.
 func runRun(args []string, out io.Writer) error {
-	return runMix("run", args, out, mix.Options{Duration: 2 * time.Minute, Peer: 20 * time.Second}, mix.Floors())
+	return runMix("run", args, out, mix.Options{Duration: 2 * time.Minute, Peer: 20 * time.Second, Restore: true}, mix.Floors())
 }
 
 // runSoak is the command "soak": a long run, by hand.
 func runSoak(args []string, out io.Writer) error {
-	return runMix("soak", args, out, mix.Options{Duration: 30 * time.Minute}, nil)
+	return runMix("soak", args, out, mix.Options{Duration: 30 * time.Minute, Restore: true}, nil)
 }
 
 // errFailed: there were violations, or too little has happened. The report says which.

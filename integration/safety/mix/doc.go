@@ -23,8 +23,18 @@
 // revoke leases that its successor keeps alive: etcd does so, nobody can hold on to such a lease, and the checkers take it
 // for an operator's revocation; see woken.go. The report counts them.
 //
+// # The restore
+//
+// After the rounds the cluster is taken back to a snapshot while clients lock, lead and write. Some have leases that are in
+// the snapshot, others came after it; a number of revisions later all members are killed and restored. Everybody has to be
+// told of it as such: handles end, acquisitions fail with lease.ErrRestored, and newcomers, who have seen nothing before,
+// are refused by resources that keep their marks, and told why by Explain. A loss may come first. Then all begin again in the
+// next era. The revisions between are so many that those used after the restore pass no mark: Explain would be right
+// then to find nothing unusual. There are no other faults, so that whatever else somebody is told is wrong.
+//
 // # What is checked where
 //
-// Invariants I1 to I8 from the history, by package check. By the run itself: that waiters are served, that no key, lease
+// Invariants I1 to I8 from the history, by package check. I9 by the restore itself, whose history is none for package check:
+// in it revisions start again. By the run itself: that waiters are served, that no key, lease
 // or goroutine is left after Close, and that memory does not grow from round to round.
 package mix

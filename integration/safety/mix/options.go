@@ -29,6 +29,8 @@ type Options struct {
 	Holders int
 	// Peer is how long the peer is shown the same faults, after the mix. Default: not at all.
 	Peer time.Duration
+	// Restore takes the cluster back to a snapshot after the mix. Default: it stays as it is.
+	Restore bool
 	// Dir is where the servers keep their data, on a real disk, and where histories are written. Required.
 	Dir string
 	// Server is the program of the members, as package slowdisk builds it. Default: this one, whose disks are never slow, so that
@@ -46,6 +48,7 @@ type Options struct {
 type Saboteur struct {
 	ForgetToken bool // the fenced resource does not look at the token
 	FalseLive   bool // a worker takes its handle for live after it has lost it or let it go
+	ForgetMarks bool // the fenced resource loses its marks when the cluster is restored
 	Litter      bool // a key is put into a queue behind everybody's back and stays
 }
 

@@ -19,6 +19,7 @@ type Report struct {
 	Violations []Violation       `json:"violations"`
 	More       int               `json:"more,omitempty"` // violations beyond the first 100
 	Peer       *Peer             `json:"peer,omitempty"`
+	Restored   *Restored         `json:"restored,omitempty"`
 	Histories  []string          `json:"-"` // that were kept
 }
 
@@ -41,11 +42,12 @@ type Counts struct {
 	LongestStall   time.Duration `json:"longestStall"`
 	SlowestToServe time.Duration `json:"slowestToServe"` // all who waited, after a round
 	Heap           uint64        `json:"heap"`           // after the last round
+	Restores       int           `json:"restores"`       // from a snapshot, that met something in each way there is
 }
 
 // Violation is something that must not be.
 type Violation struct {
-	Invariant string `json:"invariant"` // "I1" to "I8", or what the run itself has found: "end", "memory", "history"
+	Invariant string `json:"invariant"` // "I1" to "I9", or what the run itself has found: "end", "memory", "history"
 	Round     int    `json:"round,omitempty"`
 	Text      string `json:"text"`
 	History   string `json:"history,omitempty"` // where to look
@@ -89,6 +91,7 @@ func Floors() []Floor {
 		{"lease expiries", 50, func(c Counts) int { return c.Expiries }},
 		{"leader changes", 10, func(c Counts) int { return c.LeaderChanges }},
 		{"stale writes taken by the unfenced control", 1, func(c Counts) int { return c.ControlStale }},
+		{"restores from a snapshot", 1, func(c Counts) int { return c.Restores }},
 	}
 }
 
@@ -113,7 +116,7 @@ func (r *Report) Missed(floors []Floor) []string {
 }
 
 // Invariants are those that a run looks at, in the order of the report.
-var invariants = []string{"I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "end", "memory", "history"}
+var invariants = []string{"I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "end", "memory", "history"}
 
 // String is the report as a table.
 func (r *Report) String() string {
@@ -145,6 +148,9 @@ func (r *Report) String() string {
 	}
 	if r.Peer != nil {
 		b.WriteString("\n" + r.Peer.String())
+	}
+	if r.Restored != nil {
+		b.WriteString("\n" + r.Restored.String())
 	}
 	b.WriteString("\nviolations\n")
 	found := map[string]int{}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -27,6 +28,7 @@ type run struct {
 	etcd      *clientv3.Client // straight to the members
 	scaffold  scaffold
 	watch     *keyWatch
+	endWatch  context.CancelFunc
 	monitor   *monitor
 	resources *resources
 	clients   []*client
@@ -70,7 +72,9 @@ func (r *run) mix(ctx context.Context) (err error) {
 		return err
 	}
 	r.watch, r.monitor = newKeyWatch(r.etcd, r.tape), newMonitor(r.etcd, r.cluster.Endpoints())
-	wg.Go(func() { r.watch.run(life) })
+	watching, endWatch := context.WithCancel(life)
+	r.endWatch = endWatch
+	wg.Go(func() { r.watch.run(watching) })
 	wg.Go(func() { r.monitor.run(life) })
 	wg.Go(func() { r.heartbeat(life) })
 	if r.resources, err = serveResources(); err != nil {
@@ -100,6 +104,9 @@ func (r *run) mix(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if r.opts.Restore && ctx.Err() == nil {
+		return r.restore(life)
+	}
 	return nil
 }
 
@@ -112,7 +119,9 @@ func (r *run) goesOn(number int) bool {
 	case now > 2*r.opts.Duration || r.opts.Floors == nil || len(r.report.Violations) > 0:
 		return false
 	}
-	return len(r.report.Missed(r.opts.Floors)) > 0
+	reached := *r.report
+	reached.Counts.Restores = math.MaxInt // they come after the rounds
+	return len(reached.Missed(r.opts.Floors)) > 0
 }
 
 // round lets one round pass and checks it.

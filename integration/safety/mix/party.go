@@ -1,0 +1,160 @@
+package mix
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/lease"
+)
+
+// party is a client in a restore, with a session of its own.
+type party struct {
+	*restoration
+	name    string
+	etcd    *clientv3.Client
+	ttl     time.Duration
+	stays   string // the name that its first worker holds for as long as it can; "": none
+	session *lease.Session
+	era     uint16
+	granted int64 // the highest revision of its tokens; guarded by mu
+}
+
+// open takes a session, which is closed when the restoration is done with it.
+func (p *party) open(ctx context.Context, era uint16) (err error) {
+	p.era = era
+	p.session, err = lease.NewSession(ctx, p.etcd, lease.Options{TTL: p.ttl, Owner: p.name, Era: era})
+	return err
+}
+
+// tenant is a handle and what it is for.
+type tenant struct {
+	hold
+	party *party
+	name  string
+}
+
+// newcomers are clients that have seen nothing of what was before.
+func (r *restoration) newcomers(ctx context.Context) ([]*party, error) {
+	var parties []*party
+	for i := range newcomers {
+		c, err := newClient(ctx, fmt.Sprintf("newcomer %d", i), r.run.cluster.Endpoints(), r.run.opts.TTL)
+		if err != nil {
+			return nil, err
+		}
+		r.late = append(r.late, c)
+		parties = append(parties, &party{
+			restoration: r, name: c.name, etcd: c.etcd, ttl: r.run.opts.TTL, session: c.current(),
+		})
+	}
+	return parties, nil
+}
+
+// closeSessions closes those of some parties.
+func (r *restoration) closeSessions(ctx context.Context, parties []*party) {
+	var wg sync.WaitGroup
+	for _, p := range parties {
+		if p.session == nil {
+			continue
+		}
+		wg.Go(func() {
+			defer func() { p.session = nil }()
+			closing, cancel := context.WithTimeout(ctx, served(r.run.opts.TTL))
+			defer cancel()
+			if err := p.session.Close(closing); err != nil {
+				r.wrong("a session of %s in era %d: %v", p.name, p.era, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// ready waits until every name in demand has a mark and every party a token of that revision or above, and all who are to
+// stay are there.
+func (r *restoration) ready(ctx context.Context, revision int64) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		missing := r.missing(revision)
+		if missing == "" {
+			return nil
+		}
+		sleep(ctx, 20*time.Millisecond)
+		if ctx.Err() != nil {
+			return fmt.Errorf("mix: restore: %s has not come to revision %d in a minute", missing, revision)
+		}
+	}
+}
+
+func (r *restoration) missing(revision int64) string {
+	marks := r.store.guard.Marks()
+	for _, name := range r.rush {
+		if marks[name].Revision() < revision {
+			return name
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	stay := map[*party]bool{}
+	for _, t := range r.live {
+		stay[t.party] = stay[t.party] || t.name == t.party.stays
+	}
+	for _, p := range r.parties {
+		if p.session != nil && (p.granted < revision || p.stays != "" && !stay[p]) {
+			return p.name
+		}
+	}
+	return ""
+}
+
+// took and left say what there is to lose.
+func (r *restoration) took(p *party, name string, h hold) {
+	r.mu.Lock()
+	r.live[h] = &tenant{hold: h, party: p, name: name}
+	p.granted = max(p.granted, h.Token().Revision())
+	why := ""
+	if p.era == 0 {
+		r.highest = max(r.highest, h.Token())
+	} else {
+		why = stranger(h.Token(), r.highest)
+	}
+	r.mu.Unlock()
+	if why != "" {
+		r.wrong("%s: %s", name, why)
+	}
+}
+
+func (r *restoration) left(h hold) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.live, h)
+}
+
+// leave ends all that is left of it. Sessions that are gone may have leases again, which nobody renews: they would expire.
+func (r *restoration) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, served(r.run.opts.TTL))
+	defer cancel()
+	r.closeSessions(ctx, r.parties)
+	own := map[clientv3.LeaseID]bool{}
+	for _, c := range r.run.clients {
+		own[c.current().Status().LeaseID] = true
+	}
+	for _, c := range r.late {
+		_ = c.close(ctx) // its session is closed
+	}
+	_ = insist(ctx, func(ctx context.Context) error { // what it has left, the end of the run finds
+		resp, err := r.run.etcd.Leases(ctx)
+		if err != nil {
+			return err
+		}
+		for _, l := range resp.Leases {
+			if !own[l.ID] {
+				_, err = r.run.etcd.Revoke(ctx, l.ID)
+			}
+		}
+		return err
+	})
+}
