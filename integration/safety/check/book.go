@@ -26,6 +26,7 @@ type book struct {
 	observed  []*history.Event
 	faults    []*disturbance
 	elections map[string]bool
+	clients   map[string]bool // that have asked for something
 	watch     watch
 }
 
@@ -56,6 +57,8 @@ type resource struct {
 // disturbance is one fault.
 type disturbance struct {
 	begin, end *history.Event
+
+	hit bool // it has deleted the key of a handle, so it has not taken that of a waiter
 }
 
 func (d *disturbance) until() time.Duration {
@@ -103,7 +106,7 @@ func (a *acquisition) live() (from, to time.Duration, ok bool) {
 }
 
 func (c *checker) newBook(events []history.Event) *book {
-	b := &book{byName: map[string]*resource{}, elections: map[string]bool{}}
+	b := &book{byName: map[string]*resource{}, elections: map[string]bool{}, clients: map[string]bool{}}
 	ops, requests, faults := map[int64]*acquisition{}, map[int64]*request{}, map[int64]*disturbance{}
 	first := forever
 	for n := range events {
@@ -117,6 +120,7 @@ func (c *checker) newBook(events []history.Event) *book {
 			}
 			ops[e.Op] = &acquisition{enter: e, excused: forever}
 			b.ops = append(b.ops, ops[e.Op])
+			b.clients[e.Client()] = true
 			if e.Verb == history.Campaign {
 				b.elections[e.Name] = true
 			}

@@ -34,8 +34,9 @@
 //
 // Who deletes a key or revokes a lease as an operator lets the next one in at once. From the beginning of such a fault the
 // handle that it hits may be live beside another, for one second, a handle's first 250 ms not counted, since only then it is
-// watched. Where another fault is near, it has one second and a TTL after that has healed. A waiter whose key is taken may
-// still be granted the lock, by a handle that ends as soon.
+// watched. Where another fault is near, and not one of another client, it has one second and a TTL after that has healed. A
+// revocation takes the keys that its lease has last, and none if it fails. A waiter whose key is taken may still be granted
+// the lock, by a handle that ends as soon.
 //
 // # What order means
 //

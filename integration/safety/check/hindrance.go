@@ -31,20 +31,19 @@ func (s spans) spare(from, to time.Duration) (longest time.Duration) {
 	return max(longest, to-from)
 }
 
+// reaches reports whether a fault may be one of that client: it is unless it is aimed at another.
+func (b *book) reaches(f *disturbance, client string) bool {
+	return f.begin.Target == client || !b.clients[f.begin.Target]
+}
+
 // hindrances are the times at which waiters of each client may lose their places or take none: of faults, and of a TTL
 // after each, or a second where an operator has taken something. A fault of another client is none.
 func (c *checker) hindrances() map[string]spans {
 	all := map[string]spans{}
-	for _, a := range c.ops {
-		all[a.enter.Client()] = nil
-	}
-	clients := map[string]bool{}
-	for client := range all {
-		clients[client] = true
-	}
-	for client, s := range all {
+	for client := range c.clients {
+		var s spans
 		for _, f := range c.faults {
-			if f.begin.Target != client && clients[f.begin.Target] {
+			if !c.reaches(f, client) {
 				continue
 			}
 			to := f.until()

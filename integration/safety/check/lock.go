@@ -49,7 +49,8 @@ func lockModel(first lockState) porcupine.Model {
 // A name's history is cut when a handle is returned that is known to be live then. Whoever's grant was returned before has
 // had its turn before, whoever else has got it has ended by then, and whoever is granted later has its turn later: were one
 // of them different, two would have held the lock at once. So each part begins with a known holder, and the parts are
-// right if and only if the whole is.
+// right if and only if the whole is. Of a handle that is not known to have been live this cannot be said, since its caller
+// may have been told late that it had its turn: there is no cut before that.
 func (c *checker) locks() {
 	names := map[string][]*acquisition{}
 	for _, a := range c.ops {
@@ -61,8 +62,9 @@ func (c *checker) locks() {
 	for name, all := range names {
 		slices.SortStableFunc(all, func(x, y *acquisition) int { return cmp.Compare(x.grant.At, y.grant.At) })
 		var holder *acquisition // when the window begins
+		late := lateTokens(all)
 		for len(all) > 0 {
-			n := cut(all)
+			n := cut(all, late[len(late)-len(all):])
 			ops, inOrder := lockOperations(holder, all[:n], n == len(all))
 			windows++
 			result := porcupine.Illegal
@@ -84,11 +86,24 @@ func (c *checker) locks() {
 	c.report.Undecided += int64(undecided)
 }
 
+// lateTokens are the lowest tokens, from each acquisition to the last, of handles that are not known to have been live.
+func lateTokens(all []*acquisition) []fence.Token {
+	late := make([]fence.Token, len(all))
+	lowest := fence.Token(math.MaxInt64)
+	for n, a := range slices.Backward(all) {
+		if _, _, live := a.live(); !live {
+			lowest = min(lowest, a.token())
+		}
+		late[n] = lowest
+	}
+	return late
+}
+
 // cut returns how many acquisitions the next window has.
-func cut(all []*acquisition) int {
+func cut(all []*acquisition, late []fence.Token) int {
 	for n := window; n < len(all); n++ {
 		_, _, live := all[n-1].live()
-		if live && all[n-1].grant.At < all[n].grant.At {
+		if live && all[n-1].grant.At < all[n].grant.At && all[n-1].token() <= late[n] {
 			return n
 		}
 	}

@@ -32,6 +32,12 @@ func (c *checker) excuse() {
 	if len(keys)+len(leases) == 0 {
 		return
 	}
+	last := map[int64]int64{} // the last revision at which keys of each lease were deleted: a revocation is one, if it took any
+	for _, k := range w.all {
+		if k.del != nil {
+			last[k.lease] = max(last[k.lease], k.del.Revision)
+		}
+	}
 	by := map[*key]*disturbance{}
 	for _, k := range w.all {
 		ended := k.ended()
@@ -39,7 +45,7 @@ func (c *checker) excuse() {
 			continue
 		}
 		f := leases[strconv.FormatInt(k.lease, 16)]
-		if f == nil || ended.At < f.begin.At {
+		if f == nil || ended.At < f.begin.At || ended.Revision < last[k.lease] {
 			f = takenBy(keys[k.put.Key], k)
 		}
 		if f != nil {
@@ -53,6 +59,7 @@ func (c *checker) excuse() {
 		k := c.keyOf(a)
 		if f := by[k]; k != nil && f != nil {
 			a.excused, a.gone = f.begin.At, k.ended()
+			f.hit = f.end != nil && f.end.Revision != 0
 		}
 	}
 }
@@ -127,7 +134,7 @@ func (c *checker) deletedWaiting(a *acquisition) {
 		return
 	}
 	for _, f := range c.faults {
-		if f.operator() && f.begin.At <= a.giveUp.At && f.until() >= a.enter.At-promptly && hit(f.begin.Target, a) {
+		if f.operator() && !f.hit && f.begin.At <= a.giveUp.At && f.until() >= a.enter.At-promptly && hit(f.begin.Target, a) {
 			return
 		}
 	}
@@ -156,7 +163,7 @@ func (c *checker) prompt() {
 		if a.lastLive == nil {
 			continue
 		}
-		if limit := c.limit(max(a.gone.At, a.grant.At+unwatched) + promptly); a.lastLive.At > limit {
+		if limit := c.limit(max(a.gone.At, a.grant.At+unwatched)+promptly, a.enter.Client()); a.lastLive.At > limit {
 			c.violation(Violation{
 				"I3", "operator", a.name(),
 				fmt.Sprintf("an operator has taken key %q, and its handle was live %v after that, want at most %v",
@@ -168,10 +175,10 @@ func (c *checker) prompt() {
 	c.count("handles that lost their key to an operator", looked)
 }
 
-// limit moves a time on for the faults that are on until then, or were shortly before.
-func (c *checker) limit(t time.Duration) time.Duration {
+// limit moves a time on for the faults that reach the client and are on until then, or were shortly before.
+func (c *checker) limit(t time.Duration, client string) time.Duration {
 	for _, f := range c.faults { // in the order of their beginning
-		if f.operator() || f.begin.At > t || f.until() < t-promptly-unwatched-c.opts.TTL {
+		if f.operator() || !c.reaches(f, client) || f.begin.At > t || f.until() < t-promptly-unwatched-c.opts.TTL {
 			continue
 		}
 		if f.until() == forever {

@@ -119,3 +119,107 @@ func TestCheck_manyViolations(t *testing.T) {
 	require.Positive(t, report.More)
 	require.Less(t, len(report.Violations), 100)
 }
+
+// Who is told late that it had the lock is no end of a window: somebody else has had it since.
+func TestCheck_lockIsNotCutAtOneToldLate(t *testing.T) {
+	for late := 96; late < 104; late++ {
+		for _, after := range []time.Duration{0, ms} {
+			before := late - 1
+			events := turnsOf(200, func(k int) fence.Token {
+				switch k {
+				case late:
+					k = before
+				case before:
+					k = late
+				}
+				return fence.Token(k + 10)
+			})
+			var granted time.Duration
+			for n := range events {
+				switch e := &events[n]; {
+				case e.Kind == history.Grant && e.Op == int64(before+1):
+					granted = e.At
+				case e.Kind == history.Grant && e.Op == int64(late+1):
+					e.At = granted + after
+				}
+			}
+			events = slices.DeleteFunc(events, func(e history.Event) bool { return e.Kind == history.Live && e.Op == int64(late+1) })
+			report := check.Check(events, check.Options{})
+			require.Empty(t, report.Violations, "%d is told %v after the next one", late, after)
+			require.Equal(t, int64(2), report.Count("windows of locks for porcupine"))
+		}
+	}
+}
+
+// Two grants of one token are no lock's, also where the history is cut between them.
+func TestCheck_lockWithOneTokenTwice(t *testing.T) {
+	for second := 95; second < 106; second++ {
+		report := check.Check(turnsOf(200, func(k int) fence.Token {
+			if k == second {
+				k--
+			}
+			return fence.Token(k + 10)
+		}), check.Options{})
+		require.Contains(t, checkers(report), "I3/lock", "%d", second)
+	}
+}
+
+// span is a write of its number, or a read of a number.
+type span struct {
+	from, to time.Duration
+	read     bool
+	value    int
+}
+
+func registerOf(spans []span) []history.Event {
+	var events []history.Event
+	for k, s := range spans {
+		send := history.Event{At: s.from, Kind: history.Send, Request: int64(k + 1), Name: "a", Verb: history.Write}
+		if s.read {
+			send.Verb = history.Read
+		} else {
+			send.Value = fmt.Sprint(s.value)
+		}
+		events = append(events, send,
+			history.Event{At: s.to, Kind: history.Answer, Request: int64(k + 1), Outcome: history.OK, Value: fmt.Sprint(s.value)})
+	}
+	return events
+}
+
+// Two writes at the same time may have been done in either order, also where a history could be cut and where they only meet.
+func TestCheck_registerIsNotCutInAnOverlap(t *testing.T) {
+	const met, apart = 0, -ms
+	for _, c := range []struct {
+		name  string
+		first int           // of the two that overlap
+		by    time.Duration // how long
+		legal bool
+	}{
+		{"they overlap", 1, 3 * ms, true},
+		{"they meet", 1, met, true},
+		{"they do not", 1, apart, false},
+		{"a long one overlaps with many", 50, 3 * ms, true},
+		{"a long one meets the last of many", 50, met, true},
+		{"a long one overlaps with all but the last", 50, apart, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for last := 95; last < 106; last++ { // of those that overlap
+				first := last - c.first
+				var all []span
+				for k := range 150 {
+					at := time.Duration(k) * 10 * ms
+					all = append(all, span{from: at, to: at + 5*ms, value: k})
+				}
+				all[first].to = all[last].from + c.by
+				// The one that was called first was done last.
+				all[last+1].read, all[last+1].value = true, first
+				got := checkers(check.Check(registerOf(all), check.Options{}))
+				if c.legal {
+					require.Empty(t, got, "%d", last)
+				} else {
+					require.Equal(t, []string{"I4/register"}, got, "%d", last)
+				}
+			}
+		})
+	}
+}

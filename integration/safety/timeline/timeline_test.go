@@ -34,13 +34,14 @@ type picture struct {
 	elements map[string]int
 	all      int
 	text     map[string][]string
+	page     string
 }
 
 func draw(t *testing.T, events []history.Event, opts timeline.Options) picture {
 	t.Helper()
 	var page bytes.Buffer
 	require.NoError(t, timeline.Draw(&page, events, opts))
-	p := picture{elements: map[string]int{}, text: map[string][]string{}}
+	p := picture{elements: map[string]int{}, text: map[string][]string{}, page: page.String()}
 	dec := xml.NewDecoder(&page)
 	var in []string
 	for {
