@@ -2,6 +2,8 @@ package timeline_test
 
 import (
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -96,10 +98,36 @@ func TestDraw_doubt(t *testing.T) {
 	}
 	p := draw(t, events, timeline.Options{To: at(100)})
 	require.Contains(t, p.told(), "held a, 3s to 7s, lost\ntoken 7\ngone")
-	const scale = (1600 - 190 - 24) / 10.0 // of a second
-	for what, width := range map[string]float64{`fill-opacity=".5"/>`: 22, "sure": 1 * scale, "doubt": 3 * scale} {
-		require.Contains(t, p.page, fmt.Sprintf(`width="%.1f"`, width), what)
+	const scale = (1600 - 190 - 24) / 10.0                  // of a second
+	for _, width := range []float64{1 * scale, 3 * scale} { // what is known, and what is not
+		require.Contains(t, p.page, fmt.Sprintf(`width="%.1f"`, width))
 	}
+	// Where a part is held all the time, the bar goes from one end to the other.
+	p = draw(t, events, timeline.Options{From: at(33), To: at(38)})
+	require.Regexp(t, fmt.Sprintf(`<rect x="190.0" y="[0-9.]+" width="%.1f" [^>]*><title>client 1/worker 1 held a`, 10*scale), p.page)
+}
+
+var barY = regexp.MustCompile(`<rect x="[0-9.]+" y="([0-9.]+)"[^>]*><title>`)
+
+// rows is how many rows of bars the only actor has.
+func rows(t *testing.T, p picture) int {
+	t.Helper()
+	_, actors, found := strings.Cut(p.page, ">ACTORS<")
+	require.True(t, found)
+	used := map[int]bool{}
+	lowest := 0.0
+	for _, m := range barY.FindAllStringSubmatch(actors, -1) {
+		y, err := strconv.ParseFloat(m[1], 64)
+		require.NoError(t, err)
+		if lowest == 0 || y < lowest {
+			lowest = y
+		}
+	}
+	for _, m := range barY.FindAllStringSubmatch(actors, -1) {
+		y, _ := strconv.ParseFloat(m[1], 64)
+		used[int((y-lowest+2)/23)] = true // a wait's bar is 2 lower in its row
+	}
+	return len(used)
 }
 
 // An actor that does several things at once has a row for each. What does not fit is counted if it is a wait, and drawn if
@@ -114,13 +142,6 @@ func TestDraw_rows(t *testing.T) {
 		}
 		return append(events, history.Event{At: at(to), Kind: history.GiveUp, Op: op})
 	}
-	rows := func(told string, ops int) map[string]bool {
-		drawn := map[string]bool{}
-		for op := range ops + 1 {
-			drawn[fmt.Sprint(op)] = strings.Contains(told, fmt.Sprintf(" n%d, ", op))
-		}
-		return drawn
-	}
 	var events []history.Event
 	// Each begins when the one before ends, beside one that goes on: two rows, and no more.
 	events = append(events, bar(1, 0, 90, true)...)
@@ -129,14 +150,59 @@ func TestDraw_rows(t *testing.T) {
 	}
 	p := draw(t, events, timeline.Options{})
 	require.NotContains(t, p.told(), "client 1/worker 1 +")
-	require.Equal(t, 2, p.heights(), "rows")
+	require.Equal(t, 2, rows(t, p), "rows")
 	// In the other order they do not fit.
 	events = nil
 	for n := range 6 {
 		events = append(events, bar(int64(1+n), n, 50, n == 5)...)
 	}
 	p = draw(t, events, timeline.Options{})
-	require.Contains(t, p.told(), "client 1/worker 1 +1")
-	require.Equal(t, 4, p.heights(), "rows")
-	require.True(t, rows(p.told(), 6)["6"], "a tenure is left out")
+	require.Contains(t, p.told(), "client 1/worker 1 +2", "the fifth, and that of the tenure")
+	require.Equal(t, 4, rows(t, p), "rows")
+	require.Contains(t, strings.SplitN(p.page, ">ACTORS<", 2)[1], "held n6, ", "a tenure is left out")
+}
+
+// Requests that cannot be told from each other share a mark; those of two names do not, nor do refused ones and others.
+func TestDraw_marks(t *testing.T) {
+	request := func(n int, at time.Duration, name string, outcome history.Outcome) []history.Event {
+		return []history.Event{
+			{At: at, Kind: history.Send, Request: int64(n), Actor: "client 1/worker 1", Name: name},
+			{At: at, Kind: history.Apply, Request: int64(n), Name: name, Token: 7, Verb: history.Write, Outcome: outcome},
+		}
+	}
+	for _, c := range []struct {
+		what              string
+		accepted, refused int
+		second            []history.Event
+	}{
+		{"another", 1, 0, request(2, at(35)+time.Millisecond, "a", history.OK)},
+		{"another, later", 2, 0, request(2, at(37), "a", history.OK)},
+		{"another name", 2, 0, request(2, at(35)+time.Millisecond, "b", history.OK)},
+		{"refused", 1, 1, request(2, at(35)+time.Millisecond, "a", history.Refused)},
+	} {
+		events := append(story(request(1, at(35), "a", history.OK)...), c.second...)
+		none := draw(t, story(), timeline.Options{})
+		p := draw(t, events, timeline.Options{})
+		require.Equal(t, c.accepted, p.elements["circle"]-none.elements["circle"], c.what)
+		require.Equal(t, c.refused, p.elements["title"]-none.elements["title"], c.what)
+	}
+}
+
+// Locks come before elections, and each by its number.
+func TestDraw_order(t *testing.T) {
+	var events []history.Event
+	for n, name := range []string{"b10", "b9", "leader", "z"} {
+		e := history.Event{At: at(n), Kind: history.Enter, Op: int64(n), Actor: "client 1/worker 1", Name: name}
+		if name == "leader" {
+			e.Verb = history.Campaign
+		}
+		events = append(events, e)
+	}
+	p := draw(t, append(events, history.Event{At: at(20), Kind: history.Note}), timeline.Options{})
+	last := -1
+	for _, name := range []string{"b9", "b10", "z", "leader (election)"} { // also those that nobody holds
+		n := strings.Index(p.page, ">"+name+"<")
+		require.Greater(t, n, last, name)
+		last = n
+	}
 }
