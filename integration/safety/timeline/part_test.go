@@ -37,10 +37,13 @@ func TestDraw_drawsWhatAPartHas(t *testing.T) {
 		history.Event{At: at(32), Kind: history.Send, Request: 1, Actor: "client 1/worker 1", Name: "a"},
 		history.Event{At: at(35), Kind: history.Apply, Request: 1, Name: "a", Token: 7, Verb: history.Write, Outcome: history.OK},
 		history.Event{At: at(35), Kind: history.Observe, Actor: "observer", Name: "a", Token: 7},
+		history.Event{At: at(60), Kind: history.Enter, Op: 3, Actor: "client 3/worker 1", Name: "b"},
+		history.Event{At: at(70), Kind: history.GiveUp, Op: 3, Error: "no more"},
 		// Another waits all the time, or there would be nothing to draw.
 		history.Event{At: at(1), Kind: history.Enter, Op: 2, Actor: "client 2/worker 1", Name: "a"},
 	)
 	const wait, hold, fault, sight = "waited for a, 1s to 3s", "held a, 3s to 5s", "partition: elsewhere, 1.5s to 4.5s", "saw token 7 at 3.5s"
+	const inVain = "client 3/worker 1 waited for b, 6s to 7s, gave up"
 	const one, none = "1 requests accepted", "0 requests accepted"
 	for _, part := range []struct {
 		from, to int
@@ -56,10 +59,14 @@ func TestDraw_drawsWhatAPartHas(t *testing.T) {
 		{35, 36, hold + fault + sight + one},
 		{36, 46, hold + fault + none},
 		{46, 49, hold + none},
-		{51, 60, none},
+		{51, 59, none},
+		{51, 61, inVain + none},
+		{62, 63, inVain + none},
+		{69, 80, inVain + none},
+		{71, 80, none},
 	} {
 		told := draw(t, events, timeline.Options{From: at(part.from), To: at(part.to)}).told()
-		for _, what := range []string{wait, hold, fault, sight, one, none} {
+		for _, what := range []string{wait, hold, fault, sight, inVain, one, none} {
 			require.Equal(t, strings.Contains(part.want, what), strings.Contains(told, what), "%v to %v: %s", at(part.from), at(part.to), what)
 		}
 	}
