@@ -37,7 +37,7 @@ func (b *book) reaches(f *disturbance, client string) bool {
 }
 
 // hindrances are the times at which waiters of each client may lose their places or take none: of faults, and of a TTL
-// after each, or a second where an operator has taken something. A fault of another client is none.
+// after each but an operator's. A fault of another client is none.
 func (c *checker) hindrances() map[string]spans {
 	all := map[string]spans{}
 	for client := range c.clients {
@@ -47,10 +47,7 @@ func (c *checker) hindrances() map[string]spans {
 				continue
 			}
 			to := f.until()
-			switch {
-			case f.operator(): // whose key is taken is told so
-				to += promptly
-			case to != forever:
+			if to != forever && !f.operator() { // whose key is taken is told so
 				to += c.opts.TTL
 			}
 			if n := len(s); n > 0 && f.begin.At <= s[n-1].to {
