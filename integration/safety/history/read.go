@@ -8,7 +8,8 @@ import (
 	"iter"
 )
 
-// Scan yields the events of a history one by one. After an error it ends.
+// Scan yields the events of a history one by one. After an error it ends. What a killed process leaves ends in the middle of a
+// line, which is left out.
 func Scan(src io.Reader) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		dec := json.NewDecoder(src)
@@ -16,7 +17,7 @@ func Scan(src io.Reader) iter.Seq2[Event, error] {
 		for n := 1; ; n++ {
 			var e Event
 			err := dec.Decode(&e)
-			if errors.Is(err, io.EOF) {
+			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 				return
 			}
 			if err != nil {

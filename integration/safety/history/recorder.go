@@ -3,7 +3,6 @@ package history
 import (
 	"bufio"
 	"encoding/json"
-	"errors"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -82,13 +81,9 @@ func (r *Recorder) Flush() error {
 	return r.err
 }
 
-// Copy adds the events of another process, line by line, until src ends. A last line that was cut short, as a killed
-// process leaves it, is dropped.
+// Copy adds the events of another process, line by line, until src ends.
 func (r *Recorder) Copy(src io.Reader) error {
 	for e, err := range Scan(src) {
-		if errors.Is(err, io.ErrUnexpectedEOF) {
-			return nil
-		}
 		if err != nil {
 			return err
 		}
