@@ -3,6 +3,7 @@ package mutants_test
 const (
 	inQueue = "internal/queue"
 	inRetry = "internal/retry"
+	inLoad  = "integration/scenario/load"
 )
 
 var queueMutants = []mutant{
@@ -33,6 +34,14 @@ var queueMutants = []mutant{
 		old:  "case end == deleted && ahead.Owner:",
 		new:  "case end == deleted:",
 		by:   killer{inQueue, "TestQueue_Await_predecessorGivesUp", `requirePending(t, three)`},
+	},
+	{
+		name: "Await: each event in the queue is a reason to look",
+		file: "internal/queue/await.go",
+		old:  "return nil\n\t\t})\n\t\tswitch {\n\t\tcase err != nil:\n\t\t\treturn err\n\t\tcase end == deleted && ahead.Owner:",
+		new: "return nil\n\t\t}, clientv3.WithRange(clientv3.GetPrefixRangeEnd(e.Prefix)))\n\t\tswitch {\n\t\tcase err != nil:\n\t\t\treturn err\n" +
+			"\t\tcase false:",
+		by: killer{inLoad, "TestLoad_twoThousandWaiters/lock,_20_clients,_500_waiters", `require.Less(t, asked, 10*len(c.waiters))`},
 	},
 	{
 		name: "Await: hand-over by a stale event",
