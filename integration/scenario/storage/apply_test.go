@@ -77,7 +77,8 @@ func TestTooManyRequests_areWaitedOut(t *testing.T) {
 	rig.CloseAll(t, srv.Client(t), []*lease.Session{s}, "held", "new", "given up")
 }
 
-// A defragmentation holds a member up for as long as it takes. With others there, nobody has to wait for it.
+// A defragmentation holds a member up for as long as it takes. With others there, no request has to wait for it. Events do:
+// a waiter whose watch stands there is told of its turn when the member goes on.
 func TestDefragment_holdsNobodyUp(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})

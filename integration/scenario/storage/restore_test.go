@@ -224,6 +224,7 @@ func TestRestore_withABumpGoesOn(t *testing.T) {
 			resp, err := client.Txn(rig.Bounded(t)).If(held.Held()).Commit()
 			require.NoError(t, err)
 			require.True(t, resp.Succeeded, "its key is there")
+			require.Empty(t, waiting)
 			require.NoError(t, way.free(rig.Bounded(t), held))
 			next := rig.Await(t, waiting, "the waiter was not served")
 			require.Greater(t, next.Token(), held.Token())
