@@ -49,6 +49,7 @@ func TestMembers_restartedOneByOne(t *testing.T) {
 				m.Restart(t)
 				crowd.goesOn(t, 5)
 			}
+			require.Zero(t, crowd.lost.Load())
 			crowd.end(t, cluster.Client(t), "turns "+way.Name, 15)
 		})
 	}
@@ -68,12 +69,15 @@ func TestMembers_killedAndRestarted(t *testing.T) {
 			held := take(t, &witness, way, s, "held "+way.Name)
 			for _, m := range cluster.Members {
 				crowd.goesOn(t, 5)
-				require.NoError(t, m.Kill())
-				awaitRenewal(t, s)
+				crowd.amid(func() {
+					require.NoError(t, m.Kill())
+					awaitRenewal(t, s)
+				})
 				crowd.goesOn(t, 5)
-				require.NoError(t, m.Restart(rig.Bounded(t)))
+				crowd.amid(func() { require.NoError(t, m.Restart(rig.Bounded(t))) })
 			}
 			crowd.goesOn(t, 5)
+			require.Zero(t, crowd.lost.Load())
 			require.NoError(t, held.Err())
 			require.Equal(t, id, s.Status().LeaseID)
 			require.NoError(t, held.Free(rig.Bounded(t)))
