@@ -1,6 +1,7 @@
 package mix
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -8,6 +9,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -20,7 +22,9 @@ type party struct {
 	stays   string // the name that its first worker holds for as long as it can; "": none
 	session *lease.Session
 	era     uint16
-	granted int64 // the highest revision of its tokens; guarded by mu
+	granted int64                  // the highest revision of its tokens; guarded by mu
+	tokens  map[string]fence.Token // the last of each name; guarded by mu
+	quiet   bool                   // it does nothing but stay, so that only renewals can tell it
 }
 
 // open takes a session, which is closed when the restoration is done with it.
@@ -47,7 +51,7 @@ func (r *restoration) newcomers(ctx context.Context) ([]*party, error) {
 		}
 		r.late = append(r.late, c)
 		parties = append(parties, &party{
-			restoration: r, name: c.name, etcd: c.etcd, ttl: r.run.opts.TTL, session: c.current(),
+			restoration: r, name: c.name, etcd: c.etcd, ttl: r.run.opts.TTL, session: c.current(), tokens: map[string]fence.Token{},
 		})
 	}
 	return parties, nil
@@ -103,11 +107,18 @@ func (r *restoration) missing(revision int64) string {
 		stay[t.party] = stay[t.party] || t.name == t.party.stays
 	}
 	for _, p := range r.parties {
-		if p.session != nil && (p.granted < revision || p.stays != "" && !stay[p]) {
+		if p.session != nil && (!p.quiet && p.granted < revision || p.stays != "" && !stay[p]) {
 			return p.name
 		}
 	}
 	return ""
+}
+
+// has reports whether a party has had a token of that revision or above.
+func (r *restoration) has(p *party, revision int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return p.granted >= revision
 }
 
 // took and left say what there is to lose.
@@ -116,10 +127,14 @@ func (r *restoration) took(p *party, name string, h hold) {
 	r.live[h] = &tenant{hold: h, party: p, name: name}
 	p.granted = max(p.granted, h.Token().Revision())
 	why := ""
+	if before := p.tokens[name]; h.Token() < before {
+		why = fmt.Sprintf("%s was given token %s after token %s, and not told of the restore", p.name, h.Token().Text(), before.Text())
+	}
+	p.tokens[name] = h.Token()
 	if p.era == 0 {
 		r.highest = max(r.highest, h.Token())
 	} else {
-		why = stranger(h.Token(), r.highest)
+		why = cmp.Or(why, stranger(h.Token(), r.highest))
 	}
 	r.mu.Unlock()
 	if why != "" {

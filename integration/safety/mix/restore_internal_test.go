@@ -165,15 +165,30 @@ func TestRestoration_findsATokenThatIsNotOfTheNextEra(t *testing.T) {
 	next, err := fence.NewToken(nextEra, 7)
 	require.NoError(t, err)
 	r := &restoration{live: map[hold]*tenant{}}
-	before, after := &party{restoration: r}, &party{restoration: r, era: nextEra}
+	before := &party{restoration: r, tokens: map[string]fence.Token{}}
+	after := &party{restoration: r, tokens: map[string]fence.Token{}, era: nextEra}
 	r.took(before, "a", &stub{token: 900})
 	r.took(after, "a", &stub{token: next})
 	require.Empty(t, r.violations)
 	require.EqualValues(t, 900, before.granted)
 	require.Len(t, r.live, 2)
-	r.took(after, "a", &stub{token: 901})
+	r.took(after, "b", &stub{token: 901})
 	require.Len(t, r.violations, 1)
-	r.took(before, "a", &stub{token: next + 1})
-	r.took(after, "a", &stub{token: next})
+	r.took(before, "b", &stub{token: next + 1})
+	r.took(after, "b", &stub{token: next})
 	require.Len(t, r.violations, 2)
+}
+
+func TestRestoration_findsALowerTokenOfOneParty(t *testing.T) {
+	r := &restoration{live: map[hold]*tenant{}}
+	first := &party{restoration: r, tokens: map[string]fence.Token{}}
+	newcomer := &party{restoration: r, tokens: map[string]fence.Token{}}
+	r.took(first, "a", &stub{token: 900})
+	r.took(newcomer, "a", &stub{token: 120}) // it cannot know
+	r.took(first, "b", &stub{token: 121})    // which may have waited since then
+	r.took(first, "b", &stub{token: 901})
+	require.Empty(t, r.violations)
+	r.took(first, "a", &stub{token: 122})
+	require.Len(t, r.violations, 1)
+	require.Contains(t, r.violations[0], "not told of the restore")
 }

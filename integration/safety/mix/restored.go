@@ -17,6 +17,7 @@ type Restored struct {
 	Back         int64         `json:"back"`         // revisions that were lost
 	Handles      int           `json:"handles"`      // that were live when the members were killed
 	Ended        int           `json:"ended"`        // of these, by a loss
+	EndedTold    int           `json:"endedTold"`    // of these, told of the restore
 	LastEnded    time.Duration `json:"lastEnded"`    // since the members served again; 0: all had ended by then
 	Told         int           `json:"told"`         // acquisitions that failed with lease.ErrRestored
 	Explained    int           `json:"explained"`    // refusals that were a restore, by Explain
@@ -42,6 +43,7 @@ func (r *Restored) String() string {
 	}{
 		{"handles that were live", r.Handles},
 		{"  ended by a loss", r.Ended},
+		{"  told of the restore", r.EndedTold},
 		{"  the last, after the cluster was back", r.LastEnded.Round(time.Millisecond)},
 		{"acquisitions told of the restore", r.Told},
 		{"refusals explained by the restore", r.Explained},
