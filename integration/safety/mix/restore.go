@@ -67,11 +67,13 @@ func (run *run) restore(life context.Context) (err error) {
 	}
 	defer r.out.close()
 	for i, c := range run.clients {
-		// Some have leases that outlive the time without a cluster, so that renewals tell them.
+		// Some have leases that outlive the time without a cluster and are seldom renewed: one is told by a renewal, the
+		// others by what they ask for before.
 		p := &party{
-			restoration: r, name: c.name, etcd: c.etcd, ttl: run.opts.TTL, tokens: map[string]fence.Token{}, quiet: i == 0 && len(run.clients) > 1,
+			restoration: r, name: c.name, etcd: c.etcd, ttl: run.opts.TTL, tokens: map[string]fence.Token{},
+			quiet: i == 0 && len(run.clients) > 1,
 		}
-		if i%4 < 2 {
+		if i%8 < 3 {
 			p.ttl *= 4
 		}
 		if i < len(n.Cold) {
