@@ -73,18 +73,31 @@ func requireTurns(t *testing.T, srv *etcdtest.Server, queue map[string]*contende
 }
 
 // Etcd's own candidates count as priority 0 and keep their places: who is preferred comes right behind the last of them.
+// Where two pass others at the same time, those may change places, so one comes after the other has passed.
 func TestCampaign_priorityAmongEtcdsOwnCandidates(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ names, order []string }{
-		{[]string{"a", "B", "c", "d5"}, []string{"B", "d5", "c"}},
-		{[]string{"a", "b", "C", "d5"}, []string{"C", "d5", "b"}},
-		{[]string{"a", "b", "C", "d", "D", "e", "f9", "g5"}, []string{"C", "D", "f9", "g5", "b", "d", "e"}},
+	for _, c := range []struct {
+		names, order []string
+		joins        string
+		then         []string
+	}{
+		{names: []string{"a", "B", "c", "d5"}, order: []string{"B", "d5", "c"}},
+		{names: []string{"a", "b", "C", "d5"}, order: []string{"C", "d5", "b"}},
+		{
+			names: []string{"a", "b", "C", "d", "D", "e", "f9"}, order: []string{"C", "D", "f9", "b", "d", "e"},
+			joins: "g5", then: []string{"C", "D", "f9", "g5", "b", "d", "e"},
+		},
 	} {
-		t.Run(fmt.Sprint(c.names), func(t *testing.T) {
+		t.Run(fmt.Sprint(c.names, c.joins), func(t *testing.T) {
 			t.Parallel()
 			srv := etcdtest.Start(t, etcdtest.Options{})
 			leader, queue := mixedQueue(t, srv, c.names...)
 			awaitOrder(t, srv, "job", append(c.names[:1:1], c.order...)...)
+			if c.joins != "" {
+				queue[c.joins] = enterQueue(t, srv, mixedPeer(t, srv, c.joins), "job")
+				c.order = c.then
+				awaitOrder(t, srv, "job", append(c.names[:1:1], c.order...)...)
+			}
 			require.NoError(t, leader.Err())
 			require.NoError(t, leader.Resign(bounded(t)))
 			requireTurns(t, srv, queue, c.order...)

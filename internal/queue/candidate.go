@@ -97,24 +97,32 @@ func (q *Queue) StepBack(ctx context.Context, e, next Entry, ahead Ahead, value 
 // Ahead reads what is before e. It is one attempt; the error is ErrGone if e's own key is not there any more.
 func (q *Queue) Ahead(ctx context.Context, e Entry) (Ahead, error) { return q.look(ctx, e, "") }
 
-// AwaitSettled waits until what is before e has not been asked to step back, or has done so: those who are asked
-// together go one after the other and keep their order.
+// AwaitSettled waits until nobody before e has yet to step back: those who are asked together go one after the other and
+// keep their order, whoever stands between them.
 func (q *Queue) AwaitSettled(ctx context.Context, e Entry) error {
-	// Nothing tells when the one before becomes the owner instead and stays: it is looked for every second, or less often
-	// where an answer takes longer.
-	for look := settledLook; ; {
-		part, end := context.WithTimeoutCause(ctx, look, errLookAgain)
-		answered := false
-		err := q.await(part, e, Ahead{}, func(a Ahead) bool {
-			answered = true
-			return a.None || !a.Asked
+	var b retry.Backoff
+	var last int64 // the one that was waited for
+	for {
+		var asked *mvccpb.KeyValue
+		err := retry.Do(ctx, q.Client, q.Attempt, func(ctx context.Context) (err error) {
+			asked, err = q.askedBefore(ctx, e)
+			return err
 		})
-		end()
-		if ctx.Err() != nil || !errors.Is(err, errLookAgain) {
+		if err != nil || asked == nil {
 			return err
 		}
-		if !answered {
-			look = min(2*look, 8*q.Attempt)
+		if asked.CreateRevision != last {
+			b.Reset()
+		} else if err := b.Sleep(ctx); err != nil { // do not spin on a member that breaks the watch each time
+			return err
+		}
+		last = asked.CreateRevision
+		// Nothing tells when it becomes the owner instead, and stays: it is looked for again.
+		part, end := context.WithTimeoutCause(ctx, settledLook, errLookAgain)
+		err = q.awaitEnd(part, e.Prefix, asked)
+		end()
+		if err != nil && (ctx.Err() != nil || !errors.Is(err, errLookAgain)) {
+			return err
 		}
 	}
 }
@@ -122,6 +130,65 @@ func (q *Queue) AwaitSettled(ctx context.Context, e Entry) error {
 const settledLook = time.Second
 
 var errLookAgain = errors.New("queue: looks again")
+
+// askedBefore is the nearest candidate before e that was asked to step back and has not done so, nil if there is none. The
+// owner is asked in vain, and its key is written by others too. It is one attempt.
+func (q *Queue) askedBefore(ctx context.Context, e Entry) (*mvccpb.KeyValue, error) {
+	maxRev := e.Rev - 1
+	for limit := int64(1); ; limit = max(128, 2*limit) { // most often it is the first, or there is only the owner
+		resp, err := q.Client.Txn(ctx).If(e.Held()).Then(clientv3.OpGet(e.Prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(),
+			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(limit),
+			clientv3.WithMaxCreateRev(maxRev))).Commit()
+		if err != nil {
+			return nil, err
+		}
+		if !resp.Succeeded {
+			return nil, ErrGone
+		}
+		page := resp.Responses[0].GetResponseRange()
+		for _, kv := range page.Kvs {
+			if _, candidate := priorityOf(e.Prefix, kv.Key); !candidate || !touched(kv) {
+				continue
+			}
+			if asked, err := q.waits(ctx, e.Prefix, kv); err != nil || asked {
+				return kv, err
+			}
+		}
+		if !page.More {
+			return nil, nil
+		}
+		maxRev = page.Kvs[len(page.Kvs)-1].CreateRevision // which the next page may share, see scan
+	}
+}
+
+// waits reports whether a key is a contender's that is not the owner.
+func (q *Queue) waits(ctx context.Context, prefix string, kv *mvccpb.KeyValue) (bool, error) {
+	resp, err := q.Client.Get(ctx, string(kv.Key)) // with its lease
+	if err != nil {
+		return false, err
+	}
+	now := first(resp.Kvs)
+	if now == nil || now.CreateRevision != kv.CreateRevision || !Contends(prefix, now) {
+		return false, nil
+	}
+	before, err := q.scan(ctx, prefix, clientv3.SortDescend, kv.CreateRevision-1)
+	return before != nil, err
+}
+
+// awaitEnd waits until a contender's key is gone or contends no more, or the watch breaks.
+func (q *Queue) awaitEnd(ctx context.Context, prefix string, kv *mvccpb.KeyValue) error {
+	return q.watch(ctx, string(kv.Key), func(ctx context.Context, events clientv3.WatchChan) error {
+		there := false
+		err := retry.Do(ctx, q.Client, q.Attempt, func(ctx context.Context) (err error) {
+			there, err = q.waits(ctx, prefix, kv)
+			return err
+		})
+		if err == nil && there {
+			ended(events, prefix, kv.CreateRevision)
+		}
+		return err
+	})
+}
 
 // Find is e as it stands in the queue; its revision is 0 if it does not. It is one attempt.
 func (q *Queue) Find(ctx context.Context, e Entry) (Entry, error) {

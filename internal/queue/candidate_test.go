@@ -243,7 +243,7 @@ func TestQueue_StepBack_notDone(t *testing.T) {
 	}
 }
 
-// Those who are asked together go one after the other; who is not asked, or leads, is not waited for.
+// Those who are asked together go one after the other, also past one that is not asked; who leads is not waited for.
 func TestQueue_AwaitSettled(t *testing.T) {
 	for name, tc := range map[string]struct {
 		asked  []string // of leader, one, two; by name
@@ -252,7 +252,8 @@ func TestQueue_AwaitSettled(t *testing.T) {
 	}{
 		"nobody":               {},
 		"the leader":           {asked: []string{"leader"}},
-		"one further ahead":    {asked: []string{"one"}},
+		"one further ahead":    {asked: []string{"one"}, waits: true, settle: []string{"one"}},
+		"who comes to lead":    {asked: []string{"one"}, waits: true, settle: []string{"leader"}},
 		"the one before":       {asked: []string{"two"}, waits: true, settle: []string{"two"}},
 		"both":                 {asked: []string{"one", "two"}, waits: true, settle: []string{"one", "two"}},
 		"the one before stays": {asked: []string{"two"}, waits: true, settle: []string{"leader", "one"}},

@@ -17,7 +17,6 @@ type Ahead struct {
 	Key   string // the nearest's, or that of a key that is no contender, until Await has looked; "" if unknown
 	Rev   int64  // the create revision of Key
 	Owner bool   // Key is the owner's: when it goes, the entry is the owner
-	Asked bool   // Key is a candidate's that was asked to step back and has not done so yet
 }
 
 // same reports whether the nearest is the one that it was. The revision does not tell alone: a key of a nested name,
@@ -55,16 +54,7 @@ func (q *Queue) look(ctx context.Context, e Entry, expected string) (Ahead, erro
 		}
 	}
 	// Where a stray key is the oldest, the owner is not known by this.
-	ahead := Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: string(kv.Key) == string(oldest.Key)}
-	if _, candidate := priorityOf(e.Prefix, kv.Key); candidate && touched(kv) && !ahead.Owner {
-		// The owner's key is written too, and it does not step back.
-		before, err := q.scan(ctx, e.Prefix, clientv3.SortDescend, kv.CreateRevision-1)
-		if err != nil {
-			return Ahead{}, err
-		}
-		ahead.Asked = before != nil
-	}
-	return ahead, nil
+	return Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: string(kv.Key) == string(oldest.Key)}, nil
 }
 
 // oldestKey is the oldest key below a prefix, contender or not.
