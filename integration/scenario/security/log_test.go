@@ -19,6 +19,7 @@ import (
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
+	"github.com/leasefence/leasefence/integration/pki"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -312,7 +313,7 @@ func (s *story) certificates(t *testing.T) {
 	client := srv.Client(t, s.logged(), etcdtest.Via(proxy.Addr()), etcdtest.TLS(id.config(ca)), etcdtest.Dial(s.in.DialOptions()...))
 	a := newSession(t, client, s.options(shortTTL))
 	held := mustLock(t, a, "n")
-	place.install(t, ca.issue(t, "server", expired))
+	place.install(t, ca.issue(t, "server", pki.Expired))
 	proxy.Cut()
 	lostFor(t, awaitEnd(t, held.Context()), lease.DeadlinePassed)
 }

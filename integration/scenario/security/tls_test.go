@@ -13,6 +13,7 @@ import (
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
+	"github.com/leasefence/leasefence/integration/pki"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -29,7 +30,7 @@ type identity struct {
 // config is a client's side of TLS, which trusts the authority.
 func (i *identity) config(a *authority) *tls.Config {
 	return &tls.Config{
-		RootCAs:    a.pool(),
+		RootCAs:    a.Pool(),
 		MinVersion: tls.VersionTLS12,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			cert := i.cert.Load()
@@ -89,7 +90,7 @@ func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
 		refuses        bool // the server, which TLS 1.2 tells for certain and 1.3 most often
 	}{
 		"server's expired": {
-			server: ca.issue(t, "server", expired), client: ca.issue(t, "client"),
+			server: ca.issue(t, "server", pki.Expired), client: ca.issue(t, "client"),
 			want: "x509: certificate has expired or is not yet valid",
 		},
 		"server's of another authority": {
@@ -109,7 +110,7 @@ func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
 			want: "remote error: tls: unknown certificate authority", refuses: true,
 		},
 		"client's expired": {
-			server: ca.issue(t, "server"), client: ca.issue(t, "client", expired),
+			server: ca.issue(t, "server"), client: ca.issue(t, "client", pki.Expired),
 			want: "remote error: tls: expired certificate", refuses: true,
 		},
 		"client's not yet valid": {
@@ -222,7 +223,7 @@ func TestLock_saysThatACertificateCostIt(t *testing.T) {
 	proxy := faults.NewProxy(t, srv.Endpoint())
 	s := newSession(t, srv.Client(t, etcdtest.Via(proxy.Addr()), etcdtest.TLS(id.config(ca))), lease.Options{TTL: shortTTL})
 	l := mustLock(t, s, "n")
-	place.install(t, ca.issue(t, "server", expired))
+	place.install(t, ca.issue(t, "server", pki.Expired))
 	proxy.Cut()
 	cause := awaitEnd(t, l.Context())
 	lostFor(t, cause, lease.DeadlinePassed)

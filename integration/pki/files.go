@@ -1,0 +1,63 @@
+package pki
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Files are the places from which one side of a connection reads its certificate and the authority that it trusts. An etcd
+// server reads its certificate anew for each connection.
+type Files struct{ Cert, Key, Authority string }
+
+// NewFiles puts a certificate, and that of an authority, into a folder.
+func NewFiles(dir string, a *Authority, cert tls.Certificate) (Files, error) {
+	f := Files{filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "authority.pem")}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return f, fmt.Errorf("pki: %w", err)
+	}
+	if err := WritePEM(f.Authority, "CERTIFICATE", a.cert.Raw); err != nil {
+		return f, err
+	}
+	return f, f.Install(cert)
+}
+
+// Install puts another certificate in place of the present one.
+func (f Files) Install(cert tls.Certificate) error {
+	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
+	if err != nil {
+		return fmt.Errorf("pki: %w", err)
+	}
+	if err := WritePEM(f.Cert, "CERTIFICATE", cert.Certificate[0]); err != nil {
+		return err
+	}
+	return WritePEM(f.Key, "PRIVATE KEY", key)
+}
+
+// Client is a client's side of TLS with what the files hold now.
+func (f Files) Client() (*tls.Config, error) {
+	cert, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+	if err != nil {
+		return nil, fmt.Errorf("pki: %w", err)
+	}
+	authority, err := os.ReadFile(f.Authority)
+	if err != nil {
+		return nil, fmt.Errorf("pki: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(authority) {
+		return nil, fmt.Errorf("pki: %s holds no certificate", f.Authority)
+	}
+	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}, nil
+}
+
+// WritePEM writes one block of a kind to a file.
+func WritePEM(path, kind string, der []byte) error {
+	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		return fmt.Errorf("pki: %w", err)
+	}
+	return nil
+}
