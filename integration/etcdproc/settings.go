@@ -5,12 +5,30 @@ import "go.etcd.io/etcd/server/v3/embed"
 // Settings are those of a server that are not as etcd has them by default. The zero value of a field is etcd's default.
 type Settings struct {
 	MaxTxnOps uint // --max-txn-ops
+
+	AuthTokenTTL uint   // --auth-token-ttl, in seconds
+	BcryptCost   uint   // --bcrypt-cost
+	CertFile     string // --cert-file; with it clients have to speak TLS, while members talk to each other without
+	KeyFile      string // --key-file
+	ClientCAFile string // --trusted-ca-file, with --client-cert-auth
 }
 
 func (s Settings) apply(cfg *embed.Config) {
 	if s.MaxTxnOps > 0 {
 		cfg.MaxTxnOps = s.MaxTxnOps
 	}
+	if s.AuthTokenTTL > 0 {
+		cfg.AuthTokenTTL = s.AuthTokenTTL
+	}
+	if s.BcryptCost > 0 {
+		cfg.BcryptCost = s.BcryptCost
+	}
+	if s.CertFile == "" {
+		return
+	}
+	cfg.ClientTLSInfo.CertFile, cfg.ClientTLSInfo.KeyFile = s.CertFile, s.KeyFile
+	cfg.ClientTLSInfo.TrustedCAFile, cfg.ClientTLSInfo.ClientCertAuth = s.ClientCAFile, s.ClientCAFile != ""
+	cfg.ListenClientUrls[0].Scheme, cfg.AdvertiseClientUrls[0].Scheme = "https", "https"
 }
 
 // Settings are those of the server's present or next run.
