@@ -100,7 +100,7 @@ func (w *worker) do(name string) {
 	on := session.Status().LeaseID
 	err := session.Do(ctx, name, func(ctx context.Context, token fence.Token) error {
 		granted = true
-		w.hold(op, name, scoped{ctx, token}) //nolint:contextcheck // what is on its way does not end with the handle
+		w.hold(op, name, scoped{ctx, token, session}) //nolint:contextcheck // what is on its way does not end with the handle
 		w.log.Record(history.Event{Kind: history.Release, Op: op})
 		return nil
 	})
@@ -113,16 +113,23 @@ func (w *worker) do(name string) {
 
 // scoped is the handle of a function that runs under Do.
 type scoped struct {
-	ctx   context.Context //nolint:containedctx // it is the handle
-	token fence.Token
+	ctx     context.Context //nolint:containedctx // it is the handle
+	token   fence.Token
+	session interface{ Remaining() time.Duration }
 }
 
 func (s scoped) Token() fence.Token       { return s.token }
 func (s scoped) Key() string              { return "" }
 func (s scoped) Context() context.Context { return s.ctx }
-func (s scoped) Err() error               { return context.Cause(s.ctx) }
 
-// giveUp records that nothing was acquired, and the lease on which it was tried. A session that is closed or cannot be replaced leaves time for another one.
+// Err has the clock looked at first: in a process that has just woken up the context's timer may not have run yet.
+func (s scoped) Err() error {
+	s.session.Remaining()
+	return context.Cause(s.ctx)
+}
+
+// giveUp records that nothing was acquired, and the lease on which it was tried. A session that is closed or cannot be replaced leaves time for another one, as
+// does one that may not do anything.
 func (w *worker) giveUp(op int64, on clientv3.LeaseID, err error) {
 	if lost, ok := errors.AsType[*lease.LostError](err); ok && lost.LeaseID != 0 {
 		on = lost.LeaseID
@@ -132,7 +139,7 @@ func (w *worker) giveUp(op int64, on clientv3.LeaseID, err error) {
 		outcome = history.Refused
 	}
 	w.log.Record(history.Event{Kind: history.GiveUp, Op: op, Outcome: outcome, Error: fmt.Sprintf("%v (lease %x)", err, int64(on))})
-	if errors.Is(err, lease.ErrClosed) {
+	if errors.Is(err, lease.ErrClosed) || forbidden(err) {
 		w.pause(w.some(20, 100))
 	}
 }

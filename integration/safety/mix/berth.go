@@ -12,6 +12,7 @@ import (
 type berth struct {
 	round  *round
 	name   string
+	user   string
 	holder *holder // the present one; of whoever has taken the berth
 
 	mu       sync.Mutex // guards the fields below
@@ -28,6 +29,7 @@ func (b *berth) launch() error {
 	r := b.round
 	o := order{
 		Name: b.name + "." + strconv.Itoa(number), Endpoints: r.run.cluster.Endpoints(), Resources: r.run.resources.addr,
+		User: b.user, Files: r.run.secured.holders,
 		// Ranges of numbers that do not meet those of the tape, which begin at one.
 		Began: r.run.tape.clock.Began(), First: r.run.tape.ID() << 32, Round: r.number, TTL: r.run.opts.TTL,
 		Seed: r.run.opts.Seed ^ hash(b.name) + uint64(r.number*1000+number), Workers: 3,

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
@@ -52,6 +53,7 @@ func (l *link) close() { l.scaffold.clean() }
 // client is an etcd client in this process, with a session that is replaced now and then.
 type client struct {
 	name string
+	id   *identity
 	link *link
 	in   *faults.Interceptor
 	etcd *clientv3.Client
@@ -63,15 +65,17 @@ type client struct {
 	session *lease.Session
 }
 
-func newClient(ctx context.Context, name string, endpoints []string, ttl time.Duration) (*client, error) {
+func newClient(ctx context.Context, id *identity, endpoints []string, ttl time.Duration) (*client, error) {
 	l, err := newLink(endpoints) //nolint:contextcheck // it outlives the call
 	if err != nil {
 		return nil, err
 	}
-	c := &client{name: name, link: l, ttl: ttl}
+	c := &client{name: id.user, id: id, link: l, ttl: ttl}
 	err = l.scaffold.try(func() {
 		c.in = faults.NewInterceptor(&l.scaffold)
-		c.etcd = etcdtest.NewClient(&l.scaffold, l.endpoints(), etcdtest.Dial(c.in.DialOptions()...))
+		c.in.OnAnswer(id.refused.answer)
+		c.etcd = etcdtest.NewClient(&l.scaffold, l.endpoints(), etcdtest.Dial(c.in.DialOptions()...),
+			etcdtest.Dial(grpc.WithChainUnaryInterceptor(id.refused.intercept)), id.option())
 	})
 	if err == nil {
 		err = c.open(ctx)
@@ -101,14 +105,14 @@ func (c *client) current() *lease.Session {
 	return c.session
 }
 
-// replace closes the session and opens another one. If ctx ends, the one that is closed stays.
+// replace closes the session and opens another one, as soon as its user may. If ctx ends, the one that is closed stays.
 func (c *client) replace(ctx context.Context) error {
 	c.replacing.Lock()
 	defer c.replacing.Unlock()
 	closing, cancel := context.WithTimeout(ctx, c.ttl)
 	_ = c.current().Close(closing) // what the server could not be told expires
 	cancel()
-	return insist(ctx, c.open) // it is refused while there is no space
+	return insist(ctx, c.open) // it is refused while there is no space, or its user unknown
 }
 
 // close ends the session and the connections. An error says that a session did not end.

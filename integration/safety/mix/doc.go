@@ -10,6 +10,10 @@
 // lock, which is what a paused process looks like from outside. A resource behind fence/httpfence, and beside it one that
 // gets the same writes and does not look at tokens: the control, which must go wrong.
 //
+// Members and clients speak TLS with certificates on both sides. Each client is a user with a password and a role of its own,
+// limited to the names' prefix; the mix itself is root. Tokens of authentication last 2 s: their expiry is no fault of its
+// own, but goes on all the time, and is counted.
+//
 // # Rounds
 //
 // Faults go on for a round. Then all of them are healed, and everybody who waits must be served within 2 × TTL + 3 s. When
@@ -22,6 +26,9 @@
 // kind has to, in a run. A leader is kept from the others by stopping its process. When that wakes up it may, for a moment,
 // revoke leases that its successor keeps alive: etcd does so, nobody can hold on to such a lease, and the checkers take it
 // for an operator's revocation; see woken.go. The report counts them.
+//
+// To a checker, a client whose password, permission or certificate is refused is one that is cut off: it may lose its leases
+// and give up, and nobody may notice anything else.
 //
 // # The restore
 //

@@ -16,6 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/leasefence/leasefence/integration/pki"
 	"github.com/leasefence/leasefence/integration/safety/history"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -27,6 +28,8 @@ const holderEnv = "LEASEFENCE_SAFETY_HOLDER"
 type order struct {
 	Name      string
 	Endpoints []string
+	Files     pki.Files
+	User      string
 	Resources string // address
 	Began     time.Duration
 	First     int64 // its numbers begin above
@@ -71,7 +74,7 @@ func serve(text string) error {
 	if err != nil {
 		return err
 	}
-	client, err := clientv3.New(clientv3.Config{Endpoints: o.Endpoints, Logger: zap.NewNop()})
+	config, err := o.Files.Client()
 	if err != nil {
 		return err
 	}
@@ -83,6 +86,12 @@ func serve(text string) error {
 		close(draining)
 		time.AfterFunc(served(o.TTL), cancel)
 	}()
+	client, err := dial(ctx, clientv3.Config{
+		Endpoints: o.Endpoints, TLS: config, Username: o.User, Password: passwordOf(o.User), Logger: zap.NewNop(),
+	})
+	if err != nil {
+		return nil // as below
+	}
 	var session *lease.Session
 	err = insist(ctx, func(ctx context.Context) (err error) {
 		session, err = lease.NewSession(ctx, client, lease.Options{TTL: o.TTL, Owner: o.Name})
@@ -101,6 +110,27 @@ func serve(text string) error {
 	closing, stop := context.WithTimeout(context.Background(), served(o.TTL))
 	defer stop()
 	return errors.Join(session.Close(closing), client.Close())
+}
+
+// dial makes a client, for which a member has to authenticate its user: there may be none yet that can.
+func dial(ctx context.Context, config clientv3.Config) (client *clientv3.Client, err error) {
+	err = insist(ctx, func(ctx context.Context) (err error) {
+		life, end := context.WithCancel(context.WithoutCancel(ctx))
+		stop := context.AfterFunc(ctx, end)
+		bounded := config
+		bounded.Context = life
+		client, err = clientv3.New(bounded)
+		switch {
+		case err != nil:
+			end()
+		case !stop():
+			err = errors.Join(context.Cause(ctx), client.Close())
+		default:
+			context.AfterFunc(client.Ctx(), end) //nolint:contextcheck // which ends with the client
+		}
+		return err
+	})
+	return client, err
 }
 
 // holder is such a process as its parent sees it.

@@ -54,7 +54,7 @@ func TestTally_knowsWhoWaitsAndHolds(t *testing.T) {
 }
 
 func TestMonitor_countsOverRestarts(t *testing.T) {
-	m := newMonitor(nil, nil)
+	m := newMonitor(nil, nil, nil)
 	for _, n := range []int{2, 5, 1, 1, 3} { // restarted after 5
 		m.count("m0", n)
 	}

@@ -43,11 +43,13 @@ func (s *strike) leader() (m *etcdproc.Process, id uint64) {
 
 // dial returns a client of these members alone, which the caller closes.
 func (s *strike) dial(members ...*etcdproc.Process) (*clientv3.Client, error) {
-	cfg := clientv3.Config{Logger: s.etcd.GetLogger()}
+	cfg := s.secured.root.config()
 	for _, m := range members {
 		cfg.Endpoints = append(cfg.Endpoints, m.Endpoint())
 	}
-	return clientv3.New(cfg)
+	ctx, cancel := context.WithTimeout(s.ctx, 5*time.Second)
+	defer cancel()
+	return dial(ctx, cfg)
 }
 
 // others are all members but one.

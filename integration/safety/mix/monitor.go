@@ -3,6 +3,7 @@ package mix
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"net/http"
 	"strconv"
 	"strings"
@@ -26,10 +27,10 @@ type monitor struct {
 	expired int
 }
 
-func newMonitor(etcd *clientv3.Client, endpoints []string) *monitor {
+func newMonitor(etcd *clientv3.Client, endpoints []string, config *tls.Config) *monitor {
 	return &monitor{
 		etcd: etcd, endpoints: endpoints, counted: map[string]int{},
-		http: http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
+		http: http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}},
 	}
 }
 
@@ -90,7 +91,7 @@ func (m *monitor) askExpired(ctx context.Context, endpoint string) {
 
 // expiredAt asks one member.
 func (m *monitor) expiredAt(ctx context.Context, endpoint string) (n int, ok bool) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+endpoint+"/metrics", http.NoBody)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+endpoint+"/metrics", http.NoBody)
 	if err != nil {
 		return 0, false
 	}

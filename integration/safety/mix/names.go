@@ -20,8 +20,11 @@ type names struct {
 	Hot, Cold, Elections []string
 }
 
+// namesPrefix begins all names, and is all that clients have permission on.
+const namesPrefix = "mix/"
+
 // roundPrefix begins the names of a round.
-func roundPrefix(round int) string { return fmt.Sprintf("%05d-", round) }
+func roundPrefix(round int) string { return fmt.Sprintf("%s%05d-", namesPrefix, round) }
 
 func roundNames(round int) names {
 	name := func(name string) string { return roundPrefix(round) + name }

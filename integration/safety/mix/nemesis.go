@@ -39,6 +39,7 @@ type nemesis struct {
 	watch     *keyWatch
 	monitor   *monitor
 	clients   []*client
+	secured   *secured
 	slowDisks bool            // the members' can be made slow
 	life      context.Context //nolint:containedctx // of the run, longer than that of a round
 	wg        sync.WaitGroup
@@ -99,6 +100,7 @@ func faultClasses() []class {
 		{name: "cluster", slots: 1, rest: [2]int{1500, 4000}, kinds: clusterFaults()},
 		{name: "storage", slots: 1, rest: [2]int{500, 2500}, kinds: storageFaults()},
 		{name: "operator", slots: 1, rest: [2]int{500, 2500}, kinds: operatorFaults()},
+		{name: "security", slots: 1, rest: [2]int{300, 1500}, kinds: securityFaults()},
 		{name: "load", slots: 1, rest: [2]int{1000, 4000}, kinds: loadFaults()},
 	}
 }

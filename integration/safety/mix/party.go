@@ -45,7 +45,11 @@ type tenant struct {
 func (r *restoration) newcomers(ctx context.Context) ([]*party, error) {
 	var parties []*party
 	for i := range newcomers {
-		c, err := newClient(ctx, fmt.Sprintf("newcomer %d", i), r.run.cluster.Endpoints(), r.run.opts.TTL)
+		id, err := r.run.secured.newIdentity(newcomerUser(i))
+		if err != nil {
+			return nil, err
+		}
+		c, err := newClient(ctx, id, r.run.cluster.Endpoints(), r.run.opts.TTL)
 		if err != nil {
 			return nil, err
 		}

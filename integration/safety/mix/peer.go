@@ -47,7 +47,7 @@ func (p *Peer) String() string {
 	return b.String()
 }
 
-const peerPrefix = "peer/"
+const peerPrefix = namesPrefix + "peer/"
 
 // harmed is how often something happened to the peer that must not.
 func (p *Peer) harmed() int { return p.Overlaps + p.StaleWrites + p.StuckKeys }

@@ -37,6 +37,7 @@ type Counts struct {
 	Expiries       int           `json:"expiries"`
 	LeaderChanges  int           `json:"leaderChanges"`
 	RevokedEarly   int           `json:"revokedEarly"` // leases that members revoked which had been paused and led no more
+	StaleAuth      int           `json:"staleAuth"`    // requests and watches whose auth token had expired, or was lost by a restart
 	ControlStale   int           `json:"controlStale"` // writes with a stale token that the unfenced control has taken
 	Stalls         int           `json:"stalls"`       // of this process, above 250 ms
 	LongestStall   time.Duration `json:"longestStall"`
@@ -90,6 +91,7 @@ func Floors() []Floor {
 		{"stale writes refused", 100, func(c Counts) int { return c.Refused }},
 		{"lease expiries", 50, func(c Counts) int { return c.Expiries }},
 		{"leader changes", 10, func(c Counts) int { return c.LeaderChanges }},
+		{"requests whose auth token had expired", 50, func(c Counts) int { return c.StaleAuth }},
 		{"stale writes taken by the unfenced control", 1, func(c Counts) int { return c.ControlStale }},
 		{"restores from a snapshot", 1, func(c Counts) int { return c.Restores }},
 	}

@@ -11,7 +11,8 @@ import (
 // enough is a report that reaches all floors exactly.
 func enough() *mix.Report {
 	r := &mix.Report{Faults: map[string]mix.Struck{}, Counts: mix.Counts{
-		Faults: 250, Acquisitions: 2000, Writes: 10000, Refused: 100, Expiries: 50, LeaderChanges: 10, ControlStale: 1, Restores: 1,
+		Faults: 250, Acquisitions: 2000, Writes: 10000, Refused: 100, Expiries: 50, LeaderChanges: 10, StaleAuth: 50, ControlStale: 1,
+		Restores: 1,
 	}}
 	for _, kind := range mix.AllKinds() {
 		r.Faults[kind] = mix.Struck{Fired: 1}
@@ -31,6 +32,7 @@ func TestReport_missesAFloorByOne(t *testing.T) {
 		"stale writes refused": func(c *mix.Counts) { c.Refused-- },
 		"lease expiries":       func(c *mix.Counts) { c.Expiries-- },
 		"leader changes":       func(c *mix.Counts) { c.LeaderChanges-- },
+		"auth token":           func(c *mix.Counts) { c.StaleAuth-- },
 		"restores":             func(c *mix.Counts) { c.Restores-- },
 		"unfenced control":     func(c *mix.Counts) { c.ControlStale-- },
 	} {
@@ -45,7 +47,7 @@ func TestReport_missesAFloorByOne(t *testing.T) {
 }
 
 func TestReport_missesAFaultThatMetNothing(t *testing.T) {
-	require.Len(t, mix.AllKinds(), 36)
+	require.Len(t, mix.AllKinds(), 40)
 	for _, kind := range mix.AllKinds() {
 		r := enough()
 		r.Faults[kind] = mix.Struck{Missed: 5}

@@ -50,6 +50,11 @@ func (run *run) restore(life context.Context) (err error) {
 	run.endWatch() // it would not find its revisions again
 	ctx, cancel := context.WithTimeout(life, 3*time.Minute)
 	defer cancel()
+	// A member that is asked with an auth token waits until it has applied what it had when it gave out the token. After a
+	// restore that can take for ever, so clients that were there before would be told nothing.
+	if _, err := run.etcd.AuthDisable(ctx); err != nil {
+		return fmt.Errorf("mix: turn authentication off before the restore: %w", err)
+	}
 	number := run.report.Counts.Rounds + 1
 	r := &restoration{run: run, log: run.tape, live: map[hold]*tenant{}}
 	if err := run.tape.begin(number); err != nil {

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/safety/history"
@@ -61,7 +63,7 @@ func (run *run) newRound(ctx context.Context, number int) (*round, error) {
 		r.crews = append(r.crews, crew)
 	}
 	for i := range run.opts.Holders {
-		b := &berth{round: r, name: fmt.Sprintf("holder %d.%d", i, number)}
+		b := &berth{round: r, name: fmt.Sprintf("holder %d.%d", i, number), user: holderUser(i)}
 		if err := b.launch(); err != nil {
 			r.settle(ctx)
 			return nil, err
@@ -92,14 +94,26 @@ func (r *round) observe(ctx context.Context, seed uint64) {
 		r.watchers = append(r.watchers, w)
 		go func() {
 			defer close(w.done)
-			for l, err := range election.Observe(ctx, c.etcd, name) {
-				if err == nil {
-					r.run.tape.Record(history.Event{Kind: history.Observe, Actor: w.name, Name: name, Token: l.Token})
-				}
-				w.see(l.Token, err)
+			// Who may not read is told so, and has to begin again.
+			for w.observe(ctx, r.run.tape, c.etcd, name) {
+				sleep(ctx, 50*time.Millisecond)
 			}
 		}()
 	}
+}
+
+// observe reports whether it has ended because the members refused to tell.
+func (w *watcher) observe(ctx context.Context, t *tape, etcd *clientv3.Client, name string) bool {
+	for l, err := range election.Observe(ctx, etcd, name) {
+		if forbidden(err) {
+			return true
+		}
+		if err == nil {
+			t.Record(history.Event{Kind: history.Observe, Actor: w.name, Name: name, Token: l.Token})
+		}
+		w.see(l.Token, err)
+	}
+	return false
 }
 
 func (w *watcher) see(t fence.Token, err error) {

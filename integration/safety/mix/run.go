@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
@@ -24,6 +25,7 @@ import (
 type run struct {
 	opts      Options
 	tape      *tape
+	secured   *secured
 	cluster   *etcdproc.Cluster
 	etcd      *clientv3.Client // straight to the members
 	scaffold  scaffold
@@ -64,14 +66,24 @@ func (r *run) mix(ctx context.Context) (err error) {
 	defer wg.Wait()
 	defer stop()
 	defer r.scaffold.clean()
-	if r.cluster, err = etcdproc.Start(ctx, filepath.Join(r.opts.Dir, "data"), 3, etcdproc.Options{Program: r.opts.Server}); err != nil {
+	data := filepath.Join(r.opts.Dir, "data")
+	if r.secured, err = newSecured(filepath.Join(data, "certificates")); err != nil {
+		return err
+	}
+	if r.cluster, err = etcdproc.Start(ctx, data, 3, etcdproc.Options{Program: r.opts.Server, Settings: r.secured.settings()}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.cluster.Kill()) }()
-	if err := r.scaffold.try(func() { r.etcd = etcdtest.NewClient(&r.scaffold, r.cluster.Endpoints()) }); err != nil {
+	if err := r.secured.enable(ctx, r.cluster.Endpoints(), r.users()); err != nil {
 		return err
 	}
-	r.watch, r.monitor = newKeyWatch(r.etcd, r.tape), newMonitor(r.etcd, r.cluster.Endpoints())
+	err = r.scaffold.try(func() {
+		r.etcd = etcdtest.NewClient(&r.scaffold, r.cluster.Endpoints(), r.secured.root.option())
+	})
+	if err != nil {
+		return err
+	}
+	r.watch, r.monitor = newKeyWatch(r.etcd, r.tape), newMonitor(r.etcd, r.cluster.Endpoints(), r.secured.root.tls())
 	watching, endWatch := context.WithCancel(life)
 	r.endWatch = endWatch
 	wg.Go(func() { r.watch.run(watching) })
@@ -83,7 +95,11 @@ func (r *run) mix(ctx context.Context) (err error) {
 	defer r.resources.close()
 	defer r.closeClients(life)
 	for i := range r.opts.Clients {
-		c, err := newClient(ctx, fmt.Sprintf("client %d", i), r.cluster.Endpoints(), r.opts.TTL)
+		id, err := r.secured.newIdentity(clientUser(i))
+		if err != nil {
+			return err
+		}
+		c, err := newClient(ctx, id, r.cluster.Endpoints(), r.opts.TTL)
 		if err != nil {
 			return err
 		}
@@ -91,7 +107,7 @@ func (r *run) mix(ctx context.Context) (err error) {
 	}
 	r.nemesis = &nemesis{
 		seed: r.opts.Seed, ttl: r.opts.TTL, tape: r.tape, cluster: r.cluster, etcd: r.etcd, watch: r.watch, monitor: r.monitor,
-		clients: r.clients, slowDisks: r.opts.Server != "", life: life,
+		clients: r.clients, secured: r.secured, slowDisks: r.opts.Server != "", life: life,
 	}
 	r.nemesis.prepare()
 	for number := 1; ctx.Err() == nil && r.goesOn(number); number++ {
@@ -108,6 +124,21 @@ func (r *run) mix(ctx context.Context) (err error) {
 		return r.restore(life)
 	}
 	return nil
+}
+
+// users are those of all clients.
+func (r *run) users() []string {
+	var users []string
+	for i := range r.opts.Clients {
+		users = append(users, clientUser(i))
+	}
+	for i := range r.opts.Holders {
+		users = append(users, holderUser(i))
+	}
+	for i := range newcomers {
+		users = append(users, newcomerUser(i))
+	}
+	return users
 }
 
 // goesOn reports whether there is to be a round of that number.
@@ -186,6 +217,9 @@ func (r *run) update(ctx context.Context, round *round, events int, verdict chec
 	c := r.tape.tally.counts()
 	c.LeaderChanges, c.Expiries = r.monitor.counts()
 	r.report.Faults, c.Faults = r.nemesis.strikes()
+	for _, client := range r.clients {
+		c.StaleAuth += client.id.refused.of(rpctypes.ErrInvalidAuthToken)
+	}
 	c.RevokedEarly = r.nemesis.revokedEarly()
 	c.Rounds, c.Events = round.number, r.report.Counts.Events+events
 	c.ControlStale = r.report.Counts.ControlStale + int(verdict.Count("  stale"))

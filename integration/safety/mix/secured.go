@@ -1,0 +1,218 @@
+package mix
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"github.com/leasefence/leasefence/integration/etcdproc"
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/pki"
+)
+
+// secured is what members and clients know each other by: certificates on both sides, and users with passwords. Each
+// client's user has a role of its own, of the same name, that may read and write below namesPrefix.
+type secured struct {
+	authority *pki.Authority
+	stranger  *pki.Authority // trusted by nobody
+	members   pki.Files
+	holders   pki.Files // of all clients that are processes of their own
+	root      *identity
+}
+
+const rootUser = "root"
+
+// passwordOf is the password that a user's client knows.
+func passwordOf(user string) string { return "the password of " + user }
+
+// clientUser is the user of a client in this process, and its name; holderUser is that of one that is a process of its own,
+// and newcomerUser of one that comes after a restore.
+func clientUser(n int) string { return "client " + strconv.Itoa(n) }
+
+func newcomerUser(n int) string { return "newcomer " + strconv.Itoa(n) }
+
+func holderUser(n int) string { return "holder " + strconv.Itoa(n) }
+
+func newSecured(dir string) (s *secured, err error) {
+	s = &secured{}
+	if s.authority, err = pki.NewAuthority("leasefence's mix"); err != nil {
+		return nil, err
+	}
+	if s.stranger, err = pki.NewAuthority("another"); err != nil {
+		return nil, err
+	}
+	for name, files := range map[string]*pki.Files{"members": &s.members, "holders": &s.holders} {
+		cert, err := s.authority.Issue("")
+		if err != nil {
+			return nil, err
+		}
+		if *files, err = pki.NewFiles(filepath.Join(dir, name), s.authority, cert); err != nil {
+			return nil, err
+		}
+	}
+	s.root, err = s.newIdentity(rootUser)
+	return s, err
+}
+
+// settings are those of the members. Passwords are checked at the least cost, since that is done all the time.
+func (s *secured) settings() etcdproc.Settings {
+	return etcdproc.Settings{
+		AuthTokenTTL: 2, BcryptCost: 4, CertFile: s.members.Cert, KeyFile: s.members.Key, ClientCAFile: s.members.Authority,
+	}
+}
+
+// enable adds users and turns authentication on.
+func (s *secured) enable(ctx context.Context, endpoints []string, users []string) (err error) {
+	etcd, err := clientv3.New(clientv3.Config{Endpoints: endpoints, TLS: s.root.tls(), Logger: zap.NewNop()})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, etcd.Close()) }()
+	for _, user := range append([]string{rootUser}, users...) {
+		if _, err := etcd.UserAdd(ctx, user, passwordOf(user)); err != nil {
+			return err
+		}
+		if _, err := etcd.RoleAdd(ctx, user); err != nil {
+			return err
+		}
+		if _, err := etcd.UserGrantRole(ctx, user, user); err != nil {
+			return err
+		}
+	}
+	for _, user := range users {
+		if err := permit(ctx, etcd, user); err != nil {
+			return err
+		}
+	}
+	_, err = etcd.AuthEnable(ctx)
+	return err
+}
+
+// permit gives a role what it takes, as SECURITY.md has it; forbid takes it away again.
+func permit(ctx context.Context, etcd *clientv3.Client, role string) error {
+	_, err := etcd.RoleGrantPermission(ctx, role, namesPrefix, clientv3.GetPrefixRangeEnd(namesPrefix),
+		clientv3.PermissionType(clientv3.PermReadWrite))
+	return err
+}
+
+func forbid(ctx context.Context, etcd *clientv3.Client, role string) error {
+	_, err := etcd.RoleRevokePermission(ctx, role, namesPrefix, clientv3.GetPrefixRangeEnd(namesPrefix))
+	return err
+}
+
+// identity is what a client in this process is known by. It is safe for concurrent use.
+type identity struct {
+	user    string
+	secured *secured
+	refused refusals
+
+	mu    sync.Mutex // guards the fields below
+	cert  *tls.Certificate
+	shown chan struct{} // closed when a member has been shown the certificate
+}
+
+func (s *secured) newIdentity(user string) (*identity, error) {
+	cert, err := s.authority.Issue("")
+	if err != nil {
+		return nil, err
+	}
+	i := &identity{user: user, secured: s, refused: refusals{counts: map[error]int{}}}
+	i.offer(&cert)
+	return i, nil
+}
+
+// offer has connections made with a certificate from now on. It returns the one until now, and a channel that is closed
+// when a member has been shown the new one.
+func (i *identity) offer(cert *tls.Certificate) (before *tls.Certificate, shown <-chan struct{}) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	before, i.cert, i.shown = i.cert, cert, make(chan struct{})
+	return before, i.shown
+}
+
+func (i *identity) show(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	select {
+	case <-i.shown:
+	default:
+		close(i.shown)
+	}
+	return i.cert, nil
+}
+
+func (i *identity) tls() *tls.Config {
+	return &tls.Config{RootCAs: i.secured.authority.Pool(), GetClientCertificate: i.show, MinVersion: tls.VersionTLS12}
+}
+
+// config is that of another client of the same user, at these endpoints.
+func (i *identity) config(endpoints ...string) clientv3.Config {
+	cfg := clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop()}
+	i.option()(&cfg)
+	return cfg
+}
+
+// option makes a client of package etcdtest the user's.
+func (i *identity) option() etcdtest.ClientOption {
+	return func(cfg *clientv3.Config) {
+		cfg.TLS, cfg.Username, cfg.Password = i.tls(), i.user, passwordOf(i.user)
+	}
+}
+
+// refusals counts what the members have refused a client, by the error.
+type refusals struct {
+	mu     sync.Mutex // guards the fields below
+	counts map[error]int
+	struck bool // by a fault that ends tokens
+}
+
+// expected begins and ends a time in which tokens that are known no more do not count: they have not expired.
+func (r *refusals) expected(struck bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.struck = struck
+}
+
+// intercept is nearest to the wire, as package faults has it.
+func (r *refusals) intercept(
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+) error {
+	err := invoke(ctx, method, req, reply, cc, opts...)
+	if told, ok := errors.AsType[rpctypes.EtcdError](rpctypes.Error(err)); ok {
+		r.count(told)
+	}
+	return err
+}
+
+// answer looks at watches, which are refused in words.
+func (r *refusals) answer(_ string, _, reply any) {
+	w, ok := reply.(*etcdserverpb.WatchResponse)
+	if ok && w.Canceled && strings.Contains(w.CancelReason, rpctypes.ErrInvalidAuthToken.Error()) {
+		r.count(rpctypes.ErrInvalidAuthToken)
+	}
+}
+
+func (r *refusals) count(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.struck || !errors.Is(err, rpctypes.ErrInvalidAuthToken) {
+		r.counts[err]++
+	}
+}
+
+// of returns how often the error was one of rpctypes.
+func (r *refusals) of(err error) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.counts[err]
+}

@@ -1,0 +1,144 @@
+package mix
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/leasefence/leasefence/integration/faults"
+	"github.com/leasefence/leasefence/integration/pki"
+)
+
+// securityFaults take from a client what it is known by, or its right.
+func securityFaults() []kind {
+	return []kind{
+		{"password changed", changePassword},
+		{"permission revoked", revokePermission},
+		{"certificate replaced", replaceCertificate},
+		{"certificate refused", refuseCertificate},
+	}
+}
+
+// forbidden reports whether err is the members' word that a client may not do what it asks for.
+func forbidden(err error) bool {
+	return errors.Is(err, rpctypes.ErrPermissionDenied) || errors.Is(err, rpctypes.ErrAuthFailed)
+}
+
+// changePassword leaves a client with a password that was the user's, and with tokens that are known no more.
+func changePassword(s *strike) bool {
+	change := func(ctx context.Context, user, password string) error {
+		_, err := s.etcd.UserChangePassword(ctx, user, password)
+		return err
+	}
+	return s.dispossess(rpctypes.ErrAuthFailed,
+		func(ctx context.Context, user string) error { return change(ctx, user, "another password") },
+		func(ctx context.Context, user string) error { return change(ctx, user, passwordOf(user)) })
+}
+
+func revokePermission(s *strike) bool {
+	return s.dispossess(rpctypes.ErrPermissionDenied,
+		func(ctx context.Context, user string) error { return forbid(ctx, s.etcd, user) },
+		func(ctx context.Context, user string) error { return permit(ctx, s.etcd, user) })
+}
+
+// dispossess takes something from a client's user for a while. It has met something if the client was refused with that
+// error.
+func (s *strike) dispossess(refused error, take, giveBack func(ctx context.Context, user string) error) bool {
+	c, release := s.take()
+	if c == nil {
+		return false
+	}
+	defer release()
+	s.begin(c.name)
+	c.id.refused.expected(true)
+	defer c.id.refused.expected(false)
+	before := c.id.refused.of(refused)
+	ctx, cancel := context.WithTimeout(s.life, 3*time.Second)
+	err := take(ctx, c.id.user)
+	cancel()
+	if err == nil {
+		s.lastAny()
+	}
+	undo := func(ctx context.Context) error { return giveBack(ctx, c.id.user) }
+	_ = insist(s.life, undo) // it fails when the run ends
+	if err != nil {
+		// It may still be on its way, in a member that is stopped, and come after its end.
+		s.awaitAgreement()
+		_ = insist(s.life, undo)
+	}
+	return err == nil && c.id.refused.of(refused) > before
+}
+
+// awaitAgreement waits until all members run and follow the same leader, and pass on what they still have for another.
+func (s *strike) awaitAgreement() {
+	_ = insist(s.life, func(ctx context.Context) error {
+		leaders := map[uint64]bool{}
+		for _, m := range s.cluster.Members {
+			status, err := s.etcd.Status(ctx, m.Endpoint())
+			if err != nil {
+				return err
+			}
+			leaders[status.Leader] = true
+		}
+		if len(leaders) > 1 || leaders[0] {
+			return errors.New("no agreement yet")
+		}
+		return nil
+	})
+	sleep(s.life, 300*time.Millisecond)
+}
+
+// replaceCertificate has a client connect with a new certificate. It has met something if the client is answered then.
+func replaceCertificate(s *strike) bool {
+	c, giveBack := s.take()
+	if c == nil {
+		return false
+	}
+	defer giveBack()
+	cert, err := s.secured.authority.Issue("")
+	if err != nil {
+		return false
+	}
+	s.begin(c.name)
+	_, shown := c.id.offer(&cert)
+	c.link.each((*faults.Proxy).Cut)
+	ctx, cancel := context.WithTimeout(s.ctx, 2*s.ttl)
+	defer cancel()
+	select {
+	case <-shown:
+	case <-ctx.Done():
+		return false
+	}
+	answered := c.in.Answered(faults.LeaseKeepAlive) // all connections are new ones
+	return c.in.AwaitAnswered(ctx, faults.LeaseKeepAlive, answered+1) == nil
+}
+
+// refuseCertificate has a client connect with a certificate that no member takes.
+func refuseCertificate(s *strike) bool {
+	c, giveBack := s.take()
+	if c == nil {
+		return false
+	}
+	defer giveBack()
+	by, flaws := s.secured.authority, []pki.Flaw{pki.Expired}
+	if s.rng.IntN(2) == 0 {
+		by, flaws = s.secured.stranger, nil
+	}
+	cert, err := by.Issue("", flaws...)
+	if err != nil {
+		return false
+	}
+	s.begin(c.name)
+	good, shown := c.id.offer(&cert)
+	c.link.each((*faults.Proxy).Cut)
+	s.lastAny()
+	c.id.offer(good)
+	select {
+	case <-shown:
+		return true
+	default:
+		return false
+	}
+}
