@@ -37,9 +37,13 @@
 // raised.
 //
 // A session that sees revisions go back ends: with the first write or the first lease that it asks for after that or,
-// while it has a key in a queue, with the first renewal. Its handles are lost and acquisitions fail with [ErrRestored]; so
+// once it has had a key in a queue, with the first renewal. Its handles are lost and acquisitions fail with [ErrRestored]; so
 // do new sessions on the same client with the same era, until the revisions have passed the highest that was seen. Where
 // the lease is not in the snapshot, the handles end with that. A member that lags is not taken for a restore.
+//
+// A restore brings back the keys of locks that were let go after the snapshot was taken, on leases that their sessions may
+// keep alive. A session that does not end looks for such keys of its own, and deletes them, when its client has been without
+// any connection and after a renewal that was not answered at first.
 //
 // A process that was started later has seen nothing. When its token is refused, [Lock.Explain] tells whether that is a
 // restore or a lock that was lost.

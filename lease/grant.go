@@ -37,6 +37,7 @@ type grant struct {
 	endHandles context.CancelCauseFunc
 	gone       chan struct{} // closed at the loss
 	looking    atomic.Bool   // whether revisions went back
+	reclaiming atomic.Bool
 
 	mu       sync.Mutex    // guards the fields below
 	sent     clock.Instant // when the last acknowledged renewal was sent

@@ -113,8 +113,8 @@ func (g *grant) suspect(rev int64) {
 	}
 	spawned := g.s.spawn(func(ctx context.Context) {
 		defer g.looking.Store(false)
-		key, used := g.anyKey()
-		if !used { // nothing is at stake, and the next acquisition tells
+		key, ever := g.anyKey()
+		if !ever { // nothing is at stake, and the next acquisition tells
 			return
 		}
 		if err := g.s.lookBack(ctx, g, key); err != nil && ctx.Err() == nil {

@@ -11,8 +11,9 @@ import (
 // is locked over and over has one or two in all: until the next compaction etcd's index keeps every key that ever
 // was, and each look at a queue passes all that ever stood in it, at 25 to 30 ns each.
 type keys struct {
-	mu    sync.Mutex // guards the field below
+	mu    sync.Mutex // guards the fields below
 	taken map[string]struct{}
+	last  string // of those that were let go
 }
 
 // take chooses a key for name, its suffix beginning with mark, and returns its entry.
@@ -32,14 +33,14 @@ func (g *grant) take(name, mark string) queue.Entry {
 	}
 }
 
-// anyKey is a key that is in use, and that the session may read, then.
-func (g *grant) anyKey() (key string, used bool) {
+// anyKey is a key that is in use or, if none is, was: the session may read it. Ever says whether there was any.
+func (g *grant) anyKey() (key string, ever bool) {
 	g.keys.mu.Lock()
 	defer g.keys.mu.Unlock()
 	for key := range g.keys.taken {
 		return key, true
 	}
-	return "", false
+	return g.keys.last, g.keys.last != ""
 }
 
 // recycle allows an entry's key to be used again. The key must be gone, and each request to enter must have been
@@ -49,4 +50,5 @@ func (g *grant) recycle(e queue.Entry) {
 	g.keys.mu.Lock()
 	defer g.keys.mu.Unlock()
 	delete(g.keys.taken, e.Key)
+	g.keys.last = e.Key
 }

@@ -48,6 +48,7 @@ func (g *grant) renew(ctx context.Context) {
 	defer next.Stop()
 
 	var backoff retry.Backoff
+	troubled := false // since the last success
 	for {
 		select {
 		case <-ctx.Done():
@@ -76,6 +77,10 @@ func (g *grant) renew(ctx context.Context) {
 			case r.err == nil:
 				g.extend(r.sent)
 				g.suspect(r.rev)
+				if troubled || len(attempts) > 1 {
+					g.reclaim()
+				}
+				troubled = false
 				end()
 				round++
 				backoff.Reset()
@@ -85,6 +90,7 @@ func (g *grant) renew(ctx context.Context) {
 				g.lose(&LostError{Reason: LeaseGone, LeaseID: g.id})
 			default:
 				g.endanger(r.err)
+				troubled = true
 				next.Reset(min(backoff.Next(), g.patience()))
 			}
 		}

@@ -152,6 +152,7 @@ func (s *Session) start(g *grant) bool {
 	}
 	s.grant = g
 	s.goLocked(g.renew)
+	s.goLocked(g.watchConnection)
 	s.notifyLocked()
 	return true
 }

@@ -98,3 +98,22 @@ func explain(err error) error {
 	}
 	return err
 }
+
+// OnReconnect calls f, which must not wait, each time when the client was without any connection and has one again, until
+// ctx ends.
+func OnReconnect(ctx context.Context, client *clientv3.Client, f func()) {
+	conn := client.ActiveConnection()
+	if conn == nil {
+		return
+	}
+	for before := connectivity.Ready; ; {
+		now := conn.GetState()
+		if now == connectivity.Ready && before != now {
+			f()
+		}
+		if !conn.WaitForStateChange(ctx, now) {
+			return
+		}
+		before = now
+	}
+}

@@ -158,6 +158,35 @@ func TestRestore_endsSessionsThatSeeIt(t *testing.T) {
 	}
 }
 
+// A key that was let go after the snapshot comes back with the restore, on a lease that its session keeps alive. It is in
+// nobody's way for long, whether the session is told of the restore or not.
+func TestRestore_keysThatComeBackAreLetGo(t *testing.T) {
+	t.Parallel()
+	for name, bump := range map[string]uint64{"without a bump": 0, "with a bump": 1_000_000_000} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for name, way := range ways {
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					etcd := etcdtest.StartProcess(t)
+					client := etcd.Client(t)
+					s := rig.NewSession(t, client, lease.Options{TTL: 15 * time.Second})
+					gone, err := way.take(rig.Bounded(t), s)
+					require.NoError(t, err)
+					snapshot := etcd.Snapshot(t)
+					require.NoError(t, way.free(rig.Bounded(t), gone))
+					write(t, client)
+
+					etcd.Restore(t, snapshot, bump)
+					next, err := way.take(rig.Bounded(t), rig.NewSession(t, etcd.Client(t), lease.Options{Era: 1}))
+					require.NoError(t, err)
+					require.NoError(t, way.free(rig.Bounded(t), next))
+				})
+			}
+		})
+	}
+}
+
 // Run ends where a restore is not to be healed by another campaign.
 func TestRestore_endsRun(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,83 @@
+package lease_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// comeBack brings a key back that was let go, as a restore does, on the lease that it hung on.
+func comeBack(t *testing.T, e *env, key string, on clientv3.LeaseID) {
+	t.Helper()
+	_, err := e.srv.NewClient(t.Context()).Put(t.Context(), key, "", clientv3.WithLease(on))
+	require.NoError(t, err)
+}
+
+func keysOf(e *env) (keys []string) {
+	for _, prefix := range []string{"n/", "held/"} {
+		for _, kv := range e.srv.Keys(prefix) {
+			keys = append(keys, string(kv.Key))
+		}
+	}
+	return keys
+}
+
+// A key that was let go comes back on the lease, by a restore that nothing tells of. It is deleted as soon as the session has
+// a reason to look, and nothing else is.
+func TestSession_reclaimsKeysThatComeBack(t *testing.T) {
+	for name, trouble := range map[string]func(e *env){
+		"a renewal fails": func(e *env) {
+			e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: rpctypes.ErrGRPCStopped, Times: 1})
+		},
+		"a renewal's answer hangs": func(e *env) { e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{After: 2 * third, Times: 1}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e, _ := startRestored(t)
+				id := e.s.Status().LeaseID
+				gone, err := e.s.Lock(t.Context(), "n")
+				require.NoError(t, err)
+				require.NoError(t, gone.Unlock(t.Context()))
+				held, err := e.s.Lock(t.Context(), "held")
+				require.NoError(t, err)
+				comeBack(t, e, gone.Key(), id)
+				others := fmt.Sprintf("n/%x-another", int64(id))
+				comeBack(t, e, others, id)
+				time.Sleep(third + time.Second)
+				require.ElementsMatch(t, []string{gone.Key(), others, held.Key()}, keysOf(e), "there is no reason to look")
+
+				trouble(e)
+				time.Sleep(2 * third)
+				synctest.Wait()
+				require.ElementsMatch(t, []string{others, held.Key()}, keysOf(e))
+				require.NoError(t, held.Err())
+				require.NoError(t, e.s.Close(t.Context()))
+			})
+		})
+	}
+}
+
+// A session that holds nothing sees a restore that takes revisions back all the same, and lets go of what came back.
+func TestSession_endsWhenRevisionsGoBackWhileItHoldsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, r := startRestored(t)
+		gone, err := e.s.Lock(t.Context(), "n")
+		require.NoError(t, err)
+		require.NoError(t, gone.Unlock(t.Context()))
+		comeBack(t, e, gone.Key(), e.s.Status().LeaseID)
+		r.back.Store(40)
+		time.Sleep(third + time.Second)
+		require.Equal(t, lease.Lost, e.s.Status().State)
+		time.Sleep(3 * third)
+		require.Empty(t, keysOf(e), "nobody renews the lease")
+		require.NoError(t, e.s.Close(t.Context()))
+	})
+}
