@@ -43,7 +43,7 @@ func TestMatrix(t *testing.T) {
 						}
 						planned++
 						if raceDetector && planned%3 != 0 {
-							continue // each third is enough, and the detector does not stand many more bubbles in one process
+							continue // each third is enough: the detector takes its time
 						}
 						t.Run(fmt.Sprintf("%s/%s/%s %d/%s", sc.name, how, kind, nth, f.name), func(t *testing.T) {
 							cases++

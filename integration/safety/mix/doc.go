@@ -23,9 +23,9 @@
 // # Faults
 //
 // A fault counts if it has met something: a message that was lost, bytes that were held, a holder that was stopped. Each
-// kind has to, in a run. A leader is kept from the others by stopping its process. When that wakes up it may, for a moment,
-// revoke leases that its successor keeps alive: etcd does so, nobody can hold on to such a lease, and the checkers take it
-// for an operator's revocation; see woken.go. The report counts them.
+// kind has to, in a run. A leader whose process was stopped, or whose disk hung, may for a moment revoke leases that its
+// successor keeps alive when it wakes up: etcd does so, nobody can hold on to such a lease, and the checkers take it for an
+// operator's revocation; see woken.go. The report counts them.
 //
 // To a checker, a client whose password, permission or certificate is refused is one that is cut off: it may lose its leases
 // and give up, and nobody may notice anything else.
@@ -42,6 +42,6 @@
 // # What is checked where
 //
 // Invariants I1 to I8 from the history, by package check. I9 by the restore itself, whose history is none for package check:
-// in it revisions start again. By the run itself: that waiters are served, that no key, lease
-// or goroutine is left after Close, and that memory does not grow from round to round.
+// in it revisions start again. By the run itself: that waiters are served, that no key, lease or goroutine is left after
+// Close, and that memory does not grow from round to round.
 package mix

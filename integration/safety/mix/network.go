@@ -1,6 +1,7 @@
 package mix
 
 import (
+	"context"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -142,7 +143,11 @@ func messageFaults() []kind {
 
 // replaced makes a client ask for what it seldom asks for.
 func replaced(s *strike, c *client) {
-	s.wg.Go(func() { _ = c.replace(s.life) }) // it fails when the run ends
+	s.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(s.life, 3*served(s.ttl)) // the round ends, whatever is wrong
+		defer cancel()
+		_ = c.replace(ctx)
+	})
 }
 
 // losing loses the answers to a few messages of one kind.

@@ -56,7 +56,7 @@ func (run *run) newRound(ctx context.Context, number int) (*round, error) {
 	for i, c := range run.clients {
 		crew := &crew{
 			name: c.name, log: run.tape, names: r.names, out: r.out, ttl: run.opts.TTL, saboteur: run.opts.Saboteur,
-			session: c.current, renew: func() { _ = c.replace(ctx) }, // it fails when the run ends
+			session: c.current, renew: func() { _ = c.replace(patience) }, // it fails when there is nothing to wait for any more
 			draining: r.draining, patience: patience,
 		}
 		crew.start(run.opts.Workers, seed+uint64(i))
@@ -194,6 +194,7 @@ func (r *round) awaitCrews(bound time.Duration) {
 	case <-done:
 	case <-time.After(bound):
 		r.complain("end", "workers are stuck %v after all faults were healed", bound)
+		r.giveUp()
 		<-done
 	}
 }

@@ -56,10 +56,15 @@ func noSpace(s *strike) bool {
 	if err == nil {
 		s.last(200, 1500)
 	}
-	// What has failed may be done all the same.
-	_ = insist(s.life, func(ctx context.Context) error { // it ends with the run
+	undo := func(ctx context.Context) error {
 		_, err := s.etcd.AlarmDisarm(ctx, &clientv3.AlarmMember{MemberID: alarm.MemberID, Alarm: alarm.Alarm})
 		return err
-	})
+	}
+	_ = insist(s.life, undo) // it fails when the run ends
+	if err != nil {
+		// It may still be on its way, in a member that is stopped, and come after its end.
+		s.awaitAgreement()
+		_ = insist(s.life, undo)
+	}
 	return err == nil
 }
