@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -136,6 +137,10 @@ func TestLockrun_passesOnInputOutputAndTheToken(t *testing.T) {
 func TestLockrun_passesOnSignals(t *testing.T) {
 	t.Parallel()
 	addr, client := startEtcd(t)
+	// Caught here, it is not ignored by those that are started here, also where the tests run under nohup.
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGHUP)
+	defer signal.Stop(caught)
 	for name, sig := range map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "HUP": syscall.SIGHUP} {
 		t.Run(name, func(t *testing.T) {
 			started := filepath.Join(t.TempDir(), "started")
