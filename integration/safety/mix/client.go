@@ -48,7 +48,7 @@ func (l *link) each(do func(*faults.Proxy)) {
 	}
 }
 
-func (l *link) close() { l.scaffold.clean() }
+func (l *link) close() (all bool) { return l.scaffold.clean() }
 
 // client is an etcd client in this process, with a session that is replaced now and then.
 type client struct {
@@ -115,10 +115,21 @@ func (c *client) replace(ctx context.Context) error {
 	return insist(ctx, c.open) // it is refused while there is no space, or its user unknown
 }
 
+// stuck are the functions in which etcd's client 3.7.3 may hang when it is closed: where a watch was refused as its stream
+// ended, the stream waits for a goroutine that waits for the stream. The users of its other streams notice nothing.
+var stuck = []string{
+	"go.etcd.io/etcd/client/v3.(*watchGRPCStream).run.func1",
+	"go.etcd.io/etcd/client/v3.(*watchGRPCStream).serveSubstream.func1",
+	"go.etcd.io/etcd/client/v3.(*watchGRPCStream).close",
+}
+
 // close ends the session and the connections. An error says that a session did not end.
 func (c *client) close(ctx context.Context) error {
 	err := c.current().Close(ctx)
-	c.link.close()
+	if !c.link.close() { // what the client would have closed next
+		_ = c.etcd.Lease.Close()
+		_ = c.etcd.ActiveConnection().Close()
+	}
 	if err != nil {
 		return fmt.Errorf("mix: %s: %w", c.name, err)
 	}

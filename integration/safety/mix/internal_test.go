@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -84,8 +85,20 @@ func TestScaffold_saysWhatFailed(t *testing.T) {
 	})
 	require.ErrorContains(t, err, "no port")
 	require.NoError(t, s.try(func() {}))
-	s.clean()
+	require.True(t, s.clean())
 	require.True(t, cleaned)
+}
+
+func TestScaffold_leavesBehindWhatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s scaffold
+		cleaned, release := false, make(chan struct{})
+		s.Cleanup(func() { cleaned = true })
+		s.Cleanup(func() { <-release })
+		require.False(t, s.clean())
+		require.True(t, cleaned)
+		close(release)
+	})
 }
 
 func TestStore_comparesTheFencedWithItsTwin(t *testing.T) {

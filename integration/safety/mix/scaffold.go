@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 )
 
 // scaffold stands in for the test that the tools of package faults ask for.
@@ -56,13 +57,25 @@ func (s *scaffold) try(f func()) error {
 	return err
 }
 
-// clean runs the cleanups, the last one first.
-func (s *scaffold) clean() {
+// clean runs the cleanups, the last one first. It reports false if one of them hangs, which is left behind.
+func (s *scaffold) clean() bool {
+	const patient = 10 * time.Second
 	s.mu.Lock()
 	cleanups := s.cleanups
 	s.cleanups = nil
 	s.mu.Unlock()
+	all := true
 	for _, clean := range slices.Backward(cleanups) {
-		clean()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			clean()
+		}()
+		select {
+		case <-done:
+		case <-time.After(patient):
+			all = false
+		}
 	}
+	return all
 }
