@@ -41,7 +41,7 @@ func (g *grant) reclaim() {
 		}
 		for _, key := range attached {
 			if e, back := g.takeBack(string(key)); back {
-				g.log.Warn("a key that was let go is there again: etcd was restored", "queue", e.Prefix)
+				g.log.Warn("a key that was let go is there again: etcd was restored", "below", e.Prefix)
 				g.reaper.add(e, true)
 			}
 		}
