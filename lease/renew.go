@@ -25,20 +25,22 @@ type renewal struct {
 // network: the attempts run beside it.
 //
 // A renewal is due a third of the TTL after the last acknowledged one was sent. An attempt that fails is
-// repeated after a pause with jitter. One that is not answered within a tenth of the TTL gets another beside it,
-// for which the client takes the next endpoint; the first is left to run, because an answer that is late but
-// within the deadline is as good as any: its own send time counts. "Lease not found" is final at once.
+// repeated after a pause with jitter. While none is answered, each tenth of the TTL more are sent beside them, one more
+// each time: the client takes its endpoints in turn, but for all requests alike, so that of two attempts with others'
+// requests between them the second may meet the same sick endpoint as the first. None is taken back, because an answer
+// that is late but within the deadline is as good as any: its own send time counts. "Lease not found" is final at once.
 func (g *grant) renew(ctx context.Context) {
 	results := make(chan renewal)
 	var running sync.WaitGroup
 	defer running.Wait()
 	round := 1
 	var attempts []context.CancelFunc // of the round
+	waiting, beside := 0, 0           // for an answer; that are sent beside those
 	end := func() {
 		for _, cancel := range attempts {
 			cancel()
 		}
-		attempts = nil
+		attempts, waiting, beside = nil, 0, 0
 	}
 	defer end()
 
@@ -69,7 +71,13 @@ func (g *grant) renew(ctx context.Context) {
 			if len(attempts) > 0 {
 				g.endanger(nil)
 			}
-			attempts = append(attempts, g.attempt(ctx, &running, round, results))
+			if waiting > 0 {
+				beside++
+			}
+			for range 1 + beside {
+				attempts = append(attempts, g.attempt(ctx, &running, round, results))
+				waiting++
+			}
 			next.Reset(g.patience())
 		case r := <-results:
 			switch {
@@ -91,6 +99,7 @@ func (g *grant) renew(ctx context.Context) {
 			default:
 				g.endanger(r.err)
 				troubled = true
+				waiting--
 				next.Reset(min(backoff.Next(), g.patience()))
 			}
 		}

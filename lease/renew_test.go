@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -69,14 +70,16 @@ func TestSession_roundsTheTTLUp(t *testing.T) {
 	})
 }
 
-// pain 24: an attempt that hangs does not use up the time of the next one.
-func TestSession_sendsAnotherRenewalBesideOneThatHangs(t *testing.T) {
+// pain 24: an attempt that hangs does not use up the time of the next ones, of which there are more each time: one of them
+// meets an endpoint that answers, whatever else the client has sent between them.
+func TestSession_sendsMoreRenewalsBesideThoseThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		e.at(time.Second)
 		e.c.Cut()
 		e.at(usable)
-		sent := e.sent(fakeetcd.KeepAliveOnce)
+		all := e.sent(fakeetcd.KeepAliveOnce)
+		sent := slices.Compact(slices.Clone(all))
 		require.GreaterOrEqual(t, len(sent), 7)
 		require.Equal(t, third, sent[0])
 		for i, at := range sent[1:] {
@@ -84,8 +87,40 @@ func TestSession_sendsAnotherRenewalBesideOneThatHangs(t *testing.T) {
 			require.LessOrEqual(t, gap, patience)
 			require.Greater(t, gap, patience-jitter)
 		}
+		var want []time.Duration
+		for i, at := range sent {
+			want = append(want, slices.Repeat([]time.Duration{at}, i+1)...)
+		}
+		require.Equal(t, want, all)
 		e.at(10 * ttl)
-		require.Equal(t, sent, e.sent(fakeetcd.KeepAliveOnce), "a lost lease is not renewed")
+		require.Equal(t, all, e.sent(fakeetcd.KeepAliveOnce), "a lost lease is not renewed")
+	})
+}
+
+// One answer is enough, and the next renewal is a single one again.
+func TestSession_renewsOnceAfterTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 5, Lose: fakeetcd.Request})
+		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{After: time.Millisecond})
+		e.at(2 * third)
+		sent := e.sent(fakeetcd.KeepAliveOnce)
+		require.Len(t, sent, 1+2+3)
+		require.Equal(t, e.began.Add(sent[5]+usable), e.s.Status().Deadline)
+		e.at(sent[5] + third + 2*patience)
+		require.Len(t, e.sent(fakeetcd.KeepAliveOnce), 6+1)
+	})
+}
+
+// Attempts that fail are repeated one by one: nothing is amiss with the endpoint that answers them.
+func TestSession_failuresAreNoReasonToSendMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: fakeetcd.ErrUnavailable})
+		e.at(usable)
+		sent := e.sent(fakeetcd.KeepAliveOnce)
+		require.Greater(t, len(sent), 7)
+		require.Equal(t, slices.Compact(slices.Clone(sent)), sent)
 	})
 }
 
@@ -130,7 +165,7 @@ func TestSession_oneLostAnswerCostsNothing(t *testing.T) {
 		l := e.lock(t, "a")
 		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer})
 		e.at(2 * third)
-		sent := e.sent(fakeetcd.KeepAliveOnce)
+		sent := slices.Compact(e.sent(fakeetcd.KeepAliveOnce))
 		require.Len(t, sent, 2)
 		require.Equal(t, e.began.Add(sent[1]+usable), e.s.Status().Deadline)
 		requireLive(t, l)
@@ -144,15 +179,15 @@ func TestSession_oneAnswerEndsTheRound(t *testing.T) {
 		e := start(t, lease.Options{})
 		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, After: 6 * time.Second})
 		e.at(third + patience)
-		sent := e.sent(fakeetcd.KeepAliveOnce)
+		sent := slices.Compact(e.sent(fakeetcd.KeepAliveOnce))
 		require.Len(t, sent, 2)
 		deadline := e.began.Add(sent[1] + usable)
 		require.Equal(t, deadline, e.s.Status().Deadline)
 		e.at(sent[1] + third - 1)
 		require.Equal(t, deadline, e.s.Status().Deadline)
-		require.Len(t, e.sent(fakeetcd.KeepAliveOnce), 2)
+		require.Equal(t, sent, slices.Compact(e.sent(fakeetcd.KeepAliveOnce)))
 		e.at(sent[1] + third)
-		require.Len(t, e.sent(fakeetcd.KeepAliveOnce), 3)
+		require.Len(t, slices.Compact(e.sent(fakeetcd.KeepAliveOnce)), 3)
 	})
 }
 
