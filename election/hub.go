@@ -107,7 +107,7 @@ func (h *hub) read(ctx context.Context) error {
 		h.publish(true)
 		return nil
 	}
-	resp, err := h.source.client.Get(ctx, h.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	resp, err := retry.Get(ctx, h.source.client, h.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err == nil && resp.Header.Revision < h.view.rev {
 		h.view.rev = 0
 		h.seen.Store(0)

@@ -99,7 +99,7 @@ func present(ctx context.Context, client *clientv3.Client, prefix string) (l Lea
 
 // oldest is present, in one attempt. It reads one key, unless the oldest one is no contender.
 func oldest(ctx context.Context, client *clientv3.Client, prefix string) (Leader, int64, error) {
-	resp, err := client.Get(ctx, prefix, clientv3.WithFirstCreate()...)
+	resp, err := retry.Get(ctx, client, prefix, clientv3.WithFirstCreate()...)
 	if err != nil {
 		return Leader{}, 0, err
 	}
@@ -118,7 +118,7 @@ func oldest(ctx context.Context, client *clientv3.Client, prefix string) (Leader
 
 // contenders reads all contenders, in their order, and the revision at which they stood. It is one attempt.
 func contenders(ctx context.Context, client *clientv3.Client, prefix string) ([]Leader, int64, error) {
-	resp, err := client.Get(ctx, prefix, clientv3.WithPrefix())
+	resp, err := retry.Get(ctx, client, prefix, clientv3.WithPrefix())
 	if err != nil {
 		return nil, 0, err
 	}

@@ -170,7 +170,7 @@ func TestReads_tryAgain(t *testing.T) {
 				s.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request}) // a silent endpoint
 				began := time.Now()
 				require.NoError(t, read(t.Context(), s.c.Client, "n"))
-				require.Len(t, s.c.Calls(fakeetcd.Get), 3)
+				require.Contains(t, []int{3, 4}, len(s.c.Calls(fakeetcd.Get)), "the last attempt may send two")
 				require.Less(t, time.Since(began), 5*time.Second)
 			})
 		})

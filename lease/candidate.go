@@ -85,6 +85,7 @@ func (l *Lock) stepBack(ctx context.Context) (*Lock, queue.Ahead, error) {
 			if err != nil || ahead.None {
 				return err
 			}
+			next.late = next.late || retry.Copies(ctx) > 1 // though it may have been a read that was not answered
 			stepped, next.entry.Entry, ahead, err = l.g.queue.StepBack(ctx, l.entry.Entry, next.entry.Entry, ahead, l.owner)
 			if err != nil {
 				next.late = next.late || !retry.Refused(err)

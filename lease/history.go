@@ -141,7 +141,7 @@ func (s *Session) lookBack(ctx context.Context, g *grant, key string) error {
 func revision(ctx context.Context, g *grant, key string) (int64, error) {
 	var rev int64
 	err := retry.Do(ctx, g.s.client, g.queue.Attempt, func(ctx context.Context) error {
-		resp, err := g.s.client.Get(ctx, key, clientv3.WithCountOnly()) // linearizable
+		resp, err := retry.Get(ctx, g.s.client, key, clientv3.WithCountOnly()) // linearizable
 		if err == nil {
 			rev = resp.Header.Revision
 		}

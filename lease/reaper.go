@@ -175,7 +175,7 @@ func (r *reaper) sweep(ctx context.Context, batch []*orphan) error {
 	ctx, cancel := context.WithTimeout(ctx, r.g.ttl)
 	defer cancel()
 	return retry.Do(ctx, r.g.s.client, r.g.queue.Attempt, func(ctx context.Context) error {
-		_, err := r.g.s.client.Txn(ctx).Then(ops...).Commit()
+		_, err := retry.Txn(ctx, r.g.s.client, nil, ops, nil)
 		return err
 	})
 }

@@ -49,6 +49,13 @@ var electionMutants = []mutant{
 		by:   killer{inK8slock, "TestLock_localDeadline", `require.Equal(t, leaseDuration-margin, time.Since(sent)`},
 	},
 	{
+		name: "a candidate that steps back in copies takes its own key for somebody else's",
+		file: "lease/candidate.go",
+		old:  "next.late = next.late || retry.Copies(ctx) > 1 ",
+		new:  "",
+		by:   killer{inElection, "TestCampaign_stepsBack_inCopies", `s.waiting.requireWaiting(t)`},
+	},
+	{
 		name: "k8slock: a late renewal revives a tenure",
 		file: "election/k8slock/tenure.go",
 		old:  "if !t.live() {\n\t\treturn false\n\t}\n\tt.mu.Lock()\n\tt.from",

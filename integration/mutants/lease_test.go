@@ -172,6 +172,13 @@ var leaseMutants = []mutant{
 		by:   killer{inLease, "TestLock_Unlock_deletesNobodyElsesKey", `requireLost(t, l.Unlock(t.Context()), lease.KeyDeleted)`},
 	},
 	{
+		name: "one renewal at a time beside those that hang",
+		file: "lease/renew.go",
+		old:  "\t\t\t\tbeside++\n",
+		new:  "",
+		by:   killer{inLease, "TestSession_sendsMoreRenewalsBesideThoseThatHang", `require.Equal(t, want, all)`},
+	},
+	{
 		name: "time in suspension does not count",
 		file: "internal/clock/clock.go",
 		old:  "elapsed = max(elapsed, c.Boot()-i.boot)",

@@ -1,9 +1,10 @@
 package mutants_test
 
 const (
-	inQueue = "internal/queue"
-	inRetry = "internal/retry"
-	inLoad  = "integration/scenario/load"
+	inQueue  = "internal/queue"
+	inRetry  = "internal/retry"
+	inCommit = "internal/commit"
+	inLoad   = "integration/scenario/load"
 )
 
 var queueMutants = []mutant{
@@ -60,9 +61,30 @@ var queueMutants = []mutant{
 	{
 		name: "Await: one's own key is not looked for",
 		file: "internal/queue/scan.go",
-		old:  "q.Client.Txn(ctx).If(e.Held()).Then(reads...)",
-		new:  "q.Client.Txn(ctx).Then(reads...)",
+		old:  "retry.Txn(ctx, q.Client, []clientv3.Cmp{e.Held()}, reads, nil)",
+		new:  "retry.Txn(ctx, q.Client, nil, reads, nil)",
 		by:   killer{inQueue, "TestQueue_Await_ownKeyIsGone", `queue.ErrGone`},
+	},
+	{
+		name: "Commit: copies of a request carry those who do not expect to be carried out before",
+		file: "internal/commit/line.go",
+		old:  " && (c.many > 1) == (d.many > 1)",
+		new:  "",
+		by:   killer{inCommit, "TestLine_attempt_copies", `require.Equal(t, []int{2, 2, 2, 1}, carries)`},
+	},
+	{
+		name: "Do: copies of a request that was refused",
+		file: "internal/retry/retry.go",
+		old:  "return !Refused(err) && (",
+		new:  "return (",
+		by:   killer{inRetry, "TestDo_copiesAfterNoAnswer/not_sent", `require.Equal(t, tc.want, got)`},
+	},
+	{
+		name: "Txn: of copies, a refusal counts for more than one that may have been carried out",
+		file: "internal/retry/copies.go",
+		old:  "(final(o.err) || Refused(best.err))",
+		new:  "(final(o.err) || Refused(o.err))",
+		by:   killer{inRetry, "TestTxn_firstAnswerOfTheCopies/one_unknown,_two_are_refused", `require.ErrorContains(t, err, tc.err.Error())`},
 	},
 	{
 		name: "Enter: an ambiguous transaction repeated blindly",

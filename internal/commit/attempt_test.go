@@ -109,3 +109,33 @@ func TestLine_attempt_patienceDiffers(t *testing.T) {
 		require.Len(t, sent(), 2)
 	})
 }
+
+// Attempts that send copies share a request, which is sent as often as the one of them wants that wants most. Others do not
+// travel with them: they would not expect to find done what they ask for.
+func TestLine_attempt_copies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		free := e.occupy(t)
+		sent := e.record()
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: time.Millisecond})
+		twice := e.send(retry.WithCopies(t.Context(), 2), e.enter("a/x"))
+		once := e.send(t.Context(), e.enter("b/x"))
+		thrice := e.send(retry.WithCopies(t.Context(), 3), e.enter("c/x"))
+		free[0]()
+		for _, o := range receiveAll(t, []<-chan outcome{twice, once, thrice}) {
+			require.NoError(t, o.err)
+		}
+		var carries []int
+		for _, r := range sent() {
+			carries = append(carries, carried(r))
+		}
+		require.Equal(t, []int{2, 2, 2, 1}, carries)
+		for _, key := range []string{"a/x", "b/x", "c/x"} {
+			require.True(t, e.has(key), key)
+		}
+
+		alone := e.record()
+		require.NoError(t, receive(t, e.send(retry.WithCopies(t.Context(), 3), e.enter("d/x"))).err)
+		require.Len(t, alone(), 3)
+	})
+}

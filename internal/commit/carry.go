@@ -38,11 +38,11 @@ func (l *Line) carry(ctx context.Context, lane *lane, batch []*caller) {
 
 // send is one request for the whole batch.
 func (l *Line) send(ctx context.Context, lane *lane, batch []*caller) ([]Result, error) {
-	bound := batch[0].bound
+	bound, many := batch[0].bound, batch[0].many
 	for _, c := range batch {
-		bound = max(bound, c.bound)
+		bound, many = max(bound, c.bound), max(many, c.many)
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(retry.WithCopies(ctx, many))
 	defer cancel()
 	defer time.AfterFunc(bound, cancel).Stop()
 	if len(batch) == 1 {
@@ -54,7 +54,8 @@ func (l *Line) send(ctx context.Context, lane *lane, batch []*caller) ([]Result,
 		cmps += len(c.txn.If)
 		ops += len(c.txn.Then)
 	}
-	if l.mayBeFlat(max(cmps, ops)) {
+	if many == 1 && l.mayBeFlat(max(cmps, ops)) { // of copies all but the first would have to be sent again
+
 		results, err := l.flat(ctx, lane, batch)
 		if results != nil || err != nil {
 			return results, err
@@ -75,7 +76,7 @@ func (l *Line) flat(ctx context.Context, lane *lane, batch []*caller) ([]Result,
 	lane.cmps, lane.ops = cmps, ops
 	defer clear(cmps) // for the collector
 	defer clear(ops)
-	resp, err := l.request(l.client.Txn(ctx).If(cmps...).Then(ops...))
+	resp, err := l.request(ctx, cmps, ops, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +114,7 @@ func (l *Line) nested(ctx context.Context, batch []*caller) ([]Result, error) {
 	for i, c := range batch {
 		ops[i] = c.txn.op()
 	}
-	resp, err := l.request(l.client.Txn(ctx).Then(ops...))
+	resp, err := l.request(ctx, nil, ops, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -56,6 +56,7 @@ type caller struct {
 	txn   Txn
 	size  int
 	bound time.Duration // of the request in which it travels
+	many  int           // copies of that
 	since time.Time
 	again bool          // it is sent again, and may have been carried out before
 	done  chan struct{} // closed when res and err are set
@@ -83,8 +84,9 @@ func (l *Line) Commit(ctx context.Context, t Txn) (Result, error) {
 			return l.alone(ctx, t)
 		}
 	}
+	many := retry.Copies(ctx)
 	ctx, life, bound := retry.Parts(ctx)
-	c := &caller{txn: t, size: t.size(), bound: max(bound, l.opts.Bound), since: time.Now(), done: make(chan struct{})}
+	c := &caller{txn: t, size: t.size(), bound: max(bound, l.opts.Bound), many: many, since: time.Now(), done: make(chan struct{})}
 	l.waiting = append(l.waiting, c)
 	if lane := l.free(); lane != nil { // one that was stuck
 		l.open(lane)
@@ -119,7 +121,7 @@ func over(ctx context.Context) error {
 
 // alone sends t as it is.
 func (l *Line) alone(ctx context.Context, t Txn) (Result, error) {
-	resp, err := l.request(l.client.Txn(ctx).If(t.If...).Then(t.Then...).Else(t.Else...))
+	resp, err := l.request(ctx, t.If, t.Then, t.Else)
 	if err != nil {
 		return Result{}, err
 	}
@@ -127,12 +129,12 @@ func (l *Line) alone(ctx context.Context, t Txn) (Result, error) {
 }
 
 // request sends a transaction.
-func (l *Line) request(txn clientv3.Txn) (*clientv3.TxnResponse, error) {
+func (l *Line) request(ctx context.Context, cmps []clientv3.Cmp, then, or []clientv3.Op) (*clientv3.TxnResponse, error) {
 	if l.opts.Saw == nil {
-		return txn.Commit()
+		return retry.Txn(ctx, l.client, cmps, then, or)
 	}
 	before := l.opts.Highest()
-	resp, err := txn.Commit()
+	resp, err := retry.Txn(ctx, l.client, cmps, then, or)
 	if err == nil {
 		l.opts.Saw(before, resp.Header.Revision)
 	}
@@ -163,9 +165,9 @@ func (c *caller) finish(res Result, err error) {
 }
 
 // patientAs reports whether two attempts are bounded much alike: one that has been repeated, and has more time to be
-// answered, is not to hold up those that have not.
+// answered, is not to hold up those that have not. Nor is one that sends copies to make others do so, which do not expect it.
 func (c *caller) patientAs(d *caller) bool {
-	return c.bound <= 2*d.bound && d.bound <= 2*c.bound
+	return c.bound <= 2*d.bound && d.bound <= 2*c.bound && (c.many > 1) == (d.many > 1)
 }
 
 var errAgain = status.Error(codes.Unavailable, "commit: sent again, and may have been carried out before")

@@ -49,7 +49,7 @@ func (q *Queue) Overtake(ctx context.Context, e Entry, asked int64) error {
 	mine, _ := priorityOf(e.Prefix, []byte(e.Key))
 	var lower []*mvccpb.KeyValue
 	err := retry.Do(ctx, q.Client, q.Attempt, func(ctx context.Context) error {
-		resp, err := q.Client.Get(ctx, e.Prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(),
+		resp, err := retry.Get(ctx, q.Client, e.Prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(),
 			clientv3.WithMinCreateRev(asked), clientv3.WithMaxCreateRev(e.Rev-1), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 		if err != nil {
 			return err
@@ -81,7 +81,7 @@ func (q *Queue) touch(ctx context.Context, list []*mvccpb.KeyValue) error {
 			ops[i] = clientv3.OpTxn([]clientv3.Cmp{unchanged}, []clientv3.Op{touch}, nil)
 		}
 		return retry.Do(ctx, q.Client, q.Attempt, func(ctx context.Context) error {
-			_, err := q.Client.Txn(ctx).Then(ops...).Commit()
+			_, err := retry.Txn(ctx, q.Client, nil, ops, nil)
 			return err
 		})
 	})
@@ -136,9 +136,10 @@ var errLookAgain = errors.New("queue: looks again")
 func (q *Queue) askedBefore(ctx context.Context, e Entry) (*mvccpb.KeyValue, error) {
 	maxRev := e.Rev - 1
 	for limit := int64(1); ; limit = max(128, 2*limit) { // most often it is the first, or there is only the owner
-		resp, err := q.Client.Txn(ctx).If(e.Held()).Then(clientv3.OpGet(e.Prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(),
+		read := clientv3.OpGet(e.Prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(),
 			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(limit),
-			clientv3.WithMaxCreateRev(maxRev))).Commit()
+			clientv3.WithMaxCreateRev(maxRev))
+		resp, err := retry.Txn(ctx, q.Client, []clientv3.Cmp{e.Held()}, []clientv3.Op{read}, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -163,7 +164,7 @@ func (q *Queue) askedBefore(ctx context.Context, e Entry) (*mvccpb.KeyValue, err
 
 // waits reports whether a key is a contender's that is not the owner.
 func (q *Queue) waits(ctx context.Context, prefix string, kv *mvccpb.KeyValue) (bool, error) {
-	resp, err := q.Client.Get(ctx, string(kv.Key)) // with its lease
+	resp, err := retry.Get(ctx, q.Client, string(kv.Key)) // with its lease
 	if err != nil {
 		return false, err
 	}
@@ -192,7 +193,7 @@ func (q *Queue) awaitEnd(ctx context.Context, prefix string, kv *mvccpb.KeyValue
 
 // Find is e as it stands in the queue; its revision is 0 if it does not. It is one attempt.
 func (q *Queue) Find(ctx context.Context, e Entry) (Entry, error) {
-	resp, err := q.Client.Get(ctx, e.Key, clientv3.WithKeysOnly())
+	resp, err := retry.Get(ctx, q.Client, e.Key, clientv3.WithKeysOnly())
 	if err != nil {
 		return e, err
 	}
@@ -232,7 +233,7 @@ func (q *Queue) Promote(ctx context.Context, e Entry, value string) (Entry, erro
 func (q *Queue) waiting(ctx context.Context, e Entry, value string) (Entry, []*mvccpb.KeyValue, error) {
 	var kvs []*mvccpb.KeyValue
 	err := retry.Do(ctx, q.Client, q.Attempt, func(ctx context.Context) error {
-		resp, err := q.Client.Get(ctx, e.Prefix, clientv3.WithPrefix(), clientv3.WithMinCreateRev(e.Rev+1),
+		resp, err := retry.Get(ctx, q.Client, e.Prefix, clientv3.WithPrefix(), clientv3.WithMinCreateRev(e.Rev+1),
 			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 		if err == nil {
 			kvs = resp.Kvs

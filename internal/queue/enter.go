@@ -31,11 +31,15 @@ func (q *Queue) Enter(ctx context.Context, e Entry, value string, again bool) (E
 			return e, Ahead{None: err == nil}, err
 		}
 	}
-	resp, err := q.Line.Commit(ctx, commit.Txn{
+	txn := commit.Txn{
 		Queue: e.Prefix,
 		If:    []clientv3.Cmp{e.absent()},
 		Then:  []clientv3.Op{e.put(value), clientv3.OpGet(e.Prefix, newestTwo...)},
-	})
+	}
+	if again {
+		txn.Else = []clientv3.Op{clientv3.OpGet(e.Key, clientv3.WithKeysOnly())}
+	}
+	resp, err := q.Line.Commit(ctx, txn)
 	switch {
 	case err != nil:
 		return e, Ahead{}, err
@@ -47,14 +51,11 @@ func (q *Queue) Enter(ctx context.Context, e Entry, value string, again bool) (E
 	case !again:
 		return e, Ahead{}, ErrTaken
 	}
-	own, err := q.Client.Get(ctx, e.Key, clientv3.WithKeysOnly())
-	if err != nil {
-		return e, Ahead{}, err
-	}
-	if len(own.Kvs) == 0 { // deleted by somebody else since
+	own := resp.Responses[0].GetResponseRange().Kvs
+	if len(own) == 0 { // deleted by another of the same commit, whose comparisons come before everybody's operations
 		return q.Enter(ctx, e, value, again)
 	}
-	e.Rev = own.Kvs[0].CreateRevision
+	e.Rev = own[0].CreateRevision
 	return e, Ahead{}, nil
 }
 

@@ -128,24 +128,6 @@ func TestQueue_Enter_again(t *testing.T) {
 	}
 }
 
-// The key goes between the transaction that finds it and the read of its revision.
-func TestQueue_Enter_goneMeanwhile(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
-		e.enter(t, "x")
-		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Before: time.Second})
-		got := inBackground(e, func() (place, error) {
-			entry, ahead, err := e.Enter(t.Context(), e.entry("x"), "x", true)
-			return place{entry, ahead}, err
-		})
-		require.True(t, e.srv.Delete(e.entry("x").Key))
-		entered := receive(t, got)
-		require.NoError(t, entered.err)
-		require.Equal(t, e.srv.Rev(), entered.val.Rev)
-		require.True(t, entered.val.ahead.None)
-	})
-}
-
 func (e *env) tryEnter(t *testing.T, suffix string) (queue.Entry, *mvccpb.KeyValue) {
 	t.Helper()
 	entry, owner, err := e.TryEnter(t.Context(), e.entry(suffix), suffix, true)

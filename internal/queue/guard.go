@@ -144,7 +144,7 @@ func (q *Queue) readEach(ctx context.Context, list []*Guarded, use func(*Guarded
 		}
 		var resp *clientv3.TxnResponse
 		err := retry.Do(ctx, q.Client, q.Attempt, func(ctx context.Context) (err error) {
-			resp, err = q.Client.Txn(ctx).Then(gets...).Commit()
+			resp, err = retry.Txn(ctx, q.Client, nil, gets, nil)
 			return err
 		})
 		if err != nil {

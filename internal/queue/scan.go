@@ -6,6 +6,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/retry"
 )
 
 // ErrGone says that an entry's own key is no longer in the queue.
@@ -33,7 +35,7 @@ func (q *Queue) look(ctx context.Context, e Entry, expected string) (Ahead, erro
 	if expected != "" {
 		reads = append(reads, clientv3.OpGet(expected))
 	}
-	resp, err := q.Client.Txn(ctx).If(e.Held()).Then(reads...).Commit()
+	resp, err := retry.Txn(ctx, q.Client, []clientv3.Cmp{e.Held()}, reads, nil)
 	if err != nil {
 		return Ahead{}, err
 	}
@@ -70,7 +72,7 @@ func (q *Queue) Owner(ctx context.Context, prefix string) (*mvccpb.KeyValue, err
 func (q *Queue) scan(ctx context.Context, prefix string, order clientv3.SortOrder, maxRev int64) (*mvccpb.KeyValue, error) {
 	minRev := int64(0)
 	for limit := int64(1); ; limit = max(128, 2*limit) {
-		resp, err := q.Client.Get(ctx, prefix, clientv3.WithPrefix(),
+		resp, err := retry.Get(ctx, q.Client, prefix, clientv3.WithPrefix(),
 			clientv3.WithSort(clientv3.SortByCreateRevision, order), clientv3.WithLimit(limit),
 			clientv3.WithMinCreateRev(minRev), clientv3.WithMaxCreateRev(maxRev))
 		if err != nil {

@@ -133,6 +133,25 @@ func TestQueue_Enter_sharedWithLeave(t *testing.T) {
 	}
 }
 
+// The comparison of one that enters again finds its key, which another part of the same commit deletes before it is read.
+func TestQueue_Enter_againSharedWithLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		e.meet(t)
+		first := e.enter(t, "1")
+		var second place
+		var err error
+		require.Equal(t, 2, e.together(t,
+			func(ctx context.Context) { _, _ = e.Leave(ctx, first.Entry) },
+			func(ctx context.Context) { second.Entry, second.ahead, err = e.Enter(ctx, e.entry("1"), "1", true) },
+		))
+		require.NoError(t, err)
+		require.True(t, second.ahead.None)
+		require.Greater(t, second.Rev, first.Rev)
+		require.Equal(t, second.Rev, e.srv.Keys(first.Key)[0].CreateRevision)
+	})
+}
+
 // In a shared commit the comparisons come before the others' operations, and the reads after them.
 func TestQueue_TryEnter_sharedWithLeave(t *testing.T) {
 	for name, leavesFirst := range map[string]bool{"leaves, enters": true, "enters, leaves": false} {

@@ -12,6 +12,7 @@ import (
 type attempt struct {
 	caller, life context.Context //nolint:containedctx // it is a context made of them
 	bound        time.Duration
+	copies       int
 
 	once   sync.Once
 	made   context.Context //nolint:containedctx // the same, once made
@@ -21,14 +22,14 @@ type attempt struct {
 }
 
 // try makes one attempt.
-func try(ctx, life context.Context, bound time.Duration, do func(context.Context) error) error {
+func try(ctx, life context.Context, bound time.Duration, copies int, do func(context.Context) error) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case life.Err() != nil:
 		return context.Cause(life)
 	}
-	a := &attempt{caller: ctx, life: life, bound: bound}
+	a := &attempt{caller: ctx, life: life, bound: bound, copies: copies}
 	defer a.end()
 	return do(a) //nolint:contextcheck // it is made of ctx
 }
@@ -77,4 +78,10 @@ var over = func() context.Context {
 func (a *attempt) Deadline() (time.Time, bool) { return a.context().Deadline() }
 func (a *attempt) Done() <-chan struct{}       { return a.context().Done() }
 func (a *attempt) Err() error                  { return a.context().Err() }
-func (a *attempt) Value(key any) any           { return a.context().Value(key) }
+
+func (a *attempt) Value(key any) any {
+	if key == (copiesKey{}) {
+		return a.copies
+	}
+	return a.context().Value(key)
+}

@@ -48,10 +48,9 @@ func (b *Backoff) sleep(ctx, life context.Context) error {
 	}
 }
 
-// Do calls do until it succeeds, fails for good or ctx ends. The first attempt's context ends after bound; each
-// further one gets twice the time of the one before, up to eight times bound, less a random part of up to a half.
-// So an endpoint that does not answer is soon left for the next, which is the client's choice (it takes its ready
-// endpoints in turn), and a network that is slow is waited for.
+// Do calls do until it succeeds, fails for good or ctx ends. The first attempt's context ends after bound, the further
+// ones' as [bounds] has it: an endpoint that does not answer is soon left for the next, which is the client's choice (it
+// takes its ready endpoints in turn; see [Copies] too), and a network that is slow is waited for.
 //
 // When ctx ends, the error wraps ctx's cause and tells the last attempt's failure in words only: an
 // attempt's own time-out must not match as the caller's.
@@ -63,8 +62,13 @@ func Do(ctx context.Context, client *clientv3.Client, bound time.Duration, do fu
 func While(ctx, life context.Context, client *clientv3.Client, bound time.Duration, do func(context.Context) error) error {
 	var b Backoff
 	var why error // there was no connection
-	for next, most := bound, 8*bound; ; {
-		err := try(ctx, life, bound, do)
+	endpoints := len(client.Endpoints())
+	if endpoints == 0 {
+		endpoints = mostCopies
+	}
+	limit, copies := bounds{first: bound, endpoints: endpoints}, 1
+	for {
+		err := try(ctx, life, limit.next(), copies, do)
 		if err == nil {
 			return nil
 		}
@@ -83,9 +87,37 @@ func While(ctx, life context.Context, client *clientv3.Client, bound time.Durati
 			return ended(cause, err, Better(why, Unreachable(ctx, client)))
 		}
 		Reconnect(client)
-		next = min(2*next, most)
-		bound = Jitter(next)
+		if unanswered(err) {
+			copies = min(copies+1, endpoints)
+		}
 	}
+}
+
+// unanswered reports whether err is that of an attempt which ended before there was an answer.
+func unanswered(err error) bool {
+	return !Refused(err) && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
+}
+
+// bounds are how long the attempts of a request may take. After the first one as many as there are endpoints get up to
+// twice as long, as many again twice as long as those, and so on up to eight times; less a random part of up to a half. They
+// grow by turns and not by attempts, because the client's other requests move it on through its endpoints too: it may meet
+// the same sick one a few times, and that says nothing about the others.
+type bounds struct {
+	first     time.Duration
+	endpoints int
+	tries     int
+}
+
+func (b *bounds) next() time.Duration {
+	turn := 0 // that this attempt is of
+	if b.tries > 0 {
+		turn = 1 + (b.tries-1)/b.endpoints
+	}
+	b.tries++
+	if turn == 0 {
+		return b.first
+	}
+	return Jitter(b.first << min(turn, 3))
 }
 
 // ended is the error of a call whose context ended with cause after an attempt failed with last, and while there was

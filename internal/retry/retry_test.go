@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -146,23 +147,42 @@ func TestDo(t *testing.T) {
 func TestDo_attemptsGetMoreTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
-		bounds := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 8 * time.Second, 8 * time.Second}
+		seconds := []int{1, 2, 2, 2, 4, 4, 4, 8, 8, 8, 8, 8}
 		n := 0
 		require.NoError(t, retry.Do(t.Context(), e.Client, time.Second, func(ctx context.Context) error {
 			began := time.Now()
 			<-ctx.Done()
 			got := time.Since(began)
-			require.LessOrEqual(t, got, bounds[n])
-			require.GreaterOrEqual(t, got, bounds[n]/2)
+			most := time.Duration(seconds[n]) * time.Second
+			require.LessOrEqual(t, got, most)
+			require.GreaterOrEqual(t, got, most/2)
 			if n == 0 {
 				require.Equal(t, time.Second, got)
 			}
-			if n++; n == len(bounds) {
+			if n++; n == len(seconds) {
 				return nil
 			}
 			return ctx.Err()
 		}))
 	})
+}
+
+// A sick endpoint that is met again and again does not use up the time for the others.
+func TestBounds_growByTurns(t *testing.T) {
+	for endpoints, turns := range map[int][]int{
+		1: {1, 2, 4, 8, 8, 8, 8},
+		3: {1, 2, 2, 2, 4, 4, 4, 8, 8, 8, 8, 8},
+	} {
+		for i, got := range retry.Bounds(time.Second, endpoints, len(turns)) {
+			most := time.Duration(turns[i]) * time.Second
+			require.LessOrEqual(t, got, most)
+			require.GreaterOrEqual(t, got, most/2)
+			if i == 0 {
+				require.Equal(t, time.Second, got)
+			}
+		}
+	}
+	require.Positive(t, slices.Min(retry.Bounds(time.Second, 3, 1000)))
 }
 
 // The error is the caller's end, and tells of the attempt in words, if there is something to tell: an attempt's own

@@ -1,0 +1,86 @@
+package retry
+
+import (
+	"context"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// The client takes its endpoints in turn, for all its requests alike. A request that is sent again may therefore meet the
+// endpoint that did not answer it again, and what else the client does at regular times can see to it that it always does.
+// So an attempt after one that was not answered sends what it asks more than once, at the same time, and takes the first
+// answer. For the server that is nothing new: it is an attempt whose answer is lost, and another one.
+
+// mostCopies is how often an attempt sends a request where the client does not tell its endpoints.
+const mostCopies = 3
+
+type copiesKey struct{}
+
+// Copies is how many requests an attempt sends for each one, at least 1. Where it is more, what changes something may have
+// been done by another copy when an answer says that it could not be done. Who repeats a single request knows that it may
+// have been done before, for only what was not answered is copied; who asks several things in an attempt has to look here.
+func Copies(ctx context.Context) int {
+	if n, ok := ctx.Value(copiesKey{}).(int); ok {
+		return n
+	}
+	return 1
+}
+
+// WithCopies is a context for an attempt that sends n requests for each one.
+func WithCopies(ctx context.Context, n int) context.Context {
+	if n <= 1 {
+		return ctx
+	}
+	return context.WithValue(ctx, copiesKey{}, n)
+}
+
+// Get is the client's, in as many copies as the attempt has.
+func Get(ctx context.Context, client *clientv3.Client, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	return copies(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) { return client.Get(ctx, key, opts...) })
+}
+
+// Txn commits a transaction of the client's, in as many copies as the attempt has.
+func Txn(ctx context.Context, client *clientv3.Client, cmps []clientv3.Cmp, then, or []clientv3.Op) (*clientv3.TxnResponse, error) {
+	return copies(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return client.Txn(ctx).If(cmps...).Then(then...).Else(or...).Commit()
+	})
+}
+
+// copies is the first answer to the copies of a request, or a failure that another attempt does not mend. If all fail
+// otherwise, it is one that leaves open whether the request was carried out, if there is one. It returns when all have ended.
+func copies[T any](ctx context.Context, send func(context.Context) (T, error)) (T, error) {
+	n := Copies(ctx)
+	if n == 1 {
+		return send(ctx)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	type outcome struct {
+		answer T
+		err    error
+	}
+	outcomes := make(chan outcome)
+	for range n {
+		go func() {
+			answer, err := send(ctx)
+			outcomes <- outcome{answer, err}
+		}()
+	}
+	var best outcome
+	for i := range n {
+		o := <-outcomes
+		switch {
+		case i == 0:
+			best = o
+		case !final(best.err) && (final(o.err) || Refused(best.err)):
+			best = o
+		}
+		if final(best.err) {
+			cancel()
+		}
+	}
+	cancel()
+	return best.answer, best.err
+}
+
+// final reports whether err, which may be nil, is how the request ends.
+func final(err error) bool { return err == nil || !Transient(err) }

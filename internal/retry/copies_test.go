@@ -1,0 +1,108 @@
+package retry_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/retry"
+)
+
+// Only attempts that were not answered are reason to send copies, one more after each, up to one for each endpoint.
+func TestDo_copiesAfterNoAnswer(t *testing.T) {
+	hang := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	unavailable := func(context.Context) error { return rpctypes.ErrNoLeader }
+	notSent := func(ctx context.Context) error { <-ctx.Done(); return errors.Join(retry.ErrNotSent, ctx.Err()) }
+	for name, tc := range map[string]struct {
+		do   func(context.Context) error
+		want []int
+	}{
+		"not answered": {hang, []int{1, 2, 3, 3, 3}},
+		"failed":       {unavailable, []int{1, 1, 1, 1, 1}},
+		"not sent":     {notSent, []int{1, 1, 1, 1, 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				var got []int
+				require.NoError(t, retry.Do(t.Context(), e.Client, time.Second, func(ctx context.Context) error {
+					inner, cancel := context.WithCancel(ctx)
+					defer cancel()
+					require.Equal(t, retry.Copies(ctx), retry.Copies(inner))
+					if got = append(got, retry.Copies(ctx)); len(got) == len(tc.want) {
+						return nil
+					}
+					return tc.do(ctx)
+				}))
+				require.Equal(t, tc.want, got)
+			})
+		})
+	}
+	require.Equal(t, 1, retry.Copies(t.Context()))
+	require.Equal(t, 1, retry.Copies(retry.WithCopies(t.Context(), 0)))
+}
+
+// The answer of any copy is the request's, and the others end with it; a failure that may pass is not, while another copy is
+// under way.
+func TestTxn_firstAnswerOfTheCopies(t *testing.T) {
+	const late = 50 * time.Millisecond
+	for name, tc := range map[string]struct {
+		faults []fakeetcd.Fault // of the copies, in turn
+		err    error
+		at     time.Duration
+	}{
+		"all answer":                   {[]fakeetcd.Fault{{After: late}, {After: late}, {After: late}}, nil, late},
+		"one answers, two hang":        {[]fakeetcd.Fault{{Lose: fakeetcd.Request}, {Lose: fakeetcd.Answer}, {After: late}}, nil, late},
+		"one fails":                    {[]fakeetcd.Fault{{Err: rpctypes.ErrGRPCNoLeader}, {Lose: fakeetcd.Answer}, {After: late}}, nil, late},
+		"one is refused for good":      {[]fakeetcd.Fault{{Err: rpctypes.ErrGRPCPermissionDenied}, {Lose: fakeetcd.Answer}, {After: late}}, rpctypes.ErrPermissionDenied, 0},
+		"all fail":                     {[]fakeetcd.Fault{{Err: rpctypes.ErrGRPCNoLeader}, {Err: rpctypes.ErrGRPCNoLeader}, {Err: rpctypes.ErrGRPCNoLeader}}, rpctypes.ErrNoLeader, 0},
+		"two are refused, one unknown": {[]fakeetcd.Fault{{Err: rpctypes.ErrGRPCRequestTooManyRequests}, {Err: rpctypes.ErrGRPCRequestTooManyRequests}, {Lose: fakeetcd.Answer}}, context.DeadlineExceeded, time.Second},
+		"one unknown, two are refused": {[]fakeetcd.Fault{{Err: fakeetcd.ErrUnavailable, Lose: fakeetcd.Answer}, {After: late, Err: rpctypes.ErrGRPCRequestTooManyRequests}, {After: late, Err: rpctypes.ErrGRPCRequestTooManyRequests}}, fakeetcd.ErrUnavailable, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := fakeetcd.New()
+				defer srv.Close()
+				c := srv.NewClient(t.Context())
+				for _, f := range tc.faults {
+					f.Times = 1
+					c.Inject(fakeetcd.Txn, f)
+				}
+				began := time.Now()
+				ctx, cancel := context.WithTimeout(retry.WithCopies(t.Context(), len(tc.faults)), time.Second)
+				defer cancel()
+				_, err := retry.Txn(ctx, c.Client, nil, []clientv3.Op{clientv3.OpPut("a", "")}, nil)
+				if tc.err == nil {
+					require.NoError(t, err)
+				} else {
+					require.ErrorContains(t, err, tc.err.Error())
+				}
+				require.InDelta(t, tc.at, time.Since(began), float64(100*time.Millisecond))
+				if tc.at > 0 { // or the others may have been ended before they were sent
+					require.Len(t, c.Calls(fakeetcd.Txn), len(tc.faults))
+				}
+				synctest.Wait()
+			})
+		})
+	}
+}
+
+func TestGet_alone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := fakeetcd.New()
+		defer srv.Close()
+		srv.Put("a", "x")
+		c := srv.NewClient(t.Context())
+		resp, err := retry.Get(t.Context(), c.Client, "a")
+		require.NoError(t, err)
+		require.Equal(t, "x", string(resp.Kvs[0].Value))
+		require.Len(t, c.Calls(fakeetcd.Get), 1)
+	})
+}
