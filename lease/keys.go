@@ -13,7 +13,8 @@ import (
 type keys struct {
 	mu    sync.Mutex // guards the fields below
 	taken map[string]struct{}
-	last  string // of those that were let go
+	last  string              // of those that were let go
+	since map[string]struct{} // those that were let go while what is attached is read, nil otherwise
 }
 
 // take chooses a key for name, its suffix beginning with mark, and returns its entry.
@@ -51,4 +52,7 @@ func (g *grant) recycle(e queue.Entry) {
 	defer g.keys.mu.Unlock()
 	delete(g.keys.taken, e.Key)
 	g.keys.last = e.Key
+	if g.keys.since != nil {
+		g.keys.since[e.Key] = struct{}{}
+	}
 }

@@ -28,6 +28,8 @@ func (g *grant) reclaim() {
 	}
 	spawned := g.s.spawn(func(ctx context.Context) {
 		defer g.reclaiming.Store(false)
+		g.keys.record(true)
+		defer g.keys.record(false)
 		var attached [][]byte
 		err := retry.While(ctx, g.handles, g.s.client, g.queue.Attempt, func(ctx context.Context) error {
 			resp, err := g.s.client.TimeToLive(ctx, g.id, clientv3.WithAttachedKeys())
@@ -51,7 +53,18 @@ func (g *grant) reclaim() {
 	}
 }
 
-// takeBack takes a key that is attached to the lease, if it is one of the session's and free: nobody else uses it then.
+// record begins, or ends, to remember which keys are let go: where one is, its being attached may have been read before.
+func (k *keys) record(begin bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.since = nil
+	if begin {
+		k.since = make(map[string]struct{})
+	}
+}
+
+// takeBack takes a key that was attached to the lease, if it is one of the session's and has been free all the time: nobody
+// else uses it then.
 func (g *grant) takeBack(key string) (queue.Entry, bool) {
 	prefix := queue.Below([]byte(key))
 	child := key[len(prefix):]
@@ -59,7 +72,9 @@ func (g *grant) takeBack(key string) (queue.Entry, bool) {
 		strings.HasPrefix(child[strings.LastIndexByte(child, '-')+1:], g.s.nonce)
 	g.keys.mu.Lock()
 	defer g.keys.mu.Unlock()
-	if _, taken := g.keys.taken[key]; taken || !ours {
+	_, taken := g.keys.taken[key]
+	_, since := g.keys.since[key]
+	if !ours || taken || since {
 		return queue.Entry{}, false
 	}
 	g.keys.taken[key] = struct{}{}

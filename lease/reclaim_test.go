@@ -2,6 +2,8 @@ package lease_test
 
 import (
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,6 +65,26 @@ func TestSession_reclaimsKeysThatComeBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What is let go while the session looks is no key that has come back.
+func TestSession_reclaimsNothingThatIsLetGoMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		e := start(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		l := e.lock(t, "n")
+		e.at(third - time.Second)
+		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: rpctypes.ErrGRPCStopped, Times: 1})
+		e.c.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{After: 2 * time.Second})
+		e.at(third + time.Second)
+		require.Len(t, e.c.Calls(fakeetcd.TimeToLive), 1, "the key is read, and the answer under way")
+		require.NoError(t, l.Unlock(t.Context()))
+		e.at(2 * third)
+		require.NotContains(t, log.String(), "restored")
+		again := e.lock(t, "n")
+		require.Equal(t, l.Key(), again.Key(), "it may be used again")
+		require.NoError(t, again.Unlock(t.Context()))
+	})
 }
 
 // A session that holds nothing sees a restore that takes revisions back all the same, and lets go of what came back.
