@@ -128,8 +128,8 @@ func (s scoped) Err() error {
 	return context.Cause(s.ctx)
 }
 
-// giveUp records that nothing was acquired, and the lease on which it was tried. A session that is closed or cannot be replaced leaves time for another one, as
-// does one that may not do anything.
+// giveUp records that nothing was acquired, and the lease on which it was tried. A session that is closed or cannot be
+// replaced leaves time for another one, as does one that may not do anything.
 func (w *worker) giveUp(op int64, on clientv3.LeaseID, err error) {
 	if lost, ok := errors.AsType[*lease.LostError](err); ok && lost.LeaseID != 0 {
 		on = lost.LeaseID

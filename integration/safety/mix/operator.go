@@ -42,14 +42,20 @@ func revoke(s *strike) bool {
 
 func remove(s *strike) bool {
 	key := s.victim()
+	return s.write(key, clientv3.OpDelete(key))
+}
+
+// write does something to a key that is there.
+func (s *strike) write(key string, op clientv3.Op) bool {
 	if key == "" {
 		return false
 	}
 	s.begin(key)
 	ctx, cancel := context.WithTimeout(s.ctx, 3*time.Second)
 	defer cancel()
-	resp, err := s.etcd.Delete(ctx, key)
-	if err != nil || resp.Deleted == 0 {
+	there := clientv3.Compare(clientv3.CreateRevision(key), ">", 0)
+	resp, err := s.etcd.Txn(ctx).If(there).Then(op).Commit()
+	if err != nil || !resp.Succeeded {
 		return false
 	}
 	s.revision = resp.Header.Revision
@@ -62,14 +68,8 @@ func overwrite(s *strike) bool {
 	if key == "" {
 		return false
 	}
-	s.begin(key)
-	ctx, cancel := context.WithTimeout(s.ctx, 3*time.Second)
-	defer cancel()
-	there := clientv3.Compare(clientv3.CreateRevision(key), ">", 0)
-	resp, err := s.etcd.Txn(ctx).If(there).Then(clientv3.OpPut(key, "mine")).Commit()
-	hit := err == nil && resp.Succeeded
+	hit := s.write(key, clientv3.OpPut(key, "mine"))
 	if hit {
-		s.revision = resp.Header.Revision
 		s.last(50, 500)
 	}
 	_ = insist(s.life, func(ctx context.Context) error { // it ends with the run
