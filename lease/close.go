@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/retry"
 )
@@ -110,10 +111,10 @@ func (s *Session) revoke(ctx context.Context, g *grant) error {
 	ctx, cancel := g.boundByTTL(ctx)
 	defer cancel()
 	err := retry.Do(ctx, s.client, g.queue.Attempt, func(ctx context.Context) error {
-		_, err := s.client.Revoke(ctx, g.id)
+		_, err := retry.Send(ctx, func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) { return s.client.Revoke(ctx, g.id) })
 		return err
 	})
-	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) { // it may have been an attempt whose answer was lost
 		return nil
 	}
 	if err != nil {

@@ -32,7 +32,9 @@ func (g *grant) reclaim() {
 		defer g.keys.record(false)
 		var attached [][]byte
 		err := retry.While(ctx, g.handles, g.s.client, g.queue.Attempt, func(ctx context.Context) error {
-			resp, err := g.s.client.TimeToLive(ctx, g.id, clientv3.WithAttachedKeys())
+			resp, err := retry.Send(ctx, func(ctx context.Context) (*clientv3.LeaseTimeToLiveResponse, error) {
+				return g.s.client.TimeToLive(ctx, g.id, clientv3.WithAttachedKeys())
+			})
 			if err == nil {
 				attached = resp.Keys
 			}

@@ -34,21 +34,22 @@ func WithCopies(ctx context.Context, n int) context.Context {
 	return context.WithValue(ctx, copiesKey{}, n)
 }
 
-// Get is the client's, in as many copies as the attempt has.
+// Get is [Send] of the client's Get.
 func Get(ctx context.Context, client *clientv3.Client, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	return copies(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) { return client.Get(ctx, key, opts...) })
+	return Send(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) { return client.Get(ctx, key, opts...) })
 }
 
-// Txn commits a transaction of the client's, in as many copies as the attempt has.
+// Txn is [Send] of a transaction of the client's.
 func Txn(ctx context.Context, client *clientv3.Client, cmps []clientv3.Cmp, then, or []clientv3.Op) (*clientv3.TxnResponse, error) {
-	return copies(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+	return Send(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		return client.Txn(ctx).If(cmps...).Then(then...).Else(or...).Commit()
 	})
 }
 
-// copies is the first answer to the copies of a request, or a failure that another attempt does not mend. If all fail
-// otherwise, it is one that leaves open whether the request was carried out, if there is one. It returns when all have ended.
-func copies[T any](ctx context.Context, send func(context.Context) (T, error)) (T, error) {
+// Send sends a request in as many copies as the attempt has. It returns the first answer, or a failure that another attempt
+// does not mend. If all fail otherwise, it is one that leaves open whether the request was carried out, if there is one. It
+// returns when all have ended.
+func Send[T any](ctx context.Context, send func(context.Context) (T, error)) (T, error) {
 	n := Copies(ctx)
 	if n == 1 {
 		return send(ctx)
