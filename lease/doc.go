@@ -84,8 +84,8 @@
 //
 // A request that is not answered is sent again, to the next endpoint where there is one; so is a watch that is not
 // confirmed. With one of three endpoints dead no lease is lost, and waiters are served. The client takes its endpoints in
-// turn for all its requests alike, so the next one may be the sick one again: after no answer a request is sent to two
-// endpoints at once, and then to more, up to all; and renewals are sent one more each tenth of the TTL until one is answered.
+// turn for all its requests alike, so the next one may be the sick one again: the second attempt is sent to two endpoints
+// at once, and the next ones to more, up to all; and renewals are sent one more each tenth of the TTL until one is answered.
 //
 // # With etcd's own concurrency package
 //

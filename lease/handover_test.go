@@ -53,7 +53,7 @@ func TestHandOver_disturbed(t *testing.T) {
 		"request late, after all":   {[]fakeetcd.Fault{{Times: 1, Before: 2 * time.Minute, Late: true}}, attempt},
 		"late, before the second":   {[]fakeetcd.Fault{{Times: 1, Before: 6 * time.Second, Late: true}, {Times: 2, Before: 2 * time.Second}}, attempt + 2*time.Second},
 		"late, and its answer lost": {[]fakeetcd.Fault{{Times: 1, Before: 6 * time.Second, Late: true}, {Times: 1, Lose: fakeetcd.Answer, Err: unavailable}}, attempt},
-		"lost, then the look too":   {[]fakeetcd.Fault{{Times: 1, Lose: fakeetcd.Answer, Err: unavailable}, {Times: 1, Before: time.Second}}, time.Second},
+		"lost, then the look too":   {[]fakeetcd.Fault{{Times: 1, Lose: fakeetcd.Answer, Err: unavailable}, {Times: 2, Before: time.Second}}, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

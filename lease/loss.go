@@ -5,7 +5,10 @@ import (
 	"sync"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/leasefence/leasefence/internal/queue"
+	"github.com/leasefence/leasefence/internal/retry"
 )
 
 // inquest finds out why keys were deleted: one question for all that were deleted meanwhile.
@@ -53,10 +56,16 @@ func (g *grant) inquire(ctx context.Context) {
 
 // leaseGone asks whether the lease is gone; if so every handle on it is lost. It returns why.
 func (g *grant) leaseGone(ctx context.Context) *LostError {
-	// Not for long: the handles have to end now, whether the reason is known or not.
-	ctx, cancel := context.WithTimeout(ctx, 250*time.Millisecond)
+	if !g.checkDeadline() { // its timer may be late: the lease has most likely expired, and its keys with it
+		return lostBy(g.handles) //nolint:contextcheck // asks, passes nothing on
+	}
+	// Not for long: the handles have to end now, whether the reason is known or not. So every endpoint is asked at once.
+	ctx, cancel := context.WithTimeout(retry.Everywhere(ctx, g.s.client), 250*time.Millisecond)
 	defer cancel()
-	if resp, err := g.s.client.TimeToLive(ctx, g.id); err == nil && resp.TTL <= 0 {
+	resp, err := retry.Send(ctx, func(ctx context.Context) (*clientv3.LeaseTimeToLiveResponse, error) {
+		return g.s.client.TimeToLive(ctx, g.id)
+	})
+	if err == nil && resp.TTL <= 0 {
 		g.lose(&LostError{Reason: LeaseGone, LeaseID: g.id})
 	}
 	return lostBy(g.handles) //nolint:contextcheck // asks, passes nothing on

@@ -129,6 +129,24 @@ func TestSession_isNotRenewedAfterASuspension(t *testing.T) {
 	})
 }
 
+// A process that had no time to run finds its key gone, and not by its timer that its deadline has passed: the server has
+// dropped the lease, and nobody has deleted the key.
+func TestLock_theDeadlineIsTheReasonThoughItsKeyIsSeenToGoFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		host := startSuspender(t)
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		e.at(time.Second) // the key is watched by now
+		e.c.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Lose: fakeetcd.Request})
+		host.sleep(usable)
+		requireLive(t, l) // nobody has looked
+		require.True(t, e.srv.Delete(l.Key()))
+		synctest.Wait()
+		requireLost(t, context.Cause(l.Context()), lease.DeadlinePassed)
+		require.Equal(t, time.Second, e.now(), "at once")
+	})
+}
+
 // A short suspension moves the deadline, and the renewal that has become due meanwhile is sent as soon as the session has
 // looked at the clocks: the lock is not lost for want of one.
 func TestSession_shortSuspensionCostsNothing(t *testing.T) {

@@ -75,9 +75,9 @@ var queueMutants = []mutant{
 	{
 		name: "Do: copies of a request that was refused",
 		file: "internal/retry/retry.go",
-		old:  "return !Refused(err) && (",
-		new:  "return (",
-		by:   killer{inRetry, "TestDo_copiesAfterNoAnswer/not_sent", `require.Equal(t, tc.want, got)`},
+		old:  "if !Refused(err) {\n\t\t\tcopies = min(copies+1, endpoints)\n\t\t}",
+		new:  "copies = min(copies+1, endpoints)",
+		by:   killer{inRetry, "TestDo_copies/not_sent", `require.Equal(t, tc.want, got)`},
 	},
 	{
 		name: "Txn: of copies, a refusal counts for more than one that may have been carried out",

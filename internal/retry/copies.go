@@ -7,18 +7,24 @@ import (
 )
 
 // The client takes its endpoints in turn, for all its requests alike. A request that is sent again may therefore meet the
-// endpoint that did not answer it again, and what else the client does at regular times can see to it that it always does.
-// So an attempt after one that was not answered sends what it asks more than once, at the same time, and takes the first
+// endpoint at which it failed again, and what else the client does at regular times can see to it that it always does. So an
+// attempt after one that failed, and was not refused, sends what it asks more than once, at the same time, and takes the first
 // answer. For the server that is nothing new: it is an attempt whose answer is lost, and another one.
 
-// mostCopies is how often an attempt sends a request where the client does not tell its endpoints.
-const mostCopies = 3
+// endpointsOf is how many endpoints a client has, the usual number where it does not tell.
+func endpointsOf(client *clientv3.Client) int {
+	const usual = 3
+	if n := len(client.Endpoints()); n > 0 {
+		return n
+	}
+	return usual
+}
 
 type copiesKey struct{}
 
 // Copies is how many requests an attempt sends for each one, at least 1. Where it is more, what changes something may have
 // been done by another copy when an answer says that it could not be done. Who repeats a single request knows that it may
-// have been done before, for only what was not answered is copied; who asks several things in an attempt has to look here.
+// have been done before, for what was refused is not copied; who asks several things in an attempt has to look here.
 func Copies(ctx context.Context) int {
 	if n, ok := ctx.Value(copiesKey{}).(int); ok {
 		return n
@@ -32,6 +38,11 @@ func WithCopies(ctx context.Context, n int) context.Context {
 		return ctx
 	}
 	return context.WithValue(ctx, copiesKey{}, n)
+}
+
+// Everywhere is a context for an attempt that sends as many requests for each one as there are endpoints.
+func Everywhere(ctx context.Context, client *clientv3.Client) context.Context {
+	return WithCopies(ctx, endpointsOf(client))
 }
 
 // Get is [Send] of the client's Get.

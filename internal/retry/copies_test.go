@@ -15,17 +15,19 @@ import (
 	"github.com/leasefence/leasefence/internal/retry"
 )
 
-// Only attempts that were not answered are reason to send copies, one more after each, up to one for each endpoint.
-func TestDo_copiesAfterNoAnswer(t *testing.T) {
+// After an attempt that may have been carried out copies are sent, one more each time, up to one for each endpoint.
+func TestDo_copies(t *testing.T) {
 	hang := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	unavailable := func(context.Context) error { return rpctypes.ErrNoLeader }
+	refused := func(context.Context) error { return rpctypes.ErrTooManyRequests }
 	notSent := func(ctx context.Context) error { <-ctx.Done(); return errors.Join(retry.ErrNotSent, ctx.Err()) }
 	for name, tc := range map[string]struct {
 		do   func(context.Context) error
 		want []int
 	}{
 		"not answered": {hang, []int{1, 2, 3, 3, 3}},
-		"failed":       {unavailable, []int{1, 1, 1, 1, 1}},
+		"failed":       {unavailable, []int{1, 2, 3, 3, 3}},
+		"refused":      {refused, []int{1, 1, 1, 1, 1}},
 		"not sent":     {notSent, []int{1, 1, 1, 1, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -62,10 +62,7 @@ func Do(ctx context.Context, client *clientv3.Client, bound time.Duration, do fu
 func While(ctx, life context.Context, client *clientv3.Client, bound time.Duration, do func(context.Context) error) error {
 	var b Backoff
 	var why error // there was no connection
-	endpoints := len(client.Endpoints())
-	if endpoints == 0 {
-		endpoints = mostCopies
-	}
+	endpoints := endpointsOf(client)
 	limit, copies := bounds{first: bound, endpoints: endpoints}, 1
 	for {
 		err := try(ctx, life, limit.next(), copies, do)
@@ -87,15 +84,10 @@ func While(ctx, life context.Context, client *clientv3.Client, bound time.Durati
 			return ended(cause, err, Better(why, Unreachable(ctx, client)))
 		}
 		Reconnect(client)
-		if unanswered(err) {
+		if !Refused(err) {
 			copies = min(copies+1, endpoints)
 		}
 	}
-}
-
-// unanswered reports whether err is that of an attempt which ended before there was an answer.
-func unanswered(err error) bool {
-	return !Refused(err) && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 }
 
 // bounds are how long the attempts of a request may take. After the first one as many as there are endpoints get up to
