@@ -108,3 +108,24 @@ func TestGet_alone(t *testing.T) {
 		require.Len(t, c.Calls(fakeetcd.Get), 1)
 	})
 }
+
+// A renewal is answered although a copy of it is not.
+func TestKeepAlive_copies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := fakeetcd.New()
+		defer srv.Close()
+		c := srv.NewClient(t.Context())
+		grant, err := c.Grant(t.Context(), 10)
+		require.NoError(t, err)
+		c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request, Times: 1})
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(retry.WithCopies(t.Context(), 2), time.Second)
+		defer cancel()
+		resp, err := retry.KeepAlive(ctx, c.Client, grant.ID)
+		require.NoError(t, err)
+		require.EqualValues(t, 10, resp.TTL)
+		require.Zero(t, time.Since(began))
+		require.Len(t, c.Calls(fakeetcd.KeepAliveOnce), 2)
+		synctest.Wait()
+	})
+}
