@@ -7,17 +7,17 @@
 //
 // # In etcd
 //
-// The record is one key, "/k8slock/" + name, with client-go's JSON. It is attached to an etcd lease of the record's
-// LeaseDurationSeconds, so a crashed leader's record goes away by itself, and a candidate that starts after that leads
-// at once; on an API server it would wait for a whole lease duration. Every write is a transaction on the revision
-// that was seen last. A lease belongs to one tenure, and by it a Lock knows its own record: the
+// The record is one key, "/k8slock/" + name, with client-go's JSON and one number more, "write". It is attached to an etcd
+// lease of the record's LeaseDurationSeconds, so a crashed leader's record goes away by itself, and a candidate that
+// starts after that leads at once; on an API server it would wait for a whole lease duration. Every write is a transaction
+// on the revision that was seen last. A lease belongs to one tenure, and by it a Lock knows its own record: the
 // identity is only for people. No lock or election of leasefence has the key in its queue, whatever the names.
 //
 // # Guarantees
 //
 // Tokens of one name only grow from tenure to tenure. The token is the revision of the write that began the tenure;
 // renewals do not change it. A release and a new acquisition, by the same Lock or not, is a new tenure with a larger token. An
-// acquisition whose answer was lost is undone and not adopted, so a token is always the revision of an acknowledged write.
+// acquisition that failed is undone and not adopted, so a token is always the revision of a write that its call saw done.
 //
 // The context of NewContext ends before anybody else can lead, however messages are delayed or lost, while processes
 // run and clocks tick at about the same rate. A local timer ends it min(LeaseDurationSeconds, granted TTL) after the
@@ -57,14 +57,20 @@
 //
 // The fence closes all of these: a resource that checks the token (see package fence) refuses what comes late.
 //
+// # Endpoints that do not answer
+//
+// etcd's client takes its endpoints in turn. A call waits a quarter of its Timeout for the answer to a request, and then sends
+// it again, to more than one endpoint at once: a dead endpoint costs time, and no leadership.
+//
 // # What can fail
 //
 //	event                                        the call returns        and then
-//	request of an acquisition lost, or answer    the error               its lease is revoked: not acquired
+//	a message lost, and not again                success                 it is done once; a lease granted in vain expires
+//	requests of an acquisition lost, or answers  the error               its lease is revoked: not acquired
 //	the same, and the revocation fails too       the error               the record looks like another process's and expires
-//	request of a renewal lost                    the error               the next try renews
-//	answer of a renewal lost                     the error               Get knows the record by its lease; the next try renews
-//	context cancelled                            the error               as if the answer was lost
+//	requests of a renewal lost                   the error               the next try renews
+//	answers of a renewal lost                    the error               Get knows the record by its lease; the next try renews
+//	context cancelled                            the error               as if the answers were lost
 //	lease expired or revoked                     the error, or Conflict  tenure lost
 //	record deleted, overwritten or taken over    Conflict                tenure lost at the next Get
 //	record is not JSON                           the error of Get        nobody leads until it is deleted or expires

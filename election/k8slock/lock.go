@@ -32,7 +32,9 @@ type Lock struct {
 	timeout  time.Duration
 	log      *slog.Logger
 
-	turn     chan struct{} // full while a call is under way, which owns the next two fields
+	turn     chan struct{} // full while a call is under way, which owns the next four fields
+	first    time.Duration // for the first attempt of each of its requests
+	writes   uint64        // how many calls have come to write a record
 	revision int64         // of the record as last read or written; 0: there is none, or it is not known
 	ours     bool          // whether that record is the last tenure's
 
@@ -107,7 +109,11 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	}
 	defer done()
 
-	resp, err := l.client.Get(ctx, l.key)
+	var resp *clientv3.GetResponse
+	err = l.try(ctx, func(ctx context.Context) (err error) {
+		resp, err = retry.Get(ctx, l.client, l.key)
+		return err
+	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("k8slock: read %q: %w", l.key, err)
 	}
@@ -146,6 +152,7 @@ func (l *Lock) begin(ctx context.Context, bound time.Duration) (_ context.Contex
 	case <-ctx.Done():
 		return nil, nil, context.Cause(ctx)
 	}
+	l.first = bound / 4
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	retry.Reconnect(l.client)
 	return ctx, func() { cancel(); <-l.turn }, nil

@@ -125,7 +125,7 @@ func TestLock_theTenureEndsBeforeTheReleaseIsSent(t *testing.T) {
 		a := newCandidate(t, srv, k8slock.Options{})
 		a.create(t)
 		work := a.context(t)
-		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: time.Second})
+		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: 400 * time.Millisecond})
 		began := time.Now()
 		done := make(chan time.Time, 1)
 		go func() {
@@ -134,7 +134,7 @@ func TestLock_theTenureEndsBeforeTheReleaseIsSent(t *testing.T) {
 		}()
 		require.NoError(t, a.Update(t.Context(), released()))
 		require.Equal(t, began, <-done)
-		require.Equal(t, time.Second, time.Since(began))
+		require.Equal(t, 400*time.Millisecond, time.Since(began))
 	})
 }
 

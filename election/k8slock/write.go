@@ -1,6 +1,7 @@
 package k8slock
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -112,8 +113,13 @@ func (l *Lock) acquire(ctx context.Context, record resourcelock.LeaderElectionRe
 		return fmt.Errorf("%w: %q is not taken again before the elector has stopped", ErrLost, l.key)
 	}
 
-	sent := clock.System.Now()
-	grant, err := l.client.Grant(ctx, int64(record.LeaseDurationSeconds))
+	var sent clock.Instant
+	var grant *clientv3.LeaseGrantResponse
+	err := l.try(ctx, func(ctx context.Context) (err error) {
+		sent = clock.System.Now()
+		grant, err = l.client.Grant(ctx, int64(record.LeaseDurationSeconds)) // one whose answer is lost expires
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("k8slock: acquire %q: %w", l.key, err)
 	}
@@ -136,14 +142,14 @@ func (l *Lock) take(
 	ctx context.Context, record resourcelock.LeaderElectionRecord, grant *clientv3.LeaseGrantResponse,
 	condition clientv3.Cmp, unmet error, sent clock.Instant,
 ) (*tenure, error) {
-	resp, err := l.put(ctx, record, grant.ID, condition)
+	rev, err := l.put(ctx, record, grant.ID, condition)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("k8slock: acquire %q: %w", l.key, err)
-	case !resp.Succeeded:
+	case rev == 0:
 		return nil, unmet
 	}
-	token, err := fence.NewToken(l.era, resp.Header.Revision)
+	token, err := fence.NewToken(l.era, rev)
 	if err != nil {
 		return nil, fmt.Errorf("k8slock: acquire %q: %w", l.key, err)
 	}
@@ -151,17 +157,22 @@ func (l *Lock) take(
 	if !t.live() {
 		return nil, fmt.Errorf("k8slock: acquire %q: the answer came too late: %w", l.key, t.cause())
 	}
-	l.revision, l.ours = resp.Header.Revision, true
+	l.revision, l.ours = rev, true
 	return t, nil
 }
 
 // renew extends the present tenure.
 func (l *Lock) renew(ctx context.Context, record resourcelock.LeaderElectionRecord, t *tenure, unchanged clientv3.Cmp) error {
-	sent := clock.System.Now()
-	alive, err := retry.KeepAlive(ctx, l.client, t.lease)
-	var resp *clientv3.TxnResponse
+	var sent clock.Instant
+	var alive *clientv3.LeaseKeepAliveResponse
+	err := l.try(ctx, func(ctx context.Context) (err error) {
+		sent = clock.System.Now()
+		alive, err = retry.KeepAlive(ctx, l.client, t.lease)
+		return err
+	})
+	var rev int64
 	if err == nil {
-		resp, err = l.put(ctx, record, t.lease, unchanged)
+		rev, err = l.put(ctx, record, t.lease, unchanged)
 	}
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
@@ -169,10 +180,10 @@ func (l *Lock) renew(ctx context.Context, record resourcelock.LeaderElectionReco
 		return fmt.Errorf("k8slock: renew %q: %w", l.key, err)
 	case err != nil:
 		return fmt.Errorf("k8slock: renew %q: %w", l.key, err)
-	case !resp.Succeeded:
+	case rev == 0:
 		return l.conflict()
 	}
-	l.revision = resp.Header.Revision
+	l.revision = rev
 	if !t.extend(sent, valid(record, alive.TTL)) {
 		return fmt.Errorf("k8slock: renew %q: the answer came too late: %w", l.key, t.cause())
 	}
@@ -182,34 +193,69 @@ func (l *Lock) renew(ctx context.Context, record resourcelock.LeaderElectionReco
 // release writes a record without a holder.
 func (l *Lock) release(ctx context.Context, record resourcelock.LeaderElectionRecord, t *tenure, unchanged clientv3.Cmp) error {
 	l.stop()
-	resp, err := l.put(ctx, record, t.lease, unchanged)
+	rev, err := l.put(ctx, record, t.lease, unchanged)
 	switch {
 	case err != nil:
 		return fmt.Errorf("k8slock: release %q: %w", l.key, err)
-	case !resp.Succeeded:
+	case rev == 0:
 		return l.conflict()
 	}
-	l.revision, l.ours = resp.Header.Revision, false
+	l.revision, l.ours = rev, false
 	return nil
 }
 
-// put writes the record if the condition holds. etcd's client does not repeat a transaction, so a condition that does not
-// hold was not broken by an earlier attempt of the same call.
+// writtenRecord is a record as it is stored.
+type writtenRecord struct {
+	resourcelock.LeaderElectionRecord
+	// Write makes each call's record differ, also those within one second: by it and its lease a call knows its own.
+	Write uint64 `json:"write"`
+}
+
+// put writes the record if the condition holds, and returns the revision at which it was written, 0 if it was not. A condition
+// that does not hold may have been broken by an attempt, or a copy, whose answer was lost: then the record is there. One
+// that an earlier call wrote does not count, though the tenure be the same: others may have seen it before this call.
 func (l *Lock) put(
 	ctx context.Context, record resourcelock.LeaderElectionRecord, lease clientv3.LeaseID, condition clientv3.Cmp,
-) (*clientv3.TxnResponse, error) {
-	value, err := json.Marshal(record)
+) (rev int64, err error) {
+	l.writes++
+	value, err := json.Marshal(writtenRecord{record, l.writes})
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	return l.client.Txn(ctx).If(condition).Then(clientv3.OpPut(l.key, string(value), clientv3.WithLease(lease))).Commit()
+	write := clientv3.OpPut(l.key, string(value), clientv3.WithLease(lease))
+	err = l.try(ctx, func(ctx context.Context) error {
+		resp, err := retry.Txn(ctx, l.client, []clientv3.Cmp{condition}, []clientv3.Op{write}, []clientv3.Op{clientv3.OpGet(l.key)})
+		switch {
+		case err != nil:
+			return err
+		case resp.Succeeded:
+			rev = resp.Header.Revision
+			return nil
+		}
+		for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
+			if kv.Lease == int64(lease) && bytes.Equal(kv.Value, value) {
+				rev = kv.ModRevision
+			}
+		}
+		return nil
+	})
+	return rev, err
+}
+
+// try repeats a request within the time of a call. The first attempt has a quarter of it: a call makes two requests, and an
+// endpoint that answers neither is to leave time for the others.
+func (l *Lock) try(ctx context.Context, request func(context.Context) error) error {
+	return retry.Do(ctx, l.client, l.first, request)
 }
 
 // revoke gives back a lease that is of no use any more, also if the call has ended. If it fails the lease expires.
 func (l *Lock) revoke(ctx context.Context, lease clientv3.LeaseID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.timeout)
 	defer cancel()
-	_, err := l.client.Revoke(ctx, lease)
+	err := l.try(ctx, func(ctx context.Context) error {
+		_, err := l.client.Revoke(ctx, lease)
+		return err
+	})
 	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		l.log.Warn("a lease that is not used any more is left to expire", "lock", l.name, "err", err)
 	}

@@ -120,7 +120,7 @@ func TestElector_lostAnswers(t *testing.T) {
 	first.run(t, leaseDuration, renewDeadline, retryPeriod)
 	led := leader(t, first)
 	require.Equal(t, 1, acquiring.Hits())
-	require.Len(t, srv.Leases(t), 1, "the attempt whose answer was lost is undone")
+	require.Len(t, srv.Leases(t), 1, "an attempt after one whose answer was lost knows what that wrote")
 
 	for _, method := range []string{faults.Txn, faults.LeaseKeepAlive} {
 		for _, fault := range []faults.Fault{faults.LoseAnswer, faults.LoseRequest} {

@@ -1,0 +1,81 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/election/k8slock"
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/faults"
+)
+
+// One of three endpoints is dead: it accepts connections and says nothing. The leaders that share a client, whose requests so
+// meet it at no regular times, go on to lead.
+func TestElector_oneOfThreeEndpointsDead(t *testing.T) {
+	const electors, renewals = 5, 10
+	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
+	var proxies []*faults.Proxy
+	var addrs []string
+	for _, endpoint := range cluster.Endpoints() {
+		p := faults.NewProxy(t, endpoint)
+		proxies, addrs = append(proxies, p), append(addrs, p.Addr())
+	}
+	in := faults.NewInterceptor(t)
+	client := etcdtest.NewClient(t, addrs, etcdtest.Dial(in.DialOptions()...))
+	var terms []*term
+	lost := make(chan string, electors)
+	for i := range electors {
+		led := leader(t, startOver(t, client, fmt.Sprint(name, i)))
+		context.AfterFunc(led.work, func() { lost <- led.Describe() })
+		terms = append(terms, led)
+	}
+
+	dead := proxies[0]
+	dead.BlackHole()
+	t.Cleanup(dead.Restore) // before the electors release
+	began := time.Now()
+	watch := cluster.Members[0].Client(t).Watch(t.Context(), key, clientv3.WithPrefix())
+	written := make(map[string]int) // renewals
+	for done := 0; done < electors; {
+		select {
+		case resp := <-watch:
+			require.NoError(t, resp.Err())
+			for _, event := range resp.Events {
+				k := string(event.Kv.Key)
+				if written[k]++; written[k] == renewals {
+					done++
+				}
+			}
+		case k := <-lost:
+			require.FailNow(t, "leadership lost", "%s, after %v, with %v", k, time.Since(began), written)
+		case <-time.After(patience):
+			require.FailNow(t, "there are no renewals", "%v", written)
+		}
+	}
+	unanswered := in.Sent(faults.LeaseKeepAlive) - in.Answered(faults.LeaseKeepAlive)
+	t.Logf("%d renewals each in %v, %d of a lease not answered", renewals, time.Since(began), unanswered)
+	require.Greater(t, unanswered, electors*renewals/5, "the dead endpoint was hardly asked: it proves nothing")
+	for _, led := range terms {
+		require.NoError(t, led.work.Err())
+		require.Empty(t, led.over)
+		token, ok := led.Token()
+		require.True(t, ok)
+		require.Equal(t, led.token, token)
+	}
+}
+
+// startOver is a candidate for an election of its own, over a client that others use too. Its elector runs until the test ends.
+func startOver(t *testing.T, client *clientv3.Client, name string) *candidate {
+	t.Helper()
+	c := &candidate{led: make(chan *term, 10), over: make(chan time.Time, 10)}
+	var err error
+	c.Lock, err = k8slock.New(client, name, k8slock.Options{Timeout: timeout})
+	require.NoError(t, err)
+	c.run(t, leaseDuration, renewDeadline, retryPeriod)
+	return c
+}
