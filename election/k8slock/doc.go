@@ -59,8 +59,8 @@
 //
 // # Endpoints that do not answer
 //
-// etcd's client takes its endpoints in turn. A call waits a quarter of its Timeout for the answer to a request, and then sends
-// it again, to more than one endpoint at once: a dead endpoint costs time, and no leadership.
+// etcd's client takes its endpoints in turn. After each quarter of its Timeout without an answer a call sends its request to
+// another endpoint too, and the first answer counts: a dead endpoint costs time, and no leadership.
 //
 // # What can fail
 //

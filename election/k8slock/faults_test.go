@@ -81,7 +81,7 @@ func TestLock_acquisitionGoesThroughLostMessages(t *testing.T) {
 			require.Equal(t, fence.Token(kv.CreateRevision), token)
 
 			for range 3 { // late requests come meanwhile
-				time.Sleep(leaseDuration - timeout)
+				time.Sleep(leaseDuration - margin - timeout)
 				require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
 			}
 			require.Equal(t, token, a.token(t))
@@ -170,7 +170,7 @@ func TestLock_renewalGoesThroughLostMessages(t *testing.T) {
 			require.EqualValues(t, 2, srv.Keys(key)[0].Version)
 
 			for i := range 3 { // late requests come meanwhile
-				time.Sleep(leaseDuration - timeout)
+				time.Sleep(leaseDuration - margin - timeout)
 				require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
 				require.EqualValues(t, 3+i, srv.Keys(key)[0].Version)
 			}

@@ -33,7 +33,7 @@ type Lock struct {
 	log      *slog.Logger
 
 	turn     chan struct{} // full while a call is under way, which owns the next four fields
-	first    time.Duration // for the first attempt of each of its requests
+	bounded  time.Duration // the call whose turn it is
 	writes   uint64        // how many calls have come to write a record
 	revision int64         // of the record as last read or written; 0: there is none, or it is not known
 	ours     bool          // whether that record is the last tenure's
@@ -152,7 +152,7 @@ func (l *Lock) begin(ctx context.Context, bound time.Duration) (_ context.Contex
 	case <-ctx.Done():
 		return nil, nil, context.Cause(ctx)
 	}
-	l.first = bound / 4
+	l.bounded = bound
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	retry.Reconnect(l.client)
 	return ctx, func() { cancel(); <-l.turn }, nil

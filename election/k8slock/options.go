@@ -36,9 +36,8 @@ type Options struct {
 	// Era is raised by an operator after a restore of etcd or a move to another cluster, so that every new
 	// token is larger than every old one; see [fence.Token]. 0 to 32767. Default 0.
 	Era uint16
-	// Timeout bounds each call, so that a request that hangs does not cost the leadership. The first attempt of a request has a
-	// quarter of it, the further ones up to a half: an answer should take less than a quarter. 0 to 1 minute; never more than a
-	// quarter of the record's lease duration. Default 2 s.
+	// Timeout bounds each call, so that a request that hangs does not cost the leadership; after each quarter of it without an
+	// answer another endpoint is asked too. 0 to 1 minute; never more than a quarter of the record's lease duration. Default 2 s.
 	Timeout time.Duration
 	// Logger is told what the elector records and of losses. Default: silent.
 	Logger *slog.Logger

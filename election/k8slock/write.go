@@ -113,12 +113,8 @@ func (l *Lock) acquire(ctx context.Context, record resourcelock.LeaderElectionRe
 		return fmt.Errorf("%w: %q is not taken again before the elector has stopped", ErrLost, l.key)
 	}
 
-	var sent clock.Instant
-	var grant *clientv3.LeaseGrantResponse
-	err := l.try(ctx, func(ctx context.Context) (err error) {
-		sent = clock.System.Now()
-		grant, err = l.client.Grant(ctx, int64(record.LeaseDurationSeconds)) // one whose answer is lost expires
-		return err
+	grant, sent, err := timed(ctx, l, func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
+		return l.client.Grant(ctx, int64(record.LeaseDurationSeconds)) // one whose answer is lost expires
 	})
 	if err != nil {
 		return fmt.Errorf("k8slock: acquire %q: %w", l.key, err)
@@ -163,12 +159,8 @@ func (l *Lock) take(
 
 // renew extends the present tenure.
 func (l *Lock) renew(ctx context.Context, record resourcelock.LeaderElectionRecord, t *tenure, unchanged clientv3.Cmp) error {
-	var sent clock.Instant
-	var alive *clientv3.LeaseKeepAliveResponse
-	err := l.try(ctx, func(ctx context.Context) (err error) {
-		sent = clock.System.Now()
-		alive, err = retry.KeepAlive(ctx, l.client, t.lease)
-		return err
+	alive, sent, err := timed(ctx, l, func(ctx context.Context) (*clientv3.LeaseKeepAliveResponse, error) {
+		return retry.KeepAlive(ctx, l.client, t.lease)
 	})
 	var rev int64
 	if err == nil {
@@ -242,10 +234,31 @@ func (l *Lock) put(
 	return rev, err
 }
 
-// try repeats a request within the time of a call. The first attempt has a quarter of it: a call makes two requests, and an
-// endpoint that answers neither is to leave time for the others.
+// try sends a request until it is answered, within the time of a call. While there is no answer it is sent to further
+// endpoints too, each after a quarter of that time: a call makes two requests, and an endpoint that answers neither is to leave
+// time for the others. The first is left to run, so that a server which is slow is waited for.
 func (l *Lock) try(ctx context.Context, request func(context.Context) error) error {
-	return retry.Do(ctx, l.client, l.first, request)
+	return retry.Do(ctx, l.client, l.bounded, func(ctx context.Context) error {
+		return request(retry.Beside(ctx, l.client, l.bounded/4))
+	})
+}
+
+// timed is [Lock.try] that tells when the request was sent which was answered.
+func timed[T any](ctx context.Context, l *Lock, request func(context.Context) (T, error)) (answer T, sent clock.Instant, err error) {
+	type timedAnswer struct {
+		answer T
+		sent   clock.Instant
+	}
+	var got timedAnswer
+	err = l.try(ctx, func(ctx context.Context) (err error) {
+		got, err = retry.Send(ctx, func(ctx context.Context) (timedAnswer, error) {
+			sent := clock.System.Now()
+			answer, err := request(ctx)
+			return timedAnswer{answer, sent}, err
+		})
+		return err
+	})
+	return got.answer, got.sent, err
 }
 
 // revoke gives back a lease that is of no use any more, also if the call has ended. If it fails the lease expires.
@@ -253,7 +266,9 @@ func (l *Lock) revoke(ctx context.Context, lease clientv3.LeaseID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.timeout)
 	defer cancel()
 	err := l.try(ctx, func(ctx context.Context) error {
-		_, err := l.client.Revoke(ctx, lease)
+		_, err := retry.Send(ctx, func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
+			return l.client.Revoke(ctx, lease)
+		})
 		return err
 	})
 	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {

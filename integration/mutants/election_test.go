@@ -44,15 +44,8 @@ var electionMutants = []mutant{
 	{
 		name: "k8slock: deadline counted from the answer",
 		file: "election/k8slock/write.go",
-		old:  "sent = clock.System.Now()\n\t\talive, err = retry.KeepAlive(ctx, l.client, t.lease)",
-		new:  "alive, err = retry.KeepAlive(ctx, l.client, t.lease)\n\t\tsent = clock.System.Now()",
-		by:   killer{inK8slock, "TestLock_localDeadline", `require.Equal(t, leaseDuration-margin, time.Since(sent)`},
-	},
-	{
-		name: "k8slock: deadline counted from the answer to the grant",
-		file: "election/k8slock/write.go",
-		old:  "sent = clock.System.Now()\n\t\tgrant, err = l.client.Grant(ctx, int64(record.LeaseDurationSeconds)) // one whose answer is lost expires\n",
-		new:  "grant, err = l.client.Grant(ctx, int64(record.LeaseDurationSeconds))\n\t\tsent = clock.System.Now()\n",
+		old:  "sent := clock.System.Now()\n\t\t\tanswer, err := request(ctx)\n",
+		new:  "answer, err := request(ctx)\n\t\t\tsent := clock.System.Now()\n",
 		by:   killer{inK8slock, "TestLock_localDeadline", `require.Equal(t, leaseDuration-margin, time.Since(sent)`},
 	},
 	{

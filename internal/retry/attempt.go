@@ -81,7 +81,7 @@ func (a *attempt) Err() error                  { return a.context().Err() }
 
 func (a *attempt) Value(key any) any {
 	if key == (copiesKey{}) {
-		return a.copies
+		return copying{n: a.copies}
 	}
 	return a.context().Value(key)
 }

@@ -2,6 +2,8 @@ package retry
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -22,27 +24,40 @@ func endpointsOf(client *clientv3.Client) int {
 
 type copiesKey struct{}
 
+// copying is how an attempt sends copies.
+type copying struct {
+	n     int
+	pause time.Duration // between one and the next, while none is answered
+}
+
+func copyingOf(ctx context.Context) copying {
+	if c, ok := ctx.Value(copiesKey{}).(copying); ok {
+		return c
+	}
+	return copying{n: 1}
+}
+
 // Copies is how many requests an attempt sends for each one, at least 1. Where it is more, what changes something may have
 // been done by another copy when an answer says that it could not be done. Who repeats a single request knows that it may
 // have been done before, for what was refused is not copied; who asks several things in an attempt has to look here.
-func Copies(ctx context.Context) int {
-	if n, ok := ctx.Value(copiesKey{}).(int); ok {
-		return n
-	}
-	return 1
-}
+func Copies(ctx context.Context) int { return copyingOf(ctx).n }
 
 // WithCopies is a context for an attempt that sends n requests for each one.
 func WithCopies(ctx context.Context, n int) context.Context {
 	if n <= 1 {
 		return ctx
 	}
-	return context.WithValue(ctx, copiesKey{}, n)
+	return context.WithValue(ctx, copiesKey{}, copying{n: n})
 }
 
 // Everywhere is a context for an attempt that sends as many requests for each one as there are endpoints.
 func Everywhere(ctx context.Context, client *clientv3.Client) context.Context {
 	return WithCopies(ctx, endpointsOf(client))
+}
+
+// Beside is [Everywhere], where each request but the first is sent only if there is no answer after a further pause.
+func Beside(ctx context.Context, client *clientv3.Client, pause time.Duration) context.Context {
+	return context.WithValue(ctx, copiesKey{}, copying{n: endpointsOf(client), pause: pause})
 }
 
 // Get is [Send] of the client's Get.
@@ -61,38 +76,52 @@ func Txn(ctx context.Context, client *clientv3.Client, cmps []clientv3.Cmp, then
 // does not mend. If all fail otherwise, it is one that leaves open whether the request was carried out, if there is one. It
 // returns when all have ended.
 func Send[T any](ctx context.Context, send func(context.Context) (T, error)) (T, error) {
-	n := Copies(ctx)
-	if n == 1 {
+	c := copyingOf(ctx)
+	if c.n <= 1 {
 		return send(ctx)
 	}
 	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	type outcome struct {
 		answer T
 		err    error
 	}
 	outcomes := make(chan outcome)
-	for range n {
+	under := 0 // way
+	next := time.NewTimer(c.pause)
+	defer next.Stop()
+	another := func() {
+		c.n--
+		under++
 		go func() {
 			answer, err := send(ctx)
 			outcomes <- outcome{answer, err}
 		}()
+		next.Reset(c.pause)
 	}
-	var best outcome
-	for i := range n {
-		o := <-outcomes
-		switch {
-		case i == 0:
-			best = o
-		case !final(best.err) && (final(o.err) || Refused(best.err)):
-			best = o
-		}
-		if final(best.err) {
-			cancel()
+	another()
+	best := outcome{err: errNone}
+	for under > 0 {
+		select {
+		case <-next.C:
+			if c.n > 0 && !final(best.err) {
+				another()
+			}
+		case o := <-outcomes:
+			under--
+			if !final(best.err) && (final(o.err) || Refused(best.err)) {
+				best = o
+			}
+			if final(best.err) {
+				cancel() // the others
+			}
 		}
 	}
-	cancel()
 	return best.answer, best.err
 }
+
+// errNone stands for no outcome yet: any other is better.
+var errNone = fmt.Errorf("%w: %w", ErrNotSent, context.Canceled)
 
 // final reports whether err, which may be nil, is how the request ends.
 func final(err error) bool { return err == nil || !Transient(err) }

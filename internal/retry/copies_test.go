@@ -109,23 +109,41 @@ func TestGet_alone(t *testing.T) {
 	})
 }
 
-// A renewal is answered although a copy of it is not.
-func TestKeepAlive_copies(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := fakeetcd.New()
-		defer srv.Close()
-		c := srv.NewClient(t.Context())
-		grant, err := c.Grant(t.Context(), 10)
-		require.NoError(t, err)
-		c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request, Times: 1})
-		began := time.Now()
-		ctx, cancel := context.WithTimeout(retry.WithCopies(t.Context(), 2), time.Second)
-		defer cancel()
-		resp, err := retry.KeepAlive(ctx, c.Client, grant.ID)
-		require.NoError(t, err)
-		require.EqualValues(t, 10, resp.TTL)
-		require.Zero(t, time.Since(began))
-		require.Len(t, c.Calls(fakeetcd.KeepAliveOnce), 2)
-		synctest.Wait()
-	})
+// Beside others a copy is sent only while none is answered, and the first is left to run.
+func TestSend_besideOthers(t *testing.T) {
+	const pause = 100 * time.Millisecond
+	hangs := fakeetcd.Fault{Lose: fakeetcd.Request}
+	for name, tc := range map[string]struct {
+		faults []fakeetcd.Fault
+		at     time.Duration
+		sent   int
+		fails  bool
+	}{
+		"the first answers":           {nil, 0, 1, false},
+		"the first answers late":      {[]fakeetcd.Fault{{After: 250 * time.Millisecond}, hangs, hangs}, 250 * time.Millisecond, 3, false},
+		"the second answers":          {[]fakeetcd.Fault{hangs}, pause, 2, false},
+		"the third answers":           {[]fakeetcd.Fault{hangs, hangs}, 2 * pause, 3, false},
+		"the first fails":             {[]fakeetcd.Fault{{Err: fakeetcd.ErrUnavailable}}, 0, 1, true},
+		"one hangs, the second fails": {[]fakeetcd.Fault{hangs, {Err: fakeetcd.ErrUnavailable}}, 2 * pause, 3, false},
+		"none answers":                {[]fakeetcd.Fault{hangs, hangs, hangs}, time.Second, 3, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := fakeetcd.New()
+				defer srv.Close()
+				c := srv.NewClient(t.Context())
+				for _, f := range tc.faults {
+					f.Times = 1
+					c.Inject(fakeetcd.Get, f)
+				}
+				began := time.Now()
+				ctx, cancel := context.WithTimeout(retry.Beside(t.Context(), c.Client, pause), time.Second)
+				defer cancel()
+				_, err := retry.Get(ctx, c.Client, "a")
+				require.Equal(t, tc.fails, err != nil, "%v", err)
+				require.Equal(t, tc.at, time.Since(began))
+				require.Len(t, c.Calls(fakeetcd.Get), tc.sent)
+			})
+		})
+	}
 }

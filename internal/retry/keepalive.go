@@ -9,11 +9,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// KeepAlive renews a lease, in one attempt and as many copies as it has.
+// KeepAlive renews a lease, in one attempt.
 func KeepAlive(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
-	resp, err := copies(ctx, func(ctx context.Context) (*clientv3.LeaseKeepAliveResponse, error) {
-		return client.KeepAliveOnce(once{ctx}, id) //nolint:contextcheck // once is ctx
-	})
+	resp, err := client.KeepAliveOnce(once{ctx}, id) //nolint:contextcheck // once is ctx
 	if errors.Is(err, rpctypes.ErrPermissionDenied) {
 		return nil, fmt.Errorf("%w (to renew a lease takes permission to write every key of it)", err)
 	}
