@@ -75,8 +75,8 @@ var queueMutants = []mutant{
 	{
 		name: "Do: copies of a request that was refused",
 		file: "internal/retry/retry.go",
-		old:  "if !Refused(err) {\n\t\t\tcopies = min(copies+1, endpoints)\n\t\t}",
-		new:  "copies = min(copies+1, endpoints)",
+		old:  "if !Refused(err) {\n\t\t\tcopies = min(copies+1, limit.endpoints)\n\t\t}",
+		new:  "copies = min(copies+1, limit.endpoints)",
 		by:   killer{inRetry, "TestDo_copies/not_sent", `require.Equal(t, tc.want, got)`},
 	},
 	{

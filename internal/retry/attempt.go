@@ -80,8 +80,12 @@ func (a *attempt) Done() <-chan struct{}       { return a.context().Done() }
 func (a *attempt) Err() error                  { return a.context().Err() }
 
 func (a *attempt) Value(key any) any {
-	if key == (copiesKey{}) {
+	switch {
+	case key != (copiesKey{}):
+		return a.context().Value(key)
+	case a.copies > 1:
 		return copying{n: a.copies}
+	default:
+		return nil // whatever attempt this one is a part of
 	}
-	return a.context().Value(key)
 }

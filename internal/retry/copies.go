@@ -67,9 +67,14 @@ func Get(ctx context.Context, client *clientv3.Client, key string, opts ...clien
 
 // Txn is [Send] of a transaction of the client's.
 func Txn(ctx context.Context, client *clientv3.Client, cmps []clientv3.Cmp, then, or []clientv3.Op) (*clientv3.TxnResponse, error) {
-	return Send(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return client.Txn(ctx).If(cmps...).Then(then...).Else(or...).Commit()
-	})
+	if Copies(ctx) == 1 { // without an allocation
+		return commit(ctx, client, cmps, then, or)
+	}
+	return Send(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) { return commit(ctx, client, cmps, then, or) })
+}
+
+func commit(ctx context.Context, client *clientv3.Client, cmps []clientv3.Cmp, then, or []clientv3.Op) (*clientv3.TxnResponse, error) {
+	return client.Txn(ctx).If(cmps...).Then(then...).Else(or...).Commit()
 }
 
 // Send sends a request in as many copies as the attempt has. It returns the first answer, or a failure that another attempt

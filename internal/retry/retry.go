@@ -62,8 +62,7 @@ func Do(ctx context.Context, client *clientv3.Client, bound time.Duration, do fu
 func While(ctx, life context.Context, client *clientv3.Client, bound time.Duration, do func(context.Context) error) error {
 	var b Backoff
 	var why error // there was no connection
-	endpoints := endpointsOf(client)
-	limit, copies := bounds{first: bound, endpoints: endpoints}, 1
+	limit, copies := bounds{first: bound}, 1
 	for {
 		err := try(ctx, life, limit.next(), copies, do)
 		if err == nil {
@@ -84,8 +83,9 @@ func While(ctx, life context.Context, client *clientv3.Client, bound time.Durati
 			return ended(cause, err, Better(why, Unreachable(ctx, client)))
 		}
 		Reconnect(client)
+		limit.endpoints = endpointsOf(client)
 		if !Refused(err) {
-			copies = min(copies+1, endpoints)
+			copies = min(copies+1, limit.endpoints)
 		}
 	}
 }
@@ -96,7 +96,7 @@ func While(ctx, life context.Context, client *clientv3.Client, bound time.Durati
 // the same sick one a few times, and that says nothing about the others.
 type bounds struct {
 	first     time.Duration
-	endpoints int
+	endpoints int // not asked for before the second attempt
 	tries     int
 }
 
