@@ -226,13 +226,5 @@ func requirePending[T any](t *testing.T, ch <-chan T) {
 	}
 }
 
-// useClock makes the sessions of this test read the time from c.
-func useClock(t *testing.T, c clock.Clock) {
-	t.Helper()
-	before := clock.System
-	clock.System = c
-	t.Cleanup(func() { clock.System = before })
-}
-
 // errDenied is an error that the client does not repeat by itself, and leasefence does only for a renewal.
 var errDenied = rpctypes.ErrGRPCPermissionDenied

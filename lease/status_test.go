@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/hosttest"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -245,16 +246,16 @@ func TestSession_Remaining_afterClose(t *testing.T) {
 // Time that the host was suspended is gone, before any timer has run.
 func TestSession_Remaining_afterASuspension(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host := startSuspender(t)
+		host := hosttest.Start(t, false)
 		e := start(t, lease.Options{})
 		l := e.lock(t, "a")
 		e.at(time.Second)
-		host.sleep(10 * time.Second)
+		host.Suspend(10 * time.Second)
 		require.Equal(t, usable-11*time.Second, e.s.Remaining())
-		host.sleep(usable - 11*time.Second - 1)
+		host.Suspend(usable - 11*time.Second - 1)
 		require.Equal(t, time.Duration(1), e.s.Remaining())
 		requireLive(t, l)
-		host.sleep(1)
+		host.Suspend(1)
 		require.Zero(t, e.s.Remaining())
 		requireLost(t, context.Cause(l.Context()), lease.DeadlinePassed)
 	})

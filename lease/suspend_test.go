@@ -2,46 +2,30 @@ package lease_test
 
 import (
 	"context"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/leasefence/leasefence/internal/clock"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/hosttest"
 	"github.com/leasefence/leasefence/lease"
 )
-
-// suspender is the boot clock of a host that can be suspended. Timers stand still meanwhile.
-type suspender struct {
-	began time.Time
-	slept atomic.Int64
-}
-
-func (h *suspender) sleep(d time.Duration) { h.slept.Add(int64(d)) }
-
-func startSuspender(t *testing.T) *suspender {
-	t.Helper()
-	h := &suspender{began: time.Now()}
-	useClock(t, clock.Clock{Boot: func() time.Duration { return time.Since(h.began) + time.Duration(h.slept.Load()) }})
-	return h
-}
 
 // pain 33: the time that a host was suspended counts, and no timer need have fired for it.
 func TestSession_suspensionCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host := startSuspender(t)
+		host := hosttest.Start(t, false)
 		e := start(t, lease.Options{})
 		old := e.s.Status()
 		l := e.lock(t, "a")
 		e.at(time.Second)
 
-		host.sleep(usable - time.Second - 1)
+		host.Suspend(usable - time.Second - 1)
 		require.Equal(t, lease.Held, e.s.Status().State)
 		require.Equal(t, time.Now().Add(1), e.s.Status().Deadline)
-		host.sleep(1)
+		host.Suspend(1)
 		require.Equal(t, lease.Lost, e.s.Status().State)
 		requireLost(t, e.s.Status().Err, lease.DeadlinePassed)
 		requireLive(t, l) // nobody has looked yet: neither a timer nor a call
@@ -57,11 +41,11 @@ func TestSession_suspensionCounts(t *testing.T) {
 
 func TestLock_Unlock_findsASuspensionByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host := startSuspender(t)
+		host := hosttest.Start(t, false)
 		e := start(t, lease.Options{})
 		l := e.lock(t, "a")
 		e.at(0)
-		host.sleep(usable)
+		host.Suspend(usable)
 		requireLost(t, l.Unlock(t.Context()), lease.DeadlinePassed)
 		synctest.Wait()
 		require.Empty(t, e.keys(""), "its key is deleted all the same")
@@ -71,14 +55,14 @@ func TestLock_Unlock_findsASuspensionByItself(t *testing.T) {
 // A check right before a write is right before any timer has run.
 func TestLock_Err_looksAtTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host := startSuspender(t)
+		host := hosttest.Start(t, false)
 		e := start(t, lease.Options{})
 		l := e.lock(t, "a")
 		e.at(0) // the session's timers are set
-		host.sleep(usable - 1)
+		host.Suspend(usable - 1)
 		require.NoError(t, l.Err())
 		require.Equal(t, time.Now().Add(1), l.Deadline())
-		host.sleep(1)
+		host.Suspend(1)
 		requireLive(t, l)
 		requireLost(t, l.Err(), lease.DeadlinePassed)
 		requireLost(t, context.Cause(l.Context()), lease.DeadlinePassed)
@@ -88,10 +72,10 @@ func TestLock_Err_looksAtTheClock(t *testing.T) {
 // pain 1: a suspension while the server answers.
 func TestSession_Lock_isNotHandedOutAfterASuspension(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host := startSuspender(t)
+		host := hosttest.Start(t, false)
 		e := start(t, lease.Options{})
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: time.Second})
-		time.AfterFunc(time.Second/2, func() { host.sleep(usable) })
+		time.AfterFunc(time.Second/2, func() { host.Suspend(usable) })
 		_, err := e.s.TryLock(t.Context(), "a")
 		requireLost(t, err, lease.DeadlinePassed)
 		synctest.Wait()
@@ -102,13 +86,13 @@ func TestSession_Lock_isNotHandedOutAfterASuspension(t *testing.T) {
 // pain 33: an answer that was on its way when the host was suspended revives nothing, though its own send is recent enough.
 func TestLock_isNotRevivedAfterASuspension(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host := startSuspender(t)
+		host := hosttest.Start(t, false)
 		e := start(t, lease.Options{})
 		l := e.lock(t, "a")
 		end := e.ended(l)
 		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{After: 2250 * time.Millisecond})
 		e.at(third + 2100*time.Millisecond)
-		host.sleep(20 * time.Second) // the deadline was 29 s after the beginning; this is 32 s, 22 s after the send
+		host.Suspend(20 * time.Second) // the deadline was 29 s after the beginning; this is 32 s, 22 s after the send
 		require.Equal(t, third+2250*time.Millisecond, receive(t, end), "when the answer comes")
 		requireLost(t, context.Cause(l.Context()), lease.DeadlinePassed)
 		require.Equal(t, lease.Lost, e.s.Status().State)
@@ -118,12 +102,12 @@ func TestLock_isNotRevivedAfterASuspension(t *testing.T) {
 // A renewal that is due on waking up is not sent for a lease that is past its deadline.
 func TestSession_isNotRenewedAfterASuspension(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host := startSuspender(t)
+		host := hosttest.Start(t, false)
 		e := start(t, lease.Options{})
 		l := e.lock(t, "a")
 		end := e.ended(l)
 		e.at(third - 100*time.Millisecond)
-		host.sleep(25 * time.Second)
+		host.Suspend(25 * time.Second)
 		require.Equal(t, third, receive(t, end))
 		require.Empty(t, e.sent(fakeetcd.KeepAliveOnce))
 	})
@@ -133,12 +117,12 @@ func TestSession_isNotRenewedAfterASuspension(t *testing.T) {
 // dropped the lease, and nobody has deleted the key.
 func TestLock_theDeadlineIsTheReasonThoughItsKeyIsSeenToGoFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host := startSuspender(t)
+		host := hosttest.Start(t, false)
 		e := start(t, lease.Options{})
 		l := e.lock(t, "a")
 		e.at(time.Second) // the key is watched by now
 		e.c.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Lose: fakeetcd.Request})
-		host.sleep(usable)
+		host.Suspend(usable)
 		requireLive(t, l) // nobody has looked
 		require.True(t, e.srv.Delete(l.Key()))
 		synctest.Wait()
@@ -151,11 +135,11 @@ func TestLock_theDeadlineIsTheReasonThoughItsKeyIsSeenToGoFirst(t *testing.T) {
 // looked at the clocks: the lock is not lost for want of one.
 func TestSession_shortSuspensionCostsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host := startSuspender(t)
+		host := hosttest.Start(t, false)
 		e := start(t, lease.Options{})
 		l := e.lock(t, "a")
 		e.at(third - time.Second)
-		host.sleep(15 * time.Second)
+		host.Suspend(15 * time.Second)
 		require.Equal(t, e.began.Add(usable-15*time.Second), e.s.Status().Deadline)
 		e.at(third)
 		require.Equal(t, []time.Duration{third - 500*time.Millisecond}, e.sent(fakeetcd.KeepAliveOnce))
@@ -168,12 +152,12 @@ func TestSession_shortSuspensionCostsNothing(t *testing.T) {
 // Timers stood still with the host, so the session looks at the clocks every half second.
 func TestLock_endsSoonAfterASuspension(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host := startSuspender(t)
+		host := hosttest.Start(t, false)
 		e := start(t, lease.Options{})
 		l := e.lock(t, "a")
 		end := e.ended(l)
 		e.at(third + 1200*time.Millisecond) // after a renewal too
-		host.sleep(usable)
+		host.Suspend(usable)
 		require.Equal(t, third+1500*time.Millisecond, receive(t, end))
 		requireLost(t, context.Cause(l.Context()), lease.DeadlinePassed)
 	})
