@@ -117,7 +117,7 @@ func TestLock_acquisitionThatIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
 		a := newCandidate(t, srv, k8slock.Options{})
-		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: time.Second, Times: 1})
+		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: time.Second})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
 		defer cancel()
 		require.ErrorIs(t, a.Create(ctx, a.leaderRecord()), context.DeadlineExceeded)
