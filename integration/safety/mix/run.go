@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -49,12 +50,16 @@ func Run(ctx context.Context, opts Options) (*Report, error) {
 		return nil, err
 	}
 	leaks := []goleak.Option{goleak.IgnoreCurrent()}
-	for _, f := range stuck {
-		leaks = append(leaks, goleak.IgnoreAnyFunction(f))
-	}
 	r := &run{opts: opts, tape: newTape(opts.Dir), report: newReport(opts)}
 	if err := r.mix(ctx); err != nil {
 		return nil, err
+	}
+	known := stuck
+	if slices.ContainsFunc(r.clients, func(c *client) bool { return c.hung }) {
+		known = append(slices.Clone(stuck), unclosed...)
+	}
+	for _, f := range known {
+		leaks = append(leaks, goleak.IgnoreAnyFunction(f))
 	}
 	if err := goleak.Find(leaks...); err != nil {
 		r.report.violate(Violation{Invariant: "end", Text: "goroutines are left: " + err.Error()})
