@@ -31,15 +31,23 @@ func (s *Session) Lock(ctx context.Context, name string) (*Lock, error) {
 
 // LockWith is [Session.Lock] with options.
 func (s *Session) LockWith(ctx context.Context, name string, opts LockOptions) (*Lock, error) {
-	return s.acquire(ctx, name, opts, (*Lock).enterAndWait)
+	return s.acquire(ctx, name, opts, way{
+		join:  func(l *Lock) { l.g.turns.join(l, false) },
+		enter: (*Lock).enterAndWait,
+	})
 }
 
-// enterFunc takes a place in the queue for an acquisition and waits until it is the first, as far as that is wanted. It
-// returns the acquisition, or the one that has taken its place.
-type enterFunc func(*Lock, context.Context) (*Lock, error)
+// way is how an acquisition comes to its turn.
+type way struct {
+	// join takes a place in the session's order. It does not block.
+	join func(*Lock)
+	// enter takes a place in the queue and waits until it is the first, as far as that is wanted. It returns the acquisition,
+	// or the one that has taken its place.
+	enter func(*Lock, context.Context) (*Lock, error)
+}
 
-// acquire checks the input and takes a place in the queue by means of enter.
-func (s *Session) acquire(ctx context.Context, name string, opts LockOptions, enter enterFunc) (*Lock, error) {
+// acquire checks the input and goes that way.
+func (s *Session) acquire(ctx context.Context, name string, opts LockOptions, w way) (*Lock, error) {
 	if err := queue.CheckName(name); err != nil {
 		return nil, fmt.Errorf("lease: name %w", err)
 	}
@@ -47,7 +55,7 @@ func (s *Session) acquire(ctx context.Context, name string, opts LockOptions, en
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.obtain(ctx, name, opts, enter)
+	l, err := s.obtain(ctx, name, opts, w)
 	if err != nil && !errors.Is(err, ErrLocked) {
 		err = fmt.Errorf("lease: lock %q: %w", name, err)
 	}
@@ -55,13 +63,13 @@ func (s *Session) acquire(ctx context.Context, name string, opts LockOptions, en
 }
 
 // obtain is acquire with input that has been checked, on a lease that is alive.
-func (s *Session) obtain(ctx context.Context, name string, opts LockOptions, enter enterFunc) (*Lock, error) {
+func (s *Session) obtain(ctx context.Context, name string, opts LockOptions, w way) (*Lock, error) {
 	if !s.enterScope() {
 		return nil, ErrClosed
 	}
 	defer s.leaveScope()
 	for {
-		l, err := s.obtainOnce(ctx, name, opts, enter)
+		l, err := s.obtainOnce(ctx, name, opts, w)
 		switch {
 		case err == nil:
 			return l, nil
@@ -75,21 +83,24 @@ func (s *Session) obtain(ctx context.Context, name string, opts LockOptions, ent
 }
 
 // obtainOnce is obtain on the present lease. The lock that it returns beside an error, if any, is not held.
-func (s *Session) obtainOnce(ctx context.Context, name string, opts LockOptions, enter enterFunc) (*Lock, error) {
+func (s *Session) obtainOnce(ctx context.Context, name string, opts LockOptions, w way) (*Lock, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	g, err := s.live(ctx)
+	var l *Lock
+	err := s.withLease(ctx, func(g *grant) {
+		l = s.newLock(g, name, opts.Owner)
+		w.join(l)
+	})
 	if err != nil {
 		return nil, err
 	}
-	l, err := enter(s.newLock(g, name, opts.Owner), ctx)
-	if err != nil {
+	if l, err = w.enter(l, ctx); err != nil {
 		return l, l.abandon(err)
 	}
 	// Nobody is ahead of us. But the lock is held only if the lease still is, by our own clock; and a caller
 	// who has given up is not handed a lock.
-	g.checkDeadline()
+	l.g.checkDeadline()
 	if ctx.Err() != nil || l.life.Err() != nil {
 		return l, l.abandon(context.Cause(ctx))
 	}
@@ -116,7 +127,7 @@ func (l *Lock) boundByHandle(ctx context.Context) (context.Context, context.Canc
 func (l *Lock) enterAndWait(ctx context.Context) (*Lock, error) {
 	var ahead queue.Ahead
 	var err error
-	if !l.g.turns.join(l, false) {
+	if l.waiter != nil {
 		if ahead, err = l.awaitTurn(ctx); err != nil {
 			return l, err
 		}

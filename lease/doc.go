@@ -66,8 +66,8 @@
 // of them stands in etcd's queue, which is in order too. Who unlocks puts the next one of the session at the end of
 // that queue: between two turns of one session everybody has a turn who stood in the queue when the first ended, so
 // a process with a thousand waiters has no more turns than one with a single one. A caller behind k others of its
-// session waits for at most k + 1 rounds of the queue. Callers that find the lease lost wait for a new one first, and come
-// to the queue together, in no order, when it is there.
+// session waits for at most k + 1 rounds of the queue. Callers that find the lease lost, and wait for a new one, are in
+// the order in which they came too.
 //
 // # What it costs
 //

@@ -48,12 +48,6 @@ type Session struct {
 	restored *RestoredError // not nil once revisions went back, which ends the session
 }
 
-// healing is one attempt to replace a lost lease, on behalf of all who wait for it.
-type healing struct {
-	done chan struct{}
-	err  error // set before done is closed
-}
-
 // NewSession takes a lease and keeps it alive until Close. It uses client and never closes it.
 //
 // Ctx bounds this call only: the server is tried until it answers or ctx ends. On an error nothing is left
@@ -143,79 +137,19 @@ func (s *Session) takeLease(ctx context.Context) (*grant, error) {
 	return g, err
 }
 
-// start makes g the present lease, unless the session is closing.
-func (s *Session) start(g *grant) bool {
+// start makes g the present lease.
+func (s *Session) start(g *grant) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closing {
-		return false
-	}
+	s.startLocked(g)
+}
+
+// startLocked is start under s.mu.
+func (s *Session) startLocked(g *grant) {
 	s.grant = g
 	s.goLocked(g.renew)
 	s.goLocked(g.watchConnection)
 	s.notifyLocked()
-	return true
-}
-
-// live returns the present lease, or a new one if that is lost.
-func (s *Session) live(ctx context.Context) (*grant, error) {
-	for {
-		s.mu.Lock()
-		g := s.grant
-		s.mu.Unlock()
-		alive := g.checkDeadline()
-
-		s.mu.Lock()
-		if s.closing {
-			s.mu.Unlock()
-			return nil, ErrClosed
-		}
-		if restored := s.restored; restored != nil {
-			s.mu.Unlock()
-			return nil, restored
-		}
-		if alive || s.grant != g {
-			s.mu.Unlock()
-			if alive {
-				return g, nil
-			}
-			continue
-		}
-		if s.healing == nil {
-			s.healing = &healing{done: make(chan struct{})}
-			s.goLocked(s.heal)
-		}
-		h := s.healing
-		s.mu.Unlock()
-
-		select {
-		case <-h.done:
-			if h.err != nil {
-				return nil, fmt.Errorf("take a new lease: %w", h.err)
-			}
-		case <-s.ending:
-			return nil, ErrClosed
-		case <-ctx.Done():
-			return nil, fmt.Errorf("take a new lease: %w", retry.Ended(ctx, s.client, context.Cause(ctx)))
-		}
-	}
-}
-
-// heal replaces a lost lease. It belongs to the session, not to the caller that found the loss: others wait too.
-func (s *Session) heal(ctx context.Context) {
-	g, err := s.takeLease(ctx)
-	if err == nil {
-		g.log.Info("new lease", "ttl", g.ttl)
-		if !s.start(g) {
-			err = ErrClosed // nothing stands on the lease, which expires by itself
-		}
-	}
-	s.mu.Lock()
-	h := s.healing
-	s.healing = nil
-	s.mu.Unlock()
-	h.err = err
-	close(h.done)
 }
 
 // spawn runs f in a goroutine that Close waits for; f must return when its context ends. It reports false,

@@ -30,7 +30,10 @@ func (i inside) Campaign(ctx context.Context, name, value string, priority int) 
 	if value == "" {
 		opts.Owner = i.s.opts.Owner
 	}
-	l, err := i.s.obtain(ctx, name, opts, func(l *Lock, ctx context.Context) (*Lock, error) { return l.stand(ctx, priority) })
+	l, err := i.s.obtain(ctx, name, opts, way{
+		join:  func(*Lock) {}, // each candidate stands in etcd's queue by itself
+		enter: func(l *Lock, ctx context.Context) (*Lock, error) { return l.stand(ctx, priority) },
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -19,14 +19,20 @@ func (s *Session) TryLock(ctx context.Context, name string) (*Lock, error) {
 
 // TryLockWith is [Session.TryLock] with options.
 func (s *Session) TryLockWith(ctx context.Context, name string, opts LockOptions) (*Lock, error) {
-	return s.acquire(ctx, name, opts, func(l *Lock, ctx context.Context) (*Lock, error) { return l, l.tryEnter(ctx) })
+	var first bool // in the session
+	return s.acquire(ctx, name, opts, way{
+		join: func(l *Lock) { first = l.g.turns.join(l, true) },
+		enter: func(l *Lock, ctx context.Context) (*Lock, error) {
+			if !first {
+				return l, l.findHolder(ctx)
+			}
+			return l, l.tryEnter(ctx)
+		},
+	})
 }
 
-// tryEnter takes a place only if the queue is empty, in this session and in etcd.
+// tryEnter takes a place only if the queue in etcd is empty.
 func (l *Lock) tryEnter(ctx context.Context) error {
-	if !l.g.turns.join(l, true) {
-		return l.findHolder(ctx)
-	}
 	for {
 		l.choose()
 		var holder *mvccpb.KeyValue

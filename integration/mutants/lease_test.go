@@ -62,7 +62,7 @@ var leaseMutants = []mutant{
 	{
 		name: "no check of the deadline after the wait",
 		file: "lease/acquire.go",
-		old:  "g.checkDeadline()\n\tif ctx.Err() != nil || l.life.Err() != nil {",
+		old:  "l.g.checkDeadline()\n\tif ctx.Err() != nil || l.life.Err() != nil {",
 		new:  "if ctx.Err() != nil {",
 		by:   killer{inLease, "TestSession_Lock_looksAtTheClockAfterTheWait", `requireLost(t, got.err, lease.DeadlinePassed)`},
 	},
@@ -75,10 +75,17 @@ var leaseMutants = []mutant{
 	},
 	{
 		name: "a lease past its deadline is used for the next acquisition",
-		file: "lease/session.go",
+		file: "lease/heal.go",
 		old:  "alive := g.checkDeadline()",
 		new:  "alive := g.handles.Err() == nil",
 		by:   killer{inLease, "TestSession_Lock_replacesALeasePastItsDeadline", `e.lock(t, "a")`},
+	},
+	{
+		name: "who gives up as a new lease comes keeps a place in the session's order",
+		file: "lease/heal.go",
+		old:  "case served: // whatever has ended meanwhile",
+		new:  "case served && err == nil:",
+		by:   killer{inLease, "TestHeal_givenUpAsItComes", `require.NoError(t, err) // a place that nobody fills`},
 	},
 	{
 		name: "a late renewal revives a handle",

@@ -48,9 +48,8 @@
 // A fault may keep a waiter from its place. Between clients that rule is therefore one of the time without faults: none is
 // on from a second before the other enters until it is granted, nor was one in the TTL before that, an operator's excepted.
 // Faults of other clients do not count. Within a session, as the lease of the keys tells it, the rule holds always, for
-// those who are served in the end, counted from when its lease was first used: those who wait for a lease are in no line yet.
-// Candidates of one session each stand in etcd's queue. Elections in which somebody steps back for others, as for a priority
-// or a transfer, are not in order of arrival, and are left out.
+// those who are served in the end. Candidates of one session each stand in etcd's queue. Elections in which somebody steps
+// back for others, as for a priority or a transfer, are not in order of arrival, and are left out.
 //
 // # What it cannot see
 //

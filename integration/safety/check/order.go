@@ -148,22 +148,15 @@ func (c *checker) sessionOrder() {
 			sessions[on] = append(sessions[on], a)
 		}
 	}
-	begun := map[int64]time.Duration{} // when a lease was first used: nobody stands in a queue without one
-	for _, k := range c.watch.all {
-		if at, known := begun[k.put.Lease]; !known || k.put.At < at {
-			begun[k.put.Lease] = k.put.At
-		}
-	}
 	compared := 0
 	for on, all := range sessions {
-		stands := func(a *acquisition) time.Duration { return max(a.enter.At, begun[on.lease]) }
 		slices.SortStableFunc(all, func(x, y *acquisition) int { return cmp.Compare(x.token(), y.token()) })
 		var latest []*acquisition // of those granted so far, the ones that entered last
 		for _, a := range all {
 			if a.waits() && a.grant.At-a.enter.At > entering {
 				compared++
 			}
-			if a.waits() && len(latest) > passes && stands(latest[passes]) > stands(a)+entering {
+			if a.waits() && len(latest) > passes && latest[passes].enter.At > a.enter.At+entering {
 				events := show(a.enter)
 				for _, x := range latest {
 					events = append(events, show(x.enter, x.grant)...)

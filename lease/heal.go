@@ -1,0 +1,104 @@
+package lease
+
+import (
+	"container/list"
+	"context"
+	"fmt"
+
+	"github.com/leasefence/leasefence/internal/retry"
+)
+
+// healing is one attempt to replace a lost lease, on behalf of all who wait for it. The session's mu guards its fields.
+type healing struct {
+	waiting list.List     // of func(*grant), in the order in which they came
+	served  bool          // they were called with the new lease
+	err     error         // or why there is none
+	done    chan struct{} // closed at the end
+}
+
+// withLease calls use, once, with the present lease, or with a new one if that is lost. Those who wait for a new one are
+// called in the order in which they came, and before all who come later, so that a line in which use takes a place is in
+// order. Use does not block. On an error it was not called.
+func (s *Session) withLease(ctx context.Context, use func(*grant)) error {
+	for {
+		s.mu.Lock()
+		g := s.grant
+		s.mu.Unlock()
+		alive := g.checkDeadline()
+
+		s.mu.Lock()
+		switch {
+		case s.closing:
+			s.mu.Unlock()
+			return ErrClosed
+		case s.restored != nil:
+			defer s.mu.Unlock()
+			return s.restored
+		case alive:
+			s.mu.Unlock()
+			use(g)
+			return nil
+		case s.grant != g:
+			s.mu.Unlock()
+			continue
+		}
+		if s.healing == nil {
+			s.healing = &healing{done: make(chan struct{})}
+			s.goLocked(s.heal)
+		}
+		h := s.healing
+		place := h.waiting.PushBack(use)
+		s.mu.Unlock()
+
+		var err error
+		select {
+		case <-h.done:
+		case <-s.ending:
+			err = ErrClosed
+		case <-ctx.Done():
+			err = fmt.Errorf("take a new lease: %w", retry.Ended(ctx, s.client, context.Cause(ctx)))
+		}
+
+		s.mu.Lock()
+		h.waiting.Remove(place)
+		served, failed := h.served, h.err
+		s.mu.Unlock()
+		switch {
+		case served: // whatever has ended meanwhile
+			return nil
+		case err != nil:
+			return err
+		default:
+			return fmt.Errorf("take a new lease: %w", failed)
+		}
+	}
+}
+
+// heal replaces a lost lease. It belongs to the session, not to the caller that found the loss: others wait too.
+func (s *Session) heal(ctx context.Context) {
+	g, err := s.takeLease(ctx)
+	for err == nil && g.remaining() <= 0 { // lost before it was known
+		g, err = s.takeLease(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.healing
+	s.healing = nil
+	defer close(h.done)
+	// On a lease that is not taken nothing stands; it expires by itself.
+	switch {
+	case err != nil:
+		h.err = err
+	case s.closing:
+		h.err = ErrClosed
+	case s.restored != nil:
+		h.err = s.restored
+	default:
+		s.startLocked(g)
+		for w := h.waiting.Front(); w != nil; w = w.Next() {
+			w.Value.(func(*grant))(g)
+		}
+		h.served = true
+		g.log.Info("new lease", "ttl", g.ttl)
+	}
+}

@@ -1,0 +1,86 @@
+package lease_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// P2: those who wait for a new lease are served in the order in which they came, less those who give up, and before one who
+// comes as soon as it is there.
+func TestHeal_order(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
+		e.at(third)
+		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{Times: 1, Before: time.Second})
+		waiting := e.line(t, "a", 10)
+		impatient := e.wait(timeout(t, time.Second/2), "a")
+		waiting = append(waiting, e.line(t, "a", 10)...)
+		latecomer := make(chan acquired, 1)
+		go func() {
+			for status := range e.s.Changes(t.Context()) {
+				if status.State == lease.Held {
+					break
+				}
+			}
+			l, err := e.s.Lock(t.Context(), "a")
+			latecomer <- acquired{l, err, e.now()}
+		}()
+		first := receive(t, waiting[0])
+		require.NoError(t, first.err)
+		require.Equal(t, third+time.Second, first.at)
+		require.ErrorIs(t, receive(t, impatient).err, context.DeadlineExceeded)
+		pass(t, first.lock, append(waiting[1:], latecomer)...)
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// A new lease whose answer comes when it is over is of no use to those who wait: another one is asked for.
+func TestHeal_lostBeforeItIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ttl = 2 * time.Second
+		e := start(t, lease.Options{TTL: ttl})
+		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
+		e.at(ttl / 3)
+		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{Times: 7, Lose: fakeetcd.Request}) // until attempts may take as long as that
+		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{Times: 5, After: ttl})
+		waiting := e.line(t, "a", 2)
+		first := receive(t, waiting[0])
+		require.NoError(t, first.err)
+		pass(t, first.lock, waiting[1])
+		require.NoError(t, e.s.Close(t.Context()))
+		e.at(time.Hour)
+		require.Empty(t, e.leaseIDs())
+	})
+}
+
+// P4: who gives up as the new lease comes holds up nobody.
+func TestHeal_givenUpAsItComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
+		e.at(third)
+		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{Times: 1, Before: time.Second})
+		ctx := timeout(t, time.Second)
+		var waiting []<-chan acquired
+		for range 100 {
+			waiting = append(waiting, e.wait(ctx, "a"))
+		}
+		for _, next := range waiting {
+			if got := receive(t, next); got.err == nil {
+				require.NoError(t, got.lock.Unlock(t.Context()))
+			}
+		}
+		l, err := e.s.Lock(timeout(t, time.Minute), "a")
+		require.NoError(t, err) // a place that nobody fills
+		require.NoError(t, l.Unlock(t.Context()))
+		require.Empty(t, e.keys(""))
+	})
+}
