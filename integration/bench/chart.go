@@ -108,7 +108,7 @@ func svg(title string, all []bar) []byte {
 		width, height, width, height)
 	fmt.Fprintf(&out, "<style>%s</style>\n", chartStyle)
 	text("", "start", 0, 16, title)
-	text("small", "start", 0, 34, "times better than etcd's concurrency.Mutex, log scale; blue: the goal")
+	text("small", "start", 0, 34, "times better than etcd's concurrency package, log scale; blue: the goal")
 	bottom := float64(height - chartBottom)
 	for _, tick := range ticks(low, high) {
 		class := "grid"
