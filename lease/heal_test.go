@@ -84,3 +84,26 @@ func TestHeal_givenUpAsItComes(t *testing.T) {
 		require.Empty(t, e.keys(""))
 	})
 }
+
+// A new lease that was granted before a restore, of which the session is told while the answer is under way, is not taken.
+func TestHeal_restoredMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, r := startRestored(t)
+		e.lock(t, "a")
+		old := e.s.Status().LeaseID
+		r.lag.Store(40) // the session looks whether revisions went back,
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Err: fakeetcd.ErrUnavailable})
+		e.at(third)
+		require.NoError(t, e.srv.Revoke(old))
+		e.at(2 * third)
+		require.Equal(t, lease.Lost, e.s.Status().State)
+		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{After: attempt - 1})
+		next := e.wait(t.Context(), "b")
+		r.back.Store(40)
+		e.c.Reset() // and learns it now
+		e.at(2*third + attempt - 2)
+		requirePending(t, next)
+		require.ErrorIs(t, receive(t, next).err, lease.ErrRestored)
+		require.Equal(t, old, e.s.Status().LeaseID)
+	})
+}

@@ -72,9 +72,10 @@ type restoredLease struct {
 }
 
 func (l restoredLease) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
+	back := l.r.back.Load() // as the request is sent
 	resp, err := l.Lease.Grant(ctx, ttl)
 	if err == nil {
-		resp.Revision -= l.r.back.Load()
+		resp.Revision -= back
 	}
 	return resp, err
 }
