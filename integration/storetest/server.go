@@ -64,13 +64,15 @@ func start(c command, durable bool) (_ *server, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	initialize := exec.CommandContext(ctx, args[0], args[1:]...)
-	initialize.Dir, initialize.SysProcAttr = dir, attr
+	// Its own also for temporary tables: MariaDB clears that folder as it starts.
+	env := append(os.Environ(), "TMPDIR="+dir)
+	initialize.Dir, initialize.Env, initialize.SysProcAttr = dir, env, attr
 	if out, err := initialize.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("storetest: %s: %w: %s", args[0], err, tail(out))
 	}
 	args = append([]string{"-c", watch, "sh", c.signal}, c.runArgs(dir, durable)...)
 	run := exec.Command("/bin/sh", args...)
-	run.Dir, run.SysProcAttr = dir, attr
+	run.Dir, run.Env, run.SysProcAttr = dir, env, attr
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
 		return nil, err
