@@ -79,9 +79,16 @@ func (s *stage) follows(ctx context.Context, p *process, id string) error {
 		if err != nil {
 			return false, err
 		}
+		defer resp.Body.Close() //nolint:errcheck // It was read, or is of no interest.
 		var answer struct{ Leader string }
-		err = json.NewDecoder(resp.Body).Decode(&answer)
-		return answer.Leader == id, errors.Join(err, resp.Body.Close())
+		switch resp.StatusCode {
+		case http.StatusOK:
+			err = json.NewDecoder(resp.Body).Decode(&answer)
+		case http.StatusServiceUnavailable: // it has not heard of any yet
+		default:
+			err = errors.New(resp.Status)
+		}
+		return answer.Leader == id, err
 	})
 }
 
