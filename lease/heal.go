@@ -80,6 +80,13 @@ func (s *Session) heal(ctx context.Context) {
 	for err == nil && g.remaining() <= 0 { // lost before it was known
 		g, err = s.takeLease(ctx)
 	}
+	if s.endHealing(g, err) {
+		g.log.Info("new lease", "ttl", g.ttl)
+	}
+}
+
+// endHealing gives those who wait the new lease, or why there is none, and reports whether it was given.
+func (s *Session) endHealing(g *grant, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.healing
@@ -99,6 +106,6 @@ func (s *Session) heal(ctx context.Context) {
 			w.Value.(func(*grant))(g)
 		}
 		h.served = true
-		g.log.Info("new lease", "ttl", g.ttl)
 	}
+	return h.served
 }

@@ -1,7 +1,10 @@
 package lease_test
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -68,21 +71,59 @@ func TestHeal_givenUpAsItComes(t *testing.T) {
 		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
 		e.at(third)
 		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{Times: 1, Before: time.Second})
-		ctx := timeout(t, time.Second)
-		var waiting []<-chan acquired
-		for range 100 {
-			waiting = append(waiting, e.wait(ctx, "a"))
-		}
-		for _, next := range waiting {
-			if got := receive(t, next); got.err == nil {
-				require.NoError(t, got.lock.Unlock(t.Context()))
-			}
-		}
+		goOn := make(chan struct{})
+		late := e.wait(heldUp{timeout(t, time.Second/2), goOn}, "a")
+		e.at(third + time.Second)
+		require.Equal(t, lease.Held, e.s.Status().State)
+		close(goOn)
+		require.ErrorIs(t, receive(t, late).err, context.DeadlineExceeded)
 		l, err := e.s.Lock(timeout(t, time.Minute), "a")
 		require.NoError(t, err) // a place that nobody fills
 		require.NoError(t, l.Unlock(t.Context()))
 		require.Empty(t, e.keys(""))
 	})
+}
+
+// heldUp is a context that holds up whoever finds that it has ended, and asks why.
+type heldUp struct {
+	context.Context //nolint:containedctx // It is one.
+
+	goOn <-chan struct{}
+}
+
+// Value implements [context.Context].
+func (c heldUp) Value(key any) any {
+	if c.Err() != nil {
+		<-c.goOn
+	}
+	return c.Context.Value(key)
+}
+
+// Who is told of it may ask the session how it is.
+func TestHeal_logAsksTheSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log asking
+		e := start(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		log.session.Store(e.s)
+		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
+		e.at(third)
+		e.lock(t, "a")
+		synctest.Wait()
+		require.Contains(t, log.String(), "lease lost")
+		require.Contains(t, log.String(), "new lease")
+	})
+}
+
+// asking is a log that asks a session for its status with each line.
+type asking struct {
+	bytes.Buffer
+
+	session atomic.Pointer[lease.Session]
+}
+
+func (a *asking) Write(line []byte) (int, error) {
+	a.session.Load().Status()
+	return a.Buffer.Write(line)
 }
 
 // A new lease that was granted before a restore, of which the session is told while the answer is under way, is not taken.
