@@ -2,13 +2,11 @@ package k8slock_test
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/leasefence/leasefence/election/k8slock"
@@ -266,160 +264,6 @@ func TestLock_writeOfAnEarlierCallIsNoRenewal(t *testing.T) {
 			})
 		})
 	}
-}
-
-// The time of an acquisition or a renewal counts from the sending of the request to the lease that was answered.
-func TestLock_localDeadline(t *testing.T) {
-	const before, after = 200 * time.Millisecond, 250 * time.Millisecond
-	for _, method := range []fakeetcd.Method{fakeetcd.Grant, fakeetcd.KeepAliveOnce} {
-		for n := range 2 {
-			t.Run(fmt.Sprintf("%v %d lost", method, n), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					srv := newServer(t)
-					a, b := newCandidate(t, srv, k8slock.Options{}), newCandidate(t, srv, k8slock.Options{})
-					if method == fakeetcd.KeepAliveOnce {
-						a.create(t)
-						time.Sleep(5 * time.Second)
-					}
-					if n > 0 {
-						a.c.Inject(method, fakeetcd.Fault{Lose: fakeetcd.Request, Times: n})
-					}
-					a.c.Inject(method, fakeetcd.Fault{Before: before, After: after})
-					if method == fakeetcd.KeepAliveOnce {
-						a.update(t)
-					} else {
-						a.create(t)
-					}
-					work := a.context(t)
-					calls := a.c.Calls(method)
-					sent := calls[len(calls)-1].Sent
-					require.Equal(t, before+after, time.Since(sent))
-					a.c.Cut()
-
-					<-work.Done()
-					require.Equal(t, leaseDuration-margin, time.Since(sent))
-					requireLost(work, t)
-					a.requireNoTenure(t)
-					require.Equal(t, a.Identity(), b.get(t).HolderIdentity, "nobody else can lead yet")
-					time.Sleep(margin + before + time.Second/2)
-					b.create(t)
-				})
-			})
-		}
-	}
-}
-
-// Others go by the record's duration, also where the server grants the lease more.
-func TestLock_localDeadlineOfAShortRecord(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
-		record := a.leaderRecord()
-		record.LeaseDurationSeconds = 1
-		began := time.Now()
-		require.NoError(t, a.Create(t.Context(), record))
-		require.Equal(t, 2*time.Second, srv.Leases()[0].TTL)
-		time.Sleep(time.Second / 2)
-		require.NoError(t, a.Update(t.Context(), record))
-		<-a.context(t).Done()
-		require.Equal(t, 1400*time.Millisecond, time.Since(began))
-	})
-}
-
-// The renewal of the lease alone counts for nothing: others go by changes of the record.
-func TestLock_renewalsOfTheLeaseAloneDoNotCount(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
-		began := time.Now()
-		a.create(t)
-		work := a.context(t)
-		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: fakeetcd.ErrUnavailable})
-		ctx, done := t.Context(), make(chan struct{})
-		go func() {
-			defer close(done)
-			for work.Err() == nil {
-				_ = a.Update(ctx, a.leaderRecord())
-				time.Sleep(time.Second)
-			}
-		}()
-		<-work.Done()
-		require.Equal(t, leaseDuration-margin, time.Since(began))
-		<-done
-		require.NotEmpty(t, srv.Keys(key))
-	})
-}
-
-// An answer that arrives after the deadline revives nothing.
-func TestLock_lateAnswerIsNoSuccess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
-		a.create(t)
-		work := a.context(t)
-		time.Sleep(leaseDuration - margin - 400*time.Millisecond)
-		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: 410 * time.Millisecond, Times: 1})
-		require.ErrorIs(t, a.Update(t.Context(), a.leaderRecord()), k8slock.ErrLost)
-		requireLost(work, t)
-		require.Equal(t, a.Identity(), a.get(t).HolderIdentity, "it is still this candidate's to release")
-		require.NoError(t, a.Update(t.Context(), released()))
-	})
-}
-
-// The record goes and the next call is a Create: the tenure before it is over.
-func TestLock_createAfterAnUnseenLoss(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
-		before := a.create(t)
-		work := a.context(t)
-		srv.Delete(key)
-		require.Greater(t, a.create(t), before)
-		requireLost(work, t)
-	})
-}
-
-func TestLock_leaseIsGone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
-		a.create(t)
-		work := a.context(t)
-		require.NoError(t, srv.Revoke(leaseOfRecord(srv)))
-		require.ErrorIs(t, a.Update(t.Context(), a.leaderRecord()), rpctypes.ErrLeaseNotFound)
-		requireLost(work, t)
-		require.Empty(t, srv.Keys(key), "a renewal writes no record without the lease")
-	})
-}
-
-// The lease goes between its renewal and the write: nothing is written.
-func TestLock_leaseGoesInTheMiddleOfARenewal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
-		a.create(t)
-		work := a.context(t)
-		lease := leaseOfRecord(srv)
-		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: 400 * time.Millisecond, Times: 1})
-		time.AfterFunc(200*time.Millisecond, func() { _ = srv.Revoke(lease) })
-		require.True(t, apierrors.IsConflict(a.Update(t.Context(), a.leaderRecord())))
-		_, _, err := a.Get(t.Context())
-		require.True(t, apierrors.IsNotFound(err))
-		requireLost(work, t)
-		require.Empty(t, srv.Keys(key))
-	})
-}
-
-// The same in the middle of an acquisition.
-func TestLock_leaseGoesInTheMiddleOfAnAcquisition(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
-		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: 400 * time.Millisecond, Times: 1})
-		time.AfterFunc(200*time.Millisecond, func() { _ = srv.Revoke(srv.Leases()[0].ID) })
-		require.ErrorIs(t, a.Create(t.Context(), a.leaderRecord()), rpctypes.ErrLeaseNotFound)
-		a.requireNoTenure(t)
-	})
 }
 
 // Calls are bounded by the option and by a quarter of the record's duration.

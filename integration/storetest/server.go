@@ -63,9 +63,9 @@ func start(c command, durable bool) (_ *server, err error) {
 	args := c.initArgs(dir)
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	initialize := exec.CommandContext(ctx, args[0], args[1:]...)
-	// Its own also for temporary tables: MariaDB clears that folder as it starts.
+	// Temporary tables in a folder of its own, too: MariaDB clears it as it starts.
 	env := append(os.Environ(), "TMPDIR="+dir)
+	initialize := exec.CommandContext(ctx, args[0], args[1:]...)
 	initialize.Dir, initialize.Env, initialize.SysProcAttr = dir, env, attr
 	if out, err := initialize.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("storetest: %s: %w: %s", args[0], err, tail(out))

@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/leasefence/leasefence/integration/etcdtest"
 )
 
 // MariaDB takes what it finds in the folder of temporary tables for its own of a run before, and removes it as it starts: a
@@ -17,9 +15,7 @@ import (
 func TestServer_leavesTemporaryTablesOfOthers(t *testing.T) {
 	for kind, c := range commands {
 		t.Run(string(kind), func(t *testing.T) {
-			if name := kind.missing(); name != "" {
-				etcdtest.Skip(t, "%s is not installed: no program %s", kind, name)
-			}
+			requireInstalled(t, kind)
 			shared := t.TempDir()
 			for _, dir := range []string{filepath.Dir(shared), shared} {
 				require.NoError(t, os.Chmod(dir, 0o777)) //nolint:gosec // As /tmp: the server's user may remove files.

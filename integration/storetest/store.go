@@ -49,9 +49,7 @@ func newStore(tb testing.TB, kind Kind, durable bool) *Store {
 		return &Store{Kind: kind, Driver: "sqlite", DSN: "file:" + filepath.Join(tb.TempDir(), "db") +
 			"?_pragma=busy_timeout(30000)&_pragma=journal_mode(wal)&_pragma=synchronous(" + synchronous + ")"}
 	}
-	if name := kind.missing(); name != "" {
-		etcdtest.Skip(tb, "%s is not installed: no program %s", kind, name)
-	}
+	requireInstalled(tb, kind)
 	s, err := running(kind, durable)
 	if err != nil {
 		tb.Fatal(err)
@@ -63,6 +61,14 @@ func newStore(tb testing.TB, kind Kind, durable bool) *Store {
 		tb.Fatalf("storetest: create a database: %v", err)
 	}
 	return &Store{Kind: kind, Driver: c.driver, DSN: c.dsn(s.dir, name)}
+}
+
+// requireInstalled skips a test of a database that is not installed.
+func requireInstalled(tb testing.TB, kind Kind) {
+	tb.Helper()
+	if name := kind.missing(); name != "" {
+		etcdtest.Skip(tb, "%s is not installed: no program %s", kind, name)
+	}
 }
 
 // DB opens a pool of its own, which the test's cleanup closes.
