@@ -1,8 +1,8 @@
-# The tests are run by .ci/run; these are the long runs of the safety suite.
+.PHONY: test safety soak release
 
-DURATION ?= 30m
-
-.PHONY: safety soak
+# The tests of all modules with the race detector; stops at the first failure.
+test:
+	@bash .ci/test
 
 # Every fault in fake time, and a random mix of faults on real servers for a few minutes. Fails on a violation, and if too
 # little has happened: SEED=… repeats a plan.
@@ -11,5 +11,10 @@ safety:
 	go -C integration run ./safety run $(if $(SEED),-seed $(SEED))
 
 # The same for as long as you like: make soak DURATION=8h
+DURATION ?= 30m
 soak:
 	go -C integration run ./safety soak -duration $(DURATION) $(if $(SEED),-seed $(SEED))
+
+# What a release at a version takes: make release VERSION=v0.1.0. WRITE=1 writes the versions into the modules' go.mod.
+release:
+	@bash .ci/release "$(VERSION)" $(if $(WRITE),write)

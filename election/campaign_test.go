@@ -15,7 +15,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// P2, P9: candidates lead in the order in which they came, those of one session too, and all of them stand in etcd's
+// Candidates lead in the order in which they came, those of one session too, and all of them stand in etcd's
 // queue, where others see them.
 func TestCampaign_order(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -47,17 +47,20 @@ func TestCampaign_leadership(t *testing.T) {
 		require.NoError(t, l.Err())
 		require.NoError(t, context.Cause(l.Context()))
 		require.Nil(t, l.Context().Value(value{}))
-		require.Equal(t, untilLost-5*time.Second, l.Remaining())
+		require.Equal(t, untilLost-5*time.Second, time.Until(l.Deadline()))
 
 		kv := srv.Keys("")[0]
 		require.Equal(t, "v", string(kv.Value))
 		require.Equal(t, int64(p.s.Status().LeaseID), kv.Lease)
 		require.Equal(t, string(kv.Key), l.Key())
 		require.Regexp(t, "^app/x/[0-9a-f]+-c0-", l.Key())
-		require.Equal(t, "x", l.Name())
+		require.Equal(t, "app/x", l.Name())
+		current, err := election.Current(t.Context(), p.c.Client, l.Name())
+		require.NoError(t, err)
+		require.Equal(t, l.Key(), current.Key)
 		require.Equal(t, kv.CreateRevision, l.Token().Revision())
 		require.EqualValues(t, 3, l.Token().Era())
-		held, err := p.c.Txn(t.Context()).If(l.Held()).Commit()
+		held, err := p.c.Txn(t.Context()).If(l.IsOwner()).Commit()
 		require.NoError(t, err)
 		require.True(t, held.Succeeded)
 
@@ -74,7 +77,7 @@ func TestCampaign_leadership(t *testing.T) {
 	})
 }
 
-// P4, P6: a campaign that fails leaves nothing behind, whatever the network did to its requests.
+// A campaign that fails leaves nothing behind, whatever the network did to its requests.
 func TestCampaign_givesUp(t *testing.T) {
 	unavailable := fakeetcd.ErrUnavailable
 	for name, tc := range map[string]struct {
@@ -136,7 +139,7 @@ func TestCampaign_givesUp(t *testing.T) {
 				require.Len(t, srv.Keys(""), 2)
 				require.NotEmpty(t, key(srv, "lower"))
 				require.Equal(t, 3, srv.Watchers(), "the two keys, and the leader's once more")
-				require.Equal(t, lease.Held, p.s.Status().State)
+				require.Equal(t, lease.StateHeld, p.s.Status().State)
 				requireOrder(t, leader, lower)
 			})
 		})
@@ -155,32 +158,12 @@ func TestCampaign_contextHasEnded(t *testing.T) {
 	})
 }
 
-// pain 10, P5: one whose place is gone learns it at once and not when its turn comes, and has left the queue.
+// One whose place is gone learns it at once and not when its turn comes, and has left the queue.
 func TestCampaign_lostWhileWaiting(t *testing.T) {
-	for name, tc := range map[string]struct {
-		do     func(*testing.T, *process)
-		reason lease.Reason
-		after  time.Duration
-	}{
-		"lease revoked": {do: func(t *testing.T, p *process) {
-			t.Helper()
-			require.NoError(t, p.srv.Revoke(p.s.Status().LeaseID))
-		}, reason: lease.LeaseGone},
-		"key deleted": {do: func(t *testing.T, p *process) {
-			t.Helper()
-			require.True(t, p.srv.Delete(key(p.srv, "b")))
-		}, reason: lease.KeyDeleted},
-		"key overwritten": {do: func(_ *testing.T, p *process) {
-			p.srv.Put(key(p.srv, "b"), "b")
-		}, reason: lease.KeyOverwritten},
-		"session closed": {do: func(t *testing.T, p *process) {
-			t.Helper()
-			require.NoError(t, p.s.Close(t.Context()))
-		}, reason: lease.SessionClosed},
-		"cut off": {do: func(_ *testing.T, p *process) {
-			p.c.Cut()
-		}, reason: lease.DeadlinePassed, after: untilLost - time.Second},
-	} {
+	for name, loss := range lossesAndClose {
+		if loss.reason == lease.ReasonKeyDeleted {
+			continue // it enters again
+		}
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				srv := newServer(t)
@@ -189,13 +172,17 @@ func TestCampaign_lostWhileWaiting(t *testing.T) {
 				id := p.s.Status().LeaseID
 				c := p.waits(t, election.Options{Value: "b"})
 				began := time.Now()
-				tc.do(t, p)
-				lost := lossIn(t, c.failed(t), tc.reason)
-				require.Equal(t, tc.after, time.Since(began))
+				loss.happens(t, p, key(srv, "b"))
+				lost := lossIn(t, c.failed(t), loss.reason)
+				if loss.reason == lease.ReasonDeadlinePassed {
+					require.Equal(t, untilLost-time.Second, time.Since(began))
+				} else {
+					require.Zero(t, time.Since(began))
+				}
 				require.Equal(t, id, lost.LeaseID)
-				require.Equal(t, tc.reason == lease.KeyDeleted || tc.reason == lease.KeyOverwritten, lost.Key != "")
+				require.Equal(t, loss.reason == lease.ReasonKeyOverwritten, lost.Key != "")
 				p.c.Restore()
-				if tc.reason == lease.SessionClosed {
+				if loss.reason == lease.ReasonSessionClosed {
 					require.ErrorIs(t, p.campaign(t.Context(), election.Options{}).failed(t), lease.ErrClosed)
 					require.Equal(t, []string{"a"}, values(srv))
 					return
@@ -209,28 +196,9 @@ func TestCampaign_lostWhileWaiting(t *testing.T) {
 	}
 }
 
-// A lease that was lost before is replaced, whether that was known or not.
-func TestCampaign_afterALoss(t *testing.T) {
-	for name, pause := range map[string]time.Duration{"known": third + time.Second, "not known": 0} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newProcess(t, newServer(t), lease.Options{})
-				id := p.s.Status().LeaseID
-				require.NoError(t, p.srv.Revoke(id))
-				time.Sleep(pause)
-				l := p.leads(t, election.Options{})
-				require.NotEqual(t, id, p.s.Status().LeaseID)
-				require.NoError(t, l.Resign(t.Context()))
-			})
-		})
-	}
-}
-
-// A refusal ends the campaign, and nothing was left.
+// A refusal ends the campaign, and nothing was left. A leader that cannot be asked is waited for.
 func TestCampaign_refused(t *testing.T) {
-	for name, match := range map[string]func(fakeetcd.Call) bool{
-		"entering": writes, "asking": asks, "stepping back": stepsBack,
-	} {
+	for name, match := range map[string]func(fakeetcd.Call) bool{"entering": writes, "asking": asks} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				srv := newServer(t)
@@ -239,9 +207,11 @@ func TestCampaign_refused(t *testing.T) {
 				p := newProcess(t, srv, lease.Options{})
 				p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: match, Err: rpctypes.ErrGRPCPermissionDenied})
 				c := p.campaign(t.Context(), election.Options{Value: "c", Priority: 1})
-				if name == "stepping back" {
-					time.Sleep(time.Second)
-					newProcess(t, srv, lease.Options{}).campaign(timeout(t, time.Second, nil), election.Options{Priority: 2})
+				time.Sleep(time.Minute)
+				if name == "asking" {
+					require.NoError(t, leader.Err())
+					requireOrder(t, leader, lower, c)
+					return
 				}
 				require.ErrorContains(t, c.failed(t), "permission denied")
 				p.c.Reset()
@@ -251,4 +221,78 @@ func TestCampaign_refused(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A candidate whose key is deleted while it waits enters again, once and at the end, whatever becomes of the request.
+func TestCampaign_entersAgain(t *testing.T) {
+	unavailable := fakeetcd.ErrUnavailable
+	for name, fault := range map[string]*fakeetcd.Fault{
+		"undisturbed":             nil,
+		"answer lost":             {Times: 1, Lose: fakeetcd.Answer, Err: unavailable},
+		"answer lost in silence":  {Times: 1, Lose: fakeetcd.Answer},
+		"answers lost":            {Times: 3, Lose: fakeetcd.Answer, Err: unavailable},
+		"request lost":            {Times: 1, Lose: fakeetcd.Request, Err: unavailable},
+		"request lost in silence": {Times: 1, Lose: fakeetcd.Request},
+		"request late":            {Times: 1, Before: attempt + 2*time.Second, Late: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := newServer(t)
+				leader := newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
+				p := newProcess(t, srv, lease.Options{})
+				b := p.waits(t, election.Options{Value: "b"})
+				c := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "c"})
+				if fault != nil {
+					fault.Match = writes
+					p.c.Inject(fakeetcd.Txn, *fault)
+				}
+				require.True(t, srv.Delete(key(srv, "b")))
+				time.Sleep(time.Minute)
+				b.requireWaiting(t)
+				require.Equal(t, []string{"a", "c", "b"}, values(srv))
+				requireOrder(t, leader, c, b)
+				requireReigns(t, srv, "a", "c", "b")
+				time.Sleep(time.Hour)
+				require.Empty(t, srv.Keys(""))
+			})
+		})
+	}
+}
+
+// One that is passed while its own turn comes does not lead: its key and the leader's go in one step.
+func TestCampaign_entersAgain_asTheLeaderGoes(t *testing.T) {
+	for name, age := range map[string]time.Duration{"guarded": time.Second, "not yet": time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := newServer(t)
+				leader := newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
+				b := newProcess(t, srv, lease.Options{}).campaign(t.Context(), election.Options{Value: "b"})
+				time.Sleep(age)
+				c := newProcess(t, srv, lease.Options{}).campaign(t.Context(), election.Options{Value: "c"})
+				synctest.Wait()
+				require.NoError(t, leader.Transfer(t.Context(), "c"))
+				next := c.won(t)
+				b.requireWaiting(t)
+				requireOrder(t, next, b)
+				requireReigns(t, srv, "a", "c", "b")
+			})
+		})
+	}
+}
+
+// The server knows when a leader's lease has expired: a candidate that comes after that leads at once.
+func TestCampaign_afterACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		crashed := newProcess(t, srv, lease.Options{})
+		last := crashed.leads(t, election.Options{})
+		crashed.c.Cut()
+		require.NoError(t, srv.Await(t.Context(), func() bool { return len(srv.Keys("")) == 0 }))
+
+		began := time.Now()
+		next := newProcess(t, srv, lease.Options{}).leads(t, election.Options{})
+		require.Equal(t, began, time.Now())
+		require.Greater(t, next.Token(), last.Token())
+		require.ErrorIs(t, last.Err(), lease.ErrLost)
+	})
 }

@@ -2,7 +2,6 @@ package election_test
 
 import (
 	"context"
-	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,9 +13,6 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
-
-// separate runs every test without shared commits: nothing that they look at depends on them.
-var separate = os.Getenv("LEASEFENCE_SEPARATE_COMMITS") != ""
 
 // process is a session with a client, and so a network, of its own. All that one test makes are in one bubble.
 type process struct {
@@ -35,7 +31,6 @@ func newServer(t *testing.T) *fakeetcd.Server {
 func newProcess(t *testing.T, srv *fakeetcd.Server, opts lease.Options) *process {
 	t.Helper()
 	p := &process{srv: srv, c: srv.NewClient(t.Context())}
-	opts.SeparateCommits = opts.SeparateCommits || separate
 	s, err := lease.NewSession(t.Context(), p.c.Client, opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.Close(context.WithoutCancel(t.Context())) }) // what it cannot reach expires

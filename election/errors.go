@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/leasefence/leasefence/internal/queue"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -13,11 +12,14 @@ import (
 var (
 	// ErrResigned says that the leadership was resigned or transferred before. It is also the cause of its context.
 	ErrResigned = errors.New("election: resigned")
+	// ErrHandedOver is the cause of a leadership's context that has ended so that a candidate of a higher priority leads. It
+	// matches ErrResigned too.
+	ErrHandedOver = fmt.Errorf("%w: handed over to a candidate of a higher priority", ErrResigned)
 	// ErrNoCandidate says that nobody with the given value waits.
 	ErrNoCandidate = errors.New("election: no such candidate")
-	// ErrBlocked says that somebody waits before the candidate who does not let others pass: a candidate or a lock of
-	// etcd's own packages, or a lock of package lease.
-	ErrBlocked = errors.New("election: candidate cannot be preferred")
+	// ErrBlocked says that a contender which cannot be passed waits before the candidate: a candidate or a lock of etcd's own
+	// packages, or a lock of package lease.
+	ErrBlocked = errors.New("election: a lock or a candidate of another library is ahead")
 )
 
 // loggable is err without what it quotes of candidates: their values and keys are not logged.
@@ -30,16 +32,10 @@ func loggable(err error) error {
 	return err
 }
 
-// translate gives errors from below the names that they have here.
+// translate has an error of lease say that the leadership was resigned, if it says that the lock was unlocked.
 func translate(err error) error {
-	for _, t := range [...]struct{ below, here error }{
-		{lease.ErrUnlocked, ErrResigned},
-		{queue.ErrNoCandidate, ErrNoCandidate},
-		{queue.ErrBlocked, ErrBlocked},
-	} {
-		if errors.Is(err, t.below) {
-			return fmt.Errorf("%w: %w", t.here, err)
-		}
+	if errors.Is(err, lease.ErrUnlocked) {
+		return fmt.Errorf("%w: %w", ErrResigned, err)
 	}
 	return err
 }

@@ -43,7 +43,6 @@ func ExampleRun() {
 	opts := election.Options{
 		Value:  "10.0.0.1:8080",
 		Health: health,
-		Lost:   func(error) { fmt.Println("lost") },
 	}
 	terms := 0
 	err = election.Run(ctx, session, "scheduler", opts, func(ctx context.Context, token fence.Token) error {
@@ -57,7 +56,7 @@ func ExampleRun() {
 		// Work under ctx, and give the token to the resource with every write. Return when ctx ends.
 		<-ctx.Done()
 		return nil
-	})
+	}, election.WithOnLost(func(error) { fmt.Println("lost") }))
 	fmt.Println("stopped:", errors.Is(err, context.Canceled))
 	// Output:
 	// leads, with a token: true

@@ -30,7 +30,7 @@ const (
 
 var errEnough = errors.New("enough")
 
-// shape of a transaction: what it does if its comparisons hold.
+// shape of a transaction: what it does if its comparisons hold. A handing over deletes in transactions within its own.
 func shape(call fakeetcd.Call) (puts, deletes, touches int) {
 	r, ok := call.Request.(*pb.TxnRequest)
 	if !ok {
@@ -38,14 +38,12 @@ func shape(call fakeetcd.Call) (puts, deletes, touches int) {
 	}
 	for _, op := range r.Success {
 		switch {
+		case op.GetRequestPut().GetIgnoreValue():
+			touches++
 		case op.GetRequestPut() != nil:
 			puts++
-		case op.GetRequestDeleteRange() != nil:
+		case op.GetRequestDeleteRange() != nil, op.GetRequestTxn() != nil && len(r.Compare) == 3:
 			deletes++
-		case op.GetRequestTxn() != nil && len(op.GetRequestTxn().Success) > 0:
-			if put := op.GetRequestTxn().Success[0].GetRequestPut(); put.GetIgnoreValue() {
-				touches++
-			}
 		}
 	}
 	return puts, deletes, touches
@@ -54,12 +52,8 @@ func shape(call fakeetcd.Call) (puts, deletes, touches int) {
 // The transactions of a candidate that does one thing at a time.
 
 func writes(call fakeetcd.Call) bool { p, d, _ := shape(call); return p == 1 && d == 0 } // enters or proclaims
-func leaves(call fakeetcd.Call) bool { p, d, _ := shape(call); return p == 0 && d == 1 } // resigns or transfers
-func stepsBack(call fakeetcd.Call) bool {
-	p, d, _ := shape(call)
-	return p == 1 && d == 1
-}
-func asks(call fakeetcd.Call) bool { _, _, n := shape(call); return n > 0 }
+func leaves(call fakeetcd.Call) bool { p, d, _ := shape(call); return p == 0 && d > 0 }  // resigns or transfers
+func asks(call fakeetcd.Call) bool   { _, _, n := shape(call); return n > 0 }
 
 // enters is writes, without the attempt that is made for an empty queue.
 func enters(call fakeetcd.Call) bool {
@@ -86,7 +80,7 @@ func lossIn(t *testing.T, err error, reason lease.Reason) *lease.LostError {
 	require.ErrorAs(t, err, &lost)
 	require.Equal(t, reason.String(), lost.Reason.String())
 	require.NotErrorIs(t, err, election.ErrResigned)
-	require.Equal(t, reason == lease.SessionClosed, errors.Is(err, lease.ErrClosed))
+	require.Equal(t, reason == lease.ReasonSessionClosed, errors.Is(err, lease.ErrClosed))
 	return lost
 }
 

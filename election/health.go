@@ -11,11 +11,11 @@ import (
 
 // Health says whether the leaders of this process are sound, for liveness and readiness probes: it is an http.Handler
 // that answers 200, or 503 with the reason. It fails while a renewal of a leader's lease is overdue by more than the
-// tolerance, and for a leader that was lost longer ago than that and has not let go: a lead that hangs. It never fails for a
-// process that only waits to lead. Renewals are due every third of the TTL; what counts is what the leader itself
-// goes by, not whether something still runs that should renew.
+// tolerance. It also fails for a leader that has not released its key although its context ended longer ago than that, for
+// whatever reason: a lead that hangs. It never fails for a process that only waits to lead. Renewals are due every third of the
+// TTL; Health checks the leader's deadline, not whether the renewal goroutine is alive.
 //
-// It is told of leaders by [Options].Health, and may be told of any number. It is safe for concurrent use.
+// Set it in [Options].Health, of any number of candidates. It is safe for concurrent use.
 type Health struct {
 	tolerance time.Duration
 
@@ -25,7 +25,7 @@ type Health struct {
 
 // patient is a leader that is looked after.
 type patient struct {
-	lost   time.Time // zero if it was not
+	ended  time.Time // of its work's context; zero if it has not
 	forget func() bool
 }
 
@@ -38,20 +38,23 @@ func NewHealth(tolerance time.Duration) (*Health, error) {
 	return &Health{tolerance: tolerance}, nil
 }
 
-// Check is nil if all leaders are sound, or tells those that are not.
+// Check returns nil if all leaders are sound, and otherwise names those that are not.
 func (h *Health) Check() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var errs []error
 	for l, p := range h.leaders {
-		left, overdue := l.tenure.Lease()
+		overdue, left := l.hold.Overdue(), time.Duration(0)
+		if l.lock.Err() == nil {
+			left = time.Until(l.lock.Deadline())
+		}
 		switch {
 		case overdue > h.tolerance:
 			errs = append(errs, fmt.Errorf("election: leader of %q: a renewal is overdue by %v, %v are left",
 				l.name, overdue.Round(time.Millisecond), left.Round(time.Millisecond)))
-		case !p.lost.IsZero() && time.Since(p.lost) > h.tolerance:
-			errs = append(errs, fmt.Errorf("election: leader of %q: lost %v ago and has not let go", l.name,
-				time.Since(p.lost).Round(time.Millisecond)))
+		case !p.ended.IsZero() && time.Since(p.ended) > h.tolerance:
+			errs = append(errs, fmt.Errorf("election: leader of %q: its context ended %v ago and it has not resigned", l.name,
+				time.Since(p.ended).Round(time.Millisecond)))
 		}
 	}
 	return errors.Join(errs...)
@@ -69,17 +72,18 @@ func (h *Health) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = fmt.Fprintln(w, "ok")
 }
 
-func (h *Health) add(l *Leadership) {
+// add begins to look after a leader whose work is to end with the context.
+func (h *Health) add(work context.Context, l *Leadership) {
 	if h == nil {
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := &patient{}
-	p.forget = context.AfterFunc(l.tenure.Context(), func() {
+	p.forget = context.AfterFunc(work, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		p.lost = time.Now()
+		p.ended = time.Now()
 	})
 	if h.leaders == nil {
 		h.leaders = make(map[*Leadership]*patient)

@@ -2,25 +2,37 @@ package election
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/leasefence/leasefence/internal/retry"
+	"github.com/leasefence/leasefence/internal/etcd"
+	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// hub watches one queue for all observers of its name.
+// hub watches one queue for all observers of its name: the leader's key while somebody leads, so that what happens to
+// waiting candidates and below nested names is not sent here; and all keys of the queue while nobody does.
 type hub struct {
 	source *source
 	prefix string
 	end    context.CancelFunc
 	ended  chan struct{}
 
-	view view         // its goroutine's own
-	last Leader       // the latest in log; its goroutine's own
-	seen atomic.Int64 // view.rev
+	// Its goroutine's own.
+	leader  Leader
+	rev     int64              // leader is the leader as of this revision; 0: nothing is known
+	highest int64              // of all leaders of this history
+	shown   Leader             // the latest in log
+	stale   bool               // shown is to be shown again: what an observer has read by itself may be something else
+	unwatch context.CancelFunc // ends the latest watch; nil: there is none
+
+	seen atomic.Int64 // rev, but 0 only before the first read of a history
 
 	observers int // guarded by sources.mu
 
@@ -32,26 +44,30 @@ type hub struct {
 }
 
 func newHub(s *source, prefix string) *hub {
-	h := &hub{
-		source: s, prefix: prefix, ended: make(chan struct{}),
-		view: view{prefix: prefix}, changed: make(chan struct{}),
-	}
+	h := &hub{source: s, prefix: prefix, ended: make(chan struct{}), changed: make(chan struct{})}
 	var ctx context.Context
 	ctx, h.end = context.WithCancel(context.Background()) // it outlives the observer that it was made for
 	go h.run(ctx)
 	return h
 }
 
-// run follows the queue until ctx ends or something final happens.
+// run follows the leaders until ctx ends or something final happens.
 func (h *hub) run(ctx context.Context) {
 	defer close(h.ended)
-	var b retry.Backoff
-	for ctx.Err() == nil {
+	defer h.watchNoMore()
+	var b etcd.Backoff
+	for goesOn := false; ctx.Err() == nil; {
 		began := time.Now()
-		if err := h.follow(ctx); err != nil && ctx.Err() == nil {
+		var err error
+		goesOn, err = h.follow(ctx, goesOn)
+		if err != nil && ctx.Err() == nil {
 			h.fail(err)
 			return
 		}
+		if goesOn {
+			continue // another leader
+		}
+		h.watchNoMore()
 		if time.Since(began) > time.Second {
 			b.Reset()
 		}
@@ -61,75 +77,173 @@ func (h *hub) run(ctx context.Context) {
 	}
 }
 
-// follow is the life of one watch. A watch that broke (a compaction, a member without a leader, a suspect stream) is no
-// error: the read that goes with the next one finds what is final.
-func (h *hub) follow(ctx context.Context) error {
-	wctx, opened, cancel := h.source.streams.Watch(ctx)
-	defer cancel()
-	opts := []clientv3.OpOption{clientv3.WithPrefix()}
-	if h.view.rev > 0 {
-		// What happened in the meantime is told too, though up to 100 ms late: so etcd serves watches that begin in
-		// the past.
-		opts = append(opts, clientv3.WithRev(h.view.rev+1))
+func (h *hub) watchNoMore() {
+	if h.unwatch != nil {
+		h.unwatch()
+		h.unwatch = nil
 	}
-	// Watch returns when the server has confirmed the watch, or with a channel that is closed.
-	events := h.source.client.Watch(wctx, h.prefix, opts...)
-	opened()
-	if err := retry.Do(wctx, h.source.client, readAttempt, h.read); err != nil {
-		if wctx.Err() != nil {
-			return nil
+}
+
+// follow is the life of one watch. It reports whether the watch served until it was known what the next one is to watch. One
+// that broke (a compaction, a member without a leader, a suspect stream) is no error: the read that goes with the next one
+// finds what is final. GoesOn says that the one before did not break.
+func (h *hub) follow(ctx context.Context, goesOn bool) (bool, error) {
+	if h.rev == 0 {
+		if err := h.source.conn.Do(ctx, readAttempt, h.begin); err != nil {
+			return false, err
 		}
-		return err
+		goesOn = true
 	}
-	if h.view.rev == 0 {
-		return nil // the watch waits for a revision of another history
+	// The watch also reports what has happened since rev, though up to 100 ms late: so etcd serves watches that begin in the past.
+	key, opts := h.leader.Key, []clientv3.OpOption{clientv3.WithRev(h.rev + 1)}
+	if h.leader.None() {
+		// Where nobody stands, no deletion makes a difference.
+		key, opts = h.prefix, append(opts, queue.InQueue(h.prefix), clientv3.WithFilterDelete())
+	}
+	wctx, opened, cancel := h.source.streams.Watch(ctx)
+	// Watch returns when the server has confirmed the watch, or with a channel that is closed.
+	events := h.source.conn.Client.Watch(wctx, key, opts...)
+	opened()
+	h.watchNoMore() // not before: the client closes a stream without watches
+	h.unwatch = cancel
+	h.show() // not before: an observer that leaves now has nothing half opened behind it
+	if !goesOn {
+		err := h.source.conn.Do(wctx, readAttempt, h.check)
+		if err != nil && wctx.Err() == nil {
+			return false, err
+		}
+		if err != nil || h.rev == 0 {
+			return false, nil //nolint:nilerr // the watch has ended, or waits for a revision of another history
+		}
 	}
 	for resp := range events {
 		if resp.CompactRevision != 0 {
-			h.view.rev = 0 // what happened until there is not known any more
+			h.rev = 0 // what happened until there is not known any more
 		}
 		if resp.Err() != nil {
-			return nil
+			break
 		}
-		h.view.apply(resp.Events, func() { h.publish(false) })
+		over, end := h.apply(resp.Events)
+		if end > 0 {
+			err := h.source.conn.Do(ctx, readAttempt, func(a *etcd.Attempt) error { return h.succeed(a, end) })
+			return wctx.Err() == nil, err
+		}
+		if over {
+			return true, nil
+		}
+	}
+	return false, nil //nolint:nilerr // a watch that broke is opened anew
+}
+
+// apply takes in the events of a watch, which are in order and hold every revision as a whole. It reports whether
+// another watch has to take over, because somebody leads now, and the revision at which the leader has ended.
+func (h *hub) apply(events []*clientv3.Event) (over bool, end int64) {
+	nobody := h.leader.None()
+	for _, ev := range events {
+		rev := ev.Kv.ModRevision
+		if rev <= h.rev {
+			continue
+		}
+		contends := ev.Type == mvccpb.Event_PUT && queue.Contends(h.prefix, ev.Kv)
+		switch {
+		case !nobody && contends:
+			h.learn(newLeader(ev.Kv), rev)
+			h.show()
+		case !nobody: // its key was deleted or taken off its lease
+			return true, rev
+		case contends:
+			h.learn(firstIn(h.prefix, events, rev), rev)
+			return true, 0
+		}
+	}
+	if n := len(events); nobody && n > 0 {
+		h.learn(Leader{}, max(h.rev, events[n-1].Kv.ModRevision))
+	}
+	return false, 0
+}
+
+// firstIn is the first of the contenders that the events of one revision tell.
+func firstIn(prefix string, events []*clientv3.Event, rev int64) Leader {
+	var all []Leader
+	for _, ev := range events {
+		if ev.Kv.ModRevision == rev && ev.Type == mvccpb.Event_PUT && queue.Contends(prefix, ev.Kv) {
+			all = append(all, newLeader(ev.Kv))
+		}
+	}
+	return slices.MinFunc(all, Leader.before)
+}
+
+// begin finds the leader as of now.
+func (h *hub) begin(a *etcd.Attempt) error {
+	l, rev, err := leading(a, h.prefix, h.leader)
+	if err != nil {
+		return err
+	}
+	// Within a history revisions and tokens only grow.
+	if rev < h.seen.Load() || !l.None() && l.Revision < h.highest && l.Revision != h.leader.Revision {
+		h.restored()
+	}
+	h.learn(l, rev)
+	h.stale = true
+	return nil
+}
+
+// succeed finds who leads once the leader has ended, as of that revision. The read is linearizable, so the member knows the
+// revision unless its history is another one.
+func (h *hub) succeed(a *etcd.Attempt, rev int64) error {
+	kv, _, err := oldest(a, h.prefix, clientv3.WithRev(rev))
+	switch {
+	case err == nil:
+		h.learn(newLeader(kv), rev)
+	case errors.Is(err, rpctypes.ErrCompacted):
+		h.rev = 0
+	case errors.Is(err, rpctypes.ErrFutureRev):
+		h.restored()
+	default:
+		return err
 	}
 	return nil
 }
 
-// read begins after the watch exists, so it sees all that a watch which begins with the present does not.
-func (h *hub) read(ctx context.Context) error {
-	if h.view.rev == 0 {
-		all, rev, err := contenders(ctx, h.source.client, h.prefix)
-		if err != nil {
-			return err
-		}
-		h.view.reset(all, rev)
-		h.publish(true)
+// check compares what is known with what the cluster says of the same revision: one that was restored may have passed it by
+// now, with other keys at it. Where it has been compacted, the watch tells.
+func (h *hub) check(a *etcd.Attempt) error {
+	was, _, err := leading(a, h.prefix, h.leader, clientv3.WithRev(h.rev))
+	switch {
+	case errors.Is(err, rpctypes.ErrCompacted):
 		return nil
+	case err != nil && !errors.Is(err, rpctypes.ErrFutureRev):
+		return err
+	case err != nil || was != h.leader:
+		h.restored()
 	}
-	resp, err := retry.Get(ctx, h.source.client, h.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
-	if err == nil && resp.Header.Revision < h.view.rev {
-		h.view.rev = 0
-		h.seen.Store(0)
-		h.mu.Lock()
-		h.history++
-		h.mu.Unlock()
-	}
-	return err
+	return nil
 }
 
-// publish shows the present leader to the observers if it is another one, or in any case: what one of them has read
-// by itself may be neither that nor the one before.
-func (h *hub) publish(anyway bool) {
-	l, rev := h.view.leader(), h.view.rev
-	h.seen.Store(rev)
-	if l == h.last && !anyway {
-		return
-	}
-	h.last = l
+// restored begins another history, of which nothing is known.
+func (h *hub) restored() {
+	h.leader, h.rev, h.highest = Leader{}, 0, 0
+	h.seen.Store(0)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.log.add(sighting{l, rev, h.history})
+	h.history++
+}
+
+// learn takes l for the leader as of rev.
+func (h *hub) learn(l Leader, rev int64) {
+	h.leader, h.rev, h.highest = l, rev, max(h.highest, l.Revision)
+	h.seen.Store(rev)
+}
+
+// show shows the leader to the observers unless it has been shown.
+func (h *hub) show() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.leader == h.shown && !h.stale {
+		return
+	}
+	h.shown, h.stale = h.leader, false
+	h.log.add(sighting{h.leader, h.rev, h.history})
 	h.signal()
 }
 

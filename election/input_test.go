@@ -45,10 +45,6 @@ func TestCampaign_refusesBadInput(t *testing.T) {
 			name: "x", opts: election.Options{Priority: 10000},
 			want: "election: Options.Priority is 10000, want 0 to 9999",
 		},
-		"negative StopTimeout": {
-			name: "x", opts: election.Options{StopTimeout: -time.Second},
-			want: "election: Options.StopTimeout is -1s, want 0 (for ever) or more",
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -71,6 +67,23 @@ func TestCampaign_refusesBadInput(t *testing.T) {
 	}
 }
 
+func TestRun_refusesBadInput(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		n := len(p.c.Calls(fakeetcd.Any))
+		lead := func(context.Context, fence.Token) error { panic("it does not lead") }
+		require.EqualError(t, election.Run(t.Context(), p.s, "x", election.Options{}, nil), "election: lead is nil, want a function")
+		for want, option := range map[string]election.RunOption{
+			"election: option 2 of 2 is nil, want a RunOption":            nil,
+			"election: WithStopTimeout is -1s, want 0 (for ever) or more": election.WithStopTimeout(-time.Second, nil),
+		} {
+			err := election.Run(t.Context(), p.s, "x", election.Options{}, lead, election.WithRejoin(), option)
+			require.EqualError(t, err, want)
+		}
+		require.Len(t, p.c.Calls(fakeetcd.Any), n)
+	})
+}
+
 // The bounds themselves are fine.
 func TestCampaign_takesTheLargestInput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -78,7 +91,7 @@ func TestCampaign_takesTheLargestInput(t *testing.T) {
 		p := newProcess(t, srv, lease.Options{})
 		value := strings.Repeat("v", 4096)
 		for _, name := range []string{strings.Repeat("n", 1024), "a/b", "a b", "\n"} {
-			l, err := election.Campaign(t.Context(), p.s, name, election.Options{Value: value, Priority: 9999, StopTimeout: 1})
+			l, err := election.Campaign(t.Context(), p.s, name, election.Options{Value: value, Priority: 9999})
 			require.NoError(t, err)
 			require.Equal(t, name, l.Name())
 			require.Equal(t, value, string(srv.Keys(name + "/")[0].Value))

@@ -5,31 +5,30 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/queue"
-	"github.com/leasefence/leasefence/internal/retry"
 )
 
-// readAttempt bounds the first attempt of a read, see retry.Do.
+// readAttempt bounds the first attempt of a read, see etcd.Conn.Do.
 const readAttempt = 2 * time.Second
 
 // ErrNoLeader says that nobody leads.
 var ErrNoLeader = errors.New("election: no leader")
 
-// Leader is somebody who leads, or stands for it, as others see it. The zero Leader is no leader. Leaders compare
+// Leader is a leader, or a candidate, as others see it. The zero Leader is no leader. Leaders compare
 // with ==.
 type Leader struct {
 	// Value is what the leader has proclaimed.
 	Value string
-	// Token is the leader's fencing token in era 0: the create revision of Key. A session's era is not in etcd, so a
+	// Revision is the leader's fencing token in era 0: the create revision of Key. A session's era is not in etcd, so a
 	// leader whose session has one holds the token of that era and this revision.
-	Token fence.Token
+	Revision int64
 	// Key is the leader's key in etcd.
 	Key string
 	// Lease is the lease that Key is attached to.
@@ -37,7 +36,7 @@ type Leader struct {
 }
 
 // None reports whether l is no leader.
-func (l Leader) None() bool { return l.Token == 0 }
+func (l Leader) None() bool { return l.Revision == 0 }
 
 // Current returns the leader of name, and an error that matches [ErrNoLeader] if there is none. The name is the full
 // one, with the session's prefix if it has one.
@@ -50,7 +49,7 @@ func Current(ctx context.Context, client *clientv3.Client, name string) (Leader,
 	if err := checkTarget(client, name); err != nil {
 		return Leader{}, err
 	}
-	l, _, err := present(ctx, client, name+"/")
+	l, _, err := present(ctx, client, name+"/", Leader{})
 	if err == nil && l.None() {
 		err = ErrNoLeader
 	}
@@ -60,19 +59,24 @@ func Current(ctx context.Context, client *clientv3.Client, name string) (Leader,
 	return l, nil
 }
 
-// Candidates returns the leader of name and behind it, in their order, those who wait to lead. It is empty if nobody
-// leads. It is one linearizable read of everything below the name, at one revision, with the errors of [Current].
+// Candidates returns the leader of name and, behind it, the waiting candidates in their order. The list is empty if nobody
+// leads. It is a linearizable read of the keys below the name, at one revision, with the errors of [Current]. The values
+// of nested names are not read.
 func Candidates(ctx context.Context, client *clientv3.Client, name string) ([]Leader, error) {
 	if err := checkTarget(client, name); err != nil {
 		return nil, err
 	}
-	var all []Leader
-	err := retry.Do(ctx, client, readAttempt, func(ctx context.Context) (err error) {
-		all, _, err = contenders(ctx, client, name+"/")
+	var kvs []*mvccpb.KeyValue
+	err := etcd.Of(client).Do(ctx, readAttempt, func(a *etcd.Attempt) (err error) {
+		kvs, _, err = contenders(a, name+"/", false)
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("election: candidates of %q: %w", name, err)
+	}
+	all := make([]Leader, len(kvs))
+	for i, kv := range kvs {
+		all[i] = newLeader(kv)
 	}
 	return all, nil
 }
@@ -88,60 +92,84 @@ func checkTarget(client *clientv3.Client, name string) error {
 	return nil
 }
 
-// present is the leader, or none, and the revision at which that is so, which is no older than the call.
-func present(ctx context.Context, client *clientv3.Client, prefix string) (l Leader, rev int64, err error) {
-	err = retry.Do(ctx, client, readAttempt, func(ctx context.Context) (err error) {
-		l, rev, err = oldest(ctx, client, prefix)
+// present is leading, tried again until ctx ends. The revision is no older than the call.
+func present(ctx context.Context, client *clientv3.Client, prefix string, known Leader) (l Leader, rev int64, err error) {
+	err = etcd.Of(client).Do(ctx, readAttempt, func(a *etcd.Attempt) (err error) {
+		l, rev, err = leading(a, prefix, known)
 		return err
 	})
 	return l, rev, err
 }
 
-// oldest is present, in one attempt. It reads one key, unless the oldest one is no contender.
-func oldest(ctx context.Context, client *clientv3.Client, prefix string) (Leader, int64, error) {
-	resp, err := retry.Get(ctx, client, prefix, clientv3.WithFirstCreate()...)
+// leading is the leader, or none, and the revision at which that is so or, with opts, was: the oldest contender. But where
+// known has led and that one was written after known had been created, its lease has been changed, and known leads until its
+// own end: so it is for those who watch the leader's key alone. It is one attempt.
+func leading(a *etcd.Attempt, prefix string, known Leader, opts ...clientv3.OpOption) (Leader, int64, error) {
+	kv, rev, err := oldest(a, prefix, opts...)
+	if err != nil || kv == nil || kv.CreateRevision >= known.Revision || kv.ModRevision <= known.Revision {
+		return newLeader(kv), rev, err
+	}
+	resp, err := a.Get(known.Key, opts...)
 	if err != nil {
 		return Leader{}, 0, err
 	}
-	if len(resp.Kvs) == 0 {
-		return Leader{}, resp.Header.Revision, nil
+	if len(resp.Kvs) > 0 && queue.Contends(prefix, resp.Kvs[0]) && newLeader(resp.Kvs[0]).Revision == known.Revision {
+		return newLeader(resp.Kvs[0]), resp.Header.Revision, nil
 	}
-	if kv := resp.Kvs[0]; queue.Contends(prefix, kv) {
-		return newLeader(kv), resp.Header.Revision, nil
-	}
-	all, rev, err := contenders(ctx, client, prefix)
-	if err != nil || len(all) == 0 {
-		return Leader{}, rev, err
-	}
-	return all[0], rev, nil
+	return newLeader(kv), rev, nil
 }
 
-// contenders reads all contenders, in their order, and the revision at which they stood. It is one attempt.
-func contenders(ctx context.Context, client *clientv3.Client, prefix string) ([]Leader, int64, error) {
-	resp, err := retry.Get(ctx, client, prefix, clientv3.WithPrefix())
+// oldest is the oldest contender, nil if there is none, and the revision at which that is so or, with opts, was. It reads one
+// key, unless the oldest one is no contender. It is one attempt.
+func oldest(a *etcd.Attempt, prefix string, opts ...clientv3.OpOption) (*mvccpb.KeyValue, int64, error) {
+	firstCreated := append(clientv3.WithFirstCreate(), queue.InQueue(prefix))
+	resp, err := a.Get(prefix, append(firstCreated, opts...)...)
 	if err != nil {
 		return nil, 0, err
 	}
-	all := []Leader{}
-	for _, kv := range resp.Kvs {
-		if queue.Contends(prefix, kv) {
-			all = append(all, newLeader(kv))
-		}
+	if len(resp.Kvs) == 0 || queue.Contends(prefix, resp.Kvs[0]) {
+		return first(resp.Kvs), resp.Header.Revision, nil
 	}
-	slices.SortFunc(all, Leader.before)
-	return all, resp.Header.Revision, nil
+	all, rev, err := contenders(a, prefix, true, opts...)
+	return first(all), rev, err
 }
 
+// contenders reads all contenders, or the first one, in their order, and the revision at which they stood. It is one attempt.
+func contenders(a *etcd.Attempt, prefix string, one bool, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, int64, error) {
+	for {
+		keys, rev, err := queue.Children(a, prefix, opts...)
+		var all []*mvccpb.KeyValue
+		if err == nil {
+			all, err = queue.Contenders(a, prefix, keys, one, append(opts, clientv3.WithRev(rev))...)
+		}
+		if errors.Is(err, rpctypes.ErrCompacted) && len(opts) == 0 {
+			continue // between two requests: a newer revision serves as well
+		}
+		return all, rev, err
+	}
+}
+
+func first(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
+	if len(kvs) == 0 {
+		return nil
+	}
+	return kvs[0]
+}
+
+// newLeader is the contender as others see it, none if it is nil.
 func newLeader(kv *mvccpb.KeyValue) Leader {
+	if kv == nil {
+		return Leader{}
+	}
 	return Leader{
-		Value: string(kv.Value),
-		Token: fence.Token(kv.CreateRevision), // in era 0 they are the same
-		Key:   string(kv.Key),
-		Lease: clientv3.LeaseID(kv.Lease),
+		Value:    string(kv.Value),
+		Revision: kv.CreateRevision,
+		Key:      string(kv.Key),
+		Lease:    clientv3.LeaseID(kv.Lease),
 	}
 }
 
 // before orders contenders. Keys that one transaction created share a revision; no candidate enters like that.
 func (l Leader) before(o Leader) int {
-	return cmp.Or(cmp.Compare(l.Token, o.Token), cmp.Compare(l.Key, o.Key))
+	return cmp.Or(cmp.Compare(l.Revision, o.Revision), cmp.Compare(l.Key, o.Key))
 }

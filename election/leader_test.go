@@ -14,7 +14,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/election"
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
@@ -51,7 +50,7 @@ func (s *stage) put(t *testing.T, key, value string, lease clientv3.LeaseID) ele
 	if resp.PrevKv != nil {
 		created = resp.PrevKv.CreateRevision
 	}
-	return election.Leader{Value: value, Token: fence.Token(created), Key: key, Lease: lease}
+	return election.Leader{Value: value, Revision: created, Key: key, Lease: lease}
 }
 
 // stands enters one more candidate of "n".
@@ -144,7 +143,7 @@ func TestCandidates(t *testing.T) {
 		got, err := election.Candidates(t.Context(), s.c.Client, "n")
 		require.NoError(t, err)
 		require.Equal(t, want, got)
-		require.Len(t, s.c.Calls(fakeetcd.Get), 1)
+		require.Len(t, s.c.Calls(fakeetcd.Any), 3, "two pages of names, and the values")
 	})
 }
 

@@ -5,31 +5,38 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/candidacy"
+	"github.com/leasefence/leasefence/internal/queue"
+	"github.com/leasefence/leasefence/internal/scope"
 	"github.com/leasefence/leasefence/lease"
 )
 
 // Leadership is an election that was won: there is one if and only if its candidate leads. Its methods are safe for
-// concurrent use. Whoever receives it resigns it, also after a loss.
+// concurrent use. Resign it when you are done, also after a loss.
 type Leadership struct {
-	tenure candidacy.Tenure
-	name   string
-	opts   Options
-	log    *slog.Logger
+	lock *lease.Lock
+	hold candidacy.Hold
+	as   *candidate
+	name string
+	opts Options
+	log  *slog.Logger
 
 	ctx context.Context //nolint:containedctx // the life of the leadership, which Context hands out
 	end context.CancelCauseFunc
 
-	writing chan struct{} // of capacity 1: held by the Proclaim that is under way
+	writing  chan struct{} // of capacity 1: held by the Proclaim that is under way
+	written  int64         // the latest revision known at which the key was written; its holder's
+	patience time.Duration // for a release on a context that ends with the leadership
 
-	// Under Run the key is let go by Run alone, when lead has returned.
+	// Under Run only Run deletes the key, when lead has returned.
 	byRun bool
-	to    chan string // of capacity 1: to whom, if that was asked for
+	to    chan choice // of capacity 1: to whom, if that was asked for
 }
 
 // Campaign waits until this candidate leads the election called name, and returns its leadership. Candidates wait in
@@ -55,21 +62,49 @@ func Campaign(ctx context.Context, session *lease.Session, name string, opts Opt
 	return l, nil
 }
 
-func campaign(ctx context.Context, s candidacy.Session, name string, opts Options, byRun bool) (*Leadership, error) {
-	t, err := s.Campaign(ctx, name, opts.Value, opts.Priority)
+func campaign(ctx context.Context, s *candidacy.Session, name string, opts Options, byRun bool) (*Leadership, error) {
+	as := &candidate{priority: opts.Priority, asked: make(chan struct{}, 1), log: s.Logger.With("election", name)}
+	hold, err := s.Campaign(ctx, name, opts.Value, candidacy.Candidate{
+		Mark: mark(opts.Priority), Waits: as.waits, Touched: as.touched,
+	})
 	if err != nil {
 		return nil, err
 	}
+	lock := hold.Lock.(*lease.Lock)
 	l := &Leadership{
-		tenure: t, name: name, opts: opts, byRun: byRun,
-		log:     s.Logger().With("election", name, "token", t.Token().String()),
-		writing: make(chan struct{}, 1),
-		to:      make(chan string, 1),
+		lock: lock, hold: hold, as: as, name: name, opts: opts, byRun: byRun,
+		log:     as.log.With("token", lock.Token().String()),
+		writing: make(chan struct{}, 1), written: hold.Entry.Rev, patience: s.Patience,
+		to: make(chan choice, 1),
 	}
-	l.ctx, l.end = context.WithCancelCause(context.WithValue(t.Context(), leadershipKey{}, l))
-	opts.Health.add(l) //nolint:contextcheck // it looks after the leadership, not the campaign
+	l.ctx, l.end = context.WithCancelCause(context.WithValue(lock.Context(), leadershipKey{}, l))
+	if !byRun {
+		opts.Health.add(l.ctx, l) //nolint:contextcheck // it looks after the leadership, not the campaign
+	}
 	l.log.Info("leads")
+	if !opts.KeepLead && opts.Priority < maxPriority {
+		s.Spawn(l.prefer)
+	}
 	return l, nil
+}
+
+// prefer ends the leadership when a candidate of a higher priority is to lead.
+func (l *Leadership) prefer() {
+	err := l.awaitPreferred(l.ctx)
+	switch {
+	case l.ctx.Err() != nil:
+		return
+	case err != nil:
+		l.log.Warn("does not see candidates of a higher priority any more", "err", err)
+		return
+	}
+	select {
+	case l.to <- choice{above: l.opts.Priority}:
+		_ = l.lock.Err() // a loss that has happened comes first
+		l.end(ErrHandedOver)
+		l.log.Info("hands over to a candidate of a higher priority")
+	default: // a Transfer was first
+	}
 }
 
 type leadershipKey struct{}
@@ -82,7 +117,7 @@ func FromContext(ctx context.Context) (*Leadership, bool) {
 }
 
 // Token is the fencing token of this leadership: larger than that of every earlier leader, and fixed from the first.
-func (l *Leadership) Token() fence.Token { return l.tenure.Token() }
+func (l *Leadership) Token() fence.Token { return l.lock.Token() }
 
 // Context ends when the leadership is lost or resigned, whichever is first, and [context.Cause] says which: a
 // [*lease.LostError] or [ErrResigned]. It ends before the server can let another lead (see the guarantees of package
@@ -93,135 +128,123 @@ func (l *Leadership) Context() context.Context { return l.ctx }
 // Err is nil while this candidate leads, and the cause of its context after that. It compares the clock itself: in a
 // process that has just woken up from a pause it is right before the timer has run that ends the context.
 func (l *Leadership) Err() error {
-	_ = l.tenure.Err() // ends the context if the deadline has passed
+	_ = l.lock.Err() // ends the context if the deadline has passed
 	return context.Cause(l.ctx)
 }
 
-// Remaining is the time until the leadership is lost unless its lease is renewed before, as it is every third of the
-// TTL. It is 0 after a loss.
-func (l *Leadership) Remaining() time.Duration {
-	left, _ := l.tenure.Lease()
-	return max(left, 0)
-}
+// Deadline is when the leadership is lost unless its lease is renewed before, as it is every third of its TTL.
+func (l *Leadership) Deadline() time.Time { return l.lock.Deadline() }
 
-// Name is the election's name, without the session's prefix.
-func (l *Leadership) Name() string { return l.name }
+// Name is the election's name with the session's prefix, as [Current] and [Observe] want it.
+func (l *Leadership) Name() string { return strings.TrimSuffix(queue.Below([]byte(l.Key())), "/") }
 
 // Key is the leader's key in etcd.
-func (l *Leadership) Key() string { return l.tenure.Key() }
+func (l *Leadership) Key() string { return l.lock.Key() }
 
-// Held is a comparison for the caller's own etcd transactions: true while this leadership's key is there. Unlike the
+// IsOwner is a comparison for the caller's own etcd transactions: true while this leadership's key is there. Unlike the
 // context it is checked by the server, in one step with the transaction.
-func (l *Leadership) Held() clientv3.Cmp { return l.tenure.Held() }
-
-// Proclaim changes the value that others see of the leader. Lease and token stay. It is done only while this
-// leadership's key is there; calls are carried out one after the other.
-//
-// A value has at most 4 KiB. On an error the value is as it was or, if ctx ended before the server had answered, may
-// be the new one; a request that is late never undoes a later Proclaim. The error wraps ctx's cause if ctx ended, and
-// matches [lease.ErrLost] or [ErrResigned] if the leadership has ended.
-func (l *Leadership) Proclaim(ctx context.Context, value string) error {
-	if err := checkValue("value", value); err != nil {
-		return err
-	}
-	if err := l.proclaim(ctx, value); err != nil {
-		return fmt.Errorf("election: proclaim in %q: %w", l.name, err)
-	}
-	return nil
-}
-
-func (l *Leadership) proclaim(ctx context.Context, value string) error {
-	select {
-	case l.writing <- struct{}{}:
-		defer func() { <-l.writing }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	if err := l.Err(); err != nil {
-		return err
-	}
-	return translate(l.tenure.Proclaim(ctx, value))
-}
+func (l *Leadership) IsOwner() clientv3.Cmp { return l.lock.IsOwner() }
 
 // Resign ends the leadership: first its context, then its key is deleted if it is still this leadership's, and the
 // next candidate leads.
 //
-// The error is nil if this candidate led until now, matches [lease.ErrLost] if the leadership had been lost, which is
-// told once, and [ErrResigned] if it was resigned before. If ctx ends before the server has confirmed, the error wraps
-// ctx's cause and the deletion goes on in the background until it is confirmed or the lease has gone; Resign may be
-// called again then, to wait for that.
+// The error is nil if this candidate led until now. It matches [lease.ErrLost] if the leadership had already been lost; only
+// the first call reports that. It matches [ErrResigned] if Resign was called before. If ctx ends before the server has
+// confirmed, the error wraps ctx's cause, and the deletion goes on in the background until it is confirmed or the lease has
+// ended; Resign may then be called again, to wait for that.
 //
-// Under [Run], Resign ends the context and returns nil: Run lets go when lead has returned.
+// Ctx may be the leadership's own, which Resign ends: the release then goes on for 8 s at most.
+//
+// Under [Run], Resign ends the context and returns nil: Run releases the key when lead has returned.
 func (l *Leadership) Resign(ctx context.Context) error {
-	if !l.stop() {
-		return nil
-	}
-	if err := l.release(ctx); err != nil {
+	if _, err := l.finish(ctx); err != nil {
 		return fmt.Errorf("election: resign from %q: %w", l.name, err)
 	}
 	return nil
 }
 
-// stop ends the leadership for its caller. It reports whether the key is to be let go at once.
-func (l *Leadership) stop() bool {
-	_ = l.tenure.Err() // a loss that has happened comes first
-	l.end(ErrResigned)
-	return !l.byRun
+// finish ends the leadership for its caller and, except under Run, deletes its key.
+func (l *Leadership) finish(ctx context.Context) (missed, err error) {
+	alive := ctx.Err() == nil
+	l.stop()
+	if l.byRun {
+		return nil, nil
+	}
+	ctx, cancel := scope.Beyond(ctx, l.ctx, alive, l.patience)
+	defer cancel()
+	return l.release(ctx)
 }
 
-// release lets the key go.
-func (l *Leadership) release(ctx context.Context) error {
+// stop ends the leadership for its caller.
+func (l *Leadership) stop() {
+	_ = l.lock.Err() // a loss that has happened comes first
+	l.end(ErrResigned)
+}
+
+// release deletes the key. Missed is why that is not the turn of the one that it was meant to be.
+func (l *Leadership) release(ctx context.Context) (missed, err error) {
 	l.opts.Health.remove(l)
-	var err error
+	var handOver func(context.Context) (bool, error)
 	select {
 	case to := <-l.to:
-		err = l.tenure.ResignTo(ctx, to)
+		handOver = func(ctx context.Context) (deleted bool, err error) {
+			deleted, missed, err = l.handOver(ctx, to)
+			return deleted, err
+		}
 	default:
-		err = l.tenure.Resign(ctx)
 	}
-	if err == nil {
+	if err = l.hold.Release(ctx, handOver); err == nil {
 		l.log.Info("resigned")
 	}
-	return translate(err)
+	return missed, translate(err)
 }
 
-// Transfer resigns in favour of the first candidate that waits with the given value: nobody else leads in between.
-// Those that wait before it let it pass, whatever their priority; see the package's section on order.
+// Transfer resigns in favour of the first waiting candidate with the given value: nobody else leads in between.
+// Candidates that wait before it enter again at the end, whatever their priority; see the package's section on order.
 //
-// The candidate is brought to the front first, while this one still leads. If that fails the leadership goes on and
-// the error matches [ErrNoCandidate] if nobody with the value waits, [ErrBlocked] if somebody who does not let others
-// pass waits before it, [lease.ErrLost] or [ErrResigned] if the leadership has ended, or wraps ctx's cause: candidates
-// that wait before it and do not answer, because they hang, hold it up until they answer or their lease expires.
-// After that the leadership ends, and an error is as of Resign; one that matches ErrNoCandidate or ErrBlocked then
-// says that the candidate has left at the last moment, and that the next one leads.
+// Transfer looks for the candidate first. If that fails, the leadership goes on. The error then matches [ErrNoCandidate] if
+// nobody with the value waits, [ErrBlocked] if a lock or a candidate of another library waits before it, [lease.ErrLost] or
+// [ErrResigned] if the leadership has ended, or wraps ctx's cause. Otherwise the leadership ends, and errors are those of
+// Resign. An error that matches ErrNoCandidate or ErrBlocked then says that the candidate left at the last moment and the next
+// one leads. If ctx ends before the server has confirmed, the next one may lead too.
 //
-// Under [Run], Transfer ends the context and returns: Run lets go when lead has returned.
+// A value has 1 to 4,096 bytes. A lock is no candidate, whatever its value. Ctx may be the leadership's own, as for Resign.
+//
+// Under [Run], Transfer ends the context and returns: Run releases the key when lead has returned.
 func (l *Leadership) Transfer(ctx context.Context, value string) error {
-	if err := checkValue("value", value); err != nil {
+	if err := checkChosen(value); err != nil {
 		return err
 	}
-	if err := l.transfer(ctx, value); err != nil {
+	if err := l.transfer(ctx, choice{value: value}); err != nil {
 		return fmt.Errorf("election: transfer %q: %w", l.name, err)
 	}
 	return nil
 }
 
-func (l *Leadership) transfer(ctx context.Context, value string) error {
+func (l *Leadership) transfer(ctx context.Context, to choice) error {
 	if err := l.Err(); err != nil {
 		return err
 	}
-	if err := l.tenure.Promote(ctx, value); err != nil {
-		return translate(err)
+	if err := l.waitsFor(ctx, to); err != nil {
+		// Another call may have ended the leadership meanwhile, and taken the candidate out of the queue.
+		if ended := l.Err(); ended != nil {
+			return ended
+		}
+		return err
 	}
 	select {
-	case l.to <- value:
-	default: // another Transfer or Resign was first
+	case l.to <- to:
+	default: // another one was first
 		return ErrResigned
 	}
-	if !l.stop() {
+	missed, err := l.finish(ctx)
+	if l.byRun {
 		return l.lost()
 	}
-	return l.release(ctx)
+	if missed != nil {
+		missed = fmt.Errorf("resigned, but not to %q: %w", to.value, missed)
+	}
+	return errors.Join(missed, err)
 }
 
 // lost is why the leadership was lost, nil if it was not.

@@ -15,39 +15,9 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// end is what can happen to a leader, and what it is told of it.
-type end struct {
-	do     func(*testing.T, *process, *election.Leadership)
-	reason lease.Reason
-	by     time.Duration // it is told
-	next   time.Duration // another leads by then
-}
-
-var ends = map[string]end{
-	"lease revoked": {do: func(t *testing.T, p *process, _ *election.Leadership) {
-		t.Helper()
-		require.NoError(t, p.srv.Revoke(p.s.Status().LeaseID))
-	}, reason: lease.LeaseGone},
-	"key deleted": {do: func(t *testing.T, p *process, l *election.Leadership) {
-		t.Helper()
-		require.True(t, p.srv.Delete(l.Key()))
-	}, reason: lease.KeyDeleted},
-	"key overwritten": {do: func(_ *testing.T, p *process, l *election.Leadership) {
-		p.srv.Put(l.Key(), "a") // off its lease, and so off the queue, as others of ours see it
-	}, reason: lease.KeyOverwritten, next: -1},
-	"session closed": {do: func(t *testing.T, p *process, _ *election.Leadership) {
-		t.Helper()
-		require.NoError(t, p.s.Close(t.Context()))
-	}, reason: lease.SessionClosed},
-	"cut off": {
-		do:     func(_ *testing.T, p *process, _ *election.Leadership) { p.c.Cut() },
-		reason: lease.DeadlinePassed, by: untilLost - time.Second, next: untilLost + time.Second,
-	},
-}
-
-// P1, P5: a loss is told once with its reason, before another leads; and Resign says so, once.
+// A loss is told once with its reason, before another leads; and Resign says so, once.
 func TestLeadership_lost(t *testing.T) {
-	for name, e := range ends {
+	for name, loss := range lossesAndClose {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				srv := newServer(t)
@@ -55,27 +25,29 @@ func TestLeadership_lost(t *testing.T) {
 				l := p.leads(t, election.Options{Value: "a"})
 				next := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
 				began := time.Now()
-				e.do(t, p, l)
+				loss.happens(t, p, l.Key())
 				await(t, l.Context().Done())
-				require.Equal(t, e.by, time.Since(began))
-				lost := lossIn(t, context.Cause(l.Context()), e.reason)
+				cutOff := loss.reason == lease.ReasonDeadlinePassed
+				if cutOff {
+					require.Equal(t, untilLost-time.Second, time.Since(began))
+					next.requireWaiting(t)
+				} else {
+					require.Zero(t, time.Since(began))
+				}
+				lost := lossIn(t, context.Cause(l.Context()), loss.reason)
 				require.Equal(t, p.s.Status().LeaseID, lost.LeaseID)
 				require.ErrorIs(t, l.Err(), lost)
-				require.Zero(t, l.Remaining())
-				if e.by > 0 {
-					next.requireWaiting(t)
-				}
 				calls := len(p.c.Calls(fakeetcd.Txn))
-				requireLost(t, l.Proclaim(t.Context(), "late"), e.reason)
-				requireLost(t, l.Transfer(t.Context(), "b"), e.reason)
+				requireLost(t, l.Proclaim(t.Context(), "late"), loss.reason)
+				requireLost(t, l.Transfer(t.Context(), "b"), loss.reason)
 				require.Len(t, p.c.Calls(fakeetcd.Txn), calls, "nothing is sent")
-				if e.next >= 0 {
+				if loss.reason != lease.ReasonKeyOverwritten { // which stays until it has resigned
 					next.wins(t)
-					require.LessOrEqual(t, time.Since(began), e.next)
+					require.True(t, cutOff && time.Since(began) <= untilLost+time.Second || time.Since(began) == 0)
 				}
-				requireLost(t, l.Resign(t.Context()), e.reason)
+				requireLost(t, l.Resign(t.Context()), loss.reason)
 				require.ErrorIs(t, l.Resign(t.Context()), election.ErrResigned)
-				requireLost(t, l.Err(), e.reason)
+				requireLost(t, l.Err(), loss.reason)
 				require.Greater(t, next.wins(t).Token(), l.Token())
 				p.c.Restore()
 				time.Sleep(time.Hour)
@@ -89,7 +61,7 @@ func TestLeadership_lost(t *testing.T) {
 func TestLeadership_Proclaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
-		l := newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
+		l := newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a", KeepLead: true})
 		next := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b", Priority: 1})
 		before := srv.Keys("x/")[0]
 		token := l.Token()
@@ -130,11 +102,11 @@ func TestLeadership_Proclaim_isNoLoss(t *testing.T) {
 		}
 		require.NoError(t, p.srv.Revoke(p.s.Status().LeaseID))
 		synctest.Wait()
-		requireLost(t, l.Err(), lease.LeaseGone)
+		requireLost(t, l.Err(), lease.ReasonLeaseGone)
 	})
 }
 
-// pain 6: the value is the new one once Proclaim has returned nil, whatever the network did.
+// The value is the new one once Proclaim has returned nil, whatever the network did.
 func TestLeadership_Proclaim_disturbed(t *testing.T) {
 	unavailable := fakeetcd.ErrUnavailable
 	for name, tc := range map[string]struct {
@@ -199,14 +171,14 @@ func TestLeadership_Proclaim_guarded(t *testing.T) {
 		reason lease.Reason
 		value  []string
 	}{
-		"deleted": {func(p *process, key string) { p.srv.Delete(key) }, lease.KeyDeleted, nil},
+		"deleted": {func(p *process, key string) { p.srv.Delete(key) }, lease.ReasonKeyDeleted, nil},
 		"another's": {func(p *process, key string) {
 			p.srv.Delete(key)
 			p.srv.Put(key, "theirs")
-		}, lease.KeyDeleted, []string{"theirs"}},
-		"overwritten": {func(p *process, key string) { p.srv.Put(key, "theirs") }, lease.KeyOverwritten, []string{"theirs"}},
-		"the same":    {func(p *process, key string) { p.srv.Put(key, "mine") }, lease.KeyOverwritten, []string{"mine"}},
-		"revoked":     {func(p *process, _ string) { _ = p.srv.Revoke(p.s.Status().LeaseID) }, lease.LeaseGone, nil},
+		}, lease.ReasonKeyDeleted, []string{"theirs"}},
+		"overwritten": {func(p *process, key string) { p.srv.Put(key, "theirs") }, lease.ReasonKeyOverwritten, []string{"theirs"}},
+		"the same":    {func(p *process, key string) { p.srv.Put(key, "mine") }, lease.ReasonKeyOverwritten, []string{"mine"}},
+		"revoked":     {func(p *process, _ string) { _ = p.srv.Revoke(p.s.Status().LeaseID) }, lease.ReasonLeaseGone, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -222,7 +194,7 @@ func TestLeadership_Proclaim_guarded(t *testing.T) {
 	}
 }
 
-// P9: etcd's Election, resumed on the same key, proclaims by a put on the same lease.
+// Etcd's Election, resumed on the same key, proclaims by a put on the same lease.
 func TestLeadership_Proclaim_besideAResumedElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
@@ -272,5 +244,21 @@ func TestLeadership_Proclaim_resignedUnderRun(t *testing.T) {
 			return nil
 		}
 		require.NoError(t, election.Run(t.Context(), p.s, "x", election.Options{Value: "v"}, lead))
+	})
+}
+
+// A Proclaim that is not answered ends with the leadership, and what arrives after that changes nothing.
+func TestLeadership_Proclaim_endsWithALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		l := p.leads(t, election.Options{Value: "a"})
+		began := time.Now()
+		p.c.Cut()
+		proclaims := inBackground(func() error { return l.Proclaim(t.Context(), "b") })
+		requireLost(t, proclaims.result(t), lease.ReasonDeadlinePassed)
+		require.Equal(t, untilLost, time.Since(began))
+		p.c.Restore()
+		time.Sleep(time.Hour)
+		require.Empty(t, p.srv.Keys(""))
 	})
 }

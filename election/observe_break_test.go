@@ -1,18 +1,21 @@
 package election_test
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// Pain 27: a stream that falls silent does not break. It is found out, and left.
+// A stream that falls silent does not break. It is found out, and left.
 func TestObserve_leavesASilentStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
@@ -75,7 +78,7 @@ func TestObserve_resumes(t *testing.T) {
 	}
 }
 
-// Pain 27: what was compacted while nobody could be reached cannot be told. What is true then is.
+// What was compacted while nobody could be reached cannot be told. What is true then is.
 func TestObserve_compaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
@@ -124,5 +127,53 @@ func TestObserve_compactionAfterAJoiner(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		a.seesNothing(t) // as before
 		joined.sees(t, first)
+	})
+}
+
+// cluster is a client's present cluster.
+type cluster struct {
+	is atomic.Pointer[clientv3.Client]
+}
+
+type clusterKV struct {
+	clientv3.KV
+
+	*cluster
+}
+
+func (k clusterKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	return k.is.Load().Get(ctx, key, opts...)
+}
+
+type clusterWatcher struct {
+	clientv3.Watcher
+
+	*cluster
+}
+
+func (w clusterWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	return w.is.Load().Watch(ctx, key, opts...)
+}
+
+// A cluster that was restored, and has passed the revision that was seen, has no leader: the one of before is not shown any
+// more.
+func TestObserve_restoredAndFurtherOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		before, after := &clientv3.Client{KV: s.c.KV, Watcher: s.c.Watcher}, newServer(t)
+		var present cluster
+		present.is.Store(before)
+		s.c.KV, s.c.Watcher = clusterKV{before.KV, &present}, clusterWatcher{before.Watcher, &present}
+		a := observe(t, s.c, "n")
+		a.sees(t, none)
+		first := s.stands(t, "first")
+		a.sees(t, first)
+		for range 100 {
+			after.Put("other", "")
+		}
+		present.is.Store(after.NewClient(t.Context()).Client)
+		s.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
+		time.Sleep(10 * time.Second)
+		a.sees(t, none)
 	})
 }

@@ -39,7 +39,7 @@ func TestObserve_refusesBadInput(t *testing.T) {
 	})
 }
 
-// Pain 27: what does not pass ends it, once, and says what it was.
+// What does not pass ends it, once, and says what it was.
 func TestObserve_endsForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)

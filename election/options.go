@@ -21,29 +21,60 @@ type Options struct {
 	// Value is what others see of the leader, such as its address; [Leadership.Transfer] names a candidate by it. At
 	// most 4 KiB. Default: the session's Owner.
 	Value string
-	// Priority puts a candidate before those of a lower one that wait: it leads after the next change. 0 to 9999.
-	// Default 0, which is that of etcd's own candidates. See the package's section on priority.
+	// Priority is by how much a candidate is preferred: when it has waited for a second, a leader of a lower one hands over
+	// to it. 0 to 9999. Default 0, which is that of etcd's own candidates. See the package's section on priority.
 	Priority int
-	// Health is told of the leadership from its beginning to its end. Default: none.
+	// KeepLead says that this candidate, when it leads, does not hand over to one of a higher priority. Default: it does.
+	KeepLead bool
+	// Health watches over the leadership from its beginning to its end. Default: none.
 	Health *Health
+}
 
-	// Rejoin has [Run] campaign again when lead has returned nil. Default: Run returns.
-	Rejoin bool
-	// Lost is called by [Run] each time that it campaigns again after a leadership was lost, when lead has returned: with
-	// the loss, which matches [lease.ErrLost], joined with lead's own error. A loss with which Run ends, since ctx has
-	// ended too or the session was closed, is in its error instead. Default: none.
-	Lost func(error)
-	// StopTimeout is how long [Run] waits for lead to return after its context has ended, before it calls Fatal. Not
-	// negative. Default: for ever.
-	StopTimeout time.Duration
-	// Fatal is called once for a lead that has not returned within StopTimeout. It is to end the process: the lease
-	// then expires by itself. If Fatal returns, Run goes on waiting for lead, and the lease is neither let go nor
-	// taken by anybody else as long as the session renews it. Default: none.
-	Fatal func(error)
+// RunOption is an option of [Run].
+type RunOption func(*runOptions)
+
+type runOptions struct {
+	rejoin      bool
+	onLost      func(error)
+	stopTimeout time.Duration
+	onHang      func(error)
+}
+
+// WithRejoin has [Run] campaign again when lead has returned nil. Default: Run returns.
+func WithRejoin() RunOption {
+	return func(o *runOptions) { o.rejoin = true }
+}
+
+// WithOnLost has [Run] call f after lead has returned and before Run campaigns again, if the leadership was lost. The error
+// is the loss, which matches [lease.ErrLost], joined with lead's own. If Run ends instead, since ctx has ended too or the
+// session was closed, the loss is in Run's error. Default: none.
+func WithOnLost(f func(error)) RunOption {
+	return func(o *runOptions) { o.onLost = f }
+}
+
+// WithStopTimeout bounds how long [Run] waits for lead to return after its context has ended: if lead has not returned d
+// after that, Run writes a line to the session's log and calls onHang once. OnHang should end the process: the lease then
+// expires by itself. If onHang returns, or is nil, Run goes on waiting for lead, and nobody else can lead as long as the session
+// renews the lease. D is not negative. Default, also for 0: Run waits without a bound.
+func WithStopTimeout(d time.Duration, onHang func(error)) RunOption {
+	return func(o *runOptions) { o.stopTimeout, o.onHang = d, onHang }
+}
+
+func newRunOptions(options []RunOption) (o runOptions, err error) {
+	for i, set := range options {
+		if set == nil {
+			return o, fmt.Errorf("election: option %d of %d is nil, want a RunOption", i+1, len(options))
+		}
+		set(&o)
+	}
+	if o.stopTimeout < 0 {
+		return o, fmt.Errorf("election: WithStopTimeout is %v, want 0 (for ever) or more", o.stopTimeout)
+	}
+	return o, nil
 }
 
 // check refuses bad input before anything is sent.
-func check(session *lease.Session, name string, opts Options) (candidacy.Session, error) {
+func check(session *lease.Session, name string, opts Options) (*candidacy.Session, error) {
 	if session == nil {
 		return nil, errors.New("election: session is nil, want a lease.Session")
 	}
@@ -53,13 +84,18 @@ func check(session *lease.Session, name string, opts Options) (candidacy.Session
 	if err := checkValue("Options.Value", opts.Value); err != nil {
 		return nil, err
 	}
-	switch {
-	case opts.Priority < 0 || opts.Priority > maxPriority:
+	if opts.Priority < 0 || opts.Priority > maxPriority {
 		return nil, fmt.Errorf("election: Options.Priority is %d, want 0 to %d", opts.Priority, maxPriority)
-	case opts.StopTimeout < 0:
-		return nil, fmt.Errorf("election: Options.StopTimeout is %v, want 0 (for ever) or more", opts.StopTimeout)
 	}
 	return candidacy.Of(session), nil
+}
+
+// checkChosen refuses a value by which no candidate can be chosen: an empty one would mean any lock of etcd's own.
+func checkChosen(value string) error {
+	if value == "" {
+		return fmt.Errorf("election: value is empty, want 1 to %d bytes", maxValue)
+	}
+	return checkValue("value", value)
 }
 
 func checkValue(field, value string) error {

@@ -1,24 +1,31 @@
 package election_test
 
 import (
+	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
 
-// rank is a candidate of each priority that is given, by name, in the order in which they come; the first leads.
+// rank is a candidate of each priority that is given, by name, in the order in which they come; the first leads, and they
+// keep the lead.
 func rank(t *testing.T, srv *fakeetcd.Server, priorities ...int) (*election.Leadership, []*candidate) {
 	t.Helper()
 	var leader *election.Leadership
 	list := make([]*candidate, len(priorities))
 	for i, priority := range priorities {
 		p := newProcess(t, srv, lease.Options{})
-		opts := election.Options{Value: string(rune('a' + i)), Priority: priority}
+		opts := election.Options{Value: string(rune('a' + i)), Priority: priority, KeepLead: true}
 		if i == 0 {
 			leader = p.leads(t, opts)
 			continue
@@ -28,29 +35,193 @@ func rank(t *testing.T, srv *fakeetcd.Server, priorities ...int) (*election.Lead
 	return leader, list
 }
 
-func pick(list []*candidate, order []int) []*candidate {
-	var picked []*candidate
-	for _, i := range order {
-		picked = append(picked, list[i])
-	}
-	return picked
+// standsBy runs a candidate that leads for as long as it may.
+func (p *process) standsBy(t *testing.T, opts election.Options) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = election.Run(ctx, p.s, "x", opts, func(ctx context.Context, _ fence.Token) error {
+			<-ctx.Done()
+			return errMine
+		})
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	synctest.Wait()
 }
 
-func TestCampaign_priority(t *testing.T) {
-	for name, c := range map[string]struct{ priorities, order []int }{
-		"none":                 {[]int{0, 0, 0, 0}, []int{1, 2, 3}},
-		"equals keep order":    {[]int{0, 3, 3, 3}, []int{1, 2, 3}},
-		"one passes":           {[]int{0, 0, 0, 5}, []int{3, 1, 2}},
-		"the leader stays":     {[]int{0, 5}, []int{1}},
-		"the highest is last":  {[]int{9, 1, 2, 3}, []int{3, 2, 1}},
-		"lower ones come last": {[]int{0, 5, 0, 5, 0}, []int{1, 3, 2, 4}},
+// The leader hands over to a candidate of a higher priority that has waited for a second, with nobody in between, and
+// stands for election again. Whoever dies is followed by the next, which hands over in its turn.
+func TestRun_priority(t *testing.T) {
+	for name, tc := range map[string]struct {
+		priorities    []int
+		before, after []string // the first leader's death
+	}{
+		"none":            {[]int{0, 0, 0}, []string{"a"}, []string{"b"}},
+		"equals":          {[]int{3, 3, 3}, []string{"a"}, []string{"b"}},
+		"lower":           {[]int{9, 1, 2}, []string{"a"}, []string{"b", "c"}},
+		"next":            {[]int{0, 5}, []string{"a", "b"}, []string{"a"}},
+		"past others":     {[]int{0, 0, 1, 5, 3}, []string{"a", "d"}, []string{"e"}},
+		"the highest":     {[]int{0, 1, 2, 3}, []string{"a", "d"}, nil},
+		"the next is one": {[]int{0, 5, 5, 5}, []string{"a", "b"}, []string{"c"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				leader, list := rank(t, newServer(t), c.priorities...)
-				require.NoError(t, leader.Err())
-				requireOrder(t, leader, pick(list, c.order)...)
+				srv := newServer(t)
+				var list []*process
+				for i, priority := range tc.priorities {
+					list = append(list, newProcess(t, srv, lease.Options{}))
+					list[i].standsBy(t, election.Options{Value: string(rune('a' + i)), Priority: priority})
+				}
+				time.Sleep(990 * time.Millisecond)
+				require.Equal(t, "a", values(srv)[0])
+				time.Sleep(20 * time.Millisecond)
+				last := tc.before[len(tc.before)-1]
+				require.Equal(t, last, values(srv)[0])
+				time.Sleep(time.Minute)
+				require.Len(t, values(srv), len(list))
+				list[last[0]-'a'].c.Cut()
+				time.Sleep(time.Minute)
+				if tc.after != nil { // or else it is as those that were passed have entered again
+					requireReigns(t, srv, append(tc.before, tc.after...)...)
+				}
+				list[last[0]-'a'].c.Restore()
 			})
 		})
 	}
+}
+
+// The handle's context ends, and the key is let go when the leadership is resigned: not before the work has ended.
+func TestLeadership_handsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		l := newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
+		b := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
+		c := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "c", Priority: 1})
+		time.Sleep(time.Second)
+		require.ErrorIs(t, context.Cause(l.Context()), election.ErrHandedOver)
+		require.ErrorIs(t, l.Err(), election.ErrResigned)
+		require.NotErrorIs(t, l.Err(), lease.ErrLost)
+		time.Sleep(time.Hour)
+		c.requireWaiting(t)
+		require.NoError(t, l.Resign(t.Context()))
+		require.ErrorIs(t, l.Resign(t.Context()), election.ErrResigned)
+		requireOrder(t, c.won(t), b)
+	})
+}
+
+// The higher one goes before the leadership is let go: the next leads.
+func TestLeadership_handsOver_toNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		l := newProcess(t, srv, lease.Options{}).leads(t, election.Options{})
+		b := newProcess(t, srv, lease.Options{}).waits(t, election.Options{})
+		c := newProcess(t, srv, lease.Options{}).campaign(timeout(t, 2*time.Second, errEnough), election.Options{Priority: 1})
+		time.Sleep(time.Minute)
+		require.ErrorIs(t, c.failed(t), errEnough)
+		require.ErrorIs(t, l.Err(), election.ErrHandedOver)
+		require.NoError(t, l.Resign(t.Context()))
+		require.NoError(t, b.won(t).Resign(t.Context()))
+	})
+}
+
+func TestLeadership_keepsTheLead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		leader, list := rank(t, newServer(t), 0, 5)
+		time.Sleep(time.Hour)
+		require.NoError(t, leader.Err())
+		requireOrder(t, leader, list[1])
+	})
+}
+
+// A lock before the preferred candidate keeps its place. When it gives up, the leader hands over, and asks nobody until then.
+func TestRun_priority_behindALock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		p := newProcess(t, srv, lease.Options{})
+		p.standsBy(t, election.Options{Value: "a"})
+		locks := newProcess(t, srv, lease.Options{})
+		go func() { _, _ = locks.s.Lock(timeout(t, time.Hour, nil), "x") }()
+		time.Sleep(time.Second)
+		newProcess(t, srv, lease.Options{}).standsBy(t, election.Options{Value: "b", Priority: 1})
+		time.Sleep(time.Minute)
+		before := requests(p)
+		time.Sleep(30 * time.Minute)
+		require.Equal(t, before, requests(p), "it waits for an event")
+		time.Sleep(30 * time.Minute)
+		requireReigns(t, srv, "a", "b")
+	})
+}
+
+// requests counts all but renewals, and the watches with which a session probes its stream at each of them.
+func requests(p *process) int {
+	n := 0
+	for _, call := range p.c.Calls(fakeetcd.Any) {
+		watch, _ := call.Request.(*pb.WatchCreateRequest)
+		if call.Method != fakeetcd.KeepAliveOnce && len(watch.GetFilters()) == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// What a preferred candidate costs the others: nothing if it does not stay for a second, however often it comes; a few
+// requests each if it does; and nothing after that.
+func TestRun_priority_costs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const others = 40
+		srv := newServer(t)
+		list := make([]*process, others)
+		for i := range list {
+			list[i] = newProcess(t, srv, lease.Options{})
+			list[i].standsBy(t, election.Options{Value: fmt.Sprint(i)})
+		}
+		time.Sleep(time.Minute)
+		all := func() int {
+			sum := 0
+			for _, p := range list {
+				sum += requests(p)
+			}
+			return sum
+		}
+		before := all()
+		high := newProcess(t, srv, lease.Options{})
+		for range 10 {
+			c := high.campaign(timeout(t, 900*time.Millisecond, errEnough), election.Options{Priority: 1})
+			time.Sleep(time.Minute)
+			require.ErrorIs(t, c.failed(t), errEnough)
+		}
+		require.Equal(t, before, all())
+
+		high.standsBy(t, election.Options{Value: "high", Priority: 1})
+		time.Sleep(time.Minute)
+		require.Equal(t, "high", values(srv)[0])
+		cost := all() - before
+		require.LessOrEqual(t, cost, 8*others)
+		time.Sleep(time.Hour)
+		require.Equal(t, cost, all()-before)
+
+		high.c.Cut() // the next follows, and nobody is preferred
+		time.Sleep(time.Minute)
+		require.LessOrEqual(t, all()-before-cost, 8)
+		high.c.Restore()
+	})
+}
+
+// A hung candidate is passed like any other, and costs nobody anything.
+func TestLeadership_Transfer_oneBetweenHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTrio(t)
+		s.p[1].c.Cut()
+		transfers := inBackground(func() error { return s.leader.Transfer(t.Context(), "c") })
+		require.NoError(t, transfers.result(t))
+		require.Zero(t, transfers.took)
+		next := s.waiting[2].won(t)
+		requireLost(t, s.waiting[1].failed(t), lease.ReasonDeadlinePassed)
+		s.p[1].c.Restore()
+		time.Sleep(time.Hour)
+		require.Equal(t, []string{"c"}, values(s.srv))
+		require.NoError(t, next.Err())
+	})
 }

@@ -2,6 +2,7 @@ package election_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -70,7 +71,7 @@ func TestLeadership_Resign_onceForAll(t *testing.T) {
 	})
 }
 
-// pain 26: a Resign that fails does not forget the leadership: its key goes in the background, and another Resign
+// A Resign that fails does not forget the leadership: its key goes in the background, and another Resign
 // waits for that.
 func TestLeadership_Resign_keepsItsStateUntilConfirmed(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -150,7 +151,7 @@ func TestLeadership_Resign_isCompletedInTheBackground(t *testing.T) {
 		p.c.Restore()
 		time.Sleep(attempt)
 		next.won(t)
-		require.Equal(t, lease.Held, p.s.Status().State)
+		require.Equal(t, lease.StateHeld, p.s.Status().State)
 		require.NoError(t, l.Resign(t.Context()), "the first that hears that it is done")
 		require.ErrorIs(t, l.Resign(t.Context()), election.ErrResigned)
 	})
@@ -169,14 +170,14 @@ func TestLeadership_Resign_theLeaseIsLostFirst(t *testing.T) {
 		require.ErrorIs(t, err, errEnough)
 		require.NotErrorIs(t, err, election.ErrResigned)
 		again := inBackground(func() error { return l.Resign(t.Context()) })
-		requireLost(t, again.result(t), lease.DeadlinePassed)
+		requireLost(t, again.result(t), lease.ReasonDeadlinePassed)
 		require.Equal(t, untilLost-3*time.Second, again.took)
 		require.ErrorIs(t, l.Err(), election.ErrResigned, "the first end counts")
 		next.wins(t)
 	})
 }
 
-// pain 28, P7: however late a clean-up is, it deletes nobody else's key: not the next leader's, nor what somebody has
+// However late a clean-up is, it deletes nobody else's key: not the next leader's, nor what somebody has
 // put in the place of its own.
 func TestLeadership_Resign_deletesNobodyElsesKey(t *testing.T) {
 	t.Run("late", func(t *testing.T) {
@@ -203,7 +204,7 @@ func TestLeadership_Resign_deletesNobodyElsesKey(t *testing.T) {
 				time.Sleep(watched)
 				require.True(t, p.srv.Delete(l.Key()))
 				put(t, p.c, l.Key(), "somebody else's", p.s.Status().LeaseID)
-				requireLost(t, l.Resign(t.Context()), lease.KeyDeleted)
+				requireLost(t, l.Resign(t.Context()), lease.ReasonKeyDeleted)
 				require.ErrorIs(t, l.Resign(t.Context()), election.ErrResigned)
 				time.Sleep(time.Hour)
 				require.Equal(t, []string{"somebody else's"}, values(p.srv))
@@ -254,9 +255,43 @@ func TestLeadership_Resign_whileALossIsLookedInto(t *testing.T) {
 		proclaims := inBackground(func() error { return l.Proclaim(t.Context(), "v") })
 		proclaims.requirePending(t)
 		restore()
-		requireLost(t, l.Resign(t.Context()), lease.KeyDeleted)
+		requireLost(t, l.Resign(t.Context()), lease.ReasonKeyDeleted)
 		err := proclaims.result(t)
 		require.ErrorIs(t, err, election.ErrResigned)
 		require.NotErrorIs(t, err, lease.ErrLost)
 	})
+}
+
+// The leadership's own context, which the call ends, and one made of it, are as good as any other; but not for ever.
+func TestLeadership_Resign_onItsOwnContext(t *testing.T) {
+	for name, tc := range map[string]struct {
+		call func(context.Context, *election.Leadership) error
+		next string
+	}{
+		"resign":   {func(ctx context.Context, l *election.Leadership) error { return l.Resign(ctx) }, "b"},
+		"transfer": {func(ctx context.Context, l *election.Leadership) error { return l.Transfer(ctx, "c") }, "c"},
+	} {
+		for cut, took := range map[bool]time.Duration{false: 0, true: 8 * time.Second} {
+			t.Run(fmt.Sprint(name, ", cut off: ", cut), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newTrio(t)
+					ctx, cancel := context.WithCancel(s.leader.Context())
+					defer cancel()
+					if cut {
+						s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: leaves, Lose: fakeetcd.Request})
+					}
+					began := time.Now()
+					err := tc.call(ctx, s.leader)
+					require.Equal(t, took, time.Since(began))
+					if cut {
+						require.ErrorIs(t, err, context.DeadlineExceeded)
+						return
+					}
+					require.NoError(t, err)
+					synctest.Wait()
+					require.Equal(t, tc.next, values(s.srv)[0])
+				})
+			})
+		}
+	}
 }

@@ -34,7 +34,7 @@ type term struct {
 }
 
 // runs begins a Run.
-func (p *process) runs(t *testing.T, opts election.Options) *role {
+func (p *process) runs(t *testing.T, opts election.Options, options ...election.RunOption) *role {
 	t.Helper()
 	ctx, stop := context.WithCancelCause(t.Context())
 	r := &role{terms: make(chan *term, 100), stop: stop, over: make(chan struct{}), done: make(chan struct{})}
@@ -45,7 +45,7 @@ func (p *process) runs(t *testing.T, opts election.Options) *role {
 			assert.False(t, leading.Swap(true), "lead is running already")
 			defer leading.Store(false)
 			return r.lead(ctx, token)
-		})
+		}, options...)
 		assert.False(t, leading.Load(), "Run has returned while lead is running")
 	}()
 	t.Cleanup(func() {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/candidacy"
-	"github.com/leasefence/leasefence/internal/retry"
+	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/scope"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -16,36 +16,41 @@ import (
 // Run campaigns in the election called name and calls lead when it is won, again and again, until ctx ends. It is for
 // a service that leads for as long as it runs.
 //
-// The context that lead gets ends when the leadership is lost, before the server can let another lead, or when ctx
-// ends; [context.Cause] says which. It has ctx's values, the token for [fence.FromContext], which is the second argument
-// too, and the [Leadership] for [FromContext]. Lead is never running twice for one Run, nor when Run has returned: Run
-// waits for it, however long that takes, and lets the key go only then; see [Options].StopTimeout for one that hangs.
-// If lead panics the key is let go and the panic goes on. Letting go does not depend on ctx and takes 15 s at most; what
-// is left then is deleted in the background.
+// Lead's context ends when the leadership is lost, before the server can let another lead, or when ctx ends; [context.Cause]
+// says which. It has ctx's values, the token for [fence.FromContext], which is the second argument too, and the [Leadership]
+// for [FromContext]. One Run never runs lead twice at a time, and lead does not run when Run has returned: Run waits for it,
+// however long that takes, and releases the key only then; see [WithStopTimeout] for a lead that hangs. If lead panics, Run
+// releases the key and the panic goes on. The release does not depend on ctx and takes 8 s at most; a key that remains will be
+// deleted in the background.
 //
 // What happens next is up to what ended first:
 //
-//	lead returned nil, or resigned      Run returns nil, or why the key was not let go; with [Options].Rejoin it
+//	lead returned nil, or resigned      Run returns nil, or why the key was not released; with [WithRejoin] it
 //	                                    campaigns again
 //	lead returned an error              Run returns it, wrapped
-//	the leadership was lost             Run campaigns again; [Options].Lost is told, whatever lead returned
+//	a higher priority was preferred     Run campaigns again, whatever lead returned; see [Options].KeepLead
+//	the leadership was lost             Run campaigns again; [WithOnLost] reports it, whatever lead returned
 //	the lease was lost while waiting    Run campaigns again, on a new lease
 //	ctx ended                           Run returns an error that wraps ctx's cause, and lead's own error if there is one
 //	the session was closed              Run returns an error that matches [lease.ErrClosed]
 //	etcd refuses the campaign           Run returns its error (no permission, say)
 //
-// An error of lead that matches context.Canceled, or the cause of its context, after that has ended is no error of its
-// own. Before it campaigns again Run pauses for 12 ms to a second, longer each time that a campaign and its leadership
+// After lead's context has ended, an error of lead that matches context.Canceled or the context's cause does not count as an
+// error. Before it campaigns again Run pauses for 12 ms to a second, longer each time that a campaign and its leadership
 // have not lasted for ten seconds. Lead must not close the session, which would wait for lead.
-func Run(ctx context.Context, session *lease.Session, name string, opts Options, lead func(ctx context.Context, token fence.Token) error) error {
+func Run(ctx context.Context, session *lease.Session, name string, opts Options, lead func(ctx context.Context, token fence.Token) error, options ...RunOption) error {
 	s, err := check(session, name, opts)
+	if err != nil {
+		return err
+	}
+	more, err := newRunOptions(options)
 	if err != nil {
 		return err
 	}
 	if lead == nil {
 		return errors.New("election: lead is nil, want a function")
 	}
-	r := runner{session: s, name: name, opts: opts, lead: lead}
+	r := runner{session: s, name: name, opts: opts, runOpts: more, lead: lead}
 	if err := r.run(ctx); err != nil {
 		return fmt.Errorf("election: run %q: %w", name, err)
 	}
@@ -53,9 +58,10 @@ func Run(ctx context.Context, session *lease.Session, name string, opts Options,
 }
 
 type runner struct {
-	session candidacy.Session
+	session *candidacy.Session
 	name    string
 	opts    Options
+	runOpts runOptions
 	lead    func(context.Context, fence.Token) error
 }
 
@@ -63,15 +69,18 @@ type runner struct {
 const steady = 10 * time.Second
 
 func (r *runner) run(ctx context.Context) error {
-	var pause retry.Backoff
+	var pause etcd.Backoff
 	for {
 		began := time.Now()
-		again, err := r.round(ctx)
+		again, lost, err := r.round(ctx)
+		if lost != nil && r.runOpts.onLost != nil {
+			r.runOpts.onLost(lost) // when the round is over: it may take its time, and Close does not wait for it
+		}
 		if !again {
 			return err
 		}
 		if err != nil {
-			r.session.Logger().Warn("resigned with an error", "election", r.name, "err", loggable(err))
+			r.session.Logger.Warn("resigned with an error", "election", r.name, "err", loggable(err))
 		}
 		if time.Since(began) > steady {
 			pause.Reset()
@@ -82,10 +91,10 @@ func (r *runner) run(ctx context.Context) error {
 	}
 }
 
-// round is one campaign and, if it is won, one leadership. It reports whether there is to be another.
-func (r *runner) round(ctx context.Context) (again bool, err error) {
+// round is one campaign and, if it is won, one leadership. It reports whether there is to be another, and the loss, if any.
+func (r *runner) round(ctx context.Context) (again bool, lost, err error) {
 	if !r.session.Enter() { // so that Close waits for lead
-		return false, lease.ErrClosed
+		return false, nil, lease.ErrClosed
 	}
 	defer r.session.Leave()
 	l, err := campaign(ctx, r.session, r.name, r.opts, true)
@@ -94,12 +103,12 @@ func (r *runner) round(ctx context.Context) (again bool, err error) {
 		return r.after(r.term(ctx, l))
 	case ctx.Err() == nil && errors.Is(err, lease.ErrLost) && !errors.Is(err, lease.ErrClosed):
 		// It has never led, so that there is nothing to tell but this.
-		r.session.Logger().Warn("lost while waiting to lead", "election", r.name, "err", err)
-		return true, nil
+		r.session.Logger.Warn("lost while waiting to lead", "election", r.name, "err", err)
+		return true, nil, nil
 	case ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)): // a loss while waiting, at the same time
-		return false, errors.Join(context.Cause(ctx), err)
+		return false, nil, errors.Join(context.Cause(ctx), err)
 	}
-	return false, err
+	return false, nil, err
 }
 
 // ending is how a leadership ended.
@@ -108,9 +117,10 @@ type ending struct {
 	lead     error // lead's own
 	lost     error // why the leadership was lost, nil if lead returned or resigned before
 	released error // a failure to let the key go
+	handed   bool  // it was handed over to a candidate of a higher priority before lead returned
 }
 
-// term is one leadership, from its beginning until the key was let go.
+// term is one leadership, from its beginning to the release of its key.
 func (r *runner) term(ctx context.Context, l *Leadership) (e ending) {
 	work, done := scope.Work(l.Context(), ctx)
 	defer func() { // also if lead panics
@@ -119,37 +129,44 @@ func (r *runner) term(ctx context.Context, l *Leadership) (e ending) {
 		l.stop()
 		done()
 		// Not on ctx: that it has ended is no reason to keep the key.
-		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.session.Patience())
+		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.session.Patience)
 		defer cancel()
-		e.released = l.release(release)
+		missed, err := l.release(release)
+		if missed != nil {
+			l.log.Warn("the next candidate leads", "err", loggable(missed))
+		}
+		e.released = err
 		if e.lost != nil || leads && foundLost(e.released) {
 			e.lost, e.released = e.released, nil
 		}
 	}()
+	r.opts.Health.add(work, l) // until lead has returned and the key was released
 	defer r.watch(work)()
 	err := r.lead(work, l.Token())
-	if ended := context.Cause(work); ended == nil || !errors.Is(err, context.Canceled) && !errors.Is(err, ended) {
+	ended := context.Cause(work)
+	if ended == nil || !errors.Is(err, context.Canceled) && !errors.Is(err, ended) {
 		e.lead = err
 	}
+	e.handed = errors.Is(ended, ErrHandedOver)
 	return e
 }
 
-// foundLost reports whether err, of letting a key go, says that the leadership had been lost before. The other losses
-// have come while it was let go.
+// foundLost reports whether err, of a release, says that the leadership had already been lost. Other losses came during the
+// release.
 func foundLost(err error) bool {
 	lost, ok := errors.AsType[*lease.LostError](err)
-	return ok && lost.Reason != lease.DeadlinePassed && lost.Reason != lease.SessionClosed
+	return ok && lost.Reason != lease.ReasonDeadlinePassed && lost.Reason != lease.ReasonSessionClosed
 }
 
-// watch calls Fatal if lead has not returned within StopTimeout after the end of its context. Stop says that it has.
+// watch calls onHang if lead has not returned within the timeout after the end of its context. Stop says that it has.
 func (r *runner) watch(work context.Context) (stop func()) {
-	if r.opts.StopTimeout == 0 {
+	if r.runOpts.stopTimeout == 0 {
 		return func() {}
 	}
 	returned, ended := make(chan struct{}), make(chan struct{})
 	notYet := context.AfterFunc(work, func() {
 		defer close(ended)
-		patience := time.NewTimer(r.opts.StopTimeout)
+		patience := time.NewTimer(r.runOpts.stopTimeout)
 		defer patience.Stop()
 		select {
 		case <-returned:
@@ -157,10 +174,10 @@ func (r *runner) watch(work context.Context) (stop func()) {
 		case <-patience.C:
 		}
 		err := fmt.Errorf("election: run %q: lead has not returned %v after the end of its context: %w",
-			r.name, r.opts.StopTimeout, context.Cause(work))
-		r.session.Logger().Error("lead hangs", "election", r.name, "err", err)
-		if r.opts.Fatal != nil {
-			r.opts.Fatal(err)
+			r.name, r.runOpts.stopTimeout, context.Cause(work))
+		r.session.Logger.Error("lead hangs", "election", r.name, "err", err)
+		if r.runOpts.onHang != nil {
+			r.runOpts.onHang(err)
 		}
 	})
 	return func() {
@@ -171,20 +188,22 @@ func (r *runner) watch(work context.Context) (stop func()) {
 	}
 }
 
-// after is what follows a leadership that ended so.
-func (r *runner) after(e ending) (again bool, err error) {
+// after is what follows a leadership that ended so, as of [runner.round].
+func (r *runner) after(e ending) (again bool, lost, err error) {
 	switch {
 	case e.ctx != nil:
-		return false, errors.Join(e.ctx, e.lost, e.lead, e.released)
+		return false, nil, errors.Join(e.ctx, e.lost, e.lead, e.released)
 	case errors.Is(e.lost, lease.ErrClosed):
-		return false, errors.Join(e.lost, e.lead)
+		return false, nil, errors.Join(e.lost, e.lead)
 	case e.lost != nil:
-		if r.opts.Lost != nil {
-			r.opts.Lost(errors.Join(e.lost, e.lead))
+		return true, errors.Join(e.lost, e.lead), nil
+	case e.handed:
+		if e.lead != nil {
+			r.session.Logger.Warn("lead failed as it was handed over", "election", r.name, "err", e.lead)
 		}
-		return true, nil
+		return true, nil, e.released
 	case e.lead != nil:
-		return false, errors.Join(fmt.Errorf("lead: %w", e.lead), e.released)
+		return false, nil, errors.Join(fmt.Errorf("lead: %w", e.lead), e.released)
 	}
-	return r.opts.Rejoin, e.released
+	return r.runOpts.rejoin, nil, e.released
 }

@@ -40,7 +40,7 @@ func TestRun_leadHangs(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newProcess(t, newServer(t), lease.Options{})
 				told := make(news, 10)
-				r := p.runs(t, election.Options{StopTimeout: 5 * time.Second, Fatal: told.tell})
+				r := p.runs(t, election.Options{}, election.WithStopTimeout(5*time.Second, told.tell))
 				l := r.leads(t)
 				time.Sleep(time.Hour)
 				require.Empty(t, told, "its context has not ended")
@@ -74,7 +74,7 @@ func TestRun_leadReturnsInTime(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newProcess(t, newServer(t), lease.Options{})
 				fatal := toldNothing(t)
-				r := p.runs(t, election.Options{StopTimeout: 5 * time.Second, Fatal: fatal})
+				r := p.runs(t, election.Options{}, election.WithStopTimeout(5*time.Second, fatal))
 				l := r.leads(t)
 				time.Sleep(time.Second)
 				c.happens(t, p, r, l)
@@ -88,16 +88,16 @@ func TestRun_leadReturnsInTime(t *testing.T) {
 	}
 }
 
-// Without a StopTimeout nobody is told, and without a Fatal a hanging lead is waited for all the same.
+// Without a timeout nothing is called, and without a function to call a hanging lead is waited for all the same.
 func TestRun_leadHangsUntold(t *testing.T) {
-	for name, opts := range map[string]election.Options{
-		"no StopTimeout": {Fatal: func(err error) { panic(err) }},
-		"no Fatal":       {StopTimeout: time.Second},
+	for name, opt := range map[string]election.RunOption{
+		"no timeout":  election.WithStopTimeout(0, func(err error) { panic(err) }),
+		"no function": election.WithStopTimeout(time.Second, nil),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newProcess(t, newServer(t), lease.Options{})
-				r := p.runs(t, opts)
+				r := p.runs(t, election.Options{}, opt)
 				c := r.leads(t)
 				r.stop(errMine)
 				time.Sleep(time.Hour)
@@ -109,11 +109,11 @@ func TestRun_leadHangsUntold(t *testing.T) {
 	}
 }
 
-// Fatal is to end the process. While it runs Run does not go on, even if lead returns now.
+// OnHang is to end the process. While it runs Run does not go on, even if lead returns now.
 func TestRun_waitsForFatal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
-		r := p.runs(t, election.Options{StopTimeout: time.Second, Fatal: func(error) { time.Sleep(time.Hour) }})
+		r := p.runs(t, election.Options{}, election.WithStopTimeout(time.Second, func(error) { time.Sleep(time.Hour) }))
 		c := r.leads(t)
 		r.stop(errMine)
 		time.Sleep(time.Minute)
@@ -140,12 +140,12 @@ func TestRun_sessionIsClosedWhileItLeads(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				srv := newServer(t)
 				p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
-				r := p.runs(t, election.Options{Rejoin: true, Lost: toldNothing(t)})
+				r := p.runs(t, election.Options{}, election.WithRejoin(), election.WithOnLost(toldNothing(t)))
 				c := r.leads(t)
 				next := other.waits(t, election.Options{})
 				closed := p.closes(t.Context())
 				require.Equal(t, time.Now(), c.requireCause(t, lease.ErrClosed))
-				requireLossOf(t, context.Cause(c.ctx), lease.SessionClosed)
+				requireLossOf(t, context.Cause(c.ctx), lease.ReasonSessionClosed)
 				time.Sleep(time.Hour)
 				synctest.Wait()
 				require.Empty(t, closed, "it waits for lead")
@@ -182,7 +182,7 @@ func TestRun_sessionIsClosedWhileItWaits(t *testing.T) {
 func TestRun_sessionIsClosedWhileItPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
-		r := p.runs(t, election.Options{Rejoin: true})
+		r := p.runs(t, election.Options{}, election.WithRejoin())
 		r.leads(t).returns <- nil
 		r.requireIdle(t)
 		began := time.Now()
@@ -197,7 +197,7 @@ func TestRun_sessionIsClosedWhileItPauses(t *testing.T) {
 func TestRun_sessionIsClosedWhileItLetsGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
-		r := p.runs(t, election.Options{Lost: toldNothing(t)})
+		r := p.runs(t, election.Options{}, election.WithOnLost(toldNothing(t)))
 		c := r.leads(t)
 		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Request})
 		c.returns <- nil

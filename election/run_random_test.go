@@ -49,7 +49,7 @@ func (g *ledger) leads(ctx context.Context, token fence.Token) {
 	g.terms++
 }
 
-// P1, P2, P8, pains 30 to 32: candidates lead in turn for eight hours, over networks that fail, with leads that take
+// Candidates lead in turn for eight hours, over networks that fail, with leads that take
 // their time to return. Lead is never running twice for a Run, and two contexts are never live at once; every loss is
 // told once, and only to one who led.
 func TestRun_whateverHappens(t *testing.T) {
@@ -151,14 +151,14 @@ type actor struct {
 }
 
 func (a *actor) run(ctx context.Context) {
-	opts := election.Options{Rejoin: true, Priority: a.r.IntN(3), Lost: func(err error) {
+	onLost := func(err error) {
 		assert.ErrorIs(a.t, err, lease.ErrLost) //nolint:testifylint // not in the test's goroutine
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		assert.False(a.t, a.leading)
 		a.told++
-	}}
-	err := election.Run(ctx, a.p.s, "x", opts, a.lead)
+	}
+	err := election.Run(ctx, a.p.s, "x", election.Options{Priority: a.r.IntN(3)}, a.lead, election.WithRejoin(), election.WithOnLost(onLost))
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	assert.False(a.t, a.leading, "lead is running and Run has returned")

@@ -20,7 +20,7 @@ func TestRun_contextEndsWhileItWaits(t *testing.T) {
 		srv := newServer(t)
 		leader := newProcess(t, srv, lease.Options{}).leads(t, election.Options{})
 		p := newProcess(t, srv, lease.Options{})
-		r := p.runs(t, election.Options{Rejoin: true})
+		r := p.runs(t, election.Options{}, election.WithRejoin())
 		time.Sleep(time.Hour)
 		r.requireIdle(t)
 		r.stop(errMine)
@@ -33,7 +33,7 @@ func TestRun_contextEndsWhileItWaits(t *testing.T) {
 func TestRun_contextEndsWhileItPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
-		r := p.runs(t, election.Options{Rejoin: true})
+		r := p.runs(t, election.Options{}, election.WithRejoin())
 		r.leads(t).returns <- nil
 		r.requireIdle(t)
 		r.stop(errMine)
@@ -72,8 +72,7 @@ func TestRun_contextEndsWhileItLeads(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				srv := newServer(t)
 				p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
-				opts := election.Options{Rejoin: true, Lost: toldNothing(t)}
-				r := p.runs(t, opts)
+				r := p.runs(t, election.Options{}, election.WithRejoin(), election.WithOnLost(toldNothing(t)))
 				l := r.leads(t)
 				next := other.waits(t, election.Options{})
 				r.stop(errMine)
@@ -136,7 +135,7 @@ func TestRun_lostAfterTheContextEnded(t *testing.T) {
 		err := r.returned(t)
 		require.ErrorIs(t, err, errMine)
 		require.ErrorIs(t, err, own)
-		requireLossOf(t, err, lease.LeaseGone)
+		requireLossOf(t, err, lease.ReasonLeaseGone)
 	})
 }
 
@@ -161,11 +160,11 @@ func TestRun_cannotLetGo(t *testing.T) {
 					l.requireCause(t, errMine)
 				}
 				l.returns <- c.returns
-				time.Sleep(15*time.Second - 1)
+				time.Sleep(8*time.Second - 1)
 				r.requireIdle(t)
 				time.Sleep(time.Nanosecond)
 				err := r.returned(t)
-				require.ErrorContains(t, err, "it is deleted in the background")
+				require.ErrorContains(t, err, "the key will be deleted in the background")
 				require.NotErrorIs(t, err, lease.ErrLost)
 				require.Equal(t, c.returns != nil || c.stops, errors.Is(err, errMine))
 				require.Len(t, p.keys(), 1)
@@ -177,13 +176,31 @@ func TestRun_cannotLetGo(t *testing.T) {
 	}
 }
 
+// A process that cannot reach etcd ends within the half minute that Kubernetes gives it: Run and then Close.
+func TestRun_shutsDownInTimeBehindABlackHole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		r := p.runs(t, election.Options{})
+		l := r.leads(t)
+		p.c.Cut()
+		began := time.Now()
+		r.stop(errMine)
+		l.requireCause(t, errMine)
+		l.returns <- nil
+		<-r.done
+		require.Error(t, r.err)
+		require.Error(t, p.s.Close(context.WithoutCancel(t.Context())))
+		require.LessOrEqual(t, time.Since(began), 20*time.Second)
+	})
+}
+
 func TestRun_resigns(t *testing.T) {
-	for _, rejoin := range []bool{false, true} {
-		t.Run(fmt.Sprintf("rejoin %v", rejoin), func(t *testing.T) {
+	for name, rejoin := range map[string][]election.RunOption{"once": nil, "rejoin": {election.WithRejoin()}} {
+		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				srv := newServer(t)
 				p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
-				r := p.runs(t, election.Options{Rejoin: rejoin, Lost: toldNothing(t)})
+				r := p.runs(t, election.Options{}, append(rejoin, election.WithOnLost(toldNothing(t)))...)
 				c := r.leads(t)
 				next := other.waits(t, election.Options{})
 				resigns(t, c)
@@ -192,7 +209,7 @@ func TestRun_resigns(t *testing.T) {
 				c.returns <- c.ctx.Err()
 				l := next.won(t)
 				time.Sleep(time.Minute)
-				if !rejoin {
+				if rejoin == nil {
 					require.NoError(t, r.returned(t))
 					return
 				}
@@ -207,7 +224,7 @@ func TestRun_resigns(t *testing.T) {
 func TestRun_resignsWithAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
-		r := p.runs(t, election.Options{Rejoin: true})
+		r := p.runs(t, election.Options{}, election.WithRejoin())
 		c := r.leads(t)
 		resigns(t, c)
 		c.returns <- errMine
@@ -219,7 +236,7 @@ func TestRun_resignsWithAnError(t *testing.T) {
 func TestRun_transfers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
-		r := newProcess(t, srv, lease.Options{}).runs(t, election.Options{Value: "a", Rejoin: true})
+		r := newProcess(t, srv, lease.Options{}).runs(t, election.Options{Value: "a"}, election.WithRejoin())
 		c := r.leads(t)
 		second := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
 		third := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "c"})
@@ -241,5 +258,23 @@ func TestRun_transfers(t *testing.T) {
 		next = second.won(t)
 		require.NoError(t, next.Resign(t.Context()))
 		require.Greater(t, r.leads(t).token, next.Token(), "back at the tail")
+	})
+}
+
+// The candidate is gone when lead returns: the next one leads, and Run has nothing to report.
+func TestRun_transfersToOneThatHasGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		r := newProcess(t, srv, lease.Options{}).runs(t, election.Options{})
+		c := r.leads(t)
+		next := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
+		gone := newProcess(t, srv, lease.Options{})
+		gone.waits(t, election.Options{Value: "c"})
+		l, _ := election.FromContext(c.ctx)
+		require.NoError(t, l.Transfer(t.Context(), "c"))
+		require.NoError(t, gone.s.Close(t.Context()))
+		c.returns <- nil
+		require.NoError(t, r.returned(t))
+		require.NoError(t, next.won(t).Resign(t.Context()))
 	})
 }

@@ -50,7 +50,7 @@ func TestRun_givesLeadItsContext(t *testing.T) {
 			require.NoError(t, lead.Err())
 			return nil
 		}
-		require.NoError(t, election.Run(ctx, p.s, "x", election.Options{Value: "address"}, lead))
+		require.NoError(t, election.Run(ctx, p.s, "x", election.Options{Value: "address"}, lead, election.WithOnLost(toldNothing(t))))
 		require.Empty(t, p.keys())
 		require.Error(t, kept.Err(), "it ends with lead")
 		l, _ := election.FromContext(kept)
@@ -82,27 +82,11 @@ func TestRun_insideAnother(t *testing.T) {
 	})
 }
 
-func TestRun_returnsWithLead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
-		told := make(news, 10)
-		r := p.runs(t, election.Options{Lost: told.tell})
-		c := r.leads(t)
-		time.Sleep(time.Hour)
-		require.NoError(t, c.ctx.Err())
-		r.requireIdle(t)
-		c.returns <- nil
-		require.NoError(t, r.returned(t))
-		require.Empty(t, p.keys())
-		require.Empty(t, told)
-	})
-}
-
 func TestRun_returnsLeadsError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
 		p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
-		r := p.runs(t, election.Options{Rejoin: true})
+		r := p.runs(t, election.Options{}, election.WithRejoin())
 		c := r.leads(t)
 		next := other.waits(t, election.Options{})
 		c.returns <- errMine
@@ -128,9 +112,9 @@ func TestRun_rejoinsAtTheTail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
 		p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
-		first := p.runs(t, election.Options{Rejoin: true})
+		first := p.runs(t, election.Options{}, election.WithRejoin())
 		a := first.leads(t)
-		second := other.runs(t, election.Options{Rejoin: true})
+		second := other.runs(t, election.Options{}, election.WithRejoin())
 		time.Sleep(time.Second)
 		tokens := []fence.Token{a.token}
 		for range 3 {
@@ -153,7 +137,7 @@ func TestRun_rejoinsAtTheTail(t *testing.T) {
 func TestRun_pausesBeforeItCampaignsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
-		r := p.runs(t, election.Options{Rejoin: true})
+		r := p.runs(t, election.Options{}, election.WithRejoin())
 		pause := func(c *term) (*term, time.Duration) {
 			c.returns <- nil
 			began := time.Now()
@@ -183,7 +167,7 @@ func TestRun_refusedByEtcd(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
 		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied})
 		began := time.Now()
-		err := p.runs(t, election.Options{Rejoin: true}).returned(t)
+		err := p.runs(t, election.Options{}, election.WithRejoin()).returned(t)
 		require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 		require.ErrorContains(t, err, `election: run "x"`)
 		require.NotErrorIs(t, err, lease.ErrLost)
@@ -217,13 +201,12 @@ func TestRun_leadPanics(t *testing.T) {
 				p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
 				var next *candidate
 				c.run(t, func() {
-					opts := election.Options{Rejoin: true, StopTimeout: time.Second}
-					_ = election.Run(t.Context(), p.s, "x", opts, func(ctx context.Context, _ fence.Token) error {
+					_ = election.Run(t.Context(), p.s, "x", election.Options{}, func(ctx context.Context, _ fence.Token) error {
 						next = other.campaign(context.WithoutCancel(ctx), election.Options{})
 						synctest.Wait()
 						c.panics()
 						return nil
-					})
+					}, election.WithRejoin(), election.WithStopTimeout(time.Second, nil))
 				})
 				next.won(t)
 				began := time.Now()
@@ -255,10 +238,10 @@ func TestRun_leavesNothingWithItsContext(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
 		ctx := &endless{Context: context.WithoutCancel(t.Context()), end: make(chan struct{})}
 		for range 10 {
-			require.NoError(t, election.Run(ctx, p.s, "x", election.Options{StopTimeout: time.Hour}, func(context.Context, fence.Token) error {
+			require.NoError(t, election.Run(ctx, p.s, "x", election.Options{}, func(context.Context, fence.Token) error {
 				require.Positive(t, ctx.waiting.Load())
 				return nil
-			}))
+			}, election.WithStopTimeout(time.Hour, nil)))
 			require.Zero(t, ctx.waiting.Load())
 		}
 	})

@@ -9,14 +9,13 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/leasefence/leasefence/internal/queue"
-	"github.com/leasefence/leasefence/internal/retry"
+	"github.com/leasefence/leasefence/internal/etcd"
 )
 
 const (
 	// probeEvery is how often the stream of the watches is probed, less a random part of up to a half.
 	probeEvery = 5 * time.Second
-	// probePatience is how long the first answer may take, less a random part of up to a half; see queue.Streams.
+	// probePatience is how long the first answer may take, less a random part of up to a half; see etcd.Streams.
 	probePatience = 4 * time.Second
 )
 
@@ -28,8 +27,8 @@ var sources struct {
 
 // source is all that is observed through one client: a hub for each name, on one stream of watches.
 type source struct {
-	client  *clientv3.Client
-	streams *queue.Streams
+	conn    *etcd.Conn
+	streams *etcd.Streams
 	end     context.CancelFunc // of the probes
 	ended   chan struct{}
 
@@ -71,11 +70,11 @@ func leave(h *hub) {
 		s.forget(h)
 	}
 	if last {
-		delete(sources.of, s.client)
+		delete(sources.of, s.conn.Client)
 	}
 	sources.mu.Unlock()
 	if last {
-		// The probes first, while the hub's watch keeps their stream: see queue.Streams on empty ones.
+		// The probes first, while the hub's watch keeps their stream: see etcd.Streams on empty ones.
 		s.end()
 		<-s.ended
 	}
@@ -94,8 +93,8 @@ func (s *source) forget(h *hub) {
 
 func newSource(client *clientv3.Client) *source {
 	s := &source{
-		client:  client,
-		streams: queue.NewStreams("observe", probePatience),
+		conn:    etcd.Of(client),
+		streams: etcd.NewStreams("observe", probePatience),
 		ended:   make(chan struct{}),
 		hubs:    make(map[string]*hub),
 	}
@@ -113,7 +112,7 @@ func newSource(client *clientv3.Client) *source {
 // nothing happens; before 3.4.25 and 3.5.8 they may run ahead of the events; and all watches of the stream get each.
 func (s *source) probe(ctx context.Context) {
 	defer close(s.ended)
-	timer := time.NewTimer(retry.Jitter(probeEvery))
+	timer := time.NewTimer(etcd.Jitter(probeEvery))
 	defer timer.Stop()
 	for turn := 0; ; turn++ {
 		select {
@@ -124,12 +123,12 @@ func (s *source) probe(ctx context.Context) {
 		if !s.sound(ctx, turn) {
 			s.streams.Suspect()
 		}
-		timer.Reset(retry.Jitter(probeEvery))
+		timer.Reset(etcd.Jitter(probeEvery))
 	}
 }
 
 // sound probes the stream. It is not sound if the server refuses a watch there, as it does when the token that the stream
-// was opened with has expired, or if the member is behind what the watches have told: it lags, or its history is
+// was opened with has expired, or if the member is behind what the watches have shown: it lags, or its history is
 // another one, restored from a snapshot. If nothing is answered, the stream gives itself up.
 func (s *source) sound(ctx context.Context, turn int) bool {
 	prefix, seen := s.furthest(turn)
@@ -138,13 +137,13 @@ func (s *source) sound(ctx context.Context, turn int) bool {
 	}
 	watch, opened, cancel := s.streams.Watch(ctx)
 	defer cancel()
-	resp := <-s.client.Watch(watch, prefix, clientv3.WithCreatedNotify())
+	resp := <-s.conn.Client.Watch(watch, prefix, clientv3.WithCreatedNotify())
 	opened()
 	return watch.Err() != nil || resp.Created && !resp.Canceled && resp.Header.Revision >= seen
 }
 
 // furthest is the last revision that a hub has seen, and the prefix of one of them, each in its turn: the server may refuse
-// one and not another. Whoever may watch a prefix may watch it as a key.
+// one and not another. A user who may watch a prefix may watch it as a key.
 func (s *source) furthest(turn int) (prefix string, rev int64) {
 	sources.mu.Lock()
 	defer sources.mu.Unlock()

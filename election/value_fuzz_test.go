@@ -43,7 +43,7 @@ func FuzzCampaign_values(f *testing.F) {
 			if value == "" {
 				value = owner
 			}
-			leader := election.Leader{Value: value, Token: l.Token(), Key: l.Key(), Lease: p.s.Status().LeaseID}
+			leader := election.Leader{Value: value, Revision: l.Token().Revision(), Key: l.Key(), Lease: p.s.Status().LeaseID}
 			requireLeader(t, p, leader)
 
 			err = l.Proclaim(t.Context(), next)

@@ -74,15 +74,6 @@ func BenchmarkGuard_Do(b *testing.B) {
 	}
 }
 
-func BenchmarkParse(b *testing.B) {
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := fence.Parse("281474976710698"); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // fill claims n resources with token 54 and returns their names.
 func fill(b *testing.B, g *fence.Guard, n int) []string {
 	b.Helper()

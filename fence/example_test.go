@@ -21,7 +21,7 @@ func Example() {
 		if !ok {
 			return fence.ErrInvalidToken
 		}
-		return guard.Do("stock", token, func() error {
+		return guard.DoContext(ctx, "stock", token, func() error {
 			stock -= n
 			return nil
 		})
@@ -105,11 +105,11 @@ func ExampleNewToken() {
 	}
 	fmt.Println(before, before.Text())
 	fmt.Println(after, after.Text())
-	fmt.Println(before.Compare(after))
+	fmt.Println("later:", after > before)
 	// Output:
 	// 54 0:54
 	// 281474976710660 1:4
-	// -1
+	// later: true
 }
 
 func ExampleParse() {

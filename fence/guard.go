@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,15 +10,18 @@ import (
 	"sync/atomic"
 )
 
-// ErrStale says that a newer token has reached the resource: the caller has lost its lock, and nothing that it
-// retries with the same token will be accepted. The error itself is a [*StaleError].
+// MaxResource is the longest name of a resource, in bytes.
+const MaxResource = 1024
+
+// ErrStale reports that a newer token has reached the resource. The caller has lost its lock, and the resource accepts nothing
+// more with the same token. The error is a [*StaleError].
 var ErrStale = errors.New("fence: stale token")
 
 // StaleError is the refusal of a token that is older than the mark. It matches [ErrStale].
 type StaleError struct {
 	Resource string
-	Token    Token // the one refused
-	Highest  Token // the mark, or 0 where a store does not tell it
+	Token    Token // the refused token
+	Highest  Token // the mark, or 0 if the store does not report it
 }
 
 // Error names the resource, the token and the mark.
@@ -32,53 +36,78 @@ func (e *StaleError) Error() string {
 // Is reports whether target is [ErrStale].
 func (e *StaleError) Is(target error) bool { return target == ErrStale }
 
-// Guard refuses stale tokens for resources that live in this process. It holds a mark for each resource: the
-// highest token it has seen for it. A mark only ever grows.
+// Guard refuses stale tokens for resources in this process. It has a mark for each resource: the highest token that it has
+// accepted for it. A mark only grows.
 //
-// The zero value is ready and has no marks. A Guard is safe for concurrent use and must not be copied after its
-// first use. It keeps a mark for every resource name that it has accepted a token for, and never forgets one:
-// let the names come from the service, not from its clients.
+// The zero value is ready for use and has no marks. A Guard is safe for concurrent use and must not be copied after its first
+// use. It never deletes the mark of a resource, so the service and not its clients should choose the names. A name has at most
+// [MaxResource] bytes.
 type Guard struct {
+	// MaxEra is the highest era that is accepted, 0 for [DefaultMaxEra]; see [Token.CheckEra]. Do not change it after the
+	// first use.
+	MaxEra uint16
+
 	marks sync.Map // string → *mark; nothing is ever deleted
 }
 
 // mark is the highest token of one resource.
 //
-// Reading it takes no lock. As it only grows, a token below a value read at any time is stale for good, and one
-// equal to it was accepted by whoever stored it; only a token above it has to wait for mu.
+// Reads take no lock. The mark only grows, so a token below any value read is stale forever, and a token equal to it was
+// accepted before. Only a token above it must wait for its turn.
 type mark struct {
-	mu      sync.Mutex // held to raise highest, and by Do until its function has returned
+	turn    chan struct{} // full while highest is being raised and while a function of Do runs
 	highest atomic.Int64
 }
 
-// Claim installs a tenure: it is called once after a grant, before the tenure's first read of the resource, for
-// a mark protects nothing until the new token has reached the resource. Repeating it does no harm.
+// Claim starts a tenure. Call it once after a grant, before the first read of the resource: until then the mark does not refuse
+// the predecessor. Repeating it is safe.
 //
-// On success t is the mark, and no older token is accepted from then on; a function that [Guard.Do] runs with an
-// older one has returned, for Claim waits for it. On failure the mark is unchanged. The error is a [*StaleError]
-// if t is older than the mark, and matches [ErrInvalidToken] if t is not valid. Safe for concurrent use.
-func (g *Guard) Claim(resource string, t Token) error { return g.admit(resource, t) }
+// On success t is the mark and the Guard accepts no older token. Claim waits for a function that [Guard.Do] runs with an older
+// token. On failure the mark is unchanged. The error is a [*StaleError] if t is older than the mark, and matches
+// [ErrInvalidToken] if t is not valid. Safe for concurrent use.
+func (g *Guard) Claim(resource string, t Token) error {
+	return g.admit(resource, t, (*mark).await)
+}
 
-// Check says whether t may still write to the resource: it may if no newer token has been seen. A token equal to
-// the mark is accepted. A newer one raises the mark, since the mark must be the newest the resource has seen even
-// if its holder has not claimed (HDFS's JournalNode does so with the epoch of any request). In this it does what
-// [Guard.Claim] does, and has the same errors; in a store the two differ.
+// Check reports whether t may still write to the resource. It accepts a token that equals the mark. A newer token raises the
+// mark, since the mark must be the newest token that the resource has seen, even if its holder has not claimed (HDFS's
+// JournalNode does this with the epoch of any request). So Check does what [Guard.Claim] does and has the same errors; in a
+// store the two differ.
 //
-// Its answer can be out of date by the time it returns: use it to refuse early, and [Guard.Do] to write.
-// A token that is older than the mark or equal to it is answered without waiting; a newer one waits for a
-// function that [Guard.Do] is running. Safe for concurrent use.
-func (g *Guard) Check(resource string, t Token) error { return g.admit(resource, t) }
+// The answer can be out of date when Check returns: use it to refuse early, and [Guard.Do] to write. Check does not wait if t
+// is older than the mark or equal to it. A newer token waits for a function that [Guard.Do] is running. Safe for concurrent
+// use.
+func (g *Guard) Check(resource string, t Token) error {
+	return g.admit(resource, t, (*mark).await)
+}
 
-// Do checks t as [Guard.Check] does and, if it is accepted, runs fn: check and fn are one atomic step for the
-// resource. While fn runs t is the mark, no newer token is accepted and no other function runs for the resource.
+// CheckContext is [Guard.Check] with a context that ends the wait. The error then matches that of ctx, and the mark is
+// unchanged.
+func (g *Guard) CheckContext(ctx context.Context, resource string, t Token) error {
+	return g.admit(resource, t, func(m *mark) error { return m.take(ctx, resource) })
+}
+
+// Do checks t as [Guard.Check] does and runs fn if t is accepted. Check and fn are one atomic step for the resource: while fn
+// runs t is the mark, no newer token is accepted and no other function runs for the resource.
 //
-// Do returns what fn returned. The mark stays raised if fn fails or panics: the token has been seen. fn does not run
-// if t is refused, with the errors of Check, nor if fn is nil, an error that leaves the mark unchanged.
+// Do returns the error of fn. If fn fails or panics the mark stays raised. If t is refused, fn does not run and the errors are
+// those of Check. If fn is nil, Do returns an error and the mark is unchanged.
 //
-// Newer tokens wait for fn, so bound it, for instance with the handle's context. fn must not call for the same
-// resource whatever would wait for fn: Do at all, or Claim, Check and Load with a newer token; it would wait for
-// ever. [Guard.Marks] never waits. Safe for concurrent use.
+// Newer tokens wait for fn, so bound its time, for example with the handle's context. When fn has returned, nothing that it
+// started may still write. fn must not call Do for the same resource, nor Claim, Check or Load with a newer token: these calls
+// wait for fn and would never return. [Guard.Marks] never waits. Safe for concurrent use.
 func (g *Guard) Do(resource string, t Token, fn func() error) error {
+	return g.do(resource, t, fn, (*mark).await)
+}
+
+// DoContext is [Guard.Do] with a context that ends the wait for its turn. Then fn does not run, the error matches that of ctx,
+// and the mark is unchanged. Once fn runs, DoContext does not use ctx.
+func (g *Guard) DoContext(ctx context.Context, resource string, t Token, fn func() error) error {
+	return g.do(resource, t, fn, func(m *mark) error { return m.take(ctx, resource) })
+}
+
+// do is Do; take waits for the turn.
+func (g *Guard) do(resource string, t Token, fn func() error, take func(*mark) error) error {
 	if fn == nil {
 		return fmt.Errorf("fence: do for %q: fn is nil, want a function", resource)
 	}
@@ -86,26 +115,28 @@ func (g *Guard) Do(resource string, t Token, fn func() error) error {
 	if err != nil {
 		return err
 	}
-	// A stale caller need not wait for its successor's function to be told so.
+	// A stale caller is refused without waiting for its successor's function.
 	if err := m.refuse(resource, t); err != nil {
 		return err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	if err := take(m); err != nil {
+		return err
+	}
+	defer m.give()
 	if err := m.raise(resource, t); err != nil {
 		return err
 	}
 	return fn()
 }
 
-// Marks returns a copy of all marks. It does not wait for a function that [Guard.Do] is running, and may be called
-// inside one, where the mark of that token is raised already. The marks are read one after the other: each is at
-// least what it was when Marks was called.
+// Marks returns a copy of all marks. It does not wait for a function that [Guard.Do] is running. The function itself may call
+// it and sees its own token as the mark. Marks reads one mark after the other: each is at least its value when Marks was
+// called.
 //
-// To outlive a restart, a mark must be saved before the write that it accepted, or in one transaction with it: a
-// mark that is saved later can be lost in between, and the restarted Guard accepts a token that it had fenced.
-// For the same reason, save before a Claim is answered. A mark saved for a write that then failed does no harm.
-// What is saved must not go back either, if two snapshots are saved at once.
+// To keep marks over a restart, save a mark before the write that it accepted, or in one transaction with it. A mark that is
+// saved later can be lost in between, and the restarted Guard would accept a token that it had fenced. For the same reason
+// save the marks before you answer a Claim. A saved mark whose write then fails does no harm. If two snapshots are saved
+// concurrently, a saved mark must not go back.
 func (g *Guard) Marks() map[string]Token {
 	marks := make(map[string]Token)
 	for resource, m := range g.marks.Range {
@@ -114,26 +145,26 @@ func (g *Guard) Marks() map[string]Token {
 	return marks
 }
 
-// Load raises the marks to those of a snapshot by [Guard.Marks], before the Guard is put to work. A mark that is
-// higher already stays. If a token in the snapshot is not valid, no mark is changed, and the error matches
-// [ErrInvalidToken] and names the resource.
+// Load raises the marks to those of a snapshot by [Guard.Marks]. Call it before the Guard is used. Higher marks stay. If a token
+// in the snapshot is not valid, Load changes no mark, and the error matches [ErrInvalidToken] and names the resource.
 //
-// Load is safe for concurrent use; marks are raised one after the other, and each waits for a function that
-// [Guard.Do] is running.
+// Load is safe for concurrent use. It raises one mark after the other and waits for a function that [Guard.Do] is running for
+// that resource.
 func (g *Guard) Load(marks map[string]Token) error {
 	for _, resource := range slices.Sorted(maps.Keys(marks)) { // sorted: the same error each time
-		if err := validate(resource, marks[resource]); err != nil {
+		if err := g.validate(resource, marks[resource]); err != nil {
 			return err
 		}
 	}
 	for resource, t := range marks {
-		// A valid token can only be stale, which says that the mark is higher already.
-		_ = g.admit(resource, t)
+		// A valid token can only be stale, and then the mark is higher already.
+		_ = g.admit(resource, t, (*mark).await)
 	}
 	return nil
 }
 
-func (g *Guard) admit(resource string, t Token) error {
+// admit is Check; take waits for the turn.
+func (g *Guard) admit(resource string, t Token, take func(*mark) error) error {
 	m, err := g.mark(resource, t)
 	if err != nil {
 		return err
@@ -141,31 +172,36 @@ func (g *Guard) admit(resource string, t Token) error {
 	if t <= m.load() {
 		return m.refuse(resource, t)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	if err := take(m); err != nil {
+		return err
+	}
+	defer m.give()
 	return m.raise(resource, t)
 }
 
-// mark returns the resource's mark, which is t already if t is the first token for it.
+// mark returns the resource's mark. It is already t if t is the first token for the resource.
 func (g *Guard) mark(resource string, t Token) (*mark, error) {
-	if err := validate(resource, t); err != nil {
+	if err := g.validate(resource, t); err != nil {
 		return nil, err
 	}
 	if m, ok := g.marks.Load(resource); ok {
 		return m.(*mark), nil
 	}
-	// Published with its token in it, so that nobody ever sees a mark without one.
-	first := new(mark)
+	// A mark is published with its token, so that no mark is ever without one.
+	first := &mark{turn: make(chan struct{}, 1)}
 	first.highest.Store(int64(t))
 	m, _ := g.marks.LoadOrStore(resource, first)
 	return m.(*mark), nil
 }
 
-func validate(resource string, t Token) error {
-	if t.Valid() {
-		return nil
+func (g *Guard) validate(resource string, t Token) error {
+	if len(resource) > MaxResource {
+		return fmt.Errorf("fence: resource has %d bytes, want 0 to %d", len(resource), MaxResource)
 	}
-	return fmt.Errorf("%w %d for %q: want %s", ErrInvalidToken, int64(t), resource, legalToken)
+	if !t.Valid() {
+		return fmt.Errorf("%w %d for %q: want %s", ErrInvalidToken, int64(t), resource, legalToken)
+	}
+	return t.CheckEra(g.MaxEra)
 }
 
 func (m *mark) load() Token { return Token(m.highest.Load()) }
@@ -178,7 +214,33 @@ func (m *mark) refuse(resource string, t Token) error {
 	return nil
 }
 
-// raise is called with mu held: the mark must not change between the comparison and the store.
+// await waits for the turn without limit. The caller gives the turn back.
+func (m *mark) await() error {
+	m.turn <- struct{}{}
+	return nil
+}
+
+// take waits for the turn until ctx ends. The caller gives the turn back. If the turn comes and ctx has ended, take fails: the
+// caller may have gone.
+func (m *mark) take(ctx context.Context, resource string) error {
+	select {
+	case m.turn <- struct{}{}:
+		if ctx.Err() == nil {
+			return nil
+		}
+		m.give()
+	case <-ctx.Done():
+	}
+	err := ctx.Err()
+	if cause := context.Cause(ctx); !errors.Is(cause, err) {
+		err = fmt.Errorf("%w: %w", err, cause)
+	}
+	return fmt.Errorf("fence: wait for %q: %w", resource, err)
+}
+
+func (m *mark) give() { <-m.turn }
+
+// raise needs the turn, so that the mark does not change between the comparison and the store.
 func (m *mark) raise(resource string, t Token) error {
 	if err := m.refuse(resource, t); err != nil {
 		return err

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -171,71 +170,4 @@ func TestGuard_waitersAreComparedAgain(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Functions of one resource never overlap, those of one token included.
-func TestGuard_Do_oneAtATime(t *testing.T) {
-	const goroutines, writes = 8, 500
-	var (
-		g       fence.Guard
-		wg      sync.WaitGroup
-		counter int // without a lock of its own: the race detector watches it too
-	)
-	for range goroutines {
-		wg.Go(func() {
-			for range writes {
-				err := g.Do("orders", 54, func() error {
-					seen := counter
-					runtime.Gosched()
-					counter = seen + 1
-					return nil
-				})
-				if err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	require.Equal(t, goroutines*writes, counter)
-}
-
-// The promise as a holder sees it: what it reads after its Claim is not overwritten by an older token.
-func TestGuard_Claim_endsEveryOlderWriter(t *testing.T) {
-	const tenures = 1000
-	var (
-		g       fence.Guard
-		wg      sync.WaitGroup
-		value   atomic.Int64 // the resource: the token that wrote last
-		newest  atomic.Int64
-		refused atomic.Int64
-	)
-	newest.Store(1)
-	for range 3 { // paused holders: each writes with a token that may be old by then
-		wg.Go(func() {
-			for newest.Load() < tenures {
-				tok := fence.Token(newest.Load())
-				runtime.Gosched()
-				err := g.Do("orders", tok, func() error {
-					runtime.Gosched()
-					value.Store(int64(tok))
-					return nil
-				})
-				if err != nil {
-					refused.Add(1)
-				}
-			}
-		})
-	}
-	for tok := fence.Token(2); tok <= tenures; tok++ {
-		require.NoError(t, g.Claim("orders", tok))
-		before := value.Load()
-		for range 10 {
-			runtime.Gosched()
-			require.Equal(t, before, value.Load(), "token %d has claimed, and an older one wrote", tok)
-		}
-		newest.Store(int64(tok))
-	}
-	wg.Wait()
-	t.Logf("%d stale writes refused", refused.Load())
 }

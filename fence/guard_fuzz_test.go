@@ -3,6 +3,7 @@ package fence_test
 import (
 	"errors"
 	"maps"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,53 +18,71 @@ func FuzzGuard(f *testing.F) {
 	f.Add([]byte{0, 0, 54, 0, 1, 41, 3, 0, 0, 4, 0, 41, 4, 2, 60})
 	f.Add([]byte{2, 0, 54, 5, 0, 55, 1, 0, 54})
 	f.Add([]byte{0, 0, 0, 1, 0, 250, 2, 0, 251, 4, 0, 252, 1, 0, 253})
-	f.Fuzz(func(t *testing.T, calls []byte) {
-		g, model := new(fence.Guard), make(map[string]fence.Token)
-		for ; len(calls) >= 3; calls = calls[3:] {
-			resource, tok := string(rune('a'+calls[1]%4)), tokenOf(calls[2])
-			var err error
-			ran := false
-			switch calls[0] % 6 {
-			case 0:
-				err = g.Claim(resource, tok)
-			case 1:
-				err = g.Check(resource, tok)
-			case 2:
-				err = g.Do(resource, tok, func() error { ran = true; return nil })
-				require.Equal(t, err == nil, ran)
-			case 3: // a restart
-				marks := g.Marks()
-				g = new(fence.Guard)
-				require.NoError(t, g.Load(marks))
-				continue
-			case 4:
-				err = g.Load(map[string]fence.Token{resource: tok})
-				if tok.Valid() {
-					require.NoError(t, err)
-					model[resource] = max(model[resource], tok)
-					continue
-				}
-			case 5:
-				failure := errors.New("disk full")
-				if err = g.Do(resource, tok, func() error { ran = true; return failure }); ran {
-					require.Equal(t, failure, err)
-					err = nil // the token has been seen
-				}
-			}
-			switch mark := model[resource]; {
-			case !tok.Valid():
-				require.ErrorIs(t, err, fence.ErrInvalidToken)
-			case tok < mark:
-				require.Equal(t, &fence.StaleError{Resource: resource, Token: tok, Highest: mark}, err)
-			default:
+	f.Add([]byte{0, 0, 54, 4, 0, 41, 1, 0, 53})
+	f.Fuzz(decides)
+}
+
+// The same with many calls at random.
+func TestGuard_model(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for range 100 {
+		calls := make([]byte, 300)
+		for i := range calls {
+			calls[i] = byte(random.Uint32())
+		}
+		decides(t, calls)
+	}
+}
+
+func decides(t *testing.T, calls []byte) {
+	t.Helper()
+	g, model := &fence.Guard{MaxEra: 32767}, make(map[string]fence.Token)
+	for ; len(calls) >= 3; calls = calls[3:] {
+		resource, tok := string(rune('a'+calls[1]%4)), tokenOf(calls[2])
+		var err error
+		ran := false
+		switch calls[0] % 6 {
+		case 0:
+			err = g.Claim(resource, tok)
+		case 1:
+			err = g.Check(resource, tok)
+		case 2:
+			err = g.Do(resource, tok, func() error { ran = true; return nil })
+			require.Equal(t, err == nil, ran)
+		case 3: // a restart
+			marks := g.Marks()
+			g = &fence.Guard{MaxEra: 32767}
+			require.NoError(t, g.Load(marks))
+			continue
+		case 4:
+			err = g.Load(map[string]fence.Token{resource: tok})
+			if tok.Valid() {
 				require.NoError(t, err)
-				model[resource] = tok
+				model[resource] = max(model[resource], tok)
+				continue
 			}
-			if marks := g.Marks(); !maps.Equal(model, marks) {
-				require.Equal(t, model, marks)
+		case 5:
+			failure := errors.New("disk full")
+			if err = g.Do(resource, tok, func() error { ran = true; return failure }); ran {
+				require.Equal(t, failure, err)
+				err = nil // the token has been seen
 			}
 		}
-	})
+		switch mark := model[resource]; {
+		case !tok.Valid():
+			require.ErrorIs(t, err, fence.ErrInvalidToken)
+		case tok < mark:
+			require.Equal(t, &fence.StaleError{Resource: resource, Token: tok, Highest: mark}, err)
+		default:
+			require.NoError(t, err)
+			model[resource] = tok
+		}
+		if marks := g.Marks(); !maps.Equal(model, marks) {
+			require.Equal(t, model, marks)
+		}
+	}
 }
 
 // tokenOf is one of some tokens that lie close together, or at the edges.

@@ -1,7 +1,10 @@
 package fence_test
 
 import (
+	"context"
 	"errors"
+	"maps"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,23 +19,6 @@ var verbs = map[string]func(g *fence.Guard, resource string, t fence.Token) erro
 	"Do": func(g *fence.Guard, resource string, t fence.Token) error {
 		return g.Do(resource, t, func() error { return nil })
 	},
-}
-
-// pain 29: a checker that refuses whatever differs from the first token refuses every successor, and one that
-// refuses an equal token refuses the holder's own second write.
-func TestGuard_acceptsFromTheMarkUp(t *testing.T) {
-	for name, verb := range verbs {
-		t.Run(name, func(t *testing.T) {
-			var g fence.Guard
-			require.NoError(t, g.Claim("orders", 41))
-
-			require.NoError(t, verb(&g, "orders", 41), "the holder's own")
-			require.NoError(t, verb(&g, "orders", 41), "and again")
-			require.Equal(t, map[string]fence.Token{"orders": 41}, g.Marks())
-			require.NoError(t, verb(&g, "orders", 54), "the successor's")
-			require.Equal(t, map[string]fence.Token{"orders": 54}, g.Marks())
-		})
-	}
 }
 
 func TestGuard_refusesBelowTheMark(t *testing.T) {
@@ -70,29 +56,52 @@ func TestGuard_refusesInvalidTokens(t *testing.T) {
 	}
 }
 
-func TestGuard_firstTokenOfAnyVerbIsTheMark(t *testing.T) {
-	for name, verb := range verbs {
+func TestGuard_boundsNames(t *testing.T) {
+	longest, long := strings.Repeat("n", 1024), strings.Repeat("n", 1025)
+	with := maps.Clone(verbs)
+	with["Load"] = func(g *fence.Guard, resource string, t fence.Token) error {
+		return g.Load(map[string]fence.Token{resource: t, "orders": t})
+	}
+	for name, verb := range with {
 		t.Run(name, func(t *testing.T) {
 			var g fence.Guard
-			require.NoError(t, verb(&g, "orders", 54))
-			require.ErrorIs(t, g.Check("orders", 53), fence.ErrStale)
+			require.EqualError(t, verb(&g, long, 54), "fence: resource has 1025 bytes, want 0 to 1024")
+			require.Empty(t, g.Marks())
+			require.NoError(t, verb(&g, longest, 54))
 		})
 	}
 }
 
-func TestGuard_resourcesAreIndependent(t *testing.T) {
+// A turn that comes as the context ends is not taken: whoever waited has gone.
+func TestGuard_waitEndsWithTheContext(t *testing.T) {
 	var g fence.Guard
-	require.NoError(t, g.Claim("a", 54))
-	require.NoError(t, g.Claim("a/b", 41))
-	require.NoError(t, g.Claim("", 40))
-	require.NoError(t, g.Check("a/b", 41))
-	require.Equal(t, map[string]fence.Token{"a": 54, "a/b": 41, "": 40}, g.Marks())
-
-	// Another resource is free to be used while one is being written to.
-	require.NoError(t, g.Do("a", 54, func() error { return g.Do("a/b", 42, func() error { return nil }) }))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	gone := errors.New("the caller has gone")
+	cancel(gone)
+	never := func() error { t.Error("fn has run"); return nil }
+	tried := func() {
+		for _, err := range []error{g.CheckContext(ctx, "orders", 54), g.DoContext(ctx, "orders", 54, never)} {
+			require.ErrorIs(t, err, context.Canceled)
+			require.ErrorIs(t, err, gone)
+			require.ErrorContains(t, err, `fence: wait for "orders": `)
+		}
+		require.Equal(t, map[string]fence.Token{"orders": 41}, g.Marks())
+	}
+	require.NoError(t, g.Do("orders", 41, func() error { tried(); return nil }))
+	for range 20 { // the turn is free and the context has ended: which comes first is random
+		tried()
+	}
+	require.NoError(t, g.Do("orders", 55, func() error { return nil }), "the turn was given back")
 }
 
-// pain 41: etcd was restored from a snapshot, revision 54 became 4.
+// Another resource is free to be used while one is being written to.
+func TestGuard_resourcesAreIndependent(t *testing.T) {
+	var g fence.Guard
+	require.NoError(t, g.Do("a", 54, func() error { return g.Do("a/b", 42, func() error { return g.Claim("", 40) }) }))
+	require.Equal(t, map[string]fence.Token{"a": 54, "a/b": 42, "": 40}, g.Marks())
+}
+
+// Etcd was restored from a snapshot, revision 54 became 4.
 func TestGuard_afterARestore(t *testing.T) {
 	var g fence.Guard
 	require.NoError(t, g.Claim("orders", 54))
@@ -100,29 +109,6 @@ func TestGuard_afterARestore(t *testing.T) {
 	require.NoError(t, g.Claim("orders", token(t, 1, 4)))
 	require.ErrorIs(t, g.Check("orders", 54), fence.ErrStale)
 	require.ErrorIs(t, g.Check("orders", token(t, 0, maxRevision)), fence.ErrStale)
-}
-
-func TestGuard_Do_runsTheFunctionOnlyIfAccepted(t *testing.T) {
-	var g fence.Guard
-	require.NoError(t, g.Claim("orders", 54))
-
-	var ran int
-	write := func() error { ran++; return nil }
-	require.ErrorIs(t, g.Do("orders", 53, write), fence.ErrStale)
-	require.ErrorIs(t, g.Do("orders", 0, write), fence.ErrInvalidToken)
-	require.Zero(t, ran)
-	require.NoError(t, g.Do("orders", 54, write))
-	require.NoError(t, g.Do("orders", 55, write))
-	require.Equal(t, 2, ran)
-}
-
-func TestGuard_Do_returnsTheFunctionsError(t *testing.T) {
-	var g fence.Guard
-	require.NoError(t, g.Claim("orders", 41))
-	errDisk := errors.New("disk full")
-	require.Equal(t, errDisk, g.Do("orders", 54, func() error { return errDisk }))
-	require.ErrorIs(t, g.Check("orders", 53), fence.ErrStale, "the token has been seen")
-	require.NoError(t, g.Do("orders", 54, func() error { return nil }), "the resource is free again")
 }
 
 func TestGuard_Do_survivesAPanic(t *testing.T) {
@@ -153,26 +139,6 @@ func TestGuard_Do_callsThatNeverWait(t *testing.T) {
 		require.ErrorIs(t, g.Do("orders", 53, func() error { return nil }), fence.ErrStale)
 		return nil
 	}))
-}
-
-func TestGuard_Load_restoresTheMarks(t *testing.T) {
-	var before, after fence.Guard
-	require.NoError(t, before.Claim("orders", 54))
-	require.NoError(t, before.Claim("stock", token(t, 1, 4)))
-
-	require.NoError(t, after.Load(before.Marks()))
-	require.Equal(t, before.Marks(), after.Marks())
-	require.ErrorIs(t, after.Check("orders", 53), fence.ErrStale)
-	require.NoError(t, after.Check("orders", 54))
-}
-
-func TestGuard_Load_neverLowers(t *testing.T) {
-	var g fence.Guard
-	require.NoError(t, g.Claim("orders", 54))
-	require.NoError(t, g.Load(map[string]fence.Token{"orders": 41, "stock": 42}))
-	require.Equal(t, map[string]fence.Token{"orders": 54, "stock": 42}, g.Marks())
-	require.NoError(t, g.Load(nil))
-	require.Equal(t, map[string]fence.Token{"orders": 54, "stock": 42}, g.Marks())
 }
 
 func TestGuard_Load_allOrNothing(t *testing.T) {

@@ -3,7 +3,6 @@ package fence_test
 import (
 	"encoding/json"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -64,31 +63,6 @@ func TestNewToken_refusesWhatIsOutOfRange(t *testing.T) {
 	}
 }
 
-func TestToken_Valid(t *testing.T) {
-	require.False(t, fence.Token(0).Valid())
-	require.False(t, fence.Token(-1).Valid())
-	require.False(t, fence.Token(math.MinInt64).Valid())
-	require.False(t, fence.Token(1<<48).Valid(), "a revision is never 0")
-	require.True(t, fence.Token(1).Valid())
-	require.True(t, fence.Token(math.MaxInt64).Valid())
-}
-
-// pain 41: after a restore the revisions start lower; a raised era puts the new tokens above all old ones.
-func TestToken_Compare_laterEraIsLarger(t *testing.T) {
-	var (
-		before  = token(t, 0, maxRevision)
-		after   = token(t, 1, 4)
-		further = token(t, 1, 5)
-		last    = token(t, 32767, 1)
-	)
-	sorted := []fence.Token{last, after, further, before}
-	slices.SortFunc(sorted, fence.Token.Compare)
-	require.Equal(t, []fence.Token{before, after, further, last}, sorted)
-	require.Equal(t, -1, before.Compare(after))
-	require.Equal(t, 0, after.Compare(after))
-	require.Equal(t, 1, after.Compare(before))
-}
-
 func TestParse_refusesEveryOtherSpelling(t *testing.T) {
 	for _, s := range []string{
 		"", "0", "-1", "+1", "01", "00", " 1", "1 ", "1\n", "1.0", "1e3", "0x10", "1_000", "١", "0:1", "abc",
@@ -114,36 +88,6 @@ func TestParse_quotesTheStartOfTheValue(t *testing.T) {
 	_, err := fence.Parse("x" + strings.Repeat("secret", 100))
 	require.EqualError(t, err, `fence: invalid token "xsecretsecretsecretsecre"…: `+
 		`want plain decimal 1 to 9223372036854775807, low 48 bits not 0`)
-}
-
-func TestParseText_refusesEveryOtherSpelling(t *testing.T) {
-	for _, tt := range []struct{ in, want string }{
-		{"", `"": want era:revision`},
-		{"54", `"54": want era:revision`},
-		{":", `":": want era:revision`},
-		{":54", `":54": want era:revision`},
-		{"0:", `"0:": want era:revision`},
-		{"0:54:", `"0:54:": want era:revision`},
-		{"0:1:2", `"0:1:2": want era:revision`},
-		{"00:54", `"00:54": want era:revision`},
-		{"0:054", `"0:054": want era:revision`},
-		{"-1:54", `"-1:54": want era:revision`},
-		{"0:+54", `"0:+54": want era:revision`},
-		{"0: 54", `"0: 54": want era:revision`},
-		{"0:99999999999999999999", `want era:revision`},
-		{"32768:1", "era 32768: want 0 to 32767"},
-		{"65536:1", "era 65536: want 0 to 32767"}, // 0 as an uint16
-		{"0:0", "revision 0: want 1 to 281474976710655"},
-		{"0:281474976710656", "revision 281474976710656: want 1 to 281474976710655"},
-	} {
-		t.Run(tt.in, func(t *testing.T) {
-			got, err := fence.ParseText(tt.in)
-			require.ErrorIs(t, err, fence.ErrInvalidToken)
-			require.ErrorContains(t, err, tt.want)
-			require.Zero(t, got)
-			requireTame(t, err)
-		})
-	}
 }
 
 func TestToken_jsonIsAString(t *testing.T) {
@@ -184,20 +128,13 @@ func TestToken_MarshalText_refusesInvalid(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"", "0", "1", "54", "-1", "01", "9223372036854775807", "0:54", "1:4", "32767:1", "::"} {
+	for _, s := range []string{"", "0", "1", "54", "-1", "01", "9223372036854775807", "0:54", "1:4", "9223372036854775808"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		if got, err := fence.Parse(s); err == nil {
 			require.True(t, got.Valid())
 			require.Equal(t, s, got.String())
-		} else {
-			require.ErrorIs(t, err, fence.ErrInvalidToken)
-			requireTame(t, err)
-		}
-		if got, err := fence.ParseText(s); err == nil {
-			require.True(t, got.Valid())
-			require.Equal(t, s, got.Text())
 		} else {
 			require.ErrorIs(t, err, fence.ErrInvalidToken)
 			requireTame(t, err)
@@ -221,9 +158,6 @@ func FuzzNewToken(f *testing.F) {
 		require.Equal(t, era, tok.Era())
 		require.Equal(t, revision, tok.Revision())
 		back, err := fence.Parse(tok.String())
-		require.NoError(t, err)
-		require.Equal(t, tok, back)
-		back, err = fence.ParseText(tok.Text())
 		require.NoError(t, err)
 		require.Equal(t, tok, back)
 	})

@@ -9,208 +9,208 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/queue"
-	"github.com/leasefence/leasefence/internal/retry"
+	"github.com/leasefence/leasefence/internal/scope"
 )
 
-// Lock waits until the lock called name is this caller's and returns it. Callers of one session are served in the
-// order in which they came, and sessions take turns: see the package's section on order. A caller that holds the
-// lock and asks for it again waits for itself.
+// Lock waits until it holds the lock called name, and returns it. Callers of one session are served in the order of their
+// calls, and sessions take turns: see the package's section on order. Lock is not reentrant: locking a name that the caller
+// already holds blocks until ctx ends.
 //
-// A name is 1 to 1,024 bytes of UTF-8 without NUL; "/" separates its parts, so it neither begins nor ends with
-// one and has no "//". Names are independent: "a" and "a/b" never affect each other. The same key space is used
-// by concurrency.Mutex with the same name and by etcdctl lock; they exclude each other and us.
+// A name is 1 to 1,024 bytes of UTF-8 without NUL. "/" separates its parts: it neither begins nor ends with "/" and has no
+// "//". No part begins with "~". Names are independent: "a" and "a/b" never affect each other. concurrency.Mutex and etcdctl
+// lock use the same keys for the same name, so they and Lock exclude each other.
 //
-// Ctx bounds the wait only; the lock is held until Unlock or a loss. On an error the caller holds nothing and
-// has left the queue, or leaves it in the background: the error wraps ctx's cause if ctx ended, matches
-// [ErrLost] if the session's lease or the place in the queue was lost while waiting, and [ErrClosed] if the
-// session is closed, and [ErrRestored] if etcd's revisions went back. A lease that was lost before is replaced first.
-func (s *Session) Lock(ctx context.Context, name string) (*Lock, error) {
-	return s.LockWith(ctx, name, LockOptions{})
-}
-
-// LockWith is [Session.Lock] with options.
-func (s *Session) LockWith(ctx context.Context, name string, opts LockOptions) (*Lock, error) {
-	return s.acquire(ctx, name, opts, way{
-		join:  func(l *Lock) { l.g.turns.join(l, false) },
-		enter: (*Lock).enterAndWait,
+// Ctx bounds the wait only; the lock is held until Unlock or a loss. On an error the caller holds nothing, and its key is
+// gone or will be deleted in the background. The error wraps ctx's cause if ctx ended. It matches [ErrLost] if the lease or the
+// key was lost while waiting, [ErrClosed] if the session is closed, and [ErrRestored] if etcd's revisions went back. A lease
+// that was lost earlier is replaced first.
+func (s *Session) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
+	return s.acquire(ctx, name, opts, mode{
+		join:  func(c *contender) { c.g.turns.join(c, false) },
+		enter: (*contender).enterAndWait,
 	})
 }
 
-// way is how an acquisition comes to its turn.
-type way struct {
+// mode is how an acquisition comes to its turn.
+type mode struct {
 	// join takes a place in the session's order. It does not block.
-	join func(*Lock)
-	// enter takes a place in the queue and waits until it is the first, as far as that is wanted. It returns the acquisition,
+	join func(*contender)
+	// enter takes a place in the queue and waits until it is the first, as far as that is wanted. It returns the contender,
 	// or the one that has taken its place.
-	enter func(*Lock, context.Context) (*Lock, error)
+	enter func(*contender, context.Context) (*contender, error)
 }
 
-// acquire checks the input and goes that way.
-func (s *Session) acquire(ctx context.Context, name string, opts LockOptions, w way) (*Lock, error) {
+// acquire checks the input and acquires the lock in that mode.
+func (s *Session) acquire(ctx context.Context, name string, options []LockOption, m mode) (*Lock, error) {
 	if err := queue.CheckName(name); err != nil {
 		return nil, fmt.Errorf("lease: name %w", err)
 	}
-	opts, err := opts.resolve(s.opts)
+	opts, err := newLockOptions(options, s.opts)
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.obtain(ctx, name, opts, w)
+	l, err := s.obtain(ctx, name, opts, m)
 	if err != nil && !errors.Is(err, ErrLocked) {
 		err = fmt.Errorf("lease: lock %q: %w", name, err)
 	}
 	return l, err
 }
 
-// obtain is acquire with input that has been checked, on a lease that is alive.
-func (s *Session) obtain(ctx context.Context, name string, opts LockOptions, w way) (*Lock, error) {
+// obtain is an acquisition from its beginning to the handle. It begins anew on another lease where the present one turns out
+// to be gone, as if that had been known, or to be of no use.
+func (s *Session) obtain(ctx context.Context, name string, opts lockOptions, m mode) (*Lock, error) {
 	if !s.enterScope() {
 		return nil, ErrClosed
 	}
 	defer s.leaveScope()
-	for {
-		l, err := s.obtainOnce(ctx, name, opts, w)
+	var gone error // the last answer that a lease was gone
+	for replaced := false; ; {
+		var c *contender
+		var l *Lock
+		err := context.Cause(ctx)
+		if err == nil {
+			err = s.withLease(ctx, func(g *grant) {
+				c = newContender(g, name, opts.owner)
+				m.join(c)
+			})
+		}
+		if err == nil {
+			c, err = m.enter(c, ctx)
+			if err == nil {
+				l, err = c.hold(ctx, opts.maxHold)
+			}
+			if err == nil {
+				return l, nil
+			}
+			err = c.abandon(err)
+		}
 		switch {
-		case err == nil:
-			return l, nil
-		case l != nil && ctx.Err() == nil && errors.Is(err, rpctypes.ErrLeaseNotFound):
-			// The lease was gone before it was used: it is replaced, as if its loss had been known.
-			l.g.lose(&LostError{Reason: LeaseGone, LeaseID: l.g.id})
+		case ctx.Err() != nil && gone != nil:
+			return nil, fmt.Errorf("%w (last attempt: %s)", err, gone.Error())
+		case c == nil || ctx.Err() != nil:
+			return nil, err
+		case errors.Is(err, rpctypes.ErrLeaseNotFound):
+			gone = err
+		case errors.Is(err, rpctypes.ErrPermissionDenied) && !replaced && c.g.spoilt(ctx):
+			replaced = true
+			c.g.log.Warn("the lease is replaced: somebody has attached a key to it")
 		default:
 			return nil, err
 		}
-	}
-}
-
-// obtainOnce is obtain on the present lease. The lock that it returns beside an error, if any, is not held.
-func (s *Session) obtainOnce(ctx context.Context, name string, opts LockOptions, w way) (*Lock, error) {
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	var l *Lock
-	err := s.withLease(ctx, func(g *grant) {
-		l = s.newLock(g, name, opts.Owner)
-		w.join(l)
-	})
-	if err != nil {
-		return nil, err
-	}
-	if l, err = w.enter(l, ctx); err != nil {
-		return l, l.abandon(err)
-	}
-	// Nobody is ahead of us. But the lock is held only if the lease still is, by our own clock; and a caller
-	// who has given up is not handed a lock.
-	l.g.checkDeadline()
-	if ctx.Err() != nil || l.life.Err() != nil {
-		return l, l.abandon(context.Cause(ctx))
-	}
-	l.token, err = fence.NewToken(s.opts.Era, l.entry.Rev)
-	if err != nil {
-		return l, l.abandon(err)
-	}
-	l.hold(opts.MaxHold)
-	return l, nil
-}
-
-// boundByHandle is ctx, ended with the cause if the handle's life ends before it is held.
-func (l *Lock) boundByHandle(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(l.life, func() { cancel(context.Cause(l.life)) })
-	return ctx, func() {
-		stop()
-		cancel(nil)
+		c.g.lose(&LostError{Reason: ReasonLeaseGone, LeaseID: c.g.id})
 	}
 }
 
 // enterAndWait waits for its turn in the session, takes a place at the end of etcd's queue and waits for its turn
 // there.
-func (l *Lock) enterAndWait(ctx context.Context) (*Lock, error) {
+func (c *contender) enterAndWait(ctx context.Context) (*contender, error) {
 	var ahead queue.Ahead
 	var err error
-	if l.waiter != nil {
-		if ahead, err = l.awaitTurn(ctx); err != nil {
-			return l, err
+	if c.waiter != nil {
+		if ahead, err = c.awaitTurn(ctx); err != nil {
+			return c, err
 		}
 	}
-	if l.entry.Rev == 0 {
-		if ahead, err = l.enter(ctx); err != nil {
-			return l, err
+	if c.entry.Rev == 0 {
+		if ahead, err = c.enter(ctx); err != nil {
+			return c, err
 		}
 	}
 	if ahead.None {
-		return l, nil
+		return c, nil
 	}
-	return l, l.await(ctx, ahead)
+	return c, c.await(ctx, ahead)
 }
 
 // await waits for its turn in etcd's queue.
-func (l *Lock) await(ctx context.Context, ahead queue.Ahead) error {
+func (c *contender) await(ctx context.Context, ahead queue.Ahead) error {
 	// A waiter whose lease or key is gone must not wait for its turn to learn it.
-	l.g.guards.Add(&l.entry)
-	ctx, cancel := l.boundByHandle(ctx)
+	c.g.guards.Add(&c.entry)
+	ctx, cancel := scope.Join(ctx, c.life)
 	defer cancel()
-	return l.unlessGone(ctx, l.g.queue.Await(ctx, l.entry.Entry, ahead))
+	return c.unlessGone(ctx, c.g.queue.Await(ctx, c.entry.Entry, ahead))
 }
 
-// unlessGone is err, or l's loss if err says that its key is gone.
-func (l *Lock) unlessGone(ctx context.Context, err error) error {
+// unlessGone is err, or c's loss if err says that its key is gone.
+func (c *contender) unlessGone(ctx context.Context, err error) error {
 	if !errors.Is(err, queue.ErrGone) {
 		return err
 	}
-	lost := l.whyDeleted(ctx)
-	l.lose(lost)
+	lost := c.whyDeleted(ctx)
+	c.lose(lost)
 	return lost
 }
 
 // enter takes a place at the end of etcd's queue.
-func (l *Lock) enter(ctx context.Context) (ahead queue.Ahead, err error) {
+func (c *contender) enter(ctx context.Context) (ahead queue.Ahead, err error) {
 	for {
-		l.choose()
-		err = retry.While(ctx, l.g.handles, l.g.s.client, l.g.queue.Attempt, func(ctx context.Context) (err error) {
-			l.entry.Entry, ahead, err = l.g.queue.Enter(ctx, l.entry.Entry, l.owner, l.late)
-			l.late = l.late || err != nil && !retry.Refused(err) && !errors.Is(err, queue.ErrTaken)
+		c.choose()
+		late, err := c.g.while(ctx, func(a *etcd.Attempt) (err error) {
+			c.entry.Entry, ahead, err = c.g.queue.Enter(a, c.entry.Entry, c.owner)
 			return err
 		})
+		c.late = c.late || late
 		if !errors.Is(err, queue.ErrTaken) {
 			return ahead, err
 		}
-		l.entry.Entry = queue.Entry{} // with another key; this one is not used again
+		c.discard() // with another key
 	}
 }
 
-// choose gives l a key, if it has none.
-func (l *Lock) choose() {
-	if l.entry.Key == "" {
-		l.entry.Entry = l.g.take(l.name, l.mark)
+// choose gives c a key, if it has none.
+func (c *contender) choose() {
+	if c.entry.Key == "" {
+		c.entry.Entry = c.g.take(c.name, c.mark)
 	}
 }
 
-// hold makes the acquisition a handle.
-func (l *Lock) hold(maxHold time.Duration) {
-	l.ctx = fence.NewHolderContext(l.life, l.token, fence.Holder{Name: l.owner, TTL: l.g.ttl})
-	l.g.remember(l)
-	l.g.guards.Add(&l.entry)
+// discard gives up c's key, where somebody else's is: it is not used again.
+func (c *contender) discard() {
+	c.g.burn(c.entry.Entry)
+	c.entry.Entry = queue.Entry{}
+}
+
+// hold makes a handle of a contender before which nobody is. But the lock is held only if the lease still is, by our own
+// clock; and a caller who has given up is not handed a lock.
+func (c *contender) hold(ctx context.Context, maxHold time.Duration) (*Lock, error) {
+	c.g.checkDeadline()
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case c.life.Err() != nil:
+		return nil, context.Cause(c.life) //nolint:contextcheck // asks, passes nothing on
+	}
+	token, err := fence.NewToken(c.g.s.opts.Era, c.entry.Rev)
+	if err != nil {
+		return nil, err
+	}
+	l := &Lock{contender: c, token: token}
+	c.g.served.Store(true)
+	c.g.guards.Add(&c.entry)
 	if maxHold > 0 {
-		l.maxHold = time.AfterFunc(maxHold, func() { l.end(ErrMaxHold) })
+		l.maxHold = time.AfterFunc(maxHold, func() { c.end(ErrMaxHold) })
 	}
+	return l, nil
 }
 
 // abandon ends an acquisition that failed with err and clears what it may have left in the queue.
-func (l *Lock) abandon(err error) error {
-	lost := l.lost()
+func (c *contender) abandon(err error) error {
+	lost := c.lost()
 	if lost != nil {
 		err = lost
 	}
-	l.end(errAbandoned)
+	c.end(errAbandoned)
 	switch {
-	case l.waiter != nil: // it never had its turn
+	case c.waiter != nil: // it never had its turn
 	case lost != nil:
-		l.g.guards.Remove(&l.entry)
-		l.clear()
-		l.pass()
+		c.g.guards.Remove(&c.entry)
+		c.clear()
+		c.pass()
 	default:
-		l.g.guards.Remove(&l.entry)
-		l.bequeath()
+		c.g.guards.Remove(&c.entry)
+		c.passOn()
 	}
 	return err
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// pain 8: nil means held. A caller that has given up is not handed a lock, not even a free one.
+// Nil means held. A caller that has given up is not handed a lock, not even a free one.
 func TestSession_Lock_notForOneWhoHasGivenUp(t *testing.T) {
 	mine := errors.New("mine")
 	for name, when := range map[string]time.Duration{
@@ -90,12 +90,12 @@ func (x answeringTxn) Commit() (*clientv3.TxnResponse, error) {
 	return resp, err
 }
 
-// pain 8: the context ends between the answer and the return.
+// The context ends between the answer and the return.
 func TestSession_Lock_notForOneWhoGivesUpLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		mine := errors.New("mine")
-		for _, take := range []func(context.Context, string) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
+		for _, take := range []func(context.Context, string, ...lease.LockOption) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			e.c.KV = answering{e.c.KV, func(*clientv3.TxnResponse) { cancel(mine) }}
 			_, err := take(ctx, "a")
@@ -122,7 +122,7 @@ func TestSession_Lock_revisionBeyondTheToken(t *testing.T) {
 	})
 }
 
-// P4, pain 6, 25: an answer that was lost is asked for again, and the lock is taken once.
+// An answer that was lost is asked for again, and the lock is taken once.
 func TestSession_Lock_afterALostAnswer(t *testing.T) {
 	for name, fault := range map[string]fakeetcd.Fault{
 		"broken connection": {Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable},
@@ -133,7 +133,7 @@ func TestSession_Lock_afterALostAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := start(t, lease.Options{})
-				for _, take := range []func(context.Context, string) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
+				for _, take := range []func(context.Context, string, ...lease.LockOption) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
 					e.c.Inject(fakeetcd.Txn, fault)
 					l, err := take(t.Context(), "a")
 					require.NoError(t, err)
@@ -152,7 +152,7 @@ func TestSession_Lock_refused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: errDenied})
-		for _, take := range []func(context.Context, string) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
+		for _, take := range []func(context.Context, string, ...lease.LockOption) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
 			_, err := take(t.Context(), "a")
 			require.ErrorContains(t, err, "permission denied")
 		}
@@ -161,7 +161,7 @@ func TestSession_Lock_refused(t *testing.T) {
 	})
 }
 
-// pain 11: a lease that is gone, though the session does not know it yet, is replaced.
+// A lease that is gone, though the session does not know it yet, is replaced.
 func TestSession_Lock_replacesALeaseThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -172,7 +172,7 @@ func TestSession_Lock_replacesALeaseThatIsGone(t *testing.T) {
 			l, err := e.s.Lock(t.Context(), name)
 			require.NoError(t, err)
 			require.Equal(t, []clientv3.LeaseID{e.s.Status().LeaseID}, e.leaseIDs())
-			requireLost(t, context.Cause(before.Context()), lease.LeaseGone)
+			requireLost(t, context.Cause(before.Context()), lease.ReasonLeaseGone)
 			requireLive(t, l)
 		}
 		require.Len(t, e.c.Calls(fakeetcd.Grant), 4)
@@ -196,11 +196,11 @@ func TestSession_Lock_newLeaseIsRefused(t *testing.T) {
 		}
 		require.Len(t, e.c.Calls(fakeetcd.Grant), 2, "one for all who wait")
 		e.lock(t, "a")
-		require.Equal(t, lease.Held, e.s.Status().State)
+		require.Equal(t, lease.StateHeld, e.s.Status().State)
 	})
 }
 
-// P4: the key has entered past a stray key, and the look at who is first is refused.
+// The key has entered past a stray key, and the look at who is first is refused.
 func TestSession_TryLock_refusedAfterEntering(t *testing.T) {
 	for name, err := range map[string]error{"denied": errDenied, "too many requests": rpctypes.ErrGRPCRequestTooManyRequests} {
 		t.Run(name, func(t *testing.T) {

@@ -2,11 +2,13 @@ package lease_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -26,21 +28,30 @@ func startAdopted(t *testing.T, faults map[fakeetcd.Method]fakeetcd.Fault) (*env
 	for m, f := range faults {
 		c.Inject(m, f)
 	}
-	e.s, err = lease.Adopt(t.Context(), c.Client, granted.ID, lease.Options{TTL: 7 * time.Second, SeparateCommits: separate})
+	e.s, err = lease.Adopt(t.Context(), c.Client, granted.ID, lease.Options{TTL: 7 * time.Second})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = e.s.Close(context.WithoutCancel(t.Context())) })
 	return e, granted.ID
 }
 
-// pain 37: the deadline is counted from the send of the renewal that Adopt made.
+// The deadline is counted from the send of the renewal that Adopt made.
 func TestAdopt_countsFromItsOwnRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, id := startAdopted(t, map[fakeetcd.Method]fakeetcd.Fault{fakeetcd.KeepAliveOnce: {Times: 1, After: time.Second}})
 		require.Equal(t, time.Second, e.now())
-		require.Equal(t, lease.Status{State: lease.Held, LeaseID: id, TTL: ttl, Deadline: e.began.Add(usable)}, e.s.Status())
+		require.Equal(t, lease.Status{State: lease.StateHeld, LeaseID: id, TTL: ttl, Deadline: e.began.Add(usable)}, e.s.Status())
 		e.at(third)
 		require.Equal(t, third, e.sent(fakeetcd.KeepAliveOnce)[1])
 		require.Empty(t, e.c.Calls(fakeetcd.Grant)[1:])
+	})
+}
+
+// The member that is asked may not know the client's auth token yet.
+func TestAdopt_authenticatesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fault := fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCInvalidAuthToken}
+		e, id := startAdopted(t, map[fakeetcd.Method]fakeetcd.Fault{fakeetcd.KeepAliveOnce: fault})
+		require.Equal(t, id, e.s.Status().LeaseID)
 	})
 }
 
@@ -52,13 +63,13 @@ func TestAdopt_Close_leavesTheLease(t *testing.T) {
 		require.NoError(t, err)
 		var locks []*lease.Lock
 		for i := range 100 {
-			locks = append(locks, e.lock(t, string(rune('a'+i))))
+			locks = append(locks, e.lock(t, string(rune('À'+i))))
 		}
 		require.NoError(t, locks[0].Unlock(t.Context()))
 		next := e.wait(t.Context(), locks[1].Name())
 		require.NoError(t, e.s.Close(t.Context()))
-		requireLost(t, receive(t, next).err, lease.SessionClosed)
-		requireLost(t, context.Cause(locks[2].Context()), lease.SessionClosed)
+		requireLost(t, receive(t, next).err, lease.ReasonSessionClosed)
+		requireLost(t, context.Cause(locks[2].Context()), lease.ReasonSessionClosed)
 		require.Equal(t, []string{"its owner's"}, e.keys(""))
 		require.Equal(t, []clientv3.LeaseID{id}, e.leaseIDs())
 		require.Empty(t, e.c.Calls(fakeetcd.Revoke))
@@ -66,7 +77,42 @@ func TestAdopt_Close_leavesTheLease(t *testing.T) {
 	})
 }
 
-// pain 15: the same behind a black hole ends with ctx, and says what it could not do.
+// On a lease that lives on, what Close could not do is told: a key that it may not delete, and a request that may still
+// arrive. All else is deleted, and nothing is waited for that will not come.
+func TestAdopt_Close_saysWhatMayBeLeft(t *testing.T) {
+	for name, row := range map[string]struct {
+		fault fakeetcd.Fault // of taking "b"
+		want  string
+		left  int // keys in the end
+	}{
+		"a request is late":     {fakeetcd.Fault{Before: ttl / 2, Late: true}, "may still put the key", 1},
+		"a deletion is refused": {fakeetcd.Fault{Lose: fakeetcd.Answer}, "permission denied", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e, _ := startAdopted(t, nil)
+				for i := range 10 {
+					e.lock(t, fmt.Sprintf("a/%d", i))
+				}
+				row.fault.Match, row.fault.Times = touches("b/"), 1
+				e.c.Inject(fakeetcd.Txn, row.fault)
+				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: errDenied, Match: touches("b/")})
+				_, err := e.s.TryLock(timeout(t, time.Second), "b")
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				if row.fault.Late {
+					e.c.Reset()
+				}
+				require.ErrorContains(t, e.s.Close(t.Context()), row.want)
+				require.Equal(t, time.Second, e.now())
+				require.Empty(t, e.keys("a"))
+				e.at(ttl / 2)
+				require.Len(t, e.keys("b"), row.left)
+			})
+		})
+	}
+}
+
+// The same behind a black hole ends with ctx, and says what it could not do.
 func TestAdopt_Close_isBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, _ := startAdopted(t, nil)
@@ -98,10 +144,10 @@ func TestAdopt_Unlock_afterALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, id := startAdopted(t, nil)
 		l := lockLostToUs(t, e, id)
-		requireLost(t, context.Cause(l.Context()), lease.DeadlinePassed)
+		requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
 		e.at(10 * ttl)
 		require.Equal(t, []string{l.Key()}, e.keys("a"))
-		requireLost(t, l.Unlock(t.Context()), lease.DeadlinePassed)
+		requireLost(t, l.Unlock(t.Context()), lease.ReasonDeadlinePassed)
 		synctest.Wait()
 		require.Empty(t, e.keys("a"))
 		require.Equal(t, []clientv3.LeaseID{id}, e.leaseIDs())
@@ -114,13 +160,13 @@ func TestAdopt_Unlock_afterALoss(t *testing.T) {
 	})
 }
 
-// P4: one lost answer does not make Close leave a key on a lease that its owner keeps alive.
+// One lost answer does not make Close leave a key on a lease that its owner keeps alive.
 func TestAdopt_closeRetriesTheKeysOfALostLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, id := startAdopted(t, nil)
 		l := lockLostToUs(t, e, id)
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request})
-		requireLost(t, l.Unlock(t.Context()), lease.DeadlinePassed)
+		requireLost(t, l.Unlock(t.Context()), lease.ReasonDeadlinePassed)
 		synctest.Wait()
 		_, err := e.s.TryLock(t.Context(), "b")
 		require.NoError(t, err)

@@ -13,7 +13,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// P1; pain 33: the context of a host that was suspended past its deadline ends when it wakes up, at whatever moment of the
+// The context of a host that was suspended past its deadline ends when it wakes up, at whatever moment of the
 // renewal cycle, and no answer that comes after that revives it.
 func TestLock_endsOnWakingUp(t *testing.T) {
 	for at := 700 * time.Millisecond; at < 2*third; at += 900 * time.Millisecond {
@@ -26,13 +26,13 @@ func TestLock_endsOnWakingUp(t *testing.T) {
 			e.at(at)
 			host.Suspend(ttl + third)
 			require.Equal(t, at, receive(t, end), "at once")
-			requireLost(t, context.Cause(l.Context()), lease.DeadlinePassed)
-			require.Equal(t, lease.Lost, e.s.Status().State)
+			requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
+			require.Equal(t, lease.StateLost, e.s.Status().State)
 			e.at(at + ttl) // what was under way has come
-			requireLost(t, context.Cause(l.Context()), lease.DeadlinePassed)
-			requireLost(t, l.Err(), lease.DeadlinePassed)
-			require.Equal(t, lease.Lost, e.s.Status().State)
-			requireLost(t, l.Unlock(t.Context()), lease.DeadlinePassed)
+			requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
+			requireLost(t, l.Err(), lease.ReasonDeadlinePassed)
+			require.Equal(t, lease.StateLost, e.s.Status().State)
+			requireLost(t, l.Unlock(t.Context()), lease.ReasonDeadlinePassed)
 		})
 	}
 }
@@ -64,7 +64,7 @@ func TestSession_hasOneAlarm(t *testing.T) {
 		require.Equal(t, 1, host.Alarms().Open)
 		host.Suspend(ttl)
 		synctest.Wait()
-		requireLost(t, context.Cause(l.Context()), lease.DeadlinePassed)
+		requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
 		require.Zero(t, host.Alarms().Open, "it goes with the lease")
 		e.lock(t, "b")
 		synctest.Wait()

@@ -14,7 +14,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// pain 2, 23, 37: a client that is cut off ends its locks by a timer of its own, before the server drops the lease;
+// A client that is cut off ends its locks by a timer of its own, before the server drops the lease;
 // its trust is counted from the send.
 func TestLock_endsAtTheDeadline(t *testing.T) {
 	slow := func(f fakeetcd.Fault) map[fakeetcd.Method]fakeetcd.Fault {
@@ -57,15 +57,15 @@ func TestLock_endsAtTheDeadline(t *testing.T) {
 
 				e.at(tc.want - 1)
 				requireLive(t, l)
-				require.NotEqual(t, lease.Lost, e.s.Status().State)
+				require.NotEqual(t, lease.StateLost, e.s.Status().State)
 				expiry := e.srv.Leases()[0].Expiry
 				require.GreaterOrEqual(t, expiry.Sub(e.began.Add(tc.want)), tc.early)
 
 				require.Equal(t, tc.want, receive(t, end))
-				lost := lossOf(t, context.Cause(l.Context()), lease.DeadlinePassed)
+				lost := lossOf(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
 				require.NoError(t, lost.Err, "there was no answer at all")
-				require.Equal(t, lease.Lost, e.s.Status().State)
-				requireLost(t, e.s.Status().Err, lease.DeadlinePassed)
+				require.Equal(t, lease.StateLost, e.s.Status().State)
+				requireLost(t, e.s.Status().Err, lease.ReasonDeadlinePassed)
 			})
 		})
 	}
@@ -105,16 +105,16 @@ func TestLock_deadlineTellsTheLastFailure(t *testing.T) {
 		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied})
 		e.at(third + time.Second)
 		st := e.s.Status()
-		require.Equal(t, lease.Jeopardy, st.State)
+		require.Equal(t, lease.StateJeopardy, st.State)
 		require.ErrorIs(t, st.Err, rpctypes.ErrPermissionDenied)
 		e.at(usable)
-		lost := lossOf(t, context.Cause(l.Context()), lease.DeadlinePassed)
+		lost := lossOf(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
 		require.ErrorIs(t, lost.Err, rpctypes.ErrPermissionDenied)
 		require.ErrorContains(t, lost, "permission denied")
 	})
 }
 
-// P1; pain 2: at no time are there two holders, wherever in the renewal cycle the first is cut off.
+// At no time are there two holders, wherever in the renewal cycle the first is cut off.
 func TestLock_excludesInTimeAcrossACut(t *testing.T) {
 	for _, ttl := range []time.Duration{2 * time.Second, 5 * time.Second, 10 * time.Second} {
 		for _, answer := range []time.Duration{0, ttl / 11, ttl / 4} {
@@ -140,7 +140,7 @@ func TestLock_excludesInTimeAcrossACut(t *testing.T) {
 	}
 }
 
-// pain 11, 12: an answer after the deadline changes nothing for the handles; the session takes a new lease.
+// An answer after the deadline changes nothing for the handles; the session takes a new lease.
 func TestLock_isNotRevivedByALateAnswer(t *testing.T) {
 	for name, fault := range map[string]fakeetcd.Fault{
 		"answer at the deadline":  {After: usable - third},
@@ -163,25 +163,25 @@ func TestLock_isNotRevivedByALateAnswer(t *testing.T) {
 				require.Equal(t, usable, receive(t, end))
 				restore()
 				e.at(usable + 200*time.Millisecond)
-				requireLost(t, context.Cause(l.Context()), lease.DeadlinePassed)
-				require.Equal(t, lease.Lost, e.s.Status().State)
+				requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
+				require.Equal(t, lease.StateLost, e.s.Status().State)
 
 				again := e.lock(t, "b")
 				require.NotEqual(t, old, e.s.Status().LeaseID)
-				require.Equal(t, lease.Held, e.s.Status().State)
+				require.Equal(t, lease.StateHeld, e.s.Status().State)
 				require.Greater(t, again.Token(), l.Token())
-				requireLost(t, l.Unlock(t.Context()), lease.DeadlinePassed)
+				requireLost(t, l.Unlock(t.Context()), lease.ReasonDeadlinePassed)
 				requireLive(t, again)
 				e.at(2 * time.Hour)
 				requireLive(t, again)
-				requireLost(t, context.Cause(l.Context()), lease.DeadlinePassed)
+				requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
 				require.Equal(t, []string{again.Key()}, e.keys(""))
 			})
 		})
 	}
 }
 
-// pain 1: a lock is not handed out by an answer that comes after the deadline.
+// A lock is not handed out by an answer that comes after the deadline.
 func TestSession_Lock_isNotHandedOutAfterTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -189,9 +189,25 @@ func TestSession_Lock_isNotHandedOutAfterTheDeadline(t *testing.T) {
 		e.at(usable - time.Second)
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: 2 * time.Second})
 		_, err := e.s.TryLock(t.Context(), "a")
-		requireLost(t, err, lease.DeadlinePassed)
+		requireLost(t, err, lease.ReasonDeadlinePassed)
 		require.Equal(t, usable, e.now())
 		synctest.Wait()
 		require.Empty(t, e.keys(""), "nothing is left")
+	})
+}
+
+// A failure of an earlier round of trouble, which a renewal has ended, is not told with a later loss.
+func TestLock_deadlineTellsNoEarlierFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		end := e.ended(l)
+		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, Err: errDenied})
+		e.at(2*third - time.Second)
+		require.Equal(t, lease.StateHeld, e.s.Status().State)
+		require.Len(t, e.sent(fakeetcd.KeepAliveOnce), 2)
+		e.c.Cut()
+		receive(t, end)
+		require.NoError(t, lossOf(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed).Err)
 	})
 }

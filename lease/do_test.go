@@ -21,7 +21,7 @@ func TestSession_Do_runsUnderTheLock(t *testing.T) {
 		e := start(t, lease.Options{Owner: "session"})
 		ctx := context.WithValue(fence.NewContext(t.Context(), 99), key{}, "mine")
 		var kept context.Context
-		require.NoError(t, e.s.DoWith(ctx, "a", lease.LockOptions{Owner: "do"}, func(ctx context.Context, token fence.Token) error {
+		err := e.s.Do(ctx, "a", func(ctx context.Context, token fence.Token) error {
 			kept = ctx //nolint:fatcontext // to see what becomes of it
 			kv := e.srv.Keys("a")[0]
 			require.Equal(t, fence.Token(kv.CreateRevision), token)
@@ -32,21 +32,12 @@ func TestSession_Do_runsUnderTheLock(t *testing.T) {
 			require.Equal(t, "mine", ctx.Value(key{}))
 			require.Nil(t, ctx.Value("other"))
 			require.NoError(t, ctx.Err())
-			return nil
-		}))
-		require.Empty(t, e.keys(""))
-		require.Error(t, kept.Err(), "it ends with the function")
-	})
-}
-
-func TestSession_Do_returnsWhatTheFunctionReturned(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		mine := errors.New("mine")
-		err := e.s.Do(t.Context(), "a", func(context.Context, fence.Token) error { return mine })
-		require.ErrorIs(t, err, mine)
+			return errMine
+		}, lease.WithOwner("do"))
+		require.ErrorIs(t, err, errMine)
 		require.NotErrorIs(t, err, lease.ErrLost)
 		require.Empty(t, e.keys(""))
+		require.Error(t, kept.Err(), "it ends with the function")
 	})
 }
 
@@ -71,7 +62,7 @@ func TestSession_Do_cancelledByTheCaller(t *testing.T) {
 	})
 }
 
-// P8, pain 32: a loss cancels, waits, and reports both.
+// A loss cancels, waits, and reports both.
 func TestSession_Do_lost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -79,12 +70,12 @@ func TestSession_Do_lost(t *testing.T) {
 		time.AfterFunc(time.Second, func() { e.srv.Delete(e.keys("a")[0]) })
 		err := e.s.Do(t.Context(), "a", func(ctx context.Context, _ fence.Token) error {
 			<-ctx.Done()
-			requireLost(t, context.Cause(ctx), lease.KeyDeleted)
+			requireLost(t, context.Cause(ctx), lease.ReasonKeyDeleted)
 			time.Sleep(time.Minute)
 			return mine
 		})
 		require.ErrorIs(t, err, mine)
-		requireLost(t, err, lease.KeyDeleted)
+		requireLost(t, err, lease.ReasonKeyDeleted)
 		require.Equal(t, time.Minute+time.Second, e.now())
 	})
 }
@@ -99,7 +90,7 @@ func TestSession_Do_deadlinePasses(t *testing.T) {
 			require.Equal(t, usable, e.now())
 			return context.Cause(ctx)
 		})
-		requireLost(t, err, lease.DeadlinePassed)
+		requireLost(t, err, lease.ReasonDeadlinePassed)
 		require.Equal(t, usable, e.now(), "nothing is left to wait for")
 	})
 }
@@ -116,9 +107,9 @@ func TestSession_Do_cannotUnlock(t *testing.T) {
 		require.ErrorIs(t, err, mine)
 		require.ErrorContains(t, err, `lease: unlock "a":`)
 		require.NotErrorIs(t, err, lease.ErrLost)
-		require.Equal(t, 3*attempt, e.now())
+		require.Equal(t, 8*time.Second, e.now())
 		e.c.Restore()
-		e.at(3*attempt + third)
+		e.at(8*time.Second + third)
 		require.Empty(t, e.keys(""), "deleted in the background")
 	})
 }
@@ -136,6 +127,38 @@ func TestSession_Do_notObtained(t *testing.T) {
 	})
 }
 
+// TryDo runs the function under a lock that is free, and releases it. If the lock is held, TryDo returns the holder at once.
+func TestSession_TryDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{Owner: "session"})
+		never := func(context.Context, fence.Token) error {
+			require.Fail(t, "called without the lock")
+			return nil
+		}
+		err := e.s.TryDo(t.Context(), "a", func(ctx context.Context, token fence.Token) error {
+			inCtx, _ := fence.FromContext(ctx)
+			require.Equal(t, token, inCtx)
+			require.Equal(t, "do", string(e.srv.Keys("a")[0].Value))
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			err := e.s.TryDo(ctx, "a", never)
+			locked, ok := errors.AsType[*lease.LockedError](err)
+			require.True(t, ok, err)
+			require.Equal(t, &lease.LockedError{Name: "a", Owner: "do", Key: e.keys("a")[0], Token: token}, locked)
+			return errMine
+		}, lease.WithOwner("do"))
+		require.ErrorIs(t, err, errMine)
+		require.NotErrorIs(t, err, lease.ErrLocked)
+		require.Empty(t, e.keys(""))
+
+		held := e.lock(t, "a")
+		require.ErrorIs(t, e.s.TryDo(timeout(t, time.Second), "a", never), lease.ErrLocked)
+		require.NoError(t, held.Unlock(t.Context()))
+		require.ErrorContains(t, e.s.TryDo(t.Context(), "a", nil), "fn is nil")
+		require.Zero(t, e.now())
+	})
+}
+
 func TestSession_Do_panics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -148,27 +171,27 @@ func TestSession_Do_panics(t *testing.T) {
 	})
 }
 
-// pain 43: the longest hold cancels, waits, and then lets go.
+// The longest hold cancels, waits, and then lets go.
 func TestSession_Do_longestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
-		opts := lease.LockOptions{MaxHold: 2 * time.Second}
+		short := lease.WithMaxHold(2 * time.Second)
 		mine := errors.New("mine")
-		err := e.s.DoWith(t.Context(), "a", opts, func(ctx context.Context, _ fence.Token) error {
+		err := e.s.Do(t.Context(), "a", func(ctx context.Context, _ fence.Token) error {
 			<-ctx.Done()
 			require.Equal(t, 2*time.Second, e.now())
 			require.ErrorIs(t, context.Cause(ctx), lease.ErrMaxHold)
 			time.Sleep(time.Minute)
 			require.Len(t, e.keys("a"), 1, "not under running work")
 			return mine
-		})
+		}, short)
 		require.ErrorIs(t, err, mine)
 		require.ErrorIs(t, err, lease.ErrMaxHold)
 		require.ErrorContains(t, err, `lock "a": lease: longest hold`)
 		require.NotErrorIs(t, err, lease.ErrLost)
 		require.Empty(t, e.keys(""))
 
-		require.NoError(t, e.s.DoWith(t.Context(), "a", opts, nothing), "a short one has no part in it")
+		require.NoError(t, e.s.Do(t.Context(), "a", nothing, short), "a short one has no part in it")
 	})
 }
 
@@ -176,7 +199,7 @@ func TestLock_longestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: time.Second})
-		l, err := e.s.LockWith(t.Context(), "a", lease.LockOptions{MaxHold: time.Minute})
+		l, err := e.s.Lock(t.Context(), "a", lease.WithMaxHold(time.Minute))
 		require.NoError(t, err)
 		end := e.ended(l)
 		require.Equal(t, time.Second+time.Minute, receive(t, end), "from the grant")
@@ -188,7 +211,7 @@ func TestLock_longestHold(t *testing.T) {
 		require.NoError(t, l.Unlock(t.Context()))
 		require.Empty(t, e.keys(""))
 
-		l, err = e.s.TryLockWith(t.Context(), "a", lease.LockOptions{MaxHold: time.Minute})
+		l, err = e.s.TryLock(t.Context(), "a", lease.WithMaxHold(time.Minute))
 		require.NoError(t, err)
 		require.NoError(t, l.Unlock(t.Context()))
 		e.at(2 * time.Hour)
@@ -208,17 +231,5 @@ func TestSession_Do_showsTheCallersDeadline(t *testing.T) {
 			require.Equal(t, want, got)
 			return nil
 		}))
-	})
-}
-
-// One answer that is lost is no failure to unlock: the bound has room for another attempt.
-func TestSession_Do_unlocksAfterALostAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		require.NoError(t, e.s.Do(t.Context(), "a", func(context.Context, fence.Token) error {
-			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer})
-			return nil
-		}))
-		require.Empty(t, e.keys(""))
 	})
 }

@@ -8,6 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/audit"
 )
 
 // The outcomes that callers tell apart with errors.Is.
@@ -20,7 +21,7 @@ var (
 	ErrUnlocked = errors.New("lease: unlocked")
 	// ErrClosed says that the session is closed.
 	ErrClosed = errors.New("lease: session closed")
-	// ErrMaxHold is the cause of a handle's context after its longest hold; see [LockOptions].
+	// ErrMaxHold is the cause of a handle's context after its longest hold; see [WithMaxHold].
 	ErrMaxHold = errors.New("lease: longest hold reached")
 )
 
@@ -29,8 +30,8 @@ var (
 // Key and Token are zero if the one before is a caller of the same session that is about to enter etcd's queue.
 type LockedError struct {
 	Name  string
-	Owner string      // the text the holder left for people: what is in its key
-	Key   string      // the holder's key in etcd
+	Owner string      // the text the holder left for people: what is in its key, up to 4 KiB
+	Key   string      // the holder's key in etcd, up to 4 KiB
 	Token fence.Token // the holder's token, with this session's era
 }
 
@@ -38,7 +39,7 @@ func (e *LockedError) Error() string {
 	if e.Key == "" {
 		return fmt.Sprintf("lease: lock %q is about to be taken by %q, of this session", e.Name, clip(e.Owner))
 	}
-	return fmt.Sprintf("lease: lock %q is held by %q (key %q, token %s)", e.Name, clip(e.Owner), e.Key, e.Token)
+	return fmt.Sprintf("lease: lock %q is held by %q (key %q, token %s)", e.Name, clip(e.Owner), shorten(e.Key, 256), e.Token)
 }
 
 // Is reports whether target is [ErrLocked].
@@ -49,28 +50,28 @@ type Reason int
 
 const (
 	_ Reason = iota
-	// DeadlinePassed says that no renewal was acknowledged in time. It is found by the local timer alone.
-	DeadlinePassed
-	// LeaseGone says that the server does not know the lease any more: it expired there or was revoked.
-	LeaseGone
-	// KeyDeleted says that somebody else deleted the lock's key.
-	KeyDeleted
-	// KeyOverwritten says that somebody else wrote to the lock's key and took it off its lease: it would outlive it.
-	KeyOverwritten
-	// SessionClosed says that [Session.Close] was called. Such a loss also matches [ErrClosed].
-	SessionClosed
-	// RevisionWentBack says that etcd was restored from a snapshot, or another cluster has taken its place. Such a loss
+	// ReasonDeadlinePassed says that no renewal was acknowledged in time. It is found by the local timer alone.
+	ReasonDeadlinePassed
+	// ReasonLeaseGone says that the server does not know the lease any more: it expired there or was revoked.
+	ReasonLeaseGone
+	// ReasonKeyDeleted says that somebody else deleted the lock's key.
+	ReasonKeyDeleted
+	// ReasonKeyOverwritten says that somebody else wrote to the lock's key and took it off its lease: it would outlive it.
+	ReasonKeyOverwritten
+	// ReasonSessionClosed says that [Session.Close] was called. Such a loss also matches [ErrClosed].
+	ReasonSessionClosed
+	// ReasonRevisionWentBack says that etcd was restored from a snapshot, or another cluster has taken its place. Such a loss
 	// also matches [ErrRestored].
-	RevisionWentBack
+	ReasonRevisionWentBack
 )
 
 var reasons = [...]string{
-	DeadlinePassed:   "no renewal was acknowledged before the deadline",
-	LeaseGone:        "the lease has expired or was revoked",
-	KeyDeleted:       "the key was deleted by somebody else",
-	KeyOverwritten:   "the key was taken off its lease by somebody else",
-	SessionClosed:    "the session was closed",
-	RevisionWentBack: "etcd's revisions went back",
+	ReasonDeadlinePassed:   "no renewal was acknowledged before the deadline",
+	ReasonLeaseGone:        "the lease has expired or was revoked",
+	ReasonKeyDeleted:       "the key was deleted by somebody else",
+	ReasonKeyOverwritten:   "the key was taken off its lease by somebody else",
+	ReasonSessionClosed:    "the session was closed",
+	ReasonRevisionWentBack: "etcd's revisions went back",
 }
 
 func (r Reason) String() string {
@@ -88,7 +89,7 @@ type LostError struct {
 	Reason  Reason
 	LeaseID clientv3.LeaseID
 	Key     string // of the lock, where the key and not the lease was lost
-	// Err is, with DeadlinePassed, the last failure to renew, nil if there was no answer at all; with RevisionWentBack, a
+	// Err is, with ReasonDeadlinePassed, the last failure to renew, nil if there was no answer at all; with ReasonRevisionWentBack, a
 	// [*RestoredError].
 	Err error
 }
@@ -103,26 +104,31 @@ func (e *LostError) Error() string {
 // Is reports whether target is [ErrLost], [ErrClosed] where the session was closed, or [ErrRestored] where etcd's
 // revisions went back.
 func (e *LostError) Is(target error) bool {
-	return target == ErrLost || target == ErrClosed && e.Reason == SessionClosed ||
-		target == ErrRestored && e.Reason == RevisionWentBack
+	return target == ErrLost || target == ErrClosed && e.Reason == ReasonSessionClosed ||
+		target == ErrRestored && e.Reason == ReasonRevisionWentBack
 }
 
-// ReleaseCause is how an audit trail tells the loss, see [fence.CauseOf]. The local deadline comes before the server's:
+// ReleaseCause is how an audit trail tells the loss, see [audit.CauseOf]. The local deadline comes before the server's:
 // a lease that is gone while that had not passed was revoked.
-func (e *LostError) ReleaseCause() fence.Cause {
+func (e *LostError) ReleaseCause() audit.Cause {
 	switch e.Reason {
-	case DeadlinePassed:
-		return fence.Expired
-	case SessionClosed:
-		return fence.Explicit
+	case ReasonDeadlinePassed:
+		return audit.CauseExpired
+	case ReasonSessionClosed:
+		return audit.CauseExplicit
 	default:
-		return fence.Revoked
+		return audit.CauseRevoked
 	}
 }
 
+// maxKey is how much is kept of a key that somebody else has written. One of this package's is always shorter.
+const maxKey = 4 << 10
+
 // clip keeps errors and logs short: what people wrote into a key is shown up to 64 bytes.
-func clip(s string) string {
-	const most = 64
+func clip(s string) string { return shorten(s, 64) }
+
+// shorten is s up to so many bytes.
+func shorten(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}

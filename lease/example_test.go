@@ -92,8 +92,8 @@ func ExampleSession_Do() {
 	// error: <nil>
 }
 
-// A longest hold cancels the work; the lock is let go when the function has returned.
-func ExampleSession_DoWith() {
+// A longest hold cancels the work; the lock is released when the function has returned.
+func ExampleWithMaxHold() {
 	client := connect()
 	defer client.Close()
 	ctx := context.Background()
@@ -103,11 +103,10 @@ func ExampleSession_DoWith() {
 	}
 	defer session.Close(ctx)
 
-	opts := lease.LockOptions{MaxHold: 20 * time.Millisecond}
-	err = session.DoWith(ctx, "report", opts, func(ctx context.Context, _ fence.Token) error {
+	err = session.Do(ctx, "report", func(ctx context.Context, _ fence.Token) error {
 		<-ctx.Done() // a query that takes too long
 		return nil
-	})
+	}, lease.WithMaxHold(20*time.Millisecond))
 	fmt.Println("too long:", errors.Is(err, lease.ErrMaxHold))
 	// Output: too long: true
 }
@@ -164,6 +163,43 @@ func ExampleSession_TryLock() {
 	// Output: held by billing-1
 }
 
+// A handler that starts a job unless somebody is at it.
+func ExampleSession_TryDo() {
+	client := connect()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := lease.NewSession(ctx, client, lease.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+	handle := func() string {
+		err := session.TryDo(ctx, "reindex", func(_ context.Context, _ fence.Token) error {
+			return nil // the job, with that context
+		})
+		switch {
+		case errors.Is(err, lease.ErrLocked):
+			return "409 Conflict"
+		case err != nil:
+			return "500 Internal Server Error"
+		}
+		return "200 OK"
+	}
+
+	elsewhere, err := session.Lock(ctx, "reindex")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(handle())
+	if err := elsewhere.Unlock(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(handle())
+	// Output:
+	// 409 Conflict
+	// 200 OK
+}
+
 // Why a lock was lost: here because an operator has deleted its key.
 func ExampleLock_Context() {
 	client := connect()
@@ -195,7 +231,7 @@ func ExampleLock_Context() {
 }
 
 // Where the resource is etcd itself the lock can be checked in the very transaction that writes.
-func ExampleLock_Held() {
+func ExampleLock_IsOwner() {
 	client := connect()
 	defer client.Close()
 	ctx := context.Background()
@@ -209,7 +245,7 @@ func ExampleLock_Held() {
 		log.Fatal(err)
 	}
 	write := func(value string) {
-		resp, err := client.Txn(ctx).If(lock.Held()).Then(clientv3.OpPut("/config", value)).Commit()
+		resp, err := client.Txn(ctx).If(lock.IsOwner()).Then(clientv3.OpPut("/config", value)).Commit()
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -236,7 +272,7 @@ func ExampleSession_Changes() {
 	}
 	for status := range session.Changes(ctx) {
 		fmt.Println(status.State, status.TTL, errors.Is(status.Err, lease.ErrClosed))
-		if status.State == lease.Held {
+		if status.State == lease.StateHeld {
 			go session.Close(ctx)
 		}
 	}

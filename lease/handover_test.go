@@ -34,7 +34,7 @@ func handsOver(call fakeetcd.Call) bool {
 	return puts(call) && call.Request.(*pb.TxnRequest).Success[0].GetRequestDeleteRange() != nil
 }
 
-// P2, P4, pain 6: whatever becomes of a hand-over, the next one is granted once, after the hold before it, and nothing stays.
+// Whatever becomes of a hand-over, the next one is granted once, after the hold before it, and nothing stays.
 func TestHandOver_disturbed(t *testing.T) {
 	unavailable := fakeetcd.ErrUnavailable
 	for name, tc := range map[string]struct {
@@ -86,7 +86,7 @@ func TestHandOver_disturbed(t *testing.T) {
 	}
 }
 
-// P4: Unlock gives up on its answer. The next one has to find out by itself what became of the request that enters for it:
+// Unlock gives up on its answer. The next one has to find out by itself what became of the request that enters for it:
 // whether it arrived, did not, or arrives when the next one has entered, holds, or has unlocked.
 func TestHandOver_unlockGivesUp(t *testing.T) {
 	for name, fault := range map[string]fakeetcd.Fault{
@@ -142,26 +142,47 @@ func TestHandOver_withAContextThatHasEnded(t *testing.T) {
 	})
 }
 
-// A full disk refuses whoever enters. Unlock lets go all the same, and is not told of what concerns the next one.
+// Whoever enters is refused. Unlock lets go all the same, and is not told of what concerns the next one.
 func TestHandOver_refused(t *testing.T) {
-	for name, err := range map[string]error{"no space": rpctypes.ErrGRPCNoSpace, "permission denied": errDenied} {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		waiting := e.line(t, "a", 3)
+		restore := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: errDenied, Match: puts})
+		require.NoError(t, l.Unlock(t.Context()))
+		for _, next := range waiting {
+			got := receive(t, next)
+			require.ErrorContains(t, got.err, rpctypes.Error(errDenied).Error())
+			require.NotErrorIs(t, got.err, lease.ErrLost)
+			require.Zero(t, got.at)
+		}
+		require.Empty(t, e.keys(""))
+		require.Equal(t, lease.StateHeld, e.s.Status().State)
+		restore()
+		pass(t, e.lock(t, "a"), e.line(t, "a", 2)...)
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// A full disk: Unlock lets go at once, and the next one waits until there is space, or until its time is over.
+func TestHandOver_noSpace(t *testing.T) {
+	for name, lose := range map[string]fakeetcd.Message{"not done": fakeetcd.Request, "done": fakeetcd.Answer} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := start(t, lease.Options{})
 				l := e.lock(t, "a")
 				waiting := e.line(t, "a", 3)
-				restore := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: err, Match: puts})
+				restore := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: lose, Err: rpctypes.ErrGRPCNoSpace, Match: puts})
 				require.NoError(t, l.Unlock(t.Context()))
-				for _, next := range waiting {
-					got := receive(t, next)
-					require.ErrorContains(t, got.err, rpctypes.Error(err).Error())
-					require.NotErrorIs(t, got.err, lease.ErrLost)
-					require.Zero(t, got.at)
-				}
-				require.Empty(t, e.keys(""))
-				require.Equal(t, lease.Held, e.s.Status().State)
+				require.Zero(t, e.now())
+				err := second(e.s.Lock(timeout(t, time.Minute), "b"))
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.ErrorContains(t, err, "database space exceeded")
+				require.Less(t, len(e.c.Calls(fakeetcd.Txn)), 200, "not asked without a pause")
 				restore()
-				pass(t, e.lock(t, "a"), e.line(t, "a", 2)...)
+				got := receive(t, waiting[0])
+				require.NoError(t, got.err)
+				pass(t, got.lock, waiting[1:]...)
 				require.Empty(t, e.keys(""))
 			})
 		})
@@ -211,7 +232,7 @@ func TestHandOver_keyIsTaken(t *testing.T) {
 	})
 }
 
-// pain 11: the lease is revoked while the request to hand over is under way. The old hold is lost; the others are told so,
+// The lease is revoked while the request to hand over is under way. The old hold is lost; the others are told so,
 // or have the lock on a new lease.
 func TestHandOver_leaseIsRevoked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -224,13 +245,13 @@ func TestHandOver_leaseIsRevoked(t *testing.T) {
 		go func() { unlocked <- l.Unlock(t.Context()) }()
 		e.at(time.Second / 2)
 		require.NoError(t, e.srv.Revoke(old))
-		requireLost(t, receive(t, unlocked), lease.LeaseGone)
+		requireLost(t, receive(t, unlocked), lease.ReasonLeaseGone)
 		require.Equal(t, time.Second, e.now())
 		for _, next := range waiting {
 			got := receive(t, next)
 			require.Equal(t, time.Second, got.at)
 			if got.err != nil {
-				requireLost(t, got.err, lease.LeaseGone)
+				requireLost(t, got.err, lease.ReasonLeaseGone)
 				continue
 			}
 			require.Greater(t, got.lock.Token(), l.Token())
@@ -250,11 +271,11 @@ func TestHandOver_outlastsTheLease(t *testing.T) {
 		waiting := e.line(t, "a", 3)
 		e.at(time.Second)
 		e.c.Cut()
-		requireLost(t, l.Unlock(t.Context()), lease.DeadlinePassed)
+		requireLost(t, l.Unlock(t.Context()), lease.ReasonDeadlinePassed)
 		require.Equal(t, usable, e.now())
 		for _, next := range waiting {
 			got := receive(t, next)
-			requireLost(t, got.err, lease.DeadlinePassed)
+			requireLost(t, got.err, lease.ReasonDeadlinePassed)
 			require.Equal(t, usable, got.at)
 		}
 		e.c.Restore()
@@ -270,7 +291,7 @@ func TestHandOver_keyIsGone(t *testing.T) {
 		l := e.lock(t, "a")
 		waiting := e.line(t, "a", 2)
 		require.True(t, e.srv.Delete(l.Key()))
-		requireLost(t, l.Unlock(t.Context()), lease.KeyDeleted)
+		requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)
 		got := receive(t, waiting[0])
 		require.NoError(t, got.err)
 		require.Zero(t, got.at)

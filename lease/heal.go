@@ -5,7 +5,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/leasefence/leasefence/internal/retry"
+	"github.com/leasefence/leasefence/internal/etcd"
 )
 
 // healing is one attempt to replace a lost lease, on behalf of all who wait for it. The session's mu guards its fields.
@@ -56,7 +56,7 @@ func (s *Session) withLease(ctx context.Context, use func(*grant)) error {
 		case <-s.ending:
 			err = ErrClosed
 		case <-ctx.Done():
-			err = fmt.Errorf("take a new lease: %w", retry.Ended(ctx, s.client, context.Cause(ctx)))
+			err = fmt.Errorf("take a new lease: %w", s.conn.Ended(ctx, context.Cause(ctx)))
 		}
 
 		s.mu.Lock()
@@ -76,6 +76,13 @@ func (s *Session) withLease(ctx context.Context, use func(*grant)) error {
 
 // heal replaces a lost lease. It belongs to the session, not to the caller that found the loss: others wait too.
 func (s *Session) heal(ctx context.Context) {
+	s.mu.Lock()
+	lost := s.grant
+	s.mu.Unlock()
+	if err := s.inVain.pause(ctx, lost); err != nil {
+		s.endHealing(nil, err)
+		return
+	}
 	g, err := s.takeLease(ctx)
 	for err == nil && g.remaining() <= 0 { // lost before it was known
 		g, err = s.takeLease(ctx)
@@ -83,6 +90,26 @@ func (s *Session) heal(ctx context.Context) {
 	if s.endHealing(g, err) {
 		g.log.Info("new lease", "ttl", g.ttl)
 	}
+}
+
+// inVain counts the leases in a row that etcd granted and then did not know, before any lock was held on them. Its user is heal,
+// which runs once at a time.
+type inVain struct {
+	leases int
+	etcd.Backoff
+}
+
+// pause waits before a lease in the place of g is asked for, from the second in vain on: a server that knows none of them would
+// be asked for a thousand a second.
+func (v *inVain) pause(ctx context.Context, g *grant) error {
+	if lost := lostBy(g.handles); g.served.Load() || lost == nil || lost.Reason != ReasonLeaseGone { //nolint:contextcheck // asks, passes nothing on
+		*v = inVain{}
+		return nil
+	}
+	if v.leases++; v.leases == 1 {
+		return nil
+	}
+	return v.Sleep(ctx)
 }
 
 // endHealing gives those who wait the new lease, or why there is none, and reports whether it was given.

@@ -3,19 +3,22 @@ package lease_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
 
-// P2: those who wait for a new lease are served in the order in which they came, less those who give up, and before one who
+// Those who wait for a new lease are served in the order in which they came, less those who give up, and before one who
 // comes as soon as it is there.
 func TestHeal_order(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -29,7 +32,7 @@ func TestHeal_order(t *testing.T) {
 		latecomer := make(chan acquired, 1)
 		go func() {
 			for status := range e.s.Changes(t.Context()) {
-				if status.State == lease.Held {
+				if status.State == lease.StateHeld {
 					break
 				}
 			}
@@ -64,7 +67,7 @@ func TestHeal_lostBeforeItIsKnown(t *testing.T) {
 	})
 }
 
-// P4: who gives up as the new lease comes holds up nobody.
+// Who gives up as the new lease comes holds up nobody.
 func TestHeal_givenUpAsItComes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -74,7 +77,7 @@ func TestHeal_givenUpAsItComes(t *testing.T) {
 		goOn := make(chan struct{})
 		late := e.wait(heldUp{timeout(t, time.Second/2), goOn}, "a")
 		e.at(third + time.Second)
-		require.Equal(t, lease.Held, e.s.Status().State)
+		require.Equal(t, lease.StateHeld, e.s.Status().State)
 		close(goOn)
 		require.ErrorIs(t, receive(t, late).err, context.DeadlineExceeded)
 		l, err := e.s.Lock(timeout(t, time.Minute), "a")
@@ -137,7 +140,7 @@ func TestHeal_restoredMeanwhile(t *testing.T) {
 		e.at(third)
 		require.NoError(t, e.srv.Revoke(old))
 		e.at(2 * third)
-		require.Equal(t, lease.Lost, e.s.Status().State)
+		require.Equal(t, lease.StateLost, e.s.Status().State)
 		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{After: attempt - 1})
 		next := e.wait(t.Context(), "b")
 		r.back.Store(40)
@@ -146,5 +149,50 @@ func TestHeal_restoredMeanwhile(t *testing.T) {
 		requirePending(t, next)
 		require.ErrorIs(t, receive(t, next).err, lease.ErrRestored)
 		require.Equal(t, old, e.s.Status().LeaseID)
+	})
+}
+
+// A server that grants leases and then knows none of them is not asked for one after the other, whoever calls: a lease in
+// vain is followed by another at once, and then by more and more of a pause. The error says what was wrong.
+func TestSession_leasesInVain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		remove := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: rpctypes.ErrGRPCLeaseNotFound})
+		errs := make(chan error, 10)
+		for i := range 10 {
+			go func() {
+				ctx, err := timeout(t, 10*time.Second), lease.ErrLost
+				for errors.Is(err, lease.ErrLost) { // by another's word that the lease is gone
+					err = second(e.s.Lock(ctx, strconv.Itoa(i)))
+				}
+				errs <- err
+			}()
+		}
+		for range 10 {
+			err := <-errs
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		}
+		for range 100 { // calls that end before there is a lease do not make it more
+			require.Error(t, second(e.s.TryLock(timeout(t, time.Millisecond), "a")))
+		}
+		err := second(e.s.Lock(timeout(t, 10*time.Second), "a"))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, "requested lease not found")
+		require.Less(t, len(e.c.Calls(fakeetcd.Grant)), 60)
+		remove()
+		began := e.now()
+		l, err := e.s.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		require.Less(t, e.now()-began, 3*time.Second)
+
+		// One that has served is replaced at once, and so is the next.
+		for range 2 {
+			require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
+			<-l.Context().Done()
+			began = e.now()
+			l, err = e.s.Lock(t.Context(), "a")
+			require.NoError(t, err)
+			require.Zero(t, e.now()-began)
+		}
 	})
 }

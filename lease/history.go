@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
-	"sync"
-	"sync/atomic"
-	"weak"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
-	"github.com/leasefence/leasefence/internal/retry"
+	"github.com/leasefence/leasefence/internal/etcd"
 )
 
 // ErrRestored says that etcd's revisions went back, as they do when it is restored from a snapshot, or when another
@@ -43,49 +39,14 @@ func (e *RestoredError) Is(target error) bool { return target == ErrRestored }
 // Unwrap returns the refusal.
 func (e *RestoredError) Unwrap() error { return e.Err }
 
-// history is the highest revision that sessions of one client and one era have seen. Any member's word raises it, since
-// it tells of what the cluster has committed.
-//
 // An answer shows that revisions went back if it is linearizable (a write's, or a read's by quorum) and lower than what
-// was known before its request was sent. Others prove nothing: a member that lags tells an old revision, and answers
-// to requests that cross come in any order.
-type history struct{ highest atomic.Int64 }
-
-type historyKey struct {
-	client weak.Pointer[clientv3.Client]
-	era    uint16
-}
-
-// histories has those of the clients that are in use. A session that is made in place of another, by the same
-// process and on the same client, goes on with its history.
-var histories sync.Map // historyKey → *history
-
-func historyOf(client *clientv3.Client, era uint16) *history {
-	key := historyKey{weak.Make(client), era}
-	h, known := histories.LoadOrStore(key, new(history))
-	if !known {
-		runtime.AddCleanup(client, func(key historyKey) { histories.Delete(key) }, key)
-	}
-	return h.(*history)
-}
-
-// raise takes note of a revision that some member told. It reports false if a higher one was known before.
-func (h *history) raise(rev int64) bool {
-	for {
-		highest := h.highest.Load()
-		if rev <= highest {
-			return rev == highest
-		}
-		if h.highest.CompareAndSwap(highest, rev) {
-			return true
-		}
-	}
-}
+// was known before its request was sent; any member's word raises that, since it tells of what the cluster has committed.
+// Others prove nothing: a member that lags tells an old revision, and answers to requests that cross come in any order.
 
 // saw takes the revision of a linearizable answer to a request that was sent when before was the highest. If revisions
 // went back the session ends: every handle, and every acquisition from then on.
 func (s *Session) saw(before, rev int64) error {
-	s.history.raise(rev)
+	s.revisions.Raise(rev)
 	if rev >= before || rev == 0 {
 		return nil
 	}
@@ -97,22 +58,21 @@ func (s *Session) saw(before, rev int64) error {
 	restored, g := s.restored, s.grant
 	s.mu.Unlock()
 	if first {
-		s.opts.Logger.Error("etcd's revisions went back: raise the era", "era", s.opts.Era, "highest", before, "revision", rev)
+		s.log.Error("etcd's revisions went back: raise the era", "era", s.opts.Era, "highest", before, "revision", rev)
 	}
 	if g != nil { // not while the session is being made
-		g.lose(&LostError{Reason: RevisionWentBack, LeaseID: g.id, Err: restored})
+		g.lose(&LostError{Reason: ReasonRevisionWentBack, LeaseID: g.id, Err: restored})
 	}
 	return restored
 }
 
-// suspect takes the revision that the answer to a renewal told, which is whatever the member that was asked had seen
+// suspect takes the revision in the answer to a renewal, which is whatever the member that was asked had seen
 // by then. If that is less than what was known, the cluster is asked.
 func (g *grant) suspect(rev int64) {
-	if rev == 0 || g.s.history.raise(rev) || g.looking.Swap(true) {
+	if rev == 0 || g.s.revisions.Raise(rev) {
 		return
 	}
-	spawned := g.s.spawn(func(ctx context.Context) {
-		defer g.looking.Store(false)
+	g.once(&g.looking, func(ctx context.Context) {
 		key, ever := g.anyKey()
 		if !ever { // nothing is at stake, and the next acquisition tells
 			return
@@ -121,15 +81,12 @@ func (g *grant) suspect(rev int64) {
 			g.log.Warn("a renewal was answered with an old revision", "revision", rev, "err", err)
 		}
 	})
-	if !spawned {
-		g.looking.Store(false)
-	}
 }
 
 // lookBack reads the cluster's revision, on a key that the session may read. It returns what [Session.saw] does, or why
 // it could not be read before the lease was lost.
 func (s *Session) lookBack(ctx context.Context, g *grant, key string) error {
-	before := s.history.highest.Load()
+	before := s.revisions.Highest()
 	rev, err := revision(ctx, g, key)
 	if err != nil {
 		return err
@@ -140,8 +97,8 @@ func (s *Session) lookBack(ctx context.Context, g *grant, key string) error {
 // revision reads the cluster's present revision.
 func revision(ctx context.Context, g *grant, key string) (int64, error) {
 	var rev int64
-	err := retry.Do(ctx, g.s.client, g.queue.Attempt, func(ctx context.Context) error {
-		resp, err := retry.Get(ctx, g.s.client, key, clientv3.WithCountOnly()) // linearizable
+	err := g.do(ctx, func(a *etcd.Attempt) error {
+		resp, err := a.Get(key, clientv3.WithCountOnly()) // linearizable
 		if err == nil {
 			rev = resp.Header.Revision
 		}

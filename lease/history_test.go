@@ -132,8 +132,8 @@ func TestSession_endsWhenRevisionsGoBack(t *testing.T) {
 				if name != "new lease" {
 					require.ErrorIs(t, cause, lease.ErrRestored)
 					lost, _ := errors.AsType[*lease.LostError](cause)
-					require.Equal(t, lease.RevisionWentBack, lost.Reason)
-					require.Equal(t, lease.Lost, e.s.Status().State)
+					require.Equal(t, lease.ReasonRevisionWentBack, lost.Reason)
+					require.Equal(t, lease.StateLost, e.s.Status().State)
 				}
 				for range 2 {
 					err := second(e.s.TryLock(t.Context(), "n"))
@@ -181,6 +181,53 @@ func TestNewSession_afterRevisionsHaveCaughtUp(t *testing.T) {
 	})
 }
 
+// An answer that is overtaken by others tells a revision that is lower than theirs. It is measured by what was known when its
+// request was sent.
+func TestSession_answersThatCrossAreNoRestore(t *testing.T) {
+	for name, tc := range map[string]struct {
+		slow fakeetcd.Method
+		ask  func(t *testing.T, e *env, r *restored)
+	}{
+		"lock": {fakeetcd.Txn, func(t *testing.T, e *env, _ *restored) {
+			t.Helper()
+			l, err := e.s.Lock(t.Context(), "slow")
+			require.NoError(t, err)
+			require.NoError(t, l.Err())
+		}},
+		"grant": {fakeetcd.Grant, func(t *testing.T, e *env, _ *restored) {
+			t.Helper()
+			next, err := lease.NewSession(t.Context(), e.c.Client, lease.Options{})
+			require.NoError(t, err)
+			require.NoError(t, next.Close(t.Context()))
+		}},
+		"look after a renewal": {fakeetcd.Get, func(t *testing.T, e *env, r *restored) {
+			t.Helper()
+			r.lag.Store(40)
+			require.NoError(t, e.srv.Await(t.Context(), func() bool { return len(e.c.Calls(fakeetcd.Get)) > 0 }))
+			r.lag.Store(0)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e, r := startRestored(t)
+				l, err := e.s.Lock(t.Context(), "n")
+				require.NoError(t, err)
+				answered := make(chan struct{})
+				e.c.Inject(tc.slow, fakeetcd.Fault{Times: 1, After: time.Second, OnAnswer: func() { close(answered) }})
+				asked := make(chan struct{})
+				go func() { defer close(asked); tc.ask(t, e, r) }()
+				<-answered
+				fast, err := e.s.Lock(t.Context(), "fast")
+				require.NoError(t, err)
+				<-asked
+				time.Sleep(2 * time.Second)
+				require.NoError(t, l.Err())
+				require.NoError(t, fast.Err())
+			})
+		})
+	}
+}
+
 // A member that lags tells old revisions in its answers to renewals. That proves nothing, and costs a read.
 func TestSession_lagIsNoRestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -193,31 +240,11 @@ func TestSession_lagIsNoRestore(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		require.Len(t, e.c.Calls(fakeetcd.Get), 1)
 		require.NoError(t, context.Cause(l.Context()))
-		require.Equal(t, lease.Held, e.s.Status().State)
+		require.Equal(t, lease.StateHeld, e.s.Status().State)
 		r.lag.Store(0)
 		time.Sleep(ttl)
 		require.Len(t, e.c.Calls(fakeetcd.Get), 1)
 		require.NoError(t, l.Unlock(t.Context()))
-	})
-}
-
-// An answer that comes after one to a later request is older, and that is no restore.
-func TestSession_crossingAnswersAreNoRestore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e, _ := startRestored(t)
-		other, err := lease.NewSession(t.Context(), e.c.Client, lease.Options{})
-		require.NoError(t, err)
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: time.Second})
-		slow := make(chan error)
-		go func() { slow <- second(e.s.Lock(t.Context(), "slow")) }()
-		synctest.Wait()
-		for range 10 {
-			l, err := other.Lock(t.Context(), "n")
-			require.NoError(t, err)
-			require.NoError(t, l.Unlock(t.Context()))
-		}
-		require.NoError(t, <-slow)
-		require.NoError(t, other.Close(t.Context()))
 	})
 }
 

@@ -19,23 +19,20 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// With the default options: renewal every 10 s, deadline 29 s after the send, 2.4 to 3 s of patience, at most 5 s
+// With the default options, without jitter: renewal every 10 s, deadline 29 s after the send, 5 s of patience, at most 5 s
 // for one request.
 const (
 	ttl      = 30 * time.Second
-	third    = ttl / 3
 	usable   = ttl - time.Second
-	patience = ttl / 10
-	jitter   = ttl / 50
+	third    = ttl / 3
+	patience = third / 2
 	attempt  = 5 * time.Second
 )
-
-// separate runs every test without shared commits: nothing that they look at depends on them.
-var separate = os.Getenv("LEASEFENCE_SEPARATE_COMMITS") != ""
 
 func TestMain(m *testing.M) {
 	// The host's boot clock runs on while a bubble's stands still, by which deadlines would come out early.
 	clock.System = clock.Clock{}
+	lease.WithoutJitter()
 	os.Exit(m.Run())
 }
 
@@ -75,7 +72,6 @@ func open(t *testing.T, srv *fakeetcd.Server, opts lease.Options) *env {
 
 func (e *env) open(t *testing.T, opts lease.Options) {
 	t.Helper()
-	opts.SeparateCommits = opts.SeparateCommits || separate
 	s, err := lease.NewSession(t.Context(), e.c.Client, opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.Close(context.WithoutCancel(t.Context())) }) // what it cannot reach expires
@@ -197,7 +193,7 @@ func lossOf(t *testing.T, err error, reason lease.Reason) *lease.LostError {
 	require.Equal(t, reason.String(), lost.Reason.String())
 	require.NotErrorIs(t, err, lease.ErrUnlocked)
 	require.NotErrorIs(t, err, lease.ErrLocked)
-	if reason != lease.SessionClosed {
+	if reason != lease.ReasonSessionClosed {
 		require.NotErrorIs(t, err, lease.ErrClosed)
 	}
 	return lost

@@ -2,54 +2,58 @@ package lease
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/queue"
-	"github.com/leasefence/leasefence/internal/retry"
 )
 
-// inquest finds out why keys were deleted: one question for all that were deleted meanwhile.
-type inquest struct {
+// lossCheck finds out why keys were deleted: one question for all that were deleted meanwhile.
+type lossCheck struct {
 	mu      sync.Mutex // guards the fields below
-	locks   []*Lock
+	deleted []*contender
 	running bool
 }
 
-// keyEnded is told that somebody else has deleted or overwritten l's key. It does not wait.
-func (l *Lock) keyEnded(end queue.End) {
+// keyEnded notes that somebody else has deleted or overwritten c's key. It does not wait.
+func (c *contender) keyEnded(end queue.End) {
 	if end == queue.Overwritten {
-		l.lose(&LostError{Reason: KeyOverwritten, LeaseID: l.g.id, Key: l.entry.Key})
+		c.lose(&LostError{Reason: ReasonKeyOverwritten, LeaseID: c.g.id, Key: c.entry.Key})
 		return
 	}
-	q := &l.g.inquest
+	q := &c.g.lossCheck
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.locks = append(q.locks, l)
+	q.deleted = append(q.deleted, c)
 	if !q.running {
-		q.running = l.g.s.spawn(l.g.inquire)
+		q.running = c.g.s.spawn(c.g.checkLosses)
 	}
 }
 
-// inquire ends the handles whose keys were deleted.
-func (g *grant) inquire(ctx context.Context) {
-	q := &g.inquest
+// checkLosses ends the handles whose keys were deleted.
+func (g *grant) checkLosses(ctx context.Context) {
+	q := &g.lossCheck
 	for {
 		q.mu.Lock()
-		locks := q.locks
-		q.locks = nil
-		q.running = len(locks) > 0
+		deleted := q.deleted
+		q.deleted = nil
+		q.running = len(deleted) > 0
 		q.mu.Unlock()
-		if len(locks) == 0 {
+		if len(deleted) == 0 {
 			return
 		}
 		if g.leaseGone(ctx) != nil {
 			continue // every handle has ended with it
 		}
-		for _, l := range locks {
-			l.lose(l.keyDeleted())
+		for _, c := range deleted {
+			c.lose(c.keyDeleted())
 		}
 	}
 }
@@ -60,39 +64,57 @@ func (g *grant) leaseGone(ctx context.Context) *LostError {
 		return lostBy(g.handles) //nolint:contextcheck // asks, passes nothing on
 	}
 	// Not for long: the handles have to end now, whether the reason is known or not. So every endpoint is asked at once.
-	ctx, cancel := context.WithTimeout(retry.Everywhere(ctx, g.s.client), 250*time.Millisecond)
+	ctx, cancel := context.WithTimeout(ctx, 250*time.Millisecond)
 	defer cancel()
-	resp, err := retry.Send(ctx, func(ctx context.Context) (*clientv3.LeaseTimeToLiveResponse, error) {
-		return g.s.client.TimeToLive(ctx, g.id)
+	resp, err := etcd.Send(g.s.conn.Once(ctx).Beside(0), func(ctx context.Context) (*clientv3.LeaseTimeToLiveResponse, error) {
+		return g.s.conn.Client.TimeToLive(ctx, g.id)
 	})
-	if err == nil && resp.TTL <= 0 {
-		g.lose(&LostError{Reason: LeaseGone, LeaseID: g.id})
+	if err == nil && resp.GrantedTTL == 0 { // TTL is in whole seconds, rounded down: at 0 the lease may be alive
+		g.lose(&LostError{Reason: ReasonLeaseGone, LeaseID: g.id})
 	}
 	return lostBy(g.handles) //nolint:contextcheck // asks, passes nothing on
 }
 
-// whyDeleted is the loss of a lock whose key is not there any more.
-func (l *Lock) whyDeleted(ctx context.Context) *LostError {
-	if lost := l.g.leaseGone(ctx); lost != nil {
-		return lost
+// spoilt reports whether the lease, which has refused us, is of no use: nothing of ours stands on it, and somebody else has
+// attached a key, as etcd lets everybody do then. Who may not write all keys of a lease may neither attach to it nor renew it.
+func (g *grant) spoilt(ctx context.Context) bool {
+	if g.adopted || !g.keys.idle() {
+		return false
 	}
-	return l.keyDeleted()
+	ctx, cancel := context.WithTimeout(ctx, g.queue.Bound)
+	defer cancel()
+	resp, err := etcd.Send(g.s.conn.Once(ctx), func(ctx context.Context) (*clientv3.LeaseTimeToLiveResponse, error) {
+		return g.s.conn.Client.TimeToLive(ctx, g.id, clientv3.WithAttachedKeys())
+	})
+	if err != nil {
+		return errors.Is(err, rpctypes.ErrPermissionDenied) // to read a key of the lease
+	}
+	others := slices.ContainsFunc(resp.Keys, func(key []byte) bool { return !strings.Contains(string(key), g.s.nonce) })
+	return others && g.keys.idle()
 }
 
-func (l *Lock) keyDeleted() *LostError {
-	return &LostError{Reason: KeyDeleted, LeaseID: l.g.id, Key: l.entry.Key}
+// whyDeleted is the loss of a lock whose key is not there any more.
+func (c *contender) whyDeleted(ctx context.Context) *LostError {
+	if lost := c.g.leaseGone(ctx); lost != nil {
+		return lost
+	}
+	return c.keyDeleted()
+}
+
+func (c *contender) keyDeleted() *LostError {
+	return &LostError{Reason: ReasonKeyDeleted, LeaseID: c.g.id, Key: c.entry.Key}
 }
 
 // lose ends the handle because its key was lost. Where the key is gone, the next of the session need not wait until
 // it is unlocked.
-func (l *Lock) lose(cause *LostError) {
-	l.end(cause)
-	if l.lost() != cause || cause.Key == "" { // the loss of a lease is logged once for all
+func (c *contender) lose(cause *LostError) {
+	c.end(cause)
+	if c.lost() != cause || cause.Key == "" { // the loss of a lease is logged once for all
 		return
 	}
-	l.g.guards.Remove(&l.entry)
-	l.g.log.Error("lock lost", "lock", l.name, "reason", cause.Reason.String())
-	if cause.Reason == KeyDeleted {
-		l.pass()
+	c.g.guards.Remove(&c.entry)
+	c.g.log.Error("lock lost", "lock", c.name, "reason", cause.Reason.String())
+	if cause.Reason == ReasonKeyDeleted {
+		c.pass()
 	}
 }

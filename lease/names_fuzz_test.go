@@ -15,7 +15,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// P10: two sessions exclude each other if prefix and name together are the same, and not otherwise: whatever the
+// Two sessions exclude each other if prefix and name together are the same, and not otherwise: whatever the
 // strings, and wherever one ends and the other begins. What is not legal is refused with the field's name. "$" is the
 // session's own lease as it is in its keys, so that a nested name may look like a contender.
 func FuzzSession_names(f *testing.F) {
@@ -36,6 +36,9 @@ func FuzzSession_names(f *testing.F) {
 		{"", "", "\x00", "a"},
 		{"\xff", "a", "", "a\xff"},
 		{"", "a/", "", "/a"},
+		{"~", "a", "a/~/", "a"},
+		{"a", "~", "a/", "b/~"},
+		{"a", "b", "a/~", "b"},
 		{"", "a//b", "", strings.Repeat("a", 1025)},
 		{strings.Repeat("p", 1024), strings.Repeat("n", 1024), strings.Repeat("p", 1025), "a"},
 	} {
@@ -75,7 +78,7 @@ type tried struct {
 func tryLockIn(t *testing.T, srv *fakeetcd.Server, prefix, name string) (got tried, legal bool) {
 	t.Helper()
 	s, err := lease.NewSession(t.Context(), srv.NewClient(t.Context()).Client, lease.Options{Prefix: prefix})
-	if len(prefix) > queue.MaxName || !utf8.ValidString(prefix) || strings.ContainsRune(prefix, 0) {
+	if len(prefix) > queue.MaxName || !utf8.ValidString(prefix) || strings.ContainsRune(prefix, 0) || queue.HasReserved(prefix) {
 		require.ErrorContains(t, err, "lease: Options.Prefix ")
 		return tried{}, false
 	}

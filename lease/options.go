@@ -29,22 +29,21 @@ type Options struct {
 	// The server may raise it (to 2 s with its default election timeout); [Status] tells the TTL it granted.
 	TTL time.Duration
 	// Margin is taken off the local deadline, for clocks that do not tick at quite the same rate and for the
-	// time from the deadline to the last write. Not negative, less than TTL. Default: a tenth of the granted
-	// TTL, at most 1 s: that covers a server whose clock is fast by up to a ninth up to a TTL of 10 s, and by a 29th
+	// time from the deadline to the last write. 0 to a third of the TTL, so that the lease outlives a renewal that is
+	// lost. Default: a tenth of the granted TTL, at most 1 s: that covers a server whose clock is fast by up to a ninth up to a TTL of 10 s, and by a 29th
 	// (3.4 %) at 30 s.
 	Margin time.Duration
 	// Prefix is put before every name as it is: with "jobs/", the name "a" is the key "jobs/a/…" in etcd.
-	// UTF-8 without NUL, at most 1,024 bytes. Default: none.
+	// UTF-8 without NUL, at most 1,024 bytes, no part of it beginning with "~". Default: none.
 	Prefix string
 	// Owner says who holds the lock, for people; it is stored in the lock's key. At most 4 KiB. Default: host/pid.
 	Owner string
 	// Era is raised by an operator after a restore of etcd or a move to another cluster, so that every new
-	// token is larger than every old one; see [fence.Token]. 0 to 32767. Default 0.
+	// token is larger than every old one; see [fence.Token]. 0 to 32767. Default 0. Stores accept eras up to their
+	// MaxEra, [fence.DefaultMaxEra] if they set none.
 	Era uint16
-	// SeparateCommits gives each acquisition and each release a commit of its own. By default those of the session
-	// that are under way at the same time share commits, which is several times faster. Default: false.
-	SeparateCommits bool
-	// Logger is told of jeopardy, losses and clean-up. Default: silent.
+	// Logger receives jeopardy, losses and clean-up. A goroutine of the session writes to it, in order: a handler that
+	// blocks holds up nothing else. While 256 records wait for it, further ones are dropped and counted. Default: silent.
 	Logger *slog.Logger
 }
 
@@ -52,6 +51,9 @@ type Options struct {
 func (o Options) resolve(client *clientv3.Client) (Options, error) {
 	if client == nil {
 		return o, errors.New("lease: client is nil, want an etcd client")
+	}
+	if err := checkNamespace(client); err != nil {
+		return o, err
 	}
 	switch {
 	case o.TTL < 0 || o.TTL > maxTTL:
@@ -64,12 +66,14 @@ func (o Options) resolve(client *clientv3.Client) (Options, error) {
 		}
 	}
 	switch {
-	case o.Margin < 0 || o.Margin >= o.TTL:
-		return o, fmt.Errorf("lease: Options.Margin is %v, want 0 to less than the TTL, %v", o.Margin, o.TTL)
+	case o.Margin < 0 || o.Margin > o.TTL/3:
+		return o, fmt.Errorf("lease: Options.Margin is %v, want 0 to a third of the TTL, %v", o.Margin, o.TTL/3)
 	case len(o.Prefix) > queue.MaxName:
 		return o, fmt.Errorf("lease: Options.Prefix has %d bytes, want 0 to %d", len(o.Prefix), queue.MaxName)
 	case !utf8.ValidString(o.Prefix) || strings.ContainsRune(o.Prefix, 0):
 		return o, fmt.Errorf("lease: Options.Prefix is %q, want UTF-8 without NUL", o.Prefix)
+	case queue.HasReserved(o.Prefix):
+		return o, fmt.Errorf("lease: Options.Prefix is %q, want no part that begins with \"~\"", o.Prefix)
 	case o.Era > maxEra:
 		return o, fmt.Errorf("lease: Options.Era is %d, want 0 to %d", o.Era, maxEra)
 	}
@@ -82,9 +86,6 @@ func (o Options) resolve(client *clientv3.Client) (Options, error) {
 			host = "unknown-host"
 		}
 		o.Owner = fmt.Sprintf("%s/%d", host, os.Getpid())
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return o, nil
 }
@@ -104,26 +105,45 @@ func checkOwner(field, owner string) error {
 	return nil
 }
 
-// LockOptions of one acquisition, for [Session.LockWith], [Session.TryLockWith] and [Session.DoWith].
-// The zero value of a field is its default.
-type LockOptions struct {
-	// Owner is the text for people in this lock's key. At most 4 KiB. Default: the session's.
-	Owner string
-	// MaxHold is the longest hold: so long after the grant the handle's context is cancelled with [ErrMaxHold].
-	// The lock itself stays held until Unlock, or in Do until the function has returned: it is never let go
-	// under running work. Not negative. Default: no bound.
-	MaxHold time.Duration
+// LockOption is an option of one acquisition, for [Session.Lock], [Session.TryLock] and [Session.Do].
+type LockOption func(*lockOptions)
+
+type lockOptions struct {
+	owner   string
+	maxHold time.Duration
 }
 
-func (o LockOptions) resolve(session Options) (LockOptions, error) {
-	if o.MaxHold < 0 {
-		return o, fmt.Errorf("lease: LockOptions.MaxHold is %v, want 0 (no bound) or more", o.MaxHold)
+// WithOwner sets the text for people in this lock's key. At most 4 KiB. Default, also for "": [Options].Owner.
+func WithOwner(owner string) LockOption {
+	return func(o *lockOptions) { o.owner = owner }
+}
+
+// WithMaxHold bounds the hold: d after the grant the handle's context is cancelled with [ErrMaxHold]. The lock itself stays
+// held until Unlock, or in Do until the function has returned: it is never released under running work. Not negative.
+// Default, also for 0: no bound.
+func WithMaxHold(d time.Duration) LockOption {
+	return func(o *lockOptions) { o.maxHold = d }
+}
+
+func newLockOptions(options []LockOption, session Options) (lockOptions, error) {
+	if len(options) == 0 {
+		return lockOptions{owner: session.Owner}, nil // o would be on the heap
 	}
-	if err := checkOwner("LockOptions.Owner", o.Owner); err != nil {
+	var o lockOptions
+	for i, set := range options {
+		if set == nil {
+			return o, fmt.Errorf("lease: option %d of %d is nil, want a LockOption", i+1, len(options))
+		}
+		set(&o)
+	}
+	if o.maxHold < 0 {
+		return o, fmt.Errorf("lease: WithMaxHold is %v, want 0 (no bound) or more", o.maxHold)
+	}
+	if err := checkOwner("WithOwner", o.owner); err != nil {
 		return o, err
 	}
-	if o.Owner == "" {
-		o.Owner = session.Owner
+	if o.owner == "" {
+		o.owner = session.Owner
 	}
 	return o, nil
 }

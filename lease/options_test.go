@@ -20,17 +20,18 @@ func TestNewSession_refusesOptions(t *testing.T) {
 		opts lease.Options
 		want string
 	}{
-		"TTL negative":           {lease.Options{TTL: -1}, "Options.TTL is -1ns, want 1s to 2500000h0m0s (0: 30s)"},
-		"TTL too long":           {lease.Options{TTL: 9_000_000_001 * time.Second}, "Options.TTL is 2500000h0m1s, want 1s to 2500000h0m0s"},
-		"TTL a part too long":    {lease.Options{TTL: 9_000_000_000*time.Second + 1}, "Options.TTL is 2500000h0m0.000000001s, want 1s to 2500000h0m0s"},
-		"margin negative":        {lease.Options{Margin: -time.Second}, "Options.Margin is -1s, want 0 to less than the TTL, 30s"},
-		"margin the TTL":         {lease.Options{TTL: 5 * time.Second, Margin: 5 * time.Second}, "Options.Margin is 5s, want 0 to less than the TTL, 5s"},
-		"margin the default TTL": {lease.Options{Margin: 30 * time.Second}, "Options.Margin is 30s, want 0 to less than the TTL, 30s"},
-		"prefix too long":        {lease.Options{Prefix: strings.Repeat("a", 1025)}, "Options.Prefix has 1025 bytes, want 0 to 1024"},
-		"prefix not UTF-8":       {lease.Options{Prefix: "a\xff"}, `Options.Prefix is "a\xff", want UTF-8 without NUL`},
-		"prefix with NUL":        {lease.Options{Prefix: "a\x00b"}, `Options.Prefix is "a\x00b", want UTF-8 without NUL`},
-		"era":                    {lease.Options{Era: 32768}, "Options.Era is 32768, want 0 to 32767"},
-		"owner":                  {lease.Options{Owner: strings.Repeat("a", 4097)}, "Options.Owner has 4097 bytes, want 0 to 4096"},
+		"TTL negative":        {lease.Options{TTL: -1}, "Options.TTL is -1ns, want 1s to 2500000h0m0s (0: 30s)"},
+		"TTL too long":        {lease.Options{TTL: 9_000_000_001 * time.Second}, "Options.TTL is 2500000h0m1s, want 1s to 2500000h0m0s"},
+		"TTL a part too long": {lease.Options{TTL: 9_000_000_000*time.Second + 1}, "Options.TTL is 2500000h0m0.000000001s, want 1s to 2500000h0m0s"},
+		"margin negative":     {lease.Options{Margin: -time.Second}, "Options.Margin is -1s, want 0 to a third of the TTL, 10s"},
+		"margin too long":     {lease.Options{TTL: 9 * time.Second, Margin: 3*time.Second + 1}, "Options.Margin is 3.000000001s, want 0 to a third of the TTL, 3s"},
+		"margin by default":   {lease.Options{Margin: 30 * time.Second}, "Options.Margin is 30s, want 0 to a third of the TTL, 10s"},
+		"prefix too long":     {lease.Options{Prefix: strings.Repeat("a", 1025)}, "Options.Prefix has 1025 bytes, want 0 to 1024"},
+		"prefix not UTF-8":    {lease.Options{Prefix: "a\xff"}, `Options.Prefix is "a\xff", want UTF-8 without NUL`},
+		"prefix with NUL":     {lease.Options{Prefix: "a\x00b"}, `Options.Prefix is "a\x00b", want UTF-8 without NUL`},
+		"prefix reserved":     {lease.Options{Prefix: "a/~b/"}, `Options.Prefix is "a/~b/", want no part that begins with "~"`},
+		"era":                 {lease.Options{Era: 32768}, "Options.Era is 32768, want 0 to 32767"},
+		"owner":               {lease.Options{Owner: strings.Repeat("a", 4097)}, "Options.Owner has 4097 bytes, want 0 to 4096"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -65,7 +66,7 @@ func TestNewSession_defaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		st := e.s.Status()
-		require.Equal(t, lease.Held, st.State)
+		require.Equal(t, lease.StateHeld, st.State)
 		require.NoError(t, st.Err)
 		require.Equal(t, ttl, st.TTL)
 		require.Equal(t, e.began.Add(usable), st.Deadline)
@@ -86,30 +87,31 @@ func TestNewSession_withoutAClient(t *testing.T) {
 	require.ErrorContains(t, err, "lease: client is nil")
 }
 
-func TestSession_refusesNamesAndLockOptions(t *testing.T) {
+func TestSession_refusesNamesAndOptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		before := len(e.c.Calls(fakeetcd.Any))
 		for _, tc := range []struct {
 			name string
-			opts lease.LockOptions
+			opt  lease.LockOption
 			want string
 		}{
-			{"", lease.LockOptions{}, "lease: name is empty, want 1 to 1024 bytes"},
-			{strings.Repeat("a", 1025), lease.LockOptions{}, "lease: name has 1025 bytes, want 1 to 1024"},
-			{"a\xff", lease.LockOptions{}, `lease: name "a\xff" is not valid UTF-8`},
-			{"a\x00", lease.LockOptions{}, `lease: name "a\x00" contains NUL`},
-			{"/a", lease.LockOptions{}, `lease: name "/a" begins or ends with "/"`},
-			{"a/", lease.LockOptions{}, `lease: name "a/" begins or ends with "/"`},
-			{"a//b", lease.LockOptions{}, `lease: name "a//b" contains "//"`},
-			{"a", lease.LockOptions{MaxHold: -time.Second}, "lease: LockOptions.MaxHold is -1s, want 0 (no bound) or more"},
-			{"a", lease.LockOptions{Owner: strings.Repeat("o", 4097)}, "lease: LockOptions.Owner has 4097 bytes, want 0 to 4096"},
+			{"", lease.WithOwner(""), "lease: name is empty, want 1 to 1024 bytes"},
+			{strings.Repeat("a", 1025), lease.WithOwner(""), "lease: name has 1025 bytes, want 1 to 1024"},
+			{"a\xff", lease.WithOwner(""), `lease: name "a\xff" is not valid UTF-8`},
+			{"a\x00", lease.WithOwner(""), `lease: name "a\x00" contains NUL`},
+			{"/a", lease.WithOwner(""), `lease: name "/a" begins or ends with "/"`},
+			{"a/", lease.WithOwner(""), `lease: name "a/" begins or ends with "/"`},
+			{"a//b", lease.WithOwner(""), `lease: name "a//b" contains "//"`},
+			{"a", lease.WithMaxHold(-time.Second), "lease: WithMaxHold is -1s, want 0 (no bound) or more"},
+			{"a", lease.WithOwner(strings.Repeat("o", 4097)), "lease: WithOwner has 4097 bytes, want 0 to 4096"},
+			{"a", nil, "lease: option 1 of 1 is nil, want a LockOption"},
 		} {
-			_, err := e.s.LockWith(t.Context(), tc.name, tc.opts)
+			_, err := e.s.Lock(t.Context(), tc.name, tc.opt)
 			require.EqualError(t, err, tc.want)
-			_, err = e.s.TryLockWith(t.Context(), tc.name, tc.opts)
+			_, err = e.s.TryLock(t.Context(), tc.name, tc.opt)
 			require.EqualError(t, err, tc.want)
-			require.EqualError(t, e.s.DoWith(t.Context(), tc.name, tc.opts, nothing), tc.want)
+			require.EqualError(t, e.s.Do(t.Context(), tc.name, nothing, tc.opt), tc.want)
 		}
 		require.EqualError(t, e.s.Do(t.Context(), "a", nil), "lease: fn is nil, want a function")
 		require.Len(t, e.c.Calls(fakeetcd.Any), before)
@@ -130,7 +132,7 @@ func TestAdopt_refuses(t *testing.T) {
 
 		short, err := c.Grant(t.Context(), 5)
 		require.NoError(t, err)
-		_, err = lease.Adopt(t.Context(), c.Client, short.ID, lease.Options{Margin: 5 * time.Second})
-		require.ErrorContains(t, err, "Options.Margin is 5s, want 0 to less than the adopted lease's TTL, 5s")
+		_, err = lease.Adopt(t.Context(), c.Client, short.ID, lease.Options{Margin: 2 * time.Second})
+		require.ErrorContains(t, err, "Options.Margin is 2s, want 0 to a third of the adopted lease's TTL, 1.666666666s")
 	})
 }

@@ -3,179 +3,186 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/queue"
-	"github.com/leasefence/leasefence/internal/retry"
 )
 
-// lateFor is how long a request whose answer was lost may still arrive at the server: a connection that is cut
-// off delivers what it holds when it comes back, and Linux gives up on one after 924.6 s (ip-sysctl,
-// tcp_retries2).
-const lateFor = 20 * time.Minute
-
-// sweepSize keeps a sweep within the server's default limit of 128 operations a transaction. Where the server's
-// is lower, the reaper learns it.
-const sweepSize = 40
+const (
+	// lateFor is how long a request whose answer was lost may still arrive at the server: a connection that is cut off
+	// delivers what it holds when it comes back, and Linux gives up on one after 924.6 s (ip-sysctl, tcp_retries2). What comes
+	// later, from a server that was paused, say, is found by [grant.reclaim]; and nothing comes when the lease has ended.
+	lateFor = 20 * time.Minute
+	// firstLook is the first pause. On a sound network a request that was given up is overtaken by the deletion, if at all,
+	// by a few milliseconds.
+	firstLook = 100 * time.Millisecond
+)
 
 // reaper deletes the keys of acquisitions that failed and of releases whose answer was lost, so that no attempt
 // leaves an orphan in a queue: in the background, until the server has confirmed or the lease has gone.
 //
-// The key of an attempt whose outcome is unknown may still appear after it was found missing, when a request
-// that was stuck in the network is delivered. Such a key is deleted again, soon and then with every third of the TTL, as
-// long as that can happen; its name is not used again, so no other acquisition's key is ever deleted.
+// The key of an attempt whose outcome is unknown may still appear after it was found missing, when a request that was stuck
+// in the network is delivered. It is looked for at [firstLook], each time after a pause four times as long, and last after
+// [lateFor]: eight times in all. So a key that is late blocks its queue for no more than four times as long as it is late.
+// Its name is not used again, so no other acquisition's key is ever deleted.
 type reaper struct {
 	g *grant
 
-	mu      sync.Mutex // guards the fields below
+	mu      sync.Mutex // guards the fields below, and the orphans'
 	orphans map[string]*orphan
-	size    int // of a sweep
 	running bool
-	wake    chan struct{} // of capacity 1: an orphan was added
-	clean   chan struct{} // closed when every orphan is confirmed deleted; nil if nobody asks
+	warned  time.Time
+	wake    chan struct{} // of capacity 1: there is something to do
 }
 
 type orphan struct {
-	entry     queue.Entry
-	late      bool      // the entering request may still arrive
-	since     time.Time // when it was added
-	confirmed bool      // by the server, since it was looked for last
-	looks     int       // how often it was confirmed
-	due       time.Time // when it is to be looked for again
+	entry  queue.Entry
+	late   bool          // the entering request may still arrive
+	since  time.Time     // when it was added
+	failed error         // why it was not deleted, at the last try
+	pause  time.Duration // after the last look or refusal
+	due    time.Time     // when it is to be deleted, or looked for again
 }
 
-// pauses are those after which a key that may appear late is looked for again, before it is every third of the TTL. On
-// a sound network a request that was given up is overtaken by the deletion, if at all, by a few milliseconds.
-var pauses = [...]time.Duration{100 * time.Millisecond, time.Second}
-
-// pause is how long an orphan is left alone after it was confirmed.
-func (r *reaper) pause(o *orphan) time.Duration {
-	longest := r.g.ttl / 3
-	if o.looks <= len(pauses) {
-		return min(pauses[o.looks-1], longest)
+// add takes over an entry to be deleted, and reports whether it was new. Late says that an attempt to enter had an unknown
+// outcome.
+func (r *reaper) add(e queue.Entry, late bool) bool {
+	if late {
+		r.g.burn(e)
 	}
-	return longest
-}
-
-// add takes over an entry to be deleted. Late says that an attempt to enter had an unknown outcome.
-func (r *reaper) add(e queue.Entry, late bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.orphans == nil {
-		r.orphans, r.wake, r.size = make(map[string]*orphan), make(chan struct{}, 1), sweepSize
+		r.orphans, r.wake = make(map[string]*orphan), make(chan struct{}, 1)
 	}
+	_, known := r.orphans[e.Key]
 	r.orphans[e.Key] = &orphan{entry: e, late: late, since: time.Now()}
-	if !r.running {
+	if r.running {
+		poke(r.wake)
+	} else {
 		r.running = r.g.s.spawn(r.run)
-		return
 	}
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	return !known
 }
 
-// flush waits until every orphan was confirmed deleted once, or ctx ends.
+// flush has every orphan deleted, or looked for, once more. It returns why keys may be there, or may yet come.
 func (r *reaper) flush(ctx context.Context) error {
 	r.mu.Lock()
-	if !r.running || len(r.unconfirmed()) == 0 {
-		r.mu.Unlock()
-		return nil
-	}
-	if r.clean == nil {
-		r.clean = make(chan struct{})
-	}
-	clean := r.clean
+	all := slices.Collect(maps.Values(r.orphans))
 	r.mu.Unlock()
-	select {
-	case <-clean:
-		return nil
-	case <-ctx.Done():
+	r.sweep(ctx, all)
+	if ctx.Err() != nil && len(all) > 0 {
 		return context.Cause(ctx)
 	}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var failed, mayCome, both error
+	for _, o := range r.orphans {
+		switch {
+		case o.failed != nil:
+			failed = fmt.Errorf("a key below %q: %w", clip(o.entry.Prefix), o.failed)
+		case o.late:
+			mayCome = fmt.Errorf("an acquisition's answer was lost, and its request may still put the key %q there", o.entry.Key)
+		}
+	}
+	if len(r.orphans) > 1 {
+		both = fmt.Errorf("%d keys are there, or may still come", len(r.orphans))
+	}
+	return errors.Join(failed, mayCome, both)
 }
 
-// run sweeps until nothing is left to delete.
+// run deletes what is due until nothing is left, or the server has dropped the lease with all its keys.
 func (r *reaper) run(ctx context.Context) {
-	for {
-		batch, more := r.next()
-		if len(batch) > 0 {
-			err := r.sweep(ctx, batch)
-			if err == nil {
-				r.confirm(batch)
-				continue
-			}
-			if errors.Is(err, rpctypes.ErrTooManyOps) && len(batch) > 1 {
-				r.shrink(len(batch) / 2)
-				continue
-			}
-			if ctx.Err() == nil { // or else the lease is revoked next
-				r.g.log.Warn("keys of failed attempts not deleted yet", "keys", len(batch), "err", err)
-			}
-		} else if !more {
+	for ctx.Err() == nil {
+		due, again, wait, more := r.next()
+		if !more {
 			return
 		}
-		pause := time.NewTimer(r.untilDue())
+		r.sweep(ctx, due)
+		r.sweep(ctx, again)
+		if wait <= 0 {
+			continue
+		}
+		pause := time.NewTimer(wait)
 		select {
 		case <-pause.C:
-			r.recheck()
 		case <-r.wake:
 		case <-ctx.Done():
 		}
 		pause.Stop()
-		if ctx.Err() != nil {
-			return
-		}
 	}
 }
 
-// next returns the orphans to delete now, and whether to come back later for others. If there are none at all,
-// or the server has dropped the lease with all its keys, the reaper has ended.
-func (r *reaper) next() (batch []*orphan, again bool) {
+// next returns the orphans to delete now, those that have failed before apart: they are not to have the others refused. Or it
+// tells how long to wait. Those that will be due soon come with one that is, as many share a sweep.
+func (r *reaper) next() (due, again []*orphan, wait time.Duration, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.g.expired() {
 		clear(r.orphans)
 	}
-	batch = r.unconfirmed()
-	if len(batch) == 0 && r.clean != nil {
-		close(r.clean)
-		r.clean = nil
-	}
 	r.running = len(r.orphans) > 0
-	return batch[:min(len(batch), r.size)], r.running
-}
-
-// unconfirmed lists the orphans that no sweep has confirmed yet. r.mu must be held.
-func (r *reaper) unconfirmed() []*orphan {
-	var list []*orphan
+	wait = math.MaxInt64
 	for _, o := range r.orphans {
-		if !o.confirmed {
-			list = append(list, o)
+		left := time.Until(o.due)
+		wait = min(wait, left)
+		switch {
+		case left > o.pause/4:
+		case o.failed != nil:
+			again = append(again, o)
+		default:
+			due = append(due, o)
 		}
 	}
-	return list
+	if wait > 0 {
+		return nil, nil, wait, r.running
+	}
+	return due, again, 0, r.running
 }
 
-// sweep deletes a batch in one transaction: each key only if it is the entry's, or, where it is not known
-// whether that ever entered, only if it is attached to our lease.
-func (r *reaper) sweep(ctx context.Context, batch []*orphan) error {
-	ops := make([]clientv3.Op, 0, len(batch))
-	for _, o := range batch {
-		ours := o.entry.Held()
-		if o.late {
-			ours = clientv3.Compare(clientv3.LeaseValue(o.entry.Key), "=", o.entry.Lease)
+// sweep has orphans deleted: each key only if it is the entry's or, where it is not known whether that ever entered, only if
+// it is attached to our lease.
+func (r *reaper) sweep(ctx context.Context, list []*orphan) {
+	failed, err := etcd.InParts(list, etcd.PartSize, math.MaxInt, func(part []*orphan) error {
+		ops := make([]clientv3.Op, len(part))
+		for i, o := range part {
+			ours := o.entry.Held()
+			if o.late {
+				ours = r.g.attached(o.entry.Key)
+			}
+			ops[i] = clientv3.OpTxn([]clientv3.Cmp{ours}, []clientv3.Op{clientv3.OpDelete(o.entry.Key)}, nil)
 		}
-		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{ours}, []clientv3.Op{clientv3.OpDelete(o.entry.Key)}, nil))
+		ctx, cancel := context.WithTimeout(ctx, r.g.ttl)
+		defer cancel()
+		err := r.g.commit(ctx, ops)
+		if err == nil {
+			r.confirm(part)
+		}
+		return err
+	})
+	if len(failed) > 0 && ctx.Err() == nil && r.postpone(failed, err) {
+		r.g.log.Warn("keys of failed attempts not deleted yet", "keys", len(failed), "err", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.g.ttl)
-	defer cancel()
-	return retry.Do(ctx, r.g.s.client, r.g.queue.Attempt, func(ctx context.Context) error {
-		_, err := retry.Txn(ctx, r.g.s.client, nil, ops, nil)
+}
+
+// attached compares true if a key is attached to the lease.
+func (g *grant) attached(key string) clientv3.Cmp {
+	return clientv3.Compare(clientv3.LeaseValue(key), "=", g.id)
+}
+
+// commit carries out operations, once or more often.
+func (g *grant) commit(ctx context.Context, ops []clientv3.Op) error {
+	return g.do(ctx, func(a *etcd.Attempt) error {
+		_, err := a.Txn(nil, ops, nil)
 		return err
 	})
 }
@@ -184,46 +191,42 @@ func (r *reaper) sweep(ctx context.Context, batch []*orphan) error {
 func (r *reaper) confirm(batch []*orphan) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	now := time.Now()
 	for _, o := range batch {
-		o.confirmed = true
-		o.looks++
-		o.due = time.Now().Add(r.pause(o))
-		if r.orphans[o.entry.Key] == o && (!o.late || time.Since(o.since) > lateFor) {
+		o.failed = nil
+		end := o.since.Add(lateFor)
+		switch {
+		case r.orphans[o.entry.Key] != o: // added again meanwhile
+		case o.late && now.Before(end):
+			o.pause = max(4*o.pause, firstLook)
+			o.due = now.Add(min(o.pause, end.Sub(now)))
+		default:
 			delete(r.orphans, o.entry.Key)
-			if !o.late {
-				r.g.recycle(o.entry)
+			r.g.recycle(o.entry)
+		}
+	}
+}
+
+// postpone has a batch tried again after a third of the TTL or, if it was refused, each time after twice as long. It reports
+// whether that is to be logged.
+func (r *reaper) postpone(batch []*orphan, err error) bool {
+	const longest = 10 * time.Minute
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now, third := time.Now(), r.g.third()
+	for _, o := range batch {
+		pause := third
+		if !etcd.Transient(err) {
+			if o.failed != nil {
+				pause = max(third, min(2*o.pause, longest))
 			}
+			o.pause = pause
 		}
+		o.failed, o.due = err, now.Add(pause)
 	}
-}
-
-// shrink makes sweeps smaller.
-func (r *reaper) shrink(size int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.size = size
-}
-
-// untilDue is the time until an orphan is to be looked for again, or until a sweep that failed is to be repeated.
-func (r *reaper) untilDue() time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	until := r.g.ttl / 3
-	for _, o := range r.orphans {
-		if o.confirmed {
-			until = min(until, time.Until(o.due))
-		}
+	recent := now.Sub(r.warned) < third
+	if !recent {
+		r.warned = now
 	}
-	return until
-}
-
-// recheck has the orphans deleted again that are due, and those that soon will be: many share a sweep.
-func (r *reaper) recheck() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, o := range r.orphans {
-		if o.confirmed && time.Until(o.due) <= r.pause(o)/4 {
-			o.confirmed = false
-		}
-	}
+	return !recent
 }

@@ -1,6 +1,7 @@
 package lease_test
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -39,11 +40,11 @@ func TestSession_reclaimsKeysThatComeBack(t *testing.T) {
 		"a renewal fails": func(e *env) {
 			e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: rpctypes.ErrGRPCStopped, Times: 1})
 		},
-		"a renewal's answer hangs": func(e *env) { e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{After: 2 * third, Times: 1}) },
+		"a stream breaks while no renewal is under way": func(e *env) { e.c.BreakKeepAlives(rpctypes.ErrGRPCStopped) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e, _ := startRestored(t)
+				e := start(t, lease.Options{})
 				id := e.s.Status().LeaseID
 				gone, err := e.s.Lock(t.Context(), "n")
 				require.NoError(t, err)
@@ -65,6 +66,43 @@ func TestSession_reclaimsKeysThatComeBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+// One that comes back twice is deleted twice; so is one whose request arrives when the reaper has given it up, and one that
+// comes again after that.
+func TestSession_reclaimsKeysThatComeBackAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "n")
+		require.NoError(t, l.Unlock(t.Context()))
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: lateFor + time.Minute, Late: true})
+		_, err := e.s.Lock(timeout(t, time.Second), "held")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		reclaimed := func() {
+			e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: rpctypes.ErrGRPCStopped, Times: 1})
+			time.Sleep(2 * third)
+			synctest.Wait()
+			require.Empty(t, keysOf(e))
+		}
+		id := e.s.Status().LeaseID
+		for range 2 {
+			comeBack(t, e, l.Key(), id)
+			reclaimed()
+		}
+		e.at(lateFor + time.Minute)
+		late := keysOf(e)
+		require.Len(t, late, 1)
+		reclaimed()
+		e.at(2 * time.Hour)
+		for _, key := range append(late, l.Key()) {
+			comeBack(t, e, key, id)
+		}
+		reclaimed()
+		again := e.lock(t, "n")
+		require.NotEqual(t, l.Key(), again.Key(), "the reaper looks for the other one")
+		e.at(4 * time.Hour)
+		requireLive(t, again)
+	})
 }
 
 // What is let go while the session looks is no key that has come back.
@@ -97,7 +135,7 @@ func TestSession_endsWhenRevisionsGoBackWhileItHoldsNothing(t *testing.T) {
 		comeBack(t, e, gone.Key(), e.s.Status().LeaseID)
 		r.back.Store(40)
 		time.Sleep(third + time.Second)
-		require.Equal(t, lease.Lost, e.s.Status().State)
+		require.Equal(t, lease.StateLost, e.s.Status().State)
 		time.Sleep(3 * third)
 		require.Empty(t, keysOf(e), "nobody renews the lease")
 		require.NoError(t, e.s.Close(t.Context()))

@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
@@ -28,18 +31,36 @@ func TestSession_renewsAThirdOfTheTTLAfterTheLastSend(t *testing.T) {
 				e.c.Inject(fakeetcd.KeepAliveOnce, fault)
 				e.at(35 * time.Second)
 				require.Equal(t, []time.Duration{third, 2 * third, 3 * third}, e.sent(fakeetcd.KeepAliveOnce))
-				require.Equal(t, lease.Held, e.s.Status().State)
+				require.Equal(t, lease.StateHeld, e.s.Status().State)
+				require.Equal(t, []string{""}, e.c.KeepAliveStreams(), "one stream, and one authentication, for all")
 			})
 		})
 	}
 }
 
-// pain 18, 20: locks do not renew, their lease does.
+// Whatever the margin, a renewal that is lost leaves time for the next.
+func TestSession_anyMarginHoldsThroughALostRenewal(t *testing.T) {
+	for _, opts := range []lease.Options{
+		{TTL: 2 * time.Second, Margin: 666 * time.Millisecond}, {TTL: 9 * time.Second, Margin: 3 * time.Second}, {Margin: 10 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			e := start(t, opts)
+			l := e.lock(t, "a")
+			for n := range 20 {
+				e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Message(1 + n%2)})
+				e.at(time.Duration(n+1) * 10 * opts.Margin)
+				requireLive(t, l)
+			}
+		})
+	}
+}
+
+// Locks do not renew, their lease does.
 func TestSession_renewsOnceForAllLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		for i := range 100 {
-			e.lock(t, string(rune('a'+i)))
+			e.lock(t, string(rune('À'+i)))
 		}
 		e.at(3*third + time.Second)
 		require.Equal(t, []time.Duration{third, 2 * third, 3 * third}, e.sent(fakeetcd.KeepAliveOnce))
@@ -48,7 +69,7 @@ func TestSession_renewsOnceForAllLocks(t *testing.T) {
 	})
 }
 
-// pain 21: the server raises 1 s to 2 s without a word.
+// The server raises 1 s to 2 s without a word.
 func TestSession_countsWithTheGrantedTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{TTL: time.Second})
@@ -70,61 +91,170 @@ func TestSession_roundsTheTTLUp(t *testing.T) {
 	})
 }
 
-// pain 24: an attempt that hangs does not use up the time of the next ones, of which there are more each time: one of them
-// meets an endpoint that answers, whatever else the client has sent between them.
-func TestSession_sendsMoreRenewalsBesideThoseThatHang(t *testing.T) {
+// A renewal that hangs does not use up the time of the next, which goes to another endpoint. Who has not answered is
+// not asked again.
+func TestSession_asksEachEndpointWhileNoneAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		e.at(time.Second)
 		e.c.Cut()
-		e.at(usable)
-		all := e.sent(fakeetcd.KeepAliveOnce)
-		sent := slices.Compact(slices.Clone(all))
-		require.GreaterOrEqual(t, len(sent), 7)
-		require.Equal(t, third, sent[0])
-		for i, at := range sent[1:] {
-			gap := at - sent[i]
-			require.LessOrEqual(t, gap, patience)
-			require.Greater(t, gap, patience-jitter)
-		}
-		var want []time.Duration
-		for i, at := range sent {
-			want = append(want, slices.Repeat([]time.Duration{at}, i+1)...)
-		}
-		require.Equal(t, want, all)
 		e.at(10 * ttl)
-		require.Equal(t, all, e.sent(fakeetcd.KeepAliveOnce), "a lost lease is not renewed")
+		require.Equal(t, []time.Duration{third, third + patience, third + 2*patience, third + 3*patience}, e.sent(fakeetcd.KeepAliveOnce))
+		asked := e.c.KeepAliveStreams()
+		require.Empty(t, asked[0], "the client's own connection comes first")
+		require.ElementsMatch(t, []string{"", "1", "2", "3"}, asked)
 	})
 }
 
-// One answer is enough, and the next renewal is a single one again.
+// Where no connection answers any more, though the endpoint would, it is asked over another.
+func TestSession_connectsAnewWhereNothingIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := startWith(t, "1")
+		l := e.lock(t, "a")
+		restore := e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request})
+		e.at(22 * time.Second)
+		restore()
+		e.at(ttl + ttl)
+		requireLive(t, l)
+		require.Equal(t, []time.Duration{third, 15 * time.Second, 25 * time.Second}, e.sent(fakeetcd.KeepAliveOnce)[:3])
+	})
+}
+
+// One answer is enough, and the next renewal is a single one again, on the client's own connection.
 func TestSession_renewsOnceAfterTrouble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 5, Lose: fakeetcd.Request})
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{After: time.Millisecond})
-		e.at(2 * third)
-		sent := e.sent(fakeetcd.KeepAliveOnce)
-		require.Len(t, sent, 1+2+3)
-		require.Equal(t, e.began.Add(sent[5]+usable), e.s.Status().Deadline)
-		e.at(sent[5] + third + 2*patience)
-		require.Len(t, e.sent(fakeetcd.KeepAliveOnce), 6+1)
+		restore := e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Match: own, After: third})
+		e.at(2*third + patience - 1)
+		require.Equal(t, []time.Duration{third, third + patience}, e.sent(fakeetcd.KeepAliveOnce))
+		require.Equal(t, e.began.Add(third+patience+usable), e.s.Status().Deadline)
+		restore()
+		e.at(4*third + patience - 1)
+		require.Equal(t, []time.Duration{2*third + patience, 3*third + patience}, e.sent(fakeetcd.KeepAliveOnce)[2:])
+		opened := e.c.KeepAliveStreams()
+		require.Len(t, opened, 3)
+		require.Empty(t, opened[2], "one that was overtaken is opened again, perhaps on another endpoint")
 	})
 }
 
-// Attempts that fail are repeated one by one: nothing is amiss with the endpoint that answers them.
-func TestSession_failuresAreNoReasonToSendMore(t *testing.T) {
+// own matches what goes over the client's own connection.
+func own(call fakeetcd.Call) bool { return call.Endpoint == "" }
+
+// One of three endpoints is dead, whichever it is, and carries the stream on the client's own connection: the lease is held, and
+// a renewal is late only when that stream has been opened again.
+func TestSession_oneDeadEndpointOfThree(t *testing.T) {
+	defer lease.WithJitter()()
+	for _, dead := range []string{"1", "2", "3"} {
+		synctest.Test(t, func(t *testing.T) {
+			e := start(t, lease.Options{TTL: 2 * time.Second})
+			l := e.lock(t, "a")
+			e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request, Match: func(call fakeetcd.Call) bool {
+				return own(call) || call.Endpoint == dead
+			}})
+			got := e.changes(t.Context())
+			e.at(10 * time.Minute)
+			requireLive(t, l)
+			opened := slices.DeleteFunc(e.c.KeepAliveStreams(), func(endpoint string) bool { return endpoint != "" })
+			require.LessOrEqual(t, len(opened), 10*30, "once in a TTL")
+			require.LessOrEqual(t, len(got.take()), 1+2*len(opened))
+			require.NotContains(t, e.c.KeepAliveStreams()[10:], dead, "the one that answers is kept to")
+		})
+	}
+}
+
+// Whatever etcd does, in each third at most one renewal more is sent than there are endpoints, and streams, each of which may
+// cost an authentication, are opened no more often than they break. Slow answers cost no lease, and make nobody open watches
+// anew or read what hangs on the lease.
+func TestSession_sendsFewRenewalsWhateverHappens(t *testing.T) {
+	defer lease.WithJitter()()
+	const minutes = 30
+	for name, tc := range map[string]struct {
+		fault   fakeetcd.Fault
+		lost    bool
+		streams int     // at most
+		perTTL  float64 // renewals, at most
+	}{
+		"in time":            {fakeetcd.Fault{}, false, 1, 3.5},
+		"slow by 10 %":       {fakeetcd.Fault{After: ttl / 10}, false, 1, 3.5},
+		"slow by 40 %":       {fakeetcd.Fault{After: 2 * ttl / 5}, false, 6, 7},
+		"requests 40 % slow": {fakeetcd.Fault{Before: 2 * ttl / 5}, false, 6, 7},
+		"unanswered":         {fakeetcd.Fault{Lose: fakeetcd.Request}, true, 5, 5},
+		"no answers":         {fakeetcd.Fault{Lose: fakeetcd.Answer}, true, 5, 5},
+		"failing":            {fakeetcd.Fault{Err: fakeetcd.ErrUnavailable}, true, 10, 10},
+		"refused":            {fakeetcd.Fault{Err: errDenied}, true, 10, 10},
+		"failing slowly":     {fakeetcd.Fault{Before: time.Second, Err: fakeetcd.ErrUnavailable}, true, 10, 10},
+	} {
+		for _, endpoints := range [][]string{{"1"}, {"1", "2"}, {"1", "2", "3", "4", "5"}} {
+			t.Run(fmt.Sprint(name, len(endpoints)), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					e := startWith(t, endpoints...)
+					l := e.lock(t, "a")
+					e.at(time.Second)
+					before := len(e.calls())
+					e.c.Inject(fakeetcd.Any, tc.fault)
+					e.at(minutes * time.Minute)
+					sent := e.sent(fakeetcd.KeepAliveOnce)
+					for i := range sent[min(len(sent), len(endpoints)+1):] {
+						require.GreaterOrEqual(t, sent[i+len(endpoints)+1]-sent[i], third-1)
+					}
+					ttls := float64(e.now() / ttl)
+					if tc.lost {
+						requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
+						ttls = 1
+					} else {
+						requireLive(t, l)
+						require.Len(t, e.calls(), before)
+					}
+					t.Logf("%.1f renewals per TTL, %d streams", float64(len(sent))/ttls, len(e.c.KeepAliveStreams()))
+					require.LessOrEqual(t, float64(len(sent))/ttls, tc.perTTL)
+					require.LessOrEqual(t, len(e.c.KeepAliveStreams()), tc.streams)
+				})
+			})
+		}
+	}
+}
+
+// startWith is start with a client of these endpoints.
+func startWith(t *testing.T, endpoints ...string) *env {
+	t.Helper()
+	srv := newServer(t)
+	e := &env{srv: srv, c: srv.NewClient(t.Context()), began: time.Now()}
+	e.c.KeepAliveEndpoints = endpoints
+	e.open(t, lease.Options{})
+	return e
+}
+
+// calls are those that the session has sent beside its renewals and the probes of its watches.
+func (e *env) calls() []fakeetcd.Call {
+	return slices.DeleteFunc(e.c.Calls(fakeetcd.Any), func(call fakeetcd.Call) bool {
+		watch, ok := call.Request.(*pb.WatchCreateRequest)
+		return call.Method == fakeetcd.KeepAliveOnce || ok && len(watch.Filters) > 0
+	})
+}
+
+// Sessions that are in step get out of it.
+func TestSession_renewsWithJitter(t *testing.T) {
+	defer lease.WithJitter()()
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: fakeetcd.ErrUnavailable})
-		e.at(usable)
-		sent := e.sent(fakeetcd.KeepAliveOnce)
-		require.Greater(t, len(sent), 7)
-		require.Equal(t, slices.Compact(slices.Clone(sent)), sent)
+		first := start(t, lease.Options{})
+		sessions := []*env{first, first.join(t), first.join(t), first.join(t)}
+		first.at(10 * ttl)
+		at := make(map[time.Duration]bool)
+		for _, e := range sessions {
+			sent := e.sent(fakeetcd.KeepAliveOnce)
+			for i := range sent[1:] {
+				at[sent[i]] = true
+				gap := sent[i+1] - sent[i]
+				require.LessOrEqual(t, gap, third)
+				require.GreaterOrEqual(t, gap, third*4/5)
+			}
+		}
+		require.Greater(t, len(at), 4*30, "hardly two at once")
 	})
 }
 
-// pain 22: an authentication that has to be made anew is a failure like another.
+// An authentication that has to be made anew is a failure like another. The first that fails is repeated at once, the
+// others as those are that hang.
 func TestSession_repeatsAFailedRenewal(t *testing.T) {
 	for name, err := range map[string]error{
 		"unavailable":       fakeetcd.ErrUnavailable,
@@ -139,17 +269,17 @@ func TestSession_repeatsAFailedRenewal(t *testing.T) {
 				e := start(t, lease.Options{})
 				l := e.lock(t, "a")
 				e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 3, Err: err})
-				e.at(third + time.Second)
+				e.at(2*third + 2*patience - 1)
 				sent := e.sent(fakeetcd.KeepAliveOnce)
 				require.Len(t, sent, 4)
 				require.Equal(t, third, sent[0])
-				for i, longest := range []int64{25, 50, 100} {
-					gap := sent[i+1] - sent[i] - failing
-					require.LessOrEqual(t, gap, time.Duration(longest)*time.Millisecond)
-					require.GreaterOrEqual(t, gap, time.Duration(longest)*time.Millisecond/2)
-				}
+				soon := sent[1] - sent[0] - failing
+				require.LessOrEqual(t, soon, 50*time.Millisecond)
+				require.GreaterOrEqual(t, soon, 25*time.Millisecond)
+				require.Equal(t, []time.Duration{sent[1] + patience, sent[1] + 2*patience}, sent[2:])
+				require.Equal(t, []string{"", ""}, e.c.KeepAliveStreams()[:2])
 				st := e.s.Status()
-				require.Equal(t, lease.Held, st.State)
+				require.Equal(t, lease.StateHeld, st.State)
 				require.NoError(t, st.Err)
 				require.Equal(t, e.began.Add(sent[3]+usable), st.Deadline)
 				requireLive(t, l)
@@ -158,7 +288,7 @@ func TestSession_repeatsAFailedRenewal(t *testing.T) {
 	}
 }
 
-// pain 38: one heartbeat that failed is not a loss.
+// One heartbeat that failed is not a loss.
 func TestSession_oneLostAnswerCostsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -173,24 +303,6 @@ func TestSession_oneLostAnswerCostsNothing(t *testing.T) {
 	})
 }
 
-// A round ends with its first answer, and what was sent beside it changes nothing any more.
-func TestSession_oneAnswerEndsTheRound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, After: 6 * time.Second})
-		e.at(third + patience)
-		sent := slices.Compact(e.sent(fakeetcd.KeepAliveOnce))
-		require.Len(t, sent, 2)
-		deadline := e.began.Add(sent[1] + usable)
-		require.Equal(t, deadline, e.s.Status().Deadline)
-		e.at(sent[1] + third - 1)
-		require.Equal(t, deadline, e.s.Status().Deadline)
-		require.Equal(t, sent, slices.Compact(e.sent(fakeetcd.KeepAliveOnce)))
-		e.at(sent[1] + third)
-		require.Len(t, slices.Compact(e.sent(fakeetcd.KeepAliveOnce)), 3)
-	})
-}
-
 // An answer that comes late but before the deadline counts, from the send of its own request.
 func TestSession_lateAnswerCountsFromItsOwnSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -200,10 +312,10 @@ func TestSession_lateAnswerCountsFromItsOwnSend(t *testing.T) {
 		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, After: late})
 		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request})
 		e.at(third + late - 1)
-		require.Equal(t, lease.Jeopardy, e.s.Status().State)
+		require.Equal(t, lease.StateJeopardy, e.s.Status().State)
 		require.Equal(t, e.began.Add(usable), e.s.Status().Deadline)
 		e.at(third + late)
-		require.Equal(t, lease.Held, e.s.Status().State)
+		require.Equal(t, lease.StateHeld, e.s.Status().State)
 		require.Equal(t, e.began.Add(third+usable), e.s.Status().Deadline)
 		end := e.ended(l)
 		require.Equal(t, third+usable, receive(t, end))
@@ -219,10 +331,10 @@ func TestSession_leaseNotFoundIsFinal(t *testing.T) {
 		end := e.ended(l)
 		require.NoError(t, e.srv.Revoke(old))
 		require.Equal(t, third, receive(t, end))
-		lost := lossOf(t, context.Cause(l.Context()), lease.LeaseGone)
+		lost := lossOf(t, context.Cause(l.Context()), lease.ReasonLeaseGone)
 		require.Equal(t, old, lost.LeaseID)
 		require.Len(t, e.sent(fakeetcd.KeepAliveOnce), 1)
-		require.Equal(t, lease.Lost, e.s.Status().State)
+		require.Equal(t, lease.StateLost, e.s.Status().State)
 		require.Empty(t, e.c.Calls(fakeetcd.Watch))
 		e.at(ttl)
 		require.Len(t, e.sent(fakeetcd.KeepAliveOnce), 1)
@@ -230,19 +342,7 @@ func TestSession_leaseNotFoundIsFinal(t *testing.T) {
 	})
 }
 
-// pain 19: nobody renews what nobody uses any more.
-func TestSession_renewsNoLongerThanItLives(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		e.at(third)
-		require.NoError(t, e.s.Close(t.Context()))
-		e.at(10 * ttl)
-		require.Len(t, e.sent(fakeetcd.KeepAliveOnce), 1)
-		require.Empty(t, e.leaseIDs())
-	})
-}
-
-// pain 16: the leases of a cluster without a leader live on; so do the locks, until the deadline.
+// The leases of a cluster without a leader live on; so do the locks, until the deadline.
 func TestSession_survivesAChangeOfLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -251,14 +351,14 @@ func TestSession_survivesAChangeOfLeader(t *testing.T) {
 		restore := e.c.Inject(fakeetcd.Any, fakeetcd.Fault{Err: rpctypes.ErrGRPCNoLeader})
 		e.srv.BreakWatches(rpctypes.ErrGRPCNoLeader)
 		e.at(third + 5*time.Second)
-		require.Equal(t, lease.Jeopardy, e.s.Status().State)
+		require.Equal(t, lease.StateJeopardy, e.s.Status().State)
 		e.srv.ChangeLeader()
 		restore()
 		e.at(2 * third)
-		require.Equal(t, lease.Held, e.s.Status().State)
+		require.Equal(t, lease.StateHeld, e.s.Status().State)
 		requireLive(t, l)
 		require.True(t, e.srv.Delete(l.Key()))
 		synctest.Wait()
-		requireLost(t, context.Cause(l.Context()), lease.KeyDeleted) // its watch works again
+		requireLost(t, context.Cause(l.Context()), lease.ReasonKeyDeleted) // its watch works again
 	})
 }

@@ -3,29 +3,36 @@ package lease
 import (
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/leasefence/leasefence/internal/clock"
-	"github.com/leasefence/leasefence/internal/queue"
-	"github.com/leasefence/leasefence/internal/retry"
+	"github.com/leasefence/leasefence/internal/etcd"
+	"github.com/leasefence/leasefence/internal/logqueue"
 )
 
 // Session is a lease in etcd, kept alive, and the locks that stand on it: any number of names and goroutines on
-// one lease. It is safe for concurrent use. Whoever makes one closes it.
+// one lease. It is safe for concurrent use. Close it when you are done.
 type Session struct {
-	client  *clientv3.Client
-	opts    Options
-	clock   clock.Clock
-	nonce   string // in every key of this session
-	adopted *grant // the lease that [Adopt] was given, lost or not; nil if none
-	history *history
+	conn      *etcd.Conn
+	opts      Options
+	clock     clock.Clock
+	nonce     string          // in every key of this session
+	adopted   *grant          // the lease that [Adopt] was given, lost or not; nil if none
+	revisions *etcd.Revisions // of the era
+	log       *slog.Logger    // never blocks
+	logs      *logqueue.Queue // behind log; nil if that is silent
 
 	ending chan struct{} // closed when Close is called
 	closed chan struct{} // closed when Close has finished
@@ -35,17 +42,20 @@ type Session struct {
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 
-	mu       sync.Mutex    // guards the fields below
-	grant    *grant        // the present lease; never nil, perhaps lost
-	healing  *healing      // not nil while a new lease is being asked for
-	changed  chan struct{} // closed and replaced when the status changes
-	closing  bool          // Close was called
-	stopped  bool          // no goroutine may be started any more
-	scopes   int           // acquisitions that wait and functions that run under Do
-	idle     chan struct{} // closed by the last of them once closing
-	closeErr error         // of Close, once closed
-	strays   map[string]bool
-	restored *RestoredError // not nil once revisions went back, which ends the session
+	inVain inVain // heal's
+
+	mu       sync.Mutex           // guards the fields below
+	grant    *grant               // the present lease; never nil, perhaps lost
+	earlier  []*grant             // lost leases of our own that the server may still have
+	healing  *healing             // not nil while a new lease is being asked for
+	changed  chan struct{}        // closed and replaced when the status changes
+	closing  bool                 // Close was called
+	stopped  bool                 // no goroutine may be started any more
+	scopes   int                  // acquisitions that wait and functions that run under Do
+	idle     chan struct{}        // closed by the last of them once closing
+	closeErr error                // of Close, once closed
+	strays   map[string]time.Time // when the strays of a queue were reported
+	restored *RestoredError       // not nil once revisions went back, which ends the session
 }
 
 // NewSession takes a lease and keeps it alive until Close. It uses client and never closes it.
@@ -68,8 +78,12 @@ func NewSession(ctx context.Context, client *clientv3.Client, opts Options) (*Se
 
 // Adopt is [NewSession] on a lease that somebody else has taken, such as that of a session of etcd's concurrency
 // package: locks are put on it and it is renewed, but Close leaves it as it is, less the locks. Its owner may
-// renew it too. It must have been granted at least the margin in opts; opts.TTL is for a lease of the session's
+// renew it too. It must have been granted at least three times the margin in opts; opts.TTL is for a lease of the session's
 // own, which the session takes if it loses the adopted one.
+//
+// On a lease that lives on, the key of an acquisition whose answer was lost may appear when the session is closed. Close
+// then returns an error that names the key, for 20 minutes after such an acquisition; so it does for keys that it is not
+// allowed to delete.
 //
 // Unlock a handle on an adopted lease even after its loss: as long as the owner renews the lease, nothing else
 // removes the handle's key.
@@ -83,9 +97,9 @@ func Adopt(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID, op
 	}
 	s := newSession(client, opts, clock.System)
 	var g *grant
-	err = retry.Do(ctx, client, attemptBound(opts.TTL), func(ctx context.Context) error {
+	err = s.conn.Do(ctx, etcd.AttemptBound(opts.TTL), func(a *etcd.Attempt) error {
 		sent := s.clock.Now()
-		resp, err := retry.KeepAlive(ctx, client, id)
+		resp, err := etcd.RenewOnce(a.Context(), client, id)
 		if err == nil {
 			g = s.newGrant(id, time.Duration(resp.TTL)*time.Second, sent, true)
 		}
@@ -94,8 +108,8 @@ func Adopt(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID, op
 	if err != nil {
 		return nil, fmt.Errorf("lease: adopt lease %x: %w", int64(id), err)
 	}
-	if g.margin >= g.ttl {
-		return nil, fmt.Errorf("lease: Options.Margin is %v, want 0 to less than the adopted lease's TTL, %v", g.margin, g.ttl)
+	if g.margin > g.ttl/3 {
+		return nil, fmt.Errorf("lease: Options.Margin is %v, want 0 to a third of the adopted lease's TTL, %v", g.margin, g.ttl/3)
 	}
 	s.adopted = g
 	s.start(g)
@@ -103,17 +117,19 @@ func Adopt(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID, op
 }
 
 func newSession(client *clientv3.Client, opts Options, clk clock.Clock) *Session {
+	conn := etcd.Of(client)
 	s := &Session{
-		client:  client,
-		opts:    opts,
-		clock:   clk,
-		nonce:   strings.ToLower(rand.Text()[:8]),
-		history: historyOf(client, opts.Era),
-		changed: make(chan struct{}),
-		ending:  make(chan struct{}),
-		closed:  make(chan struct{}),
-		strays:  make(map[string]bool),
+		conn:      conn,
+		opts:      opts,
+		clock:     clk,
+		nonce:     strings.ToLower(rand.Text()[:8]),
+		revisions: conn.Revisions(opts.Era),
+		changed:   make(chan struct{}),
+		ending:    make(chan struct{}),
+		closed:    make(chan struct{}),
+		strays:    make(map[string]time.Time),
 	}
+	s.log, s.logs = logqueue.New(opts.Logger)
 	s.run, s.stop = context.WithCancel(context.Background())
 	return s
 }
@@ -121,10 +137,10 @@ func newSession(client *clientv3.Client, opts Options, clk clock.Clock) *Session
 // takeLease asks the server for a lease until it answers or ctx ends.
 func (s *Session) takeLease(ctx context.Context) (*grant, error) {
 	var g *grant
-	err := retry.Do(ctx, s.client, attemptBound(s.opts.TTL), func(ctx context.Context) error {
+	err := s.conn.Do(ctx, etcd.AttemptBound(s.opts.TTL), func(a *etcd.Attempt) error {
 		// Before the request: the server cannot have begun to count earlier.
-		sent, before := s.clock.Now(), s.history.highest.Load()
-		resp, err := s.client.Grant(ctx, int64(s.opts.TTL/time.Second))
+		sent, before := s.clock.Now(), s.revisions.Highest()
+		resp, err := s.askForLease(a.Context())
 		if err != nil {
 			return err
 		}
@@ -137,6 +153,28 @@ func (s *Session) takeLease(ctx context.Context) (*grant, error) {
 	return g, err
 }
 
+// askForLease asks for a lease with an ID of its own choosing. The server's are close to each other, so that others could
+// guess it; and as long as a lease holds nothing, etcd lets everybody revoke it or attach a key to it.
+func (s *Session) askForLease(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
+	ttl := int64(s.opts.TTL / time.Second)
+	if s.conn.Client.ActiveConnection() == nil { // a client that is made of parts
+		return s.conn.Client.Grant(ctx, ttl)
+	}
+	for {
+		var random [8]byte
+		_, _ = rand.Read(random[:])                                // it never fails
+		id := int64(binary.BigEndian.Uint64(random[:])>>2 | 1<<62) // 16 digits, as the server's: none begins with another
+		resp, err := clientv3.RetryLeaseClient(s.conn.Client).LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: ttl, ID: id})
+		if err == nil {
+			return &clientv3.LeaseGrantResponse{ResponseHeader: resp.GetHeader(), ID: clientv3.LeaseID(resp.ID), TTL: resp.TTL}, nil
+		}
+		// The client sends the request again by itself: the lease may be there by the first sending. It expires.
+		if err = clientv3.ContextError(ctx, err); !errors.Is(err, rpctypes.ErrLeaseExist) {
+			return nil, err
+		}
+	}
+}
+
 // start makes g the present lease.
 func (s *Session) start(g *grant) {
 	s.mu.Lock()
@@ -146,7 +184,12 @@ func (s *Session) start(g *grant) {
 
 // startLocked is start under s.mu.
 func (s *Session) startLocked(g *grant) {
+	s.earlier = slices.DeleteFunc(s.earlier, (*grant).expired)
+	if old := s.grant; old != nil && !old.adopted && !old.expired() {
+		s.earlier = append(s.earlier, old)
+	}
 	s.grant = g
+	s.goLocked(g.watchDeadline)
 	s.goLocked(g.renew)
 	s.goLocked(g.watchConnection)
 	s.notifyLocked()
@@ -169,18 +212,22 @@ func (s *Session) goLocked(f func(context.Context)) bool {
 	return true
 }
 
-// reportStray logs, once for each, the keys found in a queue that are no contenders.
-func (s *Session) reportStray(kv *mvccpb.KeyValue) {
-	const most = 1000 // remembered; after that each may be reported again
+// reportStrays logs, once in a while for each queue, that there are keys in it that are no contenders. Nothing is kept or
+// logged of the keys themselves, which are somebody else's and may be many and long.
+func (s *Session) reportStrays(prefix string, n int) {
+	const most, pause = 1000, 10 * time.Minute
 	s.mu.Lock()
-	known := s.strays[string(kv.Key)]
-	if len(s.strays) >= most {
-		clear(s.strays)
+	reported, known := s.strays[prefix]
+	known = known && time.Since(reported) < pause
+	if !known {
+		if len(s.strays) >= most {
+			clear(s.strays)
+		}
+		s.strays[prefix] = time.Now()
 	}
-	s.strays[string(kv.Key)] = true
 	s.mu.Unlock()
 	if !known {
-		s.opts.Logger.Warn("a key in the queue is no contender and is passed over; etcd's own locks wait for it",
-			"below", clip(queue.Below(kv.Key)), "has_lease", kv.Lease != 0, "revision", kv.CreateRevision)
+		s.log.Warn("keys in the queue are no contenders and are passed over; etcd's own locks wait for them",
+			"below", clip(prefix), "keys", n)
 	}
 }

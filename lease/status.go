@@ -14,17 +14,17 @@ type State int
 
 const (
 	_ State = iota
-	// Held means that the last renewal was acknowledged in time.
-	Held
-	// Jeopardy means that a renewal is overdue. Locks are still valid until the deadline; do not start new work
+	// StateHeld means that the last renewal was acknowledged in time.
+	StateHeld
+	// StateJeopardy means that a renewal is overdue. Locks are still valid until the deadline; do not start new work
 	// if you can help it.
-	Jeopardy
-	// Lost means that the lease is gone, or must be taken to be. Locks on it are dead for good; the next acquisition
+	StateJeopardy
+	// StateLost means that the lease is gone, or must be taken to be. Locks on it have ended; the next acquisition
 	// takes a new lease.
-	Lost
+	StateLost
 )
 
-var states = [...]string{Held: "held", Jeopardy: "jeopardy", Lost: "lost"}
+var states = [...]string{StateHeld: "held", StateJeopardy: "jeopardy", StateLost: "lost"}
 
 func (s State) String() string {
 	if s <= 0 || int(s) >= len(states) {
@@ -39,7 +39,7 @@ type Status struct {
 	LeaseID  clientv3.LeaseID
 	TTL      time.Duration // as granted by the server
 	Deadline time.Time     // local: when the lease is lost unless it is renewed before
-	Err      error         // in Lost why, a [*LostError]; in Jeopardy the last failure to renew, if any
+	Err      error         // in StateLost why, a [*LostError]; in StateJeopardy the last failure to renew, if any
 }
 
 // Status tells the state of the session's present lease. It asks nobody, and may be called at any time.
@@ -50,20 +50,8 @@ func (s *Session) Status() Status {
 	return g.status()
 }
 
-// Remaining is what is left until the deadline of the session's present lease, 0 if that is lost. It is what the
-// handles go by: where the host was suspended, that time counts too.
-func (s *Session) Remaining() time.Duration {
-	s.mu.Lock()
-	g := s.grant
-	s.mu.Unlock()
-	if !g.checkDeadline() {
-		return 0
-	}
-	return max(g.remaining(), 0)
-}
-
 // Changes yields the session's status, and again each time that its state or its lease changes, until ctx ends
-// or the session is closed (the last one is then Lost). A consumer that is slow misses states in between but
+// or the session is closed (the last one has StateLost). A consumer that is slow misses states in between but
 // always gets the latest. It never holds up a renewal.
 func (s *Session) Changes(ctx context.Context) iter.Seq[Status] {
 	return func(yield func(Status) bool) {

@@ -7,81 +7,75 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/queue"
-	"github.com/leasefence/leasefence/internal/retry"
 )
 
 // TryLock takes the lock called name if nobody has it or waits for it, or else returns at once an error that
 // matches [ErrLocked] and carries the holder, a [*LockedError]. Other errors are those of [Session.Lock].
-func (s *Session) TryLock(ctx context.Context, name string) (*Lock, error) {
-	return s.TryLockWith(ctx, name, LockOptions{})
-}
-
-// TryLockWith is [Session.TryLock] with options.
-func (s *Session) TryLockWith(ctx context.Context, name string, opts LockOptions) (*Lock, error) {
+func (s *Session) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	var first bool // in the session
-	return s.acquire(ctx, name, opts, way{
-		join: func(l *Lock) { first = l.g.turns.join(l, true) },
-		enter: func(l *Lock, ctx context.Context) (*Lock, error) {
+	return s.acquire(ctx, name, opts, mode{
+		join: func(c *contender) { first = c.g.turns.join(c, true) },
+		enter: func(c *contender, ctx context.Context) (*contender, error) {
 			if !first {
-				return l, l.findHolder(ctx)
+				return c, c.findHolder(ctx)
 			}
-			return l, l.tryEnter(ctx)
+			return c, c.tryEnter(ctx)
 		},
 	})
 }
 
 // tryEnter takes a place only if the queue in etcd is empty.
-func (l *Lock) tryEnter(ctx context.Context) error {
+func (c *contender) tryEnter(ctx context.Context) error {
 	for {
-		l.choose()
+		c.choose()
 		var holder *mvccpb.KeyValue
-		err := retry.While(ctx, l.g.handles, l.g.s.client, l.g.queue.Attempt, func(ctx context.Context) error {
-			entry, first, err := l.g.queue.TryEnter(ctx, l.entry.Entry, l.owner, l.late)
+		late, err := c.g.while(ctx, func(a *etcd.Attempt) error {
+			entry, first, err := c.g.queue.TryEnter(a, c.entry.Entry, c.owner)
 			switch {
-			case errors.Is(err, queue.ErrTaken):
-			case err != nil:
-				// It may have entered and failed only then.
-				l.late = l.late || entry.Rev != 0 || !retry.Refused(err)
+			case err != nil: // it may have entered, and failed only then
+				c.late = c.late || entry.Rev != 0
 			case first == nil:
-				l.entry.Entry = entry
+				c.entry.Entry = entry
 			}
 			holder = first
 			return err
 		})
+		c.late = c.late || late
 		switch {
 		case errors.Is(err, queue.ErrTaken):
-			l.entry.Entry = queue.Entry{} // with another key; this one is not used again
+			c.discard() // with another key
 			continue
 		case err != nil || holder == nil:
 			return err
 		}
-		return l.lockedBy(holder)
+		return c.lockedBy(holder)
 	}
 }
 
 // findHolder is the outcome of TryLock where an acquisition of this session is before it.
-func (l *Lock) findHolder(ctx context.Context) error {
+func (c *contender) findHolder(ctx context.Context) error {
 	var holder *mvccpb.KeyValue
-	err := retry.While(ctx, l.g.handles, l.g.s.client, l.g.queue.Attempt, func(ctx context.Context) (err error) {
-		holder, err = l.g.queue.Owner(ctx, l.g.s.opts.Prefix+l.name+"/")
+	_, err := c.g.while(ctx, func(a *etcd.Attempt) (err error) {
+		holder, err = c.g.queue.Owner(a, c.g.s.opts.Prefix+c.name+"/")
 		return err
 	})
 	switch {
 	case err != nil:
 		return err
 	case holder != nil:
-		return l.lockedBy(holder)
+		return c.lockedBy(holder)
 	}
 	// The one before it has not arrived in etcd's queue yet.
-	e := &LockedError{Name: l.name}
-	if first := l.g.turns.whoever(l.name); first != nil {
+	e := &LockedError{Name: c.name}
+	if first := c.g.turns.head(c.name); first != nil {
 		e.Owner = first.owner
 	}
 	return e
 }
 
-func (l *Lock) lockedBy(holder *mvccpb.KeyValue) error {
-	token, _ := fence.NewToken(l.g.s.opts.Era, holder.CreateRevision) // 0 if it is no legal one
-	return &LockedError{Name: l.name, Owner: string(holder.Value), Key: string(holder.Key), Token: token}
+func (c *contender) lockedBy(holder *mvccpb.KeyValue) error {
+	token, _ := fence.NewToken(c.g.s.opts.Era, holder.CreateRevision) // 0 if it is no legal one
+	return &LockedError{Name: c.name, Owner: shorten(string(holder.Value), maxOwner), Key: shorten(string(holder.Key), maxKey), Token: token}
 }

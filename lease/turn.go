@@ -12,12 +12,12 @@ import (
 // name stands in etcd's queue, or holds the lock; the others wait here, where nobody else sees them. Whoever's turn
 // ends hands over to the next, who stands at the end of etcd's queue then: other processes come in between.
 type turns struct {
-	mu    sync.Mutex       // guards the field below, and the links of the locks
-	first map[string]*Lock // of each name
+	mu    sync.Mutex            // guards the field below, and the links of the locks
+	first map[string]*contender // of each name
 }
 
 // links make a ring of the acquisitions of one name.
-type links struct{ next, prev *Lock }
+type links struct{ next, prev *contender }
 
 // place is what an acquisition is given with its turn: a place in etcd's queue, or none.
 type place struct {
@@ -33,116 +33,116 @@ type waiter struct {
 	settled atomic.Bool   // its turn has come or it has given up, whichever was first
 }
 
-// join puts l at the end of its name's order. It reports whether l is the first, and with alone set that is the only
+// join puts c at the end of its name's order. It reports whether c is the first, and with alone set that is the only
 // place it takes.
-func (t *turns) join(l *Lock, alone bool) (first bool) {
+func (t *turns) join(c *contender, alone bool) (first bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	f := t.first[l.name]
+	f := t.first[c.name]
 	switch {
 	case f == nil:
 		if t.first == nil {
-			t.first = make(map[string]*Lock)
+			t.first = make(map[string]*contender)
 		}
-		l.next, l.prev = l, l
-		t.first[l.name] = l
+		c.next, c.prev = c, c
+		t.first[c.name] = c
 		return true
 	case alone:
 		return false
 	}
-	l.waiter = &waiter{turn: make(chan struct{})}
-	l.next, l.prev = f, f.prev
-	l.prev.next, f.prev = l, l
+	c.waiter = &waiter{turn: make(chan struct{})}
+	c.next, c.prev = f, f.prev
+	c.prev.next, f.prev = c, c
 	return false
 }
 
-// leave takes l out of the order. If its turn ends by that, it returns whose turn is next, nil if nobody waits.
-func (t *turns) leave(l *Lock) (next *Lock) {
+// leave takes c out of the order. If its turn ends by that, it returns whose turn is next, nil if nobody waits.
+func (t *turns) leave(c *contender) (next *contender) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if l.next == nil { // it has left before
+	if c.next == nil { // it has left before
 		return nil
 	}
-	if t.first[l.name] == l {
-		if next = l.next; next == l {
+	if t.first[c.name] == c {
+		if next = c.next; next == c {
 			next = nil
-			delete(t.first, l.name)
+			delete(t.first, c.name)
 		} else {
-			t.first[l.name] = next
+			t.first[c.name] = next
 		}
 	}
-	l.unlink()
+	c.unlink()
 	return next
 }
 
-// quit takes l out of the order, which has given up before its turn. If that has come meanwhile, it is passed on, or
-// has been already, by whoever gives it.
-func (t *turns) quit(l *Lock) {
+// quit takes c out of the order: it has given up before its turn. If its turn has come meanwhile, that is passed on, here or
+// by the acquisition before it.
+func (t *turns) quit(c *contender) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if l.next != nil && t.first[l.name] != l {
-		l.unlink()
+	if c.next != nil && t.first[c.name] != c {
+		c.unlink()
 	}
 }
 
-// unlink takes l out of its ring.
-func (l *Lock) unlink() {
-	l.next.prev, l.prev.next = l.prev, l.next
-	l.next, l.prev = nil, nil
+// unlink takes c out of its ring.
+func (c *contender) unlink() {
+	c.next.prev, c.prev.next = c.prev, c.next
+	c.next, c.prev = nil, nil
 }
 
-// whoever is the acquisition whose turn it is, nil if there is none.
-func (t *turns) whoever(name string) *Lock {
+// head is the acquisition whose turn it is, nil if there is none.
+func (t *turns) head(name string) *contender {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.first[name]
 }
 
-// awaitTurn waits for l's turn and takes the place that comes with it.
-func (l *Lock) awaitTurn(ctx context.Context) (queue.Ahead, error) {
-	w := l.waiter
+// awaitTurn waits for c's turn and takes the place that comes with it.
+func (c *contender) awaitTurn(ctx context.Context) (queue.Ahead, error) {
+	w := c.waiter
 	select {
 	case <-w.turn:
 	case <-ctx.Done():
-	case <-l.life.Done():
+	case <-c.life.Done():
 	}
 	if w.settled.CompareAndSwap(false, true) {
-		l.g.turns.quit(l)
+		c.g.turns.quit(c)
 		if ctx.Err() != nil {
 			return queue.Ahead{}, context.Cause(ctx)
 		}
-		return queue.Ahead{}, context.Cause(l.life) //nolint:contextcheck // asks, passes nothing on
+		return queue.Ahead{}, context.Cause(c.life) //nolint:contextcheck // asks, passes nothing on
 	}
 	<-w.turn // it is being closed
-	l.waiter = nil
-	l.entry.Entry, l.late = w.place.entry, w.place.late
+	c.waiter = nil
+	c.entry.Entry, c.late = w.place.entry, w.place.late
 	return w.place.ahead, nil
 }
 
-// pass ends l's turn without a place to hand over.
-func (l *Lock) pass() { l.g.give(l.g.turns.leave(l), place{}) }
+// pass ends c's turn without a place to hand over.
+func (c *contender) pass() { c.g.give(c.g.turns.leave(c), place{}) }
 
-// bequeath ends l's turn and leaves its place in etcd's queue, for which it has no use any more, to the next. A place
+// passOn ends c's turn and leaves its place in etcd's queue, for which it has no use any more, to the next. A place
 // that nobody takes is cleared.
-func (l *Lock) bequeath() { l.g.give(l.inherit(l.g.turns.leave(l))) }
+func (c *contender) passOn() { c.g.give(c.inherit(c.g.turns.leave(c))) }
 
-// inherit is what next gets of l's place: all of it if the key would say the same to people, or else nothing.
-func (l *Lock) inherit(next *Lock) (*Lock, place) {
-	if next != nil && next.owner == l.owner && (l.entry.Rev != 0 || l.late) {
-		return next, place{entry: l.entry.Entry, late: l.late}
+// inherit is what next gets of c's place: all of it if the key would say the same to people, or else nothing.
+func (c *contender) inherit(next *contender) (*contender, place) {
+	if next != nil && next.owner == c.owner && (c.entry.Rev != 0 || c.late) {
+		return next, place{entry: c.entry.Entry, late: c.late}
 	}
-	l.clear()
+	c.clear()
 	return next, place{}
 }
 
-// give tells l that its turn has come. If l has given up, its turn and the place are for the next.
-func (g *grant) give(l *Lock, p place) {
-	for l != nil && !l.waiter.settled.CompareAndSwap(false, true) {
-		l.entry.Entry, l.late = p.entry, p.late
-		l, p = l.inherit(g.turns.leave(l))
+// give tells c that its turn has come. If c has given up, its turn and the place are for the next.
+func (g *grant) give(c *contender, p place) {
+	for c != nil && !c.waiter.settled.CompareAndSwap(false, true) {
+		c.entry.Entry, c.late = p.entry, p.late
+		c, p = c.inherit(g.turns.leave(c))
 	}
-	if l != nil {
-		l.waiter.place = p
-		close(l.waiter.turn)
+	if c != nil {
+		c.waiter.place = p
+		close(c.waiter.turn)
 	}
 }

@@ -20,7 +20,7 @@ import (
 
 var errMine = errors.New("mine")
 
-// P4, P6: a waiter that gives up in the session's order leaves nothing, wherever it stands, and the others go on.
+// A waiter that gives up in the session's order leaves nothing, wherever it stands, and the others go on.
 func TestTurns_waiterGivesUp(t *testing.T) {
 	const waiters = 6
 	for name, quitters := range map[string][]int{
@@ -58,7 +58,7 @@ func TestTurns_waiterGivesUp(t *testing.T) {
 	}
 }
 
-// pain 8, P4: the caller gives up just when its turn comes. Whichever is first, the lock is either its own or the next's.
+// The caller gives up just when its turn comes. Whichever is first, the lock is either its own or the next's.
 func TestTurns_waiterGivesUpAsItsTurnComes(t *testing.T) {
 	for round := range 300 {
 		synctest.Test(t, func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestTurns_waiterGivesUpAsItsTurnComes(t *testing.T) {
 	}
 }
 
-// P4: the next one gives up while Unlock's request that enters for it is under way, or its answer is lost. The one after it
+// The next one gives up while Unlock's request that enters for it is under way, or its answer is lost. The one after it
 // has the place; with another text for people it takes one by itself.
 func TestTurns_waiterGivesUpDuringTheHandOver(t *testing.T) {
 	for name, fault := range map[string]fakeetcd.Fault{
@@ -202,7 +202,7 @@ func TestTurns_unknownPlaceIsInherited(t *testing.T) {
 	})
 }
 
-// P5: an inherited place is guarded, and lost, like one's own.
+// An inherited place is guarded, and lost, like one's own.
 func TestTurns_inheritedPlaceIsGuarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := start(t, lease.Options{})
@@ -217,14 +217,14 @@ func TestTurns_inheritedPlaceIsGuarded(t *testing.T) {
 		a.at(2 * time.Second)
 		require.True(t, a.srv.Delete(key))
 		got := receive(t, heir)
-		require.Equal(t, key, lossOf(t, got.err, lease.KeyDeleted).Key)
+		require.Equal(t, key, lossOf(t, got.err, lease.ReasonKeyDeleted).Key)
 		require.Equal(t, 2*time.Second, got.at)
 		pass(t, l, last)
 		require.Empty(t, a.keys(""))
 	})
 }
 
-// P4: all of a session give up at the moment at which the turn of the first comes: it is passed on to some who are about
+// All of a session give up at the moment at which the turn of the first comes: it is passed on to some who are about
 // to leave, and they leave all the same.
 func TestTurns_allGiveUpTogether(t *testing.T) {
 	for range 100 {

@@ -25,7 +25,7 @@ func (e *env) crowd(ctx context.Context, name string, n int) <-chan acquired {
 	return got
 }
 
-// P5: an operator deletes the holder's key. The old hold is lost, and the next one of the session need not wait until it is
+// An operator deletes the holder's key. The old hold is lost, and the next one of the session need not wait until it is
 // unlocked.
 func TestTurns_holdersKeyIsDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestTurns_holdersKeyIsDeleted(t *testing.T) {
 		theirLock := receive(t, theirs)
 		require.NoError(t, theirLock.err)
 		synctest.Wait()
-		requireLost(t, context.Cause(l.Context()), lease.KeyDeleted)
+		requireLost(t, context.Cause(l.Context()), lease.ReasonKeyDeleted)
 		requirePending(t, waiting[0])
 		require.Len(t, e.keys(""), 2, "the next one stands in etcd's queue")
 		require.NoError(t, theirLock.lock.Unlock(t.Context()))
@@ -49,7 +49,7 @@ func TestTurns_holdersKeyIsDeleted(t *testing.T) {
 		require.Greater(t, got.lock.Token(), l.Token())
 
 		// The old hold's Unlock concerns nobody any more.
-		requireLost(t, l.Unlock(t.Context()), lease.KeyDeleted)
+		requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)
 		synctest.Wait()
 		requirePending(t, waiting[1])
 		requireLive(t, got.lock)
@@ -58,29 +58,7 @@ func TestTurns_holdersKeyIsDeleted(t *testing.T) {
 	})
 }
 
-// The same of two holds in a row, whose handles are let go in the other order.
-func TestTurns_holdersKeysAreDeleted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		waiting := e.line(t, "a", 4)
-		old := []*lease.Lock{l}
-		for i := range 2 {
-			e.at(time.Duration(i+1) * time.Second)
-			require.True(t, e.srv.Delete(old[i].Key()))
-			got := receive(t, waiting[i])
-			require.NoError(t, got.err)
-			require.Equal(t, e.now(), got.at)
-			old = append(old, got.lock)
-		}
-		requireLost(t, old[1].Unlock(t.Context()), lease.KeyDeleted)
-		requireLost(t, old[0].Unlock(t.Context()), lease.KeyDeleted)
-		pass(t, old[2], waiting[2:]...)
-		require.Empty(t, e.keys(""))
-	})
-}
-
-// P5: an operator overwrites the holder's key, which stays: the old hold is lost, and nobody has the lock until it is
+// An operator overwrites the holder's key, which stays: the old hold is lost, and nobody has the lock until it is
 // unlocked.
 func TestTurns_holdersKeyIsOverwritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -90,10 +68,10 @@ func TestTurns_holdersKeyIsOverwritten(t *testing.T) {
 		e.at(time.Second)
 		e.srv.Put(l.Key(), "mine")
 		synctest.Wait()
-		requireLost(t, context.Cause(l.Context()), lease.KeyOverwritten)
+		requireLost(t, context.Cause(l.Context()), lease.ReasonKeyOverwritten)
 		e.at(time.Minute)
 		requirePending(t, waiting[0])
-		requireLost(t, l.Unlock(t.Context()), lease.KeyOverwritten)
+		requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyOverwritten)
 		got := receive(t, waiting[0])
 		require.NoError(t, got.err)
 		require.LessOrEqual(t, got.at, time.Minute+time.Second)
@@ -103,7 +81,7 @@ func TestTurns_holdersKeyIsOverwritten(t *testing.T) {
 	})
 }
 
-// P5: of those who wait in a session, only the one whose key is deleted is told of a loss. It may learn of that by a look at
+// Of those who wait in a session, only the one whose key is deleted is told of a loss. It may learn of that by a look at
 // the queue, before its key is watched, or by the watch.
 func TestTurns_waitersKeyIsDeleted(t *testing.T) {
 	for name, at := range map[string]time.Duration{"before the watch": watchAfter / 2, "watched": time.Second} {
@@ -120,7 +98,7 @@ func TestTurns_waitersKeyIsDeleted(t *testing.T) {
 				require.True(t, a.srv.Delete(key))
 				require.ErrorIs(t, receive(t, ahead).err, context.DeadlineExceeded) // first looks at the queue now
 				got := receive(t, first)
-				require.Equal(t, key, lossOf(t, got.err, lease.KeyDeleted).Key)
+				require.Equal(t, key, lossOf(t, got.err, lease.ReasonKeyDeleted).Key)
 				require.LessOrEqual(t, got.at, at)
 				pass(t, l, waiting...)
 				require.Empty(t, a.keys(""))
@@ -140,7 +118,7 @@ func TestTurns_waitersKeyIsOverwritten(t *testing.T) {
 		a.at(time.Second)
 		a.srv.Put(key, "mine")
 		got := receive(t, waiting[0])
-		require.Equal(t, key, lossOf(t, got.err, lease.KeyOverwritten).Key)
+		require.Equal(t, key, lossOf(t, got.err, lease.ReasonKeyOverwritten).Key)
 		require.Equal(t, time.Second, got.at)
 		pass(t, l, waiting[1:]...)
 		synctest.Wait()
@@ -163,26 +141,26 @@ func TestTurns_close(t *testing.T) {
 		require.NoError(t, e.s.Close(t.Context()))
 		for range waiters {
 			for _, got := range []acquired{receive(t, as), receive(t, bs)} {
-				requireLost(t, got.err, lease.SessionClosed)
+				requireLost(t, got.err, lease.ReasonSessionClosed)
 				require.ErrorIs(t, got.err, lease.ErrClosed)
 				require.Equal(t, time.Second, got.at)
 			}
 		}
-		requireLost(t, held.Unlock(t.Context()), lease.SessionClosed)
+		requireLost(t, held.Unlock(t.Context()), lease.ReasonSessionClosed)
 		require.Equal(t, []string{theirs.Key()}, e.keys(""))
 		require.LessOrEqual(t, len(e.c.Calls(fakeetcd.Any)), sent+4, "the revocation, a clean-up, two watches")
 	})
 }
 
-// P5, pain 5: the lease is lost, and everyone who waits on it is told at once.
+// The lease is lost, and everyone who waits on it is told at once.
 func TestTurns_leaseIsLost(t *testing.T) {
 	for name, tc := range map[string]struct {
 		lose   func(*env)
 		at     time.Duration
 		reason lease.Reason
 	}{
-		"revoked": {func(e *env) { _ = e.srv.Revoke(e.s.Status().LeaseID) }, time.Second, lease.LeaseGone},
-		"cut off": {func(e *env) { e.c.Cut() }, usable, lease.DeadlinePassed},
+		"revoked": {func(e *env) { _ = e.srv.Revoke(e.s.Status().LeaseID) }, time.Second, lease.ReasonLeaseGone},
+		"cut off": {func(e *env) { e.c.Cut() }, usable, lease.ReasonDeadlinePassed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

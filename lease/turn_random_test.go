@@ -40,7 +40,7 @@ func (g *ledger) granted(l *lease.Lock) {
 	g.holder, g.last = l, l.Token()
 }
 
-// P1, P2, P4: sessions of several goroutines each compete for one name over a network that delays, loses and keeps messages
+// Sessions of several goroutines each compete for one name over a network that delays, loses and keeps messages
 // for later, callers give up at any moment, and texts differ. There is one holder at a time, tokens grow, everybody is
 // served or told why not, and nothing stays.
 func TestTurns_whateverHappens(t *testing.T) {
@@ -75,7 +75,7 @@ func TestTurns_whateverHappens(t *testing.T) {
 				receive(t, served)
 				for _, e := range all {
 					e.c.Reset()
-					require.Equal(t, lease.Held, e.s.Status().State)
+					require.Equal(t, lease.StateHeld, e.s.Status().State)
 				}
 				time.Sleep(2 * time.Hour) // what is late has arrived, and was cleared
 				synctest.Wait()
@@ -125,11 +125,11 @@ func (e *env) turn(t *testing.T, r *rand.Rand, book *ledger) {
 	if r.IntN(3) == 0 {
 		time.AfterFunc(within(5*time.Second), func() { cancel(errMine) })
 	}
-	lock := e.s.LockWith
+	lock := e.s.Lock
 	if r.IntN(5) == 0 {
-		lock = e.s.TryLockWith
+		lock = e.s.TryLock
 	}
-	l, err := lock(ctx, "a", lease.LockOptions{Owner: strconv.Itoa(r.IntN(2))})
+	l, err := lock(ctx, "a", lease.WithOwner(strconv.Itoa(r.IntN(2))))
 	if err != nil {
 		told := errors.Is(err, errMine) || errors.Is(err, lease.ErrLocked) || errors.Is(err, rpctypes.ErrNoSpace)
 		assert.True(t, told, "%v", err)

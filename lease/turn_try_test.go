@@ -17,7 +17,7 @@ func (e *env) requireLocked(t *testing.T, owner, key string, token fence.Token) 
 	t.Helper()
 	rev := e.srv.Rev()
 	began := e.now()
-	l, err := e.s.TryLockWith(t.Context(), "a", lease.LockOptions{Owner: "who asks"})
+	l, err := e.s.TryLock(t.Context(), "a", lease.WithOwner("who asks"))
 	require.Nil(t, l)
 	require.ErrorIs(t, err, lease.ErrLocked)
 	require.NotErrorIs(t, err, lease.ErrLost)
@@ -46,6 +46,16 @@ func TestTurns_tryLock(t *testing.T) {
 		pass(t, held, waiting...)
 		pass(t, e.lock(t, "a"))
 		require.Empty(t, e.keys(""))
+	})
+}
+
+// The holder is looked for below the session's prefix, and nowhere else.
+func TestTurns_tryLockBelowThePrefix(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := open(t, newServer(t), lease.Options{Owner: "we", Prefix: "p/"})
+		open(t, e.srv, lease.Options{Owner: "they"}).lock(t, "a")
+		l := e.lock(t, "a")
+		e.requireLocked(t, "we", l.Key(), l.Token())
 	})
 }
 

@@ -7,37 +7,41 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
-	"github.com/leasefence/leasefence/internal/retry"
+	"github.com/leasefence/leasefence/internal/etcd"
+	"github.com/leasefence/leasefence/internal/scope"
 )
 
-// Unlock lets the lock go: the context ends, then the key is deleted if it is still this hold's.
+// Unlock releases the lock: it ends the context, then deletes the key if it is still this hold's.
 //
-// The error is nil if the lock was held until now, matches [ErrLost] if it had been lost, which is told once,
-// and [ErrUnlocked] if Unlock was called before. If ctx ends before the server has confirmed, the error wraps
-// ctx's cause and the deletion goes on in the background until it is confirmed or the lease has gone; Unlock may be
-// called again then, to wait for that. If the lease ends before the server has confirmed, the error matches ErrLost too,
-// and says that the key is deleted in the background: the lock was held until Unlock was called.
+// The error is nil if the lock was held until now. It matches [ErrLost] if the lock had already been lost; only the first call
+// reports that. It matches [ErrUnlocked] if Unlock was called before. If ctx ends before the server has confirmed, the error
+// wraps ctx's cause, and the deletion goes on in the background until it is confirmed or the lease has ended; Unlock may then be
+// called again, to wait for that. If the lease ends before the server has confirmed, the error matches ErrLost too,
+// and says that the key will be deleted in the background: the lock was held until Unlock was called. Ctx may be the lock's own
+// context, which Unlock ends: it then goes on for as long as a few attempts take.
 func (l *Lock) Unlock(ctx context.Context) error {
-	if err := l.unlock(ctx, l.release); err != nil {
+	if err := l.unlock(ctx, nil); err != nil {
 		return fmt.Errorf("lease: unlock %q: %w", l.name, err)
 	}
 	return nil
 }
 
-// unlock is Unlock, where release deletes the key and reports whether it was still there.
-func (l *Lock) unlock(ctx context.Context, release func(context.Context) (bool, error)) error {
+// unlock is Unlock. HandOver, if it is not nil, may delete the key in its way first.
+func (l *Lock) unlock(ctx context.Context, handOver func(context.Context) (deleted bool, err error)) (err error) {
 	if l.unlocked.Swap(true) {
 		return l.confirm(ctx)
 	}
 	l.g.checkDeadline() // its timer may be late
+	alive := ctx.Err() == nil
 	l.end(ErrUnlocked)
+	ctx, cancel := scope.Beyond(ctx, l.life, alive, releaseBound(l.g.ttl))
+	defer cancel()
 	if l.maxHold != nil {
 		l.maxHold.Stop()
 	}
 	l.g.guards.Remove(&l.entry)
-	l.g.forget(l)
 	if lost := l.lost(); lost != nil {
-		if lost.Reason == KeyDeleted {
+		if lost.Reason == ReasonKeyDeleted {
 			l.gone()
 		} else {
 			l.clear()
@@ -45,11 +49,17 @@ func (l *Lock) unlock(ctx context.Context, release func(context.Context) (bool, 
 		l.pass()
 		return lost
 	}
-	deleted, err := release(ctx)
+	deleted := false
+	if handOver != nil {
+		deleted, err = handOver(ctx)
+	}
+	if !deleted && err == nil {
+		deleted, err = l.release(ctx)
+	}
 	if err != nil {
 		l.clear()
 		l.unconfirmed.Store(true)
-		return fmt.Errorf("%w; it is deleted in the background", err)
+		return fmt.Errorf("%w; the key will be deleted in the background", err)
 	}
 	l.gone()
 	if !deleted {
@@ -63,12 +73,12 @@ func (l *Lock) confirm(ctx context.Context) error {
 	if !l.unconfirmed.Load() {
 		return ErrUnlocked
 	}
-	err := retry.While(ctx, l.g.handles, l.g.s.client, l.g.queue.Attempt, func(ctx context.Context) error {
-		_, err := l.g.queue.Leave(ctx, l.entry.Entry) // the create revision is compared: a key that is used again stays
+	_, err := l.g.while(ctx, func(a *etcd.Attempt) error {
+		_, err := l.g.queue.Leave(a, l.entry.Entry) // the create revision is compared: a key that is used again stays
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("%w; it is deleted in the background", err)
+		return fmt.Errorf("%w; the key will be deleted in the background", err)
 	}
 	l.unconfirmed.Store(false)
 	return nil
@@ -76,49 +86,48 @@ func (l *Lock) confirm(ctx context.Context) error {
 
 // release deletes the key and, if another acquisition of the session waits for the name, enters for it in the same
 // transaction. It reports false if somebody else had deleted the key.
-func (l *Lock) release(ctx context.Context) (deleted bool, err error) {
-	var unsure bool // after a request whose answer was lost, a key that is missing is most likely our own deletion
+func (c *contender) release(ctx context.Context) (deleted bool, err error) {
 	var p place
-	next := l.g.turns.leave(l)
+	next := c.g.turns.leave(c)
 	handOver := next != nil
 	if handOver {
-		p.entry = l.g.take(l.name, next.mark)
+		p.entry = c.g.take(c.name, next.mark)
 	}
-	err = retry.While(ctx, l.g.handles, l.g.s.client, l.g.queue.Attempt, func(ctx context.Context) (err error) {
+	late, err := c.g.while(ctx, func(a *etcd.Attempt) (err error) {
 		if handOver {
-			deleted, p.entry, p.ahead, err = l.g.queue.HandOver(ctx, l.entry.Entry, p.entry, next.owner)
-			sent := err != nil && !retry.Refused(err)
-			p.late, unsure = p.late || sent, unsure || sent
-			if deleted || sent && !errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, retry.ErrNotSent) {
+			deleted, p.entry, p.ahead, err = c.g.queue.HandOver(a, c.entry.Entry, p.entry, next.owner)
+			unknown := err != nil && !etcd.Refused(err)
+			p.late = p.late || unknown
+			if deleted || unknown && !errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, etcd.ErrNotSent) {
 				return err
 			}
 			// The key was gone already, or the next one may not enter, or there is no space for it: it is to find out by
 			// itself.
 			handOver = false
 		}
-		deleted, err = l.g.queue.Leave(ctx, l.entry.Entry)
-		unsure = unsure || err != nil && !retry.Refused(err)
+		deleted, err = c.g.queue.Leave(a, c.entry.Entry)
 		return err
 	})
-	l.g.give(next, p)
-	return deleted || unsure, err
+	c.g.give(next, p)
+	// After a request whose answer was lost, a key that is missing is most likely our own deletion.
+	return deleted || late || p.late, err
 }
 
 // clear has the key deleted in the background, if it was ever sent.
-func (l *Lock) clear() {
+func (c *contender) clear() {
 	switch {
-	case l.entry.Rev != 0 || l.late:
-		l.g.reaper.add(l.entry.Entry, l.late)
-	case l.entry.Key != "":
-		l.g.recycle(l.entry.Entry)
+	case c.entry.Rev != 0 || c.late:
+		c.g.reaper.add(c.entry.Entry, c.late)
+	case c.entry.Key != "":
+		c.g.recycle(c.entry.Entry)
 	}
 }
 
 // gone is clear for a key that is deleted already, as far as anybody knows.
-func (l *Lock) gone() {
-	if l.late {
-		l.g.reaper.add(l.entry.Entry, true)
+func (c *contender) gone() {
+	if c.late {
+		c.g.reaper.add(c.entry.Entry, true)
 		return
 	}
-	l.g.recycle(l.entry.Entry)
+	c.g.recycle(c.entry.Entry)
 }

@@ -98,36 +98,36 @@ func TestLock_Unlock_afterALostAnswer(t *testing.T) {
 	}
 }
 
-// pain 13: Unlock after a loss that nobody has told of yet.
+// Unlock after a loss that nobody has told of yet.
 func TestLock_Unlock_findsALossByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		l, other, third := e.lock(t, "a"), e.lock(t, "b"), e.lock(t, "c")
 		require.True(t, e.srv.Delete(l.Key()))
-		requireLost(t, l.Unlock(t.Context()), lease.KeyDeleted)
+		requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)
 		require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrUnlocked)
 		requireLive(t, other)
 		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
-		requireLost(t, other.Unlock(t.Context()), lease.LeaseGone)
-		requireLost(t, context.Cause(third.Context()), lease.LeaseGone) // it is told to all
+		requireLost(t, other.Unlock(t.Context()), lease.ReasonLeaseGone)
+		requireLost(t, context.Cause(third.Context()), lease.ReasonLeaseGone) // it is told to all
 		require.Zero(t, e.now())
 	})
 }
 
-// pain 3, 28; P7: only its own key, and only as long as it is its own.
+// Only its own key, and only as long as it is its own.
 func TestLock_Unlock_deletesNobodyElsesKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		l := e.lock(t, "a")
 		require.True(t, e.srv.Delete(l.Key()))
 		e.srv.Put(l.Key(), "somebody else's")
-		requireLost(t, l.Unlock(t.Context()), lease.KeyDeleted)
+		requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)
 		e.at(time.Minute)
 		require.Equal(t, []string{l.Key()}, e.keys(""))
 	})
 }
 
-// P4, P6: Unlock ends with its context; the key is deleted in the background as soon as that can be.
+// Unlock ends with its context; the key is deleted in the background as soon as that can be.
 func TestLock_Unlock_isBoundedByItsContext(t *testing.T) {
 	mine := errors.New("mine")
 	for name, back := range map[string]time.Duration{"soon": 2 * time.Second, "later": 25 * time.Second} {
@@ -150,25 +150,13 @@ func TestLock_Unlock_isBoundedByItsContext(t *testing.T) {
 				e.c.Restore()
 				require.NoError(t, e.srv.Await(timeout(t, attempt+time.Second), func() bool { return len(e.srv.Keys("")) == 0 }))
 				synctest.Wait()
-				require.Equal(t, lease.Held, e.s.Status().State, "the session lives on")
+				require.Equal(t, lease.StateHeld, e.s.Status().State, "the session lives on")
 				n := len(e.c.Calls(fakeetcd.Txn))
 				e.at(time.Hour)
 				require.Len(t, e.c.Calls(fakeetcd.Txn), n, "what has been confirmed is not asked for again")
 			})
 		})
 	}
-}
-
-func TestLock_Unlock_withAContextThatHasEnded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		require.ErrorIs(t, l.Unlock(ctx), context.Canceled)
-		synctest.Wait()
-		require.Empty(t, e.keys(""))
-	})
 }
 
 // Without a bound of the caller's, Unlock ends with the lease.
@@ -178,7 +166,7 @@ func TestLock_Unlock_endsWithTheLease(t *testing.T) {
 		l := e.lock(t, "a")
 		e.at(time.Second)
 		e.c.Cut()
-		requireLost(t, l.Unlock(t.Context()), lease.DeadlinePassed)
+		requireLost(t, l.Unlock(t.Context()), lease.ReasonDeadlinePassed)
 		require.Equal(t, usable, e.now())
 		require.ErrorIs(t, context.Cause(l.Context()), lease.ErrUnlocked, "the first end counts")
 	})
@@ -200,19 +188,19 @@ func TestLock_Unlock_refused(t *testing.T) {
 	})
 }
 
-// P6: Unlock ends with its context, also while it asks for the reason of a loss.
+// Unlock ends with its context, also while it asks for the reason of a loss.
 func TestLock_Unlock_boundedWhileAskingWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		l := e.lock(t, "a")
 		require.True(t, e.srv.Delete(l.Key()))
 		e.c.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Lose: fakeetcd.Request})
-		requireLost(t, l.Unlock(timeout(t, 100*time.Millisecond)), lease.KeyDeleted)
+		requireLost(t, l.Unlock(timeout(t, 100*time.Millisecond)), lease.ReasonKeyDeleted)
 		require.Equal(t, 100*time.Millisecond, e.now())
 	})
 }
 
-// pain 26: an Unlock that was not confirmed is not forgotten. Another waits for the confirmation, and after it the lock
+// An Unlock that was not confirmed is not forgotten. Another waits for the confirmation, and after it the lock
 // has been unlocked.
 func TestLock_Unlock_againAfterItWasNotConfirmed(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -289,7 +277,7 @@ func TestLock_Unlock_againAfterTheLeaseIsLost(t *testing.T) {
 		require.ErrorIs(t, l.Unlock(timeout(t, time.Second)), context.DeadlineExceeded)
 		require.ErrorIs(t, l.Unlock(timeout(t, time.Second)), context.DeadlineExceeded)
 		for range 2 {
-			requireLost(t, l.Unlock(t.Context()), lease.DeadlinePassed)
+			requireLost(t, l.Unlock(t.Context()), lease.ReasonDeadlinePassed)
 			require.Equal(t, usable, e.now())
 		}
 		require.ErrorIs(t, context.Cause(l.Context()), lease.ErrUnlocked)

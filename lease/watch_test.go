@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -30,7 +31,9 @@ func TestLock_isWatchedOnlyIfHeldForLong(t *testing.T) {
 
 		l = e.lock(t, "a")
 		e.at(time.Minute)
-		require.Equal(t, []time.Duration{time.Second + watchAfter}, e.sent(fakeetcd.Watch))
+		require.Equal(t, time.Second+watchAfter, e.sent(fakeetcd.Watch)[0])
+		watches := slices.DeleteFunc(e.calls(), func(call fakeetcd.Call) bool { return call.Method != fakeetcd.Watch })
+		require.Len(t, watches, 1)
 		require.Equal(t, 1, e.srv.Watchers())
 		require.NoError(t, l.Unlock(t.Context()))
 		synctest.Wait()
@@ -38,7 +41,7 @@ func TestLock_isWatchedOnlyIfHeldForLong(t *testing.T) {
 	})
 }
 
-// P5: what somebody else does to the lock ends the handle at once, with the reason, and is told once.
+// What somebody else does to the lock ends the handle at once, with the reason, and is told once.
 func TestLock_noticesWhatOthersDo(t *testing.T) {
 	for name, tc := range map[string]struct {
 		do     func(*testing.T, *env, *lease.Lock)
@@ -51,15 +54,15 @@ func TestLock_noticesWhatOthersDo(t *testing.T) {
 				t.Helper()
 				require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
 			},
-			reason: lease.LeaseGone, all: true,
+			reason: lease.ReasonLeaseGone, all: true,
 		},
 		"delete": {
 			do:     func(t *testing.T, e *env, l *lease.Lock) { t.Helper(); require.True(t, e.srv.Delete(l.Key())) },
-			reason: lease.KeyDeleted,
+			reason: lease.ReasonKeyDeleted,
 		},
 		"overwrite": {
 			do:     func(_ *testing.T, e *env, l *lease.Lock) { e.srv.Put(l.Key(), "mine") },
-			reason: lease.KeyOverwritten, stays: true,
+			reason: lease.ReasonKeyOverwritten, stays: true,
 		},
 	} {
 		for when, at := range map[string]time.Duration{"watched": time.Second, "before the watch": watchAfter / 2} {
@@ -79,11 +82,11 @@ func TestLock_noticesWhatOthersDo(t *testing.T) {
 					if tc.all {
 						require.Empty(t, lost.Key)
 						requireLost(t, context.Cause(other.Context()), tc.reason)
-						require.Equal(t, lease.Lost, e.s.Status().State)
+						require.Equal(t, lease.StateLost, e.s.Status().State)
 					} else {
 						require.Equal(t, l.Key(), lost.Key)
 						requireLive(t, other)
-						require.Equal(t, lease.Held, e.s.Status().State)
+						require.Equal(t, lease.StateHeld, e.s.Status().State)
 					}
 					require.Equal(t, tc.stays, len(e.keys("a/")) == 1)
 					e.at(time.Minute)
@@ -105,6 +108,20 @@ func TestLock_noticesWhatOthersDo(t *testing.T) {
 	}
 }
 
+// In its last second a lease has a TTL of 0, since etcd rounds down: it is not gone, and the other locks on it are held.
+func TestLock_keyDeletedInTheLastSecondOfTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{TTL: 2 * time.Second})
+		l, other := e.lock(t, "a"), e.lock(t, "b")
+		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request})
+		e.at(1500 * time.Millisecond)
+		require.True(t, e.srv.Delete(l.Key()))
+		synctest.Wait()
+		requireLost(t, context.Cause(l.Context()), lease.ReasonKeyDeleted)
+		requireLive(t, other)
+	})
+}
+
 // If the server does not say what became of the lease, the handle ends all the same, and soon.
 func TestLock_endsWithoutAReasonFromTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -115,7 +132,7 @@ func TestLock_endsWithoutAReasonFromTheServer(t *testing.T) {
 		e.at(time.Second)
 		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
 		require.Equal(t, time.Second+watchAfter, receive(t, end))
-		requireLost(t, context.Cause(l.Context()), lease.KeyDeleted)
+		requireLost(t, context.Cause(l.Context()), lease.ReasonKeyDeleted)
 	})
 }
 
@@ -136,42 +153,50 @@ func TestLock_watchSurvivesItsStream(t *testing.T) {
 				e.srv.BreakWatches(err)
 				require.True(t, e.srv.Delete(l.Key()))
 				e.at(9 * time.Second)
-				requireLost(t, context.Cause(l.Context()), lease.KeyDeleted)
+				requireLost(t, context.Cause(l.Context()), lease.ReasonKeyDeleted)
 			})
 		})
 	}
 }
 
-// A key that may not be watched is still held; its lease is what counts.
-func TestLock_cannotBeWatched(t *testing.T) {
+// A key that may not be watched is still held; its lease is what counts. Once it may, what others do to it shows.
+func TestLock_cannotBeWatchedForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		e := start(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: errDenied, Match: reads})
 		l := e.lock(t, "a")
-		e.at(time.Minute)
+		e.at(5 * time.Second)
+		watches := e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Err: errDenied})
+		all := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: errDenied, Match: reads})
+		e.c.BreakWatches(errDenied)
+		e.at(5500 * time.Millisecond)
+		watches()
+		all()
 		requireLive(t, l)
 		require.Equal(t, 1, strings.Count(log.String(), "the key of a lock is not watched"))
-		require.Contains(t, log.String(), `a key below \"a/\" cannot be watched`)
+		require.Contains(t, log.String(), `a key below \"a/\" cannot be `)
 		require.NotContains(t, log.String(), l.Key(), "a key has the ID of its lease in it")
-		require.NoError(t, l.Unlock(t.Context()))
+		e.at(7 * time.Second)
+		require.True(t, e.srv.Delete(l.Key()))
+		synctest.Wait()
+		requireLost(t, l.Err(), lease.ReasonKeyDeleted)
 	})
 }
 
-// P5: every handle learns that the lease has gone, whichever of them asks first.
+// Every handle learns that the lease has gone, whichever of them asks first.
 func TestLock_allLearnThatTheLeaseIsGone(t *testing.T) {
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {
 			e := start(t, lease.Options{})
 			var locks []*lease.Lock
 			for i := range 100 {
-				locks = append(locks, e.lock(t, string(rune('a'+i))))
+				locks = append(locks, e.lock(t, string(rune('À'+i))))
 			}
 			e.at(time.Second)
 			require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
 			synctest.Wait()
 			for _, l := range locks {
-				requireLost(t, context.Cause(l.Context()), lease.LeaseGone)
+				requireLost(t, context.Cause(l.Context()), lease.ReasonLeaseGone)
 			}
 		})
 	}

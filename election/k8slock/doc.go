@@ -9,7 +9,8 @@
 //
 // The record is one key, "/k8slock/" + name, with client-go's JSON and one number more, "write". It is attached to an etcd
 // lease of the record's LeaseDurationSeconds, so a crashed leader's record goes away by itself, and a candidate that
-// starts after that leads at once; on an API server it would wait for a whole lease duration. Every write is a transaction
+// starts after that leads at once; on an API server it would wait for a whole lease duration. A process that comes back
+// before that, with the same identity, waits until the record expires, unless [Options].StableIdentity is set. Every write is a transaction
 // on the revision that was seen last. A lease belongs to one tenure, and by it a Lock knows its own record: the
 // identity is only for people. No lock or election of leasefence has the key in its queue, whatever the names.
 //
@@ -31,8 +32,9 @@
 // # When the elector itself stops
 //
 // client-go stops to lead at the latest RetryPeriod + RenewDeadline after its last success (it begins to count the
-// RenewDeadline at its next try), and a call succeeds at most Timeout after its renewal was sent. So that OnStoppedLeading
-// is called before another leads, choose
+// RenewDeadline at its next try), and a call succeeds at most Timeout after its renewal was sent. With ReleaseOnCancel it
+// reads and writes the record before it calls OnStoppedLeading; while it leads, no call outlasts the tenure's deadline. So
+// that OnStoppedLeading is called before another leads, choose
 //
 //	LeaseDuration ≥ RenewDeadline + RetryPeriod + Timeout + margin
 //
@@ -62,11 +64,14 @@
 // etcd's client takes its endpoints in turn. After each quarter of its Timeout without an answer a call sends its request to
 // another endpoint too, and the first answer counts: a dead endpoint costs time, and no leadership.
 //
+// A lease is renewed over streams that are kept for the tenure: where the client has a password, the server checks it for each
+// new stream.
+//
 // # What can fail
 //
 //	event                                        the call returns        and then
 //	a message lost, and not again                success                 it is done once; a lease granted in vain expires
-//	requests of an acquisition lost, or answers  the error               its lease is revoked: not acquired
+//	requests of an acquisition lost, or answers  the error               its lease is revoked in the background: not acquired
 //	the same, and the revocation fails too       the error               the record looks like another process's and expires
 //	requests of a renewal lost                   the error               the next try renews
 //	answers of a renewal lost                    the error               Get knows the record by its lease; the next try renews

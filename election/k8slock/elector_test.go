@@ -190,6 +190,35 @@ func TestElector_stopsBeforeAnotherLeads(t *testing.T) {
 	})
 }
 
+// With durations that keep the rule, OnStoppedLeading is called before anybody else can lead, also where the calls of a
+// release are not answered.
+func TestElector_stopsInTimeWhateverIsNotAnswered(t *testing.T) {
+	for what, lose := range map[string]fakeetcd.Message{"requests": fakeetcd.Request, "answers": fakeetcd.Answer} {
+		for _, method := range []fakeetcd.Method{fakeetcd.Any, fakeetcd.Txn, fakeetcd.Get} {
+			t.Run(method.String()+" "+what, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					srv := newServer(t)
+					for i := range 20 {
+						leader := start(t, srv)
+						<-leader.led
+						time.Sleep(leaseDuration + retryPeriod/40 + time.Duration(i)*retryPeriod/20) // anywhere between two renewals, and at none
+						if method == fakeetcd.Get {                                                  // which only a release asks for
+							leader.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: fakeetcd.ErrUnavailable})
+						}
+						leader.c.Inject(method, fakeetcd.Fault{Lose: lose})
+						renewed := leader.c.Calls(fakeetcd.Txn)
+						until := renewed[len(renewed)-1].Sent.Add(leaseDuration - margin)
+						require.False(t, (<-leader.stopped).After(until))
+						leader.c.Reset()
+						leader.end()
+						time.Sleep(2 * leaseDuration)
+					}
+				})
+			})
+		}
+	}
+}
+
 // With durations that client-go lets pass and that are not safe, the context of the work ends in time all the same.
 func TestElector_theWorkEndsInTimeWhateverTheDurations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -252,61 +281,5 @@ func TestElector_runsAgainWithoutARelease(t *testing.T) {
 		require.ErrorIs(t, err, k8slock.ErrNotLeading, "a callback that was held up does not get the next token")
 		require.ErrorIs(t, err, context.Canceled)
 		r.end()
-	})
-}
-
-func TestElector_acquisitionWhoseAnswerIsLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		r := newRunner(t, srv, k8slock.Options{})
-		restore := r.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
-		began := time.Now()
-		time.AfterFunc(timeout, restore) // the end of the first call
-		r.run(t)
-		first(r)
-		require.GreaterOrEqual(t, time.Since(began), timeout)
-		require.LessOrEqual(t, time.Since(began), timeout+settle)
-		require.Equal(t, fence.Token(srv.Keys(key)[0].CreateRevision), r.token)
-		require.Len(t, srv.Leases(), 1)
-		r.end()
-	})
-}
-
-// A leader whose answers are lost now and then goes on.
-func TestElector_leadsThroughLostMessages(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		leader, others := first(start(t, srv), start(t, srv))
-		n := 0
-		for _, lose := range []fakeetcd.Message{fakeetcd.Request, fakeetcd.Answer} {
-			for _, method := range []fakeetcd.Method{fakeetcd.Txn, fakeetcd.KeepAliveOnce, fakeetcd.Get} {
-				for _, err := range []error{nil, fakeetcd.ErrUnavailable} {
-					leader.c.Inject(method, fakeetcd.Fault{Lose: lose, Err: err, Times: 1})
-					time.Sleep(2 * leaseDuration)
-					n++
-				}
-			}
-		}
-		require.Equal(t, 12, n)
-		requireNotLeading(t, others...)
-		require.NoError(t, leader.work.Err())
-		require.Empty(t, leader.stopped)
-		leader.end()
-		others[0].end()
-	})
-}
-
-// Two processes with one identity do not both lead.
-func TestElector_sharedIdentity(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		opts := k8slock.Options{Identity: "host"}
-		leader, others := first(newRunner(t, srv, opts).run(t), newRunner(t, srv, opts).run(t))
-		time.Sleep(10 * leaseDuration)
-		requireNotLeading(t, others...)
-		leader.end()
-		next, _ := first(others...)
-		require.Greater(t, next.token, leader.token)
-		next.end()
 	})
 }

@@ -49,6 +49,7 @@ func TestLock_acquisitionThatFailsIsUndone(t *testing.T) {
 		require.LessOrEqual(t, time.Since(began), timeout)
 		restore()
 		a.requireNoTenure(t)
+		synctest.Wait() // the clean-up
 		require.Empty(t, srv.Keys(key))
 		first := b.create(t)
 
@@ -100,7 +101,8 @@ func TestLock_acquisitionThatCannotBeUndone(t *testing.T) {
 		a.c.Inject(fakeetcd.Revoke, fakeetcd.Fault{Lose: fakeetcd.Request})
 		began := time.Now()
 		require.Error(t, a.Create(t.Context(), a.leaderRecord()))
-		require.Equal(t, 2*timeout, time.Since(began), "the clean-up is bounded")
+		require.Equal(t, timeout, time.Since(began), "the call does not wait for the clean-up")
+		time.Sleep(timeout) // that of the clean-up
 		a.c.Reset()
 		a.requireNoTenure(t)
 		require.Equal(t, a.Identity()+" (another process)", a.get(t).HolderIdentity)
@@ -119,6 +121,7 @@ func TestLock_acquisitionThatIsCancelled(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
 		defer cancel()
 		require.ErrorIs(t, a.Create(ctx, a.leaderRecord()), context.DeadlineExceeded)
+		synctest.Wait() // the clean-up
 		require.Empty(t, srv.Leases())
 		require.Empty(t, srv.Keys(key))
 	})
@@ -218,6 +221,7 @@ func TestLock_conflictBetweenTwoAttempts(t *testing.T) {
 					b.create(t)
 				})
 				require.True(t, apierrors.IsAlreadyExists(a.Create(t.Context(), a.leaderRecord())))
+				synctest.Wait() // the clean-up
 				a.requireNoTenure(t)
 				b.token(t)
 				require.Len(t, srv.Leases(), 1)
@@ -284,6 +288,50 @@ func TestLock_callsAreBounded(t *testing.T) {
 		record.LeaseDurationSeconds = 4
 		require.Equal(t, time.Second, took(func() error { return a.Update(t.Context(), record) }))
 		require.Equal(t, 3*time.Second, took(func() error { return a.Update(t.Context(), released()) }))
+	})
+}
+
+// While the elector leads, no call outlasts the tenure: the elector is to stop then.
+func TestLock_callsEndWithTheTenure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		a := newCandidate(t, srv, k8slock.Options{})
+		began := time.Now()
+		a.create(t)
+		a.RecordEvent("became leader")
+		const left = timeout / 4
+		time.Sleep(leaseDuration - margin - left)
+		a.c.Cut()
+		_, _, err := a.Get(t.Context())
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, leaseDuration-margin, time.Since(began))
+		sent := len(a.c.Calls(fakeetcd.Any))
+		_, _, err = a.Get(t.Context())
+		require.ErrorIs(t, err, k8slock.ErrLost)
+		require.ErrorIs(t, a.Update(t.Context(), released()), k8slock.ErrLost)
+		require.Equal(t, leaseDuration-margin, time.Since(began))
+		require.Len(t, a.c.Calls(fakeetcd.Any), sent, "nothing is sent")
+	})
+}
+
+// An acquisition ends within its bound, whatever becomes of the lease of the tenure before.
+func TestLock_acquisitionDoesNotWaitForAnOldLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		a := newCandidate(t, srv, k8slock.Options{})
+		a.create(t)
+		require.NoError(t, a.Update(t.Context(), released()))
+		a.get(t)
+		a.c.Inject(fakeetcd.Revoke, fakeetcd.Fault{Lose: fakeetcd.Request})
+		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: timeout / 8})
+		began := time.Now()
+		require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
+		require.Equal(t, timeout/8, time.Since(began))
+		a.c.Reset()
+		time.Sleep(leaseDuration - margin)
+		require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
+		time.Sleep(margin + time.Second)
+		require.Len(t, srv.Leases(), 1, "the old one has expired")
 	})
 }
 

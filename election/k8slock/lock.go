@@ -3,15 +3,18 @@ package k8slock
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
-	"github.com/leasefence/leasefence/internal/retry"
+	"github.com/leasefence/leasefence/internal/etcd"
+	"github.com/leasefence/leasefence/internal/logqueue"
 )
 
 // root is what keys begin with. No lock and no election has a name that begins with "/", so none has it in its queue.
@@ -30,13 +33,16 @@ type Lock struct {
 	identity string
 	era      uint16
 	timeout  time.Duration
+	stable   bool // Options.StableIdentity
 	log      *slog.Logger
 
-	turn     chan struct{} // full while a call is under way, which owns the next four fields
+	turn     chan struct{} // full while a call is under way, which owns the next six fields
 	bounded  time.Duration // the call whose turn it is
 	writes   uint64        // how many calls have come to write a record
 	revision int64         // of the record as last read or written; 0: there is none, or it is not known
 	ours     bool          // whether that record is the last tenure's
+	read     bool          // whether Get has seen the key, or that there is none
+	legacy   int64         // the revision of the record that an earlier start with this identity left; 0: none
 
 	mu      sync.Mutex // guards the fields below
 	current *tenure    // the last one, live or not
@@ -52,6 +58,7 @@ func New(client *clientv3.Client, name string, opts Options) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
+	log, _ := logqueue.New(opts.Logger) // the elector's loop calls RecordEvent
 	return &Lock{
 		client:   client,
 		name:     name,
@@ -59,7 +66,8 @@ func New(client *clientv3.Client, name string, opts Options) (*Lock, error) {
 		identity: opts.Identity,
 		era:      opts.Era,
 		timeout:  opts.Timeout,
-		log:      opts.Logger,
+		stable:   opts.StableIdentity,
+		log:      log,
 		turn:     make(chan struct{}, 1),
 	}, nil
 }
@@ -76,7 +84,7 @@ const (
 	stoppedLeading = "stopped leading"
 )
 
-// RecordEvent is told by the elector that it has begun or stopped to lead. Between the two a tenure that was lost
+// RecordEvent is what the elector calls when it has begun or stopped to lead. Between the two a tenure that was lost
 // is not followed by another: see Create. After "stopped leading" the tenure is over.
 func (l *Lock) RecordEvent(event string) {
 	if event == becameLeader || event == stoppedLeading {
@@ -101,7 +109,8 @@ type storedRecord struct {
 // apierrors.IsNotFound is true. If that, or somebody else's record, is found during a tenure, the tenure has been lost and ends.
 //
 // A record of another process with this Lock's identity has " (another process)" behind the HolderIdentity: the
-// elector would take it for its own.
+// elector would take it for its own. With [Options].StableIdentity, the one that an earlier start left has no
+// HolderIdentity, so that the elector acquires it at once.
 func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	ctx, done, err := l.begin(ctx, l.timeout)
 	if err != nil {
@@ -110,21 +119,23 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	defer done()
 
 	var resp *clientv3.GetResponse
-	err = l.try(ctx, func(ctx context.Context) (err error) {
-		resp, err = retry.Get(ctx, l.client, l.key)
+	err = l.try(ctx, func(a *etcd.Attempt) (err error) {
+		resp, err = a.Get(l.key)
 		return err
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("k8slock: read %q: %w", l.key, err)
 	}
 	l.revision, l.ours = 0, false
+	first := !l.read && l.present() == nil
+	l.read = true
 	if len(resp.Kvs) == 0 {
 		l.lose("the record is gone: the lease expired or was revoked, or the key was deleted")
 		return nil, nil, l.notFound()
 	}
 	kv := resp.Kvs[0]
-	record := new(resourcelock.LeaderElectionRecord)
-	if err := json.Unmarshal(kv.Value, record); err != nil {
+	record, err := parse(kv.Value)
+	if err != nil {
 		l.lose("the key was overwritten")
 		return nil, nil, fmt.Errorf("k8slock: key %q holds no record of an election: %w", l.key, err)
 	}
@@ -133,9 +144,9 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	t := l.present()
 	l.ours = t != nil && kv.Lease == int64(t.lease) && record.HolderIdentity == l.identity
 	if !l.ours {
-		l.lose(fmt.Sprintf("the record is %q's", record.HolderIdentity))
+		l.lose(fmt.Sprintf("the record is %q's", clip(record.HolderIdentity)))
 		if record.HolderIdentity == l.identity {
-			record.HolderIdentity += elsewhere
+			record.HolderIdentity = l.namesake(kv.ModRevision, first)
 		}
 	}
 	raw, err := json.Marshal(storedRecord{record, kv.ModRevision})
@@ -145,15 +156,63 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	return record, raw, nil
 }
 
+// namesake is the HolderIdentity to show in a record with this Lock's identity that is not its own.
+//
+// An identity that is stable belongs to one process at a time, so a record that was there before the first look is that
+// of a process which has ended: it is shown as released. One that is written later is a second process's, against what the
+// option says; it is not taken over, or the two would take the lead from each other at each try.
+func (l *Lock) namesake(revision int64, first bool) string {
+	if l.stable && first {
+		l.legacy = revision
+	}
+	if revision == l.legacy {
+		return ""
+	}
+	return l.identity + elsewhere
+}
+
+// parse reads a record, which anybody may have written who may write the key.
+func parse(value []byte) (*resourcelock.LeaderElectionRecord, error) {
+	if len(value) > maxRecord {
+		return nil, fmt.Errorf("it has %d bytes, want at most %d", len(value), maxRecord)
+	}
+	record := new(resourcelock.LeaderElectionRecord)
+	if err := json.Unmarshal(value, record); err != nil {
+		return nil, errors.New(clip(err.Error())) // which quotes the value
+	}
+	return record, nil
+}
+
+// clip keeps errors and log lines short: what others wrote is shown up to 64 bytes.
+func clip(s string) string {
+	const most = 64
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
 // begin waits for the Lock's turn and bounds the call. The caller calls done.
+//
+// While the elector leads, no call outlasts the tenure's deadline. A call that fails then changes nothing: the tenure is
+// over. But the elector calls OnStoppedLeading only when its last calls, those of a release, have returned.
 func (l *Lock) begin(ctx context.Context, bound time.Duration) (_ context.Context, done func(), err error) {
 	select {
 	case l.turn <- struct{}{}:
 	case <-ctx.Done():
 		return nil, nil, context.Cause(ctx)
 	}
+	l.mu.Lock()
+	t, leading := l.current, l.leading
+	l.mu.Unlock()
+	if leading && t != nil {
+		if bound = min(bound, t.remaining()); bound <= 0 {
+			<-l.turn
+			return nil, nil, fmt.Errorf("%w: the deadline has passed, and the elector has not stopped", ErrLost)
+		}
+	}
 	l.bounded = bound
 	ctx, cancel := context.WithTimeout(ctx, bound)
-	retry.Reconnect(l.client)
+	etcd.Of(l.client).Reconnect()
 	return ctx, func() { cancel(); <-l.turn }, nil
 }

@@ -2,6 +2,7 @@ package k8slock_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,7 +56,11 @@ func TestLock_createsRenewsAndReleases(t *testing.T) {
 
 		a.update(t)
 		require.Greater(t, a.token(t), first, "a new tenure has a larger token")
-		require.Len(t, srv.Leases(), 1, "the lease of the last tenure is revoked")
+		for range 4 {
+			time.Sleep(leaseDuration / 3)
+			require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
+		}
+		require.Len(t, srv.Leases(), 1, "the lease of the last tenure has expired")
 	})
 }
 
@@ -69,6 +74,7 @@ func TestLock_errorsOfTheAPI(t *testing.T) {
 		b.get(t)
 		require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
 		require.True(t, apierrors.IsConflict(b.Update(t.Context(), b.leaderRecord())), "seen before the renewal")
+		synctest.Wait() // the clean-up
 		require.Len(t, srv.Leases(), 1, "who did not get it leaves no lease")
 		b.requireNoTenure(t)
 		a.token(t)
@@ -155,6 +161,33 @@ func TestLock_sharedIdentity(t *testing.T) {
 	})
 }
 
+// A process that comes back with a stable identity takes the record of its earlier start, at its first look only.
+func TestLock_stableIdentity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		opts := k8slock.Options{Identity: "pod-0", StableIdentity: true}
+		before, after, other := newCandidate(t, srv, opts), newCandidate(t, srv, opts), newCandidate(t, srv, k8slock.Options{})
+		first := before.create(t)
+		work := before.context(t)
+		require.Equal(t, "pod-0", other.get(t).HolderIdentity, "nobody else takes it over")
+
+		require.Empty(t, after.get(t).HolderIdentity)
+		require.Empty(t, after.get(t).HolderIdentity, "as long as it is the same record")
+		require.NoError(t, after.Update(t.Context(), after.leaderRecord()))
+		require.Greater(t, after.token(t), first)
+
+		require.Equal(t, "pod-0 (another process)", before.get(t).HolderIdentity, "the two do not take turns")
+		requireLost(work, t)
+
+		// One that was written after the first look is not taken over.
+		require.NoError(t, after.Update(t.Context(), released()))
+		late := newCandidate(t, srv, opts)
+		require.Empty(t, late.get(t).HolderIdentity)
+		after.update(t)
+		require.Equal(t, "pod-0 (another process)", late.get(t).HolderIdentity)
+	})
+}
+
 // Between "became leader" and "stopped leading" there is one tenure.
 func TestLock_noSecondTenureWhileTheElectorLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -191,7 +224,7 @@ func TestLock_stoppedWithoutRelease(t *testing.T) {
 		require.Equal(t, a.Identity(), a.get(t).HolderIdentity)
 		require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
 		require.Greater(t, a.token(t), first)
-		require.Len(t, srv.Leases(), 1)
+		require.Len(t, srv.Leases(), 2, "on a lease of its own; the old one expires")
 	})
 }
 
@@ -219,5 +252,14 @@ func TestLock_keyIsNotARecord(t *testing.T) {
 		require.ErrorContains(t, err, key)
 		require.False(t, apierrors.IsNotFound(err))
 		requireLost(work, t)
+
+		for _, foreign := range []string{
+			strings.Repeat("9", 1<<20), `{"leaseDurationSeconds":` + strings.Repeat("9", 10000) + `}`,
+		} {
+			srv.Put(key, foreign)
+			_, _, err = a.Get(t.Context())
+			require.ErrorContains(t, err, "holds no record of an election")
+			require.Less(t, len(err.Error()), 300)
+		}
 	})
 }

@@ -19,6 +19,7 @@ import (
 // The bounds of the options.
 const (
 	maxIdentity    = 4 << 10
+	maxRecord      = 64 << 10 // bytes; client-go's are some 300 with an identity of 4 KiB at most
 	maxEra         = math.MaxInt16
 	defaultTimeout = 2 * time.Second
 	maxTimeout     = time.Minute
@@ -29,6 +30,12 @@ type Options struct {
 	// Identity is the candidate's name in the record. UTF-8, at most 4 KiB. Default: host/pid/random, so that no two
 	// Locks share one. Two that do share one exclude each other all the same; people who read the record cannot tell them apart.
 	Identity string
+	// StableIdentity says that Identity is the same at each start, and belongs to one process at a time, such as the name of
+	// a StatefulSet's pod: a process that crashed and comes back leads again at once, with a larger token, in place of
+	// waiting until the record of its earlier start has expired. It takes over the record that it finds at its first look
+	// only. Requires Identity. Where two processes do run at once, the second to start takes the lead from the first, once;
+	// the fence refuses what that one still writes. Default: false.
+	StableIdentity bool
 	// Prefix is put before the key as it is: with "jobs/", the name "a" has the key "jobs//k8slock/a". UTF-8 without
 	// NUL, at most 1,024 bytes. Default: none, which keeps the key apart from every lock and election of leasefence;
 	// with "jobs/", etcd's own concurrency package would take it for a contender in a queue named "jobs".
@@ -39,7 +46,8 @@ type Options struct {
 	// Timeout bounds each call, so that a request that hangs does not cost the leadership; after each quarter of it without an
 	// answer another endpoint is asked too. 0 to 1 minute; never more than a quarter of the record's lease duration. Default 2 s.
 	Timeout time.Duration
-	// Logger is told what the elector records and of losses. Default: silent.
+	// Logger receives what the elector records, and losses. A goroutine of the Lock writes to it, in order: a handler that
+	// blocks holds up neither the elector nor a deadline. Default: silent.
 	Logger *slog.Logger
 }
 
@@ -56,6 +64,8 @@ func (o Options) resolve(client *clientv3.Client, name string) (Options, error) 
 		return o, fmt.Errorf("k8slock: Options.Identity has %d bytes, want 0 to %d", len(o.Identity), maxIdentity)
 	case !utf8.ValidString(o.Identity): // the record is JSON, which would change it
 		return o, fmt.Errorf("k8slock: Options.Identity is %q, want UTF-8", o.Identity)
+	case o.StableIdentity && o.Identity == "":
+		return o, errors.New("k8slock: Options.StableIdentity is set and Options.Identity is empty, want the identity")
 	case len(o.Prefix) > queue.MaxName:
 		return o, fmt.Errorf("k8slock: Options.Prefix has %d bytes, want 0 to %d", len(o.Prefix), queue.MaxName)
 	case !utf8.ValidString(o.Prefix) || strings.ContainsRune(o.Prefix, 0):
@@ -74,9 +84,6 @@ func (o Options) resolve(client *clientv3.Client, name string) (Options, error) 
 	}
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return o, nil
 }

@@ -2,6 +2,7 @@ package k8slock_test
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"strings"
 	"testing"
@@ -29,6 +30,7 @@ func TestNew_refusesBadInput(t *testing.T) {
 		{client, "/a", k8slock.Options{}, `name "/a" begins or ends with "/"`},
 		{client, "a", k8slock.Options{Identity: long}, "Options.Identity has 5000 bytes, want 0 to 4096"},
 		{client, "a", k8slock.Options{Identity: "\xff"}, `Options.Identity is "\xff", want UTF-8`},
+		{client, "a", k8slock.Options{StableIdentity: true}, "Options.StableIdentity is set and Options.Identity is empty"},
 		{client, "a", k8slock.Options{Prefix: long}, "Options.Prefix has 5000 bytes, want 0 to 1024"},
 		{client, "a", k8slock.Options{Prefix: "\x00"}, `Options.Prefix is "\x00", want UTF-8 without NUL`},
 		{client, "a", k8slock.Options{Era: 40000}, "Options.Era is 40000, want 0 to 32767"},
@@ -64,12 +66,52 @@ func TestOptions_takeEffect(t *testing.T) {
 		require.Equal(t, "team/"+key, a.Describe())
 
 		a.RecordEvent("became leader")
+		synctest.Wait() // until it is written
 		require.Contains(t, log.String(), "became leader")
 		work := a.context(t)
 		srv.Delete("team/" + key)
 		_, _, err := a.Get(t.Context())
 		require.Error(t, err)
 		requireLost(work, t)
+		synctest.Wait()
 		require.Contains(t, log.String(), "k8slock: leadership lost: the record is gone")
+	})
+}
+
+// stuck is a writer that does not return before it is closed.
+type stuck chan struct{}
+
+func (s stuck) Write(line []byte) (int, error) {
+	<-s
+	return len(line), nil
+}
+
+func TestOptions_Logger_mayBlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := make(stuck)
+		defer close(log)
+		a := newCandidate(t, newServer(t), k8slock.Options{Logger: slog.New(slog.NewTextHandler(log, nil))})
+		a.create(t)
+		a.RecordEvent("became leader")
+		work := a.context(t)
+		a.RecordEvent("stopped leading")
+		<-work.Done()
+	})
+}
+
+// The identity that somebody else has written is clipped wherever it is kept or logged.
+func TestLock_othersIdentityIsClipped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		var log bytes.Buffer
+		a := newCandidate(t, srv, k8slock.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		a.create(t)
+		work := a.context(t)
+		srv.Put(key, `{"holderIdentity":"`+strings.Repeat(`\u0007`, 5000)+`"}`)
+		a.get(t)
+		requireLost(work, t)
+		synctest.Wait()
+		require.Less(t, len(context.Cause(work).Error()), 500)
+		require.Less(t, log.Len(), 1000)
 	})
 }

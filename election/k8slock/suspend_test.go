@@ -1,7 +1,6 @@
 package k8slock_test
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,28 +94,5 @@ func TestLock_renewalAcrossTheDeadline(t *testing.T) {
 		time.AfterFunc(50*time.Millisecond, func() { host.Suspend(350 * time.Millisecond) })
 		require.ErrorIs(t, a.Update(t.Context(), a.leaderRecord()), k8slock.ErrLost)
 		requireLost(work, t)
-	})
-}
-
-// A host that wakes up while a renewal is under way does not lead again by its answer.
-func TestLock_isNotRevivedAfterASuspension(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		host := hosttest.Start(t, true)
-		a := newCandidate(t, newServer(t), k8slock.Options{})
-		a.create(t)
-		work := a.context(t)
-		time.Sleep(5 * time.Second)
-		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: 400 * time.Millisecond})
-		updated := make(chan error, 1)
-		go func() { updated <- a.Update(t.Context(), a.leaderRecord()) }()
-		synctest.Wait()
-		began := time.Now()
-		host.Suspend(leaseDuration)
-		<-work.Done()
-		require.Zero(t, time.Since(began), "at once")
-		require.ErrorIs(t, <-updated, k8slock.ErrLost)
-		require.Equal(t, 400*time.Millisecond, time.Since(began))
-		require.ErrorIs(t, context.Cause(work), k8slock.ErrLost)
-		a.requireNoTenure(t)
 	})
 }

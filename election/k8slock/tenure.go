@@ -11,16 +11,19 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/clock"
+	"github.com/leasefence/leasefence/internal/etcd"
 )
 
 // tenure is the time from one acquisition to its end. It has an etcd lease of its own, by which its record is known.
 type tenure struct {
-	token fence.Token
-	lease clientv3.LeaseID
-	ctx   context.Context //nolint:containedctx // it is the tenure's life
-	end   context.CancelCauseFunc
+	token    fence.Token
+	lease    clientv3.LeaseID
+	ttl      int64 // granted, in seconds
+	renewals renewals
+	ctx      context.Context //nolint:containedctx // it is the tenure's life
+	end      context.CancelCauseFunc
 
-	extended chan struct{} // of capacity 1: told of a renewal
+	extended chan struct{} // of capacity 1: there was a renewal
 
 	mu    sync.Mutex // guards the fields below
 	from  clock.Instant
@@ -28,9 +31,19 @@ type tenure struct {
 }
 
 // newTenure begins a tenure that is valid for a time counted from from. It may be over already.
-func newTenure(token fence.Token, lease clientv3.LeaseID, from clock.Instant, valid time.Duration) *tenure {
+func newTenure(conn *etcd.Conn, token fence.Token, grant *clientv3.LeaseGrantResponse, from clock.Instant, valid time.Duration) *tenure {
 	ctx, end := context.WithCancelCause(context.Background())
-	t := &tenure{token: token, lease: lease, ctx: ctx, end: end, from: from, valid: valid, extended: make(chan struct{}, 1)}
+	t := &tenure{
+		token:    token,
+		lease:    grant.ID,
+		ttl:      grant.TTL,
+		renewals: renewals{conn: conn, lease: grant.ID},
+		ctx:      ctx,
+		end:      end,
+		from:     from,
+		valid:    valid,
+		extended: make(chan struct{}, 1),
+	}
 	go t.expire()
 	return t
 }
@@ -38,6 +51,7 @@ func newTenure(token fence.Token, lease clientv3.LeaseID, from clock.Instant, va
 // expire ends the tenure at its deadline, and returns when it is over. Its timer goes off by the clock that runs on
 // while the host is suspended too, and so as soon as it wakes up.
 func (t *tenure) expire() {
+	defer t.renewals.end()
 	look := clock.System.NewTimer(t.remaining())
 	defer look.Stop()
 	for t.live() {

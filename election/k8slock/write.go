@@ -14,7 +14,7 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/clock"
-	"github.com/leasefence/leasefence/internal/retry"
+	"github.com/leasefence/leasefence/internal/etcd"
 )
 
 // maxLeaseSeconds keeps the duration of a lease within a time.Duration, and is below the server's own limit.
@@ -23,8 +23,8 @@ const maxLeaseSeconds = 1_000_000_000
 // Create writes the first record, on a new etcd lease of its LeaseDurationSeconds, and begins a tenure. If there is
 // a record already, the error is one for which apierrors.IsAlreadyExists is true.
 //
-// On every error there is no tenure: an acquisition whose outcome is not known is undone by revoking its lease, and if
-// that fails too, the lease expires. While the elector leads, Create and Update begin no second tenure and
+// On every error there is no tenure: an acquisition whose outcome is not known is undone by revoking its lease, in the
+// background for up to [Options].Timeout, and if that fails too, the lease expires. While the elector leads, Create and Update begin no second tenure and
 // return an error that matches [ErrLost]: the work of the lost one may still be running, and only an
 // elector that steps down ends it.
 func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
@@ -107,7 +107,7 @@ func seconds(record resourcelock.LeaderElectionRecord) time.Duration {
 // acquire begins a tenure if the condition holds, and returns the error for it if not.
 func (l *Lock) acquire(ctx context.Context, record resourcelock.LeaderElectionRecord, condition clientv3.Cmp, unmet error) error {
 	l.mu.Lock()
-	last, leading := l.current, l.leading
+	leading := l.leading
 	l.mu.Unlock()
 	if leading {
 		return fmt.Errorf("%w: %q is not taken again before the elector has stopped", ErrLost, l.key)
@@ -121,15 +121,13 @@ func (l *Lock) acquire(ctx context.Context, record resourcelock.LeaderElectionRe
 	}
 	t, err := l.take(ctx, record, grant, condition, unmet, sent)
 	if err != nil {
-		l.revoke(ctx, grant.ID)
+		go l.revoke(context.WithoutCancel(ctx), grant.ID) // beside the next call: this one has had its time
 		return err
 	}
 
+	// The lease of the tenure before has no key any more. It expires: to revoke it would take time from this call.
 	l.lose("the record was replaced")
 	l.install(t)
-	if last != nil {
-		l.revoke(ctx, last.lease) // the record is on the new one
-	}
 	return nil
 }
 
@@ -149,7 +147,7 @@ func (l *Lock) take(
 	if err != nil {
 		return nil, fmt.Errorf("k8slock: acquire %q: %w", l.key, err)
 	}
-	t := newTenure(token, grant.ID, sent, valid(record, grant.TTL))
+	t := newTenure(etcd.Of(l.client), token, grant, sent, valid(record, grant.TTL))
 	if !t.live() {
 		return nil, fmt.Errorf("k8slock: acquire %q: the answer came too late: %w", l.key, t.cause())
 	}
@@ -159,8 +157,8 @@ func (l *Lock) take(
 
 // renew extends the present tenure.
 func (l *Lock) renew(ctx context.Context, record resourcelock.LeaderElectionRecord, t *tenure, unchanged clientv3.Cmp) error {
-	alive, sent, err := timed(ctx, l, func(ctx context.Context) (*clientv3.LeaseKeepAliveResponse, error) {
-		return retry.KeepAlive(ctx, l.client, t.lease)
+	_, sent, err := timed(ctx, l, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, t.renewals.send(ctx, l.bounded)
 	})
 	var rev int64
 	if err == nil {
@@ -176,7 +174,7 @@ func (l *Lock) renew(ctx context.Context, record resourcelock.LeaderElectionReco
 		return l.conflict()
 	}
 	l.revision = rev
-	if !t.extend(sent, valid(record, alive.TTL)) {
+	if !t.extend(sent, valid(record, t.ttl)) {
 		return fmt.Errorf("k8slock: renew %q: the answer came too late: %w", l.key, t.cause())
 	}
 	return nil
@@ -215,8 +213,8 @@ func (l *Lock) put(
 		return 0, err
 	}
 	write := clientv3.OpPut(l.key, string(value), clientv3.WithLease(lease))
-	err = l.try(ctx, func(ctx context.Context) error {
-		resp, err := retry.Txn(ctx, l.client, []clientv3.Cmp{condition}, []clientv3.Op{write}, []clientv3.Op{clientv3.OpGet(l.key)})
+	err = l.try(ctx, func(a *etcd.Attempt) error {
+		resp, err := a.Txn([]clientv3.Cmp{condition}, []clientv3.Op{write}, []clientv3.Op{clientv3.OpGet(l.key)})
 		switch {
 		case err != nil:
 			return err
@@ -237,10 +235,8 @@ func (l *Lock) put(
 // try sends a request until it is answered, within the time of a call. While there is no answer it is sent to further
 // endpoints too, each after a quarter of that time: a call makes two requests, and an endpoint that answers neither is to leave
 // time for the others. The first is left to run, so that a server which is slow is waited for.
-func (l *Lock) try(ctx context.Context, request func(context.Context) error) error {
-	return retry.Do(ctx, l.client, l.bounded, func(ctx context.Context) error {
-		return request(retry.Beside(ctx, l.client, l.bounded/4))
-	})
+func (l *Lock) try(ctx context.Context, request func(*etcd.Attempt) error) error {
+	return etcd.Of(l.client).Do(ctx, l.bounded, func(a *etcd.Attempt) error { return request(a.Beside(l.bounded / 4)) })
 }
 
 // timed is [Lock.try] that tells when the request was sent which was answered.
@@ -250,8 +246,8 @@ func timed[T any](ctx context.Context, l *Lock, request func(context.Context) (T
 		sent   clock.Instant
 	}
 	var got timedAnswer
-	err = l.try(ctx, func(ctx context.Context) (err error) {
-		got, err = retry.Send(ctx, func(ctx context.Context) (timedAnswer, error) {
+	err = l.try(ctx, func(a *etcd.Attempt) (err error) {
+		got, err = etcd.Send(a, func(ctx context.Context) (timedAnswer, error) {
 			sent := clock.System.Now()
 			answer, err := request(ctx)
 			return timedAnswer{answer, sent}, err
@@ -261,12 +257,13 @@ func timed[T any](ctx context.Context, l *Lock, request func(context.Context) (T
 	return got.answer, got.sent, err
 }
 
-// revoke gives back a lease that is of no use any more, also if the call has ended. If it fails the lease expires.
+// revoke undoes an acquisition that failed: what it may have written goes with its lease. If that fails too the lease
+// expires. It touches nothing that belongs to a call.
 func (l *Lock) revoke(ctx context.Context, lease clientv3.LeaseID) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.timeout)
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	err := l.try(ctx, func(ctx context.Context) error {
-		_, err := retry.Send(ctx, func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
+	err := etcd.Of(l.client).Do(ctx, l.timeout, func(a *etcd.Attempt) error {
+		_, err := etcd.Send(a.Beside(l.timeout/4), func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
 			return l.client.Revoke(ctx, lease)
 		})
 		return err

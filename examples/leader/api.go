@@ -28,7 +28,8 @@ func (n *node) serve(ctx context.Context, parts *sync.WaitGroup, fail func(error
 	mux.HandleFunc("GET /leader", n.getLeader)
 	mux.Handle("GET /healthz", n.health)
 	mux.HandleFunc("POST /transfer", n.postTransfer)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: patience}
+	// A transfer may use all of patience, and its answer is written after that.
+	server := &http.Server{Handler: mux, ReadTimeout: patience, WriteTimeout: 2 * patience}
 
 	parts.Go(func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -47,7 +48,7 @@ func (n *node) serve(ctx context.Context, parts *sync.WaitGroup, fail func(error
 }
 
 // leaderAnswer is who leads, as far as the process that answers knows. It is for finding the leader, not for deciding
-// who may write: that is the token's.
+// who may write: the token decides that.
 type leaderAnswer struct {
 	Leader string      `json:"leader"` // empty: nobody
 	Token  fence.Token `json:"token,omitzero"`
@@ -65,7 +66,7 @@ func (n *node) getLeader(w http.ResponseWriter, _ *http.Request) {
 	// The error says that the reader has gone.
 	_ = json.NewEncoder(w).Encode(leaderAnswer{
 		Leader: present.Value,
-		Token:  present.Token,
+		Token:  fence.Token(present.Revision),
 		Me:     !present.None() && present.Value == n.id,
 	})
 }
@@ -79,7 +80,7 @@ func (n *node) postTransfer(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
-	to := r.FormValue("to")
+	to := r.URL.Query().Get("to") // and not the body, which would have to be waited for
 	n.log.Info("is asked to transfer", "token", leadership.Token(), "to", to)
 	err := leadership.Transfer(ctx, to)
 	switch {

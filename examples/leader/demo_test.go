@@ -6,18 +6,19 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/examples/internal/exampletest"
 )
 
 // The demos come one after the other: leases of two seconds want a machine that is not all too busy.
 func TestDemo_movesTheLead(t *testing.T) {
-	r := start(t)
-	require.Zero(t, r.end(t))
-	require.Empty(t, r.stderr.String())
-	text := r.text.String()
+	r := exampletest.Start(t)
+	require.Zero(t, r.End(t))
+	require.Empty(t, r.Stderr.String())
+	text := r.Text.String()
 
 	led := timelineOf(t, text, "leads$")
 	var ids, tokens []string
@@ -51,7 +52,7 @@ func TestDemo_movesTheLead(t *testing.T) {
 		append([]string{
 			pause, kill("STOP", led[1]), ` B \d+ .*is stopped$`, ` B \d+ .*GET /healthz: no answer$`,
 			` C \d+ +` + tokens[2] + `  leads$`, `main +` + tokens[2] + `  C leads \S+ after B was stopped$`, kill("CONT", led[1]),
-			`ledger +` + tokens[1] + `  REFUSES B's #\d+ .*stale token ` + tokens[1] + ` for "ledger": highest seen is ` + tokens[2] + `$`,
+			`ledger +` + tokens[1] + `  REFUSES B's #\d+ .*` + tokens[1] + ` is older than ` + tokens[2] + `$`,
 			` B \d+ +` + tokens[1] + `  is refused as stale: fence: stale token .*; leadership: lease: lost: no renewal was acknowledged before the deadline`,
 			` B \d+ +` + tokens[1] + `  leads no more: lease: lost: `,
 			` B \d+ .*has lost the lead: lease: lost: `,
@@ -61,16 +62,16 @@ func TestDemo_movesTheLead(t *testing.T) {
 		{transfer, ` C \d+ +` + tokens[2] + `  is asked to transfer; to: B$`, ` C \d+ .*POST /transfer\?to=B: 200 ok$`, stop},
 		append([]string{stop, kill("TERM", led[3]), `main +` + tokens[4] + `  A leads \S+ after B was told to stop$`}, agreed("A", tokens[4], "A", "C")...),
 		{stop, kill("TERM", led[3]), ` B ` + strconv.Itoa(led[3].pid) + ` .*has ended: exit status 0$`, end},
-		{end, ` C \d+ .*has ended: exit status 0$`, ` A \d+ .*has ended: exit status 0$`, `^The leaders$`},
+		{end, ` C \d+ .*has ended: exit status 0$`, ` A \d+ .*has ended: exit status 0$`, `^The holders$`},
 		{
-			`^The checks$`, `^    ok      never two leaders`, `^    ok      no stale write accepted: 1 sent, all refused$`,
+			`^The checks$`, `^    ok      never two holders`, `^    ok      no stale write accepted: 1 sent, all refused$`,
 			`^    ok      the ledger is intact`,
 		},
 	} {
-		requireInOrder(t, text, chain...)
+		exampletest.RequireInOrder(t, text, chain...)
 	}
 	for _, token := range tokens {
-		requireInOrder(t, text, `ledger +`+token+`  is claimed: refuses tokens below `+token+` from now on$`, `ledger +`+token+`  accepts `)
+		exampletest.RequireInOrder(t, text, `ledger +`+token+`  is claimed: refuses tokens below `+token+` from now on$`, `ledger +`+token+`  accepts `)
 	}
 	require.NotContains(t, text, "FAILED")
 	requireNoneLeft(t, text, 4)
@@ -100,71 +101,27 @@ func requireTimes(t *testing.T, text string, led []line) {
 
 // The same scenes without the check: what the first test proves is the fence's doing.
 func TestDemo_failsWithoutFence(t *testing.T) {
-	r := start(t, "-no-fence")
-	require.Equal(t, 1, r.end(t))
-	require.Contains(t, r.stderr.String(), "a check has failed")
-	requireInOrder(t, r.text.String(),
+	r := exampletest.Start(t, "-no-fence")
+	require.Equal(t, 1, r.End(t))
+	require.Contains(t, r.Stderr.String(), "a check has failed")
+	exampletest.RequireInOrder(t, r.Text.String(),
 		`ledger .*does NOT look at tokens`,
 		`main .*kill -CONT`,
 		`ledger .*ACCEPTS B's #\d+ .*: it does not look at the token$`,
-		`^    ok      never two leaders`,
+		`^    ok      never two holders`,
 		`^    FAILED  B's #\d+ .* was accepted after a larger token$`,
 		`^    FAILED  .*without having seen`,
 	)
-	requireNoneLeft(t, r.text.String(), 4)
+	requireNoneLeft(t, r.Text.String(), 4)
 }
 
 // Ctrl-C while B is stopped leaves no process, not even the stopped one, and no folder.
 func TestDemo_cleansUpWhenInterrupted(t *testing.T) {
-	r := start(t)
-	r.await(t, `is stopped$`)
-	r.signal(t, os.Interrupt)
-	require.Equal(t, 1, r.end(t))
-	require.Regexp(t, `failed in the scene "The leader is paused.*interrupt`, r.stderr.String())
-	require.NotContains(t, r.text.String(), "The checks")
-	requireNoneLeft(t, r.text.String(), 4)
-}
-
-// A person kills, pauses and asks.
-func TestDemo_leavesItToAPerson(t *testing.T) {
-	r := start(t, "-play=false")
-	pids, urls := map[string]int{}, map[string]string{}
-	for _, id := range []string{"A", "B", "C"} {
-		m := r.await(t, `^    `+id+`  pid (\d+) +(http://\S+)$`)
-		pids[id], urls[id] = number(t, m[0]), m[1]
-	}
-	r.await(t, `kill -STOP`)
-	status, body := get(t, urls["C"]+"/leader")
-	require.Equal(t, 200, status)
-	require.Regexp(t, `^\{"leader":"A","token":"\d+","me":false\}$`, body)
-	for _, id := range []string{"A", "B"} { // who leads and who waits
-		status, body = get(t, urls[id]+"/healthz")
-		require.Equal(t, 200, status)
-		require.Equal(t, "ok", body)
-	}
-
-	since := r.text.Len()
-	require.NoError(t, syscall.Kill(pids["A"], syscall.SIGKILL))
-	b := r.await(t, ` B \d+ +(\d+)  leads$`)[0]
-	awaitLeader(t, urls["C"], `{"leader":"B","token":"`+b+`","me":false}`)
-	urls["A"] = "http://" + r.awaitSince(t, since, ` A \d+ .*campaigns; http: (\S+)`)[0] // before B leads or after
-
-	require.NoError(t, syscall.Kill(pids["B"], syscall.SIGSTOP))
-	c := r.await(t, ` C \d+ +(\d+)  leads$`)[0]
-	require.NoError(t, syscall.Kill(pids["B"], syscall.SIGCONT))
-	r.await(t, ` B \d+ .*has lost the lead: lease: lost`)
-	awaitLeader(t, urls["B"], `{"leader":"C","token":"`+c+`","me":false}`)
-
-	status, body = request(t, "POST", urls["C"]+"/transfer?to=A")
-	require.Equal(t, 200, status, "%s", body)
-	a := r.await(t, ` A \d+ +(\d+)  leads$`)[0]
-	awaitLeader(t, urls["A"], `{"leader":"A","token":"`+a+`","me":true}`)
-
-	require.NoError(t, syscall.Kill(pids["C"], syscall.SIGSTOP)) // it is woken up to end
-	r.await(t, ` C \d+ .*is stopped`)
-	r.signal(t, os.Interrupt)
-	require.Zero(t, r.end(t))
-	require.Empty(t, r.stderr.String())
-	require.Contains(t, r.text.String(), "ok      never two leaders at a time, and each with a larger token")
-	requireNoneLeft(t, r.text.String(), 4)
+	r := exampletest.Start(t)
+	r.Await(t, `is stopped$`)
+	r.Signal(t, os.Interrupt)
+	require.Equal(t, 1, r.End(t))
+	require.Regexp(t, `failed in the scene "The leader is paused.*interrupt`, r.Stderr.String())
+	require.NotContains(t, r.Text.String(), "The checks")
+	requireNoneLeft(t, r.Text.String(), 4)
 }

@@ -1,9 +1,8 @@
 // Leader is a service of several processes of which one leads and writes to a fenced resource. If the leader dies,
 // hangs or is told to stop, another one leads.
 //
-//	go -C examples run ./leader              # watch it: starts all there is to it, kills and pauses leaders
-//	go -C examples run ./leader -play=false  # the same, but it is you who kills and pauses: until Ctrl-C
-//	go -C examples run ./leader -no-fence    # the late write of a paused leader is accepted: exit status 1
+//	go -C examples run ./leader            # watch it: starts all there is to it, kills and pauses leaders
+//	go -C examples run ./leader -no-fence  # the late write of a paused leader is accepted: exit status 1
 //
 // All of that needs nothing but Go. What a process of your own would do is in three files, and the rest of this
 // folder can be thrown away:
@@ -16,8 +15,11 @@
 //
 //	leader -join -id A -endpoints 10.0.0.1:2379,10.0.0.2:2379 -name reports/leader -http 10.0.0.5:8080
 //
+// -help lists the flags for an etcd that asks for a user, a password or certificates.
+//
 // It ends with SIGTERM or Ctrl-C: it resigns first, so that the next one leads within milliseconds. Then its exit
-// status is 0. If it ends with another, start it again.
+// status is 0. If it ends with another, start it again. If the ledger has seen tokens that etcd has not given out, because
+// etcd was restored from a snapshot, it ends and says so: start all processes with a higher -era.
 //
 // The demo, below demo/, starts an etcd, the resource (the ledger of examples/internal/ledger) and three such
 // processes. Its exit status is 0 if everything has happened as it should: no two leaders at a time, no stale write
@@ -31,12 +33,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/leasefence/leasefence/examples/internal/etcdflags"
 	"github.com/leasefence/leasefence/examples/leader/demo"
 )
 
@@ -83,12 +87,14 @@ func newLog(json bool, level slog.Level) *slog.Logger {
 type options struct {
 	join bool
 	json bool
+	etcd etcdflags.Flags
 	node config // with -join
 	demo demo.Options
 }
 
 func parse(args []string) (options, error) {
 	var o options
+	var era uint
 	flags := flag.NewFlagSet("leader", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // run tells what is wrong
 	flags.BoolVar(&o.join, "join", false, "be one process of the service, and not the demo")
@@ -97,9 +103,10 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.node.id, "id", "", "with -join: this process's name, which others see when it leads")
 	flags.StringVar(&o.node.http, "http", "127.0.0.1:0", "with -join: the address to serve HTTP at")
 	flags.StringVar(&o.node.ledger, "ledger", "", "with -join: URL of the ledger to write to; without one the leader only leads")
+	flags.UintVar(&era, "era", 0, "with -join: raise it after a restore of etcd; every process has the same, 0 to 32767")
+	o.etcd.Register(flags)
 	flags.DurationVar(&o.node.ttl, "ttl", 10*time.Second, "with -join: how long after the leader's death another one leads")
 	flags.BoolVar(&o.json, "json", false, "with -join: log in JSON")
-	play := flags.Bool("play", true, "demo: play the scenes; -play=false leaves it to you until Ctrl-C")
 	flags.BoolVar(&o.demo.NoFence, "no-fence", false, "demo: switch the check at the ledger off, to see what it prevents")
 	flags.BoolVar(&o.demo.Verbose, "v", false, "demo: show everything that the processes log")
 	if err := flags.Parse(args); err != nil {
@@ -109,13 +116,19 @@ func parse(args []string) (options, error) {
 		}
 		return options{}, err
 	}
-	o.node.endpoints, o.demo.Manual = strings.Split(*endpoints, ","), !*play
+	var err error
+	if o.node.etcd, err = o.etcd.Config(strings.Split(*endpoints, ",")); err != nil {
+		return options{}, err
+	}
 
 	switch {
 	case flags.NArg() > 0:
 		return options{}, fmt.Errorf("takes no arguments, but got %q", flags.Args())
 	case o.join && o.node.id == "":
 		return options{}, errors.New("-join needs an -id")
+	case era > math.MaxInt16:
+		return options{}, fmt.Errorf("-era is %d, want 0 to %d", era, math.MaxInt16)
 	}
+	o.node.era = uint16(era) //nolint:gosec // in range, see above
 	return o, nil
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/examples/internal/ledger"
@@ -20,12 +19,13 @@ import (
 
 // config is what a process is told.
 type config struct {
-	endpoints []string // of etcd
-	name      string   // of the election
-	id        string   // of this process
-	http      string   // address to serve at
-	ledger    string   // URL of what the leader writes to
-	ttl       time.Duration
+	etcd   clientv3.Config
+	name   string // of the election
+	id     string // of this process
+	http   string // address to serve at
+	ledger string // URL of what the leader writes to
+	ttl    time.Duration
+	era    uint16 // of its tokens
 
 	log      *slog.Logger
 	warnings *slog.Logger // for the library, which tells a service's log more than it wants to know
@@ -57,13 +57,13 @@ func join(ctx context.Context, c config) (err error) {
 	}
 
 	// One client and one session for everything that the process does in etcd.
-	n.client, err = clientv3.New(clientv3.Config{Endpoints: c.endpoints, Logger: zap.NewNop()})
+	n.client, err = clientv3.New(c.etcd)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = n.client.Close() }() // the error says that the connection's context has ended
 
-	session, err := lease.NewSession(ctx, n.client, lease.Options{TTL: c.ttl, Owner: c.id, Logger: c.warnings})
+	session, err := lease.NewSession(ctx, n.client, lease.Options{TTL: c.ttl, Owner: c.id, Era: c.era, Logger: c.warnings})
 	if err != nil {
 		return n.stopped(ctx, err)
 	}
@@ -94,15 +94,14 @@ func join(ctx context.Context, c config) (err error) {
 	err = election.Run(all, session, c.name, election.Options{
 		Value:  c.id, // what GET /leader tells; it could as well be the address that clients are sent to
 		Health: n.health,
-		Rejoin: true, // after a transfer this process waits for its next turn
-		Lost:   func(err error) { c.log.Warn("has lost the lead", "err", err) },
+	}, n.lead,
+		election.WithRejoin(), // after a transfer this process waits for its next turn
+		election.WithOnLost(func(err error) { c.log.Warn("has lost the lead", "err", err) }),
 		// A leader that does not stop keeps everybody else from leading, for its lease is renewed. Better no process.
-		StopTimeout: stopTimeout,
-		Fatal: func(err error) {
+		election.WithStopTimeout(stopTimeout, func(err error) {
 			c.log.Error("ends at once", "err", err)
 			os.Exit(1)
-		},
-	}, n.lead)
+		}))
 	return n.stopped(ctx, err)
 }
 

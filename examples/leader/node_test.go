@@ -3,45 +3,39 @@
 package main
 
 import (
+	"bufio"
+	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
-	"github.com/leasefence/leasefence/examples/internal/etcdserver"
+	"github.com/leasefence/leasefence/examples/internal/ledger"
+	"github.com/leasefence/leasefence/fence"
+
+	"github.com/leasefence/leasefence/examples/internal/exampletest"
 )
-
-// startEtcd runs a server until the test ends.
-func startEtcd(t *testing.T) (endpoint string, client *clientv3.Client) {
-	t.Helper()
-	s, err := etcdserver.Start(t.Context(), "leader", zap.NewNop())
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Stop()) })
-	client, err = clientv3.New(clientv3.Config{Endpoints: []string{s.Endpoint()}, Logger: zap.NewNop()})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = client.Close() })
-	return s.Endpoint(), client
-}
 
 // Two processes as they would be deployed, without the demo and without a ledger.
 func TestJoin_leadsAndHandsOver(t *testing.T) {
 	t.Parallel()
-	endpoint, client := startEtcd(t)
-	join := func(id string) (*running, string) {
-		r := start(t, "-join", "-endpoints", endpoint, "-name", "team/leader", "-id", id, "-http", "127.0.0.1:0", "-ttl", "5s")
-		return r, "http://" + r.await(t, `msg=campaigns id=`+id+` http=(\S+)`)[0]
+	endpoint, client := exampletest.StartEtcd(t)
+	join := func(id string) (*exampletest.Running, string) {
+		r := exampletest.Start(t, "-join", "-endpoints", endpoint, "-name", "team/leader", "-id", id, "-http", "127.0.0.1:0", "-ttl", "5s")
+		return r, "http://" + r.Await(t, `msg=campaigns id=`+id+` http=(\S+)`)[0]
 	}
 	one, urlOne := join("one")
-	token := one.await(t, `level=INFO msg=leads token=(\d+)`)[0]
+	token := one.Await(t, `level=INFO msg=leads token=(\d+)`)[0]
 	resp, err := client.Get(t.Context(), "team/leader/", clientv3.WithPrefix())
 	require.NoError(t, err)
 	require.Len(t, resp.Kvs, 1)
 	require.Equal(t, "one", string(resp.Kvs[0].Value))
-	require.EqualValues(t, number(t, token), resp.Kvs[0].CreateRevision)
+	require.EqualValues(t, exampletest.Number(t, token), resp.Kvs[0].CreateRevision)
 
 	two, urlTwo := join("two")
 	awaitLeader(t, urlOne, `{"leader":"one","token":"`+token+`","me":true}`)
@@ -62,37 +56,101 @@ func TestJoin_leadsAndHandsOver(t *testing.T) {
 	awaitLeader(t, urlOne, `{"leader":"one","token":"`+token+`","me":true}`)
 
 	// SIGTERM resigns: the lease of five seconds is not waited for.
-	one.signal(t, syscall.SIGTERM)
-	next := two.await(t, `level=INFO msg=leads token=(\d+)`)[0]
-	require.Greater(t, number(t, next), number(t, token))
-	require.Zero(t, one.end(t))
+	one.Signal(t, syscall.SIGTERM)
+	next := two.Await(t, `level=INFO msg=leads token=(\d+)`)[0]
+	require.Greater(t, exampletest.Number(t, next), exampletest.Number(t, token))
+	require.Zero(t, one.End(t))
 	awaitLeader(t, urlTwo, `{"leader":"two","token":"`+next+`","me":true}`)
-	two.signal(t, syscall.SIGINT)
-	require.Zero(t, two.end(t))
+	two.Signal(t, syscall.SIGINT)
+	require.Zero(t, two.End(t))
 
-	resp, err = client.Get(t.Context(), "", clientv3.WithPrefix())
-	require.NoError(t, err)
-	require.Empty(t, resp.Kvs)
-	leases, err := client.Leases(t.Context())
-	require.NoError(t, err)
-	require.Empty(t, leases.Leases, "a lease was not revoked")
+	exampletest.RequireNothingLeft(t, client)
 }
 
 // A process whose work fails ends, and lets the lead go first.
 func TestJoin_endsWhenItsWorkFails(t *testing.T) {
 	t.Parallel()
-	endpoint, client := startEtcd(t)
-	r := start(t, "-join", "-endpoints", endpoint, "-id", "one", "-ledger", "http://127.0.0.1:1")
-	require.Equal(t, 1, r.end(t))
-	require.Regexp(t, `level=ERROR msg=ends err=.*claim the ledger`, r.text.String())
+	endpoint, client := exampletest.StartEtcd(t)
+	r := exampletest.Start(t, "-join", "-endpoints", endpoint, "-id", "one", "-ledger", "http://127.0.0.1:1")
+	require.Equal(t, 1, r.End(t))
+	require.Regexp(t, `level=ERROR msg=ends err=.*claim the ledger`, r.Text.String())
 	resp, err := client.Get(t.Context(), "", clientv3.WithPrefix())
 	require.NoError(t, err)
 	require.Empty(t, resp.Kvs)
 }
 
+// Whoever keeps a request's body back is answered all the same: nothing of it is waited for.
+func TestJoin_transferWithASlowBody(t *testing.T) {
+	t.Parallel()
+	endpoint, _ := exampletest.StartEtcd(t)
+	r := exampletest.Start(t, "-join", "-endpoints", endpoint, "-id", "one")
+	addr := r.Await(t, `msg=campaigns id=one http=(\S+)`)[0]
+	r.Await(t, `msg=leads`)
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	require.NoError(t, conn.SetDeadline(time.Now().Add(exampletest.Patience)))
+	_, err = fmt.Fprint(conn, "POST /transfer?to=nobody HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n"+
+		"Content-Type: application/x-www-form-urlencoded\r\n\r\nto=")
+	require.NoError(t, err)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, http.StatusNotFound, resp.StatusCode)
+	r.Signal(t, syscall.SIGTERM)
+	require.Zero(t, r.End(t))
+}
+
+// The ledger has seen tokens that this etcd has yet to give out.
+func TestJoin_saysThatEtcdWasRestored(t *testing.T) {
+	t.Parallel()
+	endpoint, _ := exampletest.StartEtcd(t)
+	book, err := ledger.Open(t.Context(), true, func(ledger.Attempt) {}, func(ledger.Attempt) {})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, book.Close()) })
+	handler, err := book.Handler()
+	require.NoError(t, err)
+	url, stop, err := ledger.Serve(handler)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, stop()) })
+	require.NoError(t, book.Claim(fence.NewContext(t.Context(), 1_000_000)))
+
+	join := func(more ...string) *exampletest.Running {
+		return exampletest.Start(t, append([]string{"-join", "-endpoints", endpoint, "-id", "one", "-ledger", url}, more...)...)
+	}
+	fresh := join()
+	require.Equal(t, 1, fresh.End(t))
+	require.Regexp(t, `level=ERROR msg=ends err=.*raise Options.Era`, fresh.Text.String())
+	require.Equal(t, 1, strings.Count(fresh.Text.String(), "msg=leads"), "it does not try again")
+
+	raised := join("-era", "1")
+	require.Greater(t, exampletest.Number(t, raised.Await(t, `msg=leads token=(\d+)`)[0]), 1<<48)
+	awaitEntry(t, book)
+	raised.Signal(t, syscall.SIGTERM)
+	require.Zero(t, raised.End(t))
+}
+
+func awaitEntry(t *testing.T, book *ledger.Ledger) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		last, err := book.Last(t.Context())
+		return err == nil && last.Seq > 0
+	}, exampletest.Patience, 10*time.Millisecond)
+}
+
+func TestJoin_asAUserOfEtcd(t *testing.T) {
+	t.Parallel()
+	endpoint, client := exampletest.StartEtcd(t)
+	flags := exampletest.AskForAPassword(t, client)
+	r := exampletest.Start(t, append([]string{"-join", "-endpoints", endpoint, "-id", "one"}, flags...)...)
+	r.Await(t, `msg=leads`)
+	r.Signal(t, syscall.SIGTERM)
+	require.Zero(t, r.End(t))
+}
+
 func TestJoin_refusesWhatItCannotDo(t *testing.T) {
 	t.Parallel()
-	endpoint, _ := startEtcd(t)
+	endpoint, _ := exampletest.StartEtcd(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = taken.Close() })
@@ -102,15 +160,17 @@ func TestJoin_refusesWhatItCannotDo(t *testing.T) {
 		says string
 	}{
 		"no id":         {[]string{"-join"}, 2, "-join needs an -id"},
+		"no password":   {[]string{"-join", "-id", "one", "-user", "root"}, 2, "-user and -password-file"},
+		"era too high":  {[]string{"-join", "-id", "one", "-era", "32768"}, 2, "-era is 32768, want 0 to 32767"},
 		"arguments":     {[]string{"-join", "-id", "one", "more"}, 2, "takes no arguments"},
 		"address taken": {[]string{"-join", "-id", "one", "-endpoints", endpoint, "-http", taken.Addr().String()}, 1, "address already in use"},
 		"bad name":      {[]string{"-join", "-id", "one", "-endpoints", endpoint, "-name", "a//b"}, 1, "name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := start(t, row.args...)
-			require.Equal(t, row.code, r.end(t))
-			require.Contains(t, r.text.String(), row.says)
+			r := exampletest.Start(t, row.args...)
+			require.Equal(t, row.code, r.End(t))
+			require.Contains(t, r.Text.String(), row.says)
 		})
 	}
 }

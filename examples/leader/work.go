@@ -9,6 +9,7 @@ import (
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/examples/internal/ledger"
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/lease"
 )
 
 const (
@@ -17,7 +18,7 @@ const (
 )
 
 // lead is what the leader does, until ctx ends. The next leader does not start before it has returned, unless this
-// process is paused or cut off; that case is the token's.
+// process is paused or cut off; the token is for that case.
 func (n *node) lead(ctx context.Context, token fence.Token) error {
 	leadership, ok := election.FromContext(ctx)
 	if !ok {
@@ -30,10 +31,21 @@ func (n *node) lead(ctx context.Context, token fence.Token) error {
 	err := n.work(ctx, leadership)
 	if errors.Is(err, fence.ErrStale) {
 		n.log.Warn("is refused as stale", "token", token, "err", err, "leadership", leadership.Err())
-		err = nil // somebody else leads: campaign again
+		err = restored(ctx, leadership, err)
 	}
 	n.log.Info("leads no more", "token", token, "why", errors.Join(context.Cause(ctx), err))
 	return err
+}
+
+// restored returns what ends the process: with etcd's revisions gone back, every leadership would be refused. Otherwise
+// somebody else leads, and it returns nil: campaign again.
+func restored(ctx context.Context, leadership *election.Leadership, refusal error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
+	defer cancel()
+	if err := leadership.Explain(ctx, refusal); errors.Is(err, lease.ErrRestored) {
+		return err
+	}
+	return nil
 }
 
 // work writes to the ledger, with the token of this leadership, which the context carries.

@@ -79,10 +79,10 @@ func supervise(cmd *exec.Cmd, lock *lease.Lock, grace time.Duration, signals <-c
 	return outcome(cmd.ProcessState)
 }
 
-// deadlinePassed reports whether nobody else can have the lock yet.
+// deadlinePassed reports whether the lock was lost at its local deadline, so that nobody else can have it yet.
 func deadlinePassed(cause error) bool {
 	lost, ok := errors.AsType[*lease.LostError](cause)
-	return ok && lost.Reason == lease.DeadlinePassed
+	return ok && lost.Reason == lease.ReasonDeadlinePassed
 }
 
 // signalGroup has no error: the group may have ended.
@@ -109,7 +109,7 @@ func ownsTerminal() bool {
 }
 
 // takeTerminalBack makes lockrun's group the one in the foreground again, if the command's was. From the
-// background that is forbidden to whom heeds SIGTTOU.
+// background that works only while SIGTTOU is ignored.
 func takeTerminalBack(cmd *exec.Cmd) {
 	if cmd.SysProcAttr.Foreground {
 		signal.Ignore(syscall.SIGTTOU)

@@ -14,19 +14,18 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"github.com/leasefence/leasefence/lease"
 )
 
-// lockAndRun obtains the lock, runs the command and lets the lock go. Its error, if any, is an [exitError].
+// lockAndRun obtains the lock, runs the command and releases the lock. Its error, if any, is an [exitError].
 func lockAndRun(c config) error {
 	path, err := exec.LookPath(c.command[0])
 	if err != nil {
 		return cannotRun(err)
 	}
 	signals := catchSignals()
-	client, err := clientv3.New(clientv3.Config{Endpoints: c.endpoints, Logger: zap.NewNop()})
+	client, err := clientv3.New(c.etcd)
 	if err != nil {
 		return &exitError{exitUsage, err}
 	}
@@ -34,7 +33,7 @@ func lockAndRun(c config) error {
 
 	var session *lease.Session
 	err = interruptible(signals, func(ctx context.Context) (err error) {
-		ctx, cancel := context.WithTimeoutCause(ctx, c.ttl, fmt.Errorf("etcd at %q has not answered for %v", c.endpoints, c.ttl))
+		ctx, cancel := context.WithTimeoutCause(ctx, c.ttl, fmt.Errorf("etcd at %q has not answered for %v", c.etcd.Endpoints, c.ttl))
 		defer cancel()
 		session, err = lease.NewSession(ctx, client, lease.Options{
 			TTL: c.ttl,

@@ -32,7 +32,7 @@
 // # Limits
 //
 // What the command leaves behind in the background is not waited for, and what moves to another process group is
-// not reached by signals. If lockrun itself is killed, Linux kills the command with it; elsewhere that runs on. If
+// not reached by signals. If lockrun itself is killed, Linux kills the command with it; on other systems the command goes on. If
 // lockrun is stopped (SIGSTOP) it cannot stop the command: only the token at the resource helps then.
 package main
 
@@ -44,6 +44,10 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/examples/internal/etcdflags"
 )
 
 // The exit codes that are lockrun's own; see above.
@@ -59,21 +63,23 @@ const (
 const usage = `usage: lockrun [flags] NAME -- CMD [ARG...]
   -endpoints list  etcd's, comma separated (default $LOCKRUN_ENDPOINTS, or else 127.0.0.1:2379)
   -ttl duration    how long the lock outlives a lockrun that has died, 2s or more (default 10s)
-  -grace duration  from SIGTERM to SIGKILL when renewals fail, up to a quarter of -ttl (default a tenth)
+  -grace duration  from SIGTERM to SIGKILL when renewals fail, up to a fifth of -ttl (default a tenth)
   -wait=false      give up at once if the lock is held
+  -user name       etcd's user, with -password-file: a file with its password
+  -cacert file     authority of etcd's certificate, and -cert and -key: this client's own; each turns TLS on
 `
 
 // exitError ends lockrun with a code of its own.
 type exitError struct {
 	code int
-	err  error // nil: the command itself has said what there is to say
+	err  error // nil: the command has printed its own error
 }
 
 func (e *exitError) Error() string { return fmt.Sprintf("exit code %d: %v", e.code, e.err) }
 func (e *exitError) Unwrap() error { return e.err }
 
 type config struct {
-	endpoints  []string
+	etcd       clientv3.Config
 	ttl, grace time.Duration
 	wait       bool
 	name       string
@@ -113,12 +119,14 @@ func parse(args []string) (config, error) {
 		endpoints = text
 	}
 	var c config
+	var etcd etcdflags.Flags
 	flags := flag.NewFlagSet("lockrun", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.StringVar(&endpoints, "endpoints", endpoints, "")
 	flags.DurationVar(&c.ttl, "ttl", 10*time.Second, "")
 	flags.DurationVar(&c.grace, "grace", -1, "")
 	flags.BoolVar(&c.wait, "wait", true, "")
+	etcd.Register(flags)
 	if err := flags.Parse(args); err != nil {
 		return c, err
 	}
@@ -128,14 +136,15 @@ func parse(args []string) (config, error) {
 	switch {
 	case c.ttl < 2*time.Second:
 		return c, fmt.Errorf("-ttl is %v, want 2s or more", c.ttl)
-	case c.grace < 0 || c.grace > c.ttl/4:
-		return c, fmt.Errorf("-grace is %v, want 0s to a quarter of -ttl, %v", c.grace, c.ttl/4)
+	case c.grace < 0 || c.grace > c.ttl/5: // with the margin, less than a third
+		return c, fmt.Errorf("-grace is %v, want 0s to a fifth of -ttl, %v", c.grace, c.ttl/5)
 	case endpoints == "":
 		return c, errors.New("-endpoints is empty")
 	case flags.NArg() < 3 || flags.Arg(1) != "--":
 		return c, errors.New("want NAME -- CMD")
 	}
-	c.endpoints = strings.Split(endpoints, ",")
 	c.name, c.command = flags.Arg(0), flags.Args()[2:]
-	return c, nil
+	var err error
+	c.etcd, err = etcd.Config(strings.Split(endpoints, ","))
+	return c, err
 }

@@ -3,10 +3,8 @@
 package main
 
 import (
-	"bytes"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
@@ -18,60 +16,16 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/examples/internal/exampletest"
 	"github.com/leasefence/leasefence/lease"
 )
 
-// patience bounds what a test waits for; it is far longer than anything takes.
-const patience = 30 * time.Second
+func TestMain(m *testing.M) { exampletest.Main(m, ".") }
 
-// asProgram is set in the environment of the processes that are lockrun itself.
-const asProgram = "LOCKRUN_TEST_AS_PROGRAM"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(asProgram) != "" {
-		main()
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
-}
-
-// process is lockrun, running.
-type process struct {
-	cmd            *exec.Cmd
-	stdin          io.WriteCloser
-	stdout, stderr bytes.Buffer // read after wait
-}
-
-func startLockrun(t *testing.T, endpoint string, args ...string) *process {
+// lockrun starts it.
+func lockrun(t *testing.T, endpoint string, args ...string) *exampletest.Running {
 	t.Helper()
-	exe, err := os.Executable()
-	require.NoError(t, err)
-	p := &process{cmd: exec.CommandContext(bounded(t), exe, args...)}
-	p.cmd.Env = append(os.Environ(), asProgram+"=1", "LOCKRUN_ENDPOINTS="+endpoint)
-	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
-	p.cmd.WaitDelay = patience / 10 // for a command that outlives lockrun, with the output open
-	p.stdin, err = p.cmd.StdinPipe()
-	require.NoError(t, err)
-	require.NoError(t, p.cmd.Start())
-	t.Cleanup(func() {
-		_ = p.cmd.Process.Kill()
-		_ = p.cmd.Wait()
-	})
-	return p
-}
-
-func (p *process) signal(t *testing.T, sig os.Signal) {
-	t.Helper()
-	require.NoError(t, p.cmd.Process.Signal(sig))
-}
-
-// wait returns the exit code.
-func (p *process) wait(t *testing.T) int {
-	t.Helper()
-	_ = p.stdin.Close()
-	_ = p.cmd.Wait()
-	t.Logf("exit code %d\nstdout: %s\nstderr: %s", p.cmd.ProcessState.ExitCode(), &p.stdout, &p.stderr)
-	return p.cmd.ProcessState.ExitCode()
+	return exampletest.Start(t, append([]string{"-endpoints", endpoint}, args...)...)
 }
 
 // awaitFile waits until a command has created the file.
@@ -80,27 +34,18 @@ func awaitFile(t *testing.T, path string) {
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(path)
 		return err == nil
-	}, patience, time.Millisecond)
+	}, exampletest.Patience, time.Millisecond)
 }
 
 // awaitKeys waits until there are n keys in the lock's queue.
 func awaitKeys(t *testing.T, client *clientv3.Client, name string, n int) {
 	t.Helper()
-	require.Eventually(t, func() bool { return len(keysOf(t, client, name+"/")) == n }, patience, time.Millisecond)
-}
-
-// requireNothingLeft says that what lockrun has taken it has given back: the keys and the lease.
-func requireNothingLeft(t *testing.T, client *clientv3.Client) {
-	t.Helper()
-	require.Empty(t, keysOf(t, client, "job/"))
-	leases, err := client.Leases(bounded(t))
-	require.NoError(t, err)
-	require.Empty(t, leases.Leases, "a lease was not revoked")
+	require.Eventually(t, func() bool { return len(exampletest.Keys(t, client, name+"/")) == n }, exampletest.Patience, time.Millisecond)
 }
 
 func TestLockrun_exitsAsTheCommandDoes(t *testing.T) {
 	t.Parallel()
-	addr, client := startEtcd(t)
+	addr, client := exampletest.StartEtcd(t)
 	for script, code := range map[string]int{
 		"exit 0":       0,
 		"exit 7":       7,
@@ -108,35 +53,35 @@ func TestLockrun_exitsAsTheCommandDoes(t *testing.T) {
 		"kill -TERM 0": 143, // its group, which lockrun does not belong to
 	} {
 		t.Run(script, func(t *testing.T) {
-			require.Equal(t, code, startLockrun(t, addr, "job", "--", "sh", "-c", script).wait(t))
-			requireNothingLeft(t, client)
+			require.Equal(t, code, lockrun(t, addr, "job", "--", "sh", "-c", script).End(t))
+			exampletest.RequireNothingLeft(t, client)
 		})
 	}
 }
 
 func TestLockrun_passesOnInputOutputAndTheToken(t *testing.T) {
 	t.Parallel()
-	addr, client := startEtcd(t)
+	addr, client := exampletest.StartEtcd(t)
 	started := filepath.Join(t.TempDir(), "started")
-	p := startLockrun(t, addr, "job", "--", "sh", "-c",
+	p := lockrun(t, addr, "job", "--", "sh", "-c",
 		`echo "$LEASEFENCE_LOCK $LEASEFENCE_TOKEN $LEASEFENCE_KEY"; echo complaint >&2; touch "$0"; cat`, started)
 	awaitFile(t, started)
-	resp, err := client.Get(bounded(t), "job/", clientv3.WithPrefix())
+	resp, err := client.Get(exampletest.Bounded(t), "job/", clientv3.WithPrefix())
 	require.NoError(t, err)
 	require.Len(t, resp.Kvs, 1, "the command runs without the lock")
 	key, token := string(resp.Kvs[0].Key), strconv.FormatInt(resp.Kvs[0].CreateRevision, 10)
 
-	_, err = io.WriteString(p.stdin, "by way of the input")
+	_, err = io.WriteString(p.Stdin, "by way of the input")
 	require.NoError(t, err)
-	require.Zero(t, p.wait(t))
-	require.Equal(t, "job "+token+" "+key+"\nby way of the input", p.stdout.String())
-	require.Equal(t, "complaint\n", p.stderr.String())
-	requireNothingLeft(t, client)
+	require.Zero(t, p.End(t))
+	require.Equal(t, "job "+token+" "+key+"\nby way of the input\n", p.Text.String())
+	require.Equal(t, "complaint\n", p.Stderr.String())
+	exampletest.RequireNothingLeft(t, client)
 }
 
 func TestLockrun_passesOnSignals(t *testing.T) {
 	t.Parallel()
-	addr, client := startEtcd(t)
+	addr, client := exampletest.StartEtcd(t)
 	// Caught here, it is not ignored by those that are started here, also where the tests run under nohup.
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGHUP)
@@ -144,13 +89,13 @@ func TestLockrun_passesOnSignals(t *testing.T) {
 	for name, sig := range map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "HUP": syscall.SIGHUP} {
 		t.Run(name, func(t *testing.T) {
 			started := filepath.Join(t.TempDir(), "started")
-			p := startLockrun(t, addr, "job", "--", "sh", "-c",
+			p := lockrun(t, addr, "job", "--", "sh", "-c",
 				`trap 'echo cleaned up; exit 9' `+name+`; while touch "$0"; do sleep 0.01; done`, started)
 			awaitFile(t, started)
-			p.signal(t, sig)
-			require.Equal(t, 9, p.wait(t))
-			require.Equal(t, "cleaned up\n", p.stdout.String())
-			requireNothingLeft(t, client)
+			p.Signal(t, sig)
+			require.Equal(t, 9, p.End(t))
+			require.Equal(t, "cleaned up\n", p.Text.String())
+			exampletest.RequireNothingLeft(t, client)
 		})
 	}
 }
@@ -178,7 +123,7 @@ func lastSign(t *testing.T, path string) time.Time {
 func TestLockrun_endsTheCommandBeforeTheLockExpires(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
-	addr, _ := startEtcd(t)
+	addr, _ := exampletest.StartEtcd(t)
 	for name, tt := range map[string]struct {
 		script string
 		out    string
@@ -190,14 +135,14 @@ func TestLockrun_endsTheCommandBeforeTheLockExpires(t *testing.T) {
 			t.Parallel()
 			link := startProxy(t, addr)
 			running := filepath.Join(t.TempDir(), "running")
-			p := startLockrun(t, link.addr(), "-ttl", ttl.String(), "-grace", "500ms", name, "--", "sh", "-c", tt.script, running)
+			p := lockrun(t, link.addr(), "-ttl", ttl.String(), "-grace", "500ms", name, "--", "sh", "-c", tt.script, running)
 			awaitFile(t, running+".child")
 			link.cut()
 			cut := time.Now() // no renewal was sent later
 
-			require.Equal(t, exitLost, p.wait(t))
-			require.Equal(t, tt.out, p.stdout.String())
-			require.Contains(t, p.stderr.String(), "no renewal was acknowledged before the deadline")
+			require.Equal(t, exitLost, p.End(t))
+			require.Equal(t, tt.out, p.Text.String())
+			require.Contains(t, p.Stderr.String(), "no renewal was acknowledged before the deadline")
 			require.Less(t, lastSign(t, running).Sub(cut), ttl)
 		})
 	}
@@ -209,27 +154,27 @@ func TestLockrun_killsTheCommandWhenTheLockIsTakenAway(t *testing.T) {
 	for name, takeAway := range map[string]func(*testing.T, *clientv3.Client, string){
 		"revoked": func(t *testing.T, client *clientv3.Client, key string) {
 			t.Helper()
-			resp, err := client.Get(bounded(t), key)
+			resp, err := client.Get(exampletest.Bounded(t), key)
 			require.NoError(t, err)
-			_, err = client.Revoke(bounded(t), clientv3.LeaseID(resp.Kvs[0].Lease))
+			_, err = client.Revoke(exampletest.Bounded(t), clientv3.LeaseID(resp.Kvs[0].Lease))
 			require.NoError(t, err)
 		},
 		"deleted": func(t *testing.T, client *clientv3.Client, key string) {
 			t.Helper()
-			_, err := client.Delete(bounded(t), key)
+			_, err := client.Delete(exampletest.Bounded(t), key)
 			require.NoError(t, err)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			addr, client := startEtcd(t)
+			addr, client := exampletest.StartEtcd(t)
 			running := filepath.Join(t.TempDir(), "running")
-			p := startLockrun(t, addr, "-ttl", "1h", "-grace", "15m", "job", "--", "sh", "-c", stubborn, running)
+			p := lockrun(t, addr, "-ttl", "1h", "-grace", "12m", "job", "--", "sh", "-c", stubborn, running)
 			awaitFile(t, running+".child")
-			takeAway(t, client, keysOf(t, client, "job/")[0])
+			takeAway(t, client, exampletest.Keys(t, client, "job/")[0])
 
-			require.Equal(t, exitLost, p.wait(t))
-			requireNothingLeft(t, client)
+			require.Equal(t, exitLost, p.End(t))
+			exampletest.RequireNothingLeft(t, client)
 			ended := time.Now()
 			<-time.After(100 * time.Millisecond) // ten signs of life of whoever runs on
 			require.False(t, lastSign(t, running).After(ended), "a process of the command runs on")
@@ -239,32 +184,32 @@ func TestLockrun_killsTheCommandWhenTheLockIsTakenAway(t *testing.T) {
 
 func TestLockrun_waitsForItsTurn(t *testing.T) {
 	t.Parallel()
-	addr, client := startEtcd(t)
+	addr, client := exampletest.StartEtcd(t)
 	started := filepath.Join(t.TempDir(), "started")
-	first := startLockrun(t, addr, "job", "--", "cat")
+	first := lockrun(t, addr, "job", "--", "cat")
 	awaitKeys(t, client, "job", 1)
-	second := startLockrun(t, addr, "job", "--", "touch", started)
+	second := lockrun(t, addr, "job", "--", "touch", started)
 	awaitKeys(t, client, "job", 2)
 	require.NoFileExists(t, started)
-	require.Zero(t, first.wait(t)) // which closes the input that cat waits for
-	require.Zero(t, second.wait(t))
+	require.Zero(t, first.End(t)) // which closes the input that cat waits for
+	require.Zero(t, second.End(t))
 	require.FileExists(t, started)
-	requireNothingLeft(t, client)
+	exampletest.RequireNothingLeft(t, client)
 }
 
 func TestLockrun_leavesTheQueueOnASignal(t *testing.T) {
 	t.Parallel()
-	addr, client := startEtcd(t)
-	held, err := newSession(t, client).Lock(bounded(t), "job")
+	addr, client := exampletest.StartEtcd(t)
+	held, err := newSession(t, client).Lock(exampletest.Bounded(t), "job")
 	require.NoError(t, err)
 
 	started := filepath.Join(t.TempDir(), "started")
-	p := startLockrun(t, addr, "-ttl", "1h", "job", "--", "touch", started)
+	p := lockrun(t, addr, "-ttl", "1h", "job", "--", "touch", started)
 	awaitKeys(t, client, "job", 2)
-	p.signal(t, syscall.SIGTERM)
-	require.Equal(t, 143, p.wait(t))
-	require.Equal(t, []string{held.Key()}, keysOf(t, client, "job/"))
-	leases, err := client.Leases(bounded(t))
+	p.Signal(t, syscall.SIGTERM)
+	require.Equal(t, 143, p.End(t))
+	require.Equal(t, []string{held.Key()}, exampletest.Keys(t, client, "job/"))
+	leases, err := client.Leases(exampletest.Bounded(t))
 	require.NoError(t, err)
 	require.Len(t, leases.Leases, 1, "the waiter's lease was not revoked")
 	require.NoFileExists(t, started)
@@ -272,9 +217,9 @@ func TestLockrun_leavesTheQueueOnASignal(t *testing.T) {
 
 func TestLockrun_saysThatItHasNotObtainedTheLock(t *testing.T) {
 	t.Parallel()
-	addr, client := startEtcd(t)
+	addr, client := exampletest.StartEtcd(t)
 	session := newSession(t, client)
-	_, err := session.LockWith(bounded(t), "job", lease.LockOptions{Owner: "somebody else"})
+	_, err := session.Lock(exampletest.Bounded(t), "job", lease.WithOwner("somebody else"))
 	require.NoError(t, err)
 	nobody := startProxy(t, addr)
 	nobody.cut()
@@ -291,9 +236,9 @@ func TestLockrun_saysThatItHasNotObtainedTheLock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			started := filepath.Join(t.TempDir(), "started")
-			p := startLockrun(t, tt.endpoint, append(tt.args, "--", "touch", started)...)
-			require.Equal(t, exitNotObtained, p.wait(t))
-			require.Contains(t, p.stderr.String(), tt.says)
+			p := lockrun(t, tt.endpoint, append(tt.args, "--", "touch", started)...)
+			require.Equal(t, exitNotObtained, p.End(t))
+			require.Contains(t, p.Stderr.String(), tt.says)
 			require.NoFileExists(t, started)
 		})
 	}
@@ -312,15 +257,16 @@ func TestLockrun_refusesWhatItCannotRun(t *testing.T) {
 		"no --":          {[]string{"job", "touch", "file"}, exitUsage, "want NAME -- CMD"},
 		"unknown flag":   {[]string{"-what", "job", "--", "true"}, exitUsage, "-what"},
 		"short TTL":      {[]string{"-ttl", "1s", "job", "--", "true"}, exitUsage, "-ttl is 1s, want 2s or more"},
-		"long grace":     {[]string{"-grace", "3s", "job", "--", "true"}, exitUsage, "-grace is 3s, want 0s to a quarter of -ttl, 2.5s"},
+		"long grace":     {[]string{"-grace", "3s", "job", "--", "true"}, exitUsage, "-grace is 3s, want 0s to a fifth of -ttl, 2s"},
+		"no password":    {[]string{"-user", "root", "job", "--", "true"}, exitUsage, "-user and -password-file"},
 		"not found":      {[]string{"job", "--", "no-such-command-anywhere"}, exitNotFound, "not found"},
 		"not executable": {[]string{"job", "--", plain}, exitCannotRun, "permission denied"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := startLockrun(t, "127.0.0.1:1", tt.args...) // nobody is asked
-			require.Equal(t, tt.code, p.wait(t))
-			require.Contains(t, p.stderr.String(), tt.says)
+			p := lockrun(t, "127.0.0.1:1", tt.args...) // nobody is asked
+			require.Equal(t, tt.code, p.End(t))
+			require.Contains(t, p.Stderr.String(), tt.says)
 		})
 	}
 }
@@ -331,16 +277,16 @@ func TestLockrun_takesTheCommandWithItWhenKilled(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		return // the doc comment says so
 	}
-	addr, _ := startEtcd(t)
+	addr, _ := exampletest.StartEtcd(t)
 	running := filepath.Join(t.TempDir(), "running")
-	p := startLockrun(t, addr, "job", "--", "sh", "-c", `while touch "$0"; do sleep 0.01; done`, running)
+	p := lockrun(t, addr, "job", "--", "sh", "-c", `while touch "$0"; do sleep 0.01; done`, running)
 	awaitFile(t, running)
-	p.signal(t, syscall.SIGKILL)
-	p.wait(t)
+	p.Signal(t, syscall.SIGKILL)
+	p.End(t)
 	require.Eventually(t, func() bool {
 		before, err1 := os.Stat(running)
 		<-time.After(100 * time.Millisecond)
 		after, err2 := os.Stat(running)
 		return err1 == nil && err2 == nil && before.ModTime().Equal(after.ModTime())
-	}, patience/10, time.Millisecond, "the command runs on")
+	}, exampletest.Patience/10, time.Millisecond, "the command runs on")
 }

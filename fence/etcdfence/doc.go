@@ -1,42 +1,42 @@
-// Package etcdfence guards data in etcd with a lock: a write by a holder that has lost it is refused, by the server, in
-// one step with the write.
+// Package etcdfence guards data in etcd with a lock: the server refuses a write by a holder that has lost the lock, in one step
+// with the write.
 //
 // # Two forms
 //
-// [NewKV] is for data in the etcd that has the lock. Each write carries the comparison that the lock's key is there, by
-// its create revision, and on its lease, so a write is done only while the lock is held.
+// [NewKV] is for data in the same etcd as the lock. Each write compares the create revision of the lock's key and its lease, so
+// a write is done only while the lock is held.
 //
-// [Marks] is for data in an etcd whose writers hold their locks elsewhere, in another cluster say. For each resource a
-// key holds the highest token that was accepted, the mark, and each write carries the comparison with it. A new tenure
-// begins with [Marks.Claim], before its first read.
+// [Marks] is for data in an etcd whose writers hold their locks elsewhere, for example in another cluster. A key for each
+// resource holds the mark, the highest token that was accepted, and each write compares it. A new tenure begins with
+// [Marks.Claim], before its first read.
 //
-// Both give a [KV], which is a clientv3.KV: Put, Delete, Do and Txn are fenced, Get and GetStream pass, Compact is
+// Both return a [KV], which is a clientv3.KV: Put, Delete, Do and Txn are fenced, Get and GetStream are not, and Compact is
 // refused.
 //
 // # Guarantee
 //
-// Held: a write is carried out only in a revision before which the lock's key was there, as it was made for this hold,
-// and on its lease. So none is carried out after the lock was released, its key deleted or its lease gone, whatever the
-// pause and however late the write arrives.
+// NewKV: a write is done only while the lock's key exists with the create revision of this hold and with its lease. So no write
+// is done after the lock was released, its key deleted or its lease gone, for any pause and any delay of the write.
 //
-// Marks: once a token has been accepted for a resource, by a Claim or a write, no older one is accepted for it. The
-// mark is raised in the same revision as the write that raises it, or not at all. That holds for every token, 1 to
-// 9223372036854775807, and for any number of processes.
+// Marks: once a Claim or a write with a token was accepted for a resource, no older token is accepted for it. A write that
+// raises the mark does so in the same revision. This holds for every token, 1 to 9223372036854775807, and for any number of
+// processes.
 //
-// Neither needs a clock. Nothing is written by what is refused.
+// Neither needs a clock. A refused write changes nothing.
 //
 // # No guarantee
 //
-//   - Reads are not fenced. What a holder has read may be changed by its successor before it is used, unless it is used
-//     in a write: that one is refused.
-//   - A mark tells who came later, not who holds the lock: until a successor has claimed, a holder that has lost its
-//     lock is accepted. [NewKV] refuses it from the moment of the loss, though nobody follows.
-//   - Whoever writes to the data by another way is not fenced, nor is one who writes to the marks or to the lock's
-//     keys.
-//   - A write whose answer was lost may have been carried out. It is not repeated here. Who repeats it must be able to
-//     stand its being done twice, as with etcd's own client: a comparison in [KV.Txn] tells the two apart.
-//   - A restore of the data's etcd from a snapshot takes its marks back with it: claim again before anything is
-//     written. A restore of the lock's etcd takes tokens back: raise the era (see package fence).
+//   - Reads are not fenced. A successor can change what a holder has read. A write that is based on the old value is refused.
+//   - A mark shows which holder came later, not who holds the lock. Until a successor has claimed, a holder that has lost its
+//     lock is accepted. [NewKV] refuses it from the moment of the loss, even without a successor.
+//   - Writes to the data that do not go through the KV are not fenced. Writes to the marks or to the lock's keys break the
+//     fence.
+//   - A write whose answer was lost may have been done. The KV does not repeat it. Repeat it only if it is idempotent, as with
+//     etcd's client. A read does not settle the outcome, because the write may be done after the read. Of two writes that
+//     compare the same ModRevision in [KV.Txn] only one is done. With Marks, a write of an older token is refused once a newer
+//     token has claimed.
+//   - A restore of the data's etcd from a snapshot brings old marks back: claim again before anything is written. A restore of
+//     the lock's etcd sets revisions back: raise the era (see package fence).
 //
 // # Failures
 //
@@ -44,30 +44,29 @@
 //	lock lost, released or never there (NewKV)      *fence.StaleError                  unchanged
 //	mark is newer than the token (Marks)            *fence.StaleError with the mark    unchanged
 //	write was under way when that happened          *fence.StaleError                  unchanged
-//	caller's own comparison does not hold           Succeeded is false, as ever        as its Else says
+//	caller's own comparison is false                Succeeded is false, as usual       changed by its Else
 //	server refuses (limits, lease, permission)      the client's error                 unchanged
 //	answer lost, connection lost, ctx ended         the client's error                 unknown
 //	no token in the context (Marks)                 matches fence.ErrInvalidToken      unchanged, nothing sent
-//	resource empty or too long (Marks)              error that says so                 unchanged, nothing sent
-//	write to a mark by way of a KV                  error that says so                 unchanged, nothing sent
-//	something else has written the mark             matches ErrMalformedMark           unchanged until it is mended
-//	mark deleted by an operator                     accepted: every old token is too   never delete a mark
+//	resource empty or too long (Marks)              an error with the legal length     unchanged, nothing sent
+//	write to a mark through a KV                    an error with the key              unchanged, nothing sent
+//	something else has written the mark             matches ErrMalformedMark           unchanged until the mark is repaired
+//	mark deleted by an operator                     success, for old tokens too        unfenced: never delete a mark
 //
 // # Limits and cost
 //
-// A write is one transaction: one request, one entry in etcd's log, as without the fence. With Marks it is two requests
-// when it raises the mark, which Claim does once for all. A transaction with If or Else that only reads costs an entry
-// in the log too, which it does not without the fence.
+// A write is one transaction: one request and one entry in etcd's log, as without the fence. With Marks a write that raises the
+// mark takes two requests; after a Claim no write has to. A transaction with If or Else that only reads also adds an entry to
+// the log, which it would not do without the fence.
 //
-// Etcd counts the operations of a transaction, 128 by default, and takes from that what the transactions around it
-// have. NewKV leaves 128 of them to a transaction that has neither If nor Else, and 126 to one that has. Marks leaves
-// 127 and 126, and one more once the mark has been raised. The request is larger by the lock's key and its queue's
-// name, or by the mark's key and value, some of them twice.
+// Etcd limits the operations of a transaction, by default to 128, and counts those of outer transactions. With NewKV a
+// transaction can have 128 operations, or 126 with If or Else. With Marks it can have 127 or 126, and one more once the mark
+// was raised. The request is larger by the lock's key and its queue's name, or by the mark's key and value, some of them
+// twice.
 //
 // # Permissions
 //
-// Where etcd has authentication on, NewKV needs what its lock needs: to read the range of keys with the prefix
-// Options.Prefix + name + "/". Marks needs to read and to write the marks' keys. Both need what the caller's own
-// operations do. Let nobody else write there, and nobody but the writers to the data: authentication is what makes the
-// fence the only way.
+// With authentication in etcd, NewKV needs the same permission as its lock: to read the keys with the prefix Options.Prefix +
+// name + "/". Marks needs to read and write the keys of the marks. Both need the permissions of the caller's own operations.
+// Give no other user write access to these keys or to the data: otherwise they can bypass the fence.
 package etcdfence

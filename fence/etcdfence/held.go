@@ -14,36 +14,35 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// Holder is a lock that is held: a *lease.Lock or an *election.Leadership.
+// Holder is the handle of a held lock: a *lease.Lock or an *election.Leadership.
 type Holder interface {
-	// Held compares the create revision of the lock's key with the token's.
-	Held() clientv3.Cmp
+	// IsOwner compares the create revision of the lock's key with the token's.
+	IsOwner() clientv3.Cmp
 	Token() fence.Token
 }
 
-// NewKV returns a KV whose writes are done only while the lock's key is there. The lock and the data are in one etcd,
-// and kv, which is used as it is, sees the lock's key under its own name: a namespace goes around the KV returned here.
+// NewKV returns a KV whose writes are done only while the lock's key exists. The lock and the data must be in the same etcd, and
+// kv must see the lock's key under its own name: apply a namespace to the returned KV and not to kv.
 //
-// The token is the handle's, whatever the context carries. The error of a write that is refused has the lock's key as
-// its resource, and as the highest token the present owner's, in the era of this handle, or 0 if nobody holds the lock
-// or it cannot be told.
+// The KV uses the token of the handle and ignores that of the context. The error of a refused write has the lock's key as the
+// resource. Its highest token is that of the present owner, in the era of this handle, or 0 if no owner was found.
 //
-// The error of NewKV says which argument is wrong. Nothing is sent.
+// NewKV sends nothing. Its error names the argument and what is legal.
 func NewKV(kv clientv3.KV, holder Holder) (*KV, error) {
 	if kv == nil {
-		return nil, errors.New("etcdfence: kv is nil, want an etcd client's")
+		return nil, errors.New("etcdfence: kv is nil, want the KV of an etcd client")
 	}
 	if holder == nil {
-		return nil, errors.New("etcdfence: holder is nil, want a lock that is held")
+		return nil, errors.New("etcdfence: holder is nil, want the handle of a held lock")
 	}
-	g, err := newHeld(kv, holder.Held(), holder.Token())
+	g, err := newHeld(kv, holder.IsOwner(), holder.Token())
 	if err != nil {
 		return nil, err
 	}
 	return &KV{kv: kv, gate: g}, nil
 }
 
-// held is open while a key with one create revision is there, and on its lease.
+// held is a gate that is open while a key exists with one create revision and with its lease.
 type held struct {
 	kv    clientv3.KV
 	cmps  []clientv3.Cmp
@@ -57,17 +56,17 @@ func newHeld(kv clientv3.KV, cmp clientv3.Cmp, token fence.Token) (*held, error)
 	case !token.Valid():
 		return nil, fmt.Errorf("etcdfence: holder's token: %w %d: want 1 to 9223372036854775807, low 48 bits not 0",
 			fence.ErrInvalidToken, int64(token))
-	// The create revision of a key that is not there is 0: a handle without one would be held for ever.
+	// A missing key has create revision 0, so a handle without a revision would be held forever.
 	case c.Target != pb.Compare_CREATE || c.Result != pb.Compare_EQUAL || c.GetCreateRevision() != token.Revision(),
 		key == "" || len(c.RangeEnd) > 0:
-		return nil, fmt.Errorf("etcdfence: holder's Held is {%v}, "+
+		return nil, fmt.Errorf("etcdfence: holder's IsOwner is {%v}, "+
 			"want one key's create revision = %d, that of its token", c, token.Revision())
 	}
 	return &held{kv: kv, cmps: []clientv3.Cmp{cmp.Clone(), onLease(key)}, key: key, token: token}, nil
 }
 
-// onLease compares true while the key is on the lease that it is named after. A write that takes it off leaves its
-// create revision as it is, but the key is no contender any more: the next in the queue holds the lock.
+// onLease is true while the key has the lease in its name. A write that detaches the lease keeps the create revision, but the
+// key is no longer a contender: the next contender in the queue holds the lock.
 func onLease(key string) clientv3.Cmp {
 	child, _, _ := strings.Cut(key[strings.LastIndexByte(key, '/')+1:], "-")
 	if id, err := strconv.ParseInt(child, 16, 64); err == nil && id != 0 {
@@ -94,12 +93,12 @@ func (h *held) commit(ctx context.Context, b body) (*clientv3.TxnResponse, error
 	return b.response(resp), nil
 }
 
-// maxSuccessors bounds the answer to a write that is refused: nested names may have any number of keys there.
+// maxSuccessors bounds the answer to a refused write: nested names can have any number of keys there.
 const maxSuccessors = 8
 
-// successors reads who has come to the queue after this hold, oldest first. It must not be serializable, nor left out:
-// etcd answers a transaction that has only serializable reads, or no operation, from a member that may be behind, and
-// there a lost lock may be held still.
+// successors reads the contenders that came after this hold, oldest first. The read must be there and must not be serializable:
+// a member of etcd answers a transaction without operations, or with serializable reads only, from its own state, which may
+// be old and still have the lock.
 func (h *held) successors() clientv3.Op {
 	prefix := h.queue()
 	if prefix == "" {
@@ -109,10 +108,10 @@ func (h *held) successors() clientv3.Op {
 		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend), clientv3.WithLimit(maxSuccessors))
 }
 
-// queue is the prefix of all keys of the lock's name, "" of a key that is in no queue.
+// queue returns the prefix of all keys of the lock's name, or "" if the key is in no queue.
 func (h *held) queue() string { return h.key[:strings.LastIndexByte(h.key, '/')+1] }
 
-// highest is the token of the oldest contender: it holds the lock since this hold's key is gone.
+// highest returns the token of the oldest contender, which holds the lock now that this hold's key is gone.
 func (h *held) highest(read *pb.ResponseOp) fence.Token {
 	prefix := h.queue()
 	if prefix == "" {

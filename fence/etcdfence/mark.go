@@ -12,17 +12,20 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/internal/admission"
+	"github.com/leasefence/leasefence/internal/clip"
 )
 
-// ErrMalformedMark says that the value of a mark's key is not one that this package writes. Nothing is accepted for the
-// resource until an operator has put that right.
+// ErrMalformedMark reports that a mark's key has a value that this package does not write. Nothing is accepted for the resource
+// until an operator writes the highest token that was ever accepted there, in 20 digits.
 var ErrMalformedMark = errors.New("etcdfence: malformed mark")
 
-// mark is open to tokens that are not below the value of a key, and raises it.
+// mark is a gate that is open to tokens that are not less than the value of a key. It raises that value.
 type mark struct {
 	kv       clientv3.KV
 	prefix   string // of all marks
 	resource string
+	maxEra   uint16
 }
 
 func (m *mark) key() string { return m.prefix + m.resource }
@@ -45,15 +48,15 @@ func (m *mark) check(ctx context.Context) error {
 	return err
 }
 
-// commit sends the body with the condition that the mark is the token, which it is for all of a tenure that has
-// claimed. If it is not, the same transaction has read the mark. One that is lower or absent is raised in one
-// transaction with the body, on the condition that it is still the one that was read.
+// commit sends the body with the condition that the mark equals the token, which is true for a tenure that has claimed. If it
+// is false, the same transaction reads the mark. commit then raises a lower or missing mark in one transaction with the body,
+// on the condition that the mark is still the one that was read.
 //
-// An order of bytes (the mark is less than the token) would save the first attempt, and would accept what is not a
-// number: no comparison of etcd's can tell that a lower value is well-formed.
+// A comparison of bytes (mark less than token) would save the first attempt but would accept values that are not numbers: no
+// comparison of etcd can check that a lower value is well-formed.
 //
-// It is sent again only after the server has said that nothing was done; each time somebody else has written the mark
-// in between.
+// commit sends a transaction again only after the server has answered that nothing was done. Each time another writer has
+// changed the mark in between.
 func (m *mark) commit(ctx context.Context, b body) (*clientv3.TxnResponse, error) {
 	t, err := m.token(ctx)
 	if err != nil {
@@ -66,11 +69,11 @@ func (m *mark) commit(ctx context.Context, b body) (*clientv3.TxnResponse, error
 		key  = m.key()
 		same = clientv3.Compare(clientv3.Value(key), "=", format(t))
 		ops  = b.ops()
-		// The mark is last: before its first write, reads of a transaction are answered with the revision before.
+		// The mark comes last, because etcd answers the reads of a transaction before its first write with the old revision.
 		raise = append(slices.Clone(ops), clientv3.OpPut(key, format(t)))
 	)
 	for cond, then := same, ops; ; {
-		// The read is never serializable: see held.successors.
+		// The read is not serializable: see held.successors.
 		resp, err := m.kv.Txn(ctx).If(cond).Then(then...).Else(clientv3.OpGet(key)).Commit()
 		if err != nil {
 			return nil, err
@@ -93,10 +96,10 @@ func (m *mark) commit(ctx context.Context, b body) (*clientv3.TxnResponse, error
 // sighting is a mark as it was read: both are 0 if it is absent.
 type sighting struct {
 	token fence.Token
-	rev   int64 // the mod revision, which no other state of the key ever has
+	rev   int64 // the mod revision, which is unique to this state of the key
 }
 
-// admit is the mark that was read, unless it refuses t.
+// admit returns the mark that was read, or an error if it refuses t.
 func (m *mark) admit(t fence.Token, kvs []*mvccpb.KeyValue) (sighting, error) {
 	if len(kvs) == 0 {
 		return sighting{}, nil
@@ -104,7 +107,7 @@ func (m *mark) admit(t fence.Token, kvs []*mvccpb.KeyValue) (sighting, error) {
 	highest, ok := parse(string(kvs[0].Value))
 	if !ok {
 		return sighting{}, fmt.Errorf("%w at %q: value %s, want a token of %d decimal digits",
-			ErrMalformedMark, m.key(), quote(string(kvs[0].Value)), digits)
+			ErrMalformedMark, m.key(), clip.Quote(string(kvs[0].Value)), digits)
 	}
 	if t < highest {
 		return sighting{}, &fence.StaleError{Resource: m.resource, Token: t, Highest: highest}
@@ -112,16 +115,16 @@ func (m *mark) admit(t fence.Token, kvs []*mvccpb.KeyValue) (sighting, error) {
 	return sighting{token: highest, rev: kvs[0].ModRevision}, nil
 }
 
-// token is the context's.
+// token returns the token of ctx.
 func (m *mark) token(ctx context.Context) (fence.Token, error) {
-	if t, ok := fence.FromContext(ctx); ok {
-		return t, nil
+	t, err := admission.Token(ctx, m.maxEra)
+	if err != nil {
+		return 0, fmt.Errorf("etcdfence: token for %q: %w", m.resource, err)
 	}
-	return 0, fmt.Errorf("etcdfence: token for %q: the context carries none, "+
-		"want 1 to 9223372036854775807, low 48 bits not 0, by fence.NewContext: %w", m.resource, fence.ErrInvalidToken)
+	return t, nil
 }
 
-// spares refuses operations that write to the marks.
+// spares returns an error if an operation writes to the marks.
 func (m *mark) spares(lists ...[]clientv3.Op) error {
 	for _, ops := range lists {
 		for _, op := range ops {
@@ -133,34 +136,34 @@ func (m *mark) spares(lists ...[]clientv3.Op) error {
 				continue
 			}
 			if !op.IsGet() && meets(string(op.KeyBytes()), string(op.RangeBytes()), m.prefix) {
-				return fmt.Errorf("etcdfence: a write at %s reaches the marks, want keys without the prefix %q",
-					quote(string(op.KeyBytes())), m.prefix)
+				return fmt.Errorf("etcdfence: a write at %s covers marks, want keys without the prefix %q",
+					clip.Quote(string(op.KeyBytes())), m.prefix)
 			}
 		}
 	}
 	return nil
 }
 
-// meets reports whether etcd's range [key, end) has a key with the prefix in it, or could have.
+// meets reports whether etcd's range [key, end) can contain a key with the prefix.
 func meets(key, end, prefix string) bool {
 	switch {
 	case strings.HasPrefix(key, prefix):
 		return true
 	case end == "": // the key alone
 		return false
-	case key >= prefix: // and without it, so behind all that have it
+	case key >= prefix: // without the prefix, so after all keys that have it
 		return false
 	default:
-		return end == "\x00" || end > prefix // "\x00" is no end at all
+		return end == "\x00" || end > prefix // "\x00" means without an end
 	}
 }
 
-// digits is the length of a mark: zeros in front, so that what etcdctl lists and compares is in the order of numbers.
+// digits is the length of a mark. Leading zeros make the order of bytes, as in etcdctl, the order of numbers.
 const digits = 20
 
 func format(t fence.Token) string { return fmt.Sprintf("%0*d", digits, int64(t)) }
 
-// parse reads what format has written, and nothing else.
+// parse reads the form that format writes and no other.
 func parse(value string) (fence.Token, bool) {
 	if len(value) != digits || strings.Trim(value, "0123456789") != "" {
 		return 0, false
@@ -168,13 +171,4 @@ func parse(value string) (fence.Token, bool) {
 	n, err := strconv.ParseInt(value, 10, 64)
 	t := fence.Token(n)
 	return t, err == nil && t.Valid()
-}
-
-// quote bounds what reaches a log.
-func quote(s string) string {
-	const limit = 24
-	if len(s) > limit {
-		return strconv.Quote(s[:limit]) + "…"
-	}
-	return strconv.Quote(s)
 }

@@ -123,19 +123,13 @@ func TestMarks_KV_interleaved(t *testing.T) {
 	})
 }
 
-// What is not a mark is never taken for one, whether it sorts before the token or behind.
+// A value that is not a mark accepts no token, whether it sorts before the token or after it. FuzzParse has the spellings.
 func TestMarks_malformed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
 		m := newMarks(t, c)
 		kv := markKV(t, c, "r")
-		for _, value := range []string{
-			"", "0", "7", "41", "54", "-1", "+0000000000000000041", "0000000000000000041", "000000000000000000041",
-			"00000000000000000000", "00000281474976710656", "09223372036854775808", "99999999999999999999",
-			"0000000000000000004 ", " 0000000000000000041", "0000000000000000004a", "0x000000000000000029", "￿",
-			"0000000000000000004\n", "000000000000000004\xd9\xa1",
-			strings.Repeat("x", 1<<10), strings.Repeat("\x00", 20),
-		} {
+		for _, value := range []string{"", "41", "99999999999999999999", strings.Repeat("\n", 1<<10)} {
 			srv.Put("fence/r", value)
 			rev := srv.Rev()
 			for _, tok := range []fence.Token{1, 41, math.MaxInt64} {

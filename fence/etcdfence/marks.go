@@ -8,6 +8,8 @@ import (
 	"unicode/utf8"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/fence"
 )
 
 const (
@@ -17,27 +19,31 @@ const (
 
 // Options of [Marks]. The zero value of a field is its default.
 type Options struct {
-	// Prefix is put before each resource to make the mark's key: "orders" has its mark at "fence/orders". UTF-8 without
-	// NUL, at most 1,024 bytes. Nothing else may be below it. Default "fence/".
+	// Prefix and the resource form the key of a mark: the mark of "orders" is at "fence/orders". 1 to 1,024 bytes of UTF-8
+	// without NUL, default "fence/". No other key may have this prefix.
 	Prefix string
+
+	// MaxEra is the highest era that is accepted: 1 to 32767, default [fence.DefaultMaxEra], 15. A token of a higher era is
+	// refused before anything is sent; see [fence.Token.CheckEra].
+	MaxEra uint16
 }
 
-// Marks fences data in etcd whose writers hold their locks elsewhere, for instance in another cluster. For each
-// resource a key holds the mark: the highest token that has been accepted, as 20 decimal digits. A mark only grows and
-// is never deleted.
+// Marks fences data in etcd whose writers hold their locks elsewhere, for example in another cluster. A key for each resource
+// holds the mark: the highest token that was accepted, as 20 decimal digits. A mark only grows and is never deleted.
 //
-// The token is the context's; see [fence.FromContext]. A resource is 1 to 1,024 bytes of UTF-8 without NUL. Marks is
-// safe for concurrent use, by any number of processes, and there is nothing to close.
+// The token is the one in the context; see [fence.FromContext]. A resource is 1 to 1,024 bytes of UTF-8 without NUL. Marks is
+// safe for concurrent use, by any number of processes, and need not be closed.
 type Marks struct {
 	kv     clientv3.KV
 	prefix string
+	maxEra uint16
 }
 
-// NewMarks returns the marks below a prefix in kv, which is used as it is. The error names the argument or the option
-// that is wrong, its value and the legal range. Nothing is sent.
+// NewMarks returns the marks with a prefix in kv. It sends nothing. The error names the argument or the option, its value and
+// the legal range.
 func NewMarks(kv clientv3.KV, opts Options) (*Marks, error) {
 	if kv == nil {
-		return nil, errors.New("etcdfence: kv is nil, want an etcd client's")
+		return nil, errors.New("etcdfence: kv is nil, want the KV of an etcd client")
 	}
 	if opts.Prefix == "" {
 		opts.Prefix = defaultPrefix
@@ -45,16 +51,19 @@ func NewMarks(kv clientv3.KV, opts Options) (*Marks, error) {
 	if err := checkName("Options.Prefix", opts.Prefix); err != nil {
 		return nil, err
 	}
-	return &Marks{kv: kv, prefix: opts.Prefix}, nil
+	if err := fence.CheckMaxEra("etcdfence: Options.MaxEra", opts.MaxEra); err != nil {
+		return nil, err
+	}
+	return &Marks{kv: kv, prefix: opts.Prefix, maxEra: opts.MaxEra}, nil
 }
 
-// Claim installs a tenure: it is called once after a grant, before the tenure's first read of the resource, for a mark
-// protects nothing until the new token has reached it. Repeating it does no harm.
+// Claim starts a tenure. Call it once after a grant, before the first read of the resource: until then the mark does not refuse
+// the predecessor. Repeating it is safe.
 //
-// On success the mark is at least the context's token, and no older token is accepted from then on. The error is a
-// [*fence.StaleError] with the mark as the highest token if the mark is greater; it matches [fence.ErrInvalidToken] if
-// the context carries no token, and [ErrMalformedMark] if something else has written the mark. The mark is unchanged
-// then. Any other error is the client's as it is: the mark may have been raised, and Claim may be called again.
+// On success the mark is the context's token or newer, and no older token is accepted. On these errors the mark is unchanged: a
+// [*fence.StaleError] with the mark as the highest token if the mark is newer; one that matches [fence.ErrInvalidToken] if the
+// context carries no token, or [ErrMalformedMark] if something else has written the mark. Any other error is the client's: the
+// mark may have been raised, and Claim may be called again.
 func (m *Marks) Claim(ctx context.Context, resource string) error {
 	k, err := m.KV(resource)
 	if err != nil {
@@ -63,9 +72,8 @@ func (m *Marks) Claim(ctx context.Context, resource string) error {
 	return k.Claim(ctx)
 }
 
-// Check looks whether the context's token would be accepted now: it reads the mark and raises nothing. Its answer can
-// be out of date by the time it returns: use it to give up early, and [Marks.KV] to write. The errors are those of
-// [Marks.Claim].
+// Check reports whether the context's token would be accepted now. It reads the mark and does not raise it. The answer can be
+// out of date when Check returns: use it to give up early, and [Marks.KV] to write. The errors are those of [Marks.Claim].
 func (m *Marks) Check(ctx context.Context, resource string) error {
 	k, err := m.KV(resource)
 	if err != nil {
@@ -74,18 +82,18 @@ func (m *Marks) Check(ctx context.Context, resource string) error {
 	return k.Check(ctx)
 }
 
-// KV returns a KV for the resource's data, which is any set of keys that its writers agree on. A write is done only if
-// the mark is not greater than the token that its context carries, and raises a mark that is lower, in one transaction.
-// Nothing is cached: a KV may be kept, and serves every token.
+// KV returns a KV for the resource's data, which is any set of keys that its writers agree on. A write is done only if the mark
+// is not newer than the token in the context, and it raises an older mark in the same transaction. A KV has no state and serves
+// every token.
 //
-// The errors are those of [Marks.Claim]; if it is one of those that are named there, nothing is written. A write to the
-// marks themselves is refused before it is sent, also a deletion of a range that has them in it. The error of KV itself
-// names the resource and what is legal.
+// The errors of a write are those of [Marks.Claim]; on those that are named there, nothing is written. The KV refuses writes to
+// marks, and deletions of ranges that contain marks, before it sends them. The error of Marks.KV names the resource and what
+// is legal.
 func (m *Marks) KV(resource string) (*KV, error) {
 	if err := checkName("resource", resource); err != nil {
 		return nil, err
 	}
-	return &KV{kv: m.kv, gate: &mark{kv: m.kv, prefix: m.prefix, resource: resource}}, nil
+	return &KV{kv: m.kv, gate: &mark{kv: m.kv, prefix: m.prefix, resource: resource, maxEra: m.maxEra}}, nil
 }
 
 func checkName(field, name string) error {

@@ -35,8 +35,8 @@ type holder struct {
 	token fence.Token
 }
 
-func (h holder) Held() clientv3.Cmp { return h.cmp }
-func (h holder) Token() fence.Token { return h.token }
+func (h holder) IsOwner() clientv3.Cmp { return h.cmp }
+func (h holder) Token() fence.Token    { return h.token }
 
 // contend puts a contender's key into the queue of a name, on a lease of its own.
 func contend(t *testing.T, c *clientv3.Client, name string) (string, holder) {
@@ -64,7 +64,7 @@ func newKV(t *testing.T, kv clientv3.KV, h etcdfence.Holder) *etcdfence.KV {
 
 func newMarks(t *testing.T, kv clientv3.KV) *etcdfence.Marks {
 	t.Helper()
-	m, err := etcdfence.NewMarks(kv, etcdfence.Options{})
+	m, err := etcdfence.NewMarks(kv, etcdfence.Options{MaxEra: 32767})
 	require.NoError(t, err)
 	return m
 }
@@ -107,14 +107,6 @@ func mustParse(t *testing.T, srv *fakeetcd.Server, key string) fence.Token {
 func contextWithTimeout(t *testing.T, d time.Duration) (context.Context, context.CancelFunc) {
 	t.Helper()
 	return context.WithTimeout(t.Context(), d)
-}
-
-func newSession(t *testing.T, c *clientv3.Client) *lease.Session {
-	t.Helper()
-	s, err := lease.NewSession(t.Context(), c, lease.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = s.Close(context.WithoutCancel(t.Context())) })
-	return s
 }
 
 // second drops an answer that a test does not need.

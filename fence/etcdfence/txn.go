@@ -8,13 +8,13 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// txn collects a transaction until its Commit.
+// txn collects the parts of a transaction until Commit.
 type txn struct {
 	ctx  context.Context //nolint:containedctx // clientv3.KV gives it to Txn, clientv3.Txn takes none
 	gate gate
 	body body
-	last string // the part that was given last
-	err  error  // of the calls, not of the server
+	last string // the last part that was set
+	err  error  // from the order of the calls
 }
 
 // If adds the caller's comparisons.
@@ -27,7 +27,7 @@ func (t *txn) If(cmps ...clientv3.Cmp) clientv3.Txn {
 	return t
 }
 
-// Then adds what is done if they all hold.
+// Then sets the operations to do if all comparisons are true.
 func (t *txn) Then(ops ...clientv3.Op) clientv3.Txn {
 	if t.next("Then", "", "If") {
 		t.body.then = slices.Clone(ops)
@@ -35,7 +35,7 @@ func (t *txn) Then(ops ...clientv3.Op) clientv3.Txn {
 	return t
 }
 
-// Else adds what is done if one does not.
+// Else sets the operations to do if a comparison is false.
 func (t *txn) Else(ops ...clientv3.Op) clientv3.Txn {
 	if t.next("Else", "", "If", "Then") {
 		t.body.otherwise = slices.Clone(ops)
@@ -51,7 +51,7 @@ func (t *txn) Commit() (*clientv3.TxnResponse, error) {
 	return t.gate.commit(t.ctx, t.body)
 }
 
-// next notes that a part is given, and reports whether it may come after those before it.
+// next records a part and reports whether it may follow the part before it.
 func (t *txn) next(part string, after ...string) bool {
 	if t.err == nil && !slices.Contains(after, t.last) {
 		t.err = fmt.Errorf("etcdfence: transaction: %s after %s, want If, Then, Else, each at most once",

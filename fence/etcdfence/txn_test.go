@@ -1,7 +1,6 @@
 package etcdfence_test
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -41,39 +40,6 @@ func TestKV_Txn_order(t *testing.T) {
 		_, err := txn.Commit()
 		require.NoError(t, err)
 		require.Equal(t, map[string]string{"d": "mine"}, contents(srv, "d"))
-	})
-}
-
-// As many operations as the doc says fit.
-func TestKV_limits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, c := start(t)
-		_, h := contend(t, c.Client, "locks/a")
-		puts := func(n int) (ops []clientv3.Op) {
-			for i := range n {
-				ops = append(ops, clientv3.OpPut(fmt.Sprintf("d/%d", i), ""))
-			}
-			return ops
-		}
-		always := clientv3.Compare(clientv3.CreateRevision("none"), "=", 0)
-		for _, tt := range []struct {
-			name         string
-			kv           *etcdfence.KV
-			bare, nested int
-		}{
-			{"held", newKV(t, c, h), 128, 126},
-			{"mark, raised", markKV(t, c, "r"), 127, 126},
-		} {
-			token := h.token
-			for _, over := range []int{0, 1} {
-				token++
-				_, err := tt.kv.Txn(with(t, token)).Then(puts(tt.bare + over)...).Commit()
-				require.Equal(t, over == 1, err != nil, "%s: %v", tt.name, err)
-				token++
-				_, err = tt.kv.Txn(with(t, token)).If(always).Then(puts(tt.nested + over)...).Commit()
-				require.Equal(t, over == 1, err != nil, "%s: %v", tt.name, err)
-			}
-		}
 	})
 }
 

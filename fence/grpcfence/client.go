@@ -11,15 +11,14 @@ var (
 	_ grpc.StreamClientInterceptor = StreamClient
 )
 
-// UnaryClient is an interceptor that sends the token of each call's context in the metadata, and turns a refusal
-// into an error as [ReadError] does. Without a token in the context the call is sent as it is.
+// UnaryClient is an interceptor that sends the token of each call's context in the metadata and converts refusals as
+// [ReadError] does. Without a token in the context it sends the call unchanged.
 //
-// Metadata fencing-token that the caller has set is sent as it is. If it differs from the token of the context, one
-// of the two is a mistake: the call is not sent, and the error is INVALID_ARGUMENT and matches
-// [fence.ErrInvalidToken].
+// It sends metadata fencing-token that the caller has set. If that differs from the context's token, one of the two is a
+// mistake: the call is not sent, and the error has the status INVALID_ARGUMENT and matches [fence.ErrInvalidToken].
 //
-// A token means something only at the resources of its lock: give the interceptor to the connections that lead there
-// and to no others. Anywhere else a token would raise the marks of another series.
+// A token is meaningful only at the resources of its lock. Use the interceptor only for connections to them: elsewhere the
+// token would raise the marks of another series of tokens.
 func UnaryClient(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption,
@@ -31,8 +30,7 @@ func UnaryClient(
 	return ReadError(invoke(ctx, method, req, reply, cc, opts...))
 }
 
-// StreamClient is [UnaryClient] for streams. The token is that of the context which the stream was opened with,
-// for as long as the stream lasts.
+// StreamClient is [UnaryClient] for streams. A stream keeps the token of the context that it was opened with.
 func StreamClient(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
 	opts ...grpc.CallOption,
@@ -48,8 +46,8 @@ func StreamClient(
 	return &clientStream{stream}, nil
 }
 
-// clientStream reads the refusals of a stream. SendMsg has none: it returns io.EOF, and RecvMsg says why.
+// clientStream converts the refusals of a stream. Only RecvMsg returns them; SendMsg returns io.EOF.
 type clientStream struct{ grpc.ClientStream }
 
-// RecvMsg is that of the stream, with its refusals read.
+// RecvMsg receives a message and converts a refusal.
 func (s *clientStream) RecvMsg(m any) error { return ReadError(s.ClientStream.RecvMsg(m)) }

@@ -2,47 +2,49 @@
 //
 // # Scope
 //
-// At the client, [UnaryClient] and [StreamClient] send the token of a call's context in the metadata fencing-token, and
-// turn a refusal back into the error it was, so that errors.Is(err, fence.ErrStale) holds across the wire, and
-// status.FromError still finds the status. At the server, the interceptors of [Server] parse the metadata, refuse what
-// is stale, put the token into the context and give the refusals that handlers return their status: made by
-// [NewServer] for any check, or by [NewAtomicServer] for resources that live in the server's process.
+// At the client, [UnaryClient] and [StreamClient] send the token of a call's context in the metadata fencing-token. They
+// convert a refusal back into the server's error, so that errors.Is(err, fence.ErrStale) works across the network and
+// status.FromError still finds the status. At the server, the interceptors of [Server] parse the metadata, refuse stale
+// tokens, add the token to the context and give a status to the refusals that handlers return. [NewServer] creates them for
+// any check, [NewAtomicServer] for resources in the server's process.
 //
-// A claim, which a new holder makes before its first read, is with a guard a call that writes nothing: any method that
-// needs a token. With a store the handler makes the store's claim.
+// A new holder claims before its first read. With a guard, any call of a method that writes is a claim. With a store, the
+// handler calls the store's Claim.
 //
 // # Guarantee
 //
-//   - A call of a method that writes does not reach the handler without exactly one well-formed token, nor unless the
-//     check accepted it. A check that fails refuses.
-//   - At a server of NewAtomicServer, check and handler of a unary call are one step: once a newer token has been
-//     accepted for a resource, no handler of an older one is running or will run for it.
+//   - A call of a method that writes reaches the handler only with exactly one well-formed token that the check has accepted.
+//     If the check fails, the call is refused.
+//   - With NewAtomicServer, check and handler of a unary call are one step: once a newer token was accepted for a resource, no
+//     handler of an older token is running or will run for it.
 //   - A method that does not write raises no mark.
 //
 // # No guarantee
 //
-//   - A server of NewServer refuses early; it does not decide. Between its check and the handler's write there may be
-//     a pause, and a newer token: the store has to compare the token in one step with the write.
-//   - A stream is checked when it starts, and with Options.EachMessage again with each message. What its handler writes
-//     between two checks, or after the last, is for the store to refuse.
-//   - A client that got UNAVAILABLE or DEADLINE_EXCEEDED does not know whether it has written.
-//   - A token is no credential. Whoever reaches the server can send the largest one and lock the others out of the
-//     resource: authenticate in an interceptor before this one.
+//   - NewServer only refuses early. A newer token can be accepted between its check and the handler's write, so the store must
+//     compare the token in one step with the write.
+//   - A stream is checked when it starts, and with Options.EachMessage also with each message. The store must refuse stale
+//     writes between two checks and after the last.
+//   - A client that got UNAVAILABLE or DEADLINE_EXCEEDED does not know whether its call has written.
+//   - A token is not a credential. A client can send the largest token and lock all others out of the resource: authenticate
+//     calls in an earlier interceptor.
 //
 // # Failures
 //
-// Each refusal has the detail google.rpc.ErrorInfo, with [Domain] and the reason given here.
+// Each refusal has the detail google.rpc.ErrorInfo with [Domain] and the reason in this table.
 //
-//	what happens                                      what becomes of it
-//	token older than the newest seen                  FAILED_PRECONDITION, ReasonStale; the handler has not run
-//	no token where one is needed                      FAILED_PRECONDITION, ReasonMissing
-//	token malformed, empty, or several values         INVALID_ARGUMENT, ReasonInvalid, for readers too
+//	what happens                                      result
+//	token older than the mark                         FAILED_PRECONDITION, ReasonStale; the handler has not run
+//	token missing in a call that writes               FAILED_PRECONDITION, ReasonMissing
+//	token malformed, empty, or several values         INVALID_ARGUMENT, ReasonInvalid, also for readers
 //	the check fails for another reason                UNAVAILABLE, or the status that its error has
 //	the call names no resource                        INTERNAL
+//	the resource's name is too long                   INVALID_ARGUMENT
+//	the context ends while it waits (atomic, unary)   CANCELLED or DEADLINE_EXCEEDED; the handler has not run
 //	overtaken after the check (not atomic)            the handler runs; its store's refusal becomes ReasonStale
-//	overtaken after the check (atomic, unary)         cannot be: the newer token waits for the handler
+//	overtaken after the check (atomic, unary)         impossible: the newer token waits for the handler
 //	overtaken while a stream is open                  with EachMessage: ReasonStale at the next message received
 //	the handler panics (atomic)                       as without the interceptor; the mark stays raised
 //	metadata set by the caller, same as the context   sent once
-//	metadata set by the caller, another token         not sent: INVALID_ARGUMENT
+//	metadata set by the caller, another token         not sent: INVALID_ARGUMENT, fence.ErrInvalidToken
 package grpcfence

@@ -60,8 +60,8 @@ var both = map[string]func(*testing.T, *fence.Guard, grpcfence.Options) *grpcfen
 	"early": early, "atomic": atomicly,
 }
 
-// serve serves s on the loopback interface and returns a client with the interceptors, and one without.
-func serve(t *testing.T, s *grpcfence.Server, impl *service) (fenced, plain testgrpc.TestServiceClient) {
+// serve serves s on the loopback interface and returns a client with the interceptors.
+func serve(t *testing.T, s *grpcfence.Server, impl *service) testgrpc.TestServiceClient {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -73,20 +73,11 @@ func serve(t *testing.T, s *grpcfence.Server, impl *service) (fenced, plain test
 		server.Stop()
 		require.NoError(t, <-served)
 	})
-	dial := func(opts ...grpc.DialOption) testgrpc.TestServiceClient {
-		opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		conn, err := grpc.NewClient(listener.Addr().String(), opts...)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, conn.Close()) })
-		return testgrpc.NewTestServiceClient(conn)
-	}
-	fenced = dial(grpc.WithUnaryInterceptor(grpcfence.UnaryClient), grpc.WithStreamInterceptor(grpcfence.StreamClient))
-	return fenced, dial()
-}
-
-func call(ctx context.Context, c testgrpc.TestServiceClient) error {
-	_, err := c.UnaryCall(ctx, &testgrpc.SimpleRequest{})
-	return err
+	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithUnaryInterceptor(grpcfence.UnaryClient), grpc.WithStreamInterceptor(grpcfence.StreamClient))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close()) })
+	return testgrpc.NewTestServiceClient(conn)
 }
 
 // with is a context whose metadata has the values as they are.
@@ -98,13 +89,20 @@ func with(t *testing.T, tokens ...string) context.Context {
 // requireInfo checks a refusal's status and returns the metadata of its detail.
 func requireInfo(t *testing.T, err error, code codes.Code, reason string) map[string]string {
 	t.Helper()
+	gotCode, gotReason, md := refusal(t, err)
+	require.Equal(t, code, gotCode, "%v", err)
+	require.Equal(t, reason, gotReason)
+	return md
+}
+
+// refusal returns the code of a refusal and what its detail has.
+func refusal(t *testing.T, err error) (code codes.Code, reason string, md map[string]string) {
+	t.Helper()
 	st, ok := status.FromError(err)
 	require.True(t, ok, "%v", err)
-	require.Equal(t, code, st.Code(), st.Message())
 	require.Len(t, st.Details(), 1)
 	info, ok := st.Details()[0].(*errdetails.ErrorInfo)
 	require.True(t, ok)
 	require.Equal(t, grpcfence.Domain, info.GetDomain())
-	require.Equal(t, reason, info.GetReason())
-	return info.GetMetadata()
+	return st.Code(), info.GetReason(), info.GetMetadata()
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// call is what the interceptors have read of a call.
+// call has the data of a call that the interceptors use.
 type call struct {
 	token    fence.Token
 	resource string
@@ -38,11 +38,19 @@ func (s *Server) Unary(
 		return resp, Error(err)
 	}
 	var resp any
-	err = s.guard.Do(c.resource, c.token, func() (err error) {
+	ran := false
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	err = s.guard.DoContext(ctx, c.resource, c.token, func() (err error) {
+		ran = true
+		defer cancel() // before a newer token is accepted: work that the handler left running gets the signal to stop
 		resp, err = handle(ctx, req)
 		return err
 	})
-	return resp, Error(err) // Do has no errors but refusals and those of the handler
+	if !ran {
+		return nil, unchecked(err)
+	}
+	return resp, Error(err)
 }
 
 // Stream is the interceptor of streams, for [grpc.ChainStreamInterceptor]. The stream's context carries the token.
@@ -83,26 +91,31 @@ func (s *Server) read(ctx context.Context, method string, req any) (context.Cont
 	}
 	ctx = fence.NewContext(ctx, token)
 	c := call{token: token, checked: checked}
-	if checked {
-		if c.resource = s.resource(ctx, method, req); c.resource == "" {
-			return nil, call{}, status.Error(codes.Internal, "grpcfence: the call names no resource")
-		}
+	if !checked {
+		return ctx, c, nil
+	}
+	c.resource = s.resource(ctx, method, req)
+	switch n := len(c.resource); {
+	case n == 0:
+		return nil, call{}, status.Error(codes.Internal, "grpcfence: the call names no resource")
+	case n > fence.MaxResource:
+		return nil, call{}, status.Errorf(codes.InvalidArgument,
+			"grpcfence: the call's resource has %d bytes, want 1 to %d", n, fence.MaxResource)
 	}
 	return ctx, c, nil
 }
 
-// serverStream is a stream whose context carries its token.
+// serverStream is a stream with the token in its context.
 type serverStream struct {
 	grpc.ServerStream
 	ctx   context.Context //nolint:containedctx // a grpc.ServerStream has one
-	check func() error    // nil: not with each message
+	check func() error    // for each message; may be nil
 }
 
-// Context is that of the stream, with the token.
+// Context returns the stream's context with the token.
 func (s *serverStream) Context() context.Context { return s.ctx }
 
-// RecvMsg is that of the stream. A message that came with a token that is stale by now is not the handler's: its error
-// is for the handler to return.
+// RecvMsg receives a message. If the token is stale now, it returns an error, which the handler returns, and no message.
 func (s *serverStream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil || s.check == nil {
 		return err

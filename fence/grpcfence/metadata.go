@@ -13,16 +13,16 @@ import (
 )
 
 // MetadataKey is the key of a call's metadata that carries the token, in the decimal form that [fence.Token.String]
-// writes. It is the header of httpfence in gRPC's lower case, so a call that is carried over HTTP keeps its token.
+// writes. It is the header of httpfence in gRPC's lower case, so a gateway from HTTP to gRPC preserves the token.
 const MetadataKey = "fencing-token"
 
-// ErrMissing says that a call that needs a token came without one. It is the caller's mistake, not a lost lock.
+// ErrMissing reports that a call of a method that writes has no token. It is a mistake of the caller and not a lost lock.
 var ErrMissing = errors.New("grpcfence: no fencing token")
 
-// FromIncomingContext returns the token of a call's metadata, at the server. There must be exactly one value, and
+// FromIncomingContext returns, at the server, the token in a call's metadata. There must be exactly one value, and
 // [fence.Parse] must accept it.
 //
-// The error matches [ErrMissing] if there is no value, and [fence.ErrInvalidToken] if there are several, or one that
+// The error matches [ErrMissing] if there is no value, and [fence.ErrInvalidToken] if there are several values or if the value
 // is empty or malformed.
 func FromIncomingContext(ctx context.Context) (fence.Token, error) {
 	values := metadata.ValueFromIncomingContext(ctx, MetadataKey)
@@ -35,7 +35,7 @@ func FromIncomingContext(ctx context.Context) (fence.Token, error) {
 	return 0, fmt.Errorf("%w: metadata %s has %d values, want 1", fence.ErrInvalidToken, MetadataKey, len(values))
 }
 
-// outgoing returns a context whose metadata carries the token of ctx. Metadata that the caller has set stays.
+// outgoing returns a context with the token of ctx in its metadata. It keeps the caller's metadata.
 func outgoing(ctx context.Context) (context.Context, error) {
 	token, ok := fence.FromContext(ctx)
 	if !ok {

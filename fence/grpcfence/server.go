@@ -9,27 +9,27 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// Options are what may be set for a server. The zero value is the default.
+// Options are the settings of a server. The zero value of a field is its default.
 type Options struct {
-	// Writes reports whether a method, "/package.Service/Method", writes: then its calls need a token, which is
-	// checked. The default is that every method does, health checks and reflection included.
+	// Writes reports whether a method, "/package.Service/Method", writes. Its calls need a token, and the server checks it. By
+	// default every method writes, including health checks and reflection.
 	//
-	// The token of another call is never checked and raises no mark, since a reader must not fence a writer. If it
-	// has one it must be well-formed all the same, and its context carries it.
+	// Other calls need no token. A token of theirs must be well-formed, and the context carries it, but it is not checked and
+	// raises no mark, since a reader must not fence a writer.
 	Writes func(method string) bool
 
-	// EachMessage checks the token of a stream again with each message that the server receives, before the
-	// handler gets it: the stream of a holder that has lost its lock ends with the first message after its
-	// successor's claim. Otherwise it is checked once, when the stream starts.
+	// EachMessage checks the token of a stream again for each message that the server receives, before the handler gets it:
+	// the stream of a holder that has lost its lock ends with the first message after its successor's claim. By default the
+	// token is checked once, when the stream starts.
 	EachMessage bool
 }
 
-// Server has the interceptors of a server. Make one with [NewServer] or [NewAtomicServer]. Its methods are safe
-// for concurrent use.
+// Server has the interceptors of a server. Create it with [NewServer] or [NewAtomicServer]. Its methods are safe for concurrent
+// use.
 type Server struct {
 	resource func(ctx context.Context, method string, req any) string
 	check    func(ctx context.Context, resource string, t fence.Token) error
-	guard    *fence.Guard // for the handlers of unary calls to run in; nil: checked before
+	guard    *fence.Guard // handlers of unary calls run inside it; nil without [NewAtomicServer]
 	opts     Options
 }
 
@@ -38,39 +38,39 @@ var (
 	_ grpc.StreamServerInterceptor = (*Server)(nil).Stream
 )
 
-// GuardCheck returns the check of a guard in memory, for [NewServer]. It is nil if g is nil.
+// GuardCheck returns a check of g for [NewServer], or nil if g is nil.
 func GuardCheck(g *fence.Guard) func(ctx context.Context, resource string, t fence.Token) error {
 	if g == nil {
 		return nil
 	}
-	return func(_ context.Context, resource string, t fence.Token) error { return g.Check(resource, t) }
+	return g.CheckContext
 }
 
-// NewServer returns interceptors that refuse calls early: check is called before the handler, with the call's
-// context, its resource and its token, and the handler is not called if check returns an error. The handler finds the
-// token with [fence.FromContext].
+// NewServer returns interceptors that refuse calls early. They call check with the call's context, resource and token, and
+// call the handler only if check returns nil. The handler gets the token with [fence.FromContext].
 //
-// It does not decide: a newer token may be accepted after check has returned and before the handler writes, so the
-// handler still has to hand the token to its store, which compares it in one step with the write, and to return the
-// store's error. Where the resource lives in this process, [NewAtomicServer] leaves no such gap for unary calls.
+// A newer token may be accepted after check has returned and before the handler writes. So the handler must pass the token to
+// its store, which compares it in one step with the write, and return the store's error. For resources in this process,
+// [NewAtomicServer] has no such gap for unary calls.
 //
-// The resource function names the resource that a call writes to. req is the request of a unary call, and nil for a
-// stream, whose messages have not arrived: there the name must come from the method or from metadata. Let there be a
-// bounded number of names, for a mark is never forgotten. It is not called for a method that does not write. If it
-// returns "" the call is refused with INTERNAL.
+// resource returns the name of the resource that a call writes to. It is not called for a method that does not write. req is
+// the request of a unary call. It is nil for a stream, because no message has arrived: take the name from the method or from
+// metadata. Use a bounded number of names, because marks are never deleted. If resource returns "" the call is refused with
+// INTERNAL, if it returns more than [fence.MaxResource] bytes with INVALID_ARGUMENT.
 //
-// An error of check that is no refusal of a token is UNAVAILABLE to the client, unless it has a status or is a
-// context's; interceptors further out see it with errors.Is. NewServer's own error names what is nil.
+// If check fails for another reason than the token, the client gets the status of the error, CANCELLED or DEADLINE_EXCEEDED
+// for an error of a context, and UNAVAILABLE otherwise. Outer interceptors can match the error with errors.Is. The error of
+// NewServer names the argument that is nil.
 func NewServer(
 	resource func(ctx context.Context, method string, req any) string,
 	check func(ctx context.Context, resource string, t fence.Token) error,
 	opts Options,
 ) (*Server, error) {
 	if resource == nil {
-		return nil, errors.New("grpcfence: resource: nil, want a function")
+		return nil, errors.New("grpcfence: resource is nil, want a function")
 	}
 	if check == nil {
-		return nil, errors.New("grpcfence: check: nil, want a function")
+		return nil, errors.New("grpcfence: check is nil, want a function")
 	}
 	if opts.Writes == nil {
 		opts.Writes = func(string) bool { return true }
@@ -78,18 +78,21 @@ func NewServer(
 	return &Server{resource: resource, check: check, opts: opts}, nil
 }
 
-// NewAtomicServer is [NewServer] for resources in this process: the handler of a unary call runs inside
-// [fence.Guard.Do], so that check and handler are one atomic step. While the handler of one token runs, no newer
-// token is accepted for the resource and no other handler runs for it; once a newer token has been accepted, no handler
-// of an older one is running or will run. The handler must not call the guard for the resource, as with Do.
+// NewAtomicServer is [NewServer] for resources in this process. The handler of a unary call runs inside
+// [fence.Guard.DoContext], so check and handler are one atomic step. While a handler runs, no newer token is accepted for the
+// resource and no other handler runs for it. Once a newer token was accepted, no handler of an older token is running or will
+// run. The handler must not call the guard for its resource; see [fence.Guard.Do].
 //
-// A stream is checked as NewServer does it, with [fence.Guard.Check]: newer tokens would wait for as long as it
-// lasts. Its handler calls Do for what it writes.
+// The handler must be done when it returns. An interceptor that returns before its handler, for example one that enforces a
+// timeout, must come before this one in the chain. Newer tokens wait for the handler until their calls' contexts end.
+//
+// A stream is checked as with NewServer, by [fence.Guard.CheckContext], since newer tokens would otherwise wait until the
+// stream ends. Its handler calls [fence.Guard.Do] to write.
 func NewAtomicServer(
 	resource func(ctx context.Context, method string, req any) string, guard *fence.Guard, opts Options,
 ) (*Server, error) {
 	if guard == nil {
-		return nil, errors.New("grpcfence: guard: nil, want a guard")
+		return nil, errors.New("grpcfence: guard is nil, want a *fence.Guard")
 	}
 	s, err := NewServer(resource, GuardCheck(guard), opts)
 	if err != nil {

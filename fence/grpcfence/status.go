@@ -10,23 +10,26 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/clip"
 )
 
-// The detail google.rpc.ErrorInfo of a refusal.
+// The values in the detail google.rpc.ErrorInfo of a refusal.
 const (
-	// Domain is its domain.
+	// Domain is the domain.
 	Domain = "github.com/leasefence/leasefence"
-	// ReasonStale is a token that is older than the newest its resource has seen: FAILED_PRECONDITION. The metadata
-	// of the detail are "resource", "token" and "highest", as far as they are known.
+	// ReasonStale is a token that is older than the mark of its resource: FAILED_PRECONDITION. The metadata of the detail has
+	// "resource", "token" and "highest" if they are known.
 	ReasonStale = "FENCING_TOKEN_STALE"
-	// ReasonMissing is a call that needs a token and has none: FAILED_PRECONDITION.
+	// ReasonMissing is a call that writes and has no token: FAILED_PRECONDITION.
 	ReasonMissing = "FENCING_TOKEN_MISSING"
-	// ReasonInvalid is a token that is malformed, or more than one: INVALID_ARGUMENT.
+	// ReasonInvalid is a malformed token or more than one token: INVALID_ARGUMENT.
 	ReasonInvalid = "FENCING_TOKEN_INVALID"
 )
 
-// refusal is an error of gRPC and an error of this module at once: [status.FromError] finds the one, errors.Is
-// and errors.As the other.
+// maxResource bounds a name in a status: a store's names can have any length, and clients limit the size of a status.
+const maxResource = 4 << 10
+
+// refusal is an error with a status: [status.FromError] finds the status, errors.Is and errors.As find err.
 type refusal struct {
 	status *status.Status
 	err    error
@@ -36,13 +39,13 @@ func (r *refusal) Error() string              { return r.status.Err().Error() }
 func (r *refusal) GRPCStatus() *status.Status { return r.status }
 func (r *refusal) Unwrap() error              { return r.err }
 
-// Error gives the refusal of a token its status: FAILED_PRECONDITION with [ReasonStale] if err matches
+// Error gives a status to the refusal of a token: FAILED_PRECONDITION with [ReasonStale] if err matches
 // [fence.ErrStale], or with [ReasonMissing] if it matches [ErrMissing]; INVALID_ARGUMENT with [ReasonInvalid] if it
 // matches [fence.ErrInvalidToken]. The result still matches what err does.
 //
-// Any other error, nil, and an error that has a status already are returned as they are. The client is told the
-// resource, the token and the mark, as far as the [fence.StaleError] has them, and nothing of the errors around it.
-// The interceptors of [Server] do this with what a handler returns.
+// Error returns nil, an error that already has a status and any other error unchanged. The client gets the resource (the first
+// 4 KiB of a longer name), the token and the mark of the [fence.StaleError], and nothing of the errors that wrap it. The
+// interceptors of [Server] call Error for the errors of handlers.
 func Error(err error) error {
 	if _, ok := status.FromError(err); ok { // nil has one too
 		return err
@@ -53,27 +56,29 @@ func Error(err error) error {
 	case errors.Is(err, fence.ErrStale):
 		info.Reason, text = ReasonStale, fence.ErrStale.Error()
 		if stale, ok := errors.AsType[*fence.StaleError](err); ok && stale != nil {
-			text = stale.Error()
-			info.Metadata = staleMetadata(stale)
+			known := *stale
+			known.Resource = clip.To(known.Resource, maxResource)
+			text = known.Error()
+			info.Metadata = staleMetadata(known)
 		}
 	case errors.Is(err, ErrMissing):
 		info.Reason, text = ReasonMissing, ErrMissing.Error()
 	case errors.Is(err, fence.ErrInvalidToken):
 		code, info.Reason = codes.InvalidArgument, ReasonInvalid
-		text = fence.ErrInvalidToken.Error() + ": want one value of " + MetadataKey + ", in plain decimal"
+		text = fence.ErrInvalidToken.Error() + ": want one value of " + MetadataKey + ", plain decimal"
 	default:
 		return err
 	}
 	st := status.New(code, text)
-	if detailed, err := st.WithDetails(info); err == nil { // it always has a form: see staleMetadata
+	if detailed, err := st.WithDetails(info); err == nil { // it can always be encoded, see staleMetadata
 		st = detailed
 	}
 	return &refusal{status: st, err: err}
 }
 
-func staleMetadata(stale *fence.StaleError) map[string]string {
+func staleMetadata(stale fence.StaleError) map[string]string {
 	md := map[string]string{
-		// A string of protobuf is UTF-8; a name that is not would cost the client the whole detail.
+		// Strings of protobuf are UTF-8. With any other name the client would lose the whole detail.
 		"resource": strings.ToValidUTF8(stale.Resource, "\uFFFD"),
 		"token":    stale.Token.String(),
 	}
@@ -83,8 +88,8 @@ func staleMetadata(stale *fence.StaleError) map[string]string {
 	return md
 }
 
-// unchecked is the error of a call whose token could not be checked: UNAVAILABLE, as the handler has not run, and
-// nothing of err, unless err is a context's or has a status of its own.
+// unchecked returns the error of a call whose token could not be checked. It has the status of err, or that of a context's
+// error, or UNAVAILABLE, since the handler has not run, without the text of err.
 func unchecked(err error) error {
 	if refused := Error(err); status.Code(refused) != codes.Unknown {
 		return refused
@@ -95,13 +100,12 @@ func unchecked(err error) error {
 	return &refusal{status: status.New(codes.Unavailable, "grpcfence: the token could not be checked"), err: err}
 }
 
-// ReadError returns the refusal that a call's error stands for, at the client: an error that matches [fence.ErrStale]
-// and holds a [*fence.StaleError], one that matches [ErrMissing] or one that matches [fence.ErrInvalidToken].
-// [status.FromError] finds the status in it as before. Any other error, and nil, is returned as it is.
+// ReadError returns, at the client, the refusal that a call's error contains: an error with a [*fence.StaleError], which
+// matches [fence.ErrStale], one that matches [ErrMissing] or one that matches [fence.ErrInvalidToken]. [status.FromError] still
+// finds the status. ReadError returns nil and any other error unchanged.
 //
-// It knows a refusal by code, domain and reason; metadata of a stale token that are missing or malformed are left zero
-// in the error, for a holder that has been refused must stop all the same. The interceptors [UnaryClient] and
-// [StreamClient] do this.
+// It recognises a refusal by code, domain and reason. Missing or malformed metadata of a stale token are zero in the error,
+// since a refused holder must stop in any case. The interceptors [UnaryClient] and [StreamClient] call ReadError.
 func ReadError(err error) error {
 	switch status.Code(err) {
 	case codes.FailedPrecondition, codes.InvalidArgument:

@@ -55,7 +55,7 @@ func TestStream_checksAtTheStartAndCarriesTheToken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var g fence.Guard
 			require.NoError(t, g.Claim("orders", 54))
-			fenced, plain := serve(t, server(t, &g, grpcfence.Options{}), &service{stream: echo})
+			fenced := serve(t, server(t, &g, grpcfence.Options{}), &service{stream: echo})
 
 			stream := open(fence.NewContext(t.Context(), 54), t, fenced)
 			for range 2 {
@@ -76,8 +76,11 @@ func TestStream_checksAtTheStartAndCarriesTheToken(t *testing.T) {
 			require.Equal(t, map[string]string{"resource": "orders", "token": "54", "highest": "60"}, md)
 			_, err = exchange(t, open(t.Context(), t, fenced))
 			require.ErrorIs(t, err, grpcfence.ErrMissing)
-			_, err = exchange(t, open(with(t, "60", "60"), t, plain))
+			_, err = exchange(t, open(with(t, "60", "60"), t, fenced))
 			requireInfo(t, err, codes.InvalidArgument, grpcfence.ReasonInvalid)
+			_, err = fenced.FullDuplexCall(fence.NewContext(with(t, "60"), 61))
+			require.ErrorIs(t, err, fence.ErrInvalidToken)
+			require.ErrorContains(t, err, "the context carries 61")
 		})
 	}
 }
@@ -86,7 +89,7 @@ func TestStream_eachMessage(t *testing.T) {
 	for name, server := range both {
 		t.Run(name, func(t *testing.T) {
 			var g fence.Guard
-			fenced, _ := serve(t, server(t, &g, grpcfence.Options{EachMessage: true}), &service{stream: echo})
+			fenced := serve(t, server(t, &g, grpcfence.Options{EachMessage: true}), &service{stream: echo})
 			stream := open(fence.NewContext(t.Context(), 54), t, fenced)
 			for range 2 {
 				_, err := exchange(t, stream)
@@ -100,9 +103,27 @@ func TestStream_eachMessage(t *testing.T) {
 	}
 }
 
+// A handler may write before it has received anything: the check at the start is made with EachMessage too.
+func TestStream_eachMessageChecksAtTheStartToo(t *testing.T) {
+	for name, server := range both {
+		t.Run(name, func(t *testing.T) {
+			var g fence.Guard
+			require.NoError(t, g.Claim("orders", 60))
+			fenced := serve(t, server(t, &g, grpcfence.Options{EachMessage: true}), &service{
+				stream: func(testgrpc.TestService_FullDuplexCallServer) error {
+					t.Error("the handler has run")
+					return nil
+				},
+			})
+			_, err := open(fence.NewContext(t.Context(), 54), t, fenced).Recv()
+			require.ErrorIs(t, err, fence.ErrStale)
+		})
+	}
+}
+
 func TestStream_methodsThatDoNotWriteRaiseNoMark(t *testing.T) {
 	var g fence.Guard
-	fenced, _ := serve(t, early(t, &g, grpcfence.Options{
+	fenced := serve(t, early(t, &g, grpcfence.Options{
 		Writes:      func(method string) bool { return method != testgrpc.TestService_FullDuplexCall_FullMethodName },
 		EachMessage: true,
 	}), &service{stream: echo})
@@ -124,7 +145,7 @@ func TestStream_resourceAndTheStoresRefusal(t *testing.T) {
 	}
 	s, err := grpcfence.NewAtomicServer(resource, &g, grpcfence.Options{})
 	require.NoError(t, err)
-	fenced, _ := serve(t, s, &service{stream: func(stream testgrpc.TestService_FullDuplexCallServer) error {
+	fenced := serve(t, s, &service{stream: func(stream testgrpc.TestService_FullDuplexCallServer) error {
 		token, _ := fence.FromContext(stream.Context())
 		return &fence.StaleError{Resource: "row", Token: token, Highest: 60}
 	}})
@@ -138,7 +159,7 @@ func TestStream_resourceAndTheStoresRefusal(t *testing.T) {
 	failing := func(context.Context, string, fence.Token) error { return io.ErrUnexpectedEOF }
 	s, err = grpcfence.NewServer(resource, failing, grpcfence.Options{})
 	require.NoError(t, err)
-	fenced, _ = serve(t, s, &service{stream: echo})
+	fenced = serve(t, s, &service{stream: echo})
 	_, err = exchange(t, open(fence.NewContext(t.Context(), 54), t, fenced))
 	require.Equal(t, codes.Unavailable, status.Code(err))
 }

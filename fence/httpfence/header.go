@@ -11,13 +11,13 @@ import (
 // Header is the request header that carries the token, in the decimal form that [fence.Token.String] writes.
 const Header = "Fencing-Token"
 
-// ErrMissing says that a request that needs a token came without one. It is the caller's mistake, not a lost lock.
+// ErrMissing reports that a request that writes has no token. It is a mistake of the caller and not a lost lock.
 var ErrMissing = errors.New("httpfence: no fencing token")
 
 // FromHeader returns the token of a request's header. There must be exactly one value, and [fence.Parse] must accept
-// it: values that a proxy has joined with a comma are refused as well.
+// it. Values that a proxy has joined with a comma are refused too.
 //
-// The error matches [ErrMissing] if there is no value, and [fence.ErrInvalidToken] if there are several, or one that
+// The error matches [ErrMissing] if there is no value, and [fence.ErrInvalidToken] if there are several values or if the value
 // is empty or malformed.
 func FromHeader(h http.Header) (fence.Token, error) {
 	values := h.Values(Header)

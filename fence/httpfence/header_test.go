@@ -11,27 +11,8 @@ import (
 	"github.com/leasefence/leasefence/fence/httpfence"
 )
 
-func TestFromHeader_takesExactlyOneToken(t *testing.T) {
-	got, err := httpfence.FromHeader(http.Header{httpfence.Header: {"54"}})
-	require.NoError(t, err)
-	require.Equal(t, fence.Token(54), got)
-
-	for _, h := range []http.Header{nil, {}, {"Other": {"54"}}} {
-		_, err := httpfence.FromHeader(h)
-		require.ErrorIs(t, err, httpfence.ErrMissing)
-		require.NotErrorIs(t, err, fence.ErrInvalidToken)
-	}
-	for _, values := range [][]string{
-		{""}, {"054"}, {"+54"}, {"54 "}, {"54, 54"}, {"0"}, {"-1"}, {"54", "54"}, {"54", ""},
-	} {
-		_, err := httpfence.FromHeader(http.Header{httpfence.Header: values})
-		require.ErrorIs(t, err, fence.ErrInvalidToken, "%q", values)
-		require.NotErrorIs(t, err, httpfence.ErrMissing)
-	}
-}
-
 func FuzzFromHeader(f *testing.F) {
-	for _, s := range []string{"", "54", "054", "54,54", "54, 55", "-1", "9223372036854775807", "54\x0054"} {
+	for _, s := range []string{"", "54", "054", "54,54", "54, 55", "+54", "54 ", "-1", "9223372036854775807", "54\x0054"} {
 		f.Add(s, "", false)
 		f.Add(s, s, true)
 	}

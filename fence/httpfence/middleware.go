@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"reflect"
 
 	"github.com/leasefence/leasefence/fence"
 )
@@ -14,62 +15,66 @@ import (
 const defaultMaxBody = 1 << 20
 
 var (
-	errBody       = errors.New("httpfence: read the body")
+	errBody       = errors.New("httpfence: read the request's body")
 	errNoResource = errors.New("httpfence: the request names no resource")
+
+	errLongResource = errors.New("httpfence: the request's resource is too long")
+
+	errTimeoutHandler = errors.New("httpfence: http.TimeoutHandler returns before its handler: " +
+		"put it around the middleware, not inside")
 )
 
-// Options are what may be set for a middleware. The zero value is the default.
+// Options are the settings of a middleware. The zero value of a field is its default.
 type Options struct {
-	// Writes reports whether a request writes: then it needs a token, which is checked. The default is every
-	// method but GET, HEAD and OPTIONS.
+	// Writes reports whether a request writes. Such a request needs a token, and the middleware checks it. By default every
+	// method writes except GET, HEAD and OPTIONS.
 	//
-	// The token of another request is never checked and raises no mark, since a reader must not fence a writer. If
-	// it has one it must be well-formed all the same, and its context carries it.
+	// Other requests need no token. A token of theirs must be well-formed, and the context carries it, but it is not checked
+	// and raises no mark, since a reader must not fence a writer.
 	Writes func(*http.Request) bool
 
-	// Refuse answers a request that does not reach the handler, in place of the default. The error matches
-	// [fence.ErrStale], [fence.ErrInvalidToken] or [ErrMissing], or says why the token could not be checked;
-	// [Error] answers the first three.
+	// Refuse writes the response to a request that is refused. The error matches [fence.ErrStale], [fence.ErrInvalidToken] or
+	// [ErrMissing], for which [Error] writes the response, or tells why the token could not be checked.
 	//
-	// The default answers with a problem (RFC 9457): those of [Error]; 413 for a body that is too large and 400
-	// for one that cannot be read, both by [NewAtomicMiddleware] only; 500 if the request names no resource; 503
-	// for any other error of the check. Of these it tells no more than the status.
+	// The default writes a problem (RFC 9457): that of [Error]; 413 if the body is too large and 400 if it cannot be read,
+	// both with [NewAtomicMiddleware] only; 500 if the request names no resource or if NewAtomicMiddleware wraps an
+	// [http.TimeoutHandler]; 400 if the resource's name is too long; 503 for any other error of the check, and if the
+	// request's context ends while it waits.
 	Refuse func(w http.ResponseWriter, r *http.Request, err error)
 
-	// MaxBody is the number of bytes that [NewAtomicMiddleware] reads of a body at most. The default is 1 MiB.
-	// [NewMiddleware] leaves bodies alone.
+	// MaxBody is the largest body, in bytes, that [NewAtomicMiddleware] accepts: 1 or more, default 1 MiB. [NewMiddleware] does
+	// not read bodies.
 	MaxBody int64
 }
 
-// GuardCheck returns the check of a guard in memory, for [NewMiddleware]. It is nil if g is nil.
+// GuardCheck returns a check of g for [NewMiddleware], or nil if g is nil.
 func GuardCheck(g *fence.Guard) func(ctx context.Context, resource string, t fence.Token) error {
 	if g == nil {
 		return nil
 	}
-	return func(_ context.Context, resource string, t fence.Token) error { return g.Check(resource, t) }
+	return g.CheckContext
 }
 
-// NewMiddleware returns a middleware that refuses requests early: check is called before the handler, with the
-// request's context, its resource and its token, and the handler is not called if check returns an error. The
-// handler finds the token with [fence.FromContext].
+// NewMiddleware returns a middleware that refuses requests early. It calls check with the request's context, resource and
+// token, and calls the handler only if check returns nil. The handler gets the token with [fence.FromContext].
 //
-// It does not decide: a newer token may be accepted after check has returned and before the handler writes, so the
-// handler still has to hand the token to its store, which compares it in one step with the write. [Error] answers
-// with the store's refusal. Where the resource lives in this process, [NewAtomicMiddleware] leaves no such gap.
+// A newer token may be accepted after check has returned and before the handler writes. So the handler must pass the token to
+// its store, which compares it in one step with the write, and write the store's refusal with [Error]. For a resource in this
+// process, [NewAtomicMiddleware] has no such gap.
 //
-// The resource function names the resource that a request writes to. Let there be a bounded number of names, for a
-// mark is never forgotten. It is not called for a request that does not write. If it returns "" the request is refused:
-// a path value, for one, is empty in a middleware that stands before the [http.ServeMux].
+// resource returns the name of the resource that a request writes to. It is not called for a request that does not write. Use
+// a bounded number of names, because marks are never deleted. If it returns "" or more than [fence.MaxResource] bytes, the
+// request is refused. Path values, for example, are empty in a middleware around the [http.ServeMux].
 //
-// The error names what is nil or out of range. The middleware is safe for concurrent use; if the handler that it is
-// given is nil it answers 404 in its place.
+// The error names the argument or option that is nil or out of range. The middleware is safe for concurrent use. For a nil
+// handler it answers 404.
 func NewMiddleware(
 	resource func(*http.Request) string,
 	check func(ctx context.Context, resource string, t fence.Token) error,
 	opts Options,
 ) (func(http.Handler) http.Handler, error) {
 	if check == nil {
-		return nil, errors.New("httpfence: check: nil, want a function")
+		return nil, errors.New("httpfence: check is nil, want a function")
 	}
 	return newMiddleware(resource, opts,
 		func(next http.Handler, w http.ResponseWriter, r *http.Request, name string, t fence.Token) error {
@@ -81,20 +86,24 @@ func NewMiddleware(
 		})
 }
 
-// NewAtomicMiddleware is [NewMiddleware] for a resource in this process: it calls the handler inside [fence.Guard.Do],
-// so that check and handler are one atomic step. While the handler of one token runs, no newer token is accepted for
-// the resource and no other handler runs for it; once a newer token has been accepted, no handler of an older one is
-// running or will run.
+// NewAtomicMiddleware is [NewMiddleware] for a resource in this process. It calls the handler inside [fence.Guard.DoContext],
+// so check and handler are one atomic step. While a handler runs, no newer token is accepted for the resource and no other
+// handler runs for it. Once a newer token was accepted, no handler of an older token is running or will run.
 //
-// Newer tokens wait for the handler, so it must not wait for its client, which may be a holder that is paused. The
-// body is therefore read before, up to Options.MaxBody. A response that is larger than what the connection
-// buffers still waits to be read: bound it with [http.Server.WriteTimeout]. The handler must not call the guard
-// for the resource, as with Do.
+// The handler must be done when it returns. Put [http.TimeoutHandler], and any other handler that returns before its inner
+// handler, around the middleware: then the client gets its answer in time, and newer tokens wait until the inner handler has
+// returned. The middleware refuses an http.TimeoutHandler inside it, directly or behind a [http.ServeMux], with 500. It cannot
+// detect others, but ends the request's context when the handler has returned and before it accepts a newer token.
+//
+// Newer tokens wait for the handler until their requests' contexts end. The handler must therefore not wait for its client,
+// which may be a paused holder. The middleware reads the body before, up to Options.MaxBody. A response that exceeds the
+// connection's buffers still waits for the client: set [http.Server.WriteTimeout]. Bound any other wait of the handler with
+// its context. The handler must not call the guard for its resource; see [fence.Guard.Do].
 func NewAtomicMiddleware(
 	resource func(*http.Request) string, guard *fence.Guard, opts Options,
 ) (func(http.Handler) http.Handler, error) {
 	if guard == nil {
-		return nil, errors.New("httpfence: guard: nil, want a guard")
+		return nil, errors.New("httpfence: guard is nil, want a *fence.Guard")
 	}
 	limit := opts.MaxBody
 	if limit == 0 {
@@ -102,27 +111,47 @@ func NewAtomicMiddleware(
 	}
 	return newMiddleware(resource, opts,
 		func(next http.Handler, w http.ResponseWriter, r *http.Request, name string, t fence.Token) error {
+			if returnsEarly(next, r) {
+				return errTimeoutHandler
+			}
 			if err := readBody(w, r, limit); err != nil {
 				return err
 			}
-			return guard.Do(name, t, func() error {
+			ctx, cancel := context.WithCancel(r.Context())
+			defer cancel()
+			r = r.WithContext(ctx)
+			return guard.DoContext(ctx, name, t, func() error {
+				defer cancel() // before a newer token is accepted: work that the handler left running gets the signal to stop
 				next.ServeHTTP(w, r)
 				return nil
 			})
 		})
 }
 
-// serve calls next, or returns an error and has not called it.
+var timeoutHandler = reflect.TypeOf(http.TimeoutHandler(nil, 0, ""))
+
+// returnsEarly reports whether h is an [http.TimeoutHandler], or a ServeMux that serves r with one.
+func returnsEarly(h http.Handler, r *http.Request) bool {
+	for {
+		mux, ok := h.(*http.ServeMux)
+		if !ok {
+			return reflect.TypeOf(h) == timeoutHandler
+		}
+		h, _ = mux.Handler(r)
+	}
+}
+
+// serve calls next, or returns an error without calling it.
 type serve func(next http.Handler, w http.ResponseWriter, r *http.Request, resource string, t fence.Token) error
 
 func newMiddleware(
 	resource func(*http.Request) string, opts Options, serve serve,
 ) (func(http.Handler) http.Handler, error) {
 	if resource == nil {
-		return nil, errors.New("httpfence: resource: nil, want a function")
+		return nil, errors.New("httpfence: resource is nil, want a function")
 	}
 	if opts.MaxBody < 0 {
-		return nil, fmt.Errorf("httpfence: Options.MaxBody: %d, want 0 for the default or more", opts.MaxBody)
+		return nil, fmt.Errorf("httpfence: Options.MaxBody is %d, want 1 or more, or 0 for 1 MiB", opts.MaxBody)
 	}
 	if opts.Writes == nil {
 		opts.Writes = writes
@@ -146,8 +175,11 @@ func newMiddleware(
 			return nil
 		}
 		name := resource(r)
-		if name == "" {
+		switch {
+		case name == "":
 			return errNoResource
+		case len(name) > fence.MaxResource:
+			return fmt.Errorf("%w: %d bytes, want 1 to %d", errLongResource, len(name), fence.MaxResource)
 		}
 		return serve(next, w, r, name, t)
 	}
@@ -171,7 +203,7 @@ func writes(r *http.Request) bool {
 	return true
 }
 
-// readBody puts r's body in memory. The request is the middleware's own copy.
+// readBody reads r's body into memory. r is the middleware's copy of the request.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) error {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil

@@ -10,25 +10,26 @@ import (
 	"net/http"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/clip"
 )
 
-// The types of the problems (RFC 9457) that [Error] writes and [ReadError] knows. Each is the address of its own
-// description.
+// The types of the problems (RFC 9457) that [Error] writes and [ReadError] recognises. Each is the URL of its description.
 const (
-	// TypeStale is a token that is older than the newest its resource has seen: status 412. Of its members
-	// "resource", "token" and "highest" all but the first are strings in decimal, since decoders that read JSON's
-	// numbers as float64 round those above 2^53.
+	// TypeStale is a token that is older than the mark of its resource: status 412. Its members are "resource", "token" and
+	// "highest". The last two are decimal strings, because decoders that read JSON numbers as float64 round above 2^53.
 	TypeStale = "https://pkg.go.dev/github.com/leasefence/leasefence/fence/httpfence#TypeStale"
-	// TypeMissing is a request that needs a token and has none: status 428.
+	// TypeMissing is a request that writes and has no token: status 428.
 	TypeMissing = "https://pkg.go.dev/github.com/leasefence/leasefence/fence/httpfence#TypeMissing"
-	// TypeInvalid is a token that is malformed, or more than one: status 400.
+	// TypeInvalid is a malformed token or more than one token: status 400.
 	TypeInvalid = "https://pkg.go.dev/github.com/leasefence/leasefence/fence/httpfence#TypeInvalid"
 )
 
 const (
 	mediaType = "application/problem+json"
-	// maxProblem bounds what ReadError reads. A problem has about 300 bytes and its resource, twice.
-	maxProblem = 64 << 10
+	// maxProblem is the largest problem that ReadError reads. A problem has about 300 bytes and twice the resource's name, whose
+	// bytes can each take twelve.
+	maxProblem  = 64 << 10
+	maxResource = 4 << 10
 )
 
 type problem struct {
@@ -41,14 +42,13 @@ type problem struct {
 	Highest  string `json:"highest,omitempty"`
 }
 
-// Error answers a request whose token was refused, by whatever the handler called, and reports whether it did. It
-// writes a problem: 412 [TypeStale] if err matches [fence.ErrStale], 428 [TypeMissing] if it matches [ErrMissing],
-// 400 [TypeInvalid] if it matches [fence.ErrInvalidToken]. For any other error, and for nil, it writes nothing and
-// returns false.
+// Error writes the response for an error that is the refusal of a token, and reports whether it did. The response is a
+// problem: 412 [TypeStale] if err matches [fence.ErrStale], 428 [TypeMissing] if it matches [ErrMissing], 400 [TypeInvalid] if
+// it matches [fence.ErrInvalidToken]. For any other error and for nil, Error writes nothing and returns false.
 //
-// The client is told the resource, the token and the mark, as far as the [fence.StaleError] has them, and nothing
-// of the errors around it. Call it before anything else is written. As [http.Error] does, it removes the headers
-// that belong to another body.
+// The response has the resource (the first 4 KiB of a longer name), the token and the mark of the [fence.StaleError], and
+// nothing of the errors that wrap it. Call Error before anything else is written. Like [http.Error] it removes headers that
+// describe another body.
 func Error(w http.ResponseWriter, err error) bool {
 	var p problem
 	switch {
@@ -77,8 +77,11 @@ func staleProblem(err error) problem {
 	if !ok || stale == nil {
 		return p
 	}
-	p.Detail = stale.Error()
-	p.Resource, p.Token = stale.Resource, stale.Token.String()
+	// A store's names can have any length, and ReadError does not recognise a longer problem.
+	known := *stale
+	known.Resource = clip.To(known.Resource, maxResource)
+	p.Detail = known.Error()
+	p.Resource, p.Token = known.Resource, known.Token.String()
 	if stale.Highest != 0 {
 		p.Highest = stale.Highest.String()
 	}
@@ -90,23 +93,28 @@ func refuse(w http.ResponseWriter, _ *http.Request, err error) {
 	if Error(w, err) {
 		return
 	}
+	var detail string
 	status := http.StatusServiceUnavailable
-	if errors.Is(err, errNoResource) {
+	_, large := errors.AsType[*http.MaxBytesError](err)
+	switch {
+	case errors.Is(err, errNoResource):
 		status = http.StatusInternalServerError
-	}
-	if errors.Is(err, errBody) {
+	case errors.Is(err, errTimeoutHandler):
+		status, detail = http.StatusInternalServerError, err.Error() // for the developer of the server
+	case errors.Is(err, errLongResource):
+		status, detail = http.StatusBadRequest, err.Error()
+	case errors.Is(err, errBody) && large:
+		status = http.StatusRequestEntityTooLarge
+	case errors.Is(err, errBody):
 		status = http.StatusBadRequest
-		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			status = http.StatusRequestEntityTooLarge
-		}
 	}
-	p := problem{Type: "about:blank", Title: http.StatusText(status), Status: status}
+	p := problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail}
 	p.write(w)
 }
 
 func (p problem) write(w http.ResponseWriter) {
 	body, err := json.Marshal(p)
-	if err != nil { // strings and an integer always have a form
+	if err != nil { // strings and an integer can always be encoded
 		http.Error(w, p.Title, p.Status)
 		return
 	}
@@ -117,19 +125,19 @@ func (p problem) write(w http.ResponseWriter) {
 	h.Set("Content-Type", mediaType)
 	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(p.Status)
-	_, _ = w.Write(append(body, '\n')) // an error says that the reader has gone
+	_, _ = w.Write(append(body, '\n')) // an error means that the client has gone
 }
 
-// ReadError returns the refusal that a response stands for: a [*fence.StaleError] for 412 [TypeStale], an error that
-// matches [ErrMissing] for 428 [TypeMissing], one that matches [fence.ErrInvalidToken] for 400 [TypeInvalid].
+// ReadError returns the refusal that a response contains: a [*fence.StaleError] for 412 [TypeStale], an error that matches
+// [ErrMissing] for 428 [TypeMissing], one that matches [fence.ErrInvalidToken] for 400 [TypeInvalid].
 //
-// For any other response, another 412 and nil among them, it returns nil. It knows a refusal by status, content type
-// and problem type; members of a stale token's problem that are missing or malformed are left zero in the error, for
-// a holder that has been refused must stop all the same. If the body of what may be a refusal cannot be read, the
-// error says so and matches none of the three.
+// For nil and for any other response, for example another 412, it returns nil. It recognises a refusal by status, content type
+// and problem type. Missing or malformed members of a stale token's problem are zero in the error, since a refused holder must
+// stop in any case. If the body of a possible refusal cannot be read, the error wraps the read error and matches none of the
+// three.
 //
-// The body can be read from its beginning afterwards, and the caller closes it as ever. ReadError reads at most 64 KiB
-// of it; a longer one is no refusal.
+// Afterwards the body can be read from its beginning, and the caller closes it as usual. ReadError reads at most 64 KiB. A
+// longer body is not a refusal.
 func ReadError(resp *http.Response) error {
 	if resp == nil || resp.Body == nil {
 		return nil
@@ -139,7 +147,7 @@ func ReadError(resp *http.Response) error {
 	default:
 		return nil
 	}
-	// A malformed parameter does not make it another type, and another type is "" or itself.
+	// A malformed parameter does not change the media type.
 	if media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); media != mediaType {
 		return nil
 	}
@@ -156,7 +164,7 @@ func parseProblem(status int, body []byte) error {
 	if len(body) > maxProblem {
 		return nil
 	}
-	// What is not JSON, or no object, leaves the type empty. A member that is no string is left out, and hides no other.
+	// If the body is not a JSON object, the type stays empty. A member that is not a string is skipped.
 	var p problem
 	_ = json.Unmarshal(body, &p)
 	switch {
@@ -178,7 +186,7 @@ func member(text string) fence.Token {
 	return t
 }
 
-// replay is a body of which some has been read, and can be read again.
+// replay is a body whose first part was read and can be read again.
 type replay struct {
 	io.Reader
 	io.Closer

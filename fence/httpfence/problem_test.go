@@ -44,6 +44,9 @@ func TestError_answersRefusalsOnly(t *testing.T) {
 		require.Len(t, resp.Header, 2, "none that belongs to another body: %v", resp.Header)
 		requireProblem(t, resp, w.Body.String(), c.status, c.kind)
 		require.NotContains(t, w.Body.String(), "10.0.0.7")
+		if errors.Is(c.err, stale) {
+			require.Contains(t, w.Body.String(), `highest seen is 54"`)
+		}
 
 		got := httpfence.ReadError(resp)
 		if want, ok := errors.AsType[*fence.StaleError](c.back); ok {

@@ -1,6 +1,7 @@
 package httpfence
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -17,26 +18,26 @@ type Transport struct {
 	hosts map[string]bool // lower case; with a port if it was given
 }
 
-// NewTransport returns a Transport that sends tokens to hosts and to nobody else, over base. If base is nil it is
+// NewTransport returns a Transport that sends requests through base and adds tokens for the given hosts only. A nil base is
 // [http.DefaultTransport].
 //
-// A token means something only at the resources of its lock. Anywhere else it would raise the marks of another series
-// and fence their rightful holders, and a request gets elsewhere easily: by a redirect, or because a handler passes
-// its context on. So there must be a host, and each is "host" or "host:port", as in a URL; without a port it is the
-// standard one of the URL's scheme. Case does not matter. Otherwise the error names the host.
+// A token is meaningful only at the resources of its lock. Elsewhere it would raise the marks of another series of tokens and
+// fence the rightful holders. A redirect, or a handler that passes its context on, can send a request elsewhere. So there must
+// be at least one host. A host is "host" or "host:port" as in a URL, in any case; without a port it is the standard port of
+// the URL's scheme. The error names the host.
 func NewTransport(base http.RoundTripper, hosts ...string) (*Transport, error) {
 	if base == nil {
 		base = http.DefaultTransport
 	}
 	if len(hosts) == 0 {
-		return nil, fmt.Errorf("httpfence: hosts: none, want the hosts that tokens are sent to")
+		return nil, errors.New("httpfence: hosts is empty, want the hosts that tokens are sent to")
 	}
 	t := &Transport{base: base, hosts: make(map[string]bool, len(hosts))}
 	for _, host := range hosts {
 		u, err := url.Parse("//" + host)
 		bare := err == nil && strings.Contains(u.Hostname(), ":") && host[0] != '[' // IPv6 without brackets
 		if err != nil || u.Hostname() == "" || u.Host != host || bare {
-			return nil, fmt.Errorf("httpfence: hosts: %q, want host or host:port", host)
+			return nil, fmt.Errorf("httpfence: hosts has %q, want host or host:port", host)
 		}
 		name := strings.ToLower(u.Hostname())
 		if u.Port() != "" {
@@ -47,16 +48,16 @@ func NewTransport(base http.RoundTripper, hosts ...string) (*Transport, error) {
 	return t, nil
 }
 
-// RoundTrip sends a copy of r with the token of r's context; r itself is left as it is. Without a token in the context,
-// or if the host of r's URL is none of the Transport's, it sends r without one. The host decides after each redirect
-// anew.
+// RoundTrip sends a copy of r with the token of r's context and does not change r. If the context has no token, or if the host
+// of r's URL is not one of the Transport's, it sends r without a token. This is decided again after each redirect.
 //
-// A header Fencing-Token that the caller has set is sent as it is, to any host that the caller names, but never on
-// by a redirect to a host that is none of the Transport's: there it is removed. If it differs from the token of the
-// context, one of the two is a mistake: RoundTrip sends nothing and returns an error.
+// RoundTrip sends a header Fencing-Token that the caller has set to any host in the caller's URL, but removes it when a
+// redirect leads to a host that is not one of the Transport's. If the header differs from the context's token, one of the two
+// is a mistake: RoundTrip sends nothing, and the error matches
+// [fence.ErrInvalidToken].
 //
-// A response of any status is returned as it came, as [http.RoundTripper] demands: see [ReadError] for a refusal.
-// RoundTrip is safe for concurrent use.
+// RoundTrip returns a response of any status unchanged, as [http.RoundTripper] requires; use [ReadError] to detect a refusal.
+// It is safe for concurrent use.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	token, ok := fence.FromContext(r.Context())
 	set := r.Header.Values(Header)
@@ -66,18 +67,19 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		r.Header.Set(Header, token.String())
 	case listed && ok && (len(set) != 1 || set[0] != token.String()):
 		if r.Body != nil {
-			_ = r.Body.Close() // a RoundTripper closes it whatever happens; it was not read
+			_ = r.Body.Close() // a RoundTripper always closes the body
 		}
-		return nil, fmt.Errorf("httpfence: header %s is set to %q, the context carries %d", Header, set, int64(token))
+		return nil, fmt.Errorf("httpfence: %w: header %s is set to %q, the context carries %d",
+			fence.ErrInvalidToken, Header, set, int64(token))
 	case !listed && len(set) > 0 && r.Response != nil:
-		// Response is that of the redirect, after which net/http has copied the caller's headers.
+		// r follows a redirect, and net/http has copied the caller's headers.
 		r = clone(r)
 		r.Header.Del(Header)
 	}
 	return t.base.RoundTrip(r)
 }
 
-// CloseIdleConnections does what it does at the base, if it can: [http.Client.CloseIdleConnections] asks for it.
+// CloseIdleConnections calls the method of the base, if it has one. [http.Client.CloseIdleConnections] calls it.
 func (t *Transport) CloseIdleConnections() {
 	if base, ok := t.base.(interface{ CloseIdleConnections() }); ok {
 		base.CloseIdleConnections()
@@ -86,7 +88,7 @@ func (t *Transport) CloseIdleConnections() {
 
 func (t *Transport) listed(u *url.URL) bool {
 	if u == nil {
-		return false // the base says what is wrong
+		return false // the base returns the error
 	}
 	var standard string
 	switch u.Scheme {

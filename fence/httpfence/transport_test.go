@@ -1,8 +1,6 @@
 package httpfence_test
 
 import (
-	"context"
-	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -186,7 +184,7 @@ func TestTransport_closesIdleConnections(t *testing.T) {
 
 func TestNewTransport_namesTheHost(t *testing.T) {
 	_, err := httpfence.NewTransport(nil)
-	require.EqualError(t, err, "httpfence: hosts: none, want the hosts that tokens are sent to")
+	require.EqualError(t, err, "httpfence: hosts is empty, want the hosts that tokens are sent to")
 	for _, host := range []string{"", ":80", "http://a", "a/", "a?b", "u@a", "::1", "a:b", "*"} {
 		_, err := httpfence.NewTransport(nil, "good.example", host)
 		if host == "*" {
@@ -196,23 +194,4 @@ func TestNewTransport_namesTheHost(t *testing.T) {
 		require.Error(t, err, "%q", host)
 		require.ErrorContains(t, err, "want host or host:port")
 	}
-}
-
-// The refusal of a real server is the client's ErrStale.
-func TestTransport_refusalCrossesTheWire(t *testing.T) {
-	var g fence.Guard
-	require.NoError(t, g.Claim("orders", 1<<62+3))
-	server := serve(t, early(t, &g, httpfence.Options{})(http.HandlerFunc(ok)))
-	c := client(t, server)
-	sell := func(ctx context.Context) error {
-		resp, err := c.Do(post(ctx, t, server.URL))
-		require.NoError(t, err)
-		err = httpfence.ReadError(resp)
-		return errors.Join(err, resp.Body.Close())
-	}
-	var stale *fence.StaleError
-	require.ErrorAs(t, sell(fence.NewContext(t.Context(), 1<<62+1)), &stale)
-	require.Equal(t, fence.StaleError{Resource: "orders", Token: 1<<62 + 1, Highest: 1<<62 + 3}, *stale, "to the digit")
-	require.ErrorIs(t, sell(t.Context()), httpfence.ErrMissing)
-	require.NoError(t, sell(fence.NewContext(t.Context(), 1<<62+3)))
 }

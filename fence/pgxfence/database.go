@@ -9,21 +9,21 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/leasefence/leasefence/internal/sqlmark"
+	"github.com/leasefence/leasefence/fence/internal/sqlmark"
 )
 
-// rollbackTimeout bounds a ROLLBACK that the context does not bound, for it may have ended. A connection that does not
-// answer in time is closed, and the server rolls back.
+// rollbackTimeout bounds a ROLLBACK instead of the context, which may have ended. If the connection does not answer in time, it
+// is closed and the server rolls back.
 const rollbackTimeout = 5 * time.Second
 
-// Queryer is what [Fence.UpdateRow] writes through: a [DB] or a pgx.Tx.
+// Queryer is an argument of [Marks.UpdateRow]: a [DB] or a pgx.Tx.
 type Queryer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// DB is what begins transactions: a *pgxpool.Pool, a *pgxpool.Conn or a *pgx.Conn. A connection must not be in a
-// transaction, and as ever only one goroutine may use it at a time.
+// DB begins transactions: a *pgxpool.Pool, a *pgxpool.Conn or a *pgx.Conn. A connection must not be in a transaction, and only one
+// goroutine may use it at a time.
 type DB interface {
 	Queryer
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
@@ -49,7 +49,7 @@ type transaction struct {
 
 func (t transaction) Commit(ctx context.Context) error { return t.tx.Commit(ctx) }
 
-// Rollback has a time of its own: pgx closes the connection if ctx has ended.
+// Rollback has its own timeout, because pgx closes the connection if ctx has ended.
 func (t transaction) Rollback(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 	defer cancel()
@@ -58,20 +58,26 @@ func (t transaction) Rollback(ctx context.Context) error {
 
 // database is a DB for the engine.
 type database struct {
-	conn
 	db   DB
 	opts pgx.TxOptions
 }
 
-func newDatabase(db DB, opts pgx.TxOptions) database { return database{conn{db}, db, opts} }
+func newDatabase(db DB, opts pgx.TxOptions) database { return database{db, opts} }
 
-func (d database) Begin(ctx context.Context) (transaction, error) {
-	tx, err := d.db.BeginTx(ctx, d.opts)
+func (d database) Begin(ctx context.Context) (transaction, error) { return d.begin(ctx, d.opts) }
+
+// BeginNewest is for the engine's own writes. At higher levels they fail if the row has changed since the snapshot.
+func (d database) BeginNewest(ctx context.Context) (transaction, error) {
+	return d.begin(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+}
+
+func (d database) begin(ctx context.Context, opts pgx.TxOptions) (transaction, error) {
+	tx, err := d.db.BeginTx(ctx, opts)
 	return transaction{conn{tx}, tx}, err
 }
 
-// checkDB refuses what would not begin a transaction: PostgreSQL only warns of a BEGIN inside one, and what Do commits
-// would be the caller's.
+// checkDB refuses a db that is in a transaction: PostgreSQL only warns of a BEGIN inside a transaction, and Do would commit the
+// caller's writes.
 func checkDB(db DB) error {
 	if absent(db) {
 		return errors.New("pgxfence: db is nil, want a *pgxpool.Pool, *pgxpool.Conn or *pgx.Conn")
@@ -88,12 +94,12 @@ func checkDB(db DB) error {
 	}
 	if inside || c != nil && !c.IsClosed() && c.PgConn().TxStatus() != 'I' {
 		return errors.New("pgxfence: db is in a transaction, want a pool or an idle connection; " +
-			"in a transaction of your own call Check or CheckShared")
+			"in your own transaction call Check or CheckShared")
 	}
 	return nil
 }
 
-// absent also finds the nil pointers that an interface hides.
+// absent also finds nil pointers in the interface.
 func absent(q Queryer) bool {
 	switch q := q.(type) {
 	case nil:

@@ -43,7 +43,7 @@ func Example() {
 }
 
 // The check goes first in a transaction of your own.
-func ExampleFence_Check() {
+func ExampleMarks_Check() {
 	f, err := pgxfence.New(pgxfence.Options{})
 	if err != nil {
 		log.Fatal(err)

@@ -9,45 +9,52 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/leasefence/leasefence/fence"
-	"github.com/leasefence/leasefence/internal/sqlmark"
+	"github.com/leasefence/leasefence/fence/internal/sqlmark"
+	"github.com/leasefence/leasefence/internal/clip"
 )
 
-// DefaultTable is the table of the marks if the options name none, as in package sqlfence.
+// DefaultTable is the default table of the marks, the same as in package sqlfence.
 const DefaultTable = sqlmark.DefaultTable // "leasefence_marks"
 
-// Options are the settings of a [Fence]. The zero value is ready for use.
+// Options are the settings of a [Marks]. The zero value is ready for use.
 type Options struct {
-	// Table is where the marks are, "table" or "schema.table": letters, digits and underscores, at most 63 of them in
-	// each part, the first not a digit. It is quoted, so case counts. Default [DefaultTable].
+	// Table is the table of the marks, "table" or "schema.table". Each part is 1 to 63 letters, digits and underscores, the
+	// first not a digit. It is quoted, so case matters. Default [DefaultTable].
 	Table string
 
-	// Log is the table of the audit trail, named as Table is, with at most 51 letters; that of the refusals has its name and
-	// "_refused". Default: no trail is kept. [DefaultLog] is the usual one.
+	// Log is the table of the audit trail, in the form of Table with at most 51 characters. The table of refusals has this name
+	// with "_refused" appended. Default: no audit trail. [DefaultLog] is the usual name.
 	Log string
 
 	// Isolation is the level of the transactions of Do and DoShared, one of pgx's constants. Default: the database's.
 	Isolation pgx.TxIsoLevel
 
-	// Attempts is how often an operation is tried at most, with a random pause in between, when the database ends it
-	// for a deadlock or a serialization failure: 1 to 1000, default 10.
+	// Attempts is the maximum number of attempts, with random pauses, if the database ends an operation because of a deadlock
+	// or a serialization failure: 1 to 1000, default 10. Conflicts at the mark do not count: Do then begins again until the
+	// context ends.
 	Attempts int
+
+	// MaxEra is the highest era that is accepted: 1 to 32767, default [fence.DefaultMaxEra], 15. A token of a higher era is
+	// refused before anything is sent; see [fence.Token.CheckEra].
+	MaxEra uint16
 }
 
-// Fence checks tokens against the marks in one table. It has no state of its own: any number of them, in any number of
-// processes, may share a table. A Fence is safe for concurrent use. Make it with [New].
-type Fence struct {
+// Marks checks tokens against the marks in one table. It has no state in memory: any number of Marks, in any number of
+// processes, may share a table. It is safe for concurrent use. Create it with [New].
+type Marks struct {
 	engine *sqlmark.Engine[transaction]
 	txOpts pgx.TxOptions
 }
 
-// New returns a fence. Nothing is sent. The error names the field, the value and the legal range.
-func New(opts Options) (*Fence, error) {
+// New returns the marks. It sends nothing. The error names the field, the value and the legal range.
+func New(opts Options) (*Marks, error) {
 	engine, err := sqlmark.New[transaction](sqlmark.Config{
 		Package:  prefix,
 		Dialect:  sqlmark.PostgreSQL,
 		Table:    opts.Table,
 		Log:      opts.Log,
 		Attempts: opts.Attempts,
+		MaxEra:   opts.MaxEra,
 		Ended:    pgx.ErrTxClosed,
 		Unsent:   pgconn.SafeToRetry,
 	})
@@ -58,50 +65,40 @@ func New(opts Options) (*Fence, error) {
 	case "", pgx.Serializable, pgx.RepeatableRead, pgx.ReadCommitted, pgx.ReadUncommitted:
 	default:
 		return nil, fmt.Errorf("pgxfence: Options.Isolation is %s, want a pgx.TxIsoLevel: %q, %q, %q or %q",
-			excerpt(string(opts.Isolation)), pgx.ReadUncommitted, pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable)
+			clip.Quote(string(opts.Isolation)), pgx.ReadUncommitted, pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable)
 	}
-	return &Fence{engine: engine, txOpts: pgx.TxOptions{IsoLevel: opts.Isolation}}, nil
+	return &Marks{engine: engine, txOpts: pgx.TxOptions{IsoLevel: opts.Isolation}}, nil
 }
 
-// Schema returns the statements that make the tables, for a migration tool of your own. They do nothing to those that
-// exist.
-func (f *Fence) Schema() []string { return f.engine.Schema() }
+// Schema returns the statements that create the tables, for your own migration tool. They do not change existing tables.
+func (m *Marks) Schema() []string { return m.engine.Schema() }
 
-// Migrate makes the table of the marks if it is missing, and looks whether the one that exists can serve. It is safe to
-// run from many processes at once. If the table exists it needs no right to create one. Only New's options say which
-// table it is; a schema has to exist.
+// Migrate creates the tables that are missing and checks that existing ones can be used. Many processes may call it
+// concurrently. If the tables exist it needs no right to create them. The schema must exist.
 //
-// On success the table is there. The error says what is wrong with the one that is there, or is the server's.
-func (f *Fence) Migrate(ctx context.Context, db DB) error {
-	if err := f.made(); err != nil {
+// On success the tables exist. Migrate refuses a table that would lose marks: an UNLOGGED, TEMPORARY or partitioned table, a
+// view, or a table with a trigger before its rows. The error names the fault of the existing table or is the server's.
+func (m *Marks) Migrate(ctx context.Context, db DB) error {
+	if err := m.made(); err != nil {
 		return err
 	}
 	if err := checkDB(db); err != nil {
 		return err
 	}
-	return f.engine.Migrate(ctx, newDatabase(db, pgx.TxOptions{}))
+	return m.engine.Migrate(ctx, newDatabase(db, pgx.TxOptions{}))
 }
 
-// admission is what every call needs to know before it sends anything.
-func (f *Fence) admission(ctx context.Context, resource string) (fence.Token, error) {
-	if err := f.made(); err != nil {
+// admission checks what every call needs before it sends anything, and returns the token.
+func (m *Marks) admission(ctx context.Context, resource string) (fence.Token, error) {
+	if err := m.made(); err != nil {
 		return 0, err
 	}
-	return f.engine.Admit(ctx, resource)
+	return m.engine.Admit(ctx, resource)
 }
 
-func (f *Fence) made() error {
-	if f == nil || f.engine == nil {
-		return errors.New("pgxfence: Fence is nil or zero, want one that New has made")
+func (m *Marks) made() error {
+	if m == nil || m.engine == nil {
+		return errors.New("pgxfence: Marks is nil or zero, want one created by New")
 	}
 	return nil
-}
-
-// excerpt bounds what reaches a log.
-func excerpt(s string) string {
-	const limit = 24
-	if len(s) > limit {
-		return fmt.Sprintf("%q…", s[:limit])
-	}
-	return fmt.Sprintf("%q", s)
 }

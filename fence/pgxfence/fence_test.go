@@ -3,6 +3,7 @@ package pgxfence_test
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 
@@ -15,7 +16,7 @@ import (
 	"github.com/leasefence/leasefence/fence/sqlfence"
 )
 
-func newFence(t *testing.T, opts pgxfence.Options) *pgxfence.Fence {
+func newFence(t *testing.T, opts pgxfence.Options) *pgxfence.Marks {
 	t.Helper()
 	f, err := pgxfence.New(opts)
 	require.NoError(t, err)
@@ -75,7 +76,7 @@ func TestErrors_matchThoseOfSqlfence(t *testing.T) {
 	}
 }
 
-func TestFence_refusesBadInputBeforeItSends(t *testing.T) {
+func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 	db := untouched{fail: t.Error}
 	f := newFence(t, pgxfence.Options{})
 	good := fence.NewContext(t.Context(), 7)
@@ -90,18 +91,14 @@ func TestFence_refusesBadInputBeforeItSends(t *testing.T) {
 			f.CheckShared(ctx, nil, resource),
 		}
 	}
-	for _, token := range []fence.Token{0, -7, 1 << 48} {
-		ctx := fence.NewContext(good, token)
-		for _, err := range append(calls(ctx, db, "accounts"), f.UpdateRow(ctx, db, row, "n = 1")) {
-			require.ErrorIs(t, err, fence.ErrInvalidToken)
-			require.ErrorContains(t, err, "pgxfence: ")
-		}
+	// Which tokens and names are refused is the engine's, and in sqlfence's test.
+	absurd := fence.NewContext(good, math.MaxInt64)
+	for _, err := range append(calls(absurd, db, "accounts"), f.UpdateRow(absurd, db, row, "n = 1")) {
+		require.ErrorIs(t, err, fence.ErrInvalidToken)
+		require.ErrorContains(t, err, "pgxfence: ")
 	}
-	for _, resource := range []string{"", strings.Repeat("a", 256), "a\x00b", "\x01a", "\xff"} {
-		for _, err := range calls(good, db, resource) {
-			require.ErrorContains(t, err, "pgxfence: resource is ")
-			require.Less(t, len(err.Error()), 200, "the whole value is in the error")
-		}
+	for _, err := range calls(good, db, "a\x00b") {
+		require.ErrorContains(t, err, "pgxfence: resource is ")
 	}
 	for _, none := range []pgxfence.DB{nil, (*pgxpool.Pool)(nil), (*pgxpool.Conn)(nil), (*pgx.Conn)(nil)} {
 		for _, err := range append(calls(good, none, "accounts"), f.Migrate(good, none)) {
@@ -122,7 +119,7 @@ func TestFence_refusesBadInputBeforeItSends(t *testing.T) {
 		require.ErrorContains(t, f.UpdateRow(good, db, row, "n = $1", arg), "args[0] is a pgx.")
 	}
 
-	for _, zero := range []*pgxfence.Fence{nil, {}} {
+	for _, zero := range []*pgxfence.Marks{nil, {}} {
 		for _, err := range []error{
 			zero.Claim(good, db, "accounts"),
 			zero.Do(good, db, "accounts", nothing),
@@ -136,7 +133,7 @@ func TestFence_refusesBadInputBeforeItSends(t *testing.T) {
 }
 
 // What is a transaction and can begin others, as some wrappers can, would make Do run in a savepoint.
-func TestFence_refusesATransactionForADatabase(t *testing.T) {
+func TestMarks_refusesATransactionForADatabase(t *testing.T) {
 	f := newFence(t, pgxfence.Options{})
 	ctx := fence.NewContext(t.Context(), 7)
 	both := beginner{&fakeTx{}, untouched{fail: t.Error}}

@@ -7,55 +7,55 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Claim installs a tenure: call it once after a grant, before the tenure's first read of the resource. Repeating it
-// does no harm. It takes the token from ctx and a transaction of its own from db.
+// Claim starts a tenure. Call it once after a grant, before the first read of the resource. Repeating it is safe. Claim takes
+// the token from ctx and begins its own transactions on db.
 //
-// On success the token is the mark: no transaction with an older one is accepted from then on, and those that were
-// accepted before have ended, for Claim waits for them. On a [*fence.StaleError] the mark is unchanged. On any other
-// error the mark may have been raised or not.
+// On success the token is the mark. Transactions with older tokens have ended, since Claim waits for them, and no more are
+// accepted. On a [*fence.StaleError] the mark is unchanged. On any other error the mark may have been raised, and older tokens
+// may be refused.
 //
-// The error is a [*fence.StaleError] if the token is older than the mark, and matches [fence.ErrInvalidToken] if ctx
-// carries none, [ErrNoTable] if the table is missing. A deadlock or a serialization failure is repeated, as often as
-// [Options].Attempts says.
-func (f *Fence) Claim(ctx context.Context, db DB, resource string) error {
-	t, err := f.admission(ctx, resource)
+// The error is a [*fence.StaleError] if the token is older than the mark. It matches [fence.ErrInvalidToken] if ctx carries no
+// token, and [ErrNoTable] if the table is missing. After a deadlock or a serialization failure Claim begins again, within
+// [Options].Attempts.
+func (m *Marks) Claim(ctx context.Context, db DB, resource string) error {
+	t, err := m.admission(ctx, resource)
 	if err != nil {
 		return err
 	}
 	if err := checkDB(db); err != nil {
 		return err
 	}
-	return f.engine.Claim(ctx, newDatabase(db, f.txOpts), resource, t)
+	return m.engine.Claim(ctx, newDatabase(db, m.txOpts), resource, t)
 }
 
-// Check is the guard of a transaction of the caller's own. It has to be the first statement: then no newer token gets
-// past the mark, and no other transaction with a check of the resource runs, until the transaction has ended. It takes
-// the token from ctx; one that is newer than the mark raises it, which is undone if the transaction is. In a nested
-// transaction, which is a savepoint, the guard lasts until that is rolled back.
+// Check is the guard of the caller's own transaction. It must be the first statement. Until the transaction ends, no newer
+// token is accepted and no other checked transaction of the resource runs. Check takes the token from ctx. A newer token
+// raises the mark; a rollback undoes that. In a nested transaction, which is a savepoint, the guard
+// lasts until a rollback to the savepoint.
 //
-// On any error roll the transaction back. The error is a [*fence.StaleError] if the token is older than the mark. It
+// On any error roll back the transaction. The error is a [*fence.StaleError] if the token is older than the mark. It
 // matches [fence.ErrInvalidToken] if ctx carries no token, [ErrNoTable] if the table is missing, and [ErrUnclaimed] if
-// what the transaction reads may be out of date: at repeatable read or serializable, when the tenure has not begun with
-// [Fence.Claim]. Deadlocks and serialization failures are a *pgconn.PgError of code 40P01 or 40001: they mean that the
-// transaction has to begin again. Check repeats nothing.
-func (f *Fence) Check(ctx context.Context, tx pgx.Tx, resource string) error {
-	return f.check(ctx, tx, resource, false)
+// the transaction's reads may be out of date: at repeatable read or serializable, if the tenure did not begin with
+// [Marks.Claim]. Deadlocks and serialization failures are a *pgconn.PgError with the code 40P01 or 40001: begin the transaction
+// again. Check repeats nothing.
+func (m *Marks) Check(ctx context.Context, tx pgx.Tx, resource string) error {
+	return m.check(ctx, tx, resource, false)
 }
 
-// CheckShared is [Fence.Check] for transactions of one holder that are to run side by side: it waits for none that was
-// checked in the shared form with the same token. A newer Claim or Check waits for them all. What they do to the same
-// rows is up to the isolation level, as without a fence.
-func (f *Fence) CheckShared(ctx context.Context, tx pgx.Tx, resource string) error {
-	return f.check(ctx, tx, resource, true)
+// CheckShared is [Marks.Check] for concurrent transactions of one holder: it does not wait for transactions that were checked
+// in the shared form with the same token. A newer Claim or Check waits for all of them. As without a fence, the isolation
+// level governs their access to the same rows.
+func (m *Marks) CheckShared(ctx context.Context, tx pgx.Tx, resource string) error {
+	return m.check(ctx, tx, resource, true)
 }
 
-func (f *Fence) check(ctx context.Context, tx pgx.Tx, resource string, shared bool) error {
-	t, err := f.admission(ctx, resource)
+func (m *Marks) check(ctx context.Context, tx pgx.Tx, resource string, shared bool) error {
+	t, err := m.admission(ctx, resource)
 	if err != nil {
 		return err
 	}
 	if absent(tx) {
 		return errors.New("pgxfence: tx is nil, want a pgx.Tx that has begun")
 	}
-	return f.engine.Check(ctx, conn{tx}, resource, t, shared)
+	return m.engine.Check(ctx, conn{tx}, resource, t, shared)
 }

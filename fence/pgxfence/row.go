@@ -7,41 +7,42 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/leasefence/leasefence/internal/sqlmark"
+	"github.com/leasefence/leasefence/fence/internal/sqlmark"
 )
 
-// DefaultColumn is the column of a [Row]'s fence if the row names none.
+// DefaultColumn is the default column of a [Row]'s fence.
 const DefaultColumn = sqlmark.DefaultColumn // "fence"
 
-// Row is a row that has its fence in a column of its own: a bigint, NOT NULL, 0 at first.
+// Row identifies a row with its fence in a column: a bigint, NOT NULL, initially 0.
 type Row struct {
-	Table  string // as Options.Table, required
-	Key    string // the column that tells the row apart, required: it must be unique
-	ID     any    // its value, required
+	Table  string // in the form of Options.Table, required
+	Key    string // a unique column, required
+	ID     any    // the value of Key, required
 	Column string // of the fence; default [DefaultColumn]
 }
 
-// String names the row for people, and for the resource of a [*fence.StaleError].
+// String returns the name of the row in errors, also as the resource of a [*fence.StaleError].
 func (r Row) String() string { return sqlmark.Row(r).String() }
 
-// UpdateRow changes one row if the token of ctx is not older than the one in the row, and leaves the token there:
+// UpdateRow changes one row if the token of ctx is not older than the row's, and stores the token in the row:
 //
 //	UPDATE table SET <set>, fence = token WHERE key = id AND fence <= token
 //
-// set is SQL, as `balance = balance - $1`, with args for its placeholders, which are numbered from 1; pgx's own kinds
-// of argument, as pgx.NamedArgs or a pgx.QueryExecMode, are refused. It is one statement, atomic at every isolation
-// level; another follows only if the first has changed no row. It needs no table of marks and no claim, and fences this
-// row alone: a stale holder still writes the rows that its successor has not touched, and what a holder has read from
-// others may be out of date. Where that matters use Do.
+// set is SQL such as `balance = balance - $1`, with args for its placeholders, which are numbered from 1. Special arguments of
+// pgx, such as pgx.NamedArgs or a pgx.QueryExecMode, are refused. The update is one statement and atomic at every isolation
+// level. Other statements follow only if it has changed no row. UpdateRow needs no table of marks and no claim, and fences this
+// row only: a stale holder can still write rows that its successor has not written, and its reads of other rows may be out of
+// date. Use Do if that matters.
 //
-// On an error the row is unchanged, unless it is that of the connection. The error is a [*fence.StaleError] if the row
-// has a newer token, matches [ErrNoRow] if there is no such row and [fence.ErrInvalidToken] if ctx carries no token.
-// UpdateRow repeats nothing.
-func (f *Fence) UpdateRow(ctx context.Context, q Queryer, row Row, set string, args ...any) error {
-	if err := f.made(); err != nil {
+// On an error the row is unchanged, except if the error is the connection's. An update without an answer may still be done after
+// a read. So run it in a transaction of Do, or make it idempotent. The error is a [*fence.StaleError] if the row has a newer
+// token. It matches [ErrNoRow] if there is no such row, and [fence.ErrInvalidToken] if ctx carries no token. UpdateRow does not
+// repeat an update that has changed the row.
+func (m *Marks) UpdateRow(ctx context.Context, q Queryer, row Row, set string, args ...any) error {
+	if err := m.made(); err != nil {
 		return err
 	}
-	t, err := f.engine.Token(ctx)
+	t, err := m.engine.Token(ctx)
 	if err != nil {
 		return err
 	}
@@ -51,9 +52,9 @@ func (f *Fence) UpdateRow(ctx context.Context, q Queryer, row Row, set string, a
 	for i, arg := range args {
 		switch arg.(type) {
 		case pgx.QueryRewriter, pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID:
-			// It would take the place of a value, or of all of them.
+			// pgx would use it instead of a value, or instead of all values.
 			return fmt.Errorf("pgxfence: args[%d] is a %T, want values for placeholders that are numbered", i, arg)
 		}
 	}
-	return f.engine.UpdateRow(ctx, conn{q}, sqlmark.Row(row), t, set, args...)
+	return m.engine.UpdateRow(ctx, conn{q}, sqlmark.Row(row), t, set, args...)
 }

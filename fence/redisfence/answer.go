@@ -8,38 +8,40 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/clip"
 )
 
 var (
-	// ErrUnknown says that no answer came: the script was carried out as a whole, or not at all, or it may still be.
+	// ErrUnknown reports that no answer came: the script ran as a whole, did not run, or may still run. To settle the outcome,
+	// claim with a newer token and then read; see the package.
 	ErrUnknown = errors.New("redisfence: outcome unknown")
 
-	// ErrNotReplicated says that the script was carried out, and that fewer replicas than Options.WaitReplicas are
-	// known to have it: a fail-over may lose the mark and the writes.
+	// ErrNotReplicated reports that the script ran and that fewer replicas than Options.WaitReplicas have acknowledged it. A
+	// fail-over may lose the mark and the writes.
 	ErrNotReplicated = errors.New("redisfence: not replicated")
 
-	// ErrMalformedMark says that the mark's key holds what this package does not write. Nothing is accepted for the
-	// resource until an operator has put that right, with the highest token that was ever accepted.
+	// ErrMalformedMark reports that the mark's key has a value that this package does not write. Nothing is accepted for the
+	// resource until an operator writes the highest token that was ever accepted there.
 	ErrMalformedMark = errors.New("redisfence: malformed mark")
 )
 
-// OpError says that the server has refused a command of [Fence.Do]. The mark stays raised. The commands before this one
-// are done, those after it are not.
+// OpError reports that the server refused a command of [Marks.Do]. The mark stays raised. The commands before it ran, those
+// after it did not.
 type OpError struct {
 	Index   int    // of the command, from 0
 	Op      Op     // the command
 	Message string // of the server
 }
 
-// Error names the command, its key and what the server says.
+// Error names the command, its key and the server's message.
 func (e *OpError) Error() string {
-	return fmt.Sprintf("op %d, %s %s: %s", e.Index, excerpt(e.Op.Name), excerpt(e.Op.Key), e.Message)
+	return fmt.Sprintf("op %d, %s %s: %s", e.Index, clip.Quote(e.Op.Name), clip.Quote(e.Op.Key), e.Message)
 }
 
-// answer returns what the body of a script has answered, or why it has not run.
-func (f *Fence) answer(verb, resource string, t fence.Token, reply any, err error) (any, error) {
+// answer returns the result of a script's body, or the reason why the body did not run.
+func (m *Marks) answer(verb, resource string, t fence.Token, reply any, err error) (any, error) {
 	if err != nil {
-		return nil, fmt.Errorf("redisfence: %s %q: %w", verb, resource, f.explain(resource, err))
+		return nil, fmt.Errorf("redisfence: %s %q: %w", verb, resource, m.explain(resource, err))
 	}
 	parts, _ := reply.([]any)
 	if len(parts) == 1 {
@@ -55,27 +57,27 @@ func (f *Fence) answer(verb, resource string, t fence.Token, reply any, err erro
 				return nil, &fence.StaleError{Resource: resource, Token: t, Highest: highest}
 			}
 		case "malformed":
-			return nil, fmt.Errorf("%w at %q: %s, want a token, decimal", ErrMalformedMark, f.MarkKey(resource), excerpt(text))
+			return nil, fmt.Errorf("%w at %q: %s, want a decimal token", ErrMalformedMark, m.MarkKey(resource), clip.Quote(text))
 		}
 	}
-	return nil, fmt.Errorf("redisfence: %s %q: %w: the answer is not one of the guard's: %s",
-		verb, resource, ErrUnknown, excerpt(fmt.Sprint(reply)))
+	return nil, fmt.Errorf("redisfence: %s %q: %w: unexpected answer of the script: %s",
+		verb, resource, ErrUnknown, clip.Quote(fmt.Sprint(reply)))
 }
 
-// explain tells a server's refusal, after which the outcome is known, from an answer that never came.
-func (f *Fence) explain(resource string, err error) error {
+// explain distinguishes a refusal by the server, after which the outcome is known, from a lost answer.
+func (m *Marks) explain(resource string, err error) error {
 	if _, ok := errors.AsType[redis.Error](err); !ok {
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
 	text := err.Error()
 	if strings.HasPrefix(text, "CROSSSLOT") || strings.Contains(text, "non local key") {
-		return fmt.Errorf("in a cluster every key has to lie in the slot of the mark, %q: "+
-			"use the key %q itself, or keys with %q in them: %w", f.MarkKey(resource), resource, "{"+resource+"}", err)
+		return fmt.Errorf("a key is not in the hash slot of the mark, %q: "+
+			"want the key %q or keys that contain %q: %w", m.MarkKey(resource), resource, "{"+resource+"}", err)
 	}
 	return err
 }
 
-// opReplies takes the answer of luaOps apart.
+// opReplies splits the answer of luaOps.
 func opReplies(ops []Op, answer any) ([]any, error) {
 	parts, _ := answer.([]any)
 	if len(parts) == 2 {
@@ -87,10 +89,10 @@ func opReplies(ops []Op, answer any) ([]any, error) {
 			return nil, &OpError{Index: int(failed) - 1, Op: ops[failed-1], Message: message}
 		}
 	}
-	return nil, fmt.Errorf("%w: the answer is not one of the guard's: %s", ErrUnknown, excerpt(fmt.Sprint(answer)))
+	return nil, fmt.Errorf("%w: unexpected answer of the script: %s", ErrUnknown, clip.Quote(fmt.Sprint(answer)))
 }
 
-// moved reports whether another server has the key by now.
+// moved reports whether another server has the key now.
 func moved(err error) bool {
 	return redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK ")
 }

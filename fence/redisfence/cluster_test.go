@@ -53,7 +53,7 @@ func (p pipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	return func(ctx context.Context, cmds []redis.Cmder) error { return p.pipeline(ctx, cmds, next) }
 }
 
-func TestFence_cluster(t *testing.T) {
+func TestMarks_cluster(t *testing.T) {
 	c := newCluster(t)
 	f := newFence(t, c)
 	require.NoError(t, f.Claim(as(t, 54), "orders"))
@@ -66,8 +66,8 @@ func TestFence_cluster(t *testing.T) {
 	requireStale(t, f.Set(as(t, 41), "orders", "{orders}:7", "stale"), "orders", 41, 54)
 
 	for _, elsewhere := range []string{"customers", "orders:7", "{customers}:{orders}"} {
-		const want = `in a cluster every key has to lie in the slot of the mark, "fence:{orders}": ` +
-			`use the key "orders" itself, or keys with "{orders}" in them: CROSSSLOT`
+		const want = `a key is not in the hash slot of the mark, "fence:{orders}": ` +
+			`want the key "orders" or keys that contain "{orders}": CROSSSLOT`
 		err := f.Set(as(t, 55), "orders", elsewhere, 1)
 		require.ErrorContains(t, err, `redisfence: do "orders": `+want)
 		require.NotErrorIs(t, err, redisfence.ErrUnknown)
@@ -80,7 +80,7 @@ func TestFence_cluster(t *testing.T) {
 	}))
 	undeclared := redisfence.NewScript("return redis.call('SET', 'customers', 1)")
 	_, err = f.Run(as(t, 54), "orders", undeclared, nil)
-	require.ErrorContains(t, err, "in a cluster every key has to lie in the slot of the mark")
+	require.ErrorContains(t, err, "a key is not in the hash slot of the mark")
 }
 
 func TestOptions_WaitReplicas_cluster(t *testing.T) {

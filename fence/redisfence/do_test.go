@@ -68,7 +68,7 @@ type unwilling struct{}
 
 func (unwilling) MarshalBinary() ([]byte, error) { return nil, errors.New("it does not want to") }
 
-func TestFence_refusesBadCommandsBeforeItSends(t *testing.T) {
+func TestMarks_refusesBadCommandsBeforeItSends(t *testing.T) {
 	f := newFence(t, silent(t))
 	ok := redisfence.Command("SET", "a", 1)
 	script := redisfence.NewScript("")
@@ -83,13 +83,13 @@ func TestFence_refusesBadCommandsBeforeItSends(t *testing.T) {
 		call func() error
 		want string
 	}{
-		{do(), "redisfence: ops: there are 0, want 1 to 1000"},
-		{do(slices.Repeat([]redisfence.Op{ok}, 1001)...), "redisfence: ops: there are 1001, want 1 to 1000"},
+		{do(), "redisfence: ops has 0 commands, want 1 to 1000"},
+		{do(slices.Repeat([]redisfence.Op{ok}, 1001)...), "redisfence: ops has 1001 commands, want 1 to 1000"},
 		{do(ok, redisfence.Command("", "a")), "redisfence: op 1: Name is empty, want a command"},
 		{do(ok, redisfence.Command("GET", "")), "redisfence: Key of op 1 is empty, want a key"},
 		{
 			do(redisfence.Command("DEL", "fence:{orders}")),
-			`redisfence: Key of op 0 is "fence:{orders}", want one without the prefix of the marks, "fence:"`,
+			`redisfence: Key of op 0 is "fence:{orders}", want a key without the prefix of the marks, "fence:"`,
 		},
 		{
 			do(redisfence.Command("RPUSH", "a", slices.Repeat([]any{1}, 1001)...)),
@@ -101,15 +101,15 @@ func TestFence_refusesBadCommandsBeforeItSends(t *testing.T) {
 			`redisfence: op 1, "SET": argument 1 is a []string` + kinds,
 		},
 		{do(redisfence.Command("SET", "a", unwilling{})), `redisfence: op 0, "SET": argument 0: it does not want to`},
-		{run(nil, nil), "redisfence: script is nil or zero, want one that NewScript has made"},
-		{run(&redisfence.Script{}, nil), "redisfence: script is nil or zero, want one that NewScript has made"},
+		{run(nil, nil), "redisfence: script is nil or zero, want one created by NewScript"},
+		{run(&redisfence.Script{}, nil), "redisfence: script is nil or zero, want one created by NewScript"},
 		{run(script, []string{"a", ""}), "redisfence: key 1 is empty, want a key"},
 		{
 			run(script, []string{"fence:{orders}"}),
-			`redisfence: key 0 is "fence:{orders}", want one without the prefix of the marks, "fence:"`,
+			`redisfence: key 0 is "fence:{orders}", want a key without the prefix of the marks, "fence:"`,
 		},
-		{run(script, slices.Repeat([]string{"a"}, 1001)), "redisfence: keys: there are 1001, want 0 to 1000"},
-		{run(script, nil, slices.Repeat([]any{1}, 1001)...), "redisfence: args: there are 1001, want 0 to 1000"},
+		{run(script, slices.Repeat([]string{"a"}, 1001)), "redisfence: keys has 1001, want 0 to 1000"},
+		{run(script, nil, slices.Repeat([]any{1}, 1001)...), "redisfence: args has 1001, want 0 to 1000"},
 		{run(script, nil, nil, 1), "redisfence: run: argument 0 is a <nil>" + kinds},
 	} {
 		require.EqualError(t, tt.call(), tt.want)

@@ -50,7 +50,7 @@ func Example() {
 	// stock: 8
 }
 
-func ExampleFence_Do() {
+func ExampleMarks_Do() {
 	client := exampleClient()
 	defer func() { _ = client.Close() }()
 	f, err := redisfence.New(client, redisfence.Options{})
@@ -70,7 +70,7 @@ func ExampleFence_Do() {
 }
 
 // The body reads and writes in one step, which a list of commands cannot.
-func ExampleFence_Run() {
+func ExampleMarks_Run() {
 	client := exampleClient()
 	defer func() { _ = client.Close() }()
 	f, err := redisfence.New(client, redisfence.Options{})
@@ -95,7 +95,7 @@ func ExampleFence_Run() {
 	// <nil> fence: stale token 41 for "stock": highest seen is 54
 }
 
-func ExampleFence_Probe() {
+func ExampleMarks_Probe() {
 	client := exampleClient()
 	defer func() { _ = client.Close() }()
 	f, err := redisfence.New(client, redisfence.Options{})
@@ -110,5 +110,5 @@ func ExampleFence_Probe() {
 		fmt.Printf("%s is %s: %s\n", finding.Setting, finding.Value, finding.Effect)
 	}
 	// Output:
-	// aof_enabled is 0: a restart takes marks back to the last snapshot, or loses them: set appendonly yes
+	// aof_enabled is 0: a restart restores the marks of the last snapshot or loses them: set appendonly yes
 }

@@ -60,7 +60,7 @@ func (p *pair) promote(t *testing.T) {
 }
 
 // The weakness that the package documents: the mark is lost with the write, and a stale holder is accepted.
-func TestFence_failoverLosesTheMark(t *testing.T) {
+func TestMarks_failoverLosesTheMark(t *testing.T) {
 	p := newPair(t)
 	before, after := newFence(t, p.primary), newFence(t, p.replica)
 	require.NoError(t, before.Claim(as(t, 41), "orders"))
@@ -129,7 +129,7 @@ func TestOptions_WaitReplicas_markOfAnotherConnection(t *testing.T) {
 	require.NoError(t, p.standby.cmd.Process.Signal(syscall.SIGSTOP))
 	require.NoError(t, newFence(t, p.primary).Claim(as(t, 54), "orders"))
 
-	fresh := func(timeout time.Duration) *redisfence.Fence {
+	fresh := func(timeout time.Duration) *redisfence.Marks {
 		opts := redisfence.Options{WaitReplicas: 1, WaitTimeout: timeout}
 		f, err := redisfence.New(newClientOf(t, p.primary), opts)
 		require.NoError(t, err)
@@ -148,7 +148,7 @@ func TestOptions_WaitReplicas_markOfAnotherConnection(t *testing.T) {
 	require.Equal(t, "54", get(t, p.replica, f.MarkKey("orders")))
 }
 
-func TestFence_replicaRefuses(t *testing.T) {
+func TestMarks_replicaRefuses(t *testing.T) {
 	p := newPair(t)
 	f := newFence(t, p.replica)
 	for name, verb := range verbs(f) {

@@ -1,6 +1,7 @@
 package redisfence
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/internal/admission"
+	"github.com/leasefence/leasefence/internal/clip"
 )
 
 const (
@@ -22,41 +25,42 @@ const (
 	maxWaitTimeout  = time.Minute
 )
 
-// Options are the settings of a [Fence]. The zero value is ready for use.
+// Options are the settings of a [Marks]. The zero value is ready for use.
 type Options struct {
-	// Prefix is put before a resource in braces to make the mark's key: "orders" has its mark at "fence:{orders}".
-	// 1 to 1,024 bytes of UTF-8 without NUL and braces. Nothing else may be below it. Default "fence:".
+	// Prefix and the resource in braces form the key of a mark: the mark of "orders" is at "fence:{orders}". 1 to 1,024 bytes
+	// of UTF-8 without NUL and braces, default "fence:". No other key may have this prefix.
 	Prefix string
 
-	// WaitReplicas has Claim, Set, Do and Run wait until so many replicas have acknowledged the mark and the writes:
-	// 0 to 1,000, default 0. It makes the loss by a fail-over less likely and does not exclude it; see the package.
+	// WaitReplicas is the number of replicas that must acknowledge the mark and the writes before Claim, Set, Do and Run
+	// return: 0 to 1,000, default 0. It makes a loss by fail-over less likely and does not exclude it; see the package.
 	WaitReplicas int
 
-	// WaitTimeout bounds that wait: whole milliseconds, 1ms to 1m, below the client's ReadTimeout. Default 1s. It means
-	// nothing without WaitReplicas.
+	// WaitTimeout bounds that wait: whole milliseconds, 1ms to 1m, less than the client's ReadTimeout. Default 1s. It is used
+	// with WaitReplicas only.
 	WaitTimeout time.Duration
+
+	// MaxEra is the highest era that is accepted: 1 to 32767, default [fence.DefaultMaxEra], 15. A token of a higher era is
+	// refused before anything is sent; see [fence.Token.CheckEra].
+	MaxEra uint16
 }
 
-// Fence checks tokens against marks in Redis. It has no state of its own: any number of them, in any number of
-// processes, may share the marks below a prefix. A Fence is safe for concurrent use, and there is nothing to close.
-// Make it with [New].
+// Marks checks tokens against marks in Redis. It has no state in memory: any number of Marks, in any number of processes, may
+// share a prefix. It is safe for concurrent use and need not be closed. Create it with [New].
 //
 // A resource is 1 to 1,024 bytes of UTF-8 without NUL and braces.
-type Fence struct {
+type Marks struct {
 	client redis.UniversalClient
 	opts   Options
 }
 
-// New returns a fence for the data that client writes to: a *redis.Client, with or without Sentinel, or a
-// *redis.ClusterClient, which stays the caller's to close. A *redis.Ring is refused: it moves keys to another
-// server when one is down, where their marks are missing. Nothing is sent. The error names the field, the value and
-// the legal range.
-func New(client redis.UniversalClient, opts Options) (*Fence, error) {
-	if opts.Prefix == "" {
-		opts.Prefix = defaultPrefix
-	}
-	if opts.WaitTimeout == 0 {
-		opts.WaitTimeout = defaultWaitTimeout
+// New returns the marks for the data that client writes to. The client is a *redis.Client, with or without Sentinel, or a
+// *redis.ClusterClient; the caller closes it. New refuses a *redis.Ring, because it moves keys to another server when one is
+// down, and their marks are missing there. New sends nothing. The error names the field, the value and the legal range.
+func New(client redis.UniversalClient, opts Options) (*Marks, error) {
+	opts.Prefix = cmp.Or(opts.Prefix, defaultPrefix)
+	opts.WaitTimeout = cmp.Or(opts.WaitTimeout, defaultWaitTimeout)
+	if err := fence.CheckMaxEra("redisfence: Options.MaxEra", opts.MaxEra); err != nil {
+		return nil, err
 	}
 	readTimeout, err := checkClient(client)
 	if err != nil {
@@ -71,17 +75,17 @@ func New(client redis.UniversalClient, opts Options) (*Fence, error) {
 	if t := opts.WaitTimeout; t < time.Millisecond || t > maxWaitTimeout || t%time.Millisecond != 0 {
 		return nil, fmt.Errorf("redisfence: Options.WaitTimeout is %v, want whole milliseconds, 1ms to %v", t, maxWaitTimeout)
 	}
-	// Otherwise the client gives up first, and what is known to be written would be reported as unknown.
+	// Otherwise the client times out first, and a write that is known to be done would be reported as unknown.
 	if opts.WaitReplicas > 0 && readTimeout > 0 && opts.WaitTimeout >= readTimeout {
 		return nil, fmt.Errorf("redisfence: Options.WaitTimeout is %v, want less than the client's ReadTimeout, %v",
 			opts.WaitTimeout, readTimeout)
 	}
-	return &Fence{client: client, opts: opts}, nil
+	return &Marks{client: client, opts: opts}, nil
 }
 
-// MarkKey returns the key of a resource's mark. It lies in the hash slot of the key that is named like the resource,
-// and of every key that has the resource in its first pair of braces. Read it, never write to it.
-func (f *Fence) MarkKey(resource string) string { return f.opts.Prefix + "{" + resource + "}" }
+// MarkKey returns the key of a resource's mark. It is in the hash slot of the key with the resource's name, and of every key
+// with the resource in its first pair of braces. Read it; never write to it.
+func (m *Marks) MarkKey(resource string) string { return m.opts.Prefix + "{" + resource + "}" }
 
 func checkClient(client redis.UniversalClient) (readTimeout time.Duration, err error) {
 	switch c := client.(type) {
@@ -100,18 +104,17 @@ func checkClient(client redis.UniversalClient) (readTimeout time.Duration, err e
 	return 0, errors.New("redisfence: client is nil, want a *redis.Client or a *redis.ClusterClient")
 }
 
-// admission is what every call needs to know before it sends anything.
-func (f *Fence) admission(ctx context.Context, verb, resource string) (fence.Token, error) {
-	if f == nil || f.client == nil {
-		return 0, errors.New("redisfence: Fence is nil or zero, want one that New has made")
+// admission checks what every call needs before it sends anything, and returns the token.
+func (m *Marks) admission(ctx context.Context, verb, resource string) (fence.Token, error) {
+	if m == nil || m.client == nil {
+		return 0, errors.New("redisfence: Marks is nil or zero, want one created by New")
 	}
 	if err := checkName("resource", resource); err != nil {
 		return 0, err
 	}
-	t, ok := fence.FromContext(ctx)
-	if !ok {
-		return 0, fmt.Errorf("redisfence: token for %q: the context carries none that is valid, "+
-			"want 1 to 9223372036854775807, low 48 bits not 0, by fence.NewContext: %w", resource, fence.ErrInvalidToken)
+	t, err := admission.Token(ctx, m.opts.MaxEra)
+	if err != nil {
+		return 0, fmt.Errorf("redisfence: %s %q: %w", verb, resource, err)
 	}
 	if err := ctx.Err(); err != nil {
 		if cause := context.Cause(ctx); !errors.Is(cause, err) {
@@ -122,21 +125,21 @@ func (f *Fence) admission(ctx context.Context, verb, resource string) (fence.Tok
 	return t, nil
 }
 
-// checkKeys refuses keys of the caller's that are, or could be, marks.
-func (f *Fence) checkKeys(field string, keys []string) error {
+// checkKeys refuses the caller's keys if they are empty or have the prefix of the marks.
+func (m *Marks) checkKeys(field string, keys []string) error {
 	for i, key := range keys {
 		switch {
 		case key == "":
 			return fmt.Errorf("redisfence: %s %d is empty, want a key", field, i)
-		case strings.HasPrefix(key, f.opts.Prefix):
-			return fmt.Errorf("redisfence: %s %d is %s, want one without the prefix of the marks, %q",
-				field, i, excerpt(key), f.opts.Prefix)
+		case strings.HasPrefix(key, m.opts.Prefix):
+			return fmt.Errorf("redisfence: %s %d is %s, want a key without the prefix of the marks, %q",
+				field, i, clip.Quote(key), m.opts.Prefix)
 		}
 	}
 	return nil
 }
 
-// checkName is for parts of a mark's key. A brace in it would end the hash tag early or begin another.
+// checkName checks a part of a mark's key. A brace would end the hash tag early or begin another one.
 func checkName(field, name string) error {
 	switch {
 	case name == "":
@@ -144,16 +147,7 @@ func checkName(field, name string) error {
 	case len(name) > maxName:
 		return fmt.Errorf("redisfence: %s has %d bytes, want 1 to %d", field, len(name), maxName)
 	case !utf8.ValidString(name) || strings.ContainsAny(name, "\x00{}"):
-		return fmt.Errorf("redisfence: %s is %s, want UTF-8 without NUL and braces", field, excerpt(name))
+		return fmt.Errorf("redisfence: %s is %s, want UTF-8 without NUL and braces", field, clip.Quote(name))
 	}
 	return nil
-}
-
-// excerpt bounds what reaches a log.
-func excerpt(s string) string {
-	const limit = 24
-	if len(s) > limit {
-		return fmt.Sprintf("%q…", s[:limit])
-	}
-	return fmt.Sprintf("%q", s)
 }

@@ -55,6 +55,7 @@ func TestNew_refusesBadOptions(t *testing.T) {
 			redisfence.Options{Prefix: strings.Repeat("p", 1025)},
 			"redisfence: Options.Prefix has 1025 bytes, want 1 to 1024",
 		},
+		{redisfence.Options{MaxEra: 32768}, "redisfence: Options.MaxEra is 32768, want 1 to 32767, or 0 for 15"},
 		{redisfence.Options{WaitReplicas: -1}, "redisfence: Options.WaitReplicas is -1, want 0 to 1000"},
 		{redisfence.Options{WaitReplicas: 1001}, "redisfence: Options.WaitReplicas is 1001, want 0 to 1000"},
 		{
@@ -103,7 +104,7 @@ func TestNew_refusesOtherClients(t *testing.T) {
 }
 
 // verbs are all that a resource and a token are given to.
-func verbs(f *redisfence.Fence) map[string]func(ctx context.Context, resource string) error {
+func verbs(f *redisfence.Marks) map[string]func(ctx context.Context, resource string) error {
 	script := redisfence.NewScript("return redis.call('SET', KEYS[1], ARGV[1])")
 	return map[string]func(ctx context.Context, resource string) error{
 		"Claim": f.Claim,
@@ -120,13 +121,13 @@ func verbs(f *redisfence.Fence) map[string]func(ctx context.Context, resource st
 	}
 }
 
-func TestFence_refusesBadInputBeforeItSends(t *testing.T) {
+func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 	f := newFence(t, silent(t))
 	ended, cancel := context.WithCancelCause(as(t, 54))
 	cancel(errors.New("the lock was lost"))
 	const (
-		noToken = `redisfence: token for "orders": the context carries none that is valid, ` +
-			`want 1 to 9223372036854775807, low 48 bits not 0, by fence.NewContext: fence: invalid token`
+		noToken = `"orders": fence: invalid token: the context carries none, want the context of a lock, or one of ` +
+			`fence.NewContext with a token of 1 to 9223372036854775807, low 48 bits not 0`
 		braces = "want UTF-8 without NUL and braces"
 	)
 	for _, tt := range []struct {
@@ -164,9 +165,9 @@ func TestFence_refusesBadInputBeforeItSends(t *testing.T) {
 	}
 }
 
-func TestFence_zeroIsRefused(t *testing.T) {
-	const want = "redisfence: Fence is nil or zero, want one that New has made"
-	for _, f := range []*redisfence.Fence{nil, {}} {
+func TestMarks_zeroIsRefused(t *testing.T) {
+	const want = "redisfence: Marks is nil or zero, want one created by New"
+	for _, f := range []*redisfence.Marks{nil, {}} {
 		for name, verb := range verbs(f) {
 			require.EqualError(t, verb(as(t, 54), "orders"), want, name)
 		}
@@ -175,7 +176,7 @@ func TestFence_zeroIsRefused(t *testing.T) {
 	}
 }
 
-func TestFence_longestName(t *testing.T) {
+func TestMarks_longestName(t *testing.T) {
 	c := newClient(t)
 	f := newFence(t, c)
 	r := strings.Repeat("r", 1024)
@@ -192,11 +193,11 @@ func TestOptions_Prefix(t *testing.T) {
 	require.Equal(t, "54", get(t, c, "marks/{orders}"))
 	require.NoError(t, newFence(t, c).Check(as(t, 41), "orders"), "another prefix has other marks")
 	require.ErrorContains(t, f.Set(as(t, 54), "orders", "marks/x", 1),
-		`want one without the prefix of the marks, "marks/"`)
+		`want a key without the prefix of the marks, "marks/"`)
 }
 
 // A token that equals the mark is accepted, or the holder's second write would fence the holder itself.
-func TestFence_everyVerbGoesByTheMark(t *testing.T) {
+func TestMarks_everyVerbGoesByTheMark(t *testing.T) {
 	c := newClient(t)
 	f := newFence(t, c)
 	for name, verb := range verbs(f) {

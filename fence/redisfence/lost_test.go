@@ -75,14 +75,36 @@ func TestDo_isSentOnceThoughTheAnswerIsLost(t *testing.T) {
 	require.EqualValues(t, 3, c.LLen(t.Context(), "log").Val())
 }
 
-// The control: the client's own script is repeated, and written twice.
-func TestDo_clientsOwnScriptWouldBeSentTwice(t *testing.T) {
-	c, lose := lossyClient(t)
-	script := redis.NewScript("return redis.call('RPUSH', KEYS[1], 'x')")
-	require.NoError(t, script.Load(t.Context(), c).Err())
-	lose.Store(1)
-	require.NoError(t, script.Run(t.Context(), c, []string{"log"}).Err())
-	require.EqualValues(t, 2, c.LLen(t.Context(), "log").Val())
+// A server that has lost its scripts is sent the text, which is not to be repeated either.
+func TestDo_isSentOnceAfterAScriptFlush(t *testing.T) {
+	for name, opts := range map[string]redisfence.Options{
+		"alone": {}, "with WAIT": {WaitReplicas: 1, WaitTimeout: time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, lose := lossyClient(t)
+			f, err := redisfence.New(c, opts)
+			require.NoError(t, err)
+			require.NoError(t, c.ScriptFlush(t.Context()).Err())
+			loseEval := func(cmd redis.Cmder) {
+				if cmd.Name() == "eval" {
+					lose.Store(1)
+				}
+			}
+			c.AddHook(pipelines{
+				hook: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+					loseEval(cmd)
+					return next(ctx, cmd)
+				},
+				pipeline: func(ctx context.Context, cmds []redis.Cmder, next redis.ProcessPipelineHook) error {
+					loseEval(cmds[0])
+					return next(ctx, cmds)
+				},
+			})
+			_, err = f.Do(as(t, 54), "orders", redisfence.Command("RPUSH", "log", "x"))
+			require.ErrorIs(t, err, redisfence.ErrUnknown)
+			require.EqualValues(t, 1, c.LLen(t.Context(), "log").Val())
+		})
+	}
 }
 
 // Claim and Check stand being repeated, so the client may.
@@ -99,7 +121,7 @@ func TestClaim_isRepeatedByTheClient(t *testing.T) {
 	require.Equal(t, "54", get(t, c, f.MarkKey("orders")))
 }
 
-func TestFence_serverGone(t *testing.T) {
+func TestMarks_serverGone(t *testing.T) {
 	port, err := freePort()
 	require.NoError(t, err)
 	addr := net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}
@@ -111,7 +133,7 @@ func TestFence_serverGone(t *testing.T) {
 }
 
 // What answers is not a server with the guard: nothing is taken for an acceptance.
-func TestFence_strangeAnswer(t *testing.T) {
+func TestMarks_strangeAnswer(t *testing.T) {
 	for _, answer := range []any{
 		nil, "ok", int64(1),
 		[]any{},

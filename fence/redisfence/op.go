@@ -4,6 +4,8 @@ import (
 	"encoding"
 	"fmt"
 	"time"
+
+	"github.com/leasefence/leasefence/internal/clip"
 )
 
 const (
@@ -11,14 +13,14 @@ const (
 	maxArgs = 1000 // of one op; Lua's unpack ends at some 8,000
 )
 
-// Op is one command of [Fence.Do]: a name, the one key of the command, which is its first argument, and the others. A
-// command with several keys, such as RENAME, is for [Fence.Run].
+// Op is one command of [Marks.Do]: its name, its key, which is its first argument, and its other arguments. Use [Marks.Run]
+// for a command with several keys, such as RENAME.
 type Op struct {
 	Name string
 	Key  string
 
 	// Args are at most 1,000 strings, byte slices, numbers, booleans (sent as 1 and 0), times (RFC 3339), durations
-	// (nanoseconds) or values that marshal themselves to binary.
+	// (nanoseconds) or values with an encoding.BinaryMarshaler.
 	Args []any
 }
 
@@ -28,7 +30,7 @@ func Command(name, key string, args ...any) Op { return Op{Name: name, Key: key,
 // encodeOps returns the keys and arguments of luaOps.
 func encodeOps(ops []Op) ([]string, []any, error) {
 	if len(ops) < 1 || len(ops) > maxOps {
-		return nil, nil, fmt.Errorf("redisfence: ops: there are %d, want 1 to %d", len(ops), maxOps)
+		return nil, nil, fmt.Errorf("redisfence: ops has %d commands, want 1 to %d", len(ops), maxOps)
 	}
 	var (
 		keys = make([]string, len(ops))
@@ -40,20 +42,20 @@ func encodeOps(ops []Op) ([]string, []any, error) {
 		}
 		if len(op.Args) > maxArgs {
 			return nil, nil, fmt.Errorf("redisfence: op %d, %s: Args has %d, want 0 to %d",
-				i, excerpt(op.Name), len(op.Args), maxArgs)
+				i, clip.Quote(op.Name), len(op.Args), maxArgs)
 		}
 		keys[i] = op.Key
 		args = append(args, op.Name, len(op.Args))
 		encoded, err := encodeArgs(op.Args)
 		if err != nil {
-			return nil, nil, fmt.Errorf("redisfence: op %d, %s: %w", i, excerpt(op.Name), err)
+			return nil, nil, fmt.Errorf("redisfence: op %d, %s: %w", i, clip.Quote(op.Name), err)
 		}
 		args = append(args, encoded...)
 	}
 	return keys, args, nil
 }
 
-// encodeArgs leaves nothing that the client finds out to be illegal while it is sending.
+// encodeArgs refuses arguments that the client would only find illegal while it sends.
 func encodeArgs(args []any) ([]any, error) {
 	encoded := make([]any, len(args))
 	for i, arg := range args {

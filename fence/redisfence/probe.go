@@ -13,12 +13,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Finding is a setting of a server under which marks can be lost, or writes refused.
+// Finding is a server setting with which marks can be lost or writes refused.
 type Finding struct {
-	Server  string // its address, as the client has it
+	Server  string // the address that the client uses
 	Setting string // for instance "maxmemory_policy"
-	Value   string // "unknown" if the server does not tell
-	Effect  string // what becomes of it, and what to set
+	Value   string // "unknown" if the server does not report it
+	Effect  string // what can happen, and what to set
 }
 
 // String is one line for a log.
@@ -26,21 +26,21 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s: %s is %s: %s", f.Server, f.Setting, f.Value, f.Effect)
 }
 
-// Probe asks the server, or every primary of a cluster, for the settings that the marks depend on, and returns what
-// speaks against them, sorted: call it at start, and log or refuse. It sends INFO and CONFIG GET. A server that forbids
-// CONFIG has the finding that appendfsync is unknown; any other error is returned, with no findings.
+// Probe reads the settings of the server, or of every primary of a cluster, and returns those that are unsafe for marks,
+// sorted. Call it at start, and log the findings or refuse to start. It sends INFO and CONFIG GET. If the server forbids
+// CONFIG, one finding is that appendfsync is unknown. For any other error Probe returns no findings.
 //
-// No findings do not mean that nothing can be lost: settings change, and an operator can delete a mark.
-func (f *Fence) Probe(ctx context.Context) ([]Finding, error) {
-	if f == nil || f.client == nil {
-		return nil, errors.New("redisfence: Fence is nil or zero, want one that New has made")
+// Without findings marks can still be lost: settings change, and an operator can delete a mark.
+func (m *Marks) Probe(ctx context.Context) ([]Finding, error) {
+	if m == nil || m.client == nil {
+		return nil, errors.New("redisfence: Marks is nil or zero, want one created by New")
 	}
 	var (
-		mu  sync.Mutex // guards all: a cluster's servers are asked at the same time
+		mu  sync.Mutex // guards all: the client asks the servers of a cluster concurrently
 		all []Finding
 	)
 	probe := func(ctx context.Context, c *redis.Client) error {
-		found, err := f.probe(ctx, c)
+		found, err := m.probe(ctx, c)
 		if err != nil {
 			return fmt.Errorf("redisfence: probe %s: %w", c.Options().Addr, err)
 		}
@@ -50,10 +50,10 @@ func (f *Fence) Probe(ctx context.Context) ([]Finding, error) {
 		return nil
 	}
 	var err error
-	if c, ok := f.client.(*redis.ClusterClient); ok {
+	if c, ok := m.client.(*redis.ClusterClient); ok {
 		err = c.ForEachMaster(ctx, probe)
 	} else {
-		err = probe(ctx, f.client.(*redis.Client))
+		err = probe(ctx, m.client.(*redis.Client))
 	}
 	if err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (f *Fence) Probe(ctx context.Context) ([]Finding, error) {
 	return all, nil
 }
 
-func (f *Fence) probe(ctx context.Context, c *redis.Client) ([]Finding, error) {
+func (m *Marks) probe(ctx context.Context, c *redis.Client) ([]Finding, error) {
 	text, err := c.Info(ctx).Result()
 	if err != nil {
 		return nil, err
@@ -77,38 +77,38 @@ func (f *Fence) probe(ctx context.Context, c *redis.Client) ([]Finding, error) {
 	if v, ok := config["appendfsync"]; ok && err == nil {
 		fsync = v
 	}
-	return f.judge(c.Options().Addr, parseInfo(text), fsync), nil
+	return m.judge(c.Options().Addr, parseInfo(text), fsync), nil
 }
 
-func (f *Fence) judge(server string, info map[string]string, fsync string) []Finding {
+func (m *Marks) judge(server string, info map[string]string, fsync string) []Finding {
 	var found []Finding
 	add := func(setting, effect string) {
 		value := cmp.Or(info[setting], "unknown")
 		found = append(found, Finding{Server: server, Setting: setting, Value: value, Effect: effect})
 	}
 	if p := info["maxmemory_policy"]; p == "" || strings.HasPrefix(p, "allkeys-") {
-		add("maxmemory_policy", "marks are evicted once maxmemory is reached: set noeviction")
+		add("maxmemory_policy", "marks are evicted when maxmemory is reached: set noeviction")
 	}
 	if info["role"] != "master" {
 		add("role", "a replica refuses writes, and lags behind: connect to the primary")
 	}
 	if info["aof_enabled"] != "1" {
-		add("aof_enabled", "a restart takes marks back to the last snapshot, or loses them: set appendonly yes")
+		add("aof_enabled", "a restart restores the marks of the last snapshot or loses them: set appendonly yes")
 	} else if fsync != "always" {
 		info["appendfsync"] = fsync
 		add("appendfsync", "a crash of the machine loses the last marks and writes: set always")
 	}
 	replicas, err := strconv.Atoi(info["connected_slaves"])
 	switch {
-	case err != nil || replicas < f.opts.WaitReplicas:
-		add("connected_slaves", fmt.Sprintf("fewer replicas than Options.WaitReplicas, %d", f.opts.WaitReplicas))
+	case err != nil || replicas < m.opts.WaitReplicas:
+		add("connected_slaves", fmt.Sprintf("fewer replicas than Options.WaitReplicas, %d", m.opts.WaitReplicas))
 	case replicas > 0:
-		add("connected_slaves", "a fail-over loses the marks that have not reached the replica that is promoted")
+		add("connected_slaves", "a fail-over loses the marks that the promoted replica did not receive")
 	}
 	return found
 }
 
-// parseInfo reads lines "name:value" and leaves out the others, which are headings.
+// parseInfo reads the lines "name:value" and skips headings.
 func parseInfo(text string) map[string]string {
 	info := make(map[string]string)
 	for line := range strings.Lines(text) {

@@ -1,92 +1,142 @@
 package redisfence_test
 
 import (
+	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
+	"net"
+	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/redisfence"
+	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-var attempts = flag.Int("redisfence.attempts", 10_000, "attempted writes of the randomized test")
-
-// Sixteen writers take over from each other at random, and wake up at random with tokens that are stale. What is in the
-// log is in the order of tokens, each write that was accepted is in it once, and none that was refused is.
-func TestFence_sixteenWriters(t *testing.T) {
-	const writers = 16
-	c := newClient(t)
-	var (
-		f        = newFence(t, c)
-		latest   atomic.Int64 // the token that was issued last
-		left     atomic.Int64
-		accepted sync.Map
-		refused  atomic.Int64
-		wg       sync.WaitGroup
-		seed     = rand.Uint64()
-	)
-	t.Logf("seed %d", seed)
-	latest.Store(1 << 53) // in era 32, where doubles round
-	left.Store(int64(*attempts))
-	for w := range writers {
-		wg.Go(func() {
-			rnd := rand.New(rand.NewPCG(seed, uint64(w)))
-			token := fence.Token(latest.Add(1))
-			for n := 0; left.Add(-1) >= 0; n++ {
-				if rnd.IntN(50) == 0 { // takes over; who had it before does not know
-					token = fence.Token(latest.Add(1))
-					if rnd.IntN(2) == 0 {
-						if err := f.Claim(as(t, token), "log"); err != nil && !errors.Is(err, fence.ErrStale) {
-							t.Error(err)
-							return
-						}
-					}
-				}
-				entry := fmt.Sprintf("%d %d %d", token, w, n)
-				_, err := f.Do(as(t, token), "log", redisfence.Command("RPUSH", "log", entry))
-				switch {
-				case err == nil:
-					accepted.Store(entry, true)
-				case errors.Is(err, fence.ErrStale):
-					refused.Add(1)
-					if rnd.IntN(2) == 0 { // or it goes on, as a writer that has not noticed does
-						token = fence.Token(latest.Add(1))
-					}
-				default:
-					t.Error(err)
-					return
-				}
+// Holders overlap in all verbs, with replicas and without, over lines that deliver late. Their calls are cut off at random.
+func TestMarks_random(t *testing.T) {
+	p := newPair(t)
+	var s fencetest.Store
+	for _, replicas := range []int{0, 1} {
+		opts := redisfence.Options{WaitReplicas: replicas}
+		use := func(ctx context.Context, verb func(*redisfence.Marks) error) error {
+			c := lateClient(ctx, p.primary)
+			f, err := redisfence.New(c, opts)
+			if err == nil {
+				err = verb(f)
 			}
+			return errors.Join(err, c.Close())
+		}
+		form := func(name string, write func(context.Context, *redisfence.Marks, string, string) (any, error)) {
+			s.Forms = append(s.Forms, fencetest.Form{
+				Name: fmt.Sprintf("%s, %d replicas", name, replicas), Alone: "the server",
+				Write: func(ctx context.Context, resource string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
+					return use(ctx, func(f *redisfence.Marks) error {
+						read, err := write(ctx, f, resource, fmt.Sprintf("{%s}:%d:%d", resource, e.ID, e.Token))
+						if keys, ok := read.([]any); ok && err == nil {
+							saw(entries(t, keys))
+						}
+						return err
+					})
+				},
+			})
+		}
+		form("Do", func(ctx context.Context, f *redisfence.Marks, resource, key string) (any, error) {
+			replies, err := f.Do(ctx, resource, redisfence.Command("KEYS", "{"+resource+"}:*"), redisfence.Command("SET", key, ""))
+			if err != nil {
+				return nil, err
+			}
+			return replies[0], nil
+		})
+		body := redisfence.NewScript("local seen = redis.call('KEYS', KEYS[1]) redis.call('SET', KEYS[2], '') return seen")
+		form("Run", func(ctx context.Context, f *redisfence.Marks, resource, key string) (any, error) {
+			return f.Run(ctx, resource, body, []string{"{" + resource + "}:*", key})
+		})
+		form("Set", func(ctx context.Context, f *redisfence.Marks, resource, key string) (any, error) {
+			return nil, f.Set(ctx, resource, key, "")
+		})
+		s.Claims = append(s.Claims, func(ctx context.Context, resource string) error {
+			return use(ctx, func(f *redisfence.Marks) error { return f.Claim(ctx, resource) })
 		})
 	}
-	wg.Wait()
-	if t.Failed() {
-		return
+	f := newFence(t, p.primary)
+	s.Entries = func(ctx context.Context, resource string) ([]fencetest.Entry, error) {
+		replies, err := f.Do(ctx, resource, redisfence.Command("KEYS", "{"+resource+"}:*"))
+		if err != nil {
+			return nil, err
+		}
+		return entries(t, replies[0].([]any)), nil
 	}
+	s.Again = func(err error) bool { return errors.Is(err, redisfence.ErrNotReplicated) } // written, says the primary
+	fencetest.Random(t, s)
+}
 
-	var newest fence.Token
-	log := c.LRange(t.Context(), "log", 0, -1).Val()
-	for i, entry := range log {
-		text, _, _ := strings.Cut(entry, " ")
-		token, err := fence.Parse(text)
+// entries reads keys, "{resource}:id:token".
+func entries(t *testing.T, keys []any) []fencetest.Entry {
+	t.Helper()
+	all := make([]fencetest.Entry, len(keys))
+	for i, key := range keys {
+		parts := strings.Split(key.(string), ":")
+		id, err := strconv.ParseInt(parts[1], 10, 64)
 		require.NoError(t, err)
-		require.GreaterOrEqual(t, token, newest, "entry %d was accepted out of order", i)
-		newest = token
-		_, ok := accepted.LoadAndDelete(entry)
-		require.True(t, ok, "%q is in the log, and was not accepted, or is in it twice", entry)
+		token, err := fence.Parse(parts[2])
+		require.NoError(t, err)
+		all[i] = fencetest.Entry{ID: id, Token: token}
 	}
-	for entry := range accepted.Range {
-		t.Errorf("%q was accepted and is not in the log", entry)
+	return all
+}
+
+// lateClient returns another client of c's server, for one call. The client gives up a request only at a deadline, if at
+// all; here the end of ctx ends its connection. What was written before that is delivered nevertheless, and may be late.
+func lateClient(ctx context.Context, c *redis.Client) *redis.Client {
+	return redis.NewClient(&redis.Options{
+		Addr: c.Options().Addr,
+		Dialer: func(_ context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(context.WithoutCancel(ctx), network, addr)
+			if err != nil {
+				return nil, err
+			}
+			late := &lateConn{Conn: conn}
+			late.stop = context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+			return late, nil
+		},
+	})
+}
+
+type lateConn struct {
+	net.Conn
+	stop func() bool
+	sent sync.WaitGroup
+}
+
+// The client's deadlines must not take away the one that ends a read.
+func (c *lateConn) SetDeadline(time.Time) error     { return nil }
+func (c *lateConn) SetReadDeadline(time.Time) error { return nil }
+
+func (c *lateConn) Write(p []byte) (int, error) {
+	if rand.IntN(4) > 0 {
+		return c.Conn.Write(p)
 	}
-	require.Equal(t, *attempts, len(log)+int(refused.Load()))
-	t.Logf("%d attempts: %d accepted, %d refused, %d tokens", *attempts, len(log), refused.Load(), latest.Load()-1<<53)
-	require.Greater(t, len(log), *attempts/100)
-	require.Greater(t, int(refused.Load()), *attempts/100)
+	text := append([]byte(nil), p...)
+	c.sent.Go(func() {
+		time.Sleep(rand.N(5 * time.Millisecond)) // it makes schedules, and nothing relies on its length
+		_, _ = c.Conn.Write(text)
+	})
+	return len(p), nil
+}
+
+func (c *lateConn) Close() error {
+	c.stop()
+	go func() {
+		c.sent.Wait()
+		_ = c.Conn.Close()
+	}()
+	return nil
 }

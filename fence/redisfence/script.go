@@ -5,19 +5,19 @@ import (
 	"encoding/hex"
 )
 
-// Script is Lua of the caller's behind the guard, in one script. Make it once with [NewScript]; it is safe for
-// concurrent use. The server keeps it: it is sent again only when the server does not know it.
+// Script is the caller's Lua code together with the guard. Create it once with [NewScript]; it is safe for concurrent use. The
+// server caches it, and the client sends the text again only if the server does not know it.
 type Script struct {
 	source, sha string
 }
 
-// NewScript returns a script whose body runs only if the token is accepted. Nothing is sent; what Lua does not accept
-// is found by the server at the first [Fence.Run], before anything is written.
+// NewScript returns a script whose body runs only if the token is accepted. It sends nothing: the server reports a syntax error
+// at the first [Marks.Run], before anything is written.
 //
-// The body is that of a function: KEYS and ARGV are what was given to Run, without the mark and the token, and what it
-// returns is what Run returns. It must not reach for keys that are not in KEYS, nor write to a mark.
+// The body is the body of a function. KEYS and ARGV have the keys and arguments of Run, without the mark and the token. Run
+// returns its result. The body must not use keys that are not in KEYS, and must not write to a mark.
 func NewScript(body string) *Script {
-	// First, so that the server's messages have the line numbers of the caller.
+	// The body comes first, so that the server's messages have the caller's line numbers.
 	return newScript("local function body(KEYS, ARGV) " + body + "\nend\n" + luaAdmit + luaGuard)
 }
 
@@ -32,11 +32,11 @@ var (
 	opsScript   = NewScript(luaOps)
 )
 
-// luaAdmit has the comparison. Lua's numbers are doubles, which round above 2^53, and its comparison of strings goes
-// by the server's locale: digits are compared one by one. A mark that equals the token, which is valid, is valid; any
-// other is held to what fence.Parse accepts. The remainder is exact: it stays below 2^52, and 2^48 is a power of two.
+// luaAdmit compares the mark with the token. Lua's numbers are doubles, which round above 2^53, and its comparison of strings
+// depends on the server's locale, so luaAdmit compares digit by digit. A mark that equals the token is valid, as the token is.
+// Any other mark must be what fence.Parse accepts. The remainder is exact: it stays below 2^52, and 2^48 is a power of two.
 //
-// admit returns the mark, false if there is none, and what to answer if the token is refused.
+// admit returns the mark, or false if there is none, and the answer if the token is refused.
 const luaAdmit = `
 local function less(a, b)
   if #a ~= #b then return #a < #b end
@@ -67,14 +67,14 @@ local function admit(key, token)
 end
 `
 
-// luaCheck is called with the mark's key and the token.
+// luaCheck gets the mark's key and the token.
 const luaCheck = `
 local _, refusal = admit(KEYS[1], ARGV[1])
 return refusal or {'ok'}
 `
 
-// luaGuard is called with the mark's key and the caller's, with the token, '1' if the mark is to be written in any
-// case, and the caller's arguments. SET takes an expiry off the mark, should it have got one.
+// luaGuard gets the mark's key and the caller's keys; the token, '1' if it must write the mark even if it equals the token, and
+// the caller's arguments. SET removes an expiry that something else has set on the mark.
 const luaGuard = `
 local mark, refusal = admit(KEYS[1], ARGV[1])
 if refusal then return refusal end
@@ -87,7 +87,7 @@ if type(answer) == 'table' and answer.err then return answer end
 return {'ok', answer}
 `
 
-// luaOps runs one command for each key. The arguments are, for each, its name, how many follow, and those.
+// luaOps runs one command for each key. For each command the arguments are its name, the number of its arguments, and these.
 const luaOps = `
 local replies, at = {}, 1
 for i = 1, #KEYS do

@@ -11,124 +11,121 @@ import (
 type call struct {
 	verb, resource string
 	script         *Script
-	field          string // what an error about a key names
+	field          string // the name of a key in errors
 	keys           []string
 	args           []any
-	writeMark      bool // also if it is the token already
-	repeatable     bool // by the client, if an answer is lost
+	writeMark      bool // even if the mark equals the token
+	readOnly       bool // nothing is written, so there is nothing to replicate
+	repeatable     bool // the client may send it again after a lost answer
 }
 
-func (f *Fence) run(ctx context.Context, c call) (any, error) {
-	t, err := f.admission(ctx, c.verb, c.resource)
+func (m *Marks) run(ctx context.Context, c call) (any, error) {
+	t, err := m.admission(ctx, c.verb, c.resource)
 	if err != nil {
 		return nil, err
 	}
-	if err := f.checkKeys(c.field, c.keys); err != nil {
+	if err := m.checkKeys(c.field, c.keys); err != nil {
 		return nil, err
 	}
-	// WAIT promises something of the writes of its own connection only, as documented. A mark that another connection has
-	// written, in an attempt whose answer was lost, counts once this one has written it too.
+	// WAIT covers the writes of its own connection only. Another connection may have written the mark, in an attempt whose
+	// answer was lost, so this one writes it too.
 	flag := "0"
-	if c.writeMark || f.opts.WaitReplicas > 0 {
+	if c.writeMark || m.opts.WaitReplicas > 0 {
 		flag = "1"
 	}
-	keys := append([]string{f.MarkKey(c.resource)}, c.keys...)
-	args := append([]any{t.String(), flag}, c.args...)
-	if f.opts.WaitReplicas == 0 {
-		reply, err := f.eval(ctx, c.script, c.repeatable, keys, args)
-		return f.answer(c.verb, c.resource, t, reply, err)
+	reply, wait, err := m.eval(ctx, c, append([]string{m.MarkKey(c.resource)}, c.keys...), append([]any{t.String(), flag}, c.args...))
+	payload, err := m.answer(c.verb, c.resource, t, reply, err)
+	if err != nil || wait == nil {
+		return payload, err
 	}
-	reply, wait, err := f.evalWait(ctx, c.script, c.repeatable, keys, args)
-	payload, err := f.answer(c.verb, c.resource, t, reply, err)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.replicated(wait); err != nil {
+	if err := m.replicated(wait); err != nil {
 		return nil, fmt.Errorf("redisfence: %s %q: %w", c.verb, c.resource, err)
 	}
 	return payload, nil
 }
 
-// once is a command that the client must not send again after an answer was lost.
+// once is a command that the client must not send again after a lost answer.
 type once struct{ *redis.Cmd }
 
-// NoRetry is asked by the client.
+// NoRetry tells the client not to retry.
 func (once) NoRetry() bool { return true }
 
-// newCmd returns the command and what is to be sent: the same, unless it must not be repeated.
-func newCmd(
-	ctx context.Context, name, script string, repeatable bool, keys []string, args []any,
-) (*redis.Cmd, redis.Cmder) {
+// newCmd returns a command to send.
+func newCmd(ctx context.Context, name, script string, keys []string, args []any) *redis.Cmd {
 	line := make([]any, 0, 3+len(keys)+len(args))
 	line = append(line, name, script, len(keys))
 	for _, key := range keys {
 		line = append(line, key)
 	}
 	cmd := redis.NewCmd(ctx, append(line, args...)...)
-	cmd.SetFirstKeyPos(3) // a cluster's client finds the server by it
-	if repeatable {
-		return cmd, cmd
-	}
-	return cmd, once{cmd}
+	cmd.SetFirstKeyPos(3) // the client of a cluster selects the server by this key
+	return cmd
 }
 
-// eval sends the script's name, and its text if the server does not know that. In between anything may happen: the
-// guard is in what is sent second too.
-func (f *Fence) eval(ctx context.Context, s *Script, repeatable bool, keys []string, args []any) (any, error) {
-	cmd, send := newCmd(ctx, "evalsha", s.sha, repeatable, keys, args)
-	err := f.client.Process(ctx, send)
-	if unknownScript(err) {
-		cmd, send = newCmd(ctx, "eval", s.source, repeatable, keys, args)
-		err = f.client.Process(ctx, send)
-	}
-	return cmd.Val(), err
-}
-
-// evalWait does the same with a WAIT behind it, which has to be on the same connection: a pipeline is.
-func (f *Fence) evalWait(
-	ctx context.Context, s *Script, repeatable bool, keys []string, args []any,
-) (any, *redis.IntCmd, error) {
-	node, err := f.node(ctx, keys[0])
+// eval sends the script's hash, and then its text if the server does not know the hash. Both requests contain the guard, since
+// a newer token can arrive in between. The result of WAIT is nil if eval does not wait for replicas.
+func (m *Marks) eval(ctx context.Context, c call, keys []string, args []any) (any, *redis.IntCmd, error) {
+	send, err := m.sender(ctx, c, keys[0])
 	if err != nil {
 		return nil, nil, err
 	}
-	send := func(name, script string) (*redis.Cmd, *redis.IntCmd) {
-		pipe := node.Pipeline()
-		cmd, sent := newCmd(ctx, name, script, repeatable, keys, args)
-		_ = pipe.Process(ctx, sent) // It only appends; Exec sets the error of each command.
-		wait := redis.NewIntCmd(ctx, "wait", f.opts.WaitReplicas, f.opts.WaitTimeout.Milliseconds())
-		_ = pipe.Process(ctx, wait)
-		_, _ = pipe.Exec(ctx)
-		return cmd, wait
-	}
-	cmd, wait := send("evalsha", s.sha)
-	if unknownScript(cmd.Err()) {
-		cmd, wait = send("eval", s.source)
-	}
-	if c, ok := f.client.(*redis.ClusterClient); ok && moved(cmd.Err()) {
-		c.ReloadState(ctx) // nothing was done; the next call asks the right server
+	cmd := newCmd(ctx, "evalsha", c.script.sha, keys, args)
+	wait := send(cmd)
+	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
+		cmd = newCmd(ctx, "eval", c.script.source, keys, args)
+		wait = send(cmd)
 	}
 	return cmd.Val(), wait, cmd.Err()
 }
 
-// node returns the client of the server that has the key: WAIT has no key that a cluster's client could go by.
-func (f *Fence) node(ctx context.Context, key string) (*redis.Client, error) {
-	if c, ok := f.client.(*redis.ClusterClient); ok {
-		return c.MasterForKey(ctx, key)
+// sender returns a function that sends a command and stores the answer or the error in it. With WaitReplicas, a pipeline
+// sends WAIT on the same connection.
+func (m *Marks) sender(ctx context.Context, c call, key string) (func(*redis.Cmd) *redis.IntCmd, error) {
+	wrap := func(cmd *redis.Cmd) redis.Cmder {
+		if c.repeatable {
+			return cmd
+		}
+		return once{cmd}
 	}
-	return f.client.(*redis.Client), nil
+	if m.opts.WaitReplicas == 0 || c.readOnly {
+		return func(cmd *redis.Cmd) *redis.IntCmd {
+			_ = m.client.Process(ctx, wrap(cmd)) // cmd has the error
+			return nil
+		}, nil
+	}
+	node, err := m.node(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return func(cmd *redis.Cmd) *redis.IntCmd {
+		pipe := node.Pipeline()
+		_ = pipe.Process(ctx, wrap(cmd)) // Process only appends; Exec sets the error of each command.
+		wait := redis.NewIntCmd(ctx, "wait", m.opts.WaitReplicas, m.opts.WaitTimeout.Milliseconds())
+		_ = pipe.Process(ctx, wait)
+		_, _ = pipe.Exec(ctx)
+		if c, ok := m.client.(*redis.ClusterClient); ok && moved(cmd.Err()) {
+			c.ReloadState(ctx) // nothing was done; the next call goes to the right server
+		}
+		return wait
+	}, nil
 }
 
-func (f *Fence) replicated(wait *redis.IntCmd) error {
+// node returns the client of the server that has the key. WAIT has no key by which the client of a cluster could select it.
+func (m *Marks) node(ctx context.Context, key string) (*redis.Client, error) {
+	if c, ok := m.client.(*redis.ClusterClient); ok {
+		return c.MasterForKey(ctx, key)
+	}
+	return m.client.(*redis.Client), nil
+}
+
+func (m *Marks) replicated(wait *redis.IntCmd) error {
 	n, err := wait.Result()
 	if err != nil {
 		return fmt.Errorf("%w: WAIT: %w", ErrNotReplicated, err)
 	}
-	if n < int64(f.opts.WaitReplicas) {
+	if n < int64(m.opts.WaitReplicas) {
 		return fmt.Errorf("%w: %d of %d replicas have acknowledged within %v",
-			ErrNotReplicated, n, f.opts.WaitReplicas, f.opts.WaitTimeout)
+			ErrNotReplicated, n, m.opts.WaitReplicas, m.opts.WaitTimeout)
 	}
 	return nil
 }
-
-func unknownScript(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }

@@ -175,9 +175,9 @@ func newClient(tb testing.TB) *redis.Client {
 	return c
 }
 
-func newFence(tb testing.TB, c redis.UniversalClient) *redisfence.Fence {
+func newFence(tb testing.TB, c redis.UniversalClient) *redisfence.Marks {
 	tb.Helper()
-	f, err := redisfence.New(c, redisfence.Options{})
+	f, err := redisfence.New(c, redisfence.Options{MaxEra: 32767})
 	require.NoError(tb, err)
 	return f
 }

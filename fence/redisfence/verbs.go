@@ -6,57 +6,50 @@ import (
 	"fmt"
 )
 
-// Claim installs a tenure: it is called once after a grant, before the tenure's first read of the resource, for a mark
-// protects nothing until the new token has reached it. Repeating it does no harm.
+// Claim starts a tenure. Call it once after a grant, before the first read of the resource: until then the mark does not
+// refuse the predecessor. Repeating it is safe.
 //
-// On success the mark is the context's token, and no older one is accepted from then on by the server that has
-// answered. On a refusal the mark is unchanged: the error is a [*fence.StaleError] with the mark as the highest token
-// if that is newer, and matches [fence.ErrInvalidToken] if the context carries no token and [ErrMalformedMark] if
-// something else has written the mark. It matches [ErrUnknown] if no answer came: the mark may have been raised, and
-// Claim may be called again. It matches [ErrNotReplicated] if Options.WaitReplicas is not reached: the mark is raised,
-// and the tenure had better not begin.
-func (f *Fence) Claim(ctx context.Context, resource string) error {
-	// The client may send it again by itself: what is repeated is the same.
-	_, err := f.run(ctx, call{verb: "claim", resource: resource, script: claimScript, writeMark: true, repeatable: true})
+// On success the mark is the context's token, and the server accepts no older token. On a refusal the mark is unchanged: the
+// error is a [*fence.StaleError] with the mark as the highest token if the mark is newer, and matches [fence.ErrInvalidToken]
+// if the context carries no token, and [ErrMalformedMark] if something else has written the mark. It matches [ErrUnknown] if
+// no answer came: the mark may have been raised, and Claim may be called again. It matches [ErrNotReplicated] if
+// Options.WaitReplicas was not reached: the mark is raised, but a fail-over may lose it, so do not begin the tenure.
+func (m *Marks) Claim(ctx context.Context, resource string) error {
+	// The client may send it again, since a repeated claim changes nothing.
+	_, err := m.run(ctx, call{verb: "claim", resource: resource, script: claimScript, writeMark: true, repeatable: true})
 	return err
 }
 
-// Check asks whether the context's token would be accepted now. It raises nothing, and does not tell whether it would
-// be accepted later: use it to give up early, and [Fence.Do] to write. The errors are those of [Fence.Claim], without
-// ErrNotReplicated.
-func (f *Fence) Check(ctx context.Context, resource string) error {
-	t, err := f.admission(ctx, "check", resource)
-	if err != nil {
-		return err
-	}
-	reply, err := f.eval(ctx, checkScript, true, []string{f.MarkKey(resource)}, []any{t.String()})
-	_, err = f.answer("check", resource, t, reply, err)
+// Check reports whether the context's token would be accepted now. It raises no mark. The answer can be out of date when Check
+// returns: use it to give up early, and [Marks.Do] to write. The errors are those of [Marks.Claim], without ErrNotReplicated.
+func (m *Marks) Check(ctx context.Context, resource string) error {
+	_, err := m.run(ctx, call{verb: "check", resource: resource, script: checkScript, readOnly: true, repeatable: true})
 	return err
 }
 
-// Set is [Fence.Do] with one SET of key to value, which takes an expiry off the key.
-func (f *Fence) Set(ctx context.Context, resource, key string, value any) error {
-	_, err := f.Do(ctx, resource, Command("SET", key, value))
+// Set is [Marks.Do] with one SET of key to value. SET removes an expiry of the key.
+func (m *Marks) Set(ctx context.Context, resource, key string, value any) error {
+	_, err := m.Do(ctx, resource, Command("SET", key, value))
 	return err
 }
 
-// Do runs 1 to 1,000 commands if the context's token is not older than the mark, and raises a mark that is older. Guard
-// and commands are one script, hence one atomic step: nothing else runs in between, and nobody sees a part of it.
-// A token that equals the mark is accepted.
+// Do runs 1 to 1,000 commands if the context's token is not older than the mark, and raises an older mark. The guard and the
+// commands are one script and so one atomic step: nothing else runs in between, and no client sees a part of it. A token that
+// equals the mark is accepted.
 //
-// It returns the reply of each command, nil for a missing value. An integer above 2^53 is rounded in the reply, not in
-// the store: Lua's numbers are doubles.
+// Do returns the reply of each command, nil for a missing value. Replies round integers above 2^53, because Lua's numbers are
+// doubles; the store does not.
 //
-// Nothing is written, and the mark is unchanged, if the error is a refusal; see [Fence.Claim]. If a command fails, the
-// error is an [*OpError]: those before it are done, as in MULTI, and those after it are not. If no answer came, the
-// error matches [ErrUnknown]: all was done or nothing. The client does not send the commands a second time by itself;
-// calling Do again is safe only if they stand being repeated.
-func (f *Fence) Do(ctx context.Context, resource string, ops ...Op) ([]any, error) {
+// On a refusal nothing is written and the mark is unchanged; see [Marks.Claim]. If a command fails, the error is an
+// [*OpError]: as in MULTI, the commands before it have run; those after it have not. If no answer came, the error matches
+// [ErrUnknown]: all commands have run or none. The client does not send them again. Repeat Do only if the commands are
+// idempotent. A read under the same token does not settle the outcome; see the package.
+func (m *Marks) Do(ctx context.Context, resource string, ops ...Op) ([]any, error) {
 	keys, args, err := encodeOps(ops)
 	if err != nil {
 		return nil, err
 	}
-	reply, err := f.run(ctx, call{
+	reply, err := m.run(ctx, call{
 		verb: "do", resource: resource, script: opsScript, field: "Key of op", keys: keys, args: args,
 	})
 	if err != nil {
@@ -69,24 +62,24 @@ func (f *Fence) Do(ctx context.Context, resource string, ops ...Op) ([]any, erro
 	return replies, nil
 }
 
-// Run runs a script of the caller's behind the guard, with the rules and the errors of [Fence.Do]: see [NewScript] for
-// what it is given. The keys are 0 to 1,000, the arguments 0 to 1,000 of the kinds of [Op]. It returns what the body
-// returns, as the client decodes it: Lua's nil and false are nil, a number loses its fraction.
+// Run runs the caller's script after the guard, with the rules and the errors of [Marks.Do]; see [NewScript]. It takes 0 to
+// 1,000 keys and 0 to 1,000 arguments of the types of [Op]. It returns the body's result as the client decodes it: Lua's nil
+// and false become nil, and a number loses its fraction.
 //
-// If the body ends in an error, what it wrote before that is done. Its error is wrapped as the client returns it.
-func (f *Fence) Run(ctx context.Context, resource string, script *Script, keys []string, args ...any) (any, error) {
+// If the body fails, its earlier writes remain. Run wraps the client's error.
+func (m *Marks) Run(ctx context.Context, resource string, script *Script, keys []string, args ...any) (any, error) {
 	if script == nil || script.source == "" {
-		return nil, errors.New("redisfence: script is nil or zero, want one that NewScript has made")
+		return nil, errors.New("redisfence: script is nil or zero, want one created by NewScript")
 	}
 	if len(keys) > maxOps {
-		return nil, fmt.Errorf("redisfence: keys: there are %d, want 0 to %d", len(keys), maxOps)
+		return nil, fmt.Errorf("redisfence: keys has %d, want 0 to %d", len(keys), maxOps)
 	}
 	if len(args) > maxArgs {
-		return nil, fmt.Errorf("redisfence: args: there are %d, want 0 to %d", len(args), maxArgs)
+		return nil, fmt.Errorf("redisfence: args has %d, want 0 to %d", len(args), maxArgs)
 	}
 	encoded, err := encodeArgs(args)
 	if err != nil {
 		return nil, fmt.Errorf("redisfence: run: %w", err)
 	}
-	return f.run(ctx, call{verb: "run", resource: resource, script: script, field: "key", keys: keys, args: encoded})
+	return m.run(ctx, call{verb: "run", resource: resource, script: script, field: "key", keys: keys, args: encoded})
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -141,4 +142,21 @@ func TestBucket_needsAStrongETag(t *testing.T) {
 		err := b.Put(fence.NewContext(t.Context(), 54), "key", nil)
 		require.ErrorContains(t, err, "want a strong one")
 	}
+}
+
+// A name may have any characters; an error has it in quotes, and cut.
+func TestManifest_Commit_quotesNames(t *testing.T) {
+	b := newBucket(t, func(r *http.Request) (*http.Response, error) {
+		if r.Method == http.MethodPut {
+			return reply(r, http.StatusForbidden, "", []byte(`<Error><Code>AccessDenied</Code></Error>`)), nil
+		}
+		return new(memory).RoundTrip(r)
+	}, s3fence.Options{})
+	m, err := b.Manifest("table")
+	require.NoError(t, err)
+	name := "a\n\x1b[31m" + strings.Repeat("b", 1000)
+	err = m.Commit(fence.NewContext(t.Context(), 54), s3fence.Changes{Put: map[string][]byte{name: nil}})
+	require.ErrorContains(t, err, `s3fence: commit: upload "a\n\x1b[31mbbb`)
+	require.NotContains(t, err.Error(), "\n")
+	require.Less(t, len(err.Error()), 400)
 }

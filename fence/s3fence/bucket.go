@@ -1,6 +1,7 @@
 package s3fence
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/internal/admission"
 )
 
 const (
@@ -30,20 +32,23 @@ const (
 
 // Options of [NewBucket]. The zero value of a field is its default.
 type Options struct {
-	// Attempts bounds how often one call sends a write: 1 to 1,000. Default 16.
+	// Attempts is the maximum number of times that one call sends a write: 1 to 1,000. Default 16.
 	Attempts int
-	// Backoff is the longest wait before the second attempt; it doubles with each one, up to 100 times of it, and the
-	// wait is a random part of it. 1 ms to 10 s. Default 10 ms.
+	// Backoff is the longest wait before the second attempt: 1 ms to 10 s, default 10 ms. It doubles with each attempt, up
+	// to 100 times this value. Each wait is a random part of it.
 	Backoff time.Duration
 	// MaxSize is the largest payload that is read or written, in bytes: 1 to 5,368,708,992. Payloads are held in
 	// memory. Default 64 MiB.
 	MaxSize int64
+	// MaxEra is the highest era that is accepted: 1 to 32767, default [fence.DefaultMaxEra], 15. A token of a higher era is
+	// refused before anything is sent; see [fence.Token.CheckEra].
+	MaxEra uint16
 }
 
-// Bucket fences objects of one bucket: every object is a resource, named bucket/key, and carries its mark, the token
-// that it was last written with.
+// Bucket fences the objects of one bucket. Every object is a resource, named bucket/key, and carries its mark: the token that
+// it was last written with.
 //
-// The token is the context's; see [fence.FromContext]. A key is 1 to 1,024 bytes of UTF-8. A Bucket is safe for
+// The token is the one in the context; see [fence.FromContext]. A key is 1 to 1,024 bytes of UTF-8. A Bucket is safe for
 // concurrent use, by any number of processes, and there is nothing to close.
 type Bucket struct {
 	client *s3.Client
@@ -51,25 +56,22 @@ type Bucket struct {
 	opts   Options
 }
 
-// Object is an object as it was read.
+// Object is one version of an object.
 type Object struct {
 	Payload []byte
 	Token   fence.Token // the one it was written or claimed with
 	ETag    string      // as the endpoint has it, quotes included
 }
 
-// NewBucket returns a Bucket that uses the client as it is, but for the SDK's retries of conditional writes, in whose
-// place it has its own. The bucket has to be there. The error names the argument or the option that is wrong, its
-// value and the legal range. Nothing is sent; see [Bucket.Probe] for what to do before an endpoint is trusted.
+// NewBucket returns a Bucket that uses the client as it is, except that it repeats conditional writes itself instead of
+// leaving that to the SDK. The bucket must exist. The error names the argument or the option, its value and the legal range.
+// NewBucket sends nothing. Call [Bucket.Probe] before you trust an endpoint.
 func NewBucket(client *s3.Client, bucket string, opts Options) (*Bucket, error) {
-	if opts.Attempts == 0 {
-		opts.Attempts = defaultAttempts
-	}
-	if opts.Backoff == 0 {
-		opts.Backoff = defaultBackoff
-	}
-	if opts.MaxSize == 0 {
-		opts.MaxSize = defaultMaxSize
+	opts.Attempts = cmp.Or(opts.Attempts, defaultAttempts)
+	opts.Backoff = cmp.Or(opts.Backoff, defaultBackoff)
+	opts.MaxSize = cmp.Or(opts.MaxSize, defaultMaxSize)
+	if err := fence.CheckMaxEra("s3fence: Options.MaxEra", opts.MaxEra); err != nil {
+		return nil, err
 	}
 	switch {
 	case client == nil:
@@ -86,11 +88,11 @@ func NewBucket(client *s3.Client, bucket string, opts Options) (*Bucket, error) 
 	return &Bucket{client: client, name: bucket, opts: opts}, nil
 }
 
-// Get reads an object, without a token: reading raises no mark. What it has read can be changed by a successor right
-// after; let a write depend on it by [Bucket.Update].
+// Get reads an object. It needs no token and raises no mark. A successor can change the object right after; to write what
+// depends on it, use [Bucket.Update].
 //
-// The error matches [ErrNoObject] if there is no object or if it has been claimed and never written, and
-// [ErrMalformed] if it has no envelope or does not fit it. Any other is the client's.
+// The error matches [ErrNoObject] if the object does not exist or was claimed and never written, and [ErrMalformed] if its
+// envelope is missing or damaged. Any other error is the client's.
 func (b *Bucket) Get(ctx context.Context, key string) (Object, error) {
 	if err := checkKey(key); err != nil {
 		return Object{}, err
@@ -105,13 +107,12 @@ func (b *Bucket) Get(ctx context.Context, key string) (Object, error) {
 	return Object{Payload: r.payload, Token: r.token, ETag: r.etag}, nil
 }
 
-// Check looks whether the context's token would be accepted now: it reads the first 128 bytes and raises nothing. An
-// object that is not there refuses nobody. Its answer can be out of date by the time it returns: use it to give up
-// early.
+// Check reports whether the object would accept the context's token now. It reads the first 128 bytes and raises no mark. A
+// missing object accepts every token. The answer can be out of date when Check returns: use it to give up early.
 //
-// The error is a [*fence.StaleError] with the mark as the highest token if the mark is newer; it matches
+// The error is a [*fence.StaleError] with the mark as the highest token if the mark is newer. It matches
 // [fence.ErrInvalidToken] if the context carries no token, and [ErrMalformed] if the object has no envelope. Any other
-// is the client's.
+// error is the client's.
 func (b *Bucket) Check(ctx context.Context, key string) error {
 	token, err := b.admit(ctx, "check", key)
 	if err != nil {
@@ -135,10 +136,9 @@ func (b *Bucket) admit(ctx context.Context, verb, key string) (fence.Token, erro
 	if err := checkKey(key); err != nil {
 		return 0, err
 	}
-	token, ok := fence.FromContext(ctx)
-	if !ok {
-		return 0, fmt.Errorf("s3fence: %s %q: %w: the context carries none: want %s",
-			verb, b.resource(key), fence.ErrInvalidToken, legalToken)
+	token, err := admission.Token(ctx, b.opts.MaxEra)
+	if err != nil {
+		return 0, fmt.Errorf("s3fence: %s %q: %w", verb, b.resource(key), err)
 	}
 	return token, nil
 }

@@ -1,38 +1,37 @@
-// Package s3fence keeps a holder that has lost its lock from writing to an object in S3, or in a store that has S3's
-// conditional writes, through the AWS SDK for Go v2.
+// Package s3fence keeps a holder that has lost its lock from writing to an object in S3, or in another store with S3's
+// conditional writes. It uses the AWS SDK for Go v2.
 //
 // # Scope
 //
 // A [Bucket] fences single objects: each is a resource, and carries its mark, the token that it was last written with.
-// The verbs are those of package fence: [Bucket.Claim] once a tenure, before its first read, and [Bucket.Put] or
-// [Bucket.Update] to write; [Bucket.Check] is for giving up early. A [Manifest] fences many objects as one: they are
-// written first, and one fenced object that lists them is the swap point. [Bucket.Probe] tells whether an endpoint can
-// be trusted with this.
+// The verbs are those of package fence. A holder calls [Bucket.Claim] once, before its first read, and writes with
+// [Bucket.Put] or [Bucket.Update]. [Bucket.Check] is for giving up early. A [Manifest] fences many objects as one: it writes
+// them first and then replaces one fenced object that lists them. [Bucket.Probe] reports whether an endpoint is safe to use.
 //
-// The token is the one that the context carries, see [fence.FromContext]: a lock's context carries its token.
+// The token is the one in the context, see [fence.FromContext]. A lock's context carries its token.
 //
 // # Guarantee
 //
-//   - Once a write or a Claim with a token has been done, no older token is accepted for the object: neither are writes
-//     that are under way. This needs no clock and holds whatever the pause and for any number of processes.
-//   - A write replaces exactly what it has compared its token with, or what Update has given to fn, or is not done. So
-//     no accepted write is lost: whoever comes next has seen it.
-//   - It is done once or not at all, and an answer that was lost does not change that: see below.
+//   - Once a write or a Claim with a token has been done, the object accepts no older token, and no write of an older token
+//     that is still under way. This needs no clock and holds for any pause and any number of processes.
+//   - A write replaces exactly the version that it compared its token with, or that Update gave to fn; otherwise it is not
+//     done. So no accepted write is lost: the next writer has seen it.
+//   - A write is done once or not at all, even if its answer is lost; see below.
 //   - A reader of a Manifest sees all of a commit or none of it.
 //
-// That is so where the endpoint honours If-Match and If-None-Match: * in one step with the write, and never gives a
-// content with the ETag of a later write. Amazon S3 does. Call Probe with every other, once at the start.
+// The guarantee needs an endpoint that checks If-Match and If-None-Match: * in one step with the write, and that never
+// returns a content with the ETag of a later write. Amazon S3 does both. Call Probe once at start for any other endpoint.
 //
 // # No guarantee
 //
-//   - Reads are not fenced. What was read can be changed by a successor before it is used, unless it is used by Update.
-//   - A mark tells who came later, not who holds the lock: until a successor has claimed, a holder that has lost its
-//     lock is accepted.
-//   - Whoever writes, copies over or deletes an object by another way is not fenced. A deleted object has no mark, so
-//     that every old token is accepted for it again; a version restored has an old one. Let expiry rules keep away.
-//   - A replica of the bucket, in another region say, is another endpoint: write through one of them alone.
-//   - Objects are not one: marks of two keys know nothing of each other. A Manifest is one resource.
-//   - A token is no credential, and Probe no proof: it finds what ignores conditions, and most of what races.
+//   - Reads are not fenced. A successor can change what was read before it is used, unless Update uses it.
+//   - A mark shows which holder came later, not who holds the lock. Until a successor has claimed, the object accepts a holder
+//     that has lost its lock.
+//   - Writes, copies and deletions that do not go through this package are not fenced. A deleted object has no mark and
+//     accepts every old token again; a restored version has an old mark. Exempt the objects from expiry rules.
+//   - A replica of the bucket, for example in another region, is another endpoint. Write through one of them only.
+//   - Each object has its own mark. To change several objects as one resource, use a Manifest.
+//   - A token is not a credential. Probe is not a proof: it finds endpoints that ignore conditions, and most that race.
 //
 // # Failures
 //
@@ -43,48 +42,48 @@
 //	the same, too often; or 409 or 429 every time   matches ErrContended                 unchanged
 //	answer lost, the write was done                 nothing: its id is found             as written, once
 //	answer lost, the write was not done             nothing: it is sent again            as written, once
-//	answer lost, and two writes have come since     matches ErrUnknown                   unknown
+//	answer lost, and two writes followed            matches ErrUnknown                   unknown
 //	the same, by a newer token                      matches ErrUnknown and ErrStale      unknown
 //	answer lost, and then nothing can be read       matches ErrUnknown                   unknown
 //	ctx ends after something was sent               matches ErrUnknown and ctx's error   unknown
-//	any other refusal, 403 for one                  the client's error                   unchanged
+//	any other refusal, as 403, or 501               the client's error                   unchanged
 //	no envelope, or a damaged one                   matches ErrMalformed                 unchanged
 //	no token in the context                         matches fence.ErrInvalidToken        unchanged, nothing sent
-//	key empty or too long, payload too large        error that says so                   unchanged, nothing sent
+//	key empty or too long, payload too large        an error with the legal range        unchanged, nothing sent
 //	commit fails before the swap point              the error of the step                unchanged; parts are garbage
 //	endpoint ignores conditions                     every stale write is accepted        call Probe
 //
 // # Lost answers
 //
-// A conditional write that is repeated after its answer was lost is answered 412 because of itself. The SDK's retries
-// would report that as a refusal; so conditional writes are sent with them off, and repeated here. Every write has an
-// id in its envelope, and names the id of the one that it replaced: after an answer that does not settle it the object
-// is read, and a write is known to have been done as long as no two others have come after it. What a repetition sends
-// is the same to the byte, under the same condition, so that one of them is done at most.
+// If a conditional write is repeated after its answer was lost, the endpoint answers 412 because of the first attempt. The
+// SDK would report a refusal, so this package turns the SDK's retries off for conditional writes and repeats them itself.
+// The envelope of a write has an id of the write and the id of the write that it replaced. After an unclear answer the
+// package reads the object: its own id is there unless two other writes have followed. A repeated attempt sends the same
+// bytes under the same condition, so at most one attempt is done.
 //
 // # The envelope
 //
-// The token stands in the object's body, not in its metadata: a copy can change metadata and leave the ETag as it is.
-// A line of 128 bytes comes before the payload:
+// The token is in the object's body and not in its metadata, because a copy can change metadata and keep the ETag. A line of
+// 128 bytes precedes the payload:
 //
 //	leasefence-s3fence v01 0000000000000000054 <id> <previous id> w 0000000005 <crc> <crc>
 //
-// These are the version, the token in 19 digits, the write's id and that of the write that it replaced (26 of A to Z
-// and 2 to 7; hyphens for none), w for written or c for claimed and never written, the payload's length in 10 digits,
-// the payload's CRC-32C and that of the line up to there, in lower-case hex; then a line feed. By hand, head -c 128
-// gives the line and tail -c +129 the payload. An object without it is neither read nor overwritten: bring it in under
-// a new key.
+// Its fields are the version, the token in 19 digits, the id of the write and of the write that it replaced (26 characters,
+// A to Z and 2 to 7; hyphens for none), w for written or c for claimed and never written, the payload's length in 10
+// digits, and in lower-case hex the CRC-32C of the payload and of the line up to there; then a line feed. In a shell,
+// head -c 128 shows the line and tail -c +129 the payload. The package neither reads nor overwrites an object without this
+// line: store such content again under a new key.
 //
 // # Cost and limits
 //
-// Put is two requests, of which one reads 128 bytes; Update and Claim are two, of which one reads the object; Check is
-// one. Payloads are held in memory, and Claim sends the payload through the client: keep large data in a Manifest's
-// parts. Writers that compete for one object delay each other, as they do for any lock-free swap; one holder does not.
-// A payload is written with one PutObject: at most 5 GiB less 128 bytes.
+// Put sends two requests, one of which reads 128 bytes. Update and Claim send two, one of which reads the object. Check sends
+// one. Payloads are held in memory, and Claim downloads and uploads the payload: keep large data in the parts of a Manifest.
+// Concurrent writers of one object delay each other, as with any compare-and-swap. One PutObject writes a payload: at most
+// 5 GiB less 128 bytes.
 //
 // # Permissions
 //
-// GetObject and PutObject on the keys, and ListBucket, without which a missing object is answered 403; Probe needs
-// DeleteObject on what starts with ".leasefence-probe-". A bucket policy can refuse writes without a condition
-// (s3:if-match, s3:if-none-match), which makes the fence the only way; exempt a Manifest's parts.
+// The client needs GetObject and PutObject on the keys, and ListBucket, without which the endpoint answers 403 for a missing
+// object. Probe also needs DeleteObject on keys that start with ".leasefence-probe-". A bucket policy that refuses writes
+// without a condition (s3:if-match, s3:if-none-match) enforces the fence; exempt the parts of a Manifest from it.
 package s3fence

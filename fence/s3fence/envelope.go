@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"hash/crc32"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -19,28 +20,29 @@ const (
 
 	tokenWidth  = 19 // the digits of the largest int64
 	lengthWidth = 10
+	sumSize     = 9 // of the header's checksum and the line feed
 
 	// maxPayload keeps an object within the 5 GiB that one PutObject can carry.
 	maxPayload = 5<<30 - headerSize
 )
 
-// state says whether a payload has ever been written.
+// state tells a written object from one that was only claimed.
 type state byte
 
 const (
-	claimed state = 'c' // a claim made the object; there is no payload
+	claimed state = 'c' // a claim created the object; it has no payload
 	written state = 'w'
 )
 
-// header is what stands before the payload: one line of 128 bytes, its end included.
+// header is the line before the payload: 128 bytes, with its line feed.
 //
 //	leasefence-s3fence v01 0000000000000000054 <id> <previous id> w 0000000012 <crc> <crc>
 type header struct {
 	token fence.Token
-	// id is of one write: two writes never have the same bytes, so that no ETag comes back, and a writer whose answer
-	// was lost can tell its own write.
+	// id is unique to the write: no two writes have the same bytes, so no ETag comes back, and a writer whose answer was
+	// lost recognises its own write.
 	id string
-	// prev is the id of what was there before, or noID: a writer can tell that its own write came next to last.
+	// prev is the id of the version that the write replaced, or noID: a writer recognises its own write after one more.
 	prev   string
 	state  state
 	length int64
@@ -52,7 +54,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // newID returns an id that no other write has.
 func newID() string { return rand.Text() }
 
-// seal returns the object's body: the header, made to fit the payload, and the payload.
+// seal returns the object's body: the header, completed with the payload's length and checksum, and the payload.
 func seal(h header, payload []byte) []byte {
 	h.length, h.sum = int64(len(payload)), crc32.Checksum(payload, castagnoli)
 	body := make([]byte, 0, headerSize+len(payload))
@@ -74,47 +76,39 @@ func resum(line string) []byte {
 // digits returns a token in fixed width, so that names sort as tokens do.
 func digits(t fence.Token) string { return fmt.Sprintf("%0*d", tokenWidth, int64(t)) }
 
-// parseHeader reads the line at the start of an object. A line has one spelling: what parses is what String gives.
-func parseHeader(line []byte) (header, error) {
-	if len(line) < headerSize {
-		return header{}, fmt.Errorf("%w: %d bytes, want at least the %d of the header", ErrMalformed, len(line), headerSize)
+// fields are those of a header behind the magic, each of a fixed width, so that a header has one spelling.
+var fields = regexp.MustCompile(`^([0-9]{19}) ([A-Z2-7]{26}) (-{26}|[A-Z2-7]{26}) ([cw]) ([0-9]{10}) ([0-9a-f]{8}) [0-9a-f]{8}\n$`)
+
+// parseHeader reads the header at the start of an object. What it accepts is what String gives.
+func parseHeader(body []byte) (header, error) {
+	if len(body) < headerSize {
+		return header{}, fmt.Errorf("%w: %d bytes, want at least the %d of the header", ErrMalformed, len(body), headerSize)
 	}
-	text := string(line[:headerSize])
-	if !strings.HasPrefix(text, magic+" ") {
+	text := string(body[:headerSize])
+	rest, ours := strings.CutPrefix(text, magic+" ")
+	if !ours {
 		return header{}, fmt.Errorf("%w: it starts with %.24q, want %q", ErrMalformed, text, magic)
 	}
-	fields := strings.Split(strings.TrimSuffix(text[len(magic)+1:], "\n"), " ")
-	if len(fields) != 7 {
-		return header{}, fmt.Errorf("%w: %d fields in the header, want 7", ErrMalformed, len(fields))
-	}
-	token, errToken := strconv.ParseInt(fields[0], 10, 64)
-	length, errLength := strconv.ParseInt(fields[4], 10, 64)
-	sum, errSum := strconv.ParseUint(fields[5], 16, 32)
-	h := header{
-		token: fence.Token(token), id: fields[1], prev: fields[2], length: length, sum: uint32(sum), //nolint:gosec // 32 bits
-	}
-	if len(fields[3]) == 1 {
-		h.state = state(fields[3][0])
-	}
-	switch {
-	case errToken != nil || !h.token.Valid():
-		return header{}, fmt.Errorf("%w: token %.24q, want %s", ErrMalformed, fields[0], legalToken)
-	case !validID(h.id):
-		return header{}, fmt.Errorf("%w: id %.32q, want %d of A to Z and 2 to 7", ErrMalformed, h.id, idSize)
-	case h.prev != noID && !validID(h.prev):
-		return header{}, fmt.Errorf("%w: previous id %.32q, want an id or hyphens", ErrMalformed, h.prev)
-	case h.state != claimed && h.state != written:
-		return header{}, fmt.Errorf("%w: state %.8q, want c or w", ErrMalformed, fields[3])
-	case errLength != nil || length < 0 || length > maxPayload || h.state == claimed && length != 0:
-		return header{}, fmt.Errorf("%w: length %.16q, want 0 to %d, and 0 in state c",
-			ErrMalformed, fields[4], int64(maxPayload))
-	case errSum != nil || h.String() != text:
+	if text != string(resum(text[:headerSize-sumSize])) {
 		return header{}, fmt.Errorf("%w: the header is damaged: its checksum differs", ErrMalformed)
 	}
-	return h, nil
+	if f := fields.FindStringSubmatch(rest); f != nil {
+		token, err := strconv.ParseInt(f[1], 10, 64)
+		length, _ := strconv.ParseInt(f[5], 10, 64)
+		sum, _ := strconv.ParseUint(f[6], 16, 32)
+		h := header{
+			token: fence.Token(token), id: f[2], prev: f[3], state: state(f[4][0]),
+			length: length, sum: uint32(sum), //nolint:gosec // 32 bits
+		}
+		if err == nil && h.token.Valid() && length <= maxPayload && (h.state == written || length == 0) {
+			return h, nil
+		}
+	}
+	return header{}, fmt.Errorf("%w: the header has %.105q, want a token (%s), two ids, c or w, and a length of 0 to %d, 0 with c",
+		ErrMalformed, rest, legalToken, int64(maxPayload))
 }
 
-// open takes a whole object apart. The payload is a part of body.
+// open splits a whole object. The payload shares the memory of body.
 func open(body []byte) (header, []byte, error) {
 	h, err := parseHeader(body)
 	if err != nil {
@@ -122,14 +116,10 @@ func open(body []byte) (header, []byte, error) {
 	}
 	payload := body[headerSize:]
 	if int64(len(payload)) != h.length {
-		return header{}, nil, fmt.Errorf("%w: a payload of %d bytes, want %d", ErrMalformed, len(payload), h.length)
+		return header{}, nil, fmt.Errorf("%w: the payload has %d bytes, want %d", ErrMalformed, len(payload), h.length)
 	}
 	if crc32.Checksum(payload, castagnoli) != h.sum {
 		return header{}, nil, fmt.Errorf("%w: the payload is damaged: its checksum differs", ErrMalformed)
 	}
 	return h, payload, nil
-}
-
-func validID(s string) bool {
-	return len(s) == idSize && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
 }

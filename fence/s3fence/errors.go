@@ -9,33 +9,34 @@ import (
 )
 
 var (
-	// ErrUnknown says that the answer to a write was lost and that nothing tells any more whether it was done: others
-	// have written since, or the object could not be read. It was done once or not at all, or is still under way. Read
-	// the object, under the same token, before writing again.
+	// ErrUnknown reports that the answer to a write was lost and that the outcome cannot be determined: others have written
+	// since, or the object could not be read. The write was done once, was not done, or is still under way. Call
+	// [Bucket.Update] to settle it: its function sees the object, and its write makes the condition of one that is still
+	// under way fail. A Get does not settle it: the write may be done after the Get.
 	ErrUnknown = errors.New("s3fence: outcome unknown")
 
-	// ErrContended says that all attempts were overtaken by writers whose tokens are not newer, or put off by the
-	// endpoint. Nothing was written.
-	ErrContended = errors.New("s3fence: attempts used up")
+	// ErrContended reports that every attempt lost to a writer whose token is not newer, or was deferred by the endpoint
+	// with 409 or 429. Nothing was written.
+	ErrContended = errors.New("s3fence: all attempts failed")
 
-	// ErrMalformed says that an object has no envelope of this package, or a damaged one. It is neither read nor
-	// overwritten: whether a newer token was there cannot be told.
+	// ErrMalformed reports that an object has no envelope of this package or a damaged one. The object is neither read nor
+	// overwritten, because its mark is unknown.
 	ErrMalformed = errors.New("s3fence: malformed envelope")
 
-	// ErrNoObject says that there is no such object, or that it has been claimed and never written.
+	// ErrNoObject reports that the object does not exist, or that it has been claimed and never written.
 	ErrNoObject = errors.New("s3fence: no such object")
 
-	// ErrUnsafeEndpoint says that the endpoint cannot fence. The error itself is an [*UnsafeEndpointError].
+	// ErrUnsafeEndpoint reports that the endpoint does not honour the conditions. The error is an [*UnsafeEndpointError].
 	ErrUnsafeEndpoint = errors.New("s3fence: unsafe endpoint")
 )
 
-// UnsafeEndpointError is what [Bucket.Probe] found. It matches [ErrUnsafeEndpoint].
+// UnsafeEndpointError has the findings of [Bucket.Probe]. It matches [ErrUnsafeEndpoint].
 type UnsafeEndpointError struct {
 	Bucket  string
-	Ignored []string // what the endpoint ignored, one sentence each
+	Ignored []string // the faults that were found, one sentence each
 }
 
-// Error names the bucket and everything that was ignored.
+// Error names the bucket and every fault.
 func (e *UnsafeEndpointError) Error() string {
 	return fmt.Sprintf("%v for bucket %q: %s", ErrUnsafeEndpoint, e.Bucket, strings.Join(e.Ignored, "; "))
 }
@@ -43,9 +44,9 @@ func (e *UnsafeEndpointError) Error() string {
 // Is reports whether target is [ErrUnsafeEndpoint].
 func (e *UnsafeEndpointError) Is(target error) bool { return target == ErrUnsafeEndpoint }
 
-// explain wraps err once with what was being done, and to which object. A refusal names the object itself.
+// explain wraps err with the verb and the object. A refusal already names its object.
 func (b *Bucket) explain(verb, key string, err error) error {
-	if stale, ok := err.(*fence.StaleError); ok { //nolint:errorlint // A wrapped one has more to say.
+	if stale, ok := err.(*fence.StaleError); ok { //nolint:errorlint // A wrapped one carries more.
 		return stale
 	}
 	return fmt.Errorf("s3fence: %s %q: %w", verb, b.resource(key), err)

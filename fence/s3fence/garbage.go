@@ -3,6 +3,7 @@ package s3fence
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -11,15 +12,14 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// Garbage lists the keys below the manifest's prefix that no manifest will ever list again: parts that a commit has
-// replaced or deleted and parts of commits that failed, each written under a token older than the mark. Parts under
-// the mark's own token are left out, since a commit may be about to list them: they turn up once the next tenure has
-// claimed.
+// Garbage lists the keys of parts that no later commit can list: parts that a commit has replaced or deleted, and parts of
+// failed commits. All of them were written under a token older than the mark. Parts under the mark's own token are left out,
+// since a commit may be about to list them; they appear once the next tenure has claimed.
 //
-// So no clock is needed to know that no commit wants them, but a reader may: one with an older [Snapshot]. Delete them
-// when no reader can have one any more. Nothing is deleted here.
+// A reader with an older [Snapshot] may still need these parts. Delete them when no such reader can exist any more. Garbage
+// deletes nothing.
 func (m *Manifest) Garbage(ctx context.Context) ([]string, error) {
-	// Any order would do: once the mark is above a part's token, the part is listed now or never.
+	// The order does not matter: once the mark is above a part's token, no commit can add the part to the list.
 	snapshot, err := m.Read(ctx)
 	if err != nil {
 		return nil, err
@@ -50,13 +50,16 @@ func (m *Manifest) Garbage(ctx context.Context) ([]string, error) {
 	return garbage, nil
 }
 
-// partToken returns the token in the last part of a part's key; anything else below the prefix is not ours.
+// partKey matches the key of a part, without the manifest's prefix.
+var partKey = regexp.MustCompile(`^([0-9]{19})-[A-Z2-7]{26}$`)
+
+// partToken returns the token in the key of a part, given without the prefix. It returns false for a key of another form.
 func partToken(s string) (fence.Token, bool) {
-	digits, id, found := strings.Cut(s, "-")
-	if !found || len(digits) != tokenWidth || !validID(id) {
+	f := partKey.FindStringSubmatch(s)
+	if f == nil {
 		return 0, false
 	}
-	token, err := fence.Parse(strings.TrimLeft(digits, "0"))
+	token, err := fence.Parse(strings.TrimLeft(f[1], "0"))
 	return token, err == nil
 }
 

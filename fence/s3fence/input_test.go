@@ -57,6 +57,7 @@ func TestNewBucket_refuses(t *testing.T) {
 		{client, "data", s3fence.Options{Backoff: time.Minute}, "Options.Backoff is 1m0s, want 1ms to 10s"},
 		{client, "data", s3fence.Options{MaxSize: -1}, "Options.MaxSize is -1, want 1 to 5368708992"},
 		{client, "data", s3fence.Options{MaxSize: math.MaxInt64}, "want 1 to 5368708992"},
+		{client, "data", s3fence.Options{MaxEra: 32768}, "s3fence: Options.MaxEra is 32768, want 1 to 32767"},
 	} {
 		t.Run(tt.want, func(t *testing.T) {
 			b, err := s3fence.NewBucket(tt.client, tt.bucket, tt.opts)
@@ -88,8 +89,11 @@ func TestBucket_refusesBadInput(t *testing.T) {
 			err := do(ctx, "table")
 			require.ErrorIs(t, err, fence.ErrInvalidToken, "%s, token %s", verb, name)
 			require.ErrorContains(t, err, verb+` "data/table"`)
-			require.ErrorContains(t, err, "the context carries none: want 1 to 9223372036854775807")
+			require.ErrorContains(t, err, "the context carries none, want the context of a lock, or")
 		}
+		err := do(fence.NewContext(t.Context(), math.MaxInt64), "table")
+		require.ErrorIs(t, err, fence.ErrInvalidToken)
+		require.ErrorContains(t, err, verb+` "data/table": fence: invalid token 9223372036854775807: its era is 32767, want 0 to 15`)
 		if verb == "commit" {
 			continue
 		}

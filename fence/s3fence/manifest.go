@@ -11,24 +11,27 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/clip"
 )
 
 const (
 	manifestVersion = 1
 
-	// A part's key is the manifest's, this, the token, a hyphen and an id.
+	// The key of a part is the manifest's key, partsSuffix, the token, a hyphen and an id.
 	partsSuffix    = ".parts/"
 	maxManifestKey = maxKey - len(partsSuffix) - tokenWidth - 1 - idSize
 
 	maxName = 1024
 )
 
-// Manifest is many objects that change as one: the payload of one fenced object lists them, and replacing it is the
-// swap point. The objects it lists, its parts, are written first, under keys that nothing else has, and never changed.
+// Manifest is a set of objects that change as one. The payload of one fenced object lists them, and replacing that object
+// commits a change. The listed objects, its parts, are written first, under unique keys, and never changed. Their keys lie
+// below the manifest's own key. A manifest that lists any other key, for example because it was copied, is malformed.
 //
 // A Manifest is safe for concurrent use, by any number of processes.
 type Manifest struct {
@@ -43,13 +46,13 @@ type Part struct {
 	SHA256 string `json:"sha256"` // of the object, lower-case hex
 }
 
-// Changes is what one commit makes of the names in a manifest. A name is 1 to 1,024 bytes of UTF-8.
+// Changes are the changes of one commit. A name is 1 to 1,024 bytes of UTF-8.
 type Changes struct {
 	Put    map[string][]byte
-	Delete []string // names that are not there do no harm
+	Delete []string // names that the manifest does not list are ignored
 }
 
-// Snapshot is what a manifest listed at one instant.
+// Snapshot is the content of a manifest at one instant.
 type Snapshot struct {
 	Parts map[string]Part // by name
 	Token fence.Token     // the mark
@@ -58,7 +61,7 @@ type Snapshot struct {
 	bucket *Bucket
 }
 
-// document is the manifest's payload.
+// document is the payload of a manifest.
 type document struct {
 	Version int             `json:"version"`
 	Parts   map[string]Part `json:"parts"`
@@ -76,13 +79,13 @@ func (b *Bucket) Manifest(key string) (*Manifest, error) {
 	return &Manifest{bucket: b, key: key}, nil
 }
 
-// Claim installs a tenure as [Bucket.Claim] does: nobody with an older token commits any more.
+// Claim starts a tenure as [Bucket.Claim] does: on success no older token can commit any more.
 func (m *Manifest) Claim(ctx context.Context) error { return m.bucket.Claim(ctx, m.key) }
 
-// Check looks whether the context's token would be accepted now, as [Bucket.Check] does.
+// Check reports whether the manifest would accept the context's token now, as [Bucket.Check] does.
 func (m *Manifest) Check(ctx context.Context) error { return m.bucket.Check(ctx, m.key) }
 
-// Read returns what the manifest lists now: nothing if it was never committed to.
+// Read returns the parts that the manifest lists now: none before the first commit.
 func (m *Manifest) Read(ctx context.Context) (*Snapshot, error) {
 	r, err := m.bucket.read(ctx, m.key)
 	if err != nil {
@@ -90,7 +93,7 @@ func (m *Manifest) Read(ctx context.Context) (*Snapshot, error) {
 	}
 	s := &Snapshot{Parts: map[string]Part{}, Token: r.token, ETag: r.etag, bucket: m.bucket}
 	if r.state == written {
-		if s.Parts, err = parseManifest(r.payload); err != nil {
+		if s.Parts, err = parseManifest(m.prefix(), r.payload); err != nil {
 			return nil, m.bucket.explain("read manifest", m.key, err)
 		}
 	}
@@ -98,11 +101,11 @@ func (m *Manifest) Read(ctx context.Context) (*Snapshot, error) {
 }
 
 // Commit applies all changes or none. It writes each new part, without a condition, and then the manifest as
-// [Bucket.Update] does, with its errors; names that it does not mention stay as they are. A reader sees the manifest
-// from before or from after.
+// [Bucket.Update] does, with its errors. Other names in the manifest stay as they are. A reader sees the manifest before the
+// commit or after it.
 //
-// If it fails, parts that were written stay behind as garbage, which no reader sees: see [Manifest.Garbage]. After
-// [ErrUnknown] they may be in use; read the manifest to learn it.
+// If Commit fails, the parts that it wrote remain as garbage, which no reader sees; see [Manifest.Garbage]. After
+// [ErrUnknown] they may be in use; [ErrUnknown] tells how to settle that.
 func (m *Manifest) Commit(ctx context.Context, changes Changes) error {
 	token, err := m.bucket.admit(ctx, "commit", m.key)
 	if err != nil {
@@ -111,7 +114,7 @@ func (m *Manifest) Commit(ctx context.Context, changes Changes) error {
 	if err := m.checkChanges(changes); err != nil {
 		return err
 	}
-	// Early: what a stale holder uploads is garbage.
+	// Check first, so that a stale holder uploads no garbage.
 	if err := m.Check(ctx); err != nil {
 		return err
 	}
@@ -119,14 +122,14 @@ func (m *Manifest) Commit(ctx context.Context, changes Changes) error {
 	for _, name := range slices.Sorted(maps.Keys(changes.Put)) {
 		part, err := m.upload(ctx, token, changes.Put[name])
 		if err != nil {
-			return m.bucket.explain("commit: upload "+name, m.key, err)
+			return m.bucket.explain(fmt.Sprintf("commit: upload %.64q to", name), m.key, err)
 		}
 		parts[name] = part
 	}
 	return m.bucket.Update(ctx, m.key, func(old []byte) ([]byte, error) {
 		doc := document{Version: manifestVersion, Parts: map[string]Part{}}
 		if old != nil {
-			listed, err := parseManifest(old)
+			listed, err := parseManifest(m.prefix(), old)
 			if err != nil {
 				return nil, err
 			}
@@ -140,7 +143,7 @@ func (m *Manifest) Commit(ctx context.Context, changes Changes) error {
 	})
 }
 
-// upload writes a part. It needs no condition: nothing else has its key, and what is not listed is not there.
+// upload writes a part. It needs no condition: the key is unique, and readers see only parts that are listed.
 func (m *Manifest) upload(ctx context.Context, token fence.Token, payload []byte) (Part, error) {
 	sum := sha256.Sum256(payload)
 	part := Part{
@@ -177,9 +180,9 @@ func (m *Manifest) checkChanges(changes Changes) error {
 	return nil
 }
 
-// Get reads a part, by its name, and compares its size and sum with what the manifest says. It is what was committed,
-// whatever has been committed since, until somebody deletes it. The error matches [ErrNoObject] if the snapshot does
-// not list the name or the part is gone, and [ErrMalformed] if the part differs.
+// Get reads a part by its name and compares its size and checksum with the manifest's. Later commits do not change it; it
+// stays readable until it is deleted. The error matches [ErrNoObject] if the snapshot does not list the name or the part is
+// gone, and [ErrMalformed] if the part differs.
 func (s *Snapshot) Get(ctx context.Context, name string) ([]byte, error) {
 	part, ok := s.Parts[name]
 	if !ok {
@@ -196,42 +199,42 @@ func (b *Bucket) readPart(ctx context.Context, part Part) ([]byte, error) {
 	if part.Size > b.opts.MaxSize {
 		return nil, fmt.Errorf("part has %d bytes, want at most Options.MaxSize, %d", part.Size, b.opts.MaxSize)
 	}
-	out, err := b.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &b.name, Key: &part.Key})
+	payload, etag, err := b.fetch(ctx, part.Key, "", part.Size+1)
 	if err != nil {
-		if errorCode(err) == "NoSuchKey" {
-			return nil, ErrNoObject
-		}
 		return nil, err
 	}
-	defer out.Body.Close() //nolint:errcheck // It was only read.
-	payload, err := io.ReadAll(io.LimitReader(out.Body, part.Size+1))
-	if err != nil {
-		return nil, err
+	if etag == "" {
+		return nil, ErrNoObject
 	}
 	if sum := sha256.Sum256(payload); int64(len(payload)) != part.Size || hex.EncodeToString(sum[:]) != part.SHA256 {
-		return nil, fmt.Errorf("%w: the part is not what was committed", ErrMalformed)
+		return nil, fmt.Errorf("%w: the part's size or checksum differs from the manifest's", ErrMalformed)
 	}
 	return payload, nil
 }
 
-// parseManifest reads a manifest's payload, strictly: what cannot be understood must not be committed over.
-func parseManifest(payload []byte) (map[string]Part, error) {
+// parseManifest reads a manifest's payload strictly: a commit must not replace what this version does not understand, and a
+// manifest must not make its readers fetch keys that are not parts below the prefix.
+func parseManifest(prefix string, payload []byte) (map[string]Part, error) {
 	var doc document
 	d := json.NewDecoder(bytes.NewReader(payload))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&doc); err != nil {
-		return nil, fmt.Errorf("%w: manifest: %w", ErrMalformed, err)
+		return nil, fmt.Errorf("%w: manifest: %s", ErrMalformed, clip.To(err.Error(), 128)) // the text quotes unknown fields
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%w: manifest: there is something after its end", ErrMalformed)
+		return nil, fmt.Errorf("%w: manifest: data after its end", ErrMalformed)
 	}
 	if doc.Version != manifestVersion || doc.Parts == nil {
 		return nil, fmt.Errorf("%w: manifest: version %d, want %d, and parts", ErrMalformed, doc.Version, manifestVersion)
 	}
 	for name, p := range doc.Parts {
 		sum, err := hex.DecodeString(p.SHA256)
-		if err != nil || len(sum) != sha256.Size || p.Size < 0 || checkKey(p.Key) != nil || checkName("name", name) != nil {
-			return nil, fmt.Errorf("%w: manifest: part %.64q is {%.64q, %d, %.64q}", ErrMalformed, name, p.Key, p.Size, p.SHA256)
+		rest, below := strings.CutPrefix(p.Key, prefix)
+		_, written := partToken(rest)
+		if err != nil || len(sum) != sha256.Size || p.Size < 0 || !below || !written || checkName("name", name) != nil {
+			return nil, fmt.Errorf("%w: manifest: part %.32q is {%.32q, %d, %.32q}, want a part's key below %.32q, "+
+				"a size of 0 or more and 64 hex digits",
+				ErrMalformed, name, p.Key, p.Size, p.SHA256, prefix)
 		}
 	}
 	return doc.Parts, nil

@@ -18,27 +18,26 @@ const (
 	cleanUpTimeout = 10 * time.Second
 )
 
-// Probe shows on scratch objects, whose keys start with ".leasefence-probe-", that the endpoint can fence, and removes
-// them. Call it once when a service starts, before it trusts an endpoint: there are servers, and proxies before
-// servers, that accept If-Match and ignore it, with which every stale write is accepted.
+// Probe tests with scratch objects, whose keys start with ".leasefence-probe-", that the endpoint honours conditions, and
+// deletes them. Call it once when a service starts: some servers and proxies accept If-Match and ignore it, and then every
+// stale write is accepted.
 //
-// Each condition has to hold back a write, and to let one through; of 16 writes at once on one condition, created or
-// replaced, exactly one may be done, eight times over; and what is read meanwhile must not have the ETag of a later
-// write. It takes some 350 requests.
+// Probe tests that each condition refuses one write and lets another through; that of 16 concurrent writes under one
+// condition exactly one is done, in eight rounds that create an object and eight that replace it; and that no concurrent read
+// returns a content with the ETag of a later write. It sends about 350 requests.
 //
-// If the endpoint ignores one of these the error is an [*UnsafeEndpointError], which matches [ErrUnsafeEndpoint]. Any
-// other error is the client's, and nothing is known then. A race that did not show is not proved absent: nil says
-// that nothing was found.
+// If a test fails the error is an [*UnsafeEndpointError], which matches [ErrUnsafeEndpoint]. Any other error is the client's
+// and says nothing about the endpoint's safety. Nil means that no fault was found; it does not prove that there is none.
 func (b *Bucket) Probe(ctx context.Context) error {
 	p := &probe{bucket: b, key: probePrefix + newID()}
 	defer func() {
-		// The probe's own outcome stands: what stays behind does no harm.
+		// The outcome stands if this fails: remaining scratch objects do no harm.
 		_ = p.cleanUp(ctx)
 	}()
 	if err := p.conditions(ctx); err != nil {
 		return fmt.Errorf("s3fence: probe bucket %q: %w", b.name, err)
 	}
-	// Where conditions are ignored, races have nothing to add.
+	// If conditions are ignored, races add nothing.
 	if len(p.ignored) == 0 {
 		if err := p.races(ctx); err != nil {
 			return fmt.Errorf("s3fence: probe bucket %q: %w", b.name, err)
@@ -54,7 +53,7 @@ func (b *Bucket) Probe(ctx context.Context) error {
 type probe struct {
 	bucket  *Bucket
 	key     string
-	racing  []string // keys of the rounds
+	racing  []string // the keys of the rounds
 	ignored []string
 }
 
@@ -70,8 +69,8 @@ func (p *probe) conditions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// What is held back leaves the ETag as it is; what is not has a new one.
-	now, err := p.hold(ctx, "If-None-Match: * on an object that is there", "", "second", first)
+	// A refused write leaves the ETag as it is.
+	now, err := p.hold(ctx, "If-None-Match: * on an object that exists", "", "second", first)
 	if err != nil {
 		return err
 	}
@@ -80,16 +79,16 @@ func (p *probe) conditions(ctx context.Context) error {
 		return err
 	}
 	if first == second {
-		p.ignore("the ETag is the same for another content")
+		p.ignore("two contents had the same ETag")
 		return nil
 	}
-	now, err = p.hold(ctx, "If-Match with an ETag that has gone", first, "fourth", second)
+	now, err = p.hold(ctx, "If-Match with an old ETag", first, "fourth", second)
 	if err != nil {
 		return err
 	}
-	// Nothing has this one: an endpoint may be slow to learn that the other has gone.
+	// No object ever had this ETag. The one before may still be in a cache of the endpoint.
 	const never = `"00000000000000000000000000000000"`
-	if _, err := p.hold(ctx, "If-Match with an ETag that never was", never, "fifth", now); err != nil {
+	if _, err := p.hold(ctx, "If-Match with an ETag of no object", never, "fifth", now); err != nil {
 		return err
 	}
 	if len(p.ignored) > 0 {
@@ -100,12 +99,12 @@ func (p *probe) conditions(ctx context.Context) error {
 		return err
 	}
 	if string(body) != "third" || etag != second {
-		p.ignore("a read after a write gave something else")
+		p.ignore("a read after a write returned another version")
 	}
 	return nil
 }
 
-// pass writes under a condition that holds.
+// pass writes under a condition that is true.
 func (p *probe) pass(ctx context.Context, what, etag, content string) (string, error) {
 	got, err := p.put(ctx, p.key, etag, content)
 	if err != nil {
@@ -117,12 +116,11 @@ func (p *probe) pass(ctx context.Context, what, etag, content string) (string, e
 	return got, nil
 }
 
-// hold writes under a condition that does not hold. It returns the ETag there is then: now, or another if the write
-// was done.
+// hold writes under a condition that is false. It returns the object's ETag: now, or a new one if the write was done.
 func (p *probe) hold(ctx context.Context, what, etag, content, now string) (string, error) {
 	switch got, err := p.put(ctx, p.key, etag, content); classify(err) {
 	case done:
-		p.ignore("it ignored %s", what)
+		p.ignore("the endpoint ignored %s", what)
 		return got, nil
 	case conflict:
 		return now, nil
@@ -131,7 +129,7 @@ func (p *probe) hold(ctx context.Context, what, etag, content, now string) (stri
 	}
 }
 
-// put writes until the endpoint has answered: a probe's writes may be repeated, for each has a content of its own.
+// put writes until the endpoint answers. The writes of a probe may be repeated, since each has a unique content.
 func (p *probe) put(ctx context.Context, key, etag, content string) (string, error) {
 	for attempt := 1; ; attempt++ {
 		got, err := p.bucket.putIf(ctx, key, etag, []byte(content))
@@ -144,7 +142,7 @@ func (p *probe) put(ctx context.Context, key, etag, content string) (string, err
 	}
 }
 
-// cleanUp runs when ctx may have ended already, so that it has a bound of its own.
+// cleanUp has a timeout instead of ctx, which may have ended.
 func (p *probe) cleanUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// races has writers compete for one object: first to create it, then to replace each state of it.
+// races makes writers compete for one object: first to create it, then to replace each version of it.
 func (p *probe) races(ctx context.Context) error {
 	for range probeRounds {
 		key := p.key + "-" + strconv.Itoa(len(p.racing))
@@ -23,9 +23,9 @@ func (p *probe) races(ctx context.Context) error {
 	return p.chain(ctx, p.racing[0])
 }
 
-// chain replaces an object round by round and reads it meanwhile. A read that pairs a content with the ETag of a
-// later write would let a stale holder, which has compared the old content's token, write over the new one. The
-// other way round does no harm: a write with an ETag that has gone is held back.
+// chain replaces an object round by round while a reader reads it. If a read returned a content with the ETag of a later
+// write, a stale holder would compare the token of the old content and overwrite the new one. The reverse does no harm: a
+// write with an old ETag is refused.
 func (p *probe) chain(ctx context.Context, key string) error {
 	rounds := make(map[string]int) // by ETag
 	_, etag, err := p.bucket.fetch(ctx, key, "", 1<<10)
@@ -51,13 +51,13 @@ func (p *probe) chain(ctx context.Context, key string) error {
 	}
 	for _, s := range r.seen {
 		if round, ok := rounds[s.etag]; ok && round > s.round {
-			p.ignore("a read gave a content with the ETag of a later write")
+			p.ignore("a read returned a content with the ETag of a later write")
 		}
 	}
 	return nil
 }
 
-// race has writers write at once under one condition, and returns the ETag of the one that won.
+// race makes writers write concurrently under one condition, and returns the ETag of the winner.
 func (p *probe) race(ctx context.Context, key, etag string, round int) (string, error) {
 	etags := make([]string, probeWriters)
 	errs := make([]error, probeWriters)
@@ -79,7 +79,7 @@ func (p *probe) race(ctx context.Context, key, etag string, round int) (string, 
 			winners = append(winners, i)
 		case conflict:
 		default:
-			return "", fmt.Errorf("%d writes at once: %w", probeWriters, err)
+			return "", fmt.Errorf("%d concurrent writes: %w", probeWriters, err)
 		}
 	}
 	condition := "If-Match"
@@ -87,11 +87,11 @@ func (p *probe) race(ctx context.Context, key, etag string, round int) (string, 
 		condition = "If-None-Match: *"
 	}
 	switch len(winners) {
-	case 0: // a conflict for all, as 409 allows
+	case 0: // every write got a conflict, which 409 allows
 		return p.settle(ctx, key, etag, round)
 	case 1:
 	default:
-		p.ignore("of writes at once with the same %s it did more than one", condition)
+		p.ignore("of concurrent writes with the same %s more than one was done", condition)
 		return etags[winners[0]], nil
 	}
 	body, now, err := p.bucket.fetch(ctx, key, "", 1<<10)
@@ -99,16 +99,16 @@ func (p *probe) race(ctx context.Context, key, etag string, round int) (string, 
 		return "", err
 	}
 	if string(body) != content(round, winners[0]) || now != etags[winners[0]] {
-		p.ignore("after writes at once with the same %s a read did not give the one that was done", condition)
+		p.ignore("after concurrent writes with the same %s a read did not return the one that was done", condition)
 	}
 	return now, nil
 }
 
-// settle writes the round's content when all were told of a conflict.
+// settle writes the round's content after every writer got a conflict.
 func (p *probe) settle(ctx context.Context, key, etag string, round int) (string, error) {
 	got, err := p.put(ctx, key, etag, content(round, probeWriters))
 	if classify(err) == conflict {
-		p.ignore("of writes at once it refused all, and did one")
+		p.ignore("of concurrent writes all were refused and one was done")
 		return etag, nil
 	}
 	return got, err
@@ -123,7 +123,7 @@ type reader struct {
 	seen  []sight // read when run has returned
 }
 
-// sight is one read.
+// sight is the result of one read.
 type sight struct {
 	etag  string
 	round int // of the content
@@ -133,7 +133,7 @@ func (r *reader) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		body, etag, err := r.probe.bucket.fetch(ctx, r.key, "", 1<<10)
 		if err != nil {
-			return // of an endpoint that fails the writers tell
+			return // the writers report an endpoint that fails
 		}
 		first, _, _ := strings.Cut(string(body), " ")
 		if round, err := strconv.Atoi(first); err == nil {

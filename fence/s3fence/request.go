@@ -15,17 +15,17 @@ import (
 	"github.com/aws/smithy-go"
 )
 
-// reading is what an object was at one instant. Of an object that is not there all but prev is zero.
+// reading is an object at one instant.
 type reading struct {
 	header
 	payload []byte
 	etag    string
 }
 
-// absent is the reading of an object that is not there.
+// absent is the reading of a missing object.
 var absent = reading{header: header{id: noID}}
 
-// read reads a whole object; absent is no error.
+// read reads a whole object. A missing object is not an error.
 func (b *Bucket) read(ctx context.Context, key string) (reading, error) {
 	body, etag, err := b.fetch(ctx, key, "", headerSize+b.opts.MaxSize+1)
 	if err != nil || etag == "" {
@@ -41,7 +41,7 @@ func (b *Bucket) read(ctx context.Context, key string) (reading, error) {
 	return reading{header: h, payload: payload, etag: etag}, nil
 }
 
-// readHeader reads as read does, but not the payload.
+// readHeader reads an object without its payload.
 func (b *Bucket) readHeader(ctx context.Context, key string) (reading, error) {
 	body, etag, err := b.fetch(ctx, key, fmt.Sprintf("bytes=0-%d", headerSize-1), headerSize)
 	if err != nil || etag == "" {
@@ -54,8 +54,8 @@ func (b *Bucket) readHeader(ctx context.Context, key string) (reading, error) {
 	return reading{header: h, etag: etag}, nil
 }
 
-// fetch gets at most limit bytes of an object, and its ETag, which is empty if there is no object. Reads may be
-// repeated, so the client's own retries stand.
+// fetch reads at most limit bytes of an object, and its ETag, which is empty if the object is missing. The client may repeat
+// reads, so its own retries stay on.
 func (b *Bucket) fetch(ctx context.Context, key, span string, limit int64) ([]byte, string, error) {
 	in := &s3.GetObjectInput{Bucket: &b.name, Key: &key}
 	if span != "" {
@@ -66,7 +66,7 @@ func (b *Bucket) fetch(ctx context.Context, key, span string, limit int64) ([]by
 		switch errorCode(err) {
 		case "NoSuchKey":
 			return nil, "", nil
-		case "InvalidRange": // nothing else refuses the first bytes
+		case "InvalidRange": // only an empty object has no first byte
 			return nil, "", fmt.Errorf("%w: the object is empty", ErrMalformed)
 		}
 		return nil, "", err
@@ -74,7 +74,7 @@ func (b *Bucket) fetch(ctx context.Context, key, span string, limit int64) ([]by
 	defer out.Body.Close() //nolint:errcheck // It was only read.
 	etag := aws.ToString(out.ETag)
 	if etag == "" || strings.HasPrefix(etag, "W/") {
-		return nil, "", fmt.Errorf("the endpoint gave the ETag %.40q, want a strong one", etag)
+		return nil, "", fmt.Errorf("the endpoint returned the ETag %.40q, want a strong one", etag)
 	}
 	body, err := io.ReadAll(io.LimitReader(out.Body, limit))
 	if err != nil {
@@ -83,8 +83,8 @@ func (b *Bucket) fetch(ctx context.Context, key, span string, limit int64) ([]by
 	return body, etag, nil
 }
 
-// putIf writes an object if its ETag is the one given, or if it is not there if that is empty. It sends one request:
-// a retry by the SDK would be answered 412 because of the attempt before it, and could not tell.
+// putIf writes an object if its ETag equals etag; with an empty etag, if the object is missing. It sends one request: the
+// endpoint would answer a retry by the SDK with 412 because of the attempt before it.
 func (b *Bucket) putIf(ctx context.Context, key, etag string, body []byte) (string, error) {
 	in := &s3.PutObjectInput{Bucket: &b.name, Key: &key, Body: bytes.NewReader(body)}
 	if etag == "" {
@@ -101,18 +101,17 @@ func (b *Bucket) putIf(ctx context.Context, key, etag string, body []byte) (stri
 
 func once(o *s3.Options) {
 	o.Retryer = aws.NopRetryer{}
-	o.RetryMaxAttempts = 1
 }
 
-// answer is what one attempt at a conditional write has come to.
+// answer is the outcome of one attempt at a conditional write.
 type answer int
 
 const (
 	done     answer = iota
-	conflict        // the condition did not hold, or a write was under way: not done
-	unsent          // nobody got it: not done
-	refused         // for another reason, which will not go away: not done
-	unclear         // done or not, or to be done yet
+	conflict        // not done: the condition was false, or another write was under way
+	unsent          // not done: it did not reach the endpoint, or the endpoint deferred it
+	refused         // not done, for a reason that a repetition does not change
+	unclear         // done, not done, or still under way
 )
 
 // classify is the complete table of outcomes.
@@ -127,19 +126,21 @@ func classify(err error) answer {
 	case http.StatusPreconditionFailed, http.StatusConflict:
 		return conflict
 	case http.StatusNotFound:
-		if errorCode(err) == "NoSuchKey" { // If-Match on an object that has been deleted
+		if errorCode(err) == "NoSuchKey" { // If-Match on a deleted object
 			return conflict
 		}
 		return refused
 	case http.StatusTooManyRequests:
 		return unsent
+	case http.StatusNotImplemented: // the endpoint does not have the condition
+		return refused
 	case http.StatusRequestTimeout:
 		return unclear
 	default:
 		if status >= 400 && status < 500 {
 			return refused
 		}
-		return unclear // no status, or one that a proxy may have made up after the write
+		return unclear // no status, or one that a proxy may have sent after the write
 	}
 }
 

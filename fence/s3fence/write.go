@@ -10,15 +10,15 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// Put writes an object if no newer token has been seen for it, in one atomic step. Nil is an empty payload.
+// Put writes an object in one atomic step, unless its mark is newer than the context's token. A nil payload is empty.
 //
-// On success the object has the payload, and the context's token is its mark. It is not written, and the mark is
-// unchanged, if the error is a [*fence.StaleError], which has the mark as the highest token, or matches
-// [fence.ErrInvalidToken] (no token in the context), [ErrMalformed] (what is there has no envelope) or [ErrContended].
-// If it matches [ErrUnknown] the write was done or not; it can match [fence.ErrStale] too, since a newer token was
-// seen after it. Any other error is the client's and says that nothing was written.
+// On success the object has the payload, and the context's token is its mark. The object and its mark are unchanged if the
+// error is a [*fence.StaleError], which has the mark as the highest token, or matches [fence.ErrInvalidToken] (no token in
+// the context), [ErrMalformed] (the object has no envelope) or [ErrContended]. If the error matches [ErrUnknown], the write
+// may have been done; it then also matches [fence.ErrStale] if a newer token was seen afterwards. Any other error is the
+// client's: nothing was written.
 //
-// It reads the first 128 bytes and writes: two requests, if nobody is in the way.
+// Put sends two requests if no other writer interferes: it reads 128 bytes and writes.
 func (b *Bucket) Put(ctx context.Context, key string, payload []byte) error {
 	token, err := b.admit(ctx, "put", key)
 	if err != nil {
@@ -33,13 +33,13 @@ func (b *Bucket) Put(ctx context.Context, key string, payload []byte) error {
 	})
 }
 
-// Claim installs a tenure: it is called once after a grant, before the tenure's first read of the object, for a mark
-// protects nothing until the new token has reached it. Repeating it does no harm.
+// Claim starts a tenure. Call it once after a grant, before the first read of the object: until then the mark does not refuse
+// the predecessor. Repeating it is safe.
 //
-// It writes the object with the context's token and the payload that it has. If there is no object it makes one that
-// has a mark and no payload, for which [Bucket.Get] gives [ErrNoObject]: so the first write is fenced too. If the
-// mark is the token already, nothing is written. On success no older token is accepted from then on, writes that are
-// under way included. The errors are those of [Bucket.Put]; after [ErrUnknown] call it again.
+// Claim writes the object's own payload with the context's token. If the object does not exist, Claim creates one with a mark
+// and no payload, so that the first write is fenced too; [Bucket.Get] then returns [ErrNoObject]. If the mark already
+// equals the token, Claim writes nothing. On success the object accepts no older token, and no write of an older token that
+// is still under way. The errors are those of [Bucket.Put]; after [ErrUnknown] call Claim again.
 func (b *Bucket) Claim(ctx context.Context, key string) error {
 	token, err := b.admit(ctx, "claim", key)
 	if err != nil {
@@ -60,12 +60,12 @@ func (b *Bucket) Claim(ctx context.Context, key string) error {
 	})
 }
 
-// Update writes what fn makes of the payload, if nobody has written meanwhile; else it reads again and calls fn again.
-// So fn may be called several times, and only what it returned last is written. It gets nil if there is no object or
-// if it has been claimed and never written, and may keep and change what it gets.
+// Update reads the payload, calls fn and writes the result. If another write comes in between, it reads again and calls fn
+// again, so fn may run several times; only its last result is written. fn gets nil if the object does not exist or was
+// claimed and never written. It may keep and change the slice.
 //
-// If fn returns an error nothing is written, and Update's error wraps it. Otherwise success and the errors are those
-// of [Bucket.Put]; after [ErrUnknown] what fn returned last was written or not, and fn has not been called again.
+// If fn returns an error, nothing is written and Update's error wraps it. Otherwise success and errors are those of
+// [Bucket.Put]. After [ErrUnknown] the last result of fn may have been written, and fn was not called again.
 func (b *Bucket) Update(ctx context.Context, key string, fn func(old []byte) ([]byte, error)) error {
 	token, err := b.admit(ctx, "update", key)
 	if err != nil {
@@ -90,7 +90,7 @@ func (b *Bucket) Update(ctx context.Context, key string, fn func(old []byte) ([]
 	})
 }
 
-// errNothingToDo is returned by a change's next.
+// errNothingToDo makes a change end without a write.
 var errNothingToDo = errors.New("nothing to do")
 
 // change is a fenced write.
@@ -98,17 +98,17 @@ type change struct {
 	verb, key string
 	token     fence.Token
 	read      func(ctx context.Context, key string) (reading, error)
-	next      func(old reading) (state, []byte, error) // what is to be written in place of old
+	next      func(old reading) (state, []byte, error) // returns what replaces old
 }
 
-// change carries out c. Why it is safe:
+// change carries out c. It is safe for these reasons:
 //
-// A write is conditional on the ETag of what was read, whose token was compared. The id makes every write's bytes, and
-// so its ETag, unlike any other's: while the ETag is the same, nothing has been written.
+// A write is conditional on the ETag of the version whose token was compared. The id makes the bytes of every write, and so
+// its ETag, unique: as long as the ETag is the same, nothing has been written.
 //
-// All attempts on one base, that is on one ETag, carry the same bytes, so at most one of them is done and it does not
-// matter which: each consumes the base. A new base, and new bytes, are taken only if every attempt on the old one was
-// answered "not done"; a late one cannot be done any more, since its base is gone.
+// All attempts on one base, that is one ETag, carry the same bytes and consume the base, so at most one is done and it does
+// not matter which. change takes a new base and new bytes only if every attempt on the old base was answered "not done". A
+// late attempt then fails, since its base is gone.
 func (b *Bucket) change(ctx context.Context, c change) error {
 	base, err := c.read(ctx, c.key)
 	if err != nil {
@@ -134,12 +134,12 @@ func (b *Bucket) change(ctx context.Context, c change) error {
 	}
 }
 
-// replace writes body, whose header is h, in place of base. It returns nil if that is done, and what is there now if
-// base has gone without it.
+// replace writes body, whose header is h, in place of base. It returns nil if the write is done, and the present version if
+// another write has replaced base.
 func (b *Bucket) replace(
 	ctx context.Context, c change, base reading, h header, body []byte, attempt *int,
 ) (*reading, error) {
-	unknown := false // an attempt may have been done, or may be yet
+	unknown := false // an attempt may have been done, or may still be
 	fail := func(err error) error {
 		if unknown {
 			err = fmt.Errorf("%w: %w", ErrUnknown, err)
@@ -147,20 +147,20 @@ func (b *Bucket) replace(
 		return b.explain(c.verb, c.key, err)
 	}
 	for ; ; *attempt++ {
-		if err := ctx.Err(); err != nil { // else what was never sent would count as unclear
+		if err := ctx.Err(); err != nil { // otherwise a request that was never sent would count as unclear
 			return nil, fail(err)
 		}
 		_, err := b.putIf(ctx, c.key, base.etag, body)
 		switch classify(err) {
 		case done:
-			return nil, nil //nolint:nilnil // Done: there is nothing to go on from.
+			return nil, nil //nolint:nilnil // Done: there is no version to go on from.
 		case refused:
 			return nil, fail(err)
 		case unclear:
 			unknown = true
 		case conflict, unsent:
 		}
-		// The last attempt is followed by a reading too: it may have been done.
+		// A reading follows the last attempt too, since it may have been done.
 		if waitErr := b.wait(ctx, *attempt); waitErr != nil {
 			return nil, fail(fmt.Errorf("%w, after: %w", waitErr, err))
 		}
@@ -169,11 +169,11 @@ func (b *Bucket) replace(
 		case readErr != nil:
 			return nil, fail(fmt.Errorf("reading it back: %w, after: %w", readErr, err))
 		case now.id == h.id || now.prev == h.id:
-			// An answer that was lost, or given to a copy of this request that a proxy made.
+			// The answer was lost, or went to a copy of this request that a proxy made.
 			return nil, nil //nolint:nilnil // Done, as above.
 		}
-		// The id too: a store that looks up an ETag and a content one after the other gives the one of before with the
-		// other of now.
+		// Compare the id too: a store that reads ETag and content one after the other can return an old ETag with a new
+		// content.
 		gone := now.id != base.id || now.etag != base.etag
 		stale := b.refuse(c.key, c.token, now)
 		switch {
@@ -182,11 +182,11 @@ func (b *Bucket) replace(
 		case gone && stale != nil:
 			return nil, fail(stale)
 		case gone && unknown:
-			return nil, fail(fmt.Errorf("others have written since: %w", err))
+			return nil, fail(fmt.Errorf("other writes have followed: %w", err))
 		case *attempt >= b.opts.Attempts && unknown:
 			return nil, fail(err)
 		case *attempt >= b.opts.Attempts:
-			return nil, fail(fmt.Errorf("%w: %d: %w", ErrContended, *attempt, err))
+			return nil, fail(fmt.Errorf("%w: %d of %d: %w", ErrContended, *attempt, b.opts.Attempts, err))
 		case gone:
 			*attempt++
 			return &now, nil
@@ -194,10 +194,10 @@ func (b *Bucket) replace(
 	}
 }
 
-// maxGrowth is how often Options.Backoff the longest wait is at most.
+// maxGrowth bounds the longest wait, in multiples of Options.Backoff.
 const maxGrowth = 100
 
-// wait waits a random time before what follows an attempt.
+// wait waits a random time after an attempt.
 func (b *Bucket) wait(ctx context.Context, attempt int) error {
 	longest := b.opts.Backoff * time.Duration(min(maxGrowth, 1<<min(attempt-1, 10)))
 	timer := time.NewTimer(rand.N(longest))

@@ -5,10 +5,10 @@ import (
 	"database/sql"
 	"errors"
 
-	"github.com/leasefence/leasefence/internal/sqlmark"
+	"github.com/leasefence/leasefence/fence/internal/sqlmark"
 )
 
-// Queryer is what [Fence.UpdateRow] writes through: a *sql.Tx, a *sql.DB or a *sql.Conn.
+// Queryer is an argument of [Marks.UpdateRow]: a *sql.Tx, a *sql.DB or a *sql.Conn.
 type Queryer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
@@ -29,8 +29,7 @@ func (c conn) QueryRow(ctx context.Context, query string, args ...any) sqlmark.S
 	return c.q.QueryRowContext(ctx, query, args...)
 }
 
-// transaction is a transaction for the engine. It ends with the context that it was begun with, whatever the context of
-// its end.
+// transaction is a transaction for the engine. The context of Begin ends it.
 type transaction struct {
 	conn
 	tx *sql.Tx
@@ -41,25 +40,38 @@ func (t transaction) Rollback(context.Context) error { return t.tx.Rollback() }
 
 // database is a pool for the engine.
 type database struct {
-	conn
-	db   *sql.DB
-	opts *sql.TxOptions
+	db           *sql.DB
+	opts, newest *sql.TxOptions
 }
 
-func newDatabase(db *sql.DB, opts *sql.TxOptions) database { return database{conn{db}, db, opts} }
+func (m *Marks) database(db *sql.DB) database {
+	d := database{db: db, opts: m.txOpts, newest: m.txOpts}
+	if m.dialect == PostgreSQL {
+		// At higher levels a write fails if the row has changed since the snapshot. On MySQL a write sees the newest version at
+		// every level, and a server with statement-based logging refuses writes at this level.
+		d.newest = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
+	}
+	return d
+}
 
-func (d database) Begin(ctx context.Context) (transaction, error) {
-	tx, err := d.db.BeginTx(ctx, d.opts)
+func (d database) Begin(ctx context.Context) (transaction, error) { return d.begin(ctx, d.opts) }
+
+func (d database) BeginNewest(ctx context.Context) (transaction, error) {
+	return d.begin(ctx, d.newest)
+}
+
+func (d database) begin(ctx context.Context, opts *sql.TxOptions) (transaction, error) {
+	tx, err := d.db.BeginTx(ctx, opts)
 	return transaction{conn{tx}, tx}, err
 }
 
-// checkQueryer also finds the nil pointers that an interface hides.
-func (f *Fence) checkQueryer(q Queryer) error {
+// checkQueryer also finds nil pointers in the interface.
+func (m *Marks) checkQueryer(q Queryer) error {
 	switch q := q.(type) {
 	case nil:
 		return errors.New("sqlfence: q is nil, want a *sql.Tx, *sql.DB or *sql.Conn")
 	case *sql.DB:
-		return f.checkDB(q)
+		return m.checkDB(q)
 	case *sql.Tx:
 		if q == nil {
 			return errors.New("sqlfence: q is a nil *sql.Tx, want one that has begun")

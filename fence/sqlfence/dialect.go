@@ -4,7 +4,7 @@ import (
 	"database/sql"
 	"fmt"
 
-	"github.com/leasefence/leasefence/internal/sqlmark"
+	"github.com/leasefence/leasefence/fence/internal/sqlmark"
 )
 
 // Dialect is the kind of database.
@@ -20,8 +20,8 @@ const (
 // String returns the name of the constant.
 func (d Dialect) String() string { return sqlmark.Dialect(d).String() }
 
-// drivers are the types by which the usual drivers are known. A driver that is not here, for instance one that wraps
-// another to trace it, is taken to fit.
+// drivers are the types of the usual drivers. A driver that is not listed, for example one that wraps another for tracing, is
+// accepted.
 var drivers = map[string]Dialect{
 	"*stdlib.Driver":        PostgreSQL, // github.com/jackc/pgx
 	"*pq.Driver":            PostgreSQL, // github.com/lib/pq
@@ -32,11 +32,11 @@ var drivers = map[string]Dialect{
 	"*driver.SQLite":        SQLite, // github.com/ncruces/go-sqlite3
 }
 
-// fits returns an error if the driver is known to be of another dialect.
+// fits returns an error if the driver is listed with another dialect.
 func (d Dialect) fits(db *sql.DB) error {
 	name := fmt.Sprintf("%T", db.Driver())
 	if of, known := drivers[name]; known && of != d {
-		return fmt.Errorf("sqlfence: the dialect is %s and db's driver %s is of %s: want the same", d, name, of)
+		return fmt.Errorf("sqlfence: dialect is %s, want that of db's driver %s, %s", d, name, of)
 	}
 	return nil
 }

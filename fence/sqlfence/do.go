@@ -6,47 +6,48 @@ import (
 	"fmt"
 )
 
-// Do runs fn in a transaction that the guard has opened, and commits it. While fn runs no newer token gets past the
-// mark, and no other transaction of Do or Check for the resource runs. The token is taken from ctx, once.
+// Do begins a transaction with the guard, runs fn in it and commits. While fn runs, no newer token is accepted and no other
+// transaction of Do or Check for the resource runs. Do takes the token from ctx once.
 //
-// On success the transaction is committed. If fn fails or panics, or ctx ends before the COMMIT, it is rolled back and
-// fn's error is returned as it is. The mark stays raised, for a token that is newer than the mark is claimed first, in
-// a transaction of its own. fn must neither commit nor roll back, and must return the errors of its statements.
+// On success the transaction is committed. If fn fails or panics, or ctx ends before COMMIT, it is rolled back, and Do returns
+// fn's error unchanged. The mark stays raised, because Do claims a newer token first, in a separate transaction.
+// fn must not commit or roll back, must not run statements that do, such as DDL and TRUNCATE on MySQL, and must return the
+// errors of its statements. Otherwise its writes are not fenced, and if it succeeds the error matches [ErrUnknown].
 //
-// fn may run more than once: the database can end a transaction for a deadlock or a serialization failure, in fn, in
-// the guard or in the COMMIT, and Do then begins again with a new transaction, as often as [Options].Attempts says. So
-// what fn does outside of tx must stand being repeated.
+// fn may run more than once. If the database ends the transaction because of a deadlock or a serialization failure, in fn, in
+// the guard or in COMMIT, Do begins a new transaction, within [Options].Attempts. So effects of fn outside of tx must be
+// idempotent.
 //
-// The error is a [*fence.StaleError] if the token is older than the mark; fn has not run then in the transaction that
-// was refused. It matches [fence.ErrInvalidToken] if ctx carries no token, [ErrNoTable] if the table is missing, and
-// [ErrUnknown] if the answer to COMMIT was lost, which Do never repeats.
-func (f *Fence) Do(ctx context.Context, db *sql.DB, resource string,
+// The error is a [*fence.StaleError] if the token is older than the mark; fn did not run in the refused transaction. It matches
+// [fence.ErrInvalidToken] if ctx carries no token, [ErrNoTable] if the table is missing, and [ErrUnknown] if the answer to
+// COMMIT was lost or fn has ended the transaction, which Do never repeats.
+func (m *Marks) Do(ctx context.Context, db *sql.DB, resource string,
 	fn func(ctx context.Context, tx *sql.Tx) error,
 ) error {
-	return f.do(ctx, db, resource, false, fn)
+	return m.do(ctx, db, resource, false, fn)
 }
 
-// DoShared is [Fence.Do] for transactions of one holder that are to run side by side, see [Fence.CheckShared]. They do
-// once the token has been claimed: those that claim it themselves may wait for each other.
-func (f *Fence) DoShared(ctx context.Context, db *sql.DB, resource string,
+// DoShared is [Marks.Do] for concurrent transactions of one holder, see [Marks.CheckShared]. Claim the token first: transactions
+// that claim it themselves may wait for each other.
+func (m *Marks) DoShared(ctx context.Context, db *sql.DB, resource string,
 	fn func(ctx context.Context, tx *sql.Tx) error,
 ) error {
-	return f.do(ctx, db, resource, true, fn)
+	return m.do(ctx, db, resource, true, fn)
 }
 
-func (f *Fence) do(ctx context.Context, db *sql.DB, resource string, shared bool,
+func (m *Marks) do(ctx context.Context, db *sql.DB, resource string, shared bool,
 	fn func(ctx context.Context, tx *sql.Tx) error,
 ) error {
-	t, err := f.admission(ctx, resource)
+	t, err := m.admission(ctx, resource)
 	if err != nil {
 		return err
 	}
-	if err := f.checkDB(db); err != nil {
+	if err := m.checkDB(db); err != nil {
 		return err
 	}
 	if fn == nil {
 		return fmt.Errorf("sqlfence: do %q: fn is nil, want a function", resource)
 	}
-	return f.engine.Do(ctx, newDatabase(db, f.txOpts), resource, t, shared,
+	return m.engine.Do(ctx, m.database(db), resource, t, shared,
 		func(ctx context.Context, tx transaction) error { return fn(ctx, tx.tx) })
 }

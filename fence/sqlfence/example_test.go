@@ -38,7 +38,7 @@ func Example() {
 }
 
 // The check goes first in a transaction of your own.
-func ExampleFence_Check() {
+func ExampleMarks_Check() {
 	db := sql.OpenDB(&fakeServer{token: 54})
 	defer db.Close()                                  //nolint:errcheck // A fake.
 	ctx := fence.NewContext(context.Background(), 54) // a lock's context carries its token
@@ -66,7 +66,7 @@ func ExampleFence_Check() {
 }
 
 // The statements for a migration tool of your own.
-func ExampleFence_Schema() {
+func ExampleMarks_Schema() {
 	f, err := sqlfence.New(sqlfence.SQLite, sqlfence.Options{})
 	if err != nil {
 		log.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"io"
+	"strings"
 )
 
 // fakeServer is a driver whose marks always equal the token, with errors where a test wants them.
@@ -13,13 +14,14 @@ type fakeServer struct {
 	connect         func() error
 	commit          func() error
 	begins, commits int // read when no transaction is under way
+	loose           int // statements outside of a transaction
 }
 
 func (s *fakeServer) Connect(context.Context) (driver.Conn, error) {
 	if s.connect != nil {
 		return nil, s.connect()
 	}
-	return &fakeConn{s}, nil
+	return &fakeConn{s: s}, nil
 }
 
 func (s *fakeServer) Driver() driver.Driver { return fakeDriver{} }
@@ -30,33 +32,55 @@ func (fakeDriver) Open(string) (driver.Conn, error) {
 	return nil, errors.New("opened by a connector only")
 }
 
-type fakeConn struct{ s *fakeServer }
+type fakeConn struct {
+	s      *fakeServer
+	inside bool // a transaction
+}
 
 func (c *fakeConn) Prepare(string) (driver.Stmt, error) { return nil, errors.New("not prepared") }
 func (c *fakeConn) Close() error                        { return nil }
-func (c *fakeConn) Begin() (driver.Tx, error)           { c.s.begins++; return c, nil }
-func (c *fakeConn) Rollback() error                     { return nil }
+func (c *fakeConn) Begin() (driver.Tx, error)           { c.s.begins++; c.inside = true; return c, nil }
+func (c *fakeConn) Rollback() error                     { c.inside = false; return nil }
 
 func (c *fakeConn) Commit() error {
 	c.s.commits++
+	c.inside = false
 	if c.s.commit == nil {
 		return nil
 	}
 	return c.s.commit()
 }
 
-func (c *fakeConn) QueryContext(_ context.Context, _ string, _ []driver.NamedValue) (driver.Rows, error) {
-	return &fakeRows{values: []driver.Value{c.s.token, false}}, nil
+func (c *fakeConn) QueryContext(_ context.Context, query string, _ []driver.NamedValue) (driver.Rows, error) {
+	c.count()
+	values := []driver.Value{c.s.token, int64(0), false}
+	if strings.Contains(query, "txid_current") {
+		values = values[:1]
+	}
+	return &fakeRows{values: values}, nil
 }
 
 func (c *fakeConn) ExecContext(context.Context, string, []driver.NamedValue) (driver.Result, error) {
+	c.count()
 	return driver.RowsAffected(1), nil
 }
 
+func (c *fakeConn) count() {
+	if !c.inside {
+		c.s.loose++
+	}
+}
+
+// BeginTx takes any level.
+func (c *fakeConn) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { return c.Begin() }
+
 type fakeRows struct{ values []driver.Value }
 
-func (r *fakeRows) Columns() []string { return []string{"token", "snapshot"} }
-func (r *fakeRows) Close() error      { return nil }
+func (r *fakeRows) Columns() []string {
+	return []string{"token", "announced", "snapshot"}[:len(r.values)]
+}
+
+func (r *fakeRows) Close() error { return nil }
 
 func (r *fakeRows) Next(dest []driver.Value) error {
 	if r.values == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 
@@ -13,7 +14,7 @@ import (
 	"github.com/leasefence/leasefence/fence/sqlfence"
 )
 
-func newFence(t *testing.T, opts sqlfence.Options) *sqlfence.Fence {
+func newFence(t *testing.T, opts sqlfence.Options) *sqlfence.Marks {
 	t.Helper()
 	f, err := sqlfence.New(sqlfence.PostgreSQL, opts)
 	require.NoError(t, err)
@@ -37,6 +38,7 @@ func TestNew_refusesBadOptions(t *testing.T) {
 		{sqlfence.MySQL, sqlfence.Options{Table: strings.Repeat("a", 64)}, []string{"Options.Table", "…"}},
 		{sqlfence.MySQL, sqlfence.Options{Attempts: -1}, []string{"Options.Attempts", "-1", "1 to 1000"}},
 		{sqlfence.MySQL, sqlfence.Options{Attempts: 1001}, []string{"Options.Attempts", "1001", "1 to 1000"}},
+		{sqlfence.MySQL, sqlfence.Options{MaxEra: 32768}, []string{"sqlfence: Options.MaxEra is 32768, want 1 to 32767"}},
 		{sqlfence.MySQL, sqlfence.Options{Isolation: 8}, []string{"Options.Isolation", "8", "0 to 7"}},
 		{sqlfence.MySQL, sqlfence.Options{Isolation: -1}, []string{"Options.Isolation", "-1"}},
 	} {
@@ -62,13 +64,13 @@ func TestSchema_quotesItsTable(t *testing.T) {
 }
 
 // Nothing is sent: the driver fails the test at the first connection.
-func TestFence_refusesBadInputBeforeItSends(t *testing.T) {
+func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 	db := sql.OpenDB(&fakeServer{connect: func() error {
 		t.Error("a connection is asked for")
 		return errors.New("no connection")
 	}})
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	f := newFence(t, sqlfence.Options{})
+	f := newFence(t, sqlfence.Options{Log: sqlfence.DefaultLog})
 	good := fence.NewContext(t.Context(), 7)
 	fn := func(context.Context, *sql.Tx) error { return nil }
 
@@ -81,7 +83,7 @@ func TestFence_refusesBadInputBeforeItSends(t *testing.T) {
 			f.CheckShared(ctx, nil, resource),
 		}
 	}
-	for _, token := range []fence.Token{0, -7, 1 << 48} {
+	for _, token := range []fence.Token{0, -7, 1 << 48, math.MaxInt64} {
 		ctx := fence.NewContext(good, token)
 		for _, err := range append(calls(ctx, db, "accounts"), f.UpdateRow(ctx, db, sqlfence.Row{}, "n = 1")) {
 			require.ErrorIs(t, err, fence.ErrInvalidToken)
@@ -92,6 +94,12 @@ func TestFence_refusesBadInputBeforeItSends(t *testing.T) {
 			require.ErrorContains(t, err, "resource is ")
 			require.ErrorContains(t, err, "want 1 to 255 bytes of UTF-8")
 			require.Less(t, len(err.Error()), 200, "the whole value is in the error")
+		}
+		err := f.LogRefusal(good, db, &fence.StaleError{Resource: resource, Token: 7, Highest: 8})
+		require.ErrorContains(t, err, "StaleError.Resource is ")
+		if resource != "" { // which stands for all
+			_, _, err := f.History(good, db, sqlfence.Query{Resource: resource})
+			require.ErrorContains(t, err, "Query.Resource is ")
 		}
 	}
 	for _, err := range append(calls(good, nil, "accounts"), f.Migrate(good, nil)) {
@@ -114,7 +122,7 @@ func TestFence_refusesBadInputBeforeItSends(t *testing.T) {
 		require.ErrorContains(t, f.UpdateRow(good, db, bad, "n = 1"), "Row is table")
 	}
 
-	for _, zero := range []*sqlfence.Fence{nil, {}} {
+	for _, zero := range []*sqlfence.Marks{nil, {}} {
 		require.ErrorContains(t, zero.Claim(good, db, "accounts"), "New")
 		require.ErrorContains(t, zero.Check(good, nil, "accounts"), "New")
 		require.ErrorContains(t, zero.Migrate(good, db), "New")

@@ -5,17 +5,17 @@ import (
 	"database/sql"
 )
 
-// Migrate makes the table of the marks if it is missing, and looks whether the one that exists can serve. It is safe to
-// run from many processes at once. If the table exists it needs no right to create one. Only New's options say which
-// table it is; a schema has to exist.
+// Migrate creates the tables that are missing and checks that existing ones can be used. Many processes may call it
+// concurrently. If the tables exist it needs no right to create them. The schema must exist.
 //
-// On success the table is there. The error says what is wrong with the one that is there, or is the driver's.
-func (f *Fence) Migrate(ctx context.Context, db *sql.DB) error {
-	if err := f.made(); err != nil {
+// On success the tables exist. Migrate refuses a table that would lose marks: on PostgreSQL an UNLOGGED, TEMPORARY or
+// partitioned table, or one with a trigger before its rows. The error names the fault of the existing table or is the driver's.
+func (m *Marks) Migrate(ctx context.Context, db *sql.DB) error {
+	if err := m.made(); err != nil {
 		return err
 	}
-	if err := f.checkDB(db); err != nil {
+	if err := m.checkDB(db); err != nil {
 		return err
 	}
-	return f.engine.Migrate(ctx, newDatabase(db, nil))
+	return m.engine.Migrate(ctx, m.database(db))
 }

@@ -68,6 +68,8 @@ func TestDo_errorOfFn(t *testing.T) {
 		{stateError("55P03"), 1}, // lock_not_available
 		{stateError("57014"), 1}, // query_canceled
 		{io.EOF, 1},
+		{sqlfence.ErrUnknown, 1},
+		{errors.Join(sqlfence.ErrUnknown, stateError("40001")), 1},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			server := &fakeServer{token: 7}

@@ -2,46 +2,52 @@ package sqlfence
 
 import (
 	"context"
+	"database/sql"
 
-	"github.com/leasefence/leasefence/internal/sqlmark"
+	"github.com/leasefence/leasefence/fence/internal/sqlmark"
 )
 
-// DefaultColumn is the column of a [Row]'s fence if the row names none.
+// DefaultColumn is the default column of a [Row]'s fence.
 const DefaultColumn = sqlmark.DefaultColumn // "fence"
 
-// Row is a row that has its fence in a column of its own: a 64-bit integer, NOT NULL, 0 at first.
+// Row identifies a row with its fence in a column: a 64-bit integer, NOT NULL, initially 0.
 type Row struct {
-	Table  string // as Options.Table, required
-	Key    string // the column that tells the row apart, required: it must be unique
-	ID     any    // its value, required
+	Table  string // in the form of Options.Table, required
+	Key    string // a unique column, required
+	ID     any    // the value of Key, required
 	Column string // of the fence; default [DefaultColumn]
 }
 
-// String names the row for people, and for the resource of a [*fence.StaleError].
+// String returns the name of the row in errors, also as the resource of a [*fence.StaleError].
 func (r Row) String() string { return sqlmark.Row(r).String() }
 
-// UpdateRow changes one row if the token of ctx is not older than the one in the row, and leaves the token there:
+// UpdateRow changes one row if the token of ctx is not older than the row's, and stores the token in the row:
 //
 //	UPDATE table SET <set>, fence = token WHERE key = id AND fence <= token
 //
-// set is SQL, as `balance = balance - $1`, with args for its placeholders, which are numbered from 1. It is one
-// statement, atomic at every isolation level; another follows only if the first has changed no row. It needs no table
-// of marks and no claim, and fences this row alone: a stale holder still writes the rows that its successor has not
-// touched, and what a holder has read from others may be out of date. Where that matters use Do.
+// set is SQL such as `balance = balance - $1`, with args for its placeholders, which are numbered from 1. The update is one
+// statement and atomic at every isolation level. Other statements follow only if it has changed no row. With a *sql.DB on MySQL
+// they run in a transaction. UpdateRow needs no table of marks and no claim, and fences this row only: a stale holder can still
+// write rows that its successor has not written, and its reads of other rows may be out of date. Use Do if that matters.
 //
-// On an error the row is unchanged, unless it is that of the connection. The error is a [*fence.StaleError] if the row
-// has a newer token, matches [ErrNoRow] if there is no such row and [fence.ErrInvalidToken] if ctx carries no token.
-// UpdateRow repeats nothing.
-func (f *Fence) UpdateRow(ctx context.Context, q Queryer, row Row, set string, args ...any) error {
-	if err := f.made(); err != nil {
+// On an error the row is unchanged, except if the error is the connection's or matches [ErrUnknown], which means that the
+// answer to COMMIT was lost. An update without an answer may still be done after a read. So run it in a transaction of Do, or
+// make it idempotent. The error is a [*fence.StaleError] if the row has a newer token. It matches [ErrNoRow] if there is no such
+// row, and [fence.ErrInvalidToken] if ctx carries no token. UpdateRow does not repeat an update that has changed the row.
+func (m *Marks) UpdateRow(ctx context.Context, q Queryer, row Row, set string, args ...any) error {
+	if err := m.made(); err != nil {
 		return err
 	}
-	t, err := f.engine.Token(ctx)
+	t, err := m.engine.Token(ctx)
 	if err != nil {
 		return err
 	}
-	if err := f.checkQueryer(q); err != nil {
+	if err := m.checkQueryer(q); err != nil {
 		return err
 	}
-	return f.engine.UpdateRow(ctx, conn{q}, sqlmark.Row(row), t, set, args...)
+	if db, ok := q.(*sql.DB); ok && m.dialect == MySQL {
+		// With autocommit=0 a lone statement would never be committed. Also, the lookup must keep its lock on the row.
+		return m.engine.UpdateRowOn(ctx, m.database(db), sqlmark.Row(row), t, set, args...)
+	}
+	return m.engine.UpdateRow(ctx, conn{q}, sqlmark.Row(row), t, set, args...)
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/xml"
 	"fmt"
 	"math"
-	"os"
 )
 
 // bar is one bar of the chart: how many times better than the mutex.
@@ -15,57 +14,25 @@ type bar struct {
 	goal   float64 // 0 if none
 }
 
-// charted tells which figure of a scenario is in the chart: the one that it is about.
-type charted int
-
-const (
-	chartRate   charted = iota
-	chartMedian         // where the rate of both is set from outside
-	chartMean           // the same, where the peer has two ways that are far apart: a median would show only one
-)
-
-// bars are those of results that have a peer.
+// bars are the ratios of results.
 func bars(results []*result) []bar {
 	var all []bar
 	for _, r := range results {
-		if r.Ratios == nil {
-			continue
-		}
-		label := r.Scenario
-		if r.Line != "" {
-			label += ", " + r.Line
-		}
-		if r.Members > 1 {
-			label += fmt.Sprintf(" (%d members)", r.Members)
-		}
-		b := bar{}
-		switch r.charted {
-		case chartRate:
-			b.label, b.factor = r.Latency+"s/s", r.Ratios.Rate
-		case chartMedian:
-			b.label, b.factor = "median "+r.Latency, ratio(r.Theirs.P50, r.Ours.P50)
-		case chartMean:
-			b.label, b.factor = "mean "+r.Latency, ratio(r.Theirs.Mean, r.Ours.Mean)
-		}
-		b.label = label + ": " + b.label
-		for _, o := range r.Goals {
-			b.goal = max(b.goal, o.factor)
-		}
-		if b.factor > 0 {
-			all = append(all, b)
-		}
+		of := [...]string{byRate: r.unit + "s/s", byMedian: "median", byMean: "mean"}[r.by]
+		all = append(all, bar{label: r.title(r.what) + ": " + of, factor: r.comparisons()[1].middle, goal: r.leastTimes})
 	}
 	return all
 }
 
 // The chart's measures, in pixels.
 const (
-	chartLabels = 290 // the width of the column of labels
+	chartLabels = 310 // the width of the column of labels
 	chartBars   = 430
 	chartValues = 70
 	chartRow    = 24
 	chartTop    = 58
 	chartBottom = 26
+	chartLeft   = 10
 )
 
 // chartStyle reads well on white and on black; a viewer that knows which one it is gets the better text colour.
@@ -107,8 +74,8 @@ func svg(title string, all []bar) []byte {
 	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img">`+"\n",
 		width, height, width, height)
 	fmt.Fprintf(&out, "<style>%s</style>\n", chartStyle)
-	text("", "start", 0, 16, title)
-	text("small", "start", 0, 34, "times better than etcd's concurrency package, log scale; blue: the goal")
+	text("", "start", chartLeft, 16, title)
+	text("small", "start", chartLeft, 34, "times better than etcd's concurrency package, log scale; blue: the goal")
 	bottom := float64(height - chartBottom)
 	for _, tick := range ticks(low, high) {
 		class := "grid"
@@ -124,7 +91,7 @@ func svg(title string, all []bar) []byte {
 		if b.factor < 1 {
 			class, from, to = "worse", to, from
 		}
-		text("", "end", chartLabels-10, y+15, b.label)
+		text("", "start", chartLeft, y+15, b.label)
 		fmt.Fprintf(&out, "<rect class=%q x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" rx=\"2\"/>\n",
 			class, from, y+3, max(to-from, 1), chartRow-8)
 		if b.goal > 0 {
@@ -147,9 +114,4 @@ func ticks(low, high float64) []float64 {
 		}
 	}
 	return all
-}
-
-func (r *report) writeSVG(path string) error {
-	title := fmt.Sprintf("leasefence on etcd %s, %d CPUs for clients and servers", r.Etcd, r.CPUs)
-	return os.WriteFile(path, svg(title, bars(r.Results)), 0o644)
 }

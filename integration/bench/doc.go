@@ -1,56 +1,43 @@
-// Command bench measures leasefence beside the Mutex and the Election of etcd's own
-// go.etcd.io/etcd/client/v3/concurrency, on etcd servers in processes of their own, with fsync on and etcd's default timing:
+// Command bench measures leasefence beside the limit of the machine, and beside the Mutex and the Election of etcd's own
+// go.etcd.io/etcd/client/v3/concurrency, on an etcd server in a process of its own, with fsync on and etcd's default timing:
 //
 //	go -C integration run ./bench
 //
 // That takes a quarter of an hour on two cores, and -short one minute. -list names the scenarios and their goals, -scenarios picks
-// some, -json and -svg write files, -cluster measures against three members as well; -help tells the rest.
+// some, -svg writes a chart. -dir names the folder of the server's data, and may be given more than once: one on a real disk and
+// one in memory show a slow and a fast disk.
 //
-// Clients and servers share the machine, so a client that works less leaves more to the server. The data must lie on a
-// real disk: where the folder for temporary files is in memory, -dir names another.
+// # The limit
 //
-// # How it is measured
+// In each round of each scenario a bare program does what is least for such a lock on etcd, on the same server. It knows
+// beforehand what a lock has to find out, and would not survive a fault:
 //
-// Each scenario runs in rounds, ours, theirs, theirs, ours and so on, since who goes first may be at an advantage. Each
-// round has clients, sessions and names of its own, and a warm-up that is not counted; before the next one the server's
-// history is compacted. Figures are those of all rounds together. A goroutine uses one Mutex for all its turns, as its
-// users do.
+//   - ring, for turns, hand-overs and elections: clients in a fixed order. Each deletes its key and makes it again, and has
+//     its turn at the event of the deletion before, from a watch that it keeps: two requests, two commits, one event a turn.
+//   - group commits, for locks that nobody else wants: transactions of up to 120 operations, one after the other.
+//     With one goroutine it is a transaction to make the key and one to delete it.
+//   - chain, for the goroutines of one process on one lock: a transaction a turn, which deletes one key and makes the next.
+//
+// The share of the limit is ours divided by the bare program's, as rates or, where the scenario sets the rate, as medians of the
+// latency (the bare one's by ours). "Beside the peer" is the same beside etcd's package. Both are in the middle of the rounds,
+// which take turns as to who goes first. Ratios beside the peer depend on the disk: in short sections its waiters
+// wait for a loop of the server that runs every 100 ms, and ours for commits. Shares do not, but for what the
+// processors add to a commit.
+//
+// Each round has clients, sessions and names of its own, and a warm-up that is not counted. After it the server's history is
+// compacted. A goroutine uses one Mutex for all its turns, as its users do. Clients and server share the machine, so that a client
+// that works less leaves more to the server.
 //
 // # The table
 //
-//   - ops: turns, pairs of an acquisition and a release, or what else the scenario counts. In rate, where the load is
-//     offered, an acquisition and a release are two.
-//   - ops/s: ops by the time from the start of the first to the end of the last.
-//   - mean, p50 and p99, in milliseconds: of the latency that the second row names. All latencies are kept, so quantiles
-//     are exact: the smallest value that at least that share do not exceed. A turn is the time from one grant to the next,
-//     whoever gets it; a hand-over is from the call of Unlock until another's Lock has returned; an acquisition in rate
-//     begins when it is due, even if it cannot be sent then.
-//   - req/op: requests that reached the servers, all members together: unary calls, and messages on watch streams, each
-//     of which asks to begin a watch or to end one. Renewals of leases are left out, and so is what bench itself asks.
-//   - comm/op: entries committed to etcd's log; fsync/op: syncs of that log to the disk, of one member. Commits of many
-//     requests may share one sync.
+//   - ops/s: turns, or pairs of an acquisition and a release; in hold50000 calls.
+//   - mean, p50 and p99 of the latency that the scenario names. A turn is the time from one grant to the next, whoever gets it. A
+//     hand-over or a change is from the call of Unlock or Resign until another client's Lock or Campaign has returned.
+//   - requests: unary calls, and messages on watch streams, each of which asks to begin a watch or to end one. Renewals of leases
+//     are left out.
+//   - commits: entries of etcd's log. fsyncs: syncs of that log to the disk, which several commits may share.
+//   - client µs and server µs: processor time of this process and of the server's. allocs: allocations of this process.
 //
-// The third row is ours divided by theirs, so that more is better for ops/s alone. A line tells when the rounds of one of
-// them differ much (the quartiles of their ops/s by half or more): the machine may have had other work then.
-//
-// The floor is what bare requests take beside the locks in the same rounds: an acquisition is a transaction that makes a
-// key; a release is the time from sending a transaction that deletes it to the event at a watch of another client. It is
-// measured with the pauses that the scenario has, since a machine that idles in between takes longer to wake up.
-//
-// Goals are printed as met or missed. That is information: the exit status tells only whether all could be measured.
-//
-// # The scenarios
-//
-// The mutex in turns2 and hand-overs of less than 100 ms waits for etcd: a watch that begins at a revision that is not
-// the present one any more is served by a loop of the server that runs every 100 ms. With longer sections it is served
-// at once. This is why the mean stands beside the median.
-//
-// In hold50000 the heap counts everything in use by the process for each lock that is held, bench's own bookkeeping of
-// some 100 bytes included; renewals are the messages on keep-alive streams that reached the server. In herd the cost of
-// n waiting clients is that of emptying a queue of n, less that of a queue of one, for n - 1 hand-overs.
-//
-// In resign5ms, resign200ms, changes2 and crash a turn is a leadership: an acquisition is a campaign, a release a
-// resignation, the peer the Election. Where candidates wait for long before their turn it is served at once, as the
-// mutex is; resign200ms shows that. In crash nobody tells the server of the leader's end: what is measured is mostly
-// what was left of its lease, which etcd looks for every 500 ms.
+// Goals are printed as met or missed. That is information: the exit status tells only whether all could be measured. Requests,
+// commits and allocations hardly depend on the machine: TestBounds holds them to bounds.
 package main

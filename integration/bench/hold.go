@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"math"
 	"runtime"
 	"slices"
 	"time"
@@ -15,9 +14,8 @@ const holdWorkers = 256
 // the acquisitions and releases, the renewals while nothing else happens, and the heap in the meantime.
 func holdMany(ctx context.Context, t *trial) ([]sample, error) {
 	t.ttl = t.scale.holdTTL
-	n := t.scale.holds
 	heapBefore := heap()
-	lockers, s, err := t.owners(ctx, n)
+	lockers, err := t.owners(ctx, t.scale.holds)
 	if err != nil {
 		return nil, err
 	}
@@ -25,39 +23,14 @@ func holdMany(ctx context.Context, t *trial) ([]sample, error) {
 	if err != nil {
 		return nil, err
 	}
-
-	before, err := t.counters(ctx)
+	held, err := t.measure(ctx, func() error { return sleep(ctx, time.Duration(t.scale.holdTTLs)*t.ttl) })
 	if err != nil {
 		return nil, err
 	}
-	held := time.Duration(t.scale.holdTTLs) * t.ttl
-	if err := sleep(ctx, held); err != nil {
-		return nil, err
-	}
-	after, err := t.counters(ctx)
-	if err != nil {
-		return nil, err
-	}
-	sent, due := after.minus(before).keepAlives, 3*float64(t.scale.holdTTLs)
-	acquire.note("heap of a held lock, bytes", float64(heap()-heapBefore)/float64(n))
-	acquire.note("renewals while all are held", sent)
-	acquire.note("renewals off from one per TTL/3", math.Abs(sent-due))
-	acquire.note("watches while all are held", after.watchers)
-
+	acquire.note("heap of a held lock, bytes", float64(heap()-heapBefore)/float64(len(lockers)))
+	acquire.note("renewals per TTL while all are held", held.cost[renewals]/float64(t.scale.holdTTLs))
 	release, err := t.all(ctx, "release", lockers, locker.Unlock)
-	if err != nil {
-		return nil, err
-	}
-	samples := []sample{acquire, release}
-	if !t.impl.closesHeld {
-		return samples, nil
-	}
-	if _, err := t.all(ctx, "", lockers, locker.Lock); err != nil {
-		return nil, err
-	}
-	closing, err := t.measure(ctx, func() error { return s.close(ctx) })
-	closing.line, closing.ops = "close", n
-	return append(samples, closing), err
+	return []sample{acquire, release}, err
 }
 
 // all has the workers do the same with every locker.

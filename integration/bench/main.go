@@ -9,7 +9,11 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"runtime"
 	"syscall"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/version"
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
 )
@@ -28,19 +32,13 @@ func main() {
 	}
 }
 
-// options are what the flags say.
+// options are the values of the flags.
 type options struct {
-	scenarios *regexp.Regexp
-	scale     scale
-	short     bool
-	list      bool
-	cluster   bool
-	separate  bool
-	dir       string
-	json      string
-	svg       string
-	profile   string
-	profileOf string // the servers'
+	chosen []*scenario
+	scale  scale
+	list   bool
+	dirs   []string
+	svg    string
 }
 
 func parse(args []string, w io.Writer) (options, error) {
@@ -49,27 +47,34 @@ func parse(args []string, w io.Writer) (options, error) {
 	flags.SetOutput(w)
 	names := flags.String("scenarios", "", "run only the scenarios whose names match this `regexp`")
 	rounds := flags.Int("rounds", 0, "rounds of each scenario; default 4, with -short 1")
-	flags.BoolVar(&o.short, "short", false, "all scenarios, but small: figures mean little")
+	short := flags.Bool("short", false, "run all scenarios, but small: the figures mean little")
 	flags.BoolVar(&o.list, "list", false, "list the scenarios and their goals, and run nothing")
-	flags.BoolVar(&o.cluster, "cluster", false, "after one server, run all against a cluster of three as well")
-	flags.BoolVar(&o.separate, "separate", false, "leasefence with Options.SeparateCommits")
-	flags.StringVar(&o.dir, "dir", "", "keep the servers' data below this `folder`, which must be on a real disk; default: a temporary one")
-	flags.StringVar(&o.json, "json", "", "write the results as JSON to this `file`")
-	flags.StringVar(&o.svg, "svg", "", "write a chart of the ratios as SVG to this `file`")
-	flags.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of the clients to this `file`")
-	flags.StringVar(&o.profileOf, "serverprofile", "", "write a CPU profile of each server to this `file`, with the member's name appended")
+	flags.Func("dir", "keep the server's data below this `folder`; given more than once, measure on each; default: a temporary one",
+		func(dir string) error {
+			o.dirs = append(o.dirs, dir)
+			return nil
+		})
+	flags.StringVar(&o.svg, "svg", "", "write a chart of the ratios on the first folder as SVG to this `file`")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
 	if flags.NArg() > 0 {
 		return o, fmt.Errorf("argument %q, want flags only", flags.Arg(0))
 	}
-	var err error
-	if o.scenarios, err = regexp.Compile(*names); err != nil {
+	pattern, err := regexp.Compile(*names)
+	if err != nil {
 		return o, fmt.Errorf("-scenarios: %w", err)
 	}
+	for _, sc := range scenarios() {
+		if pattern.MatchString(sc.name) {
+			o.chosen = append(o.chosen, sc)
+		}
+	}
+	if len(o.chosen) == 0 {
+		return o, fmt.Errorf("-scenarios: no scenario matches %q; see -list", *names)
+	}
 	o.scale = fullScale()
-	if o.short {
+	if *short {
 		o.scale = shortScale()
 	}
 	if *rounds < 0 {
@@ -77,6 +82,9 @@ func parse(args []string, w io.Writer) (options, error) {
 	}
 	if *rounds > 0 {
 		o.scale.rounds = *rounds
+	}
+	if len(o.dirs) == 0 {
+		o.dirs = []string{os.TempDir()}
 	}
 	return o, nil
 }
@@ -88,4 +96,87 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 		return err
 	}
 	return o.run(ctx, w)
+}
+
+func (o options) run(ctx context.Context, w io.Writer) error {
+	out := &table{w: w}
+	if o.list {
+		out.list(o.chosen)
+		return out.err
+	}
+	disks := make([]*disk, len(o.dirs))
+	for i, dir := range o.dirs {
+		disks[i] = &disk{dir: dir}
+	}
+	return o.on(ctx, out, disks)
+}
+
+// on measures on each disk and writes all that is asked for.
+func (o options) on(ctx context.Context, out *table, disks []*disk) error {
+	for _, d := range disks {
+		if err := o.measure(ctx, out, d); err != nil {
+			return err
+		}
+	}
+	out.summary(disks)
+	if o.svg == "" {
+		return out.err
+	}
+	title := fmt.Sprintf("leasefence on etcd %s, %d CPUs for clients and server, a commit takes %s ms",
+		version.Version, runtime.NumCPU(), digits(milliseconds(disks[0].commit)))
+	return errors.Join(out.err, os.WriteFile(o.svg, svg(title, bars(disks[0].results)), 0o644))
+}
+
+// disk is a folder with the results of a server that keeps its data there.
+type disk struct {
+	dir     string
+	commit  time.Duration // median of a bare transaction, one after the other
+	results []*result
+}
+
+// measure runs the scenarios on a new server.
+func (o options) measure(ctx context.Context, out *table, d *disk) (err error) {
+	dir, err := os.MkdirTemp(d.dir, "leasefence-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	cluster, err := etcdproc.Start(ctx, dir, 1, etcdproc.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cluster.Kill()) }()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	server := cluster.Members[0]
+	go func() {
+		select {
+		case <-server.Ended():
+			cancel(errors.New("the etcd server has ended"))
+		case <-ctx.Done():
+		}
+	}()
+
+	s := &suite{endpoint: server.Endpoint(), scale: o.scale}
+	if d.commit, err = s.commit(ctx); err != nil {
+		return err
+	}
+	out.head(d)
+	for _, sc := range o.chosen {
+		results, err := s.run(ctx, sc)
+		if err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				return fmt.Errorf("%w: %w", cause, err)
+			}
+			return err
+		}
+		d.results = append(d.results, results...)
+		for _, r := range results {
+			out.result(r)
+		}
+		if out.err != nil {
+			return out.err
+		}
+	}
+	return nil
 }

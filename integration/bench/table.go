@@ -5,10 +5,14 @@ import (
 	"io"
 	"maps"
 	"math"
+	"runtime"
 	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/version"
 )
 
-const rowFormat = "%-22s %-10s %8s %8s %8s %8s %8s %8s %8s %8s\n"
+const rowFormat = "  %-12s %8s %8s %8s %8s %8s %8s %8s %10s %10s %8s\n"
 
 // table writes what a run gives, as it comes. The first error of the writer stays; what comes after it is dropped.
 type table struct {
@@ -22,63 +26,60 @@ func (t *table) printf(format string, args ...any) {
 	}
 }
 
-func (t *table) head() {
-	t.printf(rowFormat, "scenario", "", "ops", "ops/s", "mean ms", "p50 ms", "p99 ms", "req/op", "comm/op", "fsync/op")
+func (t *table) head(d *disk) {
+	t.printf("etcd %s, CPUs: %d, Go: %s, data in %s, a commit takes %s ms\n\n",
+		version.Version, runtime.NumCPU(), runtime.Version(), d.dir, digits(milliseconds(d.commit)))
+	t.printf(rowFormat, "per op", "ops/s", "mean ms", "p50 ms", "p99 ms", "requests", "commits", "fsyncs",
+		"client µs", "server µs", "allocs")
 }
 
-// result writes the rows of one result: ours, theirs, the ratio, and what else there is to say.
+// result writes a row for each contender, and what else there is to say.
 func (t *table) result(r *result) {
-	name := r.Scenario
-	if r.Line != "" {
-		name += " " + r.Line
-	}
-	t.figures(name, "leasefence", r.Ours)
-	if r.Theirs != nil {
-		t.figures("  latency: "+r.Latency, r.Peer, *r.Theirs)
-		t.printf(rowFormat, "", "ratio", "", times(r.Ratios.Rate), times(r.Ratios.Mean), times(r.Ratios.P50), times(r.Ratios.P99),
-			times(r.Ratios.Requests), times(r.Ratios.Commits), times(r.Ratios.Fsyncs))
-	}
-	t.unsteady("leasefence", r.Ours)
-	if r.Theirs != nil {
-		t.unsteady(r.Peer, *r.Theirs)
-	}
-	for _, name := range slices.Sorted(maps.Keys(r.Ours.Extra)) {
-		t.printf("  %s: leasefence %s", name, digits(r.Ours.Extra[name]))
-		if r.Theirs != nil {
-			t.printf(", %s %s", r.Peer, digits(r.Theirs.Extra[name]))
+	t.printf("%s: %s; latency: %s\n", r.title(r.name), r.what, r.unit)
+	for who, rounds := range r.rounds {
+		f := summarize(rounds)
+		t.printf(rowFormat, r.contender(role(who)).name, digits(f.perSecond), latency(f.mean), latency(f.p50), latency(f.p99),
+			digits(f.cost[requests]), digits(f.cost[commits]), digits(f.cost[fsyncs]),
+			digits(1e6*f.cost[clientCPU]), digits(1e6*f.cost[serverCPU]), digits(f.cost[allocs]))
+		for _, name := range slices.Sorted(maps.Keys(f.extra)) {
+			t.printf("    %s: %s\n", name, digits(f.extra[name]))
 		}
-		t.printf("\n")
 	}
-	if r.Floor != nil {
-		t.printf("  floor: release %s ms, acquisition %s ms\n", digits(r.Floor.Release), digits(r.Floor.Acquire))
-	}
-	for _, o := range r.Goals {
-		t.printf("  goal %s: %s, limit %s: %s\n", o.Goal, digits(o.Value), digits(o.Limit), o.verdict())
+	for _, c := range r.comparisons() {
+		t.printf("  %s: %s; rounds: %s to %s\n", c.name, c, c.write(c.least), c.write(c.most))
 	}
 	t.printf("\n")
 }
 
-func (t *table) figures(name, who string, f figures) {
-	t.printf(rowFormat, name, who, fmt.Sprint(f.Operations), digits(f.PerSecond), latency(f.Mean), latency(f.P50), latency(f.P99),
-		digits(f.Requests), digits(f.Commits), digits(f.Fsyncs))
-}
-
-// unsteady warns of rounds that differ much: the machine may have had other work.
-func (t *table) unsteady(who string, f figures) {
-	const much = 1.5
-	rounds := slices.Sorted(slices.Values(f.RoundsPerSec))
-	least, most := quantile(rounds, 0.25), quantile(rounds, 0.75)
-	if most > much*least {
-		t.printf("  rounds differ: %s %s to %s ops/s\n", who, digits(least), digits(most))
+// summary writes a table in Markdown, with the folders side by side, and counts the goals.
+func (t *table) summary(disks []*disk) {
+	t.printf("| what | share of the limit | beside the peer |\n|---|---|---|\n")
+	for i, r := range disks[0].results {
+		t.printf("| %s", r.title(r.what))
+		for column := range r.comparisons() {
+			var cells []string
+			for _, d := range disks {
+				cells = append(cells, d.results[i].comparisons()[column].String())
+			}
+			t.printf(" | %s", strings.Join(cells, " / "))
+		}
+		t.printf(" |\n")
 	}
-}
-
-// times writes a ratio, if there is one.
-func times(v float64) string {
-	if v == 0 {
-		return "-"
+	t.printf("\n")
+	for _, d := range disks {
+		met, all := 0, 0
+		for _, r := range d.results {
+			for _, c := range r.comparisons() {
+				if c.goal > 0 {
+					all++
+					if c.met() {
+						met++
+					}
+				}
+			}
+		}
+		t.printf("%s, a commit takes %s ms: goals met: %d of %d\n", d.dir, digits(milliseconds(d.commit)), met, all)
 	}
-	return digits(v) + "x"
 }
 
 // latency writes milliseconds, if there are any.
@@ -101,30 +102,16 @@ func digits(v float64) string {
 	}
 }
 
-// summary counts the goals.
-func (t *table) summary(results []*result) {
-	met, all := 0, 0
-	for _, r := range results {
-		for _, o := range r.Goals {
-			all++
-			if o.Met {
-				met++
-			}
-		}
-	}
-	t.printf("goals met: %d of %d\n", met, all)
-}
-
 // list writes the scenarios and their goals.
-func (t *table) list(all []scenario) {
+func (t *table) list(all []*scenario) {
 	for _, sc := range all {
-		t.printf("%-16s %s\n", sc.name, sc.what)
-		for _, g := range sc.goals {
-			text := g.text
-			if g.line != "" {
-				text = g.line + ": " + text
-			}
-			t.printf("%-16s   goal: %s\n", "", text)
+		t.printf("%-16s %s", sc.name, sc.what)
+		if sc.leastShare > 0 {
+			t.printf("; goal: %s of the limit", percent(sc.leastShare))
 		}
+		if sc.leastTimes > 0 {
+			t.printf("; goal: %s the peer", times(sc.leastTimes))
+		}
+		t.printf("\n")
 	}
 }

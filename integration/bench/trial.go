@@ -12,15 +12,14 @@ import (
 	"go.uber.org/zap"
 )
 
-// trial is one round of one implementation: its clients and sessions, all new, and names that no other trial has used,
-// so that what one leaves behind in the server's index does not slow the next.
+// trial is one round of one contender: its clients and sessions, all new, and names that no other trial has used, so that
+// what one leaves behind in the server's index does not slow the next.
 type trial struct {
-	endpoints []string
-	impl      implementation
-	prefix    string
-	scale     scale
-	ttl       time.Duration
-	load      *load // somebody else's, nil if none
+	endpoint string
+	impl     implementation
+	prefix   string
+	scale    scale
+	ttl      time.Duration
 
 	clients  []*clientv3.Client
 	sessions []session
@@ -33,19 +32,11 @@ func (t *trial) name(parts ...any) string {
 
 // client connects to the server. It is closed with the trial.
 func (t *trial) client() (*clientv3.Client, error) {
-	c, err := t.connect()
-	if err == nil {
-		t.clients = append(t.clients, c)
-	}
-	return c, err
-}
-
-// connect is client, closed by the caller.
-func (t *trial) connect() (*clientv3.Client, error) {
-	c, err := clientv3.New(clientv3.Config{Endpoints: t.endpoints, Logger: zap.NewNop()})
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{t.endpoint}, Logger: zap.NewNop()})
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
+	t.clients = append(t.clients, c)
 	return c, nil
 }
 
@@ -59,29 +50,26 @@ func (t *trial) session(ctx context.Context, client *clientv3.Client) (session, 
 	return s, nil
 }
 
-// processes are n sessions with a client each.
-func (t *trial) processes(ctx context.Context, n int) ([]session, error) {
-	sessions := make([]session, n)
-	for i := range sessions {
-		c, err := t.client()
-		if err != nil {
-			return nil, err
-		}
-		if sessions[i], err = t.session(ctx, c); err != nil {
-			return nil, err
-		}
+// process is a session with a client of its own.
+func (t *trial) process(ctx context.Context) (session, error) {
+	c, err := t.client()
+	if err != nil {
+		return nil, err
 	}
-	return sessions, nil
+	return t.session(ctx, c)
 }
 
 // rivals are n lockers of one name, with a client and a session each, as in n processes.
 func (t *trial) rivals(ctx context.Context, n int, name string) ([]locker, error) {
-	sessions, err := t.processes(ctx, n)
-	lockers := make([]locker, len(sessions))
-	for i, s := range sessions {
+	lockers := make([]locker, n)
+	for i := range lockers {
+		s, err := t.process(ctx)
+		if err != nil {
+			return nil, err
+		}
 		lockers[i] = s.locker(name)
 	}
-	return lockers, err
+	return lockers, nil
 }
 
 // housemates are n lockers of one process, which has one client, and one session where that is enough for one name.
@@ -104,25 +92,16 @@ func (t *trial) housemates(ctx context.Context, n int, name string) ([]locker, e
 }
 
 // owners are n lockers of one session, each of a name of its own.
-func (t *trial) owners(ctx context.Context, n int) ([]locker, session, error) {
-	c, err := t.client()
+func (t *trial) owners(ctx context.Context, n int) ([]locker, error) {
+	s, err := t.process(ctx)
 	if err != nil {
-		return nil, nil, err
-	}
-	s, err := t.session(ctx, c)
-	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	lockers := make([]locker, n)
 	for i := range lockers {
 		lockers[i] = s.locker(t.name(i))
 	}
-	return lockers, s, nil
-}
-
-// counters reads what the servers have counted so far.
-func (t *trial) counters(ctx context.Context) (counters, error) {
-	return readCounters(ctx, t.endpoints)
+	return lockers, nil
 }
 
 // close ends sessions and clients. It has time of its own, since ctx may have ended.
@@ -144,32 +123,71 @@ func (t *trial) close(ctx context.Context) error {
 	return nil
 }
 
-// measure runs work and tells how long it took and what it cost the servers.
+// measure runs work and returns how long it took and what it cost.
 func (t *trial) measure(ctx context.Context, work func() error) (sample, error) {
-	before, err := t.counters(ctx)
+	server, err := readServer(ctx, t.endpoint)
 	if err != nil {
 		return sample{}, err
 	}
-	others := t.otherWrites()
-	start := time.Now()
+	client, start := readClient(), time.Now()
 	if err := work(); err != nil {
 		return sample{}, err
 	}
-	elapsed := time.Since(start)
-	others = t.otherWrites() - others
-	after, err := t.counters(ctx)
-	s := sample{elapsed: elapsed, cost: after.minus(before)}
-	if t.load != nil {
-		s.cost = s.cost.minus(counters{unary: others, commits: others})
-		s.note("other writes/s", others/elapsed.Seconds())
-	}
+	s := sample{elapsed: time.Since(start), cost: readClient().minus(client)}
+	after, err := readServer(ctx, t.endpoint)
+	s.cost = s.cost.plus(after.minus(server))
 	return s, err
 }
 
-// otherWrites tells how many of the load's writes are done.
-func (t *trial) otherWrites() float64 {
-	if t.load == nil {
-		return 0
+// repeat measures run after a warm-up. It returns what each operation took.
+func (t *trial) repeat(ctx context.Context, run func(lasting time.Duration) ([]time.Duration, error)) ([]sample, error) {
+	if _, err := run(t.scale.warmUp); err != nil {
+		return nil, err
 	}
-	return float64(t.load.done.Load())
+	var took []time.Duration
+	s, err := t.measure(ctx, func() (err error) {
+		took, err = run(t.scale.lasting)
+		return err
+	})
+	s.ops, s.latencies = len(took), took
+	return []sample{s}, err
+}
+
+// each calls do for 0 to n-1 at the same time and returns the first error. That ends the context of the others, which
+// could wait for a lock forever otherwise.
+func each(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var (
+		wg    sync.WaitGroup
+		once  sync.Once
+		first error
+	)
+	for i := range n {
+		wg.Go(func() {
+			if err := do(ctx, i); err != nil {
+				once.Do(func() {
+					first = err
+					cancel(err)
+				})
+			}
+		})
+	}
+	wg.Wait()
+	return first
+}
+
+// sleep waits for the given time, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }

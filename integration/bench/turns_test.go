@@ -48,6 +48,17 @@ func TestContend_staysAreInOrderAndExclusive(t *testing.T) {
 	require.NoError(t, exclusive(stays))
 }
 
+// However slow a disk is, a round gives figures.
+func TestContend_everybodyHasATurn(t *testing.T) {
+	lock := newToken()
+	stays, err := contend(t.Context(), []locker{lock, lock, lock}, 0, 0)
+	require.NoError(t, err)
+	require.Len(t, stays, 3)
+	took, err := pairs(t.Context(), []locker{newToken(), newToken()}, 0)
+	require.NoError(t, err)
+	require.Len(t, took, 2)
+}
+
 func TestContend_oneFailureEndsTheOthers(t *testing.T) {
 	held := make(token) // nobody ever gets it
 	_, err := contend(t.Context(), []locker{held, broken{}}, 0, time.Hour)
@@ -59,21 +70,4 @@ func TestExclusive_seesAnOverlap(t *testing.T) {
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
 	require.NoError(t, exclusive([]stay{{0, at(0), at(5)}, {1, at(5), at(9)}}))
 	require.ErrorContains(t, exclusive([]stay{{0, at(0), at(5)}, {1, at(4), at(9)}}), "two held the lock at once")
-}
-
-func TestOffer_keepsThePace(t *testing.T) {
-	lockers := make([]locker, 100)
-	for i := range lockers {
-		lockers[i] = newToken()
-	}
-	const lasting = 100 * time.Millisecond
-	took, err := offer(t.Context(), lockers, lasting)
-	require.NoError(t, err)
-	require.NotEmpty(t, took)
-	require.LessOrEqual(t, len(took), int(lasting.Seconds()*offered/2)+1, "an acquisition is half of the operations")
-}
-
-func TestOffer_failsWithTheFirstError(t *testing.T) {
-	_, err := offer(t.Context(), []locker{broken{}}, time.Hour)
-	require.ErrorIs(t, err, errBroken)
 }

@@ -7,15 +7,11 @@ import (
 	"errors"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"syscall"
 )
 
 // Options of [Start]. The zero value is a server as users run it.
 type Options struct {
-	// Profile is the file that each member writes a CPU profile of its whole life to when it is stopped; the name of the
-	// member is appended. Default: none.
-	Profile string
 	// Program is the file that is started for each member; it must call [Serve] as the program itself does. Default: the
 	// program itself.
 	Program string
@@ -30,7 +26,7 @@ type Cluster struct {
 }
 
 // Start runs a new cluster of n members with their data below dir. It returns when all members serve clients. On an error
-// nothing is left running. Whoever starts a cluster stops it.
+// nothing is left running. Whoever starts a cluster kills it.
 func Start(ctx context.Context, dir string, n int, opts Options) (*Cluster, error) {
 	const attempts = 5
 	for attempt := 1; ; attempt++ {
@@ -49,11 +45,7 @@ func start(ctx context.Context, dir string, n int, opts Options) (*Cluster, erro
 	}
 	c := &Cluster{}
 	for _, m := range members {
-		o := order{Member: m, Settings: opts.Settings}
-		if opts.Profile != "" {
-			o.Profile = opts.Profile + "." + m.Name
-		}
-		c.Members = append(c.Members, &Process{order: o, program: opts.Program})
+		c.Members = append(c.Members, &Process{order: order{Member: m, Settings: opts.Settings}, program: opts.Program})
 	}
 	if err := c.launch(ctx); err != nil {
 		return nil, err
@@ -92,13 +84,4 @@ func (c *Cluster) Kill() error {
 		errs[i] = m.Kill()
 	}
 	return errors.Join(errs...)
-}
-
-// Stop ends all members, as [Process.Stop] does.
-func (c *Cluster) Stop() {
-	var wg sync.WaitGroup
-	for _, m := range c.Members {
-		wg.Go(m.Stop)
-	}
-	wg.Wait()
 }

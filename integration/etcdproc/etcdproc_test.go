@@ -4,8 +4,6 @@ package etcdproc_test
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -46,7 +44,6 @@ func requirePut(t *testing.T, c *etcdproc.Cluster) {
 func TestCluster_servesWithoutOneOfThree(t *testing.T) {
 	c, err := etcdproc.Start(bounded(t), t.TempDir(), 3, etcdproc.Options{})
 	require.NoError(t, err)
-	defer c.Stop()
 	require.Len(t, c.Endpoints(), 3)
 	requirePut(t, c)
 
@@ -63,18 +60,6 @@ func TestStart_endsWithItsContext(t *testing.T) {
 	cancel()
 	_, err := etcdproc.Start(ctx, t.TempDir(), 1, etcdproc.Options{})
 	require.ErrorIs(t, err, context.Canceled)
-}
-
-func TestStop_leavesAProfile(t *testing.T) {
-	profile := filepath.Join(t.TempDir(), "cpu")
-	c, err := etcdproc.Start(bounded(t), t.TempDir(), 1, etcdproc.Options{Profile: profile})
-	require.NoError(t, err)
-	requirePut(t, c)
-	c.Stop()
-	c.Stop()
-	info, err := os.Stat(profile + ".m0")
-	require.NoError(t, err)
-	require.Positive(t, info.Size())
 }
 
 func TestProcess_refusesSignalsWhenItDoesNotRun(t *testing.T) {

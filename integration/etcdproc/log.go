@@ -7,9 +7,9 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// NewLogger returns the log of a server that is silent, but for what comes right before a panic: that would take the
+// newLogger returns the log of a server that is silent, but for what comes right before a panic: that would take the
 // process with it without a word.
-func NewLogger() *zap.Logger {
+func newLogger() *zap.Logger {
 	return zap.New(zapcore.NewCore(
 		zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()),
 		zapcore.Lock(os.Stderr),

@@ -18,7 +18,7 @@ func (c *Cluster) Rejoin(p *Process) error { return c.eachLink(p, mendCommand) }
 func (c *Cluster) eachLink(p *Process, verb string) error {
 	var errs []error
 	for _, other := range c.Members {
-		if other != p && other.cmd != nil {
+		if other != p && other.run != nil {
 			errs = append(errs, p.tell(verb+" "+other.name()), other.tell(verb+" "+p.name()))
 		}
 	}
@@ -34,10 +34,10 @@ func (p *Process) GoOn() error { return p.tell(goOnCommand) }
 
 // tell gives the server a command and waits until it is done.
 func (p *Process) tell(command string) error {
-	if p.cmd == nil {
+	if p.run == nil {
 		return fmt.Errorf("etcdproc: server %s does not run", p.name())
 	}
-	if _, err := io.WriteString(p.stdin, command+"\n"); err != nil {
+	if _, err := io.WriteString(p.run.Stdin, command+"\n"); err != nil {
 		return fmt.Errorf("etcdproc: tell server %s to %s: %w", p.name(), command, err)
 	}
 	select {

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.uber.org/zap"
 )
 
 // Member is what one member of a cluster has to know, at every start anew.
@@ -47,12 +46,12 @@ func NewMembers(dir string, n int) ([]Member, error) {
 }
 
 // Config is etcd's default configuration, less what the member has no use for.
-func (m Member) Config(log *zap.Logger) *embed.Config {
+func (m Member) Config() *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.Name = m.Name
 	cfg.Dir = m.Dir
 	cfg.InitialCluster = m.Cluster
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(log)
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newLogger())
 	// The gateway is a gRPC client of the server's own: more goroutines and nothing that is used.
 	cfg.EnableGRPCGateway = false
 

@@ -39,12 +39,12 @@ func (p *Process) Restore(ctx context.Context, file string, bump uint64) error {
 func (p *Process) restoreData(file string, bump uint64) error {
 	m := p.order.Member
 	m.Dir += "-restored"
-	cfg := m.Config(NewLogger())
+	cfg := m.Config()
 	peers := make([]string, len(cfg.AdvertisePeerUrls))
 	for i, u := range cfg.AdvertisePeerUrls {
 		peers[i] = u.String()
 	}
-	err := snapshot.NewV3(NewLogger()).Restore(snapshot.RestoreConfig{
+	err := snapshot.NewV3(newLogger()).Restore(snapshot.RestoreConfig{
 		SnapshotPath:        file,
 		Name:                m.Name,
 		OutputDataDir:       m.Dir,

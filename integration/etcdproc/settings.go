@@ -4,7 +4,8 @@ import "go.etcd.io/etcd/server/v3/embed"
 
 // Settings are those of a server that are not as etcd has them by default. The zero value of a field is etcd's default.
 type Settings struct {
-	MaxTxnOps uint // --max-txn-ops
+	MaxTxnOps     uint // --max-txn-ops
+	UnsafeNoFsync bool // --unsafe-no-fsync
 
 	AuthTokenTTL uint   // --auth-token-ttl, in seconds
 	BcryptCost   uint   // --bcrypt-cost
@@ -17,6 +18,7 @@ func (s Settings) apply(cfg *embed.Config) {
 	if s.MaxTxnOps > 0 {
 		cfg.MaxTxnOps = s.MaxTxnOps
 	}
+	cfg.UnsafeNoFsync = s.UnsafeNoFsync
 	if s.AuthTokenTTL > 0 {
 		cfg.AuthTokenTTL = s.AuthTokenTTL
 	}

@@ -16,8 +16,8 @@
 //
 // # What differs from a server in production
 //
-//   - Fsync is off unless [Options.Fsync] is set. The data survives Stop, Crash and Restart (the kernel has it), not a
-//     crash of the machine.
+//   - It does not sync its log to the disk. The data survives Stop, Crash and Restart (the kernel has it), not a crash of
+//     the machine.
 //   - Stop cuts the connections of clients at once. Left to itself, an embedded server may wait for an open watch until a
 //     time-out of 5 s + 2 × the election timeout.
 //   - A single server has no peer listener, and elects itself without waiting for its election timeout. So does the first

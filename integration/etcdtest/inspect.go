@@ -96,14 +96,12 @@ func (s *Server) Revision(tb testing.TB) int64 {
 	return s.find(tb, &etcdserverpb.RangeRequest{Key: []byte("\x00")}).Header.Revision
 }
 
-// Compact discards the history before the current revision, which it returns. It waits until that has happened, so that
-// a watch from an earlier revision fails from now on. It fails the test if that revision is compacted already.
-func (s *Server) Compact(tb testing.TB) int64 {
+// Compact discards the history before the current revision, and waits until that has happened. It fails the test if that
+// revision is compacted already.
+func (s *Server) Compact(tb testing.TB) {
 	tb.Helper()
-	rev := s.Revision(tb)
 	ctx, cancel := callContext()
 	defer cancel()
-	_, err := s.Etcd(tb).Server.Compact(ctx, &etcdserverpb.CompactionRequest{Revision: rev, Physical: true})
+	_, err := s.Etcd(tb).Server.Compact(ctx, &etcdserverpb.CompactionRequest{Revision: s.Revision(tb), Physical: true})
 	require.NoError(tb, err)
-	return rev
 }

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
@@ -40,23 +39,15 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// VerifyNoLeaks fails the test if goroutines are left at its end that were not there when it was called. Call it first,
-// so that it looks after all other cleanups. It is of no use in parallel tests, since it sees the goroutines of them all.
-func VerifyNoLeaks(tb testing.TB) {
-	tb.Helper()
-	current := goleak.IgnoreCurrent()
-	tb.Cleanup(func() { require.NoError(tb, findLeaks(current)) })
-}
-
 // findLeaks returns an error that lists the goroutines that are left. Those of peers get time to end.
-func findLeaks(opts ...goleak.Option) error {
-	if err := goleak.Find(append(opts, peerGoroutines...)...); err != nil {
+func findLeaks() error {
+	if err := goleak.Find(peerGoroutines...); err != nil {
 		return err
 	}
 	deadline := time.Now().Add(peerGrace)
 	for {
 		// Find itself tries for half a second.
-		err := goleak.Find(opts...)
+		err := goleak.Find()
 		if err == nil || time.Now().After(deadline) {
 			return err
 		}

@@ -27,7 +27,7 @@ func StartProcess(tb testing.TB) *Process {
 	cluster, err := etcdproc.Start(ctx, tb.TempDir(), 1, etcdproc.Options{})
 	require.NoError(tb, err)
 	p := &Process{process: cluster.Members[0]}
-	tb.Cleanup(func() { p.Kill(tb) })
+	tb.Cleanup(func() { require.NoError(tb, p.process.Kill()) })
 	return p
 }
 
@@ -43,32 +43,4 @@ func (p *Process) Endpoint() string { return p.process.Endpoint() }
 func (p *Process) Client(tb testing.TB, opts ...ClientOption) *clientv3.Client {
 	tb.Helper()
 	return NewClient(tb, []string{p.Endpoint()}, opts...)
-}
-
-// Restart starts the server, on the data and at the address it had before, and waits until it serves clients. A running
-// one is killed first.
-func (p *Process) Restart(tb testing.TB) {
-	tb.Helper()
-	ctx, cancel := startContext()
-	defer cancel()
-	require.NoError(tb, p.process.Restart(ctx))
-}
-
-// Kill ends the process at once, as SIGKILL does, and waits until it is gone. What the server has confirmed is on the
-// disk. On a killed process it does nothing.
-func (p *Process) Kill(tb testing.TB) {
-	tb.Helper()
-	require.NoError(tb, p.process.Kill())
-}
-
-// Pause stops the process with SIGSTOP and returns when it has stopped. Its connections stay open and silent.
-func (p *Process) Pause(tb testing.TB) {
-	tb.Helper()
-	require.NoError(tb, p.process.Pause())
-}
-
-// Resume lets a paused process go on.
-func (p *Process) Resume(tb testing.TB) {
-	tb.Helper()
-	require.NoError(tb, p.process.Resume())
 }

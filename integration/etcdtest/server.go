@@ -77,7 +77,7 @@ func newMembers(dir string, n int, opts Options) ([]*Server, error) {
 	}
 	members := make([]*Server, n)
 	for i, m := range described {
-		members[i] = &Server{member: m, opts: opts.withDefaults()}
+		members[i] = &Server{member: m, opts: opts}
 	}
 	return members, nil
 }

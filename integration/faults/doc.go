@@ -19,6 +19,7 @@
 //	LoseRequest                          gets nothing   gets Unavailable, or waits if Silent
 //	LoseAnswer                           does it        gets Unavailable, or waits if Silent
 //	LateRequest                          does it later  gets Unavailable, or waits if Silent
+//	RepeatRequest                        does it twice  notices nothing
 //	DelayRequest, DelayAnswer            does it        waits
 //
 // # What etcd's client does then

@@ -53,7 +53,7 @@ func (i *Interceptor) DialOptions() []grpc.DialOption {
 // answer, the one injected first applies.
 func (i *Interceptor) Inject(tb testing.TB, rule Rule) *Injection {
 	tb.Helper()
-	require.True(tb, LoseRequest <= rule.Fault && rule.Fault <= LateRequest, "faults: Rule.Fault is %d", rule.Fault)
+	require.True(tb, LoseRequest <= rule.Fault && rule.Fault <= RepeatRequest, "faults: Rule.Fault is %d", rule.Fault)
 	require.GreaterOrEqual(tb, rule.Times, 0, "faults: Rule.Times")
 	j := &Injection{rule: rule, in: i, left: rule.Times, hit: make(chan struct{})}
 	i.mu.Lock()
@@ -158,7 +158,7 @@ func (i *Interceptor) take(s stage, method string, message any, stream bool) *In
 	defer i.mu.Unlock()
 	for n, j := range i.rules {
 		r := j.rule
-		if r.Fault.stage() != s || (r.Method != "" && r.Method != method) || (stream && r.Fault == LateRequest) {
+		if r.Fault.stage() != s || (r.Method != "" && r.Method != method) || (stream && r.Fault >= LateRequest) {
 			continue
 		}
 		if r.Match != nil && !r.Match(message) {
@@ -194,6 +194,8 @@ func (i *Interceptor) unary(
 		case LateRequest:
 			i.late(ctx, j, method, req, reply, cc, invoke)
 			return j.lost(ctx, "request")
+		case RepeatRequest:
+			i.late(ctx, j, method, req, reply, cc, invoke)
 		default:
 			return j.lost(ctx, "request")
 		}

@@ -142,6 +142,21 @@ func TestInterceptor_lateRequestArrivesAfterItsCallerHasGivenUp(t *testing.T) {
 	require.Less(t, kvs[0].CreateRevision, kvs[1].CreateRevision, "it came after what its caller did next")
 }
 
+func TestInterceptor_repeatedRequestArrivesTwice(t *testing.T) {
+	srv, client, in := intercepted(t)
+	release := make(chan struct{})
+	repeated := in.Inject(t, faults.Rule{Fault: faults.RepeatRequest, Method: faults.Put, Times: 1, Until: release})
+
+	require.NoError(t, <-put(bounded(t), client, "key"))
+	require.Equal(t, []string{"key"}, srv.Keys(t, ""), "the first is sent at once")
+	require.EqualValues(t, 1, srv.KeyValues(t, "key")[0].Version)
+	require.Equal(t, 1, repeated.Hits())
+
+	close(release)
+	require.NoError(t, in.AwaitAnswered(bounded(t), faults.Put, 2))
+	require.EqualValues(t, 2, srv.KeyValues(t, "key")[0].Version)
+}
+
 func TestInterceptor_matchPicksMessages(t *testing.T) {
 	srv, client, in := intercepted(t)
 	in.Inject(t, faults.Rule{Fault: faults.LoseRequest, Match: func(message any) bool {

@@ -41,6 +41,9 @@ const (
 	// LateRequest is lost for the caller as by LoseRequest, but reaches the server later nevertheless, as a request does
 	// that was stuck in a network. For unary methods only.
 	LateRequest
+	// RepeatRequest sends the request, and once more later, as one does that was sent in two copies of which the first
+	// was answered. For unary methods only.
+	RepeatRequest
 )
 
 // String returns the name of the constant.
@@ -56,6 +59,8 @@ func (f Fault) String() string {
 		return "DelayAnswer"
 	case LateRequest:
 		return "LateRequest"
+	case RepeatRequest:
+		return "RepeatRequest"
 	default:
 		return fmt.Sprintf("Fault(%d)", int(f))
 	}
@@ -92,9 +97,12 @@ type Rule struct {
 	// Otherwise it gets the code Unavailable at once, as it does when a connection breaks; a stream is broken by that, and
 	// its user sees it at the next receive. On a stream, silence concerns the message alone: later ones get through.
 	Silent bool
-	// Delay is how late a delayed or late message is.
+	// Code is what the caller of a lost message gets instead of Unavailable, if it is set. Upon Canceled and DeadlineExceeded
+	// etcd's client sends a unary request again by itself, one that writes too.
+	Code codes.Code
+	// Delay is how late a delayed, late or repeated message is.
 	Delay time.Duration
-	// Until, if set, keeps a delayed or late message until it is closed, on top of Delay.
+	// Until, if set, keeps a delayed, late or repeated message until it is closed, on top of Delay.
 	Until <-chan struct{}
 }
 
@@ -141,7 +149,11 @@ func (j *Injection) lost(ctx context.Context, what string) error {
 		case <-j.in.closed:
 		}
 	}
-	return status.Error(codes.Unavailable, "faults: "+what+" lost")
+	code := j.rule.Code
+	if code == codes.OK {
+		code = codes.Unavailable
+	}
+	return status.Error(code, "faults: "+what+" lost")
 }
 
 // wait returns when a delayed message is due, or with an error when ctx ends before.

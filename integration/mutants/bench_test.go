@@ -3,7 +3,6 @@ package mutants_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -43,54 +42,56 @@ func repository(t *testing.T) string {
 	return root
 }
 
-// change is the text of the mutant's file with the fault in it.
-func (m mutant) change(root string) ([]byte, error) {
-	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(m.file)))
+// stands is nil if the package's tests have the killer's test and its assertion.
+func (k killer) stands(root string) error {
+	files, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(k.dir), "*_test.go"))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	switch n := bytes.Count(text, []byte(m.old)); {
-	case n != 1:
-		return nil, fmt.Errorf("mutant %q: its old text is %d times in %s, want once; the code has changed, so write the "+
-			"mutant anew for the same fault, see the package's page. Old text:\n%s", m.name, n, m.file, m.old)
-	case m.old == m.new:
-		return nil, fmt.Errorf("mutant %q: old and new text are the same, want a fault", m.name)
+	var tests []byte
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		tests = append(tests, text...)
 	}
-	return bytes.Replace(text, []byte(m.old), []byte(m.new), 1), nil
+	test, _, _ := strings.Cut(k.test, "/")
+	for _, text := range []string{"func " + test + "(", k.line} {
+		if !bytes.Contains(tests, []byte(text)) {
+			return fmt.Errorf("%q is not in the tests of %s; they have changed, so name the assertion that notices the "+
+				"mutant now, and run it", text, k.dir)
+		}
+	}
+	return nil
 }
 
-// bench builds and runs test binaries.
+// bench builds test binaries that have all its mutants in them, and runs them.
 type bench struct {
 	ctx        context.Context //nolint:containedctx // the test's
 	root, temp string
+	mutants    []mutant
 
 	mu   sync.Mutex // guards the fields below
 	n    int        // names what is made
 	once map[killer]func() (string, error)
 }
 
-func newBench(t *testing.T) *bench {
+func newBench(t *testing.T, mutants ...mutant) *bench {
 	t.Helper()
 	return &bench{
-		ctx: t.Context(), root: repository(t), temp: t.TempDir(),
+		ctx: t.Context(), root: repository(t), temp: t.TempDir(), mutants: mutants,
 		once: make(map[killer]func() (string, error)),
 	}
 }
 
-// asItIs is the output of the killer's test on the code as it is. Each package is built once, each test runs once.
+// asItIs is the output of the killer's test with no mutant selected. Each test runs once so.
 func (b *bench) asItIs(k killer) (output string, err error) {
-	build := b.shared(killer{dir: k.dir}, func() (string, error) {
-		binary := b.file("as-it-is")
-		return binary, b.build(k.dir, binary, "")
-	})
-	return b.shared(killer{dir: k.dir, test: k.test}, func() (string, error) {
-		binary, err := build()
-		if err != nil {
-			return "", err
-		}
-		return b.run(k, binary, "")
-	})()
+	return b.shared(killer{dir: k.dir, test: k.test}, func() (string, error) { return b.run(k, "") })()
 }
+
+// mutated is the output of the killer's test on the mutant.
+func (b *bench) mutated(m mutant) (output string, err error) { return b.run(m.by, m.name) }
 
 // shared is do's result, which is done at most once for each key.
 func (b *bench) shared(key killer, do func() (string, error)) func() (string, error) {
@@ -102,29 +103,28 @@ func (b *bench) shared(key killer, do func() (string, error)) func() (string, er
 	return b.once[key]
 }
 
-// mutated is the output of the killer's test on the mutant.
-func (b *bench) mutated(m mutant) (output string, err error) {
-	text, err := m.change(b.root)
-	if err != nil {
-		return "", err
-	}
-	changed, binary, overlay := b.file("changed")+".go", b.file("mutant"), b.file("overlay")+".json"
-	defer func() { _ = os.Remove(binary) }() // some 20 MB each
-	if err := os.WriteFile(changed, text, 0o600); err != nil {
-		return "", err
-	}
-	replace := map[string]map[string]string{"Replace": {filepath.Join(b.root, filepath.FromSlash(m.file)): changed}}
-	list, err := json.Marshal(replace)
-	if err != nil {
-		return "", err
-	}
-	if err := os.WriteFile(overlay, list, 0o600); err != nil {
-		return "", err
-	}
-	if err := b.build(m.by.dir, binary, overlay); err != nil {
-		return "", err
-	}
-	return b.run(m.by, binary, overlay)
+// schemata is the overlay with the mutants. It is written once.
+func (b *bench) schemata() (overlay string, err error) {
+	return b.shared(killer{}, func() (string, error) {
+		texts, err := schemata(b.root, b.mutants)
+		if err != nil {
+			return "", err
+		}
+		return b.overlay(texts)
+	})()
+}
+
+// build is the test binary of a package. Each package is built once, and without the tables of symbols, which no test
+// reads, so that it is linked sooner.
+func (b *bench) build(dir, overlay string) (binary string, err error) {
+	return b.shared(killer{dir: dir}, func() (string, error) {
+		binary := b.file("tests")
+		cmd := b.command(dir, overlay, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary, ".")
+		if output, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("build the tests of %s: %w\n%s", dir, err, output)
+		}
+		return binary, nil
+	})()
 }
 
 // file is a path that nobody else is given.
@@ -135,22 +135,22 @@ func (b *bench) file(name string) string {
 	return filepath.Join(b.temp, name+"-"+strconv.Itoa(b.n))
 }
 
-// build makes a test binary: without the tables of symbols, which no test reads, so that it is linked sooner.
-func (b *bench) build(dir, binary, overlay string) error {
-	cmd := b.command(dir, overlay, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary, ".")
-	if output, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the tests of %s: %w\n%s", dir, err, output)
+// run runs one test on a mutant, or on the code as it is if the mutant has no name. That the test fails is no error here.
+func (b *bench) run(k killer, mutant string) (output string, err error) {
+	overlay, err := b.schemata()
+	if err != nil {
+		return "", err
 	}
-	return nil
-}
-
-// run runs one test. That it fails is no error here.
-func (b *bench) run(k killer, binary, overlay string) (output string, err error) {
+	binary, err := b.build(k.dir, overlay)
+	if err != nil {
+		return "", err
+	}
 	parts := strings.Split(k.test, "/")
 	for i, part := range parts {
 		parts[i] = "^" + regexp.QuoteMeta(part) + "$"
 	}
 	cmd := b.command(k.dir, overlay, binary, "-test.v", "-test.count=1", "-test.timeout=2m", "-test.run="+strings.Join(parts, "/"))
+	cmd.Env = append(cmd.Env, selector+"="+mutant)
 	text, err := cmd.CombinedOutput()
 	if _, failed := errors.AsType[*exec.ExitError](err); failed {
 		err = nil
@@ -159,12 +159,10 @@ func (b *bench) run(k killer, binary, overlay string) (output string, err error)
 }
 
 // command runs in a package's folder. The overlay is in the environment, so that a test which builds a program builds
-// the mutant's.
+// the mutants' too.
 func (b *bench) command(dir, overlay, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(b.ctx, name, args...)
 	cmd.Dir = filepath.Join(b.root, filepath.FromSlash(dir))
-	if overlay != "" {
-		cmd.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay)
-	}
+	cmd.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay)
 	return cmd
 }

@@ -11,9 +11,9 @@ import (
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
-var mutants = slices.Concat(fenceMutants, leaseMutants, queueMutants, electionMutants)
+var mutants = slices.Concat(fenceMutants, leaseMutants, queueMutants, electionMutants, fakeMutants)
 
-// A mutant whose old text is gone would be no fault at all.
+// A mutant whose old text is gone would be no fault at all, and one whose killer is gone could not die.
 func TestMutants_fitTheCode(t *testing.T) {
 	root := repository(t)
 	names := make(map[string]bool)
@@ -21,15 +21,16 @@ func TestMutants_fitTheCode(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			require.False(t, names[m.name], "another mutant has this name")
 			names[m.name] = true
-			_, err := m.change(root)
+			_, err := m.place(root)
 			require.NoError(t, err)
+			require.NoError(t, m.by.stands(root))
 		})
 	}
 }
 
 // Each mutant is noticed by its test, which passes on the code as it is.
 func TestMutants_die(t *testing.T) {
-	b := newBench(t)
+	b := newBench(t, mutants...)
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
@@ -46,18 +47,27 @@ func TestMutants_die(t *testing.T) {
 
 // What changes nothing lives, and what does not compile is not taken for dead.
 func TestMutants_whatIsNoKill(t *testing.T) {
-	b := newBench(t)
-	by := killer{"fence", "TestGuard_refusesBelowTheMark", "require.ErrorIs(t, err, fence.ErrStale)"}
+	t.Parallel()
+	const file, test = "fence/guard.go", "TestGuard_refusesBelowTheMark"
+	by := killer{"fence", test, "require.ErrorIs(t, err, fence.ErrStale)"}
+	try := func(old, changed string) (output string, err error) {
+		m := mutant{"tried", file, old, changed, by}
+		return newBench(t, m).mutated(m)
+	}
 
-	output, err := b.mutated(mutant{"harmless", "fence/guard.go", "package fence\n", "package fence // as ever\n", by})
+	const loaded = "highest := m.load(); t < highest {"
+	output, err := try(loaded, loaded+" // as ever\n")
 	require.NoError(t, err, "%s", output)
-	require.EqualError(t, kills(by, b.root, output), "the mutant lives: TestGuard_refusesBelowTheMark does not notice it")
+	require.EqualError(t, kills(by, repository(t), output), "the mutant lives: "+test+" does not notice it")
 
-	output, err = b.mutated(mutant{"broken", "fence/guard.go", "package fence\n", "package fence\n\nvar x int = nil\n", by})
+	output, err = try(loaded, "highest, err := nil; t < highest {")
 	require.ErrorContains(t, err, "build the tests of fence", "%s", output)
+	require.ErrorContains(t, err, `mutant "tried":`)
 
-	_, err = b.mutated(mutant{"gone", "fence/guard.go", "no such text", "", by})
-	require.ErrorContains(t, err, "its old text is 0 times in fence/guard.go, want once")
+	_, err = try("no such text", "")
+	require.ErrorContains(t, err, "its old text is 0 times in "+file+", want once")
+	_, err = try("package fence", "package gate")
+	require.ErrorContains(t, err, "its old text is not inside of one function of "+file)
 }
 
 func TestKills_onlyByItsAssertion(t *testing.T) {

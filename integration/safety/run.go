@@ -38,6 +38,7 @@ func runMix(name string, args []string, out io.Writer, opts mix.Options, floors 
 	flags.DurationVar(&opts.Duration, "duration", opts.Duration, "of the mix; its last round is finished")
 	flags.DurationVar(&opts.TTL, "ttl", 0, "of all leases, whole seconds; default 2s")
 	flags.DurationVar(&opts.Peer, "peer", opts.Peer, "how long etcd's concurrency package is shown the same faults; 0: not at all")
+	flags.BoolVar(&opts.First, "first", false, "end with the first round in which something is wrong")
 	keep := flags.String("o", "", "keep all histories in this `folder`; default: those with violations, in a temporary one")
 	report := flags.String("json", "", "write the report as JSON to this `file`")
 	if err := flags.Parse(args); err != nil {
@@ -73,7 +74,7 @@ func runOn(ctx context.Context, opts mix.Options) (*mix.Report, error) {
 		return nil, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }() // it is in a temporary folder
-	if opts.Server, err = slowdisk.Build(ctx, dir, false); err != nil {
+	if opts.Server, err = slowdisk.Build(ctx, dir); err != nil {
 		return nil, err
 	}
 	return mix.Run(ctx, opts)

@@ -1,6 +1,7 @@
 package sqlfence_test
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -8,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/sqlfence"
+	"github.com/leasefence/leasefence/integration/storetest"
 )
 
 // Claims that meet never leave a mark behind that is lower than a token that was accepted.
@@ -22,13 +25,13 @@ func TestClaim_manyAtOnce(t *testing.T) {
 			running.Go(func() {
 				for range rounds {
 					token := fence.Token(issued.Add(1))
-					err := r.f.Claim(fence.NewContext(t.Context(), token), r.db, resource)
+					err := r.claim(fence.NewContext(t.Context(), token), resource)
 					if stale, ok := err.(*fence.StaleError); ok && stale.Highest > token { //nolint:errorlint // As it is.
 						continue
 					}
 					var seen int64
 					if err == nil {
-						err = r.db.QueryRowContext(t.Context(), mark).Scan(&seen)
+						err = r.scan(t.Context(), mark, &seen)
 					}
 					if err != nil {
 						odd <- err
@@ -43,5 +46,88 @@ func TestClaim_manyAtOnce(t *testing.T) {
 		running.Wait()
 		require.Empty(t, odd)
 		require.Zero(t, lower.Load(), "claims were undone by older ones")
+	})
+}
+
+// Names that a collation would take for one another, or a placeholder would spoil.
+func TestClaim_namesAreExact(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		for i, name := range []string{"a", "A", "a ", "ä", "a'", `a"\`, "a?$1"} {
+			require.NoError(t, r.claim(as(t, older-1), name), "%d: an older token at another resource", i)
+			require.NoError(t, r.claim(as(t, newer), name))
+		}
+	})
+}
+
+// A token that nobody was granted does not become the mark. Where one has, docs/guarantees.md has two ways back.
+func TestMarks_absurdToken(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		require.NoError(t, r.claim(as(t, older), resource))
+		for _, how := range forms {
+			require.ErrorIs(t, r.increment(as(t, math.MaxInt64), how, nowhere), fence.ErrInvalidToken)
+		}
+		for _, err := range []error{
+			r.claim(as(t, math.MaxInt64), resource),
+			r.updateRow(as(t, math.MaxInt64), nil, account, "n = 1"),
+		} {
+			require.ErrorIs(t, err, fence.ErrInvalidToken)
+			require.ErrorContains(t, err, "9223372036854775807: its era is 32767, want 0 to 15")
+			require.ErrorContains(t, err, "MaxEra")
+		}
+		require.NoError(t, r.increment(as(t, older), do, nowhere))
+
+		all := r.with(t, sqlfence.Options{MaxEra: 32767})
+		require.NoError(t, all.claim(as(t, 20<<48|1), resource))
+		require.ErrorIs(t, r.claim(as(t, older), resource), fence.ErrStale)
+		require.NoError(t, all.claim(as(t, 21<<48|1), resource), "in the next era")
+		require.NoError(t, all.claim(as(t, math.MaxInt64), resource))
+
+		names := "'accounts'"
+		if r.kind == storetest.PostgreSQL {
+			names = `'accounts', E'\x01accounts'`
+		}
+		r.must(t, "UPDATE leasefence_marks SET token = 10 WHERE resource IN ("+names+")")
+		for _, how := range forms {
+			require.NoError(t, r.increment(as(t, older), how, nowhere), "%s", how)
+		}
+		require.NoError(t, r.claim(as(t, newer), resource))
+	})
+}
+
+// What one library has accepted is a mark for the other, a claim of the one waits for a transaction of the other, and both
+// write one audit trail.
+func TestMarks_librariesShareATable(t *testing.T) {
+	at(t, places[len(places)-4:], func(t *testing.T, r *rig) {
+		t.Helper()
+		opts := sqlfence.Options{Log: sqlfence.DefaultLog, Isolation: r.level}
+		other, err := newSQL(r.db, r.dialect(), opts)
+		require.NoError(t, err)
+		require.NoError(t, other.migrate(t.Context()))
+		r.adapter = r.with(t, opts)
+		require.NoError(t, r.migrate(t.Context()))
+
+		require.NoError(t, other.claim(as(t, older), resource))
+		require.ErrorIs(t, r.do(as(t, older-1), resource, false, nothing), fence.ErrStale)
+		require.NoError(t, r.do(as(t, older), resource, false, nothing))
+		require.NoError(t, r.claim(as(t, newer), resource))
+		require.ErrorIs(t, other.do(as(t, older), resource, false, nothing), fence.ErrStale)
+		require.ErrorIs(t, other.do(as(t, older), resource, true, nothing), fence.ErrStale)
+		require.NoError(t, other.do(as(t, newer), resource, false, nothing))
+
+		claimed := make(chan error, 1)
+		require.NoError(t, r.increment(as(t, newer), doShared, func(at step) {
+			if at == hasWritten {
+				go func() { claimed <- other.claim(as(t, newer+1), resource) }()
+				r.awaitWaiter(t)
+			}
+		}))
+		require.NoError(t, <-claimed)
+		require.ErrorIs(t, r.increment(as(t, newer), doShared, nowhere), fence.ErrStale)
+		require.Equal(t, []string{
+			"accounts 10  0s superseded", "accounts 20  0s superseded", "accounts 21  0s ",
+			"accounts 9 < 10 ", "accounts 10 < 20 ", "accounts 10 < 20 ", "accounts 20 < 21 ",
+		}, brief(history(t, r, sqlfence.Query{})))
 	})
 }

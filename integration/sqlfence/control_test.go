@@ -1,7 +1,6 @@
 package sqlfence_test
 
 import (
-	"database/sql"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,69 +15,44 @@ import (
 const mark = "SELECT token FROM " + sqlfence.DefaultTable + " WHERE resource = 'accounts'"
 
 // Look at the mark, then write, in one transaction. A claim in between is not noticed. SQLite's write lock notices it,
-// and so does MariaDB when a plain read locks.
+// and so does MariaDB when a plain read locks: there the two are apart.
 func TestControl_selectThenUpdate(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
-		require.NoError(t, r.f.Claim(as(t, older), r.db, resource))
-		if r.readersLock() || r.kind == storetest.SQLite {
-			r.selectThenUpdateApart(t)
-			return
+		require.NoError(t, r.claim(as(t, older), resource))
+		naive := func(q conn) error {
+			var seen int64
+			require.NoError(t, q.scan(as(t, older), mark, &seen))
+			require.LessOrEqual(t, seen, int64(older), "the naive check passes")
+			require.NoError(t, r.claim(as(t, newer), resource))
+			require.Zero(t, r.row(t).n, "what the newer holder reads after its claim")
+			return write(as(t, older), q, 0, older)
 		}
-		require.NoError(t, r.transaction(as(t, older), func(tx *sql.Tx) error {
-			return r.naive(t, tx, tx)
-		}))
+		if r.readersLock() || r.kind == storetest.SQLite {
+			require.NoError(t, naive(r))
+		} else {
+			require.NoError(t, r.transaction(as(t, older), naive))
+		}
 		require.EqualValues(t, 1, r.row(t).n, "a stale write after the claim had returned")
 	})
 }
 
-// selectThenUpdateApart does it in two transactions.
-func (r *rig) selectThenUpdateApart(t *testing.T) {
-	t.Helper()
-	require.NoError(t, r.naive(t, r.db, r.db))
-	require.EqualValues(t, 1, r.row(t).n, "a stale write after the claim had returned")
-}
-
-func (r *rig) naive(t *testing.T, looks, writes sqlfence.Queryer) error {
-	t.Helper()
-	var seen int64
-	if err := looks.QueryRowContext(as(t, older), mark).Scan(&seen); err != nil {
-		return err
-	}
-	require.LessOrEqual(t, seen, int64(older), "the naive check passes")
-	require.NoError(t, r.f.Claim(as(t, newer), r.db, resource))
-	require.Zero(t, r.row(t).n, "what the newer holder reads after its claim")
-	return write(as(t, older), writes, 0, older)
-}
-
 // EXISTS on the mark in the UPDATE itself. At read committed PostgreSQL looks at the newest version of the row that it
-// had to wait for, and at an old one of the mark.
+// had to wait for, and at an old one of the mark. Elsewhere the statement fails or sees the new mark.
 func TestControl_existsInTheUpdate(t *testing.T) {
-	for _, p := range places {
-		if p.kind != storetest.PostgreSQL || p.level != sql.LevelReadCommitted {
-			continue // elsewhere the statement fails or sees the new mark
+	r := newRig(t, readCommitted)
+	require.NoError(t, r.claim(as(t, older), resource))
+	naive := make(chan error, 1)
+	require.NoError(t, r.increment(as(t, newer), check, func(at step) {
+		if at != hasWritten {
+			return
 		}
-		t.Run(p.String(), func(t *testing.T) {
-			r := newRig(t, p)
-			require.NoError(t, r.f.Claim(as(t, older), r.db, resource))
-			naive := make(chan error, 1)
-			require.NoError(t, r.transaction(as(t, newer), func(tx *sql.Tx) error {
-				if err := r.f.Check(as(t, newer), tx, resource); err != nil {
-					return err
-				}
-				if err := write(as(t, newer), tx, 0, newer); err != nil {
-					return err
-				}
-				go func() {
-					_, err := r.db.ExecContext(as(t, older), "UPDATE data SET stale = stale + 1 WHERE id = 1 AND EXISTS ("+
-						"SELECT 1 FROM "+sqlfence.DefaultTable+" WHERE resource = 'accounts' AND token <= 10)")
-					naive <- err
-				}()
-				r.awaitWaiter(t)
-				return nil
-			}))
-			require.NoError(t, <-naive)
-			require.EqualValues(t, 1, r.row(t).stale, "a stale write after the newer one was committed")
-		})
-	}
+		go func() {
+			naive <- r.exec(as(t, older), "UPDATE data SET stale = stale + 1 WHERE id = 1 AND EXISTS ("+
+				"SELECT 1 FROM "+sqlfence.DefaultTable+" WHERE resource = 'accounts' AND token <= 10)")
+		}()
+		r.awaitWaiter(t)
+	}))
+	require.NoError(t, <-naive)
+	require.EqualValues(t, 1, r.row(t).stale, "a stale write after the newer one was committed")
 }

@@ -2,13 +2,14 @@ package sqlfence_test
 
 import (
 	"context"
-	"database/sql"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
 	"github.com/leasefence/leasefence/integration/storetest"
 )
@@ -17,56 +18,48 @@ import (
 // that flush at each commit. The forms take turns within each round, so that they meet the same noise. It reports the
 // median of each, its ratio to the unfenced one, and how much the 99th percentile is above that one's.
 func BenchmarkCost(b *testing.B) {
-	for _, p := range []place{places[0], places[5], places[7]} {
+	for _, p := range each {
 		b.Run(p.String(), func(b *testing.B) { cost(b, p) })
 	}
 }
 
 func cost(b *testing.B, p place) {
 	b.Helper()
-	db := storetest.NewDurable(b, p.kind).DB(b)
-	f, err := sqlfence.New(p.dialect, sqlfence.Options{Isolation: p.level})
+	f, err := newSQL(storetest.NewDurable(b, p.kind).DB(b), p.dialect(), sqlfence.Options{Isolation: p.level})
 	require.NoError(b, err)
-	require.NoError(b, f.Migrate(b.Context(), db))
+	require.NoError(b, f.migrate(b.Context()))
 	for _, query := range []string{
 		dataDDL,
 		"INSERT INTO data VALUES (1, 0, 0, 0, 0)",
 	} {
-		_, err := db.ExecContext(b.Context(), query)
-		require.NoError(b, err)
+		require.NoError(b, f.exec(b.Context(), query))
 	}
-	r := &rig{place: p, db: db, f: f}
-	ctx := fenced(b)
-	require.NoError(b, f.Claim(ctx, db, resource))
-	set, where := "n = ?, last = ?", " WHERE id = ?"
-	if p.kind == storetest.PostgreSQL {
-		set, where = "n = $1, last = $2", " WHERE id = $3"
-	}
-	body := func(ctx context.Context, tx *sql.Tx) error {
+	ctx := fence.NewContext(b.Context(), older)
+	require.NoError(b, f.claim(ctx, resource))
+	set := fmt.Sprintf("n = %s, last = %s", p.arg(1), p.arg(2))
+	body := func(ctx context.Context, tx conn) error {
 		n, err := read(ctx, tx)
 		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, "UPDATE data SET "+set+where, n+1, int64(older), 1)
-		return err
+		return tx.exec(ctx, "UPDATE data SET "+set+" WHERE id = "+p.arg(3), n+1, int64(older), 1)
 	}
-	account := sqlfence.Row{Table: "data", Key: "id", ID: 1}
 	ways := []struct {
 		name string
 		run  func() error
 	}{
 		{"unfenced", func() error {
-			return r.transaction(ctx, func(tx *sql.Tx) error { return body(ctx, tx) })
+			return f.transaction(ctx, func(tx conn) error { return body(ctx, tx) })
 		}},
-		{"Do", func() error { return f.Do(ctx, db, resource, body) }},
-		{"DoShared", func() error { return f.DoShared(ctx, db, resource, body) }},
+		{"Do", func() error { return f.do(ctx, resource, false, body) }},
+		{"DoShared", func() error { return f.do(ctx, resource, true, body) }},
 		{"row", func() error {
-			return r.transaction(ctx, func(tx *sql.Tx) error {
+			return f.transaction(ctx, func(tx conn) error {
 				n, err := read(ctx, tx)
 				if err != nil {
 					return err
 				}
-				return f.UpdateRow(ctx, tx, account, set, n+1, int64(older))
+				return f.updateRow(ctx, tx, account, set, n+1, int64(older))
 			})
 		}},
 	}

@@ -1,5 +1,4 @@
-// Package sqlfence has the tests of fence/sqlfence on real servers: PostgreSQL, MariaDB and SQLite, each at every
-// isolation level.
-//
-// LEASEFENCE_SQL_ATTEMPTS sets how many writes the randomized run attempts at each store.
+// Package sqlfence tests the fences of SQL databases, sqlfence and pgxfence, against PostgreSQL, MariaDB and SQLite. What
+// both promise is one suite that runs over both, at every level of isolation. What one alone has is in the files that are
+// named after it. The servers are those of storetest.
 package sqlfence

@@ -29,7 +29,7 @@ func (r *rig) arrive(ctx context.Context, how arrival) error {
 	form := do
 	switch how {
 	case byClaim:
-		if err := r.f.Claim(ctx, r.db, resource); err != nil {
+		if err := r.claim(ctx, resource); err != nil {
 			return err
 		}
 	case byCheck:
@@ -39,7 +39,7 @@ func (r *rig) arrive(ctx context.Context, how arrival) error {
 	for {
 		err := r.increment(ctx, form, nowhere)
 		if errors.Is(err, sqlfence.ErrUnclaimed) {
-			err = r.f.Claim(ctx, r.db, resource)
+			err = r.claim(ctx, resource)
 			if err == nil {
 				continue
 			}
@@ -51,14 +51,14 @@ func (r *rig) arrive(ctx context.Context, how arrival) error {
 }
 
 // A newer holder comes at every step of an older one's transaction.
-func TestFence_newerHolderComesAtEveryStep(t *testing.T) {
+func TestMarks_newerHolderComesAtEveryStep(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
 		for _, how := range forms {
 			for _, comes := range []arrival{byClaim, byDo, byCheck} {
 				for _, first := range []bool{true, false} {
 					for _, when := range []step{beforeBegin, begun, guarded, hasRead, hasWritten, committed} {
-						if when == begun && (how == do || how == doShared) {
+						if when == begun && !how.checks() {
 							continue // Do begins and guards in one
 						}
 						name := fmt.Sprintf("%s, first mark %t, newer by %s %s", how, first, comes, when)
@@ -73,8 +73,8 @@ func TestFence_newerHolderComesAtEveryStep(t *testing.T) {
 func (r *rig) newerComes(t *testing.T, how form, comes arrival, first bool, when step) {
 	t.Helper()
 	r.reset(t)
-	if !first || r.snapshots() && (how == check || how == checkShared) {
-		require.NoError(t, r.f.Claim(as(t, older), r.db, resource))
+	if !first || r.snapshots() && how.checks() {
+		require.NoError(t, r.claim(as(t, older), resource))
 	}
 	holds := when == guarded || when == hasRead || when == hasWritten
 	arrived := make(chan error, 1)
@@ -114,14 +114,14 @@ func (r *rig) mustBeShut(t *testing.T) {
 	if r.kind != storetest.SQLite {
 		return
 	}
-	once, err := sqlfence.New(r.dialect, sqlfence.Options{Attempts: 1})
+	hasty, err := newSQL(r.hasty(t), r.dialect(), sqlfence.Options{Attempts: 1})
 	require.NoError(t, err)
-	require.ErrorContains(t, once.Claim(as(t, newer), r.hasty, resource), "locked")
+	require.ErrorContains(t, hasty.claim(as(t, newer), resource), "locked")
 }
 
 func requireRefused(t *testing.T, err error, how form) {
 	t.Helper()
-	if (how == check || how == checkShared) && transient(err) {
+	if how.checks() && transient(err) {
 		return // the caller begins again, and is told then
 	}
 	stale, ok := errors.AsType[*fence.StaleError](err)
@@ -131,7 +131,7 @@ func requireRefused(t *testing.T, err error, how form) {
 }
 
 // A newer holder's transaction is under way, and nobody knows yet how it ends, when the older one comes.
-func TestFence_newerHolderIsInFlight(t *testing.T) {
+func TestMarks_newerHolderIsInFlight(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
 		for _, how := range forms {
@@ -150,13 +150,12 @@ func TestFence_newerHolderIsInFlight(t *testing.T) {
 func (r *rig) newerInFlight(t *testing.T, how, newerHow form, first, commits bool) {
 	t.Helper()
 	r.reset(t)
-	checks := newerHow == check || newerHow == checkShared
 	claimed := r.snapshots() // there a Check alone is not let pass
 	switch {
 	case claimed:
-		require.NoError(t, r.f.Claim(as(t, newer), r.db, resource))
+		require.NoError(t, r.claim(as(t, newer), resource))
 	case !first:
-		require.NoError(t, r.f.Claim(as(t, older), r.db, resource))
+		require.NoError(t, r.claim(as(t, older), resource))
 	}
 	ctx, cancel := context.WithCancel(as(t, newer))
 	defer cancel()
@@ -182,7 +181,7 @@ func (r *rig) newerInFlight(t *testing.T, how, newerHow form, first, commits boo
 		return
 	}
 	require.Error(t, err)
-	if !checks || claimed {
+	if !newerHow.checks() || claimed {
 		requireRefused(t, got, how) // Do has claimed first, and that stays
 		require.Equal(t, row{}, r.row(t))
 		return
@@ -206,43 +205,69 @@ func (r *rig) awaitWaiterOrAnswer(t *testing.T, answer chan error) {
 
 // What a transaction reads after its guard is nothing older than what older holders have committed, on every run of the
 // function: not even if it has not claimed, and its snapshot was taken while it waited for them.
-func TestFence_readsAfterItsPredecessors(t *testing.T) {
+func TestMarks_readsAfterItsPredecessors(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
 		for _, how := range forms {
 			for _, newerHow := range forms {
-				t.Run(fmt.Sprintf("%s, then %s", how, newerHow), func(t *testing.T) {
-					r.reset(t)
-					require.NoError(t, r.f.Claim(as(t, older), r.db, resource))
-					reads := make(chan int64, 100)
-					arrived := make(chan error, 1)
-					look := func(ctx context.Context, tx *sql.Tx) error {
-						n, err := read(ctx, tx)
-						reads <- n
-						return err
-					}
-					require.NoError(t, r.increment(as(t, older), how, func(at step) {
-						if at != hasWritten {
-							return
-						}
-						go func() { arrived <- r.run(as(t, newer), newerHow, nowhere, look) }()
-						r.awaitWaiterOrAnswer(t, arrived)
-					}))
-					err := <-arrived
-					close(reads)
-					if err != nil { // refused, and nothing is read
-						require.True(t, newerHow == check || newerHow == checkShared, "%v", err)
-						require.True(t, transient(err) || errors.Is(err, sqlfence.ErrUnclaimed), "%v", err)
-					} else {
-						require.NotEmpty(t, reads)
-					}
-					for n := range reads {
-						require.EqualValues(t, 1, n, "it has read past its predecessor's write")
-					}
-				})
+				for _, claims := range []bool{false, true} { // and gives up before they have ended
+					t.Run(fmt.Sprintf("%s, then %s, claim given up %t", how, newerHow, claims), func(t *testing.T) {
+						r.readsAfter(t, how, newerHow, claims)
+					})
+				}
 			}
 		}
 	})
+}
+
+func (r *rig) readsAfter(t *testing.T, how, newerHow form, claims bool) {
+	t.Helper()
+	r.reset(t)
+	require.NoError(t, r.claim(as(t, older), resource))
+	reads := make(chan int64, 100)
+	arrived := make(chan error, 1)
+	require.NoError(t, r.increment(as(t, older), how, func(at step) {
+		if at != hasWritten {
+			return
+		}
+		if claims {
+			r.giveUpClaim(t)
+		}
+		go func() {
+			arrived <- r.run(as(t, newer), newerHow, nowhere, func(ctx context.Context, tx conn) error {
+				n, err := read(ctx, tx)
+				reads <- n
+				return err
+			})
+		}()
+		r.awaitWaiterOrAnswer(t, arrived)
+	}))
+	err := <-arrived
+	close(reads)
+	if err != nil { // refused, and nothing is read
+		require.True(t, newerHow.checks(), "%v", err)
+		require.True(t, transient(err) || errors.Is(err, sqlfence.ErrUnclaimed), "%v", err)
+	} else {
+		require.NotEmpty(t, reads)
+	}
+	for n := range reads {
+		require.EqualValues(t, 1, n, "it has read past its predecessor's write")
+	}
+}
+
+// giveUpClaim is a claim of the newer token that ends while it waits for those that hold the mark.
+func (r *rig) giveUpClaim(t *testing.T) {
+	t.Helper()
+	if r.kind == storetest.SQLite {
+		return // it does not tell when it waits
+	}
+	ctx, cancel := context.WithCancel(as(t, newer))
+	defer cancel()
+	claimed := make(chan error, 1)
+	go func() { claimed <- r.claim(ctx, resource) }()
+	r.awaitWaiter(t)
+	cancel()
+	require.ErrorIs(t, <-claimed, context.Canceled)
 }
 
 // A check that is not the first statement, with a claim in between: what was read before is not to be relied on.
@@ -250,53 +275,53 @@ func TestCheck_afterARead(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
 		for _, how := range []form{check, checkShared} {
-			for _, own := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s, own claim %t", how, own), func(t *testing.T) {
-					r.reset(t)
-					require.NoError(t, r.f.Claim(as(t, older), r.db, resource))
-					token := older
-					if own {
-						token = newer
-					}
-					ctx := as(t, token)
-					wrote := false
-					err := r.transaction(ctx, func(tx *sql.Tx) error {
-						n, err := read(ctx, tx)
-						if err != nil {
-							return err
-						}
-						if !r.readersLock() {
-							ctx := fence.NewContext(ctx, newer)
-							if err := r.f.Claim(ctx, r.db, resource); err != nil {
-								return err
-							}
-							if err := r.increment(ctx, do, nowhere); err != nil {
-								return err
-							}
-							wrote = true
-						}
-						verb := r.f.Check
-						if how == checkShared {
-							verb = r.f.CheckShared
-						}
-						if err := verb(ctx, tx, resource); err != nil {
-							return err
-						}
-						return write(ctx, tx, n, token)
-					})
-					noticed := errors.Is(err, sqlfence.ErrUnclaimed) || errors.Is(err, fence.ErrStale) || transient(err)
-					switch {
-					case r.readersLock():
-						require.NoError(t, err)
-					case own && (r.level == sql.LevelReadCommitted || r.level == sql.LevelReadUncommitted):
-						// The documented limit: these levels keep no snapshot that could be compared.
-						require.NoError(t, err)
-					default:
-						require.True(t, wrote && noticed, "wrote %t, %v", wrote, err)
-					}
-					require.Zero(t, r.row(t).stale)
-				})
+			for _, token := range []fence.Token{older, newer} {
+				t.Run(fmt.Sprintf("%s of %d", how, token), func(t *testing.T) { r.checkAfterARead(t, how, token) })
 			}
 		}
+	})
+}
+
+func (r *rig) checkAfterARead(t *testing.T, how form, token fence.Token) {
+	t.Helper()
+	r.reset(t)
+	require.NoError(t, r.claim(as(t, older), resource))
+	ctx := as(t, token)
+	err := r.transaction(ctx, func(tx conn) error {
+		n, err := read(ctx, tx)
+		require.NoError(t, err)
+		if !r.readersLock() {
+			comes := fence.NewContext(ctx, newer)
+			require.NoError(t, r.claim(comes, resource))
+			require.NoError(t, r.increment(comes, do, nowhere))
+		}
+		if err := r.check(ctx, tx, resource, how.shared()); err != nil {
+			return err
+		}
+		return write(ctx, tx, n, token)
+	})
+	noSnapshot := r.level == sql.LevelReadCommitted || r.level == sql.LevelReadUncommitted
+	if r.readersLock() || token == newer && noSnapshot {
+		// The documented limit: these levels keep no snapshot that could be compared.
+		require.NoError(t, err)
+	} else {
+		noticed := errors.Is(err, sqlfence.ErrUnclaimed) || errors.Is(err, fence.ErrStale) || transient(err)
+		require.True(t, noticed, "%v", err)
+	}
+	require.Zero(t, r.row(t).stale)
+}
+
+// A transaction of a new token without a claim: at PostgreSQL's levels with a snapshot it may read what is out of date.
+func TestCheck_unclaimed(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		require.NoError(t, r.claim(as(t, older), resource))
+		err := r.increment(as(t, newer), check, nowhere)
+		if !r.snapshots() {
+			require.NoError(t, err)
+			return
+		}
+		require.ErrorIs(t, err, sqlfence.ErrUnclaimed)
+		require.Zero(t, r.row(t).n)
 	})
 }

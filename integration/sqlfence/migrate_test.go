@@ -1,21 +1,27 @@
 package sqlfence_test
 
 import (
+	"errors"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/pgxfence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
 	"github.com/leasefence/leasefence/integration/storetest"
 )
 
-// Many that start at once, each with connections of its own as a process has.
+// Many that start at once, each with connections of its own as a process has. On PostgreSQL half of them go through the
+// other library.
 func TestMigrate_manyAtOnce(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
 		const processes = 16
-		f, err := sqlfence.New(r.dialect, sqlfence.Options{Table: "fresh"})
+		f := r.with(t, sqlfence.Options{Table: "fresh"})
+		other, err := newSQL(r.db, r.dialect(), sqlfence.Options{Table: "fresh"})
 		require.NoError(t, err)
 		start := make(chan struct{})
 		results := make([]error, processes)
@@ -23,35 +29,71 @@ func TestMigrate_manyAtOnce(t *testing.T) {
 		for i := range processes {
 			running.Go(func() {
 				<-start
-				results[i] = f.Migrate(t.Context(), r.db)
+				if i%2 == 0 {
+					results[i] = f.migrate(t.Context())
+				} else {
+					results[i] = other.migrate(t.Context())
+				}
 			})
 		}
 		close(start)
 		running.Wait()
-		for _, err := range results {
-			require.NoError(t, err)
-		}
-		require.NoError(t, f.Claim(as(t, older), r.db, resource))
-		require.NoError(t, f.Migrate(t.Context(), r.db))
-		require.Error(t, f.Claim(as(t, older-1), r.db, resource), "a later migration has kept the mark")
+		require.NoError(t, errors.Join(results...))
+		require.NoError(t, f.claim(as(t, older), resource))
+		require.NoError(t, f.migrate(t.Context()))
+		require.ErrorIs(t, f.claim(as(t, older-1), resource), fence.ErrStale, "a later migration has kept the mark")
 	})
 }
 
-func TestFence_missingTable(t *testing.T) {
+func TestMarks_missingTable(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
-		f, err := sqlfence.New(r.dialect, sqlfence.Options{Table: "nowhere", Isolation: r.level})
-		require.NoError(t, err)
-		for _, err := range []error{
-			f.Claim(as(t, older), r.db, resource),
-			f.Do(as(t, older), r.db, resource, nothing),
-			f.DoShared(as(t, older), r.db, resource, nothing),
-		} {
+		r.adapter = r.with(t, sqlfence.Options{Table: "nowhere"})
+		errs := []error{r.claim(as(t, older), resource)}
+		for _, how := range forms {
+			errs = append(errs, r.run(as(t, older), how, nowhere, nothing))
+		}
+		for _, err := range errs {
 			require.ErrorIs(t, err, sqlfence.ErrNoTable)
+			require.ErrorIs(t, err, pgxfence.ErrNoTable)
 			require.ErrorContains(t, err, "call Migrate")
 			require.ErrorContains(t, err, "nowhere")
 		}
 	})
+}
+
+// A table that loses marks, or that hides a guard or a write, is refused however well it answers.
+func TestMigrate_postgreSQLTableThatLosesMarks(t *testing.T) {
+	const columns = "(resource text COLLATE \"C\" PRIMARY KEY, token bigint NOT NULL)"
+	for _, c := range []struct{ flaw, ddl string }{
+		{"UNLOGGED", "CREATE UNLOGGED TABLE bad " + columns},
+		{"TEMPORARY", "CREATE TEMPORARY TABLE bad " + columns},
+		{"is a view", "CREATE TABLE good " + columns + "; CREATE VIEW bad AS SELECT * FROM good"},
+		{"partitioned", "CREATE TABLE bad " + columns + " PARTITION BY HASH (resource)"},
+		{"partition", "CREATE TABLE good " + columns + " PARTITION BY HASH (resource);" +
+			"CREATE TABLE bad PARTITION OF good FOR VALUES WITH (MODULUS 2, REMAINDER 0)"},
+		{"inherited", "CREATE TABLE bad " + columns + "; CREATE TABLE child () INHERITS (bad)"},
+		{"rule", "CREATE TABLE bad " + columns + "; CREATE RULE r AS ON UPDATE TO bad DO INSTEAD NOTHING"},
+		{"trigger", "CREATE TABLE bad " + columns + "; CREATE TRIGGER t BEFORE UPDATE ON bad FOR EACH ROW " +
+			"EXECUTE FUNCTION suppress_redundant_updates_trigger()"},
+		{"resource that", "CREATE TABLE bad (resource char(300) PRIMARY KEY, token bigint NOT NULL)"},
+		{"bigint", "CREATE TABLE bad (resource text PRIMARY KEY, token double precision NOT NULL)"},
+		{"bigint", "CREATE TABLE bad (resource text PRIMARY KEY, token bigint)"},
+		{"primary key", "CREATE TABLE bad (resource text, token bigint NOT NULL)"},
+		{"primary key", "CREATE TABLE bad (resource text, token bigint NOT NULL, PRIMARY KEY (resource, token))"},
+		{"primary key", "CREATE TABLE bad (resource text PRIMARY KEY DEFERRABLE, token bigint NOT NULL)"},
+	} {
+		t.Run(c.ddl, func(t *testing.T) {
+			r := newRig(t, repeatableRead)
+			r.db.SetMaxOpenConns(1) // the session of the temporary table
+			for ddl := range strings.SplitSeq(c.ddl, ";") {
+				r.must(t, ddl)
+			}
+			err := r.with(t, sqlfence.Options{Table: "bad"}).migrate(t.Context())
+			require.ErrorContains(t, err, `table "bad"`)
+			require.ErrorContains(t, err, c.flaw)
+		})
+	}
 }
 
 func TestMigrate_tableThatCannotServe(t *testing.T) {
@@ -59,48 +101,36 @@ func TestMigrate_tableThatCannotServe(t *testing.T) {
 		place place
 		ddl   string
 	}{
-		{places[0], "CREATE TABLE bad (resource text PRIMARY KEY)"},
-		{places[4], "CREATE TABLE bad (resource VARBINARY(255) PRIMARY KEY, token BIGINT) ENGINE = MyISAM"},
-		{places[4], "CREATE TABLE bad (resource VARCHAR(255) PRIMARY KEY, token BIGINT)"},
-		{places[4], "CREATE TABLE bad (resource VARBINARY(255), token BIGINT)"},
-		{places[7], "CREATE TABLE bad (resource TEXT PRIMARY KEY)"},
+		{readCommitted, "CREATE TABLE bad (resource text PRIMARY KEY)"},
+		{pgxPlace, "CREATE TABLE bad (resource text PRIMARY KEY)"},
+		{mariaDB, "CREATE TABLE bad (resource VARBINARY(255) PRIMARY KEY, token BIGINT) ENGINE = MyISAM"},
+		{mariaDB, "CREATE TABLE bad (resource VARCHAR(255) PRIMARY KEY, token BIGINT)"},
+		{mariaDB, "CREATE TABLE bad (resource VARBINARY(255), token BIGINT)"},
+		{sqlite, "CREATE TABLE bad (resource TEXT PRIMARY KEY)"},
 	} {
 		t.Run(c.place.String(), func(t *testing.T) {
 			r := newRig(t, c.place)
-			r.exec(t, c.ddl)
-			f, err := sqlfence.New(r.dialect, sqlfence.Options{Table: "bad"})
-			require.NoError(t, err)
-			require.ErrorContains(t, f.Migrate(t.Context(), r.db), "migrate")
+			r.must(t, c.ddl)
+			err := r.with(t, sqlfence.Options{Table: "bad"}).migrate(t.Context())
+			require.ErrorContains(t, err, "fence: migrate")
 		})
 	}
 }
 
-// Names that a collation would take for one another, or a placeholder would spoil.
-func TestClaim_namesAreExact(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
-		for i, name := range []string{"a", "A", "a ", "ä", "a'", `a"\`, "a?$1"} {
-			require.NoError(t, r.f.Claim(as(t, older-1), r.db, name), "%d: an older token at another resource", i)
-			require.NoError(t, r.f.Claim(as(t, newer), r.db, name))
-		}
-	})
-}
-
 // A database of another kind is told by its driver before anything is sent.
-func TestFence_dialectOfAnotherDriver(t *testing.T) {
-	for _, p := range places {
-		r := newRig(t, p)
+func TestMarks_dialectOfAnotherDriver(t *testing.T) {
+	for _, p := range each {
 		for _, dialect := range []sqlfence.Dialect{sqlfence.PostgreSQL, sqlfence.MySQL, sqlfence.SQLite} {
-			if dialect == r.dialect {
+			if dialect == p.dialect() {
 				continue
 			}
-			f, err := sqlfence.New(dialect, sqlfence.Options{})
-			require.NoError(t, err)
 			closed := storetest.New(t, p.kind).DB(t)
 			require.NoError(t, closed.Close()) // whatever is sent fails otherwise
-			require.ErrorContains(t, f.Claim(as(t, older), closed, resource), "driver")
-			require.ErrorContains(t, f.Do(as(t, older), closed, resource, nothing), "driver")
-			require.ErrorContains(t, f.Migrate(t.Context(), closed), "driver")
+			f, err := newSQL(closed, dialect, sqlfence.Options{})
+			require.NoError(t, err)
+			require.ErrorContains(t, f.claim(as(t, older), resource), "driver")
+			require.ErrorContains(t, f.do(as(t, older), resource, false, nothing), "driver")
+			require.ErrorContains(t, f.migrate(t.Context()), "driver")
 		}
 	}
 }

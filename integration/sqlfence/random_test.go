@@ -1,144 +1,147 @@
 package sqlfence_test
 
 import (
-	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"os"
-	"slices"
 	"strconv"
-	"sync"
-	"sync/atomic"
+	"strings"
 	"testing"
-	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
 	"github.com/leasefence/leasefence/integration/storetest"
+	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-const (
-	writers      = 16
-	attemptsEnv  = "LEASEFENCE_SQL_ATTEMPTS"
-	fewAttempts  = 1600
-	takesOver    = 0.3 // of the writers that are refused, and
-	takesOverAll = 0.02
-)
-
-// accepted is a write that was answered with success: the value it made of the row, and its token.
-type accepted struct {
-	n     int64
-	token fence.Token
-}
-
-// Writers whose tokens change hands, at all levels of the store at once and in all forms, increment one row. No write
-// is accepted after one with a newer token, and none that was accepted is lost: each has made another value of the row,
-// and in the order of the values the tokens only grow.
-func TestFence_random(t *testing.T) {
-	attempts := int64(fewAttempts)
-	if text := os.Getenv(attemptsEnv); text != "" {
-		var err error
-		attempts, err = strconv.ParseInt(text, 10, 64)
-		require.NoError(t, err, attemptsEnv)
-	}
-	for _, kind := range []storetest.Kind{storetest.PostgreSQL, storetest.MariaDB, storetest.SQLite} {
-		t.Run(string(kind), func(t *testing.T) { random(t, kind, attempts) })
-	}
-}
-
-func random(t *testing.T, kind storetest.Kind, attempts int64) {
-	t.Helper()
-	var rigs []*rig
-	for _, p := range places {
-		switch {
-		case p.kind != kind || p.journal == "delete":
-		case rigs == nil:
-			rigs = append(rigs, newRig(t, p))
-		default:
-			f, err := sqlfence.New(p.dialect, sqlfence.Options{Isolation: p.level, Attempts: 50})
-			require.NoError(t, err)
-			rigs = append(rigs, &rig{place: p, db: rigs[0].db, f: f})
+// Holders overlap in all forms, through both libraries, at all levels of the store and in all of pgx's modes at once, and
+// their calls are cancelled at random.
+func TestMarks_random(t *testing.T) {
+	all := append([]place(nil), places...)
+	for mode := pgx.QueryExecModeCacheStatement; mode <= pgx.QueryExecModeSimpleProtocol; mode++ {
+		for level := sql.LevelReadUncommitted; level <= sql.LevelSerializable; level++ {
+			if level != sql.LevelWriteCommitted && level != sql.LevelSnapshot && int(mode)%4 == int(level)%4 {
+				all = append(all, place{kind: storetest.PostgreSQL, level: level, pgx: true, mode: mode})
+			}
 		}
 	}
-	r := rigs[0]
-	r.exec(t, "INSERT INTO data VALUES (2, 0, 0, 0, 0)") // fenced by its own column
-	r.db.SetMaxOpenConns(writers + 2)
-
-	var issued, begun, stale, other, rows atomic.Int64
-	var mu sync.Mutex // guards history and odd
-	var history []accepted
-	var odd error
-	began := time.Now()
-	var running sync.WaitGroup
-	for i := range writers {
-		running.Go(func() {
-			r := rigs[i%len(rigs)]
-			token := fence.Token(issued.Add(1))
-			for begun.Add(1) <= attempts && t.Context().Err() == nil {
-				if rand.Float64() < takesOverAll {
-					token = fence.Token(issued.Add(1))
+	for _, one := range each {
+		t.Run(string(one.kind), func(t *testing.T) {
+			var s fencetest.Store
+			first := newRig(t, one)
+			first.db.SetMaxIdleConns(24)
+			first.must(t, "CREATE TABLE entries (resource VARCHAR(64), id BIGINT, token BIGINT, PRIMARY KEY (resource, id))")
+			for _, p := range all {
+				if p.kind != one.kind || p.journal != one.journal {
+					continue
 				}
-				ctx := fence.NewContext(t.Context(), token)
-				made, err := r.attemptOne(ctx, token)
-				switch {
-				case err == nil && made == 0:
-					rows.Add(1)
-				case err == nil:
-					mu.Lock()
-					history = append(history, accepted{made, token})
-					mu.Unlock()
-				case errors.Is(err, fence.ErrStale):
-					stale.Add(1)
-					if rand.Float64() < takesOver {
-						token = fence.Token(issued.Add(1))
-					}
-				case transient(err) || errors.Is(err, sqlfence.ErrUnclaimed):
-					other.Add(1)
-				default:
-					mu.Lock()
-					odd = err
-					mu.Unlock()
-					return
+				r := newRigOn(t, p, first.store)
+				if !p.pgx {
+					r.db = first.db
+					r.adapter = r.with(t, sqlfence.Options{Attempts: 50})
+				}
+				for _, how := range forms {
+					s.Forms = append(s.Forms, r.appendAs(how))
+				}
+				s.Claims = append(s.Claims, r.claim)
+				s.Entries = func(ctx context.Context, resource string) (got []fencetest.Entry, err error) {
+					err = r.do(ctx, resource, false, func(ctx context.Context, tx conn) error {
+						got, err = entries(ctx, tx, resource)
+						return err
+					})
+					return got, err
 				}
 			}
+			s.Again = again
+			fencetest.Random(t, s)
 		})
 	}
-	running.Wait()
-	require.NoError(t, odd)
-	t.Logf("%d attempts, %d tokens, %s: %d accepted under the mark and %d in the row, %d refused as stale, "+
-		"%d to begin again", attempts, issued.Load(), time.Since(began).Round(time.Millisecond),
-		len(history), rows.Load(), stale.Load(), other.Load())
-
-	require.Greater(t, len(history), int(attempts)/100, "too few for a verdict")
-	slices.SortFunc(history, func(a, b accepted) int { return cmp.Compare(a.n, b.n) })
-	for i, a := range history {
-		require.EqualValues(t, i+1, a.n, "a write is lost, or another has overwritten it")
-		before := history[max(i, 1)-1]
-		require.LessOrEqual(t, before.token, a.token, "a stale write")
-	}
-	require.Equal(t, row{n: int64(len(history)), last: int64(history[len(history)-1].token)}, r.row(t))
-	var own row
-	require.NoError(t, r.db.QueryRowContext(t.Context(), "SELECT n, last, stale FROM data WHERE id = 2").
-		Scan(&own.n, &own.last, &own.stale))
-	require.Equal(t, rows.Load(), own.n)
-	require.Zero(t, own.stale)
 }
 
-// attemptOne is a write in a random form. It returns what it has made of the row, 0 for the row with a fence of its
-// own.
-func (r *rig) attemptOne(ctx context.Context, token fence.Token) (int64, error) {
-	if rand.N(10) == 0 {
-		return 0, r.f.UpdateRow(ctx, r.db, sqlfence.Row{Table: "data", Key: "id", ID: 2}, fmt.Sprintf(
-			"stale = stale + CASE WHEN last > %[1]d THEN 1 ELSE 0 END, n = n + 1, last = %[1]d", token))
+func again(err error) bool {
+	return transient(err) || errors.Is(err, sqlfence.ErrUnclaimed)
+}
+
+// appendAs is a form of the rig's fence.
+func (r *rig) appendAs(how form) fencetest.Form {
+	f := fencetest.Form{Name: r.String() + ", " + string(how), Settles: how == do || how == check && !r.snapshots()}
+	if !how.shared() {
+		f.Alone = fmt.Sprint("alone, snapshots ", r.snapshots())
 	}
-	if rand.N(4) == 0 {
-		if err := r.f.Claim(ctx, r.db, resource); err != nil {
-			return 0, err
+	f.Write = func(ctx context.Context, resource string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
+		return r.runOn(ctx, resource, how, nowhere, func(ctx context.Context, tx conn) error {
+			got, err := entries(ctx, tx, resource)
+			if err != nil {
+				return err
+			}
+			saw(got)
+			return tx.exec(ctx, fmt.Sprintf("INSERT INTO entries VALUES ('%s', %d, %d)", resource, e.ID, e.Token))
+		})
+	}
+	return f
+}
+
+func entries(ctx context.Context, tx conn, resource string) ([]fencetest.Entry, error) {
+	pairs, err := tx.pairs(ctx, fmt.Sprintf("SELECT id, token FROM entries WHERE resource = '%s'", resource))
+	all := make([]fencetest.Entry, len(pairs))
+	for i, pair := range pairs {
+		all[i] = fencetest.Entry{ID: pair[0], Token: fence.Token(pair[1])}
+	}
+	return all, err
+}
+
+// The same with a fence in each row, which keeps the order of the tokens and says nothing of what was read.
+func TestUpdateRow_random(t *testing.T) {
+	at(t, append(each, pgxPlace), func(t *testing.T, r *rig) {
+		t.Helper()
+		r.must(t, "CREATE TABLE logs (id VARCHAR(64) PRIMARY KEY, entries TEXT, fence BIGINT NOT NULL)")
+		update := func(ctx context.Context, resource, set string) error {
+			return r.updateRow(ctx, nil, sqlfence.Row{Table: "logs", Key: "id", ID: resource}, set)
 		}
+		insert := "INSERT INTO logs VALUES ('%s', '', 0) ON CONFLICT DO NOTHING"
+		add := "entries = entries || ' %d:%d'"
+		if r.kind == storetest.MariaDB {
+			insert, add = "INSERT IGNORE INTO logs VALUES ('%s', '', 0)", "entries = CONCAT(entries, ' %d:%d')"
+		}
+		fencetest.Random(t, fencetest.Store{
+			Forms: []fencetest.Form{{
+				Name: "UpdateRow",
+				Write: func(ctx context.Context, resource string, e fencetest.Entry, _ func([]fencetest.Entry)) error {
+					if err := r.exec(ctx, fmt.Sprintf(insert, resource)); err != nil {
+						return err
+					}
+					return update(ctx, resource, fmt.Sprintf(add, e.ID, e.Token))
+				},
+			}},
+			Entries: func(ctx context.Context, resource string) ([]fencetest.Entry, error) {
+				var text string
+				if err := update(ctx, resource, "entries = entries"); err != nil {
+					return nil, err
+				}
+				err := r.scan(ctx, fmt.Sprintf("SELECT entries FROM logs WHERE id = '%s'", resource), &text)
+				return parse(t, text), err
+			},
+			Ordered: true,
+			Again:   again,
+		})
+	})
+}
+
+// parse reads what UpdateRow has appended.
+func parse(t *testing.T, text string) []fencetest.Entry {
+	t.Helper()
+	var all []fencetest.Entry
+	for word := range strings.FieldsSeq(text) {
+		id, token, _ := strings.Cut(word, ":")
+		n, err := strconv.ParseInt(id, 10, 64)
+		require.NoError(t, err)
+		m, err := strconv.ParseInt(token, 10, 64)
+		require.NoError(t, err)
+		all = append(all, fencetest.Entry{ID: n, Token: fence.Token(m)})
 	}
-	return r.counted(ctx, forms[rand.N(len(forms))], token)
+	return all
 }

@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence/sqlfence"
@@ -20,7 +22,7 @@ func TestDo_deadlockIsRepeated(t *testing.T) {
 		if r.kind == storetest.SQLite {
 			return // one writer at a time
 		}
-		r.exec(t, "INSERT INTO data VALUES (2, 0, 0, 0, 0)")
+		r.must(t, "INSERT INTO data VALUES (2, 0, 0, 0, 0)")
 		met := make(chan struct{})
 		results := make(chan error, 2)
 		runs := make(chan int, 100)
@@ -28,10 +30,10 @@ func TestDo_deadlockIsRepeated(t *testing.T) {
 			go func() {
 				first := true
 				name := fmt.Sprintf("%s %d", resource, i) // else the guard keeps the two apart
-				results <- r.f.Do(as(t, older), r.db, name, func(ctx context.Context, tx *sql.Tx) error {
+				results <- r.do(as(t, older), name, false, func(ctx context.Context, tx conn) error {
 					runs <- i
 					for _, id := range rows {
-						if _, err := tx.ExecContext(ctx, fmt.Sprintf("UPDATE data SET n = n + 1 WHERE id = %d", id)); err != nil {
+						if err := tx.exec(ctx, fmt.Sprintf("UPDATE data SET n = n + 1 WHERE id = %d", id)); err != nil {
 							return err
 						}
 						if first {
@@ -53,8 +55,8 @@ func TestDo_deadlockIsRepeated(t *testing.T) {
 	})
 }
 
-// The connection is gone before COMMIT: nobody knows, and fn does not run again.
-func TestDo_connectionLostAtCommit(t *testing.T) {
+// The connection is gone before COMMIT is sent: nothing is committed, and fn does not run again.
+func TestDo_connectionLostBeforeCommit(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
 		id, kill := "SELECT pg_backend_pid()", "SELECT pg_terminate_backend(%d)"
@@ -65,17 +67,21 @@ func TestDo_connectionLostAtCommit(t *testing.T) {
 			return // no connection
 		}
 		runs := 0
-		err := r.f.Do(as(t, older), r.db, resource, func(ctx context.Context, tx *sql.Tx) error {
+		err := r.do(as(t, older), resource, false, func(ctx context.Context, tx conn) error {
 			runs++
-			var pid int64
-			if err := tx.QueryRowContext(ctx, id).Scan(&pid); err != nil {
+			if err := write(ctx, tx, 5, older); err != nil {
 				return err
 			}
-			_, err := r.db.ExecContext(ctx, fmt.Sprintf(kill, pid))
-			return err
+			var pid int64
+			if err := tx.scan(ctx, id, &pid); err != nil {
+				return err
+			}
+			return r.exec(ctx, fmt.Sprintf(kill, pid))
 		})
-		require.ErrorIs(t, err, sqlfence.ErrUnknown)
+		require.ErrorContains(t, err, "not committed")
+		require.NotErrorIs(t, err, sqlfence.ErrUnknown)
 		require.Equal(t, 1, runs)
+		require.Zero(t, r.row(t).n)
 		require.NoError(t, r.increment(as(t, older), do, nowhere), "the next one")
 	})
 }
@@ -85,29 +91,59 @@ func TestDo_functionFails(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
 		failure := errors.New("no more money")
-		err := r.f.Do(as(t, newer), r.db, resource, func(ctx context.Context, tx *sql.Tx) error {
+		err := r.do(as(t, newer), resource, false, func(ctx context.Context, tx conn) error {
 			require.NoError(t, write(ctx, tx, 0, newer))
 			return failure
 		})
 		require.Equal(t, failure, err)
 		require.PanicsWithValue(t, "mine", func() {
-			_ = r.f.Do(as(t, newer), r.db, resource, func(ctx context.Context, tx *sql.Tx) error {
+			_ = r.do(as(t, newer), resource, false, func(ctx context.Context, tx conn) error {
 				require.NoError(t, write(ctx, tx, 0, newer))
 				panic("mine")
 			})
 		})
 		ctx, cancel := context.WithCancelCause(as(t, newer))
-		err = r.f.Do(ctx, r.db, resource, func(ctx context.Context, tx *sql.Tx) error {
+		err = r.do(ctx, resource, false, func(ctx context.Context, tx conn) error {
 			require.NoError(t, write(ctx, tx, 0, newer))
 			cancel(failure)
 			return nil
 		})
 		require.ErrorIs(t, err, failure)
 		require.NotErrorIs(t, err, sqlfence.ErrUnknown, "nothing was sent")
-		require.ErrorIs(t, r.f.Do(as(t, newer), r.db, resource, func(_ context.Context, tx *sql.Tx) error {
-			return tx.Rollback()
+		require.ErrorIs(t, r.do(as(t, newer), resource, false, func(ctx context.Context, tx conn) error {
+			if tx, ok := tx.(sqlConn); ok {
+				return tx.q.(*sql.Tx).Rollback()
+			}
+			return tx.(pgxConn).q.(pgx.Tx).Rollback(ctx)
 		}), sqlfence.ErrUnknown, "fn has ended the transaction")
 		require.Zero(t, r.row(t).n)
 		requireRefused(t, r.increment(as(t, older), do, nowhere), do)
+	})
+}
+
+// A server that refuses the COMMIT says so: nothing is written. One that ends the connection in the middle of it leaves
+// the client without an answer.
+func TestDo_serverEndsInCommit(t *testing.T) {
+	at(t, []place{readCommitted, repeatableRead, pgxPlace, places[len(places)-1]}, func(t *testing.T, r *rig) {
+		t.Helper()
+		for what, unknown := range map[string]bool{
+			"RAISE EXCEPTION 'not today'":                    false,
+			"PERFORM pg_terminate_backend(pg_backend_pid())": true,
+		} {
+			r.must(t, "CREATE OR REPLACE FUNCTION at_commit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "+what+"; RETURN NULL; END $$")
+			r.must(t, "DROP TRIGGER IF EXISTS at_commit ON data")
+			r.must(t, "CREATE CONSTRAINT TRIGGER at_commit AFTER UPDATE ON data "+
+				"DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION at_commit()")
+			runs := 0
+			err := r.do(as(t, older), resource, false, func(ctx context.Context, tx conn) error {
+				runs++
+				return write(ctx, tx, 0, older)
+			})
+			require.Error(t, err)
+			require.Equal(t, unknown, errors.Is(err, sqlfence.ErrUnknown), "%v", err)
+			require.Equal(t, !unknown, strings.Contains(err.Error(), "not committed"), "%v", err)
+			require.Equal(t, 1, runs)
+			require.Zero(t, r.row(t).n)
+		}
 	})
 }

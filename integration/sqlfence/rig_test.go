@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
@@ -26,31 +29,60 @@ const (
 	newer    = fence.Token(20)
 )
 
-// place is a store at an isolation level.
+// account is the row of the table data, which has a fence of its own.
+var account = sqlfence.Row{Table: "data", Key: "id", ID: 1}
+
+// place is a store at an isolation level, behind one of the two libraries.
 type place struct {
 	kind    storetest.Kind
-	dialect sqlfence.Dialect
 	level   sql.IsolationLevel
 	journal string // of SQLite
+
+	pgx  bool // pgxfence, not sqlfence
+	mode pgx.QueryExecMode
 }
+
+var (
+	readCommitted  = place{kind: storetest.PostgreSQL, level: sql.LevelReadCommitted}
+	repeatableRead = place{kind: storetest.PostgreSQL, level: sql.LevelRepeatableRead}
+	mariaDB        = place{kind: storetest.MariaDB, level: sql.LevelRepeatableRead}
+	sqlite         = place{kind: storetest.SQLite, journal: "wal"}
+	pgxPlace       = place{kind: storetest.PostgreSQL, level: sql.LevelReadCommitted, pgx: true, mode: pgx.QueryExecModeCacheStatement}
+)
 
 var places = []place{
-	{storetest.PostgreSQL, sqlfence.PostgreSQL, sql.LevelReadCommitted, ""},
-	{storetest.PostgreSQL, sqlfence.PostgreSQL, sql.LevelRepeatableRead, ""},
-	{storetest.PostgreSQL, sqlfence.PostgreSQL, sql.LevelSerializable, ""},
-	{storetest.MariaDB, sqlfence.MySQL, sql.LevelReadUncommitted, ""},
-	{storetest.MariaDB, sqlfence.MySQL, sql.LevelReadCommitted, ""},
-	{storetest.MariaDB, sqlfence.MySQL, sql.LevelRepeatableRead, ""},
-	{storetest.MariaDB, sqlfence.MySQL, sql.LevelSerializable, ""},
-	{storetest.SQLite, sqlfence.SQLite, sql.LevelDefault, "wal"},
-	{storetest.SQLite, sqlfence.SQLite, sql.LevelDefault, "delete"},
+	readCommitted,
+	repeatableRead,
+	{kind: storetest.PostgreSQL, level: sql.LevelSerializable},
+	{kind: storetest.MariaDB, level: sql.LevelReadUncommitted},
+	{kind: storetest.MariaDB, level: sql.LevelReadCommitted},
+	mariaDB,
+	{kind: storetest.MariaDB, level: sql.LevelSerializable},
+	sqlite,
+	{kind: storetest.SQLite, journal: "delete"},
+	pgxPlace,
+	{kind: storetest.PostgreSQL, level: sql.LevelReadCommitted, pgx: true, mode: pgx.QueryExecModeSimpleProtocol},
+	{kind: storetest.PostgreSQL, level: sql.LevelRepeatableRead, pgx: true, mode: pgx.QueryExecModeExec},
+	{kind: storetest.PostgreSQL, level: sql.LevelSerializable, pgx: true, mode: pgx.QueryExecModeDescribeExec},
 }
 
+// each is one place of each store, for what neither the level nor the library changes.
+var each = []place{readCommitted, mariaDB, sqlite}
+
 func (p place) String() string {
-	if p.kind == storetest.SQLite {
+	switch {
+	case p.kind == storetest.SQLite:
 		return fmt.Sprintf("%s, journal %s", p.kind, p.journal)
+	case p.pgx:
+		return fmt.Sprintf("pgx, %s, %s", p.level, p.mode)
 	}
 	return fmt.Sprintf("%s, %s", p.kind, p.level)
+}
+
+func (p place) dialect() sqlfence.Dialect {
+	return map[storetest.Kind]sqlfence.Dialect{
+		storetest.PostgreSQL: sqlfence.PostgreSQL, storetest.MariaDB: sqlfence.MySQL, storetest.SQLite: sqlfence.SQLite,
+	}[p.kind]
 }
 
 // snapshots reports whether a transaction there reads from a snapshot that its first statement takes on PostgreSQL.
@@ -63,7 +95,20 @@ func (p place) readersLock() bool {
 	return p.journal == "delete" || p.kind == storetest.MariaDB && p.level == sql.LevelSerializable
 }
 
+// arg is the n-th placeholder of a statement.
+func (p place) arg(n int) string {
+	if p.kind == storetest.PostgreSQL {
+		return fmt.Sprintf("$%d", n)
+	}
+	return "?"
+}
+
 func everywhere(t *testing.T, test func(t *testing.T, r *rig)) {
+	t.Helper()
+	at(t, places, test)
+}
+
+func at(t *testing.T, places []place, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	for _, p := range places {
 		t.Run(p.String(), func(t *testing.T) { test(t, newRig(t, p)) })
@@ -76,40 +121,84 @@ const dataDDL = "CREATE TABLE data (id INT PRIMARY KEY, n BIGINT NOT NULL, last 
 // rig is a database with the marks and the table that they protect.
 type rig struct {
 	place
+	adapter
+
+	store *storetest.Store
 	db    *sql.DB
-	hasty *sql.DB // SQLite: does not wait for the write lock
-	f     *sqlfence.Fence
+	pool  *pgxpool.Pool // nil without pgx
 }
 
 func newRig(t *testing.T, p place) *rig {
 	t.Helper()
 	store := storetest.New(t, p.kind)
 	store.DSN = strings.Replace(store.DSN, "journal_mode(wal)", "journal_mode("+p.journal+")", 1)
-	r := &rig{place: p, db: store.DB(t)}
-	hasty := *store
-	hasty.DSN = strings.Replace(store.DSN, "busy_timeout(30000)", "busy_timeout(0)", 1)
-	r.hasty = hasty.DB(t)
-	var err error
-	r.f, err = sqlfence.New(p.dialect, sqlfence.Options{Isolation: p.level, Attempts: 50})
-	require.NoError(t, err)
-	require.NoError(t, r.f.Migrate(t.Context(), r.db))
-	r.exec(t, dataDDL)
+	return newRigOn(t, p, store)
+}
+
+func newRigOn(t *testing.T, p place, store *storetest.Store) *rig {
+	t.Helper()
+	r := &rig{place: p, store: store, db: store.DB(t)}
+	if p.pgx {
+		r.pool = r.open(t, nil)
+	}
+	r.adapter = r.with(t, sqlfence.Options{Attempts: 50})
+	require.NoError(t, r.migrate(t.Context()))
+	r.must(t, strings.Replace(dataDDL, "TABLE", "TABLE IF NOT EXISTS", 1))
 	r.reset(t)
 	return r
+}
+
+// with returns another fence at the rig's pool and level.
+func (r *rig) with(t *testing.T, opts sqlfence.Options) adapter {
+	t.Helper()
+	opts.Isolation = r.level
+	var a adapter
+	var err error
+	if r.pgx {
+		a, err = newPGX(r.pool, opts)
+	} else {
+		a, err = newSQL(r.db, r.dialect(), opts)
+	}
+	require.NoError(t, err)
+	return a
+}
+
+// open opens another pool, whose connections are dialled by dial if that is not nil.
+func (r *rig) open(t *testing.T, dial pgconn.DialFunc) *pgxpool.Pool {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(r.store.DSN)
+	require.NoError(t, err)
+	config.ConnConfig.DefaultQueryExecMode = r.mode
+	config.MaxConns = 20
+	if dial != nil {
+		config.ConnConfig.DialFunc = dial
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// hasty opens a pool on SQLite that does not wait for the write lock.
+func (r *rig) hasty(t *testing.T) *sql.DB {
+	t.Helper()
+	hasty := *r.store
+	hasty.DSN = strings.Replace(hasty.DSN, "busy_timeout(30000)", "busy_timeout(0)", 1)
+	return hasty.DB(t)
 }
 
 // reset clears the mark and the data. A mark may be deleted here, for no holder of a schedule before is left.
 func (r *rig) reset(t *testing.T) {
 	t.Helper()
-	r.exec(t, "DELETE FROM "+sqlfence.DefaultTable)
-	r.exec(t, "DELETE FROM data")
-	r.exec(t, "INSERT INTO data VALUES (1, 0, 0, 0, 0)")
+	r.must(t, "DELETE FROM "+sqlfence.DefaultTable)
+	r.must(t, "DELETE FROM data")
+	r.must(t, "INSERT INTO data VALUES (1, 0, 0, 0, 0)")
 }
 
-func (r *rig) exec(t *testing.T, query string) {
+// must runs a statement outside of any transaction.
+func (r *rig) must(t *testing.T, query string) {
 	t.Helper()
-	_, err := r.db.ExecContext(t.Context(), query)
-	require.NoError(t, err)
+	require.NoError(t, r.exec(t.Context(), query))
 }
 
 // as is a context that carries a token.
@@ -120,35 +209,26 @@ func as(t *testing.T, token fence.Token) context.Context {
 	return ctx
 }
 
-// fenced is a context for a benchmark, which has no bound.
-func fenced(tb testing.TB) context.Context {
-	tb.Helper()
-	return fence.NewContext(tb.Context(), older)
-}
-
 // row is what the data show: how many writes, the newest token among them, how many came after one with a newer token.
 type row struct{ n, last, stale int64 }
 
 func (r *rig) row(t *testing.T) row {
 	t.Helper()
 	var got row
-	require.NoError(t, r.db.QueryRowContext(t.Context(), "SELECT n, last, stale FROM data WHERE id = 1").
-		Scan(&got.n, &got.last, &got.stale))
+	require.NoError(t, r.scan(t.Context(), "SELECT n, last, stale FROM data WHERE id = 1", &got.n, &got.last, &got.stale))
 	return got
 }
 
-func read(ctx context.Context, tx sqlfence.Queryer) (int64, error) {
-	var n int64
-	err := tx.QueryRowContext(ctx, "SELECT n FROM data WHERE id = 1").Scan(&n)
+func read(ctx context.Context, tx conn) (n int64, err error) {
+	err = tx.scan(ctx, "SELECT n FROM data WHERE id = 1", &n)
 	return n, err
 }
 
 // write is the second half of a read-modify-write, so that an update which is lost shows in n. The row itself counts
 // the writes that come after one with a newer token. The order of the columns matters to MySQL.
-func write(ctx context.Context, tx sqlfence.Queryer, n int64, token fence.Token) error {
-	_, err := tx.ExecContext(ctx, fmt.Sprintf("UPDATE data SET stale = stale + CASE WHEN last > %[1]d THEN 1 ELSE 0 END, "+
+func write(ctx context.Context, tx conn, n int64, token fence.Token) error {
+	return tx.exec(ctx, fmt.Sprintf("UPDATE data SET stale = stale + CASE WHEN last > %[1]d THEN 1 ELSE 0 END, "+
 		"n = %[2]d, last = CASE WHEN last > %[1]d THEN last ELSE %[1]d END WHERE id = 1", token, n+1))
-	return err
 }
 
 // step is a place in a transaction where another holder may come.
@@ -175,10 +255,16 @@ const (
 
 var forms = []form{do, doShared, check, checkShared}
 
+// checks reports whether the transaction is the caller's own.
+func (f form) checks() bool { return f == check || f == checkShared }
+
+func (f form) shared() bool { return f == doShared || f == checkShared }
+
 // increment is one read-modify-write in a form. at is called at each step that the form has, again if it is repeated.
 func (r *rig) increment(ctx context.Context, how form, at func(step)) error {
 	token, _ := fence.FromContext(ctx)
-	body := func(ctx context.Context, tx *sql.Tx) error {
+	at(beforeBegin)
+	err := r.run(ctx, how, at, func(ctx context.Context, tx conn) error {
 		at(guarded)
 		n, err := read(ctx, tx)
 		if err != nil {
@@ -190,49 +276,34 @@ func (r *rig) increment(ctx context.Context, how form, at func(step)) error {
 		}
 		at(hasWritten)
 		return nil
-	}
-	at(beforeBegin)
-	err := r.run(ctx, how, at, body)
+	})
 	at(committed)
 	return err
 }
 
 // run runs body in a transaction that the form guards.
-func (r *rig) run(ctx context.Context, how form, at func(step), body func(context.Context, *sql.Tx) error) error {
-	switch how {
-	case do:
-		return r.f.Do(ctx, r.db, resource, body)
-	case doShared:
-		return r.f.DoShared(ctx, r.db, resource, body)
-	case check, checkShared:
+func (r *rig) run(ctx context.Context, how form, at func(step), body func(context.Context, conn) error) error {
+	return r.runOn(ctx, resource, how, at, body)
+}
+
+func (r *rig) runOn(ctx context.Context, resource string, how form, at func(step),
+	body func(context.Context, conn) error,
+) error {
+	if !how.checks() {
+		return r.do(ctx, resource, how.shared(), body)
 	}
-	return r.transaction(ctx, func(tx *sql.Tx) error {
+	return r.transaction(ctx, func(tx conn) error {
 		at(begun)
-		verb := r.f.Check
-		if how == checkShared {
-			verb = r.f.CheckShared
-		}
-		if err := verb(ctx, tx, resource); err != nil {
+		if err := r.check(ctx, tx, resource, how.shared()); err != nil {
 			return err
 		}
 		return body(ctx, tx)
 	})
 }
 
-// transaction is one of the caller's own, which commits if fn succeeds.
-func (r *rig) transaction(ctx context.Context, fn func(tx *sql.Tx) error) error {
-	tx, err := r.db.BeginTx(ctx, &sql.TxOptions{Isolation: r.level})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }()
-	if err := fn(tx); err != nil {
-		return err
-	}
-	return tx.Commit()
-}
-
 func nowhere(step) {}
+
+func nothing(context.Context, conn) error { return nil }
 
 // awaitWaiter returns when a statement waits for a lock. SQLite does not tell; there the caller has to prove it.
 func (r *rig) awaitWaiter(t *testing.T) {
@@ -252,7 +323,7 @@ func (r *rig) waiting(t *testing.T) bool {
 			"WHERE VARIABLE_NAME = 'INNODB_ROW_LOCK_CURRENT_WAITS'"
 	}
 	var n int
-	return r.db.QueryRowContext(t.Context(), query).Scan(&n) == nil && n > 0
+	return r.scan(t.Context(), query, &n) == nil && n > 0
 }
 
 // transient reports whether the server has refused a transaction that may begin again.
@@ -263,19 +334,4 @@ func transient(err error) bool {
 		}
 	}
 	return false
-}
-
-// counted is [rig.increment], and returns what it has made of the row.
-func (r *rig) counted(ctx context.Context, how form, token fence.Token) (int64, error) {
-	var made int64
-	body := func(ctx context.Context, tx *sql.Tx) error {
-		n, err := read(ctx, tx)
-		if err != nil {
-			return err
-		}
-		made = n + 1
-		return write(ctx, tx, n, token)
-	}
-	err := r.run(ctx, how, nowhere, body)
-	return made, err
 }

@@ -1,34 +1,34 @@
 package sqlfence_test
 
 import (
+	"context"
+	"database/sql"
+	"fmt"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
-	"github.com/leasefence/leasefence/integration/storetest"
 )
 
 func TestUpdateRow(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
-		account := sqlfence.Row{Table: "data", Key: "id", ID: 1}
-		set := "n = ?"
-		if r.kind == storetest.PostgreSQL {
-			set = "n = $1"
-		}
-		require.NoError(t, r.f.UpdateRow(as(t, newer), r.db, account, set, 5))
-		require.NoError(t, r.f.UpdateRow(as(t, newer), r.db, account, set, 5), "MySQL counts no row then")
+		set := "n = " + r.arg(1)
+		require.NoError(t, r.updateRow(as(t, newer), nil, account, set, 5))
+		require.NoError(t, r.updateRow(as(t, newer), nil, account, set, 5), "MySQL counts no row then")
 
-		err := r.f.UpdateRow(as(t, older), r.db, account, set, 6)
+		err := r.updateRow(as(t, older), nil, account, set, 6)
 		stale, ok := err.(*fence.StaleError) //nolint:errorlint // Nothing is to be wrapped around it.
 		require.True(t, ok, "%v", err)
 		require.Equal(t, fence.StaleError{Resource: `data/"1"`, Token: older, Highest: newer}, *stale)
 		require.EqualValues(t, 5, r.row(t).n)
 
-		account.ID = 2
-		require.ErrorIs(t, r.f.UpdateRow(as(t, newer), r.db, account, set, 6), sqlfence.ErrNoRow)
+		missing := account
+		missing.ID = 2
+		require.ErrorIs(t, r.updateRow(as(t, newer), nil, missing, set, 6), sqlfence.ErrNoRow)
 	})
 }
 
@@ -36,15 +36,47 @@ func TestUpdateRow(t *testing.T) {
 func TestUpdateRow_newerHolderIsInFlight(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
-		account := sqlfence.Row{Table: "data", Key: "id", ID: 1}
 		answer := make(chan error, 1)
-		tx, err := r.db.BeginTx(t.Context(), nil)
-		require.NoError(t, err)
-		require.NoError(t, r.f.UpdateRow(as(t, newer), tx, account, "n = n + 1"))
-		go func() { answer <- r.f.UpdateRow(as(t, older), r.db, account, "n = n + 100") }()
-		r.awaitWaiter(t)
-		require.NoError(t, tx.Commit())
+		require.NoError(t, r.transaction(as(t, newer), func(tx conn) error {
+			if err := r.updateRow(as(t, newer), tx, account, "n = n + 1"); err != nil {
+				return err
+			}
+			go func() { answer <- r.updateRow(as(t, older), nil, account, "n = n + 100") }()
+			r.awaitWaiter(t)
+			return nil
+		}))
 		require.ErrorIs(t, <-answer, fence.ErrStale)
 		require.EqualValues(t, 1, r.row(t).n)
+	})
+}
+
+// appearing is a connection where a row comes up after the first statement.
+type appearing struct {
+	sqlQueryer
+	once sync.Once
+	row  func()
+}
+
+func (q *appearing) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	result, err := q.sqlQueryer.ExecContext(ctx, query, args...)
+	q.once.Do(q.row)
+	return result, err
+}
+
+// A row that comes up between the update and the look at why it has changed nothing is updated, or there is an error.
+func TestUpdateRow_thatComesUpMeanwhile(t *testing.T) {
+	at(t, each, func(t *testing.T, r *rig) {
+		t.Helper()
+		for _, mark := range []fence.Token{older, newer, newer + 1} {
+			r.must(t, "DELETE FROM data")
+			comes := func() { r.must(t, fmt.Sprintf("INSERT INTO data VALUES (1, 0, 0, 0, %d)", mark)) }
+			err := r.updateRow(as(t, newer), sqlConn{&appearing{sqlQueryer: r.db, row: comes}}, account, "n = 5")
+			if mark > newer {
+				require.ErrorIs(t, err, fence.ErrStale)
+				continue
+			}
+			require.NoError(t, err)
+			require.EqualValues(t, 5, r.row(t).n, "a row with token %d", mark)
+		}
 	})
 }

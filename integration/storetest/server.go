@@ -167,6 +167,7 @@ func tail(out []byte) []byte { return out[max(0, len(out)-600):] }
 var servers struct {
 	sync.Mutex // held while one starts, so that it starts once
 	running    map[key]*server
+	galera     []*server // the nodes
 }
 
 type key struct {
@@ -199,5 +200,9 @@ func stopAll() error {
 		errs = append(errs, s.stop())
 		delete(servers.running, k)
 	}
+	for _, s := range servers.galera {
+		errs = append(errs, s.stop())
+	}
+	servers.galera = nil
 	return errors.Join(errs...)
 }

@@ -8,37 +8,47 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
 // ErrNotSupported is returned by the calls that the fake does not have.
 var ErrNotSupported = errors.New("fakeetcd: not supported")
 
+// maxMessageBytes is the default of clientv3.Config.MaxCallSendMsgSize.
+const maxMessageBytes = 2 << 20
+
 // Client is a client with a network of its own. Its methods are safe for concurrent use.
 type Client struct {
 	*clientv3.Client
+
+	// KeepAliveEndpoints are those to which streams of their own can be opened; to be set before the first use.
+	KeepAliveEndpoints []string
 
 	srv     *Server
 	closing chan struct{} // closed when the client is
 
 	// Guarded by the server's mutex.
-	closed   bool
-	rules    []*rule
-	cut      bool
-	restored chan struct{} // closed at the end of the present cut
-	streams  []*watchStream
+	closed     bool
+	rules      []*rule
+	cut        bool
+	restored   chan struct{} // closed at the end of the present cut
+	opened     []string      // the endpoints of all keep-alive streams so far
+	keepAlives []*keepAliveStream
+	streams    []*watchStream
 }
 
 // NewClient makes a client. It lives until its Close or the server's; the end of ctx alone ends, as for a real one,
 // only what uses the client's own context.
 func (s *Server) NewClient(ctx context.Context) *Client {
 	cc := clientv3.NewCtxClient(ctx)
-	c := &Client{Client: cc, srv: s, closing: make(chan struct{})}
+	c := &Client{Client: cc, KeepAliveEndpoints: []string{"1", "2", "3"}, srv: s, closing: make(chan struct{})}
 	none := unsupportedConn{}
 	cc.KV = clientv3.NewKVFromKVClient(kvClient{KVClient: pb.NewKVClient(none), c: c}, cc)
-	cc.Lease = clientv3.NewLeaseFromLeaseClient(leaseClient{c}, cc, time.Second) // what a zero DialTimeout makes it
+	cc.Lease = keepAliveOpener{clientv3.NewLeaseFromLeaseClient(leaseClient{pb.NewLeaseClient(none), c}, cc, time.Second), c} // what a zero DialTimeout makes it
 	cc.Watcher = closingWatcher{clientv3.NewWatchFromWatchClient(watchClient{c}, cc), c}
 	cc.Cluster = clientv3.NewClusterFromClusterClient(pb.NewClusterClient(none), cc)
 	cc.Auth = clientv3.NewAuthFromAuthClient(pb.NewAuthClient(none), cc)
@@ -102,11 +112,16 @@ func (w closingWatcher) Close() error {
 
 // unary is a call with one request and one answer.
 func unary[T any](ctx context.Context, c *Client, m Method, req any, act func() (*T, error)) (*T, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, status.FromContextError(err).Err()
+	select {
+	case <-ctx.Done(): // as gRPC does, which does not ask Err before
+		return nil, status.FromContextError(ctx.Err()).Err()
+	default:
+	}
+	if n := sizeOf(req); n > maxMessageBytes {
+		return nil, status.Errorf(codes.ResourceExhausted, "trying to send message larger than max (%d vs. %d)", n, maxMessageBytes)
 	}
 	done := make(chan outcome[T], 1)
-	transmit(ctx, c, m, req,
+	transmit(ctx, c, "", m, req,
 		func(Fault) (*T, error) { return act() },
 		func(o outcome[T]) { done <- o })
 	select {
@@ -148,6 +163,9 @@ func (k kvClient) Put(ctx context.Context, r *pb.PutRequest, _ ...grpc.CallOptio
 		if err := validatePut(r); err != nil {
 			return nil, err
 		}
+		if sizeOf(r) > maxRequestBytes {
+			return nil, rpctypes.ErrGRPCRequestTooLarge
+		}
 		t := &tx{srv: k.c.srv}
 		if err := t.checkPut(r); err != nil {
 			return nil, err
@@ -182,10 +200,7 @@ func (k kvClient) Txn(ctx context.Context, r *pb.TxnRequest, _ ...grpc.CallOptio
 		if err := t.check(p); err != nil {
 			return nil, err
 		}
-		resp, err := t.run(p)
-		if err != nil {
-			return nil, err
-		}
+		resp := t.run(p)
 		t.commit()
 		resp.Header = k.c.srv.header()
 		return resp, nil

@@ -18,13 +18,18 @@
 //
 // # What differs from etcd
 //
-//   - The real client repeats Get, Grant, Revoke, TimeToLive and Leases by itself after Unavailable (up to 100 times);
+// The test in integration/differential makes the same random calls here and on a real etcd, and requires the same answers, errors,
+// revisions and events. What differs all the same:
+//
+//   - The real client repeats Get, Grant, Revoke and TimeToLive by itself after Unavailable (up to 100 times);
 //     that is done in its connection, which is not there, so here the caller sees the first error.
 //   - KeepAliveOnce and Watch repeat without end after Unavailable, as the real ones do. Such an error is delivered no sooner
 //     than 23 ms after the request, or the repetition would keep the bubble's clock from moving.
 //   - Watches on past revisions get their backlog at the next multiple of 100 ms, and expired leases are revoked at the next
 //     multiple of 500 ms, both counted from [New]. On a real server the phase is arbitrary.
-//   - A request is too large when its keys and values alone exceed 1.5 MiB.
+//   - TimeToLive lists a lease's keys in the order of their names. Etcd has no order.
+//   - A read-only transaction can be too large too.
 //   - Client.ActiveConnection returns nil and Client.SetEndpoints panics, as for every clientv3.NewCtxClient. Auth, Cluster,
-//     Maintenance and GetStream return [ErrNotSupported].
+//     Maintenance, Leases and GetStream return [ErrNotSupported], and so does a transaction that puts a key and
+//     deletes it with everything from a key on.
 package fakeetcd

@@ -31,15 +31,15 @@ type exchange[T any] struct {
 	deliver func(outcome[T])        // what the caller gets; never blocks
 }
 
-// transmit starts an exchange. act and deliver are called with the server's mutex held: at once, before transmit returns,
+// transmit starts an exchange; with an endpoint it goes to that one. act and deliver are called with the server's mutex held: at once, before transmit returns,
 // when nothing is in the way, else on a goroutine of the server's, which ends with ctx, the client or the server.
 func transmit[T any](
-	ctx context.Context, c *Client, m Method, req any, act func(Fault) (*T, error), deliver func(outcome[T]),
+	ctx context.Context, c *Client, endpoint string, m Method, req any, act func(Fault) (*T, error), deliver func(outcome[T]),
 ) {
 	s := c.srv
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	call := &Call{Client: c, Method: m, Request: req, Sent: time.Now()}
+	call := &Call{Client: c, Method: m, Endpoint: endpoint, Request: req, Sent: time.Now()}
 	s.calls = append(s.calls, call)
 	s.signal()
 	x := &exchange[T]{c: c, call: call, act: act, deliver: deliver}
@@ -96,6 +96,9 @@ func (x *exchange[T]) carry(ctx context.Context) {
 		return
 	}
 	o, ok := x.reach(under)
+	if ok && f.Twice {
+		o, ok = x.reach(under)
+	}
 	if ok && f.OnAnswer != nil {
 		f.OnAnswer()
 	}

@@ -97,6 +97,10 @@ func TestClient_whatIsNotFakedSaysSo(t *testing.T) {
 		require.ErrorIs(t, err, fakeetcd.ErrNotSupported)
 		_, err = c.GetStream(t.Context(), "a")
 		require.ErrorIs(t, err, fakeetcd.ErrNotSupported)
+		_, err = c.Leases(t.Context())
+		require.ErrorIs(t, err, fakeetcd.ErrNotSupported)
+		_, err = c.Txn(t.Context()).Then(clientv3.OpDelete("a", clientv3.WithFromKey()), clientv3.OpPut("b", "")).Commit()
+		require.ErrorIs(t, err, fakeetcd.ErrNotSupported)
 		require.Nil(t, c.ActiveConnection())
 		require.Empty(t, c.Endpoints())
 	})
@@ -178,5 +182,16 @@ func TestServer_Calls_recordsTimes(t *testing.T) {
 		require.Equal(t, began, calls[0].Sent)
 		require.Equal(t, began.Add(time.Second), calls[0].Acted)
 		require.Equal(t, began.Add(3*time.Second), calls[0].Answered)
+	})
+}
+
+func TestKV_answersAreCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		put(t, c, "a", "1")
+		resp, err := c.Get(t.Context(), "a")
+		require.NoError(t, err)
+		resp.Kvs[0].Value[0] = 'x'
+		require.Equal(t, "1", string(srv.Keys("a")[0].Value))
 	})
 }

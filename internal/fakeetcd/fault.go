@@ -24,13 +24,12 @@ const (
 	KeepAliveOnce
 	Revoke
 	TimeToLive
-	Leases
 	Watch
 	WatchEvents // the events sent to an established watch: no request, never recorded; only Match, Times, After and OnAnswer apply
 )
 
 var methodNames = [...]string{
-	"Any", "Get", "Put", "Delete", "Txn", "Compact", "Grant", "KeepAliveOnce", "Revoke", "TimeToLive", "Leases", "Watch", "WatchEvents",
+	"Any", "Get", "Put", "Delete", "Txn", "Compact", "Grant", "KeepAliveOnce", "Revoke", "TimeToLive", "Watch", "WatchEvents",
 }
 
 // String returns the constant's name.
@@ -40,6 +39,7 @@ func (m Method) String() string { return methodNames[m] }
 type Call struct {
 	Client   *Client
 	Method   Method
+	Endpoint string    // of the keep-alive stream that carries it; empty for the client's own connection
 	Request  any       // the protobuf request, such as *pb.TxnRequest; for WatchEvents the response. Not to be changed
 	Sent     time.Time // when the client sent it
 	Acted    time.Time // when the server acted on it; zero: it has not
@@ -72,6 +72,10 @@ type Fault struct {
 	// Late lets the request outlive its caller: the server acts on it, once Before, Until and a cut are over, even
 	// if the caller's context has ended or its client is closed. Otherwise a request under way ends with its caller.
 	Late bool
+
+	// Twice lets the request reach the server a second time, right after the first. The answer is that to the second, as it
+	// is where a proxy on the way repeats requests.
+	Twice bool
 
 	// Lose loses one of the messages. With Answer the server has acted. The caller then waits until its
 	// context ends, or gets Err: after Before for a lost request, after After for a lost answer.

@@ -2,14 +2,20 @@ package fakeetcd
 
 import (
 	"context"
+	"io"
+	"slices"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-type leaseClient struct{ c *Client }
+type leaseClient struct {
+	pb.LeaseClient // LeaseLeases
+	c              *Client
+}
 
 func (l leaseClient) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest, _ ...grpc.CallOption) (*pb.LeaseGrantResponse, error) {
 	return unary(ctx, l.c, Grant, r, func() (*pb.LeaseGrantResponse, error) {
@@ -31,26 +37,82 @@ func (l leaseClient) LeaseTimeToLive(
 	})
 }
 
-func (l leaseClient) LeaseLeases(ctx context.Context, r *pb.LeaseLeasesRequest, _ ...grpc.CallOption) (*pb.LeaseLeasesResponse, error) {
-	return unary(ctx, l.c, Leases, r, func() (*pb.LeaseLeasesResponse, error) {
-		return l.c.srv.lessor.list(), nil
-	})
-}
-
 // LeaseKeepAlive opens a stream, for which, as in gRPC, no message need get through.
 func (l leaseClient) LeaseKeepAlive(ctx context.Context, _ ...grpc.CallOption) (pb.Lease_LeaseKeepAliveClient, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, status.FromContextError(err).Err()
 	}
-	return &keepAliveStream{newStream[pb.LeaseKeepAliveResponse](ctx, l.c)}, nil
+	return l.c.openKeepAlive(ctx, ""), nil
+}
+
+// keepAliveOpener opens keep-alive streams for those who do without a connection.
+type keepAliveOpener struct {
+	clientv3.Lease
+	c *Client
+}
+
+func (o keepAliveOpener) KeepAliveEndpoints() []string { return o.c.KeepAliveEndpoints }
+
+func (o keepAliveOpener) OpenKeepAlive(ctx context.Context, endpoint string) (pb.Lease_LeaseKeepAliveClient, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	o.c.srv.mu.Lock()
+	defer o.c.srv.mu.Unlock()
+	k := o.c.openKeepAlive(ctx, endpoint)
+	o.c.opened, o.c.keepAlives = append(o.c.opened, endpoint), append(o.c.keepAlives, k)
+	return k, nil
+}
+
+// KeepAliveStreams lists the endpoints of the keep-alive streams that were opened, oldest first; those of KeepAliveOnce do
+// not count.
+func (c *Client) KeepAliveStreams() []string {
+	c.srv.mu.Lock()
+	defer c.srv.mu.Unlock()
+	return slices.Clone(c.opened)
+}
+
+// OpenKeepAlives is how many of those have not been closed.
+func (c *Client) OpenKeepAlives() int {
+	c.srv.mu.Lock()
+	defer c.srv.mu.Unlock()
+	n := 0
+	for _, k := range c.keepAlives {
+		if k.ctx.Err() == nil {
+			n++
+		}
+	}
+	return n
+}
+
+func (c *Client) openKeepAlive(ctx context.Context, endpoint string) *keepAliveStream {
+	return &keepAliveStream{newStream[pb.LeaseKeepAliveResponse](ctx, c), endpoint}
+}
+
+// BreakKeepAlives ends the client's keep-alive streams with err; answers under way go with them.
+func (c *Client) BreakKeepAlives(err error) {
+	c.srv.mu.Lock()
+	defer c.srv.mu.Unlock()
+	for _, k := range c.keepAlives {
+		k.in.fail(err)
+	}
+	c.keepAlives = nil
 }
 
 type keepAliveStream struct {
 	stream[pb.LeaseKeepAliveResponse]
+
+	endpoint string
 }
 
 func (k *keepAliveStream) Send(r *pb.LeaseKeepAliveRequest) error {
-	transmit(k.ctx, k.c, KeepAliveOnce, r,
+	k.c.srv.mu.Lock()
+	ended := k.in.ended() && !k.c.cut
+	k.c.srv.mu.Unlock()
+	if ended {
+		return io.EOF // as gRPC has it: Recv tells why
+	}
+	transmit(k.ctx, k.c, k.endpoint, KeepAliveOnce, r,
 		func(Fault) (*pb.LeaseKeepAliveResponse, error) { return k.c.srv.lessor.renew(r.ID) },
 		func(o outcome[pb.LeaseKeepAliveResponse]) {
 			if o.err != nil {

@@ -53,14 +53,8 @@ func (le *lessor) grant(r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error)
 	if r.TTL > maxTTL {
 		return nil, rpctypes.ErrGRPCLeaseTTLTooLarge
 	}
-	id := r.ID
-	if id == 0 {
-		id = le.nextID
-		le.nextID++
-	}
-	if le.leases[id] != nil {
-		return nil, rpctypes.ErrGRPCLeaseExist
-	}
+	id := le.nextID
+	le.nextID++
 	l := &lease{id: id, ttl: max(r.TTL, minTTL), keys: make(map[string]struct{}), revoked: make(chan struct{})}
 	le.leases[id] = l
 	le.refresh(l)
@@ -98,14 +92,6 @@ func (le *lessor) timeToLive(r *pb.LeaseTimeToLiveRequest) *pb.LeaseTimeToLiveRe
 		for _, k := range slices.Sorted(maps.Keys(l.keys)) {
 			resp.Keys = append(resp.Keys, []byte(k))
 		}
-	}
-	return resp
-}
-
-func (le *lessor) list() *pb.LeaseLeasesResponse {
-	resp := &pb.LeaseLeasesResponse{Header: le.srv.header()}
-	for _, l := range le.byExpiry() {
-		resp.Leases = append(resp.Leases, &pb.LeaseStatus{ID: l.id})
 	}
 	return resp
 }

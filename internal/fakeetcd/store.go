@@ -17,24 +17,16 @@ type version struct {
 	kv  *mvccpb.KeyValue // nil: deleted
 }
 
-// change is one event of the history.
-type change struct {
-	typ  mvccpb.Event_EventType
-	kv   *mvccpb.KeyValue
-	prev *mvccpb.KeyValue // before the revision; nil: the key did not exist
-}
-
 // store keeps every state of every key since the last compaction. Server.mu guards it.
 type store struct {
 	rev       int64
 	compacted int64
 	keys      map[string][]version // oldest first
-	log       []change             // oldest first
-	history   []Change             // the same, and not compacted
+	history   []Change             // oldest first; not compacted
 }
 
 func newStore() store {
-	return store{rev: 1, keys: make(map[string][]version)}
+	return store{rev: 1, compacted: -1, keys: make(map[string][]version)}
 }
 
 // at returns the state of a key at a revision, nil when it did not exist.
@@ -68,12 +60,15 @@ func (s *store) span(key, end []byte, rev int64) []*mvccpb.KeyValue {
 	return kvs
 }
 
-// inRange follows the API's encoding: no end is the key alone, and the end "\x00" is everything from the key on.
+// openEnded is the API's encoding of everything from a key on.
+func openEnded(end []byte) bool { return len(end) == 1 && end[0] == 0 }
+
+// inRange reports whether k is in [key, end). Without an end that is the key alone.
 func inRange(k, key, end []byte) bool {
 	switch {
 	case len(end) == 0:
 		return bytes.Equal(k, key)
-	case len(end) == 1 && end[0] == 0:
+	case openEnded(end):
 		return bytes.Compare(k, key) >= 0
 	default:
 		return bytes.Compare(k, key) >= 0 && bytes.Compare(k, end) < 0
@@ -82,12 +77,12 @@ func inRange(k, key, end []byte) bool {
 
 // read answers a range request; cur is the newest revision that the reader may see.
 func (s *store) read(r *pb.RangeRequest, cur int64) (*pb.RangeResponse, error) {
-	if err := s.readable(r, cur); err != nil {
-		return nil, err
-	}
 	rev := r.Revision
 	if rev <= 0 {
 		rev = cur
+	}
+	if err := s.readable(rev, cur); err != nil {
+		return nil, err
 	}
 	kvs := s.span(r.Key, r.RangeEnd, rev)
 	resp := &pb.RangeResponse{
@@ -97,7 +92,12 @@ func (s *store) read(r *pb.RangeRequest, cur int64) (*pb.RangeResponse, error) {
 	if r.CountOnly {
 		return resp, nil
 	}
-	kvs = sorted(filtered(kvs, r), r)
+	kvs = filtered(kvs, r)
+	bounds := r.MinModRevision | r.MaxModRevision | r.MinCreateRevision | r.MaxCreateRevision
+	if r.SortOrder == pb.RangeRequest_NONE && r.Limit > 0 && bounds == 0 {
+		kvs = kvs[:min(len(kvs), int(r.Limit)+1)] // then etcd reads no more, even where it sorts them
+	}
+	kvs = sorted(kvs, r)
 	if r.Limit > 0 && int64(len(kvs)) > r.Limit {
 		kvs = kvs[:r.Limit]
 		resp.More = true
@@ -115,13 +115,11 @@ func (s *store) read(r *pb.RangeRequest, cur int64) (*pb.RangeResponse, error) {
 	return resp, nil
 }
 
-func (s *store) readable(r *pb.RangeRequest, cur int64) error {
+func (s *store) readable(rev, cur int64) error {
 	switch {
-	case r.Revision <= 0:
-		return nil
-	case r.Revision > cur:
+	case rev > cur:
 		return rpctypes.ErrGRPCFutureRev
-	case r.Revision < s.compacted:
+	case rev < s.compacted:
 		return rpctypes.ErrGRPCCompacted
 	}
 	return nil
@@ -137,16 +135,11 @@ func filtered(kvs []*mvccpb.KeyValue, r *pb.RangeRequest) []*mvccpb.KeyValue {
 }
 
 func sorted(kvs []*mvccpb.KeyValue, r *pb.RangeRequest) []*mvccpb.KeyValue {
-	order := r.SortOrder
-	if order == pb.RangeRequest_NONE {
-		order = pb.RangeRequest_ASCEND
-	}
 	slices.SortStableFunc(kvs, func(a, b *mvccpb.KeyValue) int {
-		c := compareBy(r.SortTarget, a, b)
-		if order == pb.RangeRequest_DESCEND {
-			return -c
+		if r.SortOrder == pb.RangeRequest_DESCEND {
+			a, b = b, a
 		}
-		return c
+		return compareBy(r.SortTarget, a, b)
 	})
 	return kvs
 }
@@ -185,8 +178,6 @@ func (s *store) compact(rev int64) error {
 		s.keys[k] = vs
 	}
 	maps.DeleteFunc(s.keys, func(_ string, vs []version) bool { return len(vs) == 0 })
-	// Events at rev itself stay: a watch may still start there.
-	s.log = slices.DeleteFunc(s.log, func(c change) bool { return c.kv.ModRevision < rev })
 	return nil
 }
 

@@ -139,7 +139,7 @@ func (w *watchStream) Send(r *pb.WatchRequest) error {
 	switch {
 	case r.GetCreateRequest() != nil:
 		create := r.GetCreateRequest()
-		transmit(w.ctx, w.c, Watch, create,
+		transmit(w.ctx, w.c, "", Watch, create,
 			func(f Fault) (*pb.WatchRequest, error) { w.create(create, f); return r, nil },
 			func(o outcome[pb.WatchRequest]) {
 				if o.err != nil {

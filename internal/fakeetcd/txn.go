@@ -13,7 +13,7 @@ import (
 // tx collects the writes of one revision. Reads through it see them.
 type tx struct {
 	srv     *Server
-	changes []change
+	changes []Change
 }
 
 func (t *tx) rev() int64 {
@@ -46,7 +46,7 @@ func (t *tx) put(r *pb.PutRequest) *pb.PutResponse {
 		t.srv.lessor.detach(old.Lease, key)
 	}
 	t.srv.lessor.attach(kv.Lease, key)
-	t.changes = append(t.changes, change{typ: mvccpb.Event_PUT, kv: kv, prev: st.at(key, st.rev)})
+	t.changes = append(t.changes, Change{time.Now(), rev, true, kv, st.at(key, st.rev)})
 	st.keys[key] = append(st.keys[key], version{rev: rev, kv: kv})
 
 	resp := &pb.PutResponse{Header: &pb.ResponseHeader{Revision: t.rev()}}
@@ -73,11 +73,8 @@ func (t *tx) remove(kv *mvccpb.KeyValue) {
 	st, key := &t.srv.store, string(kv.Key)
 	rev := st.rev + 1
 	t.srv.lessor.detach(kv.Lease, key)
-	t.changes = append(t.changes, change{
-		typ:  mvccpb.Event_DELETE,
-		kv:   &mvccpb.KeyValue{Key: kv.Key, ModRevision: rev},
-		prev: st.at(key, st.rev),
-	})
+	gone := &mvccpb.KeyValue{Key: kv.Key, ModRevision: rev}
+	t.changes = append(t.changes, Change{time.Now(), rev, false, gone, st.at(key, st.rev)})
 	st.keys[key] = append(st.keys[key], version{rev: rev})
 }
 
@@ -88,10 +85,7 @@ func (t *tx) commit() {
 	}
 	st := &t.srv.store
 	st.rev++
-	st.log = append(st.log, t.changes...)
-	for _, c := range t.changes {
-		st.history = append(st.history, Change{time.Now(), st.rev, c.typ == mvccpb.Event_PUT, c.kv, c.prev})
-	}
+	st.history = append(st.history, t.changes...)
 	t.srv.watches.notify(t.changes)
 	t.srv.signal()
 }
@@ -126,7 +120,9 @@ func (t *tx) check(p *plan) error {
 		var err error
 		switch {
 		case op.GetRequestRange() != nil:
-			err = t.srv.store.readable(op.GetRequestRange(), t.srv.store.rev)
+			if rev := op.GetRequestRange().Revision; rev != 0 {
+				err = t.srv.store.readable(rev, t.srv.store.rev) // a negative one too, which a Get takes for none
+			}
 		case op.GetRequestPut() != nil:
 			err = t.checkPut(op.GetRequestPut())
 		case p.nested[i] != nil:
@@ -149,31 +145,24 @@ func (t *tx) checkPut(r *pb.PutRequest) error {
 	return nil
 }
 
-func (t *tx) run(p *plan) (*pb.TxnResponse, error) {
+func (t *tx) run(p *plan) *pb.TxnResponse {
 	resp := &pb.TxnResponse{Succeeded: p.succeeded, Header: &pb.ResponseHeader{}}
 	for i, op := range p.ops {
 		out := &pb.ResponseOp{}
 		switch {
 		case op.GetRequestRange() != nil:
-			r, err := t.srv.store.read(op.GetRequestRange(), t.rev())
-			if err != nil {
-				return nil, err
-			}
+			r, _ := t.srv.store.read(op.GetRequestRange(), t.rev())
 			out.Response = &pb.ResponseOp_ResponseRange{ResponseRange: r}
 		case op.GetRequestPut() != nil:
 			out.Response = &pb.ResponseOp_ResponsePut{ResponsePut: t.put(op.GetRequestPut())}
 		case op.GetRequestDeleteRange() != nil:
 			out.Response = &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: t.deleteRange(op.GetRequestDeleteRange())}
 		case p.nested[i] != nil:
-			r, err := t.run(p.nested[i])
-			if err != nil {
-				return nil, err
-			}
-			out.Response = &pb.ResponseOp_ResponseTxn{ResponseTxn: r}
+			out.Response = &pb.ResponseOp_ResponseTxn{ResponseTxn: t.run(p.nested[i])}
 		}
 		resp.Responses = append(resp.Responses, out)
 	}
-	return resp, nil
+	return resp
 }
 
 // holds evaluates one comparison: over a range it must hold for every key, and where there is no key

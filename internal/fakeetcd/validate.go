@@ -2,7 +2,11 @@ package fakeetcd
 
 import (
 	"bytes"
+	"fmt"
 	"maps"
+
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -11,7 +15,7 @@ import (
 // The checks of etcd's server/etcdserver/api/v3rpc/key.go, in its order, with the server's default limits.
 const (
 	maxTxnOps       = 128
-	maxRequestBytes = 3 << 19 // 1.5 MiB
+	maxRequestBytes = 3 << 19 // 1.5 MiB, of which etcd takes some 20 bytes for itself
 )
 
 func validateRange(r *pb.RangeRequest) error {
@@ -35,8 +39,6 @@ func validatePut(r *pb.PutRequest) error {
 		return rpctypes.ErrGRPCValueProvided
 	case r.IgnoreLease && r.Lease != 0:
 		return rpctypes.ErrGRPCLeaseProvided
-	case len(r.Key)+len(r.Value) > maxRequestBytes:
-		return rpctypes.ErrGRPCRequestTooLarge
 	}
 	return nil
 }
@@ -57,7 +59,7 @@ func validateTxn(r *pb.TxnRequest) error {
 			return err
 		}
 	}
-	if txnBytes(r) > maxRequestBytes {
+	if sizeOf(r) > maxRequestBytes {
 		return rpctypes.ErrGRPCRequestTooLarge
 	}
 	return nil
@@ -105,13 +107,25 @@ type writeSet struct {
 	dels []*pb.DeleteRangeRequest
 }
 
-func (w *writeSet) deletes(key string) bool {
+// errOpenEnded refuses what etcd should refuse too. It does not see that a deletion of everything from a key on and a put are
+// about one key, and a put that keeps the value of a key deleted so crashes the server.
+var errOpenEnded = fmt.Errorf("%w: a put of a key that the transaction deletes with everything from a key on", ErrNotSupported)
+
+// mayPut says whether a key is not written yet.
+func (w *writeSet) mayPut(key string, puts map[string]bool) (err error) {
+	if puts[key] {
+		return rpctypes.ErrGRPCDuplicateKey
+	}
 	for _, d := range w.dels {
-		if inRange([]byte(key), d.Key, d.RangeEnd) {
-			return true
+		switch {
+		case !inRange([]byte(key), d.Key, d.RangeEnd):
+		case openEnded(d.RangeEnd):
+			err = errOpenEnded
+		default:
+			return rpctypes.ErrGRPCDuplicateKey
 		}
 	}
-	return false
+	return err
 }
 
 func writeSetOf(ops []*pb.RequestOp) (*writeSet, error) {
@@ -134,8 +148,8 @@ func writeSetOf(ops []*pb.RequestOp) (*writeSet, error) {
 			continue
 		}
 		k := string(p.Key)
-		if w.puts[k] || w.deletes(k) {
-			return nil, rpctypes.ErrGRPCDuplicateKey
+		if err := w.mayPut(k, w.puts); err != nil {
+			return nil, err
 		}
 		w.puts[k] = true
 	}
@@ -151,8 +165,8 @@ func (w *writeSet) addNested(r *pb.TxnRequest) error {
 			return err
 		}
 		for k := range branch.puts {
-			if before[k] || w.deletes(k) {
-				return rpctypes.ErrGRPCDuplicateKey
+			if err := w.mayPut(k, before); err != nil {
+				return err
 			}
 			w.puts[k] = true
 		}
@@ -162,26 +176,17 @@ func (w *writeSet) addNested(r *pb.TxnRequest) error {
 	return nil
 }
 
-func txnBytes(r *pb.TxnRequest) int {
-	n := 0
-	for _, c := range r.Compare {
-		n += len(c.Key) + len(c.RangeEnd) + len(c.GetValue())
+// sizeOf is the length of a request on the wire.
+func sizeOf(r any) int {
+	data, err := encoding.GetCodecV2(proto.Name).Marshal(r)
+	if err != nil {
+		panic(err) // it is no message
 	}
-	for _, ops := range [][]*pb.RequestOp{r.Success, r.Failure} {
-		for _, op := range ops {
-			n += len(op.GetRequestRange().GetKey()) + len(op.GetRequestRange().GetRangeEnd()) +
-				len(op.GetRequestPut().GetKey()) + len(op.GetRequestPut().GetValue()) +
-				len(op.GetRequestDeleteRange().GetKey()) + len(op.GetRequestDeleteRange().GetRangeEnd())
-			if t := op.GetRequestTxn(); t != nil {
-				n += txnBytes(t)
-			}
-		}
-	}
-	return n
+	defer data.Free()
+	return data.Len()
 }
 
 // emptyRange says whether etcd refuses to watch [key, end).
 func emptyRange(key, end []byte) bool {
-	openEnded := len(end) == 1 && end[0] == 0
-	return len(end) != 0 && !openEnded && bytes.Compare(key, end) >= 0
+	return len(end) != 0 && !openEnded(end) && bytes.Compare(key, end) >= 0
 }

@@ -17,34 +17,38 @@ type watcher struct {
 	stream   *watchStream
 	id       int64
 	key, end []byte
+	start    int64 // the first revision that was asked for; 0: the next one
 	minRev   int64 // the first revision it has not been told of
 	unsynced bool  // it starts in the past and waits for the next sync
 	prevKV   bool
 	filters  []pb.WatchCreateRequest_FilterType
 }
 
-func (w *watcher) wants(c change) bool {
-	if c.kv.ModRevision < w.minRev || !inRange(c.kv.Key, w.key, w.end) {
+func (w *watcher) wants(c Change) bool {
+	if c.Rev < w.minRev || !inRange(c.Kv.Key, w.key, w.end) {
 		return false
 	}
-	filter := pb.WatchCreateRequest_NOPUT
-	if c.typ == mvccpb.Event_DELETE {
-		filter = pb.WatchCreateRequest_NODELETE
+	filter := pb.WatchCreateRequest_NODELETE
+	if c.Put {
+		filter = pb.WatchCreateRequest_NOPUT
 	}
 	return !slices.Contains(w.filters, filter)
 }
 
 // tell sends those of the changes that the watcher wants, and nothing when there are none.
-func (w *watcher) tell(changes []change, rev int64) {
+func (w *watcher) tell(changes []Change, rev int64) {
 	resp := &pb.WatchResponse{Header: w.stream.header(rev), WatchId: w.id}
 	for _, c := range changes {
 		if !w.wants(c) {
 			continue
 		}
-		ev := &mvccpb.Event{Type: c.typ, Kv: cloned(c.kv)}
+		ev := &mvccpb.Event{Kv: cloned(c.Kv)}
+		if !c.Put {
+			ev.Type = mvccpb.Event_DELETE
+		}
 		// The previous state is looked up when the event is sent: a compaction may have taken it.
-		if w.prevKV && c.kv.ModRevision-1 >= w.stream.c.srv.store.compacted {
-			ev.PrevKv = cloned(c.prev)
+		if w.prevKV && c.Rev-1 >= w.stream.c.srv.store.compacted {
+			ev.PrevKv = cloned(c.Prev)
 		}
 		resp.Events = append(resp.Events, ev)
 	}
@@ -60,11 +64,11 @@ type hub struct {
 	timer    *time.Timer // at the next sync; nil when every watcher is synced
 }
 
-func (h *hub) add(w *watcher, startRev int64) {
+func (h *hub) add(w *watcher) {
 	cur := h.srv.store.rev
-	w.minRev = max(startRev, cur+1)
-	if startRev != 0 && startRev <= cur {
-		w.minRev, w.unsynced = startRev, true
+	w.minRev = max(w.start, cur+1)
+	if w.start != 0 && w.start <= cur {
+		w.minRev, w.unsynced = w.start, true
 	}
 	h.watchers = append(h.watchers, w)
 	h.schedule()
@@ -79,7 +83,7 @@ func (h *hub) remove(gone func(*watcher) bool) bool {
 }
 
 // notify tells the synced watchers of one revision; the others find it in the log at their sync.
-func (h *hub) notify(changes []change) {
+func (h *hub) notify(changes []Change) {
 	rev := h.srv.store.rev
 	for _, w := range h.watchers {
 		if w.unsynced {
@@ -118,7 +122,7 @@ func (h *hub) sync() {
 			})
 			h.remove(func(o *watcher) bool { return o == w })
 		default:
-			w.tell(st.log, st.rev)
+			w.tell(st.history, st.rev)
 			w.minRev, w.unsynced = st.rev+1, false
 		}
 	}
@@ -146,8 +150,8 @@ func (w *watchStream) create(r *pb.WatchCreateRequest, f Fault) {
 		created.WatchId = w.nextID
 		w.nextID++
 		srv.watches.add(&watcher{
-			stream: w, id: created.WatchId, key: key, end: r.RangeEnd, prevKV: r.PrevKv, filters: r.Filters,
-		}, r.StartRevision)
+			stream: w, id: created.WatchId, key: key, end: r.RangeEnd, start: r.StartRevision, prevKV: r.PrevKv, filters: r.Filters,
+		})
 	}
 	if f.Lose == Answer {
 		w.in.lost = true // the stream is in order, so what comes after is not seen either
@@ -161,10 +165,10 @@ func (w *watchStream) cancel(id int64) {
 	}
 }
 
-// progress answers only when every watcher of the stream is synced.
+// progress answers only when every watcher of the stream is synced and has begun.
 func (w *watchStream) progress() {
 	srv := w.c.srv
-	behind := func(o *watcher) bool { return o.stream == w && (o.unsynced || o.minRev > srv.store.rev+1) }
+	behind := func(o *watcher) bool { return o.stream == w && (o.unsynced || o.start > srv.store.rev) }
 	if !slices.ContainsFunc(srv.watches.watchers, behind) {
 		w.in.push(&pb.WatchResponse{Header: w.header(srv.store.rev), WatchId: clientv3.InvalidWatchID}, 0)
 	}

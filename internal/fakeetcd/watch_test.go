@@ -1,7 +1,6 @@
 package fakeetcd_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -49,63 +48,6 @@ func closed(t *testing.T, ch clientv3.WatchChan) {
 	}
 }
 
-func TestWatch_tellsWhatHappensFromNow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, c := start(t)
-		put(t, c, "a/0", "")
-		ctx, cancel := context.WithCancel(t.Context())
-		ch := c.Watch(ctx, "a/", clientv3.WithPrefix(), clientv3.WithCreatedNotify(), clientv3.WithPrevKV())
-		require.Equal(t, 1, srv.Watchers(), "it exists when Watch returns")
-		created := next(t, ch)
-		require.True(t, created.Created)
-		require.EqualValues(t, 2, created.Header.Revision)
-
-		put(t, c, "b", "")
-		put(t, c, "a/1", "x")
-		srv.Delete("a/1")
-		put(t, c, "a/0", "y")
-		first := next(t, ch)
-		require.EqualValues(t, 4, first.Header.Revision)
-		require.True(t, first.Events[0].IsCreate())
-		del := next(t, ch).Events[0]
-		require.Equal(t, clientv3.EventTypeDelete, del.Type)
-		require.EqualValues(t, 5, del.Kv.ModRevision)
-		require.Equal(t, "x", string(del.PrevKv.Value))
-		require.True(t, next(t, ch).Events[0].IsModify())
-		nothing(t, ch)
-
-		cancel()
-		closed(t, ch)
-		require.Zero(t, srv.Watchers())
-	})
-}
-
-func TestWatch_filters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, c := start(t)
-		dels := c.Watch(t.Context(), "a", clientv3.WithFilterPut())
-		puts := c.Watch(t.Context(), "a", clientv3.WithFilterDelete())
-		put(t, c, "a", "")
-		require.Equal(t, clientv3.EventTypePut, next(t, puts).Events[0].Type)
-		nothing(t, dels)
-		srv.Delete("a")
-		require.Equal(t, clientv3.EventTypeDelete, next(t, dels).Events[0].Type)
-		nothing(t, puts)
-	})
-}
-
-func TestWatch_eventsOfOneRevisionComeTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, c := start(t)
-		lease := grant(t, c, 2)
-		put(t, c, "a/1", "", clientv3.WithLease(lease))
-		put(t, c, "a/2", "", clientv3.WithLease(lease))
-		ch := c.Watch(t.Context(), "a/", clientv3.WithPrefix())
-		require.NoError(t, srv.Revoke(lease))
-		require.Len(t, next(t, ch).Events, 2)
-	})
-}
-
 func TestWatch_pastRevisionIsServedAtTheNextSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, c := start(t)
@@ -123,49 +65,6 @@ func TestWatch_pastRevisionIsServedAtTheNextSync(t *testing.T) {
 		require.Len(t, resp.Events, 2)
 		put(t, c, "a", "4")
 		require.Len(t, next(t, ch).Events, 1, "and from then on it is in step too")
-	})
-}
-
-func TestWatch_compacted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, c := start(t)
-		for range 5 {
-			put(t, c, "a", "")
-		}
-		synced := c.Watch(t.Context(), "a")
-		require.NoError(t, srv.Compact(5))
-		old := c.Watch(t.Context(), "a", clientv3.WithRev(4))
-		edge := c.Watch(t.Context(), "a", clientv3.WithRev(5))
-		resp := <-old
-		require.True(t, resp.Canceled)
-		require.EqualValues(t, 5, resp.CompactRevision)
-		require.ErrorIs(t, resp.Err(), rpctypes.ErrCompacted)
-		closed(t, old)
-		require.Len(t, next(t, edge).Events, 2)
-		put(t, c, "a", "")
-		require.Len(t, next(t, synced).Events, 1)
-	})
-}
-
-func TestWatch_emptyRangeIsRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, c := start(t)
-		resp := <-c.Watch(t.Context(), "b", clientv3.WithRange("a"))
-		require.ErrorContains(t, resp.Err(), "watcher range is empty")
-		// The client's Watcher deadlocks if it is closed while it still sees to a refused watch.
-		synctest.Wait()
-	})
-}
-
-func TestWatch_RequestProgress(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, c := start(t)
-		ch := c.Watch(t.Context(), "a")
-		rev := srv.Put("b", "")
-		require.NoError(t, c.RequestProgress(t.Context()))
-		resp := next(t, ch)
-		require.True(t, resp.IsProgressNotify())
-		require.Equal(t, rev, resp.Header.Revision)
 	})
 }
 

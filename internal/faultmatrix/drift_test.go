@@ -70,7 +70,7 @@ func lockOf(t *testing.T, c *fakeetcd.Client, opts lease.Options) *lease.Lock {
 	return l
 }
 
-// P1; pain 33: a margin of a tenth covers a server whose clock is 10 % faster than the holder's, or slower, wherever in the
+// A margin of a tenth covers a server whose clock is 10 % faster than the holder's, or slower, wherever in the
 // renewal cycle the holder is cut off. The default is a tenth up to a TTL of 10 s.
 func TestDrift_withinTheMargin(t *testing.T) {
 	const s = time.Second
@@ -169,7 +169,7 @@ func TestDrift_ofTheBootClock(t *testing.T) {
 	}
 }
 
-// pain 33: a step of the wall clock changes nothing, since every time that is compared carries its monotonic reading.
+// A step of the wall clock changes nothing, since every time that is compared carries its monotonic reading.
 func TestWallClock_isNotUsed(t *testing.T) {
 	srv := fakeetcd.New() // not in a bubble, whose times have no such reading
 	t.Cleanup(srv.Close)
@@ -180,7 +180,7 @@ func TestWallClock_isNotUsed(t *testing.T) {
 	// What takes the monotonic reading off a time, or makes one without it.
 	wall := regexp.MustCompile(`\.Unix(Milli|Micro|Nano)?\(|time\.(Unix|Date|Parse)|\.(UTC|Local)\(\)|\.In\(time|\.Round\(0\)`)
 	files := 0
-	for _, dir := range []string{"lease", "election", "internal/clock", "internal/commit", "internal/queue", "internal/retry"} {
+	for _, dir := range []string{"lease", "election", "internal/clock", "internal/etcd", "internal/queue"} {
 		names, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(dir), "*.go"))
 		require.NoError(t, err)
 		for _, name := range names {

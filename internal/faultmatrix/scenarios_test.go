@@ -24,12 +24,13 @@ var scenarios = []struct {
 	{"try while locked", tryBusy},
 	{"wait", waitInLine},
 	{"crowd", crowd},
+	{"round", goRound},
 	{"do", doScoped},
 	{"heal", healAfterRevocation},
 	{"close", closeWhileHeld},
 	{"two names", twoNames},
 	{"lead", lead},
-	{"step back", stepBack},
+	{"prefer", prefer},
 	{"transfer", transfer},
 	{"be favoured", favoured},
 }
@@ -93,6 +94,18 @@ func crowd(w *world, s *actor) {
 			other.lock("a").keep(100 * ms).letGo()
 		}
 	})
+}
+
+// goRound has each wait by the watch that it has kept, behind the owner and behind a waiter.
+func goRound(w *world, s *actor) {
+	for i, a := range []*actor{w.rival(), s, w.rival()} {
+		w.inBackground(func() {
+			time.Sleep(time.Duration(i) * ms)
+			for range 4 {
+				a.lock("a").keep(5 * ms).letGo()
+			}
+		})
+	}
 }
 
 func doScoped(w *world, s *actor) {
@@ -184,7 +197,7 @@ func lead(w *world, s *actor) {
 	r.keep(4 * time.Second).letGo() // what was late has come
 }
 
-func stepBack(w *world, s *actor) {
+func prefer(w *world, s *actor) {
 	first := w.rival().campaign("a", election.Options{Value: "first"})
 	w.inBackground(func() {
 		time.Sleep(time.Second)

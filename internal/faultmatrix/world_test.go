@@ -36,7 +36,6 @@ type world struct {
 	t        *testing.T
 	srv      *fakeetcd.Server
 	fault    fault        // zero: none
-	separate bool         // commits are not shared
 	slept    atomic.Int64 // how long the subject's host was suspended: its timers stood still, its boot clock did not
 	scripted bool         // the scenario has an operator of its own
 	subject  *actor
@@ -61,10 +60,10 @@ type actor struct {
 	calls map[*context.CancelCauseFunc]struct{}
 }
 
-func newWorld(t *testing.T, f fault, separate bool) *world {
+func newWorld(t *testing.T, f fault) *world {
 	t.Helper()
 	w := &world{
-		t: t, srv: fakeetcd.New(), fault: f, separate: separate,
+		t: t, srv: fakeetcd.New(), fault: f,
 		seen: make(map[string]int), disturbed: make(map[int64]time.Time),
 	}
 	t.Cleanup(w.srv.Close)
@@ -104,7 +103,7 @@ func (w *world) rival() *actor {
 // join makes the actor's session.
 func (a *actor) join() {
 	a.untilDone("new session", func(ctx context.Context) (err error) {
-		s, err := lease.NewSession(ctx, a.c.Client, lease.Options{TTL: ttl, SeparateCommits: a.w.separate})
+		s, err := lease.NewSession(ctx, a.c.Client, lease.Options{TTL: ttl})
 		if err == nil {
 			a.w.mu.Lock()
 			a.s = s
@@ -196,7 +195,7 @@ func (a *actor) inOrder(err error) bool {
 	}
 	var lost *lease.LostError
 	isLost := errors.As(err, &lost) && errors.Is(err, lease.ErrLost)
-	if isLost && lost.Reason == lease.LeaseGone && a.w.scripted {
+	if isLost && lost.Reason == lease.ReasonLeaseGone && a.w.scripted {
 		return true // it had not been found out yet
 	}
 	switch a.w.fault.class {
@@ -205,10 +204,10 @@ func (a *actor) inOrder(err error) bool {
 	case cancelled:
 		return errors.Is(err, errGaveUp) && !isLost
 	case operator:
-		return isLost && (lost.Reason == lease.LeaseGone || lost.Reason == lease.KeyDeleted || lost.Reason == lease.KeyOverwritten)
+		return isLost && (lost.Reason == lease.ReasonLeaseGone || lost.Reason == lease.ReasonKeyDeleted || lost.Reason == lease.ReasonKeyOverwritten)
 	case outage:
 		return errors.Is(err, context.DeadlineExceeded) || // the bound that Close and Do set themselves
-			isLost && (lost.Reason == lease.DeadlinePassed || lost.Reason == lease.LeaseGone)
+			isLost && (lost.Reason == lease.ReasonDeadlinePassed || lost.Reason == lease.ReasonLeaseGone)
 	default:
 		return false
 	}

@@ -4,22 +4,21 @@ import (
 	"context"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/leasefence/leasefence/internal/commit"
-	"github.com/leasefence/leasefence/internal/retry"
+	"github.com/leasefence/leasefence/internal/etcd"
 )
 
 // Queue is what one lease needs to stand in queues. Its fields are set before its first use.
 type Queue struct {
-	Client  *clientv3.Client // for reads and watches
-	Line    *commit.Line     // for what changes the queues
-	Streams *Streams
-	Attempt time.Duration          // the bound of a request's first attempt, see retry.Do
-	Report  func(*mvccpb.KeyValue) // told of keys in the queue that are no contenders; may be nil
+	Life   context.Context            //nolint:containedctx // of the lease: nothing is watched after it
+	Conn   *etcd.Conn                 // for reads and watches
+	Line   *etcd.Line                 // for what changes the queues
+	Bound  time.Duration              // the bound of a request's first attempt, see etcd.Do
+	Report func(prefix string, n int) // receives how many keys of a queue were passed over that do not look like a contender's; may be nil
 
-	crowds crowds
+	contended contention
+	kept      keptWatches
 }
 
 // Await returns nil when e, which has entered, is the oldest contender; ahead is what is known of the others. It
@@ -28,48 +27,64 @@ type Queue struct {
 // While it waits for the owner, it is served by one event and reads nothing after it. So it does not see that its
 // own key has been deleted by somebody else in the meantime: that is for [Guards] to tell.
 func (q *Queue) Await(ctx context.Context, e Entry, ahead Ahead) error {
-	return q.await(ctx, e, ahead, func(a Ahead) bool { return a.None })
+	return q.await(ctx, e, ahead, false)
 }
 
-// await waits until what is ahead of e is enough.
-func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, enough func(Ahead) bool) error {
-	look := func(ctx context.Context) error {
-		seen, err := q.look(ctx, e, ahead.Key)
+// AwaitOwn is [Queue.Await] for an entry whose key others may delete in one step with the owner's: it has always seen e's own key
+// once nobody was ahead.
+func (q *Queue) AwaitOwn(ctx context.Context, e Entry, ahead Ahead) error {
+	return q.await(ctx, e, ahead, true)
+}
+
+// await is Await, which reads e's own key at the end if own is set.
+func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, own bool) error {
+	look := func(a *etcd.Attempt) error {
+		seen, err := q.look(a, e, ahead)
 		if err == nil {
 			ahead = seen
 		}
 		return err
 	}
 	if !ahead.None && ahead.Key == "" {
-		if err := retry.Do(ctx, q.Client, q.Attempt, look); err != nil {
+		if err := q.Conn.Do(ctx, q.Bound, look); err != nil {
 			return err
 		}
 	}
-	var b retry.Backoff
-	for !enough(ahead) {
-		waitFor, end := ahead, unended
-		err := q.watch(ctx, waitFor.Key, func(ctx context.Context, events clientv3.WatchChan) error {
-			// The contender may have gone before the watch existed; from here on the watch tells. A read that
-			// began after the watch existed sees all that the watch does not, on whatever members the two are.
-			if err := retry.Do(ctx, q.Client, q.Attempt, look); err != nil {
-				return err
+	var b etcd.Backoff
+	for !ahead.None {
+		waitFor := ahead
+		end, err := q.awaitKept(ctx, e, ahead)
+		if err == nil && end == unended {
+			began := time.Now()
+			w := q.open(ctx, waitFor.Key)
+			err = w.use(ctx, func(ctx context.Context, events clientv3.WatchChan) error {
+				// The contender may have gone before the watch existed; from here on the watch tells. A read that
+				// began after the watch existed sees all that the watch does not, on whatever members the two are.
+				if err := q.Conn.Do(ctx, q.Bound, look); err != nil {
+					return err
+				}
+				if ahead.same(waitFor) {
+					end = ended(events, e.Prefix, ahead.Rev)
+				}
+				return nil
+			})
+			if broke := end == unended && ahead.same(waitFor); err == nil && !broke && time.Since(began) < shortWait {
+				q.kept.keep(w)
+			} else {
+				w.close()
 			}
-			if ahead.same(waitFor) {
-				end = ended(events, e.Prefix, ahead.Rev)
-			}
-			return nil
-		})
+		}
 		switch {
 		case err != nil:
 			return err
-		case end == deleted && ahead.Owner:
+		case end == deleted && ahead.Owner && !own:
 			// Nobody was between it and e, and nobody comes before e any more: those who enter are younger.
 			return nil
 		case !ahead.same(waitFor): // as the look has found
 			b.Reset()
 			continue
 		}
-		if err := retry.Do(ctx, q.Client, q.Attempt, look); err != nil {
+		if err := q.Conn.Do(ctx, q.Bound, look); err != nil {
 			return err
 		}
 		if end != unended || !ahead.same(waitFor) {
@@ -84,13 +99,37 @@ func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, enough func(Ahe
 	return nil
 }
 
+// awaitKept waits for a short time, by a watch that was kept, for the end of the contender that is ahead of e. It returns unended
+// if there is no such watch, or if the watch shows no end in that time.
+//
+// It reads nothing: the contender was there when the queue was read, so its end came later, and the watch shows it. A watch that
+// began after that end shows nothing.
+func (q *Queue) awaitKept(ctx context.Context, e Entry, ahead Ahead) (end ending, err error) {
+	w := q.kept.take(ctx, ahead.Key)
+	if w == nil {
+		return unended, nil
+	}
+	enough := time.AfterFunc(shortWait, w.cancel)
+	defer enough.Stop()
+	err = w.use(ctx, func(_ context.Context, events clientv3.WatchChan) error {
+		end = ended(events, e.Prefix, ahead.Rev)
+		return nil
+	})
+	if err == nil && end != unended {
+		q.kept.keep(w)
+	} else {
+		w.close()
+	}
+	return end, err
+}
+
 // ending is what became of the contender that is waited for.
 type ending int
 
 const (
 	unended ending = iota // as far as is known: the watch broke
 	deleted
-	displaced // somebody has taken its key off its lease: it contends no more, and the key may stay for good
+	displaced // somebody has taken its key off its lease: it contends no more, and the key may stay for ever
 )
 
 // ended waits until the key that was created at rev ends its contention in the queue of prefix, or the watch breaks.
@@ -112,21 +151,21 @@ func ended(events clientv3.WatchChan, prefix string, rev int64) ending {
 	return unended
 }
 
-// watch opens a watch on key, from now on, and calls use once it exists. A watch that broke (a compaction, a leader
-// change, a stream, a suspect endpoint) is no error: the caller reads again, and the read finds what is final. The
-// error is ctx's cause or use's.
-func (q *Queue) watch(ctx context.Context, key string, use func(context.Context, clientv3.WatchChan) error, opts ...clientv3.OpOption) error {
-	wctx, opened, cancel := q.Streams.Watch(ctx)
-	defer cancel()
-	// Watch returns when the server has confirmed the watch, or with a channel that is closed.
-	events := q.Client.Watch(wctx, key, opts...)
-	opened()
-	err := use(wctx, events)
-	switch {
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case wctx.Err() != nil:
-		return nil
-	}
-	return err
+// AwaitEnd waits until e, which is anybody's, contends no more, or may not.
+func (q *Queue) AwaitEnd(ctx context.Context, e Entry) error {
+	return q.watch(ctx, e.Key, func(ctx context.Context, events clientv3.WatchChan) error {
+		there := false
+		err := q.Conn.Do(ctx, q.Bound, func(a *etcd.Attempt) error {
+			resp, err := a.Get(e.Key)
+			if err == nil {
+				kv := first(resp.Kvs)
+				there = kv != nil && kv.CreateRevision == e.Rev && Contends(e.Prefix, kv)
+			}
+			return err
+		})
+		if err == nil && there {
+			ended(events, e.Prefix, e.Rev)
+		}
+		return err
+	})
 }

@@ -2,14 +2,20 @@
 //
 // # Layout
 //
-// The contenders of a name stand below the prefix name + "/". A contender's key is the prefix, the lower-case
-// hex of its lease ID and, optionally, "-" and a suffix; it carries that lease. The contender with the smallest
-// create revision is the owner. This is the layout of etcd's concurrency.Mutex and concurrency.Election, and so
-// of etcdctl lock and elect: all of them exclude each other and stand in one order.
+// The contenders of a name stand below the prefix name + "/". A contender's key is the prefix, a letter from g to z for
+// its class or none, the lower-case hex of its lease ID and, optionally, "-" and a suffix; it carries that lease. The
+// contender with the smallest create revision is the owner. Without a class this is the layout of etcd's
+// concurrency.Mutex and concurrency.Election, and so of etcdctl lock and elect: all of them exclude each other and stand
+// in one order. There is no class yet; of one that it does not know, a process takes it that it excludes everybody.
 //
-// A key below the prefix is a contender only if it is a direct child of the prefix and begins with the hex of
-// the very lease that it is attached to. Every key that etcd's own code writes is one. A nested name (the queue
-// of "a/b" lies below "a/"), a key without a lease and a key that somebody planted are not: they block nobody.
+// A key below the prefix is a contender only if it is a direct child of the prefix, has that form and is attached to the
+// lease in it. Every key that etcd's own code writes is one. A nested name (the queue of "a/b" lies below "a/"), a key
+// without a lease and a key that somebody planted are not: they block nobody. What begins with "~" after the prefix is
+// kept for structures of our own, and lies behind the end of the queue's range.
+//
+// Where there are such other keys, and be it very many, an acquisition must not have etcd compare or sort them, since it
+// does that while it commits nothing else. It reads the names of the keys and looks up the leases of those alone that have
+// the form.
 //
 // # Steps
 //
@@ -18,10 +24,11 @@
 //   - Await waits for the nearest older contender only. Its watch begins at the present, since etcd serves one that
 //     begins in the past only every 100 ms, and the queue is read once it exists. If the nearest is the owner then,
 //     its end is the waiter's turn, with nothing more to ask; or else the waiter looks again, for the other may
-//     have given up.
+//     have given up. The watch of a short wait is kept for a moment: the next wait for the same key needs neither a new one
+//     nor a read before the event.
 //   - HandOver leaves and enters for another of the same process in one transaction.
 //   - Leave deletes the key if its create revision is still the entry's.
-//   - Guards tell of the end of one's own keys.
+//   - Guards tell of the end of one's own keys, by a watch for each of a few hundred and by reading the others.
 //
-// What changes a queue goes through a commit.Line, where it shares commits with what else its lease is about.
+// What changes a queue goes through a etcd.Line, where it shares commits with what else its lease is about.
 package queue

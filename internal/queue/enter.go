@@ -1,112 +1,171 @@
 package queue
 
 import (
-	"context"
-	"errors"
+	"fmt"
+	"slices"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/leasefence/leasefence/internal/commit"
+	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// ErrTaken says that an entry's key was there before it entered: somebody put it there by hand.
-var ErrTaken = errors.New("queue: the entry's key is taken")
+// ErrTaken says that an entry's key is there and is not the entry's: somebody put it there by hand, or it is an old one that
+// a restore has brought back.
+var ErrTaken = fmt.Errorf("queue: the entry's key is taken: %w", etcd.ErrNotDone)
+
+// An answer may be that of a second sending of the same request: by us after an attempt whose answer was lost, by copies of an
+// attempt, or by a proxy that we know nothing of. So "the key is there" never says by itself that it is somebody else's. The
+// key tells: it is e's if it is attached to e's lease, has e's value and was created after e was made. If anybody else put
+// such a key it would serve as well, since nobody but e uses its name and it goes with the lease.
+// Kv is nil where there is no key: it is not e's then.
+func (e Entry) owns(kv *mvccpb.KeyValue, value string) bool {
+	return kv != nil && kv.Lease == int64(e.Lease) && kv.CreateRevision > e.After && string(kv.Value) == value
+}
 
 // Enter puts e into its queue, with value for people to read, and tells what is ahead of it. It is one attempt.
-// Repeating it is safe: it enters once. Again says that an earlier attempt's answer was lost, so that a key which is
-// there already is e's; otherwise that is ErrTaken.
+// Repeating it with the same value is safe: it enters once. If a key of that name is there and is not e's, that is ErrTaken.
 //
 // It is one small transaction where the queue is empty, as it is for most locks most of the time. Where it was not
-// empty lately, the transaction is one that does not depend on it.
-func (q *Queue) Enter(ctx context.Context, e Entry, value string, again bool) (Entry, Ahead, error) {
-	if !again && !q.crowds.expected(e.Prefix) {
-		resp, err := q.Line.Commit(ctx, commit.Txn{
+// empty lately, the transaction is one that does not depend on it. In a queue that has other keys than contenders' it
+// tells nothing of what is ahead: that is then read without holding up others.
+func (q *Queue) Enter(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, error) {
+	if !q.contended.expected(e.Prefix) && !q.contended.mixed(e.Prefix) {
+		resp, err := q.Line.Commit(a, etcd.Txn{
 			Queue: e.Prefix,
 			If:    []clientv3.Cmp{e.empty()},
 			Then:  []clientv3.Op{e.put(value)},
+			Else:  []clientv3.Op{e.fewNames()},
 		})
-		if err != nil || resp.Succeeded {
+		switch {
+		case err != nil:
+			q.contended.met(e.Prefix, true) // e may be there
+			return e, Ahead{}, err
+		case resp.Succeeded:
 			e.Rev = resp.Revision
-			return e, Ahead{None: err == nil}, err
+			return e, Ahead{None: true}, nil
 		}
+		q.contended.met(e.Prefix, true)
+		q.mixedBy(e.Prefix, resp.Responses[0].GetResponseRange().Kvs)
 	}
-	txn := commit.Txn{
+	return q.join(a, e, value)
+}
+
+// join is Enter, whoever is in the queue.
+func (q *Queue) join(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, error) {
+	txn := etcd.Txn{
 		Queue: e.Prefix,
 		If:    []clientv3.Cmp{e.absent()},
-		Then:  []clientv3.Op{e.put(value), clientv3.OpGet(e.Prefix, newestTwo...)},
+		Then:  []clientv3.Op{e.put(value)},
+		Else:  []clientv3.Op{clientv3.OpGet(e.Key)},
 	}
-	if again {
-		txn.Else = []clientv3.Op{clientv3.OpGet(e.Key, clientv3.WithKeysOnly())}
+	mixed := q.contended.mixed(e.Prefix)
+	if !mixed {
+		txn.Then = append(txn.Then, newestTwo(e.Prefix))
 	}
-	resp, err := q.Line.Commit(ctx, txn)
+	resp, err := q.Line.Commit(a, txn)
 	switch {
 	case err != nil:
 		return e, Ahead{}, err
 	case resp.Succeeded:
 		e.Rev = resp.Revision
-		ahead := aheadOf(e, resp.Responses[1].GetResponseRange().Kvs)
-		q.crowds.met(e.Prefix, !ahead.None)
+		if mixed {
+			return e, Ahead{}, nil
+		}
+		ahead := q.aheadOf(e, resp.Responses[1].GetResponseRange())
+		q.contended.met(e.Prefix, !ahead.None)
 		return e, ahead, nil
-	case !again:
+	}
+	kv := first(resp.Responses[0].GetResponseRange().Kvs)
+	if !e.owns(kv, value) {
 		return e, Ahead{}, ErrTaken
 	}
-	own := resp.Responses[0].GetResponseRange().Kvs
-	if len(own) == 0 { // deleted by another of the same commit, whose comparisons come before everybody's operations
-		return q.Enter(ctx, e, value, again)
-	}
-	e.Rev = own[0].CreateRevision
+	e.Rev = kv.CreateRevision
 	return e, Ahead{}, nil
 }
 
 // HandOver lets e go and puts next, of the same queue, at its end, in one transaction: e's place is not next's. It
-// reports whether that was done; if not, nothing was: e's key was gone already, or next's was there. It is one
-// attempt. Repeating it is safe, but where an answer was lost, "not done" may mean that it was done before.
-func (q *Queue) HandOver(ctx context.Context, e, next Entry, value string) (done bool, entered Entry, ahead Ahead, err error) {
-	return q.replace(ctx, e, next, value)
-}
-
-// replace is HandOver under further conditions.
-func (q *Queue) replace(ctx context.Context, e, next Entry, value string, also ...clientv3.Cmp) (done bool, entered Entry, ahead Ahead, err error) {
-	resp, err := q.Line.Commit(ctx, commit.Txn{
+// reports whether that was done, now or by an earlier attempt, after which it is not known what is ahead of next. If not,
+// nothing was: e's key was gone already, or a key of next's name was there. It is one attempt, and repeating it is safe.
+func (q *Queue) HandOver(a *etcd.Attempt, e, next Entry, value string) (done bool, entered Entry, ahead Ahead, err error) {
+	txn := etcd.Txn{
 		Queue: e.Prefix,
 		// Next's key must be absent also because a request that is late would overwrite it.
-		If:   append(also, e.Held(), next.absent()),
-		Then: []clientv3.Op{clientv3.OpDelete(e.Key), next.put(value), clientv3.OpGet(e.Prefix, newestTwo...)},
-	})
-	if err != nil || !resp.Succeeded {
+		If:   []clientv3.Cmp{e.Held(), next.absent()},
+		Then: []clientv3.Op{e.delete(), next.put(value)},
+		Else: []clientv3.Op{clientv3.OpGet(next.Key)},
+	}
+	mixed := q.contended.mixed(e.Prefix)
+	if !mixed {
+		txn.Then = append(txn.Then, newestTwo(e.Prefix))
+	}
+	resp, err := q.Line.Commit(a, txn)
+	if err != nil {
 		return false, next, Ahead{}, err
 	}
+	if !resp.Succeeded {
+		if kv := first(resp.Responses[0].GetResponseRange().Kvs); next.owns(kv, value) {
+			next.Rev = kv.CreateRevision
+			return true, next, Ahead{}, nil
+		}
+		return false, next, Ahead{}, nil
+	}
 	next.Rev = resp.Revision
-	return true, next, aheadOf(next, resp.Responses[2].GetResponseRange().Kvs), nil
+	if mixed {
+		return true, next, Ahead{}, nil
+	}
+	return true, next, q.aheadOf(next, resp.Responses[2].GetResponseRange()), nil
 }
 
-// newestTwo are the last two keys of a queue: right after an entry has entered, itself and the one before it.
-var newestTwo = []clientv3.OpOption{
-	clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend),
-	clientv3.WithLimit(2), clientv3.WithKeysOnly(),
+// newestTwo reads the last two keys of a queue: right after an entry has entered, itself and the one before it.
+func newestTwo(prefix string) clientv3.Op {
+	return clientv3.OpGet(prefix, InQueue(prefix), byCreation(clientv3.SortDescend), clientv3.WithLimit(2), clientv3.WithKeysOnly())
 }
 
 // aheadOf reads what is before e in the newest two keys of its queue.
-func aheadOf(e Entry, newest []*mvccpb.KeyValue) Ahead {
-	for _, kv := range newest {
+func (q *Queue) aheadOf(e Entry, newest *etcdserverpb.RangeResponse) Ahead {
+	if q.mixedBy(e.Prefix, newest.Kvs) {
+		return Ahead{}
+	}
+	for _, kv := range newest.Kvs {
 		if string(kv.Key) != e.Key {
-			return Ahead{Key: string(kv.Key), Rev: kv.CreateRevision}
+			return Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: newest.Count == 2} // which counts all of the queue
 		}
 	}
 	return Ahead{None: true}
 }
 
+// few is how many keys are read to see whether there are more, and what they are like.
+const few = 3
+
+// firstFew reads keys of a queue in the order of their names, which costs the server next to nothing.
+func firstFew(prefix string) []clientv3.OpOption {
+	return []clientv3.OpOption{InQueue(prefix), clientv3.WithLimit(few)}
+}
+
+// mixedBy reports whether there are others than contenders among keys of a queue, and remembers it.
+func (q *Queue) mixedBy(prefix string, kvs []*mvccpb.KeyValue) bool {
+	mixed := slices.ContainsFunc(kvs, func(kv *mvccpb.KeyValue) bool { return !hasForm(prefix, kv.Key) })
+	if mixed {
+		q.contended.mix(prefix, true)
+	}
+	return mixed
+}
+
 // TryEnter enters only if nobody stands in the queue; otherwise it returns the owner's key and leaves nothing.
-// It is one attempt, and repeating it is safe; again is as for Enter. If the error is not nil, e may have entered.
-func (q *Queue) TryEnter(ctx context.Context, e Entry, value string, again bool) (entered Entry, owner *mvccpb.KeyValue, err error) {
-	resp, err := q.Line.Commit(ctx, commit.Txn{
+// It is one attempt, and repeating it with the same value is safe. If the error is not nil, e may have entered.
+func (q *Queue) TryEnter(a *etcd.Attempt, e Entry, value string) (entered Entry, owner *mvccpb.KeyValue, err error) {
+	if q.contended.mixed(e.Prefix) {
+		return q.tryMixed(a, e, value)
+	}
+	resp, err := q.Line.Commit(a, etcd.Txn{
 		Queue: e.Prefix,
 		If:    []clientv3.Cmp{e.empty()},
 		Then:  []clientv3.Op{e.put(value)},
 		Else: []clientv3.Op{
-			clientv3.OpGet(e.Key, clientv3.WithKeysOnly()),
-			clientv3.OpGet(e.Prefix, clientv3.WithFirstCreate()...),
+			clientv3.OpGet(e.Key),
+			clientv3.OpGet(e.Prefix, firstFew(e.Prefix)...),
 		},
 	})
 	if err != nil {
@@ -116,57 +175,119 @@ func (q *Queue) TryEnter(ctx context.Context, e Entry, value string, again bool)
 		e.Rev = resp.Revision
 		return e, nil, nil
 	}
-	if own := resp.Responses[0].GetResponseRange().Kvs; len(own) > 0 {
-		if !again {
+	if kv := first(resp.Responses[0].GetResponseRange().Kvs); kv != nil {
+		if !e.owns(kv, value) {
 			return e, nil, ErrTaken
 		}
-		e.Rev = own[0].CreateRevision // put by an earlier attempt whose answer was lost
-		return q.stayIfFirst(ctx, e)
+		e.Rev = kv.CreateRevision
+		return q.stayIfFirst(a, e, 0)
 	}
 	// The range may be empty here: in a shared commit the comparisons come before the others' operations.
-	if owner := first(resp.Responses[1].GetResponseRange().Kvs); owner != nil && Contends(e.Prefix, owner) {
-		return e, owner, nil
+	page := resp.Responses[1].GetResponseRange()
+	if !q.mixedBy(e.Prefix, page.Kvs) {
+		if page.More {
+			owner, err = q.Owner(a, e.Prefix)
+		} else {
+			owner = oldestOf(e.Prefix, page.Kvs)
+		}
+		if err != nil || owner != nil {
+			return e, owner, err
+		}
 	}
+	return q.tryMixed(a, e, value)
+}
 
-	// The oldest key is no contender, so that the range is not empty says nothing: look past it.
-	owner, err = q.Owner(ctx, e.Prefix)
-	if err != nil || owner != nil {
-		return e, owner, err
+// oldestOf is the oldest contender of a whole queue, nil if there is none.
+func oldestOf(prefix string, kvs []*mvccpb.KeyValue) (oldest *mvccpb.KeyValue) {
+	for _, kv := range kvs {
+		if Contends(prefix, kv) && (oldest == nil || kv.CreateRevision < oldest.CreateRevision) {
+			oldest = kv
+		}
 	}
-	if e, _, err = q.Enter(ctx, e, value, again); err != nil {
+	return oldest
+}
+
+// tryMixed is TryEnter where other keys are in the queue, so that its not being empty says nothing.
+func (q *Queue) tryMixed(a *etcd.Attempt, e Entry, value string) (Entry, *mvccpb.KeyValue, error) {
+	owner, seen, err := q.ownerByName(a, e)
+	if err != nil {
 		return e, nil, err
 	}
-	return q.stayIfFirst(ctx, e)
+	if owner != nil { // though an earlier attempt may have entered
+		resp, err := a.Get(e.Key)
+		if err != nil || !e.owns(first(resp.Kvs), value) {
+			return e, owner, err
+		}
+		e.Rev = first(resp.Kvs).CreateRevision
+		return q.stayIfFirst(a, e, 0)
+	}
+	if e, _, err = q.join(a, e, value); err != nil {
+		return e, nil, err
+	}
+	return q.stayIfFirst(a, e, seen)
 }
 
 // stayIfFirst is the end of TryEnter for an entry that is in the queue already: it stays there if it is the
-// oldest contender, or else leaves.
-func (q *Queue) stayIfFirst(ctx context.Context, e Entry) (Entry, *mvccpb.KeyValue, error) {
-	owner, err := q.scan(ctx, e.Prefix, clientv3.SortAscend, e.Rev-1)
+// oldest contender, or else leaves. It is known that there was none at the revision seen.
+func (q *Queue) stayIfFirst(a *etcd.Attempt, e Entry, seen int64) (Entry, *mvccpb.KeyValue, error) {
+	minRev := int64(0)
+	if seen > 0 {
+		minRev = seen + 1
+	}
+	r, err := q.call(a, e.Prefix, minRev, e.Rev-1)
+	if err != nil {
+		return e, nil, err
+	}
+	owner, err := q.pick(a, Entry{Prefix: e.Prefix}, r, clientv3.SortAscend)
 	if err != nil || owner == nil {
 		return e, nil, err
 	}
-	_, err = q.Leave(ctx, e)
-	return e, owner, err
+	_, err = q.Leave(a, e)
+	return e, q.withValue(a, owner), err
 }
 
 // Leave deletes e's key if it is still e's. It reports false if it was not: somebody else had deleted it, or an
 // earlier attempt whose answer was lost. It is one attempt, and repeating it is safe.
-func (q *Queue) Leave(ctx context.Context, e Entry) (bool, error) {
-	resp, err := q.Line.Commit(ctx, commit.Txn{
+func (q *Queue) Leave(a *etcd.Attempt, e Entry) (bool, error) {
+	resp, err := q.Line.Commit(a, etcd.Txn{
 		If:   []clientv3.Cmp{e.Held()},
-		Then: []clientv3.Op{clientv3.OpDelete(e.Key)},
+		Then: []clientv3.Op{e.delete()},
 	})
 	return resp.Succeeded, err
 }
 
-// absent compares true while the entry's key is not there. A comparison without a value is one with 0; clientv3.Compare
-// would copy it once more.
+// The client's constructors copy what they are given, some of it three times. The comparisons and operations of each
+// acquisition and release are made without that: a comparison is completed in place, an operation is a copy of one without keys.
+var (
+	deleteKey = clientv3.OpDelete("")
+	getFew    = clientv3.OpGet("", clientv3.WithLimit(few), clientv3.WithKeysOnly())
+)
+
+// absent compares true while the entry's key is not there. A comparison without a value is one with 0.
 func (e Entry) absent() clientv3.Cmp { return clientv3.CreateRevision(e.Key) }
 
 // empty compares true while there is no key in the entry's queue, nor below it.
-func (e Entry) empty() clientv3.Cmp { return clientv3.CreateRevision(e.Prefix).WithPrefix() }
+func (e Entry) empty() clientv3.Cmp {
+	cmp, end := clientv3.CreateRevision(""), []byte(endOf(e.Prefix))
+	cmp.WithKeyBytes(end[:len(e.Prefix):len(e.Prefix)])
+	cmp.GetCompare().RangeEnd = end
+	return cmp
+}
 
 func (e Entry) put(value string) clientv3.Op {
 	return clientv3.OpPut(e.Key, value, clientv3.WithLease(e.Lease))
+}
+
+func (e Entry) delete() clientv3.Op {
+	op := deleteKey
+	op.WithKeyBytes([]byte(e.Key))
+	return op
+}
+
+// fewNames reads the names of keys in the entry's queue.
+func (e Entry) fewNames() clientv3.Op {
+	op, end := getFew, []byte(endOf(e.Prefix))
+	op.WithKeyBytes(end[:len(e.Prefix):len(e.Prefix)])
+	op.WithRangeBytes(end)
+	return op
 }

@@ -1,7 +1,6 @@
 package queue
 
-// For the tests, which stand outside.
-var (
-	PriorityOf = priorityOf
-	Stray      = stray
-)
+import "github.com/leasefence/leasefence/internal/etcd"
+
+// Ahead reads what is before e.
+func (q *Queue) Ahead(a *etcd.Attempt, e Entry) (Ahead, error) { return q.look(a, e, Ahead{}) }

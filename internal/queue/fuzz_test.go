@@ -170,7 +170,7 @@ func (l *line) step() {
 	case 1, 5, 6:
 		c.BreakWatches([]error{fakeetcd.ErrUnavailable, rpctypes.ErrGRPCNoLeader}[l.r.IntN(2)])
 	case 7:
-		l.e.Streams.Suspect()
+		l.e.Conn.Streams(l.e.Bound).Suspect()
 	case 8, 9:
 		require.NoError(l.t, l.e.srv.Compact(l.e.srv.Put("noise", "")))
 	case 10:

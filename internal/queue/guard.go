@@ -2,16 +2,16 @@ package queue
 
 import (
 	"context"
-	"errors"
-	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
 
-	"github.com/leasefence/leasefence/internal/retry"
+	"github.com/leasefence/leasefence/internal/etcd"
 )
 
 // End is what became of an entry's key.
@@ -23,36 +23,53 @@ const (
 	Overwritten                // by somebody else, who took it off its lease; the key is still there
 )
 
+const (
+	// mostWatched is how many keys of one lease have a watch.
+	mostWatched = 256
+	// mostRefused is how many reads of one pass may be refused.
+	mostRefused = 32
+)
+
 // GuardAfter is how long an entry stands in its queue before its key is watched. Shorter critical sections do not
 // pay for a watch; longer ones learn of a revoked lease or a deleted key by it.
 const GuardAfter = 250 * time.Millisecond
 
-// Guarded is an entry that stands in its queue and the functions that are told, once or more often and without delay
+// Guarded is an entry that stands in its queue and the functions that are called, once or more often and without delay
 // of their own, what others do to its key.
 type Guarded struct {
 	Entry
 
 	Ended   func(End)       // it has been deleted or overwritten
 	Touched func(rev int64) // it was written then, by whomever, and is still the entry's; may be nil
+
+	refusals int  // of reads, in a row; under Guards.mu, as is the next
+	later    bool // a refused read is due to be repeated
 }
 
-// Guards tell when keys of one lease are deleted or written by somebody else. They watch spans of keys: few
-// entries have a watch each, many share some, so that an entry costs no more than its place in a map. A shared
-// watch tells of other contenders' keys too, which lie between; those are passed over.
+// Guards tell when keys of one lease are deleted or written by somebody else. Up to [mostWatched] keys have a watch
+// each. The others are read with each period of Every, and get a watch when one is free.
+//
+// An entry is safe once its key has been read after its watch existed, for as long as the watch goes on: what came
+// before shows in the read, what comes after in the watch, on whatever members the two are. A watch or a read that
+// fails is tried again, whatever the reason, for as long as the entry is guarded: a permission that is missing now
+// may be back in a moment, and the key may have been deleted meanwhile.
 //
 // It must not be copied; its fields are set before its first use.
 type Guards struct {
 	Queue *Queue
-	Life  context.Context                  //nolint:containedctx // of the lease: nothing is watched after it
 	Spawn func(func(context.Context)) bool // runs a function in a goroutine; false if it is too late for that
-	Warn  func(err error)                  // told of keys that cannot be watched
+	Every time.Duration                    // the longest pause before a key without a watch is read
+	Warn  func(err error)                  // receives, now and then, why keys cannot be watched or read
 
-	mu      sync.Mutex             // guards the fields below, and the spans'
-	young   map[*Guarded]time.Time // not watched yet, and since when
-	old     map[string]*Guarded    // the others, by key
-	spans   []*span                // in which every key of old is
-	alone   bool                   // spans of several keys are not permitted to us
-	ticking bool
+	mu      sync.Mutex                      // guards the fields below
+	young   map[*Guarded]time.Time          // not guarded yet, and since when
+	old     map[*Guarded]context.CancelFunc // the others, and what ends the watch; nil without one
+	unread  map[*Guarded]struct{}           // of old, to be read
+	watches int
+	ticking bool // a timer looks after young
+	looking bool // a timer looks after those of old without a watch
+	reading bool
+	warned  time.Time
 }
 
 // Add begins to guard e, if it does not yet.
@@ -60,9 +77,10 @@ func (w *Guards) Add(e *Guarded) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.young == nil {
-		w.young, w.old = make(map[*Guarded]time.Time), make(map[string]*Guarded)
+		w.young, w.old = make(map[*Guarded]time.Time), make(map[*Guarded]context.CancelFunc)
+		w.unread = make(map[*Guarded]struct{})
 	}
-	if _, young := w.young[e]; young || w.old[e.Key] == e {
+	if _, young := w.young[e]; young || !w.isGone(e) {
 		return
 	}
 	w.young[e] = time.Now()
@@ -78,19 +96,25 @@ func (w *Guards) Add(e *Guarded) {
 func (w *Guards) Remove(e *Guarded) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.young, e)
-	if w.old[e.Key] != e {
-		return
+	if end := w.old[e]; end != nil {
+		end()
+		w.watches--
 	}
-	delete(w.old, e.Key)
-	w.drop(func(s *span) bool { return len(w.old) == 0 || s.only(e.Key) })
+	delete(w.young, e)
+	delete(w.old, e)
+	delete(w.unread, e)
 }
 
-// tick has the entries watched whose time has come, and comes again for the others.
+// isGone reports whether e is not guarded any more. w.mu must be held.
+func (w *Guards) isGone(e *Guarded) bool {
+	_, guarded := w.old[e]
+	return !guarded
+}
+
+// tick has the entries guarded whose time has come, and comes again for the others.
 func (w *Guards) tick() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var due []*Guarded
 	next := GuardAfter
 	for e, since := range w.young {
 		if left := GuardAfter - time.Since(since); left > 0 {
@@ -98,83 +122,136 @@ func (w *Guards) tick() {
 			continue
 		}
 		delete(w.young, e)
-		w.old[e.Key] = e
-		due = append(due, e)
+		w.old[e] = nil
+		if !w.watch(e) {
+			w.look()
+		}
 	}
-	w.cover(due)
 	if w.ticking = len(w.young) > 0; w.ticking {
 		time.AfterFunc(max(next, GuardAfter/10), w.tick) // not for each of many by itself
 	}
 }
 
-// verify reads the keys of entries and tells what has become of those that are not as they were put. Entries for
-// which skip is true by then are passed over.
-func (q *Queue) verify(ctx context.Context, list []*Guarded, skip func(*Guarded) bool) error {
-	var written []*Guarded // is known by the key alone, but not whether it has its lease still
-	err := q.readEach(ctx, list, func(e *Guarded, kv *mvccpb.KeyValue) {
-		switch {
-		case kv != nil && kv.CreateRevision == e.Rev && kv.ModRevision == e.Rev, skip(e):
-		case kv != nil && kv.CreateRevision == e.Rev:
-			written = append(written, e)
-		default:
-			e.Ended(Deleted)
-		}
-	}, clientv3.WithKeysOnly())
-	if err != nil {
-		return err
+// watch gives e a watch, if there is one left. w.mu must be held.
+func (w *Guards) watch(e *Guarded) bool {
+	if w.watches >= mostWatched {
+		return false
 	}
-	return q.readEach(ctx, written, func(e *Guarded, kv *mvccpb.KeyValue) {
-		switch {
-		case skip(e):
-		case kv == nil || kv.CreateRevision != e.Rev:
-			e.Ended(Deleted)
-		default:
-			e.written(kv)
+	ctx, cancel := context.WithCancel(w.Queue.Life)
+	if ctx.Err() != nil || !w.Spawn(func(context.Context) { w.run(ctx, e) }) { // the lease's life ends before the session's
+		cancel()
+		return false
+	}
+	w.watches++
+	w.old[e] = cancel
+	return true
+}
+
+// look has the keys without a watch read after a while, again and again. w.mu must be held.
+func (w *Guards) look() {
+	if w.looking || w.Queue.Life.Err() != nil {
+		return
+	}
+	w.looking = true
+	// A bit early, so that what happened to a key in its first moments is noticed within the period too.
+	time.AfterFunc(max(w.Every, time.Second)-2*GuardAfter, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.looking = false
+		more := false
+		for e, end := range w.old {
+			if end == nil && !w.watch(e) {
+				w.read(e)
+				more = true
+			}
+		}
+		if more {
+			w.look()
 		}
 	})
 }
 
-// readEach reads the keys of entries, many at a time.
-func (q *Queue) readEach(ctx context.Context, list []*Guarded, use func(*Guarded, *mvccpb.KeyValue), opts ...clientv3.OpOption) error {
-	const most = 100 // within the server's default limit of 128 operations
-	return inParts(list, most, func(part []*Guarded) error {
-		gets := make([]clientv3.Op, len(part))
-		for i, e := range part {
-			gets[i] = clientv3.OpGet(e.Key, opts...)
+// run keeps e's key watched until ctx ends.
+func (w *Guards) run(ctx context.Context, e *Guarded) {
+	const steady = time.Second // a watch that lasts so long is no reason to wait before the next
+	for n := 0; ctx.Err() == nil; n++ {
+		began := time.Now()
+		err := w.Queue.watch(ctx, e.Key, func(_ context.Context, events clientv3.WatchChan) error {
+			return w.serve(e, events)
+		}, clientv3.WithCreatedNotify())
+		if ctx.Err() != nil {
+			return
 		}
-		var resp *clientv3.TxnResponse
-		err := retry.Do(ctx, q.Client, q.Attempt, func(ctx context.Context) (err error) {
-			resp, err = retry.Txn(ctx, q.Client, nil, gets, nil)
-			return err
-		})
+		if time.Since(began) > steady {
+			n = 0
+		}
+		longest := steady
 		if err != nil {
-			return err
+			longest = w.Every
+			w.warn(e, "watched", err)
 		}
-		for i, e := range part {
-			use(e, first(resp.Responses[i].GetResponseRange().Kvs))
-		}
-		return nil
-	})
+		// Until the next watch exists nothing tells, and that may take long where an endpoint is sick.
+		w.mu.Lock()
+		w.read(e)
+		w.mu.Unlock()
+		sleep(ctx, pause(n, longest))
+	}
 }
 
-// inParts sends a list in transactions of at most so many; where the server's limit is lower, it is learnt.
-func inParts[T any](list []T, most int, send func([]T) error) error {
-	for len(list) > 0 {
-		part := list[:min(most, len(list))]
-		err := send(part)
-		switch {
-		case errors.Is(err, rpctypes.ErrTooManyOps) && len(part) > 1:
-			most = len(part) / 2
-		case err != nil:
-			return err
-		default:
-			list = list[len(part):]
+// pause is how long to wait after n failures in a row: 25 ms, doubled each time up to longest, less a random part.
+func pause(n int, longest time.Duration) time.Duration {
+	return etcd.Jitter(min(25*time.Millisecond<<min(n, 16), max(longest, time.Second)))
+}
+
+// sleep waits for d or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// serve works on a watch until it breaks. The error is that the server refuses it.
+func (w *Guards) serve(e *Guarded, events clientv3.WatchChan) error {
+	// The first that it tells is that it exists, or why it does not.
+	for exists := false; ; {
+		resp, ok := <-events
+		broken := resp.Err()
+		if broken != nil && denied(broken) {
+			return broken
+		}
+		if !ok || broken != nil {
+			return nil //nolint:nilerr // a watch that broke is opened again
+		}
+		if !exists {
+			exists = true
+			w.mu.Lock()
+			w.read(e)
+			w.mu.Unlock()
+		}
+		for _, ev := range resp.Events {
+			w.tell(e, ev)
 		}
 	}
-	return nil
 }
 
-// written is told that e's key was put again, as kv.
+// tell passes on what a watch has shown.
+func (w *Guards) tell(e *Guarded, ev *clientv3.Event) {
+	w.mu.Lock()
+	gone := w.isGone(e)
+	w.mu.Unlock()
+	switch {
+	case gone, ev.Kv.ModRevision <= e.Rev: // the entry's own put, or what became of an earlier one
+	case ev.Type == clientv3.EventTypeDelete:
+		e.Ended(Deleted)
+	default:
+		e.written(ev.Kv)
+	}
+}
+
+// written notes that e's key was put again, as kv.
 func (e *Guarded) written(kv *mvccpb.KeyValue) {
 	switch {
 	case clientv3.LeaseID(kv.Lease) != e.Lease:
@@ -184,40 +261,7 @@ func (e *Guarded) written(kv *mvccpb.KeyValue) {
 	}
 }
 
-// tell passes on what a watch has told.
-func (w *Guards) tell(events []*clientv3.Event) {
-	for _, ev := range events {
-		w.mu.Lock()
-		e := w.old[string(ev.Kv.Key)]
-		w.mu.Unlock()
-		switch {
-		case e == nil, ev.Kv.ModRevision <= e.Rev: // another's, or the entry's own, or that of an earlier one
-		case ev.Type == clientv3.EventTypeDelete:
-			e.Ended(Deleted)
-		default:
-			e.written(ev.Kv)
-		}
-	}
-}
-
-// refused is told that the server does not let us watch s.
-func (w *Guards) refused(s *span, err error) {
-	w.mu.Lock()
-	var keys []*Guarded
-	for _, e := range w.old {
-		if s.covers(e.Key) {
-			keys = append(keys, e)
-		}
-	}
-	several := !s.only(s.low)
-	w.drop(func(o *span) bool { return o == s })
-	if several {
-		// It lets us watch each key, perhaps: a user may have permission name by name.
-		w.alone = true
-		w.cover(keys)
-	}
-	w.mu.Unlock()
-	if !several {
-		w.Warn(fmt.Errorf("a key below %q cannot be watched: %w", Below([]byte(s.low)), err))
-	}
+// denied reports whether a request was refused for want of permission. The server says so of a watch in words.
+func denied(err error) bool {
+	return etcd.Code(err) == codes.PermissionDenied || strings.Contains(err.Error(), rpctypes.ErrPermissionDenied.Error())
 }

@@ -20,14 +20,14 @@ func TestGuards_watchBreaks(t *testing.T) {
 	for name, breaks := range map[string]func(*env){
 		"its stream ends":       func(e *env) { e.c.BreakWatches(rpctypes.ErrGRPCNoLeader) },
 		"its stream is resumed": func(e *env) { e.c.BreakWatches(fakeetcd.ErrUnavailable) },
-		"its stream hangs":      func(e *env) { e.Streams.Suspect() },
+		"its stream hangs":      func(e *env) { e.Conn.Streams(e.Bound).Suspect() },
 		"it is compacted":       func(e *env) { e.compact() },
 		"it is not opened at once": func(e *env) {
 			e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Times: 5, Err: rpctypes.ErrGRPCNoLeader})
-			e.Streams.Suspect()
+			e.Conn.Streams(e.Bound).Suspect()
 		},
 	} {
-		for _, n := range []int{1, 16, 100} {
+		for _, n := range []int{1, 100, 300} {
 			t.Run(fmt.Sprint(name, n), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					e := start(t)
@@ -56,6 +56,7 @@ func TestGuards_watchBreaks(t *testing.T) {
 							want = append(want, overwritten(p))
 						}
 					}
+					time.Sleep(every)
 					synctest.Wait()
 					g.requireTold(t, want...)
 				})
@@ -64,7 +65,24 @@ func TestGuards_watchBreaks(t *testing.T) {
 	}
 }
 
-// A watch that is refused each time is opened with pauses, and the keys are read once in each.
+// The next watch may not be confirmed for long, on an endpoint that is sick: what the broken one did not tell does not
+// wait for it.
+func TestGuards_nextWatchHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		g := e.guards(t)
+		list := g.guarded(t, 3, numbered)
+		e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{After: time.Hour}) // what is told now is lost with the stream
+		require.True(t, e.srv.Delete(list[0].Key))
+		e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Before: time.Hour})
+		e.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		g.requireTold(t, deleted(list[0]))
+	})
+}
+
+// A watch that is refused each time is opened with pauses, and the keys are read in each.
 func TestGuards_doNotSpin(t *testing.T) {
 	for name, fault := range map[string]fakeetcd.Fault{
 		"no leader": {Err: rpctypes.ErrGRPCNoLeader}, "compacted": {Err: rpctypes.ErrGRPCCompacted},
@@ -79,13 +97,13 @@ func TestGuards_doNotSpin(t *testing.T) {
 				g.add(list...)
 				e.at(time.Minute)
 				watches := len(e.c.Calls(fakeetcd.Watch))
-				require.LessOrEqual(t, len(e.c.Calls(fakeetcd.Txn))-reads, watches+40)
+				require.LessOrEqual(t, len(e.c.Calls(fakeetcd.Txn))-reads, 3*watches)
 				require.Zero(t, e.srv.Watchers())
 				remove()
 				e.at(time.Minute + 3*time.Second)
 				e.requireWatchers(t, 40)
 				require.Less(t, watches/e.srv.Watchers(), 150)
-				require.Greater(t, watches/e.srv.Watchers(), 50)
+				require.Greater(t, watches/e.srv.Watchers(), 20)
 			})
 		})
 	}
@@ -156,7 +174,7 @@ func TestGuards_fewOperations(t *testing.T) {
 					}
 				}
 				before := len(e.c.Calls(fakeetcd.Txn))
-				time.Sleep(time.Second)
+				time.Sleep(every)
 				synctest.Wait()
 				g.requireTold(t, want...)
 				require.Empty(t, g.warnings)
@@ -167,27 +185,10 @@ func TestGuards_fewOperations(t *testing.T) {
 						refused++
 					}
 				}
-				require.LessOrEqual(t, refused, 16*7, "at most log2(100) for each watch")
+				require.LessOrEqual(t, refused, 2*300)
 			})
 		})
 	}
-}
-
-// A read that is refused for another reason than its size is a refusal of the watch: it would be worth nothing.
-func TestGuards_readIsRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		g := e.guards(t)
-		p := e.enter(t, "1")
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied})
-		g.add(p)
-		e.at(time.Minute)
-		g.requireTold(t)
-		require.Len(t, g.warnings, 1)
-		require.Contains(t, g.warnings[0], p.Prefix)
-		require.NotContains(t, g.warnings[0], p.Key)
-		require.Zero(t, e.srv.Watchers())
-	})
 }
 
 // A read may take long, on an endpoint that does not answer; the events of a watch on another must not wait for it.
@@ -197,7 +198,7 @@ func TestGuards_eventsDuringARead(t *testing.T) {
 			t.Helper()
 			other := g.e.another(t)
 			for i := range 99 { // in each of the watches
-				entered, _, err := other.Enter(t.Context(), queue.NewEntry(numbered(i), g.e.lease, "y"), "", false)
+				entered, _, err := other.Enter(other.once(t.Context()), queue.NewEntry(numbered(i), g.e.lease, "y"), "")
 				require.NoError(t, err)
 				g.add(place{Entry: entered})
 			}

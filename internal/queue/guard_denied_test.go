@@ -1,6 +1,8 @@
 package queue_test
 
 import (
+	"bytes"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,7 +12,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/queue"
 )
 
 // denials are how the client tells of a watch that is not permitted. The server says it in words, which the client
@@ -20,120 +25,134 @@ var denials = map[string]error{
 	"in words":    status.Error(codes.Unknown, "rpc error: code = PermissionDenied desc = etcdserver: permission denied"),
 }
 
-// deny has the watches refused that are not permitted.
-func (e *env) deny(t *testing.T, err error, which func(span) bool) {
-	t.Helper()
-	refused := e.srv.NewClient(t.Context())
-	refused.Inject(fakeetcd.Watch, fakeetcd.Fault{Err: err})
-	e.c.Watcher = routed{e.c.Watcher, refused, which}
+// deny refuses watches and reads of the keys.
+func (e *env) deny(err error, which func(key []byte) bool) (permit func()) {
+	watches := e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Err: err, Match: func(c fakeetcd.Call) bool {
+		return which(c.Request.(*pb.WatchCreateRequest).Key)
+	}})
+	reads := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied, Match: func(c fakeetcd.Call) bool {
+		for _, op := range c.Request.(*pb.TxnRequest).Success {
+			if r := op.GetRequestRange(); r != nil && which(r.Key) {
+				return true
+			}
+		}
+		return false
+	}})
+	return func() {
+		watches()
+		reads()
+	}
 }
 
-func (s span) several() bool { return s.high != s.low+"\x00" }
+func anyKey([]byte) bool { return true }
 
-// A user may have permission for each name by itself. Then each has a watch of its own, however many they are.
-func TestGuards_spansAreDenied(t *testing.T) {
+// A permission that was missing for a while hides nothing that has happened meanwhile, and what comes later is told too.
+func TestGuards_deniedForAWhile(t *testing.T) {
 	for how, err := range denials {
-		t.Run(how, func(t *testing.T) {
+		for _, n := range []int{1, 40, 300} {
+			for when, away := range map[string]time.Duration{"at first": 0, "later": 5 * time.Second} {
+				t.Run(fmt.Sprint(how, n, when), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) { deniedForAWhile(t, err, n, away) })
+				})
+			}
+		}
+	}
+}
+
+func deniedForAWhile(t *testing.T, err error, n int, away time.Duration) {
+	t.Helper()
+	e := start(t)
+	g := e.guards(t)
+	list := e.places(t, n, numbered)
+	g.add(list...)
+	time.Sleep(away)
+	permit := e.deny(err, anyKey)
+	e.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
+	time.Sleep(500 * time.Millisecond)
+	require.True(t, e.srv.Delete(list[n/2].Key))
+	time.Sleep(2 * time.Minute)
+	g.requireTold(t)
+	require.NotEmpty(t, g.warnings)
+	require.Contains(t, g.warnings[0], list[0].Prefix[:4])
+	require.NotContains(t, g.warnings[0], fmt.Sprintf("%x", e.lease))
+	require.LessOrEqual(t, len(g.warnings), 3)
+	permit()
+	time.Sleep(2 * every)
+	synctest.Wait()
+	g.requireTold(t, deleted(list[n/2]))
+	e.requireWatchers(t, n)
+
+	g.remove(list[n/2])
+	var want []told
+	for i, p := range list {
+		if i != n/2 {
+			require.True(t, e.srv.Delete(p.Key))
+			want = append(want, deleted(p))
+		}
+	}
+	time.Sleep(every)
+	synctest.Wait()
+	g.requireTold(t, want...)
+}
+
+// A short denial is over soon: it is tried again within a second and not after a period.
+func TestGuards_deniedForAMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		g := e.guards(t)
+		list := g.guarded(t, 3, numbered)
+		permit := e.deny(rpctypes.ErrGRPCPermissionDenied, anyKey)
+		e.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
+		require.True(t, e.srv.Delete(list[1].Key))
+		time.Sleep(500 * time.Millisecond)
+		g.requireTold(t)
+		permit()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		g.requireTold(t, deleted(list[1]))
+		e.requireWatchers(t, 3)
+	})
+}
+
+// Others do not suffer for the keys that are forbidden.
+func TestGuards_someAreDenied(t *testing.T) {
+	for _, n := range []int{2, 40, 400} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := start(t)
-				e.deny(t, err, span.several)
 				g := e.guards(t)
-				list := g.guarded(t, 40, numbered)
-				require.Equal(t, 40, e.srv.Watchers())
-				more := g.guarded(t, 5, scattered)
-				require.Equal(t, 45, e.srv.Watchers())
-				require.Empty(t, g.warnings)
+				list := e.places(t, n, numbered)
+				forbidden := []byte(list[1].Key)
+				e.deny(rpctypes.ErrGRPCPermissionDenied, func(key []byte) bool { return bytes.Equal(key, forbidden) })
+				g.add(list...)
+				time.Sleep(queue.GuardAfter - 1)
 				var want []told
-				for _, p := range append(list[20:], more...) {
+				for i, p := range list { // before they are watched or read
 					require.True(t, e.srv.Delete(p.Key))
-					want = append(want, deleted(p))
+					if i != 1 {
+						want = append(want, deleted(p))
+					}
 				}
+				time.Sleep(time.Minute)
 				synctest.Wait()
 				g.requireTold(t, want...)
-				g.remove(list...)
-				synctest.Wait()
-				require.Equal(t, 5, e.srv.Watchers())
-				g.remove(more...)
-				synctest.Wait()
-				require.Zero(t, e.srv.Watchers())
 			})
 		})
 	}
 }
 
-// While it turns out that spans are denied, nothing is missed.
-func TestGuards_spansAreDenied_nothingIsMissed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		e.deny(t, rpctypes.ErrGRPCPermissionDenied, span.several)
-		g := e.guards(t)
-		few := g.guarded(t, 16, numbered)
-		more := e.places(t, 16, scattered)
-		g.add(more...)
-		var want []told
-		for i := range 16 { // one by one, in the time that it takes
-			time.Sleep(20 * time.Millisecond)
-			require.True(t, e.srv.Delete(few[i].Key))
-			e.srv.Put(more[i].Key, "")
-			want = append(want, deleted(few[i]), overwritten(more[i]))
-		}
-		time.Sleep(time.Second)
-		synctest.Wait()
-		g.requireTold(t, want...)
-		require.Equal(t, 32, e.srv.Watchers())
-		require.Empty(t, g.warnings)
-	})
-}
-
-// A watch that was permitted is not any more when it is opened again.
-func TestGuards_spansAreDeniedLater(t *testing.T) {
+// Where everything is forbidden, little is asked for.
+func TestGuards_denied_asksSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
 		g := e.guards(t)
-		list := g.guarded(t, 40, numbered)
-		e.requireWatchers(t, 40)
-		e.deny(t, rpctypes.ErrGRPCPermissionDenied, span.several)
-		e.c.Cut()
-		require.True(t, e.srv.Delete(list[7].Key))
-		e.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
-		e.c.Restore()
-		time.Sleep(time.Second)
-		synctest.Wait()
-		g.requireTold(t, deleted(list[7]))
-		require.Equal(t, 40, e.srv.Watchers())
-		require.True(t, e.srv.Delete(list[39].Key))
-		synctest.Wait()
-		g.requireTold(t, deleted(list[39]))
+		g.add(e.places(t, 2000, numbered)...)
+		e.deny(rpctypes.ErrGRPCPermissionDenied, anyKey)
+		time.Sleep(time.Minute)
+		before := e.requests()
+		time.Sleep(10 * time.Minute)
+		const periods = 10 * 60 / 10
+		require.LessOrEqual(t, e.requests()-before, 2*periods*(mostWatched+mostWatched+40), "for each watch, for each key's read, and for the others together")
+		require.LessOrEqual(t, len(g.warnings), 12, "one a minute")
 	})
-}
-
-// A single key that must not be watched is reported, once; the others are guarded.
-func TestGuards_keyIsDenied(t *testing.T) {
-	for how, err := range denials {
-		for _, n := range []int{2, 20} {
-			t.Run(how, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					e := start(t)
-					g := e.guards(t)
-					list := e.places(t, n, numbered)
-					e.deny(t, err, func(s span) bool { return s.low <= list[1].Key && list[1].Key < s.high })
-					g.add(list...)
-					time.Sleep(time.Minute)
-					synctest.Wait()
-					require.Len(t, g.warnings, 1)
-					require.Contains(t, g.warnings[0], list[1].Prefix)
-					require.NotContains(t, g.warnings[0], list[1].Key)
-					require.Contains(t, g.warnings[0], "permission denied")
-					for _, p := range list {
-						require.True(t, e.srv.Delete(p.Key))
-					}
-					synctest.Wait()
-					require.Len(t, g.drain(), n-1)
-					g.remove(list...)
-					synctest.Wait()
-					require.Zero(t, e.srv.Watchers())
-				})
-			})
-		}
-	}
 }

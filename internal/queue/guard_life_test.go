@@ -69,7 +69,7 @@ func TestGuards_lifeEnds(t *testing.T) {
 
 func suspect(ctx context.Context, e *env) {
 	for ctx.Err() == nil {
-		e.Streams.Suspect()
+		e.Conn.Streams(e.Bound).Suspect()
 		time.Sleep(10 * time.Millisecond)
 	}
 }

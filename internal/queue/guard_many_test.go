@@ -2,8 +2,6 @@ package queue_test
 
 import (
 	"fmt"
-	"math/rand/v2"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +11,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/queue"
 )
 
 // numbered are names that begin alike.
@@ -29,70 +28,56 @@ func watched(call fakeetcd.Call) span {
 	return span{string(r.Key), string(r.RangeEnd)}
 }
 
-// requireWatchers wants as many watches as n guarded entries may have.
+const mostWatched = 256
+
+// requireWatchers wants as many watches as n guarded entries have.
 func (e *env) requireWatchers(t *testing.T, n int) {
 	t.Helper()
-	if n <= 16 {
-		require.Equal(t, n, e.srv.Watchers())
-		return
-	}
-	require.LessOrEqual(t, e.srv.Watchers(), 16)
-	require.Positive(t, e.srv.Watchers())
+	require.Equal(t, min(n, mostWatched), e.srv.Watchers())
 }
 
-// few or many, whatever their order and their pace: each one's end is told and nothing else, with no more than 16 watches.
+// Each entry's end is told and nothing else: of the first 256 at once, of the others within the period. No watch is of
+// more than one key, so that nobody else's are told to us.
 func TestGuards_fewOrMany(t *testing.T) {
-	for _, n := range []int{1, 16, 17, 300} {
-		for order, arrange := range map[string]func([]place){
-			"ascending":  func([]place) {},
-			"descending": slices.Reverse[[]place],
-			"shuffled": func(list []place) {
-				rand.New(rand.NewPCG(1, 2)).Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-			},
-		} {
-			for names, name := range map[string]func(int) string{"numbered": numbered, "scattered": scattered} {
-				for _, pause := range []time.Duration{0, 13 * time.Millisecond, 300 * time.Millisecond} {
-					t.Run(fmt.Sprint(n, order, names, pause), func(t *testing.T) {
-						synctest.Test(t, func(t *testing.T) { fewOrMany(t, n, arrange, name, pause) })
-					})
-				}
-			}
+	for _, n := range []int{1, 17, mostWatched, mostWatched + 1, 400} {
+		for _, pause := range []time.Duration{0, 13 * time.Millisecond} {
+			t.Run(fmt.Sprint(n, pause), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { fewOrMany(t, n, pause) })
+			})
 		}
 	}
 }
 
-func fewOrMany(t *testing.T, n int, arrange func([]place), name func(int) string, pause time.Duration) {
+func fewOrMany(t *testing.T, n int, pause time.Duration) {
 	t.Helper()
 	e := start(t)
 	g := e.guards(t)
-	list := e.places(t, n, name)
-	arrange(list)
-	for i, p := range list {
+	list := e.places(t, n, numbered)
+	for _, p := range list {
 		g.add(p)
 		time.Sleep(pause)
-		if i%7 == 3 { // others come and go
-			_, _ = e.srv.Delete(p.Key+"0"), e.srv.Put(p.Key+"0", "")
-		}
 	}
 	time.Sleep(time.Second)
 	synctest.Wait()
 	e.requireWatchers(t, n)
+	for _, call := range e.c.Calls(fakeetcd.Watch) {
+		require.Empty(t, watched(call).high)
+	}
 	g.requireTold(t)
 
 	var want []told
 	for i, p := range list {
-		switch i % 3 {
-		case 0:
+		if i%2 == 0 {
 			require.True(t, e.srv.Delete(p.Key))
 			want = append(want, deleted(p))
-		case 1:
+		} else {
 			e.srv.Put(p.Key, "x")
 			want = append(want, overwritten(p))
-		default:
-			e.srv.Put(p.Key+"0", "") // foreign, and in many cases in a span
-			e.srv.Delete(p.Key + "0")
 		}
 	}
+	synctest.Wait()
+	require.Len(t, g.told, min(n, mostWatched), "at once")
+	time.Sleep(every)
 	synctest.Wait()
 	g.requireTold(t, want...)
 	require.Empty(t, g.warnings)
@@ -101,80 +86,88 @@ func fewOrMany(t *testing.T, n int, arrange func([]place), name func(int) string
 	require.Zero(t, e.srv.Watchers())
 }
 
-// Some come and others go all the time: what stays is guarded throughout, and what goes is told no more.
-func TestGuards_whileOthersComeAndGo(t *testing.T) {
-	for _, stay := range []int{4, 40} {
-		t.Run(fmt.Sprint(stay), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				g := e.guards(t)
-				list := g.guarded(t, stay, numbered)
-				var passing []place
-				for i := range 200 {
-					p := e.places(t, 1, func(int) string { return numbered((i*37)%400) + "/x" })[0]
-					g.add(p)
-					passing = append(passing, p)
-					time.Sleep(40 * time.Millisecond)
-					if len(passing) > 20 {
-						g.remove(passing[0])
-						e.leave(t, passing[0])
-						passing = passing[1:]
-					}
-					if i%(200/stay) == 0 {
-						p := list[i/(200/stay)]
-						require.True(t, e.srv.Delete(p.Key))
-						synctest.Wait()
-						g.requireTold(t, deleted(p))
-					}
-					require.LessOrEqual(t, e.srv.Watchers(), 16)
-				}
-				g.requireTold(t)
-			})
-		})
-	}
-}
-
-// When they have become few, nobody else's keys are told to us any more.
+// A watch that becomes free is for one that has none.
 func TestGuards_fewAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
 		g := e.guards(t)
-		list := g.guarded(t, 300, numbered)
-		g.remove(list[10:]...)
-		more := e.places(t, 2, scattered)
-		g.add(more...)
-		time.Sleep(time.Second)
+		first := g.guarded(t, mostWatched, numbered)
+		others := g.guarded(t, 10, scattered)
+		e.requireWatchers(t, mostWatched)
+		g.remove(first[3:]...)
+		time.Sleep(every)
 		synctest.Wait()
-		list = append(list[:10], more...)
-		require.Equal(t, len(list), e.srv.Watchers())
-		calls := e.c.Calls(fakeetcd.Watch)
-		for _, call := range calls[len(calls)-len(list):] {
-			require.Equal(t, watched(call).low+"\x00", watched(call).high)
-		}
+		e.requireWatchers(t, 13)
+		calls := e.requests()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		require.Equal(t, calls, e.requests(), "nothing polls")
 		var want []told
-		for _, p := range list {
+		for _, p := range append(first[:3], others...) {
 			require.True(t, e.srv.Delete(p.Key))
 			want = append(want, deleted(p))
 		}
 		synctest.Wait()
 		g.requireTold(t, want...)
-		g.remove(list...)
-		synctest.Wait()
-		require.Zero(t, e.srv.Watchers())
 	})
 }
 
-// What has most in common shares a watch: names of one kind do not make a span that everything else lies in.
-func TestGuards_spansAreOfTheLike(t *testing.T) {
+// Going to and fro about the limit costs what comes, not what is there.
+func TestGuards_changesAreCheap(t *testing.T) {
+	for _, n := range []int{16, mostWatched, mostWatched + 20} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				g := e.guards(t)
+				k := 0
+				name := func(int) string { k++; return numbered(k) }
+				list := g.guarded(t, n, name)
+				watches, reads := len(e.c.Calls(fakeetcd.Watch)), len(e.c.Calls(fakeetcd.Txn))
+				const changes = 200
+				for range changes {
+					g.remove(list[0])
+					list = append(list[1:], e.places(t, 1, name)...)
+					g.add(list[n-1])
+					time.Sleep(300 * time.Millisecond)
+				}
+				require.LessOrEqual(t, len(e.c.Calls(fakeetcd.Watch))-watches, changes)
+				keys := 0
+				for _, call := range e.c.Calls(fakeetcd.Txn)[reads:] {
+					if r := call.Request.(*pb.TxnRequest); len(r.Compare) == 0 {
+						keys += len(r.Success)
+					}
+				}
+				require.LessOrEqual(t, keys, 2*changes+6*max(0, n-mostWatched), "each when it comes and is watched, and once in a period without a watch")
+			})
+		})
+	}
+}
+
+// Those who acquire very many locks pay for no read of each before its period comes. What happens to a key at once is
+// told within the period all the same.
+func TestGuards_withoutAWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
 		g := e.guards(t)
-		g.guarded(t, 60, func(i int) string { return fmt.Sprintf("%c/%03d", 'a'+i%3, i) })
-		calls := e.c.Calls(fakeetcd.Watch)
-		for _, call := range calls[len(calls)-e.srv.Watchers():] {
-			s := watched(call)
-			require.Equal(t, s.low[0], s.high[0], "%+v", s)
+		list := g.guarded(t, mostWatched+100, numbered)
+		keys := 0
+		for _, call := range e.c.Calls(fakeetcd.Txn) {
+			if r := call.Request.(*pb.TxnRequest); len(r.Compare) == 0 {
+				keys += len(r.Success)
+			}
 		}
+		require.Equal(t, mostWatched, keys)
+		for i := range 50 {
+			time.Sleep(time.Duration(i) * queue.GuardAfter / 3) // the period is anywhere
+			p := e.enter(t, "late/"+fmt.Sprint(i))
+			g.add(p)
+			require.True(t, e.srv.Delete(p.Key))
+			time.Sleep(every)
+			synctest.Wait()
+			g.requireTold(t, deleted(p))
+			g.remove(p)
+		}
+		g.remove(list...)
 	})
 }
 
@@ -183,8 +176,8 @@ func TestGuards_reads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
 		g := e.guards(t)
-		before := len(e.c.Calls(fakeetcd.Txn)) + 300
-		list := g.guarded(t, 300, numbered)
+		before := len(e.c.Calls(fakeetcd.Txn)) + mostWatched
+		list := g.guarded(t, mostWatched, numbered)
 		first := e.c.Calls(fakeetcd.Watch)[0]
 		read := make(map[string]bool)
 		for _, call := range e.c.Calls(fakeetcd.Txn)[before:] {
@@ -202,33 +195,28 @@ func TestGuards_reads(t *testing.T) {
 	})
 }
 
-// Where entries share watches, one that comes or goes changes little, however different their names.
-func TestGuards_changesAreCheap(t *testing.T) {
-	for _, n := range []int{17, 40, 100} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				g := e.guards(t)
-				r, k := rand.New(rand.NewPCG(1, 2)), 0
-				name := func(int) string { k++; return fmt.Sprintf("%c%d", 'A'+r.IntN(50), k) }
-				list := g.guarded(t, n, name)
-				watches, reads := len(e.c.Calls(fakeetcd.Watch)), len(e.c.Calls(fakeetcd.Txn))
-				const changes = 200
-				for range changes {
-					g.remove(list[0])
-					list = append(list[1:], e.places(t, 1, name)...)
-					g.add(list[n-1])
-					time.Sleep(300 * time.Millisecond)
-				}
-				require.Less(t, len(e.c.Calls(fakeetcd.Watch))-watches, changes/2)
-				keys := 0
-				for _, call := range e.c.Calls(fakeetcd.Txn)[reads:] {
-					if r := call.Request.(*pb.TxnRequest); len(r.Compare) == 0 {
-						keys += len(r.Success)
-					}
-				}
-				require.Less(t, keys, 2*changes)
-			})
-		})
-	}
+// Each entry has its own time, of which the one timer of all takes care.
+func TestGuards_watchedSoonAfterTheirTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		g := e.guards(t)
+		began := make(map[string]time.Time)
+		for i := range 15 {
+			p := e.enter(t, string(rune('A'+i)))
+			began[p.Key] = time.Now()
+			g.add(p)
+			time.Sleep(17 * time.Millisecond)
+		}
+		time.Sleep(time.Second)
+		watches := e.c.Calls(fakeetcd.Watch)
+		require.Len(t, watches, 15)
+		for i, call := range watches {
+			if i > 0 && !call.Sent.Equal(watches[i-1].Sent) {
+				require.GreaterOrEqual(t, call.Sent.Sub(watches[i-1].Sent), queue.GuardAfter/10, "the timer does not run for each by itself")
+			}
+			age := call.Sent.Sub(began[watched(call).low])
+			require.GreaterOrEqual(t, age, queue.GuardAfter)
+			require.LessOrEqual(t, age, queue.GuardAfter+queue.GuardAfter/10)
+		}
+	})
 }

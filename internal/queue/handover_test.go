@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -13,7 +12,7 @@ import (
 
 func (e *env) handOver(t *testing.T, p place, suffix string) (bool, place) {
 	t.Helper()
-	done, next, ahead, err := e.HandOver(t.Context(), p.Entry, e.entry(suffix), suffix)
+	done, next, ahead, err := e.HandOver(e.once(t.Context()), p.Entry, e.entry(suffix), suffix)
 	require.NoError(t, err)
 	return done, place{next, ahead}
 }
@@ -48,17 +47,6 @@ func TestQueue_HandOver(t *testing.T) {
 	})
 }
 
-func TestQueue_HandOver_nobodyElse(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
-		done, next := e.handOver(t, e.enter(t, "1"), "2")
-		require.True(t, done)
-		require.True(t, next.ahead.None)
-		require.Equal(t, []string{next.Key}, e.keys())
-		require.NoError(t, e.Await(t.Context(), next.Entry, next.ahead))
-	})
-}
-
 // All or nothing.
 func TestQueue_HandOver_notDone(t *testing.T) {
 	for name, before := range map[string]func(*env, place){
@@ -82,58 +70,40 @@ func TestQueue_HandOver_notDone(t *testing.T) {
 	}
 }
 
-func TestQueue_HandOver_leaseIsGone(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
-		p := e.enter(t, "1")
-		rev := e.srv.Rev()
-		done, _, _, err := e.HandOver(t.Context(), p.Entry, queue.NewEntry("a", e.lease+1, "2"), "")
-		require.ErrorIs(t, err, rpctypes.ErrLeaseNotFound)
-		require.False(t, done)
-		require.Equal(t, rev, e.srv.Rev())
-	})
-}
-
-// pain 6: a repetition finds what the first attempt has left, whatever came between, and changes nothing.
+// A repetition finds what the first attempt has left, whatever came between, and changes nothing.
 func TestQueue_HandOver_again(t *testing.T) {
-	for name, meanwhile := range map[string]func(*env){
-		"nothing":                  func(*env) {},
-		"somebody has come":        func(e *env) { e.srv.Put("a/zz", "") },
-		"next's key was deleted":   func(e *env) { e.srv.Delete(e.entry("2").Key) },
-		"next's was overwritten":   func(e *env) { e.srv.Put(e.entry("2").Key, "x") },
-		"its own key is another's": func(e *env) { e.srv.Put(e.entry("1").Key, "x") },
+	for name, tc := range map[string]struct {
+		meanwhile func(*env)
+		known     bool // to be done
+	}{
+		"nothing":                  {func(*env) {}, true},
+		"somebody has come":        {func(e *env) { e.srv.Put("a/zz", "") }, true},
+		"next's key was deleted":   {func(e *env) { e.srv.Delete(e.entry("2").Key) }, false},
+		"next's was overwritten":   {func(e *env) { e.srv.Put(e.entry("2").Key, "x") }, false},
+		"its own key is another's": {func(e *env) { e.srv.Put(e.entry("1").Key, "x") }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(e *env) {
 				t := e.t
 				p := e.enter(t, "1")
 				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
-				done, next, ahead, err := e.HandOver(t.Context(), p.Entry, e.entry("2"), "2")
+				done, next, ahead, err := e.HandOver(e.once(t.Context()), p.Entry, e.entry("2"), "2")
 				require.Error(t, err)
 				require.False(t, done)
 				require.Equal(t, e.entry("2"), next)
 				require.Zero(t, ahead)
 				require.Equal(t, []string{next.Key}, e.keys(), "it was done")
-				meanwhile(e)
+				entered := e.srv.Rev()
+				tc.meanwhile(e)
 				rev := e.srv.Rev()
-				done, _ = e.handOver(t, p, "2")
-				require.False(t, done)
+				done, again := e.handOver(t, p, "2")
+				require.Equal(t, tc.known, done)
+				if done {
+					require.Equal(t, entered, again.Rev)
+					require.Zero(t, again.ahead)
+				}
 				require.Equal(t, rev, e.srv.Rev())
 			})
 		})
 	}
-}
-
-// An attempt that was lost on its way is simply repeated.
-func TestQueue_HandOver_requestIsLost(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
-		p := e.enter(t, "1")
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request, Err: fakeetcd.ErrUnavailable})
-		_, _, _, err := e.HandOver(t.Context(), p.Entry, e.entry("2"), "2")
-		require.Error(t, err)
-		done, next := e.handOver(t, p, "2")
-		require.True(t, done)
-		require.Equal(t, []string{next.Key}, e.keys())
-	})
 }

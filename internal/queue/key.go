@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -19,31 +20,62 @@ type Entry struct {
 	Prefix string           // of the queue: the name and "/"
 	Key    string           // of the contender; see Enter
 	Lease  clientv3.LeaseID // to which the key is attached
+	After  int64            // a revision that the cluster had reached when the entry was made: its key is created later
 	Rev    int64            // the key's create revision; 0 before it has entered
 }
 
 // NewEntry is a place for name that has not entered yet. No two entries may share lease and suffix.
 func NewEntry(name string, lease clientv3.LeaseID, suffix string) Entry {
-	key := name + "/" + strconv.FormatInt(int64(lease), 16) + "-" + suffix
+	var room [128]byte // mostly enough
+	b := append(append(room[:0], name...), '/')
+	b = append(strconv.AppendInt(b, int64(lease), 16), '-')
+	key := string(append(b, suffix...))
 	return Entry{Prefix: key[:len(name)+1], Key: key, Lease: lease}
 }
 
 // Held compares true while the entry stands in the queue.
 func (e Entry) Held() clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev)
+	cmp := clientv3.CreateRevision(e.Key)
+	cmp.GetCompare().TargetUnion = &etcdserverpb.Compare_CreateRevision{CreateRevision: e.Rev}
+	return cmp
 }
 
 // Contends reports whether kv, found below prefix, stands in its queue.
 func Contends(prefix string, kv *mvccpb.KeyValue) bool {
-	child := strings.TrimPrefix(string(kv.Key), prefix)
-	return kv.Lease != 0 && !strings.Contains(child, "/") &&
-		strings.HasPrefix(child, strconv.FormatInt(kv.Lease, 16))
+	id, ok := leaseIn(prefix, kv.Key)
+	return ok && id == kv.Lease
 }
 
-// stray reports whether kv, no contender, is a direct child of prefix: not the key of a nested name.
-func stray(prefix string, kv *mvccpb.KeyValue) bool {
-	return !strings.Contains(strings.TrimPrefix(string(kv.Key), prefix), "/")
+// hasForm reports whether a key below prefix is a contender's if it is attached to the lease in its name.
+func hasForm(prefix string, key []byte) bool {
+	_, ok := leaseIn(prefix, key)
+	return ok
 }
+
+// leaseIn is the lease that the name of a contender's key tells; false if the key, found below prefix, is none's. After
+// the prefix comes a class, a letter from g to z, or none for an exclusive lock; then the lease in hex, and perhaps "-" and
+// a suffix. A class that is not known excludes everybody, and today all are like that.
+func leaseIn(prefix string, key []byte) (int64, bool) {
+	if len(key) < len(prefix) || string(key[:len(prefix)]) != prefix || bytes.IndexByte(key[len(prefix):], '/') >= 0 {
+		return 0, false
+	}
+	child := key[len(prefix):]
+	if len(child) > 0 && 'g' <= child[0] && child[0] <= 'z' {
+		child = child[1:]
+	}
+	if i := bytes.IndexByte(child[min(1, len(child)):], '-'); i >= 0 { // a lease may be negative
+		child = child[:1+i]
+	}
+	const longest = len("-7fffffffffffffff")
+	if len(child) > longest {
+		return 0, false
+	}
+	id, err := strconv.ParseInt(string(child), 16, 64)
+	return id, err == nil && id != 0 && strconv.FormatInt(id, 16) == string(child)
+}
+
+// endOf is where the range of a queue ends: before what is not for contenders, which begins with "~".
+func endOf(prefix string) string { return prefix + "~" }
 
 // Below is the part of a key that says whose queue it stands in. What comes after it is most often the ID of a lease.
 func Below(key []byte) string { return string(key[:bytes.LastIndexByte(key, '/')+1]) }
@@ -64,6 +96,13 @@ func CheckName(name string) error {
 		return fmt.Errorf("%q begins or ends with \"/\"", name)
 	case strings.Contains(name, "//"):
 		return fmt.Errorf("%q contains \"//\"", name)
+	case HasReserved(name):
+		return fmt.Errorf("%q has a part that begins with \"~\"", name)
 	}
 	return nil
+}
+
+// HasReserved reports whether a part of a name begins with "~": below a name, such keys are for structures of our own.
+func HasReserved(name string) bool {
+	return strings.HasPrefix(name, "~") || strings.Contains(name, "/~")
 }

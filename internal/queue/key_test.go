@@ -2,7 +2,6 @@ package queue_test
 
 import (
 	"math"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,33 +19,44 @@ func TestContends(t *testing.T) {
 		key      string
 		lease    int64
 		contends bool
-		stray    bool
 	}{
-		"etcd's own":                   {"a/abc", 0xabc, true, true},
-		"with a suffix":                {"a/abc-x", 0xabc, true, true},
-		"with a long suffix":           {"a/abcdef", 0xabc, true, true},
-		"another lease":                {"a/abc", 0xabd, false, true},
-		"a lease that begins the same": {"a/abc", 0xabcd, false, true},
-		"without a lease":              {"a/abc", 0, false, true},
-		"without a lease, 0":           {"a/0", 0, false, true},
-		"planted":                      {"a/config", 0xabc, false, true},
-		"upper case":                   {"a/ABC", 0xabc, false, true},
-		"nothing":                      {"a/", 0xabc, false, true},
-		"nested name's contender":      {"a/b/abc", 0xabc, false, false},
-		"nested below a contender":     {"a/abc/abc", 0xabc, false, false},
-		"nested, no contender":         {"a/b/config", 0, false, false},
-		"largest lease":                {"a/7fffffffffffffff", math.MaxInt64, true, true},
-		"negative lease":               {"a/-7b", -0x7b, true, true},
+		"etcd's own":                   {"a/abc", 0xabc, true},
+		"with a suffix":                {"a/abc-x", 0xabc, true},
+		"with an empty suffix":         {"a/abc-", 0xabc, true},
+		"a reader":                     {"a/rabc-x", 0xabc, true},
+		"the first class":              {"a/gabc", 0xabc, true},
+		"the last class":               {"a/zabc-1-2", 0xabc, true},
+		"two classes":                  {"a/rrabc", 0xabc, false},
+		"a class alone":                {"a/r", 0xabc, false},
+		"a class that is none":         {"a/Rabc", 0xabc, false},
+		"a structure of our own":       {"a/~abc", 0xabc, false},
+		"a suffix without its hyphen":  {"a/abcdef", 0xabc, false},
+		"a leading zero":               {"a/0abc", 0xabc, false},
+		"another lease":                {"a/abc", 0xabd, false},
+		"a reader on another lease":    {"a/rabc", 0xabd, false},
+		"a lease that begins the same": {"a/abc", 0xabcd, false},
+		"without a lease":              {"a/abc", 0, false},
+		"without a lease, 0":           {"a/0", 0, false},
+		"planted":                      {"a/config", 0xabc, false},
+		"upper case":                   {"a/ABC", 0xabc, false},
+		"nothing":                      {"a/", 0xabc, false},
+		"elsewhere":                    {"b/abc", 0xabc, false},
+		"nested name's contender":      {"a/b/abc", 0xabc, false},
+		"nested below a contender":     {"a/abc/abc", 0xabc, false},
+		"nested below a suffix":        {"a/abc-x/abc", 0xabc, false},
+		"nested, no contender":         {"a/b/config", 0, false},
+		"largest lease":                {"a/7fffffffffffffff", math.MaxInt64, true},
+		"negative lease":               {"a/-7b", -0x7b, true},
+		"negative lease, suffix":       {"a/-7b-x", -0x7b, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kv := &mvccpb.KeyValue{Key: []byte(tc.key), Lease: tc.lease}
 			require.Equal(t, tc.contends, queue.Contends("a/", kv))
-			require.Equal(t, tc.stray, queue.Stray("a/", kv))
 		})
 	}
 }
 
-// P9: what etcd's own mutex and election write contends.
+// What etcd's own mutex and election write contends.
 func TestContends_whatEtcdWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -58,16 +68,6 @@ func TestContends_whatEtcdWrites(t *testing.T) {
 		require.True(t, queue.Contends("b/c/", e.srv.Keys("b/c/")[0]))
 		s.Orphan()
 	})
-}
-
-func TestNewEntry_contends(t *testing.T) {
-	for _, lease := range []clientv3.LeaseID{1, 0xabc, math.MaxInt64} {
-		e := queue.NewEntry("a/b", lease, "suffix")
-		require.Equal(t, queue.Entry{Prefix: "a/b/", Key: "a/b/" + strconv.FormatInt(int64(lease), 16) + "-suffix", Lease: lease}, e)
-		kv := &mvccpb.KeyValue{Key: []byte(e.Key), Lease: int64(lease)}
-		require.True(t, queue.Contends("a/b/", kv))
-		require.False(t, queue.Contends("a/", kv))
-	}
 }
 
 func TestCheckName(t *testing.T) {
@@ -89,6 +89,9 @@ func TestCheckName(t *testing.T) {
 		"/a":                           `"/a" begins or ends with "/"`,
 		"a/":                           `"a/" begins or ends with "/"`,
 		"a//b":                         `"a//b" contains "//"`,
+		"~":                            `"~" has a part that begins with "~"`,
+		"a/~b":                         `"a/~b" has a part that begins with "~"`,
+		"a~/b~":                        "",
 	} {
 		if err := queue.CheckName(name); want == "" {
 			require.NoError(t, err, "%q", name)
@@ -98,7 +101,7 @@ func TestCheckName(t *testing.T) {
 	}
 }
 
-// P10: whatever two names are accepted, a contender of one is below its own prefix and is none of the other's, unless
+// Whatever two names are accepted, a contender of one is below its own prefix and is none of the other's, unless
 // the names are one. Leases differ or are the same; suffixes are those that sessions make, without "/".
 func FuzzCheckName(f *testing.F) {
 	for _, pair := range [][2]string{{"a", "a/b"}, {"a", "a/1"}, {"a/1", "a"}, {"a", "b"}, {"a", "a-"}, {"a//", "a"}, {"\x00", ""}, {"a", "a/1-x"}} {
@@ -118,7 +121,6 @@ func FuzzCheckName(f *testing.F) {
 		require.NotEqual(t, e.Key, queue.NewEntry(other, clientv3.LeaseID(lease), "x").Key)
 		if strings.HasPrefix(e.Key, other+"/") { // else no read of the other's queue finds it
 			require.False(t, queue.Contends(other+"/", kv))
-			require.False(t, queue.Stray(other+"/", kv))
 		}
 	})
 }

@@ -2,16 +2,16 @@ package queue_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/leasefence/leasefence/internal/commit"
+	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/internal/queue"
 )
@@ -25,8 +25,8 @@ type env struct {
 	c        *fakeetcd.Client
 	lease    clientv3.LeaseID
 	began    time.Time
-	separate bool            // transactions do not share commits
-	life     context.Context //nolint:containedctx // of what is spawned
+	life     context.Context    //nolint:containedctx // of what is spawned
+	endLease context.CancelFunc // ends the life of the lease, which is shorter
 	tasks    sync.WaitGroup
 
 	mu       sync.Mutex
@@ -40,20 +40,15 @@ type place struct {
 	ahead queue.Ahead
 }
 
-// bubble runs a test twice, each in a bubble with a server of its own: with transactions that may share a commit, and
-// with separate ones.
+// bubble runs a test in a bubble with a server of its own.
 func bubble(t *testing.T, test func(*env)) {
 	t.Helper()
-	for name, separate := range map[string]bool{"shared": false, "separate": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { test(connect(t, newServer(t), separate)) })
-		})
-	}
+	synctest.Test(t, func(t *testing.T) { test(connect(t, newServer(t))) })
 }
 
 func start(t *testing.T) *env {
 	t.Helper()
-	return connect(t, newServer(t), false)
+	return connect(t, newServer(t))
 }
 
 func newServer(t *testing.T) *fakeetcd.Server {
@@ -66,34 +61,40 @@ func newServer(t *testing.T) *fakeetcd.Server {
 // another is a second process with a lease and a network of its own.
 func (e *env) another(t *testing.T) *env {
 	t.Helper()
-	return connect(t, e.srv, e.separate)
+	return connect(t, e.srv)
 }
 
-func connect(t *testing.T, srv *fakeetcd.Server, separate bool) *env {
+func connect(t *testing.T, srv *fakeetcd.Server) *env {
 	t.Helper()
-	e := &env{t: t, srv: srv, c: srv.NewClient(t.Context()), began: time.Now(), separate: separate}
+	e := &env{t: t, srv: srv, c: srv.NewClient(t.Context()), began: time.Now()}
 	granted, err := e.c.Grant(t.Context(), 3600)
 	require.NoError(t, err)
 	e.lease = granted.ID
 	life, end := context.WithCancel(context.WithoutCancel(t.Context())) // t's own has ended in Cleanup
 	e.life = life
+	ofLease, endLease := context.WithCancel(life)
+	e.endLease = endLease
 	t.Cleanup(func() {
 		end()
 		e.tasks.Wait()
 	})
+	conn := etcd.Of(e.c.Client)
 	e.Queue = &queue.Queue{
-		Client:  e.c.Client,
-		Line:    commit.NewLine(e.c.Client, commit.Options{Separate: separate, Bound: 5 * time.Second, Spawn: e.spawn}),
-		Streams: queue.NewStreams("test", 5*time.Second),
-		Attempt: 5 * time.Second,
-		Report: func(kv *mvccpb.KeyValue) {
+		Life:  ofLease,
+		Conn:  conn,
+		Line:  etcd.NewLine(conn, etcd.LineOptions{Bound: 5 * time.Second, Spawn: e.spawn}),
+		Bound: 5 * time.Second,
+		Report: func(prefix string, n int) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			e.reported = append(e.reported, string(kv.Key))
+			e.reported = append(e.reported, fmt.Sprint(n, " below ", prefix))
 		},
 	}
 	return e
 }
+
+// once is a single attempt.
+func (e *env) once(ctx context.Context) *etcd.Attempt { return e.Conn.Once(ctx) }
 
 // spawn runs f in a goroutine that ends with the test.
 func (e *env) spawn(f func(context.Context)) bool {
@@ -115,14 +116,14 @@ func (e *env) entry(suffix string) queue.Entry { return queue.NewEntry("a", e.le
 
 func (e *env) enter(t *testing.T, suffix string) place {
 	t.Helper()
-	entered, ahead, err := e.Enter(t.Context(), e.entry(suffix), suffix, false)
+	entered, ahead, err := e.Enter(e.once(t.Context()), e.entry(suffix), suffix)
 	require.NoError(t, err)
 	return place{entered, ahead}
 }
 
 func (e *env) leave(t *testing.T, p place) {
 	t.Helper()
-	left, err := e.Leave(t.Context(), p.Entry)
+	left, err := e.Leave(e.once(t.Context()), p.Entry)
 	require.NoError(t, err)
 	require.True(t, left)
 }

@@ -1,13 +1,12 @@
 package queue
 
 import (
-	"context"
 	"errors"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/leasefence/leasefence/internal/retry"
+	"github.com/leasefence/leasefence/internal/etcd"
 )
 
 // ErrGone says that an entry's own key is no longer in the queue.
@@ -16,26 +15,32 @@ var ErrGone = errors.New("queue: the entry's key is gone")
 // Ahead is what is known of the contenders older than an entry. The zero value is nothing.
 type Ahead struct {
 	None  bool   // there is none: the entry is the owner
-	Key   string // the nearest's, or that of a key that is no contender, until Await has looked; "" if unknown
+	Key   string // the nearest's; "" if unknown. Its lease is not known before Await has looked
 	Rev   int64  // the create revision of Key
 	Owner bool   // Key is the owner's: when it goes, the entry is the owner
+
+	named bool // it was found by name, and its lease looked up
 }
 
-// same reports whether the nearest is the one that it was. The revision does not tell alone: a key of a nested name,
-// put in the same transaction, shares it.
+// same reports whether the nearest is the one that it was.
 func (a Ahead) same(b Ahead) bool { return !a.None && a.Key == b.Key && a.Rev == b.Rev }
 
-// look reads what is ahead of e, where expected is most likely the nearest, "" if nothing is known. The error is
-// ErrGone if e's own key is not there any more: an entry that is gone has no turn to wait for.
-func (q *Queue) look(ctx context.Context, e Entry, expected string) (Ahead, error) {
+// look reads what is ahead of e, where before is what was known. The error is ErrGone if e's own key is not there any
+// more: an entry that is gone has no turn to wait for.
+func (q *Queue) look(a *etcd.Attempt, e Entry, before Ahead) (Ahead, error) {
+	if q.contended.mixed(e.Prefix) {
+		return q.lookByName(a, e, before)
+	}
 	// Keys only, which the server reads from its index alone, however long the queue. But since 3.7 such a read does
 	// not tell the lease, by which a contender is known.
-	nearest := append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(e.Rev-1), clientv3.WithKeysOnly())
-	reads := []clientv3.Op{clientv3.OpGet(e.Prefix, nearest...), clientv3.OpGet(e.Prefix, oldestKey...)}
-	if expected != "" {
-		reads = append(reads, clientv3.OpGet(expected))
+	nearest := clientv3.OpGet(e.Prefix, InQueue(e.Prefix), byCreation(clientv3.SortDescend), clientv3.WithLimit(1),
+		clientv3.WithMaxCreateRev(e.Rev-1), clientv3.WithKeysOnly())
+	oldest := clientv3.OpGet(e.Prefix, InQueue(e.Prefix), byCreation(clientv3.SortAscend), clientv3.WithLimit(1), clientv3.WithKeysOnly())
+	reads := []clientv3.Op{nearest, oldest}
+	if before.Key != "" {
+		reads = append(reads, clientv3.OpGet(before.Key))
 	}
-	resp, err := retry.Txn(ctx, q.Client, []clientv3.Cmp{e.Held()}, reads, nil)
+	resp, err := a.Txn([]clientv3.Cmp{e.Held()}, reads, nil)
 	if err != nil {
 		return Ahead{}, err
 	}
@@ -43,61 +48,95 @@ func (q *Queue) look(ctx context.Context, e Entry, expected string) (Ahead, erro
 		return Ahead{}, ErrGone
 	}
 	kv := first(resp.Responses[0].GetResponseRange().Kvs)
-	oldest := first(resp.Responses[1].GetResponseRange().Kvs)
+	owner := first(resp.Responses[1].GetResponseRange().Kvs)
 	if kv == nil {
 		return Ahead{None: true}, nil
 	}
-	if expected == string(kv.Key) {
-		kv = first(resp.Responses[2].GetResponseRange().Kvs)
-	}
-	if !Contends(e.Prefix, kv) { // or its lease is not known
-		if kv, err = q.scan(ctx, e.Prefix, clientv3.SortDescend, e.Rev-1); err != nil || kv == nil {
-			return Ahead{None: err == nil}, err
+	contends := false
+	if hasForm(e.Prefix, kv.Key) && hasForm(e.Prefix, owner.Key) {
+		if before.Key == string(kv.Key) {
+			contends = Contends(e.Prefix, first(resp.Responses[2].GetResponseRange().Kvs))
+		} else {
+			attached, err := q.attached(a, e, e.Prefix, []*mvccpb.KeyValue{kv})
+			if err != nil {
+				return Ahead{}, err
+			}
+			contends = attached == 0
 		}
 	}
-	// Where a stray key is the oldest, the owner is not known by this.
-	return Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: string(kv.Key) == string(oldest.Key)}, nil
+	if !contends {
+		q.contended.mix(e.Prefix, true)
+		return q.lookByName(a, e, Ahead{})
+	}
+	return Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: string(kv.Key) == string(owner.Key)}, nil
 }
 
-// oldestKey is the oldest key below a prefix, contender or not.
-var oldestKey = append(clientv3.WithFirstCreate(), clientv3.WithKeysOnly())
+// lookByName is look in a queue that has other keys than contenders'.
+func (q *Queue) lookByName(a *etcd.Attempt, e Entry, before Ahead) (Ahead, error) {
+	if before.named { // as long as it is there it stays the nearest: who comes is younger
+		resp, err := a.Txn([]clientv3.Cmp{
+			e.Held(), clientv3.Compare(clientv3.CreateRevision(before.Key), "=", before.Rev), isAttached(e.Prefix, before.Key, "="),
+		}, nil, nil)
+		if err != nil || resp.Succeeded {
+			return before, err
+		}
+	}
+	r, err := q.call(a, e.Prefix, 0, e.Rev-1)
+	if err != nil {
+		return Ahead{}, err
+	}
+	kv, err := q.pick(a, e, r, clientv3.SortDescend)
+	if err != nil || kv == nil {
+		return Ahead{None: err == nil}, err
+	}
+	return Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: kv == r.contenders[len(r.contenders)-1], named: true}, nil
+}
 
 // Owner returns the oldest contender, nil if there is none. It is one attempt.
-func (q *Queue) Owner(ctx context.Context, prefix string) (*mvccpb.KeyValue, error) {
-	return q.scan(ctx, prefix, clientv3.SortAscend, 0)
-}
-
-// scan returns the first contender in the order of create revisions, no later than maxRev (0: of any age), passing
-// over keys that are none. In a queue without such keys it is one read of one key.
-func (q *Queue) scan(ctx context.Context, prefix string, order clientv3.SortOrder, maxRev int64) (*mvccpb.KeyValue, error) {
-	minRev := int64(0)
-	for limit := int64(1); ; limit = max(128, 2*limit) {
-		resp, err := retry.Get(ctx, q.Client, prefix, clientv3.WithPrefix(),
-			clientv3.WithSort(clientv3.SortByCreateRevision, order), clientv3.WithLimit(limit),
-			clientv3.WithMinCreateRev(minRev), clientv3.WithMaxCreateRev(maxRev))
+func (q *Queue) Owner(a *etcd.Attempt, prefix string) (*mvccpb.KeyValue, error) {
+	if !q.contended.mixed(prefix) {
+		resp, err := a.Get(prefix, InQueue(prefix), byCreation(clientv3.SortAscend), clientv3.WithLimit(1))
 		if err != nil {
 			return nil, err
 		}
-		for _, kv := range resp.Kvs {
-			if Contends(prefix, kv) {
-				return kv, nil
-			}
-			if q.Report != nil && stray(prefix, kv) {
-				q.Report(kv)
-			}
+		if kv := first(resp.Kvs); kv == nil || Contends(prefix, kv) {
+			return kv, nil
 		}
-		if !resp.More {
-			return nil, nil
-		}
-		// Keys that one transaction created share a revision, so the next page begins at the last one's again;
-		// the doubled limit is room for them.
-		last := resp.Kvs[len(resp.Kvs)-1].CreateRevision
-		if order == clientv3.SortAscend {
-			minRev = last
-		} else {
-			maxRev = last
-		}
+		q.contended.mix(prefix, true)
 	}
+	owner, _, err := q.ownerByName(a, Entry{Prefix: prefix})
+	return owner, err
+}
+
+// ownerByName is the oldest contender but e, nil if there was none at the revision seen.
+func (q *Queue) ownerByName(a *etcd.Attempt, e Entry) (owner *mvccpb.KeyValue, seen int64, err error) {
+	r, err := q.call(a, e.Prefix, 0, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	r.drop(e.Key)
+	e.Rev = 0
+	owner, err = q.pick(a, e, r, clientv3.SortAscend)
+	if err != nil || owner == nil {
+		return nil, r.seen, err
+	}
+	return q.withValue(a, owner), r.seen, nil
+}
+
+// withValue is kv with the value that it has now. It is for people: if it cannot be read, kv goes without.
+func (q *Queue) withValue(a *etcd.Attempt, kv *mvccpb.KeyValue) *mvccpb.KeyValue {
+	resp, err := a.Get(string(kv.Key))
+	if err != nil || len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision != kv.CreateRevision {
+		return kv
+	}
+	return resp.Kvs[0]
+}
+
+// InQueue is the range of a queue, from its prefix on.
+func InQueue(prefix string) clientv3.OpOption { return clientv3.WithRange(endOf(prefix)) }
+
+func byCreation(order clientv3.SortOrder) clientv3.OpOption {
+	return clientv3.WithSort(clientv3.SortByCreateRevision, order)
 }
 
 func first(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {

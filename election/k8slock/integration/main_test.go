@@ -31,10 +31,9 @@ const (
 	patience = 60 * time.Second
 )
 
-// candidate is client-go's elector on a Lock with a client of its own, whose messages a test can meddle with.
+// candidate is client-go's elector on a Lock with a client of its own, which a test can cut off.
 type candidate struct {
 	*k8slock.Lock
-	in    *faults.Interceptor
 	proxy *faults.Proxy
 	stop  context.CancelFunc
 	ran   chan struct{} // closed when the elector has returned
@@ -53,12 +52,11 @@ type term struct {
 func newCandidate(t *testing.T, srv *etcdtest.Server) *candidate {
 	t.Helper()
 	c := &candidate{
-		in:    faults.NewInterceptor(t),
 		proxy: faults.NewProxy(t, srv.Endpoint()),
 		led:   make(chan *term, 10),
 		over:  make(chan time.Time, 10),
 	}
-	client := srv.Client(t, etcdtest.Via(c.proxy.Addr()), etcdtest.Dial(c.in.DialOptions()...))
+	client := srv.Client(t, etcdtest.Via(c.proxy.Addr()))
 	var err error
 	c.Lock, err = k8slock.New(client, name, k8slock.Options{Timeout: timeout})
 	require.NoError(t, err)
@@ -103,12 +101,6 @@ func (c *candidate) run(t *testing.T, leaseDuration, renewDeadline, retryPeriod 
 		elector.Run(ctx)
 	}()
 	t.Cleanup(func() { cancel(); <-ran })
-}
-
-func (c *candidate) end(t *testing.T) {
-	t.Helper()
-	c.stop()
-	await(t, c.ran, "the elector did not return")
 }
 
 // leader waits for the next term of any.

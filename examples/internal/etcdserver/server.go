@@ -23,7 +23,7 @@ type Server struct {
 
 // Start starts etcd and waits until it serves clients. The program's name is part of the folder's. The caller stops
 // the server.
-func Start(ctx context.Context, program string, logger *zap.Logger) (_ *Server, err error) {
+func Start(ctx context.Context, program string) (_ *Server, err error) {
 	s := &Server{}
 	if s.dir, err = os.MkdirTemp("", "leasefence-"+program+"-*"); err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func Start(ctx context.Context, program string, logger *zap.Logger) (_ *Server, 
 
 	cfg := embed.NewConfig()
 	cfg.Dir = filepath.Join(s.dir, "etcd")
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger)
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	cfg.UnsafeNoFsync = true // the data does not outlive the run
 	cfg.EnableGRPCGateway = false
 	// The system picks the port. A member without others needs none for them.
@@ -60,9 +60,6 @@ func Start(ctx context.Context, program string, logger *zap.Logger) (_ *Server, 
 		return nil, context.Cause(ctx)
 	}
 }
-
-// Dir is the server's folder.
-func (s *Server) Dir() string { return s.dir }
 
 // Endpoint is the address at which the server listens for clients.
 func (s *Server) Endpoint() string { return s.etcd.Clients[0].Addr().String() }

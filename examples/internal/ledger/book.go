@@ -16,7 +16,7 @@ import (
 // resource is the ledger's name for its fence.
 const resource = "ledger"
 
-// schema lets two entries have one number: what keeps writers apart is to be the lock and the fence alone.
+// schema lets two entries have one number: only the lock and the fence keep writers apart.
 const schema = `CREATE TABLE entries (
 	id INTEGER PRIMARY KEY, seq INTEGER, amount INTEGER, balance INTEGER, writer TEXT, token INTEGER)`
 
@@ -24,7 +24,7 @@ const schema = `CREATE TABLE entries (
 type book struct {
 	dir   string
 	db    *sql.DB
-	marks *sqlfence.Fence // nil: not fenced
+	marks *sqlfence.Marks // nil: not fenced
 }
 
 func openBook(ctx context.Context, fenced bool) (_ *book, err error) {

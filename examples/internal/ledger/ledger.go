@@ -24,17 +24,9 @@ func (e Entry) String() string {
 	return fmt.Sprintf("#%d (%+d, balance %d)", e.Seq, e.Amount, e.Balance)
 }
 
-// Place is what a reader knows of the ledger that has found e at its end.
-func (e Entry) Place() string {
-	if e.Seq == 0 {
-		return "nothing"
-	}
-	return fmt.Sprintf("#%d", e.Seq)
-}
-
 // Attempt is a claim or a write that has reached the ledger.
 type Attempt struct {
-	Entry Entry // that of no claim
+	Entry Entry // zero for a claim
 	Token fence.Token
 	Err   error // why it was refused, nil if it was accepted
 	Late  bool  // of a write: one with a larger token was accepted before
@@ -63,9 +55,6 @@ func Open(ctx context.Context, fenced bool, claimed, written func(Attempt)) (*Le
 
 // Close removes the ledger.
 func (l *Ledger) Close() error { return l.book.close() }
-
-// Fenced reports whether the ledger looks at tokens.
-func (l *Ledger) Fenced() bool { return l.book.marks != nil }
 
 // Claim begins a writer's tenure: older tokens are refused from now on.
 func (l *Ledger) Claim(ctx context.Context) error {
@@ -96,7 +85,7 @@ func (l *Ledger) Append(ctx context.Context, e Entry) error {
 	return err
 }
 
-// decided tells a yes or no of the ledger from a failure to reach one.
+// decided tells an answer of the ledger, accepted or refused, from a failure to ask it.
 func decided(err error) bool { return err == nil || errors.Is(err, fence.ErrStale) }
 
 // Last returns the newest entry, the zero entry of an empty ledger.

@@ -53,7 +53,6 @@ const (
 	Plain Tone = ""
 	Good  Tone = green
 	Bad   Tone = bold + red
-	Best  Tone = bold + green
 )
 
 // Timeline prints what happens. It is safe for concurrent use.
@@ -145,9 +144,6 @@ func (t *Timeline) Note(tone Tone, text string) {
 	t.print(t.paint(string(tone), text) + "\n")
 }
 
-// Paint gives text a colour, where there are colours.
-func (t *Timeline) Paint(tone Tone, text string) string { return t.paint(string(tone), text) }
-
 // Waiting shows on a terminal, until stop is called, that time passes.
 func (t *Timeline) Waiting(what string) (stop func()) {
 	if !t.terminal {
@@ -184,13 +180,6 @@ func (t *Timeline) Flush() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.print("")
-}
-
-// Failed reports whether something could not be printed.
-func (t *Timeline) Failed() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.err != nil
 }
 
 // print writes text in place of what the present line of a terminal shows. t.mu must be held.

@@ -14,23 +14,18 @@ import (
 	"time"
 
 	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/examples/internal/stage"
 	"github.com/leasefence/leasefence/examples/internal/timeline"
 )
 
-const (
-	// patience bounds what takes milliseconds.
-	patience = 10 * time.Second
-	// glance is the time between two looks at what changes soon.
-	glance = 10 * time.Millisecond
-	// promptness is how soon a process that is not stopped answers.
-	promptness = time.Second
-)
+// promptness is how soon a process that is not stopped answers.
+const promptness = time.Second
 
 // request asks a process something, and returns the status and the body.
-func (s *stage) request(ctx context.Context, p *process, within time.Duration, method, path string) (string, error) {
+func (s *show) request(ctx context.Context, p *stage.Process, within time.Duration, method, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, method, p.url+path, nil)
+	r, err := http.NewRequestWithContext(ctx, method, p.URL+path, nil)
 	if err != nil {
 		return "", err
 	}
@@ -43,12 +38,12 @@ func (s *stage) request(ctx context.Context, p *process, within time.Duration, m
 		return "", err
 	}
 	answer := fmt.Sprintf("%d %s", resp.StatusCode, strings.TrimSpace(string(body)))
-	s.tl.Add(p.actor, 0, timeline.Plain, fmt.Sprintf("%s %s: %s", method, path, answer))
+	s.TL.Add(p.Actor, 0, timeline.Plain, fmt.Sprintf("%s %s: %s", method, path, answer))
 	return answer, nil
 }
 
 // agree asks all processes who leads, once their own view has had time to follow, and the leader how it is.
-func (s *stage) agree(ctx context.Context, id string) error {
+func (s *show) agree(ctx context.Context, id string) error {
 	for _, p := range s.inOrder() {
 		if err := s.follows(ctx, p, id); err != nil {
 			return err
@@ -58,10 +53,10 @@ func (s *stage) agree(ctx context.Context, id string) error {
 			return err
 		}
 		if !strings.HasPrefix(answer, `200 {"leader":"`+id+`","token":"`) {
-			return fmt.Errorf("%s says %s, want %s as leader", p.id, answer, id)
+			return fmt.Errorf("%s says %s, want %s as leader", p.ID, answer, id)
 		}
 	}
-	answer, err := s.request(ctx, s.nodes[id], promptness, http.MethodGet, "/healthz")
+	answer, err := s.request(ctx, s.Nodes[id], promptness, http.MethodGet, "/healthz")
 	if err == nil && answer != "200 ok" {
 		err = fmt.Errorf("%s is not healthy: %s", id, answer)
 	}
@@ -69,9 +64,9 @@ func (s *stage) agree(ctx context.Context, id string) error {
 }
 
 // follows waits until a process has seen the leader, without showing each look.
-func (s *stage) follows(ctx context.Context, p *process, id string) error {
-	return s.until(ctx, fmt.Sprintf("%s sees that %s leads", p.id, id), func(ctx context.Context) (bool, error) {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/leader", nil)
+func (s *show) follows(ctx context.Context, p *stage.Process, id string) error {
+	return s.Until(ctx, fmt.Sprintf("%s sees that %s leads", p.ID, id), func(ctx context.Context) (bool, error) {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL+"/leader", nil)
 		if err != nil {
 			return false, err
 		}
@@ -93,9 +88,9 @@ func (s *stage) follows(ctx context.Context, p *process, id string) error {
 }
 
 // queued waits until the processes stand in the election in this order, the leader first.
-func (s *stage) queued(ctx context.Context, ids ...string) error {
-	return s.until(ctx, fmt.Sprintf("the queue is %v", ids), func(ctx context.Context) (bool, error) {
-		all, err := election.Candidates(ctx, s.client, electionName)
+func (s *show) queued(ctx context.Context, ids ...string) error {
+	return s.Until(ctx, fmt.Sprintf("the queue is %v", ids), func(ctx context.Context) (bool, error) {
+		all, err := election.Candidates(ctx, s.Client, electionName)
 		var values []string
 		for _, c := range all {
 			values = append(values, c.Value)
@@ -104,32 +99,12 @@ func (s *stage) queued(ctx context.Context, ids ...string) error {
 	})
 }
 
-// until looks again and again until what is wanted is so.
-func (s *stage) until(ctx context.Context, what string, look func(context.Context) (bool, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not seen in %v: %s", patience, what))
-	defer cancel()
-	tick := time.NewTicker(glance)
-	defer tick.Stop()
-	for {
-		if ok, err := look(ctx); ok {
-			return nil
-		} else if err != nil && ctx.Err() == nil {
-			return fmt.Errorf("%s: %w", what, err)
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
 // inOrder is the processes by name.
-func (s *stage) inOrder() []*process {
-	all := make([]*process, 0, len(s.nodes))
-	for _, p := range s.nodes {
+func (s *show) inOrder() []*stage.Process {
+	all := make([]*stage.Process, 0, len(s.Nodes))
+	for _, p := range s.Nodes {
 		all = append(all, p)
 	}
-	slices.SortFunc(all, func(a, b *process) int { return strings.Compare(a.id, b.id) })
+	slices.SortFunc(all, func(a, b *stage.Process) int { return strings.Compare(a.ID, b.ID) })
 	return all
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/examples/internal/stage"
 )
 
 // A process that has just started does not know yet who leads, and then knows who led.
@@ -23,7 +25,7 @@ func TestFollows(t *testing.T) {
 	failure := func(status int) func(http.ResponseWriter) {
 		return func(w http.ResponseWriter) { http.Error(w, "not known yet", status) }
 	}
-	s, p := &stage{}, &process{id: "A", url: server.URL}
+	s, p := &show{Stage: &stage.Stage{}}, &stage.Process{ID: "A", URL: server.URL}
 
 	for _, answer := range []func(http.ResponseWriter){failure(http.StatusServiceUnavailable), leader(""), leader("B"), leader("C")} {
 		answers <- answer

@@ -8,148 +8,63 @@ package demo
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"os/signal"
-	"runtime"
-	"syscall"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
-
-	"github.com/leasefence/leasefence/examples/internal/etcdserver"
-	"github.com/leasefence/leasefence/examples/internal/ledger"
-	"github.com/leasefence/leasefence/examples/internal/timeline"
+	"github.com/leasefence/leasefence/examples/internal/stage"
 )
 
 const (
-	// ttl is the shortest that an etcd server with its default election timeout grants.
-	ttl          = 2 * time.Second
+	ttl          = stage.TTL
 	electionName = "demo/leader"
 	// limit bounds the scenes, which take about ten seconds, and twenty on a terminal.
 	limit = 60 * time.Second
-	// lingering is the time between two scenes on a terminal, where a person follows them. It is for show only.
-	lingering = 3 * time.Second
 )
 
-// stage is all that the demo has started.
-type stage struct {
-	opts   Options
-	tl     *timeline.Timeline
-	record *record
-
-	server *etcdserver.Server
-	client *clientv3.Client // our own, to look at the queue
-	book   *ledger.Ledger
-	door   *door
-	url    string // of the ledger
-	nodes  map[string]*process
-
-	scene int // where the present scene begins in the record
+// show is the demo.
+type show struct {
+	*stage.Stage
+	door *door
 }
 
-// Run starts everything, plays the scenes or leaves them to a person, and prints a summary. On return nothing is left
-// running. The error says what has not happened as it should.
+// Run starts everything, plays the scenes and prints a summary. On return nothing is left
+// running. The error says what did not happen as it should.
 func Run(ctx context.Context, opts Options, out *os.File) error {
-	// The children are started here, and end with the thread that has started them should this process be killed.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	// A reader that goes away (leader | head) or a terminal that does ends the run like Ctrl-C, not the process at once.
-	signal.Ignore(syscall.SIGPIPE)
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
-	defer stop()
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-
-	s := &stage{opts: opts, tl: timeline.New(out, 0, fail), record: newRecord(), door: newDoor(), nodes: map[string]*process{}}
-	err := s.run(ctx)
-	if errors.Is(err, errChecks) || err == nil {
-		return err
-	}
-	s.tl.Flush()
-	return fmt.Errorf("failed in the scene %q: %w", s.tl.Step(), err)
+	d := newDoor()
+	return stage.Run(ctx, stage.Options{
+		Name: "leader", First: "Three processes start", Linger: 3 * time.Second, Before: d.before,
+		NoFence: opts.NoFence, Verbose: opts.Verbose,
+	}, out, func(ctx context.Context, s *stage.Stage) error {
+		return (&show{s, d}).play(ctx)
+	})
 }
 
-func (s *stage) run(ctx context.Context) (err error) {
-	defer func() { err = errors.Join(err, s.close()) }()
-	s.tl.Header()
-	s.tl.Begin("Three processes start")
-	if err := s.open(ctx); err != nil {
-		return err
-	}
-	if s.opts.Manual {
-		err = s.leaveToPerson(ctx)
-	} else {
-		err = s.play(ctx)
-	}
+// start starts a process and waits until it campaigns.
+func (s *show) start(ctx context.Context, id string) error {
+	e, err := s.Start(ctx, id, "campaigns", "-join", "-json", "-id", id, "-name", electionName, "-http", "127.0.0.1:0",
+		"-endpoints", s.Endpoint(), "-ledger", s.Ledger, "-ttl", ttl.String())
 	if err != nil {
 		return err
 	}
-	return s.conclude(context.WithoutCancel(ctx)) // a person ends the demo by Ctrl-C
-}
-
-// open starts etcd and the ledger.
-func (s *stage) open(ctx context.Context) (err error) {
-	if s.server, err = etcdserver.Start(ctx, "leader", zap.NewNop()); err != nil {
-		return fmt.Errorf("start etcd: %w", err)
+	address, ok := e.More["http"].(string)
+	if !ok {
+		return errors.New(id + " does not say at which address it serves HTTP")
 	}
-	s.tl.Add(timeline.Etcd, 0, timeline.Plain, "runs inside this program, at "+s.server.Endpoint())
-	s.client, err = clientv3.New(clientv3.Config{Endpoints: []string{s.server.Endpoint()}, Logger: zap.NewNop()})
-	if err != nil {
-		return fmt.Errorf("connect to etcd: %w", err)
-	}
-	if s.book, err = ledger.Open(ctx, !s.opts.NoFence, s.claimed, s.written); err != nil {
-		return err
-	}
-	handler, err := s.book.Handler()
-	if err != nil {
-		return err
-	}
-	var stop func() error
-	if s.url, stop, err = ledger.Serve(s.door.before(handler)); err != nil {
-		return fmt.Errorf("serve the ledger: %w", err)
-	}
-	s.door.stop = stop
-	if s.opts.NoFence {
-		s.tl.Add(timeline.Ledger, 0, timeline.Bad, "is empty and does NOT look at tokens: -no-fence")
-	} else {
-		s.tl.Add(timeline.Ledger, 0, timeline.Plain, "is empty and looks at the token of every write, at "+s.url)
-	}
+	e.Node.URL = "http://" + address
 	return nil
 }
 
-// close ends what is left.
-func (s *stage) close() error {
-	var errs []error
-	for _, p := range s.nodes {
-		p.kill()
+// settle waits for the end of a scene: the leader has written, all are in the queue and know who leads.
+func (s *show) settle(ctx context.Context, leader string, queue ...string) error {
+	e, err := s.LastOf(ctx, leader, stage.Leads)
+	if err != nil {
+		return err
 	}
-	if s.door.stop != nil {
-		errs = append(errs, s.door.stop())
+	if err := s.Wrote(ctx, e); err != nil {
+		return err
 	}
-	if s.book != nil {
-		errs = append(errs, s.book.Close())
+	if err := s.queued(ctx, queue...); err != nil {
+		return err
 	}
-	if s.client != nil {
-		_ = s.client.Close() // the error says that the connection's context has ended
-	}
-	if s.server != nil {
-		errs = append(errs, s.server.Stop())
-	}
-	return errors.Join(errs...)
-}
-
-// begin begins a scene.
-func (s *stage) begin(ctx context.Context, title string) error {
-	if s.tl.Terminal() {
-		select {
-		case <-time.After(lingering):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	s.scene = s.record.len()
-	s.tl.Begin(title)
-	return nil
+	return s.agree(ctx, leader)
 }

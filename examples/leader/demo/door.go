@@ -11,8 +11,6 @@ import (
 // door stands before the ledger. When it is shut, readers wait there: it is the slow network that a pause of the
 // reader needs to hit a step of its work in the middle.
 type door struct {
-	stop func() error // of the server behind it
-
 	mu     sync.Mutex // guards the fields below
 	opened chan struct{}
 	stands chan struct{} // closed when somebody stands before the shut door

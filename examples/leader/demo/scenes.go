@@ -10,12 +10,12 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/leasefence/leasefence/examples/internal/stage"
 	"github.com/leasefence/leasefence/examples/internal/timeline"
-	"github.com/leasefence/leasefence/fence"
 )
 
 // play plays the scenes. Each begins where the one before has ended, with all three processes in the election.
-func (s *stage) play(ctx context.Context) error {
+func (s *show) play(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the scenes took longer than %v", limit))
 	defer cancel()
 	for _, scene := range []func(context.Context) error{s.gather, s.crash, s.pause, s.transfer, s.stop, s.end} {
@@ -27,11 +27,11 @@ func (s *stage) play(ctx context.Context) error {
 }
 
 // gather has A lead, B and C wait.
-func (s *stage) gather(ctx context.Context) error {
+func (s *show) gather(ctx context.Context) error {
 	if err := s.start(ctx, "A"); err != nil {
 		return err
 	}
-	if _, err := s.await(ctx, "A", leads); err != nil {
+	if _, err := s.Await(ctx, "A", stage.Leads); err != nil {
 		return err
 	}
 	for i, id := range []string{"B", "C"} {
@@ -46,22 +46,22 @@ func (s *stage) gather(ctx context.Context) error {
 }
 
 // crash kills the leader, A.
-func (s *stage) crash(ctx context.Context) error {
-	if err := s.begin(ctx, "The leader dies: another one leads once its lease has run out"); err != nil {
+func (s *show) crash(ctx context.Context) error {
+	if err := s.Begin(ctx, "The leader dies: another one leads once its lease has run out"); err != nil {
 		return err
 	}
-	a := s.nodes["A"]
+	a := s.Nodes["A"]
 	began := time.Now()
-	if err := s.signal(a, syscall.SIGKILL, "KILL"); err != nil {
+	if err := s.Signal(a, syscall.SIGKILL, "KILL"); err != nil {
 		return err
 	}
-	next, err := s.takeOver(ctx, "B", fmt.Sprintf("A is dead; its lease of %v is not renewed", ttl))
+	next, err := s.TakeOver(ctx, "B", fmt.Sprintf("A is dead; its lease of %v is not renewed", ttl))
 	if err != nil {
 		return err
 	}
-	s.after("A was killed", began, next)
-	a.kill() // which has nothing more to do than to wait for what it has logged
-	s.tl.Add(timeline.Main, 0, timeline.Plain, "starts A again")
+	s.After("A was killed", began, next)
+	s.Forget(a) // it has ended, and only its log is still read
+	s.TL.Add(timeline.Main, 0, timeline.Plain, "starts A again")
 	if err := s.start(ctx, "A"); err != nil {
 		return err
 	}
@@ -69,12 +69,12 @@ func (s *stage) crash(ctx context.Context) error {
 }
 
 // pause stops the leader, B, in the middle of a step of its work, and lets it go on when another one leads.
-func (s *stage) pause(ctx context.Context) error {
-	if err := s.begin(ctx, "The leader is paused before a write, and wakes up when another one leads"); err != nil {
+func (s *show) pause(ctx context.Context) error {
+	if err := s.Begin(ctx, "The leader is paused before a write, and wakes up when another one leads"); err != nil {
 		return err
 	}
-	b := s.nodes["B"]
-	old, err := s.lastOf(ctx, "B", leads)
+	b := s.Nodes["B"]
+	old, err := s.LastOf(ctx, "B", stage.Leads)
 	if err != nil {
 		return err
 	}
@@ -86,108 +86,106 @@ func (s *stage) pause(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	began := time.Now()
-	if err := s.signal(b, syscall.SIGSTOP, "STOP"); err != nil {
+	if err := s.Signal(b, syscall.SIGSTOP, "STOP"); err != nil {
 		return err
 	}
-	if _, err := s.await(ctx, "B", hasStopped); err != nil {
+	if _, err := s.Await(ctx, "B", stage.HasStopped); err != nil {
 		return err
 	}
 	open()
 	if answer, err := s.request(ctx, b, promptness/2, http.MethodGet, "/healthz"); err == nil {
 		return fmt.Errorf("the stopped B says %s", answer)
 	}
-	s.tl.Add(b.actor, 0, timeline.Plain, "GET /healthz: no answer")
-	next, err := s.takeOver(ctx, "C", fmt.Sprintf("B stands still; its lease of %v is not renewed", ttl))
+	s.TL.Add(b.Actor, 0, timeline.Plain, "GET /healthz: no answer")
+	next, err := s.TakeOver(ctx, "C", fmt.Sprintf("B stands still; its lease of %v is not renewed", ttl))
 	if err != nil {
 		return err
 	}
-	s.after("B was stopped", began, next)
-	// Until C has told the ledger of its token, that cannot know of it.
-	if err := s.wrote(ctx, next); err != nil {
+	s.After("B was stopped", began, next)
+	// The ledger cannot know C's token before C has claimed with it.
+	if err := s.Wrote(ctx, next); err != nil {
 		return err
 	}
-	return s.wakeUp(ctx, b, old.token)
+	return s.wakeUp(ctx, b, old)
 }
 
 // wakeUp lets B go on. Its write reaches the ledger with the old token.
-func (s *stage) wakeUp(ctx context.Context, b *process, old fence.Token) error {
-	from := s.record.len()
-	if err := s.signal(b, syscall.SIGCONT, "CONT"); err != nil {
+func (s *show) wakeUp(ctx context.Context, b *stage.Process, old stage.Event) error {
+	from := s.Record.Len()
+	if err := s.Signal(b, syscall.SIGCONT, "CONT"); err != nil {
 		return err
 	}
-	if _, err := s.record.await(ctx, from, func(e event) bool {
-		return e.node == nil && e.token == old // accepted or not: the summary tells
-	}); err != nil {
-		return fmt.Errorf("wait for B's late write: %w", err)
+	if err := s.LateWrite(ctx, from, old); err != nil {
+		return err
 	}
-	if !s.opts.NoFence {
-		e, err := s.await(ctx, "B", isRefused)
+	if !s.NoFence {
+		e, err := s.Await(ctx, "B", stage.IsRefused)
 		if err != nil {
 			return err
 		}
-		if e.more["leadership"] == nil {
+		if e.More["leadership"] == nil {
 			return errors.New("the leadership of the refused B has not ended")
 		}
 	}
-	if _, err := s.await(ctx, "B", hasLost); err != nil {
+	if _, err := s.Await(ctx, "B", stage.HasLost); err != nil {
 		return err
 	}
 	return s.settle(ctx, "C", "C", "A", "B")
 }
 
-// transfer has the leader, C, hand over to B. A, who waits before B, lets it pass.
-func (s *stage) transfer(ctx context.Context) error {
-	if err := s.begin(ctx, "The leader hands over to a candidate of our choice"); err != nil {
+// transfer has the leader, C, hand over to B. A, who waits before B, enters again behind it.
+func (s *show) transfer(ctx context.Context) error {
+	if err := s.Begin(ctx, "The leader hands over to a candidate of our choice"); err != nil {
 		return err
 	}
 	began := time.Now()
-	answer, err := s.request(ctx, s.nodes["C"], patience, http.MethodPost, "/transfer?to=B")
+	answer, err := s.request(ctx, s.Nodes["C"], stage.Patience, http.MethodPost, "/transfer?to=B")
 	if err == nil && answer != "200 ok" {
 		err = errors.New(answer)
 	}
 	if err != nil {
 		return fmt.Errorf("transfer to B: %w", err)
 	}
-	next, err := s.takeOver(ctx, "B", "C hands over")
+	next, err := s.TakeOver(ctx, "B", "C hands over")
 	if err != nil {
 		return err
 	}
-	s.after("C was asked", began, next)
+	s.After("C was asked", began, next)
 	return s.settle(ctx, "B", "B", "A", "C")
 }
 
 // stop ends the leader, B, in good order.
-func (s *stage) stop(ctx context.Context) error {
-	if err := s.begin(ctx, "The leader is told to stop: it resigns, and the next one leads at once"); err != nil {
+func (s *show) stop(ctx context.Context) error {
+	if err := s.Begin(ctx, "The leader is told to stop: it resigns, and the next one leads at once"); err != nil {
 		return err
 	}
-	b := s.nodes["B"]
+	b := s.Nodes["B"]
 	began := time.Now()
-	if err := s.signal(b, syscall.SIGTERM, "TERM"); err != nil {
+	if err := s.Signal(b, syscall.SIGTERM, "TERM"); err != nil {
 		return err
 	}
-	next, err := s.takeOver(ctx, "A", "B resigns")
+	next, err := s.TakeOver(ctx, "A", "B resigns")
 	if err != nil {
 		return err
 	}
-	s.after("B was told to stop", began, next)
-	if err := s.endOf(ctx, b); err != nil {
+	s.After("B was told to stop", began, next)
+	if err := s.EndOf(ctx, b); err != nil {
 		return err
 	}
 	return s.settle(ctx, "A", "A", "C")
 }
 
 // end ends the others too, those who wait first.
-func (s *stage) end(ctx context.Context) error {
-	if err := s.begin(ctx, "All stop"); err != nil {
+func (s *show) end(ctx context.Context) error {
+	if err := s.Begin(ctx, "All stop"); err != nil {
 		return err
 	}
 	for _, id := range []string{"C", "A"} {
-		p := s.nodes[id]
-		if err := s.signal(p, syscall.SIGTERM, "TERM"); err != nil {
+		p := s.Nodes[id]
+		if err := s.Signal(p, syscall.SIGTERM, "TERM"); err != nil {
 			return err
 		}
-		if err := s.endOf(ctx, p); err != nil {
+		if err := s.EndOf(ctx, p); err != nil {
 			return err
 		}
 	}

@@ -3,6 +3,7 @@ package integration_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,11 +21,18 @@ import (
 
 var errNoObject = s3fence.ErrNoObject
 
-// dropAnswers drops the first n answers to the client's writes, after meanwhile has run.
-func (p *proxy) dropAnswers(n int64, meanwhile func()) {
-	var count atomic.Int64
+// drop drops the client's first writes on their way, and the answers to the first ones that arrive, after meanwhile has run.
+// It returns the number of writes that were sent.
+func (p *proxy) drop(requests, answers int64, meanwhile func()) *atomic.Int64 {
+	sent, answered := new(atomic.Int64), new(atomic.Int64)
+	p.onRequest(func(r *http.Request) error {
+		if r.Method == http.MethodPut && sent.Add(1) <= requests {
+			return errDropped
+		}
+		return nil
+	})
 	p.onAnswer(func(r *http.Request, _ *http.Response) error {
-		if r.Method != http.MethodPut || count.Add(1) > n {
+		if r.Method != http.MethodPut || answered.Add(1) > answers {
 			return nil
 		}
 		if meanwhile != nil {
@@ -32,30 +40,26 @@ func (p *proxy) dropAnswers(n int64, meanwhile func()) {
 		}
 		return errDropped
 	})
+	return sent
 }
 
-// A write whose answer was lost is told by its id, and is not done again.
-func TestBucket_lostAnswer(t *testing.T) {
+// A write whose answer was lost is found by its id and is not done again. A request that never arrived is sent again.
+func TestBucket_lostOnTheWay(t *testing.T) {
 	p, other, _ := newPair(t)
 	for verb, write := range writes {
-		for _, lost := range []int64{1, 1 << 40} {
+		for name, lost := range map[string]struct{ requests, answers, sent int64 }{
+			"one answer": {0, 1, 1}, "every answer": {0, 1 << 40, 1}, "three requests": {3, 0, 4},
+		} {
 			for _, exists := range []bool{true, false} {
-				key := fmt.Sprintf("%s/there is one %t/lost %d", verb, exists, lost)
+				key := fmt.Sprintf("%s/there is one %t/%s", verb, exists, name)
 				t.Run(key, func(t *testing.T) {
 					if exists {
 						require.NoError(t, other.Put(holding(t, 40), key, []byte("base")))
 					}
-					var sent atomic.Int64
-					p.onRequest(func(r *http.Request) error {
-						if r.Method == http.MethodPut {
-							sent.Add(1)
-						}
-						return nil
-					})
-					p.dropAnswers(lost, nil)
+					sent := p.drop(lost.requests, lost.answers, nil)
 					defer p.quiet()
 					require.NoError(t, write.do(t, p, 41, key))
-					require.EqualValues(t, 1, sent.Load())
+					require.Equal(t, lost.sent, sent.Load())
 					require.NoError(t, other.Check(holding(t, 41), key))
 					requireStale(t, other.Check(holding(t, 40), key))
 					if exists {
@@ -68,65 +72,43 @@ func TestBucket_lostAnswer(t *testing.T) {
 	}
 }
 
-// A request that never arrived is sent again.
-func TestBucket_lostRequest(t *testing.T) {
-	p, other, _ := newPair(t)
-	for verb, write := range writes {
-		t.Run(verb, func(t *testing.T) {
-			require.NoError(t, other.Put(holding(t, 40), verb, []byte("base")))
-			var sent atomic.Int64
-			p.onRequest(func(r *http.Request) error {
-				if r.Method == http.MethodPut && sent.Add(1) <= 3 {
-					return errDropped
-				}
-				return nil
-			})
-			defer p.quiet()
-			require.NoError(t, write.do(t, p, 41, verb))
-			require.EqualValues(t, 4, sent.Load())
-			payload, token := get(t, other, verb)
-			require.Equal(t, write.want, payload)
-			require.Equal(t, fence.Token(41), token)
-		})
-	}
-}
-
-// The successor's claim keeps the payload, and names the write that it replaced: it was done.
-func TestBucket_lostAnswerAndClaimed(t *testing.T) {
-	p, other, _ := newPair(t)
-	require.NoError(t, other.Put(holding(t, 40), "key", []byte("base")))
-	p.dropAnswers(1, func() { require.NoError(t, other.Claim(holding(t, 54), "key")) })
-	require.NoError(t, p.Put(holding(t, 41), "key", []byte("41")))
-	payload, token := get(t, other, "key")
-	require.Equal(t, "41", payload)
-	require.Equal(t, fence.Token(54), token)
-}
-
-// Two writes have come since: nothing tells any more, and it is not done twice.
+// The answer is lost and others write before the object is read back. One write since names the one that it replaced: it
+// was done. After two nothing tells any more, and it is not done again.
 func TestBucket_lostAnswerAndOverwritten(t *testing.T) {
-	for name, token := range map[string]fence.Token{"by the same token": 41, "by a newer one": 54} {
+	for name, tt := range map[string]struct {
+		token fence.Token
+		since string // what others append, a letter each
+	}{
+		"once, by a newer token": {54, "x"}, "twice, by the same token": {41, "xy"}, "twice, by a newer token": {54, "xy"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			p, other, _ := newPair(t)
 			require.NoError(t, other.Put(holding(t, 40), "key", []byte("base")))
 			appended := func(p *proxy, token fence.Token, what string) error {
-				return p.Update(holding(t, token), "key", func(old []byte) ([]byte, error) { return append(old, what...), nil })
+				return p.Update(holding(t, token), "key", func(old []byte) ([]byte, error) { return append(old, "+"+what...), nil })
 			}
-			var meanwhile [2]error
-			p.dropAnswers(1, func() {
-				meanwhile[0] = appended(other, token, "+x")
-				meanwhile[1] = appended(other, token, "+y")
+			var meanwhile []error
+			p.drop(0, 1, func() {
+				for _, letter := range tt.since {
+					meanwhile = append(meanwhile, appended(other, tt.token, string(letter)))
+				}
 			})
-			err := appended(p, 41, "+41")
-			require.NoError(t, meanwhile[0])
-			require.NoError(t, meanwhile[1])
+			err := appended(p, 41, "41")
+			require.Len(t, meanwhile, len(tt.since))
+			require.NoError(t, errors.Join(meanwhile...))
+			payload, _ := get(t, other, "key")
+			if len(tt.since) == 1 {
+				require.NoError(t, err)
+				require.Equal(t, "base+41+x", payload)
+				return
+			}
+			require.Equal(t, "base+41+x+y", payload)
 			require.ErrorIs(t, err, s3fence.ErrUnknown)
-			if token > 41 {
-				require.Equal(t, token, staleError(t, err).Highest)
+			if tt.token > 41 {
+				require.Equal(t, tt.token, staleError(t, err).Highest)
 			} else {
 				require.NotErrorIs(t, err, fence.ErrStale)
 			}
-			payload, _ := get(t, other, "key")
-			require.Equal(t, "base+41+x+y", payload)
 		})
 	}
 }
@@ -193,6 +175,7 @@ func TestBucket_otherAnswers(t *testing.T) {
 		{"too many requests, always", 429, "TooManyRequests", false, 1 << 40, s3fence.ErrContended},
 		{"412 to a copy of the request", 412, "PreconditionFailed", true, 1, nil},
 		{"forbidden", 403, "AccessDenied", false, 1, errAny},
+		{"no conditional writes", 501, "NotImplemented", false, 1, errAny},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var count atomic.Int64
@@ -225,6 +208,9 @@ func TestBucket_otherAnswers(t *testing.T) {
 				require.ErrorIs(t, err, tt.want)
 			} else {
 				require.EqualValues(t, 1, count.Load(), "it is not sent again")
+				require.ErrorContains(t, err, tt.code)
+				require.NotErrorIs(t, err, s3fence.ErrUnknown)
+				require.NotErrorIs(t, err, s3fence.ErrContended)
 			}
 			require.NotErrorIs(t, err, fence.ErrStale)
 			_, err = p.Get(t.Context(), "key")

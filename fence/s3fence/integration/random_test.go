@@ -1,161 +1,126 @@
 package integration_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"os"
-	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/s3fence"
+	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-const (
-	writers = 16
+// lossyLines returns proxies of one bucket: the first is reliable, the others drop requests and answers at random.
+func lossyLines(t *testing.T) (reliable *proxy, lossy []*proxy) {
+	t.Helper()
+	reliable = newProxy(t, "", nil)
+	drop := func(r *http.Request) error {
+		if r.Method == http.MethodPut && rand.IntN(20) == 0 || rand.IntN(200) == 0 {
+			return errDropped
+		}
+		return nil
+	}
+	for range 4 {
+		p := newProxy(t, lastBucket(), nil)
+		p.onRequest(drop)
+		p.onAnswer(func(r *http.Request, _ *http.Response) error { return drop(r) })
+		lossy = append(lossy, p)
+	}
+	return reliable, lossy
+}
 
-	// attemptsEnv has the number of attempted writes of the long form of the run, such as 100000.
-	attemptsEnv = "LEASEFENCE_S3_ATTEMPTS"
-	fewAttempts = 1000
-	// perObject is how many of them are at one object, which grows with each.
-	perObject = 1000
-)
+// lossyStore is a store over lossy lines, where any error can be theirs but that of an object that is damaged.
+func lossyStore(lossy []*proxy, form fencetest.Form, write func(
+	ctx context.Context, p *proxy, resource string, e fencetest.Entry, saw func([]fencetest.Entry)) error,
+) fencetest.Store {
+	line := func() *proxy { return lossy[rand.IntN(len(lossy))] }
+	form.Write = func(ctx context.Context, resource string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
+		return write(ctx, line(), resource, e, saw)
+	}
+	return fencetest.Store{
+		Forms:  []fencetest.Form{form},
+		Claims: []func(context.Context, string) error{func(ctx context.Context, key string) error { return line().Claim(ctx, key) }},
+		Again:  func(err error) bool { return !errors.Is(err, s3fence.ErrMalformed) },
+	}
+}
 
-// Sixteen writers, each with a proxy that drops requests and answers at random, append to one object under tokens that
-// change hands. What was accepted is there once, in the order of the tokens; what was refused is not.
+// Holders overlap at one object, and their calls are cancelled at random. A write that is under way cannot be done any more
+// once another of the same holder's has been: Update settles what is unknown.
 func TestBucket_random(t *testing.T) {
-	attempts := int64(fewAttempts)
-	if s := os.Getenv(attemptsEnv); s != "" {
-		var err error
-		attempts, err = strconv.ParseInt(s, 10, 64)
-		require.NoError(t, err, attemptsEnv)
-	}
-	first := newProxy(t, "", nil)
-	bucket := lastBucket()
-	var lines []*proxy
-	for range writers {
-		p := newProxy(t, bucket, nil)
-		lossy := func(r *http.Request) error {
-			if r.Method == http.MethodPut && rand.IntN(20) == 0 || rand.IntN(200) == 0 {
-				return errDropped
-			}
-			return nil
-		}
-		p.onRequest(lossy)
-		p.onAnswer(func(r *http.Request, _ *http.Response) error { return lossy(r) })
-		lines = append(lines, p)
-	}
-	var sum outcomes
-	for n := int64(0); n < attempts; n += perObject {
-		r := &randomRun{name: fmt.Sprintf("log %d", n/perObject), left: min(perObject, attempts-n), accepted: map[string]bool{}}
-		r.tokens.Store(1)
-		var wg sync.WaitGroup
-		for w, p := range lines {
-			wg.Go(func() { r.write(t, p, w) })
-		}
-		wg.Wait()
-		r.requireOrder(t, first)
-		sum.add(r)
-	}
-	t.Logf("%d attempts, %d tokens: %d accepted, %d refused, %d unknown, 0 out of order, 0 lost",
-		attempts, sum.tokens, sum.accepted, sum.refused, sum.unknown)
-	require.Positive(t, sum.accepted)
-	require.Positive(t, sum.refused)
-	require.Greater(t, sum.tokens, attempts/perObject+1, "the tokens changed hands")
-}
-
-// randomRun is what the writers do to one object.
-type randomRun struct {
-	name   string
-	tokens atomic.Int64
-
-	mu       sync.Mutex // guards the fields below
-	left     int64
-	accepted map[string]bool // false: unknown
-	refused  int
-}
-
-// next reports whether there is another attempt to make.
-func (r *randomRun) next() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.left--
-	return r.left >= 0
-}
-
-func (r *randomRun) write(t *testing.T, p *proxy, w int) {
-	t.Helper()
-	token := fence.Token(r.tokens.Load())
-	for n := 0; r.next(); n++ {
-		// The lock changes hands; those that had it go on until they are told, or a little longer.
-		if rand.IntN(20) == 0 {
-			token = fence.Token(r.tokens.Add(1))
-			if err := p.Claim(holding(t, token), r.name); err != nil {
-				continue
-			}
-		}
-		entry := fmt.Sprintf("%d/%d/%d", token, w, n)
-		err := p.Update(holding(t, token), r.name, func(old []byte) ([]byte, error) {
-			return append(old, entry+"\n"...), nil
+	reliable, lossy := lossyLines(t)
+	s := lossyStore(lossy, fencetest.Form{Name: "Update", Alone: "one step", Settles: true},
+		func(ctx context.Context, p *proxy, key string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
+			return p.Update(ctx, key, func(old []byte) ([]byte, error) {
+				saw(logged(t, strings.Fields(string(old))))
+				return fmt.Appendf(old, "%d:%d\n", e.ID, e.Token), nil
+			})
 		})
-		r.mu.Lock()
-		switch {
-		case err == nil:
-			r.accepted[entry] = true
-		case errors.Is(err, s3fence.ErrUnknown):
-			r.accepted[entry] = false
-		case errors.Is(err, fence.ErrStale):
-			r.refused++
+	s.Ordered = true
+	s.Entries = func(ctx context.Context, key string) ([]fencetest.Entry, error) {
+		if err := reliable.Claim(ctx, key); err != nil {
+			return nil, err
 		}
-		r.mu.Unlock()
-		if errors.Is(err, fence.ErrStale) && rand.IntN(2) == 0 {
-			token = fence.Token(r.tokens.Load()) // another goroutine of the holder's
+		o, err := reliable.Get(ctx, key)
+		if errors.Is(err, s3fence.ErrNoObject) {
+			return nil, nil
 		}
+		return logged(t, strings.Fields(string(o.Payload))), err
 	}
+	fencetest.Random(t, s)
 }
 
-// requireOrder compares the object with what its writers were told.
-func (r *randomRun) requireOrder(t *testing.T, p *proxy) {
+// The same with a manifest, which a holder claims before it reads it and commits.
+func TestManifest_random(t *testing.T) {
+	reliable, lossy := lossyLines(t)
+	read := func(ctx context.Context, p *proxy, key string) (*s3fence.Manifest, []fencetest.Entry, error) {
+		m, err := p.Manifest(key)
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := m.Claim(ctx); err != nil {
+			return nil, nil, err
+		}
+		listed, err := m.Read(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		var names []string
+		for name := range listed.Parts {
+			names = append(names, name)
+		}
+		return m, logged(t, names), nil
+	}
+	s := lossyStore(lossy, fencetest.Form{Name: "Claim, Read, Commit"},
+		func(ctx context.Context, p *proxy, key string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
+			m, seen, err := read(ctx, p, key)
+			if err != nil {
+				return err
+			}
+			saw(seen)
+			return m.Commit(ctx, s3fence.Changes{Put: map[string][]byte{fmt.Sprintf("%d:%d", e.ID, e.Token): nil}})
+		})
+	s.Entries = func(ctx context.Context, key string) ([]fencetest.Entry, error) {
+		_, all, err := read(ctx, reliable, key)
+		return all, err
+	}
+	fencetest.Random(t, s)
+}
+
+// logged reads entries, "id:token".
+func logged(t *testing.T, texts []string) []fencetest.Entry {
 	t.Helper()
-	payload, _ := get(t, p, r.name)
-	found := map[string]bool{}
-	var last fence.Token
-	for entry := range strings.Lines(payload) {
-		entry = strings.TrimSuffix(entry, "\n")
-		token, err := fence.Parse(entry[:strings.IndexByte(entry, '/')])
+	all := make([]fencetest.Entry, len(texts))
+	for i, text := range texts {
+		var token int64
+		_, err := fmt.Sscanf(text, "%d:%d", &all[i].ID, &token)
 		require.NoError(t, err)
-		require.GreaterOrEqual(t, token, last, "accepted out of token order: %s", entry)
-		last = token
-		require.False(t, found[entry], "done twice: %s", entry)
-		found[entry] = true
-		require.Contains(t, r.accepted, entry, "refused, but done")
+		all[i].Token = fence.Token(token)
 	}
-	for entry, sure := range r.accepted {
-		require.True(t, !sure || found[entry], "accepted and not there: %s", entry)
-	}
-}
-
-// outcomes are the sums of a run.
-type outcomes struct {
-	tokens                     int64
-	accepted, refused, unknown int
-}
-
-func (o *outcomes) add(r *randomRun) {
-	o.tokens += r.tokens.Load()
-	o.refused += r.refused
-	for _, sure := range r.accepted {
-		if sure {
-			o.accepted++
-		} else {
-			o.unknown++
-		}
-	}
+	return all
 }

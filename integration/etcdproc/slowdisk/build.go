@@ -3,8 +3,10 @@ package slowdisk
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,20 +15,15 @@ import (
 )
 
 // Build builds the server in dir and returns the file, for etcdproc.Options.Program. It must be called in a folder of this
-// module, as a test is, and needs the go command. Race says that it is to be built as a test with -race was, which
-// takes a few seconds then; otherwise all of etcd may have to be compiled.
-func Build(ctx context.Context, dir string, race bool) (string, error) {
+// module, as a test is, and needs the go command. The first time it takes a minute or two; Go's build cache has the result then.
+func Build(ctx context.Context, dir string) (string, error) {
 	program := filepath.Join(dir, "slowdisk")
 	mod, err := modfile(ctx, dir)
 	if err != nil {
 		return "", fmt.Errorf("slowdisk: %w", err)
 	}
-	args := []string{"build", "-modfile", mod, "-o", program}
-	if race {
-		args = append(args, "-race")
-	}
 	const server = "github.com/leasefence/leasefence/integration/etcdproc/slowdisk/server"
-	if _, err := run(ctx, append(args, server)...); err != nil {
+	if _, err := run(ctx, "build", "-modfile", mod, "-o", program, server); err != nil {
 		return "", fmt.Errorf("slowdisk: %w", err)
 	}
 	return program, nil
@@ -60,43 +57,77 @@ func sleepBeforeSync(dir string) {
 	suffix = ".fsync" // of the folder of a member's data
 )
 
-// modfile copies etcd's server with that line in it, and writes a go.mod that has the copy in place of the original.
-func modfile(ctx context.Context, dir string) (string, error) {
-	const server = "go.etcd.io/etcd/server/v3"
-	out, err := run(ctx, "list", "-m", "-f", "{{.Dir}}", server)
+const etcdServer = "go.etcd.io/etcd/server/v3"
+
+// patched is a folder with a copy of etcd's server that has that line in it. It is the same one each time, beside Go's build
+// cache, since what was compiled in another folder would be compiled anew.
+func patched(ctx context.Context) (string, error) {
+	out, err := run(ctx, "list", "-m", "-f", "{{.Dir}}", etcdServer)
 	if err != nil {
 		return "", err
 	}
-	etcd := filepath.Join(dir, "etcd")
-	if err := os.CopyFS(etcd, os.DirFS(strings.TrimSpace(string(out)))); err != nil {
+	original := strings.TrimSpace(string(out))
+	if out, err = run(ctx, "env", "GOCACHE"); err != nil {
 		return "", err
+	}
+	cache := filepath.Join(strings.TrimSpace(string(out)), "leasefence")
+	name := fmt.Sprintf("%s-%x", filepath.Base(original), sha256.Sum256([]byte(original+sleep+sleeper)))
+	copied := filepath.Join(cache, name)
+	if _, err := os.Stat(copied); err == nil {
+		return copied, nil
+	}
+	if err := os.MkdirAll(cache, 0o700); err != nil {
+		return "", err
+	}
+	temp, err := os.MkdirTemp(cache, "new-")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.RemoveAll(temp) }()
+	if err := patch(original, temp); err != nil {
+		return "", err
+	}
+	if err := os.Rename(temp, copied); err != nil && !errors.Is(err, fs.ErrExist) { // another process may have been faster
+		return "", err
+	}
+	return copied, nil
+}
+
+// patch copies etcd's server and puts the line into the copy.
+func patch(original, etcd string) error {
+	if err := os.CopyFS(etcd, os.DirFS(original)); err != nil {
+		return err
 	}
 	wal := filepath.Join(etcd, "storage", "wal")
 	source, err := os.ReadFile(filepath.Join(wal, "wal.go"))
 	if err != nil {
-		return "", err
+		return err
 	}
 	if n := bytes.Count(source, []byte(syncCall)); n != 1 {
-		return "", fmt.Errorf("etcd's wal.go syncs the log in %d places, want 1: it has changed", n)
+		return fmt.Errorf("etcd's wal.go syncs the log in %d places, want 1: it has changed", n)
 	}
 	slow := bytes.Replace(source, []byte(syncCall), []byte(sleep+syncCall), 1)
-	err = errors.Join(
+	return errors.Join(
 		os.Remove(filepath.Join(wal, "wal.go")), // the copy may be as read-only as the original
 		os.WriteFile(filepath.Join(wal, "wal.go"), slow, 0o600),
 		os.WriteFile(filepath.Join(wal, "sleepbeforesync.go"), []byte(sleeper), 0o600),
 	)
+}
+
+// modfile writes a go.mod that has the patched server in place of the original.
+func modfile(ctx context.Context, dir string) (string, error) {
+	etcd, err := patched(ctx)
 	if err != nil {
 		return "", err
 	}
-
-	out, err = run(ctx, "list", "-m", "-f", "{{.GoMod}}")
+	out, err := run(ctx, "list", "-m", "-f", "{{.GoMod}}")
 	if err != nil {
 		return "", err
 	}
 	mod := strings.TrimSpace(string(out))
 	text, errMod := os.ReadFile(mod)
 	sums, errSum := os.ReadFile(strings.TrimSuffix(mod, ".mod") + ".sum")
-	text = fmt.Appendf(text, "\nreplace %s => %s\n", server, etcd)
+	text = fmt.Appendf(text, "\nreplace %s => %s\n", etcdServer, etcd)
 	name := filepath.Join(dir, "go.mod")
 	return name, errors.Join(errMod, errSum,
 		os.WriteFile(name, text, 0o600), os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o600))

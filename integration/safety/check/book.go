@@ -16,7 +16,8 @@ const forever = time.Duration(1<<63 - 1)
 
 // book is a history in order.
 type book struct {
-	last      time.Duration // the time of the last event
+	first     time.Duration // the time of the first event
+	last      time.Duration // of the last one
 	whole     bool          // the run came to its end
 	ops       []*acquisition
 	requests  []*request
@@ -24,15 +25,17 @@ type book struct {
 	resources []*resource
 	changes   []*history.Event // of the watch
 	observed  []*history.Event
+	renewed   []*history.Event
 	faults    []*disturbance
 	elections map[string]bool
 	clients   map[string]bool // that have asked for something
+	stalls    spans           // in which the process of most clients did not run
 	watch     watch
 }
 
 // acquisition is what became of one Op.
 type acquisition struct {
-	enter, grant, giveUp, firstLive, lastLive, lost, release, released *history.Event
+	enter, grant, giveUp, firstLive, lastLive, lastAsked, lost, release, released *history.Event
 
 	died    time.Duration  // when its process was killed, if it has no end; 0: it was not
 	excused time.Duration  // from when on an operator's fault excuses it; forever: never
@@ -106,12 +109,11 @@ func (a *acquisition) live() (from, to time.Duration, ok bool) {
 }
 
 func (c *checker) newBook(events []history.Event) *book {
-	b := &book{byName: map[string]*resource{}, elections: map[string]bool{}, clients: map[string]bool{}}
+	b := &book{first: forever, byName: map[string]*resource{}, elections: map[string]bool{}, clients: map[string]bool{}}
 	ops, requests, faults := map[int64]*acquisition{}, map[int64]*request{}, map[int64]*disturbance{}
-	first := forever
 	for n := range events {
 		e := &events[n]
-		first, b.last = min(first, e.At), max(b.last, e.At)
+		b.first, b.last = min(b.first, e.At), max(b.last, e.At)
 		switch e.Kind {
 		case history.Enter:
 			if ops[e.Op] != nil {
@@ -151,6 +153,8 @@ func (c *checker) newBook(events []history.Event) *book {
 		case history.Observe:
 			b.observed = append(b.observed, e)
 			b.elections[e.Name] = true
+		case history.Renewed:
+			b.renewed = append(b.renewed, e)
 		case history.Fault:
 			faults[e.Fault] = &disturbance{begin: e}
 			b.faults = append(b.faults, faults[e.Fault])
@@ -168,7 +172,7 @@ func (c *checker) newBook(events []history.Event) *book {
 		}
 	}
 	if len(events) > 0 {
-		c.report.Span = b.last - first
+		c.report.Span = b.last - b.first
 	}
 	b.sort()
 	b.bury()
@@ -182,6 +186,13 @@ func (c *checker) note(b *book, e *history.Event) {
 		c.opts.Prefix = cmp.Or(c.opts.Prefix, e.Value)
 	case history.NoteEnd:
 		b.whole = true
+	case history.NoteStall:
+		gap, err := time.ParseDuration(e.Value)
+		if err != nil || gap <= 0 {
+			c.malformed(fmt.Sprintf("note %q is %q, want a positive duration", e.Name, e.Value))
+			return
+		}
+		b.stalls = append(b.stalls, span{e.At - gap, e.At}) // of one process, and so in order
 	case history.NoteTTL:
 		ttl, err := time.ParseDuration(e.Value)
 		if err != nil || ttl <= 0 {
@@ -215,6 +226,9 @@ func (c *checker) acquisitionEvent(a *acquisition, e *history.Event) {
 		}
 		if a.lastLive == nil || e.At > a.lastLive.At {
 			a.lastLive = e
+		}
+		if e.Verb != history.ByContext && (a.lastAsked == nil || e.At > a.lastAsked.At) {
+			a.lastAsked = e
 		}
 		return
 	}
@@ -273,7 +287,7 @@ func (b *book) bury() {
 	}
 }
 
-var reasons = []lease.Reason{lease.DeadlinePassed, lease.LeaseGone, lease.KeyDeleted, lease.SessionClosed}
+var reasons = []lease.Reason{lease.ReasonDeadlinePassed, lease.ReasonLeaseGone, lease.ReasonKeyDeleted, lease.ReasonSessionClosed}
 
 func (c *checker) countBook(b *book, events int) {
 	var grants, tries, gaveUp, live, lost, died, led int

@@ -4,12 +4,13 @@
 //
 //	I1  at each resource, in the order of application, no accepted token is lower than one that was accepted before
 //	I2  the tokens of a name increase, and are the create revisions of keys that were first in its queue
-//	I3  the intervals in which handles of one name are live do not intersect; a dead handle stays dead
+//	I3  the intervals in which handles of one name are live do not intersect; a dead handle stays dead, and dies at its
+//	    deadline; a scoped form releases after its function has returned
 //	I4  sets and counters at a fenced resource lose no acknowledged update
 //	I5  a request is applied at most once, and not at all if its writer was told so
 //	I6  nobody deletes the key of an acquisition that is live or waits
 //	I7  without faults, waiters are served within 2 × TTL + 3 s, and in their order; at the end no key is left
-//	I8  I3 for elections; observers never see a lower token after a higher one
+//	I8  I3 for elections; observers never see a lower token after a higher one, and miss nobody who led
 //
 // # How each is checked
 //
@@ -19,16 +20,24 @@
 //	watch.go      I2, I6, I7  each name's queue, built again from the watch
 //	intervals.go  I2, I3, I8  a sweep over the intervals in which handles are known to be live
 //	lock.go       I3, I8      porcupine, with a lock as the model
+//	release.go    I3          the ends of functions
+//	deadline.go   I3          the deadlines of leases, by the renewals that were answered
 //	operator.go   I3, I6      what an operator has deleted or revoked
 //	updates.go    I4          the values that each resource has applied, and those that its writers were told
 //	requests.go   I5, I4      a look at each request
 //	register.go   I4          porcupine, with a register as the model
 //	progress.go   I7          a sweep over waiters, holders and faults
 //	order.go      I7          a look at those who waited when somebody was served who had come later
-//	observers.go  I8          a scan of each observer
+//	observers.go  I8          a scan of each observer, beside the watch
 //
 // All take O(n log n) for n events but porcupine, which is given short windows: a history is cut where the state is known
 // for certain, so that the verdict is that of the whole.
+//
+// # Deadlines
+//
+// What grants or renews leases is recorded as its answer comes in. A lease's deadline is counted from when the last request
+// was sent that was answered before the deadline until then; that is the client's send time or a moment later. A handle that is
+// asked after that is not live, whatever its timer does. A context that is looked at alone has half a second more.
 //
 // # What is excused
 //
@@ -37,6 +46,9 @@
 // watched. Where another fault is near, and not one of another client, it has one second and a TTL after that has healed. A
 // revocation takes the keys that its lease has last, and none if it fails. A waiter whose key is taken may still be granted
 // the lock, by a handle that ends as soon.
+//
+// An observer may miss who led while it began anew, and what a compaction has discarded while its watch was broken. A context
+// may end late in a process that did not run.
 //
 // # What order means
 //
@@ -48,8 +60,8 @@
 // A fault may keep a waiter from its place. Between clients that rule is therefore one of the time without faults: none is
 // on from a second before the other enters until it is granted, nor was one in the TTL before that, an operator's excepted.
 // Faults of other clients do not count. Within a session, as the lease of the keys tells it, the rule holds always, for
-// those who are served in the end. Candidates of one session each stand in etcd's queue. Elections in which somebody steps
-// back for others, as for a priority or a transfer, are not in order of arrival, and are left out.
+// those who are served in the end. Candidates of one session each stand in etcd's queue. Elections in which somebody is
+// passed by others, as for a priority or a transfer, are not in order of arrival, and are left out.
 //
 // # What it cannot see
 //

@@ -96,6 +96,7 @@ func (g *generator) name(name string, form history.Verb, turns int) {
 func (g *generator) turn(w waiter, r *source) {
 	token := fence.Token(w.created)
 	g.add(history.Event{Kind: history.Grant, Op: w.op, Actor: w.actor, Name: r.name, Token: token, Key: w.key})
+	g.add(history.Event{Kind: history.Renewed, Lease: w.lease, Value: "1ms"})
 	if r.form == history.Campaign {
 		g.add(history.Event{Kind: history.Observe, Actor: "observer", Name: r.name, Token: token})
 	} else {

@@ -1,7 +1,9 @@
 package check
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
@@ -13,7 +15,7 @@ func (c *checker) observers() {
 	w := &c.watch
 	for _, e := range c.observed {
 		if e.Token == 0 {
-			continue
+			continue // nobody leads, or it begins anew
 		}
 		seen := who{e.Actor, e.Name}
 		if old := highest[seen]; old != nil && e.Token < old.Token {
@@ -34,4 +36,60 @@ func (c *checker) observers() {
 		}
 	}
 	c.count("changes seen by observers", len(c.observed))
+}
+
+// sights checks that observers see everybody who leads. Leaders follow each other in the order of their revisions, so one
+// whose revision lies between two that an observer has seen was there between the two.
+func (c *checker) sights() {
+	led := map[string][]*key{} // by queue, in order
+	for _, k := range c.watch.all {
+		if k.first {
+			led[queueOf(k.put.Key)] = append(led[queueOf(k.put.Key)], k)
+		}
+	}
+	for _, keys := range led {
+		slices.SortStableFunc(keys, func(x, y *key) int { return cmp.Compare(x.put.Created, y.put.Created) })
+	}
+	var compactions spans
+	for _, f := range c.faults {
+		if f.begin.Name == history.Compaction {
+			compactions = append(compactions, span{f.begin.At, f.until()})
+		}
+	}
+	type who struct{ actor, name string }
+	last := map[who]*history.Event{}
+	compared := 0
+	for _, e := range c.observed {
+		w := who{e.Actor, e.Name}
+		before := last[w]
+		switch {
+		case e.Outcome == history.Failed:
+			delete(last, w)
+			continue
+		case e.Token == 0:
+			continue
+		}
+		last[w] = e
+		if before == nil || revision(e.Token) <= revision(before.Token) {
+			continue
+		}
+		queue := led[c.opts.Prefix+e.Name+"/"]
+		from, found := slices.BinarySearchFunc(queue, revision(before.Token), func(k *key, rev int64) int { return cmp.Compare(k.put.Created, rev) })
+		// How late it saw the first of the two is not known: its answers may have taken seconds.
+		if !found || compactions.touch(queue[from].put.At, e.At) {
+			continue
+		}
+		for _, k := range queue[from+1:] {
+			if k.put.Created >= revision(e.Token) {
+				compared++
+				break
+			}
+			c.violation(Violation{
+				"I8", "sights", e.Name,
+				fmt.Sprintf("%s saw token %d and then %d, and not the leader between, of revision %d", e.Actor, before.Token, e.Token, k.put.Created),
+				show(before, k.put, k.del, e),
+			})
+		}
+	}
+	c.count("changes of leaders compared with observers", compared)
 }

@@ -113,7 +113,7 @@ func (c *checker) deletions() {
 				"I6", "watch", a.name(), fmt.Sprintf("key %q was deleted, and its handle was live after that", k.put.Key),
 				show(k.put, a.grant, k.del, a.lastLive),
 			})
-		case a.lost != nil && strings.Contains(a.lost.Error, lease.KeyDeleted.String()):
+		case a.lost != nil && strings.Contains(a.lost.Error, lease.ReasonKeyDeleted.String()):
 			c.violation(Violation{
 				"I6", "watch", a.name(), fmt.Sprintf("key %q was deleted under its handle, and no operator did it", k.put.Key),
 				show(k.put, a.grant, k.del, a.lost),
@@ -130,7 +130,7 @@ func (c *checker) deletedWaiting(a *acquisition) {
 		return
 	}
 	lost := func(r lease.Reason) bool { return strings.Contains(a.giveUp.Error, r.String()) }
-	if !lost(lease.KeyDeleted) && !lost(lease.KeyOverwritten) {
+	if !lost(lease.ReasonKeyDeleted) && !lost(lease.ReasonKeyOverwritten) {
 		return
 	}
 	for _, f := range c.faults {

@@ -22,7 +22,7 @@ func TestCheck_goodHistories(t *testing.T) {
 		require.Empty(t, report.Violations, "seed %d", seed)
 		require.Empty(t, report.Malformed, "seed %d", seed)
 		for _, what := range []string{
-			"acquisitions", "granted", "handles seen live", "handles lost", "leader changes",
+			"acquisitions", "granted", "handles seen live", "handles lost", "handles compared with the deadlines of their leases", "leader changes",
 			"tokens compared with the watch", "tokens compared with each other", "live intervals compared",
 			"deletions compared with handles", "accepted claims and updates", "refused as stale", "updates applied",
 			"acknowledged adds and increments", "reads by callers", "requests of unknown outcome", "acquisitions that waited",
@@ -100,6 +100,9 @@ var corruptions = map[string]corruption{
 	"a token goes back":               {"I2", change(kind(history.Grant), func(e *history.Event) { e.Token-- })},
 	"a token is too large":            {"I2", change(kind(history.Grant), func(e *history.Event) { e.Token += 1 << 20 })},
 	"the watch has seen another key":  {"I2", change(kind(history.Grant), func(e *history.Event) { e.Key += "x" })},
+	"a lease is counted from the answer": {exclusion, change(
+		func(e history.Event) bool { return e.Kind == history.Renewed && e.At > 2*time.Second },
+		func(e *history.Event) { e.Value = "1800ms" })},
 	"a handle outlives its release": {exclusion, insert(kind(history.Released), func(e history.Event) history.Event {
 		return history.Event{At: e.At + time.Nanosecond, Kind: history.Live, Op: e.Op}
 	})},

@@ -10,16 +10,17 @@
 //	enter     caller    before Lock, TryLock, Campaign        Op, Actor, Name, Verb (see below)
 //	grant     caller    after it has returned a handle        Op, Actor, Name, Token, Key
 //	giveup    caller    after it has returned an error        Op, Outcome, Error
-//	live      caller    before a call of Err that gave nil    Op
+//	live      caller    before a call of Err that gave nil    Op, Verb (see ByContext)
 //	lost      caller    after the handle's context has ended  Op, Error
-//	release   caller    before Unlock, Resign                 Op
+//	release   caller    before Unlock, Resign                 Op, Verb (see Returned)
 //	released  caller    after it has returned                 Op, Outcome, Error
+//	renewed   client    before it is given the answer         Lease, Value (how long before that it was asked for)
 //	send      writer    before a request to a resource        Op, Actor, Name, Token, Verb, Value, Request
 //	answer    writer    after its answer                      Request, Outcome, Value, Error
 //	apply     resource  in the order of application           Name, Verb, Token, Request, Outcome, Value, Highest
 //	put       watch     after the event has come in           Key, Revision, Created, Lease
 //	delete    watch     after the event has come in           Key, Revision
-//	observe   observer  after a change has come in            Actor, Name, Token (0: nobody leads)
+//	observe   observer  after a change has come in            Actor, Name, Token (0: nobody leads), Outcome (Failed: it begins anew)
 //	fault     nemesis   before it begins                      Name, Target, Fault, Actor (if it is somebody else's doing)
 //	heal      nemesis   after it has ended                    Name, Target, Fault, Revision (of an operator's deletion)
 //	note      anybody   whenever                              Name, Value
@@ -34,7 +35,7 @@
 // accepts no request without a token but a read.
 //
 // Some names of faults and notes mean something to the checkers: [OperatorDeletes], [OperatorRevokes], [ClientKilled],
-// [NotePrefix], [NoteTTL], [NoteEnd]; and a resource may be the control of another, see [UnfencedMark]. A grant may do
+// [Compaction], [NotePrefix], [NoteTTL], [NoteStall], [NoteEnd]; and a resource may be the control of another, see [UnfencedMark]. A grant may do
 // without a Key where the caller is not told it. An observer gives the token that etcd knows, in era 0. Without NoteEnd a history counts as cut short, and nothing is said about what should
 // have come after its last event.
 package history

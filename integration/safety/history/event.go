@@ -18,6 +18,7 @@ const (
 	Lost     Kind = "lost"
 	Release  Kind = "release"
 	Released Kind = "released"
+	Renewed  Kind = "renewed"
 
 	Send   Kind = "send"
 	Answer Kind = "answer"

@@ -15,6 +15,9 @@ const (
 	// OperatorRevokes is the revocation of a lease. The Target is its ID in lower-case hex, as it stands in the keys.
 	OperatorRevokes = "operator revokes"
 
+	// Compaction discards what a watch that is broken has missed: an observer does not see it.
+	Compaction = "compaction"
+
 	// ClientKilled ends a process. The Target is its client, see [Event.Client]; acquisitions and requests of that client
 	// that have no end have ended then.
 	ClientKilled = "client killed"
@@ -24,12 +27,21 @@ const (
 const (
 	NotePrefix = "prefix" // Value: lease.Options.Prefix, at the beginning of the run
 	NoteTTL    = "ttl"    // Value: the longest TTL that the server has granted, as time.Duration prints it
+	NoteStall  = "stall"  // Value: how long the process of all clients but the killed and stopped ones did not run until now
 	NoteEnd    = "end"    // the run is over: everything is closed, and the watch has come to the end
 )
 
 // UnfencedMark ends the name of a resource that does not look at tokens. It gets the requests of the resource whose name
 // stands before the mark, with the same numbers, and is there to go wrong: the checkers count how often it did.
 const UnfencedMark = "#unfenced"
+
+// Returned is the Verb of a Release event of a scoped form, Do or Run: the function has returned, and only then is the
+// lock to be released. None: Unlock or Resign is about to be called.
+const Returned Verb = "returned"
+
+// ByContext is the Verb of a Live event for which only the handle's context was looked at: it was not done. A timer ends it,
+// which may be a moment late.
+const ByContext Verb = "context"
 
 // What an acquisition asks for, in the Verb of its Enter event. None: Lock.
 const (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -48,7 +49,7 @@ func (w *worker) locked(op int64, name string, on clientv3.LeaseID, l *lease.Loc
 		return
 	}
 	w.hold(op, name, l)
-	w.release(op, l.Unlock)
+	w.release(op, l, l.Unlock)
 }
 
 func (w *worker) campaign(name string) {
@@ -57,13 +58,34 @@ func (w *worker) campaign(name string) {
 	op := w.enter(name, history.Campaign)
 	session := w.session()
 	on := session.Status().LeaseID
-	l, err := election.Campaign(ctx, session, name, election.Options{Value: w.name})
+	l, err := election.Campaign(ctx, session, name, election.Options{Value: w.name, Priority: w.priority(name)})
 	if err != nil {
 		w.giveUp(op, on, err)
 		return
 	}
 	w.hold(op, name, l)
-	w.release(op, l.Resign)
+	end := l.Resign
+	if name == w.names.preferring() && w.rng.IntN(3) == 0 {
+		end = func(ctx context.Context) error {
+			err := l.Transfer(ctx, w.crew.name+workerNames+strconv.Itoa(w.rng.IntN(4)))
+			if err == nil || errors.Is(err, lease.ErrLost) {
+				return err
+			}
+			if err = l.Resign(ctx); errors.Is(err, election.ErrResigned) { // with the transfer
+				err = nil
+			}
+			return err
+		}
+	}
+	w.release(op, l, end)
+}
+
+// priority of a candidate: none but in one election.
+func (w *worker) priority(name string) int {
+	if name != w.names.preferring() {
+		return 0
+	}
+	return w.rng.IntN(3)
 }
 
 // lead is the form of an election that campaigns again after a loss, which is an acquisition of its own.
@@ -73,16 +95,17 @@ func (w *worker) lead(name string) {
 	session := w.session()
 	on := session.Status().LeaseID
 	op, waits := w.enter(name, history.Campaign), true
-	err := election.Run(ctx, session, name, election.Options{Value: w.name, Lost: func(err error) {
+	onLost := func(err error) {
 		w.released(op, err)
 		op, waits = w.enter(name, history.Campaign), true
-	}}, func(ctx context.Context, _ fence.Token) error {
+	}
+	err := election.Run(ctx, session, name, election.Options{Value: w.name, Priority: w.priority(name)}, func(ctx context.Context, _ fence.Token) error {
 		waits = false
 		l, _ := election.FromContext(ctx)
 		w.hold(op, name, l) //nolint:contextcheck // as in do
-		w.log.Record(history.Event{Kind: history.Release, Op: op})
+		w.finish(ctx, op)
 		return nil
-	})
+	}, election.WithOnLost(onLost))
 	if waits {
 		w.giveUp(op, on, err)
 	} else {
@@ -98,10 +121,14 @@ func (w *worker) do(name string) {
 	granted := false
 	session := w.session()
 	on := session.Status().LeaseID
-	err := session.Do(ctx, name, func(ctx context.Context, token fence.Token) error {
+	err := session.Do(ctx, name, func(doing context.Context, token fence.Token) error {
 		granted = true
-		w.hold(op, name, scoped{ctx, token, session}) //nolint:contextcheck // what is on its way does not end with the handle
-		w.log.Record(history.Event{Kind: history.Release, Op: op})
+		w.hold(op, name, scoped{doing, token, session}) //nolint:contextcheck // what is on its way does not end with the handle
+		if w.rng.IntN(4) == 0 {                         // the caller gives up while its function runs
+			cancel()
+			w.pause(w.some(100, 300))
+		}
+		w.finish(doing, op)
 		return nil
 	})
 	if granted {
@@ -111,20 +138,31 @@ func (w *worker) do(name string) {
 	}
 }
 
+// finish is the end of a function that runs under a scoped form. One whose context has ended takes its time: nobody may come
+// before it has returned.
+func (w *worker) finish(ctx context.Context, op int64) {
+	if ctx.Err() != nil {
+		w.pause(w.some(20, 60))
+	}
+	w.log.Record(history.Event{Kind: history.Release, Op: op, Verb: history.Returned})
+}
+
 // scoped is the handle of a function that runs under Do.
 type scoped struct {
 	ctx     context.Context //nolint:containedctx // it is the handle
 	token   fence.Token
-	session interface{ Remaining() time.Duration }
+	session interface{ Status() lease.Status }
 }
 
 func (s scoped) Token() fence.Token       { return s.token }
 func (s scoped) Key() string              { return "" }
 func (s scoped) Context() context.Context { return s.ctx }
 
-// Err has the clock looked at first: in a process that has just woken up the context's timer may not have run yet.
+// Err looks at the clock first: in a process that has just woken up the context's timer may not have run yet.
 func (s scoped) Err() error {
-	s.session.Remaining()
+	if st := s.session.Status(); st.State == lease.StateLost {
+		return st.Err
+	}
 	return context.Cause(s.ctx)
 }
 
@@ -144,12 +182,26 @@ func (w *worker) giveUp(op int64, on clientv3.LeaseID, err error) {
 	}
 }
 
-// release lets go, which is confirmed or goes on in the background.
-func (w *worker) release(op int64, end func(context.Context) error) {
+// release lets go, which is confirmed or goes on in the background. The handle is asked all the while: it has to end before
+// the key is gone.
+func (w *worker) release(op int64, h handle, end func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*w.ttl)
 	defer cancel()
 	w.log.Record(history.Event{Kind: history.Release, Op: op})
-	w.released(op, end(ctx))
+	done := make(chan error, 1)
+	go func() { done <- end(ctx) }()
+	for ended := false; !ended; {
+		at := w.log.Now()
+		if h.Err() == nil {
+			w.log.Record(history.Event{At: at, Kind: history.Live, Op: op})
+		}
+		select {
+		case err := <-done:
+			w.released(op, err)
+			ended = true
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
 	if w.saboteur.FalseLive {
 		w.pause(w.some(5, 20))
 		w.log.Record(history.Event{Kind: history.Live, Op: op})
@@ -170,17 +222,28 @@ func (w *worker) released(op int64, err error) {
 	w.log.Record(e)
 }
 
+func (w *worker) granted(op int64, name string, h handle) {
+	w.log.Record(history.Event{Kind: history.Grant, Op: op, Actor: w.name, Name: name, Token: h.Token(), Key: h.Key()})
+}
+
 // hold is the tenure: it ends before the handle is let go.
 func (w *worker) hold(op int64, name string, h handle) {
-	w.log.Record(history.Event{Kind: history.Grant, Op: op, Actor: w.name, Name: name, Token: h.Token(), Key: h.Key()})
+	w.granted(op, name, h)
+	defer w.tellLoss(op, h)()
+	t := &tenure{worker: w, op: op, name: name, handle: h, begun: time.Now()}
+	t.work()
+}
+
+// tellLoss records when the handle is lost, until it is stopped.
+func (w *worker) tellLoss(op int64, h handle) (stop func()) {
 	told := make(chan struct{})
-	stop := context.AfterFunc(h.Context(), func() {
+	stopped := context.AfterFunc(h.Context(), func() {
 		defer close(told)
 		w.log.Record(history.Event{Kind: history.Lost, Op: op, Error: context.Cause(h.Context()).Error()})
 	})
-	t := &tenure{worker: w, op: op, name: name, handle: h, begun: time.Now()}
-	t.work()
-	if !stop() { // so that the event does not come after the round
-		<-told
+	return func() {
+		if !stopped() { // so that the event does not come after the round
+			<-told
+		}
 	}
 }

@@ -58,6 +58,7 @@ type client struct {
 	in   *faults.Interceptor
 	etcd *clientv3.Client
 	ttl  time.Duration
+	mode clientMode
 	hung bool // as it was closed
 
 	replacing sync.Mutex // held while a session is replaced
@@ -66,20 +67,38 @@ type client struct {
 	session *lease.Session
 }
 
-func newClient(ctx context.Context, id *identity, endpoints []string, ttl time.Duration) (*client, error) {
+// clientMode is how a client has its sessions.
+type clientMode int
+
+const (
+	plain    clientMode = iota
+	adopting            // they stand on leases that the client has taken itself
+)
+
+// mode is that of a client in this process: one of them adopts.
+func mode(i int) clientMode {
+	if i == int(adopting) {
+		return clientMode(i)
+	}
+	return plain
+}
+
+func newClient(
+	ctx context.Context, log record, id *identity, endpoints []string, ttl time.Duration, mode clientMode,
+) (*client, error) {
 	l, err := newLink(endpoints) //nolint:contextcheck // it outlives the call
 	if err != nil {
 		return nil, err
 	}
-	c := &client{name: id.user, id: id, link: l, ttl: ttl}
+	c := &client{name: id.user, id: id, link: l, ttl: ttl, mode: mode}
 	err = l.scaffold.try(func() {
 		c.in = faults.NewInterceptor(&l.scaffold)
 		c.in.OnAnswer(id.refused.answer)
-		c.etcd = etcdtest.NewClient(&l.scaffold, l.endpoints(), etcdtest.Dial(c.in.DialOptions()...),
+		c.etcd = etcdtest.NewClient(&l.scaffold, l.endpoints(), etcdtest.Dial(renewals{log}.options()...), etcdtest.Dial(c.in.DialOptions()...),
 			etcdtest.Dial(grpc.WithChainUnaryInterceptor(id.refused.intercept)), id.option())
 	})
 	if err == nil {
-		err = c.open(ctx)
+		err = insist(ctx, c.open)
 	}
 	if err != nil {
 		l.close()
@@ -89,7 +108,12 @@ func newClient(ctx context.Context, id *identity, endpoints []string, ttl time.D
 }
 
 func (c *client) open(ctx context.Context) error {
-	s, err := lease.NewSession(ctx, c.etcd, lease.Options{TTL: c.ttl, Owner: c.name})
+	opts := lease.Options{TTL: c.ttl, Owner: c.name}
+	open := lease.NewSession
+	if c.mode == adopting {
+		open = adopt
+	}
+	s, err := open(ctx, c.etcd, opts)
 	if err != nil {
 		return err
 	}
@@ -97,6 +121,15 @@ func (c *client) open(ctx context.Context) error {
 	defer c.mu.Unlock()
 	c.session = s
 	return nil
+}
+
+// adopt opens a session on a lease that was taken before. Nobody else renews it: it expires after the session.
+func adopt(ctx context.Context, etcd *clientv3.Client, opts lease.Options) (*lease.Session, error) {
+	granted, err := etcd.Grant(ctx, int64(opts.TTL/time.Second))
+	if err != nil {
+		return nil, err
+	}
+	return lease.Adopt(ctx, etcd, granted.ID, opts)
 }
 
 // current is the client's session, which may be closed.
@@ -124,6 +157,9 @@ var stuck = []string{
 	"go.etcd.io/etcd/client/v3.(*watchGRPCStream).close",
 }
 
+// stuckStream has an answer then that nobody takes. One that still waits for answers is no such stream.
+const stuckStream = "go.etcd.io/etcd/client/v3.(*watchGRPCStream).serveWatchClient"
+
 // unclosed are those that go on where it hangs: its other streams, which are not closed then, and their contexts.
 var unclosed = []string{
 	"go.etcd.io/etcd/client/v3.(*watchGRPCStream).run",
@@ -138,7 +174,7 @@ func (c *client) close(ctx context.Context) error {
 		_ = c.etcd.Lease.Close()
 		_ = c.etcd.ActiveConnection().Close()
 	}
-	if err != nil {
+	if err != nil && c.mode != adopting { // which is told of requests that may still arrive; its lease goes all the same
 		return fmt.Errorf("mix: %s: %w", c.name, err)
 	}
 	return nil

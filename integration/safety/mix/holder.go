@@ -2,20 +2,18 @@ package mix
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
-	"sync"
 	"syscall"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/leasefence/leasefence/integration/child"
 	"github.com/leasefence/leasefence/integration/pki"
 	"github.com/leasefence/leasefence/integration/safety/history"
 	"github.com/leasefence/leasefence/lease"
@@ -41,16 +39,10 @@ type order struct {
 
 // Serve is a client's process if this process was started to be one, and exits then. Call it first in main or TestMain.
 func Serve() {
-	text, ok := os.LookupEnv(holderEnv)
-	if !ok {
-		return
-	}
-	signal.Ignore(syscall.SIGINT) // the parent closes the standard input
-	if err := serve(text); err != nil {
-		fmt.Fprintln(os.Stderr, "holder:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	child.Play(holderEnv, func(o order) error {
+		signal.Ignore(syscall.SIGINT) // the parent closes the standard input
+		return serve(o)
+	})
 }
 
 // outgoing records to standard output, line by line: what is not written when the process is killed is lost.
@@ -64,11 +56,7 @@ func (o outgoing) Record(e history.Event) {
 }
 
 // serve works until the standard input ends.
-func serve(text string) error {
-	var o order
-	if err := json.Unmarshal([]byte(text), &o); err != nil {
-		return err
-	}
+func serve(o order) error {
 	log := outgoing{history.NewRecorder(os.Stdout, history.ResumeClock(o.Began), o.First)}
 	out, err := newWriter(log, o.Resources, o.Seed)
 	if err != nil {
@@ -88,6 +76,7 @@ func serve(text string) error {
 	}()
 	client, err := dial(ctx, clientv3.Config{
 		Endpoints: o.Endpoints, TLS: config, Username: o.User, Password: passwordOf(o.User), Logger: zap.NewNop(),
+		DialOptions: renewals{log}.options(),
 	})
 	if err != nil {
 		return nil // as below
@@ -137,59 +126,34 @@ func dial(ctx context.Context, config clientv3.Config) (client *clientv3.Client,
 type holder struct {
 	name  string
 	tape  *tape
-	cmd   *exec.Cmd
-	stdin io.Closer
+	run   *child.Process
 	ended chan struct{} // closed when all that it has recorded is in the tape
-
-	mu   sync.Mutex // guards the field below; held while a signal is sent, so that it goes to this process
-	gone bool
 }
 
 func startHolder(o order, t *tape) (*holder, error) {
-	text, err := json.Marshal(o)
+	run, err := child.Start("", holderEnv, o)
 	if err != nil {
-		return nil, err
-	}
-	exe, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(exe, "-test.run=^$") //nolint:noctx // it ends with its standard input
-	cmd.Env = append(os.Environ(), holderEnv+"="+string(text))
-	cmd.Stderr = os.Stderr
-	// A process group of its own, see package etcdproc.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("mix: start %s: %w", o.Name, err)
 	}
-	h := &holder{name: o.Name, tape: t, cmd: cmd, stdin: stdin, ended: make(chan struct{})}
+	h := &holder{name: o.Name, tape: t, run: run, ended: make(chan struct{})}
 	go func() {
 		defer close(h.ended)
-		for e, err := range history.Scan(stdout) {
+		for e, err := range history.Scan(run.Stdout) {
 			if err != nil { // a killed process leaves a line that was cut short
 				break
 			}
 			t.Record(e)
 		}
-		_, _ = io.Copy(io.Discard, stdout)
+		_, _ = io.Copy(io.Discard, run.Stdout)
 	}()
 	return h, nil
 }
 
 // signal reports whether the process was there to get it.
-func (h *holder) signal(sig syscall.Signal) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return !h.gone && h.cmd.Process.Signal(sig) == nil
-}
+func (h *holder) signal(sig syscall.Signal) bool { return h.run.Signal(sig) == nil }
+
+// stop pauses the process, and reports whether it is paused; it gives up when ctx ends.
+func (h *holder) stop(ctx context.Context) bool { return h.run.Pause(ctx) == nil }
 
 // kill ends the process as SIGKILL does.
 func (h *holder) kill() {
@@ -200,20 +164,13 @@ func (h *holder) kill() {
 // wait returns when the process is gone.
 func (h *holder) wait() error {
 	<-h.ended
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.gone {
-		return nil
-	}
-	h.gone = true
-	_ = h.stdin.Close()
-	return h.cmd.Wait()
+	return h.run.Wait()
 }
 
 // drain lets the process finish what it does and waits for it.
 func (h *holder) drain(bound time.Duration) error {
 	h.signal(syscall.SIGCONT)
-	_ = h.stdin.Close()
+	_ = h.run.Stdin.Close()
 	select {
 	case <-h.ended:
 	case <-time.After(bound):

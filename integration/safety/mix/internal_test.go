@@ -105,7 +105,7 @@ func TestStore_comparesTheFencedWithItsTwin(t *testing.T) {
 	tape := newTape(t.TempDir())
 	require.NoError(t, tape.begin(1))
 	n := names{Hot: []string{"r"}}
-	s, err := newStore(tape, n, Saboteur{})
+	s, err := newStore(tape, n, nil, Saboteur{})
 	require.NoError(t, err)
 	ask := func(verb history.Verb, method string, token fence.Token, id string) int {
 		q := url.Values{"name": {"r"}, "verb": {string(verb)}, "value": {"v" + id}, "request": {id}}

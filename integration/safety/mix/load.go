@@ -2,54 +2,81 @@ package mix
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"runtime"
+	"slices"
+	"strconv"
 	"sync"
+	"sync/atomic"
+	"time"
 
-	"github.com/leasefence/leasefence/integration/safety/history"
 	"github.com/leasefence/leasefence/lease"
 )
 
 // loadFaults are too much of something.
 func loadFaults() []kind {
-	return []kind{{"cancel storm", storm}, {"no time to run", starve}}
+	return []kind{{"no time to run", starve}, {"burst", burst}}
 }
 
-// storm lets many wait for a hot name and gives them all up at once.
-func storm(s *strike) bool {
-	const many = 40
-	c, name := pick(s.rng, s.clients), pick(s.rng, s.round.names.Hot)
-	s.begin(c.name)
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	session, ttl := c.current(), s.ttl
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	gaveUp := 0
-	for range many {
-		wg.Go(func() {
-			w := &worker{crew: &crew{log: s.tape, ttl: ttl, draining: s.ctx.Done()}, name: c.name + "/storm", rng: nil}
-			op := w.enter(name, "")
-			l, err := session.Lock(ctx, name)
-			if err != nil {
-				w.log.Record(history.Event{Kind: history.GiveUp, Op: op, Outcome: history.Failed, Error: err.Error()})
-				mu.Lock()
-				defer mu.Unlock()
-				gaveUp++
-				return
-			}
-			w.storm(op, name, l) //nolint:contextcheck // who gives up waiting still lets go
-		})
+// worker is one of a client that is there for a fault.
+func (s *strike) worker(c *client, what string) *worker {
+	return &worker{
+		crew: &crew{log: s.tape, ttl: s.ttl, draining: s.ctx.Done()}, name: c.name + "/" + what,
+		rng: rand.New(rand.NewPCG(s.rng.Uint64(), 0)),
 	}
-	s.last(20, 300)
-	cancel()
-	wg.Wait()
-	return gaveUp > 0
 }
 
-// storm holds for no time at all.
-func (w *worker) storm(op int64, name string, l *lease.Lock) {
-	w.log.Record(history.Event{Kind: history.Grant, Op: op, Actor: w.name, Name: name, Token: l.Token(), Key: l.Key()})
-	w.release(op, l.Unlock)
+// briefly holds a lock for no longer than do takes. It reports whether it was to be had.
+func (w *worker) briefly(ctx context.Context, session *lease.Session, name string, do func()) bool {
+	op, on := w.enter(name, ""), session.Status().LeaseID
+	l, err := session.Lock(ctx, name)
+	if err != nil {
+		w.giveUp(op, on, err)
+		return false
+	}
+	w.granted(op, name, l)
+	stop := w.tellLoss(op, l) //nolint:contextcheck // the loss is not that of who waits
+	do()
+	stop()
+	w.release(op, l, l.Unlock) //nolint:contextcheck // who gives up waiting still lets go
+	return true
+}
+
+func burst(s *strike) bool {
+	two := slices.Clone(s.clients)
+	s.rng.Shuffle(len(two), func(i, j int) { two[i], two[j] = two[j], two[i] })
+	two = two[:min(2, len(two))]
+	s.begin(two[0].name)
+	return s.takeTogether(25, two...)
+}
+
+// takeTogether has many workers of each session take and leave locks at the same time, again and again, so that their
+// transactions share commits. Every other lock is wanted by all sessions, so that some in a commit are first in their queues and
+// some are not. Each is new: of one that was taken lately a session asks something that has no other outcome.
+func (s *strike) takeTogether(turns int, clients ...*client) bool {
+	const many = 32
+	var held atomic.Int64
+	id, began := s.tape.ID(), time.Now()
+	for turn := 0; turn < turns && time.Since(began) < 2*s.ttl && s.ctx.Err() == nil; turn++ {
+		var wg sync.WaitGroup
+		for _, c := range clients {
+			session := c.current()
+			for i := range many {
+				w, name := s.worker(c, "burst "+strconv.Itoa(i)), s.round.names.own(fmt.Sprintf("%d.%d.%d", id, turn, i))
+				if i%2 == 0 {
+					name += "." + c.id.user
+				}
+				wg.Go(func() {
+					if w.briefly(s.ctx, session, name, func() {}) {
+						held.Add(1)
+					}
+				})
+			}
+		}
+		wg.Wait()
+	}
+	return held.Load() > many
 }
 
 // starve keeps the processors busy with work and with garbage.

@@ -36,6 +36,15 @@ func roundNames(round int) names {
 	}
 }
 
+// preferring is the election in which candidates have priorities and leaders transfer their office.
+func (n names) preferring() string { return n.Elections[2] }
+
+// inSQL reports whether the resource of that name is in a database: a register.
+func (n names) inSQL(name string) bool { return len(n.Cold) > 0 && name == n.Cold[0] }
+
+// own is a name for somebody who is not of a crew. It has no resource.
+func (n names) own(whose string) string { return n.Hot[0] + "-own-" + whose }
+
 // all are all of them.
 func (n names) all() []string {
 	return append(append(append([]string{}, n.Hot...), n.Cold...), n.Elections...)

@@ -97,7 +97,7 @@ func faultClasses() []class {
 		{name: "network", slots: 2, rest: [2]int{100, 600}, kinds: networkFaults()},
 		{name: "message", slots: 2, rest: [2]int{200, 1000}, kinds: messageFaults()},
 		{name: "process", slots: 2, rest: [2]int{300, 1500}, kinds: processFaults()},
-		{name: "cluster", slots: 1, rest: [2]int{1500, 4000}, kinds: clusterFaults()},
+		{name: "cluster", slots: 1, rest: [2]int{1000, 2500}, kinds: clusterFaults()},
 		{name: "storage", slots: 1, rest: [2]int{500, 2500}, kinds: storageFaults()},
 		{name: "operator", slots: 1, rest: [2]int{500, 2500}, kinds: operatorFaults()},
 		{name: "security", slots: 1, rest: [2]int{300, 1500}, kinds: securityFaults()},
@@ -154,8 +154,7 @@ func (n *nemesis) slot(ctx context.Context, c class, rng *rand.Rand) {
 		}
 		k := n.decks[c.name].deal()
 		s := &strike{nemesis: n, ctx: ctx, rng: rng, kind: k.name}
-		hit := k.strike(s)
-		s.heal(hit)
+		s.heal(k.strike(s))
 	}
 }
 
@@ -165,6 +164,7 @@ func (s *strike) begin(target string) {
 	s.tape.Record(history.Event{Kind: history.Fault, Fault: s.id, Name: s.kind, Target: target})
 }
 
+// heal ends the fault.
 func (s *strike) heal(hit bool) {
 	if s.id != 0 {
 		s.tape.Record(history.Event{

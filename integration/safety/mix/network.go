@@ -7,6 +7,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/leasefence/leasefence/integration/faults"
+	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
 const lateAnswers = "late answers, then none"
@@ -20,9 +21,21 @@ func networkFaults() []kind {
 		{"reset", onLink((*faults.Proxy).Cut, nil)},
 		{"refuse", onLink((*faults.Proxy).Refuse, nil)},
 		{"slow", onLink(delay, received)},
-		{"slow and fast by turns", slowAndFast},
-		{"dead endpoint", deadEndpoint},
-		{lateAnswers, lateThenNone},
+		{"dead endpoint", onClient(deadEndpoint)},
+		{lateAnswers, onClient(lateThenNone)},
+	}
+}
+
+// onClient strikes a client that no other fault of the network has.
+func onClient(do func(*strike, *client) bool) func(*strike) bool {
+	return func(s *strike) bool {
+		c, giveBack := s.take()
+		if c == nil {
+			return false
+		}
+		defer giveBack()
+		s.begin(c.name)
+		return do(s, c)
 	}
 }
 
@@ -48,13 +61,7 @@ func received(before, after traffic) bool { return after.received > before.recei
 // onLink puts all proxies of a client into a state for a while. Without a measure, the fault has met something if there
 // were connections.
 func onLink(do func(*faults.Proxy), met measure) func(*strike) bool {
-	return func(s *strike) bool {
-		c, giveBack := s.take()
-		if c == nil {
-			return false
-		}
-		defer giveBack()
-		s.begin(c.name)
+	return onClient(func(s *strike, c *client) bool {
 		before, connections := c.link.traffic(), 0
 		c.link.each(func(p *faults.Proxy) {
 			connections += p.Connections()
@@ -67,7 +74,7 @@ func onLink(do func(*faults.Proxy), met measure) func(*strike) bool {
 			return connections > 0
 		}
 		return met(before, after)
-	}
+	})
 }
 
 func delay(p *faults.Proxy) {
@@ -76,50 +83,32 @@ func delay(p *faults.Proxy) {
 	p.Answers.Delay(d)
 }
 
-func slowAndFast(s *strike) bool {
-	c, giveBack := s.take()
-	if c == nil {
-		return false
-	}
-	defer giveBack()
-	s.begin(c.name)
-	before := c.link.traffic()
-	for range 4 + s.rng.IntN(10) {
-		c.link.each(delay)
-		s.last(50, 300)
-		c.link.each((*faults.Proxy).Restore)
-		s.last(50, 300)
-	}
-	return received(before, c.link.traffic())
-}
-
 // lateThenNone lets the last renewals that get through be answered late: whoever counts a lease from the answer counts too
-// long then.
-func lateThenNone(s *strike) bool {
-	c, giveBack := s.take()
-	if c == nil {
-		return false
+// long then. It has met something if a handle whose context alone is looked at is lost at its deadline, and one that is asked.
+func lateThenNone(s *strike, c *client) bool {
+	var loners []*loner
+	for _, by := range []history.Verb{"", history.ByContext} {
+		if l := s.newLoner(c, by); l != nil {
+			loners = append(loners, l)
+		}
 	}
-	defer giveBack()
-	s.begin(c.name)
 	late, ttl := s.ttl*9/20, int(s.ttl.Milliseconds()) // of two renewals, the second is not too late yet
 	c.link.each(func(p *faults.Proxy) { p.Answers.Delay(late) })
-	s.last(ttl, ttl+500)
+	s.last(ttl*3/4, ttl)
 	c.link.each(func(p *faults.Proxy) { p.Requests.Hold() }) // and what was asked before is still answered
-	s.last(ttl, ttl+1000)
-	held := c.link.traffic().waiting > 0
+	s.awaitEnd(loners)
 	c.link.each((*faults.Proxy).Restore)
-	return held
+	expired := 0
+	for _, l := range loners {
+		if l.leave() {
+			expired++
+		}
+	}
+	return expired == 2
 }
 
 // deadEndpoint holds what goes to one of three members.
-func deadEndpoint(s *strike) bool {
-	c, giveBack := s.take()
-	if c == nil {
-		return false
-	}
-	defer giveBack()
-	s.begin(c.name)
+func deadEndpoint(s *strike, c *client) bool {
 	p := pick(s.rng, c.link.proxies)
 	p.BlackHole()
 	s.lastAny()
@@ -156,7 +145,7 @@ func losing(method string, match func(any) bool, provoke func(*strike, *client))
 		c := pick(s.rng, s.clients)
 		s.begin(c.name)
 		rule := faults.Rule{Fault: faults.LoseAnswer, Method: method, Match: match, Times: 1 + s.rng.IntN(3)}
-		// A network does not lose one message of a stream that goes on; a renewal has a stream to itself.
+		// A network does not lose one message of a stream on which others follow. Renewals do not follow one that is not answered.
 		rule.Silent = method != faults.Watch && s.rng.IntN(2) == 0
 		var j *faults.Injection
 		if err := c.link.scaffold.try(func() { j = c.in.Inject(&c.link.scaffold, rule) }); err != nil {
@@ -183,6 +172,20 @@ func puts(message any) bool {
 
 func deletes(message any) bool {
 	return does(message, func(op *etcdserverpb.RequestOp) bool { return op.GetRequestDeleteRange() != nil })
+}
+
+// onlyReleases says whether a transaction that deletes a key may arrive twice: an acquisition that shares its commit may not, as
+// the session knows from the answer that it will not come again.
+func onlyReleases(message any) bool {
+	if !deletes(message) {
+		return false
+	}
+	for _, op := range message.(*etcdserverpb.TxnRequest).Success {
+		if part := op.GetRequestTxn(); part != nil && puts(part) && !deletes(part) {
+			return false
+		}
+	}
+	return true // in a flat transaction all is done or nothing, and the comparison for the deletion does not hold again
 }
 
 func does(message any, wanted func(*etcdserverpb.RequestOp) bool) bool {

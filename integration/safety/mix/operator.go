@@ -11,23 +11,26 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// operatorFaults take a lock from its holder.
+// takings are what takes a lock from its holder, by the lock's key.
+var takings = []struct {
+	name string
+	take func(s *strike, key string) bool
+}{{history.OperatorRevokes, revoke}, {history.OperatorDeletes, remove}, {history.OperatorOverwrites, overwrite}}
+
+// operatorFaults take a lock from whoever holds one.
 func operatorFaults() []kind {
-	return []kind{{history.OperatorRevokes, revoke}, {history.OperatorDeletes, remove}, {history.OperatorOverwrites, overwrite}}
-}
-
-// victim returns the key of somebody who holds it, "" if there is none.
-func (s *strike) victim() string {
-	held, _ := s.tape.tally.held("")
-	held = slices.DeleteFunc(held, func(e history.Event) bool { return e.Key == "" })
-	if len(held) == 0 {
-		return ""
+	var kinds []kind
+	for _, t := range takings {
+		kinds = append(kinds, kind{t.name, func(s *strike) bool {
+			held, _ := s.tape.tally.held("")
+			held = slices.DeleteFunc(held, func(e history.Event) bool { return e.Key == "" })
+			return len(held) > 0 && t.take(s, pick(s.rng, held).Key)
+		}})
 	}
-	return pick(s.rng, held).Key
+	return kinds
 }
 
-func revoke(s *strike) bool {
-	key := s.victim()
+func revoke(s *strike, key string) bool {
 	text, _, _ := strings.Cut(key[strings.LastIndexByte(key, '/')+1:], "-")
 	id, ok := leaseID(text)
 	if !ok {
@@ -40,16 +43,10 @@ func revoke(s *strike) bool {
 	return err == nil
 }
 
-func remove(s *strike) bool {
-	key := s.victim()
-	return s.write(key, clientv3.OpDelete(key))
-}
+func remove(s *strike, key string) bool { return s.write(key, clientv3.OpDelete(key)) }
 
 // write does something to a key that is there.
 func (s *strike) write(key string, op clientv3.Op) bool {
-	if key == "" {
-		return false
-	}
 	s.begin(key)
 	ctx, cancel := context.WithTimeout(s.ctx, 3*time.Second)
 	defer cancel()
@@ -63,11 +60,7 @@ func (s *strike) write(key string, op clientv3.Op) bool {
 }
 
 // overwrite takes a key off its lease, which it outlives then, and clears it away after a while.
-func overwrite(s *strike) bool {
-	key := s.victim()
-	if key == "" {
-		return false
-	}
+func overwrite(s *strike, key string) bool {
 	hit := s.write(key, clientv3.OpPut(key, "mine"))
 	if hit {
 		s.last(50, 500)

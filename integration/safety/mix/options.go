@@ -36,6 +36,8 @@ type Options struct {
 	// Server is the program of the members, as package slowdisk builds it. Default: this one, whose disks are never slow, so that
 	// one kind of fault meets nothing.
 	Server string
+	// First ends the run with the first round in which something is wrong.
+	First bool
 	// KeepAll keeps the histories of rounds that were clean, too.
 	KeepAll bool
 	// Progress is told how the run goes on. Default: nobody.

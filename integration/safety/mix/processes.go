@@ -2,44 +2,46 @@ package mix
 
 import (
 	"syscall"
+	"time"
 
+	"github.com/leasefence/leasefence/integration/faults"
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
 // processFaults strike clients that are processes of their own.
 func processFaults() []kind {
-	return []kind{{"client stopped", stopHolder}, {history.ClientKilled, killHolder}}
+	return []kind{
+		{"client stopped", onHolder(stopHolder)},
+		{"stopped with an answer in its socket", onHolder(stopWithAnswer)},
+		{history.ClientKilled, onHolder(killHolder)},
+	}
 }
 
-// awaitHolding returns a process of its own that holds something, and is not struck by another fault until it is given
-// back. It returns nil if the round ends before.
-func (s *strike) awaitHolding() (b *berth, giveBack func()) {
-	b = s.round.takeBerth(s.rng)
-	if b == nil {
-		return nil, nil
-	}
-	for {
-		held, changed := s.tape.tally.held(b.holder.name + "/")
-		if len(held) > 0 {
-			return b, b.giveBack
+// onHolder strikes a process of its own that holds something, and that no other fault has.
+func onHolder(do func(*strike, *berth) bool) func(*strike) bool {
+	return func(s *strike) bool {
+		b := s.round.takeBerth(s.rng)
+		if b == nil {
+			return false
 		}
-		select {
-		case <-changed:
-		case <-s.ctx.Done():
-			b.giveBack()
-			return nil, nil
+		defer b.giveBack()
+		for {
+			held, changed := s.tape.tally.held(b.holder.name + "/")
+			if len(held) > 0 {
+				s.begin(b.holder.name)
+				return do(s, b)
+			}
+			select {
+			case <-changed:
+			case <-s.ctx.Done():
+				return false
+			}
 		}
 	}
 }
 
 // stopHolder stops a process for longer than its lease lives, and lets it go on.
-func stopHolder(s *strike) bool {
-	b, giveBack := s.awaitHolding()
-	if b == nil {
-		return false
-	}
-	defer giveBack()
-	s.begin(b.holder.name)
+func stopHolder(s *strike, b *berth) bool {
 	hit := b.holder.signal(syscall.SIGSTOP)
 	ttl := int(s.ttl.Milliseconds())
 	s.last(ttl+200, ttl+2000)
@@ -47,13 +49,19 @@ func stopHolder(s *strike) bool {
 	return hit
 }
 
-func killHolder(s *strike) bool {
-	b, giveBack := s.awaitHolding()
-	if b == nil {
-		return false
-	}
-	defer giveBack()
-	s.begin(b.holder.name)
+// stopWithAnswer stops a process while answers to its renewals are on their way. They are there when it goes on, past the
+// deadline of what it had heard before: they must not revive anything.
+func stopWithAnswer(s *strike, b *berth) bool {
+	b.link.each(func(p *faults.Proxy) { p.Answers.Hold() })
+	sleep(s.ctx, s.ttl/3)
+	hit := b.holder.stop(s.ctx)
+	b.link.each((*faults.Proxy).Restore)
+	sleep(s.ctx, s.ttl-s.ttl/3+20*time.Millisecond)
+	b.holder.signal(syscall.SIGCONT)
+	return hit
+}
+
+func killHolder(s *strike, b *berth) bool {
 	b.holder.kill()
 	s.tape.tally.forget(b.holder.name)
 	s.last(50, 500)

@@ -86,7 +86,7 @@ type Floor struct {
 func Floors() []Floor {
 	return []Floor{
 		{"faults", 250, func(c Counts) int { return c.Faults }},
-		{"acquisitions", 2000, func(c Counts) int { return c.Acquisitions }},
+		{"acquisitions", 10000, func(c Counts) int { return c.Acquisitions }},
 		{"fenced writes", 10000, func(c Counts) int { return c.Writes }},
 		{"stale writes refused", 100, func(c Counts) int { return c.Refused }},
 		{"lease expiries", 50, func(c Counts) int { return c.Expiries }},

@@ -11,7 +11,7 @@ import (
 // enough is a report that reaches all floors exactly.
 func enough() *mix.Report {
 	r := &mix.Report{Faults: map[string]mix.Struck{}, Counts: mix.Counts{
-		Faults: 250, Acquisitions: 2000, Writes: 10000, Refused: 100, Expiries: 50, LeaderChanges: 10, StaleAuth: 50, ControlStale: 1,
+		Faults: 250, Acquisitions: 10000, Writes: 10000, Refused: 100, Expiries: 50, LeaderChanges: 10, StaleAuth: 50, ControlStale: 1,
 		Restores: 1,
 	}}
 	for _, kind := range mix.AllKinds() {

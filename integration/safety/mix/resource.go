@@ -18,19 +18,21 @@ import (
 
 // store serves the resources of a round over HTTP. Each has a twin that gets the same writes and takes them all.
 type store struct {
-	log   record
-	guard fence.Guard
-	items map[string]*item // by name; not changed
-	inner http.Handler     // the fenced one
-	check bool             // the token; false: sabotage
+	log      record
+	guard    fence.Guard
+	database *database        // of a resource, nil if there is none in one
+	items    map[string]*item // by name; not changed
+	inner    http.Handler     // the fenced one
+	check    bool             // the token; false: sabotage
 }
 
 // item is a resource and its twin.
 type item struct {
 	name string
 	form form
+	sql  bool // it is in the database
 
-	mu     sync.Mutex // held from the check of the token until the event is recorded
+	mu     sync.Mutex // guards the fields below, and is held until an event is recorded; never while a token is looked at
 	fenced state
 	twin   state
 	seen   fence.Token // by the twin, the highest
@@ -43,10 +45,10 @@ type state struct {
 	count   int64
 }
 
-func newStore(log record, n names, sabotage Saboteur) (*store, error) {
-	s := &store{log: log, items: map[string]*item{}, check: !sabotage.ForgetToken}
+func newStore(log record, n names, d *database, sabotage Saboteur) (*store, error) {
+	s := &store{log: log, database: d, items: map[string]*item{}, check: !sabotage.ForgetToken}
 	for _, name := range n.all() {
-		s.items[name] = &item{name: name, form: n.form(name)}
+		s.items[name] = &item{name: name, form: n.form(name), sql: d != nil && n.inSQL(name)}
 	}
 	middleware, err := httpfence.NewAtomicMiddleware(
 		func(r *http.Request) string { return r.FormValue("name") }, &s.guard, httpfence.Options{Refuse: s.refuse})
@@ -57,7 +59,7 @@ func newStore(log record, n names, sabotage Saboteur) (*store, error) {
 	return s, nil
 }
 
-// ServeHTTP takes a request through the twin and then through the fenced resource, as one step of both.
+// ServeHTTP takes a request through the twin and then to the fenced resource.
 func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	it, q := s.items[r.FormValue("name")], requestOf(r)
 	if it == nil {
@@ -65,22 +67,35 @@ func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	it.mu.Lock()
-	defer it.mu.Unlock()
 	if q.verb != history.Read && q.verb != history.Claim {
 		it.seen = max(it.seen, q.token)
 		it.twin.apply(q)
 		s.log.Record(q.event(it.name+history.UnfencedMark, history.OK, it.seen))
 	}
-	if !s.check {
+	it.mu.Unlock()
+	switch {
+	case !s.check:
 		s.apply(w, r)
+		return
+	case it.sql:
+		s.serve(w, r, it.name)
 		return
 	}
 	s.inner.ServeHTTP(w, r)
 }
 
+// lateMark ends the value of a write for which a register takes its time, so that others wait for their turn: a token that
+// is new when it comes may be old when its turn has come.
+const lateMark = ".late"
+
 // apply does what the token may do.
 func (s *store) apply(w http.ResponseWriter, r *http.Request) {
 	it, q := s.items[r.FormValue("name")], requestOf(r)
+	if strings.HasSuffix(q.value, lateMark) {
+		time.Sleep(40 * time.Millisecond)
+	}
+	it.mu.Lock()
+	defer it.mu.Unlock()
 	if q.verb == history.Read {
 		q.value = it.fenced.read(it.form)
 	} else {

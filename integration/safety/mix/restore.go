@@ -62,7 +62,7 @@ func (run *run) restore(life context.Context) (err error) {
 	}
 	n := roundNames(number)
 	r.rush = append(append(r.rush, n.Hot...), n.Elections...)
-	if r.store, err = newStore(run.tape, n, run.opts.Saboteur); err != nil {
+	if r.store, err = newStore(run.tape, n, nil, run.opts.Saboteur); err != nil {
 		return err
 	}
 	run.resources.use(r.store)
@@ -200,7 +200,7 @@ func (r *restoration) takeBack(ctx context.Context, file string) (live []*tenant
 	fault.Kind = history.Heal
 	r.log.Record(fault)
 	if r.run.opts.Saboteur.ForgetMarks {
-		forgetful, err := newStore(r.run.tape, roundNames(r.run.report.Counts.Rounds+1), Saboteur{})
+		forgetful, err := newStore(r.run.tape, roundNames(r.run.report.Counts.Rounds+1), nil, Saboteur{})
 		if err != nil {
 			return nil, err
 		}

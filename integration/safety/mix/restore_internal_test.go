@@ -94,7 +94,7 @@ func (s *stub) Explain(_ context.Context, err error) error {
 func TestWitness_judgesWhatItIsTold(t *testing.T) {
 	stale := &fence.StaleError{Resource: "a", Token: 5, Highest: 9}
 	told := &lease.RestoredError{Highest: 9, Revision: 6, Err: stale}
-	gone := &lease.LostError{Reason: lease.LeaseGone}
+	gone := &lease.LostError{Reason: lease.ReasonLeaseGone}
 	for name, row := range map[string]struct {
 		back   bool
 		era    uint16
@@ -104,7 +104,7 @@ func TestWitness_judgesWhatItIsTold(t *testing.T) {
 		want   fate
 	}{
 		"failed, the restore":                {back: true, failed: told, want: restored},
-		"failed, the restore, with a loss":   {back: true, failed: &lease.LostError{Reason: lease.RevisionWentBack}, want: restored},
+		"failed, the restore, with a loss":   {back: true, failed: &lease.LostError{Reason: lease.ReasonRevisionWentBack}, want: restored},
 		"failed, a restore that was not":     {failed: told, want: wronged},
 		"failed, a restore of the next era":  {back: true, era: nextEra, failed: told, want: wronged},
 		"failed, a loss":                     {back: true, failed: fmt.Errorf("lock: %w", gone), want: lost},
@@ -147,7 +147,7 @@ func TestRestoration_findsAHandleThatDoesNotEnd(t *testing.T) {
 		letGo, unlock := context.WithCancelCause(t.Context())
 		lives, stop := context.WithCancel(t.Context())
 		defer stop()
-		time.AfterFunc(time.Second, func() { end(&lease.LostError{Reason: lease.RevisionWentBack}) })
+		time.AfterFunc(time.Second, func() { end(&lease.LostError{Reason: lease.ReasonRevisionWentBack}) })
 		time.AfterFunc(time.Second, func() { unlock(lease.ErrUnlocked) })
 		r.awaitEnds(t.Context(), []*tenant{
 			{hold: &stub{ctx: ends}, party: p, name: "a"},

@@ -27,10 +27,13 @@ type round struct {
 	giveUp   context.CancelFunc // ends the patience of all who wait
 	watchers []*watcher
 
+	mu         sync.Mutex // guards the field below
 	violations []Violation
 }
 
 func (r *round) complain(invariant, format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.violations = append(r.violations, Violation{Invariant: invariant, Round: r.number, Text: fmt.Sprintf(format, args...)})
 }
 
@@ -41,7 +44,7 @@ func (run *run) newRound(ctx context.Context, number int) (*round, error) {
 		return nil, err
 	}
 	run.tape.Record(history.Event{Kind: history.Note, Name: history.NoteTTL, Value: run.opts.TTL.String()})
-	s, err := newStore(run.tape, r.names, run.opts.Saboteur)
+	s, err := newStore(run.tape, r.names, run.database, run.opts.Saboteur)
 	if err != nil {
 		return nil, err
 	}
@@ -63,8 +66,14 @@ func (run *run) newRound(ctx context.Context, number int) (*round, error) {
 		r.crews = append(r.crews, crew)
 	}
 	for i := range run.opts.Holders {
-		b := &berth{round: r, name: fmt.Sprintf("holder %d.%d", i, number), user: holderUser(i)}
+		l, err := newLink(run.cluster.Endpoints()) //nolint:contextcheck // it outlives the call
+		if err != nil {
+			r.settle(ctx)
+			return nil, err
+		}
+		b := &berth{round: r, name: fmt.Sprintf("holder %d.%d", i, number), user: holderUser(i), link: l}
 		if err := b.launch(); err != nil {
+			l.close()
 			r.settle(ctx)
 			return nil, err
 		}
@@ -96,6 +105,7 @@ func (r *round) observe(ctx context.Context, seed uint64) {
 			defer close(w.done)
 			// Who may not read is told so, and has to begin again.
 			for w.observe(ctx, r.run.tape, c.etcd, name) {
+				r.run.tape.Record(history.Event{Kind: history.Observe, Actor: w.name, Name: name, Outcome: history.Failed})
 				sleep(ctx, 50*time.Millisecond)
 			}
 		}()
@@ -109,9 +119,9 @@ func (w *watcher) observe(ctx context.Context, t *tape, etcd *clientv3.Client, n
 			return true
 		}
 		if err == nil {
-			t.Record(history.Event{Kind: history.Observe, Actor: w.name, Name: name, Token: l.Token})
+			t.Record(history.Event{Kind: history.Observe, Actor: w.name, Name: name, Token: fence.Token(l.Revision)})
 		}
-		w.see(l.Token, err)
+		w.see(fence.Token(l.Revision), err)
 	}
 	return false
 }
@@ -136,12 +146,10 @@ func (r *round) settle(ctx context.Context) {
 	healed := time.Now()
 	close(r.draining)
 	var processes sync.WaitGroup
-	var mu sync.Mutex
 	for _, b := range r.berths {
 		processes.Go(func() {
+			defer b.link.close()
 			if err := b.holder.drain(3 * bound); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
 				r.complain("end", "%v", err)
 			}
 		})
@@ -151,6 +159,7 @@ func (r *round) settle(ctx context.Context) {
 	r.awaitCrews(3 * bound)
 	r.giveUp()
 	processes.Wait()
+	r.peace(ctx)
 	r.awaitNothing(ctx, bound)
 	r.awaitObservers(bound)
 	r.out.close()

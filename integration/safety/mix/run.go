@@ -34,6 +34,7 @@ type run struct {
 	endWatch  context.CancelFunc
 	monitor   *monitor
 	resources *resources
+	database  *database
 	clients   []*client
 	nemesis   *nemesis
 	slowest   time.Duration // to serve everybody after a round
@@ -49,7 +50,7 @@ func Run(ctx context.Context, opts Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	leaks := []goleak.Option{goleak.IgnoreCurrent()}
+	leaks := []goleak.Option{goleak.IgnoreCurrent(), goleak.IgnoreTopFunction(stuckStream)}
 	r := &run{opts: opts, tape: newTape(opts.Dir), report: newReport(opts)}
 	if err := r.mix(ctx); err != nil {
 		return nil, err
@@ -101,13 +102,17 @@ func (r *run) mix(ctx context.Context) (err error) {
 		return err
 	}
 	defer r.resources.close()
+	if r.database, err = openDatabase(ctx, r.opts.Dir); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.database.close()) }()
 	defer r.closeClients(life)
 	for i := range r.opts.Clients {
 		id, err := r.secured.newIdentity(clientUser(i))
 		if err != nil {
 			return err
 		}
-		c, err := newClient(ctx, id, r.cluster.Endpoints(), r.opts.TTL)
+		c, err := newClient(ctx, r.tape, id, r.cluster.Endpoints(), r.opts.TTL, mode(i))
 		if err != nil {
 			return err
 		}
@@ -122,6 +127,9 @@ func (r *run) mix(ctx context.Context) (err error) {
 		if err := r.round(ctx, life, number); err != nil {
 			return err
 		}
+	}
+	if r.opts.First && len(r.report.Violations) > 0 {
+		return nil
 	}
 	if r.opts.Peer > 0 && ctx.Err() == nil {
 		if r.report.Peer, err = r.peer(ctx, life); err != nil {
@@ -153,6 +161,8 @@ func (r *run) users() []string {
 func (r *run) goesOn(number int) bool {
 	now := r.tape.Now()
 	switch {
+	case r.opts.First && len(r.report.Violations) > 0:
+		return false
 	case number == 1 || now < r.opts.Duration:
 		return true
 	case now > 2*r.opts.Duration || r.opts.Floors == nil || len(r.report.Violations) > 0:
@@ -276,7 +286,9 @@ func (r *run) leftKeys(ctx context.Context, prefix string, bound time.Duration) 
 		key, opts := prefix, []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithKeysOnly()}
 		resp, err := r.etcd.Get(ctx, key, opts...)
 		if err != nil {
-			left = []string{err.Error()}
+			if left == nil { // or what was there last
+				left = []string{err.Error()}
+			}
 			return false, err
 		}
 		left = nil
@@ -325,7 +337,7 @@ func (r *run) heartbeat(ctx context.Context) {
 		now := time.Now()
 		if gap := now.Sub(last); gap > noted {
 			r.tape.tally.stalled(gap)
-			r.tape.Record(history.Event{Kind: history.Note, Name: "stall", Value: gap.String()})
+			r.tape.Record(history.Event{Kind: history.Note, Name: history.NoteStall, Value: gap.String()})
 		}
 		last = now
 	}

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
+	"github.com/leasefence/leasefence/lease"
 )
 
 // bounded is a context that ends a test which hangs.
@@ -37,7 +38,7 @@ func TestSecured_letsClientsDoWhatTheyNeedAndNoMore(t *testing.T) {
 	require.NoError(t, err)
 	cluster, err := etcdproc.Start(bounded(t), t.TempDir(), 1, etcdproc.Options{Settings: s.settings()})
 	require.NoError(t, err)
-	defer cluster.Stop()
+	defer func() { require.NoError(t, cluster.Kill()) }()
 	endpoint := cluster.Members[0].Endpoint()
 	require.NoError(t, s.enable(bounded(t), cluster.Endpoints(), []string{holderUser(0), clientUser(1)}))
 	root := dialed(t, s.root.config(endpoint))
@@ -110,8 +111,7 @@ func struck(t *testing.T) (*strike, *client) {
 	t.Helper()
 	c := &client{id: &identity{refused: refusals{counts: map[error]int{}}}}
 	n := &nemesis{
-		ttl: time.Second, tape: newTape(t.TempDir()), cluster: &etcdproc.Cluster{}, clients: []*client{c}, life: t.Context(),
-		busy: map[*client]bool{},
+		ttl: time.Second, tape: newTape(t.TempDir()), cluster: &etcdproc.Cluster{}, life: t.Context(),
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel() // it need not last
@@ -123,7 +123,7 @@ func TestDispossess_firesIfTheClientWasRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, c := struck(t)
 			given := 0
-			hit := s.dispossess(rpctypes.ErrAuthFailed, func(context.Context, string) error {
+			hit := s.dispossess(c, rpctypes.ErrAuthFailed, func(context.Context, string) error {
 				c.id.refused.count(refused)
 				c.id.refused.count(rpctypes.ErrInvalidAuthToken)
 				return nil
@@ -133,7 +133,6 @@ func TestDispossess_firesIfTheClientWasRefused(t *testing.T) {
 			})
 			require.Equal(t, name == "for that", hit)
 			require.Equal(t, 1, given)
-			require.Empty(t, s.busy)
 			require.Zero(t, c.id.refused.of(rpctypes.ErrInvalidAuthToken), "it has not expired")
 			c.id.refused.count(rpctypes.ErrInvalidAuthToken)
 			require.Equal(t, 1, c.id.refused.of(rpctypes.ErrInvalidAuthToken))
@@ -145,7 +144,7 @@ func TestDispossess_firesIfTheClientWasRefused(t *testing.T) {
 func TestDispossess_undoesAgainWhatMayStillCome(t *testing.T) {
 	s, c := struck(t)
 	given := 0
-	require.False(t, s.dispossess(rpctypes.ErrAuthFailed, func(context.Context, string) error {
+	require.False(t, s.dispossess(c, rpctypes.ErrAuthFailed, func(context.Context, string) error {
 		c.id.refused.count(rpctypes.ErrAuthFailed)
 		return errors.New("no answer")
 	}, func(context.Context, string) error {
@@ -157,15 +156,13 @@ func TestDispossess_undoesAgainWhatMayStillCome(t *testing.T) {
 
 // A process that was paused may ask before its timers run.
 func TestScoped_looksAtTheClock(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	s := scoped{ctx: ctx, session: overdue(cancel)}
-	require.ErrorIs(t, s.Err(), context.Canceled)
+	s := scoped{ctx: t.Context(), session: overdue{}}
+	require.ErrorIs(t, s.Err(), lease.ErrLost)
 }
 
 // overdue is a session whose deadline has passed.
-type overdue func()
+type overdue struct{}
 
-func (o overdue) Remaining() time.Duration {
-	o()
-	return 0
+func (overdue) Status() lease.Status {
+	return lease.Status{State: lease.StateLost, Err: &lease.LostError{Reason: lease.ReasonDeadlinePassed}}
 }

@@ -14,10 +14,10 @@ import (
 // securityFaults take from a client what it is known by, or its right.
 func securityFaults() []kind {
 	return []kind{
-		{"password changed", changePassword},
-		{"permission revoked", revokePermission},
-		{"certificate replaced", replaceCertificate},
-		{"certificate refused", refuseCertificate},
+		{"password changed", onClient(changePassword)},
+		{"permission revoked", onClient(revokePermission)},
+		{"certificate replaced", onClient(replaceCertificate)},
+		{"certificate refused", onClient(refuseCertificate)},
 	}
 }
 
@@ -27,31 +27,25 @@ func forbidden(err error) bool {
 }
 
 // changePassword leaves a client with a password that was the user's, and with tokens that are known no more.
-func changePassword(s *strike) bool {
+func changePassword(s *strike, c *client) bool {
 	change := func(ctx context.Context, user, password string) error {
 		_, err := s.etcd.UserChangePassword(ctx, user, password)
 		return err
 	}
-	return s.dispossess(rpctypes.ErrAuthFailed,
+	return s.dispossess(c, rpctypes.ErrAuthFailed,
 		func(ctx context.Context, user string) error { return change(ctx, user, "another password") },
 		func(ctx context.Context, user string) error { return change(ctx, user, passwordOf(user)) })
 }
 
-func revokePermission(s *strike) bool {
-	return s.dispossess(rpctypes.ErrPermissionDenied,
+func revokePermission(s *strike, c *client) bool {
+	return s.dispossess(c, rpctypes.ErrPermissionDenied,
 		func(ctx context.Context, user string) error { return forbid(ctx, s.etcd, user) },
 		func(ctx context.Context, user string) error { return permit(ctx, s.etcd, user) })
 }
 
 // dispossess takes something from a client's user for a while. It has met something if the client was refused with that
 // error.
-func (s *strike) dispossess(refused error, take, giveBack func(ctx context.Context, user string) error) bool {
-	c, release := s.take()
-	if c == nil {
-		return false
-	}
-	defer release()
-	s.begin(c.name)
+func (s *strike) dispossess(c *client, refused error, take, giveBack func(ctx context.Context, user string) error) bool {
 	c.id.refused.expected(true)
 	defer c.id.refused.expected(false)
 	before := c.id.refused.of(refused)
@@ -91,17 +85,11 @@ func (s *strike) awaitAgreement() {
 }
 
 // replaceCertificate has a client connect with a new certificate. It has met something if the client is answered then.
-func replaceCertificate(s *strike) bool {
-	c, giveBack := s.take()
-	if c == nil {
-		return false
-	}
-	defer giveBack()
+func replaceCertificate(s *strike, c *client) bool {
 	cert, err := s.secured.authority.Issue("")
 	if err != nil {
 		return false
 	}
-	s.begin(c.name)
 	_, shown := c.id.offer(&cert)
 	c.link.each((*faults.Proxy).Cut)
 	ctx, cancel := context.WithTimeout(s.ctx, 2*s.ttl)
@@ -116,12 +104,7 @@ func replaceCertificate(s *strike) bool {
 }
 
 // refuseCertificate has a client connect with a certificate that no member takes.
-func refuseCertificate(s *strike) bool {
-	c, giveBack := s.take()
-	if c == nil {
-		return false
-	}
-	defer giveBack()
+func refuseCertificate(s *strike, c *client) bool {
 	by, flaws := s.secured.authority, []pki.Flaw{pki.Expired}
 	if s.rng.IntN(2) == 0 {
 		by, flaws = s.secured.stranger, nil
@@ -130,7 +113,6 @@ func refuseCertificate(s *strike) bool {
 	if err != nil {
 		return false
 	}
-	s.begin(c.name)
 	good, shown := c.id.offer(&cert)
 	c.link.each((*faults.Proxy).Cut)
 	s.lastAny()

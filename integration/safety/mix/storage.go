@@ -6,11 +6,13 @@ import (
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
 // storageFaults are what an operator's cron jobs do.
 func storageFaults() []kind {
-	return []kind{{"compaction", compact}, {"defragmentation", defragment}, {"no space", noSpace}}
+	return []kind{{history.Compaction, compact}, {"defragmentation", defragment}, {"no space", noSpace}}
 }
 
 // compact discards what the watch has seen, and with it what the clients' watches may have missed.

@@ -1,9 +1,11 @@
 package mix
 
 import (
+	"context"
 	"strconv"
 	"time"
 
+	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
@@ -32,6 +34,9 @@ func (t *tenure) work() {
 	if t.value, outcome = t.ask(history.Read, ""); outcome != history.OK {
 		return
 	}
+	if t.rng.IntN(20) == 0 {
+		t.impersonate(form)
+	}
 	for n := 0; !t.drained(); n++ {
 		live := t.look()
 		walking := t.sleepwalks && time.Since(t.begun) < 4*t.ttl && t.refused < 5
@@ -43,6 +48,7 @@ func (t *tenure) work() {
 			return
 		}
 		t.write(form)
+		t.proclaim(live)
 		switch {
 		case !live:
 			t.pause(t.some(50, 150))
@@ -51,6 +57,20 @@ func (t *tenure) work() {
 		default:
 			t.pause(t.some(1, 6))
 		}
+	}
+}
+
+// proclaim changes a leader's value now and then. What comes of it the observers tell: no write of a leader that was lost may
+// change its successor's key.
+func (t *tenure) proclaim(live bool) {
+	l, leads := t.handle.(*election.Leadership)
+	if !leads || t.rng.IntN(8) != 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), t.ttl)
+	defer cancel()
+	if err := l.Proclaim(ctx, t.worker.name); err == nil && !live {
+		t.log.Record(history.Event{Kind: history.Live, Op: t.op}) // which it must not be
 	}
 }
 
@@ -68,7 +88,8 @@ func (t *tenure) length() time.Duration {
 	}
 }
 
-// look asks the handle whether it is live, and records it if so.
+// look asks the handle whether it is live, and records it if so. In a process that was stopped its context may end a moment
+// after it has woken up.
 func (t *tenure) look() bool {
 	at := t.log.Now()
 	live := t.handle.Err() == nil
@@ -98,6 +119,18 @@ func (t *tenure) write(form form) {
 	}
 }
 
+// impersonate writes with the token before this tenure's, which nobody has: a mark that is off by one would let it pass.
+func (t *tenure) impersonate(form form) {
+	verb := history.Write
+	switch form {
+	case set:
+		verb = history.Add
+	case counter: // where it would undo what others have counted
+		return
+	}
+	t.out.send(t.worker.name, t.name, t.op, t.handle.Token()-1, verb, strconv.FormatInt(t.op, 10)+".before")
+}
+
 func (t *tenure) ask(verb history.Verb, value string) (string, history.Outcome) {
 	got, outcome := t.out.send(t.worker.name, t.name, t.op, t.handle.Token(), verb, value)
 	switch outcome {
@@ -109,19 +142,23 @@ func (t *tenure) ask(verb history.Verb, value string) (string, history.Outcome) 
 	return got, outcome
 }
 
-// leaveLate leaves a write on its way now and then, which arrives when the lock has been let go. Not to a counter: there
-// it would undo what the same tenure has counted since.
+// leaveLate leaves a few writes on their way now and then, which arrive as the lock is let go or after that. A register takes
+// its time over each: the first is still under way when the next holder claims, who waits for it, and the others come behind
+// that one with a token that is not stale yet. Not to a counter: there it would undo what the same tenure has counted since.
 func (t *tenure) leaveLate(form form) {
 	if form == counter || t.rng.IntN(10) != 0 && !t.saboteur.ForgetToken { // each, where the test waits for one
 		return
 	}
-	delay, value := t.some(5, 400), strconv.FormatInt(t.op, 10)+".late"
-	verb := history.Write
+	const many = 4
+	verb, value := history.Write, strconv.FormatInt(t.op, 10)+lateMark
 	if form == set {
 		verb, value = history.Add, ""
 	}
-	t.wg.Go(func() {
-		t.pause(delay)
-		t.out.send(t.worker.name, t.name, t.op, t.handle.Token(), verb, value)
-	})
+	for i := range many {
+		delay := t.some(0, 1+i*40)
+		t.wg.Go(func() {
+			t.pause(delay)
+			t.out.send(t.worker.name, t.name, t.op, t.handle.Token(), verb, value)
+		})
+	}
 }

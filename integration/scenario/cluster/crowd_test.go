@@ -12,7 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
-	"github.com/leasefence/leasefence/integration/scenario/rig"
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -142,31 +142,8 @@ func wait(t *testing.T, w *rig.Witness, way rig.Way, s *lease.Session, name stri
 	return granted
 }
 
-// awaitRenewal waits until a session's lease has been renewed by a request that was sent from now on.
-func awaitRenewal(t *testing.T, s *lease.Session) {
-	t.Helper()
-	for range 2 {
-		deadline := s.Status().Deadline
-		rig.Eventually(t, func() bool { return s.Status().Deadline.After(deadline) }, func() string { return "no renewal" })
-	}
-}
-
 // lostFor checks why a hold has ended, or ends.
 func lostFor(t *testing.T, h *rig.Hold, want lease.Reason) {
 	t.Helper()
-	rig.Await(t, h.Context().Done(), "the hold did not end")
-	var lost *lease.LostError
-	require.ErrorAs(t, context.Cause(h.Context()), &lost)
-	require.Equal(t, want, lost.Reason)
-}
-
-// awaitState waits until a session's lease has come to a state.
-func awaitState(t *testing.T, s *lease.Session, want lease.State) {
-	t.Helper()
-	for st := range s.Changes(rig.Bounded(t)) {
-		if st.State == want {
-			return
-		}
-	}
-	require.FailNow(t, "the session did not come to a state", "want %v", want)
+	rig.RequireLost(t, rig.AwaitEnd(t, h.Context()), want)
 }

@@ -1,13 +1,21 @@
 package cluster_test
 
 import (
+	"context"
+	"errors"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
-	"github.com/leasefence/leasefence/integration/scenario/rig"
+	"github.com/leasefence/leasefence/integration/rig"
+	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -27,7 +35,7 @@ func TestLeader_movedJustBeforeAnExpiry(t *testing.T) {
 			rig.AwaitQueue(t, cluster.Client(t), name, 2)
 
 			line.In.Inject(t, faults.Rule{Fault: faults.LoseRequest, Method: faults.LeaseKeepAlive, Silent: true})
-			lostFor(t, held, lease.DeadlinePassed) // a margin before the server would let the lease expire
+			lostFor(t, held, lease.ReasonDeadlinePassed) // a margin before the server would let the lease expire
 			leader := cluster.Leader(t)
 			next := cluster.Members[0]
 			if next == leader {
@@ -67,7 +75,7 @@ func TestLeader_isolatedWithItsClient(t *testing.T) {
 
 			cluster.Isolate(t, leader)
 			cluster.NextLeader(t, leader)
-			lostFor(t, held, lease.DeadlinePassed)
+			lostFor(t, held, lease.ReasonDeadlinePassed)
 			second := rig.Await(t, granted, "the waiter was not served")
 			require.Greater(t, second.Token(), held.Token())
 			require.NoError(t, second.Err())
@@ -80,4 +88,109 @@ func TestLeader_isolatedWithItsClient(t *testing.T) {
 			rig.AwaitQueue(t, client, name, 0)
 		})
 	}
+}
+
+// A member without a leader serves reads and watches no more. Observers leave it, and what it holds for true, which is old,
+// it does not say.
+func TestObserve_leavesAnIsolatedMember(t *testing.T) {
+	t.Parallel()
+	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
+	isolated := cluster.Leader(t)
+	o := rig.Observe(t, cluster.Client(t), "n")
+	o.Sees(t, election.Leader{})
+	cluster.Isolate(t, isolated)
+	isolated.AwaitNoLeader(t)
+	sound := cluster.NextLeader(t, isolated).Client(t)
+	s := rig.NewSession(t, sound, lease.Options{})
+	l, err := election.Campaign(rig.Bounded(t), s, "n", election.Options{Value: "value"})
+	require.NoError(t, err)
+	leader, err := election.Current(rig.Bounded(t), sound, "n")
+	require.NoError(t, err)
+	require.EqualValues(t, l.Token(), leader.Revision)
+	o.Sees(t, leader)
+
+	cut := isolated.Client(t)
+	for _, ask := range []func(context.Context) error{
+		func(ctx context.Context) error { _, err := election.Current(ctx, cut, "n"); return err },
+		func(ctx context.Context) error { _, err := election.Candidates(ctx, cut, "n"); return err },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		require.ErrorIs(t, ask(ctx), context.DeadlineExceeded)
+		cancel()
+	}
+	joined := rig.Observe(t, cut, "n")
+	joined.SeesNoMore(t)
+	cluster.Heal(t, isolated)
+	joined.Sees(t, leader)
+	require.NoError(t, l.Resign(rig.Bounded(t)))
+	o.Sees(t, election.Leader{})
+	o.SeesNoMore(t)
+}
+
+// What a transaction compares is the state of the cluster: a member that is cut off from the others does not answer, also
+// where nothing is to be read or written.
+func TestTxn_isNotAnsweredByAMemberThatLags(t *testing.T) {
+	t.Parallel()
+	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
+	lags := cluster.Leader(t)
+	client := lags.Client(t)
+	_, err := client.Put(rig.Bounded(t), "key", "old")
+	require.NoError(t, err)
+	cluster.Isolate(t, lags)
+	ctx, cancel := context.WithTimeout(rig.Bounded(t), time.Second)
+	defer cancel()
+	_, err = etcd.Of(client).Once(ctx).Txn([]clientv3.Cmp{clientv3.Compare(clientv3.Value("key"), "=", "old")}, nil, nil)
+	require.Error(t, err)
+}
+
+// The leader is moved again and again while everybody takes turns. etcd drops requests on the way to a leader that has gone:
+// they may have been done or not, and no call fails by it.
+func TestLeader_movedAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	const moves = 20
+	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
+	var crowds []*crowd
+	for _, way := range rig.Ways {
+		crowds = append(crowds, gather(t, way, cluster.Endpoints(), "n "+way.Name, 10*time.Second))
+	}
+	over, stop := context.WithCancelCause(rig.Bounded(t))
+	var terms atomic.Int64
+	ended := make(chan error, 3)
+	for range cap(ended) {
+		s := rig.NewSession(t, cluster.Client(t), lease.Options{TTL: 10 * time.Second})
+		go func() {
+			ended <- election.Run(over, s, "run", election.Options{}, func(context.Context, fence.Token) error {
+				terms.Add(1)
+				return nil
+			}, election.WithRejoin(), election.WithOnLost(func(err error) { t.Errorf("lost: %v", err) }))
+		}()
+	}
+	for i := range moves {
+		amid(crowds, func() { cluster.MoveLeader(t, cluster.Members[i%len(cluster.Members)]) })
+		for _, c := range crowds {
+			c.goesOn(t, 5)
+		}
+	}
+	led := terms.Load()
+	rig.Eventually(t, func() bool { return terms.Load() > led }, func() string { return "nobody leads" })
+	stop(errEnough)
+	for range cap(ended) {
+		require.ErrorIs(t, <-ended, errEnough)
+	}
+	for i, c := range crowds {
+		require.Zero(t, c.lost.Load())
+		c.end(t, cluster.Client(t), "n "+rig.Ways[i].Name, moves)
+	}
+	rig.AwaitQueue(t, cluster.Client(t), "run", 0)
+}
+
+var errEnough = errors.New("enough")
+
+// amid is [crowd.amid] of all of them.
+func amid(crowds []*crowd, do func()) {
+	if len(crowds) == 0 {
+		do()
+		return
+	}
+	crowds[0].amid(func() { amid(crowds[1:], do) })
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/etcdtest"
-	"github.com/leasefence/leasefence/integration/scenario/rig"
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -25,33 +25,69 @@ func startProcesses(t *testing.T, opts etcdproc.Options) *etcdproc.Cluster {
 	return c
 }
 
+// turned is a name that changes hands, and a hold of that name or of another.
+type turned struct {
+	way   rig.Way
+	name  string
+	crowd *crowd
+	s     *lease.Session // of the hold
+	id    clientv3.LeaseID
+	held  *rig.Hold
+}
+
+// newTurned has a crowd take turns on a name, and somebody else hold a name.
+func newTurned(t *testing.T, way rig.Way, endpoints []string, name, held string) *turned {
+	t.Helper()
+	x := &turned{way: way, name: name, crowd: gather(t, way, endpoints, name, 5*time.Second)}
+	x.s = rig.NewSession(t, etcdtest.NewClient(t, endpoints), lease.Options{TTL: 5 * time.Second})
+	x.id = x.s.Status().LeaseID
+	witness := &x.crowd.Witness
+	if held != name {
+		witness = new(rig.Witness)
+	}
+	x.held = take(t, witness, way, x.s, held)
+	return x
+}
+
+// renewed checks that the hold is what it was, and its lease is renewed.
+func (x *turned) renewed(t *testing.T) {
+	t.Helper()
+	rig.AwaitRenewal(t, x.s)
+	require.NoError(t, x.held.Err())
+	require.Equal(t, x.id, x.s.Status().LeaseID)
+}
+
 // Members are restarted in order, one after the other, as for an upgrade. Nobody loses anything by it.
 func TestMembers_restartedOneByOne(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
+	var all []*turned
+	var granted []<-chan *rig.Hold
 	for _, way := range rig.Ways {
-		t.Run(way.Name, func(t *testing.T) {
-			crowd := gather(t, way, cluster.Endpoints(), "turns "+way.Name, 5*time.Second)
-			s := rig.NewSession(t, cluster.Client(t), lease.Options{TTL: 5 * time.Second})
-			id := s.Status().LeaseID
-			held := take(t, &crowd.Witness, way, s, "turns "+way.Name)
-			granted := wait(t, &crowd.Witness, way, rig.NewSession(t, cluster.Client(t), lease.Options{TTL: 15 * time.Second}), "turns "+way.Name)
-			for _, m := range cluster.Members {
-				m.Restart(t)
-				awaitRenewal(t, s)
-			}
-			require.NoError(t, held.Err())
-			require.Equal(t, id, s.Status().LeaseID)
-			require.Empty(t, granted)
-			require.NoError(t, held.Free(rig.Bounded(t)))
-			require.NoError(t, rig.Await(t, granted, "the waiter was not served").Free(rig.Bounded(t)))
-			for _, m := range cluster.Members {
-				m.Restart(t)
-				crowd.goesOn(t, 5)
-			}
-			require.Zero(t, crowd.lost.Load())
-			crowd.end(t, cluster.Client(t), "turns "+way.Name, 15)
-		})
+		x := newTurned(t, way, cluster.Endpoints(), "turns "+way.Name, "turns "+way.Name)
+		waiter := rig.NewSession(t, cluster.Client(t), lease.Options{TTL: 15 * time.Second})
+		all, granted = append(all, x), append(granted, wait(t, &x.crowd.Witness, way, waiter, x.name))
+	}
+	for _, m := range cluster.Members {
+		m.Restart(t)
+		for _, x := range all {
+			x.renewed(t)
+		}
+	}
+	for i, x := range all {
+		require.Empty(t, granted[i])
+		require.NoError(t, x.held.Free(rig.Bounded(t)))
+		require.NoError(t, rig.Await(t, granted[i], "the waiter was not served").Free(rig.Bounded(t)))
+	}
+	for _, m := range cluster.Members {
+		m.Restart(t)
+		for _, x := range all {
+			x.crowd.goesOn(t, 5)
+		}
+	}
+	for _, x := range all {
+		require.Zero(t, x.crowd.lost.Load())
+		x.crowd.end(t, cluster.Client(t), x.name, 15)
 	}
 }
 
@@ -60,29 +96,34 @@ func TestMembers_killedAndRestarted(t *testing.T) {
 	t.Parallel()
 	cluster := startProcesses(t, etcdproc.Options{})
 	client := etcdtest.NewClient(t, cluster.Endpoints())
+	var all []*turned
 	for _, way := range rig.Ways {
-		t.Run(way.Name, func(t *testing.T) {
-			crowd := gather(t, way, cluster.Endpoints(), "turns "+way.Name, 5*time.Second)
-			s := rig.NewSession(t, etcdtest.NewClient(t, cluster.Endpoints()), lease.Options{TTL: 5 * time.Second})
-			id := s.Status().LeaseID
-			var witness rig.Witness
-			held := take(t, &witness, way, s, "held "+way.Name)
-			for _, m := range cluster.Members {
-				crowd.goesOn(t, 5)
-				crowd.amid(func() {
-					require.NoError(t, m.Kill())
-					awaitRenewal(t, s)
-				})
-				crowd.goesOn(t, 5)
-				crowd.amid(func() { require.NoError(t, m.Restart(rig.Bounded(t))) })
+		all = append(all, newTurned(t, way, cluster.Endpoints(), "turns "+way.Name, "held "+way.Name))
+	}
+	goOn := func() {
+		for _, x := range all {
+			x.crowd.goesOn(t, 5)
+		}
+	}
+	amid := func(do func()) { all[0].crowd.amid(func() { all[1].crowd.amid(do) }) }
+	for _, m := range cluster.Members {
+		goOn()
+		amid(func() {
+			require.NoError(t, m.Kill())
+			for _, x := range all {
+				x.renewed(t)
 			}
-			crowd.goesOn(t, 5)
-			require.Zero(t, crowd.lost.Load())
-			require.NoError(t, held.Err())
-			require.Equal(t, id, s.Status().LeaseID)
-			require.NoError(t, held.Free(rig.Bounded(t)))
-			crowd.end(t, client, "turns "+way.Name, 30)
 		})
+		goOn()
+		amid(func() { require.NoError(t, m.Restart(rig.Bounded(t))) })
+	}
+	goOn()
+	for _, x := range all {
+		require.Zero(t, x.crowd.lost.Load())
+		require.NoError(t, x.held.Err())
+		require.Equal(t, x.id, x.s.Status().LeaseID)
+		require.NoError(t, x.held.Free(rig.Bounded(t)))
+		x.crowd.end(t, client, x.name, 30)
 	}
 }
 
@@ -113,12 +154,12 @@ func TestQuorum_regainedInTime(t *testing.T) {
 	require.NoError(t, cluster.Members[0].Kill())
 	require.NoError(t, cluster.Members[1].Kill())
 	for _, h := range holds {
-		awaitState(t, h.s, lease.Jeopardy)
+		rig.AwaitState(t, h.s, lease.StateJeopardy)
 		require.NoError(t, h.Err(), "it is still valid")
 	}
 	require.NoError(t, cluster.Members[0].Restart(rig.Bounded(t)))
 	for _, h := range holds {
-		awaitState(t, h.s, lease.Held)
+		rig.AwaitState(t, h.s, lease.StateHeld)
 		require.Equal(t, h.id, h.s.Status().LeaseID)
 		require.Empty(t, h.next)
 		require.NoError(t, h.Free(rig.Bounded(t)))
@@ -134,41 +175,50 @@ func TestQuorum_regainedInTime(t *testing.T) {
 func TestQuorum_regainedTooLate(t *testing.T) {
 	t.Parallel()
 	cluster := startProcesses(t, etcdproc.Options{})
+	client := etcdtest.NewClient(t, cluster.Endpoints())
+	type hold struct {
+		*rig.Hold
+		way      rig.Way
+		s, rival *lease.Session
+		refused  chan error // gets why the rival was not granted the name
+		witness  rig.Witness
+	}
+	var holds []*hold
 	for _, way := range rig.Ways {
-		t.Run(way.Name, func(t *testing.T) {
-			var witness rig.Witness
-			name := "n " + way.Name
-			client := etcdtest.NewClient(t, cluster.Endpoints())
-			s := rig.NewSession(t, client, lease.Options{TTL: rig.MinTTL})
-			held := take(t, &witness, way, s, name)
-			rival := rig.NewSession(t, etcdtest.NewClient(t, cluster.Endpoints()), lease.Options{TTL: rig.MinTTL})
-			refused := make(chan error, 1)
-			go func() {
-				_, err := way.Take(rig.Bounded(t), rival, name)
-				refused <- err
-			}()
-			rig.AwaitQueue(t, client, name, 2)
-			require.NoError(t, cluster.Members[0].Kill())
-			require.NoError(t, cluster.Members[1].Kill())
-			lostFor(t, held, lease.DeadlinePassed)
-			err := rig.Await(t, refused, "a waiter whose lease is lost waits on")
-			require.ErrorIs(t, err, lease.ErrLost)
-			ctx, cancel := context.WithTimeout(rig.Bounded(t), time.Second)
-			defer cancel()
-			_, err = way.Take(ctx, s, name)
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-
-			require.NoError(t, cluster.Members[0].Restart(rig.Bounded(t)))
-			require.NoError(t, cluster.Members[1].Restart(rig.Bounded(t)))
-			last := held
-			for _, s := range []*lease.Session{rival, s} {
-				h := take(t, &witness, way, s, name)
-				require.Greater(t, h.Token(), last.Token())
-				require.NoError(t, h.Free(rig.Bounded(t)))
-				last = h
-			}
-			witness.Check(t, 3)
-			rig.AwaitQueue(t, client, name, 0)
-		})
+		session := func() *lease.Session {
+			return rig.NewSession(t, etcdtest.NewClient(t, cluster.Endpoints()), lease.Options{TTL: 2 * rig.MinTTL})
+		}
+		h := &hold{way: way, s: session(), rival: session(), refused: make(chan error, 1)}
+		h.Hold = take(t, &h.witness, way, h.s, way.Name)
+		ctx := rig.Bounded(t)
+		go func() {
+			_, err := way.Take(ctx, h.rival, way.Name)
+			h.refused <- err
+		}()
+		rig.AwaitQueue(t, client, way.Name, 2)
+		holds = append(holds, h)
+	}
+	require.NoError(t, cluster.Members[0].Kill())
+	require.NoError(t, cluster.Members[1].Kill())
+	for _, h := range holds {
+		lostFor(t, h.Hold, lease.ReasonDeadlinePassed)
+		require.ErrorIs(t, rig.Await(t, h.refused, "a waiter whose lease is lost waits on"), lease.ErrLost)
+		ctx, cancel := context.WithTimeout(rig.Bounded(t), time.Second)
+		_, err := h.way.Take(ctx, h.s, h.way.Name)
+		cancel()
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	}
+	require.NoError(t, cluster.Members[0].Restart(rig.Bounded(t)))
+	require.NoError(t, cluster.Members[1].Restart(rig.Bounded(t)))
+	for _, h := range holds {
+		last := h.Hold
+		for _, s := range []*lease.Session{h.rival, h.s} {
+			next := take(t, &h.witness, h.way, s, h.way.Name)
+			require.Greater(t, next.Token(), last.Token())
+			require.NoError(t, next.Free(rig.Bounded(t)))
+			last = next
+		}
+		h.witness.Check(t, 3)
+		rig.AwaitQueue(t, client, h.way.Name, 0)
 	}
 }

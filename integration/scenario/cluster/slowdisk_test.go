@@ -14,7 +14,7 @@ import (
 	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/etcdproc/slowdisk"
 	"github.com/leasefence/leasefence/integration/etcdtest"
-	"github.com/leasefence/leasefence/integration/scenario/rig"
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -23,7 +23,7 @@ import (
 // loses its lock, and knows before the next one has it.
 func TestSlowDisk(t *testing.T) {
 	t.Parallel()
-	program, err := slowdisk.Build(rig.Bounded(t), t.TempDir(), withRace)
+	program, err := slowdisk.Build(rig.Bounded(t), t.TempDir())
 	require.NoError(t, err)
 	cluster := startProcesses(t, etcdproc.Options{Program: program})
 	client := etcdtest.NewClient(t, cluster.Endpoints())
@@ -41,43 +41,52 @@ func TestSlowDisk(t *testing.T) {
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, time.Since(began), d)
 	}
-	for _, way := range rig.Ways {
-		t.Run("below the deadline/"+way.Name, func(t *testing.T) {
-			const slow = 200 * time.Millisecond
-			s := rig.NewSession(t, etcdtest.NewClient(t, cluster.Endpoints()), lease.Options{TTL: 5 * time.Second})
-			id := s.Status().LeaseID
-			var witness rig.Witness
-			held := take(t, &witness, way, s, "held "+way.Name)
-			crowd := gather(t, way, cluster.Endpoints(), "turns "+way.Name, 10*time.Second)
-			crowd.goesOn(t, 3)
-			set(t, slow)
-			defer set(t, 0)
-			requireSlow(t, slow)
-			crowd.goesOn(t, 3)
-			awaitRenewal(t, s)
-			require.NoError(t, held.Err())
-			require.Equal(t, id, s.Status().LeaseID)
-			require.NoError(t, held.Free(rig.Bounded(t)))
-			crowd.end(t, client, "turns "+way.Name, 6)
-		})
-		t.Run("above the deadline/"+way.Name, func(t *testing.T) {
+	t.Run("below the deadline", func(t *testing.T) {
+		const slow = 200 * time.Millisecond
+		var all []*turned
+		for _, way := range rig.Ways {
+			all = append(all, newTurned(t, way, cluster.Endpoints(), "turns "+way.Name, "held "+way.Name))
+		}
+		for _, x := range all {
+			x.crowd.goesOn(t, 3)
+		}
+		set(t, slow)
+		requireSlow(t, slow)
+		for _, x := range all {
+			x.crowd.goesOn(t, 3)
+			x.renewed(t)
+		}
+		set(t, 0)
+		for _, x := range all {
+			require.NoError(t, x.held.Free(rig.Bounded(t)))
+			x.crowd.end(t, client, x.name, 6)
+		}
+	})
+	t.Run("above the deadline", func(t *testing.T) {
+		leader := leaderOf(t, cluster)
+		var all []*turned
+		for _, way := range rig.Ways {
 			name := "stuck " + way.Name
-			leader := leaderOf(t, cluster)
-			s := rig.NewSession(t, etcdtest.NewClient(t, []string{leader.Endpoint()}), lease.Options{TTL: rig.MinTTL})
-			crowd := gather(t, way, cluster.Endpoints(), name, 5*time.Second)
-			held := take(t, &crowd.Witness, way, s, name)
-			require.NoError(t, slowdisk.Set(leader.Dir(), 3*rig.MinTTL)) // from when it next writes
-			stop := keepWriting(t, client)                               // a disk that nobody writes to is not slow
-			lostFor(t, held, lease.DeadlinePassed)
-			crowd.goesOn(t, 5) // with another leader
-			stop()
-			require.NoError(t, slowdisk.Set(leader.Dir(), 0))
-			again := take(t, &crowd.Witness, way, s, name)
-			require.Greater(t, again.Token(), held.Token())
+			x := &turned{way: way, name: name, crowd: gather(t, way, cluster.Endpoints(), name, 5*time.Second)}
+			x.s = rig.NewSession(t, etcdtest.NewClient(t, []string{leader.Endpoint()}), lease.Options{TTL: rig.MinTTL})
+			x.held = take(t, &x.crowd.Witness, way, x.s, name)
+			all = append(all, x)
+		}
+		require.NoError(t, slowdisk.Set(leader.Dir(), 3*rig.MinTTL)) // from when it next writes
+		stop := keepWriting(t, client)                               // a disk that nobody writes to is not slow
+		for _, x := range all {
+			lostFor(t, x.held, lease.ReasonDeadlinePassed)
+			x.crowd.goesOn(t, 5) // with another leader
+		}
+		stop()
+		require.NoError(t, slowdisk.Set(leader.Dir(), 0))
+		for _, x := range all {
+			again := take(t, &x.crowd.Witness, x.way, x.s, x.name)
+			require.Greater(t, again.Token(), x.held.Token())
 			require.NoError(t, again.Free(rig.Bounded(t)))
-			crowd.end(t, client, name, 5)
-		})
-	}
+			x.crowd.end(t, client, x.name, 5)
+		}
+	})
 }
 
 // leaderOf is the member that leads the cluster.

@@ -7,13 +7,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/child"
 	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/etcdtest"
-	"github.com/leasefence/leasefence/integration/scenario/rig"
+	"github.com/leasefence/leasefence/integration/rig"
 )
 
 func TestMain(m *testing.M) {
-	beStarved() // does not return in a process that is to starve
+	child.Play(starvedEnv, part.play)
 	etcdtest.Main(m)
 }
 

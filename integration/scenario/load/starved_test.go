@@ -3,27 +3,26 @@ package load_test
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/child"
 	"github.com/leasefence/leasefence/integration/etcdtest"
-	"github.com/leasefence/leasefence/integration/scenario/rig"
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -36,24 +35,6 @@ type part struct {
 	Endpoints []string
 	Way       int
 	Name      string
-}
-
-// beStarved makes this process one that starves if it was started for that, and does not return then.
-func beStarved() {
-	text, ok := os.LookupEnv(starvedEnv)
-	if !ok {
-		return
-	}
-	var p part
-	err := json.Unmarshal([]byte(text), &p)
-	if err == nil {
-		err = p.play()
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "starved:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
 }
 
 func (p part) resource() rig.Resource { return rig.Resource{Key: "fenced " + p.Name, Fenced: true} }
@@ -157,22 +138,15 @@ func newStarved(t *testing.T, endpoints []string, way int, name string) *starved
 	t.Helper()
 	s := &starved{line: rig.NewLine(t, endpoints)}
 	s.part = part{s.line.Client.Endpoints(), way, name}
-	text, err := json.Marshal(s.part)
+	run, err := child.Start("", starvedEnv, s.part)
 	require.NoError(t, err)
-	exe, err := os.Executable()
-	require.NoError(t, err)
-	cmd := exec.CommandContext(rig.Bounded(t), exe, "-test.run=^$")
-	cmd.Env = append(slices.Clone(os.Environ()), starvedEnv+"="+string(text))
-	cmd.Stderr = os.Stderr
-	s.stdin, err = cmd.StdinPipe()
-	require.NoError(t, err)
-	stdout, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	s.stdout = bufio.NewScanner(stdout)
-	require.NoError(t, cmd.Start())
+	s.stdin, s.stdout = run.Stdin, bufio.NewScanner(run.Stdout)
 	t.Cleanup(func() {
-		_ = s.stdin.Close()
-		_ = cmd.Wait() // it may have been killed with the test's context
+		assert.NoError(t, run.Kill())
+		for s.stdout.Scan() {
+			continue // until its end
+		}
+		_ = run.Wait() // it may have been killed
 	})
 	s.answer(t, "held %d", &s.token)
 	return s

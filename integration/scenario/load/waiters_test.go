@@ -15,7 +15,7 @@ import (
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
-	"github.com/leasefence/leasefence/integration/scenario/rig"
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -159,10 +159,10 @@ func TestLoad_twoThousandWaiters(t *testing.T) {
 	})
 }
 
-// Of two thousand who wait all but a few give up, in no order: half of them at the same time, and the others in waves, each
+// Of many who wait all but a few give up, in no order: half of them at the same time, and the others in waves, each
 // while the name is handed over to somebody who may be in it. Those who stay are served, and who has given up blocks nobody.
 func TestLoad_cancelStorm(t *testing.T) {
-	eachCrowd(t, []row{{lock, 1, 2000}, {lock, 20, 2000}, {election, 20, 200}}, func(t *testing.T, c *crowd) {
+	eachCrowd(t, []row{{lock, 1, 2000}, {lock, 20, 2000}, {election, 20, 100}}, func(t *testing.T, c *crowd) {
 		t.Helper()
 		const stay, waves = 20, 20 // one in so many stays
 		var leavers []*waiter

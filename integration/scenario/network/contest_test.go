@@ -12,7 +12,7 @@ import (
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
-	"github.com/leasefence/leasefence/integration/scenario/rig"
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -22,15 +22,15 @@ type contest struct {
 	way    rig.Way
 	name   string
 	ttl    time.Duration
+	fault  string
+	cut    func(*faults.Proxy)
 	phase  float64 // of the cut within the time between two renewals, 0 to 1
 	line   *rig.Line
 	direct *clientv3.Client // of one member, with nothing between
 
 	sessions []*lease.Session // the first's, those of the waiters
 	first    *rig.Hold
-	deadline time.Time // of the first when it was cut off
 	waiters  []*turn
-	mute     *faults.Injection // keeps the line's renewals back, if that is part of the fault
 
 	witness       rig.Witness
 	fenced, plain rig.Resource
@@ -38,10 +38,10 @@ type contest struct {
 }
 
 // newContest connects the first.
-func newContest(t *testing.T, cluster *etcdtest.Cluster, way rig.Way, name string, ttl time.Duration, phase float64) *contest {
+func newContest(t *testing.T, cluster *etcdtest.Cluster, way rig.Way, name string, ttl time.Duration) *contest {
 	t.Helper()
 	return &contest{
-		way: way, name: name, ttl: ttl, phase: phase,
+		way: way, name: name, ttl: ttl,
 		line:   rig.NewLine(t, cluster.Endpoints()),
 		direct: cluster.Members[0].Client(t),
 		fenced: rig.Resource{Key: "fenced " + name, Fenced: true},
@@ -90,14 +90,6 @@ func (c *contest) writeLate(ctx context.Context) {
 		ended := make(chan error, 1)
 		c.late[r] = ended
 		go func() { ended <- r.Write(ctx, c.line.Client, c.first.Token()) }()
-	}
-}
-
-// heal ends the fault.
-func (c *contest) heal() {
-	c.line.Heal()
-	if c.mute != nil {
-		c.mute.Remove()
 	}
 }
 

@@ -8,10 +8,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
-	"github.com/leasefence/leasefence/integration/scenario/rig"
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -34,6 +35,13 @@ var calls = []call{
 	{name: "release", method: faults.Txn, match: func(m any) bool { return opsOf(m) == ops{del: true} }},
 	{name: "hand over", method: faults.Txn, way: "lock", match: func(m any) bool { o := opsOf(m); return o.put && o.del }},
 	{name: "revoke", method: faults.LeaseRevoke},
+}
+
+// losses are what a caller gets in the place of an answer, by the way to hold a name: the calls are the same, and in fake time
+// each loss meets each of them. A proxy that shuts down cancels what it has forwarded.
+var losses = map[string]map[string]faults.Rule{
+	"lock":     {"silent": {Silent: true}, "cancelled": {Code: codes.Canceled}},
+	"election": {"broken": {}},
 }
 
 // ops is what a transaction does if its condition holds.
@@ -77,11 +85,11 @@ func TestNetwork_lostAnswerAtEveryCall(t *testing.T) {
 	var lives []*life
 	for _, way := range rig.Ways {
 		for _, c := range calls {
-			for _, silent := range []bool{false, true} {
-				if silent && c.oneWay || c.way != "" && c.way != way.Name {
+			for name, loss := range losses[way.Name] {
+				if loss.Silent && c.oneWay || c.way != "" && c.way != way.Name {
 					continue
 				}
-				lives = append(lives, newLife(t, cluster, direct, way, c, silent, ttl))
+				lives = append(lives, newLife(t, cluster, direct, way, c, name, loss, ttl))
 			}
 		}
 	}
@@ -123,19 +131,18 @@ func TestNetwork_lostAnswerAtEveryCall(t *testing.T) {
 }
 
 func newLife(
-	t *testing.T, cluster *etcdtest.Cluster, direct *clientv3.Client, way rig.Way, c call, silent bool, ttl time.Duration,
+	t *testing.T, cluster *etcdtest.Cluster, direct *clientv3.Client, way rig.Way, c call, how string, loss faults.Rule, ttl time.Duration,
 ) *life {
 	t.Helper()
-	title := fmt.Sprintf("%s, %s, silent %v", way.Name, c.name, silent)
+	title := fmt.Sprintf("%s, %s, %s", way.Name, c.name, how)
 	l := &life{call: c, title: title, in: faults.NewInterceptor(t), contest: &contest{
 		way: way, name: title, ttl: ttl, direct: direct,
 		fenced: rig.Resource{Key: "fenced " + title, Fenced: true},
 		plain:  rig.Resource{Key: "plain " + title},
 	}}
 	l.client = cluster.Client(t, etcdtest.Dial(l.in.DialOptions()...))
-	l.lost = l.in.Inject(t, faults.Rule{
-		Fault: faults.LoseAnswer, Method: c.method, Match: c.match, Times: 1, Silent: silent,
-	})
+	loss.Fault, loss.Method, loss.Match, loss.Times = faults.LoseAnswer, c.method, c.match, 1
+	l.lost = l.in.Inject(t, loss)
 	return l
 }
 

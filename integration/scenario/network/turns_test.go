@@ -16,7 +16,7 @@ import (
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
-	"github.com/leasefence/leasefence/integration/scenario/rig"
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -106,44 +106,32 @@ type disturbance func(n int, line *rig.Line)
 // waits is served soon.
 func disturb(t *testing.T, ttl, pause time.Duration, d disturbance) {
 	t.Helper()
-	rig.Label(t)
-	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
-	var all []*bustle
 	for _, way := range rig.Ways {
-		all = append(all, newBustle(t, cluster, way, ttl))
-	}
-	for begin, n := time.Now(), 0; time.Since(begin) < 2*ttl; n++ {
-		for _, b := range all {
-			for _, line := range b.lines {
-				d(n, line)
+		t.Run(way.Name, func(t *testing.T) {
+			t.Parallel()
+			rig.Label(t)
+			cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
+			b := newBustle(t, cluster, way, ttl)
+			for begin, n := time.Now(), 0; time.Since(begin) < 2*ttl; n++ {
+				for _, line := range b.lines {
+					d(n, line)
+				}
+				time.Sleep(pause) // between two disturbances, some of which last
 			}
-		}
-		time.Sleep(pause) // between two disturbances, some of which last
-	}
-	healed := time.Now()
-	for _, b := range all {
-		for _, line := range b.lines {
-			line.Heal()
-		}
-	}
-	for _, b := range all {
-		b.everybody(t)
-		require.WithinRange(t, time.Now(), healed, healed.Add(rig.ServedWithin(ttl)))
-		for i, s := range b.sessions {
-			require.Equal(t, b.ids[i], s.Status().LeaseID, "the session of line %d has lost its lease", i)
-		}
-	}
-	var sessions []*lease.Session
-	var names []string
-	for _, b := range all {
-		sessions = append(sessions, b.sessions...)
-		names = append(names, b.name)
-	}
-	rig.CloseAll(t, all[0].direct, sessions, names...)
-	for _, b := range all {
-		b.wg.Wait()
-		b.witness.Check(t, len(b.sessions))
-		require.Zero(t, b.fenced.Regressions(t, b.direct), "a lower token was accepted: %v", b.fenced.History(t, b.direct))
+			healed := time.Now()
+			for _, line := range b.lines {
+				line.Heal()
+			}
+			b.everybody(t)
+			require.WithinRange(t, time.Now(), healed, healed.Add(rig.ServedWithin(ttl)))
+			for i, s := range b.sessions {
+				require.Equal(t, b.ids[i], s.Status().LeaseID, "the session of line %d has lost its lease", i)
+			}
+			rig.CloseAll(t, b.direct, b.sessions, b.name)
+			b.wg.Wait()
+			b.witness.Check(t, len(b.sessions))
+			require.Zero(t, b.fenced.Regressions(t, b.direct), "a lower token was accepted: %v", b.fenced.History(t, b.direct))
+		})
 	}
 }
 

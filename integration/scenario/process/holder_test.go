@@ -10,8 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"syscall"
 	"testing"
 	"time"
 
@@ -20,13 +18,14 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/child"
 	"github.com/leasefence/leasefence/integration/etcdtest"
-	"github.com/leasefence/leasefence/integration/scenario/rig"
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
 func TestMain(m *testing.M) {
-	beHolder() // does not return in a process that is one
+	child.Play(holderEnv, order.hold)
 	etcdtest.Main(m)
 }
 
@@ -50,25 +49,8 @@ type report struct {
 	Wrote map[string]int // the status that each path returned
 }
 
-// beHolder makes this process a holder if it was started to be one, and does not return then.
-func beHolder() {
-	text, ok := os.LookupEnv(holderEnv)
-	if !ok {
-		return
-	}
-	var o order
-	err := json.Unmarshal([]byte(text), &o)
-	if err == nil {
-		err = o.hold(context.Background())
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "holder:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
-
-func (o order) hold(ctx context.Context) error {
+func (o order) hold() error {
+	ctx := context.Background()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{o.Etcd}, Logger: zap.NewNop()})
 	if err != nil {
 		return err
@@ -124,34 +106,21 @@ type holder struct {
 	report // the first
 
 	t       *testing.T
-	cmd     *exec.Cmd
-	stdin   io.WriteCloser
+	run     *child.Process
 	reports chan report
 }
 
 // startHolder starts one and waits until it holds the name. It is killed at the end of the test at the latest.
 func startHolder(t *testing.T, o order) *holder {
 	t.Helper()
-	text, err := json.Marshal(o)
+	run, err := child.Start("", holderEnv, o)
 	require.NoError(t, err)
-	exe, err := os.Executable()
-	require.NoError(t, err)
-	cmd := exec.Command(exe, "-test.run=^$")
-	cmd.Env = append(os.Environ(), holderEnv+"="+string(text))
-	cmd.Stderr = os.Stderr
-	// A group of its own: if the test dies while it is stopped, the kernel wakes and ends an orphaned group.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	stdin, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	stdout, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	h := &holder{t: t, cmd: cmd, stdin: stdin, reports: make(chan report, 10)}
+	h := &holder{t: t, run: run, reports: make(chan report, 10)}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		defer close(h.reports)
-		for in := json.NewDecoder(stdout); ; {
+		for in := json.NewDecoder(run.Stdout); ; {
 			var r report
 			if in.Decode(&r) != nil {
 				return
@@ -162,7 +131,7 @@ func startHolder(t *testing.T, o order) *holder {
 	t.Cleanup(func() {
 		h.kill()
 		<-ended
-		_ = cmd.Wait() // it was killed
+		_ = run.Wait() // it was killed
 	})
 	h.report = h.next()
 	return h
@@ -171,7 +140,7 @@ func startHolder(t *testing.T, o order) *holder {
 // ask asks a holder, stopped or not, to do something.
 func (h *holder) ask(what string) {
 	h.t.Helper()
-	_, err := io.WriteString(h.stdin, what+"\n")
+	_, err := io.WriteString(h.run.Stdin, what+"\n")
 	require.NoError(h.t, err)
 }
 
@@ -183,26 +152,19 @@ func (h *holder) next() report {
 	return r
 }
 
-func (h *holder) kill() { _ = h.cmd.Process.Kill() } // the error is that it has ended
+func (h *holder) kill() {
+	h.t.Helper()
+	require.NoError(h.t, h.run.Kill())
+}
 
-// stop stops the process with SIGSTOP and returns when it has stopped.
+// stop pauses the process.
 func (h *holder) stop() {
 	h.t.Helper()
-	require.NoError(h.t, h.cmd.Process.Signal(syscall.SIGSTOP))
-	for {
-		var status syscall.WaitStatus
-		_, err := syscall.Wait4(h.cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
-		if errors.Is(err, syscall.EINTR) {
-			continue
-		}
-		require.NoError(h.t, err)
-		require.True(h.t, status.Stopped(), "%#x", status)
-		return
-	}
+	require.NoError(h.t, h.run.Pause(rig.Bounded(h.t)))
 }
 
 // resume lets it go on.
 func (h *holder) resume() {
 	h.t.Helper()
-	require.NoError(h.t, h.cmd.Process.Signal(syscall.SIGCONT))
+	require.NoError(h.t, h.run.Resume())
 }

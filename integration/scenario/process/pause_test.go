@@ -12,7 +12,7 @@ import (
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
-	"github.com/leasefence/leasefence/integration/scenario/rig"
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -104,7 +104,7 @@ func (s *scene) over() {
 	s.t.Helper()
 	r := s.holder.next()
 	require.NotEmpty(s.t, r.Err, "the handle of a holder that was stopped for longer than its TTL")
-	require.Contains(s.t, []lease.Reason{lease.DeadlinePassed, lease.LeaseGone}, r.Lost, r.Err)
+	require.Contains(s.t, []lease.Reason{lease.ReasonDeadlinePassed, lease.ReasonLeaseGone}, r.Lost, r.Err)
 }
 
 // A holder is stopped between its check and its write, for longer than its TTL.
@@ -154,7 +154,7 @@ func TestStop_withTheNetworkCutOnResume(t *testing.T) {
 		s.succeed()
 		s.goOn()
 		s.holder.ask("check")
-		require.Equal(s.t, lease.DeadlinePassed, s.holder.next().Lost)
+		require.Equal(s.t, lease.ReasonDeadlinePassed, s.holder.next().Lost)
 	})
 }
 

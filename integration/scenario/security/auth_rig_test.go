@@ -2,7 +2,6 @@ package security_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -11,7 +10,7 @@ import (
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
-	"github.com/leasefence/leasefence/lease"
+	"github.com/leasefence/leasefence/integration/rig"
 )
 
 // authenticate is the method by which a client gets a token for its password.
@@ -29,12 +28,13 @@ type secured struct {
 func startSecured(t *testing.T, configure ...func(*embed.Config)) *secured {
 	t.Helper()
 	s := &secured{Server: etcdtest.Start(t, etcdtest.Options{Configure: func(cfg *embed.Config) {
-		for _, f := range append(configure, cheap) {
+		cheap(cfg)
+		for _, f := range configure {
 			f(cfg)
 		}
 	}})}
 	s.root = s.Client(t)
-	ctx := bounded(t)
+	ctx := rig.Bounded(t)
 	r1, err := s.root.UserAdd(ctx, "app", "first password")
 	must(t, r1, err)
 	r2, err := s.root.RoleAdd(ctx, "app")
@@ -50,7 +50,7 @@ func startSecured(t *testing.T, configure ...func(*embed.Config)) *secured {
 // enableAuth turns authentication on, with root's password "root".
 func enableAuth(t *testing.T, client *clientv3.Client) {
 	t.Helper()
-	ctx := bounded(t)
+	ctx := rig.Bounded(t)
 	r1, err := client.UserAdd(ctx, "root", "root")
 	must(t, r1, err)
 	r2, err := client.RoleAdd(ctx, "root")
@@ -64,14 +64,14 @@ func enableAuth(t *testing.T, client *clientv3.Client) {
 // permit and forbid are what an operator does to the user's permission.
 func (s *secured) permit(t *testing.T) {
 	t.Helper()
-	_, err := s.root.RoleGrantPermission(bounded(t), "app", "jobs/", clientv3.GetPrefixRangeEnd("jobs/"),
+	_, err := s.root.RoleGrantPermission(rig.Bounded(t), "app", "jobs/", clientv3.GetPrefixRangeEnd("jobs/"),
 		clientv3.PermissionType(clientv3.PermReadWrite))
 	require.NoError(t, err)
 }
 
 func (s *secured) forbid(t *testing.T) {
 	t.Helper()
-	_, err := s.root.RoleRevokePermission(bounded(t), "app", "jobs/", clientv3.GetPrefixRangeEnd("jobs/"))
+	_, err := s.root.RoleRevokePermission(rig.Bounded(t), "app", "jobs/", clientv3.GetPrefixRangeEnd("jobs/"))
 	require.NoError(t, err)
 }
 
@@ -94,9 +94,3 @@ func withToken(token string) etcdtest.ClientOption {
 }
 
 var withPrefix = clientv3.WithPrefix()
-
-// awaitState waits until a session is in a state.
-func awaitState(t *testing.T, s *lease.Session, want lease.State) {
-	t.Helper()
-	require.Eventually(t, func() bool { return s.Status().State == want }, patience, time.Millisecond)
-}

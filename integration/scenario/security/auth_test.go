@@ -7,16 +7,19 @@ import (
 	"crypto/x509"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -27,31 +30,31 @@ func TestSession_authenticationIsTurnedOn(t *testing.T) {
 	const missing = "the server requires authentication, and the client gives no user and password"
 	srv := etcdtest.Start(t, etcdtest.Options{Configure: cheap})
 	client := srv.Client(t)
-	s, other := newSession(t, client, lease.Options{TTL: shortTTL}), newSession(t, client, lease.Options{TTL: shortTTL})
-	held := mustLock(t, s, "n")
+	s, other := rig.NewSession(t, client, lease.Options{TTL: shortTTL}), rig.NewSession(t, client, lease.Options{TTL: shortTTL})
+	held := rig.MustLock(t, s, "n")
 	waiter := make(chan error, 1)
 	go func() {
-		_, err := other.Lock(bounded(t), "n")
+		_, err := other.Lock(rig.Bounded(t), "n")
 		waiter <- err
 	}()
-	require.Eventually(t, func() bool { return len(srv.Keys(t, "n/")) == 2 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return len(srv.Keys(t, "n/")) == 2 }, rig.Patience, time.Millisecond)
 
 	enableAuth(t, client)
-	known := newSession(t, srv.Client(t, etcdtest.User("root", "root")), lease.Options{TTL: longTTL})
-	next := mustLock(t, known, "n")
+	known := rig.NewSession(t, srv.Client(t, etcdtest.User("root", "root")), lease.Options{TTL: longTTL})
+	next := rig.MustLock(t, known, "n")
 	require.Error(t, held.Context().Err(), "two holders at once")
 	require.Greater(t, next.Token(), held.Token())
 
 	cause := context.Cause(held.Context())
-	lostFor(t, cause, lease.DeadlinePassed)
+	rig.RequireLost(t, cause, lease.ReasonDeadlinePassed)
 	require.ErrorContains(t, cause, missing)
 	require.ErrorContains(t, <-waiter, missing) // refused, or lost like its session
-	lostFor(t, held.Unlock(bounded(t)), lease.DeadlinePassed)
+	rig.RequireLost(t, held.Unlock(rig.Bounded(t)), lease.ReasonDeadlinePassed)
 
-	_, err := s.Lock(bounded(t), "n")
+	_, err := s.Lock(rig.Bounded(t), "n")
 	require.ErrorIs(t, err, rpctypes.ErrUserEmpty)
 	require.ErrorContains(t, err, missing)
-	_, err = lease.NewSession(bounded(t), client, lease.Options{})
+	_, err = lease.NewSession(rig.Bounded(t), client, lease.Options{})
 	require.ErrorIs(t, err, rpctypes.ErrUserEmpty)
 	require.ErrorContains(t, err, missing)
 	require.NoError(t, context.Cause(next.Context()))
@@ -62,14 +65,44 @@ func TestSession_isReadyForAuthentication(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{Configure: cheap})
 	in, dial := counted(t)
-	s := newSession(t, srv.Client(t, dial, etcdtest.User("root", "root")), lease.Options{TTL: longTTL})
-	l := mustLock(t, s, "n")
+	s := rig.NewSession(t, srv.Client(t, dial, etcdtest.User("root", "root")), lease.Options{TTL: longTTL})
+	l := rig.MustLock(t, s, "n")
 	enableAuth(t, srv.Client(t))
 	renewed := in.Answered(faults.LeaseKeepAlive)
-	require.NoError(t, in.AwaitAnswered(bounded(t), faults.LeaseKeepAlive, renewed+2))
+	require.NoError(t, in.AwaitAnswered(rig.Bounded(t), faults.LeaseKeepAlive, renewed+2))
 	require.NoError(t, context.Cause(l.Context()))
-	require.NoError(t, l.Unlock(bounded(t)))
-	require.NoError(t, mustLock(t, s, "n").Unlock(bounded(t)))
+	require.NoError(t, l.Unlock(rig.Bounded(t)))
+	require.NoError(t, rig.MustLock(t, s, "n").Unlock(rig.Bounded(t)))
+}
+
+// usual has the server check passwords at the cost that it has by default, which takes it 50 ms and more.
+func usual(cfg *embed.Config) { cfg.BcryptCost = embed.NewConfig().BcryptCost }
+
+// A password is checked for each stream that is opened, not for each renewal: sessions that renew often do not keep the server
+// from renewing them.
+func TestSession_passwordIsNotCheckedForEachRenewal(t *testing.T) {
+	t.Parallel()
+	sessions, renewals, ttl := 8, 12, 3*time.Second // about four TTLs
+	if withRace {                                   // with which a password takes the server a second and more
+		sessions, renewals, ttl = 2, 5, 10*time.Second
+	}
+	srv := startSecured(t, usual)
+	var ins []*faults.Interceptor
+	var held []*lease.Lock
+	for i := range sessions {
+		in, dial := counted(t)
+		s := rig.NewSession(t, srv.app(t, dial), lease.Options{TTL: ttl, Prefix: "jobs/"})
+		ins, held = append(ins, in), append(held, rig.MustLock(t, s, strconv.Itoa(i)))
+	}
+	sent, checked := 0, 0
+	for i, in := range ins {
+		require.NoError(t, in.AwaitAnswered(rig.Bounded(t), faults.LeaseKeepAlive, renewals))
+		require.NoError(t, held[i].Err())
+		sent += in.Sent(faults.LeaseKeepAlive)
+		checked += in.Sent(authenticate)
+	}
+	t.Logf("%d passwords checked for %d renewals", checked, sent)
+	require.LessOrEqual(t, checked, sessions*5, "for the client, its renewals and its watches; few more where the machine is busy")
 }
 
 // jwt has the server sign tokens that last 2 s.
@@ -90,7 +123,6 @@ func jwt(t *testing.T) func(*embed.Config) {
 }
 
 // Tokens that last 2 s, three times over: a lock that is held, one that is waited for and an election go on.
-// (TestSession_outlivesItsAuthToken, of the module's own package, has a token that expires between two renewals.)
 func TestSession_outlivesManyAuthTokens(t *testing.T) {
 	t.Parallel()
 	for name, configure := range map[string]func(*embed.Config){
@@ -103,17 +135,17 @@ func TestSession_outlivesManyAuthTokens(t *testing.T) {
 			in, dial := counted(t)
 			client := srv.app(t, dial)
 			opts := lease.Options{TTL: longTTL, Prefix: "jobs/"}
-			s, other := newSession(t, client, opts), newSession(t, srv.app(t), opts)
-			held := mustLock(t, s, "n")
-			leads, err := election.Campaign(bounded(t), s, "role", election.Options{})
+			s, other := rig.NewSession(t, client, opts), rig.NewSession(t, srv.app(t), opts)
+			held := rig.MustLock(t, s, "n")
+			leads, err := election.Campaign(rig.Bounded(t), s, "role", election.Options{})
 			require.NoError(t, err)
 			waiter := make(chan *lease.Lock, 1)
 			go func() {
-				l, _ := other.Lock(bounded(t), "n")
+				l, _ := other.Lock(rig.Bounded(t), "n")
 				waiter <- l
 			}()
 			seen := make(chan election.Leader, 10)
-			watching, stop := context.WithCancel(bounded(t))
+			watching, stop := context.WithCancel(rig.Bounded(t))
 			defer stop()
 			go func() {
 				for l, err := range election.Observe(watching, client, "jobs/role") {
@@ -122,25 +154,25 @@ func TestSession_outlivesManyAuthTokens(t *testing.T) {
 					}
 				}
 			}()
-			require.Equal(t, leads.Token(), (<-seen).Token)
+			require.EqualValues(t, leads.Token(), (<-seen).Revision)
 
-			stale, err := srv.root.Authenticate(bounded(t), "app", "first password")
+			stale, err := srv.root.Authenticate(rig.Bounded(t), "app", "first password")
 			require.NoError(t, err)
 			for range 3 {
 				renewed := in.Answered(faults.LeaseKeepAlive)
-				require.NoError(t, in.AwaitAnswered(bounded(t), faults.LeaseKeepAlive, renewed+1)) // about as long as a token lasts
-				require.NoError(t, leads.Proclaim(bounded(t), "still there"))
+				require.NoError(t, in.AwaitAnswered(rig.Bounded(t), faults.LeaseKeepAlive, renewed+1)) // about as long as a token lasts
+				require.NoError(t, leads.Proclaim(rig.Bounded(t), "still there"))
 			}
-			_, err = srv.Client(t, withToken(stale.Token)).Get(bounded(t), "jobs/")
+			_, err = srv.Client(t, withToken(stale.Token)).Get(rig.Bounded(t), "jobs/")
 			require.ErrorIs(t, err, rpctypes.ErrInvalidAuthToken, "the token has not expired")
 			require.NoError(t, context.Cause(held.Context()))
 			require.NoError(t, context.Cause(leads.Context()))
 			require.Empty(t, waiter)
-			require.NoError(t, held.Unlock(bounded(t)))
+			require.NoError(t, held.Unlock(rig.Bounded(t)))
 			next := <-waiter
 			require.NotNil(t, next)
 			require.Greater(t, next.Token(), held.Token())
-			require.NoError(t, leads.Resign(bounded(t)))
+			require.NoError(t, leads.Resign(rig.Bounded(t)))
 			for l := range seen { // the values, and then nobody
 				if l == (election.Leader{}) {
 					break
@@ -157,59 +189,86 @@ func TestSession_passwordIsChanged(t *testing.T) {
 	const wrong = "authentication failed, invalid user ID or password"
 	srv := startSecured(t)
 	in, dial := counted(t)
-	s := newSession(t, srv.app(t, dial), lease.Options{TTL: shortTTL, Prefix: "jobs/"})
-	held := mustLock(t, s, "n")
+	s := rig.NewSession(t, srv.app(t, dial), lease.Options{TTL: shortTTL, Prefix: "jobs/"})
+	held := rig.MustLock(t, s, "n")
 	waiter := make(chan error, 1)
-	rival := mustLock(t, newSession(t, srv.root, lease.Options{Prefix: "jobs/"}), "other")
+	rival := rig.MustLock(t, rig.NewSession(t, srv.root, lease.Options{Prefix: "jobs/"}), "other")
 	go func() {
-		_, err := s.Lock(bounded(t), "other")
+		_, err := s.Lock(rig.Bounded(t), "other")
 		waiter <- err
 	}()
-	require.NoError(t, in.AwaitAnswered(bounded(t), faults.Watch, 1))
+	require.NoError(t, in.AwaitAnswered(rig.Bounded(t), faults.Watch, 1))
 
-	_, err := srv.root.UserChangePassword(bounded(t), "app", "second password")
+	_, err := srv.root.UserChangePassword(rig.Bounded(t), "app", "second password")
 	require.NoError(t, err)
 	before := in.Sent(authenticate)
-	cause := awaitEnd(t, held.Context())
-	lostFor(t, cause, lease.DeadlinePassed)
+	cause := rig.AwaitEnd(t, held.Context())
+	rig.RequireLost(t, cause, lease.ReasonDeadlinePassed)
 	require.ErrorContains(t, cause, wrong)
 	require.ErrorContains(t, <-waiter, wrong) // refused, or lost like its session
-	// Renewals are due for two thirds of the TTL, less the margin, and are repeated after a second or a tenth of the TTL,
-	// whichever is less.
+	// Until the deadline, about 2.5 s, five loops try: the renewals, each second or tenth of the TTL, whichever is less, and the
+	// watch and the read of each key, after 25 ms and then after twice as long each time, less a random part of up to a half.
 	tried := in.Sent(authenticate) - before
 	require.Positive(t, tried)
-	require.Less(t, tried, 30)
+	require.LessOrEqual(t, tried, 5*8)
 	t.Logf("authenticated %d times in %v", tried, shortTTL)
 
 	// Asked again, it says so again, at once. By itself it asks no more.
-	_, err = s.Lock(bounded(t), "n")
+	_, err = s.Lock(rig.Bounded(t), "n")
 	require.ErrorIs(t, err, rpctypes.ErrAuthFailed)
 	require.ErrorContains(t, err, wrong)
 	after := in.Sent(authenticate)
-	_, err = srv.root.UserChangePassword(bounded(t), "app", "first password")
+	_, err = srv.root.UserChangePassword(rig.Bounded(t), "app", "first password")
 	require.NoError(t, err)
 	require.Equal(t, after, in.Sent(authenticate))
-	require.Greater(t, mustLock(t, s, "n").Token(), held.Token())
-	require.NoError(t, rival.Unlock(bounded(t)))
+	require.Greater(t, rig.MustLock(t, s, "n").Token(), held.Token())
+	require.NoError(t, rival.Unlock(rig.Bounded(t)))
 }
 
 // A permission that is taken away while a lock is held: if it comes back before the deadline nothing is lost.
 func TestSession_permissionIsRevokedForAMoment(t *testing.T) {
 	t.Parallel()
 	srv := startSecured(t)
-	s := newSession(t, srv.app(t), lease.Options{TTL: longTTL, Prefix: "jobs/"})
-	held := mustLock(t, s, "n")
+	s := rig.NewSession(t, srv.app(t), lease.Options{TTL: longTTL, Prefix: "jobs/"})
+	held := rig.MustLock(t, s, "n")
 	srv.forbid(t)
-	_, err := s.TryLock(bounded(t), "other")
+	_, err := s.TryLock(rig.Bounded(t), "other")
 	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 	require.ErrorContains(t, err, `"other"`)
-	awaitState(t, s, lease.Jeopardy)
+	rig.AwaitState(t, s, lease.StateJeopardy)
 	require.ErrorIs(t, s.Status().Err, rpctypes.ErrPermissionDenied)
 	srv.permit(t)
-	awaitState(t, s, lease.Held)
+	rig.AwaitState(t, s, lease.StateHeld)
 	require.NoError(t, context.Cause(held.Context()))
-	require.NoError(t, held.Unlock(bounded(t)))
-	require.NoError(t, mustLock(t, s, "other").Unlock(bounded(t)))
+	require.NoError(t, held.Unlock(rig.Bounded(t)))
+	require.NoError(t, rig.MustLock(t, s, "other").Unlock(rig.Bounded(t)))
+}
+
+// The server goes on with a watch that it has allowed once. That the permission to read is gone is found out by and by; who
+// observes another name sees it on.
+func TestObserve_permissionIsRevoked(t *testing.T) {
+	t.Parallel()
+	srv := startSecured(t)
+	client := srv.app(t)
+	leads := func(name string) election.Leader {
+		s := rig.NewSession(t, srv.root, lease.Options{})
+		l, err := election.Campaign(rig.Bounded(t), s, name, election.Options{Value: "value"})
+		require.NoError(t, err)
+		return election.Leader{Value: "value", Revision: l.Token().Revision(), Key: l.Key(), Lease: s.Status().LeaseID}
+	}
+	leader := leads("jobs/n")
+	r, err := srv.root.RoleGrantPermission(rig.Bounded(t), "app", "m/", clientv3.GetPrefixRangeEnd("m/"),
+		clientv3.PermissionType(clientv3.PermReadWrite))
+	must(t, r, err)
+	err = rig.Observe(t, client, "other").AwaitEnd(t)
+	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+	require.ErrorContains(t, err, `election: observe "other": `)
+	n, m := rig.Observe(t, client, "jobs/n"), rig.Observe(t, client, "m")
+	n.Sees(t, leader)
+	m.Sees(t, election.Leader{})
+	srv.forbid(t)
+	require.ErrorIs(t, n.AwaitEnd(t), rpctypes.ErrPermissionDenied)
+	m.Sees(t, leads("m"))
 }
 
 // If it does not come back, the holder and those that wait are told what is missing, and when it comes back at last the
@@ -219,36 +278,36 @@ func TestSession_permissionIsRevoked(t *testing.T) {
 	const missing = "permission denied (to renew a lease takes permission to write every key of it)"
 	srv := startSecured(t)
 	opts := lease.Options{TTL: shortTTL, Prefix: "jobs/"}
-	s := newSession(t, srv.app(t), opts)
-	held := mustLock(t, s, "n")
-	rival := newSession(t, srv.root, lease.Options{Prefix: "jobs/"})
-	theirs := mustLock(t, rival, "other")
+	s := rig.NewSession(t, srv.app(t), opts)
+	held := rig.MustLock(t, s, "n")
+	rival := rig.NewSession(t, srv.root, lease.Options{Prefix: "jobs/"})
+	theirs := rig.MustLock(t, rival, "other")
 	waiter := make(chan error, 1)
 	go func() {
-		_, err := s.Lock(bounded(t), "other")
+		_, err := s.Lock(rig.Bounded(t), "other")
 		waiter <- err
 	}()
 	require.Eventually(t, func() bool {
-		resp, err := srv.root.Get(bounded(t), "jobs/other/", withPrefix)
+		resp, err := srv.root.Get(rig.Bounded(t), "jobs/other/", withPrefix)
 		return err == nil && len(resp.Kvs) == 2
-	}, patience, time.Millisecond)
+	}, rig.Patience, time.Millisecond)
 
 	srv.forbid(t)
-	next := mustLock(t, rival, "n")
+	next := rig.MustLock(t, rival, "n")
 	require.Error(t, held.Context().Err(), "two holders at once")
 	require.Greater(t, next.Token(), held.Token())
-	lostFor(t, context.Cause(held.Context()), lease.DeadlinePassed)
+	rig.RequireLost(t, context.Cause(held.Context()), lease.ReasonDeadlinePassed)
 	require.ErrorContains(t, context.Cause(held.Context()), missing)
 	err := <-waiter // refused, or lost like its session
 	require.ErrorContains(t, err, `lock "other"`)
 	require.ErrorContains(t, err, "permission denied")
-	_, err = s.Lock(bounded(t), "other")
+	_, err = s.Lock(rig.Bounded(t), "other")
 	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 	require.ErrorContains(t, err, `lock "other"`)
 
 	srv.permit(t)
-	require.NoError(t, next.Unlock(bounded(t)))
-	require.NoError(t, theirs.Unlock(bounded(t)))
-	require.Greater(t, mustLock(t, s, "n").Token(), next.Token())
-	require.NoError(t, mustLock(t, s, "other").Unlock(bounded(t)))
+	require.NoError(t, next.Unlock(rig.Bounded(t)))
+	require.NoError(t, theirs.Unlock(rig.Bounded(t)))
+	require.Greater(t, rig.MustLock(t, s, "n").Token(), next.Token())
+	require.NoError(t, rig.MustLock(t, s, "other").Unlock(rig.Bounded(t)))
 }

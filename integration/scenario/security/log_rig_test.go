@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasefence/leasefence/integration/rig"
+
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 )
@@ -36,7 +38,7 @@ func (w *written) String() string {
 // await waits until something was logged.
 func (w *written) await(t *testing.T, what string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Contains(w.String(), what) }, patience, time.Millisecond, what)
+	require.Eventually(t, func() bool { return strings.Contains(w.String(), what) }, rig.Patience, time.Millisecond, what)
 }
 
 // secrets are what must not be logged.

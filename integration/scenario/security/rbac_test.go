@@ -14,11 +14,11 @@ import (
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
 // The role of SECURITY.md for services is enough for everything that is done with locks and elections.
-// (TestSession_needsPermissionOnItsPrefixAlone, of the module's own package, is about single names.)
 func TestRecipe_isEnoughForServices(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ user, prefix string }{
@@ -30,17 +30,17 @@ func TestRecipe_isEnoughForServices(t *testing.T) {
 			srv := startByRecipe(t)
 			root := srv.as(t, "root")
 			opts := lease.Options{Prefix: row.prefix, TTL: longTTL}
-			s, other := newSession(t, srv.as(t, row.user), opts), newSession(t, srv.as(t, row.user), opts)
+			s, other := rig.NewSession(t, srv.as(t, row.user), opts), rig.NewSession(t, srv.as(t, row.user), opts)
 			locksOf(t, s, other)
 			electionOf(t, s, other, srv.as(t, row.user), row.prefix+"role")
 
-			mustLock(t, s, "held") // to be revoked with it
-			require.NoError(t, s.Close(bounded(t)))
-			require.NoError(t, other.Close(bounded(t)))
-			left, err := root.Get(bounded(t), "", withPrefix)
+			rig.MustLock(t, s, "held") // to be revoked with it
+			require.NoError(t, s.Close(rig.Bounded(t)))
+			require.NoError(t, other.Close(rig.Bounded(t)))
+			left, err := root.Get(rig.Bounded(t), "", withPrefix)
 			require.NoError(t, err)
 			require.Empty(t, left.Kvs)
-			leases, err := root.Leases(bounded(t))
+			leases, err := root.Leases(rig.Bounded(t))
 			require.NoError(t, err)
 			require.Empty(t, leases.Leases)
 		})
@@ -50,12 +50,12 @@ func TestRecipe_isEnoughForServices(t *testing.T) {
 // locksOf are all that can be done with locks.
 func locksOf(t *testing.T, s, other *lease.Session) {
 	t.Helper()
-	first := mustLock(t, s, "n")
-	_, err := other.TryLock(bounded(t), "n")
+	first := rig.MustLock(t, s, "n")
+	_, err := other.TryLock(rig.Bounded(t), "n")
 	require.ErrorIs(t, err, lease.ErrLocked)
 	next := make(chan *lease.Lock, 1)
 	go func() {
-		l, _ := other.Lock(bounded(t), "n")
+		l, _ := other.Lock(rig.Bounded(t), "n")
 		next <- l
 	}()
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -63,31 +63,31 @@ func locksOf(t *testing.T, s, other *lease.Session) {
 	_, err = other.Lock(short, "n") // given up
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	granted := time.Now()
-	require.Eventually(t, func() bool { return s.Status().Deadline.Sub(granted) > longTTL }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return s.Status().Deadline.Sub(granted) > longTTL }, rig.Patience, 10*time.Millisecond)
 	require.NoError(t, context.Cause(first.Context()), "renewed and watched")
-	require.NoError(t, first.Unlock(bounded(t)))
+	require.NoError(t, first.Unlock(rig.Bounded(t)))
 	second := <-next
 	require.NotNil(t, second)
-	require.NoError(t, second.Unlock(bounded(t)))
-	require.NoError(t, s.Do(bounded(t), "n", func(context.Context, fence.Token) error { return nil }))
+	require.NoError(t, second.Unlock(rig.Bounded(t)))
+	require.NoError(t, s.Do(rig.Bounded(t), "n", func(context.Context, fence.Token) error { return nil }))
 
-	// Many at once share commits, in nested transactions, and watches.
+	// Many at once share commits, in nested transactions.
 	const many = 100
 	locks := make([]*lease.Lock, many)
 	var wg sync.WaitGroup
 	for i := range locks {
 		wg.Go(func() {
 			var err error
-			locks[i], err = s.Lock(bounded(t), fmt.Sprintf("many/%d", i))
+			locks[i], err = s.Lock(rig.Bounded(t), fmt.Sprintf("many/%d", i))
 			assert.NoError(t, err)
 		})
 	}
 	wg.Wait()
 	require.False(t, t.Failed())
 	renewed := s.Status().Deadline
-	require.Eventually(t, func() bool { return s.Status().Deadline.After(renewed) }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return s.Status().Deadline.After(renewed) }, rig.Patience, 10*time.Millisecond)
 	for _, l := range locks {
-		wg.Go(func() { assert.NoError(t, l.Unlock(bounded(t))) })
+		wg.Go(func() { assert.NoError(t, l.Unlock(rig.Bounded(t))) })
 	}
 	wg.Wait()
 }
@@ -95,32 +95,32 @@ func locksOf(t *testing.T, s, other *lease.Session) {
 // electionOf are all that can be done with elections. The name is the full one, with the sessions' prefix.
 func electionOf(t *testing.T, s, other *lease.Session, client *clientv3.Client, name string) {
 	t.Helper()
-	l, err := election.Campaign(bounded(t), s, "role", election.Options{Value: "a"})
+	l, err := election.Campaign(rig.Bounded(t), s, "role", election.Options{Value: "a", KeepLead: true})
 	require.NoError(t, err)
 	next := make(chan *election.Leadership, 1)
 	go func() {
-		l, err := election.Campaign(bounded(t), other, "role", election.Options{Value: "b", Priority: 1})
+		l, err := election.Campaign(rig.Bounded(t), other, "role", election.Options{Value: "b", Priority: 1})
 		assert.NoError(t, err)
 		next <- l
 	}()
 	require.Eventually(t, func() bool {
-		all, err := election.Candidates(bounded(t), client, name)
+		all, err := election.Candidates(rig.Bounded(t), client, name)
 		return err == nil && len(all) == 2
-	}, patience, time.Millisecond)
-	require.NoError(t, l.Proclaim(bounded(t), "a too"))
-	current, err := election.Current(bounded(t), client, name)
+	}, rig.Patience, time.Millisecond)
+	require.NoError(t, l.Proclaim(rig.Bounded(t), "a too"))
+	current, err := election.Current(rig.Bounded(t), client, name)
 	require.NoError(t, err)
 	require.Equal(t, "a too", current.Value)
-	require.NoError(t, l.Transfer(bounded(t), "b"))
+	require.NoError(t, l.Transfer(rig.Bounded(t), "b"))
 	leads := <-next
 	require.NotNil(t, leads)
-	for seen, err := range election.Observe(bounded(t), client, name) {
+	for seen, err := range election.Observe(rig.Bounded(t), client, name) {
 		require.NoError(t, err)
-		require.Equal(t, leads.Token(), seen.Token)
+		require.EqualValues(t, leads.Token(), seen.Revision)
 		break
 	}
-	require.NoError(t, leads.Resign(bounded(t)))
-	require.NoError(t, election.Run(bounded(t), s, "role", election.Options{}, func(context.Context, fence.Token) error { return nil }))
+	require.NoError(t, leads.Resign(rig.Bounded(t)))
+	require.NoError(t, election.Run(rig.Bounded(t), s, "role", election.Options{}, func(context.Context, fence.Token) error { return nil }))
 }
 
 // What the other roles of SECURITY.md can and cannot do, and a user without any.
@@ -128,51 +128,51 @@ func TestRecipe_keepsOthersOut(t *testing.T) {
 	t.Parallel()
 	srv := startByRecipe(t)
 	root := srv.as(t, "root")
-	r, err := root.UserAdd(bounded(t), "nobody", "nobody")
+	r, err := root.UserAdd(rig.Bounded(t), "nobody", "nobody")
 	must(t, r, err)
-	s := newSession(t, srv.as(t, "worker"), lease.Options{Prefix: "jobs/"})
-	l, err := election.Campaign(bounded(t), s, "role", election.Options{Value: "here"})
+	s := rig.NewSession(t, srv.as(t, "worker"), lease.Options{Prefix: "jobs/"})
+	l, err := election.Campaign(rig.Bounded(t), s, "role", election.Options{Value: "here"})
 	require.NoError(t, err)
 
 	for _, user := range []string{"viewer", "nobody", "nightly"} {
 		t.Run(user, func(t *testing.T) {
 			client := srv.as(t, user)
-			theirs := newSession(t, client, lease.Options{Prefix: "jobs/"}) // takes no more than a user
-			_, err := theirs.TryLock(bounded(t), "free")
+			theirs := rig.NewSession(t, client, lease.Options{Prefix: "jobs/"}) // takes no more than a user
+			_, err := theirs.TryLock(rig.Bounded(t), "free")
 			require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 			require.ErrorContains(t, err, `lock "free"`)
-			_, err = election.Campaign(bounded(t), theirs, "role", election.Options{})
+			_, err = election.Campaign(rig.Bounded(t), theirs, "role", election.Options{})
 			require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
-			_, err = client.Revoke(bounded(t), s.Status().LeaseID)
+			_, err = client.Revoke(rig.Bounded(t), s.Status().LeaseID)
 			require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
-			_, err = client.KeepAliveOnce(bounded(t), s.Status().LeaseID)
+			_, err = client.KeepAliveOnce(rig.Bounded(t), s.Status().LeaseID)
 			require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
-			_, err = client.Delete(bounded(t), l.Key())
+			_, err = client.Delete(rig.Bounded(t), l.Key())
 			require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
-			current, err := election.Current(bounded(t), client, "jobs/role")
+			current, err := election.Current(rig.Bounded(t), client, "jobs/role")
 			if user != "viewer" {
 				require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 				return
 			}
 			require.NoError(t, err)
-			require.Equal(t, l.Token(), current.Token)
-			all, err := election.Candidates(bounded(t), client, "jobs/role")
+			require.EqualValues(t, l.Token(), current.Revision)
+			all, err := election.Candidates(rig.Bounded(t), client, "jobs/role")
 			require.NoError(t, err)
 			require.Len(t, all, 1)
-			for seen, err := range election.Observe(bounded(t), client, "jobs/role") {
+			for seen, err := range election.Observe(rig.Bounded(t), client, "jobs/role") {
 				require.NoError(t, err)
 				require.Equal(t, "here", seen.Value)
 				break
 			}
 		})
 	}
-	_, err = srv.as(t, "worker").Get(bounded(t), "other/key")
+	_, err = srv.as(t, "worker").Get(rig.Bounded(t), "other/key")
 	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
-	near := newSession(t, srv.as(t, "nightly"), lease.Options{})
-	require.NoError(t, mustLock(t, near, "jobs/nightly").Unlock(bounded(t)))
-	require.NoError(t, mustLock(t, near, "jobs/nightly/eu").Unlock(bounded(t)))
-	_, err = near.TryLock(bounded(t), "jobs/nightly-2")
+	near := rig.NewSession(t, srv.as(t, "nightly"), lease.Options{})
+	require.NoError(t, rig.MustLock(t, near, "jobs/nightly").Unlock(rig.Bounded(t)))
+	require.NoError(t, rig.MustLock(t, near, "jobs/nightly/eu").Unlock(rig.Bounded(t)))
+	_, err = near.TryLock(rig.Bounded(t), "jobs/nightly-2")
 	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 	require.NoError(t, context.Cause(l.Context()))
-	require.NoError(t, l.Resign(bounded(t)))
+	require.NoError(t, l.Resign(rig.Bounded(t)))
 }

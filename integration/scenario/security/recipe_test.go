@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/rig"
 )
 
 // recipe is the commands under a heading of SECURITY.md.
@@ -37,7 +38,7 @@ func (o operator) run(t *testing.T, command string) {
 	require.Equal(t, "etcdctl", words[0], command)
 	prefix := slices.Contains(words, "--prefix")
 	args := slices.DeleteFunc(words[3:], func(word string) bool { return word == "--prefix" })
-	ctx, c := bounded(t), o.client
+	ctx, c := rig.Bounded(t), o.client
 	var err error
 	switch what := strings.Join(words[1:3], " "); {
 	case what == "user add" && len(args) == 1:

@@ -14,6 +14,7 @@ import (
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
 	"github.com/leasefence/leasefence/integration/pki"
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -56,7 +57,7 @@ var none tls.Certificate
 // awaitFailure waits until a client has failed to connect.
 func awaitFailure(t *testing.T, client *clientv3.Client) {
 	t.Helper()
-	ctx, conn := bounded(t), client.ActiveConnection()
+	ctx, conn := rig.Bounded(t), client.ActiveConnection()
 	conn.Connect()
 	for state := conn.GetState(); state != connectivity.TransientFailure; state = conn.GetState() {
 		require.True(t, conn.WaitForStateChange(ctx, state), "the client does not fail to connect; it is %v", state)
@@ -128,8 +129,8 @@ func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
 			srv := place.start(t)
 			proxy := faults.NewProxy(t, srv.Endpoint())
 			client := srv.Client(t, etcdtest.Via(proxy.Addr()), etcdtest.TLS(id.config(ca)))
-			s := newSession(t, client, lease.Options{}) // all is well yet
-			held := mustLock(t, s, "held")
+			s := rig.NewSession(t, client, lease.Options{}) // all is well yet
+			held := rig.MustLock(t, s, "held")
 
 			place.install(t, row.server)
 			id.cert.Store(&row.client)
@@ -172,8 +173,8 @@ func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
 			place.install(t, ca.issue(t, "mended"))
 			mended := ca.issue(t, "mended")
 			id.cert.Store(&mended)
-			require.NoError(t, mustLock(t, s, "n").Unlock(bounded(t)))
-			require.NoError(t, held.Unlock(bounded(t)))
+			require.NoError(t, rig.MustLock(t, s, "n").Unlock(rig.Bounded(t)))
+			require.NoError(t, held.Unlock(rig.Bounded(t)))
 		})
 	}
 }
@@ -221,12 +222,12 @@ func TestLock_saysThatACertificateCostIt(t *testing.T) {
 	place, id := newFiles(t, ca, ca.issue(t, "server")), holding(ca.issue(t, "client"))
 	srv := place.start(t)
 	proxy := faults.NewProxy(t, srv.Endpoint())
-	s := newSession(t, srv.Client(t, etcdtest.Via(proxy.Addr()), etcdtest.TLS(id.config(ca))), lease.Options{TTL: shortTTL})
-	l := mustLock(t, s, "n")
+	s := rig.NewSession(t, srv.Client(t, etcdtest.Via(proxy.Addr()), etcdtest.TLS(id.config(ca))), lease.Options{TTL: shortTTL})
+	l := rig.MustLock(t, s, "n")
 	place.install(t, ca.issue(t, "server", pki.Expired))
 	proxy.Cut()
-	cause := awaitEnd(t, l.Context())
-	lostFor(t, cause, lease.DeadlinePassed)
+	cause := rig.AwaitEnd(t, l.Context())
+	rig.RequireLost(t, cause, lease.ReasonDeadlinePassed)
 	require.ErrorContains(t, cause, want)
 	saysWhy(t, []string{want}, func(ctx context.Context) error {
 		_, err := s.Lock(ctx, "n")
@@ -245,8 +246,8 @@ func TestLock_outlivesItsCertificates(t *testing.T) {
 	proxy := faults.NewProxy(t, srv.Endpoint())
 	in := faults.NewInterceptor(t)
 	client := srv.Client(t, etcdtest.Via(proxy.Addr()), etcdtest.TLS(id.config(ca)), etcdtest.Dial(in.DialOptions()...))
-	s := newSession(t, client, lease.Options{TTL: longTTL})
-	l := mustLock(t, s, "n")
+	s := rig.NewSession(t, client, lease.Options{TTL: longTTL})
+	l := rig.MustLock(t, s, "n")
 	require.Equal(t, first.Certificate[0], *id.server.Load())
 	granted := s.Status().LeaseID
 
@@ -256,13 +257,13 @@ func TestLock_outlivesItsCertificates(t *testing.T) {
 		id.cert.Store(&mine)
 		proxy.Cut()
 		renewed := in.Answered(faults.LeaseKeepAlive)
-		require.NoError(t, in.AwaitAnswered(bounded(t), faults.LeaseKeepAlive, renewed+1))
+		require.NoError(t, in.AwaitAnswered(rig.Bounded(t), faults.LeaseKeepAlive, renewed+1))
 		require.Equal(t, server.Certificate[0], *id.server.Load(), "the new connection is made with the server's new certificate")
 		require.Same(t, &mine, id.shown.Load(), "and with the client's")
 		require.NoError(t, context.Cause(l.Context()))
 	}
 	require.Equal(t, granted, s.Status().LeaseID)
 	require.Equal(t, []string{l.Key()}, srv.Keys(t, "n/"))
-	require.NoError(t, l.Unlock(bounded(t)))
-	require.NoError(t, s.Close(bounded(t)))
+	require.NoError(t, l.Unlock(rig.Bounded(t)))
+	require.NoError(t, s.Close(rig.Bounded(t)))
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
-	"github.com/leasefence/leasefence/integration/scenario/rig"
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -20,7 +20,8 @@ func TestTooManyRequests_areWaitedOut(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	in := faults.NewInterceptor(t)
-	s := rig.NewSession(t, srv.Client(t, etcdtest.Dial(in.DialOptions()...)), lease.Options{TTL: 3 * time.Second})
+	// A lease that outlasts the flood on a busy machine: none is granted while nothing is applied.
+	s := rig.NewSession(t, srv.Client(t, etcdtest.Dial(in.DialOptions()...)), lease.Options{TTL: 9 * time.Second})
 	id := s.Status().LeaseID
 	held, err := s.Lock(rig.Bounded(t), "held")
 	require.NoError(t, err)
@@ -63,7 +64,7 @@ func TestTooManyRequests_areWaitedOut(t *testing.T) {
 	err = second(s.Lock(ctx, "given up"))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "too many requests")
-	awaitRenewal(t, s)
+	rig.AwaitRenewal(t, s)
 	require.Empty(t, locked)
 	require.Empty(t, unlocked)
 
@@ -99,7 +100,7 @@ func TestDefragment_holdsNobodyUp(t *testing.T) {
 				}
 				last = l
 				require.NoError(t, l.Free(rig.Bounded(t)))
-				awaitRenewal(t, s)
+				rig.AwaitRenewal(t, s)
 				release()
 				_, err = cluster.Client(t).Defragment(rig.Bounded(t), m.Endpoint())
 				require.NoError(t, err)
@@ -134,8 +135,8 @@ func TestDefragment_ofTheOnlyMember(t *testing.T) {
 	ctx, cancel := context.WithTimeout(rig.Bounded(t), 200*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, held.Unlock(ctx), context.DeadlineExceeded)
-	awaitRenewal(t, s)
-	awaitRenewal(t, rival)
+	rig.AwaitRenewal(t, s)
+	rig.AwaitRenewal(t, rival)
 	require.Empty(t, waiting)
 	release()
 	l := rig.Await(t, waiting, "what was to be deleted in the background was not")

@@ -14,8 +14,9 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdtest"
-	"github.com/leasefence/leasefence/integration/scenario/rig"
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -54,17 +55,8 @@ func makeRoom(t *testing.T, srv *etcdtest.Server, client *clientv3.Client) {
 	require.NoError(t, err)
 }
 
-// awaitRenewal waits until a session's lease has been renewed by a request that was sent from now on.
-func awaitRenewal(t *testing.T, s *lease.Session) {
-	t.Helper()
-	for range 2 {
-		deadline := s.Status().Deadline
-		rig.Eventually(t, func() bool { return s.Status().Deadline.After(deadline) }, func() string { return "no renewal" })
-	}
-}
-
-// Where etcd has no space left, what is held goes on being held and can be let go; what is new is refused, with etcd's
-// own error; and when there is room again, everything is as before.
+// Where etcd has no space left, what is held goes on being held and can be let go; what is new waits, and says why when its
+// time is over; and when there is room again, everything is as before.
 func TestNoSpace_heldLocksGoOn(t *testing.T) {
 	t.Parallel()
 	srv := startWithQuota(t)
@@ -87,7 +79,7 @@ func TestNoSpace_heldLocksGoOn(t *testing.T) {
 	rig.AwaitQueue(t, client, "held", 2)
 	fill(t, client)
 
-	awaitRenewal(t, s)
+	rig.AwaitRenewal(t, s)
 	require.Equal(t, id, s.Status().LeaseID)
 	require.NoError(t, held.Err())
 	require.NoError(t, leader.Err())
@@ -101,13 +93,19 @@ func TestNoSpace_heldLocksGoOn(t *testing.T) {
 		},
 		"Proclaim": func(ctx context.Context) error { return leader.Proclaim(ctx, "b") },
 	} {
-		err := take(rig.Bounded(t))
-		require.ErrorIs(t, err, rpctypes.ErrNoSpace, name)
+		ctx, cancel := context.WithTimeout(rig.Bounded(t), time.Second)
+		err := take(ctx)
+		cancel()
+		require.ErrorIs(t, err, context.DeadlineExceeded, name)
 		require.ErrorContains(t, err, "database space exceeded", name)
 		require.NotErrorIs(t, err, lease.ErrLost, name)
 	}
 	require.NoError(t, leader.Err(), "a value that could not be written costs no leadership")
 	require.Empty(t, srv.Keys(t, "new/"))
+	led := make(chan error, 1)
+	go func() {
+		led <- election.Run(rig.Bounded(t), s, "later", election.Options{}, func(context.Context, fence.Token) error { return errDone })
+	}()
 
 	require.NoError(t, held.Unlock(rig.Bounded(t)))
 	l := rig.Await(t, waiting, "a waiter that has its key was not served")
@@ -118,12 +116,15 @@ func TestNoSpace_heldLocksGoOn(t *testing.T) {
 	require.NotContains(t, srv.Leases(t), other.Status().LeaseID)
 
 	makeRoom(t, srv, client)
+	require.ErrorIs(t, rig.Await(t, led, "Run does not lead"), errDone)
 	again, err := s.Lock(rig.Bounded(t), "new")
 	require.NoError(t, err)
 	require.Equal(t, id, s.Status().LeaseID, "the session was never lost")
 	require.NoError(t, again.Unlock(rig.Bounded(t)))
-	rig.CloseAll(t, client, []*lease.Session{s}, "held", "new", "role")
+	rig.CloseAll(t, client, []*lease.Session{s}, "held", "new", "role", "later")
 }
+
+var errDone = errors.New("done")
 
 // What only deletes is done, also where it shares a commit with what is refused, and where the next of the session waits
 // to be handed the lock.
@@ -140,28 +141,29 @@ func TestNoSpace_unlocksAreNotRefusedWithLocks(t *testing.T) {
 		require.NoError(t, err)
 	}
 	fill(t, client)
-	var wg sync.WaitGroup
+	var waiting, unlocking sync.WaitGroup
+	take := func(name string) {
+		waiting.Go(func() {
+			if err := s.Do(rig.Bounded(t), name, doNothing); err != nil {
+				t.Errorf("do: %v", err)
+			}
+		})
+	}
 	for i, l := range held {
-		wg.Go(func() { // behind the holder, in the process
-			if err := second(s.Lock(rig.Bounded(t), l.Name())); !errors.Is(err, rpctypes.ErrNoSpace) {
-				t.Errorf("next: %v", err)
-			}
-		})
-		wg.Go(func() {
-			if err := second(s.Lock(rig.Bounded(t), fmt.Sprint("new", i))); !errors.Is(err, rpctypes.ErrNoSpace) {
-				t.Errorf("lock: %v", err)
-			}
-		})
-		wg.Go(func() {
+		take(l.Name()) // behind the holder, in the process
+		take(fmt.Sprint("new", i))
+		unlocking.Go(func() {
 			if err := l.Unlock(rig.Bounded(t)); err != nil {
 				t.Errorf("unlock: %v", err)
 			}
 		})
 	}
-	wg.Wait()
+	unlocking.Wait()
 	require.Empty(t, srv.Keys(t, "held"))
 	require.Empty(t, srv.Keys(t, "new"))
 	makeRoom(t, srv, client)
-	require.NoError(t, s.Do(rig.Bounded(t), "held0", doNothing))
+	waiting.Wait()
+	require.Empty(t, srv.Keys(t, "held"))
+	require.Empty(t, srv.Keys(t, "new"))
 	rig.CloseAll(t, client, []*lease.Session{s})
 }

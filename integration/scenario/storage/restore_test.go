@@ -14,35 +14,9 @@ import (
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdtest"
-	"github.com/leasefence/leasefence/integration/scenario/rig"
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
-
-// tenure is a lock or a leadership.
-type tenure interface {
-	Token() fence.Token
-	Context() context.Context
-	Err() error
-	Held() clientv3.Cmp
-	Explain(ctx context.Context, err error) error
-}
-
-// ways are the ways to have one of the name "n", and to let it go.
-var ways = map[string]struct {
-	take func(context.Context, *lease.Session) (tenure, error)
-	free func(context.Context, tenure) error
-}{
-	"lock": {
-		func(ctx context.Context, s *lease.Session) (tenure, error) { return s.Lock(ctx, "n") },
-		func(ctx context.Context, t tenure) error { return t.(*lease.Lock).Unlock(ctx) },
-	},
-	"election": {
-		func(ctx context.Context, s *lease.Session) (tenure, error) {
-			return election.Campaign(ctx, s, "n", election.Options{})
-		},
-		func(ctx context.Context, t tenure) error { return t.(*election.Leadership).Resign(ctx) },
-	},
-}
 
 // write is some history.
 func write(t *testing.T, client *clientv3.Client) {
@@ -57,8 +31,8 @@ func write(t *testing.T, client *clientv3.Client) {
 // the refusal is told from that of a lock that was lost, and raising the era recovers.
 func TestRestore_freshProcessIsToldToRaiseTheEra(t *testing.T) {
 	t.Parallel()
-	for name, way := range ways {
-		t.Run(name, func(t *testing.T) {
+	for _, way := range rig.Ways {
+		t.Run(way.Name, func(t *testing.T) {
 			t.Parallel()
 			etcd := etcdtest.StartProcess(t)
 			client := etcd.Client(t)
@@ -66,14 +40,14 @@ func TestRestore_freshProcessIsToldToRaiseTheEra(t *testing.T) {
 
 			// Before the restore a lock that was lost is a lock that was lost.
 			lost := rig.NewSession(t, client, lease.Options{})
-			first, err := way.take(rig.Bounded(t), lost)
+			first, err := way.Take(rig.Bounded(t), lost, "n")
 			require.NoError(t, err)
 			require.NoError(t, resource.Claim("r", first.Token()))
 			snapshot := etcd.Snapshot(t)
 			write(t, client)
 			_, err = client.Revoke(rig.Bounded(t), lost.Status().LeaseID)
 			require.NoError(t, err)
-			second, err := way.take(rig.Bounded(t), rig.NewSession(t, etcd.Client(t), lease.Options{}))
+			second, err := way.Take(rig.Bounded(t), rig.NewSession(t, etcd.Client(t), lease.Options{}), "n")
 			require.NoError(t, err)
 			require.NoError(t, resource.Claim("r", second.Token()))
 			stale := resource.Check("r", first.Token())
@@ -84,7 +58,7 @@ func TestRestore_freshProcessIsToldToRaiseTheEra(t *testing.T) {
 			fresh := etcd.Client(t) // of a process that knows nothing of what was before
 			_, err = fresh.Revoke(rig.Bounded(t), lost.Status().LeaseID)
 			require.NoError(t, err, "the lease has come back with its key")
-			third, err := way.take(rig.Bounded(t), rig.NewSession(t, fresh, lease.Options{}))
+			third, err := way.Take(rig.Bounded(t), rig.NewSession(t, fresh, lease.Options{}), "n")
 			require.NoError(t, err)
 			require.Less(t, third.Token(), second.Token())
 			stale = resource.Claim("r", third.Token())
@@ -95,9 +69,9 @@ func TestRestore_freshProcessIsToldToRaiseTheEra(t *testing.T) {
 			t.Log(explained)
 			require.Equal(t, second.Token(), resource.Marks()["r"])
 			require.NoError(t, third.Err(), "whoever looks at etcd alone sees nothing wrong")
-			require.NoError(t, way.free(rig.Bounded(t), third))
+			require.NoError(t, third.Free(rig.Bounded(t)))
 
-			recovered, err := way.take(rig.Bounded(t), rig.NewSession(t, fresh, lease.Options{Era: 1}))
+			recovered, err := way.Take(rig.Bounded(t), rig.NewSession(t, fresh, lease.Options{Era: 1}), "n")
 			require.NoError(t, err)
 			require.NoError(t, resource.Claim("r", recovered.Token()))
 			require.ErrorIs(t, resource.Check("r", second.Token()), fence.ErrStale)
@@ -114,15 +88,15 @@ func TestRestore_endsSessionsThatSeeIt(t *testing.T) {
 	for name, leaseInSnapshot := range map[string]bool{"lease in the snapshot": true, "lease gone": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for name, way := range ways {
-				t.Run(name, func(t *testing.T) {
+			for _, way := range rig.Ways {
+				t.Run(way.Name, func(t *testing.T) {
 					t.Parallel()
 					etcd := etcdtest.StartProcess(t)
 					client := etcd.Client(t)
 					write(t, client)
 					snapshot := etcd.Snapshot(t)
 					s := rig.NewSession(t, client, lease.Options{TTL: 15 * time.Second})
-					held, err := way.take(rig.Bounded(t), s)
+					held, err := way.Take(rig.Bounded(t), s, "n")
 					require.NoError(t, err)
 					if leaseInSnapshot {
 						snapshot = etcd.Snapshot(t)
@@ -138,7 +112,7 @@ func TestRestore_endsSessionsThatSeeIt(t *testing.T) {
 					lost, ok := errors.AsType[*lease.LostError](cause)
 					require.True(t, ok)
 					if leaseInSnapshot {
-						require.Equal(t, lease.RevisionWentBack, lost.Reason, "%v", cause)
+						require.Equal(t, lease.ReasonRevisionWentBack, lost.Reason, "%v", cause)
 					}
 					for range 2 {
 						none, err := s.TryLock(rig.Bounded(t), "last")
@@ -165,22 +139,22 @@ func TestRestore_keysThatComeBackAreLetGo(t *testing.T) {
 	for name, bump := range map[string]uint64{"without a bump": 0, "with a bump": 1_000_000_000} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for name, way := range ways {
-				t.Run(name, func(t *testing.T) {
+			for _, way := range rig.Ways {
+				t.Run(way.Name, func(t *testing.T) {
 					t.Parallel()
 					etcd := etcdtest.StartProcess(t)
 					client := etcd.Client(t)
 					s := rig.NewSession(t, client, lease.Options{TTL: 15 * time.Second})
-					gone, err := way.take(rig.Bounded(t), s)
+					gone, err := way.Take(rig.Bounded(t), s, "n")
 					require.NoError(t, err)
 					snapshot := etcd.Snapshot(t)
-					require.NoError(t, way.free(rig.Bounded(t), gone))
+					require.NoError(t, gone.Free(rig.Bounded(t)))
 					write(t, client)
 
 					etcd.Restore(t, snapshot, bump)
-					next, err := way.take(rig.Bounded(t), rig.NewSession(t, etcd.Client(t), lease.Options{Era: 1}))
+					next, err := way.Take(rig.Bounded(t), rig.NewSession(t, etcd.Client(t), lease.Options{Era: 1}), "n")
 					require.NoError(t, err)
-					require.NoError(t, way.free(rig.Bounded(t), next))
+					require.NoError(t, next.Free(rig.Bounded(t)))
 				})
 			}
 		})
@@ -217,20 +191,20 @@ func TestRestore_endsRun(t *testing.T) {
 // With --bump-revision and --mark-compacted nobody notices anything.
 func TestRestore_withABumpGoesOn(t *testing.T) {
 	t.Parallel()
-	for name, way := range ways {
-		t.Run(name, func(t *testing.T) {
+	for _, way := range rig.Ways {
+		t.Run(way.Name, func(t *testing.T) {
 			t.Parallel()
 			etcd := etcdtest.StartProcess(t)
 			client := etcd.Client(t)
 			var resource fence.Guard
 			s := rig.NewSession(t, client, lease.Options{TTL: 15 * time.Second})
-			held, err := way.take(rig.Bounded(t), s)
+			held, err := way.Take(rig.Bounded(t), s, "n")
 			require.NoError(t, err)
 			require.NoError(t, resource.Claim("r", held.Token()))
-			waiting := make(chan tenure, 1)
+			waiting := make(chan *rig.Hold, 1)
 			waiter := rig.NewSession(t, etcd.Client(t), lease.Options{TTL: 15 * time.Second})
 			go func() {
-				l, err := way.take(rig.Bounded(t), waiter)
+				l, err := way.Take(rig.Bounded(t), waiter, "n")
 				if err != nil {
 					t.Errorf("wait: %v", err)
 				}
@@ -243,28 +217,24 @@ func TestRestore_withABumpGoesOn(t *testing.T) {
 			require.NoError(t, err)
 
 			etcd.Restore(t, snapshot, 1_000_000)
-			// Two renewals, so that the first was sent after the restore for certain.
-			for range 2 {
-				deadline := s.Status().Deadline
-				rig.Eventually(t, func() bool { return s.Status().Deadline.After(deadline) }, func() string { return "no renewal" })
-			}
+			rig.AwaitRenewal(t, s)
 			require.NoError(t, held.Err())
 			require.NoError(t, resource.Check("r", held.Token()))
-			resp, err := client.Txn(rig.Bounded(t)).If(held.Held()).Commit()
+			resp, err := client.Txn(rig.Bounded(t)).If(held.IsOwner()).Commit()
 			require.NoError(t, err)
 			require.True(t, resp.Succeeded, "its key is there")
 			require.Empty(t, waiting)
-			require.NoError(t, way.free(rig.Bounded(t), held))
+			require.NoError(t, held.Free(rig.Bounded(t)))
 			next := rig.Await(t, waiting, "the waiter was not served")
 			require.Greater(t, next.Token(), held.Token())
 			require.NoError(t, resource.Claim("r", next.Token()))
 
 			// A lock that is in no snapshot is lost, as if an operator had deleted it.
-			require.NoError(t, way.free(rig.Bounded(t), next))
+			require.NoError(t, next.Free(rig.Bounded(t)))
 			rig.Await(t, last.Context().Done(), "the handle did not end")
 			lost, ok := errors.AsType[*lease.LostError](context.Cause(last.Context()))
 			require.True(t, ok)
-			require.Equal(t, lease.KeyDeleted, lost.Reason)
+			require.Equal(t, lease.ReasonKeyDeleted, lost.Reason)
 			again, err := s.Lock(rig.Bounded(t), "last")
 			require.NoError(t, err)
 			require.Greater(t, again.Token(), last.Token())

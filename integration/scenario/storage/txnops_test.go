@@ -6,12 +6,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/integration/etcdtest"
-	"github.com/leasefence/leasefence/integration/scenario/rig"
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -24,7 +23,7 @@ func TestMaxTxnOps_small(t *testing.T) {
 			srv := etcdtest.Start(t, etcdtest.Options{Configure: func(cfg *embed.Config) { cfg.MaxTxnOps = most }})
 			t.Run("shared commits", func(t *testing.T) { shareCommits(t, srv) })
 			t.Run("guards", func(t *testing.T) { guardMany(t, srv) })
-			t.Run("priorities", func(t *testing.T) { overtakeMany(t, srv) })
+			t.Run("priorities", func(t *testing.T) { preferPastMany(t, srv) })
 			t.Run("close an adopted session", func(t *testing.T) { closeAdopted(t, srv) })
 			require.Empty(t, srv.Keys(t, ""))
 			require.Empty(t, srv.Leases(t))
@@ -90,11 +89,11 @@ func guardMany(t *testing.T, srv *etcdtest.Server) {
 	require.Empty(t, srv.Keys(t, "guarded"))
 }
 
-func overtakeMany(t *testing.T, srv *etcdtest.Server) {
+func preferPastMany(t *testing.T, srv *etcdtest.Server) {
 	t.Helper()
 	client := srv.Client(t)
 	s := rig.NewSession(t, client, lease.Options{})
-	leader, err := election.Campaign(rig.Bounded(t), s, "role", election.Options{Priority: 9})
+	leader, err := election.Campaign(rig.Bounded(t), s, "role", election.Options{})
 	require.NoError(t, err)
 	order := make(chan string, many+1)
 	var wg sync.WaitGroup
@@ -116,12 +115,8 @@ func overtakeMany(t *testing.T, srv *etcdtest.Server) {
 	}
 	rig.AwaitQueue(t, client, "role", many+1)
 	campaign("high", 1)
-	// All of them have let it pass when it stands right behind the leader.
-	rig.Eventually(t, func() bool {
-		kvs, err := client.Get(rig.Bounded(t), "role/", clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
-		require.NoError(t, err)
-		return len(kvs.Kvs) == many+2 && string(kvs.Kvs[1].Value) == "high"
-	}, func() string { return "the candidate of higher priority does not come to the front" })
+	rig.Await(t, leader.Context().Done(), "the leader does not hand over")
+	require.ErrorIs(t, leader.Err(), election.ErrHandedOver)
 	require.NoError(t, leader.Resign(rig.Bounded(t)))
 	require.Equal(t, "high", rig.Await(t, order, "nobody leads"))
 	wg.Wait()

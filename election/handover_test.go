@@ -1,0 +1,191 @@
+package election_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// Others change a key as the request that hands over is on its way.
+func TestLeadership_Transfer_keysChangeAtTheLastMoment(t *testing.T) {
+	replaced := func(srv *fakeetcd.Server, key string) {
+		srv.Delete(key)
+		srv.Put(key, "theirs")
+	}
+	for name, tc := range map[string]struct {
+		do    func(t *testing.T, s *trio, keys [3]string)
+		next  int     // that leads
+		errs  []error // that Transfer's matches; none: it has transferred
+		stays int     // the one whose key is there in the end, and not its own; 0: none's
+	}{
+		"the chosen one's is written": {do: func(t *testing.T, s *trio, keys [3]string) {
+			t.Helper()
+			put(t, s.p[2].c, keys[2], "c", s.p[2].s.Status().LeaseID)
+		}, next: 2},
+		"the leader's is written": {do: func(t *testing.T, s *trio, keys [3]string) {
+			t.Helper()
+			put(t, s.p[0].c, keys[0], "a", s.p[0].s.Status().LeaseID)
+		}, next: 2},
+		"the leader's is gone": {
+			do:   func(_ *testing.T, s *trio, keys [3]string) { s.srv.Delete(keys[0]) },
+			next: 1, errs: []error{election.ErrNoCandidate, lease.ErrLost},
+		},
+		"the leader's is another's": {
+			do:   func(_ *testing.T, s *trio, keys [3]string) { replaced(s.srv, keys[0]) },
+			next: 1, errs: []error{election.ErrNoCandidate, lease.ErrLost},
+		},
+		"the leader's has no lease": {
+			do:   func(_ *testing.T, s *trio, keys [3]string) { s.srv.Put(keys[0], "theirs") },
+			next: 1, errs: []error{election.ErrNoCandidate},
+		},
+		"the chosen one's is gone, and it enters again": {do: func(_ *testing.T, s *trio, keys [3]string) { s.srv.Delete(keys[2]) }, next: 2},
+		"one between is another's":                      {do: func(_ *testing.T, s *trio, keys [3]string) { replaced(s.srv, keys[1]) }, next: 2, stays: 1},
+		"the chosen one's is another's":                 {do: func(_ *testing.T, s *trio, keys [3]string) { replaced(s.srv, keys[2]) }, next: 2, stays: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newTrio(t)
+				keys := [3]string{key(s.srv, "a"), key(s.srv, "b"), key(s.srv, "c")}
+				s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Before: time.Second})
+				transfers := inBackground(func() error { return s.leader.Transfer(t.Context(), "c") })
+				s.letsGo(t)
+				tc.do(t, s, keys)
+				err := transfers.result(t)
+				if tc.errs == nil {
+					require.NoError(t, err)
+				}
+				for _, want := range tc.errs {
+					require.ErrorIs(t, err, want)
+				}
+				requireOrder(t, s.waiting[tc.next].won(t), s.waiting[3-tc.next])
+				requireReigns(t, s.srv, "a", []string{"b", "c"}[tc.next-1], []string{"c", "b"}[tc.next-1])
+				if tc.stays > 0 {
+					require.Len(t, s.srv.Keys(keys[tc.stays]), 1)
+				}
+			})
+		})
+	}
+}
+
+// More candidates between than go into one transaction: the leader's key goes in the last.
+func TestLeadership_Transfer_pastManyInParts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		p := newProcess(t, srv, lease.Options{})
+		leader := p.leads(t, election.Options{Value: "a"})
+		granted, err := p.c.Grant(t.Context(), 3600)
+		require.NoError(t, err)
+		for i := range 250 {
+			put(t, p.c, fmt.Sprintf("x/%x-c0-%d", int64(granted.ID), i), "between", granted.ID)
+		}
+		next := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "z"})
+		var parts []int
+		match := func(call fakeetcd.Call) bool {
+			if leaves(call) {
+				parts = append(parts, len(call.Request.(*pb.TxnRequest).Success))
+			}
+			return leaves(call)
+		}
+		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: match, Err: rpctypes.ErrGRPCTooManyOps})
+		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: match})
+		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: match, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
+		require.NoError(t, leader.Transfer(t.Context(), "z"))
+		require.Contains(t, parts, 50, "a lower limit was learnt")
+		require.Equal(t, []string{"z"}, values(srv))
+		require.NoError(t, next.won(t).Resign(t.Context()))
+		requireReigns(t, srv, "a", "z")
+	})
+}
+
+// What etcd refuses is not tried again. A leadership whose end is not confirmed has ended.
+func TestLeadership_refused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		method fakeetcd.Method
+		match  func(fakeetcd.Call) bool
+		do     func(context.Context, *election.Leadership) error
+		ended  bool
+	}{
+		"proclaiming": {fakeetcd.Txn, writes, func(ctx context.Context, l *election.Leadership) error { return l.Proclaim(ctx, "v") }, false},
+		"looking":     {fakeetcd.Get, nil, func(ctx context.Context, l *election.Leadership) error { return l.Transfer(ctx, "c") }, false},
+		"leaving":     {fakeetcd.Txn, leaves, func(ctx context.Context, l *election.Leadership) error { return l.Transfer(ctx, "c") }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newTrio(t)
+				restore := s.p[0].c.Inject(tc.method, fakeetcd.Fault{Match: tc.match, Err: rpctypes.ErrGRPCPermissionDenied})
+				began := time.Now()
+				require.ErrorIs(t, tc.do(t.Context(), s.leader), rpctypes.ErrPermissionDenied)
+				require.Equal(t, began, time.Now())
+				restore()
+				if tc.ended {
+					require.ErrorIs(t, s.leader.Err(), election.ErrResigned)
+					return
+				}
+				require.NoError(t, s.leader.Err())
+				requireOrder(t, s.leader, s.waiting[1], s.waiting[2])
+			})
+		})
+	}
+}
+
+// A candidate writes the key of a leader of lower priority, and of nobody else, to ask it to hand over. A request that is
+// late asks nobody, if either has gone meanwhile.
+func TestCampaign_asks(t *testing.T) {
+	const priority = 2
+	for name, tc := range map[string]struct {
+		first int // its priority, -1: a lock
+		late  func(srv *fakeetcd.Server)
+		asked bool
+	}{
+		"a lower one leads":                 {first: 1, asked: true},
+		"an equal one leads":                {first: 2},
+		"a higher one leads":                {first: 3},
+		"a lock is held":                    {first: -1},
+		"the leader has gone when it comes": {first: 1, late: func(srv *fakeetcd.Server) { srv.Delete(key(srv, "a")) }},
+		"the asking one has gone by then":   {first: 1, late: func(srv *fakeetcd.Server) { srv.Delete(key(srv, "c")) }},
+		"another's key is there by then":    {first: 1, late: func(srv *fakeetcd.Server) { k := key(srv, "a"); srv.Delete(k); srv.Put(k, "a") }},
+		"it comes late, and both are there": {first: 1, late: func(*fakeetcd.Server) {}, asked: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := newServer(t)
+				first := newProcess(t, srv, lease.Options{Owner: "a"})
+				if tc.first < 0 {
+					_, err := first.s.Lock(t.Context(), "x")
+					require.NoError(t, err)
+				} else {
+					first.leads(t, election.Options{Value: "a", Priority: tc.first, KeepLead: true})
+				}
+				newProcess(t, srv, lease.Options{}).campaign(t.Context(), election.Options{Value: "b", KeepLead: true})
+				synctest.Wait()
+				p := newProcess(t, srv, lease.Options{})
+				if tc.late != nil {
+					p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: asks, Before: time.Second, Late: true})
+				}
+				p.campaign(t.Context(), election.Options{Value: "c", Priority: priority})
+				time.Sleep(1500 * time.Millisecond)
+				if tc.late != nil {
+					require.True(t, slices.ContainsFunc(p.c.Calls(fakeetcd.Txn), asks))
+					tc.late(srv)
+				}
+				time.Sleep(900 * time.Millisecond) // before one that has entered again asks
+				for _, kv := range srv.Keys("x/") {
+					asked := tc.asked && string(kv.Value) == "a"
+					require.Equal(t, asked, kv.ModRevision != kv.CreateRevision, string(kv.Key))
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,74 @@
+package election
+
+import (
+	"context"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/etcd"
+	"github.com/leasefence/leasefence/internal/queue"
+	"github.com/leasefence/leasefence/internal/scope"
+)
+
+// Proclaim changes the value that others see of the leader. Lease and token stay. It is done only while this
+// leadership's key is there; calls are carried out one after the other.
+//
+// A value has at most 4 KiB. On an error the value is as it was or, if ctx ended before the server had answered, may
+// be the new one; a request that is late never undoes a later Proclaim. The error wraps ctx's cause if ctx ended, and
+// matches [lease.ErrLost] or [ErrResigned] if the leadership has ended.
+func (l *Leadership) Proclaim(ctx context.Context, value string) error {
+	if err := checkValue("value", value); err != nil {
+		return err
+	}
+	if err := l.proclaim(ctx, value); err != nil {
+		return fmt.Errorf("election: proclaim in %q: %w", l.name, err)
+	}
+	return nil
+}
+
+func (l *Leadership) proclaim(ctx context.Context, value string) error {
+	select {
+	case l.writing <- struct{}{}:
+		defer func() { <-l.writing }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if err := l.Err(); err != nil {
+		return err
+	}
+	ctx, cancel := scope.Join(ctx, l.lock.Context())
+	defer cancel()
+	_, err := l.hold.While(ctx, func(a *etcd.Attempt) error { return l.write(ctx, a, value) })
+	return translate(err)
+}
+
+// write puts a value into the leader's key. It counts from the key's last modification, so that a request which is late cannot
+// undo a later one.
+func (l *Leadership) write(ctx context.Context, a *etcd.Attempt, value string) error {
+	for e := l.hold.Entry; ; {
+		resp, err := l.hold.Queue.Line.Commit(a, etcd.Txn{
+			If:   []clientv3.Cmp{e.Held(), clientv3.Compare(clientv3.ModRevision(e.Key), "=", l.written)},
+			Then: []clientv3.Op{clientv3.OpPut(e.Key, value, clientv3.WithLease(e.Lease))},
+			Else: []clientv3.Op{clientv3.OpGet(e.Key)},
+		})
+		switch {
+		case err != nil:
+			return err
+		case resp.Succeeded:
+			l.written = resp.Revision
+			return nil
+		}
+		kv := first(resp.Responses[0].GetResponseRange().Kvs)
+		switch {
+		case kv == nil || kv.CreateRevision != e.Rev:
+			return l.hold.Ended(ctx, queue.Deleted)
+		case clientv3.LeaseID(kv.Lease) != e.Lease:
+			return l.hold.Ended(ctx, queue.Overwritten)
+		}
+		l.written = kv.ModRevision     // on the same lease: asked to look, by another handle of ours, or
+		if string(kv.Value) == value { // by an attempt whose answer was lost
+			return nil
+		}
+	}
+}

@@ -1,0 +1,8 @@
+//go:build unix && !linux
+
+package stage
+
+import "syscall"
+
+// attributes puts a process into a group of its own, so that Ctrl-C reaches the demo alone.
+func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

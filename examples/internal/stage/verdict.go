@@ -1,0 +1,130 @@
+//go:build unix
+
+package stage
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/leasefence/leasefence/examples/internal/ledger"
+	"github.com/leasefence/leasefence/examples/internal/timeline"
+	"github.com/leasefence/leasefence/fence"
+)
+
+// errChecks says that the summary tells what is wrong.
+var errChecks = errors.New("a check has failed")
+
+// reign is the time for which a process led, or held the lock: until it said so, or could not do anything any more.
+type reign struct {
+	id          string
+	token       fence.Token
+	from, until time.Time
+	end         string
+}
+
+// reigns finds them, in the order in which they began.
+func reigns(events []Event) []reign {
+	var all []reign
+	for _, e := range events {
+		if e.Node == nil || !e.begins() {
+			continue
+		}
+		r := reign{id: e.Node.ID, token: e.Token, from: e.When}
+		for _, end := range events {
+			if end.ends(e) && end.When.After(e.When) && (r.end == "" || end.When.Before(r.until)) {
+				r.until, r.end = end.When, end.What
+				if end.What == HasEnded {
+					r.end = end.Node.ending()
+				}
+			}
+		}
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b reign) int { return cmp.Or(a.from.Compare(b.from), cmp.Compare(a.token, b.token)) })
+	return all
+}
+
+// check is one line of the summary.
+type check struct {
+	err error // nil: it is so
+	so  string
+}
+
+// judge goes by when who led, and by what has reached the ledger. A stale write must have been sent.
+func judge(all []reign, entries, attempts []ledger.Attempt) []check {
+	stale := 0
+	var accepted error
+	for _, a := range attempts {
+		if !a.Late && !errors.Is(a.Err, fence.ErrStale) {
+			continue
+		}
+		stale++
+		if a.Err == nil {
+			accepted = errors.Join(accepted, fmt.Errorf("%s's %v with token %v was accepted after a larger token", a.Entry.Writer, a.Entry, a.Token))
+		}
+	}
+	if stale == 0 {
+		accepted = errors.New("none has reached the ledger")
+	}
+	return []check{
+		{alone(all), fmt.Sprintf("never two holders at a time, and each with a larger token: %d", len(all))},
+		{accepted, fmt.Sprintf("no stale write accepted: %d sent, all refused", stale)},
+		{ledger.Inspect(entries), fmt.Sprintf("the ledger is intact: each of %d entries continues the one before it", len(entries))},
+	}
+}
+
+// alone returns what is wrong with the reigns.
+func alone(all []reign) error {
+	if len(all) == 0 {
+		return errors.New("nobody has led, or held the lock")
+	}
+	for i, r := range all[1:] {
+		before := all[i]
+		switch {
+		case before.end == "" || before.until.After(r.from):
+			return fmt.Errorf("%s still held with token %v when %s began to, with token %v", before.id, before.token, r.id, r.token)
+		case before.token >= r.token:
+			return fmt.Errorf("%s's token %v is followed by %s's %v", before.id, before.token, r.id, r.token)
+		}
+	}
+	return nil
+}
+
+// conclude prints the summary.
+func (s *Stage) conclude(ctx context.Context) error {
+	all := reigns(s.Record.All())
+	entries, err := s.book.Entries(ctx)
+	if err != nil {
+		return err
+	}
+	s.TL.Note(timeline.Plain, "\nThe holders")
+	for _, r := range all {
+		s.TL.Note(timeline.Plain, fmt.Sprintf("    %s  token %4v  %6.3fs  writes: %-3d  %s", r.id, r.token,
+			r.until.Sub(r.from).Seconds(), count(entries, r.token), r.end))
+	}
+	if s.ListLedger {
+		s.TL.Note(timeline.Plain, "\nThe ledger")
+		for _, a := range entries {
+			e := a.Entry
+			s.TL.Note(timeline.Plain, fmt.Sprintf("    #%d  %+4d  balance %3d   by %s, token %v", e.Seq, e.Amount, e.Balance, e.Writer, a.Token))
+		}
+	}
+	s.TL.Note(timeline.Plain, "\nThe checks")
+	var failed error
+	for _, c := range judge(all, entries, s.book.Attempts()) {
+		if c.err != nil {
+			failed = errChecks
+			s.TL.Note(timeline.Bad, "    FAILED  "+c.err.Error())
+		} else {
+			s.TL.Note(timeline.Good, "    ok      "+c.so)
+		}
+	}
+	if s.NoFence {
+		s.TL.Note(timeline.Plain, "Fencing is off (-no-fence), and the lock alone prevents no late write. Compare without the flag.")
+	}
+	return failed
+}

@@ -1,0 +1,75 @@
+package httpfence_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/httpfence"
+)
+
+// request serves one request with a token, without a network.
+func request(ctx context.Context, h http.Handler, token fence.Token) *http.Response {
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", nil)
+	r.Header.Set(httpfence.Header, token.String())
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Result()
+}
+
+// http.TimeoutHandler answers while its handler still runs. Inside the middleware that would set the resource free
+// before the handler's write.
+func TestNewAtomicMiddleware_timeoutHandlerInside(t *testing.T) {
+	for name, wrap := range map[string]func(http.Handler) http.Handler{
+		"directly": func(h http.Handler) http.Handler { return h },
+		"behind two muxes": func(h http.Handler) http.Handler {
+			inner, outer := http.NewServeMux(), http.NewServeMux()
+			inner.Handle("POST /", h)
+			outer.Handle("/", inner)
+			return outer
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var g fence.Guard
+				claimed, late := make(chan struct{}), false
+				slow := http.TimeoutHandler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+					<-claimed
+					late = true
+				}), time.Second, "")
+				resp := request(t.Context(), atomicly(t, &g, httpfence.Options{})(wrap(slow)), 41)
+				require.NoError(t, g.Claim("orders", 54))
+				close(claimed)
+				synctest.Wait()
+				require.False(t, late, "41 has written after the claim of 54")
+				require.Equal(t, http.StatusInternalServerError, resp.StatusCode)
+			})
+		})
+	}
+}
+
+// Around the middleware it answers in time, and the resource stays taken until the handler has returned.
+func TestNewAtomicMiddleware_timeoutHandlerOutside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g fence.Guard
+		resume := make(chan struct{})
+		fenced := atomicly(t, &g, httpfence.Options{})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			<-resume
+		}))
+		resp := request(t.Context(), http.TimeoutHandler(fenced, time.Second, ""), 41)
+		require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+
+		accepted := make(chan error, 1)
+		go func() { accepted <- g.Claim("orders", 54) }()
+		synctest.Wait()
+		require.Empty(t, accepted, "41 may still write")
+		close(resume)
+		require.NoError(t, <-accepted)
+	})
+}

@@ -1,0 +1,99 @@
+package httpfence_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/httpfence"
+	"github.com/leasefence/leasefence/internal/fencetest"
+)
+
+func TestMiddleware_wire(t *testing.T) {
+	fencetest.Wire{Missing: httpfence.ErrMissing, Start: start}.Run(t)
+}
+
+// wire is a server with a client that sends it tokens.
+type wire struct {
+	t       *testing.T
+	handler http.Handler
+	client  *http.Client
+	url     string
+}
+
+func start(t *testing.T, s fencetest.Server) fencetest.Client {
+	t.Helper()
+	opts := httpfence.Options{Writes: func(*http.Request) bool { return !s.ReadOnly }}
+	named := func(r *http.Request) string { return r.Header.Get("Resource") }
+	if s.Check == nil {
+		s.Check = httpfence.GuardCheck(s.Guard)
+	}
+	middleware, err := httpfence.NewMiddleware(named, s.Check, opts)
+	if s.Atomic {
+		middleware, err = httpfence.NewAtomicMiddleware(named, s.Guard, opts)
+	}
+	require.NoError(t, err)
+	handler := middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.Handle != nil {
+			httpfence.Error(w, s.Handle(r.Context()))
+		}
+	}))
+	server := serve(t, handler)
+	return &wire{t, handler, client(t, server), server.URL}
+}
+
+func (w *wire) Send(ctx context.Context, resource string, values ...string) (fencetest.Outcome, error) {
+	r := post(ctx, w.t, w.url)
+	r.Header.Set("Resource", resource)
+	r.Header[httpfence.Header] = values
+	resp, err := w.client.Do(r)
+	if err != nil {
+		return -1, err
+	}
+	return w.outcome(resp)
+}
+
+func (w *wire) Serve(ctx context.Context, token fence.Token) (fencetest.Outcome, error) {
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", nil)
+	r.Header.Set("Resource", "orders")
+	r.Header.Set(httpfence.Header, token.String())
+	recorder := httptest.NewRecorder()
+	w.handler.ServeHTTP(recorder, r)
+	outcome, err := w.outcome(recorder.Result())
+	if outcome == fencetest.Unchecked && ctx.Err() != nil {
+		outcome = fencetest.Ended
+	}
+	return outcome, err
+}
+
+func (w *wire) outcome(resp *http.Response) (fencetest.Outcome, error) {
+	err := httpfence.ReadError(resp)
+	body, readErr := io.ReadAll(resp.Body)
+	require.NoError(w.t, errors.Join(readErr, resp.Body.Close()))
+	if resp.StatusCode == http.StatusOK {
+		return fencetest.Served, err
+	}
+	for outcome, want := range map[fencetest.Outcome]struct {
+		status int
+		kind   string
+	}{
+		fencetest.Stale:        {http.StatusPreconditionFailed, httpfence.TypeStale},
+		fencetest.Missing:      {http.StatusPreconditionRequired, httpfence.TypeMissing},
+		fencetest.Invalid:      {http.StatusBadRequest, httpfence.TypeInvalid},
+		fencetest.NoResource:   {http.StatusInternalServerError, "about:blank"},
+		fencetest.LongResource: {http.StatusBadRequest, "about:blank"},
+		fencetest.Unchecked:    {http.StatusServiceUnavailable, "about:blank"},
+	} {
+		if resp.StatusCode == want.status && problemType(w.t, resp, string(body)) == want.kind {
+			return outcome, errors.Join(err, errors.New(string(body)))
+		}
+	}
+	return -1, fmt.Errorf("status %d: %s", resp.StatusCode, body)
+}

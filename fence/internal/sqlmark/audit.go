@@ -1,0 +1,194 @@
+package sqlmark
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/audit"
+	"github.com/leasefence/leasefence/internal/clip"
+)
+
+const (
+	defaultLimit = 1000
+	maxLimit     = 100_000
+)
+
+// Source reads rows. It calls scan for each row and stops at the first error.
+type Source interface {
+	Query(ctx context.Context, scan func(Scanner) error, query string, args ...any) error
+}
+
+// Query selects rows of an audit trail.
+type Query struct {
+	Resource     string    // empty for all
+	Since, Until time.Time // zero for no bound
+	Limit        int       // of tenures and of refusals each, the newest; default 1000
+}
+
+// Release records the end of the tenure of t.
+func (e *Engine[T]) Release(ctx context.Context, db DB[T], resource string, t fence.Token, cause audit.Cause) error {
+	switch {
+	case e.trail == nil:
+		return e.noTrail()
+	case cause != audit.CauseExplicit && cause != audit.CauseExpired && cause != audit.CauseRevoked:
+		return fmt.Errorf("%s: release %q: cause is %s, want %s, %s or %s",
+			e.pkg, resource, clip.Quote(string(cause)), audit.CauseExplicit, audit.CauseExpired, audit.CauseRevoked)
+	}
+	return e.retry(ctx, func() error {
+		if err := within(ctx, db, func(tx T) error { return e.trail.end(ctx, tx, resource, t, cause) }); err != nil {
+			return e.explain("release", resource, err)
+		}
+		return nil
+	})
+}
+
+// LogRefusal records the refusal in err, if there is one.
+func (e *Engine[T]) LogRefusal(ctx context.Context, db DB[T], err error) error {
+	if e.trail == nil {
+		return e.noTrail()
+	}
+	stale, ok := errors.AsType[*fence.StaleError](err)
+	if !ok {
+		return nil
+	}
+	if err := e.checkResource("StaleError.Resource", stale.Resource); err != nil {
+		return err
+	}
+	return e.retry(ctx, func() error {
+		if err := within(ctx, db, func(tx T) error { return e.trail.stale(ctx, tx, stale) }); err != nil {
+			return e.explain("log refusal", stale.Resource, err)
+		}
+		return nil
+	})
+}
+
+// refused returns a refusal by the mark. With an audit trail, record writes it there.
+func (e *Engine[T]) refused(verb, resource string, stale error, record func(*fence.StaleError) error) error {
+	if e.trail == nil || stale == nil {
+		return stale
+	}
+	refusal, ok := errors.AsType[*fence.StaleError](stale)
+	if !ok {
+		return stale
+	}
+	if err := record(refusal); err != nil {
+		return errors.Join(stale, e.explain(verb, resource, fmt.Errorf("refused, but not recorded in the audit trail: %w", err)))
+	}
+	return stale
+}
+
+// History returns the tenures that overlap the time of the query and the refusals in it, both with the oldest first.
+func (e *Engine[T]) History(ctx context.Context, db Source, q Query) (tenures []audit.Tenure, refusals []audit.Refusal, err error) {
+	switch {
+	case e.trail == nil:
+		return nil, nil, e.noTrail()
+	case q.Limit < 0 || q.Limit > maxLimit:
+		return nil, nil, fmt.Errorf("%s: history: Query.Limit is %d, want 0 for %d, or 1 to %d", e.pkg, q.Limit, defaultLimit, maxLimit)
+	case !q.Since.IsZero() && !q.Until.IsZero() && !q.Since.Before(q.Until):
+		return nil, nil, fmt.Errorf("%s: history: Query.Since is %s, want a time before Query.Until, %s", e.pkg, q.Since, q.Until)
+	case q.Limit == 0:
+		q.Limit = defaultLimit
+	}
+	if q.Resource != "" {
+		if err := e.checkResource("Query.Resource", q.Resource); err != nil {
+			return nil, nil, err
+		}
+	}
+	err = e.retry(ctx, func() error {
+		tenures, refusals = nil, nil
+		if err := e.trail.readTenures(ctx, db, q, &tenures); err != nil {
+			return e.explain("history", q.Resource, err)
+		}
+		if err := e.trail.readRefusals(ctx, db, q, &refusals); err != nil {
+			return e.explain("history", q.Resource, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	slices.Reverse(tenures)
+	slices.Reverse(refusals)
+	return tenures, refusals, nil
+}
+
+func (l *trail) readTenures(ctx context.Context, db Source, q Query, all *[]audit.Tenure) error {
+	where := newConditions(l)
+	where.add(q.Resource != "", l.key+" = %s", q.Resource)
+	where.time(q.Since, "(released_at IS NULL OR released_at >= %s)")
+	where.time(q.Until, "granted_at < %s")
+	query := l.tenures + where.String() + fmt.Sprintf(" ORDER BY granted_at DESC, token DESC LIMIT %d", q.Limit)
+	return db.Query(ctx, func(row Scanner) error {
+		var t audit.Tenure
+		var token, ttl int64
+		var granted, released, cause string
+		err := row.Scan(&t.Resource, &token, &t.Holder.Name, &ttl, &granted, &released, &cause)
+		if err != nil {
+			return err
+		}
+		t.Token, t.Holder.TTL, t.Cause = fence.Token(token), time.Duration(ttl)*time.Millisecond, audit.Cause(cause)
+		var errGranted, errReleased error
+		t.Granted, errGranted = l.parse(granted)
+		t.Released, errReleased = l.parse(released)
+		*all = append(*all, t)
+		return errors.Join(errGranted, errReleased)
+	}, query, where.args...)
+}
+
+func (l *trail) readRefusals(ctx context.Context, db Source, q Query, all *[]audit.Refusal) error {
+	where := newConditions(l)
+	where.add(q.Resource != "", l.key+" = %s", q.Resource)
+	where.time(q.Since, "refused_at >= %s")
+	where.time(q.Until, "refused_at < %s")
+	query := l.refusals + where.String() + fmt.Sprintf(" ORDER BY id DESC LIMIT %d", q.Limit)
+	return db.Query(ctx, func(row Scanner) error {
+		var r audit.Refusal
+		var token, highest int64
+		var at string
+		err := row.Scan(&r.Resource, &token, &highest, &r.Holder.Name, &at)
+		if err != nil {
+			return err
+		}
+		r.Token, r.Highest = fence.Token(token), fence.Token(highest)
+		r.At, err = l.parse(at)
+		*all = append(*all, r)
+		return err
+	}, query, where.args...)
+}
+
+// conditions is a WHERE clause.
+type conditions struct {
+	trail *trail
+	list  []string
+	args  []any
+}
+
+func newConditions(l *trail) *conditions { return &conditions{trail: l} }
+
+// add adds a condition, with %s for its argument.
+func (c *conditions) add(wanted bool, condition string, arg any) {
+	if wanted {
+		c.args = append(c.args, arg)
+		c.list = append(c.list, fmt.Sprintf(condition, c.trail.dialect.placeholder(len(c.args))))
+	}
+}
+
+func (c *conditions) time(t time.Time, condition string) {
+	c.add(!t.IsZero(), fmt.Sprintf(condition, c.trail.at), t.UTC().Format(c.trail.layout))
+}
+
+func (c *conditions) String() string {
+	if len(c.list) == 0 {
+		return ""
+	}
+	return " WHERE " + strings.Join(c.list, " AND ")
+}
+
+func (e *Engine[T]) noTrail() error {
+	return fmt.Errorf("%s: there is no audit trail: Options.Log is empty, want a table such as %q", e.pkg, DefaultLog)
+}

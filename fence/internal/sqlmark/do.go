@@ -1,0 +1,126 @@
+package sqlmark
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+// errBehind ends an attempt whose token is newer than the mark.
+var errBehind = errors.New("sqlmark: token is newer than the mark")
+
+// errUnsettled ends an attempt whose snapshot may be older than the end of a transaction that it has waited for. Transactions of
+// its own token, in the shared form or at a lower level, do not change the mark, so this is not detected otherwise. The next
+// attempt has a newer snapshot, so Do sees the writes of all calls that were given up before.
+var errUnsettled = errors.New("sqlmark: snapshot may be older than what was waited for")
+
+// overtakenError is the error of a guard that has waited for another transaction's lock on the mark, and whose snapshot is
+// older than that transaction's COMMIT.
+type overtakenError struct{ error }
+
+func (e overtakenError) Unwrap() error { return e.error }
+
+// Do begins a transaction with the guard, in the shared form if shared is set, runs fn in it and commits. It begins again after
+// a server's rollback.
+func (e *Engine[T]) Do(ctx context.Context, db DB[T], resource string, t fence.Token, shared bool,
+	fn func(ctx context.Context, tx T) error,
+) error {
+	claimed, settled := false, shared
+	return e.retry(ctx, func() error {
+		for {
+			err := e.attempt(ctx, db, resource, t, shared, settled, fn)
+			switch {
+			case errors.Is(err, errUnsettled):
+				settled = true
+			case errors.Is(err, errBehind) && claimed:
+				return fmt.Errorf("%s: do %q: %w", e.pkg, resource, errMoved)
+			case errors.Is(err, errBehind):
+				// The transaction's snapshot may be from before its lock on the mark, see the store. After the commit of the
+				// claim the next snapshot is newer.
+				if err := e.Claim(ctx, db, resource, t); err != nil {
+					return err
+				}
+				claimed, settled = true, true
+			default:
+				return err
+			}
+		}
+	})
+}
+
+// attempt is one transaction.
+func (e *Engine[T]) attempt(ctx context.Context, db DB[T], resource string, t fence.Token, shared, settled bool,
+	fn func(ctx context.Context, tx T) error,
+) error {
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: do %q: begin: %w", e.pkg, resource, err)
+	}
+	// After COMMIT this does nothing. If it fails, the driver closes the connection and the server rolls back.
+	defer func() { _ = tx.Rollback(ctx) }()
+
+	seen, err := e.store.lock(ctx, tx, resource, t, shared)
+	if err != nil {
+		overtaken := e.dialect == PostgreSQL && sqlState(err) == serializationFailure
+		if err = e.explain("do", resource, err); overtaken {
+			return overtakenError{err}
+		}
+		return err
+	}
+	if stale := refuse(resource, t, seen.highest()); stale != nil {
+		return e.refused("do", resource, stale, func(stale *fence.StaleError) error {
+			if err := e.trail.stale(ctx, tx, stale); err != nil {
+				return err
+			}
+			return tx.Commit(ctx)
+		})
+	}
+	if seen.mark < t {
+		return errBehind
+	}
+	if seen.snapshot && !settled {
+		return errUnsettled
+	}
+	pin, err := e.store.pin(ctx, tx, resource, seen)
+	if err != nil {
+		return e.explain("do", resource, err)
+	}
+	if err := fn(ctx, tx); err != nil {
+		return err
+	}
+	same, err := e.store.pinned(ctx, tx, pin)
+	switch {
+	// Check ctx here, so that a context that has ended is not mistaken for a COMMIT without an answer.
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: do %q: not committed: %w", e.pkg, resource, context.Cause(ctx))
+	case errors.Is(err, e.ended): // COMMIT returns the same
+	case err != nil:
+		return fmt.Errorf("%s: do %q: not committed: %w", e.pkg, resource, err)
+	case !same:
+		return fmt.Errorf("%w: do %q: the transaction ended while fn ran, by DDL, TRUNCATE, LOCK TABLES, COMMIT or "+
+			"ROLLBACK, or by a deadlock whose error fn has not returned: what fn wrote may be committed, in part and unfenced",
+			Unknown.Of(e.pkg), resource)
+	}
+	return e.commit(ctx, tx, fmt.Sprintf("do %q", resource))
+}
+
+func (e *Engine[T]) commit(ctx context.Context, tx T, what string) error {
+	err := tx.Commit(ctx)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, e.ended):
+		return fmt.Errorf("%w: %s: fn has ended the transaction, or the context has: %w", Unknown.Of(e.pkg), what, err)
+	case e.store.undone(err) || e.unsent(err):
+		return fmt.Errorf("%s: %s: not committed: %w", e.pkg, what, err)
+	default:
+		return fmt.Errorf("%w: %s: commit: %w", Unknown.Of(e.pkg), what, err)
+	}
+}
+
+// repeatable reports whether a transaction that ended with err can begin again.
+func (e *Engine[T]) repeatable(err error) bool {
+	return !errors.Is(err, Unknown.Of(e.pkg)) && e.store.transient(err)
+}

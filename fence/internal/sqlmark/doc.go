@@ -1,0 +1,24 @@
+// Package sqlmark is the fence of an SQL database: marks in a table, the guard that compares and locks a mark, and the rules of
+// PostgreSQL, MySQL and SQLite that it depends on. The packages sqlfence and pgxfence share it and document its guarantee.
+//
+// # Layers
+//
+//   - A store has the statements of one dialect and classifies its servers' errors. It sends through a [Conn].
+//   - The [Engine] has the verbs. It builds them from the steps of a store, and begins again after a server's rollback.
+//   - An adapter is a package that users import. It converts its library's pools and transactions to [DB], [Conn] and [Tx],
+//     takes the token from the context with [Engine.Admit] before anything else, and documents the verbs.
+//
+// # Order
+//
+// The guard is the first statement of a transaction. The engine's other writes follow after the guard has passed and before
+// the caller's statements, on the same connection:
+//
+//	verb    the mark is passed at               by
+//	Claim   the end of its one statement        store.raise
+//	Check   its return                          store.lock and store.settle
+//	Do      the call of the caller's function   store.lock in attempt
+//
+// The audit trail is written at that point too. The transaction that raises the mark writes the row of the tenure. The row of a
+// refusal is committed with the guard that refused, and alone. After a refusal in the caller's transaction nothing is
+// committed, since the caller rolls back.
+package sqlmark

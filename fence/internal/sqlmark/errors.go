@@ -1,0 +1,60 @@
+package sqlmark
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Fault is a kind of error that every adapter has, with the same text.
+type Fault int
+
+// The faults.
+const (
+	Unknown   Fault = iota + 1 // the answer to COMMIT was lost
+	Unclaimed                  // the snapshot may be older than the claim
+	NoTable                    // the table of the marks is missing
+	NoRow                      // UpdateRow has found no row
+)
+
+var faults = map[Fault]string{
+	Unknown:   "outcome unknown",
+	Unclaimed: "snapshot is older than the claim",
+	NoTable:   "table of the marks is missing",
+	NoRow:     "no such row",
+}
+
+// Of returns the fault as an error of a package. It starts with the package's name and matches the same fault of any other
+// package.
+func (f Fault) Of(pkg string) error { return &faultError{fault: f, text: pkg + ": " + faults[f]} }
+
+type faultError struct {
+	fault Fault
+	text  string
+}
+
+func (e *faultError) Error() string { return e.text }
+
+func (e *faultError) Is(target error) bool {
+	other, ok := target.(*faultError)
+	return ok && other.fault == e.fault
+}
+
+// errMoved reports that a mark was deleted or lowered. The token is refused, because the highest token is unknown.
+var errMoved = errors.New("the mark was deleted or lowered, want marks that only grow")
+
+// tables names the tables that Migrate creates.
+func (e *Engine[T]) tables() string {
+	if e.trail == nil {
+		return e.table.quoted
+	}
+	return e.table.quoted + ", " + e.trail.tables
+}
+
+// explain wraps an error of the guard's own statements.
+func (e *Engine[T]) explain(verb, resource string, err error) error {
+	if e.store.noTable(err) {
+		return fmt.Errorf("%s: %s %q: %w: call Migrate, or create %s with Schema: %w",
+			e.pkg, verb, resource, NoTable.Of(e.pkg), e.tables(), err)
+	}
+	return fmt.Errorf("%s: %s %q: %w", e.pkg, verb, resource, err)
+}

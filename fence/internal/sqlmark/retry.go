@@ -1,0 +1,70 @@
+package sqlmark
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	firstPause = 2 * time.Millisecond
+	maxPause   = 100 * time.Millisecond
+)
+
+// retry runs op again after errors that a new attempt can avoid:
+//
+//	result of op                                    action of retry
+//	nil                                             returns it
+//	overtakenError                                  runs op again at once, until the context ends; not counted
+//	deadlock, serialization failure, SQLite's lock  runs op again after a pause; the last error after the last attempt
+//	Unknown, with any wrapped error                 returns it: the work may be done
+//	anything else                                   returns it
+//	context ended in a pause                        returns the last error with the context's cause
+func (e *Engine[T]) retry(ctx context.Context, op func() error) error {
+	for attempt := 1; ; attempt++ {
+		err := op()
+		// Another transaction has committed and op has done nothing, so the system makes progress, and counting would only
+		// let others exhaust the attempts. A pause would let later transactions lock the mark first.
+		for overtaken(err) && ctx.Err() == nil {
+			err = op()
+		}
+		if overtaken(err) {
+			return fmt.Errorf("%w, after: %w", context.Cause(ctx), err)
+		}
+		if err == nil || !e.repeatable(err) {
+			return err
+		}
+		if attempt == e.attempts {
+			if attempt == 1 {
+				return err
+			}
+			return fmt.Errorf("%w (attempt %d of %d)", err, attempt, e.attempts)
+		}
+		if cause := pause(ctx, attempt); cause != nil {
+			return fmt.Errorf("%w, after: %w", cause, err)
+		}
+	}
+}
+
+func overtaken(err error) bool {
+	_, found := errors.AsType[overtakenError](err)
+	return found
+}
+
+// pause waits a random time, so that transactions do not conflict again. The bound doubles with each attempt.
+func pause(ctx context.Context, attempt int) error {
+	bound := maxPause
+	if attempt < 7 {
+		bound = min(firstPause<<attempt, maxPause)
+	}
+	timer := time.NewTimer(rand.N(bound))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

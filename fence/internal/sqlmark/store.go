@@ -1,0 +1,117 @@
+package sqlmark
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+// Dialect is the kind of database.
+type Dialect int
+
+// The dialects. MySQL is also that of MariaDB.
+const (
+	PostgreSQL Dialect = iota + 1
+	MySQL
+	SQLite
+)
+
+// String returns the name of the constant.
+func (d Dialect) String() string {
+	switch d {
+	case PostgreSQL:
+		return "PostgreSQL"
+	case MySQL:
+		return "MySQL"
+	case SQLite:
+		return "SQLite"
+	default:
+		return fmt.Sprintf("Dialect(%d)", int(d))
+	}
+}
+
+// quote quotes a name that [legalIdentifier] has accepted, so that it can be a reserved word.
+func (d Dialect) quote(identifier string) string {
+	if d == MySQL {
+		return "`" + identifier + "`"
+	}
+	return `"` + identifier + `"`
+}
+
+// placeholder returns the placeholder of the n-th argument, counted from 1.
+func (d Dialect) placeholder(n int) string {
+	if d == PostgreSQL {
+		return fmt.Sprintf("$%d", n)
+	}
+	return "?"
+}
+
+// markState is the result of a guard.
+type markState struct {
+	mark      fence.Token // before the guard, 0 if there was none
+	announced fence.Token // by a claim that may still wait for older transactions; it only refuses
+	snapshot  bool        // the transaction's snapshot may be older than its lock on the mark
+	trace     bool        // the transaction has an exclusive lock on the mark and must write it
+}
+
+// highest is the token below which tokens are refused.
+func (s markState) highest() fence.Token { return max(s.mark, s.announced) }
+
+// store has the differences between the databases.
+type store interface {
+	schema() []string
+
+	// verify returns an error if the table is missing or cannot be used.
+	verify(ctx context.Context, q Conn) error
+
+	// migrate creates the table, in a separate transaction.
+	migrate(ctx context.Context, tx Conn) error
+
+	// peek reads the committed mark. It does not wait for the shared form.
+	peek(ctx context.Context, q Conn, resource string) (markState, error)
+
+	// announce writes the token that a claim commits before it waits for transactions with locks on the mark. It only refuses
+	// older tokens. The new token must not pass by it, because those transactions have not ended.
+	announce(ctx context.Context, q Conn, resource string, t fence.Token) error
+
+	// raise raises the mark to t if it is lower, and returns the new mark.
+	raise(ctx context.Context, q Conn, resource string, t fence.Token) (fence.Token, error)
+
+	// lock is the guard. If it sees a higher token, t is stale. Otherwise, if the mark is t, the transaction has a lock on it
+	// until it ends, exclusive or shared. If the mark is lower, the caller must raise it.
+	lock(ctx context.Context, tx Conn, resource string, t fence.Token, shared bool) (markState, error)
+
+	// settle is called after lock in a transaction that cannot begin again. It raises a mark that is lower than t, which gives
+	// the transaction an exclusive lock, and returns the mark. It also reports whether the transaction's snapshot may be older
+	// than its lock on the mark.
+	settle(ctx context.Context, tx Conn, resource string, t fence.Token, seen markState, shared bool) (
+		mark fence.Token, late bool, err error)
+
+	// pin is called after the guard of Do has passed, and pinned with pin's result after the caller's function has succeeded.
+	// pinned reports whether the transaction is still the one of the guard. A function can end it with DDL or with COMMIT as
+	// SQL, and the driver does not notice. Its later writes are then committed without the fence.
+	pin(ctx context.Context, tx Conn, resource string, seen markState) (int64, error)
+	pinned(ctx context.Context, tx Conn, pin int64) (bool, error)
+
+	// transient reports whether the server has rolled back the transaction for a reason that a new attempt can avoid.
+	transient(err error) bool
+
+	// undone reports whether an error of COMMIT means that nothing was committed.
+	undone(err error) bool
+
+	// noTable reports whether the guard's table is missing.
+	noTable(err error) bool
+}
+
+// A savepoint ends with its transaction. PostgreSQL uses transaction numbers instead, since its savepoints cost more.
+const (
+	setGuard     = "SAVEPOINT leasefence_guard"
+	releaseGuard = "RELEASE SAVEPOINT leasefence_guard"
+)
+
+var stores = map[Dialect]func(table) store{
+	PostgreSQL: newPostgreSQL,
+	MySQL:      newMySQL,
+	SQLite:     newSQLite,
+}

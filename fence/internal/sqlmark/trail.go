@@ -1,0 +1,174 @@
+package sqlmark
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/audit"
+)
+
+const (
+	// DefaultLog is the usual name of the audit trail's table.
+	DefaultLog = "fencing_token_log"
+
+	// refusedSuffix and the name of the log form the name of the table of refusals.
+	refusedSuffix = "_refused"
+	keySuffix     = "_key" // of its index, on SQLite
+
+	maxHolder = 255
+)
+
+// trail has the statements of an audit trail: one table of tenures, one of refusals. The times are those of the
+// database's clock.
+type trail struct {
+	ddl, probes                      []string
+	open, supersede, release, refuse string
+
+	// Queries and their parts. They return times as text, since drivers convert times differently.
+	tenures, refusals string
+	tables            string // for errors
+	key, at, layout   string
+	dialect           Dialect
+}
+
+// words are the differences between the dialects.
+type words struct {
+	name, label, id string // types of columns
+	end, ignore     string // of CREATE TABLE; of INSERT, so that it does nothing if the row exists
+	primary         string // key of the refusals
+
+	instant string // type of a time
+	now     string
+	text    string // of a column, %s
+	at      string // of an argument, %s, for a comparison with a column
+	layout  string // of that argument, and of text
+}
+
+var dialectWords = map[Dialect]words{
+	PostgreSQL: {
+		name: `text COLLATE "C"`, label: "text", id: "bigint GENERATED ALWAYS AS IDENTITY",
+		ignore: " ON CONFLICT DO NOTHING", primary: `PRIMARY KEY ("key", id)`,
+		instant: "timestamptz", now: "clock_timestamp()",
+		text: "to_char(%s AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US')",
+		at:   "CAST(%s AS text)::timestamp AT TIME ZONE 'UTC'", layout: "2006-01-02 15:04:05.000000",
+	},
+	MySQL: {
+		name: fmt.Sprintf("VARBINARY(%d)", maxResource), label: "VARCHAR(255) CHARACTER SET utf8mb4",
+		id: "BIGINT NOT NULL AUTO_INCREMENT UNIQUE", end: " ENGINE = InnoDB",
+		ignore: " ON DUPLICATE KEY UPDATE token = token", primary: "PRIMARY KEY (`key`, id)",
+		instant: "DATETIME(6)", now: "UTC_TIMESTAMP(6)", text: "DATE_FORMAT(%s, '%%Y-%%m-%%d %%H:%%i:%%s.%%f')",
+		at: "CAST(%s AS DATETIME(6))", layout: "2006-01-02 15:04:05.000000",
+	},
+	SQLite: {
+		name: "TEXT", label: "TEXT", id: "INTEGER",
+		ignore: " ON CONFLICT DO NOTHING", primary: "PRIMARY KEY (id)",
+		instant: "TEXT", now: "strftime('%Y-%m-%d %H:%M:%f', 'now')", text: "%s",
+		at: "%s", layout: "2006-01-02 15:04:05.000",
+	},
+}
+
+func newTrail(d Dialect, t table) *trail {
+	w, key := dialectWords[d], d.quote("key")
+	refused := t.beside(d, refusedSuffix)
+	arg := d.placeholder
+	text := func(column string) string { return "COALESCE(" + fmt.Sprintf(w.text, column) + ", '')" }
+	four := strings.Join([]string{arg(1), arg(2), arg(3), arg(4)}, ", ")
+	return &trail{
+		tables:  t.quoted + " and " + refused.quoted,
+		dialect: d, key: key, at: w.at, layout: w.layout,
+		ddl: trailSchema(d, t, refused),
+		probes: []string{
+			`SELECT count(*) FROM (SELECT ` + key + `, token, holder, ttl_ms, granted_at, released_at, release_cause FROM ` +
+				t.quoted + ` LIMIT 0) probe`,
+			`SELECT count(*) FROM (SELECT id, ` + key + `, token, highest, holder, refused_at FROM ` + refused.quoted + ` LIMIT 0) probe`,
+		},
+		open: `INSERT INTO ` + t.quoted + ` (` + key + `, token, holder, ttl_ms, granted_at) VALUES (` + four + `, ` + w.now + `)` + w.ignore,
+		supersede: `UPDATE ` + t.quoted + ` SET released_at = ` + w.now + `, release_cause = '` + string(audit.CauseSuperseded) +
+			`' WHERE ` + key + ` = ` + arg(1) + ` AND token < ` + arg(2) + ` AND released_at IS NULL`,
+		release: `UPDATE ` + t.quoted + ` SET released_at = ` + w.now + `, release_cause = ` + arg(1) +
+			` WHERE ` + key + ` = ` + arg(2) + ` AND token = ` + arg(3) + ` AND released_at IS NULL`,
+		refuse: `INSERT INTO ` + refused.quoted + ` (` + key + `, token, highest, holder, refused_at) VALUES (` + four + `, ` + w.now + `)`,
+		tenures: `SELECT ` + key + `, token, holder, ttl_ms, ` + text("granted_at") + `, ` + text("released_at") +
+			`, COALESCE(release_cause, '') FROM ` + t.quoted,
+		refusals: `SELECT ` + key + `, token, highest, holder, ` + text("refused_at") + ` FROM ` + refused.quoted,
+	}
+}
+
+// trailSchema returns the statements that create the tables. The rows of a resource are adjacent.
+func trailSchema(d Dialect, t, refused table) []string {
+	w, key := dialectWords[d], d.quote("key")
+	all := []string{
+		`CREATE TABLE IF NOT EXISTS ` + t.quoted + ` (
+	` + key + ` ` + w.name + ` NOT NULL,
+	token BIGINT NOT NULL,
+	holder ` + w.label + ` NOT NULL,
+	ttl_ms BIGINT NOT NULL,
+	granted_at ` + w.instant + ` NOT NULL,
+	released_at ` + w.instant + `,
+	release_cause ` + w.label + `,
+	PRIMARY KEY (` + key + `, token)
+)` + w.end,
+		`CREATE TABLE IF NOT EXISTS ` + refused.quoted + ` (
+	id ` + w.id + `,
+	` + key + ` ` + w.name + ` NOT NULL,
+	token BIGINT NOT NULL,
+	highest BIGINT NOT NULL,
+	holder ` + w.label + ` NOT NULL,
+	refused_at ` + w.instant + ` NOT NULL,
+	` + w.primary + `
+)` + w.end,
+	}
+	if d == SQLite { // it assigns row numbers only if they are the whole primary key
+		all = append(all, `CREATE INDEX IF NOT EXISTS `+t.beside(d, refusedSuffix+keySuffix).quoted+` ON `+
+			d.quote(refused.name)+` (`+key+`, id)`)
+	}
+	return all
+}
+
+// begin writes the row of a tenure and ends earlier tenures, in the transaction that raises the mark.
+func (l *trail) begin(ctx context.Context, tx Conn, resource string, t fence.Token) error {
+	if _, err := tx.Exec(ctx, l.supersede, resource, int64(t)); err != nil {
+		return err
+	}
+	h := audit.FromContext(ctx)
+	_, err := tx.Exec(ctx, l.open, resource, int64(t), holder(h), h.TTL.Milliseconds())
+	return err
+}
+
+// end records the end of a tenure that has none.
+func (l *trail) end(ctx context.Context, q Conn, resource string, t fence.Token, cause audit.Cause) error {
+	_, err := q.Exec(ctx, l.release, string(cause), resource, int64(t))
+	return err
+}
+
+// stale writes the row of a refusal.
+func (l *trail) stale(ctx context.Context, q Conn, e *fence.StaleError) error {
+	_, err := q.Exec(ctx, l.refuse, e.Resource, int64(e.Token), int64(e.Highest), holder(audit.FromContext(ctx)))
+	return err
+}
+
+// holder returns the name of a holder in a form that every database accepts.
+func holder(h audit.Holder) string {
+	name := strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(h.Name, "?"))
+	if len(name) > maxHolder {
+		name = strings.ToValidUTF8(name[:maxHolder], "")
+	}
+	return name
+}
+
+// parse reads a time from its text. An empty text is the zero time.
+func (l *trail) parse(text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	return time.Parse(time.DateTime, text) // accepts a fraction
+}

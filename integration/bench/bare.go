@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// bareName is the name of the programs that do the least that a lock on etcd needs. They know beforehand what a lock has
+// to find out, and nothing of them would survive a fault: what they reach is the limit of the machine.
+const bareName = "bare etcd"
+
+var errChanged = errors.New("bare: a key was not as it was left")
+
+// bareSession sends transactions as they travel, without the copies that the client makes of them.
+type bareSession struct {
+	kv     pb.KVClient
+	lease  int64
+	watch  func(key string) clientv3.WatchChan // from the session's begin on, until it is closed; of deletions only
+	revoke func(ctx context.Context) error
+}
+
+func openBare(ctx context.Context, client *clientv3.Client, ttl time.Duration) (*bareSession, error) {
+	granted, err := client.Grant(ctx, int64(ttl/time.Second))
+	if err != nil {
+		return nil, err
+	}
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	return &bareSession{
+		kv: pb.NewKVClient(client.ActiveConnection()), lease: int64(granted.ID),
+		watch: func(key string) clientv3.WatchChan {
+			return client.Watch(life, key, clientv3.WithFilterPut(), clientv3.WithRev(granted.Revision+1))
+		},
+		revoke: func(ctx context.Context) error {
+			end()
+			_, err := client.Revoke(ctx, granted.ID)
+			return err
+		},
+	}, nil
+}
+
+func (s *bareSession) locker(name string) locker {
+	return &bareLocker{bareSession: s, key: []byte(name)}
+}
+func (s *bareSession) close(ctx context.Context) error { return s.revoke(ctx) }
+
+// bareLocks are locks that nobody else wants: a transaction makes the key, another deletes it.
+func bareLocks() implementation {
+	return implementation{open: func(ctx context.Context, client *clientv3.Client, ttl time.Duration) (session, error) {
+		return openBare(ctx, client, ttl)
+	}}
+}
+
+// bareLocker is one key.
+type bareLocker struct {
+	*bareSession
+	key  []byte
+	held int64 // create revision of the key; 0 if it is not there
+}
+
+func (l *bareLocker) Lock(ctx context.Context) error   { return l.flip(ctx, l) }
+func (l *bareLocker) Unlock(ctx context.Context) error { return l.flip(ctx, l) }
+
+// flip makes the keys that are not there and deletes those that are, in one transaction.
+func (s *bareSession) flip(ctx context.Context, lockers ...*bareLocker) error {
+	req := lockers[0].request()
+	if len(lockers) > 1 {
+		req = &pb.TxnRequest{Success: make([]*pb.RequestOp, len(lockers))}
+		for i, l := range lockers {
+			req.Success[i] = &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: l.request()}}
+		}
+	}
+	resp, err := s.kv.Txn(ctx, req)
+	if err != nil {
+		return fmt.Errorf("bare: %w", err)
+	}
+	done := resp.Succeeded
+	for i, l := range lockers {
+		if len(lockers) > 1 {
+			done = done && resp.Responses[i].GetResponseTxn().Succeeded
+		}
+		if l.held == 0 {
+			l.held = resp.Header.Revision
+		} else {
+			l.held = 0
+		}
+	}
+	if !done {
+		return errChanged
+	}
+	return nil
+}
+
+func (l *bareLocker) request() *pb.TxnRequest {
+	op := &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: l.key, Lease: l.lease}}}
+	if l.held != 0 {
+		op = &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: l.key}}}
+	}
+	return &pb.TxnRequest{
+		Compare: []*pb.Compare{{Key: l.key, Target: pb.Compare_CREATE, TargetUnion: &pb.Compare_CreateRevision{CreateRevision: l.held}}},
+		Success: []*pb.RequestOp{op},
+	}
+}
+
+// ring are clients that take turns in a fixed order. Each makes its key again after its turn, and has the next one when
+// the key of the client before it is deleted, which a watch that it keeps tells it: two requests, two commits and one event
+// a turn. All sessions are opened before the first turn.
+func ring() implementation {
+	members := new(int)
+	return implementation{open: func(ctx context.Context, client *clientv3.Client, ttl time.Duration) (session, error) {
+		s, err := openBare(ctx, client, ttl)
+		*members++
+		return ringSession{s, *members - 1, members}, err
+	}}
+}
+
+type ringSession struct {
+	*bareSession
+	place   int
+	members *int
+}
+
+func (s ringSession) locker(name string) locker {
+	l := &ringLocker{ringSession: s, name: name}
+	l.own = bareLocker{bareSession: s.bareSession, key: l.keyOf(s.place)}
+	return l
+}
+
+type ringLocker struct {
+	ringSession
+	name   string
+	own    bareLocker
+	before clientv3.WatchChan // of the key before
+}
+
+func (l *ringLocker) keyOf(place int) []byte { return fmt.Appendf(nil, "%s/%d", l.name, place) }
+
+func (l *ringLocker) Lock(ctx context.Context) error {
+	begins := l.before == nil && l.place == 0
+	if l.before == nil {
+		l.before = l.watch(string(l.keyOf((l.place + *l.members - 1) % *l.members)))
+	}
+	if err := l.own.Lock(ctx); err != nil || begins {
+		return err
+	}
+	select {
+	case resp := <-l.before:
+		if err := resp.Err(); err != nil {
+			return fmt.Errorf("ring: %w", err)
+		}
+		if len(resp.Events) != 1 || resp.Events[0].Type != mvccpb.Event_DELETE {
+			return fmt.Errorf("ring: got %v, want one deletion", resp.Events)
+		}
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (l *ringLocker) Unlock(ctx context.Context) error { return l.own.Unlock(ctx) }

@@ -1,0 +1,66 @@
+//go:build !race
+
+package main
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/integration/etcdproc"
+)
+
+// bounds are what leasefence costs per turn, or per pair of an acquisition and a release, at most: requests, commits, and the
+// allocations on top of the bare program's, most of which are gRPC's. They hardly depend on the machine. The race detector
+// changes allocations, so that this is not built with it.
+var bounds = []struct {
+	scenario                  string
+	requests, commits, allocs float64
+}{
+	{"turns2", 2.1, 2.1, 150},        // as wanted
+	{"clients8", 3.2, 2.1, 400},      // as wanted
+	{"clients32", 3.4, 2.1, 400},     // wanted: 3.2 requests; seen: 3.2
+	{"goroutines64", 1.05, 1.05, 80}, // as wanted: one request, one commit
+	{"uncontended", 2.1, 2.1, 70},    // wanted: 55 allocations; seen: 64
+	{"own256", 0.04, 0.04, 20},       // wanted: 35 allocations; seen: 10
+	{"changes2", 3.2, 2.1, 360},      // wanted: 2.1 requests; seen: 2.9
+}
+
+func TestBounds(t *testing.T) {
+	// Without a disk: who waits long for slow commits needs more requests.
+	cluster, err := etcdproc.Start(t.Context(), t.TempDir(), 1, etcdproc.Options{Settings: etcdproc.Settings{UnsafeNoFsync: true}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, cluster.Kill()) }()
+	s := &suite{
+		endpoint: cluster.Members[0].Endpoint(),
+		scale:    scale{warmUp: 100 * time.Millisecond, lasting: 500 * time.Millisecond},
+	}
+	all := map[string]*scenario{}
+	for _, sc := range scenarios() {
+		all[sc.name] = sc
+	}
+	for _, b := range bounds {
+		t.Run(b.scenario, func(t *testing.T) {
+			// A busy machine and the server's own work can only add, so the least of some rounds counts.
+			least := func(who role) cost {
+				least := cost{requests: math.Inf(1), commits: math.Inf(1), allocs: math.Inf(1)}
+				for range 3 {
+					samples, err := s.round(t.Context(), t.Name()+"/", all[b.scenario].contender(who))
+					require.NoError(t, err)
+					for i, v := range summarize(samples).cost {
+						least[i] = min(least[i], v)
+					}
+				}
+				return least
+			}
+			got, bare := least(ours), least(limit)
+			t.Logf("requests %.3g, commits %.3g, allocations %.3g on top of %.3g",
+				got[requests], got[commits], got[allocs]-bare[allocs], bare[allocs])
+			require.LessOrEqual(t, got[requests], b.requests, "requests")
+			require.LessOrEqual(t, got[commits], b.commits, "commits")
+			require.LessOrEqual(t, got[allocs]-bare[allocs], b.allocs, "allocations")
+		})
+	}
+}

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// role is the part that a contender has in a scenario.
+type role int
+
+const (
+	ours  role = iota
+	limit      // a bare program: what the machine can reach
+	peer
+	roles
+)
+
+// sample is what one round of one contender gave, for one line of a scenario.
+type sample struct {
+	line      string // tells the lines of a scenario apart; empty if there is one
+	ops       int
+	elapsed   time.Duration
+	latencies []time.Duration
+	cost      cost
+	extra     map[string]float64
+}
+
+// note adds an extra figure.
+func (s *sample) note(name string, value float64) {
+	if s.extra == nil {
+		s.extra = map[string]float64{}
+	}
+	s.extra[name] = value
+}
+
+func (s sample) median() time.Duration {
+	return quantile(slices.Sorted(slices.Values(s.latencies)), 0.5)
+}
+
+// figure is the one by which contenders are compared.
+type figure int
+
+const (
+	byRate   figure = iota // operations per second
+	byMedian               // of the latencies, where the rate is set from outside
+	byMean                 // the same, where the peer has two ways that are far apart: a median would show only one
+)
+
+// of is the figure of a sample, in a form of which more is better.
+func (f figure) of(s sample) float64 {
+	switch f {
+	case byRate:
+		return float64(s.ops) / s.elapsed.Seconds()
+	case byMedian:
+		return 1 / milliseconds(s.median())
+	default:
+		return 1 / mean(s.latencies)
+	}
+}
+
+// figures are all rounds of one contender on one line taken together.
+type figures struct {
+	perSecond      float64
+	mean, p50, p99 float64 // milliseconds; 0 without latencies
+	cost           cost    // per operation
+	extra          map[string]float64
+}
+
+func summarize(samples []sample) figures {
+	f := figures{extra: map[string]float64{}}
+	var (
+		all  []time.Duration
+		ops  float64
+		took time.Duration
+	)
+	for _, s := range samples {
+		ops += float64(s.ops)
+		took += s.elapsed
+		all = append(all, s.latencies...)
+		f.cost = f.cost.plus(s.cost)
+		for name, value := range s.extra {
+			f.extra[name] += value / float64(len(samples))
+		}
+	}
+	slices.Sort(all)
+	f.perSecond = ops / took.Seconds()
+	f.mean, f.p50, f.p99 = mean(all), milliseconds(quantile(all, 0.50)), milliseconds(quantile(all, 0.99))
+	for i := range f.cost {
+		f.cost[i] /= ops
+	}
+	return f
+}
+
+// result is one line of one scenario.
+type result struct {
+	*scenario
+	line   string
+	rounds [roles][]sample
+}
+
+// title is the name of the scenario, and of the line if there are several.
+func (r *result) title(name string) string {
+	if r.line == "" {
+		return name
+	}
+	return name + ", " + r.line
+}
+
+// comparison is leasefence beside another contender: how many times better it is. Each round is compared by itself.
+type comparison struct {
+	name                string
+	least, middle, most float64 // of the rounds
+	goal                float64 // 0 if there is none
+	write               func(float64) string
+}
+
+// comparisons are the share of the limit and the ratio beside the peer. A share of latencies is one of their medians.
+func (r *result) comparisons() [2]comparison {
+	share := comparison{name: "share of the limit", goal: r.leastShare, write: percent}
+	times := comparison{name: "beside the peer", goal: r.leastTimes, write: times}
+	return [2]comparison{r.compare(share, limit, min(r.by, byMedian)), r.compare(times, peer, r.by)}
+}
+
+func (r *result) compare(c comparison, who role, by figure) comparison {
+	var ratios []float64
+	for i, s := range r.rounds[who] {
+		ratios = append(ratios, by.of(r.rounds[ours][i])/by.of(s))
+	}
+	slices.Sort(ratios)
+	n := len(ratios)
+	c.least, c.middle, c.most = ratios[0], (ratios[(n-1)/2]+ratios[n/2])/2, ratios[n-1]
+	return c
+}
+
+func (c comparison) met() bool { return c.middle >= c.goal }
+
+// String tells whether the goal is met, if there is one. That is information: figures depend on the machine.
+func (c comparison) String() string {
+	text := c.write(c.middle)
+	if c.goal == 0 {
+		return text
+	}
+	verdict := "missed"
+	if c.met() {
+		verdict = "met"
+	}
+	return fmt.Sprintf("%s (goal %s: %s)", text, c.write(c.goal), verdict)
+}
+
+func percent(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
+func times(v float64) string   { return digits(v) + " x" }
+
+// quantile is the smallest value that at least the share q of all values do not exceed. The values are in order; of none
+// it is 0.
+func quantile[T cmp.Ordered](sorted []T, q float64) (value T) {
+	if len(sorted) == 0 {
+		return value
+	}
+	rank := int(math.Ceil(q * float64(len(sorted))))
+	return sorted[max(rank, 1)-1]
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// mean is in milliseconds, and 0 of none.
+func mean(values []time.Duration) float64 {
+	sum := 0.0
+	for _, v := range values {
+		sum += milliseconds(v)
+	}
+	return sum / float64(max(len(values), 1))
+}

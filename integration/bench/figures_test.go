@@ -1,0 +1,83 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestQuantile(t *testing.T) {
+	hundred := make([]int, 100)
+	for i := range hundred {
+		hundred[i] = i + 1
+	}
+	for _, tt := range []struct {
+		values []int
+		q      float64
+		want   int
+	}{
+		{nil, 0.5, 0},
+		{hundred[:1], 0, 1},
+		{hundred[:2], 0.5, 1},
+		{hundred[:3], 0.5, 2},
+		{hundred, 0.99, 99},
+		{hundred, 0.995, 100},
+		{hundred, 1, 100},
+	} {
+		require.Equal(t, tt.want, quantile(tt.values, tt.q), "%d values, %g", len(tt.values), tt.q)
+	}
+}
+
+func TestSummarize_takesRoundsTogether(t *testing.T) {
+	f := summarize([]sample{{
+		ops: 10, elapsed: time.Second, latencies: []time.Duration{4 * time.Millisecond, 2 * time.Millisecond},
+		cost: cost{requests: 30, commits: 20, fsyncs: 5}, extra: map[string]float64{"x": 1},
+	}, {
+		ops: 30, elapsed: time.Second, latencies: []time.Duration{3 * time.Millisecond},
+		cost: cost{requests: 90, commits: 60, fsyncs: 15}, extra: map[string]float64{"x": 3},
+	}})
+	require.Equal(t, figures{
+		perSecond: 20, mean: 3, p50: 3, p99: 4, cost: cost{requests: 3, commits: 2, fsyncs: 0.5}, extra: map[string]float64{"x": 2},
+	}, f)
+}
+
+// turn is a round with so many operations in a second, and two latencies.
+func turn(ops, ms1, ms2 int) sample {
+	return sample{ops: ops, elapsed: time.Second, latencies: []time.Duration{
+		time.Duration(ms1) * time.Millisecond, time.Duration(ms2) * time.Millisecond,
+	}}
+}
+
+// Each round is compared with what the others gave in the same round: a machine that was slow for one round changes little.
+func TestResult_comparesWithinRounds(t *testing.T) {
+	r := &result{scenario: &scenario{leastShare: 0.5}}
+	r.rounds = [roles][]sample{
+		ours:  {turn(60, 2, 8), turn(6, 20, 80), turn(45, 2, 8), turn(70, 2, 8)},
+		limit: {turn(100, 1, 4), turn(10, 10, 10), turn(100, 1, 1), turn(100, 1, 1)},
+		peer:  {turn(30, 4, 46), turn(3, 40, 460), turn(15, 4, 46), turn(35, 4, 46)},
+	}
+	requireMiddles := func(by figure, share, times float64) {
+		r.by = by
+		c := r.comparisons()
+		require.InDelta(t, share, c[0].middle, 1e-9)
+		require.InDelta(t, times, c[1].middle, 1e-9)
+	}
+	requireMiddles(byRate, 0.6, 2)
+	requireMiddles(byMean, 0.5, 5)
+	requireMiddles(byMedian, 0.5, 2)
+	share := r.comparisons()[0]
+	require.Equal(t, []float64{0.5, 0.5}, []float64{share.least, share.most})
+	require.Equal(t, "50 % (goal 50 %: met)", share.String())
+	share.goal = 0.51
+	require.Equal(t, "50 % (goal 51 %: missed)", share.String())
+	require.Equal(t, "2.00 x", r.comparisons()[1].String())
+}
+
+func TestSVG_isXMLWhateverTheLabels(t *testing.T) {
+	text := svg(`<"title" & more>`, []bar{{label: "a < b", factor: 0.1}, {label: "c", factor: 40, goal: 25}})
+	requireXML(t, text)
+	require.Contains(t, string(text), "a &lt; b")
+	require.Contains(t, string(text), "40.0x")
+	require.InDeltaSlice(t, []float64{0.5, 1, 2, 5, 10, 20}, ticks(0.4, 40), 1e-9)
+}

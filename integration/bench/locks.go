@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// locker is one goroutine's way to one lock, used again for each of its turns, as users of etcd's Mutex do.
+type locker interface {
+	Lock(ctx context.Context) error
+	Unlock(ctx context.Context) error
+}
+
+// session is what lockers stand on.
+type session interface {
+	locker(name string) locker
+	close(ctx context.Context) error
+}
+
+// implementation is one of those that are compared.
+type implementation struct {
+	name string // of the peer, for people
+	open func(ctx context.Context, client *clientv3.Client, ttl time.Duration) (session, error)
+	// alone: goroutines that contend for one name need a session each.
+	alone bool
+}
+
+// ourSession is a session of leasefence, with a way to make a locker of it.
+type ourSession struct {
+	*lease.Session
+	make func(s *lease.Session, name string) locker
+}
+
+func (s ourSession) locker(name string) locker       { return s.make(s.Session, name) }
+func (s ourSession) close(ctx context.Context) error { return s.Close(ctx) }
+
+func newOurs(newLocker func(s *lease.Session, name string) locker) implementation {
+	return implementation{open: func(ctx context.Context, client *clientv3.Client, ttl time.Duration) (session, error) {
+		s, err := lease.NewSession(ctx, client, lease.Options{TTL: ttl})
+		return ourSession{s, newLocker}, err
+	}}
+}
+
+// leasefence are the locks that this is about.
+func leasefence() implementation {
+	return newOurs(func(s *lease.Session, name string) locker { return &ourLocker{session: s, name: name} })
+}
+
+type ourLocker struct {
+	session *lease.Session
+	name    string
+	lock    *lease.Lock
+}
+
+func (l *ourLocker) Lock(ctx context.Context) (err error) {
+	l.lock, err = l.session.Lock(ctx, l.name)
+	return err
+}
+
+func (l *ourLocker) Unlock(ctx context.Context) error { return l.lock.Unlock(ctx) }
+
+// candidates are leasefence where a turn is a leadership.
+func candidates() implementation {
+	return newOurs(func(s *lease.Session, name string) locker { return &ourCandidate{session: s, name: name} })
+}
+
+type ourCandidate struct {
+	session *lease.Session
+	name    string
+	leads   *election.Leadership
+}
+
+func (c *ourCandidate) Lock(ctx context.Context) (err error) {
+	c.leads, err = election.Campaign(ctx, c.session, c.name, election.Options{Value: "bench"})
+	return err
+}
+
+func (c *ourCandidate) Unlock(ctx context.Context) error { return c.leads.Resign(ctx) }
+
+// theirSession is one of the concurrency package of etcd's client, with a way to make a locker of it.
+type theirSession struct {
+	*concurrency.Session
+	make func(s *concurrency.Session, name string) locker
+}
+
+func (s theirSession) locker(name string) locker   { return s.make(s.Session, name) }
+func (s theirSession) close(context.Context) error { return s.Close() }
+
+func newTheirs(name string, newLocker func(s *concurrency.Session, name string) locker) implementation {
+	return implementation{name: name, alone: true, open: func(_ context.Context, client *clientv3.Client, ttl time.Duration) (session, error) {
+		s, err := concurrency.NewSession(client, concurrency.WithTTL(int(ttl/time.Second))) // ends with its client
+		return theirSession{s, newLocker}, err
+	}}
+}
+
+// mutex is concurrency.Mutex.
+func mutex() implementation {
+	return newTheirs("mutex", func(s *concurrency.Session, name string) locker { return concurrency.NewMutex(s, name) })
+}
+
+// theirCandidates are concurrency.Election.
+func theirCandidates() implementation {
+	return newTheirs("election", func(s *concurrency.Session, name string) locker {
+		return theirCandidate{concurrency.NewElection(s, name)}
+	})
+}
+
+type theirCandidate struct{ *concurrency.Election }
+
+func (c theirCandidate) Lock(ctx context.Context) error   { return c.Campaign(ctx, "bench") }
+func (c theirCandidate) Unlock(ctx context.Context) error { return c.Resign(ctx) }

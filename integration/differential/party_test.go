@@ -1,0 +1,155 @@
+package differential
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// party is a server under comparison, with what the calls so far have shown of it.
+type party struct {
+	ctx           context.Context //nolint:containedctx // that of all calls; its end ends the watches
+	client        *clientv3.Client
+	openKeepAlive func(ctx context.Context, endpoint string) (pb.Lease_LeaseKeepAliveClient, error)
+	base, rev     int64              // the revision at the program's begin, and the last one seen
+	leases        []clientv3.LeaseID // granted, gone ones included
+	watches       []*watch           // open ones
+	opened        int                // watches
+	now           step
+}
+
+type watch struct {
+	n      int
+	ctx    context.Context //nolint:containedctx // with it the client finds the watch's stream
+	cancel context.CancelFunc
+	ch     clientv3.WatchChan
+	from   int64
+	told   int64 // all of the revisions until this one
+}
+
+// newParty begins with an empty store whose last revision, and few before it, are the same for all but their numbers.
+func newParty(
+	ctx context.Context, t *testing.T, client *clientv3.Client,
+	open func(context.Context, string) (pb.Lease_LeaseKeepAliveClient, error),
+) *party {
+	t.Helper()
+	for range 3 {
+		_, err := client.Put(ctx, "a", "")
+		require.NoError(t, err)
+	}
+	gone, err := client.Delete(ctx, "a") // the last event, for a watch may begin with it
+	require.NoError(t, err)
+	rev := gone.Header.Revision
+	_, err = client.Compact(ctx, rev)
+	require.NoError(t, err)
+	return &party{ctx: ctx, client: client, openKeepAlive: open, base: rev, rev: rev}
+}
+
+// tell adds the answer to a call, or its error, to the step.
+func (y *party) tell(answer proto.Message, err error) {
+	if err != nil {
+		y.fail(err)
+		return
+	}
+	if h, ok := answer.(interface{ GetHeader() *pb.ResponseHeader }); ok {
+		y.rev = max(y.rev, h.GetHeader().GetRevision())
+	}
+	y.now.answers = append(y.now.answers, y.text(answer))
+}
+
+func (y *party) fail(err error) {
+	code := status.Code(err)
+	if e, ok := errors.AsType[interface {
+		error
+		Code() codes.Code
+	}](err); ok {
+		code = e.Code()
+	}
+	y.now.err, _, _ = strings.Cut(err.Error(), " (") // the sizes of a message that is too large
+	y.now.answers = append(y.now.answers, fmt.Sprintf("%v: %v", code, y.now.err))
+}
+
+// settle waits until every watch has told everything up to the present.
+func (y *party) settle() {
+	var open []*watch
+	for _, w := range y.watches {
+		if w.from > y.rev || w.told == y.rev || y.catchUp(w) { // etcd answers no progress request before a watch has begun
+			open = append(open, w)
+		} else {
+			w.cancel()
+		}
+	}
+	y.watches = open
+}
+
+// patience is how long a watch may be silent, in the bubble's time or in real time, before that is what it tells.
+const patience = time.Minute
+
+// catchUp reports whether the watch goes on.
+func (y *party) catchUp(w *watch) bool {
+	for late := time.Now().Add(patience); time.Now().Before(late); {
+		if err := y.client.RequestProgress(w.ctx); err != nil {
+			y.fail(err)
+			return false
+		}
+		again := time.NewTimer(10 * time.Millisecond) // a watch that is behind gives no answer
+		for waiting := true; waiting; {
+			select {
+			case resp, ok := <-w.ch:
+				switch {
+				case !ok:
+					y.event(w, "closed")
+					return false
+				case resp.IsProgressNotify() && resp.Header.Revision >= y.rev:
+					again.Stop()
+					w.told = y.rev
+					return true
+				case !resp.IsProgressNotify():
+					y.response(w, resp)
+				}
+			case <-again.C:
+				waiting = false
+			}
+		}
+	}
+	y.event(w, "silent")
+	return false
+}
+
+func (y *party) response(w *watch, r clientv3.WatchResponse) {
+	m := &pb.WatchResponse{
+		Header: r.Header, Events: r.Events, CompactRevision: r.CompactRevision, Canceled: r.Canceled, Created: r.Created,
+	}
+	if err := r.Err(); err != nil {
+		m.CancelReason, y.now.err = err.Error(), err.Error()
+	}
+	y.event(w, y.text(m))
+}
+
+func (y *party) event(w *watch, text string) {
+	y.now.answers = append(y.now.answers, fmt.Sprintf("watch %d: %s", w.n, text))
+}
+
+// stop cancels a watch.
+func (y *party) stop(i int) {
+	w := y.watches[i]
+	w.cancel()
+	for resp := range w.ch {
+		if !resp.IsProgressNotify() { // the answer to a request that was repeated too soon
+			y.response(w, resp)
+		}
+	}
+	y.event(w, "closed")
+	y.watches = append(y.watches[:i:i], y.watches[i+1:]...)
+}

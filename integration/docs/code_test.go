@@ -1,0 +1,247 @@
+package docs_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/sqlfence"
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// The functions below are the code of README.md and of the pages in docs/, and run on a real server.
+
+func doTheWork(ctx context.Context) error { return ctx.Err() }
+
+func useLease(ctx context.Context, client *clientv3.Client, ledger *ledger, entry string) (err error) {
+	session, err := lease.NewSession(ctx, client, lease.Options{TTL: 10 * time.Second}) // your *clientv3.Client
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, session.Close(context.WithoutCancel(ctx))) }()
+
+	return session.Do(ctx, "invoices/nightly", func(ctx context.Context, token fence.Token) error {
+		// ctx ends before anybody else can get the lock. The token goes with every write.
+		return ledger.Append(ctx, token, entry)
+	})
+}
+
+type ledger struct {
+	guard   fence.Guard // refuses a token that is older than the newest one it has seen
+	entries []string
+}
+
+func (l *ledger) Append(ctx context.Context, token fence.Token, entry string) error {
+	return l.guard.DoContext(ctx, "ledger", token, func() error { // check and write are one step
+		l.entries = append(l.entries, entry)
+		return nil
+	})
+}
+
+func useMarks(ctx context.Context, db *sql.DB, marks *sqlfence.Marks, amount int) error {
+	if err := marks.Claim(ctx, db, "ledger"); err != nil { // once after the grant, before the first read
+		return err
+	}
+	return marks.Do(ctx, db, "ledger", func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "INSERT INTO entries (amount) VALUES ($1)", amount)
+		return err // errors.Is(err, fence.ErrStale) after Do: a newer holder has been here
+	})
+}
+
+func useTryLock(ctx context.Context, session *lease.Session) error {
+	lock, err := session.TryLock(ctx, "invoices/nightly")
+	if errors.Is(err, lease.ErrLocked) {
+		return nil // somebody else is at it; err says who
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(doTheWork(lock.Context()), lock.Unlock(ctx)) //nolint:contextcheck // The lock's context is meant.
+}
+
+func useRun(ctx context.Context, session *lease.Session, serve func(context.Context, fence.Token) error) error {
+	return election.Run(ctx, session, "invoices", election.Options{Value: "10.0.0.7:8080"},
+		func(ctx context.Context, token fence.Token) error {
+			// Leads until ctx ends, which is before anybody else can lead. Run waits for this function to return,
+			// releases the leadership and campaigns again.
+			return serve(ctx, token)
+		}, election.WithRejoin())
+}
+
+func useTicks(ctx context.Context, session *lease.Session, every time.Duration, report func(context.Context) error) error {
+	return election.Run(ctx, session, "report", election.Options{},
+		func(ctx context.Context, _ fence.Token) error {
+			ticks := time.NewTicker(every)
+			defer ticks.Stop()
+			for {
+				select {
+				case <-ticks.C:
+					if err := report(ctx); err != nil { // fenced: ctx carries the token
+						return err
+					}
+				case <-ctx.Done():
+					return nil
+				}
+			}
+		}, election.WithRejoin())
+}
+
+func mutexOfEtcd(ctx context.Context, client *clientv3.Client) error {
+	session, err := concurrency.NewSession(client, concurrency.WithTTL(10))
+	if err != nil {
+		return err
+	}
+	defer session.Close() //nolint:errcheck // As it is usually written.
+
+	mutex := concurrency.NewMutex(session, "invoices/nightly")
+	if err := mutex.Lock(ctx); err != nil {
+		return err
+	}
+	defer mutex.Unlock(context.Background()) //nolint:errcheck,contextcheck // As it is usually written.
+	return doTheWork(ctx)                    // nothing tells it that the lock is lost
+}
+
+func lockOfOurs(ctx context.Context, client *clientv3.Client) (err error) {
+	session, err := lease.NewSession(ctx, client, lease.Options{TTL: 10 * time.Second})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, session.Close(context.WithoutCancel(ctx))) }()
+
+	return session.Do(ctx, "invoices/nightly", func(ctx context.Context, _ fence.Token) error {
+		return doTheWork(ctx) // ctx ends before anybody else gets the lock, and carries the token
+	})
+}
+
+func adoptTheirs(ctx context.Context, client *clientv3.Client, theirs *concurrency.Session) error {
+	session, err := lease.Adopt(ctx, client, theirs.Lease(), lease.Options{})
+	if err != nil {
+		return err
+	}
+	// Locks of session and mutexes of theirs are on one lease.
+	return session.Close(ctx)
+}
+
+func advisoryLock(ctx context.Context, db *sql.DB, session *lease.Session, marks *sqlfence.Marks) error {
+	return session.Do(ctx, "accounts", func(ctx context.Context, _ fence.Token) error {
+		if err := marks.Claim(ctx, db, "accounts"); err != nil {
+			return err
+		}
+		// As many transactions as it takes, on any connection of the pool. Each one checks the token.
+		return marks.Do(ctx, db, "accounts", func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance - 10 WHERE id = 7")
+			return err
+		})
+	})
+}
+
+func TestDocuments_theirCodeRuns(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	client := etcdtest.Start(t, etcdtest.Options{}).Client(t)
+	book := &ledger{}
+	require.NoError(t, useLease(ctx, client, book, "first"))
+	require.NoError(t, useLease(ctx, client, book, "second"))
+	require.Equal(t, []string{"first", "second"}, book.entries)
+	require.ErrorIs(t, book.Append(ctx, 1, "late"), fence.ErrStale)
+
+	db, err := sql.Open("sqlite", filepath.Join(t.TempDir(), "db"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	_, err = db.ExecContext(ctx, "CREATE TABLE entries (amount INTEGER); CREATE TABLE accounts (id INTEGER, balance INTEGER); INSERT INTO accounts VALUES (7, 50)")
+	require.NoError(t, err)
+	marks, err := sqlfence.New(sqlfence.SQLite, sqlfence.Options{})
+	require.NoError(t, err)
+	require.NoError(t, marks.Migrate(ctx, db))
+	require.NoError(t, useMarks(fence.NewContext(ctx, 54), db, marks, 3))
+	require.ErrorIs(t, useMarks(fence.NewContext(ctx, 41), db, marks, 4), fence.ErrStale)
+
+	session, err := lease.NewSession(ctx, client, lease.Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, session.Close(context.WithoutCancel(ctx))) }()
+	require.NoError(t, useTryLock(ctx, session))
+	require.NoError(t, advisoryLock(ctx, db, session, marks))
+	var balance int
+	require.NoError(t, db.QueryRowContext(ctx, "SELECT balance FROM accounts").Scan(&balance))
+	require.Equal(t, 40, balance)
+
+	require.NoError(t, mutexOfEtcd(ctx, client))
+	require.NoError(t, lockOfOurs(ctx, client))
+	theirs, err := concurrency.NewSession(client)
+	require.NoError(t, err)
+	require.NoError(t, adoptTheirs(ctx, client, theirs))
+	require.NoError(t, theirs.Close())
+
+	done := errors.New("done")
+	require.ErrorIs(t, useRun(ctx, session, func(context.Context, fence.Token) error { return done }), done)
+	require.ErrorIs(t, useTicks(ctx, session, time.Millisecond, func(ctx context.Context) error {
+		_, ok := fence.FromContext(ctx)
+		require.True(t, ok)
+		return done
+	}), done)
+}
+
+var (
+	goBlock = regexp.MustCompile("(?s)```go\n(.*?)```")
+	linted  = regexp.MustCompile(` //nolint:.*`)
+	// elision stands for code that is left out.
+	elision = "..."
+)
+
+// lines are those that are not empty, without what indents them and what is for the linter alone.
+func lines(text string) []string {
+	var all []string
+	for line := range strings.Lines(text) {
+		if line = strings.Join(strings.Fields(linted.ReplaceAllString(line, "")), " "); line != "" {
+			all = append(all, line)
+		}
+	}
+	return all
+}
+
+// Code in a document is code of a Go file, which its module's tests compile. Lines of "..." stand for what is left out.
+func TestDocuments_showCodeThatCompiles(t *testing.T) {
+	var sources []string
+	require.NoError(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		sources = append(sources, "\n"+strings.Join(lines(string(text)), "\n")+"\n")
+		return err
+	}))
+	found := 0
+	for path, text := range documents(t) {
+		for _, block := range goBlock.FindAllStringSubmatch(text, -1) {
+			for part := range strings.SplitSeq("\n"+strings.Join(lines(block[1]), "\n")+"\n", "\n"+elision+"\n") {
+				part = strings.Trim(part, "\n")
+				if part == "" {
+					continue // the block begins or ends with what is left out
+				}
+				found++
+				part = "\n" + part + "\n"
+				compiled := false
+				for _, source := range sources {
+					compiled = compiled || strings.Contains(source, part)
+				}
+				require.True(t, compiled, "%s shows code that is in no Go file:\n%s", path, part)
+			}
+		}
+	}
+	require.Greater(t, found, 10)
+}

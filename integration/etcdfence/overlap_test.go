@@ -1,0 +1,223 @@
+package etcdfence_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/etcdfence"
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/faults"
+	"github.com/leasefence/leasefence/integration/rig"
+	"github.com/leasefence/leasefence/internal/fencetest"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// errOvertaken says that the range that a write depends on has changed since it was read.
+var errOvertaken = errors.New("overtaken")
+
+// appends are the forms to write through a KV that kvOf returns for the context's token.
+func appends(t *testing.T, kvOf func(ctx context.Context, resource string) (*etcdfence.KV, error)) []fencetest.Form {
+	t.Helper()
+	type write func(ctx context.Context, kv *etcdfence.KV, data string, put clientv3.Op, saw func(*clientv3.GetResponse)) error
+	form := func(name, alone string, w write) fencetest.Form {
+		return fencetest.Form{
+			Name: name, Alone: alone,
+			Write: func(ctx context.Context, resource string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
+				kv, err := kvOf(ctx, resource)
+				if err != nil {
+					return err
+				}
+				data := "data/" + resource + "/"
+				put := clientv3.OpPut(fmt.Sprint(data, e.ID), e.Token.String())
+				return w(ctx, kv, data, put, func(resp *clientv3.GetResponse) { saw(entries(t, resp)) })
+			},
+		}
+	}
+	return []fencetest.Form{
+		form("Put", "", func(ctx context.Context, kv *etcdfence.KV, _ string, put clientv3.Op, _ func(*clientv3.GetResponse)) error {
+			return second(kv.Put(ctx, string(put.KeyBytes()), string(put.ValueBytes())))
+		}),
+		form("Txn", "one step", func(
+			ctx context.Context, kv *etcdfence.KV, data string, put clientv3.Op, saw func(*clientv3.GetResponse),
+		) error {
+			resp, err := kv.Txn(ctx).Then(clientv3.OpGet(data, clientv3.WithPrefix()), put).Commit()
+			if err == nil {
+				saw((*clientv3.GetResponse)(resp.Responses[0].GetResponseRange()))
+			}
+			return err
+		}),
+		form("Get, Txn", "one step", func(
+			ctx context.Context, kv *etcdfence.KV, data string, put clientv3.Op, saw func(*clientv3.GetResponse),
+		) error {
+			if err := kv.Claim(ctx); err != nil {
+				return err
+			}
+			read, err := kv.Get(ctx, data, clientv3.WithPrefix())
+			if err != nil {
+				return err
+			}
+			saw(read)
+			same := clientv3.Compare(clientv3.ModRevision(data), "<", read.Header.Revision+1).WithPrefix()
+			resp, err := kv.Txn(ctx).If(same).Then(put).Commit()
+			if err == nil && !resp.Succeeded {
+				err = errOvertaken
+			}
+			return err
+		}),
+	}
+}
+
+// entries reads keys "data/resource/id" with a token as value.
+func entries(t *testing.T, resp *clientv3.GetResponse) []fencetest.Entry {
+	t.Helper()
+	var all []fencetest.Entry
+	for _, kv := range resp.Kvs {
+		var e fencetest.Entry
+		_, err := fmt.Sscan(string(kv.Key[strings.LastIndexByte(string(kv.Key), '/')+1:]), &e.ID)
+		require.NoError(t, err)
+		e.Token, err = fence.Parse(string(kv.Value))
+		require.NoError(t, err)
+		all = append(all, e)
+	}
+	return all
+}
+
+// overlap has holders overlap who write through what kvOf returns.
+func overlap(t *testing.T, client *clientv3.Client, kvOf func(ctx context.Context, resource string) (*etcdfence.KV, error)) {
+	t.Helper()
+	claim := func(ctx context.Context, resource string) error {
+		kv, err := kvOf(ctx, resource)
+		if err != nil {
+			return err
+		}
+		return kv.Claim(ctx)
+	}
+	fencetest.Random(t, fencetest.Store{
+		Forms:  appends(t, kvOf),
+		Claims: []func(context.Context, string) error{claim},
+		Entries: func(ctx context.Context, resource string) ([]fencetest.Entry, error) {
+			err := claim(ctx, resource)
+			for lost(err) && ctx.Err() == nil {
+				err = claim(ctx, resource)
+			}
+			if err != nil {
+				return nil, err
+			}
+			resp, err := client.Get(ctx, "data/"+resource+"/", clientv3.WithPrefix(),
+				clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortAscend))
+			if err != nil {
+				return nil, err
+			}
+			return entries(t, resp), nil
+		},
+		Ordered: true,
+		Again: func(err error) bool {
+			return errors.Is(err, errOvertaken) || lost(err)
+		},
+	})
+}
+
+// lost reports whether a message of a disturbed client was lost.
+func lost(err error) bool { return err != nil && strings.Contains(err.Error(), "faults: ") }
+
+// disturbed is a client whose requests and answers are late or lost now and then.
+func disturbed(t *testing.T, srv *etcdtest.Server) *clientv3.Client {
+	t.Helper()
+	oneIn := func(n int) func(any) bool { return func(any) bool { return rand.IntN(n) == 0 } }
+	in := faults.NewInterceptor(t)
+	in.Inject(t, faults.Rule{Fault: faults.LoseAnswer, Method: faults.Txn, Match: oneIn(50)})
+	in.Inject(t, faults.Rule{Fault: faults.LoseRequest, Method: faults.Txn, Match: oneIn(50)})
+	in.Inject(t, faults.Rule{Fault: faults.LateRequest, Method: faults.Txn, Match: oneIn(50), Delay: 10 * time.Millisecond})
+	in.Inject(t, faults.Rule{Fault: faults.DelayRequest, Method: faults.Txn, Match: oneIn(4), Delay: 5 * time.Millisecond})
+	return srv.Client(t, etcdtest.Dial(in.DialOptions()...))
+}
+
+// Holders who overlap claim and write in all forms; messages are late or lost, and calls are cancelled at random.
+func TestMarks_random(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	client, late := srv.Client(t), disturbed(t, srv)
+	overlap(t, client, func(_ context.Context, resource string) (*etcdfence.KV, error) {
+		return markedBy(t, late, resource), nil
+	})
+}
+
+// The same with locks: an operator takes the lock from the older holder, who goes on writing. What is written by the next
+// one has its lock's key, and so its token, to go by.
+func TestNewKV_random(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	h := &heldTurns{
+		client: srv.Client(t), late: disturbed(t, srv),
+		sessions: map[fence.Token]*lease.Session{}, turns: map[string]*heldTurn{},
+	}
+	overlap(t, h.client, func(ctx context.Context, resource string) (*etcdfence.KV, error) {
+		return h.kv(t, ctx, resource)
+	})
+}
+
+// heldTurns stands for an operator who hands locks over. The test's tokens say in which order.
+type heldTurns struct {
+	client *clientv3.Client
+	late   *clientv3.Client // that writes
+
+	mu       sync.Mutex // guards the fields below
+	sessions map[fence.Token]*lease.Session
+	turns    map[string]*heldTurn
+}
+
+type heldTurn struct {
+	mu     sync.Mutex // guards the fields below
+	lock   *lease.Lock
+	newest fence.Token
+	kvs    map[fence.Token]*etcdfence.KV
+}
+
+// kv returns what the holder with the context's token writes through, who gets the lock if nobody newer had it.
+func (h *heldTurns) kv(t *testing.T, ctx context.Context, resource string) (*etcdfence.KV, error) { //nolint:revive // t is first
+	t.Helper()
+	token, _ := fence.FromContext(ctx)
+	h.mu.Lock()
+	s, turn := h.sessions[token], h.turns[resource]
+	if s == nil {
+		s = rig.NewSession(t, h.client, lease.Options{}) //nolint:contextcheck // It outlives the call.
+		h.sessions[token] = s
+	}
+	if turn == nil {
+		turn = &heldTurn{kvs: map[fence.Token]*etcdfence.KV{}}
+		h.turns[resource] = turn
+	}
+	h.mu.Unlock()
+
+	turn.mu.Lock()
+	defer turn.mu.Unlock()
+	if kv := turn.kvs[token]; kv != nil {
+		return kv, nil
+	}
+	if token < turn.newest { // it never had the lock
+		return nil, &fence.StaleError{Resource: resource, Token: token, Highest: turn.newest}
+	}
+	ctx = context.WithoutCancel(ctx) // a turn is handed over as a whole
+	if turn.lock != nil {
+		if _, err := h.client.Delete(ctx, turn.lock.Key()); err != nil {
+			return nil, err
+		}
+	}
+	l, err := s.Lock(ctx, strings.ReplaceAll(resource, " ", "-"))
+	if err != nil {
+		return nil, err
+	}
+	kv, err := etcdfence.NewKV(h.late, l)
+	turn.lock, turn.newest, turn.kvs[token] = l, token, kv
+	return kv, err
+}

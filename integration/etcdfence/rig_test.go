@@ -1,0 +1,34 @@
+package etcdfence_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/fence/etcdfence"
+	"github.com/leasefence/leasefence/integration/etcdtest"
+)
+
+func TestMain(m *testing.M) { etcdtest.Main(m) }
+
+// heldBy is a KV that is fenced by a lock, or by what else is held.
+func heldBy(tb testing.TB, kv clientv3.KV, h etcdfence.Holder) *etcdfence.KV {
+	tb.Helper()
+	k, err := etcdfence.NewKV(kv, h)
+	require.NoError(tb, err)
+	return k
+}
+
+// markedBy is a KV that is fenced by a mark.
+func markedBy(tb testing.TB, kv clientv3.KV, resource string) *etcdfence.KV {
+	tb.Helper()
+	marks, err := etcdfence.NewMarks(kv, etcdfence.Options{})
+	require.NoError(tb, err)
+	k, err := marks.KV(resource)
+	require.NoError(tb, err)
+	return k
+}
+
+// second drops an answer that a test does not need.
+func second[T any](_ T, err error) error { return err }

@@ -1,0 +1,243 @@
+package interop_test
+
+import (
+	"bufio"
+	"context"
+	"os/exec"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/rig"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// The candidates that stand in one election, each with a value.
+
+func ourCandidate(t *testing.T, srv *etcdtest.Server, opts election.Options) interopPeer {
+	t.Helper()
+	s := rig.NewSession(t, srv.Client(t), lease.Options{})
+	return interopPeer{"leasefence", func(ctx context.Context, name string) (interopHold, error) {
+		l, err := election.Campaign(ctx, s, name, opts)
+		if err != nil {
+			return interopHold{}, err
+		}
+		return interopHold{key: l.Key(), token: l.Token(), unlock: l.Resign}, nil
+	}}
+}
+
+// stockCandidate is etcd's concurrency.Election on a session of its own.
+func stockCandidate(t *testing.T, srv *etcdtest.Server, value string) interopPeer {
+	t.Helper()
+	client := srv.Client(t)
+	return interopPeer{"concurrency.Election", func(ctx context.Context, name string) (interopHold, error) {
+		e := concurrency.NewElection(newEtcdSession(t, client), name)
+		if err := e.Campaign(ctx, value); err != nil {
+			return interopHold{}, err
+		}
+		return interopHold{key: e.Key(), unlock: e.Resign}, nil
+	}}
+}
+
+// shownValues are the values that an observer of etcd's own has been shown.
+type shownValues struct {
+	mu   sync.Mutex // guards the field below
+	list []string
+}
+
+func (v *shownValues) add(value string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.list = append(v.list, value)
+}
+
+// await waits until the value is the last one shown.
+func (v *shownValues) await(t *testing.T, who, value string) {
+	t.Helper()
+	for deadline := time.Now().Add(rig.Patience); ; time.Sleep(time.Millisecond) {
+		v.mu.Lock()
+		list := slices.Clone(v.list)
+		v.mu.Unlock()
+		if len(list) > 0 && list[len(list)-1] == value {
+			return
+		}
+		require.True(t, time.Now().Before(deadline), "%s has been shown %q, want %q", who, list, value)
+	}
+}
+
+// stockListener observes with concurrency.Election.
+func stockListener(t *testing.T, srv *etcdtest.Server, name string) *shownValues {
+	t.Helper()
+	v := new(shownValues)
+	ctx, cancel := context.WithCancel(t.Context())
+	events := concurrency.NewElection(newEtcdSession(t, srv.Client(t)), name).Observe(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for resp := range events {
+			v.add(string(resp.Kvs[0].Value))
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return v
+}
+
+// etcdctlListener is "etcdctl elect --listen". It prints a key, and then its value, for each leader.
+func etcdctlListener(t *testing.T, path string, srv *etcdtest.Server, name string) *shownValues {
+	t.Helper()
+	v := new(shownValues)
+	cmd := exec.Command(path, "--endpoints", srv.Endpoint(), "elect", "--listen", name)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		out := bufio.NewScanner(stdout)
+		for isValue := false; out.Scan(); isValue = !isValue {
+			if isValue {
+				v.add(out.Text())
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-done
+		_ = cmd.Wait()
+	})
+	return v
+}
+
+// requireLeader checks what a leader looks like to each of ours and of theirs that observe.
+func requireLeader(t *testing.T, srv *etcdtest.Server, key, value string, ours *rig.Observer, theirs map[string]*shownValues) {
+	t.Helper()
+	kvs := srv.KeyValues(t, key)
+	require.Len(t, kvs, 1)
+	want := leaderOf(kvs[0])
+	require.Equal(t, value, string(kvs[0].Value))
+	got, err := election.Current(rig.Bounded(t), srv.Client(t), "job")
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	require.Equal(t, want, ours.AwaitValue(t, value))
+	for who, shown := range theirs {
+		shown.await(t, who, value)
+	}
+}
+
+func TestCampaign_standsInOneOrderWithEtcdsOwnCandidates(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	built, debian := etcdtest.Etcdctl(t), etcdtest.DebianEtcdctl(t)
+	observed := rig.Observe(t, srv.Client(t), "job")
+	observed.AwaitValue(t, "")
+	theirs := map[string]*shownValues{
+		"concurrency.Election": stockListener(t, srv, "job"),
+		"etcdctl":              etcdctlListener(t, built, srv, "job"),
+		"etcdctl of Debian":    etcdctlListener(t, debian, srv, "job"),
+	}
+	ours := func(value string) interopPeer { return ourCandidate(t, srv, election.Options{Value: value}) }
+	order := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"}
+	var queue []*contender
+	for i, p := range []interopPeer{
+		ours("a"), stockCandidate(t, srv, "b"), etcdctlPeer(built, srv, "elect", "c"), ours("d"), stockCandidate(t, srv, "e"),
+		etcdctlPeer(debian, srv, "elect", "f"), ours("g"), ours("h"), etcdctlPeer(built, srv, "elect", "i"), ours("j"),
+	} {
+		queue = append(queue, enterQueue(t, srv, p, "job"))
+		all, err := election.Candidates(rig.Bounded(t), srv.Client(t), "job")
+		require.NoError(t, err)
+		require.Equal(t, order[:i+1], values(all))
+	}
+	queue[len(queue)-1].requireWaiting(t)
+
+	var last fence.Token
+	for i, c := range queue {
+		held := c.await(t)
+		for j, later := range queue[i+1:] {
+			require.False(t, later.done(), "number %d leads while number %d, %s, does", i+1+j, i, c.peer.name)
+		}
+		requireLeader(t, srv, held.key, order[i], observed, theirs)
+		if held.token != 0 {
+			require.EqualValues(t, held.token, leaderOf(srv.KeyValues(t, held.key)[0]).Revision)
+			require.Greater(t, held.token, last)
+			last = held.token
+		}
+		c.unlock(t)
+	}
+	history := leadersOf(t, srv, "job")
+	require.Equal(t, slices.Concat([]string{""}, order, []string{""}), values(history))
+	observed.Sees(t, history...)
+	observed.SeesNoMore(t)
+	_, err := election.Current(rig.Bounded(t), srv.Client(t), "job")
+	require.ErrorIs(t, err, election.ErrNoLeader)
+	require.Empty(t, srv.Keys(t, "job/"))
+}
+
+// A value that is proclaimed is seen on both sides, whoever does it, and changes nothing else.
+func TestLeadership_Proclaim_isSeenByEtcdsOwnObservers(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	observed := rig.Observe(t, srv.Client(t), "job")
+	s := rig.NewSession(t, srv.Client(t), lease.Options{})
+	l := mustLead(t, s, "job", election.Options{Value: "ours"})
+	theirs := map[string]*shownValues{
+		"concurrency.Election": stockListener(t, srv, "job"),
+		"etcdctl":              etcdctlListener(t, etcdtest.Etcdctl(t), srv, "job"),
+	}
+	requireLeader(t, srv, l.Key(), "ours", observed, theirs)
+
+	require.NoError(t, l.Proclaim(rig.Bounded(t), "by us"))
+	requireLeader(t, srv, l.Key(), "by us", observed, theirs)
+
+	// An election that is resumed with the leader's own lease proclaims for it.
+	same := newEtcdSession(t, srv.Client(t), concurrency.WithLease(s.Status().LeaseID))
+	resumed := concurrency.ResumeElection(same, "job", l.Key(), l.Token().Revision())
+	require.NoError(t, resumed.Proclaim(rig.Bounded(t), "resumed"))
+	requireLeader(t, srv, l.Key(), "resumed", observed, theirs)
+	require.NoError(t, l.Proclaim(rig.Bounded(t), "by us again"))
+	requireLeader(t, srv, l.Key(), "by us again", observed, theirs)
+	require.NoError(t, l.Err())
+	require.Equal(t, l.Token().Revision(), srv.KeyValues(t, l.Key())[0].CreateRevision)
+
+	next := concurrency.NewElection(newEtcdSession(t, srv.Client(t)), "job")
+	won := make(chan error, 1)
+	ctx := rig.Bounded(t)
+	go func() { won <- next.Campaign(ctx, "theirs") }()
+	awaitKeyCount(t, srv, "job/", 2)
+	same.Orphan() // its Close would revoke the lease
+	require.NoError(t, l.Resign(rig.Bounded(t)))
+	require.NoError(t, <-won)
+	requireLeader(t, srv, next.Key(), "theirs", observed, theirs)
+	require.NoError(t, next.Proclaim(rig.Bounded(t), "theirs again"))
+	requireLeader(t, srv, next.Key(), "theirs again", observed, theirs)
+	require.NoError(t, next.Resign(rig.Bounded(t)))
+	observed.AwaitValue(t, "")
+	require.Equal(t, []string{"", "ours", "by us", "resumed", "by us again", "theirs", "theirs again", ""},
+		values(leadersOf(t, srv, "job")))
+}
+
+// With another lease it takes the key over: the leader is told, and lets nobody believe that it still leads.
+func TestLeadership_endsWhenEtcdsElectionTakesItsKey(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	l := mustLead(t, rig.NewSession(t, srv.Client(t), lease.Options{}), "job", election.Options{})
+	other := newEtcdSession(t, srv.Client(t))
+	resumed := concurrency.ResumeElection(other, "job", l.Key(), l.Token().Revision())
+	require.NoError(t, resumed.Proclaim(rig.Bounded(t), "mine"))
+	rig.RequireLost(t, rig.AwaitEnd(t, l.Context()), lease.ReasonKeyOverwritten)
+	require.Equal(t, []string{l.Key()}, srv.Keys(t, "job/"), "it is still there, but nobody's")
+	_, err := election.Current(rig.Bounded(t), srv.Client(t), "job")
+	require.ErrorIs(t, err, election.ErrNoLeader)
+	rig.RequireLost(t, l.Resign(rig.Bounded(t)), lease.ReasonKeyOverwritten)
+	require.NoError(t, other.Close())
+	require.Empty(t, srv.Keys(t, "job/"))
+}

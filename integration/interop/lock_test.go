@@ -1,0 +1,265 @@
+package interop_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/rig"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// What etcd brings along to take turns by excludes us, and we exclude it, in the order of arrival: each of them stands both behind
+// one of ours and before one.
+func TestLock_standsInOneOrderWithEtcdsOwnLocks(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	ours := func() interopPeer { return ourPeer(t, srv) } // each on a session of its own, or it would not enter at once
+	mutex, election := mutexPeer(t, srv), stockCandidate(t, srv, "a proposal")
+	etcdctl, debian := builtEtcdctlPeer(t, srv), debianEtcdctlPeer(t, srv)
+
+	var queue []*contender
+	for _, p := range []interopPeer{
+		ours(), mutex, etcdctl, ours(), mutex, ours(), debian, ours(), ours(), election, ours(), mutex, etcdctl, ours(),
+	} {
+		queue = append(queue, enterQueue(t, srv, p, "job"))
+	}
+	queue[len(queue)-1].requireWaiting(t)
+	for i, c := range queue {
+		c.await(t)
+		for j, later := range queue[i+1:] {
+			require.False(t, later.done(), "number %d was granted while number %d, %s, held", i+1+j, i, c.peer.name)
+		}
+		c.unlock(t)
+	}
+	require.Empty(t, srv.Keys(t, "job/"))
+}
+
+// A waiter that gives up was not the owner, so whoever waits behind it does not move up to be one.
+func TestLock_keepsWaitingWhenEtcdsWaiterGivesUp(t *testing.T) {
+	t.Parallel()
+	for name, quitter := range map[string]func(testing.TB, *etcdtest.Server) interopPeer{
+		"theirs": mutexPeer,
+		"ours":   ourPeer,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := etcdtest.Start(t, etcdtest.Options{})
+			holder := enterQueue(t, srv, mutexPeer(t, srv), "job")
+			holder.await(t)
+			quitter := enterQueue(t, srv, quitter(t, srv), "job")
+			ours := enterQueue(t, srv, ourPeer(t, srv), "job")
+			theirs := enterQueue(t, srv, mutexPeer(t, srv), "job")
+			ours.requireWaiting(t)
+
+			quitter.giveUp(t)
+			awaitKeyCount(t, srv, "job/", 3)
+			ours.requireWaiting(t)
+			require.False(t, theirs.done())
+
+			holder.unlock(t)
+			ours.await(t)
+			require.False(t, theirs.done())
+			ours.unlock(t)
+			theirs.await(t)
+			theirs.unlock(t)
+		})
+	}
+}
+
+func TestTryLock_showsTheHolderThatIsEtcdsOwn(t *testing.T) {
+	t.Parallel()
+	for name, theirs := range map[string]func(testing.TB, *etcdtest.Server) interopPeer{
+		"concurrency.Mutex": mutexPeer,
+		"etcdctl":           builtEtcdctlPeer,
+		"etcdctl of Debian": debianEtcdctlPeer,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := etcdtest.Start(t, etcdtest.Options{})
+			s := rig.NewSession(t, srv.Client(t), lease.Options{Era: 3})
+			holder := enterQueue(t, srv, theirs(t, srv), "job")
+			held := holder.await(t)
+			enterQueue(t, srv, theirs(t, srv), "job") // who waits is not shown
+
+			_, err := s.TryLock(rig.Bounded(t), "job")
+			require.ErrorIs(t, err, lease.ErrLocked)
+			var locked *lease.LockedError
+			require.ErrorAs(t, err, &locked)
+			kv := srv.KeyValues(t, held.key)[0]
+			token, err := fence.NewToken(3, kv.CreateRevision)
+			require.NoError(t, err)
+			require.Equal(t, &lease.LockedError{Name: "job", Owner: "", Key: held.key, Token: token}, locked)
+			require.Len(t, srv.Keys(t, "job/"), 2, "TryLock has left something")
+		})
+	}
+}
+
+func TestTryLock_isSeenByEtcdsOwnTryLock(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	client := srv.Client(t)
+	s := rig.NewSession(t, client, lease.Options{})
+	mutex := concurrency.NewMutex(newEtcdSession(t, client), "job")
+
+	l, err := s.TryLock(rig.Bounded(t), "job")
+	require.NoError(t, err)
+	require.ErrorIs(t, mutex.TryLock(rig.Bounded(t)), concurrency.ErrLocked)
+	require.Equal(t, []string{l.Key()}, srv.Keys(t, "job/"))
+	require.NoError(t, l.Unlock(rig.Bounded(t)))
+	require.NoError(t, mutex.TryLock(rig.Bounded(t)))
+	_, err = s.TryLock(rig.Bounded(t), "job")
+	require.ErrorIs(t, err, lease.ErrLocked)
+	require.NoError(t, mutex.Unlock(rig.Bounded(t)))
+	_, err = s.TryLock(rig.Bounded(t), "job")
+	require.NoError(t, err)
+}
+
+func TestLock_excludesTheCommandThatEtcdctlRuns(t *testing.T) {
+	t.Parallel()
+	for name, path := range map[string]func(testing.TB) string{
+		"built":  etcdtest.Etcdctl,
+		"debian": etcdtest.DebianEtcdctl,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := path(t)
+			srv := etcdtest.Start(t, etcdtest.Options{})
+			s := rig.NewSession(t, srv.Client(t), lease.Options{})
+			running := filepath.Join(t.TempDir(), "running")
+			l := rig.MustLock(t, s, "job")
+
+			// The command says its key, and ends when the file is removed.
+			theirs := enterQueue(t, srv, etcdctlPeer(path, srv, "lock",
+				"sh", "-c", `echo "$ETCD_LOCK_KEY"; touch "$0"; while test -e "$0"; do sleep 0.02; done`, running), "job")
+			theirs.requireWaiting(t)
+			require.NoFileExists(t, running)
+
+			require.NoError(t, l.Unlock(rig.Bounded(t)))
+			held := theirs.await(t)
+			_, err := s.TryLock(rig.Bounded(t), "job")
+			var locked *lease.LockedError
+			require.ErrorAs(t, err, &locked)
+			require.Equal(t, held.key, locked.Key)
+			ours := enterQueue(t, srv, sessionPeer(s), "job")
+			ours.requireWaiting(t)
+
+			require.Eventually(t, func() bool { return os.Remove(running) == nil }, rig.Patience, time.Millisecond)
+			ours.await(t)
+			ours.unlock(t)
+			theirs.unlock(t)
+		})
+	}
+}
+
+func TestLock_excludesEtcdsMutexUnderContention(t *testing.T) {
+	t.Parallel()
+	const (
+		each   = 4 // contenders of each kind
+		atWork = time.Second
+	)
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	client := srv.Client(t)
+	s := rig.NewSession(t, client, lease.Options{})
+	mutex, fresh := mutexPeer(t, srv), ourPeer(t, srv)
+
+	ctx, cancel := context.WithTimeout(rig.Bounded(t), atWork)
+	defer cancel()
+	var (
+		inside       atomic.Int32
+		guard        fence.Guard
+		ours, theirs atomic.Int32
+		wg           sync.WaitGroup
+		failures     = make(chan error, 3*each)
+		errTimeUp    = errors.New("time is up")
+	)
+	work := func(p interopPeer, turns *atomic.Int32) error {
+		for ctx.Err() == nil {
+			held, err := p.lock(ctx, "job")
+			if ctx.Err() != nil && err != nil {
+				return errTimeUp
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", p.name, err)
+			}
+			if n := inside.Add(1); n != 1 {
+				return fmt.Errorf("%s is one of %d holders", p.name, n)
+			}
+			turns.Add(1)
+			if held.token != 0 {
+				err = guard.Claim("job", held.token)
+			}
+			inside.Add(-1)
+			if err != nil {
+				return fmt.Errorf("%s: %w", p.name, err)
+			}
+			if err := held.unlock(context.WithoutCancel(ctx)); err != nil {
+				return fmt.Errorf("%s: %w", p.name, err)
+			}
+		}
+		return errTimeUp
+	}
+	for range each {
+		wg.Go(func() { failures <- work(sessionPeer(s), &ours) }) // of one session
+		wg.Go(func() { failures <- work(fresh, &ours) })
+		wg.Go(func() { failures <- work(mutex, &theirs) })
+	}
+	wg.Wait()
+	close(failures)
+	for err := range failures {
+		require.ErrorIs(t, err, errTimeUp)
+	}
+	// They take turns, so all come in. Not often: a waiting concurrency.Mutex costs up to 100 ms a turn.
+	require.GreaterOrEqual(t, ours.Load(), int32(2*each))
+	require.GreaterOrEqual(t, theirs.Load(), int32(each))
+	awaitKeyCount(t, srv, "job/", 0)
+}
+
+// Locks a and a/b do not affect each other. Etcd's own locks look at every key below the name, and ours cannot change
+// that; but ours are not blocked.
+func TestLock_isNotBlockedByEtcdsLocksOnNestedNames(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	ours, another, mutex := ourPeer(t, srv), ourPeer(t, srv), mutexPeer(t, srv)
+
+	t.Run("theirs on a/b, ours on a", func(t *testing.T) {
+		nested := enterQueue(t, srv, mutex, "a/b")
+		nested.await(t)
+		first := enterQueue(t, srv, ours, "a")
+		first.await(t)
+		again := enterQueue(t, srv, mutex, "a/b") // younger than first's
+		second := enterQueue(t, srv, another, "a")
+		second.requireWaiting(t)
+		first.unlock(t)
+		second.await(t)
+		second.unlock(t)
+		s := rig.NewSession(t, srv.Client(t), lease.Options{})
+		l, err := s.TryLock(rig.Bounded(t), "a")
+		require.NoError(t, err)
+		require.NoError(t, l.Unlock(rig.Bounded(t)))
+		require.False(t, again.done())
+		nested.unlock(t)
+		again.await(t)
+		again.unlock(t)
+	})
+	t.Run("ours on a/b, theirs on a", func(t *testing.T) {
+		nested := enterQueue(t, srv, ours, "a/b")
+		nested.await(t)
+		theirs := enterQueue(t, srv, mutex, "a")
+		theirs.requireWaiting(t)
+		nested.unlock(t)
+		theirs.await(t)
+		theirs.unlock(t)
+	})
+}

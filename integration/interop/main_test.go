@@ -1,0 +1,9 @@
+package interop_test
+
+import (
+	"testing"
+
+	"github.com/leasefence/leasefence/integration/etcdtest"
+)
+
+func TestMain(m *testing.M) { etcdtest.Main(m) }

@@ -1,0 +1,130 @@
+package interop_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/rig"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// awaitOrder waits until the candidates stand in this order, by their values.
+func awaitOrder(t *testing.T, srv *etcdtest.Server, name string, order ...string) {
+	t.Helper()
+	client := srv.Client(t)
+	for deadline := time.Now().Add(rig.Patience); ; time.Sleep(time.Millisecond) {
+		all, err := election.Candidates(rig.Bounded(t), client, name)
+		require.NoError(t, err)
+		if slices.Equal(values(all), order) {
+			return
+		}
+		require.True(t, time.Now().Before(deadline), "the order is %q, want %q", values(all), order)
+	}
+}
+
+// mixedQueue is an election in which some candidates are etcd's own: those with a capital letter. The others are ours, and
+// a digit after the letter is their priority. The first leads. It is keyed by the values.
+func mixedQueue(t *testing.T, srv *etcdtest.Server, names ...string) (*election.Leadership, map[string]*contender) {
+	t.Helper()
+	first := rig.NewSession(t, srv.Client(t), lease.Options{})
+	leader := mustLead(t, first, "job", election.Options{Value: names[0]})
+	queue := map[string]*contender{}
+	for _, name := range names[1:] {
+		queue[name] = enterQueue(t, srv, mixedPeer(t, srv, name), "job")
+	}
+	return leader, queue
+}
+
+func mixedPeer(t *testing.T, srv *etcdtest.Server, name string) interopPeer {
+	t.Helper()
+	if name[0] >= 'a' {
+		opts := election.Options{Value: name}
+		if len(name) > 1 {
+			opts.Priority = int(name[1] - '0')
+		}
+		return ourCandidate(t, srv, opts)
+	}
+	if name[0]%2 == 0 {
+		return etcdctlPeer(etcdtest.Etcdctl(t), srv, "elect", name)
+	}
+	return stockCandidate(t, srv, name)
+}
+
+// requireTurns has each of the candidates lead in turn, and nobody else.
+func requireTurns(t *testing.T, srv *etcdtest.Server, queue map[string]*contender, order ...string) {
+	t.Helper()
+	awaitOrder(t, srv, "job", order...) // a candidate that was passed over has to enter again first
+	for i, name := range order {
+		queue[name].await(t)
+		for _, later := range order[i+1:] {
+			require.False(t, queue[later].done(), "%s leads while %s does", later, name)
+		}
+		queue[name].unlock(t)
+	}
+	history := leadersOf(t, srv, "job")
+	n := len(history) - 1 // nobody
+	require.Equal(t, order, values(history[n-len(order):n]))
+	require.Empty(t, srv.Keys(t, "job/"))
+}
+
+// Etcd's own candidates keep their places: the leader hands over to a preferred one that waits before them.
+func TestCampaign_priorityAmongEtcdsOwnCandidates(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		names, order []string
+		handedOver   bool
+	}{
+		{names: []string{"a", "b", "d5", "C"}, order: []string{"d5", "C", "b"}, handedOver: true},
+		{names: []string{"a", "B", "c", "d5"}, order: []string{"B", "c", "d5"}},
+	} {
+		t.Run(fmt.Sprint(c.names), func(t *testing.T) {
+			t.Parallel()
+			srv := etcdtest.Start(t, etcdtest.Options{})
+			leader, queue := mixedQueue(t, srv, c.names...)
+			if c.handedOver {
+				require.ErrorIs(t, rig.AwaitEnd(t, leader.Context()), election.ErrHandedOver)
+			} else {
+				time.Sleep(2 * time.Second) // twice as long as it takes
+				require.NoError(t, leader.Err())
+			}
+			require.NoError(t, leader.Resign(rig.Bounded(t)))
+			requireTurns(t, srv, queue, c.order...)
+		})
+	}
+}
+
+func TestLeadership_Transfer_amongEtcdsOwnCandidates(t *testing.T) {
+	t.Parallel()
+	for to, c := range map[string]struct {
+		names, order []string
+		blocked      bool
+	}{
+		"c": {names: []string{"a", "b", "c", "D", "e"}, order: []string{"c", "D", "e", "b"}},
+		"C": {names: []string{"a", "b", "C", "D", "e"}, order: []string{"C", "D", "e", "b"}},
+		"D": {names: []string{"a", "b", "D", "e"}, order: []string{"D", "e", "b"}},
+		"e": {names: []string{"a", "b", "C", "d", "e"}, order: []string{"b", "C", "d", "e"}, blocked: true},
+		"F": {names: []string{"a", "b", "C", "d", "F"}, order: []string{"b", "C", "d", "F"}, blocked: true},
+	} {
+		t.Run(to, func(t *testing.T) {
+			t.Parallel()
+			srv := etcdtest.Start(t, etcdtest.Options{})
+			leader, queue := mixedQueue(t, srv, c.names...)
+			err := leader.Transfer(rig.Bounded(t), to)
+			if c.blocked {
+				require.ErrorIs(t, err, election.ErrBlocked)
+				require.NoError(t, leader.Err())
+				awaitOrder(t, srv, "job", c.names...)
+				require.NoError(t, leader.Resign(rig.Bounded(t)))
+			} else {
+				require.NoError(t, err)
+			}
+			requireTurns(t, srv, queue, c.order...)
+		})
+	}
+}

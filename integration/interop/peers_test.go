@@ -1,0 +1,218 @@
+package interop_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/rig"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// interopPeer is a way to take a lock: ours, or one of etcd's own.
+type interopPeer struct {
+	name string
+	lock func(ctx context.Context, name string) (interopHold, error)
+}
+
+// interopHold is a lock that is held.
+type interopHold struct {
+	key    string
+	token  fence.Token // 0 if it is not ours
+	unlock func(ctx context.Context) error
+}
+
+// ourPeer takes its locks on a session of its own.
+func ourPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
+	tb.Helper()
+	return sessionPeer(rig.NewSession(tb, srv.Client(tb), lease.Options{}))
+}
+
+func sessionPeer(s *lease.Session) interopPeer {
+	return interopPeer{"leasefence", func(ctx context.Context, name string) (interopHold, error) {
+		l, err := s.Lock(ctx, name)
+		if err != nil {
+			return interopHold{}, err
+		}
+		return interopHold{key: l.Key(), token: l.Token(), unlock: l.Unlock}, nil
+	}}
+}
+
+// mutexPeer takes each lock on a session of its own: one session's mutexes do not exclude each other.
+func mutexPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
+	tb.Helper()
+	client := srv.Client(tb)
+	return interopPeer{"concurrency.Mutex", func(ctx context.Context, name string) (interopHold, error) {
+		s, err := concurrency.NewSession(client)
+		if err != nil {
+			return interopHold{}, err
+		}
+		m := concurrency.NewMutex(s, name)
+		if err := m.Lock(ctx); err != nil {
+			return interopHold{}, errors.Join(err, s.Close())
+		}
+		return interopHold{key: m.Key(), unlock: func(ctx context.Context) error {
+			return errors.Join(m.Unlock(ctx), s.Close())
+		}}, nil
+	}}
+}
+
+func builtEtcdctlPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
+	tb.Helper()
+	return etcdctlPeer(etcdtest.Etcdctl(tb), srv, "lock")
+}
+
+func debianEtcdctlPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
+	tb.Helper()
+	return etcdctlPeer(etcdtest.DebianEtcdctl(tb), srv, "lock")
+}
+
+// etcdctlPeer runs "etcdctl lock" or "etcdctl elect", with a command or a value. It prints the key and waits for a signal; a
+// command has to print the key and to end by itself.
+func etcdctlPeer(path string, srv *etcdtest.Server, verb string, words ...string) interopPeer {
+	return interopPeer{"etcdctl " + verb, func(ctx context.Context, name string) (interopHold, error) {
+		args := append([]string{"--endpoints", srv.Endpoint(), verb, "--", name}, words...)
+		cmd := exec.CommandContext(ctx, path, args...)
+		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it leaves the queue then
+		cmd.WaitDelay = rig.Patience
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		stdout, err := cmd.StdoutPipe()
+		if err != nil {
+			return interopHold{}, err
+		}
+		if err := cmd.Start(); err != nil {
+			return interopHold{}, err
+		}
+		key, err := bufio.NewReader(stdout).ReadString('\n')
+		if err != nil {
+			return interopHold{}, fmt.Errorf("%w, and no key: %s", errors.Join(err, cmd.Wait()), stderr.String())
+		}
+		return interopHold{key: strings.TrimSpace(key), unlock: func(context.Context) error {
+			if verb == "elect" || len(words) == 0 {
+				if err := cmd.Process.Signal(os.Interrupt); err != nil {
+					return err
+				}
+			}
+			return cmd.Wait()
+		}}, nil
+	}}
+}
+
+// contender is a peer that has entered a queue and waits there in a goroutine.
+type contender struct {
+	peer    interopPeer
+	cancel  context.CancelFunc
+	granted chan struct{} // closed when lock has returned
+	held    interopHold   // set before granted is closed
+	err     error         // set before granted is closed
+	over    bool          // unlock was called
+}
+
+// enterQueue returns when the peer's key is in the queue.
+func enterQueue(t *testing.T, srv *etcdtest.Server, p interopPeer, name string) *contender {
+	t.Helper()
+	ctx, cancel := context.WithCancel(rig.Bounded(t))
+	c := &contender{peer: p, cancel: cancel, granted: make(chan struct{})}
+	before := len(srv.Keys(t, name+"/"))
+	go func() {
+		defer close(c.granted)
+		c.held, c.err = p.lock(ctx, name)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-c.granted
+		if c.err == nil && !c.over {
+			_ = c.held.unlock(context.WithoutCancel(ctx)) // a process has to end; the rest ends with the server
+		}
+	})
+	awaitKeyCount(t, srv, name+"/", before+1, c)
+	return c
+}
+
+// awaitKeyCount waits until there are n keys with the prefix. It fails at once if one who is to enter has failed.
+func awaitKeyCount(t *testing.T, srv *etcdtest.Server, prefix string, n int, entering ...*contender) {
+	t.Helper()
+	deadline := time.Now().Add(rig.Patience)
+	for {
+		keys := srv.Keys(t, prefix)
+		if len(keys) == n {
+			return
+		}
+		for _, c := range entering {
+			if c.done() {
+				require.NoError(t, c.err, c.peer.name)
+			}
+		}
+		require.True(t, time.Now().Before(deadline), "keys with %q: %q, want %d", prefix, keys, n)
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// done reports whether the peer was granted the lock, or has failed.
+func (c *contender) done() bool {
+	select {
+	case <-c.granted:
+		return true
+	default:
+		return false
+	}
+}
+
+// requireWaiting gives a grant that must not come ample time to come: a wrong one takes a few milliseconds.
+func (c *contender) requireWaiting(t *testing.T) {
+	t.Helper()
+	select {
+	case <-c.granted:
+		require.NoError(t, c.err)
+		require.FailNow(t, "granted out of turn", c.peer.name)
+	case <-time.After(150 * time.Millisecond):
+	}
+}
+
+// await returns when the lock is granted.
+func (c *contender) await(t *testing.T) interopHold {
+	t.Helper()
+	select {
+	case <-c.granted:
+		require.NoError(t, c.err, c.peer.name)
+	case <-time.After(rig.Patience):
+		require.FailNow(t, "not granted", c.peer.name)
+	}
+	return c.held
+}
+
+func (c *contender) unlock(t *testing.T) {
+	t.Helper()
+	c.over = true
+	require.NoError(t, c.held.unlock(rig.Bounded(t)), c.peer.name)
+}
+
+// giveUp ends the waiting.
+func (c *contender) giveUp(t *testing.T) {
+	t.Helper()
+	c.cancel()
+	<-c.granted
+	require.Error(t, c.err)
+}
+
+// newEtcdSession is a session of etcd's own that the test's cleanup closes.
+func newEtcdSession(tb testing.TB, client *clientv3.Client, opts ...concurrency.SessionOption) *concurrency.Session {
+	tb.Helper()
+	s, err := concurrency.NewSession(client, opts...)
+	require.NoError(tb, err)
+	tb.Cleanup(func() { _ = s.Close() }) // the test may have closed it, or its lease
+	return s
+}

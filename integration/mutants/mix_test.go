@@ -1,0 +1,151 @@
+package mutants_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var inMix = flag.String("mix", "", "let the random mix find the planted faults whose names match this `pattern`; takes minutes each")
+
+// plant is a fault that the random mix has to find by itself, with its default budget: one that each of a thousand unit
+// tests might miss.
+type plant struct {
+	name    string
+	changes []edit
+}
+
+// edit is a change of one file, in which the old text stands exactly once.
+type edit struct{ file, old, new string }
+
+var plants = []plant{
+	{"the deadline is counted from the answer, without a margin", []edit{
+		{"lease/grant.go", "return g.ttl - g.margin - g.s.clock.Since(g.sent)", "return g.ttl - g.s.clock.Since(g.sent)"},
+		{"lease/grant.go", "\t\tg.sent = sent\n", "\t\tg.sent = g.s.clock.Now()\n"},
+	}},
+	// The loop of renewals looks at the deadline too, so that is taken away.
+	{"the deadline's timer is a second late", []edit{
+		{"lease/deadline.go", "look.Reset(g.untilLook())", "look.Reset(g.untilLook() + time.Second)"},
+		{"lease/renew.go", "if !g.checkDeadline() {", "if g.remaining() < -time.Second {"},
+	}},
+	{"a late renewal revives a handle", []edit{
+		{"lease/grant.go", "\tif !g.checkDeadline() {\n\t\treturn\n\t}\n\tg.mu.Lock()\n\tif sent.Later", "\tg.mu.Lock()\n\tif sent.Later"},
+		{"lease/grant.go", "if !lost && left <= 0 {", "if !lost && left <= -g.ttl/8 {"},
+		{"lease/grant.go", "return !lost && left > 0\n", "return !lost && left > -g.ttl/8\n"},
+	}},
+	{"a key is deleted whoever's it is", []edit{
+		{"internal/queue/enter.go", "\t\tIf:   []clientv3.Cmp{e.Held()},\n\t\tThen: []clientv3.Op{e.delete()},", "\t\tThen: []clientv3.Op{e.delete()},"},
+	}},
+	{"a key is handed over whoever's it is", []edit{
+		{"internal/queue/enter.go", "[]clientv3.Cmp{e.Held(), next.absent()}", "[]clientv3.Cmp{next.absent()}"},
+	}},
+	{"Do lets go before its function has returned", []edit{
+		{"lease/do.go", "\tdefer done()\n", "\tdefer done()\n\tdefer context.AfterFunc(ctx, func() { _ = l.finish(ctx) })()\n"},
+	}},
+	// In a flat transaction all succeed, and what they read is read again before it counts.
+	{"a neighbour's result in a shared commit, one of 200", []edit{
+		{"internal/etcd/carry.go", "\t\t\tResponses: nested.Responses,\n\t\t}\n\t}\n", "\t\t\tResponses: nested.Responses,\n\t\t}\n\t\tif i > 0 && !results[i].Succeeded && results[i-1].Succeeded && " +
+			"len(results[i].Responses) == len(results[i-1].Responses) && (resp.Header.Revision+int64(i))%200 == 0 {\n\t\t\tresults[i] = results[i-1]\n\t\t}\n\t}\n"},
+	}},
+	{"callers of a session are served in reverse", []edit{
+		{"lease/turn.go", "if next = c.next; next == c {", "if next = c.prev; next == c {"},
+	}},
+	{"a guard takes the token before its mark", []edit{
+		{"fence/guard.go", "highest := m.load(); t < highest {", "highest := m.load(); t < highest-1 {"},
+	}},
+	{"a guard does not look again after it has waited", []edit{
+		{"fence/guard.go", "\tif err := m.raise(resource, t); err != nil {\n\t\treturn err\n\t}\n\treturn fn()", "\t_ = m.raise(resource, t)\n\treturn fn()"},
+	}},
+	{"Unlock deletes the key before the context ends", []edit{
+		{"lease/unlock.go", "\tl.end(ErrUnlocked)\n", "\tdefer l.end(ErrUnlocked)\n"},
+	}},
+	{"a third of the deletions of own keys is ignored", []edit{
+		{"internal/queue/guard.go", "case gone, ev.Kv.ModRevision <= e.Rev:", "case gone, ev.Kv.ModRevision <= e.Rev, ev.Kv.ModRevision%3 == 0:"},
+	}},
+	{"a third of the deletions that are waited for is ignored", []edit{
+		{"internal/queue/await.go", "case ev.Kv.ModRevision <= rev:", "case ev.Kv.ModRevision <= rev, ev.Kv.ModRevision%3 == 0:"},
+	}},
+	{"an observer drops one event of a hundred", []edit{
+		{"election/hub.go", "\t\tif rev <= h.rev {\n", "\t\tif rev <= h.rev || time.Now().UnixNano()/64%100 == 0 {\n"},
+	}},
+}
+
+// change is the texts of the changed files, by their names.
+func (p plant) change(root string) (map[string][]byte, error) {
+	texts := map[string][]byte{}
+	for _, e := range p.changes {
+		text, ok := texts[e.file]
+		if !ok {
+			var err error
+			if text, err = os.ReadFile(filepath.Join(root, filepath.FromSlash(e.file))); err != nil {
+				return nil, err
+			}
+		}
+		if n := bytes.Count(text, []byte(e.old)); n != 1 {
+			return nil, fmt.Errorf("%s: its old text is %d times in %s, want once:\n%s", p.name, n, e.file, e.old)
+		}
+		texts[e.file] = bytes.Replace(text, []byte(e.old), []byte(e.new), 1)
+	}
+	return texts, nil
+}
+
+// plant writes the changed files and returns the overlay that puts them in place.
+func (b *bench) plant(t *testing.T, p plant) string {
+	t.Helper()
+	texts, err := p.change(b.root)
+	require.NoError(t, err)
+	overlay, err := b.overlay(texts)
+	require.NoError(t, err)
+	return overlay
+}
+
+// A plant that does not compile is none.
+func TestMix_plantsFitTheCode(t *testing.T) {
+	b := newBench(t)
+	for _, p := range plants {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			output, err := b.command(".", b.plant(t, p), "go", "build", "./"+filepath.Dir(p.changes[0].file)).CombinedOutput()
+			require.NoError(t, err, "%s", output)
+		})
+	}
+}
+
+// Each planted fault is found by the random mix: go test ./mutants -run TestMix_finds -mix PATTERN -timeout 2h.
+func TestMix_findsPlants(t *testing.T) {
+	b := newBench(t)
+	for _, p := range plants {
+		if *inMix == "" || !regexp.MustCompile(*inMix).MatchString(p.name) {
+			continue
+		}
+		t.Run(p.name, func(t *testing.T) {
+			binary, overlay := b.file("safety"), b.plant(t, p)
+			output, err := b.command("integration", overlay, "go", "build", "-o", binary, "./safety").CombinedOutput()
+			require.NoError(t, err, "%s", output)
+
+			report := b.file("report") + ".json"
+			output, err = b.command("integration", overlay, binary, "run", "-first", "-json", report).CombinedOutput()
+			_, failed := errors.AsType[*exec.ExitError](err)
+			require.True(t, failed, "%v\n%s", err, output)
+			var found struct {
+				Duration   time.Duration
+				Violations []struct{ Invariant, Text string }
+			}
+			text, err := os.ReadFile(report)
+			require.NoError(t, err, "%s", output)
+			require.NoError(t, json.Unmarshal(text, &found))
+			require.NotEmpty(t, found.Violations, "it lives:\n%s", output)
+			t.Logf("after %v: %s: %s", found.Duration.Round(time.Second), found.Violations[0].Invariant, found.Violations[0].Text)
+		})
+	}
+}

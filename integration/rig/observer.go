@@ -1,0 +1,104 @@
+package rig
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/election"
+)
+
+// Observer observes an election in a goroutine, keeps up, and records what it is shown.
+type Observer struct {
+	ended chan struct{} // closed when the iteration has ended
+	err   error         // set before ended is closed
+	taken int           // of what was shown, by Sees
+
+	mu   sync.Mutex // guards the field below
+	seen []election.Leader
+}
+
+// Observe observes until the test ends.
+func Observe(tb testing.TB, client *clientv3.Client, name string) *Observer {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(tb.Context())
+	o := &Observer{ended: make(chan struct{})}
+	go func() {
+		defer close(o.ended)
+		for l, err := range election.Observe(ctx, client, name) {
+			if o.err = err; err != nil {
+				continue // it must have been the last
+			}
+			o.mu.Lock()
+			o.seen = append(o.seen, l)
+			o.mu.Unlock()
+		}
+	}()
+	tb.Cleanup(func() {
+		cancel()
+		<-o.ended
+	})
+	return o
+}
+
+// All is everything that has been shown.
+func (o *Observer) All() []election.Leader {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.seen)
+}
+
+// Sees waits until so much more has been shown, and checks that it is as wanted, in order.
+func (o *Observer) Sees(tb testing.TB, want ...election.Leader) {
+	tb.Helper()
+	var seen []election.Leader
+	Eventually(tb, func() bool {
+		seen = o.All()[o.taken:]
+		return len(seen) >= len(want) || o.over()
+	}, func() string { return "not all changes are shown" })
+	if len(seen) < len(want) {
+		tb.Fatalf("rig: the iteration has ended with %v after %v", o.err, seen)
+	}
+	if !slices.Equal(want, seen[:len(want)]) {
+		tb.Fatalf("rig: want %v to be shown, got %v", want, seen[:len(want)])
+	}
+	o.taken += len(want)
+}
+
+// SeesNoMore checks that nothing more has been shown than was waited for.
+func (o *Observer) SeesNoMore(tb testing.TB) {
+	tb.Helper()
+	if more := o.All()[o.taken:]; len(more) > 0 {
+		tb.Fatalf("rig: more is shown: %v", more)
+	}
+}
+
+// AwaitValue waits until the last leader that was shown has the value, and returns it. The value "" is that of no leader.
+func (o *Observer) AwaitValue(tb testing.TB, value string) election.Leader {
+	tb.Helper()
+	var seen []election.Leader
+	Eventually(tb, func() bool {
+		seen = o.All()
+		return len(seen) > 0 && seen[len(seen)-1].Value == value
+	}, func() string { return "no leader is shown with the value " + value })
+	return seen[len(seen)-1]
+}
+
+// AwaitEnd waits for the end of the iteration and returns its error.
+func (o *Observer) AwaitEnd(tb testing.TB) error {
+	tb.Helper()
+	Await(tb, o.ended, "the iteration goes on")
+	return o.err
+}
+
+func (o *Observer) over() bool {
+	select {
+	case <-o.ended:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,114 @@
+package rig
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/lease"
+)
+
+// MinTTL is the smallest lease that a server with default options grants.
+const MinTTL = 2 * time.Second
+
+// Patience bounds what a scenario waits for; it is far longer than anything takes.
+const Patience = 2 * time.Minute
+
+// ServedWithin is how long the last waiter may take to be served once all faults have healed. It is a promise and no
+// estimate: a lease that was just renewed and one that a new leader of the cluster has prolonged, and some time to reconnect.
+func ServedWithin(ttl time.Duration) time.Duration { return 2*ttl + 3*time.Second }
+
+// Bounded is a context that ends when the test takes far too long.
+func Bounded(tb testing.TB) context.Context {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), Patience)
+	tb.Cleanup(cancel)
+	return ctx
+}
+
+// NewSession is a session that the test's cleanup closes.
+func NewSession(tb testing.TB, client *clientv3.Client, opts lease.Options) *lease.Session {
+	tb.Helper()
+	s, err := lease.NewSession(Bounded(tb), client, opts)
+	if err != nil {
+		tb.Fatalf("rig: %v", err)
+	}
+	tb.Cleanup(func() {
+		// A session that was cut off is not waited for. A test that looks at the error has closed it before.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), 2*time.Second)
+		defer cancel()
+		_ = s.Close(ctx)
+	})
+	return s
+}
+
+// Await waits for an event that a channel stands for.
+func Await[T any](tb testing.TB, c <-chan T, what string) T {
+	tb.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(Patience):
+		tb.Fatalf("rig: in %s: %s", Patience, what)
+		panic("not reached")
+	}
+}
+
+// Eventually waits until a state is reached for which there is no event.
+func Eventually(tb testing.TB, reached func() bool, what func() string) {
+	tb.Helper()
+	for deadline := time.Now().Add(Patience); !reached(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			tb.Fatalf("rig: in %s: %s", Patience, what())
+		}
+	}
+}
+
+// MustLock takes a lock that is free or about to be.
+func MustLock(tb testing.TB, s *lease.Session, name string) *lease.Lock {
+	tb.Helper()
+	l, err := s.Lock(Bounded(tb), name)
+	if err != nil {
+		tb.Fatalf("rig: %v", err)
+	}
+	return l
+}
+
+// AwaitEnd waits for the end of a handle's context and returns its cause.
+func AwaitEnd(tb testing.TB, ctx context.Context) error { //nolint:revive // the test comes first in a test's helpers
+	tb.Helper()
+	Await(tb, ctx.Done(), "the handle did not end")
+	return context.Cause(ctx)
+}
+
+// RequireLost checks that an error is a typed loss with the reason.
+func RequireLost(tb testing.TB, err error, want lease.Reason) {
+	tb.Helper()
+	lost, ok := errors.AsType[*lease.LostError](err)
+	if !ok || !errors.Is(err, lease.ErrLost) || lost.Reason != want {
+		tb.Fatalf("rig: want a loss because of %v, got %v", want, err)
+	}
+}
+
+// AwaitRenewal waits until a session's lease has been renewed by a request that was sent from now on.
+func AwaitRenewal(tb testing.TB, s *lease.Session) {
+	tb.Helper()
+	for range 2 {
+		deadline := s.Status().Deadline
+		Eventually(tb, func() bool { return s.Status().Deadline.After(deadline) }, func() string { return "no renewal" })
+	}
+}
+
+// AwaitState waits until a session's lease has come to a state.
+func AwaitState(tb testing.TB, s *lease.Session, want lease.State) {
+	tb.Helper()
+	for st := range s.Changes(Bounded(tb)) {
+		if st.State == want {
+			return
+		}
+	}
+	tb.Fatalf("rig: the session did not come to the state %v", want)
+}

@@ -1,0 +1,61 @@
+package rig
+
+import (
+	"context"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// Way is a way to hold a name.
+type Way struct {
+	Name string
+
+	take func(ctx context.Context, s *lease.Session, name string) (*Hold, error)
+}
+
+// Ways are all there are.
+var Ways = []Way{{"lock", lock}, {"election", lead}}
+
+// Take waits until the name is the caller's.
+func (w Way) Take(ctx context.Context, s *lease.Session, name string) (*Hold, error) {
+	return w.take(ctx, s, name)
+}
+
+// Hold is a lock or a leadership.
+type Hold struct {
+	handle
+
+	free func(context.Context) error
+}
+
+type handle interface {
+	Token() fence.Token
+	Context() context.Context
+	Err() error
+	Key() string
+	IsOwner() clientv3.Cmp
+	Explain(ctx context.Context, err error) error
+}
+
+// Free lets it go.
+func (h *Hold) Free(ctx context.Context) error { return h.free(ctx) }
+
+func lock(ctx context.Context, s *lease.Session, name string) (*Hold, error) {
+	l, err := s.Lock(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return &Hold{l, l.Unlock}, nil
+}
+
+func lead(ctx context.Context, s *lease.Session, name string) (*Hold, error) {
+	l, err := election.Campaign(ctx, s, name, election.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return &Hold{l, l.Resign}, nil
+}

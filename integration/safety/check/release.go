@@ -1,0 +1,43 @@
+package check
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/leasefence/leasefence/integration/safety/history"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// returns checks that a scoped form releases after its function has returned: until then its key is deleted by nobody but
+// an operator, or with the lease. Whoever lost the lock is told so, by the context or by what the form returns.
+func (c *checker) returns() {
+	looked := 0
+	for _, a := range c.ops {
+		if a.grant == nil || a.release == nil || a.release.Verb != history.Returned {
+			continue
+		}
+		k := c.keyOf(a)
+		if k == nil || k.del == nil {
+			continue
+		}
+		looked++
+		lost := a.released == nil || a.released.Outcome == history.Failed || a.lost != nil && isLoss(a.lost.Error)
+		if k.del.At < a.release.At && !k.operated && !lost {
+			c.violation(Violation{
+				"I3", "release", a.name(),
+				fmt.Sprintf("key %q was deleted %v before the function under it had returned", k.put.Key, a.release.At-k.del.At),
+				show(k.put, a.grant, a.lost, k.del, a.release, a.released),
+			})
+		}
+	}
+	c.count("functions compared with the deletion of their keys", looked)
+}
+
+func isLoss(text string) bool {
+	for _, r := range []lease.Reason{lease.ReasonDeadlinePassed, lease.ReasonLeaseGone, lease.ReasonKeyDeleted, lease.ReasonKeyOverwritten, lease.ReasonSessionClosed} {
+		if strings.Contains(text, r.String()) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,89 @@
+package mix
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/leasefence/leasefence/integration/safety/history"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// loner holds a lock on a session that nothing else uses, so that no other look at the clock helps it to end in time. All the
+// while it asks whether it is live: its handle or, by history.ByContext, the handle's context alone.
+type loner struct {
+	*worker
+	session *lease.Session
+	lock    *lease.Lock
+	op      int64
+	stop    context.CancelFunc // ends the asking
+	stopped chan struct{}
+}
+
+// newLoner returns nil if there is no lock to be had.
+func (s *strike) newLoner(c *client, by history.Verb) *loner {
+	ctx, cancel := context.WithTimeout(s.ctx, s.ttl)
+	defer cancel()
+	session, err := lease.NewSession(ctx, c.etcd, lease.Options{TTL: s.ttl, Owner: c.name})
+	if err != nil {
+		return nil
+	}
+	l := &loner{worker: s.worker(c, "loner"), session: session, stopped: make(chan struct{})}
+	name := s.round.names.own("loner" + strconv.FormatInt(s.tape.ID(), 10))
+	l.op = l.enter(name, "")
+	if l.lock, err = session.Lock(ctx, name); err != nil {
+		l.giveUp(l.op, session.Status().LeaseID, err)
+		l.close()
+		return nil
+	}
+	l.granted(l.op, name, l.lock)
+	asking, stop := context.WithCancel(s.life) //nolint:gosec // leave calls it
+	l.stop = stop
+	go l.ask(asking, by)
+	return l
+}
+
+func (l *loner) ask(ctx context.Context, by history.Verb) {
+	const often = 5 * time.Millisecond
+	defer close(l.stopped)
+	for ctx.Err() == nil {
+		at, err := l.log.Now(), l.lock.Context().Err()
+		if by != history.ByContext {
+			err = l.lock.Err()
+		}
+		if err != nil {
+			return
+		}
+		l.log.Record(history.Event{At: at, Kind: history.Live, Op: l.op, Verb: by})
+		sleep(ctx, often)
+	}
+}
+
+// awaitEnd waits until all of them have ended, or some time after they should have.
+func (s *strike) awaitEnd(all []*loner) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.ttl+2*time.Second)
+	defer cancel()
+	for _, l := range all {
+		select {
+		case <-l.stopped:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// leave lets go, and reports whether the lock was lost at its deadline.
+func (l *loner) leave() (expired bool) {
+	l.stop()
+	<-l.stopped
+	lost, ok := errors.AsType[*lease.LostError](context.Cause(l.lock.Context()))
+	l.release(l.op, l.lock, l.lock.Unlock)
+	l.close()
+	return ok && lost.Reason == lease.ReasonDeadlinePassed
+}
+
+func (l *loner) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), l.ttl)
+	defer cancel()
+	_ = l.session.Close(ctx) // a lease that is left expires
+}

@@ -1,0 +1,123 @@
+package mix
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/integration/faults"
+	"github.com/leasefence/leasefence/integration/safety/history"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// peace is what clients do when all faults are healed and everybody has let go. No fault excuses then who is served late or
+// out of order, who is not told of something, or who is told of it late.
+func (r *round) peace(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 2*served(r.run.opts.TTL))
+	defer cancel()
+	var wg sync.WaitGroup
+	for i, name := range r.names.Elections {
+		wg.Go(func() { r.leadInTurn(ctx, i, name) })
+	}
+	wg.Go(func() { r.standInLine(ctx, len(r.names.Elections)) })
+	wg.Go(func() { r.lastStrike(ctx, "").takeTogether(60, r.client(4), r.client(5)) })
+	wg.Go(func() { r.loseKeys(ctx) })
+	wg.Go(func() { r.loseLeases(ctx) })
+	wg.Wait()
+}
+
+// client is one of those that have peace: the last one has not.
+func (r *round) client(i int) *client { return r.run.clients[i%max(1, len(r.run.clients)-1)] }
+
+// lastStrike is a fault that nobody else notices.
+func (r *round) lastStrike(ctx context.Context, kind string) *strike {
+	return &strike{nemesis: r.run.nemesis, ctx: ctx, kind: kind, rng: rand.New(rand.NewPCG(r.run.opts.Seed, uint64(r.number)))}
+}
+
+// loseLeases has a client lose leases at their deadlines.
+func (r *round) loseLeases(ctx context.Context) {
+	c := r.run.clients[len(r.run.clients)-1]
+	s := r.lastStrike(ctx, lateAnswers)
+	s.begin(c.name)
+	s.heal(lateThenNone(s, c)) //nolint:contextcheck // the strike has it
+}
+
+// citizen is a worker of a client, and the session that it has for that.
+func (r *round) citizen(ctx context.Context, i int) (*worker, *lease.Session) {
+	c := r.client(i)
+	return r.lastStrike(ctx, "").worker(c, "citizen "+strconv.Itoa(i)), c.current()
+}
+
+// leadInTurn has one leader after the other, for observers to see: for a while, and many also where that is slow.
+func (r *round) leadInTurn(ctx context.Context, i int, name string) {
+	w, session := r.citizen(ctx, i)
+	const many = 40
+	over := time.Now().Add(2 * r.run.opts.TTL)
+	for n := 0; n < many || time.Now().Before(over); n++ {
+		op := w.enter(name, history.Campaign)
+		l, err := election.Campaign(ctx, session, name, election.Options{Value: w.name})
+		if err != nil {
+			w.giveUp(op, session.Status().LeaseID, err)
+			r.complain("I7", "%s cannot lead when all faults are healed: %v", w.name, err)
+			return
+		}
+		w.granted(op, name, l)
+		w.release(op, l, l.Resign) //nolint:contextcheck // it has a bound of its own
+	}
+}
+
+// standInLine has callers of one session come one after the other while their lock is held. Each deletion of a key of theirs
+// arrives once more, when the key is in use again: that is to do no harm.
+func (r *round) standInLine(ctx context.Context, i int) {
+	const (
+		callers, apart = 12, 50 * time.Millisecond
+		late, watched  = 400 * time.Millisecond, time.Second // a handle's key is watched after a while
+	)
+	name := r.names.own("line")
+	c := r.client(i)
+	rule := faults.Rule{Fault: faults.RepeatRequest, Method: faults.Txn, Match: onlyReleases, Delay: late}
+	repeated := c.in.Inject(&c.link.scaffold, rule)
+	defer repeated.Remove()
+	lock := func(do func()) {
+		w, session := r.citizen(ctx, i)
+		if !w.briefly(ctx, session, name, do) {
+			r.complain("I7", "%s gets no lock when all faults are healed", w.name)
+		}
+	}
+	var wg sync.WaitGroup
+	lock(func() {
+		for range callers {
+			wg.Go(func() { lock(func() {}) })
+			sleep(ctx, apart)
+		}
+	})
+	wg.Wait()
+	lock(func() { sleep(ctx, watched) })
+	if n := repeated.Hits(); n < callers/2 { // some may have shared a commit with an acquisition
+		r.complain("end", "%d deletions arrived twice, want %d or more", n, callers/2)
+	}
+}
+
+// loseKeys has an operator take the keys of handles, which have to end. They are held for long enough that they are watched.
+func (r *round) loseKeys(ctx context.Context) {
+	const each, watched = 3, 600 * time.Millisecond
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for i := range each * len(takings) {
+		taking := takings[i%len(takings)]
+		wg.Go(func() {
+			s := r.lastStrike(ctx, taking.name)
+			l := s.newLoner(r.client(i), "") //nolint:contextcheck // the strike has it
+			if l == nil {
+				return
+			}
+			sleep(ctx, watched)
+			s.heal(taking.take(s, l.lock.Key()))
+			s.awaitEnd([]*loner{l})
+			l.leave() //nolint:contextcheck // it has a bound of its own
+		})
+	}
+}

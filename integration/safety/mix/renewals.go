@@ -1,0 +1,73 @@
+package mix
+
+import (
+	"context"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+
+	"github.com/leasefence/leasefence/integration/faults"
+	"github.com/leasefence/leasefence/integration/safety/history"
+)
+
+// renewals records what grants a client's leases or renews them, right before the client is given the answer. From that the
+// checker knows each lease's deadline, whatever the client makes of it.
+type renewals struct{ log record }
+
+// options go before those of package faults, so that an answer that is lost is not recorded.
+func (r renewals) options() []grpc.DialOption {
+	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(r.unary), grpc.WithChainStreamInterceptor(r.stream)}
+}
+
+func (r renewals) record(id int64, sent time.Duration) {
+	now := r.log.Now()
+	r.log.Record(history.Event{At: now, Kind: history.Renewed, Lease: id, Value: (now - sent).String()})
+}
+
+func (r renewals) unary(
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+) error {
+	sent := r.log.Now()
+	err := invoke(ctx, method, req, reply, cc, opts...)
+	// A session chooses its lease's ID. A lease that has its ID from the server is the client's own, for a session to adopt:
+	// that session counts from the renewal with which it adopts it, which may be answered when the grant has run out.
+	asked, ok := req.(*etcdserverpb.LeaseGrantRequest)
+	if ok && err == nil && asked.ID != 0 {
+		r.record(asked.ID, sent)
+	}
+	return err
+}
+
+func (r renewals) stream(
+	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	s, err := streamer(ctx, desc, cc, method, opts...)
+	if err != nil || method != faults.LeaseKeepAlive {
+		return s, err
+	}
+	return &renewalStream{ClientStream: s, renewals: r}, nil
+}
+
+// renewalStream has one renewal under way at a time.
+type renewalStream struct {
+	grpc.ClientStream
+	renewals
+
+	sent time.Duration // of the latest: whoever waits for its answer has sent it
+}
+
+// SendMsg sends a renewal.
+func (s *renewalStream) SendMsg(msg any) error {
+	s.sent = s.log.Now()
+	return s.ClientStream.SendMsg(msg)
+}
+
+// RecvMsg waits for its answer.
+func (s *renewalStream) RecvMsg(msg any) error {
+	err := s.ClientStream.RecvMsg(msg)
+	if answer, ok := msg.(*etcdserverpb.LeaseKeepAliveResponse); ok && err == nil && answer.TTL > 0 {
+		s.record(answer.ID, s.sent)
+	}
+	return err
+}

@@ -1,0 +1,145 @@
+package load_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/rig"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// manyKeys is how many keys the benchmarks of great queues and leases put there.
+func manyKeys() int {
+	if testing.Short() {
+		return 1000
+	}
+	return 50_000
+}
+
+// putMany puts keys on a lease, as locks of that name.
+func putMany(tb testing.TB, client *clientv3.Client, id clientv3.LeaseID, name func(int) string) {
+	tb.Helper()
+	const each = 100
+	for i := 0; i < manyKeys(); i += each {
+		ops := make([]clientv3.Op, each)
+		for n := range ops {
+			ops[n] = clientv3.OpPut(fmt.Sprintf("%s/%x-n", name(i+n), int64(id)), "somebody", clientv3.WithLease(id))
+		}
+		_, err := client.Txn(tb.Context()).Then(ops...).Commit()
+		require.NoError(tb, err)
+	}
+}
+
+// worstPut puts a key of another client over and over until it is stopped, and tells the longest that a put took.
+func worstPut(tb testing.TB, client *clientv3.Client) (stop func() time.Duration) {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(tb.Context())
+	worst := make(chan time.Duration, 1)
+	go func() {
+		var longest time.Duration
+		for ctx.Err() == nil {
+			began := time.Now()
+			if _, err := client.Put(ctx, "other", ""); err == nil {
+				longest = max(longest, time.Since(began))
+			}
+		}
+		worst <- longest
+	}()
+	return func() time.Duration {
+		cancel()
+		return <-worst
+	}
+}
+
+// BenchmarkNestedNames locks "jobs" while 50,000 locks "jobs/…" are held: what a turn takes when it is the session's first of
+// that name and later, and how long a put of another client takes meanwhile.
+func BenchmarkNestedNames(b *testing.B) {
+	srv := etcdtest.Start(b, etcdtest.Options{})
+	client := srv.Client(b)
+	granted, err := client.Grant(b.Context(), 3600)
+	require.NoError(b, err)
+	putMany(b, client, granted.ID, func(i int) string { return fmt.Sprintf("jobs/%05d", i) })
+	for name, acquire := range map[string]func(*lease.Session, context.Context, string, ...lease.LockOption) (*lease.Lock, error){
+		"Lock": (*lease.Session).Lock, "TryLock": (*lease.Session).TryLock,
+	} {
+		b.Run(name, func(b *testing.B) {
+			turn := func(s *lease.Session) time.Duration {
+				began := time.Now()
+				l, err := acquire(s, b.Context(), "jobs")
+				took := time.Since(began)
+				require.NoError(b, err)
+				require.NoError(b, l.Unlock(b.Context()))
+				return took
+			}
+			s := rig.NewSession(b, srv.Client(b), lease.Options{})
+			other := srv.Client(b)
+			stop := worstPut(b, other)
+			first := turn(s)
+			firstPut := stop()
+			stop = worstPut(b, other)
+			var worst time.Duration
+			for b.Loop() {
+				worst = max(worst, turn(s))
+			}
+			b.ReportMetric(first.Seconds()*1e3, "ms/first")
+			b.ReportMetric(firstPut.Seconds()*1e3, "ms/put-worst-first")
+			b.ReportMetric(worst.Seconds()*1e3, "ms/worst")
+			b.ReportMetric(stop().Seconds()*1e3, "ms/put-worst")
+		})
+	}
+}
+
+// BenchmarkClose closes a session with 50,000 locks, and beside it revokes a lease with as many keys in one step: the longest that
+// a put of another client takes meanwhile.
+func BenchmarkClose(b *testing.B) {
+	srv := etcdtest.Start(b, etcdtest.Options{})
+	for name, end := range map[string]func(b *testing.B, client *clientv3.Client) func() error{
+		"Close": func(b *testing.B, client *clientv3.Client) func() error {
+			b.Helper()
+			s, err := lease.NewSession(b.Context(), client, lease.Options{})
+			require.NoError(b, err)
+			var wg sync.WaitGroup
+			for worker := range 500 {
+				wg.Go(func() {
+					for i := worker; i < manyKeys(); i += 500 {
+						_, err := s.TryLock(b.Context(), fmt.Sprintf("jobs/%05d", i))
+						assert.NoError(b, err)
+					}
+				})
+			}
+			wg.Wait()
+			return func() error { return s.Close(b.Context()) }
+		},
+		"Revoke": func(b *testing.B, client *clientv3.Client) func() error {
+			b.Helper()
+			granted, err := client.Grant(b.Context(), 3600)
+			require.NoError(b, err)
+			putMany(b, client, granted.ID, func(i int) string { return fmt.Sprintf("jobs/%05d", i) })
+			return func() error {
+				_, err := client.Revoke(b.Context(), granted.ID)
+				return err
+			}
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			var worst time.Duration
+			for b.Loop() {
+				b.StopTimer()
+				do := end(b, srv.Client(b))
+				stop := worstPut(b, srv.Client(b))
+				b.StartTimer()
+				require.NoError(b, do())
+				worst = max(worst, stop())
+			}
+			b.ReportMetric(worst.Seconds()*1e3, "ms/put-worst")
+		})
+	}
+}

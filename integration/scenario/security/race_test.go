@@ -1,0 +1,5 @@
+//go:build race
+
+package security_test
+
+const withRace = true

@@ -1,0 +1,81 @@
+package sqlfence_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/storetest"
+)
+
+// galera returns a rig for each node of a cluster that both can be written to.
+func galera(t *testing.T) [2]*rig {
+	t.Helper()
+	var nodes [2]*rig
+	stores := storetest.NewGalera(t)
+	nodes[0] = newRigOn(t, mariaDB, stores[0])
+	stores[1].DSN += storetest.Synced
+	nodes[1] = newRigOn(t, mariaDB, stores[1])
+	return nodes
+}
+
+// The second node has committed a newer claim, and its holder has read, when an older one commits on the first node, which
+// has the claim in its queue and has not applied it.
+func TestMarks_galera_claimOnAnotherNode(t *testing.T) {
+	nodes := galera(t)
+	first, second := nodes[0], nodes[1]
+	// Without a key, each row is looked for from where the last one was found: backwards that takes a while.
+	first.must(t, "CREATE TABLE slow (n INT, text CHAR(200)) ENGINE = InnoDB")
+	first.must(t, "INSERT INTO slow SELECT seq, 'x' FROM seq_1_to_3000")
+	for _, how := range forms {
+		t.Run(string(how), func(t *testing.T) {
+			first.reset(t)
+			require.NoError(t, first.claim(as(t, older), resource))
+			require.Eventually(t, func() bool { return second.mark(t) == older }, patience, time.Millisecond)
+
+			launched := false
+			err := first.increment(as(t, older), how, func(at step) {
+				if at != hasWritten || launched {
+					return
+				}
+				launched = true
+				second.must(t, "UPDATE slow SET n = n + 1 ORDER BY n DESC")
+				require.Eventually(t, func() bool { return first.applying(t) }, patience, time.Millisecond)
+				require.NoError(t, second.claim(as(t, newer), resource))
+				require.NoError(t, second.do(as(t, newer), resource, false, func(ctx context.Context, tx conn) error {
+					n, err := read(ctx, tx)
+					require.Zero(t, n, "the newer holder's first read")
+					return err
+				}))
+			})
+			require.True(t, launched)
+			require.True(t, errors.Is(err, fence.ErrStale) || transient(err), "a stale write was acknowledged: %v", err)
+			require.Eventually(t, func() bool { return first.mark(t) == newer }, patience, time.Millisecond)
+			require.Zero(t, first.row(t).n)
+		})
+	}
+}
+
+func (r *rig) mark(t *testing.T) fence.Token {
+	t.Helper()
+	var got int64
+	err := r.scan(t.Context(), mark, &got)
+	if !errors.Is(err, sql.ErrNoRows) {
+		require.NoError(t, err)
+	}
+	return fence.Token(got)
+}
+
+// applying reports whether the node is busy with what another has committed.
+func (r *rig) applying(t *testing.T) bool {
+	t.Helper()
+	var n int
+	require.NoError(t, r.scan(t.Context(),
+		"SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE LIKE 'Update_rows_log_event%'", &n))
+	return n > 0
+}

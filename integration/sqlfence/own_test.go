@@ -1,0 +1,168 @@
+package sqlfence_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/sqlfence"
+	"github.com/leasefence/leasefence/integration/storetest"
+)
+
+// The plain forms keep even transactions of one holder apart, and each reads what those before it have written: so Do
+// settles what has become of a call that was given up, which a plain SELECT does not.
+func TestMarks_plainFormsRunOneAfterTheOther(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		for _, how := range forms {
+			for _, then := range []form{do, check} {
+				if then == check && how.shared() && r.snapshots() {
+					continue // the shared forms leave no trace that would make a snapshot from before fail
+				}
+				t.Run(fmt.Sprintf("%s, then %s", how, then), func(t *testing.T) { r.oneAfterTheOther(t, how, then) })
+			}
+		}
+	})
+}
+
+func (r *rig) oneAfterTheOther(t *testing.T, how, then form) {
+	t.Helper()
+	r.reset(t)
+	require.NoError(t, r.claim(as(t, older), resource))
+	second := make(chan error, 1)
+	reads := make(chan int64, 100)
+	require.NoError(t, r.increment(as(t, older), how, func(at step) {
+		if at != hasWritten {
+			return
+		}
+		if !r.readersLock() {
+			require.Zero(t, r.row(t).n, "a plain read")
+		}
+		go func() {
+			second <- r.run(as(t, older), then, nowhere, func(ctx context.Context, tx conn) error {
+				n, err := read(ctx, tx)
+				reads <- n
+				if err != nil {
+					return err
+				}
+				return write(ctx, tx, n, older)
+			})
+		}()
+		r.awaitWaiter(t)
+		require.Empty(t, second)
+	}))
+	err := <-second
+	close(reads)
+	for n := range reads {
+		require.EqualValues(t, 1, n, "it has read past its predecessor's write")
+	}
+	if then == check && transient(err) {
+		return // the caller begins again
+	}
+	require.NoError(t, err)
+	require.Equal(t, row{n: 2, last: int64(older)}, r.row(t))
+}
+
+// Two transactions of one holder are inside their guards at once, and a newer claim waits for both.
+func TestMarks_sharedFormsRunSideBySide(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		if r.kind == storetest.SQLite {
+			return // one writer at a time
+		}
+		for _, how := range []form{doShared, checkShared} {
+			t.Run(string(how), func(t *testing.T) { r.sideBySide(t, how) })
+		}
+	})
+}
+
+func (r *rig) sideBySide(t *testing.T, how form) {
+	t.Helper()
+	r.reset(t)
+	// Or else the two would claim, and a claim waits for those that are inside.
+	require.NoError(t, r.claim(as(t, older), resource))
+	entered := make(chan struct{}, 2)
+	release := []chan struct{}{make(chan struct{}), make(chan struct{})}
+	results := make(chan error, 2)
+	for _, released := range release {
+		go func() {
+			results <- r.run(as(t, older), how, nowhere, func(context.Context, conn) error {
+				entered <- struct{}{}
+				<-released
+				return nil
+			})
+		}()
+	}
+	for range release {
+		select {
+		case <-entered:
+		case <-as(t, older).Done():
+			close(release[0])
+			close(release[1])
+			t.Fatal("one waits for the other")
+		}
+	}
+	require.NoError(t, r.claim(as(t, older), resource), "their own claim does not wait for them")
+	claimed := make(chan error, 1)
+	go func() { claimed <- r.claim(as(t, newer), resource) }()
+	r.awaitWaiter(t)
+	third := make(chan error, 1)
+	go func() { third <- r.run(as(t, older), how, nowhere, nothing) }()
+	if r.kind == storetest.PostgreSQL {
+		// On MariaDB it queues behind the claim.
+		require.ErrorIs(t, <-third, fence.ErrStale, "a third one gets ahead of the claim")
+		third <- fence.ErrStale
+	}
+	close(release[0])
+	require.NoError(t, <-results)
+	r.awaitWaiter(t)
+	require.Empty(t, claimed, "the claim has not waited for the second")
+	close(release[1])
+	require.NoError(t, <-results)
+	require.NoError(t, <-claimed)
+	require.ErrorIs(t, <-third, fence.ErrStale)
+	require.ErrorIs(t, r.run(as(t, older), how, nowhere, nothing), fence.ErrStale)
+}
+
+// Holders that meet at the mark wait for each other, and none uses up its attempts on that: not the goroutines of one,
+// nor a claim against the traffic of an older one. On PostgreSQL each COMMIT fails the guards whose snapshots are older.
+func TestDo_meetingAtTheMarkIsNoAttempt(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		if !r.snapshots() {
+			return
+		}
+		r.adapter = r.with(t, sqlfence.Options{Attempts: 1, Log: sqlfence.DefaultLog})
+		require.NoError(t, r.migrate(t.Context()))
+		const hands = 4
+		results := make(chan error, hands)
+		for token := older; token < older+5; token++ {
+			require.NoError(t, r.claim(as(t, token), resource))
+			ctx, next := as(t, token), as(t, token+1)
+			for _, calls := range []int{10, 1_000_000} { // the second time until it is refused
+				for range hands {
+					go func() {
+						var err error
+						for i := 0; i < calls && err == nil; i++ {
+							err = r.do(ctx, resource, false, nothing)
+						}
+						results <- err
+					}()
+				}
+				if calls > 10 {
+					require.NoError(t, r.claim(next, resource))
+				}
+				for range hands {
+					err := <-results
+					require.Equal(t, calls > 10, err != nil, "%v", err)
+					if err != nil {
+						require.ErrorIs(t, err, fence.ErrStale)
+					}
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,125 @@
+package sqlfence_test
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence/pgxfence"
+	"github.com/leasefence/leasefence/fence/sqlfence"
+)
+
+// line is what connections go through, and where a test meets a COMMIT.
+type line struct {
+	onCommit atomic.Pointer[func(c *wire, b []byte) (int, error)]
+}
+
+func (l *line) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &wire{Conn: c, line: l, ended: make(chan struct{})}, nil
+}
+
+// wire is one connection. Once it is deaf it passes on no answer, and a Read waits for its end or its deadline.
+type wire struct {
+	net.Conn
+	line  *line
+	deaf  atomic.Bool
+	end   sync.Once
+	ended chan struct{}
+}
+
+func (c *wire) Write(b []byte) (int, error) {
+	if meet := c.line.onCommit.Load(); meet != nil && bytes.Contains(b, []byte("commit\x00")) {
+		c.deaf.Store(true)
+		return (*meet)(c, b)
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *wire) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.deaf.Load() {
+		<-c.ended
+		return 0, os.ErrDeadlineExceeded
+	}
+	return n, err
+}
+
+func (c *wire) SetDeadline(t time.Time) error {
+	if !t.IsZero() && t.Before(time.Now()) {
+		c.end.Do(func() { close(c.ended) })
+	}
+	return c.Conn.SetDeadline(t)
+}
+
+func (c *wire) Close() error {
+	c.end.Do(func() { close(c.ended) })
+	return c.Conn.Close()
+}
+
+// The answer to COMMIT does not come: nobody knows, and fn does not run again. It is committed or it is not.
+func TestPgx_answerToCommitIsLost(t *testing.T) {
+	for _, c := range []struct {
+		name              string
+		arrives, canceled bool
+	}{
+		{"COMMIT is lost on its way", false, false},
+		{"the answer is lost on its way", true, false},
+		{"the context ends, COMMIT does not arrive", false, true},
+		{"the context ends before the answer", true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			at(t, places[len(places)-4:], func(t *testing.T, r *rig) {
+				t.Helper()
+				ctx, cancel := context.WithCancel(as(t, older))
+				defer cancel()
+				var l line
+				met := func(wire *wire, b []byte) (int, error) {
+					l.onCommit.Store(nil)
+					if c.arrives {
+						_, err := wire.Conn.Write(b)
+						require.NoError(t, err)
+						require.Eventually(t, func() bool { return r.row(t).n == 1 }, patience, time.Millisecond)
+					}
+					if c.canceled {
+						cancel()
+						return len(b), nil
+					}
+					return len(b), wire.Close()
+				}
+				runs := 0
+				f, err := newPGX(r.open(t, l.dial), sqlfence.Options{Isolation: r.level})
+				require.NoError(t, err)
+				err = f.do(ctx, resource, false, func(ctx context.Context, tx conn) error {
+					runs++
+					l.onCommit.Store(&met)
+					return write(ctx, tx, 0, older)
+				})
+				require.ErrorIs(t, err, pgxfence.ErrUnknown)
+				require.ErrorIs(t, err, sqlfence.ErrUnknown)
+				if c.canceled {
+					require.ErrorIs(t, err, context.Canceled)
+				}
+				require.Equal(t, 1, runs)
+				// The successor's claim waits for a transaction that has not ended.
+				require.NoError(t, r.claim(as(t, newer), resource))
+				want := row{}
+				if c.arrives {
+					want = row{n: 1, last: int64(older)}
+				}
+				require.Equal(t, want, r.row(t))
+			})
+		})
+	}
+}

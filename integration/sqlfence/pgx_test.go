@@ -1,0 +1,171 @@
+package sqlfence_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/pgxfence"
+)
+
+// fence is the pgxfence.Marks behind the rig.
+func (r *rig) fence() *pgxfence.Marks { return r.adapter.(overPGX).f }
+
+// A statement fails and fn goes on: COMMIT rolls back, which is known. The connection serves on, also if the context has
+// ended between two statements.
+func TestPgx_commitOfAFailedTransaction(t *testing.T) {
+	at(t, places[len(places)-4:], func(t *testing.T, r *rig) {
+		t.Helper()
+		require.NoError(t, r.claim(as(t, older), resource))
+		opened := r.pool.Stat().NewConnsCount()
+		err := r.do(as(t, older), resource, false, func(ctx context.Context, tx conn) error {
+			require.NoError(t, write(ctx, tx, 0, older))
+			require.Error(t, tx.exec(ctx, "SELECT 1/0"))
+			return nil
+		})
+		require.ErrorIs(t, err, pgx.ErrTxCommitRollback)
+		require.NotErrorIs(t, err, pgxfence.ErrUnknown, "it is known")
+		ctx, cancel := context.WithCancel(as(t, older))
+		err = r.do(ctx, resource, false, func(context.Context, conn) error {
+			cancel()
+			return nil
+		})
+		require.ErrorIs(t, err, context.Canceled)
+		require.Zero(t, r.row(t).n)
+		require.Equal(t, opened, r.pool.Stat().NewConnsCount(), "the connection was closed")
+		require.Zero(t, r.pool.Stat().AcquiredConns(), "a connection is not given back")
+	})
+}
+
+// The context ends in a statement of fn, for which pgx closes the connection. The successor waits for its end.
+func TestPgx_contextEndsInAStatement(t *testing.T) {
+	at(t, places[len(places)-4:], func(t *testing.T, r *rig) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(as(t, older))
+		err := r.fence().Do(ctx, r.pool, resource, func(ctx context.Context, tx pgx.Tx) error {
+			require.NoError(t, write(ctx, pgxConn{tx}, 0, older))
+			go func() {
+				defer cancel()
+				r.awaitSleeper(ctx)
+			}()
+			_, err := tx.Exec(ctx, "SELECT pg_sleep(3600)")
+			return err
+		})
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, pgxfence.ErrUnknown, "nothing was sent")
+		require.NoError(t, r.fence().Claim(as(t, newer), r.pool, resource))
+		require.Zero(t, r.row(t).n)
+	})
+}
+
+// awaitSleeper returns when a statement sleeps, or ctx ends.
+func (r *rig) awaitSleeper(ctx context.Context) {
+	for n := 0; n == 0 && ctx.Err() == nil; {
+		_ = r.pool.QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity "+
+			"WHERE datname = current_database() AND wait_event = 'PgSleep'").Scan(&n)
+	}
+}
+
+// What pgx has besides statements goes under the guard as well.
+func TestPgx_batchCopyAndSavepoint(t *testing.T) {
+	at(t, places[len(places)-4:], func(t *testing.T, r *rig) {
+		t.Helper()
+		body := func(ctx context.Context, tx pgx.Tx) error {
+			var batch pgx.Batch
+			batch.Queue("UPDATE data SET n = n + 1, last = 10 WHERE id = 1")
+			batch.Queue("UPDATE data SET n = n + 1 WHERE id = 1")
+			if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+				return err
+			}
+			inner, err := tx.Begin(ctx)
+			if err != nil {
+				return err
+			}
+			if _, err := inner.Exec(ctx, "UPDATE data SET n = 1/0"); err == nil {
+				return errors.New("a division by zero succeeds")
+			}
+			if err := inner.Rollback(ctx); err != nil {
+				return err
+			}
+			_, err = tx.CopyFrom(ctx, pgx.Identifier{"data"}, []string{"id", "n", "last", "stale", "fence"},
+				pgx.CopyFromRows([][]any{{5, 1, 1, 0, 0}}))
+			return err
+		}
+		require.NoError(t, r.fence().Do(as(t, older), r.pool, resource, body))
+		require.Equal(t, row{n: 2, last: int64(older)}, r.row(t))
+		require.NoError(t, r.fence().Claim(as(t, newer), r.pool, resource))
+		require.ErrorIs(t, r.fence().Do(as(t, older), r.pool, resource, body), fence.ErrStale)
+		require.Equal(t, row{n: 2, last: int64(older)}, r.row(t))
+	})
+}
+
+// A single connection serves as well as a pool, though Do has to claim on it first.
+func TestPgx_onOneConnection(t *testing.T) {
+	at(t, places[len(places)-4:], func(t *testing.T, r *rig) {
+		t.Helper()
+		pooled, err := r.pool.Acquire(t.Context())
+		require.NoError(t, err)
+		defer pooled.Release()
+		single, err := pgx.Connect(t.Context(), r.store.DSN)
+		require.NoError(t, err)
+		defer single.Close(context.WithoutCancel(t.Context())) //nolint:errcheck // The test is over.
+
+		for i, db := range []pgxfence.DB{pooled, single} {
+			token := newer + fence.Token(i)
+			body := func(ctx context.Context, tx pgx.Tx) error { return write(ctx, pgxConn{tx}, int64(i), token) }
+			require.NoError(t, r.fence().Migrate(t.Context(), db))
+			require.NoError(t, r.fence().Do(as(t, token), db, resource, body))
+			require.NoError(t, r.fence().Claim(as(t, token), db, resource))
+			require.ErrorIs(t, r.fence().Do(as(t, older), db, resource, body), fence.ErrStale)
+			require.EqualValues(t, i+1, r.row(t).n)
+			r.refusesATransaction(t, db)
+		}
+		require.NoError(t, single.Close(t.Context()))
+		err = r.fence().Claim(as(t, newer+1), single, resource)
+		require.True(t, pgconn.SafeToRetry(err), "%v", err)
+	})
+}
+
+// refusesATransaction proves that a connection in a transaction is refused, and that the transaction is left alone.
+func (r *rig) refusesATransaction(t *testing.T, db pgxfence.DB) {
+	t.Helper()
+	tx, err := db.BeginTx(t.Context(), pgx.TxOptions{})
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "UPDATE data SET n = 100")
+	require.NoError(t, err)
+	for _, err := range []error{
+		r.fence().Claim(as(t, newer+5), db, resource),
+		r.fence().Do(as(t, newer+5), db, resource, func(context.Context, pgx.Tx) error { return nil }),
+		r.fence().Migrate(t.Context(), db),
+	} {
+		require.ErrorContains(t, err, "db is in a transaction")
+	}
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.NotEqualValues(t, 100, r.row(t).n, "Do has committed the caller's transaction")
+}
+
+// A guard inside a savepoint holds until the transaction ends, unless the savepoint is rolled back.
+func TestPgx_checkInASavepoint(t *testing.T) {
+	at(t, places[len(places)-4:], func(t *testing.T, r *rig) {
+		t.Helper()
+		require.NoError(t, r.fence().Claim(as(t, older), r.pool, resource))
+		claimed := make(chan error, 1)
+		require.NoError(t, r.transaction(as(t, older), func(tx conn) error {
+			inner, err := tx.(pgxConn).q.(pgx.Tx).Begin(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, r.fence().Check(as(t, older), inner, resource))
+			require.NoError(t, write(t.Context(), pgxConn{inner}, 0, older))
+			require.NoError(t, inner.Commit(t.Context()))
+			go func() { claimed <- r.fence().Claim(as(t, newer), r.pool, resource) }()
+			r.awaitWaiter(t)
+			return nil
+		}))
+		require.NoError(t, <-claimed)
+		require.Equal(t, row{n: 1, last: int64(older)}, r.row(t))
+	})
+}

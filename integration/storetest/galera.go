@@ -1,0 +1,139 @@
+//go:build unix
+
+package storetest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/leasefence/leasefence/integration/etcdtest"
+)
+
+// Synced is put behind a node's DSN for reads that wait until the node has applied what others have committed before.
+const Synced = "?wsrep_sync_wait=15"
+
+// NewGalera makes a database in a Galera cluster of two nodes of MariaDB, both of which can be written to, and returns it
+// as each node shows it.
+func NewGalera(tb testing.TB) [2]*Store {
+	tb.Helper()
+	requireInstalled(tb, MariaDB)
+	if provider() == "" {
+		etcdtest.Skip(tb, "Galera is not installed: no libgalera_smm.so")
+	}
+	nodes, err := runningGalera()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	name := fmt.Sprintf("test%d", databases.Add(1))
+	var stores [2]*Store
+	for i, node := range nodes {
+		stores[i] = &Store{Kind: MariaDB, Driver: "mysql", DSN: commands[MariaDB].dsn(node.dir, "") + Synced}
+	}
+	for i, query := range []string{"CREATE DATABASE " + name, "SELECT 1"} {
+		if _, err := stores[i].DB(tb).ExecContext(tb.Context(), query); err != nil {
+			tb.Fatalf("storetest: %s: %v", query, err)
+		}
+	}
+	for i, node := range nodes {
+		stores[i].DSN = commands[MariaDB].dsn(node.dir, name)
+	}
+	return stores
+}
+
+// provider is the path of Galera's library, or "".
+func provider() string {
+	found, _ := filepath.Glob("/usr/lib*/galera*/libgalera_smm.so")
+	if len(found) == 0 {
+		return ""
+	}
+	return found[0]
+}
+
+func runningGalera() ([]*server, error) {
+	servers.Lock()
+	defer servers.Unlock()
+	if servers.galera != nil {
+		return servers.galera, nil
+	}
+	// The nodes have to know each other's ports before they listen.
+	ports, err := freePorts(6)
+	if err != nil {
+		return nil, err
+	}
+	group := fmt.Sprintf("gcomm://127.0.0.1:%d,127.0.0.1:%d", ports[0], ports[3])
+	for i := range 2 {
+		c := commands[MariaDB]
+		plain, own := c.runArgs, ports[3*i:]
+		c.runArgs = func(dir string, durable bool) []string {
+			args := append(plain(dir, durable), "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2", "--wsrep-on=ON",
+				"--wsrep-provider="+provider(), "--wsrep-cluster-address="+group, "--wsrep-sst-method=rsync",
+				fmt.Sprintf("--wsrep-node-address=127.0.0.1:%d", own[0]),
+				fmt.Sprintf("--wsrep-sst-receive-address=127.0.0.1:%d", own[1]),
+				fmt.Sprintf("--wsrep-provider-options=gmcast.listen_addr=tcp://127.0.0.1:%d;ist.recv_addr=127.0.0.1:%d;"+
+					"gcache.size=16M", own[0], own[2]))
+			if i == 0 {
+				args = append(args, "--wsrep-new-cluster")
+			}
+			return args
+		}
+		node, err := start(c, false)
+		if err == nil {
+			servers.galera = append(servers.galera, node)
+			err = awaitNodes(c.dsn(node.dir, ""), i+1)
+		}
+		if err != nil {
+			for _, node := range servers.galera {
+				err = errors.Join(err, node.stop())
+			}
+			servers.galera = nil
+			return nil, err
+		}
+	}
+	return servers.galera, nil
+}
+
+// awaitNodes returns when a node serves clients in a cluster of n.
+func awaitNodes(dsn string, n int) error {
+	db, err := sql.Open("mysql", dsn)
+	if err != nil {
+		return err
+	}
+	defer db.Close() //nolint:errcheck // Nothing depends on it.
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		var ready, nodes int
+		err := db.QueryRowContext(ctx, "SELECT SUM(VARIABLE_NAME = 'WSREP_READY' AND VARIABLE_VALUE = 'ON'), "+
+			"SUM(VARIABLE_NAME = 'WSREP_CLUSTER_SIZE' AND VARIABLE_VALUE = ?) FROM information_schema.GLOBAL_STATUS", n).
+			Scan(&ready, &nodes)
+		if err == nil && ready == 1 && nodes == 1 {
+			return nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("storetest: a Galera cluster of %d nodes does not get ready: %w", n, errors.Join(ctx.Err(), err))
+		}
+	}
+}
+
+func freePorts(n int) ([]int, error) {
+	ports := make([]int, n)
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close() //nolint:errcheck // Closed only when all are known, so that they differ.
+		ports[i] = l.Addr().(*net.TCPAddr).Port
+	}
+	return ports, nil
+}

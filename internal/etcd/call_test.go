@@ -1,0 +1,235 @@
+package etcd_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/leasefence/leasefence/internal/etcd"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+)
+
+// way is one whose server is never asked, and the time at which it was made.
+type way struct {
+	*etcd.Conn
+
+	began time.Time
+}
+
+func connect(t *testing.T) *way {
+	t.Helper()
+	srv := fakeetcd.New()
+	t.Cleanup(srv.Close)
+	return &way{Conn: etcd.Of(srv.Client(t.Context())), began: time.Now()}
+}
+
+func (e *way) now() time.Duration { return time.Since(e.began) }
+
+func TestBackoff_bounds(t *testing.T) {
+	var b etcd.Backoff
+	for range 3 {
+		for _, longest := range []int64{25, 50, 100, 200, 400, 800, 1000, 1000, 1000} {
+			d := b.Next()
+			require.LessOrEqual(t, d, time.Duration(longest)*time.Millisecond)
+			require.GreaterOrEqual(t, d, time.Duration(longest)*time.Millisecond/2)
+		}
+		b.Reset()
+	}
+	seen := make(map[time.Duration]bool)
+	for range 1000 { // no overflow, and no two clients in step
+		d := b.Next()
+		require.Positive(t, d)
+		seen[d] = true
+	}
+	require.Greater(t, len(seen), 500)
+}
+
+func TestDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := connect(t)
+		n := 0
+		require.NoError(t, e.Do(t.Context(), time.Second, func(*etcd.Attempt) error {
+			n++
+			if n < 4 {
+				return rpctypes.ErrNoLeader
+			}
+			return nil
+		}))
+		require.Equal(t, 4, n)
+		require.LessOrEqual(t, e.now(), 175*time.Millisecond)
+
+		n = 0
+		err := e.Do(t.Context(), time.Second, func(*etcd.Attempt) error {
+			n++
+			return rpctypes.ErrLeaseNotFound
+		})
+		require.Equal(t, rpctypes.ErrLeaseNotFound, err)
+		require.Equal(t, 1, n)
+	})
+}
+
+// An endpoint that does not answer is left soon, and a network that is slow is waited for.
+func TestDo_attemptsGetMoreTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := connect(t)
+		seconds := []int{1, 2, 2, 2, 4, 4, 4, 8, 8, 8, 8, 8}
+		n := 0
+		require.NoError(t, e.Do(t.Context(), time.Second, func(a *etcd.Attempt) error {
+			began := time.Now()
+			<-a.Context().Done()
+			got := time.Since(began)
+			most := time.Duration(seconds[n]) * time.Second
+			require.LessOrEqual(t, got, most)
+			require.GreaterOrEqual(t, got, most/2)
+			if n == 0 {
+				require.Equal(t, time.Second, got)
+			}
+			if n++; n == len(seconds) {
+				return nil
+			}
+			return a.Context().Err()
+		}))
+	})
+}
+
+// The error is the caller's end, and tells of the attempt in words, if there is something to tell: an attempt's own
+// time-out is not the caller's.
+func TestDo_contextEnds(t *testing.T) {
+	mine := errors.New("mine")
+	hang := func(a *etcd.Attempt) error { <-a.Context().Done(); return a.Context().Err() }
+	fail := func(*etcd.Attempt) error { return rpctypes.ErrNoLeader }
+	n := 0
+	failThenHang := func(a *etcd.Attempt) error {
+		if n++; n == 1 {
+			return rpctypes.ErrNoLeader
+		}
+		return hang(a)
+	}
+	for name, tc := range map[string]struct {
+		do   func(*etcd.Attempt) error
+		want string
+	}{
+		"after a failure":   {failThenHang, "mine (last attempt: etcdserver: no leader)"},
+		"during an attempt": {hang, "mine"},
+		"during a pause":    {fail, "mine (last attempt: etcdserver: no leader)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := connect(t)
+				ctx, cancel := context.WithTimeoutCause(t.Context(), 5300*time.Millisecond, mine)
+				defer cancel()
+				err := e.Do(ctx, 2*time.Second, tc.do)
+				require.EqualError(t, err, tc.want)
+				require.ErrorIs(t, err, mine)
+				require.NotErrorIs(t, err, context.DeadlineExceeded)
+				require.NotErrorIs(t, err, rpctypes.ErrNoLeader)
+				require.Equal(t, 5300*time.Millisecond, e.now())
+			})
+		})
+	}
+}
+
+func TestDo_clientIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := connect(t)
+		_ = e.Client.Close() // reports that its context is cancelled
+		err := e.Do(t.Context(), time.Second, func(a *etcd.Attempt) error {
+			_, err := a.Get("a")
+			return err
+		})
+		require.ErrorContains(t, err, "the etcd client is closed")
+		require.Zero(t, e.now())
+	})
+}
+
+// While ends with either of its contexts, in an attempt and in a pause, with the cause of the one that has ended.
+func TestWhile_endsWithItsLife(t *testing.T) {
+	mine, lost := errors.New("mine"), errors.New("lost")
+	hang := func(a *etcd.Attempt) error { <-a.Context().Done(); return a.Context().Err() }
+	fail := func(*etcd.Attempt) error { return rpctypes.ErrNoLeader }
+	for name, do := range map[string]func(*etcd.Attempt) error{"during an attempt": hang, "during a pause": fail} {
+		for _, ends := range []error{mine, lost} {
+			t.Run(name+", "+ends.Error(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					e := connect(t)
+					ctx, cancel := context.WithCancelCause(t.Context())
+					defer cancel(nil)
+					life, end := context.WithCancelCause(t.Context())
+					defer end(nil)
+					time.AfterFunc(5300*time.Millisecond, func() {
+						if ends == mine { //nolint:errorlint // which of the two
+							cancel(mine)
+						} else {
+							end(lost)
+						}
+					})
+					_, err := e.While(ctx, life, 20*time.Second, do)
+					require.ErrorIs(t, err, ends)
+					require.NotErrorIs(t, err, context.Canceled)
+					require.Equal(t, 5300*time.Millisecond, e.now())
+
+					_, err = e.While(ctx, life, time.Second, func(*etcd.Attempt) error {
+						require.Fail(t, "called")
+						return nil
+					})
+					require.ErrorIs(t, err, ends, "it has ended before")
+				})
+			})
+		}
+	}
+}
+
+// Late tells whether what was asked for may have been done, however the last attempt ended.
+func TestWhile_late(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fails []error // of the attempts before the last
+		last  error
+		late  bool
+	}{
+		"done at once":             {nil, nil, false},
+		"refused":                  {nil, rpctypes.ErrPermissionDenied, false},
+		"refused, then done":       {[]error{rpctypes.ErrTooManyRequests, etcd.ErrNotSent}, nil, false},
+		"unknown, then done":       {[]error{rpctypes.ErrNoLeader}, nil, true},
+		"unknown, then refused":    {[]error{rpctypes.ErrNoLeader, rpctypes.ErrTooManyRequests}, rpctypes.ErrPermissionDenied, true},
+		"no space, and no more":    {[]error{rpctypes.ErrNoSpace}, etcd.ErrNotDone, true},
+		"unknown, and no use more": {nil, errors.New("x"), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fails := append(tc.fails, tc.last)
+				late, err := connect(t).While(t.Context(), t.Context(), time.Second, func(*etcd.Attempt) error {
+					fail := fails[0]
+					fails = fails[1:]
+					return fail
+				})
+				require.Equal(t, tc.last, err)
+				require.Equal(t, tc.late, late)
+				require.Empty(t, fails)
+			})
+		})
+	}
+}
+
+// A sick endpoint that is met again and again does not use up the time for the others.
+func TestBounds_growByTurns(t *testing.T) {
+	for endpoints, turns := range map[int][]int{
+		1: {1, 2, 4, 8, 8, 8, 8},
+		3: {1, 2, 2, 2, 4, 4, 4, 8, 8, 8, 8, 8},
+	} {
+		for i, got := range etcd.Bounds(time.Second, endpoints, len(turns)) {
+			most := time.Duration(turns[i]) * time.Second
+			require.LessOrEqual(t, got, most)
+			require.GreaterOrEqual(t, got, most/2)
+			if i == 0 {
+				require.Equal(t, time.Second, got)
+			}
+		}
+	}
+	require.Positive(t, slices.Min(etcd.Bounds(time.Second, 3, 1000)))
+}

@@ -1,0 +1,173 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+)
+
+// carry sends a batch in one request, or in several if the server refuses it, and tells each caller its result.
+func (l *Line) carry(ctx context.Context, lane *lane, batch []*caller) {
+	results, err := l.send(ctx, lane, batch)
+	if err == nil {
+		for i, c := range batch {
+			c.finish(results[i], nil)
+		}
+		return
+	}
+	for _, part := range l.split(batch, err) {
+		for _, c := range part {
+			c.again = c.again || !Refused(err)
+		}
+		if len(part) == len(batch) {
+			for _, c := range part {
+				c.finish(Result{}, err)
+			}
+			continue
+		}
+		l.carry(ctx, lane, part)
+	}
+}
+
+// send is one request for the whole batch.
+func (l *Line) send(ctx context.Context, lane *lane, batch []*caller) ([]Result, error) {
+	bound, many := batch[0].bound, batch[0].many
+	for _, c := range batch {
+		bound, many = max(bound, c.bound), max(many, c.many)
+	}
+	a := &Attempt{conn: l.conn, caller: ctx, life: ctx, bound: bound, copies: many}
+	defer a.close()
+	if len(batch) == 1 {
+		res, err := l.alone(a, batch[0].txn)
+		return []Result{res}, err
+	}
+	cmps, ops := 0, 0
+	for _, c := range batch {
+		cmps += len(c.txn.If)
+		ops += len(c.txn.Then)
+	}
+	if many == 1 && l.mayBeFlat(max(cmps, ops)) { // of copies all but the first would have to be sent again
+		results, err := l.flat(a, lane, batch)
+		if results != nil || err != nil {
+			return results, err
+		}
+	}
+	return l.nested(a, batch)
+}
+
+// flat sends a batch as one transaction whose comparisons are everybody's. Where they hold, as they do nearly always,
+// that is what nested transactions would do, for two thirds of the work. Where they do not, it does nothing, and the
+// results are nil.
+func (l *Line) flat(a *Attempt, lane *lane, batch []*caller) ([]Result, error) {
+	cmps, ops := lane.cmps[:0], lane.ops[:0]
+	for _, c := range batch {
+		cmps = append(cmps, c.txn.If...)
+		ops = append(ops, c.txn.Then...)
+	}
+	lane.cmps, lane.ops = cmps, ops
+	defer clear(cmps) // for the collector
+	defer clear(ops)
+	resp, err := l.request(a, cmps, ops, nil)
+	if err != nil {
+		return nil, err
+	}
+	if !resp.Succeeded {
+		l.mu.Lock()
+		l.notFlat = notFlatFor
+		l.mu.Unlock()
+		return nil, nil
+	}
+	results := make([]Result, len(batch))
+	rest := resp.Responses
+	for i, c := range batch {
+		n := len(c.txn.Then)
+		results[i] = Result{Succeeded: true, Revision: resp.Header.Revision, Responses: rest[:n:n]}
+		rest = rest[n:]
+	}
+	return results, nil
+}
+
+// mayBeFlat reports whether a batch of so many operations may be sent as a flat transaction: it is small enough, and
+// none lately did nothing.
+func (l *Line) mayBeFlat(ops int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.notFlat > 0 {
+		l.notFlat--
+		return false
+	}
+	return ops <= l.mostOps
+}
+
+// nested sends a batch as one transaction of which each is a part of its own.
+func (l *Line) nested(a *Attempt, batch []*caller) ([]Result, error) {
+	ops := make([]clientv3.Op, len(batch))
+	for i, c := range batch {
+		ops[i] = c.txn.op()
+	}
+	resp, err := l.request(a, nil, ops, nil)
+	if err != nil {
+		return nil, err
+	}
+	results := make([]Result, len(batch))
+	for i := range batch {
+		nested := resp.Responses[i].GetResponseTxn()
+		results[i] = Result{
+			Succeeded: nested.Succeeded,
+			Revision:  resp.Header.Revision, // all writes of one transaction have one revision
+			Responses: nested.Responses,
+		}
+	}
+	return results, nil
+}
+
+// split divides a batch that failed with err into parts that are to be sent by themselves. It is not divided if
+// the error is everybody's: the request may have been carried out, or the server refuses whatever it gets.
+func (l *Line) split(batch []*caller, err error) [][]*caller {
+	whole := [][]*caller{batch}
+	if len(batch) == 1 || !Refused(err) && !TooMuch(err) || errors.Is(err, rpctypes.ErrTooManyRequests) {
+		return whole
+	}
+	most := l.learn(batch, err)
+	// A lease that is gone and a disk that is full are no reason to refuse those that only delete.
+	var puts, others []*caller
+	for _, c := range batch {
+		if c.txn.Queue != "" {
+			puts = append(puts, c)
+		} else {
+			others = append(others, c)
+		}
+	}
+	if len(puts) > 0 && len(others) > 0 {
+		return [][]*caller{others, puts}
+	}
+	switch {
+	case errors.Is(err, rpctypes.ErrNoSpace):
+	case Code(err) == codes.InvalidArgument, Code(err) == codes.PermissionDenied,
+		Code(err) == codes.ResourceExhausted: // perhaps only some of them are too large, or not allowed
+		return slices.Collect(slices.Chunk(batch, min((len(batch)+1)/2, most)))
+	}
+	return whole
+}
+
+// learn takes over a limit that a batch has met. It returns how many operations a request may have.
+func (l *Line) learn(batch []*caller, err error) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case errors.Is(err, rpctypes.ErrTooManyOps):
+		l.mostOps = min(l.mostOps, len(batch)/2)
+	case errors.Is(err, rpctypes.ErrRequestTooLarge), Code(err) == codes.ResourceExhausted &&
+		!errors.Is(err, rpctypes.ErrNoSpace): // gRPC's own limit
+		bytes := 0
+		for _, c := range batch {
+			bytes += c.size
+		}
+		l.mostBytes = min(l.mostBytes, bytes/2)
+	}
+	return l.mostOps
+}

@@ -1,0 +1,316 @@
+package etcd_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/leasefence/leasefence/internal/etcd"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+)
+
+// bound of the shared requests in these tests.
+const bound = 2 * time.Second
+
+// env is a line, its owner and its server, in one bubble.
+type env struct {
+	line *etcd.Line
+	conn *etcd.Conn
+
+	srv   *fakeetcd.Server
+	c     *fakeetcd.Client
+	lease clientv3.LeaseID
+	owner *owner
+	began time.Time
+	lanes int // how many occupants there have been
+}
+
+func start(t *testing.T) *env { t.Helper(); return startWith(t, etcd.LineOptions{}) }
+
+// startWith makes a line whose goroutines must all have ended, without being told to, when the test is over.
+func startWith(t *testing.T, opts etcd.LineOptions) *env {
+	t.Helper()
+	e := &env{srv: fakeetcd.New(), owner: newOwner(t.Context()), began: time.Now()}
+	t.Cleanup(e.srv.Close)
+	e.c = e.srv.NewClient(t.Context())
+	granted, err := e.c.Grant(t.Context(), 3600)
+	require.NoError(t, err)
+	e.lease = granted.ID
+	opts.Bound, opts.Spawn = bound, e.owner.spawn
+	e.conn = etcd.Of(e.c.Client)
+	e.line = etcd.NewLine(e.conn, opts)
+	t.Cleanup(e.owner.running.Wait) // a bubble in which this never returns is a deadlock, and fails
+	return e
+}
+
+// Commit is one attempt that ctx alone bounds.
+func (e *env) Commit(ctx context.Context, txn etcd.Txn) (etcd.Result, error) {
+	return e.line.Commit(e.conn.Once(ctx), txn)
+}
+
+func (e *env) now() time.Duration { return time.Since(e.began) }
+
+// owner is what a session is to its line.
+type owner struct {
+	run     func(func(context.Context))
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+
+	mu      sync.Mutex // guards the fields below
+	ended   bool
+	spawned int
+}
+
+func newOwner(ctx context.Context) *owner {
+	ctx, cancel := context.WithCancel(ctx)
+	return &owner{run: func(f func(context.Context)) { f(ctx) }, cancel: cancel}
+}
+
+func (o *owner) spawn(f func(context.Context)) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ended {
+		return false
+	}
+	o.spawned++
+	o.running.Go(func() { o.run(f) })
+	return true
+}
+
+func (o *owner) end() {
+	o.mu.Lock()
+	o.ended = true
+	o.mu.Unlock()
+	o.cancel()
+}
+
+func (o *owner) everSpawned() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.spawned
+}
+
+// outcome of one Commit, and when it returned.
+type outcome struct {
+	res etcd.Result
+	err error
+	at  time.Duration
+}
+
+// send commits txn in the background, and returns when it has come as far as it can at this instant.
+func (e *env) send(ctx context.Context, txn etcd.Txn) <-chan outcome {
+	return e.sendIn(e.conn.Once(ctx), txn)
+}
+
+func (e *env) sendIn(a *etcd.Attempt, txn etcd.Txn) <-chan outcome {
+	got := make(chan outcome, 1)
+	go func() {
+		res, err := e.line.Commit(a, txn)
+		got <- outcome{res, err, e.now()}
+	}()
+	synctest.Wait()
+	return got
+}
+
+// sendAll sends one after the other.
+func (e *env) sendAll(ctx context.Context, txns []etcd.Txn) []<-chan outcome {
+	var got []<-chan outcome
+	for _, txn := range txns {
+		got = append(got, e.send(ctx, txn))
+	}
+	return got
+}
+
+// receiveAll fails the test if one of them does not come within a day.
+func receiveAll(t *testing.T, chs []<-chan outcome) []outcome {
+	t.Helper()
+	late := time.NewTimer(24 * time.Hour)
+	defer late.Stop()
+	var all []outcome
+	for i, ch := range chs {
+		select {
+		case o := <-ch:
+			all = append(all, o)
+		case <-late.C:
+			require.FailNow(t, "a caller hangs", "number %d of %d", i, len(chs))
+		}
+	}
+	return all
+}
+
+func receive(t *testing.T, ch <-chan outcome) outcome {
+	t.Helper()
+	return receiveAll(t, []<-chan outcome{ch})[0]
+}
+
+func requirePending(t *testing.T, ch <-chan outcome) {
+	t.Helper()
+	select {
+	case o := <-ch:
+		require.FailNow(t, "too early", "%+v", o)
+	default:
+	}
+}
+
+// requireAllGood returns the results.
+func requireAllGood(t *testing.T, all []outcome) []etcd.Result {
+	t.Helper()
+	var results []etcd.Result
+	for i, o := range all {
+		require.NoError(t, o.err, "number %d", i)
+		require.True(t, o.res.Succeeded, "number %d", i)
+		results = append(results, o.res)
+	}
+	return results
+}
+
+// occupy fills every lane with a request that is held, without letting time pass. Each of the functions it returns
+// frees one lane, once, and returns when the line has come as far as it can at this instant.
+func (e *env) occupy(t *testing.T) (free []func()) {
+	t.Helper()
+	for len(free) < 100 {
+		e.lanes++
+		key := fmt.Sprintf("occupant/%d", e.lanes)
+		gate := make(chan struct{})
+		remove := e.hold(key, gate)
+		ctx, cancel := context.WithCancel(t.Context())
+		t.Cleanup(cancel)
+		before := len(e.c.Calls(fakeetcd.Txn))
+		got := e.send(ctx, etcd.Txn{Then: []clientv3.Op{clientv3.OpPut(key, "")}})
+		if len(e.c.Calls(fakeetcd.Txn)) == before { // it waits: there is no other lane
+			cancel()
+			remove()
+			require.ErrorIs(t, receive(t, got).err, etcd.ErrNotSent)
+			return free
+		}
+		free = append(free, sync.OnceFunc(func() { close(gate); synctest.Wait() }))
+	}
+	require.FailNow(t, "nobody ever waits for a lane")
+	return nil
+}
+
+// hold keeps the next request that writes key from reaching the server until gate is closed.
+func (e *env) hold(key string, gate <-chan struct{}) (remove func()) {
+	return e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: writes(key), Until: gate})
+}
+
+// requests returns what was sent so far.
+func (e *env) requests() []*pb.TxnRequest {
+	var reqs []*pb.TxnRequest
+	for _, call := range e.c.Calls(fakeetcd.Txn) {
+		reqs = append(reqs, call.Request.(*pb.TxnRequest))
+	}
+	return reqs
+}
+
+// record returns what is sent from now on.
+func (e *env) record() func() []*pb.TxnRequest {
+	from := len(e.requests())
+	return func() []*pb.TxnRequest { return e.requests()[from:] }
+}
+
+// nested returns the transactions that a request has as parts of its own.
+func nested(r *pb.TxnRequest) []*pb.TxnRequest {
+	var txns []*pb.TxnRequest
+	for _, op := range r.Success {
+		if n := op.GetRequestTxn(); n != nil {
+			txns = append(txns, n)
+		}
+	}
+	return txns
+}
+
+// carried is how many transactions share a request, nested or not; each of them has one comparison.
+func carried(r *pb.TxnRequest) int { return max(len(nested(r)), len(r.Compare)) }
+
+// written returns the keys that a request may write, in its order.
+func written(r *pb.TxnRequest) []string {
+	var keys []string
+	for _, ops := range [][]*pb.RequestOp{r.Success, r.Failure} {
+		for _, op := range ops {
+			switch {
+			case op.GetRequestPut() != nil:
+				keys = append(keys, string(op.GetRequestPut().Key))
+			case op.GetRequestDeleteRange() != nil:
+				keys = append(keys, string(op.GetRequestDeleteRange().Key))
+			case op.GetRequestTxn() != nil:
+				keys = append(keys, written(op.GetRequestTxn())...)
+			}
+		}
+	}
+	return keys
+}
+
+// puts reports whether a request may put anything.
+func puts(r *pb.TxnRequest) bool {
+	return slices.ContainsFunc(slices.Concat(r.Success, r.Failure), func(op *pb.RequestOp) bool {
+		return op.GetRequestPut() != nil || op.GetRequestTxn() != nil && puts(op.GetRequestTxn())
+	})
+}
+
+// request makes a condition on the request one on the call.
+func request(match func(*pb.TxnRequest) bool) func(fakeetcd.Call) bool {
+	return func(call fakeetcd.Call) bool {
+		r, ok := call.Request.(*pb.TxnRequest)
+		return ok && match(r)
+	}
+}
+
+func writes(key string) func(fakeetcd.Call) bool {
+	return request(func(r *pb.TxnRequest) bool { return slices.Contains(written(r), key) })
+}
+
+// enter puts a key, which must not be there, into its queue and reads the newest two.
+func (e *env) enter(key string) etcd.Txn {
+	prefix := key[:strings.LastIndex(key, "/")+1]
+	return etcd.Txn{
+		Queue: prefix,
+		If:    []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
+		Then: []clientv3.Op{
+			clientv3.OpPut(key, "of "+key, clientv3.WithLease(e.lease)),
+			clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithLimit(2),
+				clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend)),
+		},
+		Else: []clientv3.Op{clientv3.OpGet(key)},
+	}
+}
+
+// enters makes n of them, each of a queue of its own.
+func (e *env) enters(name string, n int) []etcd.Txn {
+	var txns []etcd.Txn
+	for i := range n {
+		txns = append(txns, e.enter(fmt.Sprintf("%s-%03d/x", name, i)))
+	}
+	return txns
+}
+
+// leave deletes a key, which must be there.
+func leave(key string) etcd.Txn {
+	return etcd.Txn{
+		If:   []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), ">", 0)},
+		Then: []clientv3.Op{clientv3.OpDelete(key)},
+	}
+}
+
+// plant puts n keys and returns the transactions that delete them.
+func (e *env) plant(name string, n int) []etcd.Txn {
+	var txns []etcd.Txn
+	for i := range n {
+		key := fmt.Sprintf("%s-%03d/planted", name, i)
+		e.srv.Put(key, "")
+		txns = append(txns, leave(key))
+	}
+	return txns
+}
+
+func (e *env) has(key string) bool { return len(e.srv.Keys(key)) > 0 }

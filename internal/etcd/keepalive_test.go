@@ -1,0 +1,130 @@
+package etcd_test
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/stats"
+
+	"github.com/leasefence/leasefence/internal/clock"
+	"github.com/leasefence/leasefence/internal/etcd"
+)
+
+// leases is a server of renewals alone, which the test answers by hand.
+type leases struct {
+	pb.UnimplementedLeaseServer
+
+	streams chan pb.Lease_LeaseKeepAliveServer
+	end     chan error    // ends the present stream
+	begun   chan struct{} // a connection
+	ended   chan struct{} // a connection
+}
+
+func (s *leases) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
+	s.streams <- stream
+	select {
+	case err := <-s.end:
+		return err
+	case <-stream.Context().Done():
+		return stream.Context().Err()
+	}
+}
+
+func (*leases) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (*leases) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (*leases) HandleRPC(context.Context, stats.RPCStats)                         {}
+
+func (s *leases) HandleConn(_ context.Context, c stats.ConnStats) {
+	switch c.(type) {
+	case *stats.ConnBegin:
+		s.begun <- struct{}{}
+	case *stats.ConnEnd:
+		s.ended <- struct{}{}
+	}
+}
+
+func serveLeases(t *testing.T) (s *leases, addr string) {
+	t.Helper()
+	s = &leases{
+		streams: make(chan pb.Lease_LeaseKeepAliveServer, 9), end: make(chan error), begun: make(chan struct{}, 9), ended: make(chan struct{}, 9),
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	srv := grpc.NewServer(grpc.StatsHandler(s))
+	pb.RegisterLeaseServer(srv, s)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = srv.Serve(l) })
+	t.Cleanup(func() {
+		srv.Stop()
+		serving.Wait()
+	})
+	return s, l.Addr().String()
+}
+
+// A stream of one endpoint has a connection of its own, which lasts when the stream breaks and ends with Close. One renewal
+// is under way at a time, and Close ends it.
+func TestKeepAlive_ofAnEndpoint(t *testing.T) {
+	s, addr := serveLeases(t)
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}}) // where nobody listens
+	require.NoError(t, err)
+	defer client.Close() //nolint:errcheck // the test is over
+	k := etcd.Of(client).NewKeepAlive(t.Context(), 7, addr, time.Minute)
+	type outcome struct {
+		etcd.Renewal
+
+		err error
+	}
+	renew := func() <-chan outcome {
+		got := make(chan outcome, 1)
+		go func() {
+			r, err := k.Renew(clock.System)
+			got <- outcome{r, err}
+		}()
+		return got
+	}
+	answer := func(stream pb.Lease_LeaseKeepAliveServer, rev int64) {
+		t.Helper()
+		r, err := stream.Recv()
+		require.NoError(t, err)
+		require.EqualValues(t, 7, r.ID)
+		require.NoError(t, stream.Send(&pb.LeaseKeepAliveResponse{Header: &pb.ResponseHeader{Revision: rev}, ID: r.ID, TTL: 9}))
+	}
+
+	one, two := renew(), renew() // which waits for the first
+	stream := <-s.streams
+	answer(stream, 1)
+	answer(stream, 2)
+	for _, got := range []<-chan outcome{one, two} {
+		o := <-got
+		require.NoError(t, o.err)
+		require.False(t, o.Reopened)
+	}
+
+	three := renew()
+	_, err = stream.Recv()
+	require.NoError(t, err)
+	s.end <- rpctypes.ErrGRPCNoLeader
+	require.ErrorIs(t, (<-three).err, rpctypes.ErrNoLeader)
+	four := renew()
+	answer(<-s.streams, 4)
+	o := <-four
+	require.NoError(t, o.err)
+	require.False(t, o.Reopened, "the third has told of the break")
+	require.Len(t, s.begun, 1, "one connection for both streams")
+
+	five := renew()
+	k.Close()
+	require.Error(t, (<-five).err)
+	<-s.ended
+	_, err = k.Renew(clock.System)
+	require.Error(t, err)
+	require.Len(t, s.begun, 1)
+}

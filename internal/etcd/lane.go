@@ -1,0 +1,134 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+const (
+	// lanes is how many requests are under way at a time. More lanes do not lower latency; with one, transactions that finish
+	// together are batched together again.
+	lanes = 1
+	// mostLanes is how many there are while those that wait fill a request.
+	mostLanes = 4
+	// stuckAfter is how long a request has a lane to itself. After that another may go beside it: an endpoint that
+	// does not answer must not hold up those who could be served by another.
+	stuckAfter = 10 * time.Millisecond
+)
+
+// lane is one request after the other. The line's mu guards over.
+type lane struct {
+	stuck *time.Timer // gives up the present request
+	over  bool        // the lane is another's, or nobody's
+
+	cmps []clientv3.Cmp // room for those of a request, used again
+	ops  []clientv3.Op
+}
+
+// free takes a lane, nil if none is free. l.mu must be held.
+func (l *Line) free() *lane {
+	most := lanes
+	if len(l.waiting) >= l.mostOps {
+		most = mostLanes
+	}
+	if l.busy >= most {
+		return nil
+	}
+	l.busy++
+	taken := new(lane)
+	taken.stuck = time.AfterFunc(stuckAfter, func() { l.next(taken) })
+	return taken
+}
+
+// next gives up a lane whose request has come back, or is stuck, to those who wait.
+func (l *Line) next(lane *lane) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leave(lane)
+	if len(l.waiting) == 0 {
+		return
+	}
+	if free := l.free(); free != nil {
+		l.open(free)
+	}
+}
+
+// leave frees a lane. l.mu must be held.
+func (l *Line) leave(lane *lane) {
+	if !lane.over {
+		lane.over = true
+		lane.stuck.Stop()
+		l.busy--
+	}
+}
+
+// open has those who wait carried on a lane. l.mu must be held.
+func (l *Line) open(lane *lane) {
+	if l.opts.Spawn(func(ctx context.Context) { l.drive(ctx, lane) }) {
+		return
+	}
+	l.end(lane)
+}
+
+// end refuses those who wait: the owner of the line has ended, and they with it. l.mu must be held.
+func (l *Line) end(lane *lane) {
+	for _, c := range l.waiting {
+		c.finish(Result{}, fmt.Errorf("%w: %w", ErrNotSent, context.Canceled))
+	}
+	l.waiting = nil
+	l.leave(lane)
+}
+
+// drive sends what waits on its lane, until nothing does.
+func (l *Line) drive(ctx context.Context, lane *lane) {
+	for {
+		// Those whose transactions have just come back may be about to send their next.
+		runtime.Gosched()
+		batch := l.take(ctx, lane)
+		if len(batch) == 0 {
+			return
+		}
+		l.carry(ctx, lane, batch)
+	}
+}
+
+// take takes the next batch off the line. If there is none, the lane is free.
+func (l *Line) take(ctx context.Context, lane *lane) []*caller {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case lane.over: // it was stuck
+		return nil
+	case ctx.Err() != nil:
+		l.end(lane)
+		return nil
+	case len(l.waiting) == 0, l.busy > lanes && len(l.waiting) < l.mostOps/2:
+		l.leave(lane)
+		return nil
+	}
+	lane.stuck.Reset(stuckAfter)
+	var (
+		batch, rest []*caller
+		bytes       int
+		queues      = make(map[string]bool)
+	)
+	for i, c := range l.waiting {
+		if len(batch) > 0 && (len(batch) >= l.mostOps || bytes+c.size > l.mostBytes) {
+			rest = append(rest, l.waiting[i:]...)
+			break
+		}
+		if c.txn.Queue != "" && queues[c.txn.Queue] || len(batch) > 0 && !batch[0].patientAs(c) {
+			rest = append(rest, c)
+			continue
+		}
+		queues[c.txn.Queue] = true
+		bytes += c.size
+		batch = append(batch, c)
+	}
+	l.waiting = rest
+	return batch
+}

@@ -1,0 +1,140 @@
+package etcd_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/internal/etcd"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+)
+
+// tryOnce commits txn as an attempt of [etcd.Conn.While] that is not repeated, in the background.
+func (e *env) tryOnce(ctx, life context.Context, longest time.Duration, txn etcd.Txn) <-chan outcome {
+	got := make(chan outcome, 1)
+	go func() {
+		var o outcome
+		_, _ = e.conn.While(ctx, life, longest, func(a *etcd.Attempt) error {
+			o.res, o.err = e.line.Commit(a, txn)
+			return nil
+		})
+		o.at = e.now()
+		got <- o
+	}()
+	synctest.Wait()
+	return got
+}
+
+// Those who wait leave with whichever of their two contexts ends first, as those do who were sent.
+func TestLine_attempt_ends(t *testing.T) {
+	for name, which := range map[string]int{"caller": 0, "life": 1} {
+		for name2, sent := range map[string]bool{"waiting": false, "sent": true} {
+			t.Run(name+", "+name2, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					e := start(t)
+					free := e.occupy(t)
+					e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: 10 * time.Millisecond})
+					stays := e.tryOnce(t.Context(), t.Context(), bound, e.enter("a/x"))
+					ctx, cancel := context.WithCancelCause(t.Context())
+					defer cancel(nil)
+					ctxs := []context.Context{t.Context(), t.Context()}
+					ctxs[which] = ctx
+					leaves := e.tryOnce(ctxs[0], ctxs[1], bound, e.enter("b/x"))
+					if sent {
+						free[0]()
+					}
+					time.Sleep(time.Millisecond)
+					cancel(errors.New("for a reason"))
+					o := receive(t, leaves)
+					require.ErrorIs(t, o.err, context.Canceled)
+					require.Equal(t, !sent, errors.Is(o.err, etcd.ErrNotSent))
+					require.Equal(t, !sent, etcd.Refused(o.err))
+					require.Equal(t, time.Millisecond, o.at)
+					free[0]()
+					requireAllGood(t, []outcome{receive(t, stays)})
+					require.Equal(t, sent, e.has("b/x"))
+				})
+			})
+		}
+	}
+}
+
+// An attempt has its time also when it is carried with others.
+func TestLine_attempt_bound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		free := e.occupy(t)
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Answer})
+		all := []<-chan outcome{
+			e.tryOnce(t.Context(), t.Context(), bound/2, e.enter("a/x")),
+			e.tryOnce(t.Context(), t.Context(), 2*bound, e.enter("b/x")),
+			e.send(t.Context(), e.enter("c/x")),
+		}
+		free[0]()
+		for _, o := range receiveAll(t, all) {
+			require.Error(t, o.err)
+			require.False(t, etcd.Refused(o.err))
+			require.LessOrEqual(t, o.at, 2*bound)
+		}
+		require.Equal(t, 2*bound, e.now(), "the longest has what it is to have")
+
+		e.owner.running.Wait() // its lane is free only then
+		came := e.now()
+		o := receive(t, e.tryOnce(t.Context(), t.Context(), bound/2, e.enter("d/x")))
+		require.Error(t, o.err)
+		require.Equal(t, bound/2, o.at-came, "alone, it has its own")
+	})
+}
+
+// An attempt that has much time to be answered, as it has been repeated, does not share a request with one that is to be
+// repeated soon.
+func TestLine_attempt_patienceDiffers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		free := e.occupy(t)
+		sent := e.record()
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Answer})
+		patient := e.tryOnce(t.Context(), t.Context(), 8*bound, e.enter("a/x"))
+		fresh := e.tryOnce(t.Context(), t.Context(), bound, e.enter("b/x"))
+		free[0]()
+		o := receive(t, fresh)
+		require.Error(t, o.err)
+		require.Less(t, o.at, 2*bound)
+		require.Error(t, receive(t, patient).err)
+		require.Len(t, sent(), 2)
+	})
+}
+
+// Attempts that send copies share a request, which is sent as often as the one of them wants that wants most. Others do not
+// travel with them: they would not expect to find done what they ask for.
+func TestLine_attempt_copies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		free := e.occupy(t)
+		sent := e.record()
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: time.Millisecond})
+		twice := e.sendIn(e.conn.Once(t.Context()).WithCopies(2), e.enter("a/x"))
+		once := e.send(t.Context(), e.enter("b/x"))
+		thrice := e.sendIn(e.conn.Once(t.Context()).WithCopies(3), e.enter("c/x"))
+		free[0]()
+		for _, o := range receiveAll(t, []<-chan outcome{twice, once, thrice}) {
+			require.NoError(t, o.err)
+		}
+		var carries []int
+		for _, r := range sent() {
+			carries = append(carries, carried(r))
+		}
+		require.Equal(t, []int{2, 2, 2, 1}, carries)
+		for _, key := range []string{"a/x", "b/x", "c/x"} {
+			require.True(t, e.has(key), key)
+		}
+
+		alone := e.record()
+		require.NoError(t, receive(t, e.sendIn(e.conn.Once(t.Context()).WithCopies(3), e.enter("d/x"))).err)
+		require.Len(t, alone(), 3)
+	})
+}

@@ -1,0 +1,197 @@
+package etcd_test
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/leasefence/leasefence/internal/etcd"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+)
+
+// together has txns share a request, as far as the line has it so.
+func (e *env) together(t *testing.T, txns []etcd.Txn) ([]outcome, []*pb.TxnRequest) {
+	t.Helper()
+	free := e.occupy(t)
+	sent := e.record()
+	all := e.sendAll(t.Context(), txns)
+	free[0]()
+	outcomes := receiveAll(t, all)
+	reqs := sent()
+	for _, f := range free {
+		f()
+	}
+	return outcomes, reqs
+}
+
+// What the server refuses to one is not refused to those that happen to share with it. Two of them share here, with
+// others of both kinds.
+func TestLine_isolation(t *testing.T) {
+	large := strings.Repeat("v", 3<<19) // the client refuses no less than 2 MiB
+	forbid := func(e *env) {
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied, Match: request(func(r *pb.TxnRequest) bool {
+			return slices.ContainsFunc(written(r), func(key string) bool { return strings.HasPrefix(key, "bad") })
+		})})
+	}
+	for name, tc := range map[string]struct {
+		fault func(*env)
+		bad   func(e *env, key string) etcd.Txn
+		want  error
+	}{
+		"value too large for any server": {
+			func(*env) {},
+			func(e *env, key string) etcd.Txn {
+				txn := e.enter(key)
+				txn.Then[0] = clientv3.OpPut(key, large)
+				return txn
+			},
+			rpctypes.ErrRequestTooLarge,
+		},
+		"value too large for this server": {
+			func(e *env) { limitBytes(e, 100<<10, rpctypes.ErrGRPCRequestTooLarge) },
+			func(e *env, key string) etcd.Txn {
+				txn := e.enter(key)
+				txn.Then[0] = clientv3.OpPut(key, large[:200<<10])
+				return txn
+			},
+			rpctypes.ErrRequestTooLarge,
+		},
+		"no permission": {
+			forbid,
+			(*env).enter,
+			rpctypes.ErrPermissionDenied,
+		},
+		"no permission to leave": {
+			forbid,
+			func(_ *env, key string) etcd.Txn { return leave(key) },
+			rpctypes.ErrPermissionDenied,
+		},
+		"malformed": {
+			func(*env) {},
+			func(e *env, key string) etcd.Txn {
+				txn := e.enter(key)
+				txn.Then = append(txn.Then, clientv3.OpDelete(key))
+				return txn
+			},
+			rpctypes.ErrDuplicateKey,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				tc.fault(e)
+				txns := slices.Concat(e.enters("a", 7), []etcd.Txn{tc.bad(e, "bad1/x")}, e.plant("a", 12),
+					[]etcd.Txn{tc.bad(e, "bad2/x")}, e.enters("b", 10))
+				outcomes, reqs := e.together(t, txns)
+				var others []outcome
+				for i, o := range outcomes {
+					if i == 7 || i == 20 {
+						require.ErrorIs(t, o.err, tc.want)
+						require.True(t, etcd.Refused(o.err))
+					} else {
+						others = append(others, o)
+					}
+				}
+				requireAllGood(t, others)
+				require.Empty(t, e.srv.Keys("bad"))
+				require.Less(t, len(reqs), len(txns), "those that can share do")
+			})
+		})
+	}
+}
+
+// Those who leave do so also when nobody can enter any more, and they share for that.
+func TestLine_isolation_leaving(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fault func(*testing.T, *env)
+		want  error
+	}{
+		"lease gone": {
+			func(t *testing.T, e *env) {
+				t.Helper()
+				require.NoError(t, e.srv.Revoke(e.lease))
+			},
+			rpctypes.ErrLeaseNotFound,
+		},
+		"disk full": {
+			func(_ *testing.T, e *env) {
+				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: request(puts), Err: rpctypes.ErrGRPCNoSpace})
+			},
+			rpctypes.ErrNoSpace,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				tc.fault(t, e)
+				enters, leaves := e.enters("a", 20), e.plant("b", 20)
+				var txns []etcd.Txn
+				for i := range enters {
+					txns = append(txns, enters[i], leaves[i])
+				}
+				outcomes, reqs := e.together(t, txns)
+				for i, o := range outcomes {
+					if i%2 == 0 {
+						require.ErrorIs(t, o.err, tc.want)
+						require.Equal(t, name != "disk full", etcd.Refused(o.err), "etcd may have done it all the same")
+					} else {
+						requireAllGood(t, []outcome{o})
+						require.Equal(t, outcomes[1].res.Revision, o.res.Revision)
+					}
+				}
+				require.LessOrEqual(t, len(reqs), 3, "all; those who leave; those who enter")
+			})
+		})
+	}
+}
+
+// One that is late with its deletion and one that puts the same key again cannot share. Both are carried out.
+func TestLine_isolation_sameKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		outcomes, _ := e.together(t, slices.Concat(e.enters("b", 3), []etcd.Txn{e.enter("a/x"), leave("a/x")}, e.enters("c", 3)))
+		for _, o := range outcomes {
+			require.NoError(t, o.err)
+		}
+		require.NotEqual(t, e.has("a/x"), outcomes[4].res.Succeeded, "the one or the other was first")
+	})
+}
+
+// A caller that was refused once travels alone from then on, and the others' batches are not refused for it any more; when it
+// is allowed again it shares again.
+func TestLine_isolation_refusedBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		permit := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: writes("bad/x"), Err: rpctypes.ErrGRPCPermissionDenied})
+		for round := range 4 {
+			txns := append(e.enters("a"+strconv.Itoa(round), 20), e.enter("bad/x"))
+			outcomes, reqs := e.together(t, txns)
+			requireAllGood(t, outcomes[:20])
+			switch round {
+			case 0:
+				require.ErrorIs(t, outcomes[20].err, rpctypes.ErrPermissionDenied)
+				require.Greater(t, len(reqs), 2)
+			case 1:
+				require.ErrorIs(t, outcomes[20].err, rpctypes.ErrPermissionDenied)
+				require.Len(t, reqs, 2)
+				permit()
+			case 2:
+				requireAllGood(t, outcomes[20:])
+				require.Len(t, reqs, 2)
+				_, err := e.Commit(t.Context(), leave("bad/x"))
+				require.NoError(t, err)
+			default:
+				requireAllGood(t, outcomes[20:])
+				require.Len(t, reqs, 1)
+			}
+		}
+	})
+}

@@ -1,0 +1,152 @@
+package etcd_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/internal/etcd"
+)
+
+// at once, for what may gather a moment longer.
+const soon = time.Millisecond
+
+// Those that come while all lanes are busy go together as soon as one is free, and each gets what it would have got
+// by itself.
+func TestLine_share(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		e.srv.Put("taken/x", "of somebody")
+		txns := slices.Concat(e.enters("a", 10), e.plant("b", 10),
+			[]etcd.Txn{e.enter("taken/x"), leave("missing/x")}, e.enters("c", 10))
+		free := e.occupy(t)
+		sent := e.record()
+		all := e.sendAll(t.Context(), txns)
+		require.Empty(t, sent(), "no lane is free")
+		time.Sleep(5 * time.Millisecond) // not so long that the lanes are taken to be stuck
+		freed := e.now()
+		free[0]()
+		outcomes := receiveAll(t, all)
+		require.Len(t, sent(), 2, "not all comparisons hold, so each is on its own the second time")
+		require.Equal(t, len(txns), carried(sent()[0]))
+		require.Len(t, nested(sent()[1]), len(txns))
+		require.Empty(t, sent()[1].Compare)
+		for i, o := range outcomes {
+			require.NoError(t, o.err)
+			require.LessOrEqual(t, o.at-freed, soon)
+			require.Equal(t, e.srv.Rev(), o.res.Revision, "of the shared commit")
+			require.Len(t, o.res.Responses, map[bool]int{true: len(txns[i].Then), false: len(txns[i].Else)}[o.res.Succeeded])
+			switch {
+			case i == 20:
+				require.False(t, o.res.Succeeded)
+				require.Equal(t, "of somebody", string(o.res.Responses[0].GetResponseRange().Kvs[0].Value))
+			case i == 21:
+				require.False(t, o.res.Succeeded)
+			case txns[i].Queue == "":
+				require.True(t, o.res.Succeeded)
+				require.EqualValues(t, 1, o.res.Responses[0].GetResponseDeleteRange().Deleted)
+			default:
+				require.True(t, o.res.Succeeded)
+				kvs := o.res.Responses[1].GetResponseRange().Kvs
+				require.Len(t, kvs, 1)
+				require.Equal(t, txns[i].Queue+"x", string(kvs[0].Key))
+				require.Equal(t, o.res.Revision, kvs[0].CreateRevision)
+			}
+		}
+	})
+}
+
+// Whoever comes while a shared request is under way goes with the next, whatever becomes of the other lanes.
+func TestLine_share_again(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		free := e.occupy(t)
+		sent := e.record()
+		var all []<-chan outcome
+		var gates []chan struct{}
+		for i := range 5 {
+			name := fmt.Sprint("round", i)
+			gates = append(gates, make(chan struct{}))
+			e.hold(name+"-000/x", gates[i])
+			all = append(all, e.sendAll(t.Context(), e.enters(name, 7))...)
+			if i == 0 {
+				free[0]()
+			} else {
+				close(gates[i-1])
+				synctest.Wait()
+			}
+			require.Len(t, sent(), i+1)
+			require.Equal(t, 7, carried(sent()[i]))
+		}
+		close(gates[4])
+		requireAllGood(t, receiveAll(t, all))
+		require.Len(t, sent(), 5)
+		require.Zero(t, e.now())
+	})
+}
+
+// The keys of one queue have different create revisions, in the order in which they came; those of other queues, and
+// those that leave, do not wait for them.
+func TestLine_queue_neverTies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		var txns []etcd.Txn
+		for i := range 10 {
+			txns = append(txns, e.enter(fmt.Sprintf("same/%d", i)), e.enter(fmt.Sprintf("other-%d/x", i)))
+			txns = append(txns, e.plant(fmt.Sprintf("same/%d", i), 1)...)
+		}
+		free := e.occupy(t)
+		sent := e.record()
+		all := e.sendAll(t.Context(), txns)
+		free[0]()
+		results := requireAllGood(t, receiveAll(t, all))
+		require.Len(t, sent(), 10)
+		require.Equal(t, 21, carried(sent()[0]))
+		for _, req := range sent() {
+			requireNoTies(t, req)
+		}
+		for i := 3; i < len(results); i += 3 {
+			require.Greater(t, results[i].Revision, results[i-3].Revision)
+			require.Equal(t, results[1].Revision, results[i+1].Revision)
+			require.Equal(t, results[1].Revision, results[i+2].Revision)
+		}
+	})
+}
+
+// Where all comparisons hold, the parts need not be nested. After one did not, that is not tried for some time.
+func TestLine_share_flat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		flat := func(name string, more ...etcd.Txn) bool {
+			t.Helper()
+			free := e.occupy(t)
+			sent := e.record()
+			txns := append(e.enters(name, 5), more...)
+			all := e.sendAll(t.Context(), txns)
+			free[0]()
+			for i, o := range receiveAll(t, all) {
+				require.NoError(t, o.err)
+				require.Equal(t, i < 5, o.res.Succeeded)
+				require.Equal(t, e.srv.Rev(), o.res.Revision)
+				if i < 5 {
+					require.Len(t, o.res.Responses, len(txns[i].Then))
+					require.Equal(t, o.res.Revision, o.res.Responses[1].GetResponseRange().Kvs[0].CreateRevision)
+				}
+			}
+			for _, f := range free[1:] {
+				f()
+			}
+			return len(nested(sent()[0])) == 0
+		}
+		require.True(t, flat("a"))
+		require.True(t, flat("b", leave("missing/x")))
+		for i := range 16 {
+			require.False(t, flat(fmt.Sprint("c", i)))
+		}
+		require.True(t, flat("d"))
+	})
+}

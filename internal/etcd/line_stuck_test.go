@@ -1,0 +1,159 @@
+package etcd_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/internal/etcd"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+)
+
+// patience is how long requests that are stuck may hold up others.
+const patience = 11 * time.Millisecond
+
+// An endpoint that does not answer has all lanes. Whenever somebody comes, it does not wait for that one long.
+func TestLine_stuck(t *testing.T) {
+	for _, after := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 24 * time.Millisecond, 40 * time.Millisecond, time.Second} {
+		t.Run(after.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				e.occupy(t)
+				for _, name := range []string{"a", "b", "c"} {
+					time.Sleep(after)
+					came := e.now()
+					for _, o := range receiveAll(t, e.sendAll(t.Context(), e.enters(name, 5))) {
+						requireAllGood(t, []outcome{o})
+						require.LessOrEqual(t, o.at-came, patience)
+					}
+				}
+			})
+		})
+	}
+}
+
+// They come one by one. Each is served in time: the first share a lane, the others find it free.
+func TestLine_stuck_whoComesLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		e.occupy(t)
+		sent := e.record()
+		var all []<-chan outcome
+		for _, txn := range e.enters("a", 100) {
+			all = append(all, e.send(t.Context(), txn))
+			time.Sleep(time.Millisecond)
+		}
+		for i, o := range receiveAll(t, all) {
+			requireAllGood(t, []outcome{o})
+			require.LessOrEqual(t, o.at-time.Duration(i)*time.Millisecond, patience)
+		}
+		require.Less(t, len(sent()), 95)
+	})
+}
+
+// The shared requests are stuck as well, one after the other, until the endpoint is left for another.
+func TestLine_stuck_again(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		e.occupy(t)
+		remove := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Request})
+		var lost []<-chan outcome
+		for _, name := range []string{"a", "b", "c", "d"} {
+			for _, txn := range e.enters(name, 5) {
+				lost = append(lost, e.tryOnce(t.Context(), t.Context(), bound, txn))
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		remove()
+		came := e.now()
+		good := receiveAll(t, e.sendAll(t.Context(), e.enters("e", 5)))
+		requireAllGood(t, good)
+		require.LessOrEqual(t, good[4].at-came, patience)
+		for _, o := range receiveAll(t, lost) {
+			require.Error(t, o.err)
+			require.False(t, etcd.Refused(o.err))
+		}
+		require.LessOrEqual(t, e.now(), came+bound, "each from when it was sent")
+	})
+}
+
+// Lanes that were opened for that go again: there are no more than before.
+func TestLine_stuck_isOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		free := e.occupy(t)
+		for range 5 {
+			requireAllGood(t, receiveAll(t, e.sendAll(t.Context(), e.plant("a", 5))))
+			time.Sleep(time.Second)
+		}
+		for _, f := range free {
+			f()
+		}
+		e.owner.running.Wait()
+		require.Len(t, e.occupy(t), len(free))
+	})
+}
+
+// After its owner has ended a line keeps nobody: neither those that wait, whatever the lanes do, nor later ones.
+func TestLine_ownerEnds_whileWaiting(t *testing.T) {
+	for name, freed := range map[string]bool{"lanes come free": true, "lanes are stuck": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				free := e.occupy(t)
+				all := e.sendAll(t.Context(), e.enters("a", 10))
+				e.owner.end()
+				synctest.Wait()
+				if freed {
+					free[0]()
+				}
+				for _, o := range receiveAll(t, all) {
+					require.ErrorIs(t, o.err, etcd.ErrNotSent)
+					require.True(t, etcd.Refused(o.err))
+					require.LessOrEqual(t, o.at, patience)
+				}
+				came := e.now()
+				for _, o := range receiveAll(t, e.sendAll(t.Context(), e.enters("b", 10))) {
+					require.True(t, o.err == nil || etcd.Refused(o.err))
+					require.LessOrEqual(t, o.at-came, patience)
+				}
+				for _, f := range free {
+					f()
+				}
+				came = e.now()
+				for _, o := range receiveAll(t, e.sendAll(t.Context(), e.enters("c", 10))) {
+					require.True(t, o.err == nil || etcd.Refused(o.err))
+					require.Equal(t, came, o.at)
+				}
+				require.Empty(t, e.srv.Keys("a"))
+			})
+		})
+	}
+}
+
+// A shared request ends with the owner. Its callers are in doubt; those behind it were not sent, or are in doubt too.
+func TestLine_ownerEnds_whileSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		free := e.occupy(t)
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Answer})
+		first := e.sendAll(t.Context(), e.enters("a", 10))
+		free[0]()
+		second := e.sendAll(t.Context(), e.enters("b", 10))
+		time.Sleep(time.Millisecond)
+		e.owner.end()
+		for _, o := range receiveAll(t, first) {
+			require.ErrorIs(t, o.err, context.Canceled)
+			require.False(t, etcd.Refused(o.err))
+			require.Equal(t, time.Millisecond, o.at)
+		}
+		for _, o := range receiveAll(t, second) {
+			require.ErrorIs(t, o.err, context.Canceled)
+			require.LessOrEqual(t, o.at, time.Millisecond)
+		}
+		require.Empty(t, e.srv.Keys("b"))
+	})
+}

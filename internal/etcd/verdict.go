@@ -1,0 +1,168 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+var (
+	// ErrNotSent is wrapped by the error of a request that was given up before it was sent.
+	ErrNotSent = errors.New("not sent")
+	// ErrNotDone is wrapped by errors of our own: etcd has answered, and has not done what was wanted.
+	ErrNotDone = errors.New("not done")
+)
+
+// verdict is what an error says of the request that failed with it.
+type verdict struct {
+	refused bool // it was certainly not carried out
+	final   bool // to send it again is no use
+}
+
+// judge is the one place that decides what an error means. An error that is not known to be a refusal leaves the outcome
+// unknown, and an error that is not known to be final has the request sent again until its time is over. A server is known
+// by its words; an error without them is known by its gRPC code. The table covers etcd 3.4 to 3.7, gRPC and proxies.
+//
+//	error                                     outcome   then
+//	ErrNotSent                                refused   again   it was given up before it was sent
+//	ErrNotDone                                refused   final   our own, of an answer that was not the wanted one
+//	the end of a context                      unknown   again   an attempt's own end: While looks at the caller's first
+//	an error without a gRPC code              unknown   final   not the server's: our own, or an interceptor's
+//
+//	too many requests                         refused   again   before the proposal: apply lags behind
+//	not capable                               refused   again   before: the member starts
+//	rpc not supported for learner             refused   again   before: another endpoint may be a voter
+//	not leader                                refused   again   before: by the member that was asked
+//	revision of auth store is old             refused   again   by apply: users changed after the proposal
+//	database space exceeded                   unknown   again   space may run out between proposal and apply, which goes on
+//	received message larger than max          unknown   final   gRPC says it of the request and of the answer
+//	trying to send message larger than max    refused   final   by the client
+//	password was given for no password user   refused   final   when the client asks for a token; code Unknown
+//
+//	InvalidArgument, OutOfRange               refused   final   bad input: key, operations, size, revision, TTL, user
+//	NotFound, FailedPrecondition              refused   final   no such lease; leases, users, members that exist or do not
+//	PermissionDenied, Unauthenticated         refused   final   permission or token; a proxy's 401 and 403
+//	Unimplemented                             refused   final   a proxy's 404
+//	Unavailable                               unknown   again   no leader, another one, timeout, stop, broken connection
+//	Canceled, DeadlineExceeded                unknown   again   by the server or a proxy
+//	Unknown                                   unknown   again   see below
+//	ResourceExhausted                         unknown   again   limits other than those above
+//	DataLoss                                  unknown   again   the alarm "corrupt", until it is disarmed
+//	Internal, Aborted and the others          unknown   again   somebody between client and server
+//
+// Servers have no code for these, and send Unknown: "raft proposal dropped" (there is no leader, or it is being moved),
+// "raft: stopped" and "mvcc: closed" (the member stops), "etcdserver: request cancelled" (before 3.7), "not a primary lessor"
+// and "waiting for node to catch up its applied index has timed out" (a renewal meets a change of leader).
+//
+// A refusal by apply (permission, lease, users) is one of the whole transaction: etcd checks all of its operations before it
+// carries out the first.
+func judge(err error) verdict {
+	if err == nil {
+		return verdict{}
+	}
+	_, repeated := errors.AsType[*repeatedError](err)
+	v := judgeOnce(err)
+	v.refused = v.refused && !repeated
+	return v
+}
+
+func judgeOnce(err error) verdict {
+	switch {
+	case errors.Is(err, ErrNotSent):
+		return verdict{refused: true}
+	case errors.Is(err, ErrNotDone):
+		return verdict{refused: true, final: true}
+	}
+	code, text, known := describe(err)
+	has := func(part string) bool { return strings.Contains(text, part) }
+	switch {
+	case !known:
+		return verdict{final: true}
+	case slices.Contains(passing[:], text):
+		return verdict{refused: true}
+	case code == codes.ResourceExhausted && has("received message larger than max"):
+		return verdict{final: true}
+	case code == codes.ResourceExhausted && has("trying to send message larger than max"),
+		code == codes.Unknown && has("password was given for no password user"):
+		return verdict{refused: true, final: true}
+	}
+	switch code {
+	case codes.InvalidArgument, codes.OutOfRange, codes.NotFound, codes.FailedPrecondition, codes.PermissionDenied,
+		codes.Unauthenticated, codes.Unimplemented:
+		return verdict{refused: true, final: true}
+	default:
+		return verdict{}
+	}
+}
+
+// passing are refusals that may not last. They are known by their text, since some had another code before 3.7.
+var passing = [...]string{
+	rpctypes.ErrTooManyRequests.Error(), rpctypes.ErrNotCapable.Error(), rpctypes.ErrNotLeader.Error(),
+	rpctypes.ErrAuthOldRevision.Error(), rpctypes.ErrorDesc(rpctypes.ErrGRPCNotSupportedForLearner),
+}
+
+// describe is the gRPC code of an error and the words that came with it. It is not known of an error that is neither the
+// client's nor gRPC's, nor a context's.
+func describe(err error) (code codes.Code, text string, known bool) {
+	if e, ok := errors.AsType[rpctypes.EtcdError](err); ok {
+		return e.Code(), e.Error(), true
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return codes.DeadlineExceeded, "", true
+	case errors.Is(err, context.Canceled):
+		return codes.Canceled, "", true
+	}
+	e, ok := errors.AsType[interface {
+		error
+		GRPCStatus() *status.Status
+	}](err)
+	if !ok {
+		return codes.Unknown, "", false
+	}
+	return e.GRPCStatus().Code(), e.GRPCStatus().Message(), true
+}
+
+// Transient reports whether the request that failed with err may succeed when it is sent again; see [judge].
+func Transient(err error) bool { return err != nil && !judge(err).final }
+
+// Refused reports whether err is the server's or the client's word that the request was not carried out; see [judge]. After
+// any other failure it may have been, or may still be.
+func Refused(err error) bool { return judge(err).refused }
+
+// TooMuch reports whether err says that there is no room for a request, or for its answer, so that a part of it may pass. It
+// does not say that nothing was done. Where space runs out while a transaction waits to be applied, etcd applies it and
+// answers with the error all the same (quotaApplierV3); and gRPC has the same words for a request that is too large for the
+// server and an answer that is too large for the client.
+func TooMuch(err error) bool {
+	return errors.Is(err, rpctypes.ErrNoSpace) ||
+		Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "received message larger than max")
+}
+
+// Code is the gRPC code of an error of etcd's client.
+func Code(err error) codes.Code {
+	if err == nil {
+		return codes.OK
+	}
+	code, _, _ := describe(err)
+	return code
+}
+
+// Repeated is err, which is not nil, of a request that had been sent before with an open outcome: what refused it this time
+// says nothing of that.
+func Repeated(err error) error {
+	if !Refused(err) {
+		return err
+	}
+	return &repeatedError{err}
+}
+
+type repeatedError struct{ err error }
+
+func (e *repeatedError) Error() string { return e.err.Error() }
+func (e *repeatedError) Unwrap() error { return e.err }

@@ -1,0 +1,317 @@
+package fencetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+// Outcome is what a client or a caller of a handler learns.
+type Outcome int
+
+// The outcomes. A wire has a status for each.
+const (
+	Served Outcome = iota
+	Stale
+	Missing
+	Invalid
+	NoResource
+	LongResource
+	Unchecked // the check failed for another reason than the token
+	Ended     // the context ended before the turn came
+)
+
+// Server is what a test asks of a wire.
+type Server struct {
+	Atomic   bool
+	Guard    *fence.Guard
+	Check    func(ctx context.Context, resource string, t fence.Token) error // nil: the Guard's; not with Atomic
+	ReadOnly bool                                                            // no request writes
+	Handle   func(ctx context.Context) error                                 // nil: it does nothing
+}
+
+// Client sends requests to a server.
+type Client interface {
+	// Send sends a request for a resource over the network, with the token of ctx as the wire's client sends it and with
+	// values that the caller has set beside it.
+	Send(ctx context.Context, resource string, values ...string) (Outcome, error)
+
+	// Serve has the server serve a request for "orders" in this goroutine, without a network.
+	Serve(ctx context.Context, t fence.Token) (Outcome, error)
+}
+
+// Wire is a protocol that carries tokens: a client's side and both kinds of server.
+type Wire struct {
+	Missing error // what the client's error matches without a token
+	Start   func(t *testing.T, s Server) Client
+}
+
+// Run tests what every wire does alike.
+func (w Wire) Run(t *testing.T) {
+	t.Helper()
+	for name, test := range map[string]func(*testing.T, Server){
+		"refuses and accepts":              w.refusesAndAccepts,
+		"readers raise no mark":            w.readersRaiseNoMark,
+		"resource is that of the request":  w.resourceOfTheRequest,
+		"refusals cross the wire":          w.refusalsCross,
+		"a value of the caller":            w.valueOfTheCaller,
+		"a wait ends with its context":     w.waitEnds,
+		"only atomic cannot be overtaken":  w.overtaken,
+		"a handler that panics":            w.panics,
+		"a check that fails tells nothing": w.failedCheck,
+	} {
+		for kind, atomic := range map[string]bool{"early": false, "atomic": true} {
+			t.Run(name+"/"+kind, func(t *testing.T) { test(t, Server{Atomic: atomic, Guard: &fence.Guard{MaxEra: 32767}}) })
+		}
+	}
+}
+
+// send sends a request for "orders" and compares the outcome.
+func send(ctx context.Context, t *testing.T, c Client, want Outcome, values ...string) error {
+	t.Helper()
+	got, err := c.Send(ctx, "orders", values...)
+	require.Equal(t, want, got, "%q: %v", values, err)
+	return err
+}
+
+func (w Wire) refusesAndAccepts(t *testing.T, s Server) {
+	t.Helper()
+	require.NoError(t, s.Guard.Claim("orders", 54))
+	var served []fence.Token
+	s.Handle = func(ctx context.Context) error {
+		token, _ := fence.FromContext(ctx)
+		served = append(served, token)
+		return nil
+	}
+	c := w.Start(t, s)
+	err := send(fence.NewContext(t.Context(), 41), t, c, Stale)
+	stale, ok := errors.AsType[*fence.StaleError](err)
+	require.True(t, ok)
+	require.Equal(t, fence.StaleError{Resource: "orders", Token: 41, Highest: 54}, *stale)
+	require.ErrorIs(t, send(t.Context(), t, c, Missing), w.Missing)
+	for _, values := range [][]string{{"054"}, {"0"}, {""}, {"54,54"}, {"54, 54"}, {"54", "54"}, {"54", "55"}} {
+		require.ErrorIs(t, send(t.Context(), t, c, Invalid, values...), fence.ErrInvalidToken)
+	}
+	require.Empty(t, served, "no refused request reaches the handler")
+	require.Equal(t, map[string]fence.Token{"orders": 54}, s.Guard.Marks())
+
+	for _, token := range []fence.Token{54, 54, 60} {
+		require.NoError(t, send(fence.NewContext(t.Context(), token), t, c, Served))
+	}
+	require.Equal(t, []fence.Token{54, 54, 60}, served)
+	require.Equal(t, map[string]fence.Token{"orders": 60}, s.Guard.Marks())
+}
+
+func (w Wire) readersRaiseNoMark(t *testing.T, s Server) {
+	t.Helper()
+	require.NoError(t, s.Guard.Claim("orders", 54))
+	var carried []fence.Token
+	s.ReadOnly = true
+	s.Handle = func(ctx context.Context) error {
+		token, _ := fence.FromContext(ctx)
+		carried = append(carried, token)
+		return nil
+	}
+	c := w.Start(t, s)
+	for _, token := range []fence.Token{0, 41, 60} {
+		got, err := c.Send(fence.NewContext(t.Context(), token), "") // it needs no resource
+		require.Equal(t, Served, got, "%v", err)
+	}
+	require.Equal(t, []fence.Token{0, 41, 60}, carried)
+	require.ErrorIs(t, send(t.Context(), t, c, Invalid, "060"), fence.ErrInvalidToken)
+	require.Equal(t, map[string]fence.Token{"orders": 54}, s.Guard.Marks())
+}
+
+func (w Wire) resourceOfTheRequest(t *testing.T, s Server) {
+	t.Helper()
+	served := 0
+	s.Handle = func(context.Context) error { served++; return nil }
+	c := w.Start(t, s)
+	for _, tt := range []struct {
+		resource string
+		want     Outcome
+	}{
+		{"a", Served},
+		{"b", Served},
+		{strings.Repeat("n", fence.MaxResource), Served},
+		{"", NoResource},
+		{strings.Repeat("n", fence.MaxResource+1), LongResource},
+	} {
+		got, err := c.Send(fence.NewContext(t.Context(), 54), tt.resource)
+		require.Equal(t, tt.want, got, "%d bytes: %v", len(tt.resource), err)
+	}
+	require.Equal(t, 3, served)
+	require.Len(t, s.Guard.Marks(), 3)
+}
+
+// A handler returns the error of its store, and the client's error is the store's, to the digit. A name of any length does
+// not hide the refusal, and nothing else about the server reaches the client.
+func (w Wire) refusalsCross(t *testing.T, s Server) {
+	t.Helper()
+	const token = fence.Token(1<<62 + 1)
+	var answer error
+	s.Handle = func(context.Context) error { return answer }
+	c := w.Start(t, s)
+	ctx := fence.NewContext(t.Context(), token)
+	for _, tt := range []struct{ name, want string }{
+		{`a "b" é`, `a "b" é`},
+		{"é\xff", "é\uFFFD"},
+		{strings.Repeat("n", 100_000), ""},
+		{strings.Repeat("\xff", 2<<20), ""},
+		{strings.Repeat("<", 100_000), ""},
+		{strings.Repeat("\x00", 100_000), ""},
+		{strings.Repeat("\u2028", 100_000), ""},
+		{strings.Repeat(`"`, 100_000), ""},
+	} {
+		answer = fmt.Errorf("update at 10.0.0.7: %w", &fence.StaleError{Resource: tt.name, Token: token, Highest: token + 2})
+		err := send(ctx, t, c, Stale)
+		stale, ok := errors.AsType[*fence.StaleError](err)
+		require.True(t, ok, "%.200v", err)
+		require.Equal(t, token, stale.Token)
+		require.Equal(t, token+2, stale.Highest)
+		require.NotContains(t, err.Error(), "10.0.0.7")
+		if tt.want != "" {
+			require.Equal(t, tt.want, stale.Resource)
+		} else {
+			require.True(t, strings.HasSuffix(stale.Resource, "…"))
+		}
+	}
+}
+
+// The client sends what its caller has set, unless the context carries another token: then one of the two is a mistake.
+func (w Wire) valueOfTheCaller(t *testing.T, s Server) {
+	t.Helper()
+	c := w.Start(t, s)
+	require.NoError(t, send(t.Context(), t, c, Served, "54"))
+	require.NoError(t, send(fence.NewContext(t.Context(), 55), t, c, Served, "55"))
+	for _, values := range [][]string{{"56"}, {""}, {"57", "57"}, {"057"}} {
+		_, err := c.Send(fence.NewContext(t.Context(), 57), "orders", values...)
+		require.ErrorIs(t, err, fence.ErrInvalidToken)
+		require.ErrorContains(t, err, "the context carries 57")
+	}
+	require.Equal(t, map[string]fence.Token{"orders": 55}, s.Guard.Marks(), "nothing was sent")
+}
+
+// A request that waits for its turn ends with its context, since its client has gone.
+func (w Wire) waitEnds(t *testing.T, s Server) {
+	t.Helper()
+	s.Handle = func(context.Context) error { t.Error("the handler has run"); return nil }
+	c := w.Start(t, s)
+	require.NoError(t, s.Guard.Do("orders", 41, func() error {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errors.New("the client has gone"))
+		got, err := c.Serve(ctx, 54)
+		require.Equal(t, Ended, got, "%v", err)
+		return nil
+	}))
+	require.Equal(t, map[string]fence.Token{"orders": 41}, s.Guard.Marks())
+}
+
+// The handler of token 41 is paused between the check and its write while 54 is sent. An early check lets the stale write
+// come last, unless the store refuses it.
+func (w Wire) overtaken(t *testing.T, s Server) {
+	t.Helper()
+	for _, stored := range []bool{false, true} {
+		s := s
+		s.Guard = new(fence.Guard)
+		var (
+			mu      sync.Mutex
+			store   fence.Guard
+			writes  []fence.Token
+			checked = make(chan struct{})
+			resume  = make(chan struct{})
+		)
+		s.Handle = func(ctx context.Context) error {
+			token, _ := fence.FromContext(ctx)
+			if token == 41 {
+				close(checked)
+				<-resume
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if stored {
+				if err := store.Check("orders", token); err != nil {
+					return err
+				}
+			}
+			writes = append(writes, token)
+			return nil
+		}
+		c := w.Start(t, s)
+		var running sync.WaitGroup
+		running.Go(func() { _, _ = c.Send(fence.NewContext(t.Context(), 41), "orders") })
+		<-checked
+		newer := make(chan struct{})
+		running.Go(func() {
+			defer close(newer)
+			_, _ = c.Send(fence.NewContext(t.Context(), 54), "orders")
+		})
+		if s.Atomic {
+			// That the newer one waits can only be seen by giving it time.
+			select {
+			case <-newer:
+			case <-time.After(50 * time.Millisecond):
+			}
+		} else {
+			<-newer
+		}
+		close(resume)
+		running.Wait()
+		want := []fence.Token{54, 41}
+		switch {
+		case s.Atomic:
+			want = []fence.Token{41, 54}
+		case stored:
+			want = []fence.Token{54}
+		}
+		require.Equal(t, want, writes)
+	}
+}
+
+// A handler that panics leaves the mark raised and the resource free. The context of an atomic handler ends with it.
+func (w Wire) panics(t *testing.T, s Server) {
+	t.Helper()
+	left := make(chan context.Context, 3)
+	bug := errors.New("bug")
+	s.Handle = func(ctx context.Context) error {
+		left <- ctx
+		if token, _ := fence.FromContext(ctx); token == 54 {
+			panic(bug)
+		}
+		return ctx.Err()
+	}
+	c := w.Start(t, s)
+	require.PanicsWithError(t, "bug", func() { _, _ = c.Serve(t.Context(), 54) })
+	got, err := c.Serve(t.Context(), 53)
+	require.Equal(t, Stale, got, "%v", err)
+	got, err = c.Serve(t.Context(), 55)
+	require.Equal(t, Served, got, "%v", err)
+	for close(left); s.Atomic && len(left) > 0; {
+		require.ErrorIs(t, (<-left).Err(), context.Canceled, "what the handler has left running is to stop")
+	}
+}
+
+// A check that cannot be made refuses, and the client does not learn why.
+func (w Wire) failedCheck(t *testing.T, s Server) {
+	t.Helper()
+	if s.Atomic {
+		return
+	}
+	s.Handle = func(context.Context) error { t.Error("the handler has run"); return nil }
+	s.Check = func(ctx context.Context, resource string, token fence.Token) error {
+		carried, _ := fence.FromContext(ctx)
+		require.Equal(t, token, carried)
+		require.Equal(t, "orders", resource)
+		return errors.New("dial 10.0.0.7: refused")
+	}
+	err := send(fence.NewContext(t.Context(), 54), t, w.Start(t, s), Unchecked)
+	require.NotContains(t, fmt.Sprint(err), "10.0.0.7")
+}

@@ -1,0 +1,238 @@
+package queue_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+// requests are those that e's client has sent, reads and watches alike.
+func (e *env) requests() int { return len(e.c.Calls(fakeetcd.Any)) }
+
+// The owner's deletion is all that the next one needs: nothing is asked after it, whatever else is written meanwhile,
+// and it is told at once.
+func TestQueue_Await_isGrantedByTheEvent(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		stop := e.load()
+		defer stop()
+		e.at(33 * time.Millisecond)
+		other := e.another(t)
+		first := other.enter(t, "1")
+		second := e.enter(t, "2")
+		e.at(44 * time.Millisecond)
+		before := e.requests()
+		two := e.await(t.Context(), second)
+		require.Equal(t, before+2, e.requests(), "a watch, and a read under it")
+		third := other.enter(t, "3")
+		e.at(66 * time.Millisecond) // the fake tells a watch that begins in the past at 100
+		requirePending(t, two)
+		before = e.requests()
+		other.leave(t, first)
+		got := receive(t, two)
+		require.NoError(t, got.err)
+		require.Equal(t, 66*time.Millisecond, got.at)
+		synctest.Wait()
+		require.Equal(t, before, e.requests())
+		require.Equal(t, queue.Ahead{Key: second.Key, Rev: second.Rev}, third.ahead)
+	})
+}
+
+// load writes something else every millisecond until it is stopped.
+func (e *env) load() (stop func()) {
+	ctx, cancel := context.WithCancel(e.life)
+	e.tasks.Go(func() {
+		for ctx.Err() == nil {
+			e.srv.Put("x", "")
+			time.Sleep(time.Millisecond)
+		}
+	})
+	return cancel
+}
+
+// A contender that was not the owner when it was looked at may go for either reason: one read tells which.
+func TestQueue_Await_readsOnceAfterAWaiter(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		first, second := other.enter(t, "1"), other.enter(t, "2")
+		third := e.enter(t, "3")
+		three := e.await(t.Context(), third)
+		other.leave(t, first)
+		e.at(time.Second)
+		requirePending(t, three)
+		before := e.requests()
+		other.leave(t, second)
+		require.NoError(t, receive(t, three).err)
+		require.Equal(t, before+1, e.requests())
+	})
+}
+
+// The one before gives up and the owner is next: it is the owner's event that counts then.
+func TestQueue_Await_predecessorGivesUp(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		first, second := other.enter(t, "1"), other.enter(t, "2")
+		third := e.enter(t, "3")
+		three := e.await(t.Context(), third)
+		before := e.requests()
+		other.leave(t, second)
+		synctest.Wait()
+		requirePending(t, three)
+		require.LessOrEqual(t, e.requests(), before+4, "a read or two, a watch and a read under it")
+		before = e.requests()
+		other.leave(t, first)
+		require.NoError(t, receive(t, three).err)
+		require.Equal(t, before, e.requests())
+	})
+}
+
+// What is ahead goes before anything is known of it but its key.
+func TestQueue_Await_predecessorGoesBeforeTheWatch(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		first := e.enter(t, "1")
+		second := e.enter(t, "2")
+		e.leave(t, first)
+		before := e.requests()
+		got := receive(t, e.await(t.Context(), second))
+		require.NoError(t, got.err)
+		require.Zero(t, got.at)
+		require.Equal(t, before+2, e.requests(), "a watch, and a read under it")
+	})
+}
+
+// The watch exists and the read under it is under way: the read misses the deletion, or the watch has it.
+func TestQueue_Await_predecessorGoesDuringTheRead(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fault fakeetcd.Fault
+		waits bool // there is one more between the two
+	}{
+		"before it":                             {fakeetcd.Fault{Times: 1, Before: time.Second}, false},
+		"after it":                              {fakeetcd.Fault{Times: 1, After: time.Second}, false},
+		"before it, the owner remains":          {fakeetcd.Fault{Times: 1, Before: time.Second}, true},
+		"after it, the owner remains":           {fakeetcd.Fault{Times: 1, After: time.Second}, true},
+		"after it, and the answer is then lost": {fakeetcd.Fault{Times: 1, After: time.Second, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(e *env) {
+				t := e.t
+				other := e.another(t)
+				first := other.enter(t, "1")
+				second := first
+				if tc.waits {
+					second = other.enter(t, "2")
+				}
+				third := e.enter(t, "3")
+				e.c.Inject(fakeetcd.Txn, tc.fault)
+				three := e.await(t.Context(), third)
+				require.Equal(t, 1, e.srv.Watchers())
+				other.leave(t, second)
+				e.at(time.Second - 1)
+				requirePending(t, three)
+				e.at(2 * time.Second)
+				if tc.waits {
+					requirePending(t, three)
+					other.leave(t, first)
+				}
+				require.NoError(t, receive(t, three).err)
+			})
+		})
+	}
+}
+
+// behind is a watcher on a member that lags: what it calls now is a revision that has passed.
+type behind struct {
+	clientv3.Watcher
+
+	rev int64
+}
+
+func (b behind) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	return b.Watcher.Watch(ctx, key, append(opts, clientv3.WithRev(b.rev))...)
+}
+
+// Keys are used again. A watch that tells of an earlier owner's end has not told of this one's.
+func TestQueue_Await_staleEvent(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		earlier := other.enter(t, "1")
+		other.leave(t, earlier)
+		first := other.enter(t, "1")
+		require.Equal(t, earlier.Key, first.Key)
+		second := e.enter(t, "2")
+		e.c.Watcher = behind{e.c.Watcher, earlier.Rev}
+		two := e.await(t.Context(), second)
+		e.at(time.Minute) // the fake tells of the past within 100 ms
+		requirePending(t, two)
+		before := e.requests()
+		other.leave(t, first)
+		got := receive(t, two)
+		require.NoError(t, got.err)
+		require.Equal(t, time.Minute, got.at)
+		require.Equal(t, before, e.requests())
+	})
+}
+
+// A watch that breaks tells nothing; the read that follows does. Thereafter an event is enough again.
+func TestQueue_Await_watchBreaks(t *testing.T) {
+	for name, breaks := range map[string]func(*env){
+		"its stream ends":   func(e *env) { e.c.BreakWatches(rpctypes.ErrGRPCNoLeader) },
+		"its stream hangs":  func(e *env) { e.Conn.Streams(e.Bound).Suspect() },
+		"it is compacted":   func(e *env) { e.compact() },
+		"its client is cut": func(e *env) { e.c.Cut(); e.Conn.Streams(e.Bound).Suspect() },
+	} {
+		for _, meanwhile := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				bubble(t, func(e *env) {
+					t := e.t
+					other := e.another(t)
+					first := other.enter(t, "1")
+					second := e.enter(t, "2")
+					two := e.await(t.Context(), second)
+					if meanwhile { // the event is on its way and gets lost
+						e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour})
+						other.leave(t, first)
+						synctest.Wait()
+						requirePending(t, two)
+					}
+					breaks(e)
+					e.at(time.Second)
+					e.c.Restore()
+					e.at(2 * time.Second)
+					if !meanwhile {
+						requirePending(t, two)
+						require.Equal(t, 1, e.srv.Watchers())
+						before := e.requests()
+						other.leave(t, first)
+						require.Equal(t, 2*time.Second, receive(t, two).at)
+						require.Equal(t, before, e.requests())
+						return
+					}
+					got := receive(t, two)
+					require.NoError(t, got.err)
+					require.Less(t, got.at, 1200*time.Millisecond)
+				})
+			})
+		}
+	}
+}
+
+// compact breaks the client's watches, and takes the history that it would need to resume them.
+func (e *env) compact() {
+	e.c.Cut()
+	e.c.BreakWatches(fakeetcd.ErrUnavailable)
+	e.srv.Put("x", "")
+	_ = e.srv.Compact(e.srv.Put("x", "")) // fails only if that is compacted already
+	e.c.Restore()
+}

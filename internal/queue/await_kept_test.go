@@ -1,0 +1,283 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+// round has other and e take a turn each, e behind other's key, so that e keeps a watch on it.
+func (e *env) round(t *testing.T, other *env) {
+	t.Helper()
+	theirs, ours := other.enter(t, "1"), e.enter(t, "2")
+	got := e.await(t.Context(), ours)
+	time.Sleep(time.Millisecond)
+	other.leave(t, theirs)
+	require.NoError(t, receive(t, got).err)
+	e.leave(t, ours)
+	require.Equal(t, 1, e.srv.Watchers())
+}
+
+// behindKept is a second round, in which e waits by the watch that it has kept.
+func (e *env) behindKept(t *testing.T, other *env) (theirs, ours place, got <-chan outcome[struct{}]) {
+	t.Helper()
+	e.round(t, other)
+	theirs, ours = other.enter(t, "1"), e.enter(t, "2")
+	before := e.requests()
+	got = e.await(t.Context(), ours)
+	require.Equal(t, before, e.requests(), "neither a watch nor a read")
+	requirePending(t, got)
+	return theirs, ours, got
+}
+
+// In the next round nothing is asked: the entry tells that the one ahead is the owner, and the watch is there.
+func TestQueue_Await_keptWatch(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		theirs, _, got := e.behindKept(t, other)
+		at, before := e.now(), e.requests()
+		other.leave(t, theirs)
+		granted := receive(t, got)
+		require.NoError(t, granted.err)
+		require.Equal(t, at, granted.at)
+		require.Equal(t, before, e.requests())
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Zero(t, e.srv.Watchers(), "it is not kept for ever")
+	})
+}
+
+// The context of the wait that opened it may end, as contexts do: the watch is kept all the same.
+func TestQueue_Await_keptWatchOutlivesItsCall(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		for range 2 {
+			ctx, cancel := context.WithCancel(t.Context())
+			theirs, ours := other.enter(t, "1"), e.enter(t, "2")
+			got := e.await(ctx, ours)
+			other.leave(t, theirs)
+			require.NoError(t, receive(t, got).err)
+			e.leave(t, ours)
+			cancel()
+			synctest.Wait()
+			require.Equal(t, 1, e.srv.Watchers())
+		}
+		require.Len(t, e.c.Calls(fakeetcd.Watch), 1)
+	})
+}
+
+// The one before gives up, and somebody else is the owner: its end is not the turn.
+func TestQueue_Await_keptWatchOfAWaiter(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		e.round(t, other)
+		owner := other.enter(t, "0")
+		theirs, ours := other.enter(t, "1"), e.enter(t, "2")
+		before := e.requests()
+		got := e.await(t.Context(), ours)
+		require.Equal(t, before, e.requests())
+		other.leave(t, theirs)
+		synctest.Wait()
+		requirePending(t, got)
+		other.leave(t, owner)
+		require.NoError(t, receive(t, got).err)
+	})
+}
+
+// A key is used again. The watch has seen the end of the contender before, while nobody waited: that is not the end of the
+// present one.
+func TestQueue_Await_keptWatchHasSeenAnEarlierEnd(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		e.round(t, other)
+		other.leave(t, other.enter(t, "1"))
+		theirs, ours := other.enter(t, "1"), e.enter(t, "2")
+		got := e.await(t.Context(), ours)
+		requirePending(t, got)
+		other.leave(t, theirs)
+		require.NoError(t, receive(t, got).err)
+	})
+}
+
+// The owner enters again, with the same key, before the waiter hears of its end. It stands behind the waiter now.
+func TestQueue_Await_keptWatchOfAKeyThatIsUsedAgain(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		theirs, _, got := e.behindKept(t, other)
+		e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 2, After: 10 * time.Millisecond})
+		other.leave(t, theirs)
+		again, at := other.enter(t, "1"), e.now()
+		require.False(t, again.ahead.None)
+		requirePending(t, got)
+		granted := receive(t, got)
+		require.NoError(t, granted.err)
+		require.Equal(t, at+10*time.Millisecond, granted.at)
+	})
+}
+
+// Whatever becomes of the watch, the turn is not missed.
+func TestQueue_Await_keptWatchBreaks(t *testing.T) {
+	for name, breaks := range map[string]func(*env){
+		"its stream ends":  func(e *env) { e.c.BreakWatches(rpctypes.ErrGRPCNoLeader) },
+		"its stream hangs": func(e *env) { e.Conn.Streams(e.Bound).Suspect() },
+		"it is compacted":  func(e *env) { e.compact() },
+		"it is resumed":    func(e *env) { e.c.BreakWatches(fakeetcd.ErrUnavailable) },
+		"it falls silent":  func(e *env) { e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour}) },
+	} {
+		for when, waits := range map[string]bool{"unused": false, "in use": true} {
+			t.Run(name+", "+when, func(t *testing.T) {
+				bubble(t, func(e *env) {
+					t := e.t
+					other := e.another(t)
+					e.round(t, other)
+					if !waits {
+						breaks(e)
+						synctest.Wait()
+					}
+					theirs, ours := other.enter(t, "1"), e.enter(t, "2")
+					got, at := e.await(t.Context(), ours), e.now()
+					if waits {
+						breaks(e)
+						synctest.Wait()
+					}
+					requirePending(t, got)
+					other.leave(t, theirs)
+					granted := receive(t, got)
+					require.NoError(t, granted.err)
+					require.LessOrEqual(t, granted.at-at, queue.GuardAfter+e.Bound, "a silent one shows when the next is opened")
+				})
+			})
+		}
+	}
+}
+
+// A wait relies on a kept watch for a short time. Then it opens a watch of its own and reads the queue.
+func TestQueue_Await_keptWatchOfALongWait(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		theirs, _, got := e.behindKept(t, other)
+		watches := len(e.c.Calls(fakeetcd.Watch))
+		time.Sleep(queue.GuardAfter)
+		synctest.Wait()
+		require.Len(t, e.c.Calls(fakeetcd.Watch), watches+1)
+		require.Equal(t, 1, e.srv.Watchers())
+		other.leave(t, theirs)
+		require.NoError(t, receive(t, got).err)
+		synctest.Wait()
+	})
+}
+
+// The waiter's own key is deleted by somebody else: it learns that soon, and has no turn.
+func TestQueue_Await_keptWatchAndOwnKeyIsGone(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		_, ours, got := e.behindKept(t, e.another(t))
+		at := e.now()
+		require.True(t, e.srv.Delete(ours.Key))
+		gone := receive(t, got)
+		require.ErrorIs(t, gone.err, queue.ErrGone)
+		require.LessOrEqual(t, gone.at-at, queue.GuardAfter)
+	})
+}
+
+// The owner's key and the waiter's own go in one step.
+func TestQueue_AwaitOwn_keptWatch(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		e.round(t, other)
+		theirs, ours := other.enter(t, "1"), e.enter(t, "2")
+		got := inBackground(e, func() (struct{}, error) { return struct{}{}, e.AwaitOwn(t.Context(), ours.Entry, ours.ahead) })
+		requirePending(t, got)
+		_, err := e.c.Txn(t.Context()).Then(clientv3.OpDelete(theirs.Key), clientv3.OpDelete(ours.Key)).Commit()
+		require.NoError(t, err)
+		require.ErrorIs(t, receive(t, got).err, queue.ErrGone)
+	})
+}
+
+// The one ahead is taken off its lease: it contends no more, and its key may stay.
+func TestQueue_Await_keptWatchOfADisplacedKey(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		theirs, _, got := e.behindKept(t, e.another(t))
+		at := e.now()
+		e.srv.Put(theirs.Key, "somebody else's")
+		granted := receive(t, got)
+		require.NoError(t, granted.err)
+		require.Equal(t, at, granted.at)
+	})
+}
+
+// A wait that is given up ends the watch.
+func TestQueue_Await_keptWatchIsGivenUp(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		e.round(t, other)
+		theirs, ours := other.enter(t, "1"), e.enter(t, "2")
+		mine := errors.New("mine")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		got, at := e.await(ctx, ours), e.now()
+		cancel(mine)
+		given := receive(t, got)
+		require.ErrorIs(t, given.err, mine)
+		require.Equal(t, at, given.at)
+		synctest.Wait()
+		require.Zero(t, e.srv.Watchers())
+		got = e.await(t.Context(), ours)
+		other.leave(t, theirs)
+		require.NoError(t, receive(t, got).err)
+	})
+}
+
+func TestQueue_Await_keptWatchEndsWithTheLease(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		e.round(t, e.another(t))
+		e.endLease()
+		synctest.Wait()
+		require.Zero(t, e.srv.Watchers())
+	})
+}
+
+// However many names are locked in turn, a bounded number of watches is kept, and none for long.
+func TestQueue_Await_keptWatchesAreFew(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		enter := func(e *env, name string) place {
+			entered, ahead, err := e.Enter(e.once(t.Context()), queue.NewEntry(name, e.lease, "1"), "")
+			require.NoError(t, err)
+			return place{entered, ahead}
+		}
+		for i := range 300 {
+			name := "n" + strconv.Itoa(i)
+			theirs, ours := enter(other, name), enter(e, name)
+			got := e.await(t.Context(), ours)
+			other.leave(t, theirs)
+			require.NoError(t, receive(t, got).err)
+			e.leave(t, ours)
+		}
+		synctest.Wait()
+		require.Equal(t, 64, e.srv.Watchers())
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Zero(t, e.srv.Watchers())
+	})
+}

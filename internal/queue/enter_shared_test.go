@@ -1,0 +1,221 @@
+package queue_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+// together has the calls share commits, as many as the line allows, in their order: the line's lane is taken when they
+// come. It returns when all have, and how many comparisons the first request had that carried several.
+func (e *env) together(t *testing.T, calls ...func(context.Context)) (comparisons int) {
+	t.Helper()
+	release := make(chan struct{})
+	e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Until: release})
+	var all sync.WaitGroup
+	run := func(call func(context.Context)) {
+		all.Go(func() { call(t.Context()) })
+		synctest.Wait()
+	}
+	nothing := func(ctx context.Context) { _, _ = e.Leave(e.once(ctx), queue.NewEntry("nobody", e.lease, "x")) }
+	run(nothing)
+	before := len(e.c.Calls(fakeetcd.Txn))
+	for _, call := range calls {
+		run(call)
+	}
+	require.Len(t, e.c.Calls(fakeetcd.Txn), before, "they wait for a lane")
+	close(release)
+	all.Wait()
+	for _, call := range e.c.Calls(fakeetcd.Txn)[before:] {
+		r := call.Request.(*pb.TxnRequest)
+		n := len(r.Compare)
+		for _, op := range r.Success {
+			n += len(op.GetRequestTxn().GetCompare())
+		}
+		if n > 1 {
+			return n
+		}
+	}
+	return 0
+}
+
+func (e *env) entering(name, suffix string, into *place) func(context.Context) {
+	return func(ctx context.Context) {
+		entered, ahead, err := e.Enter(e.once(ctx), queue.NewEntry(name, e.lease, suffix), suffix)
+		if err == nil {
+			*into = place{entered, ahead}
+		}
+	}
+}
+
+// Those of one queue never do: their revisions are their order.
+func TestQueue_Enter_oneQueueIsNotShared(t *testing.T) {
+	for name, crowd := range map[string]bool{"somebody is expected": true, "nobody is": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				if crowd {
+					e.meet(t)
+				}
+				var one, two, three, elsewhere place
+				e.together(t, e.entering("a", "1", &one), e.entering("a", "2", &two), e.entering("b", "1", &elsewhere), e.entering("a", "3", &three))
+				require.True(t, elsewhere.ahead.None)
+				list := []place{one, two, three}
+				slices.SortFunc(list, func(a, b place) int { return int(a.Rev - b.Rev) })
+				require.True(t, list[0].ahead.None)
+				for i, before := range list[:2] {
+					require.Less(t, before.Rev, list[i+1].Rev)
+					require.Equal(t, queue.Ahead{Key: before.Key, Rev: before.Rev, Owner: i == 0}, list[i+1].ahead)
+				}
+			})
+		})
+	}
+}
+
+// meet has somebody be expected in the queue "a", which is empty after it if it was before.
+func (e *env) meet(t *testing.T) {
+	t.Helper()
+	p, q := e.enter(t, "met"), e.enter(t, "meets")
+	e.leave(t, p)
+	e.leave(t, q)
+}
+
+// One leaves and another enters in one commit, in either order.
+func TestQueue_Enter_sharedWithLeave(t *testing.T) {
+	for name, leavesFirst := range map[string]bool{"leaves, enters": true, "enters, leaves": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				first := e.enter(t, "1")
+				e.meet(t)
+				var second place
+				leave := func(ctx context.Context) { _, _ = e.Leave(e.once(ctx), first.Entry) }
+				calls := []func(context.Context){e.entering("a", "2", &second), leave}
+				if leavesFirst {
+					calls[0], calls[1] = calls[1], calls[0]
+				}
+				require.Equal(t, 2, e.together(t, calls...))
+				require.Equal(t, leavesFirst, second.ahead.None)
+				require.NoError(t, e.Await(t.Context(), second.Entry, second.ahead))
+				require.Equal(t, []string{second.Key}, e.keys())
+			})
+		})
+	}
+}
+
+// One that enters again meets the deletion of its key in the same commit. etcd refuses to delete and put a key in one
+// transaction, so they travel apart.
+func TestQueue_Enter_againSharedWithLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		e.meet(t)
+		first := e.enter(t, "1")
+		var second place
+		var err error
+		require.Equal(t, 2, e.together(t,
+			func(ctx context.Context) { _, _ = e.Leave(e.once(ctx), first.Entry) },
+			func(ctx context.Context) { second.Entry, second.ahead, err = e.Enter(e.once(ctx), e.entry("1"), "1") },
+		))
+		require.NoError(t, err)
+		require.True(t, second.ahead.None)
+		require.Greater(t, second.Rev, first.Rev)
+		require.Equal(t, second.Rev, e.srv.Keys(first.Key)[0].CreateRevision)
+	})
+}
+
+// In a shared commit the comparisons come before the others' operations, and the reads after them.
+func TestQueue_TryEnter_sharedWithLeave(t *testing.T) {
+	for name, leavesFirst := range map[string]bool{"leaves, enters": true, "enters, leaves": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				first := e.enter(t, "1")
+				var (
+					us    queue.Entry
+					owner *mvccpb.KeyValue
+					err   error
+				)
+				leave := func(ctx context.Context) { _, _ = e.Leave(e.once(ctx), first.Entry) }
+				try := func(ctx context.Context) { us, owner, err = e.TryEnter(e.once(ctx), e.entry("us"), "us") }
+				calls := []func(context.Context){try, leave}
+				if leavesFirst {
+					calls[0], calls[1] = calls[1], calls[0]
+				}
+				require.Equal(t, 2, e.together(t, calls...))
+				require.NoError(t, err)
+				if leavesFirst {
+					require.Nil(t, owner)
+					require.Equal(t, []string{us.Key}, e.keys())
+					require.Equal(t, us.Rev, e.srv.Keys(us.Key)[0].CreateRevision)
+				} else {
+					require.Equal(t, first.Key, string(owner.Key))
+					require.Empty(t, e.keys())
+				}
+			})
+		})
+	}
+}
+
+// Handing over puts a contender, too: it does not share with one that enters the same queue.
+func TestQueue_HandOver_oneQueueIsNotShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		e.meet(t)
+		first := e.enter(t, "1")
+		var entered, next place
+		e.together(t, e.entering("a", "2", &entered), func(ctx context.Context) {
+			if done, entry, ahead, err := e.HandOver(e.once(ctx), first.Entry, e.entry("3"), ""); done && err == nil {
+				next = place{entry, ahead}
+			}
+		})
+		require.NotZero(t, entered.Rev)
+		require.NotZero(t, next.Rev)
+		if entered.Rev > next.Rev {
+			entered, next = next, entered
+		}
+		require.Less(t, entered.Rev, next.Rev)
+		require.Equal(t, queue.Ahead{Key: entered.Key, Rev: entered.Rev, Owner: true}, next.ahead)
+	})
+}
+
+// A name and one nested in it enter in one commit: their keys share a revision, and the nested one's is below the
+// other's prefix. It is nobody's turn there when the nested one ends.
+func TestQueue_Await_nestedNameOfTheSameRevision(t *testing.T) {
+	for name, during := range map[string]bool{"before it waits": false, "while it waits": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				other := e.another(t)
+				var first, nested place
+				require.Equal(t, 2, e.together(t, e.entering("a", "1", &first), e.entering("a/0", "1", &nested)))
+				require.Equal(t, first.Rev, nested.Rev)
+				second := other.enter(t, "2")
+				require.Equal(t, queue.Ahead{}, second.ahead)
+				if !during {
+					e.leave(t, nested)
+				}
+				two := other.await(t.Context(), second)
+				if during {
+					require.Equal(t, 1, e.srv.Watchers())
+					e.leave(t, nested)
+				}
+				e.at(time.Minute)
+				requirePending(t, two)
+				e.leave(t, first)
+				e.at(2 * time.Minute)
+				require.Equal(t, time.Minute, receive(t, two).at)
+			})
+		})
+	}
+}

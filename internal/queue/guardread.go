@@ -1,0 +1,141 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/etcd"
+)
+
+// read has e's key read, in a goroutine of its own: what the watch tells must not wait for an endpoint that does not
+// answer. w.mu must be held.
+func (w *Guards) read(e *Guarded) {
+	if e.later || w.isGone(e) {
+		return
+	}
+	w.unread[e] = struct{}{}
+	if !w.reading && w.Queue.Life.Err() == nil {
+		w.reading = w.Spawn(func(context.Context) { w.reads(w.Queue.Life) }) //nolint:contextcheck // the lease's life ends before the session's
+	}
+}
+
+// reads reads what is to be read.
+func (w *Guards) reads(ctx context.Context) {
+	for {
+		w.mu.Lock()
+		list := slices.Collect(maps.Keys(w.unread))
+		clear(w.unread)
+		w.reading = len(list) > 0 && ctx.Err() == nil
+		done := !w.reading
+		w.mu.Unlock()
+		if done {
+			return
+		}
+		refused, err := w.Queue.verify(ctx, list, func(e *Guarded) bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.isGone(e)
+		})
+		if ctx.Err() == nil {
+			w.again(list, refused, err)
+		}
+	}
+}
+
+// again has the reads of list repeated that were refused, after a pause.
+func (w *Guards) again(list, refused []*Guarded, err error) {
+	if len(refused) > 0 {
+		w.warn(refused[0], "read", err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for _, e := range refused {
+		e.later = true
+		n = max(n, e.refusals)
+	}
+	for _, e := range list {
+		if e.refusals++; !e.later {
+			e.refusals = 0
+		}
+	}
+	if len(refused) == 0 {
+		return
+	}
+	time.AfterFunc(pause(n, w.Every), func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, e := range refused {
+			e.later = false
+			w.read(e)
+		}
+	})
+}
+
+// warn reports that e's key cannot be watched or read, at most once a minute.
+func (w *Guards) warn(e *Guarded, what string, err error) {
+	w.mu.Lock()
+	now := time.Now()
+	recent := !w.warned.IsZero() && now.Sub(w.warned) < time.Minute
+	if !recent {
+		w.warned = now
+	}
+	w.mu.Unlock()
+	if !recent {
+		w.Warn(fmt.Errorf("a key below %q cannot be %s, which is tried again: %w", Below([]byte(e.Key)), what, err))
+	}
+}
+
+// verify reads the keys of entries and tells what has become of those that are not as they were put. Entries for
+// which skip is true by then are passed over. It returns those that could not be read, and why.
+func (q *Queue) verify(ctx context.Context, list []*Guarded, skip func(*Guarded) bool) ([]*Guarded, error) {
+	var written []*Guarded // is known by the key alone, but not whether it has its lease still
+	refused, err := q.readEach(ctx, list, func(e *Guarded, kv *mvccpb.KeyValue) {
+		switch {
+		case kv != nil && kv.CreateRevision == e.Rev && kv.ModRevision == e.Rev, skip(e):
+		case kv != nil && kv.CreateRevision == e.Rev:
+			written = append(written, e)
+		default:
+			e.Ended(Deleted)
+		}
+	}, clientv3.WithKeysOnly())
+	more, failed := q.readEach(ctx, written, func(e *Guarded, kv *mvccpb.KeyValue) {
+		switch {
+		case skip(e):
+		case kv == nil || kv.CreateRevision != e.Rev:
+			e.Ended(Deleted)
+		default:
+			e.written(kv)
+		}
+	})
+	return append(refused, more...), cmp.Or(err, failed)
+}
+
+// readEach reads the keys of entries, many at a time, and returns those that were not read, and why.
+func (q *Queue) readEach(ctx context.Context, list []*Guarded, use func(*Guarded, *mvccpb.KeyValue), opts ...clientv3.OpOption) (unread []*Guarded, why error) {
+	return etcd.InParts(list, etcd.PartSize, mostRefused, func(part []*Guarded) error {
+		gets := make([]clientv3.Op, len(part))
+		for i, e := range part {
+			gets[i] = clientv3.OpGet(e.Key, opts...)
+		}
+		var resp *clientv3.TxnResponse
+		err := q.Conn.Do(ctx, q.Bound, func(a *etcd.Attempt) (err error) {
+			resp, err = a.Txn(nil, gets, nil)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for i, e := range part {
+			use(e, first(resp.Responses[i].GetResponseRange().Kvs))
+		}
+		return nil
+	})
+}

@@ -1,0 +1,235 @@
+package queue_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+// Whatever lies below a prefix, whatever shares a revision and wherever a page ends: the oldest contender and the one
+// before an entry are those that a look at every key finds.
+func TestQueue_mixed_random(t *testing.T) {
+	for seed := range uint64(40) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				r := rand.New(rand.NewPCG(seed, 0))
+				e.mix(t, r, 40)
+				mine := e.enter(t, "mine")
+				e.mix(t, r, 20)
+
+				var oldest, nearest *mvccpb.KeyValue
+				for _, kv := range e.srv.Keys("a/") {
+					if !queue.Contends("a/", kv) {
+						continue
+					}
+					if oldest == nil || kv.CreateRevision < oldest.CreateRevision {
+						oldest = kv
+					}
+					if kv.CreateRevision < mine.Rev && (nearest == nil || kv.CreateRevision > nearest.CreateRevision) {
+						nearest = kv
+					}
+				}
+				owner, err := e.Owner(e.once(t.Context()), "a/")
+				require.NoError(t, err)
+				require.Equal(t, string(oldest.Key), string(owner.Key))
+				require.Equal(t, string(oldest.Value), string(owner.Value))
+				ahead, err := e.Ahead(e.once(t.Context()), mine.Entry)
+				require.NoError(t, err)
+				if nearest == nil {
+					require.True(t, ahead.None)
+					return
+				}
+				require.Equal(t, string(nearest.Key), ahead.Key)
+				require.Equal(t, nearest.CreateRevision, ahead.Rev)
+			})
+		})
+	}
+}
+
+// A page goes on with the very next key, here one that begins with the last of the first page.
+func TestQueue_mixed_pageEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		e.plant(t, "a/eu/1", 1)
+		oldest := queue.NewEntry("a", e.lease, "15-oldest").Key
+		keys := []string{oldest}
+		for i := range 16 {
+			keys = append(keys, queue.NewEntry("a", e.lease, fmt.Sprintf("%02d", i)).Key)
+		}
+		for _, key := range keys {
+			_, err := e.c.Put(t.Context(), key, "", clientv3.WithLease(e.lease))
+			require.NoError(t, err)
+		}
+		owner, err := e.Owner(e.once(t.Context()), "a/")
+		require.NoError(t, err)
+		require.Equal(t, oldest, string(owner.Key))
+	})
+}
+
+// mix puts keys of all kinds into the queue: many of nested names, strays, contenders and planted ones that look like some.
+func (e *env) mix(t *testing.T, r *rand.Rand, txns int) {
+	t.Helper()
+	for n := range txns {
+		id := fmt.Sprintf("%x", int64(e.lease))
+		var ops []clientv3.Op
+		put := func(key string, opts ...clientv3.OpOption) { ops = append(ops, clientv3.OpPut(key, "v"+key, opts...)) }
+		for i := range 1 + r.IntN(60) {
+			put(fmt.Sprintf("a/%x/%s-%d-%d-%d", r.IntN(40), id, e.srv.Rev(), n, i), clientv3.WithLease(e.lease))
+		}
+		switch r.IntN(8) {
+		case 0:
+			put(fmt.Sprintf("a/%s%s-%d-%d", []string{"", "r", "z"}[r.IntN(3)], id, e.srv.Rev(), n), clientv3.WithLease(e.lease))
+		case 1, 2:
+			put(fmt.Sprintf("a/%x-%d-%d", r.IntN(4096)+1, e.srv.Rev(), n), clientv3.WithLease(e.lease))
+		case 3:
+			put(fmt.Sprintf("a/%s-planted-%d-%d", id, e.srv.Rev(), n))
+		case 4:
+			put(fmt.Sprintf("a/%cstray%d-%d", 'A'+r.IntN(26), e.srv.Rev(), n))
+		}
+		_, err := e.c.Txn(t.Context()).Then(ops...).Commit()
+		require.NoError(t, err)
+	}
+}
+
+// The keys of a nested name are not asked for in the order of their creation, nor compared, nor with their values once they
+// have been seen; what can be skipped is.
+func TestQueue_nestedNamesAreCheap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		for i := range 40 {
+			e.plant(t, fmt.Sprintf("a/eu/%02d", i), 100)
+		}
+		e.leave(t, e.enter(t, "1"))
+		calls := len(e.c.Calls(fakeetcd.Any))
+		p := e.enter(t, "2")
+		require.NoError(t, e.Await(t.Context(), p.Entry, p.ahead))
+		e.leave(t, p)
+		_, owner := e.tryEnter(t, "3")
+		require.Nil(t, owner)
+		pages := 0
+		for _, call := range e.c.Calls(fakeetcd.Any)[calls:] {
+			switch r := call.Request.(type) {
+			case *pb.RangeRequest:
+				pages++
+				require.True(t, r.KeysOnly)
+				require.Equal(t, pb.RangeRequest_NONE, r.SortOrder)
+			case *pb.TxnRequest:
+				for _, c := range r.Compare {
+					require.Empty(t, c.RangeEnd)
+				}
+				for _, op := range r.Success {
+					require.Nil(t, op.GetRequestRange())
+				}
+			}
+		}
+		require.LessOrEqual(t, pages, 2+3, "the first of the nested name and what comes after it, twice; and what came meanwhile")
+	})
+}
+
+// A nested name with keys that are too long for a lock is read once, and others' keys are found behind it all the same.
+func TestQueue_nestedNameWithLongKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		for i := range 3 {
+			for n := range 60 { // so that pages grow
+				e.plant(t, fmt.Sprintf("a/%d%02d/", i, n), 26)
+			}
+			e.plant(t, fmt.Sprintf("a/%d9z/", i)+strings.Repeat("x", 100_000), 12)
+		}
+		first := e.enter(t, "1")
+		second := e.enter(t, "2")
+		var received []int
+		for range 3 {
+			counted := &counting{KV: e.c.KV}
+			e.c.KV = counted
+			ahead, err := e.Ahead(e.once(t.Context()), second.Entry)
+			require.NoError(t, err)
+			require.Equal(t, first.Key, ahead.Key)
+			received = append(received, counted.bytes)
+		}
+		require.Less(t, received[1], 500_000, "%v", received)
+		require.Less(t, received[2], 500_000, "%v", received)
+	})
+}
+
+// A nested name with very many keys is skipped each time: that pages have grown does not have more of it read.
+func TestQueue_nestedNameWithManyKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		for i := range 5000 {
+			e.srv.Put(fmt.Sprintf("a/eu/%04d", i), "")
+		}
+		entered := e.enter(t, "1")
+		for turn := range 4 {
+			counted := &counting{KV: e.c.KV}
+			e.c.KV = counted
+			ahead, err := e.Ahead(e.once(t.Context()), entered.Entry)
+			require.NoError(t, err)
+			require.True(t, ahead.None)
+			require.Less(t, counted.bytes, 200*len("a/eu/0000"), "turn %d", turn)
+		}
+	})
+}
+
+// counting counts what reads return.
+type counting struct {
+	clientv3.KV
+
+	bytes int
+}
+
+func (c *counting) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	resp, err := c.KV.Get(ctx, key, opts...)
+	if err == nil {
+		for _, kv := range resp.Kvs {
+			c.bytes += len(kv.Key) + len(kv.Value)
+		}
+	}
+	return resp, err
+}
+
+// Keys that look like contenders' and are not are told by comparisons, which need no value: most at once, and in parts
+// where the server allows fewer.
+func TestQueue_plantedContenders(t *testing.T) {
+	for _, limit := range []int{128, 7} {
+		t.Run(fmt.Sprint(limit), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{
+					Err:   rpctypes.ErrGRPCTooManyOps,
+					Match: func(c fakeetcd.Call) bool { return len(c.Request.(*pb.TxnRequest).Compare) > limit },
+				})
+				for i := range 30 {
+					e.plant(t, fmt.Sprintf("a/%x-%02d", int64(e.lease), i), 20)
+				}
+				first := e.enter(t, "1")
+				for i := range 30 {
+					e.plant(t, fmt.Sprintf("a/%x-z%02d", int64(e.lease), i), 20)
+				}
+				second := e.enter(t, "2")
+				before := e.requests()
+				ahead, err := e.Ahead(e.once(t.Context()), second.Entry)
+				require.NoError(t, err)
+				require.Equal(t, first.Key, ahead.Key)
+				require.LessOrEqual(t, e.requests()-before, 30+600/min(limit, 100)*2)
+				require.True(t, e.srv.Delete(second.Key))
+				_, err = e.Ahead(e.once(t.Context()), second.Entry)
+				require.ErrorIs(t, err, queue.ErrGone)
+			})
+		})
+	}
+}

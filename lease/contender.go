@@ -1,0 +1,39 @@
+package lease
+
+import (
+	"context"
+
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+// contender is one place in the order of a name: an acquisition, and after it what a [Lock] holds.
+type contender struct {
+	g     *grant
+	name  string
+	owner string        // the text in the key
+	mark  string        // in the key, of a candidate in an election
+	entry queue.Guarded // zero until its turn in the session
+	late  bool          // a request to enter may still arrive at the server
+
+	links          // in its name's order, under g.turns.mu
+	waiter *waiter // while it waits for its turn in the session, or if it gave up then
+
+	life context.Context //nolint:containedctx // of the acquisition, and then of the handle
+	end  context.CancelCauseFunc
+}
+
+// newContender is an acquisition that has not begun; it ends with its lease.
+func newContender(g *grant, name, owner string) *contender {
+	c := &contender{g: g, name: name, owner: owner}
+	c.entry.Ended = c.keyEnded
+	c.life, c.end = context.WithCancelCause(g.handles)
+	return c
+}
+
+// lost is why it was lost, nil if it was not.
+func (c *contender) lost() *LostError { return lostBy(c.life) }
+
+func lostBy(life context.Context) *LostError {
+	lost, _ := context.Cause(life).(*LostError) //nolint:errorlint // the cause is ours and not wrapped
+	return lost
+}

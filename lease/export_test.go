@@ -1,0 +1,27 @@
+package lease
+
+import (
+	"context"
+	"math/rand/v2"
+	"reflect"
+	"time"
+)
+
+// Registered counts what waits for the end of ctx, which is of [context.WithCancel], or of the session's own contexts.
+func (s *Session) Registered(ctx context.Context) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ctx := range []context.Context{ctx, s.run, s.grant.handles} {
+		n += reflect.ValueOf(ctx).Elem().FieldByName("children").Len()
+	}
+	return n
+}
+
+// WithoutJitter has renewals sent exactly when they are due.
+func WithoutJitter() { random = func(time.Duration) time.Duration { return 0 } }
+
+// WithJitter has them sent as users have them sent, until restored.
+func WithJitter() (restore func()) {
+	random = rand.N[time.Duration]
+	return WithoutJitter
+}

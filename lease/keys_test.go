@@ -1,0 +1,66 @@
+package lease
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/internal/etcd"
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+func newKeys() *grant {
+	return &grant{id: 0x2a, s: &Session{nonce: "nonce", revisions: new(etcd.Revisions)}}
+}
+
+// A key that is in use, or was burned, is never given to another; one that is free is used again. What is remembered depends
+// on what is in use, not on how many keys were burned.
+func TestKeys_random(t *testing.T) {
+	g := newKeys()
+	burned := map[string]bool{}
+	inUse := map[string]queue.Entry{}
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // no secret
+	for range 20_000 {
+		for key, e := range inUse {
+			if random.IntN(3) > 0 && len(inUse) < 10 {
+				break
+			}
+			delete(inUse, key)
+			switch random.IntN(3) {
+			case 0:
+				g.burn(e)
+				burned[key] = true
+			case 1:
+				g.recycle(e)
+				_, ours := g.takeBack(key) // and it comes back by a restore
+				require.True(t, ours)
+				burned[key] = true
+			default:
+				g.recycle(e)
+			}
+		}
+		e := g.take(fmt.Sprint(random.IntN(5000)), "")
+		require.NotContains(t, inUse, e.Key)
+		require.False(t, burned[e.Key])
+		_, ours := g.takeBack(e.Key)
+		require.False(t, ours, "it is in use")
+		inUse[e.Key] = e
+		require.LessOrEqual(t, len(g.keys.names), len(inUse))
+		require.Len(t, g.keys.taken, len(inUse))
+	}
+	require.Greater(t, len(burned), 5000)
+	require.Positive(t, g.keys.base)
+}
+
+func TestKeys_areUsedAgain(t *testing.T) {
+	g := newKeys()
+	a, b := g.take("n", ""), g.take("n", "")
+	require.Equal(t, []string{"n/2a-nonce0", "n/2a-nonce1"}, []string{a.Key, b.Key})
+	g.recycle(a)
+	require.Equal(t, a.Key, g.take("n", "").Key)
+	g.recycle(a)
+	g.recycle(b)
+	require.Empty(t, g.keys.names)
+}

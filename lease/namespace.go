@@ -1,0 +1,33 @@
+package lease
+
+import (
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// checkNamespace refuses a client of which only some parts have a namespace. With a bare Lease the keys on the session's lease
+// would have other names than those that the session has put, and with a bare Watcher no waiter would learn of its turn. The
+// types of package clientv3/namespace are not exported: their names tell.
+func checkNamespace(client *clientv3.Client) error {
+	var inside, bare []string
+	for _, part := range []struct {
+		name, wrapper string
+		is            any
+	}{
+		{"KV", "*namespace.kvPrefix", client.KV},
+		{"Watcher", "*namespace.watcherPrefix", client.Watcher},
+		{"Lease", "*namespace.leasePrefix", client.Lease},
+	} {
+		if fmt.Sprintf("%T", part.is) == part.wrapper {
+			inside = append(inside, part.name)
+		} else {
+			bare = append(bare, part.name)
+		}
+	}
+	if len(inside) == 0 || len(bare) == 0 {
+		return nil
+	}
+	return fmt.Errorf("lease: client: %v has a namespace and %v has none, want KV, Watcher and Lease in the same one (package clientv3/namespace) or none of them",
+		inside, bare)
+}

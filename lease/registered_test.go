@@ -1,0 +1,77 @@
+package lease_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/lease"
+)
+
+// A call that has ended leaves nothing behind on the caller's context, which may live as long as the process, nor on the
+// session's.
+func TestSession_callsLeaveNothingRegistered(t *testing.T) {
+	for name, call := range map[string]func(t *testing.T, ctx context.Context, e, other *env){
+		"Lock": func(t *testing.T, ctx context.Context, e, _ *env) {
+			t.Helper()
+			l, err := e.s.Lock(ctx, "a")
+			require.NoError(t, err)
+			require.NoError(t, l.Unlock(ctx))
+		},
+		"Lock that waits": func(t *testing.T, ctx context.Context, e, other *env) {
+			t.Helper()
+			held, err := other.s.TryLock(ctx, "a")
+			require.NoError(t, err)
+			next, last := e.wait(ctx, "a"), e.wait(ctx, "a")
+			time.Sleep(time.Second)
+			require.NoError(t, held.Unlock(ctx))
+			require.NoError(t, receive(t, next).lock.Unlock(ctx))
+			require.NoError(t, receive(t, last).lock.Unlock(ctx))
+		},
+		"Lock that is given up": func(t *testing.T, ctx context.Context, e, other *env) {
+			t.Helper()
+			held, err := other.s.TryLock(ctx, "a")
+			require.NoError(t, err)
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			_, err = e.s.Lock(ctx, "a")
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.NoError(t, held.Unlock(context.WithoutCancel(ctx)))
+			time.Sleep(time.Second) // until its key is deleted
+		},
+		"TryLock": func(t *testing.T, ctx context.Context, e, _ *env) {
+			t.Helper()
+			l, err := e.s.TryLock(ctx, "a", lease.WithMaxHold(time.Minute))
+			require.NoError(t, err)
+			_, err = e.s.TryLock(ctx, "a")
+			require.ErrorIs(t, err, lease.ErrLocked)
+			require.NoError(t, l.Unlock(ctx))
+		},
+		"Do": func(t *testing.T, ctx context.Context, e, _ *env) {
+			t.Helper()
+			require.NoError(t, e.s.Do(ctx, "a", nothing))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				other := e.join(t)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				registered := func() int {
+					e.at(e.now() + time.Second)
+					return e.s.Registered(ctx)
+				}
+				call(t, ctx, e, other)
+				before := registered()
+				for range 10 {
+					call(t, ctx, e, other)
+				}
+				require.Equal(t, before, registered())
+			})
+		})
+	}
+}
