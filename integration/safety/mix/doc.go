@@ -33,6 +33,9 @@
 // successor keeps alive when it wakes up: etcd does so, nobody can hold on to such a lease, and the checkers take it for an
 // operator's revocation; see woken.go. The report counts them.
 //
+// On a busy machine the cluster is slow without any of them. A plain client has each member commit all the while, and a commit that
+// takes more than 250 ms stands in the history as a fault of the cluster; in peace, too. The report counts those in peace.
+//
 // To a checker, a client whose password, permission or certificate is refused is one that is cut off: it may lose its leases
 // and give up, and nobody may notice anything else.
 //

@@ -57,11 +57,12 @@ func (r *round) leadInTurn(ctx context.Context, i int, name string) {
 	const many = 40
 	over := time.Now().Add(2 * r.run.opts.TTL)
 	for n := 0; n < many || time.Now().Before(over); n++ {
+		asked := w.log.Now()
 		op := w.enter(name, history.Campaign)
 		l, err := election.Campaign(ctx, session, name, election.Options{Value: w.name})
 		if err != nil {
 			w.giveUp(op, session.Status().LeaseID, err)
-			r.complain("I7", "%s cannot lead when all faults are healed: %v", w.name, err)
+			r.complainSince(asked, "I7", "%s cannot lead when all faults are healed: %v", w.name, err)
 			return
 		}
 		w.granted(op, name, l)
@@ -76,15 +77,16 @@ func (r *round) standInLine(ctx context.Context, i int) {
 		callers, apart = 12, 50 * time.Millisecond
 		late, watched  = 400 * time.Millisecond, time.Second // a handle's key is watched after a while
 	)
-	name := r.names.own("line")
+	began, name := r.run.tape.Now(), r.names.own("line")
 	c := r.client(i)
 	rule := faults.Rule{Fault: faults.RepeatRequest, Method: faults.Txn, Match: onlyReleases, Delay: late}
 	repeated := c.in.Inject(&c.link.scaffold, rule)
 	defer repeated.Remove()
 	lock := func(do func()) {
 		w, session := r.citizen(ctx, i)
+		asked := w.log.Now()
 		if !w.briefly(ctx, session, name, do) {
-			r.complain("I7", "%s gets no lock when all faults are healed", w.name)
+			r.complainSince(asked, "I7", "%s gets no lock when all faults are healed", w.name)
 		}
 	}
 	var wg sync.WaitGroup
@@ -97,7 +99,7 @@ func (r *round) standInLine(ctx context.Context, i int) {
 	wg.Wait()
 	lock(func() { sleep(ctx, watched) })
 	if n := repeated.Hits(); n < callers/2 { // some may have shared a commit with an acquisition
-		r.complain("end", "%d deletions arrived twice, want %d or more", n, callers/2)
+		r.complainSince(began, "end", "%d deletions arrived twice, want %d or more", n, callers/2)
 	}
 }
 

@@ -41,6 +41,8 @@ type Counts struct {
 	ControlStale   int           `json:"controlStale"` // writes with a stale token that the unfenced control has taken
 	Stalls         int           `json:"stalls"`       // of this process, above 250 ms
 	LongestStall   time.Duration `json:"longestStall"`
+	SlowCommits    int           `json:"slowCommits"` // of a plain client, above 250 ms, when all faults were healed
+	LongestCommit  time.Duration `json:"longestCommit"`
 	SlowestToServe time.Duration `json:"slowestToServe"` // all who waited, after a round
 	Heap           uint64        `json:"heap"`           // after the last round
 	Restores       int           `json:"restores"`       // from a snapshot, that met something in each way there is
@@ -139,6 +141,8 @@ func (r *Report) String() string {
 		{"longest to serve all after a round", c.SlowestToServe.Round(time.Millisecond)},
 		{"stalls of this process above 250 ms", c.Stalls},
 		{"  the longest", c.LongestStall.Round(time.Millisecond)},
+		{"slow commits of a plain client in peace", c.SlowCommits},
+		{"  the longest", c.LongestCommit.Round(time.Millisecond)},
 		{"MiB on the heap after the last round", c.Heap >> 20},
 	} {
 		fmt.Fprintf(&b, "%-45s %8v\n", more.what, more.n)

@@ -21,6 +21,7 @@ type round struct {
 	number   int
 	names    names
 	out      *writer
+	pulse    *pulse
 	crews    []*crew
 	berths   []*berth
 	draining chan struct{}
@@ -35,6 +36,13 @@ func (r *round) complain(invariant, format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.violations = append(r.violations, Violation{Invariant: invariant, Round: r.number, Text: fmt.Sprintf(format, args...)})
+}
+
+// complainSince complains about what should have been done since a time, unless the cluster has been slow since then.
+func (r *round) complainSince(asked time.Duration, invariant, format string, args ...any) {
+	if n, _ := r.pulse.slow(asked - r.run.opts.TTL); n == 0 {
+		r.complain(invariant, format, args...)
+	}
 }
 
 // newRound puts everybody to work. Ctx is that of the run.
@@ -53,6 +61,7 @@ func (run *run) newRound(ctx context.Context, number int) (*round, error) {
 	if r.out, err = newWriter(run.tape, run.resources.addr, seed); err != nil {
 		return nil, err
 	}
+	r.pulse = run.startPulse(ctx)
 	r.observe(ctx, seed)
 	patience, giveUp := context.WithCancel(ctx)
 	r.giveUp = giveUp
@@ -143,7 +152,8 @@ func (w *watcher) state() (t fence.Token, changed <-chan struct{}, err error) {
 // settle ends the round, when all faults are healed: who waits is served, and then nothing is left.
 func (r *round) settle(ctx context.Context) {
 	bound := served(r.run.opts.TTL)
-	healed := time.Now()
+	defer r.pulse.end()
+	healed, began := time.Now(), r.run.tape.Now()
 	close(r.draining)
 	var processes sync.WaitGroup
 	for _, b := range r.berths {
@@ -169,6 +179,8 @@ func (r *round) settle(ctx context.Context) {
 		r.complain("end", "%v", err)
 	}
 	r.run.resources.use(nil)
+	n, longest := r.pulse.slow(began)
+	r.run.slow, r.run.slowFor = r.run.slow+n, max(r.run.slowFor, longest)
 }
 
 // awaitServed is I7.

@@ -28,7 +28,8 @@ type run struct {
 	tape      *tape
 	secured   *secured
 	cluster   *etcdproc.Cluster
-	etcd      *clientv3.Client // straight to the members
+	etcd      *clientv3.Client   // straight to the members
+	members   []*clientv3.Client // straight to one each
 	scaffold  scaffold
 	watch     *keyWatch
 	endWatch  context.CancelFunc
@@ -38,6 +39,8 @@ type run struct {
 	clients   []*client
 	nemesis   *nemesis
 	slowest   time.Duration // to serve everybody after a round
+	slow      int           // commits of a plain client when all faults were healed
+	slowFor   time.Duration // the longest of them
 	report    *Report
 	heaps     []uint64 // after each round
 	routines  []int    // after each round
@@ -88,6 +91,9 @@ func (r *run) mix(ctx context.Context) (err error) {
 	}
 	err = r.scaffold.try(func() {
 		r.etcd = etcdtest.NewClient(&r.scaffold, r.cluster.Endpoints(), r.secured.root.option())
+		for _, e := range r.cluster.Endpoints() {
+			r.members = append(r.members, etcdtest.NewClient(&r.scaffold, []string{e}, r.secured.root.option()))
+		}
 	})
 	if err != nil {
 		return err
@@ -241,7 +247,7 @@ func (r *run) update(ctx context.Context, round *round, events int, verdict chec
 	c.RevokedEarly = r.nemesis.revokedEarly()
 	c.Rounds, c.Events = round.number, r.report.Counts.Events+events
 	c.ControlStale = r.report.Counts.ControlStale + int(verdict.Count("  stale"))
-	c.SlowestToServe, c.Heap = r.slowest, r.heaps[len(r.heaps)-1]
+	c.SlowestToServe, c.SlowCommits, c.LongestCommit, c.Heap = r.slowest, r.slow, r.slowFor, r.heaps[len(r.heaps)-1]
 	r.report.Counts, r.report.Duration = c, r.tape.Now()
 }
 

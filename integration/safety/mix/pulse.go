@@ -1,0 +1,92 @@
+package mix
+
+import (
+	"context"
+	"math"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/integration/safety/history"
+)
+
+const (
+	slowCluster = "slow cluster" // the fault that the history has where nobody has made one
+	slowCommit  = 250 * time.Millisecond
+	forever     = time.Duration(math.MaxInt64)
+)
+
+// pulse has each member commit what changes nothing, again and again, for a plain client that no fault is aimed at. Where that is
+// slow everybody is served late, whatever the library does: it stands in the history as a fault of the cluster.
+type pulse struct {
+	tape *tape
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu   sync.Mutex // guards the field below
+	late []*beat    // commits that took longer, or do
+}
+
+type beat struct{ sent, answered time.Duration }
+
+// startPulse is called once a round, for a history has its faults from begin to end.
+func (r *run) startPulse(ctx context.Context) *pulse {
+	ctx, stop := context.WithCancel(ctx)
+	p := &pulse{tape: r.tape, stop: stop}
+	for _, member := range r.members {
+		p.wg.Go(func() {
+			for ctx.Err() == nil {
+				p.beat(ctx, member)
+				sleep(ctx, slowCommit/2)
+			}
+		})
+	}
+	return p
+}
+
+func (p *pulse) end() {
+	p.stop()
+	p.wg.Wait()
+}
+
+func (p *pulse) beat(ctx context.Context, member *clientv3.Client) {
+	const nobody = clientv3.LeaseID(1)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	fault := history.Event{At: p.tape.Now(), Kind: history.Fault, Fault: p.tape.ID(), Name: slowCluster, Target: "cluster"}
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		_, _ = member.Revoke(ctx, nobody) // there is no such lease
+	}()
+	select {
+	case <-answered:
+		return
+	case <-time.After(slowCommit):
+	}
+	p.tape.Record(fault)
+	b := &beat{fault.At, forever}
+	p.mu.Lock()
+	p.late = append(p.late, b)
+	p.mu.Unlock()
+	<-answered
+	fault.Kind, fault.At = history.Heal, p.tape.Now()
+	p.tape.Record(fault)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b.answered = fault.At
+}
+
+// slow returns how many commits were slow since a time, and for how long at most.
+func (p *pulse) slow(since time.Duration) (n int, longest time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, b := range p.late {
+		if b.answered >= since {
+			n++
+			longest = max(longest, min(b.answered, p.tape.Now())-b.sent)
+		}
+	}
+	return n, longest
+}

@@ -1,0 +1,54 @@
+package mix
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/faults"
+	"github.com/leasefence/leasefence/integration/safety/history"
+)
+
+func TestPulse_slowClusterExcuses(t *testing.T) {
+	server := etcdtest.Start(t, etcdtest.Options{})
+	proxy := faults.NewProxy(t, server.Endpoint())
+	r := soonOver(t)
+	r.run.members = []*clientv3.Client{etcdtest.NewClient(t, []string{proxy.Addr()})}
+	require.NoError(t, r.run.tape.begin(r.number))
+	asked := r.run.tape.Now()
+	r.pulse = r.run.startPulse(t.Context())
+	defer r.pulse.end()
+	proxy.Answers.Hold()
+	require.Eventually(t, func() bool { n, _ := r.pulse.slow(asked); return n > 0 }, time.Minute, time.Millisecond)
+	r.complainSince(r.run.tape.Now(), "I7", "not served while the cluster is slow")
+	require.Empty(t, r.violations)
+	proxy.Answers.Pass()
+	r.pulse.end()
+	_, longest := r.pulse.slow(asked)
+	require.GreaterOrEqual(t, longest, slowCommit)
+	r.complainSince(asked, "I7", "not served since the cluster was slow")
+	require.Empty(t, r.violations)
+	r.complainSince(r.run.tape.Now(), "I7", "asked after that")
+	requireComplaint(t, r, "I7", "asked after that")
+
+	path, err := r.run.tape.end()
+	require.NoError(t, err)
+	events, err := readPart(path)
+	require.NoError(t, err)
+	require.NotEmpty(t, events)
+	begun := map[int64]history.Event{}
+	for _, e := range events {
+		require.Equal(t, "cluster", e.Target, "it reaches everybody")
+		if e.Kind == history.Fault {
+			begun[e.Fault] = e
+			continue
+		}
+		require.Equal(t, history.Heal, e.Kind)
+		require.GreaterOrEqual(t, e.At-begun[e.Fault].At, slowCommit)
+		delete(begun, e.Fault)
+	}
+	require.Empty(t, begun, "a fault that is not healed excuses all that follows")
+}
