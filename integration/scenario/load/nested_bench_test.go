@@ -3,13 +3,17 @@ package load_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/stats"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/rig"
@@ -24,18 +28,25 @@ func manyKeys() int {
 	return 50_000
 }
 
-// putMany puts keys on a lease, as locks of that name.
-func putMany(tb testing.TB, client *clientv3.Client, id clientv3.LeaseID, name func(int) string) {
+// putMany puts keys, so many of them in one transaction.
+func putMany(tb testing.TB, client *clientv3.Client, keys, each int, put func(int) clientv3.Op) {
 	tb.Helper()
-	const each = 100
-	for i := 0; i < manyKeys(); i += each {
+	for i := 0; i < keys; i += each {
 		ops := make([]clientv3.Op, each)
 		for n := range ops {
-			ops[n] = clientv3.OpPut(fmt.Sprintf("%s/%x-n", name(i+n), int64(id)), "somebody", clientv3.WithLease(id))
+			ops[n] = put(i + n)
 		}
 		_, err := client.Txn(tb.Context()).Then(ops...).Commit()
 		require.NoError(tb, err)
 	}
+}
+
+// putJobs puts the keys of many locks "jobs/…" on a lease.
+func putJobs(tb testing.TB, client *clientv3.Client, id clientv3.LeaseID) {
+	tb.Helper()
+	putMany(tb, client, manyKeys(), 100, func(i int) clientv3.Op {
+		return clientv3.OpPut(fmt.Sprintf("jobs/%05d/%x-n", i, int64(id)), "somebody", clientv3.WithLease(id))
+	})
 }
 
 // worstPut puts a key of another client over and over until it is stopped, and tells the longest that a put took.
@@ -66,7 +77,7 @@ func BenchmarkNestedNames(b *testing.B) {
 	client := srv.Client(b)
 	granted, err := client.Grant(b.Context(), 3600)
 	require.NoError(b, err)
-	putMany(b, client, granted.ID, func(i int) string { return fmt.Sprintf("jobs/%05d", i) })
+	putJobs(b, client, granted.ID)
 	for name, acquire := range map[string]func(*lease.Session, context.Context, string, ...lease.LockOption) (*lease.Lock, error){
 		"Lock": (*lease.Session).Lock, "TryLock": (*lease.Session).TryLock,
 	} {
@@ -97,6 +108,59 @@ func BenchmarkNestedNames(b *testing.B) {
 	}
 }
 
+// received counts the bytes that a client receives.
+type received struct{ bytes atomic.Int64 }
+
+func (r *received) HandleRPC(_ context.Context, s stats.RPCStats) {
+	if in, ok := s.(*stats.InPayload); ok {
+		r.bytes.Add(int64(in.WireLength))
+	}
+}
+func (*received) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (*received) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (*received) HandleConn(context.Context, stats.ConnStats)                       {}
+
+// BenchmarkNestedKeys tries to lock "jobs/nightly" while somebody else has many small keys below "jobs/nightly/eu/", or a few
+// hundred large values: what a call takes and receives when it is the session's first of that name, and later.
+func BenchmarkNestedKeys(b *testing.B) {
+	for name, theirs := range map[string]struct{ keys, inShort, size, each int }{
+		"small": {100_000, 1000, 1, 100}, "1MiB": {300, 10, 1 << 20, 1},
+	} {
+		b.Run(name, func(b *testing.B) {
+			srv := etcdtest.Start(b, etcdtest.Options{})
+			keys, value := theirs.keys, strings.Repeat("x", theirs.size)
+			if testing.Short() {
+				keys = theirs.inShort
+			}
+			putMany(b, srv.Client(b), keys, theirs.each, func(i int) clientv3.Op {
+				return clientv3.OpPut(fmt.Sprintf("jobs/nightly/eu/%06d", i), value)
+			})
+			var in received
+			s := rig.NewSession(b, srv.Client(b, etcdtest.Dial(grpc.WithStatsHandler(&in))), lease.Options{})
+			turn := func() (took time.Duration, bytes int64) {
+				began, before := time.Now(), in.bytes.Load()
+				l, err := s.TryLock(b.Context(), "jobs/nightly")
+				took, bytes = time.Since(began), in.bytes.Load()-before
+				require.NoError(b, err)
+				require.NoError(b, l.Unlock(b.Context()))
+				return took, bytes
+			}
+			first, firstBytes := turn()
+			var all time.Duration
+			var allBytes int64
+			for b.Loop() {
+				took, bytes := turn()
+				all += took
+				allBytes += bytes
+			}
+			b.ReportMetric(first.Seconds()*1e3, "ms/first")
+			b.ReportMetric(float64(firstBytes), "B-received/first")
+			b.ReportMetric(all.Seconds()*1e3/float64(b.N), "ms/later")
+			b.ReportMetric(float64(allBytes)/float64(b.N), "B-received/later")
+		})
+	}
+}
+
 // BenchmarkClose closes a session with 50,000 locks, and beside it revokes a lease with as many keys in one step: the longest that
 // a put of another client takes meanwhile.
 func BenchmarkClose(b *testing.B) {
@@ -122,7 +186,7 @@ func BenchmarkClose(b *testing.B) {
 			b.Helper()
 			granted, err := client.Grant(b.Context(), 3600)
 			require.NoError(b, err)
-			putMany(b, client, granted.ID, func(i int) string { return fmt.Sprintf("jobs/%05d", i) })
+			putJobs(b, client, granted.ID)
 			return func() error {
 				_, err := client.Revoke(b.Context(), granted.ID)
 				return err
