@@ -8,24 +8,12 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/child"
-	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/etcdtest"
-	"github.com/leasefence/leasefence/integration/rig"
 )
 
 func TestMain(m *testing.M) {
 	child.Play(starvedEnv, part.play)
 	etcdtest.Main(m)
-}
-
-// startProcesses runs a cluster of three members, each in a process of its own: what the test does to its own process
-// does not touch them.
-func startProcesses(t *testing.T) []string {
-	t.Helper()
-	cluster, err := etcdproc.Start(rig.Bounded(t), t.TempDir(), 3, etcdproc.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, cluster.Kill()) })
-	return cluster.Endpoints()
 }
 
 // ledger is a resource in memory, behind a fence.

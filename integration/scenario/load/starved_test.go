@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -100,6 +101,38 @@ func starve(h *rig.Hold) (last int64) {
 	waste.Wait()
 	ask.Wait()
 	return latest.Load()
+}
+
+// sink keeps what allocate makes from being optimised away.
+var sink atomic.Pointer[[]byte]
+
+// spin keeps goroutines busy until stop is closed.
+func spin(goroutines int, stop <-chan struct{}, work func()) *sync.WaitGroup {
+	var wg sync.WaitGroup
+	for range goroutines {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					work()
+				}
+			}
+		})
+	}
+	return &wg
+}
+
+func allocate() {
+	b := make([]byte, 64<<10)
+	sink.Store(&b)
+}
+
+func burn() {
+	for n := range 1 << 16 {
+		runtime.KeepAlive(n)
+	}
 }
 
 // monotonic is the time on a clock that all processes of the machine share, in nanoseconds.
