@@ -19,12 +19,12 @@ func TestEtcdctl_talksToTheServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := tt.path(t)
-			out, err := exec.CommandContext(bounded(t), path, "version").CombinedOutput()
+			out, err := exec.CommandContext(t.Context(), path, "version").CombinedOutput()
 			require.NoError(t, err, string(out))
 			require.Contains(t, string(out), tt.version)
 
 			srv := etcdtest.Start(t, etcdtest.Options{})
-			out, err = exec.CommandContext(bounded(t), path, "--endpoints", srv.Endpoint(), "put", "key", "value").CombinedOutput()
+			out, err = exec.CommandContext(t.Context(), path, "--endpoints", srv.Endpoint(), "put", "key", "value").CombinedOutput()
 			require.NoError(t, err, string(out))
 			require.Equal(t, []string{"key"}, srv.Keys(t, ""))
 		})

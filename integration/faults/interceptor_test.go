@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -21,40 +20,6 @@ func intercepted(t *testing.T) (*etcdtest.Server, *clientv3.Client, *faults.Inte
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	in := faults.NewInterceptor(t)
 	return srv, srv.Client(t, etcdtest.Dial(in.DialOptions()...)), in
-}
-
-func TestInterceptor_lostAnswerLeavesTheKey(t *testing.T) {
-	ctx := bounded(t)
-	srv, client, in := intercepted(t)
-	lost := in.Inject(t, faults.Rule{Fault: faults.LoseAnswer, Method: faults.Txn, Times: 1})
-
-	_, err := client.Txn(ctx).Then(clientv3.OpPut("key", "value")).Commit()
-	require.Equal(t, codes.Unavailable, status.Code(err))
-	require.Equal(t, []string{"key"}, srv.Keys(t, ""), "the server has done it")
-	require.Equal(t, 1, lost.Hits())
-	require.Equal(t, 1, in.Sent(faults.Txn), "a write is not repeated by the client")
-	require.Equal(t, 1, in.Answered(faults.Txn))
-
-	_, err = client.Txn(ctx).Then(clientv3.OpPut("other", "value")).Commit()
-	require.NoError(t, err, "the rule was for one message")
-}
-
-func TestInterceptor_silentlyLostAnswerEndsWithTheContext(t *testing.T) {
-	srv, client, in := intercepted(t)
-	lost := in.Inject(t, faults.Rule{Fault: faults.LoseAnswer, Method: faults.Put, Silent: true})
-
-	ctx, cancel := context.WithCancel(bounded(t))
-	result := put(ctx, client, "key")
-	<-lost.Hit()
-	require.Equal(t, []string{"key"}, srv.Keys(t, ""), "the server has done it")
-	require.Empty(t, result, "the caller knows nothing")
-	cancel()
-	require.ErrorIs(t, <-result, context.Canceled)
-
-	lost.Remove()
-	lost.Remove()
-	require.NoError(t, <-put(bounded(t), client, "key"))
-	require.Equal(t, 1, lost.Hits())
 }
 
 func TestInterceptor_lostRequestNeverReachesTheServer(t *testing.T) {
@@ -80,16 +45,6 @@ func TestInterceptor_lostRequestNeverReachesTheServer(t *testing.T) {
 			require.Equal(t, []string{"next"}, srv.Keys(t, ""))
 		})
 	}
-}
-
-func TestInterceptor_worksInsideTheClientsRetries(t *testing.T) {
-	_, client, in := intercepted(t)
-	lost := in.Inject(t, faults.Rule{Fault: faults.LoseAnswer, Method: faults.Range, Times: 2})
-
-	_, err := client.Get(bounded(t), "key")
-	require.NoError(t, err, "a read is repeated by the client")
-	require.Equal(t, 2, lost.Hits())
-	require.Equal(t, 3, in.Sent(faults.Range))
 }
 
 func TestInterceptor_delayedRequestIsSentWhenReleased(t *testing.T) {
@@ -155,34 +110,6 @@ func TestInterceptor_repeatedRequestArrivesTwice(t *testing.T) {
 	close(release)
 	require.NoError(t, in.AwaitAnswered(bounded(t), faults.Put, 2))
 	require.EqualValues(t, 2, srv.KeyValues(t, "key")[0].Version)
-}
-
-func TestInterceptor_matchPicksMessages(t *testing.T) {
-	srv, client, in := intercepted(t)
-	in.Inject(t, faults.Rule{Fault: faults.LoseRequest, Match: func(message any) bool {
-		req, ok := message.(*etcdserverpb.PutRequest)
-		return ok && string(req.Key) == "unlucky"
-	}})
-
-	require.Equal(t, codes.Unavailable, status.Code(<-put(bounded(t), client, "unlucky")))
-	require.NoError(t, <-put(bounded(t), client, "lucky"))
-	require.Equal(t, []string{"lucky"}, srv.Keys(t, ""))
-}
-
-func TestInterceptor_hooksSeeMessages(t *testing.T) {
-	_, client, in := intercepted(t)
-	var events []string
-	in.OnRequest(func(method string, req any) {
-		events = append(events, method+" "+string(req.(*etcdserverpb.PutRequest).Key))
-	})
-	in.OnAnswer(func(method string, _, reply any) {
-		require.NotNil(t, reply.(*etcdserverpb.PutResponse).Header)
-		events = append(events, method+" answered")
-	})
-
-	_, err := client.Put(bounded(t), "key", "value")
-	require.NoError(t, err)
-	require.Equal(t, []string{faults.Put + " key", faults.Put + " answered"}, events)
 }
 
 func TestInterceptor_waitsEndWithTheTest(t *testing.T) {

@@ -2,7 +2,6 @@ package faults_test
 
 import (
 	"bytes"
-	"context"
 	"io"
 	"net"
 	"syscall"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -22,83 +20,6 @@ func waiting(t faults.Traffic) bool { return t.Waiting() > 0 }
 
 // putWaiting is waiting with a request of put among what waits.
 func putWaiting(t faults.Traffic) bool { return t.Waiting() > valueSize }
-
-func TestProxy_heldRequestsReachTheServerOnPass(t *testing.T) {
-	ctx := bounded(t)
-	srv := etcdtest.Start(t, etcdtest.Options{})
-	proxy := faults.NewProxy(t, srv.Endpoint())
-	client := srv.Client(t, etcdtest.Via(proxy.Addr()))
-	_, err := client.Put(ctx, "before", "")
-	require.NoError(t, err)
-	require.Equal(t, 1, proxy.Connections())
-
-	proxy.Requests.Hold()
-	result := put(ctx, client, "held")
-	require.NoError(t, proxy.Requests.Await(ctx, putWaiting))
-	require.Equal(t, []string{"before"}, srv.Keys(t, ""))
-
-	proxy.Requests.Pass()
-	require.NoError(t, <-result)
-	require.Equal(t, []string{"before", "held"}, srv.Keys(t, ""))
-}
-
-func TestProxy_heldAnswersLeaveTheCallerWaiting(t *testing.T) {
-	ctx := bounded(t)
-	srv := etcdtest.Start(t, etcdtest.Options{})
-	proxy := faults.NewProxy(t, srv.Endpoint())
-	client := srv.Client(t, etcdtest.Via(proxy.Addr()))
-	_, err := client.Get(ctx, "warm-up")
-	require.NoError(t, err)
-
-	proxy.Answers.Hold()
-	result := put(ctx, client, "done")
-	watch := srv.Client(t).Watch(ctx, "done", clientv3.WithRev(1))
-	require.Equal(t, "done", string((<-watch).Events[0].Kv.Key), "the server has done it")
-	require.NoError(t, proxy.Answers.Await(ctx, waiting))
-	require.Empty(t, result, "the caller knows nothing")
-
-	proxy.Answers.Pass()
-	require.NoError(t, <-result)
-}
-
-func TestProxy_blackHoleEndsWithTheCallersContext(t *testing.T) {
-	srv := etcdtest.Start(t, etcdtest.Options{})
-	proxy := faults.NewProxy(t, srv.Endpoint())
-	client := srv.Client(t, etcdtest.Via(proxy.Addr()))
-	proxy.BlackHole()
-
-	ctx, cancel := context.WithCancel(bounded(t))
-	result := put(ctx, client, "key")
-	// The connection is accepted, and its first bytes are swallowed.
-	require.NoError(t, proxy.Requests.Await(ctx, waiting))
-	require.Equal(t, 1, proxy.Connections())
-	cancel()
-	require.ErrorIs(t, <-result, context.Canceled)
-	require.Empty(t, srv.Keys(t, ""))
-
-	proxy.Restore()
-	require.NoError(t, <-put(bounded(t), client, "later"))
-	require.Equal(t, []string{"later"}, srv.Keys(t, ""))
-}
-
-func TestProxy_cutBreaksConnectionsAndAcceptsNewOnes(t *testing.T) {
-	ctx := bounded(t)
-	srv := etcdtest.Start(t, etcdtest.Options{})
-	proxy := faults.NewProxy(t, srv.Endpoint())
-	client := srv.Client(t, etcdtest.Via(proxy.Addr()))
-	_, err := client.Get(ctx, "warm-up")
-	require.NoError(t, err)
-
-	proxy.Requests.Hold()
-	result := put(ctx, client, "lost")
-	require.NoError(t, proxy.Requests.Await(ctx, putWaiting))
-	proxy.Cut()
-	require.Equal(t, codes.Unavailable, status.Code(<-result))
-
-	proxy.Requests.Pass()
-	require.NoError(t, <-put(ctx, client, "again"))
-	require.Equal(t, []string{"again"}, srv.Keys(t, ""))
-}
 
 func TestProxy_refuseLetsNobodyInUntilRestore(t *testing.T) {
 	ctx := bounded(t)

@@ -1,5 +1,0 @@
-//go:build race
-
-package security_test
-
-const withRace = true
