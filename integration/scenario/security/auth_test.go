@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
@@ -73,43 +72,6 @@ func TestSession_isReadyForAuthentication(t *testing.T) {
 	require.NoError(t, context.Cause(l.Context()))
 	require.NoError(t, l.Unlock(rig.Bounded(t)))
 	require.NoError(t, rig.MustLock(t, s, "n").Unlock(rig.Bounded(t)))
-}
-
-// usual has the server check passwords at the cost that it has by default, which takes it 50 ms and more.
-func usual(cfg *embed.Config) { cfg.BcryptCost = embed.NewConfig().BcryptCost }
-
-// A password is checked for each stream that is opened, not for each renewal: sessions that renew often do not keep the server
-// from renewing them.
-func TestSession_passwordIsNotCheckedForEachRenewal(t *testing.T) {
-	t.Parallel()
-	sessions, renewals, ttl := 8, 9, 3*time.Second // about three TTLs
-	if withRace {                                  // with which a password takes the server a second and more
-		sessions, renewals, ttl = 2, 4, 10*time.Second
-	}
-	srv := startSecured(t, usual)
-	var ins []*faults.Interceptor
-	var held []*lease.Lock
-	for i := range sessions {
-		in, dial := counted(t)
-		s := rig.NewSession(t, srv.app(t, dial), lease.Options{TTL: ttl, Prefix: "jobs/"})
-		ins, held = append(ins, in), append(held, rig.MustLock(t, s, strconv.Itoa(i)))
-	}
-	begun := 3 // renewals after which the client, the renewals and the watches have had their passwords checked
-	count := func(answered int) (sent, checked int) {
-		for i, in := range ins {
-			require.NoError(t, in.AwaitAnswered(rig.Bounded(t), faults.LeaseKeepAlive, answered))
-			require.NoError(t, held[i].Err())
-			sent += in.Sent(faults.LeaseKeepAlive)
-			checked += in.Sent(authenticate)
-		}
-		return sent, checked
-	}
-	sent, checked := count(begun)
-	t.Logf("%d passwords checked for %d renewals", checked, sent)
-	sentLater, checkedLater := count(begun + renewals)
-	sent, checked = sentLater-sent, checkedLater-checked
-	t.Logf("%d passwords checked for %d renewals after that", checked, sent)
-	require.LessOrEqual(t, checked, sent/3, "a busy machine breaks a stream now and then")
 }
 
 // jwt has the server sign tokens that last 2 s.
