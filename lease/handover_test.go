@@ -34,58 +34,6 @@ func handsOver(call fakeetcd.Call) bool {
 	return puts(call) && call.Request.(*pb.TxnRequest).Success[0].GetRequestDeleteRange() != nil
 }
 
-// Whatever becomes of a hand-over, the next one is granted once, after the hold before it, and nothing stays.
-func TestHandOver_disturbed(t *testing.T) {
-	unavailable := fakeetcd.ErrUnavailable
-	for name, tc := range map[string]struct {
-		faults []fakeetcd.Fault
-		at     time.Duration // of the next grant, and the pauses at most
-	}{
-		"answer lost":               {[]fakeetcd.Fault{{Times: 1, Lose: fakeetcd.Answer, Err: unavailable}}, 0},
-		"answer lost twice":         {[]fakeetcd.Fault{{Times: 2, Lose: fakeetcd.Answer, Err: unavailable}}, 0},
-		"answers lost, and more":    {[]fakeetcd.Fault{{Times: 4, Lose: fakeetcd.Answer, Err: unavailable}}, 0},
-		"answer lost in silence":    {[]fakeetcd.Fault{{Times: 1, Lose: fakeetcd.Answer}}, attempt},
-		"answer too late":           {[]fakeetcd.Fault{{Times: 1, After: attempt + 1}}, attempt},
-		"request lost":              {[]fakeetcd.Fault{{Times: 1, Lose: fakeetcd.Request, Err: unavailable}}, 0},
-		"request lost in silence":   {[]fakeetcd.Fault{{Times: 1, Lose: fakeetcd.Request}}, attempt},
-		"request delayed":           {[]fakeetcd.Fault{{Times: 1, Before: time.Second}}, time.Second},
-		"request late":              {[]fakeetcd.Fault{{Times: 1, Before: attempt + 2*time.Second, Late: true}}, attempt},
-		"request late, after all":   {[]fakeetcd.Fault{{Times: 1, Before: 2 * time.Minute, Late: true}}, attempt},
-		"late, before the second":   {[]fakeetcd.Fault{{Times: 1, Before: 6 * time.Second, Late: true}, {Times: 2, Before: 2 * time.Second}}, attempt + 2*time.Second},
-		"late, and its answer lost": {[]fakeetcd.Fault{{Times: 1, Before: 6 * time.Second, Late: true}, {Times: 1, Lose: fakeetcd.Answer, Err: unavailable}}, attempt},
-		"lost, then the look too":   {[]fakeetcd.Fault{{Times: 1, Lose: fakeetcd.Answer, Err: unavailable}, {Times: 2, Before: time.Second}}, time.Second},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{TTL: time.Hour})
-				other := e.join(t)
-				l := e.lock(t, "a")
-				waiting := e.line(t, "a", 2)
-				for _, f := range tc.faults {
-					e.c.Inject(fakeetcd.Txn, f)
-				}
-				require.NoError(t, l.Unlock(t.Context()))
-				got := receive(t, waiting[0])
-				require.NoError(t, got.err)
-				require.InDelta(t, tc.at, got.at, float64(500*time.Millisecond))
-				require.Greater(t, got.lock.Token(), l.Token())
-				require.Equal(t, []string{got.lock.Key()}, e.keys(""))
-				require.Equal(t, got.lock.Token().Revision(), e.srv.Keys("")[0].CreateRevision)
-
-				// What is still under way changes nothing of this hold, nor of those after it.
-				theirs := other.wait(t.Context(), "a")
-				kv := e.srv.Keys("")[0]
-				e.at(20 * time.Second)
-				requireLive(t, got.lock)
-				require.Equal(t, kv, e.srv.Keys("")[0])
-				pass(t, got.lock, theirs, waiting[1])
-				e.at(time.Hour)
-				require.Empty(t, e.keys(""))
-			})
-		})
-	}
-}
-
 // Unlock gives up on its answer. The next one has to find out by itself what became of the request that enters for it:
 // whether it arrived, did not, or arrives when the next one has entered, holds, or has unlocked.
 func TestHandOver_unlockGivesUp(t *testing.T) {

@@ -3,7 +3,6 @@ package lease_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -220,54 +219,6 @@ func TestTurns_inheritedPlaceIsGuarded(t *testing.T) {
 		require.Equal(t, key, lossOf(t, got.err, lease.ReasonKeyDeleted).Key)
 		require.Equal(t, 2*time.Second, got.at)
 		pass(t, l, last)
-		require.Empty(t, a.keys(""))
-	})
-}
-
-// All of a session give up at the moment at which the turn of the first comes: it is passed on to some who are about
-// to leave, and they leave all the same.
-func TestTurns_allGiveUpTogether(t *testing.T) {
-	for range 100 {
-		synctest.Test(t, func(t *testing.T) {
-			const waiters = 300
-			e := start(t, lease.Options{})
-			l := e.lock(t, "a")
-			ctx, cancel := context.WithCancelCause(t.Context())
-			waiting := e.crowd(ctx, "a", waiters)
-			last := e.wait(t.Context(), "a")
-			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Millisecond})
-			time.AfterFunc(time.Millisecond, func() { cancel(errMine) })
-			require.NoError(t, l.Unlock(t.Context()))
-			for range waiters {
-				if got := receive(t, waiting); got.err == nil { // it had its turn before
-					require.NoError(t, got.lock.Unlock(t.Context()))
-				} else {
-					require.ErrorIs(t, got.err, errMine)
-				}
-			}
-			got := receive(t, last)
-			require.NoError(t, got.err)
-			synctest.Wait()
-			require.Equal(t, []string{got.lock.Key()}, e.keys(""))
-		})
-	}
-}
-
-// Of many who give up one after the other none leaves a key, whoever they inherit from.
-func TestTurns_manyHeirsGiveUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := start(t, lease.Options{})
-		b := a.join(t)
-		l := a.lock(t, "a")
-		for i := range 100 {
-			b.waitAs(timeout(t, time.Duration(i)*10*time.Millisecond), "a", fmt.Sprint(i%3/2))
-		}
-		last := b.wait(t.Context(), "a")
-		a.at(time.Second)
-		require.Len(t, a.keys(""), 2)
-		pass(t, l, last)
-		require.Empty(t, a.keys(""))
-		a.at(time.Minute)
 		require.Empty(t, a.keys(""))
 	})
 }

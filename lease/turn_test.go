@@ -2,7 +2,6 @@ package lease_test
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -187,29 +186,5 @@ func TestTurns_ofTwoNames(t *testing.T) {
 		require.Equal(t, time.Second, got.at)
 		pass(t, got.lock, as[1:]...)
 		require.Empty(t, e.keys(""))
-	})
-}
-
-// A session's waiters for many names have one place each.
-func TestTurns_ofManyNames(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const names = 100
-		e := start(t, lease.Options{})
-		var locks []*lease.Lock
-		var lines [][]<-chan acquired
-		for i := range names {
-			name := fmt.Sprint("n", i)
-			locks = append(locks, e.lock(t, name))
-			lines = append(lines, e.line(t, name, 3))
-		}
-		require.Len(t, e.keys(""), names)
-		e.at(time.Second)
-		require.LessOrEqual(t, e.srv.Watchers(), 256)
-		for i, l := range locks {
-			pass(t, l, lines[i]...)
-		}
-		synctest.Wait()
-		require.Empty(t, e.keys(""))
-		require.Zero(t, e.srv.Watchers())
 	})
 }

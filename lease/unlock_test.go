@@ -73,31 +73,6 @@ func TestLock_Unlock_onceForAll(t *testing.T) {
 	})
 }
 
-// A deletion whose answer was lost is not mistaken for somebody else's.
-func TestLock_Unlock_afterALostAnswer(t *testing.T) {
-	for name, tc := range map[string]struct {
-		fault fakeetcd.Fault
-		took  time.Duration // and the first pause at most
-	}{
-		"broken connection": {fakeetcd.Fault{Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable}, 0},
-		"silence":           {fakeetcd.Fault{Lose: fakeetcd.Answer}, attempt},
-		"request lost":      {fakeetcd.Fault{Lose: fakeetcd.Request, Err: fakeetcd.ErrUnavailable}, 0},
-		"request silent":    {fakeetcd.Fault{Lose: fakeetcd.Request}, attempt},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				l := e.lock(t, "a")
-				tc.fault.Times = 1
-				e.c.Inject(fakeetcd.Txn, tc.fault)
-				require.NoError(t, l.Unlock(t.Context()))
-				require.InDelta(t, tc.took, e.now(), float64(25*time.Millisecond))
-				require.Empty(t, e.keys(""))
-			})
-		})
-	}
-}
-
 // Unlock after a loss that nobody has told of yet.
 func TestLock_Unlock_findsALossByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -129,25 +127,6 @@ func TestSession_Lock_waiterLosesItsPlace(t *testing.T) {
 	}
 }
 
-// The holder gives up between the look at the queue and the watch.
-func TestSession_Lock_holderLeavesBeforeTheWatchExists(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := start(t, lease.Options{})
-		b := a.join(t)
-		l := a.lock(t, "a")
-		b.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Before: 2 * time.Second, Match: func(call fakeetcd.Call) bool {
-			r, ok := call.Request.(*pb.WatchCreateRequest)
-			return ok && string(r.Key) == l.Key()
-		}})
-		next := b.wait(t.Context(), "a")
-		a.at(time.Second)
-		require.NoError(t, l.Unlock(t.Context()))
-		got := receive(t, next)
-		require.NoError(t, got.err)
-		require.Equal(t, 2*time.Second, got.at)
-	})
-}
-
 // The history that a watch would need is gone, and so is the holder.
 func TestSession_Lock_compactionWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -173,33 +152,6 @@ func TestSession_Lock_compactionWhileWaiting(t *testing.T) {
 		requireLive(t, got.lock)
 		require.Equal(t, []string{got.lock.Key()}, a.keys("a"))
 	})
-}
-
-func TestSession_Lock_watchBreaksWhileWaiting(t *testing.T) {
-	for name, err := range map[string]error{
-		"unavailable": fakeetcd.ErrUnavailable, "no leader": rpctypes.ErrGRPCNoLeader, "refused": errDenied,
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := start(t, lease.Options{})
-				b := a.join(t)
-				l := a.lock(t, "a")
-				next := b.wait(t.Context(), "a")
-				for i := range 20 {
-					a.at(time.Duration(i+1) * 100 * time.Millisecond)
-					b.c.BreakWatches(err)
-				}
-				a.at(10 * time.Second)
-				requirePending(t, next)
-				require.Less(t, len(b.c.Calls(fakeetcd.Txn)), 60, "a watch that breaks each time is no reason to spin")
-				b.c.BreakWatches(err)
-				require.NoError(t, l.Unlock(t.Context()))
-				got := receive(t, next)
-				require.NoError(t, got.err)
-				require.LessOrEqual(t, got.at, 11*time.Second+100*time.Millisecond)
-			})
-		})
-	}
 }
 
 // A watch on an endpoint that has fallen silent says nothing, while the renewals go to another. With each renewal

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
@@ -136,29 +135,6 @@ func TestLock_endsWithoutAReasonFromTheServer(t *testing.T) {
 	})
 }
 
-// A watch that breaks is opened again, and misses nothing.
-func TestLock_watchSurvivesItsStream(t *testing.T) {
-	for name, err := range map[string]error{"unavailable": fakeetcd.ErrUnavailable, "no leader": rpctypes.ErrGRPCNoLeader} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				l := e.lock(t, "a")
-				for i := range 5 {
-					e.at(time.Duration(i+1) * time.Second)
-					e.srv.BreakWatches(err)
-				}
-				e.at(8 * time.Second)
-				requireLive(t, l)
-				require.Equal(t, 1, e.srv.Watchers())
-				e.srv.BreakWatches(err)
-				require.True(t, e.srv.Delete(l.Key()))
-				e.at(9 * time.Second)
-				requireLost(t, context.Cause(l.Context()), lease.ReasonKeyDeleted)
-			})
-		})
-	}
-}
-
 // A key that may not be watched is still held; its lease is what counts. Once it may, what others do to it shows.
 func TestLock_cannotBeWatchedForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -181,23 +157,4 @@ func TestLock_cannotBeWatchedForAWhile(t *testing.T) {
 		synctest.Wait()
 		requireLost(t, l.Err(), lease.ReasonKeyDeleted)
 	})
-}
-
-// Every handle learns that the lease has gone, whichever of them asks first.
-func TestLock_allLearnThatTheLeaseIsGone(t *testing.T) {
-	for range 20 {
-		synctest.Test(t, func(t *testing.T) {
-			e := start(t, lease.Options{})
-			var locks []*lease.Lock
-			for i := range 100 {
-				locks = append(locks, e.lock(t, string(rune('À'+i))))
-			}
-			e.at(time.Second)
-			require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
-			synctest.Wait()
-			for _, l := range locks {
-				requireLost(t, context.Cause(l.Context()), lease.ReasonLeaseGone)
-			}
-		})
-	}
 }
