@@ -3,7 +3,6 @@
 package cluster_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -168,57 +167,4 @@ func TestQuorum_regainedInTime(t *testing.T) {
 		h.witness.Check(t, 2)
 	}
 	require.NoError(t, cluster.Members[1].Restart(rig.Bounded(t)))
-}
-
-// What has no time left ends by its own clock, nobody is granted anything, and it all begins anew when there is a majority
-// again.
-func TestQuorum_regainedTooLate(t *testing.T) {
-	t.Parallel()
-	cluster := startProcesses(t, etcdproc.Options{})
-	client := etcdtest.NewClient(t, cluster.Endpoints())
-	type hold struct {
-		*rig.Hold
-		way      rig.Way
-		s, rival *lease.Session
-		refused  chan error // gets why the rival was not granted the name
-		witness  rig.Witness
-	}
-	var holds []*hold
-	for _, way := range rig.Ways {
-		session := func() *lease.Session {
-			return rig.NewSession(t, etcdtest.NewClient(t, cluster.Endpoints()), lease.Options{TTL: 2 * rig.MinTTL})
-		}
-		h := &hold{way: way, s: session(), rival: session(), refused: make(chan error, 1)}
-		h.Hold = take(t, &h.witness, way, h.s, way.Name)
-		ctx := rig.Bounded(t)
-		go func() {
-			_, err := way.Take(ctx, h.rival, way.Name)
-			h.refused <- err
-		}()
-		rig.AwaitQueue(t, client, way.Name, 2)
-		holds = append(holds, h)
-	}
-	require.NoError(t, cluster.Members[0].Kill())
-	require.NoError(t, cluster.Members[1].Kill())
-	for _, h := range holds {
-		lostFor(t, h.Hold, lease.ReasonDeadlinePassed)
-		require.ErrorIs(t, rig.Await(t, h.refused, "a waiter whose lease is lost waits on"), lease.ErrLost)
-		ctx, cancel := context.WithTimeout(rig.Bounded(t), time.Second)
-		_, err := h.way.Take(ctx, h.s, h.way.Name)
-		cancel()
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-	}
-	require.NoError(t, cluster.Members[0].Restart(rig.Bounded(t)))
-	require.NoError(t, cluster.Members[1].Restart(rig.Bounded(t)))
-	for _, h := range holds {
-		last := h.Hold
-		for _, s := range []*lease.Session{h.rival, h.s} {
-			next := take(t, &h.witness, h.way, s, h.way.Name)
-			require.Greater(t, next.Token(), last.Token())
-			require.NoError(t, next.Free(rig.Bounded(t)))
-			last = next
-		}
-		h.witness.Check(t, 3)
-		rig.AwaitQueue(t, client, h.way.Name, 0)
-	}
 }
