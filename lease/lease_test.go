@@ -113,12 +113,6 @@ func writes(call fakeetcd.Call) bool {
 	return ok && writing(r)
 }
 
-// reads reports whether a call is a transaction that only reads.
-func reads(call fakeetcd.Call) bool {
-	_, ok := call.Request.(*pb.TxnRequest)
-	return ok && !writes(call)
-}
-
 func (e *env) lock(t *testing.T, name string) *lease.Lock {
 	t.Helper()
 	l, err := e.s.TryLock(t.Context(), name)

@@ -134,27 +134,3 @@ func TestLock_endsWithoutAReasonFromTheServer(t *testing.T) {
 		requireLost(t, context.Cause(l.Context()), lease.ReasonKeyDeleted)
 	})
 }
-
-// A key that may not be watched is still held; its lease is what counts. Once it may, what others do to it shows.
-func TestLock_cannotBeWatchedForAWhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		e := start(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		l := e.lock(t, "a")
-		e.at(5 * time.Second)
-		watches := e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Err: errDenied})
-		all := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: errDenied, Match: reads})
-		e.c.BreakWatches(errDenied)
-		e.at(5500 * time.Millisecond)
-		watches()
-		all()
-		requireLive(t, l)
-		require.Equal(t, 1, strings.Count(log.String(), "the key of a lock is not watched"))
-		require.Contains(t, log.String(), `a key below \"a/\" cannot be `)
-		require.NotContains(t, log.String(), l.Key(), "a key has the ID of its lease in it")
-		e.at(7 * time.Second)
-		require.True(t, e.srv.Delete(l.Key()))
-		synctest.Wait()
-		requireLost(t, l.Err(), lease.ReasonKeyDeleted)
-	})
-}
