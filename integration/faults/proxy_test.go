@@ -85,8 +85,9 @@ func TestLink_delaysPipelinedAndInOrder(t *testing.T) {
 			conn := dial(t, proxy)
 			link.Delay(delay)
 
-			// Each chunk is seen in the link before the next is sent, so they are 20 chunks and not one.
-			const chunks, size = 20, 1000
+			// Each chunk is seen in the link before the next is sent, so they are 80 chunks and not one: so many that a busy
+			// machine is not taken for a delay that adds up.
+			const chunks, size = 80, 1000
 			var sent []byte
 			start := time.Now()
 			for i := range chunks {
