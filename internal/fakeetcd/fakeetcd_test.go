@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
@@ -50,40 +49,6 @@ func keyNames(srv *fakeetcd.Server, prefix string) []string {
 		names = append(names, string(kv.Key))
 	}
 	return names
-}
-
-// etcd's own mutex knows nothing of the fake and uses most of it.
-func TestClient_runsEtcdsMutex(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, a := start(t)
-		b := srv.NewClient(t.Context())
-		lock := func(c *fakeetcd.Client) (*concurrency.Session, *concurrency.Mutex) {
-			s, err := concurrency.NewSession(c.Client, concurrency.WithTTL(10))
-			require.NoError(t, err)
-			return s, concurrency.NewMutex(s, "lock")
-		}
-		sa, ma := lock(a)
-		sb, mb := lock(b)
-		require.NoError(t, ma.Lock(t.Context()))
-		require.ErrorIs(t, mb.TryLock(t.Context()), concurrency.ErrLocked)
-
-		got := make(chan error, 1)
-		began := time.Now()
-		go func() { got <- mb.Lock(t.Context()) }()
-		time.Sleep(time.Minute) // both leases are kept alive
-		select {
-		case err := <-got:
-			require.FailNow(t, "second holder while the first holds", "error: %v", err)
-		default:
-		}
-		require.NoError(t, ma.Unlock(t.Context()))
-		require.NoError(t, <-got)
-		require.Equal(t, time.Minute, time.Since(began))
-		require.NoError(t, sa.Close())
-		require.NoError(t, sb.Close())
-		require.Empty(t, srv.Keys(""))
-		require.Empty(t, srv.Leases())
-	})
 }
 
 func TestClient_whatIsNotFakedSaysSo(t *testing.T) {
