@@ -3,12 +3,12 @@ package lease
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/audit"
+	"github.com/leasefence/leasefence/internal/clip"
 )
 
 // The outcomes that callers tell apart with errors.Is.
@@ -37,9 +37,9 @@ type LockedError struct {
 
 func (e *LockedError) Error() string {
 	if e.Key == "" {
-		return fmt.Sprintf("lease: lock %q is about to be taken by %q, of this session", e.Name, clip(e.Owner))
+		return fmt.Sprintf("lease: lock %q is about to be taken by %q, of this session", e.Name, clip.To(e.Owner, shown))
 	}
-	return fmt.Sprintf("lease: lock %q is held by %q (key %q, token %s)", e.Name, clip(e.Owner), shorten(e.Key, 256), e.Token)
+	return fmt.Sprintf("lease: lock %q is held by %q (key %q, token %s)", e.Name, clip.To(e.Owner, shown), clip.To(e.Key, 256), e.Token)
 }
 
 // Is reports whether target is [ErrLocked].
@@ -121,16 +121,9 @@ func (e *LostError) ReleaseCause() audit.Cause {
 	}
 }
 
-// maxKey is how much is kept of a key that somebody else has written. One of this package's is always shorter.
-const maxKey = 4 << 10
-
-// clip keeps errors and logs short: what people wrote into a key is shown up to 64 bytes.
-func clip(s string) string { return shorten(s, 64) }
-
-// shorten is s up to so many bytes.
-func shorten(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
-}
+const (
+	// maxKey is how much is kept of a key that somebody else has written. One of this package's is always shorter.
+	maxKey = 4 << 10
+	// shown is how much errors and logs have of what people wrote.
+	shown = 64
+)

@@ -12,6 +12,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/internal/clip"
 	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/queue"
 )
@@ -89,7 +90,7 @@ func (r *reaper) flush(ctx context.Context) error {
 	for _, o := range r.orphans {
 		switch {
 		case o.failed != nil:
-			failed = fmt.Errorf("a key below %q: %w", clip(o.entry.Prefix), o.failed)
+			failed = fmt.Errorf("a key below %q: %w", clip.To(o.entry.Prefix, shown), o.failed)
 		case o.late:
 			mayCome = fmt.Errorf("an acquisition's answer was lost, and its request may still put the key %q there", o.entry.Key)
 		}

@@ -17,6 +17,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/leasefence/leasefence/internal/clip"
 	"github.com/leasefence/leasefence/internal/clock"
 	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/logqueue"
@@ -228,6 +229,6 @@ func (s *Session) reportStrays(prefix string, n int) {
 	s.mu.Unlock()
 	if !known {
 		s.log.Warn("keys in the queue are no contenders and are passed over; etcd's own locks wait for them",
-			"below", clip(prefix), "keys", n)
+			"below", clip.To(prefix, shown), "keys", n)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/clip"
 	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/queue"
 )
@@ -77,5 +78,5 @@ func (c *contender) findHolder(ctx context.Context) error {
 
 func (c *contender) lockedBy(holder *mvccpb.KeyValue) error {
 	token, _ := fence.NewToken(c.g.s.opts.Era, holder.CreateRevision) // 0 if it is no legal one
-	return &LockedError{Name: c.name, Owner: shorten(string(holder.Value), maxOwner), Key: shorten(string(holder.Key), maxKey), Token: token}
+	return &LockedError{Name: c.name, Owner: clip.To(string(holder.Value), maxOwner), Key: clip.To(string(holder.Key), maxKey), Token: token}
 }
