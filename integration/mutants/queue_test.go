@@ -45,8 +45,8 @@ var queueMutants = []mutant{
 	{
 		name: "a planted key that looks like a contender's contends",
 		file: "internal/queue/roll.go",
-		old:  `isAttached(prefix, string(kv.Key), "!=")`,
-		new:  `isAttached(prefix, string(kv.Key), "=")`,
+		old:  `isAttached(e.Prefix, string(kv.Key), "!=")`,
+		new:  `isAttached(e.Prefix, string(kv.Key), "=")`,
 		by:   killer{inQueue, "TestQueue_plantedContenders/128", `require.Equal(t, first.Key, ahead.Key)`},
 	},
 	{
@@ -150,8 +150,8 @@ var queueMutants = []mutant{
 	{
 		name: "Await: one's own key is not looked for",
 		file: "internal/queue/scan.go",
-		old:  "a.Txn([]clientv3.Cmp{e.Held()}, reads, nil)\n\tif err != nil {\n\t\treturn Ahead{}, err\n\t}\n\tif !resp.Succeeded {\n\t\treturn Ahead{}, ErrGone\n\t}\n\tkv := first(resp.Responses[0].GetResponseRange().Kvs)\n\towner := first(resp.Responses[1].GetResponseRange().Kvs)\n\tif kv == nil {\n\t\treturn Ahead{None: true}, nil\n\t}\n\tcontends := false\n\tif hasForm(e.Prefix, kv.Key) && hasForm(e.Prefix, owner.Key) {\n\t\tif before.Key == string(kv.Key) {\n\t\t\tcontends = Contends(e.Prefix, first(resp.Responses[2].GetResponseRange().Kvs))\n\t\t} else {\n\t\t\tattached, err := q.attached(a, e, e.Prefix, []*mvccpb.KeyValue{kv})",
-		new:  "a.Txn(nil, reads, nil)\n\tif err != nil {\n\t\treturn Ahead{}, err\n\t}\n\tif !resp.Succeeded {\n\t\treturn Ahead{}, ErrGone\n\t}\n\tkv := first(resp.Responses[0].GetResponseRange().Kvs)\n\towner := first(resp.Responses[1].GetResponseRange().Kvs)\n\tif kv == nil {\n\t\treturn Ahead{None: true}, nil\n\t}\n\tcontends := false\n\tif hasForm(e.Prefix, kv.Key) && hasForm(e.Prefix, owner.Key) {\n\t\tif before.Key == string(kv.Key) {\n\t\t\tcontends = Contends(e.Prefix, first(resp.Responses[2].GetResponseRange().Kvs))\n\t\t} else {\n\t\t\tattached, err := q.attached(a, Entry{Prefix: e.Prefix}, e.Prefix, []*mvccpb.KeyValue{kv})",
+		old:  "a.Txn([]clientv3.Cmp{e.Held()}, reads, nil)\n\tif err != nil {\n\t\treturn Ahead{}, err\n\t}\n\tif !resp.Succeeded {\n\t\treturn Ahead{}, ErrGone\n\t}\n\tkv := first(resp.Responses[0].GetResponseRange().Kvs)\n\towner := first(resp.Responses[1].GetResponseRange().Kvs)\n\tif kv == nil {\n\t\treturn Ahead{None: true}, nil\n\t}\n\tcontends := false\n\tif hasForm(e.Prefix, kv.Key) && hasForm(e.Prefix, owner.Key) {\n\t\tif before.Key == string(kv.Key) {\n\t\t\tcontends = Contends(e.Prefix, first(resp.Responses[2].GetResponseRange().Kvs))\n\t\t} else {\n\t\t\tattached, err := q.attached(a, e, []*mvccpb.KeyValue{kv})",
+		new:  "a.Txn(nil, reads, nil)\n\tif err != nil {\n\t\treturn Ahead{}, err\n\t}\n\tif !resp.Succeeded {\n\t\treturn Ahead{}, ErrGone\n\t}\n\tkv := first(resp.Responses[0].GetResponseRange().Kvs)\n\towner := first(resp.Responses[1].GetResponseRange().Kvs)\n\tif kv == nil {\n\t\treturn Ahead{None: true}, nil\n\t}\n\tcontends := false\n\tif hasForm(e.Prefix, kv.Key) && hasForm(e.Prefix, owner.Key) {\n\t\tif before.Key == string(kv.Key) {\n\t\t\tcontends = Contends(e.Prefix, first(resp.Responses[2].GetResponseRange().Kvs))\n\t\t} else {\n\t\t\tattached, err := q.attached(a, Entry{Prefix: e.Prefix}, []*mvccpb.KeyValue{kv})",
 		by:   killer{inQueue, "TestQueue_Await_ownKeyIsGone", `queue.ErrGone`},
 	},
 	{

@@ -15,9 +15,9 @@ type contention struct {
 // contended is a queue that is not empty.
 type contended struct {
 	left  int      // so many entries in turn have to find it empty until that is expected of it
-	page  int      // so many of its keys may be read at a time, as far as is known
+	page  int      // so many of its keys may be read at a time; 0: it is not known
 	mixed bool     // there are keys in it that are no contenders': of nested names, most often
-	thick []string // nested names with keys that are too long to be a lock's, each with the "/" at its end, in order
+	thick []string // nested names that are not to be read, their keys being too long to be a lock's; with the "/" at the end, in order
 }
 
 const (
@@ -25,11 +25,11 @@ const (
 	mostContended  = 1024 // remembered
 )
 
-// expected reports whether the queue is likely not to be empty.
-func (c *contention) expected(prefix string) bool {
+// of is what is remembered of the queue.
+func (c *contention) of(prefix string) contended {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.names[prefix].left > 0
+	return c.names[prefix]
 }
 
 // met notes whether there was somebody in the queue.
@@ -45,23 +45,11 @@ func (c *contention) met(prefix string, somebody bool) {
 
 // mixed reports whether there are likely other keys in the queue than contenders'. Then the server is not asked to compare
 // or to sort all that is below its prefix: etcd does that while nothing else is committed, and reads the values too.
-func (c *contention) mixed(prefix string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.names[prefix].mixed
-}
+func (c *contention) mixed(prefix string) bool { return c.of(prefix).mixed }
 
 // mix notes whether there are other keys in the queue.
 func (c *contention) mix(prefix string, others bool) {
 	c.change(prefix, func(q *contended) { q.mixed = others })
-}
-
-// pages are the nested names that are not to be read, and how many keys to read at a time; 0: it is not known.
-func (c *contention) pages(prefix string) (thick []string, page int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	q := c.names[prefix]
-	return q.thick, q.page
 }
 
 // paged remembers what a reading of a queue has found: nested names with long keys and, if it was the whole queue, how many

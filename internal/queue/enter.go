@@ -31,7 +31,7 @@ func (e Entry) owns(kv *mvccpb.KeyValue, value string) bool {
 // empty lately, the transaction is one that does not depend on it. In a queue that has other keys than contenders' it
 // tells nothing of what is ahead: that is then read without holding up others.
 func (q *Queue) Enter(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, error) {
-	if !q.contended.expected(e.Prefix) && !q.contended.mixed(e.Prefix) {
+	if was := q.contended.of(e.Prefix); was.left == 0 && !was.mixed {
 		resp, err := q.Line.Commit(a, etcd.Txn{
 			Queue: e.Prefix,
 			If:    []clientv3.Cmp{e.empty()},
@@ -139,11 +139,6 @@ func (q *Queue) aheadOf(e Entry, newest *etcdserverpb.RangeResponse) Ahead {
 // few is how many keys are read to see whether there are more, and what they are like.
 const few = 3
 
-// firstFew reads keys of a queue in the order of their names, which costs the server next to nothing.
-func firstFew(prefix string) []clientv3.OpOption {
-	return []clientv3.OpOption{InQueue(prefix), clientv3.WithLimit(few)}
-}
-
 // mixedBy reports whether there are others than contenders among keys of a queue, and remembers it.
 func (q *Queue) mixedBy(prefix string, kvs []*mvccpb.KeyValue) bool {
 	mixed := slices.ContainsFunc(kvs, func(kv *mvccpb.KeyValue) bool { return !hasForm(prefix, kv.Key) })
@@ -165,7 +160,7 @@ func (q *Queue) TryEnter(a *etcd.Attempt, e Entry, value string) (entered Entry,
 		Then:  []clientv3.Op{e.put(value)},
 		Else: []clientv3.Op{
 			clientv3.OpGet(e.Key),
-			clientv3.OpGet(e.Prefix, firstFew(e.Prefix)...),
+			clientv3.OpGet(e.Prefix, InQueue(e.Prefix), clientv3.WithLimit(few)), // by name, which costs the server next to nothing
 		},
 	})
 	if err != nil {
@@ -238,7 +233,7 @@ func (q *Queue) stayIfFirst(a *etcd.Attempt, e Entry, seen int64) (Entry, *mvccp
 	if err != nil {
 		return e, nil, err
 	}
-	owner, err := q.pick(a, Entry{Prefix: e.Prefix}, r, clientv3.SortAscend)
+	owner, err := q.pick(a, Entry{Prefix: e.Prefix}, r)
 	if err != nil || owner == nil {
 		return e, nil, err
 	}

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"errors"
-	"slices"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -13,7 +12,7 @@ import (
 
 // roll is what the names of a queue's keys tell.
 type roll struct {
-	contenders []*mvccpb.KeyValue // those that have the form, in the order of their creation, youngest first; see attached
+	contenders []*mvccpb.KeyValue // those that have the form, oldest first; see attached
 	strays     int                // direct children that have not
 	others     bool               // there are keys that are no contenders'
 	whole      bool               // all keys of the queue were read
@@ -28,14 +27,14 @@ func (q *Queue) call(a *etcd.Attempt, prefix string, minRev, maxRev int64) (roll
 	if minRev > 0 { // or else it is most of them, and a page is read faster without
 		opts = append(opts, clientv3.WithMinCreateRev(minRev))
 	}
-	thick, page := q.contended.pages(prefix)
-	n, err := read(a, prefix, page, thick, opts...)
+	known := q.contended.of(prefix)
+	n, err := read(a, prefix, known.page, known.thick, opts...)
 	if err != nil {
 		return r, err
 	}
 	q.contended.paged(prefix, n.page, n.thick, r.whole)
 	r.seen, r.others = n.rev, n.other
-	for _, kv := range slices.Backward(n.keys) {
+	for _, kv := range n.keys {
 		switch {
 		case maxRev > 0 && kv.CreateRevision > maxRev:
 		case hasForm(prefix, kv.Key):
@@ -47,20 +46,10 @@ func (q *Queue) call(a *etcd.Attempt, prefix string, minRev, maxRev int64) (roll
 	return r, nil
 }
 
-// drop takes a key off.
-func (r *roll) drop(key string) {
-	r.contenders = slices.DeleteFunc(r.contenders, func(kv *mvccpb.KeyValue) bool { return string(kv.Key) == key })
-}
-
-// pick returns the first contender of the roll in that order, nil if there is none. The error is ErrGone if e is an
-// entry that has entered, and its own key is gone by then.
-func (q *Queue) pick(a *etcd.Attempt, e Entry, r roll, order clientv3.SortOrder) (*mvccpb.KeyValue, error) {
-	list := r.contenders
-	if order == clientv3.SortAscend {
-		list = slices.Clone(list)
-		slices.Reverse(list)
-	}
-	n, err := q.attached(a, e, e.Prefix, list)
+// pick returns the first contender of the roll, nil if there is none. The error is ErrGone if e is an entry that has
+// entered, and its own key is gone by then.
+func (q *Queue) pick(a *etcd.Attempt, e Entry, r roll) (*mvccpb.KeyValue, error) {
+	n, err := q.attached(a, e, r.contenders)
 	if err != nil {
 		return nil, err
 	}
@@ -71,17 +60,14 @@ func (q *Queue) pick(a *etcd.Attempt, e Entry, r roll, order clientv3.SortOrder)
 	if strays > 0 && q.Report != nil {
 		q.Report(e.Prefix, strays)
 	}
-	if n == len(list) {
-		return nil, nil
-	}
-	return list[n], nil
+	return first(r.contenders[n:]), nil
 }
 
 // attached is how many of the keys, from the first on, are not attached to the lease in their names: somebody has planted
 // them. The keys have the form of contenders. The error is ErrGone if e is an entry that has entered and its key is gone.
 //
 // It compares leases, since a read of keys does not tell them and one of values may be large.
-func (q *Queue) attached(a *etcd.Attempt, e Entry, prefix string, list []*mvccpb.KeyValue) (int, error) {
+func (q *Queue) attached(a *etcd.Attempt, e Entry, list []*mvccpb.KeyValue) (int, error) {
 	passed := 0
 	for size, most := 1, etcd.PartSize; ; {
 		part := list[passed:min(passed+size, len(list))]
@@ -91,7 +77,7 @@ func (q *Queue) attached(a *etcd.Attempt, e Entry, prefix string, list []*mvccpb
 		var cmps []clientv3.Cmp
 		var own []clientv3.Op
 		for _, kv := range part {
-			cmps = append(cmps, isAttached(prefix, string(kv.Key), "!="))
+			cmps = append(cmps, isAttached(e.Prefix, string(kv.Key), "!="))
 		}
 		if e.Rev != 0 {
 			cmps = append(cmps, e.Held())

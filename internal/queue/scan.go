@@ -2,6 +2,7 @@ package queue
 
 import (
 	"errors"
+	"slices"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -57,7 +58,7 @@ func (q *Queue) look(a *etcd.Attempt, e Entry, before Ahead) (Ahead, error) {
 		if before.Key == string(kv.Key) {
 			contends = Contends(e.Prefix, first(resp.Responses[2].GetResponseRange().Kvs))
 		} else {
-			attached, err := q.attached(a, e, e.Prefix, []*mvccpb.KeyValue{kv})
+			attached, err := q.attached(a, e, []*mvccpb.KeyValue{kv})
 			if err != nil {
 				return Ahead{}, err
 			}
@@ -85,11 +86,13 @@ func (q *Queue) lookByName(a *etcd.Attempt, e Entry, before Ahead) (Ahead, error
 	if err != nil {
 		return Ahead{}, err
 	}
-	kv, err := q.pick(a, e, r, clientv3.SortDescend)
+	oldest := first(r.contenders)
+	slices.Reverse(r.contenders) // the nearest first
+	kv, err := q.pick(a, e, r)
 	if err != nil || kv == nil {
 		return Ahead{None: err == nil}, err
 	}
-	return Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: kv == r.contenders[len(r.contenders)-1], named: true}, nil
+	return Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: kv == oldest, named: true}, nil
 }
 
 // Owner returns the oldest contender, nil if there is none. It is one attempt.
@@ -114,9 +117,8 @@ func (q *Queue) ownerByName(a *etcd.Attempt, e Entry) (owner *mvccpb.KeyValue, s
 	if err != nil {
 		return nil, 0, err
 	}
-	r.drop(e.Key)
-	e.Rev = 0
-	owner, err = q.pick(a, e, r, clientv3.SortAscend)
+	r.contenders = slices.DeleteFunc(r.contenders, func(kv *mvccpb.KeyValue) bool { return string(kv.Key) == e.Key })
+	owner, err = q.pick(a, Entry{Prefix: e.Prefix}, r)
 	if err != nil || owner == nil {
 		return nil, r.seen, err
 	}
