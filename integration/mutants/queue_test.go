@@ -44,7 +44,7 @@ var queueMutants = []mutant{
 	},
 	{
 		name: "a planted key that looks like a contender's contends",
-		file: "internal/queue/roll.go",
+		file: "internal/queue/list.go",
 		old:  `isAttached(e.Prefix, string(kv.Key), "!=")`,
 		new:  `isAttached(e.Prefix, string(kv.Key), "=")`,
 		by:   killer{inQueue, "TestQueue_plantedContenders/128", `require.Equal(t, first.Key, ahead.Key)`},
