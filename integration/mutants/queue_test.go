@@ -248,15 +248,15 @@ var queueMutants = []mutant{
 	{
 		name: "Guards: a watch that is refused is given up",
 		file: "internal/queue/guard.go",
-		old:  "longest = w.Every\n\t\t\tw.warn(e, \"watched\", err)",
+		old:  "b.Longest = w.Every\n\t\t\tw.warn(e, \"watched\", err)",
 		new:  "w.warn(e, \"watched\", err)\n\t\t\treturn",
 		by:   killer{inQueue, "TestGuards_deniedForAMoment", `e.requireWatchers(t, 3)`},
 	},
 	{
 		name: "Guards: a key is not read when its watch has broken",
 		file: "internal/queue/guard.go",
-		old:  "w.mu.Lock()\n\t\tw.read(e)\n\t\tw.mu.Unlock()\n\t\tsleep",
-		new:  "sleep",
+		old:  "w.mu.Lock()\n\t\tw.read(e)\n\t\tw.mu.Unlock()\n\t\t_ = b.Sleep",
+		new:  "_ = b.Sleep",
 		by:   killer{inQueue, "TestGuards_nextWatchHangs", `g.requireTold(t, deleted(list[0]))`},
 	},
 	{

@@ -8,15 +8,23 @@ import (
 	"time"
 )
 
-// Backoff counts the pauses between attempts: 25 ms, doubled each time up to a second, each cut by a random
-// part of up to a half so that clients which failed together do not come back together. The zero value is ready.
-type Backoff struct{ n int }
+// Backoff counts the pauses between attempts, see [Pause]. The zero value is ready.
+type Backoff struct {
+	Longest time.Duration // of the pauses; no less than a second
+
+	n int
+}
+
+// Pause is how long to wait after n more failures in a row than the first: 25 ms, doubled each time up to longest, which is no
+// less than a second, and cut by a random part of up to a half so that clients which failed together do not come back together.
+func Pause(n int, longest time.Duration) time.Duration {
+	return Jitter(min(25*time.Millisecond<<min(n, 16), max(longest, time.Second)))
+}
 
 // Next is the next pause.
 func (b *Backoff) Next() time.Duration {
-	d := min(25*time.Millisecond<<b.n, time.Second)
-	b.n = min(b.n+1, 6)
-	return Jitter(d)
+	b.n++
+	return Pause(b.n-1, b.Longest)
 }
 
 // Reset begins again with the shortest pause.

@@ -174,7 +174,8 @@ func (w *Guards) look() {
 // run keeps e's key watched until ctx ends.
 func (w *Guards) run(ctx context.Context, e *Guarded) {
 	const steady = time.Second // a watch that lasts so long is no reason to wait before the next
-	for n := 0; ctx.Err() == nil; n++ {
+	var b etcd.Backoff
+	for ctx.Err() == nil {
 		began := time.Now()
 		err := w.Queue.watch(ctx, e.Key, func(_ context.Context, events clientv3.WatchChan) error {
 			return w.serve(e, events)
@@ -183,33 +184,18 @@ func (w *Guards) run(ctx context.Context, e *Guarded) {
 			return
 		}
 		if time.Since(began) > steady {
-			n = 0
+			b.Reset()
 		}
-		longest := steady
+		b.Longest = 0
 		if err != nil {
-			longest = w.Every
+			b.Longest = w.Every
 			w.warn(e, "watched", err)
 		}
 		// Until the next watch exists nothing tells, and that may take long where an endpoint is sick.
 		w.mu.Lock()
 		w.read(e)
 		w.mu.Unlock()
-		sleep(ctx, pause(n, longest))
-	}
-}
-
-// pause is how long to wait after n failures in a row: 25 ms, doubled each time up to longest, less a random part.
-func pause(n int, longest time.Duration) time.Duration {
-	return etcd.Jitter(min(25*time.Millisecond<<min(n, 16), max(longest, time.Second)))
-}
-
-// sleep waits for d or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
+		_ = b.Sleep(ctx) // or ctx ends
 	}
 }
 

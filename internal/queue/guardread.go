@@ -69,7 +69,7 @@ func (w *Guards) again(list, refused []*Guarded, err error) {
 	if len(refused) == 0 {
 		return
 	}
-	time.AfterFunc(pause(n, w.Every), func() {
+	time.AfterFunc(etcd.Pause(n, w.Every), func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for _, e := range refused {
