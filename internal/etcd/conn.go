@@ -38,7 +38,9 @@ func Of(client *clientv3.Client) *Conn {
 	key := weak.Make(client)
 	s, known := clients.Load(key)
 	if !known {
-		s, known = clients.LoadOrStore(key, new(shared))
+		s, known = clients.LoadOrStore(key, &shared{
+			streams: make(map[time.Duration]*Streams), revisions: make(map[uint16]*Revisions),
+		})
 	}
 	if !known {
 		runtime.AddCleanup(client, func(key weak.Pointer[clientv3.Client]) { clients.Delete(key) }, key)
@@ -60,15 +62,10 @@ func (c *Conn) endpoints() int {
 func (s *shared) Streams(patience time.Duration) *Streams {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found := s.streams[patience]
-	if found == nil {
-		found = NewStreams("lease-"+patience.String(), patience)
-		if s.streams == nil {
-			s.streams = make(map[time.Duration]*Streams)
-		}
-		s.streams[patience] = found
+	if s.streams[patience] == nil {
+		s.streams[patience] = NewStreams("lease-"+patience.String(), patience)
 	}
-	return found
+	return s.streams[patience]
 }
 
 // Revisions is the highest revision that was seen through a client in one era. A session that is made in place of another
@@ -79,15 +76,10 @@ type Revisions struct{ highest atomic.Int64 }
 func (s *shared) Revisions(era uint16) *Revisions {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.revisions[era]
-	if r == nil {
-		r = new(Revisions)
-		if s.revisions == nil {
-			s.revisions = make(map[uint16]*Revisions)
-		}
-		s.revisions[era] = r
+	if s.revisions[era] == nil {
+		s.revisions[era] = new(Revisions)
 	}
-	return r
+	return s.revisions[era]
 }
 
 // Highest is the highest revision that was seen.

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -214,13 +215,11 @@ func (l *Line) request(a *Attempt, cmps []clientv3.Cmp, then, or []clientv3.Op) 
 func (l *Line) withdraw(c *caller) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i, w := range l.waiting {
-		if w == c {
-			l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
-			return true
-		}
+	i := slices.Index(l.waiting, c)
+	if i >= 0 {
+		l.waiting = slices.Delete(l.waiting, i, i+1)
 	}
-	return false
+	return i >= 0
 }
 
 // finish gives c its result. One that was sent again after an error that does not say whether it was carried out, and then
