@@ -130,11 +130,7 @@ func (c *contender) await(ctx context.Context, ahead queue.Ahead) error {
 	c.g.guards.Add(&c.entry)
 	ctx, cancel := scope.Join(ctx, c.life)
 	defer cancel()
-	return c.unlessGone(ctx, c.g.queue.Await(ctx, c.entry.Entry, ahead))
-}
-
-// unlessGone is err, or c's loss if err says that its key is gone.
-func (c *contender) unlessGone(ctx context.Context, err error) error {
+	err := c.g.queue.Await(ctx, c.entry.Entry, ahead)
 	if !errors.Is(err, queue.ErrGone) {
 		return err
 	}

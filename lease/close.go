@@ -75,16 +75,11 @@ func (s *Session) finish(ctx context.Context, g *grant) {
 	default:
 		err = fmt.Errorf("lease: close: %w; lease %x expires by itself", err, int64(g.id))
 	}
-	s.flushLog(ctx)
+	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	s.logs.Flush(ctx) // the last lines
+	cancel()
 	s.closeErr = err
 	close(s.closed)
-}
-
-// flushLog gives the caller's logger a moment for the last lines.
-func (s *Session) flushLog(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-	defer cancel()
-	s.logs.Flush(ctx)
 }
 
 // awaitClosed waits for the end of a Close that is under way. One that has ended says so whatever ctx is.

@@ -70,7 +70,8 @@ func (s *Session) newGrant(id clientv3.LeaseID, ttl time.Duration, sent clock.In
 	g.guards.Queue, g.guards.Spawn = g.queue, s.spawn
 	g.guards.Every = ttl / 3
 	g.guards.Warn = func(err error) { g.log.Warn("the key of a lock is not watched", "err", err) }
-	g.reaper.g = g
+	g.turns.first = make(map[string]*contender)
+	g.reaper.g, g.reaper.orphans, g.reaper.wake = g, make(map[string]*orphan), make(chan struct{}, 1)
 	return g
 }
 

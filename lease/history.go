@@ -77,27 +77,20 @@ func (g *grant) suspect(rev int64) {
 		if !ever { // nothing is at stake, and the next acquisition tells
 			return
 		}
-		if err := g.s.lookBack(ctx, g, key); err != nil && ctx.Err() == nil {
+		before := g.s.revisions.Highest()
+		present, err := g.revision(ctx, key)
+		if err == nil {
+			err = g.s.saw(before, present)
+		}
+		if err != nil && ctx.Err() == nil {
 			g.log.Warn("a renewal was answered with an old revision", "revision", rev, "err", err)
 		}
 	})
 }
 
-// lookBack reads the cluster's revision, on a key that the session may read. It returns what [Session.saw] does, or why
-// it could not be read before the lease was lost.
-func (s *Session) lookBack(ctx context.Context, g *grant, key string) error {
-	before := s.revisions.Highest()
-	rev, err := revision(ctx, g, key)
-	if err != nil {
-		return err
-	}
-	return s.saw(before, rev)
-}
-
-// revision reads the cluster's present revision.
-func revision(ctx context.Context, g *grant, key string) (int64, error) {
-	var rev int64
-	err := g.do(ctx, func(a *etcd.Attempt) error {
+// revision reads the cluster's present revision, on a key that the session may read.
+func (g *grant) revision(ctx context.Context, key string) (rev int64, err error) {
+	err = g.do(ctx, func(a *etcd.Attempt) error {
 		resp, err := a.Get(key, clientv3.WithCountOnly()) // linearizable
 		if err == nil {
 			rev = resp.Header.Revision
@@ -126,7 +119,7 @@ func (l *Lock) Explain(ctx context.Context, err error) error {
 	}
 	// The mark was raised before this is read: in one history, its token was given out before that, and its revision is no
 	// higher than what is read now.
-	rev, failed := revision(ctx, l.g, l.entry.Key)
+	rev, failed := l.g.revision(ctx, l.entry.Key)
 	switch {
 	case failed != nil:
 		return fmt.Errorf("%w (whether etcd was restored is not known: %s)", err, failed.Error())

@@ -66,13 +66,18 @@ func (g *grant) leaseGone(ctx context.Context) *LostError {
 	// Not for long: the handles have to end now, whether the reason is known or not. So every endpoint is asked at once.
 	ctx, cancel := context.WithTimeout(ctx, 250*time.Millisecond)
 	defer cancel()
-	resp, err := etcd.Send(g.s.conn.Once(ctx).Beside(0), func(ctx context.Context) (*clientv3.LeaseTimeToLiveResponse, error) {
-		return g.s.conn.Client.TimeToLive(ctx, g.id)
-	})
+	resp, err := g.timeToLive(g.s.conn.Once(ctx).Beside(0))
 	if err == nil && resp.GrantedTTL == 0 { // TTL is in whole seconds, rounded down: at 0 the lease may be alive
 		g.lose(&LostError{Reason: ReasonLeaseGone, LeaseID: g.id})
 	}
 	return lostBy(g.handles) //nolint:contextcheck // asks, passes nothing on
+}
+
+// timeToLive asks the server about the lease.
+func (g *grant) timeToLive(a *etcd.Attempt, opts ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
+	return etcd.Send(a, func(ctx context.Context) (*clientv3.LeaseTimeToLiveResponse, error) {
+		return g.s.conn.Client.TimeToLive(ctx, g.id, opts...)
+	})
 }
 
 // spoilt reports whether the lease, which has refused us, is of no use: nothing of ours stands on it, and somebody else has
@@ -83,9 +88,7 @@ func (g *grant) spoilt(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.queue.Bound)
 	defer cancel()
-	resp, err := etcd.Send(g.s.conn.Once(ctx), func(ctx context.Context) (*clientv3.LeaseTimeToLiveResponse, error) {
-		return g.s.conn.Client.TimeToLive(ctx, g.id, clientv3.WithAttachedKeys())
-	})
+	resp, err := g.timeToLive(g.s.conn.Once(ctx), clientv3.WithAttachedKeys())
 	if err != nil {
 		return errors.Is(err, rpctypes.ErrPermissionDenied) // to read a key of the lease
 	}

@@ -61,9 +61,6 @@ func (r *reaper) add(e queue.Entry, late bool) bool {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.orphans == nil {
-		r.orphans, r.wake = make(map[string]*orphan), make(chan struct{}, 1)
-	}
 	_, known := r.orphans[e.Key]
 	r.orphans[e.Key] = &orphan{entry: e, late: late, since: time.Now()}
 	if r.running {

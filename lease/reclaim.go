@@ -30,9 +30,7 @@ func (g *grant) reclaim() {
 		defer g.keys.record(false)
 		var attached [][]byte
 		_, err := g.while(ctx, func(a *etcd.Attempt) error {
-			resp, err := etcd.Send(a, func(ctx context.Context) (*clientv3.LeaseTimeToLiveResponse, error) {
-				return g.s.conn.Client.TimeToLive(ctx, g.id, clientv3.WithAttachedKeys())
-			})
+			resp, err := g.timeToLive(a, clientv3.WithAttachedKeys())
 			if err == nil {
 				attached = resp.Keys
 			}

@@ -264,11 +264,8 @@ func (r *renewals) leaveBeside() {
 // third of the TTL. A margin is no longer than that, so that a renewal which is lost leaves time for another.
 func (g *grant) third() time.Duration { return g.ttl / 3 }
 
-// age is the time since the last acknowledged renewal was sent.
-func (g *grant) age() time.Duration { return g.ttl - g.margin - g.remaining() }
-
 // untilRenewal is the time until a renewal is due at the latest.
-func (g *grant) untilRenewal() time.Duration { return g.third() - g.age() }
+func (g *grant) untilRenewal() time.Duration { return g.third() - g.s.clock.Since(g.lastSent()) }
 
 // due is the time until the next renewal is due: somewhat before a third has gone since the last one was sent, by a random
 // part, so that sessions which an outage has brought into step get out of it.

@@ -41,9 +41,6 @@ func (t *turns) join(c *contender, alone bool) (first bool) {
 	f := t.first[c.name]
 	switch {
 	case f == nil:
-		if t.first == nil {
-			t.first = make(map[string]*contender)
-		}
 		c.next, c.prev = c, c
 		t.first[c.name] = c
 		return true
