@@ -33,7 +33,6 @@ func (l *Line) carry(ctx context.Context, lane *lane, batch []*caller) {
 	}
 }
 
-// send is one request for the whole batch.
 func (l *Line) send(ctx context.Context, lane *lane, batch []*caller) ([]Result, error) {
 	bound, many := batch[0].bound, batch[0].many
 	for _, c := range batch {
@@ -107,7 +106,7 @@ func (l *Line) mayBeFlat(ops int) bool {
 func (l *Line) nested(a *Attempt, batch []*caller) ([]Result, error) {
 	ops := make([]clientv3.Op, len(batch))
 	for i, c := range batch {
-		ops[i] = c.txn.op()
+		ops[i] = clientv3.OpTxn(c.txn.If, c.txn.Then, c.txn.Else)
 	}
 	resp, err := l.request(a, nil, ops, nil)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -21,6 +22,39 @@ const (
 
 // notFlatFor is how many batches are sent nested at once after a flat one that had to be sent again.
 const notFlatFor = 16
+
+// Txn is one caller's transaction. It must not contain another one.
+type Txn struct {
+	// Queue is the prefix of the queue into which the transaction may put a contender, or whose order it depends on;
+	// "" if it does neither. Two of one queue never share a commit: the create revisions of their keys would tie, and
+	// what each compares is compared before the other's operations.
+	Queue string
+
+	If         []clientv3.Cmp
+	Then, Else []clientv3.Op
+}
+
+// Result of a transaction.
+type Result struct {
+	Succeeded bool                       // the comparisons held
+	Revision  int64                      // of the store after it; that of its writes, if there were any
+	Responses []*etcdserverpb.ResponseOp // to Then or Else
+}
+
+// size is about how many bytes the transaction takes in a request.
+func (t Txn) size() int {
+	const frame = 32 // of an operation, generously
+	n := frame
+	for _, c := range t.If {
+		n += frame + len(c.KeyBytes()) + len(c.ValueBytes())
+	}
+	for _, ops := range [...][]clientv3.Op{t.Then, t.Else} {
+		for _, op := range ops {
+			n += frame + len(op.KeyBytes()) + len(op.RangeBytes()) + len(op.ValueBytes())
+		}
+	}
+	return n
+}
 
 // LineOptions of a [Line].
 type LineOptions struct {
@@ -143,7 +177,6 @@ func (a *Attempt) over() error {
 	return context.Canceled
 }
 
-// alone sends t as it is.
 func (l *Line) alone(a *Attempt, t Txn) (Result, error) {
 	resp, err := l.request(a, t.If, t.Then, t.Else)
 	l.note(t.Queue, err)
@@ -198,7 +231,6 @@ func (l *Line) note(queue string, err error) {
 	}
 }
 
-// request sends a transaction.
 func (l *Line) request(a *Attempt, cmps []clientv3.Cmp, then, or []clientv3.Op) (*clientv3.TxnResponse, error) {
 	if l.opts.Saw == nil {
 		return a.Txn(cmps, then, or)
