@@ -42,7 +42,6 @@ type mode struct {
 	enter func(*contender, context.Context) (*contender, error)
 }
 
-// acquire checks the input and acquires the lock in that mode.
 func (s *Session) acquire(ctx context.Context, name string, options []LockOption, m mode) (*Lock, error) {
 	if err := queue.CheckName(name); err != nil {
 		return nil, fmt.Errorf("lease: name %w", err)
@@ -124,7 +123,6 @@ func (c *contender) enterAndWait(ctx context.Context) (*contender, error) {
 	return c, c.await(ctx, ahead)
 }
 
-// await waits for its turn in etcd's queue.
 func (c *contender) await(ctx context.Context, ahead queue.Ahead) error {
 	// A waiter whose lease or key is gone must not wait for its turn to learn it.
 	c.g.guards.Add(&c.entry)
@@ -155,7 +153,6 @@ func (c *contender) enter(ctx context.Context) (ahead queue.Ahead, err error) {
 	}
 }
 
-// choose gives c a key, if it has none.
 func (c *contender) choose() {
 	if c.entry.Key == "" {
 		c.entry.Entry = c.g.take(c.name, c.mark)

@@ -30,7 +30,6 @@ func newContender(g *grant, name, owner string) *contender {
 	return c
 }
 
-// lost is why it was lost, nil if it was not.
 func (c *contender) lost() *LostError { return lostBy(c.life) }
 
 func lostBy(life context.Context) *LostError {

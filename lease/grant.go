@@ -103,7 +103,6 @@ func (g *grant) remainingLocked() time.Duration {
 	return g.ttl - g.margin - g.s.clock.Since(g.sent)
 }
 
-// lastSent is when the last acknowledged renewal was sent.
 func (g *grant) lastSent() clock.Instant {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -69,14 +69,6 @@ func (g *grant) anyKey() (key string, ever bool) {
 	return g.keys.last, g.keys.last != ""
 }
 
-// idle reports whether no key is in use.
-func (k *keys) idle() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return len(k.taken) == 0
-}
-
-// inUse lists the keys that are in use.
 func (k *keys) inUse() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -37,7 +37,6 @@ func (c *contender) keyEnded(end queue.End) {
 	}
 }
 
-// checkLosses ends the handles whose keys were deleted.
 func (g *grant) checkLosses(ctx context.Context) {
 	q := &g.lossCheck
 	for {
@@ -73,7 +72,6 @@ func (g *grant) leaseGone(ctx context.Context) *LostError {
 	return lostBy(g.handles) //nolint:contextcheck // asks, passes nothing on
 }
 
-// timeToLive asks the server about the lease.
 func (g *grant) timeToLive(a *etcd.Attempt, opts ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
 	return etcd.Send(a, func(ctx context.Context) (*clientv3.LeaseTimeToLiveResponse, error) {
 		return g.s.conn.Client.TimeToLive(ctx, g.id, opts...)
@@ -83,7 +81,7 @@ func (g *grant) timeToLive(a *etcd.Attempt, opts ...clientv3.LeaseOption) (*clie
 // spoilt reports whether the lease, which has refused us, is of no use: nothing of ours stands on it, and somebody else has
 // attached a key, as etcd lets everybody do then. Who may not write all keys of a lease may neither attach to it nor renew it.
 func (g *grant) spoilt(ctx context.Context) bool {
-	if g.adopted || !g.keys.idle() {
+	if g.adopted || len(g.keys.inUse()) > 0 {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.queue.Bound)
@@ -93,7 +91,7 @@ func (g *grant) spoilt(ctx context.Context) bool {
 		return errors.Is(err, rpctypes.ErrPermissionDenied) // to read a key of the lease
 	}
 	others := slices.ContainsFunc(resp.Keys, func(key []byte) bool { return !strings.Contains(string(key), g.s.nonce) })
-	return others && g.keys.idle()
+	return others && len(g.keys.inUse()) == 0
 }
 
 // whyDeleted is the loss of a lock whose key is not there any more.

@@ -175,7 +175,6 @@ func (r *renewals) next(ctx context.Context) *line {
 	return r.to(ctx, silent, endpoints[silent])
 }
 
-// to is the line to one endpoint.
 func (r *renewals) to(ctx context.Context, place int, endpoint string) *line {
 	l := r.beside[place]
 	if l != nil && l.Endpoint != endpoint { // the client was given others
@@ -195,7 +194,6 @@ func (r *renewals) leave(l *line) {
 	r.running.Go(l.Close)
 }
 
-// take takes the outcome of a renewal.
 func (r *renewals) take(a renewal) {
 	g, l := r.g, a.line
 	l.busy = false
@@ -247,7 +245,6 @@ func (r *renewals) succeed(a renewal) {
 	g.probe()
 }
 
-// close ends what is under way.
 func (r *renewals) close() {
 	r.leave(r.own)
 	r.leaveBeside()

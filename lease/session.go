@@ -218,8 +218,7 @@ func (s *Session) goLocked(f func(context.Context)) bool {
 func (s *Session) reportStrays(prefix string, n int) {
 	const most, pause = 1000, 10 * time.Minute
 	s.mu.Lock()
-	reported, known := s.strays[prefix]
-	known = known && time.Since(reported) < pause
+	known := time.Since(s.strays[prefix]) < pause
 	if !known {
 		if len(s.strays) >= most {
 			clear(s.strays)

@@ -82,7 +82,6 @@ func (t *turns) quit(c *contender) {
 	}
 }
 
-// unlink takes c out of its ring.
 func (c *contender) unlink() {
 	c.next.prev, c.prev.next = c.prev, c.next
 	c.next, c.prev = nil, nil

@@ -56,7 +56,6 @@ func (a *Attempt) Context() context.Context {
 	return a.made
 }
 
-// close ends the attempt.
 func (a *Attempt) close() {
 	if a.made == nil {
 		return

@@ -25,7 +25,6 @@ const (
 	mostContended  = 1024 // remembered
 )
 
-// of is what is remembered of the queue.
 func (c *contention) of(prefix string) contended {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,7 +46,6 @@ func (c *contention) met(prefix string, somebody bool) {
 // or to sort all that is below its prefix: etcd does that while nothing else is committed, and reads the values too.
 func (c *contention) mixed(prefix string) bool { return c.of(prefix).mixed }
 
-// mix notes whether there are other keys in the queue.
 func (c *contention) mix(prefix string, others bool) {
 	c.change(prefix, func(q *contended) { q.mixed = others })
 }

@@ -279,7 +279,6 @@ func (e Entry) delete() clientv3.Op {
 	return op
 }
 
-// fewNames reads the names of keys in the entry's queue.
 func (e Entry) fewNames() clientv3.Op {
 	op, end := getFew, []byte(endOf(e.Prefix))
 	op.WithKeyBytes(end[:len(e.Prefix):len(e.Prefix)])

@@ -223,7 +223,6 @@ func (w *Guards) serve(e *Guarded, events clientv3.WatchChan) error {
 	}
 }
 
-// tell passes on what a watch has shown.
 func (w *Guards) tell(e *Guarded, ev *clientv3.Event) {
 	w.mu.Lock()
 	gone := w.isGone(e)

@@ -26,7 +26,6 @@ func (w *Guards) read(e *Guarded) {
 	}
 }
 
-// reads reads what is to be read.
 func (w *Guards) reads(ctx context.Context) {
 	for {
 		w.mu.Lock()
