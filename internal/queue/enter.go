@@ -225,11 +225,7 @@ func (q *Queue) tryMixed(a *etcd.Attempt, e Entry, value string) (Entry, *mvccpb
 // stayIfFirst is the end of TryEnter for an entry that is in the queue already: it stays there if it is the
 // oldest contender, or else leaves. It is known that there was none at the revision seen.
 func (q *Queue) stayIfFirst(a *etcd.Attempt, e Entry, seen int64) (Entry, *mvccpb.KeyValue, error) {
-	minRev := int64(0)
-	if seen > 0 {
-		minRev = seen + 1
-	}
-	r, err := q.call(a, e.Prefix, minRev, e.Rev-1)
+	r, err := q.call(a, e.Prefix, seen, e.Rev)
 	if err != nil {
 		return e, nil, err
 	}

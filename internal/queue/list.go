@@ -177,13 +177,13 @@ type roll struct {
 	seen       int64              // the revision at which they stood
 }
 
-// call reads the names of a queue's keys, of contenders created from minRev to maxRev (0: without a bound). How large a page
-// may be, and which nested names are not to be read, is remembered.
-func (q *Queue) call(a *etcd.Attempt, prefix string, minRev, maxRev int64) (roll, error) {
-	r := roll{whole: minRev == 0}
+// call reads the names of a queue's keys, of contenders created after a revision and before another (0: without a bound). How
+// large a page may be, and which nested names are not to be read, is remembered.
+func (q *Queue) call(a *etcd.Attempt, prefix string, after, before int64) (roll, error) {
+	r := roll{whole: after == 0}
 	var opts []clientv3.OpOption
-	if minRev > 0 { // or else it is most of them, and a page is read faster without
-		opts = append(opts, clientv3.WithMinCreateRev(minRev))
+	if after > 0 { // or else it is most of them, and a page is read faster without
+		opts = append(opts, clientv3.WithMinCreateRev(after+1))
 	}
 	known := q.contended.of(prefix)
 	n, err := read(a, prefix, known.page, known.thick, opts...)
@@ -194,7 +194,7 @@ func (q *Queue) call(a *etcd.Attempt, prefix string, minRev, maxRev int64) (roll
 	r.seen, r.others = n.rev, n.other
 	for _, kv := range n.keys {
 		switch {
-		case maxRev > 0 && kv.CreateRevision > maxRev:
+		case before > 0 && kv.CreateRevision >= before:
 		case hasForm(prefix, kv.Key):
 			r.contenders = append(r.contenders, kv)
 		default:

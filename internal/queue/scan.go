@@ -82,7 +82,7 @@ func (q *Queue) lookByName(a *etcd.Attempt, e Entry, before Ahead) (Ahead, error
 			return before, err
 		}
 	}
-	r, err := q.call(a, e.Prefix, 0, e.Rev-1)
+	r, err := q.call(a, e.Prefix, 0, e.Rev)
 	if err != nil {
 		return Ahead{}, err
 	}
