@@ -59,14 +59,14 @@ var queueMutants = []mutant{
 	{
 		name: "Await: the turn has come when the nearest goes",
 		file: "internal/queue/await.go",
-		old:  "case end == deleted && ahead.Owner && !own:",
-		new:  "case end == deleted && !own:",
+		old:  "case end == Deleted && ahead.Owner && !own:",
+		new:  "case end == Deleted && !own:",
 		by:   killer{inQueue, "TestQueue_Await_predecessorGivesUp", `requirePending(t, three)`},
 	},
 	{
 		name: "Await: each event in the queue is a reason to look",
 		file: "internal/queue/await.go",
-		old:  "q.open(ctx, waitFor.Key)\n\t\t\terr = w.use(ctx, func(ctx context.Context, events clientv3.WatchChan) error {\n\t\t\t\t// The contender may have gone before the watch existed; from here on the watch tells. A read that\n\t\t\t\t// began after the watch existed sees all that the watch does not, on whatever members the two are.\n\t\t\t\tif err := q.Conn.Do(ctx, q.Bound, look); err != nil {\n\t\t\t\t\treturn err\n\t\t\t\t}\n\t\t\t\tif ahead.same(waitFor) {\n\t\t\t\t\tend = ended(events, e.Prefix, ahead.Rev)\n\t\t\t\t}\n\t\t\t\treturn nil\n\t\t\t})\n\t\t\tif broke := end == unended && ahead.same(waitFor); err == nil && !broke && time.Since(began) < shortWait {\n\t\t\t\tq.kept.keep(w)\n\t\t\t} else {\n\t\t\t\tw.close()\n\t\t\t}\n\t\t}\n\t\tswitch {\n\t\tcase err != nil:\n\t\t\treturn err\n\t\tcase end == deleted && ahead.Owner && !own:",
+		old:  "q.open(ctx, waitFor.Key)\n\t\t\terr = w.use(ctx, func(ctx context.Context, events clientv3.WatchChan) error {\n\t\t\t\t// The contender may have gone before the watch existed; from here on the watch tells. A read that\n\t\t\t\t// began after the watch existed sees all that the watch does not, on whatever members the two are.\n\t\t\t\tif err := q.Conn.Do(ctx, q.Bound, look); err != nil {\n\t\t\t\t\treturn err\n\t\t\t\t}\n\t\t\t\tif ahead.same(waitFor) {\n\t\t\t\t\tend = ended(events, e.Prefix, ahead.Rev)\n\t\t\t\t}\n\t\t\t\treturn nil\n\t\t\t})\n\t\t\tif broke := end == unended && ahead.same(waitFor); err == nil && !broke && time.Since(began) < shortWait {\n\t\t\t\tq.kept.keep(w)\n\t\t\t} else {\n\t\t\t\tw.close()\n\t\t\t}\n\t\t}\n\t\tswitch {\n\t\tcase err != nil:\n\t\t\treturn err\n\t\tcase end == Deleted && ahead.Owner && !own:",
 		new:  "q.open(ctx, waitFor.Key, clientv3.WithRange(clientv3.GetPrefixRangeEnd(e.Prefix)))\n\t\t\terr = w.use(ctx, func(ctx context.Context, events clientv3.WatchChan) error {\n\t\t\t\t// The contender may have gone before the watch existed; from here on the watch tells. A read that\n\t\t\t\t// began after the watch existed sees all that the watch does not, on whatever members the two are.\n\t\t\t\tif err := q.Conn.Do(ctx, q.Bound, look); err != nil {\n\t\t\t\t\treturn err\n\t\t\t\t}\n\t\t\t\tif ahead.same(waitFor) {\n\t\t\t\t\tend = ended(events, e.Prefix, ahead.Rev)\n\t\t\t\t}\n\t\t\t\treturn nil\n\t\t\t})\n\t\t\tif broke := end == unended && ahead.same(waitFor); err == nil && !broke && time.Since(began) < shortWait {\n\t\t\t\tq.kept.keep(w)\n\t\t\t} else {\n\t\t\t\tw.close()\n\t\t\t}\n\t\t}\n\t\tswitch {\n\t\tcase err != nil:\n\t\t\treturn err\n\t\tcase false:",
 		by:   killer{inLoad, "TestLoad_twoThousandWaiters/lock,_20_clients,_500_waiters", `require.Less(t, asked, 10*len(c.waiters))`},
 	},

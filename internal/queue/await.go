@@ -77,7 +77,7 @@ func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, own bool) error
 		switch {
 		case err != nil:
 			return err
-		case end == deleted && ahead.Owner && !own:
+		case end == Deleted && ahead.Owner && !own:
 			// Nobody was between it and e, and nobody comes before e any more: those who enter are younger.
 			return nil
 		case !ahead.same(waitFor): // as the look has found
@@ -104,7 +104,7 @@ func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, own bool) error
 //
 // It reads nothing: the contender was there when the queue was read, so its end came later, and the watch shows it. A watch that
 // began after that end shows nothing.
-func (q *Queue) awaitKept(ctx context.Context, e Entry, ahead Ahead) (end ending, err error) {
+func (q *Queue) awaitKept(ctx context.Context, e Entry, ahead Ahead) (end End, err error) {
 	w := q.kept.take(ctx, ahead.Key)
 	if w == nil {
 		return unended, nil
@@ -123,17 +123,8 @@ func (q *Queue) awaitKept(ctx context.Context, e Entry, ahead Ahead) (end ending
 	return end, err
 }
 
-// ending is what became of the contender that is waited for.
-type ending int
-
-const (
-	unended ending = iota // as far as is known: the watch broke
-	deleted
-	displaced // somebody has taken its key off its lease: it contends no more, and the key may stay for ever
-)
-
 // ended waits until the key that was created at rev ends its contention in the queue of prefix, or the watch breaks.
-func ended(events clientv3.WatchChan, prefix string, rev int64) ending {
+func ended(events clientv3.WatchChan, prefix string, rev int64) End {
 	for resp := range events {
 		if resp.Err() != nil {
 			return unended
@@ -142,9 +133,9 @@ func ended(events clientv3.WatchChan, prefix string, rev int64) ending {
 			switch {
 			case ev.Kv.ModRevision <= rev: // a member that is behind tells of an earlier key of the same name
 			case ev.Type == clientv3.EventTypeDelete:
-				return deleted
+				return Deleted
 			case !Contends(prefix, ev.Kv):
-				return displaced
+				return Overwritten
 			}
 		}
 	}

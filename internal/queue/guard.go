@@ -14,13 +14,14 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// End is what became of an entry's key.
+// End is what became of an entry's key, whoever looks: who waits behind it or who guards it.
 type End int
 
-// The ends that Guards tell apart.
+// The ends that are told apart.
 const (
-	Deleted     End = iota + 1 // by somebody else, or with the lease
-	Overwritten                // by somebody else, who took it off its lease; the key is still there
+	unended     End = iota // as far as is known: the watch broke
+	Deleted                // by somebody else, or with the lease
+	Overwritten            // by somebody else, who took it off its lease: it contends no more, and the key may stay for ever
 )
 
 const (
