@@ -134,7 +134,7 @@ func TestMix_findsPlants(t *testing.T) {
 			require.NoError(t, err, "%s", output)
 
 			report := b.file("report") + ".json"
-			output, err = b.command("integration", overlay, binary, "run", "-first", "-keep", t.TempDir(), "-json", report).CombinedOutput()
+			output, err = b.command("integration", overlay, binary, "run", "-first", "-o", t.TempDir(), "-json", report).CombinedOutput()
 			_, failed := errors.AsType[*exec.ExitError](err)
 			require.True(t, failed, "%v\n%s", err, output)
 			var found struct {
