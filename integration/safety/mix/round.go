@@ -152,6 +152,8 @@ func (w *watcher) state() (t fence.Token, changed <-chan struct{}, err error) {
 // settle ends the round, when all faults are healed: who waits is served, and then nothing is left.
 func (r *round) settle(ctx context.Context) {
 	bound := served(r.run.opts.TTL)
+	r.pulse.end() // a commit that a fault has lost tells nothing of the time after it
+	r.pulse = r.run.startPulse(ctx)
 	defer r.pulse.end()
 	healed, began := time.Now(), r.run.tape.Now()
 	close(r.draining)
