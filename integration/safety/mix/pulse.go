@@ -14,11 +14,12 @@ import (
 const (
 	slowCluster = "slow cluster" // the fault that the history has where nobody has made one
 	slowCommit  = 250 * time.Millisecond
+	lostCommit  = time.Second // after which another one is tried: one that a fault has lost must not excuse what comes after the fault
 	forever     = time.Duration(math.MaxInt64)
 )
 
-// pulse has each member commit what changes nothing, again and again, for a plain client that no fault is aimed at. Where that is
-// slow everybody is served late, whatever the library does: it stands in the history as a fault of the cluster.
+// pulse has each member commit what changes nothing, again and again, for a plain client that no fault is aimed at. A cluster that
+// is slow to do that serves everybody late, whatever the library does, so a slow commit stands in the history as a fault.
 type pulse struct {
 	tape *tape
 	stop context.CancelFunc
@@ -30,7 +31,7 @@ type pulse struct {
 
 type beat struct{ sent, answered time.Duration }
 
-// startPulse is called once a round, for a history has its faults from begin to end.
+// startPulse begins within a round, and ends before it: a history has each fault from its begin to its end.
 func (r *run) startPulse(ctx context.Context) *pulse {
 	ctx, stop := context.WithCancel(ctx)
 	p := &pulse{tape: r.tape, stop: stop}
@@ -52,7 +53,7 @@ func (p *pulse) end() {
 
 func (p *pulse) beat(ctx context.Context, member *clientv3.Client) {
 	const nobody = clientv3.LeaseID(1)
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, lostCommit)
 	defer cancel()
 	fault := history.Event{At: p.tape.Now(), Kind: history.Fault, Fault: p.tape.ID(), Name: slowCluster, Target: "cluster"}
 	answered := make(chan struct{})

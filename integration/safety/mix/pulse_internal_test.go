@@ -47,6 +47,7 @@ func TestPulse_slowClusterExcuses(t *testing.T) {
 			continue
 		}
 		require.Equal(t, history.Heal, e.Kind)
+		require.Contains(t, begun, e.Fault)
 		require.GreaterOrEqual(t, e.At-begun[e.Fault].At, slowCommit)
 		delete(begun, e.Fault)
 	}
