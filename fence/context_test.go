@@ -41,3 +41,21 @@ func TestNewContext_invalidTokenIsNone(t *testing.T) {
 		require.Zero(t, got)
 	}
 }
+
+// A context carries one tenure: under a read lock a writer's token is not found, though a lock around it has one, and the other
+// way about.
+func TestNewReadContext_isNoWriters(t *testing.T) {
+	reader := fence.NewReadContext(fence.NewContext(t.Context(), 41), 54)
+	got, ok := fence.ReadFromContext(reader)
+	require.True(t, ok)
+	require.Equal(t, fence.ReadToken(54), got)
+	_, ok = fence.FromContext(reader)
+	require.False(t, ok)
+
+	writer := fence.NewContext(reader, 60)
+	_, ok = fence.ReadFromContext(writer)
+	require.False(t, ok)
+
+	_, ok = fence.ReadFromContext(fence.NewReadContext(reader, 1<<48))
+	require.False(t, ok, "an invalid token is none, and hides that of the context around it")
+}

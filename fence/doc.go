@@ -19,17 +19,34 @@
 //     write would fence the holder itself. A newer token raises the mark.
 //   - Keep one mark for each resource. With one mark per row, a stale holder can still write the rows that the new holder has
 //     not written.
-//   - Readers never raise the mark, neither with the token of a read lock nor with the latest token that they saw: that would
-//     fence the writer that holds the lock.
+//   - Readers never raise the mark of writers, neither with the token of a read lock nor with the latest token that they saw:
+//     that would fence the writer that holds the lock. The token of a read lock has a mark of its own, see below.
 //   - Never delete a mark, even if the resource has no holder: without the mark every old token is accepted again.
 //   - Use one series of tokens for each resource. A token is the create revision of the lock's key. ETCD_LOCK_REV of
 //     `etcdctl lock` is the revision of a response header and so another series. A resource that has seen both refuses the
 //     rightful holder or accepts a stale one.
 //
+// # Readers
+//
+// A read lock is granted with a [ReadToken]. Grants that conflict come in the order of their tokens, so tokens are timestamps,
+// and the check is basic timestamp ordering (Reed, 1978; Bernstein and Goodman, 1981) with two marks for each resource:
+//
+//	verb                          accepted if                              then
+//	write or claim, token t       t >= write mark and t >= read mark       write mark = t
+//	read or claim to read, r      r >= write mark                          read mark = r, if that is higher
+//
+// With one mark, or with tokens that do not say whose they are, either a paused writer writes while readers read, or readers that
+// hold the lock are refused.
+//
+// Claim to read before the first read of a tenure: it keeps a paused writer from writing under the reader's feet. A reader that
+// reads one snapshot in one transaction does not need it. No check at one resource protects a value that was read in time and is
+// written elsewhere later: pass the read token along, and check it in one step with that write.
+//
 // # Guarantee
 //
 // Once Claim, Check, Do or Load has accepted a token for a resource, the same Guard never accepts an older token for it, and
-// no function of a Do with an older token is running or will run. This needs no clock and holds for any pause.
+// no function of a Do with an older token is running or will run. Once ClaimRead, CheckRead or LoadRead has accepted a reader's
+// token, the same holds for older writers. This needs no clock and holds for any pause.
 //
 // # No guarantee
 //

@@ -17,27 +17,36 @@ const MaxResource = 1024
 // more with the same token. The error is a [*StaleError].
 var ErrStale = errors.New("fence: stale token")
 
-// StaleError is the refusal of a token that is older than the mark. It matches [ErrStale].
+// StaleError is the refusal of a token that is older than a mark. It matches [ErrStale].
 type StaleError struct {
 	Resource string
-	Token    Token // the refused token
+	Token    Token // the refused token, of a reader if Read is set
 	Highest  Token // the mark, or 0 if the store does not report it
+	Read     bool  // Token is a [ReadToken]: a newer writer has reached the resource
+	ByReader bool  // Highest is a [ReadToken]: a newer reader has reached the resource
 }
 
 // Error names the resource, the token and the mark.
 func (e *StaleError) Error() string {
-	text := fmt.Sprintf("%v %d for %q", ErrStale, int64(e.Token), e.Resource)
+	text, highest := fmt.Sprintf("%v %d for %q", ErrStale, int64(e.Token), e.Resource), "highest seen"
+	if e.Read {
+		text = fmt.Sprintf("%v %d of a reader for %q", ErrStale, int64(e.Token), e.Resource)
+	}
+	if e.ByReader {
+		highest = "highest seen of a reader"
+	}
 	if e.Highest == 0 {
 		return text
 	}
-	return fmt.Sprintf("%s: highest seen is %d", text, int64(e.Highest))
+	return fmt.Sprintf("%s: %s is %d", text, highest, int64(e.Highest))
 }
 
 // Is reports whether target is [ErrStale].
 func (e *StaleError) Is(target error) bool { return target == ErrStale }
 
-// Guard refuses stale tokens for resources in this process. It has a mark for each resource: the highest token that it has
-// accepted for it. A mark only grows.
+// Guard refuses stale tokens for resources in this process. It has two marks for each resource: the write mark is the highest
+// token of a writer that it has accepted, the read mark that of a reader. Marks only grow. A writer is stale if its token is
+// older than one of the two, a reader if its token is older than the write mark. So readers do not refuse each other.
 //
 // The zero value is ready for use and has no marks. A Guard is safe for concurrent use and must not be copied after its first
 // use. It never deletes the mark of a resource, so the service and not its clients should choose the names. A name has at most
@@ -50,14 +59,25 @@ type Guard struct {
 	marks sync.Map // string → *mark; nothing is ever deleted
 }
 
-// mark is the highest token of one resource.
+// mark is the write mark and the read mark of one resource.
 //
-// Reads take no lock. The mark only grows, so a token below any value read is stale forever, and a token equal to it was
-// accepted before. Only a token above it must wait for its turn.
+// Who only compares takes no turn. Marks only grow, so a token that is found stale stays so. Who raises a mark waits for the
+// turn.
 type mark struct {
-	turn    chan struct{} // full while highest is being raised and while a function of Do runs
-	highest atomic.Int64
+	turn    chan struct{} // full while a mark is being raised and while a function of Do runs
+	highest atomic.Int64  // of writers; 0 if none has come
+	read    atomic.Int64  // of readers; 0 if none has come
 }
+
+// claimant is a token and whether it is a reader's.
+type claimant struct {
+	Token
+
+	read bool
+}
+
+func writer(t Token) claimant     { return claimant{Token: t} }
+func reader(t ReadToken) claimant { return claimant{Token(t), true} }
 
 // Claim starts a tenure. Call it once after a grant, before the first read of the resource: until then the mark does not refuse
 // the predecessor. Repeating it is safe.
@@ -66,7 +86,7 @@ type mark struct {
 // token. On failure the mark is unchanged. The error is a [*StaleError] if t is older than the mark, and matches
 // [ErrInvalidToken] if t is not valid. Safe for concurrent use.
 func (g *Guard) Claim(resource string, t Token) error {
-	return g.admit(resource, t, (*mark).await)
+	return g.admit(resource, writer(t), (*mark).await)
 }
 
 // Check reports whether t may still write to the resource. It accepts a token that equals the mark. A newer token raises the
@@ -78,13 +98,40 @@ func (g *Guard) Claim(resource string, t Token) error {
 // is older than the mark or equal to it. A newer token waits for a function that [Guard.Do] is running. Safe for concurrent
 // use.
 func (g *Guard) Check(resource string, t Token) error {
-	return g.admit(resource, t, (*mark).await)
+	return g.admit(resource, writer(t), (*mark).await)
+}
+
+// ClaimRead starts the tenure of a reader. Call it once after a grant, before the first read of the resource: until then the
+// marks do not refuse a writer that held the lock before, and it could write while the reader reads. Repeating it is safe.
+//
+// On success the read mark is at least t and the Guard accepts no older token of a writer. ClaimRead waits for a function that
+// [Guard.Do] runs with an older token. On failure the marks are unchanged. The error is a [*StaleError] if t is older than the
+// write mark, and matches [ErrInvalidToken] if t is not valid. Safe for concurrent use.
+func (g *Guard) ClaimRead(resource string, t ReadToken) error {
+	return g.admit(resource, reader(t), (*mark).await)
+}
+
+// CheckRead reports whether t may still read the resource: it is not older than the write mark. It raises the read mark, even if
+// its holder has not claimed, as [Guard.Check] raises the write mark. So it does what [Guard.ClaimRead] does and has the same
+// errors.
+//
+// Call it after a read, before its result is used: if it accepts t, no newer writer was accepted before, so that what was read
+// is what t's lock protects. A value that is written elsewhere later is not protected by that: pass the token along and check
+// it where the value is written. Safe for concurrent use.
+func (g *Guard) CheckRead(resource string, t ReadToken) error {
+	return g.admit(resource, reader(t), (*mark).await)
+}
+
+// CheckReadContext is [Guard.CheckRead] with a context that ends the wait. The error then matches that of ctx, and the marks are
+// unchanged.
+func (g *Guard) CheckReadContext(ctx context.Context, resource string, t ReadToken) error {
+	return g.admit(resource, reader(t), func(m *mark) error { return m.take(ctx, resource) })
 }
 
 // CheckContext is [Guard.Check] with a context that ends the wait. The error then matches that of ctx, and the mark is
 // unchanged.
 func (g *Guard) CheckContext(ctx context.Context, resource string, t Token) error {
-	return g.admit(resource, t, func(m *mark) error { return m.take(ctx, resource) })
+	return g.admit(resource, writer(t), func(m *mark) error { return m.take(ctx, resource) })
 }
 
 // Do checks t as [Guard.Check] does and runs fn if t is accepted. Check and fn are one atomic step for the resource: while fn
@@ -111,107 +158,158 @@ func (g *Guard) do(resource string, t Token, fn func() error, take func(*mark) e
 	if fn == nil {
 		return fmt.Errorf("fence: do for %q: fn is nil, want a function", resource)
 	}
-	m, err := g.mark(resource, t)
+	m, err := g.mark(resource, writer(t))
 	if err != nil {
 		return err
 	}
 	// A stale caller is refused without waiting for its successor's function.
-	if err := m.refuse(resource, t); err != nil {
+	if err := m.refuse(resource, writer(t)); err != nil {
 		return err
 	}
 	if err := take(m); err != nil {
 		return err
 	}
 	defer m.give()
-	if err := m.raise(resource, t); err != nil {
+	if err := m.raise(resource, writer(t)); err != nil {
 		return err
 	}
 	return fn()
 }
 
-// Marks returns a copy of all marks. It does not wait for a function that [Guard.Do] is running. The function itself may call
-// it and sees its own token as the mark. Marks reads one mark after the other: each is at least its value when Marks was
+// Marks returns a copy of all write marks. It does not wait for a function that [Guard.Do] is running. The function itself may
+// call it and sees its own token as the mark. Marks reads one mark after the other: each is at least its value when Marks was
 // called.
 //
 // To keep marks over a restart, save a mark before the write that it accepted, or in one transaction with it. A mark that is
 // saved later can be lost in between, and the restarted Guard would accept a token that it had fenced. For the same reason
 // save the marks before you answer a Claim. A saved mark whose write then fails does no harm. If two snapshots are saved
-// concurrently, a saved mark must not go back.
-func (g *Guard) Marks() map[string]Token {
-	marks := make(map[string]Token)
+// concurrently, a saved mark must not go back. If there are readers, save the marks of [Guard.ReadMarks] too.
+func (g *Guard) Marks() map[string]Token { return snapshot[Token](g, (*mark).load) }
+
+// ReadMarks is [Guard.Marks] for the read marks.
+func (g *Guard) ReadMarks() map[string]ReadToken {
+	return snapshot[ReadToken](g, func(m *mark) Token { return Token(m.read.Load()) })
+}
+
+func snapshot[T ~int64](g *Guard, load func(*mark) Token) map[string]T {
+	marks := make(map[string]T)
 	for resource, m := range g.marks.Range {
-		marks[resource.(string)] = m.(*mark).load()
+		if t := load(m.(*mark)); t != 0 {
+			marks[resource.(string)] = T(t)
+		}
 	}
 	return marks
 }
 
-// Load raises the marks to those of a snapshot by [Guard.Marks]. Call it before the Guard is used. Higher marks stay. If a token
-// in the snapshot is not valid, Load changes no mark, and the error matches [ErrInvalidToken] and names the resource.
+// Load raises the write marks to those of a snapshot by [Guard.Marks]. Call it before the Guard is used. Higher marks stay. If a
+// token in the snapshot is not valid, Load changes no mark, and the error matches [ErrInvalidToken] and names the resource.
 //
 // Load is safe for concurrent use. It raises one mark after the other and waits for a function that [Guard.Do] is running for
 // that resource.
-func (g *Guard) Load(marks map[string]Token) error {
+func (g *Guard) Load(marks map[string]Token) error { return load(g, marks, writer) }
+
+// LoadRead is [Guard.Load] for the read marks.
+func (g *Guard) LoadRead(marks map[string]ReadToken) error { return load(g, marks, reader) }
+
+func load[T ~int64](g *Guard, marks map[string]T, as func(T) claimant) error {
 	for _, resource := range slices.Sorted(maps.Keys(marks)) { // sorted: the same error each time
-		if err := g.validate(resource, marks[resource]); err != nil {
+		if err := g.validate(resource, as(marks[resource])); err != nil {
 			return err
 		}
 	}
 	for resource, t := range marks {
-		// A valid token can only be stale, and then the mark is higher already.
-		_ = g.admit(resource, t, (*mark).await)
+		m, err := g.mark(resource, as(t))
+		if err != nil {
+			return err
+		}
+		if own := m.of(as(t)); own.Load() < int64(t) {
+			_ = m.await()
+			own.Store(max(own.Load(), int64(t))) // whatever the other mark is: the two may have been saved at different times
+			m.give()
+		}
 	}
 	return nil
 }
 
 // admit is Check; take waits for the turn.
-func (g *Guard) admit(resource string, t Token, take func(*mark) error) error {
-	m, err := g.mark(resource, t)
+func (g *Guard) admit(resource string, c claimant, take func(*mark) error) error {
+	m, err := g.mark(resource, c)
 	if err != nil {
 		return err
 	}
-	if t <= m.load() {
-		return m.refuse(resource, t)
+	if err := m.refuse(resource, c); err != nil || m.has(c) {
+		return err
 	}
 	if err := take(m); err != nil {
 		return err
 	}
 	defer m.give()
-	return m.raise(resource, t)
+	return m.raise(resource, c)
 }
 
-// mark returns the resource's mark. It is already t if t is the first token for the resource.
-func (g *Guard) mark(resource string, t Token) (*mark, error) {
-	if err := g.validate(resource, t); err != nil {
+// mark returns the resource's marks. If the claimant is the first one of the resource, its mark is raised already.
+func (g *Guard) mark(resource string, c claimant) (*mark, error) {
+	if err := g.validate(resource, c); err != nil {
 		return nil, err
 	}
 	if m, ok := g.marks.Load(resource); ok {
 		return m.(*mark), nil
 	}
-	// A mark is published with its token, so that no mark is ever without one.
+	// It is published with its token: no goroutine finds a resource that has none.
 	first := &mark{turn: make(chan struct{}, 1)}
-	first.highest.Store(int64(t))
+	first.of(c).Store(int64(c.Token))
 	m, _ := g.marks.LoadOrStore(resource, first)
 	return m.(*mark), nil
 }
 
-func (g *Guard) validate(resource string, t Token) error {
+func (g *Guard) validate(resource string, c claimant) error {
 	if len(resource) > MaxResource {
 		return fmt.Errorf("fence: resource has %d bytes, want 0 to %d", len(resource), MaxResource)
 	}
-	if !t.Valid() {
-		return fmt.Errorf("%w %d for %q: want %s", ErrInvalidToken, int64(t), resource, legalToken)
+	if !c.Valid() {
+		return fmt.Errorf("%w %d for %q: want %s", ErrInvalidToken, int64(c.Token), resource, legalToken)
 	}
-	return t.CheckEra(g.MaxEra)
+	return c.CheckEra(g.MaxEra)
 }
 
 func (m *mark) load() Token { return Token(m.highest.Load()) }
 
-// refuse returns an error if t is stale.
-func (m *mark) refuse(resource string, t Token) error {
-	if highest := m.load(); t < highest {
-		return &StaleError{Resource: resource, Token: t, Highest: highest}
+// refuse returns an error if the claimant is stale.
+func (m *mark) refuse(resource string, c claimant) error {
+	if highest := m.load(); c.Token < highest {
+		return &StaleError{Resource: resource, Token: c.Token, Highest: highest, Read: c.read}
+	}
+	if highest := Token(m.read.Load()); !c.read && c.Token < highest {
+		return &StaleError{Resource: resource, Token: c.Token, Highest: highest, ByReader: true}
 	}
 	return nil
+}
+
+// has reports whether the claimant is not stale and its mark need not be raised. The mark that has to be high enough is read
+// first for a reader, and that which has to be low enough last for both: since marks only grow, all of it was true at once.
+func (m *mark) has(c claimant) bool {
+	if c.read {
+		return Token(m.read.Load()) >= c.Token && m.load() <= c.Token
+	}
+	return m.load() == c.Token && Token(m.read.Load()) <= c.Token
+}
+
+// raise needs the turn, so that no mark changes between the comparison and the store.
+func (m *mark) raise(resource string, c claimant) error {
+	if err := m.refuse(resource, c); err != nil {
+		return err
+	}
+	own := m.of(c)
+	own.Store(max(own.Load(), int64(c.Token)))
+	return nil
+}
+
+// of returns the mark that the claimant raises.
+func (m *mark) of(c claimant) *atomic.Int64 {
+	if c.read {
+		return &m.read
+	}
+	return &m.highest
 }
 
 // await waits for the turn without limit. The caller gives the turn back.
@@ -239,12 +337,3 @@ func (m *mark) take(ctx context.Context, resource string) error {
 }
 
 func (m *mark) give() { <-m.turn }
-
-// raise needs the turn, so that the mark does not change between the comparison and the store.
-func (m *mark) raise(resource string, t Token) error {
-	if err := m.refuse(resource, t); err != nil {
-		return err
-	}
-	m.highest.Store(int64(t))
-	return nil
-}

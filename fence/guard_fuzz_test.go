@@ -11,14 +11,16 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// A Guard decides as its description in three lines does: a token that is not valid is refused as such; one below the
-// resource's mark is stale; any other is accepted and is the mark from then on. Three bytes are one call.
+// A Guard decides as its description in four lines does: a token that is not valid is refused as such; a writer's below one of
+// the resource's two marks is stale, and a reader's below the write mark; any other is accepted, and its mark is no lower from
+// then on. Three bytes are one call.
 func FuzzGuard(f *testing.F) {
 	f.Add([]byte{0, 0, 54, 1, 0, 53, 1, 0, 54, 2, 0, 55})
 	f.Add([]byte{0, 0, 54, 0, 1, 41, 3, 0, 0, 4, 0, 41, 4, 2, 60})
 	f.Add([]byte{2, 0, 54, 5, 0, 55, 1, 0, 54})
 	f.Add([]byte{0, 0, 0, 1, 0, 250, 2, 0, 251, 4, 0, 252, 1, 0, 253})
 	f.Add([]byte{0, 0, 54, 4, 0, 41, 1, 0, 53})
+	f.Add([]byte{0, 0, 41, 6, 0, 54, 1, 0, 42, 7, 0, 53, 3, 0, 0, 0, 0, 53, 0, 0, 60, 7, 0, 54, 8, 0, 70, 2, 0, 60})
 	f.Fuzz(decides)
 }
 
@@ -38,12 +40,12 @@ func TestGuard_model(t *testing.T) {
 
 func decides(t *testing.T, calls []byte) {
 	t.Helper()
-	g, model := &fence.Guard{MaxEra: 32767}, make(map[string]fence.Token)
+	g, model, readers := &fence.Guard{MaxEra: 32767}, make(map[string]fence.Token), make(map[string]fence.ReadToken)
 	for ; len(calls) >= 3; calls = calls[3:] {
 		resource, tok := string(rune('a'+calls[1]%4)), tokenOf(calls[2])
 		var err error
-		ran := false
-		switch calls[0] % 6 {
+		ran, reads := false, false
+		switch calls[0] % 9 {
 		case 0:
 			err = g.Claim(resource, tok)
 		case 1:
@@ -52,9 +54,10 @@ func decides(t *testing.T, calls []byte) {
 			err = g.Do(resource, tok, func() error { ran = true; return nil })
 			require.Equal(t, err == nil, ran)
 		case 3: // a restart
-			marks := g.Marks()
+			marks, readMarks := g.Marks(), g.ReadMarks()
 			g = &fence.Guard{MaxEra: 32767}
 			require.NoError(t, g.Load(marks))
+			require.NoError(t, g.LoadRead(readMarks))
 			continue
 		case 4:
 			err = g.Load(map[string]fence.Token{resource: tok})
@@ -69,18 +72,35 @@ func decides(t *testing.T, calls []byte) {
 				require.Equal(t, failure, err)
 				err = nil // the token has been seen
 			}
+		case 6:
+			reads, err = true, g.ClaimRead(resource, fence.ReadToken(tok))
+		case 7:
+			reads, err = true, g.CheckRead(resource, fence.ReadToken(tok))
+		case 8:
+			reads, err = true, g.LoadRead(map[string]fence.ReadToken{resource: fence.ReadToken(tok)})
+			if tok.Valid() {
+				require.NoError(t, err)
+				readers[resource] = max(readers[resource], fence.ReadToken(tok))
+				continue
+			}
 		}
-		switch mark := model[resource]; {
+		switch mark, readMark := model[resource], fence.Token(readers[resource]); {
 		case !tok.Valid():
 			require.ErrorIs(t, err, fence.ErrInvalidToken)
 		case tok < mark:
-			require.Equal(t, &fence.StaleError{Resource: resource, Token: tok, Highest: mark}, err)
+			require.Equal(t, &fence.StaleError{Resource: resource, Token: tok, Highest: mark, Read: reads}, err)
+		case reads:
+			require.NoError(t, err)
+			readers[resource] = max(readers[resource], fence.ReadToken(tok))
+		case tok < readMark:
+			require.Equal(t, &fence.StaleError{Resource: resource, Token: tok, Highest: readMark, ByReader: true}, err)
 		default:
 			require.NoError(t, err)
 			model[resource] = tok
 		}
-		if marks := g.Marks(); !maps.Equal(model, marks) {
+		if marks, readMarks := g.Marks(), g.ReadMarks(); !maps.Equal(model, marks) || !maps.Equal(readers, readMarks) {
 			require.Equal(t, model, marks)
+			require.Equal(t, readers, readMarks)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -180,9 +181,35 @@ func TestGuard_Check_doesNotAllocate(t *testing.T) {
 	}), "a newer token")
 }
 
+// A reader's claim waits for the function of an older writer, and from then on the writer is refused: it does not write under
+// the reader's feet. Readers do not wait for each other, nor for a function of a newer writer, which fences them.
+func TestGuard_ClaimRead_waitsForTheOlderWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g fence.Guard
+		claimed := make(chan error)
+		require.NoError(t, g.Do("orders", 41, func() error {
+			go func() { claimed <- g.ClaimRead("orders", 54) }()
+			synctest.Wait()
+			require.Empty(t, g.ReadMarks(), "the reader waits")
+			return nil
+		}))
+		require.NoError(t, <-claimed)
+		require.Equal(t, &fence.StaleError{Resource: "orders", Token: 41, Highest: 54, ByReader: true}, g.Check("orders", 41))
+		require.NoError(t, g.CheckRead("orders", 53), "an older reader, which stands beside")
+		require.NoError(t, g.Do("orders", 60, func() error {
+			require.Equal(t, &fence.StaleError{Resource: "orders", Token: 54, Highest: 60, Read: true}, g.CheckRead("orders", 54))
+			return nil
+		}))
+	})
+}
+
 func TestStaleError_text(t *testing.T) {
 	err := &fence.StaleError{Resource: "orders", Token: 41, Highest: 54}
 	require.EqualError(t, err, `fence: stale token 41 for "orders": highest seen is 54`)
 	require.EqualError(t, &fence.StaleError{Resource: "orders", Token: 41}, `fence: stale token 41 for "orders"`)
 	require.NotErrorIs(t, err, fence.ErrInvalidToken)
+	err.Read = true
+	require.EqualError(t, err, `fence: stale token 41 of a reader for "orders": highest seen is 54`)
+	require.EqualError(t, &fence.StaleError{Resource: "orders", Token: 41, Highest: 54, ByReader: true},
+		`fence: stale token 41 for "orders": highest seen of a reader is 54`)
 }
