@@ -155,7 +155,7 @@ func (c *contender) enter(ctx context.Context) (ahead queue.Ahead, err error) {
 
 func (c *contender) choose() {
 	if c.entry.Key == "" {
-		c.entry.Entry = c.g.take(c.name, c.mark)
+		c.entry.Entry = c.g.take(c.name, c.mark, c.shared)
 	}
 }
 

@@ -8,12 +8,13 @@ import (
 
 // contender is one place in the order of a name: an acquisition, and after it what a [Lock] holds.
 type contender struct {
-	g     *grant
-	name  string
-	owner string        // the text in the key
-	mark  string        // in the key, of a candidate in an election
-	entry queue.Guarded // zero until its turn in the session
-	late  bool          // a request to enter may still arrive at the server
+	g      *grant
+	name   string
+	owner  string        // the text in the key
+	mark   string        // in the key, of a candidate in an election
+	shared bool          // a reader's: it has no turn in the session, each stands in etcd's queue by itself
+	entry  queue.Guarded // zero until its turn in the session
+	late   bool          // a request to enter may still arrive at the server
 
 	links          // in its name's order, under g.turns.mu
 	waiter *waiter // while it waits for its turn in the session, or if it gave up then

@@ -35,7 +35,7 @@ func (s *Session) do(
 	fn func(ctx context.Context, token fence.Token) error, opts []LockOption,
 ) (err error) {
 	if fn == nil {
-		return errors.New("lease: fn is nil, want a function")
+		return errNoFunction
 	}
 	if !s.enterScope() { // so that Close waits for fn
 		return fmt.Errorf("lease: lock %q: %w", name, ErrClosed)

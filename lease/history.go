@@ -114,7 +114,7 @@ func (g *grant) revision(ctx context.Context, key string) (rev int64, err error)
 // concurrent use.
 func (l *Lock) Explain(ctx context.Context, err error) error {
 	stale, ok := errors.AsType[*fence.StaleError](err)
-	if !ok || stale.Token != l.token || !stale.Highest.Valid() || stale.Highest.Era() != l.token.Era() {
+	if !ok || stale.Token != l.token || stale.Read != l.shared || !stale.Highest.Valid() || stale.Highest.Era() != l.token.Era() {
 		return err
 	}
 	// The mark was raised before this is read: in one history, its token was given out before that, and its revision is no

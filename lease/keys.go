@@ -32,8 +32,8 @@ type number struct {
 	used int
 }
 
-// take chooses a key for name, its suffix beginning with mark, and returns its entry.
-func (g *grant) take(name, mark string) queue.Entry {
+// take chooses a key for name, its suffix beginning with mark, and returns its entry, a reader's if shared is set.
+func (g *grant) take(name, mark string, shared bool) queue.Entry {
 	k := &g.keys
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -52,7 +52,11 @@ func (g *grant) take(name, mark string) queue.Entry {
 		n.next++
 	}
 	n.used++
-	e := queue.NewEntry(name, g.id, mark+g.s.nonce+strconv.FormatUint(i, 36))
+	newEntry := queue.NewEntry
+	if shared {
+		newEntry = queue.NewReader
+	}
+	e := newEntry(name, g.id, mark+g.s.nonce+strconv.FormatUint(i, 36))
 	e.After = g.s.revisions.Highest()
 	k.names[e.Prefix] = n
 	k.taken[e.Key] = i

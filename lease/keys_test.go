@@ -41,7 +41,7 @@ func TestKeys_random(t *testing.T) {
 				g.recycle(e)
 			}
 		}
-		e := g.take(fmt.Sprint(random.IntN(5000)), "")
+		e := g.take(fmt.Sprint(random.IntN(5000)), "", random.IntN(2) == 0)
 		require.NotContains(t, inUse, e.Key)
 		require.False(t, burned[e.Key])
 		_, ours := g.takeBack(e.Key)
@@ -56,10 +56,10 @@ func TestKeys_random(t *testing.T) {
 
 func TestKeys_areUsedAgain(t *testing.T) {
 	g := newKeys()
-	a, b := g.take("n", ""), g.take("n", "")
+	a, b := g.take("n", "", false), g.take("n", "", false)
 	require.Equal(t, []string{"n/2a-nonce0", "n/2a-nonce1"}, []string{a.Key, b.Key})
 	g.recycle(a)
-	require.Equal(t, a.Key, g.take("n", "").Key)
+	require.Equal(t, a.Key, g.take("n", "", false).Key)
 	g.recycle(a)
 	g.recycle(b)
 	require.Empty(t, g.keys.names)

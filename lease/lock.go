@@ -36,6 +36,10 @@ func (l *Lock) Token() fence.Token { return l.token }
 // and is not tied to the context given to Lock.
 func (l *Lock) Context() context.Context {
 	l.made.Do(func() {
+		if l.shared {
+			l.ctx = fence.NewReadContext(l.life, fence.ReadToken(l.token))
+			return
+		}
 		l.ctx = audit.NewContext(fence.NewContext(l.life, l.token), audit.Holder{Name: l.owner, TTL: l.g.ttl})
 	})
 	return l.ctx

@@ -91,7 +91,7 @@ func (c *contender) release(ctx context.Context) (deleted bool, err error) {
 	next := c.g.turns.leave(c)
 	handOver := next != nil
 	if handOver {
-		p.entry = c.g.take(c.name, next.mark)
+		p.entry = c.g.take(c.name, next.mark, false)
 	}
 	late, err := c.g.while(ctx, func(a *etcd.Attempt) (err error) {
 		if handOver {

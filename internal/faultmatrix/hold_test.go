@@ -46,7 +46,7 @@ func (a *actor) held(h handle, asked time.Time, release func(context.Context) er
 	var wrong []string
 	_, mine := w.disturbed[int64(r.Token())] // its turn may have come just before that, and it ends with it
 	for _, o := range w.holds {
-		if o.Name() != r.Name() {
+		if o.Name() != r.Name() || o.reads() && r.reads() {
 			continue
 		}
 		_, disturbed := w.disturbed[int64(o.Token())]
@@ -80,6 +80,45 @@ func (a *actor) held(h handle, asked time.Time, release func(context.Context) er
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		r.ended = time.Now()
+	})
+	return r
+}
+
+// reading is a reader's lock.
+type reading struct{ *lease.ReadLock }
+
+func (l reading) Token() fence.Token { return fence.Token(l.ReadLock.Token()) }
+
+func (r *hold) reads() bool {
+	_, reads := r.handle.(reading)
+	return reads
+}
+
+// rlock is lock for a reader.
+func (a *actor) rlock(name string) (r *hold) {
+	a.untilDone("rlock", func(ctx context.Context) error {
+		asked := time.Now()
+		l, err := a.s.RLock(ctx, name)
+		if err == nil {
+			r = a.held(reading{l}, asked, l.Unlock) //nolint:contextcheck // the hold outlives the call
+		}
+		return err
+	})
+	return r
+}
+
+// tryR is try for a reader.
+func (a *actor) tryR(name string) (r *hold) {
+	a.untilDone("tryR", func(ctx context.Context) error {
+		asked := time.Now()
+		l, err := a.s.TryRLock(ctx, name)
+		switch {
+		case err == nil:
+			r = a.held(reading{l}, asked, l.Unlock) //nolint:contextcheck // the hold outlives the call
+		case errors.Is(err, lease.ErrLocked):
+			return nil
+		}
+		return err
 	})
 	return r
 }

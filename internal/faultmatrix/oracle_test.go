@@ -17,7 +17,7 @@ import (
 
 // place is a key in a queue by the server's history, from its creation to its end.
 type place struct {
-	first   time.Time // when it became the first; zero: never
+	first   time.Time // when nobody was left before it who excludes it; zero: never
 	deleted time.Time // zero: never
 	value   string    // the last
 }
@@ -45,18 +45,22 @@ func (w *world) places(name string) map[int64]*place {
 		if i+1 < len(history) && history[i+1].Rev == c.Rev {
 			continue // all of one revision happens at once
 		}
-		var first *mvccpb.KeyValue
 		for _, kv := range keys {
-			if queue.Contends(prefix, kv) && (first == nil || kv.CreateRevision < first.CreateRevision) {
-				first = kv
+			excluded := false
+			for _, older := range keys {
+				excluded = excluded || queue.Contends(prefix, older) && older.CreateRevision < kv.CreateRevision &&
+					!(reads(prefix, kv) && reads(prefix, older))
 			}
-		}
-		if first != nil && list[first.CreateRevision].first.IsZero() {
-			list[first.CreateRevision].first = c.At
+			if p := list[kv.CreateRevision]; !excluded && p.first.IsZero() && queue.Contends(prefix, kv) {
+				p.first = c.At
+			}
 		}
 	}
 	return list
 }
+
+// reads reports whether a contender is a reader.
+func reads(prefix string, kv *mvccpb.KeyValue) bool { return kv.Key[len(prefix)] == 'r' }
 
 // check compares what was held with the server's history.
 func (w *world) check() {

@@ -24,6 +24,7 @@ var scenarios = []struct {
 	{"try while locked", tryBusy},
 	{"wait", waitInLine},
 	{"crowd", crowd},
+	{"read", readers},
 	{"round", goRound},
 	{"do", doScoped},
 	{"heal", healAfterRevocation},
@@ -94,6 +95,23 @@ func crowd(w *world, s *actor) {
 			other.lock("a").keep(100 * ms).letGo()
 		}
 	})
+}
+
+// readers hold together, and with a writer between them in turns.
+func readers(w *world, s *actor) {
+	other, writer := w.rival(), w.rival()
+	w.inBackground(func() { other.rlock("a").keep(1500 * ms).letGo() })
+	w.inBackground(func() {
+		time.Sleep(time.Second)
+		writer.lock("a").keep(300 * ms).letGo()
+	})
+	first := s.rlock("a").keep(1200 * ms)
+	if s.tryR("a") != nil {
+		w.fail("a reader has passed a writer that waits")
+	}
+	first.letGo()
+	s.rlock("a").keep(400 * ms).letGo()
+	s.tryR("a").keep(100 * ms).letGo()
 }
 
 // goRound has each wait by the watch that it has kept, behind the owner and behind a waiter.

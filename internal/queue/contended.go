@@ -8,8 +8,8 @@ import (
 // contention remembers what queues were like lately. It is only about speed: an entry that wrongly takes its queue for
 // empty, or for one of contenders alone, needs a second transaction.
 type contention struct {
-	mu    sync.Mutex // guards the field below
-	names map[string]contended
+	mu    sync.Mutex           // guards the field below
+	names map[string]contended // by Entry.rivals
 }
 
 // contended is a queue that is not empty.

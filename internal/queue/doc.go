@@ -6,7 +6,8 @@
 // its class or none, the lower-case hex of its lease ID and, optionally, "-" and a suffix; it carries that lease. The
 // contender with the smallest create revision is the owner. Without a class this is the layout of etcd's
 // concurrency.Mutex and concurrency.Election, and so of etcdctl lock and elect: all of them exclude each other and stand
-// in one order. There is no class yet; of one that it does not know, a process takes it that it excludes everybody.
+// in one order. The class r is that of readers, who do not exclude each other: a reader waits only for those that are older
+// and sort before all readers. Of a class that it does not know, a process takes it that it excludes everybody.
 //
 // A key below the prefix is a contender only if it is a direct child of the prefix, has that form and is attached to the
 // lease in it. Every key that etcd's own code writes is one. A nested name (the queue of "a/b" lies below "a/"), a key

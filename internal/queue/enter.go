@@ -31,23 +31,23 @@ func (e Entry) owns(kv *mvccpb.KeyValue, value string) bool {
 // empty lately, the transaction is one that does not depend on it. In a queue that has other keys than contenders' it
 // tells nothing of what is ahead: that is then read without holding up others.
 func (q *Queue) Enter(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, error) {
-	if was := q.contended.of(e.Prefix); was.left == 0 && !was.mixed {
+	if was := q.contended.of(e.rivals()); was.left == 0 && !was.mixed {
 		resp, err := q.Line.Commit(a, etcd.Txn{
 			Queue: e.Prefix,
-			If:    []clientv3.Cmp{e.empty()},
+			If:    e.unrivalled(),
 			Then:  []clientv3.Op{e.put(value)},
 			Else:  []clientv3.Op{e.fewNames()},
 		})
 		switch {
 		case err != nil:
-			q.contended.met(e.Prefix, true) // e may be there
+			q.contended.met(e.rivals(), true) // e may be there
 			return e, Ahead{}, err
 		case resp.Succeeded:
 			e.Rev = resp.Revision
 			return e, Ahead{None: true}, nil
 		}
-		q.contended.met(e.Prefix, true)
-		q.mixedBy(e.Prefix, resp.Responses[0].GetResponseRange().Kvs)
+		q.contended.met(e.rivals(), true)
+		q.mixedBy(e, resp.Responses[0].GetResponseRange().Kvs)
 	}
 	return q.join(a, e, value)
 }
@@ -60,9 +60,9 @@ func (q *Queue) join(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, erro
 		Then:  []clientv3.Op{e.put(value)},
 		Else:  []clientv3.Op{clientv3.OpGet(e.Key)},
 	}
-	mixed := q.contended.mixed(e.Prefix)
+	mixed := q.contended.mixed(e.rivals())
 	if !mixed {
-		txn.Then = append(txn.Then, newestTwo(e.Prefix))
+		txn.Then = append(txn.Then, e.newestTwo())
 	}
 	resp, err := q.Line.Commit(a, txn)
 	switch {
@@ -74,7 +74,7 @@ func (q *Queue) join(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, erro
 			return e, Ahead{}, nil
 		}
 		ahead := q.aheadOf(e, resp.Responses[1].GetResponseRange())
-		q.contended.met(e.Prefix, !ahead.None)
+		q.contended.met(e.rivals(), !ahead.None)
 		return e, ahead, nil
 	}
 	kv := first(resp.Responses[0].GetResponseRange().Kvs)
@@ -98,7 +98,7 @@ func (q *Queue) HandOver(a *etcd.Attempt, e, next Entry, value string) (done boo
 	}
 	mixed := q.contended.mixed(e.Prefix)
 	if !mixed {
-		txn.Then = append(txn.Then, newestTwo(e.Prefix))
+		txn.Then = append(txn.Then, next.newestTwo())
 	}
 	resp, err := q.Line.Commit(a, txn)
 	if err != nil {
@@ -118,19 +118,24 @@ func (q *Queue) HandOver(a *etcd.Attempt, e, next Entry, value string) (done boo
 	return true, next, q.aheadOf(next, resp.Responses[2].GetResponseRange()), nil
 }
 
-// newestTwo reads the last two keys of a queue: right after an entry has entered, itself and the one before it.
-func newestTwo(prefix string) clientv3.Op {
-	return clientv3.OpGet(prefix, InQueue(prefix), byCreation(clientv3.SortDescend), clientv3.WithLimit(2), clientv3.WithKeysOnly())
+// newestTwo reads the last two keys of those that exclude e: right after it has entered, the one before it and, unless it is a
+// reader, itself.
+func (e Entry) newestTwo() clientv3.Op {
+	return clientv3.OpGet(e.Prefix, e.inRange(), byCreation(clientv3.SortDescend), clientv3.WithLimit(2), clientv3.WithKeysOnly())
 }
 
-// aheadOf reads what is before e in the newest two keys of its queue.
+// aheadOf reads what is before e in its newestTwo.
 func (q *Queue) aheadOf(e Entry, newest *etcdserverpb.RangeResponse) Ahead {
-	if q.mixedBy(e.Prefix, newest.Kvs) {
+	if q.mixedBy(e, newest.Kvs) {
 		return Ahead{}
+	}
+	others := newest.Count // of all in the range
+	if !e.Shared {
+		others--
 	}
 	for _, kv := range newest.Kvs {
 		if string(kv.Key) != e.Key {
-			return Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: newest.Count == 2} // which counts all of the queue
+			return Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: others == 1}
 		}
 	}
 	return Ahead{None: true}
@@ -139,28 +144,29 @@ func (q *Queue) aheadOf(e Entry, newest *etcdserverpb.RangeResponse) Ahead {
 // few is how many keys are read to see whether there are more, and what they are like.
 const few = 3
 
-// mixedBy reports whether there are others than contenders among keys of a queue, and remembers it.
-func (q *Queue) mixedBy(prefix string, kvs []*mvccpb.KeyValue) bool {
-	mixed := slices.ContainsFunc(kvs, func(kv *mvccpb.KeyValue) bool { return !hasForm(prefix, kv.Key) })
+// mixedBy reports whether there are others than contenders among keys of e's queue, and remembers it.
+func (q *Queue) mixedBy(e Entry, kvs []*mvccpb.KeyValue) bool {
+	mixed := slices.ContainsFunc(kvs, func(kv *mvccpb.KeyValue) bool { return !hasForm(e.Prefix, kv.Key) })
 	if mixed {
-		q.contended.mix(prefix, true)
+		q.contended.mix(e.rivals(), true)
 	}
 	return mixed
 }
 
-// TryEnter enters only if nobody stands in the queue; otherwise it returns the owner's key and leaves nothing.
+// TryEnter enters only if nobody stands in the queue who excludes e; otherwise it returns the oldest of them and leaves nothing.
+// So a reader does not pass a writer that waits: the writer's token would be the older one.
 // It is one attempt, and repeating it with the same value is safe. If the error is not nil, e may have entered.
 func (q *Queue) TryEnter(a *etcd.Attempt, e Entry, value string) (entered Entry, owner *mvccpb.KeyValue, err error) {
-	if q.contended.mixed(e.Prefix) {
+	if q.contended.mixed(e.rivals()) {
 		return q.tryMixed(a, e, value)
 	}
 	resp, err := q.Line.Commit(a, etcd.Txn{
 		Queue: e.Prefix,
-		If:    []clientv3.Cmp{e.empty()},
+		If:    e.unrivalled(),
 		Then:  []clientv3.Op{e.put(value)},
 		Else: []clientv3.Op{
 			clientv3.OpGet(e.Key),
-			clientv3.OpGet(e.Prefix, InQueue(e.Prefix), clientv3.WithLimit(few)), // by name, which costs the server next to nothing
+			clientv3.OpGet(e.Prefix, e.inRange(), clientv3.WithLimit(few)), // by name, which costs the server next to nothing
 		},
 	})
 	if err != nil {
@@ -179,9 +185,9 @@ func (q *Queue) TryEnter(a *etcd.Attempt, e Entry, value string) (entered Entry,
 	}
 	// The range may be empty here: in a shared commit the comparisons come before the others' operations.
 	page := resp.Responses[1].GetResponseRange()
-	if !q.mixedBy(e.Prefix, page.Kvs) {
+	if !q.mixedBy(e, page.Kvs) {
 		if page.More {
-			owner, err = q.Owner(a, e.Prefix)
+			owner, err = q.oldest(a, e.outside())
 		} else {
 			owner = oldestOf(e.Prefix, page.Kvs)
 		}
@@ -225,11 +231,11 @@ func (q *Queue) tryMixed(a *etcd.Attempt, e Entry, value string) (Entry, *mvccpb
 // stayIfFirst is the end of TryEnter for an entry that is in the queue already: it stays there if it is the
 // oldest contender, or else leaves. It is known that there was none at the revision seen.
 func (q *Queue) stayIfFirst(a *etcd.Attempt, e Entry, seen int64) (Entry, *mvccpb.KeyValue, error) {
-	r, err := q.call(a, e.Prefix, seen, e.Rev)
+	r, err := q.call(a, e, seen, e.Rev)
 	if err != nil {
 		return e, nil, err
 	}
-	owner, err := q.pick(a, Entry{Prefix: e.Prefix}, r)
+	owner, err := q.pick(a, e.outside(), r)
 	if err != nil || owner == nil {
 		return e, nil, err
 	}
@@ -257,9 +263,17 @@ var (
 // absent compares true while the entry's key is not there. A comparison without a value is one with 0.
 func (e Entry) absent() clientv3.Cmp { return clientv3.CreateRevision(e.Key) }
 
-// empty compares true while there is no key in the entry's queue, nor below it.
+// unrivalled compares true while the entry's key is not there and nobody who excludes it.
+func (e Entry) unrivalled() []clientv3.Cmp {
+	if e.Shared {
+		return []clientv3.Cmp{e.empty(), e.absent()} // its key lies behind the range
+	}
+	return []clientv3.Cmp{e.empty()}
+}
+
+// empty compares true while there is no key of a rival in the entry's queue, nor below it.
 func (e Entry) empty() clientv3.Cmp {
-	cmp, end := clientv3.CreateRevision(""), []byte(endOf(e.Prefix))
+	cmp, end := clientv3.CreateRevision(""), []byte(e.end())
 	cmp.WithKeyBytes(end[:len(e.Prefix):len(e.Prefix)])
 	cmp.GetCompare().RangeEnd = end
 	return cmp
@@ -276,7 +290,7 @@ func (e Entry) delete() clientv3.Op {
 }
 
 func (e Entry) fewNames() clientv3.Op {
-	op, end := getFew, []byte(endOf(e.Prefix))
+	op, end := getFew, []byte(e.end())
 	op.WithKeyBytes(end[:len(e.Prefix):len(e.Prefix)])
 	op.WithRangeBytes(end)
 	return op

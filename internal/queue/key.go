@@ -22,12 +22,27 @@ type Entry struct {
 	Lease  clientv3.LeaseID // to which the key is attached
 	After  int64            // a revision that the cluster had reached when the entry was made: its key is created later
 	Rev    int64            // the key's create revision; 0 before it has entered
+	Shared bool             // of a reader: only writers exclude it
 }
+
+// readers is the class of readers. The classes before it, and keys without one, exclude readers; those after it never do.
+const readers = "r"
 
 // NewEntry is a place for name that has not entered yet. No two entries may share lease and suffix.
 func NewEntry(name string, lease clientv3.LeaseID, suffix string) Entry {
+	return newEntry(name, "", lease, suffix)
+}
+
+// NewReader is NewEntry for a reader.
+func NewReader(name string, lease clientv3.LeaseID, suffix string) Entry {
+	e := newEntry(name, readers, lease, suffix)
+	e.Shared = true
+	return e
+}
+
+func newEntry(name, class string, lease clientv3.LeaseID, suffix string) Entry {
 	var room [128]byte // mostly enough
-	b := append(append(room[:0], name...), '/')
+	b := append(append(append(room[:0], name...), '/'), class...)
 	b = append(strconv.AppendInt(b, int64(lease), 16), '-')
 	key := string(append(b, suffix...))
 	return Entry{Prefix: key[:len(name)+1], Key: key, Lease: lease}
@@ -54,7 +69,7 @@ func hasForm(prefix string, key []byte) bool {
 
 // leaseIn is the lease that the name of a contender's key tells; false if the key, found below prefix, is none's. After
 // the prefix comes a class, a letter from g to z, or none for an exclusive lock; then the lease in hex, and perhaps "-" and
-// a suffix. A class that is not known excludes everybody, and today all are like that.
+// a suffix. A class that is not known excludes everybody.
 func leaseIn(prefix string, key []byte) (int64, bool) {
 	if len(key) < len(prefix) || string(key[:len(prefix)]) != prefix || bytes.IndexByte(key[len(prefix):], '/') >= 0 {
 		return 0, false
@@ -76,6 +91,26 @@ func leaseIn(prefix string, key []byte) (int64, bool) {
 
 // endOf is where the range of a queue ends: before what is not for contenders, which begins with "~".
 func endOf(prefix string) string { return prefix + "~" }
+
+// end is where the range of those ends who exclude e if they are older. For a reader that is before the first reader: hex digits
+// and the classes that exclude readers sort before theirs.
+func (e Entry) end() string {
+	if e.Shared {
+		return e.Prefix + readers
+	}
+	return endOf(e.Prefix)
+}
+
+// rivals names the queue and who excludes e in it.
+func (e Entry) rivals() string {
+	if e.Shared {
+		return e.end()
+	}
+	return e.Prefix
+}
+
+// outside is any contender of e's kind that does not stand in e's queue.
+func (e Entry) outside() Entry { return Entry{Prefix: e.Prefix, Shared: e.Shared} }
 
 // Below is the part of a key that says whose queue it stands in. What comes after it is most often the ID of a lease.
 func Below(key []byte) string { return string(key[:bytes.LastIndexByte(key, '/')+1]) }

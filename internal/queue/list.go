@@ -34,16 +34,16 @@ type names struct {
 	dir   string   // the nested name that was met last
 }
 
-// read reads the names below prefix; page and thick are what an earlier reading has found. Opts may be a revision and bounds.
+// read reads the names from prefix to end; page and thick are what an earlier reading has found. Opts may be a revision and bounds.
 //
 // It asks for keys alone, in their order, which costs the server the least by far: pages in the order of creation would
 // have it sort the whole queue for each. Where a page ends amid the keys of a nested name, the rest of them are
 // skipped. The keys of nested names are somebody else's, who may have made them many and long: pages grow as long as
 // the keys are short, and a nested name with long ones is not read again.
-func read(a *etcd.Attempt, prefix string, page int, thick []string, opts ...clientv3.OpOption) (names, error) {
+func read(a *etcd.Attempt, prefix, end string, page int, thick []string, opts ...clientv3.OpOption) (names, error) {
 	op := clientv3.OpGet(prefix, opts...)
 	for {
-		n, err := readAt(a, op.Rev(), prefix, page, thick, opts...)
+		n, err := readAt(a, op.Rev(), prefix, end, page, thick, opts...)
 		if op.Rev() != 0 || !errors.Is(err, rpctypes.ErrCompacted) {
 			return n, err
 		}
@@ -52,10 +52,10 @@ func read(a *etcd.Attempt, prefix string, page int, thick []string, opts ...clie
 }
 
 // readAt is read at a revision, or at the present one if that is 0.
-func readAt(a *etcd.Attempt, rev int64, prefix string, page int, thick []string, opts ...clientv3.OpOption) (names, error) {
+func readAt(a *etcd.Attempt, rev int64, prefix, end string, page int, thick []string, opts ...clientv3.OpOption) (names, error) {
 	n := names{rev: rev, page: max(page, firstPage)}
 	opts = append([]clientv3.OpOption{clientv3.WithKeysOnly()}, opts...)
-	for key, end := prefix, endOf(prefix); key < end; {
+	for key := prefix; key < end; {
 		stop := end
 		if i := slices.IndexFunc(thick, func(dir string) bool { return dir >= key }); i >= 0 {
 			stop = thick[i]
@@ -133,7 +133,7 @@ func nestedIn(prefix string, key []byte) string {
 // Children reads the keys right below prefix, oldest first, without their values and leases, and the revision at which
 // they stood. Opts may be a revision and bounds. It is one attempt.
 func Children(a *etcd.Attempt, prefix string, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, int64, error) {
-	n, err := read(a, prefix, 0, nil, opts...)
+	n, err := read(a, prefix, endOf(prefix), 0, nil, opts...)
 	return n.keys, n.rev, err
 }
 
@@ -177,25 +177,25 @@ type roll struct {
 	seen       int64              // the revision at which they stood
 }
 
-// call reads the names of a queue's keys, of contenders created after a revision and before another (0: without a bound). How
-// large a page may be, and which nested names are not to be read, is remembered.
-func (q *Queue) call(a *etcd.Attempt, prefix string, after, before int64) (roll, error) {
+// call reads the names of the keys that may exclude e, of contenders created after a revision and before another (0: without a
+// bound). How large a page may be, and which nested names are not to be read, is remembered.
+func (q *Queue) call(a *etcd.Attempt, e Entry, after, before int64) (roll, error) {
 	r := roll{whole: after == 0}
 	var opts []clientv3.OpOption
 	if after > 0 { // or else it is most of them, and a page is read faster without
 		opts = append(opts, clientv3.WithMinCreateRev(after+1))
 	}
-	known := q.contended.of(prefix)
-	n, err := read(a, prefix, known.page, known.thick, opts...)
+	known := q.contended.of(e.rivals())
+	n, err := read(a, e.Prefix, e.end(), known.page, known.thick, opts...)
 	if err != nil {
 		return r, err
 	}
-	q.contended.paged(prefix, n.page, n.thick, r.whole)
+	q.contended.paged(e.rivals(), n.page, n.thick, r.whole)
 	r.seen, r.others = n.rev, n.other
 	for _, kv := range n.keys {
 		switch {
 		case before > 0 && kv.CreateRevision >= before:
-		case hasForm(prefix, kv.Key):
+		case hasForm(e.Prefix, kv.Key):
 			r.contenders = append(r.contenders, kv)
 		default:
 			r.strays++
@@ -213,7 +213,7 @@ func (q *Queue) pick(a *etcd.Attempt, e Entry, r roll) (*mvccpb.KeyValue, error)
 	}
 	strays := r.strays + n
 	if r.whole {
-		q.contended.mix(e.Prefix, r.others || strays > 0)
+		q.contended.mix(e.rivals(), r.others || strays > 0)
 	}
 	if strays > 0 && q.Report != nil {
 		q.Report(e.Prefix, strays)

@@ -29,14 +29,14 @@ func (a Ahead) same(b Ahead) bool { return !a.None && a.Key == b.Key && a.Rev ==
 // look reads what is ahead of e, where before is what was known. The error is ErrGone if e's own key is not there any
 // more: an entry that is gone has no turn to wait for.
 func (q *Queue) look(a *etcd.Attempt, e Entry, before Ahead) (Ahead, error) {
-	if q.contended.mixed(e.Prefix) {
+	if q.contended.mixed(e.rivals()) {
 		return q.lookByName(a, e, before)
 	}
 	// Keys only, which the server reads from its index alone, however long the queue. But since 3.7 such a read does
 	// not tell the lease, by which a contender is known.
-	nearest := clientv3.OpGet(e.Prefix, InQueue(e.Prefix), byCreation(clientv3.SortDescend), clientv3.WithLimit(1),
+	nearest := clientv3.OpGet(e.Prefix, e.inRange(), byCreation(clientv3.SortDescend), clientv3.WithLimit(1),
 		clientv3.WithMaxCreateRev(e.Rev-1), clientv3.WithKeysOnly())
-	oldest := clientv3.OpGet(e.Prefix, InQueue(e.Prefix), byCreation(clientv3.SortAscend), clientv3.WithLimit(1), clientv3.WithKeysOnly())
+	oldest := clientv3.OpGet(e.Prefix, e.inRange(), byCreation(clientv3.SortAscend), clientv3.WithLimit(1), clientv3.WithKeysOnly())
 	reads := []clientv3.Op{nearest, oldest}
 	if before.Key != "" {
 		reads = append(reads, clientv3.OpGet(before.Key))
@@ -66,7 +66,7 @@ func (q *Queue) look(a *etcd.Attempt, e Entry, before Ahead) (Ahead, error) {
 		}
 	}
 	if !contends {
-		q.contended.mix(e.Prefix, true)
+		q.contended.mix(e.rivals(), true)
 		return q.lookByName(a, e, Ahead{})
 	}
 	return Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: string(kv.Key) == string(owner.Key)}, nil
@@ -82,7 +82,7 @@ func (q *Queue) lookByName(a *etcd.Attempt, e Entry, before Ahead) (Ahead, error
 			return before, err
 		}
 	}
-	r, err := q.call(a, e.Prefix, 0, e.Rev)
+	r, err := q.call(a, e, 0, e.Rev)
 	if err != nil {
 		return Ahead{}, err
 	}
@@ -97,28 +97,33 @@ func (q *Queue) lookByName(a *etcd.Attempt, e Entry, before Ahead) (Ahead, error
 
 // Owner returns the oldest contender, nil if there is none. It is one attempt.
 func (q *Queue) Owner(a *etcd.Attempt, prefix string) (*mvccpb.KeyValue, error) {
-	if !q.contended.mixed(prefix) {
-		resp, err := a.Get(prefix, InQueue(prefix), byCreation(clientv3.SortAscend), clientv3.WithLimit(1))
+	return q.oldest(a, Entry{Prefix: prefix})
+}
+
+// oldest is the oldest contender who excludes e, nil if there is none.
+func (q *Queue) oldest(a *etcd.Attempt, e Entry) (*mvccpb.KeyValue, error) {
+	if !q.contended.mixed(e.rivals()) {
+		resp, err := a.Get(e.Prefix, e.inRange(), byCreation(clientv3.SortAscend), clientv3.WithLimit(1))
 		if err != nil {
 			return nil, err
 		}
-		if kv := first(resp.Kvs); kv == nil || Contends(prefix, kv) {
+		if kv := first(resp.Kvs); kv == nil || Contends(e.Prefix, kv) {
 			return kv, nil
 		}
-		q.contended.mix(prefix, true)
+		q.contended.mix(e.rivals(), true)
 	}
-	owner, _, err := q.ownerByName(a, Entry{Prefix: prefix})
+	owner, _, err := q.ownerByName(a, e)
 	return owner, err
 }
 
-// ownerByName is the oldest contender but e, nil if there was none at the revision seen.
+// ownerByName is the oldest contender who excludes e, but not e itself; nil if there was none at the revision seen.
 func (q *Queue) ownerByName(a *etcd.Attempt, e Entry) (owner *mvccpb.KeyValue, seen int64, err error) {
-	r, err := q.call(a, e.Prefix, 0, 0)
+	r, err := q.call(a, e, 0, 0)
 	if err != nil {
 		return nil, 0, err
 	}
 	r.contenders = slices.DeleteFunc(r.contenders, func(kv *mvccpb.KeyValue) bool { return string(kv.Key) == e.Key })
-	owner, err = q.pick(a, Entry{Prefix: e.Prefix}, r)
+	owner, err = q.pick(a, e.outside(), r)
 	if err != nil || owner == nil {
 		return nil, r.seen, err
 	}
@@ -136,6 +141,9 @@ func (q *Queue) withValue(a *etcd.Attempt, kv *mvccpb.KeyValue) *mvccpb.KeyValue
 
 // InQueue is the range of a queue, from its prefix on.
 func InQueue(prefix string) clientv3.OpOption { return clientv3.WithRange(endOf(prefix)) }
+
+// inRange is the range of those who exclude e, from its prefix on.
+func (e Entry) inRange() clientv3.OpOption { return clientv3.WithRange(e.end()) }
 
 func byCreation(order clientv3.SortOrder) clientv3.OpOption {
 	return clientv3.WithSort(clientv3.SortByCreateRevision, order)

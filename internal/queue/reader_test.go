@@ -1,0 +1,229 @@
+package queue_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+func (e *env) read(t *testing.T, suffix string) place {
+	t.Helper()
+	entered, ahead, err := e.Enter(e.once(t.Context()), queue.NewReader("a", e.lease, suffix), suffix)
+	require.NoError(t, err)
+	return place{entered, ahead}
+}
+
+// A reader takes one request where no writer is, however many readers there are, and asks for nothing else.
+func TestQueue_Enter_readersAlone(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		var revs []int64
+		for i := range 3 {
+			before := e.requests()
+			p := e.read(t, fmt.Sprint(i))
+			require.Equal(t, queue.Ahead{None: true}, p.ahead)
+			require.Equal(t, before+1, e.requests())
+			revs = append(revs, p.Rev)
+		}
+		require.True(t, slices.IsSorted(revs))
+		again, ahead, err := e.Enter(e.once(t.Context()), queue.NewReader("a", e.lease, "0"), "0")
+		require.NoError(t, err)
+		require.Equal(t, revs[0], again.Rev, "an answer that was lost: it stands where it stood")
+		require.NoError(t, e.Await(t.Context(), again, ahead))
+	})
+}
+
+// Nobody is woken but by the end of the last one who excludes him: after W1 R1 and R2 at once, after both W2, and then R3, who
+// does not pass a writer that waits.
+func TestQueue_Await_readersAndWriters(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		w1, r1, r2, w2, r3 := e.enter(t, "1"), e.read(t, "2"), e.read(t, "3"), e.enter(t, "4"), e.read(t, "5")
+		require.Equal(t, queue.Ahead{Key: w1.Key, Rev: w1.Rev, Owner: true}, r2.ahead)
+		first, second, writer, third := e.await(t.Context(), r1), e.await(t.Context(), r2), e.await(t.Context(), w2), e.await(t.Context(), r3)
+		e.at(time.Minute)
+		requirePending(t, first)
+		e.leave(t, w1)
+		for _, reader := range []<-chan outcome[struct{}]{first, second} {
+			got := receive(t, reader)
+			require.NoError(t, got.err)
+			require.Equal(t, time.Minute, got.at)
+		}
+		e.at(2 * time.Minute)
+		before := e.requests()
+		e.leave(t, r1)
+		synctest.Wait()
+		require.Equal(t, before+1, e.requests(), "the end of a reader which is not the last wakes nobody")
+		requirePending(t, writer)
+		e.leave(t, r2)
+		require.NoError(t, receive(t, writer).err)
+		e.at(3 * time.Minute)
+		requirePending(t, third)
+		e.leave(t, w2)
+		require.NoError(t, receive(t, third).err)
+	})
+}
+
+// steps is how many the random test takes for a seed.
+const steps = 120
+
+// Whatever readers and writers do, and whatever else is below the prefix, each is let in when nobody older is left who excludes
+// him, and not before; and who only tries gets in if nobody is there at all who excludes him.
+func TestQueue_readersAndWriters_random(t *testing.T) {
+	for range 40 {
+		seed := rand.Uint64()
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			bubble(t, func(e *env) {
+				q := &ranks{t: e.t, r: rand.New(rand.NewPCG(seed, 0)), members: []*env{e, e.another(e.t)}}
+				for range steps {
+					q.step()
+					synctest.Wait()
+					q.check()
+				}
+				for len(q.standing) > 0 {
+					q.leave(q.standing[0])
+					synctest.Wait()
+					q.check()
+				}
+			})
+		})
+	}
+}
+
+// ranks are a queue as it should be.
+type ranks struct {
+	t        *testing.T
+	r        *rand.Rand
+	members  []*env
+	standing []*standing // in their order
+	planted  []string
+}
+
+// standing is a contender and what its wait has come to.
+type standing struct {
+	place
+
+	e      *env
+	cancel context.CancelFunc
+	got    <-chan outcome[struct{}]
+	in     bool
+}
+
+func (q *ranks) step() {
+	e := q.members[q.r.IntN(len(q.members))]
+	switch n := q.r.IntN(20); {
+	case n < 8 && len(q.standing) < 8:
+		s := &standing{e: e, place: place{Entry: q.entry(e)}}
+		var err error
+		s.Entry, s.ahead, err = e.Enter(e.once(q.t.Context()), s.Entry, "x")
+		require.NoError(q.t, err)
+		if q.r.IntN(8) == 0 { // its answer was lost
+			s.ahead = queue.Ahead{}
+		}
+		ctx, cancel := context.WithCancel(q.t.Context())
+		s.cancel, s.got = cancel, e.await(ctx, s.place)
+		q.standing = append(q.standing, s)
+	case n < 14 && len(q.standing) > 0: // in its turn, or it gives up
+		q.leave(q.standing[q.r.IntN(len(q.standing))])
+	case n < 16:
+		q.try(e)
+	case n < 18: // a nested name, before or behind the readers, or a stray
+		key := []string{"a/jobs/x", "a/reports/x", "a/zzz", "a/0000"}[q.r.IntN(4)]
+		if i := slices.Index(q.planted, key); i >= 0 {
+			q.planted = slices.Delete(q.planted, i, i+1)
+			require.True(q.t, e.srv.Delete(key))
+		} else {
+			q.planted = append(q.planted, key)
+			e.srv.Put(key, "")
+		}
+	default:
+		time.Sleep(time.Duration(q.r.Int64N(int64(400 * time.Millisecond)))) // kept watches may end
+	}
+}
+
+func (q *ranks) entry(e *env) queue.Entry {
+	newEntry := queue.NewEntry
+	if q.r.IntN(2) == 0 {
+		newEntry = queue.NewReader
+	}
+	for suffix := 0; ; suffix++ { // names are used again when they are free
+		entry := newEntry("a", e.lease, fmt.Sprint(suffix))
+		if !slices.ContainsFunc(q.standing, func(s *standing) bool { return s.Key == entry.Key }) {
+			return entry
+		}
+	}
+}
+
+func (q *ranks) try(e *env) {
+	entry := q.entry(e)
+	var excluding *standing
+	for _, s := range q.standing {
+		if excluding == nil && excludes(s.Entry, entry) {
+			excluding = s
+		}
+	}
+	entered, owner, err := e.TryEnter(e.once(q.t.Context()), entry, "x")
+	require.NoError(q.t, err)
+	if excluding != nil {
+		require.NotNil(q.t, owner)
+		require.Equal(q.t, excluding.Key, string(owner.Key), "the oldest one")
+		return
+	}
+	require.Nil(q.t, owner)
+	q.standing = append(q.standing, &standing{e: e, place: place{Entry: entered}, in: true})
+}
+
+func (q *ranks) leave(s *standing) {
+	q.standing = slices.DeleteFunc(q.standing, func(other *standing) bool { return other == s })
+	if s.cancel != nil {
+		s.cancel()
+		synctest.Wait()
+	}
+	s.e.leave(q.t, s.place)
+}
+
+func (q *ranks) check() {
+	for i, s := range q.standing {
+		older := slices.ContainsFunc(q.standing[:i], func(other *standing) bool { return excludes(other.Entry, s.Entry) })
+		if !s.in {
+			select {
+			case got := <-s.got:
+				require.NoError(q.t, got.err)
+				s.in = true
+			default:
+			}
+		}
+		require.Equal(q.t, !older, s.in, "%s of %d", s.Key, len(q.standing))
+	}
+}
+
+func excludes(one, other queue.Entry) bool { return !one.Shared || !other.Shared }
+
+// A reader meets the nested names that come before the readers, and knows nothing of the others: what is remembered of a queue
+// is remembered for readers and writers apart.
+func TestQueue_readers_besideNestedNames(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		e.srv.Put("a/reports/x", "")
+		w := e.enter(t, "1")
+		require.Zero(t, w.ahead, "other keys are in the way")
+		e.leave(t, w)
+		before := e.requests()
+		r := e.read(t, "2")
+		require.True(t, r.ahead.None)
+		require.Equal(t, before+1, e.requests())
+		e.leave(t, r)
+		e.srv.Put("a/jobs/x", "")
+		r = e.read(t, "3")
+		require.Zero(t, r.ahead)
+		require.NoError(t, e.Await(t.Context(), r.Entry, r.ahead))
+	})
+}

@@ -1,0 +1,141 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/lease"
+)
+
+func (e *env) rlock(t *testing.T, name string) *lease.ReadLock {
+	t.Helper()
+	l, err := e.s.TryRLock(t.Context(), name)
+	require.NoError(t, err)
+	return l
+}
+
+// Readers of one session and of others hold a name together; a writer waits for all of them, and who comes after it waits for it.
+func TestSession_RLock_isShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		other := e.join(t)
+		one, two, three := e.rlock(t, "a"), e.rlock(t, "a"), other.rlock(t, "a")
+		require.Less(t, one.Token(), two.Token())
+		require.Less(t, two.Token(), three.Token())
+		require.NotEqual(t, one.Key(), two.Key())
+		require.Equal(t, "a", one.Name())
+
+		_, err := e.s.TryLock(t.Context(), "a")
+		locked := new(lease.LockedError)
+		require.ErrorAs(t, err, &locked)
+		require.Equal(t, one.Key(), locked.Key)
+
+		writer := other.wait(t.Context(), "a")
+		_, err = e.s.TryRLock(t.Context(), "a")
+		require.ErrorAs(t, err, &locked, "a reader would pass the writer that waits, with a higher token")
+		require.Contains(t, other.keys("a/"), locked.Key)
+		require.NotContains(t, []string{one.Key(), two.Key(), three.Key()}, locked.Key)
+		last := make(chan error, 1)
+		go func() {
+			last <- e.s.RDo(t.Context(), "a", func(_ context.Context, token fence.ReadToken) error {
+				require.Greater(t, token, three.Token())
+				return nil
+			})
+		}()
+		for i, l := range []*lease.ReadLock{one, three, two} {
+			e.at(time.Duration(i+1) * time.Minute)
+			requirePending(t, writer)
+			require.NoError(t, l.Err())
+			require.NoError(t, l.Unlock(t.Context()))
+			require.ErrorIs(t, l.Err(), lease.ErrUnlocked)
+		}
+		got := receive(t, writer)
+		require.NoError(t, got.err)
+		require.Equal(t, 3*time.Minute, got.at, "at once")
+		e.at(4 * time.Minute)
+		requirePending(t, last)
+		require.NoError(t, got.lock.Unlock(t.Context()))
+		require.NoError(t, receive(t, last))
+		require.Empty(t, e.keys("a/"))
+	})
+}
+
+// A reader's context has a reader's token and no other: not that of a lock around it.
+func TestSession_RDo_carriesTheReadersToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{Era: 3})
+		failed := errors.New("failed")
+		err := e.s.Do(t.Context(), "around", func(ctx context.Context, _ fence.Token) error {
+			return e.s.RDo(ctx, "a", func(ctx context.Context, token fence.ReadToken) error {
+				got, ok := fence.ReadFromContext(ctx)
+				require.True(t, ok)
+				require.Equal(t, token, got)
+				require.Equal(t, uint16(3), token.Era())
+				_, ok = fence.FromContext(ctx)
+				require.False(t, ok)
+				require.Len(t, e.keys("a/"), 1)
+				return failed
+			})
+		})
+		require.ErrorIs(t, err, failed)
+		require.Empty(t, e.keys("a/"))
+		require.EqualError(t, e.s.RDo(t.Context(), "a", nil), "lease: fn is nil, want a function")
+		_, err = e.s.RLock(t.Context(), "a//b")
+		require.ErrorContains(t, err, `lease: name "a//b"`)
+	})
+}
+
+// A reader's handle ends as a lock's does, and for the same reasons; others' go on.
+func TestReadLock_ends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		other := e.join(t)
+		one, two, three := e.rlock(t, "a"), other.rlock(t, "a"), other.rlock(t, "a")
+		writer := e.wait(t.Context(), "a")
+		e.at(time.Second)
+		require.True(t, e.srv.Delete(two.Key()))
+		synctest.Wait()
+		requireLost(t, two.Err(), lease.ReasonKeyDeleted)
+		requireLost(t, two.Unlock(t.Context()), lease.ReasonKeyDeleted)
+		require.NoError(t, three.Err())
+		e.srv.Revoke(other.leaseIDs()[0])
+		synctest.Wait()
+		requireLost(t, one.Err(), lease.ReasonLeaseGone)
+		got := receive(t, writer)
+		requireLost(t, got.err, lease.ReasonLeaseGone)
+		require.NoError(t, other.s.Close(t.Context()))
+		requireLost(t, three.Err(), lease.ReasonSessionClosed)
+	})
+}
+
+// Who gives up waiting to read leaves nothing, and the answer says why.
+func TestSession_RLock_givenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		writer := e.lock(t, "a")
+		_, err := e.s.RLock(timeout(t, time.Second), "a")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		e.at(2 * time.Second)
+		require.Equal(t, []string{writer.Key()}, e.keys("a/"))
+		require.NoError(t, writer.Unlock(t.Context()))
+		require.NoError(t, e.rlock(t, "a").Unlock(t.Context()))
+	})
+}
+
+// A refusal of a reader's token is explained to the reader whose it is, and not to a writer with the same number.
+func TestReadLock_Explain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.rlock(t, "a")
+		stale := &fence.StaleError{Resource: "orders", Token: fence.Token(l.Token()), Highest: fence.Token(l.Token()) + 1000, Read: true}
+		require.ErrorIs(t, l.Explain(t.Context(), stale), lease.ErrRestored)
+		stale.Read = false
+		require.Equal(t, error(stale), l.Explain(t.Context(), stale))
+	})
+}
