@@ -3,17 +3,17 @@
 //
 // A [Session] is one etcd lease, kept alive, for any number of locks. [Session.Lock] waits and returns a [Lock], which exists
 // only while the lock is held or after it was. Its context ends when the lock is no longer held. [Session.Do] runs a function
-// under a lock.
+// under a lock. [Session.RLock] and [Session.RDo] share a lock with other readers.
 //
 // # Guarantees
 //
-// For one name, no two handles are live (context not done) at the same instant, however requests and answers are delayed or
-// lost, while processes run and clocks tick at about the same rate. A handle's deadline is the time when the last acknowledged
+// For one name, no two handles are live (context not done) at the same instant, but those of readers, however requests and
+// answers are delayed or lost, while processes run and clocks tick at about the same rate. A handle's deadline is the time when the last acknowledged
 // renewal was sent, plus the TTL that the server granted, less [Options].Margin. A local timer ends the context then, on the
 // monotonic clock and, where the system has one, on the clock that also runs while the host is suspended.
 //
-// Tokens of one name only grow: across processes, leader changes and restarts. A token is the create revision of the lock's
-// key, raised by [Options].Era.
+// Tokens of one name only grow, those of readers among them: across processes, leader changes and restarts. A token is the create
+// revision of the lock's key, raised by [Options].Era.
 //
 // An acquisition that fails leaves nothing in the queue. If its answer was lost, its key is deleted in the background.
 //
@@ -48,6 +48,10 @@
 // stands in etcd's queue, which is in order too. After each turn a session goes to the back of that queue, so a process with
 // 1,000 waiters gets no more turns than one with a single waiter. A caller behind k others of its session waits for at most
 // k + 1 rounds of the queue.
+//
+// Each reader stands in etcd's queue by itself. It waits for the writers that entered before it, and for no reader. A writer waits
+// for everybody that entered before it. So nobody starves: a reader does not pass a writer that waits in etcd's queue. That is
+// also what the fence needs, since a reader that came later has the higher token.
 //
 // # With etcd's own concurrency package
 //

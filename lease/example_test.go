@@ -64,6 +64,47 @@ func Example() {
 	// stale: true
 }
 
+// Readers of a catalogue read at the same time, and not while it is written. A writer that was paused for too long is refused
+// once a reader that came after it has claimed.
+func ExampleSession_RDo() {
+	client := connect()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := lease.NewSession(ctx, client, lease.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+
+	var catalogue fence.Guard // at the resource
+	var paused fence.Token
+	err = session.Do(ctx, "catalogue", func(_ context.Context, token fence.Token) error {
+		paused = token
+		return catalogue.Claim("catalogue", token)
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = session.RDo(ctx, "catalogue", func(ctx context.Context, token fence.ReadToken) error {
+		if err := catalogue.ClaimRead("catalogue", token); err != nil {
+			return err
+		}
+		other, err := session.TryRLock(ctx, "catalogue")
+		if err != nil {
+			return err
+		}
+		fmt.Println("two readers at a time")
+		return errors.Join(catalogue.CheckRead("catalogue", other.Token()), other.Unlock(ctx))
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("stale:", errors.Is(catalogue.Check("catalogue", paused), fence.ErrStale))
+	// Output:
+	// two readers at a time
+	// stale: true
+}
+
 // Do gives the function a context that ends when the lock is lost, and lets the lock go when the function has returned.
 func ExampleSession_Do() {
 	client := connect()

@@ -20,8 +20,9 @@ type ReadLock struct{ lock *Lock }
 // that queue by itself. Of the writers of one session only one does, see the package's section on order: a reader of the
 // session passes the others.
 //
-// A read lock becomes no writer's, nor the other way about: two readers that waited to become writers would wait for each other.
-// Unlock it, and lock anew. Names, ctx, options and errors are those of Session.Lock.
+// A read lock is not reentrant: if a writer waits, a reader that asks again waits behind it, and it waits for the reader. A read
+// lock becomes no writer's, nor the other way about: two readers that waited to become writers would wait for each other. Unlock
+// it, and lock anew. Names, ctx, options and errors are those of Session.Lock.
 func (s *Session) RLock(ctx context.Context, name string, opts ...LockOption) (*ReadLock, error) {
 	return readLock(s.rlock(ctx, name, opts...))
 }

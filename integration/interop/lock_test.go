@@ -46,6 +46,40 @@ func TestLock_standsInOneOrderWithEtcdsOwnLocks(t *testing.T) {
 	require.Empty(t, srv.Keys(t, "job/"))
 }
 
+// Readers hold together, and etcd's own locks are writers: each waits for all readers before it, and none of the readers behind
+// it passes it.
+func TestRLock_standsInOneOrderWithEtcdsOwnLocks(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	reader := func() interopPeer { return readerPeer(t, srv) }
+	mutex, etcdctl := mutexPeer(t, srv), builtEtcdctlPeer(t, srv)
+	turns := [][]interopPeer{
+		{reader(), reader()}, {mutex}, {reader()}, {etcdctl}, {reader(), reader(), reader()}, {ourPeer(t, srv)}, {mutex}, {reader(), reader()},
+	}
+	var queue [][]*contender
+	for _, peers := range turns {
+		var turn []*contender
+		for _, p := range peers {
+			turn = append(turn, enterQueue(t, srv, p, "job"))
+		}
+		queue = append(queue, turn)
+	}
+	for i, turn := range queue {
+		for _, c := range turn {
+			c.await(t)
+		}
+		for n, c := range turn {
+			for _, later := range queue[i+1:] {
+				for _, c := range later {
+					require.False(t, c.done(), "%s of a later turn was granted while %d of turn %d hold", c.peer.name, len(turn)-n, i)
+				}
+			}
+			c.unlock(t)
+		}
+	}
+	require.Empty(t, srv.Keys(t, "job/"))
+}
+
 // A waiter that gives up was not the owner, so whoever waits behind it does not move up to be one.
 func TestLock_keepsWaitingWhenEtcdsWaiterGivesUp(t *testing.T) {
 	t.Parallel()

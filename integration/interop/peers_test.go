@@ -50,6 +50,19 @@ func sessionPeer(s *lease.Session) interopPeer {
 	}}
 }
 
+// readerPeer is ourPeer for readers.
+func readerPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
+	tb.Helper()
+	s := rig.NewSession(tb, srv.Client(tb), lease.Options{})
+	return interopPeer{"reader", func(ctx context.Context, name string) (interopHold, error) {
+		l, err := s.RLock(ctx, name)
+		if err != nil {
+			return interopHold{}, err
+		}
+		return interopHold{key: l.Key(), token: fence.Token(l.Token()), unlock: l.Unlock}, nil
+	}}
+}
+
 // mutexPeer takes each lock on a session of its own: one session's mutexes do not exclude each other.
 func mutexPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
 	tb.Helper()

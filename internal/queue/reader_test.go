@@ -41,6 +41,23 @@ func TestQueue_Enter_readersAlone(t *testing.T) {
 	})
 }
 
+// A reader that only tries is told who excludes it: the oldest writer, and not the readers that hold.
+func TestQueue_TryEnter_reader(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		e.read(t, "1")
+		writer := e.enter(t, "2")
+		for i := range 4 {
+			e.enter(t, fmt.Sprint(3+i))
+		}
+		before := e.keys()
+		_, owner, err := e.TryEnter(e.once(t.Context()), queue.NewReader("a", e.lease, "9"), "")
+		require.NoError(t, err)
+		require.Equal(t, writer.Key, string(owner.Key))
+		require.Equal(t, before, e.keys())
+	})
+}
+
 // Nobody is woken but by the end of the last one who excludes him: after W1 R1 and R2 at once, after both W2, and then R3, who
 // does not pass a writer that waits.
 func TestQueue_Await_readersAndWriters(t *testing.T) {
