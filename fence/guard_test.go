@@ -186,7 +186,7 @@ func TestGuard_Check_doesNotAllocate(t *testing.T) {
 func TestGuard_ClaimRead_waitsForTheOlderWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g fence.Guard
-		claimed := make(chan error)
+		claimed := make(chan error, 1)
 		require.NoError(t, g.Do("orders", 41, func() error {
 			go func() { claimed <- g.ClaimRead("orders", 54) }()
 			synctest.Wait()

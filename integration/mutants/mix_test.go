@@ -61,10 +61,10 @@ var plants = []plant{
 		{"lease/turn.go", "if next = c.next; next == c {", "if next = c.prev; next == c {"},
 	}},
 	{"a guard takes the token before its mark", []edit{
-		{"fence/guard.go", "highest := m.load(); t < highest {", "highest := m.load(); t < highest-1 {"},
+		{"fence/guard.go", "highest := m.load(); c.Token < highest {", "highest := m.load(); c.Token < highest-1 {"},
 	}},
 	{"a guard does not look again after it has waited", []edit{
-		{"fence/guard.go", "\tif err := m.raise(resource, t); err != nil {\n\t\treturn err\n\t}\n\treturn fn()", "\t_ = m.raise(resource, t)\n\treturn fn()"},
+		{"fence/guard.go", "\tif err := m.raise(resource, writer(t)); err != nil {\n\t\treturn err\n\t}\n\treturn fn()", "\t_ = m.raise(resource, writer(t))\n\treturn fn()"},
 	}},
 	{"Unlock deletes the key before the context ends", []edit{
 		{"lease/unlock.go", "\tl.end(ErrUnlocked)\n", "\tdefer l.end(ErrUnlocked)\n"},

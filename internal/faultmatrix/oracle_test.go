@@ -49,7 +49,7 @@ func (w *world) places(name string) map[int64]*place {
 			excluded := false
 			for _, older := range keys {
 				excluded = excluded || queue.Contends(prefix, older) && older.CreateRevision < kv.CreateRevision &&
-					!(reads(prefix, kv) && reads(prefix, older))
+					(!reads(prefix, kv) || !reads(prefix, older))
 			}
 			if p := list[kv.CreateRevision]; !excluded && p.first.IsZero() && queue.Contends(prefix, kv) {
 				p.first = c.At
