@@ -14,4 +14,16 @@
 //   - Of two writes of one token that run alone, one has read the other.
 //   - A write that settles unknown outcomes has read every entry of its own token that is there and was given up before
 //     it began.
+//
+// # Grants
+//
+// Histories of one read/write lock, at random: readers and writers are granted in the order of their tokens, and a reader does
+// not pass a writer that waits. Holders unlock, or lose the lock while they are paused and still act. Each claims early, late
+// or never, and then reads or writes. The calls come one after the other, so that each has one right answer:
+//
+//   - A live holder is never refused.
+//   - A writer is refused once the resource has accepted a newer holder, a reader once it has accepted a newer writer. Nobody
+//     else is.
+//   - The refusal says which token and which mark it was.
+//   - A verb that writes finds no token in the context of a reader, nor a verb that reads in that of a writer.
 package fencetest

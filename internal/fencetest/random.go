@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -76,14 +74,8 @@ type write struct {
 // Random runs rounds until it has run enough of them or one shows a fault.
 func Random(t *testing.T, s Store) {
 	t.Helper()
-	rounds := fewRounds
-	if text := os.Getenv(roundsEnv); text != "" {
-		var err error
-		if rounds, err = strconv.Atoi(text); err != nil {
-			t.Fatalf("%s: %v", roundsEnv, err)
-		}
-	}
-	next := make(chan int)
+	rounds := fromEnv(t, roundsEnv, fewRounds)
+	next := make(chan uint64)
 	var running sync.WaitGroup
 	var mu sync.Mutex // guards tally and fault
 	tally := map[string]int{}
