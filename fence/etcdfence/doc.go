@@ -8,7 +8,7 @@
 //
 // [Marks] is for data in an etcd whose writers hold their locks elsewhere, for example in another cluster. A key for each
 // resource holds the mark, the highest token that was accepted, and each write compares it. A new tenure begins with
-// [Marks.Claim], before its first read.
+// [Marks.Claim], before its first read, and that of a reader with [Marks.ClaimRead].
 //
 // Both return a [KV], which is a clientv3.KV: Put, Delete, Do and Txn are fenced, Get and GetStream are not, and Compact is
 // refused.
@@ -18,15 +18,26 @@
 // NewKV: a write is done only while the lock's key exists with the create revision of this hold and with its lease. So no write
 // is done after the lock was released, its key deleted or its lease gone, for any pause and any delay of the write.
 //
-// Marks: once a Claim or a write with a token was accepted for a resource, no older token is accepted for it. A write that
-// raises the mark does so in the same revision. This holds for every token, 1 to 9223372036854775807, and for any number of
-// processes.
+// Marks: once a Claim or a write with a token was accepted for a resource, no older token is accepted for it. Once a ClaimRead
+// or CheckRead was, no older token of a writer is. A write that raises the mark does so in the same revision. This holds for
+// every token, 1 to 9223372036854775807, and for any number of processes.
 //
 // Neither needs a clock. A refused write changes nothing.
 //
+// # Readers
+//
+// The holder of a read lock claims with [Marks.ClaimRead] before its first read, which keeps a paused writer from writing while it
+// reads, and calls [Marks.CheckRead] after a read, before the result is used; see package fence. NewKV needs no mark of readers:
+// a read lock is granted when the keys of all older writers are gone, and then their writes are refused.
+//
+// The value of a mark is the write mark, in 20 digits. While the read mark is higher, a space and that follow. A version of this
+// package without readers takes the longer value for a malformed mark and refuses everybody until a writer of this version has
+// written or claimed. So bring the writers to this version before the first reader claims.
+//
 // # No guarantee
 //
-//   - Reads are not fenced. A successor can change what a holder has read. A write that is based on the old value is refused.
+//   - Reads are not fenced, but by CheckRead after them. A successor can change what a holder has read. A write that is based on
+//     the old value is refused.
 //   - A mark shows which holder came later, not who holds the lock. Until a successor has claimed, a holder that has lost its
 //     lock is accepted. [NewKV] refuses it from the moment of the loss, even without a successor.
 //   - Writes to the data that do not go through the KV are not fenced. Writes to the marks or to the lock's keys break the
@@ -42,7 +53,7 @@
 //
 //	what happens                                    what the caller gets               the data
 //	lock lost, released or never there (NewKV)      *fence.StaleError                  unchanged
-//	mark is newer than the token (Marks)            *fence.StaleError with the mark    unchanged
+//	a mark is newer than the token (Marks)          *fence.StaleError with the mark    unchanged
 //	write was under way when that happened          *fence.StaleError                  unchanged
 //	caller's own comparison is false                Succeeded is false, as usual       changed by its Else
 //	server refuses (limits, lease, permission)      the client's error                 unchanged
@@ -57,7 +68,8 @@
 //
 // A write is one transaction: one request and one entry in etcd's log, as without the fence. With Marks a write that raises the
 // mark takes two requests; after a Claim no write has to. A transaction with If or Else that only reads also adds an entry to
-// the log, which it would not do without the fence.
+// the log, which it would not do without the fence. That readers come adds nothing to a write. ClaimRead and CheckRead send one
+// request, a read, or two if they raise the mark; after a ClaimRead no CheckRead has to.
 //
 // Etcd limits the operations of a transaction, by default to 128, and counts those of outer transactions. With NewKV a
 // transaction can have 128 operations, or 126 with If or Else. With Marks it can have 127 or 126, and one more once the mark

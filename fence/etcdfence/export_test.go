@@ -1,7 +1,17 @@
 package etcdfence
 
+import "github.com/leasefence/leasefence/fence"
+
 // For tests of the mark's form.
 var (
 	Format = format
 	Parse  = parse
 )
+
+// FormatMarks and ParseMarks are for tests of the form of both marks.
+func FormatMarks(write fence.Token, read fence.ReadToken) string { return marks{write, read}.String() }
+
+func ParseMarks(value string) (write fence.Token, read fence.ReadToken, ok bool) {
+	m, ok := parseMarks(value)
+	return m.write, m.read, ok
+}

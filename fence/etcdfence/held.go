@@ -14,7 +14,8 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// Holder is the handle of a held lock: a *lease.Lock or an *election.Leadership.
+// Holder is the handle of a held lock: a *lease.Lock or an *election.Leadership. That of a read lock is none, because its token is
+// a [fence.ReadToken]: a reader does not write.
 type Holder interface {
 	// IsOwner compares the create revision of the lock's key with the token's.
 	IsOwner() clientv3.Cmp
@@ -25,7 +26,8 @@ type Holder interface {
 // kv must see the lock's key under its own name: apply a namespace to the returned KV and not to kv.
 //
 // The KV uses the token of the handle and ignores that of the context. The error of a refused write has the lock's key as the
-// resource. Its highest token is that of the present owner, in the era of this handle, or 0 if no owner was found.
+// resource. Its highest token is that of the present owner, in the era of this handle, or 0 if no owner was found. The owner may
+// be a reader.
 //
 // NewKV sends nothing. Its error names the argument and what is legal.
 func NewKV(kv clientv3.KV, holder Holder) (*KV, error) {
@@ -88,7 +90,8 @@ func (h *held) commit(ctx context.Context, b body) (*clientv3.TxnResponse, error
 		return nil, err
 	}
 	if !resp.Succeeded {
-		return nil, &fence.StaleError{Resource: h.key, Token: h.token, Highest: h.highest(resp.Responses[0])}
+		highest, reader := h.highest(resp.Responses[0])
+		return nil, &fence.StaleError{Resource: h.key, Token: h.token, Highest: highest, ByReader: reader}
 	}
 	return b.response(resp), nil
 }
@@ -111,17 +114,18 @@ func (h *held) successors() clientv3.Op {
 // queue returns the prefix of all keys of the lock's name, or "" if the key is in no queue.
 func (h *held) queue() string { return h.key[:strings.LastIndexByte(h.key, '/')+1] }
 
-// highest returns the token of the oldest contender, which holds the lock now that this hold's key is gone.
-func (h *held) highest(read *pb.ResponseOp) fence.Token {
+// highest returns the token of the oldest contender, which holds the lock now that this hold's key is gone, and whether that is a
+// reader.
+func (h *held) highest(read *pb.ResponseOp) (t fence.Token, reader bool) {
 	prefix := h.queue()
 	if prefix == "" {
-		return 0
+		return 0, false
 	}
 	for _, kv := range read.GetResponseRange().GetKvs() {
 		if queue.Contends(prefix, kv) {
-			t, _ := fence.NewToken(h.token.Era(), kv.CreateRevision) // 0 out of range
-			return t
+			t, _ = fence.NewToken(h.token.Era(), kv.CreateRevision) // 0 out of range
+			return t, kv.Key[len(prefix)] == 'r'                    // the class of readers: see internal/queue
 		}
 	}
-	return 0
+	return 0, false
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -17,10 +16,10 @@ import (
 )
 
 // ErrMalformedMark reports that a mark's key has a value that this package does not write. Nothing is accepted for the resource
-// until an operator writes the highest token that was ever accepted there, in 20 digits.
+// until an operator writes the highest token that was ever accepted there, of a writer or a reader, in 20 digits.
 var ErrMalformedMark = errors.New("etcdfence: malformed mark")
 
-// mark is a gate that is open to tokens that are not less than the value of a key. It raises that value.
+// mark is a gate that is open to writers whose tokens are not less than the marks in the value of a key. It raises them.
 type mark struct {
 	kv       clientv3.KV
 	prefix   string // of all marks
@@ -48,9 +47,44 @@ func (m *mark) check(ctx context.Context) error {
 	return err
 }
 
-// commit sends the body with the condition that the mark equals the token, which is true for a tenure that has claimed. If it
-// is false, the same transaction reads the mark. commit then raises a lower or missing mark in one transaction with the body,
-// on the condition that the mark is still the one that was read.
+// read accepts a reader that is not older than the write mark, and raises a lower read mark. It raises it on the condition that
+// the marks are still those that were read. So whatever comes in between is seen: another reader, and a writer, whose mark the
+// transaction must not lower.
+func (m *mark) read(ctx context.Context) error {
+	t, err := admission.ReadToken(ctx, m.maxEra)
+	if err != nil {
+		return fmt.Errorf("etcdfence: token for %q: %w", m.resource, err)
+	}
+	key := m.key()
+	get, err := m.kv.Get(ctx, key)
+	if err != nil {
+		return err
+	}
+	for kvs := get.Kvs; ; {
+		seen, err := m.see(kvs)
+		switch {
+		case err != nil:
+			return err
+		case fence.Token(t) < seen.write:
+			return &fence.StaleError{Resource: m.resource, Token: fence.Token(t), Highest: seen.write, Read: true}
+		case seen.raised(t) == seen.marks:
+			return nil
+		}
+		resp, err := m.kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", seen.rev)).
+			Then(clientv3.OpPut(key, seen.raised(t).String())).Else(clientv3.OpGet(key)).Commit()
+		if err != nil {
+			return err
+		}
+		if resp.Succeeded {
+			return nil
+		}
+		kvs = resp.Responses[0].GetResponseRange().GetKvs()
+	}
+}
+
+// commit sends the body with the condition that the mark equals the token, which is true for a tenure that has claimed until a
+// newer reader comes. If it is false, the same transaction reads the marks. commit then raises a lower or missing mark in one
+// transaction with the body, on the condition that the marks are still those that were read.
 //
 // A comparison of bytes (mark less than token) would save the first attempt but would accept values that are not numbers: no
 // comparison of etcd can check that a lower value is well-formed.
@@ -85,7 +119,7 @@ func (m *mark) commit(ctx context.Context, b body) (*clientv3.TxnResponse, error
 		if err != nil {
 			return nil, err
 		}
-		if seen.token == t {
+		if seen.write == t {
 			cond, then = same, ops
 		} else {
 			cond, then = clientv3.Compare(clientv3.ModRevision(key), "=", seen.rev), raise
@@ -93,26 +127,37 @@ func (m *mark) commit(ctx context.Context, b body) (*clientv3.TxnResponse, error
 	}
 }
 
-// sighting is a mark as it was read: both are 0 if it is absent.
+// sighting is the marks as they were read.
 type sighting struct {
-	token fence.Token
-	rev   int64 // the mod revision, which is unique to this state of the key
+	marks
+
+	rev int64 // the mod revision, which is unique to this state of the key; 0 if it is absent
 }
 
-// admit returns the mark that was read, or an error if it refuses t.
-func (m *mark) admit(t fence.Token, kvs []*mvccpb.KeyValue) (sighting, error) {
+func (m *mark) see(kvs []*mvccpb.KeyValue) (sighting, error) {
 	if len(kvs) == 0 {
 		return sighting{}, nil
 	}
-	highest, ok := parse(string(kvs[0].Value))
+	both, ok := parseMarks(string(kvs[0].Value))
 	if !ok {
-		return sighting{}, fmt.Errorf("%w at %q: value %s, want a token of %d decimal digits",
+		return sighting{}, fmt.Errorf("%w at %q: value %s, want a token of %d decimal digits, or two, the second higher",
 			ErrMalformedMark, m.key(), clip.Quote(string(kvs[0].Value)), digits)
 	}
-	if t < highest {
-		return sighting{}, &fence.StaleError{Resource: m.resource, Token: t, Highest: highest}
+	return sighting{marks: both, rev: kvs[0].ModRevision}, nil
+}
+
+// admit returns the marks that were read, or an error if they refuse a writer's t.
+func (m *mark) admit(t fence.Token, kvs []*mvccpb.KeyValue) (sighting, error) {
+	seen, err := m.see(kvs)
+	switch highest := fence.Token(seen.read); {
+	case err != nil:
+		return sighting{}, err
+	case t < seen.write:
+		return sighting{}, &fence.StaleError{Resource: m.resource, Token: t, Highest: seen.write}
+	case t < highest:
+		return sighting{}, &fence.StaleError{Resource: m.resource, Token: t, Highest: highest, ByReader: true}
 	}
-	return sighting{token: highest, rev: kvs[0].ModRevision}, nil
+	return seen, nil
 }
 
 // token returns the token of ctx.
@@ -156,19 +201,4 @@ func meets(key, end, prefix string) bool {
 	default:
 		return end == "\x00" || end > prefix // "\x00" means without an end
 	}
-}
-
-// digits is the length of a mark. Leading zeros make the order of bytes, as in etcdctl, the order of numbers.
-const digits = 20
-
-func format(t fence.Token) string { return fmt.Sprintf("%0*d", digits, int64(t)) }
-
-// parse reads the form that format writes and no other.
-func parse(value string) (fence.Token, bool) {
-	if len(value) != digits || strings.Trim(value, "0123456789") != "" {
-		return 0, false
-	}
-	n, err := strconv.ParseInt(value, 10, 64)
-	t := fence.Token(n)
-	return t, err == nil && t.Valid()
 }

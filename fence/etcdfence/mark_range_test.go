@@ -68,3 +68,32 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// FuzzParseMarks checks that two marks have one spelling, and that a read mark that refuses nobody has none.
+func FuzzParseMarks(f *testing.F) {
+	for _, s := range []string{
+		"00000000000000000054", "00000000000000000041 00000000000000000054", "00000000000000000000 00000000000000000054",
+		"00000000000000000054 00000000000000000054", "00000000000000000054 00000000000000000041", "00000000000000000000",
+		"00000000000000000041  00000000000000000054", "00000000000000000041 00000000000000000054 ", "00000000000000000041 ",
+		"00000000000000000041 54", "0 00000000000000000054", " 00000000000000000054", "00000000000000000000 00000281474976710656",
+		"00000000000000000041\t00000000000000000054", "00000281474976710656 09223372036854775807",
+	} {
+		f.Add(s, int64(len(s)), int64(54))
+	}
+	f.Fuzz(func(t *testing.T, s string, n, more int64) {
+		write, read, ok := etcdfence.ParseMarks(s)
+		if ok {
+			require.Equal(t, s, etcdfence.FormatMarks(write, read))
+			require.True(t, write.Valid() || write == 0 && read != 0)
+			require.True(t, read == 0 || read.Valid() && fence.Token(read) > write)
+		}
+		write, read = fence.Token(n), fence.ReadToken(more)
+		gotWrite, gotRead, ok := etcdfence.ParseMarks(etcdfence.FormatMarks(write, read))
+		valid := (write.Valid() || write == 0) && read.Valid() && fence.Token(read) > write || write.Valid() && read == 0
+		require.Equal(t, valid, ok)
+		if ok {
+			require.Equal(t, write, gotWrite)
+			require.Equal(t, read, gotRead)
+		}
+	})
+}

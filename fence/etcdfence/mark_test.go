@@ -129,12 +129,16 @@ func TestMarks_malformed(t *testing.T) {
 		srv, c := start(t)
 		m := newMarks(t, c)
 		kv := markKV(t, c, "r")
-		for _, value := range []string{"", "41", "99999999999999999999", strings.Repeat("\n", 1<<10)} {
+		for _, value := range []string{
+			"", "41", "99999999999999999999", strings.Repeat("\n", 1<<10),
+			"00000000000000000054 00000000000000000041", "00000000000000000000 00000000000000000000",
+		} {
 			srv.Put("fence/r", value)
 			rev := srv.Rev()
 			for _, tok := range []fence.Token{1, 41, math.MaxInt64} {
 				for _, err := range []error{
 					m.Claim(with(t, tok), "r"), m.Check(with(t, tok), "r"), second(kv.Put(with(t, tok), "d", "")),
+					m.ClaimRead(reading(t, fence.ReadToken(tok)), "r"), m.CheckRead(reading(t, fence.ReadToken(tok)), "r"),
 				} {
 					require.ErrorIs(t, err, etcdfence.ErrMalformedMark, "%q", value)
 					require.NotErrorIs(t, err, fence.ErrStale)

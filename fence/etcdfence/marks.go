@@ -29,9 +29,10 @@ type Options struct {
 }
 
 // Marks fences data in etcd whose writers hold their locks elsewhere, for example in another cluster. A key for each resource
-// holds the mark: the highest token that was accepted, as 20 decimal digits. A mark only grows and is never deleted.
+// holds the mark: the highest token that was accepted, as 20 decimal digits, and behind a space that of readers if it is higher.
+// Marks only grow and are never deleted.
 //
-// The token is the one in the context; see [fence.FromContext]. A resource is 1 to 1,024 bytes of UTF-8 without NUL. Marks is
+// The token is the one in the context; see [fence.FromContext] and [fence.ReadFromContext]. A resource is 1 to 1,024 bytes of UTF-8 without NUL. Marks is
 // safe for concurrent use, by any number of processes, and need not be closed.
 type Marks struct {
 	kv     clientv3.KV
@@ -61,7 +62,7 @@ func NewMarks(kv clientv3.KV, opts Options) (*Marks, error) {
 // the predecessor. Repeating it is safe.
 //
 // On success the mark is the context's token or newer, and no older token is accepted. On these errors the mark is unchanged: a
-// [*fence.StaleError] with the mark as the highest token if the mark is newer; one that matches [fence.ErrInvalidToken] if the
+// [*fence.StaleError] with the mark as the highest token if a mark is newer; one that matches [fence.ErrInvalidToken] if the
 // context carries no token, or [ErrMalformedMark] if something else has written the mark. Any other error is the client's: the
 // mark may have been raised, and Claim may be called again.
 func (m *Marks) Claim(ctx context.Context, resource string) error {
@@ -82,18 +83,47 @@ func (m *Marks) Check(ctx context.Context, resource string) error {
 	return k.Check(ctx)
 }
 
-// KV returns a KV for the resource's data, which is any set of keys that its writers agree on. A write is done only if the mark
-// is not newer than the token in the context, and it raises an older mark in the same transaction. A KV has no state and serves
-// every token.
+// ClaimRead starts the tenure of a reader. Call it once after a grant, before the first read of the resource: until then the
+// marks do not refuse a writer that held the lock before, and it could write while the reader reads. Repeating it is safe.
+//
+// On success no token of an older writer is accepted, whatever of it is still under way. The token is that of a read lock. The
+// errors are those of [Marks.Claim]: a [*fence.StaleError] if the mark of writers is newer. After one of the client's the read
+// mark may have been raised.
+func (m *Marks) ClaimRead(ctx context.Context, resource string) error { return m.readBy(ctx, resource) }
+
+// CheckRead reports whether the context's token of a read lock may still read. Call it after a read, before its result is used:
+// if it accepts the token, no newer writer had written before. Unlike [Marks.Check] it raises a lower mark, so that it does
+// what [Marks.ClaimRead] does, even if its holder has not claimed.
+func (m *Marks) CheckRead(ctx context.Context, resource string) error { return m.readBy(ctx, resource) }
+
+func (m *Marks) readBy(ctx context.Context, resource string) error {
+	r, err := m.mark(resource)
+	if err != nil {
+		return err
+	}
+	return r.read(ctx)
+}
+
+// KV returns a KV for the resource's data, which is any set of keys that its writers agree on. A write is done only if no mark
+// is newer than the token in the context, and it raises an older mark in the same transaction. A KV has no state and serves
+// every token of a writer.
 //
 // The errors of a write are those of [Marks.Claim]; on those that are named there, nothing is written. The KV refuses writes to
 // marks, and deletions of ranges that contain marks, before it sends them. The error of Marks.KV names the resource and what
 // is legal.
 func (m *Marks) KV(resource string) (*KV, error) {
+	gate, err := m.mark(resource)
+	if err != nil {
+		return nil, err
+	}
+	return &KV{kv: m.kv, gate: gate}, nil
+}
+
+func (m *Marks) mark(resource string) (*mark, error) {
 	if err := checkName("resource", resource); err != nil {
 		return nil, err
 	}
-	return &KV{kv: m.kv, gate: &mark{kv: m.kv, prefix: m.prefix, resource: resource, maxEra: m.maxEra}}, nil
+	return &mark{kv: m.kv, prefix: m.prefix, resource: resource, maxEra: m.maxEra}, nil
 }
 
 func checkName(field, name string) error {

@@ -8,13 +8,33 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// Token returns the token that ctx carries. The error matches [fence.ErrInvalidToken] if there is none, or if its era is above
-// maxEra; see [fence.Token.CheckEra].
+const legal = "with a token of 1 to 9223372036854775807, low 48 bits not 0"
+
+// Token returns the token that ctx carries. The error matches [fence.ErrInvalidToken] if there is none, as in a reader's
+// context, or if its era is above maxEra; see [fence.Token.CheckEra].
 func Token(ctx context.Context, maxEra uint16) (fence.Token, error) {
 	t, ok := fence.FromContext(ctx)
 	if !ok {
-		return 0, fmt.Errorf("%w: the context carries none, want the context of a lock, or one of fence.NewContext with a token of "+
-			"1 to 9223372036854775807, low 48 bits not 0", fence.ErrInvalidToken)
+		has := "none"
+		if _, reads := fence.ReadFromContext(ctx); reads {
+			has = "a reader's"
+		}
+		return 0, fmt.Errorf("%w: the context carries %s, want the context of a lock, or one of fence.NewContext %s",
+			fence.ErrInvalidToken, has, legal)
+	}
+	return t, t.CheckEra(maxEra)
+}
+
+// ReadToken is [Token] for a reader's.
+func ReadToken(ctx context.Context, maxEra uint16) (fence.ReadToken, error) {
+	t, ok := fence.ReadFromContext(ctx)
+	if !ok {
+		has := "none"
+		if _, writes := fence.FromContext(ctx); writes {
+			has = "a writer's"
+		}
+		return 0, fmt.Errorf("%w: the context carries %s, want the context of a read lock, or one of fence.NewReadContext %s",
+			fence.ErrInvalidToken, has, legal)
 	}
 	return t, t.CheckEra(maxEra)
 }
