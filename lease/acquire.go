@@ -181,7 +181,7 @@ func (c *contender) hold(ctx context.Context, maxHold time.Duration) (*Lock, err
 	}
 	l := &Lock{contender: c, token: token}
 	c.g.served.Store(true)
-	c.g.guards.Add(&c.entry)
+	c.each(func(c *contender) { c.g.guards.Add(&c.entry) })
 	if maxHold > 0 {
 		l.maxHold = time.AfterFunc(maxHold, func() { c.end(ErrMaxHold) })
 	}
@@ -197,9 +197,11 @@ func (c *contender) abandon(err error) error {
 	c.end(errAbandoned)
 	switch {
 	case c.waiter != nil: // it never had its turn
-	case lost != nil:
-		c.g.guards.Remove(&c.entry)
-		c.clear()
+	case lost != nil, c.with != nil:
+		c.each(func(c *contender) {
+			c.g.guards.Remove(&c.entry)
+			c.clear()
+		})
 		c.pass()
 	default:
 		c.g.guards.Remove(&c.entry)

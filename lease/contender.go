@@ -16,6 +16,8 @@ type contender struct {
 	entry  queue.Guarded // zero until its turn in the session
 	late   bool          // a request to enter may still arrive at the server
 
+	with []*contender // the other names of a set, see [Session.LockAll]: they have no turns in the session, and c's life
+
 	links          // in its name's order, under g.turns.mu
 	waiter *waiter // while it waits for its turn in the session, or if it gave up then
 
@@ -29,6 +31,14 @@ func newContender(g *grant, name, owner string) *contender {
 	c.entry.Ended = c.keyEnded
 	c.life, c.end = context.WithCancelCause(g.handles)
 	return c
+}
+
+// each calls f with c and the other names of its set.
+func (c *contender) each(f func(*contender)) {
+	f(c)
+	for _, other := range c.with {
+		f(other)
+	}
 }
 
 func (c *contender) lost() *LostError { return lostBy(c.life) }

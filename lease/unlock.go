@@ -39,31 +39,36 @@ func (l *Lock) unlock(ctx context.Context, handOver func(context.Context) (delet
 	if l.maxHold != nil {
 		l.maxHold.Stop()
 	}
-	l.g.guards.Remove(&l.entry)
+	l.each(func(c *contender) { c.g.guards.Remove(&c.entry) })
 	if lost := l.lost(); lost != nil {
-		if lost.Reason == ReasonKeyDeleted {
-			l.gone()
-		} else {
-			l.clear()
-		}
+		l.each(func(c *contender) {
+			if lost.Reason == ReasonKeyDeleted && lost.Key == c.entry.Key {
+				c.gone()
+			} else {
+				c.clear()
+			}
+		})
 		l.pass()
 		return lost
 	}
-	deleted := false
+	gone := l.contender
 	if handOver != nil {
-		deleted, err = handOver(ctx)
+		var deleted bool
+		if deleted, err = handOver(ctx); deleted {
+			gone = nil
+		}
 	}
-	if !deleted && err == nil {
-		deleted, err = l.release(ctx)
+	if gone != nil && err == nil {
+		gone, err = l.release(ctx)
 	}
 	if err != nil {
-		l.clear()
+		l.each((*contender).clear)
 		l.unconfirmed.Store(true)
 		return fmt.Errorf("%w; the key will be deleted in the background", err)
 	}
-	l.gone()
-	if !deleted {
-		return l.whyDeleted(ctx)
+	l.each((*contender).gone)
+	if gone != nil {
+		return gone.whyDeleted(ctx)
 	}
 	return nil
 }
@@ -74,7 +79,7 @@ func (l *Lock) confirm(ctx context.Context) error {
 		return ErrUnlocked
 	}
 	_, err := l.g.while(ctx, func(a *etcd.Attempt) error {
-		_, err := l.g.queue.Leave(a, l.entry.Entry) // the create revision is compared: a key that is used again stays
+		_, err := l.g.queue.LeaveAll(a, l.entries()) // the create revision is compared: a key that is used again stays
 		return err
 	})
 	if err != nil {
@@ -85,8 +90,12 @@ func (l *Lock) confirm(ctx context.Context) error {
 }
 
 // release deletes the key and, if another acquisition of the session waits for the name, enters for it in the same
-// transaction. It reports false if somebody else had deleted the key.
-func (c *contender) release(ctx context.Context) (deleted bool, err error) {
+// transaction. It returns whose key somebody else had deleted, nil if nobody had.
+func (c *contender) release(ctx context.Context) (gone *contender, err error) {
+	if c.with != nil {
+		return c.releaseAll(ctx)
+	}
+	deleted := false
 	var p place
 	next := c.g.turns.leave(c)
 	handOver := next != nil
@@ -110,7 +119,10 @@ func (c *contender) release(ctx context.Context) (deleted bool, err error) {
 	})
 	c.g.give(next, p)
 	// After a request whose answer was lost, a key that is missing is most likely our own deletion.
-	return deleted || late || p.late, err
+	if deleted || late || p.late {
+		return nil, err
+	}
+	return c, err
 }
 
 // clear has the key deleted in the background, if it was ever sent.

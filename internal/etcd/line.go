@@ -177,6 +177,9 @@ func (a *Attempt) over() error {
 	return context.Canceled
 }
 
+// CommitAlone carries out t, which may contain others, in a request of its own and in one attempt; see [Line.Commit].
+func (l *Line) CommitAlone(a *Attempt, t Txn) (Result, error) { return l.alone(a, t) }
+
 func (l *Line) alone(a *Attempt, t Txn) (Result, error) {
 	resp, err := l.request(a, t.If, t.Then, t.Else)
 	l.note(t.Queue, err)

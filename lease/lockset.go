@@ -1,0 +1,240 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/etcd"
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+// LockSet is the hold of several locks with one token: there is one if and only if all were acquired. It has the life of a
+// [Lock], and its methods are safe for concurrent use. Unlock it when you are done.
+type LockSet struct {
+	lock  *Lock
+	names []string
+}
+
+// LockAll waits until it holds all the locks with these names, and returns them as one. It cannot deadlock with other sets,
+// whatever names they have and in whatever order: it enters all queues in one transaction, so that of two sets that want the same
+// names one is the older everywhere. It can if the caller holds another lock meanwhile, as any two locks can that are taken one
+// after the other.
+//
+// There are 1 to 64 names; one that is given twice counts once. The token is one for all of them, and larger than each earlier
+// token of each of the names. Others of the same session that want one of the names do not hand it over in the process. A server
+// whose --max-txn-ops is below twice the number of names refuses the set.
+//
+// Names, ctx and errors are those of [Session.Lock].
+func (s *Session) LockAll(ctx context.Context, names ...string) (*LockSet, error) {
+	return lockSet(s.lockAll(ctx, names, (*contender).enterAllAndWait))
+}
+
+// TryLockAll takes all the locks with these names if nobody has or waits for one of them. Otherwise it takes none and returns at
+// once an error that matches [ErrLocked]; errors.As finds the first holder, a [*LockedError], and the error joins one for each
+// name that is locked. Other errors are those of [Session.LockAll].
+func (s *Session) TryLockAll(ctx context.Context, names ...string) (*LockSet, error) {
+	return lockSet(s.lockAll(ctx, names, (*contender).tryEnterAll))
+}
+
+// DoAll is [Session.Do] with the locks taken as [Session.LockAll] takes them.
+func (s *Session) DoAll(ctx context.Context, names []string, fn func(ctx context.Context, token fence.Token) error) error {
+	return s.do(ctx, strings.Join(names, ", "), func(ctx context.Context, _ string, _ ...LockOption) (*Lock, error) {
+		l, _, err := s.lockAll(ctx, names, (*contender).enterAllAndWait)
+		return l, err
+	}, fn, nil)
+}
+
+func lockSet(l *Lock, names []string, err error) (*LockSet, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &LockSet{l, names}, nil
+}
+
+// lockAll acquires a set; enter puts it into its queues and waits, as far as that is wanted. It returns the names without
+// repetitions.
+func (s *Session) lockAll(ctx context.Context, all []string, enter func(*contender, context.Context) error) (*Lock, []string, error) {
+	var names []string
+	for _, name := range all {
+		if err := queue.CheckName(name); err != nil {
+			return nil, nil, fmt.Errorf("lease: name %w", err)
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) < 1 || len(names) > queue.MostInSet {
+		return nil, nil, fmt.Errorf("lease: names has %d, want 1 to %d", len(names), queue.MostInSet)
+	}
+	l, err := s.obtain(ctx, names[0], lockOptions{owner: s.opts.Owner}, mode{
+		join: func(c *contender) {
+			for _, name := range names[1:] {
+				c.add(name)
+			}
+		},
+		enter: func(c *contender, ctx context.Context) (*contender, error) { return c, enter(c, ctx) },
+	})
+	switch {
+	case errors.Is(err, rpctypes.ErrTooManyOps):
+		err = fmt.Errorf("lease: lock %q: the server takes fewer than %d operations in a transaction, see its --max-txn-ops: %w",
+			names, 2*len(names), err)
+	case err != nil && !errors.Is(err, ErrLocked):
+		err = fmt.Errorf("lease: lock %q: %w", names, err)
+	}
+	return l, names, err
+}
+
+// add adds a name to c's set.
+func (c *contender) add(name string) {
+	other := &contender{g: c.g, name: name, owner: c.owner, life: c.life, end: c.end}
+	other.entry.Ended = other.keyEnded
+	c.with = append(c.with, other)
+}
+
+// entries are those of c's set.
+func (c *contender) entries() []queue.Entry {
+	list := make([]queue.Entry, 0, 1+len(c.with))
+	c.each(func(c *contender) { list = append(list, c.entry.Entry) })
+	return list
+}
+
+// enterAll has the set enter, by attempt, which sets the revisions of those that have entered.
+func (c *contender) enterAll(ctx context.Context, attempt func(*etcd.Attempt, []queue.Entry) error) error {
+	for {
+		c.each((*contender).choose)
+		set := c.entries()
+		late, err := c.g.while(ctx, func(a *etcd.Attempt) error { return attempt(a, set) })
+		i := 0
+		c.each(func(c *contender) {
+			c.entry.Entry, c.late = set[i], c.late || late
+			i++
+		})
+		switch {
+		case errors.Is(err, queue.ErrTaken): // with other keys
+			c.each(func(c *contender) {
+				if c.entry.Rev != 0 || c.late {
+					c.g.reaper.add(c.entry.Entry, true)
+				} else {
+					c.g.burn(c.entry.Entry)
+				}
+				c.entry.Entry, c.late = queue.Entry{}, false
+			})
+		case errors.Is(err, queue.ErrGone):
+			var gone *contender
+			c.each(func(c *contender) {
+				if c.entry.Rev == 0 {
+					gone = c
+				}
+			})
+			lost := gone.whyDeleted(ctx)
+			gone.lose(lost)
+			return lost
+		default:
+			return err
+		}
+	}
+}
+
+// enterAllAndWait enters and waits for its turn in one queue after the other, in any order: those it waits for have all entered
+// before it, and who comes later waits for it.
+func (c *contender) enterAllAndWait(ctx context.Context) error {
+	var ahead []queue.Ahead
+	err := c.enterAll(ctx, func(a *etcd.Attempt, set []queue.Entry) (err error) {
+		ahead, err = c.g.queue.EnterAll(a, set, c.owner)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	waits := slices.ContainsFunc(ahead, func(a queue.Ahead) bool { return !a.None })
+	if !waits {
+		return nil
+	}
+	c.each(func(c *contender) { c.g.guards.Add(&c.entry) }) // any key that is lost ends the wait for the others
+	waited, i := false, 0
+	c.each(func(c *contender) {
+		before := ahead[i]
+		i++
+		if err != nil || before.None {
+			return
+		}
+		if waited {
+			before = queue.Ahead{} // what is known of it is old
+		}
+		waited = true
+		err = c.await(ctx, before)
+	})
+	return err
+}
+
+// tryEnterAll enters only if all queues are empty.
+func (c *contender) tryEnterAll(ctx context.Context) error {
+	var holders []*mvccpb.KeyValue
+	err := c.enterAll(ctx, func(a *etcd.Attempt, set []queue.Entry) (err error) {
+		holders, err = c.g.queue.TryEnterAll(a, set, c.owner)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	var locked []error
+	i := 0
+	c.each(func(c *contender) {
+		if holders[i] != nil {
+			locked = append(locked, c.lockedBy(holders[i]))
+		}
+		i++
+	})
+	return errors.Join(locked...)
+}
+
+// releaseAll is release for a set.
+func (c *contender) releaseAll(ctx context.Context) (gone *contender, err error) {
+	var missing []int
+	set := c.entries()
+	late, err := c.g.while(ctx, func(a *etcd.Attempt) (err error) {
+		missing, err = c.g.queue.LeaveAll(a, set)
+		return err
+	})
+	if late || len(missing) == 0 {
+		return nil, err
+	}
+	i := 0
+	c.each(func(c *contender) {
+		if i == missing[0] {
+			gone = c
+		}
+		i++
+	})
+	return gone, err
+}
+
+// Token is the fencing token of this hold, one for all names: larger than that of every earlier holder of any of them. It is
+// fixed at the grant.
+func (l *LockSet) Token() fence.Token { return l.lock.Token() }
+
+// Context is [Lock.Context]: it ends when one of the locks is lost, and the cause says which by its key.
+func (l *LockSet) Context() context.Context { return l.lock.Context() }
+
+// Err is [Lock.Err].
+func (l *LockSet) Err() error { return l.lock.Err() }
+
+// Deadline is [Lock.Deadline].
+func (l *LockSet) Deadline() time.Time { return l.lock.Deadline() }
+
+// Names are the names that were locked, without the session's prefix, each once.
+func (l *LockSet) Names() []string { return slices.Clone(l.names) }
+
+// Unlock is [Lock.Unlock] for all the locks, in one transaction.
+func (l *LockSet) Unlock(ctx context.Context) error { return l.lock.Unlock(ctx) }
+
+// Explain is [Lock.Explain].
+func (l *LockSet) Explain(ctx context.Context, err error) error { return l.lock.Explain(ctx, err) }

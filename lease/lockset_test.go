@@ -1,0 +1,252 @@
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// waitAll is wait for a set.
+func (e *env) waitAll(ctx context.Context, names ...string) <-chan outcomeOfAll {
+	got := make(chan outcomeOfAll, 1)
+	go func() {
+		l, err := e.s.LockAll(ctx, names...)
+		got <- outcomeOfAll{l, err, e.now()}
+	}()
+	synctest.Wait()
+	return got
+}
+
+type outcomeOfAll struct {
+	set *lease.LockSet
+	err error
+	at  time.Duration
+}
+
+// A set takes one transaction to enter and one to leave, however many names it has, and has one token for all.
+func TestSession_LockAll_entersAtOnce(t *testing.T) {
+	for _, n := range []int{1, 8, 64} {
+		synctest.Test(t, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			var names []string
+			for i := range n {
+				names = append(names, fmt.Sprint("n", i))
+			}
+			before := len(e.writes())
+			l, err := e.s.LockAll(t.Context(), append(names, "n0")...)
+			require.NoError(t, err)
+			require.Len(t, e.writes()[before:], 1)
+			require.Equal(t, names, l.Names())
+			require.Len(t, e.srv.Keys("n"), n)
+			for _, kv := range e.srv.Keys("n") {
+				require.Equal(t, l.Token().Revision(), kv.CreateRevision)
+			}
+			got, _ := fence.FromContext(l.Context())
+			require.Equal(t, l.Token(), got)
+			require.NoError(t, l.Unlock(t.Context()))
+			require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrUnlocked)
+			require.Len(t, e.writes()[before:], 2)
+			require.Empty(t, e.srv.Keys("n"))
+		})
+	}
+}
+
+// A set is granted when it is the first everywhere, and excludes plain locks and other sets in the order of arrival.
+func TestSession_LockAll_waitsForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		other := e.join(t)
+		a, c := other.lock(t, "a"), other.lock(t, "c")
+		set := e.waitAll(t.Context(), "c", "b", "a")
+		second := other.waitAll(t.Context(), "a", "b")
+		_, err := other.s.TryLock(t.Context(), "b")
+		require.ErrorIs(t, err, lease.ErrLocked, "it stands in all queues at once")
+		e.at(time.Minute)
+		require.NoError(t, c.Unlock(t.Context()))
+		e.at(2 * time.Minute)
+		requirePending(t, set)
+		require.NoError(t, a.Unlock(t.Context()))
+		got := receive(t, set)
+		require.NoError(t, got.err)
+		require.Equal(t, 2*time.Minute, got.at)
+		require.Greater(t, got.set.Token(), a.Token())
+		e.at(3 * time.Minute)
+		requirePending(t, second)
+		require.NoError(t, got.set.Unlock(t.Context()))
+		got = receive(t, second)
+		require.NoError(t, got.err)
+		require.NoError(t, got.set.Unlock(t.Context()))
+	})
+}
+
+// Try takes all or none, and tells who holds which.
+func TestSession_TryLockAll_isAllOrNothing(t *testing.T) {
+	for name, mix := range map[string]func(*env){
+		"locks alone":          func(*env) {},
+		"nested names":         func(e *env) { e.srv.Put("a/jobs/1", ""); e.srv.Put("b/jobs/1", "") },
+		"a key that is no one": func(e *env) { e.srv.Put("b/0123", "") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				mix(e)
+				other := e.join(t)
+				b, c := other.lock(t, "b"), other.lock(t, "c")
+				keys := e.keys("")
+				_, err := e.s.TryLockAll(t.Context(), "a", "b", "c")
+				require.ErrorIs(t, err, lease.ErrLocked)
+				for _, l := range []*lease.Lock{b, c} {
+					require.ErrorContains(t, err, fmt.Sprintf("lock %q is held by", l.Name()))
+				}
+				e.at(time.Second)
+				require.Equal(t, keys, e.keys(""))
+				require.NoError(t, b.Unlock(t.Context()))
+				require.NoError(t, c.Unlock(t.Context()))
+				l, err := e.s.TryLockAll(t.Context(), "a", "b", "c")
+				require.NoError(t, err)
+				_, err = other.s.TryLockAll(t.Context(), "c", "d")
+				require.ErrorIs(t, err, lease.ErrLocked)
+				require.NoError(t, l.Unlock(t.Context()))
+			})
+		})
+	}
+}
+
+// The loss of one key ends the whole, and says which it was; the others are let go with Unlock, and not before.
+func TestLockSet_losesOneKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l, err := e.s.LockAll(t.Context(), "a", "b", "c")
+		require.NoError(t, err)
+		e.at(time.Second)
+		key := e.keys("b/")[0]
+		require.True(t, e.srv.Delete(key))
+		synctest.Wait()
+		require.Equal(t, key, lossOf(t, context.Cause(l.Context()), lease.ReasonKeyDeleted).Key)
+		require.Len(t, e.keys(""), 2)
+		require.Equal(t, key, lossOf(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted).Key)
+		e.at(2 * time.Second)
+		require.Empty(t, e.keys(""))
+
+		l, err = e.s.LockAll(t.Context(), "a", "b", "c")
+		require.NoError(t, err)
+		key = e.keys("c/")[0]
+		require.True(t, e.srv.Delete(key))
+		require.Equal(t, key, lossOf(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted).Key, "before it was noticed")
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// A waiter learns at once that one of its keys is gone, whichever it waits for at the time, and leaves the others.
+func TestSession_LockAll_losesAKeyWhileItWaits(t *testing.T) {
+	for _, name := range []string{"a", "b", "c"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				held := e.join(t).lock(t, "b")
+				set := e.waitAll(t.Context(), "a", "b", "c")
+				e.at(time.Second)
+				i := slices.IndexFunc(e.keys(name+"/"), func(key string) bool { return key != held.Key() })
+				require.True(t, e.srv.Delete(e.keys(name + "/")[i]))
+				lossOf(t, receive(t, set).err, lease.ReasonKeyDeleted) //nolint:errcheck // as in requireLost
+				e.at(2 * time.Second)
+				require.Equal(t, []string{held.Key()}, e.keys(""))
+			})
+		})
+	}
+}
+
+func TestSession_LockAll_input(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		before := len(e.c.Calls(fakeetcd.Txn))
+		var many []string
+		for i := range 65 {
+			many = append(many, fmt.Sprint(i))
+		}
+		for want, names := range map[string][]string{
+			"lease: names has 0, want 1 to 64":                   nil,
+			"lease: names has 65, want 1 to 64":                  many,
+			`lease: name "a/" begins or ends with "/"`:           {"b", "a/"},
+			"lease: name is empty, want 1 to 1024 bytes":         {"b", ""},
+			"lease: name has 1025 bytes, want 1 to 1024":         {strings.Repeat("n", 1025)},
+			`lease: name "a/~b" has a part that begins with "~"`: {"a/~b"},
+		} {
+			_, err := e.s.LockAll(t.Context(), names...)
+			require.EqualError(t, err, want)
+			_, err = e.s.TryLockAll(t.Context(), names...)
+			require.EqualError(t, err, want)
+			require.EqualError(t, e.s.DoAll(t.Context(), names, func(context.Context, fence.Token) error { return nil }), want)
+		}
+		require.EqualError(t, e.s.DoAll(t.Context(), []string{"a"}, nil), "lease: fn is nil, want a function")
+		require.Len(t, e.c.Calls(fakeetcd.Txn), before)
+
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCTooManyOps})
+		_, err := e.s.LockAll(t.Context(), "a", "b")
+		require.ErrorContains(t, err, `lease: lock ["a" "b"]: the server takes fewer than 4 operations in a transaction, see its --max-txn-ops`)
+	})
+}
+
+// Sets of random names in random orders are all served, in the order of their revisions where they meet.
+func TestSession_LockAll_neverDeadlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		all := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+		last := make(map[string]fence.Token) // of each name
+		var held [8]bool
+		var mu sync.Mutex // guards last and held
+		done := make(chan error)
+		const sessions, turns = 10, 20
+		for range sessions {
+			e := open(t, srv, lease.Options{})
+			go func() {
+				for range turns {
+					order := rand.Perm(len(all))[:2+rand.IntN(4)]
+					var names []string
+					for _, i := range order {
+						names = append(names, all[i])
+					}
+					err := e.s.DoAll(t.Context(), names, func(_ context.Context, token fence.Token) error {
+						mu.Lock()
+						defer mu.Unlock()
+						for _, i := range order {
+							if held[i] || token <= last[all[i]] {
+								return fmt.Errorf("%s is held, or went to %d before %d", all[i], last[all[i]], token)
+							}
+							held[i], last[all[i]] = true, token
+						}
+						mu.Unlock()
+						time.Sleep(rand.N(20 * time.Millisecond))
+						mu.Lock()
+						for _, i := range order {
+							held[i] = false
+						}
+						return nil
+					})
+					if err != nil {
+						done <- err
+						return
+					}
+				}
+				done <- nil
+			}()
+		}
+		for range sessions {
+			require.NoError(t, receive(t, done))
+		}
+		require.Empty(t, srv.Keys(""))
+	})
+}
