@@ -3,7 +3,8 @@
 //
 // A [Session] is one etcd lease, kept alive, for any number of locks. [Session.Lock] waits and returns a [Lock], which exists
 // only while the lock is held or after it was. Its context ends when the lock is no longer held. [Session.Do] runs a function
-// under a lock. [Session.RLock] and [Session.RDo] share a lock with other readers.
+// under a lock. [Session.RLock] and [Session.RDo] share a lock with other readers. [Session.LockAll] and [Session.DoAll] take
+// several locks at once.
 //
 // # Guarantees
 //
@@ -36,7 +37,7 @@
 //	Unlock                                        ErrUnlocked              nil              -
 //	no renewal acknowledged before the deadline   ReasonDeadlinePassed     the same         ErrLost
 //	lease expired at the server, or revoked       ReasonLeaseGone          the same         ErrLost
-//	key deleted by somebody else                  ReasonKeyDeleted         the same         ErrLost
+//	key deleted by somebody else, one of a set's  ReasonKeyDeleted         the same         ErrLost
 //	key taken off its lease by a write            ReasonKeyOverwritten     the same         ErrLost
 //	Session.Close                                 ReasonSessionClosed      the same         ErrLost, ErrClosed
 //	revisions went back                           ReasonRevisionWentBack   the same         ErrLost, ErrRestored
@@ -52,6 +53,8 @@
 // Each reader stands in etcd's queue by itself. It waits for the writers that entered before it, and for no reader. A writer waits
 // for everybody that entered before it. So nobody starves: a reader does not pass a writer that waits in etcd's queue. That is
 // also what the fence needs, since a reader that came later has the higher token.
+//
+// A set of names stands in all of its queues at once, by itself too, at the same revision in each.
 //
 // # With etcd's own concurrency package
 //

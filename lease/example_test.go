@@ -105,6 +105,34 @@ func ExampleSession_RDo() {
 	// stale: true
 }
 
+// A transfer between two accounts needs both locks. Whoever asks for them in the other order does not deadlock, and one token
+// goes with the writes to both.
+func ExampleSession_DoAll() {
+	client := connect()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := lease.NewSession(ctx, client, lease.Options{Prefix: "accounts/"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+
+	var accounts fence.Guard // at the resource
+	err = session.DoAll(ctx, []string{"alice", "bob"}, func(_ context.Context, token fence.Token) error {
+		for _, name := range []string{"alice", "bob"} {
+			if err := accounts.Claim(name, token); err != nil {
+				return err
+			}
+		}
+		fmt.Println("one token:", accounts.Marks()["alice"] == accounts.Marks()["bob"])
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output: one token: true
+}
+
 // Do gives the function a context that ends when the lock is lost, and lets the lock go when the function has returned.
 func ExampleSession_Do() {
 	client := connect()

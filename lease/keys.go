@@ -52,11 +52,11 @@ func (g *grant) take(name, mark string, shared bool) queue.Entry {
 		n.next++
 	}
 	n.used++
-	newEntry := queue.NewEntry
+	suffix := mark + g.s.nonce + strconv.FormatUint(i, 36)
+	e := queue.NewEntry(name, g.id, suffix)
 	if shared {
-		newEntry = queue.NewReader
+		e = queue.NewReader(name, g.id, suffix)
 	}
-	e := newEntry(name, g.id, mark+g.s.nonce+strconv.FormatUint(i, 36))
 	e.After = g.s.revisions.Highest()
 	k.names[e.Prefix] = n
 	k.taken[e.Key] = i

@@ -150,6 +150,20 @@ func TestLockSet_losesOneKey(t *testing.T) {
 	})
 }
 
+// A key that was deleted and is somebody else's by now stays.
+func TestLockSet_Unlock_deletesNobodyElsesKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l, err := e.s.LockAll(t.Context(), "a", "b")
+		require.NoError(t, err)
+		planted := e.keys("b/")[0]
+		require.True(t, e.srv.Delete(planted))
+		e.srv.Put(planted, "somebody else's")
+		requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)
+		require.Equal(t, []string{planted}, e.keys(""))
+	})
+}
+
 // A waiter learns at once that one of its keys is gone, whichever it waits for at the time, and leaves the others.
 func TestSession_LockAll_losesAKeyWhileItWaits(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {

@@ -71,6 +71,20 @@ var queueMutants = []mutant{
 		by:   killer{inQueue, "TestQueue_TryEnter_reader", `require.Equal(t, writer.Key, string(owner.Key))`},
 	},
 	{
+		name: "a set that finds somebody before it stays",
+		file: "internal/queue/set.go",
+		old:  "_, err := q.LeaveAll(a, set)\n\tif err == nil {\n\t\tentered(set, 0)\n\t}\n\treturn owners, err",
+		new:  "return owners, nil",
+		by:   killer{inQueue, "TestQueue_TryEnterAll_race", `require.Equal(t, keys, e.keys())`},
+	},
+	{
+		name: "a set deletes keys that are not its own any more",
+		file: "internal/queue/set.go",
+		old:  "clientv3.OpTxn([]clientv3.Cmp{e.Held()}, ",
+		new:  "clientv3.OpTxn(nil, ",
+		by:   killer{inLease, "TestLockSet_Unlock_deletesNobodyElsesKey", `requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)`},
+	},
+	{
 		name: "TryLock has etcd compare all nested names",
 		file: "internal/queue/enter.go",
 		old:  "if q.contended.mixed(e.rivals()) {\n\t\treturn q.tryMixed(a, e, value)",

@@ -123,6 +123,56 @@ func (a *actor) tryR(name string) (r *hold) {
 	return r
 }
 
+// part is one lock of a set.
+type part struct {
+	*lease.LockSet
+
+	name, key string
+}
+
+func (p part) Name() string { return p.name }
+func (p part) Key() string  { return p.key }
+
+// holdAll notes each lock of a set, and returns the first, with which all are released.
+func (a *actor) holdAll(l *lease.LockSet, asked time.Time) (first *hold) {
+	for _, name := range l.Names() {
+		r := a.held(part{l, name, a.w.keyOf(name, l.Token())}, asked, l.Unlock)
+		if first == nil {
+			first = r
+		}
+	}
+	return first
+}
+
+// lockAll is lock for a set.
+func (a *actor) lockAll(names ...string) (r *hold) {
+	a.untilDone("lockAll", func(ctx context.Context) error {
+		asked := time.Now()
+		l, err := a.s.LockAll(ctx, names...)
+		if err == nil {
+			r = a.holdAll(l, asked) //nolint:contextcheck // the hold outlives the call
+		}
+		return err
+	})
+	return r
+}
+
+// tryAll is try for a set.
+func (a *actor) tryAll(names ...string) (r *hold) {
+	a.untilDone("tryAll", func(ctx context.Context) error {
+		asked := time.Now()
+		l, err := a.s.TryLockAll(ctx, names...)
+		switch {
+		case err == nil:
+			r = a.holdAll(l, asked) //nolint:contextcheck // the hold outlives the call
+		case errors.Is(err, lease.ErrLocked):
+			return nil
+		}
+		return err
+	})
+	return r
+}
+
 // lock gets the lock, with another attempt after a failure that is in order.
 func (a *actor) lock(name string) (r *hold) {
 	a.untilDone("lock", func(ctx context.Context) error {

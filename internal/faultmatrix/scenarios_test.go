@@ -25,6 +25,7 @@ var scenarios = []struct {
 	{"wait", waitInLine},
 	{"crowd", crowd},
 	{"read", readers},
+	{"set", sets},
 	{"round", goRound},
 	{"do", doScoped},
 	{"heal", healAfterRevocation},
@@ -110,6 +111,19 @@ func readers(w *world, s *actor) {
 	first.letGo()
 	s.rlock("a").keep(400 * ms).letGo()
 	s.tryR("a").keep(100 * ms).letGo()
+}
+
+// sets meet, and plain locks of their names.
+func sets(w *world, s *actor) {
+	other, single := w.rival(), w.rival()
+	w.inBackground(func() { single.lock("b").keep(500 * ms).letGo() })
+	w.inBackground(func() {
+		time.Sleep(ms)
+		other.lockAll("c", "b", "a").keep(300 * ms).letGo()
+	})
+	time.Sleep(2 * ms)
+	s.lockAll("a", "b").keep(1500 * ms).letGo()
+	s.tryAll("b", "c").keep(300 * ms).letGo()
 }
 
 // goRound has each wait by the watch that it has kept, behind the owner and behind a waiter.

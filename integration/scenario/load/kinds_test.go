@@ -1,0 +1,161 @@
+package load_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/rig"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// Twenty sessions take a thousand random sets of two to five out of eight names, in any order of them: all are served, none
+// beside another that it meets, and each name goes to its sets in the order of their tokens.
+func TestLockAll_randomSets(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	const sessions, sets, names = 20, 50, 8
+	var mu sync.Mutex // guards held and last
+	var held [names]bool
+	var last [names]fence.Token
+	// take is a section under the set of these names.
+	take := func(order []int, token fence.Token) error {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, i := range order {
+			if held[i] || token <= last[i] {
+				return fmt.Errorf("name %d: held is %v, the last token %d, this one %d", i, held[i], last[i], token)
+			}
+			held[i], last[i] = true, token
+		}
+		return nil
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	errs := make(chan error, sessions)
+	for n := range sessions {
+		s := rig.NewSession(t, srv.Client(t), lease.Options{Prefix: "sets/"})
+		random := rand.New(rand.NewPCG(seed, uint64(n)))
+		go func() {
+			var err error
+			for range sets {
+				order := random.Perm(names)[:2+random.IntN(4)]
+				var set []string
+				for _, i := range order {
+					set = append(set, fmt.Sprint(i))
+				}
+				err = errors.Join(err, s.DoAll(rig.Bounded(t), set, func(_ context.Context, token fence.Token) error {
+					err := take(order, token)
+					mu.Lock()
+					defer mu.Unlock()
+					for _, i := range order {
+						held[i] = false
+					}
+					return err
+				}))
+			}
+			errs <- err
+		}()
+	}
+	for range sessions {
+		require.NoError(t, <-errs)
+	}
+	require.Empty(t, srv.Keys(t, "sets/"))
+}
+
+// BenchmarkKinds takes and leaves each kind of lock in turn, and reports the median of each beside that of a plain lock.
+func BenchmarkKinds(b *testing.B) {
+	srv := etcdtest.Start(b, etcdtest.Options{})
+	s := rig.NewSession(b, srv.Client(b), lease.Options{})
+	set := func(n int) []string {
+		var names []string
+		for i := range n {
+			names = append(names, fmt.Sprintf("set%d/%d", n, i))
+		}
+		return names
+	}
+	ctx := b.Context()
+	type unlocker interface {
+		Unlock(ctx context.Context) error
+	}
+	kinds := []struct {
+		name string
+		take func() (unlocker, error)
+	}{
+		{"lock", func() (unlocker, error) { return s.Lock(ctx, "lock") }},
+		{"reader", func() (unlocker, error) { return s.RLock(ctx, "reader") }},
+		{"set1", func() (unlocker, error) { return s.LockAll(ctx, set(1)...) }},
+		{"set8", func() (unlocker, error) { return s.LockAll(ctx, set(8)...) }},
+		{"set64", func() (unlocker, error) { return s.LockAll(ctx, set(64)...) }},
+	}
+	took := make([][]time.Duration, len(kinds))
+	for b.Loop() {
+		for i, kind := range kinds {
+			began := time.Now()
+			l, err := kind.take()
+			require.NoError(b, err)
+			require.NoError(b, l.Unlock(ctx))
+			took[i] = append(took[i], time.Since(began))
+		}
+	}
+	var plain float64
+	for i, kind := range kinds {
+		slices.Sort(took[i])
+		median := took[i][len(took[i])/2].Seconds()
+		if i == 0 {
+			plain = median
+		}
+		b.ReportMetric(median/plain, kind.name+"/lock")
+	}
+}
+
+// BenchmarkReaders has 64 goroutines of eight sessions, each with a client of its own, go through sections of 5 ms under one
+// name, as readers and as writers, and reports the sections a second of both and their ratio.
+func BenchmarkReaders(b *testing.B) {
+	srv := etcdtest.Start(b, etcdtest.Options{})
+	const sessions, each, section = 8, 8, 5 * time.Millisecond
+	var all []*lease.Session
+	for range sessions {
+		all = append(all, rig.NewSession(b, srv.Client(b), lease.Options{}))
+	}
+	run := func(do func(s *lease.Session, ctx context.Context) error) float64 {
+		ctx, cancel := context.WithTimeout(b.Context(), 3*time.Second)
+		defer cancel()
+		var sections atomic.Int64
+		var wg sync.WaitGroup
+		began := time.Now()
+		for _, s := range all {
+			for range each {
+				wg.Go(func() {
+					for do(s, ctx) == nil {
+						sections.Add(1)
+					}
+				})
+			}
+		}
+		wg.Wait()
+		return float64(sections.Load()) / time.Since(began).Seconds()
+	}
+	var readers, writers float64
+	for b.Loop() {
+		readers += run(func(s *lease.Session, ctx context.Context) error {
+			return s.RDo(ctx, "readers", func(context.Context, fence.ReadToken) error { time.Sleep(section); return nil })
+		})
+		writers += run(func(s *lease.Session, ctx context.Context) error {
+			return s.Do(ctx, "writers", func(context.Context, fence.Token) error { time.Sleep(section); return nil })
+		})
+	}
+	b.ReportMetric(readers/float64(b.N), "sections/s-readers")
+	b.ReportMetric(writers/float64(b.N), "sections/s-writers")
+	b.ReportMetric(readers/writers, "readers/writers")
+}
