@@ -83,6 +83,7 @@ func (d *disturbance) operator() bool {
 }
 
 func (a *acquisition) name() string       { return a.enter.Name }
+func (a *acquisition) shared() bool       { return a.enter.Verb.Shared() }
 func (a *acquisition) token() fence.Token { return a.grant.Token }
 
 // ended is when the acquisition was over as its caller knows it: it holds nothing and asks for nothing from then on.
@@ -290,7 +291,7 @@ func (b *book) bury() {
 var reasons = []lease.Reason{lease.ReasonDeadlinePassed, lease.ReasonLeaseGone, lease.ReasonKeyDeleted, lease.ReasonSessionClosed}
 
 func (c *checker) countBook(b *book, events int) {
-	var grants, tries, gaveUp, live, lost, died, led int
+	var grants, shared, tries, gaveUp, live, lost, died, led int
 	why := map[lease.Reason]int{}
 	for _, a := range b.ops {
 		switch {
@@ -306,6 +307,9 @@ func (c *checker) countBook(b *book, events int) {
 			continue
 		}
 		grants++
+		if a.shared() {
+			shared++
+		}
 		if b.elections[a.name()] {
 			led++
 		}
@@ -324,6 +328,7 @@ func (c *checker) countBook(b *book, events int) {
 	c.count("events", events)
 	c.count("acquisitions", len(b.ops))
 	c.count("granted", grants)
+	c.count("  to readers", shared)
 	c.count("refused, another's", tries)
 	c.count("given up", gaveUp)
 	c.count("handles seen live", live)

@@ -2,24 +2,27 @@
 //
 // # Invariants
 //
-//	I1  at each resource, in the order of application, no accepted token is lower than one that was accepted before
-//	I2  the tokens of a name increase, and are the create revisions of keys that were first in its queue
-//	I3  the intervals in which handles of one name are live do not intersect; a dead handle stays dead, and dies at its
-//	    deadline; a scoped form releases after its function has returned
+//	I1  at each resource, in the order of application, no accepted token is lower than one that was accepted before; but two
+//	    readers do not refuse each other, and what one has read does not change while its token is accepted
+//	I2  the tokens of a name increase, and are the create revisions of keys that were first in its queue, or of readers' with no
+//	    writer before them
+//	I3  the intervals in which handles of one name are live do not intersect, but those of readers; a dead handle stays dead, and
+//	    dies at its deadline; a scoped form releases after its function has returned
 //	I4  sets and counters at a fenced resource lose no acknowledged update
 //	I5  a request is applied at most once, and not at all if its writer was told so
 //	I6  nobody deletes the key of an acquisition that is live or waits
-//	I7  without faults, waiters are served within 2 × TTL + 3 s, and in their order; at the end no key is left
+//	I7  without faults, waiters are served within 2 × TTL + 3 s, and in their order, and no reader waits for readers; at the
+//	    end no key is left
 //	I8  I3 for elections; observers never see a lower token after a higher one, and miss nobody who led
 //
 // # How each is checked
 //
 //	file          invariants  by
-//	resource.go   I1          a scan of what each resource has applied, in that order
+//	resource.go   I1          a scan of what each resource has applied, in that order, and of what its readers were told
 //	tokens.go     I2          a sweep over enter and grant events
 //	watch.go      I2, I6, I7  each name's queue, built again from the watch
 //	intervals.go  I2, I3, I8  a sweep over the intervals in which handles are known to be live
-//	lock.go       I3, I8      porcupine, with a lock as the model
+//	lock.go       I3, I8      porcupine, with a lock for readers and writers as the model
 //	release.go    I3          the ends of functions
 //	deadline.go   I3          the deadlines of leases, by the renewals that were answered
 //	operator.go   I3, I6      what an operator has deleted or revoked
@@ -60,7 +63,7 @@
 // A fault may keep a waiter from its place. Between clients that rule is therefore one of the time without faults: none is
 // on from a second before the other enters until it is granted, nor was one in the TTL before that, an operator's excepted.
 // Faults of other clients do not count. Within a session, as the lease of the keys tells it, the rule holds always, for
-// those who are served in the end. Candidates of one session each stand in etcd's queue. Elections in which somebody is
+// those who are served in the end. Readers and candidates of one session each stand in etcd's queue. Elections in which somebody is
 // passed by others, as for a priority or a transfer, are not in order of arrival, and are left out.
 //
 // # What it cannot see

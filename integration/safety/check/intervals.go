@@ -35,14 +35,32 @@ func (b *book) exclusion(name string) string {
 	return "I3"
 }
 
-// intervals checks I3 and the first half of I8, and that tokens increase from interval to interval.
+// extremes are the interval that ends last and the one with the highest token, of some.
+type extremes struct{ longest, highest tenure }
+
+func (x *extremes) add(t tenure) {
+	if x.longest.acquisition == nil || t.to > x.longest.to {
+		x.longest = t
+	}
+	if x.highest.acquisition == nil || t.token() > x.highest.token() {
+		x.highest = t
+	}
+}
+
+// intervals checks I3 and the first half of I8, and that tokens increase from interval to interval. Two readers are not compared.
 func (c *checker) intervals() {
 	looked := 0
 	for name, all := range c.tenures() {
 		looked += len(all)
-		longest, highest := all[0], all[0]
-		for _, t := range all[1:] {
+		var everybody, writers extremes
+		for _, t := range all {
+			rivals := everybody
+			if t.shared() {
+				rivals = writers
+			}
+			longest, highest := rivals.longest, rivals.highest
 			switch {
+			case longest.acquisition == nil: // there was none
 			case t.from < longest.to: // where one ends when the other begins they have only met
 				c.violation(Violation{
 					c.exclusion(name), "intervals", name,
@@ -56,11 +74,9 @@ func (c *checker) intervals() {
 					show(highest.grant, highest.lastLive, t.grant, t.lastLive),
 				})
 			}
-			if t.to > longest.to {
-				longest = t
-			}
-			if t.token() > highest.token() {
-				highest = t
+			everybody.add(t)
+			if !t.shared() {
+				writers.add(t)
 			}
 		}
 	}

@@ -24,11 +24,13 @@ type change struct {
 	turn int // of an acquisition: its place by token in its window
 }
 
-// lockState is a lock: who holds it, and how many have in this window. Tokens increase, so in each window the order of the
-// acquisitions is that of their tokens, and no other needs to be tried.
+// lockState is a lock: who holds it, one writer or any number of readers, and how many have in this window. Tokens increase, so in
+// each window the order of the acquisitions is that of their tokens, and no other needs to be tried: of two readers, the one with the
+// larger token was not let in before the other.
 type lockState struct {
-	holder *acquisition
-	turns  int
+	writer  *acquisition
+	readers []*acquisition // not changed
+	turns   int
 }
 
 func lockModel(first lockState) porcupine.Model {
@@ -37,16 +39,41 @@ func lockModel(first lockState) porcupine.Model {
 		Step: func(state, input, _ any) (bool, any) {
 			s, in := state.(lockState), input.(change)
 			if in.end {
-				return s.holder == in.of, lockState{nil, s.turns}
+				return s.end(in.of)
 			}
-			return s.holder == nil && in.turn == s.turns, lockState{in.of, s.turns + 1}
+			return s.begin(in)
+		},
+		Equal: func(x, y any) bool {
+			s, t := x.(lockState), y.(lockState)
+			return s.writer == t.writer && s.turns == t.turns && slices.Equal(s.readers, t.readers)
 		},
 	}
 }
 
+func (s lockState) begin(in change) (bool, lockState) {
+	if s.writer != nil || in.turn != s.turns {
+		return false, s
+	}
+	if in.of.shared() {
+		return true, lockState{readers: append(slices.Clip(s.readers), in.of), turns: s.turns + 1}
+	}
+	return len(s.readers) == 0, lockState{writer: in.of, turns: s.turns + 1}
+}
+
+func (s lockState) end(a *acquisition) (bool, lockState) {
+	if !a.shared() {
+		return s.writer == a, lockState{readers: s.readers, turns: s.turns}
+	}
+	i := slices.Index(s.readers, a)
+	if i < 0 {
+		return false, s
+	}
+	return true, lockState{writer: s.writer, readers: slices.Delete(slices.Clone(s.readers), i, i+1), turns: s.turns}
+}
+
 // locks gives each name to porcupine: the history of its handles must be one of a lock.
 //
-// A name's history is cut when a handle is returned that is known to be live then. Whoever's grant was returned before has
+// A name's history is cut when a writer's handle is returned that is known to be live then. Whoever's grant was returned before has
 // had its turn before, whoever else has got it has ended by then, and whoever is granted later has its turn later: were one
 // of them different, two would have held the lock at once. So each part begins with a known holder, and the parts are
 // right if and only if the whole is. Of a handle that is not known to have been live this cannot be said, since its caller
@@ -61,7 +88,7 @@ func (c *checker) locks() {
 	windows, undecided := 0, 0
 	for name, all := range names {
 		slices.SortStableFunc(all, func(x, y *acquisition) int { return cmp.Compare(x.grant.At, y.grant.At) })
-		var holder *acquisition // when the window begins
+		var holder *acquisition // when the window begins, a writer
 		late := lateTokens(all)
 		for len(all) > 0 {
 			n := cut(all, late[len(late)-len(all):])
@@ -69,7 +96,7 @@ func (c *checker) locks() {
 			windows++
 			result := porcupine.Illegal
 			if inOrder {
-				result = porcupine.CheckOperationsTimeout(lockModel(lockState{holder: holder}), ops, c.opts.Timeout)
+				result = porcupine.CheckOperationsTimeout(lockModel(lockState{writer: holder}), ops, c.opts.Timeout)
 			}
 			switch result {
 			case porcupine.Unknown:
@@ -103,7 +130,7 @@ func lateTokens(all []*acquisition) []fence.Token {
 func cut(all []*acquisition, late []fence.Token) int {
 	for n := window; n < len(all); n++ {
 		_, _, live := all[n-1].live()
-		if live && all[n-1].grant.At < all[n].grant.At && all[n-1].token() <= late[n] {
+		if live && !all[n-1].shared() && all[n-1].grant.At < all[n].grant.At && all[n-1].token() <= late[n] {
 			return n
 		}
 	}

@@ -147,7 +147,7 @@ func (c *checker) deletedWaiting(a *acquisition) {
 // the queue of its name.
 func hit(target string, a *acquisition) bool {
 	if key, found := strings.CutPrefix(target, a.name()+"/"); found {
-		target, _, _ = strings.Cut(key, "-")
+		target, _, _ = strings.Cut(strings.TrimPrefix(key, readers), "-")
 	}
 	return strings.Contains(a.giveUp.Error, "(lease "+target+")")
 }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
 const (
@@ -25,7 +23,7 @@ const (
 // Who enters when that is so comes behind it, in the client by the order there, at another client by the order of keys.
 // Only who is given the place of another that gives up goes before it, once for each session. The place is used up when
 // somebody of the client who came before has held the name or has left. From then on there is a new one, and passes are
-// counted anew.
+// counted anew. A reader has a place of its own, which nobody else uses up.
 func (c *checker) order() {
 	names := map[string]*turns{}
 	could := 0
@@ -36,7 +34,9 @@ func (c *checker) order() {
 			t = &turns{byClient: map[string][]*acquisition{}, hindrances: hindrances}
 			names[a.name()] = t
 		}
-		t.byClient[a.enter.Client()] = append(t.byClient[a.enter.Client()], a)
+		if !a.shared() {
+			t.byClient[a.enter.Client()] = append(t.byClient[a.enter.Client()], a)
+		}
 		if a.grant != nil {
 			t.granted = append(t.granted, a)
 		}
@@ -60,7 +60,7 @@ func (c *checker) order() {
 
 // turns are the acquisitions of one name.
 type turns struct {
-	byClient   map[string][]*acquisition // by the time at which they entered
+	byClient   map[string][]*acquisition // those that use the client's place, by the time at which they entered
 	granted    []*acquisition
 	waiters    []*overtaken // by the time at which they entered
 	hindrances map[string]spans
@@ -117,7 +117,11 @@ func (t *turns) passed(w *overtaken, x *acquisition, since time.Duration) bool {
 		return false
 	}
 	round := time.Duration(0)
-	for _, a := range t.byClient[w.enter.Client()] {
+	var places []*acquisition
+	if !w.shared() {
+		places = t.byClient[w.enter.Client()]
+	}
+	for _, a := range places {
 		if a.enter.At > w.enter.At+entering {
 			break
 		}
@@ -137,7 +141,7 @@ func (t *turns) passed(w *overtaken, x *acquisition, since time.Duration) bool {
 }
 
 // sessionOrder checks the order within each session, which no fault changes: waiters of a lock stand in it in the process.
-// A lease is taken for a session. Candidates of elections are left out, since each stands in etcd's queue by itself.
+// A lease is taken for a session. Readers and candidates of elections are left out, since each stands in etcd's queue by itself.
 func (c *checker) sessionOrder() {
 	type session struct {
 		name  string
@@ -145,7 +149,7 @@ func (c *checker) sessionOrder() {
 	}
 	sessions := map[session][]*acquisition{}
 	for _, a := range c.ops {
-		if a.grant == nil || c.elections[a.name()] {
+		if a.grant == nil || a.shared() || c.elections[a.name()] {
 			continue
 		}
 		if k := c.keyOf(a); k != nil {
@@ -196,7 +200,7 @@ func (c *checker) sessionOrder() {
 }
 
 // waits reports whether a waits to be served, however long.
-func (a *acquisition) waits() bool { return a.enter.Verb != history.TryLock }
+func (a *acquisition) waits() bool { return !a.enter.Verb.Tries() }
 
 // served is when a's wait was over.
 func (a *acquisition) served() time.Duration {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
 // patience is how long waiters may wait while nobody holds what they want and no fault is on.
@@ -21,13 +19,15 @@ type step struct {
 	acquisition  *acquisition
 }
 
-// progress checks I7: without faults, a name that somebody waits for and nobody holds is granted to someone in time.
+// progress checks I7: without faults, a name that somebody waits for and nobody holds is granted to someone in time; and so is one
+// that a reader waits for, and no writer holds or waits for, whatever other readers do.
 func (c *checker) progress() {
-	names := map[string][]step{}
+	names, readers := map[string][]step{}, map[string][]step{}
 	waiting := 0
 	for _, a := range c.ops {
 		steps, waits := c.steps(a)
 		names[a.name()] = append(names[a.name()], steps...)
+		readers[a.name()] = append(readers[a.name()], forReaders(a, steps)...)
 		if waits {
 			waiting++
 		}
@@ -44,13 +44,14 @@ func (c *checker) progress() {
 	}
 	for name, steps := range names {
 		c.pace(name, append(steps, faults...))
+		c.pace(name, append(readers[name], faults...))
 	}
 	c.count("acquisitions that waited", waiting)
 }
 
 // steps of one acquisition. One that does not wait to be served is none of a waiter's.
 func (c *checker) steps(a *acquisition) (steps []step, waits bool) {
-	waits = a.enter.Verb != history.TryLock
+	waits = a.waits()
 	over := a.ended()
 	if waits {
 		steps = append(steps, step{at: a.enter.At, waits: 1, acquisition: a})
@@ -68,6 +69,22 @@ func (c *checker) steps(a *acquisition) (steps []step, waits bool) {
 		}
 	}
 	return steps, waits
+}
+
+// forReaders are the steps of an acquisition as a reader sees it that waits: a writer who waits holds the name already, and a
+// reader who holds it is not in the way.
+func forReaders(a *acquisition, steps []step) []step {
+	var seen []step
+	for _, s := range steps {
+		switch {
+		case !a.shared():
+			s.waits, s.holds = 0, s.waits+s.holds
+		case s.holds != 0:
+			continue
+		}
+		seen = append(seen, s)
+	}
+	return seen
 }
 
 // pace goes through one name in time. Idle is counted from the last of: a heal, a change of holders, the first that waits.

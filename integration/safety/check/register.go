@@ -27,7 +27,7 @@ func registerModel(first string) porcupine.Model {
 		Step: func(state, input, _ any) (bool, any) {
 			now, in := state.(string), input.(access)
 			switch {
-			case in.verb == history.Read:
+			case in.verb.Reads():
 				return in.value == now || now == "" && in.value == "0", now
 			case in.verb == history.Increment && !in.blind:
 				return number(in.value) == number(now)+1, in.value
@@ -73,17 +73,17 @@ func (c *checker) registers() {
 func (r *resource) accesses() []porcupine.Operation {
 	var all []porcupine.Operation
 	for _, q := range r.sent {
-		if q.send.Verb == history.Claim {
+		if q.send.Verb.Claims() {
 			continue
 		}
 		op := porcupine.Operation{Call: int64(q.send.At), Input: access{q.send.Verb, q.send.Value, false, q}}
 		switch {
 		case q.answer != nil && q.answer.Outcome == history.OK:
 			op.Return = int64(q.answer.At)
-			if q.send.Verb == history.Read {
+			if q.send.Verb.Reads() {
 				op.Input = access{history.Read, q.answer.Value, false, q}
 			}
-		case q.answer != nil && q.answer.Outcome != history.Unknown, q.send.Verb == history.Read:
+		case q.answer != nil && q.answer.Outcome != history.Unknown, q.send.Verb.Reads():
 			continue
 		default:
 			done := r.done(q)

@@ -45,7 +45,7 @@ func (c *checker) requestOutcomes() {
 			if logged[q.send.Name] {
 				bad("I4", fmt.Sprintf("%s was acknowledged and not applied", q.send.Verb))
 			}
-		case outcome == history.OK && q.send.Verb == history.Read && done[0].Value != q.answer.Value:
+		case outcome == history.OK && q.send.Verb.Reads() && done[0].Value != q.answer.Value:
 			bad("I4", fmt.Sprintf("%q was read, and the reader was told %q", done[0].Value, q.answer.Value))
 		case outcome != history.OK && len(done) > 0 && updates(q.send.Verb):
 			bad("I5", fmt.Sprintf("%s was %s and applied all the same", q.send.Verb, outcome))

@@ -7,32 +7,48 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// marks checks I1: each resource is gone through in the order of application. Reads do not raise the mark and are
-// not held to it: a store may answer them unchecked.
+// marks checks I1: each resource is gone through in the order of application. It has a mark of writers, to which everybody is held,
+// and one of readers, to which writers are. Reads under a writer's token do not raise a mark and are not held to one: a store
+// may answer them unchecked.
 func (c *checker) marks() {
-	var accepted, refused, reads int
+	var accepted, refused, reads, shared, staleReaders, byReaders int
 	for _, r := range c.resources {
 		if r.control {
 			continue
 		}
-		var highest *history.Event
+		var highest, reader *history.Event
 		for _, e := range r.applied {
 			switch {
 			case e.Verb == history.Read:
 				reads++
 			case e.Outcome == history.Refused:
 				refused++
+				if e.Verb.OfReader() {
+					staleReaders++
+				} else if above(e, reader) && !above(e, highest) {
+					byReaders++
+				}
 				c.refusal(r.name, e, highest)
 			case e.Outcome != history.OK:
 			case !e.Token.Valid():
 				c.violation(Violation{
 					"I1", "resource", r.name, fmt.Sprintf("%s without a token was accepted", e.Verb), show(highest, e),
 				})
-			case highest != nil && e.Token < highest.Token:
+			case above(e, highest):
 				c.violation(Violation{
 					"I1", "resource", r.name,
 					fmt.Sprintf("%s with token %d was accepted after token %d", e.Verb, e.Token, highest.Token), show(highest, e),
 				})
+			case !e.Verb.OfReader() && above(e, reader):
+				c.violation(Violation{
+					"I1", "resource", r.name,
+					fmt.Sprintf("%s with token %d was accepted after the reader's token %d", e.Verb, e.Token, reader.Token), show(reader, e),
+				})
+			case e.Verb.OfReader():
+				shared++
+				if reader == nil || e.Token > reader.Token {
+					reader = e
+				}
 			default:
 				accepted++
 				if highest == nil || e.Token > highest.Token {
@@ -43,7 +59,40 @@ func (c *checker) marks() {
 	}
 	c.count("accepted claims and updates", accepted)
 	c.count("refused as stale", refused)
+	c.count("  of readers", staleReaders)
+	c.count("  of writers, by a reader's token", byReaders)
 	c.count("reads", reads)
+	c.count("accepted claims and reads of readers", shared)
+}
+
+// above reports whether a mark is above the event's token.
+func above(e, mark *history.Event) bool { return mark != nil && e.Token < mark.Token }
+
+// steady checks the other side of I1 by what readers were told alone: the value that the same token has read does not change, since
+// older writers are refused from the claim on, and the reader is once a newer one has come.
+func (c *checker) steady() {
+	compared := 0
+	for _, r := range c.resources {
+		first := map[fence.Token]*request{}
+		for _, q := range r.sent {
+			if q.send.Verb != history.CheckRead || q.answer == nil || q.answer.Outcome != history.OK {
+				continue
+			}
+			old := first[q.send.Token]
+			if old == nil {
+				first[q.send.Token] = q
+				continue
+			}
+			compared++
+			if old.answer.Value != q.answer.Value {
+				c.violation(Violation{
+					"I1", "steady", r.name, fmt.Sprintf("the reader of token %d was told %q and %q", q.send.Token, old.answer.Value, q.answer.Value),
+					show(old.send, old.answer, q.send, q.answer),
+				})
+			}
+		}
+	}
+	c.count("reads compared with others of their token", compared)
 }
 
 // controls counts what went wrong where nobody looks at tokens.

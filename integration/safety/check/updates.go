@@ -38,9 +38,9 @@ func (v *value) apply(e *history.Event) (wrong string) {
 		v.last, v.updated = e.Value, e
 	case history.Write:
 		v.last, v.updated = e.Value, e
-	case history.Read:
+	case history.Read, history.CheckRead:
 		wrong = v.read(e)
-	case history.Claim:
+	case history.Claim, history.ClaimRead:
 	}
 	return wrong
 }
@@ -123,7 +123,7 @@ func (c *checker) readers() {
 				continue
 			}
 			switch q.send.Verb {
-			case history.Read:
+			case history.Read, history.CheckRead:
 				read = append(read, q)
 			case history.Add:
 				done = append(done, q)

@@ -23,8 +23,9 @@ type key struct {
 	put, del  *history.Event // put: the creation
 	off       *history.Event // the write that took it off its lease
 	lease     int64          // as of the last change
-	first     bool           // it was the first of its queue at some time
+	first     bool           // it was the first of its queue at some time, or a reader's with no writer before it
 	contender bool
+	shared    bool // a reader's
 	operated  bool // an operator has deleted it or taken it off its lease
 }
 
@@ -47,15 +48,25 @@ type line struct {
 	keys []*key // from the first that may still contend
 }
 
-func (l *line) first() *key {
-	for len(l.keys) > 0 && (l.keys[0].del != nil || !l.keys[0].contender) {
+// serve notes whose turn it is: that of the first or, if this is a reader, of all readers before the next writer.
+func (l *line) serve() {
+	for len(l.keys) > 0 && l.keys[0].over() {
 		l.keys = l.keys[1:]
 	}
-	if len(l.keys) == 0 {
-		return nil
+	for n, k := range l.keys {
+		switch {
+		case k.over():
+		case k.shared:
+			k.first = true
+		default:
+			k.first = k.first || n == 0
+			return
+		}
 	}
-	return l.keys[0]
 }
+
+// over reports whether the key does not contend, or does no more.
+func (k *key) over() bool { return k.del != nil || !k.contender }
 
 // revision is the part of a token that is etcd's.
 func revision(t fence.Token) int64 { return int64(t) & (1<<48 - 1) }
@@ -76,9 +87,7 @@ func (c *checker) readWatch() {
 		}
 		// A transaction may do several things to a queue: only what it leaves counts.
 		for l := range touched {
-			if k := l.first(); k != nil {
-				k.first = true
-			}
+			l.serve()
 		}
 		w.highest = rev
 	}
@@ -117,11 +126,15 @@ func (c *checker) change(e *history.Event, now map[string]*key, lines map[string
 	return l
 }
 
-// set notes a value of the key. A contender's key begins with its lease.
+// readers is the class of readers, with which their keys begin.
+const readers = "r"
+
+// set notes a value of the key. A contender's key begins with its lease, or with its class and that.
 func (k *key) set(e *history.Event, queue string) {
 	k.lease = e.Lease
 	was := k.contender
-	k.contender = e.Lease != 0 && strings.HasPrefix(e.Key[len(queue):], strconv.FormatInt(e.Lease, 16))
+	child, shared := strings.CutPrefix(e.Key[len(queue):], readers)
+	k.contender, k.shared = e.Lease != 0 && strings.HasPrefix(child, strconv.FormatInt(e.Lease, 16)), shared
 	if was && !k.contender && k.off == nil {
 		k.off = e
 	}
@@ -163,8 +176,10 @@ func (c *checker) watchedTokens() {
 			bad("token %d is not the create revision of a key of %q", a.token(), a.name())
 		case a.grant.Key != "" && a.grant.Key != k.put.Key: // a caller may not be told its key
 			bad("token %d is that of key %q, and %q was granted", a.token(), k.put.Key, a.grant.Key)
+		case k.shared != a.shared():
+			bad("token %d is that of key %q, which is of another kind than its holder", a.token(), k.put.Key)
 		case !k.first && !k.operated: // a waiter whose key an operator takes may get a handle that ends when the watch tells
-			bad("token %d was granted, and its key was never the first of the queue", a.token())
+			bad("token %d was granted, and somebody whom it has to wait for was always before its key", a.token())
 		default:
 			owners[a.name()] = append(owners[a.name()], owned{rev, a})
 		}

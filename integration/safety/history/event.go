@@ -54,7 +54,20 @@ const (
 	Write     Verb = "write"     // sets the register to Value
 	Add       Verb = "add"       // adds Value to the set
 	Increment Verb = "increment" // a read-modify-write: sets the counter to Value, which is one more than was read
+
+	// Those of readers have the token of a read lock.
+	ClaimRead Verb = "claimread" // installs the tenure of a reader
+	CheckRead Verb = "checkread" // returns Value, if the token is not stale
 )
+
+// Reads reports whether the verb only returns what is there.
+func (v Verb) Reads() bool { return v == Read || v == CheckRead }
+
+// Claims reports whether the verb only installs a tenure.
+func (v Verb) Claims() bool { return v == Claim || v == ClaimRead }
+
+// OfReader reports whether the token that goes with the verb is that of a read lock.
+func (v Verb) OfReader() bool { return v == ClaimRead || v == CheckRead }
 
 // Event is one line of a history. Fields that a kind does not use are zero.
 type Event struct {

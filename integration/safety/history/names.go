@@ -46,8 +46,16 @@ const ByContext Verb = "context"
 // What an acquisition asks for, in the Verb of its Enter event. None: Lock.
 const (
 	TryLock  Verb = "trylock"
+	RLock    Verb = "rlock"
+	TryRLock Verb = "tryrlock"
 	Campaign Verb = "campaign"
 )
+
+// Shared reports whether an acquisition with that verb is a reader's.
+func (v Verb) Shared() bool { return v == RLock || v == TryRLock }
+
+// Tries reports whether an acquisition with that verb does not wait.
+func (v Verb) Tries() bool { return v == TryLock || v == TryRLock }
 
 // Client is the part of the actor's name that stands for its process: "client 3" of "client 3/worker 1".
 func (e Event) Client() string {

@@ -28,6 +28,7 @@ type bar struct {
 	actor    string
 	name     string
 	token    fence.Token // 0: it waited
+	shared   bool        // as a reader
 	ending   ending
 	why      string
 }
@@ -145,7 +146,8 @@ func (a *acquisition) add(e *history.Event) {
 
 // apply notes what a resource has done with a request of an actor.
 func (s *scene) apply(e *history.Event, sender string, wanted bool) {
-	if !wanted || sender == "" || e.Verb == history.Read || e.Outcome != history.OK && e.Outcome != history.Refused {
+	if !wanted || sender == "" || e.Verb == history.Read ||
+		e.Verb == history.CheckRead && e.Outcome == history.OK || e.Outcome != history.OK && e.Outcome != history.Refused {
 		return
 	}
 	s.marks = append(s.marks, mark{e.At, sender, e.Name, e.Token, e.Outcome == history.Refused, e.Verb, 1})
@@ -154,7 +156,7 @@ func (s *scene) apply(e *history.Event, sender string, wanted bool) {
 // acquire notes the two intervals of an acquisition.
 func (s *scene) acquire(a *acquisition) {
 	e := a.enter
-	wait := bar{from: e.At, actor: e.Actor, name: e.Name}
+	wait := bar{from: e.At, actor: e.Actor, name: e.Name, shared: e.Verb.Shared()}
 	if a.grant == nil {
 		switch {
 		case a.giveUp != nil:
@@ -167,7 +169,7 @@ func (s *scene) acquire(a *acquisition) {
 	}
 	wait.to, wait.ending = a.grant.At, released
 	s.waits = append(s.waits, wait)
-	hold := bar{from: a.grant.At, actor: e.Actor, name: e.Name, token: a.grant.Token}
+	hold := bar{from: a.grant.At, actor: e.Actor, name: e.Name, token: a.grant.Token, shared: wait.shared}
 	switch {
 	case a.lost != nil && (a.release == nil || a.lost.At < a.release.At):
 		hold.to, hold.ending, hold.why = a.lost.At, lost, a.lost.Error
@@ -209,7 +211,11 @@ func (b bar) tell() string {
 		end = ", gave up"
 	case open, released:
 	}
-	text := fmt.Sprintf("%s %s %s, %v to %v%s", b.actor, verb, b.name, round(b.from), round(b.to), end)
+	as := ""
+	if b.shared {
+		as = " as a reader"
+	}
+	text := fmt.Sprintf("%s %s %s%s, %v to %v%s", b.actor, verb, b.name, as, round(b.from), round(b.to), end)
 	if b.token != 0 {
 		text += fmt.Sprintf("\ntoken %d", b.token)
 	}

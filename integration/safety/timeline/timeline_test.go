@@ -149,3 +149,17 @@ func TestDraw_refusesNothing(t *testing.T) {
 	}
 	require.Error(t, timeline.Draw(io.Discard, nil, timeline.Options{}))
 }
+
+func TestDraw_tellsReadersFromWriters(t *testing.T) {
+	told := draw(t, fixture(t, "good-two-readers.jsonl"), timeline.Options{}).told()
+	for _, want := range []string{
+		"client 1/worker 1 held a, 3ms to 20ms\ntoken 2",
+		"client 2/worker 1 waited for a as a reader, 6ms to 26ms",
+		"client 2/worker 1 held a as a reader, 26ms to 50ms\ntoken 3",
+		"client 3/worker 1 held a as a reader, 25ms to 40ms\ntoken 4",
+		"write of client 1/worker 1 at a, token 2, 29.2ms: refused",
+		"checkread of client 2/worker 1 at a, token 3, 58.2ms: refused",
+	} {
+		require.Contains(t, told, want)
+	}
+}
