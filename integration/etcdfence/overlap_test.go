@@ -221,3 +221,21 @@ func (h *heldTurns) kv(t *testing.T, ctx context.Context, resource string) (*etc
 	turn.lock, turn.newest, turn.kvs[token] = l, token, kv
 	return kv, err
 }
+
+// Readers and writers in histories of a read/write lock: nothing stale is accepted and nobody live refused. To write stands for
+// Check, which raises no mark.
+func TestMarks_grants(t *testing.T) {
+	t.Parallel()
+	marks, err := etcdfence.NewMarks(etcdtest.Start(t, etcdtest.Options{}).Client(t), etcdfence.Options{})
+	require.NoError(t, err)
+	fencetest.Grants(t, fencetest.Verbs{
+		Claim: marks.Claim, ClaimRead: marks.ClaimRead, CheckRead: marks.CheckRead,
+		Check: func(ctx context.Context, resource string) error {
+			kv, err := marks.KV(resource)
+			if err != nil {
+				return err
+			}
+			return second(kv.Put(ctx, "data/"+resource, ""))
+		},
+	})
+}
