@@ -21,7 +21,7 @@ var (
 	ErrNotReplicated = errors.New("redisfence: not replicated")
 
 	// ErrMalformedMark reports that the mark's key has a value that this package does not write. Nothing is accepted for the
-	// resource until an operator writes the highest token that was ever accepted there.
+	// resource until an operator writes the highest token that was ever accepted there, of a writer or a reader.
 	ErrMalformedMark = errors.New("redisfence: malformed mark")
 )
 
@@ -39,9 +39,9 @@ func (e *OpError) Error() string {
 }
 
 // answer returns the result of a script's body, or the reason why the body did not run.
-func (m *Marks) answer(verb, resource string, t fence.Token, reply any, err error) (any, error) {
+func (m *Marks) answer(c call, t fence.Token, reply any, err error) (any, error) {
 	if err != nil {
-		return nil, fmt.Errorf("redisfence: %s %q: %w", verb, resource, m.explain(resource, err))
+		return nil, fmt.Errorf("redisfence: %s %q: %w", c.verb, c.resource, m.explain(c.resource, err))
 	}
 	parts, _ := reply.([]any)
 	if len(parts) == 1 {
@@ -52,16 +52,18 @@ func (m *Marks) answer(verb, resource string, t fence.Token, reply any, err erro
 		switch parts[0] {
 		case "ok":
 			return parts[1], nil
-		case "stale":
+		case "stale", "read":
 			if highest, err := fence.Parse(text); err == nil {
-				return nil, &fence.StaleError{Resource: resource, Token: t, Highest: highest}
+				return nil, &fence.StaleError{
+					Resource: c.resource, Token: t, Highest: highest, Read: c.reads, ByReader: parts[0] == "read",
+				}
 			}
 		case "malformed":
-			return nil, fmt.Errorf("%w at %q: %s, want a decimal token", ErrMalformedMark, m.MarkKey(resource), clip.Quote(text))
+			return nil, fmt.Errorf("%w at %q: %s, want a decimal token", ErrMalformedMark, m.MarkKey(c.resource), clip.Quote(text))
 		}
 	}
 	return nil, fmt.Errorf("redisfence: %s %q: %w: unexpected answer of the script: %s",
-		verb, resource, ErrUnknown, clip.Quote(fmt.Sprint(reply)))
+		c.verb, c.resource, ErrUnknown, clip.Quote(fmt.Sprint(reply)))
 }
 
 // explain distinguishes a refusal by the server, after which the outcome is known, from a lost answer.

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/redisfence"
 )
 
@@ -64,6 +65,9 @@ func TestMarks_cluster(t *testing.T) {
 	)
 	require.NoError(t, err)
 	requireStale(t, f.Set(as(t, 41), "orders", "{orders}:7", "stale"), "orders", 41, 54)
+	require.NoError(t, f.ClaimRead(reading(as(t, 60)), "other"))
+	require.Equal(t, &fence.StaleError{Resource: "other", Token: 54, Highest: 60, ByReader: true},
+		f.Set(as(t, 54), "other", "{other}:7", "stale"))
 
 	for _, elsewhere := range []string{"customers", "orders:7", "{customers}:{orders}"} {
 		const want = `a key is not in the hash slot of the mark, "fence:{orders}": ` +

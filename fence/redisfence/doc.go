@@ -8,14 +8,16 @@
 // calls [Marks.Claim] once, before its first read, and writes with [Marks.Do], [Marks.Set], or [Marks.Run] for its own Lua.
 // [Marks.Check] only refuses early.
 //
-// The token is the one in the context, see [fence.FromContext]. A lock's context carries its token.
+// The token is the one in the context, see [fence.FromContext]. A lock's context carries its token. The holder of a read lock
+// calls [Marks.ClaimRead] before its first read, which keeps a paused writer from writing while it reads, and [Marks.CheckRead]
+// after a read, before the result is used; see package fence.
 //
 // # Guarantee
 //
 // On one server that keeps its data: once a Claim or a write with a token was accepted for a resource, no older token is
-// accepted for it. The comparison, the raised mark and the writes are one script, which Redis runs atomically. This needs no
-// clock. It holds for any number of processes, any pause and any delay of a write, and is exact for every token, 1 to
-// 9223372036854775807.
+// accepted for it. Once a ClaimRead or CheckRead was, no older token of a writer is. The comparison, the raised mark and the
+// writes are one script, which Redis runs atomically. This needs no clock. It holds for any number of processes, any pause and
+// any delay of a write, and is exact for every token, 1 to 9223372036854775807.
 //
 // # No guarantee
 //
@@ -30,7 +32,7 @@
 //     old marks back: claim again before anything is written.
 //   - Marks must not be evicted: set maxmemory-policy noeviction. Marks have no expiry. Never set one and never delete a mark;
 //     FLUSHDB deletes them all. [Marks.Probe] reports unsafe settings.
-//   - Writes that do not go through the fence are not refused. Reads are not fenced.
+//   - Writes that do not go through the fence are not refused. Reads are not fenced, but by CheckRead after them.
 //   - A mark shows which holder came later, not who holds the lock. Until a successor has claimed, a holder that has lost its
 //     lock is accepted.
 //   - A proxy that distributes keys over servers, as redis.Ring does in the client, separates marks from the data.
@@ -44,10 +46,14 @@
 // is one key, use the key's name as the resource. The server refuses a key in another slot, and the error says so. Without a
 // cluster every key is allowed.
 //
+// The value is the write mark, such as 54. While the mark of readers is higher, a space and that follow: "54 60", or "0 60" if no
+// writer has come. A version of this package without readers takes that for a malformed mark and refuses everybody, until a
+// writer of this version has written or claimed. So bring the writers to this version before the first reader claims.
+//
 // # Failures
 //
 //	what happens                                   what the caller gets               the data
-//	mark is newer than the token                   *fence.StaleError with the mark    unchanged
+//	a mark is newer than the token                 *fence.StaleError with the mark    unchanged
 //	write delayed on its way until then            *fence.StaleError                  unchanged
 //	server does not know the script                nothing: the script is sent         as without the fence
 //	command of Do fails                            *OpError                           changed by the commands before it
@@ -64,7 +70,7 @@
 //
 // # A lost answer
 //
-// The client repeats a command MaxRetries times if it gets no answer. This package allows that for Claim and Check only.
+// The client repeats a command MaxRetries times if it gets no answer. This package allows that for claims and checks only.
 // After ErrUnknown from Do, Set or Run, repeat the call only if its commands are idempotent: SET is, INCR is not. Otherwise no
 // read under the same token settles the outcome, because the script may still be under way and run after the read. Release
 // the lock, acquire it again and claim with the new token. The server then refuses the old script, and a read shows the
@@ -75,6 +81,6 @@
 //
 // # Cost
 //
-// A call costs one round trip, as without the fence, and a short script on the server. WaitReplicas adds the round trip to the
-// replicas.
+// A call costs one round trip, as without the fence, and a short script on the server: a GET, and a SET if it raises a mark or
+// claims. WaitReplicas adds a SET and the round trip to the replicas to all but Check.
 package redisfence

@@ -1,7 +1,9 @@
 package redisfence_test
 
 import (
+	"errors"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -24,6 +26,29 @@ func requireOrder(t *testing.T, c *redis.Client, f *redisfence.Marks, mark, toke
 		require.NoError(t, claim, "mark %d, token %d", mark, token)
 	}
 	require.Equal(t, max(mark, token).String(), get(t, c, f.MarkKey("orders")))
+
+	// The same where a reader has the mark, or the token.
+	require.NoError(t, c.Set(t.Context(), f.MarkKey("orders"), "0 "+mark.String(), 0).Err())
+	claim = f.Claim(as(t, token), "orders")
+	if token < mark {
+		require.Equal(t, &fence.StaleError{Resource: "orders", Token: token, Highest: mark, ByReader: true}, claim)
+	} else {
+		require.NoError(t, claim, "read mark %d, token %d", mark, token)
+		require.Equal(t, token.String(), get(t, c, f.MarkKey("orders")))
+	}
+	require.NoError(t, c.Set(t.Context(), f.MarkKey("orders"), mark.String(), 0).Err())
+	claim = f.ClaimRead(reading(as(t, token)), "orders")
+	switch after := get(t, c, f.MarkKey("orders")); {
+	case token < mark:
+		require.Equal(t, &fence.StaleError{Resource: "orders", Token: token, Highest: mark, Read: true}, claim)
+		require.Equal(t, mark.String(), after)
+	case token == mark:
+		require.NoError(t, claim)
+		require.Equal(t, mark.String(), after)
+	default:
+		require.NoError(t, claim, "mark %d, read token %d", mark, token)
+		require.Equal(t, mark.String()+" "+token.String(), after)
+	}
 }
 
 // The neighbours of every power of ten, where lengths differ; of 2^53, where doubles begin to round; of the largest; and
@@ -81,7 +106,8 @@ func TestMarks_malformedMark(t *testing.T) {
 	}
 }
 
-// The script accepts as a mark what fence.Parse accepts as a token, and orders the two as Go does.
+// The script accepts as a mark what fence.Parse accepts as a token, or two of them of which the second is higher, or 0 and one,
+// and orders them as Go does.
 func FuzzMarks_mark(f *testing.F) {
 	c := newClient(f)
 	guard := newFence(f, c)
@@ -90,6 +116,7 @@ func FuzzMarks_mark(f *testing.F) {
 		"9007199254740993", "9223372036854775807", "9223372036854775808", "9999999999999999999", "10000000000000000000",
 		"99999999999999999999", "281474976710656", // era 1, revision 0
 		"9223090561878065152", // era 32767, revision 0
+		"41 54", "0 54", "54 54", "54 41", "54 60", "0 0", "41  54", "41 54 ", "41 54\n", "0 281474976710656", "1 9223372036854775807",
 	} {
 		f.Add(mark, int64(54))
 		f.Add(mark, int64(math.MaxInt64))
@@ -104,6 +131,22 @@ func FuzzMarks_mark(f *testing.F) {
 		require.NoError(t, c.Set(t.Context(), guard.MarkKey("orders"), mark, 0).Err())
 		err := guard.Claim(as(t, token), "orders")
 		highest, bad := fence.Parse(mark)
+		if first, second, two := strings.Cut(mark, " "); two {
+			var read fence.Token
+			if highest, bad = fence.Parse(first); first == "0" {
+				highest, bad = 0, nil
+			}
+			if bad == nil {
+				read, bad = fence.Parse(second)
+			}
+			if bad == nil && read <= highest {
+				bad = errors.New("it refuses nobody")
+			}
+			if bad == nil && token >= highest && token < read {
+				require.Equal(t, &fence.StaleError{Resource: "orders", Token: token, Highest: read, ByReader: true}, err)
+				return
+			}
+		}
 		switch {
 		case bad != nil:
 			require.ErrorIs(t, err, redisfence.ErrMalformedMark)

@@ -83,7 +83,8 @@ func New(client redis.UniversalClient, opts Options) (*Marks, error) {
 	return &Marks{client: client, opts: opts}, nil
 }
 
-// MarkKey returns the key of a resource's mark. It is in the hash slot of the key with the resource's name, and of every key
+// MarkKey returns the key of a resource's mark. Its value is the highest token that was accepted, and behind a space that of
+// readers if it is higher. It is in the hash slot of the key with the resource's name, and of every key
 // with the resource in its first pair of braces. Read it; never write to it.
 func (m *Marks) MarkKey(resource string) string { return m.opts.Prefix + "{" + resource + "}" }
 
@@ -105,24 +106,32 @@ func checkClient(client redis.UniversalClient) (readTimeout time.Duration, err e
 }
 
 // admission checks what every call needs before it sends anything, and returns the token.
-func (m *Marks) admission(ctx context.Context, verb, resource string) (fence.Token, error) {
+func (m *Marks) admission(ctx context.Context, c call) (fence.Token, error) {
 	if m == nil || m.client == nil {
 		return 0, errors.New("redisfence: Marks is nil or zero, want one created by New")
 	}
-	if err := checkName("resource", resource); err != nil {
+	if err := checkName("resource", c.resource); err != nil {
 		return 0, err
 	}
-	t, err := admission.Token(ctx, m.opts.MaxEra)
+	t, err := token(ctx, c.reads, m.opts.MaxEra)
 	if err != nil {
-		return 0, fmt.Errorf("redisfence: %s %q: %w", verb, resource, err)
+		return 0, fmt.Errorf("redisfence: %s %q: %w", c.verb, c.resource, err)
 	}
 	if err := ctx.Err(); err != nil {
 		if cause := context.Cause(ctx); !errors.Is(cause, err) {
 			err = fmt.Errorf("%w: %w", err, cause)
 		}
-		return 0, fmt.Errorf("redisfence: %s %q: nothing was sent: %w", verb, resource, err)
+		return 0, fmt.Errorf("redisfence: %s %q: nothing was sent: %w", c.verb, c.resource, err)
 	}
 	return t, nil
+}
+
+func token(ctx context.Context, reads bool, maxEra uint16) (fence.Token, error) {
+	if reads {
+		t, err := admission.ReadToken(ctx, maxEra)
+		return fence.Token(t), err
+	}
+	return admission.Token(ctx, maxEra)
 }
 
 // checkKeys refuses the caller's keys if they are empty or have the prefix of the marks.

@@ -107,7 +107,7 @@ func TestDo_isSentOnceAfterAScriptFlush(t *testing.T) {
 	}
 }
 
-// Claim and Check stand being repeated, so the client may.
+// Claims and checks stand being repeated, so the client may.
 func TestClaim_isRepeatedByTheClient(t *testing.T) {
 	c, lose := lossyClient(t)
 	f := newFence(t, c)
@@ -115,10 +115,14 @@ func TestClaim_isRepeatedByTheClient(t *testing.T) {
 	require.NoError(t, f.Claim(as(t, 54), "orders"))
 	lose.Store(1)
 	require.NoError(t, f.Check(as(t, 54), "orders"))
+	lose.Store(1)
+	require.NoError(t, f.ClaimRead(reading(as(t, 60)), "orders"))
+	lose.Store(1)
+	require.NoError(t, f.CheckRead(reading(as(t, 70)), "orders"))
 	lose.Store(100)
-	require.ErrorIs(t, f.Claim(as(t, 54), "orders"), redisfence.ErrUnknown)
+	require.ErrorIs(t, f.Claim(as(t, 80), "orders"), redisfence.ErrUnknown)
 	lose.Store(0)
-	require.Equal(t, "54", get(t, c, f.MarkKey("orders")))
+	require.Equal(t, "80", get(t, c, f.MarkKey("orders")))
 }
 
 func TestMarks_serverGone(t *testing.T) {

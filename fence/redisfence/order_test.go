@@ -2,6 +2,7 @@ package redisfence_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -15,12 +16,17 @@ import (
 // The older holder is held up with its write on the way: at each of the two sendings of a script that the server does
 // not know yet, and at the only one of a script that it knows.
 func TestMarks_writeDelayedOnItsWay(t *testing.T) {
-	for _, tt := range []struct{ name, command, sent string }{
-		{"unknown script, first sending", "evalsha", "evalsha eval"},
-		{"unknown script, second sending", "eval", "evalsha eval"},
-		{"known script", "evalsha", "evalsha"},
+	for _, tt := range []struct {
+		name, command, sent string
+		reader              bool // comes after it
+	}{
+		{"unknown script, first sending", "evalsha", "evalsha eval", false},
+		{"unknown script, second sending", "eval", "evalsha eval", false},
+		{"known script", "evalsha", "evalsha", false},
+		{"unknown script, a reader at the second sending", "eval", "evalsha eval", true},
+		{"known script", "evalsha", "evalsha", true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s, %t", tt.name, tt.reader), func(t *testing.T) {
 			c := newClient(t)
 			successor := newFence(t, c)
 			if tt.name == "known script" {
@@ -36,12 +42,17 @@ func TestMarks_writeDelayedOnItsWay(t *testing.T) {
 					sent = append(sent, cmd.Name())
 				}
 				if cmd.Name() == tt.command {
-					require.NoError(t, successor.Claim(fence.NewContext(ctx, 54), "orders"))
+					claim := successor.Claim
+					if tt.reader {
+						claim = func(ctx context.Context, resource string) error { return successor.ClaimRead(reading(ctx), resource) }
+					}
+					require.NoError(t, claim(fence.NewContext(ctx, 54), "orders"))
 				}
 				return next(ctx, cmd)
 			}))
 			f := newFence(t, paused)
-			requireStale(t, f.Set(as(t, 41), "orders", "orders", "older"), "orders", 41, 54)
+			want := fence.StaleError{Resource: "orders", Token: 41, Highest: 54, ByReader: tt.reader}
+			require.Equal(t, &want, f.Set(as(t, 41), "orders", "orders", "older"))
 			require.Equal(t, tt.sent, strings.Join(sent, " "))
 			require.Empty(t, get(t, c, "orders"))
 		})

@@ -140,3 +140,13 @@ func (c *lateConn) Close() error {
 	}()
 	return nil
 }
+
+// Readers and writers in histories of a read/write lock: nothing stale is accepted and nobody live refused. To write stands for
+// Check, which raises no mark.
+func TestMarks_grants(t *testing.T) {
+	f := newFence(t, newClient(t))
+	fencetest.Grants(t, fencetest.Verbs{
+		Claim: f.Claim, ClaimRead: f.ClaimRead, CheckRead: f.CheckRead,
+		Check: func(ctx context.Context, resource string) error { return f.Set(ctx, resource, resource, 1) },
+	})
+}

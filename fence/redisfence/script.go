@@ -30,13 +30,20 @@ var (
 	checkScript = newScript(luaAdmit + luaCheck)
 	claimScript = NewScript("")
 	opsScript   = NewScript(luaOps)
+	readScript  = newScript(luaAdmit + luaRead)
 )
 
 // luaAdmit compares the mark with the token. Lua's numbers are doubles, which round above 2^53, and its comparison of strings
 // depends on the server's locale, so luaAdmit compares digit by digit. A mark that equals the token is valid, as the token is.
 // Any other mark must be what fence.Parse accepts. The remainder is exact: it stays below 2^52, and 2^48 is a power of two.
 //
-// admit returns the mark, or false if there is none, and the answer if the token is refused.
+// The value is the write mark, or 0 if there is none, and a space and the read mark if that is higher. One that is not refuses
+// nobody whom the write mark does not, so a writer that is accepted leaves its token alone. Both are in one value and not in two
+// keys: a call sends the same commands as before there were readers, and a version that does not know them finds the value
+// malformed and refuses everybody, where it would not look at a second key.
+//
+// see returns the value, or false if there is none, the write mark and the read mark, or else the value and nil, nil and an
+// answer. admit returns the value, and the answer if a writer's token is refused.
 const luaAdmit = `
 local function less(a, b)
   if #a ~= #b then return #a < #b end
@@ -54,15 +61,25 @@ local function valid(mark)
   return low ~= 0
 end
 
-local function admit(key, token)
+local function see(key, token)
   local mark = redis.pcall('GET', key)
-  if mark == false or mark == token then return mark end
+  if mark == false then return mark, '0', '0' end
+  if mark == token then return mark, mark, '0' end
   if type(mark) == 'table' then
-    if string.sub(mark.err, 1, 9) == 'WRONGTYPE' then return mark, {'malformed', mark.err} end
-    return mark, mark
+    if string.sub(mark.err, 1, 9) == 'WRONGTYPE' then return mark, nil, nil, {'malformed', mark.err} end
+    return mark, nil, nil, mark
   end
-  if not valid(mark) then return mark, {'malformed', string.sub(mark, 1, 25)} end
-  if less(token, mark) then return mark, {'stale', mark} end
+  if valid(mark) then return mark, mark, '0' end
+  local write, read = string.match(mark, '^([0-9]+) ([0-9]+)$')
+  if write and valid(read) and (write == '0' or valid(write)) and less(write, read) then return mark, write, read end
+  return mark, nil, nil, {'malformed', string.sub(mark, 1, 25)}
+end
+
+local function admit(key, token)
+  local mark, write, read, refusal = see(key, token)
+  if refusal then return mark, refusal end
+  if less(token, write) then return mark, {'stale', write} end
+  if less(token, read) then return mark, {'read', read} end
   return mark
 end
 `
@@ -71,6 +88,17 @@ end
 const luaCheck = `
 local _, refusal = admit(KEYS[1], ARGV[1])
 return refusal or {'ok'}
+`
+
+// luaRead gets the mark's key; the token of a reader, and '1' if it must write the marks even if they stay as they are.
+const luaRead = `
+local mark, write, read, refusal = see(KEYS[1], ARGV[1])
+if refusal then return refusal end
+if less(ARGV[1], write) then return {'stale', write} end
+local raised = mark
+if less(write, ARGV[1]) and less(read, ARGV[1]) then raised = write .. ' ' .. ARGV[1] end
+if raised ~= mark or ARGV[2] == '1' then redis.call('SET', KEYS[1], raised) end
+return {'ok'}
 `
 
 // luaGuard gets the mark's key and the caller's keys; the token, '1' if it must write the mark even if it equals the token, and

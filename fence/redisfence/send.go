@@ -14,13 +14,14 @@ type call struct {
 	field          string // the name of a key in errors
 	keys           []string
 	args           []any
-	writeMark      bool // even if the mark equals the token
+	reads          bool // the token is a reader's
+	writeMark      bool // even if the mark stays as it is
 	readOnly       bool // nothing is written, so there is nothing to replicate
 	repeatable     bool // the client may send it again after a lost answer
 }
 
 func (m *Marks) run(ctx context.Context, c call) (any, error) {
-	t, err := m.admission(ctx, c.verb, c.resource)
+	t, err := m.admission(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +35,7 @@ func (m *Marks) run(ctx context.Context, c call) (any, error) {
 		flag = "1"
 	}
 	reply, wait, err := m.eval(ctx, c, append([]string{m.MarkKey(c.resource)}, c.keys...), append([]any{t.String(), flag}, c.args...))
-	payload, err := m.answer(c.verb, c.resource, t, reply, err)
+	payload, err := m.answer(c, t, reply, err)
 	if err != nil || wait == nil {
 		return payload, err
 	}

@@ -10,7 +10,7 @@ import (
 // refuse the predecessor. Repeating it is safe.
 //
 // On success the mark is the context's token, and the server accepts no older token. On a refusal the mark is unchanged: the
-// error is a [*fence.StaleError] with the mark as the highest token if the mark is newer, and matches [fence.ErrInvalidToken]
+// error is a [*fence.StaleError] with the mark as the highest token if a mark is newer, and matches [fence.ErrInvalidToken]
 // if the context carries no token, and [ErrMalformedMark] if something else has written the mark. It matches [ErrUnknown] if
 // no answer came: the mark may have been raised, and Claim may be called again. It matches [ErrNotReplicated] if
 // Options.WaitReplicas was not reached: the mark is raised, but a fail-over may lose it, so do not begin the tenure.
@@ -27,13 +27,34 @@ func (m *Marks) Check(ctx context.Context, resource string) error {
 	return err
 }
 
+// ClaimRead starts the tenure of a reader. Call it once after a grant, before the first read of the resource: until then the
+// marks do not refuse a writer that held the lock before, and it could write while the reader reads. Repeating it is safe.
+//
+// On success the server accepts no token of an older writer. The token is that of a read lock. The errors are those of
+// [Marks.Claim], with a refusal if the mark of writers is newer.
+func (m *Marks) ClaimRead(ctx context.Context, resource string) error {
+	_, err := m.run(ctx, call{
+		verb: "claim to read", resource: resource, script: readScript, reads: true, writeMark: true, repeatable: true,
+	})
+	return err
+}
+
+// CheckRead reports whether the context's token of a read lock may still read. Call it after a read, before its result is used:
+// if it accepts the token, no newer writer had written before. Unlike [Marks.Check] it raises a lower mark of readers, even if
+// its holder has not claimed, and with Options.WaitReplicas it writes the mark and waits. The errors are those of
+// [Marks.ClaimRead].
+func (m *Marks) CheckRead(ctx context.Context, resource string) error {
+	_, err := m.run(ctx, call{verb: "check to read", resource: resource, script: readScript, reads: true, repeatable: true})
+	return err
+}
+
 // Set is [Marks.Do] with one SET of key to value. SET removes an expiry of the key.
 func (m *Marks) Set(ctx context.Context, resource, key string, value any) error {
 	_, err := m.Do(ctx, resource, Command("SET", key, value))
 	return err
 }
 
-// Do runs 1 to 1,000 commands if the context's token is not older than the mark, and raises an older mark. The guard and the
+// Do runs 1 to 1,000 commands if the context's token is not older than a mark, and raises an older mark. The guard and the
 // commands are one script and so one atomic step: nothing else runs in between, and no client sees a part of it. A token that
 // equals the mark is accepted.
 //
