@@ -128,6 +128,67 @@ func (g *Guard) CheckReadContext(ctx context.Context, resource string, t ReadTok
 	return g.admit(resource, reader(t), func(m *mark) error { return m.take(ctx, resource) })
 }
 
+// ClaimPath is [Guard.Claim] for a node of a tree of resources, with the token of a lock on the node: those whose locks were on a
+// node above or below are fenced too, and those on other branches are not. A path's nodes are the names that end at its slashes
+// and at its end: those of "a/b/c" are "a", "a/b" and "a/b/c".
+//
+// On success t is the write mark of the node, and no less than the read marks of the nodes above, as if it were a reader there. It
+// is refused if it is older than the write mark of one of them, or than one of the node's two marks. On failure no mark is
+// changed, and the error names the node. ClaimPath waits for functions that [Guard.Do] runs at any of the nodes.
+func (g *Guard) ClaimPath(path string, t Token) error {
+	if err := g.validate(path, writer(t)); err != nil {
+		return err
+	}
+	var nodes []*node
+	for i := range len(path) + 1 {
+		if i == len(path) || path[i] == '/' {
+			nodes = append(nodes, &node{g.find(path[:i]), path[:i], claimant{t, i < len(path)}})
+		}
+	}
+	settled := true
+	for _, n := range nodes {
+		if err := n.refuse(); err != nil {
+			return err
+		}
+		settled = settled && n.has(n.claimant)
+	}
+	if settled {
+		return nil
+	}
+	for _, n := range nodes { // everybody from the root on, so that nobody waits for somebody who waits for him
+		_ = n.await()
+		defer n.give()
+	}
+	for _, n := range nodes {
+		if err := n.refuse(); err != nil {
+			return err
+		}
+	}
+	for _, n := range nodes {
+		n.lift(n.claimant)
+	}
+	return nil
+}
+
+// CheckPath is [Guard.Check] for a node of a tree of resources. It does what [Guard.ClaimPath] does and has the same errors.
+func (g *Guard) CheckPath(path string, t Token) error { return g.ClaimPath(path, t) }
+
+// node is a node of a path and what the holder of the path's end is there.
+type node struct {
+	*mark
+
+	resource string
+	claimant
+}
+
+func (n *node) refuse() error {
+	err := n.mark.refuse(n.resource, n.claimant)
+	if stale, ok := errors.AsType[*StaleError](err); ok {
+		stale.Read = false // the token is a writer's
+	}
+	return err
+}
+
 // CheckContext is [Guard.Check] with a context that ends the wait. The error then matches that of ctx, and the mark is
 // unchanged.
 func (g *Guard) CheckContext(ctx context.Context, resource string, t Token) error {
@@ -224,7 +285,7 @@ func load[T ~int64](g *Guard, marks map[string]T, as func(T) claimant) error {
 		}
 		if own := m.of(as(t)); own.Load() < int64(t) {
 			_ = m.await()
-			own.Store(max(own.Load(), int64(t))) // whatever the other mark is: the two may have been saved at different times
+			m.lift(as(t)) // whatever the other mark is: the two may have been saved at different times
 			m.give()
 		}
 	}
@@ -255,11 +316,20 @@ func (g *Guard) mark(resource string, c claimant) (*mark, error) {
 	if m, ok := g.marks.Load(resource); ok {
 		return m.(*mark), nil
 	}
-	// It is published with its token: no goroutine finds a resource that has none.
+	// It is published with its token, so that the first one waits for nobody.
 	first := &mark{turn: make(chan struct{}, 1)}
-	first.of(c).Store(int64(c.Token))
+	first.lift(c)
 	m, _ := g.marks.LoadOrStore(resource, first)
 	return m.(*mark), nil
+}
+
+// find returns the resource's marks, which may be 0.
+func (g *Guard) find(resource string) *mark {
+	m, ok := g.marks.Load(resource)
+	if !ok {
+		m, _ = g.marks.LoadOrStore(resource, &mark{turn: make(chan struct{}, 1)})
+	}
+	return m.(*mark)
 }
 
 func (g *Guard) validate(resource string, c claimant) error {
@@ -299,9 +369,14 @@ func (m *mark) raise(resource string, c claimant) error {
 	if err := m.refuse(resource, c); err != nil {
 		return err
 	}
+	m.lift(c)
+	return nil
+}
+
+// lift raises the claimant's mark, if it is lower. It needs the turn.
+func (m *mark) lift(c claimant) {
 	own := m.of(c)
 	own.Store(max(own.Load(), int64(c.Token)))
-	return nil
 }
 
 // of returns the mark that the claimant raises.

@@ -133,6 +133,28 @@ func ExampleSession_DoAll() {
 	// Output: one token: true
 }
 
+// Two jobs work in different folders at the same time. Who cleans up all of "data" waits for both.
+func ExampleSession_LockTree() {
+	client := connect()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := lease.NewSession(ctx, client, lease.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+
+	for _, folder := range []string{"data/2026/10", "data/2026/11"} {
+		if _, err := session.LockTree(ctx, folder); err != nil {
+			log.Fatal(err)
+		}
+	}
+	_, err = session.TryLockTree(ctx, "data")
+	var locked *lease.LockedError
+	fmt.Println(errors.As(err, &locked), locked.Name)
+	// Output: true data
+}
+
 // Do gives the function a context that ends when the lock is lost, and lets the lock go when the function has returned.
 func ExampleSession_Do() {
 	client := connect()

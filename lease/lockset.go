@@ -34,67 +34,72 @@ type LockSet struct {
 //
 // Names, ctx and errors are those of [Session.Lock].
 func (s *Session) LockAll(ctx context.Context, names ...string) (*LockSet, error) {
-	return lockSet(s.lockAll(ctx, names, (*contender).enterAllAndWait))
+	return s.lockAll(ctx, names, (*contender).enterAllAndWait)
 }
 
 // TryLockAll takes all the locks with these names if nobody has or waits for one of them. Otherwise it takes none and returns at
 // once an error that matches [ErrLocked]; errors.As finds the first holder, a [*LockedError], and the error joins one for each
 // name that is locked. Other errors are those of [Session.LockAll].
 func (s *Session) TryLockAll(ctx context.Context, names ...string) (*LockSet, error) {
-	return lockSet(s.lockAll(ctx, names, (*contender).tryEnterAll))
+	return s.lockAll(ctx, names, (*contender).tryEnterAll)
 }
 
 // DoAll is [Session.Do] with the locks taken as [Session.LockAll] takes them.
 func (s *Session) DoAll(ctx context.Context, names []string, fn func(ctx context.Context, token fence.Token) error) error {
 	return s.do(ctx, strings.Join(names, ", "), func(ctx context.Context, _ string, _ ...LockOption) (*Lock, error) {
-		l, _, err := s.lockAll(ctx, names, (*contender).enterAllAndWait)
-		return l, err
+		l, err := s.lockAll(ctx, names, (*contender).enterAllAndWait)
+		if err != nil {
+			return nil, err
+		}
+		return l.lock, nil
 	}, fn, nil)
 }
 
-func lockSet(l *Lock, names []string, err error) (*LockSet, error) {
-	if err != nil {
-		return nil, err
-	}
-	return &LockSet{l, names}, nil
-}
+// entering puts a set into its queues and waits, as far as that is wanted.
+type entering func(*contender, context.Context) error
 
-// lockAll acquires a set; enter puts it into its queues and waits, as far as that is wanted. It returns the names without
-// repetitions.
-func (s *Session) lockAll(ctx context.Context, all []string, enter func(*contender, context.Context) error) (*Lock, []string, error) {
+func (s *Session) lockAll(ctx context.Context, all []string, enter entering) (*LockSet, error) {
 	var names []string
 	for _, name := range all {
 		if err := queue.CheckName(name); err != nil {
-			return nil, nil, fmt.Errorf("lease: name %w", err)
+			return nil, fmt.Errorf("lease: name %w", err)
 		}
 		if !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
 	if len(names) < 1 || len(names) > queue.MostInSet {
-		return nil, nil, fmt.Errorf("lease: names has %d, want 1 to %d", len(names), queue.MostInSet)
+		return nil, fmt.Errorf("lease: names has %d, want 1 to %d", len(names), queue.MostInSet)
 	}
+	l, err := s.obtainAll(ctx, names, false, enter)
+	if err != nil && !errors.Is(err, ErrLocked) {
+		err = fmt.Errorf("lease: lock %q: %w", names, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &LockSet{l, names}, nil
+}
+
+// obtainAll acquires a set, whose names but the first are shared if that is wanted.
+func (s *Session) obtainAll(ctx context.Context, names []string, shared bool, enter entering) (*Lock, error) {
 	l, err := s.obtain(ctx, names[0], lockOptions{owner: s.opts.Owner}, mode{
 		join: func(c *contender) {
 			for _, name := range names[1:] {
-				c.add(name)
+				c.add(name, shared)
 			}
 		},
 		enter: func(c *contender, ctx context.Context) (*contender, error) { return c, enter(c, ctx) },
 	})
-	switch {
-	case errors.Is(err, rpctypes.ErrTooManyOps):
-		err = fmt.Errorf("lease: lock %q: the server takes fewer than %d operations in a transaction, see its --max-txn-ops: %w",
-			names, 2*len(names), err)
-	case err != nil && !errors.Is(err, ErrLocked):
-		err = fmt.Errorf("lease: lock %q: %w", names, err)
+	if errors.Is(err, rpctypes.ErrTooManyOps) {
+		err = fmt.Errorf("the server takes fewer than %d operations in a transaction, see its --max-txn-ops: %w", 2*len(names), err)
 	}
-	return l, names, err
+	return l, err
 }
 
 // add adds a name to c's set.
-func (c *contender) add(name string) {
-	other := &contender{g: c.g, name: name, owner: c.owner, life: c.life, end: c.end}
+func (c *contender) add(name string, shared bool) {
+	other := &contender{g: c.g, name: name, owner: c.owner, shared: shared, life: c.life, end: c.end}
 	other.entry.Ended = other.keyEnded
 	c.with = append(c.with, other)
 }

@@ -114,7 +114,7 @@ func (c *contender) lose(cause *LostError) {
 		return
 	}
 	c.g.guards.Remove(&c.entry)
-	c.g.log.Error("lock lost", "lock", c.name, "reason", cause.Reason.String())
+	c.g.log.Error("lock lost", "lock", nodeName(c.name), "reason", cause.Reason.String())
 	if cause.Reason == ReasonKeyDeleted {
 		c.pass()
 	}

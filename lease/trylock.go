@@ -78,5 +78,5 @@ func (c *contender) findHolder(ctx context.Context) error {
 
 func (c *contender) lockedBy(holder *mvccpb.KeyValue) error {
 	token, _ := fence.NewToken(c.g.s.opts.Era, holder.CreateRevision) // 0 if it is no legal one
-	return &LockedError{Name: c.name, Owner: clip.To(string(holder.Value), maxOwner), Key: clip.To(string(holder.Key), maxKey), Token: token}
+	return &LockedError{Name: nodeName(c.name), Owner: clip.To(string(holder.Value), maxOwner), Key: clip.To(string(holder.Key), maxKey), Token: token}
 }

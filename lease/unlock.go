@@ -21,7 +21,7 @@ import (
 // context, which Unlock ends: it then goes on for as long as a few attempts take.
 func (l *Lock) Unlock(ctx context.Context) error {
 	if err := l.unlock(ctx, nil); err != nil {
-		return fmt.Errorf("lease: unlock %q: %w", l.name, err)
+		return fmt.Errorf("lease: unlock %q: %w", nodeName(l.name), err)
 	}
 	return nil
 }

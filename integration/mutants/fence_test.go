@@ -53,7 +53,7 @@ var fenceMutants = []mutant{
 	{
 		name: "Guard: Load lowers a mark",
 		file: "fence/guard.go",
-		old:  "own.Load() < int64(t) {\n\t\t\t_ = m.await()\n\t\t\town.Store(max(own.Load(), int64(t)))",
+		old:  "own.Load() < int64(t) {\n\t\t\t_ = m.await()\n\t\t\tm.lift(as(t))",
 		new:  "true {\n\t\t\t_ = m.await()\n\t\t\town.Store(int64(t))",
 		by:   killer{inFence, "FuzzGuard/seed#4", `require.Equal(t, &fence.StaleError{Resource: resource, Token: tok, Highest: mark, Read: reads}, err)`},
 	},
@@ -91,6 +91,20 @@ var fenceMutants = []mutant{
 		old:  "t, _ := ctx.Value(contextKey{}).(Token)\n",
 		new:  "t, ok := ctx.Value(contextKey{}).(Token)\n\tif !ok {\n\t\treader, _ := ctx.Value(contextKey{}).(ReadToken)\n\t\tt = Token(reader)\n\t}\n",
 		by:   killer{inFence, "TestNewReadContext_isNoWriters", `require.False(t, ok)`},
+	},
+	{
+		name: "Guard: a path's claim does not reach the nodes above",
+		file: "fence/guard.go",
+		old:  "n.lift(n.claimant)",
+		new:  "if !n.claimant.read {\n\t\t\tn.lift(n.claimant)\n\t\t}",
+		by:   killer{inLease, "TestSession_DoTree_carriesTheToken", `require.ErrorIs(t, g.CheckPath("a/b", above), fence.ErrStale)`},
+	},
+	{
+		name: "Guard: a path's check does not look at the nodes above",
+		file: "fence/guard.go",
+		old:  "i == len(path) || path[i] == '/'",
+		new:  "i == len(path)",
+		by:   killer{inLease, "TestSession_DoTree_carriesTheToken", `require.ErrorIs(t, g.CheckPath("a/b/c", below), fence.ErrStale)`},
 	},
 	{
 		name: "Token: the era is left out",

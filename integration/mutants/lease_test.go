@@ -32,6 +32,20 @@ var leaseMutants = []mutant{
 		by:   killer{inLease, "TestAdopt_countsFromItsOwnRenewal", `Deadline: e.began.Add(usable)}, e.s.Status())`},
 	},
 	{
+		name: "the nodes above that of a tree are held alone",
+		file: "lease/treelock.go",
+		old:  "s.obtainAll(ctx, names, true, enter)",
+		new:  "s.obtainAll(ctx, names, false, enter)",
+		by:   killer{inLease, "TestSession_TryLockTree_excludesAboveAndBelow", `require.NoError(t, err, path)`},
+	},
+	{
+		name: "the node of a tree is held alone, and none above it",
+		file: "lease/treelock.go",
+		old:  "s.obtainAll(ctx, names, true, enter)",
+		new:  "s.obtainAll(ctx, names[:1], true, enter)",
+		by:   killer{inLease, "TestSession_TryLockTree_excludesAboveAndBelow", `require.ErrorAs(t, err, &locked, path)`},
+	},
+	{
 		name: "a set enters in two transactions",
 		file: "lease/lockset.go",
 		old:  "ahead, err = c.g.queue.EnterAll(a, set, c.owner)",

@@ -95,6 +95,7 @@ func BenchmarkKinds(b *testing.B) {
 		{"lock", func() (unlocker, error) { return s.Lock(ctx, "lock") }},
 		{"reader", func() (unlocker, error) { return s.RLock(ctx, "reader") }},
 		{"set1", func() (unlocker, error) { return s.LockAll(ctx, set(1)...) }},
+		{"tree3", func() (unlocker, error) { return s.LockTree(ctx, "a/b/c") }},
 		{"set8", func() (unlocker, error) { return s.LockAll(ctx, set(8)...) }},
 		{"set64", func() (unlocker, error) { return s.LockAll(ctx, set(64)...) }},
 	}

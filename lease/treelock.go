@@ -1,0 +1,98 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+// TreeLock is the hold of a node of a tree and of all below it: there is one if and only if it was acquired. It has the life of a
+// [Lock], and its methods are safe for concurrent use. Unlock it when you are done.
+type TreeLock struct {
+	lock *Lock
+	path string
+}
+
+// LockTree waits until it holds the node of a tree with this path, and all nodes below it, and returns the hold. Those who hold
+// other branches hold them at the same time; who holds a node above or below excludes, and is excluded.
+//
+// A path is a name, whose parts are the nodes from the root on, at most 64: "a/b/c" is below "a/b", which is below "a". It enters
+// one queue for each part in one transaction, as [Session.LockAll] does: shared for the nodes above, as a reader, and by itself
+// for the last. So it cannot deadlock with other paths, and is served in order at each node. etcdctl lock and Session.Lock of the
+// root exclude the whole tree. Session.Lock("a/b") is another lock than that of node "a/b".
+//
+// The token goes with writes to the node and below; see [fence.Guard.ClaimPath]. Ctx and errors are those of Session.Lock.
+func (s *Session) LockTree(ctx context.Context, path string) (*TreeLock, error) {
+	return s.lockTree(ctx, path, (*contender).enterAllAndWait)
+}
+
+// TryLockTree takes the node and all below it if nobody has or waits for one of them or for a node above. Otherwise it returns at
+// once an error that matches [ErrLocked]; errors.As finds the first holder, a [*LockedError], whose Name is that of a node from
+// the root to the path's. Other errors are those of [Session.LockTree].
+func (s *Session) TryLockTree(ctx context.Context, path string) (*TreeLock, error) {
+	return s.lockTree(ctx, path, (*contender).tryEnterAll)
+}
+
+// DoTree is [Session.Do] with the lock taken as [Session.LockTree] takes it.
+func (s *Session) DoTree(ctx context.Context, path string, fn func(ctx context.Context, token fence.Token) error) error {
+	return s.do(ctx, path, func(ctx context.Context, _ string, _ ...LockOption) (*Lock, error) {
+		l, err := s.lockTree(ctx, path, (*contender).enterAllAndWait)
+		if err != nil {
+			return nil, err
+		}
+		return l.lock, nil
+	}, fn, nil)
+}
+
+func (s *Session) lockTree(ctx context.Context, path string, enter entering) (*TreeLock, error) {
+	if err := queue.CheckName(path); err != nil {
+		return nil, fmt.Errorf("lease: path %w", err)
+	}
+	// The nodes below one are outside of the range of its own queue: the part of the name begins with "~".
+	parts := strings.Split(path, "/")
+	if len(parts) > queue.MostInSet {
+		return nil, fmt.Errorf("lease: path has %d parts, want 1 to %d", len(parts), queue.MostInSet)
+	}
+	var names []string // from the node up
+	for i := range parts {
+		names = append([]string{strings.Join(parts[:i+1], "/~")}, names...)
+	}
+	l, err := s.obtainAll(ctx, names, true, enter)
+	if err != nil && !errors.Is(err, ErrLocked) {
+		err = fmt.Errorf("lease: lock tree %q: %w", path, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &TreeLock{l, path}, nil
+}
+
+// nodeName is the name of a lock as the caller knows it: of a node of a tree it is the path.
+func nodeName(name string) string { return strings.ReplaceAll(name, "/~", "/") }
+
+// Token is the fencing token of this hold: larger than that of every earlier holder of the node, of one above or of one below. It
+// is fixed at the grant.
+func (l *TreeLock) Token() fence.Token { return l.lock.Token() }
+
+// Context is [Lock.Context].
+func (l *TreeLock) Context() context.Context { return l.lock.Context() }
+
+// Err is [Lock.Err].
+func (l *TreeLock) Err() error { return l.lock.Err() }
+
+// Deadline is [Lock.Deadline].
+func (l *TreeLock) Deadline() time.Time { return l.lock.Deadline() }
+
+// Path is the path that was locked, without the session's prefix.
+func (l *TreeLock) Path() string { return l.path }
+
+// Unlock is [Lock.Unlock].
+func (l *TreeLock) Unlock(ctx context.Context) error { return l.lock.Unlock(ctx) }
+
+// Explain is [Lock.Explain].
+func (l *TreeLock) Explain(ctx context.Context, err error) error { return l.lock.Explain(ctx, err) }

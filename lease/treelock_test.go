@@ -1,0 +1,169 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/lease"
+)
+
+func (e *env) tree(t *testing.T, path string) *lease.TreeLock {
+	t.Helper()
+	l, err := e.s.TryLockTree(t.Context(), path)
+	require.NoError(t, err)
+	return l
+}
+
+// Branches are held side by side; who holds a node excludes those above and below, and they exclude it.
+func TestSession_TryLockTree_excludesAboveAndBelow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{Prefix: "p/"})
+		other := open(t, e.srv, lease.Options{Prefix: "p/"})
+		l := e.tree(t, "a/b/c")
+		require.Equal(t, "a/b/c", l.Path())
+		for path, holder := range map[string]string{
+			"a": "a", "a/b": "a/b", "a/b/c": "a/b/c", "a/b/c/d": "a/b/c", "a/b/d": "", "a/c": "", "a/bb": "", "b": "",
+		} {
+			got, err := other.s.TryLockTree(t.Context(), path)
+			if holder == "" {
+				require.NoError(t, err, path)
+				require.Greater(t, got.Token(), l.Token())
+				require.NoError(t, got.Unlock(t.Context()))
+				continue
+			}
+			locked := new(lease.LockedError)
+			require.ErrorAs(t, err, &locked, path)
+			require.Equal(t, holder, locked.Name)
+			require.Equal(t, l.Token(), locked.Token)
+		}
+		for _, name := range []string{"a/b", "a/b/c", "a/x"} {
+			require.NoError(t, other.lock(t, name).Unlock(t.Context()), "a plain lock of %s is another one", name)
+		}
+		_, err := other.s.TryLock(t.Context(), "a")
+		require.ErrorIs(t, err, lease.ErrLocked, "that of the root is the same")
+		require.NoError(t, l.Unlock(t.Context()))
+		root := other.lock(t, "a")
+		_, err = e.s.TryLockTree(t.Context(), "a/b/c")
+		require.ErrorIs(t, err, lease.ErrLocked)
+		require.NoError(t, root.Unlock(t.Context()))
+		e.at(time.Second)
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// Nodes are served in the order of arrival, and nobody passes one who waits for a node above.
+func TestSession_LockTree_order(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		granted := make(chan string, 8)
+		held := map[string]*lease.TreeLock{}
+		wait := func(path string) {
+			s := e.join(t).s
+			go func() {
+				l, err := s.LockTree(t.Context(), path)
+				if err != nil {
+					granted <- err.Error()
+					return
+				}
+				held[path] = l
+				granted <- path
+			}()
+			synctest.Wait()
+		}
+		grants := func(want ...string) {
+			t.Helper()
+			synctest.Wait()
+			require.Len(t, granted, len(want))
+			var got []string
+			for range want {
+				got = append(got, <-granted)
+			}
+			require.ElementsMatch(t, want, got)
+		}
+		before := len(e.writes())
+		first := e.tree(t, "a/b/c")
+		require.Len(t, e.writes()[before:], 1, "one transaction, however deep")
+		wait("a/d") // beside it
+		grants("a/d")
+		wait("a/b") // behind the first
+		wait("a/b/e")
+		wait("a/f")
+		wait("a")
+		grants("a/f")
+		require.NoError(t, first.Unlock(t.Context()))
+		require.Len(t, e.writes()[before:], 2)
+		grants("a/b")
+		require.NoError(t, held["a/b"].Unlock(t.Context()))
+		grants("a/b/e")
+		for _, path := range []string{"a/b/e", "a/d", "a/f"} {
+			grants()
+			require.NoError(t, held[path].Unlock(t.Context()))
+		}
+		grants("a")
+		require.NoError(t, held["a"].Unlock(t.Context()))
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// The token of a node goes with its writes: who held a node above or below before is refused once the new holder has claimed.
+func TestSession_DoTree_carriesTheToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		var g fence.Guard
+		claim := func(path string) (token fence.Token) {
+			err := e.s.DoTree(t.Context(), path, func(ctx context.Context, got fence.Token) error {
+				token, _ = fence.FromContext(ctx)
+				return errors.Join(g.ClaimPath(path, got), ctx.Err())
+			})
+			require.NoError(t, err)
+			return token
+		}
+		below, beside, above := claim("a/b/c"), claim("a/d"), claim("a/b")
+		require.ErrorIs(t, g.CheckPath("a/b/c", below), fence.ErrStale)
+		require.NoError(t, g.CheckPath("a/d", beside))
+		below = claim("a/b/c")
+		require.ErrorIs(t, g.CheckPath("a/b", above), fence.ErrStale)
+		require.NoError(t, g.CheckPath("a/b/c", below))
+		require.EqualError(t, e.s.DoTree(t.Context(), "a", nil), "lease: fn is nil, want a function")
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// A key that is lost ends the hold, be it that of a node above: somebody may hold that one alone now.
+func TestTreeLock_losesANodeAbove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.tree(t, "a/b/c")
+		e.at(time.Second)
+		key := e.keys("a/r")[0]
+		require.True(t, e.srv.Delete(key))
+		synctest.Wait()
+		require.Equal(t, key, lossOf(t, l.Err(), lease.ReasonKeyDeleted).Key)
+		requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)
+		e.at(2 * time.Second)
+		require.Empty(t, e.keys(""))
+	})
+}
+
+func TestSession_LockTree_input(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		for path, want := range map[string]string{
+			"":                             "lease: path is empty, want 1 to 1024 bytes",
+			"a//b":                         `lease: path "a//b" contains "//"`,
+			"a/~b":                         `lease: path "a/~b" has a part that begins with "~"`,
+			strings.Repeat("a/", 64) + "a": "lease: path has 65 parts, want 1 to 64",
+		} {
+			_, err := e.s.LockTree(t.Context(), path)
+			require.EqualError(t, err, want)
+		}
+		require.NoError(t, e.tree(t, strings.Repeat("a/", 63)+"a").Unlock(t.Context()))
+	})
+}
