@@ -14,7 +14,8 @@ var (
 // UnaryClient is an interceptor that sends the token of each call's context in the metadata and converts refusals as
 // [ReadError] does. Without a token in the context it sends the call unchanged.
 //
-// It sends metadata fencing-token that the caller has set. If that differs from the context's token, one of the two is a
+// The token of a lock goes into fencing-token, that of a read lock into fencing-read-token. The interceptor sends either of
+// them that the caller has set. If that differs from the context's token, or is the other one of the two, something is a
 // mistake: the call is not sent, and the error has the status INVALID_ARGUMENT and matches [fence.ErrInvalidToken].
 //
 // A token is meaningful only at the resources of its lock. Use the interceptor only for connections to them: elsewhere the

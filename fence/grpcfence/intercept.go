@@ -2,7 +2,6 @@ package grpcfence
 
 import (
 	"context"
-	"errors"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -13,9 +12,10 @@ import (
 
 // call has the data of a call that the interceptors use.
 type call struct {
-	token    fence.Token
+	token    fence.Token // 0 if it is not a writer's
 	resource string
-	checked  bool // the method writes
+	writes   bool
+	check    func(context.Context) error // nil: the token is not checked
 }
 
 // Unary is the interceptor of unary calls, for [grpc.ChainUnaryInterceptor].
@@ -26,13 +26,11 @@ func (s *Server) Unary(
 	if err != nil {
 		return nil, err
 	}
-	if !c.checked {
-		resp, err := handle(ctx, req)
-		return resp, Error(err)
-	}
-	if s.guard == nil {
-		if err := s.check(ctx, c.resource, c.token); err != nil {
-			return nil, unchecked(err)
+	if s.guard == nil || !c.writes {
+		if c.check != nil {
+			if err := c.check(ctx); err != nil {
+				return nil, err
+			}
 		}
 		resp, err := handle(ctx, req)
 		return resp, Error(err)
@@ -62,13 +60,8 @@ func (s *Server) Stream(
 		return err
 	}
 	fenced := &serverStream{ServerStream: stream, ctx: ctx}
-	if c.checked {
-		check := func() error {
-			if err := s.check(ctx, c.resource, c.token); err != nil {
-				return unchecked(err)
-			}
-			return nil
-		}
+	if c.check != nil {
+		check := func() error { return c.check(ctx) }
 		if err := check(); err != nil {
 			return err
 		}
@@ -81,17 +74,21 @@ func (s *Server) Stream(
 
 // read returns the context that carries the call's token.
 func (s *Server) read(ctx context.Context, method string, req any) (context.Context, call, error) {
-	token, err := FromIncomingContext(ctx)
-	checked := s.opts.Writes(method)
-	if errors.Is(err, ErrMissing) && !checked {
-		return ctx, call{}, nil
+	t, reader, err := tokens(ctx)
+	c := call{token: t, writes: s.opts.Writes(method)}
+	if err == nil && c.writes && t == 0 {
+		err = ErrMissing
 	}
 	if err != nil {
 		return nil, call{}, Error(err)
 	}
-	ctx = fence.NewContext(ctx, token)
-	c := call{token: token, checked: checked}
-	if !checked {
+	switch {
+	case t != 0:
+		ctx = fence.NewContext(ctx, t)
+	case reader != 0:
+		ctx = fence.NewReadContext(ctx, reader)
+	}
+	if !c.writes && (reader == 0 || s.opts.CheckRead == nil) {
 		return ctx, c, nil
 	}
 	c.resource = s.resource(ctx, method, req)
@@ -101,6 +98,18 @@ func (s *Server) read(ctx context.Context, method string, req any) (context.Cont
 	case n > fence.MaxResource:
 		return nil, call{}, status.Errorf(codes.InvalidArgument,
 			"grpcfence: the call's resource has %d bytes, want 1 to %d", n, fence.MaxResource)
+	}
+	c.check = func(ctx context.Context) error {
+		var err error
+		if c.writes {
+			err = s.check(ctx, c.resource, t)
+		} else {
+			err = s.opts.CheckRead(ctx, c.resource, reader)
+		}
+		if err != nil {
+			return unchecked(err)
+		}
+		return nil
 	}
 	return ctx, c, nil
 }

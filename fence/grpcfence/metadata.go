@@ -16,6 +16,10 @@ import (
 // writes. It is the header of httpfence in gRPC's lower case, so a gateway from HTTP to gRPC preserves the token.
 const MetadataKey = "fencing-token"
 
+// ReadMetadataKey is [MetadataKey] for the token of a read lock. A server that knows only writers finds no token in such a call
+// and refuses it if its method writes. A call has one of the two.
+const ReadMetadataKey = "fencing-read-token"
+
 // ErrMissing reports that a call of a method that writes has no token. It is a mistake of the caller and not a lost lock.
 var ErrMissing = errors.New("grpcfence: no fencing token")
 
@@ -25,31 +29,71 @@ var ErrMissing = errors.New("grpcfence: no fencing token")
 // The error matches [ErrMissing] if there is no value, and [fence.ErrInvalidToken] if there are several values or if the value
 // is empty or malformed.
 func FromIncomingContext(ctx context.Context) (fence.Token, error) {
-	values := metadata.ValueFromIncomingContext(ctx, MetadataKey)
+	return fromIncomingContext(ctx, MetadataKey)
+}
+
+// ReadFromIncomingContext is [FromIncomingContext] for [ReadMetadataKey].
+func ReadFromIncomingContext(ctx context.Context) (fence.ReadToken, error) {
+	t, err := fromIncomingContext(ctx, ReadMetadataKey)
+	return fence.ReadToken(t), err
+}
+
+func fromIncomingContext(ctx context.Context, key string) (fence.Token, error) {
+	values := metadata.ValueFromIncomingContext(ctx, key)
 	switch len(values) {
 	case 0:
 		return 0, ErrMissing
 	case 1:
 		return fence.Parse(values[0])
 	}
-	return 0, fmt.Errorf("%w: metadata %s has %d values, want 1", fence.ErrInvalidToken, MetadataKey, len(values))
+	return 0, fmt.Errorf("%w: metadata %s has %d values, want 1", fence.ErrInvalidToken, key, len(values))
+}
+
+// tokens returns the token of a call, a writer's or a reader's. Both are 0 if it has none.
+func tokens(ctx context.Context) (t fence.Token, read fence.ReadToken, err error) {
+	t, err = FromIncomingContext(ctx)
+	read, readErr := ReadFromIncomingContext(ctx)
+	switch {
+	case !errors.Is(err, ErrMissing) && !errors.Is(readErr, ErrMissing):
+		return 0, 0, fmt.Errorf("%w: metadata %s and %s are both set, want one",
+			fence.ErrInvalidToken, MetadataKey, ReadMetadataKey)
+	case errors.Is(err, ErrMissing):
+		err = readErr
+	}
+	if errors.Is(err, ErrMissing) {
+		err = nil
+	}
+	return t, read, err
 }
 
 // outgoing returns a context with the token of ctx in its metadata. It keeps the caller's metadata.
 func outgoing(ctx context.Context) (context.Context, error) {
-	token, ok := fence.FromContext(ctx)
-	if !ok {
+	carried, value := fromContext(ctx)
+	if carried == "" {
 		return ctx, nil
 	}
 	md, _ := metadata.FromOutgoingContext(ctx)
-	set := md.Get(MetadataKey)
-	if len(set) == 0 {
-		return metadata.AppendToOutgoingContext(ctx, MetadataKey, token.String()), nil
+	for _, key := range []string{MetadataKey, ReadMetadataKey} {
+		set := md.Get(key)
+		if len(set) > 0 && (key != carried || len(set) != 1 || set[0] != value) {
+			err := fmt.Errorf("%w: metadata %s is set to %q, the context carries %s for %s",
+				fence.ErrInvalidToken, key, set, value, carried)
+			return nil, &refusal{status: status.New(codes.InvalidArgument, err.Error()), err: err}
+		}
 	}
-	if len(set) != 1 || set[0] != token.String() {
-		err := fmt.Errorf("%w: metadata %s is set to %q, the context carries %d",
-			fence.ErrInvalidToken, MetadataKey, set, int64(token))
-		return nil, &refusal{status: status.New(codes.InvalidArgument, err.Error()), err: err}
+	if len(md.Get(carried)) > 0 {
+		return ctx, nil
 	}
-	return ctx, nil
+	return metadata.AppendToOutgoingContext(ctx, carried, value), nil
+}
+
+// fromContext returns the key for the token that ctx carries, and its value; "" if it carries none.
+func fromContext(ctx context.Context) (key, value string) {
+	if token, ok := fence.FromContext(ctx); ok {
+		return MetadataKey, token.String()
+	}
+	if token, ok := fence.ReadFromContext(ctx); ok {
+		return ReadMetadataKey, token.String()
+	}
+	return "", ""
 }

@@ -14,9 +14,18 @@ type Options struct {
 	// Writes reports whether a method, "/package.Service/Method", writes. Its calls need a token, and the server checks it. By
 	// default every method writes, including health checks and reflection.
 	//
-	// Other calls need no token. A token of theirs must be well-formed, and the context carries it, but it is not checked and
-	// raises no mark, since a reader must not fence a writer.
+	// The token of a read lock is none for a method that writes. Other calls need no token. A token of theirs must be
+	// well-formed, and the context carries it. That of a writer is not checked and raises no mark, since who reads must not
+	// fence a writer. That of a read lock is checked if there is a check for it; see CheckRead.
 	Writes func(method string) bool
+
+	// CheckRead is the check of [NewServer] for a call of a method that does not write with the token of a read lock. The
+	// handler runs only if it returns nil. From then on a writer that is older than the reader must be refused, or it could
+	// write while the handler reads: the check of a store claims to read, and [fence.Guard.CheckReadContext] is that of a
+	// guard. By default such a token is not checked.
+	//
+	// [NewAtomicServer] checks with its guard, and CheckRead must be nil.
+	CheckRead func(ctx context.Context, resource string, t fence.ReadToken) error
 
 	// EachMessage checks the token of a stream again for each message that the server receives, before the handler gets it:
 	// the stream of a holder that has lost its lock ends with the first message after its successor's claim. By default the
@@ -53,10 +62,10 @@ func GuardCheck(g *fence.Guard) func(ctx context.Context, resource string, t fen
 // its store, which compares it in one step with the write, and return the store's error. For resources in this process,
 // [NewAtomicServer] has no such gap for unary calls.
 //
-// resource returns the name of the resource that a call writes to. It is not called for a method that does not write. req is
-// the request of a unary call. It is nil for a stream, because no message has arrived: take the name from the method or from
-// metadata. Use a bounded number of names, because marks are never deleted. If resource returns "" the call is refused with
-// INTERNAL, if it returns more than [fence.MaxResource] bytes with INVALID_ARGUMENT.
+// resource returns the name of the resource that a call writes to, or that a reader reads. It is called only for a call whose
+// token is checked. req is the request of a unary call. It is nil for a stream, because no message has arrived: take the name
+// from the method or from metadata. Use a bounded number of names, because marks are never deleted. If resource returns "" the
+// call is refused with INTERNAL, if it returns more than [fence.MaxResource] bytes with INVALID_ARGUMENT.
 //
 // If check fails for another reason than the token, the client gets the status of the error, CANCELLED or DEADLINE_EXCEEDED
 // for an error of a context, and UNAVAILABLE otherwise. Outer interceptors can match the error with errors.Is. The error of
@@ -88,12 +97,22 @@ func NewServer(
 //
 // A stream is checked as with NewServer, by [fence.Guard.CheckContext], since newer tokens would otherwise wait until the
 // stream ends. Its handler calls [fence.Guard.Do] to write.
+//
+// The handler of a method that does not write runs outside of the guard, beside any other. For the token of a read lock the
+// server calls [fence.Guard.CheckReadContext] first: it waits for what an older writer does inside the guard, and nothing more
+// of it runs there from then on. A newer writer's handler may run beside the reader's, which has lost its lock by then. So that
+// it does not answer with what was read meanwhile, the reader's handler calls [fence.Guard.CheckRead] when it has read; and
+// what handlers share needs a mutex.
 func NewAtomicServer(
 	resource func(ctx context.Context, method string, req any) string, guard *fence.Guard, opts Options,
 ) (*Server, error) {
 	if guard == nil {
 		return nil, errors.New("grpcfence: guard is nil, want a *fence.Guard")
 	}
+	if opts.CheckRead != nil {
+		return nil, errors.New("grpcfence: Options.CheckRead is set, want nil: NewAtomicServer checks with its guard")
+	}
+	opts.CheckRead = guard.CheckReadContext
 	s, err := NewServer(resource, GuardCheck(guard), opts)
 	if err != nil {
 		return nil, err

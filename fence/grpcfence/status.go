@@ -17,12 +17,13 @@ import (
 const (
 	// Domain is the domain.
 	Domain = "github.com/leasefence/leasefence"
-	// ReasonStale is a token that is older than the mark of its resource: FAILED_PRECONDITION. The metadata of the detail has
-	// "resource", "token" and "highest" if they are known.
+	// ReasonStale is a token that is older than a mark of its resource: FAILED_PRECONDITION. The metadata of the detail has
+	// "resource", "token" and "highest" if they are known, and "read" or "byReader", each "true", if the token or the mark is
+	// that of a reader.
 	ReasonStale = "FENCING_TOKEN_STALE"
 	// ReasonMissing is a call that writes and has no token: FAILED_PRECONDITION.
 	ReasonMissing = "FENCING_TOKEN_MISSING"
-	// ReasonInvalid is a malformed token or more than one token: INVALID_ARGUMENT.
+	// ReasonInvalid is a malformed token or more than one token, of a writer or a reader: INVALID_ARGUMENT.
 	ReasonInvalid = "FENCING_TOKEN_INVALID"
 )
 
@@ -65,7 +66,7 @@ func Error(err error) error {
 		info.Reason, text = ReasonMissing, ErrMissing.Error()
 	case errors.Is(err, fence.ErrInvalidToken):
 		code, info.Reason = codes.InvalidArgument, ReasonInvalid
-		text = fence.ErrInvalidToken.Error() + ": want one value of " + MetadataKey + ", plain decimal"
+		text = fence.ErrInvalidToken.Error() + ": want one value of " + MetadataKey + " or " + ReadMetadataKey + ", plain decimal"
 	default:
 		return err
 	}
@@ -84,6 +85,12 @@ func staleMetadata(stale fence.StaleError) map[string]string {
 	}
 	if stale.Highest != 0 {
 		md["highest"] = stale.Highest.String()
+	}
+	if stale.Read {
+		md["read"] = "true"
+	}
+	if stale.ByReader {
+		md["byReader"] = "true"
 	}
 	return md
 }
@@ -135,7 +142,10 @@ func cause(code codes.Code, info *errdetails.ErrorInfo) error {
 			return nil
 		}
 		md := info.GetMetadata()
-		return &fence.StaleError{Resource: md["resource"], Token: member(md["token"]), Highest: member(md["highest"])}
+		return &fence.StaleError{
+			Resource: md["resource"], Token: member(md["token"]), Highest: member(md["highest"]),
+			Read: md["read"] == "true", ByReader: md["byReader"] == "true",
+		}
 	case ReasonMissing:
 		if code == codes.FailedPrecondition {
 			return ErrMissing

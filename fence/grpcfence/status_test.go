@@ -38,6 +38,10 @@ func TestError_givesRefusalsAStatusAndKeepsWhatTheyMatch(t *testing.T) {
 			map[string]string{"resource": "orders", "token": "41", "highest": "54"},
 		},
 		{
+			&fence.StaleError{Token: 41, Highest: 54, Read: true, ByReader: true}, codes.FailedPrecondition, grpcfence.ReasonStale,
+			map[string]string{"resource": "", "token": "41", "highest": "54", "read": "true", "byReader": "true"},
+		},
+		{
 			&fence.StaleError{Token: 41}, codes.FailedPrecondition, grpcfence.ReasonStale,
 			map[string]string{"resource": "", "token": "41"},
 		},
@@ -87,6 +91,18 @@ func TestReadError_knowsARefusalByCodeDomainAndReason(t *testing.T) {
 	}
 }
 
+func TestReadError_whoseTokenAndWhoseMark(t *testing.T) {
+	for _, value := range []string{"true", "1", "false", ""} {
+		err := grpcfence.ReadError(refused(t, codes.FailedPrecondition, &errdetails.ErrorInfo{
+			Domain: grpcfence.Domain, Reason: grpcfence.ReasonStale,
+			Metadata: map[string]string{"read": value, "byReader": value},
+		}))
+		var stale *fence.StaleError
+		require.ErrorAs(t, err, &stale)
+		require.Equal(t, fence.StaleError{Read: value == "true", ByReader: value == "true"}, *stale)
+	}
+}
+
 func FuzzFromIncomingContext(f *testing.F) {
 	for _, s := range []string{"", "54", "054", "54,54", "-1", "9223372036854775807", "54\x0054"} {
 		f.Add(s, "", false)
@@ -109,6 +125,10 @@ func FuzzFromIncomingContext(f *testing.F) {
 		require.False(t, two)
 		require.True(t, got.Valid())
 		require.Equal(t, first, got.String())
+		read, err := grpcfence.ReadFromIncomingContext(
+			metadata.NewIncomingContext(t.Context(), metadata.MD{grpcfence.ReadMetadataKey: values}))
+		require.NoError(t, err)
+		require.Equal(t, fence.ReadToken(got), read)
 	})
 }
 

@@ -135,6 +135,36 @@ func TestStream_methodsThatDoNotWriteRaiseNoMark(t *testing.T) {
 	require.Empty(t, g.Marks())
 }
 
+// A reader's stream is checked as a writer's is, and no writer waits for it.
+func TestStream_readers(t *testing.T) {
+	for name, server := range both {
+		t.Run(name, func(t *testing.T) {
+			var g fence.Guard
+			opts := grpcfence.Options{Writes: func(string) bool { return false }, EachMessage: true}
+			if name == "early" {
+				opts.CheckRead = g.CheckReadContext
+			}
+			fenced := serve(t, server(t, &g, opts), &service{stream: echo})
+			stream := open(fence.NewReadContext(t.Context(), 54), t, fenced)
+			for range 2 {
+				got, err := exchange(t, stream)
+				require.NoError(t, err)
+				require.Equal(t, "0", got, "no token to write with")
+			}
+			require.ErrorIs(t, g.Claim("orders", 41), fence.ErrStale)
+			require.NoError(t, g.Claim("orders", 60))
+			for _, stream := range []testgrpc.TestService_FullDuplexCallClient{
+				stream, open(fence.NewReadContext(t.Context(), 54), t, fenced),
+			} {
+				_, err := exchange(t, stream)
+				require.ErrorIs(t, err, fence.ErrStale)
+				md := requireInfo(t, err, codes.FailedPrecondition, grpcfence.ReasonStale)
+				require.Equal(t, map[string]string{"resource": "orders", "token": "54", "highest": "60", "read": "true"}, md)
+			}
+		})
+	}
+}
+
 // The resource function has no request to look at, and the store's refusal is a stream's as well.
 func TestStream_resourceAndTheStoresRefusal(t *testing.T) {
 	var g fence.Guard

@@ -21,6 +21,8 @@ import (
 func TestMetadataKey_isTheHeaderOfHTTP(t *testing.T) {
 	require.True(t, strings.EqualFold(httpfence.Header, grpcfence.MetadataKey))
 	require.Equal(t, "fencing-token", grpcfence.MetadataKey, "gRPC's keys are in lower case")
+	require.True(t, strings.EqualFold(httpfence.ReadHeader, grpcfence.ReadMetadataKey))
+	require.Equal(t, "fencing-read-token", grpcfence.ReadMetadataKey)
 }
 
 // A check that cannot be made refuses, and tells the client nothing of why unless it has a status.
@@ -58,4 +60,7 @@ func TestNewServer_namesWhatIsNil(t *testing.T) {
 	require.EqualError(t, err, "grpcfence: resource is nil, want a function")
 	_, err = grpcfence.NewAtomicServer(orders, nil, grpcfence.Options{})
 	require.EqualError(t, err, "grpcfence: guard is nil, want a *fence.Guard")
+	g := new(fence.Guard)
+	_, err = grpcfence.NewAtomicServer(orders, g, grpcfence.Options{CheckRead: g.CheckReadContext})
+	require.EqualError(t, err, "grpcfence: Options.CheckRead is set, want nil: NewAtomicServer checks with its guard")
 }

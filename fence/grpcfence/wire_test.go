@@ -38,6 +38,9 @@ func start(t *testing.T, s fencetest.Server) fencetest.Client {
 		}
 		return string(req.(*testgrpc.SimpleRequest).GetPayload().GetBody())
 	}
+	if !s.Atomic {
+		opts.CheckRead = s.CheckRead
+	}
 	if s.Check == nil {
 		s.Check = grpcfence.GuardCheck(s.Guard)
 	}
@@ -59,14 +62,21 @@ func request(resource string) *testgrpc.SimpleRequest {
 	return &testgrpc.SimpleRequest{Payload: &testgrpc.Payload{Body: []byte(resource)}}
 }
 
-func (w *wire) Send(ctx context.Context, resource string, values ...string) (fencetest.Outcome, error) {
-	ctx = metadata.NewOutgoingContext(ctx, metadata.MD{grpcfence.MetadataKey: values})
+func (w *wire) Send(ctx context.Context, resource string, set fencetest.Set) (fencetest.Outcome, error) {
+	ctx = metadata.NewOutgoingContext(ctx, metadata.MD{grpcfence.MetadataKey: set.Write, grpcfence.ReadMetadataKey: set.Read})
 	_, err := w.client.UnaryCall(ctx, request(resource))
 	return w.outcome(err), err
 }
 
-func (w *wire) Serve(ctx context.Context, token fence.Token) (fencetest.Outcome, error) {
-	ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(grpcfence.MetadataKey, token.String()))
+func (w *wire) Serve(ctx context.Context) (fencetest.Outcome, error) {
+	md := metadata.MD{}
+	if token, ok := fence.FromContext(ctx); ok {
+		md.Set(grpcfence.MetadataKey, token.String())
+	}
+	if token, ok := fence.ReadFromContext(ctx); ok {
+		md.Set(grpcfence.ReadMetadataKey, token.String())
+	}
+	ctx = metadata.NewIncomingContext(fence.NewContext(ctx, 0), md)
 	info := &grpc.UnaryServerInfo{FullMethod: testgrpc.TestService_UnaryCall_FullMethodName}
 	_, err := w.server.Unary(ctx, request("orders"), info,
 		func(ctx context.Context, _ any) (any, error) { return nil, w.handle(ctx) })

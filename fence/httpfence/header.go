@@ -11,6 +11,10 @@ import (
 // Header is the request header that carries the token, in the decimal form that [fence.Token.String] writes.
 const Header = "Fencing-Token"
 
+// ReadHeader is [Header] for the token of a read lock. A server that knows only writers finds no token in such a request and
+// refuses it if it writes. A request has one of the two headers.
+const ReadHeader = "Fencing-Read-Token"
+
 // ErrMissing reports that a request that writes has no token. It is a mistake of the caller and not a lost lock.
 var ErrMissing = errors.New("httpfence: no fencing token")
 
@@ -19,13 +23,37 @@ var ErrMissing = errors.New("httpfence: no fencing token")
 //
 // The error matches [ErrMissing] if there is no value, and [fence.ErrInvalidToken] if there are several values or if the value
 // is empty or malformed.
-func FromHeader(h http.Header) (fence.Token, error) {
-	values := h.Values(Header)
+func FromHeader(h http.Header) (fence.Token, error) { return fromHeader(h, Header) }
+
+// ReadFromHeader is [FromHeader] for [ReadHeader].
+func ReadFromHeader(h http.Header) (fence.ReadToken, error) {
+	t, err := fromHeader(h, ReadHeader)
+	return fence.ReadToken(t), err
+}
+
+func fromHeader(h http.Header, name string) (fence.Token, error) {
+	values := h.Values(name)
 	switch len(values) {
 	case 0:
 		return 0, ErrMissing
 	case 1:
 		return fence.Parse(values[0])
 	}
-	return 0, fmt.Errorf("%w: header %s has %d values, want 1", fence.ErrInvalidToken, Header, len(values))
+	return 0, fmt.Errorf("%w: header %s has %d values, want 1", fence.ErrInvalidToken, name, len(values))
+}
+
+// tokens returns the token of a request, a writer's or a reader's. Both are 0 if it has none.
+func tokens(h http.Header) (t fence.Token, read fence.ReadToken, err error) {
+	t, err = FromHeader(h)
+	read, readErr := ReadFromHeader(h)
+	switch {
+	case !errors.Is(err, ErrMissing) && !errors.Is(readErr, ErrMissing):
+		return 0, 0, fmt.Errorf("%w: headers %s and %s are both set, want one", fence.ErrInvalidToken, Header, ReadHeader)
+	case errors.Is(err, ErrMissing):
+		err = readErr
+	}
+	if errors.Is(err, ErrMissing) {
+		err = nil
+	}
+	return t, read, err
 }

@@ -32,6 +32,11 @@ func FuzzFromHeader(f *testing.F) {
 		}
 		require.False(t, two)
 		require.True(t, got.Valid())
+		_, err = httpfence.ReadFromHeader(h)
+		require.Equal(t, httpfence.ErrMissing, err)
+		read, err := httpfence.ReadFromHeader(http.Header{httpfence.ReadHeader: {first}})
+		require.NoError(t, err)
+		require.Equal(t, fence.ReadToken(got), read)
 		require.Equal(t, first, got.String())
 	})
 }

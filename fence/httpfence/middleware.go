@@ -29,9 +29,18 @@ type Options struct {
 	// Writes reports whether a request writes. Such a request needs a token, and the middleware checks it. By default every
 	// method writes except GET, HEAD and OPTIONS.
 	//
-	// Other requests need no token. A token of theirs must be well-formed, and the context carries it, but it is not checked
-	// and raises no mark, since a reader must not fence a writer.
+	// The token of a read lock is none for a request that writes. Other requests need no token. A token of theirs must be
+	// well-formed, and the context carries it. That of a writer is not checked and raises no mark, since who reads must not
+	// fence a writer. That of a read lock is checked if there is a check for it; see CheckRead.
 	Writes func(*http.Request) bool
+
+	// CheckRead is the check of [NewMiddleware] for a request that does not write and has the token of a read lock. The
+	// handler runs only if it returns nil. From then on a writer that is older than the reader must be refused, or it could
+	// write while the handler reads: the check of a store claims to read, and [fence.Guard.CheckReadContext] is that of a
+	// guard. By default such a token is not checked.
+	//
+	// [NewAtomicMiddleware] checks with its guard, and CheckRead must be nil.
+	CheckRead func(ctx context.Context, resource string, t fence.ReadToken) error
 
 	// Refuse writes the response to a request that is refused. The error matches [fence.ErrStale], [fence.ErrInvalidToken] or
 	// [ErrMissing], for which [Error] writes the response, or tells why the token could not be checked.
@@ -62,9 +71,10 @@ func GuardCheck(g *fence.Guard) func(ctx context.Context, resource string, t fen
 // its store, which compares it in one step with the write, and write the store's refusal with [Error]. For a resource in this
 // process, [NewAtomicMiddleware] has no such gap.
 //
-// resource returns the name of the resource that a request writes to. It is not called for a request that does not write. Use
-// a bounded number of names, because marks are never deleted. If it returns "" or more than [fence.MaxResource] bytes, the
-// request is refused. Path values, for example, are empty in a middleware around the [http.ServeMux].
+// resource returns the name of the resource that a request writes to, or that a reader reads. It is called only for a request
+// whose token is checked. Use a bounded number of names, because marks are never deleted. If it returns "" or more than
+// [fence.MaxResource] bytes, the request is refused. Path values, for example, are empty in a middleware around the
+// [http.ServeMux].
 //
 // The error names the argument or option that is nil or out of range. The middleware is safe for concurrent use. For a nil
 // handler it answers 404.
@@ -99,12 +109,22 @@ func NewMiddleware(
 // which may be a paused holder. The middleware reads the body before, up to Options.MaxBody. A response that exceeds the
 // connection's buffers still waits for the client: set [http.Server.WriteTimeout]. Bound any other wait of the handler with
 // its context. The handler must not call the guard for its resource; see [fence.Guard.Do].
+//
+// The handler of a request that does not write runs outside of the guard, beside any other. For the token of a read lock the
+// middleware calls [fence.Guard.CheckReadContext] first: it waits for the handler of an older writer, and none runs from then
+// on. A newer writer's handler may run beside the reader's, which has lost its lock by then. So that it does not answer with
+// what was read meanwhile, the reader's handler calls [fence.Guard.CheckRead] when it has read; and what handlers share needs a
+// mutex.
 func NewAtomicMiddleware(
 	resource func(*http.Request) string, guard *fence.Guard, opts Options,
 ) (func(http.Handler) http.Handler, error) {
 	if guard == nil {
 		return nil, errors.New("httpfence: guard is nil, want a *fence.Guard")
 	}
+	if opts.CheckRead != nil {
+		return nil, errors.New("httpfence: Options.CheckRead is set, want nil: NewAtomicMiddleware checks with its guard")
+	}
+	opts.CheckRead = guard.CheckReadContext
 	limit := opts.MaxBody
 	if limit == 0 {
 		limit = defaultMaxBody
@@ -160,17 +180,19 @@ func newMiddleware(
 		opts.Refuse = refuse
 	}
 	pass := func(next http.Handler, w http.ResponseWriter, r *http.Request) error {
-		t, err := FromHeader(r.Header)
+		t, read, err := tokens(r.Header)
 		writes := opts.Writes(r)
-		if errors.Is(err, ErrMissing) && !writes {
-			next.ServeHTTP(w, r)
-			return nil
-		}
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
+		case writes && t == 0:
+			return ErrMissing
+		case t != 0:
+			r = r.WithContext(fence.NewContext(r.Context(), t))
+		case read != 0:
+			r = r.WithContext(fence.NewReadContext(r.Context(), read))
 		}
-		r = r.WithContext(fence.NewContext(r.Context(), t))
-		if !writes {
+		if !writes && (read == 0 || opts.CheckRead == nil) {
 			next.ServeHTTP(w, r)
 			return nil
 		}
@@ -181,7 +203,14 @@ func newMiddleware(
 		case len(name) > fence.MaxResource:
 			return fmt.Errorf("%w: %d bytes, want 1 to %d", errLongResource, len(name), fence.MaxResource)
 		}
-		return serve(next, w, r, name, t)
+		if writes {
+			return serve(next, w, r, name, t)
+		}
+		if err := opts.CheckRead(r.Context(), name, read); err != nil {
+			return err
+		}
+		next.ServeHTTP(w, r)
+		return nil
 	}
 	return func(next http.Handler) http.Handler {
 		if next == nil {

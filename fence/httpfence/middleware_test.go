@@ -57,6 +57,9 @@ func TestNewMiddleware_namesWhatIsWrong(t *testing.T) {
 	require.EqualError(t, err, "httpfence: guard is nil, want a *fence.Guard")
 	_, err = httpfence.NewAtomicMiddleware(orders, new(fence.Guard), httpfence.Options{MaxBody: -1})
 	require.EqualError(t, err, "httpfence: Options.MaxBody is -1, want 1 or more, or 0 for 1 MiB")
+	g := new(fence.Guard)
+	_, err = httpfence.NewAtomicMiddleware(orders, g, httpfence.Options{CheckRead: g.CheckReadContext})
+	require.EqualError(t, err, "httpfence: Options.CheckRead is set, want nil: NewAtomicMiddleware checks with its guard")
 }
 
 func TestNewAtomicMiddleware_boundsTheBody(t *testing.T) {

@@ -15,12 +15,13 @@ import (
 
 // The types of the problems (RFC 9457) that [Error] writes and [ReadError] recognises. Each is the URL of its description.
 const (
-	// TypeStale is a token that is older than the mark of its resource: status 412. Its members are "resource", "token" and
-	// "highest". The last two are decimal strings, because decoders that read JSON numbers as float64 round above 2^53.
+	// TypeStale is a token that is older than a mark of its resource: status 412. Its members are "resource", "token" and
+	// "highest". The last two are decimal strings, because decoders that read JSON numbers as float64 round above 2^53. With
+	// readers it also has "read" or "byReader", which are true if the token or the mark is that of a reader.
 	TypeStale = "https://pkg.go.dev/github.com/leasefence/leasefence/fence/httpfence#TypeStale"
 	// TypeMissing is a request that writes and has no token: status 428.
 	TypeMissing = "https://pkg.go.dev/github.com/leasefence/leasefence/fence/httpfence#TypeMissing"
-	// TypeInvalid is a malformed token or more than one token: status 400.
+	// TypeInvalid is a malformed token or more than one token, of a writer or a reader: status 400.
 	TypeInvalid = "https://pkg.go.dev/github.com/leasefence/leasefence/fence/httpfence#TypeInvalid"
 )
 
@@ -40,6 +41,8 @@ type problem struct {
 	Resource string `json:"resource,omitempty"`
 	Token    string `json:"token,omitempty"`
 	Highest  string `json:"highest,omitempty"`
+	Read     bool   `json:"read,omitempty"`
+	ByReader bool   `json:"byReader,omitempty"`
 }
 
 // Error writes the response for an error that is the refusal of a token, and reports whether it did. The response is a
@@ -62,7 +65,8 @@ func Error(w http.ResponseWriter, err error) bool {
 	case errors.Is(err, fence.ErrInvalidToken):
 		p = problem{
 			Type: TypeInvalid, Title: "Fencing token malformed", Status: http.StatusBadRequest,
-			Detail: "The header " + Header + " must hold one token, in decimal, without sign, space or leading zero.",
+			Detail: "The request must have one token, in the header " + Header + " or " + ReadHeader +
+				", in decimal, without sign, space or leading zero.",
 		}
 	default:
 		return false
@@ -82,6 +86,7 @@ func staleProblem(err error) problem {
 	known.Resource = clip.To(known.Resource, maxResource)
 	p.Detail = known.Error()
 	p.Resource, p.Token = known.Resource, known.Token.String()
+	p.Read, p.ByReader = known.Read, known.ByReader
 	if stale.Highest != 0 {
 		p.Highest = stale.Highest.String()
 	}
@@ -164,12 +169,14 @@ func parseProblem(status int, body []byte) error {
 	if len(body) > maxProblem {
 		return nil
 	}
-	// If the body is not a JSON object, the type stays empty. A member that is not a string is skipped.
+	// If the body is not a JSON object, the type stays empty. A member of another type is skipped.
 	var p problem
 	_ = json.Unmarshal(body, &p)
 	switch {
 	case status == http.StatusPreconditionFailed && p.Type == TypeStale:
-		return &fence.StaleError{Resource: p.Resource, Token: member(p.Token), Highest: member(p.Highest)}
+		return &fence.StaleError{
+			Resource: p.Resource, Token: member(p.Token), Highest: member(p.Highest), Read: p.Read, ByReader: p.ByReader,
+		}
 	case status == http.StatusPreconditionRequired && p.Type == TypeMissing:
 		return fmt.Errorf("%w: refused with status %d", ErrMissing, status)
 	case status == http.StatusBadRequest && p.Type == TypeInvalid:

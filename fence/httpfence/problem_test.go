@@ -18,6 +18,7 @@ import (
 
 func TestError_answersRefusalsOnly(t *testing.T) {
 	stale := &fence.StaleError{Resource: `a "b" é`, Token: 41, Highest: 54}
+	readers := &fence.StaleError{Resource: "orders", Token: 41, Highest: 54, Read: true, ByReader: true}
 	for _, c := range []struct {
 		err    error
 		status int
@@ -28,6 +29,7 @@ func TestError_answersRefusalsOnly(t *testing.T) {
 		{fmt.Errorf("update at 10.0.0.7: %w", stale), http.StatusPreconditionFailed, httpfence.TypeStale, stale},
 		{fence.ErrStale, http.StatusPreconditionFailed, httpfence.TypeStale, &fence.StaleError{}},
 		{(*fence.StaleError)(nil), http.StatusPreconditionFailed, httpfence.TypeStale, &fence.StaleError{}},
+		{readers, http.StatusPreconditionFailed, httpfence.TypeStale, readers},
 		{&fence.StaleError{Token: 41}, http.StatusPreconditionFailed, httpfence.TypeStale, &fence.StaleError{Token: 41}},
 		{httpfence.ErrMissing, http.StatusPreconditionRequired, httpfence.TypeMissing, httpfence.ErrMissing},
 		{
@@ -118,6 +120,7 @@ func TestReadError_malformedMembersAreLeftOut(t *testing.T) {
 	for _, members := range []string{
 		``, `,"title":1,"status":"412","detail":{}`,
 		`,"token":41,"highest":54`, `,"resource":{},"token":null,"highest":[]`, `,"token":"041","highest":"-1"`,
+		`,"read":"true","byReader":1`,
 	} {
 		err := httpfence.ReadError(response(412, problemJSON, `{"type":"`+httpfence.TypeStale+`"`+members+`}`))
 		require.Equal(t, &fence.StaleError{}, err, members)
@@ -158,6 +161,7 @@ func TestReadError_brokenBody(t *testing.T) {
 func FuzzReadError(f *testing.F) {
 	f.Add(412, problemJSON, []byte(staleBody))
 	f.Add(412, problemJSON, []byte(`{"type":"`+httpfence.TypeStale+`","token":41,"highest":1e300}`))
+	f.Add(412, problemJSON, []byte(`{"type":"`+httpfence.TypeStale+`","token":"41","highest":"54","read":true,"byReader":true}`))
 	f.Add(428, problemJSON, []byte(`{"type":"`+httpfence.TypeMissing+`"}`))
 	f.Add(400, problemJSON+"; q=", []byte(`{"type":"`+httpfence.TypeInvalid+`"`))
 	f.Fuzz(func(t *testing.T, status int, contentType string, body []byte) {

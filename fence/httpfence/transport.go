@@ -1,6 +1,7 @@
 package httpfence
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -11,8 +12,8 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// Transport is an [http.RoundTripper] that sends the token of each request's context in the header Fencing-Token.
-// Make one with [NewTransport].
+// Transport is an [http.RoundTripper] that sends the token of each request's context in the header Fencing-Token, or in
+// Fencing-Read-Token if it is that of a read lock. Make one with [NewTransport].
 type Transport struct {
 	base  http.RoundTripper
 	hosts map[string]bool // lower case; with a port if it was given
@@ -51,32 +52,47 @@ func NewTransport(base http.RoundTripper, hosts ...string) (*Transport, error) {
 // RoundTrip sends a copy of r with the token of r's context and does not change r. If the context has no token, or if the host
 // of r's URL is not one of the Transport's, it sends r without a token. This is decided again after each redirect.
 //
-// RoundTrip sends a header Fencing-Token that the caller has set to any host in the caller's URL, but removes it when a
-// redirect leads to a host that is not one of the Transport's. If the header differs from the context's token, one of the two
-// is a mistake: RoundTrip sends nothing, and the error matches
+// RoundTrip sends a header Fencing-Token or Fencing-Read-Token that the caller has set to any host in the caller's URL, but
+// removes it when a redirect leads to a host that is not one of the Transport's. If the header differs from the context's token,
+// or is the other one of the two, something is a mistake: RoundTrip sends nothing, and the error matches
 // [fence.ErrInvalidToken].
 //
 // RoundTrip returns a response of any status unchanged, as [http.RoundTripper] requires; use [ReadError] to detect a refusal.
 // It is safe for concurrent use.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	token, ok := fence.FromContext(r.Context())
-	set := r.Header.Values(Header)
-	switch listed := t.listed(r.URL); {
-	case listed && ok && len(set) == 0:
-		r = clone(r)
-		r.Header.Set(Header, token.String())
-	case listed && ok && (len(set) != 1 || set[0] != token.String()):
-		if r.Body != nil {
-			_ = r.Body.Close() // a RoundTripper always closes the body
+	carried, value := fromContext(r.Context())
+	listed := t.listed(r.URL)
+	for _, header := range []string{Header, ReadHeader} {
+		set := r.Header.Values(header)
+		switch {
+		case listed && header == carried && len(set) == 0:
+			r = clone(r)
+			r.Header.Set(header, value)
+		case len(set) == 0:
+		case listed && carried != "" && (header != carried || len(set) != 1 || set[0] != value):
+			if r.Body != nil {
+				_ = r.Body.Close() // a RoundTripper always closes the body
+			}
+			return nil, fmt.Errorf("httpfence: %w: header %s is set to %q, the context carries %s for %s",
+				fence.ErrInvalidToken, header, set, value, carried)
+		case !listed && r.Response != nil:
+			// r follows a redirect, and net/http has copied the caller's headers.
+			r = clone(r)
+			r.Header.Del(header)
 		}
-		return nil, fmt.Errorf("httpfence: %w: header %s is set to %q, the context carries %d",
-			fence.ErrInvalidToken, Header, set, int64(token))
-	case !listed && len(set) > 0 && r.Response != nil:
-		// r follows a redirect, and net/http has copied the caller's headers.
-		r = clone(r)
-		r.Header.Del(Header)
 	}
 	return t.base.RoundTrip(r)
+}
+
+// fromContext returns the header for the token that ctx carries, and its value; "" if it carries none.
+func fromContext(ctx context.Context) (header, value string) {
+	if token, ok := fence.FromContext(ctx); ok {
+		return Header, token.String()
+	}
+	if token, ok := fence.ReadFromContext(ctx); ok {
+		return ReadHeader, token.String()
+	}
+	return "", ""
 }
 
 // CloseIdleConnections calls the method of the base, if it has one. [http.Client.CloseIdleConnections] calls it.

@@ -1,6 +1,7 @@
 package httpfence_test
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -26,12 +27,16 @@ func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func (r *recorder) CloseIdleConnections() { r.idle++ }
 
-// tokens are the headers that a server was sent, request by request.
+// tokens are the headers that a server was sent, request by request; a reader's with an "r" before it.
 func tokens(t *testing.T, answer http.HandlerFunc) (*httptest.Server, *[][]string) {
 	t.Helper()
 	var got [][]string
 	server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		got = append(got, r.Header.Values(httpfence.Header))
+		values := r.Header.Values(httpfence.Header)
+		for _, value := range r.Header.Values(httpfence.ReadHeader) {
+			values = append(values, "r"+value)
+		}
+		got = append(got, values)
 		answer(w, r)
 	}))
 	return server, &got
@@ -48,7 +53,9 @@ func TestTransport_sendsTheTokenOfTheContext(t *testing.T) {
 		require.Equal(t, http.StatusOK, resp.StatusCode)
 		require.Empty(t, r.Header, "the caller's request stays as it was")
 	}
-	require.Equal(t, [][]string{{"41"}, nil, {"4611686018427387905"}}, *got)
+	resp, _ := do(t, c, post(fence.NewReadContext(t.Context(), 41), t, server.URL))
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	require.Equal(t, [][]string{{"41"}, nil, {"4611686018427387905"}, {"r41"}}, *got)
 }
 
 func TestTransport_sendsItToItsHostsOnly(t *testing.T) {
@@ -82,12 +89,25 @@ func TestTransport_sendsItToItsHostsOnly(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, resp.Body.Close())
 		require.Equal(t, c.sent, base.sent[0].Header.Get(httpfence.Header) == "54", "%v: %s", c.hosts, c.url)
+		resp, err = transport.RoundTrip(post(fence.NewReadContext(t.Context(), 54), t, c.url))
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, c.sent, base.sent[1].Header.Get(httpfence.ReadHeader) == "54", "%v: %s", c.hosts, c.url)
 	}
 }
 
 // net/http follows a redirect through the same transport, and copies the caller's headers.
 func TestTransport_redirectToAnotherHost(t *testing.T) {
-	for name, setByCaller := range map[string]bool{"context": false, "header": true} {
+	for name, c := range map[string]struct {
+		header string          // set by the caller
+		ctx    context.Context //nolint:containedctx // a row
+		token  string
+	}{
+		"context":          {"", fence.NewContext(t.Context(), 54), "54"},
+		"reader's context": {"", fence.NewReadContext(t.Context(), 54), "r54"},
+		"header":           {httpfence.Header, t.Context(), "54"},
+		"reader's header":  {httpfence.ReadHeader, t.Context(), "r54"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			other, gotOther := tokens(t, ok)
 			var home *httptest.Server
@@ -99,17 +119,16 @@ func TestTransport_redirectToAnotherHost(t *testing.T) {
 					http.Redirect(w, r, home.URL+"/end", http.StatusTemporaryRedirect)
 				}
 			})
-			c := client(t, home)
+			client := client(t, home)
 			for _, path := range []string{"/away", "/along"} {
-				r := post(fence.NewContext(t.Context(), 54), t, home.URL+path)
-				if setByCaller {
-					r = post(t.Context(), t, home.URL+path)
-					r.Header.Set(httpfence.Header, "54")
+				r := post(c.ctx, t, home.URL+path)
+				if c.header != "" {
+					r.Header.Set(c.header, "54")
 				}
-				resp, _ := do(t, c, r)
+				resp, _ := do(t, client, r)
 				require.Equal(t, http.StatusOK, resp.StatusCode)
 			}
-			require.Equal(t, [][]string{{"54"}, {"54"}, {"54"}}, *gotHome, "/away, /along, /end")
+			require.Equal(t, [][]string{{c.token}, {c.token}, {c.token}}, *gotHome, "/away, /along, /end")
 			require.Equal(t, [][]string{nil}, *gotOther)
 		})
 	}
@@ -145,6 +164,16 @@ func TestTransport_headerOfTheCaller(t *testing.T) {
 		require.ErrorContains(t, err, "the context carries 54")
 		require.True(t, body.closed, "a RoundTripper closes the body, on errors too")
 	}
+	require.Len(t, base.sent, 3)
+
+	r := post(fence.NewContext(t.Context(), 54), t, "http://store.example")
+	r.Header.Set(httpfence.ReadHeader, "54")
+	resp, err := transport.RoundTrip(r)
+	if err == nil {
+		require.NoError(t, resp.Body.Close())
+	}
+	require.EqualError(t, err, `httpfence: fence: invalid token: header Fencing-Read-Token is set to ["54"], `+
+		"the context carries 54 for Fencing-Token")
 	require.Len(t, base.sent, 3)
 }
 

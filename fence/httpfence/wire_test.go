@@ -32,6 +32,9 @@ func start(t *testing.T, s fencetest.Server) fencetest.Client {
 	t.Helper()
 	opts := httpfence.Options{Writes: func(*http.Request) bool { return !s.ReadOnly }}
 	named := func(r *http.Request) string { return r.Header.Get("Resource") }
+	if !s.Atomic {
+		opts.CheckRead = s.CheckRead
+	}
 	if s.Check == nil {
 		s.Check = httpfence.GuardCheck(s.Guard)
 	}
@@ -49,10 +52,10 @@ func start(t *testing.T, s fencetest.Server) fencetest.Client {
 	return &wire{t, handler, client(t, server), server.URL}
 }
 
-func (w *wire) Send(ctx context.Context, resource string, values ...string) (fencetest.Outcome, error) {
+func (w *wire) Send(ctx context.Context, resource string, set fencetest.Set) (fencetest.Outcome, error) {
 	r := post(ctx, w.t, w.url)
 	r.Header.Set("Resource", resource)
-	r.Header[httpfence.Header] = values
+	r.Header[httpfence.Header], r.Header[httpfence.ReadHeader] = set.Write, set.Read
 	resp, err := w.client.Do(r)
 	if err != nil {
 		return -1, err
@@ -60,10 +63,15 @@ func (w *wire) Send(ctx context.Context, resource string, values ...string) (fen
 	return w.outcome(resp)
 }
 
-func (w *wire) Serve(ctx context.Context, token fence.Token) (fencetest.Outcome, error) {
-	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", nil)
+func (w *wire) Serve(ctx context.Context) (fencetest.Outcome, error) {
+	r := httptest.NewRequestWithContext(fence.NewContext(ctx, 0), http.MethodPost, "/", nil)
 	r.Header.Set("Resource", "orders")
-	r.Header.Set(httpfence.Header, token.String())
+	if token, ok := fence.FromContext(ctx); ok {
+		r.Header.Set(httpfence.Header, token.String())
+	}
+	if token, ok := fence.ReadFromContext(ctx); ok {
+		r.Header.Set(httpfence.ReadHeader, token.String())
+	}
 	recorder := httptest.NewRecorder()
 	w.handler.ServeHTTP(recorder, r)
 	outcome, err := w.outcome(recorder.Result())

@@ -35,17 +35,25 @@ type Server struct {
 	Guard    *fence.Guard
 	Check    func(ctx context.Context, resource string, t fence.Token) error // nil: the Guard's; not with Atomic
 	ReadOnly bool                                                            // no request writes
-	Handle   func(ctx context.Context) error                                 // nil: it does nothing
+
+	// CheckRead is the check of readers; nil: none. With Atomic it is the Guard's.
+	CheckRead func(ctx context.Context, resource string, t fence.ReadToken) error
+
+	Handle func(ctx context.Context) error // nil: it does nothing
 }
+
+// Set are the values that the caller of a client has set itself, for the token of a writer and of a reader.
+type Set struct{ Write, Read []string }
 
 // Client sends requests to a server.
 type Client interface {
 	// Send sends a request for a resource over the network, with the token of ctx as the wire's client sends it and with
 	// values that the caller has set beside it.
-	Send(ctx context.Context, resource string, values ...string) (Outcome, error)
+	Send(ctx context.Context, resource string, set Set) (Outcome, error)
 
-	// Serve has the server serve a request for "orders" in this goroutine, without a network.
-	Serve(ctx context.Context, t fence.Token) (Outcome, error)
+	// Serve has the server serve a request for "orders" with the token of ctx in this goroutine, without a network. The
+	// server's context carries no token of its own.
+	Serve(ctx context.Context) (Outcome, error)
 }
 
 // Wire is a protocol that carries tokens: a client's side and both kinds of server.
@@ -67,6 +75,15 @@ func (w Wire) Run(t *testing.T) {
 		"only atomic cannot be overtaken":  w.overtaken,
 		"a handler that panics":            w.panics,
 		"a check that fails tells nothing": w.failedCheck,
+
+		"readers are checked":                         w.readersAreChecked,
+		"readers are carried along without a check":   w.readersUnchecked,
+		"readers do not write":                        w.readersDoNotWrite,
+		"a refusal says whose it is":                  w.refusalsOfReaders,
+		"a value of the caller, for readers":          w.readValueOfTheCaller,
+		"a reader's wait ends with its context":       w.readWaitEnds,
+		"who runs beside a reader":                    w.besideAReader,
+		"a check of readers that fails tells nothing": w.failedReadCheck,
 	} {
 		for kind, atomic := range map[string]bool{"early": false, "atomic": true} {
 			t.Run(name+"/"+kind, func(t *testing.T) { test(t, Server{Atomic: atomic, Guard: &fence.Guard{MaxEra: 32767}}) })
@@ -77,8 +94,13 @@ func (w Wire) Run(t *testing.T) {
 // send sends a request for "orders" and compares the outcome.
 func send(ctx context.Context, t *testing.T, c Client, want Outcome, values ...string) error {
 	t.Helper()
-	got, err := c.Send(ctx, "orders", values...)
-	require.Equal(t, want, got, "%q: %v", values, err)
+	return sendSet(ctx, t, c, want, Set{Write: values})
+}
+
+func sendSet(ctx context.Context, t *testing.T, c Client, want Outcome, set Set) error {
+	t.Helper()
+	got, err := c.Send(ctx, "orders", set)
+	require.Equal(t, want, got, "%q: %v", set, err)
 	return err
 }
 
@@ -114,7 +136,7 @@ func (w Wire) readersRaiseNoMark(t *testing.T, s Server) {
 	t.Helper()
 	require.NoError(t, s.Guard.Claim("orders", 54))
 	var carried []fence.Token
-	s.ReadOnly = true
+	s.ReadOnly, s.CheckRead = true, s.Guard.CheckReadContext // which is not for writers
 	s.Handle = func(ctx context.Context) error {
 		token, _ := fence.FromContext(ctx)
 		carried = append(carried, token)
@@ -122,12 +144,13 @@ func (w Wire) readersRaiseNoMark(t *testing.T, s Server) {
 	}
 	c := w.Start(t, s)
 	for _, token := range []fence.Token{0, 41, 60} {
-		got, err := c.Send(fence.NewContext(t.Context(), token), "") // it needs no resource
+		got, err := c.Send(fence.NewContext(t.Context(), token), "", Set{}) // it needs no resource
 		require.Equal(t, Served, got, "%v", err)
 	}
 	require.Equal(t, []fence.Token{0, 41, 60}, carried)
 	require.ErrorIs(t, send(t.Context(), t, c, Invalid, "060"), fence.ErrInvalidToken)
 	require.Equal(t, map[string]fence.Token{"orders": 54}, s.Guard.Marks())
+	require.Empty(t, s.Guard.ReadMarks())
 }
 
 func (w Wire) resourceOfTheRequest(t *testing.T, s Server) {
@@ -145,7 +168,7 @@ func (w Wire) resourceOfTheRequest(t *testing.T, s Server) {
 		{"", NoResource},
 		{strings.Repeat("n", fence.MaxResource+1), LongResource},
 	} {
-		got, err := c.Send(fence.NewContext(t.Context(), 54), tt.resource)
+		got, err := c.Send(fence.NewContext(t.Context(), 54), tt.resource, Set{})
 		require.Equal(t, tt.want, got, "%d bytes: %v", len(tt.resource), err)
 	}
 	require.Equal(t, 3, served)
@@ -193,7 +216,7 @@ func (w Wire) valueOfTheCaller(t *testing.T, s Server) {
 	require.NoError(t, send(t.Context(), t, c, Served, "54"))
 	require.NoError(t, send(fence.NewContext(t.Context(), 55), t, c, Served, "55"))
 	for _, values := range [][]string{{"56"}, {""}, {"57", "57"}, {"057"}} {
-		_, err := c.Send(fence.NewContext(t.Context(), 57), "orders", values...)
+		_, err := c.Send(fence.NewContext(t.Context(), 57), "orders", Set{Write: values})
 		require.ErrorIs(t, err, fence.ErrInvalidToken)
 		require.ErrorContains(t, err, "the context carries 57")
 	}
@@ -208,7 +231,7 @@ func (w Wire) waitEnds(t *testing.T, s Server) {
 	require.NoError(t, s.Guard.Do("orders", 41, func() error {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("the client has gone"))
-		got, err := c.Serve(ctx, 54)
+		got, err := c.Serve(fence.NewContext(ctx, 54))
 		require.Equal(t, Ended, got, "%v", err)
 		return nil
 	}))
@@ -247,12 +270,12 @@ func (w Wire) overtaken(t *testing.T, s Server) {
 		}
 		c := w.Start(t, s)
 		var running sync.WaitGroup
-		running.Go(func() { _, _ = c.Send(fence.NewContext(t.Context(), 41), "orders") })
+		running.Go(func() { _, _ = c.Send(fence.NewContext(t.Context(), 41), "orders", Set{}) })
 		<-checked
 		newer := make(chan struct{})
 		running.Go(func() {
 			defer close(newer)
-			_, _ = c.Send(fence.NewContext(t.Context(), 54), "orders")
+			_, _ = c.Send(fence.NewContext(t.Context(), 54), "orders", Set{})
 		})
 		if s.Atomic {
 			// That the newer one waits can only be seen by giving it time.
@@ -289,10 +312,10 @@ func (w Wire) panics(t *testing.T, s Server) {
 		return ctx.Err()
 	}
 	c := w.Start(t, s)
-	require.PanicsWithError(t, "bug", func() { _, _ = c.Serve(t.Context(), 54) })
-	got, err := c.Serve(t.Context(), 53)
+	require.PanicsWithError(t, "bug", func() { _, _ = c.Serve(fence.NewContext(t.Context(), 54)) })
+	got, err := c.Serve(fence.NewContext(t.Context(), 53))
 	require.Equal(t, Stale, got, "%v", err)
-	got, err = c.Serve(t.Context(), 55)
+	got, err = c.Serve(fence.NewContext(t.Context(), 55))
 	require.Equal(t, Served, got, "%v", err)
 	for close(left); s.Atomic && len(left) > 0; {
 		require.ErrorIs(t, (<-left).Err(), context.Canceled, "what the handler has left running is to stop")

@@ -1,0 +1,223 @@
+package fencetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+// requireStale compares the whole refusal.
+func requireStale(t *testing.T, want fence.StaleError, err error) {
+	t.Helper()
+	stale, ok := errors.AsType[*fence.StaleError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, want, *stale)
+}
+
+// A request that reads under a read lock raises the read mark before its handler runs, or is refused.
+func (w Wire) readersAreChecked(t *testing.T, s Server) {
+	t.Helper()
+	require.NoError(t, s.Guard.Claim("orders", 54))
+	reader := func(token fence.ReadToken) context.Context { return fence.NewReadContext(t.Context(), token) }
+	var served []fence.ReadToken
+	s.ReadOnly, s.CheckRead = true, s.Guard.CheckReadContext
+	s.Handle = func(ctx context.Context) error {
+		if token, ok := fence.FromContext(ctx); ok {
+			t.Errorf("a reader's handler has found the token %d to write with", token)
+		}
+		token, _ := fence.ReadFromContext(ctx)
+		served = append(served, token)
+		return nil
+	}
+	readers := w.Start(t, s)
+	err := send(reader(41), t, readers, Stale)
+	requireStale(t, fence.StaleError{Resource: "orders", Token: 41, Highest: 54, Read: true}, err)
+	for _, values := range [][]string{{"054"}, {"0"}, {""}, {"54,54"}, {"54", "54"}, {"54", "55"}} {
+		require.ErrorIs(t, sendSet(t.Context(), t, readers, Invalid, Set{Read: values}), fence.ErrInvalidToken)
+	}
+	both := Set{Write: []string{"60"}, Read: []string{"60"}}
+	require.ErrorIs(t, sendSet(t.Context(), t, readers, Invalid, both), fence.ErrInvalidToken)
+	for resource, want := range map[string]Outcome{"": NoResource, strings.Repeat("n", fence.MaxResource+1): LongResource} {
+		got, err := readers.Send(reader(60), resource, Set{})
+		require.Equal(t, want, got, "%v", err)
+	}
+	require.Empty(t, served, "no refused request reaches the handler")
+	require.Empty(t, s.Guard.ReadMarks())
+
+	for _, token := range []fence.ReadToken{54, 60, 58} {
+		require.NoError(t, send(reader(token), t, readers, Served))
+	}
+	require.Equal(t, []fence.ReadToken{54, 60, 58}, served)
+	require.Equal(t, map[string]fence.ReadToken{"orders": 60}, s.Guard.ReadMarks())
+	require.Equal(t, map[string]fence.Token{"orders": 54}, s.Guard.Marks())
+
+	s.ReadOnly, s.Handle = false, nil
+	writers := w.Start(t, s)
+	err = send(fence.NewContext(t.Context(), 59), t, writers, Stale)
+	requireStale(t, fence.StaleError{Resource: "orders", Token: 59, Highest: 60, ByReader: true}, err)
+	require.NoError(t, send(fence.NewContext(t.Context(), 61), t, writers, Served))
+	err = send(reader(60), t, readers, Stale)
+	requireStale(t, fence.StaleError{Resource: "orders", Token: 60, Highest: 61, Read: true}, err)
+}
+
+// A server that has no check for readers serves them as it did before there were any.
+func (w Wire) readersUnchecked(t *testing.T, s Server) {
+	t.Helper()
+	if s.Atomic {
+		return
+	}
+	require.NoError(t, s.Guard.Claim("orders", 54))
+	var carried fence.ReadToken
+	s.ReadOnly = true
+	s.Handle = func(ctx context.Context) error {
+		carried, _ = fence.ReadFromContext(ctx)
+		return nil
+	}
+	c := w.Start(t, s)
+	got, err := c.Send(fence.NewReadContext(t.Context(), 41), "", Set{}) // it needs no resource
+	require.Equal(t, Served, got, "%v", err)
+	require.Equal(t, fence.ReadToken(41), carried)
+	require.ErrorIs(t, sendSet(t.Context(), t, c, Invalid, Set{Read: []string{"060"}}), fence.ErrInvalidToken)
+	require.Empty(t, s.Guard.ReadMarks())
+}
+
+// The token of a read lock is none for a request that writes: that is what keeps a reader from writing at an older server, too.
+func (w Wire) readersDoNotWrite(t *testing.T, s Server) {
+	t.Helper()
+	s.CheckRead = s.Guard.CheckReadContext
+	s.Handle = func(context.Context) error { t.Error("the handler has run"); return nil }
+	c := w.Start(t, s)
+	require.ErrorIs(t, send(fence.NewReadContext(t.Context(), 54), t, c, Missing), w.Missing)
+	for _, write := range []string{"54", "55"} {
+		err := sendSet(t.Context(), t, c, Invalid, Set{Write: []string{write}, Read: []string{"54"}})
+		require.ErrorIs(t, err, fence.ErrInvalidToken)
+	}
+	require.Empty(t, s.Guard.Marks())
+	require.Empty(t, s.Guard.ReadMarks())
+}
+
+// A refusal crosses whole: whose token it was, and whose mark.
+func (w Wire) refusalsOfReaders(t *testing.T, s Server) {
+	t.Helper()
+	var answer fence.StaleError
+	s.Handle = func(context.Context) error { return &answer }
+	c := w.Start(t, s)
+	for _, answer = range []fence.StaleError{
+		{Resource: "orders", Token: 41, Highest: 54},
+		{Resource: "orders", Token: 41, Highest: 54, Read: true},
+		{Resource: "orders", Token: 41, Highest: 54, ByReader: true},
+		{Resource: "orders", Token: 41, Read: true},
+	} {
+		err := send(fence.NewContext(t.Context(), 60), t, c, Stale)
+		requireStale(t, answer, err)
+		require.ErrorContains(t, err, answer.Error())
+	}
+}
+
+func (w Wire) readValueOfTheCaller(t *testing.T, s Server) {
+	t.Helper()
+	s.ReadOnly, s.CheckRead = true, s.Guard.CheckReadContext
+	c := w.Start(t, s)
+	require.NoError(t, sendSet(t.Context(), t, c, Served, Set{Read: []string{"54"}}))
+	reader, writer := fence.NewReadContext(t.Context(), 55), fence.NewContext(t.Context(), 55)
+	require.NoError(t, sendSet(reader, t, c, Served, Set{Read: []string{"55"}}))
+	for _, tt := range []struct {
+		ctx context.Context //nolint:containedctx // a row
+		set Set
+	}{
+		{reader, Set{Read: []string{"56"}}},
+		{reader, Set{Read: []string{""}}},
+		{reader, Set{Read: []string{"55", "55"}}},
+		{reader, Set{Write: []string{"55"}}},
+		{reader, Set{Write: []string{"55"}, Read: []string{"55"}}},
+		{writer, Set{Read: []string{"55"}}},
+		{writer, Set{Write: []string{"55"}, Read: []string{"55"}}},
+	} {
+		_, err := c.Send(tt.ctx, "orders", tt.set)
+		require.ErrorIs(t, err, fence.ErrInvalidToken, "%q", tt.set)
+		require.ErrorContains(t, err, "the context carries 55")
+	}
+	require.Equal(t, map[string]fence.ReadToken{"orders": 55}, s.Guard.ReadMarks(), "nothing was sent")
+	require.Empty(t, s.Guard.Marks())
+}
+
+// A reader waits for what an older writer has under way, until its client has gone.
+func (w Wire) readWaitEnds(t *testing.T, s Server) {
+	t.Helper()
+	s.ReadOnly, s.CheckRead = true, s.Guard.CheckReadContext
+	s.Handle = func(context.Context) error { t.Error("the handler has run"); return nil }
+	c := w.Start(t, s)
+	require.NoError(t, s.Guard.Do("orders", 41, func() error {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errors.New("the client has gone"))
+		got, err := c.Serve(fence.NewReadContext(ctx, 54))
+		require.Equal(t, Ended, got, "%v", err)
+		return nil
+	}))
+	require.Empty(t, s.Guard.ReadMarks())
+}
+
+// While the handler of a reader runs, no older writer is let in. Readers are, and a newer writer: then the reader has lost its
+// lock, and learns it when it checks what it has read.
+func (w Wire) besideAReader(t *testing.T, s Server) {
+	t.Helper()
+	reading, resumed, answered := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	resume := sync.OnceFunc(func() { close(resumed) })
+	defer resume() // or the server would wait for its handler
+	s.CheckRead = s.Guard.CheckReadContext
+	writers := w.Start(t, s)
+	s.ReadOnly = true
+	s.Handle = func(ctx context.Context) error {
+		token, _ := fence.ReadFromContext(ctx)
+		if token != 54 {
+			return nil
+		}
+		close(reading)
+		<-resumed
+		return s.Guard.CheckRead("orders", token)
+	}
+	readers := w.Start(t, s)
+	var late error
+	var running sync.WaitGroup
+	running.Go(func() {
+		defer close(answered)
+		_, late = readers.Send(fence.NewReadContext(t.Context(), 54), "orders", Set{})
+	})
+	select {
+	case <-reading:
+	case <-answered:
+		require.NoError(t, late, "the handler has not run")
+	}
+	err := send(fence.NewContext(t.Context(), 41), t, writers, Stale)
+	requireStale(t, fence.StaleError{Resource: "orders", Token: 41, Highest: 54, ByReader: true}, err)
+	require.NoError(t, send(fence.NewReadContext(t.Context(), 55), t, readers, Served))
+	require.NoError(t, send(fence.NewContext(t.Context(), 60), t, writers, Served))
+	resume()
+	running.Wait()
+	requireStale(t, fence.StaleError{Resource: "orders", Token: 54, Highest: 60, Read: true}, late)
+}
+
+func (w Wire) failedReadCheck(t *testing.T, s Server) {
+	t.Helper()
+	if s.Atomic {
+		return
+	}
+	s.ReadOnly = true
+	s.Handle = func(context.Context) error { t.Error("the handler has run"); return nil }
+	var got []any
+	s.CheckRead = func(ctx context.Context, resource string, token fence.ReadToken) error {
+		carried, _ := fence.ReadFromContext(ctx)
+		got = []any{carried, resource, token}
+		return errors.New("dial 10.0.0.7: refused")
+	}
+	err := send(fence.NewReadContext(t.Context(), 54), t, w.Start(t, s), Unchecked)
+	require.NotContains(t, fmt.Sprint(err), "10.0.0.7")
+	require.Equal(t, []any{fence.ReadToken(54), "orders", fence.ReadToken(54)}, got)
+}
