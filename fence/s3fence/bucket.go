@@ -11,7 +11,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/leasefence/leasefence/fence"
-	"github.com/leasefence/leasefence/fence/internal/admission"
 )
 
 const (
@@ -46,9 +45,9 @@ type Options struct {
 }
 
 // Bucket fences the objects of one bucket. Every object is a resource, named bucket/key, and carries its mark: the token that
-// it was last written with.
+// it was last written with. It carries a mark of readers too while that is higher.
 //
-// The token is the one in the context; see [fence.FromContext]. A key is 1 to 1,024 bytes of UTF-8. A Bucket is safe for
+// The token is the one in the context; see [fence.FromContext] and [fence.ReadFromContext]. A key is 1 to 1,024 bytes of UTF-8. A Bucket is safe for
 // concurrent use, by any number of processes, and there is nothing to close.
 type Bucket struct {
 	client *s3.Client
@@ -59,7 +58,7 @@ type Bucket struct {
 // Object is one version of an object.
 type Object struct {
 	Payload []byte
-	Token   fence.Token // the one it was written or claimed with
+	Token   fence.Token // the one it was written or claimed with by a writer
 	ETag    string      // as the endpoint has it, quotes included
 }
 
@@ -89,7 +88,8 @@ func NewBucket(client *s3.Client, bucket string, opts Options) (*Bucket, error) 
 }
 
 // Get reads an object. It needs no token and raises no mark. A successor can change the object right after; to write what
-// depends on it, use [Bucket.Update].
+// depends on it, use [Bucket.Update]. The holder of a read lock compares: if Object.Token is not above its own, no newer writer
+// has written what it got.
 //
 // The error matches [ErrNoObject] if the object does not exist or was claimed and never written, and [ErrMalformed] if its
 // envelope is missing or damaged. Any other error is the client's.
@@ -107,20 +107,20 @@ func (b *Bucket) Get(ctx context.Context, key string) (Object, error) {
 	return Object{Payload: r.payload, Token: r.token, ETag: r.etag}, nil
 }
 
-// Check reports whether the object would accept the context's token now. It reads the first 128 bytes and raises no mark. A
+// Check reports whether the object would accept the context's token now. It reads the first 148 bytes and raises no mark. A
 // missing object accepts every token. The answer can be out of date when Check returns: use it to give up early.
 //
-// The error is a [*fence.StaleError] with the mark as the highest token if the mark is newer. It matches
+// The error is a [*fence.StaleError] with the mark as the highest token if a mark is newer. It matches
 // [fence.ErrInvalidToken] if the context carries no token, and [ErrMalformed] if the object has no envelope. Any other
 // error is the client's.
 func (b *Bucket) Check(ctx context.Context, key string) error {
-	token, err := b.admit(ctx, "check", key)
+	by, err := b.admit(ctx, "check", key)
 	if err != nil {
 		return err
 	}
 	r, err := b.readHeader(ctx, key)
 	if err == nil {
-		err = b.refuse(key, token, r)
+		err = b.refuse(key, by, r)
 	}
 	if err != nil {
 		return b.explain("check", key, err)
@@ -130,26 +130,6 @@ func (b *Bucket) Check(ctx context.Context, key string) error {
 
 // resource is the name of an object in errors.
 func (b *Bucket) resource(key string) string { return b.name + "/" + key }
-
-// admit checks a caller's input and returns its token.
-func (b *Bucket) admit(ctx context.Context, verb, key string) (fence.Token, error) {
-	if err := checkKey(key); err != nil {
-		return 0, err
-	}
-	token, err := admission.Token(ctx, b.opts.MaxEra)
-	if err != nil {
-		return 0, fmt.Errorf("s3fence: %s %q: %w", verb, b.resource(key), err)
-	}
-	return token, nil
-}
-
-// refuse returns an error if token is older than what was read.
-func (b *Bucket) refuse(key string, token fence.Token, r reading) error {
-	if token < r.token {
-		return &fence.StaleError{Resource: b.resource(key), Token: token, Highest: r.token}
-	}
-	return nil
-}
 
 func (b *Bucket) checkSize(verb, key string, payload []byte) error {
 	if int64(len(payload)) > b.opts.MaxSize {

@@ -10,10 +10,18 @@
 //
 // The token is the one in the context, see [fence.FromContext]. A lock's context carries its token.
 //
+// # Readers
+//
+// The holder of a read lock that reads one object once needs no more than [Bucket.Get], or [Manifest.Read]: they tell the mark of
+// what they read, and if it is not above the token of the read lock, no newer writer has written that. If it reads several times, it
+// claims with [Bucket.ClaimRead] before the first, which keeps a paused writer from writing in between, and calls
+// [Bucket.CheckRead] after the last, before the result is used; see package fence.
+//
 // # Guarantee
 //
 //   - Once a write or a Claim with a token has been done, the object accepts no older token, and no write of an older token
-//     that is still under way. This needs no clock and holds for any pause and any number of processes.
+//     that is still under way. Once a ClaimRead or CheckRead has been, the same holds for older writers. This needs no clock
+//     and holds for any pause and any number of processes.
 //   - A write replaces exactly the version that it compared its token with, or that Update gave to fn; otherwise it is not
 //     done. So no accepted write is lost: the next writer has seen it.
 //   - A write is done once or not at all, even if its answer is lost; see below.
@@ -24,7 +32,8 @@
 //
 // # No guarantee
 //
-//   - Reads are not fenced. A successor can change what was read before it is used, unless Update uses it.
+//   - Reads are not fenced, but by CheckRead after them. A successor can change what was read before it is used, unless Update
+//     uses it.
 //   - A mark shows which holder came later, not who holds the lock. Until a successor has claimed, the object accepts a holder
 //     that has lost its lock.
 //   - Writes, copies and deletions that do not go through this package are not fenced. A deleted object has no mark and
@@ -36,7 +45,7 @@
 // # Failures
 //
 //	what happens                                    what the caller gets                 the object
-//	the mark is newer than the token                *fence.StaleError with the mark      unchanged
+//	a mark is newer than the token                  *fence.StaleError with the mark      unchanged
 //	overtaken by a newer token while writing        *fence.StaleError with the mark      unchanged
 //	overtaken by the same token or an older one     nothing: it reads and tries again    as written
 //	the same, too often; or 409 or 429 every time   matches ErrContended                 unchanged
@@ -74,16 +83,25 @@
 // head -c 128 shows the line and tail -c +129 the payload. The package neither reads nor overwrites an object without this
 // line: store such content again under a new key.
 //
+// While the mark of readers is higher than the token, the line has 148 bytes, the version v02, and the mark of readers in 19
+// digits behind the token, which is 0 if no writer has come:
+//
+//	leasefence-s3fence v02 0000000000000000054 0000000000000000060 <id> <previous id> w 0000000005 <crc> <crc>
+//
+// The next writer's line is v01 again. A version of this package without readers takes v02 for malformed: it neither reads nor
+// overwrites such an object. So bring all processes to this version before the first reader claims.
+//
 // # Cost and limits
 //
-// Put sends two requests, one of which reads 128 bytes. Update and Claim send two, one of which reads the object. Check sends
-// one. Payloads are held in memory, and Claim downloads and uploads the payload: keep large data in the parts of a Manifest.
-// Concurrent writers of one object delay each other, as with any compare-and-swap. One PutObject writes a payload: at most
-// 5 GiB less 128 bytes.
+// Put sends two requests, one of which reads 148 bytes. Update and Claim send two, one of which reads the object. Check sends
+// one. ClaimRead sends what Claim sends, and one request if the mark need not rise. CheckRead sends one, which reads 148 bytes, and
+// what ClaimRead sends after it if its holder has not claimed. Payloads are held in memory, and a claim downloads and uploads the
+// payload: keep large data in the parts of a Manifest. Concurrent writers of one object, and readers that claim, delay each other,
+// as with any compare-and-swap. One PutObject writes a payload: at most 5 GiB less 128 bytes, or 148 where readers claim.
 //
 // # Permissions
 //
-// The client needs GetObject and PutObject on the keys, and ListBucket, without which the endpoint answers 403 for a missing
+// The client needs GetObject and PutObject on the keys, a reader that claims too, and ListBucket, without which the endpoint answers 403 for a missing
 // object. Probe also needs DeleteObject on keys that start with ".leasefence-probe-". A bucket policy that refuses writes
 // without a condition (s3:if-match, s3:if-none-match) enforces the fence; exempt the parts of a Manifest from it.
 package s3fence

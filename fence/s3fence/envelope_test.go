@@ -24,6 +24,17 @@ func TestHeader_isWhatIsDocumented(t *testing.T) {
 	require.Equal(t, "hello", string(body[headerSize:]))
 }
 
+// A version that does not know readers takes an object with a mark of theirs for one that is not its own.
+func TestHeader_withReaders_isWhatIsDocumented(t *testing.T) {
+	body := seal(header{token: 54, read: 60, id: idA, prev: noID, state: written}, []byte("hello"))
+	const want = "leasefence-s3fence v02 0000000000000000054 0000000000000000060 AAAAAAAAAAAAAAAAAAAAAAAAAA " +
+		"-------------------------- w 0000000005 9a71bb4c "
+	require.Equal(t, want, string(body[:len(want)]))
+	require.Equal(t, byte('\n'), body[147])
+	require.Equal(t, "hello", string(body[148:]))
+	require.False(t, strings.HasPrefix(string(body), "leasefence-s3fence v01 "))
+}
+
 func TestOpen_roundTrip(t *testing.T) {
 	for _, tt := range []struct {
 		h       header
@@ -33,11 +44,15 @@ func TestOpen_roundTrip(t *testing.T) {
 		{header{token: 1<<63 - 1, id: idA, prev: idB, state: written}, "x\x00\n"},
 		{header{token: 54, id: newID(), prev: newID(), state: claimed}, ""},
 		{header{token: 54, id: newID(), prev: newID(), state: written}, strings.Repeat("x", 1<<20)},
+		{header{token: 54, read: 60, id: newID(), prev: newID(), state: written}, "hello"},
+		{header{token: 54, read: 60, id: newID(), prev: newID(), state: claimed}, ""},
+		{header{token: 0, read: 1<<63 - 1, id: newID(), prev: noID, state: claimed}, ""},
 	} {
-		got, payload, err := open(seal(tt.h, []byte(tt.payload)))
+		got, payload, err := open(seal(tt.h, []byte(tt.payload)), maxPayload)
 		require.NoError(t, err)
 		require.Equal(t, tt.payload, string(payload))
 		require.Equal(t, tt.h.token, got.token)
+		require.Equal(t, tt.h.read, got.read)
 		require.Equal(t, tt.h.id, got.id)
 		require.Equal(t, tt.h.prev, got.prev)
 		require.Equal(t, tt.h.state, got.state)
@@ -47,10 +62,22 @@ func TestOpen_roundTrip(t *testing.T) {
 // forge gives a header whose checksum is right and whose content is not.
 func forge(t *testing.T, from, to string) []byte {
 	t.Helper()
-	line := header{token: 54, id: idA, prev: noID, state: written, length: 5, sum: 0x9a71bb4c}.String()
+	return forgeOf(t, header{token: 54, id: idA, prev: noID, state: written, length: 5, sum: 0x9a71bb4c}, from, to)
+}
+
+func forgeOf(t *testing.T, h header, from, to string) []byte {
+	t.Helper()
+	line := h.String()
 	line = line[:len(line)-9]
 	require.Equal(t, 1, strings.Count(line, from), "%q", from)
 	return resum(strings.Replace(line, from, to, 1))
+}
+
+// forgeMarks is forge with a read mark, and other marks in the place of both.
+func forgeMarks(t *testing.T, marks string) []byte {
+	t.Helper()
+	h := header{token: 54, read: 60, id: idA, prev: noID, state: written, length: 5, sum: 0x9a71bb4c}
+	return append(forgeOf(t, h, "0000000000000000054 0000000000000000060", marks), "hello"...)
 }
 
 func TestOpen_refusesEverythingElse(t *testing.T) {
@@ -59,10 +86,23 @@ func TestOpen_refusesEverythingElse(t *testing.T) {
 		body []byte
 		want string
 	}{
-		"nothing":               {nil, "0 bytes, want at least the 128 of the header"},
-		"short":                 {good[:127], "127 bytes"},
-		"no envelope":           {bytes.Repeat([]byte("x"), 200), "it starts with"},
-		"another version":       {append(forge(t, "v01", "v02"), "hello"...), "it starts with"},
+		"nothing":             {nil, "0 bytes, want at least the 128 of the header"},
+		"short":               {good[:127], "127 bytes"},
+		"no envelope":         {bytes.Repeat([]byte("x"), 200), "it starts with"},
+		"another version":     {append(forge(t, "v01", "v03"), "hello"...), "it starts with"},
+		"no readers, yet v02": {append(forge(t, "v01", "v02"), bytes.Repeat([]byte("x"), 30)...), "the header is damaged"},
+		"readers, short":      {seal(header{token: 54, read: 60, id: idA, prev: noID, state: claimed}, nil)[:147], "at least the 148"},
+		"readers, yet v01": {append(forgeOf(t, header{
+			token: 54, read: 60, id: idA, prev: noID, state: written, length: 5, sum: 0x9a71bb4c,
+		}, "v02", "v01"), "hello"...), "the header is damaged"},
+		"read mark as high":     {forgeMarks(t, "0000000000000000060 0000000000000000060"), "the header has"},
+		"read mark lower":       {forgeMarks(t, "0000000000000000060 0000000000000000054"), "the header has"},
+		"read mark 0":           {forgeMarks(t, "0000000000000000054 0000000000000000000"), "the header has"},
+		"both marks 0":          {forgeMarks(t, "0000000000000000000 0000000000000000000"), "the header has"},
+		"written, by nobody":    {forgeMarks(t, "0000000000000000000 0000000000000000060"), "the header has"},
+		"read mark no revision": {forgeMarks(t, "0000000000000000054 0000281474976710656"), "the header has"},
+		"mark of no revision":   {forgeMarks(t, "0000281474976710656 9223372036854775807"), "the header has"},
+		"read mark too large":   {forgeMarks(t, "0000000000000000054 9999999999999999999"), "the header has"},
 		"token 0":               {append(forge(t, "0000000000000000054", "0000000000000000000"), "hello"...), "the header has"},
 		"token of no revision":  {append(forge(t, "0000000000000000054", "0000281474976710656"), "hello"...), "the header has"},
 		"token negative":        {append(forge(t, "0000000000000000054", "-000000000000000054"), "hello"...), "the header has"},
@@ -84,7 +124,7 @@ func TestOpen_refusesEverythingElse(t *testing.T) {
 		"payload longer":        {append(bytes.Clone(good), 'x'), "the payload has 6 bytes, want 5"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h, payload, err := open(tt.body)
+			h, payload, err := open(tt.body, maxPayload)
 			require.ErrorIs(t, err, ErrMalformed)
 			require.ErrorContains(t, err, tt.want)
 			require.Zero(t, h)
@@ -97,22 +137,28 @@ func TestOpen_refusesEverythingElse(t *testing.T) {
 func FuzzOpen(f *testing.F) {
 	f.Add(seal(header{token: 54, id: idA, prev: noID, state: written}, []byte("hello")))
 	f.Add(seal(header{token: 1<<63 - 1, id: idA, prev: idB, state: claimed}, nil))
+	f.Add(seal(header{token: 54, read: 60, id: idA, prev: idB, state: written}, []byte("hello")))
+	f.Add(seal(header{read: 60, id: idA, prev: noID, state: claimed}, nil))
 	f.Add([]byte(nil))
-	f.Add(bytes.Repeat([]byte("0"), headerSize))
+	f.Add(bytes.Repeat([]byte("0"), maxHeaderSize))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		h, payload, err := open(body)
+		h, payload, err := open(body, maxPayload)
 		if err != nil {
 			require.ErrorIs(t, err, ErrMalformed)
 			requireTame(t, err, 300)
 		} else {
-			require.True(t, h.token.Valid())
+			require.True(t, h.marksAreValid())
 			require.Equal(t, body, seal(h, payload), "an envelope has one spelling")
 		}
 		// Checksums keep a fuzzer out: here the rest of the header is looked at.
-		if len(body) >= headerSize {
-			resummed := resum(string(body[:headerSize-9]))
-			if h, err := parseHeader(resummed); err == nil {
-				require.True(t, h.token.Valid())
+		for _, size := range []int{headerSize, maxHeaderSize} {
+			if len(body) < size {
+				continue
+			}
+			resummed := resum(string(body[:size-9]))
+			if h, err := parseHeader(resummed); err == nil && h.size() == size {
+				require.True(t, h.token.Valid() || h.token == 0 && h.read.Valid() && h.state == claimed)
+				require.True(t, h.read == 0 || h.read.Valid() && h.read > h.token)
 				require.Equal(t, string(resummed), h.String())
 			}
 		}

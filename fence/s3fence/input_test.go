@@ -91,13 +91,36 @@ func TestBucket_refusesBadInput(t *testing.T) {
 			require.ErrorContains(t, err, verb+` "data/table"`)
 			require.ErrorContains(t, err, "the context carries none, want the context of a lock, or")
 		}
-		err := do(fence.NewContext(t.Context(), math.MaxInt64), "table")
+		err := do(fence.NewReadContext(t.Context(), 54), "table")
+		require.ErrorIs(t, err, fence.ErrInvalidToken)
+		require.ErrorContains(t, err, verb+` "data/table": fence: invalid token: the context carries a reader's, want the context of a lock`)
+		err = do(fence.NewContext(t.Context(), math.MaxInt64), "table")
 		require.ErrorIs(t, err, fence.ErrInvalidToken)
 		require.ErrorContains(t, err, verb+` "data/table": fence: invalid token 9223372036854775807: its era is 32767, want 0 to 15`)
 		if verb == "commit" {
 			continue
 		}
 		requireKeys(t, func(key string) error { return do(fence.NewContext(t.Context(), 54), key) })
+	}
+	for verb, do := range map[string]func(ctx context.Context, key string) error{
+		"claim to read": b.ClaimRead, "check to read": b.CheckRead,
+		`claim to read "data/table": `: func(ctx context.Context, _ string) error { return m.ClaimRead(ctx) },
+		`check to read "data/table": `: func(ctx context.Context, _ string) error { return m.CheckRead(ctx) },
+	} {
+		for ctx, want := range map[context.Context]string{
+			t.Context():                                      "the context carries none, want the context of a read lock",
+			fence.NewReadContext(t.Context(), 0):             "the context carries none, want the context of a read lock",
+			fence.NewContext(t.Context(), 54):                "the context carries a writer's, want the context of a read lock",
+			fence.NewReadContext(t.Context(), math.MaxInt64): "its era is 32767, want 0 to 15",
+		} {
+			err := do(ctx, "table")
+			require.ErrorIs(t, err, fence.ErrInvalidToken)
+			require.ErrorContains(t, err, "s3fence: "+verb)
+			require.ErrorContains(t, err, want)
+		}
+		if !strings.HasSuffix(verb, " ") {
+			requireKeys(t, func(key string) error { return do(fence.NewReadContext(t.Context(), 54), key) })
+		}
 	}
 	requireKeys(t, func(key string) error { _, err := b.Get(t.Context(), key); return err })
 	requireKeys(t, func(key string) error { _, err := b.Manifest(key); return err })

@@ -55,7 +55,7 @@ type Changes struct {
 // Snapshot is the content of a manifest at one instant.
 type Snapshot struct {
 	Parts map[string]Part // by name
-	Token fence.Token     // the mark
+	Token fence.Token     // the mark of writers
 	ETag  string          // of the manifest
 
 	bucket *Bucket
@@ -85,6 +85,13 @@ func (m *Manifest) Claim(ctx context.Context) error { return m.bucket.Claim(ctx,
 // Check reports whether the manifest would accept the context's token now, as [Bucket.Check] does.
 func (m *Manifest) Check(ctx context.Context) error { return m.bucket.Check(ctx, m.key) }
 
+// ClaimRead starts the tenure of a reader as [Bucket.ClaimRead] does: on success no older token of a writer can commit any more.
+// A reader of one [Snapshot] needs no claim: it tells the mark, and its parts do not change.
+func (m *Manifest) ClaimRead(ctx context.Context) error { return m.bucket.ClaimRead(ctx, m.key) }
+
+// CheckRead reports whether the context's token of a read lock may still read, as [Bucket.CheckRead] does.
+func (m *Manifest) CheckRead(ctx context.Context) error { return m.bucket.CheckRead(ctx, m.key) }
+
 // Read returns the parts that the manifest lists now: none before the first commit.
 func (m *Manifest) Read(ctx context.Context) (*Snapshot, error) {
 	r, err := m.bucket.read(ctx, m.key)
@@ -107,7 +114,7 @@ func (m *Manifest) Read(ctx context.Context) (*Snapshot, error) {
 // If Commit fails, the parts that it wrote remain as garbage, which no reader sees; see [Manifest.Garbage]. After
 // [ErrUnknown] they may be in use; [ErrUnknown] tells how to settle that.
 func (m *Manifest) Commit(ctx context.Context, changes Changes) error {
-	token, err := m.bucket.admit(ctx, "commit", m.key)
+	by, err := m.bucket.admit(ctx, "commit", m.key)
 	if err != nil {
 		return err
 	}
@@ -120,7 +127,7 @@ func (m *Manifest) Commit(ctx context.Context, changes Changes) error {
 	}
 	parts := make(map[string]Part, len(changes.Put))
 	for _, name := range slices.Sorted(maps.Keys(changes.Put)) {
-		part, err := m.upload(ctx, token, changes.Put[name])
+		part, err := m.upload(ctx, by.token, changes.Put[name])
 		if err != nil {
 			return m.bucket.explain(fmt.Sprintf("commit: upload %.64q to", name), m.key, err)
 		}

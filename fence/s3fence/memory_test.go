@@ -24,8 +24,8 @@ func (m *memory) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch match := r.Header.Get("If-Match"); {
 	case r.Method == http.MethodGet && !there:
 		return reply(r, http.StatusNotFound, "", []byte(`<Error><Code>NoSuchKey</Code></Error>`)), nil
-	case r.Method == http.MethodGet && strings.HasPrefix(r.Header.Get("Range"), "bytes=0-127"):
-		return reply(r, http.StatusPartialContent, etag(old), old[:min(128, len(old))]), nil
+	case r.Method == http.MethodGet && strings.HasPrefix(r.Header.Get("Range"), "bytes=0-147"):
+		return reply(r, http.StatusPartialContent, etag(old), old[:min(148, len(old))]), nil
 	case r.Method == http.MethodGet:
 		return reply(r, http.StatusOK, etag(old), old), nil
 	case r.Header.Get("If-None-Match") != "" && there, match != "" && (!there || match != etag(old)):

@@ -27,14 +27,11 @@ var absent = reading{header: header{id: noID}}
 
 // read reads a whole object. A missing object is not an error.
 func (b *Bucket) read(ctx context.Context, key string) (reading, error) {
-	body, etag, err := b.fetch(ctx, key, "", headerSize+b.opts.MaxSize+1)
+	body, etag, err := b.fetch(ctx, key, "", maxHeaderSize+b.opts.MaxSize+1)
 	if err != nil || etag == "" {
 		return absent, err
 	}
-	if int64(len(body)) > headerSize+b.opts.MaxSize {
-		return absent, fmt.Errorf("the object has more than Options.MaxSize, %d bytes", b.opts.MaxSize)
-	}
-	h, payload, err := open(body)
+	h, payload, err := open(body, b.opts.MaxSize)
 	if err != nil {
 		return absent, err
 	}
@@ -43,7 +40,7 @@ func (b *Bucket) read(ctx context.Context, key string) (reading, error) {
 
 // readHeader reads an object without its payload.
 func (b *Bucket) readHeader(ctx context.Context, key string) (reading, error) {
-	body, etag, err := b.fetch(ctx, key, fmt.Sprintf("bytes=0-%d", headerSize-1), headerSize)
+	body, etag, err := b.fetch(ctx, key, fmt.Sprintf("bytes=0-%d", maxHeaderSize-1), maxHeaderSize)
 	if err != nil || etag == "" {
 		return absent, err
 	}

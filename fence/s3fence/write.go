@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
-
-	"github.com/leasefence/leasefence/fence"
 )
 
 // Put writes an object in one atomic step, unless its mark is newer than the context's token. A nil payload is empty.
@@ -18,9 +16,9 @@ import (
 // may have been done; it then also matches [fence.ErrStale] if a newer token was seen afterwards. Any other error is the
 // client's: nothing was written.
 //
-// Put sends two requests if no other writer interferes: it reads 128 bytes and writes.
+// Put sends two requests if no other writer interferes: it reads 148 bytes and writes.
 func (b *Bucket) Put(ctx context.Context, key string, payload []byte) error {
-	token, err := b.admit(ctx, "put", key)
+	by, err := b.admit(ctx, "put", key)
 	if err != nil {
 		return err
 	}
@@ -28,7 +26,7 @@ func (b *Bucket) Put(ctx context.Context, key string, payload []byte) error {
 		return err
 	}
 	return b.change(ctx, change{
-		verb: "put", key: key, token: token, read: b.readHeader,
+		verb: "put", key: key, by: by, read: b.readHeader,
 		next: func(reading) (state, []byte, error) { return written, payload, nil },
 	})
 }
@@ -41,15 +39,59 @@ func (b *Bucket) Put(ctx context.Context, key string, payload []byte) error {
 // equals the token, Claim writes nothing. On success the object accepts no older token, and no write of an older token that
 // is still under way. The errors are those of [Bucket.Put]; after [ErrUnknown] call Claim again.
 func (b *Bucket) Claim(ctx context.Context, key string) error {
-	token, err := b.admit(ctx, "claim", key)
+	by, err := b.admit(ctx, "claim", key)
 	if err != nil {
 		return err
 	}
+	return b.claim(ctx, "claim", key, by)
+}
+
+// ClaimRead starts the tenure of a reader. Call it once after a grant, before the first of several reads: until then the marks do
+// not refuse a writer that held the lock before, and it could write between them. Repeating it is safe. Who reads one version of
+// one object needs no claim: [Bucket.Get] tells the mark of that version.
+//
+// Like [Bucket.Claim] it writes the object's own payload, with the context's token of a read lock as the mark of readers, and
+// creates a missing object without a payload. If the mark of readers is not lower, it writes nothing. On success the object
+// accepts no older token of a writer, and no write of one that is still under way. The errors are those of [Bucket.Put], with a
+// refusal if the mark of writers is newer; after [ErrUnknown] call ClaimRead again.
+func (b *Bucket) ClaimRead(ctx context.Context, key string) error {
+	by, err := b.admitReader(ctx, "claim to read", key)
+	if err != nil {
+		return err
+	}
+	return b.claim(ctx, "claim to read", key, by)
+}
+
+// CheckRead reports whether the context's token of a read lock may still read. Call it after a read, before its result is used:
+// if it accepts the token, no newer writer had written before. It reads the start of the object. Unlike [Bucket.Check] it raises
+// a lower mark of readers, even if its holder has not claimed, and then does what [Bucket.ClaimRead] does. The errors are those
+// of ClaimRead.
+func (b *Bucket) CheckRead(ctx context.Context, key string) error {
+	const verb = "check to read"
+	by, err := b.admitReader(ctx, verb, key)
+	if err != nil {
+		return err
+	}
+	r, err := b.readHeader(ctx, key)
+	if err == nil {
+		err = b.refuse(key, by, r)
+	}
+	if err != nil {
+		return b.explain(verb, key, err)
+	}
+	if by.marked(r) {
+		return nil
+	}
+	return b.claim(ctx, verb, key, by)
+}
+
+// claim writes an object with its own payload and the claimant's mark, unless it has that.
+func (b *Bucket) claim(ctx context.Context, verb, key string, by claimant) error {
 	return b.change(ctx, change{
-		verb: "claim", key: key, token: token, read: b.read,
+		verb: verb, key: key, by: by, read: b.read,
 		next: func(old reading) (state, []byte, error) {
 			switch {
-			case old.token == token:
+			case by.marked(old):
 				return 0, nil, errNothingToDo
 			case old.etag == "":
 				return claimed, nil, nil
@@ -67,7 +109,7 @@ func (b *Bucket) Claim(ctx context.Context, key string) error {
 // If fn returns an error, nothing is written and Update's error wraps it. Otherwise success and errors are those of
 // [Bucket.Put]. After [ErrUnknown] the last result of fn may have been written, and fn was not called again.
 func (b *Bucket) Update(ctx context.Context, key string, fn func(old []byte) ([]byte, error)) error {
-	token, err := b.admit(ctx, "update", key)
+	by, err := b.admit(ctx, "update", key)
 	if err != nil {
 		return err
 	}
@@ -75,7 +117,7 @@ func (b *Bucket) Update(ctx context.Context, key string, fn func(old []byte) ([]
 		return fmt.Errorf("s3fence: update %q: fn is nil, want a function", b.resource(key))
 	}
 	return b.change(ctx, change{
-		verb: "update", key: key, token: token, read: b.read,
+		verb: "update", key: key, by: by, read: b.read,
 		next: func(old reading) (state, []byte, error) {
 			var payload []byte
 			if old.state == written {
@@ -96,7 +138,7 @@ var errNothingToDo = errors.New("nothing to do")
 // change is a fenced write.
 type change struct {
 	verb, key string
-	token     fence.Token
+	by        claimant
 	read      func(ctx context.Context, key string) (reading, error)
 	next      func(old reading) (state, []byte, error) // returns what replaces old
 }
@@ -115,7 +157,7 @@ func (b *Bucket) change(ctx context.Context, c change) error {
 		return b.explain(c.verb, c.key, err)
 	}
 	for attempt := 1; ; {
-		if err := b.refuse(c.key, c.token, base); err != nil {
+		if err := b.refuse(c.key, c.by, base); err != nil {
 			return err
 		}
 		st, payload, err := c.next(base)
@@ -125,7 +167,8 @@ func (b *Bucket) change(ctx context.Context, c change) error {
 		if err != nil {
 			return b.explain(c.verb, c.key, err)
 		}
-		h := header{token: c.token, id: newID(), prev: base.id, state: st}
+		h := header{id: newID(), prev: base.id, state: st}
+		h.token, h.read = c.by.marks(base)
 		now, err := b.replace(ctx, c, base, h, seal(h, payload), &attempt)
 		if err != nil || now == nil {
 			return err
@@ -175,7 +218,7 @@ func (b *Bucket) replace(
 		// Compare the id too: a store that reads ETag and content one after the other can return an old ETag with a new
 		// content.
 		gone := now.id != base.id || now.etag != base.etag
-		stale := b.refuse(c.key, c.token, now)
+		stale := b.refuse(c.key, c.by, now)
 		switch {
 		case gone && stale != nil && !unknown:
 			return nil, stale

@@ -60,7 +60,9 @@ func TestBucket_lateCopy(t *testing.T) {
 					if exists {
 						payload, token := get(t, newer, "key")
 						require.Equal(t, write.want, payload, "done once")
-						require.Equal(t, fence.Token(41), token)
+						if verb != "ClaimRead" { // it leaves the mark of writers
+							require.Equal(t, fence.Token(41), token)
+						}
 					}
 					arrive(http.StatusPreconditionFailed)
 					require.NoError(t, newer.Claim(holding(t, 54), "key"))

@@ -154,6 +154,12 @@ func holding(tb testing.TB, token fence.Token) context.Context {
 	return fence.NewContext(tb.Context(), token)
 }
 
+// reading returns a context that carries a reader's token.
+func reading(tb testing.TB, token fence.Token) context.Context {
+	tb.Helper()
+	return fence.NewReadContext(tb.Context(), fence.ReadToken(token))
+}
+
 // get returns the payload and the token of an object.
 func get(tb testing.TB, p *proxy, key string) (string, fence.Token) {
 	tb.Helper()

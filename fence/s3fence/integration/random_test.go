@@ -124,3 +124,13 @@ func logged(t *testing.T, texts []string) []fencetest.Entry {
 	}
 	return all
 }
+
+// Readers and writers in histories of a read/write lock: nothing stale is accepted and nobody live refused. To write stands for
+// Check, which raises no mark.
+func TestBucket_grants(t *testing.T) {
+	p := newProxy(t, "", nil)
+	fencetest.Grants(t, fencetest.Verbs{
+		Claim: p.Claim, ClaimRead: p.ClaimRead, CheckRead: p.CheckRead,
+		Check: func(ctx context.Context, key string) error { return p.Put(ctx, key, nil) },
+	})
+}

@@ -54,7 +54,7 @@ func await[T any](t *testing.T, c <-chan T, what string) T {
 	}
 }
 
-// writes are the verbs that write, each with what it leaves of "base".
+// writes are the verbs that write, each with what it leaves of "base". ClaimRead writes too: a reader's mark.
 var writes = map[string]struct {
 	do   func(t *testing.T, p *proxy, token fence.Token, key string) error
 	want string
@@ -70,6 +70,10 @@ var writes = map[string]struct {
 	"Claim": {func(t *testing.T, p *proxy, token fence.Token, key string) error {
 		t.Helper()
 		return p.Claim(holding(t, token), key)
+	}, "base"},
+	"ClaimRead": {func(t *testing.T, p *proxy, token fence.Token, key string) error {
+		t.Helper()
+		return p.ClaimRead(reading(t, token), key)
 	}, "base"},
 }
 
@@ -112,6 +116,7 @@ func TestBucket_holderPausedAtAStep(t *testing.T) {
 					stale := staleError(t, err)
 					require.Equal(t, fence.Token(54), stale.Highest)
 					require.Equal(t, fence.Token(41), stale.Token)
+					require.Equal(t, verb == "ClaimRead", stale.Read)
 					require.Contains(t, stale.Resource, "/"+key)
 					if exists {
 						require.Equal(t, "base", seen)
