@@ -76,6 +76,8 @@ func TestStream_checksAtTheStartAndCarriesTheToken(t *testing.T) {
 			require.Equal(t, map[string]string{"resource": "orders", "token": "54", "highest": "60"}, md)
 			_, err = exchange(t, open(t.Context(), t, fenced))
 			require.ErrorIs(t, err, grpcfence.ErrMissing)
+			_, err = exchange(t, open(fence.NewReadContext(t.Context(), 60), t, fenced))
+			require.ErrorIs(t, err, grpcfence.ErrMissing, "a reader does not write")
 			_, err = exchange(t, open(with(t, "60", "60"), t, fenced))
 			requireInfo(t, err, codes.InvalidArgument, grpcfence.ReasonInvalid)
 			_, err = fenced.FullDuplexCall(fence.NewContext(with(t, "60"), 61))

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/httpfence"
@@ -60,6 +62,67 @@ func Example() {
 	// first, late: fence: stale token 41 for "stock": highest seen is 54
 	// stop this tenure: true
 	// stock: 9
+}
+
+// A reader of the stock. Once it has read, a writer that held the lock before it can no longer write; and before it answers,
+// it makes sure that no writer has come after it.
+func Example_readers() {
+	var guard fence.Guard
+	var stock atomic.Int64
+	stock.Store(10)
+	fenced, err := httpfence.NewAtomicMiddleware(
+		func(*http.Request) string { return "stock" }, &guard, httpfence.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /sell", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(w, "%d left", stock.Add(-1))
+	})
+	mux.HandleFunc("GET /left", func(w http.ResponseWriter, r *http.Request) {
+		left := stock.Load()
+		reader, ok := fence.ReadFromContext(r.Context())
+		if ok && httpfence.Error(w, guard.CheckRead("stock", reader)) {
+			return
+		}
+		_, _ = fmt.Fprintf(w, "%d left", left)
+	})
+	server := httptest.NewServer(fenced(mux))
+	defer server.Close()
+
+	transport, err := httpfence.NewTransport(nil, strings.TrimPrefix(server.URL, "http://"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	client := &http.Client{Transport: transport}
+	call := func(ctx context.Context, method, path string) string {
+		r, err := http.NewRequestWithContext(ctx, method, server.URL+path, nil)
+		if err != nil {
+			return err.Error()
+		}
+		resp, err := client.Do(r)
+		if err != nil {
+			return err.Error()
+		}
+		refusal := httpfence.ReadError(resp)
+		body, err := io.ReadAll(resp.Body)
+		if err := errors.Join(refusal, err, resp.Body.Close()); err != nil {
+			return err.Error()
+		}
+		return fmt.Sprint(resp.StatusCode, " ", string(body))
+	}
+
+	paused := fence.NewContext(context.Background(), 41)
+	reader := fence.NewReadContext(context.Background(), 54) // the context of a read lock carries its token
+	fmt.Println("writer:", call(paused, http.MethodPost, "/sell"))
+	fmt.Println("reader:", call(reader, http.MethodGet, "/left"))
+	fmt.Println("writer, late:", call(paused, http.MethodPost, "/sell"))
+	fmt.Println("reader that writes:", call(reader, http.MethodPost, "/sell"))
+	// Output:
+	// writer: 200 9 left
+	// reader: 200 9 left
+	// writer, late: fence: stale token 41 for "stock": highest seen of a reader is 54
+	// reader that writes: httpfence: no fencing token: refused with status 428
 }
 
 // The middleware refuses early. The store decides, and its refusal is the answer.

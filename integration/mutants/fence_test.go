@@ -3,6 +3,8 @@ package mutants_test
 const (
 	inFence     = "fence"
 	inEtcdfence = "fence/etcdfence"
+	inGrpcfence = "fence/grpcfence"
+	inHttpfence = "fence/httpfence"
 	inSqlfence  = "fence/sqlfence"
 	onSQLite    = "integration/sqlfence"
 )
@@ -112,6 +114,27 @@ var fenceMutants = []mutant{
 		old:  "return Token(int64(era)<<revisionBits | revision), nil",
 		new:  "return Token(revision), nil",
 		by:   killer{inFence, "TestNewToken_packsEraAndRevision", `require.Equal(t, tt.want, got)`},
+	},
+	{
+		name: "grpcfence: a reader's token is taken for one to write with",
+		file: "fence/grpcfence/intercept.go",
+		old:  "err == nil && c.writes && t == 0 {",
+		new:  "err == nil && c.writes && t == 0 && reader == 0 {",
+		by:   killer{inGrpcfence, "TestStream_checksAtTheStartAndCarriesTheToken/atomic", `"a reader does not write")`},
+	},
+	{
+		name: "grpcfence: a reader is not checked",
+		file: "fence/grpcfence/intercept.go",
+		old:  "if !c.writes && (reader == 0 || s.opts.CheckRead == nil) {",
+		new:  "if !c.writes {",
+		by:   killer{inGrpcfence, "TestStream_readers/atomic", `require.ErrorIs(t, g.Claim("orders", 41), fence.ErrStale)`},
+	},
+	{
+		name: "httpfence: a reader's header goes along to another host",
+		file: "fence/httpfence/transport.go",
+		old:  "case !listed && r.Response != nil:",
+		new:  "case !listed && r.Response != nil && header == Header:",
+		by:   killer{inHttpfence, "TestTransport_redirectToAnotherHost/reader's_header", `[][]string{nil}, *gotOther)`},
 	},
 	{
 		name: "etcdfence: no fence while a lock is held",
