@@ -4,7 +4,8 @@
 // A [Session] is one etcd lease, kept alive, for any number of locks. [Session.Lock] waits and returns a [Lock], which exists
 // only while the lock is held or after it was. Its context ends when the lock is no longer held. [Session.Do] runs a function
 // under a lock. [Session.RLock] and [Session.RDo] share a lock with other readers. [Session.LockAll] and [Session.DoAll] take
-// several locks at once, [Session.LockTree] and [Session.DoTree] a node of a tree with all below it.
+// several locks at once, [Session.LockTree] and [Session.DoTree] a node of a tree with all below it, and
+// [Session.Permit] and [Session.DoPermit] one of a limited number of permits.
 //
 // # Guarantees
 //

@@ -155,6 +155,33 @@ func ExampleSession_LockTree() {
 	// Output: true data
 }
 
+// At most three exports run at a time, on whatever machines. Each has a slot, which is also the name of the resource that
+// refuses an earlier holder of the same slot.
+func ExampleSession_DoPermit() {
+	client := connect()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := lease.NewSession(ctx, client, lease.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+
+	var scratch fence.Guard // at the resource
+	err = session.DoPermit(ctx, "exports", 3, func(ctx context.Context, token fence.Token) error {
+		permit, _ := lease.PermitFromContext(ctx)
+		if err := scratch.Claim(permit.Name(), token); err != nil {
+			return err
+		}
+		fmt.Println("one of three:", permit.Slot() >= 0 && permit.Slot() < 3)
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output: one of three: true
+}
+
 // Do gives the function a context that ends when the lock is lost, and lets the lock go when the function has returned.
 func ExampleSession_Do() {
 	client := connect()

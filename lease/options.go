@@ -111,6 +111,8 @@ type LockOption func(*lockOptions)
 type lockOptions struct {
 	owner   string
 	maxHold time.Duration
+
+	limitChange bool
 }
 
 // WithOwner sets the text for people in this lock's key. At most 4 KiB. Default, also for "": [Options].Owner.
@@ -123,6 +125,12 @@ func WithOwner(owner string) LockOption {
 // Default, also for 0: no bound.
 func WithMaxHold(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.maxHold = d }
+}
+
+// WithLimitChange has [Session.Permit] wait, first in the queue, until nobody holds a permit of another number, for a number that
+// is being changed process by process. Other acquisitions ignore it.
+func WithLimitChange() LockOption {
+	return func(o *lockOptions) { o.limitChange = true }
 }
 
 func newLockOptions(options []LockOption, session Options) (lockOptions, error) {

@@ -72,8 +72,13 @@ func (s *Session) lockTree(ctx context.Context, path string, enter entering) (*T
 	return &TreeLock{l, path}, nil
 }
 
-// nodeName is the name of a lock as the caller knows it: of a node of a tree it is the path.
-func nodeName(name string) string { return strings.ReplaceAll(name, "/~", "/") }
+// nodeName is the name of a lock as the caller knows it: of a node of a tree it is the path, of a permit it is as it is.
+func nodeName(name string) string {
+	if queue.IsSlotName(name) {
+		return name
+	}
+	return strings.ReplaceAll(name, "/~", "/")
+}
 
 // Token is the fencing token of this hold: larger than that of every earlier holder of the node, of one above or of one below. It
 // is fixed at the grant.

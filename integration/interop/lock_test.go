@@ -80,6 +80,35 @@ func TestRLock_standsInOneOrderWithEtcdsOwnLocks(t *testing.T) {
 	require.Empty(t, srv.Keys(t, "job/"))
 }
 
+// "etcdctl lock" of a semaphore's name lets nobody in, and waits until all permits have been given back; of a slot's name it takes
+// that slot out of service.
+func TestPermit_drainedByEtcdctl(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	s := rig.NewSession(t, srv.Client(t), lease.Options{})
+	etcdctl := builtEtcdctlPeer(t, srv)
+	out := enterQueue(t, srv, etcdctl, "job/~slot/0")
+	out.await(t)
+	p, err := s.TryPermit(rig.Bounded(t), "job", 2)
+	require.NoError(t, err)
+	require.Equal(t, 1, p.Slot())
+	_, err = s.TryPermit(rig.Bounded(t), "job", 2)
+	require.ErrorIs(t, err, lease.ErrLocked)
+	out.unlock(t)
+
+	drain := enterQueue(t, srv, etcdctl, "job")
+	drain.requireWaiting(t)
+	_, err = s.TryPermit(rig.Bounded(t), "job", 2)
+	require.ErrorIs(t, err, lease.ErrLocked)
+	require.NoError(t, p.Unlock(rig.Bounded(t)))
+	drain.await(t)
+	drain.unlock(t)
+	p, err = s.TryPermit(rig.Bounded(t), "job", 2)
+	require.NoError(t, err)
+	require.NoError(t, p.Unlock(rig.Bounded(t)))
+	require.Empty(t, srv.Keys(t, "job/"))
+}
+
 // A waiter that gives up was not the owner, so whoever waits behind it does not move up to be one.
 func TestLock_keepsWaitingWhenEtcdsWaiterGivesUp(t *testing.T) {
 	t.Parallel()

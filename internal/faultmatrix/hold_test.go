@@ -173,6 +173,44 @@ func (a *actor) tryAll(names ...string) (r *hold) {
 	return r
 }
 
+// slot is a permit.
+type slot struct {
+	*lease.Permit
+
+	key string
+}
+
+func (s slot) Key() string { return s.key }
+
+// permit is lock for one of two permits.
+func (a *actor) permit() (r *hold) {
+	a.untilDone("permit", func(ctx context.Context) error {
+		asked := time.Now()
+		p, err := a.s.Permit(ctx, "a", 2)
+		if err == nil {
+			r = a.held(slot{p, a.w.keyOf(p.Name(), p.Token())}, asked, p.Unlock) //nolint:contextcheck // the hold outlives the call
+		}
+		return err
+	})
+	return r
+}
+
+// tryPermit is try for one of two permits.
+func (a *actor) tryPermit() (r *hold) {
+	a.untilDone("tryPermit", func(ctx context.Context) error {
+		asked := time.Now()
+		p, err := a.s.TryPermit(ctx, "a", 2)
+		switch {
+		case err == nil:
+			r = a.held(slot{p, a.w.keyOf(p.Name(), p.Token())}, asked, p.Unlock) //nolint:contextcheck // the hold outlives the call
+		case errors.Is(err, lease.ErrLocked):
+			return nil
+		}
+		return err
+	})
+	return r
+}
+
 // lock gets the lock, with another attempt after a failure that is in order.
 func (a *actor) lock(name string) (r *hold) {
 	a.untilDone("lock", func(ctx context.Context) error {

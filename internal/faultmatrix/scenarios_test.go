@@ -26,6 +26,7 @@ var scenarios = []struct {
 	{"crowd", crowd},
 	{"read", readers},
 	{"set", sets},
+	{"permit", permits},
 	{"round", goRound},
 	{"do", doScoped},
 	{"heal", healAfterRevocation},
@@ -124,6 +125,22 @@ func sets(w *world, s *actor) {
 	time.Sleep(2 * ms)
 	s.lockAll("a", "b").keep(1500 * ms).letGo()
 	s.tryAll("b", "c").keep(300 * ms).letGo()
+}
+
+// permits are two for three, and one of the three comes again.
+func permits(w *world, s *actor) {
+	first, second := w.rival(), w.rival()
+	w.inBackground(func() { first.permit().keep(1200 * ms).letGo() })
+	w.inBackground(func() {
+		time.Sleep(ms)
+		second.permit().keep(600 * ms).letGo()
+		second.permit().keep(600 * ms).letGo()
+	})
+	time.Sleep(5 * ms)
+	s.permit().keep(500 * ms).letGo()
+	s.tryPermit().keep(300 * ms).letGo()
+	time.Sleep(time.Second)
+	s.permit().keep(300 * ms).letGo()
 }
 
 // goRound has each wait by the watch that it has kept, behind the owner and behind a waiter.

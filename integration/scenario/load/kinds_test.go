@@ -96,6 +96,7 @@ func BenchmarkKinds(b *testing.B) {
 		{"reader", func() (unlocker, error) { return s.RLock(ctx, "reader") }},
 		{"set1", func() (unlocker, error) { return s.LockAll(ctx, set(1)...) }},
 		{"tree3", func() (unlocker, error) { return s.LockTree(ctx, "a/b/c") }},
+		{"permit", func() (unlocker, error) { return s.Permit(ctx, "permit", 3) }},
 		{"set8", func() (unlocker, error) { return s.LockAll(ctx, set(8)...) }},
 		{"set64", func() (unlocker, error) { return s.LockAll(ctx, set(64)...) }},
 	}

@@ -1,0 +1,175 @@
+package queue
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/etcd"
+)
+
+// A semaphore of some name has slots, each with a queue of its own below the name: whoever holds a permit is the owner of a slot,
+// and its token is the revision at which it got that slot. The queue of the name itself is the turnstile: who finds no slot
+// stands there, and only its owner takes a slot, in one transaction with leaving it. So one who waits is woken for each permit.
+//
+// All have to agree on the number of slots, which is in the suffix of a slot's key. Whoever takes one sees the others' in the same
+// transaction, and who is the later one gives up.
+
+const slotsDir = "~slot/"
+
+// SlotName is the name of the queue of a slot.
+func SlotName(name string, slot int) string { return name + "/" + slotsDir + strconv.Itoa(slot) }
+
+// IsSlotName reports whether a name is one of SlotName. No part of it that begins with "~" comes after that.
+func IsSlotName(name string) bool {
+	i := strings.LastIndex(name, "/"+slotsDir)
+	return i >= 0 && !strings.Contains(name[i+len(slotsDir):], "/~")
+}
+
+// SlotMark begins the suffix of a slot's key.
+func SlotMark(of int) string { return "of" + strconv.Itoa(of) + "-" }
+
+// Slots are the slots of a semaphore that are taken.
+type Slots struct {
+	taken map[int]bool
+	// Other is a key of somebody who takes the semaphore for one with another number of slots, Limit; nil if there is none.
+	Other *mvccpb.KeyValue
+	Limit int
+}
+
+// Free is a slot that is not taken, any of them, or -1.
+func (s Slots) Free(of int) int {
+	first := rand.IntN(of)
+	for i := range of {
+		if k := (first + i) % of; !s.taken[k] {
+			return k
+		}
+	}
+	return -1
+}
+
+// readSlots reads the keys of all slots of the semaphore whose turnstile has this prefix.
+func readSlots(prefix string) clientv3.Op {
+	return clientv3.OpGet(prefix+slotsDir, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+}
+
+// slotsIn reads the keys of slots. Those that are not older than the revision before, if that is not 0, come later and do not
+// matter.
+func slotsIn(prefix string, of int, before int64, resp *etcdserverpb.RangeResponse) Slots {
+	s := Slots{taken: make(map[int]bool)}
+	for _, kv := range resp.Kvs {
+		slot, child, _ := bytes.Cut(kv.Key[len(prefix)+len(slotsDir):], []byte("/"))
+		if k, err := strconv.Atoi(string(slot)); err == nil {
+			s.taken[k] = true
+		}
+		_, suffix, _ := bytes.Cut(child, []byte("-of"))
+		text, _, marked := strings.Cut(string(suffix), "-")
+		limit, err := strconv.Atoi(text)
+		if marked && err == nil && limit != of && (before == 0 || kv.CreateRevision < before) {
+			s.Other, s.Limit = kv, limit
+		}
+	}
+	return s
+}
+
+// TakeSlot takes the slot of e, for which nobody waits, if nobody stands in the turnstile either. It returns the slots that are
+// taken, e's own if it has entered, and whether somebody is in the turnstile. It is one attempt, and repeating it with the same
+// value is safe.
+func (q *Queue) TakeSlot(a *etcd.Attempt, turnstile, e Entry, of int, value string) (_ Entry, s Slots, waits bool, err error) {
+	resp, err := q.Line.CommitAlone(a, etcd.Txn{
+		If:   []clientv3.Cmp{turnstile.empty(), e.empty()},
+		Then: []clientv3.Op{e.put(value), readSlots(turnstile.Prefix)},
+		Else: []clientv3.Op{clientv3.OpGet(e.Key), readSlots(turnstile.Prefix), turnstile.fewNames()},
+	})
+	if err != nil {
+		return e, s, false, err
+	}
+	if resp.Succeeded {
+		e.Rev = resp.Revision
+	} else {
+		if e, err = e.recognised(resp.Responses[0], value); err != nil {
+			return e, s, false, err
+		}
+		waits = len(resp.Responses[2].GetResponseRange().Kvs) > 0
+	}
+	return e, slotsIn(turnstile.Prefix, of, e.Rev, resp.Responses[1].GetResponseRange()), waits, nil
+}
+
+// recognised is e with its revision if its key is there, by an earlier attempt.
+func (e Entry) recognised(read *etcdserverpb.ResponseOp, value string) (Entry, error) {
+	kv := first(read.GetResponseRange().Kvs)
+	switch {
+	case e.owns(kv, value):
+		e.Rev = kv.CreateRevision
+	case kv != nil:
+		return e, ErrTaken
+	}
+	return e, nil
+}
+
+// PassTurnstile takes the slot of e, if nobody has it, and leaves the turnstile. It returns the slots that are taken, e's own if
+// it has entered. The error is ErrGone if the place in the turnstile is lost. It is one attempt, and repeating it with the same
+// value is safe.
+func (q *Queue) PassTurnstile(a *etcd.Attempt, turnstile, e Entry, of int, value string) (_ Entry, s Slots, err error) {
+	resp, err := q.Line.CommitAlone(a, etcd.Txn{
+		If:   []clientv3.Cmp{turnstile.Held(), e.empty()},
+		Then: []clientv3.Op{e.put(value), readSlots(turnstile.Prefix), turnstile.delete()},
+		Else: []clientv3.Op{clientv3.OpGet(e.Key), readSlots(turnstile.Prefix), clientv3.OpGet(turnstile.Key, clientv3.WithKeysOnly())},
+	})
+	if err != nil {
+		return e, s, err
+	}
+	if resp.Succeeded {
+		e.Rev = resp.Revision
+	} else {
+		if e, err = e.recognised(resp.Responses[0], value); err != nil {
+			return e, s, err
+		}
+		kv := first(resp.Responses[2].GetResponseRange().Kvs)
+		if e.Rev == 0 && (kv == nil || kv.CreateRevision != turnstile.Rev) {
+			return e, s, ErrGone
+		}
+	}
+	return e, slotsIn(turnstile.Prefix, of, e.Rev, resp.Responses[1].GetResponseRange()), nil
+}
+
+// AwaitSlots waits until enough says so of the slots of the semaphore whose turnstile has this prefix.
+func (q *Queue) AwaitSlots(ctx context.Context, prefix string, of int, enough func(Slots) bool) error {
+	var b etcd.Backoff
+	for {
+		done := false
+		read := func() error {
+			return q.Conn.Do(ctx, q.Bound, func(a *etcd.Attempt) error {
+				resp, err := a.Get(prefix+slotsDir, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+				if err == nil {
+					done = enough(slotsIn(prefix, of, 0, (*etcdserverpb.RangeResponse)(resp)))
+				}
+				return err
+			})
+		}
+		// A slot may have been left before the watch existed; from here on the watch tells.
+		err := q.watch(ctx, prefix+slotsDir, func(_ context.Context, events clientv3.WatchChan) error {
+			for {
+				if err := read(); err != nil || done {
+					return err
+				}
+				if resp, ok := <-events; !ok || resp.Err() != nil {
+					return nil //nolint:nilerr // a watch that broke is opened again
+				}
+				b.Reset()
+			}
+		}, clientv3.WithPrefix(), clientv3.WithFilterPut())
+		if err != nil || done {
+			return err
+		}
+		if err := b.Sleep(ctx); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,309 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/clip"
+	"github.com/leasefence/leasefence/internal/etcd"
+	"github.com/leasefence/leasefence/internal/queue"
+	"github.com/leasefence/leasefence/internal/scope"
+)
+
+// maxPermits is the largest number of permits of a semaphore.
+const maxPermits = 1024
+
+// fewSlots is how many slots are tried before a caller stands in the queue.
+const fewSlots = 3
+
+// Permit is one of a limited number of permits that is held: there is one if and only if it was acquired. It has the life of a
+// [Lock], and its methods are safe for concurrent use. Unlock it when you are done.
+type Permit struct {
+	lock *Lock
+	slot int
+}
+
+// LimitError says that somebody else uses a semaphore with another number of permits. Nothing was acquired.
+type LimitError struct {
+	Name  string
+	Of    int    // as asked for
+	Limit int    // the other's
+	Owner string // the other, for people: what is in its key, up to 4 KiB
+	Key   string // the other's key in etcd, up to 4 KiB
+}
+
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("lease: semaphore %q is one of %d permits and not of %d for %q (key %q)",
+		e.Name, e.Limit, e.Of, clip.To(e.Owner, shown), clip.To(e.Key, 256))
+}
+
+// Permit waits until it holds one of so many permits of the semaphore called name, 1 to 1,024, and returns it. All users of a
+// semaphore have to agree on the number: who comes while somebody holds a permit of another number gets a [*LimitError], or waits
+// with [WithLimitChange].
+//
+// Each permit is a slot of its own: [Permit.Name] names it, and the token belongs to it and grows with each of its holders. So a
+// resource for each slot, of that name, can refuse a holder that was paused. One mark for all of them could not: of two holders
+// one always has the older token.
+//
+// Waiters are served in the order of arrival, and one is woken for each permit. They wait in the queue of the lock called name:
+// who holds that lock lets nobody in, and etcdctl lock waits for all permits besides. Names, ctx, options and errors are those
+// of [Session.Lock].
+func (s *Session) Permit(ctx context.Context, name string, of int, opts ...LockOption) (*Permit, error) {
+	return s.permit(ctx, name, of, opts, false)
+}
+
+// TryPermit takes a permit if one is free and nobody waits, or else returns at once an error that matches [ErrLocked] and carries
+// one of the holders, or the first who waits, a [*LockedError]. Other errors are those of [Session.Permit].
+func (s *Session) TryPermit(ctx context.Context, name string, of int, opts ...LockOption) (*Permit, error) {
+	return s.permit(ctx, name, of, opts, true)
+}
+
+// DoPermit is [Session.Do] under a permit, which it waits for as [Session.Permit] does. The context that fn gets carries the
+// permit for [PermitFromContext].
+func (s *Session) DoPermit(ctx context.Context, name string, of int,
+	fn func(ctx context.Context, token fence.Token) error, opts ...LockOption,
+) error {
+	if fn == nil {
+		return errNoFunction
+	}
+	var p *Permit
+	return s.do(ctx, name, func(ctx context.Context, _ string, opts ...LockOption) (*Lock, error) {
+		var err error
+		if p, err = s.permit(ctx, name, of, opts, false); err != nil {
+			return nil, err
+		}
+		return p.lock, nil
+	}, func(ctx context.Context, token fence.Token) error {
+		return fn(context.WithValue(ctx, permitKey{}, p), token)
+	}, opts)
+}
+
+type permitKey struct{}
+
+// PermitFromContext returns the permit under which [Session.DoPermit] runs a function with this context, or one made of it.
+func PermitFromContext(ctx context.Context) (*Permit, bool) {
+	p, ok := ctx.Value(permitKey{}).(*Permit)
+	return p, ok
+}
+
+func (s *Session) permit(ctx context.Context, name string, of int, opts []LockOption, try bool) (*Permit, error) {
+	if of < 1 || of > maxPermits {
+		return nil, fmt.Errorf("lease: of is %d, want 1 to %d", of, maxPermits)
+	}
+	o, err := newLockOptions(opts, s.opts)
+	if err != nil {
+		return nil, err
+	}
+	p := &Permit{}
+	p.lock, err = s.acquire(ctx, name, opts, mode{
+		join: func(*contender) {},
+		enter: func(c *contender, ctx context.Context) (_ *contender, err error) {
+			sem := &semaphore{turnstile: c, of: of, try: try, limitChange: o.limitChange}
+			c, p.slot, err = sem.enter(ctx)
+			return c, err
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// semaphore is an acquisition of a permit.
+type semaphore struct {
+	turnstile   *contender // for the queue of the semaphore's name
+	of          int
+	try         bool
+	limitChange bool
+}
+
+// enter takes a slot at once if one is free and nobody waits; otherwise it waits in the turnstile. It returns the contender of the
+// slot, or that of the turnstile with an error.
+func (s *semaphore) enter(ctx context.Context) (*contender, int, error) {
+	c := s.turnstile
+	free := rand.IntN(s.of)
+	for tries := 0; s.try || tries < fewSlots; tries++ {
+		slot := s.at(free)
+		var seen queue.Slots
+		var waits bool
+		err := slot.insist(ctx, func(a *etcd.Attempt) (err error) {
+			before := queue.Entry{Prefix: c.g.s.opts.Prefix + c.name + "/"}
+			slot.entry.Entry, seen, waits, err = c.g.queue.TakeSlot(a, before, slot.entry.Entry, s.of, c.owner)
+			return err
+		})
+		switch {
+		case err != nil:
+			return c, 0, err
+		case seen.Other != nil && !s.limitChange:
+			return c, 0, s.limit(ctx, seen)
+		case slot.entry.Rev != 0 && seen.Other == nil:
+			return s.leave(slot), free, nil
+		}
+		s.drop(slot)
+		if free = seen.Free(s.of); waits || free < 0 || seen.Other != nil {
+			if s.try && !waits && seen.Other == nil {
+				return c, 0, s.full(ctx)
+			}
+			break
+		}
+	}
+	if s.try {
+		if err := c.tryEnter(ctx); err != nil {
+			return c, 0, err
+		}
+	} else if _, err := c.enterAndWait(ctx); err != nil {
+		return c, 0, err
+	}
+	return s.pass(ctx)
+}
+
+// pass takes a slot as soon as one is free, as the owner of the turnstile: meanwhile nobody else does.
+func (s *semaphore) pass(ctx context.Context) (*contender, int, error) {
+	c := s.turnstile
+	for {
+		c.g.guards.Add(&c.entry)
+		var seen queue.Slots
+		free := -1
+		err := c.awaitSlots(ctx, s.of, func(now queue.Slots) bool {
+			seen, free = now, now.Free(s.of)
+			return free >= 0 && seen.Other == nil || seen.Other != nil && !s.limitChange || s.try
+		})
+		switch {
+		case err != nil:
+			return c, 0, err
+		case seen.Other != nil && !s.limitChange:
+			return c, 0, s.limit(ctx, seen)
+		case free < 0 || seen.Other != nil:
+			return c, 0, s.full(ctx)
+		}
+		c.g.guards.Remove(&c.entry) // whose end is not to be taken for a loss; if it is one, the next step tells
+		slot := s.at(free)
+		err = slot.insist(ctx, func(a *etcd.Attempt) (err error) {
+			slot.entry.Entry, _, err = c.g.queue.PassTurnstile(a, c.entry.Entry, slot.entry.Entry, s.of, c.owner)
+			return err
+		})
+		switch {
+		case errors.Is(err, queue.ErrGone):
+			lost := c.whyDeleted(ctx)
+			c.lose(lost)
+			return c, 0, lost
+		case err != nil:
+			return c, 0, err
+		case slot.entry.Rev != 0:
+			return s.leave(slot), free, nil
+		}
+		s.drop(slot) // somebody has taken it out of service
+	}
+}
+
+// at is a contender for a slot. It ends with the turnstile's unless it takes its place.
+func (s *semaphore) at(slot int) *contender {
+	c := s.turnstile
+	c.with = nil
+	c.add(queue.SlotName(c.name, slot), false)
+	c.with[0].mark = queue.SlotMark(s.of)
+	return c.with[0]
+}
+
+func (s *semaphore) drop(slot *contender) {
+	slot.clear()
+	s.turnstile.with = nil
+}
+
+// leave ends the turnstile's contender, whose key is gone: the slot's takes its place.
+func (s *semaphore) leave(slot *contender) *contender {
+	c := s.turnstile
+	c.with = nil
+	if c.entry.Key != "" {
+		c.gone()
+	}
+	return slot
+}
+
+// insist makes attempts at taking a key, with another one where somebody else's is.
+func (c *contender) insist(ctx context.Context, attempt func(*etcd.Attempt) error) error {
+	for {
+		c.choose()
+		late, err := c.g.while(ctx, attempt)
+		c.late = c.late || late
+		if !errors.Is(err, queue.ErrTaken) {
+			return err
+		}
+		c.discard()
+	}
+}
+
+func (c *contender) awaitSlots(ctx context.Context, of int, enough func(queue.Slots) bool) error {
+	ctx, cancel := scope.Join(ctx, c.life)
+	defer cancel()
+	return c.g.queue.AwaitSlots(ctx, c.entry.Prefix, of, enough)
+}
+
+// limit is the error of a semaphore that somebody else takes for another one.
+func (s *semaphore) limit(ctx context.Context, seen queue.Slots) error {
+	c := s.turnstile
+	e := &LimitError{Name: c.name, Of: s.of, Limit: seen.Limit, Key: clip.To(string(seen.Other.Key), maxKey)}
+	if kv := c.read(ctx, string(seen.Other.Key)); kv != nil {
+		e.Owner = clip.To(string(kv.Value), maxOwner)
+	}
+	return e
+}
+
+// full is the error of TryPermit where no slot is free.
+func (s *semaphore) full(ctx context.Context) error {
+	c := s.turnstile
+	var holder *mvccpb.KeyValue
+	_, err := c.g.while(ctx, func(a *etcd.Attempt) (err error) {
+		holder, err = c.g.queue.Owner(a, queue.SlotName(c.g.s.opts.Prefix+c.name, rand.IntN(s.of))+"/")
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case holder == nil: // it has just left
+		return &LockedError{Name: c.name}
+	}
+	return c.lockedBy(holder)
+}
+
+// read reads a key that is for people: if it cannot be read, there is none.
+func (c *contender) read(ctx context.Context, key string) (kv *mvccpb.KeyValue) {
+	_, _ = c.g.while(ctx, func(a *etcd.Attempt) error {
+		resp, err := a.Get(key)
+		if err == nil && len(resp.Kvs) > 0 {
+			kv = resp.Kvs[0]
+		}
+		return err
+	})
+	return kv
+}
+
+// Slot is the number of the permit, from 0 to one less than the number of permits.
+func (p *Permit) Slot() int { return p.slot }
+
+// Token is the fencing token of the slot: larger than that of every earlier holder of the same slot. It is fixed at the grant.
+func (p *Permit) Token() fence.Token { return p.lock.Token() }
+
+// Name is the name of the slot, without the session's prefix: the resource that the token is for.
+func (p *Permit) Name() string { return p.lock.Name() }
+
+// Context is [Lock.Context].
+func (p *Permit) Context() context.Context { return p.lock.Context() }
+
+// Err is [Lock.Err].
+func (p *Permit) Err() error { return p.lock.Err() }
+
+// Deadline is [Lock.Deadline].
+func (p *Permit) Deadline() time.Time { return p.lock.Deadline() }
+
+// Unlock is [Lock.Unlock].
+func (p *Permit) Unlock(ctx context.Context) error { return p.lock.Unlock(ctx) }
+
+// Explain is [Lock.Explain].
+func (p *Permit) Explain(ctx context.Context, err error) error { return p.lock.Explain(ctx, err) }

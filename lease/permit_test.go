@@ -1,0 +1,287 @@
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+func (e *env) permit(t *testing.T, name string, of int) *lease.Permit {
+	t.Helper()
+	p, err := e.s.TryPermit(t.Context(), name, of)
+	require.NoError(t, err)
+	return p
+}
+
+type permitted struct {
+	permit *lease.Permit
+	err    error
+	at     time.Duration
+}
+
+func (e *env) waitPermit(ctx context.Context, name string, of int, opts ...lease.LockOption) <-chan permitted {
+	got := make(chan permitted, 1)
+	go func() {
+		p, err := e.s.Permit(ctx, name, of, opts...)
+		got <- permitted{p, err, e.now()}
+	}()
+	synctest.Wait()
+	return got
+}
+
+// As many as there are permits hold one, each another slot with a token of its own; waiters are served in order, one for each
+// permit that is given back, and that one alone is woken.
+func TestSession_Permit_limits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{Prefix: "p/"})
+		slots := map[int]*lease.Permit{}
+		for range 3 {
+			before := len(e.writes())
+			p := e.permit(t, "a", 3)
+			require.LessOrEqual(t, len(e.writes())-before, 2, "one to see what is free, if the first is not")
+			require.Equal(t, fmt.Sprint("a/~slot/", p.Slot()), p.Name())
+			require.Len(t, e.keys("p/"+p.Name()+"/"), 1)
+			require.Equal(t, p.Token().Revision(), e.srv.Keys("p/" + p.Name() + "/")[0].CreateRevision)
+			got, _ := fence.FromContext(p.Context())
+			require.Equal(t, p.Token(), got)
+			slots[p.Slot()] = p
+		}
+		require.Len(t, slots, 3)
+		_, err := e.s.TryPermit(t.Context(), "a", 3)
+		locked := new(lease.LockedError)
+		require.ErrorAs(t, err, &locked)
+		require.Equal(t, "a", locked.Name)
+
+		var waiting []<-chan permitted
+		var others []*env
+		for range 3 {
+			others = append(others, open(t, e.srv, lease.Options{Prefix: "p/"}))
+			waiting = append(waiting, others[len(others)-1].waitPermit(t.Context(), "a", 3))
+		}
+		_, err = e.s.TryPermit(t.Context(), "a", 3)
+		require.ErrorIs(t, err, lease.ErrLocked)
+		for i, slot := range []int{1, 0, 2} {
+			e.at(time.Duration(i+1) * time.Minute)
+			last := len(others[2].writes())
+			require.NoError(t, slots[slot].Unlock(t.Context()))
+			got := receive(t, waiting[i])
+			require.NoError(t, got.err)
+			require.Equal(t, time.Duration(i+1)*time.Minute, got.at, "at once")
+			require.Equal(t, slot, got.permit.Slot())
+			require.Greater(t, got.permit.Token(), slots[slot].Token())
+			key := e.srv.Keys("p/" + got.permit.Name() + "/")[0]
+			require.Equal(t, key.CreateRevision, got.permit.Token().Revision(), "the slot's, and not that of the wait")
+			if i < 1 {
+				synctest.Wait()
+				require.Len(t, others[2].writes(), last, "who is not the next sleeps on")
+			}
+			for _, later := range waiting[i+1:] {
+				requirePending(t, later)
+			}
+			slots[slot] = got.permit
+		}
+		for _, p := range slots {
+			require.NoError(t, p.Unlock(t.Context()))
+		}
+		e.at(4 * time.Minute)
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// Of very many who wait, the end of a permit wakes the first, and its passing the next: nobody else asks for anything.
+func TestSession_Permit_wakesOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		held := []*lease.Permit{e.permit(t, "a", 2), e.permit(t, "a", 2)}
+		ctx, cancel := context.WithCancel(t.Context())
+		var waiting []<-chan permitted
+		for range 200 {
+			waiting = append(waiting, e.waitPermit(ctx, "a", 2))
+		}
+		e.at(5 * time.Second)
+		before := len(e.c.Calls(fakeetcd.Any))
+		require.NoError(t, held[0].Unlock(t.Context()))
+		require.NoError(t, receive(t, waiting[0]).err)
+		synctest.Wait()
+		require.LessOrEqual(t, len(e.c.Calls(fakeetcd.Any))-before, 8)
+		cancel()
+		for _, w := range waiting[1:] {
+			require.ErrorIs(t, receive(t, w).err, context.Canceled)
+		}
+	})
+}
+
+// The lock of the name stops all others; etcd's own locks wait for all permits too.
+func TestSession_Permit_andTheLockOfItsName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		p := e.permit(t, "a", 2)
+		l := e.lock(t, "a")
+		_, err := e.s.TryPermit(t.Context(), "a", 2)
+		require.ErrorIs(t, err, lease.ErrLocked)
+		next := e.waitPermit(t.Context(), "a", 2)
+		e.at(time.Minute)
+		requirePending(t, next)
+		require.NoError(t, l.Unlock(t.Context()))
+		second := receive(t, next)
+		require.NoError(t, second.err)
+
+		session, err := concurrency.NewSession(e.c.Client, concurrency.WithLease(e.s.Status().LeaseID))
+		require.NoError(t, err)
+		defer session.Orphan()
+		mutex := concurrency.NewMutex(session, "a")
+		drained := make(chan error, 1)
+		go func() { drained <- mutex.Lock(t.Context()) }()
+		synctest.Wait()
+		_, err = e.s.TryPermit(t.Context(), "a", 2)
+		require.ErrorIs(t, err, lease.ErrLocked, "nobody passes who drains it")
+		require.NoError(t, p.Unlock(t.Context()))
+		synctest.Wait()
+		requirePending(t, drained)
+		require.NoError(t, second.permit.Unlock(t.Context()))
+		require.NoError(t, receive(t, drained))
+		require.NoError(t, mutex.Unlock(t.Context()))
+	})
+}
+
+// All have to agree on the number; who comes later is told who has another one, or waits until nobody has.
+func TestSession_Permit_anotherLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		other := e.join(t)
+		p, err := e.s.Permit(t.Context(), "a", 2, lease.WithOwner("old"))
+		require.NoError(t, err)
+		for range 10 { // whichever slot is tried first
+			_, err = other.s.Permit(t.Context(), "a", 3)
+			limit := new(lease.LimitError)
+			require.ErrorAs(t, err, &limit)
+			require.Equal(t, lease.LimitError{Name: "a", Of: 3, Limit: 2, Owner: "old", Key: e.keys(p.Name() + "/")[0]}, *limit)
+			_, err = other.s.TryPermit(t.Context(), "a", 3)
+			require.ErrorAs(t, err, &limit)
+			e.at(e.now() + time.Second)
+			require.Len(t, e.keys("a/"), 1)
+		}
+		waits := other.waitPermit(t.Context(), "a", 3, lease.WithLimitChange())
+		e.at(e.now() + time.Minute)
+		requirePending(t, waits)
+		require.NoError(t, p.Unlock(t.Context()))
+		got := receive(t, waits)
+		require.NoError(t, got.err)
+		_, err = e.s.Permit(t.Context(), "a", 2)
+		require.ErrorContains(t, err, `lease: semaphore "a" is one of 3 permits and not of 2 for`)
+		for _, of := range []int{0, -1, 1025} {
+			_, err = e.s.Permit(t.Context(), "a", of)
+			require.EqualError(t, err, fmt.Sprintf("lease: of is %d, want 1 to 1024", of))
+		}
+		_, err = e.s.Permit(t.Context(), "a//b", 1)
+		require.ErrorContains(t, err, `lease: name "a//b"`)
+	})
+}
+
+// A slot that is held by anybody's key is out of service.
+func TestSession_Permit_slotOutOfService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		e.srv.Put("a/~slot/1/by-hand", "")
+		for range 10 {
+			p := e.permit(t, "a", 2)
+			require.Zero(t, p.Slot())
+			_, err := e.s.TryPermit(t.Context(), "a", 2)
+			require.ErrorIs(t, err, lease.ErrLocked)
+			require.NoError(t, p.Unlock(t.Context()))
+		}
+	})
+}
+
+// A waiter whose place in the queue is taken away is told so, and leaves nothing; so is a holder.
+func TestPermit_isLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		p := e.permit(t, "a", 1)
+		waits := e.waitPermit(t.Context(), "a", 1)
+		e.at(time.Second)
+		for _, key := range e.keys("a/") {
+			if key != p.Name() && key[:3] != "a/~" {
+				require.True(t, e.srv.Delete(key))
+			}
+		}
+		requireLost(t, receive(t, waits).err, lease.ReasonKeyDeleted)
+		require.True(t, e.srv.Delete(e.keys("a/")[0]))
+		synctest.Wait()
+		requireLost(t, p.Err(), lease.ReasonKeyDeleted)
+		requireLost(t, p.Unlock(t.Context()), lease.ReasonKeyDeleted)
+		e.at(2 * time.Second)
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// Whatever happens, no more hold a permit than there are, no slot has two holders, and the tokens of each slot grow.
+func TestSession_Permit_random(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		const sessions, turns, of = 8, 20, 3
+		holders := make(chan int, of) // as many as fit hold
+		var last [of]chan fence.Token
+		for i := range last {
+			last[i] = make(chan fence.Token, 1)
+			last[i] <- 0
+		}
+		var wrong atomic.Value
+		done := make(chan error)
+		for n := range sessions {
+			e := open(t, srv, lease.Options{})
+			go func() {
+				for range turns {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					if rand.IntN(5) == 0 {
+						cancel() // at once, or while it waits
+						ctx, cancel = context.WithTimeout(t.Context(), rand.N(20*time.Millisecond))
+					}
+					err := e.s.DoPermit(ctx, "a", of, func(ctx context.Context, token fence.Token) error {
+						p, _ := lease.PermitFromContext(ctx)
+						select {
+						case holders <- n:
+							defer func() { <-holders }()
+						default:
+							wrong.Store("too many hold a permit")
+						}
+						select {
+						case before := <-last[p.Slot()]:
+							defer func() { last[p.Slot()] <- token }()
+							if before >= token {
+								wrong.Store(fmt.Sprintf("slot %d went from %d to %d", p.Slot(), before, token))
+							}
+						default:
+							wrong.Store(fmt.Sprintf("slot %d has two holders", p.Slot()))
+						}
+						time.Sleep(rand.N(10 * time.Millisecond))
+						return nil
+					})
+					cancel()
+					if err != nil && ctx.Err() == nil {
+						done <- err
+						return
+					}
+				}
+				done <- nil
+			}()
+		}
+		for range sessions {
+			require.NoError(t, receive(t, done))
+		}
+		require.Nil(t, wrong.Load())
+		time.Sleep(time.Minute)
+		require.Empty(t, srv.Keys(""))
+	})
+}
