@@ -41,8 +41,8 @@ func (m *Marks) Release(ctx context.Context, db DB, resource string, cause audit
 }
 
 // LogRefusal records a refusal by [Marks.Check], [Marks.CheckShared] or [Marks.UpdateRow] in the audit trail. Call it after the
-// refused transaction was rolled back. Claim and Do record their refusals themselves. For nil and for an error without a
-// [*fence.StaleError], LogRefusal sends nothing.
+// refused transaction was rolled back. Claim and Do record their refusals themselves. For nil, for an error without a
+// [*fence.StaleError] and for the refusal of a reader, LogRefusal sends nothing.
 func (m *Marks) LogRefusal(ctx context.Context, db DB, err error) error {
 	if err := m.made(); err != nil {
 		return err

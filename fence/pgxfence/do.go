@@ -19,7 +19,7 @@ import (
 // the guard or in COMMIT, Do begins a new transaction, within [Options].Attempts. So effects of fn outside of tx must be
 // idempotent.
 //
-// The error is a [*fence.StaleError] if the token is older than the mark; fn did not run in the refused transaction. It matches
+// The error is a [*fence.StaleError] if the token is older than a mark; fn did not run in the refused transaction. It matches
 // [fence.ErrInvalidToken] if ctx carries no token, [ErrNoTable] if the table is missing, and [ErrUnknown] if the answer to
 // COMMIT was lost or fn has ended the transaction, which Do never repeats.
 //

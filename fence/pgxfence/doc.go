@@ -3,11 +3,12 @@
 //
 // # Scope
 //
-// [Marks] keep one mark for each resource: the highest token that was accepted, in a table of the same database. The
+// [Marks] keep the mark of each resource: the highest token that was accepted, in a table of the same database. The
 // transaction that writes compares and locks it. A resource is whatever one lock protects; its name is the key of the mark.
 // The verbs are those of package fence. A holder calls [Marks.Claim] once, before its first read. It writes with [Marks.Do], or
 // with [Marks.Check] as the first statement of its own transaction. [Marks.DoShared] and [Marks.CheckShared] let transactions
-// of one holder run concurrently. [Marks.UpdateRow] fences single rows by a column of theirs, without a mark.
+// of one holder run concurrently. [Marks.UpdateRow] fences single rows by a column of theirs, without a mark. For the holders of
+// read locks see Readers below.
 //
 // The table, the statements and the errors are those of sqlfence for PostgreSQL. Programs with sqlfence and programs with
 // pgxfence can share a table and its marks.
@@ -40,11 +41,26 @@
 // At repeatable read and above, a transaction does not pass if its snapshot may be older than the last write under an older
 // token: Do begins again, and Check returns [ErrUnclaimed].
 //
+// # Readers
+//
+// The holder of a read lock calls [Marks.ClaimRead] once, before its first read. It reads with [Marks.CheckRead] as the first
+// statement of its own transaction. Its token is that of [fence.ReadFromContext], and no verb that writes takes it. There are
+// two marks for each resource, see package fence. A reader raises the read mark, which refuses older writers, and is refused by
+// the write mark. Readers do not refuse each other.
+//
+// Once ClaimRead has returned for a token, no transaction of an older writer commits: ClaimRead waits until those that are under
+// way have ended. So no older writer changes what the reader reads from then on. Until a transaction that passed CheckRead ends,
+// no newer writer changes what it reads either: the transaction has the lock FOR KEY SHARE, and a newer claim waits for it. A
+// claim of a reader does not.
+//
+// Package sqlfence says what to do before the first reader claims, and which column tables of earlier versions lack.
+//
 // # No guarantee
 //
 //   - Writes without a check are not refused.
-//   - Check must be the first statement of its transaction. Data that was read earlier may have been overwritten since, and
-//     the server does not detect this at every level.
+//   - Readers do not protect rows of UpdateRow, since they raise no mark there.
+//   - Check and CheckRead must be the first statement of the transaction. Data that was read earlier may have been overwritten
+//     since, and the server does not detect this at every level.
 //   - Without synchronous replication a promoted replica may lack the last commits and marks. So may a server that loses power
 //     and does not flush its log at each commit.
 //   - Never delete a mark and never restore only its table: older tokens would be accepted again. After a restore of the whole
@@ -54,7 +70,7 @@
 //     first one that only waits.
 //   - A newer Check without a Claim waits as long as transactions in the shared form overlap. A Claim first announces its token
 //     in a separate row. The announcement only refuses older tokens, so the claim waits only for transactions that have begun.
-//     It stays if the claim fails.
+//     It stays if the claim fails. The same holds for CheckRead and ClaimRead.
 //
 // # Audit trail
 //
@@ -66,6 +82,7 @@
 //	what happens                                   result
 //	holder paused, successor has claimed           its transactions are refused: fence.ErrStale
 //	holder paused inside a transaction             the successor's Claim waits until it has ended: bound both
+//	reader paused, a newer writer has claimed      its transactions are refused: fence.ErrStale
 //	deadlock or serialization failure              Do begins again, within Options.Attempts: the function runs again
 //	fn fails or panics, context ends before COMMIT rolled back; nothing is written
 //	fn ignores the error of a statement            COMMIT rolls back: pgx.ErrTxCommitRollback; nothing is written
@@ -73,6 +90,7 @@
 //	connection lost or context ends in COMMIT      ErrUnknown: it may be committed; read it back inside Do
 //	fn commits or rolls back                       ErrUnknown
 //	lock_timeout, statement_timeout of the server  rolled back, its error is returned; not repeated
-//	table missing                                  ErrNoTable, with the remedy
-//	no token in the context, or its era too high   fence.ErrInvalidToken; nothing is sent; see Options.MaxEra
+//	table missing, or of an earlier version        ErrNoTable, with the remedy
+//	no token of the verb's kind in the context,
+//	or its era too high                            fence.ErrInvalidToken; nothing is sent; see Options.MaxEra
 package pgxfence

@@ -97,17 +97,22 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 		require.ErrorIs(t, err, fence.ErrInvalidToken)
 		require.ErrorContains(t, err, "pgxfence: ")
 	}
-	for _, err := range calls(good, db, "a\x00b") {
+	goodRead := fence.NewReadContext(good, 7)
+	for _, err := range []error{f.ClaimRead(good, db, "accounts"), f.CheckRead(good, nil, "accounts"), f.Claim(goodRead, db, "accounts")} {
+		require.ErrorIs(t, err, fence.ErrInvalidToken)
+	}
+	for _, err := range append(calls(good, db, "a\x00b"), f.ClaimRead(goodRead, db, "a\x00b"), f.CheckRead(goodRead, nil, "a\x00b")) {
 		require.ErrorContains(t, err, "pgxfence: resource is ")
 	}
 	for _, none := range []pgxfence.DB{nil, (*pgxpool.Pool)(nil), (*pgxpool.Conn)(nil), (*pgx.Conn)(nil)} {
-		for _, err := range append(calls(good, none, "accounts"), f.Migrate(good, none)) {
+		for _, err := range append(calls(good, none, "accounts"), f.Migrate(good, none), f.ClaimRead(goodRead, none, "accounts")) {
 			require.ErrorContains(t, err, "is nil, want a ")
 		}
 		require.ErrorContains(t, f.UpdateRow(good, none, row, "n = 1"), "q is nil")
 	}
 	for _, none := range []pgx.Tx{nil, (*pgxpool.Tx)(nil)} {
 		require.ErrorContains(t, f.Check(good, none, "accounts"), "tx is nil")
+		require.ErrorContains(t, f.CheckRead(goodRead, none, "accounts"), "tx is nil")
 		require.ErrorContains(t, f.UpdateRow(good, none, row, "n = 1"), "q is nil")
 	}
 	require.ErrorContains(t, f.Do(good, db, "accounts", nil), "fn is nil")
@@ -124,6 +129,8 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 			zero.Claim(good, db, "accounts"),
 			zero.Do(good, db, "accounts", nothing),
 			zero.Check(good, nil, "accounts"),
+			zero.ClaimRead(goodRead, db, "accounts"),
+			zero.CheckRead(goodRead, nil, "accounts"),
 			zero.Migrate(good, db),
 			zero.UpdateRow(good, db, row, "n = 1"),
 		} {

@@ -10,12 +10,12 @@ import (
 // Claim starts a tenure. Call it once after a grant, before the first read of the resource. Repeating it is safe. Claim takes
 // the token from ctx and begins its own transactions on db.
 //
-// On success the token is the mark. Transactions with older tokens have ended, since Claim waits for them, and no more are
-// accepted. On a [*fence.StaleError] the mark is unchanged. On any other error the mark may have been raised, and older tokens
+// On success the token is the mark. Transactions with older tokens have ended, readers' too, since Claim waits for them, and no
+// more are accepted. On a [*fence.StaleError] the mark is unchanged. On any other error the mark may have been raised, and older tokens
 // may be refused.
 //
-// The error is a [*fence.StaleError] if the token is older than the mark. It matches [fence.ErrInvalidToken] if ctx carries no
-// token, and [ErrNoTable] if the table is missing. After a deadlock or a serialization failure Claim begins again, within
+// The error is a [*fence.StaleError] if the token is older than a mark. It matches [fence.ErrInvalidToken] if ctx carries no
+// token of a writer, and [ErrNoTable] if the table is missing. After a deadlock or a serialization failure Claim begins again, within
 // [Options].Attempts.
 func (m *Marks) Claim(ctx context.Context, db DB, resource string) error {
 	t, err := m.admission(ctx, resource)
@@ -33,8 +33,8 @@ func (m *Marks) Claim(ctx context.Context, db DB, resource string) error {
 // raises the mark; a rollback undoes that. In a nested transaction, which is a savepoint, the guard
 // lasts until a rollback to the savepoint.
 //
-// On any error roll back the transaction. The error is a [*fence.StaleError] if the token is older than the mark. It
-// matches [fence.ErrInvalidToken] if ctx carries no token, [ErrNoTable] if the table is missing, and [ErrUnclaimed] if
+// On any error roll back the transaction. The error is a [*fence.StaleError] if the token is older than a mark. It
+// matches [fence.ErrInvalidToken] if ctx carries no token of a writer, [ErrNoTable] if the table is missing, and [ErrUnclaimed] if
 // the transaction's reads may be out of date: at repeatable read or serializable, if the tenure did not begin with
 // [Marks.Claim]. Deadlocks and serialization failures are a *pgconn.PgError with the code 40P01 or 40001: begin the transaction
 // again. Check repeats nothing.

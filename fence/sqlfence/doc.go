@@ -3,11 +3,12 @@
 //
 // # Scope
 //
-// [Marks] keep one mark for each resource: the highest token that was accepted, in a table of the same database. The
+// [Marks] keep the mark of each resource: the highest token that was accepted, in a table of the same database. The
 // transaction that writes compares and locks it. A resource is whatever one lock protects; its name is the key of the mark.
 // The verbs are those of package fence. A holder calls [Marks.Claim] once, before its first read. It writes with [Marks.Do], or
 // with [Marks.Check] as the first statement of its own transaction. [Marks.DoShared] and [Marks.CheckShared] let transactions
-// of one holder run concurrently. [Marks.UpdateRow] fences single rows by a column of theirs, without a mark.
+// of one holder run concurrently. [Marks.UpdateRow] fences single rows by a column of theirs, without a mark. For the holders of
+// read locks see Readers below.
 //
 // The token is the one in the context, see [fence.FromContext]. A lock's context carries its token. Create the table with
 // [Marks.Migrate], or apply [Marks.Schema] with your own migration tool.
@@ -36,11 +37,40 @@
 // Marks send every statement through a *sql.DB in a transaction, except UpdateRow on PostgreSQL and SQLite. So autocommit=0 in
 // a DSN is allowed, and so is a proxy that sends statements outside of transactions to a replica.
 //
+// # Readers
+//
+// The holder of a read lock calls [Marks.ClaimRead] once, before its first read. It reads with [Marks.CheckRead] as the first
+// statement of its own transaction. Its token is that of [fence.ReadFromContext], and no verb that writes takes it. There are
+// two marks for each resource, see package fence. A reader raises the read mark, which refuses older writers, and is refused by
+// the write mark. Readers do not refuse each other.
+//
+// Once ClaimRead has returned for a token, no transaction of an older writer commits: ClaimRead waits until those that are under
+// way have ended. So no older writer changes what the reader reads from then on. Until a transaction that passed CheckRead ends,
+// no newer writer changes what it reads either:
+//
+//	PostgreSQL  a newer claim waits for the transaction, which has the lock FOR KEY SHARE. A claim of a reader does not
+//	MySQL,      a newer claim waits for the transaction, also that of a reader; later transactions wait behind the claim
+//	MariaDB
+//	SQLite      the transaction does not see newer writes, since it has its snapshot; or, without WAL, they wait for it
+//
+// In a Galera cluster and MySQL's group replication, a newer claim on another node does not wait. When the reader's node applies
+// it, the reader's transaction is rolled back as after a deadlock. Before that it reads what was there before the claim.
+//
+// A program with a version of this package that does not know readers can share the table with this version. But its writers are
+// not refused by readers. So bring all writers to this version before the first reader claims.
+//
+// Before there were readers, the table had no column read_token. Migrate adds it. Your own migration tool adds it with
+//
+//	ALTER TABLE leasefence_marks ADD COLUMN read_token BIGINT NOT NULL DEFAULT 0
+//
+// On PostgreSQL and MySQL the statement waits for open transactions that have passed a check, and later ones wait for it.
+//
 // # No guarantee
 //
 //   - Writes without a check are not refused.
-//   - Check must be the first statement of its transaction. Data that was read earlier may have been overwritten since, and
-//     the server does not detect this at every level.
+//   - Readers do not protect rows of UpdateRow, since they raise no mark there.
+//   - Check and CheckRead must be the first statement of the transaction. Data that was read earlier may have been overwritten
+//     since, and the server does not detect this at every level.
 //   - ROLLBACK TO a savepoint also ends a check that was made after the savepoint: the mark is no longer held.
 //   - The guard ends with its transaction, and later statements are committed without it. On MySQL, DDL, TRUNCATE and LOCK
 //     TABLES commit, and a deadlock rolls back. The function of Do must run none of these and must return the errors of its
@@ -54,7 +84,7 @@
 //     transaction, after a first one that only waits.
 //   - On PostgreSQL a newer Check without a Claim waits as long as transactions in the shared form overlap. A Claim first
 //     announces its token in a separate row. The announcement only refuses older tokens, so the claim waits only for
-//     transactions that have begun. It stays if the claim fails.
+//     transactions that have begun. It stays if the claim fails. The same holds for CheckRead and ClaimRead.
 //
 // # Audit trail
 //
@@ -71,6 +101,9 @@
 // bytes, and ttl_ms come from the token's context (package fence/audit); a token from the network has neither. Every process
 // must set the same Log: a claim by a process without Log is not in the trail.
 //
+// Readers are not in the trail: neither their tenures, nor their refusals, nor do they end a writer's tenure there. A writer that
+// a reader's mark has refused is, with that mark as highest.
+//
 // The rows affect no decision. Old rows may be deleted, unlike marks. A claim costs two more statements, a write none.
 //
 // # Failures
@@ -78,12 +111,15 @@
 //	what happens                                   result
 //	holder paused, successor has claimed           its transactions are refused: fence.ErrStale
 //	holder paused inside a transaction             the successor's Claim waits until it has ended: bound both
+//	reader paused, a newer writer has claimed      its transactions are refused: fence.ErrStale
+//	reader that has not claimed meets another      on MySQL perhaps a deadlock, on SQLite "database is locked": begin again
 //	deadlock or serialization failure              Do begins again, within Options.Attempts: the function runs again
 //	fn fails or panics, context ends before COMMIT rolled back; nothing is written
 //	connection lost at COMMIT                      ErrUnknown: it may be committed; read it back inside Do
 //	fn ends the transaction, succeeds              ErrUnknown: it may be committed in part and unfenced
 //	lock wait timeout of the server                rolled back, its error is returned; not repeated
-//	table missing                                  ErrNoTable, with the remedy
-//	no token in the context, or its era too high   fence.ErrInvalidToken; nothing is sent; see Options.MaxEra
+//	table missing, or of an earlier version        ErrNoTable, with the remedy
+//	no token of the verb's kind in the context,
+//	or its era too high                            fence.ErrInvalidToken; nothing is sent; see Options.MaxEra
 //	dialect does not fit the driver                an error, before anything is sent, if the driver is known
 package sqlfence

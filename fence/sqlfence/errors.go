@@ -12,11 +12,12 @@ var (
 	ErrUnknown = sqlmark.Unknown.Of(prefix)
 
 	// ErrUnclaimed reports that the transaction's snapshot may be from before the claim, so its reads may miss the last write
-	// under an older token. Roll back, call [Marks.Claim] if the tenure has not claimed, and begin again with the check as the
-	// first statement.
+	// under an older token. Roll back, call [Marks.Claim], or [Marks.ClaimRead] for a reader, if the tenure has not claimed,
+	// and begin again with the check as the first statement.
 	ErrUnclaimed = sqlmark.Unclaimed.Of(prefix)
 
-	// ErrNoTable reports that the table of the marks is missing.
+	// ErrNoTable reports that the table of the marks is missing, or that an earlier version has created it and it lacks a
+	// column: call [Marks.Migrate].
 	ErrNoTable = sqlmark.NoTable.Of(prefix)
 
 	// ErrNoRow reports that UpdateRow has found no row.

@@ -65,6 +65,35 @@ func ExampleMarks_Check() {
 	// <nil>
 }
 
+// A reader's tenure: claim once, then read under the check. ctx is the context of its read lock.
+func ExampleMarks_CheckRead() {
+	db := sql.OpenDB(&fakeServer{token: 54})
+	defer db.Close()                                      //nolint:errcheck // A fake.
+	ctx := fence.NewReadContext(context.Background(), 54) // a read lock's context carries its token
+	f, err := sqlfence.New(sqlfence.PostgreSQL, sqlfence.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	if err := f.ClaimRead(ctx, db, "accounts"); err != nil {
+		log.Print(err) // fence.ErrStale: the lock has gone
+		return
+	}
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer tx.Rollback() //nolint:errcheck // After the commit it does nothing.
+	if err := f.CheckRead(ctx, tx, "accounts"); err != nil {
+		log.Print(err)
+		return
+	}
+	// What it reads now does not change until COMMIT.
+	fmt.Println(tx.Commit())
+	// Output:
+	// <nil>
+}
+
 // The statements for a migration tool of your own.
 func ExampleMarks_Schema() {
 	f, err := sqlfence.New(sqlfence.SQLite, sqlfence.Options{})
@@ -77,6 +106,7 @@ func ExampleMarks_Schema() {
 	// Output:
 	// CREATE TABLE IF NOT EXISTS "leasefence_marks" (
 	// 	resource TEXT NOT NULL PRIMARY KEY,
-	// 	token INTEGER NOT NULL
+	// 	token INTEGER NOT NULL,
+	// 	read_token INTEGER NOT NULL DEFAULT 0
 	// ) WITHOUT ROWID
 }

@@ -83,14 +83,27 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 			f.CheckShared(ctx, nil, resource),
 		}
 	}
+	reads := func(ctx context.Context, db *sql.DB, resource string) []error {
+		return []error{f.ClaimRead(ctx, db, resource), f.CheckRead(ctx, nil, resource)}
+	}
+	goodRead := fence.NewReadContext(good, 7)
 	for _, token := range []fence.Token{0, -7, 1 << 48, math.MaxInt64} {
 		ctx := fence.NewContext(good, token)
-		for _, err := range append(calls(ctx, db, "accounts"), f.UpdateRow(ctx, db, sqlfence.Row{}, "n = 1")) {
+		errs := append(calls(ctx, db, "accounts"), f.UpdateRow(ctx, db, sqlfence.Row{}, "n = 1"))
+		for _, err := range append(errs, reads(fence.NewReadContext(good, fence.ReadToken(token)), db, "accounts")...) {
 			require.ErrorIs(t, err, fence.ErrInvalidToken)
 		}
 	}
+	for _, err := range append(calls(goodRead, db, "accounts"), f.UpdateRow(goodRead, db, sqlfence.Row{}, "n = 1")) {
+		require.ErrorIs(t, err, fence.ErrInvalidToken)
+		require.ErrorContains(t, err, "carries a reader's")
+	}
+	for _, err := range reads(good, db, "accounts") {
+		require.ErrorIs(t, err, fence.ErrInvalidToken)
+		require.ErrorContains(t, err, "carries a writer's")
+	}
 	for _, resource := range []string{"", strings.Repeat("a", 256), "a\x00b", "\x01a", "\xff"} {
-		for _, err := range calls(good, db, resource) {
+		for _, err := range append(calls(good, db, resource), reads(goodRead, db, resource)...) {
 			require.ErrorContains(t, err, "resource is ")
 			require.ErrorContains(t, err, "want 1 to 255 bytes of UTF-8")
 			require.Less(t, len(err.Error()), 200, "the whole value is in the error")
@@ -102,7 +115,7 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 			require.ErrorContains(t, err, "Query.Resource is ")
 		}
 	}
-	for _, err := range append(calls(good, nil, "accounts"), f.Migrate(good, nil)) {
+	for _, err := range append(append(calls(good, nil, "accounts"), f.Migrate(good, nil)), reads(goodRead, nil, "accounts")...) {
 		require.ErrorContains(t, err, "is nil, want a *sql.")
 	}
 	require.ErrorContains(t, f.Do(good, db, "accounts", nil), "fn is nil")
@@ -125,6 +138,8 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 	for _, zero := range []*sqlfence.Marks{nil, {}} {
 		require.ErrorContains(t, zero.Claim(good, db, "accounts"), "New")
 		require.ErrorContains(t, zero.Check(good, nil, "accounts"), "New")
+		require.ErrorContains(t, zero.ClaimRead(goodRead, db, "accounts"), "New")
+		require.ErrorContains(t, zero.CheckRead(goodRead, nil, "accounts"), "New")
 		require.ErrorContains(t, zero.Migrate(good, db), "New")
 		require.ErrorContains(t, zero.UpdateRow(good, db, row, "n = 1"), "New")
 	}

@@ -13,8 +13,8 @@ import (
 // accepted. On a [*fence.StaleError] the mark is unchanged. On any other error the mark may have been raised, and on PostgreSQL
 // older tokens may be refused.
 //
-// The error is a [*fence.StaleError] if the token is older than the mark. It matches [fence.ErrInvalidToken] if ctx carries no
-// token, and [ErrNoTable] if the table is missing. After a deadlock or a serialization failure Claim begins again, within
+// The error is a [*fence.StaleError] if the token is older than a mark. It matches [fence.ErrInvalidToken] if ctx carries no
+// token of a writer, and [ErrNoTable] if the table is missing. After a deadlock or a serialization failure Claim begins again, within
 // [Options].Attempts.
 func (m *Marks) Claim(ctx context.Context, db *sql.DB, resource string) error {
 	t, err := m.admission(ctx, resource)
@@ -31,8 +31,8 @@ func (m *Marks) Claim(ctx context.Context, db *sql.DB, resource string) error {
 // token is accepted and no other checked transaction of the resource runs. Check takes the token from ctx. A newer token
 // raises the mark; a rollback undoes that.
 //
-// On any error roll back the transaction. The error is a [*fence.StaleError] if the token is older than the mark. It
-// matches [fence.ErrInvalidToken] if ctx carries no token, [ErrNoTable] if the table is missing, and [ErrUnclaimed] if
+// On any error roll back the transaction. The error is a [*fence.StaleError] if the token is older than a mark. It
+// matches [fence.ErrInvalidToken] if ctx carries no token of a writer, [ErrNoTable] if the table is missing, and [ErrUnclaimed] if
 // the transaction's reads may be out of date: on PostgreSQL at repeatable read or serializable, if the tenure did not
 // begin with [Marks.Claim]; on MySQL, if the transaction had read before the claim. Deadlocks and serialization failures are
 // the driver's errors: begin the transaction again. Check repeats nothing.

@@ -28,7 +28,8 @@ func (r Row) String() string { return sqlmark.Row(r).String() }
 // set is SQL such as `balance = balance - $1`, with args for its placeholders, which are numbered from 1. The update is one
 // statement and atomic at every isolation level. Other statements follow only if it has changed no row. With a *sql.DB on MySQL
 // they run in a transaction. UpdateRow needs no table of marks and no claim, and fences this row only: a stale holder can still
-// write rows that its successor has not written, and its reads of other rows may be out of date. Use Do if that matters.
+// write rows that its successor has not written, and its reads of other rows may be out of date. Readers raise no mark of a row,
+// so they do not protect it. Use Do if that matters.
 //
 // On an error the row is unchanged, except if the error is the connection's or matches [ErrUnknown], which means that the
 // answer to COMMIT was lost. An update without an answer may still be done after a read. So run it in a transaction of Do, or

@@ -23,6 +23,7 @@ func TestMarks_sendsNothingOutsideOfATransaction(t *testing.T) {
 			ctx := fence.NewContext(t.Context(), 7)
 			for name, call := range map[string]func() error{
 				"Claim":      func() error { return f.Claim(ctx, db, "accounts") },
+				"ClaimRead":  func() error { return f.ClaimRead(fence.NewReadContext(ctx, 7), db, "accounts") },
 				"Do":         func() error { return f.Do(ctx, db, "accounts", func(context.Context, *sql.Tx) error { return nil }) },
 				"Release":    func() error { return f.Release(ctx, db, "accounts", audit.CauseExplicit) },
 				"LogRefusal": func() error { return f.LogRefusal(ctx, db, &fence.StaleError{Resource: "accounts", Token: 7}) },

@@ -30,6 +30,8 @@ type adapter interface {
 	claim(ctx context.Context, resource string) error
 	do(ctx context.Context, resource string, shared bool, fn func(ctx context.Context, tx conn) error) error
 	check(ctx context.Context, tx conn, resource string, shared bool) error
+	claimRead(ctx context.Context, resource string) error
+	checkRead(ctx context.Context, tx conn, resource string) error
 	// transaction is one of the caller's own, at the fence's level, which commits if fn succeeds.
 	transaction(ctx context.Context, fn func(tx conn) error) error
 	updateRow(ctx context.Context, q conn, row sqlfence.Row, set string, args ...any) error
@@ -71,6 +73,14 @@ func (a overSQL) check(ctx context.Context, tx conn, resource string, shared boo
 		verb = a.f.CheckShared
 	}
 	return verb(ctx, tx.(sqlConn).q.(*sql.Tx), resource)
+}
+
+func (a overSQL) claimRead(ctx context.Context, resource string) error {
+	return a.f.ClaimRead(ctx, a.db, resource)
+}
+
+func (a overSQL) checkRead(ctx context.Context, tx conn, resource string) error {
+	return a.f.CheckRead(ctx, tx.(sqlConn).q.(*sql.Tx), resource)
 }
 
 func (a overSQL) transaction(ctx context.Context, fn func(conn) error) error {
@@ -173,6 +183,14 @@ func (a overPGX) check(ctx context.Context, tx conn, resource string, shared boo
 		verb = a.f.CheckShared
 	}
 	return verb(ctx, tx.(pgxConn).q.(pgx.Tx), resource)
+}
+
+func (a overPGX) claimRead(ctx context.Context, resource string) error {
+	return a.f.ClaimRead(ctx, a.pool, resource)
+}
+
+func (a overPGX) checkRead(ctx context.Context, tx conn, resource string) error {
+	return a.f.CheckRead(ctx, tx.(pgxConn).q.(pgx.Tx), resource)
 }
 
 func (a overPGX) transaction(ctx context.Context, fn func(conn) error) error {

@@ -71,6 +71,7 @@ func TestMarks_absurdToken(t *testing.T) {
 		for _, err := range []error{
 			r.claim(as(t, math.MaxInt64), resource),
 			r.updateRow(as(t, math.MaxInt64), nil, account, "n = 1"),
+			r.claimRead(asReader(t, math.MaxInt64), resource),
 		} {
 			require.ErrorIs(t, err, fence.ErrInvalidToken)
 			require.ErrorContains(t, err, "9223372036854775807: its era is 32767, want 0 to 15")
@@ -83,15 +84,17 @@ func TestMarks_absurdToken(t *testing.T) {
 		require.ErrorIs(t, r.claim(as(t, older), resource), fence.ErrStale)
 		require.NoError(t, all.claim(as(t, 21<<48|1), resource), "in the next era")
 		require.NoError(t, all.claim(as(t, math.MaxInt64), resource))
+		require.NoError(t, all.claimRead(asReader(t, math.MaxInt64), resource))
 
 		names := "'accounts'"
 		if r.kind == storetest.PostgreSQL {
 			names = `'accounts', E'\x01accounts'`
 		}
-		r.must(t, "UPDATE leasefence_marks SET token = 10 WHERE resource IN ("+names+")")
+		r.must(t, "UPDATE leasefence_marks SET token = 10, read_token = 10 WHERE resource IN ("+names+")")
 		for _, how := range forms {
 			require.NoError(t, r.increment(as(t, older), how, nowhere), "%s", how)
 		}
+		require.NoError(t, r.claimRead(asReader(t, older), resource))
 		require.NoError(t, r.claim(as(t, newer), resource))
 	})
 }

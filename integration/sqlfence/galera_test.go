@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -24,16 +25,34 @@ func galera(t *testing.T) [2]*rig {
 	return nodes
 }
 
-// The second node has committed a newer claim, and its holder has read, when an older one commits on the first node, which
-// has the claim in its queue and has not applied it.
+// The second node has committed a newer claim, of a writer or a reader, and its holder has read, when an older one commits on
+// the first node, which has the claim in its queue and has not applied it.
 func TestMarks_galera_claimOnAnotherNode(t *testing.T) {
 	nodes := galera(t)
 	first, second := nodes[0], nodes[1]
 	// Without a key, each row is looked for from where the last one was found: backwards that takes a while.
 	first.must(t, "CREATE TABLE slow (n INT, text CHAR(200)) ENGINE = InnoDB")
 	first.must(t, "INSERT INTO slow SELECT seq, 'x' FROM seq_1_to_3000")
-	for _, how := range forms {
-		t.Run(string(how), func(t *testing.T) {
+	comes := map[string]func(t *testing.T){
+		"writer": func(t *testing.T) {
+			t.Helper()
+			require.NoError(t, second.claim(as(t, newer), resource))
+			require.NoError(t, second.do(as(t, newer), resource, false, func(ctx context.Context, tx conn) error {
+				n, err := read(ctx, tx)
+				require.Zero(t, n, "the newer holder's first read")
+				return err
+			}))
+		},
+		"reader": func(t *testing.T) {
+			t.Helper()
+			n, err := second.arriveReader(asReader(t, newer), true)
+			require.NoError(t, err)
+			require.Zero(t, n, "the newer reader's first read")
+		},
+	}
+	for i := range 2 * len(forms) {
+		how, who := forms[i/2], []string{"writer", "reader"}[i%2]
+		t.Run(fmt.Sprintf("%s, newer %s", how, who), func(t *testing.T) {
 			first.reset(t)
 			require.NoError(t, first.claim(as(t, older), resource))
 			require.Eventually(t, func() bool { return second.mark(t) == older }, patience, time.Millisecond)
@@ -46,12 +65,7 @@ func TestMarks_galera_claimOnAnotherNode(t *testing.T) {
 				launched = true
 				second.must(t, "UPDATE slow SET n = n + 1 ORDER BY n DESC")
 				require.Eventually(t, func() bool { return first.applying(t) }, patience, time.Millisecond)
-				require.NoError(t, second.claim(as(t, newer), resource))
-				require.NoError(t, second.do(as(t, newer), resource, false, func(ctx context.Context, tx conn) error {
-					n, err := read(ctx, tx)
-					require.Zero(t, n, "the newer holder's first read")
-					return err
-				}))
+				comes[who](t)
 			})
 			require.True(t, launched)
 			require.True(t, errors.Is(err, fence.ErrStale) || transient(err), "a stale write was acknowledged: %v", err)
@@ -61,10 +75,11 @@ func TestMarks_galera_claimOnAnotherNode(t *testing.T) {
 	}
 }
 
+// mark is the higher of the two marks.
 func (r *rig) mark(t *testing.T) fence.Token {
 	t.Helper()
 	var got int64
-	err := r.scan(t.Context(), mark, &got)
+	err := r.scan(t.Context(), "SELECT GREATEST(token, read_token) FROM leasefence_marks WHERE resource = 'accounts'", &got)
 	if !errors.Is(err, sql.ErrNoRows) {
 		require.NoError(t, err)
 	}
@@ -78,4 +93,28 @@ func (r *rig) applying(t *testing.T) bool {
 	require.NoError(t, r.scan(t.Context(),
 		"SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE LIKE 'Update_rows_log_event%'", &n))
 	return n > 0
+}
+
+// A newer writer on the second node does not wait for a reader's transaction on the first one, which does not see what it writes.
+func TestMarks_galera_writerPassesAReaderOnAnotherNode(t *testing.T) {
+	nodes := galera(t)
+	first, second := nodes[0], nodes[1]
+	require.NoError(t, first.claimRead(asReader(t, older), resource))
+	ctx, writer := asReader(t, older), as(t, newer)
+	applied := func() bool { return first.mark(t) == newer && first.row(t).n == 1 }
+	err := first.checked(ctx, nowhere, func(tx conn) error {
+		n, err := read(ctx, tx)
+		require.NoError(t, err)
+		require.Zero(t, n)
+		require.NoError(t, second.claim(writer, resource))
+		require.NoError(t, second.increment(writer, do, nowhere))
+		require.Eventually(t, applied, patience, time.Millisecond)
+		n, err = read(ctx, tx)
+		if err == nil {
+			require.Zero(t, n, "what the reader has read has changed")
+		}
+		return err
+	})
+	require.True(t, transient(err), "the reader's transaction outlives the claim: %v", err)
+	requireReaderRefused(t, first.claimRead(ctx, resource))
 }

@@ -2,7 +2,6 @@ package sqlfence_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"testing"
@@ -300,8 +299,7 @@ func (r *rig) checkAfterARead(t *testing.T, how form, token fence.Token) {
 		}
 		return write(ctx, tx, n, token)
 	})
-	noSnapshot := r.level == sql.LevelReadCommitted || r.level == sql.LevelReadUncommitted
-	if r.readersLock() || token == newer && noSnapshot {
+	if r.readersLock() || token == newer && r.noSnapshot() {
 		// The documented limit: these levels keep no snapshot that could be compared.
 		require.NoError(t, err)
 	} else {

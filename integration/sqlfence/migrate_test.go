@@ -53,6 +53,8 @@ func TestMarks_missingTable(t *testing.T) {
 		for _, how := range forms {
 			errs = append(errs, r.run(as(t, older), how, nowhere, nothing))
 		}
+		errs = append(errs, r.claimRead(asReader(t, older), resource),
+			r.checked(asReader(t, older), nowhere, func(conn) error { return nil }))
 		for _, err := range errs {
 			require.ErrorIs(t, err, sqlfence.ErrNoTable)
 			require.ErrorIs(t, err, pgxfence.ErrNoTable)
@@ -79,6 +81,7 @@ func TestMigrate_postgreSQLTableThatLosesMarks(t *testing.T) {
 		{"resource that", "CREATE TABLE bad (resource char(300) PRIMARY KEY, token bigint NOT NULL)"},
 		{"bigint", "CREATE TABLE bad (resource text PRIMARY KEY, token double precision NOT NULL)"},
 		{"bigint", "CREATE TABLE bad (resource text PRIMARY KEY, token bigint)"},
+		{"column read_token", "CREATE TABLE bad (resource text PRIMARY KEY, token bigint NOT NULL, read_token int NOT NULL)"},
 		{"primary key", "CREATE TABLE bad (resource text, token bigint NOT NULL)"},
 		{"primary key", "CREATE TABLE bad (resource text, token bigint NOT NULL, PRIMARY KEY (resource, token))"},
 		{"primary key", "CREATE TABLE bad (resource text PRIMARY KEY DEFERRABLE, token bigint NOT NULL)"},
@@ -113,6 +116,7 @@ func TestMigrate_tableThatCannotServe(t *testing.T) {
 			r.must(t, c.ddl)
 			err := r.with(t, sqlfence.Options{Table: "bad"}).migrate(t.Context())
 			require.ErrorContains(t, err, "fence: migrate")
+			require.Error(t, r.exec(t.Context(), "SELECT read_token FROM bad"), "it was altered")
 		})
 	}
 }

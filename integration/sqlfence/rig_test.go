@@ -90,6 +90,11 @@ func (p place) snapshots() bool {
 	return p.kind == storetest.PostgreSQL && p.level >= sql.LevelRepeatableRead
 }
 
+// noSnapshot reports whether each statement of a transaction there reads what is newest.
+func (p place) noSnapshot() bool {
+	return p.kind != storetest.SQLite && p.level <= sql.LevelReadCommitted
+}
+
 // readersLock reports whether a transaction there that has read keeps others from committing a write to the row.
 func (p place) readersLock() bool {
 	return p.journal == "delete" || p.kind == storetest.MariaDB && p.level == sql.LevelSerializable

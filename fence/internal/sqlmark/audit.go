@@ -53,7 +53,7 @@ func (e *Engine[T]) LogRefusal(ctx context.Context, db DB[T], err error) error {
 		return e.noTrail()
 	}
 	stale, ok := errors.AsType[*fence.StaleError](err)
-	if !ok {
+	if !ok || stale.Read {
 		return nil
 	}
 	if err := e.checkResource("StaleError.Resource", stale.Resource); err != nil {
@@ -67,13 +67,13 @@ func (e *Engine[T]) LogRefusal(ctx context.Context, db DB[T], err error) error {
 	})
 }
 
-// refused returns a refusal by the mark. With an audit trail, record writes it there.
+// refused returns a refusal by a mark. With an audit trail, record writes that of a writer there.
 func (e *Engine[T]) refused(verb, resource string, stale error, record func(*fence.StaleError) error) error {
 	if e.trail == nil || stale == nil {
 		return stale
 	}
 	refusal, ok := errors.AsType[*fence.StaleError](stale)
-	if !ok {
+	if !ok || refusal.Read {
 		return stale
 	}
 	if err := record(refusal); err != nil {

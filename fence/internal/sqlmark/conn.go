@@ -2,11 +2,7 @@ package sqlmark
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
-
-	"github.com/leasefence/leasefence/fence"
 )
 
 // Conn runs statements: on a pool, a connection or in a transaction.
@@ -14,7 +10,7 @@ type Conn interface {
 	// Exec returns the number of rows that the statement has changed.
 	Exec(ctx context.Context, query string, args ...any) (int64, error)
 
-	// QueryRow returns the first row. If there is none, the error of its Scan matches [sql.ErrNoRows].
+	// QueryRow returns the first row. If there is none, the error of its Scan matches sql.ErrNoRows.
 	QueryRow(ctx context.Context, query string, args ...any) Scanner
 }
 
@@ -55,14 +51,4 @@ func within[T Tx](ctx context.Context, db DB[T], fn func(tx T) error) error {
 		return err
 	}
 	return tx.Commit(ctx)
-}
-
-// readMark runs a query for a mark. It returns 0 if there is no row.
-func readMark(ctx context.Context, q Conn, query, resource string) (fence.Token, error) {
-	var mark int64
-	err := q.QueryRow(ctx, query, resource).Scan(&mark)
-	if errors.Is(err, sql.ErrNoRows) {
-		return 0, nil
-	}
-	return fence.Token(mark), err
 }

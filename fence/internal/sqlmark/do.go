@@ -69,7 +69,7 @@ func (e *Engine[T]) attempt(ctx context.Context, db DB[T], resource string, t fe
 		}
 		return err
 	}
-	if stale := refuse(resource, t, seen.highest()); stale != nil {
+	if stale := refuse(resource, writer(t), seen.highest()); stale != nil {
 		return e.refused("do", resource, stale, func(stale *fence.StaleError) error {
 			if err := e.trail.stale(ctx, tx, stale); err != nil {
 				return err
@@ -77,7 +77,7 @@ func (e *Engine[T]) attempt(ctx context.Context, db DB[T], resource string, t fe
 			return tx.Commit(ctx)
 		})
 	}
-	if seen.mark < t {
+	if seen.write < t {
 		return errBehind
 	}
 	if seen.snapshot && !settled {

@@ -13,12 +13,18 @@
 // The guard is the first statement of a transaction. The engine's other writes follow after the guard has passed and before
 // the caller's statements, on the same connection:
 //
-//	verb    the mark is passed at               by
-//	Claim   the end of its one statement        store.raise
-//	Check   its return                          store.lock and store.settle
-//	Do      the call of the caller's function   store.lock in attempt
+//	verb               the mark is passed at               by
+//	Claim, ClaimRead   the end of its one statement        store.raise
+//	Check              its return                          store.lock and store.settle
+//	CheckRead          its return                          store.lockRead
+//	Do                 the call of the caller's function   store.lock in attempt
 //
 // The audit trail is written at that point too. The transaction that raises the mark writes the row of the tenure. The row of a
 // refusal is committed with the guard that refused, and alone. After a refusal in the caller's transaction nothing is
 // committed, since the caller rolls back.
+//
+// # Marks
+//
+// The write mark and the read mark of a resource are two columns of one row. So each guard compares both in its one statement,
+// under one lock, in one version of the row, and in one row that a cluster certifies.
 package sqlmark

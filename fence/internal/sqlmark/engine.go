@@ -123,6 +123,18 @@ func (e *Engine[T]) Admit(ctx context.Context, resource string) (fence.Token, er
 	return e.Token(ctx)
 }
 
+// AdmitRead is [Engine.Admit] for a reader's token.
+func (e *Engine[T]) AdmitRead(ctx context.Context, resource string) (fence.ReadToken, error) {
+	if err := e.checkResource("resource", resource); err != nil {
+		return 0, err
+	}
+	r, err := admission.ReadToken(ctx, e.maxEra)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", e.pkg, err)
+	}
+	return r, nil
+}
+
 // checkResource refuses names that a table cannot store.
 func (e *Engine[T]) checkResource(field, resource string) error {
 	if resource == "" || len(resource) > maxResource || !utf8.ValidString(resource) ||

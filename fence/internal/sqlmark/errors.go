@@ -12,14 +12,14 @@ type Fault int
 const (
 	Unknown   Fault = iota + 1 // the answer to COMMIT was lost
 	Unclaimed                  // the snapshot may be older than the claim
-	NoTable                    // the table of the marks is missing
+	NoTable                    // the table of the marks is missing, or a column that later versions have
 	NoRow                      // UpdateRow has found no row
 )
 
 var faults = map[Fault]string{
 	Unknown:   "outcome unknown",
 	Unclaimed: "snapshot is older than the claim",
-	NoTable:   "table of the marks is missing",
+	NoTable:   "table of the marks is missing, or of an earlier version",
 	NoRow:     "no such row",
 }
 
@@ -55,6 +55,10 @@ func (e *Engine[T]) explain(verb, resource string, err error) error {
 	if e.store.noTable(err) {
 		return fmt.Errorf("%s: %s %q: %w: call Migrate, or create %s with Schema: %w",
 			e.pkg, verb, resource, NoTable.Of(e.pkg), e.tables(), err)
+	}
+	if e.store.noColumn(err) {
+		return fmt.Errorf("%s: %s %q: %w: call Migrate, or add the columns of Schema that %s lacks: %w",
+			e.pkg, verb, resource, NoTable.Of(e.pkg), e.table.quoted, err)
 	}
 	return fmt.Errorf("%s: %s %q: %w", e.pkg, verb, resource, err)
 }

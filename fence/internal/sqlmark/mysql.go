@@ -10,29 +10,38 @@ import (
 )
 
 type mySQL struct {
-	table                                           table
-	ddl, greatest, alone, share, trace, mark, probe string
+	table                                          table
+	ddl, column, alone, share, trace, plain, probe string
+	modes
 }
 
 func newMySQL(t table) store {
+	const readMark = readColumn + ` BIGINT NOT NULL DEFAULT 0`
+	look := `SELECT token, read_token FROM ` + t.quoted + ` WHERE resource = ?`
 	return &mySQL{
 		table: t,
 		// The type is binary, because the usual collations treat "A" as "a" and "a " as "a".
 		ddl: `CREATE TABLE IF NOT EXISTS ` + t.quoted + ` (
 	resource VARBINARY(` + fmt.Sprint(maxResource) + `) NOT NULL PRIMARY KEY,
 	token BIGINT NOT NULL,
-	writes BIGINT NOT NULL DEFAULT 0
+	writes BIGINT NOT NULL DEFAULT 0,
+	` + readMark + `
 ) ENGINE = InnoDB`,
-		greatest: `INSERT INTO ` + t.quoted + ` (resource, token) VALUES (?, ?) ` +
-			`ON DUPLICATE KEY UPDATE token = GREATEST(token, ?)`,
+		column: `ALTER TABLE ` + t.quoted + ` ADD COLUMN ` + readMark,
+		modes: modes{
+			writer: statements{raise: `INSERT INTO ` + t.quoted + ` (resource, token) VALUES (?, ?) ` +
+				`ON DUPLICATE KEY UPDATE token = IF(read_token <= ?, GREATEST(token, ?), token)`},
+			reader: statements{raise: `INSERT INTO ` + t.quoted + ` (resource, token, read_token) VALUES (?, 0, ?) ` +
+				`ON DUPLICATE KEY UPDATE read_token = IF(token <= ?, GREATEST(read_token, ?), read_token)`},
+		},
 		// An UPDATE reports 0 rows for an equal token too, so its count decides nothing. A locking read sees the newest version
 		// at every level and does not open the transaction's snapshot.
-		alone: `SELECT token FROM ` + t.quoted + ` WHERE resource = ? FOR UPDATE`,
-		share: `SELECT token FROM ` + t.quoted + ` WHERE resource = ? LOCK IN SHARE MODE`,
+		alone: look + ` FOR UPDATE`,
+		share: look + ` LOCK IN SHARE MODE`,
+		plain: look,
 		// In a cluster with several writable nodes a lock is local to its node. The nodes compare the changed rows of
 		// transactions at COMMIT. An UPDATE to the same value changes no row.
 		trace: `UPDATE ` + t.quoted + ` SET writes = writes + 1 WHERE resource = ?`,
-		mark:  `SELECT token FROM ` + t.quoted + ` WHERE resource = ?`,
 		probe: `SELECT COUNT(token) + COUNT(writes) FROM ` + t.quoted + ` WHERE resource = ''`,
 	}
 }
@@ -64,24 +73,40 @@ func (m *mySQL) migrate(ctx context.Context, tx Conn) error {
 	return err
 }
 
-// peek locks, because at read uncommitted a plain read sees marks that are never committed.
-func (m *mySQL) peek(ctx context.Context, q Conn, resource string) (markState, error) {
-	mark, err := readMark(ctx, q, m.share, resource)
-	return markState{mark: mark}, err
+func (m *mySQL) complete(ctx context.Context, q Conn) error {
+	_, err := readMarks(ctx, q, m.plain, "")
+	return err
 }
 
-func (m *mySQL) announce(context.Context, Conn, string, fence.Token) error { return nil }
-
-// raise reads the mark back with a lock, which sees the newest version at every level.
-func (m *mySQL) raise(ctx context.Context, tx Conn, resource string, t fence.Token) (fence.Token, error) {
-	if _, err := tx.Exec(ctx, m.greatest, resource, int64(t), int64(t)); err != nil {
-		return 0, err
+// extend waits for the transactions that have used the table, and later ones wait for it.
+func (m *mySQL) extend(ctx context.Context, tx Conn) error {
+	_, err := tx.Exec(ctx, m.column)
+	if mysqlNumber(err) == 1060 { // ER_DUP_FIELDNAME: another process was first
+		return nil
 	}
-	highest, err := readMark(ctx, tx, m.alone, resource)
-	if err == nil && highest < t {
+	return err
+}
+
+// peek locks, because at read uncommitted a plain read sees marks that are never committed.
+func (m *mySQL) peek(ctx context.Context, q Conn, resource string) (markState, error) {
+	seen, err := readMarks(ctx, q, m.share, resource)
+	return markState{marks: seen}, err
+}
+
+// announce does nothing: a lock that waits keeps out all that come later.
+func (m *mySQL) announce(context.Context, Conn, string, claimant) error { return nil }
+
+// raise reads the marks back with a lock, which sees the newest version at every level.
+func (m *mySQL) raise(ctx context.Context, tx Conn, resource string, c claimant) (marks, error) {
+	t := int64(c.Token)
+	if _, err := tx.Exec(ctx, m.of(c).raise, resource, t, t, t); err != nil {
+		return marks{}, err
+	}
+	now, err := readMarks(ctx, tx, m.alone, resource)
+	if err == nil && now.of(c) < c.Token && refuse(resource, c, now) == nil {
 		err = errUndone
 	}
-	return highest, err
+	return now, err
 }
 
 func (m *mySQL) lock(ctx context.Context, tx Conn, resource string, _ fence.Token, shared bool) (markState, error) {
@@ -95,8 +120,8 @@ func (m *mySQL) lock(ctx context.Context, tx Conn, resource string, _ fence.Toke
 			query = m.share
 		}
 	}
-	highest, err := readMark(ctx, tx, query, resource)
-	return markState{mark: highest, trace: !shared}, err
+	seen, err := readMarks(ctx, tx, query, resource)
+	return markState{marks: seen, trace: !shared}, err
 }
 
 // clustered reports whether the server is part of a cluster with several writable nodes, Galera or MySQL's group replication,
@@ -120,25 +145,49 @@ func (m *mySQL) clustered(ctx context.Context, tx Conn) (bool, error) {
 // settle reads only after the transaction has its final lock. For a new token, it does not detect an older snapshot if only
 // data have changed since.
 func (m *mySQL) settle(ctx context.Context, tx Conn, resource string, t fence.Token, seen markState, shared bool) (
-	mark fence.Token, late bool, err error,
+	now marks, late bool, err error,
 ) {
-	mark = seen.mark
-	if mark < t && shared {
-		if mark, err = readMark(ctx, tx, m.alone, resource); err != nil || mark > t {
-			return mark, false, err
+	now = seen.marks
+	if now.write < t && shared {
+		if now, err = readMarks(ctx, tx, m.alone, resource); err != nil || refuse(resource, writer(t), now) != nil {
+			return now, false, err
 		}
 	}
-	if mark != 0 { // a missing row cannot be locked
-		var shown fence.Token
-		if shown, err = readMark(ctx, tx, m.mark, resource); err != nil || shown != mark {
-			return mark, err == nil, err
+	if now != (marks{}) { // a missing row cannot be locked
+		shown, err := readMarks(ctx, tx, m.plain, resource)
+		if err != nil || shown.write != now.write {
+			return now, err == nil, err
 		}
 	}
-	if mark == t {
-		return mark, false, m.leave(ctx, tx, resource, seen)
+	if now.write == t {
+		return now, false, m.leave(ctx, tx, resource, seen)
 	}
-	mark, err = m.raise(ctx, tx, resource, t)
-	return mark, false, err
+	now, err = m.raise(ctx, tx, resource, writer(t))
+	return now, false, err
+}
+
+// lockRead compares the marks with a plain read as settle does. If the read mark of the snapshot is r or higher, the snapshot is
+// newer than all older writers' transactions. In a cluster a shared lock is local to its node: a newer claim on another node
+// does not wait for it, and rolls the transaction back when this node applies it.
+func (m *mySQL) lockRead(ctx context.Context, tx Conn, resource string, r claimant) (seen markState, late bool, err error) {
+	seen.marks, err = readMarks(ctx, tx, m.share, resource)
+	claimed := seen.read >= r.Token
+	if err == nil && !claimed {
+		seen.marks, err = readMarks(ctx, tx, m.alone, resource)
+	}
+	if err != nil || refuse(resource, r, seen.marks) != nil {
+		return seen, false, err
+	}
+	if seen.marks != (marks{}) { // a missing row cannot be locked
+		shown, err := readMarks(ctx, tx, m.plain, resource)
+		if err != nil || shown.write != seen.write || shown.read < min(seen.read, r.Token) {
+			return seen, err == nil, err
+		}
+	}
+	if !claimed {
+		seen.marks, err = m.raise(ctx, tx, resource, r)
+	}
+	return seen, false, err
 }
 
 // leave writes the mark's row if the transaction has an exclusive lock. It comes after the plain read of settle, which would
@@ -186,4 +235,5 @@ func (m *mySQL) transient(err error) bool {
 
 func (m *mySQL) undone(err error) bool { return m.transient(err) }
 
-func (m *mySQL) noTable(err error) bool { return mysqlNumber(err) == 1146 }
+func (m *mySQL) noTable(err error) bool  { return mysqlNumber(err) == 1146 }
+func (m *mySQL) noColumn(err error) bool { return mysqlNumber(err) == 1054 }

@@ -17,34 +17,52 @@ const migrationKey = 0x6c656173656666 // "leaseff"
 const announcing = "\x01"
 
 type postgreSQL struct {
-	table                                                             table
-	ddl, upsert, announcement, look, alone, share, trace, mark, probe string
+	table                                                      table
+	ddl, column, look, alone, share, keep, trace, probe, marks string
+	modes
 }
 
 func newPostgreSQL(t table) store {
-	look := `SELECT m.token, COALESCE((SELECT a.token FROM ` + t.quoted + ` a WHERE a.resource = $2), 0), ` + snapshotLevel +
-		` FROM ` + t.quoted + ` m WHERE m.resource = $1`
+	look := `SELECT m.token, m.read_token, COALESCE(a.token, 0), COALESCE(a.read_token, 0), ` + snapshotLevel +
+		` FROM ` + t.quoted + ` m LEFT JOIN ` + t.quoted + ` a ON a.resource = $2 WHERE m.resource = $1`
+	readMark := readColumn + ` bigint NOT NULL DEFAULT 0 CHECK (` + readColumn + ` >= 0)`
+	write := `INSERT INTO ` + t.quoted + ` AS m (resource, token) VALUES ($1, $2) ON CONFLICT (resource) DO UPDATE SET `
+	read := `INSERT INTO ` + t.quoted + ` AS m (resource, token, read_token) VALUES ($1, 0, $2) ON CONFLICT (resource) DO UPDATE SET `
 	return &postgreSQL{
 		table: t,
 		// Names compare byte by byte in any collation; "C" makes the index cheap. The free space keeps the row's new
 		// versions on its page.
 		ddl: `CREATE TABLE IF NOT EXISTS ` + t.quoted + ` (
 	resource text COLLATE "C" PRIMARY KEY CHECK (octet_length(resource) BETWEEN 1 AND ` + fmt.Sprint(maxResource+1) + `),
-	token bigint NOT NULL CHECK (token >= 0)
+	token bigint NOT NULL CHECK (token >= 0),
+	` + readMark + `
 ) WITH (fillfactor = 50)`,
-		// It waits for a lock on the row and then compares the newest version. At repeatable read it fails if that is not the
-		// version of the snapshot.
-		upsert: `INSERT INTO ` + t.quoted + ` AS m (resource, token) VALUES ($1, $2)
-ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token WHERE m.token <= EXCLUDED.token`,
-		announcement: `INSERT INTO ` + t.quoted + ` AS m (resource, token) VALUES ($1, $2)
-ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token WHERE m.token < EXCLUDED.token`,
+		column: `ALTER TABLE ` + t.quoted + ` ADD COLUMN IF NOT EXISTS ` + readMark,
+		// Raising waits for locks on the row and then compares the newest version. At repeatable read it fails if that is not
+		// the version of the snapshot. A writer's names the key too, for the lock of FOR UPDATE, which waits also for readers.
+		// A reader's does not: readers do not wait for each other.
+		modes: modes{
+			writer: statements{
+				raise: write + `resource = EXCLUDED.resource, token = EXCLUDED.token
+WHERE m.token <= EXCLUDED.token AND m.read_token <= EXCLUDED.token`,
+				announce: write + `token = EXCLUDED.token WHERE m.token < EXCLUDED.token`,
+			},
+			reader: statements{
+				raise: read + `read_token = GREATEST(m.read_token, EXCLUDED.read_token)
+WHERE m.token <= EXCLUDED.read_token`,
+				announce: read + `read_token = EXCLUDED.read_token WHERE m.read_token < EXCLUDED.read_token`,
+			},
+		},
 		// The locks wait and compare in the same way, and write less. They read the announcement of the snapshot and may miss
 		// that of a claim that came while they waited. Then the claim waits for this transaction.
 		look:  look,
 		alone: look + ` FOR NO KEY UPDATE OF m`,
 		share: look + ` FOR SHARE OF m`,
+		// This finds nothing, and locks nothing, if the read mark is lower: raising it takes a stronger lock, and to get that
+		// with a lock in hand may be a deadlock.
+		keep:  look + ` AND m.read_token >= $3 FOR KEY SHARE OF m`,
 		trace: `UPDATE ` + t.quoted + ` SET token = token WHERE resource = $1`,
-		mark:  `SELECT token FROM ` + t.quoted + ` WHERE resource = $1`,
+		marks: `SELECT token, read_token FROM ` + t.quoted + ` WHERE resource = $1`,
 		probe: `SELECT count(*) FROM (SELECT resource, token FROM ` + t.quoted + ` LIMIT 0) probe`,
 	}
 }
@@ -84,16 +102,28 @@ WHEN NOT EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.att
 	AND a.atttypid IN ('text'::regtype, 'varchar'::regtype)) THEN 'has a column resource that is not of type text'
 WHEN NOT EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'token'
 	AND a.atttypid = 'bigint'::regtype AND a.attnotnull) THEN 'has a column token that is not bigint NOT NULL'
+WHEN EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'read_token'
+	AND NOT (a.atttypid = 'bigint'::regtype AND a.attnotnull)) THEN 'has a column read_token that is not bigint NOT NULL'
 WHEN NOT EXISTS (SELECT 1 FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'resource'
 	WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
 	AND i.indnatts = 1 AND i.indkey[0] = a.attnum) THEN 'has no primary key that is resource alone'
 ELSE '' END FROM pg_class c WHERE c.oid = CAST($1 AS text)::regclass`
 
-func (p *postgreSQL) migrate(ctx context.Context, tx Conn) error {
+func (p *postgreSQL) migrate(ctx context.Context, tx Conn) error { return p.define(ctx, tx, p.ddl) }
+
+func (p *postgreSQL) complete(ctx context.Context, q Conn) error {
+	_, err := readMarks(ctx, q, p.marks, "")
+	return err
+}
+
+// extend does not write the table anew. It waits for the transactions that have a lock on a mark, and later ones wait for it.
+func (p *postgreSQL) extend(ctx context.Context, tx Conn) error { return p.define(ctx, tx, p.column) }
+
+func (p *postgreSQL) define(ctx context.Context, tx Conn, ddl string) error {
 	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", int64(migrationKey)); err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, p.ddl)
+	_, err := tx.Exec(ctx, ddl)
 	return err
 }
 
@@ -101,15 +131,17 @@ func (p *postgreSQL) peek(ctx context.Context, q Conn, resource string) (markSta
 	return p.see(ctx, q, p.look, resource)
 }
 
-// see reads the mark, its announcement and the isolation level. If the mark has no row, the query returns none of them.
-func (p *postgreSQL) see(ctx context.Context, q Conn, query, resource string) (markState, error) {
-	var mark, announced int64
+// see reads the marks, their announcement and the isolation level. If the marks have no row, the query returns none of them.
+func (p *postgreSQL) see(ctx context.Context, q Conn, query, resource string, args ...any) (markState, error) {
+	var write, read, announcedWrite, announcedRead int64
 	var s markState
-	err := q.QueryRow(ctx, query, resource, announcing+resource).Scan(&mark, &announced, &s.snapshot)
+	err := q.QueryRow(ctx, query, append([]any{resource, announcing + resource}, args...)...).
+		Scan(&write, &read, &announcedWrite, &announcedRead, &s.snapshot)
 	if errors.Is(err, sql.ErrNoRows) {
 		return markState{}, nil
 	}
-	s.mark, s.announced = fence.Token(mark), fence.Token(announced)
+	s.marks = marks{fence.Token(write), fence.Token(read)}
+	s.announced = marks{fence.Token(announcedWrite), fence.Token(announcedRead)}
 	return s, err
 }
 
@@ -117,8 +149,10 @@ func (p *postgreSQL) see(ctx context.Context, q Conn, query, resource string) (m
 // waits to write it, and a write lock ahead of transactions that have waited longer. So without the announcement, transactions
 // of older tokens could make a claim wait forever. The announcement refuses them, and the claim waits only for those that have
 // begun.
-func (p *postgreSQL) announce(ctx context.Context, q Conn, resource string, t fence.Token) error {
-	_, err := q.Exec(ctx, p.announcement, announcing+resource, int64(t))
+//
+// Readers refuse no readers, so a reader's claim must not wait for them. It does not: they have the lock of FOR KEY SHARE.
+func (p *postgreSQL) announce(ctx context.Context, q Conn, resource string, c claimant) error {
+	_, err := q.Exec(ctx, p.of(c).announce, announcing+resource, int64(c.Token))
 	return err
 }
 
@@ -129,7 +163,7 @@ func (p *postgreSQL) lock(ctx context.Context, tx Conn, resource string, t fence
 	}
 	// If the mark's row is inserted after the snapshot, raise fails.
 	s, err := p.see(ctx, tx, query, resource)
-	s.trace = s.snapshot && !shared && s.mark == t
+	s.trace = s.snapshot && !shared && s.write == t
 	return s, err
 }
 
@@ -146,29 +180,44 @@ func (p *postgreSQL) leave(ctx context.Context, tx Conn, resource string, seen m
 // settle considers the snapshot only if the token is new: if the mark has changed since the snapshot, the guard itself has
 // failed. But transactions in the shared form do not change the mark, and the guard may have waited for one.
 func (p *postgreSQL) settle(ctx context.Context, tx Conn, resource string, t fence.Token, seen markState, _ bool) (
-	mark fence.Token, late bool, err error,
+	m marks, late bool, err error,
 ) {
-	if seen.mark == t {
-		return t, false, p.leave(ctx, tx, resource, seen)
+	if seen.write == t {
+		return seen.marks, false, p.leave(ctx, tx, resource, seen)
 	}
 	if seen.snapshot {
-		return seen.mark, true, nil
+		return seen.marks, true, nil
 	}
-	mark, err = p.raise(ctx, tx, resource, t)
-	return mark, false, err
+	m, err = p.raise(ctx, tx, resource, writer(t))
+	return m, false, err
 }
 
-// raise returns t, or a higher mark.
-func (p *postgreSQL) raise(ctx context.Context, q Conn, resource string, t fence.Token) (fence.Token, error) {
-	n, err := q.Exec(ctx, p.upsert, resource, int64(t))
+// raise returns the claimant's own mark, or both if one refuses it.
+func (p *postgreSQL) raise(ctx context.Context, q Conn, resource string, c claimant) (marks, error) {
+	n, err := q.Exec(ctx, p.of(c).raise, resource, int64(c.Token))
 	if err != nil || n != 0 {
-		return t, err
+		return c.own(), err
 	}
-	mark, err := readMark(ctx, q, p.mark, resource)
-	if err == nil && mark <= t {
+	m, err := readMarks(ctx, q, p.marks, resource)
+	if err == nil && refuse(resource, c, m) == nil {
 		err = errMoved
 	}
-	return mark, err
+	return m, err
+}
+
+// lockRead needs one statement if the read mark is r or higher. The lock of FOR KEY SHARE conflicts only with that of a writer
+// that raises the write mark. Writers that are not stale have no need to wait for older readers otherwise. At repeatable read
+// the read mark of the snapshot is compared: if it is high enough, the snapshot is newer than all older writers' transactions.
+func (p *postgreSQL) lockRead(ctx context.Context, tx Conn, resource string, r claimant) (markState, bool, error) {
+	seen, err := p.see(ctx, tx, p.keep, resource, int64(r.Token))
+	if err != nil || seen.read >= r.Token {
+		return seen, false, err
+	}
+	if seen, err = p.peek(ctx, tx, resource); err != nil || refuse(resource, r, seen.highest()) != nil || seen.snapshot {
+		return seen, true, err
+	}
+	m, err := p.raise(ctx, tx, resource, r)
+	return markState{marks: m}, false, err
 }
 
 // pin returns the number that the transaction got with the guard's lock.
@@ -216,4 +265,5 @@ func (p *postgreSQL) undone(err error) bool {
 	})
 }
 
-func (p *postgreSQL) noTable(err error) bool { return sqlState(err) == "42P01" }
+func (p *postgreSQL) noTable(err error) bool  { return sqlState(err) == "42P01" }
+func (p *postgreSQL) noColumn(err error) bool { return sqlState(err) == "42703" }

@@ -8,22 +8,30 @@ import (
 )
 
 type sqlite struct {
-	ddl, upsert, equal, mark, probe string
+	ddl, column, equal, plain, probe string
+	modes
 }
 
 func newSQLite(t table) store {
+	const readMark = readColumn + ` INTEGER NOT NULL DEFAULT 0`
 	return &sqlite{
 		ddl: `CREATE TABLE IF NOT EXISTS ` + t.quoted + ` (
 	resource TEXT NOT NULL PRIMARY KEY,
-	token INTEGER NOT NULL
+	token INTEGER NOT NULL,
+	` + readMark + `
 ) WITHOUT ROWID`,
-		upsert: `INSERT INTO ` + t.quoted + ` (resource, token) VALUES (?, ?)
-ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE token <= excluded.token`,
+		column: `ALTER TABLE ` + t.quoted + ` ADD COLUMN ` + readMark,
+		modes: modes{
+			writer: statements{raise: `INSERT INTO ` + t.quoted + ` (resource, token) VALUES (?, ?)
+ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE max(token, read_token) <= excluded.token`},
+			reader: statements{raise: `INSERT INTO ` + t.quoted + ` (resource, token, read_token) VALUES (?, 0, ?)
+ON CONFLICT (resource) DO UPDATE SET read_token = max(read_token, excluded.read_token) WHERE token <= excluded.read_token`},
+		},
 		// This is a write even if it finds no row. As the first statement it takes the write lock with the newest snapshot.
 		// Later it takes the lock only if the transaction's snapshot is still the newest, and fails otherwise. So BEGIN may be
 		// deferred.
-		equal: `UPDATE ` + t.quoted + ` SET token = token WHERE resource = ? AND token = ?`,
-		mark:  `SELECT token FROM ` + t.quoted + ` WHERE resource = ?`,
+		equal: `UPDATE ` + t.quoted + ` SET token = token WHERE resource = ? AND token = ? AND read_token <= token`,
+		plain: `SELECT token, read_token FROM ` + t.quoted + ` WHERE resource = ?`,
 		probe: `SELECT count(*) FROM (SELECT resource, token FROM ` + t.quoted + ` LIMIT 0)`,
 	}
 }
@@ -39,45 +47,68 @@ func (s *sqlite) migrate(ctx context.Context, tx Conn) error {
 	return err
 }
 
-func (s *sqlite) peek(ctx context.Context, q Conn, resource string) (markState, error) {
-	mark, err := readMark(ctx, q, s.mark, resource)
-	return markState{mark: mark}, err
+func (s *sqlite) complete(ctx context.Context, q Conn) error {
+	_, err := readMarks(ctx, q, s.plain, "")
+	return err
 }
 
-func (s *sqlite) announce(context.Context, Conn, string, fence.Token) error { return nil }
-
-// raise returns t, or a higher mark.
-func (s *sqlite) raise(ctx context.Context, q Conn, resource string, t fence.Token) (fence.Token, error) {
-	changed, err := s.exec(ctx, q, s.upsert, resource, t)
-	if err != nil || changed {
-		return t, err
+func (s *sqlite) extend(ctx context.Context, tx Conn) error {
+	_, err := tx.Exec(ctx, s.column)
+	if anyText(err, func(text string) bool { return strings.Contains(text, "duplicate column name") }) {
+		return nil // another process was first
 	}
-	mark, err := readMark(ctx, q, s.mark, resource)
-	if err == nil && mark < t {
+	return err
+}
+
+func (s *sqlite) peek(ctx context.Context, q Conn, resource string) (markState, error) {
+	seen, err := readMarks(ctx, q, s.plain, resource)
+	return markState{marks: seen}, err
+}
+
+func (s *sqlite) announce(context.Context, Conn, string, claimant) error { return nil }
+
+// raise returns the claimant's own mark, or both if one refuses it.
+func (s *sqlite) raise(ctx context.Context, q Conn, resource string, c claimant) (marks, error) {
+	changed, err := s.exec(ctx, q, s.of(c).raise, resource, c.Token)
+	if err != nil || changed {
+		return c.own(), err
+	}
+	now, err := readMarks(ctx, q, s.plain, resource)
+	if err == nil && refuse(resource, c, now) == nil {
 		err = errMoved
 	}
-	return mark, err
+	return now, err
 }
 
 // lock has no shared form, since there is only one writer at a time.
 func (s *sqlite) lock(ctx context.Context, tx Conn, resource string, t fence.Token, _ bool) (markState, error) {
 	equal, err := s.exec(ctx, tx, s.equal, resource, t)
 	if err != nil || equal {
-		return markState{mark: t}, err
+		return markState{marks: marks{write: t}}, err
 	}
-	mark, err := readMark(ctx, tx, s.mark, resource)
-	return markState{mark: mark}, err
+	return s.peek(ctx, tx, resource)
 }
 
 // settle never reports an old snapshot: with one the guard itself has failed.
 func (s *sqlite) settle(ctx context.Context, tx Conn, resource string, t fence.Token, seen markState, _ bool) (
-	mark fence.Token, late bool, err error,
+	m marks, late bool, err error,
 ) {
-	if seen.mark == t {
-		return t, false, nil
+	if seen.write == t {
+		return seen.marks, false, nil
 	}
-	mark, err = s.raise(ctx, tx, resource, t)
-	return mark, false, err
+	m, err = s.raise(ctx, tx, resource, writer(t))
+	return m, false, err
+}
+
+// lockRead takes no lock if the read mark is r or higher: then the transaction's snapshot is newer than all older writers'
+// transactions, and no later write changes it. Raising the mark fails if the snapshot is not the newest.
+func (s *sqlite) lockRead(ctx context.Context, tx Conn, resource string, r claimant) (markState, bool, error) {
+	seen, err := s.peek(ctx, tx, resource)
+	if err != nil || seen.read >= r.Token || refuse(resource, r, seen.marks) != nil {
+		return seen, false, err
+	}
+	seen.marks, err = s.raise(ctx, tx, resource, r)
+	return seen, false, err
 }
 
 // exec reports whether the statement has found a row to write.
@@ -116,4 +147,8 @@ func (s *sqlite) undone(err error) bool {
 
 func (s *sqlite) noTable(err error) bool {
 	return anyText(err, func(text string) bool { return strings.Contains(text, "no such table") })
+}
+
+func (s *sqlite) noColumn(err error) bool {
+	return anyText(err, func(text string) bool { return strings.Contains(text, "no such column") })
 }

@@ -47,46 +47,47 @@ func (d Dialect) placeholder(n int) string {
 	return "?"
 }
 
-// markState is the result of a guard.
-type markState struct {
-	mark      fence.Token // before the guard, 0 if there was none
-	announced fence.Token // by a claim that may still wait for older transactions; it only refuses
-	snapshot  bool        // the transaction's snapshot may be older than its lock on the mark
-	trace     bool        // the transaction has an exclusive lock on the mark and must write it
-}
-
-// highest is the token below which tokens are refused.
-func (s markState) highest() fence.Token { return max(s.mark, s.announced) }
-
 // store has the differences between the databases.
 type store interface {
 	schema() []string
 
-	// verify returns an error if the table is missing or cannot be used.
+	// verify returns an error if the table is missing or cannot be used, except for columns that extend adds.
 	verify(ctx context.Context, q Conn) error
 
 	// migrate creates the table, in a separate transaction.
 	migrate(ctx context.Context, tx Conn) error
 
-	// peek reads the committed mark. It does not wait for the shared form.
+	// complete reads the column that tables of earlier versions lack, and extend adds it, in a separate transaction. It does
+	// nothing if the column exists. The statements of earlier versions go on working.
+	complete(ctx context.Context, q Conn) error
+	extend(ctx context.Context, tx Conn) error
+
+	// peek reads the committed marks. It does not wait for the shared form.
 	peek(ctx context.Context, q Conn, resource string) (markState, error)
 
-	// announce writes the token that a claim commits before it waits for transactions with locks on the mark. It only refuses
+	// announce writes the token that a claim commits before it waits for transactions with locks on the marks. It only refuses
 	// older tokens. The new token must not pass by it, because those transactions have not ended.
-	announce(ctx context.Context, q Conn, resource string, t fence.Token) error
+	announce(ctx context.Context, q Conn, resource string, c claimant) error
 
-	// raise raises the mark to t if it is lower, and returns the new mark.
-	raise(ctx context.Context, q Conn, resource string, t fence.Token) (fence.Token, error)
+	// raise raises the claimant's mark if it is lower and no mark refuses the claimant, and returns the new marks. It may leave
+	// out a mark that refuses nothing.
+	raise(ctx context.Context, q Conn, resource string, c claimant) (marks, error)
 
-	// lock is the guard. If it sees a higher token, t is stale. Otherwise, if the mark is t, the transaction has a lock on it
-	// until it ends, exclusive or shared. If the mark is lower, the caller must raise it.
+	// lock is the guard of a writer. If it sees a higher token, t is stale. Otherwise, if the write mark is t, the transaction
+	// has a lock on the marks until it ends, exclusive or shared. If the write mark is lower, the caller must raise it.
 	lock(ctx context.Context, tx Conn, resource string, t fence.Token, shared bool) (markState, error)
 
-	// settle is called after lock in a transaction that cannot begin again. It raises a mark that is lower than t, which gives
-	// the transaction an exclusive lock, and returns the mark. It also reports whether the transaction's snapshot may be older
-	// than its lock on the mark.
+	// settle is called after lock in a transaction that cannot begin again. It raises a write mark that is lower than t, which
+	// gives the transaction an exclusive lock, and returns the marks. It also reports whether the transaction's snapshot may be
+	// older than its lock on the marks.
 	settle(ctx context.Context, tx Conn, resource string, t fence.Token, seen markState, shared bool) (
-		mark fence.Token, late bool, err error)
+		m marks, late bool, err error)
+
+	// lockRead is the guard of a reader, in a transaction that cannot begin again. If it sees a higher token of a writer, r is
+	// stale. Otherwise the read mark is r or higher, so that no transaction of an older writer is under way, and until the
+	// transaction ends none of a newer writer changes what it reads. A lower read mark is raised, which lets one reader in at a
+	// time. lockRead also reports whether the transaction's snapshot may be older than that.
+	lockRead(ctx context.Context, tx Conn, resource string, r claimant) (seen markState, late bool, err error)
 
 	// pin is called after the guard of Do has passed, and pinned with pin's result after the caller's function has succeeded.
 	// pinned reports whether the transaction is still the one of the guard. A function can end it with DDL or with COMMIT as
@@ -100,8 +101,9 @@ type store interface {
 	// undone reports whether an error of COMMIT means that nothing was committed.
 	undone(err error) bool
 
-	// noTable reports whether the guard's table is missing.
+	// noTable reports whether the guard's table is missing, and noColumn whether a column is.
 	noTable(err error) bool
+	noColumn(err error) bool
 }
 
 // A savepoint ends with its transaction. PostgreSQL uses transaction numbers instead, since its savepoints cost more.

@@ -1,0 +1,487 @@
+package sqlfence_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/sqlfence"
+	"github.com/leasefence/leasefence/integration/storetest"
+)
+
+// asReader is a context that carries a reader's token.
+func asReader(t *testing.T, token fence.Token) context.Context {
+	t.Helper()
+	return fence.NewReadContext(as(t, token), fence.ReadToken(token))
+}
+
+// checked is a transaction under CheckRead. at is called at each step.
+func (r *rig) checked(ctx context.Context, at func(step), body func(tx conn) error) error {
+	at(beforeBegin)
+	err := r.transaction(ctx, func(tx conn) error {
+		at(begun)
+		if err := r.checkRead(ctx, tx, resource); err != nil {
+			return err
+		}
+		at(guarded)
+		return body(tx)
+	})
+	at(committed)
+	return err
+}
+
+// arriveReader is a newer reader's first read, by all that the documents tell it to do on the way.
+func (r *rig) arriveReader(ctx context.Context, claims bool) (n int64, err error) {
+	if claims {
+		if err := r.claimRead(ctx, resource); err != nil {
+			return 0, err
+		}
+	}
+	for {
+		err := r.checked(ctx, nowhere, func(tx conn) (err error) {
+			n, err = read(ctx, tx)
+			return err
+		})
+		if errors.Is(err, sqlfence.ErrUnclaimed) {
+			err = r.claimRead(ctx, resource)
+			if err == nil {
+				continue
+			}
+		}
+		if !transient(err) || ctx.Err() != nil {
+			return n, err
+		}
+	}
+}
+
+// requireFenced requires that a reader's mark has refused a writer.
+func requireFenced(t *testing.T, err error, how form) {
+	t.Helper()
+	if how.checks() && transient(err) {
+		return // the caller begins again, and is told then
+	}
+	stale, ok := errors.AsType[*fence.StaleError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, fence.StaleError{Resource: resource, Token: older, Highest: newer, ByReader: true}, *stale)
+}
+
+// requireReaderRefused requires that the write mark has refused a reader.
+func requireReaderRefused(t *testing.T, err error) {
+	t.Helper()
+	if transient(err) {
+		return
+	}
+	stale, ok := errors.AsType[*fence.StaleError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, fence.StaleError{Resource: resource, Token: older, Highest: newer, Read: true}, *stale)
+}
+
+// A newer reader comes at every step of an older writer's transaction: it waits for the transaction, reads what it has
+// written, and later ones are refused.
+func TestMarks_readerComesAtEveryStep(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		for _, how := range forms {
+			for _, claims := range []bool{true, false} {
+				for _, first := range []bool{true, false} {
+					for _, when := range []step{beforeBegin, begun, guarded, hasRead, hasWritten, committed} {
+						if when == begun && !how.checks() {
+							continue
+						}
+						name := fmt.Sprintf("%s, first mark %t, reader claims %t, %s", how, first, claims, when)
+						t.Run(name, func(t *testing.T) { r.readerComes(t, how, claims, first, when) })
+					}
+				}
+			}
+		}
+	})
+}
+
+func (r *rig) readerComes(t *testing.T, how form, claims, first bool, when step) {
+	t.Helper()
+	r.reset(t)
+	if !first || r.snapshots() && how.checks() {
+		require.NoError(t, r.claim(as(t, older), resource))
+	}
+	holds := when == guarded || when == hasRead || when == hasWritten
+	arrived := make(chan error, 1)
+	var n int64
+	arrive := func() {
+		var err error
+		n, err = r.arriveReader(asReader(t, newer), claims)
+		arrived <- err
+	}
+	launched := false
+	err := r.increment(as(t, older), how, func(at step) {
+		if at != when || launched {
+			return
+		}
+		launched = true
+		if !holds {
+			arrive()
+			return
+		}
+		r.mustBeShut(t)
+		go arrive()
+		if claims || r.kind != storetest.SQLite {
+			r.awaitWaiter(t)
+		}
+	})
+	require.True(t, launched)
+	require.NoError(t, <-arrived, "the reader")
+	accepted := int64(0)
+	if holds || when == committed {
+		require.NoError(t, err, "the older holder was first")
+		accepted = 1
+	} else {
+		requireFenced(t, err, how)
+	}
+	require.Equal(t, accepted, n, "what the reader has read")
+	for _, how := range forms {
+		requireFenced(t, r.increment(as(t, older), how, nowhere), how)
+	}
+	requireFenced(t, r.claim(as(t, older), resource), do)
+	require.Equal(t, accepted, r.row(t).n)
+	require.NoError(t, r.claimRead(asReader(t, newer), resource), "again")
+	require.NoError(t, r.claim(as(t, newer+1), resource), "the next writer")
+	require.NoError(t, r.increment(as(t, newer+1), how, nowhere))
+	require.Equal(t, row{n: accepted + 1, last: int64(newer + 1)}, r.row(t))
+}
+
+// A newer writer comes at every step of a reader's transaction, which goes on reading what it has read.
+func TestMarks_writerComesAtEveryStepOfAReader(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		for _, claims := range []bool{true, false} {
+			for _, comes := range []arrival{byClaim, byDo, byCheck} {
+				for _, when := range []step{beforeBegin, begun, guarded, hasRead, committed} {
+					name := fmt.Sprintf("reader claims %t, newer by %s %s", claims, comes, when)
+					t.Run(name, func(t *testing.T) { r.writerComes(t, claims, comes, when) })
+				}
+			}
+		}
+	})
+}
+
+func (r *rig) writerComes(t *testing.T, claims bool, comes arrival, when step) {
+	t.Helper()
+	r.reset(t)
+	if claims || r.snapshots() {
+		require.NoError(t, r.claimRead(asReader(t, older), resource))
+	}
+	arrived := make(chan error, 1)
+	arrive := func(at step) {
+		if at != when {
+			return
+		}
+		come := func() { arrived <- r.arrive(as(t, newer), comes) }
+		switch {
+		case at != guarded && at != hasRead:
+			come()
+		case r.kind != storetest.SQLite:
+			go come()
+			r.awaitWaiter(t)
+		case r.journal == "wal" && claims:
+			come() // the transaction keeps its snapshot, and the writer does not wait
+		default:
+			r.mustBeShut(t)
+			go come()
+		}
+	}
+	ctx := asReader(t, older)
+	err := r.checked(ctx, arrive, func(tx conn) error {
+		for _, at := range []step{hasRead, hasWritten} {
+			n, err := read(ctx, tx)
+			if err != nil {
+				return err
+			}
+			require.Zero(t, n)
+			arrive(at)
+		}
+		return nil
+	})
+	require.NoError(t, <-arrived, "the writer")
+	if when == beforeBegin || when == begun {
+		requireReaderRefused(t, err)
+	} else {
+		require.NoError(t, err, "the reader was first")
+	}
+	require.Equal(t, row{n: 1, last: int64(newer)}, r.row(t))
+	requireReaderRefused(t, r.claimRead(asReader(t, older), resource))
+	_, err = r.arriveReader(asReader(t, older), false)
+	requireReaderRefused(t, err)
+	n, err := r.arriveReader(asReader(t, newer+1), true)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, n)
+}
+
+// Readers do not wait for each other once the read mark is as high as their tokens. A writer's claim waits for all of them,
+// and keeps later ones out.
+func TestMarks_readersRunSideBySide(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		require.NoError(t, r.claimRead(asReader(t, older+1), resource))
+		require.NoError(t, r.claimRead(asReader(t, older), resource), "an older reader")
+		entered := make(chan struct{}, 2)
+		release := []chan struct{}{make(chan struct{}), make(chan struct{})}
+		results := make(chan error, 2)
+		for i, released := range release {
+			go func() {
+				results <- r.checked(asReader(t, older+fence.Token(i)), nowhere, func(conn) error {
+					entered <- struct{}{}
+					<-released
+					return nil
+				})
+			}()
+		}
+		for range release {
+			select {
+			case <-entered:
+			case <-as(t, older).Done():
+				close(release[0])
+				close(release[1])
+				t.Fatal("one waits for the other")
+			}
+		}
+		require.NoError(t, r.claimRead(asReader(t, older+1), resource), "a claim that raises nothing does not wait")
+		if r.kind != storetest.MariaDB && r.journal != "delete" {
+			require.NoError(t, r.claimRead(asReader(t, older+2), resource), "nor one of a newer reader")
+		}
+		claimed := make(chan error, 1)
+		go func() { claimed <- r.claim(as(t, newer), resource) }()
+		if r.journal == "wal" {
+			require.NoError(t, <-claimed, "they have their snapshots")
+			claimed <- nil
+		}
+		if r.kind != storetest.SQLite {
+			r.awaitWaiter(t)
+		}
+		third := make(chan error, 1)
+		go func() { third <- r.checked(asReader(t, older), nowhere, func(conn) error { return nil }) }()
+		if r.kind == storetest.PostgreSQL {
+			requireReaderRefused(t, <-third) // or readers that overlap would keep the claim waiting
+			third <- fence.ErrStale
+		}
+		close(release[0])
+		require.NoError(t, <-results)
+		if r.kind != storetest.SQLite {
+			r.awaitWaiter(t)
+			require.Empty(t, claimed, "the claim has not waited for the second")
+		}
+		close(release[1])
+		require.NoError(t, <-results)
+		require.NoError(t, <-claimed)
+		if err := <-third; r.journal != "delete" { // there it may have come before the claim
+			require.True(t, errors.Is(err, fence.ErrStale) || transient(err), "%v", err)
+		}
+	})
+}
+
+// A reader's claim waits for the transactions of older writers that have begun, and keeps later ones out: or else writers in
+// the shared form that overlap would keep it waiting. Other readers pass.
+func TestMarks_ClaimRead_waitsForWritersInTheSharedForm(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		if r.kind == storetest.SQLite {
+			return // one writer at a time
+		}
+		require.NoError(t, r.claim(as(t, older), resource))
+		claimed := make(chan error, 1)
+		third := make(chan error, 1)
+		require.NoError(t, r.increment(as(t, older), doShared, func(at step) {
+			if at != hasWritten {
+				return
+			}
+			go func() { claimed <- r.claimRead(asReader(t, newer), resource) }()
+			r.awaitWaiter(t)
+			go func() { third <- r.run(as(t, older), doShared, nowhere, nothing) }()
+			if r.kind == storetest.PostgreSQL {
+				requireFenced(t, <-third, doShared)
+				third <- fence.ErrStale
+			}
+			require.Empty(t, claimed, "the claim has not waited")
+		}))
+		require.NoError(t, <-claimed)
+		require.ErrorIs(t, <-third, fence.ErrStale)
+		n, err := r.arriveReader(asReader(t, newer), false)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, n)
+	})
+}
+
+// A reader's claim is given up while it waits for an older writer. The check that follows does not take the token for claimed.
+func TestMarks_CheckRead_afterAClaimGivenUp(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		if r.kind == storetest.SQLite {
+			return // it does not tell when it waits
+		}
+		for _, how := range forms {
+			r.reset(t)
+			require.NoError(t, r.claim(as(t, older), resource))
+			arrived := make(chan error, 1)
+			reads := make(chan int64, 100)
+			require.NoError(t, r.increment(as(t, older), how, func(at step) {
+				if at != hasWritten {
+					return
+				}
+				ctx, cancel := context.WithCancel(asReader(t, newer))
+				defer cancel()
+				claimed := make(chan error, 1)
+				go func() { claimed <- r.claimRead(ctx, resource) }()
+				r.awaitWaiter(t)
+				cancel()
+				require.ErrorIs(t, <-claimed, context.Canceled)
+				go func() {
+					ctx := asReader(t, newer)
+					arrived <- r.checked(ctx, nowhere, func(tx conn) error {
+						n, err := read(ctx, tx)
+						reads <- n
+						return err
+					})
+				}()
+				r.awaitWaiterOrAnswer(t, arrived)
+			}))
+			err := <-arrived
+			close(reads)
+			if err != nil {
+				require.True(t, transient(err) || errors.Is(err, sqlfence.ErrUnclaimed), "%v", err)
+			}
+			for n := range reads {
+				require.EqualValues(t, 1, n, "it has read past its predecessor's write")
+			}
+		}
+	})
+}
+
+// A check that is not the first statement, with an older writer in between: what was read before is not to be relied on.
+func TestMarks_CheckRead_afterARead(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		if r.readersLock() {
+			return // nobody can write in between
+		}
+		require.NoError(t, r.claim(as(t, older), resource))
+		writer, ctx := as(t, older), asReader(t, newer)
+		err := r.transaction(ctx, func(tx conn) error {
+			n, err := read(ctx, tx)
+			require.NoError(t, err)
+			require.Zero(t, n)
+			require.NoError(t, r.increment(writer, do, nowhere))
+			require.NoError(t, r.claimRead(ctx, resource))
+			return r.checkRead(ctx, tx, resource)
+		})
+		if r.noSnapshot() {
+			require.NoError(t, err, "the documented limit: these levels keep no snapshot that could be compared")
+			return
+		}
+		require.True(t, errors.Is(err, sqlfence.ErrUnclaimed) || transient(err), "%v", err)
+	})
+}
+
+// What readers do is not in the audit trail. A writer that a reader's mark has refused is.
+func TestMarks_History_readers(t *testing.T) {
+	at(t, append(each, pgxPlace), func(t *testing.T, r *rig) {
+		t.Helper()
+		audited(t, r)
+		require.NoError(t, r.claim(as(t, older), resource))
+		require.NoError(t, r.claimRead(asReader(t, newer), resource))
+		require.ErrorIs(t, r.claim(as(t, older), resource), fence.ErrStale)
+		require.ErrorIs(t, r.do(as(t, older), resource, false, nothing), fence.ErrStale)
+		require.NoError(t, r.claim(as(t, newer+1), resource))
+		refused := r.claimRead(asReader(t, newer), resource)
+		require.ErrorIs(t, refused, fence.ErrStale)
+		require.NoError(t, r.logRefusal(asReader(t, newer), refused))
+		require.Equal(t, []string{
+			"accounts 10  0s superseded", "accounts 21  0s ",
+			"accounts 10 < 20 ", "accounts 10 < 20 ",
+		}, brief(history(t, r, sqlfence.Query{})))
+	})
+}
+
+// A newer writer's transaction is under way, and nobody knows yet how it ends, when a reader comes.
+func TestMarks_newerWriterIsInFlightForAReader(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		for _, newerHow := range forms {
+			for _, claims := range []bool{true, false} {
+				for _, commits := range []bool{true, false} {
+					name := fmt.Sprintf("newer by %s, reader has claimed %t, commits %t", newerHow, claims, commits)
+					t.Run(name, func(t *testing.T) { r.inFlightForAReader(t, newerHow, claims, commits) })
+				}
+			}
+		}
+	})
+}
+
+func (r *rig) inFlightForAReader(t *testing.T, newerHow form, claims, commits bool) {
+	t.Helper()
+	r.reset(t)
+	if claims {
+		require.NoError(t, r.claimRead(asReader(t, older), resource))
+	}
+	claimed := r.snapshots() // there a Check alone is not let pass
+	if claimed {
+		require.NoError(t, r.claim(as(t, newer), resource))
+	}
+	ctx, cancel := context.WithCancel(as(t, newer))
+	defer cancel()
+	answer := make(chan error, 1)
+	var n int64
+	launched := false
+	err := r.increment(ctx, newerHow, func(at step) {
+		if at != hasWritten || launched {
+			return
+		}
+		launched = true
+		go func() {
+			readerCtx := asReader(t, older)
+			answer <- r.checked(readerCtx, nowhere, func(tx conn) (err error) {
+				n, err = read(readerCtx, tx)
+				return err
+			})
+		}()
+		r.awaitWaiterOrAnswer(t, answer)
+		if !commits {
+			cancel()
+		}
+	})
+	require.True(t, launched)
+	got := <-answer
+	if commits {
+		require.NoError(t, err)
+	} else {
+		require.Error(t, err)
+	}
+	switch {
+	case got == nil && commits: // it was before the writer
+		require.Equal(t, storetest.SQLite, r.kind, "a reader has passed a newer writer")
+		require.Zero(t, n)
+	case got == nil:
+		require.True(t, newerHow.checks(), "Do has claimed first, and that stays")
+		require.Zero(t, n)
+	default:
+		requireReaderRefused(t, got)
+	}
+	if commits {
+		_, err = r.arriveReader(asReader(t, older), claims)
+		requireReaderRefused(t, err)
+	}
+}
+
+// A claim of a reader alone, before it has read: older writers are refused.
+func TestMarks_ClaimRead_refusesOlderWriters(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		for _, how := range forms {
+			r.reset(t)
+			require.NoError(t, r.claim(as(t, older), resource))
+			require.NoError(t, r.claimRead(asReader(t, newer), resource))
+			requireFenced(t, r.increment(as(t, older), how, nowhere), how)
+		}
+	})
+}

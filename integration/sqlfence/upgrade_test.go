@@ -1,0 +1,181 @@
+package sqlfence_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/pgxfence"
+	"github.com/leasefence/leasefence/fence/sqlfence"
+	"github.com/leasefence/leasefence/integration/storetest"
+)
+
+// earlier has the statements of the version before there were readers.
+type earlier struct{ ddl, raise, guard, trace string }
+
+var earlierVersion = map[storetest.Kind]earlier{
+	storetest.PostgreSQL: {
+		ddl: `CREATE TABLE IF NOT EXISTS "leasefence_marks" (
+	resource text COLLATE "C" PRIMARY KEY CHECK (octet_length(resource) BETWEEN 1 AND 256),
+	token bigint NOT NULL CHECK (token >= 0)
+) WITH (fillfactor = 50)`,
+		raise: `INSERT INTO "leasefence_marks" AS m (resource, token) VALUES ('%[1]s', %[2]d)
+ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token WHERE m.token <= EXCLUDED.token`,
+		guard: `SELECT m.token, COALESCE((SELECT a.token FROM "leasefence_marks" a WHERE a.resource = E'\x01%[1]s'), 0)
+FROM "leasefence_marks" m WHERE m.resource = '%[1]s' FOR NO KEY UPDATE OF m`,
+		trace: `UPDATE "leasefence_marks" SET token = token WHERE resource = '%[1]s'`,
+	},
+	storetest.MariaDB: {
+		ddl: "CREATE TABLE IF NOT EXISTS `leasefence_marks` (\n\tresource VARBINARY(255) NOT NULL PRIMARY KEY,\n" +
+			"\ttoken BIGINT NOT NULL,\n\twrites BIGINT NOT NULL DEFAULT 0\n) ENGINE = InnoDB",
+		raise: "INSERT INTO `leasefence_marks` (resource, token) VALUES ('%[1]s', %[2]d) " +
+			"ON DUPLICATE KEY UPDATE token = GREATEST(token, %[2]d)",
+		guard: "SELECT token, 0 FROM `leasefence_marks` WHERE resource = '%[1]s' FOR UPDATE",
+		trace: "UPDATE `leasefence_marks` SET writes = writes + 1 WHERE resource = '%[1]s'",
+	},
+	storetest.SQLite: {
+		ddl: "CREATE TABLE IF NOT EXISTS \"leasefence_marks\" (\n\tresource TEXT NOT NULL PRIMARY KEY,\n\ttoken INTEGER NOT NULL\n) WITHOUT ROWID",
+		raise: `INSERT INTO "leasefence_marks" (resource, token) VALUES ('%[1]s', %[2]d)
+ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE token <= excluded.token`,
+		guard: `SELECT token, 0 FROM "leasefence_marks" WHERE resource = '%[1]s'`,
+		trace: `UPDATE "leasefence_marks" SET token = token WHERE resource = '%[1]s' AND token >= 0`,
+	},
+}
+
+// earlierWrite is a transaction of a program of the earlier version: it raises the mark, guards itself and writes.
+func (r *rig) earlierWrite(ctx context.Context, token fence.Token) error {
+	v := earlierVersion[r.kind]
+	if r.kind == storetest.SQLite {
+		v.guard, v.trace = v.trace, v.guard // the guard is the write
+	}
+	if err := r.transaction(ctx, func(tx conn) error { return tx.exec(ctx, fmt.Sprintf(v.raise, resource, token)) }); err != nil {
+		return err
+	}
+	return r.transaction(ctx, func(tx conn) error {
+		for _, query := range []string{v.guard, v.trace} {
+			if err := tx.exec(ctx, strings.ReplaceAll(query, "%[1]s", resource)); err != nil {
+				return err
+			}
+		}
+		n, err := read(ctx, tx)
+		if err != nil {
+			return err
+		}
+		return write(ctx, tx, n, token)
+	})
+}
+
+// toEarlier replaces the table of the marks by one of the earlier version.
+func (r *rig) toEarlier(t *testing.T) {
+	t.Helper()
+	r.must(t, "DROP TABLE leasefence_marks")
+	r.must(t, earlierVersion[r.kind].ddl)
+}
+
+// Before Migrate has added the column nothing is accepted, and the error says what to do.
+func TestMarks_tableOfAnEarlierVersion(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		r.toEarlier(t)
+		require.NoError(t, r.earlierWrite(as(t, older), older))
+		errs := []error{
+			r.claim(as(t, newer), resource),
+			r.claimRead(asReader(t, newer), resource),
+			r.checked(asReader(t, newer), nowhere, func(conn) error { return nil }),
+		}
+		for _, how := range forms {
+			errs = append(errs, r.increment(as(t, newer), how, nowhere))
+		}
+		for _, err := range errs {
+			require.ErrorIs(t, err, sqlfence.ErrNoTable)
+			require.ErrorIs(t, err, pgxfence.ErrNoTable)
+			require.ErrorContains(t, err, "call Migrate")
+			require.ErrorContains(t, err, "read_token")
+		}
+		require.Equal(t, row{n: 1, last: int64(older)}, r.row(t))
+		require.NoError(t, r.migrate(t.Context()))
+		require.ErrorIs(t, r.claim(as(t, older-1), resource), fence.ErrStale, "the mark was lost")
+		require.NoError(t, r.claim(as(t, older), resource))
+
+		// Both versions write, and a reader comes.
+		require.NoError(t, r.increment(as(t, older), do, nowhere))
+		require.NoError(t, r.earlierWrite(as(t, older), older))
+		require.NoError(t, r.claimRead(asReader(t, newer), resource))
+		requireFenced(t, r.increment(as(t, older), do, nowhere), do)
+		require.NoError(t, r.earlierWrite(as(t, newer+1), newer+1))
+		require.ErrorIs(t, r.claimRead(asReader(t, newer), resource), fence.ErrStale, "a mark of the earlier version")
+		require.NoError(t, r.increment(as(t, newer+1), do, nowhere))
+		require.Equal(t, row{n: 5, last: int64(newer + 1)}, r.row(t))
+	})
+}
+
+// Many processes migrate a table at once while programs of the earlier version write, none of whom loses a write.
+func TestMigrate_tableOfAnEarlierVersionInUse(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		r.toEarlier(t)
+		ctx := t.Context()
+		const processes, writers, writes = 4, 2, 20
+		begun := make(chan struct{}, writers*writes)
+		migrated := make(chan struct{})
+		results := make([]error, processes+writers)
+		var migrations, traffic sync.WaitGroup
+		for i := range writers {
+			traffic.Go(func() {
+				after := 0
+				for n := 0; (n < writes || after < writes) && results[i] == nil; n++ {
+					err := r.earlierWrite(ctx, older)
+					for transient(err) && ctx.Err() == nil {
+						err = r.earlierWrite(ctx, older)
+					}
+					results[i] = err
+					select {
+					case <-migrated:
+						after++
+					default:
+					}
+					if n == 0 {
+						begun <- struct{}{}
+					}
+				}
+			})
+		}
+		for range writers {
+			<-begun
+		}
+		for i := range processes {
+			migrations.Go(func() { results[writers+i] = r.migrate(ctx) })
+		}
+		migrations.Wait()
+		close(migrated)
+		traffic.Wait()
+		require.NoError(t, errors.Join(results...))
+		require.GreaterOrEqual(t, r.row(t).n, int64(writers*writes))
+		require.NoError(t, r.migrate(ctx))
+		require.NoError(t, r.claimRead(asReader(t, newer), resource))
+		requireFenced(t, r.claim(as(t, older), resource), do)
+	})
+}
+
+// Migrate without the right to alter the table says what is missing.
+func TestMigrate_mayNotAlter(t *testing.T) {
+	r := newRig(t, readCommitted)
+	r.toEarlier(t)
+	r.must(t, "CREATE ROLE guest")
+	r.must(t, "GRANT ALL ON leasefence_marks TO guest")
+	r.db.SetMaxOpenConns(1)
+	r.must(t, "SET ROLE guest")
+	err := r.migrate(t.Context())
+	require.ErrorContains(t, err, "must be owner")
+	require.ErrorContains(t, err, "add the column read_token")
+	r.must(t, "RESET ROLE")
+	require.NoError(t, r.migrate(t.Context()))
+	r.must(t, "SET ROLE guest")
+	require.NoError(t, r.migrate(t.Context()), "there is nothing to add")
+}
