@@ -161,3 +161,45 @@ func BenchmarkReaders(b *testing.B) {
 	b.ReportMetric(writers/float64(b.N), "sections/s-writers")
 	b.ReportMetric(readers/writers, "readers/writers")
 }
+
+// BenchmarkTreeChildren takes and leaves one more child of a root of which 50,000 children are held, and in turn a plain lock, and
+// reports the median of the one beside that of the other.
+func BenchmarkTreeChildren(b *testing.B) {
+	srv := etcdtest.Start(b, etcdtest.Options{})
+	children := 50_000
+	if testing.Short() {
+		children = 500
+	}
+	ctx := b.Context()
+	s := rig.NewSession(b, srv.Client(b), lease.Options{})
+	var wg sync.WaitGroup
+	const hands = 64
+	for hand := range hands {
+		wg.Go(func() {
+			for i := hand; i < children; i += hands {
+				_, err := s.LockTree(ctx, fmt.Sprint("root/", i))
+				if err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	var child, plain []time.Duration
+	for b.Loop() {
+		began := time.Now()
+		l, err := s.LockTree(ctx, "root/one-more")
+		require.NoError(b, err)
+		require.NoError(b, l.Unlock(ctx))
+		child = append(child, time.Since(began))
+		began = time.Now()
+		p, err := s.Lock(ctx, "plain")
+		require.NoError(b, err)
+		require.NoError(b, p.Unlock(ctx))
+		plain = append(plain, time.Since(began))
+	}
+	slices.Sort(child)
+	slices.Sort(plain)
+	b.ReportMetric(child[len(child)/2].Seconds()/plain[len(plain)/2].Seconds(), "child/lock")
+}
