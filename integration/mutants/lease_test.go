@@ -18,6 +18,13 @@ var leaseMutants = []mutant{
 		by:   killer{inLease, "TestLock_endsAtTheDeadline/renewal_answered_after_1s", `require.Equal(t, e.began.Add(tc.want), e.s.Status().Deadline)`},
 	},
 	{
+		name: "Renew after Close: a connection that nobody closes",
+		file: "internal/etcd/keepalive.go",
+		old:  "if err := s.ctx.Err(); err != nil { // after Close",
+		new:  "if err := s.ctx.Err(); false { // after Close",
+		by:   killer{inEtcd, "TestKeepAlive_lateRenewalMakesNoConnection", `require.False(t, k.Dialed())`},
+	},
+	{
 		name: "deadline counted from the answer to the grant",
 		file: "lease/session.go",
 		old:  "g = s.newGrant(resp.ID, time.Duration(resp.TTL)*time.Second, sent, false)",

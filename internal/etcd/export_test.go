@@ -25,6 +25,9 @@ func (s *Streams) Registered(ctx context.Context) (n int) {
 	return n
 }
 
+// Dialed reports whether the stream has had a connection of its own.
+func (s *KeepAlive) Dialed() bool { return s.own != nil }
+
 // Bounds are the bounds of a request's first n attempts.
 func Bounds(first time.Duration, endpoints, n int) []time.Duration {
 	b := bounds{first: first, endpoints: endpoints}

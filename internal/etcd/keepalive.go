@@ -160,6 +160,9 @@ func (s *KeepAlive) drop() {
 // open opens a stream, for no longer than the bound: a member that does not answer may be asked for the authentication, or be
 // connected to. s.mu must be held.
 func (s *KeepAlive) open() error {
+	if err := s.ctx.Err(); err != nil { // after Close, who would close a connection that is made now?
+		return status.FromContextError(err).Err()
+	}
 	ctx, cancel := context.WithCancel(s.ctx)
 	bound := time.AfterFunc(s.bound, cancel)
 	opened, err := s.connect(ctx)

@@ -128,3 +128,15 @@ func TestKeepAlive_ofAnEndpoint(t *testing.T) {
 	require.Error(t, err)
 	require.Len(t, s.begun, 1)
 }
+
+// A renewal that comes after Close, as one whose goroutine begins late, makes no connection: nobody would close it.
+func TestKeepAlive_lateRenewalMakesNoConnection(t *testing.T) {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}}) // where nobody listens
+	require.NoError(t, err)
+	defer client.Close() //nolint:errcheck // the test is over
+	k := etcd.Of(client).NewKeepAlive(t.Context(), 7, "127.0.0.1:1", time.Minute)
+	k.Close()
+	_, err = k.Renew(clock.System)
+	require.Error(t, err)
+	require.False(t, k.Dialed())
+}
