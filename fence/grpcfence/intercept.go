@@ -12,10 +12,11 @@ import (
 
 // call has the data of a call that the interceptors use.
 type call struct {
-	token    fence.Token // 0 if it is not a writer's
+	token    fence.Token     // 0 if it is not a writer's
+	reader   fence.ReadToken // 0 if it is not a reader's
 	resource string
 	writes   bool
-	check    func(context.Context) error // nil: the token is not checked
+	checked  bool // the token is checked
 }
 
 // Unary is the interceptor of unary calls, for [grpc.ChainUnaryInterceptor].
@@ -27,10 +28,8 @@ func (s *Server) Unary(
 		return nil, err
 	}
 	if s.guard == nil || !c.writes {
-		if c.check != nil {
-			if err := c.check(ctx); err != nil {
-				return nil, err
-			}
+		if err := s.verify(ctx, c); err != nil {
+			return nil, err
 		}
 		resp, err := handle(ctx, req)
 		return resp, Error(err)
@@ -60,14 +59,11 @@ func (s *Server) Stream(
 		return err
 	}
 	fenced := &serverStream{ServerStream: stream, ctx: ctx}
-	if c.check != nil {
-		check := func() error { return c.check(ctx) }
-		if err := check(); err != nil {
-			return err
-		}
-		if s.opts.EachMessage {
-			fenced.check = check
-		}
+	if err := s.verify(ctx, c); err != nil {
+		return err
+	}
+	if c.checked && s.opts.EachMessage {
+		fenced.check = func() error { return s.verify(ctx, c) }
 	}
 	return Error(handle(srv, fenced))
 }
@@ -75,7 +71,7 @@ func (s *Server) Stream(
 // read returns the context that carries the call's token.
 func (s *Server) read(ctx context.Context, method string, req any) (context.Context, call, error) {
 	t, reader, err := tokens(ctx)
-	c := call{token: t, writes: s.opts.Writes(method)}
+	c := call{token: t, reader: reader, writes: s.opts.Writes(method)}
 	if err == nil && c.writes && t == 0 {
 		err = ErrMissing
 	}
@@ -99,19 +95,24 @@ func (s *Server) read(ctx context.Context, method string, req any) (context.Cont
 		return nil, call{}, status.Errorf(codes.InvalidArgument,
 			"grpcfence: the call's resource has %d bytes, want 1 to %d", n, fence.MaxResource)
 	}
-	c.check = func(ctx context.Context) error {
-		var err error
-		if c.writes {
-			err = s.check(ctx, c.resource, t)
-		} else {
-			err = s.opts.CheckRead(ctx, c.resource, reader)
-		}
-		if err != nil {
-			return unchecked(err)
-		}
-		return nil
-	}
+	c.checked = true
 	return ctx, c, nil
+}
+
+// verify checks the token of a call, if it is to be checked.
+func (s *Server) verify(ctx context.Context, c call) error {
+	var err error
+	switch {
+	case !c.checked:
+	case c.writes:
+		err = s.check(ctx, c.resource, c.token)
+	default:
+		err = s.opts.CheckRead(ctx, c.resource, c.reader)
+	}
+	if err != nil {
+		return unchecked(err)
+	}
+	return nil
 }
 
 // serverStream is a stream with the token in its context.

@@ -29,17 +29,16 @@ var ErrMissing = errors.New("grpcfence: no fencing token")
 // The error matches [ErrMissing] if there is no value, and [fence.ErrInvalidToken] if there are several values or if the value
 // is empty or malformed.
 func FromIncomingContext(ctx context.Context) (fence.Token, error) {
-	return fromIncomingContext(ctx, MetadataKey)
+	return parse(MetadataKey, metadata.ValueFromIncomingContext(ctx, MetadataKey))
 }
 
 // ReadFromIncomingContext is [FromIncomingContext] for [ReadMetadataKey].
 func ReadFromIncomingContext(ctx context.Context) (fence.ReadToken, error) {
-	t, err := fromIncomingContext(ctx, ReadMetadataKey)
+	t, err := parse(ReadMetadataKey, metadata.ValueFromIncomingContext(ctx, ReadMetadataKey))
 	return fence.ReadToken(t), err
 }
 
-func fromIncomingContext(ctx context.Context, key string) (fence.Token, error) {
-	values := metadata.ValueFromIncomingContext(ctx, key)
+func parse(key string, values []string) (fence.Token, error) {
 	switch len(values) {
 	case 0:
 		return 0, ErrMissing
@@ -51,19 +50,18 @@ func fromIncomingContext(ctx context.Context, key string) (fence.Token, error) {
 
 // tokens returns the token of a call, a writer's or a reader's. Both are 0 if it has none.
 func tokens(ctx context.Context) (t fence.Token, read fence.ReadToken, err error) {
-	t, err = FromIncomingContext(ctx)
-	read, readErr := ReadFromIncomingContext(ctx)
+	writer := metadata.ValueFromIncomingContext(ctx, MetadataKey)
+	reader := metadata.ValueFromIncomingContext(ctx, ReadMetadataKey)
 	switch {
-	case !errors.Is(err, ErrMissing) && !errors.Is(readErr, ErrMissing):
-		return 0, 0, fmt.Errorf("%w: metadata %s and %s are both set, want one",
-			fence.ErrInvalidToken, MetadataKey, ReadMetadataKey)
-	case errors.Is(err, ErrMissing):
-		err = readErr
+	case len(writer) > 0 && len(reader) > 0:
+		err = fmt.Errorf("%w: metadata %s and %s are both set, want one", fence.ErrInvalidToken, MetadataKey, ReadMetadataKey)
+	case len(writer) > 0:
+		t, err = parse(MetadataKey, writer)
+	case len(reader) > 0:
+		t, err = parse(ReadMetadataKey, reader)
+		return 0, fence.ReadToken(t), err
 	}
-	if errors.Is(err, ErrMissing) {
-		err = nil
-	}
-	return t, read, err
+	return t, 0, err
 }
 
 // outgoing returns a context with the token of ctx in its metadata. It keeps the caller's metadata.

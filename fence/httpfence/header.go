@@ -23,16 +23,15 @@ var ErrMissing = errors.New("httpfence: no fencing token")
 //
 // The error matches [ErrMissing] if there is no value, and [fence.ErrInvalidToken] if there are several values or if the value
 // is empty or malformed.
-func FromHeader(h http.Header) (fence.Token, error) { return fromHeader(h, Header) }
+func FromHeader(h http.Header) (fence.Token, error) { return parse(Header, h.Values(Header)) }
 
 // ReadFromHeader is [FromHeader] for [ReadHeader].
 func ReadFromHeader(h http.Header) (fence.ReadToken, error) {
-	t, err := fromHeader(h, ReadHeader)
+	t, err := parse(ReadHeader, h.Values(ReadHeader))
 	return fence.ReadToken(t), err
 }
 
-func fromHeader(h http.Header, name string) (fence.Token, error) {
-	values := h.Values(name)
+func parse(name string, values []string) (fence.Token, error) {
 	switch len(values) {
 	case 0:
 		return 0, ErrMissing
@@ -44,16 +43,14 @@ func fromHeader(h http.Header, name string) (fence.Token, error) {
 
 // tokens returns the token of a request, a writer's or a reader's. Both are 0 if it has none.
 func tokens(h http.Header) (t fence.Token, read fence.ReadToken, err error) {
-	t, err = FromHeader(h)
-	read, readErr := ReadFromHeader(h)
+	writes, reads := len(h.Values(Header)) > 0, len(h.Values(ReadHeader)) > 0
 	switch {
-	case !errors.Is(err, ErrMissing) && !errors.Is(readErr, ErrMissing):
-		return 0, 0, fmt.Errorf("%w: headers %s and %s are both set, want one", fence.ErrInvalidToken, Header, ReadHeader)
-	case errors.Is(err, ErrMissing):
-		err = readErr
-	}
-	if errors.Is(err, ErrMissing) {
-		err = nil
+	case writes && reads:
+		err = fmt.Errorf("%w: headers %s and %s are both set, want one", fence.ErrInvalidToken, Header, ReadHeader)
+	case writes:
+		t, err = FromHeader(h)
+	case reads:
+		read, err = ReadFromHeader(h)
 	}
 	return t, read, err
 }
