@@ -53,6 +53,10 @@
 // no newer writer changes what it reads either: the transaction has the lock FOR KEY SHARE, and a newer claim waits for it. A
 // claim of a reader does not.
 //
+// A reader changes the marks and locks them. So it needs a connection to the primary, the right to change the table, and a
+// transaction that is not read-only. After a claim, CheckRead costs one statement. The verbs of writers send as many statements
+// as without readers.
+//
 // Package sqlfence says what to do before the first reader claims, and which column tables of earlier versions lack.
 //
 // # No guarantee
