@@ -60,7 +60,7 @@ func (l *Lock) finish(ctx context.Context) error {
 	tooLong := errors.Is(context.Cause(l.life), ErrMaxHold) //nolint:contextcheck // asks, passes nothing on
 	err := l.Unlock(ctx)
 	if tooLong {
-		err = errors.Join(fmt.Errorf("lease: lock %q: %w", l.name, ErrMaxHold), err)
+		err = errors.Join(fmt.Errorf("lease: lock %s: %w", l.label(), ErrMaxHold), err)
 	}
 	return err
 }

@@ -108,7 +108,7 @@ func (k *keys) release(e queue.Entry, burn bool) {
 	case n.used == 0:
 		delete(k.names, e.Prefix)
 		return
-	case !burn:
+	case !burn && i >= k.base: // a number may stand for several keys, a reader's and a writer's, and one of the others be burned
 		n.free = append(n.free, i)
 	}
 	k.names[e.Prefix] = n

@@ -30,7 +30,7 @@ type LockSet struct {
 //
 // There are 1 to 64 names; one that is given twice counts once. The token is one for all of them, and larger than each earlier
 // token of each of the names. Others of the same session that want one of the names do not hand it over in the process. A server
-// whose --max-txn-ops is below twice the number of names refuses the set.
+// whose --max-txn-ops is below twice the number of names may refuse the set.
 //
 // Names, ctx and errors are those of [Session.Lock].
 func (s *Session) LockAll(ctx context.Context, names ...string) (*LockSet, error) {
@@ -209,7 +209,8 @@ func (c *contender) releaseAll(ctx context.Context) (gone *contender, err error)
 		missing, err = c.g.queue.LeaveAll(a, set)
 		return err
 	})
-	if late || len(missing) == 0 {
+	// They go together: where our own deletion came first, all of them are missing.
+	if len(missing) == 0 || late && len(missing) == len(set) {
 		return nil, err
 	}
 	i := 0

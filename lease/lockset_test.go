@@ -164,6 +164,38 @@ func TestLockSet_Unlock_deletesNobodyElsesKey(t *testing.T) {
 	})
 }
 
+// The first attempt to unlock is lost on its way, and one key was deleted. The other is still there at the second attempt, so that
+// was not our own deletion.
+func TestLockSet_Unlock_repeatedAndOneKeyMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l, err := e.s.LockAll(t.Context(), "a", "b")
+		require.NoError(t, err)
+		require.True(t, e.srv.Delete(e.keys("b/")[0]))
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request, Err: fakeetcd.ErrUnavailable})
+		err = l.Unlock(t.Context())
+		requireLost(t, err, lease.ReasonKeyDeleted)
+		require.ErrorContains(t, err, `lease: unlock ["a" "b"]: `)
+	})
+}
+
+// A set has entered behind nested names, and the look at who was faster fails. Before it is repeated somebody deletes a key.
+func TestSession_TryLockAll_aKeyGoesBeforeItIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		e.srv.Put("a/jobs/1", "")
+		require.NoError(t, e.lock(t, "a").Unlock(t.Context())) // by now it is known that there are nested names
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1})     // the look before it enters
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable, OnAnswer: func() {
+			require.True(t, e.srv.Delete(e.keys("b/")[0]))
+		}})
+		_, err := e.s.TryLockAll(t.Context(), "a", "b")
+		requireLost(t, err, lease.ReasonKeyDeleted)
+		e.at(time.Minute)
+		require.Equal(t, []string{"a/jobs/1"}, e.keys(""))
+	})
+}
+
 // A waiter learns at once that one of its keys is gone, whichever it waits for at the time, and leaves the others.
 func TestSession_LockAll_losesAKeyWhileItWaits(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -139,5 +140,31 @@ func TestReadLock_Explain(t *testing.T) {
 		require.ErrorIs(t, l.Explain(t.Context(), stale), lease.ErrRestored)
 		stale.Read = false
 		require.Equal(t, error(stale), l.Explain(t.Context(), stale))
+	})
+}
+
+// The number of a reader's key that has come back is a writer's at the time: it is burned all the same.
+func TestSession_reclaimsAReadersKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		gone := e.rlock(t, "n")
+		require.NoError(t, gone.Unlock(t.Context()))
+		writer := e.lock(t, "n")
+		comeBack(t, e, gone.Key(), e.s.Status().LeaseID)
+		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: fakeetcd.ErrUnavailable, Times: 1})
+		e.at(2 * third)
+		require.Equal(t, []string{writer.Key()}, e.keys("n/"), "it was reclaimed")
+		first := make(chan error, 1)
+		go func() {
+			_, err := e.s.RLock(t.Context(), "n")
+			first <- err
+		}()
+		synctest.Wait()
+		require.NoError(t, writer.Unlock(t.Context()))
+		require.NoError(t, <-first)
+		second := e.rlock(t, "n")
+		require.NotEqual(t, gone.Key(), second.Key(), "the reaper looks for it")
+		e.at(time.Hour)
+		require.NoError(t, second.Err())
 	})
 }

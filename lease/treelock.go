@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -70,6 +71,16 @@ func (s *Session) lockTree(ctx context.Context, path string, enter entering) (*T
 		return nil, err
 	}
 	return &TreeLock{l, path}, nil
+}
+
+// label is what c is called in errors: its name or, of a set, the names; of a tree the path.
+func (c *contender) label() string {
+	if c.with == nil || c.with[0].shared {
+		return strconv.Quote(nodeName(c.name))
+	}
+	var names []string
+	c.each(func(c *contender) { names = append(names, c.name) })
+	return fmt.Sprintf("%q", names)
 }
 
 // nodeName is the name of a lock as the caller knows it: of a node of a tree it is the path, of a permit it is as it is.

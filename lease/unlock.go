@@ -21,7 +21,7 @@ import (
 // context, which Unlock ends: it then goes on for as long as a few attempts take.
 func (l *Lock) Unlock(ctx context.Context) error {
 	if err := l.unlock(ctx, nil); err != nil {
-		return fmt.Errorf("lease: unlock %q: %w", nodeName(l.name), err)
+		return fmt.Errorf("lease: unlock %s: %w", l.label(), err)
 	}
 	return nil
 }
@@ -79,7 +79,12 @@ func (l *Lock) confirm(ctx context.Context) error {
 		return ErrUnlocked
 	}
 	_, err := l.g.while(ctx, func(a *etcd.Attempt) error {
-		_, err := l.g.queue.LeaveAll(a, l.entries()) // the create revision is compared: a key that is used again stays
+		// The create revision is compared: a key that is used again stays.
+		if l.with != nil {
+			_, err := l.g.queue.LeaveAll(a, l.entries())
+			return err
+		}
+		_, err := l.g.queue.Leave(a, l.entry.Entry)
 		return err
 	})
 	if err != nil {

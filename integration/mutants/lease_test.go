@@ -81,6 +81,20 @@ var leaseMutants = []mutant{
 		by:   killer{inLease, "TestSession_Permit_anotherLimit", `require.ErrorAs(t, err, &limit)`},
 	},
 	{
+		name: "a number is used again though a key of it was burned",
+		file: "lease/keys.go",
+		old:  "case !burn && i >= k.base:",
+		new:  "case !burn:",
+		by:   killer{inLease, "TestSession_reclaimsAReadersKey", `require.NotEqual(t, gone.Key(), second.Key()`},
+	},
+	{
+		name: "a key of a set that others deleted is taken for our own deletion",
+		file: "lease/lockset.go",
+		old:  "late && len(missing) == len(set)",
+		new:  "late",
+		by:   killer{inLease, "TestLockSet_Unlock_repeatedAndOneKeyMissing", `requireLost(t, err, lease.ReasonKeyDeleted)`},
+	},
+	{
 		name: "a set enters in two transactions",
 		file: "lease/lockset.go",
 		old:  "ahead, err = c.g.queue.EnterAll(a, set, c.owner)",

@@ -73,7 +73,7 @@ type LineOptions struct {
 // message instead of many. Its comparisons are all of theirs together, and if these do not all hold it is sent again
 // with each of them nested in it, to succeed or not by itself.
 //
-// It has one request under way at a time, and a few while those that wait fill one. A transaction that finds
+// Beside those of CommitAlone it has one request under way at a time, and a few while those that wait fill one. A transaction that finds
 // none under way goes at once and alone, so that sharing adds nothing to its time. The others wait, and whatever has
 // gathered when a request has come back goes together. A request that does not come back holds up nobody for long:
 // another goes beside it.

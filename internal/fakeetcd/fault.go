@@ -74,7 +74,7 @@ type Fault struct {
 	Late bool
 
 	// Twice lets the request reach the server a second time, right after the first. The answer is that to the second, as it
-	// is where a proxy on the way repeats requests.
+	// is where a proxy on the way repeats requests. It is not for Watch, whose request is one of a stream.
 	Twice bool
 
 	// Lose loses one of the messages. With Answer the server has acted. The caller then waits until its

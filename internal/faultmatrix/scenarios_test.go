@@ -114,9 +114,10 @@ func readers(w *world, s *actor) {
 	s.tryR("a").keep(100 * ms).letGo()
 }
 
-// sets meet, and plain locks of their names.
+// sets meet, plain locks of their names, and one of a nested name.
 func sets(w *world, s *actor) {
-	other, single := w.rival(), w.rival()
+	other, single, nested := w.rival(), w.rival(), w.rival()
+	w.inBackground(func() { nested.lock("b/nested").keep(4 * time.Second).letGo() })
 	w.inBackground(func() { single.lock("b").keep(500 * ms).letGo() })
 	w.inBackground(func() {
 		time.Sleep(ms)

@@ -27,9 +27,11 @@
 //     its end is the waiter's turn, with nothing more to ask; or else the waiter looks again, for the other may
 //     have given up. The watch of a short wait is kept for a moment: the next wait for the same key needs neither a new one
 //     nor a read before the event.
+//   - EnterAll, TryEnterAll and LeaveAll do the same for entries of several queues, in one transaction.
+//   - TakeSlot and PassTurnstile take a slot of a semaphore, a queue of its own below the name.
 //   - HandOver leaves and enters for another of the same process in one transaction.
 //   - Leave deletes the key if its create revision is still the entry's.
 //   - Guards tell of the end of one's own keys, by a watch for each of a few hundred and by reading the others.
 //
-// What changes a queue goes through a etcd.Line, where it shares commits with what else its lease is about.
+// What changes a queue goes through an etcd.Line. What is about one queue shares commits there with what else its lease is about.
 package queue

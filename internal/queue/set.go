@@ -60,6 +60,7 @@ func recognise(set []Entry, reads []*etcdserverpb.ResponseOp, value string) (hav
 	missing := 0
 	for i := range set {
 		kv := first(reads[i].GetResponseRange().Kvs)
+		set[i].Rev = 0 // an earlier attempt may have found it
 		switch {
 		case set[i].owns(kv, value):
 			set[i].Rev = kv.CreateRevision
