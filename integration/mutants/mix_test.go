@@ -66,6 +66,14 @@ var plants = []plant{
 	{"a guard does not look again after it has waited", []edit{
 		{"fence/guard.go", "\tif err := m.raise(resource, writer(t)); err != nil {\n\t\treturn err\n\t}\n\treturn fn()", "\t_ = m.raise(resource, writer(t))\n\treturn fn()"},
 	}},
+	// It waits for the oldest writer, and for no other after that.
+	{"a reader passes a writer that waits", []edit{
+		{"internal/queue/enter.go", "byCreation(clientv3.SortDescend), clientv3.WithLimit(2)", "byCreation(map[bool]clientv3.SortOrder{true: clientv3.SortAscend, false: clientv3.SortDescend}[e.Shared]), clientv3.WithLimit(2)"},
+		{"internal/queue/scan.go", "nearest := clientv3.OpGet(e.Prefix, e.inRange(), byCreation(clientv3.SortDescend), ", "nearest := clientv3.OpGet(e.Prefix, e.inRange(), byCreation(map[bool]clientv3.SortOrder{true: clientv3.SortAscend, false: clientv3.SortDescend}[e.Shared]), "},
+	}},
+	{"a reader's claim does not raise the read mark", []edit{
+		{"fence/guard.go", "\tm.lift(c)\n\treturn nil\n", "\tif !c.read {\n\t\tm.lift(c)\n\t}\n\treturn nil\n"},
+	}},
 	{"Unlock deletes the key before the context ends", []edit{
 		{"lease/unlock.go", "\tl.end(ErrUnlocked)\n", "\tdefer l.end(ErrUnlocked)\n"},
 	}},

@@ -52,6 +52,43 @@ func (w *worker) locked(op int64, name string, on clientv3.LeaseID, l *lease.Loc
 	w.release(op, l, l.Unlock)
 }
 
+// rlock takes a lock as a reader, in one of the forms there are.
+func (w *worker) rlock(name string) {
+	session := w.session()
+	on := session.Status().LeaseID
+	switch w.rng.IntN(4) {
+	case 0:
+		op := w.enter(name, history.TryRLock)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*w.ttl)
+		defer cancel()
+		l, err := session.TryRLock(ctx, name)
+		w.rlocked(op, name, on, l, err)
+	case 1:
+		w.rdo(session, on, name)
+	default:
+		ctx, cancel := w.wait()
+		defer cancel()
+		op := w.enter(name, history.RLock)
+		l, err := session.RLock(ctx, name)
+		w.rlocked(op, name, on, l, err)
+	}
+}
+
+func (w *worker) rlocked(op int64, name string, on clientv3.LeaseID, l *lease.ReadLock, err error) {
+	if err != nil {
+		w.giveUp(op, on, err)
+		return
+	}
+	h := reading{l}
+	w.hold(op, name, h)
+	w.release(op, h, l.Unlock)
+}
+
+// reading is the handle of a reader. Its token is one of a type of its own, which the history does not tell: the verbs do.
+type reading struct{ *lease.ReadLock }
+
+func (r reading) Token() fence.Token { return fence.Token(r.ReadLock.Token()) }
+
 func (w *worker) campaign(name string) {
 	ctx, cancel := w.wait()
 	defer cancel()
@@ -123,12 +160,7 @@ func (w *worker) do(name string) {
 	on := session.Status().LeaseID
 	err := session.Do(ctx, name, func(doing context.Context, token fence.Token) error {
 		granted = true
-		w.hold(op, name, scoped{doing, token, session}) //nolint:contextcheck // what is on its way does not end with the handle
-		if w.rng.IntN(4) == 0 {                         // the caller gives up while its function runs
-			cancel()
-			w.pause(w.some(100, 300))
-		}
-		w.finish(doing, op)
+		w.under(op, name, scoped{doing, token, session, false}, cancel) //nolint:contextcheck // what is on its way does not end with the handle
 		return nil
 	})
 	if granted {
@@ -136,6 +168,34 @@ func (w *worker) do(name string) {
 	} else {
 		w.giveUp(op, on, err)
 	}
+}
+
+// rdo is do for a reader.
+func (w *worker) rdo(session *lease.Session, on clientv3.LeaseID, name string) {
+	ctx, cancel := w.wait()
+	defer cancel()
+	op := w.enter(name, history.RLock)
+	granted := false
+	err := session.RDo(ctx, name, func(doing context.Context, token fence.ReadToken) error {
+		granted = true
+		w.under(op, name, scoped{doing, fence.Token(token), session, true}, cancel) //nolint:contextcheck // what is on its way does not end with the handle
+		return nil
+	})
+	if granted {
+		w.released(op, err)
+	} else {
+		w.giveUp(op, on, err)
+	}
+}
+
+// under is what a function does under a scoped form, whose caller can give up.
+func (w *worker) under(op int64, name string, h scoped, giveUp func()) {
+	w.hold(op, name, h)
+	if w.rng.IntN(4) == 0 { // while its function runs
+		giveUp()
+		w.pause(w.some(100, 300))
+	}
+	w.finish(h.ctx, op)
 }
 
 // finish is the end of a function that runs under a scoped form. One whose context has ended takes its time: nobody may come
@@ -147,11 +207,12 @@ func (w *worker) finish(ctx context.Context, op int64) {
 	w.log.Record(history.Event{Kind: history.Release, Op: op, Verb: history.Returned})
 }
 
-// scoped is the handle of a function that runs under Do.
+// scoped is the handle of a function that runs under Do or RDo.
 type scoped struct {
 	ctx     context.Context //nolint:containedctx // it is the handle
 	token   fence.Token
 	session interface{ Status() lease.Status }
+	shared  bool
 }
 
 func (s scoped) Token() fence.Token       { return s.token }
@@ -231,7 +292,20 @@ func (w *worker) hold(op int64, name string, h handle) {
 	w.granted(op, name, h)
 	defer w.tellLoss(op, h)()
 	t := &tenure{worker: w, op: op, name: name, handle: h, begun: time.Now()}
-	t.work()
+	if shared(h) {
+		t.read()
+	} else {
+		t.work()
+	}
+}
+
+// shared reports whether a handle is a reader's.
+func shared(h handle) bool {
+	if s, ok := h.(scoped); ok {
+		return s.shared
+	}
+	_, ok := h.(reading)
+	return ok
 }
 
 // tellLoss records when the handle is lost, until it is stopped.

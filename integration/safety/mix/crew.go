@@ -86,8 +86,14 @@ func (w *worker) some(from, to int) time.Duration {
 
 // turn is one acquisition of something.
 func (w *worker) turn() {
-	what := w.rng.IntN(10)
+	what := w.rng.IntN(12)
 	switch {
+	case what >= 10 && w.sleepwalks:
+		w.rlock(pick(w.rng, w.names.quiet()))
+	case what >= 10:
+		w.rlock(pick(w.rng, w.names.shared()))
+	case w.sleepwalks && what < 3:
+		w.lock(pick(w.rng, w.names.quiet()))
 	case w.sleepwalks && what < 7:
 		w.lock(pick(w.rng, w.names.Cold))
 	case what < 3:

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/leasefence/leasefence/integration/safety/history"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -35,12 +36,29 @@ func (w *worker) briefly(ctx context.Context, session *lease.Session, name strin
 		w.giveUp(op, on, err)
 		return false
 	}
-	w.granted(op, name, l)
-	stop := w.tellLoss(op, l) //nolint:contextcheck // the loss is not that of who waits
+	w.keep(op, name, l, l.Unlock, do) //nolint:contextcheck // who gives up waiting still lets go
+	return true
+}
+
+// brieflyShared is briefly for a reader.
+func (w *worker) brieflyShared(ctx context.Context, session *lease.Session, name string, do func()) bool {
+	op, on := w.enter(name, history.RLock), session.Status().LeaseID
+	l, err := session.RLock(ctx, name)
+	if err != nil {
+		w.giveUp(op, on, err)
+		return false
+	}
+	w.keep(op, name, reading{l}, l.Unlock, do) //nolint:contextcheck // who gives up waiting still lets go
+	return true
+}
+
+// keep is the end of briefly.
+func (w *worker) keep(op int64, name string, h handle, unlock func(context.Context) error, do func()) {
+	w.granted(op, name, h)
+	stop := w.tellLoss(op, h)
 	do()
 	stop()
-	w.release(op, l, l.Unlock) //nolint:contextcheck // who gives up waiting still lets go
-	return true
+	w.release(op, h, unlock)
 }
 
 func burst(s *strike) bool {

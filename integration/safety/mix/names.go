@@ -42,6 +42,12 @@ func (n names) preferring() string { return n.Elections[2] }
 // inSQL reports whether the resource of that name is in a database: a register.
 func (n names) inSQL(name string) bool { return len(n.Cold) > 0 && name == n.Cold[0] }
 
+// quiet are the locks that sleepwalkers take as readers and as writers: of a register, a set and a counter.
+func (n names) quiet() []string { return n.Cold[1:4] }
+
+// shared are the locks that readers take.
+func (n names) shared() []string { return append([]string{n.Hot[0], n.Hot[2]}, n.quiet()...) }
+
 // own is a name for somebody who is not of a crew. It has no resource.
 func (n names) own(whose string) string { return n.Hot[0] + "-own-" + whose }
 

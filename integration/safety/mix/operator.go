@@ -31,7 +31,7 @@ func operatorFaults() []kind {
 }
 
 func revoke(s *strike, key string) bool {
-	text, _, _ := strings.Cut(key[strings.LastIndexByte(key, '/')+1:], "-")
+	text, _, _ := strings.Cut(strings.TrimPrefix(key[strings.LastIndexByte(key, '/')+1:], "r"), "-") // a reader's key begins with it
 	id, ok := leaseID(text)
 	if !ok {
 		return false

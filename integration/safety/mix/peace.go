@@ -23,6 +23,7 @@ func (r *round) peace(ctx context.Context) {
 		wg.Go(func() { r.leadInTurn(ctx, i, name) })
 	}
 	wg.Go(func() { r.standInLine(ctx, len(r.names.Elections)) })
+	wg.Go(func() { r.readInTurn(ctx) })
 	wg.Go(func() { r.lastStrike(ctx, "").takeTogether(60, r.client(4), r.client(5)) })
 	wg.Go(func() { r.loseKeys(ctx) })
 	wg.Go(func() { r.loseLeases(ctx) })
@@ -101,6 +102,31 @@ func (r *round) standInLine(ctx context.Context, i int) {
 	if n := repeated.Hits(); n < callers/2 { // some may have shared a commit with an acquisition
 		r.complainSince(began, "end", "%d deletions arrived twice, want %d or more", n, callers/2)
 	}
+}
+
+// readInTurn has readers and writers of several clients come one after the other while their lock is held: the checkers know who is to
+// hold it together, and who is not to be passed.
+func (r *round) readInTurn(ctx context.Context) {
+	const callers, apart, held = 18, 30 * time.Millisecond, 20 * time.Millisecond
+	name := r.names.own("read")
+	lock := func(i int, do func()) {
+		w, session := r.citizen(ctx, i)
+		asked, take := w.log.Now(), w.briefly
+		if i%3 > 0 {
+			take = w.brieflyShared
+		}
+		if !take(ctx, session, name, do) {
+			r.complainSince(asked, "I7", "%s gets no lock when all faults are healed", w.name)
+		}
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	lock(0, func() {
+		for i := range callers {
+			wg.Go(func() { lock(i, func() { sleep(ctx, held) }) })
+			sleep(ctx, apart)
+		}
+	})
 }
 
 // loseKeys has an operator take the keys of handles, which have to end. They are held for long enough that they are watched.

@@ -32,7 +32,10 @@ type Counts struct {
 	GaveUp         int           `json:"gaveUp"` // or found it locked
 	Losses         int           `json:"losses"` // handles that ended before they were let go, or when they were
 	Writes         int           `json:"writes"`
-	Refused        int           `json:"refused"` // stale writes
+	Refused        int           `json:"refused"`       // stale writes
+	Shared         int           `json:"shared"`        // acquisitions of readers
+	StaleReads     int           `json:"staleReads"`    // claims and reads of readers that were refused
+	StaleByReader  int           `json:"staleByReader"` // stale writes that only a reader's claim has fenced
 	Unknown        int           `json:"unknown"`
 	Expiries       int           `json:"expiries"`
 	LeaderChanges  int           `json:"leaderChanges"`
@@ -91,6 +94,9 @@ func Floors() []Floor {
 		{"acquisitions", 10000, func(c Counts) int { return c.Acquisitions }},
 		{"fenced writes", 10000, func(c Counts) int { return c.Writes }},
 		{"stale writes refused", 100, func(c Counts) int { return c.Refused }},
+		{"read locks", 100, func(c Counts) int { return c.Shared }},
+		{"stale requests of readers refused", 5, func(c Counts) int { return c.StaleReads }},
+		{"stale writes refused after a reader's claim", 5, func(c Counts) int { return c.StaleByReader }},
 		{"lease expiries", 50, func(c Counts) int { return c.Expiries }},
 		{"leader changes", 10, func(c Counts) int { return c.LeaderChanges }},
 		{"requests whose auth token had expired", 50, func(c Counts) int { return c.StaleAuth }},

@@ -36,6 +36,7 @@ type item struct {
 	fenced state
 	twin   state
 	seen   fence.Token // by the twin, the highest
+	steps  int         // of writers at the fenced one: claims and updates
 }
 
 // state is what a resource holds.
@@ -67,7 +68,7 @@ func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	it.mu.Lock()
-	if q.verb != history.Read && q.verb != history.Claim {
+	if !q.verb.Reads() && !q.verb.Claims() {
 		it.seen = max(it.seen, q.token)
 		it.twin.apply(q)
 		s.log.Record(q.event(it.name+history.UnfencedMark, history.OK, it.seen))
@@ -91,6 +92,10 @@ const lateMark = ".late"
 // apply does what the token may do.
 func (s *store) apply(w http.ResponseWriter, r *http.Request) {
 	it, q := s.items[r.FormValue("name")], requestOf(r)
+	if q.verb.OfReader() {
+		s.serveReader(w, r, it, q)
+		return
+	}
 	if strings.HasSuffix(q.value, lateMark) {
 		time.Sleep(40 * time.Millisecond)
 	}
@@ -100,8 +105,38 @@ func (s *store) apply(w http.ResponseWriter, r *http.Request) {
 		q.value = it.fenced.read(it.form)
 	} else {
 		it.fenced.apply(q)
+		it.steps++
 	}
 	s.log.Record(q.event(it.name, history.OK, s.guard.Marks()[it.name]))
+	_, _ = w.Write([]byte(q.value)) // an error says that the client has gone
+}
+
+// serveReader does what a reader's token may do, which the middleware has checked. The guard is asked again after the read, and once
+// more if a writer came between: so what is recorded is in order, and nobody waits for the guard while the resource is held.
+func (s *store) serveReader(w http.ResponseWriter, r *http.Request, it *item, q request) {
+	check := s.guard.CheckRead
+	if q.verb == history.ClaimRead {
+		check = s.guard.ClaimRead
+	}
+	for done := false; !done; {
+		it.mu.Lock()
+		steps := it.steps
+		it.mu.Unlock()
+		if s.check {
+			if err := check(it.name, fence.ReadToken(q.token)); err != nil {
+				s.refuse(w, r, err)
+				return
+			}
+		}
+		it.mu.Lock()
+		if done = it.steps == steps; done {
+			if q.verb == history.CheckRead {
+				q.value = it.fenced.read(it.form)
+			}
+			s.log.Record(q.event(it.name, history.OK, fence.Token(s.guard.ReadMarks()[it.name])))
+		}
+		it.mu.Unlock()
+	}
 	_, _ = w.Write([]byte(q.value)) // an error says that the client has gone
 }
 
@@ -131,6 +166,9 @@ type request struct {
 func requestOf(r *http.Request) request {
 	id, _ := strconv.ParseInt(r.FormValue("request"), 10, 64)
 	token, _ := httpfence.FromHeader(r.Header)
+	if t, err := httpfence.ReadFromHeader(r.Header); err == nil {
+		token = fence.Token(t)
+	}
 	return request{id: id, verb: history.Verb(r.FormValue("verb")), token: token, value: r.FormValue("value")}
 }
 

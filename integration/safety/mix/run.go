@@ -247,6 +247,7 @@ func (r *run) update(ctx context.Context, round *round, events int, verdict chec
 	c.RevokedEarly = r.nemesis.revokedEarly()
 	c.Rounds, c.Events = round.number, r.report.Counts.Events+events
 	c.ControlStale = r.report.Counts.ControlStale + int(verdict.Count("  stale"))
+	c.StaleByReader = r.report.Counts.StaleByReader + int(verdict.Count("  of writers, by a reader's token"))
 	c.SlowestToServe, c.SlowCommits, c.LongestCommit, c.Heap = r.slowest, r.slow, r.slowFor, r.heaps[len(r.heaps)-1]
 	r.report.Counts, r.report.Duration = c, r.tape.Now()
 }

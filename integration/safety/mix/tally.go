@@ -19,6 +19,8 @@ type tally struct {
 	losses       int
 	writes       int // that the fenced resources applied
 	refused      int // that they refused
+	shared       int // tenures of readers
+	staleReads   int // claims and reads of readers that were refused
 	unknown      int // requests without an answer
 	stalls       int
 	longest      time.Duration // of the stalls
@@ -41,6 +43,9 @@ func (t *tally) add(e history.Event) {
 		t.pending[e.Op] = e
 	case history.Grant:
 		t.acquisitions++
+		if t.pending[e.Op].Verb.Shared() {
+			t.shared++
+		}
 		e.Actor = t.pending[e.Op].Actor
 		t.holding[e.Op] = e
 		delete(t.pending, e.Op)
@@ -56,6 +61,10 @@ func (t *tally) add(e history.Event) {
 		t.wake()
 	case history.Apply:
 		switch {
+		case e.Verb.OfReader():
+			if e.Outcome == history.Refused {
+				t.staleReads++
+			}
 		case strings.HasSuffix(e.Name, history.UnfencedMark) || e.Verb == history.Read || e.Verb == history.Claim:
 		case e.Outcome == history.OK:
 			t.writes++
@@ -122,6 +131,7 @@ func (t *tally) counts() Counts {
 	return Counts{
 		Acquisitions: t.acquisitions, GaveUp: t.giveups, Losses: t.losses,
 		Writes: t.writes, Refused: t.refused, Unknown: t.unknown,
+		Shared: t.shared, StaleReads: t.staleReads,
 		Stalls: t.stalls, LongestStall: t.longest,
 	}
 }

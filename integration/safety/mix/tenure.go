@@ -60,6 +60,27 @@ func (t *tenure) work() {
 	}
 }
 
+// read is the tenure of a reader: it claims and reads until the time is over, the round ends or the lock is lost, as in work.
+func (t *tenure) read() {
+	until := t.length()
+	if _, outcome := t.ask(history.ClaimRead, ""); outcome != history.OK {
+		return
+	}
+	for n := 0; !t.drained(); n++ {
+		live := t.look()
+		walking := t.sleepwalks && time.Since(t.begun) < 4*t.ttl && t.refused < 5
+		if live && n > 0 && time.Since(t.begun) >= until || !live && !walking {
+			return
+		}
+		t.ask(history.CheckRead, "")
+		if t.sleepwalks {
+			t.pause(t.some(10, 60))
+		} else {
+			t.pause(t.some(1, 12))
+		}
+	}
+}
+
 // proclaim changes a leader's value now and then. What comes of it the observers tell: no write of a leader that was lost may
 // change its successor's key.
 func (t *tenure) proclaim(live bool) {

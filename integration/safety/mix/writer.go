@@ -59,11 +59,14 @@ func (w *writer) send(actor, name string, op int64, t fence.Token, verb history.
 
 func (w *writer) ask(name string, id int64, t fence.Token, verb history.Verb, value string) (string, history.Outcome, error) {
 	method := http.MethodPost
-	if verb == history.Read {
+	if verb.Reads() || verb.OfReader() { // who claims to read writes nothing
 		method = http.MethodGet
 	}
 	q := url.Values{"name": {name}, "request": {strconv.FormatInt(id, 10)}, "verb": {string(verb)}, "value": {value}}
 	ctx := fence.NewContext(context.Background(), t)
+	if verb.OfReader() {
+		ctx = fence.NewReadContext(context.Background(), fence.ReadToken(t))
+	}
 	r, err := http.NewRequestWithContext(ctx, method, "http://"+w.addr+"/?"+q.Encode(), http.NoBody)
 	if err != nil {
 		return "", history.Failed, err
