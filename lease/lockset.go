@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -17,9 +16,12 @@ import (
 )
 
 // LockSet is the hold of several locks with one token: there is one if and only if all were acquired. It has the life of a
-// [Lock], and its methods are safe for concurrent use. Unlock it when you are done.
+// [Lock], and its methods are safe for concurrent use. Its context ends when one of the locks is lost, and the cause says which by
+// its key. Its token is one for all names: larger than that of every earlier holder of any of them. Unlock deletes all keys in one
+// transaction. Unlock it when you are done.
 type LockSet struct {
-	lock  *Lock
+	held
+
 	names []string
 }
 
@@ -78,7 +80,7 @@ func (s *Session) lockAll(ctx context.Context, all []string, enter entering) (*L
 	if err != nil {
 		return nil, err
 	}
-	return &LockSet{l, names}, nil
+	return &LockSet{held{l}, names}, nil
 }
 
 // obtainAll acquires a set, whose names but the first are shared if that is wanted.
@@ -159,10 +161,6 @@ func (c *contender) enterAllAndWait(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	waits := slices.ContainsFunc(ahead, func(a queue.Ahead) bool { return !a.None })
-	if !waits {
-		return nil
-	}
 	c.each(func(c *contender) { c.g.guards.Add(&c.entry) }) // any key that is lost ends the wait for the others
 	waited, i := false, 0
 	c.each(func(c *contender) {
@@ -223,24 +221,5 @@ func (c *contender) releaseAll(ctx context.Context) (gone *contender, err error)
 	return gone, err
 }
 
-// Token is the fencing token of this hold, one for all names: larger than that of every earlier holder of any of them. It is
-// fixed at the grant.
-func (l *LockSet) Token() fence.Token { return l.lock.Token() }
-
-// Context is [Lock.Context]: it ends when one of the locks is lost, and the cause says which by its key.
-func (l *LockSet) Context() context.Context { return l.lock.Context() }
-
-// Err is [Lock.Err].
-func (l *LockSet) Err() error { return l.lock.Err() }
-
-// Deadline is [Lock.Deadline].
-func (l *LockSet) Deadline() time.Time { return l.lock.Deadline() }
-
 // Names are the names that were locked, without the session's prefix, each once.
 func (l *LockSet) Names() []string { return slices.Clone(l.names) }
-
-// Unlock is [Lock.Unlock] for all the locks, in one transaction.
-func (l *LockSet) Unlock(ctx context.Context) error { return l.lock.Unlock(ctx) }
-
-// Explain is [Lock.Explain].
-func (l *LockSet) Explain(ctx context.Context, err error) error { return l.lock.Explain(ctx, err) }

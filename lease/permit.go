@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -23,9 +22,11 @@ const maxPermits = 1024
 const fewSlots = 3
 
 // Permit is one of a limited number of permits that is held: there is one if and only if it was acquired. It has the life of a
-// [Lock], and its methods are safe for concurrent use. Unlock it when you are done.
+// [Lock], and its methods are safe for concurrent use. Its token is that of the slot: larger than that of every earlier holder of
+// the same slot. Unlock it when you are done.
 type Permit struct {
-	lock *Lock
+	held
+
 	slot int
 }
 
@@ -287,23 +288,5 @@ func (c *contender) read(ctx context.Context, key string) (kv *mvccpb.KeyValue) 
 // Slot is the number of the permit, from 0 to one less than the number of permits.
 func (p *Permit) Slot() int { return p.slot }
 
-// Token is the fencing token of the slot: larger than that of every earlier holder of the same slot. It is fixed at the grant.
-func (p *Permit) Token() fence.Token { return p.lock.Token() }
-
 // Name is the name of the slot, without the session's prefix: the resource that the token is for.
 func (p *Permit) Name() string { return p.lock.Name() }
-
-// Context is [Lock.Context].
-func (p *Permit) Context() context.Context { return p.lock.Context() }
-
-// Err is [Lock.Err].
-func (p *Permit) Err() error { return p.lock.Err() }
-
-// Deadline is [Lock.Deadline].
-func (p *Permit) Deadline() time.Time { return p.lock.Deadline() }
-
-// Unlock is [Lock.Unlock].
-func (p *Permit) Unlock(ctx context.Context) error { return p.lock.Unlock(ctx) }
-
-// Explain is [Lock.Explain].
-func (p *Permit) Explain(ctx context.Context, err error) error { return p.lock.Explain(ctx, err) }

@@ -3,14 +3,14 @@ package lease
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/leasefence/leasefence/fence"
 )
 
 // ReadLock is a held lock that its holder shares with other readers: there is one if and only if it was acquired. It has the life
-// of a [Lock], and its methods are safe for concurrent use. Unlock it when you are done.
-type ReadLock struct{ lock *Lock }
+// of a [Lock], and its methods are safe for concurrent use. Its context carries the token for [fence.ReadFromContext], and none
+// for [fence.FromContext]. Unlock it when you are done.
+type ReadLock struct{ held }
 
 // RLock waits until it holds the lock called name as a reader, and returns it. Readers of one name hold it at the same time;
 // [Session.Lock], [Session.Do], etcd's concurrency.Mutex and etcdctl lock are its writers, each of which excludes all others.
@@ -55,7 +55,7 @@ func readLock(l *Lock, err error) (*ReadLock, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ReadLock{l}, nil
+	return &ReadLock{held{l}}, nil
 }
 
 var errNoFunction = errors.New("lease: fn is nil, want a function")
@@ -64,23 +64,8 @@ var errNoFunction = errors.New("lease: fn is nil, want a function")
 // readers refuses the writers before it from the first use of the token on; see package fence. It is fixed at the grant.
 func (l *ReadLock) Token() fence.ReadToken { return fence.ReadToken(l.lock.token) }
 
-// Context is [Lock.Context]. It carries the token for [fence.ReadFromContext], and none for [fence.FromContext].
-func (l *ReadLock) Context() context.Context { return l.lock.Context() }
-
-// Err is [Lock.Err].
-func (l *ReadLock) Err() error { return l.lock.Err() }
-
-// Deadline is [Lock.Deadline].
-func (l *ReadLock) Deadline() time.Time { return l.lock.Deadline() }
-
 // Name is the name that was locked, without the session's prefix.
 func (l *ReadLock) Name() string { return l.lock.Name() }
 
 // Key is the hold's key in etcd.
 func (l *ReadLock) Key() string { return l.lock.Key() }
-
-// Unlock is [Lock.Unlock].
-func (l *ReadLock) Unlock(ctx context.Context) error { return l.lock.Unlock(ctx) }
-
-// Explain is [Lock.Explain], for the refusal of a reader's token.
-func (l *ReadLock) Explain(ctx context.Context, err error) error { return l.lock.Explain(ctx, err) }

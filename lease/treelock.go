@@ -6,16 +6,17 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
 // TreeLock is the hold of a node of a tree and of all below it: there is one if and only if it was acquired. It has the life of a
-// [Lock], and its methods are safe for concurrent use. Unlock it when you are done.
+// [Lock], and its methods are safe for concurrent use. Its token is larger than that of every earlier holder of the node, of one
+// above or of one below. Unlock it when you are done.
 type TreeLock struct {
-	lock *Lock
+	held
+
 	path string
 }
 
@@ -70,7 +71,7 @@ func (s *Session) lockTree(ctx context.Context, path string, enter entering) (*T
 	if err != nil {
 		return nil, err
 	}
-	return &TreeLock{l, path}, nil
+	return &TreeLock{held{l}, path}, nil
 }
 
 // label is what c is called in errors: its name or, of a set, the names; of a tree the path.
@@ -91,24 +92,5 @@ func nodeName(name string) string {
 	return strings.ReplaceAll(name, "/~", "/")
 }
 
-// Token is the fencing token of this hold: larger than that of every earlier holder of the node, of one above or of one below. It
-// is fixed at the grant.
-func (l *TreeLock) Token() fence.Token { return l.lock.Token() }
-
-// Context is [Lock.Context].
-func (l *TreeLock) Context() context.Context { return l.lock.Context() }
-
-// Err is [Lock.Err].
-func (l *TreeLock) Err() error { return l.lock.Err() }
-
-// Deadline is [Lock.Deadline].
-func (l *TreeLock) Deadline() time.Time { return l.lock.Deadline() }
-
 // Path is the path that was locked, without the session's prefix.
 func (l *TreeLock) Path() string { return l.path }
-
-// Unlock is [Lock.Unlock].
-func (l *TreeLock) Unlock(ctx context.Context) error { return l.lock.Unlock(ctx) }
-
-// Explain is [Lock.Explain].
-func (l *TreeLock) Explain(ctx context.Context, err error) error { return l.lock.Explain(ctx, err) }

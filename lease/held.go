@@ -1,0 +1,29 @@
+package lease
+
+import (
+	"context"
+	"time"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+// held is what the other kinds of locks have of a [Lock].
+type held struct{ lock *Lock }
+
+// Token is the fencing token of this hold. It is fixed at the grant.
+func (h *held) Token() fence.Token { return h.lock.Token() }
+
+// Context is [Lock.Context].
+func (h *held) Context() context.Context { return h.lock.Context() }
+
+// Err is [Lock.Err].
+func (h *held) Err() error { return h.lock.Err() }
+
+// Deadline is [Lock.Deadline].
+func (h *held) Deadline() time.Time { return h.lock.Deadline() }
+
+// Unlock is [Lock.Unlock].
+func (h *held) Unlock(ctx context.Context) error { return h.lock.Unlock(ctx) }
+
+// Explain is [Lock.Explain].
+func (h *held) Explain(ctx context.Context, err error) error { return h.lock.Explain(ctx, err) }
