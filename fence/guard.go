@@ -155,7 +155,9 @@ func (g *Guard) ClaimPath(path string, t Token) error {
 	if settled {
 		return nil
 	}
-	for _, n := range nodes { // everybody from the root on, so that nobody waits for somebody who waits for him
+	// Everybody from the path's end up: who waits for a function holds up nobody on other branches. The nodes that two paths share
+	// are taken in the same order, so nobody waits for somebody who waits for him.
+	for _, n := range slices.Backward(nodes) {
 		_ = n.await()
 		defer n.give()
 	}
@@ -202,8 +204,9 @@ func (g *Guard) CheckContext(ctx context.Context, resource string, t Token) erro
 // those of Check. If fn is nil, Do returns an error and the mark is unchanged.
 //
 // Newer tokens wait for fn, so bound its time, for example with the handle's context. When fn has returned, nothing that it
-// started may still write. fn must not call Do for the same resource, nor Claim, Check or Load with a newer token: these calls
-// wait for fn and would never return. [Guard.Marks] never waits. Safe for concurrent use.
+// started may still write. fn must not call Do for the same resource, nor Claim, Check or Load with a newer token, nor ClaimPath
+// or CheckPath for a path with the resource: these calls wait for fn and would never return. [Guard.Marks] never waits. Safe for
+// concurrent use.
 func (g *Guard) Do(resource string, t Token, fn func() error) error {
 	return g.do(resource, t, fn, (*mark).await)
 }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -56,6 +57,23 @@ func TestGuard_paths(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Who waits for a function at one branch holds up nobody on another, nor the function itself where it looks at a node above.
+func TestGuard_ClaimPath_holdsUpNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g fence.Guard
+		require.NoError(t, g.ClaimPath("a/b", 5))
+		newer := make(chan error, 1)
+		require.NoError(t, g.Do("a/b", 5, func() error {
+			go func() { newer <- g.ClaimPath("a/b", 7) }()
+			synctest.Wait()
+			require.Empty(t, newer)
+			require.NoError(t, g.ClaimPath("a/c", 8))
+			return g.Check("a", 9)
+		}))
+		require.ErrorIs(t, <-newer, fence.ErrStale, "of a node below one that has a newer holder")
+	})
 }
 
 func TestGuard_ClaimPath_input(t *testing.T) {

@@ -159,10 +159,14 @@ func (c *contender) choose() {
 	}
 }
 
-// discard gives up c's key, where somebody else's is: it is not used again.
+// discard gives up c's key, where somebody else's is: it is not used again. Our own may still come later.
 func (c *contender) discard() {
-	c.g.burn(c.entry.Entry)
-	c.entry.Entry = queue.Entry{}
+	if c.late {
+		c.g.reaper.add(c.entry.Entry, true)
+	} else {
+		c.g.burn(c.entry.Entry)
+	}
+	c.entry.Entry, c.late = queue.Entry{}, false
 }
 
 // hold makes a handle of a contender before which nobody is. But the lock is held only if the lease still is, by our own

@@ -127,12 +127,8 @@ func (c *contender) enterAll(ctx context.Context, attempt func(*etcd.Attempt, []
 		switch {
 		case errors.Is(err, queue.ErrTaken): // with other keys
 			c.each(func(c *contender) {
-				if c.entry.Rev != 0 || c.late {
-					c.g.reaper.add(c.entry.Entry, true)
-				} else {
-					c.g.burn(c.entry.Entry)
-				}
-				c.entry.Entry, c.late = queue.Entry{}, false
+				c.late = c.late || c.entry.Rev != 0 // an earlier attempt has entered
+				c.discard()
 			})
 		case errors.Is(err, queue.ErrGone):
 			var gone *contender

@@ -54,7 +54,7 @@ func (e *LimitError) Error() string {
 //
 // Waiters are served in the order of arrival, and one is woken for each permit. They wait in the queue of the lock called name:
 // who holds that lock lets nobody in, and etcdctl lock waits for all permits besides. Names, ctx, options and errors are those
-// of [Session.Lock].
+// of [Session.Lock]. A node of a tree with the same root excludes permits: see [Session.LockTree].
 func (s *Session) Permit(ctx context.Context, name string, of int, opts ...LockOption) (*Permit, error) {
 	return s.permit(ctx, name, of, opts, false)
 }
@@ -141,15 +141,15 @@ func (s *semaphore) enter(ctx context.Context) (*contender, int, error) {
 		switch {
 		case err != nil:
 			return c, 0, err
-		case seen.Other != nil && !s.limitChange:
+		case seen.Other != nil && !seen.Passing && !s.limitChange:
 			return c, 0, s.limit(ctx, seen)
 		case slot.entry.Rev != 0 && seen.Other == nil:
 			return s.leave(slot), free, nil
 		}
-		s.drop(slot)
+		s.drop(ctx, slot)
 		if free = seen.Free(s.of); waits || free < 0 || seen.Other != nil {
 			if s.try && !waits && seen.Other == nil {
-				return c, 0, s.full(ctx)
+				return c, 0, s.full(ctx, seen)
 			}
 			break
 		}
@@ -173,15 +173,15 @@ func (s *semaphore) pass(ctx context.Context) (*contender, int, error) {
 		free := -1
 		err := c.awaitSlots(ctx, s.of, func(now queue.Slots) bool {
 			seen, free = now, now.Free(s.of)
-			return free >= 0 && seen.Other == nil || seen.Other != nil && !s.limitChange || s.try
+			return free >= 0 && seen.Other == nil || seen.Other != nil && !seen.Passing && !s.limitChange || s.try
 		})
 		switch {
 		case err != nil:
 			return c, 0, err
-		case seen.Other != nil && !s.limitChange:
+		case seen.Other != nil && !seen.Passing && !s.limitChange:
 			return c, 0, s.limit(ctx, seen)
 		case free < 0 || seen.Other != nil:
-			return c, 0, s.full(ctx)
+			return c, 0, s.full(ctx, seen)
 		}
 		c.g.guards.Remove(&c.entry) // whose end is not to be taken for a loss; if it is one, the next step tells
 		slot := s.at(free)
@@ -199,7 +199,8 @@ func (s *semaphore) pass(ctx context.Context) (*contender, int, error) {
 		case slot.entry.Rev != 0:
 			return s.leave(slot), free, nil
 		}
-		s.drop(slot) // somebody has taken it out of service
+		slot.clear() // somebody has taken it out of service
+		c.with = nil
 	}
 }
 
@@ -212,7 +213,30 @@ func (s *semaphore) at(slot int) *contender {
 	return c.with[0]
 }
 
-func (s *semaphore) drop(slot *contender) {
+// quit leaves what has entered, so that who comes next need not wait until it is deleted in the background.
+func (s *semaphore) quit(ctx context.Context) {
+	c := s.turnstile
+	var set []queue.Entry
+	c.each(func(c *contender) {
+		c.g.guards.Remove(&c.entry)
+		if c.entry.Rev != 0 {
+			set = append(set, c.entry.Entry)
+		}
+	})
+	if len(set) == 0 {
+		return
+	}
+	_, err := c.g.while(ctx, func(a *etcd.Attempt) error {
+		_, err := c.g.queue.LeaveAll(a, set)
+		return err
+	})
+	if err == nil {
+		c.each(func(c *contender) { c.entry.Rev = 0 })
+	}
+}
+
+func (s *semaphore) drop(ctx context.Context, slot *contender) {
+	s.quit(ctx)
 	slot.clear()
 	s.turnstile.with = nil
 }
@@ -249,6 +273,7 @@ func (c *contender) awaitSlots(ctx context.Context, of int, enough func(queue.Sl
 // limit is the error of a semaphore that somebody else takes for another one.
 func (s *semaphore) limit(ctx context.Context, seen queue.Slots) error {
 	c := s.turnstile
+	s.quit(ctx)
 	e := &LimitError{Name: c.name, Of: s.of, Limit: seen.Limit, Key: clip.To(string(seen.Other.Key), maxKey)}
 	if kv := c.read(ctx, string(seen.Other.Key)); kv != nil {
 		e.Owner = clip.To(string(kv.Value), maxOwner)
@@ -256,21 +281,14 @@ func (s *semaphore) limit(ctx context.Context, seen queue.Slots) error {
 	return e
 }
 
-// full is the error of TryPermit where no slot is free.
-func (s *semaphore) full(ctx context.Context) error {
+// full is the error of TryPermit where no slot is to be had.
+func (s *semaphore) full(ctx context.Context, seen queue.Slots) error {
 	c := s.turnstile
-	var holder *mvccpb.KeyValue
-	_, err := c.g.while(ctx, func(a *etcd.Attempt) (err error) {
-		holder, err = c.g.queue.Owner(a, queue.SlotName(c.g.s.opts.Prefix+c.name, rand.IntN(s.of))+"/")
-		return err
-	})
-	switch {
-	case err != nil:
-		return err
-	case holder == nil: // it has just left
-		return &LockedError{Name: c.name}
+	s.quit(ctx)
+	if kv := c.read(ctx, string(seen.Any.Key)); kv != nil && kv.CreateRevision == seen.Any.CreateRevision {
+		return c.lockedBy(kv)
 	}
-	return c.lockedBy(holder)
+	return c.lockedBy(seen.Any) // which has just gone
 }
 
 // read reads a key that is for people: if it cannot be read, there is none.

@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/client/v3/concurrency"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -126,9 +129,13 @@ func TestSession_Permit_wakesOne(t *testing.T) {
 func TestSession_Permit_andTheLockOfItsName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
-		p := e.permit(t, "a", 2)
 		l := e.lock(t, "a")
 		_, err := e.s.TryPermit(t.Context(), "a", 2)
+		require.ErrorIs(t, err, lease.ErrLocked, "though all slots are free")
+		require.NoError(t, l.Unlock(t.Context()))
+		p := e.permit(t, "a", 2)
+		l = e.lock(t, "a")
+		_, err = e.s.TryPermit(t.Context(), "a", 2)
 		require.ErrorIs(t, err, lease.ErrLocked)
 		next := e.waitPermit(t.Context(), "a", 2)
 		e.at(time.Minute)
@@ -189,11 +196,139 @@ func TestSession_Permit_anotherLimit(t *testing.T) {
 	})
 }
 
+// Who has another number and gives up does not have the right ones refused: they wait until its key is gone, here with its lease.
+func TestSession_Permit_notRefusedByWhoIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		held := e.permit(t, "a", 100)
+		wrong, right := e.join(t), e.join(t)
+		wrong.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: writes, Times: 1, OnAnswer: wrong.c.Cut}) // it holds no permit, ever
+		gone := wrong.waitPermit(timeout(t, time.Second), "a", 101)
+		e.at(2 * time.Second)
+		require.Error(t, receive(t, gone).err)
+		require.NoError(t, held.Err())
+		_, err := right.s.TryPermit(t.Context(), "a", 100)
+		require.ErrorIs(t, err, lease.ErrLocked)
+		p, err := right.s.Permit(t.Context(), "a", 100)
+		require.NoError(t, err)
+		require.NoError(t, p.Unlock(t.Context()))
+	})
+}
+
+// Nested names cost a permit nothing but the first time, and two that try at once do not take each other for waiters. A node of
+// a tree is no slot.
+func TestSession_Permit_besideNestedNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		e.lock(t, "a/nested")
+		other := e.join(t)
+		got := make(chan error, 2)
+		for _, x := range []*env{e, other} {
+			x.c.Inject(fakeetcd.Any, fakeetcd.Fault{Before: 2 * time.Millisecond, After: 2 * time.Millisecond})
+			go func() {
+				_, err := x.s.TryPermit(t.Context(), "a", 1000)
+				got <- err
+			}()
+		}
+		require.NoError(t, receive(t, got))
+		require.NoError(t, receive(t, got))
+		for range 10 {
+			require.NoError(t, e.permit(t, "a", 1000).Unlock(t.Context()))
+		}
+		compared := 0
+		for _, call := range e.c.Calls(fakeetcd.Txn) {
+			for _, c := range call.Request.(*pb.TxnRequest).Compare {
+				if string(c.Key) == "a/" && len(c.RangeEnd) > 0 {
+					compared++
+				}
+			}
+		}
+		require.Equal(t, 1, compared)
+
+		l := e.lock(t, "a")
+		_, err := e.s.TryPermit(t.Context(), "a", 1000)
+		require.ErrorIs(t, err, lease.ErrLocked, "somebody is in the turnstile")
+		require.NoError(t, l.Unlock(t.Context()))
+
+		tree, err := e.s.LockTree(t.Context(), "b/slot/x/y-of5-z")
+		require.NoError(t, err)
+		waits := e.waitPermit(t.Context(), "b", 2)
+		requirePending(t, waits)
+		require.NoError(t, tree.Unlock(t.Context()))
+		require.NoError(t, receive(t, waits).err)
+	})
+}
+
+// The holder that is named is one, though slots are out of service or the number is another.
+func TestSession_TryPermit_namesAHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		e.srv.Put("a/~slot/1/by-hand", "")
+		e.permit(t, "a", 2)
+		e.permit(t, "b", 3)
+		for range 20 {
+			locked := new(lease.LockedError)
+			_, err := e.s.TryPermit(t.Context(), "a", 2)
+			require.ErrorAs(t, err, &locked)
+			require.Contains(t, e.keys("a/"), locked.Key)
+			_, err = e.s.TryPermit(t.Context(), "b", 1024, lease.WithLimitChange())
+			require.ErrorAs(t, err, &locked)
+			require.Equal(t, e.keys("b/~slot/")[0], locked.Key)
+		}
+	})
+}
+
+// The first request is stuck, and the repetition finds somebody else's key. When that is gone and the request arrives after all,
+// its key is deleted.
+func TestSession_lateRequestOfAKeyThatWasTaken(t *testing.T) {
+	for name, take := range map[string]func(ctx context.Context, e *env) (func(context.Context) error, error){
+		"Permit": func(ctx context.Context, e *env) (func(context.Context) error, error) {
+			p, err := e.s.Permit(ctx, "a", 1)
+			return p.Unlock, err
+		},
+		"Lock": func(ctx context.Context, e *env) (func(context.Context) error, error) {
+			l, err := e.s.Lock(ctx, "a")
+			return l.Unlock, err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				var key string
+				release := make(chan struct{})
+				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Late: true, Until: release, Match: func(c fakeetcd.Call) bool {
+					if !writes(c) {
+						return false
+					}
+					key = string(c.Request.(*pb.TxnRequest).Success[0].GetRequestPut().Key)
+					return true
+				}})
+				got := make(chan error, 1)
+				go func() {
+					unlock, err := take(t.Context(), e)
+					got <- errors.Join(err, unlock(t.Context()))
+				}()
+				synctest.Wait()
+				e.srv.Put(key, "by hand")
+				e.at(30 * time.Second)
+				require.True(t, e.srv.Delete(key))
+				require.NoError(t, receive(t, got))
+				close(release)
+				e.at(time.Hour)
+				require.Empty(t, e.keys(""))
+			})
+		})
+	}
+}
+
 // A slot that is held by anybody's key is out of service.
 func TestSession_Permit_slotOutOfService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		e.srv.Put("a/~slot/1/by-hand", "")
+		e.srv.Put("b/~slot/0/by-hand", "")
+		_, err := e.s.TryPermit(t.Context(), "b", 1)
+		require.ErrorIs(t, err, lease.ErrLocked, "there is no other slot")
 		for range 10 {
 			p := e.permit(t, "a", 2)
 			require.Zero(t, p.Slot())

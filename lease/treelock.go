@@ -26,7 +26,8 @@ type TreeLock struct {
 // A path is a name, whose parts are the nodes from the root on, at most 64: "a/b/c" is below "a/b", which is below "a". It enters
 // one queue for each part in one transaction, as [Session.LockAll] does: shared for the nodes above, as a reader, and by itself
 // for the last. So it cannot deadlock with other paths, and is served in order at each node. etcdctl lock and Session.Lock of the
-// root exclude the whole tree. Session.Lock("a/b") is another lock than that of node "a/b".
+// root exclude the whole tree, and so do waiters and the lock of [Session.Permit] on the root. Session.Lock("a/b") is another lock
+// than that of node "a/b".
 //
 // The token goes with writes to the node and below; see [fence.Guard.ClaimPath]. Ctx and errors are those of Session.Lock.
 func (s *Session) LockTree(ctx context.Context, path string) (*TreeLock, error) {

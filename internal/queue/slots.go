@@ -3,6 +3,7 @@ package queue
 import (
 	"bytes"
 	"context"
+	"math"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -19,7 +20,8 @@ import (
 // stands there, and only its owner takes a slot, in one transaction with leaving it. So one who waits is woken for each permit.
 //
 // All have to agree on the number of slots, which is in the suffix of a slot's key. Whoever takes one sees the others' in the same
-// transaction, and who is the later one gives up.
+// transaction, and who is the later one gives up. So of several numbers that of the oldest key is in force, and the keys of others
+// are about to go.
 
 const slotsDir = "~slot/"
 
@@ -38,9 +40,11 @@ func SlotMark(of int) string { return "of" + strconv.Itoa(of) + "-" }
 // Slots are the slots of a semaphore that are taken.
 type Slots struct {
 	taken map[int]bool
-	// Other is a key of somebody who takes the semaphore for one with another number of slots, Limit; nil if there is none.
-	Other *mvccpb.KeyValue
-	Limit int
+	Any   *mvccpb.KeyValue // one of the keys, Other if that is set; nil if there is none
+	// Other is the oldest key of those who take the semaphore for one with another number of slots, Limit; nil if there is none.
+	Other   *mvccpb.KeyValue
+	Limit   int
+	Passing bool // Other is about to go: somebody with the right number is older
 }
 
 // Free is a slot that is not taken, any of them, or -1.
@@ -63,30 +67,46 @@ func readSlots(prefix string) clientv3.Op {
 // matter.
 func slotsIn(prefix string, of int, before int64, resp *etcdserverpb.RangeResponse) Slots {
 	s := Slots{taken: make(map[int]bool)}
+	own := int64(math.MaxInt64) // the oldest with the right number
 	for _, kv := range resp.Kvs {
 		slot, child, _ := bytes.Cut(kv.Key[len(prefix)+len(slotsDir):], []byte("/"))
-		if k, err := strconv.Atoi(string(slot)); err == nil {
-			s.taken[k] = true
+		k, err := strconv.Atoi(string(slot))
+		if err != nil || strconv.Itoa(k) != string(slot) || bytes.IndexByte(child, '/') >= 0 {
+			continue // a node of a tree
 		}
+		s.taken[k], s.Any = true, kv
 		_, suffix, _ := bytes.Cut(child, []byte("-of"))
 		text, _, marked := strings.Cut(string(suffix), "-")
 		limit, err := strconv.Atoi(text)
-		if marked && err == nil && limit != of && (before == 0 || kv.CreateRevision < before) {
+		switch {
+		case !marked || err != nil || before != 0 && kv.CreateRevision >= before:
+		case limit == of:
+			own = min(own, kv.CreateRevision)
+		case s.Other == nil || kv.CreateRevision < s.Other.CreateRevision:
 			s.Other, s.Limit = kv, limit
 		}
+	}
+	if s.Other != nil {
+		s.Any, s.Passing = s.Other, own < s.Other.CreateRevision
 	}
 	return s
 }
 
 // TakeSlot takes the slot of e, for which nobody waits, if nobody stands in the turnstile either. It returns the slots that are
 // taken, e's own if it has entered, and whether somebody is in the turnstile. It is one attempt, and repeating it with the same
-// value is safe.
+// value is safe. Where the turnstile has other keys than contenders', it takes the slot first, and leaves it again if it then
+// finds somebody in the turnstile who is older. If the error is not nil, e may have entered.
 func (q *Queue) TakeSlot(a *etcd.Attempt, turnstile, e Entry, of int, value string) (_ Entry, s Slots, waits bool, err error) {
-	resp, err := q.Line.CommitAlone(a, etcd.Txn{
+	mixed := q.contended.mixed(turnstile.rivals())
+	txn := etcd.Txn{
 		If:   []clientv3.Cmp{turnstile.empty(), e.empty()},
 		Then: []clientv3.Op{e.put(value), readSlots(turnstile.Prefix)},
 		Else: []clientv3.Op{clientv3.OpGet(e.Key), readSlots(turnstile.Prefix), turnstile.fewNames()},
-	})
+	}
+	if mixed {
+		txn.If = txn.If[1:]
+	}
+	resp, err := q.Line.CommitAlone(a, txn)
 	if err != nil {
 		return e, s, false, err
 	}
@@ -96,14 +116,31 @@ func (q *Queue) TakeSlot(a *etcd.Attempt, turnstile, e Entry, of int, value stri
 		if e, err = e.recognised(resp.Responses[0], value); err != nil {
 			return e, s, false, err
 		}
-		waits = len(resp.Responses[2].GetResponseRange().Kvs) > 0
+		kvs := resp.Responses[2].GetResponseRange().Kvs
+		waits = len(kvs) > 0 && !q.mixedBy(turnstile, kvs)
 	}
-	return e, slotsIn(turnstile.Prefix, of, e.Rev, resp.Responses[1].GetResponseRange()), waits, nil
+	s = slotsIn(turnstile.Prefix, of, e.Rev, resp.Responses[1].GetResponseRange())
+	if !mixed || e.Rev == 0 {
+		return e, s, waits, nil
+	}
+	r, err := q.call(a, turnstile, 0, e.Rev)
+	if err != nil {
+		return e, s, false, err
+	}
+	older, err := q.pick(a, turnstile.outside(), r)
+	if err != nil || older == nil {
+		return e, s, false, err
+	}
+	if _, err = q.Leave(a, e); err == nil {
+		e.Rev = 0
+	}
+	return e, s, true, err
 }
 
 // recognised is e with its revision if its key is there, by an earlier attempt.
 func (e Entry) recognised(read *etcdserverpb.ResponseOp, value string) (Entry, error) {
 	kv := first(read.GetResponseRange().Kvs)
+	e.Rev = 0 // an earlier attempt may have found it
 	switch {
 	case e.owns(kv, value):
 		e.Rev = kv.CreateRevision
