@@ -231,7 +231,9 @@ func (s *semaphore) quit(ctx context.Context) {
 		return err
 	})
 	if err == nil {
-		c.each(func(c *contender) { c.entry.Rev = 0 })
+		for _, slot := range c.with { // the turnstile's entry stays as it is: a guard may be looking at it
+			slot.entry.Rev = 0
+		}
 	}
 }
 
