@@ -130,40 +130,42 @@ func TestMarks_KV_writesAfterAReader(t *testing.T) {
 // Whatever comes between the two requests of a claim to read is seen by the second: the read mark is the highest of all readers,
 // and no writer's mark is lowered.
 func TestMarks_ClaimRead_interleaved(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for name, tt := range map[string]struct {
-			before, between, after string
-			stale                  bool
-			requests               int
-		}{
-			"nothing":         {value(7, 0), "", value(7, 41), false, 2},
-			"the first mark":  {"", value(7, 0), value(7, 41), false, 3},
-			"an older reader": {value(7, 0), value(7, 20), value(7, 41), false, 3},
-			"a newer reader":  {value(7, 0), value(7, 54), value(7, 54), false, 2},
-			"an older writer": {value(7, 0), value(20, 0), value(20, 41), false, 3},
-			"a newer writer":  {value(7, 0), value(54, 0), value(54, 0), true, 2},
-			"a malformed one": {value(7, 0), "7", "7", true, 2},
-		} {
-			srv, c := start(t)
-			if tt.before != "" {
-				srv.Put("fence/r", tt.before)
-			}
-			hold := make(chan struct{})
-			c.Inject(fakeetcd.Txn, fakeetcd.Fault{Until: hold})
-			done, m, ctx := make(chan error), newMarks(t, c), reading(t, 41)
-			go func() { done <- m.ClaimRead(ctx, "r") }()
-			synctest.Wait()
-			require.Len(t, c.Calls(fakeetcd.Txn), 1, name)
-			if tt.between != "" {
-				srv.Put("fence/r", tt.between)
-			}
-			close(hold)
-			err := <-done
-			require.Equal(t, tt.stale, err != nil, "%s: %v", name, err)
-			require.Len(t, c.Calls(fakeetcd.Any), tt.requests, name)
-			require.Equal(t, map[string]string{"fence/r": tt.after}, contents(srv, ""), name)
-		}
-	})
+	for name, tt := range map[string]struct {
+		before, between, after string
+		stale                  bool
+		requests               int
+	}{
+		"nothing":         {value(7, 0), "", value(7, 41), false, 2},
+		"the first mark":  {"", value(7, 0), value(7, 41), false, 3},
+		"an older reader": {value(7, 0), value(7, 20), value(7, 41), false, 3},
+		"a newer reader":  {value(7, 0), value(7, 54), value(7, 54), false, 2},
+		"an older writer": {value(7, 0), value(20, 0), value(20, 41), false, 3},
+		"a newer writer":  {value(7, 0), value(54, 0), value(54, 0), true, 2},
+		"a malformed one": {value(7, 0), "7", "7", true, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv, c := start(t)
+				if tt.before != "" {
+					srv.Put("fence/r", tt.before)
+				}
+				hold := make(chan struct{})
+				c.Inject(fakeetcd.Txn, fakeetcd.Fault{Until: hold})
+				done, m, ctx := make(chan error), newMarks(t, c), reading(t, 41)
+				go func() { done <- m.ClaimRead(ctx, "r") }()
+				synctest.Wait()
+				require.Len(t, c.Calls(fakeetcd.Txn), 1)
+				if tt.between != "" {
+					srv.Put("fence/r", tt.between)
+				}
+				close(hold)
+				err := <-done
+				require.Equal(t, tt.stale, err != nil, "%v", err)
+				require.Len(t, c.Calls(fakeetcd.Any), tt.requests)
+				require.Equal(t, map[string]string{"fence/r": tt.after}, contents(srv, ""))
+			})
+		})
+	}
 }
 
 // A write that arrives after a reader has claimed. So does a late claim to read: it lowers nothing.

@@ -204,7 +204,7 @@ var fenceMutants = []mutant{
 		file: "fence/etcdfence/mark.go",
 		old:  `m.kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", seen.rev)).`,
 		new:  `m.kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), ">", int64(-1))).`,
-		by:   killer{inEtcdfence, "TestMarks_ClaimRead_interleaved", `require.Equal(t, tt.stale`},
+		by:   killer{inEtcdfence, "TestMarks_ClaimRead_interleaved/a_newer_writer", `require.Equal(t, tt.stale`},
 	},
 	{
 		name: "sqlfence: no fence",

@@ -55,12 +55,12 @@ func TestMutants_whatIsNoKill(t *testing.T) {
 		return newBench(t, m).mutated(m)
 	}
 
-	const loaded = "highest := m.load(); t < highest {"
+	const loaded = "highest := m.load(); c.Token < highest {"
 	output, err := try(loaded, loaded+" // as ever\n")
 	require.NoError(t, err, "%s", output)
 	require.EqualError(t, kills(by, repository(t), output), "the mutant lives: "+test+" does not notice it")
 
-	output, err = try(loaded, "highest, err := nil; t < highest {")
+	output, err = try(loaded, "highest, err := nil; c.Token < highest {")
 	require.ErrorContains(t, err, "build the tests of fence", "%s", output)
 	require.ErrorContains(t, err, `mutant "tried":`)
 
