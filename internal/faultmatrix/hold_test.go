@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -90,8 +91,44 @@ type reading struct{ *lease.ReadLock }
 func (l reading) Token() fence.Token { return fence.Token(l.ReadLock.Token()) }
 
 func (r *hold) reads() bool {
-	_, reads := r.handle.(reading)
-	return reads
+	switch h := r.handle.(type) {
+	case reading:
+		return true
+	case node:
+		return h.above
+	default:
+		return false
+	}
+}
+
+// node is a node of a path that is held: the last, or one above it.
+type node struct {
+	*lease.TreeLock
+
+	name, key string
+	above     bool
+}
+
+func (n node) Name() string { return n.name }
+func (n node) Key() string  { return n.key }
+
+// lockTree is lock for a path. It returns the hold of the last node, with which all are released.
+func (a *actor) lockTree(path string) (r *hold) {
+	a.untilDone("lockTree", func(ctx context.Context) error {
+		asked := time.Now()
+		l, err := a.s.LockTree(ctx, path)
+		if err != nil {
+			return err
+		}
+		parts := strings.Split(path, "/")
+		for i := range parts {
+			name := strings.Join(parts[:i+1], "/~")
+			n := node{l, name, a.w.keyOf(name, l.Token()), i+1 < len(parts)}
+			r = a.held(n, asked, l.Unlock) //nolint:contextcheck // the hold outlives the call
+		}
+		return nil
+	})
+	return r
 }
 
 // rlock is lock for a reader.

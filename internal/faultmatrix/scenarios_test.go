@@ -27,6 +27,7 @@ var scenarios = []struct {
 	{"read", readers},
 	{"set", sets},
 	{"permit", permits},
+	{"tree", trees},
 	{"round", goRound},
 	{"do", doScoped},
 	{"heal", healAfterRevocation},
@@ -126,6 +127,18 @@ func sets(w *world, s *actor) {
 	time.Sleep(2 * ms)
 	s.lockAll("a", "b").keep(1500 * ms).letGo()
 	s.tryAll("b", "c").keep(300 * ms).letGo()
+}
+
+// trees are held on two branches, and as a whole.
+func trees(w *world, s *actor) {
+	beside, above := w.rival(), w.rival()
+	w.inBackground(func() { beside.lockTree("a/c").keep(1500 * ms).letGo() })
+	w.inBackground(func() {
+		time.Sleep(time.Second)
+		above.lockTree("a").keep(300 * ms).letGo()
+	})
+	s.lockTree("a/b").keep(1200 * ms).letGo()
+	s.lockTree("a/b").keep(400 * ms).letGo()
 }
 
 // permits are two for three, and one of the three comes again.
