@@ -16,7 +16,8 @@ import (
 )
 
 // ErrMalformedMark reports that a mark's key has a value that this package does not write. Nothing is accepted for the resource
-// until an operator writes the highest token that was ever accepted there, of a writer or a reader, in 20 digits.
+// until an operator writes the highest token of a writer that was ever accepted there, in 20 digits, and, if that of a reader is
+// higher, a space and that. If they are not known, the highest of all will do: it refuses readers that hold the lock now.
 var ErrMalformedMark = errors.New("etcdfence: malformed mark")
 
 // mark is a gate that is open to writers whose tokens are not less than the marks in the value of a key. It raises them.

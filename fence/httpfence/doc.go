@@ -59,6 +59,8 @@
 //	client gone while its request waits (atomic)      503; the handler has not run
 //	http.TimeoutHandler inside (atomic)               500; the handler has not run
 //	reader overtaken by a newer writer                its handler runs, and must check when it has read
+//	HEAD of a stale reader                            412 without a body: ReadError returns nil
+//	cache between client and server                   keeps answers apart by Fencing-Read-Token; no-store for a claim
 //	the handler leaves work running (atomic)          its context has ended; it may still write
 //	the handler panics (atomic)                       as without the middleware; the mark stays raised
 //	redirect to another host                          sent without the token

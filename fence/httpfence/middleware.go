@@ -182,6 +182,9 @@ func newMiddleware(
 	pass := func(next http.Handler, w http.ResponseWriter, r *http.Request) error {
 		t, read, err := tokens(r.Header)
 		writes := opts.Writes(r)
+		if !writes { // a cache must not answer a reader with what another one was given: the request may be a claim
+			w.Header().Add("Vary", ReadHeader)
+		}
 		switch {
 		case err != nil:
 			return err

@@ -21,7 +21,8 @@ var (
 	ErrNotReplicated = errors.New("redisfence: not replicated")
 
 	// ErrMalformedMark reports that the mark's key has a value that this package does not write. Nothing is accepted for the
-	// resource until an operator writes the highest token that was ever accepted there, of a writer or a reader.
+	// resource until an operator writes the highest token of a writer that was ever accepted there and, if that of a reader is
+	// higher, a space and that. If they are not known, the highest of all will do: it refuses readers that hold the lock now.
 	ErrMalformedMark = errors.New("redisfence: malformed mark")
 )
 
@@ -59,7 +60,7 @@ func (m *Marks) answer(c call, t fence.Token, reply any, err error) (any, error)
 				}
 			}
 		case "malformed":
-			return nil, fmt.Errorf("%w at %q: %s, want a decimal token", ErrMalformedMark, m.MarkKey(c.resource), clip.Quote(text))
+			return nil, fmt.Errorf("%w at %q: %s, want a decimal token, or two", ErrMalformedMark, m.MarkKey(c.resource), clip.Quote(text))
 		}
 	}
 	return nil, fmt.Errorf("redisfence: %s %q: %w: unexpected answer of the script: %s",

@@ -32,7 +32,8 @@
 //     old marks back: claim again before anything is written.
 //   - Marks must not be evicted: set maxmemory-policy noeviction. Marks have no expiry. Never set one and never delete a mark;
 //     FLUSHDB deletes them all. [Marks.Probe] reports unsafe settings.
-//   - Writes that do not go through the fence are not refused. Reads are not fenced, but by CheckRead after them.
+//   - Writes that do not go through the fence are not refused. Reads are not fenced, but by CheckRead after them, at the
+//     primary: what a replica has may be old, and a Do or Run whose commands only read is answered by a replica too.
 //   - A mark shows which holder came later, not who holds the lock. Until a successor has claimed, a holder that has lost its
 //     lock is accepted.
 //   - A proxy that distributes keys over servers, as redis.Ring does in the client, separates marks from the data.

@@ -94,7 +94,7 @@ func TestMarks_malformedMark(t *testing.T) {
 		require.NoError(t, c.Set(t.Context(), key, "054", 0).Err())
 		err := verb(as(t, math.MaxInt64), "orders")
 		require.ErrorIs(t, err, redisfence.ErrMalformedMark, name)
-		require.EqualError(t, err, `redisfence: malformed mark at "fence:{orders}": "054", want a decimal token`)
+		require.EqualError(t, err, `redisfence: malformed mark at "fence:{orders}": "054", want a decimal token, or two`)
 		require.Equal(t, "054", get(t, c, key))
 
 		require.NoError(t, c.Del(t.Context(), key).Err())

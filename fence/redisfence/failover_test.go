@@ -164,3 +164,22 @@ func TestMarks_replicaRefuses(t *testing.T) {
 		require.NotErrorIs(t, err, redisfence.ErrUnknown)
 	}
 }
+
+// A planned fail-over that loses nothing: the reader's client is still connected to the server that is a replica now.
+func TestMarks_CheckRead_atAReplicaThatHasTheMark(t *testing.T) {
+	p := newPair(t)
+	primary, demoted := newFence(t, p.primary), newFence(t, p.replica)
+	require.NoError(t, primary.Set(as(t, 41), "orders", "orders", "older"))
+	require.NoError(t, primary.ClaimRead(reading(as(t, 54)), "orders"))
+	replicas, err := p.primary.Wait(t.Context(), 1, 10*time.Second).Result()
+	require.NoError(t, err)
+	require.EqualValues(t, 1, replicas)
+	p.cut(t) // it is a replica, and behind
+
+	require.NoError(t, primary.Set(as(t, 60), "orders", "orders", "newer"))
+	require.ErrorIs(t, primary.CheckRead(reading(as(t, 54)), "orders"), fence.ErrStale)
+
+	require.Equal(t, "older", get(t, p.replica, "orders"))
+	err = demoted.CheckRead(reading(as(t, 54)), "orders")
+	require.ErrorContains(t, err, "READONLY", "a stale read is accepted")
+}

@@ -31,8 +31,8 @@ type Options struct {
 	// of UTF-8 without NUL and braces, default "fence:". No other key may have this prefix.
 	Prefix string
 
-	// WaitReplicas is the number of replicas that must acknowledge the mark and the writes before Claim, Set, Do and Run
-	// return: 0 to 1,000, default 0. It makes a loss by fail-over less likely and does not exclude it; see the package.
+	// WaitReplicas is the number of replicas that must acknowledge the mark and the writes before Claim, Set, Do, Run,
+	// ClaimRead and CheckRead return: 0 to 1,000, default 0. It makes a loss by fail-over less likely and does not exclude it; see the package.
 	WaitReplicas int
 
 	// WaitTimeout bounds that wait: whole milliseconds, 1ms to 1m, less than the client's ReadTimeout. Default 1s. It is used

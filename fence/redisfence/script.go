@@ -90,14 +90,15 @@ local _, refusal = admit(KEYS[1], ARGV[1])
 return refusal or {'ok'}
 `
 
-// luaRead gets the mark's key; the token of a reader, and '1' if it must write the marks even if they stay as they are.
+// luaRead gets the mark's key; the token of a reader, and '1' if it must write the marks even if they stay as they are. PERSIST
+// changes nothing, and a replica refuses it: a server that was the primary until now would not know of a newer writer.
 const luaRead = `
 local mark, write, read, refusal = see(KEYS[1], ARGV[1])
 if refusal then return refusal end
 if less(ARGV[1], write) then return {'stale', write} end
 local raised = mark
 if less(write, ARGV[1]) and less(read, ARGV[1]) then raised = write .. ' ' .. ARGV[1] end
-if raised ~= mark or ARGV[2] == '1' then redis.call('SET', KEYS[1], raised) end
+if raised ~= mark or ARGV[2] == '1' then redis.call('SET', KEYS[1], raised) else redis.call('PERSIST', KEYS[1]) end
 return {'ok'}
 `
 

@@ -47,6 +47,7 @@
 //	what happens                                    what the caller gets                 the object
 //	a mark is newer than the token                  *fence.StaleError with the mark      unchanged
 //	overtaken by a newer token while writing        *fence.StaleError with the mark      unchanged
+//	the same, and by two writes                     ErrUnknown and *fence.StaleError     unchanged, or written before them
 //	overtaken by the same token or an older one     nothing: it reads and tries again    as written
 //	the same, too often; or 409 or 429 every time   matches ErrContended                 unchanged
 //	answer lost, the write was done                 nothing: its id is found             as written, once

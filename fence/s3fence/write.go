@@ -220,6 +220,10 @@ func (b *Bucket) replace(
 		gone := now.id != base.id || now.etag != base.etag
 		stale := b.refuse(c.key, c.by, now)
 		switch {
+		case gone && stale != nil && !unknown && now.prev != base.id:
+			// Two writes since: ours may be the first, answered by way of a copy. Readers that are granted together write so.
+			unknown = true
+			return nil, fail(stale)
 		case gone && stale != nil && !unknown:
 			return nil, stale
 		case gone && stale != nil:

@@ -264,3 +264,34 @@ func TestBucket_foreignObject(t *testing.T) {
 		})
 	}
 }
+
+// A proxy sends the write twice and passes on the second answer, 412. Meanwhile the writer's lease ends, and the two readers that
+// waited claim.
+func TestBucket_412AfterItWasApplied_twoReadersClaim(t *testing.T) {
+	var claims func()
+	var count atomic.Int64
+	p := newProxy(t, "", func(next http.RoundTripper) http.RoundTripper {
+		return tripper(func(r *http.Request) (*http.Response, error) {
+			if r.Method != http.MethodPut || strings.Count(r.URL.Path, "/") < 2 || count.Add(1) > 1 {
+				return next.RoundTrip(r)
+			}
+			resp, err := next.RoundTrip(r)
+			if err != nil {
+				return nil, err
+			}
+			_ = resp.Body.Close()
+			claims()
+			return made(r, 412, "PreconditionFailed"), nil
+		})
+	})
+	other := newProxy(t, lastBucket(), nil)
+	claims = func() {
+		require.NoError(t, other.ClaimRead(reading(t, 54), "key"))
+		require.NoError(t, other.ClaimRead(reading(t, 55), "key"))
+	}
+	err := p.Put(holding(t, 41), "key", []byte("41"))
+	payload, token := get(t, other, "key")
+	require.Equal(t, "41", payload)
+	require.Equal(t, fence.Token(41), token)
+	require.ErrorContains(t, err, "outcome unknown", "the write was done")
+}
