@@ -1,6 +1,7 @@
 package fence_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -58,4 +59,56 @@ func TestNewReadContext_isNoWriters(t *testing.T) {
 
 	_, ok = fence.ReadFromContext(fence.NewReadContext(reader, 1<<48))
 	require.False(t, ok, "an invalid token is none, and hides that of the context around it")
+}
+
+// held is the context of a function that runs under a lock.
+func held(ctx context.Context, token fence.Token, locks ...string) context.Context {
+	return fence.WithLock(fence.NewContext(ctx, token), locks...)
+}
+
+func TestForLock_findsTheTokenOfAnOuterLock(t *testing.T) {
+	ctx := held(held(t.Context(), 41, "report"), 54, "accounts")
+	for lock, want := range map[string]fence.Token{"report": 41, "accounts": 54} {
+		chosen := fence.ForLock(ctx, lock)
+		got, _ := fence.FromContext(chosen)
+		require.Equal(t, want, got)
+		name, ok := fence.LockFromContext(chosen)
+		require.True(t, ok)
+		require.Equal(t, lock, name)
+	}
+	_, ok := fence.FromContext(fence.ForLock(ctx, "other"))
+	require.False(t, ok, "no token rather than another lock's")
+
+	reader := fence.WithLock(fence.NewReadContext(ctx, 60), "catalogue")
+	got, ok := fence.FromContext(fence.ForLock(reader, "report"))
+	require.True(t, ok)
+	require.Equal(t, fence.Token(41), got)
+	_, ok = fence.FromContext(fence.ForLock(reader, "catalogue"))
+	require.False(t, ok, "it is a reader's")
+	read, ok := fence.ReadFromContext(fence.ForLock(reader, "catalogue"))
+	require.True(t, ok)
+	require.Equal(t, fence.ReadToken(60), read)
+}
+
+func TestForLock_choosesOfSeveralThatWereGrantedAsOne(t *testing.T) {
+	set := held(t.Context(), 54, "orders", "stock")
+	_, ok := fence.LockFromContext(set)
+	require.False(t, ok)
+	name, ok := fence.LockFromContext(fence.ForLock(set, "stock"))
+	require.True(t, ok)
+	require.Equal(t, "stock", name)
+}
+
+func TestWithLock_belongsToItsToken(t *testing.T) {
+	ctx := held(t.Context(), 41, "report")
+	name, _ := fence.LockFromContext(fence.NewContext(ctx, 41))
+	require.Equal(t, "report", name, "the same token")
+	for _, other := range []context.Context{fence.NewContext(ctx, 42), fence.NewContext(ctx, 0), fence.NewReadContext(ctx, 41)} {
+		_, ok := fence.LockFromContext(other)
+		require.False(t, ok)
+	}
+	_, ok := fence.LockFromContext(fence.WithLock(t.Context(), "report"))
+	require.False(t, ok, "no token")
+	_, ok = fence.FromContext(fence.WithLock(t.Context(), "report"))
+	require.False(t, ok)
 }

@@ -48,6 +48,10 @@ func (e *StaleError) Is(target error) bool { return target == ErrStale }
 // token of a writer that it has accepted, the read mark that of a reader. Marks only grow. A writer is stale if its token is
 // older than one of the two, a reader if its token is older than the write mark. So readers do not refuse each other.
 //
+// A resource follows one lock, since tokens order the grants of one lock only: that of the first token that is accepted with a
+// lock's name; see [WithLock]. Tokens of other locks are refused with an [*OtherLockError] until [Guard.Move]. The verbs with a
+// context use the name in it. Those without one know no name: their caller has to know that the token is the lock's.
+//
 // The zero value is ready for use and has no marks. A Guard is safe for concurrent use and must not be copied after its first
 // use. It never deletes the mark of a resource, so the service and not its clients should choose the names. A name has at most
 // [MaxResource] bytes.
@@ -56,17 +60,26 @@ type Guard struct {
 	// first use.
 	MaxEra uint16
 
+	// AllowUnnamed has the verbs with a context accept tokens that come without the name of a lock, for example those of older
+	// clients, at a resource that follows one. By default they are refused with an [*OtherLockError]. Do not change it after
+	// the first use.
+	AllowUnnamed bool
+
 	marks sync.Map // string → *mark; nothing is ever deleted
 }
 
-// mark is the write mark and the read mark of one resource.
+// mark is the write mark and the read mark of one resource, and the lock that it follows.
 //
-// Who only compares takes no turn. Marks only grow, so a token that is found stale stays so. Who raises a mark waits for the
-// turn.
+// Who only compares takes no turn. Who changes the marks waits for the turn.
 type mark struct {
-	turn    chan struct{} // full while a mark is being raised and while a function of Do runs
-	highest atomic.Int64  // of writers; 0 if none has come
-	read    atomic.Int64  // of readers; 0 if none has come
+	turn  chan struct{} // full while a mark is being raised and while a function of Do runs
+	marks atomic.Pointer[marks]
+}
+
+// marks is what a resource has seen. It is not changed but replaced.
+type marks struct {
+	write, read Token  // the highest of writers and of readers; 0 if none has come
+	lock        string // "" if no token has come with one
 }
 
 // claimant is a token and whether it is a reader's.
@@ -79,6 +92,27 @@ type claimant struct {
 func writer(t Token) claimant     { return claimant{Token: t} }
 func reader(t ReadToken) claimant { return claimant{Token(t), true} }
 
+// bid is a claimant and what is known of its lock.
+type bid struct {
+	claimant
+
+	lock   string // "" if it came without one
+	strict bool   // without a name it is refused at a resource that follows a lock
+	moving bool   // the resource follows its lock from now on
+}
+
+// bare is the bid of a verb without a context.
+func bare(c claimant) bid { return bid{claimant: c} }
+
+// with is the bid of a verb with a context. The name in ctx is that of the token in ctx.
+func (g *Guard) with(ctx context.Context, c claimant) bid {
+	b := bid{claimant: c, strict: !g.AllowUnnamed}
+	if t := carried(ctx); t != nil && t.token == c {
+		b.lock, _ = LockFromContext(ctx)
+	}
+	return b
+}
+
 // Claim starts a tenure. Call it once after a grant, before the first read of the resource: until then the mark does not refuse
 // the predecessor. Repeating it is safe.
 //
@@ -86,7 +120,7 @@ func reader(t ReadToken) claimant { return claimant{Token(t), true} }
 // token. On failure the mark is unchanged. The error is a [*StaleError] if t is older than the mark, and matches
 // [ErrInvalidToken] if t is not valid. Safe for concurrent use.
 func (g *Guard) Claim(resource string, t Token) error {
-	return g.admit(resource, writer(t), (*mark).await)
+	return g.admit(resource, bare(writer(t)), (*mark).await)
 }
 
 // Check reports whether t may still write to the resource. It accepts a token that equals the mark. A newer token raises the
@@ -98,7 +132,7 @@ func (g *Guard) Claim(resource string, t Token) error {
 // is older than the mark or equal to it. A newer token waits for a function that [Guard.Do] is running. Safe for concurrent
 // use.
 func (g *Guard) Check(resource string, t Token) error {
-	return g.admit(resource, writer(t), (*mark).await)
+	return g.admit(resource, bare(writer(t)), (*mark).await)
 }
 
 // ClaimRead starts the tenure of a reader. Call it once after a grant, before the first read of the resource: until then the
@@ -108,7 +142,7 @@ func (g *Guard) Check(resource string, t Token) error {
 // [Guard.Do] runs with an older token. On failure the marks are unchanged. The error is a [*StaleError] if t is older than the
 // write mark, and matches [ErrInvalidToken] if t is not valid. Safe for concurrent use.
 func (g *Guard) ClaimRead(resource string, t ReadToken) error {
-	return g.admit(resource, reader(t), (*mark).await)
+	return g.admit(resource, bare(reader(t)), (*mark).await)
 }
 
 // CheckRead reports whether t may still read the resource: it is not older than the write mark. It raises the read mark, even if
@@ -119,13 +153,13 @@ func (g *Guard) ClaimRead(resource string, t ReadToken) error {
 // is what t's lock protects. A value that is written elsewhere later is not protected by that: pass the token along and check
 // it where the value is written. Safe for concurrent use.
 func (g *Guard) CheckRead(resource string, t ReadToken) error {
-	return g.admit(resource, reader(t), (*mark).await)
+	return g.admit(resource, bare(reader(t)), (*mark).await)
 }
 
 // CheckReadContext is [Guard.CheckRead] with a context that ends the wait. The error then matches that of ctx, and the marks are
 // unchanged.
 func (g *Guard) CheckReadContext(ctx context.Context, resource string, t ReadToken) error {
-	return g.admit(resource, reader(t), func(m *mark) error { return m.take(ctx, resource) })
+	return g.admit(resource, g.with(ctx, reader(t)), func(m *mark) error { return m.take(ctx, resource) })
 }
 
 // ClaimPath is [Guard.Claim] for a node of a tree of resources, with the token of a lock on the node: those whose locks were on a
@@ -136,13 +170,13 @@ func (g *Guard) CheckReadContext(ctx context.Context, resource string, t ReadTok
 // is refused if it is older than the write mark of one of them, or than one of the node's two marks. On failure no mark is
 // changed, and the error names the node. ClaimPath waits for functions that [Guard.Do] runs at any of the nodes.
 func (g *Guard) ClaimPath(path string, t Token) error {
-	if err := g.validate(path, writer(t)); err != nil {
+	if err := g.validate(path, bare(writer(t))); err != nil {
 		return err
 	}
 	var nodes []*node
 	for i := range len(path) + 1 {
 		if i == len(path) || path[i] == '/' {
-			nodes = append(nodes, &node{g.find(path[:i]), path[:i], claimant{t, i < len(path)}})
+			nodes = append(nodes, &node{g.find(path[:i]), path[:i], bare(claimant{t, i < len(path)})})
 		}
 	}
 	settled := true
@@ -150,7 +184,7 @@ func (g *Guard) ClaimPath(path string, t Token) error {
 		if err := n.refuse(); err != nil {
 			return err
 		}
-		settled = settled && n.has(n.claimant)
+		settled = settled && n.has(n.bid)
 	}
 	if settled {
 		return nil
@@ -167,7 +201,7 @@ func (g *Guard) ClaimPath(path string, t Token) error {
 		}
 	}
 	for _, n := range nodes {
-		n.lift(n.claimant)
+		n.lift(n.bid)
 	}
 	return nil
 }
@@ -180,11 +214,11 @@ type node struct {
 	*mark
 
 	resource string
-	claimant
+	bid
 }
 
 func (n *node) refuse() error {
-	err := n.mark.refuse(n.resource, n.claimant)
+	err := n.mark.refuse(n.resource, n.bid)
 	if stale, ok := errors.AsType[*StaleError](err); ok {
 		stale.Read = false // the token is a writer's
 	}
@@ -194,7 +228,15 @@ func (n *node) refuse() error {
 // CheckContext is [Guard.Check] with a context that ends the wait. The error then matches that of ctx, and the mark is
 // unchanged.
 func (g *Guard) CheckContext(ctx context.Context, resource string, t Token) error {
-	return g.admit(resource, writer(t), func(m *mark) error { return m.take(ctx, resource) })
+	return g.admit(resource, g.with(ctx, writer(t)), func(m *mark) error { return m.take(ctx, resource) })
+}
+
+// Move has the resource follow the lock with this name from now on, and claims it with t, a token of that lock; see [Guard.Claim].
+// Tokens of the lock that it has followed are refused from then on. Call it when writers have gone over to another lock, and
+// before they write. The error is a [*StaleError] if t is older than a mark: take a new grant of the lock, or raise its era if it
+// is in another cluster. It matches [ErrInvalidToken] if the name is empty or longer than [MaxLock].
+func (g *Guard) Move(resource string, t Token, lock string) error {
+	return g.admit(resource, bid{claimant: writer(t), lock: lock, moving: true}, (*mark).await)
 }
 
 // Do checks t as [Guard.Check] does and runs fn if t is accepted. Check and fn are one atomic step for the resource: while fn
@@ -208,33 +250,33 @@ func (g *Guard) CheckContext(ctx context.Context, resource string, t Token) erro
 // or CheckPath for a path with the resource: these calls wait for fn and would never return. [Guard.Marks] never waits. Safe for
 // concurrent use.
 func (g *Guard) Do(resource string, t Token, fn func() error) error {
-	return g.do(resource, t, fn, (*mark).await)
+	return g.do(resource, bare(writer(t)), fn, (*mark).await)
 }
 
 // DoContext is [Guard.Do] with a context that ends the wait for its turn. Then fn does not run, the error matches that of ctx,
 // and the mark is unchanged. Once fn runs, DoContext does not use ctx.
 func (g *Guard) DoContext(ctx context.Context, resource string, t Token, fn func() error) error {
-	return g.do(resource, t, fn, func(m *mark) error { return m.take(ctx, resource) })
+	return g.do(resource, g.with(ctx, writer(t)), fn, func(m *mark) error { return m.take(ctx, resource) })
 }
 
 // do is Do; take waits for the turn.
-func (g *Guard) do(resource string, t Token, fn func() error, take func(*mark) error) error {
+func (g *Guard) do(resource string, b bid, fn func() error, take func(*mark) error) error {
 	if fn == nil {
 		return fmt.Errorf("fence: do for %q: fn is nil, want a function", resource)
 	}
-	m, err := g.mark(resource, writer(t))
+	m, err := g.mark(resource, b)
 	if err != nil {
 		return err
 	}
 	// A stale caller is refused without waiting for its successor's function.
-	if err := m.refuse(resource, writer(t)); err != nil {
+	if err := m.refuse(resource, b); err != nil {
 		return err
 	}
 	if err := take(m); err != nil {
 		return err
 	}
 	defer m.give()
-	if err := m.raise(resource, writer(t)); err != nil {
+	if err := m.raise(resource, b); err != nil {
 		return err
 	}
 	return fn()
@@ -248,21 +290,30 @@ func (g *Guard) do(resource string, t Token, fn func() error, take func(*mark) e
 // saved later can be lost in between, and the restarted Guard would accept a token that it had fenced. For the same reason
 // save the marks before you answer a Claim. A saved mark whose write then fails does no harm. If two snapshots are saved
 // concurrently, a saved mark must not go back. If there are readers, save the marks of [Guard.ReadMarks] too.
-func (g *Guard) Marks() map[string]Token { return snapshot[Token](g, (*mark).load) }
+func (g *Guard) Marks() map[string]Token {
+	return snapshot(g, func(m *marks) Token { return m.write })
+}
 
 // ReadMarks is [Guard.Marks] for the read marks.
 func (g *Guard) ReadMarks() map[string]ReadToken {
-	return snapshot[ReadToken](g, func(m *mark) Token { return Token(m.read.Load()) })
+	return snapshot(g, func(m *marks) ReadToken { return ReadToken(m.read) })
 }
 
-func snapshot[T ~int64](g *Guard, load func(*mark) Token) map[string]T {
-	marks := make(map[string]T)
+// Locks is [Guard.Marks] for the names of the locks that the resources follow.
+func (g *Guard) Locks() map[string]string {
+	return snapshot(g, func(m *marks) string { return m.lock })
+}
+
+// snapshot returns what is not zero.
+func snapshot[T comparable](g *Guard, of func(*marks) T) map[string]T {
+	all := make(map[string]T)
+	var zero T
 	for resource, m := range g.marks.Range {
-		if t := load(m.(*mark)); t != 0 {
-			marks[resource.(string)] = T(t)
+		if v := of(m.(*mark).marks.Load()); v != zero {
+			all[resource.(string)] = v
 		}
 	}
-	return marks
+	return all
 }
 
 // Load raises the write marks to those of a snapshot by [Guard.Marks]. Call it before the Guard is used. Higher marks stay. If a
@@ -277,51 +328,72 @@ func (g *Guard) LoadRead(marks map[string]ReadToken) error { return load(g, mark
 
 func load[T ~int64](g *Guard, marks map[string]T, as func(T) claimant) error {
 	for _, resource := range slices.Sorted(maps.Keys(marks)) { // sorted: the same error each time
-		if err := g.validate(resource, as(marks[resource])); err != nil {
+		if err := g.validate(resource, bare(as(marks[resource]))); err != nil {
 			return err
 		}
 	}
 	for resource, t := range marks {
-		m, err := g.mark(resource, as(t))
+		b := bare(as(t))
+		m, err := g.mark(resource, b)
 		if err != nil {
 			return err
 		}
-		if own := m.of(as(t)); own.Load() < int64(t) {
+		if m.marks.Load().of(b.claimant) < b.Token {
 			_ = m.await()
-			m.lift(as(t)) // whatever the other mark is: the two may have been saved at different times
+			m.lift(b) // whatever the other mark is: the two may have been saved at different times
 			m.give()
 		}
 	}
 	return nil
 }
 
+// LoadLocks has the resources follow the locks of a snapshot by [Guard.Locks], as [Guard.Load] does with the marks. A resource
+// that follows a lock already goes on following that.
+func (g *Guard) LoadLocks(locks map[string]string) error {
+	for _, resource := range slices.Sorted(maps.Keys(locks)) {
+		if err := checkResource(resource); err != nil {
+			return err
+		}
+		if err := CheckLock(locks[resource]); err != nil {
+			return fmt.Errorf("fence: resource %q: %w", resource, err)
+		}
+	}
+	for resource, lock := range locks {
+		m := g.find(resource)
+		_ = m.await()
+		m.lift(bid{lock: lock})
+		m.give()
+	}
+	return nil
+}
+
 // admit is Check; take waits for the turn.
-func (g *Guard) admit(resource string, c claimant, take func(*mark) error) error {
-	m, err := g.mark(resource, c)
+func (g *Guard) admit(resource string, b bid, take func(*mark) error) error {
+	m, err := g.mark(resource, b)
 	if err != nil {
 		return err
 	}
-	if err := m.refuse(resource, c); err != nil || m.has(c) {
+	if err := m.refuse(resource, b); err != nil || m.has(b) {
 		return err
 	}
 	if err := take(m); err != nil {
 		return err
 	}
 	defer m.give()
-	return m.raise(resource, c)
+	return m.raise(resource, b)
 }
 
-// mark returns the resource's marks. If the claimant is the first one of the resource, its mark is raised already.
-func (g *Guard) mark(resource string, c claimant) (*mark, error) {
-	if err := g.validate(resource, c); err != nil {
+// mark returns the resource's marks. If the bid is the first one for the resource, its mark is raised already.
+func (g *Guard) mark(resource string, b bid) (*mark, error) {
+	if err := g.validate(resource, b); err != nil {
 		return nil, err
 	}
 	if m, ok := g.marks.Load(resource); ok {
 		return m.(*mark), nil
 	}
 	// It is published with its token, so that the first one waits for nobody.
-	first := &mark{turn: make(chan struct{}, 1)}
-	first.lift(c)
+	first := newMark()
+	first.lift(b)
 	m, _ := g.marks.LoadOrStore(resource, first)
 	return m.(*mark), nil
 }
@@ -330,64 +402,99 @@ func (g *Guard) mark(resource string, c claimant) (*mark, error) {
 func (g *Guard) find(resource string) *mark {
 	m, ok := g.marks.Load(resource)
 	if !ok {
-		m, _ = g.marks.LoadOrStore(resource, &mark{turn: make(chan struct{}, 1)})
+		m, _ = g.marks.LoadOrStore(resource, newMark())
 	}
 	return m.(*mark)
 }
 
-func (g *Guard) validate(resource string, c claimant) error {
+func newMark() *mark {
+	m := &mark{turn: make(chan struct{}, 1)}
+	m.marks.Store(&marks{})
+	return m
+}
+
+func (g *Guard) validate(resource string, b bid) error {
+	if err := checkResource(resource); err != nil {
+		return err
+	}
+	if !b.Valid() {
+		return fmt.Errorf("%w %d for %q: want %s", ErrInvalidToken, int64(b.Token), resource, legalToken)
+	}
+	if b.lock != "" || b.moving {
+		if err := CheckLock(b.lock); err != nil {
+			return err
+		}
+	}
+	return b.CheckEra(g.MaxEra)
+}
+
+func checkResource(resource string) error {
 	if len(resource) > MaxResource {
 		return fmt.Errorf("fence: resource has %d bytes, want 0 to %d", len(resource), MaxResource)
 	}
-	if !c.Valid() {
-		return fmt.Errorf("%w %d for %q: want %s", ErrInvalidToken, int64(c.Token), resource, legalToken)
-	}
-	return c.CheckEra(g.MaxEra)
-}
-
-func (m *mark) load() Token { return Token(m.highest.Load()) }
-
-// refuse returns an error if the claimant is stale.
-func (m *mark) refuse(resource string, c claimant) error {
-	if highest := m.load(); c.Token < highest {
-		return &StaleError{Resource: resource, Token: c.Token, Highest: highest, Read: c.read}
-	}
-	if highest := Token(m.read.Load()); !c.read && c.Token < highest {
-		return &StaleError{Resource: resource, Token: c.Token, Highest: highest, ByReader: true}
-	}
 	return nil
 }
 
-// has reports whether the claimant is not stale and its mark need not be raised. The mark that has to be high enough is read
-// first for a reader, and that which has to be low enough last for both: since marks only grow, all of it was true at once.
-func (m *mark) has(c claimant) bool {
-	if c.read {
-		return Token(m.read.Load()) >= c.Token && m.load() <= c.Token
+// refuse returns an error if the bid's token is of another lock or stale. Without a name it is stale first: that is certain.
+func (m *mark) refuse(resource string, b bid) error { return m.marks.Load().refuse(resource, b) }
+
+func (m *marks) refuse(resource string, b bid) error {
+	other := m.lock != "" && b.lock != m.lock && !b.moving
+	switch {
+	case other && b.lock != "":
+	case b.Token < m.write:
+		return &StaleError{Resource: resource, Token: b.Token, Highest: m.write, Read: b.read}
+	case !b.read && b.Token < m.read:
+		return &StaleError{Resource: resource, Token: b.Token, Highest: m.read, ByReader: true}
+	case !other || !b.strict:
+		return nil
 	}
-	return m.load() == c.Token && Token(m.read.Load()) <= c.Token
+	return &OtherLockError{Resource: resource, Token: b.Token, Read: b.read, Lock: b.lock, Follows: m.lock}
+}
+
+// has reports whether the bid is not refused and changes nothing.
+func (m *mark) has(b bid) bool {
+	now := m.marks.Load()
+	return now.refuse("", b) == nil && now.lifted(b) == *now
 }
 
 // raise needs the turn, so that no mark changes between the comparison and the store.
-func (m *mark) raise(resource string, c claimant) error {
-	if err := m.refuse(resource, c); err != nil {
+func (m *mark) raise(resource string, b bid) error {
+	if err := m.refuse(resource, b); err != nil {
 		return err
 	}
-	m.lift(c)
+	m.lift(b)
 	return nil
 }
 
-// lift raises the claimant's mark, if it is lower. It needs the turn.
-func (m *mark) lift(c claimant) {
-	own := m.of(c)
-	own.Store(max(own.Load(), int64(c.Token)))
+// lift raises the bid's mark, if it is lower. It needs the turn.
+func (m *mark) lift(b bid) {
+	now := m.marks.Load()
+	if next := now.lifted(b); next != *now {
+		m.marks.Store(&next)
+	}
+}
+
+// lifted returns the marks with the bid's.
+func (m *marks) lifted(b bid) marks {
+	next := *m
+	if b.read {
+		next.read = max(next.read, b.Token)
+	} else {
+		next.write = max(next.write, b.Token)
+	}
+	if next.lock == "" || b.moving {
+		next.lock = b.lock
+	}
+	return next
 }
 
 // of returns the mark that the claimant raises.
-func (m *mark) of(c claimant) *atomic.Int64 {
+func (m *marks) of(c claimant) Token {
 	if c.read {
-		return &m.read
+		return m.read
 	}
-	return &m.highest
+	return m.write
 }
 
 // await waits for the turn without limit. The caller gives the turn back.

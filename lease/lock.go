@@ -32,17 +32,29 @@ func (l *Lock) Token() fence.Token { return l.token }
 
 // Context ends when the lock is lost or unlocked, whichever is first, and [context.Cause] says which: a
 // [*LostError], [ErrUnlocked] or [ErrMaxHold]. It ends before the server can grant the lock to somebody else
-// (see the package's guarantees), with no help from the network. It carries the token for [fence.FromContext],
-// and is not tied to the context given to Lock.
+// (see the package's guarantees), with no help from the network. It carries the token for [fence.FromContext] and the name, with
+// the session's prefix, for [fence.LockFromContext]. It is not tied to the context given to Lock.
 func (l *Lock) Context() context.Context {
 	l.made.Do(func() {
 		if l.shared {
-			l.ctx = fence.NewReadContext(l.life, fence.ReadToken(l.token))
+			l.ctx = fence.WithLock(fence.NewReadContext(l.life, fence.ReadToken(l.token)), l.names()...)
 			return
 		}
-		l.ctx = audit.NewContext(fence.NewContext(l.life, l.token), audit.Holder{Name: l.owner, TTL: l.g.ttl})
+		ctx := fence.WithLock(fence.NewContext(l.life, l.token), l.names()...)
+		l.ctx = audit.NewContext(ctx, audit.Holder{Name: l.owner, TTL: l.g.ttl})
 	})
 	return l.ctx
+}
+
+// names are those of the locks that the token is of: that of the queue, in a set all. Of a tree it is the node's, as it stands in
+// the keys, since Session.Lock of the path is another lock.
+func (c *contender) names() (all []string) {
+	c.each(func(c *contender) {
+		if all == nil || !c.shared {
+			all = append(all, c.g.s.opts.Prefix+c.name)
+		}
+	})
+	return all
 }
 
 // Err is nil while the lock is held, and the cause of its context after that. It compares the clock itself: in a

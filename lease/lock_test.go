@@ -3,6 +3,7 @@ package lease_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -233,5 +234,42 @@ func TestSession_Lock_keyIsTaken(t *testing.T) {
 			require.Equal(t, []string{before.Key()}, e.keys(""), "it is not ours")
 			require.True(t, e.srv.Delete(before.Key()))
 		}
+	})
+}
+
+// What every kind of lock says to the resources: whose its token is. The names have the session's prefix, since a session without
+// it can have a lock of the same name.
+func TestLock_Context_carriesTheName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{Prefix: "svc/"})
+		named := func(want string) func(context.Context, fence.Token) error {
+			return func(ctx context.Context, token fence.Token) error {
+				got, _ := fence.LockFromContext(ctx)
+				require.Equal(t, want, got)
+				carried, _ := fence.FromContext(fence.ForLock(ctx, want))
+				require.Equal(t, token, carried)
+				return nil
+			}
+		}
+		ctx := t.Context()
+		require.NoError(t, e.s.Do(ctx, "report", func(ctx context.Context, outer fence.Token) error {
+			return e.s.Do(ctx, "accounts", func(ctx context.Context, token fence.Token) error {
+				require.NoError(t, named("svc/report")(fence.ForLock(ctx, "svc/report"), outer))
+				return named("svc/accounts")(ctx, token)
+			})
+		}))
+		require.NoError(t, e.s.RDo(ctx, "a", func(ctx context.Context, _ fence.ReadToken) error {
+			name, _ := fence.LockFromContext(ctx)
+			require.Equal(t, "svc/a", name)
+			return nil
+		}))
+		require.NoError(t, e.s.DoTree(ctx, "a/b", named("svc/a/~b")))
+		require.NoError(t, e.s.DoPermit(ctx, "pool", 1, named("svc/pool/~slot/0")))
+		require.NoError(t, e.s.DoAll(ctx, []string{"orders", "stock"}, func(ctx context.Context, token fence.Token) error {
+			_, ok := fence.LockFromContext(ctx)
+			require.False(t, ok)
+			return errors.Join(named("svc/orders")(fence.ForLock(ctx, "svc/orders"), token),
+				named("svc/stock")(fence.ForLock(ctx, "svc/stock"), token))
+		}))
 	})
 }

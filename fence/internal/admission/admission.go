@@ -38,3 +38,13 @@ func ReadToken(ctx context.Context, maxEra uint16) (fence.ReadToken, error) {
 	}
 	return t, t.CheckEra(maxEra)
 }
+
+// Lock returns the name of the lock that the token of ctx belongs to, or "" if it came without one. The error matches
+// [fence.ErrInvalidToken] if no resource can remember the name.
+func Lock(ctx context.Context) (string, error) {
+	lock, ok := fence.LockFromContext(ctx)
+	if !ok {
+		return "", nil
+	}
+	return lock, fence.CheckLock(lock)
+}

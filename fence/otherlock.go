@@ -1,0 +1,54 @@
+package fence
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// MaxLock is the longest name of a lock, in bytes. The locks of package lease have shorter names, also with their prefix.
+const MaxLock = 2304
+
+// ErrOtherLock reports that a token does not belong to the lock that the resource follows. Nothing was written, and the token may
+// be the newest of its own lock. The error is an [*OtherLockError].
+var ErrOtherLock = errors.New("fence: token of another lock")
+
+// OtherLockError is the refusal of a token that belongs to another lock than the resource follows. It matches [ErrOtherLock].
+//
+// Tokens order the grants of one lock. The holder of another lock is not excluded by that lock, and its token, which may be higher,
+// would refuse the rightful holder.
+type OtherLockError struct {
+	Resource string
+	Token    Token  // the refused token, of a reader if Read is set
+	Read     bool   // Token is a [ReadToken]
+	Lock     string // that the token belongs to, "" if it came without a name
+	Follows  string // the lock of the resource
+}
+
+// Error names the resource, the token and both locks.
+func (e *OtherLockError) Error() string {
+	of, reads := fmt.Sprintf("of lock %q", e.Lock), ""
+	if e.Lock == "" {
+		of = "without the name of a lock"
+	}
+	if e.Read {
+		reads = " of a reader"
+	}
+	return fmt.Sprintf("%v: %d%s %s for %q, which follows lock %q", ErrOtherLock, int64(e.Token), reads, of, e.Resource, e.Follows)
+}
+
+// Is reports whether target is [ErrOtherLock].
+func (e *OtherLockError) Is(target error) bool { return target == ErrOtherLock }
+
+// CheckLock refuses a name that a resource cannot remember: one that is empty, longer than [MaxLock], or not UTF-8 without NUL. It
+// is for those who write a store. The error matches [ErrInvalidToken].
+func CheckLock(lock string) error {
+	switch {
+	case lock == "" || len(lock) > MaxLock:
+		return fmt.Errorf("%w: its lock's name has %d bytes, want 1 to %d", ErrInvalidToken, len(lock), MaxLock)
+	case !utf8.ValidString(lock) || strings.ContainsRune(lock, 0):
+		return fmt.Errorf("%w: its lock's name is %.64q, want UTF-8 without NUL", ErrInvalidToken, lock)
+	}
+	return nil
+}
