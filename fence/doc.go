@@ -22,9 +22,23 @@
 //   - Readers never raise the mark of writers, neither with the token of a read lock nor with the latest token that they saw:
 //     that would fence the writer that holds the lock. The token of a read lock has a mark of its own, see below.
 //   - Never delete a mark, even if the resource has no holder: without the mark every old token is accepted again.
-//   - Use one series of tokens for each resource. A token is the create revision of the lock's key. ETCD_LOCK_REV of
-//     `etcdctl lock` is the revision of a response header and so another series. A resource that has seen both refuses the
-//     rightful holder or accepts a stale one.
+//   - Use the tokens of one lock for each resource. The holder of another lock is not excluded by it, and its token may be higher.
+//     A resource remembers the lock that it follows and refuses the tokens of others; see below. ETCD_LOCK_REV of
+//     `etcdctl lock` is the revision of a response header and so no token of the lock.
+//
+// # A token belongs to a lock
+//
+// The contexts of locks and elections carry the name beside the token; [WithLock] adds it to other contexts. A mark follows the
+// lock of the first token that comes with a name, in every store that keeps marks. From then on
+//
+//   - a token of another lock is refused with an [*OtherLockError], whatever the numbers are;
+//   - a token that comes without a name, as from an older client, is refused too, unless the resource's AllowUnnamed is set. The
+//     verbs of [Guard] that take no context know no names and accept it;
+//   - Move has the resource follow another lock.
+//
+// Where locks are nested, the context of the inner one carries the inner lock's token. [ForLock] says whose token a verb means. A
+// token of several locks that were granted as one needs it too. The name has the session's prefix before it. The same name in two
+// clusters, or in two namespaces of a client, is not told apart.
 //
 // # Readers
 //
@@ -70,6 +84,7 @@
 //	guard restarted, marks lost                       every token is accepted until the holder claims again
 //	etcd restored from a snapshot                     revisions start lower: new tokens are refused until the era is
 //	                                                  raised; lease.Lock.Explain distinguishes this from a lost lock
+//	token of a lock that the resource does not follow refused: ErrOtherLock
 //	token missing, zero, negative or malformed        refused: ErrInvalidToken
 //	token of an era above MaxEra                      refused: ErrInvalidToken; see docs/guarantees.md
 package fence

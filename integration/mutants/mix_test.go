@@ -61,10 +61,10 @@ var plants = []plant{
 		{"lease/turn.go", "if next = c.next; next == c {", "if next = c.prev; next == c {"},
 	}},
 	{"a guard takes the token before its mark", []edit{
-		{"fence/guard.go", "highest := m.load(); c.Token < highest {", "highest := m.load(); c.Token < highest-1 {"},
+		{"fence/guard.go", "case b.Token < m.write:", "case b.Token < m.write-1:"},
 	}},
 	{"a guard does not look again after it has waited", []edit{
-		{"fence/guard.go", "\tif err := m.raise(resource, writer(t)); err != nil {\n\t\treturn err\n\t}\n\treturn fn()", "\t_ = m.raise(resource, writer(t))\n\treturn fn()"},
+		{"fence/guard.go", "\tif err := m.raise(resource, b); err != nil {\n\t\treturn err\n\t}\n\treturn fn()", "\t_ = m.raise(resource, b)\n\treturn fn()"},
 	}},
 	// It waits for the oldest writer, and for no other after that.
 	{"a reader passes a writer that waits", []edit{
@@ -72,7 +72,7 @@ var plants = []plant{
 		{"internal/queue/scan.go", "nearest := clientv3.OpGet(e.Prefix, e.inRange(), byCreation(clientv3.SortDescend), ", "nearest := clientv3.OpGet(e.Prefix, e.inRange(), byCreation(map[bool]clientv3.SortOrder{true: clientv3.SortAscend, false: clientv3.SortDescend}[e.Shared]), "},
 	}},
 	{"a reader's claim does not raise the read mark", []edit{
-		{"fence/guard.go", "\tm.lift(c)\n\treturn nil\n", "\tif !c.read {\n\t\tm.lift(c)\n\t}\n\treturn nil\n"},
+		{"fence/guard.go", "\tm.lift(b)\n\treturn nil\n", "\tif !b.read {\n\t\tm.lift(b)\n\t}\n\treturn nil\n"},
 	}},
 	{"Unlock deletes the key before the context ends", []edit{
 		{"lease/unlock.go", "\tl.end(ErrUnlocked)\n", "\tdefer l.end(ErrUnlocked)\n"},
