@@ -51,11 +51,12 @@
 // Once ClaimRead has returned for a token, no transaction of an older writer commits: ClaimRead waits until those that are under
 // way have ended. So no older writer changes what the reader reads from then on. Until a transaction that passed CheckRead ends,
 // no newer writer changes what it reads either: the transaction has the lock FOR KEY SHARE, and a newer claim waits for it. A
-// claim of a reader does not.
+// claim of a reader does not. From repeatable read on, the transaction may pass just after a newer claim, whose writes it does not
+// see.
 //
 // A reader changes the marks and locks them. So it needs a connection to the primary, the right to change the table, and a
-// transaction that is not read-only. After a claim, CheckRead costs one statement. The verbs of writers send as many statements
-// as without readers.
+// transaction that is not read-only. After a claim, CheckRead costs one statement, at read committed two. The verbs of writers
+// send as many statements as without readers.
 //
 // Package sqlfence says what to do before the first reader claims, and which column tables of earlier versions lack.
 //

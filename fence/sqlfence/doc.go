@@ -48,7 +48,8 @@
 // way have ended. So no older writer changes what the reader reads from then on. Until a transaction that passed CheckRead ends,
 // no newer writer changes what it reads either:
 //
-//	PostgreSQL  a newer claim waits for the transaction, which has the lock FOR KEY SHARE. A claim of a reader does not
+//	PostgreSQL  a newer claim waits for the transaction, which has the lock FOR KEY SHARE. A claim of a reader does not.
+//	            From repeatable read on, the transaction may pass just after such a claim, whose writes it does not see
 //	MySQL,      a newer claim waits for the transaction, also that of a reader; later transactions wait behind the claim
 //	MariaDB
 //	SQLite      the transaction does not see newer writes, since it has its snapshot; or, without WAL, they wait for it
@@ -57,8 +58,8 @@
 // it, the reader's transaction is rolled back as after a deadlock. Before that it reads what was there before the claim.
 //
 // A reader changes the marks and locks them. So it needs a connection to the primary and the right to change the table, and on
-// PostgreSQL a transaction that is not read-only. After a claim, CheckRead costs one statement, on MySQL two. The verbs of
-// writers send as many statements as without readers.
+// PostgreSQL a transaction that is not read-only. After a claim, CheckRead costs one statement, on MySQL and on PostgreSQL at read
+// committed two. The verbs of writers send as many statements as without readers.
 //
 // A program with a version of this package that does not know readers can share the table with this version. But its writers are
 // not refused by readers. So bring all writers to this version before the first reader claims.

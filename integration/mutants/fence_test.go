@@ -284,6 +284,13 @@ var fenceMutants = []mutant{
 		by:   killer{onSQLite, "TestMarks_ClaimRead_refusesOlderWriters/SQLite,_journal_wal", `requireFenced(t, `},
 	},
 	{
+		name: "sqlfence: a reader goes by the version of the marks that it was given with its lock",
+		file: "fence/internal/sqlmark/postgresql.go",
+		old:  "seen.read >= r.Token && !seen.snapshot {",
+		new:  "false {",
+		by:   killer{onSQLite, "TestMarks_CheckRead_locksAnOldVersion/Read_Committed,_Check", `require.Zero(t, n, "what a newer writer has written")`},
+	},
+	{
 		name: "sqlfence: a row refuses its own holder's second write",
 		file: "fence/internal/sqlmark/row.go",
 		old:  "AND %s <= %s",

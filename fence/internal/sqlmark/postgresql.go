@@ -205,11 +205,19 @@ func (p *postgreSQL) raise(ctx context.Context, q Conn, resource string, c claim
 	return m, err
 }
 
-// lockRead needs one statement if the read mark is r or higher. The lock of FOR KEY SHARE conflicts only with that of a writer
-// that raises the write mark. Writers that are not stale have no need to wait for older readers otherwise. At repeatable read
-// the read mark of the snapshot is compared: if it is high enough, the snapshot is newer than all older writers' transactions.
+// lockRead needs no write if the read mark is r or higher. The lock of FOR KEY SHARE conflicts only with that of a writer
+// that raises the write mark. Writers that are not stale have no need to wait for older readers otherwise.
+//
+// It locks all versions of the row from that of the statement's snapshot on, and waits for a writer that is raising the mark. But
+// the version that it returns need not be the newest, unlike that of the writers' locks: an update that is committed and leaves the
+// key as it was is no conflict. So the marks are read again under the lock. At repeatable read they cannot be: there the
+// transaction reads nothing of a writer that its snapshot does not show, and if the read mark of the snapshot is high enough,
+// the snapshot is newer than all older writers' transactions.
 func (p *postgreSQL) lockRead(ctx context.Context, tx Conn, resource string, r claimant) (markState, bool, error) {
 	seen, err := p.see(ctx, tx, p.keep, resource, int64(r.Token))
+	if err == nil && seen.read >= r.Token && !seen.snapshot {
+		seen, err = p.peek(ctx, tx, resource)
+	}
 	if err != nil || seen.read >= r.Token {
 		return seen, false, err
 	}

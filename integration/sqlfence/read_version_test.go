@@ -1,0 +1,110 @@
+package sqlfence_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence/sqlfence"
+	"github.com/leasefence/leasefence/integration/storetest"
+)
+
+// segmented sends a reader's guard up to its Bind, calls meet once, and sends the rest: its Execute.
+type segmented struct {
+	net.Conn
+	meet *atomic.Pointer[func()]
+}
+
+func (c segmented) Write(b []byte) (int, error) {
+	if !bytes.Contains(b, []byte("FOR KEY SHARE")) {
+		return c.Conn.Write(b)
+	}
+	meet := c.meet.Swap(nil)
+	if meet == nil {
+		return c.Conn.Write(b)
+	}
+	execute := 0
+	for b[execute] != 'E' {
+		execute += 1 + int(binary.BigEndian.Uint32(b[execute+1:]))
+	}
+	if n, err := c.Conn.Write(b[:execute]); err != nil {
+		return n, err
+	}
+	(*meet)()
+	n, err := c.Conn.Write(b[execute:])
+	return execute + n, err
+}
+
+// A newer reader and then a newer writer come between the snapshot of a reader's guard and its lock. The lock of FOR KEY SHARE is
+// granted on the version of the snapshot, if the versions after it leave the key as it was.
+func TestMarks_CheckRead_locksAnOldVersion(t *testing.T) {
+	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead} {
+		for _, how := range []form{do, check, checkShared} {
+			t.Run(fmt.Sprintf("%s, %s", level, how), func(t *testing.T) { locksAnOldVersion(t, level, how) })
+		}
+	}
+}
+
+func locksAnOldVersion(t *testing.T, level sql.IsolationLevel, how form) {
+	t.Helper()
+	// The others are at read committed: there a writer's check alone raises the mark.
+	r := newRig(t, place{kind: storetest.PostgreSQL, level: sql.LevelReadCommitted, pgx: true, mode: pgx.QueryExecModeExec})
+	x := &rig{place: r.place, store: r.store, db: r.db}
+	x.level = level
+	var meet atomic.Pointer[func()]
+	x.pool = x.open(t, func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return segmented{c, &meet}, err
+	})
+	x.adapter = x.with(t, sqlfence.Options{})
+
+	require.NoError(t, r.claimRead(asReader(t, older), resource))
+	between := func() {
+		r.awaitSnapshot(t)
+		second := asReader(t, older+1)
+		require.NoError(t, r.claimRead(second, resource), "a version that has the key as it was")
+		written := make(chan error, 1)
+		require.NoError(t, r.checked(second, nowhere, func(conn) error {
+			go func() { written <- r.increment(as(t, newer), how, nowhere) }()
+			r.awaitWaiter(t)
+			return nil
+		}))
+		require.NoError(t, <-written)
+	}
+	meet.Store(&between)
+	ctx, writer := asReader(t, older), as(t, newer)
+	err := x.checked(ctx, nowhere, func(tx conn) error {
+		for range 2 {
+			n, err := read(ctx, tx)
+			require.NoError(t, err)
+			require.Zero(t, n, "what a newer writer has written")
+			require.NoError(t, r.increment(writer, do, nowhere))
+		}
+		return nil
+	})
+	require.Nil(t, meet.Load(), "nobody has come between")
+	if err == nil && x.snapshots() {
+		return // it has read its snapshot
+	}
+	requireReaderRefused(t, err)
+}
+
+// awaitSnapshot returns when a reader's guard has a snapshot and the server waits for its Execute.
+func (r *rig) awaitSnapshot(t *testing.T) {
+	t.Helper()
+	const query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%FOR KEY SHARE%' " +
+		"AND pid <> pg_backend_pid() AND state = 'active' AND wait_event = 'ClientRead' AND backend_xmin IS NOT NULL"
+	require.Eventually(t, func() bool {
+		var n int
+		return r.scan(t.Context(), query, &n) == nil && n > 0
+	}, patience, time.Millisecond, "the guard has no snapshot")
+}
