@@ -78,7 +78,8 @@ func (m *Marks) Schema() []string { return m.engine.Schema() }
 // is nothing to add it needs no right to create or alter tables. The schema must exist.
 //
 // On success the tables exist. Migrate refuses a table that would lose marks: an UNLOGGED, TEMPORARY or partitioned table, a
-// view, or a table with a trigger before its rows. The error names the fault of the existing table or is the server's.
+// view, a table with a trigger before its rows, or one whose columns differ from those of [Marks.Schema] in what matters. The
+// error names the fault of the existing table or is the server's.
 func (m *Marks) Migrate(ctx context.Context, db DB) error {
 	if err := m.made(); err != nil {
 		return err

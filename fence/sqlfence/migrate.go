@@ -10,7 +10,8 @@ import (
 // is nothing to add it needs no right to create or alter tables. The schema must exist.
 //
 // On success the tables exist. Migrate refuses a table that would lose marks: on PostgreSQL an UNLOGGED, TEMPORARY or
-// partitioned table, or one with a trigger before its rows. The error names the fault of the existing table or is the driver's.
+// partitioned table, or one with a trigger before its rows, and everywhere one whose columns differ from those of
+// [Marks.Schema] in what matters. The error names the fault of the existing table or is the driver's.
 func (m *Marks) Migrate(ctx context.Context, db *sql.DB) error {
 	if err := m.made(); err != nil {
 		return err

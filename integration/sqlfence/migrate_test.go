@@ -121,6 +121,36 @@ func TestMigrate_tableThatCannotServe(t *testing.T) {
 	}
 }
 
+// A later column of another type, or one that lets a claim fail or compare wrongly since it has no default.
+func TestMigrate_columnThatCannotServe(t *testing.T) {
+	for _, p := range each {
+		columns := map[storetest.Kind]string{
+			storetest.PostgreSQL: "resource text PRIMARY KEY, token bigint NOT NULL",
+			storetest.MariaDB:    "resource VARBINARY(255) PRIMARY KEY, token BIGINT NOT NULL, writes BIGINT NOT NULL DEFAULT 0",
+			storetest.SQLite:     "resource TEXT NOT NULL PRIMARY KEY, token INTEGER NOT NULL",
+		}[p.kind]
+		for _, column := range []string{
+			"read_token BIGINT",
+			"read_token BIGINT NOT NULL",
+			"read_token BIGINT DEFAULT 0",
+			"read_token VARCHAR(20) NOT NULL DEFAULT '0'",
+		} {
+			t.Run(p.String()+", "+column, func(t *testing.T) {
+				r := newRig(t, p)
+				r.must(t, "CREATE TABLE bad ("+columns+", "+column+")")
+				err := r.with(t, sqlfence.Options{Table: "bad"}).migrate(t.Context())
+				require.ErrorContains(t, err, "has a column read_token that is not ")
+			})
+		}
+		t.Run(p.String()+", of a migration tool", func(t *testing.T) {
+			r := newRig(t, p)
+			r.must(t, "CREATE TABLE good ("+columns+")")
+			r.must(t, "ALTER TABLE good ADD COLUMN read_token BIGINT NOT NULL DEFAULT 0")
+			require.NoError(t, r.with(t, sqlfence.Options{Table: "good"}).migrate(t.Context()))
+		})
+	}
+}
+
 // A database of another kind is told by its driver before anything is sent.
 func TestMarks_dialectOfAnotherDriver(t *testing.T) {
 	for _, p := range each {

@@ -65,6 +65,17 @@ WHERE t.TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND t.TABLE_NAME = ? 
 		return fmt.Errorf("table %s has engine %s and a resource column of type %s with key %q: "+
 			"want InnoDB, varbinary and PRI", m.table.quoted, engine, kind, key)
 	}
+	var flaws int
+	err = q.QueryRow(ctx, `SELECT COUNT(*) FROM information_schema.COLUMNS
+WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ? AND COLUMN_NAME = 'read_token'
+AND NOT (DATA_TYPE = 'bigint' AND IS_NULLABLE = 'NO' AND COALESCE(COLUMN_DEFAULT, '') = '0')`,
+		m.table.schema, m.table.name).Scan(&flaws)
+	if err != nil {
+		return fmt.Errorf("read the table's definition: %w", err)
+	}
+	if flaws != 0 {
+		return fmt.Errorf("table %s has a column read_token that is not BIGINT NOT NULL DEFAULT 0", m.table.quoted)
+	}
 	return nil
 }
 

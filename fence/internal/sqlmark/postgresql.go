@@ -103,7 +103,8 @@ WHEN NOT EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.att
 WHEN NOT EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'token'
 	AND a.atttypid = 'bigint'::regtype AND a.attnotnull) THEN 'has a column token that is not bigint NOT NULL'
 WHEN EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'read_token'
-	AND NOT (a.atttypid = 'bigint'::regtype AND a.attnotnull)) THEN 'has a column read_token that is not bigint NOT NULL'
+	AND NOT (a.atttypid = 'bigint'::regtype AND a.attnotnull AND a.atthasdef))
+	THEN 'has a column read_token that is not bigint NOT NULL DEFAULT 0'
 WHEN NOT EXISTS (SELECT 1 FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'resource'
 	WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
 	AND i.indnatts = 1 AND i.indkey[0] = a.attnum) THEN 'has no primary key that is resource alone'

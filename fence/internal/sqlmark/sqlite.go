@@ -2,19 +2,26 @@ package sqlmark
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/leasefence/leasefence/fence"
 )
 
 type sqlite struct {
-	ddl, column, equal, plain, probe string
+	table                                   table
+	ddl, column, equal, plain, probe, flaws string
 	modes
 }
 
 func newSQLite(t table) store {
 	const readMark = readColumn + ` INTEGER NOT NULL DEFAULT 0`
+	info := `pragma_table_info('` + t.name + `')`
+	if t.schema != "" {
+		info = `pragma_table_info('` + t.name + `', '` + t.schema + `')`
+	}
 	return &sqlite{
+		table: t,
 		ddl: `CREATE TABLE IF NOT EXISTS ` + t.quoted + ` (
 	resource TEXT NOT NULL PRIMARY KEY,
 	token INTEGER NOT NULL,
@@ -33,13 +40,25 @@ ON CONFLICT (resource) DO UPDATE SET read_token = max(read_token, excluded.read_
 		equal: `UPDATE ` + t.quoted + ` SET token = token WHERE resource = ? AND token = ? AND read_token <= token`,
 		plain: `SELECT token, read_token FROM ` + t.quoted + ` WHERE resource = ?`,
 		probe: `SELECT count(*) FROM (SELECT resource, token FROM ` + t.quoted + ` LIMIT 0)`,
+		flaws: `SELECT count(*) FROM ` + info + ` WHERE lower(name) = 'read_token'
+AND NOT (instr(upper(type), 'INT') > 0 AND "notnull" AND COALESCE(dflt_value, '') = '0')`,
 	}
 }
 
 func (s *sqlite) schema() []string { return []string{s.ddl} }
 
 func (s *sqlite) verify(ctx context.Context, q Conn) error {
-	return q.QueryRow(ctx, s.probe).Scan(new(int64))
+	if err := q.QueryRow(ctx, s.probe).Scan(new(int64)); err != nil {
+		return err
+	}
+	var flaws int
+	if err := q.QueryRow(ctx, s.flaws).Scan(&flaws); err != nil {
+		return fmt.Errorf("read the table's definition: %w", err)
+	}
+	if flaws != 0 {
+		return fmt.Errorf("table %s has a column read_token that is not INTEGER NOT NULL DEFAULT 0", s.table.quoted)
+	}
+	return nil
 }
 
 func (s *sqlite) migrate(ctx context.Context, tx Conn) error {
