@@ -28,6 +28,7 @@ import (
 // that was lost earlier is replaced first.
 func (s *Session) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return s.acquire(ctx, name, opts, mode{
+		kind:  KindLock,
 		join:  func(c *contender) { c.g.turns.join(c, false) },
 		enter: (*contender).enterAndWait,
 	})
@@ -35,6 +36,9 @@ func (s *Session) Lock(ctx context.Context, name string, opts ...LockOption) (*L
 
 // mode is how an acquisition comes to its turn.
 type mode struct {
+	kind  Kind
+	names []string // as the caller knows them, nil if it is the one name
+	try   bool     // it does not wait
 	// join takes a place in the session's order. It does not block.
 	join func(*contender)
 	// enter takes a place in the queue and waits until it is the first, as far as that is wanted. It returns the contender,
@@ -57,9 +61,17 @@ func (s *Session) acquire(ctx context.Context, name string, options []LockOption
 	return l, err
 }
 
-// obtain is an acquisition from its beginning to the handle. It begins anew on another lease where the present one turns out
-// to be gone, as if that had been known, or to be of no use.
+// obtain is an acquisition that the hooks are told of.
 func (s *Session) obtain(ctx context.Context, name string, opts lockOptions, m mode) (*Lock, error) {
+	ctx, told := s.begin(ctx, name, opts.owner, m)
+	l, err := s.attempt(ctx, name, opts, m, told)
+	told.end(l, err)
+	return l, err
+}
+
+// attempt is an acquisition from its beginning to the handle. It begins anew on another lease where the present one turns out
+// to be gone, as if that had been known, or to be of no use.
+func (s *Session) attempt(ctx context.Context, name string, opts lockOptions, m mode, told *told) (*Lock, error) {
 	if !s.enterScope() {
 		return nil, ErrClosed
 	}
@@ -72,6 +84,7 @@ func (s *Session) obtain(ctx context.Context, name string, opts lockOptions, m m
 		if err == nil {
 			err = s.withLease(ctx, func(g *grant) {
 				c = newContender(g, name, opts.owner)
+				c.told = told
 				m.join(c)
 			})
 		}
@@ -124,6 +137,7 @@ func (c *contender) enterAndWait(ctx context.Context) (*contender, error) {
 }
 
 func (c *contender) await(ctx context.Context, ahead queue.Ahead) error {
+	c.told.queued(ahead.Key)
 	// A waiter whose lease or key is gone must not wait for its turn to learn it.
 	c.g.guards.Add(&c.entry)
 	ctx, cancel := scope.Join(ctx, c.life)

@@ -34,6 +34,7 @@ func (s *Session) campaign(ctx context.Context, name, value string, as candidacy
 		opts.owner = s.opts.Owner
 	}
 	l, err := s.obtain(ctx, name, opts, mode{
+		kind:  KindLeadership,
 		join:  func(*contender) {},
 		enter: func(c *contender, ctx context.Context) (*contender, error) { return c.stand(ctx, as) },
 	})
@@ -79,7 +80,9 @@ func (c *contender) stand(ctx context.Context, as candidacy.Candidate) (*contend
 		c.g.guards.Remove(&c.entry)
 		c.end(errAbandoned)
 		c.gone()
+		told := c.told
 		c = newContender(c.g, c.name, c.owner)
+		c.told = told
 	}
 }
 
@@ -92,6 +95,7 @@ const (
 
 // awaitOwn waits until nobody is ahead of a candidate. The error matches queue.ErrGone if its key has gone first.
 func (c *contender) awaitOwn(ctx context.Context, ahead queue.Ahead, as candidacy.Candidate) error {
+	c.told.queued(ahead.Key)
 	wait, pass := context.WithCancelCause(ctx)
 	var beside sync.WaitGroup
 	defer beside.Wait()

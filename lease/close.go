@@ -77,6 +77,7 @@ func (s *Session) finish(ctx context.Context, g *grant) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 	s.logs.Flush(ctx) // the last lines
+	s.events.Flush(ctx)
 	cancel()
 	s.closeErr = err
 	close(s.closed)

@@ -16,6 +16,8 @@ type contender struct {
 	entry  queue.Guarded // zero until its turn in the session
 	late   bool          // a request to enter may still arrive at the server
 
+	told *told // with hooks
+
 	with []*contender // the other names of a set, see [Session.LockAll]: they have no turns in the session, and c's life
 
 	links          // in its name's order, under g.turns.mu

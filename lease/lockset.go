@@ -36,20 +36,20 @@ type LockSet struct {
 //
 // Names, ctx and errors are those of [Session.Lock].
 func (s *Session) LockAll(ctx context.Context, names ...string) (*LockSet, error) {
-	return s.lockAll(ctx, names, (*contender).enterAllAndWait)
+	return s.lockAll(ctx, names, false)
 }
 
 // TryLockAll takes all the locks with these names if nobody has or waits for one of them. Otherwise it takes none and returns at
 // once an error that matches [ErrLocked]; errors.As finds the first holder, a [*LockedError], and the error joins one for each
 // name that is locked. Other errors are those of [Session.LockAll].
 func (s *Session) TryLockAll(ctx context.Context, names ...string) (*LockSet, error) {
-	return s.lockAll(ctx, names, (*contender).tryEnterAll)
+	return s.lockAll(ctx, names, true)
 }
 
 // DoAll is [Session.Do] with the locks taken as [Session.LockAll] takes them.
 func (s *Session) DoAll(ctx context.Context, names []string, fn func(ctx context.Context, token fence.Token) error) error {
 	return s.do(ctx, strings.Join(names, ", "), func(ctx context.Context, _ string, _ ...LockOption) (*Lock, error) {
-		l, err := s.lockAll(ctx, names, (*contender).enterAllAndWait)
+		l, err := s.lockAll(ctx, names, false)
 		if err != nil {
 			return nil, err
 		}
@@ -57,10 +57,7 @@ func (s *Session) DoAll(ctx context.Context, names []string, fn func(ctx context
 	}, fn, nil)
 }
 
-// entering puts a set into its queues and waits, as far as that is wanted.
-type entering func(*contender, context.Context) error
-
-func (s *Session) lockAll(ctx context.Context, all []string, enter entering) (*LockSet, error) {
+func (s *Session) lockAll(ctx context.Context, all []string, try bool) (*LockSet, error) {
 	var names []string
 	for _, name := range all {
 		if err := queue.CheckName(name); err != nil {
@@ -73,7 +70,7 @@ func (s *Session) lockAll(ctx context.Context, all []string, enter entering) (*L
 	if len(names) < 1 || len(names) > queue.MostInSet {
 		return nil, fmt.Errorf("lease: names has %d, want 1 to %d", len(names), queue.MostInSet)
 	}
-	l, err := s.obtainAll(ctx, names, false, enter)
+	l, err := s.obtainAll(ctx, names, mode{kind: KindLockSet, names: names, try: try})
 	if err != nil && !errors.Is(err, ErrLocked) {
 		err = fmt.Errorf("lease: lock %q: %w", names, err)
 	}
@@ -83,16 +80,20 @@ func (s *Session) lockAll(ctx context.Context, all []string, enter entering) (*L
 	return &LockSet{held{l}, names}, nil
 }
 
-// obtainAll acquires a set, whose names but the first are shared if that is wanted.
-func (s *Session) obtainAll(ctx context.Context, names []string, shared bool, enter entering) (*Lock, error) {
-	l, err := s.obtain(ctx, names[0], lockOptions{owner: s.opts.Owner}, mode{
-		join: func(c *contender) {
-			for _, name := range names[1:] {
-				c.add(name, shared)
-			}
-		},
-		enter: func(c *contender, ctx context.Context) (*contender, error) { return c, enter(c, ctx) },
-	})
+// obtainAll acquires the queues with these names at once: for a tree's node the first, and the others as a reader.
+func (s *Session) obtainAll(ctx context.Context, names []string, m mode) (*Lock, error) {
+	m.join = func(c *contender) {
+		for _, name := range names[1:] {
+			c.add(name, m.kind == KindTreeLock)
+		}
+	}
+	m.enter = func(c *contender, ctx context.Context) (*contender, error) {
+		if m.try {
+			return c, c.tryEnterAll(ctx)
+		}
+		return c, c.enterAllAndWait(ctx)
+	}
+	l, err := s.obtain(ctx, names[0], lockOptions{owner: s.opts.Owner}, m)
 	if errors.Is(err, rpctypes.ErrTooManyOps) {
 		err = fmt.Errorf("the server takes fewer than %d operations in a transaction, see its --max-txn-ops: %w", 2*len(names), err)
 	}
@@ -101,7 +102,7 @@ func (s *Session) obtainAll(ctx context.Context, names []string, shared bool, en
 
 // add adds a name to c's set.
 func (c *contender) add(name string, shared bool) {
-	other := &contender{g: c.g, name: name, owner: c.owner, shared: shared, life: c.life, end: c.end}
+	other := &contender{g: c.g, name: name, owner: c.owner, shared: shared, told: c.told, life: c.life, end: c.end}
 	other.entry.Ended = other.keyEnded
 	c.with = append(c.with, other)
 }

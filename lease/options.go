@@ -45,6 +45,8 @@ type Options struct {
 	// Logger receives jeopardy, losses and clean-up. A goroutine of the session writes to it, in order: a handler that
 	// blocks holds up nothing else. While 256 records wait for it, further ones are dropped and counted. Default: silent.
 	Logger *slog.Logger
+	// Hooks are called when something happens. Default: none.
+	Hooks *Hooks
 }
 
 // resolve checks o and fills in the defaults. Margin 0 stays: its default depends on what the server grants.

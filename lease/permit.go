@@ -103,6 +103,7 @@ func (s *Session) permit(ctx context.Context, name string, of int, opts []LockOp
 	}
 	p := &Permit{}
 	p.lock, err = s.acquire(ctx, name, opts, mode{
+		kind: KindPermit, try: try,
 		join: func(*contender) {},
 		enter: func(c *contender, ctx context.Context) (_ *contender, err error) {
 			sem := &semaphore{turnstile: c, of: of, try: try, limitChange: o.limitChange}
@@ -269,6 +270,7 @@ func (c *contender) insist(ctx context.Context, attempt func(*etcd.Attempt) erro
 func (c *contender) awaitSlots(ctx context.Context, of int, enough func(queue.Slots) bool) error {
 	ctx, cancel := scope.Join(ctx, c.life)
 	defer cancel()
+	c.told.queued("")
 	return c.g.queue.AwaitSlots(ctx, c.entry.Prefix, of, enough)
 }
 

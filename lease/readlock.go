@@ -31,6 +31,7 @@ func (s *Session) RLock(ctx context.Context, name string, opts ...LockOption) (*
 // matches [ErrLocked] and carries the oldest of these writers, a [*LockedError]. Other errors are those of [Session.Lock].
 func (s *Session) TryRLock(ctx context.Context, name string, opts ...LockOption) (*ReadLock, error) {
 	return readLock(s.acquire(ctx, name, opts, mode{
+		kind: KindReadLock, try: true,
 		join:  (*contender).share,
 		enter: func(c *contender, ctx context.Context) (*contender, error) { return c, c.tryEnter(ctx) },
 	}))
@@ -46,7 +47,7 @@ func (s *Session) RDo(ctx context.Context, name string, fn func(ctx context.Cont
 }
 
 func (s *Session) rlock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return s.acquire(ctx, name, opts, mode{join: (*contender).share, enter: (*contender).enterAndWait})
+	return s.acquire(ctx, name, opts, mode{kind: KindReadLock, join: (*contender).share, enter: (*contender).enterAndWait})
 }
 
 func (c *contender) share() { c.shared = true }

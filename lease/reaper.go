@@ -41,6 +41,7 @@ type reaper struct {
 	orphans map[string]*orphan
 	running bool
 	warned  time.Time
+	told    int           // how many the hooks were told
 	wake    chan struct{} // of capacity 1: there is something to do
 }
 
@@ -63,6 +64,7 @@ func (r *reaper) add(e queue.Entry, late bool) bool {
 	defer r.mu.Unlock()
 	_, known := r.orphans[e.Key]
 	r.orphans[e.Key] = &orphan{entry: e, late: late, since: time.Now()}
+	r.tellCleanUp()
 	if r.running {
 		poke(r.wake)
 	} else {
@@ -127,6 +129,7 @@ func (r *reaper) next() (due, again []*orphan, wait time.Duration, more bool) {
 	defer r.mu.Unlock()
 	if r.g.expired() {
 		clear(r.orphans)
+		r.tellCleanUp()
 	}
 	r.running = len(r.orphans) > 0
 	wait = math.MaxInt64
@@ -189,6 +192,7 @@ func (g *grant) commit(ctx context.Context, ops []clientv3.Op) error {
 func (r *reaper) confirm(batch []*orphan) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	defer r.tellCleanUp()
 	now := time.Now()
 	for _, o := range batch {
 		o.failed = nil

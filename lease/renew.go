@@ -227,7 +227,9 @@ func (r *renewals) fail(l *line, err error) {
 
 func (r *renewals) succeed(a renewal) {
 	g := r.g
+	left := g.remaining()
 	g.extend(a.Sent)
+	g.tellRenewal(g.s.clock.Since(a.Sent), r.tries, left)
 	g.suspect(a.Rev)
 	// No cluster is restored while a stream of its lasts.
 	if r.broken || a.Reopened {

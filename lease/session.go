@@ -34,6 +34,8 @@ type Session struct {
 	revisions *etcd.Revisions // of the era
 	log       *slog.Logger    // never blocks
 	logs      *logqueue.Queue // behind log; nil if that is silent
+	events    *logqueue.Queue // of the hooks that nobody waits for
+	told      Status          // the last that the hooks were told; of events
 
 	ending chan struct{} // closed when Close is called
 	closed chan struct{} // closed when Close has finished
@@ -131,6 +133,7 @@ func newSession(client *clientv3.Client, opts Options, clk clock.Clock) *Session
 		strays:    make(map[string]time.Time),
 	}
 	s.log, s.logs = logqueue.New(opts.Logger)
+	s.events = new(logqueue.Queue)
 	s.run, s.stop = context.WithCancel(context.Background())
 	return s
 }

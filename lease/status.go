@@ -99,4 +99,7 @@ func (s *Session) notify() {
 func (s *Session) notifyLocked() {
 	close(s.changed)
 	s.changed = make(chan struct{})
+	if h := s.opts.Hooks; h != nil && h.StateChanged != nil {
+		s.events.Add(s.tellState)
+	}
 }

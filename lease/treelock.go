@@ -31,20 +31,20 @@ type TreeLock struct {
 //
 // The token goes with writes to the node and below; see [fence.Guard.ClaimPath]. Ctx and errors are those of Session.Lock.
 func (s *Session) LockTree(ctx context.Context, path string) (*TreeLock, error) {
-	return s.lockTree(ctx, path, (*contender).enterAllAndWait)
+	return s.lockTree(ctx, path, false)
 }
 
 // TryLockTree takes the node and all below it if nobody has or waits for one of them or for a node above. Otherwise it returns at
 // once an error that matches [ErrLocked]; errors.As finds the first holder, a [*LockedError], whose Name is that of a node from
 // the root to the path's. Other errors are those of [Session.LockTree].
 func (s *Session) TryLockTree(ctx context.Context, path string) (*TreeLock, error) {
-	return s.lockTree(ctx, path, (*contender).tryEnterAll)
+	return s.lockTree(ctx, path, true)
 }
 
 // DoTree is [Session.Do] with the lock taken as [Session.LockTree] takes it.
 func (s *Session) DoTree(ctx context.Context, path string, fn func(ctx context.Context, token fence.Token) error) error {
 	return s.do(ctx, path, func(ctx context.Context, _ string, _ ...LockOption) (*Lock, error) {
-		l, err := s.lockTree(ctx, path, (*contender).enterAllAndWait)
+		l, err := s.lockTree(ctx, path, false)
 		if err != nil {
 			return nil, err
 		}
@@ -52,7 +52,7 @@ func (s *Session) DoTree(ctx context.Context, path string, fn func(ctx context.C
 	}, fn, nil)
 }
 
-func (s *Session) lockTree(ctx context.Context, path string, enter entering) (*TreeLock, error) {
+func (s *Session) lockTree(ctx context.Context, path string, try bool) (*TreeLock, error) {
 	if err := queue.CheckName(path); err != nil {
 		return nil, fmt.Errorf("lease: path %w", err)
 	}
@@ -65,7 +65,7 @@ func (s *Session) lockTree(ctx context.Context, path string, enter entering) (*T
 	for i := range parts {
 		names = append([]string{strings.Join(parts[:i+1], "/~")}, names...)
 	}
-	l, err := s.obtainAll(ctx, names, true, enter)
+	l, err := s.obtainAll(ctx, names, mode{kind: KindTreeLock, names: []string{path}, try: try})
 	if err != nil && !errors.Is(err, ErrLocked) {
 		err = fmt.Errorf("lease: lock tree %q: %w", path, err)
 	}

@@ -17,6 +17,7 @@ import (
 func (s *Session) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	var first bool // in the session
 	return s.acquire(ctx, name, opts, mode{
+		kind: KindLock, try: true,
 		join: func(c *contender) { first = c.g.turns.join(c, true) },
 		enter: func(c *contender, ctx context.Context) (*contender, error) {
 			if !first {

@@ -96,6 +96,7 @@ func (t *turns) head(name string) *contender {
 
 // awaitTurn waits for c's turn and takes the place that comes with it.
 func (c *contender) awaitTurn(ctx context.Context) (queue.Ahead, error) {
+	c.told.queued("")
 	w := c.waiter
 	select {
 	case <-w.turn:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
@@ -31,6 +32,7 @@ func (l *Lock) unlock(ctx context.Context, handOver func(context.Context) (delet
 	if l.unlocked.Swap(true) {
 		return l.confirm(ctx)
 	}
+	then := time.Now()
 	l.g.checkDeadline() // its timer may be late
 	alive := ctx.Err() == nil
 	l.end(ErrUnlocked)
@@ -51,6 +53,7 @@ func (l *Lock) unlock(ctx context.Context, handOver func(context.Context) (delet
 		l.pass()
 		return lost
 	}
+	defer func() { l.told.released(then, err) }()
 	gone := l.contender
 	if handOver != nil {
 		var deleted bool

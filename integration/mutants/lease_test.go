@@ -41,15 +41,15 @@ var leaseMutants = []mutant{
 	{
 		name: "the nodes above that of a tree are held alone",
 		file: "lease/treelock.go",
-		old:  "s.obtainAll(ctx, names, true, enter)",
-		new:  "s.obtainAll(ctx, names, false, enter)",
+		old:  "mode{kind: KindTreeLock,",
+		new:  "mode{kind: KindLockSet,",
 		by:   killer{inLease, "TestSession_TryLockTree_excludesAboveAndBelow", `require.NoError(t, err, path)`},
 	},
 	{
 		name: "the node of a tree is held alone, and none above it",
 		file: "lease/treelock.go",
-		old:  "s.obtainAll(ctx, names, true, enter)",
-		new:  "s.obtainAll(ctx, names[:1], true, enter)",
+		old:  "s.obtainAll(ctx, names, mode",
+		new:  "s.obtainAll(ctx, names[:1], mode",
 		by:   killer{inLease, "TestSession_TryLockTree_excludesAboveAndBelow", `require.ErrorAs(t, err, &locked, path)`},
 	},
 	{
@@ -135,6 +135,20 @@ var leaseMutants = []mutant{
 		old:  "c.gone()\n\t\t\t} else {\n\t\t\t\tc.clear()",
 		new:  "c.gone()\n\t\t\t} else {\n\t\t\t\tc.gone()",
 		by:   killer{inLease, "TestLockSet_losesOneKey", `require.Empty(t, e.keys(""))`},
+	},
+	{
+		name: "hooks: a hold that was lost is told as released",
+		file: "lease/unlock.go",
+		old:  "\tif lost := l.lost(); lost != nil {\n",
+		new:  "\tif lost := l.lost(); lost != nil {\n\t\tl.told.released(then, lost)\n",
+		by:   killer{inLease, "TestHooks_Lost", `require.Empty(t, h.take())`},
+	},
+	{
+		name: "hooks: a renewal waits for its hook",
+		file: "lease/hooks.go",
+		old:  "g.s.events.Add(func() { h.Renewed(Renewal{g.id, roundTrip, attempts, left}) })",
+		new:  "h.Renewed(Renewal{g.id, roundTrip, attempts, left})",
+		by:   killer{inLease, "TestHooks_thatBlock", `require.NoError(t, l.Err(), "it is renewed")`},
 	},
 	{
 		name: "deadline looked at once a second",

@@ -1,5 +1,5 @@
-// Package logqueue stands between goroutines that must not wait and a log handler that may: who writes to a full pipe or to
-// a stuck disk blocks for as long as that lasts.
+// Package logqueue stands between goroutines that must not wait and a caller's functions that may: a log handler that writes to
+// a full pipe or to a stuck disk blocks for as long as that lasts.
 package logqueue
 
 import (
@@ -8,24 +8,18 @@ import (
 	"sync"
 )
 
-// most is how many records wait for the handler. Further ones are dropped and counted until it has written all of them.
+// most is how many calls wait. Further ones are dropped and counted until all of them have been made.
 const most = 256
 
-// Queue hands records to a handler, one after the other and in order, in a goroutine that lives while there are any.
+// Queue calls functions, one after the other and in order, in a goroutine that lives while there are any. The zero value is
+// ready for use.
 type Queue struct {
-	handler slog.Handler // the caller's: every call of it may block
+	overflow func(dropped int) // is called in the place of those that found no room; nil: nothing is
 
 	mu      sync.Mutex // guards the fields below
-	waiting []record
+	waiting []func()
 	dropped int           // since the last of waiting
 	idle    chan struct{} // closed when the goroutine ends; nil if there is none
-}
-
-// record is one that waits, and what it is handed to.
-type record struct {
-	slog.Record
-
-	to func() slog.Handler
 }
 
 // New returns a logger that never blocks, and the queue through which it writes to log. Of nil it is a silent one, whose
@@ -34,11 +28,13 @@ func New(log *slog.Logger) (*slog.Logger, *Queue) {
 	if log == nil {
 		return slog.New(slog.DiscardHandler), nil
 	}
-	q := &Queue{handler: log.Handler()}
-	return slog.New(handler{q, func() slog.Handler { return q.handler }}), q
+	q := &Queue{overflow: func(dropped int) {
+		log.Warn("records were dropped: the log handler is too slow", "dropped", dropped)
+	}}
+	return slog.New(handler{q, log.Handler}), q
 }
 
-// Flush waits until the handler has written everything, or ctx ends.
+// Flush waits until all calls have been made, or ctx ends.
 func (q *Queue) Flush(ctx context.Context) {
 	if q == nil {
 		return
@@ -55,40 +51,38 @@ func (q *Queue) Flush(ctx context.Context) {
 	}
 }
 
-func (q *Queue) add(r record) {
+// Add has f called. It does not wait.
+func (q *Queue) Add(f func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.dropped > 0 || len(q.waiting) == most {
 		q.dropped++
 		return
 	}
-	q.waiting = append(q.waiting, r)
+	q.waiting = append(q.waiting, f)
 	if q.idle == nil {
 		q.idle = make(chan struct{})
-		go q.write()
+		go q.run()
 	}
 }
 
-// write hands over what waits until nothing does.
-func (q *Queue) write() {
+// run calls what waits until nothing does.
+func (q *Queue) run() {
 	for {
 		batch, dropped := q.take()
 		if len(batch) == 0 {
 			return
 		}
-		for _, r := range batch {
-			if to, ctx := r.to(), context.Background(); to.Enabled(ctx, r.Level) {
-				_ = to.Handle(ctx, r.Record) // there is nobody to tell
-			}
+		for _, f := range batch {
+			f()
 		}
-		if dropped > 0 {
-			log := slog.New(q.handler)
-			log.Warn("records were dropped: the log handler is too slow", "dropped", dropped)
+		if dropped > 0 && q.overflow != nil {
+			q.overflow(dropped)
 		}
 	}
 }
 
-func (q *Queue) take() (batch []record, dropped int) {
+func (q *Queue) take() (batch []func(), dropped int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	batch, dropped = q.waiting, q.dropped
@@ -111,7 +105,12 @@ func (h handler) Enabled(context.Context, slog.Level) bool { return true }
 
 // Handle implements [slog.Handler].
 func (h handler) Handle(_ context.Context, r slog.Record) error {
-	h.q.add(record{r.Clone(), h.next}) //nolint:contextcheck // the caller's may have ended before it is written
+	r = r.Clone()
+	h.q.Add(func() { //nolint:contextcheck // the caller's may have ended before it is written
+		if to, ctx := h.next(), context.Background(); to.Enabled(ctx, r.Level) {
+			_ = to.Handle(ctx, r) // there is nobody to tell
+		}
+	})
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdtest"
@@ -202,4 +203,48 @@ func BenchmarkTreeChildren(b *testing.B) {
 	slices.Sort(child)
 	slices.Sort(plain)
 	b.ReportMetric(child[len(child)/2].Seconds()/plain[len(plain)/2].Seconds(), "child/lock")
+}
+
+// BenchmarkHooks has 256 goroutines of one session take and leave locks of their own, by turns without hooks and with all of them,
+// and reports the pairs a second with hooks beside those without.
+func BenchmarkHooks(b *testing.B) {
+	srv := etcdtest.Start(b, etcdtest.Options{})
+	var calls atomic.Int64
+	count := func() { calls.Add(1) }
+	hooks := &lease.Hooks{
+		AcquireStart: func(ctx context.Context, _ lease.Acquisition) context.Context { count(); return ctx },
+		Queued:       func(context.Context, lease.Acquisition, string) { count() },
+		AcquireEnd:   func(context.Context, lease.Acquisition, lease.Acquired) { count() },
+		Released:     func(context.Context, lease.Hold, error) { count() },
+		Lost:         func(context.Context, lease.Hold, *lease.LostError) { count() },
+		Renewed:      func(lease.Renewal) { count() },
+		StateChanged: func(lease.Status) { count() },
+		CleanUp:      func(clientv3.LeaseID, int) { count() },
+	}
+	run := func(opts lease.Options) float64 {
+		s := rig.NewSession(b, srv.Client(b), opts)
+		ctx, cancel := context.WithTimeout(b.Context(), 2*time.Second)
+		defer cancel()
+		var pairs atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 256 {
+			wg.Go(func() {
+				name := fmt.Sprintf("own/%d", i)
+				for s.Do(ctx, name, func(context.Context, fence.Token) error { return nil }) == nil {
+					pairs.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		return float64(pairs.Load()) / 2
+	}
+	var ratios []float64
+	for b.Loop() {
+		without := run(lease.Options{})
+		with := run(lease.Options{Hooks: hooks})
+		ratios = append(ratios, with/without)
+	}
+	require.Positive(b, calls.Load())
+	slices.Sort(ratios)
+	b.ReportMetric(ratios[len(ratios)/2], "with/without")
 }

@@ -1,0 +1,218 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+// Hooks are functions that a session calls when something happens, for metrics and traces; those that are nil are not called.
+// [Options].Hooks sets them for all locks and elections of a session.
+//
+// No lock of the library is held during a call, and a function that blocks holds up no deadline and no renewal. AcquireStart,
+// Queued, AcquireEnd and Released are called by the goroutine of the acquisition or of Unlock, which waits for them; Lost by a
+// goroutine of its own; and Renewed, StateChanged and CleanUp one after the other by one more. While 256 of these wait, further
+// ones are dropped.
+type Hooks struct {
+	// AcquireStart is called when an acquisition begins: its name is legal, and nothing has been sent. The context that it
+	// returns, made of ctx, is that of the acquisition's requests, and its values are those of the other calls for this
+	// acquisition and its hold. It may return ctx.
+	AcquireStart func(ctx context.Context, a Acquisition) context.Context
+	// Queued is called when an acquisition begins to wait. Ahead is the key of the nearest that it waits for, "" if that is not
+	// known: another acquisition of the session, or a slot of a semaphore.
+	Queued func(ctx context.Context, a Acquisition, ahead string)
+	// AcquireEnd is called before the acquisition returns, once for each AcquireStart.
+	AcquireEnd func(ctx context.Context, a Acquisition, r Acquired)
+	// Released is called when a hold that was not lost is unlocked, before Unlock returns. Err is what Unlock returns.
+	Released func(ctx context.Context, h Hold, err error)
+	// Lost is called when a hold is lost. There is either one call of Released for a hold or one of Lost.
+	Lost func(ctx context.Context, h Hold, err *LostError)
+
+	// Renewed is called for each renewal of the lease that prolongs it.
+	Renewed func(Renewal)
+	// StateChanged is called with the session's status when its state or its lease has changed, also with the first. Changes that
+	// follow each other faster than the calls end are left out, but not the last.
+	StateChanged func(Status)
+	// CleanUp is called when the number of keys has changed that are to be deleted in the background, those of attempts whose
+	// outcome is not known among them.
+	CleanUp func(lease clientv3.LeaseID, keys int)
+}
+
+// Kind of a lock.
+type Kind int
+
+// The kinds of locks. A leadership is that of package election.
+const (
+	_ Kind = iota
+	KindLock
+	KindReadLock
+	KindLockSet
+	KindTreeLock
+	KindPermit
+	KindLeadership
+)
+
+var kinds = [...]string{
+	KindLock: "lock", KindReadLock: "read lock", KindLockSet: "lock set", KindTreeLock: "tree lock", KindPermit: "permit",
+	KindLeadership: "leadership",
+}
+
+func (k Kind) String() string {
+	if k <= 0 || int(k) >= len(kinds) {
+		return fmt.Sprintf("Kind(%d)", int(k))
+	}
+	return kinds[k]
+}
+
+// Acquisition is what a caller asks for.
+type Acquisition struct {
+	Kind  Kind
+	Names []string // as they were given: several of a lock set, of a tree lock its path
+	Try   bool     // it does not wait
+	Owner string   // the text in the key, of a leadership its value
+}
+
+// Acquired is how an acquisition has ended.
+type Acquired struct {
+	Token  fence.Token   // of a reader a [fence.ReadToken]; 0 if Err is not nil
+	Key    string        // of the hold, of several names the first one's
+	Waited time.Duration // since AcquireStart
+	Queued bool          // there was somebody before it
+	Err    error         // that is returned; ErrLocked if there was somebody and Try is set
+}
+
+// Hold is a lock that was held.
+type Hold struct {
+	Acquisition
+	Acquired
+
+	Held time.Duration // until the loss or the call of Unlock
+}
+
+// Renewal of a lease.
+type Renewal struct {
+	LeaseID   clientv3.LeaseID
+	RoundTrip time.Duration
+	Attempts  int           // since the answer before
+	Left      time.Duration // until the deadline that there was before
+}
+
+// told is an acquisition that the hooks are told of, and its hold. Nil is one that they are not told of.
+type told struct {
+	hooks *Hooks
+	ctx   context.Context //nolint:containedctx // of the acquisition, for its values
+	began time.Time
+
+	Hold
+
+	granted time.Time
+}
+
+// begin tells the hooks of an acquisition and returns the context for it.
+func (s *Session) begin(ctx context.Context, name, owner string, m mode) (context.Context, *told) {
+	if s.opts.Hooks == nil {
+		return ctx, nil
+	}
+	if m.names == nil {
+		m.names = []string{name}
+	}
+	t := &told{hooks: s.opts.Hooks, began: time.Now(), Hold: Hold{Acquisition: Acquisition{
+		Kind: m.kind, Names: m.names, Try: m.try, Owner: owner,
+	}}}
+	if t.hooks.AcquireStart != nil {
+		if made := t.hooks.AcquireStart(ctx, t.Acquisition); made != nil {
+			ctx = made
+		}
+	}
+	t.ctx = ctx
+	return ctx, t
+}
+
+// queued tells that it waits, once.
+func (t *told) queued(ahead string) {
+	if t == nil || t.Queued {
+		return
+	}
+	t.Queued = true
+	if t.hooks.Queued != nil {
+		t.hooks.Queued(t.ctx, t.Acquisition, ahead)
+	}
+}
+
+// end tells how it has ended. From then on the loss of l is told too.
+func (t *told) end(l *Lock, err error) {
+	if t == nil {
+		return
+	}
+	t.granted = time.Now()
+	t.Waited, t.Err = t.granted.Sub(t.began), err
+	if err == nil {
+		t.Token, t.Key = l.token, l.entry.Key
+	}
+	t.Queued = t.Queued || errors.Is(err, ErrLocked)
+	if t.hooks.AcquireEnd != nil {
+		t.hooks.AcquireEnd(t.ctx, t.Acquisition, t.Acquired)
+	}
+	if err != nil {
+		return
+	}
+	t.ctx = context.WithoutCancel(t.ctx)
+	l.told = t
+	if t.hooks.Lost != nil {
+		context.AfterFunc(l.life, func() {
+			if lost := l.lost(); lost != nil {
+				t.hooks.Lost(t.ctx, t.held(time.Now()), lost)
+			}
+		})
+	}
+}
+
+func (t *told) held(until time.Time) Hold {
+	h := t.Hold
+	h.Held = until.Sub(t.granted)
+	return h
+}
+
+// released tells that Unlock, which was called then, returns err.
+func (t *told) released(then time.Time, err error) {
+	if t != nil && t.hooks.Released != nil {
+		t.hooks.Released(t.ctx, t.held(then), err)
+	}
+}
+
+// tellState tells the session's status if it is another one than before. It runs in the queue of the events.
+func (s *Session) tellState() {
+	status := s.Status()
+	if status.State != s.told.State || status.LeaseID != s.told.LeaseID {
+		s.told = status
+		s.opts.Hooks.StateChanged(status)
+	}
+}
+
+// tellRenewal tells of a renewal, before which there was so much time left.
+func (g *grant) tellRenewal(roundTrip time.Duration, attempts int, left time.Duration) {
+	if h := g.s.opts.Hooks; h != nil && h.Renewed != nil && left > 0 { // or else it came too late
+		g.s.events.Add(func() { h.Renewed(Renewal{g.id, roundTrip, attempts, left}) })
+	}
+}
+
+// tellCleanUp tells how many keys the reaper has.
+func (r *reaper) tellCleanUp() {
+	if h := r.g.s.opts.Hooks; h != nil && h.CleanUp != nil {
+		r.g.s.events.Add(func() {
+			r.mu.Lock()
+			n := len(r.orphans)
+			known := r.told == n
+			r.told = n
+			r.mu.Unlock()
+			if !known {
+				h.CleanUp(r.g.id, n)
+			}
+		})
+	}
+}

@@ -1,0 +1,222 @@
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// heard is what hooks were told, a line each.
+type heard struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+type spanKey struct{}
+
+func (h *heard) add(ctx context.Context, format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	line := fmt.Sprintf(format, args...)
+	if ctx.Value(spanKey{}) == nil {
+		line += " without the context of AcquireStart"
+	}
+	h.lines = append(h.lines, line)
+}
+
+// take returns the lines and forgets them.
+func (h *heard) take() []string {
+	synctest.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	lines := h.lines
+	h.lines = nil
+	return lines
+}
+
+func what(a lease.Acquisition) string {
+	text := a.Kind.String() + " " + strings.Join(a.Names, "+")
+	if a.Try {
+		text = "try " + text
+	}
+	return text
+}
+
+// hooks of acquisitions and holds.
+func (h *heard) hooks() *lease.Hooks {
+	return &lease.Hooks{
+		AcquireStart: func(ctx context.Context, a lease.Acquisition) context.Context {
+			ctx = context.WithValue(ctx, spanKey{}, true)
+			h.add(ctx, "start %s of %s", what(a), a.Owner)
+			return ctx
+		},
+		Queued: func(ctx context.Context, a lease.Acquisition, ahead string) {
+			h.add(ctx, "queued %s, ahead %t", what(a), ahead != "")
+		},
+		AcquireEnd: func(ctx context.Context, a lease.Acquisition, r lease.Acquired) {
+			h.add(ctx, "end %s: held %t, after %v, queued %t, %v", what(a), r.Token.Valid() && r.Key != "", r.Waited, r.Queued, r.Err)
+		},
+		Released: func(ctx context.Context, hold lease.Hold, err error) {
+			h.add(ctx, "released %s after %v: %v", what(hold.Acquisition), hold.Held, err)
+		},
+		Lost: func(ctx context.Context, hold lease.Hold, err *lease.LostError) {
+			h.add(ctx, "lost %s after %v: %v", what(hold.Acquisition), hold.Held, err.Reason)
+		},
+	}
+}
+
+// Each kind of lock tells of its beginning, its wait, its end, and the end of its hold.
+func TestHooks_eachKind(t *testing.T) {
+	do := func(context.Context, fence.Token) error {
+		time.Sleep(time.Minute)
+		return nil
+	}
+	for kind, run := range map[string]func(context.Context, *lease.Session) error{
+		"lock a": func(ctx context.Context, s *lease.Session) error { return s.Do(ctx, "a", do) },
+		"read lock a": func(ctx context.Context, s *lease.Session) error {
+			return s.RDo(ctx, "a", func(ctx context.Context, token fence.ReadToken) error { return do(ctx, fence.Token(token)) })
+		},
+		"lock set b+a":  func(ctx context.Context, s *lease.Session) error { return s.DoAll(ctx, []string{"b", "a", "b"}, do) },
+		"tree lock a/c": func(ctx context.Context, s *lease.Session) error { return s.DoTree(ctx, "a/c", do) },
+		"permit a":      func(ctx context.Context, s *lease.Session) error { return s.DoPermit(ctx, "a", 1, do) },
+	} {
+		t.Run(kind, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var h heard
+				e := start(t, lease.Options{Owner: "me", Hooks: h.hooks()})
+				other := e.join(t)
+				l := other.lock(t, "a")
+				done := make(chan error, 1)
+				go func() { done <- run(t.Context(), e.s) }()
+				require.Equal(t, []string{"start " + kind + " of me", "queued " + kind + ", ahead true"}, h.take())
+				time.Sleep(2 * time.Second)
+				require.NoError(t, l.Unlock(t.Context()))
+				require.Equal(t, []string{"end " + kind + ": held true, after 2s, queued true, <nil>"}, h.take())
+				require.NoError(t, <-done)
+				require.Equal(t, []string{"released " + kind + " after 1m0s: <nil>"}, h.take())
+			})
+		})
+	}
+}
+
+func TestHooks_ofAcquisitionsThatFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h heard
+		e := start(t, lease.Options{Owner: "me", Hooks: h.hooks()})
+		l := e.lock(t, "a")
+		require.Equal(t, []string{"start try lock a of me", "end try lock a: held true, after 0s, queued false, <nil>"}, h.take())
+
+		_, err := e.s.TryLock(t.Context(), "a")
+		require.Equal(t, []string{"start try lock a of me", fmt.Sprintf("end try lock a: held false, after 0s, queued true, %v", err)}, h.take())
+		_, err = e.s.Lock(timeout(t, time.Second), "a", lease.WithOwner("you"))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, []string{
+			"start lock a of you", "queued lock a, ahead false",
+			"end lock a: held false, after 1s, queued true, context deadline exceeded",
+		}, h.take())
+		_, err = e.s.Lock(t.Context(), "")
+		require.Error(t, err)
+		require.Empty(t, h.take(), "what is not legal is no acquisition")
+		require.NoError(t, l.Unlock(t.Context()))
+		require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrUnlocked)
+		require.Equal(t, []string{"released try lock a after 1s: <nil>"}, h.take())
+	})
+}
+
+// A hold that was lost is not released as well.
+func TestHooks_Lost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h heard
+		e := start(t, lease.Options{Owner: "me", Hooks: h.hooks()})
+		a, b := e.lock(t, "a"), e.lock(t, "b")
+		h.take()
+		time.Sleep(time.Second)
+		require.True(t, e.srv.Delete(a.Key()))
+		require.Equal(t, []string{"lost try lock a after 1s: the key was deleted by somebody else"}, h.take())
+		require.ErrorIs(t, a.Unlock(t.Context()), lease.ErrLost)
+		require.Empty(t, h.take())
+		require.NoError(t, b.Unlock(t.Context()))
+		require.Equal(t, []string{"released try lock b after 1s: <nil>"}, h.take())
+	})
+}
+
+// What is told of the lease: each renewal, each change of state and the keys that are to be cleaned up.
+func TestHooks_ofTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h heard
+		nobody := context.WithValue(t.Context(), spanKey{}, true) // no acquisition
+		e := start(t, lease.Options{Hooks: &lease.Hooks{
+			Renewed: func(r lease.Renewal) {
+				h.add(nobody, "renewed in %v, attempts %d, left %v", r.RoundTrip, r.Attempts, r.Left)
+			},
+			StateChanged: func(s lease.Status) { h.add(nobody, "%v", s.State) },
+			CleanUp:      func(_ clientv3.LeaseID, keys int) { h.add(nobody, "to clean up: %d", keys) },
+		}})
+		require.Equal(t, []string{"held"}, h.take())
+		e.at(third)
+		require.Equal(t, []string{"renewed in 0s, attempts 1, left 19s"}, h.take())
+
+		remove := e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: errDenied})
+		e.at(2*third + time.Second)
+		require.Equal(t, []string{"jeopardy"}, h.take())
+		remove()
+		e.at(3 * third)
+		lines := h.take()
+		require.Len(t, lines, 2)
+		require.Equal(t, "held", lines[0])
+		require.Regexp(t, `^renewed in 0s, attempts [2-9], left \d`, lines[1])
+
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 2 * time.Second, Late: true})
+		_, err := e.s.Lock(timeout(t, time.Second), "a")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, []string{"to clean up: 1"}, h.take())
+		e.at(e.now() + lateFor)
+		lines = h.take()
+		require.Equal(t, "to clean up: 0", lines[len(lines)-1])
+		require.NoError(t, e.s.Close(t.Context()))
+		lines = h.take()
+		require.Equal(t, "lost", lines[len(lines)-1])
+	})
+}
+
+// A hook that does not return holds up its own caller, and nothing else.
+func TestHooks_thatBlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		block := func() { <-release }
+		e := start(t, lease.Options{Hooks: &lease.Hooks{
+			Renewed:      func(lease.Renewal) { block() },
+			StateChanged: func(lease.Status) { block() },
+			CleanUp:      func(clientv3.LeaseID, int) { block() },
+			Lost:         func(context.Context, lease.Hold, *lease.LostError) { block() },
+			AcquireEnd: func(_ context.Context, a lease.Acquisition, _ lease.Acquired) {
+				if a.Names[0] == "slow" {
+					block()
+				}
+			},
+		}})
+		t.Cleanup(func() { close(release) })
+		go func() { _, _ = e.s.Lock(t.Context(), "slow") }()
+		l := e.lock(t, "a")
+		end := e.ended(l)
+		e.at(10 * ttl)
+		require.NoError(t, l.Err(), "it is renewed")
+		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: errDenied})
+		lost := receive(t, end)
+		require.Greater(t, lost, 10*ttl)
+		require.Less(t, lost, 11*ttl)
+		e.c.Reset()
+		require.NoError(t, e.lock(t, "b").Unlock(t.Context()))
+	})
+}
