@@ -63,6 +63,26 @@ func ExampleGuard_Do() {
 	// stop this tenure: true
 }
 
+// Under two locks at once, each resource is told whose token is meant. Without that the inner lock's would be sent to both.
+func ExampleForLock() {
+	var guard fence.Guard // at the resources
+	write := func(ctx context.Context, resource string) {
+		token, _ := fence.FromContext(ctx)
+		fmt.Println(guard.CheckContext(ctx, resource, token))
+	}
+	// As lease.Session.Do makes them, one inside of the other.
+	accounts := fence.WithLock(fence.NewContext(context.Background(), 41), "accounts")
+	write(accounts, "accounts")
+	report := fence.WithLock(fence.NewContext(accounts, 54), "report")
+
+	write(report, "accounts")
+	write(fence.ForLock(report, "accounts"), "accounts")
+	// Output:
+	// <nil>
+	// fence: token of another lock: 54 of lock "report" for "accounts", which follows lock "accounts"
+	// <nil>
+}
+
 // The marks outlive a restart. Inside Do the new mark is there before the write, so it can be saved first.
 func ExampleGuard_Load() {
 	var saved []byte // a file, say
