@@ -42,13 +42,17 @@ type Options struct {
 	// MaxEra is the highest era that is accepted: 1 to 32767, default [fence.DefaultMaxEra], 15. A token of a higher era is
 	// refused before anything is sent; see [fence.Token.CheckEra].
 	MaxEra uint16
+	// AllowUnnamed accepts tokens that come without the name of a lock, for example those of older clients, at objects that follow
+	// one, and these go on following it. By default such tokens are refused with a [*fence.OtherLockError].
+	AllowUnnamed bool
 }
 
 // Bucket fences the objects of one bucket. Every object is a resource, named bucket/key, and carries its mark: the token that
-// it was last written with. It carries a mark of readers too while that is higher.
+// it was last written with. It carries a mark of readers too while that is higher, and the name of the lock that it follows.
 //
-// The token is the one in the context; see [fence.FromContext] and [fence.ReadFromContext]. A key is 1 to 1,024 bytes of UTF-8. A Bucket is safe for
-// concurrent use, by any number of processes, and there is nothing to close.
+// The token is the one in the context; see [fence.FromContext] and [fence.ReadFromContext]. So is the name of its lock; see
+// [fence.LockFromContext]. A key is 1 to 1,024 bytes of UTF-8. A Bucket is safe for concurrent use, by any number of processes,
+// and there is nothing to close.
 type Bucket struct {
 	client *s3.Client
 	name   string
@@ -59,6 +63,7 @@ type Bucket struct {
 type Object struct {
 	Payload []byte
 	Token   fence.Token // the one it was written or claimed with by a writer
+	Lock    string      // that it follows, "" for none
 	ETag    string      // as the endpoint has it, quotes included
 }
 
@@ -88,8 +93,8 @@ func NewBucket(client *s3.Client, bucket string, opts Options) (*Bucket, error) 
 }
 
 // Get reads an object. It needs no token and raises no mark. A successor can change the object right after; to write what
-// depends on it, use [Bucket.Update]. The holder of a read lock compares: if Object.Token is not above its own, no newer writer
-// has written what it got.
+// depends on it, use [Bucket.Update]. The holder of a read lock compares: if Object.Token is not above its own, and Object.Lock is
+// its own, no newer writer has written what it got.
 //
 // The error matches [ErrNoObject] if the object does not exist or was claimed and never written, and [ErrMalformed] if its
 // envelope is missing or damaged. Any other error is the client's.
@@ -104,15 +109,15 @@ func (b *Bucket) Get(ctx context.Context, key string) (Object, error) {
 	if err != nil {
 		return Object{}, b.explain("get", key, err)
 	}
-	return Object{Payload: r.payload, Token: r.token, ETag: r.etag}, nil
+	return Object{Payload: r.payload, Token: r.token, Lock: r.lock, ETag: r.etag}, nil
 }
 
-// Check reports whether the object would accept the context's token now. It reads the first 148 bytes and raises no mark. A
-// missing object accepts every token. The answer can be out of date when Check returns: use it to give up early.
+// Check reports whether the object would accept the context's token now. It reads at most the first 2,458 bytes and raises no
+// mark. A missing object accepts every token. The answer can be out of date when Check returns: use it to give up early.
 //
-// The error is a [*fence.StaleError] with the mark as the highest token if a mark is newer. It matches
-// [fence.ErrInvalidToken] if the context carries no token, and [ErrMalformed] if the object has no envelope. Any other
-// error is the client's.
+// The error is a [*fence.StaleError] with the mark as the highest token if a mark is newer, and a [*fence.OtherLockError] if the
+// object follows another lock than the token's. It matches [fence.ErrInvalidToken] if the context carries no token, and
+// [ErrMalformed] if the object has no envelope. Any other error is the client's.
 func (b *Bucket) Check(ctx context.Context, key string) error {
 	by, err := b.admit(ctx, "check", key)
 	if err != nil {

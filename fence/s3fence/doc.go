@@ -10,18 +10,26 @@
 //
 // The token is the one in the context, see [fence.FromContext]. A lock's context carries its token.
 //
+// # Locks
+//
+// An object follows the lock of the first token that it has accepted with a name, see [fence.WithLock]: tokens order the grants of
+// one lock only. Tokens of other locks are refused until [Bucket.Move], and those without a name unless Options.AllowUnnamed is
+// set. The verbs of reading do the same; [Bucket.Get] tells the lock.
+//
 // # Readers
 //
-// The holder of a read lock that reads one object once needs no more than [Bucket.Get], or [Manifest.Read]: they tell the mark of
-// what they read, and if it is not above the token of the read lock, no newer writer has written that. If it reads several times, it
-// claims with [Bucket.ClaimRead] before the first, which keeps a paused writer from writing in between, and calls
-// [Bucket.CheckRead] after the last, before the result is used; see package fence.
+// The holder of a read lock that reads one object once needs no more than [Bucket.Get], or [Manifest.Read]: they tell the lock and
+// the mark of what they read, and if the lock is its own and the mark not above its token, no newer writer has written that. If it
+// reads several times, it claims with [Bucket.ClaimRead] before the first, which keeps a paused writer from writing in between,
+// and calls [Bucket.CheckRead] after the last, before the result is used; see package fence.
 //
 // # Guarantee
 //
 //   - Once a write or a Claim with a token has been done, the object accepts no older token, and no write of an older token
 //     that is still under way. Once a ClaimRead or CheckRead has been, the same holds for older writers. This needs no clock
 //     and holds for any pause and any number of processes.
+//   - Once an object follows a lock it accepts no token of another, until Move, and after Move no write of the lock before that is
+//     still under way.
 //   - A write replaces exactly the version that it compared its token with, or that Update gave to fn; otherwise it is not
 //     done. So no accepted write is lost: the next writer has seen it.
 //   - A write is done once or not at all, even if its answer is lost; see below.
@@ -36,8 +44,8 @@
 //     uses it.
 //   - A mark shows which holder came later, not who holds the lock. Until a successor has claimed, the object accepts a holder
 //     that has lost its lock.
-//   - Writes, copies and deletions that do not go through this package are not fenced. A deleted object has no mark and
-//     accepts every old token again; a restored version has an old mark. Exempt the objects from expiry rules.
+//   - Writes, copies and deletions that do not go through this package are not fenced. A deleted object has no mark,
+//     follows no lock and accepts every old token again; a restored version has an old mark. Exempt the objects from expiry rules.
 //   - A replica of the bucket, for example in another region, is another endpoint. Write through one of them only.
 //   - Each object has its own mark. To change several objects as one resource, use a Manifest.
 //   - A token is not a credential. Probe is not a proof: it finds endpoints that ignore conditions, and most that race.
@@ -47,18 +55,22 @@
 //	what happens                                    what the caller gets                 the object
 //	a mark is newer than the token                  *fence.StaleError with the mark      unchanged
 //	overtaken by a newer token while writing        *fence.StaleError with the mark      unchanged
-//	the same, and by two writes                     ErrUnknown and *fence.StaleError     unchanged, or written before them
+//	the object follows another lock, or follows     *fence.OtherLockError                unchanged
+//	one and the token has no name
+//	overtaken by a claim of another lock, or Move   *fence.OtherLockError                unchanged
+//	overtaken so, and by two writes                 ErrUnknown and the refusal           unchanged, or written before them
 //	overtaken by the same token or an older one     nothing: it reads and tries again    as written
 //	the same, too often; or 409 or 429 every time   matches ErrContended                 unchanged
 //	answer lost, the write was done                 nothing: its id is found             as written, once
 //	answer lost, the write was not done             nothing: it is sent again            as written, once
 //	answer lost, and two writes followed            matches ErrUnknown                   unknown
-//	the same, by a newer token                      matches ErrUnknown and ErrStale      unknown
+//	the same, by a newer token, or another lock     ErrUnknown and the refusal           unknown
 //	answer lost, and then nothing can be read       matches ErrUnknown                   unknown
 //	ctx ends after something was sent               matches ErrUnknown and ctx's error   unknown
 //	any other refusal, as 403, or 501               the client's error                   unchanged
 //	no envelope, or a damaged one                   matches ErrMalformed                 unchanged
-//	no token in the context                         matches fence.ErrInvalidToken        unchanged, nothing sent
+//	no token in the context, or a lock's name that  matches fence.ErrInvalidToken        unchanged, nothing sent
+//	is too long; for Move, no name of one lock
 //	key empty or too long, payload too large        an error with the legal range        unchanged, nothing sent
 //	commit fails before the swap point              the error of the step                unchanged; parts are garbage
 //	endpoint ignores conditions                     every stale write is accepted        call Probe
@@ -89,20 +101,26 @@
 //
 //	leasefence-s3fence v02 0000000000000000054 0000000000000000060 <id> <previous id> w 0000000005 <crc> <crc>
 //
-// The next writer's line is v01 again. A version of this package without readers takes v02 for malformed: it neither reads nor
-// overwrites such an object. So bring all processes to this version before the first reader claims.
+// The next writer's line is v01 again. If the object follows a lock, the line is v03: it has both marks, that of readers 0 if it is
+// not higher, and before its own checksum the length of the lock's name, in 4 digits, and the name. It has 154 bytes and the name's:
+//
+//	leasefence-s3fence v03 0000000000000000054 0000000000000000000 <id> <previous id> w 0000000005 <crc> 0006 orders <crc>
+//
+// A version of this package that does not know a line takes the object for malformed: it neither reads nor overwrites it. So bring
+// all processes to this version before the first reader claims, and before the first token comes with a name, as those of a lock's
+// context do. Until then give the verbs fence.WithLock(ctx), without a name.
 //
 // # Cost and limits
 //
-// Put sends two requests, one of which reads 148 bytes. Update and Claim send two, one of which reads the object. Check sends
-// one. ClaimRead sends what Claim sends, and one request if the mark need not rise. CheckRead sends one, which reads 148 bytes, and
-// what ClaimRead sends after it if its holder has not claimed. Payloads are held in memory, and a claim downloads and uploads the
-// payload: keep large data in the parts of a Manifest. Concurrent writers of one object, and readers that claim, delay each other,
-// as with any compare-and-swap. One PutObject writes a payload: at most 5 GiB less 128 bytes, or 148 where readers claim.
+// Put sends two requests, one of which reads at most 2,458 bytes, the longest line. Update and Claim send two, one of which reads
+// the object. Check sends one. ClaimRead sends what Claim sends, and one request if the mark need not rise. CheckRead sends one,
+// which reads the line, and what ClaimRead sends after it if its holder has not claimed. Payloads are held in memory, and a claim
+// downloads and uploads the payload: keep large data in the parts of a Manifest. Concurrent writers of one object, and readers that
+// claim, delay each other, as with any compare-and-swap. One PutObject writes a payload: at most 5 GiB less the line.
 //
 // # Permissions
 //
-// The client needs GetObject and PutObject on the keys, a reader that claims too, and ListBucket, without which the endpoint answers 403 for a missing
-// object. Probe also needs DeleteObject on keys that start with ".leasefence-probe-". A bucket policy that refuses writes
-// without a condition (s3:if-match, s3:if-none-match) enforces the fence; exempt the parts of a Manifest from it.
+// The client needs GetObject and PutObject on the keys, a reader that claims too, and ListBucket, without which the endpoint answers
+// 403 for a missing object. Probe also needs DeleteObject on keys that start with ".leasefence-probe-". A bucket policy that refuses
+// writes without a condition (s3:if-match, s3:if-none-match) enforces the fence; exempt the parts of a Manifest from it.
 package s3fence

@@ -16,14 +16,18 @@ import (
 const (
 	magic     = "leasefence-s3fence v01"
 	readMagic = "leasefence-s3fence v02" // with a read mark
+	lockMagic = "leasefence-s3fence v03" // with a read mark, 0 for none, and the name of the lock
 
-	headerSize    = 128
-	maxHeaderSize = headerSize + tokenWidth + 1
-	idSize        = 26 // of rand.Text, 130 random bits
-	noID          = "--------------------------"
+	headerSize     = 128
+	readHeaderSize = headerSize + tokenWidth + 1
+	lockHeaderSize = readHeaderSize + lockWidth + 2 // without the name
+	maxHeaderSize  = lockHeaderSize + fence.MaxLock
+	idSize         = 26 // of rand.Text, 130 random bits
+	noID           = "--------------------------"
 
 	tokenWidth  = 19 // the digits of the largest int64
 	lengthWidth = 10
+	lockWidth   = 4
 	sumSize     = 9 // of the header's checksum and the line feed
 
 	// maxPayload keeps an object within the 5 GiB that one PutObject can carry.
@@ -38,17 +42,20 @@ const (
 	written state = 'w'
 )
 
-// header is the line before the payload, with its line feed: 128 bytes, or 148 with a read mark.
+// header is the line before the payload, with its line feed: 128 bytes, or 148 with a read mark, or 154 and the name with that of
+// the lock that the marks follow.
 //
 //	leasefence-s3fence v01 0000000000000000054 <id> <previous id> w 0000000012 <crc> <crc>
 //	leasefence-s3fence v02 0000000000000000054 0000000000000000060 <id> <previous id> w 0000000012 <crc> <crc>
+//	leasefence-s3fence v03 0000000000000000054 0000000000000000000 <id> <previous id> w 0000000012 <crc> 0006 orders <crc>
 //
 // A read mark that is not above the write mark refuses nobody whom the write mark does not, so it is not kept. A writer that is
-// accepted is not below the read mark, and so writes the form without one. A version of this package that does not know readers
-// takes the form with one for malformed: it neither reads nor overwrites it.
+// accepted is not below the read mark, and so writes the form without one. A version of this package that does not know readers, or
+// names, takes the form with them for malformed: it neither reads nor overwrites it.
 type header struct {
 	token fence.Token // the write mark; 0 if only a reader has claimed
 	read  fence.Token // the read mark; 0 if it is not above the write mark
+	lock  string      // that the marks follow; "" if no token has come with a name
 	// id is unique to the write: no two writes have the same bytes, so no ETag comes back, and a writer whose answer was
 	// lost recognises its own write.
 	id string
@@ -74,19 +81,28 @@ func seal(h header, payload []byte) []byte {
 
 // size is the length of the line.
 func (h header) size() int {
-	if h.read != 0 {
-		return maxHeaderSize
+	switch {
+	case h.lock != "":
+		return lockHeaderSize + len(h.lock)
+	case h.read != 0:
+		return readHeaderSize
+	default:
+		return headerSize
 	}
-	return headerSize
 }
 
 // String returns the line.
 func (h header) String() string {
-	marks := magic + " " + digits(h.token)
-	if h.read != 0 {
+	marks, lock := magic+" "+digits(h.token), ""
+	switch {
+	case h.lock != "":
+		marks = lockMagic + " " + digits(h.token) + " " + digits(h.read)
+		lock = fmt.Sprintf("%0*d %s ", lockWidth, len(h.lock), h.lock)
+	case h.read != 0:
 		marks = readMagic + " " + digits(h.token) + " " + digits(h.read)
 	}
-	return string(resum(fmt.Sprintf("%s %s %s %c %0*d %08x ", marks, h.id, h.prev, h.state, lengthWidth, h.length, h.sum)))
+	line := fmt.Sprintf("%s %s %s %c %0*d %08x %s", marks, h.id, h.prev, h.state, lengthWidth, h.length, h.sum, lock)
+	return string(resum(line))
 }
 
 // resum ends a line with its checksum.
@@ -97,22 +113,34 @@ func resum(line string) []byte {
 // digits returns a token in fixed width, so that names sort as tokens do.
 func digits(t fence.Token) string { return fmt.Sprintf("%0*d", tokenWidth, int64(t)) }
 
-// fields are those of a header behind the magic, each of a fixed width, so that a header has one spelling.
-var fields = regexp.MustCompile(
-	`^([0-9]{19}) (?:([0-9]{19}) )?([A-Z2-7]{26}) (-{26}|[A-Z2-7]{26}) ([cw]) ([0-9]{10}) ([0-9a-f]{8}) [0-9a-f]{8}\n$`)
+// fields are those of a header behind the magic.
+var fields = regexp.MustCompile(`(?s)^([0-9]{19}) (?:([0-9]{19}) )?([A-Z2-7]{26}) (-{26}|[A-Z2-7]{26}) ([cw]) ` +
+	`([0-9]{10}) ([0-9a-f]{8}) (?:[0-9]{4} (.*) )?[0-9a-f]{8}\n$`)
 
-// parseHeader reads the header at the start of an object. What it accepts is what String gives.
-func parseHeader(body []byte) (header, error) {
-	size, readers := headerSize, bytes.HasPrefix(body, []byte(readMagic+" "))
-	if readers {
-		size = maxHeaderSize
+// lineSize is the length of the line that the object's start announces.
+func lineSize(body []byte) int {
+	switch {
+	case bytes.HasPrefix(body, []byte(readMagic+" ")):
+		return readHeaderSize
+	case !bytes.HasPrefix(body, []byte(lockMagic+" ")):
+		return headerSize
+	case len(body) < lockHeaderSize:
+		return lockHeaderSize
 	}
+	const at = readHeaderSize - sumSize // the length of the name; what is none is found later
+	n, _ := strconv.ParseUint(string(body[at:at+lockWidth]), 10, 16)
+	return lockHeaderSize + int(n) //nolint:gosec // 16 bits
+}
+
+// parseHeader reads the header at the start of an object. What it accepts is what String gives, so that a header has one spelling.
+func parseHeader(body []byte) (header, error) {
+	size := lineSize(body)
 	if len(body) < size {
 		return header{}, fmt.Errorf("%w: %d bytes, want at least the %d of the header", ErrMalformed, len(body), size)
 	}
 	text := string(body[:size])
-	if !readers && !strings.HasPrefix(text, magic+" ") {
-		return header{}, fmt.Errorf("%w: it starts with %.24q, want %q or %q", ErrMalformed, text, magic, readMagic)
+	if size == headerSize && !strings.HasPrefix(text, magic+" ") {
+		return header{}, fmt.Errorf("%w: it starts with %.24q, want %q, v02 or v03", ErrMalformed, text, magic)
 	}
 	if text != string(resum(text[:size-sumSize])) {
 		return header{}, fmt.Errorf("%w: the header is damaged: its checksum differs", ErrMalformed)
@@ -124,11 +152,15 @@ func parseHeader(body []byte) (header, error) {
 		length, _ := strconv.ParseInt(f[6], 10, 64)
 		sum, _ := strconv.ParseUint(f[7], 16, 32)
 		h := header{
-			token: fence.Token(token), read: fence.Token(read), id: f[3], prev: f[4], state: state(f[5][0]),
+			token: fence.Token(token), read: fence.Token(read), lock: f[8], id: f[3], prev: f[4], state: state(f[5][0]),
 			length: length, sum: uint32(sum), //nolint:gosec // 32 bits
 		}
-		if err == nil && readErr == nil && readers == (h.read != 0) && h.marksAreValid() &&
+		if err == nil && readErr == nil && h.String() == text && h.marksAreValid() &&
 			length <= maxPayload && (h.state == written || length == 0) {
+			if h.lock != "" && fence.CheckLock(h.lock) != nil {
+				return header{}, fmt.Errorf("%w: the header has the lock %.64q of %d bytes, want 1 to %d of UTF-8 without NUL",
+					ErrMalformed, h.lock, len(h.lock), fence.MaxLock)
+			}
 			return h, nil
 		}
 	}

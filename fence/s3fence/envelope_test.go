@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
 )
 
 const (
@@ -35,6 +37,18 @@ func TestHeader_withReaders_isWhatIsDocumented(t *testing.T) {
 	require.False(t, strings.HasPrefix(string(body), "leasefence-s3fence v01 "))
 }
 
+// Nor does a version that does not know names take an object that follows a lock for its own.
+func TestHeader_withALock_isWhatIsDocumented(t *testing.T) {
+	for read, digits := range map[fence.Token]string{0: "0000000000000000000", 60: "0000000000000000060"} {
+		body := seal(header{token: 54, read: read, lock: "orders", id: idA, prev: noID, state: written}, []byte("hello"))
+		want := "leasefence-s3fence v03 0000000000000000054 " + digits + " AAAAAAAAAAAAAAAAAAAAAAAAAA " +
+			"-------------------------- w 0000000005 9a71bb4c 0006 orders "
+		require.Equal(t, want, string(body[:len(want)]))
+		require.Equal(t, byte('\n'), body[159])
+		require.Equal(t, "hello", string(body[160:]))
+	}
+}
+
 func TestOpen_roundTrip(t *testing.T) {
 	for _, tt := range []struct {
 		h       header
@@ -47,12 +61,16 @@ func TestOpen_roundTrip(t *testing.T) {
 		{header{token: 54, read: 60, id: newID(), prev: newID(), state: written}, "hello"},
 		{header{token: 54, read: 60, id: newID(), prev: newID(), state: claimed}, ""},
 		{header{token: 0, read: 1<<63 - 1, id: newID(), prev: noID, state: claimed}, ""},
+		{header{token: 54, lock: "a", id: newID(), prev: noID, state: written}, "hello"},
+		{header{token: 54, read: 60, lock: "a b\n é 0001 a ", id: newID(), prev: newID(), state: written}, "hello\n"},
+		{header{read: 60, lock: strings.Repeat("l", fence.MaxLock), id: newID(), prev: noID, state: claimed}, ""},
 	} {
 		got, payload, err := open(seal(tt.h, []byte(tt.payload)), maxPayload)
 		require.NoError(t, err)
 		require.Equal(t, tt.payload, string(payload))
 		require.Equal(t, tt.h.token, got.token)
 		require.Equal(t, tt.h.read, got.read)
+		require.Equal(t, tt.h.lock, got.lock)
 		require.Equal(t, tt.h.id, got.id)
 		require.Equal(t, tt.h.prev, got.prev)
 		require.Equal(t, tt.h.state, got.state)
@@ -80,6 +98,13 @@ func forgeMarks(t *testing.T, marks string) []byte {
 	return append(forgeOf(t, h, "0000000000000000054 0000000000000000060", marks), "hello"...)
 }
 
+// forgeLock is forge with a lock and its length, and others in their place.
+func forgeLock(t *testing.T, lock string) []byte {
+	t.Helper()
+	h := header{token: 54, read: 60, lock: "orders", id: idA, prev: noID, state: written, length: 5, sum: 0x9a71bb4c}
+	return append(forgeOf(t, h, "0006 orders", lock), "hello"...)
+}
+
 func TestOpen_refusesEverythingElse(t *testing.T) {
 	good := seal(header{token: 54, id: idA, prev: noID, state: written}, []byte("hello"))
 	for name, tt := range map[string]struct {
@@ -89,12 +114,33 @@ func TestOpen_refusesEverythingElse(t *testing.T) {
 		"nothing":             {nil, "0 bytes, want at least the 128 of the header"},
 		"short":               {good[:127], "127 bytes"},
 		"no envelope":         {bytes.Repeat([]byte("x"), 200), "it starts with"},
-		"another version":     {append(forge(t, "v01", "v03"), "hello"...), "it starts with"},
+		"another version":     {append(forge(t, "v01", "v04"), "hello"...), "it starts with"},
 		"no readers, yet v02": {append(forge(t, "v01", "v02"), bytes.Repeat([]byte("x"), 30)...), "the header is damaged"},
 		"readers, short":      {seal(header{token: 54, read: 60, id: idA, prev: noID, state: claimed}, nil)[:147], "at least the 148"},
 		"readers, yet v01": {append(forgeOf(t, header{
 			token: 54, read: 60, id: idA, prev: noID, state: written, length: 5, sum: 0x9a71bb4c,
 		}, "v02", "v01"), "hello"...), "the header is damaged"},
+		"no lock, yet v03": {append(forge(t, "v01", "v03"), bytes.Repeat([]byte("x"), 30)...), "the header is damaged"},
+		"lock, yet v02": {append(forgeOf(t, header{
+			token: 54, read: 60, lock: "orders", id: idA, prev: noID, state: written, length: 5, sum: 0x9a71bb4c,
+		}, "v03", "v02"), "hello"...), "the header is damaged"},
+		"lock, short": {forgeLock(t, "0006 orders")[:159], "159 bytes, want at least the 160"},
+		"lock, shorter than a line without its name": {forgeLock(t, "0006 orders")[:153], "153 bytes, want at least the 154"},
+		"length of the lock too high":                {forgeLock(t, "0007 orders"), "the header is damaged"},
+		"length of the lock too low":                 {forgeLock(t, "0005 orders"), "the header is damaged"},
+		"length of the lock signed":                  {forgeLock(t, "+006 orders"), "the header is damaged"},
+		"length of the lock in hex":                  {append(forgeLock(t, "000a ordersorde"), "hello"...), "the header is damaged"},
+		"lock of no bytes":                           {forgeLock(t, "0000 "), "the header has"},
+		"lock, no space before it":                   {forgeLock(t, "0006-orders"), "the header has"},
+		"lock with NUL":                              {forgeLock(t, "0006 order\x00"), `the lock "order\x00" of 6 bytes, want 1 to 2304 of UTF-8`},
+		"lock not UTF-8":                             {forgeLock(t, "0006 order\xff"), `the lock "order\xff" of 6 bytes, want 1 to 2304 of UTF-8`},
+		"lock too long":                              {forgeLock(t, "2305 "+strings.Repeat("l", 2305)), "of 2305 bytes, want 1 to 2304"},
+		"lock, read mark as high": {append(forgeOf(t, header{
+			token: 54, read: 60, lock: "orders", id: idA, prev: noID, state: written, length: 5, sum: 0x9a71bb4c,
+		}, "0000000000000000060", "0000000000000000054"), "hello"...), "the header has"},
+		"lock, both marks 0": {append(forgeOf(t, header{
+			token: 54, lock: "orders", id: idA, prev: noID, state: claimed,
+		}, "0000000000000000054", "0000000000000000000"), "hello"...), "the header has"},
 		"read mark as high":     {forgeMarks(t, "0000000000000000060 0000000000000000060"), "the header has"},
 		"read mark lower":       {forgeMarks(t, "0000000000000000060 0000000000000000054"), "the header has"},
 		"read mark 0":           {forgeMarks(t, "0000000000000000054 0000000000000000000"), "the header has"},
@@ -139,8 +185,10 @@ func FuzzOpen(f *testing.F) {
 	f.Add(seal(header{token: 1<<63 - 1, id: idA, prev: idB, state: claimed}, nil))
 	f.Add(seal(header{token: 54, read: 60, id: idA, prev: idB, state: written}, []byte("hello")))
 	f.Add(seal(header{read: 60, id: idA, prev: noID, state: claimed}, nil))
+	f.Add(seal(header{token: 54, read: 60, lock: "orders", id: idA, prev: idB, state: written}, []byte("hello")))
+	f.Add(seal(header{token: 54, lock: "orders", id: idA, prev: noID, state: claimed}, nil))
 	f.Add([]byte(nil))
-	f.Add(bytes.Repeat([]byte("0"), maxHeaderSize))
+	f.Add(bytes.Repeat([]byte("0"), readHeaderSize))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		h, payload, err := open(body, maxPayload)
 		if err != nil {
@@ -151,12 +199,13 @@ func FuzzOpen(f *testing.F) {
 			require.Equal(t, body, seal(h, payload), "an envelope has one spelling")
 		}
 		// Checksums keep a fuzzer out: here the rest of the header is looked at.
-		for _, size := range []int{headerSize, maxHeaderSize} {
+		for _, size := range []int{headerSize, readHeaderSize, lineSize(body)} {
 			if len(body) < size {
 				continue
 			}
 			resummed := resum(string(body[:size-9]))
 			if h, err := parseHeader(resummed); err == nil && h.size() == size {
+				require.LessOrEqual(t, size, maxHeaderSize)
 				require.True(t, h.token.Valid() || h.token == 0 && h.read.Valid() && h.state == claimed)
 				require.True(t, h.read == 0 || h.read.Valid() && h.read > h.token)
 				require.Equal(t, string(resummed), h.String())

@@ -46,8 +46,9 @@ func (e *UnsafeEndpointError) Is(target error) bool { return target == ErrUnsafe
 
 // explain wraps err with the verb and the object. A refusal already names its object.
 func (b *Bucket) explain(verb, key string, err error) error {
-	if stale, ok := err.(*fence.StaleError); ok { //nolint:errorlint // A wrapped one carries more.
-		return stale
+	switch err.(type) { //nolint:errorlint // A wrapped one carries more.
+	case *fence.StaleError, *fence.OtherLockError:
+		return err
 	}
 	return fmt.Errorf("s3fence: %s %q: %w", verb, b.resource(key), err)
 }

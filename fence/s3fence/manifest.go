@@ -56,6 +56,7 @@ type Changes struct {
 type Snapshot struct {
 	Parts map[string]Part // by name
 	Token fence.Token     // the mark of writers
+	Lock  string          // that the manifest follows, "" for none
 	ETag  string          // of the manifest
 
 	bucket *Bucket
@@ -82,6 +83,10 @@ func (b *Bucket) Manifest(key string) (*Manifest, error) {
 // Claim starts a tenure as [Bucket.Claim] does: on success no older token can commit any more.
 func (m *Manifest) Claim(ctx context.Context) error { return m.bucket.Claim(ctx, m.key) }
 
+// Move has the manifest follow the lock that the context names, as [Bucket.Move] does: on success no token of the lock that it has
+// followed can commit any more.
+func (m *Manifest) Move(ctx context.Context) error { return m.bucket.Move(ctx, m.key) }
+
 // Check reports whether the manifest would accept the context's token now, as [Bucket.Check] does.
 func (m *Manifest) Check(ctx context.Context) error { return m.bucket.Check(ctx, m.key) }
 
@@ -98,7 +103,7 @@ func (m *Manifest) Read(ctx context.Context) (*Snapshot, error) {
 	if err != nil {
 		return nil, m.bucket.explain("read manifest", m.key, err)
 	}
-	s := &Snapshot{Parts: map[string]Part{}, Token: r.token, ETag: r.etag, bucket: m.bucket}
+	s := &Snapshot{Parts: map[string]Part{}, Token: r.token, Lock: r.lock, ETag: r.etag, bucket: m.bucket}
 	if r.state == written {
 		if s.Parts, err = parseManifest(m.prefix(), r.payload); err != nil {
 			return nil, m.bucket.explain("read manifest", m.key, err)
@@ -121,7 +126,7 @@ func (m *Manifest) Commit(ctx context.Context, changes Changes) error {
 	if err := m.checkChanges(changes); err != nil {
 		return err
 	}
-	// Check first, so that a stale holder uploads no garbage.
+	// Check first, so that a holder that is refused uploads no garbage.
 	if err := m.Check(ctx); err != nil {
 		return err
 	}

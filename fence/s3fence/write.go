@@ -6,17 +6,21 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/leasefence/leasefence/fence"
 )
 
 // Put writes an object in one atomic step, unless its mark is newer than the context's token. A nil payload is empty.
 //
-// On success the object has the payload, and the context's token is its mark. The object and its mark are unchanged if the
-// error is a [*fence.StaleError], which has the mark as the highest token, or matches [fence.ErrInvalidToken] (no token in
-// the context), [ErrMalformed] (the object has no envelope) or [ErrContended]. If the error matches [ErrUnknown], the write
-// may have been done; it then also matches [fence.ErrStale] if a newer token was seen afterwards. Any other error is the
-// client's: nothing was written.
+// On success the object has the payload, the context's token is its mark, and if it followed no lock it follows the token's. The
+// object and its mark are unchanged if the error is a [*fence.StaleError], which has the mark as the highest token, or a
+// [*fence.OtherLockError] (the object follows another lock, or the token came without a name and it follows one), or matches
+// [fence.ErrInvalidToken] (no token in the context, or a lock's name of more than [fence.MaxLock] bytes), [ErrMalformed] (the
+// object has no envelope) or [ErrContended]. If the error matches [ErrUnknown], the write may have been done; it then also matches
+// [fence.ErrStale] or [fence.ErrOtherLock] if a newer token or another lock was seen afterwards. Any other error is the client's:
+// nothing was written.
 //
-// Put sends two requests if no other writer interferes: it reads 148 bytes and writes.
+// Put sends two requests if no other writer interferes: it reads at most 2,458 bytes and writes.
 func (b *Bucket) Put(ctx context.Context, key string, payload []byte) error {
 	by, err := b.admit(ctx, "put", key)
 	if err != nil {
@@ -36,8 +40,8 @@ func (b *Bucket) Put(ctx context.Context, key string, payload []byte) error {
 //
 // Claim writes the object's own payload with the context's token. If the object does not exist, Claim creates one with a mark
 // and no payload, so that the first write is fenced too; [Bucket.Get] then returns [ErrNoObject]. If the mark already
-// equals the token, Claim writes nothing. On success the object accepts no older token, and no write of an older token that
-// is still under way. The errors are those of [Bucket.Put]; after [ErrUnknown] call Claim again.
+// equals the token, and the object follows the token's lock, Claim writes nothing. On success the object accepts no older token, and
+// no write of an older token that is still under way. The errors are those of [Bucket.Put]; after [ErrUnknown] call Claim again.
 func (b *Bucket) Claim(ctx context.Context, key string) error {
 	by, err := b.admit(ctx, "claim", key)
 	if err != nil {
@@ -46,12 +50,33 @@ func (b *Bucket) Claim(ctx context.Context, key string) error {
 	return b.claim(ctx, "claim", key, by)
 }
 
+// Move has the object follow the lock that the context names from now on, and claims it as [Bucket.Claim] does. Call it when writers
+// have gone over to another lock, and before they write. On success the object accepts no token of the lock that it has followed,
+// and no write of one that is still under way.
+//
+// The errors are those of Claim, and one that matches [fence.ErrInvalidToken] if the context names no lock, or several. If the
+// token is stale, take a new grant of the lock, or raise its era if it is in another cluster. Safe for concurrent use.
+func (b *Bucket) Move(ctx context.Context, key string) error {
+	const verb = "move"
+	by, err := b.admit(ctx, verb, key)
+	if err != nil {
+		return err
+	}
+	if by.lock == "" {
+		return fmt.Errorf("s3fence: %s %q: %w: the context names no lock to follow, or several, "+
+			"want the context of a lock, or one of fence.WithLock or fence.ForLock", verb, b.resource(key), fence.ErrInvalidToken)
+	}
+	by.moves = true
+	return b.claim(ctx, verb, key, by)
+}
+
 // ClaimRead starts the tenure of a reader. Call it once after a grant, before the first of several reads: until then the marks do
 // not refuse a writer that held the lock before, and it could write between them. Repeating it is safe. Who reads one version of
 // one object needs no claim: [Bucket.Get] tells the mark of that version.
 //
 // Like [Bucket.Claim] it writes the object's own payload, with the context's token of a read lock as the mark of readers, and
-// creates a missing object without a payload. If the mark of readers is not lower, it writes nothing. On success the object
+// creates a missing object without a payload. If the mark of readers is not lower, and the object follows a lock if the token
+// has one, it writes nothing. On success the object
 // accepts no older token of a writer, and no write of one that is still under way. The errors are those of [Bucket.Put], with a
 // refusal if the mark of writers is newer; after [ErrUnknown] call ClaimRead again.
 func (b *Bucket) ClaimRead(ctx context.Context, key string) error {
@@ -64,8 +89,8 @@ func (b *Bucket) ClaimRead(ctx context.Context, key string) error {
 
 // CheckRead reports whether the context's token of a read lock may still read. Call it after a read, before its result is used:
 // if it accepts the token, no newer writer had written before. It reads the start of the object. Unlike [Bucket.Check] it raises
-// a lower mark of readers, even if its holder has not claimed, and then does what [Bucket.ClaimRead] does. The errors are those
-// of ClaimRead.
+// a lower mark of readers, even if its holder has not claimed, and has an object that follows no lock follow the token's; then it
+// does what [Bucket.ClaimRead] does. The errors are those of ClaimRead.
 func (b *Bucket) CheckRead(ctx context.Context, key string) error {
 	const verb = "check to read"
 	by, err := b.admitReader(ctx, verb, key)
@@ -145,7 +170,7 @@ type change struct {
 
 // change carries out c. It is safe for these reasons:
 //
-// A write is conditional on the ETag of the version whose token was compared. The id makes the bytes of every write, and so
+// A write is conditional on the ETag of the version whose token and lock were compared. The id makes the bytes of every write, and so
 // its ETag, unique: as long as the ETag is the same, nothing has been written.
 //
 // All attempts on one base, that is one ETag, carry the same bytes and consume the base, so at most one is done and it does
@@ -167,8 +192,8 @@ func (b *Bucket) change(ctx context.Context, c change) error {
 		if err != nil {
 			return b.explain(c.verb, c.key, err)
 		}
-		h := header{id: newID(), prev: base.id, state: st}
-		h.token, h.read = c.by.marks(base)
+		h := c.by.mark(base)
+		h.id, h.prev, h.state = newID(), base.id, st
 		now, err := b.replace(ctx, c, base, h, seal(h, payload), &attempt)
 		if err != nil || now == nil {
 			return err
@@ -218,16 +243,16 @@ func (b *Bucket) replace(
 		// Compare the id too: a store that reads ETag and content one after the other can return an old ETag with a new
 		// content.
 		gone := now.id != base.id || now.etag != base.etag
-		stale := b.refuse(c.key, c.by, now)
+		refusal := b.refuse(c.key, c.by, now)
 		switch {
-		case gone && stale != nil && !unknown && now.prev != base.id:
+		case gone && refusal != nil && !unknown && now.prev != base.id:
 			// Two writes since: ours may be the first, answered by way of a copy. Readers that are granted together write so.
 			unknown = true
-			return nil, fail(stale)
-		case gone && stale != nil && !unknown:
-			return nil, stale
-		case gone && stale != nil:
-			return nil, fail(stale)
+			return nil, fail(refusal)
+		case gone && refusal != nil && !unknown:
+			return nil, refusal
+		case gone && refusal != nil:
+			return nil, fail(refusal)
 		case gone && unknown:
 			return nil, fail(fmt.Errorf("other writes have followed: %w", err))
 		case *attempt >= b.opts.Attempts && unknown:

@@ -5,6 +5,7 @@ const (
 	inEtcdfence = "fence/etcdfence"
 	inGrpcfence = "fence/grpcfence"
 	inHttpfence = "fence/httpfence"
+	inS3fence   = "fence/s3fence"
 	inSqlfence  = "fence/sqlfence"
 	onSQLite    = "integration/sqlfence"
 )
@@ -310,6 +311,20 @@ var fenceMutants = []mutant{
 		old:  "return !errors.Is(err, Unknown.Of(e.pkg)) && e.store.transient(err)",
 		new:  "return errors.Is(err, Unknown.Of(e.pkg)) || e.store.transient(err)",
 		by:   killer{inSqlfence, "TestDo_answerToCommit", `require.Equal(t, c.runs, runs)`},
+	},
+	{
+		name: "s3fence: a token of another lock is accepted",
+		file: "fence/s3fence/claimant.go",
+		old:  "by.lock != r.lock && !by.moves",
+		new:  `by.lock == "" && !by.moves`,
+		by:   killer{inS3fence, "TestBucket_refusesAnotherLock/Put", `requireOther(t, err, fence.OtherLockError{Token: token, Read: v.reads, Lock: "report"`},
+	},
+	{
+		name: "s3fence: the lock is forgotten where a mark is raised",
+		file: "fence/s3fence/claimant.go",
+		old:  "read: old.read, lock: old.lock}",
+		new:  "read: old.read}",
+		by:   killer{inS3fence, "TestBucket_tokensWithoutAName/Claim", `requireOther(t, v.do(allows, v.context(t, "report", 99), "rows"),`},
 	},
 	{
 		name: "quickstart: no Claim before the read",
