@@ -1,0 +1,119 @@
+package leasetest_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/lease"
+	"github.com/leasefence/leasefence/lease/leasetest"
+)
+
+// requireHolder requires who holds a name; "" is nobody.
+func requireHolder(t *testing.T, srv *leasetest.Server, name, want string) {
+	t.Helper()
+	got, ok := srv.Holder(name)
+	require.Equal(t, want, got)
+	require.Equal(t, want != "", ok)
+}
+
+// A service is cut off, steps back in time, and leads again.
+func TestSession_Partition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := leasetest.New(t)
+		s := srv.Session(t, lease.Options{Prefix: "svc/"})
+		ctx, stop := context.WithCancel(t.Context())
+		tenures := make(chan error, 10)
+		ended := make(chan error, 1)
+		go func() {
+			ended <- election.Run(ctx, s.Session, "leader", election.Options{Value: "me"},
+				func(ctx context.Context, _ fence.Token) error {
+					<-ctx.Done()
+					tenures <- context.Cause(ctx)
+					return nil
+				}, election.WithRejoin())
+		}()
+		synctest.Wait()
+		requireHolder(t, srv, "svc/leader", "me")
+		began := time.Now()
+		s.Partition()
+		err := <-tenures
+		require.ErrorIs(t, err, lease.ErrLost)
+		require.Less(t, time.Since(began), 30*time.Second, "before the lease runs out")
+		time.Sleep(time.Minute)
+		requireHolder(t, srv, "svc/leader", "")
+		s.Heal()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		requireHolder(t, srv, "svc/leader", "me")
+		stop()
+		require.ErrorIs(t, <-ended, context.Canceled)
+		requireHolder(t, srv, "svc/leader", "")
+	})
+}
+
+func TestSession_Expire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := leasetest.New(t)
+		s, next := srv.Session(t, lease.Options{Owner: "a"}), srv.Session(t, lease.Options{Owner: "b"})
+		l, err := s.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		began := time.Now()
+		require.NoError(t, s.Expire(t.Context()))
+		require.GreaterOrEqual(t, time.Since(began), 20*time.Second)
+		requireReason(t, l, lease.ReasonDeadlinePassed)
+		requireHolder(t, srv, "x", "")
+		_, err = next.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		requireHolder(t, srv, "x", "b")
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, next.Expire(ctx), context.DeadlineExceeded)
+		require.NoError(t, next.Close(t.Context()), "it is not cut off any more")
+	})
+}
+
+func TestSession_Revoke(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := leasetest.New(t)
+		s := srv.Session(t, lease.Options{})
+		l, err := s.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		time.Sleep(time.Second) // its key is watched by then
+		began := time.Now()
+		s.Revoke()
+		<-l.Context().Done()
+		require.Zero(t, time.Since(began))
+		requireReason(t, l, lease.ReasonLeaseGone)
+		s.Revoke()
+		_, err = s.Lock(t.Context(), "x")
+		require.NoError(t, err, "on another lease")
+	})
+}
+
+func requireReason(t *testing.T, l *lease.Lock, want lease.Reason) {
+	t.Helper()
+	var lost *lease.LostError
+	require.ErrorAs(t, l.Err(), &lost)
+	require.Equal(t, want, lost.Reason)
+}
+
+// Without a bubble it runs by the real clock, and a client serves etcd's own API too.
+func TestServer_withoutABubble(t *testing.T) {
+	srv := leasetest.New(t)
+	c := srv.Client(t)
+	_, err := c.Put(t.Context(), "k", "v")
+	require.NoError(t, err)
+	s := srv.Session(t, lease.Options{Owner: "a", TTL: 2 * time.Second})
+	require.NoError(t, s.RDo(t.Context(), "x", func(context.Context, fence.ReadToken) error {
+		requireHolder(t, srv, "x", "a")
+		return nil
+	}))
+	require.Empty(t, func() string { owner, _ := srv.Holder("k"); return owner }())
+}
