@@ -65,6 +65,9 @@ func (s *Session) acquire(ctx context.Context, name string, options []LockOption
 func (s *Session) obtain(ctx context.Context, name string, opts lockOptions, m mode) (*Lock, error) {
 	ctx, told := s.begin(ctx, name, opts.owner, m)
 	l, err := s.attempt(ctx, name, opts, m, told)
+	if errors.Is(err, rpctypes.ErrPermissionDenied) {
+		err = fmt.Errorf("%w (it takes permission to read and write the keys with the prefix %q)", err, s.opts.Prefix+name+"/")
+	}
 	told.end(l, err)
 	return l, err
 }

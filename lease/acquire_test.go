@@ -155,6 +155,7 @@ func TestSession_Lock_refused(t *testing.T) {
 		for _, take := range []func(context.Context, string, ...lease.LockOption) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
 			_, err := take(t.Context(), "a")
 			require.ErrorContains(t, err, "permission denied")
+			require.ErrorContains(t, err, `permission to read and write the keys with the prefix "a/"`)
 		}
 		e.at(time.Minute)
 		require.Len(t, e.c.Calls(fakeetcd.Txn), 2)

@@ -71,7 +71,9 @@ func NewSession(ctx context.Context, client *clientv3.Client, opts Options) (*Se
 		return nil, err
 	}
 	s := newSession(client, opts, clock.System)
+	stop := s.sayThatItWaits(ctx)
 	g, err := s.takeLease(ctx)
+	stop()
 	if err != nil {
 		return nil, fmt.Errorf("lease: new session: %w", err)
 	}
@@ -136,6 +138,29 @@ func newSession(client *clientv3.Client, opts Options, clk clock.Clock) *Session
 	s.events = new(logqueue.Queue)
 	s.run, s.stop = context.WithCancel(context.Background())
 	return s
+}
+
+// sayThatItWaits logs that the server has not answered after some seconds, and each half minute from then on, until it is stopped.
+func (s *Session) sayThatItWaits(ctx context.Context) (stop func()) {
+	const first, again = 5 * time.Second, 30 * time.Second
+	ctx, cancel := context.WithCancel(ctx)
+	began, done := time.Now(), make(chan struct{})
+	go func() {
+		defer close(done)
+		for pause := first; ; pause = again {
+			select {
+			case <-time.After(pause):
+				s.log.Warn("new session: etcd has not answered yet", "waited", time.Since(began),
+					"endpoints", s.conn.Client.Endpoints(), "err", s.conn.Unreachable(ctx))
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
 }
 
 // takeLease asks the server for a lease until it answers or ctx ends.

@@ -2,8 +2,10 @@ package lease
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"iter"
+	"strconv"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -40,6 +42,24 @@ type Status struct {
 	TTL      time.Duration // as granted by the server
 	Deadline time.Time     // local: when the lease is lost unless it is renewed before
 	Err      error         // in StateLost why, a [*LostError]; in StateJeopardy the last failure to renew, if any
+}
+
+// MarshalText returns the state's name.
+func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// MarshalJSON returns the status for people and dashboards: the lease's ID in hex as etcdctl has it, times as text.
+func (s Status) MarshalJSON() ([]byte, error) {
+	view := struct {
+		State    State     `json:"state"`
+		LeaseID  string    `json:"lease"`
+		TTL      string    `json:"ttl"`
+		Deadline time.Time `json:"deadline,omitzero"`
+		Err      string    `json:"error,omitempty"`
+	}{s.State, strconv.FormatInt(int64(s.LeaseID), 16), s.TTL.String(), s.Deadline, ""}
+	if s.Err != nil {
+		view.Err = s.Err.Error()
+	}
+	return json.Marshal(view)
 }
 
 // Status tells the state of the session's present lease. It asks nobody, and may be called at any time.

@@ -1,9 +1,13 @@
 package lease_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"iter"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -268,4 +272,41 @@ func TestReason_String_unknown(t *testing.T) {
 	for _, s := range []fmt.Stringer{lease.State(0), lease.State(4), lease.State(-1), lease.Reason(0), lease.Reason(7), lease.Reason(-1)} {
 		require.Regexp(t, `^(State|Reason)\(-?\d\)$`, s.String())
 	}
+}
+
+func TestStatus_inJSON(t *testing.T) {
+	deadline := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for want, status := range map[string]lease.Status{
+		`{"state":"held","lease":"694d9a3b2c1d0e4f","ttl":"30s","deadline":"2026-01-02T03:04:05Z"}`: {
+			State: lease.StateHeld, LeaseID: 0x694d9a3b2c1d0e4f, TTL: 30 * time.Second, Deadline: deadline,
+		},
+		`{"state":"lost","lease":"1","ttl":"2s","error":"lease: lost: the lease has expired or was revoked"}`: {
+			State: lease.StateLost, LeaseID: 1, TTL: 2 * time.Second, Err: &lease.LostError{Reason: lease.ReasonLeaseGone, LeaseID: 1},
+		},
+	} {
+		text, err := json.Marshal(status)
+		require.NoError(t, err)
+		require.Equal(t, want, string(text))
+	}
+}
+
+// Who starts a service beside an etcd that does not answer finds out from the log.
+func TestNewSession_saysThatItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newServer(t).NewClient(t.Context())
+		c.Cut()
+		waitFor := func(d time.Duration) []string {
+			var log bytes.Buffer
+			_, err := lease.NewSession(timeout(t, d), c.Client, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			return strings.Split(strings.TrimSpace(log.String()), "\n")
+		}
+		require.Equal(t, []string{""}, waitFor(4*time.Second))
+		lines := waitFor(time.Minute)
+		require.Len(t, lines, 2)
+		require.Contains(t, lines[0], `level=WARN msg="new session: etcd has not answered yet" waited=5s`)
+		require.Contains(t, lines[1], "waited=35s")
+	})
 }
