@@ -3,13 +3,25 @@
 // # Scope
 //
 // At the client, [UnaryClient] and [StreamClient] send the token of a call's context in the metadata fencing-token, or that of
-// a read lock in fencing-read-token. They convert a refusal back into the server's error, so that errors.Is(err,
-// fence.ErrStale) works across the network and status.FromError still finds the status. At the server, the interceptors of
-// [Server] parse the metadata, refuse stale tokens, add the token to the context and give a status to the refusals that
-// handlers return. [NewServer] creates them for any check, [NewAtomicServer] for resources in the server's process.
+// a read lock in fencing-read-token, and beside it the name of the lock in fencing-lock. They convert a refusal back into the
+// server's error, so that errors.Is(err, fence.ErrStale) works across the network and status.FromError still finds the status. At
+// the server, the interceptors of [Server] parse the metadata, refuse stale tokens and those of another lock, add the token and
+// the name to the context and give a status to the refusals that handlers return. [NewServer] creates them for any check, [NewAtomicServer] for resources in the server's process.
 //
 // A new holder claims before its first read. With a guard, any call of a method that writes is a claim. With a store, the
 // handler calls the store's Claim.
+//
+// # The name of the lock
+//
+// A token belongs to a lock, whose name [fence.LockFromContext] returns. A resource follows one lock, and refuses the tokens of
+// others. A context that carries no name, or the token of several locks that were granted as one, sends none: [fence.ForLock]
+// chooses. In the metadata, "%" and two upper-case hex digits stand for each byte of the name but A-Z, a-z, 0-9 and "-._~/", as in
+// the header of httpfence, so that a gateway from HTTP to gRPC preserves it. It has at most 6,912 bytes there: servers of other
+// languages may bound a call's metadata by 8 KiB. No other spelling is accepted.
+//
+// A token without a name goes on working where the resource follows no lock. Where it follows one, the check decides:
+// [fence.Guard.AllowUnnamed], or the option of a store. Older clients send none, and older servers ignore it. So where clients of
+// both kinds share a resource, set AllowUnnamed until the last one sends names.
 //
 // # Readers
 //
@@ -17,8 +29,8 @@
 // not know the metadata. A call of a method that does not write is checked before its handler runs, so that no writer that held
 // the lock before writes while the handler reads: NewAtomicServer does this with its guard, NewServer with Options.CheckRead,
 // with Options.EachMessage for each message too. A writer that comes later is let in. So a handler that reads for a reader
-// checks its token once more when it has read, with [fence.Guard.CheckRead] or in the transaction of its store, and before it
-// answers.
+// checks its token once more when it has read, with [fence.Guard.CheckReadContext] or in the transaction of its store, and before
+// it answers.
 //
 // # Guarantee
 //
@@ -28,6 +40,8 @@
 //     handler of an older token is running or will run for it.
 //   - A method that does not write raises no mark of writers. With the token of a read lock, and a check for it, a call
 //     reaches the handler only if the check has accepted that.
+//   - A check gets the name of the lock that was sent with the token, or none. A name in the server's own context is not taken for
+//     it.
 //
 // # No guarantee
 //
@@ -45,10 +59,13 @@
 //
 //	what happens                                      result
 //	token older than a mark                           FAILED_PRECONDITION, ReasonStale; the handler has not run
+//	token of another lock than the resource follows   FAILED_PRECONDITION, ReasonOtherLock; the handler has not run
+//	token without a name, and it follows a lock       FAILED_PRECONDITION, ReasonOtherLock, unless the check accepts it
 //	token missing in a call that writes               FAILED_PRECONDITION, ReasonMissing
 //	only that of a read lock in one that writes       FAILED_PRECONDITION, ReasonMissing
 //	token malformed, empty, or several values         INVALID_ARGUMENT, ReasonInvalid, also in calls that only read
 //	both of the metadata                              INVALID_ARGUMENT, ReasonInvalid
+//	name malformed, several, or without a token       INVALID_ARGUMENT, ReasonInvalid, also in calls that only read
 //	the check fails for another reason                UNAVAILABLE, or the status that its error has
 //	the call names no resource                        INTERNAL
 //	the resource's name is too long                   INVALID_ARGUMENT
@@ -61,4 +78,6 @@
 //	metadata set by the caller, same as the context   sent once
 //	metadata set by the caller, another token         not sent: INVALID_ARGUMENT, fence.ErrInvalidToken
 //	the other metadata set by the caller              not sent: INVALID_ARGUMENT, fence.ErrInvalidToken
+//	fencing-lock set by the caller, not the context's not sent: INVALID_ARGUMENT, fence.ErrInvalidToken
+//	the context's name is refused by fence.CheckLock  not sent: INVALID_ARGUMENT, fence.ErrInvalidToken
 package grpcfence

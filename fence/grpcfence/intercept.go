@@ -8,12 +8,12 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/internal/wire"
 )
 
 // call has the data of a call that the interceptors use.
 type call struct {
-	token    fence.Token     // 0 if it is not a writer's
-	reader   fence.ReadToken // 0 if it is not a reader's
+	token    wire.Token
 	resource string
 	writes   bool
 	checked  bool // the token is checked
@@ -38,7 +38,7 @@ func (s *Server) Unary(
 	ran := false
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	err = s.guard.DoContext(ctx, c.resource, c.token, func() (err error) {
+	err = s.guard.DoContext(ctx, c.resource, c.token.Write, func() (err error) {
 		ran = true
 		defer cancel() // before a newer token is accepted: work that the handler left running gets the signal to stop
 		resp, err = handle(ctx, req)
@@ -70,21 +70,16 @@ func (s *Server) Stream(
 
 // read returns the context that carries the call's token.
 func (s *Server) read(ctx context.Context, method string, req any) (context.Context, call, error) {
-	t, reader, err := tokens(ctx)
-	c := call{token: t, reader: reader, writes: s.opts.Writes(method)}
-	if err == nil && c.writes && t == 0 {
+	t, err := carried(ctx)
+	c := call{token: t, writes: s.opts.Writes(method)}
+	if err == nil && c.writes && t.Write == 0 {
 		err = ErrMissing
 	}
 	if err != nil {
 		return nil, call{}, Error(err)
 	}
-	switch {
-	case t != 0:
-		ctx = fence.NewContext(ctx, t)
-	case reader != 0:
-		ctx = fence.NewReadContext(ctx, reader)
-	}
-	if !c.writes && (reader == 0 || s.opts.CheckRead == nil) {
+	ctx = t.In(ctx)
+	if !c.writes && (t.Read == 0 || s.opts.CheckRead == nil) {
 		return ctx, c, nil
 	}
 	c.resource = s.resource(ctx, method, req)
@@ -105,9 +100,9 @@ func (s *Server) verify(ctx context.Context, c call) error {
 	switch {
 	case !c.checked:
 	case c.writes:
-		err = s.check(ctx, c.resource, c.token)
+		err = s.check(ctx, c.resource, c.token.Write)
 	default:
-		err = s.opts.CheckRead(ctx, c.resource, c.reader)
+		err = s.opts.CheckRead(ctx, c.resource, c.token.Read)
 	}
 	if err != nil {
 		return unchecked(err)
@@ -122,10 +117,10 @@ type serverStream struct {
 	check func() error    // for each message; may be nil
 }
 
-// Context returns the stream's context with the token.
+// Context returns the stream's context with the token and the name of its lock.
 func (s *serverStream) Context() context.Context { return s.ctx }
 
-// RecvMsg receives a message. If the token is stale now, it returns an error, which the handler returns, and no message.
+// RecvMsg receives a message. If the token is refused now, it returns an error, which the handler returns, and no message.
 func (s *serverStream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil || s.check == nil {
 		return err

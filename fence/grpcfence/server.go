@@ -47,7 +47,8 @@ var (
 	_ grpc.StreamServerInterceptor = (*Server)(nil).Stream
 )
 
-// GuardCheck returns a check of g for [NewServer], or nil if g is nil.
+// GuardCheck returns a check of g for [NewServer], or nil if g is nil. It is [fence.Guard.CheckContext], which knows the name of
+// the token's lock.
 func GuardCheck(g *fence.Guard) func(ctx context.Context, resource string, t fence.Token) error {
 	if g == nil {
 		return nil
@@ -56,7 +57,8 @@ func GuardCheck(g *fence.Guard) func(ctx context.Context, resource string, t fen
 }
 
 // NewServer returns interceptors that refuse calls early. They call check with the call's context, resource and token, and
-// call the handler only if check returns nil. The handler gets the token with [fence.FromContext].
+// call the handler only if check returns nil. The handler gets the token with [fence.FromContext], and check and handler get the
+// name of its lock, if the call has it, with [fence.LockFromContext].
 //
 // A newer token may be accepted after check has returned and before the handler writes. So the handler must pass the token to
 // its store, which compares it in one step with the write, and return the store's error. For resources in this process,
@@ -96,12 +98,12 @@ func NewServer(
 // timeout, must come before this one in the chain. Newer tokens wait for the handler until their calls' contexts end.
 //
 // A stream is checked as with NewServer, by [fence.Guard.CheckContext], since newer tokens would otherwise wait until the
-// stream ends. Its handler calls [fence.Guard.Do] to write.
+// stream ends. Its handler calls [fence.Guard.DoContext] with the stream's context to write.
 //
 // The handler of a method that does not write runs outside of the guard, beside any other. For the token of a read lock the
 // server calls [fence.Guard.CheckReadContext] first: it waits for what an older writer does inside the guard, and nothing more
 // of it runs there from then on. A newer writer's handler may run beside the reader's, which has lost its lock by then. So that
-// it does not answer with what was read meanwhile, the reader's handler calls [fence.Guard.CheckRead] when it has read; and
+// it does not answer with what was read meanwhile, the reader's handler calls [fence.Guard.CheckReadContext] when it has read; and
 // what handlers share needs a mutex.
 func NewAtomicServer(
 	resource func(ctx context.Context, method string, req any) string, guard *fence.Guard, opts Options,

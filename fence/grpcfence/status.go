@@ -21,9 +21,14 @@ const (
 	// "resource", "token" and "highest" if they are known, and "read" or "byReader", each "true", if the token or the mark is
 	// that of a reader.
 	ReasonStale = "FENCING_TOKEN_STALE"
+	// ReasonOtherLock is a token that belongs to another lock than its resource follows: FAILED_PRECONDITION. The metadata of the
+	// detail has "resource", "token", "read" as above, "lock", which is not there if the token came without the name of its lock,
+	// and "follows".
+	ReasonOtherLock = "FENCING_TOKEN_OTHER_LOCK"
 	// ReasonMissing is a call that writes and has no token: FAILED_PRECONDITION.
 	ReasonMissing = "FENCING_TOKEN_MISSING"
-	// ReasonInvalid is a malformed token or more than one token, of a writer or a reader: INVALID_ARGUMENT.
+	// ReasonInvalid is a malformed token or more than one token, of a writer or a reader, or a malformed name of a lock, more than
+	// one, or one without a token: INVALID_ARGUMENT.
 	ReasonInvalid = "FENCING_TOKEN_INVALID"
 )
 
@@ -41,12 +46,13 @@ func (r *refusal) GRPCStatus() *status.Status { return r.status }
 func (r *refusal) Unwrap() error              { return r.err }
 
 // Error gives a status to the refusal of a token: FAILED_PRECONDITION with [ReasonStale] if err matches
-// [fence.ErrStale], or with [ReasonMissing] if it matches [ErrMissing]; INVALID_ARGUMENT with [ReasonInvalid] if it
-// matches [fence.ErrInvalidToken]. The result still matches what err does.
+// [fence.ErrStale], with [ReasonOtherLock] if it matches [fence.ErrOtherLock], or with [ReasonMissing] if it matches [ErrMissing];
+// INVALID_ARGUMENT with [ReasonInvalid] if it matches [fence.ErrInvalidToken]. The result still matches what err does.
 //
 // Error returns nil, an error that already has a status and any other error unchanged. The client gets the resource (the first
-// 4 KiB of a longer name), the token and the mark of the [fence.StaleError], and nothing of the errors that wrap it. The
-// interceptors of [Server] call Error for the errors of handlers.
+// 4 KiB of a longer name), the token and the mark of the [fence.StaleError], or the two locks of the [fence.OtherLockError] (the
+// first [fence.MaxLock] bytes of longer names), and nothing of the errors that wrap it. The interceptors of [Server] call Error
+// for the errors of handlers.
 func Error(err error) error {
 	if _, ok := status.FromError(err); ok { // nil has one too
 		return err
@@ -62,16 +68,26 @@ func Error(err error) error {
 			text = known.Error()
 			info.Metadata = staleMetadata(known)
 		}
+	case errors.Is(err, fence.ErrOtherLock):
+		info.Reason, text = ReasonOtherLock, fence.ErrOtherLock.Error()
+		if other, ok := errors.AsType[*fence.OtherLockError](err); ok && other != nil {
+			known := *other
+			known.Resource = clip.To(known.Resource, maxResource)
+			known.Lock, known.Follows = clip.To(known.Lock, fence.MaxLock), clip.To(known.Follows, fence.MaxLock)
+			text = known.Error()
+			info.Metadata = otherLockMetadata(known)
+		}
 	case errors.Is(err, ErrMissing):
 		info.Reason, text = ReasonMissing, ErrMissing.Error()
 	case errors.Is(err, fence.ErrInvalidToken):
 		code, info.Reason = codes.InvalidArgument, ReasonInvalid
-		text = fence.ErrInvalidToken.Error() + ": want one value of " + MetadataKey + " or " + ReadMetadataKey + ", plain decimal"
+		text = fence.ErrInvalidToken.Error() + ": want one value of " + MetadataKey + " or " + ReadMetadataKey + ", plain decimal, and at most one of " +
+			LockMetadataKey + ", percent-encoded"
 	default:
 		return err
 	}
 	st := status.New(code, text)
-	if detailed, err := st.WithDetails(info); err == nil { // it can always be encoded, see staleMetadata
+	if detailed, err := st.WithDetails(info); err == nil { // it can always be encoded, see utf8
 		st = detailed
 	}
 	return &refusal{status: st, err: err}
@@ -79,8 +95,7 @@ func Error(err error) error {
 
 func staleMetadata(stale fence.StaleError) map[string]string {
 	md := map[string]string{
-		// Strings of protobuf are UTF-8. With any other name the client would lose the whole detail.
-		"resource": strings.ToValidUTF8(stale.Resource, "\uFFFD"),
+		"resource": utf8(stale.Resource),
 		"token":    stale.Token.String(),
 	}
 	if stale.Highest != 0 {
@@ -95,6 +110,24 @@ func staleMetadata(stale fence.StaleError) map[string]string {
 	return md
 }
 
+func otherLockMetadata(other fence.OtherLockError) map[string]string {
+	md := map[string]string{
+		"resource": utf8(other.Resource),
+		"token":    other.Token.String(),
+		"follows":  utf8(other.Follows),
+	}
+	if other.Lock != "" {
+		md["lock"] = utf8(other.Lock)
+	}
+	if other.Read {
+		md["read"] = "true"
+	}
+	return md
+}
+
+// utf8 makes a name a string of protobuf. With any other one the client would lose the whole detail.
+func utf8(name string) string { return strings.ToValidUTF8(name, "\uFFFD") }
+
 // unchecked returns the error of a call whose token could not be checked. It has the status of err, or that of a context's
 // error, or UNAVAILABLE, since the handler has not run, without the text of err.
 func unchecked(err error) error {
@@ -108,10 +141,11 @@ func unchecked(err error) error {
 }
 
 // ReadError returns, at the client, the refusal that a call's error contains: an error with a [*fence.StaleError], which
-// matches [fence.ErrStale], one that matches [ErrMissing] or one that matches [fence.ErrInvalidToken]. [status.FromError] still
-// finds the status. ReadError returns nil and any other error unchanged.
+// matches [fence.ErrStale], one with a [*fence.OtherLockError], which matches [fence.ErrOtherLock], one that matches [ErrMissing]
+// or one that matches [fence.ErrInvalidToken]. [status.FromError] still finds the status. ReadError returns nil and any other
+// error unchanged.
 //
-// It recognises a refusal by code, domain and reason. Missing or malformed metadata of a stale token are zero in the error,
+// It recognises a refusal by code, domain and reason. Missing or malformed metadata of a refused token are zero in the error,
 // since a refused holder must stop in any case. The interceptors [UnaryClient] and [StreamClient] call ReadError.
 func ReadError(err error) error {
 	switch status.Code(err) {
@@ -145,6 +179,15 @@ func cause(code codes.Code, info *errdetails.ErrorInfo) error {
 		return &fence.StaleError{
 			Resource: md["resource"], Token: member(md["token"]), Highest: member(md["highest"]),
 			Read: md["read"] == "true", ByReader: md["byReader"] == "true",
+		}
+	case ReasonOtherLock:
+		if code != codes.FailedPrecondition {
+			return nil
+		}
+		md := info.GetMetadata()
+		return &fence.OtherLockError{
+			Resource: md["resource"], Token: member(md["token"]), Read: md["read"] == "true",
+			Lock: md["lock"], Follows: md["follows"],
 		}
 	case ReasonMissing:
 		if code == codes.FailedPrecondition {

@@ -47,6 +47,18 @@ func TestError_givesRefusalsAStatusAndKeepsWhatTheyMatch(t *testing.T) {
 		},
 		{fence.ErrStale, codes.FailedPrecondition, grpcfence.ReasonStale, nil},
 		{(*fence.StaleError)(nil), codes.FailedPrecondition, grpcfence.ReasonStale, nil},
+		{
+			&fence.OtherLockError{Resource: "orders", Token: 41, Lock: "r\xff", Follows: "a\xff"}, codes.FailedPrecondition,
+			grpcfence.ReasonOtherLock,
+			map[string]string{"resource": "orders", "token": "41", "lock": "r\uFFFD", "follows": "a\uFFFD"},
+		},
+		{
+			&fence.OtherLockError{Token: 41, Read: true, Follows: "accounts"}, codes.FailedPrecondition, grpcfence.ReasonOtherLock,
+			map[string]string{"resource": "", "token": "41", "read": "true", "follows": "accounts"},
+		},
+		{fence.ErrOtherLock, codes.FailedPrecondition, grpcfence.ReasonOtherLock, nil},
+		{(*fence.OtherLockError)(nil), codes.FailedPrecondition, grpcfence.ReasonOtherLock, nil},
+		{errors.Join(fence.ErrOtherLock, fence.ErrStale), codes.FailedPrecondition, grpcfence.ReasonStale, nil},
 		{grpcfence.ErrMissing, codes.FailedPrecondition, grpcfence.ReasonMissing, nil},
 		{fence.ErrInvalidToken, codes.InvalidArgument, grpcfence.ReasonInvalid, nil},
 	} {
@@ -73,6 +85,8 @@ func TestReadError_knowsARefusalByCodeDomainAndReason(t *testing.T) {
 	require.ErrorIs(t, grpcfence.ReadError(fmt.Errorf("sell: %w",
 		refused(t, codes.FailedPrecondition, info(grpcfence.Domain, grpcfence.ReasonStale)))), fence.ErrStale)
 	require.ErrorIs(t, grpcfence.ReadError(
+		refused(t, codes.FailedPrecondition, info(grpcfence.Domain, grpcfence.ReasonOtherLock))), fence.ErrOtherLock)
+	require.ErrorIs(t, grpcfence.ReadError(
 		refused(t, codes.FailedPrecondition, info(grpcfence.Domain, grpcfence.ReasonMissing))), grpcfence.ErrMissing)
 	require.ErrorIs(t, grpcfence.ReadError(
 		refused(t, codes.InvalidArgument, info(grpcfence.Domain, grpcfence.ReasonInvalid))), fence.ErrInvalidToken)
@@ -85,6 +99,8 @@ func TestReadError_knowsARefusalByCodeDomainAndReason(t *testing.T) {
 		refused(t, codes.FailedPrecondition, info(grpcfence.Domain, grpcfence.ReasonInvalid)),
 		refused(t, codes.InvalidArgument, info(grpcfence.Domain, grpcfence.ReasonStale)),
 		refused(t, codes.InvalidArgument, info(grpcfence.Domain, grpcfence.ReasonMissing)),
+		refused(t, codes.InvalidArgument, info(grpcfence.Domain, grpcfence.ReasonOtherLock)),
+		refused(t, codes.Aborted, info(grpcfence.Domain, grpcfence.ReasonOtherLock)),
 		refused(t, codes.Aborted, info(grpcfence.Domain, grpcfence.ReasonStale)),
 	} {
 		require.Equal(t, other, grpcfence.ReadError(other))
@@ -100,6 +116,14 @@ func TestReadError_whoseTokenAndWhoseMark(t *testing.T) {
 		var stale *fence.StaleError
 		require.ErrorAs(t, err, &stale)
 		require.Equal(t, fence.StaleError{Read: value == "true", ByReader: value == "true"}, *stale)
+		err = grpcfence.ReadError(refused(t, codes.FailedPrecondition, &errdetails.ErrorInfo{
+			Domain: grpcfence.Domain, Reason: grpcfence.ReasonOtherLock,
+			Metadata: map[string]string{"read": value, "lock": value, "token": value},
+		}))
+		var other *fence.OtherLockError
+		require.ErrorAs(t, err, &other)
+		want, _ := fence.Parse(value)
+		require.Equal(t, fence.OtherLockError{Read: value == "true", Lock: value, Token: want}, *other)
 	}
 }
 

@@ -167,6 +167,55 @@ func TestStream_readers(t *testing.T) {
 	}
 }
 
+// of is the context of a lock's holder.
+func of(t *testing.T, token fence.Token, lock string) context.Context {
+	t.Helper()
+	return fence.WithLock(fence.NewContext(t.Context(), token), lock)
+}
+
+// The name of the lock reaches the guard when a stream starts and with each message, and the refusal reaches the client.
+func TestStream_locks(t *testing.T) {
+	for name, server := range both {
+		t.Run(name, func(t *testing.T) {
+			var g fence.Guard
+			fenced := serve(t, server(t, &g, grpcfence.Options{EachMessage: true}), &service{stream: echo})
+			stream := open(of(t, 54, "ärger"), t, fenced)
+			_, err := exchange(t, stream)
+			require.NoError(t, err)
+			require.Equal(t, map[string]string{"orders": "ärger"}, g.Locks())
+
+			_, err = exchange(t, open(of(t, 60, "report"), t, fenced))
+			require.ErrorIs(t, err, fence.ErrOtherLock)
+			md := requireInfo(t, err, codes.FailedPrecondition, grpcfence.ReasonOtherLock)
+			require.Equal(t, map[string]string{"resource": "orders", "token": "60", "lock": "report", "follows": "ärger"}, md)
+			_, err = exchange(t, open(with(t, "60"), t, fenced))
+			require.ErrorIs(t, err, fence.ErrOtherLock, "without a name")
+			_, err = fenced.FullDuplexCall(of(t, 60, "\xff"))
+			require.ErrorIs(t, err, fence.ErrInvalidToken, "nothing is sent")
+
+			opts := grpcfence.Options{Writes: func(string) bool { return false }, EachMessage: true}
+			if name == "early" {
+				opts.CheckRead = g.CheckReadContext
+			}
+			readers := serve(t, server(t, &g, opts), &service{stream: echo})
+			reads := open(fence.WithLock(fence.NewReadContext(t.Context(), 60), "ärger"), t, readers)
+			_, err = exchange(t, reads)
+			require.NoError(t, err)
+			require.Equal(t, map[string]fence.ReadToken{"orders": 60}, g.ReadMarks())
+			_, err = exchange(t, open(fence.WithLock(fence.NewReadContext(t.Context(), 60), "report"), t, readers))
+			require.ErrorIs(t, err, fence.ErrOtherLock)
+
+			require.NoError(t, g.Move("orders", 60, "report"))
+			for _, moved := range []testgrpc.TestService_FullDuplexCallClient{reads, open(of(t, 60, "ärger"), t, fenced)} {
+				_, err = exchange(t, moved)
+				require.ErrorIs(t, err, fence.ErrOtherLock, "with the next message")
+			}
+			_, err = exchange(t, stream)
+			require.ErrorIs(t, err, fence.ErrOtherLock, "whatever the numbers are")
+		})
+	}
+}
+
 // The resource function has no request to look at, and the store's refusal is a stream's as well.
 func TestStream_resourceAndTheStoresRefusal(t *testing.T) {
 	var g fence.Guard

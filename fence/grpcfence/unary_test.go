@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -23,6 +24,15 @@ func TestMetadataKey_isTheHeaderOfHTTP(t *testing.T) {
 	require.Equal(t, "fencing-token", grpcfence.MetadataKey, "gRPC's keys are in lower case")
 	require.True(t, strings.EqualFold(httpfence.ReadHeader, grpcfence.ReadMetadataKey))
 	require.Equal(t, "fencing-read-token", grpcfence.ReadMetadataKey)
+	require.True(t, strings.EqualFold(httpfence.LockHeader, grpcfence.LockMetadataKey))
+	require.Equal(t, "fencing-lock", grpcfence.LockMetadataKey)
+	lock, err := grpcfence.LockFromIncomingContext(
+		metadata.NewIncomingContext(t.Context(), metadata.Pairs(grpcfence.LockMetadataKey, "%C3%A4rger")))
+	require.NoError(t, err)
+	require.Equal(t, "ärger", lock)
+	lock, err = httpfence.LockFromHeader(http.Header{httpfence.LockHeader: {"%C3%A4rger"}})
+	require.NoError(t, err)
+	require.Equal(t, "ärger", lock, "in the same form")
 }
 
 // A check that cannot be made refuses, and tells the client nothing of why unless it has a status.

@@ -63,20 +63,25 @@ func request(resource string) *testgrpc.SimpleRequest {
 }
 
 func (w *wire) Send(ctx context.Context, resource string, set fencetest.Set) (fencetest.Outcome, error) {
-	ctx = metadata.NewOutgoingContext(ctx, metadata.MD{grpcfence.MetadataKey: set.Write, grpcfence.ReadMetadataKey: set.Read})
+	ctx = metadata.NewOutgoingContext(ctx, metadata.MD{
+		grpcfence.MetadataKey: set.Write, grpcfence.ReadMetadataKey: set.Read, grpcfence.LockMetadataKey: set.Lock,
+	})
 	_, err := w.client.UnaryCall(ctx, request(resource))
 	return w.outcome(err), err
 }
 
-func (w *wire) Serve(ctx context.Context) (fencetest.Outcome, error) {
+func (w *wire) ServeIn(server, client context.Context) (fencetest.Outcome, error) {
 	md := metadata.MD{}
-	if token, ok := fence.FromContext(ctx); ok {
+	if token, ok := fence.FromContext(client); ok {
 		md.Set(grpcfence.MetadataKey, token.String())
 	}
-	if token, ok := fence.ReadFromContext(ctx); ok {
+	if token, ok := fence.ReadFromContext(client); ok {
 		md.Set(grpcfence.ReadMetadataKey, token.String())
 	}
-	ctx = metadata.NewIncomingContext(fence.NewContext(ctx, 0), md)
+	if lock, ok := fence.LockFromContext(client); ok {
+		md.Set(grpcfence.LockMetadataKey, lock)
+	}
+	ctx := metadata.NewIncomingContext(server, md)
 	info := &grpc.UnaryServerInfo{FullMethod: testgrpc.TestService_UnaryCall_FullMethodName}
 	_, err := w.server.Unary(ctx, request("orders"), info,
 		func(ctx context.Context, _ any) (any, error) { return nil, w.handle(ctx) })
@@ -90,9 +95,10 @@ func (w *wire) outcome(err error) fencetest.Outcome {
 			code   codes.Code
 			reason string
 		}{
-			fencetest.Stale:   {codes.FailedPrecondition, grpcfence.ReasonStale},
-			fencetest.Missing: {codes.FailedPrecondition, grpcfence.ReasonMissing},
-			fencetest.Invalid: {codes.InvalidArgument, grpcfence.ReasonInvalid},
+			fencetest.Stale:     {codes.FailedPrecondition, grpcfence.ReasonStale},
+			fencetest.OtherLock: {codes.FailedPrecondition, grpcfence.ReasonOtherLock},
+			fencetest.Missing:   {codes.FailedPrecondition, grpcfence.ReasonMissing},
+			fencetest.Invalid:   {codes.InvalidArgument, grpcfence.ReasonInvalid},
 		} {
 			if code, reason, _ := refusal(w.t, err); code == want.code && reason == want.reason {
 				return outcome

@@ -82,7 +82,7 @@ func Example_readers() {
 	mux.HandleFunc("GET /left", func(w http.ResponseWriter, r *http.Request) {
 		left := stock.Load()
 		reader, ok := fence.ReadFromContext(r.Context())
-		if ok && httpfence.Error(w, guard.CheckRead("stock", reader)) {
+		if ok && httpfence.Error(w, guard.CheckReadContext(r.Context(), "stock", reader)) {
 			return
 		}
 		_, _ = fmt.Fprintf(w, "%d left", left)

@@ -40,3 +40,16 @@ func FuzzFromHeader(f *testing.F) {
 		require.Equal(t, first, got.String())
 	})
 }
+
+func TestLockFromHeader(t *testing.T) {
+	lock, err := httpfence.LockFromHeader(http.Header{httpfence.LockHeader: {"%C3%A4rger"}})
+	require.NoError(t, err)
+	require.Equal(t, "ärger", lock)
+	lock, err = httpfence.LockFromHeader(http.Header{})
+	require.NoError(t, err)
+	require.Empty(t, lock)
+	for _, values := range [][]string{{""}, {"ärger"}, {"%c3%a4rger"}, {"a, b"}, {"a", "b"}} {
+		_, err = httpfence.LockFromHeader(http.Header{httpfence.LockHeader: values})
+		require.ErrorIs(t, err, fence.ErrInvalidToken)
+	}
+}

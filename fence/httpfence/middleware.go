@@ -42,8 +42,8 @@ type Options struct {
 	// [NewAtomicMiddleware] checks with its guard, and CheckRead must be nil.
 	CheckRead func(ctx context.Context, resource string, t fence.ReadToken) error
 
-	// Refuse writes the response to a request that is refused. The error matches [fence.ErrStale], [fence.ErrInvalidToken] or
-	// [ErrMissing], for which [Error] writes the response, or tells why the token could not be checked.
+	// Refuse writes the response to a request that is refused. The error matches [fence.ErrStale], [fence.ErrOtherLock],
+	// [fence.ErrInvalidToken] or [ErrMissing], for which [Error] writes the response, or tells why the token could not be checked.
 	//
 	// The default writes a problem (RFC 9457): that of [Error]; 413 if the body is too large and 400 if it cannot be read,
 	// both with [NewAtomicMiddleware] only; 500 if the request names no resource or if NewAtomicMiddleware wraps an
@@ -56,7 +56,8 @@ type Options struct {
 	MaxBody int64
 }
 
-// GuardCheck returns a check of g for [NewMiddleware], or nil if g is nil.
+// GuardCheck returns a check of g for [NewMiddleware], or nil if g is nil. It is [fence.Guard.CheckContext], which knows the name
+// of the token's lock.
 func GuardCheck(g *fence.Guard) func(ctx context.Context, resource string, t fence.Token) error {
 	if g == nil {
 		return nil
@@ -65,7 +66,8 @@ func GuardCheck(g *fence.Guard) func(ctx context.Context, resource string, t fen
 }
 
 // NewMiddleware returns a middleware that refuses requests early. It calls check with the request's context, resource and
-// token, and calls the handler only if check returns nil. The handler gets the token with [fence.FromContext].
+// token, and calls the handler only if check returns nil. The handler gets the token with [fence.FromContext], and check and
+// handler get the name of its lock, if the request has it, with [fence.LockFromContext].
 //
 // A newer token may be accepted after check has returned and before the handler writes. So the handler must pass the token to
 // its store, which compares it in one step with the write, and write the store's refusal with [Error]. For a resource in this
@@ -113,7 +115,7 @@ func NewMiddleware(
 // The handler of a request that does not write runs outside of the guard, beside any other. For the token of a read lock the
 // middleware calls [fence.Guard.CheckReadContext] first: it waits for the handler of an older writer, and none runs from then
 // on. A newer writer's handler may run beside the reader's, which has lost its lock by then. So that it does not answer with
-// what was read meanwhile, the reader's handler calls [fence.Guard.CheckRead] when it has read; and what handlers share needs a
+// what was read meanwhile, the reader's handler calls [fence.Guard.CheckReadContext] when it has read; and what handlers share needs a
 // mutex.
 func NewAtomicMiddleware(
 	resource func(*http.Request) string, guard *fence.Guard, opts Options,
@@ -180,22 +182,21 @@ func newMiddleware(
 		opts.Refuse = refuse
 	}
 	pass := func(next http.Handler, w http.ResponseWriter, r *http.Request) error {
-		t, read, err := tokens(r.Header)
+		t, err := carried(r.Header)
 		writes := opts.Writes(r)
 		if !writes { // a cache must not answer a reader with what another one was given: the request may be a claim
 			w.Header().Add("Vary", ReadHeader)
+			w.Header().Add("Vary", LockHeader)
 		}
 		switch {
 		case err != nil:
 			return err
-		case writes && t == 0:
+		case writes && t.Write == 0:
 			return ErrMissing
-		case t != 0:
-			r = r.WithContext(fence.NewContext(r.Context(), t))
-		case read != 0:
-			r = r.WithContext(fence.NewReadContext(r.Context(), read))
+		case t.Write != 0 || t.Read != 0:
+			r = r.WithContext(t.In(r.Context()))
 		}
-		if !writes && (read == 0 || opts.CheckRead == nil) {
+		if !writes && (t.Read == 0 || opts.CheckRead == nil) {
 			next.ServeHTTP(w, r)
 			return nil
 		}
@@ -207,9 +208,9 @@ func newMiddleware(
 			return fmt.Errorf("%w: %d bytes, want 1 to %d", errLongResource, len(name), fence.MaxResource)
 		}
 		if writes {
-			return serve(next, w, r, name, t)
+			return serve(next, w, r, name, t.Write)
 		}
-		if err := opts.CheckRead(r.Context(), name, read); err != nil {
+		if err := opts.CheckRead(r.Context(), name, t.Read); err != nil {
 			return err
 		}
 		next.ServeHTTP(w, r)

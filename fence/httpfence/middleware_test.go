@@ -28,11 +28,11 @@ func TestMiddleware_methods(t *testing.T) {
 	}
 }
 
-// A cache between keeps what a reader was answered apart from others': its request may be a claim.
+// A cache between keeps what a reader was answered apart from others', of other locks too: its request may be a claim.
 func TestMiddleware_variesByTheReader(t *testing.T) {
 	server := serve(t, early(t, new(fence.Guard), httpfence.Options{})(nil))
 	resp, _ := send(t, http.MethodGet, server.URL, "")
-	require.Equal(t, []string{httpfence.ReadHeader}, resp.Header.Values("Vary"), "whether it has a token or not")
+	require.Equal(t, []string{httpfence.ReadHeader, httpfence.LockHeader}, resp.Header.Values("Vary"), "whether it has a token or not")
 	resp, _ = send(t, http.MethodPost, server.URL, "", "54")
 	require.Empty(t, resp.Header.Values("Vary"))
 }

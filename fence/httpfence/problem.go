@@ -19,17 +19,21 @@ const (
 	// "highest". The last two are decimal strings, because decoders that read JSON numbers as float64 round above 2^53. With
 	// readers it also has "read" or "byReader", which are true if the token or the mark is that of a reader.
 	TypeStale = "https://pkg.go.dev/github.com/leasefence/leasefence/fence/httpfence#TypeStale"
+	// TypeOtherLock is a token that belongs to another lock than its resource follows: status 409. Its members are "resource",
+	// "token", "read" as above, "lock", which is not there if the token came without the name of its lock, and "follows".
+	TypeOtherLock = "https://pkg.go.dev/github.com/leasefence/leasefence/fence/httpfence#TypeOtherLock"
 	// TypeMissing is a request that writes and has no token: status 428.
 	TypeMissing = "https://pkg.go.dev/github.com/leasefence/leasefence/fence/httpfence#TypeMissing"
-	// TypeInvalid is a malformed token or more than one token, of a writer or a reader: status 400.
+	// TypeInvalid is a malformed token or more than one token, of a writer or a reader, or a malformed name of a lock, more than
+	// one, or one without a token: status 400.
 	TypeInvalid = "https://pkg.go.dev/github.com/leasefence/leasefence/fence/httpfence#TypeInvalid"
 )
 
 const (
 	mediaType = "application/problem+json"
-	// maxProblem is the largest problem that ReadError reads. A problem has about 300 bytes and twice the resource's name, whose
-	// bytes can each take twelve.
-	maxProblem  = 64 << 10
+	// maxProblem is the largest problem that ReadError reads. A problem has about 400 bytes and twice the names of the resource
+	// and of two locks, whose bytes can each take six.
+	maxProblem  = 128 << 10
 	maxResource = 4 << 10
 )
 
@@ -43,20 +47,25 @@ type problem struct {
 	Highest  string `json:"highest,omitempty"`
 	Read     bool   `json:"read,omitempty"`
 	ByReader bool   `json:"byReader,omitempty"`
+	Lock     string `json:"lock,omitempty"`
+	Follows  string `json:"follows,omitempty"`
 }
 
 // Error writes the response for an error that is the refusal of a token, and reports whether it did. The response is a
-// problem: 412 [TypeStale] if err matches [fence.ErrStale], 428 [TypeMissing] if it matches [ErrMissing], 400 [TypeInvalid] if
-// it matches [fence.ErrInvalidToken]. For any other error and for nil, Error writes nothing and returns false.
+// problem: 412 [TypeStale] if err matches [fence.ErrStale], 409 [TypeOtherLock] if it matches [fence.ErrOtherLock], 428
+// [TypeMissing] if it matches [ErrMissing], 400 [TypeInvalid] if it matches [fence.ErrInvalidToken]. For any other error and for
+// nil, Error writes nothing and returns false.
 //
-// The response has the resource (the first 4 KiB of a longer name), the token and the mark of the [fence.StaleError], and
-// nothing of the errors that wrap it. Call Error before anything else is written. Like [http.Error] it removes headers that
-// describe another body.
+// The response has the resource (the first 4 KiB of a longer name), the token and the mark of the [fence.StaleError], or the two
+// locks of the [fence.OtherLockError] (the first [fence.MaxLock] bytes of longer names), and nothing of the errors that wrap it.
+// Call Error before anything else is written. Like [http.Error] it removes headers that describe another body.
 func Error(w http.ResponseWriter, err error) bool {
 	var p problem
 	switch {
 	case errors.Is(err, fence.ErrStale):
 		p = staleProblem(err)
+	case errors.Is(err, fence.ErrOtherLock):
+		p = otherLockProblem(err)
 	case errors.Is(err, ErrMissing):
 		p = problem{
 			Type: TypeMissing, Title: "Fencing token required", Status: http.StatusPreconditionRequired,
@@ -66,7 +75,7 @@ func Error(w http.ResponseWriter, err error) bool {
 		p = problem{
 			Type: TypeInvalid, Title: "Fencing token malformed", Status: http.StatusBadRequest,
 			Detail: "The request must have one token, in the header " + Header + " or " + ReadHeader +
-				", in decimal, without sign, space or leading zero.",
+				", in decimal, without sign, space or leading zero, and at most one name of its lock, in " + LockHeader + ", percent-encoded.",
 		}
 	default:
 		return false
@@ -90,6 +99,21 @@ func staleProblem(err error) problem {
 	if stale.Highest != 0 {
 		p.Highest = stale.Highest.String()
 	}
+	return p
+}
+
+func otherLockProblem(err error) problem {
+	p := problem{Type: TypeOtherLock, Title: "Fencing token of another lock", Status: http.StatusConflict}
+	other, ok := errors.AsType[*fence.OtherLockError](err)
+	if !ok || other == nil {
+		return p
+	}
+	known := *other
+	known.Resource = clip.To(known.Resource, maxResource)
+	known.Lock, known.Follows = clip.To(known.Lock, fence.MaxLock), clip.To(known.Follows, fence.MaxLock)
+	p.Detail = known.Error()
+	p.Resource, p.Token, p.Read = known.Resource, known.Token.String(), known.Read
+	p.Lock, p.Follows = known.Lock, known.Follows
 	return p
 }
 
@@ -133,22 +157,22 @@ func (p problem) write(w http.ResponseWriter) {
 	_, _ = w.Write(append(body, '\n')) // an error means that the client has gone
 }
 
-// ReadError returns the refusal that a response contains: a [*fence.StaleError] for 412 [TypeStale], an error that matches
-// [ErrMissing] for 428 [TypeMissing], one that matches [fence.ErrInvalidToken] for 400 [TypeInvalid].
+// ReadError returns the refusal that a response contains: a [*fence.StaleError] for 412 [TypeStale], a [*fence.OtherLockError]
+// for 409 [TypeOtherLock], an error that matches [ErrMissing] for 428 [TypeMissing], one that matches [fence.ErrInvalidToken] for
+// 400 [TypeInvalid].
 //
 // For nil and for any other response, for example another 412, it returns nil. It recognises a refusal by status, content type
-// and problem type. Missing or malformed members of a stale token's problem are zero in the error, since a refused holder must
-// stop in any case. If the body of a possible refusal cannot be read, the error wraps the read error and matches none of the
-// three.
+// and problem type. Missing or malformed members of a token's problem are zero in the error, since a refused holder must stop in
+// any case. If the body of a possible refusal cannot be read, the error wraps the read error and matches none of the four.
 //
-// Afterwards the body can be read from its beginning, and the caller closes it as usual. ReadError reads at most 64 KiB. A
+// Afterwards the body can be read from its beginning, and the caller closes it as usual. ReadError reads at most 128 KiB. A
 // longer body is not a refusal.
 func ReadError(resp *http.Response) error {
 	if resp == nil || resp.Body == nil {
 		return nil
 	}
 	switch resp.StatusCode {
-	case http.StatusPreconditionFailed, http.StatusPreconditionRequired, http.StatusBadRequest:
+	case http.StatusPreconditionFailed, http.StatusConflict, http.StatusPreconditionRequired, http.StatusBadRequest:
 	default:
 		return nil
 	}
@@ -176,6 +200,10 @@ func parseProblem(status int, body []byte) error {
 	case status == http.StatusPreconditionFailed && p.Type == TypeStale:
 		return &fence.StaleError{
 			Resource: p.Resource, Token: member(p.Token), Highest: member(p.Highest), Read: p.Read, ByReader: p.ByReader,
+		}
+	case status == http.StatusConflict && p.Type == TypeOtherLock:
+		return &fence.OtherLockError{
+			Resource: p.Resource, Token: member(p.Token), Read: p.Read, Lock: p.Lock, Follows: p.Follows,
 		}
 	case status == http.StatusPreconditionRequired && p.Type == TypeMissing:
 		return fmt.Errorf("%w: refused with status %d", ErrMissing, status)

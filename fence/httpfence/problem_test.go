@@ -18,6 +18,7 @@ import (
 
 func TestError_answersRefusalsOnly(t *testing.T) {
 	stale := &fence.StaleError{Resource: `a "b" é`, Token: 41, Highest: 54}
+	other := &fence.OtherLockError{Resource: `a "b" é`, Token: 41, Read: true, Lock: "report", Follows: `"accounts"`}
 	readers := &fence.StaleError{Resource: "orders", Token: 41, Highest: 54, Read: true, ByReader: true}
 	for _, c := range []struct {
 		err    error
@@ -31,6 +32,10 @@ func TestError_answersRefusalsOnly(t *testing.T) {
 		{(*fence.StaleError)(nil), http.StatusPreconditionFailed, httpfence.TypeStale, &fence.StaleError{}},
 		{readers, http.StatusPreconditionFailed, httpfence.TypeStale, readers},
 		{&fence.StaleError{Token: 41}, http.StatusPreconditionFailed, httpfence.TypeStale, &fence.StaleError{Token: 41}},
+		{fmt.Errorf("update at 10.0.0.7: %w", other), http.StatusConflict, httpfence.TypeOtherLock, other},
+		{fence.ErrOtherLock, http.StatusConflict, httpfence.TypeOtherLock, &fence.OtherLockError{}},
+		{(*fence.OtherLockError)(nil), http.StatusConflict, httpfence.TypeOtherLock, &fence.OtherLockError{}},
+		{errors.Join(other, stale), http.StatusPreconditionFailed, httpfence.TypeStale, stale},
 		{httpfence.ErrMissing, http.StatusPreconditionRequired, httpfence.TypeMissing, httpfence.ErrMissing},
 		{
 			fmt.Errorf("at 10.0.0.7: %w", fence.ErrInvalidToken), http.StatusBadRequest, httpfence.TypeInvalid,
@@ -52,6 +57,8 @@ func TestError_answersRefusalsOnly(t *testing.T) {
 
 		got := httpfence.ReadError(resp)
 		if want, ok := errors.AsType[*fence.StaleError](c.back); ok {
+			require.Equal(t, want, got)
+		} else if want, ok := errors.AsType[*fence.OtherLockError](c.back); ok {
 			require.Equal(t, want, got)
 		} else {
 			require.ErrorIs(t, got, c.back)
@@ -78,6 +85,7 @@ func response(status int, contentType, body string) *http.Response {
 
 const (
 	problemJSON = "application/problem+json"
+	otherBody   = `{"type":"` + httpfence.TypeOtherLock + `","resource":"orders","token":"41","lock":"report","follows":"accounts"}`
 	staleBody   = `{"type":"` + httpfence.TypeStale + `","resource":"orders","token":"41","highest":"54"}`
 )
 
@@ -88,10 +96,17 @@ func TestReadError_knowsARefusalByStatusContentTypeAndType(t *testing.T) {
 	} {
 		require.Equal(t, &fence.StaleError{Resource: "orders", Token: 41, Highest: 54}, httpfence.ReadError(refusal))
 	}
+	require.Equal(t, &fence.OtherLockError{Resource: "orders", Token: 41, Lock: "report", Follows: "accounts"},
+		httpfence.ReadError(response(409, problemJSON, otherBody)))
 	for _, other := range []*http.Response{
 		response(200, problemJSON, staleBody),
 		response(400, problemJSON, staleBody),
 		response(428, problemJSON, staleBody),
+		response(409, problemJSON, staleBody),
+		response(412, problemJSON, otherBody),
+		response(400, problemJSON, otherBody),
+		response(409, "application/json", otherBody),
+		response(409, problemJSON, `{"type":"about:blank"}`),
 		response(412, "application/json", staleBody),
 		response(412, "", staleBody),
 		response(412, problemJSON, ""),
@@ -99,7 +114,7 @@ func TestReadError_knowsARefusalByStatusContentTypeAndType(t *testing.T) {
 		response(412, problemJSON, staleBody+"}"),
 		response(412, problemJSON, `{"type":"about:blank"}`),
 		response(412, problemJSON, `{"type":["`+httpfence.TypeStale+`"]}`),
-		response(412, problemJSON, strings.Repeat(" ", 64<<10)+staleBody),
+		response(412, problemJSON, strings.Repeat(" ", 128<<10)+staleBody),
 		response(412, problemJSON, `{"type":"`+httpfence.TypeMissing+`"}`),
 		response(428, problemJSON, `{"type":"`+httpfence.TypeInvalid+`"}`),
 	} {
@@ -110,9 +125,9 @@ func TestReadError_knowsARefusalByStatusContentTypeAndType(t *testing.T) {
 	none.Body = nil
 	require.NoError(t, httpfence.ReadError(none))
 
-	pad := strings.Repeat(" ", 64<<10-len(staleBody))
+	pad := strings.Repeat(" ", 128<<10-len(staleBody))
 	require.ErrorIs(t, httpfence.ReadError(response(412, problemJSON, pad+staleBody)), fence.ErrStale)
-	require.NoError(t, httpfence.ReadError(response(412, problemJSON, pad+" "+staleBody)), "64 KiB and a byte")
+	require.NoError(t, httpfence.ReadError(response(412, problemJSON, pad+" "+staleBody)), "128 KiB and a byte")
 }
 
 // Whatever else the problem says, the holder has been refused.
@@ -124,6 +139,12 @@ func TestReadError_malformedMembersAreLeftOut(t *testing.T) {
 	} {
 		err := httpfence.ReadError(response(412, problemJSON, `{"type":"`+httpfence.TypeStale+`"`+members+`}`))
 		require.Equal(t, &fence.StaleError{}, err, members)
+	}
+	for _, members := range []string{
+		``, `,"title":1,"status":"409"`, `,"lock":1,"follows":{}`, `,"resource":[],"token":"041","lock":null`, `,"read":"true"`,
+	} {
+		err := httpfence.ReadError(response(409, problemJSON, `{"type":"`+httpfence.TypeOtherLock+`"`+members+`}`))
+		require.Equal(t, &fence.OtherLockError{}, err, members)
 	}
 }
 
@@ -162,6 +183,8 @@ func FuzzReadError(f *testing.F) {
 	f.Add(412, problemJSON, []byte(staleBody))
 	f.Add(412, problemJSON, []byte(`{"type":"`+httpfence.TypeStale+`","token":41,"highest":1e300}`))
 	f.Add(412, problemJSON, []byte(`{"type":"`+httpfence.TypeStale+`","token":"41","highest":"54","read":true,"byReader":true}`))
+	f.Add(409, problemJSON, []byte(otherBody))
+	f.Add(409, problemJSON, []byte(`{"type":"`+httpfence.TypeOtherLock+`","token":"41","read":true,"lock":1}`))
 	f.Add(428, problemJSON, []byte(`{"type":"`+httpfence.TypeMissing+`"}`))
 	f.Add(400, problemJSON+"; q=", []byte(`{"type":"`+httpfence.TypeInvalid+`"`))
 	f.Fuzz(func(t *testing.T, status int, contentType string, body []byte) {
@@ -174,12 +197,20 @@ func FuzzReadError(f *testing.F) {
 			return
 		}
 		matches := 0
-		for _, target := range []error{fence.ErrStale, httpfence.ErrMissing, fence.ErrInvalidToken} {
+		for _, target := range []error{fence.ErrStale, fence.ErrOtherLock, httpfence.ErrMissing, fence.ErrInvalidToken} {
 			if errors.Is(err, target) {
 				matches++
 			}
 		}
 		require.Equal(t, 1, matches)
+		if other, ok := errors.AsType[*fence.OtherLockError](err); ok {
+			require.True(t, other.Token == 0 || other.Token.Valid())
+			w := httptest.NewRecorder()
+			require.True(t, httpfence.Error(w, other))
+			if max(len(other.Resource), len(other.Lock), len(other.Follows)) < 1<<10 {
+				require.Equal(t, other, httpfence.ReadError(w.Result()), "what Error writes, ReadError reads")
+			}
+		}
 		stale, ok := errors.AsType[*fence.StaleError](err)
 		if !ok {
 			return

@@ -1,7 +1,6 @@
 package httpfence
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -10,10 +9,12 @@ import (
 	"strings"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/internal/wire"
 )
 
 // Transport is an [http.RoundTripper] that sends the token of each request's context in the header Fencing-Token, or in
-// Fencing-Read-Token if it is that of a read lock. Make one with [NewTransport].
+// Fencing-Read-Token if it is that of a read lock, and the name of its lock in Fencing-Lock, if the context has one; see
+// [fence.LockFromContext]. Make one with [NewTransport].
 type Transport struct {
 	base  http.RoundTripper
 	hosts map[string]bool // lower case; with a port if it was given
@@ -49,51 +50,54 @@ func NewTransport(base http.RoundTripper, hosts ...string) (*Transport, error) {
 	return t, nil
 }
 
-// RoundTrip sends a copy of r with the token of r's context and does not change r. If the context has no token, or if the host
-// of r's URL is not one of the Transport's, it sends r without a token. This is decided again after each redirect.
+// RoundTrip sends a copy of r with the token of r's context, and with the name of its lock, and does not change r. If the context
+// has no token, or if the host of r's URL is not one of the Transport's, it sends r without a token and a name. This is decided
+// again after each redirect.
 //
-// RoundTrip sends a header Fencing-Token or Fencing-Read-Token that the caller has set to any host in the caller's URL, but
-// removes it when a redirect leads to a host that is not one of the Transport's. If the header differs from the context's token,
-// or is the other one of the two, something is a mistake: RoundTrip sends nothing, and the error matches
-// [fence.ErrInvalidToken].
+// RoundTrip sends a header Fencing-Token, Fencing-Read-Token or Fencing-Lock that the caller has set to any host in the caller's
+// URL, but removes it when a redirect leads to a host that is not one of the Transport's. If the header differs from what the
+// context carries, or the context carries a token and nothing for that header, something is a mistake: RoundTrip sends nothing,
+// and the error matches [fence.ErrInvalidToken]. So it is if [fence.CheckLock] refuses the name in the context.
 //
 // RoundTrip returns a response of any status unchanged, as [http.RoundTripper] requires; use [ReadError] to detect a refusal.
 // It is safe for concurrent use.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	carried, value := fromContext(r.Context())
-	listed := t.listed(r.URL)
-	for _, header := range []string{Header, ReadHeader} {
-		set := r.Header.Values(header)
-		switch {
-		case listed && header == carried && len(set) == 0:
-			r = clone(r)
-			r.Header.Set(header, value)
-		case len(set) == 0:
-		case listed && carried != "" && (header != carried || len(set) != 1 || set[0] != value):
-			if r.Body != nil {
-				_ = r.Body.Close() // a RoundTripper always closes the body
-			}
-			return nil, fmt.Errorf("httpfence: %w: header %s is set to %q, the context carries %s for %s",
-				fence.ErrInvalidToken, header, set, value, carried)
-		case !listed && r.Response != nil:
-			// r follows a redirect, and net/http has copied the caller's headers.
-			r = clone(r)
-			r.Header.Del(header)
+	sent, listed := r, t.listed(r.URL)
+	var own wire.Fields
+	if listed {
+		var err error
+		if own, err = wire.FieldsOf(r.Context()); err != nil {
+			return nil, unsent(r, err)
 		}
 	}
-	return t.base.RoundTrip(r)
+	for i, header := range headers {
+		set := r.Header.Values(header)
+		switch {
+		case own.HasToken() && !own.Allows(i, set):
+			return nil, unsent(r, fmt.Errorf("%w: header %s is set to %q, the context carries %s",
+				fence.ErrInvalidToken, header, set, own.Text(headers)))
+		case len(set) == 0 && own[i] != "":
+			sent = clone(r, sent)
+			sent.Header.Set(header, own[i])
+		case len(set) > 0 && !listed && r.Response != nil:
+			// r follows a redirect, and net/http has copied the caller's headers.
+			sent = clone(r, sent)
+			sent.Header.Del(header)
+		}
+	}
+	return t.base.RoundTrip(sent)
 }
 
-// fromContext returns the header for the token that ctx carries, and its value; "" if it carries none.
-func fromContext(ctx context.Context) (header, value string) {
-	if token, ok := fence.FromContext(ctx); ok {
-		return Header, token.String()
+// unsent is the error for a request that is not sent. A RoundTripper always closes the body.
+func unsent(r *http.Request, err error) error {
+	if r.Body != nil {
+		_ = r.Body.Close()
 	}
-	if token, ok := fence.ReadFromContext(ctx); ok {
-		return ReadHeader, token.String()
-	}
-	return "", ""
+	return fmt.Errorf("httpfence: %w", err)
 }
+
+// headers are those of [wire.Fields].
+var headers = [...]string{Header, ReadHeader, LockHeader}
 
 // CloseIdleConnections calls the method of the base, if it has one. [http.Client.CloseIdleConnections] calls it.
 func (t *Transport) CloseIdleConnections() {
@@ -120,7 +124,11 @@ func (t *Transport) listed(u *url.URL) bool {
 	return port == standard && t.hosts[host] || t.hosts[net.JoinHostPort(host, port)]
 }
 
-func clone(r *http.Request) *http.Request {
+// clone returns sent, or a copy of r if that is sent.
+func clone(r, sent *http.Request) *http.Request {
+	if sent != r {
+		return sent
+	}
 	r = r.Clone(r.Context())
 	if r.Header == nil {
 		r.Header = make(http.Header)

@@ -27,7 +27,7 @@ func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func (r *recorder) CloseIdleConnections() { r.idle++ }
 
-// tokens are the headers that a server was sent, request by request; a reader's with an "r" before it.
+// tokens are the headers that a server was sent, request by request; a reader's with an "r" before it, a lock's name with a colon.
 func tokens(t *testing.T, answer http.HandlerFunc) (*httptest.Server, *[][]string) {
 	t.Helper()
 	var got [][]string
@@ -36,6 +36,9 @@ func tokens(t *testing.T, answer http.HandlerFunc) (*httptest.Server, *[][]strin
 		for _, value := range r.Header.Values(httpfence.ReadHeader) {
 			values = append(values, "r"+value)
 		}
+		for _, value := range r.Header.Values(httpfence.LockHeader) {
+			values = append(values, ":"+value)
+		}
 		got = append(got, values)
 		answer(w, r)
 	}))
@@ -43,6 +46,12 @@ func tokens(t *testing.T, answer http.HandlerFunc) (*httptest.Server, *[][]strin
 }
 
 func ok(http.ResponseWriter, *http.Request) {}
+
+// of is the context of a holder of locks that were granted as one.
+func of(t *testing.T, token fence.Token, locks ...string) context.Context {
+	t.Helper()
+	return fence.WithLock(fence.NewContext(t.Context(), token), locks...)
+}
 
 func TestTransport_sendsTheTokenOfTheContext(t *testing.T) {
 	server, got := tokens(t, ok)
@@ -55,7 +64,18 @@ func TestTransport_sendsTheTokenOfTheContext(t *testing.T) {
 	}
 	resp, _ := do(t, c, post(fence.NewReadContext(t.Context(), 41), t, server.URL))
 	require.Equal(t, http.StatusOK, resp.StatusCode)
-	require.Equal(t, [][]string{{"41"}, nil, {"4611686018427387905"}, {"r41"}}, *got)
+	for _, ctx := range []context.Context{
+		of(t, 41, "accounts"), of(t, 41, "a", "b"), of(t, 0, "accounts"),
+		fence.WithLock(fence.NewReadContext(t.Context(), 41), "ä, b"),
+	} {
+		r := post(ctx, t, server.URL)
+		resp, _ := do(t, c, r)
+		require.Equal(t, http.StatusOK, resp.StatusCode)
+		require.Empty(t, r.Header, "the caller's request stays as it was")
+	}
+	require.Equal(t, [][]string{
+		{"41"}, nil, {"4611686018427387905"}, {"r41"}, {"41", ":accounts"}, {"41"}, nil, {"r41", ":%C3%A4%2C%20b"},
+	}, *got)
 }
 
 func TestTransport_sendsItToItsHostsOnly(t *testing.T) {
@@ -85,10 +105,11 @@ func TestTransport_sendsItToItsHostsOnly(t *testing.T) {
 		var base recorder
 		transport, err := httpfence.NewTransport(&base, c.hosts...)
 		require.NoError(t, err)
-		resp, err := transport.RoundTrip(post(fence.NewContext(t.Context(), 54), t, c.url))
+		resp, err := transport.RoundTrip(post(of(t, 54, "accounts"), t, c.url))
 		require.NoError(t, err)
 		require.NoError(t, resp.Body.Close())
 		require.Equal(t, c.sent, base.sent[0].Header.Get(httpfence.Header) == "54", "%v: %s", c.hosts, c.url)
+		require.Equal(t, c.sent, base.sent[0].Header.Get(httpfence.LockHeader) == "accounts", "%v: %s", c.hosts, c.url)
 		resp, err = transport.RoundTrip(post(fence.NewReadContext(t.Context(), 54), t, c.url))
 		require.NoError(t, err)
 		require.NoError(t, resp.Body.Close())
@@ -101,12 +122,14 @@ func TestTransport_redirectToAnotherHost(t *testing.T) {
 	for name, c := range map[string]struct {
 		header string          // set by the caller
 		ctx    context.Context //nolint:containedctx // a row
-		token  string
+		sent   []string
 	}{
-		"context":          {"", fence.NewContext(t.Context(), 54), "54"},
-		"reader's context": {"", fence.NewReadContext(t.Context(), 54), "r54"},
-		"header":           {httpfence.Header, t.Context(), "54"},
-		"reader's header":  {httpfence.ReadHeader, t.Context(), "r54"},
+		"context":          {"", fence.NewContext(t.Context(), 54), []string{"54"}},
+		"reader's context": {"", fence.NewReadContext(t.Context(), 54), []string{"r54"}},
+		"lock's context":   {"", of(t, 54, "accounts"), []string{"54", ":accounts"}},
+		"header":           {httpfence.Header, t.Context(), []string{"54"}},
+		"reader's header":  {httpfence.ReadHeader, t.Context(), []string{"r54"}},
+		"lock's header":    {httpfence.LockHeader, t.Context(), []string{":54"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			other, gotOther := tokens(t, ok)
@@ -128,7 +151,7 @@ func TestTransport_redirectToAnotherHost(t *testing.T) {
 				resp, _ := do(t, client, r)
 				require.Equal(t, http.StatusOK, resp.StatusCode)
 			}
-			require.Equal(t, [][]string{{c.token}, {c.token}, {c.token}}, *gotHome, "/away, /along, /end")
+			require.Equal(t, [][]string{c.sent, c.sent, c.sent}, *gotHome, "/away, /along, /end")
 			require.Equal(t, [][]string{nil}, *gotOther)
 		})
 	}
@@ -175,6 +198,29 @@ func TestTransport_headerOfTheCaller(t *testing.T) {
 	require.EqualError(t, err, `httpfence: fence: invalid token: header Fencing-Read-Token is set to ["54"], `+
 		"the context carries 54 for Fencing-Token")
 	require.Len(t, base.sent, 3)
+
+	for want, ctx := range map[string]context.Context{
+		`header Fencing-Lock is set to ["report"], the context carries 54 for Fencing-Token and accounts for Fencing-Lock`: of(t, 54, "accounts"),
+		`header Fencing-Lock is set to ["report"], the context carries 54 for Fencing-Token`:                               of(t, 54),
+		`its lock's name has 0 bytes, want 1 to 2304`:                                                                      of(t, 54, ""),
+	} {
+		body := &closer{Reader: strings.NewReader("an order")}
+		r := post(ctx, t, "http://store.example")
+		r.Body = body
+		r.Header.Set(httpfence.LockHeader, "report")
+		resp, err := transport.RoundTrip(r)
+		if err == nil {
+			require.NoError(t, resp.Body.Close())
+		}
+		require.EqualError(t, err, "httpfence: fence: invalid token: "+want)
+		require.True(t, body.closed)
+		r.URL.Host = "other.example"
+		resp, err = transport.RoundTrip(r)
+		require.NoError(t, err, "not the Transport's business")
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, http.Header{httpfence.LockHeader: {"report"}}, base.sent[len(base.sent)-1].Header)
+	}
+	require.Len(t, base.sent, 6)
 }
 
 type closer struct {

@@ -55,7 +55,7 @@ func start(t *testing.T, s fencetest.Server) fencetest.Client {
 func (w *wire) Send(ctx context.Context, resource string, set fencetest.Set) (fencetest.Outcome, error) {
 	r := post(ctx, w.t, w.url)
 	r.Header.Set("Resource", resource)
-	r.Header[httpfence.Header], r.Header[httpfence.ReadHeader] = set.Write, set.Read
+	r.Header[httpfence.Header], r.Header[httpfence.ReadHeader], r.Header[httpfence.LockHeader] = set.Write, set.Read, set.Lock
 	resp, err := w.client.Do(r)
 	if err != nil {
 		return -1, err
@@ -63,19 +63,22 @@ func (w *wire) Send(ctx context.Context, resource string, set fencetest.Set) (fe
 	return w.outcome(resp)
 }
 
-func (w *wire) Serve(ctx context.Context) (fencetest.Outcome, error) {
-	r := httptest.NewRequestWithContext(fence.NewContext(ctx, 0), http.MethodPost, "/", nil)
+func (w *wire) ServeIn(server, client context.Context) (fencetest.Outcome, error) {
+	r := httptest.NewRequestWithContext(server, http.MethodPost, "/", nil)
 	r.Header.Set("Resource", "orders")
-	if token, ok := fence.FromContext(ctx); ok {
+	if token, ok := fence.FromContext(client); ok {
 		r.Header.Set(httpfence.Header, token.String())
 	}
-	if token, ok := fence.ReadFromContext(ctx); ok {
+	if token, ok := fence.ReadFromContext(client); ok {
 		r.Header.Set(httpfence.ReadHeader, token.String())
+	}
+	if lock, ok := fence.LockFromContext(client); ok {
+		r.Header.Set(httpfence.LockHeader, lock)
 	}
 	recorder := httptest.NewRecorder()
 	w.handler.ServeHTTP(recorder, r)
 	outcome, err := w.outcome(recorder.Result())
-	if outcome == fencetest.Unchecked && ctx.Err() != nil {
+	if outcome == fencetest.Unchecked && server.Err() != nil {
 		outcome = fencetest.Ended
 	}
 	return outcome, err
@@ -93,6 +96,7 @@ func (w *wire) outcome(resp *http.Response) (fencetest.Outcome, error) {
 		kind   string
 	}{
 		fencetest.Stale:        {http.StatusPreconditionFailed, httpfence.TypeStale},
+		fencetest.OtherLock:    {http.StatusConflict, httpfence.TypeOtherLock},
 		fencetest.Missing:      {http.StatusPreconditionRequired, httpfence.TypeMissing},
 		fencetest.Invalid:      {http.StatusBadRequest, httpfence.TypeInvalid},
 		fencetest.NoResource:   {http.StatusInternalServerError, "about:blank"},

@@ -6,6 +6,7 @@ const (
 	inGrpcfence = "fence/grpcfence"
 	inHttpfence = "fence/httpfence"
 	inS3fence   = "fence/s3fence"
+	inWire      = "fence/internal/wire"
 	inSqlfence  = "fence/sqlfence"
 	onSQLite    = "integration/sqlfence"
 )
@@ -147,23 +148,58 @@ var fenceMutants = []mutant{
 	{
 		name: "grpcfence: a reader's token is taken for one to write with",
 		file: "fence/grpcfence/intercept.go",
-		old:  "err == nil && c.writes && t == 0 {",
-		new:  "err == nil && c.writes && t == 0 && reader == 0 {",
+		old:  "err == nil && c.writes && t.Write == 0 {",
+		new:  "err == nil && c.writes && t.Write == 0 && t.Read == 0 {",
 		by:   killer{inGrpcfence, "TestStream_checksAtTheStartAndCarriesTheToken/atomic", `"a reader does not write")`},
 	},
 	{
 		name: "grpcfence: a reader is not checked",
 		file: "fence/grpcfence/intercept.go",
-		old:  "if !c.writes && (reader == 0 || s.opts.CheckRead == nil) {",
+		old:  "if !c.writes && (t.Read == 0 || s.opts.CheckRead == nil) {",
 		new:  "if !c.writes {",
 		by:   killer{inGrpcfence, "TestStream_readers/atomic", `require.ErrorIs(t, g.Claim("orders", 41), fence.ErrStale)`},
 	},
 	{
 		name: "httpfence: a reader's header goes along to another host",
 		file: "fence/httpfence/transport.go",
-		old:  "case !listed && r.Response != nil:",
-		new:  "case !listed && r.Response != nil && header == Header:",
+		old:  "case len(set) > 0 && !listed && r.Response != nil:",
+		new:  "case len(set) > 0 && !listed && r.Response != nil && header != ReadHeader:",
 		by:   killer{inHttpfence, "TestTransport_redirectToAnotherHost/reader's_header", `[][]string{nil}, *gotOther)`},
+	},
+	{
+		name: "httpfence: a lock's name goes along to another host",
+		file: "fence/httpfence/transport.go",
+		old:  "case len(set) > 0 && !listed && r.Response != nil:",
+		new:  "case len(set) > 0 && !listed && r.Response != nil && header != LockHeader:",
+		by:   killer{inHttpfence, "TestTransport_redirectToAnotherHost/lock's_header", `[][]string{nil}, *gotOther)`},
+	},
+	{
+		name: "httpfence: a reader's answer is another lock's in a cache",
+		file: "fence/httpfence/middleware.go",
+		old:  `w.Header().Add("Vary", LockHeader)`,
+		new:  `_ = w.Header()`,
+		by:   killer{inHttpfence, "TestMiddleware_variesByTheReader", `"whether it has a token or not")`},
+	},
+	{
+		name: "grpcfence: the name of the lock is not sent",
+		file: "fence/grpcfence/metadata.go",
+		old:  `case len(set) == 0 && own[i] != "":`,
+		new:  `case len(set) == 0 && own[i] != "" && key != LockMetadataKey:`,
+		by:   killer{inGrpcfence, "TestStream_locks/atomic", `require.Equal(t, map[string]string{"orders": "ärger"}, g.Locks())`},
+	},
+	{
+		name: "wire: a token without a name has the server's",
+		file: "fence/internal/wire/token.go",
+		old:  "return fence.WithLock(ctx)\n",
+		new:  "return ctx\n",
+		by:   killer{inWire, "TestToken_In_hasOnlyWhatWasSent", `require.False(t, named)`},
+	},
+	{
+		name: "wire: a name has several spellings",
+		file: "fence/internal/wire/lock.go",
+		old:  "err != nil || EncodeLock(lock) != text {",
+		new:  "err != nil {",
+		by:   killer{inWire, "TestDecodeLock_refusesOtherSpellings", `require.ErrorIs(t, err, fence.ErrInvalidToken, "%q", text)`},
 	},
 	{
 		name: "etcdfence: no fence while a lock is held",

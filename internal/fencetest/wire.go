@@ -21,6 +21,7 @@ type Outcome int
 const (
 	Served Outcome = iota
 	Stale
+	OtherLock
 	Missing
 	Invalid
 	NoResource
@@ -42,8 +43,8 @@ type Server struct {
 	Handle func(ctx context.Context) error // nil: it does nothing
 }
 
-// Set are the values that the caller of a client has set itself, for the token of a writer and of a reader.
-type Set struct{ Write, Read []string }
+// Set are the values that the caller of a client has set itself, for the token of a writer and of a reader, and for its lock.
+type Set struct{ Write, Read, Lock []string }
 
 // Client sends requests to a server.
 type Client interface {
@@ -51,9 +52,14 @@ type Client interface {
 	// values that the caller has set beside it.
 	Send(ctx context.Context, resource string, set Set) (Outcome, error)
 
-	// Serve has the server serve a request for "orders" with the token of ctx in this goroutine, without a network. The
-	// server's context carries no token of its own.
-	Serve(ctx context.Context) (Outcome, error)
+	// ServeIn has the server serve a request for "orders" with the token and the lock of the client's context in this goroutine,
+	// without a network. The request's context at the server is the one given.
+	ServeIn(server, client context.Context) (Outcome, error)
+}
+
+// serve has the server serve a request for "orders" with the token of ctx, in a context that carries none and ends with ctx.
+func serve(ctx context.Context, c Client) (Outcome, error) {
+	return c.ServeIn(fence.NewContext(ctx, 0), ctx)
 }
 
 // Wire is a protocol that carries tokens: a client's side and both kinds of server.
@@ -84,6 +90,15 @@ func (w Wire) Run(t *testing.T) {
 		"a reader's wait ends with its context":       w.readWaitEnds,
 		"who runs beside a reader":                    w.besideAReader,
 		"a check of readers that fails tells nothing": w.failedReadCheck,
+
+		"the lock is carried along":              w.locksAreCarried,
+		"another lock is refused":                w.otherLocksAreRefused,
+		"tokens without a lock":                  w.tokensWithoutALock,
+		"the lock is not that of the server":     w.lockOfTheServer,
+		"malformed locks":                        w.malformedLocks,
+		"a value of the caller, for the lock":    w.lockOfTheCaller,
+		"refusals of another lock cross":         w.otherLockRefusalsCross,
+		"a check of the server's knows the lock": w.checksGetTheLock,
 	} {
 		for kind, atomic := range map[string]bool{"early": false, "atomic": true} {
 			t.Run(name+"/"+kind, func(t *testing.T) { test(t, Server{Atomic: atomic, Guard: &fence.Guard{MaxEra: 32767}}) })
@@ -231,7 +246,7 @@ func (w Wire) waitEnds(t *testing.T, s Server) {
 	require.NoError(t, s.Guard.Do("orders", 41, func() error {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("the client has gone"))
-		got, err := c.Serve(fence.NewContext(ctx, 54))
+		got, err := serve(fence.NewContext(ctx, 54), c)
 		require.Equal(t, Ended, got, "%v", err)
 		return nil
 	}))
@@ -312,10 +327,10 @@ func (w Wire) panics(t *testing.T, s Server) {
 		return ctx.Err()
 	}
 	c := w.Start(t, s)
-	require.PanicsWithError(t, "bug", func() { _, _ = c.Serve(fence.NewContext(t.Context(), 54)) })
-	got, err := c.Serve(fence.NewContext(t.Context(), 53))
+	require.PanicsWithError(t, "bug", func() { _, _ = serve(fence.NewContext(t.Context(), 54), c) })
+	got, err := serve(fence.NewContext(t.Context(), 53), c)
 	require.Equal(t, Stale, got, "%v", err)
-	got, err = c.Serve(fence.NewContext(t.Context(), 55))
+	got, err = serve(fence.NewContext(t.Context(), 55), c)
 	require.Equal(t, Served, got, "%v", err)
 	for close(left); s.Atomic && len(left) > 0; {
 		require.ErrorIs(t, (<-left).Err(), context.Canceled, "what the handler has left running is to stop")

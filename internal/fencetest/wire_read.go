@@ -157,7 +157,7 @@ func (w Wire) readWaitEnds(t *testing.T, s Server) {
 	require.NoError(t, s.Guard.Do("orders", 41, func() error {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("the client has gone"))
-		got, err := c.Serve(fence.NewReadContext(ctx, 54))
+		got, err := serve(fence.NewReadContext(ctx, 54), c)
 		require.Equal(t, Ended, got, "%v", err)
 		return nil
 	}))

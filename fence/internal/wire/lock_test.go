@@ -1,0 +1,79 @@
+package wire_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/internal/wire"
+)
+
+// A header's value, as RFC 9110 has it, less what could be trimmed, split or taken for something else on the way.
+const header = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/%"
+
+func TestEncodeLock_fitsIntoAHeader(t *testing.T) {
+	for lock, want := range map[string]string{
+		"accounts":                "accounts",
+		"/locks/a-b_c.d~e":        "/locks/a-b_c.d~e",
+		" a, b ":                  "%20a%2C%20b%20",
+		"100%":                    "100%25",
+		"ärger\r\nX: y":           "%C3%A4rger%0D%0AX%3A%20y",
+		`"q";=`:                   "%22q%22%3B%3D",
+		strings.Repeat("é", 1152): strings.Repeat("%C3%A9", 1152),
+	} {
+		require.Equal(t, want, wire.EncodeLock(lock))
+		got, err := wire.DecodeLock([]string{want})
+		require.NoError(t, err)
+		require.Equal(t, lock, got)
+	}
+}
+
+func TestDecodeLock_refusesOtherSpellings(t *testing.T) {
+	for _, text := range []string{
+		"a b", "a,b", "a+b", "é", "a\n", "%", "%2", "%zz", "%c3%a9", "%C3%a9", "%61", "%2F", "%2D", "a;b", `"a"`, "a%",
+	} {
+		_, err := wire.DecodeLock([]string{text})
+		require.ErrorIs(t, err, fence.ErrInvalidToken, "%q", text)
+		require.ErrorContains(t, err, "upper-case hex digits", "%q", text)
+	}
+	for text, want := range map[string]string{
+		"":                        "has 0 bytes, want 1 to 2304",
+		strings.Repeat("a", 2305): "has 2305 bytes, want 1 to 2304",
+		"a%00":                    `is "a\x00", want UTF-8 without NUL`,
+		"%FF":                     `is "\xff", want UTF-8 without NUL`,
+	} {
+		_, err := wire.DecodeLock([]string{text})
+		require.EqualError(t, err, "fence: invalid token: its lock's name "+want)
+	}
+	_, err := wire.DecodeLock([]string{"a", "a"})
+	require.EqualError(t, err, "fence: invalid token: its lock's name has 2 values, want 1")
+	lock, err := wire.DecodeLock(nil)
+	require.NoError(t, err)
+	require.Empty(t, lock)
+}
+
+func FuzzDecodeLock(f *testing.F) {
+	for _, text := range []string{"", "accounts", "a%2Cb", "%61", "%C3%A9", "%FF", "%00", "a b", "%"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		require.Empty(t, strings.Trim(wire.EncodeLock(text), header))
+		lock, err := wire.DecodeLock([]string{text})
+		if err != nil {
+			require.ErrorIs(t, err, fence.ErrInvalidToken)
+			require.Empty(t, lock)
+			require.Less(t, len(err.Error()), 500)
+			require.False(t, strings.ContainsAny(err.Error(), "\n\x00"))
+		} else {
+			require.NoError(t, fence.CheckLock(lock))
+			require.Equal(t, text, wire.EncodeLock(lock), "one spelling")
+		}
+		if fence.CheckLock(text) == nil {
+			lock, err := wire.DecodeLock([]string{wire.EncodeLock(text)})
+			require.NoError(t, err)
+			require.Equal(t, text, lock)
+		}
+	})
+}

@@ -1,0 +1,70 @@
+// Package wire has what HTTP and gRPC do alike: a token and the name of its lock as the values of three fields.
+package wire
+
+import (
+	"context"
+	"strings"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/internal/admission"
+)
+
+// Token is what one request carries.
+type Token struct {
+	Write fence.Token     // 0 if it is not a writer's
+	Read  fence.ReadToken // 0 if it is not a reader's
+	Lock  string          // "" if it came without a name
+}
+
+// In returns a context that carries t, if there is a token, and nothing of ctx: if t has no name, ctx may have one for the same
+// token.
+func (t Token) In(ctx context.Context) context.Context {
+	switch {
+	case t.Write != 0:
+		ctx = fence.NewContext(ctx, t.Write)
+	case t.Read != 0:
+		ctx = fence.NewReadContext(ctx, t.Read)
+	default:
+		return ctx
+	}
+	if t.Lock == "" {
+		return fence.WithLock(ctx)
+	}
+	return fence.WithLock(ctx, t.Lock)
+}
+
+// Fields are the values for a writer's token, a reader's and the name of the lock, each "" if it is not sent.
+type Fields [3]string
+
+// FieldsOf returns the fields for the token that ctx carries. The error matches [fence.ErrInvalidToken] if its lock has a name
+// that no resource can remember.
+func FieldsOf(ctx context.Context) (f Fields, err error) {
+	if token, ok := fence.FromContext(ctx); ok {
+		f[0] = token.String()
+	} else if token, ok := fence.ReadFromContext(ctx); ok {
+		f[1] = token.String()
+	}
+	lock, err := admission.Lock(ctx)
+	f[2] = EncodeLock(lock)
+	return f, err
+}
+
+// HasToken reports whether there is a token to be sent.
+func (f Fields) HasToken() bool { return f[0] != "" || f[1] != "" }
+
+// Allows reports whether the caller may have set these values for a field: none, or the very value that is sent. Whatever else a
+// caller sets beside a token is a contradiction.
+func (f Fields) Allows(field int, set []string) bool {
+	return len(set) == 0 || f[field] != "" && len(set) == 1 && set[0] == f[field]
+}
+
+// Text names what is sent, for an error.
+func (f Fields) Text(names [3]string) string {
+	var parts []string
+	for i, value := range f {
+		if value != "" {
+			parts = append(parts, value+" for "+names[i])
+		}
+	}
+	return strings.Join(parts, " and ")
+}

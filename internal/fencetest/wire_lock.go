@@ -1,0 +1,314 @@
+package fencetest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+// writerOf and readerOf are the contexts of holders of locks that were granted as one.
+func writerOf(t *testing.T, token fence.Token, locks ...string) context.Context {
+	t.Helper()
+	return fence.WithLock(fence.NewContext(t.Context(), token), locks...)
+}
+
+func readerOf(t *testing.T, token fence.ReadToken, locks ...string) context.Context {
+	t.Helper()
+	return fence.WithLock(fence.NewReadContext(t.Context(), token), locks...)
+}
+
+// requireOther compares the whole refusal.
+func requireOther(t *testing.T, want fence.OtherLockError, err error) {
+	t.Helper()
+	require.ErrorIs(t, err, fence.ErrOtherLock)
+	require.NotErrorIs(t, err, fence.ErrStale)
+	other, ok := errors.AsType[*fence.OtherLockError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, want, *other)
+	require.ErrorContains(t, err, want.Error())
+}
+
+// The name arrives as it was, beside the token of a writer or a reader, whatever is in it.
+func (w Wire) locksAreCarried(t *testing.T, s Server) {
+	t.Helper()
+	type carried struct {
+		token fence.Token
+		read  fence.ReadToken
+		lock  string
+		named bool
+	}
+	var got carried
+	s.ReadOnly = true // so that no name is refused for another one
+	s.Handle = func(ctx context.Context) error {
+		got = carried{}
+		got.token, _ = fence.FromContext(ctx)
+		got.read, _ = fence.ReadFromContext(ctx)
+		got.lock, got.named = fence.LockFromContext(ctx)
+		return nil
+	}
+	c := w.Start(t, s)
+	for _, lock := range []string{
+		"accounts", "/locks/a-b_c.d~e", " a, b ", "100%", "%41", "ärger 世界", "a\r\nFencing-Token: 60", `"q";=`, "\x01\x7f", "+",
+		strings.Repeat("n", fence.MaxLock), strings.Repeat("é", fence.MaxLock/2),
+	} {
+		require.NoError(t, send(writerOf(t, 54, lock), t, c, Served))
+		require.Equal(t, carried{token: 54, lock: lock, named: true}, got)
+	}
+	require.NoError(t, send(readerOf(t, 54, "ärger"), t, c, Served))
+	require.Equal(t, carried{read: 54, lock: "ärger", named: true}, got)
+
+	require.NoError(t, send(fence.NewContext(t.Context(), 54), t, c, Served))
+	require.Equal(t, carried{token: 54}, got, "it came without a name")
+	require.NoError(t, send(writerOf(t, 54, "a", "b"), t, c, Served))
+	require.Equal(t, carried{token: 54}, got, "two locks were granted as one")
+	require.NoError(t, send(fence.ForLock(writerOf(t, 54, "a", "b"), "b"), t, c, Served))
+	require.Equal(t, carried{token: 54, lock: "b", named: true}, got)
+
+	nested := fence.WithLock(fence.NewContext(writerOf(t, 41, "outer"), 54), "inner")
+	require.NoError(t, send(nested, t, c, Served))
+	require.Equal(t, carried{token: 54, lock: "inner", named: true}, got)
+	require.NoError(t, send(fence.ForLock(nested, "outer"), t, c, Served))
+	require.Equal(t, carried{token: 41, lock: "outer", named: true}, got)
+	require.NoError(t, send(fence.ForLock(nested, "another"), t, c, Served))
+	require.Equal(t, carried{}, got)
+}
+
+// A request of another lock is refused with both names, and has changed nothing: the rightful holder goes on.
+func (w Wire) otherLocksAreRefused(t *testing.T, s Server) {
+	t.Helper()
+	var served []fence.Token
+	s.CheckRead = s.Guard.CheckReadContext
+	s.Handle = func(ctx context.Context) error {
+		token, _ := fence.FromContext(ctx)
+		served = append(served, token)
+		return nil
+	}
+	writers := w.Start(t, s)
+	s.ReadOnly = true
+	readers := w.Start(t, s)
+	require.NoError(t, send(writerOf(t, 54, "accounts"), t, writers, Served))
+	for _, token := range []fence.Token{41, 54, 60} {
+		err := send(writerOf(t, token, "report"), t, writers, OtherLock)
+		requireOther(t, fence.OtherLockError{Resource: "orders", Token: token, Lock: "report", Follows: "accounts"}, err)
+		err = send(readerOf(t, fence.ReadToken(token), "report"), t, readers, OtherLock)
+		requireOther(t, fence.OtherLockError{Resource: "orders", Token: token, Read: true, Lock: "report", Follows: "accounts"}, err)
+	}
+	nested := fence.WithLock(fence.NewContext(writerOf(t, 55, "accounts"), 60), "report")
+	require.ErrorIs(t, send(nested, t, writers, OtherLock), fence.ErrOtherLock)
+	require.Equal(t, []fence.Token{54}, served)
+	require.Equal(t, map[string]fence.Token{"orders": 54}, s.Guard.Marks())
+	require.Empty(t, s.Guard.ReadMarks())
+
+	require.ErrorIs(t, send(writerOf(t, 53, "accounts"), t, writers, Stale), fence.ErrStale)
+	require.NoError(t, send(fence.ForLock(nested, "accounts"), t, writers, Served))
+	require.NoError(t, send(readerOf(t, 56, "accounts"), t, readers, Served))
+	require.NoError(t, send(fence.ForLock(writerOf(t, 57, "stock", "accounts"), "accounts"), t, writers, Served))
+	require.Equal(t, []fence.Token{54, 55, 0, 57}, served)
+
+	require.NoError(t, s.Guard.Move("orders", 58, "report"))
+	require.NoError(t, send(writerOf(t, 60, "report"), t, writers, Served))
+	err := send(writerOf(t, 61, "accounts"), t, writers, OtherLock)
+	requireOther(t, fence.OtherLockError{Resource: "orders", Token: 61, Lock: "accounts", Follows: "report"}, err)
+}
+
+// A token without a name, of an older client for one, is refused where the resource follows a lock, unless the guard allows it.
+func (w Wire) tokensWithoutALock(t *testing.T, s Server) {
+	t.Helper()
+	for _, allowed := range []bool{false, true} {
+		s := s
+		s.Guard = &fence.Guard{AllowUnnamed: allowed}
+		s.CheckRead = s.Guard.CheckReadContext
+		writers := w.Start(t, s)
+		s.ReadOnly = true
+		readers := w.Start(t, s)
+		bare := func(token fence.Token) context.Context { return fence.NewContext(t.Context(), token) }
+		require.NoError(t, send(bare(41), t, writers, Served), "the resource follows no lock")
+		require.NoError(t, send(writerOf(t, 54, "accounts"), t, writers, Served))
+		require.ErrorIs(t, send(bare(41), t, writers, Stale), fence.ErrStale)
+		set := writerOf(t, 55, "accounts", "stock")
+		if allowed {
+			require.NoError(t, send(set, t, writers, Served))
+			require.NoError(t, send(t.Context(), t, writers, Served, "56"))
+			require.NoError(t, send(fence.NewReadContext(t.Context(), 57), t, readers, Served))
+			require.Equal(t, map[string]string{"orders": "accounts"}, s.Guard.Locks())
+			continue
+		}
+		want := fence.OtherLockError{Resource: "orders", Token: 55, Follows: "accounts"}
+		requireOther(t, want, send(set, t, writers, OtherLock))
+		requireOther(t, want, send(bare(55), t, writers, OtherLock))
+		requireOther(t, want, send(t.Context(), t, writers, OtherLock, "55"))
+		want.Read = true
+		requireOther(t, want, send(fence.NewReadContext(t.Context(), 55), t, readers, OtherLock))
+	}
+}
+
+// A name of the server's own context is not that of a request without one, though the tokens are equal.
+func (w Wire) lockOfTheServer(t *testing.T, s Server) {
+	t.Helper()
+	named := 0
+	s.CheckRead = s.Guard.CheckReadContext
+	s.Handle = func(ctx context.Context) error {
+		if _, ok := fence.LockFromContext(ctx); ok {
+			named++
+		}
+		return nil
+	}
+	writers := w.Start(t, s)
+	got, err := writers.ServeIn(writerOf(t, 54, "the server's"), fence.NewContext(t.Context(), 54))
+	require.Equal(t, Served, got, "%v", err)
+	s.ReadOnly = true
+	readers := w.Start(t, s)
+	got, err = readers.ServeIn(readerOf(t, 55, "the server's"), fence.NewReadContext(t.Context(), 55))
+	require.Equal(t, Served, got, "%v", err)
+	require.Empty(t, s.Guard.Locks())
+	require.Zero(t, named)
+	got, err = readers.ServeIn(readerOf(t, 55, "the server's"), readerOf(t, 55, "accounts"))
+	require.Equal(t, Served, got, "%v", err)
+	require.Equal(t, map[string]string{"orders": "accounts"}, s.Guard.Locks())
+	require.Equal(t, 1, named)
+}
+
+// A name in any other form than the one, two names, and one without a token are refused as a malformed token is.
+func (w Wire) malformedLocks(t *testing.T, s Server) {
+	t.Helper()
+	for _, readOnly := range []bool{false, true} {
+		s := s
+		s.ReadOnly, s.CheckRead = readOnly, s.Guard.CheckReadContext
+		s.Handle = func(context.Context) error { t.Error("the handler has run"); return nil }
+		c := w.Start(t, s)
+		token := Set{Write: []string{"54"}}
+		for _, token := range []Set{token, {Read: []string{"54"}}} {
+			for _, values := range [][]string{
+				{""},
+				{"a b"},
+				{"a,b"},
+				{"a, b"},
+				{"a+b"},
+				{"%"},
+				{"%4"},
+				{"%zz"},
+				{"%c3%a9"},
+				{"%61"},
+				{"%2F"},
+				{"%00"},
+				{"%FF"},
+				{"a", "a"},
+				{"a", "b"},
+				{strings.Repeat("n", fence.MaxLock+1)},
+			} {
+				token.Lock = values
+				require.ErrorIs(t, sendSet(t.Context(), t, c, Invalid, token), fence.ErrInvalidToken)
+			}
+		}
+		require.ErrorIs(t, sendSet(t.Context(), t, c, Invalid, Set{Lock: []string{"accounts"}}), fence.ErrInvalidToken)
+		for _, ctx := range []context.Context{
+			writerOf(t, 54, ""), writerOf(t, 54, "\xff"), readerOf(t, 54, strings.Repeat("n", fence.MaxLock+1)),
+		} {
+			_, err := c.Send(ctx, "orders", Set{})
+			require.ErrorIs(t, err, fence.ErrInvalidToken)
+			require.ErrorContains(t, err, "its lock's name", "the client tells, and sends nothing")
+		}
+	}
+	require.Empty(t, s.Guard.Marks())
+	require.Empty(t, s.Guard.ReadMarks())
+}
+
+// What the caller has set for the name follows the rules of what he has set for the token.
+func (w Wire) lockOfTheCaller(t *testing.T, s Server) {
+	t.Helper()
+	c := w.Start(t, s)
+	token, lock := []string{"54"}, []string{"accounts"}
+	require.NoError(t, sendSet(t.Context(), t, c, Served, Set{Write: token, Lock: lock}))
+	require.NoError(t, sendSet(writerOf(t, 54, "accounts"), t, c, Served, Set{Write: token}), "the name is sent with it")
+	require.NoError(t, sendSet(writerOf(t, 54, "accounts"), t, c, Served, Set{Lock: lock}))
+	require.NoError(t, sendSet(writerOf(t, 54, "accounts"), t, c, Served, Set{Write: token, Lock: lock}))
+	require.Equal(t, map[string]string{"orders": "accounts"}, s.Guard.Locks())
+
+	for _, tt := range []struct {
+		ctx  context.Context //nolint:containedctx // a row
+		lock []string
+	}{
+		{writerOf(t, 57, "accounts"), []string{"report"}},
+		{writerOf(t, 57, "accounts"), []string{""}},
+		{writerOf(t, 57, "accounts"), []string{"accounts", "accounts"}},
+		{writerOf(t, 57, "a b"), []string{"a b"}},
+		{writerOf(t, 57, "accounts", "stock"), lock},
+		{writerOf(t, 57), lock},
+		{readerOf(t, 57, "accounts"), []string{"report"}},
+		{readerOf(t, 57), []string{""}},
+	} {
+		_, err := c.Send(tt.ctx, "orders", Set{Lock: tt.lock})
+		require.ErrorIs(t, err, fence.ErrInvalidToken, "%q", tt.lock)
+		require.ErrorContains(t, err, "the context carries 57")
+	}
+	require.Equal(t, map[string]fence.Token{"orders": 54}, s.Guard.Marks(), "nothing was sent")
+}
+
+// The refusal of a handler's store crosses whole, and names of any length do not hide it.
+func (w Wire) otherLockRefusalsCross(t *testing.T, s Server) {
+	t.Helper()
+	var answer error
+	s.Handle = func(context.Context) error { return answer }
+	c := w.Start(t, s)
+	const token = fence.Token(1<<62 + 1)
+	ctx := fence.NewContext(t.Context(), token)
+	longest := strings.Repeat("n", fence.MaxLock)
+	for _, want := range []fence.OtherLockError{
+		{Resource: `a "b" é`, Token: token, Lock: `"report" é`, Follows: "/locks/accounts"},
+		{Resource: "orders", Token: token, Follows: "accounts"},
+		{Resource: "orders", Token: token, Read: true, Lock: "report", Follows: "accounts"},
+		{Resource: longest[:fence.MaxResource], Token: token, Lock: longest, Follows: longest[1:] + "m"},
+	} {
+		answer = errors.Join(errors.New("update at 10.0.0.7"), &want)
+		err := send(ctx, t, c, OtherLock)
+		requireOther(t, want, err)
+		require.NotContains(t, err.Error(), "10.0.0.7")
+	}
+	for _, long := range []string{
+		strings.Repeat("n", 100_000), strings.Repeat("\xff", 100_000), strings.Repeat("<", 100_000), strings.Repeat("\x00", 100_000),
+		strings.Repeat("\u2028", 100_000), strings.Repeat(`"`, 100_000),
+	} {
+		answer = &fence.OtherLockError{Resource: long, Token: token, Lock: long, Follows: long}
+		err := send(ctx, t, c, OtherLock)
+		other, ok := errors.AsType[*fence.OtherLockError](err)
+		require.True(t, ok, "%.200v", err)
+		require.Equal(t, token, other.Token)
+		for _, name := range []string{other.Resource, other.Lock, other.Follows} {
+			require.True(t, strings.HasSuffix(name, "…"))
+		}
+	}
+}
+
+// A check of the server's own, a store's for one, gets the name with the token.
+func (w Wire) checksGetTheLock(t *testing.T, s Server) {
+	t.Helper()
+	if s.Atomic {
+		return
+	}
+	refuse := func(ctx context.Context, resource string, token fence.Token, read bool) error {
+		if lock, _ := fence.LockFromContext(ctx); lock != "accounts" {
+			return &fence.OtherLockError{Resource: resource, Token: token, Read: read, Lock: lock, Follows: "accounts"}
+		}
+		return nil
+	}
+	s.Check = func(ctx context.Context, resource string, token fence.Token) error {
+		return refuse(ctx, resource, token, false)
+	}
+	s.CheckRead = func(ctx context.Context, resource string, token fence.ReadToken) error {
+		return refuse(ctx, resource, fence.Token(token), true)
+	}
+	writers := w.Start(t, s)
+	require.NoError(t, send(writerOf(t, 54, "accounts"), t, writers, Served))
+	err := send(writerOf(t, 54, "report"), t, writers, OtherLock)
+	requireOther(t, fence.OtherLockError{Resource: "orders", Token: 54, Lock: "report", Follows: "accounts"}, err)
+	s.ReadOnly = true
+	readers := w.Start(t, s)
+	require.NoError(t, send(readerOf(t, 54, "accounts"), t, readers, Served))
+	err = send(readerOf(t, 54), t, readers, OtherLock)
+	requireOther(t, fence.OtherLockError{Resource: "orders", Token: 54, Read: true, Follows: "accounts"}, err)
+}
