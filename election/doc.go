@@ -22,6 +22,7 @@
 //	event                                         cause of the context         Resign returns   matches
 //	Resign, Transfer                              ErrResigned                  nil              -
 //	a candidate of a higher priority              ErrHandedOver                nil              ErrResigned
+//	lease.Release, by whom it was asked           lease.ErrAskedToRelease      nil              -
 //	no renewal acknowledged before the deadline   lease.ReasonDeadlinePassed   the same         lease.ErrLost
 //	lease expired at the server, or revoked       lease.ReasonLeaseGone        the same         lease.ErrLost
 //	key deleted by somebody else                  lease.ReasonKeyDeleted       the same         lease.ErrLost

@@ -61,7 +61,7 @@ func (l *Leadership) follow(ctx context.Context, c choice) (heir, error) {
 		if err != nil || c.value == "" && highest(e.Prefix, keys) <= c.above {
 			return err
 		}
-		kvs, err = queue.Contenders(a, e.Prefix, keys, false)
+		kvs, err = queue.Contenders(a, keys, false)
 		return err
 	})
 	if err != nil {
@@ -91,7 +91,7 @@ func (c choice) among(prefix string, kvs []*mvccpb.KeyValue) (heir, error) {
 		priority, candidate := priorityOf(prefix, kv.Key)
 		wanted := candidate && priority > above
 		if c.value != "" {
-			wanted = string(kv.Value) == c.value && h.next.Rev == 0 && (candidate || etcds(prefix, kv))
+			wanted = queue.Text(kv) == c.value && h.next.Rev == 0 && (candidate || etcds(prefix, kv))
 		}
 		entry := queue.Entry{Prefix: prefix, Key: string(kv.Key), Lease: clientv3.LeaseID(kv.Lease), Rev: kv.CreateRevision}
 		switch {

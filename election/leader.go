@@ -140,7 +140,7 @@ func contenders(a *etcd.Attempt, prefix string, one bool, opts ...clientv3.OpOpt
 		keys, rev, err := queue.Children(a, prefix, opts...)
 		var all []*mvccpb.KeyValue
 		if err == nil {
-			all, err = queue.Contenders(a, prefix, keys, one, append(opts, clientv3.WithRev(rev))...)
+			all, err = queue.Contenders(a, keys, one, append(opts, clientv3.WithRev(rev))...)
 		}
 		if errors.Is(err, rpctypes.ErrCompacted) && len(opts) == 0 {
 			continue // between two requests: a newer revision serves as well
@@ -162,7 +162,7 @@ func newLeader(kv *mvccpb.KeyValue) Leader {
 		return Leader{}
 	}
 	return Leader{
-		Value:    string(kv.Value),
+		Value:    queue.Text(kv),
 		Revision: kv.CreateRevision,
 		Key:      string(kv.Key),
 		Lease:    clientv3.LeaseID(kv.Lease),

@@ -120,7 +120,7 @@ func FromContext(ctx context.Context) (*Leadership, bool) {
 func (l *Leadership) Token() fence.Token { return l.lock.Token() }
 
 // Context ends when the leadership is lost or resigned, whichever is first, and [context.Cause] says which: a
-// [*lease.LostError] or [ErrResigned]. It ends before the server can let another lead (see the guarantees of package
+// [*lease.LostError], [ErrResigned] or [lease.ErrAskedToRelease]. It ends before the server can let another lead (see the guarantees of package
 // lease), with no help from the network. It carries the token for [fence.FromContext], and is not tied to the context
 // given to Campaign.
 func (l *Leadership) Context() context.Context { return l.ctx }

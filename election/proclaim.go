@@ -65,9 +65,13 @@ func (l *Leadership) write(ctx context.Context, a *etcd.Attempt, value string) e
 			return l.hold.Ended(ctx, queue.Deleted)
 		case clientv3.LeaseID(kv.Lease) != e.Lease:
 			return l.hold.Ended(ctx, queue.Overwritten)
+		case queue.Asked(kv):
+			if err := l.hold.Ended(ctx, queue.Unwanted); queue.Text(kv) != value {
+				return err
+			}
 		}
-		l.written = kv.ModRevision     // on the same lease: asked to look, by another handle of ours, or
-		if string(kv.Value) == value { // by an attempt whose answer was lost
+		l.written = kv.ModRevision   // on the same lease: asked to look, by another handle of ours, or
+		if queue.Text(kv) == value { // by an attempt whose answer was lost
 			return nil
 		}
 	}

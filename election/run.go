@@ -29,6 +29,7 @@ import (
 //	                                    campaigns again
 //	lead returned an error              Run returns it, wrapped
 //	a higher priority was preferred     Run campaigns again, whatever lead returned; see [Options].KeepLead
+//	lease.Release asked for it          Run campaigns again, whatever lead returned
 //	the leadership was lost             Run campaigns again; [WithOnLost] reports it, whatever lead returned
 //	the lease was lost while waiting    Run campaigns again, on a new lease
 //	ctx ended                           Run returns an error that wraps ctx's cause, and lead's own error if there is one
@@ -105,6 +106,8 @@ func (r *runner) round(ctx context.Context) (again bool, lost, err error) {
 		// It has never led, so that there is nothing to tell but this.
 		r.session.Logger.Warn("lost while waiting to lead", "election", r.name, "err", err)
 		return true, nil, nil
+	case ctx.Err() == nil && errors.Is(err, lease.ErrAskedToRelease): // before it knew that it led
+		return true, nil, nil
 	case ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)): // a loss while waiting, at the same time
 		return false, nil, errors.Join(context.Cause(ctx), err)
 	}
@@ -117,7 +120,7 @@ type ending struct {
 	lead     error // lead's own
 	lost     error // why the leadership was lost, nil if lead returned or resigned before
 	released error // a failure to let the key go
-	handed   bool  // it was handed over to a candidate of a higher priority before lead returned
+	handed   bool  // it was handed over to a candidate of a higher priority, or asked to be released, before lead returned
 }
 
 // term is one leadership, from its beginning to the release of its key.
@@ -147,7 +150,7 @@ func (r *runner) term(ctx context.Context, l *Leadership) (e ending) {
 	if ended == nil || !errors.Is(err, context.Canceled) && !errors.Is(err, ended) {
 		e.lead = err
 	}
-	e.handed = errors.Is(ended, ErrHandedOver)
+	e.handed = errors.Is(ended, ErrHandedOver) || errors.Is(ended, lease.ErrAskedToRelease)
 	return e
 }
 

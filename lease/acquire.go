@@ -24,8 +24,9 @@ import (
 //
 // Ctx bounds the wait only; the lock is held until Unlock or a loss. On an error the caller holds nothing, and its key is
 // gone or will be deleted in the background. The error wraps ctx's cause if ctx ended. It matches [ErrLost] if the lease or the
-// key was lost while waiting, [ErrClosed] if the session is closed, and [ErrRestored] if etcd's revisions went back. A lease
-// that was lost earlier is replaced first.
+// key was lost while waiting, [ErrClosed] if the session is closed, [ErrRestored] if etcd's revisions went back, and
+// [ErrAskedToRelease] if it was asked to let go just before it would have had the lock. A lease that was lost earlier is replaced
+// first.
 func (s *Session) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return s.acquire(ctx, name, opts, mode{
 		kind:  KindLock,

@@ -50,7 +50,7 @@ func (s *Session) campaign(ctx context.Context, name, value string, as candidacy
 	}, nil
 }
 
-// ended takes note that l's key was found deleted or overwritten, and returns why l has ended.
+// ended takes note of what was found of l's key, and returns why l has ended.
 func (l *Lock) ended(ctx context.Context, end queue.End) error {
 	if end == queue.Deleted {
 		l.lose(l.whyDeleted(ctx))

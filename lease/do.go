@@ -17,7 +17,7 @@ import (
 // errors. If fn panics the lock is released and the panic goes on. The release does not depend on ctx and takes 8 s
 // at most; a key that remains then will be deleted in the background. Fn must not close the session, which would wait for fn.
 //
-// The error joins what fn returned, the loss ([ErrLost], or [ErrMaxHold]) if there was one, and a failure to
+// The error joins what fn returned, the loss ([ErrLost], [ErrMaxHold] or [ErrAskedToRelease]) if there was one, and a failure to
 // unlock. If the lock was not obtained, fn is not called and the error is that of [Session.Lock].
 func (s *Session) Do(ctx context.Context, name string, fn func(ctx context.Context, token fence.Token) error, opts ...LockOption) error {
 	return s.do(ctx, name, s.Lock, fn, opts)
@@ -57,10 +57,10 @@ func (s *Session) do(
 func (l *Lock) finish(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseBound(l.g.ttl))
 	defer cancel()
-	tooLong := errors.Is(context.Cause(l.life), ErrMaxHold) //nolint:contextcheck // asks, passes nothing on
+	ended := context.Cause(l.life) //nolint:contextcheck // asks, passes nothing on
 	err := l.Unlock(ctx)
-	if tooLong {
-		err = errors.Join(fmt.Errorf("lease: lock %s: %w", l.label(), ErrMaxHold), err)
+	if errors.Is(ended, ErrMaxHold) || errors.Is(ended, ErrAskedToRelease) {
+		err = errors.Join(fmt.Errorf("lease: lock %s: %w", l.label(), ended), err)
 	}
 	return err
 }

@@ -43,6 +43,7 @@
 //	Session.Close                                 ReasonSessionClosed      the same         ErrLost, ErrClosed
 //	revisions went back                           ReasonRevisionWentBack   the same         ErrLost, ErrRestored
 //	WithMaxHold                                   ErrMaxHold               nil              -
+//	Release, by whom it was asked                 ErrAskedToRelease        nil              -
 //
 // # Order
 //
@@ -62,6 +63,12 @@
 // concurrency.Mutex and etcdctl lock use the same queue for the same name: all of them exclude each other, in one FIFO order.
 // [Adopt] puts locks on the lease of a concurrency.Session. concurrency.WithLease(session.Status().LeaseID) puts etcd's locks on
 // the lease of a [Session]: end such a concurrency.Session with Orphan, since its Close revokes the lease.
+//
+// # Who holds what
+//
+// [Inspect] shows holders and waiters, and [Release] gets a lock free. They need a client and no session. To
+// ask a holder to let go, Release puts a line behind the text in the holder's key; everybody else's keys and all leases stay as
+// they are. Other versions and etcdctl show that line as a part of the text.
 //
 // # Permissions
 //

@@ -21,6 +21,10 @@ var (
 	ErrUnlocked = errors.New("lease: unlocked")
 	// ErrClosed says that the session is closed.
 	ErrClosed = errors.New("lease: session closed")
+	// ErrAskedToRelease is the cause of a handle's context when somebody has asked its holder to let go; see [Release].
+	ErrAskedToRelease = errors.New("lease: asked to release")
+	// ErrNotHeld says that nobody holds what [Release] is to release, or not the one that was meant.
+	ErrNotHeld = errors.New("lease: not held")
 	// ErrMaxHold is the cause of a handle's context after its longest hold; see [WithMaxHold].
 	ErrMaxHold = errors.New("lease: longest hold reached")
 )

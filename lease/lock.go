@@ -31,7 +31,7 @@ type Lock struct {
 func (l *Lock) Token() fence.Token { return l.token }
 
 // Context ends when the lock is lost or unlocked, whichever is first, and [context.Cause] says which: a
-// [*LostError], [ErrUnlocked] or [ErrMaxHold]. It ends before the server can grant the lock to somebody else
+// [*LostError], [ErrUnlocked], [ErrMaxHold] or [ErrAskedToRelease]. It ends before the server can grant the lock to somebody else
 // (see the package's guarantees), with no help from the network. It carries the token for [fence.FromContext] and the name, with
 // the session's prefix, for [fence.LockFromContext]. It is not tied to the context given to Lock.
 func (l *Lock) Context() context.Context {

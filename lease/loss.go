@@ -22,10 +22,15 @@ type lossCheck struct {
 	running bool
 }
 
-// keyEnded notes that somebody else has deleted or overwritten c's key. It does not wait.
+// keyEnded notes that somebody else has deleted or overwritten c's key, or asks for its end. It does not wait.
 func (c *contender) keyEnded(end queue.End) {
-	if end == queue.Overwritten {
+	switch end {
+	case queue.Overwritten:
 		c.lose(&LostError{Reason: ReasonKeyOverwritten, LeaseID: c.g.id, Key: c.entry.Key})
+		return
+	case queue.Unwanted:
+		c.g.checkDeadline() // a loss that has happened comes first
+		c.end(ErrAskedToRelease)
 		return
 	}
 	q := &c.g.lossCheck

@@ -106,6 +106,7 @@ func (s *Session) permit(ctx context.Context, name string, of int, opts []LockOp
 		kind: KindPermit, try: try,
 		join: func(*contender) {},
 		enter: func(c *contender, ctx context.Context) (_ *contender, err error) {
+			c.mark = queue.SlotMark(of) // tells those who look that it waits for a permit
 			sem := &semaphore{turnstile: c, of: of, try: try, limitChange: o.limitChange}
 			c, p.slot, err = sem.enter(ctx)
 			return c, err
@@ -280,7 +281,7 @@ func (s *semaphore) limit(ctx context.Context, seen queue.Slots) error {
 	s.quit(ctx)
 	e := &LimitError{Name: c.name, Of: s.of, Limit: seen.Limit, Key: clip.To(string(seen.Other.Key), maxKey)}
 	if kv := c.read(ctx, string(seen.Other.Key)); kv != nil {
-		e.Owner = clip.To(string(kv.Value), maxOwner)
+		e.Owner = ownerIn(kv)
 	}
 	return e
 }

@@ -79,5 +79,10 @@ func (c *contender) findHolder(ctx context.Context) error {
 
 func (c *contender) lockedBy(holder *mvccpb.KeyValue) error {
 	token, _ := fence.NewToken(c.g.s.opts.Era, holder.CreateRevision) // 0 if it is no legal one
-	return &LockedError{Name: nodeName(c.name), Owner: clip.To(string(holder.Value), maxOwner), Key: clip.To(string(holder.Key), maxKey), Token: token}
+	return &LockedError{Name: nodeName(c.name), Owner: ownerIn(holder), Key: clip.To(string(holder.Key), maxKey), Token: token}
+}
+
+// ownerIn is the text for people in a contender's key.
+func ownerIn(kv *mvccpb.KeyValue) string {
+	return clip.To(queue.Text(kv), maxOwner)
 }

@@ -4,6 +4,41 @@ const inLease = "lease"
 
 var leaseMutants = []mutant{
 	{
+		name: "Release: whoever has the key by then",
+		file: "lease/release.go",
+		old:  "a.Txn([]clientv3.Cmp{c.stands()}, []clientv3.Op{clientv3.OpDelete(c.Key)}, nil)",
+		new:  "a.Txn(nil, []clientv3.Op{clientv3.OpDelete(c.Key)}, nil)",
+		by:   killer{inLease, "TestRelease_now_whoComesNext", `require.Len(t, e.keys("a"), 1)`},
+	},
+	{
+		name: "Release: with the lease",
+		file: "lease/release.go",
+		old:  "return conn.Do(ctx, inspectAttempt, holder.delete)",
+		new:  "_, err = conn.Client.Revoke(ctx, holder.Lease)\n\t\treturn err",
+		by:   killer{inLease, "TestRelease_now", `requireLive(t, bystander)`},
+	},
+	{
+		name: "Release: a lease that one member does not know is gone",
+		file: "lease/release.go",
+		old:  "if errors.Is(err, rpctypes.ErrLeaseNotFound) {",
+		new:  "if err == nil || errors.Is(err, rpctypes.ErrLeaseNotFound) {",
+		by:   killer{inLease, "TestRelease_waits_keyWithoutItsLease", `looking.Client, "a", wait), context.DeadlineExceeded)`},
+	},
+	{
+		name: "Release: asks whoever has the key by then",
+		file: "internal/queue/asked.go",
+		old:  `[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", kv.ModRevision)}`,
+		new:  `[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "!=", 0)}`,
+		by:   killer{inLease, "TestRelease_asked_whoComesNext", `Keys("a/")[0].Version)`},
+	},
+	{
+		name: "a holder that is asked lets go at once",
+		file: "lease/loss.go",
+		old:  "c.end(ErrAskedToRelease)",
+		new:  "c.end(ErrAskedToRelease)\n\t\tc.g.reaper.add(c.entry.Entry, false)",
+		by:   killer{inLease, "TestRelease_asked_whileDoRuns", `require.Len(t, e.keys("a"), 1, "not under running work")`},
+	},
+	{
 		name: "lease ID as token",
 		file: "lease/acquire.go",
 		old:  "fence.NewToken(c.g.s.opts.Era, c.entry.Rev)",

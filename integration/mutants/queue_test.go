@@ -346,7 +346,7 @@ var queueMutants = []mutant{
 	{
 		name: "Enter: whose key it is does not matter",
 		file: "internal/queue/enter.go",
-		old:  "kv.Lease == int64(e.Lease) && kv.CreateRevision > e.After && string(kv.Value) == value",
+		old:  "kv.Lease == int64(e.Lease) && kv.CreateRevision > e.After && Text(kv) == value",
 		new:  "true",
 		by:   killer{inQueue, "TestQueue_Enter_taken", `require.ErrorIs(t, err, queue.ErrTaken)`},
 	},
@@ -360,7 +360,7 @@ var queueMutants = []mutant{
 	{
 		name: "Enter: a key that is there is always another's",
 		file: "internal/queue/enter.go",
-		old:  "kv.Lease == int64(e.Lease) && kv.CreateRevision > e.After && string(kv.Value) == value",
+		old:  "kv.Lease == int64(e.Lease) && kv.CreateRevision > e.After && Text(kv) == value",
 		new:  "false",
 		by:   killer{inQueue, "TestQueue_requestSentTwice", `require.NoError(t, err, "the key is its own")`},
 	},

@@ -51,7 +51,7 @@ type Hold struct {
 
 	// While is etcd.Conn.While, for as long as the lease is not lost.
 	While func(ctx context.Context, do func(*etcd.Attempt) error) (late bool, err error)
-	// Ended takes note that the key was found deleted or overwritten, and returns the cause of the lock's context.
+	// Ended takes note that the key was found deleted, overwritten or asked to end, and returns the cause of the lock's context.
 	Ended func(ctx context.Context, end queue.End) error
 	// Overdue is since when a renewal is overdue: not positive if none is. A lease that is lost is not renewed, so it
 	// becomes overdue too.

@@ -21,7 +21,7 @@ var ErrTaken = fmt.Errorf("queue: the entry's key is taken: %w", etcd.ErrNotDone
 // such a key it would serve as well, since nobody but e uses its name and it goes with the lease.
 // Kv is nil where there is no key: it is not e's then.
 func (e Entry) owns(kv *mvccpb.KeyValue, value string) bool {
-	return kv != nil && kv.Lease == int64(e.Lease) && kv.CreateRevision > e.After && string(kv.Value) == value
+	return kv != nil && kv.Lease == int64(e.Lease) && kv.CreateRevision > e.After && Text(kv) == value
 }
 
 // Enter puts e into its queue, with value for people to read, and tells what is ahead of it. It is one attempt.

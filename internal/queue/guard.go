@@ -14,7 +14,7 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// End is what became of an entry's key, whoever looks: who waits behind it or who guards it.
+// End is what became of an entry's key, or is to, whoever looks: who waits behind it or who guards it.
 type End int
 
 // The ends that are told apart.
@@ -22,6 +22,7 @@ const (
 	unended     End = iota // as far as is known: the watch broke
 	Deleted                // by somebody else, or with the lease
 	Overwritten            // by somebody else, who took it off its lease: it contends no more, and the key may stay for ever
+	Unwanted               // it was asked to let go, see [Ask], and stands in the queue as before
 )
 
 const (
@@ -40,7 +41,7 @@ const GuardAfter = 250 * time.Millisecond
 type Guarded struct {
 	Entry
 
-	Ended   func(End)       // it has been deleted or overwritten
+	Ended   func(End)       // it has been deleted or overwritten, or is asked to end
 	Touched func(rev int64) // it was written then, by whomever, and is still the entry's; may be nil
 
 	refusals int  // of reads, in a row; under Guards.mu, as is the next
@@ -242,6 +243,8 @@ func (e *Guarded) written(kv *mvccpb.KeyValue) {
 	switch {
 	case clientv3.LeaseID(kv.Lease) != e.Lease:
 		e.Ended(Overwritten)
+	case Asked(kv):
+		e.Ended(Unwanted)
 	case e.Touched != nil:
 		e.Touched(kv.ModRevision)
 	}

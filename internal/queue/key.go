@@ -89,6 +89,38 @@ func leaseIn(prefix string, key []byte) (int64, bool) {
 	return id, err == nil && id != 0 && strconv.FormatInt(id, 16) == string(child)
 }
 
+// Form is what a contender's key tells by its name.
+type Form struct {
+	Class  string // a letter, or none
+	Lease  clientv3.LeaseID
+	Suffix string
+	Bare   bool // there is no suffix, as in etcd's own keys
+	Slot   bool // of a slot of a semaphore, or of one who waits for a permit
+}
+
+// FormOf is the form of a key, false if that is none's.
+func FormOf(key []byte) (f Form, ok bool) {
+	prefix := Below(key)
+	id, ok := leaseIn(prefix, key)
+	if !ok {
+		return f, false
+	}
+	child := string(key[len(prefix):])
+	if child[0] > 'f' {
+		f.Class, child = child[:1], child[1:]
+	}
+	f.Lease = clientv3.LeaseID(id)
+	suffix, long := strings.CutPrefix(child[len(strconv.FormatInt(id, 16)):], "-")
+	f.Suffix, f.Bare = suffix, !long
+	mark, rest, _ := strings.Cut(suffix, "-")
+	of, err := strconv.Atoi(strings.TrimPrefix(mark, "of"))
+	f.Slot = f.Class == "" && err == nil && strings.HasPrefix(suffix, SlotMark(of)) && rest != ""
+	return f, true
+}
+
+// Excludes reports whether contenders of the class make readers wait that come after them.
+func (f Form) Excludes() bool { return f.Class < readers }
+
 // endOf is where the range of a queue ends: before what is not for contenders, which begins with "~".
 func endOf(prefix string) string { return prefix + "~" }
 

@@ -137,9 +137,9 @@ func Children(a *etcd.Attempt, prefix string, opts ...clientv3.OpOption) ([]*mvc
 	return n.keys, n.rev, err
 }
 
-// Contenders reads those of keys that contend in the queue of prefix, with their values, in their order, as they are now
+// Contenders reads those of keys that contend in their queues, with their values, in their order, as they are now
 // or with opts as they were. It ends with the first of them if one is wanted. It is one attempt.
-func Contenders(a *etcd.Attempt, prefix string, keys []*mvccpb.KeyValue, one bool, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, error) {
+func Contenders(a *etcd.Attempt, keys []*mvccpb.KeyValue, one bool, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, error) {
 	list := []*mvccpb.KeyValue{}
 	most := etcd.PartSize
 	if one {
@@ -159,13 +159,41 @@ func Contenders(a *etcd.Attempt, prefix string, keys []*mvccpb.KeyValue, one boo
 		}
 		for i, was := range part {
 			kv := first(resp.Responses[i].GetResponseRange().Kvs)
-			if kv != nil && kv.CreateRevision == was.CreateRevision && Contends(prefix, kv) {
+			if kv != nil && kv.CreateRevision == was.CreateRevision && Contends(Below(kv.Key), kv) {
 				list = append(list, kv)
 			}
 		}
 		return nil
 	})
 	return list, err
+}
+
+// Standing reads all contenders of a queue, and those of the slots of a semaphore of the same name, with their values, and the
+// revision at which they stood. Opts may be a revision. It is one attempt.
+func Standing(a *etcd.Attempt, prefix string, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, int64, error) {
+	for {
+		keys, rev, err := Children(a, prefix, opts...)
+		at := []clientv3.OpOption{clientv3.WithRev(rev)}
+		var slots *clientv3.GetResponse
+		if err == nil {
+			slots, err = a.Get(prefix+slotsDir, append(at, clientv3.WithPrefix(), clientv3.WithKeysOnly())...)
+		}
+		if err == nil {
+			keys = append(keys, slices.DeleteFunc(slots.Kvs, func(kv *mvccpb.KeyValue) bool { return !InQueues(prefix, kv.Key) })...)
+			keys, err = Contenders(a, slices.DeleteFunc(keys, func(kv *mvccpb.KeyValue) bool { return !hasForm(Below(kv.Key), kv.Key) }), false, at...)
+		}
+		if errors.Is(err, rpctypes.ErrCompacted) && len(opts) == 0 {
+			continue // between two requests: a newer revision serves as well
+		}
+		return keys, rev, err
+	}
+}
+
+// InQueues reports whether a key is directly in the queue of prefix, or in that of one of its slots.
+func InQueues(prefix string, key []byte) bool {
+	below := Below(key)
+	turnstile, slot := SlotOf(below)
+	return below == prefix || slot && turnstile == prefix
 }
 
 // roll is what the names of a queue's keys tell.

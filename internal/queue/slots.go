@@ -34,6 +34,15 @@ func IsSlotName(name string) bool {
 	return i >= 0 && !strings.Contains(name[i+len(slotsDir):], "/~")
 }
 
+// SlotOf is the prefix of the semaphore's queue, for the prefix of the queue of one of its slots; false for others.
+func SlotOf(prefix string) (turnstile string, ok bool) {
+	name := strings.TrimSuffix(prefix, "/")
+	i := strings.LastIndexByte(name, '/') + 1
+	k, err := strconv.Atoi(name[i:])
+	turnstile, ok = strings.CutSuffix(name[:i], "/"+slotsDir)
+	return turnstile + "/", ok && turnstile != "" && err == nil && k >= 0 && strconv.Itoa(k) == name[i:]
+}
+
 // SlotMark begins the suffix of a slot's key.
 func SlotMark(of int) string { return "of" + strconv.Itoa(of) + "-" }
 

@@ -1,0 +1,52 @@
+//nolint:errcheck // deferred closing in examples: what could not be closed expires by itself
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// Who holds a lock, and getting it free without taking it from under running work.
+func ExampleRelease() {
+	client := connect()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := lease.NewSession(ctx, client, lease.Options{Owner: "worker-7"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+
+	begun, ended := make(chan struct{}), make(chan error)
+	go func() {
+		ended <- session.Do(ctx, "report", func(ctx context.Context, _ fence.Token) error {
+			close(begun)
+			<-ctx.Done()
+			fmt.Println("stops:", context.Cause(ctx))
+			return nil
+		})
+	}()
+	<-begun
+
+	// Anywhere else, with a client alone.
+	queue, err := lease.Inspect(ctx, client, "report")
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, holder := range queue.Holders {
+		fmt.Println(holder.Class, holder.Owner)
+		err = lease.Release(ctx, client, "report", lease.ReleaseOptions{Revision: holder.Revision})
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println(<-ended)
+	// Output:
+	// exclusive worker-7
+	// stops: lease: asked to release
+	// lease: lock "report": lease: asked to release
+}

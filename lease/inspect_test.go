@@ -1,0 +1,208 @@
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+func (e *env) inspect(t *testing.T, name string) lease.Queue {
+	t.Helper()
+	q, err := lease.Inspect(t.Context(), e.c.Client, name)
+	require.NoError(t, err)
+	require.Equal(t, name, q.Name)
+	return q
+}
+
+// shape is a queue as "holders | waiters", each with its class and owner.
+func shape(q lease.Queue) string {
+	var parts []string
+	for _, list := range [...][]lease.Contender{q.Holders, nil, q.Waiters} {
+		if list == nil && len(parts) == len(q.Holders) && !strings.Contains(strings.Join(parts, " "), "|") {
+			parts = append(parts, "|")
+		}
+		for _, c := range list {
+			parts = append(parts, strings.TrimSuffix(string(c.Class)+":"+c.Owner, ":"))
+		}
+	}
+	return strings.Join(parts, " ")
+}
+
+func (e *env) put(t *testing.T, key, value string, id clientv3.LeaseID) {
+	t.Helper()
+	_, err := e.c.Put(t.Context(), key, value, clientv3.WithLease(id))
+	require.NoError(t, err)
+}
+
+// Each is shown by its place, its class and what is in its key, of nested names and planted keys nothing.
+func TestInspect_showsWhoHoldsAndWhoWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{Owner: "first", TTL: 20 * time.Second})
+		require.Equal(t, "|", shape(e.inspect(t, "a")))
+		l := e.lock(t, "a")
+		e.srv.Put("a/planted", "")
+		e.srv.Put("a/5", "of no lease")
+		nested := e.lock(t, "a/b")
+		other := open(t, e.srv, lease.Options{Owner: "second"})
+		waiter := other.wait(t.Context(), "a")
+		e.at(5 * time.Second)
+
+		q := e.inspect(t, "a")
+		require.Equal(t, "exclusive:first | exclusive:second", shape(q))
+		require.Equal(t, lease.Contender{
+			Key: l.Key(), Owner: "first", Class: lease.ClassExclusive, Revision: l.Token().Revision(),
+			Lease: e.s.Status().LeaseID, TTL: 15 * time.Second,
+		}, q.Holders[0])
+		require.Equal(t, other.s.Status().LeaseID, q.Waiters[0].Lease)
+		require.Equal(t, 25*time.Second, q.Waiters[0].TTL)
+		require.Equal(t, nested.Key(), e.inspect(t, "a/b").Holders[0].Key)
+
+		require.NoError(t, l.Unlock(t.Context()))
+		require.Equal(t, "exclusive:second |", shape(e.inspect(t, "a")))
+		require.NoError(t, receive(t, waiter).lock.Unlock(t.Context()))
+		require.Equal(t, "|", shape(e.inspect(t, "a")))
+	})
+}
+
+func TestInspect_readersHoldUpToTheFirstWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		id := e.s.Status().LeaseID
+		hex := fmt.Sprintf("%x", int64(id))
+		e.put(t, "a/r"+hex+"-1", "r1", id)
+		e.put(t, "a/s"+hex+"-1", "s1", id)
+		e.put(t, "a/r"+hex+"-2", "r2", id)
+		e.put(t, "a/"+hex, "w", id)
+		e.put(t, "a/r"+hex+"-3", "r3", id)
+		e.put(t, "a/g"+hex+"-1", "g1", id)
+		require.Equal(t, "reader:r1 reader:r2 | beside:s1 exclusive:w reader:r3 other:g1", shape(e.inspect(t, "a")))
+		e.put(t, "b/g"+hex+"-1", "g1", id)
+		e.put(t, "b/r"+hex+"-1", "r1", id)
+		require.Equal(t, "other:g1 | reader:r1", shape(e.inspect(t, "b")))
+	})
+}
+
+func TestInspect_semaphores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{Owner: "session"})
+		permits := map[string]*lease.Permit{}
+		for _, who := range []string{"one", "two"} {
+			p, err := e.s.TryPermit(t.Context(), "a", 2, lease.WithOwner(who))
+			require.NoError(t, err)
+			permits[who] = p
+		}
+		go func() { _ = e.s.DoPermit(t.Context(), "a", 2, nothing, lease.WithOwner("three")) }()
+		synctest.Wait()
+		q := e.inspect(t, "a")
+		require.Equal(t, "slot:one slot:two | slot:three", shape(q))
+		require.Equal(t, permits["two"].Token().Revision(), q.Holders[1].Revision)
+
+		own := e.inspect(t, permits["one"].Name())
+		require.Equal(t, "slot:one |", shape(own), "a slot by itself")
+
+		// Etcd's own locks wait for the permits, ours of the same name do not; one at a slot waits for its holder.
+		etcds := start(t, lease.Options{}) // for a lease
+		id, err := e.c.Grant(t.Context(), 60)
+		require.NoError(t, err)
+		hex := fmt.Sprintf("%x", int64(id.ID))
+		e.put(t, permits["one"].Name()+"/"+hex, "drain", id.ID)
+		require.NoError(t, permits["two"].Unlock(t.Context()))
+		synctest.Wait()
+		require.Equal(t, "slot:one | exclusive:drain", shape(e.inspect(t, "a")), "the third had its turn")
+		e.put(t, "a/"+hex, "etcdctl", id.ID)
+		require.Equal(t, "slot:one | exclusive:drain exclusive:etcdctl", shape(e.inspect(t, "a")))
+		_, err = e.c.Delete(t.Context(), "a/"+hex)
+		require.NoError(t, err)
+		l, err := e.s.Lock(t.Context(), "a", lease.WithOwner("ours"))
+		require.NoError(t, err)
+		require.Equal(t, "slot:one exclusive:ours | exclusive:drain", shape(e.inspect(t, "a")))
+		require.NoError(t, l.Unlock(t.Context()))
+		require.NoError(t, permits["one"].Unlock(t.Context()))
+		require.Equal(t, "exclusive:drain |", shape(e.inspect(t, "a")))
+		require.NoError(t, etcds.s.Close(t.Context()))
+	})
+}
+
+func TestInspect_nodesOfTrees(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{Owner: "me"})
+		_, err := e.s.TryLockTree(t.Context(), "a/b")
+		require.NoError(t, err)
+		require.Equal(t, "reader:me |", shape(e.inspect(t, "a")))
+		require.Equal(t, "exclusive:me |", shape(e.inspect(t, "a/~b")))
+		require.Equal(t, "|", shape(e.inspect(t, "a/b")))
+	})
+}
+
+// A lease is asked for once, however many keys are on it, and may be gone by then.
+func TestInspect_leases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		for range 10 {
+			e.rlock(t, "a")
+		}
+		other := e.join(t)
+		other.rlock(t, "a")
+		looking := e.srv.NewClient(t.Context())
+		looking.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Times: 1, OnRequest: func() {
+			_ = e.srv.Revoke(e.s.Status().LeaseID)
+			_ = e.srv.Revoke(other.s.Status().LeaseID)
+		}})
+		q, err := lease.Inspect(t.Context(), looking.Client, "a")
+		require.NoError(t, err)
+		require.Len(t, q.Holders, 11)
+		require.Len(t, looking.Calls(fakeetcd.TimeToLive), 2)
+		gone := 0
+		for _, c := range q.Holders {
+			require.GreaterOrEqual(t, c.TTL, time.Duration(0))
+			if c.TTL == 0 {
+				gone++
+			}
+		}
+		require.NotZero(t, gone)
+	})
+}
+
+// Between two requests of one look the names may be compacted: then a later revision is shown.
+func TestInspect_compactedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{Owner: "me"})
+		e.lock(t, "a")
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, OnRequest: func() {
+			_ = e.srv.Compact(e.srv.Put("elsewhere", ""))
+		}})
+		require.Equal(t, "exclusive:me |", shape(e.inspect(t, "a")))
+	})
+}
+
+func TestInspect_errors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		ctx := t.Context()
+		sent := len(e.c.Calls(fakeetcd.Any))
+		_, err := lease.Inspect(ctx, nil, "a")
+		require.EqualError(t, err, "lease: client is nil, want an etcd client")
+		_, err = lease.Inspect(ctx, e.c.Client, "")
+		require.EqualError(t, err, "lease: name is empty, want 1 to 1024 bytes")
+		_, err = lease.Inspect(ctx, e.c.Client, "a/~/b")
+		require.ErrorContains(t, err, `contains "//"`)
+		require.Len(t, e.c.Calls(fakeetcd.Any), sent, "nothing is sent")
+
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Err: errDenied})
+		_, err = lease.Inspect(ctx, e.c.Client, "a")
+		require.ErrorContains(t, err, `lease: inspect "a": etcdserver: permission denied`)
+		e.c.Cut()
+		_, err = lease.Inspect(timeout(t, time.Minute), e.c.Client, "a")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		e.c.Restore()
+	})
+}

@@ -1,0 +1,172 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/etcd"
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+// ReleaseMode is how [Release] gets a lock free.
+type ReleaseMode int
+
+const (
+	// ReleaseAsked asks the holder: its context ends with the cause [ErrAskedToRelease], and it lets go when it unlocks, in Do and
+	// Run when the function has returned. Nothing is taken from it. The holder learns of it as of a deletion of its key: in
+	// milliseconds, of the 257th and further locks of a session within a third of the TTL; cut off, when it is back.
+	ReleaseAsked ReleaseMode = iota
+	// ReleaseWait waits until the holder has let go or its lease has ended in etcd, as it does when nobody renews it. It asks and
+	// deletes nothing as long as the lease lives; a key that etcd has kept without its lease is deleted.
+	ReleaseWait
+	// ReleaseNow deletes the holder's key, and nothing else: its lease stays, with all other locks on it. The next one is let in at
+	// once. The holder learns of it as with ReleaseAsked, but one that is cut off may run until its deadline, beside the next one:
+	// only the fence keeps them apart then.
+	ReleaseNow
+)
+
+var releaseModes = [...]string{ReleaseAsked: "asked", ReleaseWait: "wait", ReleaseNow: "now"}
+
+func (m ReleaseMode) String() string {
+	if m < 0 || int(m) >= len(releaseModes) {
+		return fmt.Sprintf("ReleaseMode(%d)", int(m))
+	}
+	return releaseModes[m]
+}
+
+// ReleaseOptions say how [Release] gets a lock free, and from whom.
+type ReleaseOptions struct {
+	Mode ReleaseMode // default: ReleaseAsked
+	// Revision is that of the holder that is meant, see [Contender]. 0: whoever holds when Release is called, if that is only one.
+	Revision int64
+}
+
+// Release gets the lock called name free from its present holder: a lock, a reader, a permit, one name of a set, a node of a tree,
+// or the leader of an election, which then steps down. The name is the full one, as [Inspect] has it.
+//
+// Who is meant is settled once, when Release is called. Nobody else is asked or loses anything, whatever happens meanwhile: each
+// request compares the create revision of the holder's key. So Release may be repeated. Only holders are released: those who wait
+// keep their places, and the next of them has the lock then.
+//
+// With ReleaseAsked it returns when the request is in the holder's key, behind the text for people, and with ReleaseNow when the key is
+// gone. With ReleaseWait it returns when the hold is over, or ctx ends.
+// A set or a tree that is asked, or loses one key, ends as a whole. Holders of etcd's own packages cannot be asked. An acquisition
+// that has not yet noticed that it is the first fails with ErrAskedToRelease.
+//
+// The error matches [ErrNotHeld] if nobody holds the lock, or not the one with the revision. Without a revision it is an error that
+// several hold it. What fails for the moment is tried again until ctx ends; then the error wraps ctx's cause, and what was asked
+// for may have been done. It needs read permission on the name's keys, and write permission except with ReleaseWait.
+func Release(ctx context.Context, client *clientv3.Client, name string, opts ReleaseOptions) error {
+	if err := checkInspected(client, name); err != nil {
+		return err
+	}
+	switch {
+	case opts.Mode < ReleaseAsked || opts.Mode > ReleaseNow:
+		return fmt.Errorf("lease: ReleaseOptions.Mode is %d, want ReleaseAsked (0), ReleaseWait (1) or ReleaseNow (2)", int(opts.Mode))
+	case opts.Revision < 0:
+		return fmt.Errorf("lease: ReleaseOptions.Revision is %d, want a holder's, or 0", opts.Revision)
+	}
+	if err := release(ctx, etcd.Of(client), name, opts); err != nil {
+		return fmt.Errorf("lease: release %q: %w", name, err)
+	}
+	return nil
+}
+
+func release(ctx context.Context, conn *etcd.Conn, name string, opts ReleaseOptions) error {
+	q, err := standing(ctx, conn, name)
+	if err != nil {
+		return err
+	}
+	holder, err := q.holder(opts.Revision)
+	if err != nil {
+		return err
+	}
+	switch opts.Mode {
+	case ReleaseWait:
+		return awaitEnd(ctx, conn, holder)
+	case ReleaseNow:
+		return conn.Do(ctx, inspectAttempt, holder.delete)
+	}
+	if form, _ := queue.FormOf([]byte(holder.Key)); form.Bare {
+		return errors.New("the holder is of etcd's own packages and cannot be asked")
+	}
+	return conn.Do(ctx, inspectAttempt, func(a *etcd.Attempt) error {
+		_, err := queue.Ask(a, holder.Key, holder.Revision) // or it has let go meanwhile
+		return err
+	})
+}
+
+// holder is the one with a revision, or the only one if that is 0.
+func (q *Queue) holder(rev int64) (Contender, error) {
+	meant := func(c Contender) bool { return c.Revision == rev }
+	switch i := slices.IndexFunc(q.Holders, meant); {
+	case len(q.Holders) == 0:
+		return Contender{}, ErrNotHeld
+	case rev == 0 && len(q.Holders) > 1:
+		return Contender{}, fmt.Errorf("%d hold it: name one by ReleaseOptions.Revision, such as %d", len(q.Holders), q.Holders[0].Revision)
+	case rev == 0:
+		return q.Holders[0], nil
+	case i >= 0:
+		return q.Holders[i], nil
+	case slices.ContainsFunc(q.Waiters, meant):
+		return Contender{}, fmt.Errorf("%w with revision %d: that one waits", ErrNotHeld, rev)
+	}
+	return Contender{}, fmt.Errorf("%w with revision %d, but with %d", ErrNotHeld, rev, q.Holders[0].Revision)
+}
+
+// stands compares true while the contender's key is there.
+func (c Contender) stands() clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(c.Key), "=", c.Revision)
+}
+
+// delete deletes the contender's key if that is still its own. It is one attempt, and repeating it is safe.
+func (c Contender) delete(a *etcd.Attempt) error {
+	_, err := a.Txn([]clientv3.Cmp{c.stands()}, []clientv3.Op{clientv3.OpDelete(c.Key)}, nil)
+	return err
+}
+
+// lookEvery is the pause of ReleaseWait; etcd looks for leases that have ended as often.
+const lookEvery = 500 * time.Millisecond
+
+// awaitEnd waits until a hold is over.
+func awaitEnd(ctx context.Context, conn *etcd.Conn, c Contender) error {
+	for pause := time.NewTimer(0); ; pause.Reset(lookEvery) {
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		_, known, err := timeLeft(ctx, conn, c.Lease)
+		if err != nil {
+			return err
+		}
+		over := false
+		err = conn.Do(ctx, inspectAttempt, func(a *etcd.Attempt) error {
+			resp, err := a.Get(c.Key)
+			if err != nil {
+				return err
+			}
+			over = len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision != c.Revision || !queue.Contends(queue.Below(resp.Kvs[0].Key), resp.Kvs[0])
+			if over || known {
+				return nil
+			}
+			// A member that lags may not know the lease. Whether there is one is certain only where requests are applied: a key
+			// cannot be put on a lease that is not there.
+			_, err = a.Txn([]clientv3.Cmp{c.stands(), clientv3.Compare(clientv3.LeaseValue(c.Key), "=", c.Lease)},
+				[]clientv3.Op{clientv3.OpPut(c.Key, "", clientv3.WithIgnoreValue(), clientv3.WithLease(c.Lease))}, nil)
+			if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+				return c.delete(a)
+			}
+			return err
+		})
+		if over || err != nil {
+			return err
+		}
+	}
+}

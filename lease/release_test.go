@@ -1,0 +1,451 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+func (e *env) release(t *testing.T, name string, opts lease.ReleaseOptions) {
+	t.Helper()
+	require.NoError(t, lease.Release(t.Context(), e.c.Client, name, opts))
+}
+
+// Whatever kind of lock it is: its context ends, it stays held, and letting go is no error.
+func TestRelease_asksAHolder(t *testing.T) {
+	type hold interface {
+		Context() context.Context
+		Err() error
+		Unlock(ctx context.Context) error
+	}
+	for kind, tc := range map[string]struct {
+		name string
+		take func(context.Context, *lease.Session) (hold, error)
+	}{
+		"lock":   {"a", func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryLock(ctx, "a") }},
+		"reader": {"a", func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryRLock(ctx, "a") }},
+		"set":    {"ab", func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryLockAll(ctx, "a", "ab", "ac") }},
+		"node":   {"a/~b", func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryLockTree(ctx, "a/b") }},
+		"above":  {"a", func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryLockTree(ctx, "a/b") }},
+		"permit": {"a", func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryPermit(ctx, "a", 2) }},
+	} {
+		for _, age := range []time.Duration{0, 100 * time.Millisecond, time.Second, time.Minute} {
+			t.Run(kind+" "+age.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					e := start(t, lease.Options{Owner: "me"})
+					l, err := tc.take(t.Context(), e.s)
+					require.NoError(t, err)
+					keys := e.keys("")
+					bystander := e.lock(t, "bystander")
+					e.at(age)
+
+					e.join(t).release(t, tc.name, lease.ReleaseOptions{})
+					e.at(age + 300*time.Millisecond)
+					require.Equal(t, lease.ErrAskedToRelease, context.Cause(l.Context()))
+					require.Equal(t, lease.ErrAskedToRelease, l.Err())
+					require.Equal(t, keys, e.keys("a"), "still held")
+					require.Equal(t, "me", e.inspect(t, tc.name).Holders[0].Owner)
+					e.release(t, tc.name, lease.ReleaseOptions{})
+					e.at(age + time.Minute)
+					require.Equal(t, keys, e.keys("a"))
+					require.NoError(t, l.Unlock(t.Context()))
+					require.Empty(t, e.keys("a"))
+					requireLive(t, bystander)
+				})
+			})
+		}
+	}
+}
+
+func TestRelease_asked_whileDoRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		mine := errors.New("mine")
+		err := e.s.Do(t.Context(), "a", func(ctx context.Context, _ fence.Token) error {
+			require.NoError(t, lease.Release(ctx, e.c.Client, "a", lease.ReleaseOptions{}))
+			<-ctx.Done()
+			require.Equal(t, lease.ErrAskedToRelease, context.Cause(ctx))
+			time.Sleep(time.Minute)
+			require.Len(t, e.keys("a"), 1, "not under running work")
+			return mine
+		})
+		require.ErrorIs(t, err, mine)
+		require.ErrorIs(t, err, lease.ErrAskedToRelease)
+		require.ErrorContains(t, err, `lock "a": lease: asked to release`)
+		require.NotErrorIs(t, err, lease.ErrLost)
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// Keys without a watch are read anyway, and one that asks costs no more of these readings.
+func TestRelease_asked_oneOfVeryMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		var locks []*lease.Lock
+		for i := range 300 {
+			locks = append(locks, e.lock(t, "n"+strconv.Itoa(i)))
+		}
+		e.at(time.Minute)
+		for i, l := range locks {
+			e.release(t, l.Name(), lease.ReleaseOptions{})
+			if i%100 == 0 {
+				require.NoError(t, l.Err())
+			}
+		}
+		e.at(time.Minute + third + attempt)
+		for _, l := range locks {
+			require.Equal(t, lease.ErrAskedToRelease, l.Err())
+		}
+	})
+}
+
+// One that is cut off hears of it when it is back, unless it was lost before: that comes first.
+func TestRelease_asked_cutOff(t *testing.T) {
+	for _, back := range []time.Duration{15 * time.Second, time.Minute} {
+		t.Run(back.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				l, other := e.lock(t, "a"), e.join(t)
+				e.at(10 * time.Second)
+				e.c.Cut()
+				other.release(t, "a", lease.ReleaseOptions{})
+				e.at(15 * time.Second)
+				require.NoError(t, l.Err())
+				e.at(back)
+				e.c.Restore()
+				e.at(back + 2*ttl)
+				if back > usable {
+					requireLost(t, l.Err(), lease.ReasonDeadlinePassed)
+					return
+				}
+				require.Equal(t, lease.ErrAskedToRelease, l.Err())
+				require.NoError(t, l.Unlock(t.Context()))
+			})
+		})
+	}
+}
+
+// Who has not noticed yet that it is the first gives up, and the next one has its turn.
+func TestRelease_asked_beforeItKnows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		first, other := e.lock(t, "a"), e.join(t)
+		before := e.join(t).wait(t.Context(), "a")
+		waiter := other.wait(t.Context(), "a")
+		next := e.join(t).wait(t.Context(), "a")
+		e.at(time.Second)
+		require.NoError(t, first.Unlock(t.Context()))
+		second := receive(t, before).lock
+		e.at(2 * time.Second)
+		other.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 4 * time.Second}) // by which it looks again
+		require.NoError(t, second.Unlock(t.Context()))
+		synctest.Wait()
+		e.release(t, "a", lease.ReleaseOptions{})
+		got := receive(t, waiter)
+		require.ErrorIs(t, got.err, lease.ErrAskedToRelease)
+		require.NoError(t, receive(t, next).err)
+	})
+}
+
+// The request is in the key for people to read, behind the text that is theirs, and once.
+func TestRelease_asked_isInTheKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{Owner: "me"})
+		l := e.lock(t, "a")
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable, Match: writes})
+		e.release(t, "a", lease.ReleaseOptions{})
+		e.release(t, "a", lease.ReleaseOptions{Revision: l.Token().Revision()})
+		kv := e.srv.Keys("a/")[0]
+		require.Equal(t, fmt.Sprintf("me\n(asked to release %d)", l.Token()), string(kv.Value))
+		require.EqualValues(t, 2, kv.Version)
+		require.EqualValues(t, e.s.Status().LeaseID, kv.Lease)
+		_, err := e.s.TryLock(t.Context(), "a")
+		var locked *lease.LockedError
+		require.ErrorAs(t, err, &locked)
+		require.Equal(t, "me", locked.Owner)
+	})
+}
+
+// The line has the revision of the key, so that nobody's own text is taken for it.
+func TestRelease_asked_notByAText(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		guess := e.srv.Rev() + 2
+		l, err := e.s.TryLock(t.Context(), "a", lease.WithOwner(fmt.Sprintf("me\n(asked to release %d)", guess)))
+		require.NoError(t, err)
+		_, err = e.c.Put(t.Context(), l.Key(), "", clientv3.WithIgnoreValue(), clientv3.WithIgnoreLease())
+		require.NoError(t, err)
+		e.at(time.Hour)
+		require.NoError(t, l.Err())
+	})
+}
+
+func TestRelease_now(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l, bystander, other := e.lock(t, "a"), e.lock(t, "b"), e.join(t)
+		next := other.wait(t.Context(), "a")
+		e.at(time.Second)
+		looking := e.srv.NewClient(t.Context())
+		looking.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable, Match: writes})
+		require.NoError(t, lease.Release(t.Context(), looking.Client, "a", lease.ReleaseOptions{Mode: lease.ReleaseNow}))
+		got := receive(t, next)
+		require.NoError(t, got.err)
+		synctest.Wait()
+		requireLive(t, bystander)
+		requireLost(t, l.Err(), lease.ReasonKeyDeleted)
+		e.at(time.Hour)
+		require.Contains(t, e.leaseIDs(), e.s.Status().LeaseID)
+		requireLive(t, got.lock)
+	})
+}
+
+// The holder that is meant is settled before the deletion: whoever has the key by then keeps it.
+func TestRelease_now_whoComesNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l, looking := e.lock(t, "a"), e.srv.NewClient(t.Context())
+		var next *lease.Lock
+		looking.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: writes, OnRequest: func() {
+			_ = l.Unlock(t.Context())
+			next, _ = e.s.TryLock(t.Context(), "a")
+		}})
+		require.NoError(t, lease.Release(t.Context(), looking.Client, "a", lease.ReleaseOptions{Mode: lease.ReleaseNow}))
+		require.Equal(t, l.Key(), next.Key(), "the very same key")
+		require.Len(t, e.keys("a"), 1)
+		e.at(time.Minute)
+		requireLive(t, next)
+	})
+}
+
+func TestRelease_asked_whoComesNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l, looking := e.lock(t, "a"), e.srv.NewClient(t.Context())
+		var next *lease.Lock
+		looking.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: writes, OnRequest: func() {
+			_ = l.Unlock(t.Context())
+			next, _ = e.s.TryLock(t.Context(), "a")
+		}})
+		require.NoError(t, lease.Release(t.Context(), looking.Client, "a", lease.ReleaseOptions{}))
+		require.Equal(t, l.Key(), next.Key(), "the very same key")
+		require.EqualValues(t, 1, e.srv.Keys("a/")[0].Version)
+		e.at(time.Minute)
+		requireLive(t, next)
+	})
+}
+
+func TestRelease_waits(t *testing.T) {
+	wait := lease.ReleaseOptions{Mode: lease.ReleaseWait}
+	for name, end := range map[string]func(context.Context, *env, *lease.Lock) (latest time.Duration){
+		"unlocked": func(ctx context.Context, _ *env, l *lease.Lock) time.Duration { _ = l.Unlock(ctx); return time.Second },
+		"cut off":  func(_ context.Context, e *env, _ *lease.Lock) time.Duration { e.c.Cut(); return ttl + time.Second },
+		"revoked": func(_ context.Context, e *env, _ *lease.Lock) time.Duration {
+			_ = e.srv.Revoke(e.s.Status().LeaseID)
+			return time.Second
+		},
+		"deleted": func(_ context.Context, e *env, l *lease.Lock) time.Duration {
+			e.srv.Delete(l.Key())
+			return time.Second
+		},
+		"taken off its lease": func(_ context.Context, e *env, l *lease.Lock) time.Duration {
+			e.srv.Put(l.Key(), "")
+			return time.Second
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				l, looking := e.lock(t, "a"), e.srv.NewClient(t.Context())
+				require.ErrorIs(t, lease.Release(timeout(t, time.Hour), looking.Client, "a", wait), context.DeadlineExceeded)
+				requireLive(t, l)
+				began, done := time.Now(), make(chan error, 1)
+				go func() { done <- lease.Release(t.Context(), looking.Client, "a", wait) }()
+				synctest.Wait()
+				latest := end(t.Context(), e, l)
+				require.NoError(t, receive(t, done))
+				require.LessOrEqual(t, time.Since(began), latest)
+				for _, call := range looking.Calls(fakeetcd.Any) {
+					require.False(t, writes(call), "it asks and deletes nothing")
+				}
+			})
+		})
+	}
+}
+
+// oblivious is a member that knows no lease.
+type oblivious struct{ clientv3.Lease }
+
+func (oblivious) TimeToLive(context.Context, clientv3.LeaseID, ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
+	return &clientv3.LeaseTimeToLiveResponse{TTL: -1}, nil
+}
+
+// A lease that a member does not know may live. Only where it certainly does not, its key is deleted, and no other.
+func TestRelease_waits_keyWithoutItsLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l, bystander, looking := e.lock(t, "a"), e.lock(t, "b"), e.srv.NewClient(t.Context())
+		looking.Lease = oblivious{looking.Lease}
+		wait := lease.ReleaseOptions{Mode: lease.ReleaseWait}
+		require.ErrorIs(t, lease.Release(timeout(t, time.Minute), looking.Client, "a", wait), context.DeadlineExceeded)
+		requireLive(t, l)
+
+		puts := func(call fakeetcd.Call) bool {
+			r, ok := call.Request.(*pb.TxnRequest)
+			return ok && len(r.Success) > 0 && r.Success[0].GetRequestPut() != nil
+		}
+		looking.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: puts, Err: rpctypes.ErrGRPCLeaseNotFound})
+		require.NoError(t, lease.Release(t.Context(), looking.Client, "a", wait))
+		require.Empty(t, e.keys("a"))
+		requireLive(t, bystander)
+	})
+}
+
+func TestRelease_errors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		ctx, client := t.Context(), e.c.Client
+		sent := len(e.c.Calls(fakeetcd.Any))
+		require.EqualError(t, lease.Release(ctx, nil, "a", lease.ReleaseOptions{}), "lease: client is nil, want an etcd client")
+		require.EqualError(t, lease.Release(ctx, client, "", lease.ReleaseOptions{}), "lease: name is empty, want 1 to 1024 bytes")
+		require.EqualError(t, lease.Release(ctx, client, "a", lease.ReleaseOptions{Mode: 3}),
+			"lease: ReleaseOptions.Mode is 3, want ReleaseAsked (0), ReleaseWait (1) or ReleaseNow (2)")
+		require.EqualError(t, lease.Release(ctx, client, "a", lease.ReleaseOptions{Revision: -1}),
+			"lease: ReleaseOptions.Revision is -1, want a holder's, or 0")
+		require.Len(t, e.c.Calls(fakeetcd.Any), sent, "nothing is sent")
+
+		err := lease.Release(ctx, client, "a", lease.ReleaseOptions{})
+		require.ErrorIs(t, err, lease.ErrNotHeld)
+		require.EqualError(t, err, `lease: release "a": lease: not held`)
+		r1, r2, other := e.rlock(t, "a"), e.rlock(t, "a"), e.join(t)
+		waiter := other.wait(ctx, "a")
+		before := e.srv.Rev()
+		for _, mode := range []lease.ReleaseMode{lease.ReleaseAsked, lease.ReleaseWait, lease.ReleaseNow} {
+			err = lease.Release(ctx, client, "a", lease.ReleaseOptions{Mode: mode})
+			require.EqualError(t, err, fmt.Sprintf(`lease: release "a": 2 hold it: name one by ReleaseOptions.Revision, such as %d`, r1.Token()))
+			w := e.inspect(t, "a").Waiters[0].Revision
+			err = lease.Release(ctx, client, "a", lease.ReleaseOptions{Mode: mode, Revision: w})
+			require.ErrorIs(t, err, lease.ErrNotHeld)
+			require.ErrorContains(t, err, "that one waits")
+			err = lease.Release(ctx, client, "a", lease.ReleaseOptions{Mode: mode, Revision: 1})
+			require.ErrorIs(t, err, lease.ErrNotHeld)
+			require.ErrorContains(t, err, "with revision 1, but with")
+		}
+		require.Equal(t, before, e.srv.Rev(), "nothing was written")
+
+		e.release(t, "a", lease.ReleaseOptions{Revision: int64(r2.Token())})
+		e.at(time.Second)
+		require.Equal(t, lease.ErrAskedToRelease, r2.Err())
+		require.NoError(t, r1.Err())
+		require.NoError(t, r2.Unlock(ctx))
+		e.release(t, "a", lease.ReleaseOptions{})
+		e.at(2 * time.Second)
+		require.Equal(t, lease.ErrAskedToRelease, r1.Err())
+		require.NoError(t, r1.Unlock(ctx))
+		require.NoError(t, receive(t, waiter).err)
+
+		e.put(t, fmt.Sprintf("b/%x", int64(e.s.Status().LeaseID)), "", e.s.Status().LeaseID)
+		require.ErrorContains(t, lease.Release(ctx, client, "b", lease.ReleaseOptions{}), "of etcd's own packages and cannot be asked")
+		e.release(t, "b", lease.ReleaseOptions{Mode: lease.ReleaseNow})
+		require.Empty(t, e.keys("b"))
+		require.Equal(t, "asked wait now ReleaseMode(3)", fmt.Sprint(lease.ReleaseAsked, " ", lease.ReleaseWait, " ", lease.ReleaseNow, " ", lease.ReleaseMode(3)))
+	})
+}
+
+// Whatever a release meets, its unlock, a new holder of the very same key, a holder that is cut off: what was not named stays.
+func TestRelease_nothingButWhatWasNamed(t *testing.T) {
+	trials := 10_000
+	if raceDetector {
+		trials = 1000
+	}
+	const perServer = 100
+	for range trials / perServer {
+		synctest.Test(t, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			other, looking := e.join(t), e.srv.NewClient(t.Context())
+			bystander := e.lock(t, "bystander")
+			soon := func() time.Duration { return rand.N(4 * time.Millisecond) }
+			for i := range perServer {
+				name := "n" + strconv.Itoa(i)
+				l := e.lock(t, name)
+				same := make(chan acquired, 1) // in the session: it gets the key by a handover
+				if rand.IntN(2) == 0 {
+					same = nil
+				}
+				if rand.IntN(2) == 0 {
+					time.Sleep(time.Second) // its key is watched
+				}
+				next := other.wait(t.Context(), name)
+				if same != nil {
+					go func() {
+						l, err := e.s.Lock(t.Context(), name)
+						same <- acquired{lock: l, err: err}
+					}()
+				}
+				synctest.Wait()
+				for _, c := range []*fakeetcd.Client{e.c, other.c, looking} {
+					c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: soon(), After: soon(), Twice: rand.IntN(4) == 0, Match: writes, Times: 2})
+				}
+				if rand.IntN(2) == 0 {
+					looking.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable, After: soon(), Match: writes})
+				}
+				mode := []lease.ReleaseMode{lease.ReleaseNow, lease.ReleaseAsked, lease.ReleaseNow}[i%3]
+				released := make(chan error, 1)
+				go func() {
+					time.Sleep(soon())
+					released <- lease.Release(t.Context(), looking.Client, name, lease.ReleaseOptions{Mode: mode, Revision: l.Token().Revision()})
+				}()
+				cut := rand.IntN(4) == 0
+				if cut {
+					time.Sleep(soon())
+					e.c.Cut()
+				}
+				unlocked := make(chan error, 1)
+				go func() {
+					time.Sleep(soon())
+					unlocked <- l.Unlock(t.Context())
+				}()
+				if cut {
+					time.Sleep(5 * time.Second)
+					e.c.Restore()
+				}
+				if err := receive(t, unlocked); err != nil {
+					requireLost(t, err, lease.ReasonKeyDeleted)
+				}
+				if err := receive(t, released); err != nil {
+					require.ErrorIs(t, err, lease.ErrNotHeld)
+				}
+				for _, c := range []*fakeetcd.Client{e.c, other.c, looking} {
+					c.Reset()
+				}
+				for _, ch := range []<-chan acquired{next, same} {
+					if ch == nil {
+						continue
+					}
+					got := receive(t, ch)
+					require.NoError(t, got.err)
+					time.Sleep(time.Second) // it is told, if anything has happened to its key
+					require.NoError(t, got.lock.Err())
+					require.NoError(t, got.lock.Unlock(t.Context()))
+				}
+				require.NoError(t, bystander.Err())
+			}
+			require.Len(t, e.srv.Leases(), 2)
+		})
+	}
+}
