@@ -1,0 +1,287 @@
+// Package leaseprom has Prometheus metrics of the sessions of package lease, and of the elections on them.
+//
+//	metrics, err := leaseprom.New(leaseprom.Options{})
+//	if err != nil {
+//		return err
+//	}
+//	prometheus.MustRegister(metrics)
+//	session, err := lease.NewSession(ctx, client, lease.Options{Hooks: metrics.Hooks()})
+//
+// # Metrics
+//
+//	leasefence_acquisitions_total{kind, outcome}       calls that have ended: granted, locked, canceled, lost, closed, error
+//	leasefence_acquisitions_waiting{kind}              calls that wait now
+//	leasefence_acquisition_duration_seconds{kind}      of those that were granted
+//	leasefence_locks_held{kind}                        now
+//	leasefence_lock_held_seconds{kind}                 of holds that have ended
+//	leasefence_losses_total{kind, reason}              holds that were lost: deadline_passed, lease_gone, key_deleted,
+//	                                                   key_overwritten, session_closed, revision_went_back
+//	leasefence_renewal_duration_seconds                round trips of the renewals
+//	leasefence_renewal_attempts_total                  the first ones and the others
+//	leasefence_renewal_left_seconds                    until the deadline, when the last renewal came
+//	leasefence_session_state{state}                    1 for held, jeopardy or lost, 0 for the two others
+//	leasefence_cleanup_keys                            keys that are to be deleted in the background
+//	leader_election_master_status{name}                1 while this process leads, 0 while it does not
+//	leader_election_slowpath_total{name}               renewals that took more than one attempt while it led
+//
+// The kinds are those of [lease.Kind], with "_" for a space. With [Options].Lock the first seven have a label lock too. The last two
+// have the names and the meaning that they have in client-go. dashboard.json is a dashboard for Grafana, alerts.yaml has rules for
+// Prometheus.
+package leaseprom
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/lease"
+)
+
+// Options are the settings of [New]. The zero value of a field is its default.
+type Options struct {
+	// Lock returns the value of the label lock for an acquisition, for example the part of a name before its first slash. Each value
+	// is a time series of its own for as long as the process lives, so there should be few. Default: there is no such label.
+	Lock func(lease.Acquisition) string
+
+	// Buckets are the upper bounds of the histograms, in seconds and ascending. Default: 1 ms to 16 s for acquisitions and
+	// renewals, and 10 ms to 3 h for holds, in steps of four.
+	Buckets []float64
+}
+
+// Metrics are a [prometheus.Collector]. They are for one session: those of several sessions are told apart by labels, see
+// [prometheus.WrapRegistererWith].
+type Metrics struct {
+	lock func(lease.Acquisition) string
+	all  []prometheus.Collector
+
+	acquisitions, losses *prometheus.CounterVec
+	waiting, locks       *prometheus.GaugeVec
+	waited, held         *prometheus.HistogramVec
+	roundTrip            prometheus.Observer
+	attempts             prometheus.Counter
+	left                 prometheus.Gauge
+	state, leads         *prometheus.GaugeVec
+	slow                 *prometheus.CounterVec
+	cleanUp              prometheus.Gauge
+
+	mu       sync.Mutex     // guards the fields below
+	leading  map[string]int // elections that this process leads, by name
+	cleanUps map[clientv3.LeaseID]int
+}
+
+// New returns the metrics. It returns an error if the buckets are not ascending.
+func New(opts Options) (*Metrics, error) {
+	if !slices.IsSorted(opts.Buckets) || len(slices.Compact(slices.Clone(opts.Buckets))) != len(opts.Buckets) {
+		return nil, fmt.Errorf("leaseprom: Options.Buckets is %v, want bounds that ascend", opts.Buckets)
+	}
+	short, long := opts.Buckets, opts.Buckets
+	if len(opts.Buckets) == 0 {
+		short, long = prometheus.ExponentialBuckets(0.001, 4, 8), prometheus.ExponentialBuckets(0.01, 4, 11)
+	}
+	m := &Metrics{lock: opts.Lock, leading: make(map[string]int), cleanUps: make(map[clientv3.LeaseID]int)}
+	labels := func(own ...string) []string {
+		if m.lock != nil {
+			own = append(own, "lock")
+		}
+		return own
+	}
+	opt := func(name, help string) prometheus.Opts {
+		return prometheus.Opts{Namespace: "leasefence", Name: name, Help: help}
+	}
+	counter := func(o prometheus.Opts, labels ...string) *prometheus.CounterVec {
+		return add(m, prometheus.NewCounterVec(prometheus.CounterOpts(o), labels))
+	}
+	gauge := func(o prometheus.Opts, labels ...string) *prometheus.GaugeVec {
+		return add(m, prometheus.NewGaugeVec(prometheus.GaugeOpts(o), labels))
+	}
+	histogram := func(o prometheus.Opts, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return add(m, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: o.Namespace, Name: o.Name, Help: o.Help, Buckets: buckets,
+		}, labels))
+	}
+	m.acquisitions = counter(opt("acquisitions_total", "Acquisitions that have ended."), labels("kind", "outcome")...)
+	m.waiting = gauge(opt("acquisitions_waiting", "Acquisitions that wait now."), labels("kind")...)
+	m.waited = histogram(opt("acquisition_duration_seconds", "Time to the grant of acquisitions."), short, labels("kind")...)
+	m.locks = gauge(opt("locks_held", "Locks that are held now."), labels("kind")...)
+	m.held = histogram(opt("lock_held_seconds", "Time for which locks were held."), long, labels("kind")...)
+	m.losses = counter(opt("losses_total", "Locks that were lost."), labels("kind", "reason")...)
+	m.roundTrip = histogram(opt("renewal_duration_seconds", "Round trips of the lease's renewals."), short).WithLabelValues()
+	m.attempts = counter(opt("renewal_attempts_total", "Attempts to renew the lease.")).WithLabelValues()
+	m.left = gauge(opt("renewal_left_seconds", "Time until the deadline when the last renewal came.")).WithLabelValues()
+	m.state = gauge(opt("session_state", "1 for the state of the session's lease, 0 for the others."), "state")
+	m.cleanUp = gauge(opt("cleanup_keys", "Keys that are to be deleted in the background.")).WithLabelValues()
+	m.leads = gauge(prometheus.Opts{
+		Name: "leader_election_master_status", Help: "1 while this process leads the election, 0 while it does not.",
+	}, "name")
+	m.slow = counter(prometheus.Opts{
+		Name: "leader_election_slowpath_total", Help: "Renewals that took more than one attempt while this process led.",
+	}, "name")
+	return m, nil
+}
+
+// add adds a collector to m.
+func add[T prometheus.Collector](m *Metrics, c T) T {
+	m.all = append(m.all, c)
+	return c
+}
+
+// Describe implements [prometheus.Collector].
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range m.all {
+		c.Describe(ch)
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range m.all {
+		c.Collect(ch)
+	}
+}
+
+// labels are the values of the labels of an acquisition, own after the kind.
+func (m *Metrics) labels(a lease.Acquisition, own ...string) []string {
+	all := append([]string{strings.ReplaceAll(a.Kind.String(), " ", "_")}, own...)
+	if m.lock != nil {
+		all = append(all, m.lock(a))
+	}
+	return all
+}
+
+// Hooks returns the hooks for [lease.Options]. To have others called too, make a [lease.Hooks] whose functions call these.
+func (m *Metrics) Hooks() *lease.Hooks {
+	return &lease.Hooks{
+		AcquireStart: func(ctx context.Context, a lease.Acquisition) context.Context {
+			if a.Kind == lease.KindLeadership {
+				m.lead(a.Names[0], 0)
+			}
+			return ctx
+		},
+		Queued: func(_ context.Context, a lease.Acquisition, _ string) {
+			m.waiting.WithLabelValues(m.labels(a)...).Inc()
+		},
+		AcquireEnd: m.acquired,
+		Released:   func(_ context.Context, h lease.Hold, _ error) { m.ended(h) },
+		Lost: func(_ context.Context, h lease.Hold, err *lease.LostError) {
+			m.losses.WithLabelValues(m.labels(h.Acquisition, reasonOf(err))...).Inc()
+			m.ended(h)
+		},
+		Renewed:      m.renewed,
+		StateChanged: m.stateChanged,
+		CleanUp:      m.cleanUpOf,
+	}
+}
+
+func (m *Metrics) acquired(_ context.Context, a lease.Acquisition, r lease.Acquired) {
+	labels := m.labels(a)
+	if r.Queued && !errors.Is(r.Err, lease.ErrLocked) {
+		m.waiting.WithLabelValues(labels...).Dec()
+	}
+	m.acquisitions.WithLabelValues(m.labels(a, outcomeOf(r.Err))...).Inc()
+	if r.Err != nil {
+		return
+	}
+	m.waited.WithLabelValues(labels...).Observe(r.Waited.Seconds())
+	m.locks.WithLabelValues(labels...).Inc()
+	if a.Kind == lease.KindLeadership {
+		m.lead(a.Names[0], 1)
+	}
+}
+
+func (m *Metrics) ended(h lease.Hold) {
+	labels := m.labels(h.Acquisition)
+	m.locks.WithLabelValues(labels...).Dec()
+	m.held.WithLabelValues(labels...).Observe(h.Held.Seconds())
+	if h.Kind == lease.KindLeadership {
+		m.lead(h.Names[0], -1)
+	}
+}
+
+// lead counts the leaderships of one name: the next may be won before the end of the one before is told.
+func (m *Metrics) lead(name string, change int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.leading[name] += change
+	m.leads.WithLabelValues(name).Set(float64(min(m.leading[name], 1)))
+	m.slow.WithLabelValues(name)
+}
+
+func (m *Metrics) renewed(r lease.Renewal) {
+	m.roundTrip.Observe(r.RoundTrip.Seconds())
+	m.attempts.Add(float64(r.Attempts))
+	m.left.Set(r.Left.Seconds())
+	if r.Attempts <= 1 {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, n := range m.leading {
+		if n > 0 {
+			m.slow.WithLabelValues(name).Inc()
+		}
+	}
+}
+
+func (m *Metrics) stateChanged(s lease.Status) {
+	for _, state := range []lease.State{lease.StateHeld, lease.StateJeopardy, lease.StateLost} {
+		value := 0.0
+		if s.State == state {
+			value = 1
+		}
+		m.state.WithLabelValues(state.String()).Set(value)
+	}
+}
+
+// cleanUpOf adds up what the session's leases have: a lost one may still have keys.
+func (m *Metrics) cleanUpOf(id clientv3.LeaseID, keys int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cleanUps[id] = keys
+	if keys == 0 {
+		delete(m.cleanUps, id)
+	}
+	sum := 0
+	for _, n := range m.cleanUps {
+		sum += n
+	}
+	m.cleanUp.Set(float64(sum))
+}
+
+func outcomeOf(err error) string {
+	switch {
+	case err == nil:
+		return "granted"
+	case errors.Is(err, lease.ErrLocked):
+		return "locked"
+	case errors.Is(err, lease.ErrClosed):
+		return "closed"
+	case errors.Is(err, lease.ErrLost):
+		return "lost"
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return "canceled"
+	default:
+		return "error"
+	}
+}
+
+var reasons = map[lease.Reason]string{
+	lease.ReasonDeadlinePassed:   "deadline_passed",
+	lease.ReasonLeaseGone:        "lease_gone",
+	lease.ReasonKeyDeleted:       "key_deleted",
+	lease.ReasonKeyOverwritten:   "key_overwritten",
+	lease.ReasonSessionClosed:    "session_closed",
+	lease.ReasonRevisionWentBack: "revision_went_back",
+}
+
+func reasonOf(err *lease.LostError) string {
+	if name, ok := reasons[err.Reason]; ok {
+		return name
+	}
+	return "other"
+}
