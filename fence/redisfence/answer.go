@@ -23,6 +23,7 @@ var (
 	// ErrMalformedMark reports that the mark's key has a value that this package does not write. Nothing is accepted for the
 	// resource until an operator writes the highest token of a writer that was ever accepted there and, if that of a reader is
 	// higher, a space and that. If they are not known, the highest of all will do: it refuses readers that hold the lock now.
+	// The name of the lock that is to be followed may stand behind them; see the package for the form.
 	ErrMalformedMark = errors.New("redisfence: malformed mark")
 )
 
@@ -40,7 +41,7 @@ func (e *OpError) Error() string {
 }
 
 // answer returns the result of a script's body, or the reason why the body did not run.
-func (m *Marks) answer(c call, t fence.Token, reply any, err error) (any, error) {
+func (m *Marks) answer(c call, t fence.Token, lock string, reply any, err error) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redisfence: %s %q: %w", c.verb, c.resource, m.explain(c.resource, err))
 	}
@@ -59,8 +60,13 @@ func (m *Marks) answer(c call, t fence.Token, reply any, err error) (any, error)
 					Resource: c.resource, Token: t, Highest: highest, Read: c.reads, ByReader: parts[0] == "read",
 				}
 			}
+		case "other":
+			if text != "" && text != lock {
+				return nil, &fence.OtherLockError{Resource: c.resource, Token: t, Read: c.reads, Lock: lock, Follows: text}
+			}
 		case "malformed":
-			return nil, fmt.Errorf("%w at %q: %s, want a decimal token, or two", ErrMalformedMark, m.MarkKey(c.resource), clip.Quote(text))
+			return nil, fmt.Errorf("%w at %q: %s, want a decimal token, or two, or two and the name of a lock",
+				ErrMalformedMark, m.MarkKey(c.resource), clip.Quote(text))
 		}
 	}
 	return nil, fmt.Errorf("redisfence: %s %q: %w: unexpected answer of the script: %s",

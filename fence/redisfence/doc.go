@@ -12,24 +12,29 @@
 // calls [Marks.ClaimRead] before its first read, which keeps a paused writer from writing while it reads, and [Marks.CheckRead]
 // after a read, before the result is used; see package fence.
 //
+// The resource follows one lock: that of the first claim or write, of a writer or a reader, whose context carries a lock's name.
+// [Marks.Move] has it follow another one. A mark without a name, from an earlier version or from tokens that came without, takes
+// the name of the next accepted token that has one.
+//
 // # Guarantee
 //
 // On one server that keeps its data: once a Claim or a write with a token was accepted for a resource, no older token is
-// accepted for it. Once a ClaimRead or CheckRead was, no older token of a writer is. The comparison, the raised mark and the
-// writes are one script, which Redis runs atomically. This needs no clock. It holds for any number of processes, any pause and
-// any delay of a write, and is exact for every token, 1 to 9223372036854775807.
+// accepted for it. Once a ClaimRead or CheckRead was, no older token of a writer is. Once one of them was with a lock's name, no
+// token of another lock is accepted until Move. The comparison, the raised mark and the writes are one script, which Redis runs
+// atomically. This needs no clock. It holds for any number of processes, any pause and any delay of a write, and is exact for
+// every token, 1 to 9223372036854775807.
 //
 // # No guarantee
 //
 // Redis replicates after it has answered, so this fence is weaker than those of the other stores.
 //
 //   - An asynchronous fail-over loses the last writes and marks that the promoted replica did not receive. Without the mark
-//     the new primary accepts a stale holder until the rightful holder writes or claims there. A primary that is cut off
-//     also accepts writes and drops them when it becomes a replica. Options.WaitReplicas reports whether replicas have the
-//     mark. It undoes nothing and does not determine which replica is promoted: it makes the loss rarer and is not
-//     consensus. On the server, min-replicas-to-write bounds how long a primary that is cut off accepts writes.
+//     the new primary accepts a stale holder, or one of another lock, until the rightful holder writes or claims there. A
+//     primary that is cut off also accepts writes and drops them when it becomes a replica. Options.WaitReplicas reports whether
+//     replicas have the mark. It undoes nothing and does not determine which replica is promoted: it makes the loss rarer and is
+//     not consensus. On the server, min-replicas-to-write bounds how long a primary that is cut off accepts writes.
 //   - A restart loses data that was not on disk: set appendonly yes and appendfsync always. A restore from a backup brings
-//     old marks back: claim again before anything is written.
+//     old marks back, and the lock from before a Move: claim or move again before anything is written.
 //   - Marks must not be evicted: set maxmemory-policy noeviction. Marks have no expiry. Never set one and never delete a mark;
 //     FLUSHDB deletes them all. [Marks.Probe] reports unsafe settings.
 //   - Writes that do not go through the fence are not refused. Reads are not fenced, but by CheckRead after them, at the
@@ -48,8 +53,13 @@
 // cluster every key is allowed.
 //
 // The value is the write mark, such as 54. While the mark of readers is higher, a space and that follow: "54 60", or "0 60" if no
-// writer has come. A version of this package without readers takes that for a malformed mark and refuses everybody, until a
-// writer of this version has written or claimed. So bring the writers to this version before the first reader claims.
+// writer has come. If the resource follows a lock, both are there, the second perhaps 0, and then a space and the lock's name, to
+// the end: "54 0 prod/accounts".
+//
+// A version of this package that does not know readers, or names, takes the longer value for a malformed mark and refuses
+// everybody, so it never writes past a newer token. The contexts of locks and elections carry names. So bring all who write or
+// read to this version before the first of them uses the resource, or stop them meanwhile. On the way back, stop all of them and
+// write the higher of the two marks alone: "54".
 //
 // # Failures
 //
@@ -63,6 +73,8 @@
 //	key in another slot                            an error with the slot's keys      unchanged, if keys are declared
 //	answer lost, connection lost, ctx ended        ErrUnknown                         changed as a whole, or unchanged
 //	too few replicas acknowledge (WaitReplicas)    ErrNotReplicated                   written on the primary
+//	token of another lock than the mark's          *fence.OtherLockError              unchanged
+//	token without a name, the mark has one         the same, unless AllowUnnamed      unchanged
 //	no token in the context                        fence.ErrInvalidToken              unchanged, nothing sent
 //	resource empty, too long or with braces        an error with the legal form       unchanged, nothing sent
 //	caller's key has the prefix of the marks       an error with the prefix           unchanged, nothing sent
@@ -82,6 +94,6 @@
 //
 // # Cost
 //
-// A call costs one round trip, as without the fence, and a short script on the server: a GET, and a SET if it raises a mark or
-// claims. WaitReplicas adds a SET and the round trip to the replicas to all but Check.
+// A call costs one round trip, as without the fence, and a short script on the server: a GET, and a SET if it raises or names a
+// mark or claims. WaitReplicas adds a SET and the round trip to the replicas to all but Check.
 package redisfence

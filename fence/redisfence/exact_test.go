@@ -1,7 +1,7 @@
 package redisfence_test
 
 import (
-	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -94,7 +94,7 @@ func TestMarks_malformedMark(t *testing.T) {
 		require.NoError(t, c.Set(t.Context(), key, "054", 0).Err())
 		err := verb(as(t, math.MaxInt64), "orders")
 		require.ErrorIs(t, err, redisfence.ErrMalformedMark, name)
-		require.EqualError(t, err, `redisfence: malformed mark at "fence:{orders}": "054", want a decimal token, or two`)
+		require.EqualError(t, err, `redisfence: malformed mark at "fence:{orders}": "054", want a decimal token, or two, or two and the name of a lock`)
 		require.Equal(t, "054", get(t, c, key))
 
 		require.NoError(t, c.Del(t.Context(), key).Err())
@@ -106,59 +106,92 @@ func TestMarks_malformedMark(t *testing.T) {
 	}
 }
 
-// The script accepts as a mark what fence.Parse accepts as a token, or two of them of which the second is higher, or 0 and one,
-// and orders them as Go does.
+// marks is what a mark's value says.
+type marks struct {
+	write, read fence.Token
+	lock        string
+}
+
+// String is the value.
+func (m marks) String() string {
+	switch {
+	case m.lock != "":
+		return fmt.Sprintf("%d %d %s", m.write, m.read, m.lock)
+	case m.read != 0:
+		return fmt.Sprintf("%d %d", m.write, m.read)
+	}
+	return m.write.String()
+}
+
+// parse accepts a token; a token or 0, and a higher token; or either, or a token and 0, with the name of a lock behind them.
+func parse(value string) (m marks, ok bool) {
+	number := func(text string) fence.Token {
+		n, err := fence.Parse(text)
+		ok = ok && (err == nil || text == "0")
+		return n
+	}
+	ok = true
+	parts := strings.SplitN(value, " ", 3)
+	m.write = number(parts[0])
+	if len(parts) > 1 {
+		m.read = number(parts[1])
+	}
+	if len(parts) > 2 {
+		m.lock = parts[2]
+		ok = ok && m.lock != "" && len(m.lock) <= fence.MaxLock
+	}
+	noRead := m.read == 0 && m.write != 0 && len(parts) != 2
+	return m, ok && (noRead || m.read > m.write)
+}
+
+// The script orders marks and locks as the fence in memory does, and accepts no other value.
 func FuzzMarks_mark(f *testing.F) {
 	c := newClient(f)
-	guard := newFence(f, c)
+	stored := newFence(f, c)
 	for _, mark := range []string{
 		"", "0", "1", "54", "054", "54\x00", "-1", "+1", " 1", "1 ", "1\n", "1.0", "1e3", "0x10", "abc", "١", "nan", "\xff",
 		"9007199254740993", "9223372036854775807", "9223372036854775808", "9999999999999999999", "10000000000000000000",
 		"99999999999999999999", "281474976710656", // era 1, revision 0
 		"9223090561878065152", // era 32767, revision 0
 		"41 54", "0 54", "54 54", "54 41", "54 60", "0 0", "41  54", "41 54 ", "41 54\n", "0 281474976710656", "1 9223372036854775807",
+		"54 0 l", "54 0 other", "0 60 l", "41 54 l", "54 60 other", "54 0 60", "54 0  l", "54 0 l ", "54 0 l 60", "54 0 a\nb",
+		"54 0", "54 0 ", "54 0  ", "0 0 l", "54 54 l", "54 41 l", "54  l", "54 l", "540 l", "54 00 l", "054 0 l", "54 060 l", " 54 0 l",
+		"54 0\nl", "54\n0 l", "54 0 \xff\x00", "0 281474976710656 l", "281474976710656 0 l", "54 0 " + strings.Repeat("l", 2305),
 	} {
-		f.Add(mark, int64(54))
-		f.Add(mark, int64(math.MaxInt64))
-		f.Add(mark, int64(1<<53+1))
+		for _, lock := range []string{"", "l", " l", "60"} {
+			f.Add(mark, int64(54), lock)
+		}
+		f.Add(mark, int64(math.MaxInt64), "l")
+		f.Add(mark, int64(1<<53+1), "")
 	}
-	f.Fuzz(func(t *testing.T, mark string, n int64) {
-		token := fence.Token(n)
-		if !token.Valid() {
-			require.ErrorIs(t, guard.Claim(as(t, token), "orders"), fence.ErrInvalidToken)
-			return
+	f.Fuzz(func(t *testing.T, mark string, n int64, lock string) {
+		token, ctx := fence.Token(n), as(t, fence.Token(n))
+		if lock != "" {
+			ctx = of(t, lock, token)
 		}
-		require.NoError(t, c.Set(t.Context(), guard.MarkKey("orders"), mark, 0).Err())
-		err := guard.Claim(as(t, token), "orders")
-		highest, bad := fence.Parse(mark)
-		if first, second, two := strings.Cut(mark, " "); two {
-			var read fence.Token
-			if highest, bad = fence.Parse(first); first == "0" {
-				highest, bad = 0, nil
-			}
-			if bad == nil {
-				read, bad = fence.Parse(second)
-			}
-			if bad == nil && read <= highest {
-				bad = errors.New("it refuses nobody")
-			}
-			if bad == nil && token >= highest && token < read {
-				require.Equal(t, &fence.StaleError{Resource: "orders", Token: token, Highest: read, ByReader: true}, err)
-				return
-			}
-		}
+		require.NoError(t, c.Set(t.Context(), stored.MarkKey("orders"), mark, 0).Err())
+		err := stored.Claim(ctx, "orders")
+		m, ok := parse(mark)
 		switch {
-		case bad != nil:
+		case !token.Valid() || lock != "" && fence.CheckLock(lock) != nil:
+			require.ErrorIs(t, err, fence.ErrInvalidToken)
+		case !ok:
 			require.ErrorIs(t, err, redisfence.ErrMalformedMark)
-			require.Less(t, len(err.Error()), 200)
+			require.Less(t, len(err.Error()), 250)
 			require.NotContains(t, err.Error(), "\n")
-		case token < highest:
-			requireStale(t, err, "orders", token, highest)
+		case lock != "" && m.lock != "" && m.lock != lock:
+			require.Equal(t, &fence.OtherLockError{Resource: "orders", Token: token, Lock: lock, Follows: m.lock}, err)
+		case token < m.write:
+			requireStale(t, err, "orders", token, m.write)
+		case token < m.read:
+			require.Equal(t, &fence.StaleError{Resource: "orders", Token: token, Highest: m.read, ByReader: true}, err)
+		case lock == "" && m.lock != "":
+			require.Equal(t, &fence.OtherLockError{Resource: "orders", Token: token, Follows: m.lock}, err)
 		default:
 			require.NoError(t, err)
-			mark = token.String()
+			mark = marks{write: token, lock: lock}.String()
 		}
-		require.Equal(t, mark, get(t, c, guard.MarkKey("orders")))
+		require.Equal(t, mark, get(t, c, stored.MarkKey("orders")))
 	})
 }
 

@@ -107,7 +107,7 @@ func TestOptions_WaitReplicas(t *testing.T) {
 		require.ErrorIs(t, err, redisfence.ErrNotReplicated, name)
 		require.NotErrorIs(t, err, redisfence.ErrUnknown)
 		require.ErrorContains(t, err, "0 of 1 replicas have acknowledged within 50ms")
-		require.Contains(t, []string{"54", "0 54"}, get(t, p.primary, f.MarkKey(name)), "it is done on the primary")
+		require.Contains(t, []string{"54", "0 54", "54 0 accounts"}, get(t, p.primary, f.MarkKey(name)), "it is done on the primary")
 	}
 	requireStale(t, impatient.Claim(as(t, 53), "Claim"), "Claim", 53, 54)
 
@@ -118,10 +118,14 @@ func TestOptions_WaitReplicas(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []any{int64(1), int64(2)}, replies)
 	require.NoError(t, f.ClaimRead(reading(as(t, 60)), "orders"))
+	require.NoError(t, f.Claim(of(t, "accounts", 54), "rows"))
+	_, err = f.Do(of(t, "accounts", 54), "rows", redisfence.Command("INCR", "n"))
+	require.NoError(t, err)
 	p.promote(t)
+	require.ErrorIs(t, after.Claim(of(t, "report", 60), "rows"), fence.ErrOtherLock)
 	requireStale(t, after.Check(as(t, 41), "orders"), "orders", 41, 54)
 	require.Equal(t, &fence.StaleError{Resource: "orders", Token: 54, Highest: 60, ByReader: true}, after.Check(as(t, 54), "orders"))
-	require.Equal(t, "2", get(t, p.replica, "n"))
+	require.Equal(t, "3", get(t, p.replica, "n"))
 }
 
 // A mark that no replica has is not taken for one that all have where it was written by another connection: what WAIT

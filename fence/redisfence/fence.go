@@ -42,6 +42,10 @@ type Options struct {
 	// MaxEra is the highest era that is accepted: 1 to 32767, default [fence.DefaultMaxEra], 15. A token of a higher era is
 	// refused before anything is sent; see [fence.Token.CheckEra].
 	MaxEra uint16
+
+	// AllowUnnamed accepts tokens that come without the name of a lock at a resource that follows one, for example those of
+	// [fence.NewContext]. By default they are refused with a [*fence.OtherLockError].
+	AllowUnnamed bool
 }
 
 // Marks checks tokens against marks in Redis. It has no state in memory: any number of Marks, in any number of processes, may
@@ -83,9 +87,8 @@ func New(client redis.UniversalClient, opts Options) (*Marks, error) {
 	return &Marks{client: client, opts: opts}, nil
 }
 
-// MarkKey returns the key of a resource's mark. Its value is the highest token that was accepted, and behind a space that of
-// readers if it is higher. It is in the hash slot of the key with the resource's name, and of every key
-// with the resource in its first pair of braces. Read it; never write to it.
+// MarkKey returns the key of a resource's mark, whose value is in the package's documentation. It is in the hash slot of the key
+// with the resource's name, and of every key with the resource in its first pair of braces. Read it; never write to it.
 func (m *Marks) MarkKey(resource string) string { return m.opts.Prefix + "{" + resource + "}" }
 
 func checkClient(client redis.UniversalClient) (readTimeout time.Duration, err error) {
@@ -105,25 +108,32 @@ func checkClient(client redis.UniversalClient) (readTimeout time.Duration, err e
 	return 0, errors.New("redisfence: client is nil, want a *redis.Client or a *redis.ClusterClient")
 }
 
-// admission checks what every call needs before it sends anything, and returns the token.
-func (m *Marks) admission(ctx context.Context, c call) (fence.Token, error) {
+// admission checks what every call needs before it sends anything, and returns the token and the name of its lock.
+func (m *Marks) admission(ctx context.Context, c call) (t fence.Token, lock string, err error) {
 	if m == nil || m.client == nil {
-		return 0, errors.New("redisfence: Marks is nil or zero, want one created by New")
+		return 0, "", errors.New("redisfence: Marks is nil or zero, want one created by New")
 	}
 	if err := checkName("resource", c.resource); err != nil {
-		return 0, err
+		return 0, "", err
 	}
-	t, err := token(ctx, c.reads, m.opts.MaxEra)
+	t, err = token(ctx, c.reads, m.opts.MaxEra)
+	if err == nil {
+		lock, err = admission.Lock(ctx)
+	}
+	if err == nil && c.moves && lock == "" {
+		err = fmt.Errorf("%w: the context carries no name of a lock, or several: want the context of one lock, or one of "+
+			"fence.WithLock or fence.ForLock", fence.ErrInvalidToken)
+	}
 	if err != nil {
-		return 0, fmt.Errorf("redisfence: %s %q: %w", c.verb, c.resource, err)
+		return 0, "", fmt.Errorf("redisfence: %s %q: %w", c.verb, c.resource, err)
 	}
 	if err := ctx.Err(); err != nil {
 		if cause := context.Cause(ctx); !errors.Is(cause, err) {
 			err = fmt.Errorf("%w: %w", err, cause)
 		}
-		return 0, fmt.Errorf("redisfence: %s %q: nothing was sent: %w", c.verb, c.resource, err)
+		return 0, "", fmt.Errorf("redisfence: %s %q: nothing was sent: %w", c.verb, c.resource, err)
 	}
-	return t, nil
+	return t, lock, nil
 }
 
 func token(ctx context.Context, reads bool, maxEra uint16) (fence.Token, error) {

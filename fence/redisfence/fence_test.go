@@ -103,10 +103,16 @@ func TestNew_refusesOtherClients(t *testing.T) {
 	}
 }
 
-// reading returns a context whose token is a reader's.
+// reading returns a context whose token is a reader's, of the same lock.
 func reading(ctx context.Context) context.Context {
-	if t, ok := fence.FromContext(ctx); ok {
-		return fence.NewReadContext(ctx, fence.ReadToken(t))
+	t, ok := fence.FromContext(ctx)
+	if !ok {
+		return ctx
+	}
+	lock, named := fence.LockFromContext(ctx)
+	ctx = fence.NewReadContext(ctx, fence.ReadToken(t))
+	if named {
+		ctx = fence.WithLock(ctx, lock)
 	}
 	return ctx
 }
@@ -115,8 +121,14 @@ func reading(ctx context.Context) context.Context {
 func verbs(f *redisfence.Marks) map[string]func(ctx context.Context, resource string) error {
 	script := redisfence.NewScript("return redis.call('SET', KEYS[1], ARGV[1])")
 	return map[string]func(ctx context.Context, resource string) error{
-		"Claim":     f.Claim,
-		"Check":     f.Check,
+		"Claim": f.Claim,
+		"Check": f.Check,
+		"Move": func(ctx context.Context, r string) error {
+			if _, named := fence.LockFromContext(ctx); !named {
+				ctx = fence.WithLock(ctx, "accounts")
+			}
+			return f.Move(ctx, r)
+		},
 		"ClaimRead": func(ctx context.Context, r string) error { return f.ClaimRead(reading(ctx), r) },
 		"CheckRead": func(ctx context.Context, r string) error { return f.CheckRead(reading(ctx), r) },
 		"Set":       func(ctx context.Context, r string) error { return f.Set(ctx, r, "data", "new") },
@@ -214,7 +226,7 @@ func TestMarks_everyVerbGoesByTheMark(t *testing.T) {
 			continue // see TestMarks_readers
 		}
 		t.Run(name, func(t *testing.T) {
-			writes := name != "Claim" && name != "Check"
+			writes := name != "Claim" && name != "Check" && name != "Move"
 			mark := func() string { return get(t, c, f.MarkKey(name)) }
 			for _, tt := range []struct {
 				before, after string
@@ -238,8 +250,11 @@ func TestMarks_everyVerbGoesByTheMark(t *testing.T) {
 					require.NoError(t, err)
 					require.Equal(t, writes, get(t, c, "data") == "new")
 				}
-				if name == "Check" {
+				switch {
+				case name == "Check":
 					tt.after = tt.before
+				case name == "Move" && !tt.stale:
+					tt.after += " 0 accounts"
 				}
 				require.Equal(t, tt.after, mark())
 			}
@@ -264,4 +279,9 @@ func TestClaim_takesAnExpiryOffTheMark(t *testing.T) {
 		require.Equal(t, time.Duration(-1), c.TTL(t.Context(), f.MarkKey("orders")).Val())
 	}
 	require.Equal(t, "55 61", get(t, c, f.MarkKey("orders")))
+	for range 2 {
+		require.NoError(t, f.Move(of(t, "accounts", 61), "orders"))
+		require.Equal(t, time.Duration(-1), c.TTL(t.Context(), f.MarkKey("orders")).Val())
+		require.NoError(t, c.Expire(t.Context(), f.MarkKey("orders"), time.Hour).Err())
+	}
 }

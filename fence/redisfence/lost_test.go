@@ -45,8 +45,8 @@ func lossyClient(t *testing.T) (*redis.Client, *atomic.Int64) {
 		MinRetryBackoff: time.Millisecond,
 	})
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
-	for _, verb := range verbs(newFence(t, c)) {
-		require.NoError(t, verb(as(t, 1), "warm"))
+	for name, verb := range verbs(newFence(t, c)) {
+		require.NoError(t, verb(as(t, 1), "warm "+name))
 	}
 	return c, lose
 }
@@ -119,10 +119,14 @@ func TestClaim_isRepeatedByTheClient(t *testing.T) {
 	require.NoError(t, f.ClaimRead(reading(as(t, 60)), "orders"))
 	lose.Store(1)
 	require.NoError(t, f.CheckRead(reading(as(t, 70)), "orders"))
+	lose.Store(1)
+	require.NoError(t, f.Move(of(t, "accounts", 75), "orders"))
+	lose.Store(1)
+	require.NoError(t, f.Move(of(t, "ledger", 75), "orders"))
 	lose.Store(100)
-	require.ErrorIs(t, f.Claim(as(t, 80), "orders"), redisfence.ErrUnknown)
+	require.ErrorIs(t, f.Claim(of(t, "ledger", 80), "orders"), redisfence.ErrUnknown)
 	lose.Store(0)
-	require.Equal(t, "80", get(t, c, f.MarkKey("orders")))
+	require.Equal(t, "80 0 ledger", get(t, c, f.MarkKey("orders")))
 }
 
 func TestMarks_serverGone(t *testing.T) {
@@ -147,11 +151,15 @@ func TestMarks_strangeAnswer(t *testing.T) {
 		[]any{"stale", "x"},
 		[]any{"stale"},
 		[]any{"stale", int64(55)},
+		[]any{"other"},
+		[]any{"other", ""},
+		[]any{"other", "accounts"}, // its own
+		[]any{"other", int64(1)},
 		map[any]any{"ok": nil},
 	} {
 		c := silentWith(t, answer)
 		for name, verb := range verbs(newFence(t, c)) {
-			require.ErrorIs(t, verb(as(t, 54), "orders"), redisfence.ErrUnknown, "%s: %v", name, answer)
+			require.ErrorIs(t, verb(of(t, "accounts", 54), "orders"), redisfence.ErrUnknown, "%s: %v", name, answer)
 		}
 	}
 	for _, payload := range []any{

@@ -20,17 +20,18 @@ import (
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// Holders overlap in all verbs, with replicas and without, over lines that deliver late. Their calls are cut off at random.
+// Holders of one lock overlap in all verbs, with replicas and without, over lines that deliver late. Their calls are cut off at
+// random. The holder of another lock, whose token is higher, comes after each write.
 func TestMarks_random(t *testing.T) {
 	p := newPair(t)
 	var s fencetest.Store
 	for _, replicas := range []int{0, 1} {
 		opts := redisfence.Options{WaitReplicas: replicas}
-		use := func(ctx context.Context, verb func(*redisfence.Marks) error) error {
+		use := func(ctx context.Context, verb func(context.Context, *redisfence.Marks) error) error {
 			c := lateClient(ctx, p.primary)
 			f, err := redisfence.New(c, opts)
 			if err == nil {
-				err = verb(f)
+				err = verb(fence.WithLock(ctx, "accounts"), f)
 			}
 			return errors.Join(err, c.Close())
 		}
@@ -38,10 +39,13 @@ func TestMarks_random(t *testing.T) {
 			s.Forms = append(s.Forms, fencetest.Form{
 				Name: fmt.Sprintf("%s, %d replicas", name, replicas), Alone: "the server",
 				Write: func(ctx context.Context, resource string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
-					return use(ctx, func(f *redisfence.Marks) error {
+					return use(ctx, func(ctx context.Context, f *redisfence.Marks) error {
 						read, err := write(ctx, f, resource, fmt.Sprintf("{%s}:%d:%d", resource, e.ID, e.Token))
 						if keys, ok := read.([]any); ok && err == nil {
 							saw(entries(t, keys))
+						}
+						if err == nil && f.Claim(fence.WithLock(fence.NewContext(ctx, 1<<40), "report"), resource) == nil {
+							t.Error("a claim of another lock is accepted")
 						}
 						return err
 					})
@@ -49,7 +53,7 @@ func TestMarks_random(t *testing.T) {
 			})
 		}
 		form("Do", func(ctx context.Context, f *redisfence.Marks, resource, key string) (any, error) {
-			replies, err := f.Do(ctx, resource, redisfence.Command("KEYS", "{"+resource+"}:*"), redisfence.Command("SET", key, ""))
+			replies, err := f.Do(fence.WithLock(ctx, "accounts"), resource, redisfence.Command("KEYS", "{"+resource+"}:*"), redisfence.Command("SET", key, ""))
 			if err != nil {
 				return nil, err
 			}
@@ -63,12 +67,12 @@ func TestMarks_random(t *testing.T) {
 			return nil, f.Set(ctx, resource, key, "")
 		})
 		s.Claims = append(s.Claims, func(ctx context.Context, resource string) error {
-			return use(ctx, func(f *redisfence.Marks) error { return f.Claim(ctx, resource) })
+			return use(ctx, func(ctx context.Context, f *redisfence.Marks) error { return f.Claim(ctx, resource) })
 		})
 	}
 	f := newFence(t, p.primary)
 	s.Entries = func(ctx context.Context, resource string) ([]fencetest.Entry, error) {
-		replies, err := f.Do(ctx, resource, redisfence.Command("KEYS", "{"+resource+"}:*"))
+		replies, err := f.Do(fence.WithLock(ctx, "accounts"), resource, redisfence.Command("KEYS", "{"+resource+"}:*"))
 		if err != nil {
 			return nil, err
 		}

@@ -34,16 +34,22 @@ var (
 )
 
 // luaAdmit compares the mark with the token. Lua's numbers are doubles, which round above 2^53, and its comparison of strings
-// depends on the server's locale, so luaAdmit compares digit by digit. A mark that equals the token is valid, as the token is.
+// depends on the server's locale, so luaAdmit compares digit by digit. A mark that is the token's own is valid, as the token is.
 // Any other mark must be what fence.Parse accepts. The remainder is exact: it stays below 2^52, and 2^48 is a power of two.
 //
 // The value is the write mark, or 0 if there is none, and a space and the read mark if that is higher. One that is not refuses
-// nobody whom the write mark does not, so a writer that is accepted leaves its token alone. Both are in one value and not in two
-// keys: a call sends the same commands as before there were readers, and a version that does not know them finds the value
-// malformed and refuses everybody, where it would not look at a second key.
+// nobody whom the write mark does not, so a writer that is accepted leaves its token alone. If the resource follows a lock, the
+// read mark is always there, or 0, and a space and the lock's name follow, to the end: the name may have spaces and digits. A value
+// is in its form only if form makes the same of its parts.
 //
-// see returns the value, or false if there is none, the write mark and the read mark, or else the value and nil, nil and an
-// answer. admit returns the value, and the answer if a writer's token is refused.
+// All is in one value and not in several keys: a call sends the same commands as ever, and a version that does not know the
+// readers, or the locks, finds the value malformed and refuses everybody, where it would not look at a second key.
+//
+// ARGV has the token, '1' if the verb must write the mark even if it stays as it is, the name of the token's lock or nothing, and
+// '1' if the mark may follow another lock.
+//
+// see returns the value, or false if there is none, the write mark, the read mark and the lock, or else the value and an answer
+// at the end. admit returns the answer if the token is refused, or nil, the value, both marks, and the lock from now on.
 const luaAdmit = `
 local function less(a, b)
   if #a ~= #b then return #a < #b end
@@ -61,56 +67,69 @@ local function valid(mark)
   return low ~= 0
 end
 
-local function see(key, token)
+local function form(write, read, lock)
+  if lock ~= '' then return write .. ' ' .. read .. ' ' .. lock end
+  if read ~= '0' then return write .. ' ' .. read end
+  return write
+end
+
+local function see(key, token, name)
   local mark = redis.pcall('GET', key)
-  if mark == false then return mark, '0', '0' end
-  if mark == token then return mark, mark, '0' end
+  if mark == false then return mark, '0', '0', '' end
   if type(mark) == 'table' then
-    if string.sub(mark.err, 1, 9) == 'WRONGTYPE' then return mark, nil, nil, {'malformed', mark.err} end
-    return mark, nil, nil, mark
+    if string.sub(mark.err, 1, 9) == 'WRONGTYPE' then return mark, nil, nil, nil, {'malformed', mark.err} end
+    return mark, nil, nil, nil, mark
   end
-  if valid(mark) then return mark, mark, '0' end
-  local write, read = string.match(mark, '^([0-9]+) ([0-9]+)$')
-  if write and valid(read) and (write == '0' or valid(write)) and less(write, read) then return mark, write, read end
-  return mark, nil, nil, {'malformed', string.sub(mark, 1, 25)}
+  if mark == form(token, '0', name) then return mark, token, '0', name end
+  local write, read, lock = string.match(mark, '^([0-9]+) ?([0-9]*) ?(.*)$')
+  if read == '' then read = '0' end
+  if write and #lock <= 2304 and mark == form(write, read, lock) then
+    if read == '0' and valid(write) then return mark, write, read, lock end
+    if valid(read) and (write == '0' or valid(write)) and less(write, read) then return mark, write, read, lock end
+  end
+  return mark, nil, nil, nil, {'malformed', string.sub(mark, 1, 25)}
 end
 
-local function admit(key, token)
-  local mark, write, read, refusal = see(key, token)
-  if refusal then return mark, refusal end
-  if less(token, write) then return mark, {'stale', write} end
-  if less(token, read) then return mark, {'read', read} end
-  return mark
+local function admit(reads)
+  local token, name = ARGV[1], ARGV[3]
+  local mark, write, read, lock, refusal = see(KEYS[1], token, name)
+  if refusal then return refusal end
+  local other = lock ~= '' and lock ~= name and ARGV[4] ~= '1'
+  if other and name ~= '' then return {'other', lock} end
+  if less(token, write) then return {'stale', write} end
+  if not reads and less(token, read) then return {'read', read} end
+  if other then return {'other', lock} end
+  if name ~= '' then lock = name end
+  return nil, mark, write, read, lock
 end
 `
 
-// luaCheck gets the mark's key and the token.
+// luaCheck gets the mark's key.
 const luaCheck = `
-local _, refusal = admit(KEYS[1], ARGV[1])
-return refusal or {'ok'}
+return (admit(false)) or {'ok'}
 `
 
-// luaRead gets the mark's key; the token of a reader, and '1' if it must write the marks even if they stay as they are. PERSIST
-// changes nothing, and a replica refuses it: a server that was the primary until now would not know of a newer writer.
+// luaRead gets the mark's key; the token is a reader's. PERSIST changes nothing, and a replica refuses it: a server that was the
+// primary until now would not know of a newer writer.
 const luaRead = `
-local mark, write, read, refusal = see(KEYS[1], ARGV[1])
+local refusal, mark, write, read, lock = admit(true)
 if refusal then return refusal end
-if less(ARGV[1], write) then return {'stale', write} end
-local raised = mark
-if less(write, ARGV[1]) and less(read, ARGV[1]) then raised = write .. ' ' .. ARGV[1] end
+if less(write, ARGV[1]) and less(read, ARGV[1]) then read = ARGV[1] end
+local raised = form(write, read, lock)
 if raised ~= mark or ARGV[2] == '1' then redis.call('SET', KEYS[1], raised) else redis.call('PERSIST', KEYS[1]) end
 return {'ok'}
 `
 
-// luaGuard gets the mark's key and the caller's keys; the token, '1' if it must write the mark even if it equals the token, and
-// the caller's arguments. SET removes an expiry that something else has set on the mark.
+// luaGuard gets the mark's key and the caller's keys, and the caller's arguments behind its own. SET removes an expiry that
+// something else has set on the mark.
 const luaGuard = `
-local mark, refusal = admit(KEYS[1], ARGV[1])
+local refusal, mark, _, _, lock = admit(false)
 if refusal then return refusal end
-if mark ~= ARGV[1] or ARGV[2] == '1' then redis.call('SET', KEYS[1], ARGV[1]) end
+local raised = form(ARGV[1], '0', lock)
+if raised ~= mark or ARGV[2] == '1' then redis.call('SET', KEYS[1], raised) end
 local keys, args = {}, {}
 for i = 2, #KEYS do keys[i - 1] = KEYS[i] end
-for i = 3, #ARGV do args[i - 2] = ARGV[i] end
+for i = 5, #ARGV do args[i - 4] = ARGV[i] end
 local answer = body(keys, args)
 if type(answer) == 'table' and answer.err then return answer end
 return {'ok', answer}

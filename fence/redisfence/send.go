@@ -15,13 +15,14 @@ type call struct {
 	keys           []string
 	args           []any
 	reads          bool // the token is a reader's
+	moves          bool // the resource follows the token's lock from now on
 	writeMark      bool // even if the mark stays as it is
 	readOnly       bool // nothing is written, so there is nothing to replicate
 	repeatable     bool // the client may send it again after a lost answer
 }
 
 func (m *Marks) run(ctx context.Context, c call) (any, error) {
-	t, err := m.admission(ctx, c)
+	t, lock, err := m.admission(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -30,12 +31,11 @@ func (m *Marks) run(ctx context.Context, c call) (any, error) {
 	}
 	// WAIT covers the writes of its own connection only. Another connection may have written the mark, in an attempt whose
 	// answer was lost, so this one writes it too.
-	flag := "0"
-	if c.writeMark || m.opts.WaitReplicas > 0 {
-		flag = "1"
-	}
-	reply, wait, err := m.eval(ctx, c, append([]string{m.MarkKey(c.resource)}, c.keys...), append([]any{t.String(), flag}, c.args...))
-	payload, err := m.answer(c, t, reply, err)
+	writeMark := c.writeMark || m.opts.WaitReplicas > 0
+	anyLock := c.moves || lock == "" && m.opts.AllowUnnamed
+	reply, wait, err := m.eval(ctx, c, append([]string{m.MarkKey(c.resource)}, c.keys...),
+		append([]any{t.String(), flag(writeMark), lock, flag(anyLock)}, c.args...))
+	payload, err := m.answer(c, t, lock, reply, err)
 	if err != nil || wait == nil {
 		return payload, err
 	}
@@ -43,6 +43,14 @@ func (m *Marks) run(ctx context.Context, c call) (any, error) {
 		return nil, fmt.Errorf("redisfence: %s %q: %w", c.verb, c.resource, err)
 	}
 	return payload, nil
+}
+
+// flag is an argument of luaAdmit.
+func flag(set bool) string {
+	if set {
+		return "1"
+	}
+	return "0"
 }
 
 // once is a command that the client must not send again after a lost answer.

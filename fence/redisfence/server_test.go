@@ -188,6 +188,12 @@ func as(tb testing.TB, t fence.Token) context.Context {
 	return fence.NewContext(tb.Context(), t)
 }
 
+// of returns a context that carries a token of a lock.
+func of(tb testing.TB, lock string, t fence.Token) context.Context {
+	tb.Helper()
+	return fence.WithLock(as(tb, t), lock)
+}
+
 func get(tb testing.TB, c redis.UniversalClient, key string) string {
 	tb.Helper()
 	v, err := c.Get(tb.Context(), key).Result()

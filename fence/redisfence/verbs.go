@@ -10,13 +10,25 @@ import (
 // refuse the predecessor. Repeating it is safe.
 //
 // On success the mark is the context's token, and the server accepts no older token. On a refusal the mark is unchanged: the
-// error is a [*fence.StaleError] with the mark as the highest token if a mark is newer, and matches [fence.ErrInvalidToken]
-// if the context carries no token, and [ErrMalformedMark] if something else has written the mark. It matches [ErrUnknown] if
-// no answer came: the mark may have been raised, and Claim may be called again. It matches [ErrNotReplicated] if
-// Options.WaitReplicas was not reached: the mark is raised, but a fail-over may lose it, so do not begin the tenure.
+// error is a [*fence.StaleError] with the mark as the highest token if a mark is newer, a [*fence.OtherLockError] if the resource
+// follows another lock than the token's, and matches [fence.ErrInvalidToken] if the context carries no token, and
+// [ErrMalformedMark] if something else has written the mark. It matches [ErrUnknown] if no answer came: the mark may have been
+// raised, and Claim may be called again. It matches [ErrNotReplicated] if Options.WaitReplicas was not reached: the mark is
+// raised, but a fail-over may lose it, so do not begin the tenure.
 func (m *Marks) Claim(ctx context.Context, resource string) error {
 	// The client may send it again, since a repeated claim changes nothing.
 	_, err := m.run(ctx, call{verb: "claim", resource: resource, script: claimScript, writeMark: true, repeatable: true})
+	return err
+}
+
+// Move has the resource follow the lock of the context's token from now on, whatever lock it has followed, and claims it; see
+// [Marks.Claim]. Tokens of the former lock are refused from then on, also what is under way. Call it when the writers have gone
+// over to another lock, and before they write. Repeating it is safe.
+//
+// The errors are those of Claim. A token that is older than a mark is stale as ever: take a new grant of the lock, or raise its
+// era if it is in another cluster. The error matches [fence.ErrInvalidToken] if the context carries no name of a lock, or several.
+func (m *Marks) Move(ctx context.Context, resource string) error {
+	_, err := m.run(ctx, call{verb: "move", resource: resource, script: claimScript, moves: true, writeMark: true, repeatable: true})
 	return err
 }
 
@@ -31,7 +43,7 @@ func (m *Marks) Check(ctx context.Context, resource string) error {
 // marks do not refuse a writer that held the lock before, and it could write while the reader reads. Repeating it is safe.
 //
 // On success the server accepts no token of an older writer. The token is that of a read lock. The errors are those of
-// [Marks.Claim], with a refusal if the mark of writers is newer.
+// [Marks.Claim], stale only if the mark of writers is newer.
 func (m *Marks) ClaimRead(ctx context.Context, resource string) error {
 	_, err := m.run(ctx, call{
 		verb: "claim to read", resource: resource, script: readScript, reads: true, writeMark: true, repeatable: true,

@@ -7,6 +7,7 @@ const (
 	inHttpfence = "fence/httpfence"
 	inS3fence   = "fence/s3fence"
 	inWire      = "fence/internal/wire"
+	inRedis     = "fence/redisfence"
 	inSqlfence  = "fence/sqlfence"
 	onSQLite    = "integration/sqlfence"
 )
@@ -200,6 +201,20 @@ var fenceMutants = []mutant{
 		old:  "err != nil || EncodeLock(lock) != text {",
 		new:  "err != nil {",
 		by:   killer{inWire, "TestDecodeLock_refusesOtherSpellings", `require.ErrorIs(t, err, fence.ErrInvalidToken, "%q", text)`},
+	},
+	{
+		name: "redisfence: a token of another lock is accepted",
+		file: "fence/redisfence/send.go",
+		old:  `c.moves || lock == "" && m.opts.AllowUnnamed`,
+		new:  `c.moves || lock != "" || m.opts.AllowUnnamed`,
+		by:   killer{inRedis, "TestMove", `require.ErrorIs(t, err, fence.ErrOtherLock, name)`},
+	},
+	{
+		name: "redisfence: a write that raises the mark forgets its lock",
+		file: "fence/redisfence/script.go",
+		old:  `luaAdmit + luaGuard)`,
+		new:  `luaAdmit + "local function form(write) return write end" + luaGuard)`,
+		by:   killer{inRedis, "TestOptions_AllowUnnamed", `require.Equal(t, "55 0 accounts", mark())`},
 	},
 	{
 		name: "etcdfence: no fence while a lock is held",
