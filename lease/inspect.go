@@ -86,12 +86,14 @@ func checkInspected(client *clientv3.Client, name string) error {
 	if err := checkNamespace(client); err != nil {
 		return err
 	}
-	// Those of nodes and slots have parts that begin with "~".
-	if err := queue.CheckName(strings.ReplaceAll(name, "/~", "/")); err != nil {
+	if err := checkQueueName(name); err != nil {
 		return fmt.Errorf("lease: name %w", err)
 	}
 	return nil
 }
+
+// checkQueueName is [queue.CheckName] for names as they stand in the keys: those of nodes and slots have parts that begin with "~".
+func checkQueueName(name string) error { return queue.CheckName(strings.ReplaceAll(name, "/~", "/")) }
 
 const (
 	// inspectAttempt bounds the first attempt of a read, see etcd.Conn.Do.

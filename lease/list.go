@@ -1,0 +1,153 @@
+package lease
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/etcd"
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+const (
+	// firstListed is how many keys List reads first, mostListed how many at a time, and listedBytes about how many bytes of names.
+	firstListed = 128
+	mostListed  = 5000
+	listedBytes = 1 << 20
+	// smallLease is below every lease that etcd or this package has chosen an ID for.
+	smallLease = 1 << 32
+)
+
+// List yields the queues whose names begin with prefix, in the order of their keys: nested names come before the one above. The
+// empty prefix means all. A node of a tree is a queue of its own, a semaphore one with its slots; a slot is one where the
+// semaphore's name does not begin with prefix. For an error, which is the last that it yields, there is no queue.
+//
+// It reads the names of keys alone, in pages, so that neither their number nor their values matter much to etcd or to memory. So
+// Owner and TTL are empty, Lease is what the key's name says, and a key that somebody has planted in the form of a contender's is
+// shown as one; [Inspect] looks at the leases. Keys of other forms, and those that name a lease as small as 7 or "cafe", are passed over.
+//
+// All is as it stood at one revision, that of the first page. If that is compacted meanwhile, the rest is as it stands from then
+// on. What fails for the moment is tried again until ctx ends. It needs read permission on all keys that begin with prefix.
+func List(ctx context.Context, client *clientv3.Client, prefix string) iter.Seq2[Queue, error] {
+	return func(yield func(Queue, error) bool) {
+		err := checkListed(client, prefix)
+		if err == nil {
+			l := listing{prefix: prefix, yield: func(q Queue) bool { return yield(q, nil) }}
+			if err = l.run(ctx, etcd.Of(client)); err == nil {
+				return
+			}
+			err = fmt.Errorf("lease: list %q: %w", prefix, err)
+		}
+		yield(Queue{}, err)
+	}
+}
+
+func checkListed(client *clientv3.Client, prefix string) error {
+	switch {
+	case client == nil:
+		return errors.New("lease: client is nil, want an etcd client")
+	case len(prefix) > 2*queue.MaxName: // a session's, and a name
+		return fmt.Errorf("lease: prefix has %d bytes, want 0 to %d", len(prefix), 2*queue.MaxName)
+	case !utf8.ValidString(prefix) || strings.ContainsRune(prefix, 0):
+		return fmt.Errorf("lease: prefix is %q, want UTF-8 without NUL", prefix)
+	}
+	return checkNamespace(client)
+}
+
+// listing is one use of List. The keys of nested names lie amid those of the name above, so its queue is open until its range is
+// passed.
+type listing struct {
+	prefix string
+	yield  func(Queue) bool
+	open   []opened // each below the one before
+}
+
+type opened struct {
+	name string
+	view view
+}
+
+// run reads the keys. The error is nil also if nobody wants more.
+func (l *listing) run(ctx context.Context, conn *etcd.Conn) error {
+	key, end := cmp.Or(l.prefix, "\x00"), clientv3.GetPrefixRangeEnd(l.prefix)
+	rev := int64(0)
+	for page := int64(firstListed); ; {
+		var resp *clientv3.GetResponse
+		err := conn.Do(ctx, inspectAttempt, func(a *etcd.Attempt) (err error) {
+			opts := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithKeysOnly(), clientv3.WithLimit(page)}
+			resp, err = a.Get(key, append(opts, clientv3.WithRev(rev))...)
+			if errors.Is(err, rpctypes.ErrCompacted) {
+				rev = 0
+				resp, err = a.Get(key, opts...)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		rev = cmp.Or(rev, resp.Header.Revision)
+		longest := 64
+		for _, kv := range resp.Kvs {
+			longest = max(longest, len(kv.Key))
+			if !l.pass(string(kv.Key)) {
+				return nil
+			}
+			l.take(kv)
+		}
+		if !resp.More {
+			l.pass("")
+			return nil
+		}
+		key = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+		page = min(16*page, mostListed, max(firstListed, int64(listedBytes/longest)))
+	}
+}
+
+// pass yields the queues whose range ends before a key. It reports whether more are wanted.
+func (l *listing) pass(key string) bool {
+	for len(l.open) > 0 {
+		last := l.open[len(l.open)-1]
+		if strings.HasPrefix(key, last.name+"/") {
+			return true
+		}
+		l.open = l.open[:len(l.open)-1]
+		if !l.yield(last.view.queue(last.name)) {
+			return false
+		}
+	}
+	return true
+}
+
+// take takes in a key whose range has been reached.
+func (l *listing) take(kv *mvccpb.KeyValue) {
+	form, ok := queue.FormOf(kv.Key)
+	if !ok || uint64(form.Lease) < smallLease {
+		return
+	}
+	name := strings.TrimSuffix(queue.Below(kv.Key), "/")
+	if turnstile, slot := queue.SlotOf(name + "/"); slot && len(turnstile) > len(l.prefix) {
+		name = strings.TrimSuffix(turnstile, "/")
+	}
+	if !strings.HasPrefix(name, l.prefix) || checkQueueName(name) != nil {
+		return
+	}
+	// Those that are open are all above the key, the longer the nearer. That of a semaphore may come after one "name/~slot".
+	i := len(l.open)
+	for i > 0 && len(l.open[i-1].name) > len(name) {
+		i--
+	}
+	if i == 0 || l.open[i-1].name != name {
+		l.open = slices.Insert(l.open, i, opened{name, view{}})
+		i++
+	}
+	l.open[i-1].view.put(kv)
+}
