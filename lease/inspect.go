@@ -106,14 +106,11 @@ const (
 func standing(ctx context.Context, conn *etcd.Conn, name string) (q Queue, err error) {
 	err = conn.Do(ctx, inspectAttempt, func(a *etcd.Attempt) error {
 		kvs, _, err := queue.Standing(a, name+"/")
-		q = newView(kvs).queue(name)
+		q = arrange(name, seeAll(kvs))
 		return err
 	})
 	return q, err
 }
-
-// view is the contenders of a name, by their keys.
-type view map[string]sight
 
 // sight is a contender, and what its key tells besides.
 type sight struct {
@@ -123,66 +120,65 @@ type sight struct {
 	in   string // the queue in which it stands: that of the name, or of a slot
 }
 
-func newView(kvs []*mvccpb.KeyValue) view {
-	v := make(view, len(kvs))
-	for _, kv := range kvs {
-		v.put(kv)
-	}
-	return v
-}
-
-// put takes in a key that has the form of a contender's; its value may be left out.
-func (v view) put(kv *mvccpb.KeyValue) {
+// see is what a key tells that has the form of a contender's, false if it has not. Its value may be left out.
+func see(kv *mvccpb.KeyValue) (s sight, ok bool) {
 	form, ok := queue.FormOf(kv.Key)
 	if !ok {
-		return
+		return s, false
 	}
-	p := sight{form: form, in: queue.Below(kv.Key), Contender: Contender{
-		Key: string(kv.Key), Owner: ownerIn(kv), Class: ClassExclusive, Revision: kv.CreateRevision, Lease: form.Lease,
+	key := string(kv.Key)
+	s = sight{form: form, in: key[:strings.LastIndexByte(key, '/')+1], Contender: Contender{
+		Key: key, Owner: ownerIn(kv), Class: ClassExclusive, Revision: kv.CreateRevision, Lease: form.Lease,
 	}}
 	switch {
 	case form.Slot:
-		p.Class = ClassSlot
+		s.Class = ClassSlot
 	case form.Class == "r":
-		p.Class = ClassReader
+		s.Class = ClassReader
 	case form.Class != "" && form.Excludes():
-		p.Class = ClassOther
+		s.Class = ClassOther
 	case form.Class != "":
-		p.Class = ClassBeside
+		s.Class = ClassBeside
 	}
-	v[string(kv.Key)] = p
+	return s, true
 }
 
-// queue tells who of them holds the name.
-func (v view) queue(name string) Queue {
-	q := Queue{Name: name}
-	all := make([]sight, 0, len(v))
-	for _, p := range v {
-		all = append(all, p)
+func seeAll(kvs []*mvccpb.KeyValue) []sight {
+	all := make([]sight, 0, len(kvs))
+	for _, kv := range kvs {
+		if s, ok := see(kv); ok {
+			all = append(all, s)
+		}
 	}
+	return all
+}
+
+// arrange tells who of all contenders of a name holds it. It sorts them.
+func arrange(name string, all []sight) Queue {
+	q := Queue{Name: name}
 	slices.SortFunc(all, func(a, b sight) int { return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Key, b.Key)) })
 	type ahead struct{ any, excluding bool }
 	before := make(map[string]ahead)
 	permits := false // that are older
-	for _, p := range all {
-		b := before[p.in]
-		_, slot := queue.SlotOf(p.in)
+	for _, s := range all {
+		b := before[s.in]
+		_, slot := queue.SlotOf(s.in)
 		holds := !b.any
 		switch {
 		case slot:
 			permits = true
-		case p.form.Slot: // it leaves the queue with its permit
+		case s.form.Slot: // it leaves the queue with its permit
 			holds = false
-		case p.Class == ClassReader:
+		case s.Class == ClassReader:
 			holds = !b.excluding
-		case p.form.Bare:
+		case s.form.Bare:
 			holds = holds && !permits
 		}
-		before[p.in] = ahead{true, b.excluding || p.form.Excludes()}
+		before[s.in] = ahead{true, b.excluding || s.form.Excludes()}
 		if holds {
-			q.Holders = append(q.Holders, p.Contender)
+			q.Holders = append(q.Holders, s.Contender)
 		} else {
-			q.Waiters = append(q.Waiters, p.Contender)
+			q.Waiters = append(q.Waiters, s.Contender)
 		}
 	}
 	return q

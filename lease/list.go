@@ -73,7 +73,7 @@ type listing struct {
 
 type opened struct {
 	name string
-	view view
+	all  []sight
 }
 
 // run reads the keys. The error is nil also if nobody wants more.
@@ -120,7 +120,7 @@ func (l *listing) pass(key string) bool {
 			return true
 		}
 		l.open = l.open[:len(l.open)-1]
-		if !l.yield(last.view.queue(last.name)) {
+		if !l.yield(arrange(last.name, last.all)) {
 			return false
 		}
 	}
@@ -129,11 +129,11 @@ func (l *listing) pass(key string) bool {
 
 // take takes in a key whose range has been reached.
 func (l *listing) take(kv *mvccpb.KeyValue) {
-	form, ok := queue.FormOf(kv.Key)
-	if !ok || uint64(form.Lease) < smallLease {
+	s, ok := see(kv)
+	if !ok || uint64(s.Lease) < smallLease {
 		return
 	}
-	name := strings.TrimSuffix(queue.Below(kv.Key), "/")
+	name := strings.TrimSuffix(s.in, "/")
 	if turnstile, slot := queue.SlotOf(name + "/"); slot && len(turnstile) > len(l.prefix) {
 		name = strings.TrimSuffix(turnstile, "/")
 	}
@@ -146,8 +146,8 @@ func (l *listing) take(kv *mvccpb.KeyValue) {
 		i--
 	}
 	if i == 0 || l.open[i-1].name != name {
-		l.open = slices.Insert(l.open, i, opened{name, view{}})
+		l.open = slices.Insert(l.open, i, opened{name: name})
 		i++
 	}
-	l.open[i-1].view.put(kv)
+	l.open[i-1].all = append(l.open[i-1].all, s)
 }

@@ -104,7 +104,8 @@ func TestList_atOneRevision(t *testing.T) {
 		put(0, 300, "n")
 		reads := func() int { return len(e.c.Calls(fakeetcd.Get)) }
 		before := reads()
-		for range lease.List(t.Context(), e.c.Client, "n") {
+		for _, err := range lease.List(t.Context(), e.c.Client, "n") {
+			require.NoError(t, err)
 			break
 		}
 		require.Equal(t, before+1, reads())
