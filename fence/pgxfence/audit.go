@@ -30,14 +30,14 @@ type Query struct {
 // a tenure whose end is recorded, for example because a newer token had reached the resource, and ignores one that is not in the
 // trail. It affects the trail only: the mark stays, and the token remains valid.
 func (m *Marks) Release(ctx context.Context, db DB, resource string, cause audit.Cause) error {
-	t, err := m.admission(ctx, resource)
+	c, err := m.admission(ctx, resource)
 	if err != nil {
 		return err
 	}
 	if err := checkDB(db); err != nil {
 		return err
 	}
-	return m.engine.Release(ctx, newDatabase(db, m.txOpts), resource, t, cause)
+	return m.engine.Release(ctx, newDatabase(db, m.txOpts), resource, c.Token, cause)
 }
 
 // LogRefusal records a refusal by [Marks.Check], [Marks.CheckShared] or [Marks.UpdateRow] in the audit trail. Call it after the

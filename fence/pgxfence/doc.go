@@ -16,6 +16,16 @@
 // The token is the one in the context, see [fence.FromContext]. A lock's context carries its token. Create the table with
 // [Marks.Migrate], or apply [Marks.Schema] with your own migration tool.
 //
+// # Locks
+//
+// Tokens order the grants of one lock only, and the holder of another lock is not excluded by it. So a resource follows one lock:
+// that of the first token that is accepted with a lock's name. The contexts of locks and elections carry the name, see
+// [fence.WithLock]. Tokens of other locks are refused with a [*fence.OtherLockError], whatever their numbers. Tokens without a name
+// are refused too, unless [Options].AllowUnnamed is set. In nested functions, or under several locks that were granted as one,
+// choose the token with [fence.ForLock]. [Marks.Move] has a resource follow another lock.
+//
+// The mark keeps the name, so this costs no statement. [Marks.UpdateRow] does not know locks, since a row keeps only a token.
+//
 // # Shapes
 //
 //	a pool                      marks.Do(ctx, pool, "accounts", fn), and marks.Claim(ctx, pool, "accounts") before it
@@ -58,7 +68,7 @@
 // transaction that is not read-only. After a claim, CheckRead costs one statement, at read committed two. The verbs of writers
 // send as many statements as without readers.
 //
-// Package sqlfence says what to do before the first reader claims, and which column tables of earlier versions lack.
+// Package sqlfence says what to do before the first reader claims, and which columns tables of earlier versions lack.
 //
 // # No guarantee
 //
@@ -88,6 +98,7 @@
 //	holder paused, successor has claimed           its transactions are refused: fence.ErrStale
 //	holder paused inside a transaction             the successor's Claim waits until it has ended: bound both
 //	reader paused, a newer writer has claimed      its transactions are refused: fence.ErrStale
+//	token of another lock, or without its name     refused: fence.ErrOtherLock; see fence.ForLock and Move
 //	deadlock or serialization failure              Do begins again, within Options.Attempts: the function runs again
 //	fn fails or panics, context ends before COMMIT rolled back; nothing is written
 //	fn ignores the error of a statement            COMMIT rolls back: pgx.ErrTxCommitRollback; nothing is written

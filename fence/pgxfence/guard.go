@@ -14,18 +14,40 @@ import (
 // more are accepted. On a [*fence.StaleError] the mark is unchanged. On any other error the mark may have been raised, and older tokens
 // may be refused.
 //
-// The error is a [*fence.StaleError] if the token is older than a mark. It matches [fence.ErrInvalidToken] if ctx carries no
+// The error is a [*fence.StaleError] if the token is older than a mark, and a [*fence.OtherLockError] if it is not of the lock that
+// the resource follows, see Locks in the package's documentation. It matches [fence.ErrInvalidToken] if ctx carries no
 // token of a writer, and [ErrNoTable] if the table is missing. After a deadlock or a serialization failure Claim begins again, within
 // [Options].Attempts.
 func (m *Marks) Claim(ctx context.Context, db DB, resource string) error {
-	t, err := m.admission(ctx, resource)
+	c, err := m.admission(ctx, resource)
 	if err != nil {
 		return err
 	}
 	if err := checkDB(db); err != nil {
 		return err
 	}
-	return m.engine.Claim(ctx, newDatabase(db, m.txOpts), resource, t)
+	return m.engine.Claim(ctx, newDatabase(db, m.txOpts), resource, c)
+}
+
+// Move has the resource follow the lock of ctx from now on, and claims it with its token as [Marks.Claim] does: it waits for
+// transactions of the lock that the resource has followed, and refuses later ones with a [*fence.OtherLockError]. Call it once when
+// writers have gone over to another lock, and before they write.
+//
+// The error is a [*fence.StaleError] if the token is older than a mark: take a new grant of the lock, or raise its era if it is in
+// another cluster. It matches [fence.ErrInvalidToken] if ctx carries no token of a writer, or one without the name of a lock, as
+// of a [fence.WithLock] with several: choose one with [fence.ForLock]. Otherwise Move is as Claim.
+func (m *Marks) Move(ctx context.Context, db DB, resource string) error {
+	if err := m.made(); err != nil {
+		return err
+	}
+	c, err := m.engine.AdmitMove(ctx, resource)
+	if err != nil {
+		return err
+	}
+	if err := checkDB(db); err != nil {
+		return err
+	}
+	return m.engine.Claim(ctx, newDatabase(db, m.txOpts), resource, c)
 }
 
 // Check is the guard of the caller's own transaction. It must be the first statement. Until the transaction ends, no newer
@@ -33,7 +55,8 @@ func (m *Marks) Claim(ctx context.Context, db DB, resource string) error {
 // raises the mark; a rollback undoes that. In a nested transaction, which is a savepoint, the guard
 // lasts until a rollback to the savepoint.
 //
-// On any error roll back the transaction. The error is a [*fence.StaleError] if the token is older than a mark. It
+// On any error roll back the transaction. The error is a [*fence.StaleError] if the token is older than a mark, and a
+// [*fence.OtherLockError] if it is not of the lock that the resource follows. It
 // matches [fence.ErrInvalidToken] if ctx carries no token of a writer, [ErrNoTable] if the table is missing, and [ErrUnclaimed] if
 // the transaction's reads may be out of date: at repeatable read or serializable, if the tenure did not begin with
 // [Marks.Claim]. Deadlocks and serialization failures are a *pgconn.PgError with the code 40P01 or 40001: begin the transaction
@@ -50,12 +73,12 @@ func (m *Marks) CheckShared(ctx context.Context, tx pgx.Tx, resource string) err
 }
 
 func (m *Marks) check(ctx context.Context, tx pgx.Tx, resource string, shared bool) error {
-	t, err := m.admission(ctx, resource)
+	c, err := m.admission(ctx, resource)
 	if err != nil {
 		return err
 	}
 	if absent(tx) {
 		return errors.New("pgxfence: tx is nil, want a pgx.Tx that has begun")
 	}
-	return m.engine.Check(ctx, conn{tx}, resource, t, shared)
+	return m.engine.Check(ctx, conn{tx}, resource, c, shared)
 }

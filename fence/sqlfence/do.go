@@ -18,7 +18,8 @@ import (
 // the guard or in COMMIT, Do begins a new transaction, within [Options].Attempts. So effects of fn outside of tx must be
 // idempotent.
 //
-// The error is a [*fence.StaleError] if the token is older than a mark; fn did not run in the refused transaction. It matches
+// The error is a [*fence.StaleError] if the token is older than a mark, and a [*fence.OtherLockError] if it is not of the lock that
+// the resource follows; fn did not run in the refused transaction. It matches
 // [fence.ErrInvalidToken] if ctx carries no token, [ErrNoTable] if the table is missing, and [ErrUnknown] if the answer to
 // COMMIT was lost or fn has ended the transaction, which Do never repeats.
 func (m *Marks) Do(ctx context.Context, db *sql.DB, resource string,
@@ -38,7 +39,7 @@ func (m *Marks) DoShared(ctx context.Context, db *sql.DB, resource string,
 func (m *Marks) do(ctx context.Context, db *sql.DB, resource string, shared bool,
 	fn func(ctx context.Context, tx *sql.Tx) error,
 ) error {
-	t, err := m.admission(ctx, resource)
+	c, err := m.admission(ctx, resource)
 	if err != nil {
 		return err
 	}
@@ -48,6 +49,6 @@ func (m *Marks) do(ctx context.Context, db *sql.DB, resource string, shared bool
 	if fn == nil {
 		return fmt.Errorf("sqlfence: do %q: fn is nil, want a function", resource)
 	}
-	return m.engine.Do(ctx, m.database(db), resource, t, shared,
+	return m.engine.Do(ctx, m.database(db), resource, c, shared,
 		func(ctx context.Context, tx transaction) error { return fn(ctx, tx.tx) })
 }

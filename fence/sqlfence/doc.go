@@ -13,6 +13,16 @@
 // The token is the one in the context, see [fence.FromContext]. A lock's context carries its token. Create the table with
 // [Marks.Migrate], or apply [Marks.Schema] with your own migration tool.
 //
+// # Locks
+//
+// Tokens order the grants of one lock only, and the holder of another lock is not excluded by it. So a resource follows one lock:
+// that of the first token that is accepted with a lock's name. The contexts of locks and elections carry the name, see
+// [fence.WithLock]. Tokens of other locks are refused with a [*fence.OtherLockError], whatever their numbers. Tokens without a name
+// are refused too, unless [Options].AllowUnnamed is set. In nested functions, or under several locks that were granted as one,
+// choose the token with [fence.ForLock]. [Marks.Move] has a resource follow another lock.
+//
+// The mark keeps the name, so this costs no statement. [Marks.UpdateRow] does not know locks, since a row keeps only a token.
+//
 // # Guarantee
 //
 // Once Claim has returned for a token, no transaction that passed the check with an older token commits. Claim waits until
@@ -64,11 +74,19 @@
 // A program with a version of this package that does not know readers can share the table with this version. But its writers are
 // not refused by readers. So bring all writers to this version before the first reader claims.
 //
-// Before there were readers, the table had no column read_token. Migrate adds it. Your own migration tool adds it with
+// # Tables of earlier versions
+//
+// A mark of an earlier version follows no lock until the first token with a name comes. A program with an earlier version can share
+// the table. It goes by the tokens alone, whatever their locks, and never accepts one below a mark.
+//
+// Before there were readers, the table had no column read_token, and before resources followed locks none lock_name. Migrate adds
+// them. Your own migration tool adds them with
 //
 //	ALTER TABLE leasefence_marks ADD COLUMN read_token BIGINT NOT NULL DEFAULT 0
+//	ALTER TABLE leasefence_marks ADD COLUMN lock_name TEXT NOT NULL DEFAULT ''
 //
-// On PostgreSQL and MySQL the statement waits for open transactions that have passed a check, and later ones wait for it.
+// The type of lock_name is text COLLATE "C" on PostgreSQL, VARBINARY(2304) on MySQL and TEXT on SQLite.
+// On PostgreSQL and MySQL the statements wait for open transactions that have passed a check, and later ones wait for them.
 //
 // # No guarantee
 //
@@ -107,7 +125,7 @@
 // must set the same Log: a claim by a process without Log is not in the trail.
 //
 // Readers are not in the trail: neither their tenures, nor their refusals, nor do they end a writer's tenure there. A writer that
-// a reader's mark has refused is, with that mark as highest.
+// a reader's mark has refused is, with that mark as highest. Refusals of other locks' tokens are not in it either.
 //
 // The rows affect no decision. Old rows may be deleted, unlike marks. A claim costs two more statements, a write none.
 //
@@ -118,6 +136,7 @@
 //	holder paused inside a transaction             the successor's Claim waits until it has ended: bound both
 //	reader paused, a newer writer has claimed      its transactions are refused: fence.ErrStale
 //	reader that has not claimed meets another      on MySQL perhaps a deadlock, on SQLite "database is locked": begin again
+//	token of another lock, or without its name     refused: fence.ErrOtherLock; see fence.ForLock and Move
 //	deadlock or serialization failure              Do begins again, within Options.Attempts: the function runs again
 //	fn fails or panics, context ends before COMMIT rolled back; nothing is written
 //	connection lost at COMMIT                      ErrUnknown: it may be committed; read it back inside Do

@@ -1,6 +1,15 @@
 package sqlfence
 
-import "github.com/leasefence/leasefence/fence/internal/sqlmark"
+import (
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/internal/sqlmark"
+)
+
+// The refusals of the verbs are errors of package fence. This keeps the links to it in the documentation.
+var (
+	_ *fence.StaleError
+	_ *fence.OtherLockError
+)
 
 // prefix starts every error.
 const prefix = "sqlfence"

@@ -107,6 +107,7 @@ func ExampleMarks_Schema() {
 	// CREATE TABLE IF NOT EXISTS "leasefence_marks" (
 	// 	resource TEXT NOT NULL PRIMARY KEY,
 	// 	token INTEGER NOT NULL,
-	// 	read_token INTEGER NOT NULL DEFAULT 0
+	// 	read_token INTEGER NOT NULL DEFAULT 0,
+	// 	lock_name TEXT NOT NULL DEFAULT ''
 	// ) WITHOUT ROWID
 }

@@ -53,12 +53,12 @@ func (c *fakeConn) Commit() error {
 
 func (c *fakeConn) QueryContext(_ context.Context, query string, _ []driver.NamedValue) (driver.Rows, error) {
 	c.count()
-	values := []driver.Value{c.s.token, int64(0), int64(0), int64(0), false}
+	values := []driver.Value{c.s.token, int64(0), "", int64(0), int64(0), "", false}
 	switch {
 	case strings.Contains(query, "txid_current"):
 		values = values[:1]
 	case !strings.Contains(query, "transaction_isolation"):
-		values = values[:2]
+		values = values[:3]
 	}
 	return &fakeRows{values: values}, nil
 }
@@ -80,7 +80,7 @@ func (c *fakeConn) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error)
 type fakeRows struct{ values []driver.Value }
 
 func (r *fakeRows) Columns() []string {
-	return []string{"token", "read_token", "announced", "announced_read", "snapshot"}[:len(r.values)]
+	return []string{"token", "read_token", "lock_name", "announced", "announced_read", "announced_lock", "snapshot"}[:len(r.values)]
 }
 
 func (r *fakeRows) Close() error { return nil }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/internal/sqlmark"
 )
 
@@ -34,6 +33,10 @@ type Options struct {
 	// MaxEra is the highest era that is accepted: 1 to 32767, default [fence.DefaultMaxEra], 15. A token of a higher era is
 	// refused before anything is sent; see [fence.Token.CheckEra].
 	MaxEra uint16
+
+	// AllowUnnamed accepts tokens that come without the name of a lock, for example those of older clients, at resources that
+	// follow one. By default they are refused with a [*fence.OtherLockError]. Tokens of other locks are always refused.
+	AllowUnnamed bool
 }
 
 // Marks checks tokens against the marks in one table. It has no state in memory: any number of Marks, in any number of
@@ -53,7 +56,9 @@ func New(dialect Dialect, opts Options) (*Marks, error) {
 		Log:      opts.Log,
 		Attempts: opts.Attempts,
 		MaxEra:   opts.MaxEra,
-		Ended:    sql.ErrTxDone,
+
+		AllowUnnamed: opts.AllowUnnamed,
+		Ended:        sql.ErrTxDone,
 	})
 	if err != nil {
 		return nil, err
@@ -68,10 +73,10 @@ func New(dialect Dialect, opts Options) (*Marks, error) {
 // Schema returns the statements that create the tables, for your own migration tool. They do not change existing tables.
 func (m *Marks) Schema() []string { return m.engine.Schema() }
 
-// admission checks what every call needs before it sends anything, and returns the token.
-func (m *Marks) admission(ctx context.Context, resource string) (fence.Token, error) {
+// admission checks what every call needs before it sends anything, and returns the token with the name of its lock.
+func (m *Marks) admission(ctx context.Context, resource string) (sqlmark.Claimant, error) {
 	if err := m.made(); err != nil {
-		return 0, err
+		return sqlmark.Claimant{}, err
 	}
 	return m.engine.Admit(ctx, resource)
 }

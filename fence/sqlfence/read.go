@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"errors"
 
-	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/internal/sqlmark"
 )
 
 // ClaimRead starts the tenure of a reader. Call it once after a grant of a read lock, before the first read of the resource.
@@ -18,14 +18,14 @@ import (
 //
 // The error is a [*fence.StaleError] if the token is older than the write mark. Otherwise the errors are those of [Marks.Claim].
 func (m *Marks) ClaimRead(ctx context.Context, db *sql.DB, resource string) error {
-	r, err := m.readAdmission(ctx, resource)
+	c, err := m.readAdmission(ctx, resource)
 	if err != nil {
 		return err
 	}
 	if err := m.checkDB(db); err != nil {
 		return err
 	}
-	return m.engine.ClaimRead(ctx, m.database(db), resource, r)
+	return m.engine.Claim(ctx, m.database(db), resource, c)
 }
 
 // CheckRead is the guard of a reader's own transaction. It must be the first statement. Until the transaction ends, no writer
@@ -37,26 +37,27 @@ func (m *Marks) ClaimRead(ctx context.Context, db *sql.DB, resource string) erro
 // in one reader at a time, and on MySQL may end in a deadlock, on SQLite in "database is locked"; a rollback undoes it. The
 // transaction must not be read-only on PostgreSQL, nor on a standby, since the guard is a lock.
 //
-// On any error roll back the transaction. The error is a [*fence.StaleError] if the token is older than the write mark. It
+// On any error roll back the transaction. The error is a [*fence.StaleError] if the token is older than the write mark, and a
+// [*fence.OtherLockError] if it is not of the lock that the resource follows. It
 // matches [fence.ErrInvalidToken] if ctx carries no reader's token, [ErrNoTable] if the table is missing, and [ErrUnclaimed] if
 // the transaction's reads may miss what older writers have written: on PostgreSQL at repeatable read or serializable, if the
 // tenure did not begin with ClaimRead; on MySQL, if the transaction had read before the claim. Deadlocks and serialization
 // failures are the driver's errors: begin the transaction again. CheckRead repeats nothing.
 func (m *Marks) CheckRead(ctx context.Context, tx *sql.Tx, resource string) error {
-	r, err := m.readAdmission(ctx, resource)
+	c, err := m.readAdmission(ctx, resource)
 	if err != nil {
 		return err
 	}
 	if tx == nil {
 		return errors.New("sqlfence: tx is nil, want a *sql.Tx")
 	}
-	return m.engine.CheckRead(ctx, conn{tx}, resource, r)
+	return m.engine.CheckRead(ctx, conn{tx}, resource, c)
 }
 
 // readAdmission is admission for a reader's token.
-func (m *Marks) readAdmission(ctx context.Context, resource string) (fence.ReadToken, error) {
+func (m *Marks) readAdmission(ctx context.Context, resource string) (sqlmark.Claimant, error) {
 	if err := m.made(); err != nil {
-		return 0, err
+		return sqlmark.Claimant{}, err
 	}
 	return m.engine.AdmitRead(ctx, resource)
 }

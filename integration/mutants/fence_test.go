@@ -303,14 +303,14 @@ var fenceMutants = []mutant{
 	{
 		name: "sqlfence: non-strict instead of strict",
 		file: "fence/internal/sqlmark/do.go",
-		old:  "if seen.write < t {",
-		new:  "if seen.write <= t {",
+		old:  "if !seen.has(c) {",
+		new:  "if seen.write <= c.Token {",
 		by:   killer{inSqlfence, "TestDo_errorOfFn", `require.Equal(t, c.runs, runs`},
 	},
 	{
 		name: "sqlfence: no Claim before the read",
 		file: "fence/internal/sqlmark/do.go",
-		old:  "if seen.write < t {\n\t\treturn errBehind\n\t}\n",
+		old:  "if !seen.has(c) {\n\t\treturn errBehind\n\t}\n",
 		new:  "",
 		by:   killer{onSQLite, "TestMarks_newerHolderComesAtEveryStep/SQLite,_journal_wal", `requireRefused(t, r.increment(as(t, older), how, nowhere), how)`},
 	},
@@ -338,9 +338,49 @@ var fenceMutants = []mutant{
 	{
 		name: "sqlfence: a reader goes by the version of the marks that it was given with its lock",
 		file: "fence/internal/sqlmark/postgresql.go",
-		old:  "seen.read >= r.Token && !seen.snapshot {",
+		old:  "seen.has(r) && !seen.snapshot {",
 		new:  "false {",
 		by:   killer{onSQLite, "TestMarks_CheckRead_locksAnOldVersion/Read_Committed,_Check", `require.Zero(t, n, "what a newer writer has written")`},
+	},
+	{
+		name: "sqlfence: a token of another lock is accepted",
+		file: "fence/internal/sqlmark/marks.go",
+		old:  `other := m.lock != "" &&`,
+		new:  `other := false &&`,
+		by: killer{
+			onSQLite, "TestMarks_otherLock/SQLite,_journal_wal/Claim,_then_Claim",
+			`requireOther(t, v.call(r, v.context(t, "report", token)), v.reads, "report", token, "accounts")`,
+		},
+	},
+	{
+		name: "sqlfence: a token of another lock is accepted if it comes between a claim's two steps",
+		file: "fence/internal/sqlmark/sqlite.go",
+		old:  "AND (lock_name IN ('', excluded.lock_name) OR ?)",
+		new:  "AND (true OR ?)",
+		by: killer{
+			onSQLite, "TestMarks_claimsOvertakenByAnotherLock/SQLite,_journal_wal",
+			`requireOther(t, err, reads, "report", newer, "accounts")`,
+		},
+	},
+	{
+		name: "sqlfence: the lock's name is forgotten when the mark is raised without one",
+		file: "fence/internal/sqlmark/sqlite.go",
+		old:  "lock_name = COALESCE(NULLIF(excluded.lock_name, ''), lock_name)",
+		new:  "lock_name = excluded.lock_name",
+		by: killer{
+			onSQLite, "TestMarks_otherLock/SQLite,_journal_wal/Claim,_then_Claim",
+			`require.Equal(t, "accounts", r.content(t).lock, "it has kept the name of before")`,
+		},
+	},
+	{
+		name: "sqlfence: what another lock's claim has announced refuses the rightful holder",
+		file: "fence/internal/sqlmark/marks.go",
+		old:  `follows == "" || follows == s.announced.lock {`,
+		new:  `follows == follows {`,
+		by: killer{
+			onSQLite, "TestMarks_claimsOvertakenByAnotherLock/PostgreSQL,_Read_Committed",
+			`require.NoError(t, r.claim(of(t, "accounts", older), resource), "the other claim is announced")`,
+		},
 	},
 	{
 		name: "sqlfence: a row refuses its own holder's second write",

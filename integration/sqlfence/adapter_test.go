@@ -28,6 +28,7 @@ type adapter interface {
 	conn
 	migrate(ctx context.Context) error
 	claim(ctx context.Context, resource string) error
+	move(ctx context.Context, resource string) error
 	do(ctx context.Context, resource string, shared bool, fn func(ctx context.Context, tx conn) error) error
 	check(ctx context.Context, tx conn, resource string, shared bool) error
 	claimRead(ctx context.Context, resource string) error
@@ -57,6 +58,10 @@ func (a overSQL) migrate(ctx context.Context) error { return a.f.Migrate(ctx, a.
 
 func (a overSQL) claim(ctx context.Context, resource string) error {
 	return a.f.Claim(ctx, a.db, resource)
+}
+
+func (a overSQL) move(ctx context.Context, resource string) error {
+	return a.f.Move(ctx, a.db, resource)
 }
 
 func (a overSQL) do(ctx context.Context, resource string, shared bool, fn func(context.Context, conn) error) error {
@@ -159,6 +164,7 @@ func newPGX(pool *pgxpool.Pool, opts sqlfence.Options) (overPGX, error) {
 	level := pgx.TxIsoLevel(strings.ToLower(opts.Isolation.String()))
 	f, err := pgxfence.New(pgxfence.Options{
 		Table: opts.Table, Log: opts.Log, Isolation: level, Attempts: opts.Attempts, MaxEra: opts.MaxEra,
+		AllowUnnamed: opts.AllowUnnamed,
 	})
 	return overPGX{pgxConn{pool}, f, pool, level}, err
 }
@@ -167,6 +173,10 @@ func (a overPGX) migrate(ctx context.Context) error { return a.f.Migrate(ctx, a.
 
 func (a overPGX) claim(ctx context.Context, resource string) error {
 	return a.f.Claim(ctx, a.pool, resource)
+}
+
+func (a overPGX) move(ctx context.Context, resource string) error {
+	return a.f.Move(ctx, a.pool, resource)
 }
 
 func (a overPGX) do(ctx context.Context, resource string, shared bool, fn func(context.Context, conn) error) error {

@@ -129,23 +129,33 @@ func TestMigrate_columnThatCannotServe(t *testing.T) {
 			storetest.MariaDB:    "resource VARBINARY(255) PRIMARY KEY, token BIGINT NOT NULL, writes BIGINT NOT NULL DEFAULT 0",
 			storetest.SQLite:     "resource TEXT NOT NULL PRIMARY KEY, token INTEGER NOT NULL",
 		}[p.kind]
+		text := "TEXT"
+		if p.kind == storetest.MariaDB {
+			text = "VARBINARY(2304)"
+		}
 		for _, column := range []string{
 			"read_token BIGINT",
 			"read_token BIGINT NOT NULL",
 			"read_token BIGINT DEFAULT 0",
 			"read_token VARCHAR(20) NOT NULL DEFAULT '0'",
+			"lock_name BIGINT NOT NULL DEFAULT 0",
+			"lock_name " + text,
+			"lock_name " + text + " DEFAULT ''",
+			"lock_name " + text + " NOT NULL DEFAULT 'accounts'",
 		} {
 			t.Run(p.String()+", "+column, func(t *testing.T) {
 				r := newRig(t, p)
 				r.must(t, "CREATE TABLE bad ("+columns+", "+column+")")
 				err := r.with(t, sqlfence.Options{Table: "bad"}).migrate(t.Context())
-				require.ErrorContains(t, err, "has a column read_token that is not ")
+				name, _, _ := strings.Cut(column, " ")
+				require.ErrorContains(t, err, "has a column "+name+" that is not ")
 			})
 		}
 		t.Run(p.String()+", of a migration tool", func(t *testing.T) {
 			r := newRig(t, p)
 			r.must(t, "CREATE TABLE good ("+columns+")")
 			r.must(t, "ALTER TABLE good ADD COLUMN read_token BIGINT NOT NULL DEFAULT 0")
+			r.must(t, "ALTER TABLE good ADD COLUMN lock_name "+text+" NOT NULL DEFAULT ''")
 			require.NoError(t, r.with(t, sqlfence.Options{Table: "good"}).migrate(t.Context()))
 		})
 	}

@@ -25,7 +25,8 @@ const (
 
 // Readers and writers overlap, in all forms and at all levels of a store, and their calls are cancelled at random. A reader reads
 // everything that older writers have written and will ever have written, nothing of newer ones, and twice the same. A writer
-// has read everything that is there of older ones, and all that was acknowledged under its own token.
+// has read everything that is there of older ones, and all that was acknowledged under its own token. The holders of another
+// lock, with higher tokens, are always refused.
 func TestMarks_readersRandom(t *testing.T) {
 	for _, one := range each {
 		t.Run(string(one.kind), func(t *testing.T) {
@@ -50,7 +51,7 @@ func TestMarks_readersRandom(t *testing.T) {
 				require.NoError(t, round.run(t.Context()))
 			}
 			t.Log(tally)
-			for _, enough := range []string{"read", "written", "reader refused", "writer refused", "writer refused by a reader"} {
+			for _, enough := range []string{"read", "written", "reader refused", "writer refused", "writer refused by a reader", "of another lock"} {
 				require.NotZero(t, tally[enough], "too few for a verdict: %v", tally)
 			}
 		})
@@ -71,7 +72,7 @@ type readRound struct {
 // access is a read or a write that was accepted and committed.
 type access struct {
 	fencetest.Entry
-	by           string
+	lock, by     string
 	reads        bool
 	begun, ended time.Time
 	saw          []fencetest.Entry
@@ -80,13 +81,24 @@ type access struct {
 func (r *readRound) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute) // bounds what comes to an end by itself
 	defer cancel()
+	if err := r.rigs[0].claim(fence.WithLock(fence.NewContext(ctx, 1), "right"), r.resource); err != nil {
+		return err
+	}
 	var running sync.WaitGroup
+	for _, reads := range []bool{false, true} {
+		running.Go(func() {
+			for call := range readCalls {
+				a := &access{Entry: fencetest.Entry{ID: int64(500 + call), Token: 500}, lock: "wrong", reads: reads}
+				r.note(a, r.call(ctx, a))
+			}
+		})
+	}
 	for i, reads := range []bool{false, true, true, false, true} {
 		for hand := range 2 {
 			running.Go(func() {
 				time.Sleep(rand.N(time.Duration(i+1) * 2 * time.Millisecond)) // it makes schedules, and nothing relies on it
 				for call := range readCalls {
-					a := &access{Entry: fencetest.Entry{ID: int64(100*i + 10*hand + call + 1), Token: fence.Token(10 * (i + 1))}, reads: reads}
+					a := &access{Entry: fencetest.Entry{ID: int64(100*i + 10*hand + call + 1), Token: fence.Token(10 * (i + 1))}, lock: "right", reads: reads}
 					r.note(a, r.call(ctx, a))
 				}
 			})
@@ -97,7 +109,7 @@ func (r *readRound) run(ctx context.Context) error {
 		return r.fault
 	}
 	last := &access{Entry: fencetest.Entry{ID: 1000, Token: 1000}}
-	if err := r.write(fence.NewContext(ctx, last.Token), r.rigs[0], do, last); err != nil {
+	if err := r.write(fence.WithLock(fence.NewContext(ctx, last.Token), "right"), r.rigs[0], do, last); err != nil {
 		return err
 	}
 	if err := r.judge(last.saw); err != nil {
@@ -113,6 +125,7 @@ func (r *readRound) call(ctx context.Context, a *access) error {
 	} else {
 		ctx = fence.NewContext(ctx, a.Token)
 	}
+	ctx = fence.WithLock(ctx, a.lock)
 	if rand.N(3) == 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithCancel(ctx)
@@ -176,7 +189,12 @@ func (r *readRound) note(a *access, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	stale, refused := errors.AsType[*fence.StaleError](err)
+	other, ofOther := errors.AsType[*fence.OtherLockError](err)
 	switch {
+	case ofOther && a.lock == "wrong" && other.Follows == "right" && other.Read == a.reads:
+		r.tally["of another lock"]++
+	case ofOther, a.lock == "wrong" && (err == nil || refused):
+		r.fault = errors.Join(r.fault, fmt.Errorf("%s: %s of token %d of lock %s: %w", r.resource, a.by, a.Token, a.lock, err))
 	case errors.Is(err, errChanged):
 		r.fault = errors.Join(r.fault, fmt.Errorf("%s: %s of token %d: %w", r.resource, a.by, a.Token, err))
 	case refused && (stale.Read != a.reads || stale.Highest <= a.Token || stale.Resource != r.resource):

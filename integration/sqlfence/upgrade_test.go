@@ -173,7 +173,7 @@ func TestMigrate_mayNotAlter(t *testing.T) {
 	r.must(t, "SET ROLE guest")
 	err := r.migrate(t.Context())
 	require.ErrorContains(t, err, "must be owner")
-	require.ErrorContains(t, err, "add the column read_token")
+	require.ErrorContains(t, err, "add the columns read_token and lock_name")
 	r.must(t, "RESET ROLE")
 	require.NoError(t, r.migrate(t.Context()))
 	r.must(t, "SET ROLE guest")

@@ -8,7 +8,7 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// errBehind ends an attempt whose token is newer than the mark.
+// errBehind ends an attempt whose token is newer than the mark, or gives it the name of its lock.
 var errBehind = errors.New("sqlmark: token is newer than the mark")
 
 // errUnsettled ends an attempt whose snapshot may be older than the end of a transaction that it has waited for. Transactions of
@@ -24,13 +24,13 @@ func (e overtakenError) Unwrap() error { return e.error }
 
 // Do begins a transaction with the guard, in the shared form if shared is set, runs fn in it and commits. It begins again after
 // a server's rollback.
-func (e *Engine[T]) Do(ctx context.Context, db DB[T], resource string, t fence.Token, shared bool,
+func (e *Engine[T]) Do(ctx context.Context, db DB[T], resource string, c Claimant, shared bool,
 	fn func(ctx context.Context, tx T) error,
 ) error {
 	claimed, settled := false, shared
 	return e.retry(ctx, func() error {
 		for {
-			err := e.attempt(ctx, db, resource, t, shared, settled, fn)
+			err := e.attempt(ctx, db, resource, c, shared, settled, fn)
 			switch {
 			case errors.Is(err, errUnsettled):
 				settled = true
@@ -39,7 +39,7 @@ func (e *Engine[T]) Do(ctx context.Context, db DB[T], resource string, t fence.T
 			case errors.Is(err, errBehind):
 				// The transaction's snapshot may be from before its lock on the mark, see the store. After the commit of the
 				// claim the next snapshot is newer.
-				if err := e.Claim(ctx, db, resource, t); err != nil {
+				if err := e.Claim(ctx, db, resource, c); err != nil {
 					return err
 				}
 				claimed, settled = true, true
@@ -51,7 +51,7 @@ func (e *Engine[T]) Do(ctx context.Context, db DB[T], resource string, t fence.T
 }
 
 // attempt is one transaction.
-func (e *Engine[T]) attempt(ctx context.Context, db DB[T], resource string, t fence.Token, shared, settled bool,
+func (e *Engine[T]) attempt(ctx context.Context, db DB[T], resource string, c Claimant, shared, settled bool,
 	fn func(ctx context.Context, tx T) error,
 ) error {
 	tx, err := db.Begin(ctx)
@@ -61,7 +61,7 @@ func (e *Engine[T]) attempt(ctx context.Context, db DB[T], resource string, t fe
 	// After COMMIT this does nothing. If it fails, the driver closes the connection and the server rolls back.
 	defer func() { _ = tx.Rollback(ctx) }()
 
-	seen, err := e.store.lock(ctx, tx, resource, t, shared)
+	seen, err := e.store.lock(ctx, tx, resource, c, shared)
 	if err != nil {
 		overtaken := e.dialect == PostgreSQL && sqlState(err) == serializationFailure
 		if err = e.explain("do", resource, err); overtaken {
@@ -69,7 +69,7 @@ func (e *Engine[T]) attempt(ctx context.Context, db DB[T], resource string, t fe
 		}
 		return err
 	}
-	if stale := refuse(resource, writer(t), seen.highest()); stale != nil {
+	if stale := refuse(resource, c, seen.highest(c)); stale != nil {
 		return e.refused("do", resource, stale, func(stale *fence.StaleError) error {
 			if err := e.trail.stale(ctx, tx, stale); err != nil {
 				return err
@@ -77,7 +77,7 @@ func (e *Engine[T]) attempt(ctx context.Context, db DB[T], resource string, t fe
 			return tx.Commit(ctx)
 		})
 	}
-	if seen.write < t {
+	if !seen.has(c) {
 		return errBehind
 	}
 	if seen.snapshot && !settled {

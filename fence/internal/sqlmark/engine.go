@@ -30,7 +30,11 @@ type Config struct {
 	Log      string // table of the audit trail; none if empty
 	Attempts int    // default 10
 	MaxEra   uint16 // default fence.DefaultMaxEra
-	Ended    error  // matched by Commit's error if the transaction has already ended
+
+	// AllowUnnamed accepts tokens without the name of a lock at resources that follow one.
+	AllowUnnamed bool
+
+	Ended error // matched by Commit's error if the transaction has already ended
 
 	// Unsent reports whether an error of Commit came before anything was sent to the server. Optional.
 	Unsent func(error) bool
@@ -45,6 +49,7 @@ type Engine[T Tx] struct {
 	trail    *trail // nil without an audit trail
 	attempts int
 	maxEra   uint16
+	strict   bool // see Claimant
 	ended    error
 	unsent   func(error) bool
 }
@@ -86,6 +91,7 @@ func New[T Tx](c Config) (*Engine[T], error) {
 		trail:    log,
 		attempts: c.Attempts,
 		maxEra:   c.MaxEra,
+		strict:   !c.AllowUnnamed,
 		ended:    c.Ended,
 		unsent:   c.Unsent,
 	}, nil
@@ -115,24 +121,49 @@ func (e *Engine[T]) Schema() []string {
 	return all
 }
 
-// Admit checks what every verb needs before it sends anything: it returns the token of ctx if the resource's name is legal.
-func (e *Engine[T]) Admit(ctx context.Context, resource string) (fence.Token, error) {
+// Admit checks what every verb needs before it sends anything: it returns the token of ctx, with the name of its lock, if the
+// resource's name is legal.
+func (e *Engine[T]) Admit(ctx context.Context, resource string) (Claimant, error) {
 	if err := e.checkResource("resource", resource); err != nil {
-		return 0, err
+		return Claimant{}, err
 	}
-	return e.Token(ctx)
+	t, err := e.Token(ctx)
+	if err != nil {
+		return Claimant{}, err
+	}
+	return e.named(ctx, Claimant{Token: t})
 }
 
 // AdmitRead is [Engine.Admit] for a reader's token.
-func (e *Engine[T]) AdmitRead(ctx context.Context, resource string) (fence.ReadToken, error) {
+func (e *Engine[T]) AdmitRead(ctx context.Context, resource string) (Claimant, error) {
 	if err := e.checkResource("resource", resource); err != nil {
-		return 0, err
+		return Claimant{}, err
 	}
 	r, err := admission.ReadToken(ctx, e.maxEra)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", e.pkg, err)
+		return Claimant{}, fmt.Errorf("%s: %w", e.pkg, err)
 	}
-	return r, nil
+	return e.named(ctx, Claimant{Token: fence.Token(r), read: true})
+}
+
+// AdmitMove is [Engine.Admit] for a claim that the resource follows the lock of from then on.
+func (e *Engine[T]) AdmitMove(ctx context.Context, resource string) (Claimant, error) {
+	c, err := e.Admit(ctx, resource)
+	if err == nil && c.lock == "" {
+		err = fmt.Errorf("%s: move %q: %w: it came without the name of a lock, want the context of a lock, see fence.WithLock",
+			e.pkg, resource, fence.ErrInvalidToken)
+	}
+	c.moving = true
+	return c, err
+}
+
+// named adds the name of the token's lock.
+func (e *Engine[T]) named(ctx context.Context, c Claimant) (_ Claimant, err error) {
+	c.strict = e.strict
+	if c.lock, err = admission.Lock(ctx); err != nil {
+		return Claimant{}, fmt.Errorf("%s: %w", e.pkg, err)
+	}
+	return c, nil
 }
 
 // checkResource refuses names that a table cannot store.

@@ -39,8 +39,9 @@ func (e *faultError) Is(target error) bool {
 	return ok && other.fault == e.fault
 }
 
-// errMoved reports that a mark was deleted or lowered. The token is refused, because the highest token is unknown.
-var errMoved = errors.New("the mark was deleted or lowered, want marks that only grow")
+// errMoved reports that a mark was deleted or lowered, or given to another lock between two statements. The token is refused,
+// because the highest token is unknown.
+var errMoved = errors.New("the mark was deleted, lowered or moved during the call, want marks that only grow")
 
 // tables names the tables that Migrate creates.
 func (e *Engine[T]) tables() string {

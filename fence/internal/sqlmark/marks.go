@@ -8,79 +8,104 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// readColumn is the column of the read mark. Tables from before there were readers lack it.
-const readColumn = "read_token"
+// The columns that tables of earlier versions lack: of the read mark, and of the name of the lock that the marks follow. An earlier
+// version ignores the name and goes by the tokens alone.
+const (
+	readColumn = "read_token"
+	lockColumn = "lock_name"
+)
 
-// claimant is a token and whether it is a reader's.
-type claimant struct {
+// Claimant is a token, and what is known of its lock.
+type Claimant struct {
 	fence.Token
 
-	read bool
+	read   bool   // the token is a reader's
+	lock   string // "" if the token came without a name
+	strict bool   // without a name it is refused at a resource that follows a lock
+	moving bool   // the resource follows its lock from now on
 }
 
-func writer(t fence.Token) claimant     { return claimant{Token: t} }
-func reader(t fence.ReadToken) claimant { return claimant{fence.Token(t), true} }
-
 // verb names a verb of the claimant in errors.
-func (c claimant) verb(name string) string {
+func (c Claimant) verb(name string) string {
 	if c.read {
 		return name + " to read"
 	}
 	return name
 }
 
-// marks are the highest token of a writer and that of a reader at a resource, each 0 if none has come.
-type marks struct{ write, read fence.Token }
-
-// of returns the mark that the claimant raises.
-func (m marks) of(c claimant) fence.Token {
-	if c.read {
-		return m.read
-	}
-	return m.write
+// marks are the highest token of a writer and that of a reader at a resource, each 0 if none has come, and the lock that it
+// follows, "" if no token has come with a name.
+type marks struct {
+	write, read fence.Token
+	lock        string
 }
 
-// own returns marks that are 0 but for the claimant's.
-func (c claimant) own() marks {
+// lifted returns the marks with an accepted claimant's.
+func (m marks) lifted(c Claimant) marks {
 	if c.read {
-		return marks{read: c.Token}
+		m.read = max(m.read, c.Token)
+	} else {
+		m.write = max(m.write, c.Token)
 	}
-	return marks{write: c.Token}
+	if m.lock == "" || c.moving {
+		m.lock = c.lock
+	}
+	return m
 }
 
-// refuse returns an error if the claimant is older than a mark that it must not be older than: both marks for a writer, the
-// write mark for a reader. If both marks refuse, the error has the write mark.
-func refuse(resource string, c claimant, m marks) error {
+// has reports whether an accepted claimant changes nothing.
+func (m marks) has(c Claimant) bool { return m.lifted(c) == m }
+
+// own returns marks that are those of the claimant alone.
+func (c Claimant) own() marks { return marks{}.lifted(c) }
+
+// unbound reports whether the claimant is accepted whatever lock the resource follows.
+func (c Claimant) unbound() bool { return c.moving || c.lock == "" && !c.strict }
+
+// refuse returns an error if the claimant is of another lock than the resource follows, or older than a mark that it must not be
+// older than: both marks for a writer, the write mark for a reader. If both marks refuse, the error has the write mark. A token
+// without a name that is also stale is reported as stale.
+func refuse(resource string, c Claimant, m marks) error {
+	other := m.lock != "" && c.lock != m.lock && !c.moving
 	switch {
+	case other && c.lock != "":
 	case c.Token < m.write:
 		return &fence.StaleError{Resource: resource, Token: c.Token, Highest: m.write, Read: c.read}
 	case !c.read && c.Token < m.read:
 		return &fence.StaleError{Resource: resource, Token: c.Token, Highest: m.read, ByReader: true}
+	case !other || !c.strict:
+		return nil
 	}
-	return nil
+	return &fence.OtherLockError{Resource: resource, Token: c.Token, Read: c.read, Lock: c.lock, Follows: m.lock}
 }
 
-// readMarks runs a query for the two marks. It returns none if there is no row.
+// readMarks runs a query for the marks. It returns none if there is no row.
 func readMarks(ctx context.Context, q Conn, query, resource string) (marks, error) {
 	var write, read int64
-	err := q.QueryRow(ctx, query, resource).Scan(&write, &read)
+	var lock string
+	err := q.QueryRow(ctx, query, resource).Scan(&write, &read, &lock)
 	if errors.Is(err, sql.ErrNoRows) {
 		return marks{}, nil
 	}
-	return marks{fence.Token(write), fence.Token(read)}, err
+	return marks{fence.Token(write), fence.Token(read), lock}, err
 }
 
 // markState is the result of a guard.
 type markState struct {
 	marks           // before the guard
-	announced marks // by claims that may still wait for older transactions; they only refuse
+	announced marks // by claims of one lock that may still wait for older transactions; they only refuse
 	snapshot  bool  // the transaction's snapshot may be older than its lock on the mark
 	trace     bool  // the transaction has an exclusive lock on the mark and must write it
 }
 
-// highest returns the marks below which tokens are refused.
-func (s markState) highest() marks {
-	return marks{max(s.write, s.announced.write), max(s.read, s.announced.read)}
+// highest returns the marks below which the claimant is refused. What a claim of another lock has announced does not count: that
+// claim may have been refused since.
+func (s markState) highest(c Claimant) marks {
+	m := s.marks
+	if follows := m.lifted(c).lock; follows == "" || follows == s.announced.lock {
+		m.write, m.read = max(m.write, s.announced.write), max(m.read, s.announced.read)
+	}
+	return m
 }
 
 // statements are those that differ between writers and readers.
@@ -89,7 +114,7 @@ type statements struct{ raise, announce string }
 // modes are the statements of writers and those of readers.
 type modes struct{ writer, reader statements }
 
-func (m modes) of(c claimant) statements {
+func (m modes) of(c Claimant) statements {
 	if c.read {
 		return m.reader
 	}

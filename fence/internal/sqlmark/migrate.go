@@ -7,7 +7,7 @@ import (
 )
 
 // errIncomplete reports a table that an earlier version has created.
-var errIncomplete = errors.New("the table is of an earlier version, without the column " + readColumn + ": call Migrate")
+var errIncomplete = errors.New("the table is of an earlier version, without " + readColumn + " or " + lockColumn + ": call Migrate")
 
 // Migrate creates missing tables, adds missing columns and checks that existing tables can be used.
 func (e *Engine[T]) Migrate(ctx context.Context, db DB[T]) error {
@@ -36,7 +36,7 @@ func (e *Engine[T]) Migrate(ctx context.Context, db DB[T]) error {
 
 func (e *Engine[T]) extend(ctx context.Context, tx T) error {
 	if err := e.store.extend(ctx, tx); err != nil {
-		return fmt.Errorf("add the column %s: %w", readColumn, err)
+		return fmt.Errorf("add the columns %s and %s: %w", readColumn, lockColumn, err)
 	}
 	return nil
 }

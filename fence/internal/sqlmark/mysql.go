@@ -4,20 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/leasefence/leasefence/fence"
 )
 
 type mySQL struct {
-	table                                          table
-	ddl, column, alone, share, trace, plain, probe string
+	table                                  table
+	ddl, alone, share, trace, plain, probe string
+	columns                                []string // ALTER TABLE, one for each column of a later version
 	modes
 }
 
 func newMySQL(t table) store {
 	const readMark = readColumn + ` BIGINT NOT NULL DEFAULT 0`
-	look := `SELECT token, read_token FROM ` + t.quoted + ` WHERE resource = ?`
+	lock := lockColumn + ` VARBINARY(` + fmt.Sprint(fence.MaxLock) + `) NOT NULL DEFAULT ''`
+	// The assignments are made in their order, and the second sees what the first has written: the name, if the claimant is
+	// accepted.
+	const follows = `(lock_name = '' OR lock_name = ? OR ?)`
+	name := `lock_name = IF(token <= ? AND read_token <= ? AND ` + follows + ` AND ?, ?, lock_name), `
+	look := `SELECT token, read_token, lock_name FROM ` + t.quoted + ` WHERE resource = ?`
 	return &mySQL{
 		table: t,
 		// The type is binary, because the usual collations treat "A" as "a" and "a " as "a".
@@ -25,14 +32,18 @@ func newMySQL(t table) store {
 	resource VARBINARY(` + fmt.Sprint(maxResource) + `) NOT NULL PRIMARY KEY,
 	token BIGINT NOT NULL,
 	writes BIGINT NOT NULL DEFAULT 0,
-	` + readMark + `
+	` + readMark + `,
+	` + lock + `
 ) ENGINE = InnoDB`,
-		column: `ALTER TABLE ` + t.quoted + ` ADD COLUMN ` + readMark,
+		columns: []string{
+			`ALTER TABLE ` + t.quoted + ` ADD COLUMN ` + readMark,
+			`ALTER TABLE ` + t.quoted + ` ADD COLUMN ` + lock,
+		},
 		modes: modes{
-			writer: statements{raise: `INSERT INTO ` + t.quoted + ` (resource, token) VALUES (?, ?) ` +
-				`ON DUPLICATE KEY UPDATE token = IF(read_token <= ?, GREATEST(token, ?), token)`},
-			reader: statements{raise: `INSERT INTO ` + t.quoted + ` (resource, token, read_token) VALUES (?, 0, ?) ` +
-				`ON DUPLICATE KEY UPDATE read_token = IF(token <= ?, GREATEST(read_token, ?), read_token)`},
+			writer: statements{raise: `INSERT INTO ` + t.quoted + ` (resource, token, lock_name) VALUES (?, ?, ?) ` +
+				`ON DUPLICATE KEY UPDATE ` + name + `token = IF(read_token <= ? AND ` + follows + `, GREATEST(token, ?), token)`},
+			reader: statements{raise: `INSERT INTO ` + t.quoted + ` (resource, token, read_token, lock_name) VALUES (?, 0, ?, ?) ` +
+				`ON DUPLICATE KEY UPDATE ` + name + `read_token = IF(token <= ? AND ` + follows + `, GREATEST(read_token, ?), read_token)`},
 		},
 		// An UPDATE reports 0 rows for an equal token too, so its count decides nothing. A locking read sees the newest version
 		// at every level and does not open the transaction's snapshot.
@@ -65,19 +76,26 @@ WHERE t.TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND t.TABLE_NAME = ? 
 		return fmt.Errorf("table %s has engine %s and a resource column of type %s with key %q: "+
 			"want InnoDB, varbinary and PRI", m.table.quoted, engine, kind, key)
 	}
-	var flaws int
-	err = q.QueryRow(ctx, `SELECT COUNT(*) FROM information_schema.COLUMNS
-WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ? AND COLUMN_NAME = 'read_token'
-AND NOT (DATA_TYPE = 'bigint' AND IS_NULLABLE = 'NO' AND COALESCE(COLUMN_DEFAULT, '') = '0')`,
-		m.table.schema, m.table.name).Scan(&flaws)
-	if err != nil {
+	var read, lock int
+	err = q.QueryRow(ctx, mysqlFlaws, m.table.schema, m.table.name).Scan(&read, &lock)
+	switch {
+	case err != nil:
 		return fmt.Errorf("read the table's definition: %w", err)
-	}
-	if flaws != 0 {
+	case read != 0:
 		return fmt.Errorf("table %s has a column read_token that is not BIGINT NOT NULL DEFAULT 0", m.table.quoted)
+	case lock != 0:
+		return fmt.Errorf("table %s has a column lock_name that is not VARBINARY(%d) NOT NULL DEFAULT ''", m.table.quoted, fence.MaxLock)
 	}
 	return nil
 }
+
+// mysqlFlaws counts the columns of later versions that have another type or default. Servers show an empty default in three ways.
+const mysqlFlaws = `SELECT
+COUNT(CASE WHEN COLUMN_NAME = 'read_token' AND NOT (DATA_TYPE = 'bigint' AND COALESCE(COLUMN_DEFAULT, '') = '0') THEN 1 END),
+COUNT(CASE WHEN COLUMN_NAME = 'lock_name' AND NOT (DATA_TYPE = 'varbinary' AND CHARACTER_OCTET_LENGTH >= 2304
+	AND COALESCE(COLUMN_DEFAULT, 'NULL') IN ('', '''''', '0x')) THEN 1 END)
+FROM (SELECT COLUMN_NAME, DATA_TYPE, CHARACTER_OCTET_LENGTH, IF(IS_NULLABLE = 'NO', COLUMN_DEFAULT, NULL) COLUMN_DEFAULT
+	FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ?) c`
 
 func (m *mySQL) migrate(ctx context.Context, tx Conn) error {
 	_, err := tx.Exec(ctx, m.ddl)
@@ -91,11 +109,13 @@ func (m *mySQL) complete(ctx context.Context, q Conn) error {
 
 // extend waits for the transactions that have used the table, and later ones wait for it.
 func (m *mySQL) extend(ctx context.Context, tx Conn) error {
-	_, err := tx.Exec(ctx, m.column)
-	if mysqlNumber(err) == 1060 { // ER_DUP_FIELDNAME: another process was first
-		return nil
+	for _, column := range m.columns {
+		_, err := tx.Exec(ctx, column)
+		if err != nil && mysqlNumber(err) != 1060 { // ER_DUP_FIELDNAME: it is there, or another process was first
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // peek locks, because at read uncommitted a plain read sees marks that are never committed.
@@ -105,22 +125,27 @@ func (m *mySQL) peek(ctx context.Context, q Conn, resource string) (markState, e
 }
 
 // announce does nothing: a lock that waits keeps out all that come later.
-func (m *mySQL) announce(context.Context, Conn, string, claimant) error { return nil }
+func (m *mySQL) announce(context.Context, Conn, string, Claimant) error { return nil }
 
 // raise reads the marks back with a lock, which sees the newest version at every level.
-func (m *mySQL) raise(ctx context.Context, tx Conn, resource string, c claimant) (marks, error) {
-	t := int64(c.Token)
-	if _, err := tx.Exec(ctx, m.of(c).raise, resource, t, t, t); err != nil {
+func (m *mySQL) raise(ctx context.Context, tx Conn, resource string, c Claimant) (marks, error) {
+	t, unbound := int64(c.Token), c.unbound()
+	readMark := t // readers do not refuse each other
+	if c.read {
+		readMark = math.MaxInt64
+	}
+	args := []any{resource, t, c.lock, t, readMark, c.lock, unbound, c.lock != "", c.lock, t, c.lock, unbound, t}
+	if _, err := tx.Exec(ctx, m.of(c).raise, args...); err != nil {
 		return marks{}, err
 	}
 	now, err := readMarks(ctx, tx, m.alone, resource)
-	if err == nil && now.of(c) < c.Token && refuse(resource, c, now) == nil {
+	if err == nil && !now.has(c) && refuse(resource, c, now) == nil {
 		err = errUndone
 	}
 	return now, err
 }
 
-func (m *mySQL) lock(ctx context.Context, tx Conn, resource string, _ fence.Token, shared bool) (markState, error) {
+func (m *mySQL) lock(ctx context.Context, tx Conn, resource string, _ Claimant, shared bool) (markState, error) {
 	query := m.alone
 	if shared {
 		clustered, err := m.clustered(ctx, tx)
@@ -155,34 +180,34 @@ func (m *mySQL) clustered(ctx context.Context, tx Conn) (bool, error) {
 // settle compares the mark with a plain read. At repeatable read that reads the snapshot, and opens it if there is none. So
 // settle reads only after the transaction has its final lock. For a new token, it does not detect an older snapshot if only
 // data have changed since.
-func (m *mySQL) settle(ctx context.Context, tx Conn, resource string, t fence.Token, seen markState, shared bool) (
+func (m *mySQL) settle(ctx context.Context, tx Conn, resource string, c Claimant, seen markState, shared bool) (
 	now marks, late bool, err error,
 ) {
 	now = seen.marks
-	if now.write < t && shared {
-		if now, err = readMarks(ctx, tx, m.alone, resource); err != nil || refuse(resource, writer(t), now) != nil {
+	if !now.has(c) && shared {
+		if now, err = readMarks(ctx, tx, m.alone, resource); err != nil || refuse(resource, c, now) != nil {
 			return now, false, err
 		}
 	}
 	if now != (marks{}) { // a missing row cannot be locked
 		shown, err := readMarks(ctx, tx, m.plain, resource)
-		if err != nil || shown.write != now.write {
+		if err != nil || shown.write != now.write || shown.lock != now.lock {
 			return now, err == nil, err
 		}
 	}
-	if now.write == t {
+	if now.has(c) {
 		return now, false, m.leave(ctx, tx, resource, seen)
 	}
-	now, err = m.raise(ctx, tx, resource, writer(t))
+	now, err = m.raise(ctx, tx, resource, c)
 	return now, false, err
 }
 
 // lockRead compares the marks with a plain read as settle does. If the read mark of the snapshot is r or higher, the snapshot is
 // newer than all older writers' transactions. In a cluster a shared lock is local to its node: a newer claim on another node
 // does not wait for it, and rolls the transaction back when this node applies it.
-func (m *mySQL) lockRead(ctx context.Context, tx Conn, resource string, r claimant) (seen markState, late bool, err error) {
+func (m *mySQL) lockRead(ctx context.Context, tx Conn, resource string, r Claimant) (seen markState, late bool, err error) {
 	seen.marks, err = readMarks(ctx, tx, m.share, resource)
-	claimed := seen.read >= r.Token
+	claimed := seen.has(r)
 	if err == nil && !claimed {
 		seen.marks, err = readMarks(ctx, tx, m.alone, resource)
 	}
@@ -191,7 +216,7 @@ func (m *mySQL) lockRead(ctx context.Context, tx Conn, resource string, r claima
 	}
 	if seen.marks != (marks{}) { // a missing row cannot be locked
 		shown, err := readMarks(ctx, tx, m.plain, resource)
-		if err != nil || shown.write != seen.write || shown.read < min(seen.read, r.Token) {
+		if err != nil || shown.write != seen.write || shown.lock != seen.lock || shown.read < min(seen.read, r.Token) {
 			return seen, err == nil, err
 		}
 	}

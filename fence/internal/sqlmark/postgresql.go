@@ -17,17 +17,26 @@ const migrationKey = 0x6c656173656666 // "leaseff"
 const announcing = "\x01"
 
 type postgreSQL struct {
-	table                                                      table
-	ddl, column, look, alone, share, keep, trace, probe, marks string
+	table                                                       table
+	ddl, columns, look, alone, share, keep, trace, probe, marks string
 	modes
 }
 
 func newPostgreSQL(t table) store {
-	look := `SELECT m.token, m.read_token, COALESCE(a.token, 0), COALESCE(a.read_token, 0), ` + snapshotLevel +
-		` FROM ` + t.quoted + ` m LEFT JOIN ` + t.quoted + ` a ON a.resource = $2 WHERE m.resource = $1`
+	look := `SELECT m.token, m.read_token, m.lock_name, COALESCE(a.token, 0), COALESCE(a.read_token, 0), COALESCE(a.lock_name, ''), ` +
+		snapshotLevel + ` FROM ` + t.quoted + ` m LEFT JOIN ` + t.quoted + ` a ON a.resource = $2 WHERE m.resource = $1`
 	readMark := readColumn + ` bigint NOT NULL DEFAULT 0 CHECK (` + readColumn + ` >= 0)`
-	write := `INSERT INTO ` + t.quoted + ` AS m (resource, token) VALUES ($1, $2) ON CONFLICT (resource) DO UPDATE SET `
-	read := `INSERT INTO ` + t.quoted + ` AS m (resource, token, read_token) VALUES ($1, 0, $2) ON CONFLICT (resource) DO UPDATE SET `
+	lock := lockColumn + ` text COLLATE "C" NOT NULL DEFAULT ''`
+	write := `INSERT INTO ` + t.quoted + ` AS m (resource, token, lock_name) VALUES ($1, $2, $3) ON CONFLICT (resource) DO UPDATE SET `
+	read := `INSERT INTO ` + t.quoted + ` AS m (resource, token, read_token, lock_name) VALUES ($1, 0, $2, $3)
+ON CONFLICT (resource) DO UPDATE SET `
+	const (
+		// A token with a name is accepted only where it is the mark's from then on.
+		keepName = `, lock_name = COALESCE(NULLIF(EXCLUDED.lock_name, ''), m.lock_name)`
+		follows  = ` AND (m.lock_name IN ('', EXCLUDED.lock_name) OR $4)`
+		// An announcement has one lock. That of another lock's claim ends with it.
+		another = `m.lock_name <> EXCLUDED.lock_name`
+	)
 	return &postgreSQL{
 		table: t,
 		// Names compare byte by byte in any collation; "C" makes the index cheap. The free space keeps the row's new
@@ -35,22 +44,25 @@ func newPostgreSQL(t table) store {
 		ddl: `CREATE TABLE IF NOT EXISTS ` + t.quoted + ` (
 	resource text COLLATE "C" PRIMARY KEY CHECK (octet_length(resource) BETWEEN 1 AND ` + fmt.Sprint(maxResource+1) + `),
 	token bigint NOT NULL CHECK (token >= 0),
-	` + readMark + `
+	` + readMark + `,
+	` + lock + `
 ) WITH (fillfactor = 50)`,
-		column: `ALTER TABLE ` + t.quoted + ` ADD COLUMN IF NOT EXISTS ` + readMark,
+		columns: `ALTER TABLE ` + t.quoted + ` ADD COLUMN IF NOT EXISTS ` + readMark + `, ADD COLUMN IF NOT EXISTS ` + lock,
 		// Raising waits for locks on the row and then compares the newest version. At repeatable read it fails if that is not
 		// the version of the snapshot. A writer's names the key too, for the lock of FOR UPDATE, which waits also for readers.
 		// A reader's does not: readers do not wait for each other.
 		modes: modes{
 			writer: statements{
-				raise: write + `resource = EXCLUDED.resource, token = EXCLUDED.token
-WHERE m.token <= EXCLUDED.token AND m.read_token <= EXCLUDED.token`,
-				announce: write + `token = EXCLUDED.token WHERE m.token < EXCLUDED.token`,
+				raise: write + `resource = EXCLUDED.resource, token = EXCLUDED.token` + keepName + `
+WHERE m.token <= EXCLUDED.token AND m.read_token <= EXCLUDED.token` + follows,
+				announce: write + `token = EXCLUDED.token, read_token = CASE WHEN ` + another + ` THEN 0 ELSE m.read_token END, ` +
+					`lock_name = EXCLUDED.lock_name WHERE m.token < EXCLUDED.token OR ` + another,
 			},
 			reader: statements{
-				raise: read + `read_token = GREATEST(m.read_token, EXCLUDED.read_token)
-WHERE m.token <= EXCLUDED.read_token`,
-				announce: read + `read_token = EXCLUDED.read_token WHERE m.read_token < EXCLUDED.read_token`,
+				raise: read + `read_token = GREATEST(m.read_token, EXCLUDED.read_token)` + keepName + `
+WHERE m.token <= EXCLUDED.read_token` + follows,
+				announce: read + `read_token = EXCLUDED.read_token, token = CASE WHEN ` + another + ` THEN 0 ELSE m.token END, ` +
+					`lock_name = EXCLUDED.lock_name WHERE m.read_token < EXCLUDED.read_token OR ` + another,
 			},
 		},
 		// The locks wait and compare in the same way, and write less. They read the announcement of the snapshot and may miss
@@ -58,11 +70,11 @@ WHERE m.token <= EXCLUDED.read_token`,
 		look:  look,
 		alone: look + ` FOR NO KEY UPDATE OF m`,
 		share: look + ` FOR SHARE OF m`,
-		// This finds nothing, and locks nothing, if the read mark is lower: raising it takes a stronger lock, and to get that
-		// with a lock in hand may be a deadlock.
-		keep:  look + ` AND m.read_token >= $3 FOR KEY SHARE OF m`,
+		// This finds nothing, and locks nothing, if the read mark is lower or lacks the lock's name: raising it takes a stronger
+		// lock, and to get that with a lock in hand may be a deadlock.
+		keep:  look + ` AND m.read_token >= $3 AND (m.lock_name <> '' OR CAST($4 AS text) = '') FOR KEY SHARE OF m`,
 		trace: `UPDATE ` + t.quoted + ` SET token = token WHERE resource = $1`,
-		marks: `SELECT token, read_token FROM ` + t.quoted + ` WHERE resource = $1`,
+		marks: `SELECT token, read_token, lock_name FROM ` + t.quoted + ` WHERE resource = $1`,
 		probe: `SELECT count(*) FROM (SELECT resource, token FROM ` + t.quoted + ` LIMIT 0) probe`,
 	}
 }
@@ -105,6 +117,10 @@ WHEN NOT EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.att
 WHEN EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'read_token'
 	AND NOT (a.atttypid = 'bigint'::regtype AND a.attnotnull AND a.atthasdef))
 	THEN 'has a column read_token that is not bigint NOT NULL DEFAULT 0'
+WHEN EXISTS (SELECT 1 FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+	WHERE a.attrelid = c.oid AND a.attname = 'lock_name' AND NOT (a.atttypid IN ('text'::regtype, 'varchar'::regtype)
+	AND a.attnotnull AND COALESCE(pg_get_expr(d.adbin, d.adrelid), '') LIKE '''''::%'))
+	THEN 'has a column lock_name that is not text NOT NULL DEFAULT '''''
 WHEN NOT EXISTS (SELECT 1 FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'resource'
 	WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
 	AND i.indnatts = 1 AND i.indkey[0] = a.attnum) THEN 'has no primary key that is resource alone'
@@ -118,7 +134,7 @@ func (p *postgreSQL) complete(ctx context.Context, q Conn) error {
 }
 
 // extend does not write the table anew. It waits for the transactions that have a lock on a mark, and later ones wait for it.
-func (p *postgreSQL) extend(ctx context.Context, tx Conn) error { return p.define(ctx, tx, p.column) }
+func (p *postgreSQL) extend(ctx context.Context, tx Conn) error { return p.define(ctx, tx, p.columns) }
 
 func (p *postgreSQL) define(ctx context.Context, tx Conn, ddl string) error {
 	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", int64(migrationKey)); err != nil {
@@ -135,14 +151,15 @@ func (p *postgreSQL) peek(ctx context.Context, q Conn, resource string) (markSta
 // see reads the marks, their announcement and the isolation level. If the marks have no row, the query returns none of them.
 func (p *postgreSQL) see(ctx context.Context, q Conn, query, resource string, args ...any) (markState, error) {
 	var write, read, announcedWrite, announcedRead int64
+	var lock, announcedLock string
 	var s markState
 	err := q.QueryRow(ctx, query, append([]any{resource, announcing + resource}, args...)...).
-		Scan(&write, &read, &announcedWrite, &announcedRead, &s.snapshot)
+		Scan(&write, &read, &lock, &announcedWrite, &announcedRead, &announcedLock, &s.snapshot)
 	if errors.Is(err, sql.ErrNoRows) {
 		return markState{}, nil
 	}
-	s.marks = marks{fence.Token(write), fence.Token(read)}
-	s.announced = marks{fence.Token(announcedWrite), fence.Token(announcedRead)}
+	s.marks = marks{fence.Token(write), fence.Token(read), lock}
+	s.announced = marks{fence.Token(announcedWrite), fence.Token(announcedRead), announcedLock}
 	return s, err
 }
 
@@ -152,19 +169,22 @@ func (p *postgreSQL) see(ctx context.Context, q Conn, query, resource string, ar
 // begun.
 //
 // Readers refuse no readers, so a reader's claim must not wait for them. It does not: they have the lock of FOR KEY SHARE.
-func (p *postgreSQL) announce(ctx context.Context, q Conn, resource string, c claimant) error {
-	_, err := q.Exec(ctx, p.of(c).announce, announcing+resource, int64(c.Token))
+//
+// It has the name of the lock that the resource follows if the claim succeeds, and refuses tokens only if that is so: a claim of
+// another lock may announce its token before the resource has a name, and is refused then.
+func (p *postgreSQL) announce(ctx context.Context, q Conn, resource string, c Claimant) error {
+	_, err := q.Exec(ctx, p.of(c).announce, announcing+resource, int64(c.Token), c.lock)
 	return err
 }
 
-func (p *postgreSQL) lock(ctx context.Context, tx Conn, resource string, t fence.Token, shared bool) (markState, error) {
+func (p *postgreSQL) lock(ctx context.Context, tx Conn, resource string, c Claimant, shared bool) (markState, error) {
 	query := p.alone
 	if shared {
 		query = p.share
 	}
 	// If the mark's row is inserted after the snapshot, raise fails.
 	s, err := p.see(ctx, tx, query, resource)
-	s.trace = s.snapshot && !shared && s.write == t
+	s.trace = s.snapshot && !shared && s.has(c)
 	return s, err
 }
 
@@ -180,22 +200,22 @@ func (p *postgreSQL) leave(ctx context.Context, tx Conn, resource string, seen m
 
 // settle considers the snapshot only if the token is new: if the mark has changed since the snapshot, the guard itself has
 // failed. But transactions in the shared form do not change the mark, and the guard may have waited for one.
-func (p *postgreSQL) settle(ctx context.Context, tx Conn, resource string, t fence.Token, seen markState, _ bool) (
+func (p *postgreSQL) settle(ctx context.Context, tx Conn, resource string, c Claimant, seen markState, _ bool) (
 	m marks, late bool, err error,
 ) {
-	if seen.write == t {
+	if seen.has(c) {
 		return seen.marks, false, p.leave(ctx, tx, resource, seen)
 	}
-	if seen.snapshot {
+	if seen.snapshot && seen.write < c.Token {
 		return seen.marks, true, nil
 	}
-	m, err = p.raise(ctx, tx, resource, writer(t))
+	m, err = p.raise(ctx, tx, resource, c)
 	return m, false, err
 }
 
-// raise returns the claimant's own mark, or both if one refuses it.
-func (p *postgreSQL) raise(ctx context.Context, q Conn, resource string, c claimant) (marks, error) {
-	n, err := q.Exec(ctx, p.of(c).raise, resource, int64(c.Token))
+// raise returns the claimant's own mark, or all if they refuse it.
+func (p *postgreSQL) raise(ctx context.Context, q Conn, resource string, c Claimant) (marks, error) {
+	n, err := q.Exec(ctx, p.of(c).raise, resource, int64(c.Token), c.lock, c.unbound())
 	if err != nil || n != 0 {
 		return c.own(), err
 	}
@@ -214,16 +234,18 @@ func (p *postgreSQL) raise(ctx context.Context, q Conn, resource string, c claim
 // key as it was is no conflict. So the marks are read again under the lock. At repeatable read they cannot be: there the
 // transaction reads nothing of a writer that its snapshot does not show, and if the read mark of the snapshot is high enough,
 // the snapshot is newer than all older writers' transactions.
-func (p *postgreSQL) lockRead(ctx context.Context, tx Conn, resource string, r claimant) (markState, bool, error) {
-	seen, err := p.see(ctx, tx, p.keep, resource, int64(r.Token))
-	if err == nil && seen.read >= r.Token && !seen.snapshot {
+func (p *postgreSQL) lockRead(ctx context.Context, tx Conn, resource string, r Claimant) (markState, bool, error) {
+	seen, err := p.see(ctx, tx, p.keep, resource, int64(r.Token), r.lock)
+	if err == nil && seen.has(r) && !seen.snapshot {
 		seen, err = p.peek(ctx, tx, resource)
 	}
-	if err != nil || seen.read >= r.Token {
+	if err != nil || seen.has(r) {
 		return seen, false, err
 	}
-	if seen, err = p.peek(ctx, tx, resource); err != nil || refuse(resource, r, seen.highest()) != nil || seen.snapshot {
-		return seen, true, err
+	seen, err = p.peek(ctx, tx, resource)
+	late := seen.snapshot && seen.read < r.Token
+	if err != nil || late || refuse(resource, r, seen.highest(r)) != nil {
+		return seen, late, err
 	}
 	m, err := p.raise(ctx, tx, resource, r)
 	return markState{marks: m}, false, err

@@ -4,18 +4,20 @@ import (
 	"context"
 	"fmt"
 	"strings"
-
-	"github.com/leasefence/leasefence/fence"
 )
 
 type sqlite struct {
-	table                                   table
-	ddl, column, equal, plain, probe, flaws string
+	table                           table
+	ddl, equal, plain, probe, flaws string
+	columns                         []string // ALTER TABLE, one for each column of a later version
 	modes
 }
 
 func newSQLite(t table) store {
 	const readMark = readColumn + ` INTEGER NOT NULL DEFAULT 0`
+	const lock = lockColumn + ` TEXT NOT NULL DEFAULT ''`
+	const keepName = `, lock_name = COALESCE(NULLIF(excluded.lock_name, ''), lock_name)`
+	const follows = ` AND (lock_name IN ('', excluded.lock_name) OR ?)`
 	info := `pragma_table_info('` + t.name + `')`
 	if t.schema != "" {
 		info = `pragma_table_info('` + t.name + `', '` + t.schema + `')`
@@ -25,23 +27,32 @@ func newSQLite(t table) store {
 		ddl: `CREATE TABLE IF NOT EXISTS ` + t.quoted + ` (
 	resource TEXT NOT NULL PRIMARY KEY,
 	token INTEGER NOT NULL,
-	` + readMark + `
+	` + readMark + `,
+	` + lock + `
 ) WITHOUT ROWID`,
-		column: `ALTER TABLE ` + t.quoted + ` ADD COLUMN ` + readMark,
+		columns: []string{
+			`ALTER TABLE ` + t.quoted + ` ADD COLUMN ` + readMark,
+			`ALTER TABLE ` + t.quoted + ` ADD COLUMN ` + lock,
+		},
 		modes: modes{
-			writer: statements{raise: `INSERT INTO ` + t.quoted + ` (resource, token) VALUES (?, ?)
-ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE max(token, read_token) <= excluded.token`},
-			reader: statements{raise: `INSERT INTO ` + t.quoted + ` (resource, token, read_token) VALUES (?, 0, ?)
-ON CONFLICT (resource) DO UPDATE SET read_token = max(read_token, excluded.read_token) WHERE token <= excluded.read_token`},
+			writer: statements{raise: `INSERT INTO ` + t.quoted + ` (resource, token, lock_name) VALUES (?, ?, ?)
+ON CONFLICT (resource) DO UPDATE SET token = excluded.token` + keepName + `
+WHERE max(token, read_token) <= excluded.token` + follows},
+			reader: statements{raise: `INSERT INTO ` + t.quoted + ` (resource, token, read_token, lock_name) VALUES (?, 0, ?, ?)
+ON CONFLICT (resource) DO UPDATE SET read_token = max(read_token, excluded.read_token)` + keepName + `
+WHERE token <= excluded.read_token` + follows},
 		},
 		// This is a write even if it finds no row. As the first statement it takes the write lock with the newest snapshot.
 		// Later it takes the lock only if the transaction's snapshot is still the newest, and fails otherwise. So BEGIN may be
 		// deferred.
-		equal: `UPDATE ` + t.quoted + ` SET token = token WHERE resource = ? AND token = ? AND read_token <= token`,
-		plain: `SELECT token, read_token FROM ` + t.quoted + ` WHERE resource = ?`,
+		equal: `UPDATE ` + t.quoted + ` SET token = token WHERE resource = ? AND token = ? AND read_token <= token ` +
+			`AND (lock_name = ? OR ?)`,
+		plain: `SELECT token, read_token, lock_name FROM ` + t.quoted + ` WHERE resource = ?`,
 		probe: `SELECT count(*) FROM (SELECT resource, token FROM ` + t.quoted + ` LIMIT 0)`,
-		flaws: `SELECT count(*) FROM ` + info + ` WHERE lower(name) = 'read_token'
-AND NOT (instr(upper(type), 'INT') > 0 AND "notnull" AND COALESCE(dflt_value, '') = '0')`,
+		flaws: `SELECT count(CASE WHEN lower(name) = 'read_token'
+	AND NOT (instr(upper(type), 'INT') > 0 AND "notnull" AND COALESCE(dflt_value, '') = '0') THEN 1 END),
+count(CASE WHEN lower(name) = 'lock_name'
+	AND NOT (upper(type) = 'TEXT' AND "notnull" AND COALESCE(dflt_value, '') = '''''') THEN 1 END) FROM ` + info,
 	}
 }
 
@@ -51,12 +62,15 @@ func (s *sqlite) verify(ctx context.Context, q Conn) error {
 	if err := q.QueryRow(ctx, s.probe).Scan(new(int64)); err != nil {
 		return err
 	}
-	var flaws int
-	if err := q.QueryRow(ctx, s.flaws).Scan(&flaws); err != nil {
+	var read, lock int
+	err := q.QueryRow(ctx, s.flaws).Scan(&read, &lock)
+	switch {
+	case err != nil:
 		return fmt.Errorf("read the table's definition: %w", err)
-	}
-	if flaws != 0 {
+	case read != 0:
 		return fmt.Errorf("table %s has a column read_token that is not INTEGER NOT NULL DEFAULT 0", s.table.quoted)
+	case lock != 0:
+		return fmt.Errorf("table %s has a column lock_name that is not TEXT NOT NULL DEFAULT ''", s.table.quoted)
 	}
 	return nil
 }
@@ -72,11 +86,16 @@ func (s *sqlite) complete(ctx context.Context, q Conn) error {
 }
 
 func (s *sqlite) extend(ctx context.Context, tx Conn) error {
-	_, err := tx.Exec(ctx, s.column)
-	if anyText(err, func(text string) bool { return strings.Contains(text, "duplicate column name") }) {
-		return nil // another process was first
+	for _, column := range s.columns {
+		_, err := tx.Exec(ctx, column)
+		if anyText(err, func(text string) bool { return strings.Contains(text, "duplicate column name") }) {
+			continue // it is there, or another process was first
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 func (s *sqlite) peek(ctx context.Context, q Conn, resource string) (markState, error) {
@@ -84,11 +103,11 @@ func (s *sqlite) peek(ctx context.Context, q Conn, resource string) (markState, 
 	return markState{marks: seen}, err
 }
 
-func (s *sqlite) announce(context.Context, Conn, string, claimant) error { return nil }
+func (s *sqlite) announce(context.Context, Conn, string, Claimant) error { return nil }
 
-// raise returns the claimant's own mark, or both if one refuses it.
-func (s *sqlite) raise(ctx context.Context, q Conn, resource string, c claimant) (marks, error) {
-	changed, err := s.exec(ctx, q, s.of(c).raise, resource, c.Token)
+// raise returns the claimant's own mark, or all if they refuse it.
+func (s *sqlite) raise(ctx context.Context, q Conn, resource string, c Claimant) (marks, error) {
+	changed, err := s.exec(ctx, q, s.of(c).raise, resource, c)
 	if err != nil || changed {
 		return c.own(), err
 	}
@@ -100,30 +119,30 @@ func (s *sqlite) raise(ctx context.Context, q Conn, resource string, c claimant)
 }
 
 // lock has no shared form, since there is only one writer at a time.
-func (s *sqlite) lock(ctx context.Context, tx Conn, resource string, t fence.Token, _ bool) (markState, error) {
-	equal, err := s.exec(ctx, tx, s.equal, resource, t)
+func (s *sqlite) lock(ctx context.Context, tx Conn, resource string, c Claimant, _ bool) (markState, error) {
+	equal, err := s.exec(ctx, tx, s.equal, resource, c)
 	if err != nil || equal {
-		return markState{marks: marks{write: t}}, err
+		return markState{marks: c.own()}, err
 	}
 	return s.peek(ctx, tx, resource)
 }
 
 // settle never reports an old snapshot: with one the guard itself has failed.
-func (s *sqlite) settle(ctx context.Context, tx Conn, resource string, t fence.Token, seen markState, _ bool) (
+func (s *sqlite) settle(ctx context.Context, tx Conn, resource string, c Claimant, seen markState, _ bool) (
 	m marks, late bool, err error,
 ) {
-	if seen.write == t {
+	if seen.has(c) {
 		return seen.marks, false, nil
 	}
-	m, err = s.raise(ctx, tx, resource, writer(t))
+	m, err = s.raise(ctx, tx, resource, c)
 	return m, false, err
 }
 
 // lockRead takes no lock if the read mark is r or higher: then the transaction's snapshot is newer than all older writers'
 // transactions, and no later write changes it. Raising the mark fails if the snapshot is not the newest.
-func (s *sqlite) lockRead(ctx context.Context, tx Conn, resource string, r claimant) (markState, bool, error) {
+func (s *sqlite) lockRead(ctx context.Context, tx Conn, resource string, r Claimant) (markState, bool, error) {
 	seen, err := s.peek(ctx, tx, resource)
-	if err != nil || seen.read >= r.Token || refuse(resource, r, seen.marks) != nil {
+	if err != nil || seen.has(r) || refuse(resource, r, seen.marks) != nil {
 		return seen, false, err
 	}
 	seen.marks, err = s.raise(ctx, tx, resource, r)
@@ -131,8 +150,8 @@ func (s *sqlite) lockRead(ctx context.Context, tx Conn, resource string, r claim
 }
 
 // exec reports whether the statement has found a row to write.
-func (s *sqlite) exec(ctx context.Context, q Conn, query, resource string, t fence.Token) (bool, error) {
-	n, err := q.Exec(ctx, query, resource, int64(t))
+func (s *sqlite) exec(ctx context.Context, q Conn, query, resource string, c Claimant) (bool, error) {
+	n, err := q.Exec(ctx, query, resource, int64(c.Token), c.lock, c.unbound())
 	return err == nil && n != 0, err
 }
 

@@ -3,8 +3,6 @@ package sqlmark
 import (
 	"context"
 	"fmt"
-
-	"github.com/leasefence/leasefence/fence"
 )
 
 // Dialect is the kind of database.
@@ -57,8 +55,8 @@ type store interface {
 	// migrate creates the table, in a separate transaction.
 	migrate(ctx context.Context, tx Conn) error
 
-	// complete reads the column that tables of earlier versions lack, and extend adds it, in a separate transaction. It does
-	// nothing if the column exists. The statements of earlier versions go on working.
+	// complete reads the columns that tables of earlier versions lack, and extend adds those that are missing, in a separate
+	// transaction. The statements of earlier versions go on working.
 	complete(ctx context.Context, q Conn) error
 	extend(ctx context.Context, tx Conn) error
 
@@ -67,27 +65,27 @@ type store interface {
 
 	// announce writes the token that a claim commits before it waits for transactions with locks on the marks. It only refuses
 	// older tokens. The new token must not pass by it, because those transactions have not ended.
-	announce(ctx context.Context, q Conn, resource string, c claimant) error
+	announce(ctx context.Context, q Conn, resource string, c Claimant) error
 
-	// raise raises the claimant's mark if it is lower and no mark refuses the claimant, and returns the new marks. It may leave
-	// out a mark that refuses nothing.
-	raise(ctx context.Context, q Conn, resource string, c claimant) (marks, error)
+	// raise lifts the marks to the claimant's if they do not refuse it, and returns the new marks. It may leave out a mark that
+	// refuses nothing.
+	raise(ctx context.Context, q Conn, resource string, c Claimant) (marks, error)
 
-	// lock is the guard of a writer. If it sees a higher token, t is stale. Otherwise, if the write mark is t, the transaction
-	// has a lock on the marks until it ends, exclusive or shared. If the write mark is lower, the caller must raise it.
-	lock(ctx context.Context, tx Conn, resource string, t fence.Token, shared bool) (markState, error)
+	// lock is the guard of a writer. If the marks that it sees refuse c, it is stale or of another lock. Otherwise, if they have
+	// c, the transaction has a lock on the marks until it ends, exclusive or shared. If not, the caller must raise them.
+	lock(ctx context.Context, tx Conn, resource string, c Claimant, shared bool) (markState, error)
 
-	// settle is called after lock in a transaction that cannot begin again. It raises a write mark that is lower than t, which
-	// gives the transaction an exclusive lock, and returns the marks. It also reports whether the transaction's snapshot may be
-	// older than its lock on the marks.
-	settle(ctx context.Context, tx Conn, resource string, t fence.Token, seen markState, shared bool) (
+	// settle is called after lock in a transaction that cannot begin again. It raises marks that do not have c, which gives the
+	// transaction an exclusive lock, and returns them. It also reports whether the transaction's snapshot may be older than its
+	// lock on the marks.
+	settle(ctx context.Context, tx Conn, resource string, c Claimant, seen markState, shared bool) (
 		m marks, late bool, err error)
 
-	// lockRead is the guard of a reader, in a transaction that cannot begin again. If it sees a higher token of a writer, r is
-	// stale. Otherwise the read mark is r or higher, so that no transaction of an older writer is under way, and until the
-	// transaction ends none of a newer writer changes what it reads. A lower read mark is raised, which lets one reader in at a
-	// time. lockRead also reports whether the transaction's snapshot may be older than that.
-	lockRead(ctx context.Context, tx Conn, resource string, r claimant) (seen markState, late bool, err error)
+	// lockRead is the guard of a reader, in a transaction that cannot begin again. If the marks that it sees refuse r, it is
+	// stale or of another lock. Otherwise the read mark is r or higher, so that no transaction of an older writer is under way,
+	// and until the transaction ends none of a newer writer changes what it reads. A lower read mark is raised, which lets one
+	// reader in at a time. lockRead also reports whether the transaction's snapshot may be older than that.
+	lockRead(ctx context.Context, tx Conn, resource string, r Claimant) (seen markState, late bool, err error)
 
 	// pin is called after the guard of Do has passed, and pinned with pin's result after the caller's function has succeeded.
 	// pinned reports whether the transaction is still the one of the guard. A function can end it with DDL or with COMMIT as

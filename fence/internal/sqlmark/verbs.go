@@ -7,29 +7,22 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// Claim raises the write mark to t in a separate transaction, and waits for transactions with older tokens that have locks on
-// the marks.
-func (e *Engine[T]) Claim(ctx context.Context, db DB[T], resource string, t fence.Token) error {
-	return e.claim(ctx, db, resource, writer(t))
-}
-
-// ClaimRead raises the read mark to r if it is lower, and waits for transactions of older writers.
-func (e *Engine[T]) ClaimRead(ctx context.Context, db DB[T], resource string, r fence.ReadToken) error {
-	return e.claim(ctx, db, resource, reader(r))
-}
-
-func (e *Engine[T]) claim(ctx context.Context, db DB[T], resource string, c claimant) error {
+// Claim raises the claimant's mark in a separate transaction, and waits for transactions with older tokens that have locks on the
+// marks, of a reader for those of older writers.
+func (e *Engine[T]) Claim(ctx context.Context, db DB[T], resource string, c Claimant) error {
 	return e.retry(ctx, func() error {
-		// If the claimant's mark is as high already, the claim that raised it has waited for older transactions. Another write
+		// If the marks have the claimant already, the claim that raised them has waited for older transactions. Another write
 		// would wait for the transactions that share the mark.
 		var known marks
 		var behind bool
 		err := within(ctx, db, func(tx T) error {
 			seen, err := e.store.peek(ctx, tx, resource)
-			known = seen.highest()
-			behind = seen.of(c) < c.Token && refuse(resource, c, known) == nil
+			known = seen.highest(c)
+			behind = !seen.has(c) && refuse(resource, c, known) == nil
 			if err == nil && behind {
-				err = e.store.announce(ctx, tx, resource, c)
+				announced := c
+				announced.lock = seen.lifted(c).lock
+				err = e.store.announce(ctx, tx, resource, announced)
 			}
 			return err
 		})
@@ -46,7 +39,7 @@ func (e *Engine[T]) claim(ctx context.Context, db DB[T], resource string, c clai
 }
 
 // raise raises the claimant's mark, a writer's in one transaction with the rows of the audit trail.
-func (e *Engine[T]) raise(ctx context.Context, db DB[T], resource string, c claimant) (m marks, err error) {
+func (e *Engine[T]) raise(ctx context.Context, db DB[T], resource string, c Claimant) (m marks, err error) {
 	err = within(ctx, db, func(tx T) error {
 		m, err = e.store.raise(ctx, tx, resource, c)
 		if err != nil || refuse(resource, c, m) != nil || e.trail == nil || c.read {
@@ -58,13 +51,12 @@ func (e *Engine[T]) raise(ctx context.Context, db DB[T], resource string, c clai
 }
 
 // CheckRead is the guard of a reader's transaction, which is the caller's.
-func (e *Engine[T]) CheckRead(ctx context.Context, tx Conn, resource string, r fence.ReadToken) error {
-	c := reader(r)
+func (e *Engine[T]) CheckRead(ctx context.Context, tx Conn, resource string, c Claimant) error {
 	seen, late, err := e.store.lockRead(ctx, tx, resource, c)
 	if err != nil {
 		return e.explain(c.verb("check"), resource, err)
 	}
-	if err := refuse(resource, c, seen.highest()); err != nil {
+	if err := refuse(resource, c, seen.highest(c)); err != nil {
 		return err
 	}
 	if late {
@@ -73,34 +65,34 @@ func (e *Engine[T]) CheckRead(ctx context.Context, tx Conn, resource string, r f
 	return nil
 }
 
-func (e *Engine[T]) unclaimed(c claimant, resource string) error {
+func (e *Engine[T]) unclaimed(c Claimant, resource string) error {
 	return fmt.Errorf("%s: %s %q: %w: %s, and begin the transaction with the check",
 		e.pkg, c.verb("check"), resource, Unclaimed.Of(e.pkg), c.verb("claim"))
 }
 
 // Check is the guard of the caller's transaction, in the shared form if shared is set.
-func (e *Engine[T]) Check(ctx context.Context, tx Conn, resource string, t fence.Token, shared bool) error {
-	seen, err := e.store.lock(ctx, tx, resource, t, shared)
+func (e *Engine[T]) Check(ctx context.Context, tx Conn, resource string, c Claimant, shared bool) error {
+	seen, err := e.store.lock(ctx, tx, resource, c, shared)
 	if err != nil {
 		return e.explain("check", resource, err)
 	}
-	if err := refuse(resource, writer(t), seen.highest()); err != nil {
+	if err := refuse(resource, c, seen.highest(c)); err != nil {
 		return err
 	}
-	m, late, err := e.store.settle(ctx, tx, resource, t, seen, shared)
+	m, late, err := e.store.settle(ctx, tx, resource, c, seen, shared)
 	if err != nil {
 		return e.explain("check", resource, err)
 	}
 	if late {
-		return e.unclaimed(writer(t), resource)
+		return e.unclaimed(c, resource)
 	}
-	if err := refuse(resource, writer(t), m); err != nil {
+	if err := refuse(resource, c, m); err != nil {
 		return err
 	}
-	if e.trail == nil || seen.write == t {
+	if e.trail == nil || seen.write == c.Token {
 		return nil
 	}
-	if err := e.trail.begin(ctx, tx, resource, t); err != nil {
+	if err := e.trail.begin(ctx, tx, resource, c.Token); err != nil {
 		return e.explain("check", resource, err)
 	}
 	return nil
