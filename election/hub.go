@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -19,10 +18,11 @@ import (
 // hub watches one queue for all observers of its name: the leader's key while somebody leads, so that what happens to
 // waiting candidates and below nested names is not sent here; and all keys of the queue while nobody does.
 type hub struct {
-	source *source
-	prefix string
-	end    context.CancelFunc
-	ended  chan struct{}
+	at    target
+	out   *etcd.Lookout
+	look  etcd.Look // what is seen is rev, but 0 only before the first read of a history
+	end   context.CancelFunc
+	ended chan struct{}
 
 	// Its goroutine's own.
 	leader  Leader
@@ -32,9 +32,7 @@ type hub struct {
 	stale   bool               // shown is to be shown again: what an observer has read by itself may be something else
 	unwatch context.CancelFunc // ends the latest watch; nil: there is none
 
-	seen atomic.Int64 // rev, but 0 only before the first read of a history
-
-	observers int // guarded by sources.mu
+	observers int // guarded by hubs.mu
 
 	mu      sync.Mutex // guards the fields below
 	history int        // counts how often revisions have moved back
@@ -43,8 +41,9 @@ type hub struct {
 	changed chan struct{} // closed and replaced when log or err change
 }
 
-func newHub(s *source, prefix string) *hub {
-	h := &hub{source: s, prefix: prefix, ended: make(chan struct{}), changed: make(chan struct{})}
+func newHub(at target) *hub {
+	h := &hub{at: at, look: etcd.Look{Prefix: at.prefix}, ended: make(chan struct{}), changed: make(chan struct{})}
+	h.out = etcd.LookOut(at.client, &h.look)
 	var ctx context.Context
 	ctx, h.end = context.WithCancel(context.Background()) // it outlives the observer that it was made for
 	go h.run(ctx)
@@ -89,7 +88,7 @@ func (h *hub) watchNoMore() {
 // finds what is final. GoesOn says that the one before did not break.
 func (h *hub) follow(ctx context.Context, goesOn bool) (bool, error) {
 	if h.rev == 0 {
-		if err := h.source.conn.Do(ctx, readAttempt, h.begin); err != nil {
+		if err := h.out.Conn.Do(ctx, readAttempt, h.begin); err != nil {
 			return false, err
 		}
 		goesOn = true
@@ -98,17 +97,17 @@ func (h *hub) follow(ctx context.Context, goesOn bool) (bool, error) {
 	key, opts := h.leader.Key, []clientv3.OpOption{clientv3.WithRev(h.rev + 1)}
 	if h.leader.None() {
 		// Where nobody stands, no deletion makes a difference.
-		key, opts = h.prefix, append(opts, queue.InQueue(h.prefix), clientv3.WithFilterDelete())
+		key, opts = h.at.prefix, append(opts, queue.InQueue(h.at.prefix), clientv3.WithFilterDelete())
 	}
-	wctx, opened, cancel := h.source.streams.Watch(ctx)
+	wctx, opened, cancel := h.out.Streams.Watch(ctx)
 	// Watch returns when the server has confirmed the watch, or with a channel that is closed.
-	events := h.source.conn.Client.Watch(wctx, key, opts...)
+	events := h.out.Conn.Client.Watch(wctx, key, opts...)
 	opened()
 	h.watchNoMore() // not before: the client closes a stream without watches
 	h.unwatch = cancel
 	h.show() // not before: an observer that leaves now has nothing half opened behind it
 	if !goesOn {
-		err := h.source.conn.Do(wctx, readAttempt, h.check)
+		err := h.out.Conn.Do(wctx, readAttempt, h.check)
 		if err != nil && wctx.Err() == nil {
 			return false, err
 		}
@@ -125,7 +124,7 @@ func (h *hub) follow(ctx context.Context, goesOn bool) (bool, error) {
 		}
 		over, end := h.apply(resp.Events)
 		if end > 0 {
-			err := h.source.conn.Do(ctx, readAttempt, func(a *etcd.Attempt) error { return h.succeed(a, end) })
+			err := h.out.Conn.Do(ctx, readAttempt, func(a *etcd.Attempt) error { return h.succeed(a, end) })
 			return wctx.Err() == nil, err
 		}
 		if over {
@@ -144,7 +143,7 @@ func (h *hub) apply(events []*clientv3.Event) (over bool, end int64) {
 		if rev <= h.rev {
 			continue
 		}
-		contends := ev.Type == mvccpb.Event_PUT && queue.Contends(h.prefix, ev.Kv)
+		contends := ev.Type == mvccpb.Event_PUT && queue.Contends(h.at.prefix, ev.Kv)
 		switch {
 		case !nobody && contends:
 			h.learn(newLeader(ev.Kv), rev)
@@ -152,7 +151,7 @@ func (h *hub) apply(events []*clientv3.Event) (over bool, end int64) {
 		case !nobody: // its key was deleted or taken off its lease
 			return true, rev
 		case contends:
-			h.learn(firstIn(h.prefix, events, rev), rev)
+			h.learn(firstIn(h.at.prefix, events, rev), rev)
 			return true, 0
 		}
 	}
@@ -175,12 +174,12 @@ func firstIn(prefix string, events []*clientv3.Event, rev int64) Leader {
 
 // begin finds the leader as of now.
 func (h *hub) begin(a *etcd.Attempt) error {
-	l, rev, err := leading(a, h.prefix, h.leader)
+	l, rev, err := leading(a, h.at.prefix, h.leader)
 	if err != nil {
 		return err
 	}
 	// Within a history revisions and tokens only grow.
-	if rev < h.seen.Load() || !l.None() && l.Revision < h.highest && l.Revision != h.leader.Revision {
+	if rev < h.look.Seen.Load() || !l.None() && l.Revision < h.highest && l.Revision != h.leader.Revision {
 		h.restored()
 	}
 	h.learn(l, rev)
@@ -191,7 +190,7 @@ func (h *hub) begin(a *etcd.Attempt) error {
 // succeed finds who leads once the leader has ended, as of that revision. The read is linearizable, so the member knows the
 // revision unless its history is another one.
 func (h *hub) succeed(a *etcd.Attempt, rev int64) error {
-	kv, _, err := oldest(a, h.prefix, clientv3.WithRev(rev))
+	kv, _, err := oldest(a, h.at.prefix, clientv3.WithRev(rev))
 	switch {
 	case err == nil:
 		h.learn(newLeader(kv), rev)
@@ -208,7 +207,7 @@ func (h *hub) succeed(a *etcd.Attempt, rev int64) error {
 // check compares what is known with what the cluster says of the same revision: one that was restored may have passed it by
 // now, with other keys at it. Where it has been compacted, the watch tells.
 func (h *hub) check(a *etcd.Attempt) error {
-	was, _, err := leading(a, h.prefix, h.leader, clientv3.WithRev(h.rev))
+	was, _, err := leading(a, h.at.prefix, h.leader, clientv3.WithRev(h.rev))
 	switch {
 	case errors.Is(err, rpctypes.ErrCompacted):
 		return nil
@@ -223,7 +222,7 @@ func (h *hub) check(a *etcd.Attempt) error {
 // restored begins another history, of which nothing is known.
 func (h *hub) restored() {
 	h.leader, h.rev, h.highest = Leader{}, 0, 0
-	h.seen.Store(0)
+	h.look.Seen.Store(0)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.history++
@@ -232,7 +231,7 @@ func (h *hub) restored() {
 // learn takes l for the leader as of rev.
 func (h *hub) learn(l Leader, rev int64) {
 	h.leader, h.rev, h.highest = l, rev, max(h.highest, l.Revision)
-	h.seen.Store(rev)
+	h.look.Seen.Store(rev)
 }
 
 // show shows the leader to the observers unless it has been shown.
@@ -249,9 +248,10 @@ func (h *hub) show() {
 
 // fail ends the hub for those who observe it now.
 func (h *hub) fail(err error) {
-	sources.mu.Lock()
-	h.source.forget(h)
-	sources.mu.Unlock()
+	hubs.mu.Lock()
+	h.forget()
+	hubs.mu.Unlock()
+	h.out.Forget(&h.look)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.err = err

@@ -66,7 +66,7 @@
 //
 // # Who holds what
 //
-// [Inspect] and [List] show holders and waiters, and [Release] gets a lock free. They need a client and no session. To
+// [Inspect], [List] and [Watch] show holders and waiters, and [Release] gets a lock free. They need a client and no session. To
 // ask a holder to let go, Release puts a line behind the text in the holder's key; everybody else's keys and all leases stay as
 // they are. Other versions and etcdctl show that line as a part of the text.
 //

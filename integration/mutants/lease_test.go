@@ -4,6 +4,13 @@ const inLease = "lease"
 
 var leaseMutants = []mutant{
 	{
+		name: "Watch: goes on from a revision that was compacted",
+		file: "lease/onlook.go",
+		old:  "o.rev = 0 // what happened until there is not known any more",
+		new:  "_ = o.rev",
+		by:   killer{inLease, "TestWatch_resumes/no_leader_true", `o.sees(t, "exclusive:first | exclusive:third")`},
+	},
+	{
 		name: "Release: whoever has the key by then",
 		file: "lease/release.go",
 		old:  "a.Txn([]clientv3.Cmp{c.stands()}, []clientv3.Op{clientv3.OpDelete(c.Key)}, nil)",

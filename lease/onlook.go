@@ -1,0 +1,238 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/etcd"
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+// Watch yields who holds the lock called name and who waits for it, as [Inspect] does but without the leases' TTLs, and then again
+// after every change, in order: one comes, one goes, an owner's text is another one. The name is the full one.
+//
+// The first queue is no older than the call, and the last one yielded is the present one, as far as etcd can be reached; while it
+// cannot, nothing is yielded. Watch survives broken streams, compactions and members that are lost, lag or fall silent. What happened
+// meanwhile is yielded afterwards, change by change, unless it was compacted: then as it is. A consumer that is more than 64 changes behind
+// is taken to the latest.
+//
+// When ctx ends so does the iteration, without an error. The consumer may break out of the loop at any time; both stop everything
+// that was started, before the loop is left. What does not pass, such as an invalid name or a permission that is denied, is yielded
+// as an error once, and ends the iteration.
+//
+// It costs a watch of all keys that begin with the name and "/", those of nested names among them, on the stream that all uses of Watch
+// and of election.Observe with one client share. It needs read permission on these keys. The iterator may be used more than once.
+func Watch(ctx context.Context, client *clientv3.Client, name string) iter.Seq2[Queue, error] {
+	return func(yield func(Queue, error) bool) {
+		err := checkInspected(client, name)
+		if err == nil {
+			err = onlook(ctx, client, name, func(q Queue) bool { return yield(q, nil) })
+			if err == nil || ctx.Err() != nil {
+				return
+			}
+			err = fmt.Errorf("lease: watch %q: %w", name, err)
+		}
+		yield(Queue{}, err)
+	}
+}
+
+// onlook shows what happens until show returns false; then the error is nil.
+func onlook(ctx context.Context, client *clientv3.Client, name string, show func(Queue) bool) error {
+	o := &onlooker{name: name, look: etcd.Look{Prefix: name + "/"}, more: make(chan struct{}, 1)}
+	o.out = etcd.LookOut(client, &o.look) //nolint:contextcheck // what it starts is not this one's alone
+	life, end := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer end()
+	defer o.out.Leave(&o.look)
+	wg.Go(func() { o.run(life) })
+	for {
+		q, ok, err := o.next()
+		switch {
+		case err != nil || ok && !show(q):
+			return err
+		case ok:
+			continue
+		}
+		select {
+		case <-o.more:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// mostUnseen is how many changes a consumer may be behind by.
+const mostUnseen = 64
+
+// onlooker is one use of Watch.
+type onlooker struct {
+	name string
+	out  *etcd.Lookout
+	look etcd.Look
+
+	// Its goroutine's own.
+	seen  map[string]sight // by their keys
+	rev   int64            // seen is as of this revision; 0: nothing is known
+	shown Queue            // the latest
+
+	more   chan struct{} // of capacity 1: unseen or err has changed
+	mu     sync.Mutex    // guards the fields below
+	unseen []Queue
+	err    error
+}
+
+// next is what the consumer has not seen yet, ok if there is something. The error is the onlooker's end.
+func (o *onlooker) next() (q Queue, ok bool, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.unseen) == 0 {
+		return q, false, o.err
+	}
+	q = o.unseen[0]
+	o.unseen = slices.Delete(o.unseen, 0, 1)
+	return q, true, nil
+}
+
+// run follows the queue until ctx ends or something final happens.
+func (o *onlooker) run(ctx context.Context) {
+	var b etcd.Backoff
+	for ctx.Err() == nil {
+		began := time.Now()
+		if err := o.follow(ctx); err != nil && ctx.Err() == nil {
+			o.mu.Lock()
+			o.err = err
+			o.mu.Unlock()
+			poke(o.more)
+			return
+		}
+		if time.Since(began) > time.Second {
+			b.Reset()
+		}
+		_ = b.Sleep(ctx) // or ctx ends
+	}
+}
+
+// follow is the life of one watch. One that broke is no error: the read that goes with the next one finds what is final.
+func (o *onlooker) follow(ctx context.Context) error {
+	known := o.rev != 0
+	if !known {
+		if err := o.out.Conn.Do(ctx, inspectAttempt, o.begin); err != nil {
+			return err
+		}
+	}
+	// It also reports what has happened since rev, though up to 100 ms late: so etcd serves watches that begin in the past.
+	watch, opened, cancel := o.out.Streams.Watch(ctx)
+	defer cancel()
+	events := o.out.Conn.Client.Watch(watch, o.look.Prefix, clientv3.WithPrefix(), clientv3.WithRev(o.rev+1))
+	opened()
+	if !known {
+		o.show() // not before: a consumer that leaves now has nothing half opened behind it
+	} else {
+		err := o.out.Conn.Do(watch, inspectAttempt, o.check)
+		if err != nil && watch.Err() == nil {
+			return err
+		}
+		if err != nil || o.rev == 0 {
+			return nil // the watch has ended, or waits for a revision of another history
+		}
+	}
+	for resp := range events {
+		if resp.CompactRevision != 0 {
+			o.rev = 0 // what happened until there is not known any more
+		}
+		if resp.Err() != nil {
+			break
+		}
+		o.apply(resp.Events)
+	}
+	return nil
+}
+
+// begin reads the queue as it is.
+func (o *onlooker) begin(a *etcd.Attempt) error {
+	kvs, rev, err := queue.Standing(a, o.look.Prefix)
+	if err != nil {
+		return err
+	}
+	o.seen, o.rev = make(map[string]sight, len(kvs)), rev
+	for _, s := range seeAll(kvs) {
+		o.seen[s.Key] = s
+	}
+	o.look.Seen.Store(rev)
+	return nil
+}
+
+// check compares what is known with what etcd says of the same revision: a cluster that was restored may have passed it by now, with
+// other keys at it. Where it has been compacted, the watch tells. What the watch may not read, it may not either.
+func (o *onlooker) check(a *etcd.Attempt) error {
+	_, err := a.Get(o.look.Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil {
+		return err
+	}
+	kvs, _, err := queue.Standing(a, o.look.Prefix, clientv3.WithRev(o.rev))
+	was := make(map[string]sight, len(kvs))
+	for _, s := range seeAll(kvs) {
+		was[s.Key] = s
+	}
+	switch {
+	case errors.Is(err, rpctypes.ErrCompacted):
+		return nil
+	case err != nil && !errors.Is(err, rpctypes.ErrFutureRev):
+		return err
+	case err != nil || !maps.Equal(was, o.seen):
+		o.rev = 0
+		o.look.Seen.Store(0)
+	}
+	return nil
+}
+
+// apply takes in the events of a watch, which are in order and hold every revision as a whole.
+func (o *onlooker) apply(events []*clientv3.Event) {
+	for i, ev := range events {
+		kv := ev.Kv
+		if kv.ModRevision <= o.rev {
+			continue
+		}
+		if queue.InQueues(o.look.Prefix, kv.Key) {
+			s, ok := see(kv)
+			if ok && ev.Type == mvccpb.Event_PUT && queue.Contends(s.in, kv) {
+				o.seen[s.Key] = s
+			} else {
+				delete(o.seen, string(kv.Key))
+			}
+		}
+		if i+1 == len(events) || events[i+1].Kv.ModRevision != kv.ModRevision {
+			o.rev = kv.ModRevision
+			o.look.Seen.Store(o.rev)
+			o.show()
+		}
+	}
+}
+
+// show shows the queue to the consumer unless it has been shown.
+func (o *onlooker) show() {
+	q := arrange(o.name, slices.Collect(maps.Values(o.seen)))
+	if o.shown.Name != "" && slices.Equal(q.Holders, o.shown.Holders) && slices.Equal(q.Waiters, o.shown.Waiters) {
+		return
+	}
+	o.shown = q
+	o.mu.Lock()
+	if len(o.unseen) >= mostUnseen {
+		o.unseen = nil
+	}
+	// What was shown is compared with later: the consumer gets its own.
+	o.unseen = append(o.unseen, Queue{q.Name, slices.Clone(q.Holders), slices.Clone(q.Waiters)})
+	o.mu.Unlock()
+	poke(o.more)
+}

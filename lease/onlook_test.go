@@ -1,0 +1,331 @@
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// onlooker is a use of Watch that notes what it is shown.
+type onlooker struct {
+	c     *fakeetcd.Client
+	seen  chan lease.Queue // unbounded for a test
+	err   chan error
+	leave context.CancelFunc
+}
+
+func (e *env) onlook(t *testing.T, name string) *onlooker {
+	t.Helper()
+	return e.onlookBy(t, e.srv.NewClient(t.Context()), name)
+}
+
+func (*env) onlookBy(t *testing.T, c *fakeetcd.Client, name string) *onlooker {
+	t.Helper()
+	o := &onlooker{c: c, seen: make(chan lease.Queue, 100_000), err: make(chan error, 1)}
+	ctx, cancel := context.WithCancel(t.Context())
+	o.leave = cancel
+	go func() {
+		for q, err := range lease.Watch(ctx, o.c.Client, name) {
+			if err != nil {
+				o.err <- err
+				return
+			}
+			o.seen <- q
+		}
+		o.err <- nil
+	}()
+	synctest.Wait()
+	return o
+}
+
+// sees checks what has been shown since it was asked last.
+func (o *onlooker) sees(t *testing.T, want ...string) {
+	t.Helper()
+	time.Sleep(time.Second) // a watch that begins in the past
+	synctest.Wait()
+	var got []string
+	for range len(o.seen) {
+		got = append(got, shape(<-o.seen))
+	}
+	require.Equal(t, want, got)
+}
+
+func (e *env) places(t *testing.T, owner string) string {
+	t.Helper()
+	id := e.s.Status().LeaseID
+	key := fmt.Sprintf("a/%x-%s", int64(id), owner)
+	e.put(t, key, owner, id)
+	return key
+}
+
+func TestWatch_showsEveryChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{Owner: "one"})
+		o := e.onlook(t, "a")
+		o.sees(t, "|")
+		l := e.lock(t, "a")
+		o.sees(t, "exclusive:one |")
+		e.lock(t, "a/nested")
+		e.srv.Put("a/planted", "")
+		e.lock(t, "b")
+		o.sees(t)
+		two := e.places(t, "two")
+		e.places(t, "three")
+		o.sees(t, "exclusive:one | exclusive:two", "exclusive:one | exclusive:two exclusive:three")
+		e.put(t, two, "TWO", e.s.Status().LeaseID)
+		e.release(t, "a", lease.ReleaseOptions{})
+		o.sees(t, "exclusive:one | exclusive:TWO exclusive:three")
+		e.srv.Put(two, "of no lease")
+		require.NoError(t, l.Unlock(t.Context()))
+		o.sees(t, "exclusive:one | exclusive:three", "exclusive:three |")
+
+		p, err := e.s.TryPermit(t.Context(), "s", 2)
+		require.NoError(t, err)
+		slots := e.onlook(t, "s")
+		slots.sees(t, "slot:one |")
+		require.NoError(t, p.Unlock(t.Context()))
+		slots.sees(t, "|")
+
+		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
+		o.sees(t, "|")
+		before := e.srv.Watchers()
+		o.leave()
+		slots.leave()
+		require.NoError(t, <-o.err)
+		require.NoError(t, <-slots.err)
+		synctest.Wait()
+		require.Equal(t, before-2, e.srv.Watchers())
+	})
+}
+
+// What happens while the watch is broken is told afterwards, all of it, unless it was compacted.
+func TestWatch_resumes(t *testing.T) {
+	for name, broken := range map[string]error{
+		"no leader": rpctypes.ErrGRPCNoLeader, "unavailable": fakeetcd.ErrUnavailable, "auth": rpctypes.ErrGRPCInvalidAuthToken,
+	} {
+		for _, compacted := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, " ", compacted), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					e := start(t, lease.Options{})
+					o := e.onlook(t, "a")
+					e.places(t, "first")
+					o.sees(t, "|", "exclusive:first |")
+					for range 10 {
+						remove := o.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Err: rpctypes.ErrGRPCNoLeader})
+						o.c.BreakWatches(broken)
+						second := e.places(t, "second")
+						third := e.places(t, "third")
+						e.srv.Delete(second)
+						if compacted {
+							require.NoError(t, e.srv.Compact(e.srv.Rev()))
+						}
+						time.Sleep(5 * time.Second)
+						o.sees(t)
+						remove()
+						time.Sleep(2 * time.Second)
+						if compacted {
+							o.sees(t, "exclusive:first | exclusive:third")
+						} else {
+							o.sees(t, "exclusive:first | exclusive:second", "exclusive:first | exclusive:second exclusive:third", "exclusive:first | exclusive:third")
+						}
+						e.srv.Delete(third)
+						o.sees(t, "exclusive:first |")
+					}
+				})
+			})
+		}
+	}
+}
+
+// A stream that falls silent does not break. It is found out, and left.
+func TestWatch_leavesASilentStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		o := e.onlook(t, "a")
+		o.sees(t, "|")
+		time.Sleep(time.Minute)
+		o.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour}) // and what is behind it
+		began := time.Now()
+		first := e.places(t, "first")
+		e.srv.Delete(first)
+		require.Equal(t, "exclusive:first |", shape(receive(t, o.seen)))
+		require.Equal(t, "|", shape(receive(t, o.seen)))
+		require.LessOrEqual(t, time.Since(began), 10*time.Second)
+	})
+}
+
+// either reads from one server or from another, as a client does of a cluster that was restored.
+type either struct {
+	clientv3.KV
+	other    clientv3.KV
+	restored atomic.Bool
+}
+
+func (e *either) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	if e.restored.Load() {
+		return e.other.Get(ctx, key, opts...)
+	}
+	return e.KV.Get(ctx, key, opts...)
+}
+
+func (e *either) Txn(ctx context.Context) clientv3.Txn {
+	if e.restored.Load() {
+		return e.other.Txn(ctx)
+	}
+	return e.KV.Txn(ctx)
+}
+
+// eitherWatcher is either for watches.
+type eitherWatcher struct {
+	clientv3.Watcher
+	other clientv3.Watcher
+	kv    *either
+}
+
+func (e eitherWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	if e.kv.restored.Load() {
+		return e.other.Watch(ctx, key, opts...)
+	}
+	return e.Watcher.Watch(ctx, key, opts...)
+}
+
+// A cluster with other keys at the revision that was seen, or that has not come so far, is another history: it is shown as it is.
+func TestWatch_restored(t *testing.T) {
+	for _, behind := range []bool{false, true} {
+		t.Run(strconv.FormatBool(behind), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e, later := start(t, lease.Options{}), start(t, lease.Options{})
+				for i := range 10 {
+					e.srv.Put("elsewhere", strconv.Itoa(i))
+					if !behind {
+						later.srv.Put("elsewhere", strconv.Itoa(i))
+					}
+				}
+				later.places(t, "there")
+				c := e.srv.NewClient(t.Context())
+				then := later.srv.Client(t.Context())
+				kv := &either{KV: c.KV, other: then}
+				c.KV, c.Watcher = kv, eitherWatcher{c.Watcher, then, kv}
+				o := e.onlookBy(t, c, "a")
+				e.places(t, "here")
+				o.sees(t, "|", "exclusive:here |")
+				kv.restored.Store(true)
+				c.BreakWatches(rpctypes.ErrGRPCNoLeader)
+				o.sees(t, "exclusive:there |")
+				o.leave()
+				require.NoError(t, <-o.err)
+			})
+		})
+	}
+}
+
+func TestWatch_slowConsumer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		n := 0
+		for q, err := range lease.Watch(t.Context(), e.c.Client, "a") {
+			require.NoError(t, err)
+			if n++; n == 1 {
+				for i := range 200 {
+					e.places(t, strconv.Itoa(i))
+				}
+				time.Sleep(time.Second)
+				synctest.Wait()
+			}
+			if len(q.Holders)+len(q.Waiters) == 200 {
+				break
+			}
+		}
+		require.Less(t, n, 100)
+	})
+}
+
+// Whatever happens to the keys and to the watch, the last that is shown is what Inspect says.
+func TestWatch_agreesWithInspect(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			o := e.onlook(t, "a")
+			id := e.s.Status().LeaseID
+			var last lease.Queue
+			for range 50 {
+				for i := range 1 + rand.IntN(20) {
+					key := []string{"a/", "a/r", "a/s", "a/b/", "a/~slot/0/", "a/~slot/1/", "a/~b/"}[rand.IntN(7)] + fmt.Sprintf("%x-%d", int64(id), rand.IntN(5))
+					switch rand.IntN(6) {
+					case 0:
+						e.srv.Put(key, strconv.Itoa(i))
+					case 1, 2:
+						e.srv.Delete(key)
+					default:
+						e.put(t, key, strconv.Itoa(i), id)
+					}
+				}
+				switch rand.IntN(5) {
+				case 0:
+					o.c.BreakWatches([]error{rpctypes.ErrGRPCNoLeader, fakeetcd.ErrUnavailable}[rand.IntN(2)])
+				case 1:
+					_ = e.srv.Compact(e.srv.Rev() - rand.Int64N(5))
+				}
+				if rand.IntN(3) > 0 {
+					continue
+				}
+				time.Sleep(3 * time.Second)
+				synctest.Wait()
+				for range len(o.seen) {
+					last = <-o.seen
+				}
+				want := e.inspect(t, "a")
+				for _, list := range [...][]lease.Contender{want.Holders, want.Waiters} {
+					for i := range list {
+						list[i].TTL = 0
+					}
+				}
+				require.Equal(t, shape(want), shape(last))
+				require.Equal(t, want.Holders, last.Holders)
+			}
+		})
+	}
+}
+
+func TestWatch_ends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		sent := len(e.c.Calls(fakeetcd.Any))
+		one := func(ctx context.Context, client *clientv3.Client, name string) (err error) {
+			for _, e := range lease.Watch(ctx, client, name) {
+				err = e
+				break
+			}
+			return err
+		}
+		require.EqualError(t, one(t.Context(), nil, "a"), "lease: client is nil, want an etcd client")
+		require.ErrorContains(t, one(t.Context(), e.c.Client, strings.Repeat("a", 1025)), "lease: name has 1025 bytes")
+		require.Len(t, e.c.Calls(fakeetcd.Any), sent, "nothing is sent")
+		require.NoError(t, one(t.Context(), e.c.Client, "a"))
+		synctest.Wait()
+		require.Zero(t, e.srv.Watchers())
+
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Err: errDenied})
+		require.ErrorContains(t, one(t.Context(), e.c.Client, "a"), `lease: watch "a": etcdserver: permission denied`)
+
+		// The watch alone may be denied, where somebody may read the queue and not what is below it.
+		o := e.onlook(t, "a")
+		o.sees(t, "|")
+		o.c.Inject(fakeetcd.Get, fakeetcd.Fault{Err: errDenied})
+		o.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
+		require.ErrorContains(t, receive(t, o.err), "permission denied")
+	})
+}
