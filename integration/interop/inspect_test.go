@@ -1,0 +1,160 @@
+package interop_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/rig"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// Who holds what is shown whatever the locks are, by all ways of looking alike, and each is released as it can be: one of ours when
+// asked, one of etcd's own when its lease has ended, or at once.
+func TestInspect_showsEtcdsOwnLocks(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	client, ctx := srv.Client(t), t.Context()
+	changes := make(chan lease.Queue, 100)
+	watch, leave := context.WithCancel(ctx)
+	watched := make(chan error, 1)
+	go func() {
+		for q, err := range lease.Watch(watch, client, "job") {
+			if err != nil {
+				watched <- err
+				return
+			}
+			changes <- q
+		}
+		watched <- nil
+	}()
+	// agree waits until Watch shows so many, and compares what the others show then.
+	agree := func(holders, waiters int) (q lease.Queue) {
+		t.Helper()
+		for {
+			select {
+			case q = <-changes:
+			case err := <-watched:
+				require.NoError(t, err)
+			}
+			if len(q.Holders) == holders && len(q.Waiters) == waiters {
+				break
+			}
+		}
+		now, err := lease.Inspect(ctx, client, "job")
+		require.NoError(t, err)
+		for _, list := range [...][]lease.Contender{now.Holders, now.Waiters} {
+			for i := range list {
+				list[i].TTL = 0
+			}
+		}
+		require.Equal(t, q, now)
+		for listed, err := range lease.List(ctx, client, "jo") {
+			require.NoError(t, err)
+			for _, list := range [...][]lease.Contender{now.Holders, now.Waiters} {
+				for i := range list {
+					list[i].Owner = ""
+				}
+			}
+			require.Equal(t, now, listed)
+		}
+		return q
+	}
+	agree(0, 0)
+
+	theirs, err := concurrency.NewSession(client, concurrency.WithTTL(10))
+	require.NoError(t, err)
+	mutex := concurrency.NewMutex(theirs, "job")
+	require.NoError(t, mutex.Lock(ctx))
+	q := agree(1, 0)
+	require.Equal(t, mutex.Key(), q.Holders[0].Key)
+	require.Equal(t, theirs.Lease(), q.Holders[0].Lease)
+	require.ErrorContains(t, lease.Release(ctx, client, "job", lease.ReleaseOptions{}), "of etcd's own packages")
+
+	ours := rig.NewSession(t, srv.Client(t), lease.Options{Owner: "ours"})
+	begun, ended := make(chan fence.Token, 1), make(chan error, 1)
+	go func() {
+		ended <- ours.Do(ctx, "job", func(ctx context.Context, token fence.Token) error {
+			begun <- token
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+	}()
+	require.Equal(t, "ours", agree(1, 1).Waiters[0].Owner)
+	theirs.Orphan()
+	require.NoError(t, lease.Release(ctx, client, "job", lease.ReleaseOptions{Mode: lease.ReleaseWait}))
+	require.Equal(t, (<-begun).Revision(), agree(1, 0).Holders[0].Revision)
+
+	last, err := concurrency.NewSession(client)
+	require.NoError(t, err)
+	second := concurrency.NewMutex(last, "job")
+	locked := make(chan error, 1)
+	go func() { locked <- second.Lock(ctx) }()
+	agree(1, 1)
+	require.NoError(t, lease.Release(ctx, client, "job", lease.ReleaseOptions{}))
+	require.ErrorIs(t, <-ended, lease.ErrAskedToRelease)
+	require.NoError(t, <-locked)
+	q = agree(1, 0)
+	require.NoError(t, lease.Release(ctx, client, "job", lease.ReleaseOptions{Mode: lease.ReleaseNow, Revision: q.Holders[0].Revision}))
+	agree(0, 0)
+	require.Contains(t, srv.Leases(t), last.Lease())
+	require.NoError(t, last.Close())
+	leave()
+	require.NoError(t, <-watched)
+}
+
+// A leader that is asked steps down, for a candidate of etcd's own package too, which sees its value until then.
+func TestRelease_asksALeader(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	client, ctx := srv.Client(t), t.Context()
+	run, end := context.WithCancel(ctx)
+	leads, ended := make(chan fence.Token), make(chan error, 1)
+	ours := rig.NewSession(t, srv.Client(t), lease.Options{})
+	go func() {
+		ended <- election.Run(run, ours, "role", election.Options{Value: "ours"},
+			func(ctx context.Context, token fence.Token) error {
+				leads <- token
+				<-ctx.Done()
+				return nil
+			})
+	}()
+	first := <-leads
+	theirs, err := concurrency.NewSession(client)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, theirs.Close()) })
+	candidate := concurrency.NewElection(theirs, "role")
+	won := make(chan error, 1)
+	go func() { won <- candidate.Campaign(ctx, "theirs") }()
+	require.NoError(t, lease.Release(ctx, client, "role", lease.ReleaseOptions{Revision: first.Revision()}))
+	require.NoError(t, <-won)
+	require.NoError(t, candidate.Resign(ctx))
+	require.Greater(t, <-leads, first)
+	end()
+	require.ErrorIs(t, <-ended, context.Canceled)
+}
+
+// What ReleaseWait takes for the proof that a lease has ended.
+func TestPut_onALeaseThatHasEnded(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	client, ctx := srv.Client(t), t.Context()
+	_, err := client.Put(ctx, "key", "value")
+	require.NoError(t, err)
+	put := func(id clientv3.LeaseID) error {
+		_, err := client.Txn(ctx).If(clientv3.Compare(clientv3.Version("key"), ">", 0)).
+			Then(clientv3.OpPut("key", "", clientv3.WithIgnoreValue(), clientv3.WithLease(id))).Commit()
+		return err
+	}
+	granted, err := client.Grant(ctx, 60)
+	require.NoError(t, err)
+	require.NoError(t, put(granted.ID))
+	require.ErrorContains(t, put(granted.ID+1), "requested lease not found")
+	require.Equal(t, "value", string(srv.KeyValues(t, "key")[0].Value))
+}
