@@ -7,8 +7,8 @@
 // a write is done only while the lock is held.
 //
 // [Marks] is for data in an etcd whose writers hold their locks elsewhere, for example in another cluster. A key for each
-// resource holds the mark, the highest token that was accepted, and each write compares it. A new tenure begins with
-// [Marks.Claim], before its first read, and that of a reader with [Marks.ClaimRead].
+// resource holds the mark, the highest token that was accepted and the name of its lock, and each write compares it. A new tenure
+// begins with [Marks.Claim], before its first read, and that of a reader with [Marks.ClaimRead].
 //
 // Both return a [KV], which is a clientv3.KV: Put, Delete, Do and Txn are fenced, Get and GetStream are not, and Compact is
 // refused.
@@ -20,7 +20,8 @@
 //
 // Marks: once a Claim or a write with a token was accepted for a resource, no older token is accepted for it. Once a ClaimRead
 // or CheckRead was, no older token of a writer is. A write that raises the mark does so in the same revision. This holds for
-// every token, 1 to 9223372036854775807, and for any number of processes.
+// every token, 1 to 9223372036854775807, and for any number of processes. Once one of these was
+// accepted with the name of its lock, no token of another lock is accepted, until [Marks.Move].
 //
 // Neither needs a clock. A refused write changes nothing.
 //
@@ -30,9 +31,18 @@
 // reads, and calls [Marks.CheckRead] after a read, before the result is used; see package fence. NewKV needs no mark of readers:
 // a read lock is granted when the keys of all older writers are gone, and then their writes are refused.
 //
-// The value of a mark is the write mark, in 20 digits. While the read mark is higher, a space and that follow. A version of this
-// package without readers takes the longer value for a malformed mark and refuses everybody until a writer of this version has
-// written or claimed. So bring the writers to this version before the first reader claims.
+// # Locks
+//
+// A mark follows the lock of the first token that comes with a name; see package fence. A mark without a name, from an earlier
+// version or from tokens that came without, takes that of the next token with one. NewKV needs no name: it compares the key of the
+// very lock.
+//
+// # The value of a mark
+//
+// It is the write mark, in 20 digits. While the read mark is higher, a space and that follow. Behind them come a space, "@" and the
+// name of the lock, if there is one. A version of this package that does not know readers, or names, takes the longer value for a
+// malformed mark and refuses everybody, so it never writes past a newer token. The contexts of locks and elections carry names. So
+// bring all who write or read to this version before the first of them uses it for the resource, or stop them meanwhile.
 //
 // # No guarantee
 //
@@ -46,15 +56,16 @@
 //     etcd's client. A read does not settle the outcome, because the write may be done after the read. Of two writes that
 //     compare the same ModRevision in [KV.Txn] only one is done. With Marks, a write of an older token is refused once a newer
 //     token has claimed.
-//   - A restore of the data's etcd from a snapshot brings old marks back: claim again before anything is written. A restore of
-//     the lock's etcd sets revisions back: raise the era (see package fence).
+//   - A restore of the data's etcd from a snapshot brings old marks back, and the lock from before a Move: claim or move again
+//     before anything is written. A restore of the lock's etcd sets revisions back: raise the era (see package fence).
 //
 // # Failures
 //
 //	what happens                                    what the caller gets               the data
 //	lock lost, released or never there (NewKV)      *fence.StaleError                  unchanged
 //	a mark is newer than the token (Marks)          *fence.StaleError with the mark    unchanged
-//	write was under way when that happened          *fence.StaleError                  unchanged
+//	the token is of another lock (Marks)            *fence.OtherLockError              unchanged
+//	write was under way when that happened          one of these                       unchanged
 //	caller's own comparison is false                Succeeded is false, as usual       changed by its Else
 //	server refuses (limits, lease, permission)      the client's error                 unchanged
 //	answer lost, connection lost, ctx ended         the client's error                 unknown
@@ -74,7 +85,7 @@
 // Etcd limits the operations of a transaction, by default to 128, and counts those of outer transactions. With NewKV a
 // transaction can have 128 operations, or 126 with If or Else. With Marks it can have 127 or 126, and one more once the mark
 // was raised. The request is larger by the lock's key and its queue's name, or by the mark's key and value, some of them
-// twice.
+// twice. The value is as long as the lock's name, and 22 or 43 bytes.
 //
 // # Permissions
 //

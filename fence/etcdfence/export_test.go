@@ -9,9 +9,11 @@ var (
 )
 
 // FormatMarks and ParseMarks are for tests of the form of both marks.
-func FormatMarks(write fence.Token, read fence.ReadToken) string { return marks{write, read}.String() }
+func FormatMarks(write fence.Token, read fence.ReadToken, lock string) string {
+	return marks{write, read, lock}.String()
+}
 
-func ParseMarks(value string) (write fence.Token, read fence.ReadToken, ok bool) {
+func ParseMarks(value string) (write fence.Token, read fence.ReadToken, lock string, ok bool) {
 	m, ok := parseMarks(value)
-	return m.write, m.read, ok
+	return m.write, m.read, m.lock, ok
 }

@@ -25,9 +25,9 @@ type Holder interface {
 // NewKV returns a KV whose writes are done only while the lock's key exists. The lock and the data must be in the same etcd, and
 // kv must see the lock's key under its own name: apply a namespace to the returned KV and not to kv.
 //
-// The KV uses the token of the handle and ignores that of the context. The error of a refused write has the lock's key as the
-// resource. Its highest token is that of the present owner, in the era of this handle, or 0 if no owner was found. The owner may
-// be a reader.
+// The KV uses the token of the handle and ignores that of the context. It compares the lock's own key, which no other lock has, and
+// so needs no name. The error of a refused write has the lock's key as the resource. Its highest token is that of the present owner,
+// in the era of this handle, or 0 if no owner was found. The owner may be a reader.
 //
 // NewKV sends nothing. Its error names the argument and what is legal.
 func NewKV(kv clientv3.KV, holder Holder) (*KV, error) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -17,15 +18,31 @@ import (
 
 // ErrMalformedMark reports that a mark's key has a value that this package does not write. Nothing is accepted for the resource
 // until an operator writes the highest token of a writer that was ever accepted there, in 20 digits, and, if that of a reader is
-// higher, a space and that. If they are not known, the highest of all will do: it refuses readers that hold the lock now.
+// higher, a space and that. If they are not known, the highest of all will do: it refuses readers that hold the lock now. Behind
+// them come a space, "@" and the name of the lock that the resource follows, with the prefix of its sessions. Without them the
+// resource follows the lock of the next token that comes with a name.
 var ErrMalformedMark = errors.New("etcdfence: malformed mark")
 
-// mark is a gate that is open to writers whose tokens are not less than the marks in the value of a key. It raises them.
+// mark is a gate that is open to writers of the lock in the value of a key whose tokens are not less than the marks there. It
+// raises them.
 type mark struct {
-	kv       clientv3.KV
-	prefix   string // of all marks
-	resource string
-	maxEra   uint16
+	kv           clientv3.KV
+	prefix       string // of all marks
+	resource     string
+	maxEra       uint16
+	allowUnnamed bool
+
+	// guess is the name that was last seen in the mark. Who writes without a name compares the whole value nevertheless. If it is
+	// out of date, that costs a request.
+	guess atomic.Pointer[string]
+}
+
+// bid is the token of a context and what is known of its lock.
+type bid struct {
+	token  fence.Token
+	read   bool   // token is a reader's
+	lock   string // "" if it came without one
+	moving bool   // the resource follows its lock from now on
 }
 
 func (m *mark) key() string { return m.prefix + m.resource }
@@ -35,8 +52,23 @@ func (m *mark) claim(ctx context.Context) error {
 	return err
 }
 
+// move is claim, whatever lock the mark follows. From then on it follows that of the context.
+func (m *mark) move(ctx context.Context) error {
+	by, err := m.writer(ctx)
+	if err != nil {
+		return err
+	}
+	if by.lock == "" {
+		return fmt.Errorf("etcdfence: token for %q: %w: its context has no name of a lock, or several, "+
+			"want the context of the lock to follow, or one of fence.WithLock or fence.ForLock", m.resource, fence.ErrInvalidToken)
+	}
+	by.moving = true
+	_, err = m.send(ctx, by, body{})
+	return err
+}
+
 func (m *mark) check(ctx context.Context) error {
-	t, err := m.token(ctx)
+	by, err := m.writer(ctx)
 	if err != nil {
 		return err
 	}
@@ -44,17 +76,17 @@ func (m *mark) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = m.admit(t, resp.Kvs)
+	_, err = m.admit(by, resp.Kvs)
 	return err
 }
 
 // read accepts a reader that is not older than the write mark, and raises a lower read mark. It raises it on the condition that
-// the marks are still those that were read. So whatever comes in between is seen: another reader, and a writer, whose mark the
-// transaction must not lower.
+// the marks are still those that were read. So whatever comes in between is seen: another reader, another lock, and a writer, whose
+// mark the transaction must not lower.
 func (m *mark) read(ctx context.Context) error {
-	t, err := admission.ReadToken(ctx, m.maxEra)
+	by, err := m.reader(ctx)
 	if err != nil {
-		return fmt.Errorf("etcdfence: token for %q: %w", m.resource, err)
+		return err
 	}
 	key := m.key()
 	get, err := m.kv.Get(ctx, key)
@@ -62,17 +94,16 @@ func (m *mark) read(ctx context.Context) error {
 		return err
 	}
 	for kvs := get.Kvs; ; {
-		seen, err := m.see(kvs)
-		switch {
-		case err != nil:
+		seen, err := m.admit(by, kvs)
+		if err != nil {
 			return err
-		case fence.Token(t) < seen.write:
-			return &fence.StaleError{Resource: m.resource, Token: fence.Token(t), Highest: seen.write, Read: true}
-		case seen.raised(t) == seen.marks:
+		}
+		next := seen.raised(by)
+		if next == seen.marks {
 			return nil
 		}
 		resp, err := m.kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", seen.rev)).
-			Then(clientv3.OpPut(key, seen.raised(t).String())).Else(clientv3.OpGet(key)).Commit()
+			Then(clientv3.OpPut(key, next.String())).Else(clientv3.OpGet(key)).Commit()
 		if err != nil {
 			return err
 		}
@@ -83,31 +114,37 @@ func (m *mark) read(ctx context.Context) error {
 	}
 }
 
-// commit sends the body with the condition that the mark equals the token, which is true for a tenure that has claimed until a
-// newer reader comes. If it is false, the same transaction reads the marks. commit then raises a lower or missing mark in one
-// transaction with the body, on the condition that the marks are still those that were read.
-//
-// A comparison of bytes (mark less than token) would save the first attempt but would accept values that are not numbers: no
-// comparison of etcd can check that a lower value is well-formed.
-//
-// commit sends a transaction again only after the server has answered that nothing was done. Each time another writer has
-// changed the mark in between.
 func (m *mark) commit(ctx context.Context, b body) (*clientv3.TxnResponse, error) {
-	t, err := m.token(ctx)
+	by, err := m.writer(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if err := m.spares(b.then, b.otherwise); err != nil {
 		return nil, err
 	}
+	return m.send(ctx, by, b)
+}
+
+// send sends the body with the condition that the marks are those that the writer leaves, which is true for a tenure that has
+// claimed until a newer reader comes. If it is false, the same transaction reads the marks. send then raises marks that are lower,
+// missing or without a name in one transaction with the body, on the condition that they are still those that were read.
+//
+// A comparison of bytes (mark less than token) would save the first attempt but would accept values that are not numbers: no
+// comparison of etcd can check that a lower value is well-formed.
+//
+// send sends a transaction again only after the server has answered that nothing was done. Each time another writer has
+// changed the mark in between.
+func (m *mark) send(ctx context.Context, by bid, b body) (*clientv3.TxnResponse, error) {
 	var (
-		key  = m.key()
-		same = clientv3.Compare(clientv3.Value(key), "=", format(t))
-		ops  = b.ops()
-		// The mark comes last, because etcd answers the reads of a transaction before its first write with the old revision.
-		raise = append(slices.Clone(ops), clientv3.OpPut(key, format(t)))
+		key   = m.key()
+		first = marks{}.raised(by)
+		is    = func(v marks) clientv3.Cmp { return clientv3.Compare(clientv3.Value(key), "=", v.String()) }
+		ops   = b.ops()
 	)
-	for cond, then := same, ops; ; {
+	if guess := m.guess.Load(); guess != nil && by.lock == "" && m.allowUnnamed {
+		first.lock = *guess
+	}
+	for cond, then := is(first), ops; ; {
 		// The read is not serializable: see held.successors.
 		resp, err := m.kv.Txn(ctx).If(cond).Then(then...).Else(clientv3.OpGet(key)).Commit()
 		if err != nil {
@@ -116,14 +153,17 @@ func (m *mark) commit(ctx context.Context, b body) (*clientv3.TxnResponse, error
 		if resp.Succeeded {
 			return b.response(resp), nil
 		}
-		seen, err := m.admit(t, resp.Responses[0].GetResponseRange().GetKvs())
+		seen, err := m.admit(by, resp.Responses[0].GetResponseRange().GetKvs())
 		if err != nil {
 			return nil, err
 		}
-		if seen.write == t {
-			cond, then = same, ops
+		m.guess.Store(&seen.lock)
+		if next := seen.raised(by); next == seen.marks {
+			cond, then = is(next), ops
 		} else {
-			cond, then = clientv3.Compare(clientv3.ModRevision(key), "=", seen.rev), raise
+			// The mark comes last, because etcd answers the reads of a transaction before its first write with the old revision.
+			cond = clientv3.Compare(clientv3.ModRevision(key), "=", seen.rev)
+			then = append(slices.Clone(ops), clientv3.OpPut(key, next.String()))
 		}
 	}
 }
@@ -139,35 +179,56 @@ func (m *mark) see(kvs []*mvccpb.KeyValue) (sighting, error) {
 	if len(kvs) == 0 {
 		return sighting{}, nil
 	}
-	both, ok := parseMarks(string(kvs[0].Value))
+	all, ok := parseMarks(string(kvs[0].Value))
 	if !ok {
-		return sighting{}, fmt.Errorf("%w at %q: value %s, want a token of %d decimal digits, or two, the second higher",
-			ErrMalformedMark, m.key(), clip.Quote(string(kvs[0].Value)), digits)
+		return sighting{}, fmt.Errorf("%w at %q: value %s, want a token of %d decimal digits, or two, the second higher, "+
+			"and then perhaps %q and the name of a lock", ErrMalformedMark, m.key(), clip.Quote(string(kvs[0].Value)), digits, beforeName)
 	}
-	return sighting{marks: both, rev: kvs[0].ModRevision}, nil
+	return sighting{marks: all, rev: kvs[0].ModRevision}, nil
 }
 
-// admit returns the marks that were read, or an error if they refuse a writer's t.
-func (m *mark) admit(t fence.Token, kvs []*mvccpb.KeyValue) (sighting, error) {
+// admit returns the marks that were read, or an error if they refuse the bid. A token without a name is stale first: that is
+// certain.
+func (m *mark) admit(by bid, kvs []*mvccpb.KeyValue) (sighting, error) {
 	seen, err := m.see(kvs)
-	switch highest := fence.Token(seen.read); {
-	case err != nil:
+	if err != nil {
 		return sighting{}, err
-	case t < seen.write:
-		return sighting{}, &fence.StaleError{Resource: m.resource, Token: t, Highest: seen.write}
-	case t < highest:
-		return sighting{}, &fence.StaleError{Resource: m.resource, Token: t, Highest: highest, ByReader: true}
 	}
-	return seen, nil
+	other := seen.lock != "" && by.lock != seen.lock && !by.moving
+	switch highest := fence.Token(seen.read); {
+	case other && by.lock != "":
+	case by.token < seen.write:
+		return sighting{}, &fence.StaleError{Resource: m.resource, Token: by.token, Highest: seen.write, Read: by.read}
+	case !by.read && by.token < highest:
+		return sighting{}, &fence.StaleError{Resource: m.resource, Token: by.token, Highest: highest, ByReader: true}
+	case !other || m.allowUnnamed:
+		return seen, nil
+	}
+	return sighting{}, &fence.OtherLockError{
+		Resource: m.resource, Token: by.token, Read: by.read, Lock: by.lock, Follows: seen.lock,
+	}
 }
 
-// token returns the token of ctx.
-func (m *mark) token(ctx context.Context) (fence.Token, error) {
+// writer returns what a writer's context carries.
+func (m *mark) writer(ctx context.Context) (bid, error) {
 	t, err := admission.Token(ctx, m.maxEra)
-	if err != nil {
-		return 0, fmt.Errorf("etcdfence: token for %q: %w", m.resource, err)
+	return m.bid(ctx, bid{token: t}, err)
+}
+
+// reader returns what a reader's context carries.
+func (m *mark) reader(ctx context.Context) (bid, error) {
+	t, err := admission.ReadToken(ctx, m.maxEra)
+	return m.bid(ctx, bid{token: fence.Token(t), read: true}, err)
+}
+
+func (m *mark) bid(ctx context.Context, by bid, err error) (bid, error) {
+	if err == nil {
+		by.lock, err = admission.Lock(ctx)
 	}
-	return t, nil
+	if err != nil {
+		return bid{}, fmt.Errorf("etcdfence: token for %q: %w", m.resource, err)
+	}
+	return by, nil
 }
 
 // spares returns an error if an operation writes to the marks.

@@ -69,7 +69,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzParseMarks checks that two marks have one spelling, and that a read mark that refuses nobody has none.
+// FuzzParseMarks checks that two marks and a name have one spelling, that a read mark that refuses nobody has none, and that no name
+// is taken for a mark.
 func FuzzParseMarks(f *testing.F) {
 	for _, s := range []string{
 		"00000000000000000054", "00000000000000000041 00000000000000000054", "00000000000000000000 00000000000000000054",
@@ -77,23 +78,34 @@ func FuzzParseMarks(f *testing.F) {
 		"00000000000000000041  00000000000000000054", "00000000000000000041 00000000000000000054 ", "00000000000000000041 ",
 		"00000000000000000041 54", "0 00000000000000000054", " 00000000000000000054", "00000000000000000000 00000281474976710656",
 		"00000000000000000041\t00000000000000000054", "00000281474976710656 09223372036854775807",
+		"00000000000000000054 @accounts", "00000000000000000041 00000000000000000054 @accounts", "00000000000000000054 @",
+		"00000000000000000054 accounts", "00000000000000000054@accounts", "00000000000000000054  @accounts", " @accounts",
+		"00000000000000000000 @accounts", "00000000000000000054 @a @b 00000000000000000060", "00000000000000000054 @a\x00",
+		"00000000000000000054 @\xff", "00000000000000000054 @" + strings.Repeat("l", fence.MaxLock),
+		"00000000000000000054 @" + strings.Repeat("l", fence.MaxLock+1), "00000000000000000054 @a 00000000000000000060",
 	} {
-		f.Add(s, int64(len(s)), int64(54))
+		f.Add(s, int64(len(s)), int64(54), s)
 	}
-	f.Fuzz(func(t *testing.T, s string, n, more int64) {
-		write, read, ok := etcdfence.ParseMarks(s)
+	for _, lock := range []string{"", "accounts", " ", "@", " @", "60", "00000000000000000060", "@00000000000000000060", "a b", "a\n"} {
+		f.Add("", int64(41), int64(54), lock)
+		f.Add("", int64(41), int64(0), lock)
+	}
+	f.Fuzz(func(t *testing.T, s string, n, more int64, lock string) {
+		write, read, name, ok := etcdfence.ParseMarks(s)
 		if ok {
-			require.Equal(t, s, etcdfence.FormatMarks(write, read))
+			require.Equal(t, s, etcdfence.FormatMarks(write, read, name))
 			require.True(t, write.Valid() || write == 0 && read != 0)
 			require.True(t, read == 0 || read.Valid() && fence.Token(read) > write)
+			require.True(t, name == "" || fence.CheckLock(name) == nil)
 		}
 		write, read = fence.Token(n), fence.ReadToken(more)
-		gotWrite, gotRead, ok := etcdfence.ParseMarks(etcdfence.FormatMarks(write, read))
+		gotWrite, gotRead, gotLock, ok := etcdfence.ParseMarks(etcdfence.FormatMarks(write, read, lock))
 		valid := (write.Valid() || write == 0) && read.Valid() && fence.Token(read) > write || write.Valid() && read == 0
-		require.Equal(t, valid, ok)
+		require.Equal(t, valid && (lock == "" || fence.CheckLock(lock) == nil), ok)
 		if ok {
 			require.Equal(t, write, gotWrite)
 			require.Equal(t, read, gotRead)
+			require.Equal(t, lock, gotLock)
 		}
 	})
 }

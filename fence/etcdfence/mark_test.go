@@ -132,12 +132,14 @@ func TestMarks_malformed(t *testing.T) {
 		for _, value := range []string{
 			"", "41", "99999999999999999999", strings.Repeat("\n", 1<<10),
 			"00000000000000000054 00000000000000000041", "00000000000000000000 00000000000000000000",
+			"00000000000000000041 @", "00000000000000000041 accounts", "00000000000000000041 @\xff",
 		} {
 			srv.Put("fence/r", value)
 			rev := srv.Rev()
 			for _, tok := range []fence.Token{1, 41, math.MaxInt64} {
 				for _, err := range []error{
 					m.Claim(with(t, tok), "r"), m.Check(with(t, tok), "r"), second(kv.Put(with(t, tok), "d", "")),
+					m.Claim(of(t, "accounts", tok), "r"), m.Move(of(t, "accounts", tok), "r"),
 					m.ClaimRead(reading(t, fence.ReadToken(tok)), "r"), m.CheckRead(reading(t, fence.ReadToken(tok)), "r"),
 				} {
 					require.ErrorIs(t, err, etcdfence.ErrMalformedMark, "%q", value)

@@ -26,18 +26,28 @@ type Options struct {
 	// MaxEra is the highest era that is accepted: 1 to 32767, default [fence.DefaultMaxEra], 15. A token of a higher era is
 	// refused before anything is sent; see [fence.Token.CheckEra].
 	MaxEra uint16
+
+	// AllowUnnamed has a resource that follows a lock accept tokens that come without the name of one, for example those of older
+	// clients; see [fence.WithLock]. By default they are refused with an [*fence.OtherLockError]. A KV learns the name at its first
+	// write of such a token, which costs one request more.
+	AllowUnnamed bool
 }
 
 // Marks fences data in etcd whose writers hold their locks elsewhere, for example in another cluster. A key for each resource
-// holds the mark: the highest token that was accepted, as 20 decimal digits, and behind a space that of readers if it is higher.
-// Marks only grow and are never deleted.
+// holds the mark: the highest token that was accepted, as 20 decimal digits, behind a space that of readers if it is higher, and
+// behind " @" the name of the lock that the resource follows. Marks only grow and are never deleted.
 //
-// The token is the one in the context; see [fence.FromContext] and [fence.ReadFromContext]. A resource is 1 to 1,024 bytes of UTF-8 without NUL. Marks is
-// safe for concurrent use, by any number of processes, and need not be closed.
+// The token is the one in the context; see [fence.FromContext] and [fence.ReadFromContext]. So is the name of its lock; see
+// [fence.LockFromContext]. The resource follows the lock of the first token that is accepted with a name, and refuses the tokens of
+// others, whatever the numbers, until [Marks.Move].
+//
+// A resource is 1 to 1,024 bytes of UTF-8 without NUL. Marks is safe for concurrent use, by any number of processes, and need not be
+// closed.
 type Marks struct {
-	kv     clientv3.KV
-	prefix string
-	maxEra uint16
+	kv           clientv3.KV
+	prefix       string
+	maxEra       uint16
+	allowUnnamed bool
 }
 
 // NewMarks returns the marks with a prefix in kv. It sends nothing. The error names the argument or the option, its value and
@@ -55,22 +65,37 @@ func NewMarks(kv clientv3.KV, opts Options) (*Marks, error) {
 	if err := fence.CheckMaxEra("etcdfence: Options.MaxEra", opts.MaxEra); err != nil {
 		return nil, err
 	}
-	return &Marks{kv: kv, prefix: opts.Prefix, maxEra: opts.MaxEra}, nil
+	return &Marks{kv: kv, prefix: opts.Prefix, maxEra: opts.MaxEra, allowUnnamed: opts.AllowUnnamed}, nil
 }
 
 // Claim starts a tenure. Call it once after a grant, before the first read of the resource: until then the mark does not refuse
 // the predecessor. Repeating it is safe.
 //
-// On success the mark is the context's token or newer, and no older token is accepted. On these errors the mark is unchanged: a
-// [*fence.StaleError] with the mark as the highest token if a mark is newer; one that matches [fence.ErrInvalidToken] if the
-// context carries no token, or [ErrMalformedMark] if something else has written the mark. Any other error is the client's: the
-// mark may have been raised, and Claim may be called again.
+// On success the mark is the context's token or newer, and no older token is accepted. On these errors the mark is unchanged: an
+// [*fence.OtherLockError] if the resource follows another lock than that of the token, or if it follows one and the token came
+// without a name; a [*fence.StaleError] with the mark as the highest token if a mark is newer; one that matches
+// [fence.ErrInvalidToken] if the context carries no token, or the name of its lock is illegal, or [ErrMalformedMark] if something
+// else has written the mark. Any other error is the client's: the mark may have been raised, and Claim may be called again.
 func (m *Marks) Claim(ctx context.Context, resource string) error {
 	k, err := m.KV(resource)
 	if err != nil {
 		return err
 	}
 	return k.Claim(ctx)
+}
+
+// Move has the resource follow the lock of the context from now on, and claims it with the context's token; see [Marks.Claim].
+// Tokens of the lock that it has followed are refused from then on, whatever of it is still under way. Call it when writers have
+// gone over to another lock, and before they write. Repeating it is safe.
+//
+// The errors are those of [Marks.Claim], but for the [*fence.OtherLockError]. If the token is stale, take a new grant of the lock, or
+// raise its era if it is in another cluster. The error matches [fence.ErrInvalidToken] if the context has no name of a lock.
+func (m *Marks) Move(ctx context.Context, resource string) error {
+	r, err := m.mark(resource)
+	if err != nil {
+		return err
+	}
+	return r.move(ctx)
 }
 
 // Check reports whether the context's token would be accepted now. It reads the mark and does not raise it. The answer can be
@@ -105,8 +130,8 @@ func (m *Marks) readBy(ctx context.Context, resource string) error {
 }
 
 // KV returns a KV for the resource's data, which is any set of keys that its writers agree on. A write is done only if no mark
-// is newer than the token in the context, and it raises an older mark in the same transaction. A KV has no state and serves
-// every token of a writer.
+// is newer than the token in the context and the resource follows its lock, and it raises an older mark in the same transaction. A
+// KV serves every token of a writer.
 //
 // The errors of a write are those of [Marks.Claim]; on those that are named there, nothing is written. The KV refuses writes to
 // marks, and deletions of ranges that contain marks, before it sends them. The error of Marks.KV names the resource and what
@@ -123,7 +148,7 @@ func (m *Marks) mark(resource string) (*mark, error) {
 	if err := checkName("resource", resource); err != nil {
 		return nil, err
 	}
-	return &mark{kv: m.kv, prefix: m.prefix, resource: resource, maxEra: m.maxEra}, nil
+	return &mark{kv: m.kv, prefix: m.prefix, resource: resource, maxEra: m.maxEra, allowUnnamed: m.allowUnnamed}, nil
 }
 
 func checkName(field, name string) error {

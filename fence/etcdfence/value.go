@@ -8,43 +8,61 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// marks are the two marks of a resource: 0 is none.
+// marks are the two marks of a resource, 0 is none, and the name of the lock that it follows, "" is none.
 //
 // A read mark that is not above the write mark refuses nobody whom the write mark does not, so it is not kept. A writer that is
 // accepted is not below the read mark, and so leaves its own token alone.
 //
-// Both are in one value and not in two keys. So a write compares what it has always compared, and a version of this package that
-// does not know readers finds the value malformed: it refuses every write, where it would not look at a second key.
+// All are in one value and not in several keys. So a write compares one value, as it always has, and a version of this package
+// that does not know readers, or names, finds the value malformed: it refuses every write, where it would not look at a second key.
 type marks struct {
 	write fence.Token
 	read  fence.ReadToken
+	lock  string
 }
 
-// raised returns the marks after a reader that they accept.
-func (m marks) raised(t fence.ReadToken) marks {
-	if fence.Token(t) > m.write {
-		m.read = max(m.read, t)
+// raised returns the marks after a bid that they accept.
+func (m marks) raised(b bid) marks {
+	switch {
+	case !b.read:
+		m.write, m.read = b.token, 0
+	case b.token > m.write:
+		m.read = max(m.read, fence.ReadToken(b.token))
+	}
+	if b.lock != "" { // another than the mark's is accepted only if it is the first or moves
+		m.lock = b.lock
 	}
 	return m
 }
 
-// String returns the value of the key: the write mark, and if there is a read mark, a space and that.
+// beforeName cannot begin a read mark. The name comes last, since it may contain everything that the marks do.
+const beforeName = " @"
+
+// String returns the value of the key: the write mark, if there is a read mark a space and that, and if there is a name, beforeName
+// and that.
 func (m marks) String() string {
-	if m.read == 0 {
-		return format(m.write)
+	value := format(m.write)
+	if m.read != 0 {
+		value += " " + format(fence.Token(m.read))
 	}
-	return format(m.write) + " " + format(fence.Token(m.read))
+	if m.lock != "" {
+		value += beforeName + m.lock
+	}
+	return value
 }
 
 // parseMarks reads the form that String writes and no other.
 func parseMarks(value string) (marks, bool) {
+	value, lock, named := strings.Cut(value, beforeName)
 	first, second, readers := strings.Cut(value, " ")
 	write, ok := parse(first)
-	if !readers {
-		return marks{write: write}, ok
+	m := marks{write: write, lock: lock}
+	if readers {
+		read, valid := parse(second)
+		m.read = fence.ReadToken(read)
+		ok = valid && (ok || first == format(0)) && write < read
 	}
-	read, valid := parse(second)
-	return marks{write, fence.ReadToken(read)}, valid && (ok || first == format(0)) && write < read
+	return m, ok && (!named || fence.CheckLock(lock) == nil)
 }
 
 // digits is the length of a mark. Leading zeros make the order of bytes, as in etcdctl, the order of numbers.
