@@ -85,7 +85,8 @@ func ReadFromContext(ctx context.Context) (ReadToken, bool) {
 // elections are made by it, with the name that has the session's prefix before it. If ctx carries no token, neither does the
 // result.
 //
-// Of several names none is that of the token: choose one with [ForLock].
+// Of several names none is that of the token: choose one with [ForLock]. Without any, WithLock takes the name off: for a time in which
+// processes of an earlier version, which knew no names, still use the resource.
 func WithLock(ctx context.Context, locks ...string) context.Context {
 	t := carried(ctx)
 	if t == nil {
