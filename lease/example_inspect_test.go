@@ -50,3 +50,57 @@ func ExampleRelease() {
 	// stops: lease: asked to release
 	// lease: lock "report": lease: asked to release
 }
+
+func ExampleList() {
+	client := connect()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := lease.NewSession(ctx, client, lease.Options{Prefix: "jobs/"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+	for _, name := range []string{"report", "backup"} {
+		if _, err := session.Lock(ctx, name); err != nil {
+			log.Fatal(err)
+		}
+	}
+
+	for queue, err := range lease.List(ctx, client, "jobs/") {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(queue.Name, len(queue.Holders), len(queue.Waiters))
+	}
+	// Output:
+	// jobs/backup 1 0
+	// jobs/report 1 0
+}
+
+func ExampleWatch() {
+	client := connect()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := lease.NewSession(ctx, client, lease.Options{Owner: "worker-7"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+
+	for queue, err := range lease.Watch(ctx, client, "report") {
+		if err != nil {
+			log.Fatal(err)
+		}
+		if len(queue.Holders) > 0 {
+			fmt.Println("held by", queue.Holders[0].Owner)
+			break
+		}
+		fmt.Println("free")
+		if _, err := session.Lock(ctx, "report"); err != nil {
+			log.Fatal(err)
+		}
+	}
+	// Output:
+	// free
+	// held by worker-7
+}

@@ -449,3 +449,26 @@ func TestRelease_nothingButWhatWasNamed(t *testing.T) {
 		})
 	}
 }
+
+// A set that waits for one name holds the others, as those see it who wait there: asked for one, it gives up all.
+func TestRelease_asked_aSetThatWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		other := e.join(t)
+		b := e.lock(t, "b")
+		got := make(chan error, 1)
+		go func() {
+			_, err := other.s.LockAll(t.Context(), "a", "b")
+			got <- err
+		}()
+		synctest.Wait()
+		next := e.wait(t.Context(), "a")
+		e.at(time.Second)
+		e.release(t, "a", lease.ReleaseOptions{})
+		require.ErrorIs(t, receive(t, got), lease.ErrAskedToRelease)
+		require.NoError(t, receive(t, next).err)
+		e.at(time.Minute)
+		require.Equal(t, []string{b.Key()}, e.keys("b"))
+		requireLive(t, b)
+	})
+}

@@ -130,7 +130,7 @@ func (s *Server) Holder(name string) (owner string, ok bool) {
 	var first int64
 	for _, kv := range s.fake.Keys(prefix) {
 		if queue.Contends(prefix, kv) && (!ok || kv.CreateRevision < first) {
-			owner, ok, first = string(kv.Value), true, kv.CreateRevision
+			owner, ok, first = queue.Text(kv), true, kv.CreateRevision
 		}
 	}
 	return owner, ok
