@@ -40,6 +40,9 @@ type acquisition struct {
 	died    time.Duration  // when its process was killed, if it has no end; 0: it was not
 	excused time.Duration  // from when on an operator's fault excuses it; forever: never
 	gone    *history.Event // what an operator has done to its key
+
+	parts  []*acquisition // all of the same Op, itself too
+	shares bool           // as a reader, a node above that of its tree
 }
 
 // request is what became of one Request.
@@ -82,8 +85,15 @@ func (d *disturbance) operator() bool {
 	return false
 }
 
-func (a *acquisition) name() string       { return a.enter.Name }
-func (a *acquisition) shared() bool       { return a.enter.Verb.Shared() }
+// name is what it holds or has asked for: of a permit the slot, as soon as it is known.
+func (a *acquisition) name() string {
+	if a.grant != nil && a.enter.Verb.OfPermit() {
+		return a.grant.Name
+	}
+	return a.enter.Name
+}
+
+func (a *acquisition) shared() bool       { return a.shares || a.enter.Verb.Shared() }
 func (a *acquisition) token() fence.Token { return a.grant.Token }
 
 // ended is when the acquisition was over as its caller knows it: it holds nothing and asks for nothing from then on.
@@ -111,7 +121,7 @@ func (a *acquisition) live() (from, to time.Duration, ok bool) {
 
 func (c *checker) newBook(events []history.Event) *book {
 	b := &book{first: forever, byName: map[string]*resource{}, elections: map[string]bool{}, clients: map[string]bool{}}
-	ops, requests, faults := map[int64]*acquisition{}, map[int64]*request{}, map[int64]*disturbance{}
+	ops, requests, faults := map[int64][]*acquisition{}, map[int64]*request{}, map[int64]*disturbance{}
 	for n := range events {
 		e := &events[n]
 		b.first, b.last = min(b.first, e.At), max(b.last, e.At)
@@ -121,14 +131,19 @@ func (c *checker) newBook(events []history.Event) *book {
 				c.malformed(fmt.Sprintf("op %d enters twice", e.Op))
 				continue
 			}
-			ops[e.Op] = &acquisition{enter: e, excused: forever}
-			b.ops = append(b.ops, ops[e.Op])
+			ops[e.Op] = acquisitionsOf(e)
+			b.ops = append(b.ops, ops[e.Op]...)
 			b.clients[e.Client()] = true
 			if e.Verb == history.Campaign {
 				b.elections[e.Name] = true
 			}
 		case history.Grant, history.GiveUp, history.Live, history.Lost, history.Release, history.Released:
-			c.acquisitionEvent(ops[e.Op], e)
+			if ops[e.Op] == nil {
+				c.malformed(fmt.Sprintf("%s of op %d, which has not entered", e.Kind, e.Op))
+			}
+			for _, a := range ops[e.Op] {
+				c.acquisitionEvent(a, e)
+			}
 		case history.Send:
 			if requests[e.Request] != nil && requests[e.Request].send != nil {
 				c.malformed(fmt.Sprintf("request %d is sent twice", e.Request))
@@ -205,14 +220,10 @@ func (c *checker) note(b *book, e *history.Event) {
 }
 
 func (c *checker) acquisitionEvent(a *acquisition, e *history.Event) {
-	if a == nil {
-		c.malformed(fmt.Sprintf("%s of op %d, which has not entered", e.Kind, e.Op))
-		return
-	}
 	var field **history.Event
 	switch e.Kind {
 	case history.Grant:
-		field = &a.grant
+		field, e = &a.grant, a.grantOf(e)
 	case history.GiveUp:
 		field = &a.giveUp
 	case history.Lost:
@@ -291,9 +302,12 @@ func (b *book) bury() {
 var reasons = []lease.Reason{lease.ReasonDeadlinePassed, lease.ReasonLeaseGone, lease.ReasonKeyDeleted, lease.ReasonSessionClosed}
 
 func (c *checker) countBook(b *book, events int) {
-	var grants, shared, tries, gaveUp, live, lost, died, led int
+	var grants, shared, sets, trees, permits, tries, gaveUp, live, lost, died, led int
 	why := map[lease.Reason]int{}
 	for _, a := range b.ops {
+		if a != a.parts[0] {
+			continue
+		}
 		switch {
 		case a.giveUp != nil && a.giveUp.Outcome == history.Refused:
 			tries++
@@ -307,8 +321,15 @@ func (c *checker) countBook(b *book, events int) {
 			continue
 		}
 		grants++
-		if a.shared() {
+		switch v := a.enter.Verb; {
+		case v.Shared():
 			shared++
+		case v.OfSet():
+			sets++
+		case v.OfTree():
+			trees++
+		case v.OfPermit():
+			permits++
 		}
 		if b.elections[a.name()] {
 			led++
@@ -326,9 +347,12 @@ func (c *checker) countBook(b *book, events int) {
 		}
 	}
 	c.count("events", events)
-	c.count("acquisitions", len(b.ops))
+	c.count("acquisitions, of each name", len(b.ops))
 	c.count("granted", grants)
 	c.count("  to readers", shared)
+	c.count("  to sets", sets)
+	c.count("  to nodes of trees", trees)
+	c.count("  permits", permits)
 	c.count("refused, another's", tries)
 	c.count("given up", gaveUp)
 	c.count("handles seen live", live)

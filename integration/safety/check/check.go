@@ -64,7 +64,7 @@ func Check(events []history.Event, opts Options) Report {
 	c.readWatch()
 	c.excuse()
 	for _, look := range []func(){
-		c.marks, c.steady, c.controls, c.tokenOrder, c.watchedTokens, c.deletions, c.leftovers, c.intervals, c.returns, c.deadlines, c.prompt, c.locks,
+		c.marks, c.steady, c.controls, c.tokenOrder, c.watchedTokens, c.deletions, c.leftovers, c.intervals, c.counts, c.returns, c.deadlines, c.prompt, c.locks,
 		c.updates, c.readers, c.requestOutcomes, c.registers, c.progress, c.order, c.observers, c.sights,
 	} {
 		look()

@@ -5,8 +5,9 @@
 //	I1  at each resource, in the order of application, no accepted token is lower than one that was accepted before; but two
 //	    readers do not refuse each other, and what one has read does not change while its token is accepted
 //	I2  the tokens of a name increase, and are the create revisions of keys that were first in its queue, or of readers' with no
-//	    writer before them
-//	I3  the intervals in which handles of one name are live do not intersect, but those of readers; a dead handle stays dead, and
+//	    writer before them; of a set in each of its queues, of a node of a tree also in those above as a reader, of a slot before all
+//	    who wait for a permit
+//	I3  the intervals in which handles of one name are live do not intersect, but those of readers, and of a semaphore no more than it has permits; a dead handle stays dead, and
 //	    dies at its deadline; a scoped form releases after its function has returned
 //	I4  sets and counters at a fenced resource lose no acknowledged update
 //	I5  a request is applied at most once, and not at all if its writer was told so
@@ -22,7 +23,8 @@
 //	tokens.go     I2          a sweep over enter and grant events
 //	watch.go      I2, I6, I7  each name's queue, built again from the watch
 //	intervals.go  I2, I3, I8  a sweep over the intervals in which handles are known to be live
-//	lock.go       I3, I8      porcupine, with a lock for readers and writers as the model
+//	lock.go       I3, I8      porcupine, with a lock for readers and writers as the model, and one with a semaphore
+//	kinds.go      I3          a sweep over the intervals of a semaphore
 //	release.go    I3          the ends of functions
 //	deadline.go   I3          the deadlines of leases, by the renewals that were answered
 //	operator.go   I3, I6      what an operator has deleted or revoked
@@ -64,7 +66,8 @@
 // on from a second before the other enters until it is granted, nor was one in the TTL before that, an operator's excepted.
 // Faults of other clients do not count. Within a session, as the lease of the keys tells it, the rule holds always, for
 // those who are served in the end. Readers and candidates of one session each stand in etcd's queue. Elections in which somebody is
-// passed by others, as for a priority or a transfer, are not in order of arrival, and are left out.
+// passed by others, as for a priority or a transfer, are not in order of arrival, and are left out. So are waiters that stand in
+// several queues: who passes one of them was never first.
 //
 // # What it cannot see
 //

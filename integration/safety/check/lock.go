@@ -24,13 +24,20 @@ type change struct {
 	turn int // of an acquisition: its place by token in its window
 }
 
-// lockState is a lock: who holds it, one writer or any number of readers, and how many have in this window. Tokens increase, so in
+// lockState is a lock: who holds it, one writer or any number of readers, and how many have in this window. Where most is not 0 it
+// is a semaphore, and who has a permit stands for a reader. Tokens increase, so in
 // each window the order of the acquisitions is that of their tokens, and no other needs to be tried: of two readers, the one with the
 // larger token was not let in before the other.
 type lockState struct {
 	writer  *acquisition
 	readers []*acquisition // not changed
+	most    int            // of them at a time; 0: any number
 	turns   int
+}
+
+// together reports whether a holds the lock beside others.
+func (s lockState) together(a *acquisition) bool {
+	return a.shared() || s.most > 0 && a.enter.Verb.OfPermit()
 }
 
 func lockModel(first lockState) porcupine.Model {
@@ -54,21 +61,27 @@ func (s lockState) begin(in change) (bool, lockState) {
 	if s.writer != nil || in.turn != s.turns {
 		return false, s
 	}
-	if in.of.shared() {
-		return true, lockState{readers: append(slices.Clip(s.readers), in.of), turns: s.turns + 1}
+	next := lockState{most: s.most, turns: s.turns + 1}
+	if s.together(in.of) {
+		next.readers = append(slices.Clip(s.readers), in.of)
+		return s.most == 0 || len(s.readers) < s.most, next
 	}
-	return len(s.readers) == 0, lockState{writer: in.of, turns: s.turns + 1}
+	next.writer = in.of
+	return len(s.readers) == 0, next
 }
 
 func (s lockState) end(a *acquisition) (bool, lockState) {
-	if !a.shared() {
-		return s.writer == a, lockState{readers: s.readers, turns: s.turns}
+	next := s
+	if !s.together(a) {
+		next.writer = nil
+		return s.writer == a, next
 	}
 	i := slices.Index(s.readers, a)
 	if i < 0 {
 		return false, s
 	}
-	return true, lockState{writer: s.writer, readers: slices.Delete(slices.Clone(s.readers), i, i+1), turns: s.turns}
+	next.readers = slices.Delete(slices.Clone(s.readers), i, i+1)
+	return true, next
 }
 
 // locks gives each name to porcupine: the history of its handles must be one of a lock.
@@ -77,7 +90,7 @@ func (s lockState) end(a *acquisition) (bool, lockState) {
 // had its turn before, whoever else has got it has ended by then, and whoever is granted later has its turn later: were one
 // of them different, two would have held the lock at once. So each part begins with a known holder, and the parts are
 // right if and only if the whole is. Of a handle that is not known to have been live this cannot be said, since its caller
-// may have been told late that it had its turn: there is no cut before that.
+// may have been told late that it had its turn: there is no cut before that. Permits of a semaphore are given whole.
 func (c *checker) locks() {
 	names := map[string][]*acquisition{}
 	for _, a := range c.ops {
@@ -86,27 +99,33 @@ func (c *checker) locks() {
 		}
 	}
 	windows, undecided := 0, 0
+	window := func(name string, first lockState, all []*acquisition, last bool) {
+		ops, inOrder := lockOperations(first.writer, all, last)
+		windows++
+		result := porcupine.Illegal
+		if inOrder {
+			result = porcupine.CheckOperationsTimeout(lockModel(first), ops, c.opts.Timeout)
+		}
+		switch result {
+		case porcupine.Unknown:
+			undecided++
+		case porcupine.Illegal:
+			c.notALock(name, all)
+		default:
+		}
+	}
 	for name, all := range names {
 		slices.SortStableFunc(all, func(x, y *acquisition) int { return cmp.Compare(x.grant.At, y.grant.At) })
 		var holder *acquisition // when the window begins, a writer
 		late := lateTokens(all)
 		for len(all) > 0 {
 			n := cut(all, late[len(late)-len(all):])
-			ops, inOrder := lockOperations(holder, all[:n], n == len(all))
-			windows++
-			result := porcupine.Illegal
-			if inOrder {
-				result = porcupine.CheckOperationsTimeout(lockModel(lockState{writer: holder}), ops, c.opts.Timeout)
-			}
-			switch result {
-			case porcupine.Unknown:
-				undecided++
-			case porcupine.Illegal:
-				c.notALock(name, all[:n])
-			default:
-			}
+			window(name, lockState{writer: holder}, all[:n], n == len(all))
 			holder, all = all[n-1], all[n:]
 		}
+	}
+	for name, all := range c.semaphores() {
+		window(name, lockState{most: c.permits(all[0])}, all, true)
 	}
 	c.count("windows of locks for porcupine", windows)
 	c.count("  undecided", undecided)

@@ -92,7 +92,9 @@ func (c *checker) deletions() {
 	}
 	for _, a := range c.ops {
 		if a.grant == nil {
-			c.deletedWaiting(a)
+			if a == a.parts[0] {
+				c.deletedWaiting(a)
+			}
 			continue
 		}
 		k := c.keyOf(a)
@@ -113,7 +115,7 @@ func (c *checker) deletions() {
 				"I6", "watch", a.name(), fmt.Sprintf("key %q was deleted, and its handle was live after that", k.put.Key),
 				show(k.put, a.grant, k.del, a.lastLive),
 			})
-		case a.lost != nil && strings.Contains(a.lost.Error, lease.ReasonKeyDeleted.String()):
+		case a.lost != nil && strings.Contains(a.lost.Error, lease.ReasonKeyDeleted.String()) && !c.operated(a):
 			c.violation(Violation{
 				"I6", "watch", a.name(), fmt.Sprintf("key %q was deleted under its handle, and no operator did it", k.put.Key),
 				show(k.put, a.grant, k.del, a.lost),
@@ -144,10 +146,14 @@ func (c *checker) deletedWaiting(a *acquisition) {
 }
 
 // hit reports whether an operator's target is what a has lost: the lease that its error names, or a key on that lease in
-// the queue of its name.
+// one of its queues.
 func hit(target string, a *acquisition) bool {
-	if key, found := strings.CutPrefix(target, a.name()+"/"); found {
-		target, _, _ = strings.Cut(strings.TrimPrefix(key, readers), "-")
+	for _, part := range a.parts {
+		if strings.HasPrefix(target, part.name()+"/") {
+			key := strings.TrimPrefix(target[len(queueOf(target)):], readers)
+			target, _, _ = strings.Cut(key, "-")
+			break
+		}
 	}
 	return strings.Contains(a.giveUp.Error, "(lease "+target+")")
 }

@@ -34,13 +34,13 @@ func (c *checker) order() {
 			t = &turns{byClient: map[string][]*acquisition{}, hindrances: hindrances}
 			names[a.name()] = t
 		}
-		if !a.shared() {
+		if !a.shared() && !a.alone() {
 			t.byClient[a.enter.Client()] = append(t.byClient[a.enter.Client()], a)
 		}
 		if a.grant != nil {
 			t.granted = append(t.granted, a)
 		}
-		if a.waits() {
+		if a.waits() && !a.alone() {
 			t.waiters = append(t.waiters, &overtaken{acquisition: a})
 			if hindrances[a.enter.Client()].spare(a.enter.At, min(a.served(), c.last)) > entering {
 				could++
@@ -149,7 +149,7 @@ func (c *checker) sessionOrder() {
 	}
 	sessions := map[session][]*acquisition{}
 	for _, a := range c.ops {
-		if a.grant == nil || a.shared() || c.elections[a.name()] {
+		if a.grant == nil || a.shared() || a.alone() || c.elections[a.name()] {
 			continue
 		}
 		if k := c.keyOf(a); k != nil {

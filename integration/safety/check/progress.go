@@ -26,8 +26,9 @@ func (c *checker) progress() {
 	waiting := 0
 	for _, a := range c.ops {
 		steps, waits := c.steps(a)
-		names[a.name()] = append(names[a.name()], steps...)
-		readers[a.name()] = append(readers[a.name()], forReaders(a, steps)...)
+		name := a.enter.Name
+		names[name] = append(names[name], steps...)
+		readers[name] = append(readers[name], forReaders(a, steps)...)
 		if waits {
 			waiting++
 		}
@@ -66,6 +67,14 @@ func (c *checker) steps(a *acquisition) (steps []step, waits bool) {
 		steps = append(steps, step{at: a.grant.At, holds: 1, granted: true})
 		if over != forever {
 			steps = append(steps, step{at: max(over, a.grant.At), holds: -1})
+		}
+	}
+	if a.alone() { // it may stand first here and wait elsewhere: nobody is let in for as long
+		if a.enter.Verb.OfPermit() {
+			steps = steps[:min(len(steps), 2)] // what it gets is not what it waits for
+		}
+		for n := range steps {
+			steps[n].holds, steps[n].waits = steps[n].holds+steps[n].waits, 0
 		}
 	}
 	return steps, waits

@@ -22,7 +22,7 @@ func TestCheck_goodHistories(t *testing.T) {
 		require.Empty(t, report.Violations, "seed %d", seed)
 		require.Empty(t, report.Malformed, "seed %d", seed)
 		for _, what := range []string{
-			"acquisitions", "granted", "handles seen live", "handles lost", "handles compared with the deadlines of their leases", "leader changes",
+			"acquisitions, of each name", "granted", "handles seen live", "handles lost", "handles compared with the deadlines of their leases", "leader changes",
 			"tokens compared with the watch", "tokens compared with each other", "live intervals compared",
 			"deletions compared with handles", "accepted claims and updates", "refused as stale", "updates applied",
 			"acknowledged adds and increments", "reads by callers", "requests of unknown outcome", "acquisitions that waited",

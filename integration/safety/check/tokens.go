@@ -32,7 +32,7 @@ func (c *checker) tokenOrder() {
 	compared := 0
 	for _, m := range moments {
 		if m.Kind == history.Enter {
-			before[m.a] = highest[m.Name]
+			before[m.a] = highest[m.a.name()]
 			continue
 		}
 		name, old := m.a.name(), before[m.a]

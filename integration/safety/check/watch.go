@@ -16,6 +16,7 @@ type watch struct {
 	keys    map[keyAt]*key
 	all     []*key // in the order of creation
 	highest int64
+	lines   map[string]*line // by prefix
 }
 
 // key is one life of a key: it may be created again after it was deleted.
@@ -23,7 +24,7 @@ type key struct {
 	put, del  *history.Event // put: the creation
 	off       *history.Event // the write that took it off its lease
 	lease     int64          // as of the last change
-	first     bool           // it was the first of its queue at some time, or a reader's with no writer before it
+	first     bool           // it was the first of its queue at some time, a slot's also before all who want a permit; or a reader's with no writer before it
 	contender bool
 	shared    bool // a reader's
 	operated  bool // an operator has deleted it or taken it off its lease
@@ -45,11 +46,40 @@ func (c *checker) keyOf(a *acquisition) *key {
 
 // line is the queue of one name. Keys join at its end, since create revisions grow.
 type line struct {
-	keys []*key // from the first that may still contend
+	keys  []*key  // from the first that may still contend
+	gate  *line   // of a slot: the queue of its semaphore
+	slots []*line // of a semaphore
+	left  int64   // the revision at which one left that was first
+}
+
+// slotDir stands between the name of a semaphore and the number of a slot.
+const slotDir = "/~slot/"
+
+// line is the queue with that prefix.
+func (w *watch) line(queue string) *line {
+	l := w.lines[queue]
+	if l == nil {
+		l = &line{}
+		w.lines[queue] = l
+		if n := strings.LastIndex(queue, slotDir); n >= 0 {
+			l.gate = w.line(queue[:n+1])
+			l.gate.slots = append(l.gate.slots, l)
+		}
+	}
+	return l
+}
+
+// lets reports whether a slot's key came in its turn: in place of one that was first, or else nobody who is older waits.
+func (l *line) lets(k *key) bool {
+	n := slices.IndexFunc(l.keys, func(k *key) bool { return !k.over() })
+	return l.left == k.put.Created || n < 0 || l.keys[n].put.Created > k.put.Created
 }
 
 // serve notes whose turn it is: that of the first or, if this is a reader, of all readers before the next writer.
 func (l *line) serve() {
+	for _, slot := range l.slots {
+		slot.serve()
+	}
 	for len(l.keys) > 0 && l.keys[0].over() {
 		l.keys = l.keys[1:]
 	}
@@ -59,7 +89,7 @@ func (l *line) serve() {
 		case k.shared:
 			k.first = true
 		default:
-			k.first = k.first || n == 0
+			k.first = k.first || n == 0 && (l.gate == nil || l.gate.lets(k))
 			return
 		}
 	}
@@ -74,14 +104,14 @@ func revision(t fence.Token) int64 { return int64(t) & (1<<48 - 1) }
 // readWatch builds every queue again, revision by revision.
 func (c *checker) readWatch() {
 	w := &c.watch
-	w.keys = map[keyAt]*key{}
+	w.keys, w.lines = map[keyAt]*key{}, map[string]*line{}
 	slices.SortStableFunc(c.changes, func(x, y *history.Event) int { return cmp.Compare(x.Revision, y.Revision) })
-	lines, now := map[string]*line{}, map[string]*key{}
+	now := map[string]*key{}
 	for n := 0; n < len(c.changes); {
 		touched := map[*line]bool{}
 		rev := c.changes[n].Revision
 		for ; n < len(c.changes) && c.changes[n].Revision == rev; n++ {
-			if l := c.change(c.changes[n], now, lines); l != nil {
+			if l := c.change(c.changes[n], now); l != nil {
 				touched[l] = true
 			}
 		}
@@ -95,15 +125,11 @@ func (c *checker) readWatch() {
 }
 
 // change brings one event into its queue, which it returns.
-func (c *checker) change(e *history.Event, now map[string]*key, lines map[string]*line) *line {
+func (c *checker) change(e *history.Event, now map[string]*key) *line {
 	w := &c.watch
 	k := now[e.Key]
 	queue := queueOf(e.Key)
-	l := lines[queue]
-	if l == nil {
-		l = &line{}
-		lines[queue] = l
-	}
+	l := w.line(queue)
 	switch {
 	case e.Kind == history.Delete && k == nil:
 		c.malformed(fmt.Sprintf("revision %d deletes key %q, of which the watch knows nothing", e.Revision, e.Key))
@@ -111,6 +137,9 @@ func (c *checker) change(e *history.Event, now map[string]*key, lines map[string
 	case e.Kind == history.Delete:
 		k.del = e
 		delete(now, e.Key)
+		if k.first {
+			l.left = e.Revision
+		}
 	case e.Created == e.Revision && k == nil:
 		k = &key{put: e}
 		now[e.Key], w.keys[keyAt{queue, e.Created}] = k, k

@@ -7,7 +7,7 @@
 // # What the kinds say
 //
 //	kind      by        at                                    fields
-//	enter     caller    before Lock, RLock, Campaign, …       Op, Actor, Name, Verb (see below)
+//	enter     caller    before Lock, RLock, Campaign, …       Op, Actor, Name, Verb (see below), With, Value
 //	grant     caller    after it has returned a handle        Op, Actor, Name, Token, Key
 //	giveup    caller    after it has returned an error        Op, Outcome, Error
 //	live      caller    before a call of Err that gave nil    Op, Verb (see ByContext)
@@ -30,8 +30,8 @@
 // which is read before the handle is asked. Events of one resource stand in the file in the order of application; others are in the
 // order in which they came in, which may differ from that of their times.
 //
-// The Verb of an enter event is [Campaign] for an election, [RLock] or [TryRLock] for a reader, [TryLock] or none for a lock. Requests
-// have the other verbs; a resource that knows Add is a set, and what a read of it returns is its elements with commas between. A fenced
+// The Verb of an enter event is [Campaign] for an election, [RLock] or [TryRLock] for a reader, [TryLock] or none for a lock, and one of
+// those of [SetLock] for other kinds, whose events are the same. Requests have the other verbs; a resource that knows Add is a set, and what a read of it returns is its elements with commas between. A fenced
 // resource accepts no request without a token but a [Read]. A Token is that of a read lock where the verb is [ClaimRead] or
 // [CheckRead], and in the grant event of a reader.
 //

@@ -83,6 +83,8 @@ type Event struct {
 	Outcome Outcome     `json:"outcome,omitempty"`
 	Error   string      `json:"error,omitempty"`
 
+	With []string `json:"with,omitempty"` // names beside Name
+
 	Verb    Verb        `json:"verb,omitempty"`
 	Value   string      `json:"value,omitempty"`
 	Highest fence.Token `json:"highest,omitempty"` // the resource's mark after it has applied or refused

@@ -45,17 +45,38 @@ const ByContext Verb = "context"
 
 // What an acquisition asks for, in the Verb of its Enter event. None: Lock.
 const (
-	TryLock  Verb = "trylock"
-	RLock    Verb = "rlock"
-	TryRLock Verb = "tryrlock"
-	Campaign Verb = "campaign"
+	TryLock   Verb = "trylock"
+	RLock     Verb = "rlock"
+	TryRLock  Verb = "tryrlock"
+	Campaign  Verb = "campaign"
+	SetLock   Verb = "setlock" // of a set: Name, and the other names in With
+	TrySet    Verb = "tryset"
+	TreeLock  Verb = "treelock" // of a node of a tree: Name is that of its queue
+	TryTree   Verb = "trytree"
+	Permit    Verb = "permit" // of the semaphore Name, which has Value; the Name of the grant event is that of the slot's queue
+	TryPermit Verb = "trypermit"
+	Mutex     Verb = "mutex" // etcd's own; it is live where its key was there when it was asked for
 )
 
 // Shared reports whether an acquisition with that verb is a reader's.
 func (v Verb) Shared() bool { return v == RLock || v == TryRLock }
 
 // Tries reports whether an acquisition with that verb does not wait.
-func (v Verb) Tries() bool { return v == TryLock || v == TryRLock }
+func (v Verb) Tries() bool {
+	return v == TryLock || v == TryRLock || v == TrySet || v == TryTree || v == TryPermit
+}
+
+// OfSet reports whether an acquisition with that verb is of a set.
+func (v Verb) OfSet() bool { return v == SetLock || v == TrySet }
+
+// OfTree reports whether it is of a node of a tree.
+func (v Verb) OfTree() bool { return v == TreeLock || v == TryTree }
+
+// OfPermit reports whether it is of a permit.
+func (v Verb) OfPermit() bool { return v == Permit || v == TryPermit }
+
+// Many reports whether an acquisition with that verb may have several keys, or stands in several queues.
+func (v Verb) Many() bool { return v.OfSet() || v.OfTree() || v.OfPermit() }
 
 // Client is the part of the actor's name that stands for its process: "client 3" of "client 3/worker 1".
 func (e Event) Client() string {

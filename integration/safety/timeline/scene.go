@@ -169,7 +169,11 @@ func (s *scene) acquire(a *acquisition) {
 	}
 	wait.to, wait.ending = a.grant.At, released
 	s.waits = append(s.waits, wait)
-	hold := bar{from: a.grant.At, actor: e.Actor, name: e.Name, token: a.grant.Token, shared: wait.shared}
+	name := e.Name
+	if e.Verb.OfPermit() {
+		name = a.grant.Name // the slot
+	}
+	hold := bar{from: a.grant.At, actor: e.Actor, name: name, token: a.grant.Token, shared: wait.shared}
 	switch {
 	case a.lost != nil && (a.release == nil || a.lost.At < a.release.At):
 		hold.to, hold.ending, hold.why = a.lost.At, lost, a.lost.Error
