@@ -74,6 +74,22 @@ var plants = []plant{
 	{"a reader's claim does not raise the read mark", []edit{
 		{"fence/guard.go", "\tm.lift(b)\n\treturn nil\n", "\tif !b.read {\n\t\tm.lift(b)\n\t}\n\treturn nil\n"},
 	}},
+	{"a set waits in the first of its queues alone", []edit{
+		{"lease/lockset.go", "if err != nil || before.None {", "if err != nil || before.None || waited {"},
+	}},
+	{"of the keys of a set one is watched", []edit{
+		{"lease/lockset.go", "c.each(func(c *contender) { c.g.guards.Add(&c.entry) })", "c.g.guards.Add(&c.entry)"},
+		{"lease/acquire.go", "c.each(func(c *contender) { c.g.guards.Add(&c.entry) })", "c.g.guards.Add(&c.entry)"},
+	}},
+	{"a node of a tree does not wait for those above", []edit{
+		{"lease/lockset.go", "if err != nil || before.None {", "if err != nil || before.None || c.shared {"},
+	}},
+	{"there is a slot more than permits", []edit{
+		{"lease/permit.go", "free := rand.IntN(s.of)", "free := rand.IntN(s.of + 1)"},
+	}},
+	{"a permit is taken before those who wait for one", []edit{
+		{"internal/queue/slots.go", "[]clientv3.Cmp{turnstile.empty(), e.empty()}", "[]clientv3.Cmp{e.empty()}"},
+	}},
 	{"Unlock deletes the key before the context ends", []edit{
 		{"lease/unlock.go", "\tl.end(ErrUnlocked)\n", "\tdefer l.end(ErrUnlocked)\n"},
 	}},

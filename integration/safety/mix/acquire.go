@@ -23,76 +23,13 @@ type handle interface {
 	Err() error
 }
 
-func (w *worker) lock(name string) {
-	ctx, cancel := w.wait()
-	defer cancel()
-	op := w.enter(name, "")
-	session := w.session()
-	on := session.Status().LeaseID
-	l, err := session.Lock(ctx, name)
-	w.locked(op, name, on, l, err)
-}
-
-func (w *worker) tryLock(name string) {
-	op := w.enter(name, history.TryLock)
-	ctx, cancel := context.WithTimeout(context.Background(), 2*w.ttl)
-	defer cancel()
-	session := w.session()
-	on := session.Status().LeaseID
-	l, err := session.TryLock(ctx, name)
-	w.locked(op, name, on, l, err)
-}
-
-func (w *worker) locked(op int64, name string, on clientv3.LeaseID, l *lease.Lock, err error) {
-	if err != nil {
-		w.giveUp(op, on, err)
-		return
-	}
-	w.hold(op, name, l)
-	w.release(op, l, l.Unlock)
-}
-
-// rlock takes a lock as a reader, in one of the forms there are.
-func (w *worker) rlock(name string) {
-	session := w.session()
-	on := session.Status().LeaseID
-	switch w.rng.IntN(4) {
-	case 0:
-		op := w.enter(name, history.TryRLock)
-		ctx, cancel := context.WithTimeout(context.Background(), 2*w.ttl)
-		defer cancel()
-		l, err := session.TryRLock(ctx, name)
-		w.rlocked(op, name, on, l, err)
-	case 1:
-		w.rdo(session, on, name)
-	default:
-		ctx, cancel := w.wait()
-		defer cancel()
-		op := w.enter(name, history.RLock)
-		l, err := session.RLock(ctx, name)
-		w.rlocked(op, name, on, l, err)
-	}
-}
-
-func (w *worker) rlocked(op int64, name string, on clientv3.LeaseID, l *lease.ReadLock, err error) {
-	if err != nil {
-		w.giveUp(op, on, err)
-		return
-	}
-	h := reading{l}
-	w.hold(op, name, h)
-	w.release(op, h, l.Unlock)
-}
-
-// reading is the handle of a reader. Its token is one of a type of its own, which the history does not tell: the verbs do.
-type reading struct{ *lease.ReadLock }
-
-func (r reading) Token() fence.Token { return fence.Token(r.ReadLock.Token()) }
+// campaign is the enter event of a candidate.
+func campaign(name string) history.Event { return history.Event{Name: name, Verb: history.Campaign} }
 
 func (w *worker) campaign(name string) {
 	ctx, cancel := w.wait()
 	defer cancel()
-	op := w.enter(name, history.Campaign)
+	op := w.enter(campaign(name))
 	session := w.session()
 	on := session.Status().LeaseID
 	l, err := election.Campaign(ctx, session, name, election.Options{Value: w.name, Priority: w.priority(name)})
@@ -131,10 +68,10 @@ func (w *worker) lead(name string) {
 	defer cancel()
 	session := w.session()
 	on := session.Status().LeaseID
-	op, waits := w.enter(name, history.Campaign), true
+	op, waits := w.enter(campaign(name)), true
 	onLost := func(err error) {
 		w.released(op, err)
-		op, waits = w.enter(name, history.Campaign), true
+		op, waits = w.enter(campaign(name)), true
 	}
 	err := election.Run(ctx, session, name, election.Options{Value: w.name, Priority: w.priority(name)}, func(ctx context.Context, _ fence.Token) error {
 		waits = false
@@ -147,44 +84,6 @@ func (w *worker) lead(name string) {
 		w.giveUp(op, on, err)
 	} else {
 		w.released(op, err)
-	}
-}
-
-// do is the scoped form.
-func (w *worker) do(name string) {
-	ctx, cancel := w.wait()
-	defer cancel()
-	op := w.enter(name, "")
-	granted := false
-	session := w.session()
-	on := session.Status().LeaseID
-	err := session.Do(ctx, name, func(doing context.Context, token fence.Token) error {
-		granted = true
-		w.under(op, name, scoped{doing, token, session, false}, cancel) //nolint:contextcheck // what is on its way does not end with the handle
-		return nil
-	})
-	if granted {
-		w.released(op, err)
-	} else {
-		w.giveUp(op, on, err)
-	}
-}
-
-// rdo is do for a reader.
-func (w *worker) rdo(session *lease.Session, on clientv3.LeaseID, name string) {
-	ctx, cancel := w.wait()
-	defer cancel()
-	op := w.enter(name, history.RLock)
-	granted := false
-	err := session.RDo(ctx, name, func(doing context.Context, token fence.ReadToken) error {
-		granted = true
-		w.under(op, name, scoped{doing, fence.Token(token), session, true}, cancel) //nolint:contextcheck // what is on its way does not end with the handle
-		return nil
-	})
-	if granted {
-		w.released(op, err)
-	} else {
-		w.giveUp(op, on, err)
 	}
 }
 

@@ -3,6 +3,7 @@ package mix
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -86,28 +87,50 @@ func (w *worker) some(from, to int) time.Duration {
 
 // turn is one acquisition of something.
 func (w *worker) turn() {
-	what := w.rng.IntN(12)
+	s, what := w.session(), w.rng.IntN(14)
 	switch {
+	case what >= 12:
+		w.take(w.ofMany(s))
 	case what >= 10 && w.sleepwalks:
-		w.rlock(pick(w.rng, w.names.quiet()))
+		w.take(reader(s, pick(w.rng, w.names.quiet())))
 	case what >= 10:
-		w.rlock(pick(w.rng, w.names.shared()))
+		w.take(reader(s, pick(w.rng, w.names.shared())))
 	case w.sleepwalks && what < 3:
-		w.lock(pick(w.rng, w.names.quiet()))
+		w.lock(exclusive(s, pick(w.rng, w.names.quiet())))
 	case w.sleepwalks && what < 7:
-		w.lock(pick(w.rng, w.names.Cold))
+		w.lock(exclusive(s, pick(w.rng, w.names.Cold)))
 	case what < 3:
-		w.lock(pick(w.rng, w.names.Hot))
+		w.lock(exclusive(s, pick(w.rng, w.names.Hot)))
 	case what < 4:
-		w.tryLock(pick(w.rng, w.names.Hot))
+		w.tryOut(exclusive(s, pick(w.rng, w.names.Hot)))
 	case what < 6:
-		w.lock(pick(w.rng, w.names.Cold))
+		w.lock(exclusive(s, pick(w.rng, w.names.Cold)))
 	case what < 7:
-		w.do(pick(w.rng, w.names.locks()))
+		w.do(exclusive(s, pick(w.rng, w.names.locks())))
 	case what < 9:
 		w.campaign(pick(w.rng, w.names.Elections))
 	default:
 		w.lead(pick(w.rng, w.names.Elections[:2])) // where Run does not campaign again by itself
+	}
+}
+
+// ofMany is a lock of one of the kinds that stand in several queues, or one of a single name that is in their way.
+func (w *worker) ofMany(s *lease.Session) locker {
+	switch w.rng.IntN(9) {
+	case 0, 1, 2:
+		all := slices.Clone(w.names.sets())
+		w.rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		return ofSet(s, all[:2+w.rng.IntN(2)])
+	case 3, 4:
+		return ofTree(s, pick(w.rng, w.names.Paths))
+	case 5, 6, 7:
+		return ofSemaphore(s, w.names.Semaphore, permits)
+	default:
+		name := pick(w.rng, []string{w.names.Paths[0], w.names.Semaphore})
+		if w.rng.IntN(2) == 0 {
+			return reader(s, name)
+		}
+		return exclusive(s, name)
 	}
 }
 
@@ -130,8 +153,8 @@ func (w *worker) wait() (context.Context, context.CancelFunc) {
 }
 
 // enter records that somebody is about to wait.
-func (w *worker) enter(name string, verb history.Verb) (op int64) {
-	op = w.log.ID()
-	w.log.Record(history.Event{Kind: history.Enter, Op: op, Actor: w.name, Name: name, Verb: verb})
-	return op
+func (w *worker) enter(e history.Event) (op int64) {
+	e.Kind, e.Op, e.Actor = history.Enter, w.log.ID(), w.name
+	w.log.Record(e)
+	return e.Op
 }

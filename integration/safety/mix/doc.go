@@ -8,7 +8,8 @@
 // workers. They wait for locks and elections, some hot and some cold, sometimes give up, hold for a while, write to the
 // resource of that name with their token, and let go. Some are sleepwalkers: they do not look whether they still hold the
 // lock, which is what a paused process looks like from outside. Some locks have readers too, sleepwalkers among them, who
-// claim to read and check each read. A fault that is about a deadline takes locks on sessions of its own, which nobody else
+// claim to read and check each read. Some are taken several at once, and there are a tree and a semaphore, whose root and whose name
+// plain locks and readers want as well. A fault that is about a deadline takes locks on sessions of its own, which nobody else
 // uses, and looks at one handle and at the context alone of another. One client's session
 // does not share commits, and one stands on leases that the client has taken itself. In one election candidates have priorities, and
 // leaders transfer their office. A resource behind fence/httpfence, and beside it one that gets the same writes and does not look
@@ -23,7 +24,7 @@
 //
 // Faults go on for a round. Then all of them are healed, and everybody who waits must be served within 2 × TTL + 3 s. When
 // all have let go, there is peace for some seconds, in which no fault excuses anything: leaders follow each other before the
-// observers' eyes, readers and writers of several clients stand in line, and callers of one session while each deletion of
+// observers' eyes, readers and writers of several clients stand in line, and locks of all kinds with etcd's own, and callers of one session while each deletion of
 // their keys arrives twice, and an operator deletes keys whose handles have to end. After that nothing may be left below the names of the round. Each round has its own names, so
 // that its history stands for itself: it is checked, and deleted if it is clean.
 //

@@ -145,9 +145,20 @@ func TestStore_comparesTheFencedWithItsTwin(t *testing.T) {
 
 // A reader's token is held to the writers' mark and raises that of readers; the twin hears of neither its claims nor its reads.
 func TestStore_servesReaders(t *testing.T) {
+	t.Run("in memory", func(t *testing.T) { servesReaders(t, names{Hot: []string{"r"}}, nil) })
+	t.Run("in SQL", func(t *testing.T) {
+		d, err := openDatabase(t.Context(), t.TempDir())
+		require.NoError(t, err)
+		defer func() { require.NoError(t, d.close()) }()
+		servesReaders(t, names{Cold: []string{"r"}}, d)
+	})
+}
+
+func servesReaders(t *testing.T, n names, d *database) {
+	t.Helper()
 	tape := newTape(t.TempDir())
 	require.NoError(t, tape.begin(1))
-	s, err := newStore(tape, names{Hot: []string{"r"}}, nil, Saboteur{})
+	s, err := newStore(tape, n, d, Saboteur{})
 	require.NoError(t, err)
 	ask := func(verb history.Verb, token fence.Token) (int, string) {
 		q := url.Values{"name": {"r"}, "verb": {string(verb)}, "value": {"of " + token.String()}}

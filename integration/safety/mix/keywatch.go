@@ -3,6 +3,7 @@ package mix
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,12 +21,12 @@ type keyWatch struct {
 	mu       sync.Mutex // guards the fields below
 	seen     int64      // the revision up to which all is recorded; an empty store is at 1
 	advanced chan struct{}
-	leases   map[string]int64 // of the keys that are there
+	keys     map[string]history.Event // that are there and have leases
 	failure  error
 }
 
 func newKeyWatch(etcd *clientv3.Client, t *tape) *keyWatch {
-	return &keyWatch{etcd: etcd, tape: t, seen: 1, leases: map[string]int64{}, advanced: make(chan struct{})}
+	return &keyWatch{etcd: etcd, tape: t, seen: 1, keys: map[string]history.Event{}, advanced: make(chan struct{})}
 }
 
 // run watches until ctx ends. Breaks of the connection are bridged: nothing is compacted that was not seen.
@@ -67,9 +68,9 @@ func (k *keyWatch) event(e *clientv3.Event) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if event.Lease != 0 {
-		k.leases[event.Key] = event.Lease
+		k.keys[event.Key] = event
 	} else {
-		delete(k.leases, event.Key)
+		delete(k.keys, event.Key)
 	}
 }
 
@@ -78,10 +79,23 @@ func (k *keyWatch) live() map[int64]bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	live := map[int64]bool{}
-	for _, id := range k.leases {
-		live[id] = true
+	for _, e := range k.keys {
+		live[e.Lease] = true
 	}
 	return live
+}
+
+// created returns the keys that were created at that revision.
+func (k *keyWatch) created(revision int64) (keys []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for key, e := range k.keys {
+		if e.Created == revision {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys) // so that a seed picks the same
+	return keys
 }
 
 func (k *keyWatch) revision() int64 {

@@ -10,9 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/leasefence/leasefence/integration/safety/history"
-	"github.com/leasefence/leasefence/lease"
 )
 
 // loadFaults are too much of something.
@@ -26,39 +23,6 @@ func (s *strike) worker(c *client, what string) *worker {
 		crew: &crew{log: s.tape, ttl: s.ttl, draining: s.ctx.Done()}, name: c.name + "/" + what,
 		rng: rand.New(rand.NewPCG(s.rng.Uint64(), 0)),
 	}
-}
-
-// briefly holds a lock for no longer than do takes. It reports whether it was to be had.
-func (w *worker) briefly(ctx context.Context, session *lease.Session, name string, do func()) bool {
-	op, on := w.enter(name, ""), session.Status().LeaseID
-	l, err := session.Lock(ctx, name)
-	if err != nil {
-		w.giveUp(op, on, err)
-		return false
-	}
-	w.keep(op, name, l, l.Unlock, do) //nolint:contextcheck // who gives up waiting still lets go
-	return true
-}
-
-// brieflyShared is briefly for a reader.
-func (w *worker) brieflyShared(ctx context.Context, session *lease.Session, name string, do func()) bool {
-	op, on := w.enter(name, history.RLock), session.Status().LeaseID
-	l, err := session.RLock(ctx, name)
-	if err != nil {
-		w.giveUp(op, on, err)
-		return false
-	}
-	w.keep(op, name, reading{l}, l.Unlock, do) //nolint:contextcheck // who gives up waiting still lets go
-	return true
-}
-
-// keep is the end of briefly.
-func (w *worker) keep(op int64, name string, h handle, unlock func(context.Context) error, do func()) {
-	w.granted(op, name, h)
-	stop := w.tellLoss(op, h)
-	do()
-	stop()
-	w.release(op, h, unlock)
 }
 
 func burst(s *strike) bool {
@@ -86,7 +50,7 @@ func (s *strike) takeTogether(turns int, clients ...*client) bool {
 					name += "." + c.id.user
 				}
 				wg.Go(func() {
-					if w.briefly(s.ctx, session, name, func() {}) {
+					if w.briefly(s.ctx, exclusive(session, name), func() {}) {
 						held.Add(1)
 					}
 				})

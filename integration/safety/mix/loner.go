@@ -15,14 +15,14 @@ import (
 type loner struct {
 	*worker
 	session *lease.Session
-	lock    *lease.Lock
+	lock    unlocker
 	op      int64
 	stop    context.CancelFunc // ends the asking
 	stopped chan struct{}
 }
 
 // newLoner returns nil if there is no lock to be had.
-func (s *strike) newLoner(c *client, by history.Verb) *loner {
+func (s *strike) newLoner(c *client, by history.Verb, kind func(*lease.Session, string) locker) *loner {
 	ctx, cancel := context.WithTimeout(s.ctx, s.ttl)
 	defer cancel()
 	session, err := lease.NewSession(ctx, c.etcd, lease.Options{TTL: s.ttl, Owner: c.name})
@@ -30,14 +30,14 @@ func (s *strike) newLoner(c *client, by history.Verb) *loner {
 		return nil
 	}
 	l := &loner{worker: s.worker(c, "loner"), session: session, stopped: make(chan struct{})}
-	name := s.round.names.own("loner" + strconv.FormatInt(s.tape.ID(), 10))
-	l.op = l.enter(name, "")
-	if l.lock, err = session.Lock(ctx, name); err != nil {
+	k := kind(session, s.round.names.own("loner"+strconv.FormatInt(s.tape.ID(), 10)))
+	l.op = l.enter(k.enter)
+	if l.lock, err = k.lock(ctx); err != nil {
 		l.giveUp(l.op, session.Status().LeaseID, err)
 		l.close()
 		return nil
 	}
-	l.granted(l.op, name, l.lock)
+	l.granted(l.op, k.resource(l.lock), l.lock)
 	asking, stop := context.WithCancel(s.life) //nolint:gosec // leave calls it
 	l.stop = stop
 	go l.ask(asking, by)

@@ -3,6 +3,7 @@ package mix
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 )
 
 // form is what a resource is.
@@ -18,10 +19,16 @@ const (
 // names are what a round locks, campaigns for and writes to.
 type names struct {
 	Hot, Cold, Elections []string
+
+	Paths     []string // of a tree, the root first
+	Semaphore string
 }
 
-// namesPrefix begins all names, and is all that clients have permission on.
-const namesPrefix = "mix/"
+// permits are how many the semaphore has.
+const permits = 2
+
+// namesPrefix begins all names, and is all that clients have permission on. Without a slash, a round has a tree of its own.
+const namesPrefix = "mix-"
 
 // roundPrefix begins the names of a round.
 func roundPrefix(round int) string { return fmt.Sprintf("%s%05d-", namesPrefix, round) }
@@ -33,6 +40,7 @@ func roundNames(round int) names {
 		Hot:       []string{name("hot"), name("hot/below"), name("hot2")},
 		Cold:      []string{name("cold0"), name("cold1"), name("cold2"), name("cold3"), name("cold4"), name("cold5"), name("cold6"), name("cold7"), name("cold8")},
 		Elections: []string{name("lead0"), name("lead1"), name("lead2")},
+		Paths:     []string{name("tree"), name("tree/a"), name("tree/b"), name("tree/a/c")}, Semaphore: name("many"),
 	}
 }
 
@@ -46,14 +54,29 @@ func (n names) inSQL(name string) bool { return len(n.Cold) > 0 && name == n.Col
 func (n names) quiet() []string { return n.Cold[1:4] }
 
 // shared are the locks that readers take.
-func (n names) shared() []string { return append([]string{n.Hot[0], n.Hot[2]}, n.quiet()...) }
+func (n names) shared() []string {
+	return append([]string{n.Hot[0], n.Hot[2], n.Cold[0]}, n.quiet()...)
+}
+
+// sets are the locks that are also taken together.
+func (n names) sets() []string { return append([]string{n.Cold[3]}, n.Cold[6:9]...) }
 
 // own is a name for somebody who is not of a crew. It has no resource.
 func (n names) own(whose string) string { return n.Hot[0] + "-own-" + whose }
 
-// all are all of them.
+// all are all of them that have a resource. The semaphore has a slot too many: who has that is to be seen.
 func (n names) all() []string {
-	return append(append(append([]string{}, n.Hot...), n.Cold...), n.Elections...)
+	all := slices.Concat(n.Hot, n.Cold, n.Elections)
+	for _, path := range n.Paths {
+		all = append(all, nodeOf(path))
+	}
+	if n.Semaphore != "" {
+		all = append(all, n.Semaphore)
+		for slot := range permits + 1 {
+			all = append(all, fmt.Sprintf("%s/~slot/%d", n.Semaphore, slot))
+		}
+	}
+	return all
 }
 
 // locks are all but the elections.

@@ -88,7 +88,7 @@ func delay(p *faults.Proxy) {
 func lateThenNone(s *strike, c *client) bool {
 	var loners []*loner
 	for _, by := range []history.Verb{"", history.ByContext} {
-		if l := s.newLoner(c, by); l != nil {
+		if l := s.newLoner(c, by, exclusive); l != nil {
 			loners = append(loners, l)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
@@ -23,11 +24,27 @@ func operatorFaults() []kind {
 	for _, t := range takings {
 		kinds = append(kinds, kind{t.name, func(s *strike) bool {
 			held, _ := s.tape.tally.held("")
-			held = slices.DeleteFunc(held, func(e history.Event) bool { return e.Key == "" })
-			return len(held) > 0 && t.take(s, pick(s.rng, held).Key)
+			held = slices.DeleteFunc(held, func(e history.Event) bool { return e.Key == "" && !e.Verb.Many() })
+			if len(held) == 0 {
+				return false
+			}
+			e := pick(s.rng, held)
+			key := s.keyOf(e.Key, e.Token)
+			return key != "" && t.take(s, key)
 		}})
 	}
 	return kinds
+}
+
+// keyOf is the key of a handle or, where it does not tell it, one of those that were created with its token.
+func (s *strike) keyOf(key string, token fence.Token) string {
+	if key != "" {
+		return key
+	}
+	if keys := s.watch.created(token.Revision()); len(keys) > 0 {
+		key = pick(s.rng, keys)
+	}
+	return key
 }
 
 func revoke(s *strike, key string) bool {

@@ -134,7 +134,9 @@ func (r *restoration) took(p *party, name string, h hold) {
 	if before := p.tokens[name]; h.Token() < before {
 		why = fmt.Sprintf("%s was given token %s after token %s, and not told of the restore", p.name, h.Token().Text(), before.Text())
 	}
-	p.tokens[name] = h.Token()
+	if !shared(h) { // readers may come in any order
+		p.tokens[name] = h.Token()
+	}
 	if p.era == 0 {
 		r.highest = max(r.highest, h.Token())
 	} else {

@@ -1,6 +1,7 @@
 package mix
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"strconv"
@@ -24,6 +25,8 @@ func (r *round) peace(ctx context.Context) {
 	}
 	wg.Go(func() { r.standInLine(ctx, len(r.names.Elections)) })
 	wg.Go(func() { r.readInTurn(ctx) })
+	wg.Go(func() { r.mingle(ctx) })
+	wg.Go(func() { r.permitInTurn(ctx) })
 	wg.Go(func() { r.lastStrike(ctx, "").takeTogether(60, r.client(4), r.client(5)) })
 	wg.Go(func() { r.loseKeys(ctx) })
 	wg.Go(func() { r.loseLeases(ctx) })
@@ -59,7 +62,7 @@ func (r *round) leadInTurn(ctx context.Context, i int, name string) {
 	over := time.Now().Add(2 * r.run.opts.TTL)
 	for n := 0; n < many || time.Now().Before(over); n++ {
 		asked := w.log.Now()
-		op := w.enter(name, history.Campaign)
+		op := w.enter(campaign(name))
 		l, err := election.Campaign(ctx, session, name, election.Options{Value: w.name})
 		if err != nil {
 			w.giveUp(op, session.Status().LeaseID, err)
@@ -86,7 +89,7 @@ func (r *round) standInLine(ctx context.Context, i int) {
 	lock := func(do func()) {
 		w, session := r.citizen(ctx, i)
 		asked := w.log.Now()
-		if !w.briefly(ctx, session, name, do) {
+		if !w.briefly(ctx, exclusive(session, name), do) {
 			r.complainSince(asked, "I7", "%s gets no lock when all faults are healed", w.name)
 		}
 	}
@@ -104,19 +107,15 @@ func (r *round) standInLine(ctx context.Context, i int) {
 	}
 }
 
-// readInTurn has readers and writers of several clients come one after the other while their lock is held: the checkers know who is to
-// hold it together, and who is not to be passed.
-func (r *round) readInTurn(ctx context.Context) {
+// standTogether has callers of several clients come one after the other while their lock is held, each for what kind says: the checkers
+// know who is to hold it together, and who is not to be passed.
+func (r *round) standTogether(ctx context.Context, kind func(int, *client) locker) {
 	const callers, apart, held = 18, 30 * time.Millisecond, 20 * time.Millisecond
-	name := r.names.own("read")
 	lock := func(i int, do func()) {
-		w, session := r.citizen(ctx, i)
-		asked, take := w.log.Now(), w.briefly
-		if i%3 > 0 {
-			take = w.brieflyShared
-		}
-		if !take(ctx, session, name, do) {
-			r.complainSince(asked, "I7", "%s gets no lock when all faults are healed", w.name)
+		w, _ := r.citizen(ctx, i)
+		k, asked := kind(i, r.client(i)), w.log.Now()
+		if !w.briefly(ctx, k, do) && k.enter.Verb != history.Mutex { // whose watch ends with an auth token that expires
+			r.complainSince(asked, "I7", "%s gets no lock (%s) when all faults are healed", w.name, cmp.Or(k.enter.Verb, "lock"))
 		}
 	}
 	var wg sync.WaitGroup
@@ -129,21 +128,74 @@ func (r *round) readInTurn(ctx context.Context) {
 	})
 }
 
+// readInTurn has readers and writers of a lock.
+func (r *round) readInTurn(ctx context.Context) {
+	name := r.names.own("read")
+	r.standTogether(ctx, func(i int, c *client) locker {
+		if i%3 > 0 {
+			return reader(c.current(), name)
+		}
+		return exclusive(c.current(), name)
+	})
+}
+
+// mingle has locks of all kinds that exclude each other in part, etcd's own among them.
+func (r *round) mingle(ctx context.Context) {
+	name, other := r.names.own("all"), r.names.own("other")
+	r.standTogether(ctx, func(i int, c *client) locker {
+		switch i % 7 {
+		case 1:
+			return ofSet(c.current(), []string{other, name})
+		case 2, 3:
+			return ofTree(c.current(), name+"/"+strconv.Itoa(i%7))
+		case 4:
+			return reader(c.current(), name)
+		case 5:
+			return stock(c, name)
+		case 6:
+			return exclusive(c.current(), other)
+		}
+		return exclusive(c.current(), name)
+	})
+}
+
+// permitInTurn has those who want a permit, and some that let nobody in.
+func (r *round) permitInTurn(ctx context.Context) {
+	name := r.names.own("permits")
+	r.standTogether(ctx, func(i int, c *client) locker {
+		switch i % 9 {
+		case 0:
+			return exclusive(c.current(), name)
+		case 4:
+			return stock(c, name)
+		}
+		return ofSemaphore(c.current(), name, permits)
+	})
+}
+
 // loseKeys has an operator take the keys of handles, which have to end. They are held for long enough that they are watched.
 func (r *round) loseKeys(ctx context.Context) {
 	const each, watched = 3, 600 * time.Millisecond
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	kinds := []func(*lease.Session, string) locker{
+		exclusive,
+		func(s *lease.Session, name string) locker {
+			return ofSet(s, []string{name, name + "-too", name + "-also"})
+		},
+		func(s *lease.Session, name string) locker { return ofTree(s, name+"/below") },
+		func(s *lease.Session, name string) locker { return ofSemaphore(s, name, permits) },
+	}
 	for i := range each * len(takings) {
-		taking := takings[i%len(takings)]
+		taking, kind := takings[i%len(takings)], kinds[i%len(kinds)]
 		wg.Go(func() {
 			s := r.lastStrike(ctx, taking.name)
-			l := s.newLoner(r.client(i), "") //nolint:contextcheck // the strike has it
+			l := s.newLoner(r.client(i), "", kind) //nolint:contextcheck // the strike has it
 			if l == nil {
 				return
 			}
 			sleep(ctx, watched)
-			s.heal(taking.take(s, l.lock.Key()))
+			s.heal(taking.take(s, s.keyOf(l.lock.Key(), l.lock.Token())))
 			s.awaitEnd([]*loner{l})
 			l.leave() //nolint:contextcheck // it has a bound of its own
 		})

@@ -32,8 +32,11 @@ type Counts struct {
 	GaveUp         int           `json:"gaveUp"` // or found it locked
 	Losses         int           `json:"losses"` // handles that ended before they were let go, or when they were
 	Writes         int           `json:"writes"`
-	Refused        int           `json:"refused"`       // stale writes
-	Shared         int           `json:"shared"`        // acquisitions of readers
+	Refused        int           `json:"refused"` // stale writes
+	Shared         int           `json:"shared"`  // acquisitions of readers
+	Sets           int           `json:"sets"`    // acquisitions of several locks at once
+	Trees          int           `json:"trees"`   // of nodes of trees
+	Permits        int           `json:"permits"`
 	StaleReads     int           `json:"staleReads"`    // claims and reads of readers that were refused
 	StaleByReader  int           `json:"staleByReader"` // stale writes that only a reader's claim has fenced
 	Unknown        int           `json:"unknown"`
@@ -95,6 +98,9 @@ func Floors() []Floor {
 		{"fenced writes", 10000, func(c Counts) int { return c.Writes }},
 		{"stale writes refused", 100, func(c Counts) int { return c.Refused }},
 		{"read locks", 100, func(c Counts) int { return c.Shared }},
+		{"sets of locks", 50, func(c Counts) int { return c.Sets }},
+		{"nodes of trees", 50, func(c Counts) int { return c.Trees }},
+		{"permits", 50, func(c Counts) int { return c.Permits }},
 		{"stale requests of readers refused", 5, func(c Counts) int { return c.StaleReads }},
 		{"stale writes refused after a reader's claim", 5, func(c Counts) int { return c.StaleByReader }},
 		{"lease expiries", 50, func(c Counts) int { return c.Expiries }},

@@ -12,7 +12,7 @@ import (
 func enough() *mix.Report {
 	r := &mix.Report{Faults: map[string]mix.Struck{}, Counts: mix.Counts{
 		Faults: 250, Acquisitions: 10000, Writes: 10000, Refused: 100, Expiries: 50, LeaderChanges: 10, StaleAuth: 50, ControlStale: 1,
-		Restores: 1, Shared: 100, StaleReads: 5, StaleByReader: 5,
+		Restores: 1, Shared: 100, Sets: 50, Trees: 50, Permits: 50, StaleReads: 5, StaleByReader: 5,
 	}}
 	for _, kind := range mix.AllKinds() {
 		r.Faults[kind] = mix.Struck{Fired: 1}
@@ -35,6 +35,9 @@ func TestReport_missesAFloorByOne(t *testing.T) {
 		"auth token":           func(c *mix.Counts) { c.StaleAuth-- },
 		"restores":             func(c *mix.Counts) { c.Restores-- },
 		"read locks":           func(c *mix.Counts) { c.Shared-- },
+		"sets":                 func(c *mix.Counts) { c.Sets-- },
+		"trees":                func(c *mix.Counts) { c.Trees-- },
+		"permits":              func(c *mix.Counts) { c.Permits-- },
 		"requests of readers":  func(c *mix.Counts) { c.StaleReads-- },
 		"reader's claim":       func(c *mix.Counts) { c.StaleByReader-- },
 		"unfenced control":     func(c *mix.Counts) { c.ControlStale-- },

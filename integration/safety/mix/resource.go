@@ -37,6 +37,23 @@ type item struct {
 	twin   state
 	seen   fence.Token // by the twin, the highest
 	steps  int         // of writers at the fenced one: claims and updates
+	open   int         // of these, what is on record and perhaps not committed: in the database
+}
+
+// step records what a writer does in the database, and leaves it open or not.
+func (it *item) step(record func(), open int) {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	record()
+	it.steps++
+	it.open += open
+}
+
+// shut is called when so many are committed, or will not be.
+func (it *item) shut(open int) {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	it.open -= open
 }
 
 // state is what a resource holds.
@@ -79,7 +96,7 @@ func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.apply(w, r)
 		return
 	case it.sql:
-		s.serve(w, r, it.name)
+		s.serve(w, r, it)
 		return
 	}
 	s.inner.ServeHTTP(w, r)

@@ -267,7 +267,8 @@ func (r *restoration) writeStale() {
 	marks := r.store.guard.Marks()
 	for _, t := range r.ended {
 		if marks[t.name] > t.Token() {
-			_, _ = r.write(t.party.name+"/asleep", t.name, 0, t.Token(), history.Write) // the history tells
+			_, verb := verbs(t.hold)
+			_, _ = r.write(t.party.name+"/asleep", t.name, 0, t.Token(), verb) // the history tells
 		}
 	}
 }

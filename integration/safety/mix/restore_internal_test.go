@@ -43,6 +43,10 @@ func TestRestored_siftsWhatWasApplied(t *testing.T) {
 			apply(1, "a", history.Write, 9, history.OK), apply(11, "b", history.Write, 5, history.OK),
 			apply(12, "a", history.Read, 5, history.OK),
 		}, Restored{}, 0},
+		"of a reader, and lower than a reader's": {[]history.Event{
+			apply(1, "a", history.Claim, 5, history.OK), apply(2, "a", history.ClaimRead, 9, history.OK), apply(3, "a", history.ClaimRead, 7, history.OK),
+			apply(11, "a", history.Claim, 8, history.OK), apply(12, "a", history.ClaimRead, 4, history.OK),
+		}, Restored{Lower: 2}, 2},
 		"taken by the control": {[]history.Event{
 			apply(1, "a"+history.UnfencedMark, history.Write, 9, history.OK),
 			apply(11, "a"+history.UnfencedMark, history.Write, 5, history.OK),

@@ -60,12 +60,18 @@ func (r *Restored) String() string {
 // sift goes through what the resources have applied, in that order, from the time on at which the members were killed, and
 // returns what breaks I9. Before that a lower token is wrong as well.
 func (r *Restored) sift(events []history.Event, killed time.Duration) (wrong []string) {
-	accepted := map[string]history.Event{} // by resource: the highest
+	accepted, read := map[string]history.Event{}, map[string]history.Event{} // by resource: the highest, of writers and of readers
 	for _, e := range events {
 		if e.Kind != history.Apply || e.Verb == history.Read {
 			continue
 		}
 		highest, control := accepted[e.Name], strings.HasSuffix(e.Name, history.UnfencedMark)
+		marks := accepted
+		if e.Verb.OfReader() {
+			marks = read
+		} else if read[e.Name].Token > highest.Token {
+			highest = read[e.Name]
+		}
 		lower := e.Token < highest.Token
 		switch {
 		case e.Outcome == history.Refused:
@@ -82,7 +88,9 @@ func (r *Restored) sift(events []history.Event, killed time.Duration) (wrong []s
 			wrong = append(wrong, fmt.Sprintf("%s: %s with token %s was accepted after token %s",
 				e.Name, e.Verb, e.Token.Text(), highest.Token.Text()))
 		default:
-			accepted[e.Name] = e
+			if e.Token >= marks[e.Name].Token {
+				marks[e.Name] = e
+			}
 		}
 	}
 	return wrong

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"path/filepath"
+	"time"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
@@ -45,29 +46,32 @@ func openDatabase(ctx context.Context, dir string) (d *database, err error) {
 func (d *database) close() error { return d.db.Close() }
 
 // serve does what a request asks of a register in the database.
-func (s *store) serve(w http.ResponseWriter, r *http.Request, name string) {
-	q := requestOf(r)
+func (s *store) serve(w http.ResponseWriter, r *http.Request, it *item) {
+	q, name := requestOf(r), it.name
 	// It is not given up when the client goes: what is recorded is committed.
 	ctx := fence.NewContext(context.WithoutCancel(r.Context()), q.token)
+	record := func() { s.log.Record(q.event(name, history.OK, q.token)) }
 	var err error
-	switch q.verb {
-	case history.Claim:
+	switch {
+	case q.verb.OfReader():
+		q.value, err = s.readInSQL(context.WithoutCancel(r.Context()), it, q)
+	case q.verb == history.Claim:
 		if err = s.database.marks.Claim(ctx, s.database.db, name); err == nil {
-			s.log.Record(q.event(name, history.OK, q.token))
+			it.step(record, 0)
 		}
 	default:
+		open := 0
+		defer func() { it.shut(open) }()
 		err = s.database.marks.Do(ctx, s.database.db, name, func(ctx context.Context, tx *sql.Tx) (err error) {
 			if q.verb == history.Read {
-				err = tx.QueryRowContext(ctx, "SELECT value FROM registers WHERE name = ?", name).Scan(&q.value)
-				if errors.Is(err, sql.ErrNoRows) {
-					q.value, err = "", nil
-				}
+				q.value, err = registerIn(ctx, tx, name)
 			} else {
 				_, err = tx.ExecContext(ctx, "INSERT INTO registers VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
 					name, q.value)
 			}
 			if err == nil { // before the commit, which SQLite lets only one make at a time, so that the order is right
-				s.log.Record(q.event(name, history.OK, q.token))
+				it.step(record, 1)
+				open++
 			}
 			return err
 		})
@@ -77,4 +81,55 @@ func (s *store) serve(w http.ResponseWriter, r *http.Request, name string) {
 		return
 	}
 	_, _ = w.Write([]byte(q.value)) // an error says that the client has gone
+}
+
+func registerIn(ctx context.Context, tx *sql.Tx, name string) (value string, err error) {
+	err = tx.QueryRowContext(ctx, "SELECT value FROM registers WHERE name = ?", name).Scan(&value)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = nil
+	}
+	return value, err
+}
+
+// readInSQL does what a reader's token may do. Its transaction may see less than what is on record, for it runs beside those of
+// writers. If one came between, it is done again, so that what is recorded is in order.
+func (s *store) readInSQL(ctx context.Context, it *item, q request) (string, error) {
+	ctx = fence.NewReadContext(ctx, fence.ReadToken(q.token))
+	for {
+		it.mu.Lock()
+		steps, quiet := it.steps, it.open == 0
+		it.mu.Unlock()
+		if err := s.database.read(ctx, it.name, &q); err != nil {
+			return "", err
+		}
+		it.mu.Lock()
+		done := quiet && it.steps == steps
+		if done {
+			s.log.Record(q.event(it.name, history.OK, q.token))
+		}
+		it.mu.Unlock()
+		if done {
+			return q.value, nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// read is one try.
+func (d *database) read(ctx context.Context, name string, q *request) error {
+	if q.verb == history.ClaimRead {
+		return d.marks.ClaimRead(ctx, d.db, name)
+	}
+	tx, err := d.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // after the commit there is nothing to roll back
+	if err := d.marks.CheckRead(ctx, tx, name); err != nil {
+		return err
+	}
+	if q.value, err = registerIn(ctx, tx, name); err != nil {
+		return err
+	}
+	return tx.Commit()
 }

@@ -20,6 +20,9 @@ type tally struct {
 	writes       int // that the fenced resources applied
 	refused      int // that they refused
 	shared       int // tenures of readers
+	sets         int // and of other kinds of locks
+	trees        int
+	permits      int
 	staleReads   int // claims and reads of readers that were refused
 	unknown      int // requests without an answer
 	stalls       int
@@ -43,10 +46,18 @@ func (t *tally) add(e history.Event) {
 		t.pending[e.Op] = e
 	case history.Grant:
 		t.acquisitions++
-		if t.pending[e.Op].Verb.Shared() {
+		entered := t.pending[e.Op]
+		switch {
+		case entered.Verb.Shared():
 			t.shared++
+		case entered.Verb.OfSet():
+			t.sets++
+		case entered.Verb.OfTree():
+			t.trees++
+		case entered.Verb.OfPermit():
+			t.permits++
 		}
-		e.Actor = t.pending[e.Op].Actor
+		e.Actor, e.Verb = entered.Actor, entered.Verb
 		t.holding[e.Op] = e
 		delete(t.pending, e.Op)
 		t.wake()
@@ -131,7 +142,7 @@ func (t *tally) counts() Counts {
 	return Counts{
 		Acquisitions: t.acquisitions, GaveUp: t.giveups, Losses: t.losses,
 		Writes: t.writes, Refused: t.refused, Unknown: t.unknown,
-		Shared: t.shared, StaleReads: t.staleReads,
+		Shared: t.shared, StaleReads: t.staleReads, Sets: t.sets, Trees: t.trees, Permits: t.permits,
 		Stalls: t.stalls, LongestStall: t.longest,
 	}
 }

@@ -90,13 +90,13 @@ func (w *witness) recover(ctx context.Context) bool {
 
 // turn is one acquisition of something.
 func (w *witness) turn(ctx context.Context, name string) fate {
-	op, lead := w.log.ID(), w.rng.IntN(2) == 0
-	enter := history.Event{Kind: history.Enter, Op: op, Actor: w.name, Name: name}
-	if lead {
-		enter.Verb = history.Campaign
+	verbs := []history.Verb{"", history.Campaign, history.RLock}
+	if w.stays && name == w.party.stays {
+		verbs = verbs[:2]
 	}
-	w.log.Record(enter)
-	h, free, err := w.acquire(ctx, name, lead)
+	op, verb := w.log.ID(), pick(w.rng, verbs)
+	w.log.Record(history.Event{Kind: history.Enter, Op: op, Actor: w.name, Name: name, Verb: verb})
+	h, free, err := w.acquire(ctx, name, verb)
 	if err != nil {
 		w.log.Record(history.Event{Kind: history.GiveUp, Op: op, Outcome: history.Failed, Error: err.Error()})
 		return w.failed(ctx, name, err)
@@ -117,36 +117,52 @@ func (w *witness) turn(ctx context.Context, name string) fate {
 	return f
 }
 
-func (w *witness) acquire(ctx context.Context, name string, lead bool) (h hold, free func(context.Context) error, err error) {
-	if lead {
+func (w *witness) acquire(ctx context.Context, name string, verb history.Verb) (h hold, free func(context.Context) error, err error) {
+	switch verb {
+	case history.RLock:
+		l, err := w.session.RLock(ctx, name)
+		if err != nil {
+			return nil, nil, err
+		}
+		return reading{l}, l.Unlock, nil
+	case history.Campaign:
 		l, err := election.Campaign(ctx, w.session, name, election.Options{Value: w.name})
 		if err != nil {
 			return nil, nil, err
 		}
 		return l, l.Resign, nil
+	default:
+		l, err := w.session.Lock(ctx, name)
+		if err != nil {
+			return nil, nil, err
+		}
+		return l, l.Unlock, nil
 	}
-	l, err := w.session.Lock(ctx, name)
-	if err != nil {
-		return nil, nil, err
+}
+
+// verbs are those with which one claims and goes on.
+func verbs(h hold) (claim, next history.Verb) {
+	if shared(h) {
+		return history.ClaimRead, history.CheckRead
 	}
-	return l, l.Unlock, nil
+	return history.Claim, history.Write
 }
 
 // work claims and writes: a few times, or until the lock is lost.
 func (w *witness) work(ctx context.Context, op int64, name string, h hold) fate {
 	stays, f := w.stays && name == w.party.stays && w.era == 0, accepted
-	verb := history.Claim
+	verb, next := verbs(h)
 	for n := 0; (n < 3 || stays) && ctx.Err() == nil && h.Err() == nil; n++ {
 		outcome, err := w.write(w.name, name, op, h.Token(), verb) //nolint:contextcheck // what is on its way does not end with the turn
 		switch outcome {
 		case history.Refused:
 			f := w.refused(ctx, name, h, err)
 			if f == explained { // and it does not listen
-				_, _ = w.write(w.name, name, op, h.Token(), history.Write) //nolint:contextcheck // as above
+				_, _ = w.write(w.name, name, op, h.Token(), next) //nolint:contextcheck // as above
 			}
 			return f
 		case history.OK:
-			verb = history.Write
+			verb = next
 		default:
 			f = nothing
 		}

@@ -1,0 +1,216 @@
+package mix
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/safety/history"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// unlocker is the handle of a lock of any kind.
+type unlocker interface {
+	handle
+	Unlock(ctx context.Context) error
+}
+
+// locker is a lock of some kind as one takes it who waits, who tries and who has a function run under it.
+type locker struct {
+	session   *lease.Session
+	enter     history.Event // Name, Verb and what else the kind says of itself
+	tries     history.Verb
+	lock, try func(context.Context) (unlocker, error)
+	do        func(context.Context, func(context.Context, fence.Token) error) error
+	shared    bool
+}
+
+func exclusive(s *lease.Session, name string) locker {
+	return locker{
+		session: s, enter: history.Event{Name: name}, tries: history.TryLock,
+		lock: func(ctx context.Context) (unlocker, error) { return s.Lock(ctx, name) },
+		try:  func(ctx context.Context) (unlocker, error) { return s.TryLock(ctx, name) },
+		do: func(ctx context.Context, fn func(context.Context, fence.Token) error) error {
+			return s.Do(ctx, name, fn)
+		},
+	}
+}
+
+func reader(s *lease.Session, name string) locker {
+	return locker{
+		session: s, enter: history.Event{Name: name, Verb: history.RLock}, tries: history.TryRLock, shared: true,
+		lock: func(ctx context.Context) (unlocker, error) {
+			l, err := s.RLock(ctx, name)
+			return reading{l}, err
+		},
+		try: func(ctx context.Context) (unlocker, error) {
+			l, err := s.TryRLock(ctx, name)
+			return reading{l}, err
+		},
+		do: func(ctx context.Context, fn func(context.Context, fence.Token) error) error {
+			return s.RDo(ctx, name, func(ctx context.Context, t fence.ReadToken) error { return fn(ctx, fence.Token(t)) })
+		},
+	}
+}
+
+// reading is the handle of a reader. Its token is one of a type of its own, which the history does not tell: the verbs do.
+type reading struct{ *lease.ReadLock }
+
+func (r reading) Token() fence.Token { return fence.Token(r.ReadLock.Token()) }
+
+func ofSet(s *lease.Session, names []string) locker {
+	return locker{
+		session: s, enter: history.Event{Name: names[0], With: names[1:], Verb: history.SetLock}, tries: history.TrySet,
+		lock: func(ctx context.Context) (unlocker, error) {
+			l, err := s.LockAll(ctx, names...)
+			return keyless{l}, err
+		},
+		try: func(ctx context.Context) (unlocker, error) {
+			l, err := s.TryLockAll(ctx, names...)
+			return keyless{l}, err
+		},
+		do: func(ctx context.Context, fn func(context.Context, fence.Token) error) error {
+			return s.DoAll(ctx, names, fn)
+		},
+	}
+}
+
+func ofTree(s *lease.Session, path string) locker {
+	return locker{
+		session: s, enter: history.Event{Name: nodeOf(path), Verb: history.TreeLock}, tries: history.TryTree,
+		lock: func(ctx context.Context) (unlocker, error) {
+			l, err := s.LockTree(ctx, path)
+			return keyless{l}, err
+		},
+		try: func(ctx context.Context) (unlocker, error) {
+			l, err := s.TryLockTree(ctx, path)
+			return keyless{l}, err
+		},
+		do: func(ctx context.Context, fn func(context.Context, fence.Token) error) error {
+			return s.DoTree(ctx, path, fn)
+		},
+	}
+}
+
+// nodeOf is the name of the queue of a tree's node.
+func nodeOf(path string) string { return strings.ReplaceAll(path, "/", "/~") }
+
+func ofSemaphore(s *lease.Session, name string, of int) locker {
+	return locker{
+		session: s, enter: history.Event{Name: name, Value: strconv.Itoa(of), Verb: history.Permit}, tries: history.TryPermit,
+		lock: func(ctx context.Context) (unlocker, error) {
+			p, err := s.Permit(ctx, name, of)
+			return keyless{p}, err
+		},
+		try: func(ctx context.Context) (unlocker, error) {
+			p, err := s.TryPermit(ctx, name, of)
+			return keyless{p}, err
+		},
+		do: func(ctx context.Context, fn func(context.Context, fence.Token) error) error {
+			return s.DoPermit(ctx, name, of, fn)
+		},
+	}
+}
+
+// keyless is the handle of a set, a node of a tree or a permit, which does not tell its keys.
+type keyless struct{ tenancy }
+
+type tenancy interface {
+	Token() fence.Token
+	Context() context.Context
+	Err() error
+	Unlock(ctx context.Context) error
+}
+
+func (keyless) Key() string { return "" }
+
+// resource is the name of the resource that the handle's token is for: that of the lock, of a permit that of its slot.
+func (k locker) resource(h handle) string {
+	if own, ok := h.(keyless); ok {
+		if p, ok := own.tenancy.(*lease.Permit); ok {
+			return p.Name()
+		}
+	}
+	if s, ok := h.(scoped); ok {
+		if p, ok := lease.PermitFromContext(s.ctx); ok {
+			return p.Name()
+		}
+	}
+	return k.enter.Name
+}
+
+// take acquires a lock, in one of the forms there are, and holds it for a while.
+func (w *worker) take(k locker) {
+	switch w.rng.IntN(4) {
+	case 0:
+		w.tryOut(k)
+	case 1:
+		w.do(k)
+	default:
+		w.lock(k)
+	}
+}
+
+func (w *worker) lock(k locker) {
+	ctx, cancel := w.wait()
+	defer cancel()
+	op, on := w.enter(k.enter), k.session.Status().LeaseID
+	l, err := k.lock(ctx)
+	w.locked(op, k, on, l, err)
+}
+
+func (w *worker) tryOut(k locker) {
+	k.enter.Verb = k.tries
+	ctx, cancel := context.WithTimeout(context.Background(), 2*w.ttl)
+	defer cancel()
+	op, on := w.enter(k.enter), k.session.Status().LeaseID
+	l, err := k.try(ctx)
+	w.locked(op, k, on, l, err)
+}
+
+func (w *worker) locked(op int64, k locker, on clientv3.LeaseID, l unlocker, err error) {
+	if err != nil {
+		w.giveUp(op, on, err)
+		return
+	}
+	w.hold(op, k.resource(l), l)
+	w.release(op, l, l.Unlock)
+}
+
+// do is the scoped form.
+func (w *worker) do(k locker) {
+	ctx, cancel := w.wait()
+	defer cancel()
+	op, on := w.enter(k.enter), k.session.Status().LeaseID
+	granted := false
+	err := k.do(ctx, func(doing context.Context, token fence.Token) error {
+		granted = true
+		h := scoped{doing, token, k.session, k.shared}
+		w.under(op, k.resource(h), h, cancel) //nolint:contextcheck // what is on its way does not end with the handle
+		return nil
+	})
+	if granted {
+		w.released(op, err)
+	} else {
+		w.giveUp(op, on, err)
+	}
+}
+
+// briefly holds a lock for no longer than do takes. It reports whether it was to be had.
+func (w *worker) briefly(ctx context.Context, k locker, do func()) bool {
+	op, on := w.enter(k.enter), k.session.Status().LeaseID
+	l, err := k.lock(ctx)
+	if err != nil {
+		w.giveUp(op, on, err)
+		return false
+	}
+	w.granted(op, k.resource(l), l)
+	stop := w.tellLoss(op, l) //nolint:contextcheck // the handle has its own
+	do()
+	stop()
+	w.release(op, l, l.Unlock) //nolint:contextcheck // who gives up waiting still lets go
+	return true
+}
