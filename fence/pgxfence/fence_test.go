@@ -79,7 +79,7 @@ func TestErrors_matchThoseOfSqlfence(t *testing.T) {
 func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 	db := untouched{fail: t.Error}
 	f := newFence(t, pgxfence.Options{})
-	good := fence.NewContext(t.Context(), 7)
+	good := fence.WithLock(fence.NewContext(t.Context(), 7), "accounts")
 	row := pgxfence.Row{Table: "accounts", Key: "id", ID: 7}
 
 	calls := func(ctx context.Context, db pgxfence.DB, resource string) []error {
@@ -87,6 +87,9 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 			f.Claim(ctx, db, resource),
 			f.Do(ctx, db, resource, nothing),
 			f.DoShared(ctx, db, resource, nothing),
+			f.Move(ctx, db, resource),
+			f.ClaimPath(ctx, db, resource),
+			f.CheckPath(ctx, nil, resource),
 			f.Check(ctx, nil, resource),
 			f.CheckShared(ctx, nil, resource),
 		}
@@ -113,6 +116,7 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 	for _, none := range []pgx.Tx{nil, (*pgxpool.Tx)(nil)} {
 		require.ErrorContains(t, f.Check(good, none, "accounts"), "tx is nil")
 		require.ErrorContains(t, f.CheckRead(goodRead, none, "accounts"), "tx is nil")
+		require.ErrorContains(t, f.CheckPath(good, none, "accounts"), "tx is nil")
 		require.ErrorContains(t, f.UpdateRow(good, none, row, "n = 1"), "q is nil")
 	}
 	require.ErrorContains(t, f.Do(good, db, "accounts", nil), "fn is nil")

@@ -71,7 +71,7 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 	}})
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	f := newFence(t, sqlfence.Options{Log: sqlfence.DefaultLog})
-	good := fence.NewContext(t.Context(), 7)
+	good := fence.WithLock(fence.NewContext(t.Context(), 7), "accounts")
 	fn := func(context.Context, *sql.Tx) error { return nil }
 
 	calls := func(ctx context.Context, db *sql.DB, resource string) []error {
@@ -79,6 +79,9 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 			f.Claim(ctx, db, resource),
 			f.Do(ctx, db, resource, fn),
 			f.DoShared(ctx, db, resource, fn),
+			f.Move(ctx, db, resource),
+			f.ClaimPath(ctx, db, resource),
+			f.CheckPath(ctx, nil, resource),
 			f.Check(ctx, nil, resource),
 			f.CheckShared(ctx, nil, resource),
 		}

@@ -404,6 +404,36 @@ var fenceMutants = []mutant{
 		},
 	},
 	{
+		name: "sqlfence: a path's claim does not reach the nodes above",
+		file: "fence/internal/sqlmark/path.go",
+		old:  "for _, n := range nodes {\n\t\tif err := e.Claim",
+		new:  "for _, n := range nodes[len(nodes)-1:] {\n\t\tif err := e.Claim",
+		by: killer{
+			onSQLite, "TestMarks_pathsFollowLocks/SQLite,_journal_wal",
+			`require.NoError(t, err, "what was claimed")`,
+		},
+	},
+	{
+		name: "sqlfence: a path's check does not look at the nodes above",
+		file: "fence/internal/sqlmark/path.go",
+		old:  "seen[i].highest(n.Claimant)); err != nil {",
+		new:  "seen[i].highest(n.Claimant)); err != nil && !n.read {",
+		by: killer{
+			onSQLite, "TestMarks_pathComesAtEveryStep/SQLite,_journal_wal/a,_before_the_transaction",
+			`requirePathRefused(t, err, path)`,
+		},
+	},
+	{
+		name: "sqlfence: a path's check locks a version of the marks above that is not the newest",
+		file: "fence/internal/sqlmark/postgresql.go",
+		old:  "s, err = p.see(ctx, tx, p.share, n.resource)",
+		new:  "_ = n",
+		by: killer{
+			onSQLite, "TestMarks_CheckPath_locksAnOldVersion/Repeatable_Read",
+			`require.Error(t, err, "a stale write")`,
+		},
+	},
+	{
 		name: "sqlfence: a row refuses its own holder's second write",
 		file: "fence/internal/sqlmark/row.go",
 		old:  "AND %s <= %s",

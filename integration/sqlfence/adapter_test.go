@@ -33,6 +33,8 @@ type adapter interface {
 	check(ctx context.Context, tx conn, resource string, shared bool) error
 	claimRead(ctx context.Context, resource string) error
 	checkRead(ctx context.Context, tx conn, resource string) error
+	claimPath(ctx context.Context, path string) error
+	checkPath(ctx context.Context, tx conn, path string) error
 	// transaction is one of the caller's own, at the fence's level, which commits if fn succeeds.
 	transaction(ctx context.Context, fn func(tx conn) error) error
 	updateRow(ctx context.Context, q conn, row sqlfence.Row, set string, args ...any) error
@@ -86,6 +88,14 @@ func (a overSQL) claimRead(ctx context.Context, resource string) error {
 
 func (a overSQL) checkRead(ctx context.Context, tx conn, resource string) error {
 	return a.f.CheckRead(ctx, tx.(sqlConn).q.(*sql.Tx), resource)
+}
+
+func (a overSQL) claimPath(ctx context.Context, path string) error {
+	return a.f.ClaimPath(ctx, a.db, path)
+}
+
+func (a overSQL) checkPath(ctx context.Context, tx conn, path string) error {
+	return a.f.CheckPath(ctx, tx.(sqlConn).q.(*sql.Tx), path)
 }
 
 func (a overSQL) transaction(ctx context.Context, fn func(conn) error) error {
@@ -201,6 +211,14 @@ func (a overPGX) claimRead(ctx context.Context, resource string) error {
 
 func (a overPGX) checkRead(ctx context.Context, tx conn, resource string) error {
 	return a.f.CheckRead(ctx, tx.(pgxConn).q.(pgx.Tx), resource)
+}
+
+func (a overPGX) claimPath(ctx context.Context, path string) error {
+	return a.f.ClaimPath(ctx, a.pool, path)
+}
+
+func (a overPGX) checkPath(ctx context.Context, tx conn, path string) error {
+	return a.f.CheckPath(ctx, tx.(pgxConn).q.(pgx.Tx), path)
 }
 
 func (a overPGX) transaction(ctx context.Context, fn func(conn) error) error {

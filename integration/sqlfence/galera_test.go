@@ -30,9 +30,7 @@ func galera(t *testing.T) [2]*rig {
 func TestMarks_galera_claimOnAnotherNode(t *testing.T) {
 	nodes := galera(t)
 	first, second := nodes[0], nodes[1]
-	// Without a key, each row is looked for from where the last one was found: backwards that takes a while.
-	first.must(t, "CREATE TABLE slow (n INT, text CHAR(200)) ENGINE = InnoDB")
-	first.must(t, "INSERT INTO slow SELECT seq, 'x' FROM seq_1_to_3000")
+	first.makeSlow(t)
 	comes := map[string]func(t *testing.T){
 		"writer": func(t *testing.T) {
 			t.Helper()
@@ -63,8 +61,7 @@ func TestMarks_galera_claimOnAnotherNode(t *testing.T) {
 					return
 				}
 				launched = true
-				second.must(t, "UPDATE slow SET n = n + 1 ORDER BY n DESC")
-				require.Eventually(t, func() bool { return first.applying(t) }, patience, time.Millisecond)
+				second.mustBeSlow(t, first)
 				comes[who](t)
 			})
 			require.True(t, launched)
@@ -73,6 +70,40 @@ func TestMarks_galera_claimOnAnotherNode(t *testing.T) {
 			require.Zero(t, first.row(t).n)
 		})
 	}
+}
+
+// The same with a claim of the node above that of a path's holder, whose own marks the claim does not write.
+func TestMarks_galera_claimAboveAPathOnAnotherNode(t *testing.T) {
+	nodes := galera(t)
+	first, second := nodes[0], nodes[1]
+	first.makeSlow(t)
+	path := resource + "/b"
+	require.NoError(t, first.claimPath(as(t, older), path))
+	require.Eventually(t, func() bool { return second.mark(t) == older }, patience, time.Millisecond)
+	_, err := first.pathIncrement(as(t, older), path, func(at step) {
+		if at == hasWritten {
+			second.mustBeSlow(t, first)
+			require.NoError(t, second.claimPath(as(t, newer), resource))
+		}
+	})
+	require.True(t, errors.Is(err, fence.ErrStale) || transient(err), "a stale write was acknowledged: %v", err)
+	require.Eventually(t, func() bool { return first.mark(t) == newer }, patience, time.Millisecond)
+	require.Zero(t, first.row(t).n)
+}
+
+// makeSlow makes a table that takes a while to update on the other node: without a key, each row is looked for from where the last
+// one was found, backwards.
+func (r *rig) makeSlow(t *testing.T) {
+	t.Helper()
+	r.must(t, "CREATE TABLE slow (n INT, text CHAR(200)) ENGINE = InnoDB")
+	r.must(t, "INSERT INTO slow SELECT seq, 'x' FROM seq_1_to_3000")
+}
+
+// mustBeSlow keeps the other node busy with what this one has committed.
+func (r *rig) mustBeSlow(t *testing.T, other *rig) {
+	t.Helper()
+	r.must(t, "UPDATE slow SET n = n + 1 ORDER BY n DESC")
+	require.Eventually(t, func() bool { return other.applying(t) }, patience, time.Millisecond)
 }
 
 // mark is the higher of the two marks.

@@ -226,6 +226,39 @@ func (m *mySQL) lockRead(ctx context.Context, tx Conn, resource string, r Claima
 	return seen, false, err
 }
 
+// lockPath takes all locks before the plain reads, which open the snapshot. In a cluster it locks and writes all the rows, as lock
+// does: a claim on another node does not wait for a shared lock, and is compared with what is written at COMMIT.
+func (m *mySQL) lockPath(ctx context.Context, tx Conn, nodes Path) (seen []markState, late bool, err error) {
+	clustered, err := m.clustered(ctx, tx)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, n := range nodes {
+		query, alone := m.share, clustered || !n.read
+		if alone {
+			query = m.alone
+		}
+		now, err := readMarks(ctx, tx, query, n.resource)
+		if err != nil {
+			return nil, false, err
+		}
+		seen = append(seen, markState{marks: now, trace: alone})
+	}
+	for _, n := range nodes {
+		shown, err := readMarks(ctx, tx, m.plain, n.resource)
+		if err != nil {
+			return nil, false, err
+		}
+		late = late || !shown.has(n.Claimant)
+	}
+	for i, n := range nodes {
+		if err := m.leave(ctx, tx, n.resource, seen[i]); err != nil {
+			return nil, false, err
+		}
+	}
+	return seen, late, nil
+}
+
 // leave writes the mark's row if the transaction has an exclusive lock. It comes after the plain read of settle, which would
 // otherwise read the transaction's own version of the row.
 func (m *mySQL) leave(ctx context.Context, tx Conn, resource string, seen markState) error {

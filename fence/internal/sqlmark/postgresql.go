@@ -17,8 +17,8 @@ const migrationKey = 0x6c656173656666 // "leaseff"
 const announcing = "\x01"
 
 type postgreSQL struct {
-	table                                                       table
-	ddl, columns, look, alone, share, keep, trace, probe, marks string
+	table                                                             table
+	ddl, columns, look, alone, share, hold, keep, trace, probe, marks string
 	modes
 }
 
@@ -70,6 +70,7 @@ WHERE m.token <= EXCLUDED.read_token` + follows,
 		look:  look,
 		alone: look + ` FOR NO KEY UPDATE OF m`,
 		share: look + ` FOR SHARE OF m`,
+		hold:  look + ` FOR KEY SHARE OF m`,
 		// This finds nothing, and locks nothing, if the read mark is lower or lacks the lock's name: raising it takes a stronger
 		// lock, and to get that with a lock in hand may be a deadlock.
 		keep:  look + ` AND m.read_token >= $3 AND (m.lock_name <> '' OR CAST($4 AS text) = '') FOR KEY SHARE OF m`,
@@ -249,6 +250,34 @@ func (p *postgreSQL) lockRead(ctx context.Context, tx Conn, resource string, r C
 	}
 	m, err := p.raise(ctx, tx, resource, r)
 	return markState{marks: m}, false, err
+}
+
+// lockPath has the lock of a reader on the marks above the end. At repeatable read that lock may be on a version that is not the
+// newest, see lockRead, and what the transaction writes would be as new as if it were. So there it is followed by a lock that fails
+// if the marks have changed since the snapshot, and that the claims of other branches wait for.
+func (p *postgreSQL) lockPath(ctx context.Context, tx Conn, nodes Path) (seen []markState, late bool, err error) {
+	for _, n := range nodes {
+		query := p.alone
+		if n.read {
+			query = p.hold
+		}
+		s, err := p.see(ctx, tx, query, n.resource)
+		switch {
+		case err != nil:
+		case !n.read:
+			s.trace = s.snapshot && s.has(n.Claimant)
+			err = p.leave(ctx, tx, n.resource, s)
+		case s.snapshot:
+			s, err = p.see(ctx, tx, p.share, n.resource)
+		default:
+			s, err = p.peek(ctx, tx, n.resource)
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		seen = append(seen, s)
+	}
+	return seen, false, nil
 }
 
 // pin returns the number that the transaction got with the guard's lock.

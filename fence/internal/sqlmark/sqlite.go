@@ -3,6 +3,7 @@ package sqlmark
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -147,6 +148,22 @@ func (s *sqlite) lockRead(ctx context.Context, tx Conn, resource string, r Claim
 	}
 	seen.marks, err = s.raise(ctx, tx, resource, r)
 	return seen, false, err
+}
+
+// lockPath begins with the end, whose guard takes the write lock.
+func (s *sqlite) lockPath(ctx context.Context, tx Conn, nodes Path) (seen []markState, late bool, err error) {
+	seen = make([]markState, len(nodes))
+	for i, n := range slices.Backward(nodes) {
+		if n.read {
+			seen[i], err = s.peek(ctx, tx, n.resource)
+		} else {
+			seen[i], err = s.lock(ctx, tx, n.resource, n.Claimant, false)
+		}
+		if err != nil {
+			return nil, false, err
+		}
+	}
+	return seen, false, nil
 }
 
 // exec reports whether the statement has found a row to write.

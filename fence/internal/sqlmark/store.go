@@ -87,6 +87,12 @@ type store interface {
 	// reader in at a time. lockRead also reports whether the transaction's snapshot may be older than that.
 	lockRead(ctx context.Context, tx Conn, resource string, r Claimant) (seen markState, late bool, err error)
 
+	// lockPath is the guard of a path, in a transaction that cannot begin again. It returns the marks of each node. If those of the
+	// nodes above the end have the claimants, none of a newer writer there is accepted until the transaction ends; other readers
+	// there may be. At the end it is as lock, not shared. It raises nothing. lockPath also reports whether the transaction's
+	// snapshot may be older than its locks.
+	lockPath(ctx context.Context, tx Conn, nodes Path) (seen []markState, late bool, err error)
+
 	// pin is called after the guard of Do has passed, and pinned with pin's result after the caller's function has succeeded.
 	// pinned reports whether the transaction is still the one of the guard. A function can end it with DDL or with COMMIT as
 	// SQL, and the driver does not notice. Its later writes are then committed without the fence.

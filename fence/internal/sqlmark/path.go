@@ -1,0 +1,127 @@
+package sqlmark
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+// part is what starts a node's name below another in the name of a tree's lock: that of the node a/b/c is a/~b/~c.
+const part = "/~"
+
+// node is a node of a path, and what the holder of the path's end is there: a writer at the end, and like a reader above.
+type node struct {
+	resource string
+	Claimant
+}
+
+// Path are the nodes of a path, from the root.
+type Path []node
+
+func (p Path) end() node { return p[len(p)-1] }
+
+// AdmitPath is [Engine.Admit] for a path. A node above the end follows the lock whose name has as many parts less. Where none is
+// left, the token has come without the name of that node's lock, and is not refused for that.
+func (e *Engine[T]) AdmitPath(ctx context.Context, path string) (Path, error) {
+	c, err := e.Admit(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	if strings.HasPrefix(path, "/") {
+		return nil, fmt.Errorf("%s: path is %q, want one that does not begin with a slash", e.pkg, path)
+	}
+	nodes := Path{{path, c}}
+	for i := len(path) - 1; i > 0; i-- {
+		if path[i] != '/' {
+			continue
+		}
+		c.read = true
+		c.lock = above(c.lock)
+		c.strict = c.lock != ""
+		nodes = append(nodes, node{path[:i], c})
+	}
+	slices.Reverse(nodes)
+	return nodes, nil
+}
+
+// above is the name of the lock of the node above, or "".
+func above(lock string) string {
+	return lock[:max(strings.LastIndex(lock, part), 0)]
+}
+
+// refusal is the error of a node's marks. The token is a writer's at each node.
+func refusal(err error) error {
+	if stale, ok := errors.AsType[*fence.StaleError](err); ok {
+		stale.Read = false
+	}
+	if other, ok := errors.AsType[*fence.OtherLockError](err); ok {
+		other.Read = false
+	}
+	return err
+}
+
+// ClaimPath claims one node after the other from the root, each in transactions of their own. No two nodes are locked at the same
+// time, so claims do not wait for each other in a circle, and one that waits at a node holds up nobody above. A first look at all
+// nodes refuses before anything is written, if it can tell.
+func (e *Engine[T]) ClaimPath(ctx context.Context, db DB[T], nodes Path) error {
+	settled := true
+	for _, n := range nodes {
+		has, err := e.look(ctx, db, n)
+		if err != nil {
+			return refusal(err)
+		}
+		settled = settled && has
+	}
+	if settled {
+		return nil
+	}
+	for _, n := range nodes {
+		if err := e.Claim(ctx, db, n.resource, n.Claimant); err != nil {
+			return refusal(err)
+		}
+	}
+	return nil
+}
+
+// look reports whether the marks of a node have the claimant, or how they refuse it.
+func (e *Engine[T]) look(ctx context.Context, db DB[T], n node) (has bool, err error) {
+	err = e.retry(ctx, func() error {
+		var seen markState
+		err := within(ctx, db, func(tx T) (err error) {
+			seen, err = e.store.peek(ctx, tx, n.resource)
+			return err
+		})
+		if err != nil {
+			return e.explain("claim path", n.resource, err)
+		}
+		has = seen.has(n.Claimant)
+		refused := refuse(n.resource, n.Claimant, seen.highest(n.Claimant))
+		return e.refused("claim path", n.resource, refused, func(stale *fence.StaleError) error {
+			return within(ctx, db, func(tx T) error { return e.trail.stale(ctx, tx, stale) })
+		})
+	})
+	return has, err
+}
+
+// CheckPath is the guard of the caller's own transaction. It raises no mark, so it takes no stronger lock with one in hand.
+func (e *Engine[T]) CheckPath(ctx context.Context, tx Conn, nodes Path) error {
+	seen, late, err := e.store.lockPath(ctx, tx, nodes)
+	if err != nil {
+		return e.explain("check path", nodes.end().resource, err)
+	}
+	for i, n := range nodes {
+		if err := refuse(n.resource, n.Claimant, seen[i].highest(n.Claimant)); err != nil {
+			return refusal(err)
+		}
+		late = late || !seen[i].has(n.Claimant)
+	}
+	if late {
+		return fmt.Errorf("%s: check path %q: %w: claim the path, and begin the transaction with the check",
+			e.pkg, nodes.end().resource, Unclaimed.Of(e.pkg))
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+package sqlfence
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+
+	"github.com/leasefence/leasefence/fence/internal/sqlmark"
+)
+
+// ClaimPath is [Marks.Claim] for a node of a tree of resources, with the token of a tree's lock on the node: those whose locks were
+// on a node above or below are fenced too, and those on other branches are not. A path's nodes are the names that end at its slashes
+// and at its end: those of "a/b/c" are "a", "a/b" and "a/b/c".
+//
+// On success the token is the write mark of the node, and no less than the read marks of the nodes above, as if it were a reader
+// there. Older transactions at the nodes have ended, as after Claim. The node follows the tree's lock, and each node above
+// the lock of its own node: its name is that of the token's lock with a part less. A token whose lock's name does not tell is not
+// refused above for that.
+//
+// The error is a [*fence.StaleError] if the token is older than the write mark of a node, or than one of the two marks of the path's
+// end, and names the node. A refusal changes nothing, unless a newer token has come meanwhile: then the nodes above may have been
+// claimed. Otherwise the errors are those of Claim.
+func (m *Marks) ClaimPath(ctx context.Context, db *sql.DB, path string) error {
+	nodes, err := m.pathAdmission(ctx, path)
+	if err != nil {
+		return err
+	}
+	if err := m.checkDB(db); err != nil {
+		return err
+	}
+	return m.engine.ClaimPath(ctx, m.database(db), nodes)
+}
+
+// CheckPath is [Marks.Check] for a node of a tree of resources, see [Marks.ClaimPath], which must have succeeded before: CheckPath
+// raises no mark. Until the transaction ends, no newer token is accepted at the node, nor one of a node above or below.
+// Transactions of other branches run side by side. On PostgreSQL at repeatable read and above,
+// and on MySQL, claims of other branches wait for it at the nodes above; in a cluster and on SQLite all paths with a node in common
+// wait for each other.
+//
+// On any error roll back the transaction. The error matches [ErrUnclaimed] if the path was not claimed with the token, or if the
+// transaction's reads may be out of date. Otherwise the errors are those of ClaimPath and Check.
+func (m *Marks) CheckPath(ctx context.Context, tx *sql.Tx, path string) error {
+	nodes, err := m.pathAdmission(ctx, path)
+	if err != nil {
+		return err
+	}
+	if tx == nil {
+		return errors.New("sqlfence: tx is nil, want a *sql.Tx")
+	}
+	return m.engine.CheckPath(ctx, conn{tx}, nodes)
+}
+
+// pathAdmission is admission for a path.
+func (m *Marks) pathAdmission(ctx context.Context, path string) (sqlmark.Path, error) {
+	if err := m.made(); err != nil {
+		return nil, err
+	}
+	return m.engine.AdmitPath(ctx, path)
+}
