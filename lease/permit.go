@@ -53,8 +53,9 @@ func (e *LimitError) Error() string {
 // one always has the older token.
 //
 // Waiters are served in the order of arrival, and one is woken for each permit. They wait in the queue of the lock called name:
-// who holds that lock lets nobody in, and etcdctl lock waits for all permits besides. Names, ctx, options and errors are those
-// of [Session.Lock]. A node of a tree with the same root excludes permits: see [Session.LockTree].
+// who holds that lock lets nobody in, and etcdctl lock waits besides for the permits that are held when it comes, though not for
+// those of waiters before it. Names, ctx, options and errors are those of [Session.Lock]. A node of a tree with the same root
+// excludes permits: see [Session.LockTree].
 func (s *Session) Permit(ctx context.Context, name string, of int, opts ...LockOption) (*Permit, error) {
 	return s.permit(ctx, name, of, opts, false)
 }
