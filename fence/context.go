@@ -17,6 +17,7 @@ type tenure struct {
 
 	token claimant
 	locks []string // none if the token came without
+	alone bool     // it is there instead of the tenures that Context carries
 }
 
 func (t *tenure) Value(key any) any {
@@ -24,8 +25,11 @@ func (t *tenure) Value(key any) any {
 	case contextKey:
 		return t
 	case lockKey:
-		if slices.Contains(t.locks, string(key)) {
+		switch {
+		case slices.Contains(t.locks, string(key)):
 			return t
+		case t.alone:
+			return nil
 		}
 	}
 	return t.Context.Value(key)
@@ -40,20 +44,13 @@ func carried(ctx context.Context) *tenure {
 	return t
 }
 
-// NewContext returns a context that carries t instead of any token of ctx, of a writer or a reader. It carries no name of a lock,
-// unless ctx carries the same token with one; see [WithLock].
+// NewContext returns a context that carries t instead of any token of ctx, of a writer or a reader; [ForLock] finds none of those
+// either. It carries no name of a lock; see [WithLock].
 //
 // Work that was started under a token keeps that token, even if another holder has the lock by then. If t is not valid the
 // context carries no token, not even that of ctx: work without a token must not use another's.
 func NewContext(ctx context.Context, t Token) context.Context {
-	return newContext(ctx, writer(t))
-}
-
-func newContext(ctx context.Context, c claimant) context.Context {
-	if t := carried(ctx); t != nil && t.token == c {
-		return ctx
-	}
-	return &tenure{Context: ctx, token: c}
+	return &tenure{Context: ctx, token: writer(t), alone: true}
 }
 
 // FromContext returns the token that ctx carries and true, or 0 and false if it carries none or that of a read lock.
@@ -68,7 +65,7 @@ func FromContext(ctx context.Context) (Token, bool) {
 // NewReadContext is [NewContext] for the token of a read lock. A writer's token of ctx is not found in it: who asked for a read
 // lock does not write by mistake under a lock around it.
 func NewReadContext(ctx context.Context, t ReadToken) context.Context {
-	return newContext(ctx, reader(t))
+	return &tenure{Context: ctx, token: reader(t), alone: true}
 }
 
 // ReadFromContext returns the token of a read lock that ctx carries and true, or 0 and false if it carries none or that of a
@@ -104,8 +101,8 @@ func LockFromContext(ctx context.Context) (string, bool) {
 	return "", false
 }
 
-// ForLock returns a context that carries the token of the lock with this name, of those whose contexts ctx was made of: inside of
-// two nested functions, or under several locks that were granted as one, it says whose token a verb means. If the name is that of
+// ForLock returns a context that carries the token of the lock with this name, of those under which ctx was made: inside of two
+// nested functions, as of lease.Session.Do, or under several locks that were granted as one, it says whose token a verb means. If the name is that of
 // none of them, the result carries no token, and every verb refuses it with [ErrInvalidToken].
 //
 //	err := session.DoAll(ctx, []string{"orders", "stock"}, func(ctx context.Context, _ fence.Token) error {

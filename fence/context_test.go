@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/scope"
 )
 
 func TestFromContext_withoutToken(t *testing.T) {
@@ -66,8 +67,18 @@ func held(ctx context.Context, token fence.Token, locks ...string) context.Conte
 	return fence.WithLock(fence.NewContext(ctx, token), locks...)
 }
 
+// inside is the context of a function that runs under a lock, inside of another's, as lease.Session.Do makes it.
+//
+//nolint:revive // as other helpers, it begins with t
+func inside(t *testing.T, outer, handle context.Context) context.Context {
+	t.Helper()
+	work, done := scope.Work(handle, outer)
+	t.Cleanup(done)
+	return work
+}
+
 func TestForLock_findsTheTokenOfAnOuterLock(t *testing.T) {
-	ctx := held(held(t.Context(), 41, "report"), 54, "accounts")
+	ctx := inside(t, held(t.Context(), 41, "report"), held(t.Context(), 54, "accounts"))
 	for lock, want := range map[string]fence.Token{"report": 41, "accounts": 54} {
 		chosen := fence.ForLock(ctx, lock)
 		got, _ := fence.FromContext(chosen)
@@ -79,7 +90,7 @@ func TestForLock_findsTheTokenOfAnOuterLock(t *testing.T) {
 	_, ok := fence.FromContext(fence.ForLock(ctx, "other"))
 	require.False(t, ok, "no token rather than another lock's")
 
-	reader := fence.WithLock(fence.NewReadContext(ctx, 60), "catalogue")
+	reader := inside(t, ctx, fence.WithLock(fence.NewReadContext(t.Context(), 60), "catalogue"))
 	got, ok := fence.FromContext(fence.ForLock(reader, "report"))
 	require.True(t, ok)
 	require.Equal(t, fence.Token(41), got)
@@ -101,9 +112,10 @@ func TestForLock_choosesOfSeveralThatWereGrantedAsOne(t *testing.T) {
 
 func TestWithLock_belongsToItsToken(t *testing.T) {
 	ctx := held(t.Context(), 41, "report")
-	name, _ := fence.LockFromContext(fence.NewContext(ctx, 41))
-	require.Equal(t, "report", name, "the same token")
-	for _, other := range []context.Context{fence.NewContext(ctx, 42), fence.NewContext(ctx, 0), fence.NewReadContext(ctx, 41)} {
+	for _, other := range []context.Context{
+		fence.NewContext(ctx, 41), fence.NewContext(ctx, 42), fence.NewContext(ctx, 0), fence.NewReadContext(ctx, 41),
+		fence.WithLock(ctx), fence.WithLock(ctx, "a", "b"),
+	} {
 		_, ok := fence.LockFromContext(other)
 		require.False(t, ok)
 	}
@@ -111,4 +123,16 @@ func TestWithLock_belongsToItsToken(t *testing.T) {
 	require.False(t, ok, "no token")
 	_, ok = fence.FromContext(fence.WithLock(t.Context(), "report"))
 	require.False(t, ok)
+}
+
+// A service that holds locks of its own does not lend them to a request, whose token takes the place of all of them.
+func TestForLock_findsNothingBehindATokenOfAnother(t *testing.T) {
+	service := held(t.Context(), 60, "stock")
+	for _, request := range []context.Context{
+		fence.NewContext(service, 54), held(service, 54, "orders"), fence.NewContext(service, 0), fence.NewReadContext(service, 54),
+		fence.ForLock(held(service, 54, "orders"), "orders"),
+	} {
+		_, ok := fence.FromContext(fence.ForLock(request, "stock"))
+		require.False(t, ok)
+	}
 }

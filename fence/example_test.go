@@ -7,8 +7,17 @@ import (
 	"fmt"
 	"log"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
 )
+
+// connect stands for clientv3.New: it gives a client of an etcd in memory, so that the example runs.
+func connect() *clientv3.Client {
+	return fakeetcd.New().Client(context.Background())
+}
 
 // A holder is paused for longer than its lease. Its successor claims the resource before it reads it, and what the
 // first one sends when it wakes up is refused.
@@ -65,21 +74,29 @@ func ExampleGuard_Do() {
 
 // Under two locks at once, each resource is told whose token is meant. Without that the inner lock's would be sent to both.
 func ExampleForLock() {
-	var guard fence.Guard // at the resources
-	write := func(ctx context.Context, resource string) {
-		token, _ := fence.FromContext(ctx)
-		fmt.Println(guard.CheckContext(ctx, resource, token))
+	ctx := context.Background()
+	session, err := lease.NewSession(ctx, connect(), lease.Options{})
+	if err != nil {
+		log.Fatal(err)
 	}
-	// As lease.Session.Do makes them, one inside of the other.
-	accounts := fence.WithLock(fence.NewContext(context.Background(), 41), "accounts")
-	write(accounts, "accounts")
-	report := fence.WithLock(fence.NewContext(accounts, 54), "report")
-
-	write(report, "accounts")
-	write(fence.ForLock(report, "accounts"), "accounts")
+	var guard fence.Guard // at the resources
+	write := func(ctx context.Context) {
+		token, _ := fence.FromContext(ctx)
+		fmt.Println(guard.CheckContext(ctx, "accounts", token))
+	}
+	err = session.Do(ctx, "accounts", func(ctx context.Context, _ fence.Token) error {
+		write(ctx)
+		return session.Do(ctx, "report", func(ctx context.Context, _ fence.Token) error {
+			write(ctx)
+			write(fence.ForLock(ctx, "accounts"))
+			return nil
+		})
+	})
+	fmt.Println(errors.Join(err, session.Close(ctx)))
 	// Output:
 	// <nil>
-	// fence: token of another lock: 54 of lock "report" for "accounts", which follows lock "accounts"
+	// fence: token of another lock: 3 of lock "report" for "accounts", which follows lock "accounts"
+	// <nil>
 	// <nil>
 }
 

@@ -96,7 +96,8 @@ func reader(t ReadToken) claimant { return claimant{Token(t), true} }
 type bid struct {
 	claimant
 
-	lock   string // "" if it came without one
+	named  bool   // it came with the name of a lock
+	lock   string // "" without
 	strict bool   // without a name it is refused at a resource that follows a lock
 	moving bool   // the resource follows its lock from now on
 }
@@ -108,7 +109,7 @@ func bare(c claimant) bid { return bid{claimant: c} }
 func (g *Guard) with(ctx context.Context, c claimant) bid {
 	b := bid{claimant: c, strict: !g.AllowUnnamed}
 	if t := carried(ctx); t != nil && t.token == c {
-		b.lock, _ = LockFromContext(ctx)
+		b.lock, b.named = LockFromContext(ctx)
 	}
 	return b
 }
@@ -246,8 +247,8 @@ func (g *Guard) Move(resource string, t Token, lock string) error {
 // those of Check. If fn is nil, Do returns an error and the mark is unchanged.
 //
 // Newer tokens wait for fn, so bound its time, for example with the handle's context. When fn has returned, nothing that it
-// started may still write. fn must not call Do for the same resource, nor Claim, Check or Load with a newer token, nor ClaimPath
-// or CheckPath for a path with the resource: these calls wait for fn and would never return. [Guard.Marks] never waits. Safe for
+// started may still write. fn must not call Do for the same resource, nor Claim, Check or Load with a newer token or with the first
+// name of a lock, nor ClaimPath or CheckPath for a path with the resource: these calls wait for fn and would never return. [Guard.Marks] never waits. Safe for
 // concurrent use.
 func (g *Guard) Do(resource string, t Token, fn func() error) error {
 	return g.do(resource, bare(writer(t)), fn, (*mark).await)
@@ -383,19 +384,12 @@ func (g *Guard) admit(resource string, b bid, take func(*mark) error) error {
 	return m.raise(resource, b)
 }
 
-// mark returns the resource's marks. If the bid is the first one for the resource, its mark is raised already.
+// mark returns the marks of a legal resource.
 func (g *Guard) mark(resource string, b bid) (*mark, error) {
 	if err := g.validate(resource, b); err != nil {
 		return nil, err
 	}
-	if m, ok := g.marks.Load(resource); ok {
-		return m.(*mark), nil
-	}
-	// It is published with its token, so that the first one waits for nobody.
-	first := newMark()
-	first.lift(b)
-	m, _ := g.marks.LoadOrStore(resource, first)
-	return m.(*mark), nil
+	return g.find(resource), nil
 }
 
 // find returns the resource's marks, which may be 0.
@@ -420,7 +414,7 @@ func (g *Guard) validate(resource string, b bid) error {
 	if !b.Valid() {
 		return fmt.Errorf("%w %d for %q: want %s", ErrInvalidToken, int64(b.Token), resource, legalToken)
 	}
-	if b.lock != "" || b.moving {
+	if b.named || b.moving {
 		if err := CheckLock(b.lock); err != nil {
 			return err
 		}

@@ -150,9 +150,7 @@ func TestGuard_boundsLocks(t *testing.T) {
 	} {
 		require.EqualError(t, g.Move("rows", 54, lock), "fence: invalid token: "+want)
 		require.EqualError(t, g.LoadLocks(map[string]string{"rows": lock, "other": "l"}), `fence: resource "rows": fence: invalid token: `+want)
-		if lock != "" {
-			require.ErrorIs(t, g.CheckContext(of(t, lock, 54), "rows", 54), fence.ErrInvalidToken)
-		}
+		require.ErrorIs(t, g.CheckContext(of(t, lock, 54), "rows", 54), fence.ErrInvalidToken)
 	}
 	require.Empty(t, g.Marks())
 	require.Empty(t, g.Locks())
@@ -160,4 +158,15 @@ func TestGuard_boundsLocks(t *testing.T) {
 	longest := strings.Repeat("l", 2304)
 	require.NoError(t, g.CheckContext(of(t, longest, 54), "rows", 54))
 	require.Equal(t, map[string]string{"rows": longest}, g.Locks())
+}
+
+// A request that has ended before its turn leaves nothing: neither its token nor the name of its lock.
+func TestGuard_DoContext_thatHasEndedLeavesNothing(t *testing.T) {
+	var g fence.Guard
+	ctx, cancel := context.WithCancel(of(t, "report", 100))
+	cancel()
+	require.ErrorIs(t, g.DoContext(ctx, "rows", 100, func() error { return nil }), context.Canceled)
+	require.ErrorIs(t, g.CheckContext(ctx, "rows", 100), context.Canceled)
+	require.Empty(t, g.Marks())
+	require.NoError(t, g.CheckContext(of(t, "accounts", 54), "rows", 54))
 }

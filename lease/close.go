@@ -68,6 +68,9 @@ func (s *Session) finish(ctx context.Context, g *grant) {
 	s.stop()
 	s.wg.Wait() // not for long: every request of theirs ended with s.run
 	g.lose(&LostError{Reason: ReasonSessionClosed, LeaseID: g.id})
+	for _, g := range append(s.earlier, g) { // nobody changes it any more
+		g.reaper.giveUp()
+	}
 	switch {
 	case err == nil:
 	case g.adopted:
@@ -78,6 +81,7 @@ func (s *Session) finish(ctx context.Context, g *grant) {
 	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 	s.logs.Flush(ctx) // the last lines
 	s.events.Flush(ctx)
+	s.states.Flush(ctx)
 	cancel()
 	s.closeErr = err
 	close(s.closed)

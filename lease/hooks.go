@@ -15,9 +15,10 @@ import (
 // [Options].Hooks sets them for all locks and elections of a session.
 //
 // No lock of the library is held during a call, and a function that blocks holds up no deadline and no renewal. AcquireStart,
-// Queued, AcquireEnd and Released are called by the goroutine of the acquisition or of Unlock, which waits for them; Lost by a
-// goroutine of its own; and Renewed, StateChanged and CleanUp one after the other by one more. While 256 of these wait, further
-// ones are dropped.
+// Queued, AcquireEnd and Released are called by the goroutine of the acquisition or of Unlock, which waits for them, so they must not
+// close the session, which waits for the acquisition. Lost is called by a goroutine of its own, perhaps after Close has returned. The
+// calls of Renewed come one after the other, and those of StateChanged and CleanUp too. While 256 of Renewed wait, further ones are
+// dropped.
 type Hooks struct {
 	// AcquireStart is called when an acquisition begins: its name is legal, and nothing has been sent. The context that it
 	// returns, made of ctx, is that of the acquisition's requests, and its values are those of the other calls for this
@@ -28,9 +29,10 @@ type Hooks struct {
 	Queued func(ctx context.Context, a Acquisition, ahead string)
 	// AcquireEnd is called before the acquisition returns, once for each AcquireStart.
 	AcquireEnd func(ctx context.Context, a Acquisition, r Acquired)
-	// Released is called when a hold that was not lost is unlocked, before Unlock returns. Err is what Unlock returns.
+	// Released is called when a hold that was not lost is unlocked, before Unlock returns. Err is the reason that Unlock returns.
 	Released func(ctx context.Context, h Hold, err error)
-	// Lost is called when a hold is lost. There is either one call of Released for a hold or one of Lost.
+	// Lost is called when a hold is lost. There is either one call of Released for a hold or one of Lost; or none, as long as nobody
+	// unlocks one that has ended with [ErrMaxHold] or [ErrAskedToRelease].
 	Lost func(ctx context.Context, h Hold, err *LostError)
 
 	// Renewed is called for each renewal of the lease that prolongs it.
@@ -83,7 +85,7 @@ type Acquired struct {
 	Key    string        // of the hold, of several names the first one's
 	Waited time.Duration // since AcquireStart
 	Queued bool          // there was somebody before it
-	Err    error         // that is returned; ErrLocked if there was somebody and Try is set
+	Err    error         // the reason that is returned; ErrLocked if there was somebody and Try is set
 }
 
 // Hold is a lock that was held.
@@ -135,7 +137,7 @@ func (s *Session) begin(ctx context.Context, name, owner string, m mode) (contex
 
 // queued tells that it waits, once.
 func (t *told) queued(ahead string) {
-	if t == nil || t.Queued {
+	if t == nil || t.Queued || t.Try {
 		return
 	}
 	t.Queued = true
@@ -154,7 +156,7 @@ func (t *told) end(l *Lock, err error) {
 	if err == nil {
 		t.Token, t.Key = l.token, l.entry.Key
 	}
-	t.Queued = t.Queued || errors.Is(err, ErrLocked)
+	t.Queued = t.Queued || t.Try && errors.Is(err, ErrLocked)
 	if t.hooks.AcquireEnd != nil {
 		t.hooks.AcquireEnd(t.ctx, t.Acquisition, t.Acquired)
 	}
@@ -185,8 +187,9 @@ func (t *told) released(then time.Time, err error) {
 	}
 }
 
-// tellState tells the session's status if it is another one than before. It runs in the queue of the events.
+// tellState tells the session's status if it is another one than before. It runs in the queue of the states.
 func (s *Session) tellState() {
+	s.telling.Store(false) // what changes from now on is told again
 	status := s.Status()
 	if status.State != s.told.State || status.LeaseID != s.told.LeaseID {
 		s.told = status
@@ -203,8 +206,9 @@ func (g *grant) tellRenewal(roundTrip time.Duration, attempts int, left time.Dur
 
 // tellCleanUp tells how many keys the reaper has.
 func (r *reaper) tellCleanUp() {
-	if h := r.g.s.opts.Hooks; h != nil && h.CleanUp != nil {
-		r.g.s.events.Add(func() {
+	if h := r.g.s.opts.Hooks; h != nil && h.CleanUp != nil && !r.telling.Swap(true) {
+		r.g.s.states.Add(func() {
+			r.telling.Store(false)
 			r.mu.Lock()
 			n := len(r.orphans)
 			known := r.told == n

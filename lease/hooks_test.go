@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -174,6 +175,7 @@ func TestHooks_ofTheLease(t *testing.T) {
 		e.at(3 * third)
 		lines := h.take()
 		require.Len(t, lines, 2)
+		slices.Sort(lines) // they come in two rows
 		require.Equal(t, "held", lines[0])
 		require.Regexp(t, `^renewed in 0s, attempts [2-9], left \d`, lines[1])
 
@@ -218,5 +220,33 @@ func TestHooks_thatBlock(t *testing.T) {
 		require.Less(t, lost, 11*ttl)
 		e.c.Reset()
 		require.NoError(t, e.lock(t, "b").Unlock(t.Context()))
+	})
+}
+
+// However many calls wait behind a slow one, the last state is told, and after Close there is nothing to clean up.
+func TestHooks_theLastStateIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h heard
+		nobody := context.WithValue(t.Context(), spanKey{}, true)
+		e := start(t, lease.Options{Hooks: &lease.Hooks{
+			StateChanged: func(s lease.Status) { h.add(nobody, "%v", s.State) },
+			CleanUp: func(_ clientv3.LeaseID, keys int) {
+				time.Sleep(time.Hour)
+				h.add(nobody, "%d keys", keys)
+			},
+		}})
+		var locks []*lease.Lock
+		for i := range 600 {
+			locks = append(locks, e.lock(t, fmt.Sprint(i)))
+		}
+		e.c.Cut()
+		for _, l := range locks {
+			go func() { _ = l.Unlock(timeout(t, time.Second)) }()
+		}
+		time.Sleep(ttl)
+		_ = e.s.Close(timeout(t, time.Minute)) // its lease has run out
+		time.Sleep(24 * time.Hour)
+		lines := h.take()
+		require.ElementsMatch(t, []string{"lost", "0 keys"}, lines[len(lines)-2:], "%v", lines)
 	})
 }

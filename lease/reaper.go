@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -42,6 +43,7 @@ type reaper struct {
 	running bool
 	warned  time.Time
 	told    int           // how many the hooks were told
+	telling atomic.Bool   // a call for that waits
 	wake    chan struct{} // of capacity 1: there is something to do
 }
 
@@ -98,6 +100,14 @@ func (r *reaper) flush(ctx context.Context) error {
 		both = fmt.Errorf("%d keys are there, or may still come", len(r.orphans))
 	}
 	return errors.Join(failed, mayCome, both)
+}
+
+// giveUp forgets what is left, when nothing is deleted any more.
+func (r *reaper) giveUp() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.orphans)
+	r.tellCleanUp()
 }
 
 // run deletes what is due until nothing is left, or the server has dropped the lease with all its keys.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -34,8 +35,10 @@ type Session struct {
 	revisions *etcd.Revisions // of the era
 	log       *slog.Logger    // never blocks
 	logs      *logqueue.Queue // behind log; nil if that is silent
-	events    *logqueue.Queue // of the hooks that nobody waits for
-	told      Status          // the last that the hooks were told; of events
+	events    *logqueue.Queue // of the renewals that the hooks are told of
+	states    *logqueue.Queue // of what else nobody waits for: a call for the status and one for each lease, so none is dropped
+	telling   atomic.Bool     // the call for the status waits in states
+	told      Status          // the last that the hooks were told; of states
 
 	ending chan struct{} // closed when Close is called
 	closed chan struct{} // closed when Close has finished
@@ -135,7 +138,7 @@ func newSession(client *clientv3.Client, opts Options, clk clock.Clock) *Session
 		strays:    make(map[string]time.Time),
 	}
 	s.log, s.logs = logqueue.New(opts.Logger)
-	s.events = new(logqueue.Queue)
+	s.events, s.states = new(logqueue.Queue), new(logqueue.Queue)
 	s.run, s.stop = context.WithCancel(context.Background())
 	return s
 }
@@ -150,8 +153,7 @@ func (s *Session) sayThatItWaits(ctx context.Context) (stop func()) {
 		for pause := first; ; pause = again {
 			select {
 			case <-time.After(pause):
-				s.log.Warn("new session: etcd has not answered yet", "waited", time.Since(began),
-					"endpoints", s.conn.Client.Endpoints(), "err", s.conn.Unreachable(ctx))
+				s.log.Warn("new session: etcd has not answered yet", "waited", time.Since(began), "err", s.conn.Unreachable(ctx))
 			case <-ctx.Done():
 				return
 			}

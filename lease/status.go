@@ -119,7 +119,7 @@ func (s *Session) notify() {
 func (s *Session) notifyLocked() {
 	close(s.changed)
 	s.changed = make(chan struct{})
-	if h := s.opts.Hooks; h != nil && h.StateChanged != nil {
-		s.events.Add(s.tellState)
+	if h := s.opts.Hooks; h != nil && h.StateChanged != nil && !s.telling.Swap(true) {
+		s.states.Add(s.tellState)
 	}
 }

@@ -29,7 +29,10 @@ type TreeLock struct {
 // root exclude the whole tree, and so do waiters and the lock of [Session.Permit] on the root. Session.Lock("a/b") is another lock
 // than that of node "a/b".
 //
-// The token goes with writes to the node and below; see [fence.Guard.ClaimPath]. Ctx and errors are those of Session.Lock.
+// The token goes with writes to the node and below. They are all checked at the path of the holder's own node, by the verbs for
+// paths, [fence.Guard.ClaimPath] and those of packages sqlfence and pgxfence: what is written to the nodes below is checked there by
+// their own holders. For other verbs the holder of another node, above or below, has another lock. Ctx and errors are those of
+// Session.Lock.
 func (s *Session) LockTree(ctx context.Context, path string) (*TreeLock, error) {
 	return s.lockTree(ctx, path, false)
 }

@@ -69,6 +69,8 @@ func TestOptions_takeEffect(t *testing.T) {
 		synctest.Wait() // until it is written
 		require.Contains(t, log.String(), "became leader")
 		work := a.context(t)
+		name, _ := fence.LockFromContext(work)
+		require.Equal(t, "team/"+key, name, "no other lock has it")
 		srv.Delete("team/" + key)
 		_, _, err := a.Get(t.Context())
 		require.Error(t, err)

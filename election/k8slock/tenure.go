@@ -118,8 +118,8 @@ func (l *Lock) Token() (fence.Token, bool) {
 	return t.token, true
 }
 
-// NewContext returns a context for the work of the present tenure. It carries the tenure's token and the lock's name for package
-// fence, and ends with ctx or with the tenure, whichever is first: at the local deadline at the latest, which comes before
+// NewContext returns a context for the work of the present tenure. It carries the tenure's token and, as the lock's
+// name, the record's key for package fence, and ends with ctx or with the tenure, whichever is first: at the local deadline at the latest, which comes before
 // anybody else can lead. Its cause matches [ErrLost] or [ErrStopped] if the tenure ended it.
 //
 // Call it first in OnStartedLeading with the context given there. If ctx has ended, or there is no tenure, it
@@ -136,7 +136,7 @@ func (l *Lock) NewContext(ctx context.Context) (context.Context, error) {
 	case !t.live():
 		return nil, fmt.Errorf("%w: %w", ErrNotLeading, t.cause())
 	}
-	ctx, cancel := context.WithCancelCause(fence.WithLock(fence.NewContext(ctx, t.token), l.name))
+	ctx, cancel := context.WithCancelCause(fence.WithLock(fence.NewContext(ctx, t.token), l.key))
 	context.AfterFunc(t.ctx, func() { cancel(t.cause()) })
 	return ctx, nil
 }

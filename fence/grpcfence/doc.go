@@ -51,7 +51,8 @@
 //     writes between two checks and after the last.
 //   - A client that got UNAVAILABLE or DEADLINE_EXCEEDED does not know whether its call has written.
 //   - A token is not a credential. A client can send the largest token and lock all others out of the resource: authenticate
-//     calls in an earlier interceptor.
+//     calls in an earlier interceptor. Nor is the name of a lock: the first client that comes with one decides which lock the
+//     resource follows. A server that knows it can say so before, with [fence.Guard.LoadLocks].
 //
 // # Failures
 //

@@ -53,7 +53,8 @@
 //     must compare the token in one step with the write.
 //   - A client without an answer does not know whether its request has written.
 //   - A token is not a credential. A client can send the largest token and lock all others out of the resource: authenticate
-//     requests before the middleware.
+//     requests before the middleware. Nor is the name of a lock: the first client that comes with one decides which lock the
+//     resource follows. A server that knows it can say so before, with [fence.Guard.LoadLocks].
 //   - The request's context carries its token and the name to everything that the handler calls. A Transport there sends them to
 //     its own hosts only.
 //   - A proxy that passes on only the headers that it knows takes the name away: the token comes without one.

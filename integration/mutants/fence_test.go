@@ -189,11 +189,11 @@ var fenceMutants = []mutant{
 		by:   killer{inGrpcfence, "TestStream_locks/atomic", `require.Equal(t, map[string]string{"orders": "ärger"}, g.Locks())`},
 	},
 	{
-		name: "wire: a token without a name has the server's",
-		file: "fence/internal/wire/token.go",
-		old:  "return fence.WithLock(ctx)\n",
-		new:  "return ctx\n",
-		by:   killer{inWire, "TestToken_In_hasOnlyWhatWasSent", `require.False(t, named)`},
+		name: "a request is lent the locks of the service that serves it",
+		file: "fence/context.go",
+		old:  "case t.alone:",
+		new:  "case false:",
+		by:   killer{inFence, "TestForLock_findsNothingBehindATokenOfAnother", `require.False(t, ok)`},
 	},
 	{
 		name: "wire: a name has several spellings",

@@ -9,12 +9,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/scope"
 )
 
 // writerOf and readerOf are the contexts of holders of locks that were granted as one.
 func writerOf(t *testing.T, token fence.Token, locks ...string) context.Context {
 	t.Helper()
 	return fence.WithLock(fence.NewContext(t.Context(), token), locks...)
+}
+
+// inside is the context of a function that runs under a lock inside of another's, as lease.Session.Do makes it.
+//
+//nolint:revive // as other helpers, it begins with t
+func inside(t *testing.T, handle, caller context.Context) context.Context {
+	t.Helper()
+	ctx, done := scope.Work(handle, caller)
+	t.Cleanup(done)
+	return ctx
 }
 
 func readerOf(t *testing.T, token fence.ReadToken, locks ...string) context.Context {
@@ -69,7 +80,7 @@ func (w Wire) locksAreCarried(t *testing.T, s Server) {
 	require.NoError(t, send(fence.ForLock(writerOf(t, 54, "a", "b"), "b"), t, c, Served))
 	require.Equal(t, carried{token: 54, lock: "b", named: true}, got)
 
-	nested := fence.WithLock(fence.NewContext(writerOf(t, 41, "outer"), 54), "inner")
+	nested := inside(t, writerOf(t, 54, "inner"), writerOf(t, 41, "outer"))
 	require.NoError(t, send(nested, t, c, Served))
 	require.Equal(t, carried{token: 54, lock: "inner", named: true}, got)
 	require.NoError(t, send(fence.ForLock(nested, "outer"), t, c, Served))
@@ -98,7 +109,7 @@ func (w Wire) otherLocksAreRefused(t *testing.T, s Server) {
 		err = send(readerOf(t, fence.ReadToken(token), "report"), t, readers, OtherLock)
 		requireOther(t, fence.OtherLockError{Resource: "orders", Token: token, Read: true, Lock: "report", Follows: "accounts"}, err)
 	}
-	nested := fence.WithLock(fence.NewContext(writerOf(t, 55, "accounts"), 60), "report")
+	nested := inside(t, writerOf(t, 60, "report"), writerOf(t, 55, "accounts"))
 	require.ErrorIs(t, send(nested, t, writers, OtherLock), fence.ErrOtherLock)
 	require.Equal(t, []fence.Token{54}, served)
 	require.Equal(t, map[string]fence.Token{"orders": 54}, s.Guard.Marks())

@@ -180,10 +180,10 @@ func (m *Metrics) Hooks() *lease.Hooks {
 
 func (m *Metrics) acquired(_ context.Context, a lease.Acquisition, r lease.Acquired) {
 	labels := m.labels(a)
-	if r.Queued && !errors.Is(r.Err, lease.ErrLocked) {
+	if r.Queued && !a.Try {
 		m.waiting.WithLabelValues(labels...).Dec()
 	}
-	m.acquisitions.WithLabelValues(m.labels(a, outcomeOf(r.Err))...).Inc()
+	m.acquisitions.WithLabelValues(m.labels(a, outcomeOf(a, r.Err))...).Inc()
 	if r.Err != nil {
 		return
 	}
@@ -253,18 +253,18 @@ func (m *Metrics) cleanUpOf(id clientv3.LeaseID, keys int) {
 	m.cleanUp.Set(float64(sum))
 }
 
-func outcomeOf(err error) string {
+func outcomeOf(a lease.Acquisition, err error) string {
 	switch {
 	case err == nil:
 		return "granted"
-	case errors.Is(err, lease.ErrLocked):
+	case a.Try && errors.Is(err, lease.ErrLocked):
 		return "locked"
 	case errors.Is(err, lease.ErrClosed):
 		return "closed"
 	case errors.Is(err, lease.ErrLost):
 		return "lost"
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return "canceled"
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, lease.ErrLocked):
+		return "canceled" // the last as the cause of the caller's context
 	default:
 		return "error"
 	}

@@ -160,6 +160,35 @@ session_state{lost} 1`, names...)
 	})
 }
 
+// Who does not wait is not counted as one who waits, whatever its error is, nor is one who waits forgotten.
+func TestMetrics_waitingReturnsToZero(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, s, registry := hooked(t, leaseprom.Options{})
+		other := srv.Session(t, lease.Options{})
+		_, err := other.Permit(t.Context(), "sem", 3)
+		require.NoError(t, err)
+		_, err = s.TryPermit(t.Context(), "sem", 2, lease.WithLimitChange())
+		require.ErrorIs(t, err, lease.ErrLocked)
+
+		_, err = other.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		ended := make(chan error)
+		go func() {
+			_, err := s.Lock(ctx, "a")
+			ended <- err
+		}()
+		synctest.Wait()
+		_, err = s.TryLock(t.Context(), "a")
+		cancel(err) // as errgroup does
+		require.ErrorIs(t, <-ended, lease.ErrLocked)
+		requireMetrics(t, registry, `acquisitions_total{lock,canceled} 1
+acquisitions_total{lock,locked} 1
+acquisitions_total{permit,locked} 1
+acquisitions_waiting{lock} 0`, "leasefence_acquisitions_total", "leasefence_acquisitions_waiting")
+	})
+}
+
 func TestNew_input(t *testing.T) {
 	for _, buckets := range [][]float64{{2, 1}, {1, 1}} {
 		_, err := leaseprom.New(leaseprom.Options{Buckets: buckets})

@@ -82,13 +82,13 @@ type Session struct {
 func (s *Server) Session(tb testing.TB, opts lease.Options) *Session {
 	tb.Helper()
 	c := s.Client(tb)
-	session, err := lease.NewSession(tb.Context(), c.Client, opts)
+	session, err := lease.NewSession(context.WithoutCancel(tb.Context()), c.Client, opts)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
 		c.Heal()
-		if err := session.Close(context.WithoutCancel(tb.Context())); err != nil {
+		if err := session.Close(context.WithoutCancel(tb.Context())); err != nil && c.Ctx().Err() == nil {
 			tb.Errorf("leasetest: %v", err)
 		}
 	})

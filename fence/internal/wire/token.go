@@ -16,8 +16,7 @@ type Token struct {
 	Lock  string          // "" if it came without a name
 }
 
-// In returns a context that carries t, if there is a token, and nothing of ctx: if t has no name, ctx may have one for the same
-// token.
+// In returns a context that carries t, if there is a token, and no token or name of ctx.
 func (t Token) In(ctx context.Context) context.Context {
 	switch {
 	case t.Write != 0:
@@ -27,10 +26,10 @@ func (t Token) In(ctx context.Context) context.Context {
 	default:
 		return ctx
 	}
-	if t.Lock == "" {
-		return fence.WithLock(ctx)
+	if t.Lock != "" {
+		ctx = fence.WithLock(ctx, t.Lock)
 	}
-	return fence.WithLock(ctx, t.Lock)
+	return ctx
 }
 
 // Fields are the values for a writer's token, a reader's and the name of the lock, each "" if it is not sent.

@@ -37,6 +37,7 @@ var unreached = []string{
 	"records were dropped",
 	"the lease is replaced",
 	"was not asked to hand over", // with why a request failed, as other lines
+	"has not answered yet",       // with why there is no connection, as other lines
 	"does not see candidates of a higher priority",
 	"(*ast.Ident)", // what client-go has k8slock record
 }
