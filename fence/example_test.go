@@ -7,17 +7,8 @@ import (
 	"fmt"
 	"log"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/leasefence/leasefence/fence"
-	"github.com/leasefence/leasefence/internal/fakeetcd"
-	"github.com/leasefence/leasefence/lease"
 )
-
-// connect stands for clientv3.New: it gives a client of an etcd in memory, so that the example runs.
-func connect() *clientv3.Client {
-	return fakeetcd.New().Client(context.Background())
-}
 
 // A holder is paused for longer than its lease. Its successor claims the resource before it reads it, and what the
 // first one sends when it wakes up is refused.
@@ -70,34 +61,6 @@ func ExampleGuard_Do() {
 	// Output:
 	// orders: 54 came after 41
 	// stop this tenure: true
-}
-
-// Under two locks at once, each resource is told whose token is meant. Without that the inner lock's would be sent to both.
-func ExampleForLock() {
-	ctx := context.Background()
-	session, err := lease.NewSession(ctx, connect(), lease.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	var guard fence.Guard // at the resources
-	write := func(ctx context.Context) {
-		token, _ := fence.FromContext(ctx)
-		fmt.Println(guard.CheckContext(ctx, "accounts", token))
-	}
-	err = session.Do(ctx, "accounts", func(ctx context.Context, _ fence.Token) error {
-		write(ctx)
-		return session.Do(ctx, "report", func(ctx context.Context, _ fence.Token) error {
-			write(ctx)
-			write(fence.ForLock(ctx, "accounts"))
-			return nil
-		})
-	})
-	fmt.Println(errors.Join(err, session.Close(ctx)))
-	// Output:
-	// <nil>
-	// fence: token of another lock: 3 of lock "report" for "accounts", which follows lock "accounts"
-	// <nil>
-	// <nil>
 }
 
 // The marks outlive a restart. Inside Do the new mark is there before the write, so it can be saved first.

@@ -210,6 +210,35 @@ func ExampleSession_Do() {
 	// error: <nil>
 }
 
+// Under two locks at once, each resource is told whose token is meant. Without that the inner lock's would be sent to both, and the
+// resource of the outer one refuses it.
+func ExampleSession_Do_nested() {
+	ctx := context.Background()
+	session, err := lease.NewSession(ctx, connect(), lease.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	var guard fence.Guard // at the resource
+	write := func(ctx context.Context) {
+		token, _ := fence.FromContext(ctx)
+		fmt.Println(guard.CheckContext(ctx, "accounts", token))
+	}
+	err = session.Do(ctx, "accounts", func(ctx context.Context, _ fence.Token) error {
+		write(ctx)
+		return session.Do(ctx, "report", func(ctx context.Context, _ fence.Token) error {
+			write(ctx)
+			write(fence.ForLock(ctx, "accounts"))
+			return nil
+		})
+	})
+	fmt.Println(errors.Join(err, session.Close(ctx)))
+	// Output:
+	// <nil>
+	// fence: token of another lock: 3 of lock "report" for "accounts", which follows lock "accounts"
+	// <nil>
+	// <nil>
+}
+
 // A longest hold cancels the work; the lock is released when the function has returned.
 func ExampleWithMaxHold() {
 	client := connect()
