@@ -115,8 +115,8 @@ var queueMutants = []mutant{
 	{
 		name: "Await: each event in the queue is a reason to look",
 		file: "internal/queue/await.go",
-		old:  "q.open(ctx, waitFor.Key)\n\t\t\terr = w.use(ctx, func(ctx context.Context, events clientv3.WatchChan) error {\n\t\t\t\t// The contender may have gone before the watch existed; from here on the watch tells. A read that\n\t\t\t\t// began after the watch existed sees all that the watch does not, on whatever members the two are.\n\t\t\t\tif err := q.Conn.Do(ctx, q.Bound, look); err != nil {\n\t\t\t\t\treturn err\n\t\t\t\t}\n\t\t\t\tif ahead.same(waitFor) {\n\t\t\t\t\tend = ended(events, e.Prefix, ahead.Rev)\n\t\t\t\t}\n\t\t\t\treturn nil\n\t\t\t})\n\t\t\tif broke := end == unended && ahead.same(waitFor); err == nil && !broke && time.Since(began) < shortWait {\n\t\t\t\tq.kept.keep(w)\n\t\t\t} else {\n\t\t\t\tw.close()\n\t\t\t}\n\t\t}\n\t\tswitch {\n\t\tcase err != nil:\n\t\t\treturn err\n\t\tcase end == Deleted && ahead.Owner && !own:",
-		new:  "q.open(ctx, waitFor.Key, clientv3.WithRange(clientv3.GetPrefixRangeEnd(e.Prefix)))\n\t\t\terr = w.use(ctx, func(ctx context.Context, events clientv3.WatchChan) error {\n\t\t\t\t// The contender may have gone before the watch existed; from here on the watch tells. A read that\n\t\t\t\t// began after the watch existed sees all that the watch does not, on whatever members the two are.\n\t\t\t\tif err := q.Conn.Do(ctx, q.Bound, look); err != nil {\n\t\t\t\t\treturn err\n\t\t\t\t}\n\t\t\t\tif ahead.same(waitFor) {\n\t\t\t\t\tend = ended(events, e.Prefix, ahead.Rev)\n\t\t\t\t}\n\t\t\t\treturn nil\n\t\t\t})\n\t\t\tif broke := end == unended && ahead.same(waitFor); err == nil && !broke && time.Since(began) < shortWait {\n\t\t\t\tq.kept.keep(w)\n\t\t\t} else {\n\t\t\t\tw.close()\n\t\t\t}\n\t\t}\n\t\tswitch {\n\t\tcase err != nil:\n\t\t\treturn err\n\t\tcase false:",
+		old:  "q.open(ctx, waitFor.Key)\n\t\t\terr = w.use(ctx, func(ctx context.Context, w *watch) error {\n\t\t\t\t// The contender may have gone before the watch existed; from here on the watch tells. A read that\n\t\t\t\t// began after the watch existed sees all that the watch does not, on whatever members the two are.\n\t\t\t\tif err := q.Conn.Do(ctx, q.Bound, look); err != nil {\n\t\t\t\t\treturn err\n\t\t\t\t}\n\t\t\t\tif ahead.same(waitFor) {\n\t\t\t\t\tend = w.ended(e.Prefix, ahead.Rev)\n\t\t\t\t}\n\t\t\t\treturn nil\n\t\t\t})\n\t\t\tif broke := end == unended && ahead.same(waitFor); err == nil && !broke && time.Since(began) < shortWait {\n\t\t\t\tq.kept.keep(w)\n\t\t\t} else {\n\t\t\t\tw.close()\n\t\t\t}\n\t\t}\n\t\tswitch {\n\t\tcase err != nil:\n\t\t\treturn err\n\t\tcase end == Deleted && ahead.Owner && !own:",
+		new:  "q.open(ctx, waitFor.Key, clientv3.WithRange(clientv3.GetPrefixRangeEnd(e.Prefix)))\n\t\t\terr = w.use(ctx, func(ctx context.Context, w *watch) error {\n\t\t\t\t// The contender may have gone before the watch existed; from here on the watch tells. A read that\n\t\t\t\t// began after the watch existed sees all that the watch does not, on whatever members the two are.\n\t\t\t\tif err := q.Conn.Do(ctx, q.Bound, look); err != nil {\n\t\t\t\t\treturn err\n\t\t\t\t}\n\t\t\t\tif ahead.same(waitFor) {\n\t\t\t\t\tend = w.ended(e.Prefix, ahead.Rev)\n\t\t\t\t}\n\t\t\t\treturn nil\n\t\t\t})\n\t\t\tif broke := end == unended && ahead.same(waitFor); err == nil && !broke && time.Since(began) < shortWait {\n\t\t\t\tq.kept.keep(w)\n\t\t\t} else {\n\t\t\t\tw.close()\n\t\t\t}\n\t\t}\n\t\tswitch {\n\t\tcase err != nil:\n\t\t\treturn err\n\t\tcase false:",
 		by:   killer{inLoad, "TestLoad_twoThousandWaiters/lock,_20_clients,_500_waiters", `require.Less(t, asked, 10*len(c.waiters))`},
 	},
 	{
@@ -146,6 +146,20 @@ var queueMutants = []mutant{
 		old:  "time.AfterFunc(shortWait, w.cancel)",
 		new:  "time.AfterFunc(time.Hour, w.cancel)",
 		by:   killer{inQueue, "TestQueue_Await_keptWatchOfALongWait", `require.Len(t, e.c.Calls(fakeetcd.Watch), watches+1)`},
+	},
+	{
+		name: "Await: a kept watch is relied on that is younger than the contender",
+		file: "internal/queue/watch.go",
+		old:  "w == nil || rev <= w.since {",
+		new:  "w == nil {",
+		by:   killer{inQueue, "TestQueue_Await_keptWatchThatHasNotSeenTheEnd", `require.Equal(t, at, granted.at)`},
+	},
+	{
+		name: "Await: a kept watch is relied on whose event another wait has taken",
+		file: "internal/queue/await.go",
+		old:  "\t\t\tw.since = max(w.since, ev.Kv.ModRevision)",
+		new:  "\t\t\t_ = ev",
+		by:   killer{inQueue, "TestQueue_Await_keptWatchWhoseEventIsTaken", `require.Equal(t, at, granted.at)`},
 	},
 	{
 		name: "Await: the watches of long waits are kept too",

@@ -57,14 +57,14 @@ func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, own bool) error
 		if err == nil && end == unended {
 			began := time.Now()
 			w := q.open(ctx, waitFor.Key)
-			err = w.use(ctx, func(ctx context.Context, events clientv3.WatchChan) error {
+			err = w.use(ctx, func(ctx context.Context, w *watch) error {
 				// The contender may have gone before the watch existed; from here on the watch tells. A read that
 				// began after the watch existed sees all that the watch does not, on whatever members the two are.
 				if err := q.Conn.Do(ctx, q.Bound, look); err != nil {
 					return err
 				}
 				if ahead.same(waitFor) {
-					end = ended(events, e.Prefix, ahead.Rev)
+					end = w.ended(e.Prefix, ahead.Rev)
 				}
 				return nil
 			})
@@ -102,17 +102,16 @@ func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, own bool) error
 // awaitKept waits for a short time, by a watch that was kept, for the end of the contender that is ahead of e. It returns unended
 // if there is no such watch, or if the watch shows no end in that time.
 //
-// It reads nothing: the contender was there when the queue was read, so its end came later, and the watch shows it. A watch that
-// began after that end shows nothing.
+// It reads nothing: a watch that shows what came after the contender shows its end.
 func (q *Queue) awaitKept(ctx context.Context, e Entry, ahead Ahead) (end End, err error) {
-	w := q.kept.take(ctx, ahead.Key)
+	w := q.kept.take(ctx, ahead.Key, ahead.Rev)
 	if w == nil {
 		return unended, nil
 	}
 	enough := time.AfterFunc(shortWait, w.cancel)
 	defer enough.Stop()
-	err = w.use(ctx, func(_ context.Context, events clientv3.WatchChan) error {
-		end = ended(events, e.Prefix, ahead.Rev)
+	err = w.use(ctx, func(_ context.Context, w *watch) error {
+		end = w.ended(e.Prefix, ahead.Rev)
 		return nil
 	})
 	if err == nil && end != unended {
@@ -124,10 +123,13 @@ func (q *Queue) awaitKept(ctx context.Context, e Entry, ahead Ahead) (end End, e
 }
 
 // ended waits until the key that was created at rev ends its contention in the queue of prefix, or the watch breaks.
-func ended(events clientv3.WatchChan, prefix string, rev int64) End {
-	for resp := range events {
+func (w *watch) ended(prefix string, rev int64) End {
+	for resp := range w.events {
 		if resp.Err() != nil {
 			return unended
+		}
+		for _, ev := range resp.Events { // all of them are taken
+			w.since = max(w.since, ev.Kv.ModRevision)
 		}
 		for _, ev := range resp.Events {
 			switch {
@@ -144,7 +146,7 @@ func ended(events clientv3.WatchChan, prefix string, rev int64) End {
 
 // AwaitEnd waits until e, which is anybody's, contends no more, or may not.
 func (q *Queue) AwaitEnd(ctx context.Context, e Entry) error {
-	return q.watch(ctx, e.Key, func(ctx context.Context, events clientv3.WatchChan) error {
+	return q.watch(ctx, e.Key, func(ctx context.Context, w *watch) error {
 		there := false
 		err := q.Conn.Do(ctx, q.Bound, func(a *etcd.Attempt) error {
 			resp, err := a.Get(e.Key)
@@ -155,7 +157,7 @@ func (q *Queue) AwaitEnd(ctx context.Context, e Entry) error {
 			return err
 		})
 		if err == nil && there {
-			ended(events, e.Prefix, e.Rev)
+			w.ended(e.Prefix, e.Rev)
 		}
 		return err
 	})

@@ -58,6 +58,43 @@ func TestQueue_Await_keptWatch(t *testing.T) {
 	})
 }
 
+// Two readers of a session stand behind one writer. The first opens its watch when the writer has gone: the second does not wait
+// by it.
+func TestQueue_Await_keptWatchThatHasNotSeenTheEnd(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		writer := other.enter(t, "1")
+		one, two := e.read(t, "1"), e.read(t, "2")
+		other.leave(t, writer)
+		at := e.now()
+		for _, reader := range []place{one, two} {
+			granted := receive(t, e.await(t.Context(), reader))
+			require.NoError(t, granted.err)
+			require.Equal(t, at, granted.at)
+		}
+	})
+}
+
+// The second waits by the watch on which the first has heard of the end.
+func TestQueue_Await_keptWatchWhoseEventIsTaken(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		e.round(t, other)
+		writer := other.enter(t, "1")
+		one, two := e.read(t, "1"), e.read(t, "2")
+		first := e.await(t.Context(), one)
+		requirePending(t, first)
+		other.leave(t, writer)
+		require.NoError(t, receive(t, first).err)
+		at := e.now()
+		granted := receive(t, e.await(t.Context(), two))
+		require.NoError(t, granted.err)
+		require.Equal(t, at, granted.at)
+	})
+}
+
 // The context of the wait that opened it may end, as contexts do: the watch is kept all the same.
 func TestQueue_Await_keptWatchOutlivesItsCall(t *testing.T) {
 	bubble(t, func(e *env) {

@@ -179,9 +179,7 @@ func (w *Guards) run(ctx context.Context, e *Guarded) {
 	var b etcd.Backoff
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := w.Queue.watch(ctx, e.Key, func(_ context.Context, events clientv3.WatchChan) error {
-			return w.serve(e, events)
-		}, clientv3.WithCreatedNotify())
+		err := w.Queue.watch(ctx, e.Key, func(_ context.Context, on *watch) error { return w.serve(e, on) })
 		if ctx.Err() != nil {
 			return
 		}
@@ -202,27 +200,24 @@ func (w *Guards) run(ctx context.Context, e *Guarded) {
 }
 
 // serve works on a watch until it breaks. The error is that the server refuses it.
-func (w *Guards) serve(e *Guarded, events clientv3.WatchChan) error {
-	// The first that it tells is that it exists, or why it does not.
-	for exists := false; ; {
-		resp, ok := <-events
-		broken := resp.Err()
-		if broken != nil && denied(broken) {
-			return broken
-		}
-		if !ok || broken != nil {
-			return nil //nolint:nilerr // a watch that broke is opened again
-		}
-		if !exists {
-			exists = true
-			w.mu.Lock()
-			w.read(e)
-			w.mu.Unlock()
+func (w *Guards) serve(e *Guarded, on *watch) error {
+	if on.first.Created {
+		w.mu.Lock()
+		w.read(e)
+		w.mu.Unlock()
+	}
+	for resp, ok := on.first, true; ok; resp, ok = <-on.events {
+		if err := resp.Err(); err != nil {
+			if denied(err) {
+				return err
+			}
+			return nil // a watch that broke is opened again
 		}
 		for _, ev := range resp.Events {
 			w.tell(e, ev)
 		}
 	}
+	return nil
 }
 
 func (w *Guards) tell(e *Guarded, ev *clientv3.Event) {

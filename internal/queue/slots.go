@@ -200,12 +200,12 @@ func (q *Queue) AwaitSlots(ctx context.Context, prefix string, of int, enough fu
 			})
 		}
 		// A slot may have been left before the watch existed; from here on the watch tells.
-		err := q.watch(ctx, prefix+slotsDir, func(_ context.Context, events clientv3.WatchChan) error {
+		err := q.watch(ctx, prefix+slotsDir, func(_ context.Context, w *watch) error {
 			for {
 				if err := read(); err != nil || done {
 					return err
 				}
-				if resp, ok := <-events; !ok || resp.Err() != nil {
+				if resp, ok := <-w.events; !ok || resp.Err() != nil {
 					return nil //nolint:nilerr // a watch that broke is opened again
 				}
 				b.Reset()

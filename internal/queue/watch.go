@@ -11,6 +11,8 @@ import (
 // watch is a watch on a key. One call at a time uses it, and the watch ends if that call's context ends.
 type watch struct {
 	key    string
+	first  clientv3.WatchResponse // that it exists, or why it does not
+	since  int64                  // it shows what comes after this revision: what came before is not shown, or was taken from events
 	events clientv3.WatchChan
 	ctx    context.Context //nolint:containedctx // of the watch: it ends with the lease, and with a suspect stream
 	cancel func()          // ends it; it may be called again
@@ -24,15 +26,18 @@ func (q *Queue) open(ctx context.Context, key string, opts ...clientv3.OpOption)
 	life, opened, cancel := q.Conn.Streams(q.Bound).Watch(q.Life)
 	w := &watch{key: key, ctx: life, cancel: sync.OnceFunc(cancel)}
 	w.detach = context.AfterFunc(ctx, w.cancel)
+	opts = append(opts, clientv3.WithCreatedNotify())
 	w.events = q.Conn.Client.Watch(life, key, opts...) //nolint:contextcheck // it may outlive the call
+	w.first = <-w.events
+	w.since = w.first.Header.GetRevision()
 	opened()
 	return w
 }
 
 // use calls f with the watch. A watch that broke (a compaction, a leader change, a stream, a suspect endpoint) is no error: the
 // caller reads again, and the read finds what is final. The error is ctx's cause or f's.
-func (w *watch) use(ctx context.Context, f func(context.Context, clientv3.WatchChan) error) error {
-	err := f(w.ctx, w.events) //nolint:contextcheck // it ends with ctx: see detach
+func (w *watch) use(ctx context.Context, f func(context.Context, *watch) error) error {
+	err := f(w.ctx, w) //nolint:contextcheck // it ends with ctx: see detach
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -48,7 +53,7 @@ func (w *watch) close() {
 }
 
 // watch opens a watch on key, from now on, and calls f once it exists.
-func (q *Queue) watch(ctx context.Context, key string, f func(context.Context, clientv3.WatchChan) error, opts ...clientv3.OpOption) error {
+func (q *Queue) watch(ctx context.Context, key string, f func(context.Context, *watch) error, opts ...clientv3.OpOption) error {
 	w := q.open(ctx, key, opts...)
 	defer w.close()
 	return w.use(ctx, f)
@@ -71,12 +76,14 @@ type keptWatches struct {
 	watches map[string]*watch
 }
 
-// take returns the watch on key, nil if none is kept, for a call whose context is ctx.
-func (k *keptWatches) take(ctx context.Context, key string) *watch {
+// take returns the watch on key for a call whose context is ctx, to wait for the end of the contender that was created at rev. It
+// returns nil if none is kept, or if that may not show the contender's end: readers of one session wait for the same key at the
+// same time, so the watch may have begun after that end, or another wait may have taken it.
+func (k *keptWatches) take(ctx context.Context, key string, rev int64) *watch {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	w := k.watches[key]
-	if w == nil {
+	if w == nil || rev <= w.since {
 		return nil
 	}
 	delete(k.watches, key)
