@@ -1,19 +1,14 @@
 //go:build unix
 
-package main
+package command_test
 
 import (
-	"context"
 	"io"
 	"net"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/leasefence/leasefence/examples/internal/exampletest"
-	"github.com/leasefence/leasefence/lease"
 )
 
 // proxy forwards connections until it is cut.
@@ -62,24 +57,4 @@ func (p *proxy) cut() {
 	}
 	p.mu.Unlock()
 	p.wg.Wait()
-}
-
-// newSession is a session that the test's cleanup closes.
-func newSession(t *testing.T, client *clientv3.Client) *lease.Session {
-	t.Helper()
-	session, err := lease.NewSession(exampletest.Bounded(t), client, lease.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), exampletest.Patience)
-		defer cancel()
-		require.NoError(t, session.Close(ctx))
-	})
-	return session
-}
-
-func TestLockrun_asAUserOfEtcd(t *testing.T) {
-	t.Parallel()
-	addr, client := exampletest.StartEtcd(t)
-	flags := exampletest.AskForAPassword(t, client)
-	require.Zero(t, lockrun(t, addr, append(flags, "job", "--", "true")...).End(t))
 }

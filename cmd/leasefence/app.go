@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// app is one run of leasefence.
+type app struct {
+	etcd   etcdFlags
+	output string
+	out    io.Writer
+	stderr io.Writer
+	width  int // of the terminal that out is, 0 if it is none
+}
+
+const (
+	outputTable = "table"
+	outputJSON  = "json"
+)
+
+func newApp() *app {
+	return &app{output: outputTable, out: os.Stdout, stderr: os.Stderr, width: terminalWidth(os.Stdout)}
+}
+
+// run carries out a command line, and returns the exit code.
+func (a *app) run(args []string) int {
+	root := a.command()
+	root.SetArgs(args)
+	root.SetOut(a.out)
+	root.SetErr(a.stderr)
+	cmd, err := root.ExecuteC()
+	if err == nil {
+		return 0
+	}
+	exit, ok := errors.AsType[*exitError](err)
+	if !ok { // cobra's own are about the command line
+		exit = &exitError{exitUsage, err}
+	}
+	a.complain(exit, cmd)
+	return exit.code
+}
+
+// complain says on standard error why there is an exit code.
+func (a *app) complain(exit *exitError, cmd *cobra.Command) {
+	switch {
+	case exit.err == nil:
+	case a.output == outputJSON:
+		_ = json.NewEncoder(a.stderr).Encode(map[string]any{"error": exit.err.Error(), "code": exit.code})
+	default:
+		a.say("%v", exit.err)
+		if exit.code == exitUsage {
+			_, _ = fmt.Fprintf(a.stderr, "usage: %s\n%s --help tells more\n", cmd.UseLine(), cmd.CommandPath())
+		}
+	}
+}
+
+// say writes a line to standard error.
+func (a *app) say(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if a.output == outputJSON {
+		_ = json.NewEncoder(a.stderr).Encode(map[string]any{"message": text})
+		return
+	}
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	for i, line := range lines {
+		lines[i] = harmless(line)
+	}
+	_, _ = fmt.Fprintln(a.stderr, "leasefence:", strings.Join(lines, "\n"))
+}
+
+// logger is for what the library has to say.
+func (a *app) logger() *slog.Logger {
+	opts := &slog.HandlerOptions{Level: slog.LevelWarn}
+	if a.output == outputJSON {
+		return slog.New(slog.NewJSONHandler(a.stderr, opts))
+	}
+	return slog.New(slog.NewTextHandler(a.stderr, opts))
+}
+
+func (a *app) command() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "leasefence",
+		Short: "Locks and elections on etcd, with fencing tokens",
+		Long: `leasefence runs commands under locks on etcd, and shows and frees locks and elections.
+
+A NAME is the full one, as etcd has it. Flags and the environment are etcdctl's: ETCDCTL_ENDPOINTS is --endpoints, and so on.
+A flag wins over the environment.
+
+` + exitCodes,
+		Example: `  leasefence --endpoints 10.0.0.1:2379,10.0.0.2:2379 lock jobs/nightly -- backup --all
+  leasefence ls jobs/
+  leasefence doctor jobs/`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if a.output != outputTable && a.output != outputJSON {
+				bad := a.output
+				a.output = outputTable
+				return usageError("--output is %q, want %s or %s", bad, outputTable, outputJSON)
+			}
+			return a.etcd.readEnv(cmd.Flags())
+		},
+	}
+	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	root.PersistentFlags().StringVarP(&a.output, "output", "o", a.output, "form of what is printed: table or json")
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{outputTable, outputJSON}, cobra.ShellCompDirectiveNoFileComp))
+	a.etcd.register(root.PersistentFlags())
+	root.AddCommand(a.lockCommand(), a.lsCommand(), a.getCommand(), a.watchCommand(), a.releaseCommand())
+	return root
+}
+
+// connect makes a client. Where there is a user, that asks etcd, until it answers, or ctx ends, or the time for a connection: that of
+// the flag, or what is given if it is more.
+func (a *app) connect(ctx context.Context, patience time.Duration) (*clientv3.Client, error) {
+	config, err := a.etcd.config()
+	if err != nil {
+		return nil, err
+	}
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer context.AfterFunc(ctx, end)()
+	config.Context = life
+	config.DialTimeout = max(config.DialTimeout, patience)
+	client, err := clientv3.New(config)
+	if err != nil {
+		end()
+		return nil, fmt.Errorf("etcd at %q: %w", config.Endpoints, err)
+	}
+	return client, nil
+}
+
+// ask calls f with a client and a context that ends at the command's timeout.
+func (a *app) ask(f func(ctx context.Context, client *clientv3.Client) error) error {
+	return a.use(func(client *clientv3.Client) error {
+		ctx, cancel := a.bounded(context.Background())
+		defer cancel()
+		return f(ctx, client)
+	})
+}
+
+// use calls f with a client.
+func (a *app) use(f func(client *clientv3.Client) error) error {
+	client, err := a.connect(context.Background(), 0)
+	if err != nil {
+		return failed(err)
+	}
+	defer func() { _ = client.Close() }()
+	return failed(f(client))
+}
+
+func (a *app) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return within(ctx, a.etcd.commandTimeout, a.etcd.endpoints)
+}
+
+func within(ctx context.Context, d time.Duration, endpoints []string) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, d, fmt.Errorf("etcd at %q has not answered for %v", endpoints, d))
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"golang.org/x/term"
+)
+
+// etcdFlags are etcdctl's flags for the way to etcd, and a file for the password.
+type etcdFlags struct {
+	endpoints                   []string
+	dialTimeout, commandTimeout time.Duration
+	keepAlive, keepAliveTimeout time.Duration
+	user, password, file        string
+	secure                      clientv3.SecureConfig
+	names                       []string // of the flags
+}
+
+func (e *etcdFlags) register(to *pflag.FlagSet) {
+	flags := pflag.NewFlagSet("etcd", pflag.ContinueOnError)
+	flags.StringSliceVar(&e.endpoints, "endpoints", []string{"127.0.0.1:2379"}, "etcd's addresses, those of all members")
+	flags.DurationVar(&e.dialTimeout, "dial-timeout", 2*time.Second, "longest wait for a connection")
+	flags.DurationVar(&e.commandTimeout, "command-timeout", 5*time.Second, "longest wait for what is not meant to wait")
+	flags.DurationVar(&e.keepAlive, "keepalive-time", 2*time.Second, "time between probes of a connection")
+	flags.DurationVar(&e.keepAliveTimeout, "keepalive-timeout", 6*time.Second, "longest wait for the answer to a probe")
+	flags.BoolVar(&e.secure.InsecureTransport, "insecure-transport", true, "no TLS unless another flag turns it on")
+	flags.BoolVar(&e.secure.InsecureSkipVerify, "insecure-skip-tls-verify", false, "TLS without a check of etcd's certificate: for tests only")
+	flags.StringVar(&e.secure.Cacert, "cacert", "", "file with the authority of etcd's certificate; turns TLS on")
+	flags.StringVar(&e.secure.Cert, "cert", "", "file with this client's certificate; turns TLS on")
+	flags.StringVar(&e.secure.Key, "key", "", "file with the certificate's key")
+	flags.StringVar(&e.user, "user", "", "etcd's user, as name or name:password; asks for the password on a terminal")
+	flags.StringVar(&e.password, "password", "", "the user's password; rather use $ETCDCTL_PASSWORD or --password-file")
+	flags.StringVar(&e.file, "password-file", "", "file with the user's password")
+	flags.VisitAll(func(f *pflag.Flag) { e.names = append(e.names, f.Name) })
+	to.AddFlagSet(flags)
+}
+
+// readEnv sets the flags that were not given from the environment.
+func (e *etcdFlags) readEnv(flags *pflag.FlagSet) error {
+	for _, name := range e.names {
+		variable := "ETCDCTL_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+		if text := os.Getenv(variable); text != "" && !flags.Changed(name) {
+			if err := flags.Set(name, text); err != nil {
+				return usageError("$%s: %w", variable, err)
+			}
+		}
+	}
+	return nil
+}
+
+// config is that of a client. Certificates are read again for each connection, so they can be replaced.
+func (e *etcdFlags) config() (clientv3.Config, error) {
+	for _, d := range []struct {
+		flag string
+		d    time.Duration
+	}{{"dial-timeout", e.dialTimeout}, {"command-timeout", e.commandTimeout}} {
+		if d.d <= 0 {
+			return clientv3.Config{}, usageError("--%s is %v, want more than 0s", d.flag, d.d)
+		}
+	}
+	if slices.Contains(e.endpoints, "") {
+		return clientv3.Config{}, usageError("--endpoints has an empty one")
+	}
+	if len(e.endpoints) == 0 {
+		return clientv3.Config{}, usageError("--endpoints is empty")
+	}
+	if (e.secure.Cert == "") != (e.secure.Key == "") {
+		return clientv3.Config{}, usageError("--cert and --key: one is empty, want both or none")
+	}
+	auth, err := e.auth()
+	if err != nil {
+		return clientv3.Config{}, &exitError{exitUsage, err}
+	}
+	config, err := clientv3.NewClientConfig(&clientv3.ConfigSpec{
+		Endpoints: e.endpoints, DialTimeout: e.dialTimeout, KeepAliveTime: e.keepAlive, KeepAliveTimeout: e.keepAliveTimeout,
+		Secure: &e.secure, Auth: &auth,
+	}, zap.NewNop())
+	if err != nil {
+		return clientv3.Config{}, usageError("--cacert, --cert and --key: %w", err)
+	}
+	config.Logger = zap.NewNop()
+	return *config, nil
+}
+
+// auth is who asks. No error has the password in it.
+func (e *etcdFlags) auth() (auth clientv3.AuthConfig, err error) {
+	auth = clientv3.AuthConfig{Username: e.user, Password: e.password}
+	switch {
+	case e.user == "" && e.file != "":
+		return auth, fmt.Errorf("--password-file without --user")
+	case e.user == "":
+		return clientv3.AuthConfig{}, nil
+	case e.password != "":
+		return auth, nil
+	case e.file != "":
+		text, err := os.ReadFile(e.file)
+		if err != nil {
+			return auth, fmt.Errorf("--password-file: %w", err)
+		}
+		auth.Password = strings.TrimRight(string(text), "\r\n")
+		return auth, nil
+	}
+	name, password, given := strings.Cut(e.user, ":")
+	auth.Username, auth.Password = name, password
+	if given {
+		return auth, nil
+	}
+	stdin := int(os.Stdin.Fd())
+	if !term.IsTerminal(stdin) {
+		return auth, fmt.Errorf("--user without a password, and standard input is no terminal: set --password-file or $ETCDCTL_PASSWORD")
+	}
+	fmt.Fprint(os.Stderr, "Password: ")
+	text, err := term.ReadPassword(stdin)
+	fmt.Fprintln(os.Stderr)
+	if err != nil {
+		return auth, fmt.Errorf("read the password: %w", err)
+	}
+	auth.Password = string(text)
+	return auth, nil
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/lease"
+)
+
+func (a *app) lsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ls [PREFIX]",
+		Short: "List who holds what, and how many wait",
+		Long: `ls lists the locks and elections whose names begin with PREFIX, nested names before the one above. TOKEN and CLASS are those
+of the first holder. It reads the names of keys alone: "get" also shows owners and the time that is left. In JSON it is one
+array, printed as it is read.`,
+		Example: `  leasefence ls
+  leasefence ls jobs/
+  leasefence ls jobs/ -o json | jq -r '.[] | select(.waiters != []).name'`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			prefix := ""
+			if len(args) > 0 {
+				prefix = args[0]
+			}
+			return a.ask(func(ctx context.Context, client *clientv3.Client) error { return a.list(ctx, client, prefix) })
+		},
+	}
+}
+
+// rowsAtATime bounds how many rows are kept until they are printed.
+const rowsAtATime = 1000
+
+func (a *app) list(ctx context.Context, client *clientv3.Client, prefix string) error {
+	out := bufio.NewWriterSize(a.out, 64<<10)
+	each, end := a.rows(out)
+	if a.output == outputJSON {
+		each, end = array(out)
+	}
+	for q, err := range lease.List(ctx, client, prefix) {
+		if err == nil {
+			err = each(q)
+		}
+		if err != nil {
+			_ = out.Flush() // what there is; that it is not all, the exit code says
+			return err
+		}
+	}
+	if err := end(); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+// rows prints queues as a table.
+func (a *app) rows(w io.Writer) (each func(lease.Queue) error, end func() error) {
+	t := a.newTable([]int{4}, "TOKEN", "CLASS", "HOLDERS", "WAITERS", "NAME")
+	t.to = w
+	return func(q lease.Queue) error {
+		token, class := "-", "-"
+		if len(q.Holders) > 0 {
+			token, class = tokenText(q.Holders[0]), string(q.Holders[0].Class)
+		}
+		t.add(token, class, strconv.Itoa(len(q.Holders)), strconv.Itoa(len(q.Waiters)), q.Name)
+		if len(t.rows) < rowsAtATime {
+			return nil
+		}
+		return t.flush()
+	}, t.flush
+}
+
+// array prints queues as one array of JSON, a line each.
+func array(w io.Writer) (each func(lease.Queue) error, end func() error) {
+	sep := "[\n"
+	return func(q lease.Queue) error {
+			if _, err := io.WriteString(w, sep); err != nil {
+				return err
+			}
+			sep = ","
+			return printJSON(w, queueOf(q, known{}))
+		}, func() error {
+			if sep != "," {
+				_, err := io.WriteString(w, "[]\n")
+				return err
+			}
+			_, err := io.WriteString(w, "]\n")
+			return err
+		}
+}

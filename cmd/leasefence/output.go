@@ -1,0 +1,160 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/term"
+
+	"github.com/leasefence/leasefence/lease"
+)
+
+func terminalWidth(f *os.File) int {
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
+}
+
+// printJSON prints v as one line.
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// harmless is text of others for a terminal and for a line: quoted if it has anything in it that does not show.
+func harmless(s string) string {
+	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// table is rows below a header, the last columns cut to fit a terminal.
+type table struct {
+	to    io.Writer
+	width int // of the terminal, 0 for none
+	wide  []int
+	rows  [][]string
+}
+
+// newTable is a table with a header; wide are the columns that may be cut, the first to be cut first.
+func (a *app) newTable(wide []int, header ...string) *table {
+	return &table{to: a.out, width: a.width, wide: wide, rows: [][]string{header}}
+}
+
+func (t *table) add(cells ...string) {
+	for i := range cells {
+		cells[i] = harmless(cells[i])
+	}
+	t.rows = append(t.rows, cells)
+}
+
+// flush prints the rows that there are.
+func (t *table) flush() error {
+	t.fit()
+	w := tabwriter.NewWriter(t.to, 9, 0, 2, ' ', 0)
+	for _, row := range t.rows {
+		if _, err := io.WriteString(w, strings.Join(row, "\t")+"\n"); err != nil {
+			return err
+		}
+	}
+	t.rows = t.rows[:0]
+	return w.Flush()
+}
+
+// narrowest is what is left of a column at least.
+const narrowest = 9
+
+func (t *table) fit() {
+	if t.width == 0 || len(t.rows) == 0 {
+		return
+	}
+	last := len(t.rows[0]) - 1
+	widths := make([]int, last+1)
+	for _, row := range t.rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	excess := -t.width
+	for i, w := range widths {
+		if i < last {
+			w = max(w+2, narrowest) // as the writer pads it
+		}
+		excess += w
+	}
+	for _, i := range t.wide {
+		cut := min(excess, widths[i]-narrowest)
+		if cut <= 0 {
+			continue
+		}
+		excess -= cut
+		for _, row := range t.rows {
+			row[i] = clip(row[i], widths[i]-cut)
+		}
+	}
+}
+
+// clip is the beginning of a text, of so many characters.
+func clip(s string, most int) string {
+	if utf8.RuneCountInString(s) <= most {
+		return s
+	}
+	return string([]rune(s)[:max(most-1, 0)]) + "…"
+}
+
+// contender is a [lease.Contender] in JSON.
+type contender struct {
+	Key   string      `json:"key"`
+	Owner *string     `json:"owner,omitempty"`
+	Class lease.Class `json:"class"`
+	Token string      `json:"token"` // a string, as fence.Token: numbers are rounded by some readers
+	Lease string      `json:"lease"`
+	TTL   *int64      `json:"ttl_seconds,omitempty"`
+}
+
+// queue is a [lease.Queue] in JSON.
+type queue struct {
+	Name    string      `json:"name"`
+	Holders []contender `json:"holders"`
+	Waiters []contender `json:"waiters"`
+}
+
+// known says what was read of a queue besides the names of its keys.
+type known struct{ owners, ttls bool }
+
+func queueOf(q lease.Queue, k known) queue {
+	return queue{Name: q.Name, Holders: contenders(q.Holders, k), Waiters: contenders(q.Waiters, k)}
+}
+
+func contenders(all []lease.Contender, k known) []contender {
+	list := make([]contender, 0, len(all))
+	for _, c := range all {
+		one := contender{Key: c.Key, Class: c.Class, Token: tokenText(c), Lease: leaseText(c.Lease)}
+		if k.owners {
+			one.Owner = &c.Owner
+		}
+		if k.ttls {
+			one.TTL = new(int64(c.TTL / time.Second))
+		}
+		list = append(list, one)
+	}
+	return list
+}
+
+// leaseText is a lease as etcdctl has it.
+func leaseText(id clientv3.LeaseID) string { return strconv.FormatInt(int64(id), 16) }
+
+// tokenText is the token of a contender, in era 0.
+func tokenText(c lease.Contender) string { return strconv.FormatInt(c.Revision, 10) }

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/term"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// release is what was asked for.
+type release struct {
+	name  string
+	mode  string
+	yes   bool
+	token string
+}
+
+// releaseModes are the modes, and what each is about to do.
+var releaseModes = map[string]struct {
+	mode lease.ReleaseMode
+	does string
+}{
+	"ask":  {lease.ReleaseAsked, "ask the holder to let go"},
+	"wait": {lease.ReleaseWait, "wait until the holder has let go or its lease has ended"},
+	"now":  {lease.ReleaseNow, "delete the holder's key, which lets the next one in at once, while the holder may still run"},
+}
+
+func (a *app) releaseCommand() *cobra.Command {
+	var r release
+	cmd := &cobra.Command{
+		Use:   "release NAME [--mode ask|wait|now] [--yes --token N]",
+		Short: "Get a lock free from its present holder",
+		Long: `release gets NAME free from the one who holds it now. Those who wait keep their places.
+
+  --mode ask   asks the holder, which lets go when its work has ended; a command under "leasefence lock" gets SIGTERM
+  --mode wait  asks and deletes nothing: waits until the holder has let go, or its lease has ended
+  --mode now   deletes the holder's key and lets the next one in at once: only fencing keeps them apart then
+
+It shows the holder and asks for the name to be typed. Without a terminal it wants --yes and the holder's --token, as "get" shows
+it. If somebody else holds the lock by then, nothing is released, and the exit code is 75.`,
+		DisableFlagsInUseLine: true,
+		Example: `  leasefence release jobs/nightly
+  leasefence release jobs/nightly --yes --token 4711
+  leasefence release jobs/nightly --mode now --yes --token 4711`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			r.name = args[0]
+			return a.release(r)
+		},
+	}
+	cmd.Flags().StringVar(&r.mode, "mode", "ask", "ask, wait or now")
+	cmd.Flags().BoolVar(&r.yes, "yes", false, "do not ask for the name")
+	cmd.Flags().StringVar(&r.token, "token", "", "the holder's token; nobody else is released")
+	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions([]string{"ask", "wait", "now"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+func (a *app) release(r release) error {
+	mode, ok := releaseModes[r.mode]
+	if !ok {
+		return usageError("--mode is %q, want ask, wait or now", r.mode)
+	}
+	opts := lease.ReleaseOptions{Mode: mode.mode}
+	if r.token != "" {
+		token, err := fence.Parse(r.token)
+		if err != nil {
+			return usageError("--token: %w", err)
+		}
+		opts.Revision = token.Revision() // an era is not in etcd
+	}
+	switch {
+	case r.yes && r.token == "":
+		return usageError("--yes without --token: it is for the holder that you have seen")
+	case !r.yes && !term.IsTerminal(int(os.Stdin.Fd())):
+		return usageError("standard input is no terminal, so nobody can type the name: want --yes --token N, as get shows it")
+	}
+	return a.use(func(client *clientv3.Client) error {
+		if !r.yes {
+			var err error
+			if opts.Revision, err = a.confirm(client, r.name, opts.Revision, mode.does); err != nil {
+				return err
+			}
+		}
+		ctx, cancel := a.bounded(context.Background())
+		if opts.Mode == lease.ReleaseWait {
+			ctx, cancel = context.WithCancel(context.Background())
+		}
+		defer cancel()
+		if err := lease.Release(ctx, client, r.name, opts); err != nil {
+			return notReleased(err)
+		}
+		return a.released(r, opts.Revision)
+	})
+}
+
+// notReleased tells that nobody was released from a failure.
+func notReleased(err error) error {
+	if errors.Is(err, lease.ErrNotHeld) {
+		return &exitError{exitNotObtained, err}
+	}
+	return err
+}
+
+// confirm shows the holder, and has its lock's name typed. It returns whom was meant.
+func (a *app) confirm(client *clientv3.Client, name string, rev int64, does string) (int64, error) {
+	ctx, cancel := a.bounded(context.Background())
+	defer cancel()
+	q, err := lease.Inspect(ctx, client, name)
+	if err != nil {
+		return 0, err
+	}
+	if rev != 0 {
+		q.Holders = slices.DeleteFunc(q.Holders, func(c lease.Contender) bool { return c.Revision != rev })
+	}
+	switch {
+	case len(q.Holders) == 0:
+		return 0, &exitError{exitNotObtained, fmt.Errorf("%q: %w", name, lease.ErrNotHeld)}
+	case len(q.Holders) > 1:
+		return 0, usageError("%d hold %q: name one with --token, such as %d", len(q.Holders), name, q.Holders[0].Revision)
+	}
+	shown := *a // on standard error, where it does not get into what is piped on
+	shown.out, shown.width = a.stderr, terminalWidth(os.Stderr)
+	if err := shown.people(q); err != nil {
+		return 0, err
+	}
+	_, _ = fmt.Fprintf(a.stderr, "This will %s.\nType the name to go on: ", does)
+	line, _ := bufio.NewReader(os.Stdin).ReadString('\n')
+	if strings.TrimSuffix(line, "\n") != name {
+		return 0, &exitError{exitNotObtained, errors.New("that is not the name: nothing was released")}
+	}
+	return q.Holders[0].Revision, nil
+}
+
+func (a *app) released(r release, rev int64) error {
+	if a.output == outputJSON {
+		return printJSON(a.out, map[string]any{"name": r.name, "mode": r.mode, "token": fmt.Sprint(rev)})
+	}
+	done := map[string]string{
+		"ask":  "was asked to let go, and does so when its work has ended",
+		"wait": "holds it no more",
+		"now":  "holds it no more; it may still run until it notices",
+	}
+	_, err := fmt.Fprintf(a.out, "%s: the holder with token %d %s\n", harmless(r.name), rev, done[r.mode])
+	return err
+}

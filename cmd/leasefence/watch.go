@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/lease"
+)
+
+func (a *app) watchCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "watch NAME",
+		Short: "Show who holds a lock, and every change",
+		Long: `watch prints who holds NAME and how many wait, and a line after every change, until it is ended by a signal. It survives breaks of
+the connection. In JSON each line is an object.`,
+		Example: `  leasefence watch jobs/nightly
+  leasefence watch jobs/nightly -o json | jq -r '.holders[0].owner // "nobody"'`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.use(func(client *clientv3.Client) error { return a.watch(cmd.Context(), client, args[0]) })
+		},
+	}
+}
+
+// change is a line of JSON.
+type change struct {
+	Time time.Time `json:"time"`
+	queue
+}
+
+const changeLine = "%-25s  %-9s  %-9s  %-7v  %-7v  %s"
+
+func (a *app) watch(ctx context.Context, client *clientv3.Client, name string) error {
+	// Watch waits as long as it takes: that etcd cannot be reached is to be told at once.
+	first, cancel := a.bounded(ctx)
+	defer cancel()
+	if _, err := lease.Inspect(first, client, name); err != nil {
+		return err
+	}
+	if a.output != outputJSON {
+		if _, err := fmt.Fprintf(a.out, changeLine+"\n", "TIME", "TOKEN", "CLASS", "HOLDERS", "WAITERS", "OWNER"); err != nil {
+			return err
+		}
+	}
+	for q, err := range lease.Watch(ctx, client, name) {
+		if err == nil {
+			err = a.printChange(change{time.Now().Truncate(time.Second), queueOf(q, known{owners: true})})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return context.Cause(ctx)
+}
+
+func (a *app) printChange(c change) error {
+	if a.output == outputJSON {
+		return printJSON(a.out, c)
+	}
+	token, class, owner := "-", "-", "-"
+	if len(c.Holders) > 0 {
+		first := c.Holders[0]
+		token, class, owner = first.Token, string(first.Class), harmless(*first.Owner)
+	}
+	line := fmt.Sprintf(changeLine, c.Time.Format(time.RFC3339), token, class, len(c.Holders), len(c.Waiters), owner)
+	if a.width > 0 {
+		line = clip(line, a.width)
+	}
+	_, err := fmt.Fprintln(a.out, line)
+	return err
+}

@@ -1,0 +1,118 @@
+//go:build unix
+
+package command_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/pki"
+)
+
+// The ways to say who one is. A flag wins over the environment.
+func TestAuth_ways(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	askForAPassword(t, client)
+	file := filepath.Join(t.TempDir(), "password")
+	require.NoError(t, os.WriteFile(file, []byte("secret\n"), 0o600))
+	for name, tt := range map[string]struct {
+		env, args []string
+		code      int
+	}{
+		"flags":         {nil, []string{"--user", "root", "--password", "secret"}, 0},
+		"one flag":      {nil, []string{"--user=root:secret"}, 0},
+		"file":          {nil, []string{"--user", "root", "--password-file", file}, 0},
+		"environment":   {[]string{"ETCDCTL_USER=root", "ETCDCTL_PASSWORD=secret"}, nil, 0},
+		"one variable":  {[]string{"ETCDCTL_USER=root:secret"}, nil, 0},
+		"the flag wins": {[]string{"ETCDCTL_USER=root", "ETCDCTL_PASSWORD=swordfish"}, []string{"--password", "secret"}, 0},
+		"and is wrong":  {[]string{"ETCDCTL_USER=root", "ETCDCTL_PASSWORD=secret"}, []string{"--password", "swordfish"}, 1},
+		"nobody":        {nil, nil, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := append(tt.env, "ETCDCTL_ENDPOINTS="+addr)
+			p := startWith(t, env, append([]string{"ls"}, tt.args...)...)
+			require.Equal(t, tt.code, p.end(t))
+			require.NotContains(t, p.stderr.String(), "secret")
+			require.NotContains(t, p.stderr.String(), "swordfish")
+			code := tt.code * 75
+			p = startWith(t, env, append([]string{"lock", "job"}, append(tt.args, "--", "true")...)...)
+			require.Equal(t, code, p.end(t))
+		})
+	}
+}
+
+// Every user of a machine may read the command lines of all processes.
+func TestAuth_noPasswordInTheTitle(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		return // elsewhere there is no such file to look at
+	}
+	addr, client := etcd(t)
+	askForAPassword(t, client)
+	for name, args := range map[string][]string{
+		"password": {"--user", "root", "--password", "secret"},
+		"with =":   {"--user=root", "--password=secret"},
+		"user":     {"--user", "root:secret"},
+		"user=":    {"--user=root:secret"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			started := filepath.Join(t.TempDir(), "started")
+			p := startWith(t, []string{"ETCDCTL_ENDPOINTS=" + addr},
+				append(append([]string{"lock", "job"}, args...), "--", "sh", "-c", `touch "$0"; cat`, started, "--password", "mine")...)
+			awaitFile(t, started)
+			title, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.cmd.Process.Pid))
+			require.NoError(t, err)
+			require.NotContains(t, string(title), "secret")
+			require.Contains(t, string(title), "root")
+			require.Contains(t, string(title), "mine", "CMD's are its own")
+			require.Zero(t, p.end(t))
+		})
+	}
+}
+
+// A server that wants certificates, in etcdctl's three files.
+func TestAuth_tls(t *testing.T) {
+	t.Parallel()
+	authority, err := pki.NewAuthority("authority")
+	require.NoError(t, err)
+	server, err := authority.Issue("server")
+	require.NoError(t, err)
+	mine, err := authority.Issue("client")
+	require.NoError(t, err)
+	files, err := pki.NewFiles(t.TempDir(), authority, server)
+	require.NoError(t, err)
+	client, err := pki.NewFiles(t.TempDir(), authority, mine)
+	require.NoError(t, err)
+	srv := etcdtest.Start(t, etcdtest.Options{TLS: &transport.TLSInfo{
+		CertFile: files.Cert, KeyFile: files.Key, TrustedCAFile: files.Authority, ClientCertAuth: true,
+	}})
+	env := []string{"ETCDCTL_ENDPOINTS=" + srv.Endpoint()}
+	pair := []string{"--cert", client.Cert, "--key", client.Key}
+	for name, tt := range map[string]struct {
+		args []string
+		code int
+	}{
+		"all three":   {append(pair, "--cacert", client.Authority), 0},
+		"unchecked":   {append(pair, "--insecure-skip-tls-verify"), 0},
+		"no trust":    {append(pair, "--insecure-transport=false"), 1},
+		"no identity": {[]string{"--cacert", client.Authority}, 1},
+		"no TLS":      {nil, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := startWith(t, env, append([]string{"ls", "--command-timeout", "3s"}, tt.args...)...)
+			require.Equal(t, tt.code, p.end(t))
+		})
+	}
+	p := startWith(t, append(env, "ETCDCTL_CERT="+client.Cert, "ETCDCTL_KEY="+client.Key, "ETCDCTL_CACERT="+client.Authority), "ls")
+	require.Zero(t, p.end(t))
+}

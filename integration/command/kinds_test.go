@@ -1,0 +1,102 @@
+//go:build unix
+
+package command_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Each kind of lock excludes what it has to, and nothing else. Cat holds until its input ends.
+func TestLock_kinds(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		held  []string // of each that holds
+		keys  int
+		out   []string
+		still []string
+	}{
+		"alone":   {[]string{"a"}, 1, []string{"a", "a --shared", "a -n 2"}, []string{"b", "a/b"}},
+		"readers": {[]string{"a --shared", "a --shared"}, 2, []string{"a"}, []string{"a --shared"}},
+		"permits": {[]string{"a -n 2", "a -n 2"}, 2, []string{"a -n 2"}, []string{"b -n 2"}},
+		"a set":   {[]string{"--all a b"}, 2, []string{"a", "b", "--all b c", "b --shared"}, []string{"c"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			addr, client := etcd(t)
+			var holders []*running
+			for _, line := range tt.held {
+				holders = append(holders, lock(t, addr, append(strings.Fields(line), "--", "cat")...))
+			}
+			require.Eventually(t, func() bool { return len(keys(t, client, "")) == tt.keys }, patience, time.Millisecond)
+			for _, line := range tt.out {
+				require.Equal(t, 75, lock(t, addr, append(strings.Fields(line), "--try", "--", "echo", "in")...).end(t), line)
+				p := lock(t, addr, append(strings.Fields(line), "--wait", "300ms", "--", "echo", "in")...)
+				require.Equal(t, 75, p.end(t), line)
+				require.Empty(t, p.stdout.String())
+			}
+			for _, line := range tt.still {
+				require.Zero(t, lock(t, addr, append(strings.Fields(line), "--try", "--", "true")...).end(t), line)
+			}
+			for _, p := range holders {
+				require.Zero(t, p.end(t))
+			}
+			requireNothingLeft(t, client)
+		})
+	}
+}
+
+func TestLock_wrongUsage(t *testing.T) {
+	t.Parallel()
+	for line, says := range map[string]string{
+		"":                                     "want NAME -- CMD",
+		"-- true":                              "want NAME -- CMD",
+		"a --":                                 "want NAME -- CMD",
+		"a b -- true":                          "2 names: several take --all",
+		"a --shared -n 2 -- true":              "want one of them at most",
+		"a --shared --all -- true":             "want one of them at most",
+		"a -n 0 -- true":                       "-n is 0, want 1 to 1024",
+		"a -n 2000 -- true":                    "-n is 2000, want 1 to 1024",
+		"a -n x -- true":                       "invalid argument",
+		"a --wait soon -- true":                "invalid argument",
+		"a --wait 0s -- true":                  "--wait is 0s, want more than 0s",
+		"a --try --wait 1s -- true":            "want one of them at most",
+		"a --era 40000 -- true":                "--era is 40000, want 0 to 32767",
+		"a -o xml -- true":                     `--output is "xml", want table or json`,
+		"a --endpoints , -- true":              "--endpoints has an empty one",
+		"a --dial-timeout 0s -- true":          "--dial-timeout is 0s",
+		"a --cert x -- true":                   "--cert and --key: one is empty",
+		"a --cacert /no/file -- true":          "--cacert, --cert and --key: open /no/file",
+		"a --password-file x -- true":          "--password-file without --user",
+		"a --user a --password-file x -- true": "--password-file: open x",
+	} {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			p := lock(t, "127.0.0.1:1", strings.Fields(line)...) // nobody is asked
+			require.Equal(t, 64, p.end(t))
+			require.Contains(t, p.stderr.String(), says)
+			require.Contains(t, p.stderr.String(), "usage: leasefence lock NAME")
+		})
+	}
+}
+
+// A command within a command has the token of its own lock alone.
+func TestLock_nested(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	p := lock(t, addr, "a", "--shared", "--", program, "lock", "b", "--", "sh", "-c", `env | grep ^LEASEFENCE_ | sort`)
+	require.Zero(t, p.end(t))
+	require.Regexp(t, "^LEASEFENCE_KEY=b/.*\nLEASEFENCE_LOCK=b\nLEASEFENCE_TOKEN=3\n$", p.stdout.String())
+	requireNothingLeft(t, client)
+}
+
+func TestLock_era(t *testing.T) {
+	t.Parallel()
+	addr, _ := etcd(t)
+	p := lock(t, addr, "a", "--era", "1", "--", "sh", "-c", `echo $LEASEFENCE_TOKEN`)
+	require.Zero(t, p.end(t))
+	require.Equal(t, "281474976710658\n", p.stdout.String())
+}

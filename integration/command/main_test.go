@@ -1,0 +1,206 @@
+//go:build unix
+
+package command_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/leasefence/leasefence/integration/etcdproc"
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// patience bounds what a test waits for; it is far longer than anything takes.
+const patience = 60 * time.Second
+
+var program string
+
+func TestMain(m *testing.M) {
+	etcdproc.Serve()
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "leasefence-command-*")
+		if err != nil {
+			panic(err)
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+		program = filepath.Join(dir, "leasefence")
+		args := []string{"build", "-C", "../../cmd/leasefence", "-o", program}
+		if raceDetector() {
+			args = append(args, "-race")
+		}
+		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil { //nolint:noctx // without a bound: a first build may take minutes
+			panic(string(out))
+		}
+		return m.Run()
+	}())
+}
+
+func raceDetector() bool {
+	info, _ := debug.ReadBuildInfo()
+	for _, s := range info.Settings {
+		if s.Key == "-race" {
+			return s.Value == "true"
+		}
+	}
+	return false
+}
+
+// running is the command, running.
+type running struct {
+	stdin          io.WriteCloser
+	stdout, stderr output
+
+	cmd *exec.Cmd
+}
+
+// output is what was written so far.
+type output struct {
+	mu   sync.Mutex // guards text
+	text []byte
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.text = append(o.text, p...)
+	return len(p), nil
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return string(o.text)
+}
+
+// awaitOutput waits until a text has been written to standard output.
+func (r *running) awaitOutput(t *testing.T, text string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return strings.Contains(r.stdout.String(), text) }, patience, time.Millisecond, text)
+}
+
+// start starts the command with a temporary folder of its own, which has to be empty at the end of the test.
+func start(t *testing.T, endpoint string, args ...string) *running {
+	t.Helper()
+	return startWith(t, []string{"ETCDCTL_ENDPOINTS=" + endpoint}, args...)
+}
+
+// patiently has the command wait as long as a test does, on a machine that is busy.
+var patiently = []string{"ETCDCTL_DIAL_TIMEOUT=60s", "ETCDCTL_COMMAND_TIMEOUT=60s"}
+
+func startWith(t *testing.T, env []string, args ...string) *running {
+	t.Helper()
+	temp := t.TempDir()
+	t.Cleanup(func() {
+		left, err := os.ReadDir(temp)
+		require.NoError(t, err)
+		require.Empty(t, left, "the program has left something in its temporary folder")
+	})
+	r := &running{cmd: exec.CommandContext(bounded(t), program, args...)}
+	r.cmd.Env = append(append(append(os.Environ(), patiently...), env...), "TMPDIR="+temp, "GORACE=atexit_sleep_ms=0")
+	r.cmd.WaitDelay = patience / 10 // for a process that outlives the program, with its output open
+	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
+	var err error
+	r.stdin, err = r.cmd.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, r.cmd.Start())
+	t.Cleanup(func() { _ = r.cmd.Process.Kill() })
+	return r
+}
+
+func (r *running) signal(t *testing.T, sig os.Signal) {
+	t.Helper()
+	require.NoError(t, r.cmd.Process.Signal(sig))
+}
+
+// end closes the command's input and returns its exit code, 128+n for signal n.
+func (r *running) end(t *testing.T) int {
+	t.Helper()
+	_ = r.stdin.Close() // it may have ended
+	err := r.cmd.Wait()
+	if _, ok := errors.AsType[*exec.ExitError](err); !ok && !errors.Is(err, exec.ErrWaitDelay) {
+		require.NoError(t, err)
+	}
+	code := r.cmd.ProcessState.ExitCode()
+	if status, ok := r.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		code = 128 + int(status.Signal())
+	}
+	t.Logf("%v: exit code %d\n%s%s", r.cmd.Args[1:], code, &r.stdout, &r.stderr)
+	require.NotContains(t, r.stdout.String(), "\x1b", "this is no terminal")
+	return code
+}
+
+// etcd runs a server until the test ends.
+func etcd(t *testing.T) (endpoint string, client *clientv3.Client) {
+	t.Helper()
+	srv := etcdtest.Start(t, etcdtest.Options{Configure: func(cfg *embed.Config) { cfg.BcryptCost = 4 }}) // the least
+	return srv.Endpoint(), srv.Client(t)
+}
+
+// askForAPassword turns authentication on for root, whose password is secret.
+func askForAPassword(t *testing.T, client *clientv3.Client) {
+	t.Helper()
+	ctx := bounded(t)
+	_, err := client.UserAdd(ctx, "root", "secret")
+	require.NoError(t, err)
+	_, err = client.UserGrantRole(ctx, "root", "root")
+	require.NoError(t, err)
+	_, err = client.AuthEnable(ctx)
+	require.NoError(t, err)
+}
+
+// keys are the keys in etcd that begin with prefix.
+func keys(t *testing.T, client *clientv3.Client, prefix string) []string {
+	t.Helper()
+	resp, err := client.Get(bounded(t), prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	require.NoError(t, err)
+	keys := []string{}
+	for _, kv := range resp.Kvs {
+		keys = append(keys, string(kv.Key))
+	}
+	return keys
+}
+
+// requireNothingLeft checks that no key and no lease is left.
+func requireNothingLeft(t *testing.T, client *clientv3.Client) {
+	t.Helper()
+	require.Empty(t, keys(t, client, ""))
+	leases, err := client.Leases(bounded(t))
+	require.NoError(t, err)
+	require.Empty(t, leases.Leases, "a lease was not revoked")
+}
+
+// bounded is a context that ends when the test takes far too long.
+func bounded(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// newSession is a session that the test's cleanup closes.
+func newSession(t *testing.T, client *clientv3.Client, owner string) *lease.Session {
+	t.Helper()
+	session, err := lease.NewSession(bounded(t), client, lease.Options{Owner: owner})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+		defer cancel()
+		require.NoError(t, session.Close(ctx))
+	})
+	return session
+}

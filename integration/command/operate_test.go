@@ -1,0 +1,151 @@
+//go:build unix
+
+package command_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// requireGolden compares a text with a file.
+func requireGolden(t *testing.T, file, text string) {
+	t.Helper()
+	file = filepath.Join("testdata", file)
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, string(want), text, "look at it, and then run the test with -update")
+}
+
+var variable = []struct {
+	pattern *regexp.Regexp
+	with    string
+}{
+	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[-+Z:\d]*`), "TIME"},
+	{regexp.MustCompile(`127\.0\.0\.1:\d+`), "ADDRESS"},
+	{regexp.MustCompile(`/(r?)[0-9a-f]{12,16}-`), "/${1}LEASE-"},
+	{regexp.MustCompile(`~slot/\d`), "~slot/SLOT"},
+	{regexp.MustCompile(`\b[0-9a-f]{12,16}\b`), "LEASE"},
+	{regexp.MustCompile(`LEASE-(of\d-)?[0-9a-z]+`), "LEASE-${1}SUFFIX"},
+	{regexp.MustCompile(`\b\d+s\b`), "SECONDS"},
+	{regexp.MustCompile(`"ttl_seconds":\d+`), `"ttl_seconds":SECONDS`},
+	{regexp.MustCompile(`\b[\d.]+(ms|µs)\b`), "LATENCY"},
+	{regexp.MustCompile(`\b[\d.]+ (B|KiB|MiB)\b`), "SIZE"},
+	{regexp.MustCompile(`(?m) +$`), ""},
+	{regexp.MustCompile(`  +`), "  "}, // the padding depends on the lengths
+}
+
+// normal is a text without what differs from run to run.
+func normal(text string) string {
+	for _, v := range variable {
+		text = v.pattern.ReplaceAllString(text, v.with)
+	}
+	return text
+}
+
+// operating are the command lines of the README's section on operating.
+func operating(t *testing.T) (lines []string) {
+	t.Helper()
+	text, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(text), "\n## Operate\n")
+	require.True(t, found, "README.md has no section Operate")
+	section, _, _ = strings.Cut(section, "\n## ")
+	for line := range strings.Lines(section) {
+		if line, found := strings.CutPrefix(line, "leasefence "); found {
+			line, _, _ = strings.Cut(line, "#")
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}
+
+// Every command line that the README shows for operating is run. It has the words; here is what there is to see.
+func TestOperate_readme(t *testing.T) {
+	t.Parallel()
+	lines := operating(t)
+	require.GreaterOrEqual(t, len(lines), 8)
+	outputs := make([]string, len(lines))
+	t.Run("each", func(t *testing.T) {
+		for i, line := range lines {
+			t.Run(line, func(t *testing.T) {
+				t.Parallel()
+				outputs[i] = operate(t, line)
+			})
+		}
+	})
+	requireGolden(t, "operate.golden", strings.Join(outputs, "\n"))
+}
+
+// operate runs a line as if it were typed, where somebody holds jobs/nightly and somebody else waits for it; but the lines that
+// run a command have no others.
+func operate(t *testing.T, line string) string {
+	t.Helper()
+	addr, client := etcd(t)
+	words := strings.Fields(line)
+	var unlock func()
+	if words[0] != "elect" && (words[0] != "lock" || strings.Contains(line, "--try")) {
+		var token string
+		token, unlock = stage(t, client)
+		for i := range words {
+			if words[i] == "4711" {
+				words[i] = token
+			}
+		}
+	}
+	p := startWith(t, []string{"ETCDCTL_ENDPOINTS=" + addr, "PATH=" + tools(t) + ":" + os.Getenv("PATH")}, words...)
+	if words[0] == "watch" {
+		p.awaitOutput(t, "host-a/1")
+		unlock()
+		p.awaitOutput(t, "host-b/2")
+		p.signal(t, syscall.SIGINT)
+	}
+	code := p.end(t)
+	return fmt.Sprintf("$ leasefence %s\n%s[exit code %d]\n", line, normal(p.stdout.String()+p.stderr.String()), code)
+}
+
+// stage has host-a/1 hold jobs/nightly and host-b/2 wait for it, until the test ends or it is unlocked. It returns the holder's token.
+// A permit is held besides.
+func stage(t *testing.T, client *clientv3.Client) (token string, unlock func()) {
+	t.Helper()
+	a, b := newSession(t, client, "host-a/1"), newSession(t, client, "host-b/2")
+	held, err := a.Lock(bounded(t), "jobs/nightly")
+	require.NoError(t, err)
+	_, err = a.Permit(bounded(t), "jobs/exports", 3)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var waits sync.WaitGroup
+	waits.Go(func() { _, _ = b.Lock(ctx, "jobs/nightly") })
+	t.Cleanup(func() {
+		cancel()
+		waits.Wait()
+	})
+	awaitKeys(t, client, "jobs/nightly", 2)
+	return held.Token().String(), func() { require.NoError(t, held.Unlock(bounded(t))) }
+}
+
+// tools is a folder with the programs that the README runs.
+func tools(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"backup", "report", "export", "transfer", "scheduler"} {
+		script := "#!/bin/sh\necho \"" + name + " $*: lock $(echo $LEASEFENCE_LOCK), token $LEASEFENCE_TOKEN, key $LEASEFENCE_KEY, shared ${LEASEFENCE_SHARED:-0}\"\n"
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o700)) //nolint:gosec // it is a program
+	}
+	return dir
+}

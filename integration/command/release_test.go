@@ -1,0 +1,133 @@
+//go:build unix
+
+package command_test
+
+import (
+	"io"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/integration/etcdtest"
+)
+
+// Nobody is released without a name that was typed or a token that was seen.
+func TestRelease_refuses(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	token, _ := stage(t, client)
+	before := keys(t, client, "")
+	for name, tt := range map[string]struct {
+		args []string
+		code int
+		says string
+	}{
+		"no terminal":        {nil, 64, "standard input is no terminal"},
+		"token, not yes":     {[]string{"--token", token}, 64, "standard input is no terminal"},
+		"yes, no token":      {[]string{"--yes"}, 64, "--yes without --token"},
+		"no token's form":    {[]string{"--yes", "--token", "x"}, 64, "--token: "},
+		"unknown mode":       {[]string{"--mode", "kill", "--yes", "--token", token}, 64, `--mode is "kill", want ask, wait or now`},
+		"another token":      {[]string{"--yes", "--token", "999"}, 75, "not held with revision 999"},
+		"one who waits":      {[]string{"--yes", "--token", "4", "--mode", "now"}, 75, "that one waits"},
+		"nobody, and of all": {[]string{"--yes", "--token", "1", "--mode", "now"}, 75, "not held"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, addr, append([]string{"release", "jobs/nightly"}, tt.args...)...)
+			require.Equal(t, tt.code, p.end(t))
+			require.Contains(t, p.stderr.String(), tt.says)
+			require.Empty(t, p.stdout.String())
+		})
+	}
+	require.Equal(t, before, keys(t, client, ""))
+	q := start(t, addr, "get", "jobs/nightly")
+	require.Zero(t, q.end(t))
+	require.Contains(t, q.stdout.String(), "host-a/1")
+}
+
+// A holder that is asked keeps the lock until its command has ended.
+func TestRelease_asksACommand(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	dir := t.TempDir()
+	started, asked := filepath.Join(dir, "started"), filepath.Join(dir, "asked")
+	p := lock(t, addr, "job", "--", "sh", "-c",
+		`trap 'touch "$1"; read line; echo "cleaned up $line"; exit 9' TERM; touch "$0"; while :; do sleep 0.01; done`, started, asked)
+	awaitFile(t, started)
+	next := lock(t, addr, "job", "--", "echo", "next")
+	awaitKeys(t, client, "job", 2)
+	require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
+	awaitFile(t, asked)
+	require.Len(t, keys(t, client, "job/"), 2)
+	require.Empty(t, next.stdout.String(), "the next one has the lock while the command runs")
+
+	_, err := p.stdin.Write([]byte("now\n"))
+	require.NoError(t, err)
+	require.Equal(t, 9, p.end(t))
+	require.Equal(t, "cleaned up now\n", p.stdout.String())
+	require.Contains(t, p.stderr.String(), "asked to release")
+	require.Zero(t, next.end(t))
+	require.Equal(t, "next\n", next.stdout.String())
+}
+
+// The hold of a command that was asked and goes on may be lost all the same: the command has to end then, at once.
+func TestRelease_killsACommandThatWasAskedAndHasLostTheLock(t *testing.T) {
+	t.Parallel()
+	for name, takeAway := range map[string]func(t *testing.T, addr string, client *clientv3.Client){
+		"deleted": func(t *testing.T, addr string, _ *clientv3.Client) {
+			t.Helper()
+			require.Zero(t, start(t, addr, "release", "job", "--mode", "now", "--yes", "--token", "2").end(t))
+		},
+		"revoked": func(t *testing.T, _ string, client *clientv3.Client) {
+			t.Helper()
+			resp, err := client.Get(bounded(t), "job/", clientv3.WithPrefix())
+			require.NoError(t, err)
+			_, err = client.Revoke(bounded(t), clientv3.LeaseID(resp.Kvs[0].Lease))
+			require.NoError(t, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			addr, client := etcd(t)
+			dir := t.TempDir()
+			started, asked := filepath.Join(dir, "started"), filepath.Join(dir, "asked")
+			p := lock(t, addr, "--ttl", "1h", "job", "--", "sh", "-c",
+				`trap 'touch "$1"' TERM; touch "$0"; while touch "$0"; do sleep 0.01; done`, started, asked)
+			awaitFile(t, started)
+			require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
+			awaitFile(t, asked)
+			takeAway(t, addr, client)
+			require.Equal(t, 74, p.end(t))
+			requireNothingLeft(t, client)
+		})
+	}
+}
+
+func TestRelease_waits(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.StartProcess(t) // whose figures are its own
+	token, unlock := stage(t, srv.Client(t))
+	p := start(t, srv.Endpoint(), "release", "jobs/nightly", "--mode", "wait", "--yes", "--token", token)
+	looked := regexp.MustCompile(`grpc_server_started_total{.*grpc_method="LeaseTimeToLive".*} [1-9]`)
+	require.Eventually(t, func() bool { return looked.MatchString(figures(t, srv.Endpoint())) }, patience, 10*time.Millisecond)
+	unlock()
+	require.Zero(t, p.end(t))
+	require.Contains(t, p.stdout.String(), "the holder with token 2 holds it no more")
+}
+
+// figures are the server's own of itself.
+func figures(t *testing.T, endpoint string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(bounded(t), http.MethodGet, "http://"+endpoint+"/metrics", http.NoBody)
+	require.NoError(t, err)
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return string(text)
+}

@@ -1,0 +1,131 @@
+package command_test
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// terminal is a command with a terminal of its own.
+type terminal struct {
+	running
+
+	keyboard *os.File
+	read     chan struct{}
+}
+
+// onTerminal starts the command with a terminal of so many columns.
+func onTerminal(t *testing.T, endpoint string, columns uint16, args ...string) *terminal {
+	t.Helper()
+	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = keyboard.Close() })
+	fd := int(keyboard.Fd())
+	require.NoError(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	require.NoError(t, err)
+	require.NoError(t, unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}))
+	screen, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	require.NoError(t, err)
+	defer func() { _ = screen.Close() }()
+
+	p := &terminal{keyboard: keyboard, read: make(chan struct{})}
+	p.cmd = exec.CommandContext(bounded(t), program, args...)
+	p.cmd.Env = append(append(os.Environ(), patiently...), "ETCDCTL_ENDPOINTS="+endpoint, "GORACE=atexit_sleep_ms=0")
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = screen, screen, screen
+	p.stdin = keyboard
+	require.NoError(t, p.cmd.Start())
+	go func() {
+		defer close(p.read)
+		_, _ = io.Copy(&p.stdout, keyboard)
+	}()
+	return p
+}
+
+// result is the exit code, when all has been read.
+func (p *terminal) result(t *testing.T) int {
+	t.Helper()
+	err := p.cmd.Wait()
+	<-p.read
+	t.Logf("%v: %v\n%s", p.cmd.Args[1:], err, p.stdout.String())
+	return p.cmd.ProcessState.ExitCode()
+}
+
+func (p *terminal) typeLine(t *testing.T, line string) {
+	t.Helper()
+	_, err := p.keyboard.WriteString(line + "\n")
+	require.NoError(t, err)
+}
+
+func TestRelease_wantsTheNameTyped(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	_, unlock := stage(t, client)
+	for _, typed := range []string{"", "jobs", "yes"} {
+		p := onTerminal(t, addr, 200, "release", "jobs/nightly", "--mode", "now")
+		p.awaitOutput(t, "Type the name to go on: ")
+		p.typeLine(t, typed)
+		require.Equal(t, 75, p.result(t))
+		require.Contains(t, p.stdout.String(), "nothing was released")
+		require.Len(t, keys(t, client, "jobs/nightly/"), 2)
+	}
+
+	// Somebody else holds it when the name has been typed.
+	p := onTerminal(t, addr, 200, "release", "jobs/nightly", "--mode", "now")
+	p.awaitOutput(t, "Type the name to go on: ")
+	require.Contains(t, p.stdout.String(), "host-a/1")
+	unlock()
+	p.typeLine(t, "jobs/nightly")
+	require.Equal(t, 75, p.result(t))
+	require.Contains(t, p.stdout.String(), "not held with revision 2, but with 4")
+	require.Len(t, keys(t, client, "jobs/nightly/"), 1)
+
+	p = onTerminal(t, addr, 200, "release", "jobs/nightly", "--mode", "now")
+	p.awaitOutput(t, "Type the name to go on: ")
+	p.typeLine(t, "jobs/nightly")
+	require.Zero(t, p.result(t))
+	require.Empty(t, keys(t, client, "jobs/nightly/"))
+}
+
+func TestTables_fitATerminal(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	s := newSession(t, client, strings.Repeat("owner ", 30))
+	_, err := s.Lock(bounded(t), "jobs/"+strings.Repeat("name", 30))
+	require.NoError(t, err)
+	for _, columns := range []uint16{80, 120} {
+		for _, args := range [][]string{{"ls"}, {"get", "jobs/" + strings.Repeat("name", 30)}} {
+			p := onTerminal(t, addr, columns, args...)
+			require.Zero(t, p.result(t))
+			for line := range strings.Lines(p.stdout.String()) {
+				require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimRight(line, "\r\n ")), int(columns))
+			}
+			require.Contains(t, p.stdout.String(), "…")
+		}
+	}
+	p := start(t, addr, "ls")
+	require.Zero(t, p.end(t))
+	require.Contains(t, p.stdout.String(), strings.Repeat("name", 30), "nothing is cut where there is no terminal")
+}
+
+// Text of others does not reach the terminal as it is.
+func TestTables_oddText(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	s := newSession(t, client, "\x1b[2J\tevil\nowner")
+	_, err := s.Lock(bounded(t), "jobs/\x1b]0;title\a")
+	require.NoError(t, err)
+	for _, args := range [][]string{{"ls"}, {"get", "jobs/\x1b]0;title\a"}, {"lock", "--try", "jobs/\x1b]0;title\a", "--", "true"}} {
+		p := onTerminal(t, addr, 200, args...)
+		p.result(t)
+		require.NotContains(t, p.stdout.String(), "\x1b")
+		require.Contains(t, p.stdout.String(), "title")
+	}
+}
