@@ -8,10 +8,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -122,31 +123,6 @@ func TestSession_Lock_revisionBeyondTheToken(t *testing.T) {
 	})
 }
 
-// An answer that was lost is asked for again, and the lock is taken once.
-func TestSession_Lock_afterALostAnswer(t *testing.T) {
-	for name, fault := range map[string]fakeetcd.Fault{
-		"broken connection": {Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable},
-		"silence":           {Times: 1, Lose: fakeetcd.Answer},
-		"request lost":      {Times: 1, Lose: fakeetcd.Request},
-		"too late":          {Times: 1, After: attempt + 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				for _, take := range []func(context.Context, string, ...lease.LockOption) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
-					e.c.Inject(fakeetcd.Txn, fault)
-					l, err := take(t.Context(), "a")
-					require.NoError(t, err)
-					require.Equal(t, []string{l.Key()}, e.keys(""))
-					require.Equal(t, fence.Token(e.srv.Keys("")[0].CreateRevision), l.Token())
-					require.NoError(t, l.Unlock(t.Context()))
-					require.Empty(t, e.keys(""))
-				}
-			})
-		})
-	}
-}
-
 // What the server refuses for good is told at once and not tried again.
 func TestSession_Lock_refused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -217,5 +193,51 @@ func TestSession_TryLock_refusedAfterEntering(t *testing.T) {
 				require.Equal(t, []string{"a/planted"}, e.keys("a"))
 			})
 		})
+	}
+}
+
+// What a server answers in bad times is waited out, whether it has done what it was asked for or not: nobody is told of it,
+// and nothing stays behind.
+func TestSession_badTimesAreWaitedOut(t *testing.T) {
+	for _, err := range []error{
+		status.Error(codes.Unknown, "raft proposal dropped"), // the leader is being moved
+		rpctypes.ErrGRPCNoSpace,
+		rpctypes.ErrGRPCCorrupt,
+		status.Error(codes.Canceled, "proxy: shutting down"),
+	} {
+		for name, lose := range map[string]fakeetcd.Message{"not done": fakeetcd.Request, "done": fakeetcd.Answer} {
+			t.Run(status.Convert(err).Message()+", "+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					e := start(t, lease.Options{})
+					fail := func(m fakeetcd.Method) {
+						e.c.Inject(m, fakeetcd.Fault{Times: 5, Lose: lose, Err: err})
+					}
+					fail(fakeetcd.Txn)
+					l, err := e.s.Lock(t.Context(), "a")
+					require.NoError(t, err)
+					waiting := e.line(t, "a", 2)
+					fail(fakeetcd.Txn)
+					second, err := e.s.TryLock(t.Context(), "b")
+					require.NoError(t, err)
+					require.Len(t, e.keys(""), 2)
+					fail(fakeetcd.Txn)
+					require.NoError(t, l.Unlock(t.Context()))
+					got := receive(t, waiting[0])
+					require.NoError(t, got.err)
+					fail(fakeetcd.Txn)
+					require.NoError(t, got.lock.Unlock(t.Context()))
+					got = receive(t, waiting[1])
+					require.NoError(t, got.err)
+					fail(fakeetcd.Txn)
+					require.NoError(t, got.lock.Unlock(t.Context()))
+					require.NoError(t, second.Unlock(t.Context()))
+					require.Less(t, e.now(), time.Minute)
+					require.Empty(t, e.keys(""))
+					fail(fakeetcd.Revoke)
+					require.NoError(t, e.s.Close(t.Context()))
+					require.Empty(t, e.srv.Leases())
+				})
+			})
+		}
 	}
 }

@@ -118,24 +118,6 @@ func TestSession_Close_behindABlackHole(t *testing.T) {
 	}
 }
 
-// A revocation that failed is repeated; one whose answer was lost finds the lease gone, and that is as good.
-func TestSession_Close_repeatsTheRevocation(t *testing.T) {
-	for name, fault := range map[string]fakeetcd.Fault{
-		"request lost": {Times: 2, Err: fakeetcd.ErrUnavailable},
-		"answer lost":  {Times: 1, Lose: fakeetcd.Answer},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				e.c.Inject(fakeetcd.Revoke, fault)
-				require.NoError(t, e.s.Close(t.Context()))
-				require.Empty(t, e.leaseIDs())
-				require.Less(t, e.now(), attempt+100*time.Millisecond)
-			})
-		})
-	}
-}
-
 func TestSession_Close_ofALostSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})

@@ -80,21 +80,6 @@ func TestSession_Do_lost(t *testing.T) {
 	})
 }
 
-func TestSession_Do_deadlinePasses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		e.at(time.Second)
-		err := e.s.Do(t.Context(), "a", func(ctx context.Context, _ fence.Token) error {
-			e.c.Cut()
-			<-ctx.Done()
-			require.Equal(t, usable, e.now())
-			return context.Cause(ctx)
-		})
-		requireLost(t, err, lease.ReasonDeadlinePassed)
-		require.Equal(t, usable, e.now(), "nothing is left to wait for")
-	})
-}
-
 // A failure to unlock is bounded and reported.
 func TestSession_Do_cannotUnlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -111,19 +96,6 @@ func TestSession_Do_cannotUnlock(t *testing.T) {
 		e.c.Restore()
 		e.at(8*time.Second + third)
 		require.Empty(t, e.keys(""), "deleted in the background")
-	})
-}
-
-func TestSession_Do_notObtained(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		e.lock(t, "a")
-		err := e.s.Do(timeout(t, time.Second), "a", func(context.Context, fence.Token) error {
-			require.Fail(t, "called without the lock")
-			return nil
-		})
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.Equal(t, time.Second, e.now())
 	})
 }
 
@@ -231,5 +203,20 @@ func TestSession_Do_showsTheCallersDeadline(t *testing.T) {
 			require.Equal(t, want, got)
 			return nil
 		}))
+	})
+}
+
+// The lock is lost while the function, which has had its longest hold, still runs: both are reported.
+func TestSession_Do_lostAfterTheLongestHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		err := e.s.Do(t.Context(), "a", func(ctx context.Context, _ fence.Token) error {
+			<-ctx.Done()
+			require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
+			synctest.Wait()
+			return nil
+		}, lease.WithMaxHold(2*time.Second))
+		require.ErrorIs(t, err, lease.ErrMaxHold)
+		requireLost(t, err, lease.ReasonLeaseGone)
 	})
 }

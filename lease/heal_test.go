@@ -1,12 +1,9 @@
 package lease_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"strconv"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -102,33 +99,6 @@ func (c heldUp) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// Who is told of it may ask the session how it is.
-func TestHeal_logAsksTheSession(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log asking
-		e := start(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		log.session.Store(e.s)
-		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
-		e.at(third)
-		e.lock(t, "a")
-		synctest.Wait()
-		require.Contains(t, log.String(), "lease lost")
-		require.Contains(t, log.String(), "new lease")
-	})
-}
-
-// asking is a log that asks a session for its status with each line.
-type asking struct {
-	bytes.Buffer
-
-	session atomic.Pointer[lease.Session]
-}
-
-func (a *asking) Write(line []byte) (int, error) {
-	a.session.Load().Status()
-	return a.Buffer.Write(line)
-}
-
 // A new lease that was granted before a restore, of which the session is told while the answer is under way, is not taken.
 func TestHeal_restoredMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -195,4 +165,40 @@ func TestSession_leasesInVain(t *testing.T) {
 			require.Zero(t, e.now()-began)
 		}
 	})
+}
+
+// A lease that holds nothing and refuses us, since somebody has attached a key to it, is replaced, once for a call. One on
+// which a lock stands is not, nor where it is permission for the name that is lacking.
+func TestSession_replacesALeaseThatOthersHaveSpoilt(t *testing.T) {
+	for name, row := range map[string]struct {
+		denied, hidden int  // how often we are refused to acquire, and to see the keys of the lease
+		held, want     bool // a lock stands on it; it is replaced
+		obtained       bool
+	}{
+		"spoilt":            {denied: 1, hidden: 1, want: true, obtained: true},
+		"spoilt, once more": {denied: 2, hidden: 2, want: true},
+		"a lock is held":    {denied: 1, hidden: 1, held: true},
+		"no permission":     {denied: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				before := e.s.Status().LeaseID
+				if row.held {
+					e.lock(t, "b")
+				}
+				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: row.denied, Err: errDenied, Match: writes})
+				if row.hidden > 0 {
+					e.c.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Times: row.hidden, Err: errDenied})
+				}
+				_, err := e.s.TryLock(t.Context(), "a")
+				if row.obtained {
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+				}
+				require.Equal(t, row.want, e.s.Status().LeaseID != before)
+			})
+		})
+	}
 }

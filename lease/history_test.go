@@ -39,31 +39,8 @@ func (k restoredKV) Get(ctx context.Context, key string, opts ...clientv3.OpOpti
 	return resp, err
 }
 
-func (k restoredKV) Txn(ctx context.Context) clientv3.Txn { return restoredTxn{k.KV.Txn(ctx), k.r} }
-
-type restoredTxn struct {
-	clientv3.Txn
-	r *restored
-}
-
-func (t restoredTxn) If(cmps ...clientv3.Cmp) clientv3.Txn {
-	return restoredTxn{t.Txn.If(cmps...), t.r}
-}
-
-func (t restoredTxn) Then(ops ...clientv3.Op) clientv3.Txn {
-	return restoredTxn{t.Txn.Then(ops...), t.r}
-}
-
-func (t restoredTxn) Else(ops ...clientv3.Op) clientv3.Txn {
-	return restoredTxn{t.Txn.Else(ops...), t.r}
-}
-
-func (t restoredTxn) Commit() (*clientv3.TxnResponse, error) {
-	resp, err := t.Txn.Commit()
-	if err == nil {
-		resp.Header.Revision -= t.r.back.Load()
-	}
-	return resp, err
+func (k restoredKV) Txn(ctx context.Context) clientv3.Txn {
+	return answeringTxn{k.KV.Txn(ctx), func(resp *clientv3.TxnResponse) { resp.Header.Revision -= k.r.back.Load() }}
 }
 
 type restoredLease struct {

@@ -53,14 +53,3 @@ func TestKeys_random(t *testing.T) {
 	require.Greater(t, len(burned), 5000)
 	require.Positive(t, g.keys.base)
 }
-
-func TestKeys_areUsedAgain(t *testing.T) {
-	g := newKeys()
-	a, b := g.take("n", "", false), g.take("n", "", false)
-	require.Equal(t, []string{"n/2a-nonce0", "n/2a-nonce1"}, []string{a.Key, b.Key})
-	g.recycle(a)
-	require.Equal(t, a.Key, g.take("n", "", false).Key)
-	g.recycle(a)
-	g.recycle(b)
-	require.Empty(t, g.keys.names)
-}

@@ -74,47 +74,10 @@ func TestSession_TryLock_tellsTheHolder(t *testing.T) {
 	})
 }
 
-// Whoever only waits is in the way too.
-func TestSession_TryLock_doesNotPassAWaiter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		next := e.wait(t.Context(), "a")
-		require.NoError(t, l.Unlock(t.Context()))
-		synctest.Wait()
-		_, err := e.s.TryLock(t.Context(), "a")
-		var locked *lease.LockedError
-		require.ErrorAs(t, err, &locked)
-		require.Equal(t, receive(t, next).lock.Key(), locked.Key)
-	})
-}
-
 func TestLockedError_clipsWhatPeopleWrote(t *testing.T) {
 	err := &lease.LockedError{Name: "a", Owner: strings.Repeat("ä", 1000)}
 	require.Less(t, len(err.Error()), 200)
 	require.Contains(t, err.Error(), strings.Repeat("ä", 32)+"…")
-}
-
-// Names are independent, in both directions, whichever is taken first.
-func TestSession_Lock_namesAreIndependent(t *testing.T) {
-	for _, names := range [][]string{{"a", "a/b", "a/b/c"}, {"a/b/c", "a/b", "a"}, {"a/b", "a", "ab", "b"}} {
-		t.Run(strings.Join(names, " "), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				for _, name := range names {
-					e.lock(t, name)
-				}
-				for _, name := range names {
-					_, err := e.s.TryLock(t.Context(), name)
-					require.ErrorIs(t, err, lease.ErrLocked)
-					require.Contains(t, err.Error(), fmt.Sprintf("%q", name))
-					require.ErrorIs(t, receive(t, e.wait(timeout(t, time.Second), name)).err, context.DeadlineExceeded)
-				}
-				synctest.Wait()
-				require.Len(t, e.keys(""), len(names))
-			})
-		})
-	}
 }
 
 // A key without a lease, which would never go, blocks nobody, and is reported once in a while.

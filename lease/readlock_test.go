@@ -94,43 +94,6 @@ func TestSession_RDo_carriesTheReadersToken(t *testing.T) {
 	})
 }
 
-// A reader's handle ends as a lock's does, and for the same reasons; others' go on.
-func TestReadLock_ends(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		other := e.join(t)
-		one, two, three := e.rlock(t, "a"), other.rlock(t, "a"), other.rlock(t, "a")
-		writer := e.wait(t.Context(), "a")
-		e.at(time.Second)
-		require.True(t, e.srv.Delete(two.Key()))
-		synctest.Wait()
-		requireLost(t, two.Err(), lease.ReasonKeyDeleted)
-		requireLost(t, two.Unlock(t.Context()), lease.ReasonKeyDeleted)
-		require.NoError(t, three.Err())
-		require.NoError(t, e.srv.Revoke(other.leaseIDs()[0]))
-		synctest.Wait()
-		requireLost(t, one.Err(), lease.ReasonLeaseGone)
-		got := receive(t, writer)
-		requireLost(t, got.err, lease.ReasonLeaseGone)
-		require.NoError(t, other.s.Close(t.Context()))
-		requireLost(t, three.Err(), lease.ReasonSessionClosed)
-	})
-}
-
-// Who gives up waiting to read leaves nothing, and the answer says why.
-func TestSession_RLock_givenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		writer := e.lock(t, "a")
-		_, err := e.s.RLock(timeout(t, time.Second), "a")
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		e.at(2 * time.Second)
-		require.Equal(t, []string{writer.Key()}, e.keys("a/"))
-		require.NoError(t, writer.Unlock(t.Context()))
-		require.NoError(t, e.rlock(t, "a").Unlock(t.Context()))
-	})
-}
-
 // A refusal of a reader's token is explained to the reader whose it is, and not to a writer with the same number.
 func TestReadLock_Explain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

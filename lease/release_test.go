@@ -215,39 +215,27 @@ func TestRelease_now(t *testing.T) {
 	})
 }
 
-// The holder that is meant is settled before the deletion: whoever has the key by then keeps it.
-func TestRelease_now_whoComesNext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l, looking := e.lock(t, "a"), e.srv.NewClient(t.Context())
-		var next *lease.Lock
-		looking.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: writes, OnRequest: func() {
-			_ = l.Unlock(t.Context())
-			next, _ = e.s.TryLock(t.Context(), "a")
-		}})
-		require.NoError(t, lease.Release(t.Context(), looking.Client, "a", lease.ReleaseOptions{Mode: lease.ReleaseNow}))
-		require.Equal(t, l.Key(), next.Key(), "the very same key")
-		require.Len(t, e.keys("a"), 1)
-		e.at(time.Minute)
-		requireLive(t, next)
-	})
-}
-
-func TestRelease_asked_whoComesNext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l, looking := e.lock(t, "a"), e.srv.NewClient(t.Context())
-		var next *lease.Lock
-		looking.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: writes, OnRequest: func() {
-			_ = l.Unlock(t.Context())
-			next, _ = e.s.TryLock(t.Context(), "a")
-		}})
-		require.NoError(t, lease.Release(t.Context(), looking.Client, "a", lease.ReleaseOptions{}))
-		require.Equal(t, l.Key(), next.Key(), "the very same key")
-		require.EqualValues(t, 1, e.srv.Keys("a/")[0].Version)
-		e.at(time.Minute)
-		requireLive(t, next)
-	})
+// The holder that is meant is settled before anything is written: whoever has the key by then keeps it, and is not asked.
+func TestRelease_whoComesNext(t *testing.T) {
+	for _, mode := range []lease.ReleaseMode{lease.ReleaseNow, lease.ReleaseAsked} {
+		t.Run(mode.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				l, looking := e.lock(t, "a"), e.srv.NewClient(t.Context())
+				var next *lease.Lock
+				looking.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: writes, OnRequest: func() {
+					_ = l.Unlock(t.Context())
+					next, _ = e.s.TryLock(t.Context(), "a")
+				}})
+				require.NoError(t, lease.Release(t.Context(), looking.Client, "a", lease.ReleaseOptions{Mode: mode}))
+				require.Equal(t, l.Key(), next.Key(), "the very same key")
+				require.Len(t, e.keys("a"), 1)
+				require.EqualValues(t, 1, e.srv.Keys("a/")[0].Version)
+				e.at(time.Minute)
+				requireLive(t, next)
+			})
+		})
+	}
 }
 
 func TestRelease_waits(t *testing.T) {

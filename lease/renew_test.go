@@ -288,21 +288,6 @@ func TestSession_repeatsAFailedRenewal(t *testing.T) {
 	}
 }
 
-// One heartbeat that failed is not a loss.
-func TestSession_oneLostAnswerCostsNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer})
-		e.at(2 * third)
-		sent := slices.Compact(e.sent(fakeetcd.KeepAliveOnce))
-		require.Len(t, sent, 2)
-		require.Equal(t, e.began.Add(sent[1]+usable), e.s.Status().Deadline)
-		requireLive(t, l)
-		require.NoError(t, l.Unlock(t.Context()))
-	})
-}
-
 // An answer that comes late but before the deadline counts, from the send of its own request.
 func TestSession_lateAnswerCountsFromItsOwnSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

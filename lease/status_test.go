@@ -17,7 +17,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
-	"github.com/leasefence/leasefence/internal/hosttest"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -247,24 +246,6 @@ func TestStatus_Deadline(t *testing.T) {
 		time.Sleep(third)
 		synctest.Wait()
 		require.Zero(t, remaining(e.s))
-	})
-}
-
-// Time that the host was suspended is gone, before any timer has run.
-func TestStatus_Deadline_afterASuspension(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		host := hosttest.Start(t, false)
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		e.at(time.Second)
-		host.Suspend(10 * time.Second)
-		require.Equal(t, usable-11*time.Second, remaining(e.s))
-		host.Suspend(usable - 11*time.Second - 1)
-		require.Equal(t, time.Duration(1), remaining(e.s))
-		requireLive(t, l)
-		host.Suspend(1)
-		require.Zero(t, remaining(e.s))
-		requireLost(t, l.Err(), lease.ReasonDeadlinePassed)
 	})
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -105,51 +104,6 @@ func TestTurns_waitersKeyIsDeleted(t *testing.T) {
 			})
 		})
 	}
-}
-
-// The same of one whose key is overwritten: it stays until it is cleared, and is not left to the next.
-func TestTurns_waitersKeyIsOverwritten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := start(t, lease.Options{})
-		b := a.join(t)
-		l := a.lock(t, "a")
-		waiting := b.line(t, "a", 4)
-		key := b.srv.Leases()[1].Keys[0]
-		a.at(time.Second)
-		a.srv.Put(key, "mine")
-		got := receive(t, waiting[0])
-		require.Equal(t, key, lossOf(t, got.err, lease.ReasonKeyOverwritten).Key)
-		require.Equal(t, time.Second, got.at)
-		pass(t, l, waiting[1:]...)
-		synctest.Wait()
-		require.Empty(t, a.keys(""))
-	})
-}
-
-// Close fails all who wait, wherever they stand, and leaves nothing.
-func TestTurns_close(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const waiters = 1000
-		e := start(t, lease.Options{})
-		other := e.join(t)
-		theirs := other.lock(t, "b")
-		held := e.lock(t, "a")
-		as, bs := e.crowd(t.Context(), "a", waiters), e.crowd(t.Context(), "b", waiters)
-		e.at(time.Second)
-		require.Len(t, e.keys(""), 3)
-		sent := len(e.c.Calls(fakeetcd.Any))
-		require.NoError(t, e.s.Close(t.Context()))
-		for range waiters {
-			for _, got := range []acquired{receive(t, as), receive(t, bs)} {
-				requireLost(t, got.err, lease.ReasonSessionClosed)
-				require.ErrorIs(t, got.err, lease.ErrClosed)
-				require.Equal(t, time.Second, got.at)
-			}
-		}
-		requireLost(t, held.Unlock(t.Context()), lease.ReasonSessionClosed)
-		require.Equal(t, []string{theirs.Key()}, e.keys(""))
-		require.LessOrEqual(t, len(e.c.Calls(fakeetcd.Any)), sent+4, "the revocation, a clean-up, two watches")
-	})
 }
 
 // The lease is lost, and everyone who waits on it is told at once.

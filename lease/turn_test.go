@@ -119,6 +119,7 @@ func TestTurns_othersComeInBetween(t *testing.T) {
 		cs := c.line(t, "a", 1)
 		require.Len(t, a.keys(""), 3, "one of each session")
 		pass(t, l, bs[0], cs[0], as[0], bs[1], as[1], as[2], as[3])
+		require.Zero(t, a.now(), "no time is lost between two holders")
 		require.Empty(t, a.keys(""))
 	})
 }

@@ -4,41 +4,19 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
 
 const watchAfter = 250 * time.Millisecond
-
-func TestLock_isWatchedOnlyIfHeldForLong(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		e.at(watchAfter - 1)
-		require.NoError(t, l.Unlock(t.Context()))
-		e.at(time.Second)
-		require.Empty(t, e.c.Calls(fakeetcd.Watch))
-		require.Empty(t, e.c.Calls(fakeetcd.Get))
-
-		l = e.lock(t, "a")
-		e.at(time.Minute)
-		require.Equal(t, time.Second+watchAfter, e.sent(fakeetcd.Watch)[0])
-		watches := slices.DeleteFunc(e.calls(), func(call fakeetcd.Call) bool { return call.Method != fakeetcd.Watch })
-		require.Len(t, watches, 1)
-		require.Equal(t, 1, e.srv.Watchers())
-		require.NoError(t, l.Unlock(t.Context()))
-		synctest.Wait()
-		require.Zero(t, e.srv.Watchers())
-	})
-}
 
 // What somebody else does to the lock ends the handle at once, with the reason, and is told once.
 func TestLock_noticesWhatOthersDo(t *testing.T) {
@@ -131,6 +109,82 @@ func TestLock_endsWithoutAReasonFromTheServer(t *testing.T) {
 		e.at(time.Second)
 		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
 		require.Equal(t, time.Second+watchAfter, receive(t, end))
+		requireLost(t, context.Cause(l.Context()), lease.ReasonKeyDeleted)
+	})
+}
+
+// A waiter that has lost its place learns it at once, not when its turn comes.
+func TestSession_Lock_waiterLosesItsPlace(t *testing.T) {
+	for name, tc := range map[string]struct {
+		do     func(context.Context, *env)
+		at     time.Duration
+		reason lease.Reason
+	}{
+		"lease revoked":   {func(_ context.Context, e *env) { _ = e.srv.Revoke(e.s.Status().LeaseID) }, time.Second, lease.ReasonLeaseGone},
+		"key deleted":     {func(_ context.Context, e *env) { e.srv.Delete(e.srv.Leases()[1].Keys[0]) }, time.Second, lease.ReasonKeyDeleted},
+		"key overwritten": {func(_ context.Context, e *env) { e.srv.Put(e.srv.Leases()[1].Keys[0], "x") }, time.Second, lease.ReasonKeyOverwritten},
+		"key taken to another lease": {func(ctx context.Context, e *env) {
+			key := e.srv.Leases()[1].Keys[0]
+			_, _ = e.c.Put(ctx, key, "", clientv3.WithIgnoreValue(), clientv3.WithLease(e.srv.Leases()[0].ID))
+		}, time.Second, lease.ReasonKeyOverwritten},
+		"cut off":        {func(_ context.Context, e *env) { e.c.Cut() }, usable, lease.ReasonDeadlinePassed},
+		"session closed": {func(ctx context.Context, e *env) { _ = e.s.Close(ctx) }, time.Second, lease.ReasonSessionClosed},
+		"lost its renewal": {func(_ context.Context, e *env) {
+			e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request})
+		}, usable, lease.ReasonDeadlinePassed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := start(t, lease.Options{})
+				l := a.lock(t, "a")
+				a.at(1) // a's lease is the first to expire
+				b := a.join(t)
+				next := b.wait(t.Context(), "a")
+				b.at(time.Second)
+				tc.do(t.Context(), b)
+				got := receive(t, next)
+				require.Equal(t, tc.at, got.at)
+				requireLost(t, got.err, tc.reason)
+				requireLive(t, l)
+				b.c.Restore()
+				b.c.Reset()
+				b.at(2 * ttl)
+				require.Equal(t, []string{l.Key()}, a.keys(""))
+			})
+		})
+	}
+}
+
+// A watch on an endpoint that has fallen silent says nothing, while the renewals go to another. With each renewal
+// the session probes the stream of its watches; when that has not answered for half of the TTL they are opened on another.
+func TestSession_Lock_watchFallsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := start(t, lease.Options{})
+		b := a.join(t)
+		l := a.lock(t, "a")
+		next := b.wait(t.Context(), "a")
+		b.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour})
+		a.at(time.Second)
+		require.NoError(t, l.Unlock(t.Context()))
+		got := receive(t, next)
+		require.NoError(t, got.err)
+		require.Equal(t, third+ttl/2, got.at)
+		requireLive(t, got.lock)
+	})
+}
+
+// The same for the watch of a lock that is held.
+func TestLock_watchFallsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		end := e.ended(l)
+		e.at(time.Second)
+		e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour})
+		require.True(t, e.srv.Delete(l.Key()))
+		at := receive(t, end)
+		require.Greater(t, at, third+ttl/2-1)
+		require.LessOrEqual(t, at, third+ttl/2+25*time.Millisecond, "with a pause before it is watched again")
 		requireLost(t, context.Cause(l.Context()), lease.ReasonKeyDeleted)
 	})
 }

@@ -15,7 +15,7 @@ var leaseMutants = []mutant{
 		file: "lease/release.go",
 		old:  "a.Txn([]clientv3.Cmp{c.stands()}, []clientv3.Op{clientv3.OpDelete(c.Key)}, nil)",
 		new:  "a.Txn(nil, []clientv3.Op{clientv3.OpDelete(c.Key)}, nil)",
-		by:   killer{inLease, "TestRelease_now_whoComesNext", `require.Len(t, e.keys("a"), 1)`},
+		by:   killer{inLease, "TestRelease_whoComesNext/now", `require.Len(t, e.keys("a"), 1)`},
 	},
 	{
 		name: "Release: with the lease",
@@ -36,7 +36,7 @@ var leaseMutants = []mutant{
 		file: "internal/queue/asked.go",
 		old:  `[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", kv.ModRevision)}`,
 		new:  `[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "!=", 0)}`,
-		by:   killer{inLease, "TestRelease_asked_whoComesNext", `Keys("a/")[0].Version)`},
+		by:   killer{inLease, "TestRelease_whoComesNext/asked", `Keys("a/")[0].Version)`},
 	},
 	{
 		name: "a holder that is asked lets go at once",
