@@ -2,6 +2,7 @@ package election_test
 
 import (
 	"context"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/clock"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -112,4 +114,11 @@ func requireOrder(t *testing.T, last *election.Leadership, order ...*candidate) 
 		}
 	}
 	require.NoError(t, last.Resign(t.Context()))
+}
+
+// Tests run in bubbles: a goroutine that one leaves behind makes it fail.
+func TestMain(m *testing.M) {
+	// The host's boot clock runs on while a bubble's stands still, by which deadlines would come out early.
+	clock.System = clock.Clock{}
+	os.Exit(m.Run())
 }

@@ -20,10 +20,9 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// With the default options: renewals every 10 s, deadline 29 s after the send, at most 5 s for the first attempt of a
+// With the default options: deadline 29 s after the send, at most 5 s for the first attempt of a
 // request.
 const (
-	third     = 10 * time.Second
 	untilLost = 29 * time.Second
 	attempt   = 5 * time.Second
 )
@@ -55,11 +54,6 @@ func writes(call fakeetcd.Call) bool { p, d, _ := shape(call); return p == 1 && 
 func leaves(call fakeetcd.Call) bool { p, d, _ := shape(call); return p == 0 && d > 0 }  // resigns or transfers
 func asks(call fakeetcd.Call) bool   { _, _, n := shape(call); return n > 0 }
 
-// enters is writes, without the attempt that is made for an empty queue.
-func enters(call fakeetcd.Call) bool {
-	return writes(call) && len(call.Request.(*pb.TxnRequest).Compare[0].RangeEnd) == 0
-}
-
 func timeout(t *testing.T, d time.Duration, cause error) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeoutCause(t.Context(), d, cause)
@@ -70,18 +64,12 @@ func timeout(t *testing.T, d time.Duration, cause error) context.Context {
 // requireLost checks that err is a loss for the reason given, and no other of the outcomes that callers tell apart.
 func requireLost(t *testing.T, err error, reason lease.Reason) {
 	t.Helper()
-	lossIn(t, err, reason) //nolint:errcheck // it is an error, and what we look for
-}
-
-func lossIn(t *testing.T, err error, reason lease.Reason) *lease.LostError {
-	t.Helper()
 	require.ErrorIs(t, err, lease.ErrLost)
 	var lost *lease.LostError
 	require.ErrorAs(t, err, &lost)
 	require.Equal(t, reason.String(), lost.Reason.String())
 	require.NotErrorIs(t, err, election.ErrResigned)
 	require.Equal(t, reason == lease.ReasonSessionClosed, errors.Is(err, lease.ErrClosed))
-	return lost
 }
 
 // await waits for something that happens in a goroutine; renewals keep a bubble's clock going for ever.

@@ -104,38 +104,12 @@ func TestCurrent(t *testing.T) {
 	})
 }
 
-// What lies below a name and does not contend for it is older here than the leader.
-func TestCurrent_passesOverKeysThatAreNoContenders(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t)
-		lease := s.grant(t)
-		s.put(t, keyOf("n/nested", lease, ""), "another name", lease)
-		s.srv.Put("n/planted", "without a lease")
-		s.put(t, keyOf("n", lease+1, ""), "the name of another lease", lease)
-		s.put(t, "n", "the name itself", lease)
-		s.put(t, keyOf("n2", lease, ""), "a name that begins alike", lease)
-
-		_, err := election.Current(t.Context(), s.c.Client, "n")
-		require.ErrorIs(t, err, election.ErrNoLeader)
-		all, err := election.Candidates(t.Context(), s.c.Client, "n")
-		require.NoError(t, err)
-		require.Equal(t, []election.Leader{}, all)
-
-		leader := s.stands(t, "leader")
-		l, err := election.Current(t.Context(), s.c.Client, "n")
-		require.NoError(t, err)
-		require.Equal(t, leader, l)
-		all, err = election.Candidates(t.Context(), s.c.Client, "n")
-		require.NoError(t, err)
-		require.Equal(t, []election.Leader{leader}, all)
-	})
-}
-
 func TestCandidates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
 		var want []election.Leader
 		lease := s.grant(t)
+		s.srv.Put("n/planted", "no contender")
 		// The order of the keys is the opposite of that of the revisions.
 		for i := range 30 {
 			want = append(want, s.put(t, keyOf("n", lease, "-"+strconv.Itoa(99-i)), strconv.Itoa(i), lease))

@@ -78,34 +78,6 @@ func (a *audience) ended(t *testing.T) error {
 	return a.err
 }
 
-func TestObserve(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t)
-		before := observe(t, s.c, "n")
-		before.sees(t, none)
-		first := s.stands(t, "first")
-		before.sees(t, first)
-		later := observe(t, s.own, "n") // on another client
-		later.sees(t, first)
-		second := s.stands(t, "second")
-		third := s.stands(t, "third")
-		before.seesNothing(t)
-		again := s.proclaims(t, first, "again")
-		s.proclaims(t, again, "again") // is no change
-		second = s.proclaims(t, second, "waits with another value")
-		s.dies(t, third)
-		for _, a := range []*audience{before, later} {
-			a.sees(t, again)
-		}
-		s.dies(t, first)
-		s.dies(t, second)
-		time.Sleep(catchUp)
-		for _, a := range []*audience{before, later} {
-			a.sees(t, second, none)
-		}
-	})
-}
-
 // Every change is seen by who keeps up. The end of a leader costs one read, its beginning none.
 func TestObserve_seesEveryChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

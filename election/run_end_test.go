@@ -68,30 +68,12 @@ func TestRun_leadHangs(t *testing.T) {
 	}
 }
 
-func TestRun_leadReturnsInTime(t *testing.T) {
-	for name, c := range endings {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newProcess(t, newServer(t), lease.Options{})
-				fatal := toldNothing(t)
-				r := p.runs(t, election.Options{}, election.WithStopTimeout(5*time.Second, fatal))
-				l := r.leads(t)
-				time.Sleep(time.Second)
-				c.happens(t, p, r, l)
-				l.requireCause(t, c.cause)
-				time.Sleep(5*time.Second - 1)
-				l.returns <- nil
-				time.Sleep(time.Hour)
-				synctest.Wait()
-			})
-		})
-	}
-}
-
-// Without a timeout nothing is called, and without a function to call a hanging lead is waited for all the same.
+// Without a timeout nothing is called, nor for a lead that returns in time, and without a function to call a hanging lead is
+// waited for all the same.
 func TestRun_leadHangsUntold(t *testing.T) {
 	for name, opt := range map[string]election.RunOption{
 		"no timeout":  election.WithStopTimeout(0, func(err error) { panic(err) }),
+		"in time":     election.WithStopTimeout(time.Hour+1, func(err error) { panic(err) }),
 		"no function": election.WithStopTimeout(time.Second, nil),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -104,6 +86,7 @@ func TestRun_leadHangsUntold(t *testing.T) {
 				r.requireIdle(t)
 				c.returns <- nil
 				require.ErrorIs(t, r.returned(t), errMine)
+				time.Sleep(time.Hour)
 			})
 		})
 	}
@@ -145,7 +128,7 @@ func TestRun_sessionIsClosedWhileItLeads(t *testing.T) {
 				next := other.waits(t, election.Options{})
 				closed := p.closes(t.Context())
 				require.Equal(t, time.Now(), c.requireCause(t, lease.ErrClosed))
-				requireLossOf(t, context.Cause(c.ctx), lease.ReasonSessionClosed)
+				requireLost(t, context.Cause(c.ctx), lease.ReasonSessionClosed)
 				time.Sleep(time.Hour)
 				synctest.Wait()
 				require.Empty(t, closed, "it waits for lead")
@@ -164,33 +147,6 @@ func TestRun_sessionIsClosedWhileItLeads(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestRun_sessionIsClosedWhileItWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		leader := newProcess(t, srv, lease.Options{}).leads(t, election.Options{})
-		p := newProcess(t, srv, lease.Options{})
-		r := p.runs(t, election.Options{})
-		time.Sleep(time.Second)
-		require.NoError(t, <-p.closes(t.Context()))
-		require.ErrorIs(t, r.returned(t), lease.ErrClosed)
-		require.Equal(t, []string{leader.Key()}, p.keys())
-	})
-}
-
-func TestRun_sessionIsClosedWhileItPauses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
-		r := p.runs(t, election.Options{}, election.WithRejoin())
-		r.leads(t).returns <- nil
-		r.requireIdle(t)
-		began := time.Now()
-		require.NoError(t, <-p.closes(t.Context()))
-		require.Zero(t, time.Since(began), "nothing is to be waited for")
-		time.Sleep(time.Second)
-		require.ErrorIs(t, r.returned(t), lease.ErrClosed)
-	})
 }
 
 // A session that is closed while the key is let go lets it go by that.

@@ -2,10 +2,8 @@ package election_test
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/election"
-	"github.com/leasefence/leasefence/internal/clock"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -48,9 +45,6 @@ func (c *term) key() string {
 	return l.Key()
 }
 
-// usable is how long a lease of the default TTL serves after a renewal that is not followed by another.
-const usable = 29 * time.Second
-
 // A loss does not end the election for the one who lost.
 func TestRun_campaignsAgainAfterALoss(t *testing.T) {
 	for name, loss := range losses {
@@ -69,9 +63,9 @@ func TestRun_campaignsAgainAfterALoss(t *testing.T) {
 				loss.happens(t, p, a.key())
 				time.Sleep(time.Minute)
 				ended := a.requireCause(t, lease.ErrLost)
-				requireLossOf(t, context.Cause(a.ctx), loss.reason)
+				requireLost(t, context.Cause(a.ctx), loss.reason)
 				l, _ := election.FromContext(a.ctx)
-				requireLossOf(t, l.Err(), loss.reason) // also where the lease is renewed
+				requireLost(t, l.Err(), loss.reason) // also where the lease is renewed
 
 				if loss.reason != lease.ReasonDeadlinePassed {
 					require.Equal(t, began, ended)
@@ -90,7 +84,7 @@ func TestRun_campaignsAgainAfterALoss(t *testing.T) {
 				require.Len(t, told, 1)
 				err := <-told
 				require.ErrorIs(t, err, errMine)
-				requireLossOf(t, err, loss.reason)
+				requireLost(t, err, loss.reason)
 
 				b := second.leads(t)
 				require.Greater(t, b.token, a.token)
@@ -105,15 +99,6 @@ func TestRun_campaignsAgainAfterALoss(t *testing.T) {
 			})
 		})
 	}
-}
-
-func requireLossOf(t *testing.T, err error, reason lease.Reason) {
-	t.Helper()
-	require.ErrorIs(t, err, lease.ErrLost)
-	require.NotErrorIs(t, err, election.ErrResigned)
-	var lost *lease.LostError
-	require.ErrorAs(t, err, &lost)
-	require.Equal(t, reason.String(), lost.Reason.String())
 }
 
 // Close waits for lead, and not for what the caller does with the news.
@@ -222,7 +207,7 @@ func TestRun_findsALossWhenItLetsGo(t *testing.T) {
 		again := r.leadsSoon(t)
 		require.Greater(t, again.token, c.token)
 		require.Len(t, told, 1)
-		requireLossOf(t, <-told, lease.ReasonKeyDeleted)
+		requireLost(t, <-told, lease.ReasonKeyDeleted)
 	})
 }
 
@@ -268,7 +253,7 @@ func TestRun_lostAfterResigning(t *testing.T) {
 				p.c.Restore()
 				c.returns <- nil
 				time.Sleep(time.Minute)
-				requireLossOf(t, r.returned(t), loss.reason)
+				requireLost(t, r.returned(t), loss.reason)
 				require.Empty(t, p.keys())
 			})
 		})
@@ -298,40 +283,4 @@ func TestRun_contextEndsWhileItEntersAgain(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Time that the host was suspended counts, whatever its other clocks say. Lead is told within half a second,
-// and one that looks before that is told at once.
-func TestRun_suspensionEndsTheLeadership(t *testing.T) {
-	before := clock.System
-	defer func() { clock.System = before }()
-	synctest.Test(t, func(t *testing.T) {
-		var slept atomic.Int64
-		began := time.Now()
-		clock.System = clock.Clock{Boot: func() time.Duration { return time.Since(began) + time.Duration(slept.Load()) }}
-		p := newProcess(t, newServer(t), lease.Options{})
-		told := make(news, 10)
-		r := p.runs(t, election.Options{}, election.WithOnLost(told.tell))
-		for i := range 2 {
-			c := r.leadsSoon(t)
-			l, _ := election.FromContext(c.ctx)
-			time.Sleep(100 * time.Millisecond)
-			left := time.Until(l.Deadline())
-			slept.Add(int64(left - 1))
-			require.Equal(t, time.Duration(1), time.Until(l.Deadline()))
-			require.NoError(t, l.Err())
-			slept.Add(1)
-			requireLossOf(t, l.Err(), lease.ReasonDeadlinePassed) // asks, and so ends it
-			require.Equal(t, time.Now(), c.requireCause(t, lease.ErrLost))
-			c.returns <- nil
-			c = r.leadsSoon(t)
-			require.Len(t, told, 2*i+1)
-
-			slept.Add(int64(usable))
-			asleep := time.Now()
-			time.Sleep(time.Second)
-			require.LessOrEqual(t, c.requireCause(t, lease.ErrLost).Sub(asleep), time.Second/2)
-			c.returns <- errors.New("whatever")
-		}
-	})
 }

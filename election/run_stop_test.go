@@ -15,30 +15,47 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-func TestRun_contextEndsWhileItWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		leader := newProcess(t, srv, lease.Options{}).leads(t, election.Options{})
-		p := newProcess(t, srv, lease.Options{})
-		r := p.runs(t, election.Options{}, election.WithRejoin())
-		time.Sleep(time.Hour)
-		r.requireIdle(t)
-		r.stop(errMine)
-		require.ErrorIs(t, r.returned(t), errMine)
-		synctest.Wait()
-		require.Equal(t, []string{leader.Key()}, p.keys(), "it has left the queue")
-	})
-}
-
-func TestRun_contextEndsWhileItPauses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
-		r := p.runs(t, election.Options{}, election.WithRejoin())
-		r.leads(t).returns <- nil
-		r.requireIdle(t)
-		r.stop(errMine)
-		require.ErrorIs(t, r.returned(t), errMine)
-	})
+// Run ends when its context does or its session is closed, also where it does not lead, and has left the queue.
+func TestRun_endsWhileItDoesNotLead(t *testing.T) {
+	for name, tc := range map[string]struct {
+		end  func(t *testing.T, p *process, r *role)
+		want error
+	}{
+		"ctx ended": {func(_ *testing.T, _ *process, r *role) { r.stop(errMine) }, errMine},
+		"session closed": {func(t *testing.T, p *process, _ *role) {
+			t.Helper()
+			began := time.Now()
+			require.NoError(t, p.s.Close(t.Context()))
+			require.Zero(t, time.Since(began), "nothing is to be waited for")
+		}, lease.ErrClosed},
+	} {
+		for _, pauses := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", pauses: ", pauses), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					srv := newServer(t)
+					p := newProcess(t, srv, lease.Options{})
+					var left []string
+					if !pauses { // it waits
+						left = []string{newProcess(t, srv, lease.Options{}).leads(t, election.Options{}).Key()}
+					}
+					r := p.runs(t, election.Options{}, election.WithRejoin())
+					if pauses {
+						r.leads(t).returns <- nil
+					} else {
+						time.Sleep(time.Hour)
+					}
+					r.requireIdle(t)
+					tc.end(t, p, r)
+					if pauses && tc.want == lease.ErrClosed { //nolint:errorlint // which of the two
+						time.Sleep(time.Second) // it finds out when it campaigns again
+					}
+					require.ErrorIs(t, r.returned(t), tc.want)
+					synctest.Wait()
+					require.Equal(t, left, p.keys())
+				})
+			})
+		}
+	}
 }
 
 func TestRun_contextHasEnded(t *testing.T) {
@@ -135,7 +152,7 @@ func TestRun_lostAfterTheContextEnded(t *testing.T) {
 		err := r.returned(t)
 		require.ErrorIs(t, err, errMine)
 		require.ErrorIs(t, err, own)
-		requireLossOf(t, err, lease.ReasonLeaseGone)
+		requireLost(t, err, lease.ReasonLeaseGone)
 	})
 }
 
@@ -174,24 +191,6 @@ func TestRun_cannotLetGo(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A process that cannot reach etcd ends within the half minute that Kubernetes gives it: Run and then Close.
-func TestRun_shutsDownInTimeBehindABlackHole(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
-		r := p.runs(t, election.Options{})
-		l := r.leads(t)
-		p.c.Cut()
-		began := time.Now()
-		r.stop(errMine)
-		l.requireCause(t, errMine)
-		l.returns <- nil
-		<-r.done
-		require.Error(t, r.err)
-		require.Error(t, p.s.Close(context.WithoutCancel(t.Context())))
-		require.LessOrEqual(t, time.Since(began), 20*time.Second)
-	})
 }
 
 func TestRun_resigns(t *testing.T) {

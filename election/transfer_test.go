@@ -2,6 +2,9 @@ package election_test
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -108,29 +111,6 @@ func TestLeadership_Transfer_fails(t *testing.T) {
 	}
 }
 
-// A lock behind the candidate does not matter.
-func TestLeadership_Transfer_beforeALock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		l := newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
-		b := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
-		p := newProcess(t, srv, lease.Options{Owner: "lock"})
-		locks := inBackground(func() error {
-			l, err := p.s.Lock(t.Context(), "x")
-			if err == nil {
-				err = l.Unlock(t.Context())
-			}
-			return err
-		})
-		time.Sleep(time.Second)
-		require.NoError(t, l.Transfer(t.Context(), "b"))
-		locks.requirePending(t)
-		require.NoError(t, b.won(t).Resign(t.Context()))
-		require.NoError(t, locks.result(t))
-		requireReigns(t, srv, "a", "b", "lock")
-	})
-}
-
 // A value that no candidate has on purpose would mean any lock of etcd's own.
 func TestLeadership_Transfer_refusesBadInput(t *testing.T) {
 	for name, tc := range map[string]struct{ value, want string }{
@@ -150,6 +130,195 @@ func TestLeadership_Transfer_refusesBadInput(t *testing.T) {
 				require.Len(t, p.c.Calls(fakeetcd.Any), n)
 				require.NoError(t, l.Err())
 			})
+		})
+	}
+}
+
+// trio is a leader, "a", and two who wait, "b" and "c". Whoever is asked to transfer to c passes b.
+type trio struct {
+	srv     *fakeetcd.Server
+	p       [3]*process
+	leader  *election.Leadership
+	waiting [3]*candidate
+}
+
+func newTrio(t *testing.T) *trio {
+	t.Helper()
+	s := &trio{srv: newServer(t)}
+	for i := range s.p {
+		s.p[i] = newProcess(t, s.srv, lease.Options{})
+		opts := election.Options{Value: string(rune('a' + i))}
+		if i == 0 {
+			s.leader = s.p[i].leads(t, opts)
+			continue
+		}
+		s.waiting[i] = s.p[i].waits(t, opts)
+	}
+	return s
+}
+
+// letsGo waits until the leader has sent the request that deletes its key.
+func (s *trio) letsGo(t *testing.T) {
+	t.Helper()
+	require.NoError(t, s.srv.Await(t.Context(), func() bool {
+		return slices.ContainsFunc(s.p[0].c.Calls(fakeetcd.Txn), leaves)
+	}))
+	require.ErrorIs(t, s.leader.Err(), election.ErrResigned)
+}
+
+// The leadership has ended and ctx ends before that is confirmed: as with Resign. Unless it was done, the next leads.
+func TestLeadership_Transfer_notConfirmed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fault fakeetcd.Fault
+		first int
+	}{
+		"answer lost":  {fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer}, 2},
+		"request lost": {fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request}, 1},
+		"request late": {fakeetcd.Fault{Times: 1, Before: 7 * time.Second, Late: true}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newTrio(t)
+				tc.fault.Match = leaves
+				s.p[0].c.Inject(fakeetcd.Txn, tc.fault)
+				err := s.leader.Transfer(timeout(t, time.Second, errEnough), "c")
+				require.ErrorIs(t, err, errEnough)
+				require.NotErrorIs(t, err, lease.ErrLost)
+				require.ErrorIs(t, s.leader.Err(), election.ErrResigned)
+				require.NoError(t, s.leader.Resign(t.Context()))
+				require.ErrorIs(t, s.leader.Resign(t.Context()), election.ErrResigned)
+				time.Sleep(time.Minute)
+				requireOrder(t, s.waiting[tc.first].won(t), s.waiting[3-tc.first])
+			})
+		})
+	}
+}
+
+// The candidate goes when the leadership has ended and its key is about to be deleted: the next one leads.
+func TestLeadership_Transfer_candidateGoesAtTheLastMoment(t *testing.T) {
+	for name, tc := range map[string]struct {
+		do   func(*testing.T, *trio)
+		want error
+	}{
+		"lease revoked": {func(t *testing.T, s *trio) {
+			t.Helper()
+			require.NoError(t, s.srv.Revoke(s.p[2].s.Status().LeaseID))
+		}, election.ErrNoCandidate},
+		"session closed": {func(t *testing.T, s *trio) {
+			t.Helper()
+			require.NoError(t, s.p[2].s.Close(t.Context()))
+		}, election.ErrNoCandidate},
+		"comes again behind a lock": {func(t *testing.T, s *trio) {
+			t.Helper()
+			require.NoError(t, s.p[2].s.Close(t.Context()))
+			p := newProcess(t, s.srv, lease.Options{Owner: "lock"})
+			ctx := timeout(t, 30*time.Second, nil)
+			go func() { _, _ = p.s.Lock(ctx, "x") }() // gives up
+			synctest.Wait()
+			newProcess(t, s.srv, lease.Options{}).campaign(ctx, election.Options{Value: "c"})
+			synctest.Wait()
+		}, election.ErrBlocked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newTrio(t)
+				s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Before: time.Second})
+				transfers := inBackground(func() error { return s.leader.Transfer(t.Context(), "c") })
+				s.letsGo(t)
+				tc.do(t, s)
+				err := transfers.result(t)
+				require.ErrorIs(t, err, tc.want)
+				require.ErrorContains(t, err, `resigned, but not to "c"`)
+				require.NotErrorIs(t, err, lease.ErrLost)
+				require.ErrorIs(t, s.leader.Err(), election.ErrResigned)
+				require.Error(t, s.waiting[2].failed(t))
+				require.Greater(t, s.waiting[1].wins(t).Token(), s.leader.Token())
+				require.ErrorIs(t, s.leader.Resign(t.Context()), election.ErrResigned)
+			})
+		})
+	}
+}
+
+// The candidate is of the leader's session: they share a connection, and perhaps commits.
+func TestLeadership_Transfer_inOneSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		p := newProcess(t, srv, lease.Options{})
+		leader := p.leads(t, election.Options{Value: "a"})
+		b, c := p.waits(t, election.Options{Value: "b"}), p.waits(t, election.Options{Value: "c"})
+		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: 100 * time.Millisecond}) // so that requests meet
+		require.NoError(t, leader.Transfer(t.Context(), "c"))
+		requireOrder(t, c.wins(t), b)
+		requireReigns(t, srv, "a", "c", "b")
+	})
+}
+
+// A Transfer and a Resign, or two Transfers, at once: one of them has ended the leadership, and one of the two
+// candidates leads next.
+func TestLeadership_Transfer_andAnotherAtOnce(t *testing.T) {
+	for name, other := range map[string]func(*testing.T, *election.Leadership) error{
+		"resign":   func(t *testing.T, l *election.Leadership) error { t.Helper(); return l.Resign(t.Context()) },
+		"transfer": func(t *testing.T, l *election.Leadership) error { t.Helper(); return l.Transfer(t.Context(), "b") },
+		"the same": func(t *testing.T, l *election.Leadership) error { t.Helper(); return l.Transfer(t.Context(), "c") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for round := range 60 {
+				synctest.Test(t, func(t *testing.T) {
+					s := newTrio(t)
+					if round%2 == 0 {
+						s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: time.Duration(rand.N(3)) * time.Millisecond})
+					}
+					first := inBackground(func() error { return s.leader.Transfer(t.Context(), "c") })
+					second := inBackground(func() error {
+						time.Sleep(time.Duration(rand.N(5)) * time.Millisecond)
+						for range rand.N(50) {
+							runtime.Gosched()
+						}
+						return other(t, s.leader)
+					})
+					var done int
+					for _, err := range []error{first.result(t), second.result(t)} {
+						require.NotErrorIs(t, err, lease.ErrLost)
+						if err == nil {
+							done++
+							continue
+						}
+						require.ErrorIs(t, err, election.ErrResigned)
+					}
+					require.Equal(t, 1, done)
+					time.Sleep(time.Second)
+					require.NotEqual(t, s.waiting[1].waiting(), s.waiting[2].waiting(), "one of them leads")
+					require.Len(t, reigns(t, s.srv), 2)
+					require.Len(t, values(s.srv), 2)
+				})
+			}
+		})
+	}
+}
+
+// A higher priority waits as the leader transfers to another: one of them leads next, and in the end the higher one.
+func TestLeadership_Transfer_asAHigherPriorityIsPreferred(t *testing.T) {
+	for range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			s := newTrio(t)
+			d := newProcess(t, s.srv, lease.Options{})
+			s.p[0].c.Inject(fakeetcd.Any, fakeetcd.Fault{Before: time.Duration(rand.N(3)) * 10 * time.Millisecond})
+			high := d.campaign(t.Context(), election.Options{Value: "d", Priority: 1 + rand.N(9)})
+			time.Sleep(900*time.Millisecond + rand.N(150*time.Millisecond))
+			err := s.leader.Transfer(t.Context(), "c")
+			if err != nil { // the other was first
+				require.ErrorIs(t, err, election.ErrResigned)
+				require.NotErrorIs(t, err, lease.ErrLost)
+				require.NoError(t, s.leader.Resign(t.Context()))
+			} else {
+				require.NoError(t, s.waiting[2].wins(t).Resign(t.Context()))
+			}
+			time.Sleep(3 * time.Second)
+			if high.waiting() { // b follows c, and hands over
+				require.NoError(t, s.waiting[1].wins(t).Resign(t.Context()))
+			}
+			high.wins(t)
+			_ = reigns(t, s.srv)
 		})
 	}
 }

@@ -138,19 +138,6 @@ func TestElector_onlyOneLeadsAndTheNextAfterARelease(t *testing.T) {
 	})
 }
 
-func TestElector_nextAfterACrash(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		leader, others := first(start(t, srv), start(t, srv))
-		began := time.Now()
-		leader.crash()
-		next, _ := first(others...)
-		require.LessOrEqual(t, time.Since(began), leaseDuration+time.Second/2+settle)
-		require.Greater(t, next.token, leader.token)
-		next.end()
-	})
-}
-
 // Unlike with a record on an API server, which stays.
 func TestElector_aCandidateDoesNotWaitForALeaderLongDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
