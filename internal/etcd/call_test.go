@@ -3,6 +3,7 @@ package etcd_test
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -216,20 +217,64 @@ func TestWhile_late(t *testing.T) {
 	}
 }
 
-// A sick endpoint that is met again and again does not use up the time for the others.
-func TestBounds_growByTurns(t *testing.T) {
-	for endpoints, turns := range map[int][]int{
-		1: {1, 2, 4, 8, 8, 8, 8},
-		3: {1, 2, 2, 2, 4, 4, 4, 8, 8, 8, 8, 8},
+// Only what is refused for some of its keys is sent again in smaller parts.
+func TestInParts(t *testing.T) {
+	list := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
+	for name, tc := range map[string]struct {
+		refuse   func(part []int) error
+		refusals int
+		sent     []int // sizes of the parts
+		failed   []int
+	}{
+		"all goes well": {sent: []int{4, 4, 2}},
+		"a key is forbidden": {
+			refuse: func(part []int) error {
+				if slices.Contains(part, 5) {
+					return rpctypes.ErrPermissionDenied
+				}
+				return nil
+			},
+			refusals: math.MaxInt,
+			sent:     []int{4, 4, 2, 1, 2, 1, 1, 2, 1}, failed: []int{5},
+		},
+		"all are forbidden": {
+			refuse:   func([]int) error { return rpctypes.ErrPermissionDenied },
+			refusals: 3, sent: []int{4, 2, 1}, failed: list,
+		},
+		"the server takes fewer": {
+			refuse: func(part []int) error {
+				if len(part) > 3 {
+					return rpctypes.ErrTooManyOps
+				}
+				return nil
+			},
+			refusals: 1, sent: []int{4, 2, 2, 2, 2, 2},
+		},
+		"the password is wrong": {
+			refuse:   func([]int) error { return rpctypes.ErrAuthFailed },
+			refusals: math.MaxInt, sent: []int{4}, failed: list,
+		},
+		"nobody answers": {
+			refuse:   func([]int) error { return rpctypes.ErrNoLeader },
+			refusals: math.MaxInt, sent: []int{4}, failed: list,
+		},
 	} {
-		for i, got := range etcd.Bounds(time.Second, endpoints, len(turns)) {
-			most := time.Duration(turns[i]) * time.Second
-			require.LessOrEqual(t, got, most)
-			require.GreaterOrEqual(t, got, most/2)
-			if i == 0 {
-				require.Equal(t, time.Second, got)
-			}
-		}
+		t.Run(name, func(t *testing.T) {
+			var sent, done []int
+			failed, err := etcd.InParts(list, 4, tc.refusals, func(part []int) error {
+				sent = append(sent, len(part))
+				if tc.refuse != nil {
+					if err := tc.refuse(part); err != nil {
+						return err
+					}
+				}
+				done = append(done, part...)
+				return nil
+			})
+			require.Equal(t, tc.failed, failed)
+			require.Equal(t, tc.failed != nil, err != nil)
+			require.Equal(t, tc.sent, sent)
+			require.ElementsMatch(t, list, append(done, failed...))
+		})
 	}
-	require.Positive(t, slices.Min(etcd.Bounds(time.Second, 3, 1000)))
 }

@@ -3,7 +3,6 @@ package etcd
 import (
 	"context"
 	"reflect"
-	"time"
 )
 
 // For the tests, which stand outside.
@@ -27,13 +26,3 @@ func (s *Streams) Registered(ctx context.Context) (n int) {
 
 // Dialed reports whether the stream has had a connection of its own.
 func (s *KeepAlive) Dialed() bool { return s.own != nil }
-
-// Bounds are the bounds of a request's first n attempts.
-func Bounds(first time.Duration, endpoints, n int) []time.Duration {
-	b := bounds{first: first, endpoints: endpoints}
-	var all []time.Duration
-	for range n {
-		all = append(all, b.next())
-	}
-	return all
-}

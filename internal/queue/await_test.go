@@ -155,3 +155,123 @@ func TestQueue_Await_watchIsNotConfirmed(t *testing.T) {
 		require.Greater(t, got.at, time.Minute+queue.GuardAfter+5*time.Second/2)
 	})
 }
+
+// The owner's key and the waiter's own go in one step: the deletion of the owner's is not the waiter's turn.
+func TestQueue_AwaitOwn(t *testing.T) {
+	for name, passed := range map[string]bool{"passed": true, "its turn": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(e *env) {
+				t := e.t
+				owner, us := e.enter(t, "owner"), e.enter(t, "us")
+				e.enter(t, "next")
+				got := inBackground(e, func() (struct{}, error) {
+					return struct{}{}, e.AwaitOwn(t.Context(), us.Entry, us.ahead)
+				})
+				e.at(time.Minute)
+				requirePending(t, got)
+				gone := []clientv3.Op{clientv3.OpDelete(owner.Key)}
+				if passed {
+					gone = append(gone, clientv3.OpDelete(us.Key))
+				}
+				_, err := e.c.Txn(t.Context()).Then(gone...).Commit()
+				require.NoError(t, err)
+				if err := receive(t, got).err; passed {
+					require.ErrorIs(t, err, queue.ErrGone)
+				} else {
+					require.NoError(t, err)
+				}
+			})
+		})
+	}
+}
+
+func TestQueue_AwaitEnd(t *testing.T) {
+	for name, end := range map[string]func(e *env, key string){
+		"deleted":           func(e *env, key string) { e.srv.Delete(key) },
+		"taken off a lease": func(e *env, key string) { e.srv.Put(key, "") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(e *env) {
+				t := e.t
+				other := e.enter(t, "other")
+				await := func() <-chan outcome[struct{}] {
+					return inBackground(e, func() (struct{}, error) { return struct{}{}, e.AwaitEnd(t.Context(), other.Entry) })
+				}
+				got := await()
+				e.at(time.Minute)
+				requirePending(t, got)
+				end(e, other.Key)
+				require.NoError(t, receive(t, got).err)
+				require.NoError(t, receive(t, await()).err, "it has ended before")
+			})
+		})
+	}
+}
+
+// Where the oldest key is no contender, the owner is the oldest that is one.
+func TestQueue_Await_strayIsTheOldest(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		e.plant(t, "a/Z", 1)
+		first := other.enter(t, "1")
+		second := e.enter(t, "2")
+		two := e.await(t.Context(), second)
+		e.at(time.Second)
+		requirePending(t, two)
+		before := e.requests() + other.requests()
+		other.leave(t, first)
+		got := receive(t, two)
+		require.NoError(t, got.err)
+		require.Equal(t, time.Second, got.at)
+		require.Equal(t, before+1, e.requests()+other.requests(), "to leave")
+	})
+}
+
+// A key that is no contender is not waited for, and its end is nobody's turn.
+func TestQueue_Await_strayIsTheNearest(t *testing.T) {
+	for name, key := range map[string]string{"stray": "a/zz", "nested": "a/b/zz", "stays": "a/stays"} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(e *env) {
+				t := e.t
+				other := e.another(t)
+				first := other.enter(t, "1")
+				e.srv.Put(key, "")
+				second := e.enter(t, "2")
+				require.Equal(t, queue.Ahead{}, second.ahead)
+				two := e.await(t.Context(), second)
+				require.Equal(t, 1, e.srv.Watchers(), "the contender's")
+				if name != "stays" {
+					require.True(t, e.srv.Delete(key))
+				}
+				e.at(time.Second)
+				requirePending(t, two)
+				before := e.requests()
+				other.leave(t, first)
+				require.NoError(t, receive(t, two).err)
+				require.Equal(t, before, e.requests(), "the contender before it is the owner")
+			})
+		})
+	}
+}
+
+// Who has not been told what is ahead of it looks.
+func TestQueue_Await_nothingIsKnown(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		first, second := e.enter(t, "1"), e.enter(t, "2")
+		before := e.requests()
+		require.NoError(t, e.Await(t.Context(), first.Entry, queue.Ahead{}))
+		require.Equal(t, before+1, e.requests(), "one read")
+		second.ahead = queue.Ahead{}
+		two := e.await(t.Context(), second)
+		e.at(time.Second)
+		requirePending(t, two)
+		before = e.requests()
+		e.leave(t, first)
+		require.NoError(t, receive(t, two).err)
+		require.Equal(t, before+1, e.requests(), "to leave")
+
+		require.ErrorIs(t, e.Await(t.Context(), first.Entry, queue.Ahead{}), queue.ErrGone)
+	})
+}

@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"testing"
@@ -8,8 +9,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/queue"
 )
 
 // finished reports whether all that was spawned has ended, now.
@@ -110,5 +116,144 @@ func TestGuards_allAreRemoved(t *testing.T) {
 		time.Sleep(time.Hour)
 		require.Equal(t, calls, e.requests())
 		g.requireTold(t)
+	})
+}
+
+// denials are how the client tells of a watch that is not permitted. The server says it in words, which the client
+// does not translate.
+var denials = map[string]error{
+	"by its code": rpctypes.ErrGRPCPermissionDenied,
+	"in words":    status.Error(codes.Unknown, "rpc error: code = PermissionDenied desc = etcdserver: permission denied"),
+}
+
+// deny refuses watches and reads of the keys.
+func (e *env) deny(err error, which func(key []byte) bool) (permit func()) {
+	watches := e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Err: err, Match: func(c fakeetcd.Call) bool {
+		return which(c.Request.(*pb.WatchCreateRequest).Key)
+	}})
+	reads := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied, Match: func(c fakeetcd.Call) bool {
+		for _, op := range c.Request.(*pb.TxnRequest).Success {
+			if r := op.GetRequestRange(); r != nil && which(r.Key) {
+				return true
+			}
+		}
+		return false
+	}})
+	return func() {
+		watches()
+		reads()
+	}
+}
+
+func anyKey([]byte) bool { return true }
+
+// A permission that was missing for a while hides nothing that has happened meanwhile, and what comes later is told too.
+func TestGuards_deniedForAWhile(t *testing.T) {
+	for how, err := range denials {
+		for _, n := range []int{1, 40, 300} {
+			for when, away := range map[string]time.Duration{"at first": 0, "later": 5 * time.Second} {
+				t.Run(fmt.Sprint(how, n, when), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) { deniedForAWhile(t, err, n, away) })
+				})
+			}
+		}
+	}
+}
+
+func deniedForAWhile(t *testing.T, err error, n int, away time.Duration) {
+	t.Helper()
+	e := start(t)
+	g := e.guards(t)
+	list := e.places(t, n, numbered)
+	g.add(list...)
+	time.Sleep(away)
+	permit := e.deny(err, anyKey)
+	e.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
+	time.Sleep(500 * time.Millisecond)
+	require.True(t, e.srv.Delete(list[n/2].Key))
+	time.Sleep(2 * time.Minute)
+	g.requireTold(t)
+	require.NotEmpty(t, g.warnings)
+	require.Contains(t, g.warnings[0], list[0].Prefix[:4])
+	require.NotContains(t, g.warnings[0], fmt.Sprintf("%x", e.lease))
+	require.LessOrEqual(t, len(g.warnings), 3)
+	permit()
+	time.Sleep(2 * every)
+	synctest.Wait()
+	g.requireTold(t, deleted(list[n/2]))
+	e.requireWatchers(t, n)
+
+	g.remove(list[n/2])
+	var want []told
+	for i, p := range list {
+		if i != n/2 {
+			require.True(t, e.srv.Delete(p.Key))
+			want = append(want, deleted(p))
+		}
+	}
+	time.Sleep(every)
+	synctest.Wait()
+	g.requireTold(t, want...)
+}
+
+// A short denial is over soon: it is tried again within a second and not after a period.
+func TestGuards_deniedForAMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		g := e.guards(t)
+		list := g.guarded(t, 3, numbered)
+		permit := e.deny(rpctypes.ErrGRPCPermissionDenied, anyKey)
+		e.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
+		require.True(t, e.srv.Delete(list[1].Key))
+		time.Sleep(500 * time.Millisecond)
+		g.requireTold(t)
+		permit()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		g.requireTold(t, deleted(list[1]))
+		e.requireWatchers(t, 3)
+	})
+}
+
+// Others do not suffer for the keys that are forbidden.
+func TestGuards_someAreDenied(t *testing.T) {
+	for _, n := range []int{2, 40, 400} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t)
+				g := e.guards(t)
+				list := e.places(t, n, numbered)
+				forbidden := []byte(list[1].Key)
+				e.deny(rpctypes.ErrGRPCPermissionDenied, func(key []byte) bool { return bytes.Equal(key, forbidden) })
+				g.add(list...)
+				time.Sleep(queue.GuardAfter - 1)
+				var want []told
+				for i, p := range list { // before they are watched or read
+					require.True(t, e.srv.Delete(p.Key))
+					if i != 1 {
+						want = append(want, deleted(p))
+					}
+				}
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				g.requireTold(t, want...)
+			})
+		})
+	}
+}
+
+// Where everything is forbidden, little is asked for.
+func TestGuards_denied_asksSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		g := e.guards(t)
+		g.add(e.places(t, 2000, numbered)...)
+		e.deny(rpctypes.ErrGRPCPermissionDenied, anyKey)
+		time.Sleep(time.Minute)
+		before := e.requests()
+		time.Sleep(10 * time.Minute)
+		const periods = 10 * 60 / 10
+		require.LessOrEqual(t, e.requests()-before, 2*periods*(mostWatched+mostWatched+40), "for each watch, for each key's read, and for the others together")
+		require.LessOrEqual(t, len(g.warnings), 12, "one a minute")
 	})
 }

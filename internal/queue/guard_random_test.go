@@ -27,27 +27,6 @@ type world struct {
 	must    map[string]told // what has happened to keys that are guarded still, by key: the first counts
 }
 
-// Whatever comes and goes, breaks and hangs: each entry whose key somebody else has deleted or overwritten is told of
-// that, unless it was let go, and nothing else is told.
-func TestGuards_random(t *testing.T) {
-	for seed := range uint64(60) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				w := &world{
-					guards: e.guards(t), t: t, r: rand.New(rand.NewPCG(seed, 0)), own: e.another(t),
-					may: make(map[told]bool), must: make(map[string]told),
-				}
-				most := []int{3, 16, 60, 300}[seed%4]
-				for range 400 {
-					w.step(most)
-				}
-				w.settle()
-			})
-		})
-	}
-}
-
 func (w *world) step(most int) {
 	e := w.e
 	upTo := func(d time.Duration) time.Duration { return time.Duration(w.r.Int64N(int64(d))) }

@@ -2,14 +2,14 @@ package queue_test
 
 import (
 	"math"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/leasefence/leasefence/internal/queue"
 )
@@ -54,20 +54,6 @@ func TestContends(t *testing.T) {
 			require.Equal(t, tc.contends, queue.Contends("a/", kv))
 		})
 	}
-}
-
-// What etcd's own mutex and election write contends.
-func TestContends_whatEtcdWrites(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		s, err := concurrency.NewSession(e.c.Client, concurrency.WithLease(e.lease))
-		require.NoError(t, err)
-		require.NoError(t, concurrency.NewMutex(s, "a").Lock(t.Context()))
-		require.NoError(t, concurrency.NewElection(s, "b/c").Campaign(t.Context(), "x"))
-		require.True(t, queue.Contends("a/", e.srv.Keys("a/")[0]))
-		require.True(t, queue.Contends("b/c/", e.srv.Keys("b/c/")[0]))
-		s.Orphan()
-	})
 }
 
 func TestCheckName(t *testing.T) {
@@ -122,5 +108,42 @@ func FuzzCheckName(f *testing.F) {
 		if strings.HasPrefix(e.Key, other+"/") { // else no read of the other's queue finds it
 			require.False(t, queue.Contends(other+"/", kv))
 		}
+	})
+}
+
+var form = regexp.MustCompile(`(?s)^[g-z]?(-?[1-9a-f][0-9a-f]*)(-.*)?$`)
+
+// Whatever anybody has put into etcd: a key contends below one prefix at most, that of the name which its last "/"
+// ends, and only on the lease that it is named after.
+func FuzzContends(f *testing.F) {
+	for _, s := range []struct {
+		prefix, key string
+		lease       int64
+	}{
+		{"a/", "a/1f-x", 0x1f},
+		{"a/", "a/b/1f-x", 0x1f},
+		{"a/b/", "a/b/1f-x", 0x1f},
+		{"a/", "a/1f", 0},
+		{"a/", "a/-1", -1},
+		{"a/", "a/", 1},
+		{"a/", "a/\xff\x00", 1},
+		{"a/", "a/r1f-x", 0x1f},
+		{"a/", "a/z-1-\xff", -1},
+		{"a", "a1f", 0x1f},
+		{"", "1f", 0x1f},
+		{"/", "//1f", 0x1f},
+	} {
+		f.Add(s.prefix, s.key, s.lease)
+	}
+	f.Fuzz(func(t *testing.T, prefix, key string, lease int64) {
+		kv := &mvccpb.KeyValue{Key: []byte(key), Lease: lease}
+		below, child := key[:strings.LastIndexByte(key, '/')+1], key[strings.LastIndexByte(key, '/')+1:]
+		parts := form.FindStringSubmatch(child)
+		named := parts != nil && parts[1] == strconv.FormatInt(lease, 16)
+		require.Equal(t, named, queue.Contends(below, kv), "below its own prefix")
+		if !strings.HasSuffix(prefix, "/") || prefix == below || !strings.HasPrefix(key, prefix) {
+			return // no queue, its own, or one in which no read finds it
+		}
+		require.False(t, queue.Contends(prefix, kv))
 	})
 }
