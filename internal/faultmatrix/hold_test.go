@@ -112,52 +112,58 @@ type node struct {
 func (n node) Name() string { return n.name }
 func (n node) Key() string  { return n.key }
 
-// lockTree is lock for a path. It returns the hold of the last node, with which all are released.
-func (a *actor) lockTree(path string) (r *hold) {
-	a.untilDone("lockTree", func(ctx context.Context) error {
+// grant is what a call has got: what is held by it, and the call that releases all of it.
+type grant struct {
+	release func(context.Context) error
+	held    []handle
+}
+
+// take asks for a lock until it is held, and returns its hold, with which all of it is released: nil if it was only tried, and is
+// taken.
+func (a *actor) take(what string, get func(ctx context.Context) (grant, error)) (r *hold) {
+	a.untilDone(what, func(ctx context.Context) error {
 		asked := time.Now()
+		got, err := get(ctx)
+		if errors.Is(err, lease.ErrLocked) && strings.HasPrefix(what, "try") {
+			return nil
+		}
+		for _, h := range got.held {
+			r = a.held(h, asked, got.release) //nolint:contextcheck // the hold outlives the call
+		}
+		return err
+	})
+	return r
+}
+
+func (a *actor) lockTree(path string) *hold {
+	return a.take("lockTree", func(ctx context.Context) (got grant, err error) {
 		l, err := a.s.LockTree(ctx, path)
 		if err != nil {
-			return err
+			return grant{}, err
 		}
+		got.release = l.Unlock
 		parts := strings.Split(path, "/")
 		for i := range parts {
 			name := strings.Join(parts[:i+1], "/~")
-			n := node{l, name, a.w.keyOf(name, l.Token()), i+1 < len(parts)}
-			r = a.held(n, asked, l.Unlock) //nolint:contextcheck // the hold outlives the call
+			got.held = append(got.held, node{l, name, a.w.keyOf(name, l.Token()), i+1 < len(parts)})
 		}
-		return nil
+		return got, nil
 	})
-	return r
 }
 
-// rlock is lock for a reader.
-func (a *actor) rlock(name string) (r *hold) {
-	a.untilDone("rlock", func(ctx context.Context) error {
-		asked := time.Now()
-		l, err := a.s.RLock(ctx, name)
-		if err == nil {
-			r = a.held(reading{l}, asked, l.Unlock) //nolint:contextcheck // the hold outlives the call
-		}
-		return err
-	})
-	return r
-}
+func (a *actor) rlock(name string) *hold { return a.read("rlock", a.s.RLock, name) }
+func (a *actor) tryR(name string) *hold  { return a.read("tryR", a.s.TryRLock, name) }
 
-// tryR is try for a reader.
-func (a *actor) tryR(name string) (r *hold) {
-	a.untilDone("tryR", func(ctx context.Context) error {
-		asked := time.Now()
-		l, err := a.s.TryRLock(ctx, name)
-		switch {
-		case err == nil:
-			r = a.held(reading{l}, asked, l.Unlock) //nolint:contextcheck // the hold outlives the call
-		case errors.Is(err, lease.ErrLocked):
-			return nil
+type readLocker func(ctx context.Context, name string, opts ...lease.LockOption) (*lease.ReadLock, error)
+
+func (a *actor) read(what string, lock readLocker, name string) *hold {
+	return a.take(what, func(ctx context.Context) (grant, error) {
+		l, err := lock(ctx, name)
+		if err != nil {
+			return grant{}, err
 		}
-		return err
+		return grant{l.Unlock, []handle{reading{l}}}, nil
 	})
-	return r
 }
 
 // part is one lock of a set.
@@ -170,44 +176,21 @@ type part struct {
 func (p part) Name() string { return p.name }
 func (p part) Key() string  { return p.key }
 
-// holdAll notes each lock of a set, and returns the first, with which all are released.
-func (a *actor) holdAll(l *lease.LockSet, asked time.Time) (first *hold) {
-	for _, name := range l.Names() {
-		r := a.held(part{l, name, a.w.keyOf(name, l.Token())}, asked, l.Unlock)
-		if first == nil {
-			first = r
-		}
-	}
-	return first
-}
+func (a *actor) lockAll(names ...string) *hold { return a.all("lockAll", a.s.LockAll, names) }
+func (a *actor) tryAll(names ...string) *hold  { return a.all("tryAll", a.s.TryLockAll, names) }
 
-// lockAll is lock for a set.
-func (a *actor) lockAll(names ...string) (r *hold) {
-	a.untilDone("lockAll", func(ctx context.Context) error {
-		asked := time.Now()
-		l, err := a.s.LockAll(ctx, names...)
-		if err == nil {
-			r = a.holdAll(l, asked) //nolint:contextcheck // the hold outlives the call
+func (a *actor) all(what string, lock func(context.Context, ...string) (*lease.LockSet, error), names []string) *hold {
+	return a.take(what, func(ctx context.Context) (got grant, err error) {
+		l, err := lock(ctx, names...)
+		if err != nil {
+			return grant{}, err
 		}
-		return err
-	})
-	return r
-}
-
-// tryAll is try for a set.
-func (a *actor) tryAll(names ...string) (r *hold) {
-	a.untilDone("tryAll", func(ctx context.Context) error {
-		asked := time.Now()
-		l, err := a.s.TryLockAll(ctx, names...)
-		switch {
-		case err == nil:
-			r = a.holdAll(l, asked) //nolint:contextcheck // the hold outlives the call
-		case errors.Is(err, lease.ErrLocked):
-			return nil
+		got.release = l.Unlock
+		for _, name := range l.Names() {
+			got.held = append(got.held, part{l, name, a.w.keyOf(name, l.Token())})
 		}
-		return err
+		return got, nil
 	})
-	return r
 }
 
 // slot is a permit.
@@ -219,74 +202,48 @@ type slot struct {
 
 func (s slot) Key() string { return s.key }
 
-// permit is lock for one of two permits.
-func (a *actor) permit() (r *hold) {
-	a.untilDone("permit", func(ctx context.Context) error {
-		asked := time.Now()
-		p, err := a.s.Permit(ctx, "a", 2)
-		if err == nil {
-			r = a.held(slot{p, a.w.keyOf(p.Name(), p.Token())}, asked, p.Unlock) //nolint:contextcheck // the hold outlives the call
+// One of two permits.
+func (a *actor) permit() *hold    { return a.onePermit("permit", a.s.Permit) }
+func (a *actor) tryPermit() *hold { return a.onePermit("tryPermit", a.s.TryPermit) }
+
+type permitter func(ctx context.Context, name string, of int, opts ...lease.LockOption) (*lease.Permit, error)
+
+func (a *actor) onePermit(what string, get permitter) *hold {
+	return a.take(what, func(ctx context.Context) (grant, error) {
+		p, err := get(ctx, "a", 2)
+		if err != nil {
+			return grant{}, err
 		}
-		return err
+		return grant{p.Unlock, []handle{slot{p, a.w.keyOf(p.Name(), p.Token())}}}, nil
 	})
-	return r
 }
 
-// tryPermit is try for one of two permits.
-func (a *actor) tryPermit() (r *hold) {
-	a.untilDone("tryPermit", func(ctx context.Context) error {
-		asked := time.Now()
-		p, err := a.s.TryPermit(ctx, "a", 2)
-		switch {
-		case err == nil:
-			r = a.held(slot{p, a.w.keyOf(p.Name(), p.Token())}, asked, p.Unlock) //nolint:contextcheck // the hold outlives the call
-		case errors.Is(err, lease.ErrLocked):
-			return nil
+func (a *actor) lock(name string) *hold { return a.plain("lock", a.s.Lock, name) }
+func (a *actor) try(name string) *hold  { return a.plain("try", a.s.TryLock, name) }
+
+type locker func(ctx context.Context, name string, opts ...lease.LockOption) (*lease.Lock, error)
+
+func (a *actor) plain(what string, lock locker, name string) *hold {
+	return a.take(what, func(ctx context.Context) (grant, error) {
+		l, err := lock(ctx, name)
+		if err != nil {
+			return grant{}, err
 		}
-		return err
+		return grant{l.Unlock, []handle{l}}, nil
 	})
-	return r
 }
 
-// lock gets the lock, with another attempt after a failure that is in order.
-func (a *actor) lock(name string) (r *hold) {
-	a.untilDone("lock", func(ctx context.Context) error {
-		asked := time.Now()
-		l, err := a.s.Lock(ctx, name)
-		if err == nil {
-			r = a.held(l, asked, l.Unlock) //nolint:contextcheck // the hold outlives the call
-		}
-		return err
-	})
-	return r
-}
-
-// try is lock with TryLock. It returns nil if the lock is taken.
-func (a *actor) try(name string) (r *hold) {
-	a.untilDone("try", func(ctx context.Context) error {
-		asked := time.Now()
-		l, err := a.s.TryLock(ctx, name)
-		switch {
-		case err == nil:
-			r = a.held(l, asked, l.Unlock) //nolint:contextcheck // the hold outlives the call
-		case errors.Is(err, lease.ErrLocked):
-			return nil
-		}
-		return err
-	})
-	return r
-}
-
-func (a *actor) campaign(name string, opts election.Options) (r *hold) {
-	a.untilDone("campaign", func(ctx context.Context) error {
-		asked := time.Now()
+func (a *actor) campaign(name string, opts election.Options) *hold {
+	r := a.take("campaign", func(ctx context.Context) (grant, error) {
 		l, err := election.Campaign(ctx, a.s, name, opts)
-		if err == nil {
-			r = a.held(l, asked, l.Resign) //nolint:contextcheck // the hold outlives the call
-			r.said = opts.Value
+		if err != nil {
+			return grant{}, err
 		}
-		return err
+		return grant{l.Resign, []handle{l}}, nil
 	})
+	if r != nil {
+		r.said = opts.Value
+	}
 	return r
 }
 
