@@ -5,10 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
-	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/rig"
@@ -107,54 +105,4 @@ func TestInspect_showsEtcdsOwnLocks(t *testing.T) {
 	require.NoError(t, last.Close())
 	leave()
 	require.NoError(t, <-watched)
-}
-
-// A leader that is asked steps down, for a candidate of etcd's own package too, which sees its value until then.
-func TestRelease_asksALeader(t *testing.T) {
-	t.Parallel()
-	srv := etcdtest.Start(t, etcdtest.Options{})
-	client, ctx := srv.Client(t), t.Context()
-	run, end := context.WithCancel(ctx)
-	leads, ended := make(chan fence.Token), make(chan error, 1)
-	ours := rig.NewSession(t, srv.Client(t), lease.Options{})
-	go func() {
-		ended <- election.Run(run, ours, "role", election.Options{Value: "ours"},
-			func(ctx context.Context, token fence.Token) error {
-				leads <- token
-				<-ctx.Done()
-				return nil
-			})
-	}()
-	first := <-leads
-	theirs, err := concurrency.NewSession(client)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, theirs.Close()) })
-	candidate := concurrency.NewElection(theirs, "role")
-	won := make(chan error, 1)
-	go func() { won <- candidate.Campaign(ctx, "theirs") }()
-	require.NoError(t, lease.Release(ctx, client, "role", lease.ReleaseOptions{Revision: first.Revision()}))
-	require.NoError(t, <-won)
-	require.NoError(t, candidate.Resign(ctx))
-	require.Greater(t, <-leads, first)
-	end()
-	require.ErrorIs(t, <-ended, context.Canceled)
-}
-
-// What ReleaseWait takes for the proof that a lease has ended.
-func TestPut_onALeaseThatHasEnded(t *testing.T) {
-	t.Parallel()
-	srv := etcdtest.Start(t, etcdtest.Options{})
-	client, ctx := srv.Client(t), t.Context()
-	_, err := client.Put(ctx, "key", "value")
-	require.NoError(t, err)
-	put := func(id clientv3.LeaseID) error {
-		_, err := client.Txn(ctx).If(clientv3.Compare(clientv3.Version("key"), ">", 0)).
-			Then(clientv3.OpPut("key", "", clientv3.WithIgnoreValue(), clientv3.WithLease(id))).Commit()
-		return err
-	}
-	granted, err := client.Grant(ctx, 60)
-	require.NoError(t, err)
-	require.NoError(t, put(granted.ID))
-	require.ErrorContains(t, put(granted.ID+1), "requested lease not found")
-	require.Equal(t, "value", string(srv.KeyValues(t, "key")[0].Value))
 }

@@ -1,18 +1,12 @@
 package interop_test
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdtest"
@@ -109,38 +103,6 @@ func TestPermit_drainedByEtcdctl(t *testing.T) {
 	require.Empty(t, srv.Keys(t, "job/"))
 }
 
-// A waiter that gives up was not the owner, so whoever waits behind it does not move up to be one.
-func TestLock_keepsWaitingWhenEtcdsWaiterGivesUp(t *testing.T) {
-	t.Parallel()
-	for name, quitter := range map[string]func(testing.TB, *etcdtest.Server) interopPeer{
-		"theirs": mutexPeer,
-		"ours":   ourPeer,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			srv := etcdtest.Start(t, etcdtest.Options{})
-			holder := enterQueue(t, srv, mutexPeer(t, srv), "job")
-			holder.await(t)
-			quitter := enterQueue(t, srv, quitter(t, srv), "job")
-			ours := enterQueue(t, srv, ourPeer(t, srv), "job")
-			theirs := enterQueue(t, srv, mutexPeer(t, srv), "job")
-			ours.requireWaiting(t)
-
-			quitter.giveUp(t)
-			awaitKeyCount(t, srv, "job/", 3)
-			ours.requireWaiting(t)
-			require.False(t, theirs.done())
-
-			holder.unlock(t)
-			ours.await(t)
-			require.False(t, theirs.done())
-			ours.unlock(t)
-			theirs.await(t)
-			theirs.unlock(t)
-		})
-	}
-}
-
 func TestTryLock_showsTheHolderThatIsEtcdsOwn(t *testing.T) {
 	t.Parallel()
 	for name, theirs := range map[string]func(testing.TB, *etcdtest.Server) interopPeer{
@@ -167,26 +129,6 @@ func TestTryLock_showsTheHolderThatIsEtcdsOwn(t *testing.T) {
 			require.Len(t, srv.Keys(t, "job/"), 2, "TryLock has left something")
 		})
 	}
-}
-
-func TestTryLock_isSeenByEtcdsOwnTryLock(t *testing.T) {
-	t.Parallel()
-	srv := etcdtest.Start(t, etcdtest.Options{})
-	client := srv.Client(t)
-	s := rig.NewSession(t, client, lease.Options{})
-	mutex := concurrency.NewMutex(newEtcdSession(t, client), "job")
-
-	l, err := s.TryLock(rig.Bounded(t), "job")
-	require.NoError(t, err)
-	require.ErrorIs(t, mutex.TryLock(rig.Bounded(t)), concurrency.ErrLocked)
-	require.Equal(t, []string{l.Key()}, srv.Keys(t, "job/"))
-	require.NoError(t, l.Unlock(rig.Bounded(t)))
-	require.NoError(t, mutex.TryLock(rig.Bounded(t)))
-	_, err = s.TryLock(rig.Bounded(t), "job")
-	require.ErrorIs(t, err, lease.ErrLocked)
-	require.NoError(t, mutex.Unlock(rig.Bounded(t)))
-	_, err = s.TryLock(rig.Bounded(t), "job")
-	require.NoError(t, err)
 }
 
 func TestLock_excludesTheCommandThatEtcdctlRuns(t *testing.T) {
@@ -224,69 +166,6 @@ func TestLock_excludesTheCommandThatEtcdctlRuns(t *testing.T) {
 			theirs.unlock(t)
 		})
 	}
-}
-
-func TestLock_excludesEtcdsMutexUnderContention(t *testing.T) {
-	t.Parallel()
-	const each = 4 // contenders of each kind
-	srv := etcdtest.Start(t, etcdtest.Options{})
-	client := srv.Client(t)
-	s := rig.NewSession(t, client, lease.Options{})
-	mutex, fresh := mutexPeer(t, srv), ourPeer(t, srv)
-
-	ctx, cancel := context.WithCancel(rig.Bounded(t))
-	defer cancel()
-	var (
-		inside       atomic.Int32
-		guard        fence.Guard
-		ours, theirs atomic.Int32
-		wg           sync.WaitGroup
-		failures     = make(chan error, 3*each)
-		errOver      = errors.New("over")
-	)
-	work := func(p interopPeer, turns *atomic.Int32) error {
-		for ctx.Err() == nil {
-			held, err := p.lock(ctx, "job")
-			if ctx.Err() != nil && err != nil {
-				return errOver
-			}
-			if err != nil {
-				return fmt.Errorf("%s: %w", p.name, err)
-			}
-			if n := inside.Add(1); n != 1 {
-				return fmt.Errorf("%s is one of %d holders", p.name, n)
-			}
-			turns.Add(1)
-			// They take turns, so all come in. A waiting concurrency.Mutex costs up to 100 ms a turn.
-			if ours.Load() >= 4*each && theirs.Load() >= 2*each {
-				cancel()
-			}
-			if held.token != 0 {
-				err = guard.Claim("job", held.token)
-			}
-			inside.Add(-1)
-			if err != nil {
-				return fmt.Errorf("%s: %w", p.name, err)
-			}
-			if err := held.unlock(context.WithoutCancel(ctx)); err != nil {
-				return fmt.Errorf("%s: %w", p.name, err)
-			}
-		}
-		return errOver
-	}
-	for range each {
-		wg.Go(func() { failures <- work(sessionPeer(s), &ours) }) // of one session
-		wg.Go(func() { failures <- work(fresh, &ours) })
-		wg.Go(func() { failures <- work(mutex, &theirs) })
-	}
-	wg.Wait()
-	close(failures)
-	for err := range failures {
-		require.ErrorIs(t, err, errOver)
-	}
-	require.GreaterOrEqual(t, ours.Load(), int32(4*each))
-	require.GreaterOrEqual(t, theirs.Load(), int32(2*each))
-	awaitKeyCount(t, srv, "job/", 0)
 }
 
 // Locks a and a/b do not affect each other. Etcd's own locks look at every key below the name, and ours cannot change

@@ -1,7 +1,6 @@
 package interop_test
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -28,8 +27,8 @@ func awaitOrder(t *testing.T, srv *etcdtest.Server, name string, order ...string
 	}
 }
 
-// mixedQueue is an election in which some candidates are etcd's own: those with a capital letter. The others are ours, and
-// a digit after the letter is their priority. The first leads. It is keyed by the values.
+// mixedQueue is an election in which some candidates are etcd's own: those with a capital letter. The first leads. It is keyed
+// by the values.
 func mixedQueue(t *testing.T, srv *etcdtest.Server, names ...string) (*election.Leadership, map[string]*contender) {
 	t.Helper()
 	first := rig.NewSession(t, srv.Client(t), lease.Options{})
@@ -44,11 +43,7 @@ func mixedQueue(t *testing.T, srv *etcdtest.Server, names ...string) (*election.
 func mixedPeer(t *testing.T, srv *etcdtest.Server, name string) interopPeer {
 	t.Helper()
 	if name[0] >= 'a' {
-		opts := election.Options{Value: name}
-		if len(name) > 1 {
-			opts.Priority = int(name[1] - '0')
-		}
-		return ourCandidate(t, srv, opts)
+		return ourCandidate(t, srv, election.Options{Value: name})
 	}
 	if name[0]%2 == 0 {
 		return etcdctlPeer(etcdtest.Etcdctl(t), srv, "elect", name)
@@ -71,32 +66,6 @@ func requireTurns(t *testing.T, srv *etcdtest.Server, queue map[string]*contende
 	n := len(history) - 1 // nobody
 	require.Equal(t, order, values(history[n-len(order):n]))
 	require.Empty(t, srv.Keys(t, "job/"))
-}
-
-// Etcd's own candidates keep their places: the leader hands over to a preferred one that waits before them.
-func TestCampaign_priorityAmongEtcdsOwnCandidates(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		names, order []string
-		handedOver   bool
-	}{
-		{names: []string{"a", "b", "d5", "C"}, order: []string{"d5", "C", "b"}, handedOver: true},
-		{names: []string{"a", "B", "c", "d5"}, order: []string{"B", "c", "d5"}},
-	} {
-		t.Run(fmt.Sprint(c.names), func(t *testing.T) {
-			t.Parallel()
-			srv := etcdtest.Start(t, etcdtest.Options{})
-			leader, queue := mixedQueue(t, srv, c.names...)
-			if c.handedOver {
-				require.ErrorIs(t, rig.AwaitEnd(t, leader.Context()), election.ErrHandedOver)
-			} else {
-				time.Sleep(2 * time.Second) // twice as long as it takes
-				require.NoError(t, leader.Err())
-			}
-			require.NoError(t, leader.Resign(rig.Bounded(t)))
-			requireTurns(t, srv, queue, c.order...)
-		})
-	}
 }
 
 func TestLeadership_Transfer_amongEtcdsOwnCandidates(t *testing.T) {

@@ -127,7 +127,6 @@ func etcdctlPeer(path string, srv *etcdtest.Server, verb string, words ...string
 // contender is a peer that has entered a queue and waits there in a goroutine.
 type contender struct {
 	peer    interopPeer
-	cancel  context.CancelFunc
 	granted chan struct{} // closed when lock has returned
 	held    interopHold   // set before granted is closed
 	err     error         // set before granted is closed
@@ -138,7 +137,7 @@ type contender struct {
 func enterQueue(t *testing.T, srv *etcdtest.Server, p interopPeer, name string) *contender {
 	t.Helper()
 	ctx, cancel := context.WithCancel(rig.Bounded(t))
-	c := &contender{peer: p, cancel: cancel, granted: make(chan struct{})}
+	c := &contender{peer: p, granted: make(chan struct{})}
 	before := len(srv.Keys(t, name+"/"))
 	go func() {
 		defer close(c.granted)
@@ -211,14 +210,6 @@ func (c *contender) unlock(t *testing.T) {
 	t.Helper()
 	c.over = true
 	require.NoError(t, c.held.unlock(rig.Bounded(t)), c.peer.name)
-}
-
-// giveUp ends the waiting.
-func (c *contender) giveUp(t *testing.T) {
-	t.Helper()
-	c.cancel()
-	<-c.granted
-	require.Error(t, c.err)
 }
 
 // newEtcdSession is a session of etcd's own that the test's cleanup closes.

@@ -2,8 +2,6 @@ package cluster_test
 
 import (
 	"context"
-	"errors"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,7 +9,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/election"
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
 	"github.com/leasefence/leasefence/integration/rig"
@@ -141,56 +138,4 @@ func TestTxn_isNotAnsweredByAMemberThatLags(t *testing.T) {
 	defer cancel()
 	_, err = etcd.Of(client).Once(ctx).Txn([]clientv3.Cmp{clientv3.Compare(clientv3.Value("key"), "=", "old")}, nil, nil)
 	require.Error(t, err)
-}
-
-// The leader is moved again and again while everybody takes turns. etcd drops requests on the way to a leader that has gone:
-// they may have been done or not, and no call fails by it.
-func TestLeader_movedAgainAndAgain(t *testing.T) {
-	t.Parallel()
-	const moves = 20
-	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
-	var crowds []*crowd
-	for _, way := range rig.Ways {
-		crowds = append(crowds, gather(t, way, cluster.Endpoints(), "n "+way.Name, 10*time.Second))
-	}
-	over, stop := context.WithCancelCause(rig.Bounded(t))
-	var terms atomic.Int64
-	ended := make(chan error, 3)
-	for range cap(ended) {
-		s := rig.NewSession(t, cluster.Client(t), lease.Options{TTL: 10 * time.Second})
-		go func() {
-			ended <- election.Run(over, s, "run", election.Options{}, func(context.Context, fence.Token) error {
-				terms.Add(1)
-				return nil
-			}, election.WithRejoin(), election.WithOnLost(func(err error) { t.Errorf("lost: %v", err) }))
-		}()
-	}
-	for i := range moves {
-		amid(crowds, func() { cluster.MoveLeader(t, cluster.Members[i%len(cluster.Members)]) })
-		for _, c := range crowds {
-			c.goesOn(t, 5)
-		}
-	}
-	led := terms.Load()
-	rig.Eventually(t, func() bool { return terms.Load() > led }, func() string { return "nobody leads" })
-	stop(errEnough)
-	for range cap(ended) {
-		require.ErrorIs(t, <-ended, errEnough)
-	}
-	for i, c := range crowds {
-		require.Zero(t, c.lost.Load())
-		c.end(t, cluster.Client(t), "n "+rig.Ways[i].Name, moves)
-	}
-	rig.AwaitQueue(t, cluster.Client(t), "run", 0)
-}
-
-var errEnough = errors.New("enough")
-
-// amid is [crowd.amid] of all of them.
-func amid(crowds []*crowd, do func()) {
-	if len(crowds) == 0 {
-		do()
-		return
-	}
-	crowds[0].amid(func() { amid(crowds[1:], do) })
 }

@@ -2,9 +2,7 @@ package load_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -19,60 +17,6 @@ import (
 	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
-
-// Twenty sessions take a thousand random sets of two to five out of eight names, in any order of them: all are served, none
-// beside another that it meets, and each name goes to its sets in the order of their tokens.
-func TestLockAll_randomSets(t *testing.T) {
-	t.Parallel()
-	srv := etcdtest.Start(t, etcdtest.Options{})
-	const sessions, sets, names = 20, 50, 8
-	var mu sync.Mutex // guards held and last
-	var held [names]bool
-	var last [names]fence.Token
-	// take is a section under the set of these names.
-	take := func(order []int, token fence.Token) error {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, i := range order {
-			if held[i] || token <= last[i] {
-				return fmt.Errorf("name %d: held is %v, the last token %d, this one %d", i, held[i], last[i], token)
-			}
-			held[i], last[i] = true, token
-		}
-		return nil
-	}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	errs := make(chan error, sessions)
-	for n := range sessions {
-		s := rig.NewSession(t, srv.Client(t), lease.Options{Prefix: "sets/"})
-		random := rand.New(rand.NewPCG(seed, uint64(n)))
-		go func() {
-			var err error
-			for range sets {
-				order := random.Perm(names)[:2+random.IntN(4)]
-				var set []string
-				for _, i := range order {
-					set = append(set, fmt.Sprint(i))
-				}
-				err = errors.Join(err, s.DoAll(rig.Bounded(t), set, func(_ context.Context, token fence.Token) error {
-					err := take(order, token)
-					mu.Lock()
-					defer mu.Unlock()
-					for _, i := range order {
-						held[i] = false
-					}
-					return err
-				}))
-			}
-			errs <- err
-		}()
-	}
-	for range sessions {
-		require.NoError(t, <-errs)
-	}
-	require.Empty(t, srv.Keys(t, "sets/"))
-}
 
 // BenchmarkKinds takes and leaves each kind of lock in turn, and reports the median of each beside that of a plain lock.
 func BenchmarkKinds(b *testing.B) {

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
 
-	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
 	"github.com/leasefence/leasefence/integration/rig"
@@ -221,37 +220,6 @@ func TestLock_watchLeavesASickEndpoint(t *testing.T) {
 			require.NoError(t, err)
 			rig.RequireLost(t, rig.AwaitEnd(t, l.Context()), lease.ReasonKeyDeleted)
 		})
-	}
-}
-
-// The same for those who observe an election, however many there are.
-func TestObserve_leavesASickEndpoint(t *testing.T) {
-	t.Parallel()
-	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
-	s := rig.NewSession(t, cluster.Client(t), lease.Options{})
-	turn := func() []election.Leader {
-		l, err := election.Campaign(rig.Bounded(t), s, "n", election.Options{Value: "value"})
-		require.NoError(t, err)
-		leader := election.Leader{Value: "value", Revision: l.Token().Revision(), Key: l.Key(), Lease: s.Status().LeaseID}
-		require.NoError(t, l.Resign(rig.Bounded(t)))
-		return []election.Leader{leader, {}}
-	}
-	line := newSickLine(t, cluster.Endpoints())
-	observers := []*rig.Observer{rig.Observe(t, line.Client, "n"), rig.Observe(t, line.Client, "n")}
-	for _, o := range observers {
-		o.Sees(t, election.Leader{})
-	}
-	line.carrier(t).BlackHole()
-	want := slices.Concat(turn(), turn(), turn())
-	for _, o := range observers {
-		o.Sees(t, want...)
-	}
-	joined := rig.Observe(t, line.Client, "n")
-	joined.Sees(t, election.Leader{})
-	want = turn()
-	for _, o := range append(observers, joined) {
-		o.Sees(t, want...)
-		o.SeesNoMore(t)
 	}
 }
 
