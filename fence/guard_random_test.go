@@ -36,12 +36,6 @@ func TestGuard_random(t *testing.T) {
 			},
 		}
 	}
-	claim := func(verb func(context.Context, string, fence.Token) error) func(context.Context, string) error {
-		return func(ctx context.Context, resource string) error {
-			token, _ := fence.FromContext(ctx)
-			return verb(ctx, resource, token)
-		}
-	}
 	fencetest.Random(t, fencetest.Store{
 		Forms: []fencetest.Form{
 			form("DoContext", g.DoContext),
@@ -50,13 +44,11 @@ func TestGuard_random(t *testing.T) {
 			}),
 		},
 		Claims: []func(context.Context, string) error{
-			claim(g.CheckContext),
-			claim(func(_ context.Context, resource string, token fence.Token) error {
-				return g.Claim(resource, token)
-			}),
-			claim(func(_ context.Context, resource string, token fence.Token) error {
+			writing(g.CheckContext),
+			writing(bare(g.Claim)),
+			writing(bare(func(resource string, token fence.Token) error {
 				return g.Load(map[string]fence.Token{resource: token})
-			}),
+			})),
 		},
 		Entries: func(ctx context.Context, resource string) (all []fencetest.Entry, err error) {
 			token, _ := fence.FromContext(ctx)

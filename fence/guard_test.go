@@ -22,25 +22,6 @@ var verbs = map[string]func(g *fence.Guard, resource string, t fence.Token) erro
 	},
 }
 
-func TestGuard_refusesBelowTheMark(t *testing.T) {
-	for name, verb := range verbs {
-		t.Run(name, func(t *testing.T) {
-			for _, stale := range []fence.Token{1, 41, 53} {
-				var g fence.Guard
-				require.NoError(t, g.Claim("orders", 54))
-
-				err := verb(&g, "orders", stale)
-				require.ErrorIs(t, err, fence.ErrStale)
-				require.NotErrorIs(t, err, fence.ErrInvalidToken)
-				var staleErr *fence.StaleError
-				require.ErrorAs(t, err, &staleErr)
-				require.Equal(t, fence.StaleError{Resource: "orders", Token: stale, Highest: 54}, *staleErr)
-				require.Equal(t, map[string]fence.Token{"orders": 54}, g.Marks())
-			}
-		})
-	}
-}
-
 func TestGuard_refusesInvalidTokens(t *testing.T) {
 	for name, verb := range verbs {
 		t.Run(name, func(t *testing.T) {

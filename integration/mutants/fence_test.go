@@ -18,7 +18,7 @@ var fenceMutants = []mutant{
 		file: "fence/guard.go",
 		old:  "case b.Token < m.write:",
 		new:  "case b.Token < 0:",
-		by:   killer{inFence, "TestGuard_refusesBelowTheMark", `require.ErrorIs(t, err, fence.ErrStale)`},
+		by:   killer{inFence, "TestGuard_rules", `rules.Decide(t)`},
 	},
 	{
 		name: "Guard: strict instead of non-strict",
@@ -32,7 +32,7 @@ var fenceMutants = []mutant{
 		file: "fence/guard.go",
 		old:  "case b.Token < m.write:",
 		new:  "case b.Token < m.write-1:",
-		by:   killer{inFence, "TestGuard_refusesBelowTheMark", `require.ErrorIs(t, err, fence.ErrStale)`},
+		by:   killer{inFence, "TestGuard_rules", `rules.Decide(t)`},
 	},
 	{
 		name: "Guard: Claim installs nothing",
@@ -116,21 +116,21 @@ var fenceMutants = []mutant{
 		file: "fence/guard.go",
 		old:  "m.lock != \"\" && b.lock != m.lock && !b.moving",
 		new:  "false",
-		by:   killer{inFence, "TestGuard_refusesAnotherLock", `require.ErrorIs(t, err, fence.ErrOtherLock)`},
+		by:   killer{inFence, "TestGuard_rules", `rules.Decide(t)`},
 	},
 	{
 		name: "Guard: every token moves the resource to its lock",
 		file: "fence/guard.go",
 		old:  "if next.lock == \"\" || b.moving {",
 		new:  "if true {",
-		by:   killer{inFence, "TestGuard_tokensWithoutAName", `fence.ErrOtherLock, "the name is another token's")`},
+		by:   killer{inFence, "TestGuard_rules", `rules.Decide(t)`},
 	},
 	{
 		name: "a token without a lock's name is let in where a lock is followed",
 		file: "fence/guard.go",
 		old:  "case !other || !b.strict:",
 		new:  "case !other || b.lock == \"\":",
-		by:   killer{inFence, "TestGuard_tokensWithoutAName", `require.EqualError(t, verb(&g, bare(54), "rows"),`},
+		by:   killer{inFence, "TestGuard_rules", `rules.Decide(t)`},
 	},
 	{
 		name: "the token of an inner lock is taken for that of the lock which is named",

@@ -48,8 +48,8 @@ func TestMutants_die(t *testing.T) {
 // What changes nothing lives, and what does not compile is not taken for dead.
 func TestMutants_whatIsNoKill(t *testing.T) {
 	t.Parallel()
-	const file, test = "fence/guard.go", "TestGuard_refusesBelowTheMark"
-	by := killer{"fence", test, "require.ErrorIs(t, err, fence.ErrStale)"}
+	const file, test = "fence/guard.go", "TestGuard_rules"
+	by := killer{"fence", test, "rules.Decide(t)"}
 	try := func(old, changed string) (output string, err error) {
 		m := mutant{"tried", file, old, changed, by}
 		return newBench(t, m).mutated(m)

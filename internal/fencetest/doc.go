@@ -1,5 +1,5 @@
-// Package fencetest has the tests that every fence has to pass: [Wire] those of the protocols that carry a token, and [Random]
-// that of the stores.
+// Package fencetest has the tests that every fence has to pass: [Wire] those of the protocols that carry a token, and those of the
+// stores: [Rules] and [Refuse] for what each verb makes of marks and tokens, [Random] and [Grants] for what holders make of each other.
 //
 // # Random
 //
@@ -14,6 +14,8 @@
 //   - Of two writes of one token that run alone, one has read the other.
 //   - A write that settles unknown outcomes has read every entry of its own token that is there and was given up before
 //     it began.
+//   - What a reader has read and then checked is every entry of older tokens that is there at the end, and none of newer ones.
+//   - The holder of another lock, whose token is higher, is refused by everything, and refuses nobody.
 //
 // # Grants
 //

@@ -20,13 +20,21 @@ func judge(all []*write, entries []Entry, ordered bool) error {
 		if ordered && i > 0 && entries[i-1].Token > e.Token {
 			return fmt.Errorf("entry %d of token %d comes after one of token %d", e.ID, e.Token, entries[i-1].Token)
 		}
+		if e.Token == foreign {
+			return fmt.Errorf("entry %d is of another lock", e.ID)
+		}
 		there[e] = true
 	}
 	for _, w := range all {
-		if stale, ok := errors.AsType[*fence.StaleError](w.err); ok && stale.Highest != 0 && stale.Highest <= stale.Token {
-			return fmt.Errorf("entry %d was refused, though its token %d is not below %d", w.ID, stale.Token, stale.Highest)
-		}
+		stale, refused := errors.AsType[*fence.StaleError](w.err)
 		switch {
+		case refused && stale.Highest != 0 && stale.Highest <= stale.Token:
+			return fmt.Errorf("entry %d was refused, though its token %d is not below %d", w.ID, stale.Token, stale.Highest)
+		case refused && (stale.Read != w.reads || stale.Highest == foreign):
+			return fmt.Errorf("entry %d of token %d was refused: %w", w.ID, w.Token, w.err)
+		case w.reads && (w.err != nil || w.saw == nil):
+			continue
+		case w.reads: // it leaves nothing
 		case w.err == nil && !there[w.Entry]:
 			return fmt.Errorf("entry %d was acknowledged and is not there", w.ID)
 		case errors.Is(w.err, fence.ErrStale) && there[w.Entry]:

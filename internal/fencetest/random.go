@@ -1,6 +1,7 @@
 package fencetest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,9 +23,13 @@ const (
 	longest   = 3 * time.Millisecond
 	patience  = time.Minute // bounds what comes to an end by itself
 
-	// last is newer than every holder's token.
-	last = fence.Token(1000)
+	// last is newer than every holder's token, and foreign is the token of another lock's holder.
+	last    = fence.Token(1000)
+	foreign = fence.Token(5000)
 )
+
+// readers are the tokens of readers, who come between the writers.
+var readers = []fence.Token{15, 25}
 
 // Entry is what a write leaves in the resource.
 type Entry struct {
@@ -52,6 +57,13 @@ type Store struct {
 	Forms  []Form
 	Claims []func(ctx context.Context, resource string) error
 
+	// Reads and ClaimRead are for readers; none if empty. A read calls saw with what it has read, and then checks.
+	Reads     []Form
+	ClaimRead func(ctx context.Context, resource string) error
+
+	// Locks says that tokens come with the name of their lock. Then the holder of another lock calls everything, too.
+	Locks bool
+
 	// Entries returns what is in a resource, when nothing older than the token of ctx is under way any more.
 	Entries func(ctx context.Context, resource string) ([]Entry, error)
 
@@ -66,6 +78,7 @@ type Store struct {
 type write struct {
 	Entry
 	form         Form
+	reads        bool
 	begun, ended time.Time
 	err          error
 	saw          map[Entry]bool // nil: it has not got as far
@@ -87,7 +100,7 @@ func Random(t *testing.T, s Store) {
 				mu.Lock()
 				fault = errors.Join(fault, err)
 				for _, w := range all {
-					tally[outcome(w.err)]++
+					tally[w.outcome()]++
 				}
 				mu.Unlock()
 			}
@@ -108,18 +121,26 @@ func Random(t *testing.T, s Store) {
 		t.Fatal(fault)
 	}
 	t.Logf("%d rounds: %v", rounds, tally)
-	for _, enough := range []string{"written", "refused", "given up"} {
+	enough := []string{"written", "refused", "given up"}
+	if s.ClaimRead != nil {
+		enough = append(enough, "read", "reader refused")
+	}
+	for _, enough := range enough {
 		if tally[enough] == 0 {
 			t.Fatalf("too few for a verdict: %v", tally)
 		}
 	}
 }
 
-func outcome(err error) string {
-	switch {
-	case err == nil:
+func (w *write) outcome() string {
+	switch stale := errors.Is(w.err, fence.ErrStale); {
+	case w.err == nil && w.reads:
+		return "read"
+	case w.err == nil:
 		return "written"
-	case errors.Is(err, fence.ErrStale):
+	case stale && w.reads:
+		return "reader refused"
+	case stale:
 		return "refused"
 	default:
 		return "given up"
@@ -134,28 +155,47 @@ func (s Store) round(ctx context.Context, resource string) ([]*write, error) {
 	var mu sync.Mutex // guards all and fault
 	var all []*write
 	var fault error
+	if err := s.begin(ctx, resource); err != nil {
+		return nil, err
+	}
+	act := func(order, id int, token fence.Token, reads bool) {
+		running.Go(func() {
+			pause(order) // the newer one comes later, as a rule
+			for call := range calls {
+				w := &write{Entry: Entry{int64(id + call + 1), token}, reads: reads}
+				err := s.call(ctx, resource, w)
+				mu.Lock()
+				fault = errors.Join(fault, err)
+				if !w.begun.IsZero() {
+					all = append(all, w)
+				}
+				mu.Unlock()
+			}
+		})
+	}
 	for holder := range holders {
 		for hand := range hands {
-			running.Go(func() {
-				pause(holder) // the newer one comes later, as a rule
-				for call := range calls {
-					w := &write{Entry: Entry{int64(100*holder + 10*hand + call + 1), fence.Token(10 * (holder + 1))}}
-					err := s.call(fence.NewContext(ctx, w.Token), resource, w)
-					mu.Lock()
-					fault = errors.Join(fault, err)
-					if !w.begun.IsZero() {
-						all = append(all, w)
-					}
-					mu.Unlock()
-				}
-			})
+			act(holder, 100*holder+10*hand, fence.Token(10*(holder+1)), false)
 		}
+	}
+	for i, token := range readers {
+		if s.ClaimRead != nil {
+			act(i+1, 500+100*i, token, true)
+		}
+	}
+	if s.Locks {
+		running.Go(func() {
+			err := s.intrude(ctx, resource)
+			mu.Lock()
+			fault = errors.Join(fault, err)
+			mu.Unlock()
+		})
 	}
 	running.Wait()
 	if fault != nil {
 		return all, fault
 	}
-	entries, err := s.Entries(fence.NewContext(ctx, last), resource)
+	entries, err := s.Entries(s.context(ctx, last, false, "accounts"), resource)
 	if err != nil {
 		return all, fmt.Errorf("%s: at the end: %w", resource, err)
 	}
@@ -165,8 +205,59 @@ func (s Store) round(ctx context.Context, resource string) ([]*write, error) {
 	return all, nil
 }
 
-// call is a claim or a write. Every third ends early.
+// context is that of a holder.
+func (s Store) context(ctx context.Context, token fence.Token, reads bool, lock string) context.Context {
+	v := Verb{Reads: reads}
+	if !s.Locks {
+		return v.Context(ctx, token)
+	}
+	return v.Context(ctx, token, lock)
+}
+
+// begin has the resource follow its lock.
+func (s Store) begin(ctx context.Context, resource string) error {
+	if !s.Locks {
+		return nil
+	}
+	err := s.Claims[0](s.context(ctx, 1, false, "accounts"), resource)
+	for err != nil && s.Again(err) && ctx.Err() == nil {
+		err = s.Claims[0](s.context(ctx, 1, false, "accounts"), resource)
+	}
+	return err
+}
+
+// intrude calls everything as the holder of another lock, whose token is higher than all others.
+func (s Store) intrude(ctx context.Context, resource string) error {
+	writer, reader := s.context(ctx, foreign, false, "report"), s.context(ctx, foreign, true, "report")
+	refused := func(name string, err error) error {
+		if errors.Is(err, fence.ErrOtherLock) || err != nil && !errors.Is(err, fence.ErrStale) && s.Again(err) {
+			return nil
+		}
+		return fmt.Errorf("%s: %s of another lock: %w", resource, name, cmp.Or(err, errLetIn))
+	}
+	nothing := func([]Entry) {}
+	var fault error
+	for i, form := range s.Forms {
+		pause(1)
+		fault = errors.Join(fault, refused(form.Name, form.Write(writer, resource, Entry{int64(900 + i), foreign}, nothing)))
+	}
+	for _, claim := range s.Claims {
+		fault = errors.Join(fault, refused("a claim", claim(writer, resource)))
+	}
+	for _, read := range s.Reads {
+		fault = errors.Join(fault, refused(read.Name, read.Write(reader, resource, Entry{}, nothing)))
+	}
+	if s.ClaimRead != nil {
+		fault = errors.Join(fault, refused("a claim to read", s.ClaimRead(reader, resource)))
+	}
+	return fault
+}
+
+var errLetIn = errors.New("accepted")
+
+// call is a claim, a write or a read. Every third ends early.
 func (s Store) call(ctx context.Context, resource string, w *write) error {
+	ctx = s.context(ctx, w.Token, w.reads, "accounts")
 	whole := ctx
 	if rand.N(3) == 0 {
 		// Not a deadline: a dialler may give up a moment before the context reports it.
@@ -176,10 +267,17 @@ func (s Store) call(ctx context.Context, resource string, w *write) error {
 		defer time.AfterFunc(rand.N(longest), cancel).Stop()
 	}
 	var err error
-	if len(s.Claims) > 0 && rand.N(4) == 0 {
+	switch claims := rand.N(4) == 0; {
+	case claims && w.reads:
+		err = s.ClaimRead(ctx, resource)
+	case claims && len(s.Claims) > 0:
 		err = s.Claims[rand.N(len(s.Claims))](ctx, resource)
-	} else {
-		w.form = s.Forms[rand.N(len(s.Forms))]
+	default:
+		forms := s.Forms
+		if w.reads {
+			forms = s.Reads
+		}
+		w.form = forms[rand.N(len(forms))]
 		w.begun = time.Now()
 		err = w.form.Write(ctx, resource, w.Entry, func(seen []Entry) {
 			w.saw = make(map[Entry]bool, len(seen))
@@ -190,7 +288,7 @@ func (s Store) call(ctx context.Context, resource string, w *write) error {
 		})
 		w.err, w.ended = err, time.Now()
 	}
-	if err == nil || errors.Is(err, fence.ErrStale) || s.Again(err) || ctx.Err() != nil && whole.Err() == nil {
+	if err == nil || errors.Is(err, fence.ErrStale) || s.Again(err) && !errors.Is(err, fence.ErrOtherLock) || ctx.Err() != nil && whole.Err() == nil {
 		return nil
 	}
 	return fmt.Errorf("%s: %s with token %d: %w", resource, w.form.Name, w.Token, err)

@@ -1,0 +1,98 @@
+package fence_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fencetest"
+)
+
+// writing and reading give a verb the token of the context.
+func writing(verb func(context.Context, string, fence.Token) error) func(context.Context, string) error {
+	return func(ctx context.Context, resource string) error {
+		token, _ := fence.FromContext(ctx)
+		return verb(ctx, resource, token)
+	}
+}
+
+func reading(verb func(context.Context, string, fence.ReadToken) error) func(context.Context, string) error {
+	return func(ctx context.Context, resource string) error {
+		token, _ := fence.ReadFromContext(ctx)
+		return verb(ctx, resource, token)
+	}
+}
+
+// bare is a verb that knows no context.
+func bare[T any](verb func(string, T) error) func(context.Context, string, T) error {
+	return func(_ context.Context, resource string, t T) error { return verb(resource, t) }
+}
+
+func TestGuard_rules(t *testing.T) {
+	var g fence.Guard
+	check, checkRead := writing(g.CheckContext), reading(g.CheckReadContext)
+	move := func(ctx context.Context, resource string) error {
+		token, _ := fence.FromContext(ctx)
+		lock, _ := fence.LockFromContext(ctx)
+		return g.Move(resource, token, lock)
+	}
+	rules := fencetest.Rules{
+		Verbs: fencetest.VerbsOf(check, nil, move, checkRead, checkRead),
+		Lax:   map[string]fencetest.Verb{},
+		Marks: func(_ *testing.T, resource string) fencetest.Marks {
+			return fencetest.Marks{Write: g.Marks()[resource], Read: fence.Token(g.ReadMarks()[resource]), Lock: g.Locks()[resource]}
+		},
+	}
+	rules.Verbs["Check"] = fencetest.Verb{Call: writing(func(ctx context.Context, resource string, token fence.Token) error {
+		return g.DoContext(ctx, resource, token, func() error { return nil })
+	})}
+	for name, v := range rules.Verbs {
+		strict := v.Call
+		v.Call = func(ctx context.Context, resource string) error {
+			g.AllowUnnamed = true
+			defer func() { g.AllowUnnamed = false }()
+			return strict(ctx, resource)
+		}
+		rules.Lax[name] = v
+	}
+	rules.Decide(t)
+	rules.Names(t, fence.MaxResource)
+}
+
+// A verb without a context knows no names, and the name in a context is that of the context's token.
+func TestGuard_namesOfTokens(t *testing.T) {
+	var g fence.Guard
+	require.NoError(t, g.CheckContext(of(t, "accounts", 50), "rows", 50))
+	require.NoError(t, g.Check("rows", 51))
+	require.EqualError(t, g.CheckContext(of(t, "accounts", 54), "rows", 55),
+		`fence: token of another lock: 55 without the name of a lock for "rows", which follows lock "accounts"`)
+	require.EqualError(t, g.CheckReadContext(readerOf(t, "report", 60), "rows", 60),
+		`fence: token of another lock: 60 of a reader of lock "report" for "rows", which follows lock "accounts"`)
+}
+
+func TestGuard_grants(t *testing.T) {
+	var g fence.Guard
+	for name, check := range map[string]func(string, fence.Token) error{
+		"Check": g.Check,
+		"Do":    func(resource string, t fence.Token) error { return g.Do(resource, t, func() error { return nil }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			fencetest.Grants(t, fencetest.Verbs{
+				Claim: writing(bare(g.Claim)), Check: writing(bare(check)),
+				ClaimRead: reading(bare(g.ClaimRead)), CheckRead: reading(bare(g.CheckRead)),
+			})
+		})
+	}
+}
+
+func TestGuard_paths(t *testing.T) {
+	fencetest.Paths(t, 300, 30, func() fencetest.Tree {
+		var g fence.Guard
+		return fencetest.Tree{
+			Claim: writing(bare(g.ClaimPath)), Check: writing(bare(g.CheckPath)),
+			Marks: func() any { return []any{g.Marks(), g.ReadMarks()} },
+		}
+	})
+}
