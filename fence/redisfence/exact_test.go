@@ -11,43 +11,35 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/redisfence"
+	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// requireOrder checks that the script orders a mark and a token as Go orders their numbers.
+// requireOrder checks that the script orders a mark, of a writer or a reader, and a token as Go orders their numbers.
 func requireOrder(t *testing.T, c *redis.Client, f *redisfence.Marks, mark, token fence.Token) {
 	t.Helper()
-	require.NoError(t, c.Set(t.Context(), f.MarkKey("orders"), mark.String(), 0).Err())
-	check, claim := f.Check(as(t, token), "orders"), f.Claim(as(t, token), "orders")
-	if token < mark {
-		requireStale(t, check, "orders", token, mark)
-		requireStale(t, claim, "orders", token, mark)
-	} else {
-		require.NoError(t, check, "mark %d, token %d", mark, token)
-		require.NoError(t, claim, "mark %d, token %d", mark, token)
+	older := mark.String()
+	both := older
+	if token > mark {
+		both += " " + token.String()
 	}
-	require.Equal(t, max(mark, token).String(), get(t, c, f.MarkKey("orders")))
-
-	// The same where a reader has the mark, or the token.
-	require.NoError(t, c.Set(t.Context(), f.MarkKey("orders"), "0 "+mark.String(), 0).Err())
-	claim = f.Claim(as(t, token), "orders")
-	if token < mark {
-		require.Equal(t, &fence.StaleError{Resource: "orders", Token: token, Highest: mark, ByReader: true}, claim)
-	} else {
-		require.NoError(t, claim, "read mark %d, token %d", mark, token)
-		require.Equal(t, token.String(), get(t, c, f.MarkKey("orders")))
-	}
-	require.NoError(t, c.Set(t.Context(), f.MarkKey("orders"), mark.String(), 0).Err())
-	claim = f.ClaimRead(reading(as(t, token)), "orders")
-	switch after := get(t, c, f.MarkKey("orders")); {
-	case token < mark:
-		require.Equal(t, &fence.StaleError{Resource: "orders", Token: token, Highest: mark, Read: true}, claim)
-		require.Equal(t, mark.String(), after)
-	case token == mark:
-		require.NoError(t, claim)
-		require.Equal(t, mark.String(), after)
-	default:
-		require.NoError(t, claim, "mark %d, read token %d", mark, token)
-		require.Equal(t, mark.String()+" "+token.String(), after)
+	for _, tt := range []struct {
+		verb, before, after string // after, if it is accepted
+		refused             fence.StaleError
+	}{
+		{"Check", older, older, fence.StaleError{}},
+		{"Claim", older, token.String(), fence.StaleError{}},
+		{"Claim", "0 " + older, token.String(), fence.StaleError{ByReader: true}},
+		{"ClaimRead", older, both, fence.StaleError{Read: true}},
+	} {
+		require.NoError(t, c.Set(t.Context(), f.MarkKey("orders"), tt.before, 0).Err())
+		err := calls(f)[tt.verb](as(t, token), "orders")
+		if token < mark {
+			tt.after, tt.refused.Resource, tt.refused.Token, tt.refused.Highest = tt.before, "orders", token, mark
+			require.Equal(t, &tt.refused, err)
+		} else {
+			require.NoError(t, err, "%s: mark %d, token %d", tt.verb, mark, token)
+		}
+		require.Equal(t, tt.after, get(t, c, f.MarkKey("orders")))
 	}
 }
 
@@ -90,7 +82,7 @@ func TestMarks_malformedMark(t *testing.T) {
 	c := newClient(t)
 	f := newFence(t, c)
 	key := f.MarkKey("orders")
-	for name, verb := range verbs(f) {
+	for name, verb := range calls(f) {
 		require.NoError(t, c.Set(t.Context(), key, "054", 0).Err())
 		err := verb(as(t, math.MaxInt64), "orders")
 		require.ErrorIs(t, err, redisfence.ErrMalformedMark, name)
@@ -106,42 +98,15 @@ func TestMarks_malformedMark(t *testing.T) {
 	}
 }
 
-// marks is what a mark's value says.
-type marks struct {
-	write, read fence.Token
-	lock        string
-}
-
-// String is the value.
-func (m marks) String() string {
+// value is that of a mark.
+func value(m fencetest.Marks) string {
 	switch {
-	case m.lock != "":
-		return fmt.Sprintf("%d %d %s", m.write, m.read, m.lock)
-	case m.read != 0:
-		return fmt.Sprintf("%d %d", m.write, m.read)
+	case m.Lock != "":
+		return fmt.Sprintf("%d %d %s", m.Write, m.Read, m.Lock)
+	case m.Read != 0:
+		return fmt.Sprintf("%d %d", m.Write, m.Read)
 	}
-	return m.write.String()
-}
-
-// parse accepts a token; a token or 0, and a higher token; or either, or a token and 0, with the name of a lock behind them.
-func parse(value string) (m marks, ok bool) {
-	number := func(text string) fence.Token {
-		n, err := fence.Parse(text)
-		ok = ok && (err == nil || text == "0")
-		return n
-	}
-	ok = true
-	parts := strings.SplitN(value, " ", 3)
-	m.write = number(parts[0])
-	if len(parts) > 1 {
-		m.read = number(parts[1])
-	}
-	if len(parts) > 2 {
-		m.lock = parts[2]
-		ok = ok && m.lock != "" && len(m.lock) <= fence.MaxLock
-	}
-	noRead := m.read == 0 && m.write != 0 && len(parts) != 2
-	return m, ok && (noRead || m.read > m.write)
+	return m.Write.String()
 }
 
 // The script orders marks and locks as the fence in memory does, and accepts no other value.
@@ -156,7 +121,7 @@ func FuzzMarks_mark(f *testing.F) {
 		"41 54", "0 54", "54 54", "54 41", "54 60", "0 0", "41  54", "41 54 ", "41 54\n", "0 281474976710656", "1 9223372036854775807",
 		"54 0 l", "54 0 other", "0 60 l", "41 54 l", "54 60 other", "54 0 60", "54 0  l", "54 0 l ", "54 0 l 60", "54 0 a\nb",
 		"54 0", "54 0 ", "54 0  ", "0 0 l", "54 54 l", "54 41 l", "54  l", "54 l", "540 l", "54 00 l", "054 0 l", "54 060 l", " 54 0 l",
-		"54 0\nl", "54\n0 l", "54 0 \xff\x00", "0 281474976710656 l", "281474976710656 0 l", "54 0 " + strings.Repeat("l", 2305),
+		"54 0\nl", "54\n0 l", "041 54", "41 054", "00 54", "41\t54", "54 0 \xff\x00", "0 281474976710656 l", "281474976710656 0 l", "54 0 " + strings.Repeat("l", 2305),
 	} {
 		for _, lock := range []string{"", "l", " l", "60"} {
 			f.Add(mark, int64(54), lock)
@@ -179,34 +144,27 @@ func FuzzMarks_mark(f *testing.F) {
 			require.ErrorIs(t, err, redisfence.ErrMalformedMark)
 			require.Less(t, len(err.Error()), 250)
 			require.NotContains(t, err.Error(), "\n")
-		case lock != "" && m.lock != "" && m.lock != lock:
-			require.Equal(t, &fence.OtherLockError{Resource: "orders", Token: token, Lock: lock, Follows: m.lock}, err)
-		case token < m.write:
-			requireStale(t, err, "orders", token, m.write)
-		case token < m.read:
-			require.Equal(t, &fence.StaleError{Resource: "orders", Token: token, Highest: m.read, ByReader: true}, err)
-		case lock == "" && m.lock != "":
-			require.Equal(t, &fence.OtherLockError{Resource: "orders", Token: token, Follows: m.lock}, err)
+		case lock != "" && m.Lock != "" && m.Lock != lock:
+			require.Equal(t, &fence.OtherLockError{Resource: "orders", Token: token, Lock: lock, Follows: m.Lock}, err)
+		case token < m.Write:
+			requireStale(t, err, "orders", token, m.Write)
+		case token < m.Read:
+			require.Equal(t, &fence.StaleError{Resource: "orders", Token: token, Highest: m.Read, ByReader: true}, err)
+		case lock == "" && m.Lock != "":
+			require.Equal(t, &fence.OtherLockError{Resource: "orders", Token: token, Follows: m.Lock}, err)
 		default:
 			require.NoError(t, err)
-			mark = marks{write: token, lock: lock}.String()
+			mark = value(fencetest.Marks{Write: token, Lock: lock})
 		}
 		require.Equal(t, mark, get(t, c, stored.MarkKey("orders")))
 	})
 }
 
-// A token that nobody was granted does not become the mark. Where one has, docs/guarantees.md has the ways back.
+// The way back from a token that nobody was granted, where one was accepted; docs/guarantees.md has another.
 func TestMarks_absurdToken(t *testing.T) {
 	c := newClient(t)
 	f, err := redisfence.New(c, redisfence.Options{})
 	require.NoError(t, err)
-	for name, verb := range verbs(f) {
-		err := verb(as(t, math.MaxInt64), "orders")
-		require.ErrorIs(t, err, fence.ErrInvalidToken, name)
-		require.ErrorContains(t, err, "9223372036854775807: its era is 32767, want 0 to 15")
-		require.ErrorContains(t, err, "MaxEra")
-	}
-	require.Empty(t, get(t, c, f.MarkKey("orders")))
 	require.NoError(t, newFence(t, c).Claim(as(t, math.MaxInt64), "orders"), "every era is allowed")
 	require.ErrorIs(t, f.Claim(as(t, 41), "orders"), fence.ErrStale)
 	require.NoError(t, c.Set(t.Context(), "fence:{orders}", "41", 0).Err())

@@ -98,7 +98,7 @@ func TestOptions_WaitReplicas(t *testing.T) {
 
 	require.NoError(t, f.Claim(as(t, 41), "orders"))
 	p.cut(t)
-	for name, verb := range verbs(impatient) {
+	for name, verb := range calls(impatient) {
 		err := verb(as(t, 54), name)
 		if name == "Check" {
 			require.NoError(t, err)
@@ -158,7 +158,7 @@ func TestOptions_WaitReplicas_markOfAnotherConnection(t *testing.T) {
 func TestMarks_replicaRefuses(t *testing.T) {
 	p := newPair(t)
 	f := newFence(t, p.replica)
-	for name, verb := range verbs(f) {
+	for name, verb := range calls(f) {
 		err := verb(as(t, 54), "orders")
 		if name == "Check" {
 			require.NoError(t, err)

@@ -103,106 +103,15 @@ func TestNew_refusesOtherClients(t *testing.T) {
 	}
 }
 
-// reading returns a context whose token is a reader's, of the same lock.
-func reading(ctx context.Context) context.Context {
-	t, ok := fence.FromContext(ctx)
-	if !ok {
-		return ctx
-	}
-	lock, named := fence.LockFromContext(ctx)
-	ctx = fence.NewReadContext(ctx, fence.ReadToken(t))
-	if named {
-		ctx = fence.WithLock(ctx, lock)
-	}
-	return ctx
-}
-
-// verbs are all that a resource and a token are given to.
-func verbs(f *redisfence.Marks) map[string]func(ctx context.Context, resource string) error {
-	script := redisfence.NewScript("return redis.call('SET', KEYS[1], ARGV[1])")
-	return map[string]func(ctx context.Context, resource string) error{
-		"Claim": f.Claim,
-		"Check": f.Check,
-		"Move": func(ctx context.Context, r string) error {
-			if _, named := fence.LockFromContext(ctx); !named {
-				ctx = fence.WithLock(ctx, "accounts")
-			}
-			return f.Move(ctx, r)
-		},
-		"ClaimRead": func(ctx context.Context, r string) error { return f.ClaimRead(reading(ctx), r) },
-		"CheckRead": func(ctx context.Context, r string) error { return f.CheckRead(reading(ctx), r) },
-		"Set":       func(ctx context.Context, r string) error { return f.Set(ctx, r, "data", "new") },
-		"Do": func(ctx context.Context, r string) error {
-			_, err := f.Do(ctx, r, redisfence.Command("SET", "data", "new"))
-			return err
-		},
-		"Run": func(ctx context.Context, r string) error {
-			_, err := f.Run(ctx, r, script, []string{"data"}, "new")
-			return err
-		},
-	}
-}
-
-func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
-	f := newFence(t, silent(t))
-	ended, cancel := context.WithCancelCause(as(t, 54))
-	cancel(errors.New("the lock was lost"))
-	const (
-		noToken = `"orders": fence: invalid token: the context carries none, want the context of a `
-		braces  = "want UTF-8 without NUL and braces"
-	)
-	for _, tt := range []struct {
-		name     string
-		ctx      context.Context //nolint:containedctx // A row's input.
-		resource string
-		want     string
-		is       error
-	}{
-		{"no token", t.Context(), "orders", noToken, fence.ErrInvalidToken},
-		{"token 0", as(t, 0), "orders", noToken, fence.ErrInvalidToken},
-		{"token -1", as(t, -1), "orders", noToken, fence.ErrInvalidToken},
-		{"token of revision 0", as(t, 1<<48), "orders", noToken, fence.ErrInvalidToken},
-		{"empty", as(t, 54), "", "redisfence: resource is empty, want 1 to 1024 bytes", nil},
-		{"too long", as(t, 54), strings.Repeat("r", 1025), "redisfence: resource has 1025 bytes, want 1 to 1024", nil},
-		{"brace", as(t, 54), "a}b", `redisfence: resource is "a}b", ` + braces, nil},
-		{"other brace", as(t, 54), "{a", `redisfence: resource is "{a", ` + braces, nil},
-		{"NUL", as(t, 54), "a\x00", `redisfence: resource is "a\x00", ` + braces, nil},
-		{"not UTF-8", as(t, 54), "a\xff", `redisfence: resource is "a\xff", ` + braces, nil},
-		{
-			"context has ended", ended, "orders",
-			`"orders": nothing was sent: context canceled: the lock was lost`, context.Canceled,
-		},
-	} {
-		for name, verb := range verbs(f) {
-			t.Run(tt.name+"/"+name, func(t *testing.T) {
-				err := verb(tt.ctx, tt.resource)
-				require.ErrorContains(t, err, tt.want)
-				require.NotErrorIs(t, err, redisfence.ErrUnknown)
-				if tt.is != nil {
-					require.ErrorIs(t, err, tt.is)
-				}
-			})
-		}
-	}
-}
-
 func TestMarks_zeroIsRefused(t *testing.T) {
 	const want = "redisfence: Marks is nil or zero, want one created by New"
 	for _, f := range []*redisfence.Marks{nil, {}} {
-		for name, verb := range verbs(f) {
+		for name, verb := range calls(f) {
 			require.EqualError(t, verb(as(t, 54), "orders"), want, name)
 		}
 		_, err := f.Probe(t.Context())
 		require.EqualError(t, err, want)
 	}
-}
-
-func TestMarks_longestName(t *testing.T) {
-	c := newClient(t)
-	f := newFence(t, c)
-	r := strings.Repeat("r", 1024)
-	require.NoError(t, f.Claim(as(t, 54), r))
-	requireStale(t, f.Check(as(t, 41), r), r, 41, 54)
 }
 
 func TestOptions_Prefix(t *testing.T) {
@@ -215,51 +124,6 @@ func TestOptions_Prefix(t *testing.T) {
 	require.NoError(t, newFence(t, c).Check(as(t, 41), "orders"), "another prefix has other marks")
 	require.ErrorContains(t, f.Set(as(t, 54), "orders", "marks/x", 1),
 		`want a key without the prefix of the marks, "marks/"`)
-}
-
-// A token that equals the mark is accepted, or the holder's second write would fence the holder itself.
-func TestMarks_everyVerbGoesByTheMark(t *testing.T) {
-	c := newClient(t)
-	f := newFence(t, c)
-	for name, verb := range verbs(f) {
-		if strings.HasSuffix(name, "Read") {
-			continue // see TestMarks_readers
-		}
-		t.Run(name, func(t *testing.T) {
-			writes := name != "Claim" && name != "Check" && name != "Move"
-			mark := func() string { return get(t, c, f.MarkKey(name)) }
-			for _, tt := range []struct {
-				before, after string
-				token         fence.Token
-				stale         bool
-			}{
-				{"", "54", 54, false},
-				{"41", "54", 54, false},
-				{"54", "54", 54, false},
-				{"55", "55", 54, true},
-			} {
-				require.NoError(t, c.FlushAll(t.Context()).Err())
-				if tt.before != "" {
-					require.NoError(t, c.Set(t.Context(), f.MarkKey(name), tt.before, 0).Err())
-				}
-				err := verb(as(t, tt.token), name)
-				if tt.stale {
-					requireStale(t, err, name, tt.token, 55)
-					require.Empty(t, get(t, c, "data"))
-				} else {
-					require.NoError(t, err)
-					require.Equal(t, writes, get(t, c, "data") == "new")
-				}
-				switch {
-				case name == "Check":
-					tt.after = tt.before
-				case name == "Move" && !tt.stale:
-					tt.after += " 0 accounts"
-				}
-				require.Equal(t, tt.after, mark())
-			}
-		})
-	}
 }
 
 // A mark that has got an expiry by mistake loses it with the next claim, and with each write that raises it.

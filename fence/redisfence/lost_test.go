@@ -45,7 +45,7 @@ func lossyClient(t *testing.T) (*redis.Client, *atomic.Int64) {
 		MinRetryBackoff: time.Millisecond,
 	})
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
-	for name, verb := range verbs(newFence(t, c)) {
+	for name, verb := range calls(newFence(t, c)) {
 		require.NoError(t, verb(as(t, 1), "warm "+name))
 	}
 	return c, lose
@@ -135,7 +135,7 @@ func TestMarks_serverGone(t *testing.T) {
 	addr := net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}
 	c := redis.NewClient(&redis.Options{Addr: addr.String(), MaxRetries: -1, DialerRetries: 1})
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
-	for name, verb := range verbs(newFence(t, c)) {
+	for name, verb := range calls(newFence(t, c)) {
 		require.ErrorIs(t, verb(as(t, 54), "orders"), redisfence.ErrUnknown, name)
 	}
 }
@@ -158,7 +158,7 @@ func TestMarks_strangeAnswer(t *testing.T) {
 		map[any]any{"ok": nil},
 	} {
 		c := silentWith(t, answer)
-		for name, verb := range verbs(newFence(t, c)) {
+		for name, verb := range calls(newFence(t, c)) {
 			require.ErrorIs(t, verb(of(t, "accounts", 54), "orders"), redisfence.ErrUnknown, "%s: %v", name, answer)
 		}
 	}
@@ -187,4 +187,15 @@ func silentWith(t *testing.T, answer any) *redis.Client {
 		return nil
 	}))
 	return c
+}
+
+// A server that has forgotten its scripts, after a restart say, is sent them again by every verb.
+func TestMarks_forgottenScript(t *testing.T) {
+	c := newClient(t)
+	for name, verb := range calls(newFence(t, c)) {
+		for range 2 {
+			require.NoError(t, c.ScriptFlush(t.Context()).Err())
+			require.NoError(t, verb(as(t, 54), name), name)
+		}
+	}
 }

@@ -212,3 +212,11 @@ func requireStale(tb testing.TB, err error, resource string, t, highest fence.To
 	require.True(tb, ok)
 	require.Equal(tb, fence.StaleError{Resource: resource, Token: t, Highest: highest}, *stale)
 }
+
+// newClientOf returns another client of the same server.
+func newClientOf(t *testing.T, c *redis.Client) *redis.Client {
+	t.Helper()
+	other := redis.NewClient(&redis.Options{Addr: c.Options().Addr})
+	t.Cleanup(func() { require.NoError(t, other.Close()) })
+	return other
+}

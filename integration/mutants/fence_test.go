@@ -207,14 +207,14 @@ var fenceMutants = []mutant{
 		file: "fence/redisfence/send.go",
 		old:  `c.moves || lock == "" && m.opts.AllowUnnamed`,
 		new:  `c.moves || lock != "" || m.opts.AllowUnnamed`,
-		by:   killer{inRedis, "TestMove", `require.ErrorIs(t, err, fence.ErrOtherLock, name)`},
+		by:   killer{inRedis, "TestMarks_rules", `rules.Decide(t)`},
 	},
 	{
 		name: "redisfence: a write that raises the mark forgets its lock",
 		file: "fence/redisfence/script.go",
 		old:  `luaAdmit + luaGuard)`,
 		new:  `luaAdmit + "local function form(write) return write end" + luaGuard)`,
-		by:   killer{inRedis, "TestOptions_AllowUnnamed", `require.Equal(t, "55 0 accounts", mark())`},
+		by:   killer{inRedis, "TestMarks_rules", `rules.Decide(t)`},
 	},
 	{
 		name: "etcdfence: no fence while a lock is held",

@@ -1,0 +1,165 @@
+package redisfence_test
+
+import (
+	"context"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/redisfence"
+	"github.com/leasefence/leasefence/internal/fencetest"
+)
+
+// verbs are all that a resource and a token are given to.
+func verbs(f *redisfence.Marks) map[string]fencetest.Verb {
+	script := redisfence.NewScript("return redis.call('SET', KEYS[1], ARGV[1])")
+	all := fencetest.VerbsOf(f.Claim, f.Check, f.Move, f.ClaimRead, f.CheckRead)
+	for name, write := range map[string]func(ctx context.Context, r string) error{
+		"Set": func(ctx context.Context, r string) error { return f.Set(ctx, r, "data", "new") },
+		"Do": func(ctx context.Context, r string) error {
+			_, err := f.Do(ctx, r, redisfence.Command("SET", "data", "new"))
+			return err
+		},
+		"Run": func(ctx context.Context, r string) error {
+			_, err := f.Run(ctx, r, script, []string{"data"}, "new")
+			return err
+		},
+	} {
+		all[name] = fencetest.Verb{Call: write}
+	}
+	return all
+}
+
+// calls are the verbs for a token of either mode. Move takes the name "accounts" if there is none.
+func calls(f *redisfence.Marks) map[string]func(ctx context.Context, resource string) error {
+	all := map[string]func(ctx context.Context, resource string) error{}
+	for name, v := range verbs(f) {
+		all[name] = func(ctx context.Context, resource string) error {
+			if _, named := fence.LockFromContext(ctx); v.Moves && !named {
+				ctx = fence.WithLock(ctx, "accounts")
+			}
+			if v.Reads {
+				ctx = reading(ctx)
+			}
+			return v.Call(ctx, resource)
+		}
+	}
+	return all
+}
+
+// reading returns a context whose token is a reader's, of the same lock.
+func reading(ctx context.Context) context.Context {
+	t, _ := fence.FromContext(ctx)
+	lock, named := fence.LockFromContext(ctx)
+	ctx = fence.NewReadContext(ctx, fence.ReadToken(t))
+	if named {
+		ctx = fence.WithLock(ctx, lock)
+	}
+	return ctx
+}
+
+// parse accepts a token; a token or 0, and a higher token; or either, or a token and 0, with the name of a lock behind them.
+func parse(value string) (m fencetest.Marks, ok bool) {
+	number := func(text string) fence.Token {
+		n, err := fence.Parse(text)
+		ok = ok && (err == nil || text == "0")
+		return n
+	}
+	ok = true
+	parts := strings.SplitN(value, " ", 3)
+	m.Write = number(parts[0])
+	if len(parts) > 1 {
+		m.Read = number(parts[1])
+	}
+	if len(parts) > 2 {
+		m.Lock = parts[2]
+		ok = ok && m.Lock != "" && len(m.Lock) <= fence.MaxLock
+	}
+	noRead := m.Read == 0 && m.Write != 0 && len(parts) != 2
+	return m, ok && (noRead || m.Read > m.Write)
+}
+
+// commands counts those that the server has run, those of scripts among them.
+func commands(t *testing.T, c *redis.Client) (counts [3]int) {
+	t.Helper()
+	stats := c.Info(t.Context(), "commandstats").Val()
+	for i, name := range []string{"evalsha", "get", "set"} {
+		if found := regexp.MustCompile("cmdstat_" + name + ":calls=([0-9]+)").FindStringSubmatch(stats); found != nil {
+			n, err := strconv.Atoi(found[1])
+			require.NoError(t, err)
+			counts[i] = n
+		}
+	}
+	return counts
+}
+
+// A script takes as many commands as ever: it gets the marks, and sets them if they change, or where a mark must be written in any
+// case. What is refused writes nothing.
+func TestMarks_rules(t *testing.T) {
+	c := newClient(t)
+	strict, err := redisfence.New(c, redisfence.Options{})
+	require.NoError(t, err)
+	lax, err := redisfence.New(c, redisfence.Options{AllowUnnamed: true})
+	require.NoError(t, err)
+	for name, call := range calls(strict) {
+		require.NoError(t, call(as(t, 1), "warm "+name), "the server knows the script")
+	}
+	rules := fencetest.Rules{
+		Verbs: verbs(strict), Lax: verbs(lax),
+		Marks: func(t *testing.T, resource string) fencetest.Marks {
+			t.Helper()
+			value := get(t, c, strict.MarkKey(resource))
+			m, ok := parse(value)
+			require.True(t, ok || value == "", "%q", value)
+			return m
+		},
+	}
+	rules.Watch = func(t *testing.T, _ string) func(fencetest.Step) {
+		t.Helper()
+		require.NoError(t, c.Del(t.Context(), "data").Err())
+		require.NoError(t, c.ConfigResetStat(t.Context()).Err())
+		return func(s fencetest.Step) {
+			want := [3]int{1, 2, 0} // the test has asked for the marks, too
+			writes := s.Err == nil && (s.Name == "Set" || s.Name == "Do" || s.Name == "Run")
+			if writes {
+				want[2]++
+			}
+			claims := s.Name == "Claim" || s.Name == "ClaimRead" || s.Name == "Move"
+			if s.Before != s.After || s.Err == nil && claims {
+				want[2]++
+			}
+			require.Equal(t, want, commands(t, c), "EVALSHA, GET, SET: %+v", s)
+			require.Equal(t, writes, get(t, c, "data") == "new")
+		}
+	}
+	rules.Decide(t)
+	rules.Watch = nil
+	rules.Names(t, 1024)
+}
+
+func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
+	f, err := redisfence.New(silent(t), redisfence.Options{})
+	require.NoError(t, err)
+	const braces = "want UTF-8 without NUL and braces"
+	fencetest.Refuse(t, verbs(f), map[string]string{
+		"":                        "redisfence: resource is empty, want 1 to 1024 bytes",
+		strings.Repeat("r", 1025): "redisfence: resource has 1025 bytes, want 1 to 1024",
+		"a}b":                     `redisfence: resource is "a}b", ` + braces,
+		"{a":                      `redisfence: resource is "{a", ` + braces,
+		"a\x00":                   `redisfence: resource is "a\x00", ` + braces,
+		"a\xff":                   `redisfence: resource is "a\xff", ` + braces,
+	})
+	ended, cancel := context.WithCancelCause(as(t, 54))
+	cancel(context.DeadlineExceeded)
+	for name, call := range calls(f) {
+		err := call(ended, "orders")
+		require.ErrorContains(t, err, `"orders": nothing was sent: context canceled: context deadline exceeded`, name)
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, redisfence.ErrUnknown)
+	}
+}
