@@ -14,6 +14,7 @@ import (
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/etcdfence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
 )
 
 func TestNewKV_writesWhileHeld(t *testing.T) {
@@ -253,4 +254,25 @@ func TestNewKV_refusesBadInput(t *testing.T) {
 		require.ErrorIs(t, err, errors.ErrUnsupported)
 		require.Len(t, srv.Calls(fakeetcd.Any), calls, "nothing was sent")
 	})
+}
+
+// A refused write tells that readers hold the lock now.
+func TestNewKV_tellsThePresentReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		key, h := contend(t, c.Client, "locks/a")
+		granted, err := c.Grant(t.Context(), 3600)
+		require.NoError(t, err)
+		reader := enter(t, c.Client, fmt.Sprintf("locks/a/r%x-0", int64(granted.ID)), granted.ID)
+		contend(t, c.Client, "locks/a")
+		srv.Delete(key)
+		requireStale(t, second(newKV(t, c, h).Put(t.Context(), "d", "")),
+			fence.StaleError{Resource: key, Token: h.token, Highest: reader.token, ByReader: true})
+	})
+}
+
+// A read lock opens no way to write.
+func TestNewKV_takesNoReadLock(t *testing.T) {
+	_, is := any((*lease.ReadLock)(nil)).(etcdfence.Holder)
+	require.False(t, is)
 }

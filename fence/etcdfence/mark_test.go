@@ -6,120 +6,67 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/etcdfence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
 )
 
-func TestMarks_verbs(t *testing.T) {
+// A tenure that has claimed sends one request for each write. One without a name does so too, where it is let in, from the second
+// write on, and learns a new name when it has to.
+func TestMarks_KV_costOfNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
-		m := newMarks(t, c)
-		stale := fence.StaleError{Resource: "orders", Token: 41, Highest: 54}
-		require.NoError(t, m.Check(with(t, 41), "orders"))
-		require.Empty(t, contents(srv, ""), "Check raises nothing")
-		require.NoError(t, m.Claim(with(t, 41), "orders"))
-		require.NoError(t, m.Claim(with(t, 54), "orders"))
-		rev := srv.Rev()
-		require.NoError(t, m.Claim(with(t, 54), "orders"))
-		require.NoError(t, m.Check(with(t, 54), "orders"))
-		require.NoError(t, m.Check(with(t, 60), "orders"))
-		requireStale(t, m.Claim(with(t, 41), "orders"), stale)
-		requireStale(t, m.Check(with(t, 41), "orders"), stale)
-		require.Equal(t, rev, srv.Rev())
-		require.Equal(t, map[string]string{"fence/orders": "00000000000000000054"}, contents(srv, ""))
-		require.NoError(t, m.Claim(with(t, 41), "stock"), "resources are apart")
+		kv, err := lenient(t, c).KV("r")
+		require.NoError(t, err)
+		sent := 0
+		put := func(ctx context.Context, requests int) {
+			t.Helper()
+			require.NoError(t, second(kv.Put(ctx, "d", "")))
+			require.Len(t, c.Calls(fakeetcd.Any), sent+requests)
+			sent += requests
+		}
+		put(of(t, "accounts", 41), 2)
+		put(of(t, "accounts", 41), 1)
+		put(with(t, 41), 2)
+		put(with(t, 41), 1)
+		put(of(t, "accounts", 41), 1)
+		srv.Put("fence/r", value(41, 0)+" @ledger")
+		put(with(t, 41), 2)
+		put(with(t, 41), 1)
+		srv.Put("fence/r", value(41, 0))
+		put(with(t, 41), 2)
+		put(with(t, 41), 1)
+		require.Equal(t, value(41, 0), contents(srv, "")["fence/r"])
 	})
 }
 
-// Every way to write, by the older and the newer of two holders, in each order.
-func TestMarks_KV_writes(t *testing.T) {
+// The contexts of locks carry what a mark needs. In the function of an inner lock, a write under the outer one has to say so.
+func TestMarks_nestedLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
-		kv := markKV(t, c, "r")
-		old, next := fence.Token(41), fence.Token(54)
-		for name, write := range writes {
-			srv.Put("d", "before")
-			require.NoError(t, write(with(t, old), kv, "d", name))
-			require.NotContains(t, contents(srv, "d"), "before", name)
-			require.NoError(t, write(with(t, next), kv, "d", name), "raises the mark")
-			srv.Put("d", "before")
-			require.NoError(t, write(with(t, next), kv, "d", name))
-			rev := srv.Rev()
-			stale := fence.StaleError{Resource: "r", Token: old, Highest: next}
-			requireStale(t, write(with(t, old), kv, "d", "stale"), stale)
-			require.Equal(t, rev, srv.Rev(), name)
-			old, next = next, next+10
-		}
-	})
-}
-
-// A tenure that has claimed has one request per write, which a read does not precede.
-func TestMarks_KV_cost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, c := start(t)
-		kv := markKV(t, c, "r")
-		require.NoError(t, kv.Claim(with(t, 41)))
-		require.Len(t, c.Calls(fakeetcd.Any), 2)
-		require.NoError(t, second(kv.Put(with(t, 41), "d", "")))
-		require.Len(t, c.Calls(fakeetcd.Any), 3)
-		require.NoError(t, second(kv.Put(with(t, 54), "d", "")))
-		require.Len(t, c.Calls(fakeetcd.Any), 5, "raised by a write")
-	})
-}
-
-// Whatever comes between the two requests of a write that raises the mark is seen by the second.
-func TestMarks_KV_interleaved(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for name, tt := range map[string]struct {
-			before, between string // values of the mark; "" is none
-			stale           bool
-			requests        int
-		}{
-			"absent, nothing between":  {"", "", false, 2},
-			"absent, older between":    {"", "00000000000000000007", false, 3},
-			"absent, same between":     {"", "00000000000000000041", false, 3},
-			"absent, newer between":    {"", "00000000000000000054", true, 2},
-			"lower, older between":     {"00000000000000000003", "00000000000000000007", false, 3},
-			"lower, same between":      {"00000000000000000003", "00000000000000000041", false, 3},
-			"lower, newer between":     {"00000000000000000003", "00000000000000000054", true, 2},
-			"lower, the same value":    {"00000000000000000003", "00000000000000000003", false, 3},
-			"lower, malformed between": {"00000000000000000003", "7", true, 2},
-		} {
-			srv, c := start(t)
-			if tt.before != "" {
-				srv.Put("fence/r", tt.before)
-			}
-			hold, first := make(chan struct{}), true
-			c.Inject(fakeetcd.Txn, fakeetcd.Fault{Until: hold, Match: func(fakeetcd.Call) bool {
-				defer func() { first = false }()
-				return !first
-			}})
-			done, kv, ctx := make(chan error), markKV(t, c, "r"), with(t, 41)
-			go func() { done <- second(kv.Put(ctx, "d", "mine")) }()
-			synctest.Wait()
-			require.Len(t, c.Calls(fakeetcd.Txn), 2, name)
-			if tt.between != "" {
-				srv.Put("fence/r", tt.between)
-			}
-			close(hold)
-			err := <-done
-			require.Equal(t, tt.stale, err != nil, "%s: %v", name, err)
-			require.Len(t, c.Calls(fakeetcd.Txn), tt.requests, name)
-			if tt.stale {
-				require.Empty(t, contents(srv, "d"), name)
-				require.Equal(t, tt.between, contents(srv, "fence/")["fence/r"], name)
-			} else {
-				require.Equal(t, map[string]string{"d": "mine"}, contents(srv, "d"), name)
-				require.Equal(t, fence.Token(41), mustParse(t, srv, "fence/r"), name)
-				raised := srv.Keys("fence/r")[0].ModRevision == srv.Rev()
-				require.Equal(t, tt.between != "00000000000000000041", raised, "%s: not written for nothing", name)
-			}
-		}
+		s, err := lease.NewSession(t.Context(), c.Client, lease.Options{Prefix: "app/"})
+		require.NoError(t, err)
+		defer s.Close(t.Context()) //nolint:errcheck // the server ends with the test
+		kv := markKV(t, c, "rows")
+		put := func(ctx context.Context, value string) error { return second(kv.Put(ctx, "d", value)) }
+		err = s.Do(t.Context(), "accounts", func(accounts context.Context, token fence.Token) error {
+			require.NoError(t, kv.Claim(accounts))
+			require.Equal(t, etcdfence.Format(token)+" @app/accounts", contents(srv, "fence/")["fence/rows"])
+			return s.Do(accounts, "report", func(report context.Context, token fence.Token) error {
+				require.Equal(t, &fence.OtherLockError{
+					Resource: "rows", Token: token, Lock: "app/report", Follows: "app/accounts",
+				}, put(report, "wrong"))
+				require.NoError(t, put(accounts, "outer"))
+				return put(fence.ForLock(report, "app/accounts"), "inner")
+			})
+		})
+		require.NoError(t, err)
+		require.Equal(t, map[string]string{"d": "inner"}, contents(srv, "d"))
 	})
 }
 
@@ -154,48 +101,46 @@ func TestMarks_malformed(t *testing.T) {
 	})
 }
 
-// A lost answer to either request of a raise is told as it is; the same call again is safe.
-func TestMarks_lostMessages(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for lost := range map[fakeetcd.Message]bool{fakeetcd.Request: true, fakeetcd.Answer: true} {
-			for at := range 2 {
-				srv, c := start(t)
-				kv, n := markKV(t, c, "r"), 0
-				c.Inject(fakeetcd.Txn, fakeetcd.Fault{
-					Lose: lost, Err: fakeetcd.ErrUnavailable,
-					Match: func(fakeetcd.Call) bool { n++; return n == at+1 },
-				})
-				err := second(kv.Put(with(t, 41), "d", "mine"))
-				require.Error(t, err)
-				require.NotErrorIs(t, err, fence.ErrStale)
-				require.Len(t, c.Calls(fakeetcd.Txn), at+1, "not sent again")
-				done := lost == fakeetcd.Answer && at == 1
-				require.Equal(t, done, len(contents(srv, "d")) == 1)
-				require.Equal(t, done, len(contents(srv, "fence/")) == 1, "both or neither")
-				require.NoError(t, kv.Claim(with(t, 41)))
-				require.NoError(t, second(kv.Put(with(t, 41), "d", "mine")))
-			}
-		}
-	})
-}
-
-// A late write arrives after the successor has claimed.
-func TestMarks_KV_lateWrite(t *testing.T) {
+// No write that goes through it reaches a mark.
+func TestMarks_KV_sparesTheMarks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
-		paused := srv.NewClient(t.Context())
-		require.NoError(t, newMarks(t, c).Claim(with(t, 41), "r"))
-		hold := make(chan struct{})
-		paused.Inject(fakeetcd.Txn, fakeetcd.Fault{Until: hold, Late: true})
-		ctx, cancel := contextWithTimeout(t, time.Second)
-		defer cancel()
-		err := second(markKV(t, paused, "r").Put(fence.NewContext(ctx, 41), "d", "late"))
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.NoError(t, newMarks(t, c).Claim(with(t, 54), "r"))
-		close(hold)
-		synctest.Wait()
-		require.Len(t, paused.Calls(fakeetcd.Txn), 1)
-		require.NotZero(t, paused.Calls(fakeetcd.Txn)[0].Acted)
-		require.Empty(t, contents(srv, "d"))
+		kv := markKV(t, c, "r")
+		require.NoError(t, kv.Claim(with(t, 41)))
+		calls := len(srv.Calls(fakeetcd.Any))
+		ctx := with(t, 41)
+		for _, op := range []clientv3.Op{
+			clientv3.OpPut("fence/r", "00000000000000000001"),
+			clientv3.OpPut("fence/other", ""),
+			clientv3.OpDelete("fence/r"),
+			clientv3.OpDelete("fence/", clientv3.WithPrefix()),
+			clientv3.OpDelete("fen", clientv3.WithPrefix()),
+			clientv3.OpDelete("", clientv3.WithPrefix()),
+			clientv3.OpDelete("a", clientv3.WithFromKey()),
+			clientv3.OpDelete("a", clientv3.WithRange("fence/0")),
+			clientv3.OpDelete("fence/z", clientv3.WithRange("z")),
+		} {
+			_, err := kv.Do(ctx, op)
+			require.ErrorContains(t, err, "covers marks")
+			_, err = kv.Txn(ctx).Else(clientv3.OpTxn(nil, nil, []clientv3.Op{op})).Commit()
+			require.ErrorContains(t, err, `want keys without the prefix "fence/"`)
+			_, err = kv.Txn(ctx).Then(clientv3.OpTxn(nil, []clientv3.Op{op}, nil)).Commit()
+			require.ErrorContains(t, err, "covers marks")
+		}
+		require.Len(t, srv.Calls(fakeetcd.Any), calls, "nothing was sent")
+		for _, op := range []clientv3.Op{
+			clientv3.OpDelete("a", clientv3.WithRange("fence/")),
+			clientv3.OpDelete("fence0", clientv3.WithFromKey()),
+			clientv3.OpDelete("fenc0", clientv3.WithPrefix()),
+			clientv3.OpPut("fence", ""),
+			clientv3.OpGet("fence/r"),
+		} {
+			_, err := kv.Do(ctx, op)
+			require.NoError(t, err)
+		}
+		read, err := kv.Txn(ctx).Then(clientv3.OpGet("fence/", clientv3.WithPrefix())).Commit()
+		require.NoError(t, err)
+		require.EqualValues(t, 1, read.Responses[0].GetResponseRange().Count, "marks may be read")
+		require.Equal(t, fence.Token(41), mustParse(t, srv, "fence/r"))
 	})
 }

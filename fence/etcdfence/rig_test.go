@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -81,6 +80,49 @@ func with(t *testing.T, token fence.Token) context.Context {
 	return fence.NewContext(t.Context(), token)
 }
 
+func reading(t *testing.T, token fence.ReadToken) context.Context {
+	t.Helper()
+	return fence.NewReadContext(t.Context(), token)
+}
+
+// value is a mark's as it is stored; 0 is none.
+func value(write, read int64) string {
+	switch {
+	case read != 0:
+		return fmt.Sprintf("%020d %020d", write, read)
+	case write != 0:
+		return fmt.Sprintf("%020d", write)
+	default:
+		return ""
+	}
+}
+
+// of is the context of a holder of a lock; "" is none.
+func of(t *testing.T, lock string, token fence.Token) context.Context {
+	t.Helper()
+	return named(with(t, token), lock)
+}
+
+func readerOf(t *testing.T, lock string, token fence.ReadToken) context.Context {
+	t.Helper()
+	return named(reading(t, token), lock)
+}
+
+func named(ctx context.Context, lock string) context.Context {
+	if lock == "" {
+		return ctx
+	}
+	return fence.WithLock(ctx, lock)
+}
+
+// lenient has marks that let tokens without a name in.
+func lenient(t *testing.T, c *fakeetcd.Client) *etcdfence.Marks {
+	t.Helper()
+	m, err := etcdfence.NewMarks(c, etcdfence.Options{AllowUnnamed: true})
+	require.NoError(t, err)
+	return m
+}
+
 // contents are the keys below a prefix and their values.
 func contents(srv *fakeetcd.Server, prefix string) map[string]string {
 	all := map[string]string{}
@@ -102,11 +144,6 @@ func mustParse(t *testing.T, srv *fakeetcd.Server, key string) fence.Token {
 	tok, ok := etcdfence.Parse(contents(srv, key)[key])
 	require.True(t, ok)
 	return tok
-}
-
-func contextWithTimeout(t *testing.T, d time.Duration) (context.Context, context.CancelFunc) {
-	t.Helper()
-	return context.WithTimeout(t.Context(), d)
 }
 
 // second drops an answer that a test does not need.

@@ -93,7 +93,9 @@ func entries(t *testing.T, resp *clientv3.GetResponse) []fencetest.Entry {
 }
 
 // overlap has holders overlap who write through what kvOf returns.
-func overlap(t *testing.T, client *clientv3.Client, kvOf func(ctx context.Context, resource string) (*etcdfence.KV, error)) {
+func overlap(
+	t *testing.T, client *clientv3.Client, locks bool, kvOf func(ctx context.Context, resource string) (*etcdfence.KV, error),
+) {
 	t.Helper()
 	claim := func(ctx context.Context, resource string) error {
 		kv, err := kvOf(ctx, resource)
@@ -105,6 +107,7 @@ func overlap(t *testing.T, client *clientv3.Client, kvOf func(ctx context.Contex
 	fencetest.Random(t, fencetest.Store{
 		Forms:  appends(t, kvOf),
 		Claims: []func(context.Context, string) error{claim},
+		Locks:  locks,
 		Entries: func(ctx context.Context, resource string) ([]fencetest.Entry, error) {
 			err := claim(ctx, resource)
 			for lost(err) && ctx.Err() == nil {
@@ -147,7 +150,7 @@ func TestMarks_random(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	client, late := srv.Client(t), disturbed(t, srv)
-	overlap(t, client, func(_ context.Context, resource string) (*etcdfence.KV, error) {
+	overlap(t, client, true, func(_ context.Context, resource string) (*etcdfence.KV, error) {
 		return markedBy(t, late, resource), nil
 	})
 }
@@ -161,7 +164,7 @@ func TestNewKV_random(t *testing.T) {
 		client: srv.Client(t), late: disturbed(t, srv),
 		sessions: map[fence.Token]*lease.Session{}, turns: map[string]*heldTurn{},
 	}
-	overlap(t, h.client, func(ctx context.Context, resource string) (*etcdfence.KV, error) {
+	overlap(t, h.client, false, func(ctx context.Context, resource string) (*etcdfence.KV, error) {
 		return h.kv(t, ctx, resource)
 	})
 }

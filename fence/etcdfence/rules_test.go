@@ -1,0 +1,100 @@
+package etcdfence_test
+
+import (
+	"context"
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/etcdfence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/fencetest"
+)
+
+// verbs are all verbs, and all ways to write the key d.
+func verbs(m *etcdfence.Marks) map[string]fencetest.Verb {
+	all := fencetest.VerbsOf(m.Claim, m.Check, m.Move, m.ClaimRead, m.CheckRead)
+	for name, write := range writes {
+		all[name] = fencetest.Verb{Call: func(ctx context.Context, resource string) error {
+			kv, err := m.KV(resource)
+			if err != nil {
+				return err
+			}
+			return write(ctx, kv, "d", "new")
+		}}
+	}
+	return all
+}
+
+// Once the mark has the token and its lock there is one request for a write. Nothing is written for nothing.
+func TestMarks_rules(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		strict, sent := newMarks(t, c), 0
+		c.Inject(fakeetcd.Any, fakeetcd.Fault{Match: func(fakeetcd.Call) bool { sent++; return false }})
+		rules := fencetest.Rules{
+			Verbs: verbs(strict), Lax: verbs(lenient(t, c)),
+			Marks: func(t *testing.T, resource string) (m fencetest.Marks) {
+				t.Helper()
+				value := contents(srv, "fence/"+resource)["fence/"+resource]
+				write, read, lock, ok := etcdfence.ParseMarks(value)
+				require.True(t, ok || value == "", "%q", value)
+				return fencetest.Marks{Write: write, Read: fence.Token(read), Lock: lock}
+			},
+		}
+		rules.Watch = func(t *testing.T, _ string) func(fencetest.Step) {
+			t.Helper()
+			srv.Put("d", "before")
+			rev := srv.Rev()
+			sent = 0
+			return func(s fencetest.Step) {
+				_, writes := writes[s.Name]
+				writes = writes && s.Err == nil
+				require.Equal(t, writes, contents(srv, "d")["d"] != "before", "%+v", s)
+				require.Equal(t, writes || s.Before != s.After, srv.Rev() > rev, "%+v", s)
+				requests := 1
+				if s.Err == nil && (s.Before != s.After || !s.Verb.Reads && !s.Verb.Looks && s.Lock != s.After.Lock) {
+					requests = 2
+				}
+				require.Equal(t, requests, sent, "%+v", s)
+			}
+		}
+		rules.Decide(t)
+		rules.Watch = nil
+		rules.Names(t, 1024)
+	})
+}
+
+func TestMarks_refusesBadInput(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		m, err := etcdfence.NewMarks(c, etcdfence.Options{})
+		require.NoError(t, err)
+		_, err = etcdfence.NewMarks(nil, etcdfence.Options{})
+		require.ErrorContains(t, err, "kv is nil")
+		_, err = etcdfence.NewMarks(c, etcdfence.Options{MaxEra: 32768})
+		require.ErrorContains(t, err, "etcdfence: Options.MaxEra is 32768, want 1 to 32767")
+		resources := map[string]string{"": "etcdfence: resource is empty, want 1 to 1024 bytes"}
+		for bad, want := range map[string]string{
+			strings.Repeat("x", 1025): " has 1025 bytes, want 1 to 1024",
+			"a\x00":                   ` is "a\x00", want UTF-8 without NUL`,
+			"\xff":                    ` is "\xff", want UTF-8`,
+		} {
+			_, err := etcdfence.NewMarks(c, etcdfence.Options{Prefix: bad})
+			require.ErrorContains(t, err, "Options.Prefix"+want)
+			resources[bad] = "etcdfence: resource" + want
+		}
+		fencetest.Refuse(t, verbs(m), resources)
+		require.Empty(t, srv.Calls(fakeetcd.Any), "nothing was sent")
+
+		// The way back from a token that nobody was granted, where one was accepted; docs/guarantees.md has another.
+		require.NoError(t, newMarks(t, c).Claim(with(t, math.MaxInt64), "orders"), "every era is allowed")
+		require.ErrorIs(t, m.Claim(with(t, 41), "orders"), fence.ErrStale)
+		srv.Put("fence/orders", "00000000000000000041")
+		require.NoError(t, m.Claim(with(t, 54), "orders"))
+	})
+}
