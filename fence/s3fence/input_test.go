@@ -15,6 +15,7 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/s3fence"
+	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
 // silent is an S3 client with which nothing may be sent.
@@ -68,70 +69,30 @@ func TestNewBucket_refuses(t *testing.T) {
 }
 
 func TestBucket_refusesBadInput(t *testing.T) {
-	b, err := s3fence.NewBucket(silent(t), "data", s3fence.Options{MaxSize: 10})
+	b, err := s3fence.NewBucket(silent(t), "data", s3fence.Options{})
 	require.NoError(t, err)
-	m, err := b.Manifest("table")
-	require.NoError(t, err)
-	keep := func(old []byte) ([]byte, error) { return old, nil }
-	verbs := map[string]func(ctx context.Context, key string) error{
-		"put":    func(ctx context.Context, key string) error { return b.Put(ctx, key, nil) },
-		"claim":  b.Claim,
-		"check":  b.Check,
-		"update": func(ctx context.Context, key string) error { return b.Update(ctx, key, keep) },
-		"commit": func(ctx context.Context, _ string) error { return m.Commit(ctx, s3fence.Changes{}) },
+	keys := map[string]string{
+		"":                        `key "" has 0 bytes, want 1 to 1024`,
+		strings.Repeat("k", 1025): "has 1025 bytes, want 1 to 1024",
+		"\xff":                    "is not UTF-8",
 	}
-	for verb, do := range verbs {
-		for name, ctx := range map[string]context.Context{
-			"none":     t.Context(),
-			"zero":     fence.NewContext(t.Context(), 0),
-			"negative": fence.NewContext(t.Context(), -1),
-		} {
-			err := do(ctx, "table")
-			require.ErrorIs(t, err, fence.ErrInvalidToken, "%s, token %s", verb, name)
-			require.ErrorContains(t, err, verb+` "data/table"`)
-			require.ErrorContains(t, err, "the context carries none, want the context of a lock, or")
-		}
-		err := do(fence.NewReadContext(t.Context(), 54), "table")
-		require.ErrorIs(t, err, fence.ErrInvalidToken)
-		require.ErrorContains(t, err, verb+` "data/table": fence: invalid token: the context carries a reader's, want the context of a lock`)
-		err = do(fence.NewContext(t.Context(), math.MaxInt64), "table")
-		require.ErrorIs(t, err, fence.ErrInvalidToken)
-		require.ErrorContains(t, err, verb+` "data/table": fence: invalid token 9223372036854775807: its era is 32767, want 0 to 15`)
-		if verb == "commit" {
-			continue
-		}
-		requireKeys(t, func(key string) error { return do(fence.NewContext(t.Context(), 54), key) })
+	fencetest.Refuse(t, verbs(b), keys)
+	for key, want := range keys {
+		_, err := b.Get(t.Context(), key)
+		require.ErrorContains(t, err, want)
 	}
-	for verb, do := range map[string]func(ctx context.Context, key string) error{
-		"claim to read": b.ClaimRead, "check to read": b.CheckRead,
-		`claim to read "data/table": `: func(ctx context.Context, _ string) error { return m.ClaimRead(ctx) },
-		`check to read "data/table": `: func(ctx context.Context, _ string) error { return m.CheckRead(ctx) },
-	} {
-		for ctx, want := range map[context.Context]string{
-			t.Context():                                      "the context carries none, want the context of a read lock",
-			fence.NewReadContext(t.Context(), 0):             "the context carries none, want the context of a read lock",
-			fence.NewContext(t.Context(), 54):                "the context carries a writer's, want the context of a read lock",
-			fence.NewReadContext(t.Context(), math.MaxInt64): "its era is 32767, want 0 to 15",
-		} {
-			err := do(ctx, "table")
-			require.ErrorIs(t, err, fence.ErrInvalidToken)
-			require.ErrorContains(t, err, "s3fence: "+verb)
-			require.ErrorContains(t, err, want)
-		}
-		if !strings.HasSuffix(verb, " ") {
-			requireKeys(t, func(key string) error { return do(fence.NewReadContext(t.Context(), 54), key) })
-		}
-	}
-	requireKeys(t, func(key string) error { _, err := b.Get(t.Context(), key); return err })
-	requireKeys(t, func(key string) error { _, err := b.Manifest(key); return err })
 	_, err = b.Manifest(strings.Repeat("k", 972))
 	require.ErrorContains(t, err, "has 972 bytes, want 1 to 971 for a manifest")
 	_, err = b.Manifest(strings.Repeat("k", 971))
 	require.NoError(t, err)
 
+	small, err := s3fence.NewBucket(silent(t), "data", s3fence.Options{MaxSize: 10})
+	require.NoError(t, err)
+	m, err := small.Manifest("table")
+	require.NoError(t, err)
 	ctx := fence.NewContext(t.Context(), 54)
 	long := make([]byte, 11)
-	require.ErrorContains(t, b.Put(ctx, "key", long), "payload has 11 bytes, want at most Options.MaxSize, 10")
+	require.ErrorContains(t, small.Put(ctx, "key", long), "payload has 11 bytes, want at most Options.MaxSize, 10")
 	require.ErrorContains(t, b.Update(ctx, "key", nil), "fn is nil, want a function")
 	for want, changes := range map[string]s3fence.Changes{
 		`Changes has "a" in Put and in Delete`:           {Put: map[string][]byte{"a": nil}, Delete: []string{"a"}},
@@ -143,11 +104,4 @@ func TestBucket_refusesBadInput(t *testing.T) {
 	} {
 		require.ErrorContains(t, m.Commit(ctx, changes), want)
 	}
-}
-
-func requireKeys(t *testing.T, do func(key string) error) {
-	t.Helper()
-	require.ErrorContains(t, do(""), `key "" has 0 bytes, want 1 to 1024`)
-	require.ErrorContains(t, do(strings.Repeat("k", 1025)), "has 1025 bytes, want 1 to 1024")
-	require.ErrorContains(t, do("\xff"), "is not UTF-8")
 }

@@ -459,14 +459,14 @@ var fenceMutants = []mutant{
 		file: "fence/s3fence/claimant.go",
 		old:  "by.lock != r.lock && !by.moves",
 		new:  `by.lock == "" && !by.moves`,
-		by:   killer{inS3fence, "TestBucket_refusesAnotherLock/Put", `requireOther(t, err, fence.OtherLockError{Token: token, Read: v.reads, Lock: "report"`},
+		by:   killer{inS3fence, "TestBucket_rules", `rules.Decide(t)`},
 	},
 	{
 		name: "s3fence: the lock is forgotten where a mark is raised",
 		file: "fence/s3fence/claimant.go",
 		old:  "read: old.read, lock: old.lock}",
 		new:  "read: old.read}",
-		by:   killer{inS3fence, "TestBucket_tokensWithoutAName/Claim", `requireOther(t, v.do(allows, v.context(t, "report", 99), "rows"),`},
+		by:   killer{inS3fence, "TestBucket_rules", `rules.Decide(t)`},
 	},
 	{
 		name: "quickstart: no Claim before the read",

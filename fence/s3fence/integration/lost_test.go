@@ -3,7 +3,6 @@ package integration_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -69,47 +68,6 @@ func TestBucket_lostOnTheWay(t *testing.T) {
 				})
 			}
 		}
-	}
-}
-
-// The answer is lost and others write before the object is read back. One write since names the one that it replaced: it
-// was done. After two nothing tells any more, and it is not done again.
-func TestBucket_lostAnswerAndOverwritten(t *testing.T) {
-	for name, tt := range map[string]struct {
-		token fence.Token
-		since string // what others append, a letter each
-	}{
-		"once, by a newer token": {54, "x"}, "twice, by the same token": {41, "xy"}, "twice, by a newer token": {54, "xy"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p, other, _ := newPair(t)
-			require.NoError(t, other.Put(holding(t, 40), "key", []byte("base")))
-			appended := func(p *proxy, token fence.Token, what string) error {
-				return p.Update(holding(t, token), "key", func(old []byte) ([]byte, error) { return append(old, "+"+what...), nil })
-			}
-			var meanwhile []error
-			p.drop(0, 1, func() {
-				for _, letter := range tt.since {
-					meanwhile = append(meanwhile, appended(other, tt.token, string(letter)))
-				}
-			})
-			err := appended(p, 41, "41")
-			require.Len(t, meanwhile, len(tt.since))
-			require.NoError(t, errors.Join(meanwhile...))
-			payload, _ := get(t, other, "key")
-			if len(tt.since) == 1 {
-				require.NoError(t, err)
-				require.Equal(t, "base+41+x", payload)
-				return
-			}
-			require.Equal(t, "base+41+x+y", payload)
-			require.ErrorIs(t, err, s3fence.ErrUnknown)
-			if tt.token > 41 {
-				require.Equal(t, tt.token, staleError(t, err).Highest)
-			} else {
-				require.NotErrorIs(t, err, fence.ErrStale)
-			}
-		})
 	}
 }
 
@@ -263,35 +221,4 @@ func TestBucket_foreignObject(t *testing.T) {
 			require.Equal(t, body, string(left))
 		})
 	}
-}
-
-// A proxy sends the write twice and passes on the second answer, 412. Meanwhile the writer's lease ends, and the two readers that
-// waited claim.
-func TestBucket_412AfterItWasApplied_twoReadersClaim(t *testing.T) {
-	var claims func()
-	var count atomic.Int64
-	p := newProxy(t, "", func(next http.RoundTripper) http.RoundTripper {
-		return tripper(func(r *http.Request) (*http.Response, error) {
-			if r.Method != http.MethodPut || strings.Count(r.URL.Path, "/") < 2 || count.Add(1) > 1 {
-				return next.RoundTrip(r)
-			}
-			resp, err := next.RoundTrip(r)
-			if err != nil {
-				return nil, err
-			}
-			_ = resp.Body.Close()
-			claims()
-			return made(r, 412, "PreconditionFailed"), nil
-		})
-	})
-	other := newProxy(t, lastBucket(), nil)
-	claims = func() {
-		require.NoError(t, other.ClaimRead(reading(t, 54), "key"))
-		require.NoError(t, other.ClaimRead(reading(t, 55), "key"))
-	}
-	err := p.Put(holding(t, 41), "key", []byte("41"))
-	payload, token := get(t, other, "key")
-	require.Equal(t, "41", payload)
-	require.Equal(t, fence.Token(41), token)
-	require.ErrorContains(t, err, "outcome unknown", "the write was done")
 }

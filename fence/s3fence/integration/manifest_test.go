@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"testing"
@@ -146,4 +147,30 @@ func TestManifest_damage(t *testing.T) {
 	require.ErrorIs(t, err, s3fence.ErrMalformed)
 	payload, _ := get(t, p, "table")
 	require.Equal(t, "no manifest", payload)
+}
+
+// On a server: the longest name, and a manifest that is moved, with the garbage of the lock before.
+func TestManifest_Move(t *testing.T) {
+	p := newProxy(t, "", nil)
+	m := manifest(t, p, "table")
+	old := func(token fence.Token) context.Context {
+		return fence.WithLock(holding(t, token), strings.Repeat("é", fence.MaxLock/2))
+	}
+	require.NoError(t, m.Commit(old(41), s3fence.Changes{Put: files("a", "1", "b", "1")}))
+	require.NoError(t, m.Commit(old(41), s3fence.Changes{Put: files("a", "2")}))
+	before, err := m.Read(t.Context())
+	require.NoError(t, err)
+	require.ErrorIs(t, m.Commit(fence.WithLock(holding(t, 54), "accounts"), s3fence.Changes{Delete: []string{"a"}}), fence.ErrOtherLock)
+
+	require.NoError(t, m.Move(fence.WithLock(holding(t, 54), "accounts")))
+	require.ErrorIs(t, m.Commit(old(60), s3fence.Changes{Delete: []string{"a"}}), fence.ErrOtherLock)
+	require.NoError(t, m.Commit(fence.WithLock(holding(t, 54), "accounts"), s3fence.Changes{Put: files("a", "3")}))
+	now, err := m.Read(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "accounts", now.Lock)
+	require.Equal(t, map[string]string{"a": "3", "b": "1"}, contents(t, now))
+	garbage, err := m.Garbage(t.Context())
+	require.NoError(t, err)
+	require.Len(t, garbage, 2)
+	require.Contains(t, garbage, before.Parts["a"].Key)
 }

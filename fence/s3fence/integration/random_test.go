@@ -35,25 +35,18 @@ func lossyLines(t *testing.T) (reliable *proxy, lossy []*proxy) {
 	return reliable, lossy
 }
 
-// lossyStore is a store over lossy lines, where any error can be theirs but that of an object that is damaged. The holder of another
-// lock acts in between.
-func lossyStore(t *testing.T, reliable *proxy, lossy []*proxy, form fencetest.Form, write func(
+// lossyStore is a store over lossy lines, where any error can be theirs but that of an object that is damaged.
+func lossyStore(lossy []*proxy, form fencetest.Form, write func(
 	ctx context.Context, p *proxy, resource string, e fencetest.Entry, saw func([]fencetest.Entry)) error,
 ) fencetest.Store {
-	t.Helper()
 	line := func() *proxy { return lossy[rand.IntN(len(lossy))] }
-	other := &intruder{reliable: reliable}
 	form.Write = func(ctx context.Context, resource string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
-		if rand.IntN(4) == 0 {
-			if err := other.act(ctx, line(), resource); err != nil {
-				t.Errorf("%s: %v", resource, err)
-			}
-		}
-		return write(own(ctx), line(), resource, e, saw)
+		return write(ctx, line(), resource, e, saw)
 	}
 	return fencetest.Store{
+		Locks:  true,
 		Forms:  []fencetest.Form{form},
-		Claims: []func(context.Context, string) error{func(ctx context.Context, key string) error { return line().Claim(own(ctx), key) }},
+		Claims: []func(context.Context, string) error{func(ctx context.Context, key string) error { return line().Claim(ctx, key) }},
 		Again:  func(err error) bool { return !errors.Is(err, s3fence.ErrMalformed) },
 	}
 }
@@ -62,7 +55,7 @@ func lossyStore(t *testing.T, reliable *proxy, lossy []*proxy, form fencetest.Fo
 // once another of the same holder's has been: Update settles what is unknown.
 func TestBucket_random(t *testing.T) {
 	reliable, lossy := lossyLines(t)
-	s := lossyStore(t, reliable, lossy, fencetest.Form{Name: "Update", Alone: "one step", Settles: true},
+	s := lossyStore(lossy, fencetest.Form{Name: "Update", Alone: "one step", Settles: true},
 		func(ctx context.Context, p *proxy, key string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
 			return p.Update(ctx, key, func(old []byte) ([]byte, error) {
 				saw(logged(t, strings.Fields(string(old))))
@@ -71,7 +64,7 @@ func TestBucket_random(t *testing.T) {
 		})
 	s.Ordered = true
 	s.Entries = func(ctx context.Context, key string) ([]fencetest.Entry, error) {
-		if err := reliable.Claim(own(ctx), key); err != nil {
+		if err := reliable.Claim(ctx, key); err != nil {
 			return nil, err
 		}
 		o, err := reliable.Get(ctx, key)
@@ -104,7 +97,7 @@ func TestManifest_random(t *testing.T) {
 		}
 		return m, logged(t, names), nil
 	}
-	s := lossyStore(t, reliable, lossy, fencetest.Form{Name: "Claim, Read, Commit"},
+	s := lossyStore(lossy, fencetest.Form{Name: "Claim, Read, Commit"},
 		func(ctx context.Context, p *proxy, key string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
 			m, seen, err := read(ctx, p, key)
 			if err != nil {
@@ -114,7 +107,7 @@ func TestManifest_random(t *testing.T) {
 			return m.Commit(ctx, s3fence.Changes{Put: map[string][]byte{fmt.Sprintf("%d:%d", e.ID, e.Token): nil}})
 		})
 	s.Entries = func(ctx context.Context, key string) ([]fencetest.Entry, error) {
-		_, all, err := read(own(ctx), reliable, key)
+		_, all, err := read(ctx, reliable, key)
 		return all, err
 	}
 	fencetest.Random(t, s)

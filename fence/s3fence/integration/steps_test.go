@@ -1,15 +1,16 @@
 package integration_test
 
 import (
-	"fmt"
 	"net/http"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/s3fence"
 )
 
 // step is a place in what a client sends, at which it is held.
@@ -77,58 +78,6 @@ var writes = map[string]struct {
 	}, "base"},
 }
 
-// A holder that is paused at any step does not write over what its successor has done.
-func TestBucket_holderPausedAtAStep(t *testing.T) {
-	older, newer, _ := newPair(t)
-	for verb, write := range writes {
-		for name, s := range steps {
-			for _, exists := range []bool{true, false} {
-				key := fmt.Sprintf("%s/%s/there is one %t", verb, name, exists)
-				t.Run(key, func(t *testing.T) {
-					if exists {
-						require.NoError(t, newer.Put(holding(t, 40), key, []byte("base")))
-					}
-					held, release := older.hold(t, s)
-					defer older.quiet()
-					result := make(chan error, 1)
-					go func() { result <- write.do(t, older, 41, key) }()
-					await(t, held, "the older holder did not come to the step")
-
-					require.NoError(t, newer.Claim(holding(t, 54), key))
-					seen := ""
-					require.NoError(t, newer.Update(holding(t, 54), key, func(old []byte) ([]byte, error) {
-						seen = string(old)
-						return append(old, "+54"...), nil
-					}))
-					release()
-					err := await(t, result, "the older holder did not return")
-					payload, token := get(t, newer, key)
-					require.Equal(t, fence.Token(54), token)
-					require.Equal(t, seen+"+54", payload, "the successor's write was changed")
-
-					if s.method == http.MethodPut && s.answered {
-						require.NoError(t, err, "it was done before the claim")
-						if exists {
-							require.Equal(t, write.want, seen)
-						}
-						return
-					}
-					stale := staleError(t, err)
-					require.Equal(t, fence.Token(54), stale.Highest)
-					require.Equal(t, fence.Token(41), stale.Token)
-					require.Equal(t, verb == "ClaimRead", stale.Read)
-					require.Contains(t, stale.Resource, "/"+key)
-					if exists {
-						require.Equal(t, "base", seen)
-					} else {
-						require.Empty(t, seen)
-					}
-				})
-			}
-		}
-	}
-}
-
 func requireStale(t *testing.T, err error) {
 	t.Helper()
 	require.NotNil(t, staleError(t, err))
@@ -171,11 +120,11 @@ func TestBucket_firstWriteRace(t *testing.T) {
 	}
 }
 
-func TestBucket_verbs(t *testing.T) {
+// On a server: what is claimed and not written, what is written, and that a repeated claim writes nothing.
+func TestBucket_Claim(t *testing.T) {
 	p, _, bucket := newPair(t)
 	const key = "a/key"
 	ctx := holding(t, 41)
-
 	_, err := p.Get(ctx, key)
 	require.ErrorIs(t, err, errNoObject)
 	require.NoError(t, p.Check(ctx, key), "an object that is not there refuses nobody")
@@ -184,31 +133,33 @@ func TestBucket_verbs(t *testing.T) {
 	require.ErrorIs(t, err, errNoObject, "claimed, never written")
 	stale := staleError(t, p.Put(holding(t, 40), key, []byte("stale")))
 	require.Equal(t, fence.StaleError{Resource: bucket + "/" + key, Token: 40, Highest: 41}, *stale)
-
 	require.NoError(t, p.Put(ctx, key, nil))
 	payload, token := get(t, p, key)
 	require.Empty(t, payload)
 	require.Equal(t, fence.Token(41), token)
 	require.NoError(t, p.Put(ctx, key, []byte("one")), "a holder's second write")
-
 	before, err := p.Get(ctx, key)
 	require.NoError(t, err)
 	require.NoError(t, p.Claim(ctx, key), "repeated")
 	after, err := p.Get(ctx, key)
 	require.NoError(t, err)
-	require.Equal(t, before, after, "a repeated claim writes nothing")
+	require.Equal(t, before, after)
+}
 
-	require.NoError(t, p.Claim(holding(t, 54), key))
-	payload, token = get(t, p, key)
-	require.Equal(t, "one", payload)
-	require.Equal(t, fence.Token(54), token)
-	for verb, write := range writes {
-		requireStale(t, write.do(t, p, 41, key))
-		payload, token = get(t, p, key)
-		require.Equal(t, "one", payload, verb)
-		require.Equal(t, fence.Token(54), token, verb)
-	}
-	requireStale(t, p.Check(ctx, key))
-	require.NoError(t, p.Check(holding(t, 60), key))
-	require.NoError(t, p.Check(holding(t, 54), key), "a check raises nothing")
+// A claim keeps what the object has, also where it is large, and Options.MaxSize counts the payload alone.
+func TestBucket_ClaimRead_keepsThePayload(t *testing.T) {
+	p, _, bucket := newPair(t)
+	exact, err := s3fence.NewBucket(p.client, bucket, s3fence.Options{MaxSize: 1 << 20})
+	require.NoError(t, err)
+	payload := make([]byte, 1<<20)
+	payload[1<<19] = 'x'
+	require.NoError(t, exact.Put(holding(t, 41), "key", payload))
+	require.NoError(t, exact.ClaimRead(reading(t, 54), "key"))
+	got, err := exact.Get(t.Context(), "key")
+	require.NoError(t, err)
+	require.Equal(t, payload, got.Payload)
+	require.Equal(t, fence.Token(41), got.Token)
+	out, err := p.client.HeadObject(t.Context(), &s3.HeadObjectInput{Bucket: &bucket, Key: new("key")})
+	require.NoError(t, err)
+	require.EqualValues(t, 148+1<<20, *out.ContentLength)
 }

@@ -1,0 +1,262 @@
+package s3fence_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/s3fence"
+	"github.com/leasefence/leasefence/internal/fencetest"
+)
+
+const content = `{"version":1,"parts":{}}`
+
+// verbs are those of a bucket, and of the manifests in it.
+func verbs(b *s3fence.Bucket) map[string]fencetest.Verb {
+	of := func(do func(m *s3fence.Manifest, ctx context.Context) error) func(context.Context, string) error {
+		return func(ctx context.Context, key string) error {
+			m, err := b.Manifest(key)
+			if err != nil {
+				return err
+			}
+			return do(m, ctx)
+		}
+	}
+	all := fencetest.VerbsOf(b.Claim, b.Check, b.Move, b.ClaimRead, b.CheckRead)
+	for name, v := range fencetest.VerbsOf(
+		of((*s3fence.Manifest).Claim), of((*s3fence.Manifest).Check), of((*s3fence.Manifest).Move),
+		of((*s3fence.Manifest).ClaimRead), of((*s3fence.Manifest).CheckRead),
+	) {
+		all["Manifest."+name] = v
+	}
+	all["Put"] = fencetest.Verb{Call: func(ctx context.Context, key string) error { return b.Put(ctx, key, []byte(content)) }}
+	all["Update"] = fencetest.Verb{Call: func(ctx context.Context, key string) error {
+		return b.Update(ctx, key, func([]byte) ([]byte, error) { return []byte(content), nil })
+	}}
+	all["Commit"] = fencetest.Verb{Call: of(func(m *s3fence.Manifest, ctx context.Context) error {
+		return m.Commit(ctx, s3fence.Changes{Put: map[string][]byte{"a": []byte("1")}})
+	})}
+	return all
+}
+
+// writes reports whether a verb writes whenever it is accepted, not only where a mark has to change.
+func writes(verb string) bool { return verb == "Put" || verb == "Update" || verb == "Commit" }
+
+// marks reads the line of an object.
+func marks(t *testing.T, body []byte) (m fencetest.Marks) {
+	t.Helper()
+	parts := strings.SplitN(string(body), " ", 11)
+	number := func(text string) fence.Token {
+		n, err := strconv.ParseInt(text, 10, 64)
+		require.NoError(t, err)
+		return fence.Token(n)
+	}
+	if len(body) == 0 {
+		return m
+	}
+	m.Write = number(parts[2])
+	if parts[1] != "v01" {
+		m.Read = number(parts[3])
+	}
+	if parts[1] == "v03" {
+		m.Lock = parts[10][:number(parts[9])]
+	}
+	return m
+}
+
+// payload is what is behind the line.
+func payload(t *testing.T, b *s3fence.Bucket, key string) string {
+	t.Helper()
+	o, err := b.Get(t.Context(), key)
+	if !errors.Is(err, s3fence.ErrNoObject) {
+		require.NoError(t, err)
+	}
+	return string(o.Payload)
+}
+
+// A refusal is decided by what was read first, and nothing is sent after it. A mark that has not to change is not written again.
+func TestBucket_rules(t *testing.T) {
+	l, strict := newLedger(t, s3fence.Options{})
+	lax := newBucket(t, l.RoundTrip, s3fence.Options{AllowUnnamed: true})
+	rules := fencetest.Rules{
+		Verbs: verbs(strict), Lax: verbs(lax),
+		Marks: func(t *testing.T, key string) fencetest.Marks { t.Helper(); return marks(t, l.body(key)) },
+	}
+	rules.Watch = func(t *testing.T, key string) func(fencetest.Step) {
+		t.Helper()
+		before := l.body(key)
+		l.count()
+		return func(s fencetest.Step) {
+			gets, puts := l.count()
+			changes := s.Err == nil && (writes(s.Name) || s.Before != s.After)
+			require.Equal(t, changes, !bytes.Equal(before, l.body(key)), "%+v", s)
+			want := []int{1, 0}
+			if changes {
+				want[1]++
+				if strings.HasSuffix(s.Name, "CheckRead") {
+					want[0]++ // it claims
+				}
+			}
+			if !changes || s.Name != "Commit" { // which uploads parts
+				require.Equal(t, want, []int{gets, puts}, "GET and PUT: %+v", s)
+			}
+		}
+	}
+	rules.Decide(t)
+	rules.Watch = nil
+	rules.Names(t, 1024)
+}
+
+// Somebody else comes at each step of each verb. Who is first is first, and the other decides by what it has left.
+func TestBucket_comesAtAStep(t *testing.T) {
+	type call struct {
+		verb, lock string
+		token      fence.Token
+	}
+	for _, before := range []fencetest.Marks{{}, {Write: 40}, {Write: 40, Lock: "accounts"}} {
+		for _, comer := range []call{
+			{"Claim", "accounts", 54},
+			{"ClaimRead", "accounts", 54},
+			{"Put", "accounts", 54},
+			{"Claim", "report", 54},
+			{"ClaimRead", "report", 54},
+			{"Move", "ledger", 54},
+		} {
+			for _, own := range []call{
+				{"Put", "accounts", 50},
+				{"Put", "accounts", 60},
+				{"Put", "", 60},
+				{"Update", "accounts", 50},
+				{"Update", "accounts", 60},
+				{"Commit", "accounts", 50},
+				{"Commit", "accounts", 60},
+				{"Claim", "accounts", 50},
+				{"Claim", "", 60},
+				{"ClaimRead", "accounts", 50},
+				{"ClaimRead", "accounts", 60},
+				{"CheckRead", "accounts", 50},
+				{"CheckRead", "", 60},
+				{"Move", "stock", 50},
+				{"Move", "stock", 60},
+			} {
+				for _, s := range steps {
+					_, refused := before.After(verbs(nil)[own.verb], own.token, own.lock, false) // by what it has read
+					if refused != nil && s.method == http.MethodPut {
+						continue
+					}
+					t.Run(fmt.Sprint(own, s, comer, before), func(t *testing.T) {
+						l, b := newLedger(t, s3fence.Options{})
+						other := newBucket(t, l.memory.RoundTrip, s3fence.Options{})
+						if before.Write != 0 {
+							put := verbs(b)["Put"]
+							require.NoError(t, put.Call(named(put.Context(t.Context(), before.Write), before.Lock), "rows"))
+						}
+						l.count()
+						var comerErr error
+						var left string
+						var between []byte
+						comes := verbs(other)[comer.verb]
+						l.at = map[step]func(){s: func() {
+							left = payload(t, other, "rows")
+							comerErr = comes.Call(comes.Context(t.Context(), comer.token, comer.lock), "rows")
+							between = l.body("rows")
+						}}
+						v := verbs(b)[own.verb]
+						err := v.Call(named(v.Context(t.Context(), own.token), own.lock), "rows")
+						_, puts := l.count()
+
+						if s == (step{http.MethodPut, true}) || s.answered && refused != nil {
+							after, want := before.After(v, own.token, own.lock, false)
+							fencetest.RequireRefusal(t, want, err, "rows", "it was first")
+							after, want = after.After(comes, comer.token, comer.lock, false)
+							fencetest.RequireRefusal(t, want, comerErr, "rows", "it came second")
+							require.Equal(t, after, marks(t, l.body("rows")))
+							require.True(t, comer.verb == "Put" && comerErr == nil || payload(t, b, "rows") == left, "a write is lost")
+							return
+						}
+						middle, want := before.After(comes, comer.token, comer.lock, false)
+						fencetest.RequireRefusal(t, want, comerErr, "rows", "it was first")
+						after, want := middle.After(v, own.token, own.lock, false)
+						fencetest.RequireRefusal(t, want, err, "rows", "it came second")
+						require.Equal(t, after, marks(t, l.body("rows")))
+						if want != nil || middle == after && !writes(own.verb) {
+							require.Equal(t, between, l.body("rows"), "written for nothing")
+							require.LessOrEqual(t, puts, 2, "and the part of a commit")
+						}
+					})
+				}
+			}
+		}
+	}
+}
+
+// The answer to a write is lost, or goes to a copy of the request, and others come before the object is read back. One write since
+// names the one that it replaced: it was done. After two nothing tells any more, and it is not done again.
+func TestBucket_lostAnswer(t *testing.T) {
+	type call struct {
+		verb, lock string
+		token      fence.Token
+	}
+	for _, verb := range []string{"Put", "Update", "Claim", "Move"} {
+		for name, since := range map[string][]call{
+			"nobody":                       nil,
+			"a move":                       {{"Move", "x", 60}},
+			"two moves":                    {{"Move", "x", 60}, {"Move", "y", 60}},
+			"a newer write":                {{"Put", "accounts", 60}},
+			"two writes of the same token": {{"Put", "accounts", 54}, {"Update", "accounts", 54}},
+			"two newer writes":             {{"Put", "accounts", 60}, {"Put", "accounts", 60}},
+			"two readers":                  {{"ClaimRead", "accounts", 60}, {"ClaimRead", "accounts", 61}},
+		} {
+			for _, copied := range []bool{true, false} {
+				if copied && name == "two writes of the same token" {
+					continue // a 412 as any other
+				}
+				t.Run(fmt.Sprintf("%s/%s/copied %t", verb, name, copied), func(t *testing.T) {
+					var store memory
+					other := newBucket(t, store.RoundTrip, s3fence.Options{})
+					require.NoError(t, other.Put(of(t, "accounts", 40), "rows", []byte("base")))
+					var puts int
+					b := newBucket(t, func(r *http.Request) (*http.Response, error) {
+						resp, err := store.RoundTrip(r)
+						if r.Method != http.MethodPut || err != nil {
+							return resp, err
+						}
+						puts++
+						for _, c := range since {
+							v := verbs(other)[c.verb]
+							require.NoError(t, v.Call(v.Context(t.Context(), c.token, c.lock), "rows"))
+						}
+						if copied {
+							return reply(r, http.StatusPreconditionFailed, "", []byte(`<Error><Code>PreconditionFailed</Code></Error>`)), nil
+						}
+						return nil, errors.New("reset")
+					}, s3fence.Options{})
+					v := verbs(b)[verb]
+					err := v.Call(of(t, "accounts", 54), "rows")
+					require.Equal(t, 1, puts)
+					if len(since) < 2 {
+						require.NoError(t, err)
+						return
+					}
+					require.ErrorIs(t, err, s3fence.ErrUnknown)
+					after := fencetest.Marks{Write: 54, Lock: "accounts"}
+					for _, c := range since {
+						after, _ = after.After(verbs(other)[c.verb], c.token, c.lock, false)
+					}
+					_, want := after.After(v, 54, "accounts", false)
+					_, isOther := want.(*fence.OtherLockError) //nolint:errorlint // the rule's own
+					require.Equal(t, isOther, errors.Is(err, fence.ErrOtherLock))
+					require.Equal(t, want != nil && !isOther, errors.Is(err, fence.ErrStale))
+				})
+			}
+		}
+	}
+}
