@@ -12,6 +12,7 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
+	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
 func newFence(t *testing.T, opts sqlfence.Options) *sqlfence.Marks {
@@ -74,43 +75,29 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 	good := fence.WithLock(fence.NewContext(t.Context(), 7), "accounts")
 	fn := func(context.Context, *sql.Tx) error { return nil }
 
-	calls := func(ctx context.Context, db *sql.DB, resource string) []error {
-		return []error{
-			f.Claim(ctx, db, resource),
-			f.Do(ctx, db, resource, fn),
-			f.DoShared(ctx, db, resource, fn),
-			f.Move(ctx, db, resource),
-			f.ClaimPath(ctx, db, resource),
-			f.CheckPath(ctx, nil, resource),
-			f.Check(ctx, nil, resource),
-			f.CheckShared(ctx, nil, resource),
+	verbs := func(db *sql.DB) map[string]fencetest.Verb {
+		type verb = func(ctx context.Context, resource string) error
+		all := fencetest.VerbsOf(
+			func(ctx context.Context, resource string) error { return f.Claim(ctx, db, resource) },
+			func(ctx context.Context, resource string) error { return f.Check(ctx, nil, resource) },
+			func(ctx context.Context, resource string) error { return f.Move(ctx, db, resource) },
+			func(ctx context.Context, resource string) error { return f.ClaimRead(ctx, db, resource) },
+			func(ctx context.Context, resource string) error { return f.CheckRead(ctx, nil, resource) },
+		)
+		for name, call := range map[string]verb{
+			"Do":          func(ctx context.Context, resource string) error { return f.Do(ctx, db, resource, fn) },
+			"DoShared":    func(ctx context.Context, resource string) error { return f.DoShared(ctx, db, resource, fn) },
+			"CheckShared": func(ctx context.Context, resource string) error { return f.CheckShared(ctx, nil, resource) },
+			"ClaimPath":   func(ctx context.Context, resource string) error { return f.ClaimPath(ctx, db, resource) },
+			"CheckPath":   func(ctx context.Context, resource string) error { return f.CheckPath(ctx, nil, resource) },
+		} {
+			all[name] = fencetest.Verb{Call: call}
 		}
+		return all
 	}
-	reads := func(ctx context.Context, db *sql.DB, resource string) []error {
-		return []error{f.ClaimRead(ctx, db, resource), f.CheckRead(ctx, nil, resource)}
-	}
-	goodRead := fence.NewReadContext(good, 7)
-	for _, token := range []fence.Token{0, -7, 1 << 48, math.MaxInt64} {
-		ctx := fence.NewContext(good, token)
-		errs := append(calls(ctx, db, "accounts"), f.UpdateRow(ctx, db, sqlfence.Row{}, "n = 1"))
-		for _, err := range append(errs, reads(fence.NewReadContext(good, fence.ReadToken(token)), db, "accounts")...) {
-			require.ErrorIs(t, err, fence.ErrInvalidToken)
-		}
-	}
-	for _, err := range append(calls(goodRead, db, "accounts"), f.UpdateRow(goodRead, db, sqlfence.Row{}, "n = 1")) {
-		require.ErrorIs(t, err, fence.ErrInvalidToken)
-		require.ErrorContains(t, err, "carries a reader's")
-	}
-	for _, err := range reads(good, db, "accounts") {
-		require.ErrorIs(t, err, fence.ErrInvalidToken)
-		require.ErrorContains(t, err, "carries a writer's")
-	}
+	resources := map[string]string{}
 	for _, resource := range []string{"", strings.Repeat("a", 256), "a\x00b", "\x01a", "\xff"} {
-		for _, err := range append(calls(good, db, resource), reads(goodRead, db, resource)...) {
-			require.ErrorContains(t, err, "resource is ")
-			require.ErrorContains(t, err, "want 1 to 255 bytes of UTF-8")
-			require.Less(t, len(err.Error()), 200, "the whole value is in the error")
-		}
+		resources[resource] = "want 1 to 255 bytes of UTF-8"
 		err := f.LogRefusal(good, db, &fence.StaleError{Resource: resource, Token: 7, Highest: 8})
 		require.ErrorContains(t, err, "StaleError.Resource is ")
 		if resource != "" { // which stands for all
@@ -118,9 +105,15 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 			require.ErrorContains(t, err, "Query.Resource is ")
 		}
 	}
-	for _, err := range append(append(calls(good, nil, "accounts"), f.Migrate(good, nil)), reads(goodRead, nil, "accounts")...) {
-		require.ErrorContains(t, err, "is nil, want a *sql.")
+	fencetest.Refuse(t, verbs(db), resources)
+	for name, v := range verbs(nil) {
+		require.ErrorContains(t, v.Call(v.Context(t.Context(), 7, "accounts"), "accounts"), "is nil, want a *sql.", name)
 	}
+	goodRead := fence.NewReadContext(good, 7)
+	for _, ctx := range []context.Context{t.Context(), goodRead, fence.NewContext(good, math.MaxInt64)} {
+		require.ErrorIs(t, f.UpdateRow(ctx, db, sqlfence.Row{}, "n = 1"), fence.ErrInvalidToken)
+	}
+	require.ErrorContains(t, f.Migrate(good, nil), "is nil, want a *sql.")
 	require.ErrorContains(t, f.Do(good, db, "accounts", nil), "fn is nil")
 
 	row := sqlfence.Row{Table: "accounts", Key: "id", ID: 7}

@@ -354,7 +354,7 @@ var fenceMutants = []mutant{
 		file: "fence/internal/sqlmark/verbs.go",
 		old:  "if err == nil && behind {\n\t\t\tknown",
 		new:  "if err == nil && behind && !c.read {\n\t\t\tknown",
-		by:   killer{onSQLite, "TestMarks_ClaimRead_refusesOlderWriters/SQLite,_journal_wal", `requireFenced(t, `},
+		by:   killer{onSQLite, "TestMarks_rules/SQLite,_journal_wal", `rules.Decide(t)`},
 	},
 	{
 		name: "sqlfence: a reader goes by the version of the marks that it was given with its lock",
@@ -368,10 +368,7 @@ var fenceMutants = []mutant{
 		file: "fence/internal/sqlmark/marks.go",
 		old:  `other := m.lock != "" &&`,
 		new:  `other := false &&`,
-		by: killer{
-			onSQLite, "TestMarks_otherLock/SQLite,_journal_wal/Claim,_then_Claim",
-			`requireOther(t, v.call(r, v.context(t, "report", token)), v.reads, "report", token, "accounts")`,
-		},
+		by:   killer{onSQLite, "TestMarks_rules/SQLite,_journal_wal", `rules.Decide(t)`},
 	},
 	{
 		name: "sqlfence: a token of another lock is accepted if it comes between a claim's two steps",
@@ -388,10 +385,7 @@ var fenceMutants = []mutant{
 		file: "fence/internal/sqlmark/sqlite.go",
 		old:  "lock_name = COALESCE(NULLIF(excluded.lock_name, ''), lock_name)",
 		new:  "lock_name = excluded.lock_name",
-		by: killer{
-			onSQLite, "TestMarks_otherLock/SQLite,_journal_wal/Claim,_then_Claim",
-			`require.Equal(t, "accounts", r.content(t).lock, "it has kept the name of before")`,
-		},
+		by:   killer{onSQLite, "TestMarks_rules/SQLite,_journal_wal", `rules.Decide(t)`},
 	},
 	{
 		name: "sqlfence: what another lock's claim has announced refuses the rightful holder",

@@ -42,11 +42,11 @@ func (c *interruptedConn) BeginTx(ctx context.Context, opts driver.TxOptions) (d
 }
 
 // overtaken claims at a rig whose other pool does something between the claim's look at the marks and its raising one.
-func overtaken(t *testing.T, r *rig, claim func(overSQL) error, then func()) error {
+func overtaken(t *testing.T, r *rig, log string, claim func(overSQL) error, then func()) error {
 	t.Helper()
 	db := sql.OpenDB(&interrupted{wrapped: r.db.Driver(), dsn: r.store.DSN, then: then})
 	db.SetMaxOpenConns(1)
-	f, err := newSQL(db, r.dialect(), sqlfence.Options{})
+	f, err := newSQL(db, r.dialect(), sqlfence.Options{Log: log})
 	require.NoError(t, err)
 	err = claim(f)
 	require.NoError(t, db.Close())
@@ -63,7 +63,7 @@ func TestMarks_claimsOvertakenByTheOtherMode(t *testing.T) {
 			if first != 0 {
 				require.NoError(t, r.claim(as(t, first), resource))
 			}
-			err := overtaken(t, r, func(f overSQL) error { return f.claim(as(t, older), resource) }, func() {
+			err := overtaken(t, r, "", func(f overSQL) error { return f.claim(as(t, older), resource) }, func() {
 				require.NoError(t, r.claimRead(asReader(t, newer), resource))
 			})
 			requireFenced(t, err, do)
@@ -73,7 +73,7 @@ func TestMarks_claimsOvertakenByTheOtherMode(t *testing.T) {
 			if first != 0 {
 				require.NoError(t, r.claimRead(asReader(t, first), resource))
 			}
-			err = overtaken(t, r, func(f overSQL) error { return f.claimRead(asReader(t, older), resource) }, func() {
+			err = overtaken(t, r, "", func(f overSQL) error { return f.claimRead(asReader(t, older), resource) }, func() {
 				require.NoError(t, r.claim(as(t, newer), resource))
 			})
 			requireReaderRefused(t, err)
@@ -100,15 +100,8 @@ func TestMarks_Claim_overtakenAfterItsLook(t *testing.T) {
 				if first != 0 {
 					require.NoError(t, r.claim(as(t, first), resource))
 				}
-				db := sql.OpenDB(&interrupted{
-					wrapped: r.db.Driver(), dsn: r.store.DSN,
-					then: func() { require.NoError(t, r.claim(as(t, newer), resource)) },
-				})
-				db.SetMaxOpenConns(1)
-				f, err := newSQL(db, r.dialect(), sqlfence.Options{Log: log})
-				require.NoError(t, err)
-				err = f.claim(as(t, older), resource)
-				require.NoError(t, db.Close())
+				err := overtaken(t, r, log, func(f overSQL) error { return f.claim(as(t, older), resource) },
+					func() { require.NoError(t, r.claim(as(t, newer), resource)) })
 				require.Equal(t, &fence.StaleError{Resource: resource, Token: older, Highest: newer}, err)
 				require.ErrorIs(t, r.claim(as(t, newer-1), resource), fence.ErrStale, "the mark stands")
 			}

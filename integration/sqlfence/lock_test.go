@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,6 +11,7 @@ import (
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
 	"github.com/leasefence/leasefence/integration/storetest"
+	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
 // of is the context of a lock's holder, and readerOf that of a reader.
@@ -25,40 +25,6 @@ func readerOf(t *testing.T, lock string, token fence.Token) context.Context {
 	return fence.WithLock(asReader(t, token), lock)
 }
 
-// verb is a verb that knows the lock of its token.
-type verb struct {
-	name  string
-	reads bool
-	call  func(r *rig, ctx context.Context) error
-}
-
-// context is that of a holder who calls the verb.
-func (v verb) context(t *testing.T, lock string, token fence.Token) context.Context {
-	t.Helper()
-	ctx := as(t, token)
-	if v.reads {
-		ctx = asReader(t, token)
-	}
-	if lock == "" {
-		return ctx
-	}
-	return fence.WithLock(ctx, lock)
-}
-
-func verbs() []verb {
-	all := []verb{
-		{"Claim", false, func(r *rig, ctx context.Context) error { return r.claim(ctx, resource) }},
-		{"ClaimRead", true, func(r *rig, ctx context.Context) error { return r.claimRead(ctx, resource) }},
-		{"CheckRead", true, func(r *rig, ctx context.Context) error {
-			return r.checked(ctx, nowhere, func(conn) error { return nil })
-		}},
-	}
-	for _, how := range forms {
-		all = append(all, verb{string(how), false, func(r *rig, ctx context.Context) error { return r.run(ctx, how, nowhere, nothing) }})
-	}
-	return all
-}
-
 // requireOther requires the refusal of a token because of its lock.
 func requireOther(t *testing.T, err error, reads bool, lock string, token fence.Token, follows string) {
 	t.Helper()
@@ -67,101 +33,6 @@ func requireOther(t *testing.T, err error, reads bool, lock string, token fence.
 	other, ok := errors.AsType[*fence.OtherLockError](err)
 	require.True(t, ok)
 	require.Equal(t, fence.OtherLockError{Resource: resource, Token: token, Read: reads, Lock: lock, Follows: follows}, *other)
-}
-
-// content is the row of the marks.
-type content struct {
-	token, read int64
-	lock        string
-}
-
-func (r *rig) content(t *testing.T) (c content) {
-	t.Helper()
-	require.NoError(t, r.scan(t.Context(), "SELECT token, read_token, lock_name FROM leasefence_marks WHERE resource = 'accounts'",
-		&c.token, &c.read, &c.lock))
-	return c
-}
-
-// A token of another lock is refused whatever its number, and changes nothing: not the marks, nor what the rightful holder may do.
-func TestMarks_otherLock(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
-		lax := &rig{place: r.place, store: r.store, db: r.db, pool: r.pool}
-		lax.adapter = lax.with(t, sqlfence.Options{AllowUnnamed: true})
-		for _, named := range []verb{verbs()[0], verbs()[1]} { // the claims: a writer or a reader names the lock
-			for _, v := range verbs() {
-				t.Run(named.name+", then "+v.name, func(t *testing.T) {
-					r.reset(t)
-					require.NoError(t, r.claim(as(t, older), resource), "follows no lock")
-					require.NoError(t, r.claimRead(asReader(t, older), resource))
-					require.NoError(t, named.call(r, named.context(t, "accounts", older)), "the same token tells the lock")
-					before := r.content(t)
-					require.Equal(t, content{int64(older), int64(older), "accounts"}, before)
-					for _, token := range []fence.Token{older - 1, older, newer} {
-						requireOther(t, v.call(r, v.context(t, "report", token)), v.reads, "report", token, "accounts")
-					}
-					requireOther(t, v.call(r, v.context(t, "", older)), v.reads, "", older, "accounts")
-					two := fence.WithLock(v.context(t, "", newer), "accounts", "report")
-					requireOther(t, v.call(r, two), v.reads, "", newer, "accounts")
-					for _, lock := range []string{"", "accounts"} {
-						err := v.call(r, v.context(t, lock, older-1))
-						require.ErrorIs(t, err, fence.ErrStale)
-						require.NotErrorIs(t, err, fence.ErrOtherLock)
-					}
-					require.Equal(t, before, r.content(t))
-
-					requireOther(t, v.call(lax, v.context(t, "report", newer)), v.reads, "report", newer, "accounts")
-					require.NoError(t, v.call(lax, v.context(t, "", older)))
-					require.Equal(t, before, r.content(t), "it has kept the name")
-					require.NoError(t, v.call(r, v.context(t, "accounts", older)))
-					require.Equal(t, before, r.content(t))
-
-					claim := verbs()[0]
-					if v.reads {
-						claim = verbs()[1]
-					}
-					require.NoError(t, claim.call(lax, v.context(t, "", newer)))
-					require.Equal(t, "accounts", r.content(t).lock, "it has kept the name of before")
-					require.NoError(t, claim.call(r, v.context(t, "accounts", newer+1)))
-					require.Equal(t, "accounts", r.content(t).lock)
-					require.NoError(t, v.call(r, v.context(t, "accounts", newer+1)))
-				})
-			}
-		}
-	})
-}
-
-// A resource follows the lock of the first token with a name: that of a new mark, of a higher token, and of one that equals the
-// mark, by any verb.
-func TestMarks_followsTheFirstLock(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
-		for _, v := range verbs() {
-			for _, first := range []fence.Token{0, older, newer} {
-				t.Run(fmt.Sprintf("%s, mark %d", v.name, first), func(t *testing.T) {
-					r.reset(t)
-					claim := verbs()[0]
-					if v.reads {
-						claim = verbs()[1]
-					}
-					if first != 0 {
-						require.NoError(t, claim.call(r, v.context(t, "", first)))
-						require.Empty(t, r.content(t).lock)
-					}
-					ctx := v.context(t, "accounts", newer)
-					err := v.call(r, ctx)
-					for first != newer && errors.Is(err, sqlfence.ErrUnclaimed) {
-						require.NoError(t, claim.call(r, ctx))
-						err = v.call(r, ctx)
-					}
-					require.NoError(t, err)
-					require.Equal(t, "accounts", r.content(t).lock)
-					require.NoError(t, v.call(r, ctx))
-					requireOther(t, v.call(r, v.context(t, "report", newer+1)), v.reads, "report", newer+1, "accounts")
-				})
-			}
-		}
-	})
 }
 
 // The resource follows no lock yet, and a claim of one lock looks at its marks. The claim of another one gets there first.
@@ -174,7 +45,7 @@ func TestMarks_claimsOvertakenByAnotherLock(t *testing.T) {
 				if first != 0 {
 					require.NoError(t, r.claim(as(t, first), resource))
 				}
-				err := overtaken(t, r, func(f overSQL) error {
+				err := overtaken(t, r, "", func(f overSQL) error {
 					if reads {
 						return f.claimRead(readerOf(t, "report", newer), resource)
 					}
@@ -183,7 +54,7 @@ func TestMarks_claimsOvertakenByAnotherLock(t *testing.T) {
 					require.NoError(t, r.claim(of(t, "accounts", older), resource), "the other claim is announced")
 				})
 				requireOther(t, err, reads, "report", newer, "accounts")
-				require.Equal(t, content{int64(older), 0, "accounts"}, r.content(t))
+				require.Equal(t, fencetest.Marks{Write: older, Lock: "accounts"}, r.marks(t, resource))
 				// What the claim has announced refuses nobody.
 				for _, how := range forms {
 					require.NoError(t, r.increment(of(t, "accounts", older), how, nowhere))
@@ -200,16 +71,11 @@ func TestMarks_claimsOvertakenByAnotherLock(t *testing.T) {
 func TestMarks_otherLockComesAtEveryStep(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
-		for _, how := range forms {
+		everyStep(func(how form, when step) {
 			for _, named := range []bool{true, false} {
-				for _, when := range []step{beforeBegin, begun, guarded, hasRead, hasWritten, committed} {
-					if when == begun && !how.checks() {
-						continue
-					}
-					t.Run(fmt.Sprintf("%s, named %t, %s", how, named, when), func(t *testing.T) { r.otherComes(t, how, named, when) })
-				}
+				t.Run(fmt.Sprintf("%s, named %t, %s", how, named, when), func(t *testing.T) { r.otherComes(t, how, named, when) })
 			}
-		}
+		})
 	})
 }
 
@@ -220,70 +86,21 @@ func (r *rig) otherComes(t *testing.T, how form, named bool, when step) {
 	if named {
 		require.NoError(t, r.claim(of(t, "accounts", older), resource))
 	}
-	holds := when == guarded || when == hasRead || when == hasWritten
-	arrived := make(chan error, 1)
-	launched := false
-	err := r.increment(of(t, "accounts", older), how, func(at step) {
-		if at != when || launched {
-			return
-		}
-		launched = true
-		come := func() { arrived <- r.claim(of(t, "report", newer), resource) }
-		if !holds {
-			come()
-			return
-		}
-		go come()
-		r.awaitWaiterOrAnswer(t, arrived) // it may see without a lock that it is refused
-	})
-	require.True(t, launched)
-	if named || holds || when == committed {
+	come := func() error { return r.claim(of(t, "report", newer), resource) }
+	err, arrived := r.meets(t, r.incrementOf(of(t, "accounts", older), how), when, mayPass, come) // it may see without a lock that it is refused
+	if named || !when.before() {
 		require.NoError(t, err)
-		requireOther(t, <-arrived, false, "report", newer, "accounts")
-		require.Equal(t, "accounts", r.content(t).lock)
+		requireOther(t, arrived, false, "report", newer, "accounts")
+		require.Equal(t, "accounts", r.marks(t, resource).Lock)
 		require.NoError(t, r.increment(of(t, "accounts", older), how, nowhere), "nothing of the other lock is left")
 		require.EqualValues(t, 2, r.row(t).n)
 		return
 	}
-	require.NoError(t, <-arrived)
+	require.NoError(t, arrived)
 	if !how.checks() || !transient(err) {
 		requireOther(t, err, false, "accounts", older, "report")
 	}
 	require.Zero(t, r.row(t).n)
-}
-
-func TestMarks_Move(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
-		for _, v := range verbs() {
-			t.Run(v.name, func(t *testing.T) {
-				r.reset(t)
-				require.NoError(t, r.claim(of(t, "accounts", older), resource))
-				require.NoError(t, r.claimRead(readerOf(t, "accounts", older), resource))
-				require.ErrorIs(t, r.move(of(t, "ledger", older-1), resource), fence.ErrStale)
-				for _, ctx := range []context.Context{as(t, newer), fence.WithLock(as(t, newer), "a", "b"), readerOf(t, "ledger", newer), t.Context()} {
-					require.ErrorIs(t, r.move(ctx, resource), fence.ErrInvalidToken)
-				}
-				require.ErrorContains(t, r.move(as(t, newer), resource), "without the name of a lock")
-				require.Equal(t, content{int64(older), int64(older), "accounts"}, r.content(t), "what was refused has changed nothing")
-
-				require.NoError(t, r.move(of(t, "ledger", newer), resource))
-				require.NoError(t, r.move(of(t, "ledger", newer), resource), "again")
-				require.Equal(t, content{int64(newer), int64(older), "ledger"}, r.content(t))
-				requireOther(t, v.call(r, v.context(t, "accounts", newer+1)), v.reads, "accounts", newer+1, "ledger")
-				require.ErrorIs(t, v.call(r, v.context(t, "ledger", newer-1)), fence.ErrStale, "it has claimed")
-				if v.reads {
-					require.NoError(t, r.claimRead(readerOf(t, "ledger", newer), resource))
-				}
-				require.NoError(t, v.call(r, v.context(t, "ledger", newer)))
-
-				r.reset(t)
-				require.NoError(t, r.move(of(t, "ledger", newer), resource), "without a mark")
-				require.NoError(t, r.move(of(t, "stock", newer), resource), "two locks that were granted as one")
-				require.Equal(t, content{int64(newer), 0, "stock"}, r.content(t))
-			})
-		}
-	})
 }
 
 // A move comes at every step of a transaction under the lock that the resource has followed: it waits for the transaction, and
@@ -291,16 +108,11 @@ func TestMarks_Move(t *testing.T) {
 func TestMarks_moveComesAtEveryStep(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
-		for _, how := range forms {
+		everyStep(func(how form, when step) {
 			for _, token := range []fence.Token{older, newer} {
-				for _, when := range []step{beforeBegin, begun, guarded, hasRead, hasWritten, committed} {
-					if when == begun && !how.checks() {
-						continue
-					}
-					t.Run(fmt.Sprintf("%s, to %d, %s", how, token, when), func(t *testing.T) { r.moveComes(t, how, token, when) })
-				}
+				t.Run(fmt.Sprintf("%s, to %d, %s", how, token, when), func(t *testing.T) { r.moveComes(t, how, token, when) })
 			}
-		}
+		})
 	})
 }
 
@@ -308,30 +120,12 @@ func (r *rig) moveComes(t *testing.T, how form, token fence.Token, when step) {
 	t.Helper()
 	r.reset(t)
 	require.NoError(t, r.claim(of(t, "accounts", older), resource))
-	holds := when == guarded || when == hasRead || when == hasWritten
-	moved := make(chan error, 1)
-	launched := false
-	err := r.increment(of(t, "accounts", older), how, func(at step) {
-		if at != when || launched {
-			return
-		}
-		launched = true
-		move := func() { moved <- r.move(of(t, "ledger", token), resource) }
-		if !holds {
-			move()
-			return
-		}
-		go move()
-		if r.kind != storetest.SQLite {
-			r.awaitWaiter(t)
-			require.Empty(t, moved)
-		}
-	})
-	require.True(t, launched)
-	require.NoError(t, <-moved)
+	move := func() error { return r.move(of(t, "ledger", token), resource) }
+	err, moved := r.meets(t, r.incrementOf(of(t, "accounts", older), how), when, waits, move)
+	require.NoError(t, moved)
 	accepted := int64(0)
 	switch {
-	case holds || when == committed:
+	case !when.before():
 		require.NoError(t, err)
 		accepted = 1
 	case !how.checks() || !transient(err):
@@ -370,18 +164,11 @@ func TestMarks_otherLocksClaimGivenUp(t *testing.T) {
 				if at != hasWritten {
 					return
 				}
-				ctx, cancel := context.WithCancel(of(t, "report", newer))
-				claim := r.claim
 				if reads {
-					ctx, cancel = context.WithCancel(readerOf(t, "report", newer))
-					claim = r.claimRead
+					r.giveUp(t, readerOf(t, "report", newer), r.claimRead)
+				} else {
+					r.giveUp(t, of(t, "report", newer), r.claim)
 				}
-				defer cancel()
-				claimed := make(chan error, 1)
-				go func() { claimed <- claim(ctx, resource) }()
-				r.awaitWaiter(t)
-				cancel()
-				require.ErrorIs(t, <-claimed, context.Canceled)
 			}))
 			require.NoError(t, r.claim(of(t, "accounts", older+1), resource))
 			for _, how := range forms {
@@ -389,34 +176,8 @@ func TestMarks_otherLocksClaimGivenUp(t *testing.T) {
 			}
 			require.NoError(t, r.claimRead(readerOf(t, "accounts", older+2), resource))
 			require.NoError(t, r.checked(readerOf(t, "accounts", older+2), nowhere, func(conn) error { return nil }))
-			require.Equal(t, content{int64(older + 1), int64(older + 2), "accounts"}, r.content(t))
+			require.Equal(t, fencetest.Marks{Write: older + 1, Read: older + 2, Lock: "accounts"}, r.marks(t, resource))
 		}
-	})
-}
-
-// Names are compared byte by byte, and those that no resource can remember are refused before anything is sent.
-func TestMarks_namesOfLocks(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
-		longest := strings.Repeat("l", fence.MaxLock)
-		names := []string{"a", "A", "a ", " ", "ä", "a\u0308", `a'"\`, "a?$1", "a/~b/~c", longest, longest[1:]}
-		for i, name := range names {
-			require.NoError(t, r.claim(of(t, name, older), fmt.Sprint("resource ", i)))
-			for j, other := range names {
-				err := r.claim(of(t, other, newer), fmt.Sprint("resource ", i))
-				if i == j {
-					require.NoError(t, err)
-				} else {
-					require.ErrorIs(t, err, fence.ErrOtherLock)
-				}
-			}
-		}
-		for _, v := range verbs() {
-			for _, bad := range []string{longest + "l", "a\x00", "\xff", ""} {
-				require.ErrorIs(t, v.call(r, fence.WithLock(v.context(t, "", newer), bad)), fence.ErrInvalidToken, v.name)
-			}
-		}
-		require.NoError(t, r.claim(as(t, older), resource), "nothing was written")
 	})
 }
 
@@ -428,16 +189,16 @@ func TestMarks_tableWithoutNames(t *testing.T) {
 		r.toEarlier(t)
 		r.must(t, "ALTER TABLE leasefence_marks ADD COLUMN read_token BIGINT NOT NULL DEFAULT 0")
 		require.NoError(t, r.earlierWrite(as(t, older), older))
-		for _, v := range verbs() {
-			err := v.call(r, v.context(t, "accounts", newer))
+		for _, v := range verbs(r) {
+			err := v.Call(v.Context(t.Context(), newer, "accounts"), resource)
 			require.ErrorIs(t, err, sqlfence.ErrNoTable)
 			require.ErrorContains(t, err, "lock_name")
 		}
 		require.NoError(t, r.migrate(t.Context()))
-		require.Equal(t, content{int64(older), 0, ""}, r.content(t))
+		require.Equal(t, fencetest.Marks{Write: older, Lock: ""}, r.marks(t, resource))
 		require.NoError(t, r.claim(of(t, "accounts", older), resource))
 		require.NoError(t, r.earlierWrite(as(t, newer), newer))
-		require.Equal(t, content{int64(newer), 0, "accounts"}, r.content(t))
+		require.Equal(t, fencetest.Marks{Write: newer, Lock: "accounts"}, r.marks(t, resource))
 		require.ErrorIs(t, r.increment(of(t, "accounts", older), do, nowhere), fence.ErrStale)
 		require.NoError(t, r.increment(of(t, "accounts", newer), do, nowhere))
 		require.EqualValues(t, 3, r.row(t).n)

@@ -5,9 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
-	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -17,12 +15,8 @@ import (
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
 	"github.com/leasefence/leasefence/integration/storetest"
+	"github.com/leasefence/leasefence/internal/fencetest"
 )
-
-// related reports whether a lock of one path excludes one of the other.
-func related(p, q string) bool {
-	return strings.HasPrefix(p+"/", q+"/") || strings.HasPrefix(q+"/", p+"/")
-}
 
 // pathIncrement is one read-modify-write of a path's holder.
 func (r *rig) pathIncrement(ctx context.Context, path string, at func(step)) (n int64, err error) {
@@ -48,55 +42,24 @@ func (r *rig) pathIncrement(ctx context.Context, path string, at func(step)) (n 
 	return n, err
 }
 
-// Holders of nodes of a tree come one after the other, and those who excluded a newer one were paused and act late. Each is
-// refused if and only if a newer holder of a node above it, below it, or of its own has been there.
 func TestMarks_paths(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
-		random := rand.New(rand.NewPCG(seed, 0))
-		paths := []string{"a", "a/b", "a/c", "a/b/d", "a/b/e", "a/bb", "b"}
-		marks := func() [][2]int64 {
-			all, err := r.pairs(t.Context(), "SELECT token, read_token FROM leasefence_marks ORDER BY resource")
-			require.NoError(t, err)
-			return all
-		}
-		for range 8 {
+		fencetest.Paths(t, 8, 11, func() fencetest.Tree {
 			r.reset(t)
-			held := map[fence.Token]string{}
-			been := map[fence.Token]bool{}
-			for token := fence.Token(1); token < 12; token++ {
-				held[token] = paths[random.IntN(len(paths))]
-				for range 3 {
-					who := 1 + fence.Token(random.Int64N(int64(token)))
-					newest := fence.Token(0)
-					for other := range been {
-						if related(held[other], held[who]) {
-							newest = max(newest, other)
-						}
-					}
-					ctx, before := as(t, who), marks()
-					var err error
-					if been[who] && random.IntN(2) == 0 {
-						_, err = r.pathIncrement(ctx, held[who], nowhere)
-					} else {
-						err = r.claimPath(ctx, held[who])
-					}
-					if newest <= who {
-						require.NoError(t, err, "%d at %s", who, held[who])
-						been[who] = true
-						continue
-					}
-					stale, ok := errors.AsType[*fence.StaleError](err)
-					require.True(t, ok, "%d at %s passed %d at %s: %v", who, held[who], newest, held[newest], err)
-					require.Equal(t, who, stale.Token)
-					require.False(t, stale.Read)
-					require.True(t, related(stale.Resource, held[who]))
-					require.Equal(t, before, marks(), "nothing is raised")
-				}
+			return fencetest.Tree{
+				Claim: r.claimPath,
+				Check: func(ctx context.Context, path string) error {
+					_, err := r.pathIncrement(ctx, path, nowhere)
+					return err
+				},
+				Marks: func() any {
+					all, err := r.pairs(t.Context(), "SELECT token, read_token FROM leasefence_marks ORDER BY resource")
+					require.NoError(t, err)
+					return all
+				},
 			}
-		}
+		})
 	})
 }
 
@@ -116,31 +79,21 @@ func (r *rig) pathComes(t *testing.T, path string, when step) {
 	t.Helper()
 	r.reset(t)
 	require.NoError(t, r.claimPath(as(t, older), "a/b"))
-	holds := when == guarded || when == hasRead || when == hasWritten
-	arrived := make(chan error, 1)
-	launched := false
-	_, err := r.pathIncrement(as(t, older), "a/b", func(at step) {
-		if at != when || launched {
-			return
-		}
-		launched = true
-		come := func() { arrived <- r.claimPath(as(t, newer), path) }
-		switch {
-		case !holds:
-			come()
-		case path == "a/c" && r.kind == storetest.PostgreSQL && !r.snapshots():
-			come() // other branches do not wait
-		default:
-			go come()
-			r.awaitWaiterOrAnswer(t, arrived)
-			require.True(t, path == "a/c" || len(arrived) == 0, "the claim has not waited")
-		}
-	})
-	require.True(t, launched)
-	require.NoError(t, <-arrived)
+	m := waits
+	switch {
+	case path == "a/c" && r.kind == storetest.PostgreSQL && !r.snapshots():
+		m = mustPass // other branches do not wait
+	case path == "a/c":
+		m = mayPass
+	}
+	err, arrived := r.meets(t, func(at func(step)) error {
+		_, err := r.pathIncrement(as(t, older), "a/b", at)
+		return err
+	}, when, m, func() error { return r.claimPath(as(t, newer), path) })
+	require.NoError(t, arrived)
 	accepted := int64(0)
 	switch {
-	case holds || when == committed:
+	case !when.before():
 		require.NoError(t, err)
 		accepted = 1
 	case path != "a/c":

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,8 +19,8 @@ import (
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// Holders overlap in all forms, through both libraries, at all levels of the store and in all of pgx's modes at once, and
-// their calls are cancelled at random.
+// Readers and writers overlap in all forms, through both libraries, at all levels of the store and in all of pgx's modes at once,
+// and their calls are cancelled at random.
 func TestMarks_random(t *testing.T) {
 	all := append([]place(nil), places...)
 	for mode := pgx.QueryExecModeCacheStatement; mode <= pgx.QueryExecModeSimpleProtocol; mode++ {
@@ -31,7 +32,7 @@ func TestMarks_random(t *testing.T) {
 	}
 	for _, one := range each {
 		t.Run(string(one.kind), func(t *testing.T) {
-			var s fencetest.Store
+			s := fencetest.Store{Locks: true, Again: again}
 			first := newRig(t, one)
 			first.db.SetMaxIdleConns(24)
 			first.must(t, "CREATE TABLE entries (resource VARCHAR(64), id BIGINT, token BIGINT, PRIMARY KEY (resource, id))")
@@ -48,6 +49,7 @@ func TestMarks_random(t *testing.T) {
 					s.Forms = append(s.Forms, r.appendAs(how))
 				}
 				s.Claims = append(s.Claims, r.claim)
+				s.Reads, s.ClaimRead = append(s.Reads, r.readTwice()), r.claimRead
 				s.Entries = func(ctx context.Context, resource string) (got []fencetest.Entry, err error) {
 					err = r.do(ctx, resource, false, func(ctx context.Context, tx conn) error {
 						got, err = entries(ctx, tx, resource)
@@ -56,7 +58,6 @@ func TestMarks_random(t *testing.T) {
 					return got, err
 				}
 			}
-			s.Again = again
 			fencetest.Random(t, s)
 		})
 	}
@@ -85,8 +86,34 @@ func (r *rig) appendAs(how form) fencetest.Form {
 	return f
 }
 
+var errChanged = errors.New("what was read under CheckRead has changed")
+
+// readTwice is a read under the rig's fence.
+func (r *rig) readTwice() fencetest.Form {
+	return fencetest.Form{
+		Name: r.String() + ", CheckRead",
+		Write: func(ctx context.Context, resource string, _ fencetest.Entry, saw func([]fencetest.Entry)) error {
+			return r.transaction(ctx, func(tx conn) error {
+				if err := r.checkRead(ctx, tx, resource); err != nil {
+					return err
+				}
+				first, err := entries(ctx, tx, resource)
+				if err != nil {
+					return err
+				}
+				saw(first)
+				again, err := entries(ctx, tx, resource)
+				if err == nil && !slices.Equal(first, again) {
+					err = fmt.Errorf("%w: %v, then %v", errChanged, first, again)
+				}
+				return err
+			})
+		},
+	}
+}
+
 func entries(ctx context.Context, tx conn, resource string) ([]fencetest.Entry, error) {
-	pairs, err := tx.pairs(ctx, fmt.Sprintf("SELECT id, token FROM entries WHERE resource = '%s'", resource))
+	pairs, err := tx.pairs(ctx, fmt.Sprintf("SELECT id, token FROM entries WHERE resource = '%s' ORDER BY id", resource))
 	all := make([]fencetest.Entry, len(pairs))
 	for i, pair := range pairs {
 		all[i] = fencetest.Entry{ID: pair[0], Token: fence.Token(pair[1])}

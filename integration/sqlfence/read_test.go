@@ -85,19 +85,14 @@ func requireReaderRefused(t *testing.T, err error) {
 func TestMarks_readerComesAtEveryStep(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
-		for _, how := range forms {
+		everyStep(func(how form, when step) {
 			for _, claims := range []bool{true, false} {
 				for _, first := range []bool{true, false} {
-					for _, when := range []step{beforeBegin, begun, guarded, hasRead, hasWritten, committed} {
-						if when == begun && !how.checks() {
-							continue
-						}
-						name := fmt.Sprintf("%s, first mark %t, reader claims %t, %s", how, first, claims, when)
-						t.Run(name, func(t *testing.T) { r.readerComes(t, how, claims, first, when) })
-					}
+					name := fmt.Sprintf("%s, first mark %t, reader claims %t, %s", how, first, claims, when)
+					t.Run(name, func(t *testing.T) { r.readerComes(t, how, claims, first, when) })
 				}
 			}
-		}
+		})
 	})
 }
 
@@ -107,34 +102,15 @@ func (r *rig) readerComes(t *testing.T, how form, claims, first bool, when step)
 	if !first || r.snapshots() && how.checks() {
 		require.NoError(t, r.claim(as(t, older), resource))
 	}
-	holds := when == guarded || when == hasRead || when == hasWritten
-	arrived := make(chan error, 1)
 	var n int64
-	arrive := func() {
-		var err error
+	arrive := func() (err error) {
 		n, err = r.arriveReader(asReader(t, newer), claims)
-		arrived <- err
+		return err
 	}
-	launched := false
-	err := r.increment(as(t, older), how, func(at step) {
-		if at != when || launched {
-			return
-		}
-		launched = true
-		if !holds {
-			arrive()
-			return
-		}
-		r.mustBeShut(t)
-		go arrive()
-		if claims || r.kind != storetest.SQLite {
-			r.awaitWaiter(t)
-		}
-	})
-	require.True(t, launched)
-	require.NoError(t, <-arrived, "the reader")
+	err, arrived := r.meets(t, r.incrementOf(as(t, older), how), when, waits, arrive)
+	require.NoError(t, arrived, "the reader")
 	accepted := int64(0)
-	if holds || when == committed {
+	if !when.before() {
 		require.NoError(t, err, "the older holder was first")
 		accepted = 1
 	} else {
@@ -329,13 +305,7 @@ func TestMarks_CheckRead_afterAClaimGivenUp(t *testing.T) {
 				if at != hasWritten {
 					return
 				}
-				ctx, cancel := context.WithCancel(asReader(t, newer))
-				defer cancel()
-				claimed := make(chan error, 1)
-				go func() { claimed <- r.claimRead(ctx, resource) }()
-				r.awaitWaiter(t)
-				cancel()
-				require.ErrorIs(t, <-claimed, context.Canceled)
+				r.giveUp(t, asReader(t, newer), r.claimRead)
 				go func() {
 					ctx := asReader(t, newer)
 					arrived <- r.checked(ctx, nowhere, func(tx conn) error {
@@ -471,17 +441,4 @@ func (r *rig) inFlightForAReader(t *testing.T, newerHow form, claims, commits bo
 		_, err = r.arriveReader(asReader(t, older), claims)
 		requireReaderRefused(t, err)
 	}
-}
-
-// A claim of a reader alone, before it has read: older writers are refused.
-func TestMarks_ClaimRead_refusesOlderWriters(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
-		for _, how := range forms {
-			r.reset(t)
-			require.NoError(t, r.claim(as(t, older), resource))
-			require.NoError(t, r.claimRead(asReader(t, newer), resource))
-			requireFenced(t, r.increment(as(t, older), how, nowhere), how)
-		}
-	})
 }

@@ -1,0 +1,75 @@
+package sqlfence_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/sqlfence"
+	"github.com/leasefence/leasefence/internal/fencetest"
+)
+
+// verbs are those that know the lock of their token. A check claims where the level makes it necessary.
+func verbs(r *rig) map[string]fencetest.Verb {
+	all := fencetest.VerbsOf(r.claim, nil, r.move, r.claimRead, func(ctx context.Context, resource string) error {
+		return afterClaim(ctx, resource, r.claimRead, func() error {
+			return r.transaction(ctx, func(tx conn) error { return r.checkRead(ctx, tx, resource) })
+		})
+	})
+	for _, how := range forms {
+		all[string(how)] = fencetest.Verb{Call: func(ctx context.Context, resource string) error {
+			return afterClaim(ctx, resource, r.claim, func() error { return r.runOn(ctx, resource, how, nowhere, nothing) })
+		}}
+	}
+	return all
+}
+
+func afterClaim(ctx context.Context, resource string, claim func(context.Context, string) error, check func() error) error {
+	err := check()
+	if !errors.Is(err, sqlfence.ErrUnclaimed) {
+		return err
+	}
+	if err := claim(ctx, resource); err != nil {
+		return err
+	}
+	return check()
+}
+
+// marks are those of a resource.
+func (r *rig) marks(t *testing.T, resource string) (m fencetest.Marks) {
+	t.Helper()
+	var write, read int64
+	rows := "SELECT COALESCE(MAX(token), 0), COALESCE(MAX(read_token), 0), COALESCE(MAX(lock_name), '') FROM leasefence_marks "
+	require.NoError(t, r.scan(t.Context(), rows+"WHERE resource = '"+resource+"'", &write, &read, &m.Lock))
+	m.Write, m.Read = fence.Token(write), fence.Token(read)
+	return m
+}
+
+func TestMarks_rules(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		lax := &rig{place: r.place, store: r.store, db: r.db, pool: r.pool}
+		lax.adapter = lax.with(t, sqlfence.Options{AllowUnnamed: true})
+		rules := fencetest.Rules{Verbs: verbs(r), Lax: verbs(lax), Marks: r.marks}
+		rules.Decide(t)
+		rules.Names(t, 255)
+	})
+}
+
+// Histories of a read/write lock: nothing stale is accepted, and nobody who holds the lock is refused.
+func TestMarks_grants(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		all, calls := verbs(r), 0
+		fencetest.Grants(t, fencetest.Verbs{
+			Claim: r.claim, ClaimRead: r.claimRead, CheckRead: all["CheckRead"].Call,
+			Check: func(ctx context.Context, resource string) error {
+				calls++
+				return all[string(forms[calls%len(forms)])].Call(ctx, resource)
+			},
+		})
+	})
+}
