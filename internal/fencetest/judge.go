@@ -11,13 +11,13 @@ import (
 )
 
 // judge returns what the entries at the end prove against the fence.
-func judge(all []*write, entries []Entry, ordered bool) error {
+func (s Store) judge(all []*write, entries []Entry) error {
 	there := make(map[Entry]bool, len(entries))
 	for i, e := range entries {
 		if there[e] {
 			return fmt.Errorf("entry %d is there twice", e.ID)
 		}
-		if ordered && i > 0 && entries[i-1].Token > e.Token {
+		if s.Ordered && i > 0 && entries[i-1].Token > e.Token {
 			return fmt.Errorf("entry %d of token %d comes after one of token %d", e.ID, e.Token, entries[i-1].Token)
 		}
 		if e.Token == foreign {
@@ -37,7 +37,7 @@ func judge(all []*write, entries []Entry, ordered bool) error {
 		case w.reads: // it leaves nothing
 		case w.err == nil && !there[w.Entry]:
 			return fmt.Errorf("entry %d was acknowledged and is not there", w.ID)
-		case errors.Is(w.err, fence.ErrStale) && there[w.Entry]:
+		case errors.Is(w.err, fence.ErrStale) && there[w.Entry] && (s.Unknown == nil || !errors.Is(w.err, s.Unknown)):
 			return fmt.Errorf("entry %d was refused and is there", w.ID)
 		case !there[w.Entry] || w.saw == nil:
 			continue

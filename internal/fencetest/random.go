@@ -70,6 +70,9 @@ type Store struct {
 	// Ordered says that Entries returns them in the order in which they were written.
 	Ordered bool
 
+	// Unknown is matched by an error after which a write may be there, whatever else the error matches; nil: none is.
+	Unknown error
+
 	// Again reports an error after which a caller begins again: nothing was written.
 	Again func(error) bool
 }
@@ -199,7 +202,7 @@ func (s Store) round(ctx context.Context, resource string) ([]*write, error) {
 	if err != nil {
 		return all, fmt.Errorf("%s: at the end: %w", resource, err)
 	}
-	if err := judge(all, entries, s.Ordered); err != nil {
+	if err := s.judge(all, entries); err != nil {
 		return all, fmt.Errorf("%s: %w%s", resource, err, history(all, entries))
 	}
 	return all, nil

@@ -44,10 +44,11 @@ func lossyStore(lossy []*proxy, form fencetest.Form, write func(
 		return write(ctx, line(), resource, e, saw)
 	}
 	return fencetest.Store{
-		Locks:  true,
-		Forms:  []fencetest.Form{form},
-		Claims: []func(context.Context, string) error{func(ctx context.Context, key string) error { return line().Claim(ctx, key) }},
-		Again:  func(err error) bool { return !errors.Is(err, s3fence.ErrMalformed) },
+		Locks:   true,
+		Unknown: s3fence.ErrUnknown,
+		Forms:   []fencetest.Form{form},
+		Claims:  []func(context.Context, string) error{func(ctx context.Context, key string) error { return line().Claim(ctx, key) }},
+		Again:   func(err error) bool { return !errors.Is(err, s3fence.ErrMalformed) },
 	}
 }
 
