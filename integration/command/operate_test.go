@@ -41,7 +41,7 @@ var variable = []struct {
 	{regexp.MustCompile(`/(r?)[0-9a-f]{12,16}-`), "/${1}LEASE-"},
 	{regexp.MustCompile(`~slot/\d`), "~slot/SLOT"},
 	{regexp.MustCompile(`\b[0-9a-f]{12,16}\b`), "LEASE"},
-	{regexp.MustCompile(`LEASE-(of\d-)?[0-9a-z]+`), "LEASE-${1}SUFFIX"},
+	{regexp.MustCompile(`LEASE-(of\d-)?[0-9a-z-]+`), "LEASE-${1}SUFFIX"},
 	{regexp.MustCompile(`\b\d+s\b`), "SECONDS"},
 	{regexp.MustCompile(`"ttl_seconds":\d+`), `"ttl_seconds":SECONDS`},
 	{regexp.MustCompile(`\b[\d.]+(ms|µs)\b`), "LATENCY"},

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+
+	"github.com/spf13/cobra"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/lease"
+)
+
+func (a *app) electCommand() *cobra.Command {
+	var c command
+	cmd := &cobra.Command{
+		Use:   "elect NAME -- CMD [ARG...]",
+		Short: "Run a command for as long as this process leads",
+		Long: `elect campaigns in the election called NAME, and runs CMD while it leads. When CMD ends, elect resigns and ends with CMD's exit code.
+If the leadership is lost, or somebody asks for its release, CMD is stopped, and elect campaigns again and starts it anew.
+etcdctl elect and concurrency.Election of the same name are candidates of the same election. Observers see --owner as the
+leader's value.
+` + behaviour + exitCodes,
+		DisableFlagsInUseLine: true,
+		Example: `  leasefence elect scheduler --owner 10.0.0.7:8080 -- scheduler
+  leasefence elect scheduler --ttl 5s -- sh -c 'exec scheduler --token "$LEASEFENCE_TOKEN"'`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			names, command, err := split(cmd, args, "NAME -- CMD")
+			if err != nil {
+				return err
+			}
+			if len(names) > 1 {
+				return usageError("%d names, want one", len(names))
+			}
+			c.cmd = command
+			if err := c.check(); err != nil {
+				return err
+			}
+			return a.elect(c, names[0])
+		},
+	}
+	c.register(cmd)
+	return cmd
+}
+
+// tenure is a leadership under which the command is to run. The answer is nil if it has ended well.
+type tenure struct {
+	hold
+
+	answer chan<- error
+}
+
+// elect runs the command whenever this process leads. Its error, if any, is an [exitError].
+func (a *app) elect(c command, name string) error {
+	path, err := exec.LookPath(c.cmd[0])
+	if err != nil {
+		return cannotRun(err)
+	}
+	signals := catchSignals()
+	s, err := a.open(c, signals, func(lease.Acquired) {})
+	if s != nil {
+		defer s.close()
+	}
+	if err != nil {
+		return err
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	terms := make(chan tenure)
+	done := make(chan error, 1)
+	go func() { done <- s.campaign(ctx, name, terms) }()
+	// The command is started here, by the main thread: see endWithParent.
+	for {
+		select {
+		case err := <-done:
+			return elected(err)
+		case sig := <-signals:
+			cancel()
+			<-done //nolint:errcheck // it says that it was cancelled
+			return interrupted(sig)
+		case t := <-terms:
+			child, err := start(path, c.cmd, t.hold)
+			if err != nil {
+				t.answer <- cannotRun(err)
+				continue
+			}
+			stop := s.supervise(child, t.hold, c.grace, signals)
+			err = outcome(child.ProcessState)
+			if stop.signal != nil {
+				cancel() // whatever ended the leadership, the command has been told to end, and so are we
+			}
+			t.answer <- err
+			if stop.signal != nil {
+				<-done //nolint:errcheck // it says that it was cancelled
+				return err
+			}
+		}
+	}
+}
+
+// campaign runs for the leadership again and again, and has the command run on each.
+func (s *session) campaign(ctx context.Context, name string, terms chan<- tenure) error {
+	lead := func(ctx context.Context, token fence.Token) error {
+		l, ok := election.FromContext(ctx)
+		if !ok {
+			return errors.New("no leadership in the context")
+		}
+		answer := make(chan error)
+		select {
+		case terms <- tenure{hold{ctx: l.Context(), names: []string{name}, token: token.String(), key: l.Key()}, answer}:
+			return <-answer
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return election.Run(ctx, s.Session, name, election.Options{}, lead, election.WithOnLost(func(err error) {
+		if lost, ok := errors.AsType[*lease.LostError](err); ok {
+			err = lost
+		}
+		s.app.say("%s: %v; campaigning again", name, err)
+	}))
+}
+
+// elected is the end of a campaign as an exit code.
+func elected(err error) error {
+	if err == nil {
+		return nil
+	}
+	if exit, ok := errors.AsType[*exitError](err); ok {
+		return exit
+	}
+	return &exitError{exitNotObtained, fmt.Errorf("not elected: %w", err)}
+}

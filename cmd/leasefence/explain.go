@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/fence"
+	locks "github.com/leasefence/leasefence/internal/queue"
+	"github.com/leasefence/leasefence/lease"
+)
+
+func (a *app) explainCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "explain TOKEN [PREFIX]",
+		Short: "Tell what a fencing token is of, and why a resource may refuse it",
+		Long: `explain looks for the hold that TOKEN was given to: whether it lasts, which lock it is of, and who has held that lock since. A token
+that this cluster cannot have given out yet is told from one that is merely old: then etcd was restored, and the era is to be
+raised. With PREFIX it looks at names that begin with it alone, as a user must who may not read all of them.
+
+In JSON "verdict" is one of holds, waits, over, unknown, no-lock, not-granted.`,
+		Example: `  leasefence explain 4711
+  leasefence explain 4711 jobs/nightly -o json | jq -r .verdict`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: func(_ *cobra.Command, args []string) error {
+			token, err := fence.Parse(args[0])
+			if err != nil {
+				return usageError("TOKEN: %w", err)
+			}
+			prefix := ""
+			if len(args) > 1 {
+				prefix = args[1]
+			}
+			return a.ask(func(ctx context.Context, client *clientv3.Client) error {
+				e, err := explain(ctx, client, token, prefix)
+				if err != nil {
+					return err
+				}
+				return a.printExplanation(e)
+			})
+		},
+	}
+}
+
+// What a token is of.
+const (
+	verdictHolds      = "holds"
+	verdictWaits      = "waits"
+	verdictOver       = "over"
+	verdictUnknown    = "unknown"
+	verdictNoLock     = "no-lock"
+	verdictNotGranted = "not-granted"
+)
+
+type explanation struct {
+	Token    string   `json:"token"`
+	Era      uint16   `json:"era"`
+	Revision int64    `json:"revision"`
+	Verdict  string   `json:"verdict"`
+	Name     string   `json:"name,omitempty"`
+	Key      string   `json:"key,omitempty"`
+	Owner    string   `json:"owner,omitempty"`
+	Says     []string `json:"says"`
+}
+
+func (a *app) printExplanation(e explanation) error {
+	if a.output == outputJSON {
+		return printJSON(a.out, e)
+	}
+	_, err := fmt.Fprintln(a.out, strings.Join(e.Says, "\n"))
+	return err
+}
+
+func (e *explanation) say(format string, args ...any) {
+	e.Says = append(e.Says, fmt.Sprintf(format, args...))
+}
+
+func explain(ctx context.Context, client *clientv3.Client, token fence.Token, prefix string) (explanation, error) {
+	e := explanation{Token: token.String(), Era: token.Era(), Revision: token.Revision()}
+	resp, err := client.Get(ctx, prefix+"/", clientv3.WithCountOnly()) // by quorum
+	if err != nil {
+		return e, err
+	}
+	if now := resp.Header.Revision; e.Revision > now {
+		e.Verdict = verdictNotGranted
+		e.say("Token %d is not of this cluster: it would be of revision %d, and etcd has come to %d.", token, e.Revision, now)
+		e.say("Either etcd was restored from a snapshot, or another cluster has taken its place: then raise lease.Options.Era, and --era, to %d", e.Era+1)
+		e.say("or more in all processes, and every new token is larger. Or the number is no token.")
+		return e, nil
+	}
+
+	compacted := false
+	created := func(kv *mvccpb.KeyValue) bool {
+		if _, ok := contends(kv); ok && kv.CreateRevision == e.Revision {
+			e.Key = string(kv.Key)
+		}
+		return e.Key == ""
+	}
+	err = scan(ctx, client, prefix, e.Revision, created)
+	if errors.Is(err, rpctypes.ErrCompacted) {
+		compacted = true
+		err = scan(ctx, client, prefix, 0, created)
+	}
+	switch {
+	case err != nil:
+		return e, err
+	case e.Key == "" && compacted:
+		e.Verdict = verdictUnknown
+		e.say("Nobody has a hold with token %d any more. etcd has compacted what was at revision %d, so nothing tells which lock it was of.", token, e.Revision)
+		e.say("A resource that refuses it has seen a newer token of the same lock.")
+		return e, nil
+	case e.Key == "":
+		e.Verdict = verdictNoLock
+		e.say("No lock below %q was entered at revision %d: the number is no token of one.", prefix, e.Revision)
+		return e, nil
+	}
+	e.Name = strings.TrimSuffix(locks.Below([]byte(e.Key)), "/")
+	if err := e.compare(ctx, client, compacted); err != nil {
+		return e, err
+	}
+	if e.Era > 0 {
+		e.say("Its era, %d, is the session's own: etcd does not know it.", e.Era)
+	}
+	return e, nil
+}
+
+// compare tells what has become of a hold whose key is known.
+func (e *explanation) compare(ctx context.Context, client *clientv3.Client, compacted bool) error {
+	q, err := lease.Inspect(ctx, client, e.Name)
+	if err != nil {
+		return err
+	}
+	this := func(c lease.Contender) bool { return c.Revision == e.Revision }
+	holds, waits := slices.IndexFunc(q.Holders, this), slices.IndexFunc(q.Waiters, this)
+	switch {
+	case holds >= 0:
+		e.Verdict, e.Owner = verdictHolds, q.Holders[holds].Owner
+		e.say("Token %s holds %s: %s, %v left of its lease.", e.Token, harmless(e.Name), harmless(e.Owner), q.Holders[holds].TTL)
+		e.say("A resource that refuses it has seen a larger one: explain that.")
+		return nil
+	case waits >= 0:
+		e.Verdict, e.Owner = verdictWaits, q.Waiters[waits].Owner
+		e.say("Token %s waits for %s: %s. It must not be used yet.", e.Token, harmless(e.Name), harmless(e.Owner))
+		return nil
+	}
+	e.Verdict = verdictOver
+	if !compacted {
+		resp, err := client.Get(ctx, e.Key, clientv3.WithRev(e.Revision))
+		if err != nil && !errors.Is(err, rpctypes.ErrCompacted) { // since the scan
+			return err
+		}
+		if err == nil && len(resp.Kvs) > 0 {
+			e.Owner = string(resp.Kvs[0].Value)
+		}
+	}
+	e.say("Token %s was of %s, entered by %s. That is over.", e.Token, harmless(e.Name), harmless(e.Owner))
+	if len(q.Holders) == 0 {
+		e.say("Nobody holds it now. A resource that refuses the token has seen a newer one.")
+		return nil
+	}
+	for _, c := range q.Holders {
+		e.say("Now token %d holds it: %s. A resource that has seen that one refuses token %s.", c.Revision, harmless(c.Owner), e.Token)
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"cmp"
+	"context"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	locks "github.com/leasefence/leasefence/internal/queue"
+)
+
+// keysAtATime are read in one request.
+const keysAtATime = 2000
+
+// scan reads the names of all keys that begin with prefix, as they were at a revision, in pages; 0 means now. It ends when see
+// returns false.
+func scan(ctx context.Context, client *clientv3.Client, prefix string, rev int64, see func(*mvccpb.KeyValue) bool) error {
+	key, end := cmp.Or(prefix, "\x00"), clientv3.GetPrefixRangeEnd(prefix)
+	for {
+		resp, err := client.Get(ctx, key, clientv3.WithRange(end), clientv3.WithKeysOnly(), clientv3.WithLimit(keysAtATime), clientv3.WithRev(rev))
+		if err != nil {
+			return err
+		}
+		rev = cmp.Or(rev, resp.Header.Revision)
+		for _, kv := range resp.Kvs {
+			if !see(kv) {
+				return nil
+			}
+		}
+		if !resp.More {
+			return nil
+		}
+		key = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+	}
+}
+
+// smallLease is below every lease that is a contender's, as lease.List has it: other numbers at the end of a key are data.
+const smallLease = 1 << 32
+
+// contends reports whether a key has the form of a contender's, and of which lease. Names of keys do not tell if it is on that lease.
+func contends(kv *mvccpb.KeyValue) (clientv3.LeaseID, bool) {
+	form, ok := locks.FormOf(kv.Key)
+	return form.Lease, ok && uint64(form.Lease) >= smallLease
+}

@@ -1,0 +1,50 @@
+//go:build unix
+
+package command_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Each verdict, in words.
+func TestExplain_verdicts(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	_, unlock := stage(t, client) // 2 holds, 4 waits, 3 holds a permit
+	_, err := client.Put(bounded(t), "data", "")
+	require.NoError(t, err)
+	run := func(args ...string) string {
+		p := start(t, addr, append([]string{"explain"}, args...)...)
+		code := p.end(t)
+		require.Zero(t, code)
+		verdict := start(t, addr, append([]string{"explain", "-o", "json"}, args...)...)
+		require.Zero(t, verdict.end(t))
+		_, after, _ := strings.Cut(verdict.stdout.String(), `"verdict":"`)
+		word, _, _ := strings.Cut(after, `"`)
+		return "$ leasefence explain " + strings.Join(args, " ") + "\n" + normal(p.stdout.String()) + "verdict: " + word + "\n"
+	}
+	var all []string
+	for _, args := range [][]string{{"2"}, {"4"}, {"3"}, {"5"}, {"1000"}, {"281474976710658"}, {"2", "jobs/"}, {"2", "other/"}} {
+		all = append(all, run(args...))
+	}
+	unlock()
+	all = append(all, "Now it is unlocked.\n", run("2"))
+	resp, err := client.Get(bounded(t), "x")
+	require.NoError(t, err)
+	_, err = client.Compact(bounded(t), resp.Header.Revision)
+	require.NoError(t, err)
+	all = append(all, "Now etcd has compacted its history.\n", run("2"), run("4"))
+	requireGolden(t, "explain.golden", strings.Join(all, "\n"))
+}
+
+func TestExplain_refuses(t *testing.T) {
+	t.Parallel()
+	for _, token := range []string{"", "x", "0", "-1", "1.5", " 1", "99999999999999999999"} {
+		p := start(t, "127.0.0.1:1", "explain", "--", token)
+		require.Equal(t, 64, p.end(t), token)
+		require.Contains(t, p.stderr.String(), "TOKEN: ")
+	}
+}
