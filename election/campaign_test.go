@@ -88,27 +88,25 @@ func TestCampaign_givesUp(t *testing.T) {
 		"about to ask": {1, fakeetcd.Get, fakeetcd.Fault{Lose: fakeetcd.Request}},
 		"asking":       {1, fakeetcd.Txn, fakeetcd.Fault{Match: asks, Lose: fakeetcd.Request}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := newServer(t)
-				leader := newProcess(t, srv, lease.Options{}).leads(t, election.Options{})
-				lower := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "lower"})
-				p := newProcess(t, srv, lease.Options{})
-				p.c.Inject(tc.method, tc.fault)
-				c := p.campaign(timeout(t, 4*time.Second, errEnough), election.Options{Priority: tc.priority})
-				time.Sleep(4 * time.Second)
-				synctest.Wait()
-				require.False(t, c.waiting(), "it returns when its context ends")
-				err := c.failed(t)
-				require.ErrorIs(t, err, errEnough)
-				require.NotErrorIs(t, err, lease.ErrLost)
-				require.ErrorContains(t, err, `election: campaign "x":`)
-				p.c.Reset()
-				time.Sleep(time.Hour)
-				require.Len(t, srv.Keys(""), 2)
-				require.Equal(t, 3, srv.Watchers(), "the two keys, and the leader's once more")
-				requireOrder(t, leader, lower)
-			})
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			leader := newProcess(t, srv, lease.Options{}).leads(t, election.Options{})
+			lower := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "lower"})
+			p := newProcess(t, srv, lease.Options{})
+			p.c.Inject(tc.method, tc.fault)
+			c := p.campaign(timeout(t, 4*time.Second, errEnough), election.Options{Priority: tc.priority})
+			time.Sleep(4 * time.Second)
+			synctest.Wait()
+			require.False(t, c.waiting(), "it returns when its context ends")
+			err := c.failed(t)
+			require.ErrorIs(t, err, errEnough)
+			require.NotErrorIs(t, err, lease.ErrLost)
+			require.ErrorContains(t, err, `election: campaign "x":`)
+			p.c.Reset()
+			time.Sleep(time.Hour)
+			require.Len(t, srv.Keys(""), 2)
+			require.Equal(t, 3, srv.Watchers(), "the two keys, and the leader's once more")
+			requireOrder(t, leader, lower)
 		})
 	}
 }
@@ -119,18 +117,16 @@ func TestCampaign_lostWhileWaiting(t *testing.T) {
 		if loss.reason == lease.ReasonKeyDeleted {
 			continue // it enters again
 		}
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := newServer(t)
-				newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
-				p := newProcess(t, srv, lease.Options{})
-				c := p.waits(t, election.Options{Value: "b"})
-				loss.happens(t, p, key(srv, "b"))
-				requireLost(t, c.failed(t), loss.reason)
-				p.c.Restore()
-				time.Sleep(2 * time.Minute)
-				require.Equal(t, []string{"a"}, values(srv))
-			})
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
+			p := newProcess(t, srv, lease.Options{})
+			c := p.waits(t, election.Options{Value: "b"})
+			loss.happens(t, p, key(srv, "b"))
+			requireLost(t, c.failed(t), loss.reason)
+			p.c.Restore()
+			time.Sleep(2 * time.Minute)
+			require.Equal(t, []string{"a"}, values(srv))
 		})
 	}
 }
@@ -162,26 +158,24 @@ func TestCampaign_entersAgain(t *testing.T) {
 		"request lost in silence": {Times: 1, Lose: fakeetcd.Request},
 		"request late":            {Times: 1, Before: attempt + 2*time.Second, Late: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := newServer(t)
-				leader := newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
-				p := newProcess(t, srv, lease.Options{})
-				b := p.waits(t, election.Options{Value: "b"})
-				c := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "c"})
-				if fault != nil {
-					fault.Match = writes
-					p.c.Inject(fakeetcd.Txn, *fault)
-				}
-				require.True(t, srv.Delete(key(srv, "b")))
-				time.Sleep(time.Minute)
-				b.requireWaiting(t)
-				require.Equal(t, []string{"a", "c", "b"}, values(srv))
-				requireOrder(t, leader, c, b)
-				requireReigns(t, srv, "a", "c", "b")
-				time.Sleep(time.Hour)
-				require.Empty(t, srv.Keys(""))
-			})
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			leader := newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
+			p := newProcess(t, srv, lease.Options{})
+			b := p.waits(t, election.Options{Value: "b"})
+			c := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "c"})
+			if fault != nil {
+				fault.Match = writes
+				p.c.Inject(fakeetcd.Txn, *fault)
+			}
+			require.True(t, srv.Delete(key(srv, "b")))
+			time.Sleep(time.Minute)
+			b.requireWaiting(t)
+			require.Equal(t, []string{"a", "c", "b"}, values(srv))
+			requireOrder(t, leader, c, b)
+			requireReigns(t, srv, "a", "c", "b")
+			time.Sleep(time.Hour)
+			require.Empty(t, srv.Keys(""))
 		})
 	}
 }
@@ -189,20 +183,18 @@ func TestCampaign_entersAgain(t *testing.T) {
 // One that is passed while its own turn comes does not lead: its key and the leader's go in one step.
 func TestCampaign_entersAgain_asTheLeaderGoes(t *testing.T) {
 	for name, age := range map[string]time.Duration{"guarded": time.Second, "not yet": time.Millisecond} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := newServer(t)
-				leader := newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
-				b := newProcess(t, srv, lease.Options{}).campaign(t.Context(), election.Options{Value: "b"})
-				time.Sleep(age)
-				c := newProcess(t, srv, lease.Options{}).campaign(t.Context(), election.Options{Value: "c"})
-				synctest.Wait()
-				require.NoError(t, leader.Transfer(t.Context(), "c"))
-				next := c.won(t)
-				b.requireWaiting(t)
-				requireOrder(t, next, b)
-				requireReigns(t, srv, "a", "c", "b")
-			})
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			leader := newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
+			b := newProcess(t, srv, lease.Options{}).campaign(t.Context(), election.Options{Value: "b"})
+			time.Sleep(age)
+			c := newProcess(t, srv, lease.Options{}).campaign(t.Context(), election.Options{Value: "c"})
+			synctest.Wait()
+			require.NoError(t, leader.Transfer(t.Context(), "c"))
+			next := c.won(t)
+			b.requireWaiting(t)
+			requireOrder(t, next, b)
+			requireReigns(t, srv, "a", "c", "b")
 		})
 	}
 }

@@ -122,3 +122,9 @@ func TestMain(m *testing.M) {
 	clock.System = clock.Clock{}
 	os.Exit(m.Run())
 }
+
+// inBubble runs a sub-test in a bubble of its own.
+func inBubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}

@@ -54,27 +54,25 @@ func TestLeadership_Transfer_keysChangeAtTheLastMoment(t *testing.T) {
 		"one between is another's":                      {do: func(_ *testing.T, s *trio, keys [3]string) { replaced(s.srv, keys[1]) }, next: 2, stays: 1},
 		"the chosen one's is another's":                 {do: func(_ *testing.T, s *trio, keys [3]string) { replaced(s.srv, keys[2]) }, next: 2, stays: 2},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newTrio(t)
-				keys := [3]string{key(s.srv, "a"), key(s.srv, "b"), key(s.srv, "c")}
-				s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Before: time.Second})
-				transfers := inBackground(func() error { return s.leader.Transfer(t.Context(), "c") })
-				s.letsGo(t)
-				tc.do(t, s, keys)
-				err := transfers.result(t)
-				if tc.errs == nil {
-					require.NoError(t, err)
-				}
-				for _, want := range tc.errs {
-					require.ErrorIs(t, err, want)
-				}
-				requireOrder(t, s.waiting[tc.next].won(t), s.waiting[3-tc.next])
-				requireReigns(t, s.srv, "a", []string{"b", "c"}[tc.next-1], []string{"c", "b"}[tc.next-1])
-				if tc.stays > 0 {
-					require.Len(t, s.srv.Keys(keys[tc.stays]), 1)
-				}
-			})
+		inBubble(t, name, func(t *testing.T) {
+			s := newTrio(t)
+			keys := [3]string{key(s.srv, "a"), key(s.srv, "b"), key(s.srv, "c")}
+			s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Before: time.Second})
+			transfers := inBackground(func() error { return s.leader.Transfer(t.Context(), "c") })
+			s.letsGo(t)
+			tc.do(t, s, keys)
+			err := transfers.result(t)
+			if tc.errs == nil {
+				require.NoError(t, err)
+			}
+			for _, want := range tc.errs {
+				require.ErrorIs(t, err, want)
+			}
+			requireOrder(t, s.waiting[tc.next].won(t), s.waiting[3-tc.next])
+			requireReigns(t, s.srv, "a", []string{"b", "c"}[tc.next-1], []string{"c", "b"}[tc.next-1])
+			if tc.stays > 0 {
+				require.Len(t, s.srv.Keys(keys[tc.stays]), 1)
+			}
 		})
 	}
 }
@@ -121,21 +119,19 @@ func TestLeadership_refused(t *testing.T) {
 		"looking":     {fakeetcd.Get, nil, func(ctx context.Context, l *election.Leadership) error { return l.Transfer(ctx, "c") }, false},
 		"leaving":     {fakeetcd.Txn, leaves, func(ctx context.Context, l *election.Leadership) error { return l.Transfer(ctx, "c") }, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newTrio(t)
-				restore := s.p[0].c.Inject(tc.method, fakeetcd.Fault{Match: tc.match, Err: rpctypes.ErrGRPCPermissionDenied})
-				began := time.Now()
-				require.ErrorIs(t, tc.do(t.Context(), s.leader), rpctypes.ErrPermissionDenied)
-				require.Equal(t, began, time.Now())
-				restore()
-				if tc.ended {
-					require.ErrorIs(t, s.leader.Err(), election.ErrResigned)
-					return
-				}
-				require.NoError(t, s.leader.Err())
-				requireOrder(t, s.leader, s.waiting[1], s.waiting[2])
-			})
+		inBubble(t, name, func(t *testing.T) {
+			s := newTrio(t)
+			restore := s.p[0].c.Inject(tc.method, fakeetcd.Fault{Match: tc.match, Err: rpctypes.ErrGRPCPermissionDenied})
+			began := time.Now()
+			require.ErrorIs(t, tc.do(t.Context(), s.leader), rpctypes.ErrPermissionDenied)
+			require.Equal(t, began, time.Now())
+			restore()
+			if tc.ended {
+				require.ErrorIs(t, s.leader.Err(), election.ErrResigned)
+				return
+			}
+			require.NoError(t, s.leader.Err())
+			requireOrder(t, s.leader, s.waiting[1], s.waiting[2])
 		})
 	}
 }
@@ -158,34 +154,32 @@ func TestCampaign_asks(t *testing.T) {
 		"another's key is there by then":    {first: 1, late: func(srv *fakeetcd.Server) { k := key(srv, "a"); srv.Delete(k); srv.Put(k, "a") }},
 		"it comes late, and both are there": {first: 1, late: func(*fakeetcd.Server) {}, asked: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := newServer(t)
-				first := newProcess(t, srv, lease.Options{Owner: "a"})
-				if tc.first < 0 {
-					_, err := first.s.Lock(t.Context(), "x")
-					require.NoError(t, err)
-				} else {
-					first.leads(t, election.Options{Value: "a", Priority: tc.first, KeepLead: true})
-				}
-				newProcess(t, srv, lease.Options{}).campaign(t.Context(), election.Options{Value: "b", KeepLead: true})
-				synctest.Wait()
-				p := newProcess(t, srv, lease.Options{})
-				if tc.late != nil {
-					p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: asks, Before: time.Second, Late: true})
-				}
-				p.campaign(t.Context(), election.Options{Value: "c", Priority: priority})
-				time.Sleep(1500 * time.Millisecond)
-				if tc.late != nil {
-					require.True(t, slices.ContainsFunc(p.c.Calls(fakeetcd.Txn), asks))
-					tc.late(srv)
-				}
-				time.Sleep(900 * time.Millisecond) // before one that has entered again asks
-				for _, kv := range srv.Keys("x/") {
-					asked := tc.asked && string(kv.Value) == "a"
-					require.Equal(t, asked, kv.ModRevision != kv.CreateRevision, string(kv.Key))
-				}
-			})
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			first := newProcess(t, srv, lease.Options{Owner: "a"})
+			if tc.first < 0 {
+				_, err := first.s.Lock(t.Context(), "x")
+				require.NoError(t, err)
+			} else {
+				first.leads(t, election.Options{Value: "a", Priority: tc.first, KeepLead: true})
+			}
+			newProcess(t, srv, lease.Options{}).campaign(t.Context(), election.Options{Value: "b", KeepLead: true})
+			synctest.Wait()
+			p := newProcess(t, srv, lease.Options{})
+			if tc.late != nil {
+				p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: asks, Before: time.Second, Late: true})
+			}
+			p.campaign(t.Context(), election.Options{Value: "c", Priority: priority})
+			time.Sleep(1500 * time.Millisecond)
+			if tc.late != nil {
+				require.True(t, slices.ContainsFunc(p.c.Calls(fakeetcd.Txn), asks))
+				tc.late(srv)
+			}
+			time.Sleep(900 * time.Millisecond) // before one that has entered again asks
+			for _, kv := range srv.Keys("x/") {
+				asked := tc.asked && string(kv.Value) == "a"
+				require.Equal(t, asked, kv.ModRevision != kv.CreateRevision, string(kv.Key))
+			}
 		})
 	}
 }

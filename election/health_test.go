@@ -134,29 +134,27 @@ func TestHealth_resignAfterALoss(t *testing.T) {
 // A lead that hangs keeps everybody from leading, whatever has ended its context: until it has returned.
 func TestHealth_leadHangs(t *testing.T) {
 	for name, ending := range endings {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				h := newHealth(t)
-				p := newProcess(t, newServer(t), lease.Options{})
-				r := p.runs(t, election.Options{Health: h})
-				c := r.leads(t)
-				time.Sleep(time.Second)
-				ending.happens(t, p, r, c)
-				c.requireCause(t, ending.cause)
-				time.Sleep(tolerance) // which lead may take to return
-				requireWell(t, h)
-				time.Sleep(time.Nanosecond)
-				requireIll(t, h, "its context ended 10s ago")
+		inBubble(t, name, func(t *testing.T) {
+			h := newHealth(t)
+			p := newProcess(t, newServer(t), lease.Options{})
+			r := p.runs(t, election.Options{Health: h})
+			c := r.leads(t)
+			time.Sleep(time.Second)
+			ending.happens(t, p, r, c)
+			c.requireCause(t, ending.cause)
+			time.Sleep(tolerance) // which lead may take to return
+			requireWell(t, h)
+			time.Sleep(time.Nanosecond)
+			requireIll(t, h, "its context ended 10s ago")
+			time.Sleep(time.Hour)
+			requireIll(t, h)
+			c.returns <- nil
+			requireWell(t, h)
+			if name == "lost" { // it leads again
+				r.leadsSoon(t)
 				time.Sleep(time.Hour)
-				requireIll(t, h)
-				c.returns <- nil
 				requireWell(t, h)
-				if name == "lost" { // it leads again
-					r.leadsSoon(t)
-					time.Sleep(time.Hour)
-					requireWell(t, h)
-				}
-			})
+			}
 		})
 	}
 }

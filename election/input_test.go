@@ -29,23 +29,21 @@ func TestCampaign_refusesBadInput(t *testing.T) {
 		"no name":    {name: "", want: "election: name is empty, want 1 to 1024 bytes"},
 		"name":       {name: "a//b", want: `election: name "a//b" contains "//"`},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newProcess(t, newServer(t), lease.Options{})
-				n := len(p.c.Calls(fakeetcd.Any))
-				session := p.s
-				if tc.noSession {
-					session = nil
-				}
-				l, err := election.Campaign(t.Context(), session, tc.name, tc.opts)
-				require.EqualError(t, err, tc.want)
-				require.Nil(t, l)
-				err = election.Run(t.Context(), session, tc.name, tc.opts, func(context.Context, fence.Token) error {
-					panic("it does not lead")
-				})
-				require.EqualError(t, err, tc.want)
-				require.Len(t, p.c.Calls(fakeetcd.Any), n)
+		inBubble(t, name, func(t *testing.T) {
+			p := newProcess(t, newServer(t), lease.Options{})
+			n := len(p.c.Calls(fakeetcd.Any))
+			session := p.s
+			if tc.noSession {
+				session = nil
+			}
+			l, err := election.Campaign(t.Context(), session, tc.name, tc.opts)
+			require.EqualError(t, err, tc.want)
+			require.Nil(t, l)
+			err = election.Run(t.Context(), session, tc.name, tc.opts, func(context.Context, fence.Token) error {
+				panic("it does not lead")
 			})
+			require.EqualError(t, err, tc.want)
+			require.Len(t, p.c.Calls(fakeetcd.Any), n)
 		})
 	}
 }

@@ -135,49 +135,45 @@ var reads = map[string]func(ctx context.Context, client *clientv3.Client, name s
 
 func TestReads_tryAgain(t *testing.T) {
 	for name, read := range reads {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newStage(t)
-				s.stands(t, "a")
-				s.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
-				s.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request}) // a silent endpoint
-				began := time.Now()
-				require.NoError(t, read(t.Context(), s.c.Client, "n"))
-				require.Contains(t, []int{3, 4}, len(s.c.Calls(fakeetcd.Get)), "the last attempt may send two")
-				require.Less(t, time.Since(began), 5*time.Second)
-			})
+		inBubble(t, name, func(t *testing.T) {
+			s := newStage(t)
+			s.stands(t, "a")
+			s.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
+			s.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request}) // a silent endpoint
+			began := time.Now()
+			require.NoError(t, read(t.Context(), s.c.Client, "n"))
+			require.Contains(t, []int{3, 4}, len(s.c.Calls(fakeetcd.Get)), "the last attempt may send two")
+			require.Less(t, time.Since(began), 5*time.Second)
 		})
 	}
 }
 
 func TestReads_end(t *testing.T) {
 	for name, read := range reads {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newStage(t)
-				s.stands(t, "a")
+		inBubble(t, name, func(t *testing.T) {
+			s := newStage(t)
+			s.stands(t, "a")
 
-				errEnough := errors.New("enough")
-				ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errEnough)
-				defer cancel()
-				s.c.Cut()
-				began := time.Now()
-				require.ErrorIs(t, read(ctx, s.c.Client, "n"), errEnough)
-				require.Equal(t, time.Minute, time.Since(began))
-				s.c.Restore()
+			errEnough := errors.New("enough")
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errEnough)
+			defer cancel()
+			s.c.Cut()
+			began := time.Now()
+			require.ErrorIs(t, read(ctx, s.c.Client, "n"), errEnough)
+			require.Equal(t, time.Minute, time.Since(began))
+			s.c.Restore()
 
-				s.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCPermissionDenied})
-				err := read(t.Context(), s.c.Client, "n")
-				require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
-				require.ErrorContains(t, err, `of "n": `)
+			s.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCPermissionDenied})
+			err := read(t.Context(), s.c.Client, "n")
+			require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+			require.ErrorContains(t, err, `of "n": `)
 
-				require.EqualError(t, read(t.Context(), nil, "n"), "election: client is nil, want an etcd client")
-				require.ErrorContains(t, read(t.Context(), s.c.Client, ""), "election: name is empty")
-				require.ErrorContains(t, read(t.Context(), s.c.Client, "a/"), `election: name "a/" begins or ends`)
-				require.ErrorContains(t, read(t.Context(), s.c.Client, strings.Repeat("x", 1025)), "election: name has 1025 bytes")
-				_ = s.c.Close()
-				require.ErrorContains(t, read(t.Context(), s.c.Client, "n"), "client is closed")
-			})
+			require.EqualError(t, read(t.Context(), nil, "n"), "election: client is nil, want an etcd client")
+			require.ErrorContains(t, read(t.Context(), s.c.Client, ""), "election: name is empty")
+			require.ErrorContains(t, read(t.Context(), s.c.Client, "a/"), `election: name "a/" begins or ends`)
+			require.ErrorContains(t, read(t.Context(), s.c.Client, strings.Repeat("x", 1025)), "election: name has 1025 bytes")
+			_ = s.c.Close()
+			require.ErrorContains(t, read(t.Context(), s.c.Client, "n"), "client is closed")
 		})
 	}
 }

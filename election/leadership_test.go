@@ -18,27 +18,25 @@ import (
 // A leader that has lost sends nothing more, is told why by each call, and by Resign once. The next one has a larger token.
 func TestLeadership_lost(t *testing.T) {
 	for name, loss := range lossesAndClose {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := newServer(t)
-				p := newProcess(t, srv, lease.Options{})
-				l := p.leads(t, election.Options{Value: "a"})
-				next := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
-				loss.happens(t, p, l.Key())
-				await(t, l.Context().Done())
-				requireLost(t, context.Cause(l.Context()), loss.reason)
-				calls := len(p.c.Calls(fakeetcd.Txn))
-				requireLost(t, l.Proclaim(t.Context(), "late"), loss.reason)
-				requireLost(t, l.Transfer(t.Context(), "b"), loss.reason)
-				require.Len(t, p.c.Calls(fakeetcd.Txn), calls, "nothing is sent")
-				requireLost(t, l.Resign(t.Context()), loss.reason)
-				require.ErrorIs(t, l.Resign(t.Context()), election.ErrResigned)
-				requireLost(t, l.Err(), loss.reason)
-				require.Greater(t, next.wins(t).Token(), l.Token())
-				p.c.Restore()
-				time.Sleep(time.Hour)
-				require.Equal(t, []string{"b"}, values(srv))
-			})
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			p := newProcess(t, srv, lease.Options{})
+			l := p.leads(t, election.Options{Value: "a"})
+			next := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
+			loss.happens(t, p, l.Key())
+			await(t, l.Context().Done())
+			requireLost(t, context.Cause(l.Context()), loss.reason)
+			calls := len(p.c.Calls(fakeetcd.Txn))
+			requireLost(t, l.Proclaim(t.Context(), "late"), loss.reason)
+			requireLost(t, l.Transfer(t.Context(), "b"), loss.reason)
+			require.Len(t, p.c.Calls(fakeetcd.Txn), calls, "nothing is sent")
+			requireLost(t, l.Resign(t.Context()), loss.reason)
+			require.ErrorIs(t, l.Resign(t.Context()), election.ErrResigned)
+			requireLost(t, l.Err(), loss.reason)
+			require.Greater(t, next.wins(t).Token(), l.Token())
+			p.c.Restore()
+			time.Sleep(time.Hour)
+			require.Equal(t, []string{"b"}, values(srv))
 		})
 	}
 }
@@ -97,22 +95,20 @@ func TestLeadership_Proclaim_lateRequestUndoesNothing(t *testing.T) {
 	for name, arrives := range map[string]time.Duration{
 		"after the next": 3 * time.Second, "before the next": 1500 * time.Millisecond,
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newProcess(t, newServer(t), lease.Options{})
-				l := p.leads(t, election.Options{Value: "old"})
-				p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: writes, Before: arrives, Late: true})
-				err := l.Proclaim(timeout(t, time.Second, errEnough), "first")
-				require.ErrorIs(t, err, errEnough)
-				require.NotErrorIs(t, err, lease.ErrLost)
-				require.ErrorContains(t, err, `election: proclaim in "x":`)
-				require.Equal(t, []string{"old"}, values(p.srv))
-				time.Sleep(time.Second)
-				require.NoError(t, l.Proclaim(t.Context(), "second"))
-				time.Sleep(time.Minute)
-				require.Equal(t, []string{"second"}, values(p.srv))
-				require.NoError(t, l.Err())
-			})
+		inBubble(t, name, func(t *testing.T) {
+			p := newProcess(t, newServer(t), lease.Options{})
+			l := p.leads(t, election.Options{Value: "old"})
+			p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: writes, Before: arrives, Late: true})
+			err := l.Proclaim(timeout(t, time.Second, errEnough), "first")
+			require.ErrorIs(t, err, errEnough)
+			require.NotErrorIs(t, err, lease.ErrLost)
+			require.ErrorContains(t, err, `election: proclaim in "x":`)
+			require.Equal(t, []string{"old"}, values(p.srv))
+			time.Sleep(time.Second)
+			require.NoError(t, l.Proclaim(t.Context(), "second"))
+			time.Sleep(time.Minute)
+			require.Equal(t, []string{"second"}, values(p.srv))
+			require.NoError(t, l.Err())
 		})
 	}
 }
@@ -133,16 +129,14 @@ func TestLeadership_Proclaim_guarded(t *testing.T) {
 		"the same":    {func(p *process, key string) { p.srv.Put(key, "mine") }, lease.ReasonKeyOverwritten, []string{"mine"}},
 		"revoked":     {func(p *process, _ string) { _ = p.srv.Revoke(p.s.Status().LeaseID) }, lease.ReasonLeaseGone, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newProcess(t, newServer(t), lease.Options{})
-				l := p.leads(t, election.Options{Value: "old"}) // not watched yet
-				tc.do(p, l.Key())
-				requireLost(t, l.Proclaim(t.Context(), "mine"), tc.reason)
-				require.Equal(t, tc.value, values(p.srv))
-				requireLost(t, context.Cause(l.Context()), tc.reason)
-				requireLost(t, l.Resign(t.Context()), tc.reason)
-			})
+		inBubble(t, name, func(t *testing.T) {
+			p := newProcess(t, newServer(t), lease.Options{})
+			l := p.leads(t, election.Options{Value: "old"}) // not watched yet
+			tc.do(p, l.Key())
+			requireLost(t, l.Proclaim(t.Context(), "mine"), tc.reason)
+			require.Equal(t, tc.value, values(p.srv))
+			requireLost(t, context.Cause(l.Context()), tc.reason)
+			requireLost(t, l.Resign(t.Context()), tc.reason)
 		})
 	}
 }

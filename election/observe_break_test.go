@@ -52,28 +52,26 @@ func TestObserve_resumes(t *testing.T) {
 		"unavailable": fakeetcd.ErrUnavailable,          // the client resumes it
 		"auth":        rpctypes.ErrGRPCInvalidAuthToken, // ends it
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newStage(t)
-				first := s.stands(t, "first")
-				a := observe(t, s.c, "n")
-				a.sees(t, first)
-				for range 20 {
-					remove := s.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Err: rpctypes.ErrGRPCNoLeader})
-					s.c.BreakWatches(broken)
-					last := s.proclaims(t, first, first.Value+"!")
-					s.dies(t, last)
-					second := s.stands(t, "second")
-					third := s.stands(t, "third")
-					s.dies(t, second)
-					time.Sleep(5 * time.Second)
-					a.seesNothing(t)
-					remove()
-					time.Sleep(2 * time.Second)
-					a.sees(t, last, none, second, third)
-					first = third
-				}
-			})
+		inBubble(t, name, func(t *testing.T) {
+			s := newStage(t)
+			first := s.stands(t, "first")
+			a := observe(t, s.c, "n")
+			a.sees(t, first)
+			for range 20 {
+				remove := s.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Err: rpctypes.ErrGRPCNoLeader})
+				s.c.BreakWatches(broken)
+				last := s.proclaims(t, first, first.Value+"!")
+				s.dies(t, last)
+				second := s.stands(t, "second")
+				third := s.stands(t, "third")
+				s.dies(t, second)
+				time.Sleep(5 * time.Second)
+				a.seesNothing(t)
+				remove()
+				time.Sleep(2 * time.Second)
+				a.sees(t, last, none, second, third)
+				first = third
+			}
 		})
 	}
 }

@@ -299,32 +299,30 @@ func TestObserve_slowConsumer(t *testing.T) {
 		"eleven large values": {11, value, false},
 		"one that is larger":  {1, strings.Repeat(value, 12), true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newStage(t)
-				l := s.stands(t, "")
-				fast := observe(t, s.c, "n")
-				fast.sees(t, l)
-				var got []election.Leader
-				for seen, err := range election.Observe(t.Context(), s.c.Client, "n") {
-					require.NoError(t, err)
-					got = append(got, seen)
-					if len(got) == 1 {
-						for i := range tt.changes {
-							l = s.proclaims(t, l, tt.value+strconv.Itoa(i))
-							fast.sees(t, l)
-						}
-					}
-					if seen == l {
-						break
+		inBubble(t, name, func(t *testing.T) {
+			s := newStage(t)
+			l := s.stands(t, "")
+			fast := observe(t, s.c, "n")
+			fast.sees(t, l)
+			var got []election.Leader
+			for seen, err := range election.Observe(t.Context(), s.c.Client, "n") {
+				require.NoError(t, err)
+				got = append(got, seen)
+				if len(got) == 1 {
+					for i := range tt.changes {
+						l = s.proclaims(t, l, tt.value+strconv.Itoa(i))
+						fast.sees(t, l)
 					}
 				}
-				if tt.kept {
-					require.Len(t, got, 1+tt.changes)
-				} else {
-					require.Len(t, got, 2, "the first and the last")
+				if seen == l {
+					break
 				}
-			})
+			}
+			if tt.kept {
+				require.Len(t, got, 1+tt.changes)
+			} else {
+				require.Len(t, got, 2, "the first and the last")
+			}
 		})
 	}
 }

@@ -66,28 +66,26 @@ func TestRun_priority(t *testing.T) {
 		"the highest":     {[]int{0, 1, 2, 3}, []string{"a", "d"}, nil},
 		"the next is one": {[]int{0, 5, 5, 5}, []string{"a", "b"}, []string{"c"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := newServer(t)
-				var list []*process
-				for i, priority := range tc.priorities {
-					list = append(list, newProcess(t, srv, lease.Options{}))
-					list[i].standsBy(t, election.Options{Value: string(rune('a' + i)), Priority: priority})
-				}
-				time.Sleep(990 * time.Millisecond)
-				require.Equal(t, "a", values(srv)[0])
-				time.Sleep(20 * time.Millisecond)
-				last := tc.before[len(tc.before)-1]
-				require.Equal(t, last, values(srv)[0])
-				time.Sleep(time.Minute)
-				require.Len(t, values(srv), len(list))
-				list[last[0]-'a'].c.Cut()
-				time.Sleep(time.Minute)
-				if tc.after != nil { // or else it is as those that were passed have entered again
-					requireReigns(t, srv, append(tc.before, tc.after...)...)
-				}
-				list[last[0]-'a'].c.Restore()
-			})
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			var list []*process
+			for i, priority := range tc.priorities {
+				list = append(list, newProcess(t, srv, lease.Options{}))
+				list[i].standsBy(t, election.Options{Value: string(rune('a' + i)), Priority: priority})
+			}
+			time.Sleep(990 * time.Millisecond)
+			require.Equal(t, "a", values(srv)[0])
+			time.Sleep(20 * time.Millisecond)
+			last := tc.before[len(tc.before)-1]
+			require.Equal(t, last, values(srv)[0])
+			time.Sleep(time.Minute)
+			require.Len(t, values(srv), len(list))
+			list[last[0]-'a'].c.Cut()
+			time.Sleep(time.Minute)
+			if tc.after != nil { // or else it is as those that were passed have entered again
+				requireReigns(t, srv, append(tc.before, tc.after...)...)
+			}
+			list[last[0]-'a'].c.Restore()
 		})
 	}
 }

@@ -89,25 +89,23 @@ func TestLeadership_Resign_onItsOwnContext(t *testing.T) {
 		"transfer": {func(ctx context.Context, l *election.Leadership) error { return l.Transfer(ctx, "c") }, "c"},
 	} {
 		for cut, took := range map[bool]time.Duration{false: 0, true: 8 * time.Second} {
-			t.Run(fmt.Sprint(name, ", cut off: ", cut), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					s := newTrio(t)
-					ctx, cancel := context.WithCancel(s.leader.Context())
-					defer cancel()
-					if cut {
-						s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: leaves, Lose: fakeetcd.Request})
-					}
-					began := time.Now()
-					err := tc.call(ctx, s.leader)
-					require.Equal(t, took, time.Since(began))
-					if cut {
-						require.ErrorIs(t, err, context.DeadlineExceeded)
-						return
-					}
-					require.NoError(t, err)
-					synctest.Wait()
-					require.Equal(t, tc.next, values(s.srv)[0])
-				})
+			inBubble(t, fmt.Sprint(name, ", cut off: ", cut), func(t *testing.T) {
+				s := newTrio(t)
+				ctx, cancel := context.WithCancel(s.leader.Context())
+				defer cancel()
+				if cut {
+					s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: leaves, Lose: fakeetcd.Request})
+				}
+				began := time.Now()
+				err := tc.call(ctx, s.leader)
+				require.Equal(t, took, time.Since(began))
+				if cut {
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+					return
+				}
+				require.NoError(t, err)
+				synctest.Wait()
+				require.Equal(t, tc.next, values(s.srv)[0])
 			})
 		}
 	}

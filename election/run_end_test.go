@@ -36,34 +36,32 @@ var endings = map[string]struct {
 // Fatal is called once for a lead that hangs, whatever has ended its context; if it returns, nothing has changed.
 func TestRun_leadHangs(t *testing.T) {
 	for name, c := range endings {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newProcess(t, newServer(t), lease.Options{})
-				told := make(news, 10)
-				r := p.runs(t, election.Options{}, election.WithStopTimeout(5*time.Second, told.tell))
-				l := r.leads(t)
-				time.Sleep(time.Hour)
-				require.Empty(t, told, "its context has not ended")
-				c.happens(t, p, r, l)
-				l.requireCause(t, c.cause)
-				keys := p.keys()
-				time.Sleep(5*time.Second - 1)
-				synctest.Wait()
-				require.Empty(t, told)
-				time.Sleep(time.Nanosecond)
-				synctest.Wait()
-				require.Len(t, told, 1)
-				err := <-told
-				require.ErrorIs(t, err, c.cause)
-				require.ErrorContains(t, err, `election: run "x": lead has not returned 5s after the end of its context: `)
-				time.Sleep(time.Hour)
-				r.requireIdle(t)
-				require.Equal(t, keys, p.keys())
-				l.returns <- nil
-				time.Sleep(time.Hour)
-				synctest.Wait()
-				require.Empty(t, told, "once")
-			})
+		inBubble(t, name, func(t *testing.T) {
+			p := newProcess(t, newServer(t), lease.Options{})
+			told := make(news, 10)
+			r := p.runs(t, election.Options{}, election.WithStopTimeout(5*time.Second, told.tell))
+			l := r.leads(t)
+			time.Sleep(time.Hour)
+			require.Empty(t, told, "its context has not ended")
+			c.happens(t, p, r, l)
+			l.requireCause(t, c.cause)
+			keys := p.keys()
+			time.Sleep(5*time.Second - 1)
+			synctest.Wait()
+			require.Empty(t, told)
+			time.Sleep(time.Nanosecond)
+			synctest.Wait()
+			require.Len(t, told, 1)
+			err := <-told
+			require.ErrorIs(t, err, c.cause)
+			require.ErrorContains(t, err, `election: run "x": lead has not returned 5s after the end of its context: `)
+			time.Sleep(time.Hour)
+			r.requireIdle(t)
+			require.Equal(t, keys, p.keys())
+			l.returns <- nil
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			require.Empty(t, told, "once")
 		})
 	}
 }
@@ -76,18 +74,16 @@ func TestRun_leadHangsUntold(t *testing.T) {
 		"in time":     election.WithStopTimeout(time.Hour+1, func(err error) { panic(err) }),
 		"no function": election.WithStopTimeout(time.Second, nil),
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newProcess(t, newServer(t), lease.Options{})
-				r := p.runs(t, election.Options{}, opt)
-				c := r.leads(t)
-				r.stop(errMine)
-				time.Sleep(time.Hour)
-				r.requireIdle(t)
-				c.returns <- nil
-				require.ErrorIs(t, r.returned(t), errMine)
-				time.Sleep(time.Hour)
-			})
+		inBubble(t, name, func(t *testing.T) {
+			p := newProcess(t, newServer(t), lease.Options{})
+			r := p.runs(t, election.Options{}, opt)
+			c := r.leads(t)
+			r.stop(errMine)
+			time.Sleep(time.Hour)
+			r.requireIdle(t)
+			c.returns <- nil
+			require.ErrorIs(t, r.returned(t), errMine)
+			time.Sleep(time.Hour)
 		})
 	}
 }
@@ -119,32 +115,30 @@ func (p *process) closes(ctx context.Context) <-chan error {
 
 func TestRun_sessionIsClosedWhileItLeads(t *testing.T) {
 	for name, own := range map[string]error{"nil": nil, "an error": errMine} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := newServer(t)
-				p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
-				r := p.runs(t, election.Options{}, election.WithRejoin(), election.WithOnLost(toldNothing(t)))
-				c := r.leads(t)
-				next := other.waits(t, election.Options{})
-				closed := p.closes(t.Context())
-				require.Equal(t, time.Now(), c.requireCause(t, lease.ErrClosed))
-				requireLost(t, context.Cause(c.ctx), lease.ReasonSessionClosed)
-				time.Sleep(time.Hour)
-				synctest.Wait()
-				require.Empty(t, closed, "it waits for lead")
-				r.requireIdle(t)
-				next.requireWaiting(t)
-				require.Contains(t, p.keys(), c.key())
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+			r := p.runs(t, election.Options{}, election.WithRejoin(), election.WithOnLost(toldNothing(t)))
+			c := r.leads(t)
+			next := other.waits(t, election.Options{})
+			closed := p.closes(t.Context())
+			require.Equal(t, time.Now(), c.requireCause(t, lease.ErrClosed))
+			requireLost(t, context.Cause(c.ctx), lease.ReasonSessionClosed)
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			require.Empty(t, closed, "it waits for lead")
+			r.requireIdle(t)
+			next.requireWaiting(t)
+			require.Contains(t, p.keys(), c.key())
 
-				c.returns <- own
-				err := r.returned(t)
-				require.ErrorIs(t, err, lease.ErrClosed)
-				if own != nil {
-					require.ErrorIs(t, err, own)
-				}
-				require.NoError(t, <-closed)
-				next.won(t)
-			})
+			c.returns <- own
+			err := r.returned(t)
+			require.ErrorIs(t, err, lease.ErrClosed)
+			if own != nil {
+				require.ErrorIs(t, err, own)
+			}
+			require.NoError(t, <-closed)
+			next.won(t)
 		})
 	}
 }

@@ -48,55 +48,53 @@ func (c *term) key() string {
 // A loss does not end the election for the one who lost.
 func TestRun_campaignsAgainAfterALoss(t *testing.T) {
 	for name, loss := range losses {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := newServer(t)
-				p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
-				told := make(news, 10)
-				first := p.runs(t, election.Options{}, election.WithOnLost(told.tell))
-				a := first.leads(t)
-				second := other.runs(t, election.Options{})
-				// The other one is told a moment later: nothing on this side may wait for more than that.
-				other.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{After: time.Millisecond})
-				time.Sleep(time.Second)
-				began := time.Now()
-				loss.happens(t, p, a.key())
-				time.Sleep(time.Minute)
-				ended := a.requireCause(t, lease.ErrLost)
-				requireLost(t, context.Cause(a.ctx), loss.reason)
-				l, _ := election.FromContext(a.ctx)
-				requireLost(t, l.Err(), loss.reason) // also where the lease is renewed
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+			told := make(news, 10)
+			first := p.runs(t, election.Options{}, election.WithOnLost(told.tell))
+			a := first.leads(t)
+			second := other.runs(t, election.Options{})
+			// The other one is told a moment later: nothing on this side may wait for more than that.
+			other.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{After: time.Millisecond})
+			time.Sleep(time.Second)
+			began := time.Now()
+			loss.happens(t, p, a.key())
+			time.Sleep(time.Minute)
+			ended := a.requireCause(t, lease.ErrLost)
+			requireLost(t, context.Cause(a.ctx), loss.reason)
+			l, _ := election.FromContext(a.ctx)
+			requireLost(t, l.Err(), loss.reason) // also where the lease is renewed
 
-				if loss.reason != lease.ReasonDeadlinePassed {
-					require.Equal(t, began, ended)
-				}
-				first.requireIdle(t)
-				require.Empty(t, told, "lead has not returned")
+			if loss.reason != lease.ReasonDeadlinePassed {
+				require.Equal(t, began, ended)
+			}
+			first.requireIdle(t)
+			require.Empty(t, told, "lead has not returned")
 
-				p.c.Restore()
-				time.Sleep(time.Minute)
-				first.requireIdle(t)
-				require.Empty(t, told)
-				require.Len(t, second.terms, 1)
-				a.returns <- errMine
-				time.Sleep(time.Minute)
-				first.requireIdle(t)
-				require.Len(t, told, 1)
-				err := <-told
-				require.ErrorIs(t, err, errMine)
-				requireLost(t, err, loss.reason)
+			p.c.Restore()
+			time.Sleep(time.Minute)
+			first.requireIdle(t)
+			require.Empty(t, told)
+			require.Len(t, second.terms, 1)
+			a.returns <- errMine
+			time.Sleep(time.Minute)
+			first.requireIdle(t)
+			require.Len(t, told, 1)
+			err := <-told
+			require.ErrorIs(t, err, errMine)
+			requireLost(t, err, loss.reason)
 
-				b := second.leads(t)
-				require.Greater(t, b.token, a.token)
-				require.True(t, ended.Before(b.began), "lead is cancelled %v after the other one leads", ended.Sub(b.began))
-				b.returns <- nil
-				again := first.leads(t)
-				require.Greater(t, again.token, b.token)
-				again.returns <- nil
-				require.NoError(t, first.returned(t), "what was lost before is no error of this one")
-				require.Empty(t, told, "it is told once")
-				require.Empty(t, p.keys())
-			})
+			b := second.leads(t)
+			require.Greater(t, b.token, a.token)
+			require.True(t, ended.Before(b.began), "lead is cancelled %v after the other one leads", ended.Sub(b.began))
+			b.returns <- nil
+			again := first.leads(t)
+			require.Greater(t, again.token, b.token)
+			again.returns <- nil
+			require.NoError(t, first.returned(t), "what was lost before is no error of this one")
+			require.Empty(t, told, "it is told once")
+			require.Empty(t, p.keys())
 		})
 	}
 }
@@ -124,32 +122,30 @@ func TestRun_LostMayTakeItsTime(t *testing.T) {
 // What ends a leadership that never was is not told.
 func TestRun_tellsNoLossOfOneWhoNeverLed(t *testing.T) {
 	for name, loss := range losses {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := newServer(t)
-				p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
-				leader := other.leads(t, election.Options{})
-				told := make(news, 10)
-				r := p.runs(t, election.Options{}, election.WithOnLost(told.tell))
-				time.Sleep(time.Second)
-				keys := slices.DeleteFunc(p.keys(), func(key string) bool { return key == leader.Key() })
-				require.Len(t, keys, 1)
-				before := p.s.Status().LeaseID
-				loss.happens(t, p, keys[0])
-				time.Sleep(time.Minute)
-				p.c.Restore()
-				time.Sleep(time.Minute)
-				r.requireIdle(t)
-				ofTheLease := loss.reason == lease.ReasonLeaseGone || loss.reason == lease.ReasonDeadlinePassed
-				require.Equal(t, ofTheLease, p.s.Status().LeaseID != before, "a new lease where the old one is lost")
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+			leader := other.leads(t, election.Options{})
+			told := make(news, 10)
+			r := p.runs(t, election.Options{}, election.WithOnLost(told.tell))
+			time.Sleep(time.Second)
+			keys := slices.DeleteFunc(p.keys(), func(key string) bool { return key == leader.Key() })
+			require.Len(t, keys, 1)
+			before := p.s.Status().LeaseID
+			loss.happens(t, p, keys[0])
+			time.Sleep(time.Minute)
+			p.c.Restore()
+			time.Sleep(time.Minute)
+			r.requireIdle(t)
+			ofTheLease := loss.reason == lease.ReasonLeaseGone || loss.reason == lease.ReasonDeadlinePassed
+			require.Equal(t, ofTheLease, p.s.Status().LeaseID != before, "a new lease where the old one is lost")
 
-				require.NoError(t, leader.Resign(t.Context()))
-				c := r.leads(t)
-				require.Greater(t, c.token, leader.Token())
-				c.returns <- nil
-				require.NoError(t, r.returned(t))
-				require.Empty(t, told)
-			})
+			require.NoError(t, leader.Resign(t.Context()))
+			c := r.leads(t)
+			require.Greater(t, c.token, leader.Token())
+			c.returns <- nil
+			require.NoError(t, r.returned(t))
+			require.Empty(t, told)
 		})
 	}
 }
@@ -164,22 +160,20 @@ func TestRun_keepsTheKeyWhileLeadRuns(t *testing.T) {
 			resigns(t, c)
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := newServer(t)
-				p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
-				r := p.runs(t, election.Options{})
-				c := r.leads(t)
-				next := other.waits(t, election.Options{})
-				end(t, r, c)
-				time.Sleep(time.Hour)
-				next.requireWaiting(t)
-				r.requireIdle(t)
-				require.Contains(t, p.keys(), c.key())
-				require.Greater(t, time.Until(p.s.Status().Deadline), 15*time.Second, "it is renewed")
-				c.returns <- nil
-				require.Greater(t, next.won(t).Token(), c.token)
-			})
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+			r := p.runs(t, election.Options{})
+			c := r.leads(t)
+			next := other.waits(t, election.Options{})
+			end(t, r, c)
+			time.Sleep(time.Hour)
+			next.requireWaiting(t)
+			r.requireIdle(t)
+			require.Contains(t, p.keys(), c.key())
+			require.Greater(t, time.Until(p.s.Status().Deadline), 15*time.Second, "it is renewed")
+			c.returns <- nil
+			require.Greater(t, next.won(t).Token(), c.token)
 		})
 	}
 }
@@ -214,24 +208,22 @@ func TestRun_findsALossWhenItLetsGo(t *testing.T) {
 // Lead has done its work: a lease that is lost while the key is let go does not make it lead again.
 func TestRun_isNotLostAfterLeadHasReturned(t *testing.T) {
 	for name, returns := range map[string]error{"nil": nil, "an error": errMine} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newProcess(t, newServer(t), lease.Options{TTL: 5 * time.Second})
-				r := p.runs(t, election.Options{}, election.WithOnLost(toldNothing(t)))
-				c := r.leads(t)
-				time.Sleep(1300 * time.Millisecond) // before the first renewal, which may be early by a fifth
-				p.c.Cut()
-				c.returns <- returns
-				time.Sleep(time.Minute)
-				p.c.Restore()
-				time.Sleep(time.Minute)
-				err := r.returned(t)
-				require.ErrorContains(t, err, "the key will be deleted in the background")
-				if returns != nil {
-					require.ErrorIs(t, err, returns)
-				}
-				require.Empty(t, p.keys())
-			})
+		inBubble(t, name, func(t *testing.T) {
+			p := newProcess(t, newServer(t), lease.Options{TTL: 5 * time.Second})
+			r := p.runs(t, election.Options{}, election.WithOnLost(toldNothing(t)))
+			c := r.leads(t)
+			time.Sleep(1300 * time.Millisecond) // before the first renewal, which may be early by a fifth
+			p.c.Cut()
+			c.returns <- returns
+			time.Sleep(time.Minute)
+			p.c.Restore()
+			time.Sleep(time.Minute)
+			err := r.returned(t)
+			require.ErrorContains(t, err, "the key will be deleted in the background")
+			if returns != nil {
+				require.ErrorIs(t, err, returns)
+			}
+			require.Empty(t, p.keys())
 		})
 	}
 }
@@ -240,22 +232,20 @@ func TestRun_isNotLostAfterLeadHasReturned(t *testing.T) {
 // others could lead while lead was still running.
 func TestRun_lostAfterResigning(t *testing.T) {
 	for name, loss := range losses {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newProcess(t, newServer(t), lease.Options{})
-				r := p.runs(t, election.Options{}, election.WithOnLost(toldNothing(t)))
-				c := r.leads(t)
-				time.Sleep(time.Second)
-				resigns(t, c)
-				loss.happens(t, p, c.key())
-				time.Sleep(time.Minute)
-				r.requireIdle(t)
-				p.c.Restore()
-				c.returns <- nil
-				time.Sleep(time.Minute)
-				requireLost(t, r.returned(t), loss.reason)
-				require.Empty(t, p.keys())
-			})
+		inBubble(t, name, func(t *testing.T) {
+			p := newProcess(t, newServer(t), lease.Options{})
+			r := p.runs(t, election.Options{}, election.WithOnLost(toldNothing(t)))
+			c := r.leads(t)
+			time.Sleep(time.Second)
+			resigns(t, c)
+			loss.happens(t, p, c.key())
+			time.Sleep(time.Minute)
+			r.requireIdle(t)
+			p.c.Restore()
+			c.returns <- nil
+			time.Sleep(time.Minute)
+			requireLost(t, r.returned(t), loss.reason)
+			require.Empty(t, p.keys())
 		})
 	}
 }
@@ -266,21 +256,19 @@ func TestRun_contextEndsWhileItEntersAgain(t *testing.T) {
 		"key deleted":   func(p *process) { p.srv.Delete(key(p.srv, "b")) },
 		"lease revoked": func(p *process) { _ = p.srv.Revoke(p.s.Status().LeaseID) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := newServer(t)
-				newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
-				p := newProcess(t, srv, lease.Options{})
-				r := p.runs(t, election.Options{Value: "b"})
-				time.Sleep(time.Second)
-				p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: 100 * time.Millisecond})
-				lose(p)
-				time.Sleep(50 * time.Millisecond)
-				r.stop(errMine)
-				require.ErrorIs(t, r.returned(t), errMine)
-				time.Sleep(time.Minute)
-				require.Equal(t, []string{"a"}, values(srv))
-			})
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
+			p := newProcess(t, srv, lease.Options{})
+			r := p.runs(t, election.Options{Value: "b"})
+			time.Sleep(time.Second)
+			p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: 100 * time.Millisecond})
+			lose(p)
+			time.Sleep(50 * time.Millisecond)
+			r.stop(errMine)
+			require.ErrorIs(t, r.returned(t), errMine)
+			time.Sleep(time.Minute)
+			require.Equal(t, []string{"a"}, values(srv))
 		})
 	}
 }

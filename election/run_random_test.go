@@ -55,47 +55,45 @@ func (g *ledger) leads(ctx context.Context, token fence.Token) {
 func TestRun_whateverHappens(t *testing.T) {
 	var terms, lost int
 	for seed := range uint64(20) {
-		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := rand.New(rand.NewPCG(seed, 1))
-				srv := newServer(t)
-				book := &ledger{t: t}
-				meddled := seed%2 == 1
-				if meddled { // who deletes a leader's key lets the next one in before the leader can know
-					book.grace = time.Second
+		inBubble(t, strconv.FormatUint(seed, 10), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 1))
+			srv := newServer(t)
+			book := &ledger{t: t}
+			meddled := seed%2 == 1
+			if meddled { // who deletes a leader's key lets the next one in before the leader can know
+				book.grace = time.Second
+			}
+			ctx, stop := context.WithCancelCause(t.Context())
+			var runs sync.WaitGroup
+			var all []*actor
+			for range 3 {
+				p := newProcess(t, srv, lease.Options{TTL: 2 * time.Minute})
+				for range 1 + r.IntN(2) {
+					a := &actor{t: t, p: p, r: rand.New(rand.NewPCG(r.Uint64(), 2)), book: book}
+					all = append(all, a)
+					runs.Go(func() { a.run(ctx) })
 				}
-				ctx, stop := context.WithCancelCause(t.Context())
-				var runs sync.WaitGroup
-				var all []*actor
-				for range 3 {
-					p := newProcess(t, srv, lease.Options{TTL: 2 * time.Minute})
-					for range 1 + r.IntN(2) {
-						a := &actor{t: t, p: p, r: rand.New(rand.NewPCG(r.Uint64(), 2)), book: book}
-						all = append(all, a)
-						runs.Go(func() { a.run(ctx) })
-					}
+			}
+			for end := time.Now().Add(8 * time.Hour); time.Now().Before(end); {
+				disturb(r, all[r.IntN(len(all))].p, meddled)
+			}
+			stop(errMine)
+			runs.Wait()
+			for _, a := range all {
+				require.ErrorIs(t, a.err, errMine)
+				told := a.told
+				if errors.Is(a.err, lease.ErrLost) { // told by Run itself, at the end
+					told++
 				}
-				for end := time.Now().Add(8 * time.Hour); time.Now().Before(end); {
-					disturb(r, all[r.IntN(len(all))].p, meddled)
-				}
-				stop(errMine)
-				runs.Wait()
-				for _, a := range all {
-					require.ErrorIs(t, a.err, errMine)
-					told := a.told
-					if errors.Is(a.err, lease.ErrLost) { // told by Run itself, at the end
-						told++
-					}
-					require.GreaterOrEqual(t, told, a.losses)
-					require.LessOrEqual(t, told, a.terms)
-					lost += a.losses
-				}
-				terms += book.terms
-				time.Sleep(time.Hour)
-				synctest.Wait()
-				require.Empty(t, all[0].p.keys())
-				require.NotZero(t, book.terms)
-			})
+				require.GreaterOrEqual(t, told, a.losses)
+				require.LessOrEqual(t, told, a.terms)
+				lost += a.losses
+			}
+			terms += book.terms
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			require.Empty(t, all[0].p.keys())
+			require.NotZero(t, book.terms)
 		})
 	}
 	t.Log(terms, "leaderships,", lost, "lost")

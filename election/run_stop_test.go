@@ -30,29 +30,27 @@ func TestRun_endsWhileItDoesNotLead(t *testing.T) {
 		}, lease.ErrClosed},
 	} {
 		for _, pauses := range []bool{false, true} {
-			t.Run(fmt.Sprint(name, ", pauses: ", pauses), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					srv := newServer(t)
-					p := newProcess(t, srv, lease.Options{})
-					var left []string
-					if !pauses { // it waits
-						left = []string{newProcess(t, srv, lease.Options{}).leads(t, election.Options{}).Key()}
-					}
-					r := p.runs(t, election.Options{}, election.WithRejoin())
-					if pauses {
-						r.leads(t).returns <- nil
-					} else {
-						time.Sleep(time.Hour)
-					}
-					r.requireIdle(t)
-					tc.end(t, p, r)
-					if pauses && tc.want == lease.ErrClosed { //nolint:errorlint // which of the two
-						time.Sleep(time.Second) // it finds out when it campaigns again
-					}
-					require.ErrorIs(t, r.returned(t), tc.want)
-					synctest.Wait()
-					require.Equal(t, left, p.keys())
-				})
+			inBubble(t, fmt.Sprint(name, ", pauses: ", pauses), func(t *testing.T) {
+				srv := newServer(t)
+				p := newProcess(t, srv, lease.Options{})
+				var left []string
+				if !pauses { // it waits
+					left = []string{newProcess(t, srv, lease.Options{}).leads(t, election.Options{}).Key()}
+				}
+				r := p.runs(t, election.Options{}, election.WithRejoin())
+				if pauses {
+					r.leads(t).returns <- nil
+				} else {
+					time.Sleep(time.Hour)
+				}
+				r.requireIdle(t)
+				tc.end(t, p, r)
+				if pauses && tc.want == lease.ErrClosed { //nolint:errorlint // which of the two
+					time.Sleep(time.Second) // it finds out when it campaigns again
+				}
+				require.ErrorIs(t, r.returned(t), tc.want)
+				synctest.Wait()
+				require.Equal(t, left, p.keys())
 			})
 		}
 	}
@@ -85,25 +83,23 @@ func TestRun_contextEndsWhileItLeads(t *testing.T) {
 			return fmt.Errorf("%w: %w", own, context.DeadlineExceeded)
 		}, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := newServer(t)
-				p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
-				r := p.runs(t, election.Options{}, election.WithRejoin(), election.WithOnLost(toldNothing(t)))
-				l := r.leads(t)
-				next := other.waits(t, election.Options{})
-				r.stop(errMine)
-				require.Equal(t, time.Now(), l.requireCause(t, errMine))
-				require.ErrorIs(t, l.ctx.Err(), context.Canceled)
-				time.Sleep(time.Minute)
-				next.requireWaiting(t)
-				l.returns <- c.returns(l)
-				err := r.returned(t)
-				require.ErrorIs(t, err, errMine)
-				require.Equal(t, c.own, errors.Is(err, own), "%v", err)
-				require.NotErrorIs(t, err, lease.ErrLost)
-				next.won(t)
-			})
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+			r := p.runs(t, election.Options{}, election.WithRejoin(), election.WithOnLost(toldNothing(t)))
+			l := r.leads(t)
+			next := other.waits(t, election.Options{})
+			r.stop(errMine)
+			require.Equal(t, time.Now(), l.requireCause(t, errMine))
+			require.ErrorIs(t, l.ctx.Err(), context.Canceled)
+			time.Sleep(time.Minute)
+			next.requireWaiting(t)
+			l.returns <- c.returns(l)
+			err := r.returned(t)
+			require.ErrorIs(t, err, errMine)
+			require.Equal(t, c.own, errors.Is(err, own), "%v", err)
+			require.NotErrorIs(t, err, lease.ErrLost)
+			next.won(t)
 		})
 	}
 }
@@ -111,26 +107,24 @@ func TestRun_contextEndsWhileItLeads(t *testing.T) {
 // Lead has returned before ctx ended: that is what Run tells.
 func TestRun_contextEndsWhileItLetsGo(t *testing.T) {
 	for name, returns := range map[string]error{"nil": nil, "an error": errMine} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newProcess(t, newServer(t), lease.Options{})
-				r := p.runs(t, election.Options{})
-				c := r.leads(t)
-				p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
-				c.returns <- returns
-				r.requireIdle(t)
-				r.stop(errors.New("too late"))
-				r.requireIdle(t)
-				require.Equal(t, []string{c.key()}, p.keys())
-				time.Sleep(time.Second)
-				if returns == nil {
-					require.NoError(t, r.returned(t))
-				} else {
-					require.ErrorIs(t, r.returned(t), returns)
-					require.NotContains(t, r.err.Error(), "too late")
-				}
-				require.Empty(t, p.keys())
-			})
+		inBubble(t, name, func(t *testing.T) {
+			p := newProcess(t, newServer(t), lease.Options{})
+			r := p.runs(t, election.Options{})
+			c := r.leads(t)
+			p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
+			c.returns <- returns
+			r.requireIdle(t)
+			r.stop(errors.New("too late"))
+			r.requireIdle(t)
+			require.Equal(t, []string{c.key()}, p.keys())
+			time.Sleep(time.Second)
+			if returns == nil {
+				require.NoError(t, r.returned(t))
+			} else {
+				require.ErrorIs(t, r.returned(t), returns)
+				require.NotContains(t, r.err.Error(), "too late")
+			}
+			require.Empty(t, p.keys())
 		})
 	}
 }
@@ -166,56 +160,52 @@ func TestRun_cannotLetGo(t *testing.T) {
 		"lead returned an error": {errMine, false},
 		"ctx ended":              {nil, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newProcess(t, newServer(t), lease.Options{})
-				r := p.runs(t, election.Options{})
-				l := r.leads(t)
-				p.c.Cut()
-				if c.stops {
-					r.stop(errMine)
-					l.requireCause(t, errMine)
-				}
-				l.returns <- c.returns
-				time.Sleep(8*time.Second - 1)
-				r.requireIdle(t)
-				time.Sleep(time.Nanosecond)
-				err := r.returned(t)
-				require.ErrorContains(t, err, "the key will be deleted in the background")
-				require.NotErrorIs(t, err, lease.ErrLost)
-				require.Equal(t, c.returns != nil || c.stops, errors.Is(err, errMine))
-				require.Len(t, p.keys(), 1)
-				p.c.Restore()
-				time.Sleep(time.Second)
-				require.Empty(t, p.keys())
-			})
+		inBubble(t, name, func(t *testing.T) {
+			p := newProcess(t, newServer(t), lease.Options{})
+			r := p.runs(t, election.Options{})
+			l := r.leads(t)
+			p.c.Cut()
+			if c.stops {
+				r.stop(errMine)
+				l.requireCause(t, errMine)
+			}
+			l.returns <- c.returns
+			time.Sleep(8*time.Second - 1)
+			r.requireIdle(t)
+			time.Sleep(time.Nanosecond)
+			err := r.returned(t)
+			require.ErrorContains(t, err, "the key will be deleted in the background")
+			require.NotErrorIs(t, err, lease.ErrLost)
+			require.Equal(t, c.returns != nil || c.stops, errors.Is(err, errMine))
+			require.Len(t, p.keys(), 1)
+			p.c.Restore()
+			time.Sleep(time.Second)
+			require.Empty(t, p.keys())
 		})
 	}
 }
 
 func TestRun_resigns(t *testing.T) {
 	for name, rejoin := range map[string][]election.RunOption{"once": nil, "rejoin": {election.WithRejoin()}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := newServer(t)
-				p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
-				r := p.runs(t, election.Options{}, append(rejoin, election.WithOnLost(toldNothing(t)))...)
-				c := r.leads(t)
-				next := other.waits(t, election.Options{})
-				resigns(t, c)
-				time.Sleep(time.Minute)
-				next.requireWaiting(t)
-				c.returns <- c.ctx.Err()
-				l := next.won(t)
-				time.Sleep(time.Minute)
-				if rejoin == nil {
-					require.NoError(t, r.returned(t))
-					return
-				}
-				r.requireIdle(t)
-				require.NoError(t, l.Resign(t.Context()))
-				require.Greater(t, r.leads(t).token, l.Token())
-			})
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+			r := p.runs(t, election.Options{}, append(rejoin, election.WithOnLost(toldNothing(t)))...)
+			c := r.leads(t)
+			next := other.waits(t, election.Options{})
+			resigns(t, c)
+			time.Sleep(time.Minute)
+			next.requireWaiting(t)
+			c.returns <- c.ctx.Err()
+			l := next.won(t)
+			time.Sleep(time.Minute)
+			if rejoin == nil {
+				require.NoError(t, r.returned(t))
+				return
+			}
+			r.requireIdle(t)
+			require.NoError(t, l.Resign(t.Context()))
+			require.Greater(t, r.leads(t).token, l.Token())
 		})
 	}
 }

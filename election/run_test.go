@@ -195,24 +195,22 @@ func TestRun_leadPanics(t *testing.T) {
 			<-exited
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := newServer(t)
-				p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
-				var next *candidate
-				c.run(t, func() {
-					_ = election.Run(t.Context(), p.s, "x", election.Options{}, func(ctx context.Context, _ fence.Token) error {
-						next = other.campaign(context.WithoutCancel(ctx), election.Options{})
-						synctest.Wait()
-						c.panics()
-						return nil
-					}, election.WithRejoin(), election.WithStopTimeout(time.Second, nil))
-				})
-				next.won(t)
-				began := time.Now()
-				require.NoError(t, p.s.Close(t.Context()))
-				require.Zero(t, time.Since(began), "Close does not wait for it")
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+			var next *candidate
+			c.run(t, func() {
+				_ = election.Run(t.Context(), p.s, "x", election.Options{}, func(ctx context.Context, _ fence.Token) error {
+					next = other.campaign(context.WithoutCancel(ctx), election.Options{})
+					synctest.Wait()
+					c.panics()
+					return nil
+				}, election.WithRejoin(), election.WithStopTimeout(time.Second, nil))
 			})
+			next.won(t)
+			began := time.Now()
+			require.NoError(t, p.s.Close(t.Context()))
+			require.Zero(t, time.Since(began), "Close does not wait for it")
 		})
 	}
 }

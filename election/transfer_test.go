@@ -27,31 +27,29 @@ func TestLeadership_Transfer(t *testing.T) {
 		"past many":              {[]int{0, 0, 0, 0, 0, 0}, 4},
 		"past a higher priority": {[]int{0, 9, 0, 0}, 3},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := newServer(t)
-				leader, list := rank(t, srv, c.priorities...)
-				to := string(rune('a' + c.to))
-				began := time.Now()
-				require.NoError(t, leader.Transfer(t.Context(), to))
-				require.Zero(t, time.Since(began))
-				require.ErrorIs(t, leader.Err(), election.ErrResigned)
-				require.NotErrorIs(t, leader.Err(), election.ErrHandedOver)
-				next := list[c.to].won(t)
-				require.Greater(t, next.Token(), leader.Token())
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			leader, list := rank(t, srv, c.priorities...)
+			to := string(rune('a' + c.to))
+			began := time.Now()
+			require.NoError(t, leader.Transfer(t.Context(), to))
+			require.Zero(t, time.Since(began))
+			require.ErrorIs(t, leader.Err(), election.ErrResigned)
+			require.NotErrorIs(t, leader.Err(), election.ErrHandedOver)
+			next := list[c.to].won(t)
+			require.Greater(t, next.Token(), leader.Token())
 
-				order := values(srv) // those that were passed stand behind all others
-				require.Len(t, order, len(list)-1)
-				for i := c.to; i < len(list); i++ {
-					require.Equal(t, string(rune('a'+i)), order[i-c.to])
-				}
-				var then []*candidate
-				for _, value := range order[1:] {
-					then = append(then, list[value[0]-'a'])
-				}
-				requireOrder(t, next, then...)
-				requireReigns(t, srv, append([]string{"a"}, order...)...)
-			})
+			order := values(srv) // those that were passed stand behind all others
+			require.Len(t, order, len(list)-1)
+			for i := c.to; i < len(list); i++ {
+				require.Equal(t, string(rune('a'+i)), order[i-c.to])
+			}
+			var then []*candidate
+			for _, value := range order[1:] {
+				then = append(then, list[value[0]-'a'])
+			}
+			requireOrder(t, next, then...)
+			requireReigns(t, srv, append([]string{"a"}, order...)...)
 		})
 	}
 }
@@ -80,33 +78,31 @@ func TestLeadership_Transfer_fails(t *testing.T) {
 		"to a lock":                   {before: locks, to: "lock", want: election.ErrNoCandidate},
 		"nobody, and a lock after it": {after: locks, to: "c", want: election.ErrNoCandidate},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := newServer(t)
-				l := newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
-				if tc.before != nil {
-					tc.before(t, newProcess(t, srv, lease.Options{Owner: "lock"}))
-				}
-				b := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
-				if tc.after != nil {
-					tc.after(t, newProcess(t, srv, lease.Options{Owner: "lock"}))
-				}
-				before := values(srv)
-				rev := srv.Rev()
-				err := l.Transfer(t.Context(), tc.to)
-				require.ErrorIs(t, err, tc.want)
-				require.ErrorContains(t, err, `election: transfer "x":`)
-				require.NotErrorIs(t, err, lease.ErrLost)
-				require.NoError(t, l.Err())
-				require.NoError(t, l.Proclaim(t.Context(), "a"))
-				require.Equal(t, before, values(srv))
-				require.Equal(t, rev+1, srv.Rev(), "nobody was asked anything")
-				b.requireWaiting(t)
-				require.NoError(t, l.Resign(t.Context()))
-				require.NoError(t, b.wins(t).Resign(t.Context()))
-				time.Sleep(time.Hour)
-				require.Empty(t, srv.Keys(""))
-			})
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			l := newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
+			if tc.before != nil {
+				tc.before(t, newProcess(t, srv, lease.Options{Owner: "lock"}))
+			}
+			b := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
+			if tc.after != nil {
+				tc.after(t, newProcess(t, srv, lease.Options{Owner: "lock"}))
+			}
+			before := values(srv)
+			rev := srv.Rev()
+			err := l.Transfer(t.Context(), tc.to)
+			require.ErrorIs(t, err, tc.want)
+			require.ErrorContains(t, err, `election: transfer "x":`)
+			require.NotErrorIs(t, err, lease.ErrLost)
+			require.NoError(t, l.Err())
+			require.NoError(t, l.Proclaim(t.Context(), "a"))
+			require.Equal(t, before, values(srv))
+			require.Equal(t, rev+1, srv.Rev(), "nobody was asked anything")
+			b.requireWaiting(t)
+			require.NoError(t, l.Resign(t.Context()))
+			require.NoError(t, b.wins(t).Resign(t.Context()))
+			time.Sleep(time.Hour)
+			require.Empty(t, srv.Keys(""))
 		})
 	}
 }
@@ -117,19 +113,17 @@ func TestLeadership_Transfer_refusesBadInput(t *testing.T) {
 		"empty":    {"", "election: value is empty, want 1 to 4096 bytes"},
 		"too long": {strings.Repeat("x", 4097), "election: value has 4097 bytes, want 0 to 4096"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := newServer(t)
-				p := newProcess(t, srv, lease.Options{})
-				l := p.leads(t, election.Options{})
-				granted, err := p.c.Grant(t.Context(), 60)
-				require.NoError(t, err)
-				put(t, p.c, fmt.Sprintf("x/%x", int64(granted.ID)), "", granted.ID)
-				n := len(p.c.Calls(fakeetcd.Any))
-				require.EqualError(t, l.Transfer(t.Context(), tc.value), tc.want)
-				require.Len(t, p.c.Calls(fakeetcd.Any), n)
-				require.NoError(t, l.Err())
-			})
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			p := newProcess(t, srv, lease.Options{})
+			l := p.leads(t, election.Options{})
+			granted, err := p.c.Grant(t.Context(), 60)
+			require.NoError(t, err)
+			put(t, p.c, fmt.Sprintf("x/%x", int64(granted.ID)), "", granted.ID)
+			n := len(p.c.Calls(fakeetcd.Any))
+			require.EqualError(t, l.Transfer(t.Context(), tc.value), tc.want)
+			require.Len(t, p.c.Calls(fakeetcd.Any), n)
+			require.NoError(t, l.Err())
 		})
 	}
 }
@@ -176,20 +170,18 @@ func TestLeadership_Transfer_notConfirmed(t *testing.T) {
 		"request lost": {fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request}, 1},
 		"request late": {fakeetcd.Fault{Times: 1, Before: 7 * time.Second, Late: true}, 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newTrio(t)
-				tc.fault.Match = leaves
-				s.p[0].c.Inject(fakeetcd.Txn, tc.fault)
-				err := s.leader.Transfer(timeout(t, time.Second, errEnough), "c")
-				require.ErrorIs(t, err, errEnough)
-				require.NotErrorIs(t, err, lease.ErrLost)
-				require.ErrorIs(t, s.leader.Err(), election.ErrResigned)
-				require.NoError(t, s.leader.Resign(t.Context()))
-				require.ErrorIs(t, s.leader.Resign(t.Context()), election.ErrResigned)
-				time.Sleep(time.Minute)
-				requireOrder(t, s.waiting[tc.first].won(t), s.waiting[3-tc.first])
-			})
+		inBubble(t, name, func(t *testing.T) {
+			s := newTrio(t)
+			tc.fault.Match = leaves
+			s.p[0].c.Inject(fakeetcd.Txn, tc.fault)
+			err := s.leader.Transfer(timeout(t, time.Second, errEnough), "c")
+			require.ErrorIs(t, err, errEnough)
+			require.NotErrorIs(t, err, lease.ErrLost)
+			require.ErrorIs(t, s.leader.Err(), election.ErrResigned)
+			require.NoError(t, s.leader.Resign(t.Context()))
+			require.ErrorIs(t, s.leader.Resign(t.Context()), election.ErrResigned)
+			time.Sleep(time.Minute)
+			requireOrder(t, s.waiting[tc.first].won(t), s.waiting[3-tc.first])
 		})
 	}
 }
@@ -219,22 +211,20 @@ func TestLeadership_Transfer_candidateGoesAtTheLastMoment(t *testing.T) {
 			synctest.Wait()
 		}, election.ErrBlocked},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newTrio(t)
-				s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Before: time.Second})
-				transfers := inBackground(func() error { return s.leader.Transfer(t.Context(), "c") })
-				s.letsGo(t)
-				tc.do(t, s)
-				err := transfers.result(t)
-				require.ErrorIs(t, err, tc.want)
-				require.ErrorContains(t, err, `resigned, but not to "c"`)
-				require.NotErrorIs(t, err, lease.ErrLost)
-				require.ErrorIs(t, s.leader.Err(), election.ErrResigned)
-				require.Error(t, s.waiting[2].failed(t))
-				require.Greater(t, s.waiting[1].wins(t).Token(), s.leader.Token())
-				require.ErrorIs(t, s.leader.Resign(t.Context()), election.ErrResigned)
-			})
+		inBubble(t, name, func(t *testing.T) {
+			s := newTrio(t)
+			s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Before: time.Second})
+			transfers := inBackground(func() error { return s.leader.Transfer(t.Context(), "c") })
+			s.letsGo(t)
+			tc.do(t, s)
+			err := transfers.result(t)
+			require.ErrorIs(t, err, tc.want)
+			require.ErrorContains(t, err, `resigned, but not to "c"`)
+			require.NotErrorIs(t, err, lease.ErrLost)
+			require.ErrorIs(t, s.leader.Err(), election.ErrResigned)
+			require.Error(t, s.waiting[2].failed(t))
+			require.Greater(t, s.waiting[1].wins(t).Token(), s.leader.Token())
+			require.ErrorIs(t, s.leader.Resign(t.Context()), election.ErrResigned)
 		})
 	}
 }

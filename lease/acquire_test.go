@@ -28,30 +28,28 @@ func TestSession_Lock_notForOneWhoHasGivenUp(t *testing.T) {
 		"as the answer comes":       time.Second,
 		"before the request is out": -1,
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: time.Second})
-				ctx, cancel := context.WithCancelCause(t.Context())
-				if when <= 0 {
-					cancel(mine)
-				}
-				time.AfterFunc(when, func() { cancel(mine) })
-				l, err := e.s.Lock(ctx, "a")
-				if err == nil { // only in the tie, when the lock was returned before the end of ctx
-					require.Equal(t, time.Second, when)
-					require.NoError(t, l.Unlock(t.Context()))
-				} else {
-					require.ErrorIs(t, err, mine)
-					require.ErrorContains(t, err, `lease: lock "a":`)
-					require.NotErrorIs(t, err, lease.ErrLost)
-				}
-				synctest.Wait()
-				require.Empty(t, e.keys(""))
-				if when <= 0 {
-					require.Empty(t, e.c.Calls(fakeetcd.Txn))
-				}
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: time.Second})
+			ctx, cancel := context.WithCancelCause(t.Context())
+			if when <= 0 {
+				cancel(mine)
+			}
+			time.AfterFunc(when, func() { cancel(mine) })
+			l, err := e.s.Lock(ctx, "a")
+			if err == nil { // only in the tie, when the lock was returned before the end of ctx
+				require.Equal(t, time.Second, when)
+				require.NoError(t, l.Unlock(t.Context()))
+			} else {
+				require.ErrorIs(t, err, mine)
+				require.ErrorContains(t, err, `lease: lock "a":`)
+				require.NotErrorIs(t, err, lease.ErrLost)
+			}
+			synctest.Wait()
+			require.Empty(t, e.keys(""))
+			if when <= 0 {
+				require.Empty(t, e.c.Calls(fakeetcd.Txn))
+			}
 		})
 	}
 }
@@ -180,18 +178,16 @@ func TestSession_Lock_newLeaseIsRefused(t *testing.T) {
 // The key has entered past a stray key, and the look at who is first is refused.
 func TestSession_TryLock_refusedAfterEntering(t *testing.T) {
 	for name, err := range map[string]error{"denied": errDenied, "too many requests": rpctypes.ErrGRPCRequestTooManyRequests} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				e.srv.Put("a/planted", "")
-				gets := 0
-				e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Err: err, Match: func(fakeetcd.Call) bool { gets++; return gets > 1 }})
-				_, err := e.s.TryLock(timeout(t, time.Second), "a")
-				require.Error(t, err)
-				e.c.Reset()
-				e.at(time.Hour)
-				require.Equal(t, []string{"a/planted"}, e.keys("a"))
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			e.srv.Put("a/planted", "")
+			gets := 0
+			e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Err: err, Match: func(fakeetcd.Call) bool { gets++; return gets > 1 }})
+			_, err := e.s.TryLock(timeout(t, time.Second), "a")
+			require.Error(t, err)
+			e.c.Reset()
+			e.at(time.Hour)
+			require.Equal(t, []string{"a/planted"}, e.keys("a"))
 		})
 	}
 }
@@ -206,37 +202,35 @@ func TestSession_badTimesAreWaitedOut(t *testing.T) {
 		status.Error(codes.Canceled, "proxy: shutting down"),
 	} {
 		for name, lose := range map[string]fakeetcd.Message{"not done": fakeetcd.Request, "done": fakeetcd.Answer} {
-			t.Run(status.Convert(err).Message()+", "+name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					e := start(t, lease.Options{})
-					fail := func(m fakeetcd.Method) {
-						e.c.Inject(m, fakeetcd.Fault{Times: 5, Lose: lose, Err: err})
-					}
-					fail(fakeetcd.Txn)
-					l, err := e.s.Lock(t.Context(), "a")
-					require.NoError(t, err)
-					waiting := e.line(t, "a", 2)
-					fail(fakeetcd.Txn)
-					second, err := e.s.TryLock(t.Context(), "b")
-					require.NoError(t, err)
-					require.Len(t, e.keys(""), 2)
-					fail(fakeetcd.Txn)
-					require.NoError(t, l.Unlock(t.Context()))
-					got := receive(t, waiting[0])
-					require.NoError(t, got.err)
-					fail(fakeetcd.Txn)
-					require.NoError(t, got.lock.Unlock(t.Context()))
-					got = receive(t, waiting[1])
-					require.NoError(t, got.err)
-					fail(fakeetcd.Txn)
-					require.NoError(t, got.lock.Unlock(t.Context()))
-					require.NoError(t, second.Unlock(t.Context()))
-					require.Less(t, e.now(), time.Minute)
-					require.Empty(t, e.keys(""))
-					fail(fakeetcd.Revoke)
-					require.NoError(t, e.s.Close(t.Context()))
-					require.Empty(t, e.srv.Leases())
-				})
+			inBubble(t, status.Convert(err).Message()+", "+name, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				fail := func(m fakeetcd.Method) {
+					e.c.Inject(m, fakeetcd.Fault{Times: 5, Lose: lose, Err: err})
+				}
+				fail(fakeetcd.Txn)
+				l, err := e.s.Lock(t.Context(), "a")
+				require.NoError(t, err)
+				waiting := e.line(t, "a", 2)
+				fail(fakeetcd.Txn)
+				second, err := e.s.TryLock(t.Context(), "b")
+				require.NoError(t, err)
+				require.Len(t, e.keys(""), 2)
+				fail(fakeetcd.Txn)
+				require.NoError(t, l.Unlock(t.Context()))
+				got := receive(t, waiting[0])
+				require.NoError(t, got.err)
+				fail(fakeetcd.Txn)
+				require.NoError(t, got.lock.Unlock(t.Context()))
+				got = receive(t, waiting[1])
+				require.NoError(t, got.err)
+				fail(fakeetcd.Txn)
+				require.NoError(t, got.lock.Unlock(t.Context()))
+				require.NoError(t, second.Unlock(t.Context()))
+				require.Less(t, e.now(), time.Minute)
+				require.Empty(t, e.keys(""))
+				fail(fakeetcd.Revoke)
+				require.NoError(t, e.s.Close(t.Context()))
+				require.Empty(t, e.srv.Leases())
 			})
 		}
 	}

@@ -88,26 +88,24 @@ func TestAdopt_Close_saysWhatMayBeLeft(t *testing.T) {
 		"a request is late":     {fakeetcd.Fault{Before: ttl / 2, Late: true}, "may still put the key", 1},
 		"a deletion is refused": {fakeetcd.Fault{Lose: fakeetcd.Answer}, "permission denied", 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e, _ := startAdopted(t, nil)
-				for i := range 10 {
-					e.lock(t, fmt.Sprintf("a/%d", i))
-				}
-				row.fault.Match, row.fault.Times = touches("b/"), 1
-				e.c.Inject(fakeetcd.Txn, row.fault)
-				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: errDenied, Match: touches("b/")})
-				_, err := e.s.TryLock(timeout(t, time.Second), "b")
-				require.ErrorIs(t, err, context.DeadlineExceeded)
-				if row.fault.Late {
-					e.c.Reset()
-				}
-				require.ErrorContains(t, e.s.Close(t.Context()), row.want)
-				require.Equal(t, time.Second, e.now())
-				require.Empty(t, e.keys("a"))
-				e.at(ttl / 2)
-				require.Len(t, e.keys("b"), row.left)
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e, _ := startAdopted(t, nil)
+			for i := range 10 {
+				e.lock(t, fmt.Sprintf("a/%d", i))
+			}
+			row.fault.Match, row.fault.Times = touches("b/"), 1
+			e.c.Inject(fakeetcd.Txn, row.fault)
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: errDenied, Match: touches("b/")})
+			_, err := e.s.TryLock(timeout(t, time.Second), "b")
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			if row.fault.Late {
+				e.c.Reset()
+			}
+			require.ErrorContains(t, e.s.Close(t.Context()), row.want)
+			require.Equal(t, time.Second, e.now())
+			require.Empty(t, e.keys("a"))
+			e.at(ttl / 2)
+			require.Len(t, e.keys("b"), row.left)
 		})
 	}
 }

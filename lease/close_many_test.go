@@ -38,39 +38,37 @@ func TestSession_Close_withVeryManyLocks(t *testing.T) {
 		"no answers":    {locks: 1000, fault: fakeetcd.Fault{Lose: fakeetcd.Answer}, all: true, sent: 1, left: 900, took: bound / 2},
 		"lost requests": {locks: 1000, fault: fakeetcd.Fault{Lose: fakeetcd.Request}, all: true, sent: 1, left: 1000, took: bound / 2},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				var wg sync.WaitGroup
-				for i := range row.locks {
-					wg.Go(func() {
-						_, err := e.s.TryLock(t.Context(), fmt.Sprintf("a/%d", i))
-						assert.NoError(t, err)
-					})
-				}
-				wg.Wait()
-				e.srv.Put("a/7/stranger", "")
-				row.fault.Match = touches("a/7/")
-				if row.all {
-					row.fault.Match = writes
-				}
-				e.c.Inject(fakeetcd.Txn, row.fault)
-				left := -1
-				e.c.Inject(fakeetcd.Revoke, fakeetcd.Fault{OnRequest: func() { left = len(e.keys("a/")) - 1 }})
-				before, began := len(e.writes()), e.now()
-				require.NoError(t, e.s.Close(timeout(t, bound)))
-				require.Equal(t, row.left, left)
-				batches := make(map[string]bool) // one that is sent again counts once
-				for _, call := range e.writes()[before:] {
-					require.LessOrEqual(t, len(call.Request.(*pb.TxnRequest).Success), 100)
-					batches[call.Request.(*pb.TxnRequest).String()] = true
-				}
-				require.GreaterOrEqual(t, len(batches), row.sent)
-				require.Equal(t, row.parts, len(batches) > row.sent)
-				require.Equal(t, row.took, (e.now() - began).Truncate(time.Second))
-				require.Equal(t, []string{"a/7/stranger"}, e.keys(""))
-				require.Empty(t, e.leaseIDs())
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			var wg sync.WaitGroup
+			for i := range row.locks {
+				wg.Go(func() {
+					_, err := e.s.TryLock(t.Context(), fmt.Sprintf("a/%d", i))
+					assert.NoError(t, err)
+				})
+			}
+			wg.Wait()
+			e.srv.Put("a/7/stranger", "")
+			row.fault.Match = touches("a/7/")
+			if row.all {
+				row.fault.Match = writes
+			}
+			e.c.Inject(fakeetcd.Txn, row.fault)
+			left := -1
+			e.c.Inject(fakeetcd.Revoke, fakeetcd.Fault{OnRequest: func() { left = len(e.keys("a/")) - 1 }})
+			before, began := len(e.writes()), e.now()
+			require.NoError(t, e.s.Close(timeout(t, bound)))
+			require.Equal(t, row.left, left)
+			batches := make(map[string]bool) // one that is sent again counts once
+			for _, call := range e.writes()[before:] {
+				require.LessOrEqual(t, len(call.Request.(*pb.TxnRequest).Success), 100)
+				batches[call.Request.(*pb.TxnRequest).String()] = true
+			}
+			require.GreaterOrEqual(t, len(batches), row.sent)
+			require.Equal(t, row.parts, len(batches) > row.sent)
+			require.Equal(t, row.took, (e.now() - began).Truncate(time.Second))
+			require.Equal(t, []string{"a/7/stranger"}, e.keys(""))
+			require.Empty(t, e.leaseIDs())
 		})
 	}
 }

@@ -86,34 +86,32 @@ func TestSession_Close_behindABlackHole(t *testing.T) {
 		"in jeopardy":          {0, third - 1, third + 10*time.Second - 1, nil},
 		"ctx outlives a lease": {time.Hour, time.Second, 11 * time.Second, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				l := e.lock(t, "a")
-				end := e.ended(l)
-				e.at(tc.cut)
-				e.c.Cut()
-				ctx := t.Context()
-				if tc.bound > 0 {
-					var cancel context.CancelFunc
-					ctx, cancel = context.WithTimeoutCause(ctx, tc.bound, mine)
-					defer cancel()
-				}
-				done := make(chan error, 1)
-				go func() { done <- e.s.Close(ctx) }()
-				err := receive(t, done)
-				require.Equal(t, tc.want, e.now())
-				require.Error(t, err)
-				require.ErrorContains(t, err, "expires by itself")
-				if tc.told != nil {
-					require.ErrorIs(t, err, tc.told)
-				}
-				require.Equal(t, tc.cut, receive(t, end), "the handles do not wait for it")
-				n := len(e.c.Calls(fakeetcd.Any))
-				e.at(time.Hour)
-				require.Len(t, e.c.Calls(fakeetcd.Any), n, "nothing goes on")
-				require.Empty(t, e.keys(""), "the lease has expired by itself")
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			l := e.lock(t, "a")
+			end := e.ended(l)
+			e.at(tc.cut)
+			e.c.Cut()
+			ctx := t.Context()
+			if tc.bound > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeoutCause(ctx, tc.bound, mine)
+				defer cancel()
+			}
+			done := make(chan error, 1)
+			go func() { done <- e.s.Close(ctx) }()
+			err := receive(t, done)
+			require.Equal(t, tc.want, e.now())
+			require.Error(t, err)
+			require.ErrorContains(t, err, "expires by itself")
+			if tc.told != nil {
+				require.ErrorIs(t, err, tc.told)
+			}
+			require.Equal(t, tc.cut, receive(t, end), "the handles do not wait for it")
+			n := len(e.c.Calls(fakeetcd.Any))
+			e.at(time.Hour)
+			require.Len(t, e.c.Calls(fakeetcd.Any), n, "nothing goes on")
+			require.Empty(t, e.keys(""), "the lease has expired by itself")
 		})
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -33,26 +32,24 @@ func TestLock_costOfAPair(t *testing.T) {
 		"one goroutine":  {1, 200, 2, 68},
 		"256 goroutines": {256, 20, 0.03, 44}, // 120 share a request at most
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				client, kv := newServer(t).NewClient(t.Context()), new(willing)
-				client.KV = clientv3.NewKVFromKVClient(kv, client.Client)
-				s, err := lease.NewSession(t.Context(), client.Client, lease.Options{})
-				require.NoError(t, err)
-				defer func() { _ = s.Close(context.WithoutCancel(t.Context())) }()
+		inBubble(t, name, func(t *testing.T) {
+			client, kv := newServer(t).NewClient(t.Context()), new(willing)
+			client.KV = clientv3.NewKVFromKVClient(kv, client.Client)
+			s, err := lease.NewSession(t.Context(), client.Client, lease.Options{})
+			require.NoError(t, err)
+			defer func() { _ = s.Close(context.WithoutCancel(t.Context())) }()
 
-				doPairs(t, s, tc.owners, 3) // maps and slices grow
-				var before, after runtime.MemStats
-				sent := kv.sent.Load()
-				runtime.ReadMemStats(&before)
-				doPairs(t, s, tc.owners, tc.pairs)
-				runtime.ReadMemStats(&after)
-				pairs := float64(tc.owners * tc.pairs)
-				requests, allocations := float64(kv.sent.Load()-sent)/pairs, float64(after.Mallocs-before.Mallocs)/pairs
-				t.Logf("%.4f requests, %.1f allocations, %.0f bytes", requests, allocations, float64(after.TotalAlloc-before.TotalAlloc)/pairs)
-				require.LessOrEqual(t, requests, tc.requests)
-				require.LessOrEqual(t, allocations, tc.allocations)
-			})
+			doPairs(t, s, tc.owners, 3) // maps and slices grow
+			var before, after runtime.MemStats
+			sent := kv.sent.Load()
+			runtime.ReadMemStats(&before)
+			doPairs(t, s, tc.owners, tc.pairs)
+			runtime.ReadMemStats(&after)
+			pairs := float64(tc.owners * tc.pairs)
+			requests, allocations := float64(kv.sent.Load()-sent)/pairs, float64(after.Mallocs-before.Mallocs)/pairs
+			t.Logf("%.4f requests, %.1f allocations, %.0f bytes", requests, allocations, float64(after.TotalAlloc-before.TotalAlloc)/pairs)
+			require.LessOrEqual(t, requests, tc.requests)
+			require.LessOrEqual(t, allocations, tc.allocations)
 		})
 	}
 }
@@ -103,49 +100,47 @@ var willingly = func() (answers [129]*pb.TxnResponse) {
 // Where sessions take a lock in turns, a turn costs a request to enter and one to leave. Behind a waiter it costs a read more.
 func TestSession_Lock_requestsATurn(t *testing.T) {
 	for clients, most := range map[int]float64{2: 2.1, 8: 3.2, 32: 3.2} {
-		t.Run(fmt.Sprint(clients), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := newServer(t)
-				var sessions []*env
-				for range clients {
-					e := open(t, srv, lease.Options{TTL: time.Hour})
-					e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: time.Millisecond, After: time.Millisecond / 2})
-					e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{After: time.Millisecond / 2})
-					sessions = append(sessions, e)
+		inBubble(t, fmt.Sprint(clients), func(t *testing.T) {
+			srv := newServer(t)
+			var sessions []*env
+			for range clients {
+				e := open(t, srv, lease.Options{TTL: time.Hour})
+				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: time.Millisecond, After: time.Millisecond / 2})
+				e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{After: time.Millisecond / 2})
+				sessions = append(sessions, e)
+			}
+			sent := func() (n int) {
+				for _, e := range sessions {
+					n += len(e.c.Calls(fakeetcd.Any))
 				}
-				sent := func() (n int) {
-					for _, e := range sessions {
-						n += len(e.c.Calls(fakeetcd.Any))
-					}
-					return n
-				}
-				rounds := func(n int) {
-					var all sync.WaitGroup
-					for _, e := range sessions {
-						all.Go(func() {
-							for range n {
-								l, err := e.s.Lock(t.Context(), "a")
-								if err != nil {
-									t.Error(err)
-									return
-								}
-								time.Sleep(time.Millisecond)
-								if err := l.Unlock(t.Context()); err != nil {
-									t.Error(err)
-								}
+				return n
+			}
+			rounds := func(n int) {
+				var all sync.WaitGroup
+				for _, e := range sessions {
+					all.Go(func() {
+						for range n {
+							l, err := e.s.Lock(t.Context(), "a")
+							if err != nil {
+								t.Error(err)
+								return
 							}
-						})
-					}
-					all.Wait()
+							time.Sleep(time.Millisecond)
+							if err := l.Unlock(t.Context()); err != nil {
+								t.Error(err)
+							}
+						}
+					})
 				}
-				rounds(3) // until each stands behind the same key again
-				before := sent()
-				const turns = 30
-				rounds(turns)
-				a := float64(sent()-before) / float64(turns*clients)
-				t.Logf("%.2f requests a turn", a)
-				require.LessOrEqual(t, a, most)
-			})
+				all.Wait()
+			}
+			rounds(3) // until each stands behind the same key again
+			before := sent()
+			const turns = 30
+			rounds(turns)
+			a := float64(sent()-before) / float64(turns*clients)
+			t.Logf("%.2f requests a turn", a)
+			require.LessOrEqual(t, a, most)
 		})
 	}
 }

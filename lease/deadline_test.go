@@ -45,28 +45,26 @@ func TestLock_endsAtTheDeadline(t *testing.T) {
 		"TTL raised from 1s to 2s":   {opts: lease.Options{TTL: s}, cut: 100 * ms, want: 1800 * ms, early: 200 * ms},
 		"TTL 1h":                     {opts: lease.Options{TTL: time.Hour}, cut: 30 * time.Minute, want: 20*time.Minute + 3599*s, early: s},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := startFaulty(t, tc.opts, tc.faults)
-				l := e.lock(t, "a")
-				end := e.ended(l)
-				e.at(tc.cut)
-				e.c.Cut()
-				require.Equal(t, e.began.Add(tc.want), e.s.Status().Deadline)
-				require.Equal(t, e.began.Add(tc.want), l.Deadline())
+		inBubble(t, name, func(t *testing.T) {
+			e := startFaulty(t, tc.opts, tc.faults)
+			l := e.lock(t, "a")
+			end := e.ended(l)
+			e.at(tc.cut)
+			e.c.Cut()
+			require.Equal(t, e.began.Add(tc.want), e.s.Status().Deadline)
+			require.Equal(t, e.began.Add(tc.want), l.Deadline())
 
-				e.at(tc.want - 1)
-				requireLive(t, l)
-				require.NotEqual(t, lease.StateLost, e.s.Status().State)
-				expiry := e.srv.Leases()[0].Expiry
-				require.GreaterOrEqual(t, expiry.Sub(e.began.Add(tc.want)), tc.early)
+			e.at(tc.want - 1)
+			requireLive(t, l)
+			require.NotEqual(t, lease.StateLost, e.s.Status().State)
+			expiry := e.srv.Leases()[0].Expiry
+			require.GreaterOrEqual(t, expiry.Sub(e.began.Add(tc.want)), tc.early)
 
-				require.Equal(t, tc.want, receive(t, end))
-				lost := lossOf(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
-				require.NoError(t, lost.Err, "there was no answer at all")
-				require.Equal(t, lease.StateLost, e.s.Status().State)
-				requireLost(t, e.s.Status().Err, lease.ReasonDeadlinePassed)
-			})
+			require.Equal(t, tc.want, receive(t, end))
+			lost := lossOf(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
+			require.NoError(t, lost.Err, "there was no answer at all")
+			require.Equal(t, lease.StateLost, e.s.Status().State)
+			requireLost(t, e.s.Status().Err, lease.ReasonDeadlinePassed)
 		})
 	}
 }
@@ -119,21 +117,19 @@ func TestLock_excludesInTimeAcrossACut(t *testing.T) {
 	for _, ttl := range []time.Duration{2 * time.Second, 5 * time.Second, 10 * time.Second} {
 		for _, answer := range []time.Duration{0, ttl / 11, ttl / 4} {
 			for cut := ttl / 20; cut < 2*ttl; cut += ttl / 7 {
-				t.Run(fmt.Sprintf("%v/%v/%v", ttl, answer, cut), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						a := start(t, lease.Options{TTL: ttl})
-						b := a.join(t)
-						l := a.lock(t, "a")
-						end := a.ended(l)
-						a.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{After: answer})
-						next := b.wait(t.Context(), "a")
-						a.at(cut)
-						a.c.Cut()
-						got := receive(t, next)
-						require.NoError(t, got.err)
-						require.GreaterOrEqual(t, got.at-receive(t, end), ttl/10)
-						require.Greater(t, got.lock.Token(), l.Token())
-					})
+				inBubble(t, fmt.Sprintf("%v/%v/%v", ttl, answer, cut), func(t *testing.T) {
+					a := start(t, lease.Options{TTL: ttl})
+					b := a.join(t)
+					l := a.lock(t, "a")
+					end := a.ended(l)
+					a.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{After: answer})
+					next := b.wait(t.Context(), "a")
+					a.at(cut)
+					a.c.Cut()
+					got := receive(t, next)
+					require.NoError(t, got.err)
+					require.GreaterOrEqual(t, got.at-receive(t, end), ttl/10)
+					require.Greater(t, got.lock.Token(), l.Token())
 				})
 			}
 		}
@@ -151,32 +147,30 @@ func TestLock_isNotRevivedByALateAnswer(t *testing.T) {
 		"request 100ms after":     {Before: usable - third + 100*time.Millisecond, Late: true},
 		"request an hour after":   {Before: time.Hour, Late: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				old := e.s.Status().LeaseID
-				l := e.lock(t, "a")
-				end := e.ended(l)
-				fault.Times = 1
-				e.c.Inject(fakeetcd.KeepAliveOnce, fault)
-				restore := e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request})
-				require.Equal(t, usable, receive(t, end))
-				restore()
-				e.at(usable + 200*time.Millisecond)
-				requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
-				require.Equal(t, lease.StateLost, e.s.Status().State)
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			old := e.s.Status().LeaseID
+			l := e.lock(t, "a")
+			end := e.ended(l)
+			fault.Times = 1
+			e.c.Inject(fakeetcd.KeepAliveOnce, fault)
+			restore := e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request})
+			require.Equal(t, usable, receive(t, end))
+			restore()
+			e.at(usable + 200*time.Millisecond)
+			requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
+			require.Equal(t, lease.StateLost, e.s.Status().State)
 
-				again := e.lock(t, "b")
-				require.NotEqual(t, old, e.s.Status().LeaseID)
-				require.Equal(t, lease.StateHeld, e.s.Status().State)
-				require.Greater(t, again.Token(), l.Token())
-				requireLost(t, l.Unlock(t.Context()), lease.ReasonDeadlinePassed)
-				requireLive(t, again)
-				e.at(2 * time.Hour)
-				requireLive(t, again)
-				requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
-				require.Equal(t, []string{again.Key()}, e.keys(""))
-			})
+			again := e.lock(t, "b")
+			require.NotEqual(t, old, e.s.Status().LeaseID)
+			require.Equal(t, lease.StateHeld, e.s.Status().State)
+			require.Greater(t, again.Token(), l.Token())
+			requireLost(t, l.Unlock(t.Context()), lease.ReasonDeadlinePassed)
+			requireLive(t, again)
+			e.at(2 * time.Hour)
+			requireLive(t, again)
+			requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
+			require.Equal(t, []string{again.Key()}, e.keys(""))
 		})
 	}
 }

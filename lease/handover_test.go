@@ -48,26 +48,24 @@ func TestHandOver_unlockGivesUp(t *testing.T) {
 		"all are very slow":    {Times: 5, Before: 7 * time.Second, Late: true},
 		"all answers are lost": {Times: 5, Lose: fakeetcd.Answer},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{TTL: time.Hour})
-				l := e.lock(t, "a")
-				waiting := e.line(t, "a", 3)
-				e.c.Inject(fakeetcd.Txn, fault)
-				err := l.Unlock(timeout(t, time.Second))
-				require.ErrorIs(t, err, context.DeadlineExceeded)
-				require.NotErrorIs(t, err, lease.ErrLost)
-				got := receive(t, waiting[0])
-				require.NoError(t, got.err)
-				require.Greater(t, got.lock.Token(), l.Token())
-				synctest.Wait()
-				require.Equal(t, []string{got.lock.Key()}, e.keys(""))
-				time.Sleep(5 * time.Second)
-				requireLive(t, got.lock)
-				pass(t, got.lock, waiting[1:]...)
-				e.at(50 * time.Minute)
-				require.Empty(t, e.keys(""))
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{TTL: time.Hour})
+			l := e.lock(t, "a")
+			waiting := e.line(t, "a", 3)
+			e.c.Inject(fakeetcd.Txn, fault)
+			err := l.Unlock(timeout(t, time.Second))
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.NotErrorIs(t, err, lease.ErrLost)
+			got := receive(t, waiting[0])
+			require.NoError(t, got.err)
+			require.Greater(t, got.lock.Token(), l.Token())
+			synctest.Wait()
+			require.Equal(t, []string{got.lock.Key()}, e.keys(""))
+			time.Sleep(5 * time.Second)
+			requireLive(t, got.lock)
+			pass(t, got.lock, waiting[1:]...)
+			e.at(50 * time.Minute)
+			require.Empty(t, e.keys(""))
 		})
 	}
 }
@@ -115,24 +113,22 @@ func TestHandOver_refused(t *testing.T) {
 // A full disk: Unlock lets go at once, and the next one waits until there is space, or until its time is over.
 func TestHandOver_noSpace(t *testing.T) {
 	for name, lose := range map[string]fakeetcd.Message{"not done": fakeetcd.Request, "done": fakeetcd.Answer} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				l := e.lock(t, "a")
-				waiting := e.line(t, "a", 3)
-				restore := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: lose, Err: rpctypes.ErrGRPCNoSpace, Match: puts})
-				require.NoError(t, l.Unlock(t.Context()))
-				require.Zero(t, e.now())
-				err := second(e.s.Lock(timeout(t, time.Minute), "b"))
-				require.ErrorIs(t, err, context.DeadlineExceeded)
-				require.ErrorContains(t, err, "database space exceeded")
-				require.Less(t, len(e.c.Calls(fakeetcd.Txn)), 200, "not asked without a pause")
-				restore()
-				got := receive(t, waiting[0])
-				require.NoError(t, got.err)
-				pass(t, got.lock, waiting[1:]...)
-				require.Empty(t, e.keys(""))
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			l := e.lock(t, "a")
+			waiting := e.line(t, "a", 3)
+			restore := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: lose, Err: rpctypes.ErrGRPCNoSpace, Match: puts})
+			require.NoError(t, l.Unlock(t.Context()))
+			require.Zero(t, e.now())
+			err := second(e.s.Lock(timeout(t, time.Minute), "b"))
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorContains(t, err, "database space exceeded")
+			require.Less(t, len(e.c.Calls(fakeetcd.Txn)), 200, "not asked without a pause")
+			restore()
+			got := receive(t, waiting[0])
+			require.NoError(t, got.err)
+			pass(t, got.lock, waiting[1:]...)
+			require.Empty(t, e.keys(""))
 		})
 	}
 }

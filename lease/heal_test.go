@@ -180,25 +180,23 @@ func TestSession_replacesALeaseThatOthersHaveSpoilt(t *testing.T) {
 		"a lock is held":    {denied: 1, hidden: 1, held: true},
 		"no permission":     {denied: 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				before := e.s.Status().LeaseID
-				if row.held {
-					e.lock(t, "b")
-				}
-				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: row.denied, Err: errDenied, Match: writes})
-				if row.hidden > 0 {
-					e.c.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Times: row.hidden, Err: errDenied})
-				}
-				_, err := e.s.TryLock(t.Context(), "a")
-				if row.obtained {
-					require.NoError(t, err)
-				} else {
-					require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
-				}
-				require.Equal(t, row.want, e.s.Status().LeaseID != before)
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			before := e.s.Status().LeaseID
+			if row.held {
+				e.lock(t, "b")
+			}
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: row.denied, Err: errDenied, Match: writes})
+			if row.hidden > 0 {
+				e.c.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Times: row.hidden, Err: errDenied})
+			}
+			_, err := e.s.TryLock(t.Context(), "a")
+			if row.obtained {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+			}
+			require.Equal(t, row.want, e.s.Status().LeaseID != before)
 		})
 	}
 }

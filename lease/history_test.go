@@ -95,43 +95,41 @@ func TestSession_endsWhenRevisionsGoBack(t *testing.T) {
 			require.ErrorIs(t, second(e.s.Lock(t.Context(), "other")), lease.ErrRestored)
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e, r := startRestored(t)
-				l, err := e.s.Lock(t.Context(), "n")
-				require.NoError(t, err)
-				r.back.Store(40)
-				notice(t, e)
-				synctest.Wait()
+		inBubble(t, name, func(t *testing.T) {
+			e, r := startRestored(t)
+			l, err := e.s.Lock(t.Context(), "n")
+			require.NoError(t, err)
+			r.back.Store(40)
+			notice(t, e)
+			synctest.Wait()
 
-				cause := context.Cause(l.Context())
-				require.ErrorIs(t, cause, lease.ErrLost)
-				if name != "new lease" {
-					require.ErrorIs(t, cause, lease.ErrRestored)
-					lost, _ := errors.AsType[*lease.LostError](cause)
-					require.Equal(t, lease.ReasonRevisionWentBack, lost.Reason)
-					require.Equal(t, lease.StateLost, e.s.Status().State)
-				}
-				for range 2 {
-					err := second(e.s.TryLock(t.Context(), "n"))
-					require.ErrorIs(t, err, lease.ErrRestored)
-					require.NotErrorIs(t, err, lease.ErrLost, "it would be tried again for ever")
-					restored, ok := errors.AsType[*lease.RestoredError](err)
-					require.True(t, ok)
-					require.GreaterOrEqual(t, restored.Highest, l.Token().Revision())
-					require.Less(t, restored.Revision, l.Token().Revision())
-				}
-				// No other session of the process hands out less either, unless its era is higher.
-				_, err = lease.NewSession(t.Context(), e.c.Client, lease.Options{})
+			cause := context.Cause(l.Context())
+			require.ErrorIs(t, cause, lease.ErrLost)
+			if name != "new lease" {
+				require.ErrorIs(t, cause, lease.ErrRestored)
+				lost, _ := errors.AsType[*lease.LostError](cause)
+				require.Equal(t, lease.ReasonRevisionWentBack, lost.Reason)
+				require.Equal(t, lease.StateLost, e.s.Status().State)
+			}
+			for range 2 {
+				err := second(e.s.TryLock(t.Context(), "n"))
 				require.ErrorIs(t, err, lease.ErrRestored)
-				require.NoError(t, e.s.Close(t.Context()))
-				next, err := lease.NewSession(t.Context(), e.c.Client, lease.Options{Era: 1})
-				require.NoError(t, err)
-				again, err := next.Lock(t.Context(), "n")
-				require.NoError(t, err)
-				require.Greater(t, again.Token(), l.Token())
-				require.NoError(t, next.Close(t.Context()))
-			})
+				require.NotErrorIs(t, err, lease.ErrLost, "it would be tried again for ever")
+				restored, ok := errors.AsType[*lease.RestoredError](err)
+				require.True(t, ok)
+				require.GreaterOrEqual(t, restored.Highest, l.Token().Revision())
+				require.Less(t, restored.Revision, l.Token().Revision())
+			}
+			// No other session of the process hands out less either, unless its era is higher.
+			_, err = lease.NewSession(t.Context(), e.c.Client, lease.Options{})
+			require.ErrorIs(t, err, lease.ErrRestored)
+			require.NoError(t, e.s.Close(t.Context()))
+			next, err := lease.NewSession(t.Context(), e.c.Client, lease.Options{Era: 1})
+			require.NoError(t, err)
+			again, err := next.Lock(t.Context(), "n")
+			require.NoError(t, err)
+			require.Greater(t, again.Token(), l.Token())
+			require.NoError(t, next.Close(t.Context()))
 		})
 	}
 }
@@ -184,23 +182,21 @@ func TestSession_answersThatCrossAreNoRestore(t *testing.T) {
 			r.lag.Store(0)
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e, r := startRestored(t)
-				l, err := e.s.Lock(t.Context(), "n")
-				require.NoError(t, err)
-				answered := make(chan struct{})
-				e.c.Inject(tc.slow, fakeetcd.Fault{Times: 1, After: time.Second, OnAnswer: func() { close(answered) }})
-				asked := make(chan struct{})
-				go func() { defer close(asked); tc.ask(t, e, r) }()
-				<-answered
-				fast, err := e.s.Lock(t.Context(), "fast")
-				require.NoError(t, err)
-				<-asked
-				time.Sleep(2 * time.Second)
-				require.NoError(t, l.Err())
-				require.NoError(t, fast.Err())
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e, r := startRestored(t)
+			l, err := e.s.Lock(t.Context(), "n")
+			require.NoError(t, err)
+			answered := make(chan struct{})
+			e.c.Inject(tc.slow, fakeetcd.Fault{Times: 1, After: time.Second, OnAnswer: func() { close(answered) }})
+			asked := make(chan struct{})
+			go func() { defer close(asked); tc.ask(t, e, r) }()
+			<-answered
+			fast, err := e.s.Lock(t.Context(), "fast")
+			require.NoError(t, err)
+			<-asked
+			time.Sleep(2 * time.Second)
+			require.NoError(t, l.Err())
+			require.NoError(t, fast.Err())
 		})
 	}
 }

@@ -92,21 +92,19 @@ func TestHooks_eachKind(t *testing.T) {
 		"tree lock a/c": func(ctx context.Context, s *lease.Session) error { return s.DoTree(ctx, "a/c", do) },
 		"permit a":      func(ctx context.Context, s *lease.Session) error { return s.DoPermit(ctx, "a", 1, do) },
 	} {
-		t.Run(kind, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var h heard
-				e := start(t, lease.Options{Owner: "me", Hooks: h.hooks()})
-				other := e.join(t)
-				l := other.lock(t, "a")
-				done := make(chan error, 1)
-				go func() { done <- run(t.Context(), e.s) }()
-				require.Equal(t, []string{"start " + kind + " of me", "queued " + kind + ", ahead true"}, h.take())
-				time.Sleep(2 * time.Second)
-				require.NoError(t, l.Unlock(t.Context()))
-				require.Equal(t, []string{"end " + kind + ": held true, after 2s, queued true, <nil>"}, h.take())
-				require.NoError(t, <-done)
-				require.Equal(t, []string{"released " + kind + " after 1m0s: <nil>"}, h.take())
-			})
+		inBubble(t, kind, func(t *testing.T) {
+			var h heard
+			e := start(t, lease.Options{Owner: "me", Hooks: h.hooks()})
+			other := e.join(t)
+			l := other.lock(t, "a")
+			done := make(chan error, 1)
+			go func() { done <- run(t.Context(), e.s) }()
+			require.Equal(t, []string{"start " + kind + " of me", "queued " + kind + ", ahead true"}, h.take())
+			time.Sleep(2 * time.Second)
+			require.NoError(t, l.Unlock(t.Context()))
+			require.Equal(t, []string{"end " + kind + ": held true, after 2s, queued true, <nil>"}, h.take())
+			require.NoError(t, <-done)
+			require.Equal(t, []string{"released " + kind + " after 1m0s: <nil>"}, h.take())
 		})
 	}
 }

@@ -218,3 +218,9 @@ func requirePending[T any](t *testing.T, ch <-chan T) {
 
 // errDenied is an error that the client does not repeat by itself, and leasefence does only for a renewal.
 var errDenied = rpctypes.ErrGRPCPermissionDenied
+
+// inBubble runs a sub-test in a bubble of its own.
+func inBubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}

@@ -99,28 +99,26 @@ func TestSession_TryLockAll_isAllOrNothing(t *testing.T) {
 		"nested names":         func(e *env) { e.srv.Put("a/jobs/1", ""); e.srv.Put("b/jobs/1", "") },
 		"a key that is no one": func(e *env) { e.srv.Put("b/0123", "") },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				mix(e)
-				other := e.join(t)
-				b, c := other.lock(t, "b"), other.lock(t, "c")
-				keys := e.keys("")
-				_, err := e.s.TryLockAll(t.Context(), "a", "b", "c")
-				require.ErrorIs(t, err, lease.ErrLocked)
-				for _, l := range []*lease.Lock{b, c} {
-					require.ErrorContains(t, err, fmt.Sprintf("lock %q is held by", l.Name()))
-				}
-				e.at(time.Second)
-				require.Equal(t, keys, e.keys(""))
-				require.NoError(t, b.Unlock(t.Context()))
-				require.NoError(t, c.Unlock(t.Context()))
-				l, err := e.s.TryLockAll(t.Context(), "a", "b", "c")
-				require.NoError(t, err)
-				_, err = other.s.TryLockAll(t.Context(), "c", "d")
-				require.ErrorIs(t, err, lease.ErrLocked)
-				require.NoError(t, l.Unlock(t.Context()))
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			mix(e)
+			other := e.join(t)
+			b, c := other.lock(t, "b"), other.lock(t, "c")
+			keys := e.keys("")
+			_, err := e.s.TryLockAll(t.Context(), "a", "b", "c")
+			require.ErrorIs(t, err, lease.ErrLocked)
+			for _, l := range []*lease.Lock{b, c} {
+				require.ErrorContains(t, err, fmt.Sprintf("lock %q is held by", l.Name()))
+			}
+			e.at(time.Second)
+			require.Equal(t, keys, e.keys(""))
+			require.NoError(t, b.Unlock(t.Context()))
+			require.NoError(t, c.Unlock(t.Context()))
+			l, err := e.s.TryLockAll(t.Context(), "a", "b", "c")
+			require.NoError(t, err)
+			_, err = other.s.TryLockAll(t.Context(), "c", "d")
+			require.ErrorIs(t, err, lease.ErrLocked)
+			require.NoError(t, l.Unlock(t.Context()))
 		})
 	}
 }
@@ -199,18 +197,16 @@ func TestSession_TryLockAll_aKeyGoesBeforeItIsRepeated(t *testing.T) {
 // A waiter learns at once that one of its keys is gone, whichever it waits for at the time, and leaves the others.
 func TestSession_LockAll_losesAKeyWhileItWaits(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				held := e.join(t).lock(t, "b")
-				set := e.waitAll(t.Context(), "a", "b", "c")
-				e.at(time.Second)
-				i := slices.IndexFunc(e.keys(name+"/"), func(key string) bool { return key != held.Key() })
-				require.True(t, e.srv.Delete(e.keys(name + "/")[i]))
-				lossOf(t, receive(t, set).err, lease.ReasonKeyDeleted) //nolint:errcheck // as in requireLost
-				e.at(2 * time.Second)
-				require.Equal(t, []string{held.Key()}, e.keys(""))
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			held := e.join(t).lock(t, "b")
+			set := e.waitAll(t.Context(), "a", "b", "c")
+			e.at(time.Second)
+			i := slices.IndexFunc(e.keys(name+"/"), func(key string) bool { return key != held.Key() })
+			require.True(t, e.srv.Delete(e.keys(name + "/")[i]))
+			lossOf(t, receive(t, set).err, lease.ReasonKeyDeleted) //nolint:errcheck // as in requireLost
+			e.at(2 * time.Second)
+			require.Equal(t, []string{held.Key()}, e.keys(""))
 		})
 	}
 }

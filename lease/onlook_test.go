@@ -117,34 +117,32 @@ func TestWatch_resumes(t *testing.T) {
 		"no leader": rpctypes.ErrGRPCNoLeader, "unavailable": fakeetcd.ErrUnavailable, "auth": rpctypes.ErrGRPCInvalidAuthToken,
 	} {
 		for _, compacted := range []bool{false, true} {
-			t.Run(fmt.Sprint(name, " ", compacted), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					e := start(t, lease.Options{})
-					o := e.onlook(t, "a")
-					e.places(t, "first")
-					o.sees(t, "|", "exclusive:first |")
-					for range 10 {
-						remove := o.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Err: rpctypes.ErrGRPCNoLeader})
-						o.c.BreakWatches(broken)
-						second := e.places(t, "second")
-						third := e.places(t, "third")
-						e.srv.Delete(second)
-						if compacted {
-							require.NoError(t, e.srv.Compact(e.srv.Rev()))
-						}
-						time.Sleep(5 * time.Second)
-						o.sees(t)
-						remove()
-						time.Sleep(2 * time.Second)
-						if compacted {
-							o.sees(t, "exclusive:first | exclusive:third")
-						} else {
-							o.sees(t, "exclusive:first | exclusive:second", "exclusive:first | exclusive:second exclusive:third", "exclusive:first | exclusive:third")
-						}
-						e.srv.Delete(third)
-						o.sees(t, "exclusive:first |")
+			inBubble(t, fmt.Sprint(name, " ", compacted), func(t *testing.T) {
+				e := start(t, lease.Options{})
+				o := e.onlook(t, "a")
+				e.places(t, "first")
+				o.sees(t, "|", "exclusive:first |")
+				for range 10 {
+					remove := o.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Err: rpctypes.ErrGRPCNoLeader})
+					o.c.BreakWatches(broken)
+					second := e.places(t, "second")
+					third := e.places(t, "third")
+					e.srv.Delete(second)
+					if compacted {
+						require.NoError(t, e.srv.Compact(e.srv.Rev()))
 					}
-				})
+					time.Sleep(5 * time.Second)
+					o.sees(t)
+					remove()
+					time.Sleep(2 * time.Second)
+					if compacted {
+						o.sees(t, "exclusive:first | exclusive:third")
+					} else {
+						o.sees(t, "exclusive:first | exclusive:second", "exclusive:first | exclusive:second exclusive:third", "exclusive:first | exclusive:third")
+					}
+					e.srv.Delete(third)
+					o.sees(t, "exclusive:first |")
+				}
 			})
 		}
 	}
@@ -205,29 +203,27 @@ func (e eitherWatcher) Watch(ctx context.Context, key string, opts ...clientv3.O
 // A cluster with other keys at the revision that was seen, or that has not come so far, is another history: it is shown as it is.
 func TestWatch_restored(t *testing.T) {
 	for _, behind := range []bool{false, true} {
-		t.Run(strconv.FormatBool(behind), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e, later := start(t, lease.Options{}), start(t, lease.Options{})
-				for i := range 10 {
-					e.srv.Put("elsewhere", strconv.Itoa(i))
-					if !behind {
-						later.srv.Put("elsewhere", strconv.Itoa(i))
-					}
+		inBubble(t, strconv.FormatBool(behind), func(t *testing.T) {
+			e, later := start(t, lease.Options{}), start(t, lease.Options{})
+			for i := range 10 {
+				e.srv.Put("elsewhere", strconv.Itoa(i))
+				if !behind {
+					later.srv.Put("elsewhere", strconv.Itoa(i))
 				}
-				later.places(t, "there")
-				c := e.srv.NewClient(t.Context())
-				then := later.srv.Client(t.Context())
-				kv := &either{KV: c.KV, other: then}
-				c.KV, c.Watcher = kv, eitherWatcher{c.Watcher, then, kv}
-				o := e.onlookBy(t, c, "a")
-				e.places(t, "here")
-				o.sees(t, "|", "exclusive:here |")
-				kv.restored.Store(true)
-				c.BreakWatches(rpctypes.ErrGRPCNoLeader)
-				o.sees(t, "exclusive:there |")
-				o.leave()
-				require.NoError(t, <-o.err)
-			})
+			}
+			later.places(t, "there")
+			c := e.srv.NewClient(t.Context())
+			then := later.srv.Client(t.Context())
+			kv := &either{KV: c.KV, other: then}
+			c.KV, c.Watcher = kv, eitherWatcher{c.Watcher, then, kv}
+			o := e.onlookBy(t, c, "a")
+			e.places(t, "here")
+			o.sees(t, "|", "exclusive:here |")
+			kv.restored.Store(true)
+			c.BreakWatches(rpctypes.ErrGRPCNoLeader)
+			o.sees(t, "exclusive:there |")
+			o.leave()
+			require.NoError(t, <-o.err)
 		})
 	}
 }

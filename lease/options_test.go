@@ -35,16 +35,14 @@ func TestNewSession_refusesOptions(t *testing.T) {
 		"era":                 {lease.Options{Era: 32768}, "Options.Era is 32768, want 0 to 32767"},
 		"owner":               {lease.Options{Owner: strings.Repeat("a", 4097)}, "Options.Owner has 4097 bytes, want 0 to 4096"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := fakeetcd.New()
-				t.Cleanup(srv.Close)
-				_, err := lease.NewSession(t.Context(), srv.Client(t.Context()), tc.opts)
-				require.ErrorContains(t, err, "lease: "+tc.want)
-				_, err = lease.Adopt(t.Context(), srv.Client(t.Context()), 1, tc.opts)
-				require.ErrorContains(t, err, "lease: "+tc.want)
-				require.Empty(t, srv.Calls(fakeetcd.Any))
-			})
+		inBubble(t, name, func(t *testing.T) {
+			srv := fakeetcd.New()
+			t.Cleanup(srv.Close)
+			_, err := lease.NewSession(t.Context(), srv.Client(t.Context()), tc.opts)
+			require.ErrorContains(t, err, "lease: "+tc.want)
+			_, err = lease.Adopt(t.Context(), srv.Client(t.Context()), 1, tc.opts)
+			require.ErrorContains(t, err, "lease: "+tc.want)
+			require.Empty(t, srv.Calls(fakeetcd.Any))
 		})
 	}
 }
@@ -149,27 +147,25 @@ func TestNewSession_namespace(t *testing.T) {
 		"a bare watcher": {[]func(*clientv3.Client){kv, leases}, "lease: client: [KV Lease] has a namespace and [Watcher] has none"},
 		"a bare KV":      {[]func(*clientv3.Client){leases}, "lease: client: [Lease] has a namespace and [KV Watcher] has none"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := newServer(t)
-				c := srv.NewClient(t.Context())
-				for _, wrap := range tc.wrap {
-					wrap(c.Client)
-				}
-				s, err := lease.NewSession(t.Context(), c.Client, lease.Options{})
-				if tc.want != "" {
-					require.ErrorContains(t, err, tc.want)
-					require.Empty(t, srv.Leases())
-					_, err = lease.Adopt(t.Context(), c.Client, 1, lease.Options{})
-					require.ErrorContains(t, err, tc.want)
-					return
-				}
-				require.NoError(t, err)
-				l, err := s.Lock(t.Context(), "a")
-				require.NoError(t, err)
-				require.Equal(t, prefix+l.Key(), string(srv.Keys("")[0].Key))
-				require.NoError(t, s.Close(t.Context()))
-			})
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			c := srv.NewClient(t.Context())
+			for _, wrap := range tc.wrap {
+				wrap(c.Client)
+			}
+			s, err := lease.NewSession(t.Context(), c.Client, lease.Options{})
+			if tc.want != "" {
+				require.ErrorContains(t, err, tc.want)
+				require.Empty(t, srv.Leases())
+				_, err = lease.Adopt(t.Context(), c.Client, 1, lease.Options{})
+				require.ErrorContains(t, err, tc.want)
+				return
+			}
+			require.NoError(t, err)
+			l, err := s.Lock(t.Context(), "a")
+			require.NoError(t, err)
+			require.Equal(t, prefix+l.Key(), string(srv.Keys("")[0].Key))
+			require.NoError(t, s.Close(t.Context()))
 		})
 	}
 }

@@ -295,32 +295,30 @@ func TestSession_lateRequestOfAKeyThatWasTaken(t *testing.T) {
 			return l.Unlock, err
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				var key string
-				release := make(chan struct{})
-				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Late: true, Until: release, Match: func(c fakeetcd.Call) bool {
-					if !writes(c) {
-						return false
-					}
-					key = string(c.Request.(*pb.TxnRequest).Success[0].GetRequestPut().Key)
-					return true
-				}})
-				got := make(chan error, 1)
-				go func() {
-					unlock, err := take(t.Context(), e)
-					got <- errors.Join(err, unlock(t.Context()))
-				}()
-				synctest.Wait()
-				e.srv.Put(key, "by hand")
-				e.at(30 * time.Second)
-				require.True(t, e.srv.Delete(key))
-				require.NoError(t, receive(t, got))
-				close(release)
-				e.at(time.Hour)
-				require.Empty(t, e.keys(""))
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			var key string
+			release := make(chan struct{})
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Late: true, Until: release, Match: func(c fakeetcd.Call) bool {
+				if !writes(c) {
+					return false
+				}
+				key = string(c.Request.(*pb.TxnRequest).Success[0].GetRequestPut().Key)
+				return true
+			}})
+			got := make(chan error, 1)
+			go func() {
+				unlock, err := take(t.Context(), e)
+				got <- errors.Join(err, unlock(t.Context()))
+			}()
+			synctest.Wait()
+			e.srv.Put(key, "by hand")
+			e.at(30 * time.Second)
+			require.True(t, e.srv.Delete(key))
+			require.NoError(t, receive(t, got))
+			close(release)
+			e.at(time.Hour)
+			require.Empty(t, e.keys(""))
 		})
 	}
 }

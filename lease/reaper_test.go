@@ -44,27 +44,25 @@ func TestReaper_deletesWhatAppearsLate(t *testing.T) {
 		for how, take := range map[string]func(*lease.Session, context.Context, string, ...lease.LockOption) (*lease.Lock, error){
 			"Lock": (*lease.Session).Lock, "TryLock": (*lease.Session).TryLock,
 		} {
-			t.Run(how+" "+name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					e := start(t, lease.Options{})
-					other := e.join(t)
-					e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: tc.arrives, Late: true})
-					_, err := take(e.s, timeout(t, time.Second), "a")
-					require.ErrorIs(t, err, context.DeadlineExceeded)
-					require.Equal(t, time.Second, e.now())
-					e.at(tc.arrives - 1)
-					require.Empty(t, e.keys("a"))
-					e.at(tc.arrives)
-					require.Len(t, e.keys("a"), 1)
-					_, err = other.s.TryLock(t.Context(), "a")
-					require.ErrorIs(t, err, lease.ErrLocked)
-					next := other.wait(t.Context(), "a")
-					got := receive(t, next)
-					require.NoError(t, got.err)
-					require.Equal(t, tc.found, got.at)
-					require.Equal(t, []string{got.lock.Key()}, e.keys("a"))
-					require.Equal(t, lease.StateHeld, e.s.Status().State)
-				})
+			inBubble(t, how+" "+name, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				other := e.join(t)
+				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: tc.arrives, Late: true})
+				_, err := take(e.s, timeout(t, time.Second), "a")
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.Equal(t, time.Second, e.now())
+				e.at(tc.arrives - 1)
+				require.Empty(t, e.keys("a"))
+				e.at(tc.arrives)
+				require.Len(t, e.keys("a"), 1)
+				_, err = other.s.TryLock(t.Context(), "a")
+				require.ErrorIs(t, err, lease.ErrLocked)
+				next := other.wait(t.Context(), "a")
+				got := receive(t, next)
+				require.NoError(t, got.err)
+				require.Equal(t, tc.found, got.at)
+				require.Equal(t, []string{got.lock.Key()}, e.keys("a"))
+				require.Equal(t, lease.StateHeld, e.s.Status().State)
 			})
 		}
 	}
@@ -140,19 +138,17 @@ func TestReaper_endsWithTheLease(t *testing.T) {
 		"revoked":         {func(e *env) { _ = e.srv.Revoke(e.s.Status().LeaseID) }, third},
 		"deadline passed": {func(e *env) { e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request}) }, 3*ttl + 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request})
-				_, err := e.s.Lock(timeout(t, time.Second), "a")
-				require.ErrorIs(t, err, context.DeadlineExceeded)
-				e.at(2 * time.Second)
-				tc.lose(e)
-				e.at(time.Hour)
-				sent := e.sent(fakeetcd.Txn)
-				require.LessOrEqual(t, sent[len(sent)-1], tc.last)
-				require.Equal(t, lease.StateLost, e.s.Status().State)
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request})
+			_, err := e.s.Lock(timeout(t, time.Second), "a")
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			e.at(2 * time.Second)
+			tc.lose(e)
+			e.at(time.Hour)
+			sent := e.sent(fakeetcd.Txn)
+			require.LessOrEqual(t, sent[len(sent)-1], tc.last)
+			require.Equal(t, lease.StateLost, e.s.Status().State)
 		})
 	}
 }

@@ -42,28 +42,26 @@ func TestSession_reclaimsKeysThatComeBack(t *testing.T) {
 		},
 		"a stream breaks while no renewal is under way": func(e *env) { e.c.BreakKeepAlives(rpctypes.ErrGRPCStopped) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				id := e.s.Status().LeaseID
-				gone, err := e.s.Lock(t.Context(), "n")
-				require.NoError(t, err)
-				require.NoError(t, gone.Unlock(t.Context()))
-				held, err := e.s.Lock(t.Context(), "held")
-				require.NoError(t, err)
-				comeBack(t, e, gone.Key(), id)
-				others := fmt.Sprintf("n/%x-another", int64(id))
-				comeBack(t, e, others, id)
-				time.Sleep(third + time.Second)
-				require.ElementsMatch(t, []string{gone.Key(), others, held.Key()}, keysOf(e), "there is no reason to look")
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			id := e.s.Status().LeaseID
+			gone, err := e.s.Lock(t.Context(), "n")
+			require.NoError(t, err)
+			require.NoError(t, gone.Unlock(t.Context()))
+			held, err := e.s.Lock(t.Context(), "held")
+			require.NoError(t, err)
+			comeBack(t, e, gone.Key(), id)
+			others := fmt.Sprintf("n/%x-another", int64(id))
+			comeBack(t, e, others, id)
+			time.Sleep(third + time.Second)
+			require.ElementsMatch(t, []string{gone.Key(), others, held.Key()}, keysOf(e), "there is no reason to look")
 
-				trouble(e)
-				time.Sleep(2 * third)
-				synctest.Wait()
-				require.ElementsMatch(t, []string{others, held.Key()}, keysOf(e))
-				require.NoError(t, held.Err())
-				require.NoError(t, e.s.Close(t.Context()))
-			})
+			trouble(e)
+			time.Sleep(2 * third)
+			synctest.Wait()
+			require.ElementsMatch(t, []string{others, held.Key()}, keysOf(e))
+			require.NoError(t, held.Err())
+			require.NoError(t, e.s.Close(t.Context()))
 		})
 	}
 }

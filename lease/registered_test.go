@@ -3,7 +3,6 @@ package lease_test
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -55,23 +54,21 @@ func TestSession_callsLeaveNothingRegistered(t *testing.T) {
 			require.NoError(t, e.s.Do(ctx, "a", nothing))
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				other := e.join(t)
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				registered := func() int {
-					e.at(e.now() + time.Second)
-					return e.s.Registered(ctx)
-				}
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			other := e.join(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			registered := func() int {
+				e.at(e.now() + time.Second)
+				return e.s.Registered(ctx)
+			}
+			call(t, ctx, e, other)
+			before := registered()
+			for range 10 {
 				call(t, ctx, e, other)
-				before := registered()
-				for range 10 {
-					call(t, ctx, e, other)
-				}
-				require.Equal(t, before, registered())
-			})
+			}
+			require.Equal(t, before, registered())
 		})
 	}
 }

@@ -45,28 +45,26 @@ func TestRelease_asksAHolder(t *testing.T) {
 		"permit": {"a", func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryPermit(ctx, "a", 2) }},
 	} {
 		for _, age := range []time.Duration{0, 100 * time.Millisecond, time.Second, time.Minute} {
-			t.Run(kind+" "+age.String(), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					e := start(t, lease.Options{Owner: "me"})
-					l, err := tc.take(t.Context(), e.s)
-					require.NoError(t, err)
-					keys := e.keys("")
-					bystander := e.lock(t, "bystander")
-					e.at(age)
+			inBubble(t, kind+" "+age.String(), func(t *testing.T) {
+				e := start(t, lease.Options{Owner: "me"})
+				l, err := tc.take(t.Context(), e.s)
+				require.NoError(t, err)
+				keys := e.keys("")
+				bystander := e.lock(t, "bystander")
+				e.at(age)
 
-					e.join(t).release(t, tc.name, lease.ReleaseOptions{})
-					e.at(age + 300*time.Millisecond)
-					require.Equal(t, lease.ErrAskedToRelease, context.Cause(l.Context()))
-					require.Equal(t, lease.ErrAskedToRelease, l.Err())
-					require.Equal(t, keys, e.keys("a"), "still held")
-					require.Equal(t, "me", e.inspect(t, tc.name).Holders[0].Owner)
-					e.release(t, tc.name, lease.ReleaseOptions{})
-					e.at(age + time.Minute)
-					require.Equal(t, keys, e.keys("a"))
-					require.NoError(t, l.Unlock(t.Context()))
-					require.Empty(t, e.keys("a"))
-					requireLive(t, bystander)
-				})
+				e.join(t).release(t, tc.name, lease.ReleaseOptions{})
+				e.at(age + 300*time.Millisecond)
+				require.Equal(t, lease.ErrAskedToRelease, context.Cause(l.Context()))
+				require.Equal(t, lease.ErrAskedToRelease, l.Err())
+				require.Equal(t, keys, e.keys("a"), "still held")
+				require.Equal(t, "me", e.inspect(t, tc.name).Holders[0].Owner)
+				e.release(t, tc.name, lease.ReleaseOptions{})
+				e.at(age + time.Minute)
+				require.Equal(t, keys, e.keys("a"))
+				require.NoError(t, l.Unlock(t.Context()))
+				require.Empty(t, e.keys("a"))
+				requireLive(t, bystander)
 			})
 		}
 	}
@@ -117,25 +115,23 @@ func TestRelease_asked_oneOfVeryMany(t *testing.T) {
 // One that is cut off hears of it when it is back, unless it was lost before: that comes first.
 func TestRelease_asked_cutOff(t *testing.T) {
 	for _, back := range []time.Duration{15 * time.Second, time.Minute} {
-		t.Run(back.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				l, other := e.lock(t, "a"), e.join(t)
-				e.at(10 * time.Second)
-				e.c.Cut()
-				other.release(t, "a", lease.ReleaseOptions{})
-				e.at(15 * time.Second)
-				require.NoError(t, l.Err())
-				e.at(back)
-				e.c.Restore()
-				e.at(back + 2*ttl)
-				if back > usable {
-					requireLost(t, l.Err(), lease.ReasonDeadlinePassed)
-					return
-				}
-				require.Equal(t, lease.ErrAskedToRelease, l.Err())
-				require.NoError(t, l.Unlock(t.Context()))
-			})
+		inBubble(t, back.String(), func(t *testing.T) {
+			e := start(t, lease.Options{})
+			l, other := e.lock(t, "a"), e.join(t)
+			e.at(10 * time.Second)
+			e.c.Cut()
+			other.release(t, "a", lease.ReleaseOptions{})
+			e.at(15 * time.Second)
+			require.NoError(t, l.Err())
+			e.at(back)
+			e.c.Restore()
+			e.at(back + 2*ttl)
+			if back > usable {
+				requireLost(t, l.Err(), lease.ReasonDeadlinePassed)
+				return
+			}
+			require.Equal(t, lease.ErrAskedToRelease, l.Err())
+			require.NoError(t, l.Unlock(t.Context()))
 		})
 	}
 }
@@ -218,22 +214,20 @@ func TestRelease_now(t *testing.T) {
 // The holder that is meant is settled before anything is written: whoever has the key by then keeps it, and is not asked.
 func TestRelease_whoComesNext(t *testing.T) {
 	for _, mode := range []lease.ReleaseMode{lease.ReleaseNow, lease.ReleaseAsked} {
-		t.Run(mode.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				l, looking := e.lock(t, "a"), e.srv.NewClient(t.Context())
-				var next *lease.Lock
-				looking.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: writes, OnRequest: func() {
-					_ = l.Unlock(t.Context())
-					next, _ = e.s.TryLock(t.Context(), "a")
-				}})
-				require.NoError(t, lease.Release(t.Context(), looking.Client, "a", lease.ReleaseOptions{Mode: mode}))
-				require.Equal(t, l.Key(), next.Key(), "the very same key")
-				require.Len(t, e.keys("a"), 1)
-				require.EqualValues(t, 1, e.srv.Keys("a/")[0].Version)
-				e.at(time.Minute)
-				requireLive(t, next)
-			})
+		inBubble(t, mode.String(), func(t *testing.T) {
+			e := start(t, lease.Options{})
+			l, looking := e.lock(t, "a"), e.srv.NewClient(t.Context())
+			var next *lease.Lock
+			looking.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: writes, OnRequest: func() {
+				_ = l.Unlock(t.Context())
+				next, _ = e.s.TryLock(t.Context(), "a")
+			}})
+			require.NoError(t, lease.Release(t.Context(), looking.Client, "a", lease.ReleaseOptions{Mode: mode}))
+			require.Equal(t, l.Key(), next.Key(), "the very same key")
+			require.Len(t, e.keys("a"), 1)
+			require.EqualValues(t, 1, e.srv.Keys("a/")[0].Version)
+			e.at(time.Minute)
+			requireLive(t, next)
 		})
 	}
 }
@@ -256,22 +250,20 @@ func TestRelease_waits(t *testing.T) {
 			return time.Second
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				l, looking := e.lock(t, "a"), e.srv.NewClient(t.Context())
-				require.ErrorIs(t, lease.Release(timeout(t, time.Hour), looking.Client, "a", wait), context.DeadlineExceeded)
-				requireLive(t, l)
-				began, done := time.Now(), make(chan error, 1)
-				go func() { done <- lease.Release(t.Context(), looking.Client, "a", wait) }()
-				synctest.Wait()
-				latest := end(t.Context(), e, l)
-				require.NoError(t, receive(t, done))
-				require.LessOrEqual(t, time.Since(began), latest)
-				for _, call := range looking.Calls(fakeetcd.Any) {
-					require.False(t, writes(call), "it asks and deletes nothing")
-				}
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			l, looking := e.lock(t, "a"), e.srv.NewClient(t.Context())
+			require.ErrorIs(t, lease.Release(timeout(t, time.Hour), looking.Client, "a", wait), context.DeadlineExceeded)
+			requireLive(t, l)
+			began, done := time.Now(), make(chan error, 1)
+			go func() { done <- lease.Release(t.Context(), looking.Client, "a", wait) }()
+			synctest.Wait()
+			latest := end(t.Context(), e, l)
+			require.NoError(t, receive(t, done))
+			require.LessOrEqual(t, time.Since(began), latest)
+			for _, call := range looking.Calls(fakeetcd.Any) {
+				require.False(t, writes(call), "it asks and deletes nothing")
+			}
 		})
 	}
 }

@@ -25,15 +25,13 @@ func TestSession_renewsAThirdOfTheTTLAfterTheLastSend(t *testing.T) {
 		"slow answer":      {After: 2 * time.Second},
 		"slow request":     {Before: 2 * time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				e.c.Inject(fakeetcd.KeepAliveOnce, fault)
-				e.at(35 * time.Second)
-				require.Equal(t, []time.Duration{third, 2 * third, 3 * third}, e.sent(fakeetcd.KeepAliveOnce))
-				require.Equal(t, lease.StateHeld, e.s.Status().State)
-				require.Equal(t, []string{""}, e.c.KeepAliveStreams(), "one stream, and one authentication, for all")
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			e.c.Inject(fakeetcd.KeepAliveOnce, fault)
+			e.at(35 * time.Second)
+			require.Equal(t, []time.Duration{third, 2 * third, 3 * third}, e.sent(fakeetcd.KeepAliveOnce))
+			require.Equal(t, lease.StateHeld, e.s.Status().State)
+			require.Equal(t, []string{""}, e.c.KeepAliveStreams(), "one stream, and one authentication, for all")
 		})
 	}
 }
@@ -185,30 +183,28 @@ func TestSession_sendsFewRenewalsWhateverHappens(t *testing.T) {
 		"failing slowly":     {fakeetcd.Fault{Before: time.Second, Err: fakeetcd.ErrUnavailable}, true, 10, 10},
 	} {
 		for _, endpoints := range [][]string{{"1"}, {"1", "2"}, {"1", "2", "3", "4", "5"}} {
-			t.Run(fmt.Sprint(name, len(endpoints)), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					e := startWith(t, endpoints...)
-					l := e.lock(t, "a")
-					e.at(time.Second)
-					before := len(e.calls())
-					e.c.Inject(fakeetcd.Any, tc.fault)
-					e.at(minutes * time.Minute)
-					sent := e.sent(fakeetcd.KeepAliveOnce)
-					for i := range sent[min(len(sent), len(endpoints)+1):] {
-						require.GreaterOrEqual(t, sent[i+len(endpoints)+1]-sent[i], third-1)
-					}
-					ttls := float64(e.now() / ttl)
-					if tc.lost {
-						requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
-						ttls = 1
-					} else {
-						requireLive(t, l)
-						require.Len(t, e.calls(), before)
-					}
-					t.Logf("%.1f renewals per TTL, %d streams", float64(len(sent))/ttls, len(e.c.KeepAliveStreams()))
-					require.LessOrEqual(t, float64(len(sent))/ttls, tc.perTTL)
-					require.LessOrEqual(t, len(e.c.KeepAliveStreams()), tc.streams)
-				})
+			inBubble(t, fmt.Sprint(name, len(endpoints)), func(t *testing.T) {
+				e := startWith(t, endpoints...)
+				l := e.lock(t, "a")
+				e.at(time.Second)
+				before := len(e.calls())
+				e.c.Inject(fakeetcd.Any, tc.fault)
+				e.at(minutes * time.Minute)
+				sent := e.sent(fakeetcd.KeepAliveOnce)
+				for i := range sent[min(len(sent), len(endpoints)+1):] {
+					require.GreaterOrEqual(t, sent[i+len(endpoints)+1]-sent[i], third-1)
+				}
+				ttls := float64(e.now() / ttl)
+				if tc.lost {
+					requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
+					ttls = 1
+				} else {
+					requireLive(t, l)
+					require.Len(t, e.calls(), before)
+				}
+				t.Logf("%.1f renewals per TTL, %d streams", float64(len(sent))/ttls, len(e.c.KeepAliveStreams()))
+				require.LessOrEqual(t, float64(len(sent))/ttls, tc.perTTL)
+				require.LessOrEqual(t, len(e.c.KeepAliveStreams()), tc.streams)
 			})
 		}
 	}
@@ -263,27 +259,25 @@ func TestSession_repeatsAFailedRenewal(t *testing.T) {
 		"no permission":     rpctypes.ErrGRPCPermissionDenied,
 		"unknown":           status.Error(codes.Unknown, "?"),
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const failing = 23 * time.Millisecond // what the fake takes to fail a renewal
-				e := start(t, lease.Options{})
-				l := e.lock(t, "a")
-				e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 3, Err: err})
-				e.at(2*third + 2*patience - 1)
-				sent := e.sent(fakeetcd.KeepAliveOnce)
-				require.Len(t, sent, 4)
-				require.Equal(t, third, sent[0])
-				soon := sent[1] - sent[0] - failing
-				require.LessOrEqual(t, soon, 50*time.Millisecond)
-				require.GreaterOrEqual(t, soon, 25*time.Millisecond)
-				require.Equal(t, []time.Duration{sent[1] + patience, sent[1] + 2*patience}, sent[2:])
-				require.Equal(t, []string{"", ""}, e.c.KeepAliveStreams()[:2])
-				st := e.s.Status()
-				require.Equal(t, lease.StateHeld, st.State)
-				require.NoError(t, st.Err)
-				require.Equal(t, e.began.Add(sent[3]+usable), st.Deadline)
-				requireLive(t, l)
-			})
+		inBubble(t, name, func(t *testing.T) {
+			const failing = 23 * time.Millisecond // what the fake takes to fail a renewal
+			e := start(t, lease.Options{})
+			l := e.lock(t, "a")
+			e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 3, Err: err})
+			e.at(2*third + 2*patience - 1)
+			sent := e.sent(fakeetcd.KeepAliveOnce)
+			require.Len(t, sent, 4)
+			require.Equal(t, third, sent[0])
+			soon := sent[1] - sent[0] - failing
+			require.LessOrEqual(t, soon, 50*time.Millisecond)
+			require.GreaterOrEqual(t, soon, 25*time.Millisecond)
+			require.Equal(t, []time.Duration{sent[1] + patience, sent[1] + 2*patience}, sent[2:])
+			require.Equal(t, []string{"", ""}, e.c.KeepAliveStreams()[:2])
+			st := e.s.Status()
+			require.Equal(t, lease.StateHeld, st.State)
+			require.NoError(t, st.Err)
+			require.Equal(t, e.began.Add(sent[3]+usable), st.Deadline)
+			requireLive(t, l)
 		})
 	}
 }

@@ -25,34 +25,32 @@ func TestTurns_waiterGivesUp(t *testing.T) {
 	for name, quitters := range map[string][]int{
 		"first": {0}, "middle": {2}, "last": {waiters - 1}, "neighbours": {1, 2, 3}, "all but the last": {0, 1, 2, 3, 4}, "all": {0, 1, 2, 3, 4, 5},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				l := e.lock(t, "a")
-				var waiting []<-chan acquired
-				var cancels []context.CancelCauseFunc
-				for range waiters {
-					ctx, cancel := context.WithCancelCause(t.Context())
-					waiting, cancels = append(waiting, e.wait(ctx, "a")), append(cancels, cancel)
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			l := e.lock(t, "a")
+			var waiting []<-chan acquired
+			var cancels []context.CancelCauseFunc
+			for range waiters {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				waiting, cancels = append(waiting, e.wait(ctx, "a")), append(cancels, cancel)
+			}
+			e.at(time.Second)
+			sent := len(e.c.Calls(fakeetcd.Any))
+			for _, i := range quitters {
+				cancels[i](errMine)
+				got := receive(t, waiting[i])
+				require.ErrorIs(t, got.err, errMine)
+				require.NotErrorIs(t, got.err, lease.ErrLost)
+				require.Equal(t, time.Second, got.at)
+			}
+			require.Len(t, e.c.Calls(fakeetcd.Any), sent, "the server knows nothing of them")
+			for i := range slices.Backward(waiting) {
+				if slices.Contains(quitters, i) {
+					waiting = slices.Delete(waiting, i, i+1)
 				}
-				e.at(time.Second)
-				sent := len(e.c.Calls(fakeetcd.Any))
-				for _, i := range quitters {
-					cancels[i](errMine)
-					got := receive(t, waiting[i])
-					require.ErrorIs(t, got.err, errMine)
-					require.NotErrorIs(t, got.err, lease.ErrLost)
-					require.Equal(t, time.Second, got.at)
-				}
-				require.Len(t, e.c.Calls(fakeetcd.Any), sent, "the server knows nothing of them")
-				for i := range slices.Backward(waiting) {
-					if slices.Contains(quitters, i) {
-						waiting = slices.Delete(waiting, i, i+1)
-					}
-				}
-				pass(t, l, waiting...)
-				require.Empty(t, e.keys(""))
-			})
+			}
+			pass(t, l, waiting...)
+			require.Empty(t, e.keys(""))
 		})
 	}
 }
@@ -109,32 +107,30 @@ func TestTurns_waiterGivesUpDuringTheHandOver(t *testing.T) {
 		"every answer for a while": {Times: 3, After: 700 * time.Millisecond, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable},
 	} {
 		for _, heir := range []string{"same", "other"} {
-			t.Run(name+" "+heir, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					e := start(t, lease.Options{Owner: "same"})
-					l := e.lock(t, "a")
-					ctx, cancel := context.WithCancelCause(t.Context())
-					next := e.wait(ctx, "a")
-					after, last := e.waitAs(t.Context(), "a", heir), e.wait(t.Context(), "a")
-					e.c.Inject(fakeetcd.Txn, fault)
-					unlocked := make(chan error, 1)
-					go func() { unlocked <- l.Unlock(t.Context()) }()
-					e.at(time.Second)
-					cancel(errMine)
-					got := receive(t, next)
-					require.ErrorIs(t, got.err, errMine)
-					require.Equal(t, time.Second, got.at)
-					require.NoError(t, receive(t, unlocked))
-					second := receive(t, after)
-					require.NoError(t, second.err)
-					require.Greater(t, second.lock.Token(), l.Token())
-					synctest.Wait()
-					require.Equal(t, []string{second.lock.Key()}, e.keys(""))
-					require.Equal(t, heir, string(e.srv.Keys("")[0].Value))
-					pass(t, second.lock, last)
-					e.at(time.Hour)
-					require.Empty(t, e.keys(""))
-				})
+			inBubble(t, name+" "+heir, func(t *testing.T) {
+				e := start(t, lease.Options{Owner: "same"})
+				l := e.lock(t, "a")
+				ctx, cancel := context.WithCancelCause(t.Context())
+				next := e.wait(ctx, "a")
+				after, last := e.waitAs(t.Context(), "a", heir), e.wait(t.Context(), "a")
+				e.c.Inject(fakeetcd.Txn, fault)
+				unlocked := make(chan error, 1)
+				go func() { unlocked <- l.Unlock(t.Context()) }()
+				e.at(time.Second)
+				cancel(errMine)
+				got := receive(t, next)
+				require.ErrorIs(t, got.err, errMine)
+				require.Equal(t, time.Second, got.at)
+				require.NoError(t, receive(t, unlocked))
+				second := receive(t, after)
+				require.NoError(t, second.err)
+				require.Greater(t, second.lock.Token(), l.Token())
+				synctest.Wait()
+				require.Equal(t, []string{second.lock.Key()}, e.keys(""))
+				require.Equal(t, heir, string(e.srv.Keys("")[0].Value))
+				pass(t, second.lock, last)
+				e.at(time.Hour)
+				require.Empty(t, e.keys(""))
 			})
 		}
 	}
@@ -147,35 +143,33 @@ func TestTurns_placeInTheQueueIsInherited(t *testing.T) {
 		heir      string
 		inherited bool
 	}{"same text": {"same", true}, "other text": {"other", false}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := start(t, lease.Options{})
-				b := open(t, a.srv, lease.Options{Owner: "same"})
-				c := a.join(t)
-				l := a.lock(t, "a")
-				a.at(time.Second)
-				ctx, cancel := context.WithCancelCause(t.Context())
-				first := b.wait(ctx, "a")
-				between := c.wait(t.Context(), "a")
-				heir := b.waitAs(t.Context(), "a", tc.heir)
-				last := b.wait(t.Context(), "a")
-				a.at(2 * time.Second)
-				require.Len(t, a.keys(""), 3)
-				rev := a.srv.Rev()
-				cancel(errMine)
-				require.ErrorIs(t, receive(t, first).err, errMine)
-				synctest.Wait()
-				require.Len(t, a.keys(""), 3)
-				require.Equal(t, tc.inherited, rev == a.srv.Rev())
-				require.Equal(t, tc.inherited, a.srv.Keys("")[1].CreateRevision < a.srv.Keys("")[2].CreateRevision)
-				if tc.inherited {
-					pass(t, l, heir, between, last)
-				} else {
-					pass(t, l, between, heir, last)
-				}
-				synctest.Wait()
-				require.Empty(t, a.keys(""))
-			})
+		inBubble(t, name, func(t *testing.T) {
+			a := start(t, lease.Options{})
+			b := open(t, a.srv, lease.Options{Owner: "same"})
+			c := a.join(t)
+			l := a.lock(t, "a")
+			a.at(time.Second)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			first := b.wait(ctx, "a")
+			between := c.wait(t.Context(), "a")
+			heir := b.waitAs(t.Context(), "a", tc.heir)
+			last := b.wait(t.Context(), "a")
+			a.at(2 * time.Second)
+			require.Len(t, a.keys(""), 3)
+			rev := a.srv.Rev()
+			cancel(errMine)
+			require.ErrorIs(t, receive(t, first).err, errMine)
+			synctest.Wait()
+			require.Len(t, a.keys(""), 3)
+			require.Equal(t, tc.inherited, rev == a.srv.Rev())
+			require.Equal(t, tc.inherited, a.srv.Keys("")[1].CreateRevision < a.srv.Keys("")[2].CreateRevision)
+			if tc.inherited {
+				pass(t, l, heir, between, last)
+			} else {
+				pass(t, l, between, heir, last)
+			}
+			synctest.Wait()
+			require.Empty(t, a.keys(""))
 		})
 	}
 }

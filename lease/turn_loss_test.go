@@ -84,24 +84,22 @@ func TestTurns_holdersKeyIsOverwritten(t *testing.T) {
 // the queue, before its key is watched, or by the watch.
 func TestTurns_waitersKeyIsDeleted(t *testing.T) {
 	for name, at := range map[string]time.Duration{"before the watch": watchAfter / 2, "watched": time.Second} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := start(t, lease.Options{})
-				b, c := a.join(t), a.join(t)
-				l := a.lock(t, "a")
-				ahead := b.wait(timeout(t, at), "a")
-				first := c.wait(t.Context(), "a")
-				key := a.srv.Leases()[2].Keys[0]
-				waiting := c.line(t, "a", 3)
-				a.at(at - 1)
-				require.True(t, a.srv.Delete(key))
-				require.ErrorIs(t, receive(t, ahead).err, context.DeadlineExceeded) // first looks at the queue now
-				got := receive(t, first)
-				require.Equal(t, key, lossOf(t, got.err, lease.ReasonKeyDeleted).Key)
-				require.LessOrEqual(t, got.at, at)
-				pass(t, l, waiting...)
-				require.Empty(t, a.keys(""))
-			})
+		inBubble(t, name, func(t *testing.T) {
+			a := start(t, lease.Options{})
+			b, c := a.join(t), a.join(t)
+			l := a.lock(t, "a")
+			ahead := b.wait(timeout(t, at), "a")
+			first := c.wait(t.Context(), "a")
+			key := a.srv.Leases()[2].Keys[0]
+			waiting := c.line(t, "a", 3)
+			a.at(at - 1)
+			require.True(t, a.srv.Delete(key))
+			require.ErrorIs(t, receive(t, ahead).err, context.DeadlineExceeded) // first looks at the queue now
+			got := receive(t, first)
+			require.Equal(t, key, lossOf(t, got.err, lease.ReasonKeyDeleted).Key)
+			require.LessOrEqual(t, got.at, at)
+			pass(t, l, waiting...)
+			require.Empty(t, a.keys(""))
 		})
 	}
 }
@@ -116,30 +114,28 @@ func TestTurns_leaseIsLost(t *testing.T) {
 		"revoked": {func(e *env) { _ = e.srv.Revoke(e.s.Status().LeaseID) }, time.Second, lease.ReasonLeaseGone},
 		"cut off": {func(e *env) { e.c.Cut() }, usable, lease.ReasonDeadlinePassed},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const waiters = 1000
-				e := start(t, lease.Options{})
-				held := e.lock(t, "a")
-				waiting := e.crowd(t.Context(), "a", waiters)
-				e.at(time.Second)
-				tc.lose(e)
-				for range waiters {
-					got := receive(t, waiting)
-					requireLost(t, got.err, tc.reason)
-					require.Equal(t, tc.at, got.at)
-				}
-				requireLost(t, context.Cause(held.Context()), tc.reason)
-				e.c.Restore()
-				again := e.wait(t.Context(), "a") // on a new lease, in an order of its own
-				e.at(2 * ttl)
-				got := receive(t, again)
-				require.NoError(t, got.err)
-				require.Equal(t, []string{got.lock.Key()}, e.keys(""))
-				requireLost(t, held.Unlock(t.Context()), tc.reason)
-				pass(t, got.lock, e.line(t, "a", 3)...)
-				require.Empty(t, e.keys(""))
-			})
+		inBubble(t, name, func(t *testing.T) {
+			const waiters = 1000
+			e := start(t, lease.Options{})
+			held := e.lock(t, "a")
+			waiting := e.crowd(t.Context(), "a", waiters)
+			e.at(time.Second)
+			tc.lose(e)
+			for range waiters {
+				got := receive(t, waiting)
+				requireLost(t, got.err, tc.reason)
+				require.Equal(t, tc.at, got.at)
+			}
+			requireLost(t, context.Cause(held.Context()), tc.reason)
+			e.c.Restore()
+			again := e.wait(t.Context(), "a") // on a new lease, in an order of its own
+			e.at(2 * ttl)
+			got := receive(t, again)
+			require.NoError(t, got.err)
+			require.Equal(t, []string{got.lock.Key()}, e.keys(""))
+			requireLost(t, held.Unlock(t.Context()), tc.reason)
+			pass(t, got.lock, e.line(t, "a", 3)...)
+			require.Empty(t, e.keys(""))
 		})
 	}
 }

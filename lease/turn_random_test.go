@@ -47,42 +47,40 @@ func TestTurns_whateverHappens(t *testing.T) {
 	const sessions, goroutines, turns = 3, 4, 4
 	grants := 0
 	for seed := range uint64(150) {
-		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := rand.New(rand.NewPCG(seed, 1))
-				srv := newServer(t)
-				book := &ledger{t: t}
-				var all []*env
-				var wg sync.WaitGroup
-				for range sessions {
-					e := open(t, srv, lease.Options{TTL: time.Hour}) // for the lease is not the subject
-					all = append(all, e)
-					disturb(e.c, r)
-					for range goroutines {
-						r := rand.New(rand.NewPCG(r.Uint64(), 2))
-						wg.Go(func() {
-							for range turns {
-								e.turn(t, r, book)
-							}
-						})
-					}
+		inBubble(t, strconv.FormatUint(seed, 10), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 1))
+			srv := newServer(t)
+			book := &ledger{t: t}
+			var all []*env
+			var wg sync.WaitGroup
+			for range sessions {
+				e := open(t, srv, lease.Options{TTL: time.Hour}) // for the lease is not the subject
+				all = append(all, e)
+				disturb(e.c, r)
+				for range goroutines {
+					r := rand.New(rand.NewPCG(r.Uint64(), 2))
+					wg.Go(func() {
+						for range turns {
+							e.turn(t, r, book)
+						}
+					})
 				}
-				served := make(chan struct{})
-				go func() {
-					wg.Wait()
-					close(served)
-				}()
-				receive(t, served)
-				for _, e := range all {
-					e.c.Reset()
-					require.Equal(t, lease.StateHeld, e.s.Status().State)
-				}
-				time.Sleep(2 * time.Hour) // what is late has arrived, and was cleared
-				synctest.Wait()
-				require.Empty(t, all[0].keys(""))
-				require.Zero(t, srv.Watchers())
-				grants += book.grants
-			})
+			}
+			served := make(chan struct{})
+			go func() {
+				wg.Wait()
+				close(served)
+			}()
+			receive(t, served)
+			for _, e := range all {
+				e.c.Reset()
+				require.Equal(t, lease.StateHeld, e.s.Status().State)
+			}
+			time.Sleep(2 * time.Hour) // what is late has arrived, and was cleared
+			synctest.Wait()
+			require.Empty(t, all[0].keys(""))
+			require.Zero(t, srv.Watchers())
+			grants += book.grants
 		})
 	}
 	require.Greater(t, grants, 150*sessions*goroutines*turns/4)

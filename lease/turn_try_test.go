@@ -96,33 +96,31 @@ func TestTurns_tryLockBeforeAnybodyHasEntered(t *testing.T) {
 // Whoever comes while a TryLock is under way stands behind it, and is served whatever comes of it.
 func TestTurns_lockBehindATryLock(t *testing.T) {
 	for name, free := range map[string]bool{"that succeeds": true, "that fails": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				other := e.join(t)
-				var l *lease.Lock
-				if !free {
-					l = other.lock(t, "a")
-				}
-				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
-				tried := make(chan acquired, 1)
-				go func() {
-					l, err := e.s.TryLock(t.Context(), "a")
-					tried <- acquired{l, err, e.now()}
-				}()
-				synctest.Wait()
-				waiting := e.line(t, "a", 3)
-				got := receive(t, tried)
-				if free {
-					require.NoError(t, got.err)
-					l = got.lock
-				} else {
-					require.ErrorIs(t, got.err, lease.ErrLocked)
-				}
-				pass(t, l, waiting...)
-				require.Equal(t, time.Second, e.now())
-				require.Empty(t, e.keys(""))
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			other := e.join(t)
+			var l *lease.Lock
+			if !free {
+				l = other.lock(t, "a")
+			}
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
+			tried := make(chan acquired, 1)
+			go func() {
+				l, err := e.s.TryLock(t.Context(), "a")
+				tried <- acquired{l, err, e.now()}
+			}()
+			synctest.Wait()
+			waiting := e.line(t, "a", 3)
+			got := receive(t, tried)
+			if free {
+				require.NoError(t, got.err)
+				l = got.lock
+			} else {
+				require.ErrorIs(t, got.err, lease.ErrLocked)
+			}
+			pass(t, l, waiting...)
+			require.Equal(t, time.Second, e.now())
+			require.Empty(t, e.keys(""))
 		})
 	}
 }
@@ -135,27 +133,25 @@ func TestTurns_lockBehindATryLockThatGivesUp(t *testing.T) {
 		"request late": {Times: 1, Before: 2 * time.Second, Late: true},
 		"all late":     {Times: 4, Before: 3 * time.Second, Late: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{TTL: time.Hour})
-				e.c.Inject(fakeetcd.Txn, fault)
-				tried := make(chan error, 1)
-				go func() {
-					_, err := e.s.TryLock(timeout(t, time.Second), "a")
-					tried <- err
-				}()
-				synctest.Wait()
-				waiting := e.line(t, "a", 3)
-				require.Error(t, receive(t, tried))
-				got := receive(t, waiting[0])
-				require.NoError(t, got.err)
-				time.Sleep(5 * time.Second)
-				require.Equal(t, []string{got.lock.Key()}, e.keys(""))
-				requireLive(t, got.lock)
-				pass(t, got.lock, waiting[1:]...)
-				e.at(50 * time.Minute)
-				require.Empty(t, e.keys(""))
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{TTL: time.Hour})
+			e.c.Inject(fakeetcd.Txn, fault)
+			tried := make(chan error, 1)
+			go func() {
+				_, err := e.s.TryLock(timeout(t, time.Second), "a")
+				tried <- err
+			}()
+			synctest.Wait()
+			waiting := e.line(t, "a", 3)
+			require.Error(t, receive(t, tried))
+			got := receive(t, waiting[0])
+			require.NoError(t, got.err)
+			time.Sleep(5 * time.Second)
+			require.Equal(t, []string{got.lock.Key()}, e.keys(""))
+			requireLive(t, got.lock)
+			pass(t, got.lock, waiting[1:]...)
+			e.at(50 * time.Minute)
+			require.Empty(t, e.keys(""))
 		})
 	}
 }

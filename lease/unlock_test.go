@@ -106,30 +106,28 @@ func TestLock_Unlock_deletesNobodyElsesKey(t *testing.T) {
 func TestLock_Unlock_isBoundedByItsContext(t *testing.T) {
 	mine := errors.New("mine")
 	for name, back := range map[string]time.Duration{"soon": 2 * time.Second, "later": 25 * time.Second} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
-				l := e.lock(t, "a")
-				e.c.Cut()
-				ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, mine)
-				defer cancel()
-				err := l.Unlock(ctx)
-				require.Equal(t, time.Second, e.now())
-				require.ErrorIs(t, err, mine)
-				require.NotErrorIs(t, err, lease.ErrLost)
-				require.ErrorContains(t, err, "in the background")
-				require.ErrorIs(t, context.Cause(l.Context()), lease.ErrUnlocked)
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			l := e.lock(t, "a")
+			e.c.Cut()
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, mine)
+			defer cancel()
+			err := l.Unlock(ctx)
+			require.Equal(t, time.Second, e.now())
+			require.ErrorIs(t, err, mine)
+			require.NotErrorIs(t, err, lease.ErrLost)
+			require.ErrorContains(t, err, "in the background")
+			require.ErrorIs(t, context.Cause(l.Context()), lease.ErrUnlocked)
 
-				e.at(back)
-				require.Len(t, e.keys(""), 1)
-				e.c.Restore()
-				require.NoError(t, e.srv.Await(timeout(t, attempt+time.Second), func() bool { return len(e.srv.Keys("")) == 0 }))
-				synctest.Wait()
-				require.Equal(t, lease.StateHeld, e.s.Status().State, "the session lives on")
-				n := len(e.c.Calls(fakeetcd.Txn))
-				e.at(time.Hour)
-				require.Len(t, e.c.Calls(fakeetcd.Txn), n, "what has been confirmed is not asked for again")
-			})
+			e.at(back)
+			require.Len(t, e.keys(""), 1)
+			e.c.Restore()
+			require.NoError(t, e.srv.Await(timeout(t, attempt+time.Second), func() bool { return len(e.srv.Keys("")) == 0 }))
+			synctest.Wait()
+			require.Equal(t, lease.StateHeld, e.s.Status().State, "the session lives on")
+			n := len(e.c.Calls(fakeetcd.Txn))
+			e.at(time.Hour)
+			require.Len(t, e.c.Calls(fakeetcd.Txn), n, "what has been confirmed is not asked for again")
 		})
 	}
 }
@@ -191,36 +189,34 @@ func TestLock_Unlock_againAfterItWasNotConfirmed(t *testing.T) {
 		"slow throughout": {fault: fakeetcd.Fault{Before: 2 * time.Second}, took: 3 * time.Second},
 	} {
 		for _, waiters := range []int{0, 1} {
-			t.Run(fmt.Sprintf("%s, %d wait", name, waiters), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					e := start(t, lease.Options{})
-					l := e.lock(t, "a")
-					waiting := e.line(t, "a", waiters)
-					e.c.Inject(fakeetcd.Txn, tc.fault)
-					if tc.cut {
-						e.c.Cut()
-						time.AfterFunc(10*time.Second, e.c.Restore)
-					}
-					require.ErrorIs(t, l.Unlock(timeout(t, time.Second)), context.DeadlineExceeded)
-					err := l.Unlock(timeout(t, 0))
-					if err != nil { // else it was done in the background
-						require.ErrorIs(t, err, context.DeadlineExceeded)
-						require.NotErrorIs(t, err, lease.ErrUnlocked)
-						require.ErrorContains(t, err, "in the background")
-						require.NoError(t, l.Unlock(t.Context()))
-					}
-					require.Less(t, e.now(), tc.took+100*time.Millisecond) // others may share its line
-					require.NotContains(t, e.keys(""), l.Key())
-					require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrUnlocked)
-					for _, w := range waiting {
-						next := receive(t, w)
-						require.NoError(t, next.err)
-						require.Greater(t, next.lock.Token(), l.Token())
-						require.NoError(t, next.lock.Unlock(t.Context()))
-					}
-					e.at(time.Hour)
-					require.Empty(t, e.keys(""))
-				})
+			inBubble(t, fmt.Sprintf("%s, %d wait", name, waiters), func(t *testing.T) {
+				e := start(t, lease.Options{})
+				l := e.lock(t, "a")
+				waiting := e.line(t, "a", waiters)
+				e.c.Inject(fakeetcd.Txn, tc.fault)
+				if tc.cut {
+					e.c.Cut()
+					time.AfterFunc(10*time.Second, e.c.Restore)
+				}
+				require.ErrorIs(t, l.Unlock(timeout(t, time.Second)), context.DeadlineExceeded)
+				err := l.Unlock(timeout(t, 0))
+				if err != nil { // else it was done in the background
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+					require.NotErrorIs(t, err, lease.ErrUnlocked)
+					require.ErrorContains(t, err, "in the background")
+					require.NoError(t, l.Unlock(t.Context()))
+				}
+				require.Less(t, e.now(), tc.took+100*time.Millisecond) // others may share its line
+				require.NotContains(t, e.keys(""), l.Key())
+				require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrUnlocked)
+				for _, w := range waiting {
+					next := receive(t, w)
+					require.NoError(t, next.err)
+					require.Greater(t, next.lock.Token(), l.Token())
+					require.NoError(t, next.lock.Unlock(t.Context()))
+				}
+				e.at(time.Hour)
+				require.Empty(t, e.keys(""))
 			})
 		}
 	}

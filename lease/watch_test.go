@@ -43,43 +43,41 @@ func TestLock_noticesWhatOthersDo(t *testing.T) {
 		},
 	} {
 		for when, at := range map[string]time.Duration{"watched": time.Second, "before the watch": watchAfter / 2} {
-			t.Run(name+" "+when, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					var log bytes.Buffer
-					e := start(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-					id := e.s.Status().LeaseID
-					l, other := e.lock(t, "a"), e.lock(t, "b")
-					end := e.ended(l)
-					e.at(at)
-					tc.do(t, e, l)
-					require.Equal(t, max(at, watchAfter), receive(t, end))
-					lost := lossOf(t, context.Cause(l.Context()), tc.reason)
-					require.Equal(t, id, lost.LeaseID)
-					synctest.Wait()
-					if tc.all {
-						require.Empty(t, lost.Key)
-						requireLost(t, context.Cause(other.Context()), tc.reason)
-						require.Equal(t, lease.StateLost, e.s.Status().State)
-					} else {
-						require.Equal(t, l.Key(), lost.Key)
-						requireLive(t, other)
-						require.Equal(t, lease.StateHeld, e.s.Status().State)
-					}
-					require.Equal(t, tc.stays, len(e.keys("a/")) == 1)
-					e.at(time.Minute)
-					told := "lock lost"
-					if tc.all {
-						told = "lease lost"
-					}
-					require.Equal(t, 1, strings.Count(log.String(), told), log.String())
+			inBubble(t, name+" "+when, func(t *testing.T) {
+				var log bytes.Buffer
+				e := start(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				id := e.s.Status().LeaseID
+				l, other := e.lock(t, "a"), e.lock(t, "b")
+				end := e.ended(l)
+				e.at(at)
+				tc.do(t, e, l)
+				require.Equal(t, max(at, watchAfter), receive(t, end))
+				lost := lossOf(t, context.Cause(l.Context()), tc.reason)
+				require.Equal(t, id, lost.LeaseID)
+				synctest.Wait()
+				if tc.all {
+					require.Empty(t, lost.Key)
+					requireLost(t, context.Cause(other.Context()), tc.reason)
+					require.Equal(t, lease.StateLost, e.s.Status().State)
+				} else {
+					require.Equal(t, l.Key(), lost.Key)
+					requireLive(t, other)
+					require.Equal(t, lease.StateHeld, e.s.Status().State)
+				}
+				require.Equal(t, tc.stays, len(e.keys("a/")) == 1)
+				e.at(time.Minute)
+				told := "lock lost"
+				if tc.all {
+					told = "lease lost"
+				}
+				require.Equal(t, 1, strings.Count(log.String(), told), log.String())
 
-					require.Same(t, lost, lossOf(t, l.Unlock(t.Context()), tc.reason))
-					require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrUnlocked)
-					require.NotErrorIs(t, l.Unlock(t.Context()), lease.ErrLost)
-					requireLost(t, context.Cause(l.Context()), tc.reason)
-					synctest.Wait()
-					require.Empty(t, e.keys("a/"), "an overwritten key is ours to delete")
-				})
+				require.Same(t, lost, lossOf(t, l.Unlock(t.Context()), tc.reason))
+				require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrUnlocked)
+				require.NotErrorIs(t, l.Unlock(t.Context()), lease.ErrLost)
+				requireLost(t, context.Cause(l.Context()), tc.reason)
+				synctest.Wait()
+				require.Empty(t, e.keys("a/"), "an overwritten key is ours to delete")
 			})
 		}
 	}
@@ -133,24 +131,22 @@ func TestSession_Lock_waiterLosesItsPlace(t *testing.T) {
 			e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request})
 		}, usable, lease.ReasonDeadlinePassed},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := start(t, lease.Options{})
-				l := a.lock(t, "a")
-				a.at(1) // a's lease is the first to expire
-				b := a.join(t)
-				next := b.wait(t.Context(), "a")
-				b.at(time.Second)
-				tc.do(t.Context(), b)
-				got := receive(t, next)
-				require.Equal(t, tc.at, got.at)
-				requireLost(t, got.err, tc.reason)
-				requireLive(t, l)
-				b.c.Restore()
-				b.c.Reset()
-				b.at(2 * ttl)
-				require.Equal(t, []string{l.Key()}, a.keys(""))
-			})
+		inBubble(t, name, func(t *testing.T) {
+			a := start(t, lease.Options{})
+			l := a.lock(t, "a")
+			a.at(1) // a's lease is the first to expire
+			b := a.join(t)
+			next := b.wait(t.Context(), "a")
+			b.at(time.Second)
+			tc.do(t.Context(), b)
+			got := receive(t, next)
+			require.Equal(t, tc.at, got.at)
+			requireLost(t, got.err, tc.reason)
+			requireLive(t, l)
+			b.c.Restore()
+			b.c.Reset()
+			b.at(2 * ttl)
+			require.Equal(t, []string{l.Key()}, a.keys(""))
 		})
 	}
 }

@@ -37,18 +37,16 @@ func TestDo_copies(t *testing.T) {
 		"no space":     {noSpace, []int{1, 1, 1, 1, 1}},
 		"not sent":     {notSent, []int{1, 1, 1, 1, 1}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := connect(t)
-				var got []int
-				require.NoError(t, e.Do(t.Context(), time.Second, func(a *etcd.Attempt) error {
-					if got = append(got, a.Copies()); len(got) == len(tc.want) {
-						return nil
-					}
-					return tc.do(a)
-				}))
-				require.Equal(t, tc.want, got)
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := connect(t)
+			var got []int
+			require.NoError(t, e.Do(t.Context(), time.Second, func(a *etcd.Attempt) error {
+				if got = append(got, a.Copies()); len(got) == len(tc.want) {
+					return nil
+				}
+				return tc.do(a)
+			}))
+			require.Equal(t, tc.want, got)
 		})
 	}
 }
@@ -72,31 +70,29 @@ func TestTxn_firstAnswerOfTheCopies(t *testing.T) {
 		"two are refused, one unknown": {[]fakeetcd.Fault{{Err: rpctypes.ErrGRPCRequestTooManyRequests}, {Err: rpctypes.ErrGRPCRequestTooManyRequests}, {Lose: fakeetcd.Answer}}, context.DeadlineExceeded, time.Second},
 		"one unknown, two are refused": {[]fakeetcd.Fault{{Err: fakeetcd.ErrUnavailable, Lose: fakeetcd.Answer}, {After: late, Err: rpctypes.ErrGRPCRequestTooManyRequests}, {After: late, Err: rpctypes.ErrGRPCRequestTooManyRequests}}, fakeetcd.ErrUnavailable, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := fakeetcd.New()
-				defer srv.Close()
-				c := srv.NewClient(t.Context())
-				for _, f := range tc.faults {
-					f.Times = 1
-					c.Inject(fakeetcd.Txn, f)
-				}
-				began := time.Now()
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				_, err := etcd.Of(c.Client).Once(ctx).WithCopies(len(tc.faults)).Txn(nil, []clientv3.Op{clientv3.OpPut("a", "")}, nil)
-				if tc.err == nil {
-					require.NoError(t, err)
-				} else {
-					require.ErrorContains(t, err, tc.err.Error())
-					require.Equal(t, name == "all are refused", etcd.Refused(err))
-				}
-				require.InDelta(t, tc.at, time.Since(began), float64(100*time.Millisecond))
-				if tc.at > 0 { // or the others may have been ended before they were sent
-					require.Len(t, c.Calls(fakeetcd.Txn), len(tc.faults))
-				}
-				synctest.Wait()
-			})
+		inBubble(t, name, func(t *testing.T) {
+			srv := fakeetcd.New()
+			defer srv.Close()
+			c := srv.NewClient(t.Context())
+			for _, f := range tc.faults {
+				f.Times = 1
+				c.Inject(fakeetcd.Txn, f)
+			}
+			began := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err := etcd.Of(c.Client).Once(ctx).WithCopies(len(tc.faults)).Txn(nil, []clientv3.Op{clientv3.OpPut("a", "")}, nil)
+			if tc.err == nil {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, tc.err.Error())
+				require.Equal(t, name == "all are refused", etcd.Refused(err))
+			}
+			require.InDelta(t, tc.at, time.Since(began), float64(100*time.Millisecond))
+			if tc.at > 0 { // or the others may have been ended before they were sent
+				require.Len(t, c.Calls(fakeetcd.Txn), len(tc.faults))
+			}
+			synctest.Wait()
 		})
 	}
 }
@@ -140,23 +136,21 @@ func TestSend_besideOthers(t *testing.T) {
 		"one hangs, the second fails": {[]fakeetcd.Fault{hangs, {Err: fakeetcd.ErrUnavailable}}, 2 * pause, 3, false},
 		"none answers":                {[]fakeetcd.Fault{hangs, hangs, hangs}, time.Second, 3, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := fakeetcd.New()
-				defer srv.Close()
-				c := srv.NewClient(t.Context())
-				for _, f := range tc.faults {
-					f.Times = 1
-					c.Inject(fakeetcd.Get, f)
-				}
-				began := time.Now()
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				_, err := etcd.Of(c.Client).Once(ctx).Beside(pause).Get("a")
-				require.Equal(t, tc.fails, err != nil, "%v", err)
-				require.Equal(t, tc.at, time.Since(began))
-				require.Len(t, c.Calls(fakeetcd.Get), tc.sent)
-			})
+		inBubble(t, name, func(t *testing.T) {
+			srv := fakeetcd.New()
+			defer srv.Close()
+			c := srv.NewClient(t.Context())
+			for _, f := range tc.faults {
+				f.Times = 1
+				c.Inject(fakeetcd.Get, f)
+			}
+			began := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err := etcd.Of(c.Client).Once(ctx).Beside(pause).Get("a")
+			require.Equal(t, tc.fails, err != nil, "%v", err)
+			require.Equal(t, tc.at, time.Since(began))
+			require.Len(t, c.Calls(fakeetcd.Get), tc.sent)
 		})
 	}
 }

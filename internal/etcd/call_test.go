@@ -120,18 +120,16 @@ func TestDo_contextEnds(t *testing.T) {
 		"during an attempt": {hang, "mine"},
 		"during a pause":    {fail, "mine (last attempt: etcdserver: no leader)"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := connect(t)
-				ctx, cancel := context.WithTimeoutCause(t.Context(), 5300*time.Millisecond, mine)
-				defer cancel()
-				err := e.Do(ctx, 2*time.Second, tc.do)
-				require.EqualError(t, err, tc.want)
-				require.ErrorIs(t, err, mine)
-				require.NotErrorIs(t, err, context.DeadlineExceeded)
-				require.NotErrorIs(t, err, rpctypes.ErrNoLeader)
-				require.Equal(t, 5300*time.Millisecond, e.now())
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := connect(t)
+			ctx, cancel := context.WithTimeoutCause(t.Context(), 5300*time.Millisecond, mine)
+			defer cancel()
+			err := e.Do(ctx, 2*time.Second, tc.do)
+			require.EqualError(t, err, tc.want)
+			require.ErrorIs(t, err, mine)
+			require.NotErrorIs(t, err, context.DeadlineExceeded)
+			require.NotErrorIs(t, err, rpctypes.ErrNoLeader)
+			require.Equal(t, 5300*time.Millisecond, e.now())
 		})
 	}
 }
@@ -156,31 +154,29 @@ func TestWhile_endsWithItsLife(t *testing.T) {
 	fail := func(*etcd.Attempt) error { return rpctypes.ErrNoLeader }
 	for name, do := range map[string]func(*etcd.Attempt) error{"during an attempt": hang, "during a pause": fail} {
 		for _, ends := range []error{mine, lost} {
-			t.Run(name+", "+ends.Error(), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					e := connect(t)
-					ctx, cancel := context.WithCancelCause(t.Context())
-					defer cancel(nil)
-					life, end := context.WithCancelCause(t.Context())
-					defer end(nil)
-					time.AfterFunc(5300*time.Millisecond, func() {
-						if ends == mine { //nolint:errorlint // which of the two
-							cancel(mine)
-						} else {
-							end(lost)
-						}
-					})
-					_, err := e.While(ctx, life, 20*time.Second, do)
-					require.ErrorIs(t, err, ends)
-					require.NotErrorIs(t, err, context.Canceled)
-					require.Equal(t, 5300*time.Millisecond, e.now())
-
-					_, err = e.While(ctx, life, time.Second, func(*etcd.Attempt) error {
-						require.Fail(t, "called")
-						return nil
-					})
-					require.ErrorIs(t, err, ends, "it has ended before")
+			inBubble(t, name+", "+ends.Error(), func(t *testing.T) {
+				e := connect(t)
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				life, end := context.WithCancelCause(t.Context())
+				defer end(nil)
+				time.AfterFunc(5300*time.Millisecond, func() {
+					if ends == mine { //nolint:errorlint // which of the two
+						cancel(mine)
+					} else {
+						end(lost)
+					}
 				})
+				_, err := e.While(ctx, life, 20*time.Second, do)
+				require.ErrorIs(t, err, ends)
+				require.NotErrorIs(t, err, context.Canceled)
+				require.Equal(t, 5300*time.Millisecond, e.now())
+
+				_, err = e.While(ctx, life, time.Second, func(*etcd.Attempt) error {
+					require.Fail(t, "called")
+					return nil
+				})
+				require.ErrorIs(t, err, ends, "it has ended before")
 			})
 		}
 	}
@@ -201,18 +197,16 @@ func TestWhile_late(t *testing.T) {
 		"no space, and no more":    {[]error{rpctypes.ErrNoSpace}, etcd.ErrNotDone, true},
 		"unknown, and no use more": {nil, errors.New("x"), true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				fails := append(tc.fails, tc.last)
-				late, err := connect(t).While(t.Context(), t.Context(), time.Second, func(*etcd.Attempt) error {
-					fail := fails[0]
-					fails = fails[1:]
-					return fail
-				})
-				require.Equal(t, tc.last, err)
-				require.Equal(t, tc.late, late)
-				require.Empty(t, fails)
+		inBubble(t, name, func(t *testing.T) {
+			fails := append(tc.fails, tc.last)
+			late, err := connect(t).While(t.Context(), t.Context(), time.Second, func(*etcd.Attempt) error {
+				fail := fails[0]
+				fails = fails[1:]
+				return fail
 			})
+			require.Equal(t, tc.last, err)
+			require.Equal(t, tc.late, late)
+			require.Empty(t, fails)
 		})
 	}
 }

@@ -314,3 +314,9 @@ func (e *env) plant(name string, n int) []etcd.Txn {
 }
 
 func (e *env) has(key string) bool { return len(e.srv.Keys(key)) > 0 }
+
+// inBubble runs a sub-test in a bubble of its own.
+func inBubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}

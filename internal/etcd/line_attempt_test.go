@@ -33,31 +33,29 @@ func (e *env) tryOnce(ctx, life context.Context, longest time.Duration, txn etcd
 func TestLine_attempt_ends(t *testing.T) {
 	for name, which := range map[string]int{"caller": 0, "life": 1} {
 		for name2, sent := range map[string]bool{"waiting": false, "sent": true} {
-			t.Run(name+", "+name2, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					e := start(t)
-					free := e.occupy(t)
-					e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: 10 * time.Millisecond})
-					stays := e.tryOnce(t.Context(), t.Context(), bound, e.enter("a/x"))
-					ctx, cancel := context.WithCancelCause(t.Context())
-					defer cancel(nil)
-					ctxs := []context.Context{t.Context(), t.Context()}
-					ctxs[which] = ctx
-					leaves := e.tryOnce(ctxs[0], ctxs[1], bound, e.enter("b/x"))
-					if sent {
-						free[0]()
-					}
-					time.Sleep(time.Millisecond)
-					cancel(errors.New("for a reason"))
-					o := receive(t, leaves)
-					require.ErrorIs(t, o.err, context.Canceled)
-					require.Equal(t, !sent, errors.Is(o.err, etcd.ErrNotSent))
-					require.Equal(t, !sent, etcd.Refused(o.err))
-					require.Equal(t, time.Millisecond, o.at)
+			inBubble(t, name+", "+name2, func(t *testing.T) {
+				e := start(t)
+				free := e.occupy(t)
+				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: 10 * time.Millisecond})
+				stays := e.tryOnce(t.Context(), t.Context(), bound, e.enter("a/x"))
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				ctxs := []context.Context{t.Context(), t.Context()}
+				ctxs[which] = ctx
+				leaves := e.tryOnce(ctxs[0], ctxs[1], bound, e.enter("b/x"))
+				if sent {
 					free[0]()
-					requireAllGood(t, []outcome{receive(t, stays)})
-					require.Equal(t, sent, e.has("b/x"))
-				})
+				}
+				time.Sleep(time.Millisecond)
+				cancel(errors.New("for a reason"))
+				o := receive(t, leaves)
+				require.ErrorIs(t, o.err, context.Canceled)
+				require.Equal(t, !sent, errors.Is(o.err, etcd.ErrNotSent))
+				require.Equal(t, !sent, etcd.Refused(o.err))
+				require.Equal(t, time.Millisecond, o.at)
+				free[0]()
+				requireAllGood(t, []outcome{receive(t, stays)})
+				require.Equal(t, sent, e.has("b/x"))
 			})
 		}
 	}

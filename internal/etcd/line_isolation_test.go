@@ -84,26 +84,24 @@ func TestLine_isolation(t *testing.T) {
 			rpctypes.ErrDuplicateKey,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				tc.fault(e)
-				txns := slices.Concat(e.enters("a", 7), []etcd.Txn{tc.bad(e, "bad1/x")}, e.plant("a", 12),
-					[]etcd.Txn{tc.bad(e, "bad2/x")}, e.enters("b", 10))
-				outcomes, reqs := e.together(t, txns)
-				var others []outcome
-				for i, o := range outcomes {
-					if i == 7 || i == 20 {
-						require.ErrorIs(t, o.err, tc.want)
-						require.True(t, etcd.Refused(o.err))
-					} else {
-						others = append(others, o)
-					}
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t)
+			tc.fault(e)
+			txns := slices.Concat(e.enters("a", 7), []etcd.Txn{tc.bad(e, "bad1/x")}, e.plant("a", 12),
+				[]etcd.Txn{tc.bad(e, "bad2/x")}, e.enters("b", 10))
+			outcomes, reqs := e.together(t, txns)
+			var others []outcome
+			for i, o := range outcomes {
+				if i == 7 || i == 20 {
+					require.ErrorIs(t, o.err, tc.want)
+					require.True(t, etcd.Refused(o.err))
+				} else {
+					others = append(others, o)
 				}
-				requireAllGood(t, others)
-				require.Empty(t, e.srv.Keys("bad"))
-				require.Less(t, len(reqs), len(txns), "those that can share do")
-			})
+			}
+			requireAllGood(t, others)
+			require.Empty(t, e.srv.Keys("bad"))
+			require.Less(t, len(reqs), len(txns), "those that can share do")
 		})
 	}
 }
@@ -128,27 +126,25 @@ func TestLine_isolation_leaving(t *testing.T) {
 			rpctypes.ErrNoSpace,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				tc.fault(t, e)
-				enters, leaves := e.enters("a", 20), e.plant("b", 20)
-				var txns []etcd.Txn
-				for i := range enters {
-					txns = append(txns, enters[i], leaves[i])
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t)
+			tc.fault(t, e)
+			enters, leaves := e.enters("a", 20), e.plant("b", 20)
+			var txns []etcd.Txn
+			for i := range enters {
+				txns = append(txns, enters[i], leaves[i])
+			}
+			outcomes, reqs := e.together(t, txns)
+			for i, o := range outcomes {
+				if i%2 == 0 {
+					require.ErrorIs(t, o.err, tc.want)
+					require.Equal(t, name != "disk full", etcd.Refused(o.err), "etcd may have done it all the same")
+				} else {
+					requireAllGood(t, []outcome{o})
+					require.Equal(t, outcomes[1].res.Revision, o.res.Revision)
 				}
-				outcomes, reqs := e.together(t, txns)
-				for i, o := range outcomes {
-					if i%2 == 0 {
-						require.ErrorIs(t, o.err, tc.want)
-						require.Equal(t, name != "disk full", etcd.Refused(o.err), "etcd may have done it all the same")
-					} else {
-						requireAllGood(t, []outcome{o})
-						require.Equal(t, outcomes[1].res.Revision, o.res.Revision)
-					}
-				}
-				require.LessOrEqual(t, len(reqs), 3, "all; those who leave; those who enter")
-			})
+			}
+			require.LessOrEqual(t, len(reqs), 3, "all; those who leave; those who enter")
 		})
 	}
 }

@@ -115,18 +115,16 @@ func TestLine_limit(t *testing.T) {
 		"operations": {func(e *env) []etcd.Txn { return e.enters("a", 500) }, 5},
 		"bytes":      {func(e *env) []etcd.Txn { return e.fill("a", 60, 90<<10) }, 7},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				outcomes, reqs := e.together(t, tc.txns(e))
-				requireAnswers(t, outcomes)
-				for _, req := range reqs {
-					require.LessOrEqual(t, len(req.Success), 120)
-					require.LessOrEqual(t, bytesOf(req), 1<<20)
-				}
-				require.LessOrEqual(t, len(reqs), tc.most)
-				require.Zero(t, e.now())
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t)
+			outcomes, reqs := e.together(t, tc.txns(e))
+			requireAnswers(t, outcomes)
+			for _, req := range reqs {
+				require.LessOrEqual(t, len(req.Success), 120)
+				require.LessOrEqual(t, bytesOf(req), 1<<20)
+			}
+			require.LessOrEqual(t, len(reqs), tc.most)
+			require.Zero(t, e.now())
 		})
 	}
 }
@@ -184,33 +182,31 @@ func TestLine_limit_learnt(t *testing.T) {
 			func(e *env, name string) []etcd.Txn { return e.fill(name, 100, 8<<10) }, 20,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				tc.limit(e)
-				for i, prefix := range []string{"first", "second", "third"} {
-					txns := tc.txns(e, prefix)
-					free := e.occupy(t)
-					from := len(e.c.Calls(fakeetcd.Txn))
-					all := e.sendAll(t.Context(), txns)
-					free[0]()
-					outcomes := receiveAll(t, all)
-					calls := e.c.Calls(fakeetcd.Txn)[from:]
-					if name == "bytes of a message" {
-						// gRPC has the same words for an answer that is too large: what cannot be done now may have been done.
-						outcomes = slices.DeleteFunc(outcomes, func(o outcome) bool { return i == 0 && etcd.Transient(o.err) })
-					}
-					requireAnswers(t, outcomes)
-					if i == 0 {
-						require.Error(t, calls[0].Err, "the limit is not met: the test proves nothing")
-						continue
-					}
-					for _, call := range calls {
-						require.NoError(t, call.Err)
-					}
-					require.LessOrEqual(t, len(calls), tc.most)
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t)
+			tc.limit(e)
+			for i, prefix := range []string{"first", "second", "third"} {
+				txns := tc.txns(e, prefix)
+				free := e.occupy(t)
+				from := len(e.c.Calls(fakeetcd.Txn))
+				all := e.sendAll(t.Context(), txns)
+				free[0]()
+				outcomes := receiveAll(t, all)
+				calls := e.c.Calls(fakeetcd.Txn)[from:]
+				if name == "bytes of a message" {
+					// gRPC has the same words for an answer that is too large: what cannot be done now may have been done.
+					outcomes = slices.DeleteFunc(outcomes, func(o outcome) bool { return i == 0 && etcd.Transient(o.err) })
 				}
-			})
+				requireAnswers(t, outcomes)
+				if i == 0 {
+					require.Error(t, calls[0].Err, "the limit is not met: the test proves nothing")
+					continue
+				}
+				for _, call := range calls {
+					require.NoError(t, call.Err)
+				}
+				require.LessOrEqual(t, len(calls), tc.most)
+			}
 		})
 	}
 }
@@ -221,23 +217,21 @@ func TestLine_limit_notLearnt(t *testing.T) {
 		rpctypes.ErrGRPCNoSpace, rpctypes.ErrGRPCRequestTooManyRequests, rpctypes.ErrGRPCPermissionDenied,
 		rpctypes.ErrGRPCLeaseNotFound, rpctypes.ErrGRPCInvalidAuthToken, rpctypes.ErrGRPCDuplicateKey,
 	} {
-		t.Run(status.Convert(refusal).Message(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				remove := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: request(puts), Err: refusal})
-				outcomes, reqs := e.together(t, e.fill("a", 50, 10<<10))
-				for _, o := range outcomes {
-					require.ErrorIs(t, o.err, rpctypes.Error(refusal))
-					require.Equal(t, !etcd.TooMuch(rpctypes.Error(refusal)), etcd.Refused(o.err))
-				}
-				if errors.Is(refusal, rpctypes.ErrGRPCNoSpace) || errors.Is(refusal, rpctypes.ErrGRPCRequestTooManyRequests) {
-					require.Len(t, reqs, 1, "what has no room for one has none for its parts")
-				}
-				remove()
-				outcomes, reqs = e.together(t, e.fill("b", 50, 10<<10))
-				requireAnswers(t, outcomes)
-				require.GreaterOrEqual(t, carried(reqs[0]), 50)
-			})
+		inBubble(t, status.Convert(refusal).Message(), func(t *testing.T) {
+			e := start(t)
+			remove := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: request(puts), Err: refusal})
+			outcomes, reqs := e.together(t, e.fill("a", 50, 10<<10))
+			for _, o := range outcomes {
+				require.ErrorIs(t, o.err, rpctypes.Error(refusal))
+				require.Equal(t, !etcd.TooMuch(rpctypes.Error(refusal)), etcd.Refused(o.err))
+			}
+			if errors.Is(refusal, rpctypes.ErrGRPCNoSpace) || errors.Is(refusal, rpctypes.ErrGRPCRequestTooManyRequests) {
+				require.Len(t, reqs, 1, "what has no room for one has none for its parts")
+			}
+			remove()
+			outcomes, reqs = e.together(t, e.fill("b", 50, 10<<10))
+			requireAnswers(t, outcomes)
+			require.GreaterOrEqual(t, carried(reqs[0]), 50)
 		})
 	}
 }

@@ -30,31 +30,29 @@ func TestLine_lost(t *testing.T) {
 		"too slow":         {fakeetcd.Fault{After: time.Minute}, true, bound},
 		"too slow, later":  {fakeetcd.Fault{Before: 2 * bound, Late: true}, true, bound},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				tc.fault.Match, tc.fault.Times = writes("a-003/x"), 1
-				e.c.Inject(fakeetcd.Txn, tc.fault)
-				free := e.occupy(t)
-				sent := e.record()
-				all := e.sendAll(t.Context(), append(e.enters("a", 10), e.plant("b", 5)...))
-				free[0]()
-				for _, o := range receiveAll(t, all) {
-					require.Error(t, o.err)
-					require.False(t, etcd.Refused(o.err))
-					require.Equal(t, tc.took, o.at)
-				}
-				time.Sleep(time.Minute)
-				require.Len(t, sent(), 1)
-				require.Equal(t, 15, carried(sent()[0]))
-				require.Equal(t, tc.acted, e.has("a-003/x"))
-				for _, kv := range e.srv.Keys("a") {
-					require.EqualValues(t, 1, kv.Version)
-				}
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t)
+			tc.fault.Match, tc.fault.Times = writes("a-003/x"), 1
+			e.c.Inject(fakeetcd.Txn, tc.fault)
+			free := e.occupy(t)
+			sent := e.record()
+			all := e.sendAll(t.Context(), append(e.enters("a", 10), e.plant("b", 5)...))
+			free[0]()
+			for _, o := range receiveAll(t, all) {
+				require.Error(t, o.err)
+				require.False(t, etcd.Refused(o.err))
+				require.Equal(t, tc.took, o.at)
+			}
+			time.Sleep(time.Minute)
+			require.Len(t, sent(), 1)
+			require.Equal(t, 15, carried(sent()[0]))
+			require.Equal(t, tc.acted, e.has("a-003/x"))
+			for _, kv := range e.srv.Keys("a") {
+				require.EqualValues(t, 1, kv.Version)
+			}
 
-				_, err := e.Commit(t.Context(), e.enter("later/x"))
-				require.NoError(t, err)
-			})
+			_, err := e.Commit(t.Context(), e.enter("later/x"))
+			require.NoError(t, err)
 		})
 	}
 }
@@ -114,27 +112,25 @@ func TestLine_lost_thenRefused(t *testing.T) {
 		"too large, no space":                    {tooLarge, rpctypes.ErrGRPCNoSpace, fakeetcd.Answer, false},
 		"too many operations, permission denied": {rpctypes.ErrGRPCTooManyOps, rpctypes.ErrGRPCPermissionDenied, fakeetcd.Request, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				free := e.occupy(t)
-				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: request(puts), Lose: tc.lose, Err: tc.first, Times: 1})
-				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: request(puts), Err: tc.then})
-				all := e.sendAll(t.Context(), append(e.enters("a", 10), e.plant("b", 5)...))
-				free[0]()
-				for i, o := range receiveAll(t, all) {
-					switch {
-					case i >= 10 && tc.refused: // they only delete
-						require.NoError(t, o.err)
-					case i >= 10: // they were deleted by the whole
-						require.False(t, etcd.Refused(o.err))
-					default:
-						require.ErrorContains(t, o.err, rpctypes.Error(tc.then).Error())
-						require.Equal(t, tc.refused, etcd.Refused(o.err))
-						require.NotEqual(t, tc.refused, e.has("a-003/x"), "the test proves nothing")
-					}
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t)
+			free := e.occupy(t)
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: request(puts), Lose: tc.lose, Err: tc.first, Times: 1})
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: request(puts), Err: tc.then})
+			all := e.sendAll(t.Context(), append(e.enters("a", 10), e.plant("b", 5)...))
+			free[0]()
+			for i, o := range receiveAll(t, all) {
+				switch {
+				case i >= 10 && tc.refused: // they only delete
+					require.NoError(t, o.err)
+				case i >= 10: // they were deleted by the whole
+					require.False(t, etcd.Refused(o.err))
+				default:
+					require.ErrorContains(t, o.err, rpctypes.Error(tc.then).Error())
+					require.Equal(t, tc.refused, etcd.Refused(o.err))
+					require.NotEqual(t, tc.refused, e.has("a-003/x"), "the test proves nothing")
 				}
-			})
+			}
 		})
 	}
 }

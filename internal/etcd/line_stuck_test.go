@@ -18,19 +18,17 @@ const patience = 11 * time.Millisecond
 // An endpoint that does not answer has all lanes. Whenever somebody comes, it does not wait for that one long.
 func TestLine_stuck(t *testing.T) {
 	for _, after := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 24 * time.Millisecond, 40 * time.Millisecond, time.Second} {
-		t.Run(after.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				e.occupy(t)
-				for _, name := range []string{"a", "b", "c"} {
-					time.Sleep(after)
-					came := e.now()
-					for _, o := range receiveAll(t, e.sendAll(t.Context(), e.enters(name, 5))) {
-						requireAllGood(t, []outcome{o})
-						require.LessOrEqual(t, o.at-came, patience)
-					}
+		inBubble(t, after.String(), func(t *testing.T) {
+			e := start(t)
+			e.occupy(t)
+			for _, name := range []string{"a", "b", "c"} {
+				time.Sleep(after)
+				came := e.now()
+				for _, o := range receiveAll(t, e.sendAll(t.Context(), e.enters(name, 5))) {
+					requireAllGood(t, []outcome{o})
+					require.LessOrEqual(t, o.at-came, patience)
 				}
-			})
+			}
 		})
 	}
 }
@@ -100,36 +98,34 @@ func TestLine_stuck_isOver(t *testing.T) {
 // After its owner has ended a line keeps nobody: neither those that wait, whatever the lanes do, nor later ones.
 func TestLine_ownerEnds_whileWaiting(t *testing.T) {
 	for name, freed := range map[string]bool{"lanes come free": true, "lanes are stuck": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				free := e.occupy(t)
-				all := e.sendAll(t.Context(), e.enters("a", 10))
-				e.owner.end()
-				synctest.Wait()
-				if freed {
-					free[0]()
-				}
-				for _, o := range receiveAll(t, all) {
-					require.ErrorIs(t, o.err, etcd.ErrNotSent)
-					require.True(t, etcd.Refused(o.err))
-					require.LessOrEqual(t, o.at, patience)
-				}
-				came := e.now()
-				for _, o := range receiveAll(t, e.sendAll(t.Context(), e.enters("b", 10))) {
-					require.True(t, o.err == nil || etcd.Refused(o.err))
-					require.LessOrEqual(t, o.at-came, patience)
-				}
-				for _, f := range free {
-					f()
-				}
-				came = e.now()
-				for _, o := range receiveAll(t, e.sendAll(t.Context(), e.enters("c", 10))) {
-					require.True(t, o.err == nil || etcd.Refused(o.err))
-					require.Equal(t, came, o.at)
-				}
-				require.Empty(t, e.srv.Keys("a"))
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t)
+			free := e.occupy(t)
+			all := e.sendAll(t.Context(), e.enters("a", 10))
+			e.owner.end()
+			synctest.Wait()
+			if freed {
+				free[0]()
+			}
+			for _, o := range receiveAll(t, all) {
+				require.ErrorIs(t, o.err, etcd.ErrNotSent)
+				require.True(t, etcd.Refused(o.err))
+				require.LessOrEqual(t, o.at, patience)
+			}
+			came := e.now()
+			for _, o := range receiveAll(t, e.sendAll(t.Context(), e.enters("b", 10))) {
+				require.True(t, o.err == nil || etcd.Refused(o.err))
+				require.LessOrEqual(t, o.at-came, patience)
+			}
+			for _, f := range free {
+				f()
+			}
+			came = e.now()
+			for _, o := range receiveAll(t, e.sendAll(t.Context(), e.enters("c", 10))) {
+				require.True(t, o.err == nil || etcd.Refused(o.err))
+				require.Equal(t, came, o.at)
+			}
+			require.Empty(t, e.srv.Keys("a"))
 		})
 	}
 }

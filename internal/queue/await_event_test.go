@@ -123,29 +123,27 @@ func TestQueue_Await_predecessorGoesDuringTheRead(t *testing.T) {
 		"after it, the owner remains":           {fakeetcd.Fault{Times: 1, After: time.Second}, true},
 		"after it, and the answer is then lost": {fakeetcd.Fault{Times: 1, After: time.Second, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable}, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(e *env) {
-				t := e.t
-				other := e.another(t)
-				first := other.enter(t, "1")
-				second := first
-				if tc.waits {
-					second = other.enter(t, "2")
-				}
-				third := e.enter(t, "3")
-				e.c.Inject(fakeetcd.Txn, tc.fault)
-				three := e.await(t.Context(), third)
-				require.Equal(t, 1, e.srv.Watchers())
-				other.leave(t, second)
-				e.at(time.Second - 1)
+		bubbleOf(t, name, func(e *env) {
+			t := e.t
+			other := e.another(t)
+			first := other.enter(t, "1")
+			second := first
+			if tc.waits {
+				second = other.enter(t, "2")
+			}
+			third := e.enter(t, "3")
+			e.c.Inject(fakeetcd.Txn, tc.fault)
+			three := e.await(t.Context(), third)
+			require.Equal(t, 1, e.srv.Watchers())
+			other.leave(t, second)
+			e.at(time.Second - 1)
+			requirePending(t, three)
+			e.at(2 * time.Second)
+			if tc.waits {
 				requirePending(t, three)
-				e.at(2 * time.Second)
-				if tc.waits {
-					requirePending(t, three)
-					other.leave(t, first)
-				}
-				require.NoError(t, receive(t, three).err)
-			})
+				other.leave(t, first)
+			}
+			require.NoError(t, receive(t, three).err)
 		})
 	}
 }
@@ -193,36 +191,34 @@ func TestQueue_Await_watchBreaks(t *testing.T) {
 		"its client is cut": func(e *env) { e.c.Cut(); e.Conn.Streams(e.Bound).Suspect() },
 	} {
 		for _, meanwhile := range []bool{false, true} {
-			t.Run(name, func(t *testing.T) {
-				bubble(t, func(e *env) {
-					t := e.t
-					other := e.another(t)
-					first := other.enter(t, "1")
-					second := e.enter(t, "2")
-					two := e.await(t.Context(), second)
-					if meanwhile { // the event is on its way and gets lost
-						e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour})
-						other.leave(t, first)
-						synctest.Wait()
-						requirePending(t, two)
-					}
-					breaks(e)
-					e.at(time.Second)
-					e.c.Restore()
-					e.at(2 * time.Second)
-					if !meanwhile {
-						requirePending(t, two)
-						require.Equal(t, 1, e.srv.Watchers())
-						before := e.requests()
-						other.leave(t, first)
-						require.Equal(t, 2*time.Second, receive(t, two).at)
-						require.Equal(t, before, e.requests())
-						return
-					}
-					got := receive(t, two)
-					require.NoError(t, got.err)
-					require.Less(t, got.at, 1200*time.Millisecond)
-				})
+			bubbleOf(t, name, func(e *env) {
+				t := e.t
+				other := e.another(t)
+				first := other.enter(t, "1")
+				second := e.enter(t, "2")
+				two := e.await(t.Context(), second)
+				if meanwhile { // the event is on its way and gets lost
+					e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour})
+					other.leave(t, first)
+					synctest.Wait()
+					requirePending(t, two)
+				}
+				breaks(e)
+				e.at(time.Second)
+				e.c.Restore()
+				e.at(2 * time.Second)
+				if !meanwhile {
+					requirePending(t, two)
+					require.Equal(t, 1, e.srv.Watchers())
+					before := e.requests()
+					other.leave(t, first)
+					require.Equal(t, 2*time.Second, receive(t, two).at)
+					require.Equal(t, before, e.requests())
+					return
+				}
+				got := receive(t, two)
+				require.NoError(t, got.err)
+				require.Less(t, got.at, 1200*time.Millisecond)
 			})
 		}
 	}

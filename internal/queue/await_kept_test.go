@@ -177,27 +177,25 @@ func TestQueue_Await_keptWatchBreaks(t *testing.T) {
 		"it falls silent":  func(e *env) { e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour}) },
 	} {
 		for when, waits := range map[string]bool{"unused": false, "in use": true} {
-			t.Run(name+", "+when, func(t *testing.T) {
-				bubble(t, func(e *env) {
-					t := e.t
-					other := e.another(t)
-					e.round(t, other)
-					if !waits {
-						breaks(e)
-						synctest.Wait()
-					}
-					theirs, ours := other.enter(t, "1"), e.enter(t, "2")
-					got, at := e.await(t.Context(), ours), e.now()
-					if waits {
-						breaks(e)
-						synctest.Wait()
-					}
-					requirePending(t, got)
-					other.leave(t, theirs)
-					granted := receive(t, got)
-					require.NoError(t, granted.err)
-					require.LessOrEqual(t, granted.at-at, queue.GuardAfter+e.Bound, "a silent one shows when the next is opened")
-				})
+			bubbleOf(t, name+", "+when, func(e *env) {
+				t := e.t
+				other := e.another(t)
+				e.round(t, other)
+				if !waits {
+					breaks(e)
+					synctest.Wait()
+				}
+				theirs, ours := other.enter(t, "1"), e.enter(t, "2")
+				got, at := e.await(t.Context(), ours), e.now()
+				if waits {
+					breaks(e)
+					synctest.Wait()
+				}
+				requirePending(t, got)
+				other.leave(t, theirs)
+				granted := receive(t, got)
+				require.NoError(t, granted.err)
+				require.LessOrEqual(t, granted.at-at, queue.GuardAfter+e.Bound, "a silent one shows when the next is opened")
 			})
 		}
 	}

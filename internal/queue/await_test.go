@@ -64,19 +64,17 @@ func TestQueue_Await_isBoundedByItsContext(t *testing.T) {
 		fakeetcd.Txn:     {Lose: fakeetcd.Request},
 		fakeetcd.Watch:   {Lose: fakeetcd.Request},
 	} {
-		t.Run(name.String(), func(t *testing.T) {
-			bubble(t, func(e *env) {
-				t := e.t
-				e.enter(t, "1")
-				second := e.enter(t, "2")
-				e.c.Inject(name, fault)
-				ctx, cancel := context.WithTimeoutCause(t.Context(), 12*time.Second, mine)
-				defer cancel()
-				got := receive(t, e.await(ctx, second))
-				require.ErrorIs(t, got.err, mine)
-				require.NotErrorIs(t, got.err, context.DeadlineExceeded)
-				require.Equal(t, 12*time.Second, got.at)
-			})
+		bubbleOf(t, name.String(), func(e *env) {
+			t := e.t
+			e.enter(t, "1")
+			second := e.enter(t, "2")
+			e.c.Inject(name, fault)
+			ctx, cancel := context.WithTimeoutCause(t.Context(), 12*time.Second, mine)
+			defer cancel()
+			got := receive(t, e.await(ctx, second))
+			require.ErrorIs(t, got.err, mine)
+			require.NotErrorIs(t, got.err, context.DeadlineExceeded)
+			require.Equal(t, 12*time.Second, got.at)
 		})
 	}
 }
@@ -159,28 +157,26 @@ func TestQueue_Await_watchIsNotConfirmed(t *testing.T) {
 // The owner's key and the waiter's own go in one step: the deletion of the owner's is not the waiter's turn.
 func TestQueue_AwaitOwn(t *testing.T) {
 	for name, passed := range map[string]bool{"passed": true, "its turn": false} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(e *env) {
-				t := e.t
-				owner, us := e.enter(t, "owner"), e.enter(t, "us")
-				e.enter(t, "next")
-				got := inBackground(e, func() (struct{}, error) {
-					return struct{}{}, e.AwaitOwn(t.Context(), us.Entry, us.ahead)
-				})
-				e.at(time.Minute)
-				requirePending(t, got)
-				gone := []clientv3.Op{clientv3.OpDelete(owner.Key)}
-				if passed {
-					gone = append(gone, clientv3.OpDelete(us.Key))
-				}
-				_, err := e.c.Txn(t.Context()).Then(gone...).Commit()
-				require.NoError(t, err)
-				if err := receive(t, got).err; passed {
-					require.ErrorIs(t, err, queue.ErrGone)
-				} else {
-					require.NoError(t, err)
-				}
+		bubbleOf(t, name, func(e *env) {
+			t := e.t
+			owner, us := e.enter(t, "owner"), e.enter(t, "us")
+			e.enter(t, "next")
+			got := inBackground(e, func() (struct{}, error) {
+				return struct{}{}, e.AwaitOwn(t.Context(), us.Entry, us.ahead)
 			})
+			e.at(time.Minute)
+			requirePending(t, got)
+			gone := []clientv3.Op{clientv3.OpDelete(owner.Key)}
+			if passed {
+				gone = append(gone, clientv3.OpDelete(us.Key))
+			}
+			_, err := e.c.Txn(t.Context()).Then(gone...).Commit()
+			require.NoError(t, err)
+			if err := receive(t, got).err; passed {
+				require.ErrorIs(t, err, queue.ErrGone)
+			} else {
+				require.NoError(t, err)
+			}
 		})
 	}
 }
@@ -190,20 +186,18 @@ func TestQueue_AwaitEnd(t *testing.T) {
 		"deleted":           func(e *env, key string) { e.srv.Delete(key) },
 		"taken off a lease": func(e *env, key string) { e.srv.Put(key, "") },
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(e *env) {
-				t := e.t
-				other := e.enter(t, "other")
-				await := func() <-chan outcome[struct{}] {
-					return inBackground(e, func() (struct{}, error) { return struct{}{}, e.AwaitEnd(t.Context(), other.Entry) })
-				}
-				got := await()
-				e.at(time.Minute)
-				requirePending(t, got)
-				end(e, other.Key)
-				require.NoError(t, receive(t, got).err)
-				require.NoError(t, receive(t, await()).err, "it has ended before")
-			})
+		bubbleOf(t, name, func(e *env) {
+			t := e.t
+			other := e.enter(t, "other")
+			await := func() <-chan outcome[struct{}] {
+				return inBackground(e, func() (struct{}, error) { return struct{}{}, e.AwaitEnd(t.Context(), other.Entry) })
+			}
+			got := await()
+			e.at(time.Minute)
+			requirePending(t, got)
+			end(e, other.Key)
+			require.NoError(t, receive(t, got).err)
+			require.NoError(t, receive(t, await()).err, "it has ended before")
 		})
 	}
 }
@@ -231,26 +225,24 @@ func TestQueue_Await_strayIsTheOldest(t *testing.T) {
 // A key that is no contender is not waited for, and its end is nobody's turn.
 func TestQueue_Await_strayIsTheNearest(t *testing.T) {
 	for name, key := range map[string]string{"stray": "a/zz", "nested": "a/b/zz", "stays": "a/stays"} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(e *env) {
-				t := e.t
-				other := e.another(t)
-				first := other.enter(t, "1")
-				e.srv.Put(key, "")
-				second := e.enter(t, "2")
-				require.Equal(t, queue.Ahead{}, second.ahead)
-				two := e.await(t.Context(), second)
-				require.Equal(t, 1, e.srv.Watchers(), "the contender's")
-				if name != "stays" {
-					require.True(t, e.srv.Delete(key))
-				}
-				e.at(time.Second)
-				requirePending(t, two)
-				before := e.requests()
-				other.leave(t, first)
-				require.NoError(t, receive(t, two).err)
-				require.Equal(t, before, e.requests(), "the contender before it is the owner")
-			})
+		bubbleOf(t, name, func(e *env) {
+			t := e.t
+			other := e.another(t)
+			first := other.enter(t, "1")
+			e.srv.Put(key, "")
+			second := e.enter(t, "2")
+			require.Equal(t, queue.Ahead{}, second.ahead)
+			two := e.await(t.Context(), second)
+			require.Equal(t, 1, e.srv.Watchers(), "the contender's")
+			if name != "stays" {
+				require.True(t, e.srv.Delete(key))
+			}
+			e.at(time.Second)
+			requirePending(t, two)
+			before := e.requests()
+			other.leave(t, first)
+			require.NoError(t, receive(t, two).err)
+			require.Equal(t, before, e.requests(), "the contender before it is the owner")
 		})
 	}
 }

@@ -62,23 +62,21 @@ func (e *env) entering(name, suffix string, into *place) func(context.Context) {
 // Those of one queue never do: their revisions are their order.
 func TestQueue_Enter_oneQueueIsNotShared(t *testing.T) {
 	for name, crowd := range map[string]bool{"somebody is expected": true, "nobody is": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				if crowd {
-					e.meet(t)
-				}
-				var one, two, three, elsewhere place
-				e.together(t, e.entering("a", "1", &one), e.entering("a", "2", &two), e.entering("b", "1", &elsewhere), e.entering("a", "3", &three))
-				require.True(t, elsewhere.ahead.None)
-				list := []place{one, two, three}
-				slices.SortFunc(list, func(a, b place) int { return int(a.Rev - b.Rev) })
-				require.True(t, list[0].ahead.None)
-				for i, before := range list[:2] {
-					require.Less(t, before.Rev, list[i+1].Rev)
-					require.Equal(t, queue.Ahead{Key: before.Key, Rev: before.Rev, Owner: i == 0}, list[i+1].ahead)
-				}
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t)
+			if crowd {
+				e.meet(t)
+			}
+			var one, two, three, elsewhere place
+			e.together(t, e.entering("a", "1", &one), e.entering("a", "2", &two), e.entering("b", "1", &elsewhere), e.entering("a", "3", &three))
+			require.True(t, elsewhere.ahead.None)
+			list := []place{one, two, three}
+			slices.SortFunc(list, func(a, b place) int { return int(a.Rev - b.Rev) })
+			require.True(t, list[0].ahead.None)
+			for i, before := range list[:2] {
+				require.Less(t, before.Rev, list[i+1].Rev)
+				require.Equal(t, queue.Ahead{Key: before.Key, Rev: before.Rev, Owner: i == 0}, list[i+1].ahead)
+			}
 		})
 	}
 }
@@ -94,22 +92,20 @@ func (e *env) meet(t *testing.T) {
 // One leaves and another enters in one commit, in either order.
 func TestQueue_Enter_sharedWithLeave(t *testing.T) {
 	for name, leavesFirst := range map[string]bool{"leaves, enters": true, "enters, leaves": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				first := e.enter(t, "1")
-				e.meet(t)
-				var second place
-				leave := func(ctx context.Context) { _, _ = e.Leave(e.once(ctx), first.Entry) }
-				calls := []func(context.Context){e.entering("a", "2", &second), leave}
-				if leavesFirst {
-					calls[0], calls[1] = calls[1], calls[0]
-				}
-				require.Equal(t, 2, e.together(t, calls...))
-				require.Equal(t, leavesFirst, second.ahead.None)
-				require.NoError(t, e.Await(t.Context(), second.Entry, second.ahead))
-				require.Equal(t, []string{second.Key}, e.keys())
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t)
+			first := e.enter(t, "1")
+			e.meet(t)
+			var second place
+			leave := func(ctx context.Context) { _, _ = e.Leave(e.once(ctx), first.Entry) }
+			calls := []func(context.Context){e.entering("a", "2", &second), leave}
+			if leavesFirst {
+				calls[0], calls[1] = calls[1], calls[0]
+			}
+			require.Equal(t, 2, e.together(t, calls...))
+			require.Equal(t, leavesFirst, second.ahead.None)
+			require.NoError(t, e.Await(t.Context(), second.Entry, second.ahead))
+			require.Equal(t, []string{second.Key}, e.keys())
 		})
 	}
 }
@@ -137,32 +133,30 @@ func TestQueue_Enter_againSharedWithLeave(t *testing.T) {
 // In a shared commit the comparisons come before the others' operations, and the reads after them.
 func TestQueue_TryEnter_sharedWithLeave(t *testing.T) {
 	for name, leavesFirst := range map[string]bool{"leaves, enters": true, "enters, leaves": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				first := e.enter(t, "1")
-				var (
-					us    queue.Entry
-					owner *mvccpb.KeyValue
-					err   error
-				)
-				leave := func(ctx context.Context) { _, _ = e.Leave(e.once(ctx), first.Entry) }
-				try := func(ctx context.Context) { us, owner, err = e.TryEnter(e.once(ctx), e.entry("us"), "us") }
-				calls := []func(context.Context){try, leave}
-				if leavesFirst {
-					calls[0], calls[1] = calls[1], calls[0]
-				}
-				require.Equal(t, 2, e.together(t, calls...))
-				require.NoError(t, err)
-				if leavesFirst {
-					require.Nil(t, owner)
-					require.Equal(t, []string{us.Key}, e.keys())
-					require.Equal(t, us.Rev, e.srv.Keys(us.Key)[0].CreateRevision)
-				} else {
-					require.Equal(t, first.Key, string(owner.Key))
-					require.Empty(t, e.keys())
-				}
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t)
+			first := e.enter(t, "1")
+			var (
+				us    queue.Entry
+				owner *mvccpb.KeyValue
+				err   error
+			)
+			leave := func(ctx context.Context) { _, _ = e.Leave(e.once(ctx), first.Entry) }
+			try := func(ctx context.Context) { us, owner, err = e.TryEnter(e.once(ctx), e.entry("us"), "us") }
+			calls := []func(context.Context){try, leave}
+			if leavesFirst {
+				calls[0], calls[1] = calls[1], calls[0]
+			}
+			require.Equal(t, 2, e.together(t, calls...))
+			require.NoError(t, err)
+			if leavesFirst {
+				require.Nil(t, owner)
+				require.Equal(t, []string{us.Key}, e.keys())
+				require.Equal(t, us.Rev, e.srv.Keys(us.Key)[0].CreateRevision)
+			} else {
+				require.Equal(t, first.Key, string(owner.Key))
+				require.Empty(t, e.keys())
+			}
 		})
 	}
 }
@@ -193,29 +187,27 @@ func TestQueue_HandOver_oneQueueIsNotShared(t *testing.T) {
 // other's prefix. It is nobody's turn there when the nested one ends.
 func TestQueue_Await_nestedNameOfTheSameRevision(t *testing.T) {
 	for name, during := range map[string]bool{"before it waits": false, "while it waits": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				other := e.another(t)
-				var first, nested place
-				require.Equal(t, 2, e.together(t, e.entering("a", "1", &first), e.entering("a/0", "1", &nested)))
-				require.Equal(t, first.Rev, nested.Rev)
-				second := other.enter(t, "2")
-				require.Equal(t, queue.Ahead{}, second.ahead)
-				if !during {
-					e.leave(t, nested)
-				}
-				two := other.await(t.Context(), second)
-				if during {
-					require.Equal(t, 1, e.srv.Watchers())
-					e.leave(t, nested)
-				}
-				e.at(time.Minute)
-				requirePending(t, two)
-				e.leave(t, first)
-				e.at(2 * time.Minute)
-				require.Equal(t, time.Minute, receive(t, two).at)
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t)
+			other := e.another(t)
+			var first, nested place
+			require.Equal(t, 2, e.together(t, e.entering("a", "1", &first), e.entering("a/0", "1", &nested)))
+			require.Equal(t, first.Rev, nested.Rev)
+			second := other.enter(t, "2")
+			require.Equal(t, queue.Ahead{}, second.ahead)
+			if !during {
+				e.leave(t, nested)
+			}
+			two := other.await(t.Context(), second)
+			if during {
+				require.Equal(t, 1, e.srv.Watchers())
+				e.leave(t, nested)
+			}
+			e.at(time.Minute)
+			requirePending(t, two)
+			e.leave(t, first)
+			e.at(2 * time.Minute)
+			require.Equal(t, time.Minute, receive(t, two).at)
 		})
 	}
 }

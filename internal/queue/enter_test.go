@@ -76,36 +76,34 @@ func TestQueue_Enter_taken(t *testing.T) {
 		"another's value": {"planted", true, false, false},
 		"an old one":      {"x", true, true, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(e *env) {
-				t := e.t
-				entry := e.entry("x")
-				lease := clientv3.NoLease
-				if tc.leased {
-					lease = e.lease
-				}
-				_, err := e.c.Put(t.Context(), entry.Key, tc.value, clientv3.WithLease(lease))
+		bubbleOf(t, name, func(e *env) {
+			t := e.t
+			entry := e.entry("x")
+			lease := clientv3.NoLease
+			if tc.leased {
+				lease = e.lease
+			}
+			_, err := e.c.Put(t.Context(), entry.Key, tc.value, clientv3.WithLease(lease))
+			require.NoError(t, err)
+			rev := e.srv.Rev()
+			entry.After = rev - 1
+			if tc.earlier {
+				entry.After = rev
+			}
+			entered, ahead, err := e.Enter(e.once(t.Context()), entry, "x")
+			tried, owner, tryErr := e.TryEnter(e.once(t.Context()), entry, "x")
+			require.Equal(t, rev, e.srv.Rev())
+			require.Zero(t, ahead)
+			require.Nil(t, owner)
+			if tc.ours {
 				require.NoError(t, err)
-				rev := e.srv.Rev()
-				entry.After = rev - 1
-				if tc.earlier {
-					entry.After = rev
-				}
-				entered, ahead, err := e.Enter(e.once(t.Context()), entry, "x")
-				tried, owner, tryErr := e.TryEnter(e.once(t.Context()), entry, "x")
-				require.Equal(t, rev, e.srv.Rev())
-				require.Zero(t, ahead)
-				require.Nil(t, owner)
-				if tc.ours {
-					require.NoError(t, err)
-					require.NoError(t, tryErr)
-					entry.Rev = rev
-				} else {
-					require.ErrorIs(t, err, queue.ErrTaken)
-					require.ErrorIs(t, tryErr, queue.ErrTaken)
-				}
-				require.Equal(t, []queue.Entry{entry, entry}, []queue.Entry{entered, tried})
-			})
+				require.NoError(t, tryErr)
+				entry.Rev = rev
+			} else {
+				require.ErrorIs(t, err, queue.ErrTaken)
+				require.ErrorIs(t, tryErr, queue.ErrTaken)
+			}
+			require.Equal(t, []queue.Entry{entry, entry}, []queue.Entry{entered, tried})
 		})
 	}
 }
@@ -145,23 +143,21 @@ func TestQueue_Enter_again(t *testing.T) {
 		"it had not":                     {lose: fakeetcd.Request, ahead: queue.Ahead{None: true}, entersAgain: true},
 		"it had entered and was deleted": {lose: fakeetcd.Answer, then: func(e *env) { e.srv.Delete(e.entry("x").Key) }, ahead: queue.Ahead{None: true}, entersAgain: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(e *env) {
-				t := e.t
-				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: tc.lose, Err: fakeetcd.ErrUnavailable})
-				_, _, err := e.Enter(e.once(t.Context()), e.entry("x"), "x")
-				require.Error(t, err)
-				if tc.then != nil {
-					tc.then(e)
-				}
-				rev := e.srv.Rev()
-				entry, ahead, err := e.Enter(e.once(t.Context()), e.entry("x"), "x")
-				require.NoError(t, err)
-				require.Equal(t, tc.ahead, ahead)
-				require.Equal(t, e.srv.Keys("a/")[0].CreateRevision, entry.Rev)
-				require.Equal(t, tc.entersAgain, entry.Rev > rev)
-				require.NoError(t, e.Await(t.Context(), entry, ahead))
-			})
+		bubbleOf(t, name, func(e *env) {
+			t := e.t
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: tc.lose, Err: fakeetcd.ErrUnavailable})
+			_, _, err := e.Enter(e.once(t.Context()), e.entry("x"), "x")
+			require.Error(t, err)
+			if tc.then != nil {
+				tc.then(e)
+			}
+			rev := e.srv.Rev()
+			entry, ahead, err := e.Enter(e.once(t.Context()), e.entry("x"), "x")
+			require.NoError(t, err)
+			require.Equal(t, tc.ahead, ahead)
+			require.Equal(t, e.srv.Keys("a/")[0].CreateRevision, entry.Rev)
+			require.Equal(t, tc.entersAgain, entry.Rev > rev)
+			require.NoError(t, e.Await(t.Context(), entry, ahead))
 		})
 	}
 }
@@ -223,32 +219,30 @@ func TestQueue_TryEnter(t *testing.T) {
 			owner:  "1", txns: 3,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(e *env) {
-				t := e.t
-				tc.before(t, e)
-				before := len(e.c.Calls(fakeetcd.Txn))
-				entry, owner := e.tryEnter(t, "us")
-				require.Len(t, e.c.Calls(fakeetcd.Txn)[before:], tc.txns)
-				slices.Sort(e.reported) // some are met more than once
-				require.Len(t, slices.Compact(e.reported), tc.reports)
-				if tc.owner != "" {
-					require.NotNil(t, owner)
-					require.Equal(t, e.entry(tc.owner).Key, string(owner.Key))
-					require.Equal(t, tc.owner, string(owner.Value))
-					require.NotContains(t, e.keys(), entry.Key, "nothing is left")
+		bubbleOf(t, name, func(e *env) {
+			t := e.t
+			tc.before(t, e)
+			before := len(e.c.Calls(fakeetcd.Txn))
+			entry, owner := e.tryEnter(t, "us")
+			require.Len(t, e.c.Calls(fakeetcd.Txn)[before:], tc.txns)
+			slices.Sort(e.reported) // some are met more than once
+			require.Len(t, slices.Compact(e.reported), tc.reports)
+			if tc.owner != "" {
+				require.NotNil(t, owner)
+				require.Equal(t, e.entry(tc.owner).Key, string(owner.Key))
+				require.Equal(t, tc.owner, string(owner.Value))
+				require.NotContains(t, e.keys(), entry.Key, "nothing is left")
+				return
+			}
+			require.Nil(t, owner)
+			for _, kv := range e.srv.Keys("") {
+				if string(kv.Key) == entry.Key {
+					require.Equal(t, kv.CreateRevision, entry.Rev)
+					require.Equal(t, int64(e.lease), kv.Lease)
 					return
 				}
-				require.Nil(t, owner)
-				for _, kv := range e.srv.Keys("") {
-					if string(kv.Key) == entry.Key {
-						require.Equal(t, kv.CreateRevision, entry.Rev)
-						require.Equal(t, int64(e.lease), kv.Lease)
-						return
-					}
-				}
-				require.Fail(t, "not entered")
-			})
+			}
+			require.Fail(t, "not entered")
 		})
 	}
 }
@@ -256,27 +250,25 @@ func TestQueue_TryEnter(t *testing.T) {
 // The answer of the first attempt was lost.
 func TestQueue_TryEnter_again(t *testing.T) {
 	for name, planted := range map[string]int{"empty": 0, "strays": 1} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(e *env) {
-				t := e.t
-				if planted > 0 {
-					e.plant(t, "a/Z", planted)
-				}
-				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{
-					Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable,
-					Match: func(c fakeetcd.Call) bool { // past strays it is one that depends on its own key alone
-						return planted == 0 || len(c.Request.(*pb.TxnRequest).Compare[0].RangeEnd) == 0
-					},
-				})
-				_, _, err := e.TryEnter(e.once(t.Context()), e.entry("us"), "us")
-				require.Error(t, err)
-				require.Contains(t, e.keys(), e.entry("us").Key)
-				rev := e.srv.Rev()
-				e.enter(t, "1") // somebody has come meanwhile, after us
-				entry, owner := e.tryEnter(t, "us")
-				require.Nil(t, owner)
-				require.Equal(t, rev, entry.Rev)
+		bubbleOf(t, name, func(e *env) {
+			t := e.t
+			if planted > 0 {
+				e.plant(t, "a/Z", planted)
+			}
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{
+				Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable,
+				Match: func(c fakeetcd.Call) bool { // past strays it is one that depends on its own key alone
+					return planted == 0 || len(c.Request.(*pb.TxnRequest).Compare[0].RangeEnd) == 0
+				},
 			})
+			_, _, err := e.TryEnter(e.once(t.Context()), e.entry("us"), "us")
+			require.Error(t, err)
+			require.Contains(t, e.keys(), e.entry("us").Key)
+			rev := e.srv.Rev()
+			e.enter(t, "1") // somebody has come meanwhile, after us
+			entry, owner := e.tryEnter(t, "us")
+			require.Nil(t, owner)
+			require.Equal(t, rev, entry.Rev)
 		})
 	}
 }
@@ -304,34 +296,32 @@ func TestQueue_TryEnter_race(t *testing.T) {
 // Those that are met first need not be on the first page.
 func TestQueue_scansPastManyKeys(t *testing.T) {
 	for _, tc := range []struct{ txns, each int }{{1, 127}, {1, 128}, {2, 65}, {3, 128}, {6, 100}, {300, 1}} {
-		t.Run(fmt.Sprintf("%d of %d", tc.txns, tc.each), func(t *testing.T) {
-			bubble(t, func(e *env) {
-				t := e.t
-				plant := func() {
-					for i := range tc.txns {
-						e.plant(t, fmt.Sprintf("a/Z%03d-%d", i, e.srv.Rev()), tc.each)
-					}
+		bubbleOf(t, fmt.Sprintf("%d of %d", tc.txns, tc.each), func(e *env) {
+			t := e.t
+			plant := func() {
+				for i := range tc.txns {
+					e.plant(t, fmt.Sprintf("a/Z%03d-%d", i, e.srv.Rev()), tc.each)
 				}
-				plant()
-				first := e.enter(t, "1")
-				plant()
-				second := e.enter(t, "2")
+			}
+			plant()
+			first := e.enter(t, "1")
+			plant()
+			second := e.enter(t, "2")
 
-				_, owner := e.tryEnter(t, "us") // ascending
-				require.NotNil(t, owner)
-				require.Equal(t, first.Key, string(owner.Key))
-				e.reported = nil
+			_, owner := e.tryEnter(t, "us") // ascending
+			require.NotNil(t, owner)
+			require.Equal(t, first.Key, string(owner.Key))
+			e.reported = nil
 
-				next := e.await(t.Context(), second) // descending
-				requirePending(t, next)
-				require.NotEmpty(t, e.reported)
-				e.leave(t, first)
-				require.NoError(t, receive(t, next).err)
-				e.reported = nil
-				_, owner = e.tryEnter(t, "us")
-				require.Equal(t, second.Key, string(owner.Key))
-				require.Contains(t, e.reported, fmt.Sprint(2*tc.txns*tc.each, " below a/"), "every one is counted")
-			})
+			next := e.await(t.Context(), second) // descending
+			requirePending(t, next)
+			require.NotEmpty(t, e.reported)
+			e.leave(t, first)
+			require.NoError(t, receive(t, next).err)
+			e.reported = nil
+			_, owner = e.tryEnter(t, "us")
+			require.Equal(t, second.Key, string(owner.Key))
+			require.Contains(t, e.reported, fmt.Sprint(2*tc.txns*tc.each, " below a/"), "every one is counted")
 		})
 	}
 }

@@ -28,38 +28,36 @@ func TestGuards_watchBreaks(t *testing.T) {
 		},
 	} {
 		for _, n := range []int{1, 100, 300} {
-			t.Run(fmt.Sprint(name, n), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					e := start(t)
-					g := e.guards(t)
-					list := g.guarded(t, n, numbered)
-					lost := list[n/2]
-					e.c.Cut()
-					require.True(t, e.srv.Delete(lost.Key))
-					breaks(e)
-					e.c.Cut()
-					time.Sleep(time.Second)
-					g.requireTold(t)
-					e.c.Restore()
-					time.Sleep(10 * time.Second)
-					synctest.Wait()
-					g.requireTold(t, deleted(lost))
-					e.requireWatchers(t, n)
+			inBubble(t, fmt.Sprint(name, n), func(t *testing.T) {
+				e := start(t)
+				g := e.guards(t)
+				list := g.guarded(t, n, numbered)
+				lost := list[n/2]
+				e.c.Cut()
+				require.True(t, e.srv.Delete(lost.Key))
+				breaks(e)
+				e.c.Cut()
+				time.Sleep(time.Second)
+				g.requireTold(t)
+				e.c.Restore()
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				g.requireTold(t, deleted(lost))
+				e.requireWatchers(t, n)
 
-					// All are guarded again, by events.
-					require.Empty(t, g.warnings)
-					g.remove(lost)
-					var want []told
-					for _, p := range list {
-						if p != lost {
-							e.srv.Put(p.Key, "")
-							want = append(want, overwritten(p))
-						}
+				// All are guarded again, by events.
+				require.Empty(t, g.warnings)
+				g.remove(lost)
+				var want []told
+				for _, p := range list {
+					if p != lost {
+						e.srv.Put(p.Key, "")
+						want = append(want, overwritten(p))
 					}
-					time.Sleep(every)
-					synctest.Wait()
-					g.requireTold(t, want...)
-				})
+				}
+				time.Sleep(every)
+				synctest.Wait()
+				g.requireTold(t, want...)
 			})
 		}
 	}
@@ -87,24 +85,22 @@ func TestGuards_doNotSpin(t *testing.T) {
 	for name, fault := range map[string]fakeetcd.Fault{
 		"no leader": {Err: rpctypes.ErrGRPCNoLeader}, "compacted": {Err: rpctypes.ErrGRPCCompacted},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				g := e.guards(t)
-				list := e.places(t, 40, numbered)
-				remove := e.c.Inject(fakeetcd.Watch, fault)
-				reads := len(e.c.Calls(fakeetcd.Txn))
-				g.add(list...)
-				e.at(time.Minute)
-				watches := len(e.c.Calls(fakeetcd.Watch))
-				require.LessOrEqual(t, len(e.c.Calls(fakeetcd.Txn))-reads, 3*watches)
-				require.Zero(t, e.srv.Watchers())
-				remove()
-				e.at(time.Minute + 3*time.Second)
-				e.requireWatchers(t, 40)
-				require.Less(t, watches/e.srv.Watchers(), 150)
-				require.Greater(t, watches/e.srv.Watchers(), 20)
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t)
+			g := e.guards(t)
+			list := e.places(t, 40, numbered)
+			remove := e.c.Inject(fakeetcd.Watch, fault)
+			reads := len(e.c.Calls(fakeetcd.Txn))
+			g.add(list...)
+			e.at(time.Minute)
+			watches := len(e.c.Calls(fakeetcd.Watch))
+			require.LessOrEqual(t, len(e.c.Calls(fakeetcd.Txn))-reads, 3*watches)
+			require.Zero(t, e.srv.Watchers())
+			remove()
+			e.at(time.Minute + 3*time.Second)
+			e.requireWatchers(t, 40)
+			require.Less(t, watches/e.srv.Watchers(), 150)
+			require.Greater(t, watches/e.srv.Watchers(), 20)
 		})
 	}
 }
@@ -155,38 +151,36 @@ func TestGuards_keyIsUsedAgain(t *testing.T) {
 // The server may allow fewer operations in a transaction than we think.
 func TestGuards_fewOperations(t *testing.T) {
 	for _, limit := range []int{1, 10, 99} {
-		t.Run(fmt.Sprint(limit), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				g := e.guards(t)
-				list := e.places(t, 300, numbered)
-				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{
-					Err:   rpctypes.ErrGRPCTooManyOps,
-					Match: func(c fakeetcd.Call) bool { return len(c.Request.(*pb.TxnRequest).Success) > limit },
-				})
-				g.add(list...)
-				time.Sleep(queue.GuardAfter - 1)
-				var want []told
-				for i, p := range list { // to be found by the reads
-					if i%2 == 0 {
-						require.True(t, e.srv.Delete(p.Key))
-						want = append(want, deleted(p))
-					}
-				}
-				before := len(e.c.Calls(fakeetcd.Txn))
-				time.Sleep(every)
-				synctest.Wait()
-				g.requireTold(t, want...)
-				require.Empty(t, g.warnings)
-				e.requireWatchers(t, 300)
-				refused := 0
-				for _, call := range e.c.Calls(fakeetcd.Txn)[before:] {
-					if call.Err != nil {
-						refused++
-					}
-				}
-				require.LessOrEqual(t, refused, 2*300)
+		inBubble(t, fmt.Sprint(limit), func(t *testing.T) {
+			e := start(t)
+			g := e.guards(t)
+			list := e.places(t, 300, numbered)
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{
+				Err:   rpctypes.ErrGRPCTooManyOps,
+				Match: func(c fakeetcd.Call) bool { return len(c.Request.(*pb.TxnRequest).Success) > limit },
 			})
+			g.add(list...)
+			time.Sleep(queue.GuardAfter - 1)
+			var want []told
+			for i, p := range list { // to be found by the reads
+				if i%2 == 0 {
+					require.True(t, e.srv.Delete(p.Key))
+					want = append(want, deleted(p))
+				}
+			}
+			before := len(e.c.Calls(fakeetcd.Txn))
+			time.Sleep(every)
+			synctest.Wait()
+			g.requireTold(t, want...)
+			require.Empty(t, g.warnings)
+			e.requireWatchers(t, 300)
+			refused := 0
+			for _, call := range e.c.Calls(fakeetcd.Txn)[before:] {
+				if call.Err != nil {
+					refused++
+				}
+			}
+			require.LessOrEqual(t, refused, 2*300)
 		})
 	}
 }
@@ -205,22 +199,20 @@ func TestGuards_eventsDuringARead(t *testing.T) {
 		},
 		"after a break": func(_ *testing.T, g *guards) { g.e.c.BreakWatches(rpctypes.ErrGRPCNoLeader) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				g := e.guards(t)
-				list := g.guarded(t, 100, numbered)
-				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: time.Minute})
-				cause(t, g)
-				time.Sleep(time.Second)
-				var want []told
-				for _, p := range list {
-					require.True(t, e.srv.Delete(p.Key))
-					want = append(want, deleted(p))
-				}
-				synctest.Wait()
-				g.requireTold(t, want...)
-			})
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t)
+			g := e.guards(t)
+			list := g.guarded(t, 100, numbered)
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: time.Minute})
+			cause(t, g)
+			time.Sleep(time.Second)
+			var want []told
+			for _, p := range list {
+				require.True(t, e.srv.Delete(p.Key))
+				want = append(want, deleted(p))
+			}
+			synctest.Wait()
+			g.requireTold(t, want...)
 		})
 	}
 }

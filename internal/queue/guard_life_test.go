@@ -46,28 +46,26 @@ func TestGuards_lifeEnds(t *testing.T) {
 		"suspect always": func(e *env) { e.spawn(func(ctx context.Context) { suspect(ctx, e) }) },
 	} {
 		for _, n := range []int{1, 40} {
-			t.Run(fmt.Sprint(name, n), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					e := start(t)
-					g := e.guards(t)
-					list := e.places(t, n+2, numbered)
-					prepare(e)
-					g.add(list[:n]...)
-					e.at(time.Second)
-					g.end()
-					if name != "suspect always" {
-						require.True(t, e.finished())
-					}
-					e.c.Restore()
-					e.c.Reset()
-					g.add(list[n:]...) // it is too late for that
-					e.srv.Delete(list[0].Key)
-					e.at(time.Minute)
-					g.requireTold(t)
-					if name != "suspect always" {
-						require.True(t, e.finished())
-					}
-				})
+			inBubble(t, fmt.Sprint(name, n), func(t *testing.T) {
+				e := start(t)
+				g := e.guards(t)
+				list := e.places(t, n+2, numbered)
+				prepare(e)
+				g.add(list[:n]...)
+				e.at(time.Second)
+				g.end()
+				if name != "suspect always" {
+					require.True(t, e.finished())
+				}
+				e.c.Restore()
+				e.c.Reset()
+				g.add(list[n:]...) // it is too late for that
+				e.srv.Delete(list[0].Key)
+				e.at(time.Minute)
+				g.requireTold(t)
+				if name != "suspect always" {
+					require.True(t, e.finished())
+				}
 			})
 		}
 	}
@@ -218,26 +216,24 @@ func TestGuards_deniedForAMoment(t *testing.T) {
 // Others do not suffer for the keys that are forbidden.
 func TestGuards_someAreDenied(t *testing.T) {
 	for _, n := range []int{2, 40, 400} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				g := e.guards(t)
-				list := e.places(t, n, numbered)
-				forbidden := []byte(list[1].Key)
-				e.deny(rpctypes.ErrGRPCPermissionDenied, func(key []byte) bool { return bytes.Equal(key, forbidden) })
-				g.add(list...)
-				time.Sleep(queue.GuardAfter - 1)
-				var want []told
-				for i, p := range list { // before they are watched or read
-					require.True(t, e.srv.Delete(p.Key))
-					if i != 1 {
-						want = append(want, deleted(p))
-					}
+		inBubble(t, fmt.Sprint(n), func(t *testing.T) {
+			e := start(t)
+			g := e.guards(t)
+			list := e.places(t, n, numbered)
+			forbidden := []byte(list[1].Key)
+			e.deny(rpctypes.ErrGRPCPermissionDenied, func(key []byte) bool { return bytes.Equal(key, forbidden) })
+			g.add(list...)
+			time.Sleep(queue.GuardAfter - 1)
+			var want []told
+			for i, p := range list { // before they are watched or read
+				require.True(t, e.srv.Delete(p.Key))
+				if i != 1 {
+					want = append(want, deleted(p))
 				}
-				time.Sleep(time.Minute)
-				synctest.Wait()
-				g.requireTold(t, want...)
-			})
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			g.requireTold(t, want...)
 		})
 	}
 }

@@ -115,30 +115,28 @@ func TestGuards_fewAgain(t *testing.T) {
 // Going to and fro about the limit costs what comes, not what is there.
 func TestGuards_changesAreCheap(t *testing.T) {
 	for _, n := range []int{16, mostWatched, mostWatched + 20} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				g := e.guards(t)
-				k := 0
-				name := func(int) string { k++; return numbered(k) }
-				list := g.guarded(t, n, name)
-				watches, reads := len(e.c.Calls(fakeetcd.Watch)), len(e.c.Calls(fakeetcd.Txn))
-				const changes = 200
-				for range changes {
-					g.remove(list[0])
-					list = append(list[1:], e.places(t, 1, name)...)
-					g.add(list[n-1])
-					time.Sleep(300 * time.Millisecond)
+		inBubble(t, fmt.Sprint(n), func(t *testing.T) {
+			e := start(t)
+			g := e.guards(t)
+			k := 0
+			name := func(int) string { k++; return numbered(k) }
+			list := g.guarded(t, n, name)
+			watches, reads := len(e.c.Calls(fakeetcd.Watch)), len(e.c.Calls(fakeetcd.Txn))
+			const changes = 200
+			for range changes {
+				g.remove(list[0])
+				list = append(list[1:], e.places(t, 1, name)...)
+				g.add(list[n-1])
+				time.Sleep(300 * time.Millisecond)
+			}
+			require.LessOrEqual(t, len(e.c.Calls(fakeetcd.Watch))-watches, changes)
+			keys := 0
+			for _, call := range e.c.Calls(fakeetcd.Txn)[reads:] {
+				if r := call.Request.(*pb.TxnRequest); len(r.Compare) == 0 {
+					keys += len(r.Success)
 				}
-				require.LessOrEqual(t, len(e.c.Calls(fakeetcd.Watch))-watches, changes)
-				keys := 0
-				for _, call := range e.c.Calls(fakeetcd.Txn)[reads:] {
-					if r := call.Request.(*pb.TxnRequest); len(r.Compare) == 0 {
-						keys += len(r.Success)
-					}
-				}
-				require.LessOrEqual(t, keys, 2*changes+6*max(0, n-mostWatched), "each when it comes and is watched, and once in a period without a watch")
-			})
+			}
+			require.LessOrEqual(t, keys, 2*changes+6*max(0, n-mostWatched), "each when it comes and is watched, and once in a period without a watch")
 		})
 	}
 }

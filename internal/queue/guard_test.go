@@ -138,28 +138,26 @@ func TestGuards(t *testing.T) {
 				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable, After: time.Second})
 			},
 		} {
-			t.Run(name+" "+when, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					e := start(t)
-					g := e.guards(t)
-					p := e.enter(t, "x")
-					faults(e)
-					g.add(p)
-					e.at(time.Second)
-					g.requireTold(t)
-					tc.do(e, p)
-					synctest.Wait()
-					if when == "watched" {
-						require.NotEmpty(t, g.told, "at once")
-					}
-					e.at(5 * time.Second)
-					got := g.drain()
-					require.NotEmpty(t, got)
-					require.Equal(t, tc.want(p), got[0])
-					for _, other := range got[1:] {
-						require.Equal(t, overwritten(p), other, "that it is there again may be told too")
-					}
-				})
+			inBubble(t, name+" "+when, func(t *testing.T) {
+				e := start(t)
+				g := e.guards(t)
+				p := e.enter(t, "x")
+				faults(e)
+				g.add(p)
+				e.at(time.Second)
+				g.requireTold(t)
+				tc.do(e, p)
+				synctest.Wait()
+				if when == "watched" {
+					require.NotEmpty(t, g.told, "at once")
+				}
+				e.at(5 * time.Second)
+				got := g.drain()
+				require.NotEmpty(t, got)
+				require.Equal(t, tc.want(p), got[0])
+				for _, other := range got[1:] {
+					require.Equal(t, overwritten(p), other, "that it is there again may be told too")
+				}
 			})
 		}
 	}
@@ -223,24 +221,22 @@ func TestGuards_areNotFooledByTheirOwnPut(t *testing.T) {
 // if both are found together.
 func TestGuards_tellWritesApart(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"by the watch": time.Second, "by the read": 0} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				g := e.guards(t)
-				list := e.places(t, 2, numbered)
-				g.add(list...)
-				e.at(wait)
-				_, err := e.c.Put(t.Context(), list[0].Key, "y", clientv3.WithLease(e.lease))
-				require.NoError(t, err)
-				_, err = e.c.Put(t.Context(), list[1].Key, "y", clientv3.WithLease(e.lease))
-				require.NoError(t, err)
-				e.at(2 * time.Second)
-				g.requireTold(t, touched(list[0]), touched(list[1]))
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t)
+			g := e.guards(t)
+			list := e.places(t, 2, numbered)
+			g.add(list...)
+			e.at(wait)
+			_, err := e.c.Put(t.Context(), list[0].Key, "y", clientv3.WithLease(e.lease))
+			require.NoError(t, err)
+			_, err = e.c.Put(t.Context(), list[1].Key, "y", clientv3.WithLease(e.lease))
+			require.NoError(t, err)
+			e.at(2 * time.Second)
+			g.requireTold(t, touched(list[0]), touched(list[1]))
 
-				e.srv.Put(list[0].Key, "z")
-				synctest.Wait()
-				g.requireTold(t, overwritten(list[0]))
-			})
+			e.srv.Put(list[0].Key, "z")
+			synctest.Wait()
+			g.requireTold(t, overwritten(list[0]))
 		})
 	}
 }
@@ -254,25 +250,23 @@ func TestGuards_Remove(t *testing.T) {
 		"the event is late":       func(e *env) { e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{After: time.Second}) },
 	} {
 		for _, n := range []int{1, 20} {
-			t.Run(name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					e := start(t)
-					g := e.guards(t)
-					list := e.places(t, n, numbered)
-					faults(e)
-					g.add(list...)
-					e.at(time.Second)
-					other := e.another(t)
-					g.remove(list...)
-					for _, p := range list {
-						other.leave(t, p)
-					}
-					e.at(time.Minute)
-					g.requireTold(t)
-					if name != "before the watch exists" { // etcd's client forgets a watch that it gave up before it was confirmed
-						require.Zero(t, e.srv.Watchers())
-					}
-				})
+			inBubble(t, name, func(t *testing.T) {
+				e := start(t)
+				g := e.guards(t)
+				list := e.places(t, n, numbered)
+				faults(e)
+				g.add(list...)
+				e.at(time.Second)
+				other := e.another(t)
+				g.remove(list...)
+				for _, p := range list {
+					other.leave(t, p)
+				}
+				e.at(time.Minute)
+				g.requireTold(t)
+				if name != "before the watch exists" { // etcd's client forgets a watch that it gave up before it was confirmed
+					require.Zero(t, e.srv.Watchers())
+				}
 			})
 		}
 	}

@@ -55,17 +55,15 @@ func TestQueue_HandOver_notDone(t *testing.T) {
 		"next's is there":    func(e *env, _ place) { e.srv.Put(e.entry("2").Key, "") },
 		"gone, next's there": func(e *env, p place) { e.srv.Delete(p.Key); e.srv.Put(e.entry("2").Key, "") },
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(e *env) {
-				t := e.t
-				p := e.enter(t, "1")
-				before(e, p)
-				rev := e.srv.Rev()
-				done, next := e.handOver(t, p, "2")
-				require.False(t, done)
-				require.Equal(t, place{Entry: e.entry("2")}, next)
-				require.Equal(t, rev, e.srv.Rev())
-			})
+		bubbleOf(t, name, func(e *env) {
+			t := e.t
+			p := e.enter(t, "1")
+			before(e, p)
+			rev := e.srv.Rev()
+			done, next := e.handOver(t, p, "2")
+			require.False(t, done)
+			require.Equal(t, place{Entry: e.entry("2")}, next)
+			require.Equal(t, rev, e.srv.Rev())
 		})
 	}
 }
@@ -82,28 +80,26 @@ func TestQueue_HandOver_again(t *testing.T) {
 		"next's was overwritten":   {func(e *env) { e.srv.Put(e.entry("2").Key, "x") }, false},
 		"its own key is another's": {func(e *env) { e.srv.Put(e.entry("1").Key, "x") }, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(e *env) {
-				t := e.t
-				p := e.enter(t, "1")
-				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
-				done, next, ahead, err := e.HandOver(e.once(t.Context()), p.Entry, e.entry("2"), "2")
-				require.Error(t, err)
-				require.False(t, done)
-				require.Equal(t, e.entry("2"), next)
-				require.Zero(t, ahead)
-				require.Equal(t, []string{next.Key}, e.keys(), "it was done")
-				entered := e.srv.Rev()
-				tc.meanwhile(e)
-				rev := e.srv.Rev()
-				done, again := e.handOver(t, p, "2")
-				require.Equal(t, tc.known, done)
-				if done {
-					require.Equal(t, entered, again.Rev)
-					require.Zero(t, again.ahead)
-				}
-				require.Equal(t, rev, e.srv.Rev())
-			})
+		bubbleOf(t, name, func(e *env) {
+			t := e.t
+			p := e.enter(t, "1")
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
+			done, next, ahead, err := e.HandOver(e.once(t.Context()), p.Entry, e.entry("2"), "2")
+			require.Error(t, err)
+			require.False(t, done)
+			require.Equal(t, e.entry("2"), next)
+			require.Zero(t, ahead)
+			require.Equal(t, []string{next.Key}, e.keys(), "it was done")
+			entered := e.srv.Rev()
+			tc.meanwhile(e)
+			rev := e.srv.Rev()
+			done, again := e.handOver(t, p, "2")
+			require.Equal(t, tc.known, done)
+			if done {
+				require.Equal(t, entered, again.Rev)
+				require.Zero(t, again.ahead)
+			}
+			require.Equal(t, rev, e.srv.Rev())
 		})
 	}
 }

@@ -46,6 +46,12 @@ func bubble(t *testing.T, test func(*env)) {
 	synctest.Test(t, func(t *testing.T) { test(connect(t, newServer(t))) })
 }
 
+// bubbleOf is bubble for a sub-test.
+func bubbleOf(t *testing.T, name string, test func(*env)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { bubble(t, test) })
+}
+
 func start(t *testing.T) *env {
 	t.Helper()
 	return connect(t, newServer(t))
@@ -196,4 +202,10 @@ func timeout(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// inBubble runs a sub-test in a bubble of its own.
+func inBubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 }

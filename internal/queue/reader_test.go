@@ -97,20 +97,18 @@ const steps = 120
 func TestQueue_readersAndWriters_random(t *testing.T) {
 	for range 40 {
 		seed := rand.Uint64()
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			bubble(t, func(e *env) {
-				q := &ranks{t: e.t, r: rand.New(rand.NewPCG(seed, 0)), members: []*env{e, e.another(e.t)}}
-				for range steps {
-					q.step()
-					synctest.Wait()
-					q.check()
-				}
-				for len(q.standing) > 0 {
-					q.leave(q.standing[0])
-					synctest.Wait()
-					q.check()
-				}
-			})
+		bubbleOf(t, fmt.Sprint(seed), func(e *env) {
+			q := &ranks{t: e.t, r: rand.New(rand.NewPCG(seed, 0)), members: []*env{e, e.another(e.t)}}
+			for range steps {
+				q.step()
+				synctest.Wait()
+				q.check()
+			}
+			for len(q.standing) > 0 {
+				q.leave(q.standing[0])
+				synctest.Wait()
+				q.check()
+			}
 		})
 	}
 }

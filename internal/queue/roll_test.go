@@ -23,39 +23,37 @@ import (
 // before an entry are those that a look at every key finds.
 func TestQueue_mixed_random(t *testing.T) {
 	for seed := range uint64(40) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				r := rand.New(rand.NewPCG(seed, 0))
-				e.mix(t, r, 40)
-				mine := e.enter(t, "mine")
-				e.mix(t, r, 20)
+		inBubble(t, fmt.Sprint(seed), func(t *testing.T) {
+			e := start(t)
+			r := rand.New(rand.NewPCG(seed, 0))
+			e.mix(t, r, 40)
+			mine := e.enter(t, "mine")
+			e.mix(t, r, 20)
 
-				var oldest, nearest *mvccpb.KeyValue
-				for _, kv := range e.srv.Keys("a/") {
-					if !queue.Contends("a/", kv) {
-						continue
-					}
-					if oldest == nil || kv.CreateRevision < oldest.CreateRevision {
-						oldest = kv
-					}
-					if kv.CreateRevision < mine.Rev && (nearest == nil || kv.CreateRevision > nearest.CreateRevision) {
-						nearest = kv
-					}
+			var oldest, nearest *mvccpb.KeyValue
+			for _, kv := range e.srv.Keys("a/") {
+				if !queue.Contends("a/", kv) {
+					continue
 				}
-				owner, err := e.Owner(e.once(t.Context()), "a/")
-				require.NoError(t, err)
-				require.Equal(t, string(oldest.Key), string(owner.Key))
-				require.Equal(t, string(oldest.Value), string(owner.Value))
-				ahead, err := e.Ahead(e.once(t.Context()), mine.Entry)
-				require.NoError(t, err)
-				if nearest == nil {
-					require.True(t, ahead.None)
-					return
+				if oldest == nil || kv.CreateRevision < oldest.CreateRevision {
+					oldest = kv
 				}
-				require.Equal(t, string(nearest.Key), ahead.Key)
-				require.Equal(t, nearest.CreateRevision, ahead.Rev)
-			})
+				if kv.CreateRevision < mine.Rev && (nearest == nil || kv.CreateRevision > nearest.CreateRevision) {
+					nearest = kv
+				}
+			}
+			owner, err := e.Owner(e.once(t.Context()), "a/")
+			require.NoError(t, err)
+			require.Equal(t, string(oldest.Key), string(owner.Key))
+			require.Equal(t, string(oldest.Value), string(owner.Value))
+			ahead, err := e.Ahead(e.once(t.Context()), mine.Entry)
+			require.NoError(t, err)
+			if nearest == nil {
+				require.True(t, ahead.None)
+				return
+			}
+			require.Equal(t, string(nearest.Key), ahead.Key)
+			require.Equal(t, nearest.CreateRevision, ahead.Rev)
 		})
 	}
 }
@@ -206,30 +204,28 @@ func (c *counting) Get(ctx context.Context, key string, opts ...clientv3.OpOptio
 // where the server allows fewer.
 func TestQueue_plantedContenders(t *testing.T) {
 	for _, limit := range []int{128, 7} {
-		t.Run(fmt.Sprint(limit), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t)
-				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{
-					Err:   rpctypes.ErrGRPCTooManyOps,
-					Match: func(c fakeetcd.Call) bool { return len(c.Request.(*pb.TxnRequest).Compare) > limit },
-				})
-				for i := range 30 {
-					e.plant(t, fmt.Sprintf("a/%x-%02d", int64(e.lease), i), 20)
-				}
-				first := e.enter(t, "1")
-				for i := range 30 {
-					e.plant(t, fmt.Sprintf("a/%x-z%02d", int64(e.lease), i), 20)
-				}
-				second := e.enter(t, "2")
-				before := e.requests()
-				ahead, err := e.Ahead(e.once(t.Context()), second.Entry)
-				require.NoError(t, err)
-				require.Equal(t, first.Key, ahead.Key)
-				require.LessOrEqual(t, e.requests()-before, 30+600/min(limit, 100)*2)
-				require.True(t, e.srv.Delete(second.Key))
-				_, err = e.Ahead(e.once(t.Context()), second.Entry)
-				require.ErrorIs(t, err, queue.ErrGone)
+		inBubble(t, fmt.Sprint(limit), func(t *testing.T) {
+			e := start(t)
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{
+				Err:   rpctypes.ErrGRPCTooManyOps,
+				Match: func(c fakeetcd.Call) bool { return len(c.Request.(*pb.TxnRequest).Compare) > limit },
 			})
+			for i := range 30 {
+				e.plant(t, fmt.Sprintf("a/%x-%02d", int64(e.lease), i), 20)
+			}
+			first := e.enter(t, "1")
+			for i := range 30 {
+				e.plant(t, fmt.Sprintf("a/%x-z%02d", int64(e.lease), i), 20)
+			}
+			second := e.enter(t, "2")
+			before := e.requests()
+			ahead, err := e.Ahead(e.once(t.Context()), second.Entry)
+			require.NoError(t, err)
+			require.Equal(t, first.Key, ahead.Key)
+			require.LessOrEqual(t, e.requests()-before, 30+600/min(limit, 100)*2)
+			require.True(t, e.srv.Delete(second.Key))
+			_, err = e.Ahead(e.once(t.Context()), second.Entry)
+			require.ErrorIs(t, err, queue.ErrGone)
 		})
 	}
 }

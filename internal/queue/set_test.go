@@ -33,28 +33,26 @@ func TestQueue_EnterAll_again(t *testing.T) {
 		"deleted": {func(e *env, key string) { e.srv.Delete(key) }, queue.ErrGone, false},
 		"planted": {func(e *env, key string) { e.srv.Delete(key); e.srv.Put(key, "somebody else's") }, queue.ErrTaken, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(e *env) {
-				t := e.t
-				first := e.enter(t, "1")
-				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
-				set := e.set("a", "b", "c")
-				_, err := e.EnterAll(e.once(t.Context()), set, "x")
-				require.Error(t, err)
-				require.Zero(t, set[0].Rev)
-				rev := e.srv.Rev()
-				tc.meanwhile(e, set[1].Key)
-				ahead, err := e.EnterAll(e.once(t.Context()), set, "x")
-				require.ErrorIs(t, err, tc.want)
-				require.Equal(t, []bool{true, tc.own, true}, []bool{set[0].Rev == rev, set[1].Rev == rev, set[2].Rev == rev})
-				if tc.want == nil {
-					require.Equal(t, make([]queue.Ahead, 3), ahead, "it is to be looked at")
-					gone, err := e.LeaveAll(e.once(t.Context()), set)
-					require.NoError(t, err)
-					require.Empty(t, gone)
-					require.Equal(t, []string{first.Key}, e.keys())
-				}
-			})
+		bubbleOf(t, name, func(e *env) {
+			t := e.t
+			first := e.enter(t, "1")
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
+			set := e.set("a", "b", "c")
+			_, err := e.EnterAll(e.once(t.Context()), set, "x")
+			require.Error(t, err)
+			require.Zero(t, set[0].Rev)
+			rev := e.srv.Rev()
+			tc.meanwhile(e, set[1].Key)
+			ahead, err := e.EnterAll(e.once(t.Context()), set, "x")
+			require.ErrorIs(t, err, tc.want)
+			require.Equal(t, []bool{true, tc.own, true}, []bool{set[0].Rev == rev, set[1].Rev == rev, set[2].Rev == rev})
+			if tc.want == nil {
+				require.Equal(t, make([]queue.Ahead, 3), ahead, "it is to be looked at")
+				gone, err := e.LeaveAll(e.once(t.Context()), set)
+				require.NoError(t, err)
+				require.Empty(t, gone)
+				require.Equal(t, []string{first.Key}, e.keys())
+			}
 		})
 	}
 }
@@ -94,27 +92,25 @@ func (e *env) mixed(t *testing.T) {
 // An answer to TryEnterAll that was lost: the set stays if it was the first everywhere, whoever has come since, or else leaves.
 func TestQueue_TryEnterAll_again(t *testing.T) {
 	for name, nested := range map[string]bool{"contenders alone": false, "nested names": true} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(e *env) {
-				t := e.t
-				if nested {
-					e.srv.Put("a/jobs/1", "")
-					e.mixed(t)
-				}
-				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{
-					Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable,
-					Match: func(c fakeetcd.Call) bool { return len(c.Request.(*pb.TxnRequest).Success) == 2 }, // its puts
-				})
-				set := e.set("a", "b")
-				_, err := e.TryEnterAll(e.once(t.Context()), set, "x")
-				require.Error(t, err)
-				rev := e.srv.Rev()
-				e.enter(t, "1") // after us
-				owners, err := e.TryEnterAll(e.once(t.Context()), set, "x")
-				require.NoError(t, err)
-				require.Equal(t, make([]*mvccpb.KeyValue, 2), owners)
-				require.Equal(t, rev, set[1].Rev)
+		bubbleOf(t, name, func(e *env) {
+			t := e.t
+			if nested {
+				e.srv.Put("a/jobs/1", "")
+				e.mixed(t)
+			}
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{
+				Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable,
+				Match: func(c fakeetcd.Call) bool { return len(c.Request.(*pb.TxnRequest).Success) == 2 }, // its puts
 			})
+			set := e.set("a", "b")
+			_, err := e.TryEnterAll(e.once(t.Context()), set, "x")
+			require.Error(t, err)
+			rev := e.srv.Rev()
+			e.enter(t, "1") // after us
+			owners, err := e.TryEnterAll(e.once(t.Context()), set, "x")
+			require.NoError(t, err)
+			require.Equal(t, make([]*mvccpb.KeyValue, 2), owners)
+			require.Equal(t, rev, set[1].Rev)
 		})
 	}
 }
