@@ -117,7 +117,8 @@ A flag wins over the environment.
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", a.output, "form of what is printed: table or json")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{outputTable, outputJSON}, cobra.ShellCompDirectiveNoFileComp))
 	a.etcd.register(root.PersistentFlags())
-	root.AddCommand(a.lockCommand(), a.electCommand(), a.lsCommand(), a.getCommand(), a.watchCommand(), a.releaseCommand(), a.explainCommand())
+	root.AddCommand(a.lockCommand(), a.electCommand(), a.lsCommand(), a.getCommand(), a.watchCommand(), a.releaseCommand(), a.explainCommand(),
+		a.doctorCommand())
 	return root
 }
 

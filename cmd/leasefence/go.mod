@@ -3,6 +3,7 @@ module github.com/leasefence/leasefence/cmd/leasefence
 go 1.26.0
 
 require (
+	github.com/coreos/go-semver v0.3.1
 	github.com/leasefence/leasefence v0.0.0
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10
@@ -15,7 +16,6 @@ require (
 )
 
 require (
-	github.com/coreos/go-semver v0.3.1 // indirect
 	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.29.0 // indirect

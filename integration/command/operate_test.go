@@ -42,10 +42,11 @@ var variable = []struct {
 	{regexp.MustCompile(`~slot/\d`), "~slot/SLOT"},
 	{regexp.MustCompile(`\b[0-9a-f]{12,16}\b`), "LEASE"},
 	{regexp.MustCompile(`LEASE-(of\d-)?[0-9a-z-]+`), "LEASE-${1}SUFFIX"},
+	{regexp.MustCompile(`the median of 10 is \S+, the slowest \S+;`), "the median of 10 is LATENCY, the slowest LATENCY;"},
+	{regexp.MustCompile(`etcd 3\.\d+\.\d+`), "etcd VERSION"},
 	{regexp.MustCompile(`\b\d+s\b`), "SECONDS"},
 	{regexp.MustCompile(`"ttl_seconds":\d+`), `"ttl_seconds":SECONDS`},
-	{regexp.MustCompile(`\b[\d.]+(ms|µs)\b`), "LATENCY"},
-	{regexp.MustCompile(`\b[\d.]+ (B|KiB|MiB)\b`), "SIZE"},
+	{regexp.MustCompile(`\b[\d.]+ (KiB|MiB|GiB)\b`), "SIZE"},
 	{regexp.MustCompile(`(?m) +$`), ""},
 	{regexp.MustCompile(`  +`), "  "}, // the padding depends on the lengths
 }

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/coreos/go-semver/semver"
+)
+
+// bug is a known bug of etcd. The list is that of SECURITY.md, and a test holds the two together.
+type bug struct {
+	name  string
+	what  string
+	fixed []string // the first releases without it
+}
+
+var bugs = []bug{
+	{"CVE-2026-33343", "nested transactions pass over all permissions on keys", []string{"3.4.42", "3.5.28", "3.6.9"}},
+	{"CVE-2026-33413", "lease calls, alarms, compaction and the member list without authentication", []string{"3.4.42", "3.5.28", "3.6.9"}},
+	{"CVE-2026-44283", "previous values read, and leases attached, in transactions without permission", []string{"3.4.44", "3.5.30", "3.6.11"}},
+	{"CVE-2026-73499", "whoever may read one key may watch all keys after it", []string{"3.5.33", "3.6.14", "3.7.1"}},
+	{"CVE-2026-73500", "connections that never begin their TLS handshake exhaust memory", []string{"3.5.33", "3.6.14", "3.7.1"}},
+	{"CVE-2023-32082", "names of keys on a lease shown without permission", []string{"3.4.26", "3.5.9"}},
+	{"pull request 20590", "a renewal is acknowledged though the lease has just been revoked", []string{"3.4.38", "3.5.23", "3.6.5"}},
+}
+
+// The versions that docs/etcd.md names: the oldest that the tests pass with, and the newest minor one.
+const (
+	oldestTested = "3.4.23"
+	newestTested = 7
+)
+
+// fixIn is the first release of v's minor version without the bug, nil if there is none or it never had it.
+func (b bug) fixIn(v semver.Version) (fix *semver.Version, has bool) {
+	newest := int64(0)
+	for _, text := range b.fixed {
+		f := semver.New(text)
+		newest = max(newest, f.Minor)
+		if f.Minor == v.Minor {
+			return f, v.LessThan(*f)
+		}
+	}
+	return nil, v.Minor < newest
+}
+
+// judge is the finding on a server's version.
+func judge(text string) finding {
+	f := finding{Level: levelOK, Check: "version", Says: "etcd " + text}
+	v, err := semver.NewVersion(text)
+	switch {
+	case err != nil || v.Major != 3:
+		f.Level = levelWarn
+		f.Says = fmt.Sprintf("etcd %q: nothing is known of it", text)
+		f.Do = "Use a release of etcd 3.7."
+		return f
+	case v.LessThan(*semver.New(oldestTested)):
+		f.Level = levelFail
+		f.Says += ", older than all that leasefence is tested with"
+		f.Do = "Update to a release of etcd 3.7."
+		return f
+	case v.Minor > newestTested:
+		f.Level = levelWarn
+		f.Says += fmt.Sprintf(": leasefence is tested with releases up to 3.%d", newestTested)
+		f.Do = "Look for a newer leasefence."
+		return f
+	}
+	var known []bug
+	for _, b := range bugs {
+		if _, has := b.fixIn(*v); has {
+			known = append(known, b)
+		}
+	}
+	if len(known) == 0 {
+		f.Says += ", which has none of the bugs that matter for locks and are known here"
+		return f
+	}
+	f.Level = levelWarn
+	said := make([]string, 0, len(known))
+	for _, b := range known {
+		said = append(said, fmt.Sprintf("%s (%s)", b.what, b.name))
+	}
+	f.Says += " has known bugs: " + strings.Join(said, "; ")
+	f.Do = fmt.Sprintf("Update to %s or later.", cure(*v, known))
+	return f
+}
+
+// cure is the first release, from v's minor version on, that has none of the bugs.
+func cure(v semver.Version, known []bug) string {
+minors:
+	for minor := v.Minor; ; minor++ {
+		best := semver.Version{Major: 3, Minor: minor}
+		for _, b := range known {
+			fix, has := b.fixIn(semver.Version{Major: 3, Minor: minor})
+			if has && fix == nil {
+				continue minors
+			}
+			if fix != nil && best.LessThan(*fix) {
+				best = *fix
+			}
+		}
+		return best.String()
+	}
+}

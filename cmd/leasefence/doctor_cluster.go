@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	locks "github.com/leasefence/leasefence/internal/queue"
+)
+
+func (d *doctor) alarms(ctx context.Context) {
+	resp, err := d.client.AlarmList(ctx)
+	if err != nil {
+		d.add(d.unchecked("alarms", "", err))
+		return
+	}
+	if len(resp.Alarms) == 0 {
+		d.add(finding{Level: levelOK, Check: "alarms", Says: "there are none"})
+	}
+	for _, alarm := range resp.Alarms {
+		f := finding{
+			Level: levelFail, Check: "alarms",
+			Says: fmt.Sprintf("member %x has raised %v: nothing is locked until it is disarmed", alarm.MemberID, alarm.Alarm),
+			Do:   "See etcd's documentation on corruption before anything is written.",
+		}
+		if alarm.Alarm == etcdserverpb.AlarmType_NOSPACE {
+			f.Do = "Compact, etcdctl defrag member by member, then etcdctl alarm disarm; raise --quota-backend-bytes if that is not enough."
+		}
+		d.add(f)
+	}
+}
+
+func (d *doctor) smallestTTL(ctx context.Context) {
+	granted, err := d.client.Grant(ctx, 1)
+	if err != nil {
+		d.add(d.unchecked("smallest TTL", "", err))
+		return
+	}
+	_, _ = d.client.Revoke(ctx, granted.ID) // or it ends by itself, soon
+	least := time.Duration(granted.TTL) * time.Second
+	f := finding{Level: levelOK, Check: "smallest TTL", Says: fmt.Sprintf("%v is the smallest that etcd grants", least)}
+	if least > d.ttl {
+		f.Level = levelWarn
+		f.Says += fmt.Sprintf(": locks outlive a holder that has died by that, and not by %v", d.ttl)
+		f.Do = "Lower etcd's --election-timeout, if its network allows it, or count on the longer TTL."
+	}
+	d.add(f)
+}
+
+// authentication tells what this user may do.
+func (d *doctor) authentication(ctx context.Context) {
+	status, err := d.client.AuthStatus(ctx)
+	switch {
+	case err != nil:
+		d.add(d.unchecked("authentication", "", err))
+	case status.Enabled:
+		d.add(finding{Level: levelOK, Check: "authentication", Says: "it is on"})
+	default:
+		d.add(finding{
+			Level: levelWarn, Check: "authentication", Says: "it is off: whoever reaches etcd may take and end every lock",
+			Do: "Give each service a user with permission on its prefix, as SECURITY.md shows, or see that nobody else reaches etcd.",
+		})
+	}
+	key, end := d.prefix+"\x00", clientv3.GetPrefixRangeEnd(d.prefix)
+	_, err = d.client.Get(ctx, key, clientv3.WithRange(end), clientv3.WithLimit(1), clientv3.WithKeysOnly())
+	d.permission("read", err)
+	// A deletion of what is not there writes nothing, and needs the permission all the same.
+	_, err = d.client.Delete(ctx, d.prefix+"~doctor/nothing")
+	d.permission("write", err)
+}
+
+func (d *doctor) permission(what string, err error) {
+	f := finding{Level: levelOK, Check: "permissions", Says: fmt.Sprintf("%s may %s %s", d.user(), what, d.below())}
+	switch {
+	case denied(err):
+		f.Level = levelFail
+		f.Says = fmt.Sprintf("%s may not %s %s", d.user(), what, d.below())
+		f.Do = fmt.Sprintf("As root: etcdctl role grant-permission ROLE readwrite --prefix %q", d.prefix)
+	case err != nil:
+		f = d.unchecked("permissions", "", err)
+	}
+	d.add(f)
+}
+
+// Bounds from which on something is told.
+const (
+	manyOnALease = 1000
+	manyLeases   = 10_000
+	fewShown     = 5
+	mostAsked    = 2000
+)
+
+// found is what was found below the prefix.
+type found struct {
+	held     map[clientv3.LeaseID][]*mvccpb.KeyValue // keys of contenders, by the lease in their names
+	keys     int                                     // of contenders
+	strays   int
+	slots    int // strays that take a permit
+	examples []string
+}
+
+func (f *found) stray(kv *mvccpb.KeyValue) {
+	if f.strays++; len(f.examples) < fewShown {
+		f.examples = append(f.examples, harmless(string(kv.Key)))
+	}
+	if locks.IsSlotName(strings.TrimSuffix(locks.Below(kv.Key), "/")) {
+		f.slots++
+	}
+}
+
+// keys looks at the keys and their leases.
+func (d *doctor) keys(ctx context.Context) {
+	f := found{held: map[clientv3.LeaseID][]*mvccpb.KeyValue{}}
+	err := scan(ctx, d.client, d.prefix, 0, func(kv *mvccpb.KeyValue) bool {
+		id, ok := contends(kv)
+		switch {
+		case strings.Contains(string(kv.Key), "~doctor/"): // another doctor's
+		case ok:
+			f.held[id] = append(f.held[id], kv)
+			f.keys++
+		default:
+			f.stray(kv)
+		}
+		return true
+	})
+	if err != nil {
+		d.add(d.unchecked("leases", "", err))
+		d.add(d.unchecked("stray keys", "", err))
+		return
+	}
+	d.leases(ctx, f)
+	bounded, cancel := d.app.bounded(context.WithoutCancel(ctx))
+	defer cancel()
+	d.attached(bounded, &f)
+	d.strays(f)
+}
+
+// leases counts them.
+func (d *doctor) leases(ctx context.Context, found found) {
+	resp, err := d.client.Leases(ctx)
+	if err != nil {
+		d.add(d.unchecked("leases", "", err))
+		return
+	}
+	most := 0
+	for _, keys := range found.held {
+		most = max(most, len(keys))
+	}
+	f := finding{Level: levelOK, Check: "leases", Says: fmt.Sprintf(
+		"%d in etcd; %d hold or wait for something here, with %d keys, at most %d on one", len(resp.Leases), len(found.held), found.keys, most)}
+	switch {
+	case most > manyOnALease:
+		f.Level = levelWarn
+		f.Says += ": etcd serves nobody else while it deletes the keys of a lease that has expired"
+		f.Do = "Spread the locks over several sessions."
+	case len(resp.Leases) > manyLeases:
+		f.Level = levelWarn
+		f.Says += ": each is renewed by itself"
+		f.Do = "Use one session for all locks of a process, and close it at the end."
+	}
+	d.add(f)
+}
+
+// attached asks whether the keys of contenders are on the leases in their names. Those that are not are strays, and those
+// whose lease is gone hold for ever.
+func (d *doctor) attached(ctx context.Context, found *found) {
+	asked := 0
+	for id, keys := range found.held {
+		if asked++; asked > mostAsked {
+			d.add(finding{
+				Level: levelWarn, Check: "keys of leases",
+				Says: fmt.Sprintf("NOT CHECKED for %d of %d leases: only %d are asked for their keys", len(found.held)-mostAsked, len(found.held), mostAsked),
+				Do:   "Run doctor with longer prefixes to have all of them checked.",
+			})
+			return
+		}
+		resp, err := d.client.TimeToLive(ctx, id, clientv3.WithAttachedKeys())
+		if err != nil {
+			d.add(d.unchecked("keys of leases", "", err))
+			return
+		}
+		on := make(map[string]bool, len(resp.Keys))
+		for _, key := range resp.Keys {
+			on[string(key)] = true
+		}
+		for _, kv := range keys {
+			switch {
+			case on[string(kv.Key)] || !d.there(ctx, kv):
+			case resp.GrantedTTL <= 0:
+				d.add(finding{
+					Level: levelFail, Check: "keys of leases",
+					Says: fmt.Sprintf("the key %s is there without its lease: nothing will end that hold", harmless(string(kv.Key))),
+					Do: fmt.Sprintf("If etcd or somebody else has left it: leasefence release %s --mode wait --yes --token %d, which deletes it.",
+						harmless(strings.TrimSuffix(locks.Below(kv.Key), "/")), kv.CreateRevision),
+				})
+			default:
+				found.stray(kv)
+			}
+		}
+	}
+}
+
+// there reports whether a key is still there.
+func (d *doctor) there(ctx context.Context, kv *mvccpb.KeyValue) bool {
+	now, err := d.client.Get(ctx, string(kv.Key), clientv3.WithKeysOnly())
+	return err == nil && len(now.Kvs) == 1 && now.Kvs[0].CreateRevision == kv.CreateRevision
+}
+
+func (d *doctor) strays(found found) {
+	if found.strays == 0 {
+		d.add(finding{Level: levelOK, Check: "stray keys", Says: "there are none"})
+		return
+	}
+	f := finding{
+		Level: levelWarn, Check: "stray keys",
+		Says: fmt.Sprintf("%d keys are nobody's hold and nobody's wait, such as %s", found.strays, strings.Join(found.examples, ", ")),
+		Do:   "If they are data, keep locks below a prefix of their own: keys below a lock's name slow it. If nobody needs them: etcdctl del KEY.",
+	}
+	if found.slots > 0 {
+		f.Level = levelFail
+		f.Says += fmt.Sprintf("; %d of them take permits of semaphores out of service", found.slots)
+	}
+	d.add(f)
+}

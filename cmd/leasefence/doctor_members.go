@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// member looks at one endpoint.
+func (d *doctor) member(ctx context.Context, endpoint string) {
+	bounded, cancel := d.app.bounded(ctx)
+	defer cancel()
+	status, err := d.client.Status(bounded, endpoint)
+	if denied(err) {
+		d.add(d.unchecked("version, leader and size", endpoint, err))
+		d.commits(ctx, endpoint)
+		return
+	}
+	if err != nil {
+		d.add(finding{
+			Level: levelFail, Check: "answer", Endpoint: endpoint, Says: "it does not answer: " + harmless(err.Error()),
+			Do: "Start it, look at the network and at TLS, or leave it out of --endpoints.",
+		})
+		return
+	}
+	version := judge(status.Version)
+	version.Endpoint = endpoint
+	d.add(version)
+	if status.Leader == 0 {
+		d.add(finding{
+			Level: levelFail, Check: "leader", Endpoint: endpoint, Says: "it knows no leader: it takes no locks and renews no leases",
+			Do: "Bring back a majority of the members, and their network.",
+		})
+		return
+	}
+	if status.IsLearner {
+		d.add(finding{
+			Level: levelWarn, Check: "member", Endpoint: endpoint, Says: "it is a learner, which serves no locks",
+			Do: "Leave it out of --endpoints, or promote it.",
+		})
+		return
+	}
+	d.add(size(endpoint, status.DbSize, status.DbSizeInUse, status.DbSizeQuota))
+	d.commits(ctx, endpoint)
+}
+
+// size is the finding on a member's database. Quota is 0 where the server does not tell it, as before 3.6.
+func size(endpoint string, all, used, quota int64) finding {
+	f := finding{Level: levelOK, Check: "size", Endpoint: endpoint, Says: fmt.Sprintf("the database has %s, %s of them in use", amount(all), amount(used))}
+	if quota <= 0 {
+		const byDefault = 2 << 30
+		if quota = byDefault; all < quota/2 {
+			f.Says += "; this server does not tell its quota"
+			return f
+		}
+		f.Says += "; this server does not tell its quota, which is 2.0 GiB by default"
+	} else {
+		f.Says += fmt.Sprintf(", of a quota of %s", amount(quota))
+	}
+	if all < quota/10*6 {
+		return f
+	}
+	f.Level = levelWarn
+	if all >= quota/10*9 {
+		f.Level = levelFail
+	}
+	f.Says += ": when that is reached, nothing is locked any more"
+	f.Do = "Turn on auto-compaction, then etcdctl defrag member by member; raise --quota-backend-bytes if what is in use needs it."
+	return f
+}
+
+func amount(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+}
+
+// commits measures the time of a commit by an endpoint.
+func (d *doctor) commits(ctx context.Context, endpoint string) {
+	ctx, cancel := d.app.bounded(ctx)
+	defer cancel()
+	times, err := d.timeCommits(ctx, endpoint)
+	if err != nil {
+		d.add(d.unchecked("commits", endpoint, err))
+		return
+	}
+	f := speed(times, d.ttl)
+	f.Endpoint = endpoint
+	d.add(f)
+}
+
+// rounds is how often a key is put and deleted.
+const rounds = 5
+
+func (d *doctor) timeCommits(ctx context.Context, endpoint string) (times []time.Duration, err error) {
+	config, err := d.app.etcd.config()
+	if err != nil {
+		return nil, err
+	}
+	config.Endpoints = []string{endpoint}
+	client, err := clientv3.New(config)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = client.Close() }()
+	granted, err := client.Grant(ctx, int64(time.Minute/time.Second))
+	if err != nil {
+		return nil, err
+	}
+	// With the lease goes the key, whatever comes between.
+	defer func() {
+		ctx, cancel := d.app.bounded(context.WithoutCancel(ctx))
+		defer cancel()
+		_, _ = client.Revoke(ctx, granted.ID)
+	}()
+	// No contender of any lock: see the package's queue.
+	key := fmt.Sprintf("%s~doctor/probe-%x", d.prefix, rand.Uint64()) //nolint:gosec // a name that nobody else has
+	for range rounds {
+		began := time.Now()
+		if _, err := client.Put(ctx, key, "", clientv3.WithLease(granted.ID)); err != nil {
+			return nil, err
+		}
+		put := time.Now()
+		if _, err := client.Delete(ctx, key); err != nil {
+			return nil, err
+		}
+		times = append(times, put.Sub(began), time.Since(put))
+	}
+	return times, nil
+}
+
+// speed is the finding on the times of commits.
+func speed(times []time.Duration, ttl time.Duration) finding {
+	slices.Sort(times)
+	median, most := times[len(times)/2], times[len(times)-1]
+	f := finding{
+		Level: levelOK, Check: "commits",
+		Says: fmt.Sprintf("the median of %d is %v, the slowest %v; a tenth of the TTL is %v", len(times), round(median), round(most), ttl/10),
+	}
+	if median <= ttl/10 {
+		return f
+	}
+	f.Level = levelWarn
+	if median > ttl/3 {
+		f.Level = levelFail
+	}
+	f.Says += ": renewals come too late where a few are slower still, and locks are lost"
+	f.Do = fmt.Sprintf("Give etcd a disk of its own, look at the network to this member, or raise the TTL to %v or more.",
+		(10 * median).Round(time.Second))
+	return f
+}
+
+func round(d time.Duration) time.Duration {
+	if d > 10*time.Millisecond {
+		return d.Round(time.Millisecond)
+	}
+	return d.Round(10 * time.Microsecond)
+}

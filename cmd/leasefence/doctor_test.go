@@ -1,0 +1,100 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coreos/go-semver/semver"
+	"github.com/stretchr/testify/require"
+)
+
+// The list of known bugs is that of SECURITY.md, and the oldest version that of docs/etcd.md.
+func TestBugs_areThoseOfTheDocuments(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../SECURITY.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(text), "\n## Versions of etcd\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	var documented []bug
+	row := regexp.MustCompile(`(?m)^\| \[([^\]]+)\]\([^)]+\)[^|]*\| ([^|]+) \| ([^|]+) \|$`)
+	for _, m := range row.FindAllStringSubmatch(section, -1) {
+		documented = append(documented, bug{m[1], m[2], strings.Split(m[3], ", ")})
+	}
+	require.Equal(t, documented, bugs)
+
+	text, err = os.ReadFile("../../docs/etcd.md")
+	require.NoError(t, err)
+	require.Contains(t, string(text), "\n| "+oldestTested+" and later, ")
+	require.Contains(t, string(text), "\n| 3.7 | what every change is tested with |")
+	require.Equal(t, 7, newestTested)
+}
+
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]struct{ level, says, do string }{
+		"3.7.3":        {levelOK, "none of the bugs", ""},
+		"3.7.1":        {levelOK, "none of the bugs", ""},
+		"3.7.0":        {levelWarn, "CVE-2026-73499", "Update to 3.7.1 or later."},
+		"3.6.16":       {levelOK, "none of the bugs", ""},
+		"3.6.9":        {levelWarn, "CVE-2026-44283", "Update to 3.6.14 or later."},
+		"3.5.22":       {levelWarn, "pull request 20590", "Update to 3.5.33 or later."},
+		"3.5.35":       {levelOK, "none of the bugs", ""},
+		"3.4.44":       {levelWarn, "CVE-2026-73500", "Update to 3.5.33 or later."},
+		"3.4.22":       {levelFail, "older than all", "Update to a release of etcd 3.7."},
+		"3.8.0":        {levelWarn, "tested with releases up to 3.7", "Look for a newer leasefence."},
+		"3.7.0-rc.1":   {levelWarn, "CVE-2026-73499", "Update to 3.7.1 or later."},
+		"4.0.0":        {levelWarn, "nothing is known", "Use a release of etcd 3.7."},
+		"cluster\x1bx": {levelWarn, `"cluster\x1bx"`, "Use a release of etcd 3.7."},
+	} {
+		f := judge(version)
+		require.Equal(t, want.level, f.Level, version)
+		require.Contains(t, f.Says, want.says, version)
+		require.Equal(t, want.do, f.Do, version)
+	}
+	require.NotContains(t, judge("3.5.23").Says, "20590")
+	require.NotContains(t, judge("3.6.9").Says, "33343")
+	require.Equal(t, "3.5.33", cure(*semver.New("3.4.23"), bugs))
+}
+
+func TestSpeed(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	times := func(d ...time.Duration) []time.Duration { return d }
+	require.Equal(t, levelOK, speed(times(ms, 2*ms, 100*ms), time.Second).Level)
+	f := speed(times(5000*ms, 101*ms, ms), time.Second)
+	require.Equal(t, levelWarn, f.Level)
+	require.Contains(t, f.Says, "the median of 3 is 101ms, the slowest 5s")
+	require.Contains(t, f.Do, "raise the TTL to 1s or more")
+	f = speed(times(700*ms, 400*ms, 300*ms), time.Second)
+	require.Equal(t, levelFail, f.Level)
+	require.Contains(t, f.Do, "raise the TTL to 4s or more")
+}
+
+func TestSize(t *testing.T) {
+	t.Parallel()
+	const mib = 1 << 20
+	require.Equal(t, levelOK, size("", 50*mib, mib, 100*mib).Level)
+	require.Equal(t, levelWarn, size("", 61*mib, mib, 100*mib).Level)
+	require.Equal(t, levelFail, size("", 91*mib, mib, 100*mib).Level)
+	require.Equal(t, "the database has 50.0 MiB, 1.0 MiB of them in use, of a quota of 100.0 MiB", size("", 50*mib, mib, 100*mib).Says)
+	require.Contains(t, size("", 50*mib, mib, 0).Says, "does not tell its quota")
+	require.Equal(t, levelOK, size("", 50*mib, mib, 0).Level)
+	require.Equal(t, levelWarn, size("", 1300*mib, mib, 0).Level)
+}
+
+func TestWrap(t *testing.T) {
+	t.Parallel()
+	line := strings.TrimSpace(strings.Repeat("words ", 20))
+	require.Equal(t, line+"\n", wrap(line, 0))
+	wrapped := wrap(line, 40)
+	for l := range strings.Lines(wrapped) {
+		require.LessOrEqual(t, len(l), 41)
+	}
+	require.Equal(t, line, strings.Join(strings.Fields(wrapped), " "))
+	long := strings.Repeat("x", 100)
+	require.Equal(t, long+"\n", wrap(long, 40), "what has no words stays")
+}

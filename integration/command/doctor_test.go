@@ -1,0 +1,175 @@
+//go:build unix
+
+package command_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/integration/etcdtest"
+)
+
+type finding struct{ Level, Check, Endpoint, Says, Do string }
+
+// examine returns doctor's findings, with the code that follows from them.
+func examine(t *testing.T, endpoint string, args ...string) []finding {
+	t.Helper()
+	p := start(t, endpoint, append([]string{"doctor", "-o", "json"}, args...)...)
+	code := p.end(t)
+	var report struct {
+		Findings       []finding
+		OK, Warn, Fail int
+	}
+	require.NoError(t, json.Unmarshal([]byte(p.stdout.String()), &report))
+	count := map[string]int{}
+	for _, f := range report.Findings {
+		count[f.Level]++
+		require.NotEmpty(t, f.Says)
+		require.Equal(t, f.Level == "OK", f.Do == "", "%+v: what to do is said unless it is well", f)
+	}
+	require.Equal(t, map[string]int{"OK": report.OK, "WARN": report.Warn, "FAIL": report.Fail},
+		map[string]int{"OK": count["OK"], "WARN": count["WARN"], "FAIL": count["FAIL"]})
+	require.Equal(t, min(report.Fail, 1), code)
+	return report.Findings
+}
+
+func levels(all []finding) map[string][]string {
+	m := map[string][]string{}
+	for _, f := range all {
+		m[f.Check] = append(m[f.Check], f.Level)
+	}
+	return m
+}
+
+// says are the words of all findings of a check.
+func says(all []finding, check string) string {
+	var text []string
+	for _, f := range all {
+		if f.Check == check {
+			text = append(text, f.Says+" "+f.Do)
+		}
+	}
+	return strings.Join(text, "\n")
+}
+
+func TestDoctor_aHealthyEtcd(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	stage(t, client)
+	before := keys(t, client, "")
+	found := levels(examine(t, addr, "jobs/", "--ttl", "1h"))
+	require.Equal(t, map[string][]string{
+		"version": {"OK"}, "size": {"OK"}, "commits": {"OK"}, "alarms": {"OK"}, "smallest TTL": {"OK"}, "authentication": {"WARN"},
+		"permissions": {"OK", "OK"}, "leases": {"OK"}, "stray keys": {"OK"},
+	}, found)
+	require.Equal(t, before, keys(t, client, ""), "it leaves nothing")
+	leases, err := client.Leases(bounded(t))
+	require.NoError(t, err)
+	require.Len(t, leases.Leases, 2, "it leaves nothing")
+}
+
+func TestDoctor_findsWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	client := srv.Client(t)
+	ctx := bounded(t)
+	lease, err := client.Grant(ctx, 3600)
+	require.NoError(t, err)
+	for key, on := range map[string]clientv3.LeaseID{
+		"jobs/data": 0, "jobs/nightly/config": lease.ID, "jobs/exports/~slot/2/whatever": 0, "jobs/number/7": 0, "other": 0,
+		"jobs/a/1234567890abcdef-x":      0,        // without the lease in its name, which there is none of
+		"jobs/b/" + hex(lease.ID) + "-x": 0,        // without the lease in its name, which there is
+		"jobs/c/" + hex(lease.ID) + "-x": lease.ID, // as it should be
+	} {
+		_, err := client.Put(ctx, key, "", clientv3.WithLease(on))
+		require.NoError(t, err)
+	}
+	_, err = srv.Etcd(t).Server.Alarm(ctx, &etcdserverpb.AlarmRequest{
+		Action: etcdserverpb.AlarmRequest_ACTIVATE, MemberID: uint64(srv.Etcd(t).Server.MemberID()), Alarm: etcdserverpb.AlarmType_CORRUPT,
+	})
+	require.NoError(t, err)
+	all := examine(t, srv.Endpoint()+",127.0.0.1:1", "jobs/", "--ttl", "1s", "--command-timeout", "5s")
+	found := levels(all)
+	require.Equal(t, []string{"FAIL"}, found["answer"])
+	require.Equal(t, []string{"FAIL"}, found["alarms"])
+	require.Contains(t, says(all, "alarms"), "CORRUPT")
+	require.Equal(t, []string{"WARN"}, found["smallest TTL"])
+	require.Equal(t, []string{"FAIL"}, found["stray keys"])
+	for _, key := range []string{"jobs/data", "jobs/nightly/config", "jobs/exports/~slot/2/whatever", "jobs/number/7", "jobs/b/"} {
+		require.Contains(t, says(all, "stray keys"), key)
+	}
+	require.Contains(t, says(all, "stray keys"), "5 keys are nobody's")
+	require.Contains(t, says(all, "stray keys"), "1 of them take permits")
+	require.Equal(t, []string{"FAIL"}, found["keys of leases"])
+	require.Contains(t, says(all, "keys of leases"), "jobs/a/1234567890abcdef-x")
+	require.Contains(t, says(all, "leases"), "2 hold or wait for something here, with 3 keys, at most 2 on one")
+}
+
+func hex(id clientv3.LeaseID) string {
+	const digits = "0123456789abcdef"
+	var text []byte
+	for n := uint64(id); n > 0; n >>= 4 {
+		text = append(text, digits[n&15])
+	}
+	slices.Reverse(text)
+	return string(text)
+}
+
+// It says what it is not allowed to check, and goes on.
+func TestDoctor_withoutPermission(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	ctx := bounded(t)
+	_, err := client.RoleAdd(ctx, "worker")
+	require.NoError(t, err)
+	_, err = client.RoleGrantPermission(ctx, "worker", "jobs/", clientv3.GetPrefixRangeEnd("jobs/"), clientv3.PermissionType(clientv3.PermReadWrite))
+	require.NoError(t, err)
+	_, err = client.RoleAdd(ctx, "viewer")
+	require.NoError(t, err)
+	_, err = client.RoleGrantPermission(ctx, "viewer", "jobs/", clientv3.GetPrefixRangeEnd("jobs/"), clientv3.PermissionType(clientv3.PermRead))
+	require.NoError(t, err)
+	for _, name := range []string{"worker", "viewer"} {
+		_, err = client.UserAdd(ctx, name, "secret")
+		require.NoError(t, err)
+		_, err = client.UserGrantRole(ctx, name, name)
+		require.NoError(t, err)
+	}
+	askForAPassword(t, client)
+	at := func(user, prefix string) []finding {
+		return examine(t, addr, prefix, "--user", user, "--password", "secret")
+	}
+	all := at("worker", "jobs/")
+	require.Equal(t, []string{"OK", "OK"}, levels(all)["permissions"])
+	require.Equal(t, []string{"OK"}, levels(all)["commits"])
+
+	all = at("viewer", "jobs/")
+	require.Equal(t, []string{"OK", "FAIL"}, levels(all)["permissions"])
+	require.Contains(t, says(all, "permissions"), `etcdctl role grant-permission ROLE readwrite --prefix "jobs/"`)
+	require.Equal(t, []string{"WARN"}, levels(all)["commits"])
+	require.Contains(t, says(all, "commits"), "NOT CHECKED: user viewer is not allowed to")
+	require.Equal(t, []string{"OK"}, levels(all)["stray keys"])
+
+	all = at("worker", "other/")
+	require.Equal(t, []string{"FAIL", "FAIL"}, levels(all)["permissions"])
+	require.Contains(t, says(all, "stray keys"), "NOT CHECKED")
+	require.Contains(t, says(all, "leases"), "NOT CHECKED")
+
+	root := start(t, addr, "doctor", "jobs/", "--user", "root:secret")
+	require.Zero(t, root.end(t))
+	require.Contains(t, root.stdout.String(), " 0 WARN, 0 FAIL\n")
+}
+
+func TestDoctor_etcdDown(t *testing.T) {
+	t.Parallel()
+	p := startWith(t, nil, "doctor", "--endpoints", "127.0.0.1:1", "--command-timeout", "500ms")
+	require.Equal(t, 1, p.end(t))
+	require.Contains(t, p.stdout.String(), "it does not answer")
+	p = startWith(t, nil, "doctor", "--ttl", "0s", "--endpoints", "127.0.0.1:1")
+	require.Equal(t, 64, p.end(t))
+}
