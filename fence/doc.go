@@ -10,6 +10,8 @@
 // may already be on its way. Only the resource can refuse. This is Kleppmann's argument in "How to do distributed locking"
 // (2016).
 //
+// Hooks tell your metrics of every token that is accepted or refused.
+//
 // # The rules
 //
 //   - Claim before the first read of a tenure. Until the new token has reached the resource, the predecessor's token is the

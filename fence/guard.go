@@ -65,8 +65,14 @@ type Guard struct {
 	// the first use.
 	AllowUnnamed bool
 
+	// Hooks are called when a token was accepted or refused. Do not change them after the first use.
+	Hooks *Hooks
+
 	marks sync.Map // string → *mark; nothing is ever deleted
 }
+
+// anytime is the context of the verbs without one.
+var anytime = context.Background()
 
 // mark is the write mark and the read mark of one resource, and the lock that it follows.
 //
@@ -96,18 +102,24 @@ func reader(t ReadToken) claimant { return claimant{Token(t), true} }
 type bid struct {
 	claimant
 
+	ctx context.Context //nolint:containedctx // of the verb: it ends its wait
+
 	named  bool   // it came with the name of a lock
 	lock   string // "" without
 	strict bool   // without a name it is refused at a resource that follows a lock
 	moving bool   // the resource follows its lock from now on
 }
 
+func (b bid) access(resource string) Access {
+	return Access{Resource: resource, Token: b.Token, Read: b.read, Lock: b.lock}
+}
+
 // bare is the bid of a verb without a context.
-func bare(c claimant) bid { return bid{claimant: c} }
+func bare(c claimant) bid { return bid{ctx: anytime, claimant: c} }
 
 // with is the bid of a verb with a context. The name in ctx is that of the token in ctx.
 func (g *Guard) with(ctx context.Context, c claimant) bid {
-	b := bid{claimant: c, strict: !g.AllowUnnamed}
+	b := bid{ctx: ctx, claimant: c, strict: !g.AllowUnnamed}
 	if t := carried(ctx); t != nil && t.token == c {
 		b.lock, b.named = LockFromContext(ctx)
 	}
@@ -121,7 +133,7 @@ func (g *Guard) with(ctx context.Context, c claimant) bid {
 // token. On failure the mark is unchanged. The error is a [*StaleError] if t is older than the mark, and matches
 // [ErrInvalidToken] if t is not valid. Safe for concurrent use.
 func (g *Guard) Claim(resource string, t Token) error {
-	return g.admit(resource, bare(writer(t)), (*mark).await)
+	return g.admit(resource, bare(writer(t)))
 }
 
 // Check reports whether t may still write to the resource. It accepts a token that equals the mark. A newer token raises the
@@ -133,7 +145,7 @@ func (g *Guard) Claim(resource string, t Token) error {
 // is older than the mark or equal to it. A newer token waits for a function that [Guard.Do] is running. Safe for concurrent
 // use.
 func (g *Guard) Check(resource string, t Token) error {
-	return g.admit(resource, bare(writer(t)), (*mark).await)
+	return g.admit(resource, bare(writer(t)))
 }
 
 // ClaimRead starts the tenure of a reader. Call it once after a grant, before the first read of the resource: until then the
@@ -143,7 +155,7 @@ func (g *Guard) Check(resource string, t Token) error {
 // [Guard.Do] runs with an older token. On failure the marks are unchanged. The error is a [*StaleError] if t is older than the
 // write mark, and matches [ErrInvalidToken] if t is not valid. Safe for concurrent use.
 func (g *Guard) ClaimRead(resource string, t ReadToken) error {
-	return g.admit(resource, bare(reader(t)), (*mark).await)
+	return g.admit(resource, bare(reader(t)))
 }
 
 // CheckRead reports whether t may still read the resource: it is not older than the write mark. It raises the read mark, even if
@@ -154,13 +166,13 @@ func (g *Guard) ClaimRead(resource string, t ReadToken) error {
 // is what t's lock protects. A value that is written elsewhere later is not protected by that: pass the token along and check
 // it where the value is written. Safe for concurrent use.
 func (g *Guard) CheckRead(resource string, t ReadToken) error {
-	return g.admit(resource, bare(reader(t)), (*mark).await)
+	return g.admit(resource, bare(reader(t)))
 }
 
 // CheckReadContext is [Guard.CheckRead] with a context that ends the wait. The error then matches that of ctx, and the marks are
 // unchanged.
 func (g *Guard) CheckReadContext(ctx context.Context, resource string, t ReadToken) error {
-	return g.admit(resource, g.with(ctx, reader(t)), func(m *mark) error { return m.take(ctx, resource) })
+	return g.admit(resource, g.with(ctx, reader(t)))
 }
 
 // ClaimPath is [Guard.Claim] for a node of a tree of resources, with the token of a lock on the node: those whose locks were on a
@@ -171,9 +183,16 @@ func (g *Guard) CheckReadContext(ctx context.Context, resource string, t ReadTok
 // is refused if it is older than the write mark of one of them, or than one of the node's two marks. On failure no mark is
 // changed, and the error names the node. ClaimPath waits for functions that [Guard.Do] runs at any of the nodes.
 func (g *Guard) ClaimPath(path string, t Token) error {
-	if err := g.validate(path, bare(writer(t))); err != nil {
+	b := bare(writer(t))
+	if err := g.validate(path, b); err != nil {
 		return err
 	}
+	err := g.claimPath(path, t)
+	g.Hooks.Tell(b.ctx, b.access(path), err)
+	return err
+}
+
+func (g *Guard) claimPath(path string, t Token) error {
 	var nodes []*node
 	for i := range len(path) + 1 {
 		if i == len(path) || path[i] == '/' {
@@ -193,7 +212,7 @@ func (g *Guard) ClaimPath(path string, t Token) error {
 	// Everybody from the path's end up: who waits for a function holds up nobody on other branches. The nodes that two paths share
 	// are taken in the same order, so nobody waits for somebody who waits for him.
 	for _, n := range slices.Backward(nodes) {
-		_ = n.await()
+		n.await()
 		defer n.give()
 	}
 	for _, n := range nodes {
@@ -229,7 +248,7 @@ func (n *node) refuse() error {
 // CheckContext is [Guard.Check] with a context that ends the wait. The error then matches that of ctx, and the mark is
 // unchanged.
 func (g *Guard) CheckContext(ctx context.Context, resource string, t Token) error {
-	return g.admit(resource, g.with(ctx, writer(t)), func(m *mark) error { return m.take(ctx, resource) })
+	return g.admit(resource, g.with(ctx, writer(t)))
 }
 
 // Move has the resource follow the lock with this name from now on, and claims it with t, a token of that lock; see [Guard.Claim].
@@ -237,7 +256,7 @@ func (g *Guard) CheckContext(ctx context.Context, resource string, t Token) erro
 // before they write. The error is a [*StaleError] if t is older than a mark: take a new grant of the lock, or raise its era if it
 // is in another cluster. It matches [ErrInvalidToken] if the name is empty or longer than [MaxLock].
 func (g *Guard) Move(resource string, t Token, lock string) error {
-	return g.admit(resource, bid{claimant: writer(t), lock: lock, moving: true}, (*mark).await)
+	return g.admit(resource, bid{ctx: anytime, claimant: writer(t), lock: lock, moving: true})
 }
 
 // Do checks t as [Guard.Check] does and runs fn if t is accepted. Check and fn are one atomic step for the resource: while fn
@@ -251,20 +270,38 @@ func (g *Guard) Move(resource string, t Token, lock string) error {
 // name of a lock, nor ClaimPath or CheckPath for a path with the resource: these calls wait for fn and would never return. [Guard.Marks] never waits. Safe for
 // concurrent use.
 func (g *Guard) Do(resource string, t Token, fn func() error) error {
-	return g.do(resource, bare(writer(t)), fn, (*mark).await)
+	return g.do(resource, bare(writer(t)), fn)
 }
 
 // DoContext is [Guard.Do] with a context that ends the wait for its turn. Then fn does not run, the error matches that of ctx,
 // and the mark is unchanged. Once fn runs, DoContext does not use ctx.
 func (g *Guard) DoContext(ctx context.Context, resource string, t Token, fn func() error) error {
-	return g.do(resource, g.with(ctx, writer(t)), fn, func(m *mark) error { return m.take(ctx, resource) })
+	return g.do(resource, g.with(ctx, writer(t)), fn)
 }
 
-// do is Do; take waits for the turn.
-func (g *Guard) do(resource string, b bid, fn func() error, take func(*mark) error) error {
+// do is Do; the wait for the turn ends with the bid's context.
+func (g *Guard) do(resource string, b bid, fn func() error) error {
 	if fn == nil {
 		return fmt.Errorf("fence: do for %q: fn is nil, want a function", resource)
 	}
+	if g.Hooks == nil {
+		return g.run(resource, b, fn)
+	}
+	ran := false
+	err := g.run(resource, b, func() error {
+		ran = true
+		return fn()
+	})
+	if ran {
+		g.Hooks.Tell(b.ctx, b.access(resource), nil)
+	} else {
+		g.Hooks.Tell(b.ctx, b.access(resource), err)
+	}
+	return err
+}
+
+// run is do without the hooks.
+func (g *Guard) run(resource string, b bid, fn func() error) error {
 	m, err := g.mark(resource, b)
 	if err != nil {
 		return err
@@ -273,7 +310,7 @@ func (g *Guard) do(resource string, b bid, fn func() error, take func(*mark) err
 	if err := m.refuse(resource, b); err != nil {
 		return err
 	}
-	if err := take(m); err != nil {
+	if err := m.take(b.ctx, resource); err != nil {
 		return err
 	}
 	defer m.give()
@@ -340,7 +377,7 @@ func load[T ~int64](g *Guard, marks map[string]T, as func(T) claimant) error {
 			return err
 		}
 		if m.marks.Load().of(b.claimant) < b.Token {
-			_ = m.await()
+			m.await()
 			m.lift(b) // whatever the other mark is: the two may have been saved at different times
 			m.give()
 		}
@@ -361,27 +398,28 @@ func (g *Guard) LoadLocks(locks map[string]string) error {
 	}
 	for resource, lock := range locks {
 		m := g.find(resource)
-		_ = m.await()
+		m.await()
 		m.lift(bid{lock: lock})
 		m.give()
 	}
 	return nil
 }
 
-// admit is Check; take waits for the turn.
-func (g *Guard) admit(resource string, b bid, take func(*mark) error) error {
+// admit is Check; the wait for the turn ends with the bid's context.
+func (g *Guard) admit(resource string, b bid) error {
 	m, err := g.mark(resource, b)
 	if err != nil {
 		return err
 	}
-	if err := m.refuse(resource, b); err != nil || m.has(b) {
-		return err
+	if err = m.refuse(resource, b); err == nil && !m.has(b) {
+		if err = m.take(b.ctx, resource); err != nil {
+			return err
+		}
+		err = m.raise(resource, b)
+		m.give()
 	}
-	if err := take(m); err != nil {
-		return err
-	}
-	defer m.give()
-	return m.raise(resource, b)
+	g.Hooks.Tell(b.ctx, b.access(resource), err)
+	return err
 }
 
 // mark returns the marks of a legal resource.
@@ -492,10 +530,7 @@ func (m *marks) of(c claimant) Token {
 }
 
 // await waits for the turn without limit. The caller gives the turn back.
-func (m *mark) await() error {
-	m.turn <- struct{}{}
-	return nil
-}
+func (m *mark) await() { m.turn <- struct{}{} }
 
 // take waits for the turn until ctx ends. The caller gives the turn back. If the turn comes and ctx has ended, take fails: the
 // caller may have gone.

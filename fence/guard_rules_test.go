@@ -73,13 +73,15 @@ func TestGuard_namesOfTokens(t *testing.T) {
 }
 
 func TestGuard_grants(t *testing.T) {
-	var g fence.Guard
+	told := &fencetest.Told{}
+	g := fence.Guard{Hooks: told.Hooks()}
 	for name, check := range map[string]func(string, fence.Token) error{
 		"Check": g.Check,
 		"Do":    func(resource string, t fence.Token) error { return g.Do(resource, t, func() error { return nil }) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			fencetest.Grants(t, fencetest.Verbs{
+				Told:  told,
 				Claim: writing(bare(g.Claim)), Check: writing(bare(check)),
 				ClaimRead: reading(bare(g.ClaimRead)), CheckRead: reading(bare(g.CheckRead)),
 			})

@@ -31,6 +31,7 @@ type mark struct {
 	resource     string
 	maxEra       uint16
 	allowUnnamed bool
+	hooks        *fence.Hooks
 
 	// guess is the name that was last seen in the mark. Who writes without a name compares the whole value nevertheless. If it is
 	// out of date, that costs a request.
@@ -77,7 +78,13 @@ func (m *mark) check(ctx context.Context) error {
 		return err
 	}
 	_, err = m.admit(by, resp.Kvs)
+	m.tell(ctx, by, err)
 	return err
+}
+
+// tell tells the hooks how a verb has ended.
+func (m *mark) tell(ctx context.Context, by bid, err error) {
+	m.hooks.Tell(ctx, fence.Access{Resource: m.resource, Token: by.token, Read: by.read, Lock: by.lock}, err)
 }
 
 // read accepts a reader that is not older than the write mark, and raises a lower read mark. It raises it on the condition that
@@ -88,6 +95,12 @@ func (m *mark) read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	err = m.raise(ctx, by)
+	m.tell(ctx, by, err)
+	return err
+}
+
+func (m *mark) raise(ctx context.Context, by bid) error {
 	key := m.key()
 	get, err := m.kv.Get(ctx, key)
 	if err != nil {
@@ -134,7 +147,8 @@ func (m *mark) commit(ctx context.Context, b body) (*clientv3.TxnResponse, error
 //
 // send sends a transaction again only after the server has answered that nothing was done. Each time another writer has
 // changed the mark in between.
-func (m *mark) send(ctx context.Context, by bid, b body) (*clientv3.TxnResponse, error) {
+func (m *mark) send(ctx context.Context, by bid, b body) (_ *clientv3.TxnResponse, err error) {
+	defer func() { m.tell(ctx, by, err) }()
 	var (
 		key   = m.key()
 		first = marks{}.raised(by)

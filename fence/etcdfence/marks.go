@@ -31,6 +31,9 @@ type Options struct {
 	// clients; see [fence.WithLock]. By default they are refused with an [*fence.OtherLockError]. A KV learns the name at its first
 	// write of such a token, which costs one request more.
 	AllowUnnamed bool
+
+	// Hooks are called when a token was accepted or refused. Default: none.
+	Hooks *fence.Hooks
 }
 
 // Marks fences data in etcd whose writers hold their locks elsewhere, for example in another cluster. A key for each resource
@@ -48,6 +51,7 @@ type Marks struct {
 	prefix       string
 	maxEra       uint16
 	allowUnnamed bool
+	hooks        *fence.Hooks
 }
 
 // NewMarks returns the marks with a prefix in kv. It sends nothing. The error names the argument or the option, its value and
@@ -65,7 +69,7 @@ func NewMarks(kv clientv3.KV, opts Options) (*Marks, error) {
 	if err := fence.CheckMaxEra("etcdfence: Options.MaxEra", opts.MaxEra); err != nil {
 		return nil, err
 	}
-	return &Marks{kv: kv, prefix: opts.Prefix, maxEra: opts.MaxEra, allowUnnamed: opts.AllowUnnamed}, nil
+	return &Marks{kv: kv, prefix: opts.Prefix, maxEra: opts.MaxEra, allowUnnamed: opts.AllowUnnamed, hooks: opts.Hooks}, nil
 }
 
 // Claim starts a tenure. Call it once after a grant, before the first read of the resource: until then the mark does not refuse
@@ -148,7 +152,9 @@ func (m *Marks) mark(resource string) (*mark, error) {
 	if err := checkName("resource", resource); err != nil {
 		return nil, err
 	}
-	return &mark{kv: m.kv, prefix: m.prefix, resource: resource, maxEra: m.maxEra, allowUnnamed: m.allowUnnamed}, nil
+	return &mark{
+		kv: m.kv, prefix: m.prefix, resource: resource, maxEra: m.maxEra, allowUnnamed: m.allowUnnamed, hooks: m.hooks,
+	}, nil
 }
 
 func checkName(field, name string) error {

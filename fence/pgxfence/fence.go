@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/internal/sqlmark"
 	"github.com/leasefence/leasefence/internal/clip"
 )
@@ -40,6 +41,9 @@ type Options struct {
 	// AllowUnnamed accepts tokens that come without the name of a lock, for example those of older clients, at resources that
 	// follow one. By default they are refused with a [*fence.OtherLockError]. Tokens of other locks are always refused.
 	AllowUnnamed bool
+
+	// Hooks are called when a token was accepted or refused. Default: none.
+	Hooks *fence.Hooks
 }
 
 // Marks checks tokens against the marks in one table. It has no state in memory: any number of Marks, in any number of
@@ -60,6 +64,7 @@ func New(opts Options) (*Marks, error) {
 		MaxEra:   opts.MaxEra,
 
 		AllowUnnamed: opts.AllowUnnamed,
+		Hooks:        opts.Hooks,
 		Ended:        pgx.ErrTxClosed,
 		Unsent:       pgconn.SafeToRetry,
 	})

@@ -46,6 +46,9 @@ type Options struct {
 	// AllowUnnamed accepts tokens that come without the name of a lock at a resource that follows one, for example those of
 	// [fence.NewContext]. By default they are refused with a [*fence.OtherLockError].
 	AllowUnnamed bool
+
+	// Hooks are called when a token was accepted or refused. Default: none.
+	Hooks *fence.Hooks
 }
 
 // Marks checks tokens against marks in Redis. It has no state in memory: any number of Marks, in any number of processes, may

@@ -145,8 +145,11 @@ func (c *lateConn) Close() error {
 // Readers and writers in histories of a read/write lock: nothing stale is accepted and nobody live refused. To write stands for
 // Check, which raises no mark.
 func TestMarks_grants(t *testing.T) {
-	f := newFence(t, newClient(t))
+	told := &fencetest.Told{}
+	f, err := redisfence.New(newClient(t), redisfence.Options{MaxEra: 32767, Hooks: told.Hooks()})
+	require.NoError(t, err)
 	fencetest.Grants(t, fencetest.Verbs{
+		Told:  told,
 		Claim: f.Claim, ClaimRead: f.ClaimRead, CheckRead: f.CheckRead,
 		Check: func(ctx context.Context, resource string) error { return f.Set(ctx, resource, resource, 1) },
 	})

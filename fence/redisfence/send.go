@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/leasefence/leasefence/fence"
 )
 
 // call is one guarded script.
@@ -36,6 +38,7 @@ func (m *Marks) run(ctx context.Context, c call) (any, error) {
 	reply, wait, err := m.eval(ctx, c, append([]string{m.MarkKey(c.resource)}, c.keys...),
 		append([]any{t.String(), flag(writeMark), lock, flag(anyLock)}, c.args...))
 	payload, err := m.answer(c, t, lock, reply, err)
+	m.opts.Hooks.Tell(ctx, fence.Access{Resource: c.resource, Token: t, Read: c.reads, Lock: lock}, err)
 	if err != nil || wait == nil {
 		return payload, err
 	}

@@ -45,6 +45,9 @@ type Options struct {
 	// AllowUnnamed accepts tokens that come without the name of a lock, for example those of older clients, at objects that follow
 	// one, and these go on following it. By default such tokens are refused with a [*fence.OtherLockError].
 	AllowUnnamed bool
+
+	// Hooks are called when a token was accepted or refused. Default: none.
+	Hooks *fence.Hooks
 }
 
 // Bucket fences the objects of one bucket. Every object is a resource, named bucket/key, and carries its mark: the token that
@@ -128,9 +131,9 @@ func (b *Bucket) Check(ctx context.Context, key string) error {
 		err = b.refuse(key, by, r)
 	}
 	if err != nil {
-		return b.explain("check", key, err)
+		err = b.explain("check", key, err)
 	}
-	return nil
+	return b.tell(ctx, key, by, err)
 }
 
 // resource is the name of an object in errors.

@@ -61,6 +61,12 @@ func (b *Bucket) refuse(key string, by claimant, r reading) error {
 	return &fence.OtherLockError{Resource: b.resource(key), Token: by.token, Read: by.reads, Lock: by.lock, Follows: r.lock}
 }
 
+// tell tells the hooks how a verb has ended, and returns its error.
+func (b *Bucket) tell(ctx context.Context, key string, by claimant, err error) error {
+	b.opts.Hooks.Tell(ctx, fence.Access{Resource: b.resource(key), Token: by.token, Read: by.reads, Lock: by.lock}, err)
+	return err
+}
+
 // mark returns a header with the marks, and their lock, of what replaces old, which does not refuse the claimant.
 func (c claimant) mark(old reading) header {
 	h := header{token: old.token, read: old.read, lock: old.lock}

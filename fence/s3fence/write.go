@@ -102,10 +102,10 @@ func (b *Bucket) CheckRead(ctx context.Context, key string) error {
 		err = b.refuse(key, by, r)
 	}
 	if err != nil {
-		return b.explain(verb, key, err)
+		return b.tell(ctx, key, by, b.explain(verb, key, err))
 	}
 	if by.marked(r) {
-		return nil
+		return b.tell(ctx, key, by, nil)
 	}
 	return b.claim(ctx, verb, key, by)
 }
@@ -176,7 +176,15 @@ type change struct {
 // All attempts on one base, that is one ETag, carry the same bytes and consume the base, so at most one is done and it does
 // not matter which. change takes a new base and new bytes only if every attempt on the old base was answered "not done". A
 // late attempt then fails, since its base is gone.
-func (b *Bucket) change(ctx context.Context, c change) error {
+func (b *Bucket) change(ctx context.Context, c change) (err error) {
+	var failed bool // next, whose token was accepted
+	defer func() {
+		if failed {
+			_ = b.tell(ctx, c.key, c.by, nil)
+			return
+		}
+		_ = b.tell(ctx, c.key, c.by, err)
+	}()
 	base, err := c.read(ctx, c.key)
 	if err != nil {
 		return b.explain(c.verb, c.key, err)
@@ -189,7 +197,7 @@ func (b *Bucket) change(ctx context.Context, c change) error {
 		if errors.Is(err, errNothingToDo) {
 			return nil
 		}
-		if err != nil {
+		if failed = err != nil; failed {
 			return b.explain(c.verb, c.key, err)
 		}
 		h := c.by.mark(base)

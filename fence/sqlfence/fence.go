@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/internal/sqlmark"
 )
 
@@ -37,6 +38,9 @@ type Options struct {
 	// AllowUnnamed accepts tokens that come without the name of a lock, for example those of older clients, at resources that
 	// follow one. By default they are refused with a [*fence.OtherLockError]. Tokens of other locks are always refused.
 	AllowUnnamed bool
+
+	// Hooks are called when a token was accepted or refused. Default: none.
+	Hooks *fence.Hooks
 }
 
 // Marks checks tokens against the marks in one table. It has no state in memory: any number of Marks, in any number of
@@ -58,6 +62,7 @@ func New(dialect Dialect, opts Options) (*Marks, error) {
 		MaxEra:   opts.MaxEra,
 
 		AllowUnnamed: opts.AllowUnnamed,
+		Hooks:        opts.Hooks,
 		Ended:        sql.ErrTxDone,
 	})
 	if err != nil {

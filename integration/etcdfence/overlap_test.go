@@ -229,9 +229,11 @@ func (h *heldTurns) kv(t *testing.T, ctx context.Context, resource string) (*etc
 // Check, which raises no mark.
 func TestMarks_grants(t *testing.T) {
 	t.Parallel()
-	marks, err := etcdfence.NewMarks(etcdtest.Start(t, etcdtest.Options{}).Client(t), etcdfence.Options{})
+	told := &fencetest.Told{}
+	marks, err := etcdfence.NewMarks(etcdtest.Start(t, etcdtest.Options{}).Client(t), etcdfence.Options{Hooks: told.Hooks()})
 	require.NoError(t, err)
 	fencetest.Grants(t, fencetest.Verbs{
+		Told:  told,
 		Claim: marks.Claim, ClaimRead: marks.ClaimRead, CheckRead: marks.CheckRead,
 		Check: func(ctx context.Context, resource string) error {
 			kv, err := marks.KV(resource)

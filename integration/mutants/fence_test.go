@@ -37,7 +37,7 @@ var fenceMutants = []mutant{
 	{
 		name: "Guard: Claim installs nothing",
 		file: "fence/guard.go",
-		old:  "Claim(resource string, t Token) error {\n\treturn g.admit(resource, bare(writer(t)), (*mark).await)",
+		old:  "Claim(resource string, t Token) error {\n\treturn g.admit(resource, bare(writer(t)))",
 		new:  "Claim(resource string, t Token) error {\n\treturn g.validate(resource, bare(writer(t)))",
 		by:   killer{inFence, "FuzzGuard/seed#0", `require.Equal(t, model, marks)`},
 	},
@@ -58,8 +58,8 @@ var fenceMutants = []mutant{
 	{
 		name: "Guard: Load lowers a mark",
 		file: "fence/guard.go",
-		old:  "m.marks.Load().of(b.claimant) < b.Token {\n\t\t\t_ = m.await()\n\t\t\tm.lift(b)",
-		new:  "true {\n\t\t\t_ = m.await()\n\t\t\t*m.marks.Load() = m.marks.Load().lifted(b)\n\t\t\tm.marks.Load().write = b.Token",
+		old:  "m.marks.Load().of(b.claimant) < b.Token {\n\t\t\tm.await()\n\t\t\tm.lift(b)",
+		new:  "true {\n\t\t\tm.await()\n\t\t\t*m.marks.Load() = m.marks.Load().lifted(b)\n\t\t\tm.marks.Load().write = b.Token",
 		by:   killer{inFence, "FuzzGuard/seed#4", `require.Equal(t, &fence.StaleError{Resource: resource, Token: tok, Highest: mark, Read: reads}, err)`},
 	},
 	{
@@ -86,7 +86,7 @@ var fenceMutants = []mutant{
 	{
 		name: "Guard: a reader does not wait for the older writer's function",
 		file: "fence/guard.go",
-		old:  "ClaimRead(resource string, t ReadToken) error {\n\treturn g.admit(resource, bare(reader(t)), (*mark).await)",
+		old:  "ClaimRead(resource string, t ReadToken) error {\n\treturn g.admit(resource, bare(reader(t)))",
 		new:  "ClaimRead(resource string, t ReadToken) error {\n\tm, err := g.mark(resource, bare(reader(t)))\n\tif err != nil {\n\t\treturn err\n\t}\n\treturn m.raise(resource, bare(reader(t)))",
 		by:   killer{inFence, "TestGuard_ClaimRead_waitsForTheOlderWriter", `require.Empty(t, g.ReadMarks(), "the reader waits")`},
 	},
@@ -336,6 +336,27 @@ var fenceMutants = []mutant{
 		by:   killer{onSQLite, "TestMarks_newerHolderComesAtEveryStep/SQLite,_journal_wal", `requireRefused(t, r.increment(as(t, older), how, nowhere), how)`},
 	},
 	{
+		name: "Guard: the refusal of a function is told as the resource's",
+		file: "fence/guard.go",
+		old:  "\tif ran {\n\t\tg.Hooks",
+		new:  "\tif ran && err == nil {\n\t\tg.Hooks",
+		by:   killer{inFence, "TestGuard_hooks", `require.NoError(t, failure)`},
+	},
+	{
+		name: "sqlfence: Do tells the hooks of its own claim too",
+		file: "fence/internal/sqlmark/do.go",
+		old:  "if err := e.claim(ctx, db, resource, c); err != nil {",
+		new:  "if err := e.Claim(ctx, db, resource, c); err != nil {",
+		by:   killer{onSQLite, "TestMarks_hooks/SQLite,_journal_wal", `require.NoError(t, failure, step.name)`},
+	},
+	{
+		name: "sqlfence: the refusal of a function is told as the resource's",
+		file: "fence/internal/sqlmark/do.go",
+		old:  "\tif ran {\n",
+		new:  "\tif ran && err == nil {\n",
+		by:   killer{onSQLite, "TestMarks_hooks/SQLite,_journal_wal", `require.NoError(t, failure, step.name)`},
+	},
+	{
 		name: "sqlfence: a reader does not fence the writer before it",
 		file: "fence/internal/sqlmark/marks.go",
 		old:  "!c.read && c.Token < m.read",
@@ -400,8 +421,8 @@ var fenceMutants = []mutant{
 	{
 		name: "sqlfence: a path's claim does not reach the nodes above",
 		file: "fence/internal/sqlmark/path.go",
-		old:  "for _, n := range nodes {\n\t\tif err := e.Claim",
-		new:  "for _, n := range nodes[len(nodes)-1:] {\n\t\tif err := e.Claim",
+		old:  "for _, n := range nodes {\n\t\tif err := e.claim",
+		new:  "for _, n := range nodes[len(nodes)-1:] {\n\t\tif err := e.claim",
 		by: killer{
 			onSQLite, "TestMarks_pathsFollowLocks/SQLite,_journal_wal",
 			`require.NoError(t, err, "what was claimed")`,

@@ -174,7 +174,7 @@ func newPGX(pool *pgxpool.Pool, opts sqlfence.Options) (overPGX, error) {
 	level := pgx.TxIsoLevel(strings.ToLower(opts.Isolation.String()))
 	f, err := pgxfence.New(pgxfence.Options{
 		Table: opts.Table, Log: opts.Log, Isolation: level, Attempts: opts.Attempts, MaxEra: opts.MaxEra,
-		AllowUnnamed: opts.AllowUnnamed,
+		AllowUnnamed: opts.AllowUnnamed, Hooks: opts.Hooks,
 	})
 	return overPGX{pgxConn{pool}, f, pool, level}, err
 }

@@ -39,6 +39,9 @@ type Verbs struct {
 
 	// Silent says that the store need not report the mark: Highest of a refusal may be 0.
 	Silent bool
+
+	// Told has the store's hooks: each call must tell what it has answered. Optional.
+	Told *Told
 }
 
 // resources makes the name of each history's resource new in this process.
@@ -190,8 +193,12 @@ func (h *lockHistory) call(ctx context.Context, by *holder) error {
 	case claim:
 		verb, name = h.verbs.Claim, "Claim"
 	}
+	h.verbs.Told.take()
 	err := verb(by.context(ctx), h.resource)
 	h.note("%v: %s: %v", by, name, err)
+	if err := h.verbs.Told.check(by, err); err != nil {
+		return fmt.Errorf("%v: %s: %w", by, name, err)
+	}
 	if foreign {
 		h.tally["without a token of its mode"]++
 		if !errors.Is(err, fence.ErrInvalidToken) || errors.Is(err, fence.ErrStale) {

@@ -23,10 +23,12 @@
 //	leasefence_cleanup_keys                            keys that are to be deleted in the background
 //	leader_election_master_status{name}                1 while this process leads, 0 while it does not
 //	leader_election_slowpath_total{name}               renewals that took more than one attempt while it led
+//	leasefence_tokens_total{mode, outcome}             tokens that have come to resources to write or read: accepted, stale,
+//	                                                   other_lock
 //
-// The kinds are those of [lease.Kind], with "_" for a space. With [Options].Lock the first seven have a label lock too. The last two
-// have the names and the meaning that they have in client-go. dashboard.json is a dashboard for Grafana, alerts.yaml has rules for
-// Prometheus.
+// The kinds are those of [lease.Kind], with "_" for a space. With [Options].Lock the first seven have a label lock too. The two
+// of elections have the names and the meaning that they have in client-go. The last one is that of [Resources], where the tokens are
+// checked. dashboard.json is a dashboard for Grafana, alerts.yaml has rules for Prometheus.
 package leaseprom
 
 import (

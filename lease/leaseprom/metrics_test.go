@@ -189,6 +189,30 @@ acquisitions_waiting{lock} 0`, "leasefence_acquisitions_total", "leasefence_acqu
 	})
 }
 
+func TestResources(t *testing.T) {
+	r := leaseprom.NewResources(leaseprom.ResourceOptions{Resource: func(a fence.Access) string { return a.Resource }})
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(r))
+	g := fence.Guard{Hooks: r.Hooks()}
+	require.NoError(t, g.Claim("orders", 41))
+	require.NoError(t, g.Do("orders", 54, func() error { return nil }))
+	require.ErrorIs(t, g.Check("orders", 41), fence.ErrStale)
+	require.ErrorIs(t, g.CheckRead("orders", 53), fence.ErrStale)
+	require.NoError(t, g.Move("accounts", 54, "/accounts"))
+	other := fence.WithLock(fence.NewContext(t.Context(), 90), "/orders")
+	require.ErrorIs(t, g.CheckContext(other, "accounts", 90), fence.ErrOtherLock)
+	require.ErrorIs(t, g.Check("orders", 0), fence.ErrInvalidToken)
+	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP leasefence_tokens_total Tokens that have come to resources.
+# TYPE leasefence_tokens_total counter
+leasefence_tokens_total{mode="read",outcome="stale",resource="orders"} 1
+leasefence_tokens_total{mode="write",outcome="accepted",resource="accounts"} 1
+leasefence_tokens_total{mode="write",outcome="accepted",resource="orders"} 2
+leasefence_tokens_total{mode="write",outcome="other_lock",resource="accounts"} 1
+leasefence_tokens_total{mode="write",outcome="stale",resource="orders"} 1
+`)))
+}
+
 func TestNew_input(t *testing.T) {
 	for _, buckets := range [][]float64{{2, 1}, {1, 1}} {
 		_, err := leaseprom.New(leaseprom.Options{Buckets: buckets})
@@ -204,14 +228,18 @@ func TestFiles_fitTheMetrics(t *testing.T) {
 	require.NoError(t, err)
 	descs := make(chan *prometheus.Desc, 100)
 	m.Describe(descs)
+	leaseprom.NewResources(leaseprom.ResourceOptions{}).Describe(descs)
 	close(descs)
 	known := map[string]bool{}
 	for d := range descs {
 		name := regexp.MustCompile(`fqName: "([^"]+)"`).FindStringSubmatch(d.String())[1]
 		known[name] = true
 	}
-	require.Len(t, known, 13)
+	require.Len(t, known, 14)
 	problems, err := testutil.CollectAndLint(m)
+	require.NoError(t, err)
+	require.Empty(t, problems)
+	problems, err = testutil.CollectAndLint(leaseprom.NewResources(leaseprom.ResourceOptions{}))
 	require.NoError(t, err)
 	require.Empty(t, problems)
 	for _, file := range []string{"dashboard.json", "alerts.yaml", "metrics.go"} {

@@ -28,9 +28,14 @@ func (e *Engine[T]) Do(ctx context.Context, db DB[T], resource string, c Claiman
 	fn func(ctx context.Context, tx T) error,
 ) error {
 	claimed, settled := false, shared
-	return e.retry(ctx, func() error {
+	ran := false // fn, in the last attempt: the token was accepted
+	err := e.retry(ctx, func() error {
 		for {
-			err := e.attempt(ctx, db, resource, c, shared, settled, fn)
+			ran = false
+			err := e.attempt(ctx, db, resource, c, shared, settled, func(ctx context.Context, tx T) error {
+				ran = true
+				return fn(ctx, tx)
+			})
 			switch {
 			case errors.Is(err, errUnsettled):
 				settled = true
@@ -39,7 +44,7 @@ func (e *Engine[T]) Do(ctx context.Context, db DB[T], resource string, c Claiman
 			case errors.Is(err, errBehind):
 				// The transaction's snapshot may be from before its lock on the mark, see the store. After the commit of the
 				// claim the next snapshot is newer.
-				if err := e.Claim(ctx, db, resource, c); err != nil {
+				if err := e.claim(ctx, db, resource, c); err != nil {
 					return err
 				}
 				claimed, settled = true, true
@@ -48,6 +53,11 @@ func (e *Engine[T]) Do(ctx context.Context, db DB[T], resource string, c Claiman
 			}
 		}
 	})
+	if ran {
+		_ = e.tell(ctx, resource, c, nil)
+		return err
+	}
+	return e.tell(ctx, resource, c, err)
 }
 
 // attempt is one transaction.

@@ -34,6 +34,8 @@ type Config struct {
 	// AllowUnnamed accepts tokens without the name of a lock at resources that follow one.
 	AllowUnnamed bool
 
+	Hooks *fence.Hooks // may be nil
+
 	Ended error // matched by Commit's error if the transaction has already ended
 
 	// Unsent reports whether an error of Commit came before anything was sent to the server. Optional.
@@ -50,6 +52,7 @@ type Engine[T Tx] struct {
 	attempts int
 	maxEra   uint16
 	strict   bool // see Claimant
+	hooks    *fence.Hooks
 	ended    error
 	unsent   func(error) bool
 }
@@ -92,6 +95,7 @@ func New[T Tx](c Config) (*Engine[T], error) {
 		attempts: c.Attempts,
 		maxEra:   c.MaxEra,
 		strict:   !c.AllowUnnamed,
+		hooks:    c.Hooks,
 		ended:    c.Ended,
 		unsent:   c.Unsent,
 	}, nil
@@ -183,4 +187,10 @@ func (e *Engine[T]) Token(ctx context.Context) (fence.Token, error) {
 		return 0, fmt.Errorf("%s: %w", e.pkg, err)
 	}
 	return t, nil
+}
+
+// tell tells the hooks how a verb has ended, and returns its error.
+func (e *Engine[T]) tell(ctx context.Context, resource string, c Claimant, err error) error {
+	e.hooks.Tell(ctx, fence.Access{Resource: resource, Token: c.Token, Read: c.read, Lock: c.lock}, err)
+	return err
 }

@@ -68,6 +68,10 @@ func refusal(err error) error {
 // time, so claims do not wait for each other in a circle, and one that waits at a node holds up nobody above. A first look at all
 // nodes refuses before anything is written, if it can tell.
 func (e *Engine[T]) ClaimPath(ctx context.Context, db DB[T], nodes Path) error {
+	return e.tell(ctx, nodes.end().resource, nodes.end().Claimant, e.claimPath(ctx, db, nodes))
+}
+
+func (e *Engine[T]) claimPath(ctx context.Context, db DB[T], nodes Path) error {
 	settled := true
 	for _, n := range nodes {
 		has, err := e.look(ctx, db, n)
@@ -80,7 +84,7 @@ func (e *Engine[T]) ClaimPath(ctx context.Context, db DB[T], nodes Path) error {
 		return nil
 	}
 	for _, n := range nodes {
-		if err := e.Claim(ctx, db, n.resource, n.Claimant); err != nil {
+		if err := e.claim(ctx, db, n.resource, n.Claimant); err != nil {
 			return refusal(err)
 		}
 	}
@@ -109,6 +113,10 @@ func (e *Engine[T]) look(ctx context.Context, db DB[T], n node) (has bool, err e
 
 // CheckPath is the guard of the caller's own transaction. It raises no mark, so it takes no stronger lock with one in hand.
 func (e *Engine[T]) CheckPath(ctx context.Context, tx Conn, nodes Path) error {
+	return e.tell(ctx, nodes.end().resource, nodes.end().Claimant, e.checkPath(ctx, tx, nodes))
+}
+
+func (e *Engine[T]) checkPath(ctx context.Context, tx Conn, nodes Path) error {
 	seen, late, err := e.store.lockPath(ctx, tx, nodes)
 	if err != nil {
 		return e.explain("check path", nodes.end().resource, err)

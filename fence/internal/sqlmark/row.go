@@ -30,7 +30,7 @@ func (e *Engine[T]) UpdateRow(ctx context.Context, q Conn, row Row, t fence.Toke
 	if err != nil {
 		return err
 	}
-	return e.updateRow(ctx, q, row, t, update, lookup, args)
+	return e.tell(ctx, row.String(), Claimant{Token: t}, e.updateRow(ctx, q, row, t, update, lookup, args))
 }
 
 // UpdateRowOn is [Engine.UpdateRow] in a separate transaction.
@@ -43,8 +43,10 @@ func (e *Engine[T]) UpdateRowOn(ctx context.Context, db DB[T], row Row, t fence.
 	if err != nil {
 		return fmt.Errorf("%s: update %s: begin: %w", e.pkg, row, err)
 	}
+	err = e.updateRow(ctx, tx, row, t, update, lookup, args)
+	defer func() { _ = e.tell(ctx, row.String(), Claimant{Token: t}, err) }()
 	defer func() { _ = tx.Rollback(ctx) }()
-	if err := e.updateRow(ctx, tx, row, t, update, lookup, args); err != nil {
+	if err != nil {
 		return err
 	}
 	return e.commit(ctx, tx, "update "+row.String())

@@ -10,6 +10,10 @@ import (
 // Claim raises the claimant's mark in a separate transaction, and waits for transactions with older tokens that have locks on the
 // marks, of a reader for those of older writers.
 func (e *Engine[T]) Claim(ctx context.Context, db DB[T], resource string, c Claimant) error {
+	return e.tell(ctx, resource, c, e.claim(ctx, db, resource, c))
+}
+
+func (e *Engine[T]) claim(ctx context.Context, db DB[T], resource string, c Claimant) error {
 	return e.retry(ctx, func() error {
 		// If the marks have the claimant already, the claim that raised them has waited for older transactions. Another write
 		// would wait for the transactions that share the mark.
@@ -52,6 +56,10 @@ func (e *Engine[T]) raise(ctx context.Context, db DB[T], resource string, c Clai
 
 // CheckRead is the guard of a reader's transaction, which is the caller's.
 func (e *Engine[T]) CheckRead(ctx context.Context, tx Conn, resource string, c Claimant) error {
+	return e.tell(ctx, resource, c, e.checkRead(ctx, tx, resource, c))
+}
+
+func (e *Engine[T]) checkRead(ctx context.Context, tx Conn, resource string, c Claimant) error {
 	seen, late, err := e.store.lockRead(ctx, tx, resource, c)
 	if err != nil {
 		return e.explain(c.verb("check"), resource, err)
@@ -72,6 +80,10 @@ func (e *Engine[T]) unclaimed(c Claimant, resource string) error {
 
 // Check is the guard of the caller's transaction, in the shared form if shared is set.
 func (e *Engine[T]) Check(ctx context.Context, tx Conn, resource string, c Claimant, shared bool) error {
+	return e.tell(ctx, resource, c, e.check(ctx, tx, resource, c, shared))
+}
+
+func (e *Engine[T]) check(ctx context.Context, tx Conn, resource string, c Claimant, shared bool) error {
 	seen, err := e.store.lock(ctx, tx, resource, c, shared)
 	if err != nil {
 		return e.explain("check", resource, err)

@@ -130,9 +130,26 @@ func logged(t *testing.T, texts []string) []fencetest.Entry {
 // Readers and writers in histories of a read/write lock: nothing stale is accepted and nobody live refused. To write stands for
 // Check, which raises no mark.
 func TestBucket_grants(t *testing.T) {
+	told := &fencetest.Told{}
 	p := newProxy(t, "", nil)
+	b, err := s3fence.NewBucket(p.client, lastBucket(), s3fence.Options{Hooks: told.Hooks()})
+	require.NoError(t, err)
 	fencetest.Grants(t, fencetest.Verbs{
-		Claim: p.Claim, ClaimRead: p.ClaimRead, CheckRead: p.CheckRead,
-		Check: func(ctx context.Context, key string) error { return p.Put(ctx, key, nil) },
+		Told:  told,
+		Claim: b.Claim, ClaimRead: b.ClaimRead, CheckRead: b.CheckRead,
+		Check: func(ctx context.Context, key string) error { return b.Put(ctx, key, nil) },
 	})
+}
+
+// What the function of Update returns is no refusal by the object.
+func TestBucket_Update_hooks(t *testing.T) {
+	told := &fencetest.Told{}
+	p := newProxy(t, "", nil)
+	b, err := s3fence.NewBucket(p.client, lastBucket(), s3fence.Options{Hooks: told.Hooks()})
+	require.NoError(t, err)
+	elsewhere := &fence.StaleError{Resource: "elsewhere", Token: 54}
+	require.ErrorIs(t, b.Update(holding(t, 54), "report", func([]byte) ([]byte, error) { return nil, elsewhere }), elsewhere)
+	got, err := told.Last()
+	require.NoError(t, err)
+	require.Equal(t, fencetest.Event{Access: fence.Access{Resource: lastBucket() + "/report", Token: 54}}, got)
 }

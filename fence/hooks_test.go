@@ -1,0 +1,77 @@
+package fence_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fencetest"
+)
+
+func TestGuard_hooks(t *testing.T) {
+	told := &fencetest.Told{}
+	g := fence.Guard{Hooks: told.Hooks()}
+	require.NoError(t, g.Claim("orders", 54))
+	_, err := told.Last()
+	require.NoError(t, err)
+
+	elsewhere := &fence.StaleError{Resource: "elsewhere", Token: 54}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	do := func(token fence.Token, err error) error { return g.Do("orders", token, func() error { return err }) }
+	for name, verb := range map[string]func() (*fence.Access, error){
+		"a function that fails": func() (*fence.Access, error) {
+			require.EqualError(t, do(54, errors.New("failed")), "failed")
+			return &fence.Access{Resource: "orders", Token: 54}, nil
+		},
+		"a function's refusal elsewhere": func() (*fence.Access, error) {
+			require.ErrorIs(t, do(54, elsewhere), elsewhere)
+			return &fence.Access{Resource: "orders", Token: 54}, nil
+		},
+		"a stale Do": func() (*fence.Access, error) { return &fence.Access{Resource: "orders", Token: 41}, do(41, nil) },
+		"a path": func() (*fence.Access, error) {
+			return &fence.Access{Resource: "a/b", Token: 54}, g.ClaimPath("a/b", 54)
+		},
+		"a stale path": func() (*fence.Access, error) {
+			return &fence.Access{Resource: "orders/today", Token: 41}, g.CheckPath("orders/today", 41)
+		},
+		"a token of another lock": func() (*fence.Access, error) {
+			require.NoError(t, g.Move("accounts", 54, "/accounts"))
+			_, err := told.Last()
+			require.NoError(t, err)
+			ctx := fence.WithLock(fence.NewContext(t.Context(), 90), "/orders")
+			return &fence.Access{Resource: "accounts", Token: 90, Lock: "/orders"}, g.CheckContext(ctx, "accounts", 90)
+		},
+		"an illegal token": func() (*fence.Access, error) { return nil, g.Check("orders", 0) },
+		"an ended context": func() (*fence.Access, error) { return nil, g.CheckContext(ended, "orders", 60) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			want, err := verb()
+			got, failure := told.Last()
+			if want == nil {
+				require.Error(t, err)
+				require.Error(t, failure, "the hooks are not called")
+				return
+			}
+			require.NoError(t, failure)
+			require.Equal(t, fencetest.Event{Access: *want, Err: err}, got)
+		})
+	}
+}
+
+func TestGuard_hooksDoNotAllocate(t *testing.T) {
+	var calls int
+	for name, hooks := range map[string]*fence.Hooks{
+		"none": nil, "empty": {}, "set": {Accepted: func(context.Context, fence.Access) { calls++ }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := fence.Guard{Hooks: hooks}
+			require.NoError(t, g.Claim("orders", 54))
+			require.Zero(t, testing.AllocsPerRun(100, func() { _ = g.Check("orders", 54) }))
+		})
+	}
+	require.NotZero(t, calls)
+}

@@ -1,0 +1,84 @@
+package fencetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+// errTold reports hooks that say something else than the verb.
+var errTold = errors.New("the hooks tell something else")
+
+// Told records what the hooks of a store tell.
+type Told struct {
+	mu  sync.Mutex
+	all []Event
+}
+
+// Event is a call of a hook. Err is nil if the token was accepted.
+type Event struct {
+	fence.Access
+
+	Err error
+}
+
+// Hooks are those to make the store with.
+func (t *Told) Hooks() *fence.Hooks {
+	return &fence.Hooks{
+		Accepted: func(_ context.Context, a fence.Access) { t.add(Event{a, nil}) },
+		Refused:  func(_ context.Context, a fence.Access, err error) { t.add(Event{a, err}) },
+	}
+}
+
+func (t *Told) add(e Event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.all = append(t.all, e)
+}
+
+// take returns the events since the last call.
+func (t *Told) take() []Event {
+	if t == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := t.all
+	t.all = nil
+	return all
+}
+
+// Last returns the one event since the last call. It fails if there is none, or more than one.
+func (t *Told) Last() (Event, error) {
+	all := t.take()
+	if len(all) != 1 {
+		return Event{}, fmt.Errorf("%w: %d events, want 1: %v", errTold, len(all), all)
+	}
+	return all[0], nil
+}
+
+// check compares the one event of a holder's call with its error.
+func (t *Told) check(by *holder, err error) error {
+	if t == nil {
+		return nil
+	}
+	if err != nil && !errors.Is(err, fence.ErrStale) {
+		if all := t.take(); len(all) > 0 {
+			return fmt.Errorf("%w: %v, want nothing about: %w", errTold, all, err)
+		}
+		return nil
+	}
+	got, failed := t.Last()
+	if failed != nil {
+		return failed
+	}
+	want := Event{fence.Access{Resource: got.Resource, Token: by.token, Read: by.reads}, err}
+	stale, refused := errors.AsType[*fence.StaleError](err)
+	if got != want || got.Resource == "" || refused && stale.Resource != got.Resource {
+		return fmt.Errorf("%w: %+v, want %+v", errTold, got, want)
+	}
+	return nil
+}

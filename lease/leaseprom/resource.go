@@ -1,0 +1,64 @@
+package leaseprom
+
+import (
+	"context"
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+// Resources are the metrics of the resources whose marks have these [fence.Hooks]: a [prometheus.Collector] for one process, whatever
+// the stores. A process that issues no tokens can have them without [Metrics].
+type Resources struct {
+	prometheus.Collector
+
+	tokens   *prometheus.CounterVec
+	resource func(fence.Access) string
+}
+
+// ResourceOptions are the settings of [NewResources]. The zero value of a field is its default.
+type ResourceOptions struct {
+	// Resource returns the value of the label resource for a token that has come. Each value is a time series of its own for as long
+	// as the process lives, so there should be few. Default: there is no such label.
+	Resource func(fence.Access) string
+}
+
+// NewResources returns the metrics.
+func NewResources(opts ResourceOptions) *Resources {
+	labels := []string{"mode", "outcome"}
+	if opts.Resource != nil {
+		labels = append(labels, "resource")
+	}
+	tokens := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "leasefence", Name: "tokens_total", Help: "Tokens that have come to resources.",
+	}, labels)
+	return &Resources{tokens, tokens, opts.Resource}
+}
+
+// Hooks returns the hooks for the options of a store, or for a [fence.Guard].
+func (r *Resources) Hooks() *fence.Hooks {
+	return &fence.Hooks{
+		Accepted: func(_ context.Context, a fence.Access) { r.count(a, "accepted") },
+		Refused: func(_ context.Context, a fence.Access, err error) {
+			if errors.Is(err, fence.ErrOtherLock) {
+				r.count(a, "other_lock")
+				return
+			}
+			r.count(a, "stale")
+		},
+	}
+}
+
+func (r *Resources) count(a fence.Access, outcome string) {
+	mode := "write"
+	if a.Read {
+		mode = "read"
+	}
+	labels := []string{mode, outcome}
+	if r.resource != nil {
+		labels = append(labels, r.resource(a))
+	}
+	r.tokens.WithLabelValues(labels...).Inc()
+}
