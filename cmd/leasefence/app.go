@@ -146,7 +146,11 @@ func (a *app) ask(f func(ctx context.Context, client *clientv3.Client) error) er
 	return a.use(func(client *clientv3.Client) error {
 		ctx, cancel := a.bounded(context.Background())
 		defer cancel()
-		return f(ctx, client)
+		err := f(ctx, client)
+		if errors.Is(err, context.DeadlineExceeded) { // of etcd's client, which does not say whose
+			err = context.Cause(ctx)
+		}
+		return err
 	})
 }
 

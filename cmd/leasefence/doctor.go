@@ -72,8 +72,16 @@ type doctor struct {
 func (d *doctor) add(f finding) { d.findings = append(d.findings, f) }
 
 func (d *doctor) run(ctx context.Context) error {
+	answers := false
 	for _, endpoint := range d.app.etcd.endpoints {
-		d.member(ctx, endpoint)
+		answers = d.member(ctx, endpoint) || answers
+	}
+	if !answers {
+		d.add(finding{
+			Level: levelWarn, Check: "all else", Says: "NOT CHECKED: no endpoint answers",
+			Do: "Run doctor again when one does.",
+		})
+		return d.report()
 	}
 	for _, check := range []func(context.Context){d.alarms, d.smallestTTL, d.authentication, d.keys} {
 		bounded, cancel := d.app.bounded(ctx)

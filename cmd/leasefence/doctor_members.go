@@ -10,22 +10,23 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// member looks at one endpoint.
-func (d *doctor) member(ctx context.Context, endpoint string) {
+// member looks at one endpoint. It reports whether that has answered.
+func (d *doctor) member(ctx context.Context, endpoint string) bool {
 	bounded, cancel := d.app.bounded(ctx)
 	defer cancel()
 	status, err := d.client.Status(bounded, endpoint)
 	if denied(err) {
 		d.add(d.unchecked("version, leader and size", endpoint, err))
 		d.commits(ctx, endpoint)
-		return
+		return true
 	}
 	if err != nil {
 		d.add(finding{
-			Level: levelFail, Check: "answer", Endpoint: endpoint, Says: "it does not answer: " + harmless(err.Error()),
-			Do: "Start it, look at the network and at TLS, or leave it out of --endpoints.",
+			Level: levelFail, Check: "answer", Endpoint: endpoint,
+			Says: fmt.Sprintf("it has not answered in %v: %s", d.app.etcd.commandTimeout, harmless(err.Error())),
+			Do:   "Start it, look at the network and at TLS, or leave it out of --endpoints.",
 		})
-		return
+		return false
 	}
 	version := judge(status.Version)
 	version.Endpoint = endpoint
@@ -35,17 +36,18 @@ func (d *doctor) member(ctx context.Context, endpoint string) {
 			Level: levelFail, Check: "leader", Endpoint: endpoint, Says: "it knows no leader: it takes no locks and renews no leases",
 			Do: "Bring back a majority of the members, and their network.",
 		})
-		return
+		return true
 	}
 	if status.IsLearner {
 		d.add(finding{
 			Level: levelWarn, Check: "member", Endpoint: endpoint, Says: "it is a learner, which serves no locks",
 			Do: "Leave it out of --endpoints, or promote it.",
 		})
-		return
+		return true
 	}
 	d.add(size(endpoint, status.DbSize, status.DbSizeInUse, status.DbSizeQuota))
 	d.commits(ctx, endpoint)
+	return true
 }
 
 // size is the finding on a member's database. Quota is 0 where the server does not tell it, as before 3.6.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,12 +60,15 @@ const (
 	verdictNotGranted = "not-granted"
 )
 
+// mostNames is how many names a set has at most.
+const mostNames = 64
+
 type explanation struct {
 	Token    string   `json:"token"`
 	Era      uint16   `json:"era"`
 	Revision int64    `json:"revision"`
 	Verdict  string   `json:"verdict"`
-	Name     string   `json:"name,omitempty"`
+	Names    []string `json:"names,omitempty"` // several of a set
 	Key      string   `json:"key,omitempty"`
 	Owner    string   `json:"owner,omitempty"`
 	Says     []string `json:"says"`
@@ -99,9 +103,10 @@ func explain(ctx context.Context, client *clientv3.Client, token fence.Token, pr
 	compacted := false
 	created := func(kv *mvccpb.KeyValue) bool {
 		if _, ok := contends(kv); ok && kv.CreateRevision == e.Revision {
-			e.Key = string(kv.Key)
+			e.Key = cmp.Or(e.Key, string(kv.Key))
+			e.Names = append(e.Names, strings.TrimSuffix(locks.Below(kv.Key), "/"))
 		}
-		return e.Key == ""
+		return len(e.Names) < mostNames // all of a set were entered at once
 	}
 	err = scan(ctx, client, prefix, e.Revision, created)
 	if errors.Is(err, rpctypes.ErrCompacted) {
@@ -121,9 +126,11 @@ func explain(ctx context.Context, client *clientv3.Client, token fence.Token, pr
 		e.say("No lock below %q was entered at revision %d: the number is no token of one.", prefix, e.Revision)
 		return e, nil
 	}
-	e.Name = strings.TrimSuffix(locks.Below([]byte(e.Key)), "/")
 	if err := e.compare(ctx, client, compacted); err != nil {
 		return e, err
+	}
+	if len(e.Names) > 1 {
+		e.say("It is the token of a set: of %s, too.", harmless(strings.Join(e.Names[1:], ", ")))
 	}
 	if e.Era > 0 {
 		e.say("Its era, %d, is the session's own: etcd does not know it.", e.Era)
@@ -133,7 +140,7 @@ func explain(ctx context.Context, client *clientv3.Client, token fence.Token, pr
 
 // compare tells what has become of a hold whose key is known.
 func (e *explanation) compare(ctx context.Context, client *clientv3.Client, compacted bool) error {
-	q, err := lease.Inspect(ctx, client, e.Name)
+	q, err := lease.Inspect(ctx, client, e.Names[0])
 	if err != nil {
 		return err
 	}
@@ -142,12 +149,12 @@ func (e *explanation) compare(ctx context.Context, client *clientv3.Client, comp
 	switch {
 	case holds >= 0:
 		e.Verdict, e.Owner = verdictHolds, q.Holders[holds].Owner
-		e.say("Token %s holds %s: %s, %v left of its lease.", e.Token, harmless(e.Name), harmless(e.Owner), q.Holders[holds].TTL)
+		e.say("Token %s holds %s: %s, %v left of its lease.", e.Token, harmless(e.Names[0]), harmless(e.Owner), q.Holders[holds].TTL)
 		e.say("A resource that refuses it has seen a larger one: explain that.")
 		return nil
 	case waits >= 0:
 		e.Verdict, e.Owner = verdictWaits, q.Waiters[waits].Owner
-		e.say("Token %s waits for %s: %s. It must not be used yet.", e.Token, harmless(e.Name), harmless(e.Owner))
+		e.say("Token %s waits for %s: %s. It must not be used yet.", e.Token, harmless(e.Names[0]), harmless(e.Owner))
 		return nil
 	}
 	e.Verdict = verdictOver
@@ -160,7 +167,7 @@ func (e *explanation) compare(ctx context.Context, client *clientv3.Client, comp
 			e.Owner = string(resp.Kvs[0].Value)
 		}
 	}
-	e.say("Token %s was of %s, entered by %s. That is over.", e.Token, harmless(e.Name), harmless(e.Owner))
+	e.say("Token %s was of %s, entered by %s. That is over.", e.Token, harmless(e.Names[0]), harmless(e.Owner))
 	if len(q.Holders) == 0 {
 		e.say("Nobody holds it now. A resource that refuses the token has seen a newer one.")
 		return nil

@@ -16,7 +16,7 @@ func (a *app) watchCommand() *cobra.Command {
 		Use:   "watch NAME",
 		Short: "Show who holds a lock, and every change",
 		Long: `watch prints who holds NAME and how many wait, and a line after every change, until it is ended by a signal. It survives breaks of
-the connection. In JSON each line is an object.`,
+the connection; while etcd cannot be reached, nothing is printed. In JSON each line is an object.`,
 		Example: `  leasefence watch jobs/nightly
   leasefence watch jobs/nightly -o json | jq -r '.holders[0].owner // "nobody"'`,
 		Args: cobra.ExactArgs(1),

@@ -30,6 +30,10 @@ func TestExplain_verdicts(t *testing.T) {
 	for _, args := range [][]string{{"2"}, {"4"}, {"3"}, {"5"}, {"1000"}, {"281474976710658"}, {"2", "jobs/"}, {"2", "other/"}} {
 		all = append(all, run(args...))
 	}
+	set := lock(t, addr, "--owner", "host-c/3", "--all", "set/c", "set/a", "set/b", "--", "cat")
+	awaitKeys(t, client, "set", 3)
+	all = append(all, run("6"))
+	require.Zero(t, set.end(t))
 	unlock()
 	all = append(all, "Now it is unlocked.\n", run("2"))
 	resp, err := client.Get(bounded(t), "x")

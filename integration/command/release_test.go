@@ -96,7 +96,7 @@ func TestRelease_killsACommandThatWasAskedAndHasLostTheLock(t *testing.T) {
 			dir := t.TempDir()
 			started, asked := filepath.Join(dir, "started"), filepath.Join(dir, "asked")
 			p := lock(t, addr, "--ttl", "1h", "job", "--", "sh", "-c",
-				`trap 'touch "$1"' TERM; touch "$0"; while touch "$0"; do sleep 0.01; done`, started, asked)
+				`trap 'touch "$1"' TERM; touch "$0"; while :; do sleep 0.01; done`, started, asked)
 			awaitFile(t, started)
 			require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
 			awaitFile(t, asked)
