@@ -25,36 +25,72 @@ func newBucket(t *testing.T, trip tripper, opts s3fence.Options) *s3fence.Bucket
 	return b
 }
 
-// What a client can tell about a write that it got no answer to: one that never left was not done.
-func TestBucket_Put_withoutAnswer(t *testing.T) {
+// What becomes of a write by what an endpoint says, or the network. One that never left was not done.
+func TestBucket_Put_answers(t *testing.T) {
+	const always = 1 << 40
 	for name, tt := range map[string]struct {
-		err  error
-		want error
+		err    error // in place of an answer
+		status int
+		code   string
+		done   bool // the write is passed on before
+		times  int
+		want   error // nil: success
 	}{
-		"no connection":   {&net.OpError{Op: "dial", Err: errors.New("refused")}, s3fence.ErrContended},
-		"connection lost": {&net.OpError{Op: "read", Err: errors.New("reset")}, s3fence.ErrUnknown},
-		"cut":             {io.ErrUnexpectedEOF, s3fence.ErrUnknown},
+		"no connection":                {err: &net.OpError{Op: "dial", Err: errors.New("refused")}, times: always, want: s3fence.ErrContended},
+		"connection lost":              {err: &net.OpError{Op: "read", Err: errors.New("reset")}, times: always, want: s3fence.ErrUnknown},
+		"cut":                          {err: io.ErrUnexpectedEOF, times: always, want: s3fence.ErrUnknown},
+		"conflict, once":               {status: 409, code: "ConditionalRequestConflict", times: 1},
+		"conflict, always":             {status: 409, code: "ConditionalRequestConflict", times: always, want: s3fence.ErrContended},
+		"slow down, done":              {status: 503, code: "SlowDown", done: true, times: always},
+		"slow down, not done":          {status: 503, code: "SlowDown", times: 1},
+		"slow down, always":            {status: 503, code: "SlowDown", times: always, want: s3fence.ErrUnknown},
+		"too many requests, always":    {status: 429, code: "TooManyRequests", times: always, want: s3fence.ErrContended},
+		"412 to a copy of the request": {status: 412, code: "PreconditionFailed", done: true, times: 1},
+		"forbidden":                    {status: 403, code: "AccessDenied", times: 1, want: errRefused},
+		"no conditional writes":        {status: 501, code: "NotImplemented", times: 1, want: errRefused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var store memory
 			var writes int
 			b := newBucket(t, func(r *http.Request) (*http.Response, error) {
-				if r.Method == http.MethodPut {
-					writes++
+				if r.Method != http.MethodPut {
+					return store.RoundTrip(r)
+				}
+				if writes++; writes > tt.times {
+					return store.RoundTrip(r)
+				}
+				if tt.done {
+					if _, err := store.RoundTrip(r); err != nil {
+						return nil, err
+					}
+				}
+				if tt.err != nil {
 					return nil, tt.err
 				}
-				return store.RoundTrip(r)
+				return reply(r, tt.status, "", []byte("<Error><Code>"+tt.code+"</Code></Error>")), nil
 			}, s3fence.Options{Attempts: 5})
-			err := b.Put(fence.NewContext(t.Context(), 54), "key", nil)
-			require.ErrorIs(t, err, tt.want)
+			err := b.Put(fence.NewContext(t.Context(), 54), "key", []byte("54"))
+			if tt.want == nil {
+				require.NoError(t, err)
+				require.Equal(t, "54", payload(t, b, "key"))
+				return
+			}
 			require.ErrorContains(t, err, `s3fence: put "data/key": `)
-			require.Equal(t, 5, writes, "Attempts bounds them")
 			for _, other := range []error{s3fence.ErrContended, s3fence.ErrUnknown, fence.ErrStale} {
 				require.Equal(t, errors.Is(tt.want, other), errors.Is(err, other))
 			}
+			if errors.Is(tt.want, errRefused) {
+				require.ErrorContains(t, err, tt.code)
+				require.Equal(t, 1, writes, "it is not sent again")
+			} else {
+				require.Equal(t, 5, writes, "Attempts bounds them")
+			}
+			require.Empty(t, store.objects)
 		})
 	}
 }
+
+var errRefused = errors.New("refused by the endpoint, and nothing else")
 
 func TestBucket_Update_failure(t *testing.T) {
 	var store memory

@@ -30,29 +30,6 @@ func named(ctx context.Context, lock string) context.Context {
 	return fence.WithLock(ctx, lock)
 }
 
-// The lock of the object is told with what was read.
-func TestBucket_tellsTheLock(t *testing.T) {
-	_, b := newLedger(t, s3fence.Options{})
-	m, err := b.Manifest("rows")
-	require.NoError(t, err)
-	for _, lock := range []string{"", "accounts"} {
-		require.NoError(t, m.Commit(of(t, lock, 54), s3fence.Changes{}))
-		o, err := b.Get(t.Context(), "rows")
-		require.NoError(t, err)
-		require.Equal(t, lock, o.Lock)
-		s, err := m.Read(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, lock, s.Lock)
-	}
-	require.NoError(t, b.ClaimRead(readerOf(t, "accounts", 60), "rows"))
-	o, err := b.Get(t.Context(), "rows")
-	require.NoError(t, err)
-	require.Equal(t, "accounts", o.Lock)
-	require.Equal(t, fence.Token(54), o.Token)
-	require.Equal(t, &fence.StaleError{Resource: "data/rows", Token: 55, Highest: 60, ByReader: true},
-		b.Check(of(t, "accounts", 55), "rows"), "the line has both marks and the name")
-}
-
 // The longest name fits into what is read of an object without its payload.
 func TestBucket_longestLock(t *testing.T) {
 	l, b := newLedger(t, s3fence.Options{MaxSize: 10})

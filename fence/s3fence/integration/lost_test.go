@@ -9,12 +9,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/stretchr/testify/require"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/s3fence"
 )
 
@@ -114,70 +112,6 @@ func TestBucket_contextEnds(t *testing.T) {
 	payload, _ := get(t, other, "key")
 	require.Equal(t, "41", payload)
 }
-
-// What else an endpoint says, made up by the proxy: no server can be told to say it.
-func TestBucket_otherAnswers(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		status int
-		code   string
-		done   bool // the write is passed on before the answer is made up
-		times  int64
-		want   error // nil: success
-	}{
-		{"conflict, once", 409, "ConditionalRequestConflict", false, 1, nil},
-		{"conflict, always", 409, "ConditionalRequestConflict", false, 1 << 40, s3fence.ErrContended},
-		{"slow down, done", 503, "SlowDown", true, 1 << 40, nil},
-		{"slow down, not done", 503, "SlowDown", false, 1, nil},
-		{"slow down, always", 503, "SlowDown", false, 1 << 40, s3fence.ErrUnknown},
-		{"too many requests, always", 429, "TooManyRequests", false, 1 << 40, s3fence.ErrContended},
-		{"412 to a copy of the request", 412, "PreconditionFailed", true, 1, nil},
-		{"forbidden", 403, "AccessDenied", false, 1, errAny},
-		{"no conditional writes", 501, "NotImplemented", false, 1, errAny},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			var count atomic.Int64
-			p := newProxy(t, "", func(next http.RoundTripper) http.RoundTripper {
-				return tripper(func(r *http.Request) (*http.Response, error) {
-					if r.Method != http.MethodPut || strings.Count(r.URL.Path, "/") < 2 || count.Add(1) > tt.times {
-						return next.RoundTrip(r)
-					}
-					if tt.done {
-						resp, err := next.RoundTrip(r)
-						if err != nil {
-							return nil, err
-						}
-						_ = resp.Body.Close()
-					}
-					return made(r, tt.status, tt.code), nil
-				})
-			})
-			hasty, err := s3fence.NewBucket(p.client, lastBucket(), s3fence.Options{Attempts: 4, Backoff: time.Millisecond})
-			require.NoError(t, err)
-			err = hasty.Put(holding(t, 41), "key", []byte("41"))
-			if tt.want == nil {
-				require.NoError(t, err)
-				payload, _ := get(t, p, "key")
-				require.Equal(t, "41", payload)
-				return
-			}
-			require.Error(t, err)
-			if tt.want != errAny { //nolint:errorlint // a mark of this table
-				require.ErrorIs(t, err, tt.want)
-			} else {
-				require.EqualValues(t, 1, count.Load(), "it is not sent again")
-				require.ErrorContains(t, err, tt.code)
-				require.NotErrorIs(t, err, s3fence.ErrUnknown)
-				require.NotErrorIs(t, err, s3fence.ErrContended)
-			}
-			require.NotErrorIs(t, err, fence.ErrStale)
-			_, err = p.Get(t.Context(), "key")
-			require.ErrorIs(t, err, errNoObject)
-		})
-	}
-}
-
-var errAny = http.ErrNotSupported
 
 // made is an answer that no server gave.
 func made(r *http.Request, status int, code string) *http.Response {

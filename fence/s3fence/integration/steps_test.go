@@ -91,35 +91,6 @@ func staleError(t *testing.T, err error) *fence.StaleError {
 	return stale
 }
 
-// Both find no object: one creates it, the other is told and compares again.
-func TestBucket_firstWriteRace(t *testing.T) {
-	older, newer, _ := newPair(t)
-	for verb, write := range writes {
-		t.Run(verb, func(t *testing.T) {
-			key := "first/" + verb
-			olderHeld, releaseOlder := older.hold(t, steps["before it writes"])
-			newerHeld, releaseNewer := newer.hold(t, steps["before it writes"])
-			defer older.quiet()
-			defer newer.quiet()
-			olderDone, newerDone := make(chan error, 1), make(chan error, 1)
-			go func() { olderDone <- write.do(t, older, 41, key) }()
-			go func() { newerDone <- newer.Put(holding(t, 54), key, []byte("54")) }()
-			await(t, olderHeld, "the older one did not write")
-			await(t, newerHeld, "the newer one did not write")
-
-			// The older one's creation is first, the newer one's fails and is made again over it.
-			releaseOlder()
-			require.NoError(t, await(t, olderDone, "the older one did not return"))
-			releaseNewer()
-			require.NoError(t, await(t, newerDone, "the newer one did not return"))
-			payload, token := get(t, newer, key)
-			require.Equal(t, "54", payload)
-			require.Equal(t, fence.Token(54), token)
-			requireStale(t, write.do(t, older, 41, key))
-		})
-	}
-}
-
 // On a server: what is claimed and not written, what is written, and that a repeated claim writes nothing.
 func TestBucket_Claim(t *testing.T) {
 	p, _, bucket := newPair(t)
