@@ -37,9 +37,6 @@ var (
 type Verbs struct {
 	Claim, Check, ClaimRead, CheckRead func(ctx context.Context, resource string) error
 
-	// Silent says that the store need not report the mark: Highest of a refusal may be 0.
-	Silent bool
-
 	// Told has the store's hooks: each call must tell what it has answered. Optional.
 	Told *Told
 }
@@ -246,9 +243,6 @@ func (h *lockHistory) judge(by *holder, err error) error {
 // compare compares a refusal with that which is due.
 func (h *lockHistory) compare(got, want fence.StaleError) error {
 	got.Resource = "" // a store may call it by another name
-	if h.verbs.Silent && got.Highest == 0 {
-		got.Highest = want.Highest
-	}
 	if got != want {
 		return fmt.Errorf("%w: %+v, want %+v", errFields, got, want)
 	}
