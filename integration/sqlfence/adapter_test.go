@@ -24,109 +24,73 @@ type conn interface {
 }
 
 // adapter is a fence over one library, and the pool that it writes through. The errors of the two match each other.
-type adapter interface {
+type adapter struct {
 	conn
-	migrate(ctx context.Context) error
-	claim(ctx context.Context, resource string) error
-	move(ctx context.Context, resource string) error
-	do(ctx context.Context, resource string, shared bool, fn func(ctx context.Context, tx conn) error) error
-	check(ctx context.Context, tx conn, resource string, shared bool) error
-	claimRead(ctx context.Context, resource string) error
-	checkRead(ctx context.Context, tx conn, resource string) error
-	claimPath(ctx context.Context, path string) error
-	checkPath(ctx context.Context, tx conn, path string) error
-	// transaction is one of the caller's own, at the fence's level, which commits if fn succeeds.
-	transaction(ctx context.Context, fn func(tx conn) error) error
-	updateRow(ctx context.Context, q conn, row sqlfence.Row, set string, args ...any) error
-	release(ctx context.Context, resource string, cause audit.Cause) error
-	logRefusal(ctx context.Context, err error) error
-	history(ctx context.Context, q sqlfence.Query) ([]audit.Tenure, []audit.Refusal, error)
+	pgxMarks *pgxfence.Marks // nil: it is sqlfence
+
+	migrate                           func(ctx context.Context) error
+	claim, move, claimRead, claimPath func(ctx context.Context, resource string) error
+	do                                func(ctx context.Context, resource string, shared bool, fn func(context.Context, conn) error) error
+	check                             func(ctx context.Context, tx conn, resource string, shared bool) error
+	checkRead, checkPath              func(ctx context.Context, tx conn, resource string) error
+	transaction                       func(ctx context.Context, fn func(tx conn) error) error // the caller's own, at the fence's level
+	updateRow                         func(ctx context.Context, q conn, row sqlfence.Row, set string, args ...any) error
+	release                           func(ctx context.Context, resource string, cause audit.Cause) error
+	logRefusal                        func(ctx context.Context, err error) error
+	history                           func(ctx context.Context, q sqlfence.Query) ([]audit.Tenure, []audit.Refusal, error)
 }
 
-// overSQL is sqlfence.
-type overSQL struct {
-	sqlConn
-	f     *sqlfence.Marks
-	db    *sql.DB
-	level sql.IsolationLevel
-}
-
-func newSQL(db *sql.DB, dialect sqlfence.Dialect, opts sqlfence.Options) (overSQL, error) {
+// newSQL is sqlfence.
+func newSQL(db *sql.DB, dialect sqlfence.Dialect, opts sqlfence.Options) (*adapter, error) {
 	f, err := sqlfence.New(dialect, opts)
-	return overSQL{sqlConn{db}, f, db, opts.Isolation}, err
-}
-
-func (a overSQL) migrate(ctx context.Context) error { return a.f.Migrate(ctx, a.db) }
-
-func (a overSQL) claim(ctx context.Context, resource string) error {
-	return a.f.Claim(ctx, a.db, resource)
-}
-
-func (a overSQL) move(ctx context.Context, resource string) error {
-	return a.f.Move(ctx, a.db, resource)
-}
-
-func (a overSQL) do(ctx context.Context, resource string, shared bool, fn func(context.Context, conn) error) error {
-	verb := a.f.Do
-	if shared {
-		verb = a.f.DoShared
-	}
-	return verb(ctx, a.db, resource, func(ctx context.Context, tx *sql.Tx) error { return fn(ctx, sqlConn{tx}) })
-}
-
-func (a overSQL) check(ctx context.Context, tx conn, resource string, shared bool) error {
-	verb := a.f.Check
-	if shared {
-		verb = a.f.CheckShared
-	}
-	return verb(ctx, tx.(sqlConn).q.(*sql.Tx), resource)
-}
-
-func (a overSQL) claimRead(ctx context.Context, resource string) error {
-	return a.f.ClaimRead(ctx, a.db, resource)
-}
-
-func (a overSQL) checkRead(ctx context.Context, tx conn, resource string) error {
-	return a.f.CheckRead(ctx, tx.(sqlConn).q.(*sql.Tx), resource)
-}
-
-func (a overSQL) claimPath(ctx context.Context, path string) error {
-	return a.f.ClaimPath(ctx, a.db, path)
-}
-
-func (a overSQL) checkPath(ctx context.Context, tx conn, path string) error {
-	return a.f.CheckPath(ctx, tx.(sqlConn).q.(*sql.Tx), path)
-}
-
-func (a overSQL) transaction(ctx context.Context, fn func(conn) error) error {
-	tx, err := a.db.BeginTx(ctx, &sql.TxOptions{Isolation: a.level})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }()
-	if err := fn(sqlConn{tx}); err != nil {
-		return err
-	}
-	return tx.Commit()
-}
-
-func (a overSQL) updateRow(ctx context.Context, q conn, row sqlfence.Row, set string, args ...any) error {
-	if q == nil {
-		q = a.sqlConn
-	}
-	return a.f.UpdateRow(ctx, q.(sqlConn).q, row, set, args...)
-}
-
-func (a overSQL) release(ctx context.Context, resource string, cause audit.Cause) error {
-	return a.f.Release(ctx, a.db, resource, cause)
-}
-
-func (a overSQL) logRefusal(ctx context.Context, err error) error {
-	return a.f.LogRefusal(ctx, a.db, err)
-}
-
-func (a overSQL) history(ctx context.Context, q sqlfence.Query) ([]audit.Tenure, []audit.Refusal, error) {
-	return a.f.History(ctx, a.db, q)
+	own := func(tx conn) *sql.Tx { return tx.(sqlConn).q.(*sql.Tx) }
+	return &adapter{
+		conn:      sqlConn{db},
+		migrate:   func(ctx context.Context) error { return f.Migrate(ctx, db) },
+		claim:     func(ctx context.Context, resource string) error { return f.Claim(ctx, db, resource) },
+		move:      func(ctx context.Context, resource string) error { return f.Move(ctx, db, resource) },
+		claimRead: func(ctx context.Context, resource string) error { return f.ClaimRead(ctx, db, resource) },
+		claimPath: func(ctx context.Context, path string) error { return f.ClaimPath(ctx, db, path) },
+		do: func(ctx context.Context, resource string, shared bool, fn func(context.Context, conn) error) error {
+			verb := f.Do
+			if shared {
+				verb = f.DoShared
+			}
+			return verb(ctx, db, resource, func(ctx context.Context, tx *sql.Tx) error { return fn(ctx, sqlConn{tx}) })
+		},
+		check: func(ctx context.Context, tx conn, resource string, shared bool) error {
+			if shared {
+				return f.CheckShared(ctx, own(tx), resource)
+			}
+			return f.Check(ctx, own(tx), resource)
+		},
+		checkRead: func(ctx context.Context, tx conn, resource string) error { return f.CheckRead(ctx, own(tx), resource) },
+		checkPath: func(ctx context.Context, tx conn, path string) error { return f.CheckPath(ctx, own(tx), path) },
+		transaction: func(ctx context.Context, fn func(conn) error) error {
+			tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: opts.Isolation})
+			if err != nil {
+				return err
+			}
+			defer func() { _ = tx.Rollback() }()
+			if err := fn(sqlConn{tx}); err != nil {
+				return err
+			}
+			return tx.Commit()
+		},
+		updateRow: func(ctx context.Context, q conn, row sqlfence.Row, set string, args ...any) error {
+			if q == nil {
+				q = sqlConn{db}
+			}
+			return f.UpdateRow(ctx, q.(sqlConn).q, row, set, args...)
+		},
+		release: func(ctx context.Context, resource string, cause audit.Cause) error {
+			return f.Release(ctx, db, resource, cause)
+		},
+		logRefusal: func(ctx context.Context, err error) error { return f.LogRefusal(ctx, db, err) },
+		history: func(ctx context.Context, q sqlfence.Query) ([]audit.Tenure, []audit.Refusal, error) {
+			return f.History(ctx, db, q)
+		},
+	}, err
 }
 
 // sqlQueryer is a *sql.DB or a *sql.Tx.
@@ -162,86 +126,53 @@ func (c sqlConn) pairs(ctx context.Context, query string) (all [][2]int64, err e
 	return all, rows.Err()
 }
 
-// overPGX is pgxfence.
-type overPGX struct {
-	pgxConn
-	f     *pgxfence.Marks
-	pool  *pgxpool.Pool
-	level pgx.TxIsoLevel
-}
-
-func newPGX(pool *pgxpool.Pool, opts sqlfence.Options) (overPGX, error) {
+// newPGX is pgxfence.
+func newPGX(pool *pgxpool.Pool, opts sqlfence.Options) (*adapter, error) {
 	level := pgx.TxIsoLevel(strings.ToLower(opts.Isolation.String()))
 	f, err := pgxfence.New(pgxfence.Options{
 		Table: opts.Table, Log: opts.Log, Isolation: level, Attempts: opts.Attempts, MaxEra: opts.MaxEra,
 		AllowUnnamed: opts.AllowUnnamed, Hooks: opts.Hooks,
 	})
-	return overPGX{pgxConn{pool}, f, pool, level}, err
-}
-
-func (a overPGX) migrate(ctx context.Context) error { return a.f.Migrate(ctx, a.pool) }
-
-func (a overPGX) claim(ctx context.Context, resource string) error {
-	return a.f.Claim(ctx, a.pool, resource)
-}
-
-func (a overPGX) move(ctx context.Context, resource string) error {
-	return a.f.Move(ctx, a.pool, resource)
-}
-
-func (a overPGX) do(ctx context.Context, resource string, shared bool, fn func(context.Context, conn) error) error {
-	verb := a.f.Do
-	if shared {
-		verb = a.f.DoShared
-	}
-	return verb(ctx, a.pool, resource, func(ctx context.Context, tx pgx.Tx) error { return fn(ctx, pgxConn{tx}) })
-}
-
-func (a overPGX) check(ctx context.Context, tx conn, resource string, shared bool) error {
-	verb := a.f.Check
-	if shared {
-		verb = a.f.CheckShared
-	}
-	return verb(ctx, tx.(pgxConn).q.(pgx.Tx), resource)
-}
-
-func (a overPGX) claimRead(ctx context.Context, resource string) error {
-	return a.f.ClaimRead(ctx, a.pool, resource)
-}
-
-func (a overPGX) checkRead(ctx context.Context, tx conn, resource string) error {
-	return a.f.CheckRead(ctx, tx.(pgxConn).q.(pgx.Tx), resource)
-}
-
-func (a overPGX) claimPath(ctx context.Context, path string) error {
-	return a.f.ClaimPath(ctx, a.pool, path)
-}
-
-func (a overPGX) checkPath(ctx context.Context, tx conn, path string) error {
-	return a.f.CheckPath(ctx, tx.(pgxConn).q.(pgx.Tx), path)
-}
-
-func (a overPGX) transaction(ctx context.Context, fn func(conn) error) error {
-	return pgx.BeginTxFunc(ctx, a.pool, pgx.TxOptions{IsoLevel: a.level}, func(tx pgx.Tx) error { return fn(pgxConn{tx}) })
-}
-
-func (a overPGX) updateRow(ctx context.Context, q conn, row sqlfence.Row, set string, args ...any) error {
-	if q == nil {
-		q = a.pgxConn
-	}
-	return a.f.UpdateRow(ctx, q.(pgxConn).q, pgxfence.Row(row), set, args...)
-}
-
-func (a overPGX) release(ctx context.Context, resource string, cause audit.Cause) error {
-	return a.f.Release(ctx, a.pool, resource, cause)
-}
-
-func (a overPGX) logRefusal(ctx context.Context, err error) error {
-	return a.f.LogRefusal(ctx, a.pool, err)
-}
-
-func (a overPGX) history(ctx context.Context, q sqlfence.Query) ([]audit.Tenure, []audit.Refusal, error) {
-	return a.f.History(ctx, a.pool, pgxfence.Query(q))
+	own := func(tx conn) pgx.Tx { return tx.(pgxConn).q.(pgx.Tx) }
+	return &adapter{
+		conn: pgxConn{pool}, pgxMarks: f,
+		migrate:   func(ctx context.Context) error { return f.Migrate(ctx, pool) },
+		claim:     func(ctx context.Context, resource string) error { return f.Claim(ctx, pool, resource) },
+		move:      func(ctx context.Context, resource string) error { return f.Move(ctx, pool, resource) },
+		claimRead: func(ctx context.Context, resource string) error { return f.ClaimRead(ctx, pool, resource) },
+		claimPath: func(ctx context.Context, path string) error { return f.ClaimPath(ctx, pool, path) },
+		do: func(ctx context.Context, resource string, shared bool, fn func(context.Context, conn) error) error {
+			verb := f.Do
+			if shared {
+				verb = f.DoShared
+			}
+			return verb(ctx, pool, resource, func(ctx context.Context, tx pgx.Tx) error { return fn(ctx, pgxConn{tx}) })
+		},
+		check: func(ctx context.Context, tx conn, resource string, shared bool) error {
+			if shared {
+				return f.CheckShared(ctx, own(tx), resource)
+			}
+			return f.Check(ctx, own(tx), resource)
+		},
+		checkRead: func(ctx context.Context, tx conn, resource string) error { return f.CheckRead(ctx, own(tx), resource) },
+		checkPath: func(ctx context.Context, tx conn, path string) error { return f.CheckPath(ctx, own(tx), path) },
+		transaction: func(ctx context.Context, fn func(conn) error) error {
+			return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error { return fn(pgxConn{tx}) })
+		},
+		updateRow: func(ctx context.Context, q conn, row sqlfence.Row, set string, args ...any) error {
+			if q == nil {
+				q = pgxConn{pool}
+			}
+			return f.UpdateRow(ctx, q.(pgxConn).q, pgxfence.Row(row), set, args...)
+		},
+		release: func(ctx context.Context, resource string, cause audit.Cause) error {
+			return f.Release(ctx, pool, resource, cause)
+		},
+		logRefusal: func(ctx context.Context, err error) error { return f.LogRefusal(ctx, pool, err) },
+		history: func(ctx context.Context, q sqlfence.Query) ([]audit.Tenure, []audit.Refusal, error) {
+			return f.History(ctx, pool, pgxfence.Query(q))
+		},
+	}, err
 }
 
 // pgxQueryer is a *pgxpool.Pool or a pgx.Tx.

@@ -4,12 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
+	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
 // interrupted opens connections where something happens before their second transaction. It hides which driver it wraps,
@@ -42,7 +44,7 @@ func (c *interruptedConn) BeginTx(ctx context.Context, opts driver.TxOptions) (d
 }
 
 // overtaken claims at a rig whose other pool does something between the claim's look at the marks and its raising one.
-func overtaken(t *testing.T, r *rig, log string, claim func(overSQL) error, then func()) error {
+func overtaken(t *testing.T, r *rig, log string, claim func(*adapter) error, then func()) error {
 	t.Helper()
 	db := sql.OpenDB(&interrupted{wrapped: r.db.Driver(), dsn: r.store.DSN, then: then})
 	db.SetMaxOpenConns(1)
@@ -53,57 +55,61 @@ func overtaken(t *testing.T, r *rig, log string, claim func(overSQL) error, then
 	return err
 }
 
-// A newer token of the other mode that reaches the marks between an older claim's look at them and its raising one refuses the
-// claim, which raises nothing.
-func TestMarks_claimsOvertakenByTheOtherMode(t *testing.T) {
+// Whoever reaches the marks between a claim's look at them and its raising one refuses the claim, which raises nothing: a newer token of
+// the same mode or of the other, and one of another lock, where the resource followed none yet.
+func TestMarks_claimsOvertaken(t *testing.T) {
+	type call struct {
+		verb, lock string
+		token      fence.Token
+	}
 	at(t, each, func(t *testing.T, r *rig) {
 		t.Helper()
-		for _, first := range []fence.Token{0, 5} { // without a mark, and with one
-			r.reset(t)
-			if first != 0 {
-				require.NoError(t, r.claim(as(t, first), resource))
+		carrying := func(v fencetest.Verb, c call) context.Context {
+			if c.lock == "" {
+				return v.Context(t.Context(), c.token)
 			}
-			err := overtaken(t, r, "", func(f overSQL) error { return f.claim(as(t, older), resource) }, func() {
-				require.NoError(t, r.claimRead(asReader(t, newer), resource))
-			})
-			requireFenced(t, err, do)
-			requireMark(t, r, "token", first)
-
-			r.reset(t)
-			if first != 0 {
-				require.NoError(t, r.claimRead(asReader(t, first), resource))
-			}
-			err = overtaken(t, r, "", func(f overSQL) error { return f.claimRead(asReader(t, older), resource) }, func() {
-				require.NoError(t, r.claim(as(t, newer), resource))
-			})
-			requireReaderRefused(t, err)
-			requireMark(t, r, "read_token", first)
+			return v.Context(t.Context(), c.token, c.lock)
 		}
-	})
-}
-
-func requireMark(t *testing.T, r *rig, column string, want fence.Token) {
-	t.Helper()
-	var got int64
-	require.NoError(t, r.scan(t.Context(), "SELECT "+column+" FROM leasefence_marks WHERE resource = 'accounts'", &got))
-	require.Equal(t, int64(want), got, "the claim that was refused has raised its mark")
-}
-
-// A newer token that reaches the mark between an older claim's look at it and its raising it is not lowered.
-func TestMarks_Claim_overtakenAfterItsLook(t *testing.T) {
-	at(t, each, func(t *testing.T, r *rig) {
-		t.Helper()
-		for _, log := range []string{"", sqlfence.DefaultLog} {
-			require.NoError(t, r.with(t, sqlfence.Options{Log: log}).migrate(t.Context()))
-			for _, first := range []fence.Token{0, 5} { // without a mark, and with one
-				r.reset(t)
-				if first != 0 {
-					require.NoError(t, r.claim(as(t, first), resource))
+		for _, row := range []struct{ claim, comes call }{
+			{call{"Claim", "", older}, call{"Claim", "", newer}},
+			{call{"Claim", "", older}, call{"ClaimRead", "", newer}},
+			{call{"ClaimRead", "", older}, call{"Claim", "", newer}},
+			{call{"Claim", "report", newer}, call{"Claim", "accounts", older}},
+			{call{"ClaimRead", "report", newer}, call{"Claim", "accounts", older}},
+		} {
+			for _, log := range []string{"", sqlfence.DefaultLog} {
+				require.NoError(t, r.with(t, sqlfence.Options{Log: log}).migrate(t.Context()))
+				for _, first := range []fence.Token{0, 5} { // without a mark, and with one
+					r.reset(t)
+					v, comer := verbs(r)[row.claim.verb], verbs(r)[row.comes.verb]
+					if first != 0 {
+						require.NoError(t, v.Call(carrying(v, call{token: first}), resource))
+					}
+					before := r.marks(t, resource)
+					after, refused := before.After(comer, row.comes.token, row.comes.lock, false)
+					require.NoError(t, refused)
+					_, want := after.After(v, row.claim.token, row.claim.lock, false)
+					err := overtaken(t, r, log, func(f *adapter) error {
+						if v.Reads {
+							return f.claimRead(carrying(v, row.claim), resource)
+						}
+						return f.claim(carrying(v, row.claim), resource)
+					}, func() {
+						require.NoError(t, comer.Call(carrying(comer, row.comes), resource), "the other claim is announced")
+					})
+					fencetest.RequireRefusal(t, want, err, resource, fmt.Sprint(row, first))
+					require.Equal(t, after, r.marks(t, resource).Normal(), "the claim that was refused has raised its mark")
+					if row.comes.lock == "" {
+						continue
+					}
+					// What the claim has announced refuses nobody.
+					for _, how := range forms {
+						require.NoError(t, r.increment(of(t, "accounts", older), how, nowhere))
+					}
+					require.NoError(t, r.checked(readerOf(t, "accounts", older), nowhere, func(conn) error { return nil }))
+					require.NoError(t, r.claim(of(t, "accounts", older+1), resource))
+					require.NoError(t, r.claimRead(readerOf(t, "accounts", older+2), resource))
 				}
-				err := overtaken(t, r, log, func(f overSQL) error { return f.claim(as(t, older), resource) },
-					func() { require.NoError(t, r.claim(as(t, newer), resource)) })
-				require.Equal(t, &fence.StaleError{Resource: resource, Token: older, Highest: newer}, err)
-				require.ErrorIs(t, r.claim(as(t, newer-1), resource), fence.ErrStale, "the mark stands")
 			}
 		}
 	})

@@ -2,8 +2,6 @@ package sqlfence_test
 
 import (
 	"math"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,42 +10,6 @@ import (
 	"github.com/leasefence/leasefence/fence/sqlfence"
 	"github.com/leasefence/leasefence/integration/storetest"
 )
-
-// Claims that meet never leave a mark behind that is lower than a token that was accepted.
-func TestClaim_manyAtOnce(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
-		const claimers, rounds = 8, 40
-		var issued, lower atomic.Int64
-		odd := make(chan error, claimers)
-		var running sync.WaitGroup
-		for range claimers {
-			running.Go(func() {
-				for range rounds {
-					token := fence.Token(issued.Add(1))
-					err := r.claim(fence.NewContext(t.Context(), token), resource)
-					if stale, ok := err.(*fence.StaleError); ok && stale.Highest > token { //nolint:errorlint // As it is.
-						continue
-					}
-					var seen int64
-					if err == nil {
-						err = r.scan(t.Context(), mark, &seen)
-					}
-					if err != nil {
-						odd <- err
-						return
-					}
-					if seen < int64(token) {
-						lower.Add(1)
-					}
-				}
-			})
-		}
-		running.Wait()
-		require.Empty(t, odd)
-		require.Zero(t, lower.Load(), "claims were undone by older ones")
-	})
-}
 
 // The two ways back from a token that nobody was granted, where one was accepted.
 func TestMarks_absurdToken(t *testing.T) {

@@ -164,11 +164,11 @@ func requireRefused(t *testing.T, err error, how form) {
 	require.Equal(t, fence.StaleError{Resource: resource, Token: older, Highest: newer}, *stale)
 }
 
-// A newer holder's transaction is under way, and nobody knows yet how it ends, when the older one comes.
+// A newer holder's transaction is under way, and nobody knows yet how it ends, when the older one comes, who writes or reads.
 func TestMarks_newerHolderIsInFlight(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
-		for _, how := range forms {
+		for _, how := range append([]form{checkRead}, forms...) {
 			for _, newerHow := range forms {
 				for _, first := range []bool{true, false} {
 					for _, commits := range []bool{true, false} {
@@ -186,10 +186,21 @@ func (r *rig) newerInFlight(t *testing.T, how, newerHow form, first, commits boo
 	r.reset(t)
 	claimed := r.snapshots() // there a Check alone is not let pass
 	switch {
-	case claimed:
-		require.NoError(t, r.claim(as(t, newer), resource))
-	case !first:
+	case how == checkRead && !first:
+		require.NoError(t, r.claimRead(asReader(t, older), resource))
+	case how != checkRead && !first && !claimed:
 		require.NoError(t, r.claim(as(t, older), resource))
+	}
+	if claimed {
+		require.NoError(t, r.claim(as(t, newer), resource))
+	}
+	var n int64 // what a reader has read
+	comes := func() error { return r.increment(as(t, older), how, nowhere) }
+	if how == checkRead {
+		ctx := asReader(t, older)
+		comes = func() error {
+			return r.checked(ctx, nowhere, func(tx conn) (err error) { n, err = read(ctx, tx); return err })
+		}
 	}
 	ctx, cancel := context.WithCancel(as(t, newer))
 	defer cancel()
@@ -200,31 +211,42 @@ func (r *rig) newerInFlight(t *testing.T, how, newerHow form, first, commits boo
 			return
 		}
 		launched = true
-		go func() { answer <- r.increment(as(t, older), how, nowhere) }()
+		go func() { answer <- comes() }()
 		r.awaitWaiterOrAnswer(t, answer)
 		if !commits {
 			cancel()
 		}
 	})
 	require.True(t, launched)
-	got := <-answer
-	if commits {
-		require.NoError(t, err)
+	require.Equal(t, commits, err == nil, "%v", err)
+	stays := commits || !newerHow.checks() || claimed // Do has claimed first, and that stays
+	switch got := <-answer; {
+	case how == checkRead && got == nil && commits: // it was before the writer
+		require.Equal(t, storetest.SQLite, r.kind, "a reader has passed a newer writer")
+		require.Zero(t, n)
+	case how == checkRead && got == nil:
+		require.True(t, newerHow.checks(), "Do has claimed first, and that stays")
+		require.Zero(t, n)
+	case how == checkRead:
+		requireReaderRefused(t, got)
+	case stays:
 		requireRefused(t, got, how)
-		require.Equal(t, row{n: 1, last: int64(newer), stale: 0}, r.row(t))
-		return
+	case got != nil:
+		require.True(t, transient(got), "%v", got)
+	default:
+		require.Equal(t, row{n: 1, last: int64(older)}, r.row(t), "the newer token never was")
 	}
-	require.Error(t, err)
-	if !newerHow.checks() || claimed {
-		requireRefused(t, got, how) // Do has claimed first, and that stays
-		require.Equal(t, row{}, r.row(t))
-		return
+	if how == checkRead && commits {
+		_, err = r.arriveReader(asReader(t, older), !first)
+		requireReaderRefused(t, err)
 	}
-	if got == nil {
-		require.Equal(t, row{n: 1, last: int64(older), stale: 0}, r.row(t), "the newer token never was")
-		return
+	want := row{}
+	if commits {
+		want = row{n: 1, last: int64(newer)}
 	}
-	require.True(t, transient(got), "%v", got)
+	if stays {
+		require.Equal(t, want, r.row(t))
+	}
 }
 
 // awaitWaiterOrAnswer returns when the other holder waits or has its answer: it does not have to wait if the two only
@@ -243,7 +265,10 @@ func TestMarks_readsAfterItsPredecessors(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
 		for _, how := range forms {
-			for _, newerHow := range forms {
+			for _, newerHow := range append([]form{checkRead}, forms...) {
+				if newerHow == checkRead && r.kind == storetest.SQLite {
+					continue // a reader has its snapshot
+				}
 				for _, claims := range []bool{false, true} { // and gives up before they have ended
 					t.Run(fmt.Sprintf("%s, then %s, claim given up %t", how, newerHow, claims), func(t *testing.T) {
 						r.readsAfter(t, how, newerHow, claims)
@@ -264,15 +289,24 @@ func (r *rig) readsAfter(t *testing.T, how, newerHow form, claims bool) {
 		if at != hasWritten {
 			return
 		}
+		ctx, claim := as(t, newer), r.claim
+		if newerHow == checkRead {
+			ctx, claim = asReader(t, newer), r.claimRead
+		}
 		if claims {
-			r.giveUp(t, as(t, newer), r.claim)
+			r.giveUp(t, ctx, claim)
+		}
+		body := func(ctx context.Context, tx conn) error {
+			n, err := read(ctx, tx)
+			reads <- n
+			return err
 		}
 		go func() {
-			arrived <- r.run(as(t, newer), newerHow, nowhere, func(ctx context.Context, tx conn) error {
-				n, err := read(ctx, tx)
-				reads <- n
-				return err
-			})
+			if newerHow == checkRead {
+				arrived <- r.checked(ctx, nowhere, func(tx conn) error { return body(ctx, tx) })
+			} else {
+				arrived <- r.run(ctx, newerHow, nowhere, body)
+			}
 		}()
 		r.awaitWaiterOrAnswer(t, arrived)
 	}))

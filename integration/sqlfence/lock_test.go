@@ -35,38 +35,6 @@ func requireOther(t *testing.T, err error, reads bool, lock string, token fence.
 	require.Equal(t, fence.OtherLockError{Resource: resource, Token: token, Read: reads, Lock: lock, Follows: follows}, *other)
 }
 
-// The resource follows no lock yet, and a claim of one lock looks at its marks. The claim of another one gets there first.
-func TestMarks_claimsOvertakenByAnotherLock(t *testing.T) {
-	at(t, each, func(t *testing.T, r *rig) {
-		t.Helper()
-		for _, first := range []fence.Token{0, 5} { // without a mark, and with one
-			for _, reads := range []bool{false, true} {
-				r.reset(t)
-				if first != 0 {
-					require.NoError(t, r.claim(as(t, first), resource))
-				}
-				err := overtaken(t, r, "", func(f overSQL) error {
-					if reads {
-						return f.claimRead(readerOf(t, "report", newer), resource)
-					}
-					return f.claim(of(t, "report", newer), resource)
-				}, func() {
-					require.NoError(t, r.claim(of(t, "accounts", older), resource), "the other claim is announced")
-				})
-				requireOther(t, err, reads, "report", newer, "accounts")
-				require.Equal(t, fencetest.Marks{Write: older, Lock: "accounts"}, r.marks(t, resource))
-				// What the claim has announced refuses nobody.
-				for _, how := range forms {
-					require.NoError(t, r.increment(of(t, "accounts", older), how, nowhere))
-				}
-				require.NoError(t, r.checked(readerOf(t, "accounts", older), nowhere, func(conn) error { return nil }))
-				require.NoError(t, r.claim(of(t, "accounts", older+1), resource))
-				require.NoError(t, r.claimRead(readerOf(t, "accounts", older+2), resource))
-			}
-		}
-	})
-}
-
 // Another lock's claim comes at every step of a transaction, of a resource that follows the transaction's lock or none yet.
 func TestMarks_otherLockComesAtEveryStep(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {

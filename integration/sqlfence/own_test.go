@@ -84,27 +84,9 @@ func (r *rig) sideBySide(t *testing.T, how form) {
 	r.reset(t)
 	// Or else the two would claim, and a claim waits for those that are inside.
 	require.NoError(t, r.claim(as(t, older), resource))
-	entered := make(chan struct{}, 2)
-	release := []chan struct{}{make(chan struct{}), make(chan struct{})}
-	results := make(chan error, 2)
-	for _, released := range release {
-		go func() {
-			results <- r.run(as(t, older), how, nowhere, func(context.Context, conn) error {
-				entered <- struct{}{}
-				<-released
-				return nil
-			})
-		}()
-	}
-	for range release {
-		select {
-		case <-entered:
-		case <-as(t, older).Done():
-			close(release[0])
-			close(release[1])
-			t.Fatal("one waits for the other")
-		}
-	}
+	results, release := twoInside(t, func(_ int, body func() error) error {
+		return r.run(as(t, older), how, nowhere, func(context.Context, conn) error { return body() })
+	})
 	require.NoError(t, r.claim(as(t, older), resource), "their own claim does not wait for them")
 	claimed := make(chan error, 1)
 	go func() { claimed <- r.claim(as(t, newer), resource) }()
@@ -125,6 +107,32 @@ func (r *rig) sideBySide(t *testing.T, how form) {
 	require.NoError(t, <-claimed)
 	require.ErrorIs(t, <-third, fence.ErrStale)
 	require.ErrorIs(t, r.run(as(t, older), how, nowhere, nothing), fence.ErrStale)
+}
+
+// twoInside has two transactions inside of their guards at once, each until its channel is closed.
+func twoInside(t *testing.T, transaction func(i int, body func() error) error) (chan error, [2]chan struct{}) {
+	t.Helper()
+	release := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
+	entered, results := make(chan struct{}, 2), make(chan error, 2)
+	for i, released := range release {
+		go func() {
+			results <- transaction(i, func() error {
+				entered <- struct{}{}
+				<-released
+				return nil
+			})
+		}()
+	}
+	for range release {
+		select {
+		case <-entered:
+		case <-as(t, older).Done():
+			close(release[0])
+			close(release[1])
+			t.Fatal("one waits for the other")
+		}
+	}
+	return results, release
 }
 
 // Holders that meet at the mark wait for each other, and none uses up its attempts on that: not the goroutines of one,

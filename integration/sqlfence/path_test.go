@@ -5,11 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net"
-	"sync/atomic"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
@@ -280,16 +277,7 @@ func TestMarks_pathsFollowLocks(t *testing.T) {
 func TestMarks_CheckPath_locksAnOldVersion(t *testing.T) {
 	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		t.Run(level.String(), func(t *testing.T) {
-			r := newRig(t, place{kind: storetest.PostgreSQL, level: sql.LevelReadCommitted, pgx: true, mode: pgx.QueryExecModeExec})
-			x := &rig{place: r.place, store: r.store, db: r.db}
-			x.level = level
-			var meet atomic.Pointer[func()]
-			x.pool = x.open(t, func(ctx context.Context, network, addr string) (net.Conn, error) {
-				c, err := new(net.Dialer).DialContext(ctx, network, addr)
-				return segmented{c, &meet}, err
-			})
-			x.adapter = x.with(t, sqlfence.Options{})
-
+			r, x, meet := segmentedRigs(t, level)
 			path := resource + "/b"
 			require.NoError(t, r.claimPath(as(t, older), path))
 			between := func() {

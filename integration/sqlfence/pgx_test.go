@@ -14,7 +14,7 @@ import (
 )
 
 // fence is the pgxfence.Marks behind the rig.
-func (r *rig) fence() *pgxfence.Marks { return r.adapter.(overPGX).f }
+func (r *rig) fence() *pgxfence.Marks { return r.pgxMarks }
 
 // A statement fails and fn goes on: COMMIT rolls back, which is known. The connection serves on, also if the context has
 // ended between two statements.

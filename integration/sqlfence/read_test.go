@@ -202,27 +202,9 @@ func TestMarks_readersRunSideBySide(t *testing.T) {
 		t.Helper()
 		require.NoError(t, r.claimRead(asReader(t, older+1), resource))
 		require.NoError(t, r.claimRead(asReader(t, older), resource), "an older reader")
-		entered := make(chan struct{}, 2)
-		release := []chan struct{}{make(chan struct{}), make(chan struct{})}
-		results := make(chan error, 2)
-		for i, released := range release {
-			go func() {
-				results <- r.checked(asReader(t, older+fence.Token(i)), nowhere, func(conn) error {
-					entered <- struct{}{}
-					<-released
-					return nil
-				})
-			}()
-		}
-		for range release {
-			select {
-			case <-entered:
-			case <-as(t, older).Done():
-				close(release[0])
-				close(release[1])
-				t.Fatal("one waits for the other")
-			}
-		}
+		results, release := twoInside(t, func(i int, body func() error) error {
+			return r.checked(asReader(t, older+fence.Token(i)), nowhere, func(conn) error { return body() })
+		})
 		require.NoError(t, r.claimRead(asReader(t, older+1), resource), "a claim that raises nothing does not wait")
 		if r.kind != storetest.MariaDB && r.journal != "delete" {
 			require.NoError(t, r.claimRead(asReader(t, older+2), resource), "nor one of a newer reader")
@@ -289,45 +271,6 @@ func TestMarks_ClaimRead_waitsForWritersInTheSharedForm(t *testing.T) {
 	})
 }
 
-// A reader's claim is given up while it waits for an older writer. The check that follows does not take the token for claimed.
-func TestMarks_CheckRead_afterAClaimGivenUp(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
-		if r.kind == storetest.SQLite {
-			return // it does not tell when it waits
-		}
-		for _, how := range forms {
-			r.reset(t)
-			require.NoError(t, r.claim(as(t, older), resource))
-			arrived := make(chan error, 1)
-			reads := make(chan int64, 100)
-			require.NoError(t, r.increment(as(t, older), how, func(at step) {
-				if at != hasWritten {
-					return
-				}
-				r.giveUp(t, asReader(t, newer), r.claimRead)
-				go func() {
-					ctx := asReader(t, newer)
-					arrived <- r.checked(ctx, nowhere, func(tx conn) error {
-						n, err := read(ctx, tx)
-						reads <- n
-						return err
-					})
-				}()
-				r.awaitWaiterOrAnswer(t, arrived)
-			}))
-			err := <-arrived
-			close(reads)
-			if err != nil {
-				require.True(t, transient(err) || errors.Is(err, sqlfence.ErrUnclaimed), "%v", err)
-			}
-			for n := range reads {
-				require.EqualValues(t, 1, n, "it has read past its predecessor's write")
-			}
-		}
-	})
-}
-
 // A check that is not the first statement, with an older writer in between: what was read before is not to be relied on.
 func TestMarks_CheckRead_afterARead(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
@@ -371,74 +314,4 @@ func TestMarks_History_readers(t *testing.T) {
 			"accounts 10 < 20 ", "accounts 10 < 20 ",
 		}, brief(history(t, r, sqlfence.Query{})))
 	})
-}
-
-// A newer writer's transaction is under way, and nobody knows yet how it ends, when a reader comes.
-func TestMarks_newerWriterIsInFlightForAReader(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
-		for _, newerHow := range forms {
-			for _, claims := range []bool{true, false} {
-				for _, commits := range []bool{true, false} {
-					name := fmt.Sprintf("newer by %s, reader has claimed %t, commits %t", newerHow, claims, commits)
-					t.Run(name, func(t *testing.T) { r.inFlightForAReader(t, newerHow, claims, commits) })
-				}
-			}
-		}
-	})
-}
-
-func (r *rig) inFlightForAReader(t *testing.T, newerHow form, claims, commits bool) {
-	t.Helper()
-	r.reset(t)
-	if claims {
-		require.NoError(t, r.claimRead(asReader(t, older), resource))
-	}
-	claimed := r.snapshots() // there a Check alone is not let pass
-	if claimed {
-		require.NoError(t, r.claim(as(t, newer), resource))
-	}
-	ctx, cancel := context.WithCancel(as(t, newer))
-	defer cancel()
-	answer := make(chan error, 1)
-	var n int64
-	launched := false
-	err := r.increment(ctx, newerHow, func(at step) {
-		if at != hasWritten || launched {
-			return
-		}
-		launched = true
-		go func() {
-			readerCtx := asReader(t, older)
-			answer <- r.checked(readerCtx, nowhere, func(tx conn) (err error) {
-				n, err = read(readerCtx, tx)
-				return err
-			})
-		}()
-		r.awaitWaiterOrAnswer(t, answer)
-		if !commits {
-			cancel()
-		}
-	})
-	require.True(t, launched)
-	got := <-answer
-	if commits {
-		require.NoError(t, err)
-	} else {
-		require.Error(t, err)
-	}
-	switch {
-	case got == nil && commits: // it was before the writer
-		require.Equal(t, storetest.SQLite, r.kind, "a reader has passed a newer writer")
-		require.Zero(t, n)
-	case got == nil:
-		require.True(t, newerHow.checks(), "Do has claimed first, and that stays")
-		require.Zero(t, n)
-	default:
-		requireReaderRefused(t, got)
-	}
-	if commits {
-		_, err = r.arriveReader(asReader(t, older), claims)
-		requireReaderRefused(t, err)
-	}
 }

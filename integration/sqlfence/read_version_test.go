@@ -44,6 +44,21 @@ func (c segmented) Write(b []byte) (int, error) {
 	return execute + n, err
 }
 
+// segmentedRigs are a rig at read committed, where a writer's check alone raises the mark, and one at the level whose guards meet.
+func segmentedRigs(t *testing.T, level sql.IsolationLevel) (r, x *rig, meet *atomic.Pointer[func()]) {
+	t.Helper()
+	r = newRig(t, place{kind: storetest.PostgreSQL, level: sql.LevelReadCommitted, pgx: true, mode: pgx.QueryExecModeExec})
+	x = &rig{place: r.place, store: r.store, db: r.db}
+	x.level = level
+	meet = new(atomic.Pointer[func()])
+	x.pool = x.open(t, func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return segmented{c, meet}, err
+	})
+	x.adapter = x.with(t, sqlfence.Options{})
+	return r, x, meet
+}
+
 // A newer reader and then a newer writer come between the snapshot of a reader's guard and its lock. The lock of FOR KEY SHARE is
 // granted on the version of the snapshot, if the versions after it leave the key as it was.
 func TestMarks_CheckRead_locksAnOldVersion(t *testing.T) {
@@ -56,17 +71,7 @@ func TestMarks_CheckRead_locksAnOldVersion(t *testing.T) {
 
 func locksAnOldVersion(t *testing.T, level sql.IsolationLevel, how form) {
 	t.Helper()
-	// The others are at read committed: there a writer's check alone raises the mark.
-	r := newRig(t, place{kind: storetest.PostgreSQL, level: sql.LevelReadCommitted, pgx: true, mode: pgx.QueryExecModeExec})
-	x := &rig{place: r.place, store: r.store, db: r.db}
-	x.level = level
-	var meet atomic.Pointer[func()]
-	x.pool = x.open(t, func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := new(net.Dialer).DialContext(ctx, network, addr)
-		return segmented{c, &meet}, err
-	})
-	x.adapter = x.with(t, sqlfence.Options{})
-
+	r, x, meet := segmentedRigs(t, level)
 	require.NoError(t, r.claimRead(asReader(t, older), resource))
 	between := func() {
 		r.awaitSnapshot(t)

@@ -126,7 +126,7 @@ const dataDDL = "CREATE TABLE data (id INT PRIMARY KEY, n BIGINT NOT NULL, last 
 // rig is a database with the marks and the table that they protect.
 type rig struct {
 	place
-	adapter
+	*adapter
 
 	store *storetest.Store
 	db    *sql.DB
@@ -154,10 +154,10 @@ func newRigOn(t *testing.T, p place, store *storetest.Store) *rig {
 }
 
 // with returns another fence at the rig's pool and level.
-func (r *rig) with(t *testing.T, opts sqlfence.Options) adapter {
+func (r *rig) with(t *testing.T, opts sqlfence.Options) *adapter {
 	t.Helper()
 	opts.Isolation = r.level
-	var a adapter
+	var a *adapter
 	var err error
 	if r.pgx {
 		a, err = newPGX(r.pool, opts)
@@ -256,12 +256,15 @@ const (
 	doShared    form = "DoShared"
 	check       form = "Check"
 	checkShared form = "CheckShared"
+
+	// checkRead is for readers, and not among forms.
+	checkRead form = "CheckRead"
 )
 
 var forms = []form{do, doShared, check, checkShared}
 
 // checks reports whether the transaction is the caller's own.
-func (f form) checks() bool { return f == check || f == checkShared }
+func (f form) checks() bool { return f == check || f == checkShared || f == checkRead }
 
 func (f form) shared() bool { return f == doShared || f == checkShared }
 

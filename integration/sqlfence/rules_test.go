@@ -55,7 +55,13 @@ func TestMarks_rules(t *testing.T) {
 		lax.adapter = lax.with(t, sqlfence.Options{AllowUnnamed: true})
 		rules := fencetest.Rules{Verbs: verbs(r), Lax: verbs(lax), Marks: r.marks}
 		rules.Decide(t)
-		rules.Names(t, 255)
+	})
+}
+
+func TestMarks_names(t *testing.T) {
+	at(t, append(each, pgxPlace), func(t *testing.T, r *rig) {
+		t.Helper()
+		fencetest.Rules{Verbs: verbs(r), Marks: r.marks}.Names(t, 255)
 	})
 }
 
