@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// memory is what the examples write to: as much of S3 as they need. The tests proper run against a real server, in
-// the module below.
+// memory is as much of S3 as the examples and the tests beside the code need. What only a server shows is tested in the module
+// below.
 type memory struct {
 	mu      sync.Mutex
 	objects map[string][]byte // by path
