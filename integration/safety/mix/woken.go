@@ -44,7 +44,7 @@ func (w *woken) end() {
 	defer cancel()
 	for _, m := range w.members {
 		before, known := w.expired[m]
-		after, ok := w.monitor.expiredAt(ctx, m.Endpoint())
+		after, ok := w.expiredSince(ctx, m, before)
 		if !known || !ok || after <= before {
 			continue
 		}
@@ -57,6 +57,19 @@ func (w *woken) end() {
 		w.mu.Unlock()
 		w.record(ctx, m)
 	}
+}
+
+// expiredSince is how many leases a member has expired, which were so many before. It counts a lease when its revocation is done,
+// for which it has to go through a cluster that may be slow.
+func (w *woken) expiredSince(ctx context.Context, m *etcdproc.Process, before int) (n int, ok bool) {
+	for range 10 {
+		if n, ok = w.monitor.expiredAt(ctx, m.Endpoint()); ok && n > before {
+			sleep(ctx, 200*time.Millisecond) // the others with it
+			return w.monitor.expiredAt(ctx, m.Endpoint())
+		}
+		sleep(ctx, 100*time.Millisecond)
+	}
+	return n, ok
 }
 
 // record excuses the leases that are gone, also those that their owners have ended in this moment.
