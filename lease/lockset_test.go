@@ -251,7 +251,7 @@ func TestSession_LockAll_neverDeadlocks(t *testing.T) {
 		var held [8]bool
 		var mu sync.Mutex // guards last and held
 		done := make(chan error)
-		const sessions, turns = 10, 20
+		const sessions, turns = 20, 50 // a thousand sets
 		for range sessions {
 			e := open(t, srv, lease.Options{})
 			go func() {
