@@ -5,6 +5,7 @@ package command_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -39,15 +40,25 @@ func TestMain(m *testing.M) {
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
 		program = filepath.Join(dir, "leasefence")
-		args := []string{"build", "-C", "../../cmd/leasefence", "-o", program}
+		var flags []string
 		if raceDetector() {
-			args = append(args, "-race")
+			flags = append(flags, "-race")
 		}
-		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil { //nolint:noctx // without a bound: a first build may take minutes
-			panic(string(out))
+		if err := build(program, flags...); err != nil {
+			panic(err)
 		}
 		return m.Run()
 	}())
+}
+
+// build builds the command as a user would.
+func build(to string, flags ...string) error {
+	args := append([]string{"build", "-C", "../../cmd/leasefence", "-o", to}, flags...)
+	out, err := exec.Command("go", args...).CombinedOutput() //nolint:noctx // without a bound: a first build may take minutes
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
 }
 
 func raceDetector() bool {

@@ -1,0 +1,98 @@
+package command_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/integration/etcdtest"
+)
+
+const many = 50_000
+
+// 50,000 locks in at most 2 s and 50 MB. A busy machine takes longer, so the bound is that of processor time; and the race detector
+// takes much more of both, so the command is built without.
+func TestLs_manyLocks(t *testing.T) {
+	plain := program
+	if raceDetector() {
+		plain = filepath.Join(t.TempDir(), "plain")
+		require.NoError(t, build(plain))
+	}
+	srv := etcdtest.StartProcess(t)
+	client := srv.Client(t)
+	granted, err := client.Grant(bounded(t), 3600)
+	require.NoError(t, err)
+	const batch = 100
+	for i := 0; i < many; i += batch {
+		ops := make([]clientv3.Op, 0, batch)
+		for j := range batch {
+			ops = append(ops, clientv3.OpPut(fmt.Sprintf("jobs/customer-%05d/nightly/%x-suffix", i+j, granted.ID), "host/1", clientv3.WithLease(granted.ID)))
+		}
+		_, err := client.Txn(bounded(t)).Then(ops...).Commit()
+		require.NoError(t, err)
+	}
+	for _, format := range []string{"table", "json"} {
+		t.Run(format, func(t *testing.T) {
+			cmd := exec.CommandContext(bounded(t), plain, "ls", "-o", format)
+			cmd.Env = append(append(os.Environ(), patiently...), "ETCDCTL_ENDPOINTS="+srv.Endpoint())
+			began := time.Now()
+			out, memory := outputAndMemory(t, cmd)
+			took := time.Since(began)
+			if format == "json" {
+				var all []struct{ Name string }
+				require.NoError(t, json.Unmarshal(out, &all))
+				require.Len(t, all, many)
+			} else {
+				require.Equal(t, many+1, bytes.Count(out, []byte("\n")))
+			}
+			processors := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+			t.Logf("%d locks as %s: %v, %v of processors, %d MB", many, format, took, processors, memory/1e6)
+			require.Positive(t, memory)
+			require.LessOrEqual(t, memory, int64(50e6))
+			require.LessOrEqual(t, processors, 2*time.Second)
+		})
+	}
+}
+
+var peak = regexp.MustCompile(`VmHWM:\s*(\d+) kB`)
+
+// outputAndMemory runs a command and returns what it prints, and how many bytes it has needed at most. What the system tells of a
+// process that has ended includes the memory of the one that started it; so this looks at each part of what is printed, while the
+// command waits to print the next.
+func outputAndMemory(t *testing.T, cmd *exec.Cmd) (text []byte, memory int64) {
+	t.Helper()
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	require.NoError(t, cmd.Start())
+	part := make([]byte, 32<<10)
+	for {
+		n, err := out.Read(part)
+		text = append(text, part[:n]...)
+		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid)) // or it has ended
+		if m := peak.FindSubmatch(status); m != nil {
+			kib, err := strconv.ParseInt(string(m[1]), 10, 64)
+			require.NoError(t, err)
+			memory = kib << 10
+		}
+		if err == io.EOF {
+			break
+		}
+		require.NoError(t, err)
+	}
+	require.NoError(t, cmd.Wait(), stderr.String())
+	return text, memory
+}
