@@ -32,7 +32,7 @@
 //     still under way.
 //   - A write replaces exactly the version that it compared its token with, or that Update gave to fn; otherwise it is not
 //     done. So no accepted write is lost: the next writer has seen it.
-//   - A write is done once or not at all, even if its answer is lost; see below.
+//   - A write is done once or not at all, even if its answer is lost; see below, and for proxies the next section.
 //   - A reader of a Manifest sees all of a commit or none of it.
 //
 // The guarantee needs an endpoint that checks If-Match and If-None-Match: * in one step with the write, and that never
@@ -47,6 +47,9 @@
 //   - Writes, copies and deletions that do not go through this package are not fenced. A deleted object has no mark,
 //     follows no lock and accepts every old token again; a restored version has an old mark. Exempt the objects from expiry rules.
 //   - A replica of the bucket, for example in another region, is another endpoint. Write through one of them only.
+//   - A proxy that sends a write twice, as some do with PUT after an error, may answer with the second one's 412. That is noticed,
+//     unless two other writes of the same token have followed by then: the write is done again on top of them, and Update calls
+//     fn again. Turn such repetitions off if that matters.
 //   - Each object has its own mark. To change several objects as one resource, use a Manifest.
 //   - A token is not a credential. Probe is not a proof: it finds endpoints that ignore conditions, and most that race.
 //
