@@ -109,6 +109,22 @@ func TestElect_endsTheCommandBeforeAnotherLeads(t *testing.T) {
 	require.Less(t, lastSign(t, running).Sub(cut), ttl)
 }
 
+// Who is told to end does not campaign again, whatever has ended the leadership.
+func TestElect_askedAndThenSignalled(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	dir := t.TempDir()
+	started, asked := filepath.Join(dir, "started"), filepath.Join(dir, "asked")
+	p := elect(t, addr, "job", "--", "sh", "-c",
+		`trap 'test ! -e "$1" || exit 5; touch "$1"' TERM; touch "$0"; while :; do sleep 0.01; done`, started, asked)
+	awaitFile(t, started)
+	require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
+	awaitFile(t, asked)
+	p.signal(t, syscall.SIGTERM)
+	require.Equal(t, 5, p.end(t))
+	requireNothingLeft(t, client)
+}
+
 func TestElect_leavesTheQueueOnASignal(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
