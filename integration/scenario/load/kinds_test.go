@@ -67,7 +67,8 @@ func BenchmarkKinds(b *testing.B) {
 }
 
 // BenchmarkReaders has 64 goroutines of eight sessions, each with a client of its own, go through sections of 5 ms under one
-// name, as readers and as writers, and reports the sections a second of both and their ratio.
+// name, as readers and as writers, and reports the sections a second of both and their ratio. Then a ninth session writes among
+// the readers, twenty times a second at most, and it reports how long that waits, in sections: the median and the ninth tenth.
 func BenchmarkReaders(b *testing.B) {
 	srv := etcdtest.Start(b, etcdtest.Options{})
 	const sessions, each, section = 8, 8, 5 * time.Millisecond
@@ -93,7 +94,21 @@ func BenchmarkReaders(b *testing.B) {
 		wg.Wait()
 		return float64(sections.Load()) / time.Since(began).Seconds()
 	}
+	writer := rig.NewSession(b, srv.Client(b), lease.Options{})
+	write := func(ctx context.Context) (waits []time.Duration) {
+		for {
+			began := time.Now()
+			l, err := writer.Lock(ctx, "mixed")
+			if err != nil {
+				return waits
+			}
+			waits = append(waits, time.Since(began))
+			_ = l.Unlock(b.Context()) //nolint:contextcheck // ctx may have ended
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
 	var readers, writers float64
+	var waits []time.Duration
 	for b.Loop() {
 		readers += run(func(s *lease.Session, ctx context.Context) error {
 			return s.RDo(ctx, "readers", func(context.Context, fence.ReadToken) error { time.Sleep(section); return nil })
@@ -101,7 +116,18 @@ func BenchmarkReaders(b *testing.B) {
 		writers += run(func(s *lease.Session, ctx context.Context) error {
 			return s.Do(ctx, "writers", func(context.Context, fence.Token) error { time.Sleep(section); return nil })
 		})
+		ctx, end := context.WithCancel(b.Context())
+		among := make(chan []time.Duration)
+		go func() { among <- write(ctx) }()
+		run(func(s *lease.Session, ctx context.Context) error {
+			return s.RDo(ctx, "mixed", func(context.Context, fence.ReadToken) error { time.Sleep(section); return nil })
+		})
+		end()
+		waits = append(waits, <-among...)
 	}
+	slices.Sort(waits)
+	b.ReportMetric(float64(waits[len(waits)/2])/float64(section), "writer-waits-p50")
+	b.ReportMetric(float64(waits[len(waits)*9/10])/float64(section), "writer-waits-p90")
 	b.ReportMetric(readers/float64(b.N), "sections/s-readers")
 	b.ReportMetric(writers/float64(b.N), "sections/s-writers")
 	b.ReportMetric(readers/writers, "readers/writers")
