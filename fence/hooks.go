@@ -3,6 +3,7 @@ package fence
 import (
 	"context"
 	"errors"
+	"strings"
 )
 
 // Hooks are functions that a resource calls when it has accepted or refused a token, for metrics, logs and alerts; those that are
@@ -36,7 +37,19 @@ func (h *Hooks) Tell(ctx context.Context, a Access, err error) {
 		if h.Accepted != nil {
 			h.Accepted(ctx, a)
 		}
-	case h.Refused != nil && (errors.Is(err, ErrStale) || errors.Is(err, ErrOtherLock)):
+	case h.Refused != nil && a.refusedBy(err):
 		h.Refused(ctx, a, err)
 	}
+}
+
+// refusedBy reports whether err is the refusal of the access, at its resource or at a node above. A context that has ended may
+// have the refusal of another one as its cause.
+func (a Access) refusedBy(err error) bool {
+	resource, token := "", Token(0)
+	if stale, ok := errors.AsType[*StaleError](err); ok {
+		resource, token = stale.Resource, stale.Token
+	} else if other, ok := errors.AsType[*OtherLockError](err); ok {
+		resource, token = other.Resource, other.Token
+	}
+	return token != 0 && token == a.Token && (resource == a.Resource || strings.HasPrefix(a.Resource, resource+"/"))
 }

@@ -45,6 +45,27 @@ func TestGuard_hooks(t *testing.T) {
 			ctx := fence.WithLock(fence.NewContext(t.Context(), 90), "/orders")
 			return &fence.Access{Resource: "accounts", Token: 90, Lock: "/orders"}, g.CheckContext(ctx, "accounts", 90)
 		},
+		"a context that another's refusal has ended": func() (*fence.Access, error) {
+			hold, held := make(chan struct{}), make(chan struct{})
+			done := make(chan error)
+			go func() {
+				done <- g.Do("busy", 54, func() error {
+					close(held)
+					<-hold
+					return nil
+				})
+			}()
+			<-held
+			ctx, cancel := context.WithCancelCause(t.Context())
+			cancel(elsewhere)
+			err := g.DoContext(ctx, "busy", 55, func() error { return nil })
+			require.ErrorIs(t, err, fence.ErrStale)
+			_, told := told.Last()
+			close(hold)
+			require.NoError(t, <-done)
+			require.Error(t, told, "nothing is told of it")
+			return &fence.Access{Resource: "busy", Token: 54}, nil
+		},
 		"an illegal token": func() (*fence.Access, error) { return nil, g.Check("orders", 0) },
 		"an ended context": func() (*fence.Access, error) { return nil, g.CheckContext(ended, "orders", 60) },
 	} {
