@@ -52,11 +52,12 @@ const (
 )
 
 type finding struct {
-	Level    string `json:"level"`
-	Check    string `json:"check"`
-	Endpoint string `json:"endpoint,omitempty"`
-	Says     string `json:"says"`
-	Do       string `json:"do,omitempty"`
+	Level    string   `json:"level"`
+	Check    string   `json:"check"`
+	Endpoint string   `json:"endpoint,omitempty"`
+	Says     string   `json:"says"`
+	Do       string   `json:"do,omitempty"`
+	Run      []string `json:"run,omitempty"` // commands that do it, for a POSIX shell
 }
 
 // doctor is one examination.
@@ -122,9 +123,21 @@ func (d *doctor) print(count map[string]int) error {
 		if f.Do != "" {
 			text.WriteString(wrap("      -> "+f.Do, d.app.width))
 		}
+		for _, command := range f.Run { // not broken: what comes after a break would be a command
+			text.WriteString("         " + command + "\n")
+		}
 	}
 	_, err := fmt.Fprintf(d.app.out, "%s%d OK, %d WARN, %d FAIL\n", &text, count[levelOK], count[levelWarn], count[levelFail])
 	return err
+}
+
+// shell is a command line for a POSIX shell that ends with a name, which others may have chosen. Where that does not show as it
+// is, there is no command.
+func shell(command, name string) string {
+	if harmless(name) != name {
+		return fmt.Sprintf("(no command is given for %s: it has characters that do not show)", harmless(name))
+	}
+	return command + " -- '" + strings.ReplaceAll(name, "'", `'\''`) + "'"
 }
 
 // wrap breaks a line between words where it does not fit a terminal.

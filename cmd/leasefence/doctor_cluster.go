@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	locks "github.com/leasefence/leasefence/internal/queue"
+	"github.com/leasefence/leasefence/lease"
 )
 
 func (d *doctor) alarms(ctx context.Context) {
@@ -80,7 +82,8 @@ func (d *doctor) permission(what string, err error) {
 	case denied(err):
 		f.Level = levelFail
 		f.Says = fmt.Sprintf("%s may not %s %s", d.user(), what, d.below())
-		f.Do = fmt.Sprintf("As root: etcdctl role grant-permission ROLE readwrite --prefix %q", d.prefix)
+		f.Do = "Give it a ROLE with that permission, as root:"
+		f.Run = []string{shell("etcdctl role grant-permission --prefix ROLE readwrite", d.prefix)}
 	case err != nil:
 		f = d.unchecked("permissions", "", err)
 	}
@@ -100,13 +103,13 @@ type found struct {
 	held     map[clientv3.LeaseID][]*mvccpb.KeyValue // keys of contenders, by the lease in their names
 	keys     int                                     // of contenders
 	strays   int
-	slots    int // strays that take a permit
-	examples []string
+	slots    int      // strays that take a permit
+	examples []string // of strays
 }
 
 func (f *found) stray(kv *mvccpb.KeyValue) {
 	if f.strays++; len(f.examples) < fewShown {
-		f.examples = append(f.examples, harmless(string(kv.Key)))
+		f.examples = append(f.examples, string(kv.Key))
 	}
 	if locks.IsSlotName(strings.TrimSuffix(locks.Below(kv.Key), "/")) {
 		f.slots++
@@ -166,8 +169,8 @@ func (d *doctor) leases(ctx context.Context, found found) {
 	d.add(f)
 }
 
-// attached asks whether the keys of contenders are on the leases in their names. Those that are not are strays, and those
-// whose lease is gone hold for ever.
+// attached asks whether the keys of contenders are on the leases in their names. Those that never were are strays. Those that are,
+// by their own record, on a lease that does not have them hold or wait for ever.
 func (d *doctor) attached(ctx context.Context, found *found) {
 	asked := 0
 	for id, keys := range found.held {
@@ -189,15 +192,17 @@ func (d *doctor) attached(ctx context.Context, found *found) {
 			on[string(key)] = true
 		}
 		for _, kv := range keys {
+			if on[string(kv.Key)] {
+				continue
+			}
+			now, err := d.client.Get(ctx, string(kv.Key)) // whole: the name alone does not tell the lease
 			switch {
-			case on[string(kv.Key)] || !d.there(ctx, kv):
-			case resp.GrantedTTL <= 0:
-				d.add(finding{
-					Level: levelFail, Check: "keys of leases",
-					Says: fmt.Sprintf("the key %s is there without its lease: nothing will end that hold", harmless(string(kv.Key))),
-					Do: fmt.Sprintf("If etcd or somebody else has left it: leasefence release %s --mode wait --yes --token %d, which deletes it.",
-						harmless(strings.TrimSuffix(locks.Below(kv.Key), "/")), kv.CreateRevision),
-				})
+			case err != nil:
+				d.add(d.unchecked("keys of leases", "", err))
+				return
+			case len(now.Kvs) == 0 || now.Kvs[0].CreateRevision != kv.CreateRevision: // gone meanwhile
+			case locks.Contends(locks.Below(kv.Key), now.Kvs[0]):
+				d.add(d.kept(ctx, kv))
 			default:
 				found.stray(kv)
 			}
@@ -205,10 +210,21 @@ func (d *doctor) attached(ctx context.Context, found *found) {
 	}
 }
 
-// there reports whether a key is still there.
-func (d *doctor) there(ctx context.Context, kv *mvccpb.KeyValue) bool {
-	now, err := d.client.Get(ctx, string(kv.Key), clientv3.WithKeysOnly())
-	return err == nil && len(now.Kvs) == 1 && now.Kvs[0].CreateRevision == kv.CreateRevision
+// kept is the finding on a contender's key that its lease does not have.
+func (d *doctor) kept(ctx context.Context, kv *mvccpb.KeyValue) finding {
+	key, name := string(kv.Key), strings.TrimSuffix(locks.Below(kv.Key), "/")
+	f := finding{Level: levelFail, Check: "keys of leases"}
+	q, err := lease.Inspect(ctx, d.client, name)
+	if err == nil && slices.ContainsFunc(q.Holders, func(c lease.Contender) bool { return c.Key == key }) {
+		f.Says = fmt.Sprintf("etcd has kept the key %s without its lease: nothing will end that hold", harmless(key))
+		f.Do = "This waits for the end of the lease, if there is one after all, and deletes the key:"
+		f.Run = []string{shell(fmt.Sprintf("leasefence release --mode wait --yes --token %d", kv.CreateRevision), name)}
+		return f
+	}
+	f.Says = fmt.Sprintf("etcd has kept the key %s without its lease: nothing will end that wait", harmless(key))
+	f.Do = "If nobody waits with it any more, delete it:"
+	f.Run = []string{shell("etcdctl del", key)}
+	return f
 }
 
 func (d *doctor) strays(found found) {
@@ -216,10 +232,15 @@ func (d *doctor) strays(found found) {
 		d.add(finding{Level: levelOK, Check: "stray keys", Says: "there are none"})
 		return
 	}
+	names, commands := make([]string, len(found.examples)), make([]string, len(found.examples))
+	for i, key := range found.examples {
+		names[i], commands[i] = harmless(key), shell("etcdctl del", key)
+	}
 	f := finding{
 		Level: levelWarn, Check: "stray keys",
-		Says: fmt.Sprintf("%d keys are nobody's hold and nobody's wait, such as %s", found.strays, strings.Join(found.examples, ", ")),
-		Do:   "If they are data, keep locks below a prefix of their own: keys below a lock's name slow it. If nobody needs them: etcdctl del KEY.",
+		Says: fmt.Sprintf("%d keys are nobody's hold and nobody's wait, such as %s", found.strays, strings.Join(names, ", ")),
+		Do:   "If they are data, keep locks below a prefix of their own: keys below a lock's name slow it. If nobody needs them, delete them:",
+		Run:  commands,
 	}
 	if found.slots > 0 {
 		f.Level = levelFail

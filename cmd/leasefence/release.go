@@ -43,7 +43,8 @@ func (a *app) releaseCommand() *cobra.Command {
 		Long: `release gets NAME free from the one who holds it now. Those who wait keep their places.
 
   --mode ask   asks the holder, which lets go when its work has ended; a command under "leasefence lock" gets SIGTERM
-  --mode wait  asks and deletes nothing: waits until the holder has let go, or its lease has ended
+  --mode wait  waits until the holder has let go, or its lease has ended; it asks and deletes nothing as long as the lease
+               lives; a key that etcd has kept without its lease is deleted
   --mode now   deletes the holder's key and lets the next one in at once: only fencing keeps them apart then
 
 It shows the holder and asks for the name to be typed. Without a terminal it wants --yes and the holder's --token, as "get" shows
