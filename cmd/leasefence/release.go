@@ -93,10 +93,14 @@ func (a *app) release(r release) error {
 			}
 		}
 		ctx, cancel := a.bounded(context.Background())
-		if opts.Mode == lease.ReleaseWait {
-			ctx, cancel = context.WithCancel(context.Background())
-		}
 		defer cancel()
+		if opts.Mode == lease.ReleaseWait {
+			// It waits as long as it takes: that etcd cannot be reached is to be told at once.
+			if _, err := lease.Inspect(ctx, client, r.name); err != nil {
+				return err
+			}
+			ctx = context.Background()
+		}
 		if err := lease.Release(ctx, client, r.name, opts); err != nil {
 			return notReleased(err)
 		}

@@ -13,15 +13,16 @@ import (
 func TestDown_everyCommandSaysSo(t *testing.T) {
 	t.Parallel()
 	for line, code := range map[string]int{
-		"ls":                              1,
-		"get a":                           1,
-		"watch a":                         1,
-		"release a --yes --token 3":       1,
-		"explain 3":                       1,
-		"lock a --ttl 2s -- true":         75,
-		"lock a --ttl 2s --try -- true":   75,
-		"elect a --ttl 2s -- true":        75,
-		"lock a -o json --ttl 2s -- true": 75,
+		"ls":                                    1,
+		"get a":                                 1,
+		"watch a":                               1,
+		"release a --yes --token 3":             1,
+		"release a --mode wait --yes --token 3": 1,
+		"explain 3":                             1,
+		"lock a --ttl 2s -- true":               75,
+		"lock a --ttl 2s --try -- true":         75,
+		"elect a --ttl 2s -- true":              75,
+		"lock a -o json --ttl 2s -- true":       75,
 	} {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
