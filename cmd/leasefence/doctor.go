@@ -68,6 +68,7 @@ type doctor struct {
 	ttl    time.Duration
 
 	findings []finding
+	clusters map[uint64][]string // the endpoints that have answered, by the cluster that they are of
 }
 
 func (d *doctor) add(f finding) { d.findings = append(d.findings, f) }
@@ -77,6 +78,7 @@ func (d *doctor) run(ctx context.Context) error {
 	for _, endpoint := range d.app.etcd.endpoints {
 		answers = d.member(ctx, endpoint) || answers
 	}
+	d.oneCluster()
 	if !answers {
 		d.add(finding{
 			Level: levelWarn, Check: "all else", Says: "NOT CHECKED: no endpoint answers",

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -28,6 +29,10 @@ func (d *doctor) member(ctx context.Context, endpoint string) bool {
 		})
 		return false
 	}
+	if d.clusters == nil {
+		d.clusters = map[uint64][]string{}
+	}
+	d.clusters[status.Header.GetClusterId()] = append(d.clusters[status.Header.GetClusterId()], endpoint)
 	version := judge(status.Version)
 	version.Endpoint = endpoint
 	d.add(version)
@@ -48,6 +53,23 @@ func (d *doctor) member(ctx context.Context, endpoint string) bool {
 	d.add(size(endpoint, status.DbSize, status.DbSizeInUse, status.DbSizeQuota))
 	d.commits(ctx, endpoint)
 	return true
+}
+
+// oneCluster checks that all endpoints are of the same cluster: a lock in one of two excludes nobody in the other.
+func (d *doctor) oneCluster() {
+	if len(d.clusters) < 2 {
+		return
+	}
+	var parts []string
+	for id, endpoints := range d.clusters {
+		parts = append(parts, fmt.Sprintf("%s of cluster %x", strings.Join(endpoints, ", "), id))
+	}
+	slices.Sort(parts)
+	d.add(finding{
+		Level: levelFail, Check: "cluster",
+		Says: fmt.Sprintf("the endpoints are of %d clusters, so that two may hold the same lock: %s", len(parts), strings.Join(parts, "; ")),
+		Do:   "Give the endpoints of one cluster alone, here and to all that lock.",
+	})
 }
 
 // size is the finding on a member's database. Quota is 0 where the server does not tell it, as before 3.6.

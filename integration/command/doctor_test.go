@@ -215,6 +215,16 @@ func TestDoctor_withoutPermission(t *testing.T) {
 	require.Contains(t, root.stdout.String(), " 0 WARN, 0 FAIL\n")
 }
 
+func TestDoctor_twoClusters(t *testing.T) {
+	t.Parallel()
+	one, other := etcdtest.Start(t, etcdtest.Options{}), etcdtest.Start(t, etcdtest.Options{})
+	all := examine(t, one.Endpoint()+","+other.Endpoint())
+	require.Equal(t, []string{"FAIL"}, levels(all)["cluster"])
+	require.Contains(t, says(all, "cluster"), "the endpoints are of 2 clusters")
+	require.Contains(t, says(all, "cluster"), one.Endpoint()+" of cluster ")
+	require.Empty(t, levels(examine(t, one.Endpoint()+","+one.Endpoint()))["cluster"])
+}
+
 func TestDoctor_etcdDown(t *testing.T) {
 	t.Parallel()
 	p := startWith(t, nil, "doctor", "--endpoints", "127.0.0.1:1", "--command-timeout", "500ms")
