@@ -259,6 +259,9 @@ func cannotRun(err error) error {
 // catchSignals keeps the signals that are passed on from ending leasefence. One that is ignored, as nohup has SIGHUP,
 // stays ignored.
 func catchSignals() <-chan os.Signal {
+	// Or a message to a standard error that nobody reads would end leasefence, and CMD by SIGKILL. A signal that is caught,
+	// unlike one that is ignored, is as usual for CMD.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	signals := make(chan os.Signal, 1)
 	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 		if !signal.Ignored(sig) {

@@ -5,6 +5,7 @@ package command_test
 import (
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
@@ -286,4 +287,37 @@ func TestLock_takesTheCommandWithItWhenKilled(t *testing.T) {
 		after, err2 := os.Stat(running)
 		return err1 == nil && err2 == nil && before.ModTime().Equal(after.ModTime())
 	}, patience/10, time.Millisecond, "the command runs on")
+}
+
+// A message that nobody can read is no reason to end: the command would be killed without SIGTERM.
+func TestLock_outlivesItsStandardError(t *testing.T) {
+	t.Parallel()
+	for _, verb := range []string{"lock", "elect"} {
+		t.Run(verb, func(t *testing.T) {
+			t.Parallel()
+			addr, client := etcd(t)
+			dir := t.TempDir()
+			started, told := filepath.Join(dir, "started"), filepath.Join(dir, "told")
+			reader, writer, err := os.Pipe()
+			require.NoError(t, err)
+			require.NoError(t, reader.Close())
+			cmd := exec.CommandContext(bounded(t), program, verb, "job", "--", "sh", "-c",
+				`exec 2>/dev/null; trap 'touch "$1"; exit 9' TERM; touch "$0"; while :; do sleep 0.01; done`, started, told)
+			cmd.Env = append(append(os.Environ(), patiently...), "ETCDCTL_ENDPOINTS="+addr, "GORACE=atexit_sleep_ms=0")
+			cmd.Stdout, cmd.Stderr = writer, writer
+			require.NoError(t, cmd.Start())
+			require.NoError(t, writer.Close())
+			awaitFile(t, started)
+			require.NoError(t, os.Remove(started))
+			require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t)) // which is said
+			awaitFile(t, told)
+			if verb == "elect" { // it campaigns again
+				awaitFile(t, started)
+				require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+			}
+			_ = cmd.Wait()
+			require.Equal(t, 9, cmd.ProcessState.ExitCode())
+			requireNothingLeft(t, client)
+		})
+	}
 }
