@@ -21,6 +21,7 @@ type etcdFlags struct {
 	user, password, file        string
 	secure                      clientv3.SecureConfig
 	names                       []string // of the flags
+	built                       *clientv3.Config
 }
 
 func (e *etcdFlags) register(to *pflag.FlagSet) {
@@ -55,8 +56,20 @@ func (e *etcdFlags) readEnv(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// config is that of a client. Certificates are read again for each connection, so they can be replaced.
+// config is that of a client. It is built once, so that a password is asked for once. Certificates are read again for each
+// connection, so they can be replaced.
 func (e *etcdFlags) config() (clientv3.Config, error) {
+	if e.built == nil {
+		config, err := e.build()
+		if err != nil {
+			return clientv3.Config{}, err
+		}
+		e.built = &config
+	}
+	return *e.built, nil
+}
+
+func (e *etcdFlags) build() (clientv3.Config, error) {
 	for _, d := range []struct {
 		flag string
 		d    time.Duration

@@ -94,6 +94,18 @@ func TestRelease_wantsTheNameTyped(t *testing.T) {
 	require.Empty(t, keys(t, client, "jobs/nightly/"))
 }
 
+func TestAuth_asksForThePasswordOnce(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	askForAPassword(t, client)
+	p := onTerminal(t, addr, 200, "doctor", "jobs/", "--user", "root", "--endpoints", addr+","+addr)
+	p.awaitOutput(t, "Password: ")
+	p.typeLine(t, "secret")
+	require.Zero(t, p.result(t))
+	require.Equal(t, 1, strings.Count(p.stdout.String(), "Password: "))
+	require.Equal(t, 2, strings.Count(p.stdout.String(), "OK    commits of "))
+}
+
 func TestTables_fitATerminal(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
