@@ -21,6 +21,7 @@ type etcdFlags struct {
 	user, password, file        string
 	secure                      clientv3.SecureConfig
 	names                       []string // of the flags
+	discovery                   string   // a domain of etcdctl's environment that would be where the endpoints come from
 	built                       *clientv3.Config
 }
 
@@ -43,17 +44,38 @@ func (e *etcdFlags) register(to *pflag.FlagSet) {
 	to.AddFlagSet(flags)
 }
 
-// readEnv sets the flags that were not given from the environment.
+// readEnv sets the flags that were not given from the environment. A password that any flag gives is that of the flag.
 func (e *etcdFlags) readEnv(flags *pflag.FlagSet) error {
+	given := e.passwords() > 0
 	for _, name := range e.names {
 		variable := "ETCDCTL_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
-		if text := os.Getenv(variable); text != "" && !flags.Changed(name) {
-			if err := flags.Set(name, text); err != nil {
-				return usageError("$%s: %w", variable, err)
-			}
+		text := os.Getenv(variable)
+		switch {
+		case text == "" || flags.Changed(name):
+			continue
+		case given && strings.HasPrefix(name, "password"):
+			continue
+		case given && name == "user":
+			text, _, _ = strings.Cut(text, ":")
+		}
+		if err := flags.Set(name, text); err != nil {
+			return usageError("$%s: %w", variable, err)
 		}
 	}
+	if !flags.Changed("endpoints") {
+		e.discovery = os.Getenv("ETCDCTL_DISCOVERY_SRV")
+	}
 	return nil
+}
+
+// passwords is how many ways give a password.
+func (e *etcdFlags) passwords() (n int) {
+	for _, given := range []bool{e.password != "", e.file != "", strings.Contains(e.user, ":")} {
+		if given {
+			n++
+		}
+	}
+	return n
 }
 
 // config is that of a client. It is built once, so that a password is asked for once. Certificates are read again for each
@@ -77,6 +99,9 @@ func (e *etcdFlags) build() (clientv3.Config, error) {
 		if d.d <= 0 {
 			return clientv3.Config{}, usageError("--%s is %v, want more than 0s", d.flag, d.d)
 		}
+	}
+	if e.discovery != "" {
+		return clientv3.Config{}, usageError("$ETCDCTL_DISCOVERY_SRV is not supported: unset it, or give --endpoints")
 	}
 	if slices.Contains(e.endpoints, "") {
 		return clientv3.Config{}, usageError("--endpoints has an empty one")
@@ -104,13 +129,19 @@ func (e *etcdFlags) build() (clientv3.Config, error) {
 
 // auth is who asks. No error has the password in it.
 func (e *etcdFlags) auth() (auth clientv3.AuthConfig, err error) {
-	auth = clientv3.AuthConfig{Username: e.user, Password: e.password}
+	name, password, given := strings.Cut(e.user, ":")
+	auth = clientv3.AuthConfig{Username: name, Password: password}
 	switch {
 	case e.user == "" && e.file != "":
 		return auth, fmt.Errorf("--password-file without --user")
 	case e.user == "":
 		return clientv3.AuthConfig{}, nil
+	case e.passwords() > 1:
+		return auth, fmt.Errorf("--user name:password, --password and --password-file: want one password")
+	case given:
+		return auth, nil
 	case e.password != "":
+		auth.Password = e.password
 		return auth, nil
 	case e.file != "":
 		text, err := os.ReadFile(e.file)
@@ -118,11 +149,6 @@ func (e *etcdFlags) auth() (auth clientv3.AuthConfig, err error) {
 			return auth, fmt.Errorf("--password-file: %w", err)
 		}
 		auth.Password = strings.TrimRight(string(text), "\r\n")
-		return auth, nil
-	}
-	name, password, given := strings.Cut(e.user, ":")
-	auth.Username, auth.Password = name, password
-	if given {
 		return auth, nil
 	}
 	stdin := int(os.Stdin.Fd())

@@ -35,6 +35,11 @@ func TestAuth_ways(t *testing.T) {
 		"the flag wins": {[]string{"ETCDCTL_USER=root", "ETCDCTL_PASSWORD=swordfish"}, []string{"--password", "secret"}, 0},
 		"and is wrong":  {[]string{"ETCDCTL_USER=root", "ETCDCTL_PASSWORD=secret"}, []string{"--password", "swordfish"}, 1},
 		"nobody":        {nil, nil, 1},
+		"file wins":     {[]string{"ETCDCTL_PASSWORD=swordfish"}, []string{"--user", "root", "--password-file", file}, 0},
+		"and if wrong":  {[]string{"ETCDCTL_PASSWORD=secret"}, []string{"--user", "root:swordfish"}, 1},
+		"one flag wins": {[]string{"ETCDCTL_PASSWORD=swordfish", "ETCDCTL_PASSWORD_FILE=/no/file"}, []string{"--user=root:secret"}, 0},
+		"over the user": {[]string{"ETCDCTL_USER=root:swordfish"}, []string{"--password-file", file}, 0},
+		"discovery":     {[]string{"ETCDCTL_USER=root:secret", "ETCDCTL_DISCOVERY_SRV=example.com"}, nil, 0}, // there are endpoints
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -46,6 +51,28 @@ func TestAuth_ways(t *testing.T) {
 			code := tt.code * 75
 			p = startWith(t, env, append([]string{"lock", "job"}, append(tt.args, "--", "true")...)...)
 			require.Equal(t, code, p.end(t))
+		})
+	}
+}
+
+// What is not clear, or not supported, is refused before etcd is asked.
+func TestAuth_refuses(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		env, args []string
+		says      string
+	}{
+		"two flags":     {nil, []string{"--user=root:secret", "--password-file=f", "--endpoints=127.0.0.1:1"}, "want one password"},
+		"two others":    {nil, []string{"--user=root:secret", "--password=secret", "--endpoints=127.0.0.1:1"}, "want one password"},
+		"two variables": {[]string{"ETCDCTL_USER=root:secret", "ETCDCTL_PASSWORD=secret"}, nil, "want one password"},
+		"discovery":     {[]string{"ETCDCTL_DISCOVERY_SRV=example.com"}, nil, "$ETCDCTL_DISCOVERY_SRV is not supported"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := startWith(t, tt.env, append([]string{"ls"}, tt.args...)...)
+			require.Equal(t, 64, p.end(t))
+			require.Contains(t, p.stderr.String(), tt.says)
+			require.NotContains(t, p.stderr.String(), "secret")
 		})
 	}
 }
