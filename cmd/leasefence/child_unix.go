@@ -27,9 +27,12 @@ func start(path string, args []string, h hold) (*exec.Cmd, error) {
 	return cmd, cmd.Start()
 }
 
-// signalGroup has no error: the group may have ended.
+// signalGroup has no error: the group may have ended. What is stopped, as by Ctrl-Z, goes on: it would not see the signal.
 func signalGroup(cmd *exec.Cmd, sig syscall.Signal) {
 	_ = syscall.Kill(-cmd.Process.Pid, sig)
+	if sig != syscall.SIGKILL { // which what is stopped dies of, too
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGCONT)
+	}
 }
 
 func outcome(state *os.ProcessState) error {

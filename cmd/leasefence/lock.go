@@ -69,7 +69,8 @@ type theLock struct {
 const behaviour = `
 CMD has leasefence's standard input, output and error. In its environment are LEASEFENCE_TOKEN, the fencing token, in decimal,
 which it should hand to whatever it changes; LEASEFENCE_LOCK, the lock's name; and LEASEFENCE_KEY, its key in etcd. SIGINT,
-SIGTERM and SIGHUP are passed on to it. It is a process group of its own, and a signal goes to all of the group.
+SIGTERM, SIGQUIT and SIGHUP are passed on to it. It is a process group of its own, and a signal goes to all of the group. There
+is no job control: Ctrl-Z stops CMD alone, which keeps the lock, and goes on with the next signal that is passed on.
 
 If the hold is lost for want of renewals, CMD gets SIGTERM and, if it has not ended after --grace, SIGKILL. The grace is taken
 off the local deadline, so all of that is over before etcd lets anybody else in. If the lease was revoked or the key deleted,
@@ -263,7 +264,7 @@ func catchSignals() <-chan os.Signal {
 	// unlike one that is ignored, is as usual for CMD.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	signals := make(chan os.Signal, 1)
-	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP} {
 		if !signal.Ignored(sig) {
 			signal.Notify(signals, sig)
 		}

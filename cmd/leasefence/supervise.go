@@ -16,8 +16,8 @@ import (
 
 // stopped is what has happened while a command ran.
 type stopped struct {
-	lost   bool // the hold was lost after its context had ended for another reason
-	signal os.Signal
+	lost   bool      // the hold was lost after its context had ended for another reason
+	signal os.Signal // told the command to end; SIGHUP may be no more than a reload
 }
 
 // supervise passes signals on to the command until it has ended, and ends it if the hold is lost.
@@ -32,8 +32,11 @@ func (s *session) supervise(cmd *exec.Cmd, h hold, grace time.Duration, signals 
 	var gone <-chan struct{}
 	for running := true; running; {
 		select {
-		case did.signal = <-signals:
-			signalGroup(cmd, did.signal.(syscall.Signal))
+		case sig := <-signals:
+			signalGroup(cmd, sig.(syscall.Signal))
+			if sig != syscall.SIGHUP {
+				did.signal = sig
+			}
 		case <-over:
 			over = nil
 			lost, taken := errors.AsType[*lease.LostError](context.Cause(h.ctx))

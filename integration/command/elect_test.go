@@ -3,7 +3,9 @@
 package command_test
 
 import (
+	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -122,6 +124,25 @@ func TestElect_askedAndThenSignalled(t *testing.T) {
 	awaitFile(t, asked)
 	p.signal(t, syscall.SIGTERM)
 	require.Equal(t, 5, p.end(t))
+	requireNothingLeft(t, client)
+}
+
+// SIGHUP, at which many a service reads its settings again, does not end the candidacy.
+func TestElect_reloadedAndThenAsked(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	// Caught here, it is not ignored by those that are started here, also where the tests run under nohup.
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGHUP)
+	defer signal.Stop(caught)
+	p := elect(t, addr, "job", "--", "sh", "-c", `trap 'echo reloaded' HUP; echo "term $LEASEFENCE_TOKEN."; while :; do sleep 0.01 || :; done`)
+	p.awaitOutput(t, "term 2.")
+	p.signal(t, syscall.SIGHUP)
+	p.awaitOutput(t, "reloaded")
+	require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
+	p.awaitOutput(t, "reloaded\nterm ")
+	p.signal(t, syscall.SIGTERM)
+	require.Equal(t, 143, p.end(t))
 	requireNothingLeft(t, client)
 }
 

@@ -84,7 +84,9 @@ func TestLock_passesOnSignals(t *testing.T) {
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGHUP)
 	defer signal.Stop(caught)
-	for name, sig := range map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "HUP": syscall.SIGHUP} {
+	for name, sig := range map[string]syscall.Signal{
+		"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "QUIT": syscall.SIGQUIT, "HUP": syscall.SIGHUP,
+	} {
 		t.Run(name, func(t *testing.T) {
 			started := filepath.Join(t.TempDir(), "started")
 			p := lock(t, addr, "job", "--", "sh", "-c",
