@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -56,7 +55,7 @@ func (a *app) complain(exit *exitError, cmd *cobra.Command) {
 	switch {
 	case exit.err == nil:
 	case a.output == outputJSON:
-		_ = json.NewEncoder(a.stderr).Encode(map[string]any{"error": exit.err.Error(), "code": exit.code})
+		_ = printJSON(a.stderr, map[string]any{"error": exit.err.Error(), "code": exit.code})
 	default:
 		a.say("%v", exit.err)
 		if exit.code == exitUsage {
@@ -69,7 +68,7 @@ func (a *app) complain(exit *exitError, cmd *cobra.Command) {
 func (a *app) say(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if a.output == outputJSON {
-		_ = json.NewEncoder(a.stderr).Encode(map[string]any{"message": text})
+		_ = printJSON(a.stderr, map[string]any{"message": text})
 		return
 	}
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
@@ -83,7 +82,7 @@ func (a *app) say(format string, args ...any) {
 func (a *app) logger() *slog.Logger {
 	opts := &slog.HandlerOptions{Level: slog.LevelWarn}
 	if a.output == outputJSON {
-		return slog.New(slog.NewJSONHandler(a.stderr, opts))
+		return slog.New(slog.NewJSONHandler(visible{a.stderr}, opts))
 	}
 	return slog.New(slog.NewTextHandler(a.stderr, opts))
 }

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"strconv"
@@ -9,6 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -27,9 +30,34 @@ func terminalWidth(f *os.File) int {
 
 // printJSON prints v as one line.
 func printJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
+	e := json.NewEncoder(visible{w})
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
+}
+
+// visible is a writer of JSON that escapes what does not show, such as what turns the direction of the text after it. It is given
+// whole values.
+type visible struct{ to io.Writer }
+
+func (v visible) Write(p []byte) (int, error) {
+	hidden := func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) } // the encoder has none in its texts
+	if !bytes.ContainsFunc(p, hidden) {
+		return v.to.Write(p)
+	}
+	var text []byte
+	for _, r := range string(p) {
+		if !hidden(r) {
+			text = utf8.AppendRune(text, r)
+			continue
+		}
+		for _, half := range utf16.Encode([]rune{r}) {
+			text = fmt.Appendf(text, `\u%04x`, half)
+		}
+	}
+	if _, err := v.to.Write(text); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }
 
 // harmless is text of others for a terminal and for a line: quoted if it has anything in it that does not show.

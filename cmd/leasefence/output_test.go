@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -53,4 +55,23 @@ func TestHarmless(t *testing.T) {
 	} {
 		require.Equal(t, want, harmless(text))
 	}
+}
+
+// JSON has what does not show in its escaped form alone, and means the same.
+func TestPrintJSON_showsEverything(t *testing.T) {
+	t.Parallel()
+	const odd = "nächtlich <\"x\"> \u009b2J \u202eb\u2066 \x7f \u00a0 \t\n \U000e0041 \U0001f512 \ufeff\u2028"
+	var out, log bytes.Buffer
+	require.NoError(t, printJSON(&out, []string{odd}))
+	require.Equal(t, `["nächtlich <\"x\"> \u009b2J \u202eb\u2066 \u007f \u00a0 \t\n \udb40\udc41 🔒 \ufeff\u2028"]`+"\n", out.String())
+	var back []string
+	require.NoError(t, json.Unmarshal(out.Bytes(), &back))
+	require.Equal(t, []string{odd}, back)
+
+	a := &app{stderr: &log, output: outputJSON}
+	a.say("%s", odd)
+	a.complain(&exitError{exitFailed, errors.New(odd)}, nil)
+	a.logger().Warn(odd)
+	require.Equal(t, 3, strings.Count(log.String(), `\u202eb`))
+	require.NotContains(t, log.String(), "\u202e")
 }
