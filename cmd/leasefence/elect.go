@@ -103,6 +103,7 @@ func (a *app) elect(c command, name string) error {
 
 // campaign runs for the leadership again and again, and has the command run on each.
 func (s *session) campaign(ctx context.Context, name string, terms chan<- tenure) error {
+	ended := false // well, while it led
 	lead := func(ctx context.Context, token fence.Token) error {
 		l, ok := election.FromContext(ctx)
 		if !ok {
@@ -111,17 +112,25 @@ func (s *session) campaign(ctx context.Context, name string, terms chan<- tenure
 		answer := make(chan error)
 		select {
 		case terms <- tenure{hold{ctx: l.Context(), names: []string{name}, token: token.String(), key: l.Key()}, answer}:
-			return <-answer
+			err := <-answer
+			ended = err == nil && l.Err() == nil
+			return err
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
-	return election.Run(ctx, s.Session, name, election.Options{}, lead, election.WithOnLost(func(err error) {
+	err := election.Run(ctx, s.Session, name, election.Options{}, lead, election.WithOnLost(func(err error) {
+		ended = false
 		if lost, ok := errors.AsType[*lease.LostError](err); ok {
 			err = lost
 		}
 		s.app.say("%s: %v; campaigning again", name, err)
 	}))
+	if ended && err != nil { // the key was not released in time, which is no matter of the command's
+		s.app.say("%v", err)
+		return nil
+	}
+	return err
 }
 
 // elected is the end of a campaign as an exit code.

@@ -178,6 +178,7 @@ func (a *app) lock(l theLock) error {
 		return cannotRun(err)
 	}
 	stop := s.supervise(child, h, l.grace, signals)
+	held := h.err() == nil // what comes later is no matter of the command's
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	err = h.unlock(ctx)
@@ -185,7 +186,7 @@ func (a *app) lock(l theLock) error {
 	case stop.lost && !errors.Is(err, lease.ErrLost): // after it had been asked
 		err = errors.Join(lease.ErrLost, err)
 		fallthrough
-	case errors.Is(err, lease.ErrLost):
+	case errors.Is(err, lease.ErrLost) && (!held || !lostInUnlock(err)):
 		signalGroup(child, syscall.SIGKILL) // what the command has started may have outlived it
 		return &exitError{exitLost, err}
 	case err != nil:
@@ -194,9 +195,17 @@ func (a *app) lock(l theLock) error {
 	return outcome(child.ProcessState)
 }
 
+// lostInUnlock reports whether a lock that was held before Unlock was lost during it. With other reasons Unlock has found
+// out that it had been lost before.
+func lostInUnlock(err error) bool {
+	lost, ok := errors.AsType[*lease.LostError](err)
+	return ok && lost.Reason == lease.ReasonDeadlinePassed
+}
+
 // hold is what a command runs under.
 type hold struct {
 	ctx    context.Context //nolint:containedctx // the hold's own, which ends with it
+	err    func() error    // nil while it is held; it looks at the clock itself
 	unlock func(context.Context) error
 	names  []string
 	token  string
@@ -217,7 +226,7 @@ func (l *theLock) obtain(ctx context.Context, s *lease.Session) (hold, error) {
 		if err != nil {
 			return hold{}, err
 		}
-		return hold{ctx: h.Context(), unlock: h.Unlock, names: l.names, token: h.Token().String(), shared: true}, nil
+		return hold{ctx: h.Context(), err: h.Err, unlock: h.Unlock, names: l.names, token: h.Token().String(), shared: true}, nil
 	case l.permits > 0:
 		acquire := s.Permit
 		if l.try {
@@ -227,7 +236,7 @@ func (l *theLock) obtain(ctx context.Context, s *lease.Session) (hold, error) {
 		if err != nil {
 			return hold{}, err
 		}
-		return hold{ctx: h.Context(), unlock: h.Unlock, names: []string{h.Name()}, token: h.Token().String()}, nil
+		return hold{ctx: h.Context(), err: h.Err, unlock: h.Unlock, names: []string{h.Name()}, token: h.Token().String()}, nil
 	case l.all:
 		acquire := s.LockAll
 		if l.try {
@@ -237,7 +246,7 @@ func (l *theLock) obtain(ctx context.Context, s *lease.Session) (hold, error) {
 		if err != nil {
 			return hold{}, err
 		}
-		return hold{ctx: h.Context(), unlock: h.Unlock, names: h.Names(), token: h.Token().String()}, nil
+		return hold{ctx: h.Context(), err: h.Err, unlock: h.Unlock, names: h.Names(), token: h.Token().String()}, nil
 	}
 	acquire := s.Lock
 	if l.try {
@@ -247,7 +256,7 @@ func (l *theLock) obtain(ctx context.Context, s *lease.Session) (hold, error) {
 	if err != nil {
 		return hold{}, err
 	}
-	return hold{ctx: h.Context(), unlock: h.Unlock, names: l.names, token: h.Token().String()}, nil
+	return hold{ctx: h.Context(), err: h.Err, unlock: h.Unlock, names: l.names, token: h.Token().String()}, nil
 }
 
 func cannotRun(err error) error {
