@@ -135,6 +135,9 @@ func (a *app) connect(ctx context.Context, patience time.Duration) (*clientv3.Cl
 	client, err := clientv3.New(config)
 	if err != nil {
 		end()
+		if errors.Is(err, context.DeadlineExceeded) { // of etcd's client, which does not say whose
+			return nil, silent(config.DialTimeout, config.Endpoints)
+		}
 		return nil, fmt.Errorf("etcd at %q: %w", config.Endpoints, err)
 	}
 	return client, nil
@@ -168,5 +171,9 @@ func (a *app) bounded(ctx context.Context) (context.Context, context.CancelFunc)
 }
 
 func within(ctx context.Context, d time.Duration, endpoints []string) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, d, fmt.Errorf("etcd at %q has not answered for %v", endpoints, d))
+	return context.WithTimeoutCause(ctx, d, silent(d, endpoints))
+}
+
+func silent(d time.Duration, endpoints []string) error {
+	return fmt.Errorf("etcd at %q has not answered for %v", endpoints, d)
 }

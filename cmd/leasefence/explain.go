@@ -42,7 +42,7 @@ In JSON "verdict" is one of holds, waits, over, unknown, no-lock, not-granted.`,
 			return a.ask(func(ctx context.Context, client *clientv3.Client) error {
 				e, err := explain(ctx, client, token, prefix)
 				if err != nil {
-					return err
+					return prefixWanted(err)
 				}
 				return a.printExplanation(e)
 			})

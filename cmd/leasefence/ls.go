@@ -28,7 +28,9 @@ array, printed as it is read.`,
 			if len(args) > 0 {
 				prefix = args[0]
 			}
-			return a.ask(func(ctx context.Context, client *clientv3.Client) error { return a.list(ctx, client, prefix) })
+			return a.ask(func(ctx context.Context, client *clientv3.Client) error {
+				return prefixWanted(a.list(ctx, client, prefix))
+			})
 		},
 	}
 }

@@ -108,10 +108,13 @@ func (a *app) release(r release) error {
 	})
 }
 
-// notReleased tells that nobody was released from a failure.
+// notReleased tells that nobody was released from a failure, and what else there is where the holder cannot be asked.
 func notReleased(err error) error {
 	if errors.Is(err, lease.ErrNotHeld) {
 		return &exitError{exitNotObtained, err}
+	}
+	if strings.Contains(err.Error(), "cannot be asked") {
+		return fmt.Errorf("%w: --mode now deletes its key, --mode wait waits for it", err)
 	}
 	return err
 }

@@ -3,12 +3,23 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	locks "github.com/leasefence/leasefence/internal/queue"
 )
+
+// prefixWanted adds to a refusal what to do about it.
+func prefixWanted(err error) error {
+	if errors.Is(err, rpctypes.ErrPermissionDenied) || errors.Is(rpctypes.Error(err), rpctypes.ErrPermissionDenied) {
+		return fmt.Errorf("%w: give a PREFIX that this user may read", err)
+	}
+	return err
+}
 
 // keysAtATime are read in one request.
 const keysAtATime = 2000

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/pki"
@@ -52,6 +53,29 @@ func TestAuth_ways(t *testing.T) {
 			p = startWith(t, env, append([]string{"lock", "job"}, append(tt.args, "--", "true")...)...)
 			require.Equal(t, code, p.end(t))
 		})
+	}
+}
+
+// A user with permission on a prefix is told to name it.
+func TestAuth_restrictedUser(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	ctx := bounded(t)
+	_, err := client.RoleAdd(ctx, "worker")
+	require.NoError(t, err)
+	_, err = client.RoleGrantPermission(ctx, "worker", "jobs/", clientv3.GetPrefixRangeEnd("jobs/"), clientv3.PermissionType(clientv3.PermRead))
+	require.NoError(t, err)
+	_, err = client.UserAdd(ctx, "worker", "secret")
+	require.NoError(t, err)
+	_, err = client.UserGrantRole(ctx, "worker", "worker")
+	require.NoError(t, err)
+	askForAPassword(t, client)
+	for _, args := range [][]string{{"ls"}, {"explain", "1"}} {
+		args = append(args, "--user", "worker:secret")
+		p := start(t, addr, args...)
+		require.Equal(t, 1, p.end(t))
+		require.Contains(t, p.stderr.String(), "permission denied: give a PREFIX that this user may read")
+		require.Zero(t, start(t, addr, append(args, "jobs/")...).end(t))
 	}
 }
 

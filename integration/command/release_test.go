@@ -49,6 +49,21 @@ func TestRelease_refuses(t *testing.T) {
 	require.Contains(t, q.stdout.String(), "host-a/1")
 }
 
+// A holder of etcd's own packages cannot be asked, but there is what else can be done.
+func TestRelease_ofEtcdsOwn(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	granted, err := client.Grant(bounded(t), 3600)
+	require.NoError(t, err)
+	_, err = client.Put(bounded(t), "job/"+hex(granted.ID), "", clientv3.WithLease(granted.ID))
+	require.NoError(t, err)
+	p := start(t, addr, "release", "job", "--yes", "--token", "2")
+	require.Equal(t, 1, p.end(t))
+	require.Contains(t, p.stderr.String(), "cannot be asked: --mode now deletes its key")
+	require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2", "--mode", "now").end(t))
+	require.Empty(t, keys(t, client, "job/"))
+}
+
 // A holder that is asked keeps the lock until its command has ended.
 func TestRelease_asksACommand(t *testing.T) {
 	t.Parallel()
