@@ -59,7 +59,7 @@ func (a *app) elect(c command, name string) error {
 		return cannotRun(err)
 	}
 	signals := catchSignals()
-	s, err := a.open(c, signals, func(lease.Acquired) {})
+	s, err := a.open(context.Background(), c, signals, func(lease.Acquired) {})
 	if s != nil {
 		defer s.close()
 	}

@@ -26,7 +26,8 @@ type command struct {
 
 func (c *command) register(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&c.ttl, "ttl", 10*time.Second, "how long the hold outlives a leasefence that has died, 2s or more")
-	cmd.Flags().DurationVar(&c.grace, "grace", -1, "from SIGTERM to SIGKILL when renewals fail, up to a fifth of --ttl (default a tenth)")
+	cmd.Flags().DurationVar(&c.grace, "grace", -1, "from SIGTERM to SIGKILL when renewals fail, up to a fifth of --ttl")
+	cmd.Flags().Lookup("grace").DefValue = "a tenth of --ttl"
 	cmd.Flags().UintVar(&c.era, "era", 0, "to be raised after a restore of etcd, so that new tokens are larger; see explain")
 	cmd.Flags().StringVar(&c.owner, "owner", "", "who this is, for people (default host/pid)")
 }
@@ -78,8 +79,9 @@ somebody else may be in already, and CMD gets SIGKILL at once. If somebody asks 
 SIGTERM and the hold lasts until it has ended.
 
 What CMD leaves behind in the background is not waited for, and what moves to another process group is not reached by signals.
-If leasefence itself is killed, Linux kills CMD with it; on other systems CMD goes on. If leasefence is stopped (SIGSTOP) it
-cannot stop CMD: only the token at the resource helps then. CMD should not use the codes 64, 74 and 75 itself.
+If leasefence itself is killed (SIGKILL), Linux kills CMD with it, but not what CMD has started; on other systems CMD goes on,
+too. If leasefence is stopped (SIGSTOP) it cannot stop CMD. Only the token at the resource helps then. CMD should not use the
+codes 64, 74 and 75 itself.
 
 `
 
@@ -116,7 +118,7 @@ it takes. etcdctl lock and concurrency.Mutex of the same name exclude it.
 	f.IntVarP(&l.permits, "permits", "n", 0, "one of so many permits, 1 to 1024")
 	f.BoolVar(&l.all, "all", false, "all of several names")
 	f.BoolVar(&l.try, "try", false, "give up at once if the lock is held")
-	f.DurationVar(&l.wait, "wait", 0, "give up after so long (default: never)")
+	f.DurationVar(&l.wait, "wait", 0, "give up after so long, also if etcd does not answer (default: never)")
 	l.register(cmd)
 	return cmd
 }
@@ -151,7 +153,13 @@ func (a *app) lock(l theLock) error {
 	}
 	signals := catchSignals()
 	keys := make(chan string, 1)
-	s, err := a.open(l.command, signals, func(got lease.Acquired) { keys <- got.Key })
+	ctx := context.Background()
+	if l.wait > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, l.wait, fmt.Errorf("not obtained in %v", l.wait))
+		defer cancel()
+	}
+	s, err := a.open(ctx, l.command, signals, func(got lease.Acquired) { keys <- got.Key })
 	if s != nil {
 		defer s.close()
 	}
@@ -160,12 +168,7 @@ func (a *app) lock(l theLock) error {
 	}
 
 	var h hold
-	err = interruptible(signals, func(ctx context.Context) (err error) {
-		if l.wait > 0 {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeoutCause(ctx, l.wait, fmt.Errorf("not obtained in %v", l.wait))
-			defer cancel()
-		}
+	err = interruptible(ctx, signals, func(ctx context.Context) (err error) {
 		h, err = l.obtain(ctx, s.Session)
 		return err
 	})
@@ -179,9 +182,9 @@ func (a *app) lock(l theLock) error {
 	}
 	stop := s.supervise(child, h, l.grace, signals)
 	held := h.err() == nil // what comes later is no matter of the command's
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	release, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	err = h.unlock(ctx)
+	err = h.unlock(release)
 	switch {
 	case stop.lost && !errors.Is(err, lease.ErrLost): // after it had been asked
 		err = errors.Join(lease.ErrLost, err)
@@ -281,9 +284,9 @@ func catchSignals() <-chan os.Signal {
 	return signals
 }
 
-// interruptible runs obtain with a context that ends when a signal arrives.
-func interruptible(signals <-chan os.Signal, obtain func(context.Context) error) error {
-	ctx, cancel := context.WithCancel(context.Background())
+// interruptible runs obtain with a context that ends when a signal arrives, or with ctx.
+func interruptible(ctx context.Context, signals <-chan os.Signal, obtain func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var err error
 	done := make(chan struct{})
@@ -322,17 +325,20 @@ type session struct {
 	ttl    time.Duration
 }
 
-// open opens a session. Acquired is called with what each acquisition has got.
-func (a *app) open(c command, signals <-chan os.Signal, acquired func(lease.Acquired)) (*session, error) {
+// open opens a session before ctx ends. Acquired is called with what each acquisition has got.
+func (a *app) open(ctx context.Context, c command, signals <-chan os.Signal, acquired func(lease.Acquired)) (*session, error) {
 	s := &session{app: a, ttl: c.ttl}
-	err := interruptible(signals, func(ctx context.Context) (err error) {
+	err := interruptible(ctx, signals, func(ctx context.Context) (err error) {
 		s.client, err = a.connect(ctx, c.ttl) // as long as for a session
+		if err != nil && ctx.Err() != nil {   // which etcd's client does not tell the cause of
+			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	err = interruptible(signals, func(ctx context.Context) (err error) {
+	err = interruptible(ctx, signals, func(ctx context.Context) (err error) {
 		ctx, cancel := within(ctx, c.ttl, a.etcd.endpoints)
 		defer cancel()
 		s.Session, err = lease.NewSession(ctx, s.client, lease.Options{

@@ -34,8 +34,14 @@ func TestLock_kinds(t *testing.T) {
 			require.Eventually(t, func() bool { return len(keys(t, client, "")) == tt.keys }, patience, time.Millisecond)
 			for _, line := range tt.out {
 				require.Equal(t, 75, lock(t, addr, append(strings.Fields(line), "--try", "--", "echo", "in")...).end(t), line)
-				p := lock(t, addr, append(strings.Fields(line), "--wait", "300ms", "--", "echo", "in")...)
-				require.Equal(t, 75, p.end(t), line)
+			}
+			var waiters []*running
+			for _, line := range tt.out {
+				// Time to open a session, too, which would leave its lease behind if it were cut short.
+				waiters = append(waiters, lock(t, addr, append(strings.Fields(line), "--wait", "5s", "--", "echo", "in")...))
+			}
+			for _, p := range waiters {
+				require.Equal(t, 75, p.end(t))
 				require.Empty(t, p.stdout.String())
 			}
 			for _, line := range tt.still {

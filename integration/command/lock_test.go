@@ -232,6 +232,8 @@ func TestLock_saysThatItHasNotObtainedTheLock(t *testing.T) {
 	}{
 		"held":      {addr, []string{"job", "--try"}, `held by "somebody else"`},
 		"no answer": {nobody.addr(), []string{"--ttl", "2s", "another"}, "has not answered for 2s"},
+		"no wait":   {nobody.addr(), []string{"--ttl", "1h", "--wait", "1s", "another"}, "not obtained in 1s"},
+		"no login":  {nobody.addr(), []string{"--ttl", "1h", "--wait", "1s", "--user", "root:secret", "another"}, "not obtained in 1s"},
 		"bad name":  {addr, []string{"a//b"}, "contains"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -348,4 +350,11 @@ func TestLock_lostAfterTheCommand(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestLock_helpOnTheGrace(t *testing.T) {
+	t.Parallel()
+	p := lock(t, "127.0.0.1:1", "--help")
+	require.Zero(t, p.end(t))
+	require.Contains(t, p.stdout.String(), "(default a tenth of --ttl)")
 }
