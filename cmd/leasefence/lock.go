@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	locks "github.com/leasefence/leasefence/internal/queue"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -48,11 +49,16 @@ func (c *command) check() error {
 	return nil
 }
 
-// split is the words before "--", and CMD behind it.
+// split is the names before "--", and CMD behind it.
 func split(cmd *cobra.Command, args []string, want string) (names, command []string, err error) {
 	at := cmd.ArgsLenAtDash()
 	if at < 1 || at == len(args) {
 		return nil, nil, usageError("want %s", want)
+	}
+	for _, name := range args[:at] {
+		if err := locks.CheckName(name); err != nil {
+			return nil, nil, usageError("NAME %w", err)
+		}
 	}
 	return args[:at], args[at:], nil
 }

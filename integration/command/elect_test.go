@@ -169,7 +169,7 @@ func TestElect_refuses(t *testing.T) {
 	}{
 		"no command": {[]string{"job"}, 64, "want NAME -- CMD"},
 		"two names":  {[]string{"a", "b", "--", "true"}, 64, "2 names, want one"},
-		"bad name":   {[]string{"a//b", "--", "true"}, 75, "contains"},
+		"bad name":   {[]string{"a//b", "--", "true"}, 64, "contains"},
 		"not found":  {[]string{"a", "--", "no-such-command-anywhere"}, 127, "not found"},
 		"short TTL":  {[]string{"a", "--ttl", "1s", "--", "true"}, 64, "--ttl is 1s"},
 	} {

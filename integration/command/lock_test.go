@@ -234,7 +234,6 @@ func TestLock_saysThatItHasNotObtainedTheLock(t *testing.T) {
 		"no answer": {nobody.addr(), []string{"--ttl", "2s", "another"}, "has not answered for 2s"},
 		"no wait":   {nobody.addr(), []string{"--ttl", "1h", "--wait", "1s", "another"}, "not obtained in 1s"},
 		"no login":  {nobody.addr(), []string{"--ttl", "1h", "--wait", "1s", "--user", "root:secret", "another"}, "not obtained in 1s"},
-		"bad name":  {addr, []string{"a//b"}, "contains"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -257,6 +256,9 @@ func TestLock_refusesWhatItCannotRun(t *testing.T) {
 		says string
 	}{
 		"no command":     {[]string{"job"}, 64, "want NAME -- CMD"},
+		"no name":        {[]string{"", "--", "true"}, 64, "NAME is empty"},
+		"bad name":       {[]string{"a//b", "--", "true"}, 64, "contains"},
+		"our own name":   {[]string{"--all", "a", "b/~c", "--", "true"}, 64, "a part that begins with"},
 		"no --":          {[]string{"job", "touch", "file"}, 64, "want NAME -- CMD"},
 		"unknown flag":   {[]string{"--what", "job", "--", "true"}, 64, "-what"},
 		"short TTL":      {[]string{"--ttl", "1s", "job", "--", "true"}, 64, "--ttl is 1s, want 2s or more"},
