@@ -19,8 +19,8 @@ func (a *app) doctorCommand() *cobra.Command {
 		Short: "Check etcd, and what is below a prefix, for what is bad for locks",
 		Long: `doctor looks at etcd, and at the keys whose names begin with PREFIX, and says what it has found and what to do about it: versions
 and their known bugs, the time of a commit by each endpoint against a tenth of --ttl, alarms, the size of the database and its
-quota, the smallest TTL that is granted, leases and their keys, stray keys, and what this user may do. What it is not allowed to
-check it says, and goes on. To measure commits it puts a key below PREFIX~doctor/, on a lease, and deletes it.
+quota, whether the endpoints are of one cluster, the smallest TTL that is granted, leases and their keys, stray keys, and what this
+user may do. What it is not allowed to check it says, and goes on. To measure commits it puts a key below PREFIX~doctor/, on a lease, and deletes it.
 
 The exit code is 1 if something has been found to FAIL.`,
 		Example: `  leasefence doctor
