@@ -93,7 +93,7 @@ func TestLock_wrongUsage(t *testing.T) {
 func TestLock_nested(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
-	p := lock(t, addr, "a", "--shared", "--", program, "lock", "b", "--", "sh", "-c", `env | grep ^LEASEFENCE_ | sort`)
+	p := lock(t, addr, "a", "--shared", "--", program, "lock", "b", "--", "sh", "-c", `env | grep -E "^LEASEFENCE_(TOKEN|LOCK|KEY|SHARED)=" | sort`)
 	require.Zero(t, p.end(t))
 	require.Regexp(t, "^LEASEFENCE_KEY=b/.*\nLEASEFENCE_LOCK=b\nLEASEFENCE_TOKEN=3\n$", p.stdout.String())
 	requireNothingLeft(t, client)
