@@ -201,10 +201,11 @@ func (g *Guard) claimPath(path string, t Token) error {
 	}
 	settled := true
 	for _, n := range nodes {
-		if err := n.refuse(); err != nil {
+		now := n.marks.Load()
+		if err := n.refuse(now); err != nil {
 			return err
 		}
-		settled = settled && n.has(n.bid)
+		settled = settled && now.has(n.bid)
 	}
 	if settled {
 		return nil
@@ -216,7 +217,7 @@ func (g *Guard) claimPath(path string, t Token) error {
 		defer n.give()
 	}
 	for _, n := range nodes {
-		if err := n.refuse(); err != nil {
+		if err := n.refuse(n.marks.Load()); err != nil {
 			return err
 		}
 	}
@@ -237,8 +238,8 @@ type node struct {
 	bid
 }
 
-func (n *node) refuse() error {
-	err := n.mark.refuse(n.resource, n.bid)
+func (n *node) refuse(now *marks) error {
+	err := now.refuse(n.resource, n.bid)
 	if stale, ok := errors.AsType[*StaleError](err); ok {
 		stale.Read = false // the token is a writer's
 	}
@@ -267,8 +268,8 @@ func (g *Guard) Move(resource string, t Token, lock string) error {
 //
 // Newer tokens wait for fn, so bound its time, for example with the handle's context. When fn has returned, nothing that it
 // started may still write. fn must not call Do for the same resource, nor Claim, Check or Load with a newer token or with the first
-// name of a lock, nor ClaimPath or CheckPath for a path with the resource: these calls wait for fn and would never return. [Guard.Marks] never waits. Safe for
-// concurrent use.
+// name of a lock, nor ClaimPath or CheckPath for a path with the resource: these calls wait for fn and would never return.
+// [Guard.Marks] never waits. Safe for concurrent use.
 func (g *Guard) Do(resource string, t Token, fn func() error) error {
 	return g.do(resource, bare(writer(t)), fn)
 }
@@ -411,7 +412,8 @@ func (g *Guard) admit(resource string, b bid) error {
 	if err != nil {
 		return err
 	}
-	if err = m.refuse(resource, b); err == nil && !m.has(b) {
+	now := m.marks.Load()
+	if err = now.refuse(resource, b); err == nil && !now.has(b) {
 		if err = m.take(b.ctx, resource); err != nil {
 			return err
 		}
@@ -484,11 +486,8 @@ func (m *marks) refuse(resource string, b bid) error {
 	return &OtherLockError{Resource: resource, Token: b.Token, Read: b.read, Lock: b.lock, Follows: m.lock}
 }
 
-// has reports whether the bid is not refused and changes nothing.
-func (m *mark) has(b bid) bool {
-	now := m.marks.Load()
-	return now.refuse("", b) == nil && now.lifted(b) == *now
-}
+// has reports whether a bid that is not refused changes nothing.
+func (m *marks) has(b bid) bool { return m.lifted(b) == *m }
 
 // raise needs the turn, so that no mark changes between the comparison and the store.
 func (m *mark) raise(resource string, b bid) error {

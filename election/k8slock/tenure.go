@@ -118,9 +118,9 @@ func (l *Lock) Token() (fence.Token, bool) {
 	return t.token, true
 }
 
-// NewContext returns a context for the work of the present tenure. It carries the tenure's token and, as the lock's
-// name, the record's key for package fence, and ends with ctx or with the tenure, whichever is first: at the local deadline at the latest, which comes before
-// anybody else can lead. Its cause matches [ErrLost] or [ErrStopped] if the tenure ended it.
+// NewContext returns a context for the work of the present tenure. It carries the tenure's token for package fence and, as the
+// lock's name, the record's key. It ends with ctx or with the tenure, whichever is first: at the local deadline at the latest, which
+// comes before anybody else can lead. Its cause matches [ErrLost] or [ErrStopped] if the tenure ended it.
 //
 // Call it first in OnStartedLeading with the context given there. If ctx has ended, or there is no tenure, it
 // returns an error that matches [ErrNotLeading] and, if the tenure has ended, its cause: a callback that was
