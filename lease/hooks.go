@@ -113,6 +113,7 @@ type told struct {
 	Hold
 
 	granted time.Time
+	stop    func() bool // nobody waits for a loss any more; false: the hold has ended
 }
 
 // begin tells the hooks of an acquisition and returns the context for it.
@@ -166,13 +167,19 @@ func (t *told) end(l *Lock, err error) {
 	t.ctx = context.WithoutCancel(t.ctx)
 	l.told = t
 	if t.hooks.Lost != nil {
-		context.AfterFunc(l.life, func() {
+		t.stop = context.AfterFunc(l.life, func() {
 			if lost := l.lost(); lost != nil {
-				t.hooks.Lost(t.ctx, t.held(time.Now()), lost)
+				t.lost(lost)
 			}
 		})
 	}
 }
+
+func (t *told) lost(err *LostError) { t.hooks.Lost(t.ctx, t.held(time.Now()), err) }
+
+// unlocking is called before a hold is ended by Unlock, so that this starts no goroutine. True: the caller tells of a loss that came
+// before that end.
+func (t *told) unlocking() bool { return t != nil && t.stop != nil && t.stop() }
 
 func (t *told) held(until time.Time) Hold {
 	h := t.Hold

@@ -35,6 +35,7 @@ func (l *Lock) unlock(ctx context.Context, handOver func(context.Context) (delet
 	then := time.Now()
 	l.g.checkDeadline() // its timer may be late
 	alive := ctx.Err() == nil
+	tells := l.told.unlocking()
 	l.end(ErrUnlocked)
 	ctx, cancel := scope.Beyond(ctx, l.life, alive, releaseBound(l.g.ttl))
 	defer cancel()
@@ -43,6 +44,9 @@ func (l *Lock) unlock(ctx context.Context, handOver func(context.Context) (delet
 	}
 	l.each(func(c *contender) { c.g.guards.Remove(&c.entry) })
 	if lost := l.lost(); lost != nil {
+		if tells {
+			go l.told.lost(lost)
+		}
 		l.each(func(c *contender) {
 			if lost.Reason == ReasonKeyDeleted && lost.Key == c.entry.Key {
 				c.gone()
