@@ -3,12 +3,13 @@
 //	go -C integration run ./safety run
 //	go -C integration run ./safety soak -duration 12h
 //	go -C integration run ./safety check FILE
-//	go -C integration run ./safety draw FILE -o out.svg [-from 12s] [-to 20s] [-names a,b] [-title text]
+//	go -C integration run ./safety trace FILE > trace.json
 //
 // Run and soak are the random mix of package mix, for minutes and for hours. They keep the histories in which something is wrong.
 //
 // Check puts a history before all checkers and prints what they have looked at and found. It exits with 1 if an invariant is
-// violated, and with 2 if the file is no history. Draw makes a picture of a history, or of a part of it.
+// violated, and with 2 if the file is no history. Trace turns it into a file that
+// ui.perfetto.dev and other viewers of Chrome's traces draw.
 //
 // The paths are those of the folder integration then. Without arguments it prints the list of its commands.
 package main

@@ -20,9 +20,9 @@ type command struct {
 // commands are all there are: add a line.
 var commands = []command{
 	{"check", "FILE", "look for violations in a history", runCheck},
-	{"draw", "FILE -o out.svg", "draw a history as a timeline", runDraw},
 	{"run", "[-seed n]", "a random mix of faults, which must reach its floors", runRun},
 	{"soak", "[-duration 30m]", "a random mix of faults for hours", runSoak},
+	{"trace", "FILE", "a history for a viewer of traces", runTrace},
 }
 
 // exit is an error that ends the program with a code of its own.

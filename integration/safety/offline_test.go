@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -68,18 +70,6 @@ func TestCheck_violation(t *testing.T) {
 	require.Contains(t, out, `"kind":"apply"`, "the events that show it")
 }
 
-// Flags may stand behind the file, and go before what the history notes.
-func TestCheck_flags(t *testing.T) {
-	path := testdata("I7-after-a-heal")
-	code, _, _ := program(t, "check", path)
-	require.Equal(t, 1, code)
-	code, _, errs := program(t, "check", path, "-ttl", "10s")
-	require.Zero(t, code, errs)
-	code, out, _ := program(t, "check", "-prefix", "elsewhere/", testdata("good-touching"))
-	require.Equal(t, 1, code)
-	require.Contains(t, out, "I2 a: token 2 is not the create revision of a key of")
-}
-
 func TestCheck_badFile(t *testing.T) {
 	for name, path := range map[string]string{
 		"missing":             filepath.Join(t.TempDir(), "none"),
@@ -110,30 +100,40 @@ func TestCheck_cutShort(t *testing.T) {
 	require.Zero(t, code, errs)
 }
 
-func TestDraw_writesAPicture(t *testing.T) {
-	picture := filepath.Join(t.TempDir(), "out.svg")
-	code, _, errs := program(t, "draw", testdata("good-late-refused"), "-o", picture, "-from", "1s", "-to", "3s", "-names", "a,b")
+// The story of a fence can be read off a trace: who lost it and why, who had it next, and what was refused.
+func TestTrace(t *testing.T) {
+	code, out, errs := program(t, "trace", testdata("good-late-refused"))
 	require.Zero(t, code, errs)
-	page, err := os.ReadFile(picture)
-	require.NoError(t, err)
-	require.Contains(t, string(page), "token 3")
-}
+	var trace struct{ TraceEvents []traced }
+	require.NoError(t, json.Unmarshal([]byte(out), &trace))
+	names := map[int]string{}
+	var told []string
+	for _, e := range trace.TraceEvents {
+		args := e.Args.(map[string]any) //nolint:forcetypeassert // a test may panic
+		if e.Phase == "M" {
+			names[e.Thread] = fmt.Sprint(args["name"])
+			continue
+		}
+		told = append(told, fmt.Sprintf("%s %s: %v+%v", names[e.Thread], e.Name, e.At, e.Lasts))
+	}
+	require.Equal(t, []string{
+		"client 1/worker 1 waits for a: 1000+4000",
+		"client 1/worker 1 claim a: ok: 11000+0",
+		"client 1/worker 1 holds a: 5000+1.895e+06",
+		"client 2/worker 1 waits for a: 60000+2.041e+06",
+		"client 1/worker 1 claim a: ok: 2.112e+06+0",
+		"client 1/worker 1 write a: refused: 2.12e+06+0",
+		"client 2/worker 1 holds a: 2.101e+06+29000",
+	}, told)
 
-// A picture that cannot be drawn leaves no file.
-func TestDraw_fails(t *testing.T) {
-	picture := filepath.Join(t.TempDir(), "out.svg")
-	code, _, errs := program(t, "draw", testdata("good-late-refused"), "-o", picture, "-names", "z")
-	require.Equal(t, 2, code)
-	require.Contains(t, errs, "nothing to draw")
-	require.NoFileExists(t, picture)
-	code, _, _ = program(t, "draw", write(t, "no"), "-o", picture)
-	require.Equal(t, 2, code)
-	require.NoFileExists(t, picture)
+	code, out, _ = program(t, "trace", testdata("good-killed"))
+	require.Zero(t, code)
+	require.Contains(t, out, `"name":"client killed client 1"`)
 }
 
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{
-		{}, {"look"}, {"check"}, {"check", "a", "b"}, {"check", "-x", "a"}, {"draw", testdata("good-late-refused")}, {"draw", "-o", "x"},
+		{}, {"look"}, {"check"}, {"check", "a", "b"}, {"trace"},
 	} {
 		code, _, errs := program(t, args...)
 		require.Equal(t, 2, code, "%v", args)

@@ -94,7 +94,7 @@ func folder(opts *mix.Options, keep string) (err error) {
 func verdict(out io.Writer, r *mix.Report, opts mix.Options, floors []mix.Floor) error {
 	for _, h := range r.Histories {
 		_, _ = fmt.Fprintf(out, "go -C integration run ./safety check %s\n", h)
-		_, _ = fmt.Fprintf(out, "go -C integration run ./safety draw %s -o %s.svg\n", h, h)
+		_, _ = fmt.Fprintf(out, "go -C integration run ./safety trace %s > %s.trace.json\n", h, h)
 	}
 	err := os.RemoveAll(filepath.Join(opts.Dir, "data"))
 	if len(r.Histories) == 0 && !opts.KeepAll {

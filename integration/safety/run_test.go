@@ -52,7 +52,7 @@ func TestVerdict_failsAndTellsWhereToLook(t *testing.T) {
 	require.Equal(t, 1, e.code)
 	require.DirExists(t, dir)
 	require.Contains(t, out.String(), "./safety check some/history.jsonl")
-	require.Contains(t, out.String(), "./safety draw some/history.jsonl")
+	require.Contains(t, out.String(), "./safety trace some/history.jsonl")
 }
 
 func TestVerdict_floorsAreThoseOfAShortRun(t *testing.T) {
