@@ -110,14 +110,17 @@ func (a *acquisition) ended() time.Duration {
 	return over
 }
 
-// live is the interval in which the handle is known to be live.
-func (a *acquisition) live() (from, to time.Duration, ok bool) {
+// live is the last moment at which the handle is known to be live.
+func (a *acquisition) live() (last time.Duration, ok bool) {
 	if a.grant == nil || a.lastLive == nil {
-		return 0, 0, false
+		return 0, false
 	}
-	from, to = a.grant.At, min(a.lastLive.At, a.excused)
-	return from, to, from < to
+	last = min(a.lastLive.At, a.excused)
+	return last, a.grant.At < last
 }
+
+// owned reports whether a had the lock at the moment of its grant: one whose key an operator had taken by then may not.
+func (a *acquisition) owned() bool { return a.grant.At < a.excused }
 
 func (c *checker) newBook(events []history.Event) *book {
 	b := &book{first: forever, byName: map[string]*resource{}, elections: map[string]bool{}, clients: map[string]bool{}}
@@ -199,7 +202,7 @@ func (c *checker) newBook(events []history.Event) *book {
 func (c *checker) note(b *book, e *history.Event) {
 	switch e.Name {
 	case history.NotePrefix:
-		c.opts.Prefix = cmp.Or(c.opts.Prefix, e.Value)
+		c.prefix = e.Value
 	case history.NoteEnd:
 		b.whole = true
 	case history.NoteStall:
@@ -213,9 +216,9 @@ func (c *checker) note(b *book, e *history.Event) {
 		ttl, err := time.ParseDuration(e.Value)
 		if err != nil || ttl <= 0 {
 			c.malformed(fmt.Sprintf("note %q is %q, want a positive duration", e.Name, e.Value))
-		} else if c.opts.TTL == 0 {
-			c.opts.TTL = ttl
+			return
 		}
+		c.ttl = ttl
 	}
 }
 

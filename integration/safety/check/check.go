@@ -6,10 +6,8 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// Options say what a history does not. The zero value takes everything from the history's notes.
+// Options of [Check].
 type Options struct {
-	TTL     time.Duration // the longest that was granted; default: the note's, without one waiting times are not judged
-	Prefix  string        // of the keys; default: the note's
 	Timeout time.Duration // for each window that porcupine is given; default 10 s
 }
 
@@ -64,7 +62,7 @@ func Check(events []history.Event, opts Options) Report {
 	c.readWatch()
 	c.excuse()
 	for _, look := range []func(){
-		c.marks, c.steady, c.controls, c.tokenOrder, c.watchedTokens, c.deletions, c.leftovers, c.intervals, c.counts, c.returns, c.deadlines, c.prompt, c.locks,
+		c.marks, c.steady, c.controls, c.tokenOrder, c.watchedTokens, c.deletions, c.leftovers, c.intervals, c.counts, c.returns, c.deadlines, c.prompt,
 		c.updates, c.readers, c.requestOutcomes, c.registers, c.progress, c.order, c.observers, c.sights,
 	} {
 		look()
@@ -75,6 +73,8 @@ func Check(events []history.Event, opts Options) Report {
 // checker is one call of Check.
 type checker struct {
 	opts   Options
+	ttl    time.Duration // the longest that was granted; 0: not known, and waiting times are not judged
+	prefix string        // of the keys
 	report Report
 	kept   map[string]int // violations, by checker and invariant
 	*book

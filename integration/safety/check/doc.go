@@ -22,9 +22,8 @@
 //	resource.go   I1          a scan of what each resource has applied, in that order, and of what its readers were told
 //	tokens.go     I2          a sweep over enter and grant events
 //	watch.go      I2, I6, I7  each name's queue, built again from the watch
-//	intervals.go  I2, I3, I8  a sweep over the intervals in which handles are known to be live
-//	lock.go       I3, I8      porcupine, with a lock for readers and writers as the model, and one with a semaphore
-//	kinds.go      I3          a sweep over the intervals of a semaphore
+//	intervals.go  I2, I3, I8  a sweep over grants and the last moments at which handles are known to be live, by token
+//	kinds.go      I3          the same for the permits of a semaphore
 //	release.go    I3          the ends of functions
 //	deadline.go   I3          the deadlines of leases, by the renewals that were answered
 //	operator.go   I3, I6      what an operator has deleted or revoked

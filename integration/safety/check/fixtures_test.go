@@ -50,11 +50,11 @@ func TestCheck_fixtures(t *testing.T) {
 	require.Equal(t, []string{
 		"I1/resource", "I1/steady",
 		"I2/intervals", "I2/tokens", "I2/watch",
-		"I3/counts", "I3/deadline", "I3/intervals", "I3/lock", "I3/operator", "I3/release",
+		"I3/counts", "I3/deadline", "I3/intervals", "I3/operator", "I3/release",
 		"I4/readers", "I4/register", "I4/requests", "I4/updates",
 		"I5/requests",
 		"I6/watch",
 		"I7/order", "I7/progress", "I7/watch",
-		"I8/intervals", "I8/lock", "I8/observers", "I8/sights",
+		"I8/intervals", "I8/observers", "I8/sights",
 	}, slices.Compact(all))
 }

@@ -48,7 +48,7 @@ func (c *checker) hindrances() map[string]spans {
 			}
 			to := f.until()
 			if to != forever && !f.operator() { // whose key is taken is told so
-				to += c.opts.TTL
+				to += c.ttl
 			}
 			if n := len(s); n > 0 && f.begin.At <= s[n-1].to {
 				s[n-1].to = max(s[n-1].to, to)

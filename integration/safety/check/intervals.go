@@ -7,26 +7,6 @@ import (
 	"time"
 )
 
-// tenure is the interval in which a handle is known to be live.
-type tenure struct {
-	from, to time.Duration
-	*acquisition
-}
-
-// tenures are those of each name, by their beginning.
-func (b *book) tenures() map[string][]tenure {
-	all := map[string][]tenure{}
-	for _, a := range b.ops {
-		if from, to, ok := a.live(); ok {
-			all[a.name()] = append(all[a.name()], tenure{from, to, a})
-		}
-	}
-	for _, name := range all {
-		slices.SortStableFunc(name, func(x, y tenure) int { return cmp.Compare(x.from, y.from) })
-	}
-	return all
-}
-
 // exclusion is the invariant that handles of the name come under.
 func (b *book) exclusion(name string) string {
 	if b.elections[name] {
@@ -35,48 +15,38 @@ func (b *book) exclusion(name string) string {
 	return "I3"
 }
 
-// extremes are the interval that ends last and the one with the highest token, of some.
-type extremes struct{ longest, highest tenure }
-
-func (x *extremes) add(t tenure) {
-	if x.longest.acquisition == nil || t.to > x.longest.to {
-		x.longest = t
-	}
-	if x.highest.acquisition == nil || t.token() > x.highest.token() {
-		x.highest = t
-	}
-}
-
-// intervals checks I3 and the first half of I8, and that tokens increase from interval to interval. Two readers are not compared.
+// intervals checks I3 and the first half of I8: whoever has the lower token had its turn before, so its handle is not live after the
+// higher one was granted. Two readers are not compared. That is all there is to a lock: with tokens that go with the order in which
+// grants were made, which tokenOrder checks, there is no other order of acquisitions and their ends to look for.
 func (c *checker) intervals() {
+	names := map[string][]*acquisition{}
+	for _, a := range c.ops {
+		if a.grant != nil {
+			names[a.name()] = append(names[a.name()], a)
+		}
+	}
 	looked := 0
-	for name, all := range c.tenures() {
-		looked += len(all)
-		var everybody, writers extremes
-		for _, t := range all {
-			rivals := everybody
-			if t.shared() {
-				rivals = writers
+	for name, all := range names {
+		slices.SortStableFunc(all, func(x, y *acquisition) int { return cmp.Compare(x.token(), y.token()) })
+		var writer, anybody *acquisition // of those with higher tokens, the first that was granted
+		for _, a := range slices.Backward(all) {
+			rival := anybody
+			if a.shared() {
+				rival = writer
 			}
-			longest, highest := rivals.longest, rivals.highest
-			switch {
-			case longest.acquisition == nil: // there was none
-			case t.from < longest.to: // where one ends when the other begins they have only met
-				c.violation(Violation{
-					c.exclusion(name), "intervals", name,
-					fmt.Sprintf("tokens %d and %d were live at the same time, for %v at least",
-						longest.token(), t.token(), min(longest.to, t.to)-t.from),
-					show(longest.grant, t.grant, t.lastLive, longest.lastLive),
-				})
-			case t.token() <= highest.token():
-				c.violation(Violation{
-					"I2", "intervals", name, fmt.Sprintf("token %d was live after token %d", t.token(), highest.token()),
-					show(highest.grant, highest.lastLive, t.grant, t.lastLive),
-				})
+			to, live := a.live()
+			if live {
+				looked++
 			}
-			everybody.add(t)
-			if !t.shared() {
-				writers.add(t)
+			if live && rival != nil && rival.token() != a.token() && to > rival.grant.At {
+				c.overlap(name, a, rival, to-rival.grant.At)
+			}
+			if !a.owned() {
+				continue
+			}
+			anybody = earlier(anybody, a)
+			if !a.shared() {
+				writer = earlier(writer, a)
 			}
 		}
 	}
@@ -84,6 +54,26 @@ func (c *checker) intervals() {
 		c.afterlife(a)
 	}
 	c.count("live intervals compared", looked)
+}
+
+func (c *checker) overlap(name string, a, rival *acquisition, by time.Duration) {
+	invariant := c.exclusion(name)
+	if a.grant.At > rival.grant.At {
+		invariant = "I2"
+	}
+	c.violation(Violation{
+		invariant, "intervals", name,
+		fmt.Sprintf("token %d was live %v after token %d was granted", a.token(), by, rival.token()),
+		show(a.grant, rival.grant, a.lastLive, rival.lastLive),
+	})
+}
+
+// earlier is the one of two that was granted first; x may be nil.
+func earlier(x, y *acquisition) *acquisition {
+	if x == nil || y.grant.At < x.grant.At {
+		return y
+	}
+	return x
 }
 
 // afterlife checks that a handle that has ended stays so.

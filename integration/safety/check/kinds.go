@@ -1,7 +1,6 @@
 package check
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -60,24 +59,6 @@ func (c *checker) operated(a *acquisition) bool {
 	})
 }
 
-// semaphores are those who have held permits, by the names of semaphores and in the order of their grants.
-func (b *book) semaphores() map[string][]*acquisition {
-	all := map[string][]*acquisition{}
-	for _, a := range b.ops {
-		if a.grant != nil && a.enter.Verb.OfPermit() {
-			all[a.enter.Name] = append(all[a.enter.Name], a)
-		}
-	}
-	return byGrant(all)
-}
-
-func byGrant(all map[string][]*acquisition) map[string][]*acquisition {
-	for _, name := range all {
-		slices.SortStableFunc(name, func(x, y *acquisition) int { return cmp.Compare(x.grant.At, y.grant.At) })
-	}
-	return all
-}
-
 // permits is how many there are of the semaphore that a has entered.
 func (c *checker) permits(a *acquisition) int {
 	n, err := strconv.Atoi(a.enter.Value)
@@ -88,43 +69,37 @@ func (c *checker) permits(a *acquisition) int {
 }
 
 // counts checks I3 for semaphores: no more permits are held at one time than there are, and none beside etcd's own mutex that was
-// held when that came. One who waited before the mutex gets a slot whose key is newer, for which it does not wait.
+// held when that came. One who waited before the mutex gets a slot whose key is newer, for which it does not wait. As in
+// [checker.intervals], whoever has a lower token and is live after a grant was there when that was made.
 func (c *checker) counts() {
 	looked := 0
-	all := c.semaphores()
+	semaphores := map[string][]*acquisition{}
 	for _, a := range c.ops {
-		if name := a.name(); a.grant != nil && a.enter.Verb == history.Mutex && all[name] != nil {
-			all[name] = append(all[name], a)
+		if a.grant != nil && a.enter.Verb.OfPermit() {
+			semaphores[a.enter.Name] = append(semaphores[a.enter.Name], a)
+			looked++
 		}
 	}
-	for name, holders := range byGrant(all) {
-		var in []*acquisition
-		for _, a := range holders {
-			if _, _, live := a.live(); !live {
-				continue
+	for name, permits := range semaphores {
+		all := slices.Clone(permits)
+		for _, a := range c.ops {
+			if a.grant != nil && a.enter.Verb == history.Mutex && a.name() == name {
+				all = append(all, a)
 			}
-			looked++
-			in = slices.DeleteFunc(in, func(x *acquisition) bool {
-				_, to, _ := x.live()
-				return to <= a.grant.At
-			})
-			in = append(in, a)
-			held, most, beside := 0, 0, false
-			for _, x := range in {
-				if x.enter.Verb.OfPermit() {
-					held, most = held+1, c.permits(x)
-					beside = beside || slices.ContainsFunc(in, func(m *acquisition) bool {
-						return m.enter.Verb == history.Mutex && x.token() < m.token()
-					})
+		}
+		for _, a := range all {
+			v := Violation{Invariant: "I3", Checker: "counts", Name: name, Events: show(a.grant)}
+			held := 0
+			for _, x := range permits {
+				if to, live := x.live(); live && x.token() < a.token() && to > a.grant.At {
+					held++
+					v.Events = append(v.Events, show(x.grant, x.lastLive)...)
 				}
 			}
-			if !beside && held <= most {
+			if held == 0 || !a.owned() || a.enter.Verb.OfPermit() && held < c.permits(a) {
 				continue
 			}
-			v := Violation{Invariant: "I3", Checker: "counts", Name: name, Text: fmt.Sprintf("%d held it at the same time", len(in))}
-			for _, x := range in {
-				v.Events = append(v.Events, show(x.grant, x.lastLive)...)
-			}
+			v.Text = fmt.Sprintf("token %d was granted while %d held a permit", a.token(), held)
 			c.violation(v)
 		}
 	}

@@ -184,13 +184,13 @@ func (c *checker) prompt() {
 // limit moves a time on for the faults that reach the client and are on until then, or were shortly before.
 func (c *checker) limit(t time.Duration, client string) time.Duration {
 	for _, f := range c.faults { // in the order of their beginning
-		if f.operator() || !c.reaches(f, client) || f.begin.At > t || f.until() < t-promptly-unwatched-c.opts.TTL {
+		if f.operator() || !c.reaches(f, client) || f.begin.At > t || f.until() < t-promptly-unwatched-c.ttl {
 			continue
 		}
 		if f.until() == forever {
 			return forever
 		}
-		t = max(t, f.until()+c.opts.TTL+promptly)
+		t = max(t, f.until()+c.ttl+promptly)
 	}
 	return t
 }

@@ -49,7 +49,7 @@ func (c *checker) order() {
 	}
 	passed := c.passed()
 	for name, t := range names {
-		if c.opts.TTL > 0 && !passed[name] {
+		if c.ttl > 0 && !passed[name] {
 			c.overtaking(name, t)
 		}
 	}
@@ -238,7 +238,7 @@ func (c *checker) passed() map[string]bool {
 	}
 	names := map[string]string{} // by queue
 	for name := range c.elections {
-		names[c.opts.Prefix+name+"/"] = name
+		names[c.prefix+name+"/"] = name
 	}
 	passed := map[string]bool{}
 	for _, k := range c.watch.all {

@@ -111,7 +111,7 @@ func (c *checker) pace(name string, steps []step) {
 		}
 		gap := at - since
 		c.report.Idle = max(c.report.Idle, gap)
-		if limit := patience(c.opts.TTL); c.opts.TTL > 0 && gap > limit {
+		if limit := patience(c.ttl); c.ttl > 0 && gap > limit {
 			c.violation(Violation{
 				"I7", "progress", name,
 				fmt.Sprintf("from %v to %v somebody waited, nobody held it and no fault was on: want at most %v", since, at, limit),

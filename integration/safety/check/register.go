@@ -12,6 +12,9 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
+// window is how many requests porcupine is given at once, where the history can be cut.
+const window = 100
+
 // access is a read or an update of a register or a counter.
 type access struct {
 	verb  history.Verb
