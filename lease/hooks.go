@@ -82,6 +82,7 @@ type Acquisition struct {
 // Acquired is how an acquisition has ended.
 type Acquired struct {
 	Token  fence.Token   // of a reader a [fence.ReadToken]; 0 if Err is not nil
+	Locks  []string      // the names that Token belongs to, as in [fence.WithLock]: of a permit its slot, of a lock set all
 	Key    string        // of the hold, of several names the first one's
 	Waited time.Duration // since AcquireStart
 	Queued bool          // there was somebody before it
@@ -155,7 +156,7 @@ func (t *told) end(l *Lock, err error) {
 	t.granted = time.Now()
 	t.Waited, t.Err = t.granted.Sub(t.began), err
 	if err == nil {
-		t.Token, t.Key = l.token, l.entry.Key
+		t.Token, t.Locks, t.Key = l.token, l.names(), l.entry.Key
 	}
 	t.Queued = t.Queued || t.Try && errors.Is(err, ErrLocked)
 	if t.hooks.AcquireEnd != nil {

@@ -248,3 +248,101 @@ func TestHooks_theLastStateIsTold(t *testing.T) {
 		require.ElementsMatch(t, []string{"lost", "0 keys"}, lines[len(lines)-2:], "%v", lines)
 	})
 }
+
+// The names that a hold's token belongs to are those that its context carries for the resources.
+func TestHooks_Locks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got []string
+		e := start(t, lease.Options{Prefix: "p/", Hooks: &lease.Hooks{
+			AcquireEnd: func(_ context.Context, _ lease.Acquisition, r lease.Acquired) { got = r.Locks },
+		}})
+		type lock interface {
+			Context() context.Context
+			Unlock(context.Context) error
+		}
+		for _, c := range []struct {
+			take func() (lock, error)
+			want []string
+		}{
+			{func() (lock, error) { return e.s.Lock(t.Context(), "a") }, []string{"p/a"}},
+			{func() (lock, error) { return e.s.RLock(t.Context(), "a") }, []string{"p/a"}},
+			{func() (lock, error) { return e.s.LockAll(t.Context(), "b", "a") }, []string{"p/b", "p/a"}},
+			{func() (lock, error) { return e.s.LockTree(t.Context(), "a/c") }, []string{"p/a/~c"}},
+			{func() (lock, error) { return e.s.Permit(t.Context(), "a", 1) }, []string{"p/a/~slot/0"}},
+		} {
+			l, err := c.take()
+			require.NoError(t, err)
+			require.Equal(t, c.want, got)
+			name, ok := fence.LockFromContext(l.Context())
+			require.Equal(t, len(got) == 1, ok)
+			require.True(t, !ok || name == got[0], name)
+			require.NoError(t, l.Unlock(t.Context()))
+		}
+	})
+}
+
+// Joined hooks are all called, one after the other, with the context that the last AcquireStart has made of the others'.
+func TestJoinHooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type key string
+		var mu sync.Mutex
+		var lines []string
+		add := func(format string, args ...any) {
+			mu.Lock()
+			defer mu.Unlock()
+			lines = append(lines, fmt.Sprintf(format, args...))
+		}
+		named := func(name string) *lease.Hooks {
+			has := func(ctx context.Context) string {
+				return fmt.Sprint(name, " of ", ctx.Value(key("a")), ", ", ctx.Value(key("b")))
+			}
+			return &lease.Hooks{
+				AcquireStart: func(ctx context.Context, _ lease.Acquisition) context.Context {
+					add("%s start", has(ctx))
+					return context.WithValue(ctx, key(name), name)
+				},
+				Queued:       func(ctx context.Context, _ lease.Acquisition, _ string) { add("%s queued", has(ctx)) },
+				AcquireEnd:   func(ctx context.Context, _ lease.Acquisition, _ lease.Acquired) { add("%s end", has(ctx)) },
+				Released:     func(ctx context.Context, _ lease.Hold, _ error) { add("%s released", has(ctx)) },
+				Lost:         func(ctx context.Context, _ lease.Hold, _ *lease.LostError) { add("%s lost", has(ctx)) },
+				Renewed:      func(lease.Renewal) { add("%s renewed", name) },
+				StateChanged: func(s lease.Status) { add("%s %v", name, s.State) },
+				CleanUp:      func(_ clientv3.LeaseID, keys int) { add("%s cleanup %d", name, keys) },
+			}
+		}
+		take := func() []string {
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			took := lines
+			lines = nil
+			return took
+		}
+		none := &lease.Hooks{AcquireStart: func(context.Context, lease.Acquisition) context.Context { return nil }}
+		e := start(t, lease.Options{Hooks: lease.JoinHooks(nil, named("a"), &lease.Hooks{}, named("b"), none)})
+		require.Equal(t, []string{"a held", "b held"}, take())
+		l, other := e.lock(t, "x"), e.lock(t, "y")
+		require.NoError(t, l.Unlock(t.Context()))
+		require.Equal(t, []string{
+			"a of <nil>, <nil> start", "b of a, <nil> start", "a of a, b end", "b of a, b end",
+			"a of <nil>, <nil> start", "b of a, <nil> start", "a of a, b end", "b of a, b end",
+			"a of a, b released", "b of a, b released",
+		}, take())
+		_, err := e.s.Lock(timeout(t, time.Second), "y")
+		require.Error(t, err)
+		require.Equal(t, []string{
+			"a of <nil>, <nil> start", "b of a, <nil> start", "a of a, b queued", "b of a, b queued", "a of a, b end", "b of a, b end",
+		}, take())
+		e.at(third)
+		require.Equal(t, []string{"a renewed", "b renewed"}, take())
+		require.True(t, e.srv.Delete(other.Key()))
+		require.Equal(t, []string{"a of a, b lost", "b of a, b lost"}, take())
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 2 * time.Second, Late: true})
+		_, err = e.s.Lock(timeout(t, time.Second), "z")
+		require.Error(t, err)
+		require.Equal(t, []string{"a cleanup 1", "b cleanup 1"}, slices.DeleteFunc(take(), func(line string) bool {
+			return !strings.Contains(line, "cleanup") // another goroutine tells it
+		}))
+		require.Nil(t, lease.JoinHooks().Lost, "what is told to nobody costs nothing")
+	})
+}

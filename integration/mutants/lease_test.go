@@ -193,6 +193,20 @@ var leaseMutants = []mutant{
 		by:   killer{inLease, "TestHooks_thatBlock", `require.NoError(t, l.Err(), "it is renewed")`},
 	},
 	{
+		name: "JoinHooks: the second has not the first one's context",
+		file: "lease/joinhooks.go",
+		old:  "second := g(first, a)",
+		new:  "second := g(ctx, a)",
+		by:   killer{inLease, "TestJoinHooks", `"b of a, <nil> start", "a of a, b end"`},
+	},
+	{
+		name: "JoinHooks: the second is not called",
+		file: "lease/joinhooks.go",
+		old:  "f(a, b, c)\n\t\tg(a, b, c)",
+		new:  "f(a, b, c)",
+		by:   killer{inLease, "TestJoinHooks", `"b of a, <nil> start", "a of a, b end"`},
+	},
+	{
 		name: "deadline looked at once a second",
 		file: "lease/deadline.go",
 		old:  "return left\n",
