@@ -69,7 +69,7 @@ func run(args []string) int {
 		}
 		return 0
 	}
-	if err := demo.Run(ctx, opts.demo, os.Stdout); err != nil {
+	if err := demo.Run(ctx, opts.noFence, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "leader:", err)
 		return 1
 	}
@@ -89,7 +89,8 @@ type options struct {
 	json bool
 	etcd etcdflags.Flags
 	node config // with -join
-	demo demo.Options
+
+	noFence bool // without
 }
 
 func parse(args []string) (options, error) {
@@ -107,8 +108,7 @@ func parse(args []string) (options, error) {
 	o.etcd.Register(flags)
 	flags.DurationVar(&o.node.ttl, "ttl", 10*time.Second, "with -join: how long after the leader's death another one leads")
 	flags.BoolVar(&o.json, "json", false, "with -join: log in JSON")
-	flags.BoolVar(&o.demo.NoFence, "no-fence", false, "demo: switch the check at the ledger off, to see what it prevents")
-	flags.BoolVar(&o.demo.Verbose, "v", false, "demo: show everything that the processes log")
+	flags.BoolVar(&o.noFence, "no-fence", false, "demo: switch the check at the ledger off, to see what it prevents")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			flags.SetOutput(os.Stdout)

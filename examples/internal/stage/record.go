@@ -50,27 +50,21 @@ func (e Event) Is(id, what string) bool { return e.Node != nil && e.Node.ID == i
 // begins reports whether a tenure begins, of a leader or of a lock's holder.
 func (e Event) begins() bool { return e.What == Leads || e.What == Locks }
 
-// ends reports whether a tenure is over, or its holder cannot do anything any more.
-func (e Event) ends(tenure Event) bool {
-	switch e.What {
-	case HasStopped, HasEnded:
-		return e.Node == tenure.Node
-	case LeadsNoMore, Unlocks, LockIsLost:
-		return e.Node == tenure.Node && e.Token == tenure.Token
-	}
-	return false
+// ends reports whether the tenure of its process is over, or that cannot do anything any more.
+func (e Event) ends() bool {
+	return slices.Contains([]string{HasStopped, HasEnded, LeadsNoMore, Unlocks, LockIsLost}, e.What)
 }
 
-// Record is all that has happened. It is safe for concurrent use.
-type Record struct {
+// record is all that has happened. It is safe for concurrent use.
+type record struct {
 	mu     sync.Mutex // guards the fields below
 	events []Event
 	grown  chan struct{} // closed by the next event
 }
 
-func newRecord() *Record { return &Record{grown: make(chan struct{})} }
+func newRecord() *record { return &record{grown: make(chan struct{})} }
 
-func (r *Record) add(e Event) {
+func (r *record) add(e Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, e)
@@ -78,22 +72,15 @@ func (r *Record) add(e Event) {
 	r.grown = make(chan struct{})
 }
 
-// Len is the number of events so far.
-func (r *Record) Len() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.events)
-}
-
-// All is a copy of the events so far.
-func (r *Record) All() []Event {
+// all is a copy of the events so far.
+func (r *record) all() []Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.events)
 }
 
-// Await waits for an event that matches, among those from a place on.
-func (r *Record) Await(ctx context.Context, from int, matches func(Event) bool) (Event, error) {
+// await waits for an event that matches, among those from a place on.
+func (r *record) await(ctx context.Context, from int, matches func(Event) bool) (Event, error) {
 	for {
 		r.mu.Lock()
 		events, grown := r.events, r.grown

@@ -20,7 +20,6 @@ import (
 
 	"github.com/leasefence/leasefence/examples/internal/etcdserver"
 	"github.com/leasefence/leasefence/examples/internal/ledger"
-	"github.com/leasefence/leasefence/examples/internal/timeline"
 )
 
 const (
@@ -35,35 +34,32 @@ const (
 // Options of a demo.
 type Options struct {
 	Name    string // of the program
-	First   string // the first scene
 	NoFence bool   // the ledger does not look at tokens
-	Verbose bool   // show every write
-
-	ListLedger bool // in the summary
-
-	Pace   time.Duration // between two lines on a terminal, where a person follows them; for show only
-	Linger time.Duration // the same between two scenes
-	Before func(ledger http.Handler) http.Handler
+	Limit   time.Duration
+	Before  func(ledger http.Handler) http.Handler // what requests to the ledger go through; nil: nothing
 }
 
 // Stage is all that a demo has started.
 type Stage struct {
 	Options
-	TL     *timeline.Timeline
-	Record *Record
-	Client *clientv3.Client // our own, to look at the queue
-	Ledger string           // URL
-	Nodes  map[string]*Process
+	Context context.Context  //nolint:containedctx // of the play, which is a list of steps
+	Client  *clientv3.Client // our own, to look at the queue
+	Ledger  string           // URL
+	Nodes   map[string]*Process
 
+	*printer
+	record *record
 	server *etcdserver.Server
 	book   *ledger.Ledger
 	stop   func() error // of the ledger's server
-	scene  int          // where the present scene begins in the record
+	title  string       // of the present scene
+	scene  int          // where it begins in the record
+	err    error        // of the step that has failed
 }
 
 // Run starts etcd and the ledger, plays, and prints a summary. On return nothing is left running. The error says what has not
 // happened as it should.
-func Run(ctx context.Context, opts Options, out *os.File, play func(context.Context, *Stage) error) error {
+func Run(ctx context.Context, opts Options, out *os.File, play func(*Stage)) error {
 	// The children are started here, and end with the thread that has started them should this process be killed.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -71,42 +67,44 @@ func Run(ctx context.Context, opts Options, out *os.File, play func(context.Cont
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
 	defer stop()
+	ctx, cancel := context.WithTimeoutCause(ctx, opts.Limit, fmt.Errorf("the run took longer than %v", opts.Limit))
+	defer cancel()
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 
-	s := &Stage{Options: opts, TL: timeline.New(out, opts.Pace, fail), Record: newRecord(), Nodes: map[string]*Process{}}
-	err := s.run(ctx, play)
+	s := &Stage{
+		Options: opts, Context: ctx, Nodes: map[string]*Process{}, printer: newPrinter(out, fail), record: newRecord(), title: "start",
+	}
+	err := s.run(play)
 	if errors.Is(err, errChecks) || err == nil {
 		return err
 	}
-	s.TL.Flush()
-	return fmt.Errorf("failed in the scene %q: %w", s.TL.Step(), err)
+	return fmt.Errorf("failed in the scene %q: %w", s.title, err)
 }
 
-func (s *Stage) run(ctx context.Context, play func(context.Context, *Stage) error) (err error) {
+func (s *Stage) run(play func(*Stage)) (err error) {
 	defer func() { err = errors.Join(err, s.close()) }()
-	s.TL.Header()
-	s.TL.Begin(s.First)
-	if err := s.open(ctx); err != nil {
+	s.note(dim, "%8s  %-10s %5s  %s", "time", "process", "token", "what happened")
+	if err := s.open(); err != nil {
 		return err
 	}
-	if err := play(ctx, s); err != nil {
-		return err
+	if play(s); s.err != nil {
+		return s.err
 	}
-	return s.conclude(ctx)
+	return s.conclude()
 }
 
 // open starts etcd and the ledger.
-func (s *Stage) open(ctx context.Context) (err error) {
-	if s.server, err = etcdserver.Start(ctx, s.Name); err != nil {
+func (s *Stage) open() (err error) {
+	if s.server, err = etcdserver.Start(s.Context, s.Name); err != nil {
 		return fmt.Errorf("start etcd: %w", err)
 	}
-	s.TL.Add(timeline.Etcd, 0, timeline.Plain, "runs inside this program, at "+s.Endpoint())
+	s.now(inEtcd, 0, plain, "runs inside this program, at %s", s.Endpoint())
 	s.Client, err = clientv3.New(clientv3.Config{Endpoints: []string{s.Endpoint()}, Logger: zap.NewNop()})
 	if err != nil {
 		return fmt.Errorf("connect to etcd: %w", err)
 	}
-	if s.book, err = ledger.Open(ctx, !s.NoFence, s.claimed, s.written); err != nil {
+	if s.book, err = ledger.Open(s.Context, !s.NoFence, s.claimed, s.written); err != nil {
 		return err
 	}
 	handler, err := s.book.Handler()
@@ -120,9 +118,9 @@ func (s *Stage) open(ctx context.Context) (err error) {
 		return fmt.Errorf("serve the ledger: %w", err)
 	}
 	if s.NoFence {
-		s.TL.Add(timeline.Ledger, 0, timeline.Bad, "is an empty SQLite database that does NOT look at tokens: -no-fence")
+		s.now(inLedger, 0, bad, "is an empty SQLite database that does NOT look at tokens: -no-fence")
 	} else {
-		s.TL.Add(timeline.Ledger, 0, timeline.Plain, "is an empty SQLite database that looks at the token of every write")
+		s.now(inLedger, 0, plain, "is an empty SQLite database that looks at the token of every write")
 	}
 	return nil
 }
@@ -149,18 +147,4 @@ func (s *Stage) close() error {
 		errs = append(errs, s.server.Stop())
 	}
 	return errors.Join(errs...)
-}
-
-// Begin begins a scene.
-func (s *Stage) Begin(ctx context.Context, title string) error {
-	if s.TL.Terminal() {
-		select {
-		case <-time.After(s.Linger):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	s.scene = s.Record.Len()
-	s.TL.Begin(title)
-	return nil
 }

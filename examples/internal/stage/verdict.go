@@ -3,15 +3,12 @@
 package stage
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/leasefence/leasefence/examples/internal/ledger"
-	"github.com/leasefence/leasefence/examples/internal/timeline"
 	"github.com/leasefence/leasefence/fence"
 )
 
@@ -28,23 +25,21 @@ type reign struct {
 
 // reigns finds them, in the order in which they began.
 func reigns(events []Event) []reign {
+	slices.SortStableFunc(events, func(a, b Event) int { return a.When.Compare(b.When) })
 	var all []reign
+	last := map[*Process]int{} // the place of each process's last reign
 	for _, e := range events {
-		if e.Node == nil || !e.begins() {
-			continue
-		}
-		r := reign{id: e.Node.ID, token: e.Token, from: e.When}
-		for _, end := range events {
-			if end.ends(e) && end.When.After(e.When) && (r.end == "" || end.When.Before(r.until)) {
-				r.until, r.end = end.When, end.What
-				if end.What == HasEnded {
-					r.end = end.Node.ending()
-				}
+		switch n, reigned := last[e.Node]; {
+		case e.begins():
+			last[e.Node] = len(all)
+			all = append(all, reign{id: e.Node.ID, token: e.Token, from: e.When})
+		case reigned && e.ends() && all[n].end == "":
+			all[n].until, all[n].end = e.When, e.What
+			if e.What == HasEnded {
+				all[n].end = e.Node.ending()
 			}
 		}
-		all = append(all, r)
 	}
-	slices.SortFunc(all, func(a, b reign) int { return cmp.Or(a.from.Compare(b.from), cmp.Compare(a.token, b.token)) })
 	return all
 }
 
@@ -95,36 +90,33 @@ func alone(all []reign) error {
 }
 
 // conclude prints the summary.
-func (s *Stage) conclude(ctx context.Context) error {
-	all := reigns(s.Record.All())
-	entries, err := s.book.Entries(ctx)
+func (s *Stage) conclude() error {
+	all := reigns(s.record.all())
+	entries, err := s.book.Entries(s.Context)
 	if err != nil {
 		return err
 	}
-	s.TL.Note(timeline.Plain, "\nThe holders")
+	s.note(plain, "\nThe holders")
 	for _, r := range all {
-		s.TL.Note(timeline.Plain, fmt.Sprintf("    %s  token %4v  %6.3fs  writes: %-3d  %s", r.id, r.token,
-			r.until.Sub(r.from).Seconds(), count(entries, r.token), r.end))
+		s.note(plain, "    %s  token %4v  %6.3fs  writes: %-3d  %s", r.id, r.token, r.until.Sub(r.from).Seconds(), count(entries, r.token), r.end)
 	}
-	if s.ListLedger {
-		s.TL.Note(timeline.Plain, "\nThe ledger")
-		for _, a := range entries {
-			e := a.Entry
-			s.TL.Note(timeline.Plain, fmt.Sprintf("    #%d  %+4d  balance %3d   by %s, token %v", e.Seq, e.Amount, e.Balance, e.Writer, a.Token))
-		}
+	s.note(plain, "\nThe ledger")
+	for _, a := range entries {
+		e := a.Entry
+		s.note(plain, "    #%d  %+4d  balance %3d   by %s, token %v", e.Seq, e.Amount, e.Balance, e.Writer, a.Token)
 	}
-	s.TL.Note(timeline.Plain, "\nThe checks")
+	s.note(plain, "\nThe checks")
 	var failed error
 	for _, c := range judge(all, entries, s.book.Attempts()) {
 		if c.err != nil {
 			failed = errChecks
-			s.TL.Note(timeline.Bad, "    FAILED  "+c.err.Error())
+			s.note(bad, "    FAILED  %s", c.err)
 		} else {
-			s.TL.Note(timeline.Good, "    ok      "+c.so)
+			s.note(good, "    ok      %s", c.so)
 		}
 	}
 	if s.NoFence {
-		s.TL.Note(timeline.Plain, "Fencing is off (-no-fence), and the lock alone prevents no late write. Compare without the flag.")
+		s.note(plain, "Fencing is off (-no-fence), and the lock alone prevents no late write. Compare without the flag.")
 	}
 	return failed
 }

@@ -8,63 +8,127 @@ package demo
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
 	"os"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
+	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/examples/internal/stage"
 )
 
 const (
-	ttl          = stage.TTL
 	electionName = "demo/leader"
-	// limit bounds the scenes, which take about ten seconds, and twenty on a terminal.
+	// limit bounds the scenes, which take about ten seconds.
 	limit = 60 * time.Second
+	// silence is how long a process that is stopped is given to answer.
+	silence = stage.Patience / 20
 )
 
 // show is the demo.
 type show struct {
 	*stage.Stage
-	door *door
+	door door
 }
 
 // Run starts everything, plays the scenes and prints a summary. On return nothing is left
 // running. The error says what did not happen as it should.
-func Run(ctx context.Context, opts Options, out *os.File) error {
-	d := newDoor()
-	return stage.Run(ctx, stage.Options{
-		Name: "leader", First: "Three processes start", Linger: 3 * time.Second, Before: d.before,
-		NoFence: opts.NoFence, Verbose: opts.Verbose,
-	}, out, func(ctx context.Context, s *stage.Stage) error {
-		return (&show{s, d}).play(ctx)
+func Run(ctx context.Context, noFence bool, out *os.File) error {
+	s := &show{door: door{stands: make(chan struct{}, 1)}}
+	opts := stage.Options{Name: "leader", NoFence: noFence, Limit: limit, Before: s.door.before}
+	return stage.Run(ctx, opts, out, func(on *stage.Stage) { //nolint:contextcheck // the stage has it
+		s.Stage = on
+		s.play()
+	})
+}
+
+// door stands before the ledger. While it is locked, readers wait there: it is the slow network that a pause of the
+// reader needs to hit a step of its work in the middle.
+type door struct {
+	sync.RWMutex
+	stands chan struct{} // has something in it when somebody stands before the locked door
+}
+
+func (d *door) before(ledger http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			if !d.TryRLock() {
+				d.stands <- struct{}{}
+				d.RLock()
+			}
+			d.RUnlock()
+		}
+		ledger.ServeHTTP(w, r)
 	})
 }
 
 // start starts a process and waits until it campaigns.
-func (s *show) start(ctx context.Context, id string) error {
-	e, err := s.Start(ctx, id, "campaigns", "-join", "-json", "-id", id, "-name", electionName, "-http", "127.0.0.1:0",
-		"-endpoints", s.Endpoint(), "-ledger", s.Ledger, "-ttl", ttl.String())
-	if err != nil {
-		return err
-	}
-	address, ok := e.More["http"].(string)
-	if !ok {
-		return errors.New(id + " does not say at which address it serves HTTP")
-	}
-	e.Node.URL = "http://" + address
-	return nil
+func (s *show) start(id string) {
+	e := s.Start(id, "campaigns", "-join", "-json", "-id", id, "-name", electionName, "-http", "127.0.0.1:0",
+		"-endpoints", s.Endpoint(), "-ledger", s.Ledger, "-ttl", stage.TTL.String())
+	s.Step(id, "address of", func(_ context.Context, p *stage.Process) error {
+		address, ok := e.More["http"].(string)
+		if !ok {
+			return errors.New("it does not say at which address it serves HTTP")
+		}
+		p.URL = "http://" + address
+		return nil
+	})
 }
 
 // settle waits for the end of a scene: the leader has written, all are in the queue and know who leads.
-func (s *show) settle(ctx context.Context, leader string, queue ...string) error {
-	e, err := s.LastOf(ctx, leader, stage.Leads)
+func (s *show) settle(leader string, queue ...string) {
+	s.Wrote(s.LastOf(leader, stage.Leads))
+	s.queued(queue...)
+	for _, id := range slices.Sorted(maps.Keys(s.Nodes)) {
+		s.expect(id, "GET /leader", `200 {"leader":"`+leader+`","token":"`)
+	}
+	s.expect(leader, "GET /healthz", "200 ok")
+}
+
+// queued waits until the processes stand in the election in this order, the leader first.
+func (s *show) queued(ids ...string) {
+	s.Until(fmt.Sprintf("the queue is %v", ids), func(ctx context.Context) (bool, error) {
+		all, err := election.Candidates(ctx, s.Client, electionName)
+		var values []string
+		for _, c := range all {
+			values = append(values, c.Value)
+		}
+		return slices.Equal(values, ids), err
+	})
+}
+
+// expect asks a process until its answer is as wanted: its own view needs a moment to follow.
+func (s *show) expect(id, what, want string) {
+	s.Until(fmt.Sprintf("%s answers %s with %s", id, what, want), func(ctx context.Context) (bool, error) {
+		p := s.Nodes[id]
+		answer, err := ask(ctx, p, what, stage.Patience)
+		if err != nil || !strings.HasPrefix(answer, want) {
+			return false, err
+		}
+		s.Tell(p, what+": "+answer)
+		return true, nil
+	})
+}
+
+// ask asks a process something, and returns the status and the body.
+func ask(ctx context.Context, p *stage.Process, what string, within time.Duration) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	method, path, _ := strings.Cut(what, " ")
+	r, err := http.NewRequestWithContext(ctx, method, p.URL+path, nil)
 	if err != nil {
-		return err
+		return "", err
 	}
-	if err := s.Wrote(ctx, e); err != nil {
-		return err
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return "", err
 	}
-	if err := s.queued(ctx, queue...); err != nil {
-		return err
-	}
-	return s.agree(ctx, leader)
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+	return fmt.Sprintf("%d %s", resp.StatusCode, strings.TrimSpace(string(body))), errors.Join(err, resp.Body.Close())
 }

@@ -10,6 +10,6 @@ import (
 )
 
 // Run says that there is no demo.
-func Run(context.Context, Options, *os.File) error {
+func Run(context.Context, bool, *os.File) error {
 	return errors.New("this system has no SIGSTOP to pause a process with: run the demo on Linux, macOS or WSL; -join works here")
 }

@@ -27,7 +27,7 @@ import (
 	"github.com/leasefence/leasefence/examples/internal/stage"
 )
 
-// limit bounds the run, which takes about three seconds, and five on a terminal.
+// limit bounds the run, which takes about three seconds.
 const limit = 25 * time.Second
 
 func main() {
@@ -44,12 +44,7 @@ func main() {
 	if w.name != "" {
 		os.Exit(w.run(ctx))
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the run took longer than %v", limit))
-	defer cancel()
-	err := stage.Run(ctx, stage.Options{
-		Name: "quickstart", First: "Two processes start; A asks for the lock first", Pace: 120 * time.Millisecond,
-		NoFence: *noFence, ListLedger: true,
-	}, os.Stdout, play)
+	err := stage.Run(ctx, stage.Options{Name: "quickstart", NoFence: *noFence, Limit: limit}, os.Stdout, play)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "quickstart:", err)
 		os.Exit(1) //nolint:gocritic // all has been cleaned up
