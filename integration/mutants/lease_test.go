@@ -197,14 +197,14 @@ var leaseMutants = []mutant{
 		file: "lease/joinhooks.go",
 		old:  "second := g(first, a)",
 		new:  "second := g(ctx, a)",
-		by:   killer{inLease, "TestJoinHooks", `"b of a, <nil> start", "a of a, b end"`},
+		by:   killer{inLease, "TestJoinHooks", `require.Equal(t, want, take())`},
 	},
 	{
 		name: "JoinHooks: the second is not called",
 		file: "lease/joinhooks.go",
 		old:  "f(a, b, c)\n\t\tg(a, b, c)",
 		new:  "f(a, b, c)",
-		by:   killer{inLease, "TestJoinHooks", `"b of a, <nil> start", "a of a, b end"`},
+		by:   killer{inLease, "TestJoinHooks", `require.Equal(t, want, take())`},
 	},
 	{
 		name: "deadline looked at once a second",
