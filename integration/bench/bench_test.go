@@ -100,24 +100,6 @@ func TestRun_endsWhenInterrupted(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-func TestRun_listsWithoutRunning(t *testing.T) {
-	var out bytes.Buffer
-	require.NoError(t, run(t.Context(), []string{"-list", "-scenarios", "^own256$"}, &out))
-	require.Equal(t, "own256           256 goroutines, a lock each; goal: 90 % of the limit; goal: 4.00 x the peer\n", out.String())
-}
-
-func TestRun_refusesWhatMakesNoSense(t *testing.T) {
-	for _, args := range [][]string{
-		{"-scenarios", "("},
-		{"-scenarios", "no such thing"},
-		{"-rounds", "-1"},
-		{"turns2"},
-		{"-no-such-flag"},
-	} {
-		require.Error(t, run(t.Context(), args, io.Discard), args)
-	}
-}
-
 func TestParseMetrics(t *testing.T) {
 	const text = `# TYPE etcd_disk_wal_fsync_duration_seconds histogram
 etcd_disk_wal_fsync_duration_seconds_bucket{le="+Inf"} 42

@@ -7,41 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestQuantile(t *testing.T) {
-	hundred := make([]int, 100)
-	for i := range hundred {
-		hundred[i] = i + 1
-	}
-	for _, tt := range []struct {
-		values []int
-		q      float64
-		want   int
-	}{
-		{nil, 0.5, 0},
-		{hundred[:1], 0, 1},
-		{hundred[:2], 0.5, 1},
-		{hundred[:3], 0.5, 2},
-		{hundred, 0.99, 99},
-		{hundred, 0.995, 100},
-		{hundred, 1, 100},
-	} {
-		require.Equal(t, tt.want, quantile(tt.values, tt.q), "%d values, %g", len(tt.values), tt.q)
-	}
-}
-
-func TestSummarize_takesRoundsTogether(t *testing.T) {
-	f := summarize([]sample{{
-		ops: 10, elapsed: time.Second, latencies: []time.Duration{4 * time.Millisecond, 2 * time.Millisecond},
-		cost: cost{requests: 30, commits: 20, fsyncs: 5}, extra: map[string]float64{"x": 1},
-	}, {
-		ops: 30, elapsed: time.Second, latencies: []time.Duration{3 * time.Millisecond},
-		cost: cost{requests: 90, commits: 60, fsyncs: 15}, extra: map[string]float64{"x": 3},
-	}})
-	require.Equal(t, figures{
-		perSecond: 20, mean: 3, p50: 3, p99: 4, cost: cost{requests: 3, commits: 2, fsyncs: 0.5}, extra: map[string]float64{"x": 2},
-	}, f)
-}
-
 // turn is a round with so many operations in a second, and two latencies.
 func turn(ops, ms1, ms2 int) sample {
 	return sample{ops: ops, elapsed: time.Second, latencies: []time.Duration{

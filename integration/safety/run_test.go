@@ -79,5 +79,5 @@ func TestVerdict_failsWhereTheControlShowsNothing(t *testing.T) {
 func TestRunMix_refusesArguments(t *testing.T) {
 	require.ErrorIs(t, runRun([]string{"now"}, &bytes.Buffer{}), errUsage)
 	require.Error(t, runSoak([]string{"-duration", "long"}, &bytes.Buffer{}))
-	require.ErrorContains(t, runSoak([]string{"-duration", "1ms", "-o", t.TempDir()}, &bytes.Buffer{}), "Options.Duration")
+	require.ErrorContains(t, runSoak([]string{"-ttl", "1s", "-o", t.TempDir()}, &bytes.Buffer{}), "Options.TTL")
 }

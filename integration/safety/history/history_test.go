@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -100,20 +99,4 @@ func TestScan_namesTheEventThatIsWrong(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, events)
 	}
-}
-
-// Clocks of one run agree, also when they were resumed in another process.
-func TestClock_resumes(t *testing.T) {
-	c := history.NewClock()
-	a := c.Now()
-	b := history.ResumeClock(c.Began()).Now()
-	d := c.Now()
-	require.LessOrEqual(t, time.Duration(0), a)
-	require.LessOrEqual(t, a, b)
-	require.LessOrEqual(t, b, d)
-}
-
-func TestEvent_Client(t *testing.T) {
-	require.Equal(t, "client 3", history.Event{Actor: "client 3/worker 1"}.Client())
-	require.Equal(t, "observer", history.Event{Actor: "observer"}.Client())
 }

@@ -77,18 +77,3 @@ func TestRun_findsAKeyThatIsLeft(t *testing.T) {
 	opts.Saboteur.Litter = true
 	requireViolated(t, run(t, opts), "I7")
 }
-
-func TestRun_refusesBadOptions(t *testing.T) {
-	for name, opts := range map[string]mix.Options{
-		"no folder":      {},
-		"a short TTL":    {Dir: "d", TTL: time.Second},
-		"a short round":  {Dir: "d", Round: 1},
-		"a short run":    {Dir: "d", Duration: -time.Second},
-		"fewer than one": {Dir: "d", Workers: -1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := mix.Run(t.Context(), opts)
-			require.ErrorContains(t, err, "mix: Options.")
-		})
-	}
-}

@@ -1,7 +1,7 @@
 package mix
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"io"
 	"time"
@@ -55,38 +55,11 @@ type Saboteur struct {
 }
 
 func (o Options) resolve() (Options, error) {
-	if o.Dir == "" {
-		return o, errors.New("mix: Options.Dir is empty, want a folder")
+	if o.TTL != 0 && o.TTL < 2*time.Second {
+		return o, fmt.Errorf("mix: Options.TTL is %v, want 2s or more: servers grant no less", o.TTL)
 	}
-	for _, d := range []struct {
-		name  string
-		value *time.Duration
-		least time.Duration
-		or    time.Duration
-	}{
-		{"Duration", &o.Duration, time.Second, 3 * time.Minute},
-		{"Round", &o.Round, time.Second, 20 * time.Second},
-		{"TTL", &o.TTL, 2 * time.Second, 2 * time.Second},
-	} {
-		if *d.value == 0 {
-			*d.value = d.or
-		}
-		if *d.value < d.least {
-			return o, fmt.Errorf("mix: Options.%s is %v, want %v or more", d.name, *d.value, d.least)
-		}
-	}
-	for _, n := range []struct {
-		name  string
-		value *int
-		or    int
-	}{{"Clients", &o.Clients, 8}, {"Workers", &o.Workers, 6}, {"Holders", &o.Holders, 2}} {
-		if *n.value == 0 {
-			*n.value = n.or
-		}
-		if *n.value < 1 {
-			return o, fmt.Errorf("mix: Options.%s is %d, want 1 or more", n.name, *n.value)
-		}
-	}
+	o.Duration, o.Round, o.TTL = cmp.Or(o.Duration, 3*time.Minute), cmp.Or(o.Round, 20*time.Second), cmp.Or(o.TTL, 2*time.Second)
+	o.Clients, o.Workers, o.Holders = cmp.Or(o.Clients, 8), cmp.Or(o.Workers, 6), cmp.Or(o.Holders, 2)
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
