@@ -43,16 +43,6 @@ func (c *Cluster) Client(tb testing.TB, opts ...ClientOption) *clientv3.Client {
 	return NewClient(tb, c.Endpoints(), opts...)
 }
 
-// Stop stops all members.
-func (c *Cluster) Stop() { crashAll(c.Members) }
-
-// Restart starts all members again, those that run included, and waits until they serve clients.
-func (c *Cluster) Restart(tb testing.TB) {
-	tb.Helper()
-	c.Stop()
-	require.NoError(tb, startAll(c.Members, false))
-}
-
 // Leader returns the member that a majority takes for the leader and that does so itself. It waits while there is none,
 // and fails the test if that lasts.
 func (c *Cluster) Leader(tb testing.TB) *Server {

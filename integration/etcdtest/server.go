@@ -58,7 +58,7 @@ func startMembers(dir string, n int, opts Options) ([]*Server, error) {
 		if err != nil {
 			return nil, err
 		}
-		err = startAll(members, true)
+		err = startAll(members)
 		if err == nil {
 			return members, nil
 		}
@@ -82,9 +82,8 @@ func newMembers(dir string, n int, opts Options) ([]*Server, error) {
 	return members, nil
 }
 
-// startAll starts the stopped members of a cluster and waits until they serve clients. On an error all are stopped again.
-// Fresh members have no data yet.
-func startAll(members []*Server, fresh bool) error {
+// startAll starts the members of a new cluster and waits until they serve clients. On an error all are stopped again.
+func startAll(members []*Server) error {
 	runs := make([]*instance, len(members))
 	for i, s := range members {
 		var err error
@@ -92,9 +91,6 @@ func startAll(members []*Server, fresh bool) error {
 			crashAll(members)
 			return err
 		}
-	}
-	if !fresh {
-		return await(members, runs, nil)
 	}
 	// The first one may ask for votes now: the others are there to answer.
 	return await(members, runs, runs[0])
@@ -183,9 +179,6 @@ func (r *instance) campaign() {
 	})
 }
 
-// Name returns the member's name, "m0", "m1" and so on.
-func (s *Server) Name() string { return s.member.Name }
-
 // Endpoint returns the address at which the server listens for clients, as host:port. It is the same after a restart.
 func (s *Server) Endpoint() string { return s.member.ClientAddr }
 
@@ -240,8 +233,7 @@ func (s *Server) stop(end func(*instance)) {
 }
 
 // Restart starts the server again, on the same data and ports, and waits until it serves clients. A running server is
-// stopped first, as by Stop. A member of a cluster needs the majority to become ready: when all members are stopped, use
-// [Cluster.Restart].
+// stopped first, as by Stop. A member of a cluster needs the majority to become ready.
 func (s *Server) Restart(tb testing.TB) {
 	tb.Helper()
 	s.Stop()

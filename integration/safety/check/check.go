@@ -38,9 +38,6 @@ type Report struct {
 	Span       time.Duration  // from the first event to the last
 }
 
-// OK reports whether there is nothing to complain of.
-func (r *Report) OK() bool { return len(r.Violations) == 0 && len(r.Malformed) == 0 }
-
 // Count returns the number of one line of Counts, 0 if there is none.
 func (r *Report) Count(what string) int64 {
 	for _, c := range r.Counts {
@@ -62,8 +59,8 @@ func Check(events []history.Event, opts Options) Report {
 	c.readWatch()
 	c.excuse()
 	for _, look := range []func(){
-		c.marks, c.steady, c.controls, c.tokenOrder, c.watchedTokens, c.deletions, c.leftovers, c.intervals, c.counts, c.returns, c.deadlines, c.prompt,
-		c.updates, c.readers, c.requestOutcomes, c.registers, c.progress, c.order, c.observers, c.sights,
+		c.marks, c.controls, c.tokenOrder, c.watchedTokens, c.deletions, c.leftovers, c.intervals, c.counts, c.returns, c.deadlines, c.prompt,
+		c.updates, c.requestOutcomes, c.registers, c.progress, c.order, c.observers, c.sights,
 	} {
 		look()
 	}

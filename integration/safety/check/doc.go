@@ -19,7 +19,7 @@
 // # How each is checked
 //
 //	file          invariants  by
-//	resource.go   I1          a scan of what each resource has applied, in that order, and of what its readers were told
+//	resource.go   I1          a scan of what each resource has applied, in that order
 //	tokens.go     I2          a sweep over enter and grant events
 //	watch.go      I2, I6, I7  each name's queue, built again from the watch
 //	intervals.go  I2, I3, I8  a sweep over grants and the last moments at which handles are known to be live, by token
@@ -27,8 +27,8 @@
 //	release.go    I3          the ends of functions
 //	deadline.go   I3          the deadlines of leases, by the renewals that were answered
 //	operator.go   I3, I6      what an operator has deleted or revoked
-//	updates.go    I4          the values that each resource has applied, and those that its writers were told
-//	requests.go   I5, I4      a look at each request
+//	updates.go    I4          the values that each resource has applied
+//	requests.go   I5, I4      a look at each request: its sender was told what the resource has done
 //	register.go   I4          porcupine, with a register as the model
 //	progress.go   I7          a sweep over waiters, holders and faults
 //	order.go      I7          a look at those who waited when somebody was served who had come later

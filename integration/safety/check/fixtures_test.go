@@ -48,10 +48,10 @@ func TestCheck_fixtures(t *testing.T) {
 	}
 	slices.Sort(all)
 	require.Equal(t, []string{
-		"I1/resource", "I1/steady",
+		"I1/resource",
 		"I2/intervals", "I2/tokens", "I2/watch",
 		"I3/counts", "I3/deadline", "I3/intervals", "I3/operator", "I3/release",
-		"I4/readers", "I4/register", "I4/requests", "I4/updates",
+		"I4/register", "I4/requests", "I4/updates",
 		"I5/requests",
 		"I6/watch",
 		"I7/order", "I7/progress", "I7/watch",

@@ -25,7 +25,7 @@ func TestCheck_goodHistories(t *testing.T) {
 			"acquisitions, of each name", "granted", "handles seen live", "handles lost", "handles compared with the deadlines of their leases", "leader changes",
 			"tokens compared with the watch", "tokens compared with each other", "live intervals compared",
 			"deletions compared with handles", "accepted claims and updates", "refused as stale", "updates applied",
-			"acknowledged adds and increments", "reads by callers", "requests of unknown outcome", "acquisitions that waited",
+			"requests of unknown outcome", "acquisitions that waited",
 			"waiters that others could have overtaken", "waiters compared with others of their session",
 			"changes seen by observers", "accesses to registers",
 		} {

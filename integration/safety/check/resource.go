@@ -68,33 +68,6 @@ func (c *checker) marks() {
 // above reports whether a mark is above the event's token.
 func above(e, mark *history.Event) bool { return mark != nil && e.Token < mark.Token }
 
-// steady checks the other side of I1 by what readers were told alone: the value that the same token has read does not change, since
-// older writers are refused from the claim on, and the reader is once a newer one has come.
-func (c *checker) steady() {
-	compared := 0
-	for _, r := range c.resources {
-		first := map[fence.Token]*request{}
-		for _, q := range r.sent {
-			if q.send.Verb != history.CheckRead || q.answer == nil || q.answer.Outcome != history.OK {
-				continue
-			}
-			old := first[q.send.Token]
-			if old == nil {
-				first[q.send.Token] = q
-				continue
-			}
-			compared++
-			if old.answer.Value != q.answer.Value {
-				c.violation(Violation{
-					"I1", "steady", r.name, fmt.Sprintf("the reader of token %d was told %q and %q", q.send.Token, old.answer.Value, q.answer.Value),
-					show(old.send, old.answer, q.send, q.answer),
-				})
-			}
-		}
-	}
-	c.count("reads compared with others of their token", compared)
-}
-
 // controls counts what went wrong where nobody looks at tokens.
 func (c *checker) controls() {
 	var updates, stale, lost int

@@ -3,10 +3,8 @@ package check
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
@@ -106,69 +104,4 @@ func (c *checker) updates() {
 		}
 	}
 	c.count("updates applied", updates)
-}
-
-// readers checks I4 by what callers were told alone: what was acknowledged is found by whoever reads after that, and no
-// two increments made the same number.
-func (c *checker) readers() {
-	acknowledged, reads := 0, 0
-	for _, r := range c.resources {
-		if r.control {
-			continue
-		}
-		var done, read []*request
-		counted := map[string]*request{}
-		for _, q := range r.sent {
-			if q.answer == nil || q.answer.Outcome != history.OK {
-				continue
-			}
-			switch q.send.Verb {
-			case history.Read, history.CheckRead:
-				read = append(read, q)
-			case history.Add:
-				done = append(done, q)
-			case history.Increment:
-				acknowledged++
-				if old := counted[q.send.Value]; old != nil {
-					c.violation(Violation{
-						"I4", "readers", r.name, fmt.Sprintf("two increments to %s were acknowledged", q.send.Value),
-						show(old.send, old.answer, q.send, q.answer),
-					})
-				}
-				counted[q.send.Value] = q
-			default:
-			}
-		}
-		acknowledged += len(done)
-		reads += len(read)
-		if r.set {
-			c.elementsRead(r.name, done, read)
-		}
-	}
-	c.count("acknowledged adds and increments", acknowledged)
-	c.count("reads by callers", reads)
-}
-
-func (c *checker) elementsRead(name string, done, read []*request) {
-	byAnswer := func(x, y *request) int { return cmp.Compare(x.answer.At, y.answer.At) }
-	slices.SortStableFunc(done, byAnswer)
-	slices.SortStableFunc(read, func(x, y *request) int { return cmp.Compare(x.send.At, y.send.At) })
-	for _, q := range read {
-		got := elements(q.answer.Value)
-		for _, d := range before(done, q.send.At) {
-			if !got[d.send.Value] {
-				c.violation(Violation{
-					"I4", "readers", name, fmt.Sprintf("element %q was acknowledged, and a later read does not find it", d.send.Value),
-					show(d.send, d.answer, q.send, q.answer),
-				})
-				break // one for each read
-			}
-		}
-	}
-}
-
-// before are those that were answered before t.
-func before(done []*request, t time.Duration) []*request {
-	n, _ := slices.BinarySearchFunc(done, t, func(q *request, t time.Duration) int { return cmp.Compare(q.answer.At, t) })
-	return done[:n]
 }
