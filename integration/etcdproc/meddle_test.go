@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -75,18 +74,5 @@ func TestProcess_stalls(t *testing.T) {
 	require.NoError(t, m.GoOn())
 	require.ErrorContains(t, m.GoOn(), "cannot")
 	_, err = client.Put(bounded(t), "key", "")
-	require.NoError(t, err)
-}
-
-func TestProcess_resets(t *testing.T) {
-	c, err := etcdproc.Start(bounded(t), t.TempDir(), 1, etcdproc.Options{Settings: etcdproc.Settings{MaxTxnOps: 1}})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, c.Kill()) }()
-	client := dial(t, c.Endpoints()...)
-	two := []clientv3.Op{clientv3.OpGet("a"), clientv3.OpGet("b")}
-	_, err = client.Txn(bounded(t)).Then(two...).Commit()
-	require.ErrorIs(t, err, rpctypes.ErrTooManyOps)
-	require.NoError(t, c.Members[0].Reset(bounded(t), etcdproc.Settings{}))
-	_, err = client.Txn(bounded(t)).Then(two...).Commit()
 	require.NoError(t, err)
 }

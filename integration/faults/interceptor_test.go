@@ -111,16 +111,3 @@ func TestInterceptor_repeatedRequestArrivesTwice(t *testing.T) {
 	require.NoError(t, in.AwaitAnswered(bounded(t), faults.Put, 2))
 	require.EqualValues(t, 2, srv.KeyValues(t, "key")[0].Version)
 }
-
-func TestInterceptor_waitsEndWithTheTest(t *testing.T) {
-	srv := etcdtest.Start(t, etcdtest.Options{})
-	var result <-chan error
-	t.Run("inner", func(t *testing.T) {
-		in := faults.NewInterceptor(t)
-		client := etcdtest.NewClient(t, []string{srv.Endpoint()}, etcdtest.Dial(in.DialOptions()...))
-		stuck := in.Inject(t, faults.Rule{Fault: faults.LoseRequest, Silent: true})
-		result = put(context.WithoutCancel(t.Context()), client, "key")
-		<-stuck.Hit()
-	})
-	require.Error(t, <-result)
-}

@@ -2,7 +2,6 @@ package faults_test
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
@@ -21,14 +20,11 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-// valueSize is the size of what put stores: more than the frames that HTTP/2 sends on its own account.
-const valueSize = 4 << 10
-
 // put stores key in a goroutine of its own and returns the channel that gets the result.
 func put(ctx context.Context, client *clientv3.Client, key string) <-chan error {
 	result := make(chan error, 1)
 	go func() {
-		_, err := client.Put(ctx, key, strings.Repeat("v", valueSize))
+		_, err := client.Put(ctx, key, "value")
 		result <- err
 	}()
 	return result

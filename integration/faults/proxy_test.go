@@ -9,17 +9,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
 )
-
-func waiting(t faults.Traffic) bool { return t.Waiting() > 0 }
-
-// putWaiting is waiting with a request of put among what waits.
-func putWaiting(t faults.Traffic) bool { return t.Waiting() > valueSize }
 
 func TestProxy_refuseLetsNobodyInUntilRestore(t *testing.T) {
 	ctx := bounded(t)
@@ -46,24 +39,6 @@ func TestProxy_refuseLetsNobodyInUntilRestore(t *testing.T) {
 	proxy.Restore()
 	require.NoError(t, <-result)
 	require.Equal(t, []string{"key"}, srv.Keys(t, ""))
-}
-
-func TestProxy_closeCutsHeldConnections(t *testing.T) {
-	ctx := bounded(t)
-	srv := etcdtest.Start(t, etcdtest.Options{})
-	proxy := faults.NewProxy(t, srv.Endpoint())
-	client := srv.Client(t, etcdtest.Via(proxy.Addr()))
-	_, err := client.Get(ctx, "warm-up")
-	require.NoError(t, err)
-	proxy.BlackHole()
-	result := put(ctx, client, "key")
-	require.NoError(t, proxy.Requests.Await(ctx, putWaiting))
-
-	proxy.Close()
-	require.Zero(t, proxy.Connections())
-	require.Zero(t, proxy.Requests.Traffic().Waiting())
-	require.Equal(t, codes.Unavailable, status.Code(<-result))
-	proxy.Close()
 }
 
 // directions are the two ways through a proxy to an echo server, and what leads from one end to the other.
@@ -108,27 +83,6 @@ func TestLink_delaysPipelinedAndInOrder(t *testing.T) {
 	}
 }
 
-func TestLink_passEndsADelayAtOnce(t *testing.T) {
-	for _, tt := range directions {
-		t.Run(tt.name, func(t *testing.T) {
-			ctx := bounded(t)
-			proxy := faults.NewProxy(t, echo(t))
-			link := tt.link(proxy)
-			conn := dial(t, proxy)
-			link.Delay(time.Hour)
-			_, err := conn.Write([]byte("hello"))
-			require.NoError(t, err)
-			require.NoError(t, link.Await(ctx, waiting))
-
-			link.Pass()
-			got := make([]byte, 5)
-			_, err = io.ReadFull(conn, got)
-			require.NoError(t, err)
-			require.Equal(t, "hello", string(got))
-		})
-	}
-}
-
 func TestLink_dropLosesBytesAndThenTheConnection(t *testing.T) {
 	for _, tt := range directions {
 		t.Run(tt.name, func(t *testing.T) {
@@ -153,19 +107,6 @@ func TestLink_dropLosesBytesAndThenTheConnection(t *testing.T) {
 			require.Equal(t, faults.Traffic{Received: 8, Dropped: 8}, link.Traffic())
 		})
 	}
-}
-
-func TestLink_endOfAConnectionComesAfterItsBytes(t *testing.T) {
-	proxy := faults.NewProxy(t, echo(t))
-	proxy.Requests.Delay(50 * time.Millisecond)
-	conn := dial(t, proxy)
-	_, err := conn.Write([]byte("last words"))
-	require.NoError(t, err)
-	require.NoError(t, conn.CloseWrite())
-
-	got, err := io.ReadAll(conn)
-	require.NoError(t, err)
-	require.Equal(t, "last words", string(got))
 }
 
 // echo returns the address of a server that sends back what it gets.

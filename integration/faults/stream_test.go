@@ -14,24 +14,6 @@ import (
 	"github.com/leasefence/leasefence/integration/faults"
 )
 
-func TestStream_keepAliveOnceTriesAgainAfterALoss(t *testing.T) {
-	for _, fault := range []faults.Fault{faults.LoseRequest, faults.LoseAnswer} {
-		t.Run(fault.String(), func(t *testing.T) {
-			ctx := bounded(t)
-			_, client, in := intercepted(t)
-			grant, err := client.Grant(ctx, 60)
-			require.NoError(t, err)
-			lost := in.Inject(t, faults.Rule{Fault: fault, Method: faults.LeaseKeepAlive, Times: 1})
-
-			resp, err := client.KeepAliveOnce(ctx, grant.ID)
-			require.NoError(t, err)
-			require.Equal(t, grant.TTL, resp.TTL)
-			require.Equal(t, 1, lost.Hits())
-			require.Equal(t, 2, in.Sent(faults.LeaseKeepAlive))
-		})
-	}
-}
-
 func TestStream_silentlyLostKeepAliveEndsWithTheContext(t *testing.T) {
 	for fault, answers := range map[faults.Fault]int{faults.LoseRequest: 0, faults.LoseAnswer: 1} {
 		t.Run(fault.String(), func(t *testing.T) {
@@ -91,19 +73,6 @@ func TestStream_watchLosesAnEventSilently(t *testing.T) {
 	<-lost.Hit()
 	require.NoError(t, <-put(ctx, other, "key2"))
 	require.Equal(t, "key2", string((<-watch).Events[0].Kv.Key), "the stream goes on without what it has lost")
-}
-
-func TestStream_brokenWatchResumesWithoutALoss(t *testing.T) {
-	ctx := bounded(t)
-	srv, client, in := intercepted(t)
-	lost := in.Inject(t, faults.Rule{Fault: faults.LoseAnswer, Method: faults.Watch, Times: 1, Match: hasEvents})
-	watch := client.Watch(ctx, "key", clientv3.WithCreatedNotify())
-	require.True(t, (<-watch).Created)
-
-	require.NoError(t, <-put(ctx, srv.Client(t), "key"))
-	require.Equal(t, "key", string((<-watch).Events[0].Kv.Key))
-	require.Equal(t, 1, lost.Hits())
-	require.GreaterOrEqual(t, in.Sent(faults.Watch), 2, "the client has asked for the watch again")
 }
 
 func TestStream_brokenStreamSaysSo(t *testing.T) {

@@ -51,26 +51,6 @@ func keyNames(srv *fakeetcd.Server, prefix string) []string {
 	return names
 }
 
-func TestClient_whatIsNotFakedSaysSo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, c := start(t)
-		_, err := c.MemberList(t.Context())
-		require.ErrorIs(t, err, fakeetcd.ErrNotSupported)
-		_, err = c.Status(t.Context(), "")
-		require.Error(t, err)
-		_, err = c.UserList(t.Context())
-		require.ErrorIs(t, err, fakeetcd.ErrNotSupported)
-		_, err = c.GetStream(t.Context(), "a")
-		require.ErrorIs(t, err, fakeetcd.ErrNotSupported)
-		_, err = c.Leases(t.Context())
-		require.ErrorIs(t, err, fakeetcd.ErrNotSupported)
-		_, err = c.Txn(t.Context()).Then(clientv3.OpDelete("a", clientv3.WithFromKey()), clientv3.OpPut("b", "")).Commit()
-		require.ErrorIs(t, err, fakeetcd.ErrNotSupported)
-		require.Nil(t, c.ActiveConnection())
-		require.Empty(t, c.Endpoints())
-	})
-}
-
 func TestClient_closeEndsItsCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
@@ -127,26 +107,6 @@ func TestServer_Await_wakesAtEvents(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(mine)
 		require.ErrorIs(t, srv.Await(ctx, func() bool { return false }), mine)
-	})
-}
-
-func TestServer_Calls_recordsTimes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, c := start(t)
-		began := time.Now()
-		c.Inject(fakeetcd.Put, fakeetcd.Fault{Before: time.Second, After: 2 * time.Second})
-		put(t, c, "a", "")
-		_, err := srv.Client(t.Context()).Get(t.Context(), "a")
-		require.NoError(t, err)
-
-		require.Len(t, srv.Calls(fakeetcd.Any), 2)
-		require.Empty(t, srv.Calls(fakeetcd.Txn))
-		calls := c.Calls(fakeetcd.Any)
-		require.Len(t, calls, 1)
-		require.Equal(t, "Put", calls[0].Method.String())
-		require.Equal(t, began, calls[0].Sent)
-		require.Equal(t, began.Add(time.Second), calls[0].Acted)
-		require.Equal(t, began.Add(3*time.Second), calls[0].Answered)
 	})
 }
 

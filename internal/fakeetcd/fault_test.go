@@ -8,8 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
@@ -20,80 +18,6 @@ func tryPut(ctx context.Context, c *fakeetcd.Client) (took time.Duration, err er
 	began := time.Now()
 	_, err = c.Put(ctx, "a", "")
 	return time.Since(began), err
-}
-
-func TestFault_lost(t *testing.T) {
-	for name, tc := range map[string]struct {
-		fault       fakeetcd.Fault
-		acted       bool
-		unavailable bool
-		took        time.Duration
-	}{
-		"request, silence":   {fakeetcd.Fault{Lose: fakeetcd.Request}, false, false, 10 * time.Second},
-		"request, error":     {fakeetcd.Fault{Lose: fakeetcd.Request, Err: fakeetcd.ErrUnavailable}, false, true, 0},
-		"error alone":        {fakeetcd.Fault{Err: fakeetcd.ErrUnavailable}, false, true, 0},
-		"request, later":     {fakeetcd.Fault{Before: time.Second, Err: fakeetcd.ErrUnavailable}, false, true, time.Second},
-		"answer, silence":    {fakeetcd.Fault{Lose: fakeetcd.Answer}, true, false, 10 * time.Second},
-		"answer, error":      {fakeetcd.Fault{Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable}, true, true, 0},
-		"answer, later":      {fakeetcd.Fault{Lose: fakeetcd.Answer, After: time.Second, Err: fakeetcd.ErrUnavailable}, true, true, time.Second},
-		"request, too late":  {fakeetcd.Fault{Before: time.Minute}, false, false, 10 * time.Second},
-		"answer, too late":   {fakeetcd.Fault{After: time.Minute}, true, false, 10 * time.Second},
-		"late, caller waits": {fakeetcd.Fault{Before: time.Second, Late: true, Lose: fakeetcd.Answer}, true, false, 10 * time.Second},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv, c := start(t)
-				c.Inject(fakeetcd.Put, tc.fault)
-				took, err := tryPut(timeout(t, 10*time.Second), c)
-				require.Equal(t, tc.took, took)
-				if tc.unavailable {
-					require.Equal(t, codes.Unavailable, status.Code(err))
-				} else {
-					require.ErrorIs(t, err, context.DeadlineExceeded)
-				}
-				time.Sleep(time.Hour)
-				require.Equal(t, tc.acted, len(srv.Keys("a")) == 1)
-				require.Equal(t, tc.acted, !srv.Calls(fakeetcd.Put)[0].Acted.IsZero())
-			})
-		})
-	}
-}
-
-func TestFault_Late_actsAfterTheCallerHasGone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, c := start(t)
-		began := time.Now()
-		c.Inject(fakeetcd.Put, fakeetcd.Fault{Times: 1, Before: 10 * time.Second, Late: true})
-		_, err := tryPut(timeout(t, time.Second), c)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.ErrorIs(t, c.Close(), context.Canceled, "not even its client is there any more")
-		require.NoError(t, srv.Await(t.Context(), func() bool { return len(srv.Keys("a")) == 1 }))
-		require.Equal(t, 10*time.Second, time.Since(began))
-		call := srv.Calls(fakeetcd.Put)[0]
-		require.Equal(t, began.Add(10*time.Second), call.Acted)
-		require.Zero(t, call.Answered)
-	})
-}
-
-func TestFault_Until_holdsTheRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, c := start(t)
-		gate := make(chan struct{})
-		c.Inject(fakeetcd.Put, fakeetcd.Fault{Times: 1, Until: gate, Late: true})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() {
-			_, err := tryPut(ctx, c)
-			done <- err
-		}()
-		require.NoError(t, srv.Await(t.Context(), func() bool { return len(srv.Calls(fakeetcd.Put)) == 1 }))
-		cancel()
-		require.ErrorIs(t, <-done, context.Canceled)
-		require.Empty(t, srv.Keys("a"))
-		close(gate)
-		synctest.Wait()
-		require.Len(t, srv.Keys("a"), 1)
-	})
 }
 
 func TestClient_Inject_order(t *testing.T) {
