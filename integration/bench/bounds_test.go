@@ -58,7 +58,7 @@ func TestBounds(t *testing.T) {
 				return least
 			}
 			rounds := 0
-			bare := least(limit, func(cost) bool { rounds++; return rounds > 3 })
+			bare := least(limit, func(cost) bool { rounds++; return rounds > 2 })
 			got := least(ours, func(c cost) bool {
 				return c[requests] <= b.requests && c[commits] <= b.commits && c[allocs]-bare[allocs] <= b.allocs
 			})
