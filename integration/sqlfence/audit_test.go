@@ -49,7 +49,7 @@ func brief(tenures []audit.Tenure, refusals []audit.Refusal) []string {
 }
 
 func TestMarks_History_whoHeldAndWhoWasRefused(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
 		audited(t, r)
 		a, b, c := held(t, 10, "a"), held(t, 20, "b\x00\n\xff"), held(t, 30, strings.Repeat("ü", 1000))
@@ -91,7 +91,7 @@ func TestMarks_History_whoHeldAndWhoWasRefused(t *testing.T) {
 }
 
 func TestMarks_History_window(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
 		audited(t, r)
 		for token := fence.Token(1); token <= 4; token++ {
@@ -118,7 +118,7 @@ func first(tenures []audit.Tenure, _ []audit.Refusal, _ error) []audit.Tenure { 
 
 // The row of a tenure is committed with the mark, or neither is.
 func TestMarks_Check_auditsInTheCallersTransaction(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
 		audited(t, r)
 		ctx := held(t, older, "a")

@@ -13,7 +13,7 @@ import (
 
 // The two ways back from a token that nobody was granted, where one was accepted.
 func TestMarks_absurdToken(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
 		all := r.with(t, sqlfence.Options{MaxEra: 32767})
 		require.NoError(t, all.claim(as(t, 20<<48|1), resource))

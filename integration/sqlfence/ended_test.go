@@ -23,7 +23,7 @@ func TestDo_fnEndsTheTransactionByAStatement(t *testing.T) {
 			"ALTER TABLE other COMMENT ''", "LOCK TABLES other WRITE; UNLOCK TABLES", "SET autocommit = 0; SET autocommit = 1",
 		},
 	}
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
 		r.must(t, "CREATE TABLE other (n INT)")
 		for _, all := range statements[r.kind] {

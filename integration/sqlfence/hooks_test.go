@@ -14,7 +14,7 @@ import (
 
 // Each verb tells its outcome once, whatever attempts it has made.
 func TestMarks_hooks(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
 		told := &fencetest.Told{}
 		a := r.with(t, sqlfence.Options{Hooks: told.Hooks()})

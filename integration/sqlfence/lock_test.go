@@ -152,7 +152,7 @@ func TestMarks_otherLocksClaimGivenUp(t *testing.T) {
 // A table of the version before there were names: nothing is accepted before Migrate, and its marks follow no lock. A program of
 // that version goes by the tokens alone and keeps the name.
 func TestMarks_tableWithoutNames(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
 		r.toEarlier(t)
 		r.must(t, "ALTER TABLE leasefence_marks ADD COLUMN read_token BIGINT NOT NULL DEFAULT 0")

@@ -46,7 +46,7 @@ func TestMigrate_manyAtOnce(t *testing.T) {
 }
 
 func TestMarks_missingTable(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
 		r.adapter = r.with(t, sqlfence.Options{Table: "nowhere"})
 		errs := []error{r.claim(as(t, older), resource)}

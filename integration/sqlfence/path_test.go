@@ -40,7 +40,7 @@ func (r *rig) pathIncrement(ctx context.Context, path string, at func(step)) (n 
 }
 
 func TestMarks_paths(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
 		fencetest.Paths(t, 8, 11, func() fencetest.Tree {
 			r.reset(t)
@@ -163,7 +163,7 @@ func TestMarks_pathsRunSideBySide(t *testing.T) {
 
 // CheckPath raises no mark: what was not claimed, by a path's holder or at all, is not let pass.
 func TestMarks_CheckPath_unclaimed(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
 		_, err := r.pathIncrement(as(t, older), "a/b", nowhere)
 		require.ErrorIs(t, err, sqlfence.ErrUnclaimed)
@@ -236,7 +236,7 @@ func TestMarks_CheckPath_afterARead(t *testing.T) {
 
 // Each node follows the lock of its own node: that of the token with a part of its name less for each node that it is above.
 func TestMarks_pathsFollowLocks(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
 		lock := func(node string) (name string) {
 			require.NoError(t, r.scan(t.Context(), "SELECT lock_name FROM leasefence_marks WHERE resource = '"+node+"'", &name))

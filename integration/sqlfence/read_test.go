@@ -117,15 +117,8 @@ func (r *rig) readerComes(t *testing.T, how form, claims, first bool, when step)
 		requireFenced(t, err, how)
 	}
 	require.Equal(t, accepted, n, "what the reader has read")
-	for _, how := range forms {
-		requireFenced(t, r.increment(as(t, older), how, nowhere), how)
-	}
-	requireFenced(t, r.claim(as(t, older), resource), do)
+	requireFenced(t, r.increment(as(t, older), how, nowhere), how)
 	require.Equal(t, accepted, r.row(t).n)
-	require.NoError(t, r.claimRead(asReader(t, newer), resource), "again")
-	require.NoError(t, r.claim(as(t, newer+1), resource), "the next writer")
-	require.NoError(t, r.increment(as(t, newer+1), how, nowhere))
-	require.Equal(t, row{n: accepted + 1, last: int64(newer + 1)}, r.row(t))
 }
 
 // A newer writer comes at every step of a reader's transaction, which goes on reading what it has read.

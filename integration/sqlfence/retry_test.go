@@ -88,7 +88,7 @@ func TestDo_connectionLostBeforeCommit(t *testing.T) {
 
 // What Do does when fn does not succeed: nothing is written, the error is fn's, and the token has been seen.
 func TestDo_functionFails(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
 		failure := errors.New("no more money")
 		err := r.do(as(t, newer), resource, false, func(ctx context.Context, tx conn) error {

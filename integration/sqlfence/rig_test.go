@@ -48,6 +48,7 @@ var (
 	mariaDB        = place{kind: storetest.MariaDB, level: sql.LevelRepeatableRead}
 	sqlite         = place{kind: storetest.SQLite, journal: "wal"}
 	pgxPlace       = place{kind: storetest.PostgreSQL, level: sql.LevelReadCommitted, pgx: true, mode: pgx.QueryExecModeCacheStatement}
+	pgxSimple      = place{kind: storetest.PostgreSQL, level: sql.LevelReadCommitted, pgx: true, mode: pgx.QueryExecModeSimpleProtocol}
 )
 
 var places = []place{
@@ -61,13 +62,16 @@ var places = []place{
 	sqlite,
 	{kind: storetest.SQLite, journal: "delete"},
 	pgxPlace,
-	{kind: storetest.PostgreSQL, level: sql.LevelReadCommitted, pgx: true, mode: pgx.QueryExecModeSimpleProtocol},
+	pgxSimple,
 	{kind: storetest.PostgreSQL, level: sql.LevelRepeatableRead, pgx: true, mode: pgx.QueryExecModeExec},
 	{kind: storetest.PostgreSQL, level: sql.LevelSerializable, pgx: true, mode: pgx.QueryExecModeDescribeExec},
 }
 
 // each is one place of each store, for what neither the level nor the library changes.
 var each = []place{readCommitted, mariaDB, sqlite}
+
+// inTurn are for calls that come one after the other, which differ no further: with a snapshot, and in how pgx sends what is typed.
+var inTurn = append([]place{repeatableRead, pgxPlace, pgxSimple}, each...)
 
 func (p place) String() string {
 	switch {

@@ -14,7 +14,7 @@ import (
 )
 
 func TestUpdateRow(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
 		set := "n = " + r.arg(1)
 		require.NoError(t, r.updateRow(as(t, newer), nil, account, set, 5))

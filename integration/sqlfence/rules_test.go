@@ -49,7 +49,7 @@ func (r *rig) marks(t *testing.T, resource string) (m fencetest.Marks) {
 }
 
 func TestMarks_rules(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
 		lax := &rig{place: r.place, store: r.store, db: r.db, pool: r.pool}
 		lax.adapter = lax.with(t, sqlfence.Options{AllowUnnamed: true})
@@ -67,7 +67,7 @@ func TestMarks_names(t *testing.T) {
 
 // Histories of a read/write lock: nothing stale is accepted, and nobody who holds the lock is refused.
 func TestMarks_grants(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
 		all, calls := verbs(r), 0
 		fencetest.Grants(t, fencetest.Verbs{

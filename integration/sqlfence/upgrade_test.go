@@ -80,7 +80,7 @@ func (r *rig) toEarlier(t *testing.T) {
 
 // Before Migrate has added the column nothing is accepted, and the error says what to do.
 func TestMarks_tableOfAnEarlierVersion(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
 		r.toEarlier(t)
 		require.NoError(t, r.earlierWrite(as(t, older), older))
