@@ -28,7 +28,8 @@
 //
 // The kinds are those of [lease.Kind], with "_" for a space. With [Options].Lock the first seven have a label lock too. The two
 // of elections have the names and the meaning that they have in client-go. The last one is that of [Resources], where the tokens are
-// checked. dashboard.json is a dashboard for Grafana, alerts.yaml has rules for Prometheus.
+// checked. dashboard.json is a dashboard for Grafana, alerts.yaml has rules for Prometheus. Package leaseotel has the same
+// metrics for OpenTelemetry.
 package leaseprom
 
 import (
@@ -156,7 +157,7 @@ func (m *Metrics) labels(a lease.Acquisition, own ...string) []string {
 	return all
 }
 
-// Hooks returns the hooks for [lease.Options]. To have others called too, make a [lease.Hooks] whose functions call these.
+// Hooks returns the hooks for [lease.Options]. To have others called too, use [lease.JoinHooks].
 func (m *Metrics) Hooks() *lease.Hooks {
 	return &lease.Hooks{
 		AcquireStart: func(ctx context.Context, a lease.Acquisition) context.Context {

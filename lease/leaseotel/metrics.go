@@ -1,0 +1,161 @@
+package leaseotel
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/leasefence/leasefence/lease"
+)
+
+// bounds are so many bounds of a histogram, from the first in steps of four.
+func bounds(first float64, n int) metric.HistogramOption {
+	all := make([]float64, n)
+	for i := range all {
+		all[i] = first
+		first *= 4
+	}
+	return metric.WithExplicitBucketBoundaries(all...)
+}
+
+func (t *Telemetry) instruments(m metric.Meter) error {
+	var errs [13]error
+	in, says := metric.WithUnit, metric.WithDescription
+	short, long := bounds(0.001, 8), bounds(0.01, 11)
+	t.acquisitions, errs[0] = m.Int64Counter("leasefence.acquisitions", in("{acquisition}"), says("Acquisitions that have ended."))
+	t.waiting, errs[1] = m.Int64UpDownCounter("leasefence.acquisitions_waiting", in("{acquisition}"), says("Acquisitions that wait now."))
+	t.waited, errs[2] = m.Float64Histogram("leasefence.acquisition.duration", in("s"), says("Time to the grant of acquisitions."), short)
+	t.locks, errs[3] = m.Int64UpDownCounter("leasefence.locks_held", in("{lock}"), says("Locks that are held now."))
+	t.held, errs[4] = m.Float64Histogram("leasefence.lock.held", in("s"), says("Time for which locks were held."), long)
+	t.losses, errs[5] = m.Int64Counter("leasefence.losses", in("{lock}"), says("Locks that were lost."))
+	t.roundTrip, errs[6] = m.Float64Histogram("leasefence.renewal.duration", in("s"), says("Round trips of the lease's renewals."), short)
+	t.attempts, errs[7] = m.Int64Counter("leasefence.renewal.attempts", in("{attempt}"), says("Attempts to renew the lease."))
+	t.left, errs[8] = m.Float64Gauge("leasefence.renewal.left", in("s"), says("Time until the deadline when the last renewal came."))
+	t.state, errs[9] = m.Int64Gauge("leasefence.session.state", says("1 for the state of the session's lease, 0 for the others."))
+	t.cleanUp, errs[10] = m.Int64Gauge("leasefence.cleanup.keys", in("{key}"), says("Keys that are to be deleted in the background."))
+	t.leads, errs[11] = m.Int64Gauge("leader_election_master_status",
+		says("1 while this process leads the election, 0 while it does not."))
+	t.slow, errs[12] = m.Int64Counter("leader_election_slowpath_total", in("{renewal}"),
+		says("Renewals that took more than one attempt while this process led."))
+	return errors.Join(errs[:]...)
+}
+
+// series is what the attributes of a measurement are made of.
+type series struct {
+	kind            lease.Kind // 0: none
+	lock, key, also string     // also is the value of key, if there is one
+}
+
+// of returns the attributes of an acquisition, with the kind and another one, unless its key is "".
+func (t *Telemetry) of(a lease.Acquisition, key, value string) metric.MeasurementOption {
+	s := series{kind: a.Kind, key: key, also: value}
+	if t.opts.Lock != nil {
+		s.lock = t.opts.Lock(a)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.attributes(s)
+}
+
+// attributes are made once for each series. The caller has locked t.mu.
+func (t *Telemetry) attributes(s series) metric.MeasurementOption {
+	if option, ok := t.series[s]; ok {
+		return option
+	}
+	all := slices.Clone(t.opts.Attributes)
+	if s.kind != 0 {
+		all = append(all, attribute.String("kind", kindOf(s.kind)))
+		if t.opts.Lock != nil {
+			all = append(all, attribute.String("lock", s.lock))
+		}
+	}
+	if s.key != "" {
+		all = append(all, attribute.String(s.key, s.also))
+	}
+	t.series[s] = metric.WithAttributeSet(attribute.NewSet(all...))
+	return t.series[s]
+}
+
+func (t *Telemetry) acquired(ctx context.Context, a lease.Acquisition, r lease.Acquired) {
+	kind := t.of(a, "", "")
+	if r.Queued && !a.Try {
+		t.waiting.Add(ctx, -1, kind)
+	}
+	t.acquisitions.Add(ctx, 1, t.of(a, "outcome", outcomeOf(a, r.Err)))
+	if r.Err != nil {
+		return
+	}
+	t.waited.Record(ctx, r.Waited.Seconds(), kind)
+	t.locks.Add(ctx, 1, kind)
+	if a.Kind == lease.KindLeadership {
+		t.lead(ctx, a.Names[0], 1)
+	}
+}
+
+func (t *Telemetry) ended(ctx context.Context, h lease.Hold) {
+	kind := t.of(h.Acquisition, "", "")
+	t.locks.Add(ctx, -1, kind)
+	t.held.Record(ctx, h.Held.Seconds(), kind)
+	if h.Kind == lease.KindLeadership {
+		t.lead(ctx, h.Names[0], -1)
+	}
+}
+
+// lead counts the leaderships of one name: the next may be won before the end of the one before is told.
+func (t *Telemetry) lead(ctx context.Context, name string, change int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.leading[name] += change
+	of := t.attributes(series{key: "name", also: name})
+	t.leads.Record(ctx, int64(min(t.leading[name], 1)), of)
+	t.slow.Add(ctx, 0, of)
+}
+
+func (t *Telemetry) renewed(r lease.Renewal) {
+	ctx := context.Background()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	of := t.attributes(series{})
+	t.roundTrip.Record(ctx, r.RoundTrip.Seconds(), of)
+	t.attempts.Add(ctx, int64(r.Attempts), of)
+	t.left.Record(ctx, r.Left.Seconds(), of)
+	if r.Attempts <= 1 {
+		return
+	}
+	for name, n := range t.leading {
+		if n > 0 {
+			t.slow.Add(ctx, 1, t.attributes(series{key: "name", also: name}))
+		}
+	}
+}
+
+func (t *Telemetry) stateChanged(s lease.Status) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, state := range []lease.State{lease.StateHeld, lease.StateJeopardy, lease.StateLost} {
+		var value int64
+		if s.State == state {
+			value = 1
+		}
+		t.state.Record(context.Background(), value, t.attributes(series{key: "state", also: state.String()}))
+	}
+}
+
+// cleanUpOf adds up what the session's leases have: a lost one may still have keys.
+func (t *Telemetry) cleanUpOf(id clientv3.LeaseID, keys int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cleanUps[id] = keys
+	if keys == 0 {
+		delete(t.cleanUps, id)
+	}
+	sum := 0
+	for _, n := range t.cleanUps {
+		sum += n
+	}
+	t.cleanUp.Record(context.Background(), int64(sum), t.attributes(series{}))
+}

@@ -1,0 +1,122 @@
+package leaseotel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+// Resources are the telemetry of the resources whose marks have these [fence.Hooks], for one process, whatever the stores. A
+// process that issues no tokens can have it without [Telemetry].
+//
+// The span of a verb's context gets the attributes leasefence.token and leasefence.grant, and for a token that is refused an event
+// leasefence.refused and links; see the package's page. A span under which several tokens come to resources has the
+// attributes of the last. Whether a refusal is an error of that span is left to who has started it.
+type Resources struct {
+	tokens metric.Int64Counter
+	opts   ResourceOptions
+}
+
+// ResourceOptions are the settings of [NewResources]. The zero value of a field is its default.
+type ResourceOptions struct {
+	// MeterProvider is where the metrics go. Default: [otel.GetMeterProvider].
+	MeterProvider metric.MeterProvider
+
+	// Resource returns the value of the metric's attribute resource for a token that has come. Each value is a time series of its
+	// own for as long as the process lives, so there should be few. Default: there is no such attribute.
+	Resource func(fence.Access) string
+
+	// SpanResource returns the value of the attribute leasefence.resource of the event of a refusal. There may be many. Default:
+	// no name is in a span.
+	SpanResource func(fence.Access) string
+}
+
+// NewResources returns the telemetry. It returns an error if the meter provider refuses an instrument.
+func NewResources(opts ResourceOptions) (*Resources, error) {
+	if opts.MeterProvider == nil {
+		opts.MeterProvider = otel.GetMeterProvider()
+	}
+	tokens, err := opts.MeterProvider.Meter(scope).Int64Counter("leasefence.tokens",
+		metric.WithUnit("{token}"), metric.WithDescription("Tokens that have come to resources."))
+	if err != nil {
+		return nil, fmt.Errorf("leaseotel: ResourceOptions.MeterProvider: %w", err)
+	}
+	return &Resources{tokens, opts}, nil
+}
+
+// Hooks returns the hooks for the options of a store, or for a [fence.Guard].
+func (r *Resources) Hooks() *fence.Hooks {
+	return &fence.Hooks{
+		Accepted: func(ctx context.Context, a fence.Access) {
+			r.count(ctx, a, "accepted")
+			r.mark(ctx, a)
+		},
+		Refused: func(ctx context.Context, a fence.Access, err error) {
+			outcome := "stale"
+			if errors.Is(err, fence.ErrOtherLock) {
+				outcome = "other_lock"
+			}
+			r.count(ctx, a, outcome)
+			r.mark(ctx, a)
+			r.refused(ctx, a, outcome, err)
+		},
+	}
+}
+
+func (r *Resources) count(ctx context.Context, a fence.Access, outcome string) {
+	of := []attribute.KeyValue{attribute.String("mode", modeOf(a)), attribute.String("outcome", outcome)}
+	if r.opts.Resource != nil {
+		of = append(of, attribute.String("resource", r.opts.Resource(a)))
+	}
+	r.tokens.Add(ctx, 1, metric.WithAttributeSet(attribute.NewSet(of...)))
+}
+
+// mark makes the span of ctx one that is found by the token.
+func (r *Resources) mark(ctx context.Context, a fence.Access) {
+	span := trace.SpanFromContext(ctx)
+	if !span.IsRecording() {
+		return
+	}
+	span.SetAttributes(tokenOf(a.Token))
+	if a.Lock != "" {
+		span.SetAttributes(grantOf(Link(a.Lock, a.Token)))
+	}
+}
+
+func (r *Resources) refused(ctx context.Context, a fence.Access, outcome string, err error) {
+	span := trace.SpanFromContext(ctx)
+	if !span.IsRecording() {
+		return
+	}
+	of := []attribute.KeyValue{
+		tokenOf(a.Token), attribute.String("leasefence.mode", modeOf(a)), attribute.String("leasefence.outcome", outcome),
+	}
+	if r.opts.SpanResource != nil {
+		of = append(of, attribute.String("leasefence.resource", r.opts.SpanResource(a)))
+	}
+	tokens := []fence.Token{a.Token}
+	if stale, ok := errors.AsType[*fence.StaleError](err); ok && stale.Highest != 0 {
+		of = append(of, attribute.String("leasefence.highest", stale.Highest.String()))
+		tokens = append(tokens, stale.Highest)
+	}
+	span.AddEvent("leasefence.refused", trace.WithAttributes(of...))
+	for _, token := range tokens {
+		if a.Lock != "" {
+			span.AddLink(Link(a.Lock, token))
+		}
+	}
+}
+
+func modeOf(a fence.Access) string {
+	if a.Read {
+		return "read"
+	}
+	return "write"
+}

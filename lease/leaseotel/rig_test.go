@@ -1,0 +1,145 @@
+package leaseotel_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/leasefence/leasefence/lease/leaseotel"
+)
+
+// process is what one process sends to its backends.
+type process struct {
+	exporter *tracetest.InMemoryExporter
+	reader   *sdkmetric.ManualReader
+	tracers  *sdktrace.TracerProvider
+	meters   *sdkmetric.MeterProvider
+}
+
+func newProcess(options ...sdktrace.TracerProviderOption) *process {
+	p := &process{exporter: tracetest.NewInMemoryExporter(), reader: sdkmetric.NewManualReader()}
+	p.tracers = sdktrace.NewTracerProvider(append(options, sdktrace.WithSyncer(p.exporter))...)
+	p.meters = sdkmetric.NewMeterProvider(sdkmetric.WithReader(p.reader))
+	return p
+}
+
+func (p *process) options() leaseotel.Options {
+	return leaseotel.Options{MeterProvider: p.meters, TracerProvider: p.tracers}
+}
+
+// request runs fn below a span of the caller's.
+func (p *process) request(ctx context.Context, fn func(context.Context)) {
+	ctx, span := p.tracers.Tracer("test").Start(ctx, "request")
+	defer span.End()
+	fn(ctx)
+}
+
+// ended returns the spans that have ended, and forgets them.
+func (p *process) ended() tracetest.SpanStubs {
+	synctest.Wait()
+	defer p.exporter.Reset()
+	return p.exporter.GetSpans()
+}
+
+// text is a line for each span: its name, that of its parent if it is among them, its duration, status, attributes without
+// token and grant, and events.
+func text(spans tracetest.SpanStubs) string {
+	names := map[trace.SpanID]string{}
+	for _, s := range spans {
+		names[s.SpanContext.SpanID()] = s.Name
+	}
+	var lines []string
+	for _, s := range spans {
+		line := fmt.Sprintf("%s < %s, %v", s.Name, names[s.Parent.SpanID()], s.EndTime.Sub(s.StartTime))
+		if s.Status.Code != codes.Unset {
+			line += fmt.Sprintf(", %v %q", s.Status.Code, s.Status.Description)
+		}
+		line += attributes(s.Attributes)
+		for _, e := range s.Events {
+			line += fmt.Sprintf(", at %v %s%s", e.Time.Sub(s.StartTime), e.Name, attributes(e.Attributes))
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func attributes(all []attribute.KeyValue) string {
+	var texts []string
+	for _, a := range all {
+		key := strings.TrimPrefix(string(a.Key), "leasefence.")
+		if key != "token" && key != "grant" {
+			texts = append(texts, key+"="+a.Value.String())
+		}
+	}
+	slices.Sort(texts)
+	return " {" + strings.Join(texts, " ") + "}"
+}
+
+func value(s tracetest.SpanStub, key attribute.Key) string {
+	for _, a := range s.Attributes {
+		if a.Key == key {
+			return a.Value.String()
+		}
+	}
+	return ""
+}
+
+// metrics returns a line for each series, as it is now.
+func (p *process) metrics(t *testing.T) string {
+	t.Helper()
+	synctest.Wait()
+	var all metricdata.ResourceMetrics
+	require.NoError(t, p.reader.Collect(t.Context(), &all))
+	var lines []string
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			add := func(of attribute.Set, format string, args ...any) {
+				lines = append(lines, fmt.Sprintf("%s %s%s ", m.Name, m.Unit, attributes(of.ToSlice()))+fmt.Sprintf(format, args...))
+			}
+			switch data := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				for _, point := range data.DataPoints {
+					add(point.Attributes, "%d", point.Value)
+				}
+			case metricdata.Gauge[int64]:
+				for _, point := range data.DataPoints {
+					add(point.Attributes, "%d", point.Value)
+				}
+			case metricdata.Gauge[float64]:
+				for _, point := range data.DataPoints {
+					add(point.Attributes, "%v", point.Value)
+				}
+			case metricdata.Histogram[float64]:
+				for _, point := range data.DataPoints {
+					add(point.Attributes, "%v in %d", point.Sum, point.Count)
+				}
+			default:
+				require.Fail(t, m.Name)
+			}
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// toNowhere is where spans go that nobody keeps.
+type toNowhere struct{}
+
+func (toNowhere) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { return nil }
+func (toNowhere) Shutdown(context.Context) error                             { return nil }
+
+func newTracersToNowhere() *sdktrace.TracerProvider {
+	return sdktrace.NewTracerProvider(sdktrace.WithSyncer(toNowhere{}))
+}

@@ -1,0 +1,146 @@
+package leaseotel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/leasefence/leasefence/lease"
+)
+
+const scope = "github.com/leasefence/leasefence/lease/leaseotel"
+
+// Options are the settings of [New]. The zero value of a field is its default.
+type Options struct {
+	// MeterProvider is where the metrics go. Default: [otel.GetMeterProvider].
+	MeterProvider metric.MeterProvider
+
+	// TracerProvider is where the spans go. Default: [otel.GetTracerProvider].
+	TracerProvider trace.TracerProvider
+
+	// Lock returns the value of the metrics' attribute lock for an acquisition, for example the part of a name before its first
+	// slash. Each value is a time series of its own for as long as the process lives, so there should be few. Default: there is
+	// no such attribute.
+	Lock func(lease.Acquisition) string
+
+	// SpanLock returns the value of the spans' attribute leasefence.lock, for example the whole name: there may be many. With it
+	// the spans also have the keys in etcd and the texts of errors, which have names in them. Default: no name is in a span.
+	SpanLock func(lease.Acquisition) string
+
+	// Attributes are those of all metrics and spans. They tell the sessions of one process apart. Default: none.
+	Attributes []attribute.KeyValue
+}
+
+// Telemetry is the metrics and traces of one session. Those of several sessions are told apart by [Options].Attributes.
+type Telemetry struct {
+	opts   Options
+	tracer trace.Tracer
+
+	acquisitions, losses, attempts, slow metric.Int64Counter
+	waiting, locks                       metric.Int64UpDownCounter
+	waited, held, roundTrip              metric.Float64Histogram
+	left                                 metric.Float64Gauge
+	state, leads, cleanUp                metric.Int64Gauge
+
+	mu       sync.Mutex // guards the fields below
+	series   map[series]metric.MeasurementOption
+	leading  map[string]int // elections that this process leads, by name
+	cleanUps map[clientv3.LeaseID]int
+}
+
+// New returns the telemetry. It returns an error if the meter provider refuses an instrument.
+func New(opts Options) (*Telemetry, error) {
+	if opts.MeterProvider == nil {
+		opts.MeterProvider = otel.GetMeterProvider()
+	}
+	if opts.TracerProvider == nil {
+		opts.TracerProvider = otel.GetTracerProvider()
+	}
+	t := &Telemetry{
+		opts: opts, tracer: opts.TracerProvider.Tracer(scope), series: make(map[series]metric.MeasurementOption),
+		leading: make(map[string]int), cleanUps: make(map[clientv3.LeaseID]int),
+	}
+	if err := t.instruments(opts.MeterProvider.Meter(scope)); err != nil {
+		return nil, fmt.Errorf("leaseotel: Options.MeterProvider: %w", err)
+	}
+	return t, nil
+}
+
+// Hooks returns the hooks for [lease.Options].
+func (t *Telemetry) Hooks() *lease.Hooks {
+	return &lease.Hooks{
+		AcquireStart: func(ctx context.Context, a lease.Acquisition) context.Context {
+			if a.Kind == lease.KindLeadership {
+				t.lead(ctx, a.Names[0], 0)
+			}
+			return t.startAcquire(ctx, a)
+		},
+		Queued: func(ctx context.Context, a lease.Acquisition, ahead string) {
+			t.waiting.Add(ctx, 1, t.of(a, "", ""))
+			t.queued(ctx, ahead)
+		},
+		AcquireEnd: func(ctx context.Context, a lease.Acquisition, r lease.Acquired) {
+			t.acquired(ctx, a, r)
+			t.endAcquire(ctx, a, r)
+		},
+		Released: func(ctx context.Context, h lease.Hold, err error) {
+			t.ended(ctx, h)
+			outcome := "released"
+			if err != nil {
+				outcome = outcomeOf(lease.Acquisition{}, err)
+			}
+			t.endHold(ctx, outcome, err)
+		},
+		Lost: func(ctx context.Context, h lease.Hold, err *lease.LostError) {
+			t.losses.Add(ctx, 1, t.of(h.Acquisition, "reason", reasonOf(err)))
+			t.ended(ctx, h)
+			t.endHold(ctx, "lost", err)
+		},
+		Renewed:      t.renewed,
+		StateChanged: t.stateChanged,
+		CleanUp:      t.cleanUpOf,
+	}
+}
+
+func kindOf(k lease.Kind) string { return strings.ReplaceAll(k.String(), " ", "_") }
+
+func outcomeOf(a lease.Acquisition, err error) string {
+	switch {
+	case err == nil:
+		return "granted"
+	case a.Try && errors.Is(err, lease.ErrLocked):
+		return "locked"
+	case errors.Is(err, lease.ErrClosed):
+		return "closed"
+	case errors.Is(err, lease.ErrLost):
+		return "lost"
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, lease.ErrLocked):
+		return "canceled" // the last as the cause of the caller's context
+	default:
+		return "error"
+	}
+}
+
+var reasons = map[lease.Reason]string{
+	lease.ReasonDeadlinePassed:   "deadline_passed",
+	lease.ReasonLeaseGone:        "lease_gone",
+	lease.ReasonKeyDeleted:       "key_deleted",
+	lease.ReasonKeyOverwritten:   "key_overwritten",
+	lease.ReasonSessionClosed:    "session_closed",
+	lease.ReasonRevisionWentBack: "revision_went_back",
+}
+
+func reasonOf(err *lease.LostError) string {
+	if name, ok := reasons[err.Reason]; ok {
+		return name
+	}
+	return "other"
+}

@@ -1,0 +1,123 @@
+package leaseotel
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"slices"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// Link returns the link to the grant of a lock, with the session's prefix before its name, that has this token. It is the same in
+// every process; see the package's page.
+func Link(lock string, token fence.Token) trace.Link {
+	sum := sha256.Sum256([]byte("leasefence\x00" + token.String() + "\x00" + lock))
+	return trace.Link{
+		SpanContext: trace.NewSpanContext(trace.SpanContextConfig{
+			TraceID: trace.TraceID(sum[:16]), SpanID: trace.SpanID(sum[16:24]), Remote: true,
+		}),
+		Attributes: []attribute.KeyValue{tokenOf(token)},
+	}
+}
+
+func tokenOf(t fence.Token) attribute.KeyValue {
+	return attribute.String("leasefence.token", t.String())
+}
+
+func grantOf(l trace.Link) attribute.KeyValue {
+	return attribute.String("leasefence.grant", l.SpanContext.TraceID().String())
+}
+
+// spans are those of an acquisition and its hold. A [Telemetry] finds them in the context that AcquireStart has returned.
+type spans struct {
+	acquire, hold trace.Span
+	about         []attribute.KeyValue
+}
+
+func (t *Telemetry) startAcquire(ctx context.Context, a lease.Acquisition) context.Context {
+	s := &spans{about: append(slices.Clone(t.opts.Attributes),
+		attribute.String("leasefence.kind", kindOf(a.Kind)), attribute.Bool("leasefence.try", a.Try))}
+	if t.opts.SpanLock != nil {
+		s.about = append(s.about, attribute.String("leasefence.lock", t.opts.SpanLock(a)))
+	}
+	s.about = slices.Clip(s.about)
+	ctx, s.acquire = t.tracer.Start(ctx, "acquire "+a.Kind.String(), trace.WithAttributes(s.about...))
+	return context.WithValue(ctx, t, s)
+}
+
+func (t *Telemetry) queued(ctx context.Context, ahead string) {
+	s, ok := ctx.Value(t).(*spans)
+	if !ok {
+		return
+	}
+	if t.opts.SpanLock == nil || ahead == "" {
+		s.acquire.AddEvent("leasefence.queued")
+		return
+	}
+	s.acquire.AddEvent("leasefence.queued", trace.WithAttributes(attribute.String("leasefence.ahead", ahead)))
+}
+
+func (t *Telemetry) endAcquire(ctx context.Context, a lease.Acquisition, r lease.Acquired) {
+	s, ok := ctx.Value(t).(*spans)
+	if !ok {
+		return
+	}
+	defer s.acquire.End()
+	if !s.acquire.IsRecording() {
+		return // and neither is its hold
+	}
+	outcome := outcomeOf(a, r.Err)
+	s.acquire.SetAttributes(attribute.Bool("leasefence.queued", r.Queued), attribute.String("leasefence.outcome", outcome))
+	if r.Err != nil {
+		t.fail(s.acquire, outcome, r.Err)
+		return
+	}
+	of := []attribute.KeyValue{tokenOf(r.Token)}
+	links := make([]trace.Link, len(r.Locks))
+	for i, lock := range r.Locks {
+		links[i] = Link(lock, r.Token)
+	}
+	if len(links) == 1 {
+		of = append(of, grantOf(links[0]))
+	}
+	if t.opts.SpanLock != nil {
+		of = append(of, attribute.String("leasefence.key", r.Key))
+	}
+	s.acquire.SetAttributes(of...)
+	_, s.hold = t.tracer.Start(ctx, "hold "+a.Kind.String(), trace.WithAttributes(append(s.about, of...)...), trace.WithLinks(links...))
+}
+
+// endHold ends the span of a hold, with the error of its loss or of Unlock.
+func (t *Telemetry) endHold(ctx context.Context, outcome string, err error) {
+	s, ok := ctx.Value(t).(*spans)
+	if !ok || s.hold == nil {
+		return
+	}
+	s.hold.SetAttributes(attribute.String("leasefence.outcome", outcome))
+	if lost, ok := errors.AsType[*lease.LostError](err); ok {
+		outcome = reasonOf(lost)
+		s.hold.SetAttributes(attribute.String("leasefence.reason", outcome))
+	}
+	t.fail(s.hold, outcome, err)
+	s.hold.End()
+}
+
+// fail gives a span the status of an error, unless it is none.
+func (t *Telemetry) fail(span trace.Span, kind string, err error) {
+	switch kind {
+	case "released", "locked", "canceled", "closed", reasons[lease.ReasonSessionClosed]:
+		return // that was asked for
+	}
+	text := kind
+	if t.opts.SpanLock != nil {
+		text = err.Error()
+	}
+	span.SetAttributes(attribute.String("error.type", kind))
+	span.SetStatus(codes.Error, text)
+}

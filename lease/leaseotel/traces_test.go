@@ -1,0 +1,328 @@
+package leaseotel_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/httpfence"
+	"github.com/leasefence/leasefence/lease"
+	"github.com/leasefence/leasefence/lease/leaseotel"
+	"github.com/leasefence/leasefence/lease/leasetest"
+)
+
+func names(a lease.Acquisition) string { return strings.Join(a.Names, "+") }
+
+func hooked(t *testing.T, srv *leasetest.Server, opts leaseotel.Options) *leasetest.Session {
+	t.Helper()
+	telemetry, err := leaseotel.New(opts)
+	require.NoError(t, err)
+	return srv.Session(t, lease.Options{Owner: "me", Hooks: telemetry.Hooks()})
+}
+
+// Each kind of lock has a span for its acquisition, below that of the caller, and one for its hold, which has the grant as a link.
+func TestTelemetry_spansOfEachKind(t *testing.T) {
+	do := func(context.Context, fence.Token) error {
+		time.Sleep(time.Minute)
+		return nil
+	}
+	for _, c := range []struct {
+		kind, of string
+		links    int
+		run      func(ctx context.Context, s *lease.Session) error
+	}{
+		{"lock", "a", 1, func(ctx context.Context, s *lease.Session) error { return s.Do(ctx, "a", do) }},
+		{"read lock", "a", 1, func(ctx context.Context, s *lease.Session) error {
+			return s.RDo(ctx, "a", func(ctx context.Context, _ fence.ReadToken) error { return do(ctx, 0) })
+		}},
+		{"lock set", "b+a", 2, func(ctx context.Context, s *lease.Session) error { return s.DoAll(ctx, []string{"b", "a"}, do) }},
+		{"tree lock", "a/c", 1, func(ctx context.Context, s *lease.Session) error { return s.DoTree(ctx, "a/c", do) }},
+		{"permit", "a", 1, func(ctx context.Context, s *lease.Session) error { return s.DoPermit(ctx, "a", 1, do) }},
+		{"leadership", "a", 1, func(ctx context.Context, s *lease.Session) error {
+			l, err := election.Campaign(ctx, s, "a", election.Options{})
+			if err != nil {
+				return err
+			}
+			return errors.Join(do(ctx, 0), l.Resign(ctx))
+		}},
+	} {
+		t.Run(c.kind, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, srv := newProcess(), leasetest.New(t)
+				opts := p.options()
+				opts.SpanLock = names
+				opts.Attributes = []attribute.KeyValue{attribute.String("session", "one")}
+				s := hooked(t, srv, opts)
+				other, err := srv.Session(t, lease.Options{}).Lock(t.Context(), "a")
+				require.NoError(t, err)
+				done := make(chan error, 1)
+				go p.request(t.Context(), func(ctx context.Context) { done <- c.run(ctx, s.Session) })
+				time.Sleep(2 * time.Second)
+				require.NoError(t, other.Unlock(t.Context()))
+				require.NoError(t, <-done)
+
+				spans := p.ended()
+				require.Len(t, spans, 3)
+				key := value(spans[1], "leasefence.key")
+				require.True(t, strings.HasPrefix(key, "a/") || strings.HasPrefix(key, "b/"), key)
+				is := " {key=" + key + " kind=" + strings.ReplaceAll(c.kind, " ", "_") + " lock=" + c.of + " outcome="
+				require.Equal(t, "acquire "+c.kind+" < request, 2s"+is+"granted queued=true session=one try=false}, "+
+					"at 0s leasefence.queued {ahead="+other.Key()+"}\n"+
+					"hold "+c.kind+" < acquire "+c.kind+", 1m0s"+is+"released session=one try=false}\n"+
+					"request < , 1m2s {}", text(spans))
+				hold := spans[1]
+				require.Len(t, hold.Links, c.links)
+				require.NotEmpty(t, value(hold, "leasefence.token"))
+				for _, attr := range []attribute.Key{"leasefence.token", "leasefence.grant"} {
+					require.Equal(t, value(spans[0], attr), value(hold, attr))
+				}
+				if c.links == 1 {
+					require.Equal(t, value(hold, "leasefence.grant"), hold.Links[0].SpanContext.TraceID().String())
+				}
+			})
+		})
+	}
+}
+
+type scene struct {
+	*testing.T
+
+	srv *leasetest.Server
+	s   *leasetest.Session
+}
+
+// What has failed is an error. What was not free, or was given up, is none.
+func TestTelemetry_spansOfWhatEnds(t *testing.T) {
+	for name, c := range map[string]struct {
+		run  func(e scene)
+		want string
+	}{
+		"not free": {func(e scene) {
+			_, err := e.srv.Session(e, lease.Options{}).Lock(e.Context(), "secret")
+			require.NoError(e, err)
+			_, err = e.s.TryLock(e.Context(), "secret")
+			require.ErrorIs(e, err, lease.ErrLocked)
+		}, `acquire lock < , 0s {kind=lock outcome=locked queued=true try=true}`},
+		"given up": {func(e scene) {
+			_, err := e.srv.Session(e, lease.Options{}).Lock(e.Context(), "secret")
+			require.NoError(e, err)
+			ctx, cancel := context.WithTimeout(e.Context(), time.Second)
+			defer cancel()
+			_, err = e.s.Lock(ctx, "secret")
+			require.ErrorIs(e, err, context.DeadlineExceeded)
+		}, `acquire lock < , 1s {kind=lock outcome=canceled queued=true try=false}, at 0s leasefence.queued {}`},
+		"lost while it waits": {func(e scene) {
+			_, err := e.srv.Session(e, lease.Options{TTL: time.Hour}).Lock(e.Context(), "secret")
+			require.NoError(e, err)
+			time.AfterFunc(time.Second, e.s.Partition)
+			_, err = e.s.Lock(e.Context(), "secret")
+			require.ErrorIs(e, err, lease.ErrLost)
+		}, `acquire lock < , 29s, Error "lost" {error.type=lost kind=lock outcome=lost queued=true try=false}, at 0s leasefence.queued {}`},
+		"session closed before": {func(e scene) {
+			require.NoError(e, e.s.Close(e.Context()))
+			_, err := e.s.Lock(e.Context(), "secret")
+			require.ErrorIs(e, err, lease.ErrClosed)
+		}, `acquire lock < , 0s {kind=lock outcome=closed queued=false try=false}`},
+		"key deleted": {func(e scene) {
+			l, err := e.s.Lock(e.Context(), "secret")
+			require.NoError(e, err)
+			time.Sleep(3 * time.Second)
+			_, err = e.srv.Client(e).Delete(e.Context(), l.Key())
+			require.NoError(e, err)
+		}, `acquire lock < , 0s {kind=lock outcome=granted queued=false try=false}
+hold lock < acquire lock, 3s, Error "key_deleted" {error.type=key_deleted kind=lock outcome=lost reason=key_deleted try=false}`},
+		"deadline passed": {func(e scene) {
+			_, err := e.s.Lock(e.Context(), "secret")
+			require.NoError(e, err)
+			require.NoError(e, e.s.Expire(e.Context()))
+		}, `acquire lock < , 0s {kind=lock outcome=granted queued=false try=false}
+hold lock < acquire lock, 29s, Error "deadline_passed" {error.type=deadline_passed kind=lock outcome=lost reason=deadline_passed try=false}`},
+		"lost, and unlocked after that": {func(e scene) {
+			l, err := e.s.Lock(e.Context(), "secret")
+			require.NoError(e, err)
+			require.NoError(e, e.s.Expire(e.Context()))
+			require.ErrorIs(e, l.Unlock(e.Context()), lease.ErrLost)
+		}, `acquire lock < , 0s {kind=lock outcome=granted queued=false try=false}
+hold lock < acquire lock, 29s, Error "deadline_passed" {error.type=deadline_passed kind=lock outcome=lost reason=deadline_passed try=false}`},
+		"session closed": {func(e scene) {
+			_, err := e.s.Lock(e.Context(), "secret")
+			require.NoError(e, err)
+			time.Sleep(time.Second)
+			require.NoError(e, e.s.Close(e.Context()))
+		}, `acquire lock < , 0s {kind=lock outcome=granted queued=false try=false}
+hold lock < acquire lock, 1s {kind=lock outcome=lost reason=session_closed try=false}`},
+		"released without an answer": {func(e scene) {
+			l, err := e.s.Lock(e.Context(), "secret")
+			require.NoError(e, err)
+			e.s.Partition()
+			ctx, cancel := context.WithTimeout(e.Context(), time.Second)
+			defer cancel()
+			require.ErrorIs(e, l.Unlock(ctx), context.DeadlineExceeded)
+			e.s.Heal()
+		}, `acquire lock < , 0s {kind=lock outcome=granted queued=false try=false}
+hold lock < acquire lock, 1s {kind=lock outcome=canceled try=false}`},
+		"longest hold": {func(e scene) {
+			l, err := e.s.Lock(e.Context(), "secret", lease.WithMaxHold(time.Second))
+			require.NoError(e, err)
+			<-l.Context().Done()
+			time.Sleep(time.Second) // the key is still there
+			require.NoError(e, l.Unlock(e.Context()))
+		}, `acquire lock < , 0s {kind=lock outcome=granted queued=false try=false}
+hold lock < acquire lock, 2s {kind=lock outcome=released try=false}`},
+		"longest hold that nobody unlocks": {func(e scene) {
+			l, err := e.s.Lock(e.Context(), "secret", lease.WithMaxHold(time.Second))
+			require.NoError(e, err)
+			<-l.Context().Done()
+			require.NoError(e, e.s.Close(e.Context()))
+		}, `acquire lock < , 0s {kind=lock outcome=granted queued=false try=false}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, srv := newProcess(), leasetest.New(t)
+				c.run(scene{t, srv, hooked(t, srv, p.options())})
+				got := text(p.ended())
+				require.Equal(t, c.want, got)
+				require.NotContains(t, got+p.metrics(t), "secret", "a name, without the caller's function")
+			})
+		})
+	}
+}
+
+// With the caller's function a span has the name, and the error as it is.
+func TestTelemetry_spansOfErrorsWithNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, srv := newProcess(), leasetest.New(t)
+		opts := p.options()
+		opts.SpanLock = names
+		s := hooked(t, srv, opts)
+		l, err := s.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		s.Revoke()
+		<-l.Context().Done()
+		spans := p.ended()
+		require.Equal(t, context.Cause(l.Context()).Error(), spans[1].Status.Description)
+		require.Equal(t, "lease_gone", value(spans[1], "error.type"))
+		require.Equal(t, "a", value(spans[1], "leasefence.lock"))
+	})
+}
+
+// never samples nothing, and counts.
+type never struct{ asked int }
+
+func (n *never) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingResult {
+	n.asked++
+	return sdktrace.NeverSample().ShouldSample(p)
+}
+
+func (*never) Description() string { return "never" }
+
+// Where the acquisition is not sampled, no span is made for the hold.
+func TestTelemetry_notSampled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sampler never
+		p := newProcess(sdktrace.WithSampler(&sampler))
+		s := hooked(t, leasetest.New(t), p.options())
+		require.NoError(t, s.Do(t.Context(), "a", func(context.Context, fence.Token) error { return nil }))
+		require.Empty(t, p.ended())
+		require.Equal(t, 1, sampler.asked)
+		require.Contains(t, p.metrics(t), "leasefence.acquisitions {acquisition} {kind=lock outcome=granted} 1")
+	})
+}
+
+// Two holders and the server of the resource are three processes, with nothing in common but what the token's headers carry. From
+// the span of the refused write both holds are found.
+func TestLink_acrossProcesses(t *testing.T) {
+	first, second, server := newProcess(), newProcess(), newProcess()
+	resources, err := leaseotel.NewResources(leaseotel.ResourceOptions{MeterProvider: server.meters})
+	require.NoError(t, err)
+	guard := fence.Guard{Hooks: resources.Hooks()}
+	fenced, err := httpfence.NewAtomicMiddleware(func(*http.Request) string { return "orders" }, &guard, httpfence.Options{})
+	require.NoError(t, err)
+	handler := fenced(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		server.request(r.Context(), func(ctx context.Context) { handler.ServeHTTP(w, r.WithContext(ctx)) })
+	}))
+	defer web.Close()
+	transport, err := httpfence.NewTransport(nil, strings.TrimPrefix(web.URL, "http://"))
+	require.NoError(t, err)
+	defer transport.CloseIdleConnections()
+	write := func(ctx context.Context) int {
+		r, err := http.NewRequestWithContext(context.WithoutCancel(ctx), http.MethodPut, web.URL, nil)
+		require.NoError(t, err)
+		response, err := transport.RoundTrip(r)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		return response.StatusCode
+	}
+	srv := leasetest.New(t)
+	lock := func(p *process) *lease.Lock {
+		telemetry, err := leaseotel.New(p.options())
+		require.NoError(t, err)
+		s := srv.Session(t, lease.Options{Prefix: "shop/", Hooks: telemetry.Hooks()})
+		l, err := s.Lock(t.Context(), "orders")
+		require.NoError(t, err)
+		return l
+	}
+	paused := lock(first)
+	require.Equal(t, http.StatusOK, write(paused.Context()))
+	_, err = srv.Client(t).Delete(t.Context(), paused.Key())
+	require.NoError(t, err)
+	next := lock(second)
+	require.Equal(t, http.StatusOK, write(next.Context()))
+	require.Equal(t, http.StatusPreconditionFailed, write(paused.Context()))
+	require.NoError(t, next.Unlock(t.Context()))
+	<-paused.Context().Done()
+	require.ErrorIs(t, paused.Unlock(t.Context()), lease.ErrLost)
+	var holds []string
+	for _, p := range []*process{first, second} {
+		require.Eventually(t, func() bool { return len(p.exporter.GetSpans()) == 2 }, time.Minute, time.Millisecond)
+		hold := p.exporter.GetSpans()[1]
+		require.Equal(t, "hold lock", hold.Name)
+		require.Len(t, hold.Links, 1)
+		holds = append(holds, hold.Links[0].SpanContext.TraceID().String()+hold.Links[0].SpanContext.SpanID().String())
+		require.Equal(t, holds[len(holds)-1][:32], value(hold, "leasefence.grant"))
+	}
+	require.NotEqual(t, holds[0], holds[1])
+
+	writes := server.exporter.GetSpans()
+	require.Len(t, writes, 3)
+	for i, of := range []int{0, 1, 0} {
+		require.Equal(t, holds[of][:32], value(writes[i], "leasefence.grant"), "write %d", i)
+		require.Equal(t, []*lease.Lock{paused, next}[of].Token().String(), value(writes[i], "leasefence.token"))
+	}
+	require.Empty(t, writes[0].Links)
+	var links []string
+	for _, l := range writes[2].Links {
+		links = append(links, l.SpanContext.TraceID().String()+l.SpanContext.SpanID().String())
+	}
+	require.Equal(t, holds, links, "the refused write's")
+	require.Equal(t, leaseotel.Link("shop/orders", next.Token()).SpanContext, writes[2].Links[1].SpanContext)
+	require.Len(t, writes[2].Events, 1)
+	event := writes[2].Events[0]
+	require.Equal(t, "leasefence.refused", event.Name)
+	require.Equal(t, " {highest="+next.Token().String()+" mode=write outcome=stale}", attributes(event.Attributes))
+}
+
+// The ID of a grant is the same in all versions, since processes of several are there at a time.
+func TestLink(t *testing.T) {
+	l := leaseotel.Link("orders", 54)
+	require.True(t, l.SpanContext.IsValid())
+	require.Equal(t, "ed02ae6cf3e097cfb0ba74c7d0af6b8dd66b0b6bd48bdbdf", l.SpanContext.TraceID().String()+l.SpanContext.SpanID().String())
+	for _, other := range []struct {
+		lock  string
+		token fence.Token
+	}{{"orders", 55}, {"order", 54}, {"4\x00orders", 5}} {
+		require.NotEqual(t, l.SpanContext, leaseotel.Link(other.lock, other.token).SpanContext)
+	}
+}
