@@ -36,9 +36,10 @@
 //
 // # Traces
 //
-// "acquire lock" is a span below that of the caller's context, "acquire leadership" and so on for the other kinds. The requests to
-// etcd are below it, if the client has spans. An event says when it began to wait. "hold lock" is a span below that one, from the
-// grant until the release or the loss. Their attributes:
+// "acquire lock" is a span below that of the caller's context, "acquire leadership" and so on for the other kinds. An event says when
+// it began to wait. Below it are, if the client has spans, the requests to etcd that are sent for it alone: no watch, and none that
+// shares a commit with other acquisitions. "hold lock" is a span below it too, from the grant until the release or the loss.
+// Their attributes:
 //
 //	leasefence.kind, leasefence.try, leasefence.queued
 //	leasefence.outcome    of an acquisition as above; of a hold released, lost, or why the release is not confirmed

@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/fence"
@@ -214,6 +216,36 @@ func TestTelemetry_spansOfErrorsWithNames(t *testing.T) {
 		require.Equal(t, context.Cause(l.Context()).Error(), spans[1].Status.Description)
 		require.Equal(t, "lease_gone", value(spans[1], "error.type"))
 		require.Equal(t, "a", value(spans[1], "leasefence.lock"))
+	})
+}
+
+// spied is a client's KV that notes the span of each transaction.
+type spied struct {
+	clientv3.KV
+
+	below []trace.SpanID
+}
+
+func (s *spied) Txn(ctx context.Context) clientv3.Txn {
+	s.below = append(s.below, trace.SpanContextFromContext(ctx).SpanID())
+	return s.KV.Txn(ctx)
+}
+
+// A request that an acquisition sends for itself is below its span.
+func TestTelemetry_requestsAreBelowTheAcquisition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, client := newProcess(), leasetest.New(t).Client(t)
+		kv := &spied{KV: client.KV}
+		client.KV = kv
+		telemetry, err := leaseotel.New(p.options())
+		require.NoError(t, err)
+		s, err := lease.NewSession(t.Context(), client.Client, lease.Options{Hooks: telemetry.Hooks()})
+		require.NoError(t, err)
+		kv.below = nil
+		_, err = s.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		require.Equal(t, []trace.SpanID{p.ended()[0].SpanContext.SpanID()}, kv.below)
+		require.NoError(t, s.Close(t.Context()))
 	})
 }
 
