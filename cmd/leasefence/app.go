@@ -117,7 +117,7 @@ A flag wins over the environment.
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{outputTable, outputJSON}, cobra.ShellCompDirectiveNoFileComp))
 	a.etcd.register(root.PersistentFlags())
 	root.AddCommand(a.lockCommand(), a.electCommand(), a.lsCommand(), a.getCommand(), a.watchCommand(), a.releaseCommand(), a.explainCommand(),
-		a.doctorCommand())
+		a.doctorCommand(), a.uiCommand())
 	return root
 }
 

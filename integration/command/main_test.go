@@ -47,6 +47,7 @@ func TestMain(m *testing.M) {
 		if err := build(program, flags...); err != nil {
 			panic(err)
 		}
+		defer func() { endBrowser() }()
 		return m.Run()
 	}())
 }

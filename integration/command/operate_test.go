@@ -109,11 +109,18 @@ func operate(t *testing.T, line string) string {
 			}
 		}
 	}
+	if words[0] == "ui" {
+		words = append(words, "--listen", "127.0.0.1:0") // its own may be taken
+	}
 	p := startWith(t, []string{"ETCDCTL_ENDPOINTS=" + addr, "PATH=" + tools(t) + ":" + os.Getenv("PATH")}, words...)
 	if words[0] == "watch" {
 		p.awaitOutput(t, "host-a/1")
 		unlock()
 		p.awaitOutput(t, "host-b/2")
+		p.signal(t, syscall.SIGINT)
+	}
+	if words[0] == "ui" {
+		p.awaitOutput(t, "\n")
 		p.signal(t, syscall.SIGINT)
 	}
 	code := p.end(t)

@@ -21,7 +21,13 @@ type proxy struct {
 
 func startProxy(t *testing.T, to string) *proxy {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	return startProxyAt(t, "127.0.0.1:0", to)
+}
+
+// startProxyAt starts one at an address, such as that of one that was cut.
+func startProxyAt(t *testing.T, addr, to string) *proxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", addr)
 	require.NoError(t, err)
 	p := &proxy{listener: listener}
 	p.wg.Go(func() {

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// ui is what was asked for.
+type ui struct {
+	prefix    string
+	listen    string
+	tokenFile string
+	audit     string
+	every     time.Duration
+	write     bool
+}
+
+func (a *app) uiCommand() *cobra.Command {
+	var u ui
+	cmd := &cobra.Command{
+		Use:   "ui [PREFIX]",
+		Short: "Serve a page that shows locks, live",
+		Long: `ui serves a page for a browser, and prints its address: the names that begin with PREFIX, who holds and who waits, and a timeline of
+the holds of a name. It ends with a signal.
+
+  names     are listed anew every --every while somebody looks, for all browsers together, or less often: after ten times what it
+            takes to list them. The page shows the first 200 that begin with what is typed
+  a name    is watched: a change shows in milliseconds. What is left of a lease is asked for every two seconds
+  timeline  what was seen since the first browser looked at the name, by this computer's clock; the last 200 holds. It is forgotten ten
+            minutes after the last browser has left. That a lock was unlocked or its key was deleted looks the same in etcd
+  --audit   a file with rows of an audit trail, as JSON, which is read again when it changes: the page adds why a resource's tenures
+            have ended, and which tokens were refused. Rows belong to a name by their token, or if the resource has that name
+
+Only this computer can reach the page unless --listen has another address. Then a token is needed, as with --write: it is
+made up and printed with the address, or it is that of --token-file. The page and the token go over plain HTTP: over a network, put TLS in
+front, or rather use "ssh -L". Whoever may see the page acts as this etcd user, on names that begin with PREFIX.
+
+The page changes nothing, unless --write is given: then it releases holders as "release" does.`,
+		Example: `  leasefence ui
+  leasefence ui jobs/ --write
+  leasefence ui --listen 10.0.0.7:7319 --token-file /run/secrets/page
+  psql -Atc 'SELECT row_to_json(t) FROM fencing_token_log t' >trail.json
+  psql -Atc 'SELECT row_to_json(t) FROM fencing_token_log_refused t' >>trail.json
+  leasefence ui --audit trail.json`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				u.prefix = args[0]
+			}
+			if u.every < 100*time.Millisecond {
+				return usageError("--every is %v, want 100ms or more", u.every)
+			}
+			return a.use(func(client *clientv3.Client) error { return a.ui(cmd.Context(), client, u) })
+		},
+	}
+	cmd.Flags().StringVar(&u.listen, "listen", "127.0.0.1:7319", "address of the page; port 0 is one that is free")
+	cmd.Flags().StringVar(&u.tokenFile, "token-file", "", "file with the page's token, of 16 characters or more")
+	cmd.Flags().StringVar(&u.audit, "audit", "", "file with rows of an audit trail, as JSON")
+	cmd.Flags().DurationVar(&u.every, "every", 2*time.Second, "pause between two listings of the names")
+	cmd.Flags().BoolVar(&u.write, "write", false, "have the page offer to release holders")
+	return cmd
+}
+
+func (a *app) ui(ctx context.Context, client *clientv3.Client, u ui) error {
+	signals := catchSignals()
+	kept, err := newTrail(u.audit)
+	if err != nil {
+		return err
+	}
+	token, err := readToken(u.tokenFile)
+	if err != nil {
+		return err
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", u.listen)
+	if err != nil {
+		return usageError("--listen: %w; 127.0.0.1:0 is any free port", err)
+	}
+	addr := listener.Addr().(*net.TCPAddr) // of a listener on tcp
+	url := "http://" + a.seen(addr) + "/"
+	local := addr.IP.IsLoopback()
+	if token == "" && (!local || u.write) {
+		token = rand.Text()
+		url += "#token=" + token
+	}
+
+	ctx, end := context.WithCancel(ctx)
+	h := newHub(client, u, a.etcd.commandTimeout, kept)
+	h.start(ctx)
+	defer h.wait()
+	defer end()
+	pages := &uiServer{hub: h, write: u.write, local: local, token: token, etcd: a.etcd.endpoints, say: a.say, streams: make(chan struct{}, mostStreams)}
+	server := &http.Server{
+		Handler: pages.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	if err := a.printAddress(url); err != nil {
+		_ = server.Close()
+		return err
+	}
+	if !local {
+		a.say("the address is not of this computer alone, and HTTP is not encrypted: put TLS in front, or use ssh -L")
+	}
+	select {
+	case err := <-served:
+		return err
+	case sig := <-signals:
+		end() // streams end with it
+		_ = server.Close()
+		return &exitError{code: signalCode(sig)}
+	}
+}
+
+// seen is an address as a browser has it.
+func (a *app) seen(addr *net.TCPAddr) string {
+	if !addr.IP.IsUnspecified() {
+		return addr.String()
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	return net.JoinHostPort(host, fmt.Sprint(addr.Port))
+}
+
+func (a *app) printAddress(url string) error {
+	if a.output == outputJSON {
+		return printJSON(a.out, map[string]string{"url": url})
+	}
+	_, err := fmt.Fprintln(a.out, url)
+	return err
+}
+
+// readToken is the token in a file, empty if there is no file.
+func readToken(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", usageError("--token-file: %w", err)
+	}
+	token := strings.TrimRight(string(text), "\r\n")
+	if len(token) < 16 || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", usageError("--token-file: %s has %d bytes, want 16 or more letters, digits and signs in one line", file, len(token))
+	}
+	return token, nil
+}

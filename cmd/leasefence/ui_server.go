@@ -1,0 +1,232 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"crypto/subtle"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/lease"
+)
+
+//go:embed ui
+var uiFiles embed.FS
+
+const (
+	mostStreams = 256              // at a time
+	beat        = 5 * time.Second  // a stream is never silent for longer
+	slowest     = 30 * time.Second // what a browser that does not read has
+	pace        = 10 * time.Millisecond
+)
+
+// uiServer serves the page and what it asks for.
+type uiServer struct {
+	hub          *hub
+	write, local bool
+	token        string // empty: none is needed
+	etcd         []string
+	say          func(format string, args ...any)
+	streams      chan struct{} // as many as there are
+}
+
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; " +
+	"frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+
+// handler has the checks that all requests pass.
+func (s *uiServer) handler() http.Handler {
+	mux := http.NewServeMux()
+	for path, file := range map[string]struct{ name, kind string }{
+		"GET /{$}":    {"ui/page.html", "text/html"},
+		"GET /ui.css": {"ui/ui.css", "text/css"},
+		"GET /ui.js":  {"ui/ui.js", "text/javascript"},
+	} {
+		content, _ := uiFiles.ReadFile(file.name) // it is embedded
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", file.kind+"; charset=utf-8")
+			_, _ = w.Write(content)
+		})
+	}
+	mux.HandleFunc("GET /api/stream", s.permitted(s.stream))
+	mux.HandleFunc("POST /api/release", s.permitted(s.release))
+	inner := http.NewCrossOriginProtection().Handler(mux)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, line := range [][2]string{
+			{"Content-Security-Policy", policy},
+			{"X-Content-Type-Options", "nosniff"},
+			{"X-Frame-Options", "DENY"},
+			{"Referrer-Policy", "no-referrer"},
+			{"Cache-Control", "no-store"},
+			{"Cross-Origin-Opener-Policy", "same-origin"},
+			{"Cross-Origin-Resource-Policy", "same-origin"},
+		} {
+			w.Header().Set(line[0], line[1])
+		}
+		if s.local && !localHost(r.Host) { // a name of somebody else's that has been bound to this computer's address
+			http.Error(w, "this page is at localhost alone", http.StatusForbidden)
+			return
+		}
+		inner.ServeHTTP(w, r)
+	})
+}
+
+// localHost reports whether a Host header names this computer; the port may be that of a tunnel.
+func localHost(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+}
+
+// permitted lets through what only this page's script sends, with the token if one is needed.
+func (s *uiServer) permitted(next http.HandlerFunc) http.HandlerFunc {
+	want := sha256.Sum256([]byte("Bearer " + s.token))
+	return func(w http.ResponseWriter, r *http.Request) {
+		given := sha256.Sum256([]byte(r.Header.Get("Authorization")))
+		switch {
+		case r.Header.Get("X-Leasefence") == "": // another site's page cannot set it
+			http.Error(w, "the header X-Leasefence is missing", http.StatusForbidden)
+		case s.token != "" && subtle.ConstantTimeCompare(want[:], given[:]) != 1:
+			http.Error(w, "the token is missing or wrong", http.StatusUnauthorized)
+		default:
+			next(w, r)
+		}
+	}
+}
+
+// message is a line of a stream. What has not changed is left out.
+type message struct {
+	Now   int64     `json:"now"` // of this computer's clock, as all times: milliseconds
+	Setup *setup    `json:"setup,omitempty"`
+	List  *listView `json:"list,omitempty"`
+	Name  *nameView `json:"name,omitempty"`
+}
+
+type setup struct {
+	Etcd   []string `json:"etcd"`
+	Prefix string   `json:"prefix"`
+	Write  bool     `json:"write"`
+	Audit  bool     `json:"audit"`
+}
+
+// stream sends what a browser looks at, and what changes of it, until the browser leaves.
+func (s *uiServer) stream(w http.ResponseWriter, r *http.Request) {
+	select {
+	case s.streams <- struct{}{}:
+		defer func() { <-s.streams }()
+	default:
+		http.Error(w, fmt.Sprintf("%d browsers look already", mostStreams), http.StatusServiceUnavailable)
+		return
+	}
+	asked := r.URL.Query()
+	defer s.hub.viewList()()
+	var t *topic
+	if name := asked.Get("name"); name != "" {
+		var leave func()
+		var err error
+		if t, leave, err = s.hub.look(name); err != nil { //nolint:contextcheck // a topic outlives the one who looks
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		defer leave()
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.Header().Set("X-Accel-Buffering", "no") // of proxies
+	out := http.NewResponseController(w)
+	news := message{Setup: &setup{s.etcd, s.hub.prefix, s.write, s.hub.trail != nil}}
+	var list, name cursor
+	heart := time.NewTicker(beat)
+	defer heart.Stop()
+	for r.Context().Err() == nil {
+		listed := s.hub.list(asked.Get("prefix"), asked.Get("contended") != "", &list, &news)
+		named := t.newsFor(&name, &news)
+		news.Now = time.Now().UnixMilli()
+		_ = out.SetWriteDeadline(time.Now().Add(slowest))
+		if json.NewEncoder(w).Encode(news) != nil || out.Flush() != nil {
+			return
+		}
+		news = message{}
+		select {
+		case <-listed:
+		case <-named:
+		case <-heart.C:
+		case <-r.Context().Done():
+		}
+		time.Sleep(pace) // what changes meanwhile goes together
+	}
+}
+
+// cursor is what has been sent.
+type cursor struct {
+	version int64
+	last    []byte // the part that is long and rarely changes
+}
+
+// fresh is v in JSON if it is not what was sent last.
+func (c *cursor) fresh(v any) json.RawMessage {
+	text, _ := json.Marshal(v) // nothing in it can fail
+	if bytes.Equal(text, c.last) {
+		return nil
+	}
+	c.last = text
+	return text
+}
+
+// order is what the page wants released.
+type order struct {
+	Name  string      `json:"name"`
+	Typed string      `json:"typed"`
+	Mode  string      `json:"mode"`
+	Token fence.Token `json:"token"` // of the holder that is shown
+}
+
+func (s *uiServer) release(w http.ResponseWriter, r *http.Request) {
+	var o order
+	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, 16<<10))
+	in.DisallowUnknownFields()
+	if !s.write {
+		http.Error(w, "the page is read only: start it with --write", http.StatusForbidden)
+		return
+	}
+	if err := in.Decode(&o); err != nil {
+		http.Error(w, "not an order: "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	mode, known := releaseModes[o.Mode]
+	switch {
+	case !known:
+		http.Error(w, fmt.Sprintf("mode is %q, want ask, wait or now", o.Mode), http.StatusBadRequest)
+		return
+	case o.Token.Revision() <= 0:
+		http.Error(w, "token is missing: nobody but the holder that is shown may be released", http.StatusBadRequest)
+		return
+	case o.Typed != o.Name || !strings.HasPrefix(o.Name, s.hub.prefix):
+		http.Error(w, "that is not the name: nothing was released", http.StatusBadRequest)
+		return
+	}
+	ctx, cancel := r.Context(), func() {}
+	if mode.mode != lease.ReleaseWait { // which waits as long as the browser does
+		ctx, cancel = s.hub.bounded(ctx)
+	}
+	defer cancel()
+	err := lease.Release(ctx, s.hub.client, o.Name, lease.ReleaseOptions{Mode: mode.mode, Revision: o.Token.Revision()})
+	s.say("ui: release of %s, mode %s, token %s, for %s: %v", harmless(o.Name), o.Mode, o.Token, r.RemoteAddr, cmp.Or(err, errors.New("done")))
+	switch {
+	case errors.Is(err, lease.ErrNotHeld):
+		http.Error(w, err.Error(), http.StatusConflict)
+	case err != nil:
+		http.Error(w, notReleased(err).Error(), http.StatusBadGateway)
+	default:
+		s.hub.released(o.Name, o.Token.Revision(), mode.mode)
+		w.WriteHeader(http.StatusNoContent)
+	}
+}

@@ -1,0 +1,241 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/lease"
+	"github.com/leasefence/leasefence/lease/leasetest"
+)
+
+// newTestHub is a hub on a server that has nothing in it. All that it starts ends with the test, or the bubble does not.
+func newTestHub(t *testing.T) (*hub, *leasetest.Server, *leasetest.Client) {
+	t.Helper()
+	srv := leasetest.New(t)
+	client := srv.Client(t)
+	h := newHub(client.Client, ui{every: time.Second}, 5*time.Second, nil)
+	ctx, end := context.WithCancel(context.WithoutCancel(t.Context()))
+	h.start(ctx)
+	t.Cleanup(func() {
+		end()
+		h.wait()
+	})
+	return h, srv, client
+}
+
+// watched are the names that are.
+func watched(h *hub) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Collect(maps.Keys(h.topics))
+}
+
+// A name is watched while somebody looks, and a while longer, and then forgotten.
+func TestHub_forgetsWhatNobodyLooksAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, srv, _ := newTestHub(t)
+		s := srv.Session(t, lease.Options{})
+		one, leave, err := h.look("a")
+		require.NoError(t, err)
+		other, leaveToo, err := h.look("a")
+		require.NoError(t, err)
+		require.Same(t, one, other)
+		synctest.Wait()
+		held, err := s.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		require.NoError(t, held.Unlock(t.Context()))
+		leave()
+		time.Sleep(2 * linger)
+		require.Len(t, watched(h), 1, "the other one looks")
+		leaveToo()
+		time.Sleep(linger - time.Second)
+		again, leave, err := h.look("a")
+		require.NoError(t, err)
+		require.Same(t, one, again)
+		require.Len(t, one.log, 1)
+		leave()
+		time.Sleep(linger - time.Second)
+		require.Len(t, watched(h), 1)
+		time.Sleep(2 * time.Second)
+		require.Empty(t, watched(h))
+	})
+}
+
+// Browsers cannot have it keep any number of names.
+func TestHub_keepsSoManyNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, _, _ := newTestHub(t)
+		var first func()
+		for n := range mostTopics {
+			_, leave, err := h.look(fmt.Sprint(n))
+			require.NoError(t, err)
+			if n == 0 {
+				first = leave
+			}
+			time.Sleep(time.Second)
+		}
+		_, _, err := h.look("more")
+		require.ErrorContains(t, err, "64 names are looked at already")
+		first()
+		_, _, err = h.look("more")
+		require.NoError(t, err)
+		require.Len(t, watched(h), mostTopics)
+		require.NotContains(t, watched(h), "0")
+	})
+}
+
+// Names are listed for all browsers together, and for none of them not at all.
+func TestHub_listsWhileSomebodyLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, _, client := newTestHub(t)
+		listed := func() int64 {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return h.listing.version
+		}
+		time.Sleep(time.Minute)
+		require.EqualValues(t, 1, listed())
+		var leave []func()
+		for range 100 {
+			leave = append(leave, h.viewList())
+		}
+		time.Sleep(10*time.Second + time.Millisecond)
+		require.EqualValues(t, 12, listed())
+		for _, leave := range leave {
+			leave()
+		}
+		time.Sleep(time.Minute)
+		require.EqualValues(t, 13, listed(), "one was due")
+
+		defer h.viewList()()
+		time.Sleep(time.Second)
+		client.Partition()
+		time.Sleep(10 * time.Second)
+		var m message
+		h.list("", false, &cursor{}, &m)
+		require.Contains(t, m.List.Error, "has not answered for 5s")
+		asOf := m.List.AsOf
+		require.NotZero(t, asOf)
+		client.Heal()
+		time.Sleep(10 * time.Second)
+		h.list("", false, &cursor{}, &m)
+		require.Empty(t, m.List.Error)
+		require.Greater(t, m.List.AsOf, asOf)
+	})
+}
+
+// How a hold has ended is told as far as etcd tells it.
+func TestTopic_tellsHowHoldsHaveEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, srv, _ := newTestHub(t)
+		topic, leave, err := h.look("a")
+		require.NoError(t, err)
+		defer leave()
+		synctest.Wait()
+		ended := func(s *leasetest.Session, end func(l *lease.Lock)) spell {
+			t.Helper()
+			l, err := s.Lock(t.Context(), "a")
+			require.NoError(t, err)
+			time.Sleep(tendEvery + time.Second)
+			end(l)
+			synctest.Wait()
+			topic.mu.Lock()
+			defer topic.mu.Unlock()
+			require.Empty(t, topic.open)
+			last := *topic.log[len(topic.log)-1]
+			require.NotZero(t, last.Begin)
+			require.GreaterOrEqual(t, last.End-last.Begin, tendEvery.Milliseconds())
+			return last
+		}
+		s := srv.Session(t, lease.Options{})
+		unlocked := ended(s, func(l *lease.Lock) { require.NoError(t, l.Unlock(t.Context())) })
+		require.Equal(t, "let go", unlocked.How)
+		closed := ended(s, func(*lease.Lock) { require.NoError(t, s.Close(t.Context())) })
+		require.Equal(t, "over, with its session", closed.How)
+		s = srv.Session(t, lease.Options{TTL: 20 * time.Second})
+		expired := ended(s, func(*lease.Lock) {
+			s.Partition()
+			time.Sleep(30 * time.Second)
+		})
+		require.Equal(t, "lease expired", expired.How)
+		require.Equal(t, []bool{false, false, true}, []bool{unlocked.Lost, closed.Lost, expired.Lost})
+	})
+}
+
+// What happened while etcd did not answer may be missing, which the timeline says.
+func TestTopic_tellsGaps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, _, client := newTestHub(t)
+		topic, leave, err := h.look("a")
+		require.NoError(t, err)
+		defer leave()
+		time.Sleep(time.Second)
+		client.Partition()
+		time.Sleep(time.Minute)
+		topic.mu.Lock()
+		require.Len(t, topic.log, 1)
+		require.True(t, topic.log[0].Gap)
+		require.Zero(t, topic.log[0].End)
+		topic.mu.Unlock()
+		client.Heal()
+		time.Sleep(10 * time.Second)
+		topic.mu.Lock()
+		defer topic.mu.Unlock()
+		require.Len(t, topic.log, 1)
+		require.Greater(t, topic.log[0].End-topic.log[0].Begin, time.Minute.Milliseconds())
+		require.Empty(t, topic.health.err)
+	})
+}
+
+// Timelines have an end, and what lasts is not what is forgotten.
+func TestTopic_keepsSoManyHolds(t *testing.T) {
+	topic := &topic{hub: &hub{}, name: "a", poked: make(chan struct{}, 1), open: make(map[held]*spell)}
+	stays := lease.Contender{Key: "a/r1", Revision: 1}
+	for n := range int64(2 * mostSpells) {
+		topic.see(lease.Queue{Name: "a", Holders: []lease.Contender{stays, {Key: "a/r2", Revision: n + 2}}})
+	}
+	require.Len(t, topic.log, mostSpells)
+	require.LessOrEqual(t, len(topic.ended), mostSpells)
+	require.EqualValues(t, 1, topic.log[0].rev)
+	require.EqualValues(t, 2*mostSpells+1, topic.log[mostSpells-1].rev)
+}
+
+// Rows are read as the databases write them.
+func TestTrail_reads(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "trail")
+	at := time.Date(2026, 11, 23, 17, 7, 33, 5e6, time.UTC).UnixMilli()
+	for name, text := range map[string]string{
+		"PostgreSQL": `{"key":"a","token":7,"holder":"h","ttl_ms":1,"granted_at":"2026-11-23T18:07:33.005+01:00","released_at":null,"release_cause":null}`,
+		"MySQL":      `{"key":"a","token":7,"holder":"h","ttl_ms":1,"granted_at":"2026-11-23 17:07:33.005000"}`,
+		"SQLite":     `[{"key":"a","token":7,"holder":"h","ttl_ms":1,"granted_at":"2026-11-23 17:07:33.005"}]`,
+		"an era":     `{"key":"a","token":"281474976710663","holder":"h","granted_at":"2026-11-23T17:07:33.005Z"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+			l, err := newTrail(file)
+			require.NoError(t, err)
+			require.Equal(t, []tenureView{{Resource: "a", Token: "7", Holder: "h", Begin: at}}, l.of("a", nil).Tenures)
+			require.Len(t, l.of("b", map[int64]bool{7: true}).Tenures, 1)
+			require.Empty(t, l.of("b", map[int64]bool{8: true}).Tenures)
+		})
+	}
+	for name, text := range map[string]string{
+		"no JSON": `{"key":"a"} x`, "no token": `{"key":"a","granted_at":"2026-11-23 17:07:33"}`, "no time": `{"key":"a","token":7}`,
+		"no mark": `{"key":"a","token":7,"refused_at":"2026-11-23 17:07:33"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+			_, err := newTrail(file)
+			require.ErrorContains(t, err, "value ")
+		})
+	}
+}

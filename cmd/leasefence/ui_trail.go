@@ -1,0 +1,188 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/leasefence/leasefence/fence"
+)
+
+const (
+	mostTrail = 64 << 20 // bytes of a file are read
+	mostShown = 200      // rows of a trail, for one name
+)
+
+// trail is a file with rows of an audit trail, of sqlfence's or pgxfence's two tables: JSON objects, or arrays of them.
+type trail struct {
+	file string
+
+	mu      sync.Mutex // guards the fields below
+	version int64
+	looked  time.Time
+	stat    os.FileInfo
+	rows    []trailRow
+	err     string
+}
+
+// trailRow is a row of either table.
+type trailRow struct {
+	Resource  string      `json:"key"`
+	Token     json.Number `json:"token"`
+	Highest   json.Number `json:"highest"` // of a refusal
+	Holder    string      `json:"holder"`
+	GrantedAt string      `json:"granted_at"` // of a tenure
+	Released  string      `json:"released_at"`
+	Cause     string      `json:"release_cause"`
+	RefusedAt string      `json:"refused_at"`
+
+	token fence.Token
+	at    int64
+}
+
+// trailView is what a trail says about a name, the newest first.
+type trailView struct {
+	Tenures  []tenureView  `json:"tenures"`
+	Refusals []refusalView `json:"refusals"`
+	Error    string        `json:"error,omitempty"`
+}
+
+type tenureView struct {
+	Resource string `json:"resource"`
+	Token    string `json:"token"` // in era 0, as those of holds
+	Holder   string `json:"holder"`
+	Begin    int64  `json:"begin"`
+	End      int64  `json:"end,omitempty"`
+	Cause    string `json:"cause,omitempty"`
+}
+
+type refusalView struct {
+	Resource string `json:"resource"`
+	Token    string `json:"token"`
+	Highest  string `json:"highest"`
+	Holder   string `json:"holder"`
+	At       int64  `json:"at"`
+}
+
+// newTrail reads a file, or is nil if there is none.
+func newTrail(file string) (*trail, error) {
+	if file == "" {
+		return nil, nil
+	}
+	l := &trail{file: file}
+	l.refresh()
+	if l.err != "" {
+		return nil, usageError("--audit: %s", l.err)
+	}
+	return l, nil
+}
+
+// refresh reads the file if it has changed. It returns a version of what was read.
+func (l *trail) refresh() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.looked) < tendEvery/2 {
+		return l.version
+	}
+	l.looked = time.Now()
+	stat, err := os.Stat(l.file)
+	if err == nil && l.stat != nil && stat.Size() == l.stat.Size() && stat.ModTime().Equal(l.stat.ModTime()) {
+		return l.version
+	}
+	rows, err := readTrail(l.file)
+	l.stat, l.err = stat, ""
+	l.version++
+	if err != nil { // what was read before it is shown all the same
+		l.err = err.Error()
+	}
+	if len(rows) > 0 || err == nil {
+		l.rows = rows
+	}
+	return l.version
+}
+
+func readTrail(file string) (rows []trailRow, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	in := json.NewDecoder(io.LimitReader(f, mostTrail))
+	for n := 1; ; n++ {
+		var value json.RawMessage
+		if err := in.Decode(&value); errors.Is(err, io.EOF) {
+			return rows, nil
+		} else if err != nil {
+			return rows, fmt.Errorf("%s: value %d: %w", file, n, err)
+		}
+		list := []trailRow{{}}
+		var to any = &list[0]
+		if bytes.HasPrefix(value, []byte("[")) {
+			to = &list
+		}
+		err := json.Unmarshal(value, to)
+		for i := range list {
+			err = errors.Join(err, list[i].read())
+		}
+		if err != nil {
+			return rows, fmt.Errorf("%s: value %d: %w", file, n, err)
+		}
+		rows = append(rows, list...)
+	}
+}
+
+// read reads what is in a row as text.
+func (r *trailRow) read() (err error) {
+	if r.token, err = fence.Parse(r.Token.String()); err != nil {
+		return err
+	}
+	text := r.GrantedAt
+	if r.refused() {
+		text = r.RefusedAt
+		if _, err := fence.Parse(r.Highest.String()); err != nil {
+			return err
+		}
+	}
+	at, err := readTime(text)
+	r.at = at
+	return err
+}
+
+func (r *trailRow) refused() bool { return r.RefusedAt != "" }
+
+// readTime reads a time as databases write it, in milliseconds. One without a zone is in UTC, as in the tables.
+func readTime(text string) (int64, error) {
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		at, err = time.Parse(time.DateTime, text) // accepts a fraction
+	}
+	return at.UnixMilli(), err
+}
+
+// of is what the trail says about a name: about the tokens with these revisions, and about the resource of this name.
+func (l *trail) of(name string, revs map[int64]bool) trailView {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	v := trailView{Tenures: []tenureView{}, Refusals: []refusalView{}, Error: l.err}
+	for _, r := range slices.Backward(l.rows) {
+		if r.Resource != name && !revs[r.token.Revision()] {
+			continue
+		}
+		token := fmt.Sprint(r.token.Revision())
+		switch {
+		case r.refused() && len(v.Refusals) < mostShown:
+			v.Refusals = append(v.Refusals, refusalView{r.Resource, token, r.Highest.String(), strings.ToValidUTF8(r.Holder, "?"), r.at})
+		case !r.refused() && len(v.Tenures) < mostShown:
+			end, _ := readTime(r.Released) // empty while it lasts
+			v.Tenures = append(v.Tenures, tenureView{r.Resource, token, r.Holder, r.at, max(end, 0), r.Cause})
+		}
+	}
+	return v
+}

@@ -1,0 +1,188 @@
+//go:build unix
+
+package command_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/lease"
+)
+
+var screenshot = flag.Bool("screenshot", false, "write docs/ui.png")
+
+var address = regexp.MustCompile(`http://\S+`)
+
+// startUI serves the page. It returns the page's address.
+func startUI(t *testing.T, endpoints string, args ...string) (p *running, page string) {
+	t.Helper()
+	p = start(t, endpoints, append([]string{"ui", "--listen", "127.0.0.1:0", "--every", "100ms", "--command-timeout", "2s"}, args...)...)
+	p.awaitOutput(t, "\n")
+	page = address.FindString(p.stdout.String())
+	require.NotEmpty(t, page)
+	return p, page
+}
+
+// of is the address of a name's page.
+func of(page, name string) string { return page + "#" + url.Values{"name": {name}}.Encode() }
+
+// The list shows some of many names, and finds any.
+func TestUI_listsManyNames(t *testing.T) {
+	t.Parallel()
+	_, client := etcd(t)
+	_, page := startUI(t, client.Endpoints()[0])
+	granted, err := client.Grant(bounded(t), 3600)
+	require.NoError(t, err)
+	const names = 50_000
+	ops := []clientv3.Op{clientv3.OpPut("jobs/31234/"+hex(granted.ID)+"-z", "", clientv3.WithLease(granted.ID))} // one who waits
+	for n := range names {
+		ops = append(ops, clientv3.OpPut(fmt.Sprintf("jobs/%05d/%s-a", n, hex(granted.ID)), "", clientv3.WithLease(granted.ID)))
+		if len(ops) == 128 || n == names-1 {
+			_, err := client.Txn(bounded(t)).Then(ops...).Commit()
+			require.NoError(t, err)
+			ops = nil
+		}
+	}
+	p := open(t, page)
+	p.await(t, `document.getElementById("count").textContent === "The first 200 of 50,000 names: narrow the prefix"`)
+	require.Equal(t, 200, eval[int](t, p, `document.getElementById("list").rows.length`))
+
+	p.run(t, chromedp.SendKeys("#prefix", "jobs/3123"))
+	p.has(t, "#count", "10 of 50,000 names")
+	var want [][]string
+	for q, err := range lease.List(bounded(t), client, "jobs/3123") {
+		require.NoError(t, err)
+		want = append(want, []string{q.Name, fmt.Sprint(q.Holders[0].Revision), fmt.Sprint(len(q.Holders)), fmt.Sprint(len(q.Waiters))})
+	}
+	p.await(t, listShown+" === "+quoted(t, quoted(t, want)))
+	p.run(t, chromedp.Click("#contended"))
+	p.await(t, listShown+" === "+quoted(t, quoted(t, want[4:5])))
+
+	p.run(t, chromedp.Click("#list a"))
+	p.showsTheSame(t, client, "jobs/31234")
+	p.run(t, chromedp.Click("#contended"), chromedp.SendKeys("#prefix", "4\r")) // a whole name
+	p.await(t, `document.title === "jobs/31234 – leasefence"`)
+	_, err = client.Delete(bounded(t), "jobs/", clientv3.WithPrefix())
+	require.NoError(t, err)
+	p.has(t, "#count", "Nobody holds a name that begins with “jobs/31234”")
+	p.showsTheSame(t, client, "jobs/31234")
+}
+
+// listShown is the list as the page shows it.
+const listShown = `JSON.stringify([...document.getElementById("list").rows].map((row) => [...row.cells].map((cell) => cell.textContent)))`
+
+// Names and owners are text, whatever is in them.
+func TestUI_showsAnyName(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	_, page := startUI(t, addr)
+	p := open(t, page)
+	for _, name := range []string{
+		`a/<script>window.hit = 1</script>`, `"><img src=x onerror="window.hit = 1">`, `' onmouseover='window.hit = 1`, `a%2f..%2f%00/%`, "../../etc",
+		"javascript:window.hit=1", "日本/ünïcode 🔒", "__proto__", "a&name=b#c=d?e+f", `\u{41}`, "hidden\u202eeman\u2066\t\u00a0", "constructor",
+	} {
+		granted, err := client.Grant(bounded(t), 3600)
+		require.NoError(t, err)
+		_, err = client.Put(bounded(t), name+"/"+hex(granted.ID)+"-a", name, clientv3.WithLease(granted.ID))
+		require.NoError(t, err)
+		p.has(t, "#list", visible(name))
+		p.run(t, chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`[...document.querySelectorAll("#list a")].find((a) => a.textContent === %s).click()`, quoted(t, visible(name)))))
+		p.await(t, `document.getElementById("name").textContent === `+quoted(t, visible(name)))
+		p.showsTheSame(t, client, name)
+		p.run(t, chromedp.Reload()) // the address has it
+		p.showsTheSame(t, client, name)
+		p.has(t, "#log", visible(name))
+	}
+	require.Equal(t, "undefined 1 0", eval[string](t, p, `[typeof hit, document.scripts.length, document.images.length].join(" ")`))
+	require.Contains(t, eval[string](t, p, `(() => { try { document.body.innerHTML = "<b>"; } catch (e) { return String(e); } })()`), "TrustedHTML")
+}
+
+// visible is text as the page shows it.
+func visible(text string) string {
+	return regexp.MustCompile(`[^\p{L}\p{M}\p{N}\p{P}\p{S} ]`).ReplaceAllStringFunc(text, func(s string) string {
+		return fmt.Sprintf(`\u{%x}`, []rune(s)[0])
+	})
+}
+
+// A hold that ended is told with how it did, and what an audit trail says of it.
+func TestUI_tellsATimeline(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	trail := filepath.Join(t.TempDir(), "trail.json")
+	require.NoError(t, os.WriteFile(trail, nil, 0o600))
+	_, page := startUI(t, addr, "--audit", trail, "--write")
+	stage(t, client)
+	reader := newSession(t, client, "report@host-c/2210")
+	for _, name := range []string{"reports/daily", "reports/monthly"} {
+		_, err := reader.RLock(bounded(t), name)
+		require.NoError(t, err)
+	}
+	const name = "accounts/closing"
+	p := open(t, strings.Replace(page, "#", of("", name)+"&", 1))
+	p.has(t, "#holders", "")
+	p.await(t, `document.getElementById("log").rows.length === 0 && document.body.dataset.state === "live"`)
+
+	a, b := newSession(t, client, "ledger@host-a/1188"), newSession(t, client, "ledger@host-b/1204")
+	first, err := a.Lock(bounded(t), name)
+	require.NoError(t, err)
+	p.has(t, "#log", "holds")
+	require.NoError(t, first.Unlock(bounded(t)))
+	p.has(t, "#log", "let go")
+
+	granted, err := client.Grant(bounded(t), 5) // of one that does not renew it
+	require.NoError(t, err)
+	put, err := client.Put(bounded(t), name+"/"+hex(granted.ID)+"-a", "ledger@host-c/977", clientv3.WithLease(granted.ID))
+	require.NoError(t, err)
+	lost := put.Header.Revision
+	waits := make(chan error, 1)
+	go func() { _, err := b.Lock(bounded(t), name); waits <- err }()
+	p.has(t, "#log", "lease expired")
+	require.NoError(t, <-waits)
+	p.showsTheSame(t, client, name)
+	q, err := lease.Inspect(bounded(t), client, name)
+	require.NoError(t, err)
+
+	stamp := func(ago time.Duration) string { return time.Now().Add(-ago).UTC().Format(time.DateTime) }
+	require.NoError(t, os.WriteFile(trail, fmt.Appendf(nil, `[{"key":"ledger","token":%d,"holder":"ledger@host-c/977","ttl_ms":5000,"granted_at":%q,"released_at":%q,"release_cause":"superseded"}]
+{"id":1,"key":"ledger","token":"%d","highest":"%d","holder":"ledger@host-c/977","refused_at":%q}
+{"key":"elsewhere","token":"999999","granted_at":"2026-01-01T00:00:00+00:00"}`,
+		lost, stamp(5*time.Second), stamp(time.Second), lost, q.Holders[0].Revision, stamp(0)), 0o600))
+	p.has(t, "#log", "lease expired; ledger: superseded")
+	p.has(t, "#log .refused", fmt.Sprintf("refused by ledger, which had seen %d", q.Holders[0].Revision))
+	require.NotContains(t, eval[string](t, p, `document.body.textContent`), "elsewhere")
+	if *screenshot {
+		c, leave := context.WithCancel(t.Context())
+		another := newSession(t, client, "ledger@host-a/1301")
+		go func() { _, err := another.Lock(c, name); waits <- err }()
+		p.has(t, "#waiters", "ledger@host-a/1301")
+		p.await(t, `document.querySelector("#waiters .number").textContent.endsWith(" s")`)
+		takeScreenshot(t, p)
+		leave()
+		require.ErrorIs(t, <-waits, context.Canceled)
+	}
+	require.NoError(t, os.WriteFile(trail, []byte(`{"key":`), 0o600))
+	p.has(t, "#trailerror", "The audit trail: ")
+	require.NoError(t, os.WriteFile(trail, nil, 0o600))
+	p.await(t, `document.getElementById("trailerror").hidden`)
+}
+
+// takeScreenshot writes what the README shows.
+func takeScreenshot(t *testing.T, p *tab) {
+	t.Helper()
+	p.run(t, chromedp.EmulateViewport(1280, 600), chromedp.Evaluate[chromedp.Void](`theme("light"); setup.etcd = ["127.0.0.1:2379"]; draw()`))
+	png, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile("../../docs/ui.png", png, 0o600))
+}

@@ -1,0 +1,224 @@
+//go:build unix
+
+package command_test
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/lease"
+)
+
+// The page releases the holder that it has shown when the button was pressed, and nobody else, once the name was typed.
+func TestUI_releasesWhatWasNamed(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	served, page := startUI(t, addr, "--write")
+	defer func() { t.Log(served.stderr.String()) }() // what was released
+	stage(t, client)
+	const name = "jobs/nightly"
+	p := open(t, strings.Replace(page, "#", of("", name)+"&", 1))
+	p.showsTheSame(t, client, name)
+	p.has(t, "#mode", "may release")
+	outcome := func(mode, typed, says string) {
+		t.Helper()
+		p.run(t, chromedp.Click("input[value="+mode+"]"), chromedp.Evaluate[chromedp.Void](`document.getElementById("typed").value = ""`), chromedp.SendKeys("#typed", typed), chromedp.Click("#go"))
+		p.has(t, "#outcome", says)
+	}
+	p.run(t, chromedp.Click("#holders button"), chromedp.WaitVisible("#release"))
+	require.Contains(t, eval[string](t, p, `document.getElementById("who").textContent`), "host-a/1")
+	before := keys(t, client, "")
+	outcome("now", "jobs/nightl", "that is not the name: nothing was released")
+	require.Equal(t, before, keys(t, client, ""))
+	outcome("now", name, "It holds it no more; it may still run until it notices.")
+	p.run(t, chromedp.Click("#cancel"))
+	p.has(t, "#holders", "host-b/2")
+	p.showsTheSame(t, client, name)
+	p.has(t, "#log", "deleted from a page")
+
+	// Somebody else comes while the question is asked.
+	p.run(t, chromedp.Click("#holders button"), chromedp.WaitVisible("#release"))
+	q, err := lease.Inspect(bounded(t), client, name)
+	require.NoError(t, err)
+	_, err = client.Revoke(bounded(t), q.Holders[0].Lease)
+	require.NoError(t, err)
+	_, err = newSession(t, client, "host-c/3").Lock(bounded(t), name)
+	require.NoError(t, err)
+	p.has(t, "#holders", "host-c/3")
+	outcome("now", name, "not held with revision")
+	p.showsTheSame(t, client, name)
+	p.has(t, "#holders", "host-c/3")
+	p.run(t, chromedp.Click("#cancel"), chromedp.Click("#holders button"), chromedp.WaitVisible("#release"))
+	outcome("ask", name, "It was asked, and lets go when its work has ended.")
+	p.has(t, "#log", "asked to let go from a page")
+}
+
+// Whoever has no token sees nothing, until it is typed. The address does not keep it.
+func TestUI_wantsAToken(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	stage(t, client)
+	file := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(file, []byte("0123456789abcdef\n"), 0o600))
+	_, page := startUI(t, addr, "--token-file", file)
+	require.NotContains(t, page, "0123456789abcdef")
+	p := open(t, page)
+	p.run(t, chromedp.WaitVisible("#login"))
+	require.NotContains(t, eval[string](t, p, `document.body.innerText`), "jobs/")
+	p.run(t, chromedp.SendKeys("#token", "0123456789abcdee\r"))
+	p.await(t, `document.getElementById("token").value === "" && document.getElementById("login").open`)
+	p.run(t, chromedp.SendKeys("#token", "0123456789abcdef\r"))
+	p.has(t, "#list", "jobs/nightly")
+
+	made, page := startUI(t, addr, "--write")
+	p = open(t, page)
+	p.has(t, "#list", "jobs/nightly")
+	require.NotContains(t, eval[string](t, p, `location.href`), "token")
+	require.Contains(t, made.stdout.String(), "#token=")
+}
+
+// A page whose server has gone says so, and goes on when it is back.
+func TestUI_survivesItsServer(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	stage(t, client)
+	served, page := startUI(t, addr)
+	p := open(t, of(page, "jobs/nightly"))
+	p.showsTheSame(t, client, "jobs/nightly")
+	served.signal(t, syscall.SIGTERM)
+	require.Equal(t, 128+int(syscall.SIGTERM), served.end(t))
+	p.await(t, `document.body.dataset.state === "offline"`)
+	p.has(t, "#status", "shown is what was until")
+	startUI(t, addr, "--listen", strings.Trim(strings.TrimPrefix(page, "http:"), "/"))
+	p.showsTheSame(t, client, "jobs/nightly")
+}
+
+// A user who may read a part is shown that part.
+func TestUI_showsAPart(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	granted, err := client.Grant(bounded(t), 3600)
+	require.NoError(t, err)
+	_, err = client.Put(bounded(t), "jobs/nightly/"+hex(granted.ID), "host-a/1", clientv3.WithLease(granted.ID))
+	require.NoError(t, err)
+	ctx := bounded(t)
+	_, err = client.RoleAdd(ctx, "jobs")
+	require.NoError(t, err)
+	_, err = client.RoleGrantPermission(ctx, "jobs", "jobs/", clientv3.GetPrefixRangeEnd("jobs/"), clientv3.PermissionType(clientv3.PermRead))
+	require.NoError(t, err)
+	_, err = client.UserAdd(ctx, "eve", "secret")
+	require.NoError(t, err)
+	_, err = client.UserGrantRole(ctx, "eve", "jobs")
+	require.NoError(t, err)
+	askForAPassword(t, client)
+	_, page := startUI(t, addr, "--user", "eve:secret")
+	p := open(t, of(page, "accounts"))
+	p.has(t, "#count", "permission denied: give a PREFIX that this user may read")
+	p.has(t, "#asof", "permission denied")
+	p.run(t, chromedp.Navigate(of(page, "jobs/nightly")))
+	p.has(t, "#holders", "host-a/1")
+	_, page = startUI(t, addr, "--user", "eve:secret", "jobs/")
+	p = open(t, page)
+	p.has(t, "#list", "jobs/nightly")
+}
+
+// Only the page itself is answered, only with the token, and only what it may do is done.
+func TestUI_refuses(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	token, _ := stage(t, client)
+	before := keys(t, client, "")
+	_, plain := startUI(t, addr)
+	_, written := startUI(t, addr, "--write", "jobs/")
+	_, all := startUI(t, addr, "--listen", "0.0.0.0:0")
+	require.NotContains(t, plain, "token")
+	order := func(name, typed, token string) string {
+		return fmt.Sprintf(`{"name":%q,"typed":%q,"mode":"now","token":%q}`, name, typed, token)
+	}
+	nightly := order("jobs/nightly", "jobs/nightly", token)
+	for name, tt := range map[string]struct {
+		page   string
+		method string
+		path   string
+		body   string
+		header string
+		code   int
+	}{
+		"the page":                  {plain, "GET", "", "", "", 200},
+		"of a name for this host":   {plain, "GET", "", "", "Host: localhost:1", 200},
+		"of a name from elsewhere":  {plain, "GET", "", "", "Host: evil.example", 403},
+		"of this address' number":   {plain, "GET", "", "", "Host: 127.0.0.1.evil.example", 403},
+		"a stream without a script": {plain, "GET", "api/stream", "", "X-Leasefence:", 403},
+		"read only":                 {plain, "POST", "api/release", nightly, "", 403},
+		"from another site":         {written, "POST", "api/release", nightly, "Sec-Fetch-Site: cross-site", 403},
+		"from another origin":       {written, "POST", "api/release", nightly, "Origin: http://evil.example", 403},
+		"without the token":         {written, "POST", "api/release", nightly, "Authorization:", 401},
+		"with another token":        {written, "POST", "api/release", nightly, "Authorization: Bearer x", 401},
+		"another name typed":        {written, "POST", "api/release", order("jobs/nightly", "jobs", token), "", 400},
+		"no holder":                 {written, "POST", "api/release", order("jobs/nightly", "jobs/nightly", "0"), "", 400},
+		"another holder":            {written, "POST", "api/release", order("jobs/nightly", "jobs/nightly", "99999"), "", 409},
+		"another prefix":            {written, "POST", "api/release", order("x", "x", token), "", 400},
+		"no order":                  {written, "POST", "api/release", "{", "", 400},
+		"too much":                  {written, "POST", "api/release", strings.Repeat(" ", 1<<20), "", 400},
+		"a look at another prefix":  {written, "GET", "api/stream?name=x", "", "", 503},
+		"off this host, no token":   {all, "GET", "api/stream", "", "Authorization:", 401},
+		"off this host, page":       {all, "GET", "", "", "Host: page.example", 200},
+		"another method":            {written, "DELETE", "api/release", "", "", 405},
+		"nothing there":             {plain, "GET", "ui/page.html", "", "", 404},
+	} {
+		t.Run(name, func(t *testing.T) {
+			at, secret, _ := strings.Cut(tt.page, "#token=")
+			if tt.page == all {
+				at = "http://127.0.0.1:" + strings.Trim(at[strings.LastIndexByte(at, ':')+1:], "/") + "/"
+			}
+			req, err := http.NewRequestWithContext(bounded(t), tt.method, at+tt.path, strings.NewReader(tt.body))
+			require.NoError(t, err)
+			req.Header.Set("X-Leasefence", "1")
+			req.Header.Set("Authorization", "Bearer "+secret)
+			switch key, value, _ := strings.Cut(tt.header, ":"); {
+			case key == "Host":
+				req.Host = strings.TrimSpace(value)
+			case value == "":
+				req.Header.Del(key)
+			default:
+				req.Header.Set(key, strings.TrimSpace(value))
+			}
+			resp, err := http.DefaultClient.Do(req)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			require.Equal(t, tt.code, resp.StatusCode)
+			require.Contains(t, resp.Header.Get("Content-Security-Policy"), "default-src 'none'")
+		})
+	}
+	require.Equal(t, before, keys(t, client, ""))
+}
+
+func TestUI_wrongUsage(t *testing.T) {
+	t.Parallel()
+	short := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(short, []byte("short"), 0o600))
+	for line, says := range map[string]string{
+		"a b":                   "accepts at most 1 arg",
+		"--every 1ms":           "--every is 1ms, want 100ms or more",
+		"--listen x":            "--listen: ",
+		"--audit /no/file":      "--audit: open /no/file",
+		"--token-file " + short: "has 5 bytes, want 16 or more",
+		"--token-file /no/file": "--token-file: open /no/file",
+	} {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			p := start(t, "127.0.0.1:1", append([]string{"ui"}, strings.Fields(line)...)...)
+			require.Equal(t, 64, p.end(t))
+			require.Contains(t, p.stderr.String(), says)
+		})
+	}
+}
