@@ -20,7 +20,7 @@ import (
 
 // runRun is the command "run": a short run of the mix, which must reach its floors.
 func runRun(args []string, out io.Writer) error {
-	return runMix("run", args, out, mix.Options{Duration: 2 * time.Minute, Peer: 30 * time.Second, Restore: true}, mix.Floors())
+	return runMix("run", args, out, mix.Options{Duration: 2 * time.Minute, Peer: 10 * time.Second, Restore: true}, mix.Floors())
 }
 
 // runSoak is the command "soak": a long run, by hand.

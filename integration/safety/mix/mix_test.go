@@ -48,7 +48,7 @@ func requireViolated(t *testing.T, r *mix.Report, invariants ...string) {
 
 func TestRun_findsNothing(t *testing.T) {
 	opts := small(t, 6*time.Second)
-	opts.Peer = 2 * time.Second
+	opts.Peer = time.Second
 	r := run(t, opts)
 	require.Empty(t, r.Violations)
 	require.Empty(t, r.Histories, "a clean history is deleted")
@@ -60,20 +60,14 @@ func TestRun_findsNothing(t *testing.T) {
 	require.NotEmpty(t, r.Missed(mix.Floors()), "a few seconds are not enough")
 }
 
-func TestRun_findsAResourceThatForgetsTheToken(t *testing.T) {
+func TestRun_findsAResourceThatForgetsTheTokenAndAKeyThatIsLeft(t *testing.T) {
 	opts := small(t, 5*time.Second)
-	opts.Saboteur.ForgetToken = true
-	requireViolated(t, run(t, opts), "I1")
+	opts.Saboteur.ForgetToken, opts.Saboteur.Litter = true, true
+	requireViolated(t, run(t, opts), "I1", "I7")
 }
 
 func TestRun_findsAHandleThatIsTakenForLive(t *testing.T) {
 	opts := small(t, 2*time.Second)
 	opts.Saboteur.FalseLive = true
 	requireViolated(t, run(t, opts), "I3")
-}
-
-func TestRun_findsAKeyThatIsLeft(t *testing.T) {
-	opts := small(t, time.Second)
-	opts.Saboteur.Litter = true
-	requireViolated(t, run(t, opts), "I7")
 }

@@ -52,9 +52,9 @@ const peerPrefix = namesPrefix + "peer/"
 // harmed is how often something happened to the peer that must not.
 func (p *Peer) harmed() int { return p.Overlaps + p.StaleWrites + p.StuckKeys }
 
-// peer shows the peer the faults for a while, and for up to three times as long while they do no harm.
+// peer shows the peer the faults for a while, and for up to nine times as long while they do no harm.
 func (r *run) peer(ctx, life context.Context) (*Peer, error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*r.opts.Peer)
+	ctx, cancel := context.WithTimeout(ctx, 9*r.opts.Peer)
 	defer cancel()
 	stage := newPeerStage(r.etcd, r.opts.TTL)
 	began := time.Now()
