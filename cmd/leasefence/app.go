@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -87,10 +88,19 @@ func (a *app) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(a.stderr, opts))
 }
 
+// version is that of the module: go install's, or what Go makes of a clone.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return "unknown"
+}
+
 func (a *app) command() *cobra.Command {
 	root := &cobra.Command{
-		Use:   "leasefence",
-		Short: "Locks and elections on etcd, with fencing tokens",
+		Use:     "leasefence",
+		Version: version(),
+		Short:   "Locks and elections on etcd, with fencing tokens",
 		Long: `leasefence runs commands under locks on etcd, and shows and frees locks and elections.
 
 A NAME is the full one, as etcd has it. Flags and the environment are etcdctl's: ETCDCTL_ENDPOINTS is --endpoints, and so on.
