@@ -138,16 +138,6 @@ func awaitEntry(t *testing.T, book *ledger.Ledger) {
 	}, exampletest.Patience, 10*time.Millisecond)
 }
 
-func TestJoin_asAUserOfEtcd(t *testing.T) {
-	t.Parallel()
-	endpoint, client := exampletest.StartEtcd(t)
-	flags := exampletest.AskForAPassword(t, client)
-	r := exampletest.Start(t, append([]string{"-join", "-endpoints", endpoint, "-id", "one"}, flags...)...)
-	r.Await(t, `msg=leads`)
-	r.Signal(t, syscall.SIGTERM)
-	require.Zero(t, r.End(t))
-}
-
 func TestJoin_refusesWhatItCannotDo(t *testing.T) {
 	t.Parallel()
 	endpoint, _ := exampletest.StartEtcd(t)

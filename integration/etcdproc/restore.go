@@ -4,10 +4,30 @@ package etcdproc
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 )
+
+// Save saves the data of a client's server to a file, as etcdctl snapshot save does.
+func Save(ctx context.Context, client *clientv3.Client, file string) (err error) {
+	in, err := client.Snapshot(ctx)
+	if err != nil {
+		return fmt.Errorf("etcdproc: save a snapshot: %w", err)
+	}
+	defer func() { err = errors.Join(err, in.Close()) }()
+	out, err := os.Create(filepath.Clean(file))
+	if err != nil {
+		return fmt.Errorf("etcdproc: save a snapshot: %w", err)
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
 
 // Restore kills all members and starts them again at the addresses they had before, as a new cluster, each on the data of
 // the same snapshot file, as etcdutl snapshot restore does. A bump of 0 takes revisions back to those of the snapshot.

@@ -4,6 +4,7 @@ package etcdtest
 
 import (
 	"context"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,9 +15,7 @@ import (
 
 // Process is a single etcd server in a process of its own, with fsync on and etcd's default timing. It is not safe for
 // concurrent use.
-type Process struct {
-	process *etcdproc.Process
-}
+type Process struct{ *etcdproc.Process }
 
 // StartProcess runs a server in a process of its own until the test ends. The process is the test's own binary, which
 // becomes a server in [Main].
@@ -26,9 +25,8 @@ func StartProcess(tb testing.TB) *Process {
 	defer cancel()
 	cluster, err := etcdproc.Start(ctx, tb.TempDir(), 1, etcdproc.Options{})
 	require.NoError(tb, err)
-	p := &Process{process: cluster.Members[0]}
-	tb.Cleanup(func() { require.NoError(tb, p.process.Kill()) })
-	return p
+	tb.Cleanup(func() { require.NoError(tb, cluster.Kill()) })
+	return &Process{cluster.Members[0]}
 }
 
 // startContext bounds a start. It is not a child of the test's context, which has ended when cleanups run.
@@ -36,11 +34,26 @@ func startContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), readyTimeout)
 }
 
-// Endpoint returns the address at which the server listens for clients, as host:port. It is the same after a restart.
-func (p *Process) Endpoint() string { return p.process.Endpoint() }
-
 // Client returns a client of the server, as [NewClient] does.
 func (p *Process) Client(tb testing.TB, opts ...ClientOption) *clientv3.Client {
 	tb.Helper()
 	return NewClient(tb, []string{p.Endpoint()}, opts...)
+}
+
+// Snapshot saves the server's data to a file and returns its name.
+func (p *Process) Snapshot(tb testing.TB) string {
+	tb.Helper()
+	ctx, cancel := startContext()
+	defer cancel()
+	file := filepath.Join(tb.TempDir(), "snapshot.db")
+	require.NoError(tb, etcdproc.Save(ctx, p.Client(tb), file))
+	return file
+}
+
+// Restore is that of [etcdproc.Process].
+func (p *Process) Restore(tb testing.TB, snapshot string, bump uint64) {
+	tb.Helper()
+	ctx, cancel := startContext()
+	defer cancel()
+	require.NoError(tb, p.Process.Restore(ctx, snapshot, bump))
 }

@@ -42,7 +42,7 @@ func runCheck(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	report := check.Check(events, check.Options{})
+	report := check.Check(events)
 	if err := report.Print(out); err != nil {
 		return err
 	}

@@ -157,21 +157,6 @@ func StartEtcd(t *testing.T) (endpoint string, client *clientv3.Client) {
 	return s.Endpoint(), client
 }
 
-// AskForAPassword turns authentication on, and returns the flags with which a program gets in.
-func AskForAPassword(t *testing.T, client *clientv3.Client) []string {
-	t.Helper()
-	ctx := Bounded(t)
-	_, err := client.UserAdd(ctx, "root", "secret")
-	require.NoError(t, err)
-	_, err = client.UserGrantRole(ctx, "root", "root")
-	require.NoError(t, err)
-	_, err = client.AuthEnable(ctx)
-	require.NoError(t, err)
-	file := filepath.Join(t.TempDir(), "password")
-	require.NoError(t, os.WriteFile(file, []byte("secret\n"), 0o600))
-	return []string{"-user", "root", "-password-file", file}
-}
-
 // Keys are the keys in etcd that begin with prefix.
 func Keys(t *testing.T, client *clientv3.Client, prefix string) []string {
 	t.Helper()

@@ -6,11 +6,6 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// Options of [Check].
-type Options struct {
-	Timeout time.Duration // for each window that porcupine is given; default 10 s
-}
-
 // Violation is one breach of an invariant.
 type Violation struct {
 	Invariant string // "I1" to "I8"
@@ -32,7 +27,6 @@ type Report struct {
 	More       int      // violations beyond the first 20 of each checker and invariant
 	Malformed  []string // what makes the history none that a run leaves; at most 20
 	Counts     []Count
-	Undecided  int64          // windows that porcupine was not done with in time
 	Faults     map[string]int // how often each was on, by name
 	Idle       time.Duration  // the longest time without a fault in which somebody waited and nobody held
 	Span       time.Duration  // from the first event to the last
@@ -49,11 +43,8 @@ func (r *Report) Count(what string) int64 {
 }
 
 // Check puts a history before all checkers. The events are in the order of the file and are not changed.
-func Check(events []history.Event, opts Options) Report {
-	c := &checker{opts: opts, kept: map[string]int{}}
-	if c.opts.Timeout == 0 {
-		c.opts.Timeout = 10 * time.Second
-	}
+func Check(events []history.Event) Report {
+	c := &checker{kept: map[string]int{}}
 	c.report.Faults = map[string]int{}
 	c.book = c.newBook(events)
 	c.readWatch()
@@ -69,7 +60,6 @@ func Check(events []history.Event, opts Options) Report {
 
 // checker is one call of Check.
 type checker struct {
-	opts   Options
 	ttl    time.Duration // the longest that was granted; 0: not known, and waiting times are not judged
 	prefix string        // of the keys
 	report Report

@@ -34,7 +34,7 @@ func TestCheck_fixtures(t *testing.T) {
 	for _, path := range paths {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".jsonl"), func(t *testing.T) {
 			events, want := fixture(t, path)
-			report := check.Check(events, check.Options{})
+			report := check.Check(events)
 			require.Empty(t, report.Malformed)
 			var got []string
 			for _, v := range report.Violations {

@@ -18,7 +18,7 @@ const seeds = 40
 // What a run without bugs leaves is passed, and every checker has had something to look at.
 func TestCheck_goodHistories(t *testing.T) {
 	for seed := range uint64(seeds) {
-		report := check.Check(good(seed, 150), check.Options{})
+		report := check.Check(good(seed, 150))
 		require.Empty(t, report.Violations, "seed %d", seed)
 		require.Empty(t, report.Malformed, "seed %d", seed)
 		for _, what := range []string{
@@ -208,7 +208,7 @@ func TestCheck_findsOneCorruption(t *testing.T) {
 					continue
 				}
 				found++
-				report := check.Check(events, check.Options{})
+				report := check.Check(events)
 				require.True(t, violates(report, c.invariant), "seed %d: want %s, got %v", seed, c.invariant, report.Violations)
 			}
 			require.Positive(t, found)

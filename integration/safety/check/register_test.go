@@ -79,7 +79,7 @@ func TestCheck_registerOutcomes(t *testing.T) {
 		"the file is not in the order of requests": {true, []call{{20, 25, read, "1", ok, nil}, first}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := checkers(check.Check(calls(c.calls...), check.Options{}))
+			got := checkers(check.Check(calls(c.calls...)))
 			if c.legal {
 				require.NotContains(t, got, "I4/register")
 			} else {
@@ -99,7 +99,7 @@ func TestCheck_registerIsReadBehindACut(t *testing.T) {
 				all = append(all, span{from: at, to: at + 5*ms, value: k})
 			}
 			all[read] = span{from: all[read].from, to: all[read].to, read: true, value: read - 1 - back}
-			report := check.Check(registerOf(all), check.Options{})
+			report := check.Check(registerOf(all))
 			require.Equal(t, back > 0, len(report.Violations) > 0, "read %d, of %d before", read, back)
 			require.Equal(t, int64(2), report.Count("windows of registers for porcupine"), fmt.Sprint(read))
 		}

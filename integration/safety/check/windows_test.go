@@ -41,7 +41,7 @@ func checkers(r check.Report) []string {
 // Handles that are live together, and tokens that go back, are found wherever they are.
 func TestCheck_turns(t *testing.T) {
 	rising := func(k int) fence.Token { return fence.Token(k + 10) }
-	require.Empty(t, check.Check(turnsOf(20, rising), check.Options{}).Violations)
+	require.Empty(t, check.Check(turnsOf(20, rising)).Violations)
 	for first := 1; first < 20; first++ {
 		back := func(k int) fence.Token {
 			if k < first {
@@ -49,7 +49,7 @@ func TestCheck_turns(t *testing.T) {
 			}
 			return rising(k)
 		}
-		require.Equal(t, []string{"I2/intervals"}, checkers(check.Check(turnsOf(20, back), check.Options{})), "tokens go back at %d", first)
+		require.Equal(t, []string{"I2/intervals"}, checkers(check.Check(turnsOf(20, back))), "tokens go back at %d", first)
 
 		events := turnsOf(20, rising)
 		for n := range events {
@@ -57,11 +57,11 @@ func TestCheck_turns(t *testing.T) {
 				e.At += 10 * ms // its live event and its end are now in the next one's turn
 			}
 		}
-		require.Equal(t, []string{"I3/intervals"}, checkers(check.Check(events, check.Options{})), "overlap at %d", first)
+		require.Equal(t, []string{"I3/intervals"}, checkers(check.Check(events)), "overlap at %d", first)
 
 		// The next one may not have been asked.
 		events = slices.DeleteFunc(events, func(e history.Event) bool { return e.Kind == history.Live && e.Op == int64(first+1) })
-		require.Equal(t, []string{"I3/intervals"}, checkers(check.Check(events, check.Options{})), "overlap at %d", first)
+		require.Equal(t, []string{"I3/intervals"}, checkers(check.Check(events)), "overlap at %d", first)
 	}
 }
 
@@ -85,38 +85,17 @@ func TestCheck_registerAcrossWindows(t *testing.T) {
 		}
 		return events
 	}
-	report := check.Check(accesses(-1), check.Options{})
+	report := check.Check(accesses(-1))
 	require.Empty(t, report.Violations)
 	require.Equal(t, int64(3), report.Count("windows of registers for porcupine"))
 	for wrong := 91; wrong < 110; wrong += 2 {
-		require.Equal(t, []string{"I4/register"}, checkers(check.Check(accesses(wrong), check.Options{})), "read %d", wrong)
+		require.Equal(t, []string{"I4/register"}, checkers(check.Check(accesses(wrong))), "read %d", wrong)
 	}
-}
-
-// A register that nobody can look into is undecided, which is told, and is no violation.
-func TestCheck_undecided(t *testing.T) {
-	// 40 blind writes and as many reads, all at the same time, of which the last read what nobody wrote.
-	var events []history.Event
-	for k := range 80 {
-		id, value := int64(k+1), fmt.Sprint(k/2)
-		verb := []history.Verb{history.Write, history.Read}[k%2]
-		events = append(events, history.Event{At: time.Duration(k), Kind: history.Send, Request: id, Name: "a", Verb: verb, Value: value})
-		if k == 79 {
-			value = "nobody's"
-		}
-		if verb == history.Read {
-			events = append(events, history.Event{At: ms + time.Duration(k), Kind: history.Answer, Request: id, Outcome: history.OK, Value: value})
-		}
-	}
-	report := check.Check(events, check.Options{Timeout: 50 * ms})
-	require.Empty(t, report.Violations)
-	require.Equal(t, int64(1), report.Count("windows of registers for porcupine"))
-	require.Equal(t, int64(1), report.Undecided)
 }
 
 // A violation that shows in every turn is told 20 times, and counted.
 func TestCheck_manyViolations(t *testing.T) {
-	report := check.Check(turnsOf(100, func(int) fence.Token { return 1 }), check.Options{})
+	report := check.Check(turnsOf(100, func(int) fence.Token { return 1 }))
 	require.Positive(t, report.More)
 	require.Less(t, len(report.Violations), 100)
 }
@@ -144,7 +123,7 @@ func TestCheck_toldLate(t *testing.T) {
 			}
 		}
 		events = slices.DeleteFunc(events, func(e history.Event) bool { return e.Kind == history.Live && e.Op == late+1 })
-		require.Empty(t, check.Check(events, check.Options{}).Violations, "%v after the next one", after)
+		require.Empty(t, check.Check(events).Violations, "%v after the next one", after)
 	}
 }
 
@@ -197,7 +176,7 @@ func TestCheck_registerIsNotCutInAnOverlap(t *testing.T) {
 				all[first].to = all[last].from + c.by
 				// The one that was called first was done last.
 				all[last+1].read, all[last+1].value = true, first
-				got := checkers(check.Check(registerOf(all), check.Options{}))
+				got := checkers(check.Check(registerOf(all)))
 				if c.legal {
 					require.Empty(t, got, "%d", last)
 				} else {

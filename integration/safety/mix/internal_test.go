@@ -1,8 +1,6 @@
 package mix
 
 import (
-	"errors"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -71,31 +69,6 @@ func TestMonitor_countsOverRestarts(t *testing.T) {
 	m.count("m1", 10)
 	_, expired := m.counts()
 	require.Equal(t, 5+3+10, expired)
-}
-
-func TestDeck_dealsEachKindOnceBeforeAnyAgain(t *testing.T) {
-	d := &deck{rng: rand.New(rand.NewPCG(1, 2)), kinds: networkFaults()}
-	for range 3 {
-		dealt := map[string]bool{}
-		for range d.kinds {
-			dealt[d.deal().name] = true
-		}
-		require.Len(t, dealt, len(d.kinds))
-	}
-}
-
-func TestScaffold_saysWhatFailed(t *testing.T) {
-	var s scaffold
-	cleaned := false
-	err := s.try(func() {
-		s.Cleanup(func() { cleaned = true })
-		require.NoError(&s, errors.New("no port"))
-		t.Error("goes on")
-	})
-	require.ErrorContains(t, err, "no port")
-	require.NoError(t, s.try(func() {}))
-	require.True(t, s.clean())
-	require.True(t, cleaned)
 }
 
 func TestScaffold_leavesBehindWhatHangs(t *testing.T) {

@@ -45,7 +45,7 @@ func TestRenewals_adoptedWhenTheGrantHasRunOut(t *testing.T) {
 	events, err := readPart(path)
 	require.NoError(t, err)
 	require.True(t, slices.ContainsFunc(events, func(e history.Event) bool { return e.Kind == history.Renewed }))
-	report := check.Check(events, check.Options{})
+	report := check.Check(events)
 	require.EqualValues(t, 1, report.Count("handles compared with the deadlines of their leases"))
 	require.Empty(t, report.Violations)
 }

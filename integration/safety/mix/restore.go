@@ -4,15 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/safety/history"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -128,7 +126,7 @@ func (r *restoration) pass(ctx context.Context) error {
 		return err
 	}
 	file := filepath.Join(r.run.opts.Dir, "data", "snapshot.db")
-	if err := save(ctx, r.run.etcd, file); err != nil {
+	if err := etcdproc.Save(ctx, r.run.etcd, file); err != nil {
 		return err
 	}
 	saved, err := presentRevision(ctx, r.run.etcd) // no lower than the snapshot's
@@ -324,19 +322,4 @@ func (r *restoration) inTime(workers *sync.WaitGroup, stop func()) bool {
 	late := time.AfterFunc(r.patience(), stop)
 	workers.Wait()
 	return late.Stop()
-}
-
-// save takes a snapshot, as etcdctl snapshot save does.
-func save(ctx context.Context, etcd *clientv3.Client, path string) (err error) {
-	in, err := etcd.Snapshot(ctx)
-	if err != nil {
-		return fmt.Errorf("mix: save a snapshot: %w", err)
-	}
-	defer func() { err = errors.Join(err, in.Close()) }()
-	out, err := os.Create(path)
-	if err != nil {
-		return fmt.Errorf("mix: save a snapshot: %w", err)
-	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
 }

@@ -212,7 +212,7 @@ func (r *run) judge(ctx context.Context, round *round, path string) error {
 		return err
 	}
 	began := time.Now()
-	verdict := check.Check(events, check.Options{})
+	verdict := check.Check(events)
 	for _, v := range verdict.Violations {
 		round.violations = append(round.violations, Violation{
 			Invariant: v.Invariant, Round: round.number, Text: fmt.Sprintf("%s: %s (found by %s)", v.Name, v.Text, v.Checker),

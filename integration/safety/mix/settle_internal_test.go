@@ -105,10 +105,3 @@ func TestRun_goesOnUntilItsFloorsAreReached(t *testing.T) {
 	r.report.violate(Violation{})
 	require.False(t, r.goesOn(2), "it has failed already")
 }
-
-func TestKeyWatch_failsWhenItHasMissedSomething(t *testing.T) {
-	k := newKeyWatch(nil, newTape(t.TempDir()))
-	require.NoError(t, k.err())
-	k.fail(context.DeadlineExceeded)
-	require.Error(t, k.err())
-}
