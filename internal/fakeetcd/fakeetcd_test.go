@@ -2,7 +2,6 @@ package fakeetcd_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,24 +88,6 @@ func TestServer_Close_dropsWhatIsUnderWay(t *testing.T) {
 		srv.Close()
 		require.Zero(t, time.Since(began))
 		require.Empty(t, srv.Keys(""))
-	})
-}
-
-func TestServer_Await_wakesAtEvents(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, _ := start(t)
-		go func() {
-			time.Sleep(time.Second)
-			srv.Put("a", "")
-		}()
-		began := time.Now()
-		require.NoError(t, srv.Await(t.Context(), func() bool { return len(srv.Keys("a")) == 1 }))
-		require.Equal(t, time.Second, time.Since(began))
-
-		mine := errors.New("mine")
-		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(mine)
-		require.ErrorIs(t, srv.Await(ctx, func() bool { return false }), mine)
 	})
 }
 

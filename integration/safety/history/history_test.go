@@ -83,20 +83,3 @@ func TestRecorder_Copy_dropsALineThatWasCutShort(t *testing.T) {
 	require.Equal(t, []history.Event{{At: 5, Kind: history.Note}}, events)
 	require.Error(t, r.Copy(strings.NewReader("no history\n{}")))
 }
-
-func TestScan_namesTheEventThatIsWrong(t *testing.T) {
-	for text, want := range map[string]string{
-		"{\"kind\":\"note\"}\n{\"kin\":\"note\"}":  "event 2",
-		"{\"kind\":\"note\"}\nnonsense":            "event 2",
-		"{\"kind\":\"grant\",\"token\":\"-1\"}":    "event 1",
-		"{\"kind\":\"note\"} {\"kind\":\"note\"}x": "event 3",
-	} {
-		_, err := history.ReadAll(strings.NewReader(text))
-		require.ErrorContains(t, err, want)
-	}
-	for _, nothing := range []string{"", "{\"kind\":\"note"} {
-		events, err := history.ReadAll(strings.NewReader(nothing))
-		require.NoError(t, err)
-		require.Empty(t, events)
-	}
-}
