@@ -3,8 +3,6 @@
 package main
 
 import (
-	"bufio"
-	"fmt"
 	"net"
 	"net/http"
 	"strings"
@@ -77,28 +75,6 @@ func TestJoin_endsWhenItsWorkFails(t *testing.T) {
 	resp, err := client.Get(t.Context(), "", clientv3.WithPrefix())
 	require.NoError(t, err)
 	require.Empty(t, resp.Kvs)
-}
-
-// Whoever keeps a request's body back is answered all the same: nothing of it is waited for.
-func TestJoin_transferWithASlowBody(t *testing.T) {
-	t.Parallel()
-	endpoint, _ := exampletest.StartEtcd(t)
-	r := exampletest.Start(t, "-join", "-endpoints", endpoint, "-id", "one")
-	addr := r.Await(t, `msg=campaigns id=one http=(\S+)`)[0]
-	r.Await(t, `msg=leads`)
-	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", addr)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(exampletest.Patience)))
-	_, err = fmt.Fprint(conn, "POST /transfer?to=nobody HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n"+
-		"Content-Type: application/x-www-form-urlencoded\r\n\r\nto=")
-	require.NoError(t, err)
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	require.Equal(t, http.StatusNotFound, resp.StatusCode)
-	r.Signal(t, syscall.SIGTERM)
-	require.Zero(t, r.End(t))
 }
 
 // The ledger has seen tokens that this etcd has yet to give out.

@@ -88,21 +88,3 @@ func TestFlags_Config_reachesAServerThatAsksForAll(t *testing.T) {
 		require.Equal(t, ok, put(t, c) == nil)
 	}
 }
-
-func TestFlags_Config_saysWhatIsWrong(t *testing.T) {
-	for _, c := range []struct {
-		args []string
-		says string
-	}{
-		{[]string{"-user", "a"}, "-user and -password-file: one is empty"},
-		{[]string{"-password-file", "a"}, "-user and -password-file: one is empty"},
-		{[]string{"-user", "a", "-password-file", "/not/there"}, "-password-file: open /not/there"},
-		{[]string{"-cert", "a"}, "-cert and -key: one is empty"},
-		{[]string{"-key", "a"}, "-cert and -key: one is empty"},
-		{[]string{"-cacert", "/not/there"}, "-cacert, -cert and -key: open /not/there"},
-		{[]string{"-cert", "/not/there", "-key", "/not/there"}, "-cacert, -cert and -key: open /not/there"},
-	} {
-		_, err := parse(t, "127.0.0.1:1", c.args...)
-		require.ErrorContains(t, err, c.says)
-	}
-}

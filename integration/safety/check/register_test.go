@@ -1,7 +1,6 @@
 package check_test
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -86,22 +85,5 @@ func TestCheck_registerOutcomes(t *testing.T) {
 				require.Contains(t, got, "I4/register")
 			}
 		})
-	}
-}
-
-// What a register holds where its history is cut is what is read first after that.
-func TestCheck_registerIsReadBehindACut(t *testing.T) {
-	for read := 95; read < 106; read++ {
-		for back := range 3 {
-			var all []span
-			for k := range 150 {
-				at := time.Duration(k) * 10 * ms
-				all = append(all, span{from: at, to: at + 5*ms, value: k})
-			}
-			all[read] = span{from: all[read].from, to: all[read].to, read: true, value: read - 1 - back}
-			report := check.Check(registerOf(all))
-			require.Equal(t, back > 0, len(report.Violations) > 0, "read %d, of %d before", read, back)
-			require.Equal(t, int64(2), report.Count("windows of registers for porcupine"), fmt.Sprint(read))
-		}
 	}
 }
