@@ -178,6 +178,36 @@ func TestUI_tellsATimeline(t *testing.T) {
 	p.await(t, `document.getElementById("trailerror").hidden`)
 }
 
+// The page is light or dark, as is chosen, and fits a telephone.
+func TestUI_fits(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	stage(t, client)
+	_, page := startUI(t, addr)
+	p := open(t, page)
+	p.has(t, "#list", "jobs/nightly")
+	ground := func() string { return eval[string](t, p, `getComputedStyle(document.body).backgroundColor`) }
+	p.run(t, chromedp.Click("#theme"))
+	require.Equal(t, "rgb(246, 247, 249)", ground())
+	p.run(t, chromedp.Click("#theme"))
+	require.Equal(t, "rgb(15, 19, 24)", ground())
+	p.run(t, chromedp.Reload())
+	require.Equal(t, "rgb(15, 19, 24)", ground())
+
+	p.run(t, chromedp.EmulateViewport(390, 800))
+	p.has(t, "#list", "jobs/nightly")
+	seen := func() string {
+		return eval[string](t, p, `["names", "one"].map((id) => document.getElementById(id).checkVisibility()).concat(document.documentElement.scrollWidth).join(" ")`)
+	}
+	require.Equal(t, "true false 390", seen())
+	p.run(t, chromedp.Focus("#list a"), chromedp.KeyEvent("\r"))
+	p.has(t, "#log", "holds")
+	require.Equal(t, "false true 390", seen())
+	p.run(t, chromedp.Click(".back a"))
+	p.await(t, `!document.body.classList.contains("chosen")`)
+	require.Equal(t, "true false 390", seen())
+}
+
 // takeScreenshot writes what the README shows.
 func takeScreenshot(t *testing.T, p *tab) {
 	t.Helper()

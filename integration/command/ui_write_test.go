@@ -97,7 +97,7 @@ func TestUI_survivesItsServer(t *testing.T) {
 	served.signal(t, syscall.SIGTERM)
 	require.Equal(t, 128+int(syscall.SIGTERM), served.end(t))
 	p.await(t, `document.body.dataset.state === "offline"`)
-	p.has(t, "#status", "shown is what was until")
+	p.has(t, "#status", "the page’s server cannot be reached: shown is what was until")
 	startUI(t, addr, "--listen", strings.Trim(strings.TrimPrefix(page, "http:"), "/"))
 	p.showsTheSame(t, client, "jobs/nightly")
 }
@@ -129,6 +129,8 @@ func TestUI_showsAPart(t *testing.T) {
 	_, page = startUI(t, addr, "--user", "eve:secret", "jobs/")
 	p = open(t, page)
 	p.has(t, "#list", "jobs/nightly")
+	p.run(t, chromedp.Navigate(of(page, "accounts")))
+	p.has(t, "#status", `the page shows names that begin with "jobs/"`)
 }
 
 // Only the page itself is answered, only with the token, and only what it may do is done.

@@ -1,20 +1,20 @@
 "use strict";
 const $ = (id) => document.getElementById(id);
-const keep = (store, key, value) => { try { return value === undefined ? store.getItem(key) : store.setItem(key, value); } catch { return null; } };
+const keep = (store, key, value) => { try { return value === undefined ? window[store].getItem(key) : window[store].setItem(key, value); } catch { return null; } };
 
 // What does not show, or turns the direction of text, is shown by its number. Everything of others gets in as text, never as HTML.
 const visible = (s) => s.replace(/[^\p{L}\p{M}\p{N}\p{P}\p{S} ]/gu, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
 const put = (node, text) => { if (node.textContent !== text) node.textContent = text; };
 const show = (node, text) => { node.hidden = !text; put(node, text || ""); };
 
-let setup, list, shown, one, trail, log, skew = 0, lost = Date.now(), heard = 0, stream;
+let setup, list, shown, one, trail, log, skew = 0, lost = Date.now(), heard = 0, why = "", stream;
 let asked = {};
 
 // The address has what is looked at, and at first perhaps the token, which does not stay there.
 function address() {
 	const hash = new URLSearchParams(location.hash.slice(1));
 	if (hash.has("token")) {
-		keep(sessionStorage, "token", hash.get("token"));
+		keep("sessionStorage", "token", hash.get("token"));
 		hash.delete("token");
 		history.replaceState(null, "", "#" + hash);
 	}
@@ -25,7 +25,7 @@ const link = (change) => {
 	for (const [key, value] of Object.entries({ ...asked, ...change })) if (value) hash.set(key, value);
 	return "#" + hash;
 };
-const headers = () => ({ "X-Leasefence": "1", Authorization: "Bearer " + (keep(sessionStorage, "token") || "") });
+const headers = () => ({ "X-Leasefence": "1", Authorization: "Bearer " + (keep("sessionStorage", "token") || "") });
 
 // look opens a stream of what the address says. A page that is not seen has none: browsers have six connections to a server.
 async function look() {
@@ -36,8 +36,9 @@ async function look() {
 	if (asked.name !== before.name) { one = trail = undefined; log = new Map(); }
 	if (asked.prefix !== before.prefix || asked.contended !== before.contended) { list = shown = undefined; }
 	draw();
-	let wait = 250;
-	while (!mine.signal.aborted && !document.hidden) {
+	for (let wait = 0; !mine.signal.aborted && !document.hidden; wait = Math.min(2 * wait + 250, 5000)) {
+		await new Promise((next) => setTimeout(next, wait));
+		if (mine.signal.aborted) return;
 		const attempt = new AbortController();
 		const dog = setInterval(() => { if (Date.now() - heard > 15000) attempt.abort(); }, 1000);
 		const stop = () => attempt.abort();
@@ -46,7 +47,8 @@ async function look() {
 		try {
 			const resp = await fetch("api/stream?" + new URLSearchParams(asked), { headers: headers(), signal: attempt.signal, cache: "no-store" });
 			if (resp.status === 401) { login(mine); return; }
-			if (!resp.ok) throw new Error((await resp.text()).trim());
+			if (!resp.ok) why = visible((await resp.text()).trim());
+			if (!resp.ok) continue;
 			log = new Map();
 			let rest = "";
 			const reader = resp.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -56,24 +58,24 @@ async function look() {
 				const lines = (rest + value).split("\n");
 				rest = lines.pop();
 				for (const line of lines) take(JSON.parse(line));
-				wait = 250;
+				wait = 0;
 				draw();
 			}
-		} catch (e) {
-			if (!mine.signal.aborted) { lost ||= heard; draw(e.message); }
+		} catch {
+			if (!mine.signal.aborted) why = "the page’s server cannot be reached";
 		} finally {
+			if (!mine.signal.aborted) { lost ||= heard; draw(); }
 			clearInterval(dog);
 			mine.signal.removeEventListener("abort", stop);
 			attempt.abort();
 		}
-		await new Promise((next) => setTimeout(next, wait));
-		wait = Math.min(2 * wait, 5000);
 	}
 }
 
 function take(m) {
 	heard = Date.now();
 	lost = 0;
+	why = "";
 	skew = m.now - heard;
 	setup = m.setup || setup;
 	if (m.list) { list = m.list; shown = m.list.shown || shown; }
@@ -115,13 +117,12 @@ function rows(body, items, key, make, fill) {
 }
 const cells = (row, ...texts) => texts.forEach((text, i) => { if (text !== null) put(row.cells[i], text); });
 
-function draw(why) {
+function draw() {
 	const stale = one?.error || (!asked.name && list?.error);
 	const asOf = one?.error ? one.as_of : list?.as_of;
-	document.body.dataset.state = lost ? (heard ? "offline" : "connecting") : stale ? "stale" : "live";
+	document.body.dataset.state = lost ? (setup || why ? "offline" : "connecting") : stale ? "stale" : "live";
 	document.body.classList.toggle("chosen", Boolean(asked.name));
-	put($("status"), lost ? `the page’s server cannot be reached: shown is what was until ${moment(lost + skew)}` : stale ? "etcd does not answer" : "live");
-	if (why && lost) $("status").title = why;
+	put($("status"), lost ? (why && `${why}: ` + (setup ? `shown is what was until ${moment(lost + skew)}` : "nothing is known yet")) || "connecting" : stale ? "etcd does not answer" : "live");
 	if (setup) {
 		put($("etcd"), (setup.prefix ? visible(setup.prefix) + "… at " : "") + setup.etcd.join(", "));
 		put($("mode"), setup.write ? "may release" : "read only");
@@ -252,7 +253,7 @@ function login(mine) {
 	$("token").value = "";
 	if (!$("login").open) $("login").showModal();
 }
-$("loginform").onsubmit = () => { keep(sessionStorage, "token", $("token").value.trim()); look(); };
+$("loginform").onsubmit = () => { keep("sessionStorage", "token", $("token").value.trim()); look(); };
 
 let typing;
 const search = () => { clearTimeout(typing); typing = setTimeout(() => { location.replace(link({ prefix: $("prefix").value, contended: $("contended").checked ? "1" : "" })); }, 150); };
@@ -268,10 +269,10 @@ function theme(next) {
 	document.documentElement.dataset.theme = is;
 	put($("theme"), { auto: "◐ auto", light: "○ light", dark: "● dark" }[is]);
 	$("theme").setAttribute("aria-label", `colours: ${is}; change`);
-	keep(localStorage, "theme", is);
+	keep("localStorage", "theme", is);
 }
 $("theme").onclick = () => theme(themes[(themes.indexOf(document.documentElement.dataset.theme) + 1) % 3]);
-theme(keep(localStorage, "theme"));
+theme(keep("localStorage", "theme"));
 
 addEventListener("hashchange", look);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); else stream.abort(); });
