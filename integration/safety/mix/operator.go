@@ -29,22 +29,18 @@ func operatorFaults() []kind {
 				return false
 			}
 			e := pick(s.rng, held)
-			key := s.keyOf(e.Key, e.Token)
-			return key != "" && t.take(s, key)
+			return s.taken(t.take, e.Key, e.Token)
 		}})
 	}
 	return kinds
 }
 
-// keyOf is the key of a handle or, where it does not tell it, one of those that were created with its token.
-func (s *strike) keyOf(key string, token fence.Token) string {
-	if key != "" {
-		return key
-	}
-	if keys := s.watch.created(token.Revision()); len(keys) > 0 {
+// taken takes the key of a handle or, where it does not tell it, one of those that were created with its token and are left.
+func (s *strike) taken(take func(*strike, string) bool, key string, token fence.Token) bool {
+	if keys := s.watch.created(token.Revision()); key == "" && len(keys) > 0 {
 		key = pick(s.rng, keys)
 	}
-	return key
+	return key != "" && take(s, key)
 }
 
 func revoke(s *strike, key string) bool {

@@ -195,7 +195,7 @@ func (r *round) loseKeys(ctx context.Context) {
 				return
 			}
 			sleep(ctx, watched)
-			s.heal(taking.take(s, s.keyOf(l.lock.Key(), l.lock.Token())))
+			s.heal(s.taken(taking.take, l.lock.Key(), l.lock.Token()))
 			s.awaitEnd([]*loner{l})
 			l.leave() //nolint:contextcheck // it has a bound of its own
 		})

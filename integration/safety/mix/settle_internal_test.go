@@ -105,3 +105,9 @@ func TestRun_goesOnUntilItsFloorsAreReached(t *testing.T) {
 	r.report.violate(Violation{})
 	require.False(t, r.goesOn(2), "it has failed already")
 }
+
+// Nothing is written to the key "", which etcd would refuse for ever.
+func TestStrike_takesNoKeyIfNoneIsLeft(t *testing.T) {
+	s := &strike{nemesis: &nemesis{watch: &keyWatch{}}}
+	require.False(t, s.taken(func(*strike, string) bool { return true }, "", 7))
+}
