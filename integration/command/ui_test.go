@@ -109,9 +109,12 @@ func TestUI_showsAnyName(t *testing.T) {
 	require.Contains(t, eval[string](t, p, `(() => { try { document.body.innerHTML = "<b>"; } catch (e) { return String(e); } })()`), "TrustedHTML")
 }
 
+// hidden is what does not show, or turns the direction of text.
+var hidden = regexp.MustCompile(`[^\p{L}\p{M}\p{N}\p{P}\p{S} ]`)
+
 // visible is text as the page shows it.
 func visible(text string) string {
-	return regexp.MustCompile(`[^\p{L}\p{M}\p{N}\p{P}\p{S} ]`).ReplaceAllStringFunc(text, func(s string) string {
+	return hidden.ReplaceAllStringFunc(text, func(s string) string {
 		return fmt.Sprintf(`\u{%x}`, []rune(s)[0])
 	})
 }
