@@ -140,7 +140,8 @@ func TestRun_isAskedBeforeItKnows(t *testing.T) {
 		require.NoError(t, first.Resign(t.Context()))
 		second := before.won(t)
 		time.Sleep(time.Second)
-		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 4 * time.Second}) // by which it looks again
+		require.NoError(t, second.Proclaim(t.Context(), "new"))
+		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 4 * time.Second}) // by which it looks whether it was passed
 		require.NoError(t, second.Resign(t.Context()))
 		synctest.Wait()
 		other.release(t)

@@ -53,7 +53,7 @@ func TestCampaign_leadership(t *testing.T) {
 		require.Equal(t, "v", string(kv.Value))
 		require.Equal(t, int64(p.s.Status().LeaseID), kv.Lease)
 		require.Equal(t, string(kv.Key), l.Key())
-		require.Regexp(t, "^app/x/[0-9a-f]+-c0-", l.Key())
+		require.Regexp(t, "^app/x/[0-9a-f]+-p0-", l.Key())
 		require.Equal(t, "app/x", l.Name())
 		current, err := election.Current(t.Context(), p.c.Client, l.Name())
 		require.NoError(t, err)

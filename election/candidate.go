@@ -31,14 +31,14 @@ type candidate struct {
 }
 
 // mark begins the suffix of a candidate's key. Contenders of other kinds keep their places in the queue.
-func mark(priority int) string { return "c" + strconv.Itoa(priority) + "-" }
+func mark(priority int) string { return "p" + strconv.Itoa(priority) + "-" }
 
 // priorityOf is the priority in a key below prefix; false if it is no candidate's.
 func priorityOf(prefix string, key []byte) (int, bool) {
 	child := strings.TrimPrefix(string(key), prefix)
 	_, suffix, _ := strings.Cut(child, "-")
 	mark, _, found := strings.Cut(suffix, "-")
-	if !found || !strings.HasPrefix(mark, "c") || strings.Contains(child, "/") {
+	if !found || !strings.HasPrefix(mark, "p") || strings.Contains(child, "/") {
 		return 0, false
 	}
 	priority, err := strconv.Atoi(mark[1:])
@@ -67,8 +67,7 @@ func (c *candidate) waits(ctx context.Context, q *queue.Queue, e queue.Entry) {
 		}
 		// If either has gone meanwhile, the next leader looks by itself. A request that is late asks nobody else.
 		leads := clientv3.Compare(clientv3.CreateRevision(string(leader.Key)), "=", leader.CreateRevision)
-		_, err = a.Txn([]clientv3.Cmp{leads, e.Held()},
-			[]clientv3.Op{clientv3.OpPut(string(leader.Key), "", clientv3.WithIgnoreValue(), clientv3.WithIgnoreLease())}, nil)
+		_, err = a.Txn([]clientv3.Cmp{leads, e.Held()}, []clientv3.Op{rewrite(string(leader.Key))}, nil)
 		return err
 	})
 	if err != nil && ctx.Err() == nil {

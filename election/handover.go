@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/etcd"
@@ -128,11 +129,17 @@ func (l *Leadership) handOver(ctx context.Context, to choice) (deleted bool, mis
 			return false, missed, nil
 		}
 		var gone bool
+		var full error
 		late, err := l.hold.While(ctx, func(a *etcd.Attempt) (err error) {
 			deleted, gone, err = leaveTo(a, l.hold.Entry, h)
+			if errors.Is(err, rpctypes.ErrNoSpace) { // for the write before: nothing was deleted, and keys still can be
+				full, err = err, nil
+			}
 			return err
 		})
 		switch {
+		case full != nil:
+			return false, full, nil
 		case err != nil || deleted || late && gone:
 			return deleted || late, nil, err
 		case gone: // or taken off its lease: the next one leads by now
@@ -153,28 +160,40 @@ func leaveTo(a *etcd.Attempt, e queue.Entry, h heir) (done, gone bool, err error
 		e.Held(), clientv3.Compare(clientv3.LeaseValue(e.Key), "=", e.Lease),
 		h.next.Held(),
 	}
-	// Many are deleted in several transactions, e's key in the last of them: until then e leads the queue.
-	_, err = etcd.InParts(append(slices.Clip(h.between), e), etcd.PartSize, 1, func(part []queue.Entry) error {
-		ops := make([]clientv3.Op, len(part))
-		for i, b := range part {
-			ops[i] = clientv3.OpTxn([]clientv3.Cmp{b.Held()}, []clientv3.Op{clientv3.OpDelete(b.Key)}, nil)
-		}
+	do := func(ops ...clientv3.Op) error {
 		resp, err := a.Txn(both, ops, []clientv3.Op{clientv3.OpGet(e.Key)})
-		if err != nil {
+		if err != nil || resp.Succeeded {
 			return err
 		}
-		if !resp.Succeeded {
-			kv := first(resp.Responses[0].GetResponseRange().Kvs)
-			gone = kv == nil || kv.CreateRevision != e.Rev || kv.Lease != int64(e.Lease)
-			return errNotDone
-		}
-		done = part[len(part)-1].Key == e.Key
-		return nil
-	})
+		kv := first(resp.Responses[0].GetResponseRange().Kvs)
+		gone = kv == nil || kv.CreateRevision != e.Rev || kv.Lease != int64(e.Lease)
+		return errNotDone
+	}
+	if len(h.between) > 0 {
+		// Whoever waits for e's key takes its end for its turn, unless the key was written: see queue.AwaitOwn.
+		err = do(rewrite(e.Key))
+	}
+	if err == nil {
+		// Many are deleted in several transactions, e's key in the last of them: until then e leads the queue.
+		_, err = etcd.InParts(append(slices.Clip(h.between), e), etcd.PartSize, 1, func(part []queue.Entry) error {
+			ops := make([]clientv3.Op, len(part))
+			for i, b := range part {
+				ops[i] = clientv3.OpTxn([]clientv3.Cmp{b.Held()}, []clientv3.Op{clientv3.OpDelete(b.Key)}, nil)
+			}
+			err := do(ops...)
+			done = err == nil && part[len(part)-1].Key == e.Key
+			return err
+		})
+	}
 	if errors.Is(err, errNotDone) {
 		err = nil
 	}
 	return done, gone, err
+}
+
+// rewrite writes a key without a change.
+func rewrite(key string) clientv3.Op {
+	return clientv3.OpPut(key, "", clientv3.WithIgnoreValue(), clientv3.WithIgnoreLease())
 }
 
 var errNotDone = errors.New("election: not done")

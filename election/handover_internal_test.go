@@ -14,10 +14,10 @@ import (
 
 func TestPriorityOf(t *testing.T) {
 	for key, want := range map[string]int{
-		"a/1f-c0-x": 0, "a/1f-c5-x": 5, "a/1f-c9999-x": 9999, "a/1f-c5-": 5, "a/1f-c5-x-y": 5,
-		"a/1f": -1, "a/1f-": -1, "a/1f-x0": -1, "a/1f-c5": -1, "a/1f-5-x": -1, "a/1f-c-x": -1,
-		"a/1f-cx-x": -1, "a/1f-c5x-x": -1,
-		"a/1f-c5-x/y": -1, "a/b/1f-c5-x": -1, "a/": -1,
+		"a/1f-p0-x": 0, "a/1f-p5-x": 5, "a/1f-p9999-x": 9999, "a/1f-p5-": 5, "a/1f-p5-x-y": 5,
+		"a/1f": -1, "a/1f-": -1, "a/1f-x0": -1, "a/1f-p5": -1, "a/1f-5-x": -1, "a/1f-p-x": -1,
+		"a/1f-px-x": -1, "a/1f-p5x-x": -1,
+		"a/1f-p5-x/y": -1, "a/b/1f-p5-x": -1, "a/": -1,
 	} {
 		priority, candidate := priorityOf("a/", []byte(key))
 		require.Equal(t, want >= 0, candidate, key)
@@ -30,17 +30,17 @@ func TestPriorityOf(t *testing.T) {
 // A candidate's priority is read from its key as it was put there, and a key that is read as a candidate's has a
 // priority that can be written back.
 func FuzzMark(f *testing.F) {
-	f.Add("a", int64(0x1f), 0, "n0", "a/1f-c5-x")
-	f.Add("a/b", int64(1), 9999, "", "a/1f-c-1-x")
-	f.Add("a-c3-", int64(1<<62), 42, "-c7-", "a/1f-c007-x")
-	f.Add("c1-", int64(-1), -1, "c9-", "a/1f-c+7-x")
-	f.Add("a", int64(1), 1, "x", "a/1f-c99999999999999999999-x")
-	f.Add("a", int64(1), 1, "x", "a/b/1f-c5-x")
+	f.Add("a", int64(0x1f), 0, "n0", "a/1f-p5-x")
+	f.Add("a/b", int64(1), 9999, "", "a/1f-p-1-x")
+	f.Add("a-p3-", int64(1<<62), 42, "-p7-", "a/1f-p007-x")
+	f.Add("p1-", int64(-1), -1, "p9-", "a/1f-p+7-x")
+	f.Add("a", int64(1), 1, "x", "a/1f-p99999999999999999999-x")
+	f.Add("a", int64(1), 1, "x", "a/b/1f-p5-x")
 	f.Fuzz(func(t *testing.T, name string, lease int64, priority int, nonce, key string) {
 		got, candidate := priorityOf("a/", []byte(key))
 		if candidate {
 			require.NotContains(t, strings.TrimPrefix(key, "a/"), "/", "a nested name's")
-			require.Contains(t, key, "-c", "nobody has marked it")
+			require.Contains(t, key, "-p", "nobody has marked it")
 			require.GreaterOrEqual(t, got, 0)
 		}
 
@@ -97,7 +97,7 @@ func TestChoice_among(t *testing.T) {
 				case "etcd":
 				default:
 					kv.Value = []byte(kind)
-					key += "-c" + text + "-x"
+					key += "-p" + text + "-x"
 				}
 				kv.Key = []byte(key)
 				kvs = append(kvs, kv)

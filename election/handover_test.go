@@ -86,7 +86,7 @@ func TestLeadership_Transfer_pastManyInParts(t *testing.T) {
 		granted, err := p.c.Grant(t.Context(), 3600)
 		require.NoError(t, err)
 		for i := range 250 {
-			put(t, p.c, fmt.Sprintf("x/%x-c0-%d", int64(granted.ID), i), "between", granted.ID)
+			put(t, p.c, fmt.Sprintf("x/%x-p0-%d", int64(granted.ID), i), "between", granted.ID)
 		}
 		next := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "z"})
 		var parts []int

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -182,6 +183,25 @@ func TestLeadership_Transfer_notConfirmed(t *testing.T) {
 			require.ErrorIs(t, s.leader.Resign(t.Context()), election.ErrResigned)
 			time.Sleep(time.Minute)
 			requireOrder(t, s.waiting[tc.first].won(t), s.waiting[3-tc.first])
+		})
+	}
+}
+
+// While etcd is out of space it writes nothing, and still deletes keys: nobody can be passed, and the next one leads.
+func TestLeadership_Transfer_noSpace(t *testing.T) {
+	for name, past := range map[string]bool{"to the next": false, "past one": true} {
+		inBubble(t, name, func(t *testing.T) {
+			s := newTrio(t)
+			s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: rpctypes.ErrGRPCNoSpace, Match: asks})
+			if past {
+				err := s.leader.Transfer(t.Context(), "c")
+				require.ErrorIs(t, err, rpctypes.ErrNoSpace)
+				require.ErrorContains(t, err, `resigned, but not to "c"`)
+			} else {
+				require.NoError(t, s.leader.Transfer(t.Context(), "b"))
+			}
+			s.waiting[1].won(t)
+			s.waiting[2].requireWaiting(t)
 		})
 	}
 }

@@ -42,6 +42,13 @@ var electionMutants = []mutant{
 		by:   killer{inElection, "TestLeadership_Transfer_keysChangeAtTheLastMoment", `require.ErrorIs(t, err, want)`},
 	},
 	{
+		name: "Transfer: a leader that passes candidates does not write its key before",
+		file: "election/handover.go",
+		old:  "if len(h.between) > 0 {",
+		new:  "if false {",
+		by:   killer{inElection, "TestCampaign_entersAgain_asTheLeaderGoes/not_yet", `b.requireWaiting(t)`},
+	},
+	{
 		name: "Transfer: whatever has become of those between",
 		file: "election/handover.go",
 		old:  "clientv3.OpTxn([]clientv3.Cmp{b.Held()},",

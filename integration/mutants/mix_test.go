@@ -68,8 +68,8 @@ var plants = []plant{
 	}},
 	// It waits for the oldest writer, and for no other after that.
 	{"a reader passes a writer that waits", []edit{
-		{"internal/queue/enter.go", "byCreation(clientv3.SortDescend), clientv3.WithLimit(2)", "byCreation(map[bool]clientv3.SortOrder{true: clientv3.SortAscend, false: clientv3.SortDescend}[e.Shared]), clientv3.WithLimit(2)"},
-		{"internal/queue/scan.go", "nearest := clientv3.OpGet(e.Prefix, e.inRange(), byCreation(clientv3.SortDescend), ", "nearest := clientv3.OpGet(e.Prefix, e.inRange(), byCreation(map[bool]clientv3.SortOrder{true: clientv3.SortAscend, false: clientv3.SortDescend}[e.Shared]), "},
+		{"internal/queue/enter.go", "return nearest(ahead[:min(2,", "if e.Shared {\n\t\tahead = ahead[len(ahead)-1:]\n\t}\n\treturn nearest(ahead[:min(2,"},
+		{"internal/queue/scan.go", "last := kvs[len(kvs)-1]\n", "last := kvs[len(kvs)-1]\n\tif e.Shared {\n\t\tkvs = kvs[len(kvs)-1:]\n\t}\n"},
 	}},
 	{"a reader's claim does not raise the read mark", []edit{
 		{"fence/guard.go", "\tm.lift(b)\n\treturn nil\n", "\tif !b.read {\n\t\tm.lift(b)\n\t}\n\treturn nil\n"},

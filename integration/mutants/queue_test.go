@@ -52,8 +52,8 @@ var queueMutants = []mutant{
 	{
 		name: "a reader passes a writer that waits",
 		file: "internal/queue/scan.go",
-		old:  "nearest := clientv3.OpGet(e.Prefix, e.inRange(), byCreation(clientv3.SortDescend)",
-		new:  "order := clientv3.SortDescend\n\tif e.Shared {\n\t\torder = clientv3.SortAscend\n\t}\n\tnearest := clientv3.OpGet(e.Prefix, e.inRange(), byCreation(order)",
+		old:  "last := kvs[len(kvs)-1]\n",
+		new:  "last := kvs[len(kvs)-1]\n\tif e.Shared {\n\t\tkvs = kvs[len(kvs)-1:]\n\t}\n",
 		by:   killer{inQueue, "TestQueue_Await_readersAndWriters", `requirePending(t, third)`},
 	},
 	{
@@ -108,15 +108,15 @@ var queueMutants = []mutant{
 	{
 		name: "Await: the turn has come when the nearest goes",
 		file: "internal/queue/await.go",
-		old:  "case end == Deleted && ahead.Owner && !own:",
-		new:  "case end == Deleted && !own:",
-		by:   killer{inQueue, "TestQueue_Await_predecessorGivesUp", `requirePending(t, three)`},
+		old:  "case end == Deleted && ahead.Owner && ",
+		new:  "case end == Deleted && ",
+		by:   killer{inQueue, "TestQueue_Await_keptWatchesOfALongQueue/the_last_gives_up,_with_nested_names", `requirePending(t, got)`},
 	},
 	{
 		name: "Await: each event in the queue is a reason to look",
 		file: "internal/queue/await.go",
-		old:  "q.open(ctx, waitFor.Key)\n\t\t\terr = w.use(ctx, func(ctx context.Context, w *watch) error {\n\t\t\t\t// The contender may have gone before the watch existed; from here on the watch tells. A read that\n\t\t\t\t// began after the watch existed sees all that the watch does not, on whatever members the two are.\n\t\t\t\tif err := q.Conn.Do(ctx, q.Bound, look); err != nil {\n\t\t\t\t\treturn err\n\t\t\t\t}\n\t\t\t\tif ahead.same(waitFor) {\n\t\t\t\t\tend = w.ended(e.Prefix, ahead.Rev)\n\t\t\t\t}\n\t\t\t\treturn nil\n\t\t\t})\n\t\t\tif broke := end == unended && ahead.same(waitFor); err == nil && !broke && time.Since(began) < shortWait {\n\t\t\t\tq.kept.keep(w)\n\t\t\t} else {\n\t\t\t\tw.close()\n\t\t\t}\n\t\t}\n\t\tswitch {\n\t\tcase err != nil:\n\t\t\treturn err\n\t\tcase end == Deleted && ahead.Owner && !own:",
-		new:  "q.open(ctx, waitFor.Key, clientv3.WithRange(clientv3.GetPrefixRangeEnd(e.Prefix)))\n\t\t\terr = w.use(ctx, func(ctx context.Context, w *watch) error {\n\t\t\t\t// The contender may have gone before the watch existed; from here on the watch tells. A read that\n\t\t\t\t// began after the watch existed sees all that the watch does not, on whatever members the two are.\n\t\t\t\tif err := q.Conn.Do(ctx, q.Bound, look); err != nil {\n\t\t\t\t\treturn err\n\t\t\t\t}\n\t\t\t\tif ahead.same(waitFor) {\n\t\t\t\t\tend = w.ended(e.Prefix, ahead.Rev)\n\t\t\t\t}\n\t\t\t\treturn nil\n\t\t\t})\n\t\t\tif broke := end == unended && ahead.same(waitFor); err == nil && !broke && time.Since(began) < shortWait {\n\t\t\t\tq.kept.keep(w)\n\t\t\t} else {\n\t\t\t\tw.close()\n\t\t\t}\n\t\t}\n\t\tswitch {\n\t\tcase err != nil:\n\t\t\treturn err\n\t\tcase false:",
+		old:  "w, kept := q.watchOn(ctx, c)\n\t\tend, written := unended, false\n\t\terr := w.use(ctx, func(ctx context.Context, w *watch) error {\n\t\t\t// The contender may have gone before a new watch existed; from here on the watch tells. A read that\n\t\t\t// began after the watch existed sees all that the watch does not, on whatever members the two are.\n\t\t\t// A kept watch has shown all that came after the contender.\n\t\t\tif !kept || !known {\n\t\t\t\tif err := q.Conn.Do(ctx, q.Bound, look); err != nil {\n\t\t\t\t\treturn err\n\t\t\t\t}\n\t\t\t}\n\t\t\tif ahead.first() == c {\n\t\t\t\tend, written = w.ended(e.Prefix, c.rev)\n\t\t\t}\n\t\t\treturn nil\n\t\t})\n\t\tbroke := end == unended && ahead.first() == c\n\t\tif err == nil && !broke && time.Since(began) < shortWait {\n\t\t\tq.kept.keep(w)\n\t\t} else {\n\t\t\tw.close()\n\t\t}\n\t\tswitch {\n\t\tcase err != nil:\n\t\t\treturn err\n\t\tcase broke && kept:\n\t\t\tcontinue // by a watch of its own\n\t\tcase ahead.first() != c: // as the look has found\n\t\t\tb.Reset()\n\t\t\tcontinue\n\t\tcase end != unended && c == ahead.before:\n\t\t\t// The nearest is the owner now, if this one was. In a handing over it may have gone with it, and e too. What was\n\t\t\t// overwritten may be put back.\n\t\t\tknown = end == Deleted && ahead.beforeOwner && !own\n\t\t\tahead.before, ahead.Owner = contender{}, known\n\t\t\tb.Reset()\n\t\t\tcontinue\n\t\tcase end == Deleted && ahead.Owner && !e.wentWith(c) && (!own || !ahead.written && !written):",
+		new:  "w, kept := q.open(ctx, c.key, clientv3.WithRange(clientv3.GetPrefixRangeEnd(e.Prefix))), false\n\t\tend, written := unended, false\n\t\terr := w.use(ctx, func(ctx context.Context, w *watch) error {\n\t\t\t// The contender may have gone before a new watch existed; from here on the watch tells. A read that\n\t\t\t// began after the watch existed sees all that the watch does not, on whatever members the two are.\n\t\t\t// A kept watch has shown all that came after the contender.\n\t\t\tif !kept || !known {\n\t\t\t\tif err := q.Conn.Do(ctx, q.Bound, look); err != nil {\n\t\t\t\t\treturn err\n\t\t\t\t}\n\t\t\t}\n\t\t\tif ahead.first() == c {\n\t\t\t\tend, written = w.ended(e.Prefix, c.rev)\n\t\t\t}\n\t\t\treturn nil\n\t\t})\n\t\tbroke := end == unended && ahead.first() == c\n\t\tif err == nil && !broke && time.Since(began) < shortWait {\n\t\t\tq.kept.keep(w)\n\t\t} else {\n\t\t\tw.close()\n\t\t}\n\t\tswitch {\n\t\tcase err != nil:\n\t\t\treturn err\n\t\tcase broke && kept:\n\t\t\tcontinue // by a watch of its own\n\t\tcase ahead.first() != c: // as the look has found\n\t\t\tb.Reset()\n\t\t\tcontinue\n\t\tcase false:\n\t\t\t// The nearest is the owner now, if this one was. In a handing over it may have gone with it, and e too. What was\n\t\t\t// overwritten may be put back.\n\t\t\tknown = end == Deleted && ahead.beforeOwner && !own\n\t\t\tahead.before, ahead.Owner = contender{}, known\n\t\t\tb.Reset()\n\t\t\tcontinue\n\t\tcase written && false:",
 		by:   killer{inLoad, "TestLoad_twoThousandWaiters/lock,_20_clients,_500_waiters", `require.Less(t, asked, 10*len(c.waiters))`},
 	},
 	{
@@ -129,20 +129,20 @@ var queueMutants = []mutant{
 	{
 		name: "Await: no look after the watch exists",
 		file: "internal/queue/await.go",
-		old:  "if err := q.Conn.Do(ctx, q.Bound, look); err != nil {\n\t\t\t\t\treturn err\n\t\t\t\t}\n\t\t\t\tif ahead",
-		new:  "if ahead",
+		old:  "if !kept || !known {",
+		new:  "if !known {",
 		by:   killer{inQueue, "TestQueue_Await_predecessorGoesBeforeTheWatch", `receive(t, e.await(t.Context(), second))`},
 	},
 	{
-		name: "Await: the one ahead is taken for the owner",
-		file: "internal/queue/enter.go",
-		old:  "others == 1",
-		new:  "newest.Count >= 2",
-		by:   killer{inQueue, "TestQueue_Await_keptWatchOfAWaiter", `requirePending(t, got)`},
+		name: "Await: the one before the nearest is taken for the owner",
+		file: "internal/queue/scan.go",
+		old:  "contender{string(kvs[1].Key), kvs[1].CreateRevision}, whole",
+		new:  "contender{string(kvs[1].Key), kvs[1].CreateRevision}, whole || true",
+		by:   killer{inQueue, "TestQueue_Await_keptWatchesOfALongQueue/both_give_up", `requirePending(t, got)`},
 	},
 	{
 		name: "Await: a kept watch is relied on for as long as the wait lasts",
-		file: "internal/queue/await.go",
+		file: "internal/queue/watch.go",
 		old:  "time.AfterFunc(shortWait, w.cancel)",
 		new:  "time.AfterFunc(time.Hour, w.cancel)",
 		by:   killer{inQueue, "TestQueue_Await_keptWatchOfALongWait", `require.Len(t, e.c.Calls(fakeetcd.Watch), watches+1)`},
@@ -150,7 +150,7 @@ var queueMutants = []mutant{
 	{
 		name: "Await: a kept watch is relied on that is younger than the contender",
 		file: "internal/queue/watch.go",
-		old:  "w == nil || rev <= w.since {",
+		old:  "w == nil || c.rev <= w.since {",
 		new:  "w == nil {",
 		by:   killer{inQueue, "TestQueue_Await_keptWatchThatHasNotSeenTheEnd", `require.Equal(t, at, granted.at)`},
 	},
@@ -185,8 +185,8 @@ var queueMutants = []mutant{
 	{
 		name: "Await: a wait by a kept watch does not end with its context",
 		file: "internal/queue/watch.go",
-		old:  "w.unused.Stop() // if it has gone off, the watch has ended, as any watch may\n\tw.detach = context.AfterFunc(ctx, w.cancel)",
-		new:  "w.unused.Stop()\n\tw.detach = context.AfterFunc(context.WithoutCancel(ctx), w.cancel)",
+		old:  "w.detach = context.AfterFunc(ctx, w.cancel)\n\treturn w\n",
+		new:  "w.detach = context.AfterFunc(context.WithoutCancel(ctx), w.cancel)\n\treturn w\n",
 		by:   killer{inQueue, "TestQueue_Await_keptWatchIsGivenUp", `require.Equal(t, at, given.at)`},
 	},
 	{
@@ -213,8 +213,8 @@ var queueMutants = []mutant{
 	{
 		name: "Await: one's own key is not looked for",
 		file: "internal/queue/scan.go",
-		old:  "a.Txn([]clientv3.Cmp{e.Held()}, reads, nil)\n\tif err != nil {\n\t\treturn Ahead{}, err\n\t}\n\tif !resp.Succeeded {\n\t\treturn Ahead{}, ErrGone\n\t}\n\tkv := first(resp.Responses[0].GetResponseRange().Kvs)\n\towner := first(resp.Responses[1].GetResponseRange().Kvs)\n\tif kv == nil {\n\t\treturn Ahead{None: true}, nil\n\t}\n\tcontends := false\n\tif hasForm(e.Prefix, kv.Key) && hasForm(e.Prefix, owner.Key) {\n\t\tif before.Key == string(kv.Key) {\n\t\t\tcontends = Contends(e.Prefix, first(resp.Responses[2].GetResponseRange().Kvs))\n\t\t} else {\n\t\t\tattached, err := q.attached(a, e, []*mvccpb.KeyValue{kv})",
-		new:  "a.Txn(nil, reads, nil)\n\tif err != nil {\n\t\treturn Ahead{}, err\n\t}\n\tif !resp.Succeeded {\n\t\treturn Ahead{}, ErrGone\n\t}\n\tkv := first(resp.Responses[0].GetResponseRange().Kvs)\n\towner := first(resp.Responses[1].GetResponseRange().Kvs)\n\tif kv == nil {\n\t\treturn Ahead{None: true}, nil\n\t}\n\tcontends := false\n\tif hasForm(e.Prefix, kv.Key) && hasForm(e.Prefix, owner.Key) {\n\t\tif before.Key == string(kv.Key) {\n\t\t\tcontends = Contends(e.Prefix, first(resp.Responses[2].GetResponseRange().Kvs))\n\t\t} else {\n\t\t\tattached, err := q.attached(a, Entry{Prefix: e.Prefix}, []*mvccpb.KeyValue{kv})",
+		old:  "a.Txn([]clientv3.Cmp{e.Held()}, reads, nil)\n\tif err != nil {\n\t\treturn Ahead{}, err\n\t}\n\tif !resp.Succeeded {\n\t\treturn Ahead{}, ErrGone\n\t}\n\tkvs := resp.Responses[0].GetResponseRange().Kvs\n\tif len(kvs) == 0 {\n\t\treturn Ahead{None: true}, nil\n\t}\n\teldest := first(resp.Responses[1].GetResponseRange().Kvs)\n\tlast := kvs[len(kvs)-1]\n\tahead := nearest(kvs, string(last.Key) == string(eldest.Key))\n\tcontends := false\n\tif !slices.ContainsFunc(append(kvs, eldest), func(kv *mvccpb.KeyValue) bool { return !hasForm(e.Prefix, kv.Key) }) {\n\t\tif known == string(last.Key) {\n\t\t\tcontends = Contends(e.Prefix, first(resp.Responses[2].GetResponseRange().Kvs))\n\t\t} else {\n\t\t\tattached, err := q.attached(a, e, []*mvccpb.KeyValue{last})",
+		new:  "a.Txn(nil, reads, nil)\n\tif err != nil {\n\t\treturn Ahead{}, err\n\t}\n\tif !resp.Succeeded {\n\t\treturn Ahead{}, ErrGone\n\t}\n\tkvs := resp.Responses[0].GetResponseRange().Kvs\n\tif len(kvs) == 0 {\n\t\treturn Ahead{None: true}, nil\n\t}\n\teldest := first(resp.Responses[1].GetResponseRange().Kvs)\n\tlast := kvs[len(kvs)-1]\n\tahead := nearest(kvs, string(last.Key) == string(eldest.Key))\n\tcontends := false\n\tif !slices.ContainsFunc(append(kvs, eldest), func(kv *mvccpb.KeyValue) bool { return !hasForm(e.Prefix, kv.Key) }) {\n\t\tif known == string(last.Key) {\n\t\t\tcontends = Contends(e.Prefix, first(resp.Responses[2].GetResponseRange().Kvs))\n\t\t} else {\n\t\t\tattached, err := q.attached(a, Entry{Prefix: e.Prefix}, []*mvccpb.KeyValue{last})",
 		by:   killer{inQueue, "TestQueue_Await_ownKeyIsGone", `queue.ErrGone`},
 	},
 	{
@@ -290,9 +290,37 @@ var queueMutants = []mutant{
 	{
 		name: "AwaitOwn: the end of the owner is the turn of one that was passed",
 		file: "internal/queue/await.go",
-		old:  "ahead.Owner && !own:",
-		new:  "ahead.Owner:",
-		by:   killer{inQueue, "TestQueue_AwaitOwn", `require.ErrorIs(t, err, queue.ErrGone)`},
+		old:  "(!own || !ahead.written && !written):",
+		new:  "(!own || written || true):",
+		by:   killer{inQueue, "TestQueue_AwaitOwn/passed", `require.ErrorIs(t, receive(t, got).err, queue.ErrGone)`},
+	},
+	{
+		name: "Await: the end of an owner on the waiter's own lease is its turn",
+		file: "internal/queue/await.go",
+		old:  " && !e.wentWith(c)",
+		new:  "",
+		by:   killer{inQueue, "TestQueue_Await_ownLeaseIsRevoked", `require.ErrorIs(t, receive(t, got).err, queue.ErrGone)`},
+	},
+	{
+		name: "Await: an owner that is taken off its lease has gone for good",
+		file: "internal/queue/await.go",
+		old:  "known = end == Deleted && ahead.beforeOwner",
+		new:  "known = ahead.beforeOwner",
+		by:   killer{inQueue, "TestQueue_Await_keptWatchesOfADisplacedOwner", `requirePending(t, got)`},
+	},
+	{
+		name: "AwaitOwn: that the owner's key was written before the wait is not known",
+		file: "internal/queue/await.go",
+		old:  "!ahead.written && !written",
+		new:  "!written",
+		by:   killer{inQueue, "TestQueue_AwaitOwn/passed,_and_it_was_written_before", `require.ErrorIs(t, receive(t, got).err, queue.ErrGone)`},
+	},
+	{
+		name: "AwaitOwn: the end of the owner is the turn of one that was passed with another",
+		file: "internal/queue/await.go",
+		old:  "ahead.beforeOwner && !own",
+		new:  "ahead.beforeOwner",
+		by:   killer{inQueue, "TestQueue_AwaitOwn/passed_with_another,_by_kept_watches", `require.ErrorIs(t, receive(t, got).err, queue.ErrGone)`},
 	},
 	{
 		name: "Guards: told of one's own put",

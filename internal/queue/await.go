@@ -30,18 +30,18 @@ func (q *Queue) Await(ctx context.Context, e Entry, ahead Ahead) error {
 	return q.await(ctx, e, ahead, false)
 }
 
-// AwaitOwn is [Queue.Await] for an entry whose key others may delete in one step with the owner's: it has always seen e's own key
-// once nobody was ahead.
+// AwaitOwn is [Queue.Await] for an entry whose key an owner that leaves may delete in the same step, after it has written its own: it
+// reads e's key after the end of such an owner.
 func (q *Queue) AwaitOwn(ctx context.Context, e Entry, ahead Ahead) error {
 	return q.await(ctx, e, ahead, true)
 }
 
-// await is Await, which reads e's own key at the end if own is set.
 func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, own bool) error {
+	known := true // ahead is as it was read, but for what a watch shows
 	look := func(a *etcd.Attempt) error {
 		seen, err := q.look(a, e, ahead)
 		if err == nil {
-			ahead = seen
+			ahead, known = seen, true
 		}
 		return err
 	}
@@ -52,42 +52,53 @@ func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, own bool) error
 	}
 	var b etcd.Backoff
 	for !ahead.None {
-		waitFor := ahead
-		end, err := q.awaitKept(ctx, e, ahead)
-		if err == nil && end == unended {
-			began := time.Now()
-			w := q.open(ctx, waitFor.Key)
-			err = w.use(ctx, func(ctx context.Context, w *watch) error {
-				// The contender may have gone before the watch existed; from here on the watch tells. A read that
-				// began after the watch existed sees all that the watch does not, on whatever members the two are.
+		c := ahead.first()
+		began := time.Now()
+		w, kept := q.watchOn(ctx, c)
+		end, written := unended, false
+		err := w.use(ctx, func(ctx context.Context, w *watch) error {
+			// The contender may have gone before a new watch existed; from here on the watch tells. A read that
+			// began after the watch existed sees all that the watch does not, on whatever members the two are.
+			// A kept watch has shown all that came after the contender.
+			if !kept || !known {
 				if err := q.Conn.Do(ctx, q.Bound, look); err != nil {
 					return err
 				}
-				if ahead.same(waitFor) {
-					end = w.ended(e.Prefix, ahead.Rev)
-				}
-				return nil
-			})
-			if broke := end == unended && ahead.same(waitFor); err == nil && !broke && time.Since(began) < shortWait {
-				q.kept.keep(w)
-			} else {
-				w.close()
 			}
+			if ahead.first() == c {
+				end, written = w.ended(e.Prefix, c.rev)
+			}
+			return nil
+		})
+		broke := end == unended && ahead.first() == c
+		if err == nil && !broke && time.Since(began) < shortWait {
+			q.kept.keep(w)
+		} else {
+			w.close()
 		}
 		switch {
 		case err != nil:
 			return err
-		case end == Deleted && ahead.Owner && !own:
-			// Nobody was between it and e, and nobody comes before e any more: those who enter are younger.
-			return nil
-		case !ahead.same(waitFor): // as the look has found
+		case broke && kept:
+			continue // by a watch of its own
+		case ahead.first() != c: // as the look has found
 			b.Reset()
 			continue
+		case end != unended && c == ahead.before:
+			// The nearest is the owner now, if this one was. In a handing over it may have gone with it, and e too. What was
+			// overwritten may be put back.
+			known = end == Deleted && ahead.beforeOwner && !own
+			ahead.before, ahead.Owner = contender{}, known
+			b.Reset()
+			continue
+		case end == Deleted && ahead.Owner && !e.wentWith(c) && (!own || !ahead.written && !written):
+			// Nobody was between it and e, and nobody comes before e any more: those who enter are younger.
+			return nil
 		}
 		if err := q.Conn.Do(ctx, q.Bound, look); err != nil {
 			return err
 		}
-		if end != unended || !ahead.same(waitFor) {
+		if end != unended || ahead.first() != c {
 			b.Reset()
 			continue
 		}
@@ -99,34 +110,18 @@ func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, own bool) error
 	return nil
 }
 
-// awaitKept waits for a short time, by a watch that was kept, for the end of the contender that is ahead of e. It returns unended
-// if there is no such watch, or if the watch shows no end in that time.
-//
-// It reads nothing: a watch that shows what came after the contender shows its end.
-func (q *Queue) awaitKept(ctx context.Context, e Entry, ahead Ahead) (end End, err error) {
-	w := q.kept.take(ctx, ahead.Key, ahead.Rev)
-	if w == nil {
-		return unended, nil
-	}
-	enough := time.AfterFunc(shortWait, w.cancel)
-	defer enough.Stop()
-	err = w.use(ctx, func(_ context.Context, w *watch) error {
-		end = w.ended(e.Prefix, ahead.Rev)
-		return nil
-	})
-	if err == nil && end != unended {
-		q.kept.keep(w)
-	} else {
-		w.close()
-	}
-	return end, err
+// wentWith reports whether e's key may have gone in one step with that of c: both are on one lease.
+func (e Entry) wentWith(c contender) bool {
+	lease, _ := leaseIn(e.Prefix, []byte(c.key))
+	return lease == int64(e.Lease)
 }
 
-// ended waits until the key that was created at rev ends its contention in the queue of prefix, or the watch breaks.
-func (w *watch) ended(prefix string, rev int64) End {
+// ended waits until the key that was created at rev ends its contention in the queue of prefix, or the watch breaks. Written says that
+// the key was written before.
+func (w *watch) ended(prefix string, rev int64) (end End, written bool) {
 	for resp := range w.events {
 		if resp.Err() != nil {
-			return unended
+			return unended, written
 		}
 		for _, ev := range resp.Events { // all of them are taken
 			w.since = max(w.since, ev.Kv.ModRevision)
@@ -135,13 +130,15 @@ func (w *watch) ended(prefix string, rev int64) End {
 			switch {
 			case ev.Kv.ModRevision <= rev: // a member that is behind tells of an earlier key of the same name
 			case ev.Type == clientv3.EventTypeDelete:
-				return Deleted
+				return Deleted, written
 			case !Contends(prefix, ev.Kv):
-				return Overwritten
+				return Overwritten, written
+			default:
+				written = true
 			}
 		}
 	}
-	return unended
+	return unended, written
 }
 
 // AwaitEnd waits until e, which is anybody's, contends no more, or may not.

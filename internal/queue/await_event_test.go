@@ -11,7 +11,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
-	"github.com/leasefence/leasefence/internal/queue"
 )
 
 // requests are those that e's client has sent, reads and watches alike.
@@ -42,7 +41,7 @@ func TestQueue_Await_isGrantedByTheEvent(t *testing.T) {
 		require.Equal(t, 66*time.Millisecond, got.at)
 		synctest.Wait()
 		require.Equal(t, before, e.requests())
-		require.Equal(t, queue.Ahead{Key: second.Key, Rev: second.Rev}, third.ahead)
+		requireAhead(t, third, second, false)
 	})
 }
 
@@ -58,25 +57,31 @@ func (e *env) load() (stop func()) {
 	return cancel
 }
 
-// A contender that was not the owner when it was looked at may go for either reason: one read tells which.
-func TestQueue_Await_readsOnceAfterAWaiter(t *testing.T) {
+// Of a long queue the end of the last but one is waited for, and read is what it means, a turn early. So the end of the last is the turn
+// with nothing to ask.
+func TestQueue_Await_readsATurnEarly(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
 		other := e.another(t)
-		first, second := other.enter(t, "1"), other.enter(t, "2")
-		third := e.enter(t, "3")
-		three := e.await(t.Context(), third)
+		first, second, third := other.enter(t, "1"), other.enter(t, "2"), other.enter(t, "3")
+		fourth := e.enter(t, "4")
+		four := e.await(t.Context(), fourth)
+		before := e.requests()
 		other.leave(t, first)
 		e.at(time.Second)
-		requirePending(t, three)
-		before := e.requests()
+		require.Equal(t, before, e.requests())
 		other.leave(t, second)
-		require.NoError(t, receive(t, three).err)
-		require.Equal(t, before+1, e.requests())
+		synctest.Wait()
+		require.Equal(t, before+2, e.requests(), "a watch on the last, and a read under it")
+		requirePending(t, four)
+		before = e.requests()
+		other.leave(t, third)
+		require.NoError(t, receive(t, four).err)
+		require.Equal(t, before, e.requests())
 	})
 }
 
-// The one before gives up and the owner is next: it is the owner's event that counts then.
+// The one before gives up and the owner is next.
 func TestQueue_Await_predecessorGivesUp(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -88,11 +93,10 @@ func TestQueue_Await_predecessorGivesUp(t *testing.T) {
 		other.leave(t, second)
 		synctest.Wait()
 		requirePending(t, three)
-		require.LessOrEqual(t, e.requests(), before+4, "a read or two, a watch and a read under it")
-		before = e.requests()
+		require.Equal(t, before, e.requests(), "there is nothing to learn")
 		other.leave(t, first)
 		require.NoError(t, receive(t, three).err)
-		require.Equal(t, before, e.requests())
+		require.Equal(t, before+2, e.requests(), "a watch, and a read under it")
 	})
 }
 

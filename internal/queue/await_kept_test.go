@@ -3,6 +3,7 @@ package queue_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -115,22 +116,99 @@ func TestQueue_Await_keptWatchOutlivesItsCall(t *testing.T) {
 	})
 }
 
-// The one before gives up, and somebody else is the owner: its end is not the turn.
-func TestQueue_Await_keptWatchOfAWaiter(t *testing.T) {
+// Where four take turns, each waits by the watches of the round before, and reads once, while the last before it is the owner. In
+// whatever order the three before it go, its turn comes when all have.
+func TestQueue_Await_keptWatchesOfALongQueue(t *testing.T) {
+	for name, order := range map[string][]int{
+		"in turn": {0, 1, 2}, "the last gives up": {0, 2, 1}, "the last first": {2, 0, 1}, "from behind": {2, 1, 0},
+		"the last but one gives up": {1, 0, 2}, "both give up": {1, 2, 0},
+	} {
+		for beside, nested := range map[string]bool{"": false, ", with nested names": true} {
+			bubbleOf(t, name+beside, func(e *env) {
+				t := e.t
+				other := e.another(t)
+				if nested {
+					e.srv.Put("a/b/c", "")
+				}
+				for round := range 3 {
+					ahead := []place{other.enter(t, "1"), other.enter(t, "2"), other.enter(t, "3")}
+					ours := e.enter(t, "4")
+					before := e.requests()
+					got := e.await(t.Context(), ours)
+					for _, i := range order {
+						requirePending(t, got)
+						other.leave(t, ahead[i])
+						synctest.Wait()
+					}
+					require.NoError(t, receive(t, got).err)
+					if round > 0 && !nested && slices.IsSorted(order) {
+						require.Equal(t, before+1, e.requests())
+					}
+					e.leave(t, ours)
+				}
+			})
+		}
+	}
+}
+
+// The owner's key is taken off its lease and put back on it: it contends again, in its old place. The one behind it gives up.
+func TestQueue_Await_keptWatchesOfADisplacedOwner(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
 		other := e.another(t)
-		e.round(t, other)
-		owner := other.enter(t, "0")
-		theirs, ours := other.enter(t, "1"), e.enter(t, "2")
-		before := e.requests()
+		for round := range 2 {
+			owner, next, ours := other.enter(t, "1"), other.enter(t, "2"), e.enter(t, "3")
+			got := e.await(t.Context(), ours)
+			if round > 0 {
+				e.srv.Put(owner.Key, "off its lease")
+				synctest.Wait()
+				_, err := other.c.Put(t.Context(), owner.Key, "back", clientv3.WithLease(other.lease))
+				require.NoError(t, err)
+				other.leave(t, next)
+				synctest.Wait()
+				requirePending(t, got)
+				next = owner
+			} else {
+				other.leave(t, owner)
+				synctest.Wait()
+			}
+			other.leave(t, next)
+			require.NoError(t, receive(t, got).err)
+			e.leave(t, ours)
+		}
+	})
+}
+
+// The owner is on the waiter's own lease, which is revoked: the owner's end is not the waiter's turn.
+func TestQueue_Await_ownLeaseIsRevoked(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		e.enter(t, "1")
+		ours := e.enter(t, "2")
 		got := e.await(t.Context(), ours)
-		require.Equal(t, before, e.requests())
-		other.leave(t, theirs)
-		synctest.Wait()
-		requirePending(t, got)
-		other.leave(t, owner)
-		require.NoError(t, receive(t, got).err)
+		require.NoError(t, e.srv.Revoke(e.lease))
+		require.ErrorIs(t, receive(t, got).err, queue.ErrGone)
+	})
+}
+
+// Of three the last knows all: it reads nothing.
+func TestQueue_Await_keptWatchesOfThree(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		for round := range 2 {
+			first, second, ours := other.enter(t, "1"), other.enter(t, "2"), e.enter(t, "3")
+			before := e.requests()
+			got := e.await(t.Context(), ours)
+			other.leave(t, first)
+			requirePending(t, got)
+			other.leave(t, second)
+			require.NoError(t, receive(t, got).err)
+			if round > 0 {
+				require.Equal(t, before, e.requests())
+			}
+			e.leave(t, ours)
+		}
 	})
 }
 
@@ -228,21 +306,6 @@ func TestQueue_Await_keptWatchAndOwnKeyIsGone(t *testing.T) {
 		gone := receive(t, got)
 		require.ErrorIs(t, gone.err, queue.ErrGone)
 		require.LessOrEqual(t, gone.at-at, queue.GuardAfter)
-	})
-}
-
-// The owner's key and the waiter's own go in one step.
-func TestQueue_AwaitOwn_keptWatch(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
-		other := e.another(t)
-		e.round(t, other)
-		theirs, ours := other.enter(t, "1"), e.enter(t, "2")
-		got := inBackground(e, func() (struct{}, error) { return struct{}{}, e.AwaitOwn(t.Context(), ours.Entry, ours.ahead) })
-		requirePending(t, got)
-		_, err := e.c.Txn(t.Context()).Then(clientv3.OpDelete(theirs.Key), clientv3.OpDelete(ours.Key)).Commit()
-		require.NoError(t, err)
-		require.ErrorIs(t, receive(t, got).err, queue.ErrGone)
 	})
 }
 

@@ -3,6 +3,7 @@ package queue_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,13 +24,14 @@ func TestQueue_Await_turn(t *testing.T) {
 		third := e.enter(t, "3")
 		require.NoError(t, e.Await(t.Context(), first.Entry, first.ahead), "it is the owner")
 		two, three := e.await(t.Context(), second), e.await(t.Context(), third)
-		require.Equal(t, 2, e.srv.Watchers(), "one each, on the one before")
+		require.Equal(t, 2, e.srv.Watchers(), "one each, on the first")
 		e.at(time.Minute)
 		e.leave(t, first)
 		require.Equal(t, time.Minute, receive(t, two).at, "at once")
 		requirePending(t, three)
 		synctest.Wait()
 		require.Equal(t, 1, e.srv.Watchers())
+		e.at(2 * time.Minute)
 		e.leave(t, second)
 		require.NoError(t, receive(t, three).err)
 		synctest.Wait()
@@ -46,12 +48,12 @@ func TestQueue_Await_ownKeyIsGone(t *testing.T) {
 		third := e.enter(t, "3")
 		three := e.await(t.Context(), third)
 		require.True(t, e.srv.Delete(third.Key))
-		e.leave(t, second)
+		e.leave(t, first)
 		require.ErrorIs(t, receive(t, three).err, queue.ErrGone, "when it looks")
 		require.ErrorIs(t, e.Await(t.Context(), third.Entry, third.ahead), queue.ErrGone)
 		e.srv.Put(third.Key, "somebody else's")
 		require.ErrorIs(t, e.Await(t.Context(), third.Entry, third.ahead), queue.ErrGone)
-		e.leave(t, first)
+		e.leave(t, second)
 		fourth := e.enter(t, "4")
 		require.NoError(t, e.Await(t.Context(), fourth.Entry, fourth.ahead))
 	})
@@ -154,31 +156,75 @@ func TestQueue_Await_watchIsNotConfirmed(t *testing.T) {
 	})
 }
 
-// The owner's key and the waiter's own go in one step: the deletion of the owner's is not the waiter's turn.
+// The owner's key and the waiter's own go in one step: the deletion of the owner's, which was written before, is not the waiter's turn.
 func TestQueue_AwaitOwn(t *testing.T) {
-	for name, passed := range map[string]bool{"passed": true, "its turn": false} {
-		bubbleOf(t, name, func(e *env) {
-			t := e.t
-			owner, us := e.enter(t, "owner"), e.enter(t, "us")
-			e.enter(t, "next")
-			got := inBackground(e, func() (struct{}, error) {
-				return struct{}{}, e.AwaitOwn(t.Context(), us.Entry, us.ahead)
+	for name, tc := range map[string]struct {
+		between int
+		early   bool // the owner's key is written before the waiter enters
+		passed  bool
+	}{
+		"its turn":                          {},
+		"its turn, behind another":          {between: 1},
+		"its turn, and it was written":      {early: true},
+		"passed":                            {passed: true},
+		"passed, and it was written before": {early: true, passed: true},
+		"passed with another":               {between: 1, passed: true},
+		"passed with others":                {between: 2, passed: true},
+	} {
+		for when, rounds := range map[string]int{"": 1, ", by kept watches": 3} {
+			bubbleOf(t, name+when, func(e *env) {
+				t := e.t
+				other := e.another(t)
+				for round := range rounds {
+					passed := tc.passed && round == rounds-1
+					gone := []place{other.enter(t, "owner")}
+					if tc.early {
+						e.rewrite(t, gone[0])
+					}
+					for i := range tc.between {
+						gone = append(gone, other.enter(t, strconv.Itoa(i)))
+					}
+					us, next := e.enter(t, "us"), other.enter(t, "next")
+					got := e.awaitOwn(t.Context(), us)
+					requirePending(t, got)
+					if passed {
+						if !tc.early {
+							e.rewrite(t, gone[0])
+						}
+						e.leaveTogether(t, append(gone, us)...)
+						require.ErrorIs(t, receive(t, got).err, queue.ErrGone)
+						return
+					}
+					for _, p := range gone {
+						other.leave(t, p)
+					}
+					require.NoError(t, receive(t, got).err)
+					e.leave(t, us)
+					other.leave(t, next)
+				}
 			})
-			e.at(time.Minute)
-			requirePending(t, got)
-			gone := []clientv3.Op{clientv3.OpDelete(owner.Key)}
-			if passed {
-				gone = append(gone, clientv3.OpDelete(us.Key))
-			}
-			_, err := e.c.Txn(t.Context()).Then(gone...).Commit()
-			require.NoError(t, err)
-			if err := receive(t, got).err; passed {
-				require.ErrorIs(t, err, queue.ErrGone)
-			} else {
-				require.NoError(t, err)
-			}
-		})
+		}
 	}
+}
+
+func (e *env) awaitOwn(ctx context.Context, p place) <-chan outcome[struct{}] {
+	return inBackground(e, func() (struct{}, error) { return struct{}{}, e.AwaitOwn(ctx, p.Entry, p.ahead) })
+}
+
+func (e *env) rewrite(t *testing.T, p place) {
+	t.Helper()
+	_, err := e.c.Put(t.Context(), p.Key, "", clientv3.WithIgnoreValue(), clientv3.WithIgnoreLease())
+	require.NoError(t, err)
+}
+
+func (e *env) leaveTogether(t *testing.T, places ...place) {
+	t.Helper()
+	var ops []clientv3.Op
+	for _, p := range places {
+		ops = append(ops, clientv3.OpDelete(p.Key))
+	}
+	_, err := e.c.Txn(t.Context()).Then(ops...).Commit()
+	require.NoError(t, err)
 }
 
 func TestQueue_AwaitEnd(t *testing.T) {
@@ -251,7 +297,8 @@ func TestQueue_Await_strayIsTheNearest(t *testing.T) {
 func TestQueue_Await_nothingIsKnown(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
-		first, second := e.enter(t, "1"), e.enter(t, "2")
+		other := e.another(t)
+		first, second := other.enter(t, "1"), e.enter(t, "2")
 		before := e.requests()
 		require.NoError(t, e.Await(t.Context(), first.Entry, queue.Ahead{}))
 		require.Equal(t, before+1, e.requests(), "one read")
@@ -260,9 +307,9 @@ func TestQueue_Await_nothingIsKnown(t *testing.T) {
 		e.at(time.Second)
 		requirePending(t, two)
 		before = e.requests()
-		e.leave(t, first)
+		other.leave(t, first)
 		require.NoError(t, receive(t, two).err)
-		require.Equal(t, before+1, e.requests(), "to leave")
+		require.Equal(t, before, e.requests())
 
 		require.ErrorIs(t, e.Await(t.Context(), first.Entry, queue.Ahead{}), queue.ErrGone)
 	})

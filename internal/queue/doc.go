@@ -22,11 +22,11 @@
 //
 //   - Enter puts the contender's key and tells what is ahead of it. The key is chosen before the first attempt and
 //     not used again while an attempt may still arrive, so one whose answer was lost may be repeated.
-//   - Await waits for the nearest older contender only. Its watch begins at the present, since etcd serves one that
-//     begins in the past only every 100 ms, and the queue is read once it exists. If the nearest is the owner then,
-//     its end is the waiter's turn, with nothing more to ask; or else the waiter looks again, for the other may
-//     have given up. The watch of a short wait is kept for a moment: the next wait for the same key needs neither a new one
-//     nor a read before the event.
+//   - Await waits for the last two before the entry only: first for the end of the farther one, after which it reads what is
+//     ahead, and then for that of the nearest. If the nearest is the owner then, as it mostly is, its end is the waiter's turn,
+//     with nothing more to ask; or else the waiter goes on with those who are ahead, for the other may have given up. A watch
+//     begins at the present, since etcd serves one that begins in the past only every 100 ms, and the queue is read once it
+//     exists. The watch of a short wait is kept for a moment: the next wait for the same key does not need a new one.
 //   - EnterAll, TryEnterAll and LeaveAll do the same for entries of several queues, in one transaction.
 //   - TakeSlot and PassTurnstile take a slot of a semaphore, a queue of its own below the name.
 //   - HandOver leaves and enters for another of the same process in one transaction.

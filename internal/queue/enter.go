@@ -62,7 +62,7 @@ func (q *Queue) join(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, erro
 	}
 	mixed := q.contended.mixed(e.rivals())
 	if !mixed {
-		txn.Then = append(txn.Then, e.newestTwo())
+		txn.Then = append(txn.Then, e.newestThree())
 	}
 	resp, err := q.Line.Commit(a, txn)
 	switch {
@@ -98,7 +98,7 @@ func (q *Queue) HandOver(a *etcd.Attempt, e, next Entry, value string) (done boo
 	}
 	mixed := q.contended.mixed(e.Prefix)
 	if !mixed {
-		txn.Then = append(txn.Then, next.newestTwo())
+		txn.Then = append(txn.Then, next.newestThree())
 	}
 	resp, err := q.Line.Commit(a, txn)
 	if err != nil {
@@ -118,27 +118,25 @@ func (q *Queue) HandOver(a *etcd.Attempt, e, next Entry, value string) (done boo
 	return true, next, q.aheadOf(next, resp.Responses[2].GetResponseRange()), nil
 }
 
-// newestTwo reads the last two keys of those that exclude e: right after it has entered, the one before it and, unless it is a
+// newestThree reads the last three keys of those that exclude e: right after it has entered, the two before it and, unless it is a
 // reader, itself.
-func (e Entry) newestTwo() clientv3.Op {
-	return clientv3.OpGet(e.Prefix, e.inRange(), byCreation(clientv3.SortDescend), clientv3.WithLimit(2), clientv3.WithKeysOnly())
+func (e Entry) newestThree() clientv3.Op {
+	return clientv3.OpGet(e.Prefix, e.inRange(), byCreation(clientv3.SortDescend), clientv3.WithLimit(3), clientv3.WithKeysOnly())
 }
 
-// aheadOf reads what is before e in its newestTwo.
+// aheadOf reads what is before e in its newestThree.
 func (q *Queue) aheadOf(e Entry, newest *etcdserverpb.RangeResponse) Ahead {
 	if q.mixedBy(e, newest.Kvs) {
 		return Ahead{}
 	}
-	others := newest.Count // of all in the range
+	ahead, others := newest.Kvs, newest.Count // of all in the range
 	if !e.Shared {
-		others--
+		ahead, others = slices.DeleteFunc(ahead, func(kv *mvccpb.KeyValue) bool { return string(kv.Key) == e.Key }), others-1
 	}
-	for _, kv := range newest.Kvs {
-		if string(kv.Key) != e.Key {
-			return Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: others == 1}
-		}
+	if len(ahead) == 0 {
+		return Ahead{None: true}
 	}
-	return Ahead{None: true}
+	return nearest(ahead[:min(2, len(ahead))], others <= 2)
 }
 
 // few is how many keys are read to see whether there are more, and what they are like.

@@ -75,7 +75,7 @@ func TestQueue_Enter_oneQueueIsNotShared(t *testing.T) {
 			require.True(t, list[0].ahead.None)
 			for i, before := range list[:2] {
 				require.Less(t, before.Rev, list[i+1].Rev)
-				require.Equal(t, queue.Ahead{Key: before.Key, Rev: before.Rev, Owner: i == 0}, list[i+1].ahead)
+				requireAhead(t, list[i+1], before, i == 0)
 			}
 		})
 	}

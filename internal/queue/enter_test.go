@@ -26,10 +26,10 @@ func TestQueue_Enter(t *testing.T) {
 		require.Equal(t, want, first.Entry)
 		require.Equal(t, "1", string(kv.Value))
 		second := e.enter(t, "2")
-		require.Equal(t, queue.Ahead{Key: first.Key, Rev: first.Rev, Owner: true}, second.ahead)
+		requireAhead(t, second, first, true)
 		require.Equal(t, first.Rev+1, second.Rev)
 		third := e.enter(t, "0") // whose key sorts before the others'
-		require.Equal(t, queue.Ahead{Key: second.Key, Rev: second.Rev}, third.ahead, "the nearest")
+		requireAhead(t, third, second, false)
 
 		// Entering again changes nothing, and finds the same, but not what is ahead of it.
 		rev := e.srv.Rev()

@@ -7,7 +7,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
-	"github.com/leasefence/leasefence/internal/queue"
 )
 
 func (e *env) handOver(t *testing.T, p place, suffix string) (bool, place) {
@@ -31,7 +30,7 @@ func TestQueue_HandOver(t *testing.T) {
 		require.Equal(t, before+1, e.requests())
 		require.Equal(t, rev+1, e.srv.Rev(), "at once")
 		require.Equal(t, rev+1, next.Rev)
-		require.Equal(t, queue.Ahead{Key: third.Key, Rev: third.Rev}, next.ahead)
+		requireAhead(t, next, third, false)
 		require.NoError(t, receive(t, two).err)
 		require.Equal(t, []string{next.Key, second.Key, third.Key}, e.keys())
 		kv := e.srv.Keys(next.Key)[0]

@@ -170,6 +170,12 @@ func inBackground[T any](e *env, call func() (T, error)) <-chan outcome[T] {
 	return got
 }
 
+// requireAhead checks what p's entry has told: the nearest contender, and whether it is the owner.
+func requireAhead(t *testing.T, p, nearest place, owner bool) {
+	t.Helper()
+	require.Equal(t, []any{nearest.Key, nearest.Rev, owner, false}, []any{p.ahead.Key, p.ahead.Rev, p.ahead.Owner, p.ahead.None})
+}
+
 func (e *env) await(ctx context.Context, p place) <-chan outcome[struct{}] {
 	return inBackground(e, func() (struct{}, error) { return struct{}{}, e.Await(ctx, p.Entry, p.ahead) })
 }

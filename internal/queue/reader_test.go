@@ -63,28 +63,29 @@ func TestQueue_TryEnter_reader(t *testing.T) {
 func TestQueue_Await_readersAndWriters(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
-		w1, r1, r2, w2, r3 := e.enter(t, "1"), e.read(t, "2"), e.read(t, "3"), e.enter(t, "4"), e.read(t, "5")
+		writers := e.another(t)
+		w1, r1, r2, w2, r3 := writers.enter(t, "1"), e.read(t, "2"), e.read(t, "3"), writers.enter(t, "4"), e.read(t, "5")
 		require.Equal(t, queue.Ahead{Key: w1.Key, Rev: w1.Rev, Owner: true}, r2.ahead)
-		first, second, writer, third := e.await(t.Context(), r1), e.await(t.Context(), r2), e.await(t.Context(), w2), e.await(t.Context(), r3)
+		first, second, writer, third := e.await(t.Context(), r1), e.await(t.Context(), r2), writers.await(t.Context(), w2), e.await(t.Context(), r3)
 		e.at(time.Minute)
 		requirePending(t, first)
-		e.leave(t, w1)
+		writers.leave(t, w1)
 		for _, reader := range []<-chan outcome[struct{}]{first, second} {
 			got := receive(t, reader)
 			require.NoError(t, got.err)
 			require.Equal(t, time.Minute, got.at)
 		}
 		e.at(2 * time.Minute)
-		before := e.requests()
+		before := writers.requests()
 		e.leave(t, r1)
 		synctest.Wait()
-		require.Equal(t, before+1, e.requests(), "the end of a reader which is not the last wakes nobody")
+		require.Equal(t, before+2, writers.requests(), "the end of the last reader but one is read, for that of the last to be the turn")
 		requirePending(t, writer)
 		e.leave(t, r2)
 		require.NoError(t, receive(t, writer).err)
 		e.at(3 * time.Minute)
 		requirePending(t, third)
-		e.leave(t, w2)
+		writers.leave(t, w2)
 		require.NoError(t, receive(t, third).err)
 	})
 }

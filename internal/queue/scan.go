@@ -20,11 +20,26 @@ type Ahead struct {
 	Rev   int64  // the create revision of Key
 	Owner bool   // Key is the owner's: when it goes, the entry is the owner
 
-	named bool // it was found by name, and its lease looked up
+	before      contender // the one before the nearest, if it is known
+	beforeOwner bool      // that one is the owner
+	written     bool      // the nearest's key was written after it was created, or that is not known
+	named       bool      // it was found by name, and its lease looked up
 }
 
-// same reports whether the nearest is the one that it was.
-func (a Ahead) same(b Ahead) bool { return !a.None && a.Key == b.Key && a.Rev == b.Rev }
+// contender is a key and its create revision.
+type contender struct {
+	key string
+	rev int64
+}
+
+// first is whose end to wait for first: of the last two it is the one before. Its end comes a turn early, so that what it means is
+// read while the nearest is the owner, and the nearest's end is the entry's turn with nothing more to read.
+func (a Ahead) first() contender {
+	if a.before.key != "" {
+		return a.before
+	}
+	return contender{a.Key, a.Rev}
+}
 
 // look reads what is ahead of e, where before is what was known. The error is ErrGone if e's own key is not there any
 // more: an entry that is gone has no turn to wait for.
@@ -34,12 +49,13 @@ func (q *Queue) look(a *etcd.Attempt, e Entry, before Ahead) (Ahead, error) {
 	}
 	// Keys only, which the server reads from its index alone, however long the queue. But since 3.7 such a read does
 	// not tell the lease, by which a contender is known.
-	nearest := clientv3.OpGet(e.Prefix, e.inRange(), byCreation(clientv3.SortDescend), clientv3.WithLimit(1),
+	nearestTwo := clientv3.OpGet(e.Prefix, e.inRange(), byCreation(clientv3.SortDescend), clientv3.WithLimit(2),
 		clientv3.WithMaxCreateRev(e.Rev-1), clientv3.WithKeysOnly())
 	oldest := clientv3.OpGet(e.Prefix, e.inRange(), byCreation(clientv3.SortAscend), clientv3.WithLimit(1), clientv3.WithKeysOnly())
-	reads := []clientv3.Op{nearest, oldest}
-	if before.Key != "" {
-		reads = append(reads, clientv3.OpGet(before.Key))
+	reads := []clientv3.Op{nearestTwo, oldest}
+	known := before.first().key
+	if known != "" {
+		reads = append(reads, clientv3.OpGet(known))
 	}
 	resp, err := a.Txn([]clientv3.Cmp{e.Held()}, reads, nil)
 	if err != nil {
@@ -48,17 +64,19 @@ func (q *Queue) look(a *etcd.Attempt, e Entry, before Ahead) (Ahead, error) {
 	if !resp.Succeeded {
 		return Ahead{}, ErrGone
 	}
-	kv := first(resp.Responses[0].GetResponseRange().Kvs)
-	owner := first(resp.Responses[1].GetResponseRange().Kvs)
-	if kv == nil {
+	kvs := resp.Responses[0].GetResponseRange().Kvs
+	if len(kvs) == 0 {
 		return Ahead{None: true}, nil
 	}
+	eldest := first(resp.Responses[1].GetResponseRange().Kvs)
+	last := kvs[len(kvs)-1]
+	ahead := nearest(kvs, string(last.Key) == string(eldest.Key))
 	contends := false
-	if hasForm(e.Prefix, kv.Key) && hasForm(e.Prefix, owner.Key) {
-		if before.Key == string(kv.Key) {
+	if !slices.ContainsFunc(append(kvs, eldest), func(kv *mvccpb.KeyValue) bool { return !hasForm(e.Prefix, kv.Key) }) {
+		if known == string(last.Key) {
 			contends = Contends(e.Prefix, first(resp.Responses[2].GetResponseRange().Kvs))
 		} else {
-			attached, err := q.attached(a, e, []*mvccpb.KeyValue{kv})
+			attached, err := q.attached(a, e, []*mvccpb.KeyValue{last})
 			if err != nil {
 				return Ahead{}, err
 			}
@@ -69,7 +87,17 @@ func (q *Queue) look(a *etcd.Attempt, e Entry, before Ahead) (Ahead, error) {
 		q.contended.mix(e.rivals(), true)
 		return q.lookByName(a, e, Ahead{})
 	}
-	return Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: string(kv.Key) == string(owner.Key)}, nil
+	return ahead, nil
+}
+
+// nearest is what the nearest one or two of those ahead tell; whole: nobody else is.
+func nearest(kvs []*mvccpb.KeyValue, whole bool) Ahead {
+	kv := kvs[0]
+	ahead := Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: len(kvs) == 1, written: kv.ModRevision != kv.CreateRevision}
+	if len(kvs) > 1 {
+		ahead.before, ahead.beforeOwner = contender{string(kvs[1].Key), kvs[1].CreateRevision}, whole
+	}
+	return ahead
 }
 
 // lookByName is look in a queue that has other keys than contenders'.
@@ -92,7 +120,7 @@ func (q *Queue) lookByName(a *etcd.Attempt, e Entry, before Ahead) (Ahead, error
 	if err != nil || kv == nil {
 		return Ahead{None: err == nil}, err
 	}
-	return Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: kv == oldest, named: true}, nil
+	return Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: kv == oldest, named: true, written: true}, nil
 }
 
 // Owner returns the oldest contender, nil if there is none. It is one attempt.

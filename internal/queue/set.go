@@ -29,7 +29,7 @@ func (q *Queue) EnterAll(a *etcd.Attempt, set []Entry, value string) ([]Ahead, e
 		txn.Then = append(txn.Then, e.put(value))
 		txn.Else = append(txn.Else, clientv3.OpGet(e.Key))
 		if !q.contended.mixed(e.rivals()) {
-			looks, looked = append(looks, e.newestTwo()), append(looked, i)
+			looks, looked = append(looks, e.newestThree()), append(looked, i)
 		}
 	}
 	txn.Then = append(txn.Then, looks...)

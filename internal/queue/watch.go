@@ -17,7 +17,7 @@ type watch struct {
 	ctx    context.Context //nolint:containedctx // of the watch: it ends with the lease, and with a suspect stream
 	cancel func()          // ends it; it may be called again
 	detach func() bool     // the end of the call's context does not end it any more; false: it has ended it
-	unused *time.Timer     // ends it while it is kept
+	timer  *time.Timer     // ends it while it is kept, and after a while in which it was relied on
 }
 
 // open opens a watch on key, which sees what comes from now on, for a call whose context is ctx. It returns when the server has
@@ -48,8 +48,15 @@ func (w *watch) use(ctx context.Context, f func(context.Context, *watch) error) 
 }
 
 func (w *watch) close() {
+	w.stopTimer()
 	w.detach()
 	w.cancel()
+}
+
+func (w *watch) stopTimer() {
+	if w.timer != nil {
+		w.timer.Stop()
+	}
 }
 
 // watch opens a watch on key, from now on, and calls f once it exists.
@@ -57,6 +64,14 @@ func (q *Queue) watch(ctx context.Context, key string, f func(context.Context, *
 	w := q.open(ctx, key, opts...)
 	defer w.close()
 	return w.use(ctx, f)
+}
+
+// watchOn is a watch for c's end: one that was kept, which shows all that came after c, or a new one.
+func (q *Queue) watchOn(ctx context.Context, c contender) (w *watch, kept bool) {
+	if w := q.kept.take(ctx, c); w != nil {
+		return w, true
+	}
+	return q.open(ctx, c.key), false
 }
 
 const (
@@ -76,18 +91,19 @@ type keptWatches struct {
 	watches map[string]*watch
 }
 
-// take returns the watch on key for a call whose context is ctx, to wait for the end of the contender that was created at rev. It
-// returns nil if none is kept, or if that may not show the contender's end: readers of one session wait for the same key at the
-// same time, so the watch may have begun after that end, or another wait may have taken it.
-func (k *keptWatches) take(ctx context.Context, key string, rev int64) *watch {
+// take returns the watch on c's key for a call whose context is ctx, to wait for c's end. It returns nil if none is kept, or if that
+// may not show the end: readers of one session wait for the same key at the same time, so the watch may have begun after the end, or
+// another wait may have taken it.
+func (k *keptWatches) take(ctx context.Context, c contender) *watch {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	w := k.watches[key]
-	if w == nil || rev <= w.since {
+	w := k.watches[c.key]
+	if w == nil || c.rev <= w.since {
 		return nil
 	}
-	delete(k.watches, key)
-	w.unused.Stop() // if it has gone off, the watch has ended, as any watch may
+	delete(k.watches, c.key)
+	w.timer.Stop() // if it has gone off, the watch has ended, as any watch may
+	w.timer = time.AfterFunc(shortWait, w.cancel)
 	w.detach = context.AfterFunc(ctx, w.cancel)
 	return w
 }
@@ -96,6 +112,7 @@ func (k *keptWatches) take(ctx context.Context, key string, rev int64) *watch {
 func (k *keptWatches) keep(w *watch) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	w.stopTimer()
 	if !w.detach() || w.ctx.Err() != nil || k.watches[w.key] != nil || len(k.watches) >= mostKept {
 		w.cancel()
 		return
@@ -104,7 +121,7 @@ func (k *keptWatches) keep(w *watch) {
 		k.watches = make(map[string]*watch)
 	}
 	k.watches[w.key] = w
-	w.unused = time.AfterFunc(keptFor, func() { k.drop(w) })
+	w.timer = time.AfterFunc(keptFor, func() { k.drop(w) })
 }
 
 // drop ends w, if it is still kept.
