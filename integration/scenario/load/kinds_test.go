@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdtest"
@@ -138,4 +139,90 @@ func BenchmarkReaders(b *testing.B) {
 	b.ReportMetric(readers/float64(b.N), "sections/s-readers")
 	b.ReportMetric(writers/float64(b.N), "sections/s-writers")
 	b.ReportMetric(readers/writers, "readers/writers")
+}
+
+// BenchmarkTreeChildren takes and leaves one more child of a root of which 50,000 children are held, and in turn a plain lock, and
+// reports the median of the one beside that of the other.
+func BenchmarkTreeChildren(b *testing.B) {
+	srv := etcdtest.Start(b, etcdtest.Options{})
+	children := 50_000
+	if testing.Short() {
+		children = 500
+	}
+	ctx := b.Context()
+	s := rig.NewSession(b, srv.Client(b), lease.Options{})
+	var wg sync.WaitGroup
+	const hands = 64
+	for hand := range hands {
+		wg.Go(func() {
+			for i := hand; i < children; i += hands {
+				_, err := s.LockTree(ctx, fmt.Sprint("root/", i))
+				if err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	var child, plain []time.Duration
+	for b.Loop() {
+		began := time.Now()
+		l, err := s.LockTree(ctx, "root/one-more")
+		require.NoError(b, err)
+		require.NoError(b, l.Unlock(ctx))
+		child = append(child, time.Since(began))
+		began = time.Now()
+		p, err := s.Lock(ctx, "plain")
+		require.NoError(b, err)
+		require.NoError(b, p.Unlock(ctx))
+		plain = append(plain, time.Since(began))
+	}
+	slices.Sort(child)
+	slices.Sort(plain)
+	b.ReportMetric(child[len(child)/2].Seconds()/plain[len(plain)/2].Seconds(), "child/lock")
+}
+
+// BenchmarkHooks has 256 goroutines of one session take and leave locks of their own, by turns without hooks and with all of them,
+// and reports the pairs a second with hooks beside those without.
+func BenchmarkHooks(b *testing.B) {
+	srv := etcdtest.Start(b, etcdtest.Options{})
+	var calls atomic.Int64
+	count := func() { calls.Add(1) }
+	hooks := &lease.Hooks{
+		AcquireStart: func(ctx context.Context, _ lease.Acquisition) context.Context { count(); return ctx },
+		Queued:       func(context.Context, lease.Acquisition, string) { count() },
+		AcquireEnd:   func(context.Context, lease.Acquisition, lease.Acquired) { count() },
+		Released:     func(context.Context, lease.Hold, error) { count() },
+		Lost:         func(context.Context, lease.Hold, *lease.LostError) { count() },
+		Renewed:      func(lease.Renewal) { count() },
+		StateChanged: func(lease.Status) { count() },
+		CleanUp:      func(clientv3.LeaseID, int) { count() },
+	}
+	run := func(opts lease.Options) float64 {
+		s := rig.NewSession(b, srv.Client(b), opts)
+		ctx, cancel := context.WithTimeout(b.Context(), lasting(2*time.Second))
+		defer cancel()
+		var pairs atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 256 {
+			wg.Go(func() {
+				name := fmt.Sprintf("own/%d", i)
+				for s.Do(ctx, name, func(context.Context, fence.Token) error { return nil }) == nil {
+					pairs.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		return float64(pairs.Load())
+	}
+	var ratios []float64
+	for b.Loop() {
+		without := run(lease.Options{})
+		with := run(lease.Options{Hooks: hooks})
+		ratios = append(ratios, with/without)
+	}
+	require.Positive(b, calls.Load())
+	slices.Sort(ratios)
+	b.ReportMetric(ratios[len(ratios)/2], "with/without")
 }
