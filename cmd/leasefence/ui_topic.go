@@ -221,6 +221,10 @@ func (t *topic) ask(ctx context.Context) (asked int) {
 	t.leases = make(map[clientv3.LeaseID]reading)
 	for _, list := range [...][]lease.Contender{q.Holders, q.Waiters} {
 		for _, c := range list {
+			if before, known := was[c.Lease]; known && c.TTL <= 0 { // it has gone meanwhile, revoked perhaps
+				t.leases[c.Lease] = before
+				continue
+			}
 			t.leases[c.Lease] = reading{c.TTL, max(c.TTL, was[c.Lease].most), time.Now()}
 		}
 	}
