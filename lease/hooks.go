@@ -21,8 +21,8 @@ import (
 // dropped.
 type Hooks struct {
 	// AcquireStart is called when an acquisition begins: its name is legal, and nothing has been sent. The context that it
-	// returns, made of ctx, is that of the acquisition's requests, and its values are those of the other calls for this
-	// acquisition and its hold. It may return ctx.
+	// returns, made of ctx, is that of the requests that are sent for the acquisition alone: of no watch, and of none that shares a
+	// commit with others. Its values are those of the other calls for this acquisition and its hold. It may return ctx.
 	AcquireStart func(ctx context.Context, a Acquisition) context.Context
 	// Queued is called when an acquisition begins to wait. Ahead is the key of the nearest that it waits for, "" if that is not
 	// known: another acquisition of the session, or a slot of a semaphore.
