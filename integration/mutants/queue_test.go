@@ -218,6 +218,13 @@ var queueMutants = []mutant{
 		by:   killer{inQueue, "TestQueue_Await_ownKeyIsGone", `queue.ErrGone`},
 	},
 	{
+		name: "Commit: who computes beside it holds up each request many times",
+		file: "internal/etcd/lane.go",
+		old:  " || time.Since(began) > gatherFor",
+		new:  " || began.IsZero()",
+		by:   killer{inEtcd, "TestLine_gather_whereOthersCompute", `require.Less(t, l.gather(8), yields/4)`},
+	},
+	{
 		name: "Commit: copies of a request carry those who do not expect to be carried out before",
 		file: "internal/etcd/line.go",
 		old:  " && (c.many > 1) == (d.many > 1)",

@@ -18,8 +18,10 @@ const (
 	// stuckAfter is how long a request has a lane to itself. After that another may go beside it: an endpoint that
 	// does not answer must not hold up those who could be served by another.
 	stuckAfter = 10 * time.Millisecond
-	// yields is how often the processor is given up at most before a request is sent, which takes some 50 µs if nobody wants it.
-	yields = 256
+	// yields is how often the processor is given up at most before a request is sent, which takes some 50 µs if nobody wants it. Where
+	// others do, as in a process that computes, each may take 10 ms: then it ends after gatherFor.
+	yields    = 256
+	gatherFor = 100 * time.Microsecond
 )
 
 // lane is one request after the other. The line's mu guards over.
@@ -99,20 +101,19 @@ func (l *Line) drive(ctx context.Context, lane *lane) {
 }
 
 // gather waits a moment for those whose transactions have just come back, so many, since they may be about to send their next. One
-// request for them and those who wait takes hardly longer than one for either.
-func (l *Line) gather(back int) {
+// request for them and those who wait takes hardly longer than one for either. It returns how often it has yielded.
+func (l *Line) gather(back int) (n int) {
 	l.mu.Lock()
 	all := len(l.waiting) + back
 	l.mu.Unlock()
-	for range yields {
+	began, enough := time.Now(), false
+	for ; n < yields && !enough; n++ {
 		runtime.Gosched()
 		l.mu.Lock()
-		enough := len(l.waiting) >= all
+		enough = len(l.waiting) >= all || time.Since(began) > gatherFor
 		l.mu.Unlock()
-		if enough {
-			return
-		}
 	}
+	return n
 }
 
 // take takes the next batch off the line. If there is none, the lane is free.

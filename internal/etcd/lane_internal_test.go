@@ -1,0 +1,33 @@
+package etcd
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// In a process that computes on all its processors each yield takes long: one is enough then, or nearly so.
+func TestLine_gather_whereOthersCompute(t *testing.T) {
+	var over atomic.Bool
+	defer over.Store(true)
+	var rounds atomic.Int64
+	var started, ended sync.WaitGroup
+	for range 2 * runtime.GOMAXPROCS(0) {
+		started.Add(1)
+		ended.Go(func() {
+			for started.Done(); !over.Load(); {
+				rounds.Add(1)
+			}
+		})
+	}
+	started.Wait()
+	l := NewLine(nil, LineOptions{})
+	for range 4 {
+		require.Less(t, l.gather(8), yields/4)
+	}
+	over.Store(true)
+	ended.Wait()
+}
