@@ -206,7 +206,8 @@ func (l *Leadership) release(ctx context.Context) (missed, err error) {
 // nobody with the value waits, [ErrBlocked] if a lock or a candidate of another library waits before it, [lease.ErrLost] or
 // [ErrResigned] if the leadership has ended, or wraps ctx's cause. Otherwise the leadership ends, and errors are those of
 // Resign. An error that matches ErrNoCandidate or ErrBlocked then says that the candidate left at the last moment and the next
-// one leads; so does etcd's own that its database is full, since nobody can be passed then. If ctx ends before the server has confirmed, the next one may lead too.
+// one leads. While etcd's database is full nobody can be passed: the next one leads then too, and the error is etcd's. If ctx
+// ends before the server has confirmed, the next one may lead too.
 //
 // A value has 1 to 4,096 bytes. A lock is no candidate, whatever its value. Ctx may be the leadership's own, as for Resign.
 //
