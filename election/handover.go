@@ -121,7 +121,7 @@ func etcds(prefix string, kv *mvccpb.KeyValue) bool {
 }
 
 // handOver deletes the leader's key, and those of the candidates between, so that the deletion is the turn of the one that is
-// chosen. If that cannot be, missed is why, and nothing was deleted.
+// chosen. If it is not, missed is why.
 func (l *Leadership) handOver(ctx context.Context, to choice) (deleted bool, missed, err error) {
 	for {
 		h, missed := l.follow(ctx, to)
@@ -129,19 +129,13 @@ func (l *Leadership) handOver(ctx context.Context, to choice) (deleted bool, mis
 			return false, missed, nil
 		}
 		var gone bool
-		var full error
 		late, err := l.hold.While(ctx, func(a *etcd.Attempt) (err error) {
-			deleted, gone, err = leaveTo(a, l.hold.Entry, h)
-			if errors.Is(err, rpctypes.ErrNoSpace) { // for the write before: nothing was deleted, and keys still can be
-				full, err = err, nil
-			}
+			deleted, gone, missed, err = leaveTo(a, l.hold.Entry, h)
 			return err
 		})
 		switch {
-		case full != nil:
-			return false, full, nil
 		case err != nil || deleted || late && gone:
-			return deleted || late, nil, err
+			return deleted || late, missed, err
 		case gone: // or taken off its lease: the next one leads by now
 			return false, ErrNoCandidate, nil
 		}
@@ -150,10 +144,10 @@ func (l *Leadership) handOver(ctx context.Context, to choice) (deleted bool, mis
 }
 
 // leaveTo deletes e's key and those between it and the heir, if e's is still e's, while the heir stands: then it is the
-// heir's turn, with nobody in between. Otherwise it reports whether e is gone, and e's key is as it was. It is one
-// attempt. Repeating it is safe, since all of it depends on e's key, but where an answer was lost, "e is gone" may mean
-// that it was done before.
-func leaveTo(a *etcd.Attempt, e queue.Entry, h heir) (done, gone bool, err error) {
+// heir's turn, with nobody in between. While etcd is out of space it deletes e's key alone, and missed says why the heir may not be
+// next. Otherwise it reports whether e is gone, and e's key is as it was. It is one attempt. Repeating it is safe, since all of it
+// depends on e's key, but where an answer was lost, "e is gone" may mean that it was done before.
+func leaveTo(a *etcd.Attempt, e queue.Entry, h heir) (done, gone bool, missed, err error) {
 	// A key that somebody has taken off its lease keeps its revision, but it contends no more: another one leads.
 	// For the heir that does not matter: whoever is next leads.
 	both := []clientv3.Cmp{
@@ -166,12 +160,15 @@ func leaveTo(a *etcd.Attempt, e queue.Entry, h heir) (done, gone bool, err error
 			return err
 		}
 		kv := first(resp.Responses[0].GetResponseRange().Kvs)
-		gone = kv == nil || kv.CreateRevision != e.Rev || kv.Lease != int64(e.Lease)
+		gone, missed = kv == nil || kv.CreateRevision != e.Rev || kv.Lease != int64(e.Lease), nil
 		return errNotDone
 	}
 	if len(h.between) > 0 {
 		// Whoever waits for e's key takes its end for its turn, unless the key was written: see queue.AwaitOwn.
 		err = do(rewrite(e.Key))
+		if errors.Is(err, rpctypes.ErrNoSpace) { // then keys can be deleted, but not written
+			h.between, missed, err = nil, err, nil
+		}
 	}
 	if err == nil {
 		// Many are deleted in several transactions, e's key in the last of them: until then e leads the queue.
@@ -188,7 +185,7 @@ func leaveTo(a *etcd.Attempt, e queue.Entry, h heir) (done, gone bool, err error
 	if errors.Is(err, errNotDone) {
 		err = nil
 	}
-	return done, gone, err
+	return done, gone, missed, err
 }
 
 // rewrite writes a key without a change.

@@ -189,21 +189,32 @@ func TestLeadership_Transfer_notConfirmed(t *testing.T) {
 
 // While etcd is out of space it writes nothing, and still deletes keys: nobody can be passed, and the next one leads.
 func TestLeadership_Transfer_noSpace(t *testing.T) {
-	for name, past := range map[string]bool{"to the next": false, "past one": true} {
-		inBubble(t, name, func(t *testing.T) {
-			s := newTrio(t)
-			s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: rpctypes.ErrGRPCNoSpace, Match: asks})
-			if past {
-				err := s.leader.Transfer(t.Context(), "c")
-				require.ErrorIs(t, err, rpctypes.ErrNoSpace)
-				require.ErrorContains(t, err, `resigned, but not to "c"`)
-			} else {
-				require.NoError(t, s.leader.Transfer(t.Context(), "b"))
-			}
-			s.waiting[1].won(t)
-			s.waiting[2].requireWaiting(t)
+	full := fakeetcd.Fault{Err: rpctypes.ErrGRPCNoSpace, Match: asks}
+	inBubble(t, "past one", func(t *testing.T) {
+		s := newTrio(t)
+		s.p[0].c.Inject(fakeetcd.Txn, full)
+		err := s.leader.Transfer(t.Context(), "c")
+		require.ErrorIs(t, err, rpctypes.ErrNoSpace)
+		require.ErrorContains(t, err, `resigned, but not to "c"`)
+		s.waiting[1].won(t)
+		s.waiting[2].requireWaiting(t)
+	})
+	inBubble(t, "to the next", func(t *testing.T) {
+		s := newTrio(t)
+		s.p[0].c.Inject(fakeetcd.Txn, full)
+		require.NoError(t, s.leader.Transfer(t.Context(), "b"))
+		s.waiting[1].won(t)
+	})
+	inBubble(t, "after it was done", func(t *testing.T) {
+		s := newTrio(t)
+		c := s.p[0].c
+		c.Inject(fakeetcd.Txn, fakeetcd.Fault{
+			Times: 1, Match: leaves, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable, OnAnswer: func() { c.Inject(fakeetcd.Txn, full) },
 		})
-	}
+		require.NoError(t, s.leader.Transfer(t.Context(), "c"))
+		s.waiting[2].won(t)
+		s.waiting[1].requireWaiting(t)
+	})
 }
 
 // The candidate goes when the leadership has ended and its key is about to be deleted: the next one leads.
