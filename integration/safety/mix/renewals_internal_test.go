@@ -17,14 +17,16 @@ import (
 // A session adopts a lease by a renewal. Where the first renewals are not answered in time, the time since the grant may have
 // run out by then. A lock on the lease is live all the same.
 func TestRenewals_adoptedWhenTheGrantHasRunOut(t *testing.T) {
-	const ttl = 2 * time.Second
+	const ttl = 3 * time.Second
 	tape := newTape(t.TempDir())
 	require.NoError(t, tape.begin(1))
 	tape.Record(history.Event{Kind: history.Note, Name: history.NoteTTL, Value: ttl.String()})
 	srv, in := etcdtest.Start(t, etcdtest.Options{}), faults.NewInterceptor(t)
 	client := srv.Client(t, etcdtest.Dial(renewals{tape}.options()...), etcdtest.Dial(in.DialOptions()...))
-	in.Inject(t, faults.Rule{Fault: faults.DelayAnswer, Method: faults.LeaseGrant, Delay: ttl / 2, Times: 1})
-	in.Inject(t, faults.Rule{Fault: faults.DelayAnswer, Method: faults.LeaseKeepAlive, Delay: ttl, Times: 3}) // given up before
+	// Two renewals are given up, after a quarter and up to a half of the TTL. At no time does the server wait for one for longer than
+	// three fifths of it.
+	in.Inject(t, faults.Rule{Fault: faults.DelayAnswer, Method: faults.LeaseGrant, Delay: ttl * 3 / 5, Times: 1})
+	in.Inject(t, faults.Rule{Fault: faults.DelayAnswer, Method: faults.LeaseKeepAlive, Delay: ttl, Times: 2})
 	asked := tape.Now()
 	session, err := adopt(t.Context(), client, lease.Options{TTL: ttl})
 	require.NoError(t, err)
