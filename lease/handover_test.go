@@ -158,7 +158,7 @@ func TestHandOver_keyIsTaken(t *testing.T) {
 			if !handsOver(call) {
 				return false
 			}
-			taken <- string(call.Request.(*pb.TxnRequest).Success[1].GetRequestPut().Key)
+			taken <- string(call.Request.(*pb.TxnRequest).Success[2].GetRequestPut().Key)
 			return true
 		}})
 		unlocked := make(chan error, 1)

@@ -68,8 +68,8 @@ var plants = []plant{
 	}},
 	// It waits for the oldest writer, and for no other after that.
 	{"a reader passes a writer that waits", []edit{
-		{"internal/queue/enter.go", "return nearest(ahead[:min(2,", "if e.Shared {\n\t\tahead = ahead[len(ahead)-1:]\n\t}\n\treturn nearest(ahead[:min(2,"},
-		{"internal/queue/scan.go", "last := kvs[len(kvs)-1]\n", "last := kvs[len(kvs)-1]\n\tif e.Shared {\n\t\tkvs = kvs[len(kvs)-1:]\n\t}\n"},
+		{"internal/queue/enter.go", "return nearest(newest.Kvs, newest.Count)", "if e.Shared {\n\t\treturn nearest(newest.Kvs[len(newest.Kvs)-1:], 1)\n\t}\n\treturn nearest(newest.Kvs, newest.Count)"},
+		{"internal/queue/scan.go", "ahead := nearest(kvs, int64(len(kvs)))\n", "if e.Shared {\n\t\tkvs = kvs[len(kvs)-1:]\n\t}\n\tahead := nearest(kvs, int64(len(kvs)))\n"},
 	}},
 	{"a reader's claim does not raise the read mark", []edit{
 		{"fence/guard.go", "\tm.lift(b)\n\treturn nil\n", "\tif !b.read {\n\t\tm.lift(b)\n\t}\n\treturn nil\n"},

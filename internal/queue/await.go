@@ -38,30 +38,34 @@ func (q *Queue) AwaitOwn(ctx context.Context, e Entry, ahead Ahead) error {
 
 func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, own bool) error {
 	known := true // ahead is as it was read, but for what a watch shows
-	look := func(a *etcd.Attempt) error {
-		seen, err := q.look(a, e, ahead)
-		if err == nil {
-			ahead, known = seen, true
-		}
-		return err
+	look := func(ctx context.Context, check bool) error {
+		return q.Conn.Do(ctx, q.Bound, func(a *etcd.Attempt) error {
+			seen, err := q.look(a, e, ahead, check)
+			if err == nil {
+				ahead, known = seen, true
+			}
+			return err
+		})
 	}
 	if !ahead.None && ahead.Key == "" {
-		if err := q.Conn.Do(ctx, q.Bound, look); err != nil {
+		if err := look(ctx, false); err != nil {
 			return err
 		}
 	}
 	var b etcd.Backoff
+	slow := false // it has taken for longer than the watches of a brisk queue last
 	for !ahead.None {
 		c := ahead.first()
 		began := time.Now()
-		w, kept := q.watchOn(ctx, c)
+		brisk := !slow && q.contended.of(e.rivals()).brisk
+		w, kept := q.watchOn(ctx, c, brisk, own)
 		end, written := unended, false
 		err := w.use(ctx, func(ctx context.Context, w *watch) error {
 			// The contender may have gone before a new watch existed; from here on the watch tells. A read that
 			// began after the watch existed sees all that the watch does not, on whatever members the two are.
 			// A kept watch has shown all that came after the contender.
 			if !kept || !known {
-				if err := q.Conn.Do(ctx, q.Bound, look); err != nil {
+				if err := look(ctx, !kept); err != nil {
 					return err
 				}
 			}
@@ -71,16 +75,21 @@ func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, own bool) error
 			return nil
 		})
 		broke := end == unended && ahead.first() == c
-		if err == nil && !broke && time.Since(began) < shortWait {
+		short := err == nil && !broke && !slow && time.Since(began) < shortWait
+		if brisk && short {
 			q.kept.keep(w)
 		} else {
 			w.close()
 		}
+		if brisk != short && err == nil {
+			q.contended.quicken(e.rivals(), short)
+		}
 		switch {
 		case err != nil:
 			return err
-		case broke && kept:
-			continue // by a watch of its own
+		case broke && brisk:
+			slow = true // a watch of its own shows more, for as long as it takes
+			continue
 		case ahead.first() != c: // as the look has found
 			b.Reset()
 			continue
@@ -95,7 +104,7 @@ func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, own bool) error
 			// Nobody was between it and e, and nobody comes before e any more: those who enter are younger.
 			return nil
 		}
-		if err := q.Conn.Do(ctx, q.Bound, look); err != nil {
+		if err := look(ctx, false); err != nil {
 			return err
 		}
 		if end != unended || ahead.first() != c {

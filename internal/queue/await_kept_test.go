@@ -17,22 +17,31 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// round has other and e take a turn each, e behind other's key, so that e keeps a watch on it.
-func (e *env) round(t *testing.T, other *env) {
+// rounds has other and e take turns, e behind other's key. In the first e learns that the queue is brisk, so that it keeps the watch of
+// the second.
+func (e *env) rounds(t *testing.T, other *env) {
 	t.Helper()
-	theirs, ours := other.enter(t, "1"), e.enter(t, "2")
-	got := e.await(t.Context(), ours)
-	time.Sleep(time.Millisecond)
-	other.leave(t, theirs)
-	require.NoError(t, receive(t, got).err)
-	e.leave(t, ours)
-	require.Equal(t, 1, e.srv.Watchers())
+	e.roundsBy(t, other, e.enter)
 }
 
-// behindKept is a second round, in which e waits by the watch that it has kept.
+func (e *env) roundsBy(t *testing.T, other *env, enter func(*testing.T, string) place) {
+	t.Helper()
+	for round := range 2 {
+		theirs, ours := other.enter(t, "1"), enter(t, "2")
+		got := e.await(t.Context(), ours)
+		time.Sleep(time.Millisecond)
+		other.leave(t, theirs)
+		require.NoError(t, receive(t, got).err)
+		e.leave(t, ours)
+		synctest.Wait()
+		require.Equal(t, round, e.srv.Watchers())
+	}
+}
+
+// behindKept is a third round, in which e waits by the watch that it has kept.
 func (e *env) behindKept(t *testing.T, other *env) (theirs, ours place, got <-chan outcome[struct{}]) {
 	t.Helper()
-	e.round(t, other)
+	e.rounds(t, other)
 	theirs, ours = other.enter(t, "1"), e.enter(t, "2")
 	before := e.requests()
 	got = e.await(t.Context(), ours)
@@ -65,7 +74,8 @@ func TestQueue_Await_keptWatchThatHasNotSeenTheEnd(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
 		other := e.another(t)
-		writer := other.enter(t, "1")
+		e.roundsBy(t, other, e.read)
+		writer := other.enter(t, "another")
 		one, two := e.read(t, "1"), e.read(t, "2")
 		other.leave(t, writer)
 		at := e.now()
@@ -82,7 +92,7 @@ func TestQueue_Await_keptWatchWhoseEventIsTaken(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
 		other := e.another(t)
-		e.round(t, other)
+		e.roundsBy(t, other, e.read)
 		writer := other.enter(t, "1")
 		one, two := e.read(t, "1"), e.read(t, "2")
 		first := e.await(t.Context(), one)
@@ -101,7 +111,7 @@ func TestQueue_Await_keptWatchOutlivesItsCall(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
 		other := e.another(t)
-		for range 2 {
+		for round := range 3 {
 			ctx, cancel := context.WithCancel(t.Context())
 			theirs, ours := other.enter(t, "1"), e.enter(t, "2")
 			got := e.await(ctx, ours)
@@ -110,9 +120,9 @@ func TestQueue_Await_keptWatchOutlivesItsCall(t *testing.T) {
 			e.leave(t, ours)
 			cancel()
 			synctest.Wait()
-			require.Equal(t, 1, e.srv.Watchers())
+			require.Equal(t, min(round, 1), e.srv.Watchers())
 		}
-		require.Len(t, e.c.Calls(fakeetcd.Watch), 1)
+		require.Len(t, e.c.Calls(fakeetcd.Watch), 2)
 	})
 }
 
@@ -141,7 +151,7 @@ func TestQueue_Await_keptWatchesOfALongQueue(t *testing.T) {
 						synctest.Wait()
 					}
 					require.NoError(t, receive(t, got).err)
-					if round > 0 && !nested && slices.IsSorted(order) {
+					if round > 1 && !nested && slices.IsSorted(order) {
 						require.Equal(t, before+1, e.requests())
 					}
 					e.leave(t, ours)
@@ -152,31 +162,39 @@ func TestQueue_Await_keptWatchesOfALongQueue(t *testing.T) {
 }
 
 // The owner's key is taken off its lease and put back on it: it contends again, in its old place. The one behind it gives up.
-func TestQueue_Await_keptWatchesOfADisplacedOwner(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
-		other := e.another(t)
-		for round := range 2 {
-			owner, next, ours := other.enter(t, "1"), other.enter(t, "2"), e.enter(t, "3")
-			got := e.await(t.Context(), ours)
-			if round > 0 {
-				e.srv.Put(owner.Key, "off its lease")
-				synctest.Wait()
-				_, err := other.c.Put(t.Context(), owner.Key, "back", clientv3.WithLease(other.lease))
-				require.NoError(t, err)
-				other.leave(t, next)
-				synctest.Wait()
-				requirePending(t, got)
-				next = owner
-			} else {
+func TestQueue_Await_displacedOwner(t *testing.T) {
+	const keeping, kept, slow = 2, 3, 4 // rounds before, of which the fourth lasts
+	for name, rounds := range map[string]int{
+		"by watches of its own": 0, "by watches that may be kept": keeping, "by kept watches": kept, "by the latter of two kept watches": slow,
+	} {
+		bubbleOf(t, name, func(e *env) {
+			t := e.t
+			other := e.another(t)
+			for round := range rounds {
+				owner, next, ours := other.enter(t, "1"), other.enter(t, "2"), e.enter(t, "3")
+				got := e.await(t.Context(), ours)
+				if round == slow-1 {
+					time.Sleep(2 * queue.GuardAfter)
+				}
 				other.leave(t, owner)
 				synctest.Wait()
+				other.leave(t, next)
+				require.NoError(t, receive(t, got).err)
+				e.leave(t, ours)
 			}
+			owner, next, ours := other.enter(t, "1"), other.enter(t, "2"), e.enter(t, "3")
+			got := e.await(t.Context(), ours)
+			e.srv.Put(owner.Key, "off its lease")
+			synctest.Wait()
+			_, err := other.c.Put(t.Context(), owner.Key, "back", clientv3.WithLease(other.lease))
+			require.NoError(t, err)
 			other.leave(t, next)
+			synctest.Wait()
+			requirePending(t, got)
+			other.leave(t, owner)
 			require.NoError(t, receive(t, got).err)
-			e.leave(t, ours)
-		}
-	})
+		})
+	}
 }
 
 // The owner is on the waiter's own lease, which is revoked: the owner's end is not the waiter's turn.
@@ -196,7 +214,7 @@ func TestQueue_Await_keptWatchesOfThree(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
 		other := e.another(t)
-		for round := range 2 {
+		for round := range 3 {
 			first, second, ours := other.enter(t, "1"), other.enter(t, "2"), e.enter(t, "3")
 			before := e.requests()
 			got := e.await(t.Context(), ours)
@@ -204,7 +222,7 @@ func TestQueue_Await_keptWatchesOfThree(t *testing.T) {
 			requirePending(t, got)
 			other.leave(t, second)
 			require.NoError(t, receive(t, got).err)
-			if round > 0 {
+			if round > 1 {
 				require.Equal(t, before, e.requests())
 			}
 			e.leave(t, ours)
@@ -218,7 +236,7 @@ func TestQueue_Await_keptWatchHasSeenAnEarlierEnd(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
 		other := e.another(t)
-		e.round(t, other)
+		e.rounds(t, other)
 		other.leave(t, other.enter(t, "1"))
 		theirs, ours := other.enter(t, "1"), e.enter(t, "2")
 		got := e.await(t.Context(), ours)
@@ -234,7 +252,7 @@ func TestQueue_Await_keptWatchOfAKeyThatIsUsedAgain(t *testing.T) {
 		t := e.t
 		other := e.another(t)
 		theirs, _, got := e.behindKept(t, other)
-		e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 2, After: 10 * time.Millisecond})
+		e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: 10 * time.Millisecond})
 		other.leave(t, theirs)
 		again, at := other.enter(t, "1"), e.now()
 		require.False(t, again.ahead.None)
@@ -258,7 +276,7 @@ func TestQueue_Await_keptWatchBreaks(t *testing.T) {
 			bubbleOf(t, name+", "+when, func(e *env) {
 				t := e.t
 				other := e.another(t)
-				e.round(t, other)
+				e.rounds(t, other)
 				if !waits {
 					breaks(e)
 					synctest.Wait()
@@ -279,12 +297,12 @@ func TestQueue_Await_keptWatchBreaks(t *testing.T) {
 	}
 }
 
-// A wait relies on a kept watch for a short time. Then it opens a watch of its own and reads the queue.
+// A wait relies on a kept watch for a short time. Then it opens a watch of its own and reads the queue, and the next wait begins so.
 func TestQueue_Await_keptWatchOfALongWait(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
 		other := e.another(t)
-		theirs, _, got := e.behindKept(t, other)
+		theirs, ours, got := e.behindKept(t, other)
 		watches := len(e.c.Calls(fakeetcd.Watch))
 		time.Sleep(queue.GuardAfter)
 		synctest.Wait()
@@ -292,7 +310,17 @@ func TestQueue_Await_keptWatchOfALongWait(t *testing.T) {
 		require.Equal(t, 1, e.srv.Watchers())
 		other.leave(t, theirs)
 		require.NoError(t, receive(t, got).err)
-		synctest.Wait()
+		e.leave(t, ours)
+
+		for more := range 2 {
+			theirs, ours = other.enter(t, "1"), e.enter(t, "2")
+			got = e.await(t.Context(), ours)
+			time.Sleep(2 * queue.GuardAfter)
+			require.Len(t, e.c.Calls(fakeetcd.Watch), watches+2+more)
+			other.leave(t, theirs)
+			require.NoError(t, receive(t, got).err)
+			e.leave(t, ours)
+		}
 	})
 }
 
@@ -309,7 +337,7 @@ func TestQueue_Await_keptWatchAndOwnKeyIsGone(t *testing.T) {
 	})
 }
 
-// The one ahead is taken off its lease: it contends no more, and its key may stay.
+// The one ahead is taken off its lease: it contends no more, and its key may stay. A kept watch does not show that.
 func TestQueue_Await_keptWatchOfADisplacedKey(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -318,7 +346,22 @@ func TestQueue_Await_keptWatchOfADisplacedKey(t *testing.T) {
 		e.srv.Put(theirs.Key, "somebody else's")
 		granted := receive(t, got)
 		require.NoError(t, granted.err)
-		require.Equal(t, at, granted.at)
+		require.LessOrEqual(t, granted.at-at, queue.GuardAfter)
+	})
+}
+
+// A watch is kept that does not show what is written. Who has to know that waits by another.
+func TestQueue_AwaitOwn_keptWatchWithoutPuts(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		e.rounds(t, other)
+		owner, ours := other.enter(t, "1"), e.enter(t, "2")
+		other.enter(t, "3")
+		got := e.awaitOwn(t.Context(), ours)
+		e.rewrite(t, owner)
+		e.leaveTogether(t, owner, ours)
+		require.ErrorIs(t, receive(t, got).err, queue.ErrGone)
 	})
 }
 
@@ -327,7 +370,7 @@ func TestQueue_Await_keptWatchIsGivenUp(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
 		other := e.another(t)
-		e.round(t, other)
+		e.rounds(t, other)
 		theirs, ours := other.enter(t, "1"), e.enter(t, "2")
 		mine := errors.New("mine")
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -347,7 +390,7 @@ func TestQueue_Await_keptWatchIsGivenUp(t *testing.T) {
 func TestQueue_Await_keptWatchEndsWithTheLease(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
-		e.round(t, e.another(t))
+		e.rounds(t, e.another(t))
 		e.endLease()
 		synctest.Wait()
 		require.Zero(t, e.srv.Watchers())
@@ -366,11 +409,13 @@ func TestQueue_Await_keptWatchesAreFew(t *testing.T) {
 		}
 		for i := range 300 {
 			name := "n" + strconv.Itoa(i)
-			theirs, ours := enter(other, name), enter(e, name)
-			got := e.await(t.Context(), ours)
-			other.leave(t, theirs)
-			require.NoError(t, receive(t, got).err)
-			e.leave(t, ours)
+			for range 2 {
+				theirs, ours := enter(other, name), enter(e, name)
+				got := e.await(t.Context(), ours)
+				other.leave(t, theirs)
+				require.NoError(t, receive(t, got).err)
+				e.leave(t, ours)
+			}
 		}
 		synctest.Wait()
 		require.Equal(t, 64, e.srv.Watchers())

@@ -26,7 +26,7 @@
 //     ahead, and then for that of the nearest. If the nearest is the owner then, as it mostly is, its end is the waiter's turn,
 //     with nothing more to ask; or else the waiter goes on with those who are ahead, for the other may have given up. A watch
 //     begins at the present, since etcd serves one that begins in the past only every 100 ms, and the queue is read once it
-//     exists. The watch of a short wait is kept for a moment: the next wait for the same key does not need a new one.
+//     exists. Where waits are short, watches are kept for a moment: the next wait for the same key does not need a new one.
 //   - EnterAll, TryEnterAll and LeaveAll do the same for entries of several queues, in one transaction.
 //   - TakeSlot and PassTurnstile take a slot of a semaphore, a queue of its own below the name.
 //   - HandOver leaves and enters for another of the same process in one transaction.

@@ -62,7 +62,7 @@ func (q *Queue) join(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, erro
 	}
 	mixed := q.contended.mixed(e.rivals())
 	if !mixed {
-		txn.Then = append(txn.Then, e.newestThree())
+		txn.Then = []clientv3.Op{e.newestTwo(), e.put(value)}
 	}
 	resp, err := q.Line.Commit(a, txn)
 	switch {
@@ -73,7 +73,7 @@ func (q *Queue) join(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, erro
 		if mixed {
 			return e, Ahead{}, nil
 		}
-		ahead := q.aheadOf(e, resp.Responses[1].GetResponseRange())
+		ahead := q.aheadOf(e, resp.Responses[0].GetResponseRange())
 		q.contended.met(e.rivals(), !ahead.None)
 		return e, ahead, nil
 	}
@@ -98,7 +98,7 @@ func (q *Queue) HandOver(a *etcd.Attempt, e, next Entry, value string) (done boo
 	}
 	mixed := q.contended.mixed(e.Prefix)
 	if !mixed {
-		txn.Then = append(txn.Then, next.newestThree())
+		txn.Then = []clientv3.Op{e.delete(), next.newestTwo(), next.put(value)}
 	}
 	resp, err := q.Line.Commit(a, txn)
 	if err != nil {
@@ -115,28 +115,23 @@ func (q *Queue) HandOver(a *etcd.Attempt, e, next Entry, value string) (done boo
 	if mixed {
 		return true, next, Ahead{}, nil
 	}
-	return true, next, q.aheadOf(next, resp.Responses[2].GetResponseRange()), nil
+	return true, next, q.aheadOf(next, resp.Responses[1].GetResponseRange()), nil
 }
 
-// newestThree reads the last three keys of those that exclude e: right after it has entered, the two before it and, unless it is a
-// reader, itself.
-func (e Entry) newestThree() clientv3.Op {
-	return clientv3.OpGet(e.Prefix, e.inRange(), byCreation(clientv3.SortDescend), clientv3.WithLimit(3), clientv3.WithKeysOnly())
+// newestTwo reads the last two keys of those that exclude e, right before it enters.
+func (e Entry) newestTwo() clientv3.Op {
+	return clientv3.OpGet(e.Prefix, e.inRange(), byCreation(clientv3.SortDescend), clientv3.WithLimit(2), clientv3.WithKeysOnly())
 }
 
-// aheadOf reads what is before e in its newestThree.
+// aheadOf is what e's newestTwo tells.
 func (q *Queue) aheadOf(e Entry, newest *etcdserverpb.RangeResponse) Ahead {
 	if q.mixedBy(e, newest.Kvs) {
 		return Ahead{}
 	}
-	ahead, others := newest.Kvs, newest.Count // of all in the range
-	if !e.Shared {
-		ahead, others = slices.DeleteFunc(ahead, func(kv *mvccpb.KeyValue) bool { return string(kv.Key) == e.Key }), others-1
-	}
-	if len(ahead) == 0 {
+	if len(newest.Kvs) == 0 {
 		return Ahead{None: true}
 	}
-	return nearest(ahead[:min(2, len(ahead))], others <= 2)
+	return nearest(newest.Kvs, newest.Count) // of all in the range
 }
 
 // few is how many keys are read to see whether there are more, and what they are like.

@@ -2,5 +2,11 @@ package queue
 
 import "github.com/leasefence/leasefence/internal/etcd"
 
-// Ahead reads what is before e.
-func (q *Queue) Ahead(a *etcd.Attempt, e Entry) (Ahead, error) { return q.look(a, e, Ahead{}) }
+// Ahead reads what is before e, as Await does.
+func (q *Queue) Ahead(a *etcd.Attempt, e Entry) (Ahead, error) {
+	ahead, err := q.look(a, e, Ahead{}, false)
+	if err != nil || ahead.None {
+		return ahead, err
+	}
+	return q.look(a, e, ahead, true)
+}

@@ -81,12 +81,13 @@ func leaseIn(prefix string, key []byte) (int64, bool) {
 	if i := bytes.IndexByte(child[min(1, len(child)):], '-'); i >= 0 { // a lease may be negative
 		child = child[:1+i]
 	}
-	const longest = len("-7fffffffffffffff")
-	if len(child) > longest {
+	const longest = "-7fffffffffffffff"
+	if len(child) > len(longest) {
 		return 0, false
 	}
 	id, err := strconv.ParseInt(string(child), 16, 64)
-	return id, err == nil && id != 0 && strconv.FormatInt(id, 16) == string(child)
+	var room [len(longest)]byte
+	return id, err == nil && id != 0 && bytes.Equal(strconv.AppendInt(room[:0], id, 16), child)
 }
 
 // Form is what a contender's key tells by its name.

@@ -240,8 +240,9 @@ func (q *Queue) pick(a *etcd.Attempt, e Entry, r roll) (*mvccpb.KeyValue, error)
 		return nil, err
 	}
 	strays := r.strays + n
-	if r.whole {
-		q.contended.mix(e.rivals(), r.others || strays > 0)
+	mixed := r.others || strays > 0
+	if mixed || r.whole && n+1 >= len(r.contenders) { // or else the leases of some were not looked up
+		q.contended.mix(e.rivals(), mixed)
 	}
 	if strays > 0 && q.Report != nil {
 		q.Report(e.Prefix, strays)

@@ -41,21 +41,20 @@ func (a Ahead) first() contender {
 	return contender{a.Key, a.Rev}
 }
 
-// look reads what is ahead of e, where before is what was known. The error is ErrGone if e's own key is not there any
-// more: an entry that is gone has no turn to wait for.
-func (q *Queue) look(a *etcd.Attempt, e Entry, before Ahead) (Ahead, error) {
+// look reads what is ahead of e, where before is what was known. With check it looks up the lease of the one whose end is waited for,
+// if that stays the same. The error is ErrGone if e's own key is not there any more: an entry that is gone has no turn to wait for.
+func (q *Queue) look(a *etcd.Attempt, e Entry, before Ahead, check bool) (Ahead, error) {
 	if q.contended.mixed(e.rivals()) {
 		return q.lookByName(a, e, before)
 	}
 	// Keys only, which the server reads from its index alone, however long the queue. But since 3.7 such a read does
 	// not tell the lease, by which a contender is known.
-	nearestTwo := clientv3.OpGet(e.Prefix, e.inRange(), byCreation(clientv3.SortDescend), clientv3.WithLimit(2),
+	nearestThree := clientv3.OpGet(e.Prefix, e.inRange(), byCreation(clientv3.SortDescend), clientv3.WithLimit(3),
 		clientv3.WithMaxCreateRev(e.Rev-1), clientv3.WithKeysOnly())
-	oldest := clientv3.OpGet(e.Prefix, e.inRange(), byCreation(clientv3.SortAscend), clientv3.WithLimit(1), clientv3.WithKeysOnly())
-	reads := []clientv3.Op{nearestTwo, oldest}
-	known := before.first().key
-	if known != "" {
-		reads = append(reads, clientv3.OpGet(known))
+	reads := []clientv3.Op{nearestThree}
+	watched := before.first().key
+	if check {
+		reads = append(reads, clientv3.OpGet(watched))
 	}
 	resp, err := a.Txn([]clientv3.Cmp{e.Held()}, reads, nil)
 	if err != nil {
@@ -68,34 +67,21 @@ func (q *Queue) look(a *etcd.Attempt, e Entry, before Ahead) (Ahead, error) {
 	if len(kvs) == 0 {
 		return Ahead{None: true}, nil
 	}
-	eldest := first(resp.Responses[1].GetResponseRange().Kvs)
-	last := kvs[len(kvs)-1]
-	ahead := nearest(kvs, string(last.Key) == string(eldest.Key))
-	contends := false
-	if !slices.ContainsFunc(append(kvs, eldest), func(kv *mvccpb.KeyValue) bool { return !hasForm(e.Prefix, kv.Key) }) {
-		if known == string(last.Key) {
-			contends = Contends(e.Prefix, first(resp.Responses[2].GetResponseRange().Kvs))
-		} else {
-			attached, err := q.attached(a, e, []*mvccpb.KeyValue{last})
-			if err != nil {
-				return Ahead{}, err
-			}
-			contends = attached == 0
-		}
-	}
-	if !contends {
+	ahead := nearest(kvs, int64(len(kvs)))
+	if slices.ContainsFunc(kvs, func(kv *mvccpb.KeyValue) bool { return !hasForm(e.Prefix, kv.Key) }) ||
+		check && ahead.first().key == watched && !Contends(e.Prefix, first(resp.Responses[1].GetResponseRange().Kvs)) {
 		q.contended.mix(e.rivals(), true)
 		return q.lookByName(a, e, Ahead{})
 	}
 	return ahead, nil
 }
 
-// nearest is what the nearest one or two of those ahead tell; whole: nobody else is.
-func nearest(kvs []*mvccpb.KeyValue, whole bool) Ahead {
+// nearest is what the nearest contenders tell, of so many that are ahead: if those are more than two, it may be any such number.
+func nearest(kvs []*mvccpb.KeyValue, all int64) Ahead {
 	kv := kvs[0]
-	ahead := Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: len(kvs) == 1, written: kv.ModRevision != kv.CreateRevision}
+	ahead := Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: all == 1, written: kv.ModRevision != kv.CreateRevision}
 	if len(kvs) > 1 {
-		ahead.before, ahead.beforeOwner = contender{string(kvs[1].Key), kvs[1].CreateRevision}, whole
+		ahead.before, ahead.beforeOwner = contender{string(kvs[1].Key), kvs[1].CreateRevision}, all == 2
 	}
 	return ahead
 }

@@ -29,10 +29,10 @@ func (q *Queue) EnterAll(a *etcd.Attempt, set []Entry, value string) ([]Ahead, e
 		txn.Then = append(txn.Then, e.put(value))
 		txn.Else = append(txn.Else, clientv3.OpGet(e.Key))
 		if !q.contended.mixed(e.rivals()) {
-			looks, looked = append(looks, e.newestThree()), append(looked, i)
+			looks, looked = append(looks, e.newestTwo()), append(looked, i)
 		}
 	}
-	txn.Then = append(txn.Then, looks...)
+	txn.Then = append(looks, txn.Then...)
 	resp, err := q.Line.CommitAlone(a, txn)
 	if err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func (q *Queue) EnterAll(a *etcd.Attempt, set []Entry, value string) ([]Ahead, e
 	}
 	entered(set, resp.Revision)
 	for n, i := range looked {
-		ahead[i] = q.aheadOf(set[i], resp.Responses[len(set)+n].GetResponseRange())
+		ahead[i] = q.aheadOf(set[i], resp.Responses[n].GetResponseRange())
 	}
 	return ahead, nil
 }

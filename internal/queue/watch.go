@@ -13,18 +13,19 @@ type watch struct {
 	key    string
 	first  clientv3.WatchResponse // that it exists, or why it does not
 	since  int64                  // it shows what comes after this revision: what came before is not shown, or was taken from events
+	puts   bool                   // it shows them too
 	events clientv3.WatchChan
 	ctx    context.Context //nolint:containedctx // of the watch: it ends with the lease, and with a suspect stream
 	cancel func()          // ends it; it may be called again
 	detach func() bool     // the end of the call's context does not end it any more; false: it has ended it
-	timer  *time.Timer     // ends it while it is kept, and after a while in which it was relied on
+	timer  *time.Timer     // ends it while it is kept, and after a while in which it is relied on; nil: it is not to be kept
 }
 
 // open opens a watch on key, which sees what comes from now on, for a call whose context is ctx. It returns when the server has
 // confirmed it or it has failed; there are no events then.
 func (q *Queue) open(ctx context.Context, key string, opts ...clientv3.OpOption) *watch {
 	life, opened, cancel := q.Conn.Streams(q.Bound).Watch(q.Life)
-	w := &watch{key: key, ctx: life, cancel: sync.OnceFunc(cancel)}
+	w := &watch{key: key, puts: true, ctx: life, cancel: sync.OnceFunc(cancel)}
 	w.detach = context.AfterFunc(ctx, w.cancel)
 	opts = append(opts, clientv3.WithCreatedNotify())
 	w.events = q.Conn.Client.Watch(life, key, opts...) //nolint:contextcheck // it may outlive the call
@@ -48,15 +49,11 @@ func (w *watch) use(ctx context.Context, f func(context.Context, *watch) error) 
 }
 
 func (w *watch) close() {
-	w.stopTimer()
-	w.detach()
-	w.cancel()
-}
-
-func (w *watch) stopTimer() {
 	if w.timer != nil {
 		w.timer.Stop()
 	}
+	w.detach()
+	w.cancel()
 }
 
 // watch opens a watch on key, from now on, and calls f once it exists.
@@ -66,17 +63,30 @@ func (q *Queue) watch(ctx context.Context, key string, f func(context.Context, *
 	return w.use(ctx, f)
 }
 
-// watchOn is a watch for c's end: one that was kept, which shows all that came after c, or a new one.
-func (q *Queue) watchOn(ctx context.Context, c contender) (w *watch, kept bool) {
-	if w := q.kept.take(ctx, c); w != nil {
+// watchOn is a watch for c's end, and with puts also for what is written to its key. In a queue that is brisk it lasts for shortWait:
+// it is one that was kept, which shows all that came after c, or it may be kept. It shows no puts then that nobody has asked for: of two
+// events a turn of each contender's key, the one that says that it has entered again is half of what a watch costs. That c's key is
+// overwritten, which ends its contention too, the look under the next watch finds.
+func (q *Queue) watchOn(ctx context.Context, c contender, brisk, puts bool) (w *watch, kept bool) {
+	if !brisk {
+		return q.open(ctx, c.key), false
+	}
+	if w := q.kept.take(ctx, c, puts); w != nil {
 		return w, true
 	}
-	return q.open(ctx, c.key), false
+	var opts []clientv3.OpOption
+	if !puts {
+		opts = append(opts, clientv3.WithFilterPut())
+	}
+	w = q.open(ctx, c.key, opts...)
+	w.puts = puts
+	w.timer = time.AfterFunc(shortWait, func() { q.kept.drop(w) })
+	return w, false
 }
 
 const (
-	// shortWait is how long a wait may take whose watch is kept. A wait relies on a kept watch for so long, too: it may stand
-	// at a member that has fallen silent, which only the opening of a watch shows.
+	// shortWait is how long a wait may take for the queue to be brisk. In such a queue a wait relies on its watch for so long, too:
+	// a kept one may stand at a member that has fallen silent, which only the opening of a watch shows.
 	shortWait = GuardAfter
 	// keptFor is how long a watch is kept that nobody uses.
 	keptFor = time.Second
@@ -93,17 +103,16 @@ type keptWatches struct {
 
 // take returns the watch on c's key for a call whose context is ctx, to wait for c's end. It returns nil if none is kept, or if that
 // may not show the end: readers of one session wait for the same key at the same time, so the watch may have begun after the end, or
-// another wait may have taken it.
-func (k *keptWatches) take(ctx context.Context, c contender) *watch {
+// another wait may have taken it. With puts it is one that shows them.
+func (k *keptWatches) take(ctx context.Context, c contender, puts bool) *watch {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	w := k.watches[c.key]
-	if w == nil || c.rev <= w.since {
+	if w == nil || c.rev <= w.since || puts && !w.puts {
 		return nil
 	}
 	delete(k.watches, c.key)
-	w.timer.Stop() // if it has gone off, the watch has ended, as any watch may
-	w.timer = time.AfterFunc(shortWait, w.cancel)
+	w.timer.Reset(shortWait) // if it has just gone off, the watch ends, as any watch may
 	w.detach = context.AfterFunc(ctx, w.cancel)
 	return w
 }
@@ -112,24 +121,23 @@ func (k *keptWatches) take(ctx context.Context, c contender) *watch {
 func (k *keptWatches) keep(w *watch) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	w.stopTimer()
 	if !w.detach() || w.ctx.Err() != nil || k.watches[w.key] != nil || len(k.watches) >= mostKept {
-		w.cancel()
+		w.close()
 		return
 	}
 	if k.watches == nil {
 		k.watches = make(map[string]*watch)
 	}
 	k.watches[w.key] = w
-	w.timer = time.AfterFunc(keptFor, func() { k.drop(w) })
+	w.timer.Reset(keptFor)
 }
 
-// drop ends w, if it is still kept.
+// drop ends w, and keeps it no longer.
 func (k *keptWatches) drop(w *watch) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.watches[w.key] == w {
 		delete(k.watches, w.key)
-		w.cancel()
 	}
+	w.cancel()
 }
