@@ -113,6 +113,7 @@ type told struct {
 
 	Hold
 
+	name    [1]string // the room of Names, mostly
 	granted time.Time
 	stop    func() bool // nobody waits for a loss any more; false: the hold has ended
 }
@@ -122,12 +123,12 @@ func (s *Session) begin(ctx context.Context, name, owner string, m mode) (contex
 	if s.opts.Hooks == nil {
 		return ctx, nil
 	}
+	t := &told{hooks: s.opts.Hooks, began: time.Now()}
+	t.Acquisition = Acquisition{Kind: m.kind, Names: m.names, Try: m.try, Owner: owner}
 	if m.names == nil {
-		m.names = []string{name}
+		t.name[0] = name
+		t.Names = t.name[:]
 	}
-	t := &told{hooks: s.opts.Hooks, began: time.Now(), Hold: Hold{Acquisition: Acquisition{
-		Kind: m.kind, Names: m.names, Try: m.try, Owner: owner,
-	}}}
 	if t.hooks.AcquireStart != nil {
 		if made := t.hooks.AcquireStart(ctx, t.Acquisition); made != nil {
 			ctx = made

@@ -48,12 +48,14 @@ func (l *Lock) Context() context.Context {
 
 // names are those of the locks that the token is of: that of the queue, in a set all. Of a tree it is the node's, as it stands in
 // the keys, since Session.Lock of the path is another lock.
-func (c *contender) names() (all []string) {
-	c.each(func(c *contender) {
-		if all == nil || !c.shared {
-			all = append(all, c.g.s.opts.Prefix+c.name)
+func (c *contender) names() []string {
+	all := make([]string, 1, 1+len(c.with))
+	all[0] = c.g.s.opts.Prefix + c.name
+	for _, other := range c.with {
+		if !other.shared {
+			all = append(all, other.g.s.opts.Prefix+other.name)
 		}
-	})
+	}
 	return all
 }
 
