@@ -37,7 +37,9 @@ type hub struct {
 	topics  map[string]*topic
 	viewers int // of the list
 	listing news
-	rows    []row // by their names
+	current bool      // somebody has looked since rows were read, or until then
+	until   time.Time // the next reading is due, if somebody looks
+	rows    []row     // by their names
 	capped  bool
 	health  health
 }
@@ -146,6 +148,7 @@ func (h *hub) scan() {
 		}
 		h.listing.tell()
 		more := h.viewers > 0
+		h.current, h.until = true, time.Now().Add(rest)
 		h.mu.Unlock()
 		if !pause(h.ctx, rest) {
 			return
@@ -188,6 +191,7 @@ func (h *hub) read() (rows []row, capped bool, err error) {
 func (h *hub) viewList() (leave func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.current = h.current && (h.viewers > 0 || time.Now().Before(h.until))
 	h.viewers++
 	h.want()
 	return func() {
@@ -200,9 +204,9 @@ func (h *hub) viewList() (leave func()) {
 // list adds the list to a message if it has changed, and returns what is closed when it changes next.
 func (h *hub) list(prefix string, contended bool, sent *cursor, to *message) <-chan struct{} {
 	h.mu.Lock()
-	rows, capped, health, changed, version := h.rows, h.capped, h.health, h.listing.changed, h.listing.version
+	rows, capped, health, changed, version, current := h.rows, h.capped, h.health, h.listing.changed, h.listing.version, h.current
 	h.mu.Unlock()
-	if version == sent.version || version == 1 { // nothing has been read yet
+	if version == sent.version || !current { // what was read an hour ago is not how things are
 		return changed
 	}
 	sent.version = version

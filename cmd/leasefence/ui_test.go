@@ -133,6 +133,31 @@ func TestHub_listsWhileSomebodyLooks(t *testing.T) {
 	})
 }
 
+// What was read before nobody looked is not shown as if it were so now. Who comes back at once need not wait.
+func TestHub_showsNoOldList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, _, client := newTestHub(t)
+		shown := func() *listView {
+			var m message
+			h.list("", false, &cursor{}, &m)
+			return m.List
+		}
+		leave := h.viewList()
+		synctest.Wait()
+		require.NotNil(t, shown())
+		leave()
+		leave = h.viewList()
+		require.NotNil(t, shown())
+		leave()
+		time.Sleep(time.Hour)
+		client.Partition()
+		defer h.viewList()()
+		require.Nil(t, shown())
+		time.Sleep(10 * time.Second)
+		require.Contains(t, shown().Error, "has not answered for 5s")
+	})
+}
+
 // How a hold has ended is told as far as etcd tells it.
 func TestTopic_tellsHowHoldsHaveEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

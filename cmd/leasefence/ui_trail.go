@@ -93,6 +93,9 @@ func (l *trail) refresh() int64 {
 	}
 	l.looked = time.Now()
 	stat, err := os.Stat(l.file)
+	if l.stat != nil && l.stat.Mode()&os.ModeNamedPipe != 0 { // as of a shell's <(psql ...), which is read once
+		return l.version
+	}
 	if err == nil && l.stat != nil && stat.Size() == l.stat.Size() && stat.ModTime().Equal(l.stat.ModTime()) {
 		return l.version
 	}

@@ -1,0 +1,32 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A pipe, as a shell's <(psql ...), is read once: there is nothing in it afterwards.
+func TestTrail_keepsWhatAPipeHad(t *testing.T) {
+	from, to, err := os.Pipe()
+	require.NoError(t, err)
+	defer func() { _ = from.Close() }()
+	_, err = to.WriteString(`{"key":"a","token":7,"granted_at":"2026-11-23 17:07:33"}`)
+	require.NoError(t, err)
+	require.NoError(t, to.Close())
+	l, err := newTrail(fmt.Sprintf("/dev/fd/%d", from.Fd()))
+	require.NoError(t, err)
+	l.looked, l.stat = time.Time{}, timeless{l.stat}
+	l.refresh()
+	require.Len(t, l.rows, 1)
+}
+
+// timeless is a file that has changed: a pipe, when it was written to.
+type timeless struct{ os.FileInfo }
+
+func (timeless) ModTime() time.Time { return time.Time{} }
