@@ -158,13 +158,17 @@ func TestUI_tellsATimeline(t *testing.T) {
 	require.NoError(t, err)
 
 	stamp := func(ago time.Duration) string { return time.Now().Add(-ago).UTC().Format(time.DateTime) }
+	refused := fmt.Sprintf(`{"id":1,"key":"ledger","token":"%d","highest":"%d","holder":"ledger@host-c/977","refused_at":%q}`,
+		lost, q.Holders[0].Revision, stamp(0)) // twice, as where it was exported twice
 	require.NoError(t, os.WriteFile(trail, fmt.Appendf(nil, `[{"key":"ledger","token":%d,"holder":"ledger@host-c/977","ttl_ms":5000,"granted_at":%q,"released_at":%q,"release_cause":"superseded"}]
-{"id":1,"key":"ledger","token":"%d","highest":"%d","holder":"ledger@host-c/977","refused_at":%q}
+%s
+%[4]s
 {"key":"elsewhere","token":"999999","granted_at":"2026-01-01T00:00:00+00:00"}`,
-		lost, stamp(5*time.Second), stamp(time.Second), lost, q.Holders[0].Revision, stamp(0)), 0o600))
+		lost, stamp(5*time.Second), stamp(time.Second), refused), 0o600))
 	p.has(t, "#log", "lease expired; ledger: superseded")
 	p.has(t, "#log .refused", fmt.Sprintf("refused by ledger, which had seen %d", q.Holders[0].Revision))
 	require.NotContains(t, eval[string](t, p, `document.body.textContent`), "elsewhere")
+	require.Equal(t, "2 2 2", eval[string](t, p, `[1, 2, 3].map(() => { draw(); return document.querySelectorAll("#log .refused").length; }).join(" ")`))
 	if *screenshot {
 		c, leave := context.WithCancel(t.Context())
 		another := newSession(t, client, "ledger@host-a/1301")
@@ -175,6 +179,13 @@ func TestUI_tellsATimeline(t *testing.T) {
 		leave()
 		require.ErrorIs(t, <-waits, context.Canceled)
 	}
+	// What lasts stays, however many came after it; and of what is not known yet there is no timeline.
+	p.await(t, `(() => {
+		const open = [...log.values()].find((s) => !s.end).id, many = Array.from({ length: 250 }, (_, i) => ({ id: open + 1 + i, begin: 1, end: 2 }));
+		take({ now: Date.now(), name: { ...one, log: many } });
+		return log.size === 200 && log.has(open) && log.has(open + 250);
+	})()`)
+	p.await(t, `(take({ now: Date.now(), name: { ...one, known: false } }), draw(), document.getElementById("detail").hidden)`)
 	require.NoError(t, os.WriteFile(trail, []byte(`{"key":`), 0o600))
 	p.has(t, "#trailerror", "The audit trail: ")
 	require.NoError(t, os.WriteFile(trail, nil, 0o600))

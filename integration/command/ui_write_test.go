@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
@@ -62,6 +63,25 @@ func TestUI_releasesWhatWasNamed(t *testing.T) {
 	p.has(t, "#log", "asked to let go from a page")
 }
 
+// What comes of a release is told in the dialog that it was asked for in, and nobody waits for it once that is closed.
+func TestUI_tellsAnOutcomeWhereItWasAsked(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	served, page := startUI(t, addr, "--write")
+	const name = "jobs/nightly"
+	held, err := newSession(t, client, "host-a/1").Lock(bounded(t), name)
+	require.NoError(t, err)
+	p := open(t, strings.Replace(page, "#", of("", name)+"&", 1))
+	p.has(t, "#holders", "host-a/1")
+	p.run(t, chromedp.Click("#holders button"), chromedp.WaitVisible("#release"), chromedp.Click("input[value=wait]"), chromedp.SendKeys("#typed", name), chromedp.Click("#go"))
+	p.has(t, "#outcome", "waiting …")
+	p.run(t, chromedp.Click("#cancel"), chromedp.Click("#holders button"), chromedp.WaitVisible("#release"))
+	require.Eventually(t, func() bool { return strings.Contains(served.stderr.String(), "canceled") }, patience, time.Millisecond)
+	require.NoError(t, held.Unlock(bounded(t)))
+	p.has(t, "#log", "let go")
+	require.Equal(t, "false ", eval[string](t, p, `document.getElementById("go").disabled + " " + document.getElementById("outcome").textContent`))
+}
+
 // Whoever has no token sees nothing, until it is typed. The address does not keep it.
 func TestUI_wantsAToken(t *testing.T) {
 	t.Parallel()
@@ -74,8 +94,11 @@ func TestUI_wantsAToken(t *testing.T) {
 	p := open(t, page)
 	p.run(t, chromedp.WaitVisible("#login"))
 	require.NotContains(t, eval[string](t, p, `document.body.innerText`), "jobs/")
-	p.run(t, chromedp.SendKeys("#token", "0123456789abcdee\r"))
-	p.await(t, `document.getElementById("token").value === "" && document.getElementById("login").open`)
+	for _, wrong := range []string{"0123456789abcdee\r", "“0123456789abcdee”\r"} { // the last is not for a header
+		p.run(t, chromedp.SendKeys("#token", wrong))
+		p.await(t, `document.getElementById("token").value === "" && document.getElementById("login").open`)
+		p.has(t, "#status", "the page’s token is wanted")
+	}
 	p.run(t, chromedp.SendKeys("#token", "0123456789abcdef\r"))
 	p.has(t, "#list", "jobs/nightly")
 
@@ -99,6 +122,26 @@ func TestUI_survivesItsServer(t *testing.T) {
 	p.await(t, `document.body.dataset.state === "offline"`)
 	p.has(t, "#status", "the page’s server cannot be reached: shown is what was until")
 	startUI(t, addr, "--listen", strings.Trim(strings.TrimPrefix(page, "http:"), "/"))
+	p.showsTheSame(t, client, "jobs/nightly")
+}
+
+// A tab that is looked at again says from when it shows what it shows, until its server has answered.
+func TestUI_isOldWhenItIsSeenAgain(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	stage(t, client)
+	served, page := startUI(t, addr)
+	p := open(t, of(page, "jobs/nightly"))
+	p.showsTheSame(t, client, "jobs/nightly")
+	turn := func(hidden bool) string {
+		return eval[string](t, p, fmt.Sprintf(`Object.defineProperty(document, "hidden", { value: %v, configurable: true });
+			document.dispatchEvent(new Event("visibilitychange"));
+			document.body.dataset.state + " " + document.getElementById("status").textContent`, hidden))
+	}
+	turn(true)
+	served.signal(t, syscall.SIGSTOP)
+	require.Contains(t, turn(false), "offline connecting: shown is what was until")
+	served.signal(t, syscall.SIGCONT)
 	p.showsTheSame(t, client, "jobs/nightly")
 }
 

@@ -25,7 +25,8 @@ const link = (change) => {
 	for (const [key, value] of Object.entries({ ...asked, ...change })) if (value) hash.set(key, value);
 	return "#" + hash;
 };
-const headers = () => ({ "X-Leasefence": "1", Authorization: "Bearer " + (keep("sessionStorage", "token") || "") });
+// A token has no other signs, and fetch throws for what no header may have.
+const headers = () => ({ "X-Leasefence": "1", Authorization: "Bearer " + (keep("sessionStorage", "token") || "").replace(/[^!-~]/g, "") });
 
 // look opens a stream of what the address says. A page that is not seen has none: browsers have six connections to a server.
 async function look() {
@@ -40,13 +41,13 @@ async function look() {
 		await new Promise((next) => setTimeout(next, wait));
 		if (mine.signal.aborted) return;
 		const attempt = new AbortController();
-		const dog = setInterval(() => { if (Date.now() - heard > 15000) attempt.abort(); }, 1000);
+		const began = Date.now();
+		const dog = setInterval(() => { if (Math.abs(Date.now() - Math.max(began, heard)) > 15000) attempt.abort(); }, 1000);
 		const stop = () => attempt.abort();
 		mine.signal.addEventListener("abort", stop);
-		heard = Date.now();
 		try {
 			const resp = await fetch("api/stream?" + new URLSearchParams(asked), { headers: headers(), signal: attempt.signal, cache: "no-store" });
-			if (resp.status === 401) { login(mine); return; }
+			if (resp.status === 401) { why = "the page’s token is wanted"; login(mine); return; }
 			if (!resp.ok) why = visible((await resp.text()).trim());
 			if (!resp.ok) continue;
 			log = new Map();
@@ -77,13 +78,14 @@ function take(m) {
 	lost = 0;
 	why = "";
 	skew = m.now - heard;
+	if (m.setup && !m.list) list = shown = undefined; // what another stream had shown may be an hour old
 	setup = m.setup || setup;
 	if (m.list) { list = m.list; shown = m.list.shown || shown; }
 	if (!m.name) return;
 	one = m.name;
 	trail = one.trail || trail;
 	for (const s of one.log || []) log.set(s.id, s);
-	while (log.size > 200) log.delete(Math.min(...log.keys()));
+	while (log.size > 200) log.delete(([...log.values()].find((s) => s.end) || log.values().next().value).id); // as the server does
 }
 
 const two = (n) => String(n).padStart(2, "0");
@@ -100,9 +102,11 @@ const count = (n) => n.toLocaleString("en");
 
 // rows makes a table's body of items. Rows that stay are the same ones, so that what is selected, or has the focus, stays it.
 function rows(body, items, key, make, fill) {
-	const old = new Map([...body.rows].map((row) => [row.dataset.key, row]));
+	const old = new Map([...body.rows].map((row) => [row.dataset.key, row])), taken = new Set();
 	items.forEach((item, i) => {
-		const k = key(item);
+		let k = key(item);
+		while (taken.has(k)) k += " again"; // as where a trail has a row twice
+		taken.add(k);
 		let row = old.get(k);
 		old.delete(k);
 		if (!row) {
@@ -122,7 +126,7 @@ function draw() {
 	const asOf = one?.error ? one.as_of : list?.as_of;
 	document.body.dataset.state = lost ? (setup || why ? "offline" : "connecting") : stale ? "stale" : "live";
 	document.body.classList.toggle("chosen", Boolean(asked.name));
-	put($("status"), lost ? (why && `${why}: ` + (setup ? `shown is what was until ${moment(lost + skew)}` : "nothing is known yet")) || "connecting" : stale ? "etcd does not answer" : "live");
+	put($("status"), lost ? (setup ? `${why || "connecting"}: shown is what was until ${moment(lost + skew)}` : why ? why + ": nothing is known yet" : "connecting") : stale ? "etcd does not answer" : "live");
 	if (setup) {
 		put($("etcd"), (setup.prefix ? visible(setup.prefix) + "… at " : "") + setup.etcd.join(", "));
 		put($("mode"), setup.write ? "may release" : "read only");
@@ -131,8 +135,9 @@ function draw() {
 	if (document.activeElement !== $("prefix")) $("prefix").value = asked.prefix;
 	$("contended").checked = Boolean(asked.contended);
 	names();
-	const chosen = one && one.name === asked.name;
-	$("none").hidden = Boolean(asked.name);
+	const chosen = one && one.name === asked.name && (one.known || one.error); // before that, nobody knows who holds it
+	$("none").hidden = chosen;
+	put($("none"), asked.name ? "…" : "Choose a name, or type one in full and press Enter.");
 	$("detail").hidden = !chosen;
 	document.title = asked.name ? visible(asked.name) + " – leasefence" : "leasefence";
 	if (!chosen) return;
@@ -218,7 +223,9 @@ function timeline() {
 	});
 }
 
-// ask has a holder released: the one that was shown when the button was pressed, and nobody else.
+// ask has a holder released: the one that was shown when the button was pressed, and nobody else. What comes of it after the
+// dialog was closed does not belong into the next one.
+let asking;
 function ask(c) {
 	const name = one.name;
 	put($("who"), `${visible(name)}: token ${c.token}, ${visible(c.owner)}`);
@@ -228,6 +235,7 @@ function ask(c) {
 	$("go").disabled = false;
 	$("release").showModal();
 	$("typed").focus();
+	const mine = asking = new AbortController();
 	$("go").onclick = async () => {
 		const mode = document.querySelector("input[name=mode]:checked").value;
 		const typed = $("typed").value === visible(name) ? name : $("typed").value;
@@ -235,21 +243,24 @@ function ask(c) {
 		put($("outcome"), mode === "wait" ? "waiting …" : "…");
 		try {
 			const resp = await fetch("api/release", { method: "POST", headers: { ...headers(), "Content-Type": "application/json" },
-				body: JSON.stringify({ name, typed, mode, token: c.token }) });
-			put($("outcome"), resp.ok ? { ask: "It was asked, and lets go when its work has ended.", wait: "It holds it no more.", now: "It holds it no more; it may still run until it notices." }[mode] : visible((await resp.text()).trim()));
+				signal: mode === "wait" ? mine.signal : null, body: JSON.stringify({ name, typed, mode, token: c.token }) });
+			const says = visible((await resp.text()).trim());
+			if (mine.signal.aborted) return;
+			put($("outcome"), resp.ok ? { ask: "It was asked, and lets go when its work has ended.", wait: "It holds it no more.", now: "It holds it no more; it may still run until it notices." }[mode] : says);
 			$("go").disabled = resp.ok;
 		} catch (e) {
+			if (mine.signal.aborted) return;
 			put($("outcome"), "No answer: it may have been done. " + e.message);
 			$("go").disabled = false;
 		}
 	};
 }
 $("cancel").onclick = () => $("release").close();
+$("release").onclose = () => asking.abort();
 $("typed").onkeydown = (e) => { if (e.key === "Enter") { e.preventDefault(); $("go").click(); } };
 
 function login(mine) {
 	if (mine.signal.aborted) return;
-	put($("status"), "the page’s token is wanted");
 	$("token").value = "";
 	if (!$("login").open) $("login").showModal();
 }
@@ -275,6 +286,6 @@ $("theme").onclick = () => theme(themes[(themes.indexOf(document.documentElement
 theme(keep("localStorage", "theme"));
 
 addEventListener("hashchange", look);
-document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); else stream.abort(); });
+document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); else { stream.abort(); lost ||= heard; } });
 setInterval(() => { if (one && !document.hidden) draw(); }, 1000);
 look();
