@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/leasefence/leasefence/lease"
+	"github.com/leasefence/leasefence/lease/internal/telemetry"
 )
 
 // bounds are so many bounds of a histogram, from the first in steps of four.
@@ -68,7 +69,7 @@ func (t *Telemetry) attributes(s series) metric.MeasurementOption {
 	}
 	all := slices.Clone(t.opts.Attributes)
 	if s.kind != 0 {
-		all = append(all, attribute.String("kind", kindOf(s.kind)))
+		all = append(all, attribute.String("kind", telemetry.Kind(s.kind)))
 		if t.opts.Lock != nil {
 			all = append(all, attribute.String("lock", s.lock))
 		}
@@ -85,7 +86,7 @@ func (t *Telemetry) acquired(ctx context.Context, a lease.Acquisition, r lease.A
 	if r.Queued && !a.Try {
 		t.waiting.Add(ctx, -1, kind)
 	}
-	t.acquisitions.Add(ctx, 1, t.of(a, "outcome", outcomeOf(a, r.Err)))
+	t.acquisitions.Add(ctx, 1, t.of(a, "outcome", telemetry.Outcome(a, r.Err)))
 	if r.Err != nil {
 		return
 	}
@@ -105,13 +106,11 @@ func (t *Telemetry) ended(ctx context.Context, h lease.Hold) {
 	}
 }
 
-// lead counts the leaderships of one name: the next may be won before the end of the one before is told.
 func (t *Telemetry) lead(ctx context.Context, name string, change int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.leading[name] += change
 	of := t.attributes(series{key: "name", also: name})
-	t.leads.Record(ctx, int64(min(t.leading[name], 1)), of)
+	t.leads.Record(ctx, int64(t.leading.Add(name, change)), of)
 	t.slow.Add(ctx, 0, of)
 }
 
@@ -123,39 +122,21 @@ func (t *Telemetry) renewed(r lease.Renewal) {
 	t.roundTrip.Record(ctx, r.RoundTrip.Seconds(), of)
 	t.attempts.Add(ctx, int64(r.Attempts), of)
 	t.left.Record(ctx, r.Left.Seconds(), of)
-	if r.Attempts <= 1 {
-		return
-	}
-	for name, n := range t.leading {
-		if n > 0 {
-			t.slow.Add(ctx, 1, t.attributes(series{key: "name", also: name}))
-		}
+	for _, name := range t.leading.Slow(r) {
+		t.slow.Add(ctx, 1, t.attributes(series{key: "name", also: name}))
 	}
 }
 
 func (t *Telemetry) stateChanged(s lease.Status) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, state := range []lease.State{lease.StateHeld, lease.StateJeopardy, lease.StateLost} {
-		var value int64
-		if s.State == state {
-			value = 1
-		}
-		t.state.Record(context.Background(), value, t.attributes(series{key: "state", also: state.String()}))
+	for state, value := range telemetry.States(s.State) {
+		t.state.Record(context.Background(), int64(value), t.attributes(series{key: "state", also: state}))
 	}
 }
 
-// cleanUpOf adds up what the session's leases have: a lost one may still have keys.
 func (t *Telemetry) cleanUpOf(id clientv3.LeaseID, keys int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.cleanUps[id] = keys
-	if keys == 0 {
-		delete(t.cleanUps, id)
-	}
-	sum := 0
-	for _, n := range t.cleanUps {
-		sum += n
-	}
-	t.cleanUp.Record(context.Background(), int64(sum), t.attributes(series{}))
+	t.cleanUp.Record(context.Background(), int64(t.cleanUps.Set(id, keys)), t.attributes(series{}))
 }

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/lease/internal/telemetry"
 )
 
 // Resources are the telemetry of the resources whose marks have these [fence.Hooks], for one process, whatever the stores. A
@@ -55,23 +56,20 @@ func NewResources(opts ResourceOptions) (*Resources, error) {
 func (r *Resources) Hooks() *fence.Hooks {
 	return &fence.Hooks{
 		Accepted: func(ctx context.Context, a fence.Access) {
-			r.count(ctx, a, "accepted")
+			r.count(ctx, a, nil)
 			r.mark(ctx, a)
 		},
 		Refused: func(ctx context.Context, a fence.Access, err error) {
-			outcome := "stale"
-			if errors.Is(err, fence.ErrOtherLock) {
-				outcome = "other_lock"
-			}
-			r.count(ctx, a, outcome)
+			r.count(ctx, a, err)
 			r.mark(ctx, a)
-			r.refused(ctx, a, outcome, err)
+			r.refused(ctx, a, err)
 		},
 	}
 }
 
-func (r *Resources) count(ctx context.Context, a fence.Access, outcome string) {
-	of := []attribute.KeyValue{attribute.String("mode", modeOf(a)), attribute.String("outcome", outcome)}
+func (r *Resources) count(ctx context.Context, a fence.Access, err error) {
+	mode, outcome := telemetry.Access(a, err)
+	of := []attribute.KeyValue{attribute.String("mode", mode), attribute.String("outcome", outcome)}
 	if r.opts.Resource != nil {
 		of = append(of, attribute.String("resource", r.opts.Resource(a)))
 	}
@@ -90,13 +88,14 @@ func (r *Resources) mark(ctx context.Context, a fence.Access) {
 	}
 }
 
-func (r *Resources) refused(ctx context.Context, a fence.Access, outcome string, err error) {
+func (r *Resources) refused(ctx context.Context, a fence.Access, err error) {
 	span := trace.SpanFromContext(ctx)
 	if !span.IsRecording() {
 		return
 	}
+	mode, outcome := telemetry.Access(a, err)
 	of := []attribute.KeyValue{
-		tokenOf(a.Token), attribute.String("leasefence.mode", modeOf(a)), attribute.String("leasefence.outcome", outcome),
+		tokenOf(a.Token), attribute.String("leasefence.mode", mode), attribute.String("leasefence.outcome", outcome),
 	}
 	if r.opts.SpanResource != nil {
 		of = append(of, attribute.String("leasefence.resource", r.opts.SpanResource(a)))
@@ -112,11 +111,4 @@ func (r *Resources) refused(ctx context.Context, a fence.Access, outcome string,
 			span.AddLink(Link(a.Lock, token))
 		}
 	}
-}
-
-func modeOf(a fence.Access) string {
-	if a.Read {
-		return "read"
-	}
-	return "write"
 }

@@ -2,18 +2,16 @@ package leaseotel
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
 	"sync"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/leasefence/leasefence/lease"
+	"github.com/leasefence/leasefence/lease/internal/telemetry"
 )
 
 const scope = "github.com/leasefence/leasefence/lease/leaseotel"
@@ -52,8 +50,8 @@ type Telemetry struct {
 
 	mu       sync.Mutex // guards the fields below
 	series   map[series]metric.MeasurementOption
-	leading  map[string]int // elections that this process leads, by name
-	cleanUps map[clientv3.LeaseID]int
+	leading  telemetry.Elections
+	cleanUps telemetry.CleanUps
 }
 
 // New returns the telemetry. It returns an error if the meter provider refuses an instrument.
@@ -66,7 +64,7 @@ func New(opts Options) (*Telemetry, error) {
 	}
 	t := &Telemetry{
 		opts: opts, tracer: opts.TracerProvider.Tracer(scope), series: make(map[series]metric.MeasurementOption),
-		leading: make(map[string]int), cleanUps: make(map[clientv3.LeaseID]int),
+		leading: telemetry.Elections{}, cleanUps: telemetry.CleanUps{},
 	}
 	if err := t.instruments(opts.MeterProvider.Meter(scope)); err != nil {
 		return nil, fmt.Errorf("leaseotel: Options.MeterProvider: %w", err)
@@ -95,12 +93,12 @@ func (t *Telemetry) Hooks() *lease.Hooks {
 			t.ended(ctx, h)
 			outcome := "released"
 			if err != nil {
-				outcome = outcomeOf(lease.Acquisition{}, err)
+				outcome = telemetry.Outcome(lease.Acquisition{}, err)
 			}
 			t.endHold(ctx, outcome, err)
 		},
 		Lost: func(ctx context.Context, h lease.Hold, err *lease.LostError) {
-			t.losses.Add(ctx, 1, t.of(h.Acquisition, "reason", reasonOf(err)))
+			t.losses.Add(ctx, 1, t.of(h.Acquisition, "reason", telemetry.Reason(err.Reason)))
 			t.ended(ctx, h)
 			t.endHold(ctx, "lost", err)
 		},
@@ -108,39 +106,4 @@ func (t *Telemetry) Hooks() *lease.Hooks {
 		StateChanged: t.stateChanged,
 		CleanUp:      t.cleanUpOf,
 	}
-}
-
-func kindOf(k lease.Kind) string { return strings.ReplaceAll(k.String(), " ", "_") }
-
-func outcomeOf(a lease.Acquisition, err error) string {
-	switch {
-	case err == nil:
-		return "granted"
-	case a.Try && errors.Is(err, lease.ErrLocked):
-		return "locked"
-	case errors.Is(err, lease.ErrClosed):
-		return "closed"
-	case errors.Is(err, lease.ErrLost):
-		return "lost"
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, lease.ErrLocked):
-		return "canceled" // the last as the cause of the caller's context
-	default:
-		return "error"
-	}
-}
-
-var reasons = map[lease.Reason]string{
-	lease.ReasonDeadlinePassed:   "deadline_passed",
-	lease.ReasonLeaseGone:        "lease_gone",
-	lease.ReasonKeyDeleted:       "key_deleted",
-	lease.ReasonKeyOverwritten:   "key_overwritten",
-	lease.ReasonSessionClosed:    "session_closed",
-	lease.ReasonRevisionWentBack: "revision_went_back",
-}
-
-func reasonOf(err *lease.LostError) string {
-	if name, ok := reasons[err.Reason]; ok {
-		return name
-	}
-	return "other"
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/lease"
+	"github.com/leasefence/leasefence/lease/internal/telemetry"
 )
 
 // Link returns the link to the grant of a lock, with the session's prefix before its name, that has this token. It is the same in
@@ -42,7 +43,7 @@ type spans struct {
 
 func (t *Telemetry) startAcquire(ctx context.Context, a lease.Acquisition) context.Context {
 	s := &spans{about: append(slices.Clone(t.opts.Attributes),
-		attribute.String("leasefence.kind", kindOf(a.Kind)), attribute.Bool("leasefence.try", a.Try))}
+		attribute.String("leasefence.kind", telemetry.Kind(a.Kind)), attribute.Bool("leasefence.try", a.Try))}
 	if t.opts.SpanLock != nil {
 		s.about = append(s.about, attribute.String("leasefence.lock", t.opts.SpanLock(a)))
 	}
@@ -72,7 +73,7 @@ func (t *Telemetry) endAcquire(ctx context.Context, a lease.Acquisition, r lease
 	if !s.acquire.IsRecording() {
 		return // and neither is its hold
 	}
-	outcome := outcomeOf(a, r.Err)
+	outcome := telemetry.Outcome(a, r.Err)
 	s.acquire.SetAttributes(attribute.Bool("leasefence.queued", r.Queued), attribute.String("leasefence.outcome", outcome))
 	if r.Err != nil {
 		t.fail(s.acquire, outcome, r.Err)
@@ -101,7 +102,7 @@ func (t *Telemetry) endHold(ctx context.Context, outcome string, err error) {
 	}
 	s.hold.SetAttributes(attribute.String("leasefence.outcome", outcome))
 	if lost, ok := errors.AsType[*lease.LostError](err); ok {
-		outcome = reasonOf(lost)
+		outcome = telemetry.Reason(lost.Reason)
 		s.hold.SetAttributes(attribute.String("leasefence.reason", outcome))
 	}
 	t.fail(s.hold, outcome, err)
@@ -111,7 +112,7 @@ func (t *Telemetry) endHold(ctx context.Context, outcome string, err error) {
 // fail gives a span the status of an error, unless it is none.
 func (t *Telemetry) fail(span trace.Span, kind string, err error) {
 	switch kind {
-	case "released", "locked", "canceled", "closed", reasons[lease.ReasonSessionClosed]:
+	case "released", "locked", "canceled", "closed", telemetry.Reason(lease.ReasonSessionClosed):
 		return // that was asked for
 	}
 	text := kind

@@ -34,16 +34,15 @@ package leaseprom
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/lease"
+	"github.com/leasefence/leasefence/lease/internal/telemetry"
 )
 
 // Options are the settings of [New]. The zero value of a field is its default.
@@ -73,9 +72,9 @@ type Metrics struct {
 	slow                 *prometheus.CounterVec
 	cleanUp              prometheus.Gauge
 
-	mu       sync.Mutex     // guards the fields below
-	leading  map[string]int // elections that this process leads, by name
-	cleanUps map[clientv3.LeaseID]int
+	mu       sync.Mutex // guards the fields below
+	leading  telemetry.Elections
+	cleanUps telemetry.CleanUps
 }
 
 // New returns the metrics. It returns an error if the buckets are not ascending.
@@ -87,7 +86,7 @@ func New(opts Options) (*Metrics, error) {
 	if len(opts.Buckets) == 0 {
 		short, long = prometheus.ExponentialBuckets(0.001, 4, 8), prometheus.ExponentialBuckets(0.01, 4, 11)
 	}
-	m := &Metrics{lock: opts.Lock, leading: make(map[string]int), cleanUps: make(map[clientv3.LeaseID]int)}
+	m := &Metrics{lock: opts.Lock, leading: telemetry.Elections{}, cleanUps: telemetry.CleanUps{}}
 	labels := func(own ...string) []string {
 		if m.lock != nil {
 			own = append(own, "lock")
@@ -150,7 +149,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 
 // labels are the values of the labels of an acquisition, own after the kind.
 func (m *Metrics) labels(a lease.Acquisition, own ...string) []string {
-	all := append([]string{strings.ReplaceAll(a.Kind.String(), " ", "_")}, own...)
+	all := append([]string{telemetry.Kind(a.Kind)}, own...)
 	if m.lock != nil {
 		all = append(all, m.lock(a))
 	}
@@ -172,7 +171,7 @@ func (m *Metrics) Hooks() *lease.Hooks {
 		AcquireEnd: m.acquired,
 		Released:   func(_ context.Context, h lease.Hold, _ error) { m.ended(h) },
 		Lost: func(_ context.Context, h lease.Hold, err *lease.LostError) {
-			m.losses.WithLabelValues(m.labels(h.Acquisition, reasonOf(err))...).Inc()
+			m.losses.WithLabelValues(m.labels(h.Acquisition, telemetry.Reason(err.Reason))...).Inc()
 			m.ended(h)
 		},
 		Renewed:      m.renewed,
@@ -186,7 +185,7 @@ func (m *Metrics) acquired(_ context.Context, a lease.Acquisition, r lease.Acqui
 	if r.Queued && !a.Try {
 		m.waiting.WithLabelValues(labels...).Dec()
 	}
-	m.acquisitions.WithLabelValues(m.labels(a, outcomeOf(a, r.Err))...).Inc()
+	m.acquisitions.WithLabelValues(m.labels(a, telemetry.Outcome(a, r.Err))...).Inc()
 	if r.Err != nil {
 		return
 	}
@@ -206,12 +205,10 @@ func (m *Metrics) ended(h lease.Hold) {
 	}
 }
 
-// lead counts the leaderships of one name: the next may be won before the end of the one before is told.
 func (m *Metrics) lead(name string, change int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.leading[name] += change
-	m.leads.WithLabelValues(name).Set(float64(min(m.leading[name], 1)))
+	m.leads.WithLabelValues(name).Set(float64(m.leading.Add(name, change)))
 	m.slow.WithLabelValues(name)
 }
 
@@ -219,72 +216,21 @@ func (m *Metrics) renewed(r lease.Renewal) {
 	m.roundTrip.Observe(r.RoundTrip.Seconds())
 	m.attempts.Add(float64(r.Attempts))
 	m.left.Set(r.Left.Seconds())
-	if r.Attempts <= 1 {
-		return
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for name, n := range m.leading {
-		if n > 0 {
-			m.slow.WithLabelValues(name).Inc()
-		}
+	for _, name := range m.leading.Slow(r) {
+		m.slow.WithLabelValues(name).Inc()
 	}
 }
 
 func (m *Metrics) stateChanged(s lease.Status) {
-	for _, state := range []lease.State{lease.StateHeld, lease.StateJeopardy, lease.StateLost} {
-		value := 0.0
-		if s.State == state {
-			value = 1
-		}
-		m.state.WithLabelValues(state.String()).Set(value)
+	for state, value := range telemetry.States(s.State) {
+		m.state.WithLabelValues(state).Set(float64(value))
 	}
 }
 
-// cleanUpOf adds up what the session's leases have: a lost one may still have keys.
 func (m *Metrics) cleanUpOf(id clientv3.LeaseID, keys int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.cleanUps[id] = keys
-	if keys == 0 {
-		delete(m.cleanUps, id)
-	}
-	sum := 0
-	for _, n := range m.cleanUps {
-		sum += n
-	}
-	m.cleanUp.Set(float64(sum))
-}
-
-func outcomeOf(a lease.Acquisition, err error) string {
-	switch {
-	case err == nil:
-		return "granted"
-	case a.Try && errors.Is(err, lease.ErrLocked):
-		return "locked"
-	case errors.Is(err, lease.ErrClosed):
-		return "closed"
-	case errors.Is(err, lease.ErrLost):
-		return "lost"
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, lease.ErrLocked):
-		return "canceled" // the last as the cause of the caller's context
-	default:
-		return "error"
-	}
-}
-
-var reasons = map[lease.Reason]string{
-	lease.ReasonDeadlinePassed:   "deadline_passed",
-	lease.ReasonLeaseGone:        "lease_gone",
-	lease.ReasonKeyDeleted:       "key_deleted",
-	lease.ReasonKeyOverwritten:   "key_overwritten",
-	lease.ReasonSessionClosed:    "session_closed",
-	lease.ReasonRevisionWentBack: "revision_went_back",
-}
-
-func reasonOf(err *lease.LostError) string {
-	if name, ok := reasons[err.Reason]; ok {
-		return name
-	}
-	return "other"
+	m.cleanUp.Set(float64(m.cleanUps.Set(id, keys)))
 }

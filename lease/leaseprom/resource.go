@@ -2,11 +2,11 @@ package leaseprom
 
 import (
 	"context"
-	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/lease/internal/telemetry"
 )
 
 // Resources are the metrics of the resources whose marks have these [fence.Hooks]: a [prometheus.Collector] for one process, whatever
@@ -40,22 +40,13 @@ func NewResources(opts ResourceOptions) *Resources {
 // Hooks returns the hooks for the options of a store, or for a [fence.Guard].
 func (r *Resources) Hooks() *fence.Hooks {
 	return &fence.Hooks{
-		Accepted: func(_ context.Context, a fence.Access) { r.count(a, "accepted") },
-		Refused: func(_ context.Context, a fence.Access, err error) {
-			if errors.Is(err, fence.ErrOtherLock) {
-				r.count(a, "other_lock")
-				return
-			}
-			r.count(a, "stale")
-		},
+		Accepted: func(_ context.Context, a fence.Access) { r.count(a, nil) },
+		Refused:  func(_ context.Context, a fence.Access, err error) { r.count(a, err) },
 	}
 }
 
-func (r *Resources) count(a fence.Access, outcome string) {
-	mode := "write"
-	if a.Read {
-		mode = "read"
-	}
+func (r *Resources) count(a fence.Access, err error) {
+	mode, outcome := telemetry.Access(a, err)
 	labels := []string{mode, outcome}
 	if r.resource != nil {
 		labels = append(labels, r.resource(a))

@@ -1,0 +1,53 @@
+package telemetry_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/lease"
+	"github.com/leasefence/leasefence/lease/internal/telemetry"
+)
+
+// A new reason needs a value here too.
+func TestReason_hasAValueForEach(t *testing.T) {
+	seen := map[string]bool{}
+	for r := lease.ReasonDeadlinePassed; !strings.HasPrefix(r.String(), "Reason("); r++ {
+		value := telemetry.Reason(r)
+		require.NotEqual(t, "other", value, "%v", r)
+		require.False(t, seen[value], "%v: another reason has the value %s", r, value)
+		seen[value] = true
+	}
+	require.Equal(t, "other", telemetry.Reason(0))
+}
+
+// Who waits and gives up has the cause of its context as the error, whatever that is.
+func TestOutcome_ofOneThatGivesUp(t *testing.T) {
+	for _, err := range []error{context.Canceled, context.DeadlineExceeded, lease.ErrLocked} {
+		require.Equal(t, "canceled", telemetry.Outcome(lease.Acquisition{}, err), "%v", err)
+	}
+	require.Equal(t, "locked", telemetry.Outcome(lease.Acquisition{Try: true}, lease.ErrLocked))
+}
+
+func TestElections(t *testing.T) {
+	e := telemetry.Elections{}
+	require.Zero(t, e.Add("x", 0))
+	require.Empty(t, e.Slow(lease.Renewal{Attempts: 2}), "it is a candidate")
+	require.Equal(t, 1, e.Add("x", 1))
+	require.Equal(t, 1, e.Add("x", 1), "the end of the one before is told after this")
+	require.Equal(t, 1, e.Add("x", -1))
+	require.Equal(t, []string{"x"}, e.Slow(lease.Renewal{Attempts: 2}))
+	require.Empty(t, e.Slow(lease.Renewal{Attempts: 1}))
+	require.Zero(t, e.Add("x", -1))
+}
+
+func TestCleanUps(t *testing.T) {
+	c := telemetry.CleanUps{}
+	require.Equal(t, 5, c.Set(1, 5))
+	require.Equal(t, 9, c.Set(2, 4))
+	require.Equal(t, 7, c.Set(1, 3))
+	require.Equal(t, 4, c.Set(1, 0))
+	require.Len(t, c, 1, "leases come and go")
+}
