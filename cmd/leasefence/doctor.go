@@ -26,7 +26,7 @@ The exit code is 1 if something has been found to FAIL.`,
 		Example: `  leasefence doctor
   leasefence doctor jobs/ --ttl 30s --endpoints 10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
   leasefence doctor jobs/ -o json | jq '.findings[] | select(.level != "OK")'`,
-		Args: cobra.MaximumNArgs(1),
+		Args: thenPrefix(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				d.prefix = args[0]

@@ -29,7 +29,7 @@ raised. With PREFIX it looks at names that begin with it alone, as a user must w
 In JSON "verdict" is one of holds, waits, over, unknown, no-lock, not-granted.`,
 		Example: `  leasefence explain 4711
   leasefence explain 4711 jobs/nightly -o json | jq -r .verdict`,
-		Args: cobra.RangeArgs(1, 2),
+		Args: thenPrefix(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			token, err := fence.Parse(args[0])
 			if err != nil {

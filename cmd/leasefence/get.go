@@ -18,7 +18,7 @@ func (a *app) getCommand() *cobra.Command {
 slot of a semaphore is NAME/~slot/2, a node of a tree NAME/~part. TOKEN is the fencing token in era 0.`,
 		Example: `  leasefence get jobs/nightly
   leasefence get jobs/nightly -o json | jq -r '.holders[0].owner'`,
-		Args: cobra.ExactArgs(1),
+		Args: oneName,
 		RunE: func(_ *cobra.Command, args []string) error {
 			return a.ask(func(ctx context.Context, client *clientv3.Client) error {
 				q, err := lease.Inspect(ctx, client, args[0])

@@ -22,7 +22,7 @@ array, printed as it is read.`,
 		Example: `  leasefence ls
   leasefence ls jobs/
   leasefence ls jobs/ -o json | jq -r '.[] | select(.waiters != []).name'`,
-		Args: cobra.MaximumNArgs(1),
+		Args: thenPrefix(0),
 		RunE: func(_ *cobra.Command, args []string) error {
 			prefix := ""
 			if len(args) > 0 {

@@ -53,7 +53,7 @@ it. If somebody else holds the lock by then, nothing is released, and the exit c
 		Example: `  leasefence release jobs/nightly
   leasefence release jobs/nightly --yes --token 4711
   leasefence release jobs/nightly --mode now --yes --token 4711`,
-		Args: cobra.ExactArgs(1),
+		Args: oneName,
 		RunE: func(_ *cobra.Command, args []string) error {
 			r.name = args[0]
 			return a.release(r)

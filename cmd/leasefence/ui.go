@@ -51,7 +51,7 @@ The page changes nothing, unless --write is given: then it releases holders as "
   psql -Atc 'SELECT row_to_json(t) FROM fencing_token_log t' >trail.json
   psql -Atc 'SELECT row_to_json(t) FROM fencing_token_log_refused t' >>trail.json
   leasefence ui --audit trail.json`,
-		Args: cobra.MaximumNArgs(1),
+		Args: thenPrefix(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				u.prefix = args[0]

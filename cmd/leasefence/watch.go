@@ -19,7 +19,7 @@ func (a *app) watchCommand() *cobra.Command {
 the connection; while etcd cannot be reached, nothing is printed. In JSON each line is an object.`,
 		Example: `  leasefence watch jobs/nightly
   leasefence watch jobs/nightly -o json | jq -r '.holders[0].owner // "nobody"'`,
-		Args: cobra.ExactArgs(1),
+		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.use(func(client *clientv3.Client) error { return a.watch(cmd.Context(), client, args[0]) })
 		},

@@ -252,7 +252,7 @@ func TestUI_wrongUsage(t *testing.T) {
 	short := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(short, []byte("short"), 0o600))
 	for line, says := range map[string]string{
-		"a b":                   "accepts at most 1 arg",
+		"a b":                   "accepts between 0 and 1 arg",
 		"--every 1ms":           "--every is 1ms, want 100ms or more",
 		"--listen x":            "--listen: ",
 		"--audit /no/file":      "--audit: open /no/file",

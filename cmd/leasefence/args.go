@@ -1,0 +1,37 @@
+package main
+
+import (
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	locks "github.com/leasefence/leasefence/internal/queue"
+)
+
+// oneName is the argument of a command that looks at a name, as it stands in etcd: slots and nodes have parts that begin with "~".
+func oneName(cmd *cobra.Command, args []string) error {
+	if err := cobra.ExactArgs(1)(cmd, args); err != nil {
+		return err
+	}
+	if err := locks.CheckName(strings.ReplaceAll(args[0], "/~", "/")); err != nil {
+		return usageError("NAME %w", err)
+	}
+	return nil
+}
+
+// thenPrefix is so many arguments, and perhaps a PREFIX behind them.
+func thenPrefix(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := cobra.RangeArgs(n, n+1)(cmd, args); err != nil || len(args) == n {
+			return err
+		}
+		switch prefix := args[n]; {
+		case len(prefix) > 2*locks.MaxName: // a session's, and a name
+			return usageError("PREFIX has %d bytes, want 0 to %d", len(prefix), 2*locks.MaxName)
+		case !utf8.ValidString(prefix):
+			return usageError("PREFIX is %q, want UTF-8", prefix)
+		}
+		return nil
+	}
+}
