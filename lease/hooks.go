@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -31,8 +32,8 @@ type Hooks struct {
 	AcquireEnd func(ctx context.Context, a Acquisition, r Acquired)
 	// Released is called when a hold that was not lost is unlocked, before Unlock returns. Err is the reason that Unlock returns.
 	Released func(ctx context.Context, h Hold, err error)
-	// Lost is called when a hold is lost. There is either one call of Released for a hold or one of Lost; or none, as long as nobody
-	// unlocks one that has ended with [ErrMaxHold] or [ErrAskedToRelease].
+	// Lost is called when a hold is lost. There is either one call of Released for a hold or one of Lost. One that has ended with
+	// [ErrMaxHold] or [ErrAskedToRelease] still has its key: if nobody unlocks it, it is lost with its lease.
 	Lost func(ctx context.Context, h Hold, err *LostError)
 
 	// Renewed is called for each renewal of the lease that prolongs it.
@@ -116,6 +117,10 @@ type told struct {
 	name    [1]string // the room of Names, mostly
 	granted time.Time
 	stop    func() bool // nobody waits for a loss any more; false: the hold has ended
+
+	mu   sync.Mutex  // guards the fields below, of a hold that has ended by itself
+	over bool        // it was unlocked, or lost with its lease
+	late func() bool // nobody waits for the lease's end any more
 }
 
 // begin tells the hooks of an acquisition and returns the context for it.
@@ -172,16 +177,51 @@ func (t *told) end(l *Lock, err error) {
 		t.stop = context.AfterFunc(l.life, func() {
 			if lost := l.lost(); lost != nil {
 				t.lost(lost)
+				return
+			}
+			t.outlive(l.g.handles)
+		})
+	}
+}
+
+// outlive tells of the loss of a hold that has ended by itself, if nobody unlocks it before the lease ends.
+func (t *told) outlive(lease context.Context) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.over {
+		t.late = context.AfterFunc(lease, func() {
+			if lost := lostBy(lease); t.last() {
+				t.lost(lost)
 			}
 		})
 	}
 }
 
+// last reports whether it is called for the first time: whoever calls it tells how the hold has ended.
+func (t *told) last() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	first := !t.over
+	t.over = true
+	if t.late != nil {
+		t.late()
+	}
+	return first
+}
+
 func (t *told) lost(err *LostError) { t.hooks.Lost(t.ctx, t.held(time.Now()), err) }
 
-// unlocking is called before a hold is ended by Unlock, so that this starts no goroutine. True: the caller tells of a loss that came
-// before that end.
-func (t *told) unlocking() bool { return t != nil && t.stop != nil && t.stop() }
+// unlocking is called before a hold is ended by Unlock, so that this starts no goroutine. Lost: the caller tells of a loss that came
+// before that end. Released: it calls released.
+func (t *told) unlocking() (lost, released bool) {
+	switch {
+	case t == nil:
+		return false, false
+	case t.stop == nil || t.stop():
+		return t.stop != nil, true
+	}
+	return false, t.last()
+}
 
 func (t *told) held(until time.Time) Hold {
 	h := t.Hold
@@ -191,7 +231,7 @@ func (t *told) held(until time.Time) Hold {
 
 // released tells that Unlock, which was called then, returns err.
 func (t *told) released(then time.Time, err error) {
-	if t != nil && t.hooks.Released != nil {
+	if t.hooks.Released != nil {
 		t.hooks.Released(t.ctx, t.held(then), err)
 	}
 }

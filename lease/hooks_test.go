@@ -150,6 +150,33 @@ func TestHooks_Lost(t *testing.T) {
 	})
 }
 
+// A hold that has ended by itself still has its key. It is over when it is unlocked, or lost with its lease, whatever comes first.
+func TestHooks_ofHoldsThatHaveEndedByThemselves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h heard
+		e := start(t, lease.Options{Owner: "me", Hooks: h.hooks()})
+		hold := func(name string) *lease.Lock {
+			l, err := e.s.TryLock(t.Context(), name, lease.WithMaxHold(time.Second))
+			require.NoError(t, err)
+			return l
+		}
+		a, b := hold("a"), hold("b")
+		hold("c")
+		time.Sleep(2 * time.Second)
+		h.take()
+		require.ErrorIs(t, context.Cause(a.Context()), lease.ErrMaxHold)
+		require.NoError(t, a.Unlock(t.Context()))
+		require.Equal(t, []string{"released try lock a after 2s: <nil>"}, h.take())
+		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
+		require.ElementsMatch(t, []string{
+			"lost try lock b after 2s: the lease has expired or was revoked", "lost try lock c after 2s: the lease has expired or was revoked",
+		}, h.take())
+		require.Error(t, b.Unlock(t.Context()))
+		require.NoError(t, e.s.Close(t.Context()))
+		require.Empty(t, h.take())
+	})
+}
+
 // What is told of the lease: each renewal, each change of state and the keys that are to be cleaned up.
 func TestHooks_ofTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

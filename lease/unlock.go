@@ -35,7 +35,7 @@ func (l *Lock) unlock(ctx context.Context, handOver func(context.Context) (delet
 	then := time.Now()
 	l.g.checkDeadline() // its timer may be late
 	alive := ctx.Err() == nil
-	tells := l.told.unlocking()
+	tellsLost, tellsReleased := l.told.unlocking()
 	l.end(ErrUnlocked)
 	ctx, cancel := scope.Beyond(ctx, l.life, alive, releaseBound(l.g.ttl))
 	defer cancel()
@@ -44,7 +44,7 @@ func (l *Lock) unlock(ctx context.Context, handOver func(context.Context) (delet
 	}
 	l.each(func(c *contender) { c.g.guards.Remove(&c.entry) })
 	if lost := l.lost(); lost != nil {
-		if tells {
+		if tellsLost {
 			go l.told.lost(lost)
 		}
 		l.each(func(c *contender) {
@@ -57,7 +57,9 @@ func (l *Lock) unlock(ctx context.Context, handOver func(context.Context) (delet
 		l.pass()
 		return lost
 	}
-	defer func() { l.told.released(then, err) }()
+	if tellsReleased {
+		defer func() { l.told.released(then, err) }()
+	}
 	gone := l.contender
 	if handOver != nil {
 		var deleted bool

@@ -53,9 +53,8 @@
 // if the caller gave up, or closed the session. Its text is that of the error only with SpanLock, since errors name locks.
 //
 // The hold's span is there if that of the acquisition is sampled. It ends with the call of Released or Lost for it, one of which
-// every hold has; see there for the exception, a hold that has ended by itself and that nobody unlocks: that has no span. Nothing
-// remains of it, for what belongs to a hold is kept in the context that AcquireStart has returned, and nowhere else. Shut the SDK's
-// providers down after [lease.Session.Close].
+// every hold has. One that has ended by itself and that nobody unlocks keeps its key, and counts as held, until its lease ends.
+// Shut the SDK's providers down after [lease.Session.Close].
 //
 // # One token in several processes
 //

@@ -186,8 +186,11 @@ hold lock < acquire lock, 2s {kind=lock outcome=released try=false}`},
 			l, err := e.s.Lock(e.Context(), "secret", lease.WithMaxHold(time.Second))
 			require.NoError(e, err)
 			<-l.Context().Done()
+			time.Sleep(time.Second)
 			require.NoError(e, e.s.Close(e.Context()))
-		}, `acquire lock < , 0s {kind=lock outcome=granted queued=false try=false}`},
+			synctest.Wait()
+		}, `acquire lock < , 0s {kind=lock outcome=granted queued=false try=false}
+hold lock < acquire lock, 2s {kind=lock outcome=lost reason=session_closed try=false}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
