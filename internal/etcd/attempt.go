@@ -25,6 +25,7 @@ type Attempt struct {
 	cancel context.CancelFunc
 	timer  *time.Timer
 	stop   func() bool
+	single once // the context of a request that is sent once
 }
 
 // Once is an attempt of its own, which is bounded by ctx alone.
@@ -75,10 +76,13 @@ func (a *Attempt) Get(key string, opts ...clientv3.OpOption) (*clientv3.GetRespo
 // Txn is [Send] of a transaction.
 func (a *Attempt) Txn(cmps []clientv3.Cmp, then, or []clientv3.Op) (*clientv3.TxnResponse, error) {
 	if a.copies == 1 { // without an allocation
-		return commit(a.Context(), a.conn.Client, cmps, then, or)
+		if a.single.Context == nil {
+			a.single.Context = a.Context() //nolint:fatcontext // it is the same in all
+		}
+		return commit(&a.single, a.conn.Client, cmps, then, or)
 	}
 	return Send(a, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return commit(ctx, a.conn.Client, cmps, then, or)
+		return commit(&once{ctx}, a.conn.Client, cmps, then, or) //nolint:contextcheck // once is ctx
 	})
 }
 
@@ -87,11 +91,11 @@ func (a *Attempt) Txn(cmps []clientv3.Cmp, then, or []clientv3.Op) (*clientv3.Tx
 //
 // A transaction without operations is a serializable one for etcd: the member that is asked compares what it has applied by
 // then, and may lag. So one that only compares is given a read, which makes it linearizable.
-func commit(ctx context.Context, client *clientv3.Client, cmps []clientv3.Cmp, then, or []clientv3.Op) (*clientv3.TxnResponse, error) {
+func commit(ctx *once, client *clientv3.Client, cmps []clientv3.Cmp, then, or []clientv3.Op) (*clientv3.TxnResponse, error) {
 	if len(then)+len(or) == 0 && len(cmps) > 0 {
 		or = []clientv3.Op{clientv3.OpGet(string(cmps[0].KeyBytes()), clientv3.WithCountOnly())}
 	}
-	return client.Txn(once{ctx}).If(cmps...).Then(then...).Else(or...).Commit() //nolint:contextcheck // once is ctx
+	return client.Txn(ctx).If(cmps...).Then(then...).Else(or...).Commit()
 }
 
 // once has a request sent once. The client's interceptor, and KeepAliveOnce, send it again after some failures, without a

@@ -43,16 +43,31 @@ func (l *Line) free() *lane {
 		return nil
 	}
 	l.busy++
+	if taken := l.spare; taken != nil {
+		l.spare, taken.over = nil, false
+		taken.stuck.Reset(stuckAfter)
+		return taken
+	}
 	taken := new(lane)
-	taken.stuck = time.AfterFunc(stuckAfter, func() { l.next(taken) })
+	taken.stuck = time.AfterFunc(stuckAfter, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.leave(taken)
+		l.openNext()
+	})
 	return taken
 }
 
-// next gives up a lane whose request has come back, or is stuck, to those who wait.
+// next gives a lane whose request has come back to those who wait.
 func (l *Line) next(lane *lane) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.leave(lane)
+	l.done(lane)
+	l.openNext()
+}
+
+// openNext has those who wait carried, if a lane is free. l.mu must be held.
+func (l *Line) openNext() {
 	if len(l.waiting) == 0 {
 		return
 	}
@@ -61,11 +76,19 @@ func (l *Line) next(lane *lane) {
 	}
 }
 
-// leave frees a lane. l.mu must be held.
+// done frees a lane that nobody uses any more, which may be used again. Its timer may have gone off before, and find it in use again:
+// then another request may go beside that one, as beside one that is stuck. l.mu must be held.
+func (l *Line) done(lane *lane) {
+	if lane.stuck.Stop() {
+		l.spare = lane
+	}
+	l.leave(lane)
+}
+
+// leave frees a lane. Its request may be under way. l.mu must be held.
 func (l *Line) leave(lane *lane) {
 	if !lane.over {
 		lane.over = true
-		lane.stuck.Stop()
 		l.busy--
 	}
 }
@@ -84,7 +107,7 @@ func (l *Line) end(lane *lane) {
 		c.finish(Result{}, fmt.Errorf("%w: %w", ErrNotSent, context.Canceled))
 	}
 	l.waiting = nil
-	l.leave(lane)
+	l.done(lane)
 }
 
 // drive sends what waits on its lane, until nothing does.
@@ -127,7 +150,7 @@ func (l *Line) take(ctx context.Context, lane *lane) []*caller {
 		l.end(lane)
 		return nil
 	case len(l.waiting) == 0, l.busy > lanes && len(l.waiting) < l.mostOps/2:
-		l.leave(lane)
+		l.done(lane)
 		return nil
 	}
 	lane.stuck.Reset(stuckAfter)

@@ -94,6 +94,7 @@ type Line struct {
 
 	mu        sync.Mutex // guards the fields below
 	busy      int        // lanes in use, less those that are stuck
+	spare     *lane      // one that was used, nil if there is none
 	waiting   []*caller  // in the order in which they came
 	mostOps   int
 	mostBytes int

@@ -32,12 +32,8 @@ func (e Entry) owns(kv *mvccpb.KeyValue, value string) bool {
 // tells nothing of what is ahead: that is then read without holding up others.
 func (q *Queue) Enter(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, error) {
 	if was := q.contended.of(e.rivals()); was.left == 0 && !was.mixed {
-		resp, err := q.Line.Commit(a, etcd.Txn{
-			Queue: e.Prefix,
-			If:    e.unrivalled(),
-			Then:  []clientv3.Op{e.put(value)},
-			Else:  []clientv3.Op{e.fewNames()},
-		})
+		ops := [...]clientv3.Op{e.put(value), e.fewNames()}
+		resp, err := q.Line.Commit(a, etcd.Txn{Queue: e.Prefix, If: e.unrivalled(), Then: ops[:1:1], Else: ops[1:]})
 		switch {
 		case err != nil:
 			q.contended.met(e.rivals(), true) // e may be there
@@ -266,7 +262,7 @@ func (e Entry) unrivalled() []clientv3.Cmp {
 
 // empty compares true while there is no key of a rival in the entry's queue, nor below it.
 func (e Entry) empty() clientv3.Cmp {
-	cmp, end := clientv3.CreateRevision(""), []byte(e.end())
+	cmp, end := clientv3.CreateRevision(""), e.endKey()
 	cmp.WithKeyBytes(end[:len(e.Prefix):len(e.Prefix)])
 	cmp.GetCompare().RangeEnd = end
 	return cmp
@@ -283,7 +279,7 @@ func (e Entry) delete() clientv3.Op {
 }
 
 func (e Entry) fewNames() clientv3.Op {
-	op, end := getFew, []byte(e.end())
+	op, end := getFew, e.endKey()
 	op.WithKeyBytes(end[:len(e.Prefix):len(e.Prefix)])
 	op.WithRangeBytes(end)
 	return op

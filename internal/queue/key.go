@@ -122,16 +122,26 @@ func FormOf(key []byte) (f Form, ok bool) {
 // Excludes reports whether contenders of the class make readers wait that come after them.
 func (f Form) Excludes() bool { return f.Class < readers }
 
-// endOf is where the range of a queue ends: before what is not for contenders, which begins with "~".
-func endOf(prefix string) string { return prefix + "~" }
+// notContenders begins what is below a queue's prefix and not for contenders.
+const notContenders = "~"
+
+// endOf is where the range of a queue ends.
+func endOf(prefix string) string { return prefix + notContenders }
 
 // end is where the range of those ends who exclude e if they are older. For a reader that is before the first reader: hex digits
 // and the classes that exclude readers sort before theirs.
-func (e Entry) end() string {
+func (e Entry) end() string { return e.Prefix + e.last() }
+
+func (e Entry) last() string {
 	if e.Shared {
-		return e.Prefix + readers
+		return readers
 	}
-	return endOf(e.Prefix)
+	return notContenders
+}
+
+// endKey is end in bytes of their own.
+func (e Entry) endKey() []byte {
+	return append(append(make([]byte, 0, len(e.Prefix)+1), e.Prefix...), e.last()...)
 }
 
 // rivals names the queue and who excludes e in it.
