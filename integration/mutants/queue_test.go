@@ -38,15 +38,15 @@ var queueMutants = []mutant{
 	{
 		name: "a reader waits for readers",
 		file: "internal/queue/key.go",
-		old:  "return e.Prefix + readers",
-		new:  "return endOf(e.Prefix)",
+		old:  "return readers",
+		new:  "return notContenders",
 		by:   killer{inQueue, "TestQueue_Enter_readersAlone", `require.Equal(t, queue.Ahead{None: true}, p.ahead)`},
 	},
 	{
 		name: "a reader waits for nobody",
 		file: "internal/queue/key.go",
-		old:  "return e.Prefix + readers",
-		new:  `return e.Prefix + "\x01"`,
+		old:  "return readers",
+		new:  `return "\x01"`,
 		by:   killer{inQueue, "TestQueue_Await_readersAndWriters", `require.Equal(t, queue.Ahead{Key: w1.Key, Rev: w1.Rev, Owner: true}, r2.ahead)`},
 	},
 	{
