@@ -32,7 +32,7 @@
 // These are the metrics of package leaseprom. Where OpenTelemetry's become Prometheus's, with underscores for dots and with
 // suffixes, as Prometheus itself takes them and its exporter does with UnderscoreEscapingWithSuffixes, the names and labels are
 // the same, so leaseprom's dashboard and alert rules fit both. That is why their attributes have no prefix. The bounds of the
-// histograms are leaseprom's too; a view of the SDK sets others. With [Options].Lock the first six have an attribute lock too.
+// histograms are leaseprom's too; a view of the SDK sets others. With [Options].Lock those with a kind have an attribute lock too.
 //
 // # Traces
 //

@@ -26,7 +26,7 @@
 //	leasefence_tokens_total{mode, outcome}             tokens that have come to resources to write or read: accepted, stale,
 //	                                                   other_lock
 //
-// The kinds are those of [lease.Kind], with "_" for a space. With [Options].Lock the first seven have a label lock too. The two
+// The kinds are those of [lease.Kind], with "_" for a space. With [Options].Lock those with a kind have a label lock too. The two
 // of elections have the names and the meaning that they have in client-go. The last one is that of [Resources], where the tokens are
 // checked. dashboard.json is a dashboard for Grafana, alerts.yaml has rules for Prometheus. Package leaseotel has the same
 // metrics for OpenTelemetry.

@@ -242,7 +242,7 @@ func TestFiles_fitTheMetrics(t *testing.T) {
 	problems, err = testutil.CollectAndLint(leaseprom.NewResources(leaseprom.ResourceOptions{}))
 	require.NoError(t, err)
 	require.Empty(t, problems)
-	for _, file := range []string{"dashboard.json", "alerts.yaml", "metrics.go"} {
+	for _, file := range []string{"dashboard.json", "alerts.yaml", "alerts_test.yaml", "metrics.go"} {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		asked := map[string]bool{}
@@ -259,7 +259,9 @@ func TestFiles_fitTheMetrics(t *testing.T) {
 		}
 	}
 	if path, err := exec.LookPath("promtool"); err == nil {
-		out, err := exec.CommandContext(t.Context(), path, "check", "rules", "alerts.yaml").CombinedOutput()
-		require.NoError(t, err, "%s", out)
+		for _, args := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
+			out, err := exec.CommandContext(t.Context(), path, args...).CombinedOutput()
+			require.NoError(t, err, "%s", out)
+		}
 	}
 }
