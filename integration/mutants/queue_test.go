@@ -183,6 +183,13 @@ var queueMutants = []mutant{
 		by:   killer{inQueue, "TestQueue_Await_keptWatchOfALongWait", `require.Len(t, e.c.Calls(fakeetcd.Watch), watches+2+more)`},
 	},
 	{
+		name: "Await: the owner's end is the turn though a key behind it may be put back on its lease",
+		file: "internal/queue/scan.go",
+		old:  "owner := len(r.contenders) == 1",
+		new:  "owner := kv == r.contenders[len(r.contenders)-1]",
+		by:   killer{inQueue, "TestQueue_Await_putBackBehindTheOwner", `requirePending(t, got)`},
+	},
+	{
 		name: "Await: a kept watch outlives its lease",
 		file: "internal/queue/watch.go",
 		old:  "Watch(q.Life)",

@@ -229,3 +229,24 @@ func TestQueue_plantedContenders(t *testing.T) {
 		})
 	}
 }
+
+// Beside nested names, a key between the owner's and the waiter's is off its lease, and is put back on it while the owner holds: it
+// contends again, before the waiter.
+func TestQueue_Await_putBackBehindTheOwner(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		e.srv.Put("a/eu/1", "")
+		owner, next := other.enter(t, "1"), other.enter(t, "2")
+		e.srv.Put(next.Key, "off its lease")
+		ours := e.enter(t, "3")
+		got := e.await(t.Context(), ours)
+		_, err := other.c.Put(t.Context(), next.Key, "back", clientv3.WithLease(other.lease))
+		require.NoError(t, err)
+		other.leave(t, owner)
+		synctest.Wait()
+		requirePending(t, got)
+		other.leave(t, next)
+		require.NoError(t, receive(t, got).err)
+	})
+}

@@ -100,13 +100,14 @@ func (q *Queue) lookByName(a *etcd.Attempt, e Entry, before Ahead) (Ahead, error
 	if err != nil {
 		return Ahead{}, err
 	}
-	oldest := first(r.contenders)
 	slices.Reverse(r.contenders) // the nearest first
 	kv, err := q.pick(a, e, r)
 	if err != nil || kv == nil {
 		return Ahead{None: err == nil}, err
 	}
-	return Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: kv == oldest, named: true, written: true}, nil
+	// Not the owner while there are others that have the form: they may be put back on their leases.
+	owner := len(r.contenders) == 1
+	return Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: owner, named: true, written: true}, nil
 }
 
 // Owner returns the oldest contender, nil if there is none. It is one attempt.
