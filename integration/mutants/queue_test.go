@@ -183,6 +183,20 @@ var queueMutants = []mutant{
 		by:   killer{inQueue, "TestQueue_Await_keptWatchOfALongWait", `require.Len(t, e.c.Calls(fakeetcd.Watch), watches+2+more)`},
 	},
 	{
+		name: "Await: a wait that was short in the end makes the queue brisk",
+		file: "internal/queue/await.go",
+		old:  "short = short && !broke",
+		new:  "short = !broke",
+		by:   killer{inQueue, "TestQueue_Await_longWaitThatEndsSoon", `require.Equal(t, 2, watches, "round %d", round)`},
+	},
+	{
+		name: "Await: a queue is not brisk whose end is handed over",
+		file: "internal/queue/contended.go",
+		old:  "q.left, q.brisk = contendedLasts, brisk",
+		new:  "q.brisk = brisk",
+		by:   killer{inQueue, "TestQueue_Await_keptWatchAfterHandOver", `require.Equal(t, []int{1, 0}, []int{requests, watches}, "round %d", round)`},
+	},
+	{
 		name: "Await: the owner's end is the turn though a key behind it may be put back on its lease",
 		file: "internal/queue/scan.go",
 		old:  "owner := len(r.contenders) == 1",
@@ -334,7 +348,7 @@ var queueMutants = []mutant{
 		file: "internal/queue/await.go",
 		old:  "known = end == Deleted && ahead.beforeOwner",
 		new:  "known = ahead.beforeOwner",
-		by:   killer{inQueue, "TestQueue_Await_displacedOwner/by_the_latter_of_two_kept_watches", `requirePending(t, got)`},
+		by:   killer{inQueue, "TestQueue_Await_displacedOwner/by_kept_watches_that_show_puts", `requirePending(t, got)`},
 	},
 	{
 		name: "AwaitOwn: that the owner's key was written before the wait is not known",

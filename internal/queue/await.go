@@ -53,11 +53,10 @@ func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, own bool) error
 		}
 	}
 	var b etcd.Backoff
-	slow := false // it has taken for longer than the watches of a brisk queue last
+	brisk, short := q.contended.of(e.rivals()).brisk, true // short: each end came soon
 	for !ahead.None {
 		c := ahead.first()
 		began := time.Now()
-		brisk := !slow && q.contended.of(e.rivals()).brisk
 		w, kept := q.watchOn(ctx, c, brisk, own)
 		end, written := unended, false
 		err := w.use(ctx, func(ctx context.Context, w *watch) error {
@@ -75,20 +74,19 @@ func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, own bool) error
 			return nil
 		})
 		broke := end == unended && ahead.first() == c
-		short := err == nil && !broke && !slow && time.Since(began) < shortWait
+		short = short && !broke && time.Since(began) < shortWait
 		if brisk && short {
 			q.kept.keep(w)
 		} else {
 			w.close()
 		}
-		if brisk != short && err == nil {
-			q.contended.quicken(e.rivals(), short)
-		}
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
+		}
+		q.contended.quicken(e.rivals(), short)
+		switch {
 		case broke && brisk:
-			slow = true // a watch of its own shows more, for as long as it takes
+			brisk = false // a watch of its own shows more, for as long as it takes
 			continue
 		case ahead.first() != c: // as the look has found
 			b.Reset()

@@ -163,19 +163,20 @@ func TestQueue_Await_keptWatchesOfALongQueue(t *testing.T) {
 
 // The owner's key is taken off its lease and put back on it: it contends again, in its old place. The one behind it gives up.
 func TestQueue_Await_displacedOwner(t *testing.T) {
-	const keeping, kept, slow = 2, 3, 4 // rounds before, of which the fourth lasts
-	for name, rounds := range map[string]int{
-		"by watches of its own": 0, "by watches that may be kept": keeping, "by kept watches": kept, "by the latter of two kept watches": slow,
+	const keeping, kept = 1, 2 // rounds before
+	for name, before := range map[string]struct {
+		rounds int
+		await  func(*env, context.Context, place) <-chan outcome[struct{}]
+	}{
+		"by watches of its own": {}, "by watches that may be kept": {keeping, (*env).await}, "by kept watches": {kept, (*env).await},
+		"by kept watches that show puts": {kept, (*env).awaitOwn},
 	} {
 		bubbleOf(t, name, func(e *env) {
 			t := e.t
 			other := e.another(t)
-			for round := range rounds {
+			for range before.rounds {
 				owner, next, ours := other.enter(t, "1"), other.enter(t, "2"), e.enter(t, "3")
-				got := e.await(t.Context(), ours)
-				if round == slow-1 {
-					time.Sleep(2 * queue.GuardAfter)
-				}
+				got := before.await(e, t.Context(), ours)
 				other.leave(t, owner)
 				synctest.Wait()
 				other.leave(t, next)

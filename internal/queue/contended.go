@@ -16,7 +16,7 @@ type contention struct {
 type contended struct {
 	left  int      // so many entries in turn have to find it empty until that is expected of it
 	page  int      // so many of its keys may be read at a time; 0: it is not known
-	brisk bool     // the last wait for somebody's end was short
+	brisk bool     // in the last wait each end came soon
 	mixed bool     // there are keys in it that are no contenders': of nested names, most often
 	thick []string // nested names that are not to be read, their keys being too long to be a lock's; with the "/" at the end, in order
 }
@@ -39,7 +39,6 @@ func (c *contention) met(prefix string, somebody bool) {
 			q.left = contendedLasts
 		} else {
 			q.left = max(0, q.left-1)
-			q.brisk = q.brisk && q.left > 0
 		}
 	})
 }
@@ -48,9 +47,9 @@ func (c *contention) met(prefix string, somebody bool) {
 // or to sort all that is below its prefix: etcd does that while nothing else is committed, and reads the values too.
 func (c *contention) mixed(prefix string) bool { return c.of(prefix).mixed }
 
-// quicken notes whether the last wait in the queue was short.
+// quicken notes that somebody was waited for in the queue, and whether each end came soon.
 func (c *contention) quicken(prefix string, brisk bool) {
-	c.change(prefix, func(q *contended) { q.brisk = brisk })
+	c.change(prefix, func(q *contended) { q.left, q.brisk = contendedLasts, brisk })
 }
 
 func (c *contention) mix(prefix string, others bool) {

@@ -1,0 +1,102 @@
+package queue_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/queue"
+)
+
+// asked is how many requests e sends during a turn, and how many of them open watches.
+func (e *env) asked(turn func()) (requests, watches int) {
+	requests, watches = e.requests(), len(e.c.Calls(fakeetcd.Watch))
+	turn()
+	synctest.Wait()
+	return e.requests() - requests, len(e.c.Calls(fakeetcd.Watch)) - watches
+}
+
+// A lock goes round among sessions that hand it over in the process: the first of ours has found nobody. What is waited for is known
+// to be waited for.
+func TestQueue_Await_keptWatchAfterHandOver(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		ours, theirs := e.enter(t, "0"), other.enter(t, "0")
+		for round := range 6 {
+			requests, watches := e.asked(func() {
+				suffix := []string{"1", "0"}[round%2]
+				_, next := e.handOver(t, ours, suffix)
+				got := e.await(t.Context(), next)
+				_, theirs = other.handOver(t, theirs, suffix)
+				require.NoError(t, receive(t, got).err)
+				ours = next
+			})
+			if round > 2 { // the first learns that it is brisk, and others have two keys in turn
+				require.Equal(t, []int{1, 0}, []int{requests, watches}, "round %d", round)
+			}
+		}
+	})
+}
+
+// Sets take turns.
+func TestQueue_Await_keptWatchesOfSets(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		enter := func(e *env) (set []queue.Entry, ahead []queue.Ahead) {
+			set = e.set("a", "b")
+			ahead, err := e.EnterAll(e.once(t.Context()), set, "")
+			require.NoError(t, err)
+			return set, ahead
+		}
+		leave := func(e *env, set []queue.Entry) {
+			gone, err := e.LeaveAll(e.once(t.Context()), set)
+			require.NoError(t, err)
+			require.Empty(t, gone)
+		}
+		for round := range 4 {
+			requests, watches := e.asked(func() {
+				theirs, _ := enter(other)
+				ours, ahead := enter(e)
+				var got []<-chan outcome[struct{}]
+				for i := range ours {
+					got = append(got, e.await(t.Context(), place{ours[i], ahead[i]}))
+				}
+				leave(other, theirs)
+				for _, one := range got {
+					require.NoError(t, receive(t, one).err)
+				}
+				leave(e, ours)
+			})
+			if round > 1 {
+				require.Equal(t, []int{2, 0}, []int{requests, watches}, "round %d: to enter and to leave", round)
+			}
+		}
+	})
+}
+
+// In a long queue the first end is long in coming, and the second follows soon. Watches that are soon given up would be opened for
+// nothing there.
+func TestQueue_Await_longWaitThatEndsSoon(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		for round := range 4 {
+			_, watches := e.asked(func() {
+				first, second, ours := other.enter(t, "1"), other.enter(t, "2"), e.enter(t, "3")
+				got := e.await(t.Context(), ours)
+				time.Sleep(2 * queue.GuardAfter)
+				other.leave(t, first)
+				synctest.Wait()
+				other.leave(t, second)
+				require.NoError(t, receive(t, got).err)
+				e.leave(t, ours)
+			})
+			require.Equal(t, 2, watches, "round %d", round)
+		}
+	})
+}
