@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert/yaml"
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/election"
@@ -254,8 +256,11 @@ func TestFiles_fitTheMetrics(t *testing.T) {
 		if file == "metrics.go" {
 			require.Len(t, asked, len(known), "its page lists every metric")
 		}
-		if strings.HasSuffix(file, ".json") {
+		switch filepath.Ext(file) {
+		case ".json":
 			require.True(t, json.Valid(text))
+		case ".yaml":
+			require.NoError(t, yaml.Unmarshal(text, new(any)), file) // promtool is not everywhere
 		}
 	}
 	if path, err := exec.LookPath("promtool"); err == nil {
