@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -21,14 +22,22 @@ func TestArgs_wrongNames(t *testing.T) {
 		{`PREFIX is "\xff", want UTF-8`, []string{"doctor", "\xff"}},
 		{`PREFIX is "\xff", want UTF-8`, []string{"ui", "\xff", "--listen", "127.0.0.1:0"}},
 		{`PREFIX has 2049 bytes, want 0 to 2048`, []string{"explain", "7", strings.Repeat("a", 2049)}},
+		{`--all: 65 names, want 64 at most`, append(append([]string{"lock", "--all"}, manyNames(65)...), "--", "true")},
 		{`accepts between 0 and 1 arg(s), received 2`, []string{"ls", "a", "b"}},
 	} {
 		t.Run(strings.Join(tt.args[:1], " "), func(t *testing.T) {
 			var stderr bytes.Buffer
 			a := newApp()
 			a.out, a.stderr = &stderr, &stderr
-			require.Equal(t, exitUsage, a.run(append(tt.args, "--endpoints", "127.0.0.1:1", "--command-timeout", "1ms")))
+			require.Equal(t, exitUsage, a.run(append([]string{"--endpoints", "127.0.0.1:1", "--command-timeout", "1ms"}, tt.args...)))
 			require.Contains(t, stderr.String(), tt.says)
 		})
 	}
+}
+
+func manyNames(n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprint("a/", i))
+	}
+	return names
 }

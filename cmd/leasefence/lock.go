@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -143,6 +144,8 @@ func (l *theLock) check(wait, permits bool) error {
 		return usageError("-n is %d, want 1 to 1024", l.permits)
 	case !l.all && len(l.names) > 1:
 		return usageError("%d names: several take --all", len(l.names))
+	case len(slices.Compact(slices.Sorted(slices.Values(l.names)))) > locks.MostInSet:
+		return usageError("--all: %d names, want %d at most", len(l.names), locks.MostInSet)
 	case l.try && wait:
 		return usageError("--try and --wait: want one of them at most")
 	case wait && l.wait <= 0:

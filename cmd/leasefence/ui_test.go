@@ -221,6 +221,29 @@ func TestTopic_tellsGaps(t *testing.T) {
 	})
 }
 
+// However many holds have ended just before, that etcd does not answer is told in time.
+func TestTopic_tellsThatEtcdHasGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, _, client := newTestHub(t)
+		topic, leave, err := h.look("a")
+		require.NoError(t, err)
+		defer leave()
+		time.Sleep(time.Second)
+		client.Partition()
+		q := lease.Queue{Name: "a"}
+		for n := range int64(20) {
+			q.Holders = append(q.Holders, lease.Contender{Key: fmt.Sprint("a/r", n), Revision: n + 1})
+		}
+		topic.see(q)
+		topic.see(lease.Queue{Name: "a"})
+		time.Sleep(20 * time.Second)
+		topic.mu.Lock()
+		defer topic.mu.Unlock()
+		require.Contains(t, topic.health.err, "has not answered for 5s")
+		require.Empty(t, topic.ended)
+	})
+}
+
 // Timelines have an end, and what lasts is not what is forgotten.
 func TestTopic_keepsSoManyHolds(t *testing.T) {
 	topic := &topic{hub: &hub{}, name: "a", poked: make(chan struct{}, 1), open: make(map[held]*spell)}

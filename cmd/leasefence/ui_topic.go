@@ -234,7 +234,9 @@ func (t *topic) ask(ctx context.Context) (asked int) {
 // settle tells how holds have ended. That of a lock whose lease lives on was let go, or its key was deleted. Of one whose lease has
 // gone with it nobody knows whether it was unlocked first: only that the lease had been left to run out, or had not.
 func (t *topic) settle(ctx context.Context) {
-	for ctx.Err() == nil {
+	ctx, cancel := t.hub.bounded(ctx) // for all of them: where etcd does not answer, that is soon to be noticed
+	defer cancel()
+	for {
 		t.mu.Lock()
 		if len(t.ended) == 0 {
 			t.mu.Unlock()
@@ -244,9 +246,7 @@ func (t *topic) settle(ctx context.Context) {
 		t.ended = t.ended[1:]
 		r := t.leases[s.lease]
 		t.mu.Unlock()
-		ctx, cancel := t.hub.bounded(ctx)
 		resp, err := t.hub.client.TimeToLive(ctx, s.lease)
-		cancel()
 		how, lost := "over", false
 		switch ended := time.UnixMilli(s.End); {
 		case err != nil || resp.TTL < 0 && r.at.IsZero():

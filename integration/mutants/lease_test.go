@@ -193,6 +193,13 @@ var leaseMutants = []mutant{
 		by:   killer{inLease, "TestHooks_thatBlock", `require.NoError(t, l.Err(), "it is renewed")`},
 	},
 	{
+		name: "hooks: nobody is told of a loss after the longest hold",
+		file: "lease/hooks.go",
+		old:  "\t\t\tt.outlive(l.g.handles)\n",
+		new:  "",
+		by:   killer{inLease, "TestHooks_ofHoldsThatHaveEndedByThemselves", `require.ElementsMatch(t, []string{`},
+	},
+	{
 		name: "JoinHooks: the second has not the first one's context",
 		file: "lease/joinhooks.go",
 		old:  "second := g(first, a)",
