@@ -167,6 +167,8 @@ func (d *doctor) unchecked(check, endpoint string, err error) finding {
 		Do: "See what that error is about, and run doctor again.",
 	}
 	switch {
+	case nobody(err):
+		f.Says, f.Do = "NOT CHECKED: etcd does not answer who does not say who asks", sayWho
 	case denied(err):
 		f.Says = "NOT CHECKED: " + d.user() + " is not allowed to"
 		f.Do = "Run doctor as a user with the role root, or with permission on the prefix, to have it checked."
@@ -174,6 +176,13 @@ func (d *doctor) unchecked(check, endpoint string, err error) finding {
 		f.Do = "Raise --command-timeout, or find out why etcd is slow."
 	}
 	return f
+}
+
+// sayWho is what to do where etcd wants a user, and there is none.
+const sayWho = "Give doctor a --user, or a --cert that names one, and those that lock too."
+
+func nobody(err error) bool {
+	return errors.Is(err, rpctypes.ErrUserEmpty) || errors.Is(rpctypes.Error(err), rpctypes.ErrUserEmpty)
 }
 
 func denied(err error) bool {

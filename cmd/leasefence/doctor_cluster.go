@@ -79,6 +79,9 @@ func (d *doctor) authentication(ctx context.Context) {
 func (d *doctor) permission(what string, err error) {
 	f := finding{Level: levelOK, Check: "permissions", Says: fmt.Sprintf("%s may %s %s", d.user(), what, d.below())}
 	switch {
+	case nobody(err):
+		f.Level = levelFail
+		f.Says, f.Do = fmt.Sprintf("nobody may %s %s without saying who asks", what, d.below()), sayWho
 	case denied(err):
 		f.Level = levelFail
 		f.Says = fmt.Sprintf("%s may not %s %s", d.user(), what, d.below())

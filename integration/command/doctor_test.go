@@ -210,6 +210,12 @@ func TestDoctor_withoutPermission(t *testing.T) {
 	require.Contains(t, says(all, "stray keys"), "NOT CHECKED")
 	require.Contains(t, says(all, "leases"), "NOT CHECKED")
 
+	all = examine(t, addr, "jobs/") // as nobody: no role helps
+	require.Equal(t, []string{"FAIL", "FAIL"}, levels(all)["permissions"])
+	for _, check := range []string{"permissions", "commits", "leases", "alarms"} {
+		require.Contains(t, says(all, check), "Give doctor a --user")
+	}
+
 	root := start(t, addr, "doctor", "jobs/", "--user", "root:secret")
 	require.Zero(t, root.end(t))
 	require.Contains(t, root.stdout.String(), " 0 WARN, 0 FAIL\n")
