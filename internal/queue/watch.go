@@ -85,8 +85,8 @@ func (q *Queue) watchOn(ctx context.Context, c contender, brisk, puts bool) (w *
 }
 
 const (
-	// shortWait is how long a wait may take for the queue to be brisk. In such a queue a wait relies on its watch for so long, too:
-	// a kept one may stand at a member that has fallen silent, which only the opening of a watch shows.
+	// shortWait is how long each end that is waited for may take in a queue that is brisk. A wait relies on its watch there for so
+	// long, too: a kept one may stand at a member that has fallen silent, which only the opening of a watch shows.
 	shortWait = GuardAfter
 	// keptFor is how long a watch is kept that nobody uses.
 	keptFor = time.Second
