@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"unicode/utf8"
 
@@ -9,13 +10,21 @@ import (
 	locks "github.com/leasefence/leasefence/internal/queue"
 )
 
-// oneName is the argument of a command that looks at a name, as it stands in etcd: slots and nodes have parts that begin with "~".
+// oneName is the argument of a command that looks at a name.
 func oneName(cmd *cobra.Command, args []string) error {
 	if err := cobra.ExactArgs(1)(cmd, args); err != nil {
 		return err
 	}
-	if err := locks.CheckName(strings.ReplaceAll(args[0], "/~", "/")); err != nil {
-		return usageError("NAME %w", err)
+	if err := checkName(args[0]); err != nil {
+		return usageError("%w", err)
+	}
+	return nil
+}
+
+// checkName checks a name as it stands in etcd: slots and nodes have parts that begin with "~".
+func checkName(name string) error {
+	if err := locks.CheckName(strings.ReplaceAll(name, "/~", "/")); err != nil {
+		return fmt.Errorf("NAME %w", err)
 	}
 	return nil
 }

@@ -231,7 +231,10 @@ func (h *hub) list(prefix string, contended bool, sent *cursor, to *message) <-c
 
 // look is the topic of a name, until the viewer leaves.
 func (h *hub) look(name string) (t *topic, leave func(), err error) {
-	if len(name) > 4<<10 || !strings.HasPrefix(name, h.prefix) {
+	if err := checkName(name); err != nil {
+		return nil, nil, err
+	}
+	if !strings.HasPrefix(name, h.prefix) {
 		return nil, nil, fmt.Errorf("the page shows names that begin with %q", h.prefix)
 	}
 	h.mu.Lock()

@@ -72,7 +72,10 @@ func TestUI_listsManyNames(t *testing.T) {
 
 	p.run(t, chromedp.Click("#list a"))
 	p.showsTheSame(t, client, "jobs/31234")
-	p.run(t, chromedp.Click("#contended"), chromedp.SendKeys("#prefix", "4\r")) // a whole name
+	p.run(t, chromedp.SetValue("#prefix", ""), chromedp.SendKeys("#prefix", "jobs/\r")) // no name
+	p.has(t, "#count", "1 of 50,000 names that somebody waits for")
+	require.Equal(t, "jobs/31234 – leasefence", eval[string](t, p, `document.title`))
+	p.run(t, chromedp.Click("#contended"), chromedp.SendKeys("#prefix", "31234\r")) // a whole name
 	p.await(t, `document.title === "jobs/31234 – leasefence"`)
 	_, err = client.Delete(bounded(t), "jobs/", clientv3.WithPrefix())
 	require.NoError(t, err)

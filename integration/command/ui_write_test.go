@@ -77,9 +77,12 @@ func TestUI_tellsAnOutcomeWhereItWasAsked(t *testing.T) {
 	p.has(t, "#outcome", "waiting …")
 	p.run(t, chromedp.Click("#cancel"), chromedp.Click("#holders button"), chromedp.WaitVisible("#release"))
 	require.Eventually(t, func() bool { return strings.Contains(served.stderr.String(), "canceled") }, patience, time.Millisecond)
-	require.NoError(t, held.Unlock(bounded(t)))
-	p.has(t, "#log", "let go")
 	require.Equal(t, "false ", eval[string](t, p, `document.getElementById("go").disabled + " " + document.getElementById("outcome").textContent`))
+	p.run(t, chromedp.Evaluate[chromedp.Void](`document.getElementById("cancel").click(), document.querySelector("#holders button").click()`)) // at once
+	p.run(t, chromedp.Click("input[value=wait]"), chromedp.SendKeys("#typed", name), chromedp.Click("#go"))
+	p.has(t, "#outcome", "waiting …")
+	require.NoError(t, held.Unlock(bounded(t)))
+	p.await(t, `/holds it no more|not held/.test(document.getElementById("outcome").textContent)`) // the latter if it came first
 }
 
 // Whoever has no token sees nothing, until it is typed. The address does not keep it.
@@ -167,6 +170,8 @@ func TestUI_showsAPart(t *testing.T) {
 	p := open(t, of(page, "accounts"))
 	p.has(t, "#count", "permission denied: give a PREFIX that this user may read")
 	p.has(t, "#asof", "permission denied")
+	p.has(t, "#status", "not live, see below") // and it is not shown as free
+	require.False(t, eval[bool](t, p, `document.getElementById("timeline").checkVisibility()`))
 	p.run(t, chromedp.Navigate(of(page, "jobs/nightly")))
 	p.has(t, "#holders", "host-a/1")
 	_, page = startUI(t, addr, "--user", "eve:secret", "jobs/")
@@ -214,6 +219,7 @@ func TestUI_refuses(t *testing.T) {
 		"another prefix":            {written, "POST", "api/release", order("x", "x", token), "", 400},
 		"no order":                  {written, "POST", "api/release", "{", "", 400},
 		"too much":                  {written, "POST", "api/release", strings.Repeat(" ", 1<<20), "", 400},
+		"a look at no name":         {plain, "GET", "api/stream?name=jobs/", "", "", 503},
 		"a look at another prefix":  {written, "GET", "api/stream?name=x", "", "", 503},
 		"off this host, no token":   {all, "GET", "api/stream", "", "Authorization:", 401},
 		"off this host, page":       {all, "GET", "", "", "Host: page.example", 200},

@@ -126,7 +126,7 @@ function draw() {
 	const asOf = one?.error ? one.as_of : list?.as_of;
 	document.body.dataset.state = lost ? (setup || why ? "offline" : "connecting") : stale ? "stale" : "live";
 	document.body.classList.toggle("chosen", Boolean(asked.name));
-	put($("status"), lost ? (setup ? `${why || "connecting"}: shown is what was until ${moment(lost + skew)}` : why ? why + ": nothing is known yet" : "connecting") : stale ? "etcd does not answer" : "live");
+	put($("status"), lost ? (setup ? `${why || "connecting"}: shown is what was until ${moment(lost + skew)}` : why ? why + ": nothing is known yet" : "connecting") : stale ? "not live, see below" : "live");
 	if (setup) {
 		put($("etcd"), (setup.prefix ? visible(setup.prefix) + "… at " : "") + setup.etcd.join(", "));
 		put($("mode"), setup.write ? "may release" : "read only");
@@ -139,6 +139,7 @@ function draw() {
 	$("none").hidden = chosen;
 	put($("none"), asked.name ? "…" : "Choose a name, or type one in full and press Enter.");
 	$("detail").hidden = !chosen;
+	$("detail").classList.toggle("unknown", !one?.known);
 	document.title = asked.name ? visible(asked.name) + " – leasefence" : "leasefence";
 	if (!chosen) return;
 	put($("name"), visible(one.name));
@@ -235,6 +236,7 @@ function ask(c) {
 	$("go").disabled = false;
 	$("release").showModal();
 	$("typed").focus();
+	asking?.abort();
 	const mine = asking = new AbortController();
 	$("go").onclick = async () => {
 		const mode = document.querySelector("input[name=mode]:checked").value;
@@ -256,7 +258,7 @@ function ask(c) {
 	};
 }
 $("cancel").onclick = () => $("release").close();
-$("release").onclose = () => asking.abort();
+$("release").onclose = () => { if (!$("release").open) asking.abort(); }; // it comes late, perhaps when the next one is open
 $("typed").onkeydown = (e) => { if (e.key === "Enter") { e.preventDefault(); $("go").click(); } };
 
 function login(mine) {
@@ -271,7 +273,7 @@ const search = () => { clearTimeout(typing); typing = setTimeout(() => { locatio
 $("prefix").oninput = $("contended").onchange = search;
 $("search").onsubmit = (e) => {
 	e.preventDefault();
-	if ($("prefix").value) { clearTimeout(typing); location.hash = link({ name: $("prefix").value, prefix: $("prefix").value }); }
+	if ($("prefix").value && !$("prefix").value.endsWith("/")) { clearTimeout(typing); location.hash = link({ name: $("prefix").value, prefix: $("prefix").value }); }
 };
 
 const themes = ["auto", "light", "dark"];
