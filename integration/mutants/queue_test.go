@@ -267,6 +267,13 @@ var queueMutants = []mutant{
 		by:   killer{inEtcd, "TestLine_attempt_copies", `require.Equal(t, []int{2, 2, 2, 1}, carries)`},
 	},
 	{
+		name: "Commit: a lane is used again whose request is under way",
+		file: "internal/etcd/lane.go",
+		old:  "\t\tl.leave(taken)\n",
+		new:  "\t\tl.done(taken)\n\t\tl.spare = taken\n",
+		by:   killer{inEtcd, "TestLine_lanes_stuckOneReturns", `require.Empty(t, sent(), "they wait for the one that is under way")`},
+	},
+	{
 		name: "Commit: a part that is refused was not carried out by the whole either",
 		file: "internal/etcd/line.go",
 		old:  "err = Repeated(err)",

@@ -76,8 +76,8 @@ func (l *Line) openNext() {
 	}
 }
 
-// done frees a lane that nobody uses any more, which may be used again. Its timer may have gone off before, and find it in use again:
-// then another request may go beside that one, as beside one that is stuck. l.mu must be held.
+// done frees a lane whose user has ended, and keeps it for the next one. A timer that has gone off before, and waits for l.mu, may take
+// the next user's request for a stuck one: then another goes beside it, which does no harm. l.mu must be held.
 func (l *Line) done(lane *lane) {
 	if lane.stuck.Stop() {
 		l.spare = lane

@@ -41,8 +41,8 @@ func (a Ahead) first() contender {
 	return contender{a.Key, a.Rev}
 }
 
-// look reads what is ahead of e, where before is what was known. With check it looks up the lease of the one whose end is waited for,
-// if that stays the same. The error is ErrGone if e's own key is not there any more: an entry that is gone has no turn to wait for.
+// look reads what is ahead of e; before is what was known. With check it also reads the key whose end is waited for, and passes over it
+// if it is off its lease. The error is ErrGone if e's own key is not there any more: an entry that is gone has no turn to wait for.
 func (q *Queue) look(a *etcd.Attempt, e Entry, before Ahead, check bool) (Ahead, error) {
 	if q.contended.mixed(e.rivals()) {
 		return q.lookByName(a, e, before)
@@ -76,7 +76,7 @@ func (q *Queue) look(a *etcd.Attempt, e Entry, before Ahead, check bool) (Ahead,
 	return ahead, nil
 }
 
-// nearest is what the nearest contenders tell, of so many that are ahead: if those are more than two, it may be any such number.
+// nearest makes an Ahead of the nearest contenders, the nearest first. All is how many are ahead; of more than two only that counts.
 func nearest(kvs []*mvccpb.KeyValue, all int64) Ahead {
 	kv := kvs[0]
 	ahead := Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: all == 1, written: kv.ModRevision != kv.CreateRevision}

@@ -63,10 +63,11 @@ func (q *Queue) watch(ctx context.Context, key string, f func(context.Context, *
 	return w.use(ctx, f)
 }
 
-// watchOn is a watch for c's end, and with puts also for what is written to its key. In a queue that is brisk it lasts for shortWait:
-// it is one that was kept, which shows all that came after c, or it may be kept. It shows no puts then that nobody has asked for: of two
-// events a turn of each contender's key, the one that says that it has entered again is half of what a watch costs. That c's key is
-// overwritten, which ends its contention too, the look under the next watch finds.
+// watchOn is a watch for c's end. With puts it shows what is written to c's key too.
+//
+// In a brisk queue the watch lasts for shortWait. It was kept, and shows all that came after c, or it is new and may be kept. Without puts
+// it leaves out what is written: a key has two events a turn, and its put is half of what the watch costs. An overwritten key contends no
+// more either; the look under the next watch finds that.
 func (q *Queue) watchOn(ctx context.Context, c contender, brisk, puts bool) (w *watch, kept bool) {
 	if !brisk {
 		return q.open(ctx, c.key), false
