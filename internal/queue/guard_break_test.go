@@ -46,7 +46,7 @@ func TestGuards_watchBreaks(t *testing.T) {
 				e.requireWatchers(t, n)
 
 				// All are guarded again, by events.
-				require.Empty(t, g.warnings)
+				require.Empty(t, g.warned())
 				g.remove(lost)
 				var want []told
 				for _, p := range list {
@@ -172,7 +172,7 @@ func TestGuards_fewOperations(t *testing.T) {
 			time.Sleep(every)
 			synctest.Wait()
 			g.requireTold(t, want...)
-			require.Empty(t, g.warnings)
+			require.Empty(t, g.warned())
 			e.requireWatchers(t, 300)
 			refused := 0
 			for _, call := range e.c.Calls(fakeetcd.Txn)[before:] {

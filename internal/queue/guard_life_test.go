@@ -171,10 +171,10 @@ func deniedForAWhile(t *testing.T, err error, n int, away time.Duration) {
 	require.True(t, e.srv.Delete(list[n/2].Key))
 	time.Sleep(2 * time.Minute)
 	g.requireTold(t)
-	require.NotEmpty(t, g.warnings)
-	require.Contains(t, g.warnings[0], list[0].Prefix[:4])
-	require.NotContains(t, g.warnings[0], fmt.Sprintf("%x", e.lease))
-	require.LessOrEqual(t, len(g.warnings), 3)
+	require.NotEmpty(t, g.warned())
+	require.Contains(t, g.warned()[0], list[0].Prefix[:4])
+	require.NotContains(t, g.warned()[0], fmt.Sprintf("%x", e.lease))
+	require.LessOrEqual(t, len(g.warned()), 3)
 	permit()
 	time.Sleep(2 * every)
 	synctest.Wait()
@@ -250,6 +250,6 @@ func TestGuards_denied_asksSeldom(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		const periods = 10 * 60 / 10
 		require.LessOrEqual(t, e.requests()-before, 2*periods*(mostWatched+mostWatched+40), "for each watch, for each key's read, and for the others together")
-		require.LessOrEqual(t, len(g.warnings), 12, "one a minute")
+		require.LessOrEqual(t, len(g.warned()), 12, "one a minute")
 	})
 }

@@ -76,11 +76,11 @@ func fewOrMany(t *testing.T, n int, pause time.Duration) {
 		}
 	}
 	synctest.Wait()
-	require.Len(t, g.told, min(n, mostWatched), "at once")
+	require.Len(t, g.soFar(), min(n, mostWatched), "at once")
 	time.Sleep(every)
 	synctest.Wait()
 	g.requireTold(t, want...)
-	require.Empty(t, g.warnings)
+	require.Empty(t, g.warned())
 	g.remove(list...)
 	synctest.Wait()
 	require.Zero(t, e.srv.Watchers())

@@ -74,6 +74,21 @@ func (g *guards) remove(list ...place) {
 	}
 }
 
+// soFar returns what has been told since the last drain. A test may not read the fields themselves: a bubble orders what
+// its goroutines wrote before a Wait, but not what they write after it.
+func (g *guards) soFar() []told {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.told)
+}
+
+// warned returns all warnings.
+func (g *guards) warned() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.warnings)
+}
+
 // drain returns what has been told for the first time since it was called last.
 func (g *guards) drain() []told {
 	g.mu.Lock()
@@ -149,7 +164,7 @@ func TestGuards(t *testing.T) {
 				tc.do(e, p)
 				synctest.Wait()
 				if when == "watched" {
-					require.NotEmpty(t, g.told, "at once")
+					require.NotEmpty(t, g.soFar(), "at once")
 				}
 				e.at(5 * time.Second)
 				got := g.drain()
