@@ -260,6 +260,13 @@ var queueMutants = []mutant{
 		by:   killer{inEtcd, "TestLine_gather_whereOthersCompute", `require.Less(t, l.gather(8), yields/4)`},
 	},
 	{
+		name: "Commit: who keeps coming is not waited for",
+		file: "internal/etcd/lane.go",
+		old:  "here, idle = now, 0",
+		new:  "here = now",
+		by:   killer{inEtcd, "TestLine_gather_whileTheyKeepComing", `require.Greater(t, l.gather(8), 2*yields)`},
+	},
+	{
 		name: "Commit: copies of a request carry those who do not expect to be carried out before",
 		file: "internal/etcd/line.go",
 		old:  " && (c.many > 1) == (d.many > 1)",

@@ -18,10 +18,10 @@ const (
 	// stuckAfter is how long a request has a lane to itself. After that another may go beside it: an endpoint that
 	// does not answer must not hold up those who could be served by another.
 	stuckAfter = 10 * time.Millisecond
-	// yields is how often the processor is given up at most before a request is sent, which takes some 50 µs if nobody wants it. Where
+	// yields is how often the processor is given up in vain before a request is sent, which takes some 50 µs if nobody wants it. Where
 	// others do, as in a process that computes, each may take 10 ms: then it ends after gatherFor.
 	yields    = 256
-	gatherFor = 100 * time.Microsecond
+	gatherFor = 300 * time.Microsecond
 )
 
 // lane is one request after the other. The line's mu guards over.
@@ -123,18 +123,25 @@ func (l *Line) drive(ctx context.Context, lane *lane) {
 	}
 }
 
-// gather waits a moment for those whose transactions have just come back, so many, since they may be about to send their next. One
-// request for them and those who wait takes hardly longer than one for either. It returns how often it has yielded.
+// gather waits a moment for those whose transactions have just come back, so many, since they may be about to send their next, and on
+// for as long as they keep coming. One request for them and those who wait takes hardly longer than one for either. It returns how
+// often it has yielded.
 func (l *Line) gather(back int) (n int) {
 	l.mu.Lock()
-	all := len(l.waiting) + back
+	here := len(l.waiting)
 	l.mu.Unlock()
-	began, enough := time.Now(), false
-	for ; n < yields && !enough; n++ {
+	all, began := here+back, time.Now()
+	for idle := 0; idle < yields; n++ {
 		runtime.Gosched()
 		l.mu.Lock()
-		enough = len(l.waiting) >= all || time.Since(began) > gatherFor
+		now := len(l.waiting)
 		l.mu.Unlock()
+		if now >= all || time.Since(began) > gatherFor {
+			break
+		}
+		if idle++; now > here {
+			here, idle = now, 0
+		}
 	}
 	return n
 }

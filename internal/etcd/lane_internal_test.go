@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 )
@@ -30,4 +31,24 @@ func TestLine_gather_whereOthersCompute(t *testing.T) {
 	}
 	over.Store(true)
 	ended.Wait()
+}
+
+// Those who keep coming are waited for, even if all of them together take more yields than nobody would be given.
+func TestLine_gather_whileTheyKeepComing(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // then the two yield in turn
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLine(nil, LineOptions{})
+		go func() {
+			for range 8 {
+				for range yields / 2 {
+					runtime.Gosched()
+				}
+				l.mu.Lock()
+				l.waiting = append(l.waiting, new(caller))
+				l.mu.Unlock()
+			}
+		}()
+		require.Greater(t, l.gather(8), 2*yields)
+		require.Len(t, l.waiting, 8)
+	})
 }
