@@ -93,16 +93,11 @@ func (s *Session) attempt(ctx context.Context, name string, opts lockOptions, m 
 			})
 		}
 		if err == nil {
-			c, err = m.enter(c, ctx)
-			if err == nil {
-				l, err = c.hold(ctx, opts.maxHold)
-			}
-			if err == nil {
-				return l, nil
-			}
-			err = c.abandon(err)
+			l, err = c.contend(ctx, m, opts.maxHold)
 		}
 		switch {
+		case err == nil:
+			return l, nil
 		case ctx.Err() != nil && gone != nil:
 			return nil, fmt.Errorf("%w (last attempt: %s)", err, gone.Error())
 		case c == nil || ctx.Err() != nil:
@@ -117,6 +112,20 @@ func (s *Session) attempt(ctx context.Context, name string, opts lockOptions, m 
 		}
 		c.g.lose(&LostError{Reason: ReasonLeaseGone, LeaseID: c.g.id})
 	}
+}
+
+// contend has c take its turn and makes a handle of it. If that fails, or a hook panics meanwhile, nothing of c stays in the way of
+// others.
+func (c *contender) contend(ctx context.Context, m mode, maxHold time.Duration) (l *Lock, err error) {
+	defer func() {
+		if l == nil {
+			err = c.abandon(err)
+		}
+	}()
+	if c, err = m.enter(c, ctx); err != nil {
+		return nil, err
+	}
+	return c.hold(ctx, maxHold)
 }
 
 // enterAndWait waits for its turn in the session, takes a place at the end of etcd's queue and waits for its turn
@@ -218,7 +227,7 @@ func (c *contender) abandon(err error) error {
 	}
 	c.end(errAbandoned)
 	switch {
-	case c.waiter != nil: // it never had its turn
+	case c.waiter != nil && c.withdraw(): // it never had its turn
 	case lost != nil, c.with != nil:
 		c.each(func(c *contender) {
 			c.g.guards.Remove(&c.entry)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,13 +78,13 @@ func (h *heard) hooks() *lease.Hooks {
 	}
 }
 
-// Each kind of lock tells of its beginning, its wait, its end, and the end of its hold.
-func TestHooks_eachKind(t *testing.T) {
+// doKinds has a function for each kind of lock that excludes the lock "a", which runs for so long while it is held.
+func doKinds(lasting time.Duration) map[string]func(context.Context, *lease.Session) error {
 	do := func(context.Context, fence.Token) error {
-		time.Sleep(time.Minute)
+		time.Sleep(lasting)
 		return nil
 	}
-	for kind, run := range map[string]func(context.Context, *lease.Session) error{
+	return map[string]func(context.Context, *lease.Session) error{
 		"lock a": func(ctx context.Context, s *lease.Session) error { return s.Do(ctx, "a", do) },
 		"read lock a": func(ctx context.Context, s *lease.Session) error {
 			return s.RDo(ctx, "a", func(ctx context.Context, token fence.ReadToken) error { return do(ctx, fence.Token(token)) })
@@ -91,7 +92,12 @@ func TestHooks_eachKind(t *testing.T) {
 		"lock set b+a":  func(ctx context.Context, s *lease.Session) error { return s.DoAll(ctx, []string{"b", "a", "b"}, do) },
 		"tree lock a/c": func(ctx context.Context, s *lease.Session) error { return s.DoTree(ctx, "a/c", do) },
 		"permit a":      func(ctx context.Context, s *lease.Session) error { return s.DoPermit(ctx, "a", 1, do) },
-	} {
+	}
+}
+
+// Each kind of lock tells of its beginning, its wait, its end, and the end of its hold.
+func TestHooks_eachKind(t *testing.T) {
+	for kind, run := range doKinds(time.Minute) {
 		inBubble(t, kind, func(t *testing.T) {
 			var h heard
 			e := start(t, lease.Options{Owner: "me", Hooks: h.hooks()})
@@ -370,4 +376,41 @@ func TestJoinHooks(t *testing.T) {
 		}))
 		require.Nil(t, lease.JoinHooks().Lost, "what is told to nobody costs nothing")
 	})
+}
+
+// A hook that panics leaves no lock that nobody has, and no place in a queue, not even in that of the session.
+func TestHooks_thatPanic(t *testing.T) {
+	for kind, run := range doKinds(0) {
+		for _, hook := range []string{"Queued", "AcquireEnd"} {
+			for _, sameSession := range []bool{false, true} {
+				inBubble(t, fmt.Sprintf("%s, %s, behind its own session: %t", kind, hook, sameSession), func(t *testing.T) {
+					var armed atomic.Value
+					armed.Store("")
+					strike := func(name string) {
+						if armed.CompareAndSwap(name, "") {
+							panic("mine")
+						}
+					}
+					e := start(t, lease.Options{Hooks: &lease.Hooks{
+						Queued:     func(context.Context, lease.Acquisition, string) { strike("Queued") },
+						AcquireEnd: func(context.Context, lease.Acquisition, lease.Acquired) { strike("AcquireEnd") },
+					}})
+					holder := e
+					if !sameSession {
+						holder = e.join(t)
+					}
+					l := holder.lock(t, "a")
+					armed.Store(hook)
+					time.AfterFunc(time.Second, func() { _ = l.Unlock(context.WithoutCancel(t.Context())) })
+					require.PanicsWithValue(t, "mine", func() { _ = run(t.Context(), e.s) })
+					<-l.Context().Done()
+					synctest.Wait()
+					require.Empty(t, e.keys(""))
+					require.NoError(t, run(t.Context(), e.s))
+					require.Equal(t, time.Second, e.now())
+					require.NoError(t, e.s.Close(t.Context()))
+				})
+			}
+		}
+	}
 }

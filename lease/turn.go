@@ -97,23 +97,32 @@ func (t *turns) head(name string) *contender {
 // awaitTurn waits for c's turn and takes the place that comes with it.
 func (c *contender) awaitTurn(ctx context.Context) (queue.Ahead, error) {
 	c.told.queued("")
-	w := c.waiter
 	select {
-	case <-w.turn:
+	case <-c.waiter.turn:
+		return c.takePlace(), nil
 	case <-ctx.Done():
+		return queue.Ahead{}, context.Cause(ctx)
 	case <-c.life.Done():
-	}
-	if w.settled.CompareAndSwap(false, true) {
-		c.g.turns.quit(c)
-		if ctx.Err() != nil {
-			return queue.Ahead{}, context.Cause(ctx)
-		}
 		return queue.Ahead{}, context.Cause(c.life) //nolint:contextcheck // asks, passes nothing on
 	}
-	<-w.turn // it is being closed
+}
+
+// withdraw takes c out of the order before its turn. If its turn has come meanwhile it takes the place instead, and reports false.
+func (c *contender) withdraw() bool {
+	if c.waiter.settled.CompareAndSwap(false, true) {
+		c.g.turns.quit(c)
+		return true
+	}
+	<-c.waiter.turn // it is being closed
+	c.takePlace()
+	return false
+}
+
+func (c *contender) takePlace() queue.Ahead {
+	p := c.waiter.place
 	c.waiter = nil
-	c.entry.Entry, c.late = w.place.entry, w.place.late
-	return w.place.ahead, nil
+	c.entry.Entry, c.late = p.entry, p.late
+	return p.ahead
 }
 
 // pass ends c's turn without a place to hand over.
