@@ -77,6 +77,32 @@ func MustLock(tb testing.TB, s *lease.Session, name string) *lease.Lock {
 	return l
 }
 
+// MustTake is Take in a test that needs the name.
+func (w Way) MustTake(tb testing.TB, s *lease.Session, name string) *Hold {
+	tb.Helper()
+	h, err := w.Take(Bounded(tb), s, name)
+	if err != nil {
+		tb.Fatalf("%s %q: %v", w.Name, name, err)
+	}
+	return h
+}
+
+// Wait begins to wait for a name, which is sent when it is the test's.
+func (w Way) Wait(tb testing.TB, s *lease.Session, name string) <-chan *Hold {
+	tb.Helper()
+	granted := make(chan *Hold, 1)
+	ctx := Bounded(tb)
+	go func() {
+		h, err := w.Take(ctx, s, name)
+		if err != nil {
+			tb.Errorf("wait for %q: %v", name, err)
+			return
+		}
+		granted <- h
+	}()
+	return granted
+}
+
 // AwaitEnd waits for the end of a handle's context and returns its cause.
 func AwaitEnd(tb testing.TB, ctx context.Context) error { //nolint:revive // the test comes first in a test's helpers
 	tb.Helper()

@@ -119,8 +119,7 @@ func (c *crowd) end(t *testing.T, client *clientv3.Client, name string, least in
 // take holds a name, and has the witness know.
 func take(t *testing.T, w *rig.Witness, way rig.Way, s *lease.Session, name string) *rig.Hold {
 	t.Helper()
-	h, err := way.Take(rig.Bounded(t), s, name)
-	require.NoError(t, err)
+	h := way.MustTake(t, s, name)
 	w.Follow(h)
 	return h
 }

@@ -24,7 +24,7 @@ func startProcesses(t *testing.T, opts etcdproc.Options) *etcdproc.Cluster {
 	return c
 }
 
-// turned is a name that changes hands, and a hold of that name or of another.
+// turned is a name that changes hands, and a hold, of another or of this one.
 type turned struct {
 	way   rig.Way
 	name  string
@@ -34,18 +34,18 @@ type turned struct {
 	held  *rig.Hold
 }
 
-// newTurned has a crowd take turns on a name, and somebody else hold a name.
-func newTurned(t *testing.T, way rig.Way, endpoints []string, name, held string) *turned {
+// eachTurned has a crowd take turns on a name in each way, and somebody hold another.
+func eachTurned(t *testing.T, endpoints []string) (all []*turned) {
 	t.Helper()
-	x := &turned{way: way, name: name, crowd: gather(t, way, endpoints, name, 5*time.Second)}
-	x.s = rig.NewSession(t, etcdtest.NewClient(t, endpoints), lease.Options{TTL: 5 * time.Second})
-	x.id = x.s.Status().LeaseID
-	witness := &x.crowd.Witness
-	if held != name {
-		witness = new(rig.Witness)
+	for _, way := range rig.Ways {
+		name := "turns " + way.Name
+		x := &turned{way: way, name: name, crowd: gather(t, way, endpoints, name, 5*time.Second)}
+		x.s = rig.NewSession(t, etcdtest.NewClient(t, endpoints), lease.Options{TTL: 5 * time.Second})
+		x.id = x.s.Status().LeaseID
+		x.held = way.MustTake(t, x.s, "held "+way.Name)
+		all = append(all, x)
 	}
-	x.held = take(t, witness, way, x.s, held)
-	return x
+	return all
 }
 
 // renewed checks that the hold is what it was, and its lease is renewed.
@@ -56,37 +56,54 @@ func (x *turned) renewed(t *testing.T) {
 	require.Equal(t, x.id, x.s.Status().LeaseID)
 }
 
+// hold is a name that is held, and waited for.
+type hold struct {
+	*rig.Hold
+	s       *lease.Session
+	id      clientv3.LeaseID
+	next    <-chan *rig.Hold
+	witness rig.Witness
+}
+
+// holdAndWait has a name held in each way, and somebody wait for it.
+func holdAndWait(t *testing.T, endpoints []string, ttl time.Duration) (holds []*hold) {
+	t.Helper()
+	for _, way := range rig.Ways {
+		h := &hold{s: rig.NewSession(t, etcdtest.NewClient(t, endpoints), lease.Options{TTL: ttl})}
+		h.id = h.s.Status().LeaseID
+		h.Hold = take(t, &h.witness, way, h.s, way.Name)
+		waiter := etcdtest.NewClient(t, endpoints)
+		h.next = wait(t, &h.witness, way, rig.NewSession(t, waiter, lease.Options{TTL: 20 * time.Second}), way.Name)
+		rig.AwaitQueue(t, waiter, way.Name, 2)
+		holds = append(holds, h)
+	}
+	return holds
+}
+
+// handOver checks that the hold is what it was, and hands the name over.
+func (h *hold) handOver(t *testing.T) {
+	t.Helper()
+	require.Equal(t, h.id, h.s.Status().LeaseID)
+	require.Empty(t, h.next)
+	require.NoError(t, h.Free(rig.Bounded(t)))
+	require.NoError(t, rig.Await(t, h.next, "the waiter was not served").Free(rig.Bounded(t)))
+	h.witness.Check(t, 2)
+}
+
 // Members are restarted in order, one after the other, as for an upgrade. Nobody loses anything by it.
 func TestMembers_restartedOneByOne(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
-	var all []*turned
-	var granted []<-chan *rig.Hold
-	for _, way := range rig.Ways {
-		x := newTurned(t, way, cluster.Endpoints(), "turns "+way.Name, "turns "+way.Name)
-		waiter := rig.NewSession(t, cluster.Client(t), lease.Options{TTL: 15 * time.Second})
-		all, granted = append(all, x), append(granted, wait(t, &x.crowd.Witness, way, waiter, x.name))
-	}
+	holds := holdAndWait(t, cluster.Endpoints(), 5*time.Second)
 	for _, m := range cluster.Members {
 		m.Restart(t)
-		for _, x := range all {
-			x.renewed(t)
+		for _, h := range holds {
+			rig.AwaitRenewal(t, h.s)
+			require.NoError(t, h.Err())
 		}
 	}
-	for i, x := range all {
-		require.Empty(t, granted[i])
-		require.NoError(t, x.held.Free(rig.Bounded(t)))
-		require.NoError(t, rig.Await(t, granted[i], "the waiter was not served").Free(rig.Bounded(t)))
-	}
-	for _, m := range cluster.Members {
-		m.Restart(t)
-		for _, x := range all {
-			x.crowd.goesOn(t, 5)
-		}
-	}
-	for _, x := range all {
-		require.Zero(t, x.crowd.lost.Load())
-		x.crowd.end(t, cluster.Client(t), x.name, 15)
+	for _, h := range holds {
+		h.handOver(t)
 	}
 }
 
@@ -95,10 +112,7 @@ func TestMembers_killedAndRestarted(t *testing.T) {
 	t.Parallel()
 	cluster := startProcesses(t, etcdproc.Options{})
 	client := etcdtest.NewClient(t, cluster.Endpoints())
-	var all []*turned
-	for _, way := range rig.Ways {
-		all = append(all, newTurned(t, way, cluster.Endpoints(), "turns "+way.Name, "held "+way.Name))
-	}
+	all := eachTurned(t, cluster.Endpoints())
 	goOn := func() {
 		for _, x := range all {
 			x.crowd.goesOn(t, 5)
@@ -130,26 +144,7 @@ func TestMembers_killedAndRestarted(t *testing.T) {
 func TestQuorum_regainedInTime(t *testing.T) {
 	t.Parallel()
 	cluster := startProcesses(t, etcdproc.Options{})
-	type hold struct {
-		*rig.Hold
-		s       *lease.Session
-		id      clientv3.LeaseID
-		next    <-chan *rig.Hold
-		witness rig.Witness
-	}
-	var holds []*hold
-	for _, way := range rig.Ways {
-		h := &hold{}
-		session := func() *lease.Session {
-			return rig.NewSession(t, etcdtest.NewClient(t, cluster.Endpoints()), lease.Options{TTL: 20 * time.Second})
-		}
-		h.s = session()
-		h.id = h.s.Status().LeaseID
-		h.Hold = take(t, &h.witness, way, h.s, way.Name)
-		h.next = wait(t, &h.witness, way, session(), way.Name)
-		rig.AwaitQueue(t, etcdtest.NewClient(t, cluster.Endpoints()), way.Name, 2)
-		holds = append(holds, h)
-	}
+	holds := holdAndWait(t, cluster.Endpoints(), 20*time.Second)
 	require.NoError(t, cluster.Members[0].Kill())
 	require.NoError(t, cluster.Members[1].Kill())
 	for _, h := range holds {
@@ -159,12 +154,7 @@ func TestQuorum_regainedInTime(t *testing.T) {
 	require.NoError(t, cluster.Members[0].Restart(rig.Bounded(t)))
 	for _, h := range holds {
 		rig.AwaitState(t, h.s, lease.StateHeld)
-		require.Equal(t, h.id, h.s.Status().LeaseID)
-		require.Empty(t, h.next)
-		require.NoError(t, h.Free(rig.Bounded(t)))
-		next := rig.Await(t, h.next, "the waiter was not served")
-		require.NoError(t, next.Free(rig.Bounded(t)))
-		h.witness.Check(t, 2)
+		h.handOver(t)
 	}
 	require.NoError(t, cluster.Members[1].Restart(rig.Bounded(t)))
 }

@@ -43,10 +43,7 @@ func TestSlowDisk(t *testing.T) {
 	}
 	t.Run("below the deadline", func(t *testing.T) {
 		const slow = 200 * time.Millisecond
-		var all []*turned
-		for _, way := range rig.Ways {
-			all = append(all, newTurned(t, way, cluster.Endpoints(), "turns "+way.Name, "held "+way.Name))
-		}
+		all := eachTurned(t, cluster.Endpoints())
 		for _, x := range all {
 			x.crowd.goesOn(t, 3)
 		}

@@ -46,18 +46,7 @@ func play(t *testing.T, ttl time.Duration, act func(*scene)) {
 			var err error
 			s.writer, err = newWriter(s.resource.URL)
 			require.NoError(t, err)
-			next := make(chan *rig.Hold, 1)
-			session := rig.NewSession(t, s.client, lease.Options{})
-			ctx := rig.Bounded(t)
-			go func() {
-				h, err := way.Take(ctx, session, way.Name)
-				if err != nil {
-					t.Errorf("wait: %v", err)
-					return
-				}
-				next <- h
-			}()
-			s.next = next
+			s.next = way.Wait(t, rig.NewSession(t, s.client, lease.Options{}), way.Name)
 			rig.AwaitQueue(t, s.client, way.Name, 2)
 
 			s.holder.ask("write") // its claim, and what comes before the pause
