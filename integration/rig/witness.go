@@ -56,13 +56,6 @@ func (s *Span) look(h *Hold) bool {
 	return true
 }
 
-// Add takes in a hold that was followed elsewhere, on the same clock.
-func (w *Witness) Add(s *Span) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.spans = append(w.spans, s)
-}
-
 // Check waits until all holds are over. It fails the test if two were live at one instant, if the tokens do not strictly
 // increase in the order of the holds, or if fewer than least were seen alive.
 func (w *Witness) Check(tb testing.TB, least int) {

@@ -1,3 +1,2 @@
-// Package load proves what leasefence promises under load: thousands of waiters, storms of cancellations, and processes that
-// get no time to run.
+// Package load proves what leasefence promises under load: thousands of waiters and storms of cancellations.
 package load

@@ -7,14 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
-	"github.com/leasefence/leasefence/integration/child"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 )
 
-func TestMain(m *testing.M) {
-	child.Play(starvedEnv, part.play)
-	etcdtest.Main(m)
-}
+func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 // ledger is a resource in memory, behind a fence.
 type ledger struct {

@@ -67,9 +67,7 @@ func eachCrowd(t *testing.T, rows []row, do func(*testing.T, *crowd)) {
 			c := &crowd{way: row.way, name: "n", direct: cluster.Members[0].Client(t), in: faults.NewInterceptor(t)}
 			t.Cleanup(c.wg.Wait) // after their contexts have ended
 			rival := c.session(t, c.direct)
-			var err error
-			c.rival, err = c.way.Take(rig.Bounded(t), rival, c.name)
-			require.NoError(t, err)
+			c.rival = c.way.MustTake(t, rival, c.name)
 			c.witness.Follow(c.rival)
 			for range row.clients {
 				s := c.session(t, cluster.Client(t, etcdtest.Dial(c.in.DialOptions()...)))
@@ -88,8 +86,7 @@ func eachCrowd(t *testing.T, rows []row, do func(*testing.T, *crowd)) {
 			rig.AwaitQueue(t, c.direct, c.name, 0)
 			begun := time.Now()
 			for _, s := range c.sessions {
-				h, err := c.way.Take(rig.Bounded(t), s, c.name)
-				require.NoError(t, err)
+				h := c.way.MustTake(t, s, c.name)
 				c.witness.Follow(h)
 				require.NoError(t, h.Free(rig.Bounded(t)))
 			}
