@@ -132,9 +132,7 @@ func newSickHolder(t *testing.T, proxies []*faults.Proxy, way rig.Way, name stri
 	h.line = rig.Over(t, proxies, h.renewals.option())
 	h.session = rig.NewSession(t, h.line.Client, lease.Options{TTL: ttl})
 	h.id = h.session.Status().LeaseID
-	var err error
-	h.hold, err = way.Take(rig.Bounded(t), h.session, name)
-	require.NoError(t, err)
+	h.hold = way.MustTake(t, h.session, name)
 	h.witness.Follow(h.hold)
 	return h
 }
@@ -176,46 +174,32 @@ func TestLock_watchLeavesASickEndpoint(t *testing.T) {
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
 	direct := cluster.Client(t)
 	sound := rig.NewSession(t, direct, lease.Options{})
-	for name, freed := range map[string]func(l *sickLine, sick *faults.Proxy){
-		"waiter, freed at once": func(*sickLine, *faults.Proxy) {},
-		"waiter, freed after the move": func(l *sickLine, sick *faults.Proxy) {
-			for l.carrier(t) == sick {
-				continue // the client takes its endpoints in turn
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			line := newSickLine(t, cluster.Endpoints())
-			held := rig.MustLock(t, sound, name)
-			s := line.session(t)
-			granted := make(chan error, 1)
-			ctx := rig.Bounded(t)
-			go func() {
-				_, err := s.Lock(ctx, name)
-				granted <- err
-			}()
-			// One watch for the predecessor's key, one for its own.
-			require.NoError(t, line.In.AwaitAnswered(ctx, faults.Watch, 2))
-			sick := line.carrier(t)
-			sick.BlackHole()
-			freed(line, sick)
-			require.NoError(t, held.Unlock(ctx))
-			require.NoError(t, rig.Await(t, granted, "the waiter was not served"))
-		})
-	}
-	for _, endpoints := range []int{2, 3} {
-		name := fmt.Sprintf("holder, one of %d endpoints", endpoints)
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			line := newSickLine(t, cluster.Endpoints()[:endpoints])
-			l := rig.MustLock(t, line.session(t), name)
-			line.carrier(t).BlackHole()
-			_, err := direct.Delete(rig.Bounded(t), l.Key())
-			require.NoError(t, err)
-			rig.RequireLost(t, rig.AwaitEnd(t, l.Context()), lease.ReasonKeyDeleted)
-		})
-	}
+	t.Run("waiter", func(t *testing.T) {
+		t.Parallel()
+		line := newSickLine(t, cluster.Endpoints())
+		held := rig.MustLock(t, sound, "waited for")
+		s := line.session(t)
+		granted := make(chan error, 1)
+		ctx := rig.Bounded(t)
+		go func() {
+			_, err := s.Lock(ctx, "waited for")
+			granted <- err
+		}()
+		// One watch for the predecessor's key, one for its own.
+		require.NoError(t, line.In.AwaitAnswered(ctx, faults.Watch, 2))
+		line.carrier(t).BlackHole()
+		require.NoError(t, held.Unlock(ctx))
+		require.NoError(t, rig.Await(t, granted, "the waiter was not served"))
+	})
+	t.Run("holder", func(t *testing.T) {
+		t.Parallel()
+		line := newSickLine(t, cluster.Endpoints()[:2])
+		l := rig.MustLock(t, line.session(t), "held")
+		line.carrier(t).BlackHole()
+		_, err := direct.Delete(rig.Bounded(t), l.Key())
+		require.NoError(t, err)
+		rig.RequireLost(t, rig.AwaitEnd(t, l.Context()), lease.ReasonKeyDeleted)
+	})
 }
 
 // sickLine is a client one of whose endpoints will be sick: that which carries its watches.

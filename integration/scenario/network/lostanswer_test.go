@@ -1,6 +1,8 @@
 package network_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -63,15 +65,27 @@ func opsOf(message any) (o ops) {
 
 // life is that of a session which loses one answer.
 type life struct {
-	*contest
-	call  call
-	title string
-	lost  *faults.Injection
-	in    *faults.Interceptor
+	way    rig.Way
+	call   call
+	name   string
+	ttl    time.Duration
+	direct *clientv3.Client // of one member, with nothing between
+	client *clientv3.Client // the session's
+	lost   *faults.Injection
 
-	client *clientv3.Client
-	ours   *lease.Session
-	before *rig.Hold
+	sessions []*lease.Session
+	ours     *lease.Session
+	before   *rig.Hold
+	waiters  []*turn
+	witness  rig.Witness
+	fenced   rig.Resource
+}
+
+// turn is one time that somebody holds the name.
+type turn struct {
+	at   time.Time // when it was granted
+	err  error
+	done chan struct{} // closed when it is over
 }
 
 // The server does what it is asked and the answer is lost: once for each call that a session makes, from its grant to its
@@ -103,30 +117,34 @@ func TestNetwork_lostAnswerAtEveryCall(t *testing.T) {
 	}
 	begun := time.Now()
 	for _, l := range lives {
-		require.NoError(t, l.before.Free(rig.Bounded(t)), l.title)
+		require.NoError(t, l.before.Free(rig.Bounded(t)), l.name)
 	}
 	for _, l := range lives {
 		for _, tn := range l.waiters {
-			rig.Await(t, tn.done, "a waiter was not served: "+l.title)
-			require.NoError(t, tn.err, l.title)
-			require.WithinRange(t, tn.at, begun, begun.Add(rig.ServedWithin(ttl)), l.title)
+			rig.Await(t, tn.done, "a waiter was not served: "+l.name)
+			require.NoError(t, tn.err, l.name)
+			require.WithinRange(t, tn.at, begun, begun.Add(rig.ServedWithin(ttl)), l.name)
 		}
 	}
 	for _, l := range lives {
 		// One who comes now waits for nobody: what a lost answer might have left would be in its way.
 		rig.AwaitQueue(t, direct, l.name, 0)
 		id := l.ours.Status().LeaseID
-		l.waiters = append(l.waiters, l.goTurn(rig.Bounded(t), l.ours, direct))
-		requireServed(t, l.waiters[len(l.waiters)-1])
-		require.Equal(t, id, l.ours.Status().LeaseID, l.title)
+		last := l.goTurn(rig.Bounded(t), l.ours)
+		rig.Await(t, last.done, "one who comes later was not served: "+l.name)
+		require.NoError(t, last.err, l.name)
+		require.Equal(t, id, l.ours.Status().LeaseID, l.name)
 	}
-	var contests []*contest
+	var sessions []*lease.Session
+	var names []string
 	for _, l := range lives {
-		contests = append(contests, l.contest)
+		sessions, names = append(sessions, l.sessions...), append(names, l.name)
 	}
-	finish(t, contests)
+	rig.CloseAll(t, direct, sessions, names...)
 	for _, l := range lives {
-		require.Equal(t, 1, l.lost.Hits(), "%s: the fault met no message", l.title)
+		l.witness.Check(t, 2)
+		require.Zero(t, l.fenced.Regressions(t, direct), "a lower token was accepted: %v", l.fenced.History(t, direct))
+		require.Equal(t, 1, l.lost.Hits(), "%s: the fault met no message", l.name)
 	}
 }
 
@@ -134,44 +152,59 @@ func newLife(
 	t *testing.T, cluster *etcdtest.Cluster, direct *clientv3.Client, way rig.Way, c call, how string, loss faults.Rule, ttl time.Duration,
 ) *life {
 	t.Helper()
-	title := fmt.Sprintf("%s, %s, %s", way.Name, c.name, how)
-	l := &life{call: c, title: title, in: faults.NewInterceptor(t), contest: &contest{
-		way: way, name: title, ttl: ttl, direct: direct,
-		fenced: rig.Resource{Key: "fenced " + title, Fenced: true},
-		plain:  rig.Resource{Key: "plain " + title},
-	}}
-	l.client = cluster.Client(t, etcdtest.Dial(l.in.DialOptions()...))
+	name := fmt.Sprintf("%s, %s, %s", way.Name, c.name, how)
+	in := faults.NewInterceptor(t)
 	loss.Fault, loss.Method, loss.Match, loss.Times = faults.LoseAnswer, c.method, c.match, 1
-	l.lost = l.in.Inject(t, loss)
-	return l
+	return &life{
+		way: way, call: c, name: name, ttl: ttl, direct: direct,
+		client: cluster.Client(t, etcdtest.Dial(in.DialOptions()...)), lost: in.Inject(t, loss),
+		fenced: rig.Resource{Key: "fenced " + name, Fenced: true},
+	}
+}
+
+func (l *life) session(t *testing.T, client *clientv3.Client) *lease.Session {
+	t.Helper()
+	s := rig.NewSession(t, client, lease.Options{TTL: l.ttl})
+	l.sessions = append(l.sessions, s)
+	return s
 }
 
 // begin has somebody hold the name, two of the session wait for it, and then somebody else.
 func (l *life) begin(t *testing.T) {
 	t.Helper()
-	rival := l.session(t, l.direct, l.ttl)
-	var err error
-	l.before, err = l.way.Take(rig.Bounded(t), rival, l.name)
-	require.NoError(t, err, l.title)
+	rival := l.session(t, l.direct)
+	l.before = l.way.MustTake(t, rival, l.name)
 	l.witness.Follow(l.before)
 
-	l.ours = l.session(t, l.client, l.ttl)
-	l.goTurns(t, l.ours, 2)
+	l.ours = l.session(t, l.client)
+	l.waiters = append(l.waiters, l.goTurn(rig.Bounded(t), l.ours), l.goTurn(rig.Bounded(t), l.ours))
 	stand := 2 // the holder and the first of the session
 	if l.way.Name == "election" {
 		stand++ // each candidate stands for itself
 	}
 	rig.AwaitQueue(t, l.direct, l.name, stand)
-	l.goTurns(t, rival, 1)
+	l.waiters = append(l.waiters, l.goTurn(rig.Bounded(t), rival))
 	if l.way.Name == "election" {
 		rig.AwaitQueue(t, l.direct, l.name, stand+1)
 	}
 }
 
-func (l *life) goTurns(t *testing.T, s *lease.Session, n int) {
-	t.Helper()
-	for range n {
-		// The work goes another way: the calls that lose their answers are the session's.
-		l.waiters = append(l.waiters, l.goTurn(rig.Bounded(t), s, l.direct))
-	}
+// goTurn begins to wait for a turn. Who loses its place while it waits begins again, as any caller would. The work goes another
+// way: the calls that lose their answers are the session's.
+func (l *life) goTurn(ctx context.Context, s *lease.Session) *turn {
+	tn := &turn{done: make(chan struct{})}
+	go func() {
+		defer close(tn.done)
+		h, err := l.way.Take(ctx, s, l.name)
+		for errors.Is(err, lease.ErrLost) {
+			h, err = l.way.Take(ctx, s, l.name)
+		}
+		if tn.err = err; err != nil {
+			return
+		}
+		tn.at = time.Now()
+		l.witness.Follow(h)
+		tn.err = errors.Join(l.fenced.Work(ctx, l.direct, h.Token()), h.Free(ctx))
+	}()
+	return tn
 }
