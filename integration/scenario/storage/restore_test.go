@@ -40,15 +40,13 @@ func TestRestore_freshProcessIsToldToRaiseTheEra(t *testing.T) {
 
 			// Before the restore a lock that was lost is a lock that was lost.
 			lost := rig.NewSession(t, client, lease.Options{})
-			first, err := way.Take(rig.Bounded(t), lost, "n")
-			require.NoError(t, err)
+			first := way.MustTake(t, lost, "n")
 			require.NoError(t, resource.Claim("r", first.Token()))
 			snapshot := etcd.Snapshot(t)
 			write(t, client)
-			_, err = client.Revoke(rig.Bounded(t), lost.Status().LeaseID)
+			_, err := client.Revoke(rig.Bounded(t), lost.Status().LeaseID)
 			require.NoError(t, err)
-			second, err := way.Take(rig.Bounded(t), rig.NewSession(t, etcd.Client(t), lease.Options{}), "n")
-			require.NoError(t, err)
+			second := way.MustTake(t, rig.NewSession(t, etcd.Client(t), lease.Options{}), "n")
 			require.NoError(t, resource.Claim("r", second.Token()))
 			stale := resource.Check("r", first.Token())
 			require.ErrorIs(t, stale, fence.ErrStale)
@@ -58,8 +56,7 @@ func TestRestore_freshProcessIsToldToRaiseTheEra(t *testing.T) {
 			fresh := etcd.Client(t) // of a process that knows nothing of what was before
 			_, err = fresh.Revoke(rig.Bounded(t), lost.Status().LeaseID)
 			require.NoError(t, err, "the lease has come back with its key")
-			third, err := way.Take(rig.Bounded(t), rig.NewSession(t, fresh, lease.Options{}), "n")
-			require.NoError(t, err)
+			third := way.MustTake(t, rig.NewSession(t, fresh, lease.Options{}), "n")
 			require.Less(t, third.Token(), second.Token())
 			stale = resource.Claim("r", third.Token())
 			require.ErrorIs(t, stale, fence.ErrStale)
@@ -71,8 +68,7 @@ func TestRestore_freshProcessIsToldToRaiseTheEra(t *testing.T) {
 			require.NoError(t, third.Err(), "whoever looks at etcd alone sees nothing wrong")
 			require.NoError(t, third.Free(rig.Bounded(t)))
 
-			recovered, err := way.Take(rig.Bounded(t), rig.NewSession(t, fresh, lease.Options{Era: 1}), "n")
-			require.NoError(t, err)
+			recovered := way.MustTake(t, rig.NewSession(t, fresh, lease.Options{Era: 1}), "n")
 			require.NoError(t, resource.Claim("r", recovered.Token()))
 			require.ErrorIs(t, resource.Check("r", second.Token()), fence.ErrStale)
 			// What is refused from then on is refused for the ordinary reason.
@@ -96,8 +92,7 @@ func TestRestore_endsSessionsThatSeeIt(t *testing.T) {
 					write(t, client)
 					snapshot := etcd.Snapshot(t)
 					s := rig.NewSession(t, client, lease.Options{TTL: 15 * time.Second})
-					held, err := way.Take(rig.Bounded(t), s, "n")
-					require.NoError(t, err)
+					held := way.MustTake(t, s, "n")
 					if leaseInSnapshot {
 						snapshot = etcd.Snapshot(t)
 					}
@@ -126,35 +121,6 @@ func TestRestore_endsSessionsThatSeeIt(t *testing.T) {
 					again, err := rig.NewSession(t, client, lease.Options{Era: 1}).Lock(rig.Bounded(t), "last")
 					require.NoError(t, err)
 					require.Greater(t, again.Token(), last.Token())
-				})
-			}
-		})
-	}
-}
-
-// A key that was let go after the snapshot comes back with the restore, on a lease that its session keeps alive. It is in
-// nobody's way for long, whether the session is told of the restore or not.
-func TestRestore_keysThatComeBackAreLetGo(t *testing.T) {
-	t.Parallel()
-	for name, bump := range map[string]uint64{"without a bump": 0, "with a bump": 1_000_000_000} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			for _, way := range rig.Ways {
-				t.Run(way.Name, func(t *testing.T) {
-					t.Parallel()
-					etcd := etcdtest.StartProcess(t)
-					client := etcd.Client(t)
-					s := rig.NewSession(t, client, lease.Options{TTL: 15 * time.Second})
-					gone, err := way.Take(rig.Bounded(t), s, "n")
-					require.NoError(t, err)
-					snapshot := etcd.Snapshot(t)
-					require.NoError(t, gone.Free(rig.Bounded(t)))
-					write(t, client)
-
-					etcd.Restore(t, snapshot, bump)
-					next, err := way.Take(rig.Bounded(t), rig.NewSession(t, etcd.Client(t), lease.Options{Era: 1}), "n")
-					require.NoError(t, err)
-					require.NoError(t, next.Free(rig.Bounded(t)))
 				})
 			}
 		})
@@ -198,18 +164,9 @@ func TestRestore_withABumpGoesOn(t *testing.T) {
 			client := etcd.Client(t)
 			var resource fence.Guard
 			s := rig.NewSession(t, client, lease.Options{TTL: 15 * time.Second})
-			held, err := way.Take(rig.Bounded(t), s, "n")
-			require.NoError(t, err)
+			held := way.MustTake(t, s, "n")
 			require.NoError(t, resource.Claim("r", held.Token()))
-			waiting := make(chan *rig.Hold, 1)
-			waiter := rig.NewSession(t, etcd.Client(t), lease.Options{TTL: 15 * time.Second})
-			go func() {
-				l, err := way.Take(rig.Bounded(t), waiter, "n")
-				if err != nil {
-					t.Errorf("wait: %v", err)
-				}
-				waiting <- l
-			}()
+			waiting := way.Wait(t, rig.NewSession(t, etcd.Client(t), lease.Options{TTL: 15 * time.Second}), "n")
 			rig.AwaitQueue(t, client, "n", 2)
 			snapshot := etcd.Snapshot(t)
 			write(t, client)
