@@ -108,11 +108,7 @@ func TestSession_outlivesManyAuthTokens(t *testing.T) {
 			held := rig.MustLock(t, s, "n")
 			leads, err := election.Campaign(rig.Bounded(t), s, "role", election.Options{})
 			require.NoError(t, err)
-			waiter := make(chan *lease.Lock, 1)
-			go func() {
-				l, _ := other.Lock(rig.Bounded(t), "n")
-				waiter <- l
-			}()
+			waiter := rig.Ways[0].Wait(t, other, "n")
 			seen := make(chan election.Leader, 10)
 			watching, stop := context.WithCancel(rig.Bounded(t))
 			defer stop()
@@ -138,8 +134,7 @@ func TestSession_outlivesManyAuthTokens(t *testing.T) {
 			require.NoError(t, context.Cause(leads.Context()))
 			require.Empty(t, waiter)
 			require.NoError(t, held.Unlock(rig.Bounded(t)))
-			next := <-waiter
-			require.NotNil(t, next)
+			next := rig.Await(t, waiter, "the waiter was not served")
 			require.Greater(t, next.Token(), held.Token())
 			require.NoError(t, leads.Resign(rig.Bounded(t)))
 			for l := range seen { // the values, and then nobody
@@ -194,25 +189,6 @@ func TestSession_passwordIsChanged(t *testing.T) {
 	require.NoError(t, rival.Unlock(rig.Bounded(t)))
 }
 
-// A permission that is taken away while a lock is held: if it comes back before the deadline nothing is lost.
-func TestSession_permissionIsRevokedForAMoment(t *testing.T) {
-	t.Parallel()
-	srv := startSecured(t)
-	s := rig.NewSession(t, srv.app(t), lease.Options{TTL: longTTL, Prefix: "jobs/"})
-	held := rig.MustLock(t, s, "n")
-	srv.forbid(t)
-	_, err := s.TryLock(rig.Bounded(t), "other")
-	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
-	require.ErrorContains(t, err, `"other"`)
-	rig.AwaitState(t, s, lease.StateJeopardy)
-	require.ErrorIs(t, s.Status().Err, rpctypes.ErrPermissionDenied)
-	srv.permit(t)
-	rig.AwaitState(t, s, lease.StateHeld)
-	require.NoError(t, context.Cause(held.Context()))
-	require.NoError(t, held.Unlock(rig.Bounded(t)))
-	require.NoError(t, rig.MustLock(t, s, "other").Unlock(rig.Bounded(t)))
-}
-
 // The server goes on with a watch that it has allowed once. That the permission to read is gone is found out by and by; who
 // observes another name sees it on.
 func TestObserve_permissionIsRevoked(t *testing.T) {
@@ -240,8 +216,8 @@ func TestObserve_permissionIsRevoked(t *testing.T) {
 	m.Sees(t, leads("m"))
 }
 
-// If it does not come back, the holder and those that wait are told what is missing, and when it comes back at last the
-// session heals.
+// A permission is taken away while a lock is held. The holder and those that wait are told what is missing, and when the permission comes
+// back the session heals.
 func TestSession_permissionIsRevoked(t *testing.T) {
 	t.Parallel()
 	const missing = "permission denied (to renew a lease takes permission to write every key of it)"

@@ -145,14 +145,9 @@ func (s *story) locks(t *testing.T) {
 	first := rig.MustLock(t, a, "n")
 	_, err = b.TryLock(rig.Bounded(t), "n")
 	require.ErrorIs(t, err, lease.ErrLocked)
-	next := make(chan *lease.Lock, 1)
-	go func() {
-		l, _ := b.Lock(rig.Bounded(t), "n")
-		next <- l
-	}()
+	next := rig.Ways[0].Wait(t, b, "n")
 	require.NoError(t, first.Unlock(rig.Bounded(t)))
-	second := <-next
-	require.NotNil(t, second)
+	second := rig.Await(t, next, "the waiter was not served")
 	del, err := s.root.Delete(rig.Bounded(t), second.Key())
 	must(t, del, err)
 	rig.RequireLost(t, rig.AwaitEnd(t, second.Context()), lease.ReasonKeyDeleted)
@@ -348,5 +343,7 @@ func (s *story) certificates(t *testing.T) {
 	held := rig.MustLock(t, a, "n")
 	place.install(t, ca.issue(t, "server", pki.Expired))
 	proxy.Cut()
-	rig.RequireLost(t, rig.AwaitEnd(t, held.Context()), lease.ReasonDeadlinePassed)
+	cause := rig.AwaitEnd(t, held.Context())
+	rig.RequireLost(t, cause, lease.ReasonDeadlinePassed)
+	require.ErrorContains(t, cause, "x509: certificate has expired")
 }

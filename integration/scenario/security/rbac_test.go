@@ -53,11 +53,7 @@ func locksOf(t *testing.T, s, other *lease.Session) {
 	first := rig.MustLock(t, s, "n")
 	_, err := other.TryLock(rig.Bounded(t), "n")
 	require.ErrorIs(t, err, lease.ErrLocked)
-	next := make(chan *lease.Lock, 1)
-	go func() {
-		l, _ := other.Lock(rig.Bounded(t), "n")
-		next <- l
-	}()
+	next := rig.Ways[0].Wait(t, other, "n")
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err = other.Lock(short, "n") // given up
@@ -66,9 +62,7 @@ func locksOf(t *testing.T, s, other *lease.Session) {
 	require.Eventually(t, func() bool { return s.Status().Deadline.Sub(granted) > longTTL }, rig.Patience, 10*time.Millisecond)
 	require.NoError(t, context.Cause(first.Context()), "renewed and watched")
 	require.NoError(t, first.Unlock(rig.Bounded(t)))
-	second := <-next
-	require.NotNil(t, second)
-	require.NoError(t, second.Unlock(rig.Bounded(t)))
+	require.NoError(t, rig.Await(t, next, "the waiter was not served").Free(rig.Bounded(t)))
 	require.NoError(t, s.Do(rig.Bounded(t), "n", func(context.Context, fence.Token) error { return nil }))
 
 	// Many at once share commits, in nested transactions.

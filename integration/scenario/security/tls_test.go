@@ -213,28 +213,6 @@ func TestSession_saysThatOneSideSpeaksNoTLS(t *testing.T) {
 	}
 }
 
-// A lock that is lost because no connection can be made any more says why, and so does the next call, which waits for a
-// new lease.
-func TestLock_saysThatACertificateCostIt(t *testing.T) {
-	t.Parallel()
-	const want = "x509: certificate has expired"
-	ca := newAuthority(t, "ours")
-	place, id := newFiles(t, ca, ca.issue(t, "server")), holding(ca.issue(t, "client"))
-	srv := place.start(t)
-	proxy := faults.NewProxy(t, srv.Endpoint())
-	s := rig.NewSession(t, srv.Client(t, etcdtest.Via(proxy.Addr()), etcdtest.TLS(id.config(ca))), lease.Options{TTL: shortTTL})
-	l := rig.MustLock(t, s, "n")
-	place.install(t, ca.issue(t, "server", pki.Expired))
-	proxy.Cut()
-	cause := rig.AwaitEnd(t, l.Context())
-	rig.RequireLost(t, cause, lease.ReasonDeadlinePassed)
-	require.ErrorContains(t, cause, want)
-	saysWhy(t, []string{want}, func(ctx context.Context) error {
-		_, err := s.Lock(ctx, "n")
-		return err
-	})
-}
-
 // Certificates are replaced while a lock is held, and then the connections end: the new ones are made with the new
 // certificates, and the lock is held on.
 func TestLock_outlivesItsCertificates(t *testing.T) {
