@@ -1,21 +1,18 @@
 package interop_test
 
 import (
-	"os"
-	"path/filepath"
+	"errors"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
 // What etcd brings along to take turns by excludes us, and we exclude it, in the order of arrival: each of them stands both behind
-// one of ours and before one.
+// one of ours and before one. TryLock names whoever holds.
 func TestLock_standsInOneOrderWithEtcdsOwnLocks(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -30,8 +27,15 @@ func TestLock_standsInOneOrderWithEtcdsOwnLocks(t *testing.T) {
 		queue = append(queue, enterQueue(t, srv, p, "job"))
 	}
 	queue[len(queue)-1].requireWaiting(t)
+	s := rig.NewSession(t, srv.Client(t), lease.Options{})
 	for i, c := range queue {
-		c.await(t)
+		held := c.await(t)
+		_, err := s.TryLock(rig.Bounded(t), "job")
+		locked, ok := errors.AsType[*lease.LockedError](err)
+		require.True(t, ok, "%v", err)
+		require.Equal(t, held.key, locked.Key)
+		require.Equal(t, srv.KeyValues(t, held.key)[0].CreateRevision, locked.Token.Revision())
+		require.Len(t, srv.Keys(t, "job/"), len(queue)-i, "TryLock has left something")
 		for j, later := range queue[i+1:] {
 			require.False(t, later.done(), "number %d was granted while number %d, %s, held", i+1+j, i, c.peer.name)
 		}
@@ -101,71 +105,6 @@ func TestPermit_drainedByEtcdctl(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, p.Unlock(rig.Bounded(t)))
 	require.Empty(t, srv.Keys(t, "job/"))
-}
-
-func TestTryLock_showsTheHolderThatIsEtcdsOwn(t *testing.T) {
-	t.Parallel()
-	for name, theirs := range map[string]func(testing.TB, *etcdtest.Server) interopPeer{
-		"concurrency.Mutex": mutexPeer,
-		"etcdctl":           builtEtcdctlPeer,
-		"etcdctl of Debian": debianEtcdctlPeer,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			srv := etcdtest.Start(t, etcdtest.Options{})
-			s := rig.NewSession(t, srv.Client(t), lease.Options{Era: 3})
-			holder := enterQueue(t, srv, theirs(t, srv), "job")
-			held := holder.await(t)
-			enterQueue(t, srv, theirs(t, srv), "job") // who waits is not shown
-
-			_, err := s.TryLock(rig.Bounded(t), "job")
-			require.ErrorIs(t, err, lease.ErrLocked)
-			var locked *lease.LockedError
-			require.ErrorAs(t, err, &locked)
-			kv := srv.KeyValues(t, held.key)[0]
-			token, err := fence.NewToken(3, kv.CreateRevision)
-			require.NoError(t, err)
-			require.Equal(t, &lease.LockedError{Name: "job", Owner: "", Key: held.key, Token: token}, locked)
-			require.Len(t, srv.Keys(t, "job/"), 2, "TryLock has left something")
-		})
-	}
-}
-
-func TestLock_excludesTheCommandThatEtcdctlRuns(t *testing.T) {
-	t.Parallel()
-	for name, path := range map[string]func(testing.TB) string{
-		"built":  etcdtest.Etcdctl,
-		"debian": etcdtest.DebianEtcdctl,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			path := path(t)
-			srv := etcdtest.Start(t, etcdtest.Options{})
-			s := rig.NewSession(t, srv.Client(t), lease.Options{})
-			running := filepath.Join(t.TempDir(), "running")
-			l := rig.MustLock(t, s, "job")
-
-			// The command says its key, and ends when the file is removed.
-			theirs := enterQueue(t, srv, etcdctlPeer(path, srv, "lock",
-				"sh", "-c", `echo "$ETCD_LOCK_KEY"; touch "$0"; while test -e "$0"; do sleep 0.02; done`, running), "job")
-			theirs.requireWaiting(t)
-			require.NoFileExists(t, running)
-
-			require.NoError(t, l.Unlock(rig.Bounded(t)))
-			held := theirs.await(t)
-			_, err := s.TryLock(rig.Bounded(t), "job")
-			var locked *lease.LockedError
-			require.ErrorAs(t, err, &locked)
-			require.Equal(t, held.key, locked.Key)
-			ours := enterQueue(t, srv, sessionPeer(s), "job")
-			ours.requireWaiting(t)
-
-			require.Eventually(t, func() bool { return os.Remove(running) == nil }, rig.Patience, time.Millisecond)
-			ours.await(t)
-			ours.unlock(t)
-			theirs.unlock(t)
-		})
-	}
 }
 
 // Locks a and a/b do not affect each other. Etcd's own locks look at every key below the name, and ours cannot change

@@ -92,8 +92,7 @@ func debianEtcdctlPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
 	return etcdctlPeer(etcdtest.DebianEtcdctl(tb), srv, "lock")
 }
 
-// etcdctlPeer runs "etcdctl lock" or "etcdctl elect", with a command or a value. It prints the key and waits for a signal; a
-// command has to print the key and to end by itself.
+// etcdctlPeer runs "etcdctl lock", or "etcdctl elect" with a value. It prints the key and waits for a signal.
 func etcdctlPeer(path string, srv *etcdtest.Server, verb string, words ...string) interopPeer {
 	return interopPeer{"etcdctl " + verb, func(ctx context.Context, name string) (interopHold, error) {
 		args := append([]string{"--endpoints", srv.Endpoint(), verb, "--", name}, words...)
@@ -114,12 +113,7 @@ func etcdctlPeer(path string, srv *etcdtest.Server, verb string, words ...string
 			return interopHold{}, fmt.Errorf("%w, and no key: %s", errors.Join(err, cmd.Wait()), stderr.String())
 		}
 		return interopHold{key: strings.TrimSpace(key), unlock: func(context.Context) error {
-			if verb == "elect" || len(words) == 0 {
-				if err := cmd.Process.Signal(os.Interrupt); err != nil {
-					return err
-				}
-			}
-			return cmd.Wait()
+			return errors.Join(cmd.Process.Signal(os.Interrupt), cmd.Wait())
 		}}, nil
 	}}
 }
