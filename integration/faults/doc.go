@@ -2,7 +2,7 @@
 //
 // There are two tools. They can be used together.
 //
-//   - [Proxy] works on bytes. It delays, holds, drops or cuts each direction of TCP connections, and knows nothing of what
+//   - [Proxy] works on bytes. It delays, holds or cuts each direction of TCP connections, and knows nothing of what
 //     they carry. It is for what a network does to all of a client's traffic.
 //   - [Interceptor] works on gRPC messages. It loses or delays single requests and answers, picked by method and content.
 //     It is for what must happen to one message, at one moment.

@@ -17,13 +17,12 @@ type Interceptor struct {
 	closed chan struct{} // ends all waiting
 	wg     sync.WaitGroup
 
-	mu        sync.Mutex // guards the fields below
-	rules     []*Injection
-	sent      map[string]int
-	answered  map[string]int
-	counted   chan struct{} // closed and replaced when a count changes
-	onRequest func(method string, req any)
-	onAnswer  func(method string, req, reply any)
+	mu       sync.Mutex // guards the fields below
+	rules    []*Injection
+	sent     map[string]int
+	answered map[string]int
+	counted  chan struct{} // closed and replaced when a count changes
+	onAnswer func(method string, req, reply any)
 }
 
 // NewInterceptor returns an interceptor without rules. When the test ends, messages that it delays are given up.
@@ -62,14 +61,6 @@ func (i *Interceptor) Inject(tb testing.TB, rule Rule) *Injection {
 	return j
 }
 
-// OnRequest sets a function that is called with each request right before it is sent, delayed or lost. Nil: none. It runs
-// in the caller's goroutine and may be called concurrently.
-func (i *Interceptor) OnRequest(hook func(method string, req any)) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.onRequest = hook
-}
-
 // OnAnswer sets a function that is called with each answer that is no error, right before it is given to the caller,
 // delayed or lost. For streams req is nil. Nil: none. It runs in the caller's goroutine and may be called concurrently.
 func (i *Interceptor) OnAnswer(hook func(method string, req, reply any)) {
@@ -92,19 +83,10 @@ func (i *Interceptor) Answered(method string) int {
 	return n
 }
 
-// AwaitSent waits until Sent would return n or more. It returns the cause of ctx's end if that comes first.
-func (i *Interceptor) AwaitSent(ctx context.Context, method string, n int) error {
-	return i.await(ctx, i.sent, method, n)
-}
-
 // AwaitAnswered waits until Answered would return n or more. It returns the cause of ctx's end if that comes first.
 func (i *Interceptor) AwaitAnswered(ctx context.Context, method string, n int) error {
-	return i.await(ctx, i.answered, method, n)
-}
-
-func (i *Interceptor) await(ctx context.Context, counts map[string]int, method string, n int) error {
 	for {
-		got, counted := i.counts(counts, method)
+		got, counted := i.counts(i.answered, method)
 		if got >= n {
 			return nil
 		}
@@ -128,17 +110,6 @@ func (i *Interceptor) count(counts map[string]int, method string) {
 	counts[method]++
 	close(i.counted)
 	i.counted = make(chan struct{})
-}
-
-// request notes that a request is about to be sent.
-func (i *Interceptor) request(method string, req any) {
-	i.mu.Lock()
-	hook := i.onRequest
-	i.mu.Unlock()
-	if hook != nil {
-		hook(method, req)
-	}
-	i.count(i.sent, method)
 }
 
 // answer notes that an answer has arrived.
@@ -183,7 +154,7 @@ func (i *Interceptor) remove(j *Injection) {
 func (i *Interceptor) unary(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
-	i.request(method, req)
+	i.count(i.sent, method)
 	if j := i.take(beforeRequest, method, req, false); j != nil {
 		j.count()
 		switch j.rule.Fault {

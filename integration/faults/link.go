@@ -6,25 +6,16 @@ import (
 	"time"
 )
 
-// mode says what a Link does with the bytes it has.
-type mode int
-
-const (
-	pass mode = iota
-	hold
-	drop
-)
-
-// Link is one direction of a [Proxy], for all its connections. It begins in the mode of Pass. A change of mode applies to
-// the bytes that are on their way, too. A Link is safe for concurrent use.
+// Link is one direction of a [Proxy], for all its connections. It begins as after Pass. Each change applies to the bytes that
+// are on their way, too. A Link is safe for concurrent use.
 type Link struct {
 	mu        sync.Mutex // guards the fields below
-	mode      mode
+	held      bool
 	delay     time.Duration
 	received  int64
 	delivered int64
 	dropped   int64
-	changed   chan struct{} // closed and replaced when mode or delay change
+	changed   chan struct{} // closed and replaced when held or delay change
 	counted   chan struct{} // closed and replaced when the counts change
 }
 
@@ -32,25 +23,21 @@ func newLink() *Link {
 	return &Link{changed: make(chan struct{}), counted: make(chan struct{})}
 }
 
-// Pass delivers bytes at once, those first that were held or delayed. Connections that have lost bytes to Drop are closed,
-// since a stream with a hole in it is of no use to either end.
-func (l *Link) Pass() { l.set(pass, 0) }
+// Pass delivers bytes at once, those first that were held or delayed.
+func (l *Link) Pass() { l.set(false, 0) }
 
 // Delay delivers each chunk of bytes d after it arrived. The order is kept, and a chunk does not wait for the delays of the
 // ones before it: it is a longer wire and not a slower one. Bytes held or delayed until now are due d after they arrived.
-func (l *Link) Delay(d time.Duration) { l.set(pass, d) }
+func (l *Link) Delay(d time.Duration) { l.set(false, d) }
 
-// Hold keeps bytes until the mode changes: a black hole that may give back what it has swallowed. The end of a connection
+// Hold keeps bytes until Pass or Delay: a black hole that may give back what it has swallowed. The end of a connection
 // is held as well. Bytes that arrive after Hold has returned are certain to be held.
-func (l *Link) Hold() { l.set(hold, 0) }
+func (l *Link) Hold() { l.set(true, 0) }
 
-// Drop discards the bytes on their way and those that arrive, and the ends of connections.
-func (l *Link) Drop() { l.set(drop, 0) }
-
-func (l *Link) set(m mode, d time.Duration) {
+func (l *Link) set(held bool, d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.mode, l.delay = m, d
+	l.held, l.delay = held, d
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
@@ -64,18 +51,18 @@ func (l *Link) count(change func()) {
 	l.counted = make(chan struct{})
 }
 
-// state returns the mode and a channel that is closed when it changes.
-func (l *Link) state() (mode, time.Duration, <-chan struct{}) {
+// state returns whether bytes are held or by how much they are late, and a channel that is closed when that changes.
+func (l *Link) state() (held bool, delay time.Duration, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.mode, l.delay, l.changed
+	return l.held, l.delay, l.changed
 }
 
 // Traffic counts the bytes of a Link.
 type Traffic struct {
 	Received  int64 // accepted from the sender
 	Delivered int64 // passed on
-	Dropped   int64 // discarded by Drop, or because the connection ended
+	Dropped   int64 // discarded because the connection ended
 }
 
 // Waiting returns the number of bytes that are held or delayed.

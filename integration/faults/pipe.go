@@ -65,8 +65,6 @@ type pipe struct {
 	mu      sync.Mutex // guards queue
 	queue   []chunk
 	arrived chan struct{} // has room for one: the queue was added to
-
-	lossy bool // bytes were dropped; used by deliver only
 }
 
 // receive queues what arrives. It never waits for the delivery, or else a held direction would push back on the sender,
@@ -136,23 +134,11 @@ func (p *pipe) deliver() {
 // next takes the first chunk from the queue as soon as it is due. It returns false when the connection has ended.
 func (p *pipe) next() (chunk, bool) {
 	for {
-		// The mode is read after the head, so that a chunk which arrives after a change of mode is treated accordingly.
+		// The state is read after the head, so that a chunk which arrives after a change is treated accordingly.
 		c, some := p.head()
-		m, delay, changed := p.link.state()
+		held, delay, changed := p.link.state()
 		var due <-chan time.Time
-		switch {
-		case m == drop:
-			if some {
-				p.pop()
-				p.lossy = true
-				p.link.count(func() { p.link.dropped += int64(len(c.bytes)) })
-				continue
-			}
-		case p.lossy:
-			p.conn.cut()
-			return chunk{}, false
-		case m == hold, !some:
-		default:
+		if some && !held {
 			wait := time.Until(c.at.Add(delay))
 			if wait <= 0 {
 				p.pop()

@@ -83,32 +83,6 @@ func TestLink_delaysPipelinedAndInOrder(t *testing.T) {
 	}
 }
 
-func TestLink_dropLosesBytesAndThenTheConnection(t *testing.T) {
-	for _, tt := range directions {
-		t.Run(tt.name, func(t *testing.T) {
-			ctx := bounded(t)
-			proxy := faults.NewProxy(t, echo(t))
-			link := tt.link(proxy)
-			conn := dial(t, proxy)
-			link.Hold()
-			_, err := conn.Write([]byte("held"))
-			require.NoError(t, err)
-			require.NoError(t, link.Await(ctx, func(tr faults.Traffic) bool { return tr.Waiting() == 4 }))
-
-			link.Drop()
-			require.NoError(t, link.Await(ctx, func(tr faults.Traffic) bool { return tr.Dropped == 4 }))
-			_, err = conn.Write([]byte("more"))
-			require.NoError(t, err)
-			require.NoError(t, link.Await(ctx, func(tr faults.Traffic) bool { return tr.Dropped == 8 }))
-
-			link.Pass()
-			_, err = conn.Read(make([]byte, 1))
-			require.ErrorIs(t, err, syscall.ECONNRESET, "a stream with a hole must not go on")
-			require.Equal(t, faults.Traffic{Received: 8, Dropped: 8}, link.Traffic())
-		})
-	}
-}
-
 // echo returns the address of a server that sends back what it gets.
 func echo(t *testing.T) string {
 	t.Helper()

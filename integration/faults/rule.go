@@ -15,13 +15,11 @@ import (
 const (
 	Range          = etcdserverpb.KV_Range_FullMethodName
 	Put            = etcdserverpb.KV_Put_FullMethodName
-	DeleteRange    = etcdserverpb.KV_DeleteRange_FullMethodName
 	Txn            = etcdserverpb.KV_Txn_FullMethodName
 	Watch          = etcdserverpb.Watch_Watch_FullMethodName // a stream
 	LeaseGrant     = etcdserverpb.Lease_LeaseGrant_FullMethodName
 	LeaseRevoke    = etcdserverpb.Lease_LeaseRevoke_FullMethodName
 	LeaseKeepAlive = etcdserverpb.Lease_LeaseKeepAlive_FullMethodName // a stream
-	TimeToLive     = etcdserverpb.Lease_LeaseTimeToLive_FullMethodName
 )
 
 // Fault is what happens to a message.

@@ -39,7 +39,7 @@ func (s *clientStream) SendMsg(msg any) error {
 		// As gRPC has it: the reason comes from RecvMsg.
 		return io.EOF
 	}
-	s.in.request(s.method, msg)
+	s.in.count(s.in.sent, s.method)
 	if j := s.in.take(beforeRequest, s.method, msg, true); j != nil {
 		j.count()
 		if j.rule.Fault == LoseRequest {
