@@ -29,6 +29,14 @@ func checkName(name string) error {
 	return nil
 }
 
+// prefixIn is the PREFIX behind n arguments, empty if there is none.
+func prefixIn(args []string, n int) string {
+	if len(args) == n {
+		return ""
+	}
+	return args[n]
+}
+
 // thenPrefix is so many arguments, and perhaps a PREFIX behind them.
 func thenPrefix(n int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {

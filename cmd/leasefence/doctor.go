@@ -28,9 +28,7 @@ The exit code is 1 if something has been found to FAIL.`,
   leasefence doctor jobs/ -o json | jq '.findings[] | select(.level != "OK")'`,
 		Args: thenPrefix(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				d.prefix = args[0]
-			}
+			d.prefix = prefixIn(args, 0)
 			if d.ttl < time.Second {
 				return usageError("--ttl is %v, want 1s or more", d.ttl)
 			}

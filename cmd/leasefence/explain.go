@@ -35,12 +35,8 @@ In JSON "verdict" is one of holds, waits, over, unknown, no-lock, not-granted.`,
 			if err != nil {
 				return usageError("TOKEN: %w", err)
 			}
-			prefix := ""
-			if len(args) > 1 {
-				prefix = args[1]
-			}
 			return a.ask(func(ctx context.Context, client *clientv3.Client) error {
-				e, err := explain(ctx, client, token, prefix)
+				e, err := explain(ctx, client, token, prefixIn(args, 1))
 				if err != nil {
 					return prefixWanted(err)
 				}

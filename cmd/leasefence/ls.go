@@ -24,12 +24,8 @@ array, printed as it is read.`,
   leasefence ls jobs/ -o json | jq -r '.[] | select(.waiters != []).name'`,
 		Args: thenPrefix(0),
 		RunE: func(_ *cobra.Command, args []string) error {
-			prefix := ""
-			if len(args) > 0 {
-				prefix = args[0]
-			}
 			return a.ask(func(ctx context.Context, client *clientv3.Client) error {
-				return prefixWanted(a.list(ctx, client, prefix))
+				return prefixWanted(a.list(ctx, client, prefixIn(args, 0)))
 			})
 		},
 	}

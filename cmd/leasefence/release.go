@@ -25,14 +25,19 @@ type release struct {
 	token string
 }
 
-// releaseModes are the modes, and what each is about to do.
+// releaseModes are the modes: what each is about to do, what the holder does then, and what a timeline says of it.
 var releaseModes = map[string]struct {
-	mode lease.ReleaseMode
-	does string
+	mode             lease.ReleaseMode
+	does, done, note string
 }{
-	"ask":  {lease.ReleaseAsked, "ask the holder to let go"},
-	"wait": {lease.ReleaseWait, "wait until the holder has let go or its lease has ended"},
-	"now":  {lease.ReleaseNow, "delete the holder's key, which lets the next one in at once, while the holder may still run"},
+	"ask": {
+		lease.ReleaseAsked, "ask the holder to let go", "was asked to let go, and does so when its work has ended", "asked to let go from a page",
+	},
+	"wait": {lease.ReleaseWait, "wait until the holder has let go or its lease has ended", "holds it no more", "waited for from a page"},
+	"now": {
+		lease.ReleaseNow, "delete the holder's key, which lets the next one in at once, while the holder may still run",
+		"holds it no more; it may still run until it notices", "deleted from a page",
+	},
 }
 
 func (a *app) releaseCommand() *cobra.Command {
@@ -153,11 +158,6 @@ func (a *app) released(r release, rev int64) error {
 	if a.output == outputJSON {
 		return printJSON(a.out, map[string]any{"name": r.name, "mode": r.mode, "token": fmt.Sprint(rev)})
 	}
-	done := map[string]string{
-		"ask":  "was asked to let go, and does so when its work has ended",
-		"wait": "holds it no more",
-		"now":  "holds it no more; it may still run until it notices",
-	}
-	_, err := fmt.Fprintf(a.out, "%s: the holder with token %d %s\n", harmless(r.name), rev, done[r.mode])
+	_, err := fmt.Fprintf(a.out, "%s: the holder with token %d %s\n", harmless(r.name), rev, releaseModes[r.mode].done)
 	return err
 }

@@ -53,9 +53,7 @@ The page changes nothing, unless --write is given: then it releases holders as "
   leasefence ui --audit trail.json`,
 		Args: thenPrefix(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				u.prefix = args[0]
-			}
+			u.prefix = prefixIn(args, 0)
 			if u.every < 100*time.Millisecond {
 				return usageError("--every is %v, want 100ms or more", u.every)
 			}

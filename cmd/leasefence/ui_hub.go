@@ -281,13 +281,11 @@ func (h *hub) forget(unseen time.Duration) (forgotten bool) {
 }
 
 // released notes on the timeline what this page has done.
-func (h *hub) released(name string, rev int64, mode lease.ReleaseMode) {
+func (h *hub) released(name string, rev int64, note string) {
 	h.mu.Lock()
 	t := h.topics[name]
 	h.mu.Unlock()
 	if t != nil {
-		t.note(rev, map[lease.ReleaseMode]string{
-			lease.ReleaseAsked: "asked to let go from a page", lease.ReleaseWait: "waited for from a page", lease.ReleaseNow: "deleted from a page",
-		}[mode])
+		t.note(rev, note)
 	}
 }

@@ -226,7 +226,7 @@ func (s *uiServer) release(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		http.Error(w, notReleased(err).Error(), http.StatusBadGateway)
 	default:
-		s.hub.released(o.Name, o.Token.Revision(), mode.mode)
+		s.hub.released(o.Name, o.Token.Revision(), mode.note)
 		w.WriteHeader(http.StatusNoContent)
 	}
 }
