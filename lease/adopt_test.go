@@ -18,8 +18,7 @@ import (
 // startAdopted is a session on a lease of 30 s that was taken ten seconds before.
 func startAdopted(t *testing.T, faults map[fakeetcd.Method]fakeetcd.Fault) (*env, clientv3.LeaseID) {
 	t.Helper()
-	srv := fakeetcd.New()
-	t.Cleanup(srv.Close)
+	srv := newServer(t)
 	c := srv.NewClient(t.Context())
 	granted, err := c.Grant(t.Context(), 30)
 	require.NoError(t, err)

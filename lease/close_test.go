@@ -53,8 +53,7 @@ func TestSession_Close_again(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		e.c.Inject(fakeetcd.Revoke, fakeetcd.Fault{Times: 1, Before: 2 * time.Second, Err: errDenied})
-		first := make(chan error, 1)
-		go func() { first <- e.s.Close(t.Context()) }()
+		first := later(func() error { return e.s.Close(t.Context()) })
 		e.at(time.Second)
 		mine := errors.New("mine")
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -98,8 +97,7 @@ func TestSession_Close_behindABlackHole(t *testing.T) {
 				ctx, cancel = context.WithTimeoutCause(ctx, tc.bound, mine)
 				defer cancel()
 			}
-			done := make(chan error, 1)
-			go func() { done <- e.s.Close(ctx) }()
+			done := later(func() error { return e.s.Close(ctx) })
 			err := receive(t, done)
 			require.Equal(t, tc.want, e.now())
 			require.Error(t, err)
@@ -193,8 +191,7 @@ func TestSession_Close_asTheNewLeaseComesDuringWork(t *testing.T) {
 		e.at(third)
 		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{After: time.Second})
 		next := e.wait(t.Context(), "b")
-		done := make(chan error, 1)
-		go func() { done <- e.s.Close(t.Context()) }()
+		done := later(func() error { return e.s.Close(t.Context()) })
 		e.at(third + 2*time.Second)
 		requirePending(t, done)
 		require.ErrorIs(t, receive(t, next).err, lease.ErrClosed)
@@ -263,9 +260,7 @@ func TestSession_Close_doesNotWaitForDoLongerThanItsContext(t *testing.T) {
 func TestNewSession_isBoundedByItsContext(t *testing.T) {
 	mine := errors.New("mine")
 	synctest.Test(t, func(t *testing.T) {
-		srv := fakeetcd.New()
-		t.Cleanup(srv.Close)
-		c := srv.NewClient(t.Context())
+		c := newServer(t).NewClient(t.Context())
 		c.Cut()
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 12*time.Second, mine)
 		defer cancel()

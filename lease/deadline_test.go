@@ -17,16 +17,12 @@ import (
 // A client that is cut off ends its locks by a timer of its own, before the server drops the lease;
 // its trust is counted from the send.
 func TestLock_endsAtTheDeadline(t *testing.T) {
-	slow := func(f fakeetcd.Fault) map[fakeetcd.Method]fakeetcd.Fault {
-		return map[fakeetcd.Method]fakeetcd.Fault{fakeetcd.KeepAliveOnce: f}
-	}
-	grant := func(f fakeetcd.Fault) map[fakeetcd.Method]fakeetcd.Fault {
-		return map[fakeetcd.Method]fakeetcd.Fault{fakeetcd.Grant: f}
-	}
+	const renewal, grant = fakeetcd.KeepAliveOnce, fakeetcd.Grant
 	const s, ms = time.Second, time.Millisecond
 	for name, tc := range map[string]struct {
 		opts   lease.Options
-		faults map[fakeetcd.Method]fakeetcd.Fault
+		method fakeetcd.Method
+		fault  fakeetcd.Fault
 		cut    time.Duration
 		want   time.Duration // the deadline
 		early  time.Duration // the server's expiry is later by at least this
@@ -34,19 +30,20 @@ func TestLock_endsAtTheDeadline(t *testing.T) {
 		"never renewed":              {cut: s, want: usable, early: s},
 		"renewed":                    {cut: 15 * s, want: third + usable, early: s},
 		"renewed often":              {cut: 55 * s, want: 5*third + usable, early: s},
-		"renewal answered after 1s":  {faults: slow(fakeetcd.Fault{After: s}), cut: 15 * s, want: third + usable, early: s},
-		"renewal answered, then cut": {faults: slow(fakeetcd.Fault{After: 2 * s}), cut: third + 2*s + 1, want: third + usable, early: s},
-		"renewal 1s on its way":      {faults: slow(fakeetcd.Fault{Before: s}), cut: 15 * s, want: third + usable, early: 2 * s},
-		"answer under way when cut":  {faults: slow(fakeetcd.Fault{After: s}), cut: third + 500*ms, want: usable, early: s},
-		"grant answered after 4s":    {faults: grant(fakeetcd.Fault{After: 4 * s}), cut: 5 * s, want: usable, early: s},
-		"grant 4s on its way":        {faults: grant(fakeetcd.Fault{Before: 4 * s}), cut: 5 * s, want: usable, early: 5 * s},
+		"renewal answered after 1s":  {method: renewal, fault: fakeetcd.Fault{After: s}, cut: 15 * s, want: third + usable, early: s},
+		"renewal answered, then cut": {method: renewal, fault: fakeetcd.Fault{After: 2 * s}, cut: third + 2*s + 1, want: third + usable, early: s},
+		"renewal 1s on its way":      {method: renewal, fault: fakeetcd.Fault{Before: s}, cut: 15 * s, want: third + usable, early: 2 * s},
+		"answer under way when cut":  {method: renewal, fault: fakeetcd.Fault{After: s}, cut: third + 500*ms, want: usable, early: s},
+		"grant answered after 4s":    {method: grant, fault: fakeetcd.Fault{After: 4 * s}, cut: 5 * s, want: usable, early: s},
+		"grant 4s on its way":        {method: grant, fault: fakeetcd.Fault{Before: 4 * s}, cut: 5 * s, want: usable, early: 5 * s},
 		"margin of 5s":               {opts: lease.Options{Margin: 5 * s}, cut: 15 * s, want: third + 25*s, early: 5 * s},
 		"TTL 5s":                     {opts: lease.Options{TTL: 5 * s}, cut: s, want: 4500 * ms, early: 500 * ms},
-		"TTL raised from 1s to 2s":   {opts: lease.Options{TTL: s}, cut: 100 * ms, want: 1800 * ms, early: 200 * ms},
+		"TTL raised from 1s to 2s":   {opts: lease.Options{TTL: s}, cut: s, want: 2*s/3 + 1800*ms, early: 200 * ms},
+		"TTL rounded up to 5s":       {opts: lease.Options{TTL: 4*s + ms}, cut: s, want: 4500 * ms, early: 500 * ms},
 		"TTL 1h":                     {opts: lease.Options{TTL: time.Hour}, cut: 30 * time.Minute, want: 20*time.Minute + 3599*s, early: s},
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			e := startFaulty(t, tc.opts, tc.faults)
+			e := start(t, tc.opts, faulty(tc.method, tc.fault))
 			l := e.lock(t, "a")
 			end := e.ended(l)
 			e.at(tc.cut)
@@ -69,25 +66,14 @@ func TestLock_endsAtTheDeadline(t *testing.T) {
 	}
 }
 
-// startFaulty is start with faults from the first request on.
-func startFaulty(t *testing.T, opts lease.Options, faults map[fakeetcd.Method]fakeetcd.Fault) *env {
-	t.Helper()
-	srv := fakeetcd.New()
-	t.Cleanup(srv.Close)
-	e := &env{srv: srv, c: srv.NewClient(t.Context()), began: time.Now()}
-	for m, f := range faults {
-		e.c.Inject(m, f)
-	}
-	e.open(t, opts)
-	return e
+func faulty(m fakeetcd.Method, f fakeetcd.Fault) func(*fakeetcd.Client) {
+	return func(c *fakeetcd.Client) { c.Inject(m, f) }
 }
 
 // A lease whose grant was never heard of is not counted upon.
 func TestSession_countsFromTheGrantThatWasAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := startFaulty(t, lease.Options{}, map[fakeetcd.Method]fakeetcd.Fault{
-			fakeetcd.Grant: {Times: 1, Lose: fakeetcd.Answer},
-		})
+		e := start(t, lease.Options{}, faulty(fakeetcd.Grant, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer}))
 		sent := e.sent(fakeetcd.Grant)
 		require.Len(t, sent, 2)
 		require.Equal(t, e.began.Add(sent[1]+usable), e.s.Status().Deadline)

@@ -19,7 +19,7 @@ type key struct{}
 func TestSession_Do_runsUnderTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{Owner: "session"})
-		ctx := context.WithValue(fence.NewContext(t.Context(), 99), key{}, "mine")
+		ctx := context.WithValue(fence.NewContext(timeout(t, time.Minute), 99), key{}, "mine")
 		var kept context.Context
 		err := e.s.Do(ctx, "a", func(ctx context.Context, token fence.Token) error {
 			kept = ctx //nolint:fatcontext // to see what becomes of it
@@ -31,6 +31,9 @@ func TestSession_Do_runsUnderTheLock(t *testing.T) {
 			require.Equal(t, token, inCtx, "not one that the caller's context carried")
 			require.Equal(t, "mine", ctx.Value(key{}))
 			require.Nil(t, ctx.Value("other"))
+			deadline, ok := ctx.Deadline()
+			require.True(t, ok)
+			require.Equal(t, time.Now().Add(time.Minute), deadline, "the caller's, for what plans by it")
 			require.NoError(t, ctx.Err())
 			return errMine
 		}, lease.WithOwner("do"))
@@ -188,21 +191,6 @@ func TestLock_longestHold(t *testing.T) {
 		require.NoError(t, l.Unlock(t.Context()))
 		e.at(2 * time.Hour)
 		require.Equal(t, lease.ErrUnlocked, context.Cause(l.Context()))
-	})
-}
-
-// The work's context ends with the caller's, and shows its deadline, for what plans by it.
-func TestSession_Do_showsTheCallersDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		ctx := timeout(t, time.Minute)
-		want, _ := ctx.Deadline()
-		require.NoError(t, e.s.Do(ctx, "a", func(ctx context.Context, _ fence.Token) error {
-			got, ok := ctx.Deadline()
-			require.True(t, ok)
-			require.Equal(t, want, got)
-			return nil
-		}))
 	})
 }
 

@@ -161,8 +161,7 @@ func TestHandOver_keyIsTaken(t *testing.T) {
 			taken <- string(call.Request.(*pb.TxnRequest).Success[2].GetRequestPut().Key)
 			return true
 		}})
-		unlocked := make(chan error, 1)
-		go func() { unlocked <- l.Unlock(t.Context()) }()
+		unlocked := later(func() error { return l.Unlock(t.Context()) })
 		key := receive(t, taken)
 		e.srv.Put(key, "theirs")
 		close(arrive)
@@ -185,8 +184,7 @@ func TestHandOver_leaseIsRevoked(t *testing.T) {
 		old := e.s.Status().LeaseID
 		waiting := e.line(t, "a", 10)
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
-		unlocked := make(chan error, 1)
-		go func() { unlocked <- l.Unlock(t.Context()) }()
+		unlocked := later(func() error { return l.Unlock(t.Context()) })
 		e.at(time.Second / 2)
 		require.NoError(t, e.srv.Revoke(old))
 		requireLost(t, receive(t, unlocked), lease.ReasonLeaseGone)

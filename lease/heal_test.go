@@ -26,16 +26,14 @@ func TestHeal_order(t *testing.T) {
 		waiting := e.line(t, "a", 10)
 		impatient := e.wait(timeout(t, time.Second/2), "a")
 		waiting = append(waiting, e.line(t, "a", 10)...)
-		latecomer := make(chan acquired, 1)
-		go func() {
+		latecomer := begin(e, func() (*lease.Lock, error) {
 			for status := range e.s.Changes(t.Context()) {
 				if status.State == lease.StateHeld {
 					break
 				}
 			}
-			l, err := e.s.Lock(t.Context(), "a")
-			latecomer <- acquired{l, err, e.now()}
-		}()
+			return e.s.Lock(t.Context(), "a")
+		})
 		first := receive(t, waiting[0])
 		require.NoError(t, first.err)
 		require.Equal(t, third+time.Second, first.at)

@@ -21,7 +21,7 @@ import (
 // whatever member answers, are lower by lag besides.
 type restored struct{ back, lag atomic.Int64 }
 
-func (r *restored) put(client *clientv3.Client) {
+func (r *restored) put(client *fakeetcd.Client) {
 	client.KV = restoredKV{client.KV, r}
 	client.Lease = restoredLease{client.Lease, r}
 }
@@ -72,11 +72,8 @@ func startRestored(t *testing.T) (*env, *restored) {
 	for range 50 {
 		srv.Put("other", "")
 	}
-	e := &env{srv: srv, c: srv.NewClient(t.Context()), began: time.Now()}
 	r := &restored{}
-	r.put(e.c.Client)
-	e.open(t, lease.Options{})
-	return e, r
+	return open(t, srv, lease.Options{}, r.put), r
 }
 
 func TestSession_endsWhenRevisionsGoBack(t *testing.T) {
@@ -272,5 +269,3 @@ func TestLock_Explain(t *testing.T) {
 		e.c.Restore()
 	})
 }
-
-func second(_ *lease.Lock, err error) error { return err }

@@ -103,8 +103,7 @@ func TestHooks_eachKind(t *testing.T) {
 			e := start(t, lease.Options{Owner: "me", Hooks: h.hooks()})
 			other := e.join(t)
 			l := other.lock(t, "a")
-			done := make(chan error, 1)
-			go func() { done <- run(t.Context(), e.s) }()
+			done := later(func() error { return run(t.Context(), e.s) })
 			require.Equal(t, []string{"start " + kind + " of me", "queued " + kind + ", ahead true"}, h.take())
 			time.Sleep(2 * time.Second)
 			require.NoError(t, l.Unlock(t.Context()))
@@ -279,38 +278,6 @@ func TestHooks_theLastStateIsTold(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		lines := h.take()
 		require.ElementsMatch(t, []string{"lost", "0 keys"}, lines[len(lines)-2:], "%v", lines)
-	})
-}
-
-// The names that a hold's token belongs to are those that its context carries for the resources.
-func TestHooks_Locks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var got []string
-		e := start(t, lease.Options{Prefix: "p/", Hooks: &lease.Hooks{
-			AcquireEnd: func(_ context.Context, _ lease.Acquisition, r lease.Acquired) { got = r.Locks },
-		}})
-		type lock interface {
-			Context() context.Context
-			Unlock(context.Context) error
-		}
-		for _, c := range []struct {
-			take func() (lock, error)
-			want []string
-		}{
-			{func() (lock, error) { return e.s.Lock(t.Context(), "a") }, []string{"p/a"}},
-			{func() (lock, error) { return e.s.RLock(t.Context(), "a") }, []string{"p/a"}},
-			{func() (lock, error) { return e.s.LockAll(t.Context(), "b", "a") }, []string{"p/b", "p/a"}},
-			{func() (lock, error) { return e.s.LockTree(t.Context(), "a/c") }, []string{"p/a/~c"}},
-			{func() (lock, error) { return e.s.Permit(t.Context(), "a", 1) }, []string{"p/a/~slot/0"}},
-		} {
-			l, err := c.take()
-			require.NoError(t, err)
-			require.Equal(t, c.want, got)
-			name, ok := fence.LockFromContext(l.Context())
-			require.Equal(t, len(got) == 1, ok)
-			require.True(t, !ok || name == got[0], name)
-			require.NoError(t, l.Unlock(t.Context()))
-		}
 	})
 }
 

@@ -45,9 +45,9 @@ type env struct {
 	began time.Time
 }
 
-func start(t *testing.T, opts lease.Options) *env {
+func start(t *testing.T, opts lease.Options, prepare ...func(*fakeetcd.Client)) *env {
 	t.Helper()
-	return open(t, newServer(t), opts)
+	return open(t, newServer(t), opts, prepare...)
 }
 
 func newServer(t *testing.T) *fakeetcd.Server {
@@ -63,19 +63,18 @@ func (e *env) join(t *testing.T) *env {
 	return open(t, e.srv, lease.Options{})
 }
 
-func open(t *testing.T, srv *fakeetcd.Server, opts lease.Options) *env {
+// open prepares a client and makes a session with it.
+func open(t *testing.T, srv *fakeetcd.Server, opts lease.Options, prepare ...func(*fakeetcd.Client)) *env {
 	t.Helper()
 	e := &env{srv: srv, c: srv.NewClient(t.Context()), began: time.Now()}
-	e.open(t, opts)
-	return e
-}
-
-func (e *env) open(t *testing.T, opts lease.Options) {
-	t.Helper()
+	for _, do := range prepare {
+		do(e.c)
+	}
 	s, err := lease.NewSession(t.Context(), e.c.Client, opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.Close(context.WithoutCancel(t.Context())) }) // what it cannot reach expires
 	e.s = s
+	return e
 }
 
 // at sleeps until d after the beginning and lets everything happen that is due then.
@@ -127,23 +126,38 @@ func (e *env) ended(l *lease.Lock) <-chan time.Duration {
 	return at
 }
 
-// acquired is the outcome of a Lock that was called in a goroutine.
-type acquired struct {
-	lock *lease.Lock
+// outcome is that of a call in a goroutine.
+type outcome[L any] struct {
+	lock L
 	err  error
 	at   time.Duration
 }
 
-// wait calls Lock in a goroutine and returns when the caller stands in the queue, or has got an answer.
-func (e *env) wait(ctx context.Context, name string) <-chan acquired {
-	got := make(chan acquired, 1)
+type acquired = outcome[*lease.Lock]
+
+// begin calls take in a goroutine and returns when the caller stands in the queue, or has got an answer.
+func begin[L any](e *env, take func() (L, error)) <-chan outcome[L] {
+	got := make(chan outcome[L], 1)
 	go func() {
-		l, err := e.s.Lock(ctx, name)
-		got <- acquired{l, err, e.now()}
+		l, err := take()
+		got <- outcome[L]{l, err, e.now()}
 	}()
 	synctest.Wait()
 	return got
 }
+
+func (e *env) wait(ctx context.Context, name string, opts ...lease.LockOption) <-chan acquired {
+	return begin(e, func() (*lease.Lock, error) { return e.s.Lock(ctx, name, opts...) })
+}
+
+// later makes a call in a goroutine.
+func later(call func() error) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- call() }()
+	return done
+}
+
+func second[T any](_ T, err error) error { return err }
 
 func (e *env) keys(prefix string) []string {
 	var names []string

@@ -200,11 +200,14 @@ func TestSession_Lock_keyIsTaken(t *testing.T) {
 	})
 }
 
-// What every kind of lock says to the resources: whose its token is. The names have the session's prefix, since a session without
+// What every kind of lock says to the resources, and to hooks: whose its token is. The names have the session's prefix, since a session without
 // it can have a lock of the same name.
 func TestLock_Context_carriesTheName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{Prefix: "svc/"})
+		var told []string // what hooks are told of a hold
+		e := start(t, lease.Options{Prefix: "svc/", Hooks: &lease.Hooks{
+			AcquireEnd: func(_ context.Context, _ lease.Acquisition, r lease.Acquired) { told = r.Locks },
+		}})
 		named := func(want string) func(context.Context, fence.Token) error {
 			return func(ctx context.Context, token fence.Token) error {
 				got, _ := fence.LockFromContext(ctx)
@@ -221,16 +224,21 @@ func TestLock_Context_carriesTheName(t *testing.T) {
 				return named("svc/accounts")(ctx, token)
 			})
 		}))
+		require.Equal(t, []string{"svc/accounts"}, told)
 		require.NoError(t, e.s.RDo(ctx, "a", func(ctx context.Context, _ fence.ReadToken) error {
 			name, _ := fence.LockFromContext(ctx)
 			require.Equal(t, "svc/a", name)
+			require.Equal(t, []string{name}, told)
 			return nil
 		}))
 		require.NoError(t, e.s.DoTree(ctx, "a/b", named("svc/a/~b")))
+		require.Equal(t, []string{"svc/a/~b"}, told)
 		require.NoError(t, e.s.DoPermit(ctx, "pool", 1, named("svc/pool/~slot/0")))
-		require.NoError(t, e.s.DoAll(ctx, []string{"orders", "stock"}, func(ctx context.Context, token fence.Token) error {
+		require.Equal(t, []string{"svc/pool/~slot/0"}, told)
+		require.NoError(t, e.s.DoAll(ctx, []string{"stock", "orders"}, func(ctx context.Context, token fence.Token) error {
 			_, ok := fence.LockFromContext(ctx)
 			require.False(t, ok)
+			require.Equal(t, []string{"svc/stock", "svc/orders"}, told)
 			return errors.Join(named("svc/orders")(fence.ForLock(ctx, "svc/orders"), token),
 				named("svc/stock")(fence.ForLock(ctx, "svc/stock"), token))
 		}))

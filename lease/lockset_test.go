@@ -20,20 +20,8 @@ import (
 )
 
 // waitAll is wait for a set.
-func (e *env) waitAll(ctx context.Context, names ...string) <-chan outcomeOfAll {
-	got := make(chan outcomeOfAll, 1)
-	go func() {
-		l, err := e.s.LockAll(ctx, names...)
-		got <- outcomeOfAll{l, err, e.now()}
-	}()
-	synctest.Wait()
-	return got
-}
-
-type outcomeOfAll struct {
-	set *lease.LockSet
-	err error
-	at  time.Duration
+func (e *env) waitAll(ctx context.Context, names ...string) <-chan outcome[*lease.LockSet] {
+	return begin(e, func() (*lease.LockSet, error) { return e.s.LockAll(ctx, names...) })
 }
 
 // A set takes one transaction to enter and one to leave, however many names it has, and has one token for all.
@@ -82,13 +70,13 @@ func TestSession_LockAll_waitsForAll(t *testing.T) {
 		got := receive(t, set)
 		require.NoError(t, got.err)
 		require.Equal(t, 2*time.Minute, got.at)
-		require.Greater(t, got.set.Token(), a.Token())
+		require.Greater(t, got.lock.Token(), a.Token())
 		e.at(3 * time.Minute)
 		requirePending(t, second)
-		require.NoError(t, got.set.Unlock(t.Context()))
+		require.NoError(t, got.lock.Unlock(t.Context()))
 		got = receive(t, second)
 		require.NoError(t, got.err)
-		require.NoError(t, got.set.Unlock(t.Context()))
+		require.NoError(t, got.lock.Unlock(t.Context()))
 	})
 }
 

@@ -36,8 +36,7 @@ func TestNewSession_refusesOptions(t *testing.T) {
 		"owner":               {lease.Options{Owner: strings.Repeat("a", 4097)}, "Options.Owner has 4097 bytes, want 0 to 4096"},
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			srv := fakeetcd.New()
-			t.Cleanup(srv.Close)
+			srv := newServer(t)
 			_, err := lease.NewSession(t.Context(), srv.Client(t.Context()), tc.opts)
 			require.ErrorContains(t, err, "lease: "+tc.want)
 			_, err = lease.Adopt(t.Context(), srv.Client(t.Context()), 1, tc.opts)
@@ -115,8 +114,7 @@ func TestSession_refusesNamesAndOptions(t *testing.T) {
 
 func TestAdopt_refuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := fakeetcd.New()
-		t.Cleanup(srv.Close)
+		srv := newServer(t)
 		c := srv.NewClient(t.Context())
 		_, err := lease.Adopt(t.Context(), c.Client, 0, lease.Options{})
 		require.EqualError(t, err, "lease: adopt: id is 0, want a lease's")

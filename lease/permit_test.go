@@ -27,20 +27,8 @@ func (e *env) permit(t *testing.T, name string, of int) *lease.Permit {
 	return p
 }
 
-type permitted struct {
-	permit *lease.Permit
-	err    error
-	at     time.Duration
-}
-
-func (e *env) waitPermit(ctx context.Context, name string, of int, opts ...lease.LockOption) <-chan permitted {
-	got := make(chan permitted, 1)
-	go func() {
-		p, err := e.s.Permit(ctx, name, of, opts...)
-		got <- permitted{p, err, e.now()}
-	}()
-	synctest.Wait()
-	return got
+func (e *env) waitPermit(ctx context.Context, name string, of int, opts ...lease.LockOption) <-chan outcome[*lease.Permit] {
+	return begin(e, func() (*lease.Permit, error) { return e.s.Permit(ctx, name, of, opts...) })
 }
 
 // As many as there are permits hold one, each another slot with a token of its own; waiters are served in order, one for each
@@ -66,7 +54,7 @@ func TestSession_Permit_limits(t *testing.T) {
 		require.ErrorAs(t, err, &locked)
 		require.Equal(t, "a", locked.Name)
 
-		var waiting []<-chan permitted
+		var waiting []<-chan outcome[*lease.Permit]
 		var others []*env
 		for range 3 {
 			others = append(others, open(t, e.srv, lease.Options{Prefix: "p/"}))
@@ -81,10 +69,10 @@ func TestSession_Permit_limits(t *testing.T) {
 			got := receive(t, waiting[i])
 			require.NoError(t, got.err)
 			require.Equal(t, time.Duration(i+1)*time.Minute, got.at, "at once")
-			require.Equal(t, slot, got.permit.Slot())
-			require.Greater(t, got.permit.Token(), slots[slot].Token())
-			key := e.srv.Keys("p/" + got.permit.Name() + "/")[0]
-			require.Equal(t, key.CreateRevision, got.permit.Token().Revision(), "the slot's, and not that of the wait")
+			require.Equal(t, slot, got.lock.Slot())
+			require.Greater(t, got.lock.Token(), slots[slot].Token())
+			key := e.srv.Keys("p/" + got.lock.Name() + "/")[0]
+			require.Equal(t, key.CreateRevision, got.lock.Token().Revision(), "the slot's, and not that of the wait")
 			if i < 1 {
 				synctest.Wait()
 				require.Len(t, others[2].writes(), last, "who is not the next sleeps on")
@@ -92,7 +80,7 @@ func TestSession_Permit_limits(t *testing.T) {
 			for _, later := range waiting[i+1:] {
 				requirePending(t, later)
 			}
-			slots[slot] = got.permit
+			slots[slot] = got.lock
 		}
 		for _, p := range slots {
 			require.NoError(t, p.Unlock(t.Context()))
@@ -108,7 +96,7 @@ func TestSession_Permit_wakesOne(t *testing.T) {
 		e := start(t, lease.Options{})
 		held := []*lease.Permit{e.permit(t, "a", 2), e.permit(t, "a", 2)}
 		ctx, cancel := context.WithCancel(t.Context())
-		var waiting []<-chan permitted
+		var waiting []<-chan outcome[*lease.Permit]
 		for range 200 {
 			waiting = append(waiting, e.waitPermit(ctx, "a", 2))
 		}
@@ -148,15 +136,14 @@ func TestSession_Permit_andTheLockOfItsName(t *testing.T) {
 		require.NoError(t, err)
 		defer session.Orphan()
 		mutex := concurrency.NewMutex(session, "a")
-		drained := make(chan error, 1)
-		go func() { drained <- mutex.Lock(t.Context()) }()
+		drained := later(func() error { return mutex.Lock(t.Context()) })
 		synctest.Wait()
 		_, err = e.s.TryPermit(t.Context(), "a", 2)
 		require.ErrorIs(t, err, lease.ErrLocked, "nobody passes who drains it")
 		require.NoError(t, p.Unlock(t.Context()))
 		synctest.Wait()
 		requirePending(t, drained)
-		require.NoError(t, second.permit.Unlock(t.Context()))
+		require.NoError(t, second.lock.Unlock(t.Context()))
 		require.NoError(t, receive(t, drained))
 		require.NoError(t, mutex.Unlock(t.Context()))
 	})

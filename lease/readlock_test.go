@@ -117,11 +117,7 @@ func TestSession_reclaimsAReadersKey(t *testing.T) {
 		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: fakeetcd.ErrUnavailable, Times: 1})
 		e.at(2 * third)
 		require.Equal(t, []string{writer.Key()}, e.keys("n/"), "it was reclaimed")
-		first := make(chan error, 1)
-		go func() {
-			_, err := e.s.RLock(t.Context(), "n")
-			first <- err
-		}()
+		first := later(func() error { return second(e.s.RLock(t.Context(), "n")) })
 		synctest.Wait()
 		require.NoError(t, writer.Unlock(t.Context()))
 		require.NoError(t, <-first)

@@ -14,8 +14,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
@@ -282,10 +280,6 @@ func TestRelease_waits_keyWithoutItsLease(t *testing.T) {
 		require.ErrorIs(t, lease.Release(timeout(t, time.Minute), looking.Client, "a", wait), context.DeadlineExceeded)
 		requireLive(t, l)
 
-		puts := func(call fakeetcd.Call) bool {
-			r, ok := call.Request.(*pb.TxnRequest)
-			return ok && len(r.Success) > 0 && r.Success[0].GetRequestPut() != nil
-		}
 		looking.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: puts, Err: rpctypes.ErrGRPCLeaseNotFound})
 		require.NoError(t, lease.Release(t.Context(), looking.Client, "a", wait))
 		require.Empty(t, e.keys("a"))
@@ -433,11 +427,7 @@ func TestRelease_asked_aSetThatWaits(t *testing.T) {
 		e := start(t, lease.Options{})
 		other := e.join(t)
 		b := e.lock(t, "b")
-		got := make(chan error, 1)
-		go func() {
-			_, err := other.s.LockAll(t.Context(), "a", "b")
-			got <- err
-		}()
+		got := later(func() error { return second(other.s.LockAll(t.Context(), "a", "b")) })
 		synctest.Wait()
 		next := e.wait(t.Context(), "a")
 		e.at(time.Second)

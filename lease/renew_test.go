@@ -67,28 +67,6 @@ func TestSession_renewsOnceForAllLocks(t *testing.T) {
 	})
 }
 
-// The server raises 1 s to 2 s without a word.
-func TestSession_countsWithTheGrantedTTL(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{TTL: time.Second})
-		st := e.s.Status()
-		require.Equal(t, 2*time.Second, st.TTL)
-		require.Equal(t, e.began.Add(1800*time.Millisecond), st.Deadline)
-		e.at(1400 * time.Millisecond)
-		sent := e.sent(fakeetcd.KeepAliveOnce)
-		require.Len(t, sent, 2)
-		require.InDelta(t, 2*time.Second/3, sent[0], 10)
-		require.InDelta(t, 4*time.Second/3, sent[1], 10)
-	})
-}
-
-func TestSession_roundsTheTTLUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{TTL: 4001 * time.Millisecond})
-		require.Equal(t, 5*time.Second, e.s.Status().TTL)
-	})
-}
-
 // A renewal that hangs does not use up the time of the next, which goes to another endpoint. Who has not answered is
 // not asked again.
 func TestSession_asksEachEndpointWhileNoneAnswers(t *testing.T) {
@@ -213,11 +191,7 @@ func TestSession_sendsFewRenewalsWhateverHappens(t *testing.T) {
 // startWith is start with a client of these endpoints.
 func startWith(t *testing.T, endpoints ...string) *env {
 	t.Helper()
-	srv := newServer(t)
-	e := &env{srv: srv, c: srv.NewClient(t.Context()), began: time.Now()}
-	e.c.KeepAliveEndpoints = endpoints
-	e.open(t, lease.Options{})
-	return e
+	return start(t, lease.Options{}, func(c *fakeetcd.Client) { c.KeepAliveEndpoints = endpoints })
 }
 
 // calls are those that the session has sent beside its renewals and the probes of its watches.

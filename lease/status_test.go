@@ -203,49 +203,6 @@ func TestSession_Changes_afterClose(t *testing.T) {
 		got := e.changes(t.Context())
 		<-got.ended
 		require.Equal(t, []lease.State{lease.StateLost}, states(got.take()))
-		require.Zero(t, remaining(e.s))
-	})
-}
-
-// remaining is the time until the deadline of a session's lease, 0 if that is lost.
-func remaining(s *lease.Session) time.Duration {
-	st := s.Status()
-	if st.State == lease.StateLost {
-		return 0
-	}
-	return time.Until(st.Deadline)
-}
-
-// The deadline is counted from the send of the last renewal that was acknowledged, and a lease is lost from then on.
-func TestStatus_Deadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		require.Equal(t, usable, remaining(e.s))
-		e.at(third - 1)
-		require.Equal(t, usable-third+1, remaining(e.s))
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, After: time.Second})
-		e.at(third)
-		require.Equal(t, usable-third, remaining(e.s), "not before the answer")
-		e.at(third + time.Second)
-		require.Equal(t, usable-time.Second, remaining(e.s), "from the send")
-
-		e.c.Cut()
-		e.at(third + usable - 1)
-		require.Equal(t, time.Duration(1), remaining(e.s))
-		require.Equal(t, lease.StateJeopardy, e.s.Status().State)
-		e.at(third + usable)
-		require.Zero(t, remaining(e.s))
-		e.at(time.Hour)
-		require.Zero(t, remaining(e.s), "never less")
-
-		e.c.Restore()
-		require.Zero(t, remaining(e.s))
-		e.lock(t, "a")
-		require.Equal(t, usable, remaining(e.s), "of the new lease")
-		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
-		time.Sleep(third)
-		synctest.Wait()
-		require.Zero(t, remaining(e.s))
 	})
 }
 

@@ -92,11 +92,8 @@ func (c deaf) Revoke(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseR
 // Close is bounded even where a request is not, and the renewals stop.
 func TestSession_Close_isBoundedThoughTheClientBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		e := &env{srv: srv, c: srv.NewClient(t.Context()), began: time.Now()}
 		release := make(chan struct{})
-		e.c.Lease = deaf{e.c.Lease, release} // before there is a session, which uses it
-		e.open(t, lease.Options{})
+		e := start(t, lease.Options{}, func(c *fakeetcd.Client) { c.Lease = deaf{c.Lease, release} })
 		e.lock(t, "a")
 		require.ErrorIs(t, e.s.Close(timeout(t, 5*time.Second)), context.DeadlineExceeded)
 		require.Equal(t, 6*time.Second, e.now())

@@ -226,17 +226,3 @@ func TestSession_Lock_looksAtTheClockAfterTheWait(t *testing.T) {
 		require.Equal(t, 90*time.Millisecond, got.at, "with the event")
 	})
 }
-
-// A lease that is past its deadline is replaced before the acquisition begins, though no timer has told of it.
-func TestSession_Lock_replacesALeasePastItsDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		host := hosttest.Start(t, false)
-		e := start(t, lease.Options{})
-		old := e.s.Status().LeaseID
-		e.at(90 * time.Millisecond)
-		host.Suspend(usable)
-		l := e.lock(t, "a")
-		require.NotEqual(t, old, e.s.Status().LeaseID)
-		requireLive(t, l)
-	})
-}

@@ -1,7 +1,6 @@
 package lease_test
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,17 +11,6 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
-
-// waitAs is wait with a text for the key.
-func (e *env) waitAs(ctx context.Context, name, owner string) <-chan acquired {
-	got := make(chan acquired, 1)
-	go func() {
-		l, err := e.s.Lock(ctx, name, lease.WithOwner(owner))
-		got <- acquired{l, err, e.now()}
-	}()
-	synctest.Wait()
-	return got
-}
 
 // line is n callers that wait for the lock, in this order.
 func (e *env) line(t *testing.T, name string, n int) []<-chan acquired {
@@ -53,18 +41,8 @@ func pass(t *testing.T, l *lease.Lock, waiting ...<-chan acquired) {
 	require.NoError(t, l.Unlock(t.Context()))
 }
 
-// Callers of one session are served in the order in which they came.
+// Callers of one session are served in the order in which they came, also who comes when some have been served already.
 func TestTurns_order(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		pass(t, l, e.line(t, "a", 20)...)
-		require.Empty(t, e.keys(""))
-	})
-}
-
-// Whoever comes when some have been served already stands behind those who still wait.
-func TestTurns_orderOfLatecomers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		l := e.lock(t, "a")
@@ -77,6 +55,7 @@ func TestTurns_orderOfLatecomers(t *testing.T) {
 			waiting = append(waiting[1:], e.wait(t.Context(), "a"))
 		}
 		pass(t, l, waiting...)
+		require.Empty(t, e.keys(""))
 	})
 }
 
@@ -174,8 +153,7 @@ func TestTurns_ofTwoNames(t *testing.T) {
 		as, bs := e.line(t, "a", 3), e.line(t, "a/b", 3)
 		require.Len(t, e.keys(""), 2)
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
-		stuck := make(chan error, 1)
-		go func() { stuck <- a.Unlock(t.Context()) }()
+		stuck := later(func() error { return a.Unlock(t.Context()) })
 		synctest.Wait()
 		pass(t, b, bs...)
 		require.LessOrEqual(t, e.now(), 10*time.Millisecond, "others are not held up for longer by a request that is stuck")

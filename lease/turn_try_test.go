@@ -28,11 +28,13 @@ func (e *env) requireLocked(t *testing.T, owner, key string, token fence.Token) 
 	require.Equal(t, began, e.now())
 }
 
-// TryLock fails behind anybody of its own session, and tells who holds the lock.
+// TryLock fails behind anybody of its own session, and tells who holds the lock. The holder is looked for below the session's
+// prefix, and nowhere else.
 func TestTurns_tryLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := open(t, newServer(t), lease.Options{Owner: "we"})
-		other := open(t, e.srv, lease.Options{Owner: "they"})
+		e := start(t, lease.Options{Owner: "we", Prefix: "p/"})
+		e.join(t).lock(t, "a")
+		other := open(t, e.srv, lease.Options{Owner: "they", Prefix: "p/"})
 		l := e.lock(t, "a")
 		e.requireLocked(t, "we", l.Key(), l.Token())
 		waiting := e.line(t, "a", 2)
@@ -45,29 +47,18 @@ func TestTurns_tryLock(t *testing.T) {
 		e.requireLocked(t, "they", held.Key(), held.Token()) // though the first in the session is one of its own
 		pass(t, held, waiting...)
 		pass(t, e.lock(t, "a"))
-		require.Empty(t, e.keys(""))
-	})
-}
-
-// The holder is looked for below the session's prefix, and nowhere else.
-func TestTurns_tryLockBelowThePrefix(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := open(t, newServer(t), lease.Options{Owner: "we", Prefix: "p/"})
-		open(t, e.srv, lease.Options{Owner: "they"}).lock(t, "a")
-		l := e.lock(t, "a")
-		e.requireLocked(t, "we", l.Key(), l.Token())
+		require.Empty(t, e.keys("p/"))
 	})
 }
 
 // While a hand-over is under way the lock is not free: it is the one's or the other's.
 func TestTurns_tryLockDuringAHandOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := open(t, newServer(t), lease.Options{Owner: "we"})
+		e := start(t, lease.Options{Owner: "we"})
 		l := e.lock(t, "a")
-		next := e.waitAs(t.Context(), "a", "the next")
+		next := e.wait(t.Context(), "a", lease.WithOwner("the next"))
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second, After: time.Second})
-		unlocked := make(chan error, 1)
-		go func() { unlocked <- l.Unlock(t.Context()) }()
+		unlocked := later(func() error { return l.Unlock(t.Context()) })
 		e.at(time.Second / 2)
 		e.requireLocked(t, "we", l.Key(), l.Token())
 		e.at(3 * time.Second / 2)
@@ -85,9 +76,9 @@ func TestTurns_tryLockDuringAHandOver(t *testing.T) {
 // Who is before it in the session has not arrived in etcd's queue yet.
 func TestTurns_tryLockBeforeAnybodyHasEntered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := open(t, newServer(t), lease.Options{})
+		e := start(t, lease.Options{})
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
-		first := e.waitAs(t.Context(), "a", "the first")
+		first := e.wait(t.Context(), "a", lease.WithOwner("the first"))
 		e.requireLocked(t, "the first", "", 0)
 		require.NoError(t, receive(t, first).err)
 	})
@@ -104,12 +95,7 @@ func TestTurns_lockBehindATryLock(t *testing.T) {
 				l = other.lock(t, "a")
 			}
 			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
-			tried := make(chan acquired, 1)
-			go func() {
-				l, err := e.s.TryLock(t.Context(), "a")
-				tried <- acquired{l, err, e.now()}
-			}()
-			synctest.Wait()
+			tried := begin(e, func() (*lease.Lock, error) { return e.s.TryLock(t.Context(), "a") })
 			waiting := e.line(t, "a", 3)
 			got := receive(t, tried)
 			if free {
@@ -136,11 +122,7 @@ func TestTurns_lockBehindATryLockThatGivesUp(t *testing.T) {
 		inBubble(t, name, func(t *testing.T) {
 			e := start(t, lease.Options{TTL: time.Hour})
 			e.c.Inject(fakeetcd.Txn, fault)
-			tried := make(chan error, 1)
-			go func() {
-				_, err := e.s.TryLock(timeout(t, time.Second), "a")
-				tried <- err
-			}()
+			tried := later(func() error { return second(e.s.TryLock(timeout(t, time.Second), "a")) })
 			synctest.Wait()
 			waiting := e.line(t, "a", 3)
 			require.Error(t, receive(t, tried))

@@ -239,7 +239,7 @@ var leaseMutants = []mutant{
 		file: "lease/session.go",
 		old:  "g = s.newGrant(resp.ID, time.Duration(resp.TTL)*time.Second, sent, false)",
 		new:  "g = s.newGrant(resp.ID, s.opts.TTL, sent, false)",
-		by:   killer{inLease, "TestSession_countsWithTheGrantedTTL", `require.Equal(t, 2*time.Second, st.TTL)`},
+		by:   killer{inLease, "TestLock_endsAtTheDeadline/TTL_raised_from_1s_to_2s", `require.Equal(t, e.began.Add(tc.want), e.s.Status().Deadline)`},
 	},
 	{
 		name: "no check of the deadline after the wait",
@@ -260,7 +260,7 @@ var leaseMutants = []mutant{
 		file: "lease/heal.go",
 		old:  "alive := g.checkDeadline()",
 		new:  "alive := g.handles.Err() == nil",
-		by:   killer{inLease, "TestSession_Lock_replacesALeasePastItsDeadline", `e.lock(t, "a")`},
+		by:   killer{inLease, "TestSession_suspensionCounts", `e.lock(t, "b")`},
 	},
 	{
 		name: "who gives up as a new lease comes keeps a place in the session's order",
@@ -365,7 +365,7 @@ var leaseMutants = []mutant{
 		file: "lease/trylock.go",
 		old:  `c.g.s.opts.Prefix+c.name+"/"`,
 		new:  `c.name+"/"`,
-		by:   killer{inLease, "TestTurns_tryLockBelowThePrefix", `e.requireLocked(t, "we", l.Key(), l.Token())`},
+		by:   killer{inLease, "TestTurns_tryLock", `e.requireLocked(t, "we", l.Key(), l.Token())`},
 	},
 	{
 		name: "an attempt stays registered with the lease",
