@@ -24,16 +24,19 @@ func newHealth(t *testing.T) *election.Health {
 	return h
 }
 
-func probe(h *election.Health) (code int, body string) {
+func probe(t *testing.T, h *election.Health) (code int, body string) {
+	t.Helper()
 	synctest.Wait()
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", http.NoBody))
+	require.Equal(t, "no-store", w.Header().Get("Cache-Control"), "a probe's answer is for now")
+	require.Equal(t, "text/plain; charset=utf-8", w.Header().Get("Content-Type"))
 	return w.Code, w.Body.String()
 }
 
 func requireWell(t *testing.T, h *election.Health) {
 	t.Helper()
-	code, body := probe(h)
+	code, body := probe(t, h)
 	require.Equal(t, http.StatusOK, code, body)
 	require.Equal(t, "ok\n", body)
 	require.NoError(t, h.Check())
@@ -41,20 +44,12 @@ func requireWell(t *testing.T, h *election.Health) {
 
 func requireIll(t *testing.T, h *election.Health, want ...string) {
 	t.Helper()
-	code, body := probe(h)
+	code, body := probe(t, h)
 	require.Equal(t, http.StatusServiceUnavailable, code)
 	require.Error(t, h.Check())
 	for _, s := range want {
 		require.Contains(t, body, s)
 	}
-}
-
-func TestHealth_ServeHTTP(t *testing.T) {
-	w := httptest.NewRecorder()
-	newHealth(t).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", http.NoBody))
-	require.Equal(t, http.StatusOK, w.Code)
-	require.Equal(t, "no-store", w.Header().Get("Cache-Control"), "a probe's answer is for now")
-	require.Equal(t, "text/plain; charset=utf-8", w.Header().Get("Content-Type"))
 }
 
 func TestHealth_leaderIsSound(t *testing.T) {
@@ -116,21 +111,6 @@ func TestHealth_tellsOfRenewalsThatHaveStopped(t *testing.T) {
 	})
 }
 
-// One who was lost is looked after until it lets go, also without Run.
-func TestHealth_resignAfterALoss(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHealth(t)
-		p := newProcess(t, newServer(t), lease.Options{})
-		l := p.leads(t, election.Options{Health: h})
-		time.Sleep(time.Second)
-		p.srv.Delete(l.Key())
-		time.Sleep(time.Minute)
-		requireIll(t, h, "its context ended 1m0s ago")
-		require.ErrorIs(t, l.Resign(t.Context()), lease.ErrLost)
-		requireWell(t, h)
-	})
-}
-
 // A lead that hangs keeps everybody from leading, whatever has ended its context: until it has returned.
 func TestHealth_leadHangs(t *testing.T) {
 	for name, ending := range endings {
@@ -159,6 +139,7 @@ func TestHealth_leadHangs(t *testing.T) {
 	}
 }
 
+// Of several, those are told that are at fault, until they let go, also without Run.
 func TestHealth_tellsWhich(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, srv := newHealth(t), newServer(t)
@@ -174,14 +155,14 @@ func TestHealth_tellsWhich(t *testing.T) {
 		all[1].c.Cut()
 		time.Sleep(10*time.Second + tolerance + 1)
 		requireIll(t, h, `leader of "beta"`)
-		_, body := probe(h)
+		_, body := probe(t, h)
 		require.NotContains(t, body, "alpha")
 		require.NotContains(t, body, "gamma")
 
 		srv.Delete(leaders[0].Key())
 		time.Sleep(tolerance + 1)
 		requireIll(t, h, `leader of "alpha": its context ended 10s ago`, `leader of "beta"`)
-		_, body = probe(h)
+		_, body = probe(t, h)
 		require.NotContains(t, body, "gamma")
 
 		for i, l := range leaders[:2] {

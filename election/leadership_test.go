@@ -41,7 +41,8 @@ func TestLeadership_lost(t *testing.T) {
 	}
 }
 
-// What Proclaim changes is the value, and nothing else; neither side takes it for anything but that.
+// What Proclaim changes is the value, and nothing else; neither side takes it for anything but that. The leader keeps the lead,
+// whoever waits.
 func TestLeadership_Proclaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)

@@ -124,15 +124,6 @@ func TestLeadership_handsOver_toNobody(t *testing.T) {
 	})
 }
 
-func TestLeadership_keepsTheLead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		leader, list := rank(t, newServer(t), 0, 5)
-		time.Sleep(time.Hour)
-		require.NoError(t, leader.Err())
-		requireOrder(t, leader, list[1])
-	})
-}
-
 // A lock before the preferred candidate keeps its place. When it gives up, the leader hands over, and asks nobody until then.
 func TestRun_priority_behindALock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

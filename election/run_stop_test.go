@@ -1,6 +1,7 @@
 package election_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -186,21 +187,28 @@ func TestRun_cannotLetGo(t *testing.T) {
 }
 
 func TestRun_resigns(t *testing.T) {
-	for name, rejoin := range map[string][]election.RunOption{"once": nil, "rejoin": {election.WithRejoin()}} {
+	for name, tc := range map[string]struct {
+		rejoin []election.RunOption
+		own    error // that lead returns
+	}{
+		"once":     {},
+		"rejoin":   {rejoin: []election.RunOption{election.WithRejoin()}},
+		"an error": {[]election.RunOption{election.WithRejoin()}, errMine},
+	} {
 		inBubble(t, name, func(t *testing.T) {
 			srv := newServer(t)
 			p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
-			r := p.runs(t, election.Options{}, append(rejoin, election.WithOnLost(toldNothing(t)))...)
+			r := p.runs(t, election.Options{}, append(tc.rejoin, election.WithOnLost(toldNothing(t)))...)
 			c := r.leads(t)
 			next := other.waits(t, election.Options{})
 			resigns(t, c)
 			time.Sleep(time.Minute)
 			next.requireWaiting(t)
-			c.returns <- c.ctx.Err()
+			c.returns <- cmp.Or(tc.own, c.ctx.Err())
 			l := next.won(t)
 			time.Sleep(time.Minute)
-			if rejoin == nil {
-				require.NoError(t, r.returned(t))
+			if tc.rejoin == nil || tc.own != nil {
+				require.ErrorIs(t, r.returned(t), tc.own)
 				return
 			}
 			r.requireIdle(t)
@@ -208,18 +216,6 @@ func TestRun_resigns(t *testing.T) {
 			require.Greater(t, r.leads(t).token, l.Token())
 		})
 	}
-}
-
-func TestRun_resignsWithAnError(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
-		r := p.runs(t, election.Options{}, election.WithRejoin())
-		c := r.leads(t)
-		resigns(t, c)
-		c.returns <- errMine
-		require.ErrorIs(t, r.returned(t), errMine)
-		require.Empty(t, p.keys())
-	})
 }
 
 func TestRun_transfers(t *testing.T) {

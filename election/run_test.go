@@ -82,30 +82,23 @@ func TestRun_insideAnother(t *testing.T) {
 	})
 }
 
-func TestRun_returnsLeadsError(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
-		r := p.runs(t, election.Options{}, election.WithRejoin())
-		c := r.leads(t)
-		next := other.waits(t, election.Options{})
-		c.returns <- errMine
-		err := r.returned(t)
-		require.ErrorIs(t, err, errMine)
-		require.NotErrorIs(t, err, lease.ErrLost)
-		require.ErrorContains(t, err, `election: run "x": lead: mine`)
-		require.NotEqual(t, c.token, next.won(t).Token(), "the key was let go")
-	})
-}
-
 // An error that only looks like a cancellation is lead's own while its context has not ended.
-func TestRun_returnsLeadsErrorWhateverItIs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
-		r := p.runs(t, election.Options{})
-		r.leads(t).returns <- context.Canceled
-		require.ErrorIs(t, r.returned(t), context.Canceled)
-	})
+func TestRun_returnsLeadsError(t *testing.T) {
+	for name, own := range map[string]error{"an error": errMine, "a cancellation": context.Canceled} {
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+			r := p.runs(t, election.Options{}, election.WithRejoin())
+			c := r.leads(t)
+			next := other.waits(t, election.Options{})
+			c.returns <- own
+			err := r.returned(t)
+			require.ErrorIs(t, err, own)
+			require.NotErrorIs(t, err, lease.ErrLost)
+			require.ErrorContains(t, err, `election: run "x": lead: `+own.Error())
+			require.NotEqual(t, c.token, next.won(t).Token(), "the key was let go")
+		})
+	}
 }
 
 func TestRun_rejoinsAtTheTail(t *testing.T) {
