@@ -1,15 +1,12 @@
 package election_test
 
 import (
-	"context"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -128,40 +125,13 @@ func TestObserve_compactionAfterAJoiner(t *testing.T) {
 	})
 }
 
-// cluster is a client's present cluster.
-type cluster struct {
-	is atomic.Pointer[clientv3.Client]
-}
-
-type clusterKV struct {
-	clientv3.KV
-
-	*cluster
-}
-
-func (k clusterKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	return k.is.Load().Get(ctx, key, opts...)
-}
-
-type clusterWatcher struct {
-	clientv3.Watcher
-
-	*cluster
-}
-
-func (w clusterWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
-	return w.is.Load().Watch(ctx, key, opts...)
-}
-
 // A cluster that was restored, and has passed the revision that was seen, has no leader: the one of before is not shown any
 // more.
 func TestObserve_restoredAndFurtherOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
-		before, after := &clientv3.Client{KV: s.c.KV, Watcher: s.c.Watcher}, newServer(t)
-		var present cluster
-		present.is.Store(before)
-		s.c.KV, s.c.Watcher = clusterKV{before.KV, &present}, clusterWatcher{before.Watcher, &present}
+		after := newServer(t)
+		restore := s.c.Restorable(after.Client(t.Context()))
 		a := observe(t, s.c, "n")
 		a.sees(t, none)
 		first := s.stands(t, "first")
@@ -169,7 +139,7 @@ func TestObserve_restoredAndFurtherOn(t *testing.T) {
 		for range 100 {
 			after.Put("other", "")
 		}
-		present.is.Store(after.NewClient(t.Context()).Client)
+		restore()
 		s.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
 		time.Sleep(10 * time.Second)
 		a.sees(t, none)

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -165,41 +164,6 @@ func TestWatch_leavesASilentStream(t *testing.T) {
 	})
 }
 
-// either reads from one server or from another, as a client does of a cluster that was restored.
-type either struct {
-	clientv3.KV
-	other    clientv3.KV
-	restored atomic.Bool
-}
-
-func (e *either) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	if e.restored.Load() {
-		return e.other.Get(ctx, key, opts...)
-	}
-	return e.KV.Get(ctx, key, opts...)
-}
-
-func (e *either) Txn(ctx context.Context) clientv3.Txn {
-	if e.restored.Load() {
-		return e.other.Txn(ctx)
-	}
-	return e.KV.Txn(ctx)
-}
-
-// eitherWatcher is either for watches.
-type eitherWatcher struct {
-	clientv3.Watcher
-	other clientv3.Watcher
-	kv    *either
-}
-
-func (e eitherWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
-	if e.kv.restored.Load() {
-		return e.other.Watch(ctx, key, opts...)
-	}
-	return e.Watcher.Watch(ctx, key, opts...)
-}
-
 // A cluster with other keys at the revision that was seen, or that has not come so far, is another history: it is shown as it is.
 func TestWatch_restored(t *testing.T) {
 	for _, behind := range []bool{false, true} {
@@ -213,13 +177,11 @@ func TestWatch_restored(t *testing.T) {
 			}
 			later.places(t, "there")
 			c := e.srv.NewClient(t.Context())
-			then := later.srv.Client(t.Context())
-			kv := &either{KV: c.KV, other: then}
-			c.KV, c.Watcher = kv, eitherWatcher{c.Watcher, then, kv}
+			restore := c.Restorable(later.srv.Client(t.Context()))
 			o := e.onlookBy(t, c, "a")
 			e.places(t, "here")
 			o.sees(t, "|", "exclusive:here |")
-			kv.restored.Store(true)
+			restore()
 			c.BreakWatches(rpctypes.ErrGRPCNoLeader)
 			o.sees(t, "exclusive:there |")
 			o.leave()

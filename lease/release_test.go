@@ -195,8 +195,7 @@ func TestRelease_now(t *testing.T) {
 		looking := e.srv.NewClient(t.Context())
 		looking.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable, Match: writes})
 		require.NoError(t, lease.Release(t.Context(), looking.Client, "a", lease.ReleaseOptions{Mode: lease.ReleaseNow}))
-		got := receive(t, next)
-		require.NoError(t, got.err)
+		got := granted(t, next)
 		synctest.Wait()
 		requireLive(t, bystander)
 		requireLost(t, l.Err(), lease.ReasonKeyDeleted)
@@ -341,7 +340,7 @@ func TestRelease_errors(t *testing.T) {
 // Whatever a release meets, its unlock, a new holder of the very same key, a holder that is cut off: what was not named stays.
 func TestRelease_nothingButWhatWasNamed(t *testing.T) {
 	trials := 10_000
-	if raceDetector {
+	if fakeetcd.RaceDetector {
 		trials = 1000
 	}
 	const perServer = 100
@@ -376,21 +375,19 @@ func TestRelease_nothingButWhatWasNamed(t *testing.T) {
 					looking.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable, After: soon(), Match: writes})
 				}
 				mode := []lease.ReleaseMode{lease.ReleaseNow, lease.ReleaseAsked, lease.ReleaseNow}[i%3]
-				released := make(chan error, 1)
-				go func() {
+				released := later(func() error {
 					time.Sleep(soon())
-					released <- lease.Release(t.Context(), looking.Client, name, lease.ReleaseOptions{Mode: mode, Revision: l.Token().Revision()})
-				}()
+					return lease.Release(t.Context(), looking.Client, name, lease.ReleaseOptions{Mode: mode, Revision: l.Token().Revision()})
+				})
 				cut := rand.IntN(4) == 0
 				if cut {
 					time.Sleep(soon())
 					e.c.Cut()
 				}
-				unlocked := make(chan error, 1)
-				go func() {
+				unlocked := later(func() error {
 					time.Sleep(soon())
-					unlocked <- l.Unlock(t.Context())
-				}()
+					return l.Unlock(t.Context())
+				})
 				if cut {
 					time.Sleep(5 * time.Second)
 					e.c.Restore()
@@ -408,8 +405,7 @@ func TestRelease_nothingButWhatWasNamed(t *testing.T) {
 					if ch == nil {
 						continue
 					}
-					got := receive(t, ch)
-					require.NoError(t, got.err)
+					got := granted(t, ch)
 					time.Sleep(time.Second) // it is told, if anything has happened to its key
 					require.NoError(t, got.lock.Err())
 					require.NoError(t, got.lock.Unlock(t.Context()))

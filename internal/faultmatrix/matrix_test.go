@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/leasefence/leasefence/internal/clock"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
 func TestMain(m *testing.M) {
@@ -39,7 +40,7 @@ func TestMatrix(t *testing.T) {
 						continue
 					}
 					planned++
-					if raceDetector && planned%9 != 0 {
+					if fakeetcd.RaceDetector && planned%9 != 0 {
 						continue // the detector takes its time, and all are played without it
 					}
 					t.Run(fmt.Sprintf("%s/%s %d/%s", sc.name, kind, nth, f.name), func(t *testing.T) {

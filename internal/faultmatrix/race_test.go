@@ -1,5 +1,0 @@
-//go:build race
-
-package faultmatrix_test
-
-const raceDetector = true
