@@ -179,13 +179,12 @@ func TestSession_Close_asTheNewLeaseComes(t *testing.T) {
 func TestSession_Close_asTheNewLeaseComesDuringWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
-		work := make(chan error, 1)
-		go func() {
-			work <- e.s.Do(t.Context(), "a", func(context.Context, fence.Token) error {
+		work := later(func() error {
+			return e.s.Do(t.Context(), "a", func(context.Context, fence.Token) error {
 				time.Sleep(time.Minute)
 				return nil
 			})
-		}()
+		})
 		e.at(1)
 		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
 		e.at(third)
@@ -210,9 +209,8 @@ func TestSession_Close_waitsForDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		cause := make(chan error, 1)
-		done := make(chan error, 1)
-		go func() {
-			done <- e.s.Do(t.Context(), "a", func(ctx context.Context, _ fence.Token) error {
+		done := later(func() error {
+			return e.s.Do(t.Context(), "a", func(ctx context.Context, _ fence.Token) error {
 				<-ctx.Done()
 				cause <- context.Cause(ctx)
 				time.Sleep(time.Minute)
@@ -221,7 +219,7 @@ func TestSession_Close_waitsForDo(t *testing.T) {
 				}
 				return nil
 			})
-		}()
+		})
 		e.at(time.Second)
 		require.NoError(t, e.s.Close(t.Context()))
 		require.Equal(t, time.Minute+time.Second, e.now())
@@ -236,13 +234,12 @@ func TestSession_Close_waitsForDo(t *testing.T) {
 func TestSession_Close_doesNotWaitForDoLongerThanItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
-		done := make(chan error, 1)
-		go func() {
-			done <- e.s.Do(t.Context(), "a", func(context.Context, fence.Token) error {
+		done := later(func() error {
+			return e.s.Do(t.Context(), "a", func(context.Context, fence.Token) error {
 				time.Sleep(time.Minute) // and does not listen
 				return nil
 			})
-		}()
+		})
 		e.at(time.Second)
 		err := e.s.Close(timeout(t, time.Second))
 		require.ErrorIs(t, err, context.DeadlineExceeded)

@@ -34,8 +34,7 @@ func TestHeal_order(t *testing.T) {
 			}
 			return e.s.Lock(t.Context(), "a")
 		})
-		first := receive(t, waiting[0])
-		require.NoError(t, first.err)
+		first := granted(t, waiting[0])
 		require.Equal(t, third+time.Second, first.at)
 		require.ErrorIs(t, receive(t, impatient).err, context.DeadlineExceeded)
 		pass(t, first.lock, append(waiting[1:], latecomer)...)
@@ -53,8 +52,7 @@ func TestHeal_lostBeforeItIsKnown(t *testing.T) {
 		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{Times: 7, Lose: fakeetcd.Request}) // until attempts may take as long as that
 		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{Times: 5, After: ttl})
 		waiting := e.line(t, "a", 2)
-		first := receive(t, waiting[0])
-		require.NoError(t, first.err)
+		first := granted(t, waiting[0])
 		pass(t, first.lock, waiting[1])
 		require.NoError(t, e.s.Close(t.Context()))
 		e.at(time.Hour)

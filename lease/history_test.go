@@ -94,8 +94,7 @@ func TestSession_endsWhenRevisionsGoBack(t *testing.T) {
 	} {
 		inBubble(t, name, func(t *testing.T) {
 			e, r := startRestored(t)
-			l, err := e.s.Lock(t.Context(), "n")
-			require.NoError(t, err)
+			l := e.lock(t, "n")
 			r.back.Store(40)
 			notice(t, e)
 			synctest.Wait()
@@ -118,7 +117,7 @@ func TestSession_endsWhenRevisionsGoBack(t *testing.T) {
 				require.Less(t, restored.Revision, l.Token().Revision())
 			}
 			// No other session of the process hands out less either, unless its era is higher.
-			_, err = lease.NewSession(t.Context(), e.c.Client, lease.Options{})
+			_, err := lease.NewSession(t.Context(), e.c.Client, lease.Options{})
 			require.ErrorIs(t, err, lease.ErrRestored)
 			require.NoError(t, e.s.Close(t.Context()))
 			next, err := lease.NewSession(t.Context(), e.c.Client, lease.Options{Era: 1})
@@ -135,8 +134,7 @@ func TestSession_endsWhenRevisionsGoBack(t *testing.T) {
 func TestNewSession_afterRevisionsHaveCaughtUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, r := startRestored(t)
-		l, err := e.s.Lock(t.Context(), "n")
-		require.NoError(t, err)
+		l := e.lock(t, "n")
 		r.back.Store(40)
 		require.ErrorIs(t, second(e.s.Lock(t.Context(), "other")), lease.ErrRestored)
 		for range 40 {
@@ -162,8 +160,7 @@ func TestSession_answersThatCrossAreNoRestore(t *testing.T) {
 	}{
 		"lock": {fakeetcd.Txn, func(t *testing.T, e *env, _ *restored) {
 			t.Helper()
-			l, err := e.s.Lock(t.Context(), "slow")
-			require.NoError(t, err)
+			l := e.lock(t, "slow")
 			require.NoError(t, l.Err())
 		}},
 		"grant": {fakeetcd.Grant, func(t *testing.T, e *env, _ *restored) {
@@ -181,15 +178,13 @@ func TestSession_answersThatCrossAreNoRestore(t *testing.T) {
 	} {
 		inBubble(t, name, func(t *testing.T) {
 			e, r := startRestored(t)
-			l, err := e.s.Lock(t.Context(), "n")
-			require.NoError(t, err)
+			l := e.lock(t, "n")
 			answered := make(chan struct{})
 			e.c.Inject(tc.slow, fakeetcd.Fault{Times: 1, After: time.Second, OnAnswer: func() { close(answered) }})
 			asked := make(chan struct{})
 			go func() { defer close(asked); tc.ask(t, e, r) }()
 			<-answered
-			fast, err := e.s.Lock(t.Context(), "fast")
-			require.NoError(t, err)
+			fast := e.lock(t, "fast")
 			<-asked
 			time.Sleep(2 * time.Second)
 			require.NoError(t, l.Err())
@@ -205,8 +200,7 @@ func TestSession_lagIsNoRestore(t *testing.T) {
 		r.lag.Store(40)
 		time.Sleep(ttl - time.Second)
 		require.Empty(t, e.c.Calls(fakeetcd.Get), "nothing is held")
-		l, err := e.s.Lock(t.Context(), "n")
-		require.NoError(t, err)
+		l := e.lock(t, "n")
 		time.Sleep(2 * time.Second)
 		require.Len(t, e.c.Calls(fakeetcd.Get), 1)
 		require.NoError(t, context.Cause(l.Context()))
@@ -221,8 +215,7 @@ func TestSession_lagIsNoRestore(t *testing.T) {
 func TestLock_Explain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{Era: 2})
-		l, err := e.s.Lock(t.Context(), "n")
-		require.NoError(t, err)
+		l := e.lock(t, "n")
 		own := l.Token()
 		mark := func(era uint16, rev int64) fence.Token {
 			token, err := fence.NewToken(era, rev)
@@ -260,9 +253,7 @@ func TestLock_Explain(t *testing.T) {
 		require.NoError(t, l.Unlock(t.Context()))
 		require.ErrorIs(t, l.Explain(t.Context(), stale), lease.ErrRestored)
 		e.c.Cut()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		err = l.Explain(ctx, stale)
+		err := l.Explain(timeout(t, time.Minute), stale)
 		require.ErrorIs(t, err, fence.ErrStale)
 		require.NotErrorIs(t, err, lease.ErrRestored)
 		require.NotErrorIs(t, err, context.DeadlineExceeded)

@@ -221,6 +221,14 @@ func receive[T any](t *testing.T, ch <-chan T) T {
 	}
 }
 
+// granted is the outcome of a call that succeeds.
+func granted[L any](t *testing.T, ch <-chan outcome[L]) outcome[L] {
+	t.Helper()
+	got := receive(t, ch)
+	require.NoError(t, got.err)
+	return got
+}
+
 func requirePending[T any](t *testing.T, ch <-chan T) {
 	t.Helper()
 	select {

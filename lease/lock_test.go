@@ -145,8 +145,7 @@ func TestSession_Lock_usesItsKeysAgain(t *testing.T) {
 			token = a.Token()
 			require.NoError(t, a.Unlock(t.Context()))
 			if i%2 != 0 {
-				got := receive(t, next)
-				require.NoError(t, got.err)
+				got := granted(t, next)
 				require.NoError(t, got.lock.Unlock(t.Context()))
 				seen[got.lock.Key()] = true
 			}

@@ -66,8 +66,7 @@ func TestSession_Permit_limits(t *testing.T) {
 			e.at(time.Duration(i+1) * time.Minute)
 			last := len(others[2].writes())
 			require.NoError(t, slots[slot].Unlock(t.Context()))
-			got := receive(t, waiting[i])
-			require.NoError(t, got.err)
+			got := granted(t, waiting[i])
 			require.Equal(t, time.Duration(i+1)*time.Minute, got.at, "at once")
 			require.Equal(t, slot, got.lock.Slot())
 			require.Greater(t, got.lock.Token(), slots[slot].Token())
@@ -129,8 +128,7 @@ func TestSession_Permit_andTheLockOfItsName(t *testing.T) {
 		e.at(time.Minute)
 		requirePending(t, next)
 		require.NoError(t, l.Unlock(t.Context()))
-		second := receive(t, next)
-		require.NoError(t, second.err)
+		second := granted(t, next)
 
 		session, err := concurrency.NewSession(e.c.Client, concurrency.WithLease(e.s.Status().LeaseID))
 		require.NoError(t, err)
@@ -170,8 +168,7 @@ func TestSession_Permit_anotherLimit(t *testing.T) {
 		e.at(e.now() + time.Minute)
 		requirePending(t, waits)
 		require.NoError(t, p.Unlock(t.Context()))
-		got := receive(t, waits)
-		require.NoError(t, got.err)
+		granted(t, waits)
 		_, err = e.s.Permit(t.Context(), "a", 2)
 		require.ErrorContains(t, err, `lease: semaphore "a" is one of 3 permits and not of 2 for`)
 		for _, of := range []int{0, -1, 1025} {
@@ -293,11 +290,10 @@ func TestSession_lateRequestOfAKeyThatWasTaken(t *testing.T) {
 				key = string(c.Request.(*pb.TxnRequest).Success[0].GetRequestPut().Key)
 				return true
 			}})
-			got := make(chan error, 1)
-			go func() {
+			got := later(func() error {
 				unlock, err := take(t.Context(), e)
-				got <- errors.Join(err, unlock(t.Context()))
-			}()
+				return errors.Join(err, unlock(t.Context()))
+			})
 			synctest.Wait()
 			e.srv.Put(key, "by hand")
 			e.at(30 * time.Second)

@@ -42,15 +42,14 @@ func TestSession_RLock_isShared(t *testing.T) {
 		require.ErrorAs(t, err, &locked, "a reader would pass the writer that waits, with a higher token")
 		require.Contains(t, other.keys("a/"), locked.Key)
 		require.NotContains(t, []string{one.Key(), two.Key(), three.Key()}, locked.Key)
-		last := make(chan error, 1)
-		go func() {
-			last <- e.s.RDo(t.Context(), "a", func(_ context.Context, token fence.ReadToken) error {
+		last := later(func() error {
+			return e.s.RDo(t.Context(), "a", func(_ context.Context, token fence.ReadToken) error {
 				if token <= three.Token() {
 					return errors.New("the token has not grown")
 				}
 				return nil
 			})
-		}()
+		})
 		for i, l := range []*lease.ReadLock{one, three, two} {
 			e.at(time.Duration(i+1) * time.Minute)
 			requirePending(t, writer)
@@ -58,8 +57,7 @@ func TestSession_RLock_isShared(t *testing.T) {
 			require.NoError(t, l.Unlock(t.Context()))
 			require.ErrorIs(t, l.Err(), lease.ErrUnlocked)
 		}
-		got := receive(t, writer)
-		require.NoError(t, got.err)
+		got := granted(t, writer)
 		require.Equal(t, 3*time.Minute, got.at, "at once")
 		e.at(4 * time.Minute)
 		requirePending(t, last)

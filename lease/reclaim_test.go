@@ -45,11 +45,9 @@ func TestSession_reclaimsKeysThatComeBack(t *testing.T) {
 		inBubble(t, name, func(t *testing.T) {
 			e := start(t, lease.Options{})
 			id := e.s.Status().LeaseID
-			gone, err := e.s.Lock(t.Context(), "n")
-			require.NoError(t, err)
+			gone := e.lock(t, "n")
 			require.NoError(t, gone.Unlock(t.Context()))
-			held, err := e.s.Lock(t.Context(), "held")
-			require.NoError(t, err)
+			held := e.lock(t, "held")
 			comeBack(t, e, gone.Key(), id)
 			others := fmt.Sprintf("n/%x-another", int64(id))
 			comeBack(t, e, others, id)
@@ -127,8 +125,7 @@ func TestSession_reclaimsNothingThatIsLetGoMeanwhile(t *testing.T) {
 func TestSession_endsWhenRevisionsGoBackWhileItHoldsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, r := startRestored(t)
-		gone, err := e.s.Lock(t.Context(), "n")
-		require.NoError(t, err)
+		gone := e.lock(t, "n")
 		require.NoError(t, gone.Unlock(t.Context()))
 		comeBack(t, e, gone.Key(), e.s.Status().LeaseID)
 		r.back.Store(40)

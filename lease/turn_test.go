@@ -49,8 +49,7 @@ func TestTurns_order(t *testing.T) {
 		waiting := e.line(t, "a", 3)
 		for range 20 {
 			require.NoError(t, l.Unlock(t.Context()))
-			got := receive(t, waiting[0])
-			require.NoError(t, got.err)
+			got := granted(t, waiting[0])
 			l = got.lock
 			waiting = append(waiting[1:], e.wait(t.Context(), "a"))
 		}
@@ -70,8 +69,7 @@ func TestTurns_handOverIsOneCommit(t *testing.T) {
 		for i, next := range waiting {
 			rev, key := e.srv.Rev(), l.Key()
 			require.NoError(t, l.Unlock(t.Context()))
-			got := receive(t, next)
-			require.NoError(t, got.err)
+			got := granted(t, next)
 			require.Zero(t, got.at)
 			require.Equal(t, rev+1, e.srv.Rev())
 			require.Equal(t, fence.Token(rev+1), got.lock.Token())
@@ -131,8 +129,7 @@ func TestTurns_aThousandWaitersCostAsMuchAsOne(t *testing.T) {
 		token := l.Token()
 		for i := range waiters {
 			before := idle()
-			next := receive(t, got)
-			require.NoError(t, next.err)
+			next := granted(t, got)
 			require.Greater(t, next.lock.Token(), token)
 			token = next.lock.Token()
 			require.Len(t, a.keys(""), 1)
@@ -160,8 +157,7 @@ func TestTurns_ofTwoNames(t *testing.T) {
 		requirePending(t, stuck)
 		requirePending(t, as[0])
 		require.NoError(t, receive(t, stuck))
-		got := receive(t, as[0])
-		require.NoError(t, got.err)
+		got := granted(t, as[0])
 		require.Equal(t, time.Second, got.at)
 		pass(t, got.lock, as[1:]...)
 		require.Empty(t, e.keys(""))

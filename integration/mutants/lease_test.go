@@ -99,7 +99,7 @@ var leaseMutants = []mutant{
 		file: "internal/queue/slots.go",
 		old:  "e.Rev = resp.Revision\n\t} else {\n\t\tif e, err = e.recognised(resp.Responses[0], value); err != nil {\n\t\t\treturn e, s, err",
 		new:  "e.Rev = turnstile.Rev\n\t} else {\n\t\tif e, err = e.recognised(resp.Responses[0], value); err != nil {\n\t\t\treturn e, s, err",
-		by:   killer{inLease, "TestSession_Permit_limits", `require.Equal(t, key.CreateRevision, got.permit.Token().Revision()`},
+		by:   killer{inLease, "TestSession_Permit_limits", `require.Equal(t, key.CreateRevision, got.lock.Token().Revision()`},
 	},
 	{
 		name: "a permit is taken past the turnstile",
