@@ -24,8 +24,7 @@ func (p *process) release(t *testing.T) {
 // A leader that is asked to let go leads until it has resigned, for everybody who looks, and the next one follows.
 func TestLeadership_stepsDownWhenAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+		p, other := newPair(t)
 		l := p.leads(t, election.Options{Value: "one"})
 		next := other.waits(t, election.Options{Value: "two"})
 		before, err := election.Current(t.Context(), p.c.Client, "x")
@@ -61,8 +60,7 @@ func TestLeadership_stepsDownWhenAsked_whileItProclaims(t *testing.T) {
 // The request for one value is not lost with that: it goes to the leader, whatever it has proclaimed by then.
 func TestLeadership_stepsDownWhenAsked_proclaimedMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+		p, other := newPair(t)
 		l := p.leads(t, election.Options{Value: "one"})
 		other.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 2, Before: 10 * time.Millisecond}) // the second is the request
 		go func() {
@@ -82,8 +80,7 @@ func TestLeadership_stepsDownWhenAsked_proclaimedMeanwhile(t *testing.T) {
 // Run resigns when lead has returned, whatever that returned, and stands at the end again.
 func TestRun_stepsDownWhenAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+		p, other := newPair(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		var tokens []fence.Token
 		ended := make(chan error, 1)
@@ -123,8 +120,7 @@ func TestRun_stepsDownWhenAsked(t *testing.T) {
 // A candidate that is asked before it knows that it leads stands at the end again.
 func TestRun_isAskedBeforeItKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+		p, other := newPair(t)
 		first, before := other.leads(t, election.Options{}), other.waits(t, election.Options{})
 		ctx, cancel := context.WithCancel(t.Context())
 		var led atomic.Int32

@@ -40,6 +40,13 @@ func newProcess(t *testing.T, srv *fakeetcd.Server, opts lease.Options) *process
 	return p
 }
 
+// newPair is two processes on one server.
+func newPair(t *testing.T) (p, other *process) {
+	t.Helper()
+	srv := newServer(t)
+	return newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+}
+
 // leads has the process lead, which must be possible at once.
 func (p *process) leads(t *testing.T, opts election.Options) *election.Leadership {
 	t.Helper()

@@ -224,8 +224,7 @@ func TestObserve_breakLeavesNothing(t *testing.T) {
 			l = s.proclaims(t, l, l.Value+"!")
 		}
 		s.c.Cut()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
+		ctx := timeout(t, time.Minute, nil)
 		began := time.Now()
 		for l, err := range election.Observe(ctx, s.c.Client, "n") {
 			require.FailNow(t, "nobody could be reached", "%v, %v", l, err)

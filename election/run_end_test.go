@@ -116,8 +116,7 @@ func (p *process) closes(ctx context.Context) <-chan error {
 func TestRun_sessionIsClosedWhileItLeads(t *testing.T) {
 	for name, own := range map[string]error{"nil": nil, "an error": errMine} {
 		inBubble(t, name, func(t *testing.T) {
-			srv := newServer(t)
-			p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+			p, other := newPair(t)
 			r := p.runs(t, election.Options{}, election.WithRejoin(), election.WithOnLost(toldNothing(t)))
 			c := r.leads(t)
 			next := other.waits(t, election.Options{})
@@ -174,9 +173,7 @@ func TestRun_closeGivesUpOnLead(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
 		r := p.runs(t, election.Options{})
 		c := r.leads(t)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		closed := p.closes(ctx)
+		closed := p.closes(timeout(t, time.Second, nil))
 		require.ErrorIs(t, <-closed, context.DeadlineExceeded)
 		r.requireIdle(t)
 		require.Equal(t, []string{c.key()}, p.keys())

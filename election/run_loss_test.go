@@ -49,8 +49,7 @@ func (c *term) key() string {
 func TestRun_campaignsAgainAfterALoss(t *testing.T) {
 	for name, loss := range losses {
 		inBubble(t, name, func(t *testing.T) {
-			srv := newServer(t)
-			p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+			p, other := newPair(t)
 			told := make(news, 10)
 			first := p.runs(t, election.Options{}, election.WithOnLost(told.tell))
 			a := first.leads(t)
@@ -123,8 +122,7 @@ func TestRun_LostMayTakeItsTime(t *testing.T) {
 func TestRun_tellsNoLossOfOneWhoNeverLed(t *testing.T) {
 	for name, loss := range losses {
 		inBubble(t, name, func(t *testing.T) {
-			srv := newServer(t)
-			p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+			p, other := newPair(t)
 			leader := other.leads(t, election.Options{})
 			told := make(news, 10)
 			r := p.runs(t, election.Options{}, election.WithOnLost(told.tell))
@@ -161,8 +159,7 @@ func TestRun_keepsTheKeyWhileLeadRuns(t *testing.T) {
 		},
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			srv := newServer(t)
-			p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+			p, other := newPair(t)
 			r := p.runs(t, election.Options{})
 			c := r.leads(t)
 			next := other.waits(t, election.Options{})

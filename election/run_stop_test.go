@@ -85,8 +85,7 @@ func TestRun_contextEndsWhileItLeads(t *testing.T) {
 		}, true},
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			srv := newServer(t)
-			p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+			p, other := newPair(t)
 			r := p.runs(t, election.Options{}, election.WithRejoin(), election.WithOnLost(toldNothing(t)))
 			l := r.leads(t)
 			next := other.waits(t, election.Options{})
@@ -196,8 +195,7 @@ func TestRun_resigns(t *testing.T) {
 		"an error": {[]election.RunOption{election.WithRejoin()}, errMine},
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			srv := newServer(t)
-			p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+			p, other := newPair(t)
 			r := p.runs(t, election.Options{}, append(tc.rejoin, election.WithOnLost(toldNothing(t)))...)
 			c := r.leads(t)
 			next := other.waits(t, election.Options{})

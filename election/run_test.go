@@ -86,8 +86,7 @@ func TestRun_insideAnother(t *testing.T) {
 func TestRun_returnsLeadsError(t *testing.T) {
 	for name, own := range map[string]error{"an error": errMine, "a cancellation": context.Canceled} {
 		inBubble(t, name, func(t *testing.T) {
-			srv := newServer(t)
-			p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+			p, other := newPair(t)
 			r := p.runs(t, election.Options{}, election.WithRejoin())
 			c := r.leads(t)
 			next := other.waits(t, election.Options{})
@@ -103,8 +102,7 @@ func TestRun_returnsLeadsError(t *testing.T) {
 
 func TestRun_rejoinsAtTheTail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+		p, other := newPair(t)
 		first := p.runs(t, election.Options{}, election.WithRejoin())
 		a := first.leads(t)
 		second := other.runs(t, election.Options{}, election.WithRejoin())
@@ -189,8 +187,7 @@ func TestRun_leadPanics(t *testing.T) {
 		}},
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			srv := newServer(t)
-			p, other := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+			p, other := newPair(t)
 			var next *candidate
 			c.run(t, func() {
 				_ = election.Run(t.Context(), p.s, "x", election.Options{}, func(ctx context.Context, _ fence.Token) error {

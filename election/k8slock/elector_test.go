@@ -182,25 +182,23 @@ func TestElector_stopsBeforeAnotherLeads(t *testing.T) {
 func TestElector_stopsInTimeWhateverIsNotAnswered(t *testing.T) {
 	for what, lose := range map[string]fakeetcd.Message{"requests": fakeetcd.Request, "answers": fakeetcd.Answer} {
 		for _, method := range []fakeetcd.Method{fakeetcd.Any, fakeetcd.Txn, fakeetcd.Get} {
-			t.Run(method.String()+" "+what, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					srv := newServer(t)
-					for i := range 20 {
-						leader := start(t, srv)
-						<-leader.led
-						time.Sleep(leaseDuration + retryPeriod/40 + time.Duration(i)*retryPeriod/20) // anywhere between two renewals, and at none
-						if method == fakeetcd.Get {                                                  // which only a release asks for
-							leader.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: fakeetcd.ErrUnavailable})
-						}
-						leader.c.Inject(method, fakeetcd.Fault{Lose: lose})
-						renewed := leader.c.Calls(fakeetcd.Txn)
-						until := renewed[len(renewed)-1].Sent.Add(leaseDuration - margin)
-						require.False(t, (<-leader.stopped).After(until))
-						leader.c.Reset()
-						leader.end()
-						time.Sleep(2 * leaseDuration)
+			inBubble(t, method.String()+" "+what, func(t *testing.T) {
+				srv := newServer(t)
+				for i := range 20 {
+					leader := start(t, srv)
+					<-leader.led
+					time.Sleep(leaseDuration + retryPeriod/40 + time.Duration(i)*retryPeriod/20) // anywhere between two renewals, and at none
+					if method == fakeetcd.Get {                                                  // which only a release asks for
+						leader.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: fakeetcd.ErrUnavailable})
 					}
-				})
+					leader.c.Inject(method, fakeetcd.Fault{Lose: lose})
+					renewed := leader.c.Calls(fakeetcd.Txn)
+					until := renewed[len(renewed)-1].Sent.Add(leaseDuration - margin)
+					require.False(t, (<-leader.stopped).After(until))
+					leader.c.Reset()
+					leader.end()
+					time.Sleep(2 * leaseDuration)
+				}
 			})
 		}
 	}

@@ -30,9 +30,7 @@ func eachLost(t *testing.T, test func(*testing.T, fakeetcd.Method, fakeetcd.Faul
 	t.Helper()
 	for what, fault := range lost {
 		for _, method := range methods {
-			t.Run(what+" "+method.String(), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { test(t, method, fault) })
-			})
+			inBubble(t, what+" "+method.String(), func(t *testing.T) { test(t, method, fault) })
 		}
 	}
 }
@@ -213,33 +211,29 @@ func TestLock_conflictBetweenTwoAttempts(t *testing.T) {
 			a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: lose, Times: 1})
 			time.AfterFunc(timeout/8, other)
 		}
-		t.Run("acquisition "+what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv, a, b := setup(t)
-				meanwhile(a, func() {
-					srv.Delete(key)
-					b.create(t)
-				})
-				require.True(t, apierrors.IsAlreadyExists(a.Create(t.Context(), a.leaderRecord())))
-				synctest.Wait() // the clean-up
-				a.requireNoTenure(t)
-				b.token(t)
-				require.Len(t, srv.Leases(), 1)
+		inBubble(t, "acquisition "+what, func(t *testing.T) {
+			srv, a, b := setup(t)
+			meanwhile(a, func() {
+				srv.Delete(key)
+				b.create(t)
 			})
+			require.True(t, apierrors.IsAlreadyExists(a.Create(t.Context(), a.leaderRecord())))
+			synctest.Wait() // the clean-up
+			a.requireNoTenure(t)
+			b.token(t)
+			require.Len(t, srv.Leases(), 1)
 		})
-		t.Run("renewal "+what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv, a, b := setup(t)
-				token := a.create(t)
-				work := a.context(t)
-				meanwhile(a, func() { b.update(t) })
-				require.True(t, apierrors.IsConflict(a.Update(t.Context(), a.leaderRecord())))
-				require.Equal(t, "host (another process)", a.get(t).HolderIdentity)
-				requireLost(work, t)
-				a.requireNoTenure(t)
-				require.Greater(t, b.token(t), token)
-				require.EqualValues(t, b.token(t), srv.Keys(key)[0].ModRevision)
-			})
+		inBubble(t, "renewal "+what, func(t *testing.T) {
+			srv, a, b := setup(t)
+			token := a.create(t)
+			work := a.context(t)
+			meanwhile(a, func() { b.update(t) })
+			require.True(t, apierrors.IsConflict(a.Update(t.Context(), a.leaderRecord())))
+			require.Equal(t, "host (another process)", a.get(t).HolderIdentity)
+			requireLost(work, t)
+			a.requireNoTenure(t)
+			require.Greater(t, b.token(t), token)
+			require.EqualValues(t, b.token(t), srv.Keys(key)[0].ModRevision)
 		})
 	}
 }
@@ -250,22 +244,20 @@ func TestLock_writeOfAnEarlierCallIsNoRenewal(t *testing.T) {
 		"answer lost":  {Lose: fakeetcd.Answer},
 		"request late": {Before: timeout + time.Second, Late: true},
 	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv := newServer(t)
-				a := newCandidate(t, srv, k8slock.Options{})
-				began := time.Now()
-				a.create(t)
-				work := a.context(t)
-				restore := a.c.Inject(fakeetcd.Txn, fault)
-				require.Error(t, a.Update(t.Context(), a.leaderRecord()))
-				restore()
-				time.Sleep(timeout)
-				require.EqualValues(t, 2, srv.Keys(key)[0].Version)
-				require.True(t, apierrors.IsConflict(a.Update(t.Context(), a.leaderRecord())))
-				<-work.Done()
-				require.Equal(t, leaseDuration-margin, time.Since(began))
-			})
+		inBubble(t, what, func(t *testing.T) {
+			srv := newServer(t)
+			a := newCandidate(t, srv, k8slock.Options{})
+			began := time.Now()
+			a.create(t)
+			work := a.context(t)
+			restore := a.c.Inject(fakeetcd.Txn, fault)
+			require.Error(t, a.Update(t.Context(), a.leaderRecord()))
+			restore()
+			time.Sleep(timeout)
+			require.EqualValues(t, 2, srv.Keys(key)[0].Version)
+			require.True(t, apierrors.IsConflict(a.Update(t.Context(), a.leaderRecord())))
+			<-work.Done()
+			require.Equal(t, leaseDuration-margin, time.Since(began))
 		})
 	}
 }

@@ -6,19 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
+	"github.com/leasefence/leasefence/internal/clip"
 	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/logqueue"
 )
 
 // root is what keys begin with. No lock and no election has a name that begins with "/", so none has it in its queue.
 const root = "/k8slock/"
+
+// mostShown is how much of what others wrote is shown in errors and log lines, in bytes.
+const mostShown = 64
 
 // elsewhere is added to this Lock's identity in a record of somebody else who bears it too.
 const elsewhere = " (another process)"
@@ -144,7 +147,7 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	t := l.present()
 	l.ours = t != nil && kv.Lease == int64(t.lease) && record.HolderIdentity == l.identity
 	if !l.ours {
-		l.lose(fmt.Sprintf("the record is %q's", clip(record.HolderIdentity)))
+		l.lose(fmt.Sprintf("the record is %q's", clip.To(record.HolderIdentity, mostShown)))
 		if record.HolderIdentity == l.identity {
 			record.HolderIdentity = l.namesake(kv.ModRevision, first)
 		}
@@ -178,18 +181,9 @@ func parse(value []byte) (*resourcelock.LeaderElectionRecord, error) {
 	}
 	record := new(resourcelock.LeaderElectionRecord)
 	if err := json.Unmarshal(value, record); err != nil {
-		return nil, errors.New(clip(err.Error())) // which quotes the value
+		return nil, errors.New(clip.To(err.Error(), mostShown)) // which quotes the value
 	}
 	return record, nil
-}
-
-// clip keeps errors and log lines short: what others wrote is shown up to 64 bytes.
-func clip(s string) string {
-	const most = 64
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
 // begin waits for the Lock's turn and bounds the call. The caller calls done.

@@ -127,3 +127,9 @@ func leaseOfRecord(srv *fakeetcd.Server) clientv3.LeaseID {
 	}
 	return 0
 }
+
+// inBubble runs a sub-test in a bubble of its own.
+func inBubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}

@@ -22,21 +22,19 @@ func TestLock_keepsTheStreamsOfItsRenewals(t *testing.T) {
 		"quick": {want: []string{""}},
 		"slow":  {fakeetcd.Fault{After: timeout / 3}, []string{"", ""}},
 	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := newCandidate(t, newServer(t), k8slock.Options{})
-				a.create(t)
-				a.c.Inject(fakeetcd.KeepAliveOnce, tc.fault)
-				for range 20 {
-					time.Sleep(retryPeriod)
-					require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
-				}
-				require.Equal(t, tc.want, a.c.KeepAliveStreams())
-				require.Equal(t, len(tc.want), a.c.OpenKeepAlives())
-				a.RecordEvent("stopped leading")
-				time.Sleep(timeout)
-				require.Zero(t, a.c.OpenKeepAlives())
-			})
+		inBubble(t, what, func(t *testing.T) {
+			a := newCandidate(t, newServer(t), k8slock.Options{})
+			a.create(t)
+			a.c.Inject(fakeetcd.KeepAliveOnce, tc.fault)
+			for range 20 {
+				time.Sleep(retryPeriod)
+				require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
+			}
+			require.Equal(t, tc.want, a.c.KeepAliveStreams())
+			require.Equal(t, len(tc.want), a.c.OpenKeepAlives())
+			a.RecordEvent("stopped leading")
+			time.Sleep(timeout)
+			require.Zero(t, a.c.OpenKeepAlives())
 		})
 	}
 }

@@ -16,29 +16,27 @@ import (
 // half a second later.
 func TestLock_suspendedHost(t *testing.T) {
 	for what, late := range map[string]time.Duration{"alarms": 0, "no alarms": time.Second / 2} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				host, began := hosttest.Start(t, late == 0), time.Now()
-				a := newCandidate(t, newServer(t), k8slock.Options{})
-				a.create(t)
-				work := a.context(t)
-				time.Sleep(5*time.Second + 1)
-				host.Suspend(leaseDuration - margin - 5*time.Second - 2)
-				synctest.Wait()
-				require.NoError(t, work.Err())
+		inBubble(t, what, func(t *testing.T) {
+			host, began := hosttest.Start(t, late == 0), time.Now()
+			a := newCandidate(t, newServer(t), k8slock.Options{})
+			a.create(t)
+			work := a.context(t)
+			time.Sleep(5*time.Second + 1)
+			host.Suspend(leaseDuration - margin - 5*time.Second - 2)
+			synctest.Wait()
+			require.NoError(t, work.Err())
 
-				host.Suspend(1)
-				<-work.Done()
-				requireLost(work, t)
-				require.LessOrEqual(t, time.Since(began), 5*time.Second+1+late)
-				a.requireNoTenure(t)
+			host.Suspend(1)
+			<-work.Done()
+			requireLost(work, t)
+			require.LessOrEqual(t, time.Since(began), 5*time.Second+1+late)
+			a.requireNoTenure(t)
 
-				a.update(t)
-				work = a.context(t)
-				host.Suspend(leaseDuration)
-				require.NoError(t, a.Update(t.Context(), a.leaderRecord()), "another tenure")
-				requireLost(work, t)
-			})
+			a.update(t)
+			work = a.context(t)
+			host.Suspend(leaseDuration)
+			require.NoError(t, a.Update(t.Context(), a.leaderRecord()), "another tenure")
+			requireLost(work, t)
 		})
 	}
 }

@@ -19,37 +19,35 @@ func TestLock_localDeadline(t *testing.T) {
 	const before, after = 200 * time.Millisecond, 250 * time.Millisecond
 	for _, method := range []fakeetcd.Method{fakeetcd.Grant, fakeetcd.KeepAliveOnce} {
 		for n := range 2 {
-			t.Run(fmt.Sprintf("%v %d lost", method, n), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					srv := newServer(t)
-					a, b := newCandidate(t, srv, k8slock.Options{}), newCandidate(t, srv, k8slock.Options{})
-					if method == fakeetcd.KeepAliveOnce {
-						a.create(t)
-						time.Sleep(5 * time.Second)
-					}
-					if n > 0 {
-						a.c.Inject(method, fakeetcd.Fault{Lose: fakeetcd.Request, Times: n})
-					}
-					a.c.Inject(method, fakeetcd.Fault{Before: before, After: after})
-					if method == fakeetcd.KeepAliveOnce {
-						a.update(t)
-					} else {
-						a.create(t)
-					}
-					work := a.context(t)
-					calls := a.c.Calls(method)
-					sent := calls[len(calls)-1].Sent
-					require.Equal(t, before+after, time.Since(sent))
-					a.c.Cut()
+			inBubble(t, fmt.Sprintf("%v %d lost", method, n), func(t *testing.T) {
+				srv := newServer(t)
+				a, b := newCandidate(t, srv, k8slock.Options{}), newCandidate(t, srv, k8slock.Options{})
+				if method == fakeetcd.KeepAliveOnce {
+					a.create(t)
+					time.Sleep(5 * time.Second)
+				}
+				if n > 0 {
+					a.c.Inject(method, fakeetcd.Fault{Lose: fakeetcd.Request, Times: n})
+				}
+				a.c.Inject(method, fakeetcd.Fault{Before: before, After: after})
+				if method == fakeetcd.KeepAliveOnce {
+					a.update(t)
+				} else {
+					a.create(t)
+				}
+				work := a.context(t)
+				calls := a.c.Calls(method)
+				sent := calls[len(calls)-1].Sent
+				require.Equal(t, before+after, time.Since(sent))
+				a.c.Cut()
 
-					<-work.Done()
-					require.Equal(t, leaseDuration-margin, time.Since(sent))
-					requireLost(work, t)
-					a.requireNoTenure(t)
-					require.Equal(t, a.Identity(), b.get(t).HolderIdentity, "nobody else can lead yet")
-					time.Sleep(margin + before + time.Second/2)
-					b.create(t)
-				})
+				<-work.Done()
+				require.Equal(t, leaseDuration-margin, time.Since(sent))
+				requireLost(work, t)
+				a.requireNoTenure(t)
+				require.Equal(t, a.Identity(), b.get(t).HolderIdentity, "nobody else can lead yet")
+				time.Sleep(margin + before + time.Second/2)
+				b.create(t)
 			})
 		}
 	}
