@@ -39,8 +39,7 @@ func eachLost(t *testing.T, test func(*testing.T, fakeetcd.Method, fakeetcd.Faul
 func TestLock_acquisitionThatFailsIsUndone(t *testing.T) {
 	eachLost(t, func(t *testing.T, method fakeetcd.Method, fault fakeetcd.Fault) {
 		t.Helper()
-		srv := newServer(t)
-		a, b := newCandidate(t, srv, k8slock.Options{}), newCandidate(t, srv, k8slock.Options{})
+		a, b := newPair(t)
 		restore := a.c.Inject(method, fault)
 		began := time.Now()
 		require.Error(t, a.Create(t.Context(), a.leaderRecord()))
@@ -48,7 +47,7 @@ func TestLock_acquisitionThatFailsIsUndone(t *testing.T) {
 		restore()
 		a.requireNoTenure(t)
 		synctest.Wait() // the clean-up
-		require.Empty(t, srv.Keys(key))
+		require.Empty(t, a.srv.Keys(key))
 		first := b.create(t)
 
 		for range 3 { // late requests come meanwhile
@@ -56,7 +55,7 @@ func TestLock_acquisitionThatFailsIsUndone(t *testing.T) {
 			b.update(t)
 		}
 		require.Equal(t, first, b.token(t))
-		require.Len(t, srv.Leases(), 1, "a grant whose answer was lost has expired")
+		require.Len(t, a.srv.Leases(), 1, "a grant whose answer was lost has expired")
 	}, fakeetcd.Grant, fakeetcd.Txn)
 }
 
@@ -65,15 +64,14 @@ func TestLock_acquisitionGoesThroughLostMessages(t *testing.T) {
 	eachLost(t, func(t *testing.T, method fakeetcd.Method, fault fakeetcd.Fault) {
 		t.Helper()
 		for fault.Times = 1; fault.Times <= 2; fault.Times++ {
-			srv := newServer(t)
-			a := newCandidate(t, srv, k8slock.Options{})
+			a := newCandidate(t, newServer(t), k8slock.Options{})
 			a.c.Inject(method, fault)
-			time.AfterFunc(timeout/8, func() { srv.Put("other", "") }) // which is no token
+			time.AfterFunc(timeout/8, func() { a.srv.Put("other", "") }) // which is no token
 			began := time.Now()
 			token := a.create(t)
 			require.LessOrEqual(t, time.Since(began), timeout)
 			work := a.context(t)
-			kv := srv.Keys(key)[0]
+			kv := a.srv.Keys(key)[0]
 			require.EqualValues(t, 1, kv.Version)
 			require.Equal(t, fence.Token(kv.CreateRevision), token)
 
@@ -83,9 +81,9 @@ func TestLock_acquisitionGoesThroughLostMessages(t *testing.T) {
 			}
 			require.Equal(t, token, a.token(t))
 			require.NoError(t, work.Err())
-			require.EqualValues(t, 4, srv.Keys(key)[0].Version)
-			require.Len(t, srv.Leases(), 1, "a grant whose answer was lost has expired")
-			require.Equal(t, srv.Leases()[0].ID, leaseOfRecord(srv))
+			require.EqualValues(t, 4, a.srv.Keys(key)[0].Version)
+			require.Len(t, a.srv.Leases(), 1, "a grant whose answer was lost has expired")
+			require.Equal(t, a.srv.Leases()[0].ID, leaseOfRecord(a.srv))
 		}
 	}, fakeetcd.Grant, fakeetcd.Txn)
 }
@@ -93,8 +91,7 @@ func TestLock_acquisitionGoesThroughLostMessages(t *testing.T) {
 // If the acquisition cannot be undone either, its record is nobody's until it expires.
 func TestLock_acquisitionThatCannotBeUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
+		a := newCandidate(t, newServer(t), k8slock.Options{})
 		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
 		a.c.Inject(fakeetcd.Revoke, fakeetcd.Fault{Lose: fakeetcd.Request})
 		began := time.Now()
@@ -113,15 +110,14 @@ func TestLock_acquisitionThatCannotBeUndone(t *testing.T) {
 // A cancelled acquisition leaves nothing.
 func TestLock_acquisitionThatIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
+		a := newCandidate(t, newServer(t), k8slock.Options{})
 		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: time.Second})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
 		defer cancel()
 		require.ErrorIs(t, a.Create(ctx, a.leaderRecord()), context.DeadlineExceeded)
 		synctest.Wait() // the clean-up
-		require.Empty(t, srv.Leases())
-		require.Empty(t, srv.Keys(key))
+		require.Empty(t, a.srv.Leases())
+		require.Empty(t, a.srv.Keys(key))
 	})
 }
 
@@ -129,9 +125,8 @@ func TestLock_acquisitionThatIsCancelled(t *testing.T) {
 func TestLock_renewalWhoseMessagesAreLost(t *testing.T) {
 	eachLost(t, func(t *testing.T, method fakeetcd.Method, fault fakeetcd.Fault) {
 		t.Helper()
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
-		token, lease := a.create(t), leaseOfRecord(srv)
+		a := newCandidate(t, newServer(t), k8slock.Options{})
+		token, lease := a.create(t), leaseOfRecord(a.srv)
 		work := a.context(t)
 		restore := a.c.Inject(method, fault)
 		began := time.Now()
@@ -146,7 +141,7 @@ func TestLock_renewalWhoseMessagesAreLost(t *testing.T) {
 			a.update(t)
 		}
 		require.Equal(t, token, a.token(t))
-		require.Equal(t, lease, leaseOfRecord(srv))
+		require.Equal(t, lease, leaseOfRecord(a.srv))
 		require.NoError(t, work.Err())
 	}, fakeetcd.KeepAliveOnce, fakeetcd.Txn)
 }
@@ -156,9 +151,8 @@ func TestLock_renewalGoesThroughLostMessages(t *testing.T) {
 	eachLost(t, func(t *testing.T, method fakeetcd.Method, fault fakeetcd.Fault) {
 		t.Helper()
 		for fault.Times = 1; fault.Times <= 2; fault.Times++ {
-			srv := newServer(t)
-			a := newCandidate(t, srv, k8slock.Options{})
-			token, lease := a.create(t), leaseOfRecord(srv)
+			a := newCandidate(t, newServer(t), k8slock.Options{})
+			token, lease := a.create(t), leaseOfRecord(a.srv)
 			work := a.context(t)
 			time.Sleep(5 * time.Second)
 			a.c.Inject(method, fault)
@@ -166,16 +160,16 @@ func TestLock_renewalGoesThroughLostMessages(t *testing.T) {
 			require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
 			require.LessOrEqual(t, time.Since(began), timeout)
 			require.LessOrEqual(t, len(a.c.Calls(method)), 1+3)
-			require.EqualValues(t, 2, srv.Keys(key)[0].Version)
+			require.EqualValues(t, 2, a.srv.Keys(key)[0].Version)
 
 			for i := range 3 { // late requests come meanwhile
 				time.Sleep(leaseDuration - margin - timeout)
 				require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
-				require.EqualValues(t, 3+i, srv.Keys(key)[0].Version)
+				require.EqualValues(t, 3+i, a.srv.Keys(key)[0].Version)
 			}
 			require.Equal(t, token, a.token(t))
-			require.Equal(t, lease, leaseOfRecord(srv))
-			require.Len(t, srv.Leases(), 1)
+			require.Equal(t, lease, leaseOfRecord(a.srv))
+			require.Len(t, a.srv.Leases(), 1)
 			require.NoError(t, work.Err())
 		}
 	}, fakeetcd.KeepAliveOnce, fakeetcd.Txn)
@@ -184,15 +178,14 @@ func TestLock_renewalGoesThroughLostMessages(t *testing.T) {
 func TestLock_releaseGoesThroughLostMessages(t *testing.T) {
 	eachLost(t, func(t *testing.T, method fakeetcd.Method, fault fakeetcd.Fault) {
 		t.Helper()
-		srv := newServer(t)
-		a, b := newCandidate(t, srv, k8slock.Options{}), newCandidate(t, srv, k8slock.Options{})
+		a, b := newPair(t)
 		token := a.create(t)
 		fault.Times = 1
 		a.c.Inject(method, fault)
 		require.Equal(t, a.Identity(), a.get(t).HolderIdentity)
 		require.NoError(t, a.Update(t.Context(), released()))
 		a.requireNoTenure(t)
-		require.EqualValues(t, 2, srv.Keys(key)[0].Version)
+		require.EqualValues(t, 2, a.srv.Keys(key)[0].Version)
 		b.update(t)
 		require.Greater(t, b.token(t), token)
 	}, fakeetcd.Get, fakeetcd.Txn)
@@ -245,16 +238,14 @@ func TestLock_writeOfAnEarlierCallIsNoRenewal(t *testing.T) {
 		"request late": {Before: timeout + time.Second, Late: true},
 	} {
 		inBubble(t, what, func(t *testing.T) {
-			srv := newServer(t)
-			a := newCandidate(t, srv, k8slock.Options{})
+			a := newCandidate(t, newServer(t), k8slock.Options{})
 			began := time.Now()
-			a.create(t)
-			work := a.context(t)
+			work := a.begins(t)
 			restore := a.c.Inject(fakeetcd.Txn, fault)
 			require.Error(t, a.Update(t.Context(), a.leaderRecord()))
 			restore()
 			time.Sleep(timeout)
-			require.EqualValues(t, 2, srv.Keys(key)[0].Version)
+			require.EqualValues(t, 2, a.srv.Keys(key)[0].Version)
 			require.True(t, apierrors.IsConflict(a.Update(t.Context(), a.leaderRecord())))
 			<-work.Done()
 			require.Equal(t, leaseDuration-margin, time.Since(began))
@@ -265,8 +256,7 @@ func TestLock_writeOfAnEarlierCallIsNoRenewal(t *testing.T) {
 // Calls are bounded by the option and by a quarter of the record's duration.
 func TestLock_callsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{Timeout: 3 * time.Second})
+		a := newCandidate(t, newServer(t), k8slock.Options{Timeout: 3 * time.Second})
 		a.create(t)
 		a.c.Cut()
 		took := func(call func() error) time.Duration {
@@ -286,8 +276,7 @@ func TestLock_callsAreBounded(t *testing.T) {
 // While the elector leads, no call outlasts the tenure: the elector is to stop then.
 func TestLock_callsEndWithTheTenure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
+		a := newCandidate(t, newServer(t), k8slock.Options{})
 		began := time.Now()
 		a.create(t)
 		a.RecordEvent("became leader")
@@ -309,8 +298,7 @@ func TestLock_callsEndWithTheTenure(t *testing.T) {
 // An acquisition ends within its bound, whatever becomes of the lease of the tenure before.
 func TestLock_acquisitionDoesNotWaitForAnOldLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
+		a := newCandidate(t, newServer(t), k8slock.Options{})
 		a.create(t)
 		require.NoError(t, a.Update(t.Context(), released()))
 		a.get(t)
@@ -323,15 +311,14 @@ func TestLock_acquisitionDoesNotWaitForAnOldLease(t *testing.T) {
 		time.Sleep(leaseDuration - margin)
 		require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
 		time.Sleep(margin + time.Second)
-		require.Len(t, srv.Leases(), 1, "the old one has expired")
+		require.Len(t, a.srv.Leases(), 1, "the old one has expired")
 	})
 }
 
 // Also a call with a short time has enough for an attempt after one that is not answered, for each of its requests.
 func TestLock_shortCallsGoThroughLostMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
+		a := newCandidate(t, newServer(t), k8slock.Options{})
 		record := a.leaderRecord()
 		record.LeaseDurationSeconds = 1
 		for _, method := range []fakeetcd.Method{fakeetcd.Grant, fakeetcd.KeepAliveOnce, fakeetcd.Txn} {
@@ -350,8 +337,7 @@ func TestLock_shortCallsGoThroughLostMessages(t *testing.T) {
 // Calls of several goroutines take turns, and the wait for a turn ends with the context.
 func TestLock_concurrentCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
+		a := newCandidate(t, newServer(t), k8slock.Options{})
 		token := a.create(t)
 		for range 8 {
 			go func() {

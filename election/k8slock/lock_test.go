@@ -18,22 +18,21 @@ import (
 
 func TestLock_createsRenewsAndReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
+		a := newCandidate(t, newServer(t), k8slock.Options{})
 		_, _, err := a.Get(t.Context())
 		require.True(t, apierrors.IsNotFound(err), "%v", err)
 		a.requireNoTenure(t)
 
 		require.NoError(t, a.Create(t.Context(), a.leaderRecord()))
-		require.Equal(t, fence.Token(srv.Rev()), a.token(t), "the token is the revision of the write")
+		require.Equal(t, fence.Token(a.srv.Rev()), a.token(t), "the token is the revision of the write")
 		record, raw, err := a.Get(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, a.Identity(), record.HolderIdentity)
 		var same resourcelock.LeaderElectionRecord
 		require.NoError(t, json.Unmarshal(raw, &same))
 		require.Equal(t, *record, same)
-		require.Equal(t, leaseDuration, srv.Leases()[0].TTL)
-		require.Equal(t, []string{key}, srv.Leases()[0].Keys)
+		require.Equal(t, leaseDuration, a.srv.Leases()[0].TTL)
+		require.Equal(t, []string{key}, a.srv.Leases()[0].Keys)
 
 		first := a.token(t)
 		work := a.context(t)
@@ -45,7 +44,7 @@ func TestLock_createsRenewsAndReleases(t *testing.T) {
 		require.NoError(t, err)
 		require.NotEqual(t, string(raw), string(renewed), "a renewal is a change")
 		require.Equal(t, first, a.token(t), "renewals keep the token")
-		require.Equal(t, time.Now().Add(leaseDuration), srv.Leases()[0].Expiry, "renewals renew the lease")
+		require.Equal(t, time.Now().Add(leaseDuration), a.srv.Leases()[0].Expiry, "renewals renew the lease")
 		require.NoError(t, work.Err())
 
 		require.NoError(t, a.Update(t.Context(), released()))
@@ -60,14 +59,13 @@ func TestLock_createsRenewsAndReleases(t *testing.T) {
 			time.Sleep(leaseDuration / 3)
 			require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
 		}
-		require.Len(t, srv.Leases(), 1, "the lease of the last tenure has expired")
+		require.Len(t, a.srv.Leases(), 1, "the lease of the last tenure has expired")
 	})
 }
 
 func TestLock_errorsOfTheAPI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a, b := newCandidate(t, srv, k8slock.Options{}), newCandidate(t, srv, k8slock.Options{})
+		a, b := newPair(t)
 		require.True(t, apierrors.IsNotFound(b.Update(t.Context(), b.leaderRecord())), "nothing seen")
 		a.create(t)
 		require.True(t, apierrors.IsAlreadyExists(b.Create(t.Context(), b.leaderRecord())))
@@ -75,7 +73,7 @@ func TestLock_errorsOfTheAPI(t *testing.T) {
 		require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
 		require.True(t, apierrors.IsConflict(b.Update(t.Context(), b.leaderRecord())), "seen before the renewal")
 		synctest.Wait() // the clean-up
-		require.Len(t, srv.Leases(), 1, "who did not get it leaves no lease")
+		require.Len(t, a.srv.Leases(), 1, "who did not get it leaves no lease")
 		b.requireNoTenure(t)
 		a.token(t)
 	})
@@ -84,15 +82,14 @@ func TestLock_errorsOfTheAPI(t *testing.T) {
 // The record moves to the lease of the one who takes it over, so that the end of the old one does not touch it.
 func TestLock_takesOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a, b := newCandidate(t, srv, k8slock.Options{}), newCandidate(t, srv, k8slock.Options{})
+		a, b := newPair(t)
 		first := a.create(t)
 		work := a.context(t)
-		old := leaseOfRecord(srv)
+		old := leaseOfRecord(a.srv)
 		time.Sleep(5 * time.Second)
 		b.update(t)
 		require.Greater(t, b.token(t), first)
-		require.NotEqual(t, old, leaseOfRecord(srv))
+		require.NotEqual(t, old, leaseOfRecord(a.srv))
 
 		require.True(t, apierrors.IsConflict(a.Update(t.Context(), a.leaderRecord())))
 		require.Equal(t, b.Identity(), a.get(t).HolderIdentity)
@@ -101,7 +98,7 @@ func TestLock_takesOver(t *testing.T) {
 		time.Sleep(3 * time.Second) // a's lease has been renewed by the attempt, and expires all the same
 		require.NoError(t, b.Update(t.Context(), b.leaderRecord()))
 		time.Sleep(leaseDuration - 2*time.Second)
-		require.Len(t, srv.Leases(), 1)
+		require.Len(t, a.srv.Leases(), 1)
 		require.Equal(t, b.Identity(), a.get(t).HolderIdentity)
 	})
 }
@@ -109,8 +106,7 @@ func TestLock_takesOver(t *testing.T) {
 // client-go releases without a look at whose record it is.
 func TestLock_releaseLeavesTheSuccessorAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a, b := newCandidate(t, srv, k8slock.Options{}), newCandidate(t, srv, k8slock.Options{})
+		a, b := newPair(t)
 		a.create(t)
 		time.Sleep(leaseDuration + time.Second)
 		b.create(t)
@@ -127,10 +123,8 @@ func TestLock_releaseLeavesTheSuccessorAlone(t *testing.T) {
 
 func TestLock_theTenureEndsBeforeTheReleaseIsSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
-		a.create(t)
-		work := a.context(t)
+		a := newCandidate(t, newServer(t), k8slock.Options{})
+		work := a.begins(t)
 		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: 400 * time.Millisecond})
 		began := time.Now()
 		done := make(chan time.Time, 1)
@@ -191,12 +185,11 @@ func TestLock_stableIdentity(t *testing.T) {
 // Between "became leader" and "stopped leading" there is one tenure.
 func TestLock_noSecondTenureWhileTheElectorLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
+		a := newCandidate(t, newServer(t), k8slock.Options{})
 		first := a.create(t)
 		a.RecordEvent("became leader")
 		work := a.context(t)
-		srv.Delete(key)
+		a.srv.Delete(key)
 
 		require.True(t, apierrors.IsConflict(a.Update(t.Context(), a.leaderRecord())))
 		_, _, err := a.Get(t.Context())
@@ -213,8 +206,7 @@ func TestLock_noSecondTenureWhileTheElectorLeads(t *testing.T) {
 // An elector that stopped without a release may run again at once, and that is another tenure.
 func TestLock_stoppedWithoutRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
+		a := newCandidate(t, newServer(t), k8slock.Options{})
 		first := a.create(t)
 		a.RecordEvent("became leader")
 		work := a.context(t)
@@ -224,14 +216,13 @@ func TestLock_stoppedWithoutRelease(t *testing.T) {
 		require.Equal(t, a.Identity(), a.get(t).HolderIdentity)
 		require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
 		require.Greater(t, a.token(t), first)
-		require.Len(t, srv.Leases(), 2, "on a lease of its own; the old one expires")
+		require.Len(t, a.srv.Leases(), 2, "on a lease of its own; the old one expires")
 	})
 }
 
 func TestLock_refusesWhatItCannotKeep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
+		a := newCandidate(t, newServer(t), k8slock.Options{})
 		short, long, others := a.leaderRecord(), a.leaderRecord(), a.leaderRecord()
 		short.LeaseDurationSeconds, long.LeaseDurationSeconds, others.HolderIdentity = 0, 1e9+1, "other"
 		for _, record := range []resourcelock.LeaderElectionRecord{short, long, others, released()} {
@@ -243,11 +234,9 @@ func TestLock_refusesWhatItCannotKeep(t *testing.T) {
 
 func TestLock_keyIsNotARecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
-		a.create(t)
-		work := a.context(t)
-		srv.Put(key, "hello")
+		a := newCandidate(t, newServer(t), k8slock.Options{})
+		work := a.begins(t)
+		a.srv.Put(key, "hello")
 		_, _, err := a.Get(t.Context())
 		require.ErrorContains(t, err, key)
 		require.False(t, apierrors.IsNotFound(err))
@@ -256,7 +245,7 @@ func TestLock_keyIsNotARecord(t *testing.T) {
 		for _, foreign := range []string{
 			strings.Repeat("9", 1<<20), `{"leaseDurationSeconds":` + strings.Repeat("9", 10000) + `}`,
 		} {
-			srv.Put(key, foreign)
+			a.srv.Put(key, foreign)
 			_, _, err = a.Get(t.Context())
 			require.ErrorContains(t, err, "holds no record of an election")
 			require.Less(t, len(err.Error()), 300)

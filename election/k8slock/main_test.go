@@ -43,10 +43,11 @@ func newServer(t *testing.T) *fakeetcd.Server {
 	return srv
 }
 
-// candidate is a Lock and its client.
+// candidate is a Lock, its client and their server.
 type candidate struct {
 	*k8slock.Lock
-	c *fakeetcd.Client
+	c   *fakeetcd.Client
+	srv *fakeetcd.Server
 }
 
 func newCandidate(t *testing.T, srv *fakeetcd.Server, opts k8slock.Options) *candidate {
@@ -55,7 +56,14 @@ func newCandidate(t *testing.T, srv *fakeetcd.Server, opts k8slock.Options) *can
 	l, err := k8slock.New(c.Client, name, opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { l.RecordEvent("stopped leading") }) // a tenure that is not over outlives the bubble
-	return &candidate{l, c}
+	return &candidate{l, c, srv}
+}
+
+// newPair is two candidates on one server.
+func newPair(t *testing.T) (a, b *candidate) {
+	t.Helper()
+	srv := newServer(t)
+	return newCandidate(t, srv, k8slock.Options{}), newCandidate(t, srv, k8slock.Options{})
 }
 
 // leaderRecord is what an elector with the usual durations writes.
@@ -73,6 +81,13 @@ func (c *candidate) create(t *testing.T) fence.Token {
 	t.Helper()
 	require.NoError(t, c.Create(t.Context(), c.leaderRecord()))
 	return c.token(t)
+}
+
+// begins makes a first record, and returns the context of its tenure.
+func (c *candidate) begins(t *testing.T) context.Context {
+	t.Helper()
+	c.create(t)
+	return c.context(t)
 }
 
 // update reads and writes, as an elector does.

@@ -107,8 +107,7 @@ func TestLock_othersIdentityIsClipped(t *testing.T) {
 		srv := newServer(t)
 		var log bytes.Buffer
 		a := newCandidate(t, srv, k8slock.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		a.create(t)
-		work := a.context(t)
+		work := a.begins(t)
 		srv.Put(key, `{"holderIdentity":"`+strings.Repeat(`\u0007`, 5000)+`"}`)
 		a.get(t)
 		requireLost(work, t)

@@ -19,8 +19,7 @@ func TestLock_suspendedHost(t *testing.T) {
 		inBubble(t, what, func(t *testing.T) {
 			host, began := hosttest.Start(t, late == 0), time.Now()
 			a := newCandidate(t, newServer(t), k8slock.Options{})
-			a.create(t)
-			work := a.context(t)
+			work := a.begins(t)
 			time.Sleep(5*time.Second + 1)
 			host.Suspend(leaseDuration - margin - 5*time.Second - 2)
 			synctest.Wait()
@@ -66,8 +65,7 @@ func TestLock_shorterRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host := hosttest.Start(t, true)
 		a := newCandidate(t, newServer(t), k8slock.Options{})
-		a.create(t)
-		work := a.context(t)
+		work := a.begins(t)
 		synctest.Wait() // the alarm is set
 		record := a.leaderRecord()
 		record.LeaseDurationSeconds = 5
@@ -85,8 +83,7 @@ func TestLock_renewalAcrossTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host := hosttest.Start(t, false)
 		a := newCandidate(t, newServer(t), k8slock.Options{})
-		a.create(t)
-		work := a.context(t)
+		work := a.begins(t)
 		time.Sleep(leaseDuration - margin - 400*time.Millisecond)
 		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: 100 * time.Millisecond})
 		time.AfterFunc(50*time.Millisecond, func() { host.Suspend(350 * time.Millisecond) })

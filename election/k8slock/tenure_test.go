@@ -20,8 +20,7 @@ func TestLock_localDeadline(t *testing.T) {
 	for _, method := range []fakeetcd.Method{fakeetcd.Grant, fakeetcd.KeepAliveOnce} {
 		for n := range 2 {
 			inBubble(t, fmt.Sprintf("%v %d lost", method, n), func(t *testing.T) {
-				srv := newServer(t)
-				a, b := newCandidate(t, srv, k8slock.Options{}), newCandidate(t, srv, k8slock.Options{})
+				a, b := newPair(t)
 				if method == fakeetcd.KeepAliveOnce {
 					a.create(t)
 					time.Sleep(5 * time.Second)
@@ -56,13 +55,12 @@ func TestLock_localDeadline(t *testing.T) {
 // Others go by the record's duration, also where the server grants the lease more.
 func TestLock_localDeadlineOfAShortRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
+		a := newCandidate(t, newServer(t), k8slock.Options{})
 		record := a.leaderRecord()
 		record.LeaseDurationSeconds = 1
 		began := time.Now()
 		require.NoError(t, a.Create(t.Context(), record))
-		require.Equal(t, 2*time.Second, srv.Leases()[0].TTL)
+		require.Equal(t, 2*time.Second, a.srv.Leases()[0].TTL)
 		time.Sleep(time.Second / 2)
 		require.NoError(t, a.Update(t.Context(), record))
 		<-a.context(t).Done()
@@ -73,11 +71,9 @@ func TestLock_localDeadlineOfAShortRecord(t *testing.T) {
 // The renewal of the lease alone counts for nothing: others go by changes of the record.
 func TestLock_renewalsOfTheLeaseAloneDoNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
+		a := newCandidate(t, newServer(t), k8slock.Options{})
 		began := time.Now()
-		a.create(t)
-		work := a.context(t)
+		work := a.begins(t)
 		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: fakeetcd.ErrUnavailable})
 		ctx, done := t.Context(), make(chan struct{})
 		go func() {
@@ -90,17 +86,15 @@ func TestLock_renewalsOfTheLeaseAloneDoNotCount(t *testing.T) {
 		<-work.Done()
 		require.Equal(t, leaseDuration-margin, time.Since(began))
 		<-done
-		require.NotEmpty(t, srv.Keys(key))
+		require.NotEmpty(t, a.srv.Keys(key))
 	})
 }
 
 // An answer that arrives after the deadline revives nothing.
 func TestLock_lateAnswerIsNoSuccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
-		a.create(t)
-		work := a.context(t)
+		a := newCandidate(t, newServer(t), k8slock.Options{})
+		work := a.begins(t)
 		time.Sleep(leaseDuration - margin - 400*time.Millisecond)
 		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: 410 * time.Millisecond, Times: 1})
 		require.ErrorIs(t, a.Update(t.Context(), a.leaderRecord()), k8slock.ErrLost)
@@ -113,11 +107,10 @@ func TestLock_lateAnswerIsNoSuccess(t *testing.T) {
 // The record goes and the next call is a Create: the tenure before it is over.
 func TestLock_createAfterAnUnseenLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
+		a := newCandidate(t, newServer(t), k8slock.Options{})
 		before := a.create(t)
 		work := a.context(t)
-		srv.Delete(key)
+		a.srv.Delete(key)
 		require.Greater(t, a.create(t), before)
 		requireLost(work, t)
 	})
@@ -125,42 +118,37 @@ func TestLock_createAfterAnUnseenLoss(t *testing.T) {
 
 func TestLock_leaseIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
-		a.create(t)
-		work := a.context(t)
-		require.NoError(t, srv.Revoke(leaseOfRecord(srv)))
+		a := newCandidate(t, newServer(t), k8slock.Options{})
+		work := a.begins(t)
+		require.NoError(t, a.srv.Revoke(leaseOfRecord(a.srv)))
 		require.ErrorIs(t, a.Update(t.Context(), a.leaderRecord()), rpctypes.ErrLeaseNotFound)
 		requireLost(work, t)
-		require.Empty(t, srv.Keys(key), "a renewal writes no record without the lease")
+		require.Empty(t, a.srv.Keys(key), "a renewal writes no record without the lease")
 	})
 }
 
 // The lease goes between its renewal and the write: nothing is written.
 func TestLock_leaseGoesInTheMiddleOfARenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
-		a.create(t)
-		work := a.context(t)
-		lease := leaseOfRecord(srv)
+		a := newCandidate(t, newServer(t), k8slock.Options{})
+		work := a.begins(t)
+		lease := leaseOfRecord(a.srv)
 		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: 400 * time.Millisecond, Times: 1})
-		time.AfterFunc(200*time.Millisecond, func() { _ = srv.Revoke(lease) })
+		time.AfterFunc(200*time.Millisecond, func() { _ = a.srv.Revoke(lease) })
 		require.True(t, apierrors.IsConflict(a.Update(t.Context(), a.leaderRecord())))
 		_, _, err := a.Get(t.Context())
 		require.True(t, apierrors.IsNotFound(err))
 		requireLost(work, t)
-		require.Empty(t, srv.Keys(key))
+		require.Empty(t, a.srv.Keys(key))
 	})
 }
 
 // The same in the middle of an acquisition.
 func TestLock_leaseGoesInTheMiddleOfAnAcquisition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		a := newCandidate(t, srv, k8slock.Options{})
+		a := newCandidate(t, newServer(t), k8slock.Options{})
 		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: 400 * time.Millisecond, Times: 1})
-		time.AfterFunc(200*time.Millisecond, func() { _ = srv.Revoke(srv.Leases()[0].ID) })
+		time.AfterFunc(200*time.Millisecond, func() { _ = a.srv.Revoke(a.srv.Leases()[0].ID) })
 		require.ErrorIs(t, a.Create(t.Context(), a.leaderRecord()), rpctypes.ErrLeaseNotFound)
 		a.requireNoTenure(t)
 	})
