@@ -120,50 +120,50 @@ type grant struct {
 
 // take asks for a lock until it is held, and returns its hold, with which all of it is released: nil if it was only tried, and is
 // taken.
-func (a *actor) take(what string, get func(ctx context.Context) (grant, error)) (r *hold) {
+func take[L any](a *actor, what string, get func(ctx context.Context) (L, error), of func(L) grant) (r *hold) {
 	a.untilDone(what, func(ctx context.Context) error {
 		asked := time.Now()
-		got, err := get(ctx)
-		if errors.Is(err, lease.ErrLocked) && strings.HasPrefix(what, "try") {
+		l, err := get(ctx)
+		switch {
+		case errors.Is(err, lease.ErrLocked) && strings.HasPrefix(what, "try"):
 			return nil
+		case err != nil:
+			return err
 		}
+		got := of(l)
 		for _, h := range got.held {
 			r = a.held(h, asked, got.release) //nolint:contextcheck // the hold outlives the call
 		}
-		return err
+		return nil
 	})
 	return r
 }
 
 func (a *actor) lockTree(path string) *hold {
-	return a.take("lockTree", func(ctx context.Context) (got grant, err error) {
-		l, err := a.s.LockTree(ctx, path)
-		if err != nil {
-			return grant{}, err
-		}
-		got.release = l.Unlock
+	lock := func(ctx context.Context) (*lease.TreeLock, error) { return a.s.LockTree(ctx, path) }
+	return take(a, "lockTree", lock, func(l *lease.TreeLock) grant {
+		got := grant{release: l.Unlock}
 		parts := strings.Split(path, "/")
 		for i := range parts {
 			name := strings.Join(parts[:i+1], "/~")
 			got.held = append(got.held, node{l, name, a.w.keyOf(name, l.Token()), i+1 < len(parts)})
 		}
-		return got, nil
+		return got
 	})
+}
+
+// locker is a method of a session.
+type locker[L any] func(ctx context.Context, name string, opts ...lease.LockOption) (L, error)
+
+func (lock locker[L]) of(name string) func(context.Context) (L, error) {
+	return func(ctx context.Context) (L, error) { return lock(ctx, name) }
 }
 
 func (a *actor) rlock(name string) *hold { return a.read("rlock", a.s.RLock, name) }
 func (a *actor) tryR(name string) *hold  { return a.read("tryR", a.s.TryRLock, name) }
 
-type readLocker func(ctx context.Context, name string, opts ...lease.LockOption) (*lease.ReadLock, error)
-
-func (a *actor) read(what string, lock readLocker, name string) *hold {
-	return a.take(what, func(ctx context.Context) (grant, error) {
-		l, err := lock(ctx, name)
-		if err != nil {
-			return grant{}, err
-		}
-		return grant{l.Unlock, []handle{reading{l}}}, nil
-	})
+func (a *actor) read(what string, lock locker[*lease.ReadLock], name string) *hold {
+	return take(a, what, lock.of(name), func(l *lease.ReadLock) grant { return grant{l.Unlock, []handle{reading{l}}} })
 }
 
 // part is one lock of a set.
@@ -180,16 +180,13 @@ func (a *actor) lockAll(names ...string) *hold { return a.all("lockAll", a.s.Loc
 func (a *actor) tryAll(names ...string) *hold  { return a.all("tryAll", a.s.TryLockAll, names) }
 
 func (a *actor) all(what string, lock func(context.Context, ...string) (*lease.LockSet, error), names []string) *hold {
-	return a.take(what, func(ctx context.Context) (got grant, err error) {
-		l, err := lock(ctx, names...)
-		if err != nil {
-			return grant{}, err
-		}
-		got.release = l.Unlock
+	get := func(ctx context.Context) (*lease.LockSet, error) { return lock(ctx, names...) }
+	return take(a, what, get, func(l *lease.LockSet) grant {
+		got := grant{release: l.Unlock}
 		for _, name := range l.Names() {
 			got.held = append(got.held, part{l, name, a.w.keyOf(name, l.Token())})
 		}
-		return got, nil
+		return got
 	})
 }
 
@@ -208,39 +205,25 @@ func (a *actor) tryPermit() *hold { return a.onePermit("tryPermit", a.s.TryPermi
 
 type permitter func(ctx context.Context, name string, of int, opts ...lease.LockOption) (*lease.Permit, error)
 
-func (a *actor) onePermit(what string, get permitter) *hold {
-	return a.take(what, func(ctx context.Context) (grant, error) {
-		p, err := get(ctx, "a", 2)
-		if err != nil {
-			return grant{}, err
-		}
-		return grant{p.Unlock, []handle{slot{p, a.w.keyOf(p.Name(), p.Token())}}}, nil
+func (a *actor) onePermit(what string, permit permitter) *hold {
+	get := func(ctx context.Context) (*lease.Permit, error) { return permit(ctx, "a", 2) }
+	return take(a, what, get, func(p *lease.Permit) grant {
+		return grant{p.Unlock, []handle{slot{p, a.w.keyOf(p.Name(), p.Token())}}}
 	})
 }
 
 func (a *actor) lock(name string) *hold { return a.plain("lock", a.s.Lock, name) }
 func (a *actor) try(name string) *hold  { return a.plain("try", a.s.TryLock, name) }
 
-type locker func(ctx context.Context, name string, opts ...lease.LockOption) (*lease.Lock, error)
-
-func (a *actor) plain(what string, lock locker, name string) *hold {
-	return a.take(what, func(ctx context.Context) (grant, error) {
-		l, err := lock(ctx, name)
-		if err != nil {
-			return grant{}, err
-		}
-		return grant{l.Unlock, []handle{l}}, nil
-	})
+func (a *actor) plain(what string, lock locker[*lease.Lock], name string) *hold {
+	return take(a, what, lock.of(name), func(l *lease.Lock) grant { return grant{l.Unlock, []handle{l}} })
 }
 
 func (a *actor) campaign(name string, opts election.Options) *hold {
-	r := a.take("campaign", func(ctx context.Context) (grant, error) {
-		l, err := election.Campaign(ctx, a.s, name, opts)
-		if err != nil {
-			return grant{}, err
-		}
-		return grant{l.Resign, []handle{l}}, nil
-	})
+	get := func(ctx context.Context) (*election.Leadership, error) {
+		return election.Campaign(ctx, a.s, name, opts)
+	}
+	r := take(a, "campaign", get, func(l *election.Leadership) grant { return grant{l.Resign, []handle{l}} })
 	if r != nil {
 		r.said = opts.Value
 	}
