@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,28 +35,6 @@ func TestRecorder_isReadBack(t *testing.T) {
 	require.LessOrEqual(t, events[1].At, after)
 }
 
-func TestRecorder_isSafeForConcurrentUse(t *testing.T) {
-	var file bytes.Buffer
-	r := history.NewRecorder(&file, history.NewClock(), 0)
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for range 100 {
-				r.Record(history.Event{Kind: history.Live, Op: r.ID()})
-			}
-		})
-	}
-	wg.Wait()
-	require.NoError(t, r.Flush())
-	events, err := history.ReadAll(&file)
-	require.NoError(t, err)
-	ops := map[int64]bool{}
-	for _, e := range events {
-		ops[e.Op] = true
-	}
-	require.Len(t, ops, 800)
-}
-
 var errFull = errors.New("disk full")
 
 type full struct{}
@@ -70,16 +47,4 @@ func TestRecorder_Flush_tellsTheFirstError(t *testing.T) {
 	require.ErrorIs(t, r.Flush(), errFull)
 	r.Record(history.Event{Kind: history.Note})
 	require.ErrorIs(t, r.Flush(), errFull)
-}
-
-// What a killed process leaves ends in the middle of a line.
-func TestRecorder_Copy_dropsALineThatWasCutShort(t *testing.T) {
-	var file bytes.Buffer
-	r := history.NewRecorder(&file, history.NewClock(), 0)
-	require.NoError(t, r.Copy(strings.NewReader("{\"at\":5,\"kind\":\"note\"}\n{\"at\":6,\"ki")))
-	require.NoError(t, r.Flush())
-	events, err := history.ReadAll(&file)
-	require.NoError(t, err)
-	require.Equal(t, []history.Event{{At: 5, Kind: history.Note}}, events)
-	require.Error(t, r.Copy(strings.NewReader("no history\n{}")))
 }

@@ -80,14 +80,3 @@ func (r *Recorder) Flush() error {
 	}
 	return r.err
 }
-
-// Copy adds the events of another process, line by line, until src ends.
-func (r *Recorder) Copy(src io.Reader) error {
-	for e, err := range Scan(src) {
-		if err != nil {
-			return err
-		}
-		r.Record(e)
-	}
-	return nil
-}
