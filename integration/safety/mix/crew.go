@@ -43,24 +43,10 @@ func (c *crew) start(workers int, seed uint64) {
 	}
 }
 
-func (c *crew) drained() bool {
-	select {
-	case <-c.draining:
-		return true
-	default:
-		return false
-	}
-}
+func (c *crew) drained() bool { return closed(c.draining) }
 
 // pause waits, and less if the round ends.
-func (c *crew) pause(d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-c.draining:
-	}
-}
+func (c *crew) pause(d time.Duration) { pause(c.draining, d) }
 
 // worker acquires, works and lets go.
 type worker struct {
@@ -81,9 +67,7 @@ func (w *worker) run() {
 }
 
 // some is a random number of milliseconds.
-func (w *worker) some(from, to int) time.Duration {
-	return time.Duration(from+w.rng.IntN(to-from)) * time.Millisecond
-}
+func (w *worker) some(from, to int) time.Duration { return millis(w.rng, from, to) }
 
 // turn is one acquisition of something.
 func (w *worker) turn() {

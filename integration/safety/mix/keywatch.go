@@ -168,9 +168,6 @@ func insist(ctx context.Context, call func(context.Context) error) error {
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
-		}
+		sleep(ctx, 50*time.Millisecond)
 	}
 }

@@ -232,11 +232,22 @@ func millis(rng *rand.Rand, from, to int) time.Duration {
 }
 
 // sleep is shorter if ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
+func sleep(ctx context.Context, d time.Duration) { pause(ctx.Done(), d) }
+
+// pause is shorter if the channel is closed.
+func pause(end <-chan struct{}, d time.Duration) {
 	select {
-	case <-timer.C:
-	case <-ctx.Done():
+	case <-time.After(d):
+	case <-end:
+	}
+}
+
+// closed reports whether the channel is, to which nothing is sent.
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }

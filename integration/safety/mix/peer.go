@@ -127,14 +127,7 @@ func (p *peerStage) harmed() int {
 	return p.report.harmed()
 }
 
-func (h *peerHold) told() bool {
-	select {
-	case <-h.lost:
-		return true
-	default:
-		return false
-	}
-}
+func (h *peerHold) told() bool { return closed(h.lost) }
 
 func (p *peerStage) work(ctx context.Context, etcd *clientv3.Client, rng *rand.Rand) {
 	for ctx.Err() == nil {
@@ -215,12 +208,8 @@ func (p *peerStage) failed(ctx context.Context, session *concurrency.Session, na
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.report.Failed++
-	select {
-	case <-session.Done(): // it has lost its lease, and the key is gone or goes
-		return
-	default:
-	}
-	if err == nil && len(resp.Kvs) > 0 {
+	// Where it has lost its lease, the key is gone or goes.
+	if err == nil && len(resp.Kvs) > 0 && !closed(session.Done()) {
 		p.report.StuckKeys++
 	}
 }

@@ -251,7 +251,7 @@ func (r *restoration) raiseEra(ctx context.Context) error {
 			w := p.witness(j)
 			wg.Go(func() {
 				if !w.recover(ctx) {
-					r.wrong("%s was not served in the next era in %v", w.name, r.patience())
+					r.wrong("%s was not served in the next era in %v", w.worker.name, r.patience())
 				}
 			})
 		}
@@ -266,7 +266,7 @@ func (r *restoration) writeStale() {
 	for _, t := range r.ended {
 		if marks[t.name] > t.Token() {
 			_, verb := verbs(t.hold)
-			_, _ = r.write(t.party.name+"/asleep", t.name, 0, t.Token(), verb) // the history tells
+			_, _, _ = r.out.send(t.party.name+"/asleep", t.name, 0, t.Token(), verb, "") // the history tells
 		}
 	}
 }

@@ -123,7 +123,7 @@ func TestWitness_judgesWhatItIsTold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &restoration{back: row.back}
-			w := &witness{party: &party{restoration: r, era: row.era}, name: "w"}
+			w := &witness{party: &party{restoration: r, era: row.era}, worker: &worker{name: "w"}}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			if row.ended {

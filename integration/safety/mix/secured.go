@@ -143,9 +143,7 @@ func (i *identity) offer(cert *tls.Certificate) (before *tls.Certificate, shown 
 func (i *identity) show(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	select {
-	case <-i.shown:
-	default:
+	if !closed(i.shown) {
 		close(i.shown)
 	}
 	return i.cert, nil

@@ -117,10 +117,5 @@ func refuseCertificate(s *strike, c *client) bool {
 	c.link.each((*faults.Proxy).Cut)
 	s.lastAny()
 	c.id.offer(good)
-	select {
-	case <-shown:
-		return true
-	default:
-		return false
-	}
+	return closed(shown)
 }

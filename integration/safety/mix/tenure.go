@@ -149,11 +149,11 @@ func (t *tenure) impersonate(form form) {
 	case counter: // where it would undo what others have counted
 		return
 	}
-	t.out.send(t.worker.name, t.name, t.op, t.handle.Token()-1, verb, strconv.FormatInt(t.op, 10)+".before")
+	_, _, _ = t.out.send(t.worker.name, t.name, t.op, t.handle.Token()-1, verb, strconv.FormatInt(t.op, 10)+".before")
 }
 
 func (t *tenure) ask(verb history.Verb, value string) (string, history.Outcome) {
-	got, outcome := t.out.send(t.worker.name, t.name, t.op, t.handle.Token(), verb, value)
+	got, outcome, _ := t.out.send(t.worker.name, t.name, t.op, t.handle.Token(), verb, value)
 	switch outcome {
 	case history.Refused:
 		t.refused++
@@ -179,7 +179,7 @@ func (t *tenure) leaveLate(form form) {
 		delay := t.some(0, 1+i*40)
 		t.wg.Go(func() {
 			t.pause(delay)
-			t.out.send(t.worker.name, t.name, t.op, t.handle.Token(), verb, value)
+			_, _, _ = t.out.send(t.worker.name, t.name, t.op, t.handle.Token(), verb, value)
 		})
 	}
 }

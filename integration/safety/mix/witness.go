@@ -5,10 +5,8 @@ import (
 	"errors"
 	"math/rand/v2"
 	"strconv"
-	"time"
 
 	"github.com/leasefence/leasefence/election"
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/safety/history"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -34,30 +32,29 @@ const (
 // witness is a worker of a party. It judges what it is told.
 type witness struct {
 	*party
-	name  string
-	rng   *rand.Rand
-	stays bool // where the party does
+	worker *worker
+	stays  bool // where the party does
 }
 
 func (p *party) witness(i int) *witness {
 	name := p.name + "/witness " + strconv.Itoa(i)
-	return &witness{
-		party: p, name: name, stays: i == 0 && p.stays != "",
+	return &witness{party: p, stays: i == 0 && p.stays != "", worker: &worker{
+		crew: &crew{log: p.log, ttl: p.run.opts.TTL}, name: name,
 		rng: rand.New(rand.NewPCG(p.run.opts.Seed, hash(name)+uint64(p.era))),
-	}
+	}}
 }
 
 // untilTold works until an acquisition says that the cluster was restored.
 func (w *witness) untilTold(ctx context.Context) {
 	for ctx.Err() == nil {
-		name := pick(w.rng, w.rush)
+		name := pick(w.worker.rng, w.rush)
 		if w.stays {
 			name = w.party.stays
 		}
 		if w.turn(ctx, name) == restored {
 			return
 		}
-		sleep(ctx, millis(w.rng, 1, 10))
+		sleep(ctx, w.worker.some(1, 10))
 	}
 }
 
@@ -94,50 +91,38 @@ func (w *witness) turn(ctx context.Context, name string) fate {
 	if w.stays && name == w.party.stays {
 		verbs = verbs[:2]
 	}
-	op, verb := w.log.ID(), pick(w.rng, verbs)
-	w.log.Record(history.Event{Kind: history.Enter, Op: op, Actor: w.name, Name: name, Verb: verb})
+	verb := pick(w.worker.rng, verbs)
+	op, on := w.worker.enter(history.Event{Name: name, Verb: verb}), w.session.Status().LeaseID
 	h, free, err := w.acquire(ctx, name, verb)
 	if err != nil {
-		w.log.Record(history.Event{Kind: history.GiveUp, Op: op, Outcome: history.Failed, Error: err.Error()})
+		w.worker.giveUp(op, on, err)
 		return w.failed(ctx, name, err)
 	}
-	w.log.Record(history.Event{Kind: history.Grant, Op: op, Actor: w.name, Name: name, Token: h.Token(), Key: h.Key()})
+	w.worker.granted(op, name, h)
 	w.took(w.party, name, h)
 	f := w.work(ctx, op, name, h)
-	w.log.Record(history.Event{Kind: history.Release, Op: op})
-	freeing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*w.run.opts.TTL)
-	defer cancel()
-	err = free(freeing)
-	released := history.Event{Kind: history.Released, Op: op, Outcome: history.OK}
-	if err != nil {
-		released.Outcome, released.Error = history.Failed, err.Error()
-	}
-	w.log.Record(released)
+	w.worker.release(op, h, free) //nolint:contextcheck // it has a bound of its own
 	w.left(h)
 	return f
 }
 
 func (w *witness) acquire(ctx context.Context, name string, verb history.Verb) (h hold, free func(context.Context) error, err error) {
-	switch verb {
-	case history.RLock:
-		l, err := w.session.RLock(ctx, name)
-		if err != nil {
-			return nil, nil, err
-		}
-		return reading{l}, l.Unlock, nil
-	case history.Campaign:
-		l, err := election.Campaign(ctx, w.session, name, election.Options{Value: w.name})
+	if verb == history.Campaign {
+		l, err := election.Campaign(ctx, w.session, name, election.Options{Value: w.worker.name})
 		if err != nil {
 			return nil, nil, err
 		}
 		return l, l.Resign, nil
-	default:
-		l, err := w.session.Lock(ctx, name)
-		if err != nil {
-			return nil, nil, err
-		}
-		return l, l.Unlock, nil
 	}
+	kind := exclusive
+	if verb == history.RLock {
+		kind = reader
+	}
+	l, err := kind(w.session, name).lock(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	return l.(hold), l.Unlock, nil
 }
 
 // verbs are those with which one claims and goes on.
@@ -152,13 +137,14 @@ func verbs(h hold) (claim, next history.Verb) {
 func (w *witness) work(ctx context.Context, op int64, name string, h hold) fate {
 	stays, f := w.stays && name == w.party.stays && w.era == 0, accepted
 	verb, next := verbs(h)
+	value := strconv.FormatInt(op, 10)
 	for n := 0; (n < 3 || stays) && ctx.Err() == nil && h.Err() == nil; n++ {
-		outcome, err := w.write(w.name, name, op, h.Token(), verb) //nolint:contextcheck // what is on its way does not end with the turn
+		_, outcome, err := w.out.send(w.worker.name, name, op, h.Token(), verb, value) //nolint:contextcheck // what is on its way does not end with the turn
 		switch outcome {
 		case history.Refused:
 			f := w.refused(ctx, name, h, err)
 			if f == explained { // and it does not listen
-				_, _ = w.write(w.name, name, op, h.Token(), next) //nolint:contextcheck // as above
+				_, _, _ = w.out.send(w.worker.name, name, op, h.Token(), next, value) //nolint:contextcheck // as above
 			}
 			return f
 		case history.OK:
@@ -166,14 +152,11 @@ func (w *witness) work(ctx context.Context, op int64, name string, h hold) fate 
 		default:
 			f = nothing
 		}
-		pause := millis(w.rng, 1, 4)
+		rest := w.worker.some(1, 4)
 		if stays {
-			pause = millis(w.rng, 20, 60)
+			rest = w.worker.some(20, 60)
 		}
-		select {
-		case <-time.After(pause):
-		case <-h.Context().Done():
-		}
+		sleep(h.Context(), rest) //nolint:contextcheck // as above
 	}
 	if h.Err() != nil {
 		return lost
@@ -181,28 +164,12 @@ func (w *witness) work(ctx context.Context, op int64, name string, h hold) fate 
 	return f
 }
 
-// write sends one request to a resource.
-func (r *restoration) write(actor, name string, op int64, t fence.Token, verb history.Verb) (history.Outcome, error) {
-	id := r.log.ID()
-	value := strconv.FormatInt(id, 10)
-	r.log.Record(history.Event{
-		Kind: history.Send, Op: op, Actor: actor, Name: name, Token: t, Verb: verb, Value: value, Request: id,
-	})
-	_, outcome, err := r.out.ask(name, id, t, verb, value)
-	e := history.Event{Kind: history.Answer, Request: id, Outcome: outcome}
-	if err != nil {
-		e.Error = err.Error()
-	}
-	r.log.Record(e)
-	return outcome, err
-}
-
 // failed judges why nothing was acquired.
 func (w *witness) failed(ctx context.Context, name string, err error) fate {
 	switch {
 	case errors.Is(err, lease.ErrRestored):
 		if !w.mayBeTold(w.era) {
-			return w.wrong("%s was told of a restore that has not been: %s: %v", w.name, name, err)
+			return w.wrong("%s was told of a restore that has not been: %s: %v", w.worker.name, name, err)
 		}
 		w.count(func(r *Restored) { r.Told++ })
 		return restored
@@ -211,7 +178,7 @@ func (w *witness) failed(ctx context.Context, name string, err error) fate {
 	case ctx.Err() != nil:
 		return nothing
 	default:
-		return w.wrong("%s failed to acquire %s, and was told neither of the restore nor of a loss: %v", w.name, name, err)
+		return w.wrong("%s failed to acquire %s, and was told neither of the restore nor of a loss: %v", w.worker.name, name, err)
 	}
 }
 
@@ -221,7 +188,7 @@ func (w *witness) refused(ctx context.Context, name string, h hold, stale error)
 	switch {
 	case errors.Is(why, lease.ErrRestored):
 		if !w.mayBeTold(w.era) {
-			return w.wrong("%s was told of a restore that has not been: %s: %v", w.name, name, why)
+			return w.wrong("%s was told of a restore that has not been: %s: %v", w.worker.name, name, why)
 		}
 		w.count(func(r *Restored) { r.Explained++ })
 		return explained
@@ -230,6 +197,6 @@ func (w *witness) refused(ctx context.Context, name string, h hold, stale error)
 	case ctx.Err() != nil:
 		return nothing
 	default:
-		return w.wrong("%s holds %s and was refused as if it did not: %v", w.name, name, why)
+		return w.wrong("%s holds %s and was refused as if it did not: %v", w.worker.name, name, why)
 	}
 }

@@ -40,7 +40,7 @@ func newWriter(log record, addr string, seed uint64) (*writer, error) {
 func (w *writer) close() { w.idle() }
 
 // send asks for something once and records it. It is not bound to any handle: what is on its way arrives.
-func (w *writer) send(actor, name string, op int64, t fence.Token, verb history.Verb, value string) (string, history.Outcome) {
+func (w *writer) send(actor, name string, op int64, t fence.Token, verb history.Verb, value string) (string, history.Outcome, error) {
 	id := w.log.ID()
 	if verb == history.Add {
 		value = strconv.FormatInt(id, 10)
@@ -54,7 +54,7 @@ func (w *writer) send(actor, name string, op int64, t fence.Token, verb history.
 		e.Error = err.Error()
 	}
 	w.log.Record(e)
-	return got, outcome
+	return got, outcome, err
 }
 
 func (w *writer) ask(name string, id int64, t fence.Token, verb history.Verb, value string) (string, history.Outcome, error) {
