@@ -29,7 +29,7 @@ func (b *berth) launch() error {
 	b.mu.Unlock()
 	r := b.round
 	o := order{
-		Name: b.name + "." + strconv.Itoa(number), Endpoints: b.link.endpoints(), Resources: r.run.resources.addr,
+		Name: b.name + "." + strconv.Itoa(number), Endpoints: b.link.endpoints(), Resources: r.run.resources.addr(),
 		User: b.user, Files: r.run.secured.holders,
 		// Ranges of numbers that do not meet those of the tape, which begin at one.
 		Began: r.run.tape.clock.Began(), First: r.run.tape.ID() << 32, Round: r.number, TTL: r.run.opts.TTL,

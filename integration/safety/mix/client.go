@@ -52,14 +52,14 @@ func (l *link) close() (all bool) { return l.scaffold.clean() }
 
 // client is an etcd client in this process, with a session that is replaced now and then.
 type client struct {
-	name string
-	id   *identity
-	link *link
-	in   *faults.Interceptor
-	etcd *clientv3.Client
-	ttl  time.Duration
-	mode clientMode
-	hung bool // as it was closed
+	name   string
+	id     *identity
+	link   *link
+	in     *faults.Interceptor
+	etcd   *clientv3.Client
+	ttl    time.Duration
+	adopts bool // its sessions stand on leases that it has taken itself
+	hung   bool // as it was closed
 
 	replacing sync.Mutex // held while a session is replaced
 
@@ -67,30 +67,14 @@ type client struct {
 	session *lease.Session
 }
 
-// clientMode is how a client has its sessions.
-type clientMode int
-
-const (
-	plain    clientMode = iota
-	adopting            // they stand on leases that the client has taken itself
-)
-
-// mode is that of a client in this process: one of them adopts.
-func mode(i int) clientMode {
-	if i == int(adopting) {
-		return clientMode(i)
-	}
-	return plain
-}
-
 func newClient(
-	ctx context.Context, log record, id *identity, endpoints []string, ttl time.Duration, mode clientMode,
+	ctx context.Context, log record, id *identity, endpoints []string, ttl time.Duration, adopts bool,
 ) (*client, error) {
 	l, err := newLink(endpoints) //nolint:contextcheck // it outlives the call
 	if err != nil {
 		return nil, err
 	}
-	c := &client{name: id.user, id: id, link: l, ttl: ttl, mode: mode}
+	c := &client{name: id.user, id: id, link: l, ttl: ttl, adopts: adopts}
 	err = l.scaffold.try(func() {
 		c.in = faults.NewInterceptor(&l.scaffold)
 		c.in.OnAnswer(id.refused.answer)
@@ -110,7 +94,7 @@ func newClient(
 func (c *client) open(ctx context.Context) error {
 	opts := lease.Options{TTL: c.ttl, Owner: c.name}
 	open := lease.NewSession
-	if c.mode == adopting {
+	if c.adopts {
 		open = adopt
 	}
 	s, err := open(ctx, c.etcd, opts)
@@ -174,7 +158,7 @@ func (c *client) close(ctx context.Context) error {
 		_ = c.etcd.Lease.Close()
 		_ = c.etcd.ActiveConnection().Close()
 	}
-	if err != nil && c.mode != adopting { // which is told of requests that may still arrive; its lease goes all the same
+	if err != nil && !c.adopts { // which is told of requests that may still arrive; its lease goes all the same
 		return fmt.Errorf("mix: %s: %w", c.name, err)
 	}
 	return nil

@@ -11,8 +11,7 @@
 // claim to read and check each read. Some are taken several at once, and there are a tree and a semaphore, whose root and whose name
 // plain locks and readers want as well. A fault that is about a deadline takes locks on sessions of its own, which nobody else
 // uses, and looks at one handle and at the context alone of another. One client's session
-// does not share commits, and one stands on leases that the client has taken itself. In one election candidates have priorities, and
-// leaders transfer their office. A resource behind fence/httpfence, and beside it one that gets the same writes and does not look
+// stands on leases that the client has taken itself. In one election candidates have priorities, and leaders transfer their office. A resource behind fence/httpfence, and beside it one that gets the same writes and does not look
 // at tokens: the control, which must go wrong. One resource is in a database, behind fence/sqlfence. Now and then a holder also
 // writes with the token before its own, which must be refused.
 //

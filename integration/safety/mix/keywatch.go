@@ -18,15 +18,14 @@ type keyWatch struct {
 	etcd *clientv3.Client
 	tape *tape
 
-	mu       sync.Mutex // guards the fields below
-	seen     int64      // the revision up to which all is recorded; an empty store is at 1
-	advanced chan struct{}
-	keys     map[string]history.Event // that are there and have leases
-	failure  error
+	mu      sync.Mutex               // guards the fields below
+	seen    int64                    // the revision up to which all is recorded; an empty store is at 1
+	keys    map[string]history.Event // that are there and have leases
+	failure error
 }
 
 func newKeyWatch(etcd *clientv3.Client, t *tape) *keyWatch {
-	return &keyWatch{etcd: etcd, tape: t, seen: 1, keys: map[string]history.Event{}, advanced: make(chan struct{})}
+	return &keyWatch{etcd: etcd, tape: t, seen: 1, keys: map[string]history.Event{}}
 }
 
 // run watches until ctx ends. Breaks of the connection are bridged: nothing is compacted that was not seen.
@@ -108,8 +107,6 @@ func (k *keyWatch) advance(to int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.seen = to
-	close(k.advanced)
-	k.advanced = make(chan struct{})
 }
 
 func (k *keyWatch) fail(err error) {
@@ -132,19 +129,12 @@ func (k *keyWatch) catchUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for {
-		k.mu.Lock()
-		seen, advanced := k.seen, k.advanced
-		k.mu.Unlock()
-		if seen >= rev {
-			return nil
+	return insist(ctx, func(context.Context) error {
+		if seen := k.revision(); seen < rev {
+			return fmt.Errorf("mix: the watch is at revision %d, the cluster at %d", seen, rev)
 		}
-		select {
-		case <-advanced:
-		case <-ctx.Done():
-			return fmt.Errorf("mix: the watch is at revision %d, the cluster at %d: %w", seen, rev, context.Cause(ctx))
-		}
-	}
+		return nil
+	})
 }
 
 func presentRevision(ctx context.Context, etcd *clientv3.Client) (int64, error) {

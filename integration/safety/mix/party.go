@@ -49,7 +49,7 @@ func (r *restoration) newcomers(ctx context.Context) ([]*party, error) {
 		if err != nil {
 			return nil, err
 		}
-		c, err := newClient(ctx, r.run.tape, id, r.run.cluster.Endpoints(), r.run.opts.TTL, plain)
+		c, err := newClient(ctx, r.run.tape, id, r.run.cluster.Endpoints(), r.run.opts.TTL, false)
 		if err != nil {
 			return nil, err
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -28,12 +27,7 @@ type Peer struct {
 
 // String is the peer's part of the report.
 func (p *Peer) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "etcd's concurrency.Mutex under faults of the same kinds, %v, nothing fenced\n", p.Duration)
-	for _, row := range []struct {
-		what string
-		n    any
-	}{
+	return fmt.Sprintf("etcd's concurrency.Mutex under faults of the same kinds, %v, nothing fenced\n", p.Duration) + table("  %-43s %8v\n", []row{
 		{"acquisitions", p.Acquisitions},
 		{"failed", p.Failed},
 		{"two holders at a time", p.Overlaps},
@@ -41,10 +35,7 @@ func (p *Peer) String() string {
 		{"writes", p.Writes},
 		{"  after a later holder's", p.StaleWrites},
 		{"keys left by failed acquisitions", p.StuckKeys},
-	} {
-		fmt.Fprintf(&b, "  %-43s %8v\n", row.what, row.n)
-	}
-	return b.String()
+	})
 }
 
 const peerPrefix = namesPrefix + "peer/"

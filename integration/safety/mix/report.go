@@ -39,7 +39,7 @@ type Counts struct {
 	Permits        int           `json:"permits"`
 	StaleReads     int           `json:"staleReads"`    // claims and reads of readers that were refused
 	StaleByReader  int           `json:"staleByReader"` // stale writes that only a reader's claim has fenced
-	Unknown        int           `json:"unknown"`
+	Unknown        int           `json:"unknown"`       // requests without an answer
 	Expiries       int           `json:"expiries"`
 	LeaderChanges  int           `json:"leaderChanges"`
 	RevokedEarly   int           `json:"revokedEarly"` // leases that members revoked which had been paused and led no more
@@ -134,19 +134,30 @@ func (r *Report) Missed(floors []Floor) []string {
 // Invariants are those that a run looks at, in the order of the report.
 var invariants = []string{"I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "end", "memory", "history"}
 
+// row is a line of a part of the report.
+type row struct {
+	what string
+	n    any
+}
+
+// table writes rows, each in that format.
+func table(format string, rows []row) string {
+	var b strings.Builder
+	for _, r := range rows {
+		fmt.Fprintf(&b, format, r.what, r.n)
+	}
+	return b.String()
+}
+
 // String is the report as a table.
 func (r *Report) String() string {
 	var b strings.Builder
 	c := r.Counts
 	fmt.Fprintf(&b, "seed %d, TTL %v, %v, %d rounds, %d events\n\n", r.Seed, r.TTL, r.Duration.Round(time.Second), c.Rounds, c.Events)
-	floors := Floors()
-	for _, f := range floors {
+	for _, f := range Floors() {
 		fmt.Fprintf(&b, "%-45s %8d   floor %d\n", f.What, f.Of(c), f.Least)
 	}
-	for _, more := range []struct {
-		what string
-		n    any
-	}{
+	b.WriteString(table("%-45s %8v\n", []row{
 		{"gave up, or found it locked", c.GaveUp},
 		{"requests of unknown outcome", c.Unknown},
 		{"leases revoked by a paused leader that led no more", c.RevokedEarly},
@@ -156,9 +167,7 @@ func (r *Report) String() string {
 		{"slow commits of a plain client in peace", c.SlowCommits},
 		{"  the longest", c.LongestCommit.Round(time.Millisecond)},
 		{"MiB on the heap after the last round", c.Heap >> 20},
-	} {
-		fmt.Fprintf(&b, "%-45s %8v\n", more.what, more.n)
-	}
+	}))
 	b.WriteString("\nfault                          fired  met nothing\n")
 	for _, kind := range AllKinds() {
 		s := r.Faults[kind]

@@ -3,12 +3,13 @@ package mix
 import (
 	"errors"
 	"maps"
-	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/leasefence/leasefence/fence"
@@ -224,44 +225,25 @@ func (s *state) read(f form) string {
 
 // resources is the server of the present round's store.
 type resources struct {
-	server http.Server
-	addr   string
-	wg     sync.WaitGroup
+	*httptest.Server
 
-	mu    sync.Mutex // guards the field below
-	store *store
+	store atomic.Pointer[store] // nil where there is no round
 }
 
-func serveResources() (*resources, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // nothing to wait for
-	if err != nil {
-		return nil, err
-	}
-	r := &resources{addr: listener.Addr().String()}
-	r.server = http.Server{Handler: r, ReadHeaderTimeout: time.Minute}
-	r.wg.Go(func() { _ = r.server.Serve(listener) }) // the error says that it was closed
-	return r, nil
+func serveResources() *resources {
+	r := &resources{}
+	r.Server = httptest.NewServer(r)
+	return r
 }
 
-func (r *resources) use(s *store) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.store = s
-}
+func (r *resources) addr() string { return r.Listener.Addr().String() }
 
 // ServeHTTP passes a request on to the present store.
 func (r *resources) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	r.mu.Lock()
-	s := r.store
-	r.mu.Unlock()
+	s := r.store.Load()
 	if s == nil {
 		http.Error(w, "no round", http.StatusServiceUnavailable)
 		return
 	}
 	s.ServeHTTP(w, req)
-}
-
-func (r *resources) close() {
-	_ = r.server.Close()
-	r.wg.Wait()
 }

@@ -63,9 +63,9 @@ func (run *run) restore(life context.Context) (err error) {
 	if r.store, err = newStore(run.tape, n, nil, run.opts.Saboteur); err != nil {
 		return err
 	}
-	run.resources.use(r.store)
-	defer run.resources.use(nil)
-	if r.out, err = newWriter(run.tape, run.resources.addr, run.opts.Seed); err != nil {
+	run.resources.store.Store(r.store)
+	defer run.resources.store.Store(nil)
+	if r.out, err = newWriter(run.tape, run.resources.addr(), run.opts.Seed); err != nil {
 		return err
 	}
 	defer r.out.close()
@@ -202,7 +202,7 @@ func (r *restoration) takeBack(ctx context.Context, file string) (live []*tenant
 		if err != nil {
 			return nil, err
 		}
-		r.run.resources.use(forgetful)
+		r.run.resources.store.Store(forgetful)
 	}
 	after, err := presentRevision(ctx, r.run.etcd)
 	r.report.Back = before - after

@@ -34,13 +34,8 @@ func (r *Restored) met() bool {
 
 // String is its part of the report.
 func (r *Restored) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "restored from a snapshot, %d revisions back: %v in all, the cluster was away for %v\n",
-		r.Back, r.Duration.Round(time.Second), r.Down.Round(time.Millisecond))
-	for _, row := range []struct {
-		what string
-		n    any
-	}{
+	return fmt.Sprintf("restored from a snapshot, %d revisions back: %v in all, the cluster was away for %v\n",
+		r.Back, r.Duration.Round(time.Second), r.Down.Round(time.Millisecond)) + table("  %-43s %8v\n", []row{
 		{"handles that were live", r.Handles},
 		{"  ended by a loss", r.Ended},
 		{"  told of the restore", r.EndedTold},
@@ -51,10 +46,7 @@ func (r *Restored) String() string {
 		{"  taken by the unfenced control", r.ControlLower},
 		{"  accepted", r.Lower},
 		{"tenures of the next era", r.Recovered},
-	} {
-		fmt.Fprintf(&b, "  %-43s %8v\n", row.what, row.n)
-	}
-	return b.String()
+	})
 }
 
 // sift goes through what the resources have applied, in that order, from the time on at which the members were killed, and

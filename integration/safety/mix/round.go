@@ -56,9 +56,9 @@ func (run *run) newRound(ctx context.Context, number int) (*round, error) {
 	if err != nil {
 		return nil, err
 	}
-	run.resources.use(s)
+	run.resources.store.Store(s)
 	seed := run.opts.Seed + uint64(number)<<16
-	if r.out, err = newWriter(run.tape, run.resources.addr, seed); err != nil {
+	if r.out, err = newWriter(run.tape, run.resources.addr(), seed); err != nil {
 		return nil, err
 	}
 	r.pulse = run.startPulse(ctx)
@@ -97,10 +97,9 @@ type watcher struct {
 	stop context.CancelFunc
 	done chan struct{}
 
-	mu      sync.Mutex // guards the fields below
-	token   fence.Token
-	changed chan struct{} // closed and replaced
-	err     error
+	mu    sync.Mutex // guards the fields below
+	token fence.Token
+	err   error
 }
 
 func (r *round) observe(ctx context.Context, seed uint64) {
@@ -108,7 +107,7 @@ func (r *round) observe(ctx context.Context, seed uint64) {
 	for _, name := range r.names.Elections {
 		c := pick(rng, r.run.clients)
 		ctx, stop := context.WithCancel(ctx)
-		w := &watcher{name: c.name + "/observer of " + name, stop: stop, done: make(chan struct{}), changed: make(chan struct{})}
+		w := &watcher{name: c.name + "/observer of " + name, stop: stop, done: make(chan struct{})}
 		r.watchers = append(r.watchers, w)
 		go func() {
 			defer close(w.done)
@@ -139,14 +138,12 @@ func (w *watcher) see(t fence.Token, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.token, w.err = t, err
-	close(w.changed)
-	w.changed = make(chan struct{})
 }
 
-func (w *watcher) state() (t fence.Token, changed <-chan struct{}, err error) {
+func (w *watcher) state() (fence.Token, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.token, w.changed, w.err
+	return w.token, w.err
 }
 
 // settle ends the round, when all faults are healed: who waits is served, and then nothing is left.
@@ -173,14 +170,14 @@ func (r *round) settle(ctx context.Context) {
 	processes.Wait()
 	r.peace(ctx)
 	r.awaitNothing(ctx, bound)
-	r.awaitObservers(bound)
+	r.awaitObservers(ctx, bound)
 	r.out.close()
 	catching, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
 	if err := r.run.watch.catchUp(catching); err != nil {
 		r.complain("end", "%v", err)
 	}
-	r.run.resources.use(nil)
+	r.run.resources.store.Store(nil)
 	n, longest := r.pulse.slow(began)
 	r.run.slow, r.run.slowFor = r.run.slow+n, max(r.run.slowFor, longest)
 }
@@ -230,25 +227,19 @@ func (r *round) awaitNothing(ctx context.Context, bound time.Duration) {
 }
 
 // awaitObservers waits until all see that nobody leads, and ends them.
-func (r *round) awaitObservers(bound time.Duration) {
-	late := time.After(bound)
+func (r *round) awaitObservers(ctx context.Context, bound time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
 	for _, w := range r.watchers {
-		for {
-			token, changed, err := w.state()
-			if err != nil {
-				r.complain("I8", "%s has ended: %v", w.name, err)
-			}
-			if token == 0 {
-				break
-			}
-			select {
-			case <-changed:
-				continue
-			case <-late:
-				r.complain("I8", "%s still sees token %d, %v after all have resigned", w.name, token, bound)
-				late = time.After(0)
-			}
-			break
+		await(ctx, bound, func(context.Context) (bool, error) {
+			token, _ := w.state()
+			return token == 0, nil
+		})
+		switch token, err := w.state(); {
+		case err != nil:
+			r.complain("I8", "%s has ended: %v", w.name, err)
+		case token != 0:
+			r.complain("I8", "%s still sees token %d, %v after all have resigned", w.name, token, bound)
 		}
 		w.stop()
 		<-w.done

@@ -22,6 +22,9 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
+// adopter is the client in this process whose sessions stand on leases that it has taken itself.
+const adopter = 1
+
 // run is a run of the mix.
 type run struct {
 	opts      Options
@@ -104,10 +107,8 @@ func (r *run) mix(ctx context.Context) (err error) {
 	wg.Go(func() { r.watch.run(watching) })
 	wg.Go(func() { r.monitor.run(life) })
 	wg.Go(func() { r.heartbeat(life) })
-	if r.resources, err = serveResources(); err != nil {
-		return err
-	}
-	defer r.resources.close()
+	r.resources = serveResources()
+	defer r.resources.Close()
 	if r.database, err = openDatabase(ctx, r.opts.Dir); err != nil {
 		return err
 	}
@@ -118,7 +119,7 @@ func (r *run) mix(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		c, err := newClient(ctx, r.tape, id, r.cluster.Endpoints(), r.opts.TTL, mode(i))
+		c, err := newClient(ctx, r.tape, id, r.cluster.Endpoints(), r.opts.TTL, i == adopter)
 		if err != nil {
 			return err
 		}

@@ -53,15 +53,15 @@ func TestRound_complainsOfAnObserverThatSeesALeaderWhoHasGone(t *testing.T) {
 	_, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	close(done)
-	w := &watcher{name: "client 1/observer of a", stop: stop, done: done, changed: make(chan struct{})}
+	w := &watcher{name: "client 1/observer of a", stop: stop, done: done}
 	r.watchers = []*watcher{w}
 	w.see(12, nil)
-	r.awaitObservers(time.Millisecond)
+	r.awaitObservers(t.Context(), time.Millisecond)
 	requireComplaint(t, r, "I8", "still sees token 12")
 
 	r.violations = nil
 	w.see(0, nil)
-	r.awaitObservers(time.Millisecond)
+	r.awaitObservers(t.Context(), time.Millisecond)
 	require.Empty(t, r.violations)
 }
 

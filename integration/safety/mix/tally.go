@@ -13,23 +13,11 @@ import (
 
 // tally counts events as they are recorded.
 type tally struct {
-	mu           sync.Mutex // guards the fields below
-	acquisitions int
-	giveups      int
-	losses       int
-	writes       int // that the fenced resources applied
-	refused      int // that they refused
-	shared       int // tenures of readers
-	sets         int // and of other kinds of locks
-	trees        int
-	permits      int
-	staleReads   int // claims and reads of readers that were refused
-	unknown      int // requests without an answer
-	stalls       int
-	longest      time.Duration // of the stalls
-	pending      map[int64]history.Event
-	holding      map[int64]history.Event
-	ended        chan struct{} // closed and replaced when pending or holding change
+	mu      sync.Mutex // guards the fields below
+	sums    Counts     // those that events tell
+	pending map[int64]history.Event
+	holding map[int64]history.Event
+	ended   chan struct{} // closed and replaced when pending or holding change
 }
 
 func newTally() *tally {
@@ -45,28 +33,28 @@ func (t *tally) add(e history.Event) {
 	case history.Enter:
 		t.pending[e.Op] = e
 	case history.Grant:
-		t.acquisitions++
+		t.sums.Acquisitions++
 		entered := t.pending[e.Op]
 		switch {
 		case entered.Verb.Shared():
-			t.shared++
+			t.sums.Shared++
 		case entered.Verb.OfSet():
-			t.sets++
+			t.sums.Sets++
 		case entered.Verb.OfTree():
-			t.trees++
+			t.sums.Trees++
 		case entered.Verb.OfPermit():
-			t.permits++
+			t.sums.Permits++
 		}
 		e.Actor, e.Verb = entered.Actor, entered.Verb
 		t.holding[e.Op] = e
 		delete(t.pending, e.Op)
 		t.wake()
 	case history.GiveUp:
-		t.giveups++
+		t.sums.GaveUp++
 		delete(t.pending, e.Op)
 		t.wake()
 	case history.Lost:
-		t.losses++
+		t.sums.Losses++
 	case history.Release:
 		delete(t.holding, e.Op)
 		t.wake()
@@ -74,17 +62,17 @@ func (t *tally) add(e history.Event) {
 		switch {
 		case e.Verb.OfReader():
 			if e.Outcome == history.Refused {
-				t.staleReads++
+				t.sums.StaleReads++
 			}
 		case strings.HasSuffix(e.Name, history.UnfencedMark) || e.Verb == history.Read || e.Verb == history.Claim:
 		case e.Outcome == history.OK:
-			t.writes++
+			t.sums.Writes++
 		case e.Outcome == history.Refused:
-			t.refused++
+			t.sums.Refused++
 		}
 	case history.Answer:
 		if e.Outcome == history.Unknown {
-			t.unknown++
+			t.sums.Unknown++
 		}
 	}
 }
@@ -98,8 +86,8 @@ func (t *tally) wake() {
 func (t *tally) stalled(gap time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.stalls++
-	t.longest = max(t.longest, gap)
+	t.sums.Stalls++
+	t.sums.LongestStall = max(t.sums.LongestStall, gap)
 }
 
 // forget drops what an actor waits for and holds: its process is gone.
@@ -139,10 +127,5 @@ func (t *tally) waiting() (waiters []string, changed <-chan struct{}) {
 func (t *tally) counts() Counts {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return Counts{
-		Acquisitions: t.acquisitions, GaveUp: t.giveups, Losses: t.losses,
-		Writes: t.writes, Refused: t.refused, Unknown: t.unknown,
-		Shared: t.shared, StaleReads: t.staleReads, Sets: t.sets, Trees: t.trees, Permits: t.permits,
-		Stalls: t.stalls, LongestStall: t.longest,
-	}
+	return t.sums
 }
