@@ -1,6 +1,7 @@
 package check_test
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,16 +27,21 @@ func fixture(t *testing.T, path string) (events []history.Event, verdict []strin
 	return events, strings.Fields(events[n].Value)
 }
 
-// The verdict on each history is exactly the expected one, and each checker finds each invariant that it is there for.
+// The verdict on each history is exactly the expected one, each checker finds each invariant that it is there for, and everything
+// of which a report tells how much was looked at has been looked at.
 func TestCheck_fixtures(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.jsonl")
 	require.NoError(t, err)
 	var all []string
+	looked := map[string]int64{}
 	for _, path := range paths {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".jsonl"), func(t *testing.T) {
 			events, want := fixture(t, path)
 			report := check.Check(events)
 			require.Empty(t, report.Malformed)
+			for _, c := range report.Counts {
+				looked[c.What] += c.N
+			}
 			var got []string
 			for _, v := range report.Violations {
 				require.NotEmpty(t, v.Text)
@@ -57,4 +63,6 @@ func TestCheck_fixtures(t *testing.T) {
 		"I7/order", "I7/progress", "I7/watch",
 		"I8/intervals", "I8/observers", "I8/sights",
 	}, slices.Compact(all))
+	maps.DeleteFunc(looked, func(_ string, n int64) bool { return n > 0 })
+	require.Equal(t, map[string]int64{"  undecided": 0}, looked, "what nobody has looked at")
 }
