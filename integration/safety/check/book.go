@@ -201,8 +201,6 @@ func (c *checker) newBook(events []history.Event) *book {
 
 func (c *checker) note(b *book, e *history.Event) {
 	switch e.Name {
-	case history.NotePrefix:
-		c.prefix = e.Value
 	case history.NoteEnd:
 		b.whole = true
 	case history.NoteStall:

@@ -61,7 +61,6 @@ func Check(events []history.Event) Report {
 // checker is one call of Check.
 type checker struct {
 	ttl    time.Duration // the longest that was granted; 0: not known, and waiting times are not judged
-	prefix string        // of the keys
 	report Report
 	kept   map[string]int // violations, by checker and invariant
 	*book

@@ -25,7 +25,6 @@ type generator struct {
 
 func newGenerator(seed uint64) *generator {
 	g := &generator{rng: rand.New(rand.NewPCG(seed, 1)), rev: 1}
-	g.add(history.Event{Kind: history.Note, Name: history.NotePrefix, Value: "run/"})
 	g.add(history.Event{Kind: history.Note, Name: history.NoteTTL, Value: "2s"})
 	return g
 }
@@ -69,7 +68,7 @@ func (g *generator) enter(name string, form history.Verb) waiter {
 	g.add(e)
 	g.rev++
 	w.created = g.rev
-	w.key = "run/" + name + "/" + strconv.FormatInt(w.lease, 16) + "-0"
+	w.key = name + "/" + strconv.FormatInt(w.lease, 16) + "-0"
 	g.add(history.Event{Kind: history.Put, Key: w.key, Revision: g.rev, Created: g.rev, Lease: w.lease})
 	return w
 }

@@ -29,7 +29,7 @@ func (c *checker) observers() {
 		if len(w.all) == 0 || !c.whole && rev > w.highest {
 			continue
 		}
-		if k := w.keys[keyAt{c.prefix + e.Name + "/", rev}]; k == nil || !k.first {
+		if k := w.keys[keyAt{e.Name + "/", rev}]; k == nil || !k.first {
 			c.violation(Violation{
 				"I8", "observers", e.Name, fmt.Sprintf("%s saw token %d, whose key was never the first of the queue", e.Actor, e.Token), show(e),
 			})
@@ -73,7 +73,7 @@ func (c *checker) sights() {
 		if before == nil || revision(e.Token) <= revision(before.Token) {
 			continue
 		}
-		queue := led[c.prefix+e.Name+"/"]
+		queue := led[e.Name+"/"]
 		from, found := slices.BinarySearchFunc(queue, revision(before.Token), func(k *key, rev int64) int { return cmp.Compare(k.put.Created, rev) })
 		// How late it saw the first of the two is not known: its answers may have taken seconds.
 		if !found || compactions.touch(queue[from].put.At, e.At) {

@@ -238,7 +238,7 @@ func (c *checker) passed() map[string]bool {
 	}
 	names := map[string]string{} // by queue
 	for name := range c.elections {
-		names[c.prefix+name+"/"] = name
+		names[name+"/"] = name
 	}
 	passed := map[string]bool{}
 	for _, k := range c.watch.all {

@@ -41,7 +41,7 @@ func queueOf(key string) string { return key[:strings.LastIndexByte(key, '/')+1]
 
 // keyOf is the key of a handle, nil if the watch has not seen it.
 func (c *checker) keyOf(a *acquisition) *key {
-	return c.watch.keys[keyAt{c.prefix + a.name() + "/", revision(a.token())}]
+	return c.watch.keys[keyAt{a.name() + "/", revision(a.token())}]
 }
 
 // line is the queue of one name. Keys join at its end, since create revisions grow.
@@ -248,12 +248,11 @@ func (c *checker) ownerOrder(name string, all []owned) {
 func (c *checker) leftovers() {
 	queues := map[string]bool{}
 	for _, a := range c.ops {
-		queues[c.prefix+a.name()+"/"] = true
+		queues[a.name()+"/"] = true
 	}
 	left := 0
 	for _, k := range c.watch.all {
-		leased := k.lease != 0 && strings.HasPrefix(k.put.Key, c.prefix)
-		if k.del != nil || !leased && !queues[queueOf(k.put.Key)] {
+		if k.del != nil || k.lease == 0 && !queues[queueOf(k.put.Key)] {
 			continue
 		}
 		left++

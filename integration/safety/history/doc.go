@@ -36,7 +36,7 @@
 // [CheckRead], and in the grant event of a reader.
 //
 // Some names of faults and notes mean something to the checkers: [OperatorDeletes], [OperatorRevokes], [ClientKilled],
-// [Compaction], [NotePrefix], [NoteTTL], [NoteStall], [NoteEnd]; and a resource may be the control of another, see [UnfencedMark]. A grant may do
+// [Compaction], [NoteTTL], [NoteStall], [NoteEnd]; and a resource may be the control of another, see [UnfencedMark]. A grant may do
 // without a Key where the caller is not told it. An observer gives the token that etcd knows, in era 0. Without NoteEnd a history counts as cut short, and nothing is said about what should
 // have come after its last event.
 package history

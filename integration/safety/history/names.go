@@ -25,10 +25,9 @@ const (
 
 // Names of notes that the checkers know.
 const (
-	NotePrefix = "prefix" // Value: lease.Options.Prefix, at the beginning of the run
-	NoteTTL    = "ttl"    // Value: the longest TTL that the server has granted, as time.Duration prints it
-	NoteStall  = "stall"  // Value: how long the process of all clients but the killed and stopped ones did not run until now
-	NoteEnd    = "end"    // the run is over: everything is closed, and the watch has come to the end
+	NoteTTL   = "ttl"   // Value: the longest TTL that the server has granted, as time.Duration prints it
+	NoteStall = "stall" // Value: how long the process of all clients but the killed and stopped ones did not run until now
+	NoteEnd   = "end"   // the run is over: everything is closed, and the watch has come to the end
 )
 
 // UnfencedMark ends the name of a resource that does not look at tokens. It gets the requests of the resource whose name
