@@ -19,10 +19,10 @@ var errChanged = errors.New("bare: a key was not as it was left")
 
 // bareSession sends transactions as they travel, without the copies that the client makes of them.
 type bareSession struct {
-	kv     pb.KVClient
-	lease  int64
-	watch  func(key string) clientv3.WatchChan // from the session's begin on, until it is closed; of deletions only
-	revoke func(ctx context.Context) error
+	kv    pb.KVClient
+	lease int64
+	watch func(key string) clientv3.WatchChan // from the session's begin on, until it is closed; of deletions only
+	close func(ctx context.Context) error
 }
 
 func openBare(ctx context.Context, client *clientv3.Client, ttl time.Duration) (*bareSession, error) {
@@ -36,7 +36,7 @@ func openBare(ctx context.Context, client *clientv3.Client, ttl time.Duration) (
 		watch: func(key string) clientv3.WatchChan {
 			return client.Watch(life, key, clientv3.WithFilterPut(), clientv3.WithRev(granted.Revision+1))
 		},
-		revoke: func(ctx context.Context) error {
+		close: func(ctx context.Context) error {
 			end()
 			_, err := client.Revoke(ctx, granted.ID)
 			return err
@@ -44,15 +44,14 @@ func openBare(ctx context.Context, client *clientv3.Client, ttl time.Duration) (
 	}, nil
 }
 
-func (s *bareSession) locker(name string) locker {
-	return &bareLocker{bareSession: s, key: []byte(name)}
-}
-func (s *bareSession) close(ctx context.Context) error { return s.revoke(ctx) }
-
 // bareLocks are locks that nobody else wants: a transaction makes the key, another deletes it.
 func bareLocks() implementation {
 	return implementation{open: func(ctx context.Context, client *clientv3.Client, ttl time.Duration) (session, error) {
-		return openBare(ctx, client, ttl)
+		s, err := openBare(ctx, client, ttl)
+		if err != nil {
+			return session{}, err
+		}
+		return session{func(name string) locker { return &bareLocker{bareSession: s, key: []byte(name)} }, s.close}, nil
 	}}
 }
 
@@ -114,28 +113,25 @@ func ring() implementation {
 	members := new(int)
 	return implementation{open: func(ctx context.Context, client *clientv3.Client, ttl time.Duration) (session, error) {
 		s, err := openBare(ctx, client, ttl)
+		if err != nil {
+			return session{}, err
+		}
+		place := *members
 		*members++
-		return ringSession{s, *members - 1, members}, err
+		return session{func(name string) locker {
+			l := &ringLocker{name: name, place: place, members: members}
+			l.own = bareLocker{bareSession: s, key: l.keyOf(place)}
+			return l
+		}, s.close}, nil
 	}}
 }
 
-type ringSession struct {
-	*bareSession
+type ringLocker struct {
+	name    string
 	place   int
 	members *int
-}
-
-func (s ringSession) locker(name string) locker {
-	l := &ringLocker{ringSession: s, name: name}
-	l.own = bareLocker{bareSession: s.bareSession, key: l.keyOf(s.place)}
-	return l
-}
-
-type ringLocker struct {
-	ringSession
-	name   string
-	own    bareLocker
-	before clientv3.WatchChan // of the key before
+	own     bareLocker
+	before  clientv3.WatchChan // of the key before
 }
 
 func (l *ringLocker) keyOf(place int) []byte { return fmt.Appendf(nil, "%s/%d", l.name, place) }
@@ -143,7 +139,7 @@ func (l *ringLocker) keyOf(place int) []byte { return fmt.Appendf(nil, "%s/%d", 
 func (l *ringLocker) Lock(ctx context.Context) error {
 	begins := l.before == nil && l.place == 0
 	if l.before == nil {
-		l.before = l.watch(string(l.keyOf((l.place + *l.members - 1) % *l.members)))
+		l.before = l.own.watch(string(l.keyOf((l.place + *l.members - 1) % *l.members)))
 	}
 	if err := l.own.Lock(ctx); err != nil || begins {
 		return err

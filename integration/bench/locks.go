@@ -18,9 +18,9 @@ type locker interface {
 }
 
 // session is what lockers stand on.
-type session interface {
-	locker(name string) locker
-	close(ctx context.Context) error
+type session struct {
+	locker func(name string) locker
+	close  func(ctx context.Context) error
 }
 
 // implementation is one of those that are compared.
@@ -31,19 +31,10 @@ type implementation struct {
 	alone bool
 }
 
-// ourSession is a session of leasefence, with a way to make a locker of it.
-type ourSession struct {
-	*lease.Session
-	make func(s *lease.Session, name string) locker
-}
-
-func (s ourSession) locker(name string) locker       { return s.make(s.Session, name) }
-func (s ourSession) close(ctx context.Context) error { return s.Close(ctx) }
-
 func newOurs(newLocker func(s *lease.Session, name string) locker) implementation {
 	return implementation{open: func(ctx context.Context, client *clientv3.Client, ttl time.Duration) (session, error) {
 		s, err := lease.NewSession(ctx, client, lease.Options{TTL: ttl})
-		return ourSession{s, newLocker}, err
+		return session{func(name string) locker { return newLocker(s, name) }, s.Close}, err
 	}}
 }
 
@@ -83,19 +74,10 @@ func (c *ourCandidate) Lock(ctx context.Context) (err error) {
 
 func (c *ourCandidate) Unlock(ctx context.Context) error { return c.leads.Resign(ctx) }
 
-// theirSession is one of the concurrency package of etcd's client, with a way to make a locker of it.
-type theirSession struct {
-	*concurrency.Session
-	make func(s *concurrency.Session, name string) locker
-}
-
-func (s theirSession) locker(name string) locker   { return s.make(s.Session, name) }
-func (s theirSession) close(context.Context) error { return s.Close() }
-
 func newTheirs(name string, newLocker func(s *concurrency.Session, name string) locker) implementation {
 	return implementation{name: name, alone: true, open: func(_ context.Context, client *clientv3.Client, ttl time.Duration) (session, error) {
 		s, err := concurrency.NewSession(client, concurrency.WithTTL(int(ttl/time.Second))) // ends with its client
-		return theirSession{s, newLocker}, err
+		return session{func(name string) locker { return newLocker(s, name) }, func(context.Context) error { return s.Close() }}, err
 	}}
 }
 

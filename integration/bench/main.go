@@ -95,10 +95,6 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return o.run(ctx, w)
-}
-
-func (o options) run(ctx context.Context, w io.Writer) error {
 	out := &table{w: w}
 	if o.list {
 		out.list(o.chosen)

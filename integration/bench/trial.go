@@ -44,7 +44,7 @@ func (t *trial) client() (*clientv3.Client, error) {
 func (t *trial) session(ctx context.Context, client *clientv3.Client) (session, error) {
 	s, err := t.impl.open(ctx, client, t.ttl)
 	if err != nil {
-		return nil, fmt.Errorf("session: %w", err)
+		return session{}, fmt.Errorf("session: %w", err)
 	}
 	t.sessions = append(t.sessions, s)
 	return s, nil
@@ -54,7 +54,7 @@ func (t *trial) session(ctx context.Context, client *clientv3.Client) (session, 
 func (t *trial) process(ctx context.Context) (session, error) {
 	c, err := t.client()
 	if err != nil {
-		return nil, err
+		return session{}, err
 	}
 	return t.session(ctx, c)
 }
@@ -81,7 +81,7 @@ func (t *trial) housemates(ctx context.Context, n int, name string) ([]locker, e
 	lockers := make([]locker, n)
 	var s session
 	for i := range lockers {
-		if s == nil || t.impl.alone {
+		if i == 0 || t.impl.alone {
 			if s, err = t.session(ctx, c); err != nil {
 				return nil, err
 			}

@@ -40,14 +40,6 @@ var errBroken = errors.New("broken")
 func (broken) Lock(context.Context) error   { return errBroken }
 func (broken) Unlock(context.Context) error { return errBroken }
 
-func TestContend_staysAreInOrderAndExclusive(t *testing.T) {
-	lock := newToken()
-	stays, err := contend(t.Context(), []locker{lock, lock, lock}, 0, 10*time.Millisecond)
-	require.NoError(t, err)
-	require.NotEmpty(t, stays)
-	require.NoError(t, exclusive(stays))
-}
-
 // However slow a disk is, a round gives figures.
 func TestContend_everybodyHasATurn(t *testing.T) {
 	lock := newToken()
