@@ -3,7 +3,6 @@
 package etcdproc_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -56,23 +55,4 @@ func TestCluster_isolatesAMember(t *testing.T) {
 	resp, err = dial(t, old.Endpoint()).Get(bounded(t), "key")
 	require.NoError(t, err)
 	require.Len(t, resp.Kvs, 1)
-}
-
-func TestProcess_stalls(t *testing.T) {
-	c, err := etcdproc.Start(bounded(t), t.TempDir(), 1, etcdproc.Options{})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, c.Kill()) }()
-	m, client := c.Members[0], dial(t, c.Endpoints()...)
-	_, err = client.Put(bounded(t), "key", "")
-	require.NoError(t, err)
-	require.NoError(t, m.Stall())
-	require.ErrorContains(t, m.Stall(), "cannot")
-	ctx, cancel := context.WithTimeout(bounded(t), 500*time.Millisecond)
-	defer cancel()
-	_, err = client.Put(ctx, "key", "")
-	require.Error(t, err)
-	require.NoError(t, m.GoOn())
-	require.ErrorContains(t, m.GoOn(), "cannot")
-	_, err = client.Put(bounded(t), "key", "")
-	require.NoError(t, err)
 }

@@ -47,19 +47,14 @@ func (c *Cluster) Client(tb testing.TB, opts ...ClientOption) *clientv3.Client {
 // and fails the test if that lasts.
 func (c *Cluster) Leader(tb testing.TB) *Server {
 	tb.Helper()
-	var leader *Server
-	awaitState(tb, "no leader", func() bool {
-		leader = c.leader()
-		return leader != nil
-	})
-	return leader
+	return c.NextLeader(tb, nil)
 }
 
 // NextLeader returns the leader as soon as that is another member than old, for instance after old was crashed or isolated.
 func (c *Cluster) NextLeader(tb testing.TB, old *Server) *Server {
 	tb.Helper()
 	var leader *Server
-	awaitState(tb, "no new leader", func() bool {
+	awaitState(tb, "no leader, or the old one", func() bool {
 		leader = c.leader()
 		return leader != nil && leader != old
 	})
