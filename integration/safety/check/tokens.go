@@ -22,9 +22,9 @@ func (c *checker) tokenOrder() {
 			moments = append(moments, moment{a.enter, a}, moment{a.grant, a})
 		}
 	}
-	// At one time those who enter come first: nothing is known of their order.
+	// At one time those who enter come before those who are granted, as the alphabet has it: nothing is known of their order.
 	slices.SortStableFunc(moments, func(x, y moment) int {
-		return cmp.Or(cmp.Compare(x.At, y.At), cmp.Compare(rank(x.Kind), rank(y.Kind)))
+		return cmp.Or(cmp.Compare(x.At, y.At), cmp.Compare(x.Kind, y.Kind))
 	})
 	highest := map[string]*history.Event{}                // the grant with the highest token so far, by name
 	before := make(map[*acquisition]*history.Event)       // what that was when it entered
@@ -59,11 +59,4 @@ func (c *checker) tokenOrder() {
 		}
 	}
 	c.count("tokens compared with each other", compared)
-}
-
-func rank(k history.Kind) int {
-	if k == history.Enter {
-		return 0
-	}
-	return 1
 }

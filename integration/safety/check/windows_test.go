@@ -65,25 +65,28 @@ func TestCheck_turns(t *testing.T) {
 	}
 }
 
+// access is the k-th of a register, one every 10 ms: a read of a number, or a write.
+func access(k, value int, read bool) call {
+	verb := history.Write
+	if read {
+		verb = history.Read
+	}
+	return call{k * 10, k*10 + 5, verb, fmt.Sprint(value), history.OK, nil}
+}
+
 // A register is read wrongly where its history is cut, and on both sides of it.
 func TestCheck_registerAcrossWindows(t *testing.T) {
 	// Nothing tells what the resource has applied: only its callers do.
 	accesses := func(wrong int) []history.Event {
-		var events []history.Event
+		var all []call
 		for k := range 250 {
-			at, value := time.Duration(k)*10*ms, fmt.Sprint(k/2)
-			verb := []history.Verb{history.Write, history.Read}[k%2]
+			c := access(k, k/2, k%2 == 1)
 			if k == wrong {
-				value = fmt.Sprint(k/2 - 1)
+				c.value = fmt.Sprint(k/2 - 1)
 			}
-			send := history.Event{At: at, Kind: history.Send, Request: int64(k + 1), Name: "a", Verb: verb}
-			if verb == history.Write {
-				send.Value = value
-			}
-			events = append(events, send,
-				history.Event{At: at + 5*ms, Kind: history.Answer, Request: int64(k + 1), Outcome: history.OK, Value: value})
+			all = append(all, c)
 		}
-		return events
+		return calls(all...)
 	}
 	report := check.Check(accesses(-1))
 	require.Empty(t, report.Violations)
@@ -127,56 +130,33 @@ func TestCheck_toldLate(t *testing.T) {
 	}
 }
 
-// span is a write of its number, or a read of a number.
-type span struct {
-	from, to time.Duration
-	read     bool
-	value    int
-}
-
-func registerOf(spans []span) []history.Event {
-	var events []history.Event
-	for k, s := range spans {
-		send := history.Event{At: s.from, Kind: history.Send, Request: int64(k + 1), Name: "a", Verb: history.Write}
-		if s.read {
-			send.Verb = history.Read
-		} else {
-			send.Value = fmt.Sprint(s.value)
-		}
-		events = append(events, send,
-			history.Event{At: s.to, Kind: history.Answer, Request: int64(k + 1), Outcome: history.OK, Value: fmt.Sprint(s.value)})
-	}
-	return events
-}
-
 // Two writes at the same time may have been done in either order, also where a history could be cut and where they only meet.
 func TestCheck_registerIsNotCutInAnOverlap(t *testing.T) {
-	const met, apart = 0, -ms
+	const met, apart = 0, -1
 	for _, c := range []struct {
 		name  string
-		first int           // of the two that overlap
-		by    time.Duration // how long
+		first int // of the two that overlap
+		by    int // how many ms
 		legal bool
 	}{
-		{"they overlap", 1, 3 * ms, true},
+		{"they overlap", 1, 3, true},
 		{"they meet", 1, met, true},
 		{"they do not", 1, apart, false},
-		{"a long one overlaps with many", 50, 3 * ms, true},
+		{"a long one overlaps with many", 50, 3, true},
 		{"a long one meets the last of many", 50, met, true},
 		{"a long one overlaps with all but the last", 50, apart, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for last := 95; last < 106; last++ { // of those that overlap
 				first := last - c.first
-				var all []span
+				var all []call
 				for k := range 150 {
-					at := time.Duration(k) * 10 * ms
-					all = append(all, span{from: at, to: at + 5*ms, value: k})
+					all = append(all, access(k, k, false))
 				}
 				all[first].to = all[last].from + c.by
 				// The one that was called first was done last.
-				all[last+1].read, all[last+1].value = true, first
-				got := checkers(check.Check(registerOf(all)))
+				all[last+1] = access(last+1, first, true)
+				got := checkers(check.Check(calls(all...)))
 				if c.legal {
 					require.Empty(t, got, "%d", last)
 				} else {
