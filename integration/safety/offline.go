@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 
 	"github.com/leasefence/leasefence/integration/safety/check"
 	"github.com/leasefence/leasefence/integration/safety/history"
@@ -18,21 +16,12 @@ func historyOf(command string, args []string) ([]history.Event, error) {
 	if len(args) != 1 {
 		return nil, fmt.Errorf("%w: %s: %d files, want 1", errUsage, command, len(args))
 	}
-	return readHistory(args[0])
-}
-
-func readHistory(path string) (events []history.Event, err error) {
-	f, err := os.Open(filepath.Clean(path))
-	if err != nil {
-		return nil, fmt.Errorf("read a history: %w", err)
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	events, err = history.ReadAll(f)
+	events, err := history.ReadFile(args[0])
 	if err == nil && len(events) == 0 {
 		err = errors.New("no events")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
+		return nil, fmt.Errorf("read %s: %w", args[0], err)
 	}
 	return events, nil
 }

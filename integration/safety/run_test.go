@@ -13,11 +13,10 @@ import (
 
 // passing is a report that reaches all floors.
 func passing() *mix.Report {
-	r := &mix.Report{Faults: map[string]mix.Struck{}, Counts: mix.Counts{
-		Faults: 1e6, Acquisitions: 1e6, Writes: 1e6, Refused: 1e6, Expiries: 1e6, LeaderChanges: 1e6, StaleAuth: 1e6, ControlStale: 1,
-		Restores: 1, Shared: 1e6, StaleReads: 1e6, StaleByReader: 1e6,
-		Sets: 1e6, Trees: 1e6, Permits: 1e6,
-	}}
+	r := &mix.Report{Faults: map[string]mix.Struck{}}
+	for _, f := range mix.Floors() {
+		*f.Of(&r.Counts) = f.Least
+	}
 	for _, kind := range mix.AllKinds() {
 		r.Faults[kind] = mix.Struck{Fired: 1}
 	}

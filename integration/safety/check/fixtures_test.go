@@ -2,7 +2,6 @@ package check_test
 
 import (
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,10 +16,7 @@ import (
 // fixture reads a history and the verdict that it expects: invariant/checker, in order, with blanks between.
 func fixture(t *testing.T, path string) (events []history.Event, verdict []string) {
 	t.Helper()
-	f, err := os.Open(path)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, f.Close()) }()
-	events, err = history.ReadAll(f)
+	events, err := history.ReadFile(path)
 	require.NoError(t, err)
 	n := slices.IndexFunc(events, func(e history.Event) bool { return e.Kind == history.Note && e.Name == "verdict" })
 	require.NotEqual(t, -1, n, "no verdict")

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"os"
+	"path/filepath"
 )
 
 // Scan yields the events of a history one by one. After an error it ends. What a killed process leaves ends in the middle of a
@@ -41,4 +43,14 @@ func ReadAll(src io.Reader) ([]Event, error) {
 		all = append(all, e)
 	}
 	return all, nil
+}
+
+// ReadFile returns the history in a file.
+func ReadFile(path string) (all []Event, err error) {
+	f, err := os.Open(filepath.Clean(path))
+	if err != nil {
+		return nil, fmt.Errorf("history: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return ReadAll(f)
 }

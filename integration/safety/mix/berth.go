@@ -1,33 +1,26 @@
 package mix
 
 import (
-	"math/rand/v2"
 	"strconv"
-	"sync"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // berth is the place of a client that is a process of its own. Who is killed has a successor with another name.
 type berth struct {
-	round  *round
-	name   string
-	user   string
-	link   *link
-	holder *holder // the present one; of whoever has taken the berth
-
-	mu       sync.Mutex // guards the fields below
-	taken    bool
+	round *round
+	name  string
+	user  string
+	link  *link
+	// Of whoever has taken the berth.
+	holder   *holder // the present one
 	launched int
 }
 
 // launch starts a process, and another one after that is gone.
 func (b *berth) launch() error {
-	b.mu.Lock()
 	b.launched++
-	number := b.launched
-	b.mu.Unlock()
-	r := b.round
+	number, r := b.launched, b.round
 	o := order{
 		Name: b.name + "." + strconv.Itoa(number), Endpoints: b.link.endpoints(), Resources: r.run.resources.addr(),
 		User: b.user, Files: r.run.secured.holders,
@@ -40,31 +33,6 @@ func (b *berth) launch() error {
 		return err
 	}
 	b.holder = h
-	return nil
-}
-
-func (b *berth) giveBack() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.taken = false
-}
-
-// takeBerth returns a berth that no other fault has, nil if there is none.
-func (r *round) takeBerth(rng *rand.Rand) *berth {
-	if len(r.berths) == 0 {
-		return nil
-	}
-	from := rng.IntN(len(r.berths))
-	for i := range r.berths {
-		b := r.berths[(from+i)%len(r.berths)]
-		b.mu.Lock()
-		free := !b.taken && b.holder != nil
-		b.taken = b.taken || free
-		b.mu.Unlock()
-		if free {
-			return b
-		}
-	}
 	return nil
 }
 

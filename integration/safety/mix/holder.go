@@ -124,9 +124,8 @@ func dial(ctx context.Context, config clientv3.Config) (client *clientv3.Client,
 
 // holder is such a process as its parent sees it.
 type holder struct {
+	*child.Process
 	name  string
-	tape  *tape
-	run   *child.Process
 	ended chan struct{} // closed when all that it has recorded is in the tape
 }
 
@@ -135,7 +134,7 @@ func startHolder(o order, t *tape) (*holder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mix: start %s: %w", o.Name, err)
 	}
-	h := &holder{name: o.Name, tape: t, run: run, ended: make(chan struct{})}
+	h := &holder{Process: run, name: o.Name, ended: make(chan struct{})}
 	go func() {
 		defer close(h.ended)
 		for e, err := range history.Scan(run.Stdout) {
@@ -149,28 +148,22 @@ func startHolder(o order, t *tape) (*holder, error) {
 	return h, nil
 }
 
-// signal reports whether the process was there to get it.
-func (h *holder) signal(sig syscall.Signal) bool { return h.run.Signal(sig) == nil }
-
-// stop pauses the process, and reports whether it is paused; it gives up when ctx ends.
-func (h *holder) stop(ctx context.Context) bool { return h.run.Pause(ctx) == nil }
-
 // kill ends the process as SIGKILL does.
 func (h *holder) kill() {
-	h.signal(syscall.SIGKILL)
+	_ = h.Kill()
 	_ = h.wait()
 }
 
 // wait returns when the process is gone.
 func (h *holder) wait() error {
 	<-h.ended
-	return h.run.Wait()
+	return h.Wait()
 }
 
 // drain lets the process finish what it does and waits for it.
 func (h *holder) drain(bound time.Duration) error {
-	h.signal(syscall.SIGCONT)
-	_ = h.run.Stdin.Close()
+	_ = h.Resume()
+	_ = h.Stdin.Close()
 	select {
 	case <-h.ended:
 	case <-time.After(bound):

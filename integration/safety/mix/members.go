@@ -18,13 +18,22 @@ func clusterFaults() []kind {
 		{"leader moved", moveLeader},
 		{"leader stopped", stopLeader},
 		{"leader isolated", isolateLeader},
-		{"member killed", killMember},
+		{"member killed", onMember(killMember)},
 		{"rolling restart", rollingRestart},
 		{"quorum lost", loseQuorum},
-		{"slow member", slowMember},
+		{"slow member", onMember(slowMember)},
 		{"slow disk", slowDisk},
-		{"small transactions", smallTransactions},
-		{"too many requests", tooMany},
+		{"small transactions", onMember(smallTransactions)},
+		{"too many requests", onMember(tooMany)},
+	}
+}
+
+// onMember strikes any of them.
+func onMember(do func(*strike, *etcdproc.Process) bool) func(*strike) bool {
+	return func(s *strike) bool {
+		m := pick(s.rng, s.cluster.Members)
+		s.begin(m.Endpoint())
+		return do(s, m)
 	}
 }
 
@@ -138,9 +147,7 @@ func paused(s *strike, members []*etcdproc.Process, from, to int) bool {
 }
 
 // slowMember lets a member run for a part of the time only, as one does that waits for its disk.
-func slowMember(s *strike) bool {
-	m := pick(s.rng, s.cluster.Members)
-	s.begin(m.Endpoint())
+func slowMember(s *strike, m *etcdproc.Process) bool {
 	woken := s.expectWoken([]*etcdproc.Process{m})
 	woken.begin()
 	defer woken.end()
@@ -157,27 +164,25 @@ func slowMember(s *strike) bool {
 	return true
 }
 
-func killMember(s *strike) bool {
-	m := pick(s.rng, s.cluster.Members)
-	s.begin(m.Endpoint())
+func killMember(s *strike, m *etcdproc.Process) bool {
 	if m.Kill() != nil {
 		return false
 	}
 	s.last(100, 2000)
-	return restart(s, m)
+	return restart(s, m, m.Settings())
 }
 
 // restart is done whatever the round does: its end waits for it.
-func restart(s *strike, m *etcdproc.Process) bool {
+func restart(s *strike, m *etcdproc.Process, as etcdproc.Settings) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), time.Minute)
 	defer cancel()
-	return m.Restart(ctx) == nil
+	return m.Reset(ctx, as) == nil
 }
 
 func rollingRestart(s *strike) bool {
 	s.begin("all members")
 	for _, m := range s.cluster.Members {
-		if !restart(s, m) {
+		if !restart(s, m, m.Settings()) {
 			return false
 		}
 		s.last(100, 500)

@@ -48,7 +48,7 @@ func roundNames(round int) names {
 func (n names) preferring() string { return n.Elections[2] }
 
 // inSQL reports whether the resource of that name is in a database: a register.
-func (n names) inSQL(name string) bool { return len(n.Cold) > 0 && name == n.Cold[0] }
+func (n names) inSQL(name string) bool { return name == n.Cold[0] }
 
 // quiet are the locks that sleepwalkers take as readers and as writers: of a register, a set and a counter.
 func (n names) quiet() []string { return n.Cold[1:4] }
@@ -70,17 +70,15 @@ func (n names) all() []string {
 	for _, path := range n.Paths {
 		all = append(all, nodeOf(path))
 	}
-	if n.Semaphore != "" {
-		all = append(all, n.Semaphore)
-		for slot := range permits + 1 {
-			all = append(all, fmt.Sprintf("%s/~slot/%d", n.Semaphore, slot))
-		}
+	all = append(all, n.Semaphore)
+	for slot := range permits + 1 {
+		all = append(all, fmt.Sprintf("%s/~slot/%d", n.Semaphore, slot))
 	}
 	return all
 }
 
 // locks are all but the elections.
-func (n names) locks() []string { return append(append([]string{}, n.Hot...), n.Cold...) }
+func (n names) locks() []string { return slices.Concat(n.Hot, n.Cold) }
 
 // form of the resource of that name; each kind has all forms.
 func (n names) form(name string) form {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"hash/fnv"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -48,8 +49,8 @@ type nemesis struct {
 	compacted int64  // of the storage slot
 	decks     map[string]*deck
 
-	mu     sync.Mutex // guards the fields below
-	busy   map[*client]bool
+	mu     sync.Mutex   // guards the fields below
+	busy   map[any]bool // what a fault has taken
 	struck map[string]*Struck
 	early  int // leases revoked by members that did not know that they led no more
 }
@@ -117,7 +118,7 @@ func AllKinds() []string {
 }
 
 func (n *nemesis) prepare() {
-	n.busy, n.struck, n.decks = map[*client]bool{}, map[string]*Struck{}, map[string]*deck{}
+	n.busy, n.struck, n.decks = map[any]bool{}, map[string]*Struck{}, map[string]*deck{}
 	for _, c := range append(faultClasses(), peerClasses()...) {
 		n.decks[c.name] = &deck{rng: rand.New(rand.NewPCG(n.seed, hash(c.name))), kinds: c.kinds}
 		for _, k := range c.kinds {
@@ -192,26 +193,28 @@ func (n *nemesis) strikes() (byKind map[string]Struck, fired int) {
 	return byKind, fired
 }
 
-// take returns a client that no other fault of the network has, until it is given back.
-func (s *strike) take() (c *client, giveBack func()) {
+// take returns one that no other fault has taken, until it is given back; none if there is none.
+func take[T comparable](s *strike, all []T) (one T, giveBack func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var free []*client
-	for _, c := range s.clients {
-		if !s.busy[c] {
-			free = append(free, c)
-		}
-	}
+	free := slices.DeleteFunc(slices.Clone(all), func(x T) bool { return s.busy[x] })
 	if len(free) == 0 {
-		return nil, nil
+		return one, nil
 	}
-	c = pick(s.rng, free)
-	s.busy[c] = true
-	return c, func() {
+	one = pick(s.rng, free)
+	s.busy[one] = true
+	return one, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.busy, c)
+		delete(s.busy, one)
 	}
+}
+
+// asks reports whether etcd has done what it is asked for, in a few seconds.
+func (s *strike) asks(call func(context.Context) error) bool {
+	ctx, cancel := context.WithTimeout(s.ctx, 3*time.Second)
+	defer cancel()
+	return call(ctx) == nil
 }
 
 // last lets the fault last for a random time, from and to in milliseconds.

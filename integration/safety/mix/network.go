@@ -29,7 +29,7 @@ func networkFaults() []kind {
 // onClient strikes a client that no other fault of the network has.
 func onClient(do func(*strike, *client) bool) func(*strike) bool {
 	return func(s *strike) bool {
-		c, giveBack := s.take()
+		c, giveBack := take(s, s.clients)
 		if c == nil {
 			return false
 		}

@@ -50,10 +50,10 @@ func revoke(s *strike, key string) bool {
 		return false
 	}
 	s.begin(text)
-	ctx, cancel := context.WithTimeout(s.ctx, 3*time.Second)
-	defer cancel()
-	_, err := s.etcd.Revoke(ctx, id)
-	return err == nil
+	return s.asks(func(ctx context.Context) error {
+		_, err := s.etcd.Revoke(ctx, id)
+		return err
+	})
 }
 
 func remove(s *strike, key string) bool { return s.write(key, clientv3.OpDelete(key)) }

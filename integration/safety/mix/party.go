@@ -45,7 +45,7 @@ type tenant struct {
 func (r *restoration) newcomers(ctx context.Context) ([]*party, error) {
 	var parties []*party
 	for i := range newcomers {
-		id, err := r.run.secured.newIdentity(newcomerUser(i))
+		id, err := r.run.secured.newIdentity(userOf(ofNewcomer, i))
 		if err != nil {
 			return nil, err
 		}

@@ -20,11 +20,11 @@ func processFaults() []kind {
 // onHolder strikes a process of its own that holds something, and that no other fault has.
 func onHolder(do func(*strike, *berth) bool) func(*strike) bool {
 	return func(s *strike) bool {
-		b := s.round.takeBerth(s.rng)
+		b, giveBack := take(s, s.round.berths)
 		if b == nil {
 			return false
 		}
-		defer b.giveBack()
+		defer giveBack()
 		for {
 			held, changed := s.tape.tally.held(b.holder.name + "/")
 			if len(held) > 0 {
@@ -42,10 +42,10 @@ func onHolder(do func(*strike, *berth) bool) func(*strike) bool {
 
 // stopHolder stops a process for longer than its lease lives, and lets it go on.
 func stopHolder(s *strike, b *berth) bool {
-	hit := b.holder.signal(syscall.SIGSTOP)
+	hit := b.holder.Signal(syscall.SIGSTOP) == nil
 	ttl := int(s.ttl.Milliseconds())
 	s.last(ttl+200, ttl+2000)
-	b.holder.signal(syscall.SIGCONT)
+	_ = b.holder.Resume()
 	return hit
 }
 
@@ -54,10 +54,10 @@ func stopHolder(s *strike, b *berth) bool {
 func stopWithAnswer(s *strike, b *berth) bool {
 	b.link.each(func(p *faults.Proxy) { p.Answers.Hold() })
 	sleep(s.ctx, s.ttl/3)
-	hit := b.holder.stop(s.ctx)
+	hit := b.holder.Pause(s.ctx) == nil
 	b.link.each((*faults.Proxy).Restore)
 	sleep(s.ctx, s.ttl-s.ttl/3+20*time.Millisecond)
-	b.holder.signal(syscall.SIGCONT)
+	_ = b.holder.Resume()
 	return hit
 }
 

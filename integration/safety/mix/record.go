@@ -66,28 +66,15 @@ func (t *tape) begin(round int) error {
 	return nil
 }
 
-// end closes the part and returns its path.
-func (t *tape) end() (path string, err error) {
+// end closes the part, and returns its path and all that is in it.
+func (t *tape) end() (path string, events []history.Event, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.part == nil {
-		return "", errors.New("mix: no history has begun")
-	}
-	err = errors.Join(t.part.Flush(), t.file.Close())
-	path = t.file.Name()
+	path, err = t.file.Name(), errors.Join(t.part.Flush(), t.file.Close())
 	t.part, t.file = nil, nil
 	if err != nil {
-		err = fmt.Errorf("mix: write a history: %w", err)
+		return path, nil, fmt.Errorf("mix: write a history: %w", err)
 	}
-	return path, err
-}
-
-// readPart reads a part back.
-func readPart(path string) (events []history.Event, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("mix: read a history: %w", err)
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	return history.ReadAll(f)
+	events, err = history.ReadFile(path)
+	return path, events, err
 }

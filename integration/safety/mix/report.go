@@ -87,27 +87,27 @@ func (r *Report) line() string {
 type Floor struct {
 	What  string
 	Least int
-	Of    func(Counts) int
+	Of    func(*Counts) *int // where it is counted
 }
 
 // Floors are those of a short run.
 func Floors() []Floor {
 	return []Floor{
-		{"faults", 250, func(c Counts) int { return c.Faults }},
-		{"acquisitions", 10000, func(c Counts) int { return c.Acquisitions }},
-		{"fenced writes", 10000, func(c Counts) int { return c.Writes }},
-		{"stale writes refused", 100, func(c Counts) int { return c.Refused }},
-		{"read locks", 100, func(c Counts) int { return c.Shared }},
-		{"sets of locks", 50, func(c Counts) int { return c.Sets }},
-		{"nodes of trees", 50, func(c Counts) int { return c.Trees }},
-		{"permits", 50, func(c Counts) int { return c.Permits }},
-		{"stale requests of readers refused", 5, func(c Counts) int { return c.StaleReads }},
-		{"stale writes refused after a reader's claim", 5, func(c Counts) int { return c.StaleByReader }},
-		{"lease expiries", 50, func(c Counts) int { return c.Expiries }},
-		{"leader changes", 10, func(c Counts) int { return c.LeaderChanges }},
-		{"requests whose auth token had expired", 50, func(c Counts) int { return c.StaleAuth }},
-		{"stale writes taken by the unfenced control", 1, func(c Counts) int { return c.ControlStale }},
-		{"restores from a snapshot", 1, func(c Counts) int { return c.Restores }},
+		{"faults", 250, func(c *Counts) *int { return &c.Faults }},
+		{"acquisitions", 10000, func(c *Counts) *int { return &c.Acquisitions }},
+		{"fenced writes", 10000, func(c *Counts) *int { return &c.Writes }},
+		{"stale writes refused", 100, func(c *Counts) *int { return &c.Refused }},
+		{"read locks", 100, func(c *Counts) *int { return &c.Shared }},
+		{"sets of locks", 50, func(c *Counts) *int { return &c.Sets }},
+		{"nodes of trees", 50, func(c *Counts) *int { return &c.Trees }},
+		{"permits", 50, func(c *Counts) *int { return &c.Permits }},
+		{"stale requests of readers refused", 5, func(c *Counts) *int { return &c.StaleReads }},
+		{"stale writes refused after a reader's claim", 5, func(c *Counts) *int { return &c.StaleByReader }},
+		{"lease expiries", 50, func(c *Counts) *int { return &c.Expiries }},
+		{"leader changes", 10, func(c *Counts) *int { return &c.LeaderChanges }},
+		{"requests whose auth token had expired", 50, func(c *Counts) *int { return &c.StaleAuth }},
+		{"stale writes taken by the unfenced control", 1, func(c *Counts) *int { return &c.ControlStale }},
+		{"restores from a snapshot", 1, func(c *Counts) *int { return &c.Restores }},
 	}
 }
 
@@ -116,7 +116,7 @@ func Floors() []Floor {
 func (r *Report) Missed(floors []Floor) []string {
 	var missed []string
 	for _, f := range floors {
-		if n := f.Of(r.Counts); n < f.Least {
+		if n := *f.Of(&r.Counts); n < f.Least {
 			missed = append(missed, fmt.Sprintf("%s: %d, want %d or more", f.What, n, f.Least))
 		}
 	}
@@ -155,7 +155,7 @@ func (r *Report) String() string {
 	c := r.Counts
 	fmt.Fprintf(&b, "seed %d, TTL %v, %v, %d rounds, %d events\n\n", r.Seed, r.TTL, r.Duration.Round(time.Second), c.Rounds, c.Events)
 	for _, f := range Floors() {
-		fmt.Fprintf(&b, "%-45s %8d   floor %d\n", f.What, f.Of(c), f.Least)
+		fmt.Fprintf(&b, "%-45s %8d   floor %d\n", f.What, *f.Of(&c), f.Least)
 	}
 	b.WriteString(table("%-45s %8v\n", []row{
 		{"gave up, or found it locked", c.GaveUp},

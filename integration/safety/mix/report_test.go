@@ -10,10 +10,10 @@ import (
 
 // enough is a report that reaches all floors exactly.
 func enough() *mix.Report {
-	r := &mix.Report{Faults: map[string]mix.Struck{}, Counts: mix.Counts{
-		Faults: 250, Acquisitions: 10000, Writes: 10000, Refused: 100, Expiries: 50, LeaderChanges: 10, StaleAuth: 50, ControlStale: 1,
-		Restores: 1, Shared: 100, Sets: 50, Trees: 50, Permits: 50, StaleReads: 5, StaleByReader: 5,
-	}}
+	r := &mix.Report{Faults: map[string]mix.Struck{}}
+	for _, f := range mix.Floors() {
+		*f.Of(&r.Counts) = f.Least
+	}
 	for _, kind := range mix.AllKinds() {
 		r.Faults[kind] = mix.Struck{Fired: 1}
 	}

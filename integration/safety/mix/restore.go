@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -273,11 +272,7 @@ func (r *restoration) writeStale() {
 
 // judge brings the report up to date.
 func (r *restoration) judge(number int) error {
-	path, err := r.run.tape.end()
-	if err != nil {
-		return err
-	}
-	events, err := readPart(path)
+	path, events, err := r.run.tape.end()
 	if err != nil {
 		return err
 	}
@@ -288,23 +283,7 @@ func (r *restoration) judge(number int) error {
 	if r.report.met() {
 		r.run.report.Counts.Restores++
 	}
-	if r.report.Lower == 0 && len(r.violations) == 0 && !r.run.opts.KeepAll {
-		return os.Remove(path)
-	}
-	r.run.report.Histories = append(r.run.report.Histories, path)
-	return nil
-}
-
-func (r *restoration) mayBeTold(era uint16) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.back && era == 0
-}
-
-func (r *restoration) count(add func(*Restored)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	add(&r.report)
+	return r.run.keep(path, r.report.Lower == 0 && len(r.violations) == 0)
 }
 
 func (r *restoration) wrong(format string, args ...any) fate {

@@ -80,7 +80,7 @@ func (run *run) newRound(ctx context.Context, number int) (*round, error) {
 			r.settle(ctx)
 			return nil, err
 		}
-		b := &berth{round: r, name: fmt.Sprintf("holder %d.%d", i, number), user: holderUser(i), link: l}
+		b := &berth{round: r, name: fmt.Sprintf("holder %d.%d", i, number), user: userOf(ofHolder, i), link: l}
 		if err := b.launch(); err != nil {
 			l.close()
 			r.settle(ctx)

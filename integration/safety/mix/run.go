@@ -115,7 +115,7 @@ func (r *run) mix(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, r.database.close()) }()
 	defer r.closeClients(life)
 	for i := range r.opts.Clients {
-		id, err := r.secured.newIdentity(clientUser(i))
+		id, err := r.secured.newIdentity(userOf(ofClient, i))
 		if err != nil {
 			return err
 		}
@@ -152,14 +152,10 @@ func (r *run) mix(ctx context.Context) (err error) {
 // users are those of all clients.
 func (r *run) users() []string {
 	var users []string
-	for i := range r.opts.Clients {
-		users = append(users, clientUser(i))
-	}
-	for i := range r.opts.Holders {
-		users = append(users, holderUser(i))
-	}
-	for i := range newcomers {
-		users = append(users, newcomerUser(i))
+	for kind, all := range map[string]int{ofClient: r.opts.Clients, ofHolder: r.opts.Holders, ofNewcomer: newcomers} {
+		for n := range all {
+			users = append(users, userOf(kind, n))
+		}
 	}
 	return users
 }
@@ -196,22 +192,18 @@ func (r *run) round(ctx, life context.Context, number int) error {
 	}
 	round.settle(life)
 	r.tape.Record(history.Event{Kind: history.Note, Name: history.NoteEnd})
-	path, err := r.tape.end()
+	path, events, err := r.tape.end()
 	if err != nil {
 		return err
 	}
 	if err := r.watch.err(); err != nil {
 		return err
 	}
-	return r.judge(life, round, path)
+	return r.judge(life, round, path, events)
 }
 
-// judge checks the history of a round, and deletes it if it is clean.
-func (r *run) judge(ctx context.Context, round *round, path string) error {
-	events, err := readPart(path)
-	if err != nil {
-		return err
-	}
+// judge checks the history of a round.
+func (r *run) judge(ctx context.Context, round *round, path string, events []history.Event) error {
 	began := time.Now()
 	verdict := check.Check(events)
 	for _, v := range verdict.Violations {
@@ -229,7 +221,12 @@ func (r *run) judge(ctx context.Context, round *round, path string) error {
 	}
 	r.update(ctx, round, len(events), verdict)
 	_, _ = fmt.Fprintf(r.opts.Progress, "%s, checked in %v\n", r.report.line(), time.Since(began).Round(time.Millisecond))
-	if len(round.violations) == 0 && !r.opts.KeepAll {
+	return r.keep(path, len(round.violations) == 0)
+}
+
+// keep deletes a history if it is clean.
+func (r *run) keep(path string, clean bool) error {
+	if clean && !r.opts.KeepAll {
 		return os.Remove(path)
 	}
 	r.report.Histories = append(r.report.Histories, path)

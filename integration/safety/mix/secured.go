@@ -35,13 +35,15 @@ const rootUser = "root"
 // passwordOf is the password that a user's client knows.
 func passwordOf(user string) string { return "the password of " + user }
 
-// clientUser is the user of a client in this process, and its name; holderUser is that of one that is a process of its own,
-// and newcomerUser of one that comes after a restore.
-func clientUser(n int) string { return "client " + strconv.Itoa(n) }
+// The kinds of clients: in this process, those that are processes of their own, and those that come after a restore.
+const (
+	ofClient   = "client"
+	ofHolder   = "holder"
+	ofNewcomer = "newcomer"
+)
 
-func newcomerUser(n int) string { return "newcomer " + strconv.Itoa(n) }
-
-func holderUser(n int) string { return "holder " + strconv.Itoa(n) }
+// userOf is the user of a client, and in this process its name.
+func userOf(kind string, n int) string { return kind + " " + strconv.Itoa(n) }
 
 func newSecured(dir string) (s *secured, err error) {
 	s = &secured{}

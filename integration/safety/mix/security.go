@@ -55,14 +55,18 @@ func (s *strike) dispossess(c *client, refused error, take, giveBack func(ctx co
 	if err == nil {
 		s.lastAny()
 	}
-	undo := func(ctx context.Context) error { return giveBack(ctx, c.id.user) }
+	s.undo(err, func(ctx context.Context) error { return giveBack(ctx, c.id.user) })
+	return err == nil && c.id.refused.of(refused) > before
+}
+
+// undo ends what was asked for, with that error.
+func (s *strike) undo(err error, undo func(context.Context) error) {
 	_ = insist(s.life, undo) // it fails when the run ends
 	if err != nil {
 		// It may still be on its way, in a member that is stopped, and come after its end.
 		s.awaitAgreement()
 		_ = insist(s.life, undo)
 	}
-	return err == nil && c.id.refused.of(refused) > before
 }
 
 // awaitAgreement waits until all members run and follow the same leader, and pass on what they still have for another.

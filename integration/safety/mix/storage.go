@@ -7,12 +7,13 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
 // storageFaults are what an operator's cron jobs do.
 func storageFaults() []kind {
-	return []kind{{history.Compaction, compact}, {"defragmentation", defragment}, {"no space", noSpace}}
+	return []kind{{history.Compaction, compact}, {"defragmentation", onMember(defragment)}, {"no space", noSpace}}
 }
 
 // compact discards what the watch has seen, and with it what the clients' watches may have missed.
@@ -22,23 +23,20 @@ func compact(s *strike) bool {
 		return false
 	}
 	s.begin("all members")
-	ctx, cancel := context.WithTimeout(s.ctx, 3*time.Second)
-	defer cancel()
-	_, err := s.etcd.Compact(ctx, rev)
-	if err != nil {
-		return false
-	}
-	s.compacted = rev
-	return true
+	return s.asks(func(ctx context.Context) error {
+		_, err := s.etcd.Compact(ctx, rev)
+		if err == nil {
+			s.compacted = rev
+		}
+		return err
+	})
 }
 
-func defragment(s *strike) bool {
-	m := pick(s.rng, s.cluster.Members)
-	s.begin(m.Endpoint())
-	ctx, cancel := context.WithTimeout(s.ctx, 3*time.Second)
-	defer cancel()
-	_, err := s.etcd.Defragment(ctx, m.Endpoint())
-	return err == nil
+func defragment(s *strike, m *etcdproc.Process) bool {
+	return s.asks(func(ctx context.Context) error {
+		_, err := s.etcd.Defragment(ctx, m.Endpoint())
+		return err
+	})
 }
 
 // noSpace raises the alarm that a member raises whose quota is used up: whatever adds to the store is refused.
@@ -58,15 +56,9 @@ func noSpace(s *strike) bool {
 	if err == nil {
 		s.last(200, 1500)
 	}
-	undo := func(ctx context.Context) error {
+	s.undo(err, func(ctx context.Context) error {
 		_, err := s.etcd.AlarmDisarm(ctx, &clientv3.AlarmMember{MemberID: alarm.MemberID, Alarm: alarm.Alarm})
 		return err
-	}
-	_ = insist(s.life, undo) // it fails when the run ends
-	if err != nil {
-		// It may still be on its way, in a member that is stopped, and come after its end.
-		s.awaitAgreement()
-		_ = insist(s.life, undo)
-	}
+	})
 	return err == nil
 }

@@ -47,26 +47,17 @@ func slowDisk(s *strike) bool {
 }
 
 // smallTransactions has a member take no more than a few operations in a transaction.
-func smallTransactions(s *strike) bool {
+func smallTransactions(s *strike, m *etcdproc.Process) bool {
 	const few = 4
-	m := pick(s.rng, s.cluster.Members)
-	s.begin(m.Endpoint())
 	as := m.Settings()
 	small := as
 	small.MaxTxnOps = few
-	if !s.reset(m, small) {
+	if !restart(s, m, small) {
 		return false
 	}
 	hit := s.refuses(m, few+1)
 	s.last(1500, 4000)
-	return s.reset(m, as) && hit
-}
-
-// reset is done whatever the round does, as restart is.
-func (s *strike) reset(m *etcdproc.Process, to etcdproc.Settings) bool {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), time.Minute)
-	defer cancel()
-	return m.Reset(ctx, to) == nil
+	return restart(s, m, as) && hit
 }
 
 // refuses reports whether a member finds so many operations too many.
@@ -88,9 +79,7 @@ func (s *strike) refuses(m *etcdproc.Process, ops int) bool {
 
 // tooMany has a member apply nothing, while others go on, until it refuses requests for being too far behind, and for a
 // while after that.
-func tooMany(s *strike) bool {
-	m := pick(s.rng, s.cluster.Members)
-	s.begin(m.Endpoint())
+func tooMany(s *strike, m *etcdproc.Process) bool {
 	etcd, err := s.dial(m)
 	if err != nil {
 		return false

@@ -3,6 +3,7 @@ package mix
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strconv"
 
@@ -79,9 +80,11 @@ func (w *witness) recover(ctx context.Context) bool {
 		}
 		if w.turn(ctx, name) == accepted {
 			done++
-			w.count(func(r *Restored) { r.Recovered++ })
 		}
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.report.Recovered += done
 	return done == turns
 }
 
@@ -164,15 +167,27 @@ func (w *witness) work(ctx context.Context, op int64, name string, h hold) fate 
 	return f
 }
 
+// told judges word of the restore: there must have been one.
+func (w *witness) told(name string, err error, as fate) fate {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case !w.back || w.era != 0:
+		w.violations = append(w.violations, fmt.Sprintf("%s was told of a restore that has not been: %s: %v", w.worker.name, name, err))
+		return wronged
+	case as == restored:
+		w.report.Told++
+	default:
+		w.report.Explained++
+	}
+	return as
+}
+
 // failed judges why nothing was acquired.
 func (w *witness) failed(ctx context.Context, name string, err error) fate {
 	switch {
 	case errors.Is(err, lease.ErrRestored):
-		if !w.mayBeTold(w.era) {
-			return w.wrong("%s was told of a restore that has not been: %s: %v", w.worker.name, name, err)
-		}
-		w.count(func(r *Restored) { r.Told++ })
-		return restored
+		return w.told(name, err, restored)
 	case errors.Is(err, lease.ErrLost):
 		return lost
 	case ctx.Err() != nil:
@@ -187,11 +202,7 @@ func (w *witness) refused(ctx context.Context, name string, h hold, stale error)
 	why := h.Explain(ctx, stale)
 	switch {
 	case errors.Is(why, lease.ErrRestored):
-		if !w.mayBeTold(w.era) {
-			return w.wrong("%s was told of a restore that has not been: %s: %v", w.worker.name, name, why)
-		}
-		w.count(func(r *Restored) { r.Explained++ })
-		return explained
+		return w.told(name, why, explained)
 	case h.Err() != nil: // after the question, so that a loss which is found meanwhile counts
 		return lost
 	case ctx.Err() != nil:
