@@ -13,23 +13,18 @@ import (
 // Way is a way to hold a name.
 type Way struct {
 	Name string
-
-	take func(ctx context.Context, s *lease.Session, name string) (*Hold, error)
+	// Take waits until the name is the caller's.
+	Take func(ctx context.Context, s *lease.Session, name string) (*Hold, error)
 }
 
 // Ways are all there are.
 var Ways = []Way{{"lock", lock}, {"election", lead}}
 
-// Take waits until the name is the caller's.
-func (w Way) Take(ctx context.Context, s *lease.Session, name string) (*Hold, error) {
-	return w.take(ctx, s, name)
-}
-
 // Hold is a lock or a leadership.
 type Hold struct {
 	handle
-
-	free func(context.Context) error
+	// Free lets it go.
+	Free func(context.Context) error
 }
 
 type handle interface {
@@ -40,9 +35,6 @@ type handle interface {
 	IsOwner() clientv3.Cmp
 	Explain(ctx context.Context, err error) error
 }
-
-// Free lets it go.
-func (h *Hold) Free(ctx context.Context) error { return h.free(ctx) }
 
 func lock(ctx context.Context, s *lease.Session, name string) (*Hold, error) {
 	l, err := s.Lock(ctx, name)
