@@ -169,7 +169,9 @@ func (r *round) settle(ctx context.Context) {
 	r.giveUp()
 	processes.Wait()
 	r.peace(ctx)
-	r.awaitNothing(ctx, bound)
+	if left := r.run.leftKeys(ctx, roundPrefix(r.number), bound); len(left) > 0 {
+		r.complain("I7", "%v after all have let go, keys are left: %s", bound, strings.Join(left, ", "))
+	}
 	r.awaitObservers(ctx, bound)
 	r.out.close()
 	catching, stop := context.WithTimeout(ctx, time.Minute)
@@ -216,13 +218,6 @@ func (r *round) awaitCrews(bound time.Duration) {
 		r.complain("end", "workers are stuck %v after all faults were healed", bound)
 		r.giveUp()
 		<-done
-	}
-}
-
-// awaitNothing waits until no key is left below the names of the round.
-func (r *round) awaitNothing(ctx context.Context, bound time.Duration) {
-	if left := r.run.leftKeys(ctx, roundPrefix(r.number), bound); len(left) > 0 {
-		r.complain("I7", "%v after all have let go, keys are left: %s", bound, strings.Join(left, ", "))
 	}
 }
 

@@ -288,8 +288,7 @@ func (r *run) closeClients(ctx context.Context) {
 func (r *run) leftKeys(ctx context.Context, prefix string, bound time.Duration) []string {
 	var left []string
 	await(ctx, bound, func(ctx context.Context) (bool, error) {
-		key, opts := prefix, []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithKeysOnly()}
-		resp, err := r.etcd.Get(ctx, key, opts...)
+		resp, err := r.etcd.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 		if err != nil {
 			if left == nil { // or what was there last
 				left = []string{err.Error()}
