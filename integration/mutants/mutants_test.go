@@ -1,7 +1,11 @@
 package mutants_test
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -73,8 +77,12 @@ func TestMutants_whatIsNoKill(t *testing.T) {
 func TestKills_onlyByItsAssertion(t *testing.T) {
 	root := repository(t)
 	const file = "fence/guard_test.go"
-	line := lineOf(t, root, file, "require.PanicsWithValue(")
 	by := killer{"fence", "TestX", "require.PanicsWithValue("}
+	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(file)))
+	require.NoError(t, err)
+	before, _, found := strings.Cut(string(text), by.line)
+	require.True(t, found)
+	line := strconv.Itoa(1 + strings.Count(before, "\n"))
 	for output, want := range map[string]string{
 		"--- FAIL: TestX (0.00s)\n    guard_test.go:" + line + ": \n        \tError Trace:\t" + file + "\nFAIL\n": "",
 		"--- FAIL: TestX (0.00s)\n    guard_test.go:1: \nFAIL\n":                                                  `another assertion has failed`,
