@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,15 +24,7 @@ const (
 	fewHolders   = 5  // the oldest of more act no longer
 )
 
-// What a store can do wrong.
-var (
-	errLive    = errors.New("live and refused")
-	errNoCause = errors.New("refused, and no newer one that conflicts was accepted before")
-	errStale   = errors.New("stale and accepted")
-	errFields  = errors.New("the refusal says something else than what has happened")
-	errOther   = errors.New("neither accepted nor refused with a *fence.StaleError")
-	errMode    = errors.New("its context has no token for this verb, and the error does not match fence.ErrInvalidToken")
-)
+var errMode = errors.New("its context has no token for this verb, and the error does not match fence.ErrInvalidToken")
 
 // Verbs are the verbs of a store, each with the token that ctx carries.
 type Verbs struct {
@@ -110,8 +103,7 @@ type lockHistory struct {
 
 	waiting *holder   // the first in the queue
 	holders []*holder // live and paused ones, from the oldest to the newest
-	write   fence.Token
-	read    fence.Token // the highest tokens that the resource has accepted
+	marks   Marks     // as they have to be
 	lines   []string
 }
 
@@ -209,47 +201,29 @@ func (h *lockHistory) call(ctx context.Context, by *holder) error {
 	return nil
 }
 
-// judge compares an answer with what the holders whom the resource has accepted so far make of it.
+// judge compares an answer with the rule, and the rule with what it is for: a live holder is never refused.
 func (h *lockHistory) judge(by *holder, err error) error {
-	var want fence.StaleError
+	after, want := h.marks.After(Verb{Reads: by.reads}, by.token, "", false)
+	if want != nil && by.live {
+		return fmt.Errorf("live and refused: %w", want)
+	}
+	due, _ := errors.AsType[*fence.StaleError](want)
+	got, refused := errors.AsType[*fence.StaleError](err)
+	if refused {
+		unnamed := *got
+		unnamed.Resource = "" // a store may call it by another name
+		got = &unnamed
+	}
+	if refused != (err != nil) || !reflect.DeepEqual(due, got) {
+		return fmt.Errorf("want %v: %w", want, err) //nolint:errorlint // they may be nil
+	}
+	h.marks = after
 	switch {
-	case by.token < h.write:
-		want = fence.StaleError{Token: by.token, Highest: h.write, Read: by.reads}
-	case !by.reads && by.token < h.read:
-		want = fence.StaleError{Token: by.token, Highest: h.read, ByReader: true}
-	}
-	stale, refused := errors.AsType[*fence.StaleError](err)
-	switch {
-	case err != nil && !refused:
-		return fmt.Errorf("%w: %w", errOther, err)
-	case refused && by.live:
-		return fmt.Errorf("%w: %w", errLive, err)
-	case refused && want.Highest == 0:
-		return fmt.Errorf("%w: %w", errNoCause, err)
-	case !refused && want.Highest != 0:
-		return fmt.Errorf("%w, want %w", errStale, &want)
-	case refused:
-		return h.compare(*stale, want)
-	}
-	h.tally["accepted"]++
-	if by.reads {
-		h.read = max(h.read, by.token)
-	} else {
-		h.write = by.token
-	}
-	return nil
-}
-
-// compare compares a refusal with that which is due.
-func (h *lockHistory) compare(got, want fence.StaleError) error {
-	got.Resource = "" // a store may call it by another name
-	if got != want {
-		return fmt.Errorf("%w: %+v, want %+v", errFields, got, want)
-	}
-	switch {
-	case want.Read:
+	case due == nil:
+		h.tally["accepted"]++
+	case due.Read:
 		h.tally["readers refused"]++
-	case want.ByReader:
+	case due.ByReader:
 		h.tally["writers refused by the read mark"]++
 	default:
 		h.tally["writers refused by the write mark"]++
