@@ -31,48 +31,24 @@ func TestFormat_keepsTheOrder(t *testing.T) {
 	tokens := boundaries()
 	values := make([]string, len(tokens))
 	for i, tok := range tokens {
-		values[i] = etcdfence.Format(tok)
-		back, ok := etcdfence.Parse(values[i])
+		values[i] = etcdfence.FormatMarks(tok, 0, "")
+		back, _, _, ok := etcdfence.ParseMarks(values[i])
 		require.True(t, ok)
 		require.Equal(t, tok, back)
 	}
 	require.True(t, slices.IsSorted(values))
-	require.Equal(t, "00000000000000000054", etcdfence.Format(54))
-	require.Equal(t, "09223372036854775807", etcdfence.Format(math.MaxInt64))
+	require.Equal(t, "00000000000000000054", etcdfence.FormatMarks(54, 0, ""))
+	require.Equal(t, "09223372036854775807", etcdfence.FormatMarks(math.MaxInt64, 0, ""))
 }
 
-// FuzzParse checks that a mark has one spelling.
-func FuzzParse(f *testing.F) {
-	for _, s := range []string{
-		"", "0", "54", "00000000000000000054", "09223372036854775807", "09223372036854775808", "99999999999999999999",
-		"0000000000000000041", "000000000000000000041", "+0000000000000000041", "00000000000000000000", "00000281474976710656",
-		"0000000000000000004 ", " 0000000000000000041", "0000000000000000004a", "0x000000000000000029", "0000000000000000004\n",
-		"000000000000000004\xd9\xa1",
-	} {
-		f.Add(s, int64(len(s)))
-	}
-	f.Fuzz(func(t *testing.T, s string, n int64) {
-		tok, ok := etcdfence.Parse(s)
-		_, err := fence.Parse(strings.TrimLeft(s, "0"))
-		require.Equal(t, len(s) == 20 && err == nil, ok)
-		if ok {
-			require.True(t, tok.Valid())
-			require.Equal(t, s, etcdfence.Format(tok))
-		}
-		tok = fence.Token(n)
-		got, ok := etcdfence.Parse(etcdfence.Format(tok))
-		require.Equal(t, tok.Valid(), ok)
-		if ok {
-			require.Equal(t, tok, got)
-			require.Equal(t, tok.String(), strings.TrimLeft(etcdfence.Format(tok), "0"))
-		}
-	})
-}
-
-// FuzzParseMarks checks that two marks and a name have one spelling, that a read mark that refuses nobody has none, and that no name
+// FuzzParseMarks checks that a mark, two marks and a name have one spelling, that a read mark that refuses nobody has none, and that no name
 // is taken for a mark.
 func FuzzParseMarks(f *testing.F) {
 	for _, s := range []string{
+		"", "0", "54", "09223372036854775807", "09223372036854775808", "99999999999999999999",
+		"0000000000000000041", "000000000000000000041", "+0000000000000000041", "00000281474976710656",
+		"0000000000000000004 ", " 0000000000000000041", "0000000000000000004a", "0x000000000000000029", "0000000000000000004\n",
+		"000000000000000004\xd9\xa1",
 		"00000000000000000054", "00000000000000000041 00000000000000000054", "00000000000000000000 00000000000000000054",
 		"00000000000000000054 00000000000000000054", "00000000000000000054 00000000000000000041", "00000000000000000000",
 		"00000000000000000041  00000000000000000054", "00000000000000000041 00000000000000000054 ", "00000000000000000041 ",

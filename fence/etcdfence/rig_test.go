@@ -139,13 +139,6 @@ func requireStale(t *testing.T, err error, want fence.StaleError) {
 	require.Equal(t, &want, err)
 }
 
-func mustParse(t *testing.T, srv *fakeetcd.Server, key string) fence.Token {
-	t.Helper()
-	tok, ok := etcdfence.Parse(contents(srv, key)[key])
-	require.True(t, ok)
-	return tok
-}
-
 // second drops an answer that a test does not need.
 func second[T any](_ T, err error) error { return err }
 
