@@ -76,14 +76,3 @@ func TestGuard_boundsLocks(t *testing.T) {
 	require.NoError(t, g.CheckContext(of(t, longest, 54), "rows", 54))
 	require.Equal(t, map[string]string{"rows": longest}, g.Locks())
 }
-
-// A request that has ended before its turn leaves nothing: neither its token nor the name of its lock.
-func TestGuard_DoContext_thatHasEndedLeavesNothing(t *testing.T) {
-	var g fence.Guard
-	ctx, cancel := context.WithCancel(of(t, "report", 100))
-	cancel()
-	require.ErrorIs(t, g.DoContext(ctx, "rows", 100, func() error { return nil }), context.Canceled)
-	require.ErrorIs(t, g.CheckContext(ctx, "rows", 100), context.Canceled)
-	require.Empty(t, g.Marks())
-	require.NoError(t, g.CheckContext(of(t, "accounts", 54), "rows", 54))
-}

@@ -54,10 +54,10 @@ func TestGuard_boundsNames(t *testing.T) {
 	}
 }
 
-// A turn that comes as the context ends is not taken: whoever waited has gone.
+// A turn that comes as the context ends is not taken: whoever waited has gone, and leaves neither a token nor the name of a lock.
 func TestGuard_waitEndsWithTheContext(t *testing.T) {
 	var g fence.Guard
-	ctx, cancel := context.WithCancelCause(t.Context())
+	ctx, cancel := context.WithCancelCause(of(t, "report", 54))
 	gone := errors.New("the caller has gone")
 	cancel(gone)
 	never := func() error { t.Error("fn has run"); return nil }
@@ -68,6 +68,7 @@ func TestGuard_waitEndsWithTheContext(t *testing.T) {
 			require.ErrorContains(t, err, `fence: wait for "orders": `)
 		}
 		require.Equal(t, map[string]fence.Token{"orders": 41}, g.Marks())
+		require.Empty(t, g.Locks())
 	}
 	require.NoError(t, g.Do("orders", 41, func() error { tried(); return nil }))
 	for range 20 { // the turn is free and the context has ended: which comes first is random
