@@ -53,36 +53,19 @@ func LockFromIncomingContext(ctx context.Context) (string, error) {
 }
 
 func parse(key string, values []string) (fence.Token, error) {
-	switch len(values) {
-	case 0:
+	if len(values) == 0 {
 		return 0, ErrMissing
-	case 1:
-		return fence.Parse(values[0])
 	}
-	return 0, fmt.Errorf("%w: metadata %s has %d values, want 1", fence.ErrInvalidToken, key, len(values))
+	return wire.Parse("metadata", key, values)
 }
 
 // carried returns the token of a call, a writer's or a reader's, and the name of its lock.
-func carried(ctx context.Context) (t wire.Token, err error) {
-	if t.Lock, err = LockFromIncomingContext(ctx); err != nil {
-		return wire.Token{}, err
+func carried(ctx context.Context) (wire.Token, error) {
+	var values [len(keys)][]string
+	for i, key := range keys {
+		values[i] = metadata.ValueFromIncomingContext(ctx, key)
 	}
-	writer := metadata.ValueFromIncomingContext(ctx, MetadataKey)
-	reader := metadata.ValueFromIncomingContext(ctx, ReadMetadataKey)
-	switch {
-	case len(writer) > 0 && len(reader) > 0:
-		err = fmt.Errorf("%w: metadata %s and %s are both set, want one", fence.ErrInvalidToken, MetadataKey, ReadMetadataKey)
-	case len(writer) > 0:
-		t.Write, err = parse(MetadataKey, writer)
-	case len(reader) > 0:
-		var read fence.Token
-		read, err = parse(ReadMetadataKey, reader)
-		t.Read = fence.ReadToken(read)
-	case t.Lock != "": // no client sends that: something between has lost the token
-		err = fmt.Errorf("%w: metadata %s is set and neither %s nor %s, want one",
-			fence.ErrInvalidToken, LockMetadataKey, MetadataKey, ReadMetadataKey)
-	}
-	return t, err
+	return wire.Carried("metadata", keys, values)
 }
 
 // outgoing returns a context with the token of ctx and the name of its lock in its metadata. It keeps the caller's metadata.

@@ -4,13 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/leasefence/leasefence/fence"
@@ -125,35 +123,6 @@ func TestReadError_whoseTokenAndWhoseMark(t *testing.T) {
 		want, _ := fence.Parse(value)
 		require.Equal(t, fence.OtherLockError{Read: value == "true", Lock: value, Token: want}, *other)
 	}
-}
-
-func FuzzFromIncomingContext(f *testing.F) {
-	for _, s := range []string{"", "54", "054", "54,54", "-1", "9223372036854775807", "54\x0054"} {
-		f.Add(s, "", false)
-		f.Add(s, s, true)
-	}
-	f.Fuzz(func(t *testing.T, first, second string, two bool) {
-		values := []string{first}
-		if two {
-			values = append(values, second)
-		}
-		got, err := grpcfence.FromIncomingContext(
-			metadata.NewIncomingContext(t.Context(), metadata.MD{grpcfence.MetadataKey: values}))
-		if err != nil {
-			require.ErrorIs(t, err, fence.ErrInvalidToken)
-			require.Zero(t, got)
-			require.Less(t, len(err.Error()), 200)
-			require.False(t, strings.ContainsAny(err.Error(), "\n\x00"))
-			return
-		}
-		require.False(t, two)
-		require.True(t, got.Valid())
-		require.Equal(t, first, got.String())
-		read, err := grpcfence.ReadFromIncomingContext(
-			metadata.NewIncomingContext(t.Context(), metadata.MD{grpcfence.ReadMetadataKey: values}))
-		require.NoError(t, err)
-		require.Equal(t, fence.ReadToken(got), read)
-	})
 }
 
 func FuzzReadError(f *testing.F) {

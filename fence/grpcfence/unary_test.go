@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -26,13 +25,28 @@ func TestMetadataKey_isTheHeaderOfHTTP(t *testing.T) {
 	require.Equal(t, "fencing-read-token", grpcfence.ReadMetadataKey)
 	require.True(t, strings.EqualFold(httpfence.LockHeader, grpcfence.LockMetadataKey))
 	require.Equal(t, "fencing-lock", grpcfence.LockMetadataKey)
-	lock, err := grpcfence.LockFromIncomingContext(
-		metadata.NewIncomingContext(t.Context(), metadata.Pairs(grpcfence.LockMetadataKey, "%C3%A4rger")))
+}
+
+// What a value may be is in the tests of package wire.
+func TestFromIncomingContext(t *testing.T) {
+	ctx := metadata.NewIncomingContext(t.Context(),
+		metadata.Pairs(grpcfence.MetadataKey, "54", grpcfence.LockMetadataKey, "%C3%A4rger"))
+	token, err := grpcfence.FromIncomingContext(ctx)
+	require.NoError(t, err)
+	require.Equal(t, fence.Token(54), token)
+	lock, err := grpcfence.LockFromIncomingContext(ctx)
 	require.NoError(t, err)
 	require.Equal(t, "ärger", lock)
-	lock, err = httpfence.LockFromHeader(http.Header{httpfence.LockHeader: {"%C3%A4rger"}})
+	_, err = grpcfence.ReadFromIncomingContext(ctx)
+	require.Equal(t, grpcfence.ErrMissing, err)
+
+	ctx = metadata.NewIncomingContext(t.Context(),
+		metadata.Pairs(grpcfence.ReadMetadataKey, "60", grpcfence.MetadataKey, "54", grpcfence.MetadataKey, "54"))
+	read, err := grpcfence.ReadFromIncomingContext(ctx)
 	require.NoError(t, err)
-	require.Equal(t, "ärger", lock, "in the same form")
+	require.Equal(t, fence.ReadToken(60), read)
+	_, err = grpcfence.FromIncomingContext(ctx)
+	require.EqualError(t, err, "fence: invalid token: metadata fencing-token has 2 values, want 1")
 }
 
 // A check that cannot be made refuses, and tells the client nothing of why unless it has a status.

@@ -2,7 +2,6 @@ package httpfence
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 
 	"github.com/leasefence/leasefence/fence"
@@ -43,30 +42,17 @@ func ReadFromHeader(h http.Header) (fence.ReadToken, error) {
 func LockFromHeader(h http.Header) (string, error) { return wire.DecodeLock(h.Values(LockHeader)) }
 
 func parse(name string, values []string) (fence.Token, error) {
-	switch len(values) {
-	case 0:
+	if len(values) == 0 {
 		return 0, ErrMissing
-	case 1:
-		return fence.Parse(values[0])
 	}
-	return 0, fmt.Errorf("%w: header %s has %d values, want 1", fence.ErrInvalidToken, name, len(values))
+	return wire.Parse("header", name, values)
 }
 
 // carried returns the token of a request, a writer's or a reader's, and the name of its lock.
-func carried(h http.Header) (t wire.Token, err error) {
-	if t.Lock, err = LockFromHeader(h); err != nil {
-		return wire.Token{}, err
+func carried(h http.Header) (wire.Token, error) {
+	var values [len(headers)][]string
+	for i, header := range headers {
+		values[i] = h.Values(header)
 	}
-	writes, reads := len(h.Values(Header)) > 0, len(h.Values(ReadHeader)) > 0
-	switch {
-	case writes && reads:
-		err = fmt.Errorf("%w: headers %s and %s are both set, want one", fence.ErrInvalidToken, Header, ReadHeader)
-	case writes:
-		t.Write, err = FromHeader(h)
-	case reads:
-		t.Read, err = ReadFromHeader(h)
-	case t.Lock != "": // no client sends that: something between has lost the token
-		err = fmt.Errorf("%w: header %s is set and neither %s nor %s, want one", fence.ErrInvalidToken, LockHeader, Header, ReadHeader)
-	}
-	return t, err
+	return wire.Carried("header", headers, values)
 }

@@ -3,6 +3,7 @@ package wire
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/leasefence/leasefence/fence"
@@ -30,6 +31,34 @@ func (t Token) In(ctx context.Context) context.Context {
 		ctx = fence.WithLock(ctx, t.Lock)
 	}
 	return ctx
+}
+
+// Parse returns the token of a field with values, of which there must be one. The field is a kind of thing with a name, for an error.
+func Parse(kind, name string, values []string) (fence.Token, error) {
+	if len(values) != 1 {
+		return 0, fmt.Errorf("%w: %s %s has %d values, want 1", fence.ErrInvalidToken, kind, name, len(values))
+	}
+	return fence.Parse(values[0])
+}
+
+// Carried returns what the three fields carry, a writer's token or a reader's and the name of its lock.
+func Carried(kind string, names [3]string, values [3][]string) (t Token, err error) {
+	if t.Lock, err = DecodeLock(values[2]); err != nil {
+		return Token{}, err
+	}
+	switch writes, reads := len(values[0]) > 0, len(values[1]) > 0; {
+	case writes && reads:
+		err = fmt.Errorf("%w: %s %s and %s are both set, want one", fence.ErrInvalidToken, kind, names[0], names[1])
+	case writes:
+		t.Write, err = Parse(kind, names[0], values[0])
+	case reads:
+		var read fence.Token
+		read, err = Parse(kind, names[1], values[1])
+		t.Read = fence.ReadToken(read)
+	case t.Lock != "": // no client sends that: something between has lost the token
+		err = fmt.Errorf("%w: %s %s is set and neither %s nor %s, want one", fence.ErrInvalidToken, kind, names[2], names[0], names[1])
+	}
+	return t, err
 }
 
 // Fields are the values for a writer's token, a reader's and the name of the lock, each "" if it is not sent.
