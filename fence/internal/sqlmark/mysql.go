@@ -11,10 +11,9 @@ import (
 )
 
 type mySQL struct {
-	table                                  table
-	ddl, alone, share, trace, plain, probe string
-	columns                                []string // ALTER TABLE, one for each column of a later version
-	modes
+	basis
+	alone, share, trace, probe string
+	columns                    []string // ALTER TABLE, one for each column of a later version
 }
 
 func newMySQL(t table) store {
@@ -26,38 +25,38 @@ func newMySQL(t table) store {
 	name := `lock_name = IF(token <= ? AND read_token <= ? AND ` + follows + ` AND ?, ?, lock_name), `
 	look := `SELECT token, read_token, lock_name FROM ` + t.quoted + ` WHERE resource = ?`
 	return &mySQL{
-		table: t,
-		// The type is binary, because the usual collations treat "A" as "a" and "a " as "a".
-		ddl: `CREATE TABLE IF NOT EXISTS ` + t.quoted + ` (
+		basis: basis{
+			table: t,
+			// The type is binary, because the usual collations treat "A" as "a" and "a " as "a".
+			ddl: `CREATE TABLE IF NOT EXISTS ` + t.quoted + ` (
 	resource VARBINARY(` + fmt.Sprint(maxResource) + `) NOT NULL PRIMARY KEY,
 	token BIGINT NOT NULL,
 	writes BIGINT NOT NULL DEFAULT 0,
 	` + readMark + `,
 	` + lock + `
 ) ENGINE = InnoDB`,
+			plain: look,
+			modes: modes{
+				writer: statements{raise: `INSERT INTO ` + t.quoted + ` (resource, token, lock_name) VALUES (?, ?, ?) ` +
+					`ON DUPLICATE KEY UPDATE ` + name + `token = IF(read_token <= ? AND ` + follows + `, GREATEST(token, ?), token)`},
+				reader: statements{raise: `INSERT INTO ` + t.quoted + ` (resource, token, read_token, lock_name) VALUES (?, 0, ?, ?) ` +
+					`ON DUPLICATE KEY UPDATE ` + name + `read_token = IF(token <= ? AND ` + follows + `, GREATEST(read_token, ?), read_token)`},
+			},
+		},
 		columns: []string{
 			`ALTER TABLE ` + t.quoted + ` ADD COLUMN ` + readMark,
 			`ALTER TABLE ` + t.quoted + ` ADD COLUMN ` + lock,
-		},
-		modes: modes{
-			writer: statements{raise: `INSERT INTO ` + t.quoted + ` (resource, token, lock_name) VALUES (?, ?, ?) ` +
-				`ON DUPLICATE KEY UPDATE ` + name + `token = IF(read_token <= ? AND ` + follows + `, GREATEST(token, ?), token)`},
-			reader: statements{raise: `INSERT INTO ` + t.quoted + ` (resource, token, read_token, lock_name) VALUES (?, 0, ?, ?) ` +
-				`ON DUPLICATE KEY UPDATE ` + name + `read_token = IF(token <= ? AND ` + follows + `, GREATEST(read_token, ?), read_token)`},
 		},
 		// An UPDATE reports 0 rows for an equal token too, so its count decides nothing. A locking read sees the newest version
 		// at every level and does not open the transaction's snapshot.
 		alone: look + ` FOR UPDATE`,
 		share: look + ` LOCK IN SHARE MODE`,
-		plain: look,
 		// In a cluster with several writable nodes a lock is local to its node. The nodes compare the changed rows of
 		// transactions at COMMIT. An UPDATE to the same value changes no row.
 		trace: `UPDATE ` + t.quoted + ` SET writes = writes + 1 WHERE resource = ?`,
 		probe: `SELECT COUNT(token) + COUNT(writes) FROM ` + t.quoted + ` WHERE resource = ''`,
 	}
 }
-
-func (m *mySQL) schema() []string { return []string{m.ddl} }
 
 func (m *mySQL) verify(ctx context.Context, q Conn) error {
 	if err := q.QueryRow(ctx, m.probe).Scan(new(int64)); err != nil {
@@ -76,17 +75,7 @@ WHERE t.TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND t.TABLE_NAME = ? 
 		return fmt.Errorf("table %s has engine %s and a resource column of type %s with key %q: "+
 			"want InnoDB, varbinary and PRI", m.table.quoted, engine, kind, key)
 	}
-	var read, lock int
-	err = q.QueryRow(ctx, mysqlFlaws, m.table.schema, m.table.name).Scan(&read, &lock)
-	switch {
-	case err != nil:
-		return fmt.Errorf("read the table's definition: %w", err)
-	case read != 0:
-		return fmt.Errorf("table %s has a column read_token that is not BIGINT NOT NULL DEFAULT 0", m.table.quoted)
-	case lock != 0:
-		return fmt.Errorf("table %s has a column lock_name that is not VARBINARY(%d) NOT NULL DEFAULT ''", m.table.quoted, fence.MaxLock)
-	}
-	return nil
+	return m.checkColumns(ctx, q, "BIGINT", fmt.Sprintf("VARBINARY(%d)", fence.MaxLock), mysqlFlaws, m.table.schema, m.table.name)
 }
 
 // mysqlFlaws counts the columns of later versions that have another type or default. Servers show an empty default in three ways.
@@ -97,25 +86,9 @@ COUNT(CASE WHEN COLUMN_NAME = 'lock_name' AND NOT (DATA_TYPE = 'varbinary' AND C
 FROM (SELECT COLUMN_NAME, DATA_TYPE, CHARACTER_OCTET_LENGTH, IF(IS_NULLABLE = 'NO', COLUMN_DEFAULT, NULL) COLUMN_DEFAULT
 	FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ?) c`
 
-func (m *mySQL) migrate(ctx context.Context, tx Conn) error {
-	_, err := tx.Exec(ctx, m.ddl)
-	return err
-}
-
-func (m *mySQL) complete(ctx context.Context, q Conn) error {
-	_, err := readMarks(ctx, q, m.plain, "")
-	return err
-}
-
 // extend waits for the transactions that have used the table, and later ones wait for it.
 func (m *mySQL) extend(ctx context.Context, tx Conn) error {
-	for _, column := range m.columns {
-		_, err := tx.Exec(ctx, column)
-		if err != nil && mysqlNumber(err) != 1060 { // ER_DUP_FIELDNAME: it is there, or another process was first
-			return err
-		}
-	}
-	return nil
+	return addColumns(ctx, tx, m.columns, func(err error) bool { return mysqlNumber(err) == 1060 }) // ER_DUP_FIELDNAME
 }
 
 // peek locks, because at read uncommitted a plain read sees marks that are never committed.

@@ -17,9 +17,8 @@ const migrationKey = 0x6c656173656666 // "leaseff"
 const announcing = "\x01"
 
 type postgreSQL struct {
-	table                                                             table
-	ddl, columns, look, alone, share, hold, keep, trace, probe, marks string
-	modes
+	basis
+	columns, look, alone, share, hold, keep, trace, probe string
 }
 
 func newPostgreSQL(t table) store {
@@ -38,33 +37,36 @@ ON CONFLICT (resource) DO UPDATE SET `
 		another = `m.lock_name <> EXCLUDED.lock_name`
 	)
 	return &postgreSQL{
-		table: t,
-		// Names compare byte by byte in any collation; "C" makes the index cheap. The free space keeps the row's new
-		// versions on its page.
-		ddl: `CREATE TABLE IF NOT EXISTS ` + t.quoted + ` (
+		basis: basis{
+			table: t,
+			// Names compare byte by byte in any collation; "C" makes the index cheap. The free space keeps the row's new
+			// versions on its page.
+			ddl: `CREATE TABLE IF NOT EXISTS ` + t.quoted + ` (
 	resource text COLLATE "C" PRIMARY KEY CHECK (octet_length(resource) BETWEEN 1 AND ` + fmt.Sprint(maxResource+1) + `),
 	token bigint NOT NULL CHECK (token >= 0),
 	` + readMark + `,
 	` + lock + `
 ) WITH (fillfactor = 50)`,
-		columns: `ALTER TABLE ` + t.quoted + ` ADD COLUMN IF NOT EXISTS ` + readMark + `, ADD COLUMN IF NOT EXISTS ` + lock,
-		// Raising waits for locks on the row and then compares the newest version. At repeatable read it fails if that is not
-		// the version of the snapshot. A writer's names the key too, for the lock of FOR UPDATE, which waits also for readers.
-		// A reader's does not: readers do not wait for each other.
-		modes: modes{
-			writer: statements{
-				raise: write + `resource = EXCLUDED.resource, token = EXCLUDED.token` + keepName + `
+			plain: `SELECT token, read_token, lock_name FROM ` + t.quoted + ` WHERE resource = $1`,
+			// Raising waits for locks on the row and then compares the newest version. At repeatable read it fails if that is not
+			// the version of the snapshot. A writer's names the key too, for the lock of FOR UPDATE, which waits also for readers.
+			// A reader's does not: readers do not wait for each other.
+			modes: modes{
+				writer: statements{
+					raise: write + `resource = EXCLUDED.resource, token = EXCLUDED.token` + keepName + `
 WHERE m.token <= EXCLUDED.token AND m.read_token <= EXCLUDED.token` + follows,
-				announce: write + `token = EXCLUDED.token, read_token = CASE WHEN ` + another + ` THEN 0 ELSE m.read_token END, ` +
-					`lock_name = EXCLUDED.lock_name WHERE m.token < EXCLUDED.token OR ` + another,
-			},
-			reader: statements{
-				raise: read + `read_token = GREATEST(m.read_token, EXCLUDED.read_token)` + keepName + `
+					announce: write + `token = EXCLUDED.token, read_token = CASE WHEN ` + another + ` THEN 0 ELSE m.read_token END, ` +
+						`lock_name = EXCLUDED.lock_name WHERE m.token < EXCLUDED.token OR ` + another,
+				},
+				reader: statements{
+					raise: read + `read_token = GREATEST(m.read_token, EXCLUDED.read_token)` + keepName + `
 WHERE m.token <= EXCLUDED.read_token` + follows,
-				announce: read + `read_token = EXCLUDED.read_token, token = CASE WHEN ` + another + ` THEN 0 ELSE m.token END, ` +
-					`lock_name = EXCLUDED.lock_name WHERE m.read_token < EXCLUDED.read_token OR ` + another,
+					announce: read + `read_token = EXCLUDED.read_token, token = CASE WHEN ` + another + ` THEN 0 ELSE m.token END, ` +
+						`lock_name = EXCLUDED.lock_name WHERE m.read_token < EXCLUDED.read_token OR ` + another,
+				},
 			},
 		},
+		columns: `ALTER TABLE ` + t.quoted + ` ADD COLUMN IF NOT EXISTS ` + readMark + `, ADD COLUMN IF NOT EXISTS ` + lock,
 		// The locks wait and compare in the same way, and write less. They read the announcement of the snapshot and may miss
 		// that of a claim that came while they waited. Then the claim waits for this transaction.
 		look:  look,
@@ -75,7 +77,6 @@ WHERE m.token <= EXCLUDED.read_token` + follows,
 		// lock, and to get that with a lock in hand may be a deadlock.
 		keep:  look + ` AND m.read_token >= $3 AND (m.lock_name <> '' OR CAST($4 AS text) = '') FOR KEY SHARE OF m`,
 		trace: `UPDATE ` + t.quoted + ` SET token = token WHERE resource = $1`,
-		marks: `SELECT token, read_token, lock_name FROM ` + t.quoted + ` WHERE resource = $1`,
 		probe: `SELECT count(*) FROM (SELECT resource, token FROM ` + t.quoted + ` LIMIT 0) probe`,
 	}
 }
@@ -83,8 +84,6 @@ WHERE m.token <= EXCLUDED.read_token` + follows,
 const serializationFailure = "40001"
 
 const snapshotLevel = `current_setting('transaction_isolation') IN ('repeatable read', 'serializable')`
-
-func (p *postgreSQL) schema() []string { return []string{p.ddl} }
 
 func (p *postgreSQL) verify(ctx context.Context, q Conn) error {
 	if err := q.QueryRow(ctx, p.probe).Scan(new(int64)); err != nil {
@@ -128,11 +127,6 @@ WHEN NOT EXISTS (SELECT 1 FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.
 ELSE '' END FROM pg_class c WHERE c.oid = CAST($1 AS text)::regclass`
 
 func (p *postgreSQL) migrate(ctx context.Context, tx Conn) error { return p.define(ctx, tx, p.ddl) }
-
-func (p *postgreSQL) complete(ctx context.Context, q Conn) error {
-	_, err := readMarks(ctx, q, p.marks, "")
-	return err
-}
 
 // extend does not write the table anew. It waits for the transactions that have a lock on a mark, and later ones wait for it.
 func (p *postgreSQL) extend(ctx context.Context, tx Conn) error { return p.define(ctx, tx, p.columns) }
@@ -220,7 +214,7 @@ func (p *postgreSQL) raise(ctx context.Context, q Conn, resource string, c Claim
 	if err != nil || n != 0 {
 		return c.own(), err
 	}
-	m, err := readMarks(ctx, q, p.marks, resource)
+	m, err := readMarks(ctx, q, p.plain, resource)
 	if err == nil && refuse(resource, c, m) == nil {
 		err = errMoved
 	}

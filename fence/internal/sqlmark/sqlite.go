@@ -2,16 +2,14 @@ package sqlmark
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 )
 
 type sqlite struct {
-	table                           table
-	ddl, equal, plain, probe, flaws string
-	columns                         []string // ALTER TABLE, one for each column of a later version
-	modes
+	basis
+	equal, probe, flaws string
+	columns             []string // ALTER TABLE, one for each column of a later version
 }
 
 func newSQLite(t table) store {
@@ -24,31 +22,33 @@ func newSQLite(t table) store {
 		info = `pragma_table_info('` + t.name + `', '` + t.schema + `')`
 	}
 	return &sqlite{
-		table: t,
-		ddl: `CREATE TABLE IF NOT EXISTS ` + t.quoted + ` (
+		basis: basis{
+			table: t,
+			ddl: `CREATE TABLE IF NOT EXISTS ` + t.quoted + ` (
 	resource TEXT NOT NULL PRIMARY KEY,
 	token INTEGER NOT NULL,
 	` + readMark + `,
 	` + lock + `
 ) WITHOUT ROWID`,
+			plain: `SELECT token, read_token, lock_name FROM ` + t.quoted + ` WHERE resource = ?`,
+			modes: modes{
+				writer: statements{raise: `INSERT INTO ` + t.quoted + ` (resource, token, lock_name) VALUES (?, ?, ?)
+ON CONFLICT (resource) DO UPDATE SET token = excluded.token` + keepName + `
+WHERE max(token, read_token) <= excluded.token` + follows},
+				reader: statements{raise: `INSERT INTO ` + t.quoted + ` (resource, token, read_token, lock_name) VALUES (?, 0, ?, ?)
+ON CONFLICT (resource) DO UPDATE SET read_token = max(read_token, excluded.read_token)` + keepName + `
+WHERE token <= excluded.read_token` + follows},
+			},
+		},
 		columns: []string{
 			`ALTER TABLE ` + t.quoted + ` ADD COLUMN ` + readMark,
 			`ALTER TABLE ` + t.quoted + ` ADD COLUMN ` + lock,
-		},
-		modes: modes{
-			writer: statements{raise: `INSERT INTO ` + t.quoted + ` (resource, token, lock_name) VALUES (?, ?, ?)
-ON CONFLICT (resource) DO UPDATE SET token = excluded.token` + keepName + `
-WHERE max(token, read_token) <= excluded.token` + follows},
-			reader: statements{raise: `INSERT INTO ` + t.quoted + ` (resource, token, read_token, lock_name) VALUES (?, 0, ?, ?)
-ON CONFLICT (resource) DO UPDATE SET read_token = max(read_token, excluded.read_token)` + keepName + `
-WHERE token <= excluded.read_token` + follows},
 		},
 		// This is a write even if it finds no row. As the first statement it takes the write lock with the newest snapshot.
 		// Later it takes the lock only if the transaction's snapshot is still the newest, and fails otherwise. So BEGIN may be
 		// deferred.
 		equal: `UPDATE ` + t.quoted + ` SET token = token WHERE resource = ? AND token = ? AND read_token <= token ` +
 			`AND (lock_name = ? OR ?)`,
-		plain: `SELECT token, read_token, lock_name FROM ` + t.quoted + ` WHERE resource = ?`,
 		probe: `SELECT count(*) FROM (SELECT resource, token FROM ` + t.quoted + ` LIMIT 0)`,
 		flaws: `SELECT count(CASE WHEN lower(name) = 'read_token'
 	AND NOT (instr(upper(type), 'INT') > 0 AND "notnull" AND COALESCE(dflt_value, '') = '0') THEN 1 END),
@@ -57,46 +57,17 @@ count(CASE WHEN lower(name) = 'lock_name'
 	}
 }
 
-func (s *sqlite) schema() []string { return []string{s.ddl} }
-
 func (s *sqlite) verify(ctx context.Context, q Conn) error {
 	if err := q.QueryRow(ctx, s.probe).Scan(new(int64)); err != nil {
 		return err
 	}
-	var read, lock int
-	err := q.QueryRow(ctx, s.flaws).Scan(&read, &lock)
-	switch {
-	case err != nil:
-		return fmt.Errorf("read the table's definition: %w", err)
-	case read != 0:
-		return fmt.Errorf("table %s has a column read_token that is not INTEGER NOT NULL DEFAULT 0", s.table.quoted)
-	case lock != 0:
-		return fmt.Errorf("table %s has a column lock_name that is not TEXT NOT NULL DEFAULT ''", s.table.quoted)
-	}
-	return nil
-}
-
-func (s *sqlite) migrate(ctx context.Context, tx Conn) error {
-	_, err := tx.Exec(ctx, s.ddl)
-	return err
-}
-
-func (s *sqlite) complete(ctx context.Context, q Conn) error {
-	_, err := readMarks(ctx, q, s.plain, "")
-	return err
+	return s.checkColumns(ctx, q, "INTEGER", "TEXT", s.flaws)
 }
 
 func (s *sqlite) extend(ctx context.Context, tx Conn) error {
-	for _, column := range s.columns {
-		_, err := tx.Exec(ctx, column)
-		if anyText(err, func(text string) bool { return strings.Contains(text, "duplicate column name") }) {
-			continue // it is there, or another process was first
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return addColumns(ctx, tx, s.columns, func(err error) bool {
+		return anyText(err, func(text string) bool { return strings.Contains(text, "duplicate column name") })
+	})
 }
 
 func (s *sqlite) peek(ctx context.Context, q Conn, resource string) (markState, error) {

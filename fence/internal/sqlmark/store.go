@@ -110,6 +110,51 @@ type store interface {
 	noColumn(err error) bool
 }
 
+// basis is what the stores have alike.
+type basis struct {
+	table table
+	ddl   string
+	plain string // reads the marks without a lock
+	modes
+}
+
+func (b basis) schema() []string { return []string{b.ddl} }
+
+func (b basis) migrate(ctx context.Context, tx Conn) error {
+	_, err := tx.Exec(ctx, b.ddl)
+	return err
+}
+
+func (b basis) complete(ctx context.Context, q Conn) error {
+	_, err := readMarks(ctx, q, b.plain, "")
+	return err
+}
+
+// checkColumns runs a query that counts the columns of later versions that have another type or default.
+func (b basis) checkColumns(ctx context.Context, q Conn, readType, lockType, flaws string, args ...any) error {
+	var read, lock int
+	err := q.QueryRow(ctx, flaws, args...).Scan(&read, &lock)
+	switch {
+	case err != nil:
+		return fmt.Errorf("read the table's definition: %w", err)
+	case read != 0:
+		return fmt.Errorf("table %s has a column %s that is not %s NOT NULL DEFAULT 0", b.table.quoted, readColumn, readType)
+	case lock != 0:
+		return fmt.Errorf("table %s has a column %s that is not %s NOT NULL DEFAULT ''", b.table.quoted, lockColumn, lockType)
+	}
+	return nil
+}
+
+// addColumns runs statements that add a column each. One that is there is an error that exists knows: another process was first.
+func addColumns(ctx context.Context, tx Conn, columns []string, exists func(error) bool) error {
+	for _, column := range columns {
+		if _, err := tx.Exec(ctx, column); err != nil && !exists(err) {
+			return err
+		}
+	}
+	return nil
+}
+
 // A savepoint ends with its transaction. PostgreSQL uses transaction numbers instead, since its savepoints cost more.
 const (
 	setGuard     = "SAVEPOINT leasefence_guard"
