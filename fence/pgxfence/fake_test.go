@@ -12,15 +12,12 @@ import (
 
 // fakeDB is a database whose marks always equal the token, with errors where a test wants them.
 type fakeDB struct {
-	token                      fence.Token
-	opts                       pgx.TxOptions // of the last transaction
-	commit                     func() error
-	begins, commits, rollbacks int
-	rollback                   error // of the context of the last ROLLBACK
+	token  fence.Token
+	opts   pgx.TxOptions // of the last transaction
+	commit func() error
 }
 
 func (d *fakeDB) BeginTx(_ context.Context, opts pgx.TxOptions) (pgx.Tx, error) {
-	d.begins++
 	d.opts = opts
 	return &fakeTx{d: d}, nil
 }
@@ -45,8 +42,7 @@ func (r fakeRow) Scan(dest ...any) error {
 // fakeTx has no methods but those of its own.
 type fakeTx struct {
 	pgx.Tx
-	d     *fakeDB
-	ended bool
+	d *fakeDB
 }
 
 func (tx *fakeTx) Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error) {
@@ -58,26 +54,13 @@ func (tx *fakeTx) QueryRow(ctx context.Context, query string, args ...any) pgx.R
 }
 
 func (tx *fakeTx) Commit(context.Context) error {
-	if tx.ended {
-		return pgx.ErrTxClosed
-	}
-	tx.ended = true
-	tx.d.commits++
 	if tx.d.commit == nil {
 		return nil
 	}
 	return tx.d.commit()
 }
 
-func (tx *fakeTx) Rollback(ctx context.Context) error {
-	if tx.ended {
-		return pgx.ErrTxClosed
-	}
-	tx.ended = true
-	tx.d.rollbacks++
-	tx.d.rollback = ctx.Err()
-	return nil
-}
+func (tx *fakeTx) Rollback(context.Context) error { return nil }
 
 // untouched is a database that must not be asked for anything.
 type untouched struct{ fail func(args ...any) }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/leasefence/leasefence/fence/pgxfence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
 	"github.com/leasefence/leasefence/integration/storetest"
 )
@@ -110,15 +111,34 @@ func TestDo_functionFails(t *testing.T) {
 		})
 		require.ErrorIs(t, err, failure)
 		require.NotErrorIs(t, err, sqlfence.ErrUnknown, "nothing was sent")
-		require.ErrorIs(t, r.do(as(t, newer), resource, false, func(ctx context.Context, tx conn) error {
-			if tx, ok := tx.(sqlConn); ok {
-				return tx.q.(*sql.Tx).Rollback()
-			}
-			return tx.(pgxConn).q.(pgx.Tx).Rollback(ctx)
-		}), sqlfence.ErrUnknown, "fn has ended the transaction")
+		for _, commits := range []bool{true, false} {
+			runs := 0
+			err := r.do(as(t, newer), resource, false, func(ctx context.Context, tx conn) error {
+				runs++
+				return end(ctx, tx, commits)
+			})
+			require.ErrorIs(t, err, sqlfence.ErrUnknown)
+			require.ErrorIs(t, err, pgxfence.ErrUnknown)
+			require.ErrorContains(t, err, "fn has ended the transaction")
+			require.Equal(t, 1, runs)
+		}
 		require.Zero(t, r.row(t).n)
 		requireRefused(t, r.increment(as(t, older), do, nowhere), do)
 	})
+}
+
+// end ends a transaction as the library does.
+func end(ctx context.Context, tx conn, commits bool) error {
+	if tx, ok := tx.(sqlConn); ok {
+		if commits {
+			return tx.q.(*sql.Tx).Commit()
+		}
+		return tx.q.(*sql.Tx).Rollback()
+	}
+	if commits {
+		return tx.(pgxConn).q.(pgx.Tx).Commit(ctx)
+	}
+	return tx.(pgxConn).q.(pgx.Tx).Rollback(ctx)
 }
 
 // A server that refuses the COMMIT says so: nothing is written. One that ends the connection in the middle of it leaves
