@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -146,7 +147,9 @@ func (r *rig) mustBeShut(t *testing.T) {
 	if r.kind != storetest.SQLite {
 		return
 	}
-	hasty, err := newSQL(r.hasty(t), r.dialect(), sqlfence.Options{Attempts: 1})
+	store := *r.store
+	store.DSN = strings.Replace(store.DSN, "busy_timeout(30000)", "busy_timeout(0)", 1)
+	hasty, err := newSQL(store.DB(t), r.dialect(), sqlfence.Options{Attempts: 1})
 	require.NoError(t, err)
 	if err := hasty.claim(as(t, newer), resource); !errors.Is(err, fence.ErrOtherLock) {
 		require.ErrorContains(t, err, "locked")

@@ -49,19 +49,20 @@ func TestMarks_missingTable(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
 		r.adapter = r.with(t, sqlfence.Options{Table: "nowhere"})
-		errs := []error{r.claim(as(t, older), resource)}
-		for _, how := range forms {
-			errs = append(errs, r.run(as(t, older), how, nowhere, nothing))
-		}
-		errs = append(errs, r.claimRead(asReader(t, older), resource),
-			r.checked(asReader(t, older), nowhere, func(conn) error { return nil }))
-		for _, err := range errs {
-			require.ErrorIs(t, err, sqlfence.ErrNoTable)
-			require.ErrorIs(t, err, pgxfence.ErrNoTable)
-			require.ErrorContains(t, err, "call Migrate")
-			require.ErrorContains(t, err, "nowhere")
-		}
+		r.requireNoTable(t, "nowhere")
 	})
+}
+
+// requireNoTable requires that every verb tells what is missing and what to do.
+func (r *rig) requireNoTable(t *testing.T, missing string) {
+	t.Helper()
+	for name, v := range verbs(r) {
+		err := v.Call(v.Context(t.Context(), newer, "accounts"), resource)
+		require.ErrorIs(t, err, sqlfence.ErrNoTable, name)
+		require.ErrorIs(t, err, pgxfence.ErrNoTable, name)
+		require.ErrorContains(t, err, "call Migrate", name)
+		require.ErrorContains(t, err, missing, name)
+	}
 }
 
 // A table that loses marks, or that hides a guard or a write, is refused however well it answers.

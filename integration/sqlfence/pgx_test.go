@@ -13,9 +13,6 @@ import (
 	"github.com/leasefence/leasefence/fence/pgxfence"
 )
 
-// fence is the pgxfence.Marks behind the rig.
-func (r *rig) fence() *pgxfence.Marks { return r.pgxMarks }
-
 // A statement fails and fn goes on: COMMIT rolls back, which is known. The connection serves on, also if the context has
 // ended between two statements.
 func TestPgx_commitOfAFailedTransaction(t *testing.T) {
@@ -47,7 +44,7 @@ func TestPgx_contextEndsInAStatement(t *testing.T) {
 	at(t, places[len(places)-4:], func(t *testing.T, r *rig) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(as(t, older))
-		err := r.fence().Do(ctx, r.pool, resource, func(ctx context.Context, tx pgx.Tx) error {
+		err := r.pgxMarks.Do(ctx, r.pool, resource, func(ctx context.Context, tx pgx.Tx) error {
 			require.NoError(t, write(ctx, pgxConn{tx}, 0, older))
 			go func() {
 				defer cancel()
@@ -58,7 +55,7 @@ func TestPgx_contextEndsInAStatement(t *testing.T) {
 		})
 		require.ErrorIs(t, err, context.Canceled)
 		require.NotErrorIs(t, err, pgxfence.ErrUnknown, "nothing was sent")
-		require.NoError(t, r.fence().Claim(as(t, newer), r.pool, resource))
+		require.NoError(t, r.pgxMarks.Claim(as(t, newer), r.pool, resource))
 		require.Zero(t, r.row(t).n)
 	})
 }
@@ -96,10 +93,10 @@ func TestPgx_batchCopyAndSavepoint(t *testing.T) {
 				pgx.CopyFromRows([][]any{{5, 1, 1, 0, 0}}))
 			return err
 		}
-		require.NoError(t, r.fence().Do(as(t, older), r.pool, resource, body))
+		require.NoError(t, r.pgxMarks.Do(as(t, older), r.pool, resource, body))
 		require.Equal(t, row{n: 2, last: int64(older)}, r.row(t))
-		require.NoError(t, r.fence().Claim(as(t, newer), r.pool, resource))
-		require.ErrorIs(t, r.fence().Do(as(t, older), r.pool, resource, body), fence.ErrStale)
+		require.NoError(t, r.pgxMarks.Claim(as(t, newer), r.pool, resource))
+		require.ErrorIs(t, r.pgxMarks.Do(as(t, older), r.pool, resource, body), fence.ErrStale)
 		require.Equal(t, row{n: 2, last: int64(older)}, r.row(t))
 	})
 }
@@ -118,15 +115,15 @@ func TestPgx_onOneConnection(t *testing.T) {
 		for i, db := range []pgxfence.DB{pooled, single} {
 			token := newer + fence.Token(i)
 			body := func(ctx context.Context, tx pgx.Tx) error { return write(ctx, pgxConn{tx}, int64(i), token) }
-			require.NoError(t, r.fence().Migrate(t.Context(), db))
-			require.NoError(t, r.fence().Do(as(t, token), db, resource, body))
-			require.NoError(t, r.fence().Claim(as(t, token), db, resource))
-			require.ErrorIs(t, r.fence().Do(as(t, older), db, resource, body), fence.ErrStale)
+			require.NoError(t, r.pgxMarks.Migrate(t.Context(), db))
+			require.NoError(t, r.pgxMarks.Do(as(t, token), db, resource, body))
+			require.NoError(t, r.pgxMarks.Claim(as(t, token), db, resource))
+			require.ErrorIs(t, r.pgxMarks.Do(as(t, older), db, resource, body), fence.ErrStale)
 			require.EqualValues(t, i+1, r.row(t).n)
 			r.refusesATransaction(t, db)
 		}
 		require.NoError(t, single.Close(t.Context()))
-		err = r.fence().Claim(as(t, newer+1), single, resource)
+		err = r.pgxMarks.Claim(as(t, newer+1), single, resource)
 		require.True(t, pgconn.SafeToRetry(err), "%v", err)
 	})
 }
@@ -139,9 +136,9 @@ func (r *rig) refusesATransaction(t *testing.T, db pgxfence.DB) {
 	_, err = tx.Exec(t.Context(), "UPDATE data SET n = 100")
 	require.NoError(t, err)
 	for _, err := range []error{
-		r.fence().Claim(as(t, newer+5), db, resource),
-		r.fence().Do(as(t, newer+5), db, resource, func(context.Context, pgx.Tx) error { return nil }),
-		r.fence().Migrate(t.Context(), db),
+		r.pgxMarks.Claim(as(t, newer+5), db, resource),
+		r.pgxMarks.Do(as(t, newer+5), db, resource, func(context.Context, pgx.Tx) error { return nil }),
+		r.pgxMarks.Migrate(t.Context(), db),
 	} {
 		require.ErrorContains(t, err, "db is in a transaction")
 	}
@@ -153,15 +150,15 @@ func (r *rig) refusesATransaction(t *testing.T, db pgxfence.DB) {
 func TestPgx_checkInASavepoint(t *testing.T) {
 	at(t, places[len(places)-4:], func(t *testing.T, r *rig) {
 		t.Helper()
-		require.NoError(t, r.fence().Claim(as(t, older), r.pool, resource))
+		require.NoError(t, r.pgxMarks.Claim(as(t, older), r.pool, resource))
 		claimed := make(chan error, 1)
 		require.NoError(t, r.transaction(as(t, older), func(tx conn) error {
 			inner, err := tx.(pgxConn).q.(pgx.Tx).Begin(t.Context())
 			require.NoError(t, err)
-			require.NoError(t, r.fence().Check(as(t, older), inner, resource))
+			require.NoError(t, r.pgxMarks.Check(as(t, older), inner, resource))
 			require.NoError(t, write(t.Context(), pgxConn{inner}, 0, older))
 			require.NoError(t, inner.Commit(t.Context()))
-			go func() { claimed <- r.fence().Claim(as(t, newer), r.pool, resource) }()
+			go func() { claimed <- r.pgxMarks.Claim(as(t, newer), r.pool, resource) }()
 			r.awaitWaiter(t)
 			return nil
 		}))

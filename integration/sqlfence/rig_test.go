@@ -188,14 +188,6 @@ func (r *rig) open(t *testing.T, dial pgconn.DialFunc) *pgxpool.Pool {
 	return pool
 }
 
-// hasty opens a pool on SQLite that does not wait for the write lock.
-func (r *rig) hasty(t *testing.T) *sql.DB {
-	t.Helper()
-	hasty := *r.store
-	hasty.DSN = strings.Replace(hasty.DSN, "busy_timeout(30000)", "busy_timeout(0)", 1)
-	return hasty.DB(t)
-}
-
 // reset clears the mark and the data. A mark may be deleted here, for no holder of a schedule before is left.
 func (r *rig) reset(t *testing.T) {
 	t.Helper()
