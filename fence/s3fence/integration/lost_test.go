@@ -3,7 +3,6 @@ package integration_test
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -15,59 +14,6 @@ import (
 
 	"github.com/leasefence/leasefence/fence/s3fence"
 )
-
-var errNoObject = s3fence.ErrNoObject
-
-// drop drops the client's first writes on their way, and the answers to the first ones that arrive, after meanwhile has run.
-// It returns the number of writes that were sent.
-func (p *proxy) drop(requests, answers int64, meanwhile func()) *atomic.Int64 {
-	sent, answered := new(atomic.Int64), new(atomic.Int64)
-	p.onRequest(func(r *http.Request) error {
-		if r.Method == http.MethodPut && sent.Add(1) <= requests {
-			return errDropped
-		}
-		return nil
-	})
-	p.onAnswer(func(r *http.Request, _ *http.Response) error {
-		if r.Method != http.MethodPut || answered.Add(1) > answers {
-			return nil
-		}
-		if meanwhile != nil {
-			meanwhile()
-		}
-		return errDropped
-	})
-	return sent
-}
-
-// A write whose answer was lost is found by its id and is not done again. A request that never arrived is sent again.
-func TestBucket_lostOnTheWay(t *testing.T) {
-	p, other, _ := newPair(t)
-	for verb, write := range writes {
-		for name, lost := range map[string]struct{ requests, answers, sent int64 }{
-			"one answer": {0, 1, 1}, "every answer": {0, 1 << 40, 1}, "three requests": {3, 0, 4},
-		} {
-			for _, exists := range []bool{true, false} {
-				key := fmt.Sprintf("%s/there is one %t/%s", verb, exists, name)
-				t.Run(key, func(t *testing.T) {
-					if exists {
-						require.NoError(t, other.Put(holding(t, 40), key, []byte("base")))
-					}
-					sent := p.drop(lost.requests, lost.answers, nil)
-					defer p.quiet()
-					require.NoError(t, write.do(t, p, 41, key))
-					require.Equal(t, lost.sent, sent.Load())
-					require.NoError(t, other.Check(holding(t, 41), key))
-					requireStale(t, other.Check(holding(t, 40), key))
-					if exists {
-						payload, _ := get(t, other, key)
-						require.Equal(t, write.want, payload)
-					}
-				})
-			}
-		}
-	}
-}
 
 // An endpoint that nobody can read after the write: unknown, not failed.
 func TestBucket_lostAnswerAndUnreadable(t *testing.T) {
@@ -93,7 +39,7 @@ func TestBucket_lostAnswerAndUnreadable(t *testing.T) {
 func TestBucket_contextEnds(t *testing.T) {
 	p, other, _ := newPair(t)
 	require.NoError(t, other.Put(holding(t, 40), "key", []byte("base")))
-	held, release := p.hold(t, steps["after it wrote, not answered"])
+	held, release := p.hold(t, http.MethodPut, true)
 	ctx, cancel := context.WithCancel(holding(t, 41))
 	defer cancel()
 	result := make(chan error, 1)

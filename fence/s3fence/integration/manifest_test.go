@@ -58,7 +58,7 @@ func TestManifest_commits(t *testing.T) {
 	require.Equal(t, map[string]string{"a": "1", "b": "1", "gone": "1"}, contents(t, before), "a reader keeps it")
 	require.Equal(t, fence.Token(41), after.Token)
 	_, err = after.Get(ctx, "gone")
-	require.ErrorIs(t, err, errNoObject)
+	require.ErrorIs(t, err, s3fence.ErrNoObject)
 
 	garbage, err := m.Garbage(ctx)
 	require.NoError(t, err)
@@ -138,7 +138,7 @@ func TestManifest_damage(t *testing.T) {
 	_, err = p.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &bucket, Key: &part.Key})
 	require.NoError(t, err)
 	_, err = s.Get(ctx, "b")
-	require.ErrorIs(t, err, errNoObject)
+	require.ErrorIs(t, err, s3fence.ErrNoObject)
 
 	require.NoError(t, p.Put(ctx, "table", []byte("no manifest")))
 	_, err = m.Read(ctx)

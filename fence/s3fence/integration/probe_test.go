@@ -188,7 +188,7 @@ func TestControl_staleWriteAccepted(t *testing.T) {
 	newer := newProxy(t, "", nil)
 	older := newProxy(t, lastBucket(), strip("If-Match"))
 	require.NoError(t, newer.Put(holding(t, 40), "key", []byte("base")))
-	held, release := older.hold(t, steps["before it writes"])
+	held, release := older.hold(t, http.MethodPut, false)
 	result := make(chan error, 1)
 	go func() { result <- older.Put(holding(t, 41), "key", []byte("41")) }()
 	await(t, held, "the older holder did not write")

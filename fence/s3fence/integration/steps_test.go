@@ -13,27 +13,14 @@ import (
 	"github.com/leasefence/leasefence/fence/s3fence"
 )
 
-// step is a place in what a client sends, at which it is held.
-type step struct {
-	method   string
-	answered bool // held before the answer, not before the request
-}
-
-var steps = map[string]step{
-	"before it reads":              {http.MethodGet, false},
-	"after it has read":            {http.MethodGet, true},
-	"before it writes":             {http.MethodPut, false},
-	"after it wrote, not answered": {http.MethodPut, true},
-}
-
-// hold stops the client at its first request at the step. It returns a channel that is closed then, and what lets it
-// go on.
-func (p *proxy) hold(t *testing.T, s step) (held <-chan struct{}, release func()) {
+// hold stops the client at its first request with the method, or before the answer to it. It returns a channel that is closed
+// then, and what lets it go on.
+func (p *proxy) hold(t *testing.T, method string, answered bool) (held <-chan struct{}, release func()) {
 	t.Helper()
 	there, free := make(chan struct{}), make(chan struct{})
 	var once, freeOnce sync.Once
-	stop := func(method string, answered bool) {
-		if method == s.method && answered == s.answered {
+	stop := func(sent string, after bool) {
+		if sent == method && after == answered {
 			once.Do(func() { close(there); <-free })
 		}
 	}
@@ -97,11 +84,11 @@ func TestBucket_Claim(t *testing.T) {
 	const key = "a/key"
 	ctx := holding(t, 41)
 	_, err := p.Get(ctx, key)
-	require.ErrorIs(t, err, errNoObject)
+	require.ErrorIs(t, err, s3fence.ErrNoObject)
 	require.NoError(t, p.Check(ctx, key), "an object that is not there refuses nobody")
 	require.NoError(t, p.Claim(ctx, key))
 	_, err = p.Get(ctx, key)
-	require.ErrorIs(t, err, errNoObject, "claimed, never written")
+	require.ErrorIs(t, err, s3fence.ErrNoObject, "claimed, never written")
 	stale := staleError(t, p.Put(holding(t, 40), key, []byte("stale")))
 	require.Equal(t, fence.StaleError{Resource: bucket + "/" + key, Token: 40, Highest: 41}, *stale)
 	require.NoError(t, p.Put(ctx, key, nil))
