@@ -184,7 +184,7 @@ func (w Wire) lockOfTheServer(t *testing.T, s Server) {
 	require.Equal(t, 1, named)
 }
 
-// A name in any other form than the one, two names, and one without a token are refused as a malformed token is.
+// A name in another form than the one, which package wire tests, two names, and one without a token are refused as a malformed token is.
 func (w Wire) malformedLocks(t *testing.T, s Server) {
 	t.Helper()
 	for _, readOnly := range []bool{false, true} {
@@ -196,18 +196,7 @@ func (w Wire) malformedLocks(t *testing.T, s Server) {
 		for _, token := range []Set{token, {Read: []string{"54"}}} {
 			for _, values := range [][]string{
 				{""},
-				{"a b"},
-				{"a,b"},
-				{"a, b"},
-				{"a+b"},
-				{"%"},
-				{"%4"},
-				{"%zz"},
 				{"%c3%a9"},
-				{"%61"},
-				{"%2F"},
-				{"%00"},
-				{"%FF"},
 				{"a", "a"},
 				{"a", "b"},
 				{strings.Repeat("n", fence.MaxLock+1)},
