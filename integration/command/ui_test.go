@@ -72,7 +72,7 @@ func TestUI_listsManyNames(t *testing.T) {
 
 	p.run(t, chromedp.Click("#list a"))
 	p.showsTheSame(t, client, "jobs/31234")
-	p.run(t, chromedp.Evaluate[chromedp.Void](`document.getElementById("prefix").value = ""`), chromedp.SendKeys("#prefix", "jobs/\r")) // no name
+	p.run(t, chromedp.Evaluate[chromedp.Void](`$("prefix").focus(); $("prefix").value = ""`), chromedp.SendKeys("#prefix", "jobs/\r")) // no name
 	p.await(t, `asked.prefix === "jobs/"`)
 	require.Equal(t, "jobs/31234 – leasefence", eval[string](t, p, `document.title`))
 	p.run(t, chromedp.Click("#contended"), chromedp.SendKeys("#prefix", "31234\r")) // a whole name
