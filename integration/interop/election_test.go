@@ -3,11 +3,11 @@ package interop_test
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"os/exec"
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/client/v3/concurrency"
@@ -61,15 +61,13 @@ func (v *shownValues) add(value string) {
 // await waits until the value is the last one shown.
 func (v *shownValues) await(t *testing.T, who, value string) {
 	t.Helper()
-	for deadline := time.Now().Add(rig.Patience); ; time.Sleep(time.Millisecond) {
+	var list []string
+	rig.Eventually(t, func() bool {
 		v.mu.Lock()
-		list := slices.Clone(v.list)
-		v.mu.Unlock()
-		if len(list) > 0 && list[len(list)-1] == value {
-			return
-		}
-		require.True(t, time.Now().Before(deadline), "%s has been shown %q, want %q", who, list, value)
-	}
+		defer v.mu.Unlock()
+		list = slices.Clone(v.list)
+		return len(list) > 0 && list[len(list)-1] == value
+	}, func() string { return fmt.Sprintf("%s has been shown %q, want %q", who, list, value) })
 }
 
 // stockListener observes with concurrency.Election.

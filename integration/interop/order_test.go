@@ -1,9 +1,9 @@
 package interop_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -17,14 +17,13 @@ import (
 func awaitOrder(t *testing.T, srv *etcdtest.Server, name string, order ...string) {
 	t.Helper()
 	client := srv.Client(t)
-	for deadline := time.Now().Add(rig.Patience); ; time.Sleep(time.Millisecond) {
-		all, err := election.Candidates(rig.Bounded(t), client, name)
+	var all []election.Leader
+	rig.Eventually(t, func() (reached bool) {
+		var err error
+		all, err = election.Candidates(rig.Bounded(t), client, name)
 		require.NoError(t, err)
-		if slices.Equal(values(all), order) {
-			return
-		}
-		require.True(t, time.Now().Before(deadline), "the order is %q, want %q", values(all), order)
-	}
+		return slices.Equal(values(all), order)
+	}, func() string { return fmt.Sprintf("the order is %q, want %q", values(all), order) })
 }
 
 // mixedQueue is an election in which some candidates are etcd's own: those with a capital letter. The first leads. It is keyed

@@ -191,12 +191,8 @@ func (c *contender) requireWaiting(t *testing.T) {
 // await returns when the lock is granted.
 func (c *contender) await(t *testing.T) interopHold {
 	t.Helper()
-	select {
-	case <-c.granted:
-		require.NoError(t, c.err, c.peer.name)
-	case <-time.After(rig.Patience):
-		require.FailNow(t, "not granted", c.peer.name)
-	}
+	rig.Await(t, c.granted, "not granted: "+c.peer.name)
+	require.NoError(t, c.err, c.peer.name)
 	return c.held
 }
 

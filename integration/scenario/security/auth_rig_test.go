@@ -35,12 +35,9 @@ func startSecured(t *testing.T, configure ...func(*embed.Config)) *secured {
 	}})}
 	s.root = s.Client(t)
 	ctx := rig.Bounded(t)
-	r1, err := s.root.UserAdd(ctx, "app", "first password")
-	must(t, r1, err)
-	r2, err := s.root.RoleAdd(ctx, "app")
-	must(t, r2, err)
-	r3, err := s.root.UserGrantRole(ctx, "app", "app")
-	must(t, r3, err)
+	require.NoError(t, second(s.root.UserAdd(ctx, "app", "first password")))
+	require.NoError(t, second(s.root.RoleAdd(ctx, "app")))
+	require.NoError(t, second(s.root.UserGrantRole(ctx, "app", "app")))
 	s.permit(t)
 	enableAuth(t, s.root)
 	s.root = s.Client(t, etcdtest.User("root", "root"))
@@ -51,14 +48,10 @@ func startSecured(t *testing.T, configure ...func(*embed.Config)) *secured {
 func enableAuth(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	ctx := rig.Bounded(t)
-	r1, err := client.UserAdd(ctx, "root", "root")
-	must(t, r1, err)
-	r2, err := client.RoleAdd(ctx, "root")
-	must(t, r2, err)
-	r3, err := client.UserGrantRole(ctx, "root", "root")
-	must(t, r3, err)
-	r4, err := client.AuthEnable(ctx)
-	must(t, r4, err)
+	require.NoError(t, second(client.UserAdd(ctx, "root", "root")))
+	require.NoError(t, second(client.RoleAdd(ctx, "root")))
+	require.NoError(t, second(client.UserGrantRole(ctx, "root", "root")))
+	require.NoError(t, second(client.AuthEnable(ctx)))
 }
 
 // permit and forbid are what an operator does to the user's permission.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -36,7 +35,7 @@ func TestSession_authenticationIsTurnedOn(t *testing.T) {
 		_, err := other.Lock(rig.Bounded(t), "n")
 		waiter <- err
 	}()
-	require.Eventually(t, func() bool { return len(srv.Keys(t, "n/")) == 2 }, rig.Patience, time.Millisecond)
+	rig.AwaitQueue(t, client, "n", 2)
 
 	enableAuth(t, client)
 	known := rig.NewSession(t, srv.Client(t, etcdtest.User("root", "root")), lease.Options{TTL: longTTL})
@@ -202,10 +201,9 @@ func TestObserve_permissionIsRevoked(t *testing.T) {
 		return election.Leader{Value: "value", Revision: l.Token().Revision(), Key: l.Key(), Lease: s.Status().LeaseID}
 	}
 	leader := leads("jobs/n")
-	r, err := srv.root.RoleGrantPermission(rig.Bounded(t), "app", "m/", clientv3.GetPrefixRangeEnd("m/"),
-		clientv3.PermissionType(clientv3.PermReadWrite))
-	must(t, r, err)
-	err = rig.Observe(t, client, "other").AwaitEnd(t)
+	require.NoError(t, second(srv.root.RoleGrantPermission(rig.Bounded(t), "app", "m/", clientv3.GetPrefixRangeEnd("m/"),
+		clientv3.PermissionType(clientv3.PermReadWrite))))
+	err := rig.Observe(t, client, "other").AwaitEnd(t)
 	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 	require.ErrorContains(t, err, `election: observe "other": `)
 	n, m := rig.Observe(t, client, "jobs/n"), rig.Observe(t, client, "m")
@@ -232,10 +230,7 @@ func TestSession_permissionIsRevoked(t *testing.T) {
 		_, err := s.Lock(rig.Bounded(t), "other")
 		waiter <- err
 	}()
-	require.Eventually(t, func() bool {
-		resp, err := srv.root.Get(rig.Bounded(t), "jobs/other/", withPrefix)
-		return err == nil && len(resp.Kvs) == 2
-	}, rig.Patience, time.Millisecond)
+	rig.AwaitQueue(t, srv.root, "jobs/other", 2)
 
 	srv.forbid(t)
 	next := rig.MustLock(t, rival, "n")

@@ -19,17 +19,13 @@ func TestSession_idleLeaseIsAttacked(t *testing.T) {
 	t.Parallel()
 	srv := startSecured(t)
 	user := func(name string) *clientv3.Client {
-		r, err := srv.root.UserAdd(rig.Bounded(t), name, "password")
-		must(t, r, err)
+		require.NoError(t, second(srv.root.UserAdd(rig.Bounded(t), name, "password")))
 		return srv.Client(t, etcdtest.User(name, "password"))
 	}
 	stranger, neighbour := user("stranger"), user("neighbour")
-	r1, err := srv.root.RoleAdd(rig.Bounded(t), "own")
-	must(t, r1, err)
-	r2, err := srv.root.RoleGrantPermission(rig.Bounded(t), "own", "own", "", clientv3.PermissionType(clientv3.PermReadWrite))
-	must(t, r2, err)
-	r3, err := srv.root.UserGrantRole(rig.Bounded(t), "neighbour", "own")
-	must(t, r3, err)
+	require.NoError(t, second(srv.root.RoleAdd(rig.Bounded(t), "own")))
+	require.NoError(t, second(srv.root.RoleGrantPermission(rig.Bounded(t), "own", "own", "", clientv3.PermissionType(clientv3.PermReadWrite))))
+	require.NoError(t, second(srv.root.UserGrantRole(rig.Bounded(t), "neighbour", "own")))
 
 	s := rig.NewSession(t, srv.app(t), lease.Options{Prefix: "jobs/", TTL: longTTL})
 	seen := map[int64]bool{}
@@ -57,8 +53,7 @@ func TestSession_idleLeaseIsAttacked(t *testing.T) {
 		require.NoError(t, l.Unlock(rig.Bounded(t)))
 	}
 	// Where no lease has a key that somebody may not read, all are listed to everybody.
-	r4, err := srv.root.Delete(rig.Bounded(t), "own")
-	must(t, r4, err)
+	require.NoError(t, second(srv.root.Delete(rig.Bounded(t), "own")))
 	leases, err := stranger.Leases(rig.Bounded(t))
 	require.NoError(t, err, "as etcd has it")
 	require.NotEmpty(t, leases.Leases)

@@ -140,17 +140,15 @@ func (s *story) locks(t *testing.T) {
 	stray, err := s.root.Grant(rig.Bounded(t), 60)
 	require.NoError(t, err)
 	s.secrets.addLease(int64(stray.ID))
-	r, err := s.root.Put(rig.Bounded(t), fmt.Sprintf("jobs/n/%x-stray", int64(stray.ID)), s.secrets.add("a value", "put by hand"))
-	must(t, r, err)
+	require.NoError(t, second(s.root.Put(rig.Bounded(t), fmt.Sprintf("jobs/n/%x-stray", int64(stray.ID)), s.secrets.add("a value", "put by hand"))))
 	first := rig.MustLock(t, a, "n")
 	_, err = b.TryLock(rig.Bounded(t), "n")
 	require.ErrorIs(t, err, lease.ErrLocked)
 	next := rig.Ways[0].Wait(t, b, "n")
 	require.NoError(t, first.Unlock(rig.Bounded(t)))
-	second := rig.Await(t, next, "the waiter was not served")
-	del, err := s.root.Delete(rig.Bounded(t), second.Key())
-	must(t, del, err)
-	rig.RequireLost(t, rig.AwaitEnd(t, second.Context()), lease.ReasonKeyDeleted)
+	taken := rig.Await(t, next, "the waiter was not served")
+	require.NoError(t, second(s.root.Delete(rig.Bounded(t), taken.Key())))
+	rig.RequireLost(t, rig.AwaitEnd(t, taken.Context()), lease.ReasonKeyDeleted)
 
 	// A permission that goes before the key of a lock is watched, and before one that was waited for in vain is deleted.
 	forbidden := make(chan struct{})
@@ -233,10 +231,7 @@ func (s *story) elections(t *testing.T) {
 		l, _ := election.Campaign(rig.Bounded(t), b, "role", election.Options{Value: value(4)})
 		next <- l
 	}()
-	require.Eventually(t, func() bool {
-		all, err := election.Candidates(rig.Bounded(t), s.root, "jobs/role")
-		return err == nil && len(all) == 2
-	}, rig.Patience, time.Millisecond)
+	rig.AwaitQueue(t, s.root, "jobs/role", 2)
 	require.NoError(t, l.Transfer(rig.Bounded(t), value(4)))
 	leads := <-next
 	require.NotNil(t, leads)
@@ -248,10 +243,7 @@ func (s *story) elections(t *testing.T) {
 		defer close(done)
 		_ = election.Run(ended, a, "role", election.Options{Value: value(5)}, func(context.Context, fence.Token) error { return nil })
 	}()
-	require.Eventually(t, func() bool {
-		all, err := election.Candidates(rig.Bounded(t), s.root, "jobs/role")
-		return err == nil && len(all) == 2
-	}, rig.Patience, time.Millisecond)
+	rig.AwaitQueue(t, s.root, "jobs/role", 2)
 	s.revoke(t, a)
 	s.ours.await(t, "lost while waiting to lead")
 	s.ours.await(t, "new lease")
@@ -299,10 +291,7 @@ func (s *story) transferInVain(t *testing.T, a, b *lease.Session, value string) 
 		}
 		giveUp()
 		<-left
-		require.Eventually(t, func() bool { //nolint:contextcheck // the leader's has ended
-			all, err := election.Candidates(rig.Bounded(t), s.root, "jobs/role")
-			return err == nil && len(all) == 1
-		}, rig.Patience, time.Millisecond)
+		rig.AwaitQueue(t, s.root, "jobs/role", 1) //nolint:contextcheck // the leader's has ended
 		return nil
 	}, election.WithRejoin())
 	require.ErrorIs(t, err, context.Canceled)
@@ -312,8 +301,7 @@ func (s *story) transferInVain(t *testing.T, a, b *lease.Session, value string) 
 // revoke ends a session's lease.
 func (s *story) revoke(t *testing.T, session *lease.Session) {
 	t.Helper()
-	r, err := s.root.Revoke(rig.Bounded(t), session.Status().LeaseID)
-	must(t, r, err)
+	require.NoError(t, second(s.root.Revoke(rig.Bounded(t), session.Status().LeaseID)))
 }
 
 // losses are by a revoked lease and by a changed password.
@@ -324,10 +312,9 @@ func (s *story) losses(t *testing.T) {
 	s.revoke(t, a)
 	require.ErrorIs(t, rig.AwaitEnd(t, held.Context()), lease.ErrLost)
 	held = rig.MustLock(t, a, "n")
-	r, err := s.root.UserChangePassword(rig.Bounded(t), "app", s.secrets.add("a password", "second password"))
-	must(t, r, err)
+	require.NoError(t, second(s.root.UserChangePassword(rig.Bounded(t), "app", s.secrets.add("a password", "second password"))))
 	rig.RequireLost(t, rig.AwaitEnd(t, held.Context()), lease.ReasonDeadlinePassed)
-	_, err = a.Lock(rig.Bounded(t), "n")
+	_, err := a.Lock(rig.Bounded(t), "n")
 	require.ErrorContains(t, err, "authentication failed")
 }
 

@@ -97,10 +97,10 @@ func electionOf(t *testing.T, s, other *lease.Session, client *clientv3.Client, 
 		assert.NoError(t, err)
 		next <- l
 	}()
-	require.Eventually(t, func() bool {
-		all, err := election.Candidates(rig.Bounded(t), client, name)
-		return err == nil && len(all) == 2
-	}, rig.Patience, time.Millisecond)
+	rig.AwaitQueue(t, client, name, 2)
+	all, err := election.Candidates(rig.Bounded(t), client, name)
+	require.NoError(t, err)
+	require.Len(t, all, 2)
 	require.NoError(t, l.Proclaim(rig.Bounded(t), "a too"))
 	current, err := election.Current(rig.Bounded(t), client, name)
 	require.NoError(t, err)
@@ -122,8 +122,7 @@ func TestRecipe_keepsOthersOut(t *testing.T) {
 	t.Parallel()
 	srv := startByRecipe(t)
 	root := srv.as(t, "root")
-	r, err := root.UserAdd(rig.Bounded(t), "nobody", "nobody")
-	must(t, r, err)
+	require.NoError(t, second(root.UserAdd(rig.Bounded(t), "nobody", "nobody")))
 	s := rig.NewSession(t, srv.as(t, "worker"), lease.Options{Prefix: "jobs/"})
 	l, err := election.Campaign(rig.Bounded(t), s, "role", election.Options{Value: "here"})
 	require.NoError(t, err)
