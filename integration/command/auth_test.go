@@ -60,15 +60,7 @@ func TestAuth_ways(t *testing.T) {
 func TestAuth_restrictedUser(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
-	ctx := bounded(t)
-	_, err := client.RoleAdd(ctx, "worker")
-	require.NoError(t, err)
-	_, err = client.RoleGrantPermission(ctx, "worker", "jobs/", clientv3.GetPrefixRangeEnd("jobs/"), clientv3.PermissionType(clientv3.PermRead))
-	require.NoError(t, err)
-	_, err = client.UserAdd(ctx, "worker", "secret")
-	require.NoError(t, err)
-	_, err = client.UserGrantRole(ctx, "worker", "worker")
-	require.NoError(t, err)
+	addUser(t, client, "worker", clientv3.PermissionType(clientv3.PermRead))
 	askForAPassword(t, client)
 	for _, args := range [][]string{{"ls"}, {"explain", "1"}} {
 		args = append(args, "--user", "worker:secret")

@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"os/exec"
 	"path/filepath"
-	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -161,35 +161,15 @@ func TestDoctor_straysAreNoHolds(t *testing.T) {
 	require.NotContains(t, odd.stdout.String(), "\nreboot")
 }
 
-func hex(id clientv3.LeaseID) string {
-	const digits = "0123456789abcdef"
-	var text []byte
-	for n := uint64(id); n > 0; n >>= 4 {
-		text = append(text, digits[n&15])
-	}
-	slices.Reverse(text)
-	return string(text)
-}
+// hex is a lease as it stands in keys.
+func hex(id clientv3.LeaseID) string { return strconv.FormatInt(int64(id), 16) }
 
 // It says what it is not allowed to check, and goes on.
 func TestDoctor_withoutPermission(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
-	ctx := bounded(t)
-	_, err := client.RoleAdd(ctx, "worker")
-	require.NoError(t, err)
-	_, err = client.RoleGrantPermission(ctx, "worker", "jobs/", clientv3.GetPrefixRangeEnd("jobs/"), clientv3.PermissionType(clientv3.PermReadWrite))
-	require.NoError(t, err)
-	_, err = client.RoleAdd(ctx, "viewer")
-	require.NoError(t, err)
-	_, err = client.RoleGrantPermission(ctx, "viewer", "jobs/", clientv3.GetPrefixRangeEnd("jobs/"), clientv3.PermissionType(clientv3.PermRead))
-	require.NoError(t, err)
-	for _, name := range []string{"worker", "viewer"} {
-		_, err = client.UserAdd(ctx, name, "secret")
-		require.NoError(t, err)
-		_, err = client.UserGrantRole(ctx, name, name)
-		require.NoError(t, err)
-	}
+	addUser(t, client, "worker", clientv3.PermissionType(clientv3.PermReadWrite))
+	addUser(t, client, "viewer", clientv3.PermissionType(clientv3.PermRead))
 	askForAPassword(t, client)
 	at := func(user, prefix string) []finding {
 		return examine(t, addr, prefix, "--user", user, "--password", "secret")

@@ -13,26 +13,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/faults"
 )
 
 func elect(t *testing.T, endpoint string, args ...string) *running {
 	t.Helper()
 	return start(t, endpoint, append([]string{"elect"}, args...)...)
-}
-
-func TestElect_exitsAsTheCommandDoes(t *testing.T) {
-	t.Parallel()
-	addr, client := etcd(t)
-	for script, code := range map[string]int{"exit 0": 0, "exit 7": 7, "kill -9 $$": 137} {
-		t.Run(script, func(t *testing.T) {
-			require.Equal(t, code, elect(t, addr, "job", "--", "sh", "-c", script).end(t))
-			requireNothingLeft(t, client)
-		})
-	}
 }
 
 // One runs the command at a time, the others wait, and observers see who.
@@ -57,35 +46,20 @@ func TestElect_oneLeads(t *testing.T) {
 // A leader that loses the leadership, or is asked for it, stops its command, campaigns again, and starts it anew.
 func TestElect_leadsAgain(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
-		end  func(t *testing.T, addr string, client *clientv3.Client)
-		says string
-	}{
-		"asked": {func(t *testing.T, addr string, _ *clientv3.Client) {
-			t.Helper()
-			require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
-		}, "asked to release"},
-		"deleted": {func(t *testing.T, addr string, _ *clientv3.Client) {
-			t.Helper()
-			require.Zero(t, start(t, addr, "release", "job", "--mode", "now", "--yes", "--token", "2").end(t))
-		}, "campaigning again"},
-		"revoked": {func(t *testing.T, _ string, client *clientv3.Client) {
-			t.Helper()
-			resp, err := client.Get(bounded(t), "job/", clientv3.WithPrefix())
-			require.NoError(t, err)
-			_, err = client.Revoke(bounded(t), clientv3.LeaseID(resp.Kvs[0].Lease))
-			require.NoError(t, err)
-		}, "campaigning again"},
-	} {
-		t.Run(name, func(t *testing.T) {
+	for how, says := range map[string]string{"asked": "asked to release", "deleted": "campaigning again", "revoked": "campaigning again"} {
+		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			addr, client := etcd(t)
 			p := elect(t, addr, "job", "--", "sh", "-c", `echo "term $LEASEFENCE_TOKEN."; while :; do sleep 0.01; done`)
 			p.awaitOutput(t, "term 2.")
-			tt.end(t, addr, client)
+			if how == "asked" {
+				require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
+			} else {
+				endHold(t, client, "job", how)
+			}
 			require.Eventually(t, func() bool { return len(p.stdout.String()) > len("term 2.\nterm ") }, patience, time.Millisecond)
 			require.Regexp(t, `^term 2\.\nterm [3-9]\.\n$`, p.stdout.String())
-			require.Contains(t, p.stderr.String(), tt.says)
+			require.Contains(t, p.stderr.String(), says)
 			p.signal(t, syscall.SIGTERM)
 			require.Equal(t, 143, p.end(t))
 			requireNothingLeft(t, client)
@@ -98,12 +72,12 @@ func TestElect_endsTheCommandBeforeAnotherLeads(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
 	addr, _ := etcd(t)
-	link := startProxy(t, addr)
+	link := faults.NewProxy(t, addr)
 	running := filepath.Join(t.TempDir(), "running")
-	p := elect(t, link.addr(), "--ttl", ttl.String(), "--grace", "500ms", "job", "--", "sh", "-c", stubborn, running)
+	p := elect(t, link.Addr(), "--ttl", ttl.String(), "--grace", "500ms", "job", "--", "sh", "-c", stubborn, running)
 	awaitFile(t, running)
 	awaitFile(t, running+".child")
-	link.cut()
+	link.Refuse()
 	cut := time.Now() // no renewal was sent later
 	require.Eventually(t, func() bool { return strings.Contains(p.stderr.String(), "campaigning again") }, patience, time.Millisecond)
 	p.signal(t, syscall.SIGTERM)
@@ -144,42 +118,6 @@ func TestElect_reloadedAndThenAsked(t *testing.T) {
 	p.signal(t, syscall.SIGTERM)
 	require.Equal(t, 143, p.end(t))
 	requireNothingLeft(t, client)
-}
-
-func TestElect_leavesTheQueueOnASignal(t *testing.T) {
-	t.Parallel()
-	addr, client := etcd(t)
-	s := newSession(t, client, "")
-	held, err := s.Lock(bounded(t), "job")
-	require.NoError(t, err)
-	p := elect(t, addr, "--ttl", "1h", "job", "--", "true")
-	awaitKeys(t, client, "job", 2)
-	p.signal(t, syscall.SIGINT)
-	require.Equal(t, 130, p.end(t))
-	require.Equal(t, []string{held.Key()}, keys(t, client, "job/"))
-}
-
-func TestElect_refuses(t *testing.T) {
-	t.Parallel()
-	addr, _ := etcd(t)
-	for name, tt := range map[string]struct {
-		args []string
-		code int
-		says string
-	}{
-		"no command": {[]string{"job"}, 64, "want NAME -- CMD"},
-		"two names":  {[]string{"a", "b", "--", "true"}, 64, "2 names, want one"},
-		"bad name":   {[]string{"a//b", "--", "true"}, 64, "contains"},
-		"not found":  {[]string{"a", "--", "no-such-command-anywhere"}, 127, "not found"},
-		"short TTL":  {[]string{"a", "--ttl", "1s", "--", "true"}, 64, "--ttl is 1s"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := elect(t, addr, tt.args...)
-			require.Equal(t, tt.code, p.end(t))
-			require.Contains(t, p.stderr.String(), tt.says)
-		})
-	}
 }
 
 // etcdctl's candidates are in the same election.

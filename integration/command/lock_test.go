@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/integration/faults"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -51,10 +52,12 @@ func TestLock_exitsAsTheCommandDoes(t *testing.T) {
 		"kill -9 $$":   137,
 		"kill -TERM 0": 143, // its group, which leasefence does not belong to
 	} {
-		t.Run(script, func(t *testing.T) {
-			require.Equal(t, code, lock(t, addr, "job", "--", "sh", "-c", script).end(t))
-			requireNothingLeft(t, client)
-		})
+		for _, verb := range []string{"lock", "elect"} {
+			t.Run(verb+", "+script, func(t *testing.T) {
+				require.Equal(t, code, start(t, addr, verb, "job", "--", "sh", "-c", script).end(t))
+				requireNothingLeft(t, client)
+			})
+		}
 	}
 }
 
@@ -134,11 +137,11 @@ func TestLock_endsTheCommandBeforeTheLockExpires(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			link := startProxy(t, addr)
+			link := faults.NewProxy(t, addr)
 			running := filepath.Join(t.TempDir(), "running")
-			p := lock(t, link.addr(), "--ttl", ttl.String(), "--grace", "500ms", name, "--", "sh", "-c", tt.script, running)
+			p := lock(t, link.Addr(), "--ttl", ttl.String(), "--grace", "500ms", name, "--", "sh", "-c", tt.script, running)
 			awaitFile(t, running+".child")
-			link.cut()
+			link.Refuse()
 			cut := time.Now() // no renewal was sent later
 
 			require.Equal(t, 74, p.end(t))
@@ -152,27 +155,14 @@ func TestLock_endsTheCommandBeforeTheLockExpires(t *testing.T) {
 // Pain 14, once more: somebody else may have the lock already, so there is no grace.
 func TestLock_killsTheCommandWhenTheLockIsTakenAway(t *testing.T) {
 	t.Parallel()
-	for name, takeAway := range map[string]func(*testing.T, *clientv3.Client, string){
-		"revoked": func(t *testing.T, client *clientv3.Client, key string) {
-			t.Helper()
-			resp, err := client.Get(bounded(t), key)
-			require.NoError(t, err)
-			_, err = client.Revoke(bounded(t), clientv3.LeaseID(resp.Kvs[0].Lease))
-			require.NoError(t, err)
-		},
-		"deleted": func(t *testing.T, client *clientv3.Client, key string) {
-			t.Helper()
-			_, err := client.Delete(bounded(t), key)
-			require.NoError(t, err)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
+	for _, how := range []string{"deleted", "revoked"} {
+		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			addr, client := etcd(t)
 			running := filepath.Join(t.TempDir(), "running")
 			p := lock(t, addr, "--ttl", "1h", "--grace", "12m", "job", "--", "sh", "-c", stubborn, running)
 			awaitFile(t, running+".child")
-			takeAway(t, client, keys(t, client, "job/")[0])
+			endHold(t, client, "job", how)
 
 			require.Equal(t, 74, p.end(t))
 			requireNothingLeft(t, client)
@@ -183,37 +173,25 @@ func TestLock_killsTheCommandWhenTheLockIsTakenAway(t *testing.T) {
 	}
 }
 
-func TestLock_waitsForItsTurn(t *testing.T) {
-	t.Parallel()
-	addr, client := etcd(t)
-	started := filepath.Join(t.TempDir(), "started")
-	first := lock(t, addr, "job", "--", "cat")
-	awaitKeys(t, client, "job", 1)
-	second := lock(t, addr, "job", "--", "touch", started)
-	awaitKeys(t, client, "job", 2)
-	require.NoFileExists(t, started)
-	require.Zero(t, first.end(t)) // which closes the input that cat waits for
-	require.Zero(t, second.end(t))
-	require.FileExists(t, started)
-	requireNothingLeft(t, client)
-}
-
 func TestLock_leavesTheQueueOnASignal(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
 	held, err := newSession(t, client, "").Lock(bounded(t), "job")
 	require.NoError(t, err)
-
-	started := filepath.Join(t.TempDir(), "started")
-	p := lock(t, addr, "--ttl", "1h", "job", "--", "touch", started)
-	awaitKeys(t, client, "job", 2)
-	p.signal(t, syscall.SIGTERM)
-	require.Equal(t, 143, p.end(t))
-	require.Equal(t, []string{held.Key()}, keys(t, client, "job/"))
-	leases, err := client.Leases(bounded(t))
-	require.NoError(t, err)
-	require.Len(t, leases.Leases, 1, "the waiter's lease was not revoked")
-	require.NoFileExists(t, started)
+	for verb, sig := range map[string]syscall.Signal{"lock": syscall.SIGTERM, "elect": syscall.SIGINT} {
+		t.Run(verb, func(t *testing.T) {
+			started := filepath.Join(t.TempDir(), "started")
+			p := start(t, addr, verb, "--ttl", "1h", "job", "--", "touch", started)
+			awaitKeys(t, client, "job", 2)
+			p.signal(t, sig)
+			require.Equal(t, 128+int(sig), p.end(t))
+			require.Equal(t, []string{held.Key()}, keys(t, client, "job/"))
+			leases, err := client.Leases(bounded(t))
+			require.NoError(t, err)
+			require.Len(t, leases.Leases, 1, "the waiter's lease was not revoked")
+			require.NoFileExists(t, started)
+		})
+	}
 }
 
 func TestLock_saysThatItHasNotObtainedTheLock(t *testing.T) {
@@ -222,8 +200,8 @@ func TestLock_saysThatItHasNotObtainedTheLock(t *testing.T) {
 	session := newSession(t, client, "")
 	_, err := session.Lock(bounded(t), "job", lease.WithOwner("somebody else"))
 	require.NoError(t, err)
-	nobody := startProxy(t, addr)
-	nobody.cut()
+	nobody := faults.NewProxy(t, addr)
+	nobody.Refuse()
 
 	for name, tt := range map[string]struct {
 		endpoint string
@@ -231,9 +209,9 @@ func TestLock_saysThatItHasNotObtainedTheLock(t *testing.T) {
 		says     string
 	}{
 		"held":      {addr, []string{"job", "--try"}, `held by "somebody else"`},
-		"no answer": {nobody.addr(), []string{"--ttl", "2s", "another"}, "has not answered for 2s"},
-		"no wait":   {nobody.addr(), []string{"--ttl", "1h", "--wait", "1s", "another"}, "not obtained in 1s"},
-		"no login":  {nobody.addr(), []string{"--ttl", "1h", "--wait", "1s", "--user", "root:secret", "another"}, "not obtained in 1s"},
+		"no answer": {nobody.Addr(), []string{"--ttl", "2s", "another"}, "has not answered for 2s"},
+		"no wait":   {nobody.Addr(), []string{"--ttl", "1h", "--wait", "1s", "another"}, "not obtained in 1s"},
+		"no login":  {nobody.Addr(), []string{"--ttl", "1h", "--wait", "1s", "--user", "root:secret", "another"}, "not obtained in 1s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -255,21 +233,14 @@ func TestLock_refusesWhatItCannotRun(t *testing.T) {
 		code int
 		says string
 	}{
-		"no command":     {[]string{"job"}, 64, "want NAME -- CMD"},
-		"no name":        {[]string{"", "--", "true"}, 64, "NAME is empty"},
-		"bad name":       {[]string{"a//b", "--", "true"}, 64, "contains"},
-		"our own name":   {[]string{"--all", "a", "b/~c", "--", "true"}, 64, "a part that begins with"},
-		"no --":          {[]string{"job", "touch", "file"}, 64, "want NAME -- CMD"},
-		"unknown flag":   {[]string{"--what", "job", "--", "true"}, 64, "-what"},
-		"short TTL":      {[]string{"--ttl", "1s", "job", "--", "true"}, 64, "--ttl is 1s, want 2s or more"},
-		"long grace":     {[]string{"--grace", "3s", "job", "--", "true"}, 64, "--grace is 3s, want 0s to a fifth of --ttl, 2s"},
-		"no password":    {[]string{"--user", "root", "job", "--", "true"}, 64, "--user without a password"},
-		"not found":      {[]string{"job", "--", "no-such-command-anywhere"}, 127, "not found"},
-		"not executable": {[]string{"job", "--", plain}, 126, "permission denied"},
+		"no name":          {[]string{"lock", "", "--", "true"}, 64, "NAME is empty"},
+		"not found":        {[]string{"lock", "job", "--", "no-such-command-anywhere"}, 127, "not found"},
+		"elect, not found": {[]string{"elect", "job", "--", "no-such-command-anywhere"}, 127, "not found"},
+		"not executable":   {[]string{"lock", "job", "--", plain}, 126, "permission denied"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := lock(t, "127.0.0.1:1", tt.args...) // nobody is asked
+			p := start(t, "127.0.0.1:1", tt.args...) // nobody is asked
 			require.Equal(t, tt.code, p.end(t))
 			require.Contains(t, p.stderr.String(), tt.says)
 		})
@@ -337,11 +308,11 @@ func TestLock_lostAfterTheCommand(t *testing.T) {
 		t.Run(verb, func(t *testing.T) {
 			t.Parallel()
 			for ended := false; !ended; {
-				link := startProxy(t, addr)
-				p := start(t, link.addr(), verb, "--ttl", "6s", verb, "--", "sh", "-c",
+				link := faults.NewProxy(t, addr)
+				p := start(t, link.Addr(), verb, "--ttl", "6s", verb, "--", "sh", "-c",
 					`trap 'echo told to end' TERM; echo started; read line; exit 0`)
 				p.awaitOutput(t, "started\n")
-				link.cut()
+				link.Refuse()
 				code := p.end(t) // which closes the input that the command waits for
 				// On a machine that has stood still for seconds the lock is lost before the command ends.
 				ended = !strings.Contains(p.stdout.String(), "told")

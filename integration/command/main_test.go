@@ -175,6 +175,33 @@ func askForAPassword(t *testing.T, client *clientv3.Client) {
 	require.NoError(t, err)
 }
 
+// addUser adds a user with the password secret, who may read, or write, what begins with jobs/.
+func addUser(t *testing.T, client *clientv3.Client, name string, may clientv3.PermissionType) {
+	t.Helper()
+	ctx := bounded(t)
+	_, err := client.RoleAdd(ctx, name)
+	require.NoError(t, err)
+	_, err = client.RoleGrantPermission(ctx, name, "jobs/", clientv3.GetPrefixRangeEnd("jobs/"), may)
+	require.NoError(t, err)
+	_, err = client.UserAdd(ctx, name, "secret")
+	require.NoError(t, err)
+	_, err = client.UserGrantRole(ctx, name, name)
+	require.NoError(t, err)
+}
+
+// endHold ends the hold of a name as an operator does: "deleted" is its key then, or its lease "revoked".
+func endHold(t *testing.T, client *clientv3.Client, name, how string) {
+	t.Helper()
+	resp, err := client.Get(bounded(t), name+"/", clientv3.WithPrefix())
+	require.NoError(t, err)
+	if how == "revoked" {
+		_, err = client.Revoke(bounded(t), clientv3.LeaseID(resp.Kvs[0].Lease))
+	} else {
+		_, err = client.Delete(bounded(t), string(resp.Kvs[0].Key))
+	}
+	require.NoError(t, err)
+}
+
 // keys are the keys in etcd that begin with prefix.
 func keys(t *testing.T, client *clientv3.Client, prefix string) []string {
 	t.Helper()

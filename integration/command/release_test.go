@@ -92,20 +92,8 @@ func TestRelease_asksACommand(t *testing.T) {
 // The hold of a command that was asked and goes on may be lost all the same: the command has to end then, at once.
 func TestRelease_killsACommandThatWasAskedAndHasLostTheLock(t *testing.T) {
 	t.Parallel()
-	for name, takeAway := range map[string]func(t *testing.T, addr string, client *clientv3.Client){
-		"deleted": func(t *testing.T, addr string, _ *clientv3.Client) {
-			t.Helper()
-			require.Zero(t, start(t, addr, "release", "job", "--mode", "now", "--yes", "--token", "2").end(t))
-		},
-		"revoked": func(t *testing.T, _ string, client *clientv3.Client) {
-			t.Helper()
-			resp, err := client.Get(bounded(t), "job/", clientv3.WithPrefix())
-			require.NoError(t, err)
-			_, err = client.Revoke(bounded(t), clientv3.LeaseID(resp.Kvs[0].Lease))
-			require.NoError(t, err)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
+	for _, how := range []string{"deleted", "revoked"} {
+		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			addr, client := etcd(t)
 			dir := t.TempDir()
@@ -115,7 +103,7 @@ func TestRelease_killsACommandThatWasAskedAndHasLostTheLock(t *testing.T) {
 			awaitFile(t, started)
 			require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
 			awaitFile(t, asked)
-			takeAway(t, addr, client)
+			endHold(t, client, "job", how)
 			require.Equal(t, 74, p.end(t))
 			requireNothingLeft(t, client)
 		})

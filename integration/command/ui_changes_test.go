@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/faults"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -117,8 +118,8 @@ func TestUI_showsWhatInspectSays(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	client := srv.Client(t)
-	first, second := startProxy(t, srv.Endpoint()), startProxy(t, srv.Endpoint())
-	_, page := startUI(t, first.addr()+","+second.addr())
+	first, second := faults.NewProxy(t, srv.Endpoint()), faults.NewProxy(t, srv.Endpoint())
+	_, page := startUI(t, first.Addr()+","+second.Addr())
 	const name = "jobs/nightly"
 	parties := make([]*party, 5)
 	for i := range parties {
@@ -138,13 +139,13 @@ func TestUI_showsWhatInspectSays(t *testing.T) {
 	for n := range changes {
 		switch n {
 		case 300:
-			first.cut()
+			first.Refuse()
 		case 400:
-			first = startProxyAt(t, first.addr(), srv.Endpoint())
+			first.Restore()
 		case 500:
-			second.cut()
+			second.Refuse()
 		case 600:
-			first.cut()
+			first.Refuse()
 			p.await(t, `document.body.dataset.state === "stale" && document.getElementById("asof").textContent.startsWith("What is shown is from")`)
 			for range 20 {
 				change()
@@ -153,7 +154,7 @@ func TestUI_showsWhatInspectSays(t *testing.T) {
 			require.NoError(t, err)
 			_, err = client.Compact(bounded(t), resp.Header.Revision)
 			require.NoError(t, err)
-			second = startProxyAt(t, second.addr(), srv.Endpoint())
+			second.Restore()
 		case 700, 800:
 			granted, err := client.Grant(bounded(t), 2) // a key of etcd's own kind, which expires
 			require.NoError(t, err)

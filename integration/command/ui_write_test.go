@@ -112,24 +112,9 @@ func TestUI_wantsAToken(t *testing.T) {
 	require.Contains(t, made.stdout.String(), "#token=")
 }
 
-// A page whose server has gone says so, and goes on when it is back.
+// A tab that is looked at again says from when it shows what it shows, until its server has answered. A page whose server has gone
+// says so, and goes on when it is back.
 func TestUI_survivesItsServer(t *testing.T) {
-	t.Parallel()
-	addr, client := etcd(t)
-	stage(t, client)
-	served, page := startUI(t, addr)
-	p := open(t, of(page, "jobs/nightly"))
-	p.showsTheSame(t, client, "jobs/nightly")
-	served.signal(t, syscall.SIGTERM)
-	require.Equal(t, 128+int(syscall.SIGTERM), served.end(t))
-	p.await(t, `document.body.dataset.state === "offline"`)
-	p.has(t, "#status", "the page’s server cannot be reached: shown is what was until")
-	startUI(t, addr, "--listen", strings.Trim(strings.TrimPrefix(page, "http:"), "/"))
-	p.showsTheSame(t, client, "jobs/nightly")
-}
-
-// A tab that is looked at again says from when it shows what it shows, until its server has answered.
-func TestUI_isOldWhenItIsSeenAgain(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
 	stage(t, client)
@@ -146,6 +131,13 @@ func TestUI_isOldWhenItIsSeenAgain(t *testing.T) {
 	require.Contains(t, turn(false), "offline connecting: shown is what was until")
 	served.signal(t, syscall.SIGCONT)
 	p.showsTheSame(t, client, "jobs/nightly")
+
+	served.signal(t, syscall.SIGTERM)
+	require.Equal(t, 128+int(syscall.SIGTERM), served.end(t))
+	p.await(t, `document.body.dataset.state === "offline"`)
+	p.has(t, "#status", "the page’s server cannot be reached: shown is what was until")
+	startUI(t, addr, "--listen", strings.Trim(strings.TrimPrefix(page, "http:"), "/"))
+	p.showsTheSame(t, client, "jobs/nightly")
 }
 
 // A user who may read a part is shown that part.
@@ -156,15 +148,7 @@ func TestUI_showsAPart(t *testing.T) {
 	require.NoError(t, err)
 	_, err = client.Put(bounded(t), "jobs/nightly/"+hex(granted.ID), "host-a/1", clientv3.WithLease(granted.ID))
 	require.NoError(t, err)
-	ctx := bounded(t)
-	_, err = client.RoleAdd(ctx, "jobs")
-	require.NoError(t, err)
-	_, err = client.RoleGrantPermission(ctx, "jobs", "jobs/", clientv3.GetPrefixRangeEnd("jobs/"), clientv3.PermissionType(clientv3.PermRead))
-	require.NoError(t, err)
-	_, err = client.UserAdd(ctx, "eve", "secret")
-	require.NoError(t, err)
-	_, err = client.UserGrantRole(ctx, "eve", "jobs")
-	require.NoError(t, err)
+	addUser(t, client, "eve", clientv3.PermissionType(clientv3.PermRead))
 	askForAPassword(t, client)
 	_, page := startUI(t, addr, "--user", "eve:secret")
 	p := open(t, of(page, "accounts"))
@@ -251,25 +235,4 @@ func TestUI_refuses(t *testing.T) {
 		})
 	}
 	require.Equal(t, before, keys(t, client, ""))
-}
-
-func TestUI_wrongUsage(t *testing.T) {
-	t.Parallel()
-	short := filepath.Join(t.TempDir(), "token")
-	require.NoError(t, os.WriteFile(short, []byte("short"), 0o600))
-	for line, says := range map[string]string{
-		"a b":                   "accepts between 0 and 1 arg",
-		"--every 1ms":           "--every is 1ms, want 100ms or more",
-		"--listen x":            "--listen: ",
-		"--audit /no/file":      "--audit: open /no/file",
-		"--token-file " + short: "has 5 bytes, want 16 or more",
-		"--token-file /no/file": "--token-file: open /no/file",
-	} {
-		t.Run(line, func(t *testing.T) {
-			t.Parallel()
-			p := start(t, "127.0.0.1:1", append([]string{"ui"}, strings.Fields(line)...)...)
-			require.Equal(t, 64, p.end(t))
-			require.Contains(t, p.stderr.String(), says)
-		})
-	}
 }
