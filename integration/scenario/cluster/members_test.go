@@ -24,9 +24,8 @@ func startProcesses(t *testing.T, opts etcdproc.Options) *etcdproc.Cluster {
 	return c
 }
 
-// turned is a name that changes hands, and a hold, of another or of this one.
+// turned is a name that changes hands, and a hold of another.
 type turned struct {
-	way   rig.Way
 	name  string
 	crowd *crowd
 	s     *lease.Session // of the hold
@@ -39,7 +38,7 @@ func eachTurned(t *testing.T, endpoints []string) (all []*turned) {
 	t.Helper()
 	for _, way := range rig.Ways {
 		name := "turns " + way.Name
-		x := &turned{way: way, name: name, crowd: gather(t, way, endpoints, name, 5*time.Second)}
+		x := &turned{name: name, crowd: gather(t, way, endpoints, name, 5*time.Second)}
 		x.s = rig.NewSession(t, etcdtest.NewClient(t, endpoints), lease.Options{TTL: 5 * time.Second})
 		x.id = x.s.Status().LeaseID
 		x.held = way.MustTake(t, x.s, "held "+way.Name)
