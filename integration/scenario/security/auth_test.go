@@ -22,7 +22,8 @@ import (
 )
 
 // Authentication is turned on while a client without a user holds a lock: it loses the lock by its deadline, before
-// the server gives it to somebody else, and everything says that authentication is what is missing.
+// the server gives it to somebody else, and everything says that authentication is what is missing. A client that has user and
+// password before they are needed holds on.
 func TestSession_authenticationIsTurnedOn(t *testing.T) {
 	t.Parallel()
 	const missing = "the server requires authentication, and the client gives no user and password"
@@ -36,9 +37,12 @@ func TestSession_authenticationIsTurnedOn(t *testing.T) {
 		waiter <- err
 	}()
 	rig.AwaitQueue(t, client, "n", 2)
+	in, dial := counted(t)
+	known := rig.NewSession(t, srv.Client(t, dial, etcdtest.User("root", "root")), lease.Options{TTL: longTTL})
+	ready := rig.MustLock(t, known, "ready")
 
 	enableAuth(t, client)
-	known := rig.NewSession(t, srv.Client(t, etcdtest.User("root", "root")), lease.Options{TTL: longTTL})
+	renewed := in.Answered(faults.LeaseKeepAlive)
 	next := rig.MustLock(t, known, "n")
 	require.Error(t, held.Context().Err(), "two holders at once")
 	require.Greater(t, next.Token(), held.Token())
@@ -56,21 +60,9 @@ func TestSession_authenticationIsTurnedOn(t *testing.T) {
 	require.ErrorIs(t, err, rpctypes.ErrUserEmpty)
 	require.ErrorContains(t, err, missing)
 	require.NoError(t, context.Cause(next.Context()))
-}
-
-// A client that has user and password before they are needed holds its lock on when authentication is turned on.
-func TestSession_isReadyForAuthentication(t *testing.T) {
-	t.Parallel()
-	srv := etcdtest.Start(t, etcdtest.Options{Configure: cheap})
-	in, dial := counted(t)
-	s := rig.NewSession(t, srv.Client(t, dial, etcdtest.User("root", "root")), lease.Options{TTL: longTTL})
-	l := rig.MustLock(t, s, "n")
-	enableAuth(t, srv.Client(t))
-	renewed := in.Answered(faults.LeaseKeepAlive)
 	require.NoError(t, in.AwaitAnswered(rig.Bounded(t), faults.LeaseKeepAlive, renewed+2))
-	require.NoError(t, context.Cause(l.Context()))
-	require.NoError(t, l.Unlock(rig.Bounded(t)))
-	require.NoError(t, rig.MustLock(t, s, "n").Unlock(rig.Bounded(t)))
+	require.NoError(t, context.Cause(ready.Context()))
+	require.NoError(t, ready.Unlock(rig.Bounded(t)))
 }
 
 // jwt has the server sign tokens that last 2 s.
