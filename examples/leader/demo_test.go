@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"strconv"
 	"testing"
 
@@ -111,16 +110,5 @@ func TestDemo_failsWithoutFence(t *testing.T) {
 		`^    FAILED  B's #\d+ .* was accepted after a larger token$`,
 		`^    FAILED  .*without having seen`,
 	)
-	requireNoneLeft(t, r.Text.String(), 4)
-}
-
-// Ctrl-C while B is stopped leaves no process, not even the stopped one, and no folder.
-func TestDemo_cleansUpWhenInterrupted(t *testing.T) {
-	r := exampletest.Start(t)
-	r.Await(t, `is stopped$`)
-	r.Signal(t, os.Interrupt)
-	require.Equal(t, 1, r.End(t))
-	require.Regexp(t, `failed in the scene "The leader is paused.*interrupt`, r.Stderr.String())
-	require.NotContains(t, r.Text.String(), "The checks")
 	requireNoneLeft(t, r.Text.String(), 4)
 }

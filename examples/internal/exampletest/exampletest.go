@@ -157,22 +157,12 @@ func StartEtcd(t *testing.T) (endpoint string, client *clientv3.Client) {
 	return s.Endpoint(), client
 }
 
-// Keys are the keys in etcd that begin with prefix.
-func Keys(t *testing.T, client *clientv3.Client, prefix string) []string {
-	t.Helper()
-	resp, err := client.Get(Bounded(t), prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
-	require.NoError(t, err)
-	keys := []string{}
-	for _, kv := range resp.Kvs {
-		keys = append(keys, string(kv.Key))
-	}
-	return keys
-}
-
 // RequireNothingLeft checks that no key and no lease is left.
 func RequireNothingLeft(t *testing.T, client *clientv3.Client) {
 	t.Helper()
-	require.Empty(t, Keys(t, client, ""))
+	left, err := client.Get(Bounded(t), "", clientv3.WithPrefix())
+	require.NoError(t, err)
+	require.Empty(t, left.Kvs)
 	leases, err := client.Leases(Bounded(t))
 	require.NoError(t, err)
 	require.Empty(t, leases.Leases, "a lease was not revoked")
