@@ -2,6 +2,7 @@ package mix
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -49,17 +50,17 @@ func (r renewals) stream(
 	return &renewalStream{ClientStream: s, renewals: r}, nil
 }
 
-// renewalStream has one renewal under way at a time.
+// renewalStream has one renewal under way at a time, but etcd's own sessions, whose renewals nobody judges: they send without waiting.
 type renewalStream struct {
 	grpc.ClientStream
 	renewals
 
-	sent time.Duration // of the latest: whoever waits for its answer has sent it
+	sent atomic.Int64 // of the latest: whoever waits for its answer has sent it
 }
 
 // SendMsg sends a renewal.
 func (s *renewalStream) SendMsg(msg any) error {
-	s.sent = s.log.Now()
+	s.sent.Store(int64(s.log.Now()))
 	return s.ClientStream.SendMsg(msg)
 }
 
@@ -67,7 +68,7 @@ func (s *renewalStream) SendMsg(msg any) error {
 func (s *renewalStream) RecvMsg(msg any) error {
 	err := s.ClientStream.RecvMsg(msg)
 	if answer, ok := msg.(*etcdserverpb.LeaseKeepAliveResponse); ok && err == nil && answer.TTL > 0 {
-		s.record(answer.ID, s.sent)
+		s.record(answer.ID, time.Duration(s.sent.Load()))
 	}
 	return err
 }
