@@ -10,8 +10,7 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/mix"
 )
 
-// command is one of the program's. It has its own flags. Its error ends the program with the code of an [exit], or else
-// with 2.
+// command is one of the program's. It has its own flags. Its error ends the program with a [code].
 type command struct {
 	name, args, about string
 	run               func(args []string, out io.Writer) error
@@ -24,15 +23,6 @@ var commands = []command{
 	{"soak", "[-duration 30m]", "a random mix of faults for hours", runSoak},
 	{"trace", "FILE", "a history for a viewer of traces", runTrace},
 }
-
-// exit is an error that ends the program with a code of its own.
-type exit struct {
-	code int
-	err  error
-}
-
-func (e exit) Error() string { return e.err.Error() }
-func (e exit) Unwrap() error { return e.err }
 
 // errUsage: the arguments are wrong. Exit code 2.
 var errUsage = errors.New("usage")
@@ -49,11 +39,16 @@ func run(args []string, out, errs io.Writer) int {
 		return 0
 	}
 	_, _ = fmt.Fprintln(errs, "safety:", err)
-	if e, ok := errors.AsType[exit](err); ok {
-		return e.code
-	}
 	if errors.Is(err, errUsage) {
 		usage(errs)
+	}
+	return code(err)
+}
+
+// code is that with which an error ends the program.
+func code(err error) int {
+	if errors.Is(err, errViolated) || errors.Is(err, errFailed) {
+		return 1
 	}
 	return 2
 }

@@ -37,7 +37,7 @@ func runCheck(args []string, out io.Writer) error {
 	}
 	switch {
 	case len(report.Violations) > 0:
-		return exit{1, errViolated}
+		return errViolated
 	case len(report.Malformed) > 0:
 		return fmt.Errorf("read %s: %s", args[0], report.Malformed[0])
 	}

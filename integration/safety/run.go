@@ -42,7 +42,7 @@ func runMix(name string, args []string, out io.Writer, opts mix.Options, floors 
 	keep := flags.String("o", "", "keep all histories in this `folder`; default: those with violations, in a temporary one")
 	report := flags.String("json", "", "write the report as JSON to this `file`")
 	if err := flags.Parse(args); err != nil {
-		return exit{2, err}
+		return err
 	}
 	if flags.NArg() > 0 {
 		return fmt.Errorf("%w: %s takes no arguments", errUsage, name)
@@ -114,7 +114,7 @@ func verdict(out io.Writer, r *mix.Report, opts mix.Options, floors []mix.Floor)
 		_, _ = fmt.Fprintln(out, "too little:", m)
 	}
 	if len(r.Violations) > 0 || len(missed) > 0 {
-		return exit{1, fmt.Errorf("%w: %d violations, %d floors missed; seed %d", errFailed, len(r.Violations)+r.More, len(missed), r.Seed)}
+		return fmt.Errorf("%w: %d violations, %d floors missed; seed %d", errFailed, len(r.Violations)+r.More, len(missed), r.Seed)
 	}
 	_, _ = fmt.Fprintln(out, "passed")
 	return nil

@@ -46,9 +46,7 @@ func TestVerdict_failsAndTellsWhereToLook(t *testing.T) {
 	var out bytes.Buffer
 	err := verdict(&out, r, mix.Options{Dir: dir}, nil)
 	require.ErrorIs(t, err, errFailed)
-	var e exit
-	require.ErrorAs(t, err, &e)
-	require.Equal(t, 1, e.code)
+	require.Equal(t, 1, code(err))
 	require.DirExists(t, dir)
 	require.Contains(t, out.String(), "./safety check some/history.jsonl")
 	require.Contains(t, out.String(), "./safety trace some/history.jsonl")
