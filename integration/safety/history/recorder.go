@@ -11,22 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Clock counts from the beginning of a run. Processes of one host that begin with the same [Clock.Began] agree.
-type Clock struct {
-	began time.Duration // CLOCK_MONOTONIC
-}
+// Clock counts from the beginning of a run, which is its value, by CLOCK_MONOTONIC: all processes of the host can have the same one.
+type Clock time.Duration
 
 // NewClock begins a run now.
-func NewClock() Clock { return Clock{monotonic()} }
-
-// ResumeClock is the clock of a run that has begun in another process of the host.
-func ResumeClock(began time.Duration) Clock { return Clock{began} }
-
-// Began is what [ResumeClock] takes.
-func (c Clock) Began() time.Duration { return c.began }
+func NewClock() Clock { return Clock(monotonic()) }
 
 // Now is the time since the beginning of the run.
-func (c Clock) Now() time.Duration { return monotonic() - c.began }
+func (c Clock) Now() time.Duration { return monotonic() - time.Duration(c) }
 
 // monotonic reads the clock that all processes of the host share: Go's own reading cannot leave the process.
 func monotonic() time.Duration {
@@ -40,17 +32,28 @@ type Recorder struct {
 	Clock Clock
 
 	ids atomic.Int64
-	mu  sync.Mutex // guards what follows
-	out *bufio.Writer
+	mu  sync.Mutex    // guards what follows
+	out *bufio.Writer // nil: what is recorded is dropped
 	err error
 }
 
-// NewRecorder writes to w, which the caller closes after [Recorder.Flush]. Numbers given out by [Recorder.ID] begin above first:
-// each process of a run has its own range.
+// NewRecorder writes to w, as [Recorder.To]. Numbers given out by [Recorder.ID] begin above first: each process of a run has its
+// own range.
 func NewRecorder(w io.Writer, clock Clock, first int64) *Recorder {
-	r := &Recorder{Clock: clock, out: bufio.NewWriter(w)}
+	r := &Recorder{Clock: clock}
 	r.ids.Store(first)
+	r.To(w)
 	return r
+}
+
+// To has it write to w from now on, which the caller closes after [Recorder.Flush]; nil drops what is recorded.
+func (r *Recorder) To(w io.Writer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.out, r.err = nil, nil
+	if w != nil {
+		r.out = bufio.NewWriter(w)
+	}
 }
 
 // ID returns a new number for an Op, a Request or a Fault.
@@ -66,7 +69,7 @@ func (r *Recorder) Record(e Event) {
 	if e.At == 0 {
 		e.At = r.Clock.Now()
 	}
-	if r.err == nil {
+	if r.out != nil && r.err == nil {
 		r.err = json.NewEncoder(r.out).Encode(e)
 	}
 }
@@ -75,7 +78,7 @@ func (r *Recorder) Record(e Event) {
 func (r *Recorder) Flush() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.err == nil {
+	if r.out != nil && r.err == nil {
 		r.err = r.out.Flush()
 	}
 	return r.err

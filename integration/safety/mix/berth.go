@@ -25,7 +25,7 @@ func (b *berth) launch() error {
 		Name: b.name + "." + strconv.Itoa(number), Endpoints: b.link.endpoints(), Resources: r.run.resources.addr(),
 		User: b.user, Files: r.run.secured.holders,
 		// Ranges of numbers that do not meet those of the tape, which begin at one.
-		Began: r.run.tape.clock.Began(), First: r.run.tape.ID() << 32, Round: r.number, TTL: r.run.opts.TTL,
+		Clock: r.run.tape.Clock, First: r.run.tape.ID() << 32, Round: r.number, TTL: r.run.opts.TTL,
 		Seed: r.run.opts.Seed ^ hash(b.name) + uint64(r.number*1000+number), Workers: 3,
 	}
 	h, err := startHolder(o, r.run.tape)

@@ -29,7 +29,7 @@ type order struct {
 	Files     pki.Files
 	User      string
 	Resources string // address
-	Began     time.Duration
+	Clock     history.Clock
 	First     int64 // its numbers begin above
 	Round     int
 	TTL       time.Duration
@@ -57,7 +57,7 @@ func (o outgoing) Record(e history.Event) {
 
 // serve works until the standard input ends.
 func serve(o order) error {
-	log := outgoing{history.NewRecorder(os.Stdout, history.ResumeClock(o.Began), o.First)}
+	log := outgoing{history.NewRecorder(os.Stdout, o.Clock, o.First)}
 	out, err := newWriter(log, o.Resources, o.Seed)
 	if err != nil {
 		return err

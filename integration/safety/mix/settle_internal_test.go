@@ -99,7 +99,7 @@ func TestRun_goesOnUntilItsFloorsAreReached(t *testing.T) {
 	r.opts.Floors = Floors()
 	require.False(t, r.goesOn(2), "twice as long, and no longer")
 
-	r.tape.clock = history.ResumeClock(r.tape.clock.Began() + r.tape.Now() - time.Minute) // a minute ago
+	r.tape.Clock += history.Clock(r.tape.Now() - time.Minute) // a minute ago
 	r.opts.Duration = 45 * time.Second
 	require.True(t, r.goesOn(2))
 	r.report.violate(Violation{})
