@@ -158,9 +158,7 @@ func TestSession_Lock_replacesALeaseThatIsGone(t *testing.T) {
 // A new lease that is refused is told to those who wait for it, and asked for again by the next.
 func TestSession_Lock_newLeaseIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
-		e.at(third)
+		e := startLost(t)
 		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{Times: 1, Before: time.Second, Err: errDenied})
 		one, two := e.wait(t.Context(), "a"), e.wait(t.Context(), "b")
 		for _, next := range []<-chan acquired{one, two} {

@@ -155,9 +155,7 @@ func TestSession_Close_whileHealing(t *testing.T) {
 // A lease that comes while the session is being closed is not used.
 func TestSession_Close_asTheNewLeaseComes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
-		e.at(third)
+		e := startLost(t)
 		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{After: time.Second})
 		next := e.wait(t.Context(), "a")
 		release := make(chan struct{})

@@ -49,9 +49,7 @@ func TestHandOver_unlockGivesUp(t *testing.T) {
 		"all answers are lost": {Times: 5, Lose: fakeetcd.Answer},
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{TTL: time.Hour})
-			l := e.lock(t, "a")
-			waiting := e.line(t, "a", 3)
+			e, l, waiting := startLine(t, lease.Options{TTL: time.Hour}, 3)
 			e.c.Inject(fakeetcd.Txn, fault)
 			err := l.Unlock(timeout(t, time.Second))
 			require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -72,9 +70,7 @@ func TestHandOver_unlockGivesUp(t *testing.T) {
 // Unlock with a context that is over sends nothing; the key goes in the background, and the next one waits for that.
 func TestHandOver_withAContextThatHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		waiting := e.line(t, "a", 3)
+		e, l, waiting := startLine(t, lease.Options{}, 3)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		require.ErrorIs(t, l.Unlock(ctx), context.Canceled)
@@ -89,9 +85,7 @@ func TestHandOver_withAContextThatHasEnded(t *testing.T) {
 // Whoever enters is refused. Unlock lets go all the same, and is not told of what concerns the next one.
 func TestHandOver_refused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		waiting := e.line(t, "a", 3)
+		e, l, waiting := startLine(t, lease.Options{}, 3)
 		restore := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: errDenied, Match: puts})
 		require.NoError(t, l.Unlock(t.Context()))
 		for _, next := range waiting {
@@ -112,9 +106,7 @@ func TestHandOver_refused(t *testing.T) {
 func TestHandOver_noSpace(t *testing.T) {
 	for name, lose := range map[string]fakeetcd.Message{"not done": fakeetcd.Request, "done": fakeetcd.Answer} {
 		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
-			l := e.lock(t, "a")
-			waiting := e.line(t, "a", 3)
+			e, l, waiting := startLine(t, lease.Options{}, 3)
 			restore := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: lose, Err: rpctypes.ErrGRPCNoSpace, Match: puts})
 			require.NoError(t, l.Unlock(t.Context()))
 			require.Zero(t, e.now())
@@ -133,9 +125,7 @@ func TestHandOver_noSpace(t *testing.T) {
 // Only the request that does both is refused: the next one enters by itself.
 func TestHandOver_refusedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		waiting := e.line(t, "a", 3)
+		e, l, waiting := startLine(t, lease.Options{}, 3)
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCTooManyOps, Match: handsOver})
 		pass(t, l, waiting...)
 		require.Zero(t, e.now())
@@ -146,9 +136,7 @@ func TestHandOver_refusedOnce(t *testing.T) {
 // Somebody has put the key by hand with which the next one was to enter.
 func TestHandOver_keyIsTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		waiting := e.line(t, "a", 3)
+		e, l, waiting := startLine(t, lease.Options{}, 3)
 		taken := make(chan string, 1)
 		arrive := make(chan struct{})
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Until: arrive, Match: func(call fakeetcd.Call) bool {

@@ -15,13 +15,20 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
+// startLost is a session that has found its lease revoked, with its first renewal.
+func startLost(t *testing.T) *env {
+	t.Helper()
+	e := start(t, lease.Options{})
+	require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
+	e.at(third)
+	return e
+}
+
 // Those who wait for a new lease are served in the order in which they came, less those who give up, and before one who
 // comes as soon as it is there.
 func TestHeal_order(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
-		e.at(third)
+		e := startLost(t)
 		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{Times: 1, Before: time.Second})
 		waiting := e.line(t, "a", 10)
 		impatient := e.wait(timeout(t, time.Second/2), "a")
@@ -63,9 +70,7 @@ func TestHeal_lostBeforeItIsKnown(t *testing.T) {
 // Who gives up as the new lease comes holds up nobody.
 func TestHeal_givenUpAsItComes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
-		e.at(third)
+		e := startLost(t)
 		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{Times: 1, Before: time.Second})
 		goOn := make(chan struct{})
 		late := e.wait(heldUp{timeout(t, time.Second/2), goOn}, "a")

@@ -13,6 +13,14 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
+// startOnHost is a session that holds a lock, on a host that can be suspended.
+func startOnHost(t *testing.T, alarms bool) (*hosttest.Host, *env, *lease.Lock) {
+	t.Helper()
+	host := hosttest.Start(t, alarms)
+	e := start(t, lease.Options{})
+	return host, e, e.lock(t, "a")
+}
+
 // The time that a host was suspended counts, and no timer need have fired for it.
 func TestSession_suspensionCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -41,9 +49,7 @@ func TestSession_suspensionCounts(t *testing.T) {
 
 func TestLock_Unlock_findsASuspensionByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host := hosttest.Start(t, false)
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
+		host, e, l := startOnHost(t, false)
 		e.at(0)
 		host.Suspend(usable)
 		requireLost(t, l.Unlock(t.Context()), lease.ReasonDeadlinePassed)
@@ -55,9 +61,7 @@ func TestLock_Unlock_findsASuspensionByItself(t *testing.T) {
 // A check right before a write is right before any timer has run.
 func TestLock_Err_looksAtTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host := hosttest.Start(t, false)
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
+		host, e, l := startOnHost(t, false)
 		e.at(0) // the session's timers are set
 		host.Suspend(usable - 1)
 		require.NoError(t, l.Err())
@@ -72,9 +76,7 @@ func TestLock_Err_looksAtTheClock(t *testing.T) {
 // An answer that was on its way when the host was suspended revives nothing, though its own send is recent enough.
 func TestLock_isNotRevivedAfterASuspension(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host := hosttest.Start(t, false)
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
+		host, e, l := startOnHost(t, false)
 		end := e.ended(l)
 		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{After: 2250 * time.Millisecond})
 		e.at(third + 2100*time.Millisecond)
@@ -88,9 +90,7 @@ func TestLock_isNotRevivedAfterASuspension(t *testing.T) {
 // A renewal that is due on waking up is not sent for a lease that is past its deadline.
 func TestSession_isNotRenewedAfterASuspension(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host := hosttest.Start(t, false)
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
+		host, e, l := startOnHost(t, false)
 		end := e.ended(l)
 		e.at(third - 100*time.Millisecond)
 		host.Suspend(25 * time.Second)
@@ -103,9 +103,7 @@ func TestSession_isNotRenewedAfterASuspension(t *testing.T) {
 // dropped the lease, and nobody has deleted the key.
 func TestLock_theDeadlineIsTheReasonThoughItsKeyIsSeenToGoFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host := hosttest.Start(t, false)
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
+		host, e, l := startOnHost(t, false)
 		e.at(time.Second) // the key is watched by now
 		e.c.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Lose: fakeetcd.Request})
 		host.Suspend(usable)
@@ -121,9 +119,7 @@ func TestLock_theDeadlineIsTheReasonThoughItsKeyIsSeenToGoFirst(t *testing.T) {
 // looked at the clocks: the lock is not lost for want of one.
 func TestSession_shortSuspensionCostsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host := hosttest.Start(t, false)
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
+		host, e, l := startOnHost(t, false)
 		e.at(third - time.Second)
 		host.Suspend(15 * time.Second)
 		require.Equal(t, e.began.Add(usable-15*time.Second), e.s.Status().Deadline)
@@ -138,9 +134,7 @@ func TestSession_shortSuspensionCostsNothing(t *testing.T) {
 // Timers stood still with the host, so the session looks at the clocks every half second.
 func TestLock_endsSoonAfterASuspension(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host := hosttest.Start(t, false)
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
+		host, e, l := startOnHost(t, false)
 		end := e.ended(l)
 		e.at(third + 1200*time.Millisecond) // after a renewal too
 		host.Suspend(usable)
@@ -154,9 +148,7 @@ func TestLock_endsSoonAfterASuspension(t *testing.T) {
 func TestLock_endsOnWakingUp(t *testing.T) {
 	for at := 700 * time.Millisecond; at < 2*third; at += 900 * time.Millisecond {
 		synctest.Test(t, func(t *testing.T) {
-			host := hosttest.Start(t, true)
-			e := start(t, lease.Options{})
-			l := e.lock(t, "a")
+			host, e, l := startOnHost(t, true)
 			end := e.ended(l)
 			e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Before: time.Second, Late: true, After: time.Second})
 			e.at(at)
@@ -176,9 +168,7 @@ func TestLock_endsOnWakingUp(t *testing.T) {
 // A renewal that became due during a suspension is sent on waking up, while the lease is still valid.
 func TestSession_renewsOnWakingUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host := hosttest.Start(t, true)
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
+		host, e, l := startOnHost(t, true)
 		e.at(time.Second)
 		host.Suspend(usable - time.Second - 1)
 		synctest.Wait()
@@ -192,9 +182,7 @@ func TestSession_renewsOnWakingUp(t *testing.T) {
 // While nothing happens nobody looks: with an alarm there is no need to.
 func TestSession_hasOneAlarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host := hosttest.Start(t, true)
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
+		host, e, l := startOnHost(t, true)
 		e.at(100 * ttl)
 		requireLive(t, l)
 		require.Equal(t, 1, host.Alarms().Open)

@@ -59,9 +59,7 @@ func TestTurns_holdersKeyIsDeleted(t *testing.T) {
 // unlocked.
 func TestTurns_holdersKeyIsOverwritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		waiting := e.line(t, "a", 3)
+		e, l, waiting := startLine(t, lease.Options{}, 3)
 		e.at(time.Second)
 		e.srv.Put(l.Key(), "mine")
 		synctest.Wait()

@@ -22,6 +22,14 @@ func (e *env) line(t *testing.T, name string, n int) []<-chan acquired {
 	return waiting
 }
 
+// startLine is a session that holds a lock, for which n of its callers wait.
+func startLine(t *testing.T, opts lease.Options, n int) (*env, *lease.Lock, []<-chan acquired) {
+	t.Helper()
+	e := start(t, opts)
+	l := e.lock(t, "a")
+	return e, l, e.line(t, "a", n)
+}
+
 // pass unlocks l, and each of those who wait when they have got it, and checks that they get it in this order, one at a
 // time, each with a larger token.
 func pass(t *testing.T, l *lease.Lock, waiting ...<-chan acquired) {
@@ -44,9 +52,7 @@ func pass(t *testing.T, l *lease.Lock, waiting ...<-chan acquired) {
 // Callers of one session are served in the order in which they came, also who comes when some have been served already.
 func TestTurns_order(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		waiting := e.line(t, "a", 3)
+		e, l, waiting := startLine(t, lease.Options{}, 3)
 		for range 20 {
 			require.NoError(t, l.Unlock(t.Context()))
 			got := granted(t, waiting[0])
@@ -62,9 +68,7 @@ func TestTurns_order(t *testing.T) {
 func TestTurns_handOverIsOneCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const turns = 50
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		waiting := e.line(t, "a", turns)
+		e, l, waiting := startLine(t, lease.Options{}, turns)
 		require.Len(t, e.c.Calls(fakeetcd.Any), 2, "the grant of the lease and one to enter")
 		for i, next := range waiting {
 			rev, key := e.srv.Rev(), l.Key()

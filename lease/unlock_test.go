@@ -190,9 +190,7 @@ func TestLock_Unlock_againAfterItWasNotConfirmed(t *testing.T) {
 	} {
 		for _, waiters := range []int{0, 1} {
 			inBubble(t, fmt.Sprintf("%s, %d wait", name, waiters), func(t *testing.T) {
-				e := start(t, lease.Options{})
-				l := e.lock(t, "a")
-				waiting := e.line(t, "a", waiters)
+				e, l, waiting := startLine(t, lease.Options{}, waiters)
 				e.c.Inject(fakeetcd.Txn, tc.fault)
 				if tc.cut {
 					e.c.Cut()
