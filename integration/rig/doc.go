@@ -1,5 +1,5 @@
 // Package rig has what the safety scenarios share: ways to hold a name, a client whose network can be disturbed, a witness
-// of who was live when, a resource behind a fence, and the search for what was left behind.
+// of who was live when, and the search for what was left behind.
 //
 // # What a witness knows
 //
