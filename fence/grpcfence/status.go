@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/leasefence/leasefence/fence"
-	"github.com/leasefence/leasefence/internal/clip"
+	"github.com/leasefence/leasefence/fence/internal/wire"
 )
 
 // The values in the detail google.rpc.ErrorInfo of a refusal.
@@ -31,9 +31,6 @@ const (
 	// one, or one without a token: INVALID_ARGUMENT.
 	ReasonInvalid = "FENCING_TOKEN_INVALID"
 )
-
-// maxResource bounds a name in a status: a store's names can have any length, and clients limit the size of a status.
-const maxResource = 4 << 10
 
 // refusal is an error with a status: [status.FromError] finds the status, errors.Is and errors.As find err.
 type refusal struct {
@@ -62,20 +59,13 @@ func Error(err error) error {
 	switch {
 	case errors.Is(err, fence.ErrStale):
 		info.Reason, text = ReasonStale, fence.ErrStale.Error()
-		if stale, ok := errors.AsType[*fence.StaleError](err); ok && stale != nil {
-			known := *stale
-			known.Resource = clip.To(known.Resource, maxResource)
-			text = known.Error()
-			info.Metadata = staleMetadata(known)
+		if known, ok := wire.Stale(err); ok {
+			text, info.Metadata = known.Error(), staleMetadata(known)
 		}
 	case errors.Is(err, fence.ErrOtherLock):
 		info.Reason, text = ReasonOtherLock, fence.ErrOtherLock.Error()
-		if other, ok := errors.AsType[*fence.OtherLockError](err); ok && other != nil {
-			known := *other
-			known.Resource = clip.To(known.Resource, maxResource)
-			known.Lock, known.Follows = clip.To(known.Lock, fence.MaxLock), clip.To(known.Follows, fence.MaxLock)
-			text = known.Error()
-			info.Metadata = otherLockMetadata(known)
+		if known, ok := wire.OtherLock(err); ok {
+			text, info.Metadata = known.Error(), otherLockMetadata(known)
 		}
 	case errors.Is(err, ErrMissing):
 		info.Reason, text = ReasonMissing, ErrMissing.Error()
@@ -177,7 +167,7 @@ func cause(code codes.Code, info *errdetails.ErrorInfo) error {
 		}
 		md := info.GetMetadata()
 		return &fence.StaleError{
-			Resource: md["resource"], Token: member(md["token"]), Highest: member(md["highest"]),
+			Resource: md["resource"], Token: wire.Member(md["token"]), Highest: wire.Member(md["highest"]),
 			Read: md["read"] == "true", ByReader: md["byReader"] == "true",
 		}
 	case ReasonOtherLock:
@@ -186,7 +176,7 @@ func cause(code codes.Code, info *errdetails.ErrorInfo) error {
 		}
 		md := info.GetMetadata()
 		return &fence.OtherLockError{
-			Resource: md["resource"], Token: member(md["token"]), Read: md["read"] == "true",
+			Resource: md["resource"], Token: wire.Member(md["token"]), Read: md["read"] == "true",
 			Lock: md["lock"], Follows: md["follows"],
 		}
 	case ReasonMissing:
@@ -199,12 +189,4 @@ func cause(code codes.Code, info *errdetails.ErrorInfo) error {
 		}
 	}
 	return nil
-}
-
-func member(text string) fence.Token {
-	t, err := fence.Parse(text)
-	if err != nil {
-		return 0
-	}
-	return t
 }

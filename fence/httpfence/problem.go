@@ -10,7 +10,7 @@ import (
 	"net/http"
 
 	"github.com/leasefence/leasefence/fence"
-	"github.com/leasefence/leasefence/internal/clip"
+	"github.com/leasefence/leasefence/fence/internal/wire"
 )
 
 // The types of the problems (RFC 9457) that [Error] writes and [ReadError] recognises. Each is the URL of its description.
@@ -33,8 +33,7 @@ const (
 	mediaType = "application/problem+json"
 	// maxProblem is the largest problem that ReadError reads. A problem has about 400 bytes and twice the names of the resource
 	// and of two locks, whose bytes can each take six.
-	maxProblem  = 128 << 10
-	maxResource = 4 << 10
+	maxProblem = 128 << 10
 )
 
 type problem struct {
@@ -86,31 +85,25 @@ func Error(w http.ResponseWriter, err error) bool {
 
 func staleProblem(err error) problem {
 	p := problem{Type: TypeStale, Title: "Fencing token stale", Status: http.StatusPreconditionFailed}
-	stale, ok := errors.AsType[*fence.StaleError](err)
-	if !ok || stale == nil {
+	known, ok := wire.Stale(err)
+	if !ok {
 		return p
 	}
-	// A store's names can have any length, and ReadError does not recognise a longer problem.
-	known := *stale
-	known.Resource = clip.To(known.Resource, maxResource)
 	p.Detail = known.Error()
 	p.Resource, p.Token = known.Resource, known.Token.String()
 	p.Read, p.ByReader = known.Read, known.ByReader
-	if stale.Highest != 0 {
-		p.Highest = stale.Highest.String()
+	if known.Highest != 0 {
+		p.Highest = known.Highest.String()
 	}
 	return p
 }
 
 func otherLockProblem(err error) problem {
 	p := problem{Type: TypeOtherLock, Title: "Fencing token of another lock", Status: http.StatusConflict}
-	other, ok := errors.AsType[*fence.OtherLockError](err)
-	if !ok || other == nil {
+	known, ok := wire.OtherLock(err)
+	if !ok {
 		return p
 	}
-	known := *other
-	known.Resource = clip.To(known.Resource, maxResource)
-	known.Lock, known.Follows = clip.To(known.Lock, fence.MaxLock), clip.To(known.Follows, fence.MaxLock)
 	p.Detail = known.Error()
 	p.Resource, p.Token, p.Read = known.Resource, known.Token.String(), known.Read
 	p.Lock, p.Follows = known.Lock, known.Follows
@@ -199,11 +192,11 @@ func parseProblem(status int, body []byte) error {
 	switch {
 	case status == http.StatusPreconditionFailed && p.Type == TypeStale:
 		return &fence.StaleError{
-			Resource: p.Resource, Token: member(p.Token), Highest: member(p.Highest), Read: p.Read, ByReader: p.ByReader,
+			Resource: p.Resource, Token: wire.Member(p.Token), Highest: wire.Member(p.Highest), Read: p.Read, ByReader: p.ByReader,
 		}
 	case status == http.StatusConflict && p.Type == TypeOtherLock:
 		return &fence.OtherLockError{
-			Resource: p.Resource, Token: member(p.Token), Read: p.Read, Lock: p.Lock, Follows: p.Follows,
+			Resource: p.Resource, Token: wire.Member(p.Token), Read: p.Read, Lock: p.Lock, Follows: p.Follows,
 		}
 	case status == http.StatusPreconditionRequired && p.Type == TypeMissing:
 		return fmt.Errorf("%w: refused with status %d", ErrMissing, status)
@@ -211,14 +204,6 @@ func parseProblem(status int, body []byte) error {
 		return fmt.Errorf("%w: refused with status %d", fence.ErrInvalidToken, status)
 	}
 	return nil
-}
-
-func member(text string) fence.Token {
-	t, err := fence.Parse(text)
-	if err != nil {
-		return 0
-	}
-	return t
 }
 
 // replay is a body whose first part was read and can be read again.
