@@ -34,7 +34,9 @@ func TestPulse_slowClusterExcuses(t *testing.T) {
 	r.complainSince(r.run.tape.Now(), "I7", "asked after that")
 	requireComplaint(t, r, "I7", "asked after that")
 
-	_, events, err := r.run.tape.end()
+	path, err := r.run.tape.end()
+	require.NoError(t, err)
+	events, err := history.ReadFile(path)
 	require.NoError(t, err)
 	require.NotEmpty(t, events)
 	begun := map[int64]history.Event{}

@@ -49,13 +49,12 @@ func (t *tape) begin(round int) (err error) {
 	return nil
 }
 
-// end closes the part, and returns its path and all that is in it.
-func (t *tape) end() (path string, events []history.Event, err error) {
+// end closes the part and returns its path.
+func (t *tape) end() (path string, err error) {
 	err = t.Flush()
 	t.To(nil)
 	if err = errors.Join(err, t.file.Close()); err != nil {
-		return "", nil, fmt.Errorf("mix: write a history: %w", err)
+		return "", fmt.Errorf("mix: write a history: %w", err)
 	}
-	events, err = history.ReadFile(t.file.Name())
-	return t.file.Name(), events, err
+	return t.file.Name(), nil
 }

@@ -42,7 +42,9 @@ func TestRenewals_adoptedWhenTheGrantHasRunOut(t *testing.T) {
 	require.NoError(t, l.Unlock(t.Context()))
 	require.NoError(t, session.Close(t.Context()))
 
-	_, events, err := tape.end()
+	path, err := tape.end()
+	require.NoError(t, err)
+	events, err := history.ReadFile(path)
 	require.NoError(t, err)
 	require.True(t, slices.ContainsFunc(events, func(e history.Event) bool { return e.Kind == history.Renewed }))
 	report := check.Check(events)

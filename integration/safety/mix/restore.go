@@ -272,7 +272,11 @@ func (r *restoration) writeStale() {
 
 // judge brings the report up to date.
 func (r *restoration) judge(number int) error {
-	path, events, err := r.run.tape.end()
+	path, err := r.run.tape.end()
+	if err != nil {
+		return err
+	}
+	events, err := history.ReadFile(path)
 	if err != nil {
 		return err
 	}

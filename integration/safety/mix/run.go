@@ -192,18 +192,22 @@ func (r *run) round(ctx, life context.Context, number int) error {
 	}
 	round.settle(life)
 	r.tape.Record(history.Event{Kind: history.Note, Name: history.NoteEnd})
-	path, events, err := r.tape.end()
+	path, err := r.tape.end()
 	if err != nil {
 		return err
 	}
 	if err := r.watch.err(); err != nil {
 		return err
 	}
-	return r.judge(life, round, path, events)
+	return r.judge(life, round, path)
 }
 
 // judge checks the history of a round.
-func (r *run) judge(ctx context.Context, round *round, path string, events []history.Event) error {
+func (r *run) judge(ctx context.Context, round *round, path string) error {
+	events, err := history.ReadFile(path)
+	if err != nil {
+		return err
+	}
 	began := time.Now()
 	verdict := check.Check(events)
 	for _, v := range verdict.Violations {
