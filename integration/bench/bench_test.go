@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -97,4 +98,31 @@ func TestRun_endsWhenInterrupted(t *testing.T) {
 	defer cancel()
 	err := run(ctx, []string{"-short", "-scenarios", "clients8", "-dir", t.TempDir()}, canceller{cancel})
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestParseMetrics(t *testing.T) {
+	const text = `# TYPE etcd_disk_wal_fsync_duration_seconds histogram
+etcd_disk_wal_fsync_duration_seconds_bucket{le="+Inf"} 42
+etcd_disk_wal_fsync_duration_seconds_sum 0.5
+etcd_disk_wal_fsync_duration_seconds_count 42
+etcd_server_proposals_committed_total 1.23e+02
+grpc_server_handled_total{grpc_code="Canceled",grpc_method="Watch",grpc_type="bidi_stream"} 2
+grpc_server_handled_total{grpc_code="OK",grpc_method="LeaseKeepAlive",grpc_type="bidi_stream"} 3
+grpc_server_handled_total{grpc_code="OK",grpc_method="Txn",grpc_type="unary"} 10
+grpc_server_msg_received_total{grpc_method="LeaseKeepAlive",grpc_type="bidi_stream"} 6
+grpc_server_msg_received_total{grpc_method="Txn",grpc_type="unary"} 10
+grpc_server_msg_received_total{grpc_method="Watch",grpc_type="bidi_stream"} 9
+grpc_server_started_total{grpc_method="Range",grpc_type="unary"} 5
+grpc_server_started_total{grpc_method="Txn",grpc_type="unary"} 10
+grpc_server_started_total{grpc_method="Watch",grpc_type="bidi_stream"} 2
+process_cpu_seconds_total 1.5
+`
+	c, err := parseMetrics(strings.NewReader(text))
+	require.NoError(t, err)
+	// The end of a stream is no message.
+	require.Equal(t, cost{requests: 22, renewals: 3, commits: 123, fsyncs: 42, serverCPU: 1.5}, c)
+	_, err = parseMetrics(strings.NewReader(strings.ReplaceAll(text, "etcd_server_proposals", "other")))
+	require.ErrorContains(t, err, "no etcd_server_proposals_committed_total")
+	_, err = parseMetrics(strings.NewReader(strings.ReplaceAll(text, "1.5", "much")))
+	require.ErrorContains(t, err, "much")
 }
