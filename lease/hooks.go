@@ -17,9 +17,9 @@ import (
 //
 // No lock of the library is held during a call, and a function that blocks holds up no deadline and no renewal. AcquireStart,
 // Queued, AcquireEnd and Released are called by the goroutine of the acquisition or of Unlock, which waits for them, so they must not
-// close the session, which waits for the acquisition. If one of them panics the panic goes on, and the caller holds nothing. Lost is
-// called by a goroutine of its own, perhaps after Close has returned. The calls of Renewed come one after the other, and those of
-// StateChanged and CleanUp too. While 256 of Renewed wait, further ones are dropped.
+// close the session, which waits for the acquisition. If one of them panics the panic goes on, and the caller holds nothing: AcquireEnd
+// is left out then if it was not called yet. Lost is called by a goroutine of its own, perhaps after Close has returned. The calls of
+// Renewed come one after the other, and those of StateChanged and CleanUp too. While 256 of Renewed wait, further ones are dropped.
 type Hooks struct {
 	// AcquireStart is called when an acquisition begins: its name is legal, and nothing has been sent. The context that it
 	// returns, made of ctx, is that of the requests that are sent for the acquisition alone: of no watch, and of none that shares a
