@@ -36,7 +36,7 @@ func useLease(ctx context.Context, client *clientv3.Client, ledger *ledger, entr
 	defer func() { err = errors.Join(err, session.Close(context.WithoutCancel(ctx))) }()
 
 	return session.Do(ctx, "invoices/nightly", func(ctx context.Context, token fence.Token) error {
-		// ctx ends before anybody else can get the lock. The token goes with every write.
+		// ctx ends before anybody else can get the lock. Send the token with every write.
 		return ledger.Append(ctx, token, entry)
 	})
 }
@@ -59,14 +59,14 @@ func useMarks(ctx context.Context, db *sql.DB, marks *sqlfence.Marks, amount int
 	}
 	return marks.Do(ctx, db, "ledger", func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO entries (amount) VALUES ($1)", amount)
-		return err // errors.Is(err, fence.ErrStale) after Do: a newer holder has been here
+		return err // if a newer holder has written, Do returns an error that matches fence.ErrStale
 	})
 }
 
 func useTryLock(ctx context.Context, session *lease.Session) error {
 	lock, err := session.TryLock(ctx, "invoices/nightly")
 	if errors.Is(err, lease.ErrLocked) {
-		return nil // somebody else is at it; err says who
+		return nil // somebody else holds it; err says who
 	}
 	if err != nil {
 		return err
