@@ -82,15 +82,11 @@ func (s *Session) attempt(ctx context.Context, name string, opts lockOptions, m 
 	defer s.leaveScope()
 	var gone error // the last answer that a lease was gone
 	for replaced := false; ; {
-		var c *contender
 		var l *Lock
+		c := &contender{name: name, owner: opts.owner, told: told}
 		err := context.Cause(ctx)
 		if err == nil {
-			err = s.withLease(ctx, func(g *grant) {
-				c = newContender(g, name, opts.owner)
-				c.told = told
-				m.join(c)
-			})
+			err = s.withLease(ctx, c, m.join)
 		}
 		if err == nil {
 			l, err = c.contend(ctx, m, opts.maxHold)
@@ -100,7 +96,7 @@ func (s *Session) attempt(ctx context.Context, name string, opts lockOptions, m 
 			return l, nil
 		case ctx.Err() != nil && gone != nil:
 			return nil, fmt.Errorf("%w (last attempt: %s)", err, gone.Error())
-		case c == nil || ctx.Err() != nil:
+		case c.g == nil || ctx.Err() != nil:
 			return nil, err
 		case errors.Is(err, rpctypes.ErrLeaseNotFound):
 			gone = err

@@ -80,9 +80,7 @@ func (c *contender) stand(ctx context.Context, as candidacy.Candidate) (*contend
 		c.g.guards.Remove(&c.entry)
 		c.end(errAbandoned)
 		c.gone()
-		told := c.told
-		c = newContender(c.g, c.name, c.owner)
-		c.told = told
+		c = (&contender{name: c.name, owner: c.owner, told: c.told}).on(c.g)
 	}
 }
 

@@ -27,9 +27,9 @@ type contender struct {
 	end  context.CancelCauseFunc
 }
 
-// newContender is an acquisition that has not begun; it ends with its lease.
-func newContender(g *grant, name, owner string) *contender {
-	c := &contender{g: g, name: name, owner: owner}
+// on puts an acquisition that has not begun on a lease, with which it ends.
+func (c *contender) on(g *grant) *contender {
+	c.g = g
 	c.entry.Ended = c.keyEnded
 	c.life, c.end = context.WithCancelCause(g.handles)
 	return c

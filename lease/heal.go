@@ -16,10 +16,10 @@ type healing struct {
 	done    chan struct{} // closed at the end
 }
 
-// withLease calls use, once, with the present lease, or with a new one if that is lost. Those who wait for a new one are
-// called in the order in which they came, and before all who come later, so that a line in which use takes a place is in
-// order. Use does not block. On an error it was not called.
-func (s *Session) withLease(ctx context.Context, use func(*grant)) error {
+// withLease puts c on the present lease, or on a new one if that is lost, and calls join, which takes a place in a line and
+// does not block. While a new lease is asked for, acquisitions wait here, and join in the order in which they came, before all
+// that come later. On an error c has no lease, and join was not called.
+func (s *Session) withLease(ctx context.Context, c *contender, join func(*contender)) error {
 	for {
 		s.mu.Lock()
 		g := s.grant
@@ -36,7 +36,7 @@ func (s *Session) withLease(ctx context.Context, use func(*grant)) error {
 			return s.restored
 		case alive:
 			s.mu.Unlock()
-			use(g)
+			join(c.on(g))
 			return nil
 		case s.grant != g:
 			s.mu.Unlock()
@@ -47,7 +47,7 @@ func (s *Session) withLease(ctx context.Context, use func(*grant)) error {
 			s.goLocked(s.heal)
 		}
 		h := s.healing
-		place := h.waiting.PushBack(use)
+		place := h.waiting.PushBack(func(g *grant) { join(c.on(g)) })
 		s.mu.Unlock()
 
 		var err error
