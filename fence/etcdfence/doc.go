@@ -6,48 +6,52 @@
 // [NewKV] is for data in the same etcd as the lock. Each write compares the create revision of the lock's key and its lease, so
 // a write is done only while the lock is held.
 //
-// [Marks] is for data in an etcd whose writers hold their locks elsewhere, for example in another cluster. A key for each
-// resource holds the mark, the highest token that was accepted and the name of its lock, and each write compares it. A new tenure
-// begins with [Marks.Claim], before its first read, and that of a reader with [Marks.ClaimRead].
+// [Marks] is for data in an etcd whose writers hold their locks elsewhere, for example in another cluster. A key for
+// each resource holds its marks, the highest tokens that were accepted, and the name of the lock. Each write compares
+// that key. A writer begins its tenure with [Marks.Claim] and a reader with [Marks.ClaimRead], each before its first
+// read.
 //
 // Both return a [KV], which is a clientv3.KV: Put, Delete, Do and Txn are fenced, Get and GetStream are not, and Compact is
 // refused.
 //
 // # Guarantee
 //
-// NewKV: a write is done only while the lock's key exists with the create revision of this hold and with its lease. So no write
-// is done after the lock was released, its key deleted or its lease gone, for any pause and any delay of the write.
+// NewKV: a write is done only while the lock's key exists with the create revision of this hold and with its lease. So
+// no write is done after the lock was released, its key deleted or its lease gone, however long the holder pauses or
+// the write is delayed.
 //
-// Marks: once a Claim or a write with a token was accepted for a resource, no older token is accepted for it. Once a ClaimRead
-// or CheckRead was, no older token of a writer is. A write that raises the mark does so in the same revision. This holds for
-// every token, 1 to 9223372036854775807, and for any number of processes. Once one of these was
-// accepted with the name of its lock, no token of another lock is accepted, until [Marks.Move].
+// Marks: once a Claim or a write with a token was accepted for a resource, no older token is accepted for it. Once a
+// ClaimRead or CheckRead was accepted, no older token of a writer is accepted. A write that raises the mark does so in
+// the same revision. This holds for every token, 1 to 9223372036854775807, and for any number of processes. Once any of
+// these was accepted with the name of its lock, no token of another lock is accepted until [Marks.Move].
 //
 // Neither needs a clock. A refused write changes nothing.
 //
 // # Readers
 //
-// The holder of a read lock claims with [Marks.ClaimRead] before its first read, which keeps a paused writer from writing while it
-// reads, and calls [Marks.CheckRead] after a read, before the result is used; see package fence. NewKV needs no mark of readers:
-// a read lock is granted when the keys of all older writers are gone, and then their writes are refused.
+// The holder of a read lock claims with [Marks.ClaimRead] before its first read, which keeps a paused writer from
+// writing while it reads, and calls [Marks.CheckRead] after a read, before the result is used; see package fence. NewKV
+// needs no mark of readers: when a read lock is granted the keys of all older writers are gone, so their writes are
+// refused.
 //
 // # Locks
 //
-// A mark follows the lock of the first token that comes with a name; see package fence. A mark without a name, from an earlier
-// version or from tokens that came without, takes that of the next token with one. NewKV needs no name: it compares the key of the
-// very lock.
+// A mark follows the lock of the first token that comes with a name; see package fence. A mark without a name, written
+// by an earlier version or by tokens without a name, takes the name of the next token that has one. NewKV needs no
+// name: it compares the lock's own key.
 //
 // # The value of a mark
 //
-// It is the write mark, in 20 digits. While the read mark is higher, a space and that follow. Behind them come a space, "@" and the
-// name of the lock, if there is one. A version of this package that does not know readers, or names, takes the longer value for a
-// malformed mark and refuses everybody, so it never writes past a newer token. The contexts of locks and elections carry names. So
-// bring all who write or read to this version before the first of them uses it for the resource, or stop them meanwhile.
+// The value is the write mark, in 20 digits. While the read mark is higher, a space and the read mark follow. If the
+// resource follows a lock, a space, "@" and the lock's name come last. An earlier version of this package that knows no
+// readers or no names reports a longer value as malformed and refuses everybody, so it never writes past a newer token.
+// The contexts of locks and elections carry names. So upgrade all processes that write or read the resource before the
+// first of them uses this version for it, or stop the others meanwhile.
 //
 // # No guarantee
 //
-//   - Reads are not fenced, but by CheckRead after them. A successor can change what a holder has read. A write that is based on
-//     the old value is refused.
+//   - Reads are not fenced; a CheckRead after a read shows whether it was in time. A successor can change what a holder
+//     has read. A write that is based on the old value is refused.
 //   - A mark shows which holder came later, not who holds the lock. Until a successor has claimed, a holder that has lost its
 //     lock is accepted. [NewKV] refuses it from the moment of the loss, even without a successor.
 //   - Writes to the data that do not go through the KV are not fenced. Writes to the marks or to the lock's keys break the
@@ -56,8 +60,9 @@
 //     etcd's client. A read does not settle the outcome, because the write may be done after the read. Of two writes that
 //     compare the same ModRevision in [KV.Txn] only one is done. With Marks, a write of an older token is refused once a newer
 //     token has claimed.
-//   - A restore of the data's etcd from a snapshot brings old marks back, and the lock from before a Move: claim or move again
-//     before anything is written. A restore of the lock's etcd sets revisions back: raise the era (see package fence).
+//   - A restore of the data's etcd from a snapshot brings back old marks and, if it undoes a Move, the former lock:
+//     claim or move again before anything is written. A restore of the lock's etcd sets revisions back: raise the era
+//     (see package fence).
 //
 // # Failures
 //
@@ -77,15 +82,16 @@
 //
 // # Limits and cost
 //
-// A write is one transaction: one request and one entry in etcd's log, as without the fence. With Marks a write that raises the
-// mark takes two requests; after a Claim no write has to. A transaction with If or Else that only reads also adds an entry to
-// the log, which it would not do without the fence. That readers come adds nothing to a write. ClaimRead and CheckRead send one
-// request, a read, or two if they raise the mark; after a ClaimRead no CheckRead has to.
+// A write is one transaction: one request and one entry in etcd's log, as without the fence. With Marks a write that
+// raises the mark takes two requests; after a Claim no write raises it. A transaction with If or Else that only reads
+// also adds an entry to the log, which it would not do without the fence. Readers add nothing to the cost of a write.
+// ClaimRead and CheckRead send one request, a read, or two if they raise the mark; after a ClaimRead no CheckRead
+// raises it.
 //
 // Etcd limits the operations of a transaction, by default to 128, and counts those of outer transactions. With NewKV a
-// transaction can have 128 operations, or 126 with If or Else. With Marks it can have 127 or 126, and one more once the mark
-// was raised. The request is larger by the lock's key and its queue's name, or by the mark's key and value, some of them
-// twice. The value is as long as the lock's name, and 22 or 43 bytes.
+// transaction can have 128 operations, or 126 with If or Else. With Marks it can have 127, or 126 with If or Else, and
+// one more once the mark was raised. The request is larger by the lock's key and its queue's name, or by the mark's key
+// and value, some of them twice. The value is as long as the lock's name, and 22 or 43 bytes.
 //
 // # Permissions
 //

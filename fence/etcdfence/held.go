@@ -14,8 +14,8 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// Holder is the handle of a held lock: a *lease.Lock or an *election.Leadership. That of a read lock is none, because its token is
-// a [fence.ReadToken]: a reader does not write.
+// Holder is the handle of a held lock: a *lease.Lock or an *election.Leadership. The handle of a read lock is no
+// Holder, because its token is a [fence.ReadToken]: a reader does not write.
 type Holder interface {
 	// IsOwner compares the create revision of the lock's key with the token's.
 	IsOwner() clientv3.Cmp
@@ -25,9 +25,9 @@ type Holder interface {
 // NewKV returns a KV whose writes are done only while the lock's key exists. The lock and the data must be in the same etcd, and
 // kv must see the lock's key under its own name: apply a namespace to the returned KV and not to kv.
 //
-// The KV uses the token of the handle and ignores that of the context. It compares the lock's own key, which no other lock has, and
-// so needs no name. The error of a refused write has the lock's key as the resource. Its highest token is that of the present owner,
-// in the era of this handle, or 0 if no owner was found. The owner may be a reader.
+// The KV uses the token of the handle and ignores that of the context. It compares the lock's own key, which no other
+// lock has, and so needs no name. The error of a refused write has the lock's key as the resource. Its highest token is
+// that of the present owner, a writer or a reader, in the era of this handle, or 0 if there is no owner.
 //
 // NewKV sends nothing. Its error names the argument and what is legal.
 func NewKV(kv clientv3.KV, holder Holder) (*KV, error) {
@@ -96,12 +96,12 @@ func (h *held) commit(ctx context.Context, b body) (*clientv3.TxnResponse, error
 	return b.response(resp), nil
 }
 
-// maxSuccessors bounds the answer to a refused write: nested names can have any number of keys there.
+// maxSuccessors bounds the answer to a refused write: below the prefix, nested names can have any number of keys.
 const maxSuccessors = 8
 
-// successors reads the contenders that came after this hold, oldest first. The read must be there and must not be serializable:
-// a member of etcd answers a transaction without operations, or with serializable reads only, from its own state, which may
-// be old and still have the lock.
+// successors reads the contenders that came after this hold, oldest first. It also makes the comparison linearizable: a
+// member of etcd answers a transaction without operations, or with serializable reads only, from its own state, which
+// may be old and still have the lock's key.
 func (h *held) successors() clientv3.Op {
 	prefix := h.queue()
 	if prefix == "" {
@@ -114,8 +114,8 @@ func (h *held) successors() clientv3.Op {
 // queue returns the prefix of all keys of the lock's name, or "" if the key is in no queue.
 func (h *held) queue() string { return h.key[:strings.LastIndexByte(h.key, '/')+1] }
 
-// highest returns the token of the oldest contender, which holds the lock now that this hold's key is gone, and whether that is a
-// reader.
+// highest returns the token of the oldest contender in read, which holds the lock now that this hold's key is gone. The
+// flag reader reports whether that contender is a reader.
 func (h *held) highest(read *pb.ResponseOp) (t fence.Token, reader bool) {
 	prefix := h.queue()
 	if prefix == "" {

@@ -8,9 +8,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// KV is a [clientv3.KV] whose writes pass a gate. The gate of [NewKV] is open while a lock is held, that of [Marks.KV] while no
-// newer token was accepted. KV sends each write as one transaction with the gate's comparison, so the server decides in one
-// step with the write.
+// KV is a [clientv3.KV] whose writes pass a gate. The gate of [NewKV] is open while a lock is held; that of [Marks.KV]
+// is open while no newer token and no other lock was accepted. KV sends each write as one transaction with the gate's
+// comparison, so the server decides in one step with the write.
 //
 // On success the response is that of the same call without the gate, including headers and revisions. If the gate is closed
 // nothing is written, and the error is a [*fence.StaleError], which matches [fence.ErrStale]. KV returns the client's errors
@@ -90,7 +90,7 @@ func (k *KV) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, error
 		return clientv3.OpResponse{}, err
 	case op.IsPut():
 		put := (*clientv3.PutResponse)(resp.Responses[0].GetResponsePut())
-		put.Header = resp.Header // the operation's own has the revision alone
+		put.Header = resp.Header // the operation's own header has only the revision
 		return put.OpResponse(), nil
 	case op.IsDelete():
 		del := (*clientv3.DeleteResponse)(resp.Responses[0].GetResponseDeleteRange())
@@ -106,7 +106,7 @@ func (k *KV) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, error
 // order; otherwise Commit returns an error, where etcd's own transaction panics.
 func (k *KV) Txn(ctx context.Context) clientv3.Txn { return &txn{ctx: ctx, gate: k.gate} }
 
-// body has the operations to do if the gate is open.
+// body is the caller's transaction, which the server runs if the gate is open.
 type body struct {
 	cmps            []clientv3.Cmp
 	then, otherwise []clientv3.Op

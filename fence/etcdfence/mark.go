@@ -16,15 +16,15 @@ import (
 	"github.com/leasefence/leasefence/internal/clip"
 )
 
-// ErrMalformedMark reports that a mark's key has a value that this package does not write. Nothing is accepted for the resource
-// until an operator writes the highest token of a writer that was ever accepted there, in 20 digits, and, if that of a reader is
-// higher, a space and that. If they are not known, the highest of all will do: it refuses readers that hold the lock now. Behind
-// them come a space, "@" and the name of the lock that the resource follows, with the prefix of its sessions. Without them the
-// resource follows the lock of the next token that comes with a name.
+// ErrMalformedMark reports that a mark's key has a value that this package does not write. Nothing is accepted for the
+// resource until an operator repairs the value: the highest token of a writer that was ever accepted there, in 20
+// digits; if a reader's was higher, a space and the reader's. If they are not known, write the highest token of all: it
+// refuses the readers that hold the lock now. A space, "@" and the name of the lock that the resource follows come
+// last, with the prefix of its sessions. Without a name the resource follows the lock of the next token that has one.
 var ErrMalformedMark = errors.New("etcdfence: malformed mark")
 
-// mark is a gate that is open to writers of the lock in the value of a key whose tokens are not less than the marks there. It
-// raises them.
+// mark is a gate that a key's value controls: it is open to writers whose lock is the one in the value and whose tokens
+// are not less than the marks there. Each accepted token raises the marks.
 type mark struct {
 	kv           clientv3.KV
 	prefix       string // of all marks
@@ -33,12 +33,12 @@ type mark struct {
 	allowUnnamed bool
 	hooks        *fence.Hooks
 
-	// guess is the name that was last seen in the mark. Who writes without a name compares the whole value nevertheless. If it is
-	// out of date, that costs a request.
+	// guess is the lock's name that was last seen in the mark. A write without a name needs it to compare the whole
+	// value. A guess that is out of date costs one more request.
 	guess atomic.Pointer[string]
 }
 
-// bid is the token of a context and what is known of its lock.
+// bid is the token that a context carries, and its lock.
 type bid struct {
 	token  fence.Token
 	read   bool   // token is a reader's
@@ -53,7 +53,7 @@ func (m *mark) claim(ctx context.Context) error {
 	return err
 }
 
-// move is claim, whatever lock the mark follows. From then on it follows that of the context.
+// move claims whatever lock the mark follows, and makes the mark follow the context's.
 func (m *mark) move(ctx context.Context) error {
 	by, err := m.writer(ctx)
 	if err != nil {
@@ -82,14 +82,14 @@ func (m *mark) check(ctx context.Context) error {
 	return err
 }
 
-// tell tells the hooks how a verb has ended.
+// tell reports the outcome of a verb to the hooks.
 func (m *mark) tell(ctx context.Context, by bid, err error) {
 	m.hooks.Tell(ctx, fence.Access{Resource: m.resource, Token: by.token, Read: by.read, Lock: by.lock}, err)
 }
 
-// read accepts a reader that is not older than the write mark, and raises a lower read mark. It raises it on the condition that
-// the marks are still those that were read. So whatever comes in between is seen: another reader, another lock, and a writer, whose
-// mark the transaction must not lower.
+// read accepts a reader that is not older than the write mark, and raises a lower read mark. The condition is that the
+// marks are still those that were read: another reader, a writer or a Move may have come in between, and the
+// transaction must not lower their marks.
 func (m *mark) read(ctx context.Context) error {
 	by, err := m.reader(ctx)
 	if err != nil {
@@ -138,15 +138,16 @@ func (m *mark) commit(ctx context.Context, b body) (*clientv3.TxnResponse, error
 	return m.send(ctx, by, b)
 }
 
-// send sends the body with the condition that the marks are those that the writer leaves, which is true for a tenure that has
-// claimed until a newer reader comes. If it is false, the same transaction reads the marks. send then raises marks that are lower,
-// missing or without a name in one transaction with the body, on the condition that they are still those that were read.
+// send sends the body with the condition that the marks are already what this writer leaves. That is true for a tenure
+// that has claimed, until a newer reader comes. If it is false, the same transaction reads the marks. If they are
+// lower, missing or without a name, send raises them in one transaction with the body, on the condition that they are
+// still those that were read.
 //
 // A comparison of bytes (mark less than token) would save the first attempt but would accept values that are not numbers: no
 // comparison of etcd can check that a lower value is well-formed.
 //
-// send sends a transaction again only after the server has answered that nothing was done. Each time another writer has
-// changed the mark in between.
+// send sends another transaction only after the server has answered that nothing was done. Each repetition means that
+// somebody else has changed the mark in between.
 func (m *mark) send(ctx context.Context, by bid, b body) (_ *clientv3.TxnResponse, err error) {
 	defer func() { m.tell(ctx, by, err) }()
 	var (
@@ -182,7 +183,7 @@ func (m *mark) send(ctx context.Context, by bid, b body) (_ *clientv3.TxnRespons
 	}
 }
 
-// sighting is the marks as they were read.
+// sighting has the marks as they were read.
 type sighting struct {
 	marks
 
@@ -201,8 +202,8 @@ func (m *mark) see(kvs []*mvccpb.KeyValue) (sighting, error) {
 	return sighting{marks: all, rev: kvs[0].ModRevision}, nil
 }
 
-// admit returns the marks that were read, or an error if they refuse the bid. A token without a name is stale first: that is
-// certain.
+// admit returns the marks that were read, or an error if they refuse the bid. A token without a name that is lower than
+// a mark is reported as stale, which is certain, and not as another lock's, which is not.
 func (m *mark) admit(by bid, kvs []*mvccpb.KeyValue) (sighting, error) {
 	seen, err := m.see(kvs)
 	if err != nil {

@@ -27,22 +27,22 @@ type Options struct {
 	// refused before anything is sent; see [fence.Token.CheckEra].
 	MaxEra uint16
 
-	// AllowUnnamed has a resource that follows a lock accept tokens that come without the name of one, for example those of older
-	// clients; see [fence.WithLock]. By default they are refused with an [*fence.OtherLockError]. A KV learns the name at its first
-	// write of such a token, which costs one request more.
+	// AllowUnnamed makes a resource that follows a lock accept tokens without a lock's name, for example those of older
+	// clients; see [fence.WithLock]. By default they are refused with an [*fence.OtherLockError]. The first such write
+	// through a KV takes one more request, which reads the name.
 	AllowUnnamed bool
 
 	// Hooks are called when a token was accepted or refused. Default: none.
 	Hooks *fence.Hooks
 }
 
-// Marks fences data in etcd whose writers hold their locks elsewhere, for example in another cluster. A key for each resource
-// holds the mark: the highest token that was accepted, as 20 decimal digits, behind a space that of readers if it is higher, and
-// behind " @" the name of the lock that the resource follows. Marks only grow and are never deleted.
+// Marks fences data in etcd whose writers hold their locks elsewhere, for example in another cluster. A key for each
+// resource holds the highest token of a writer that was accepted, that of a reader if it is higher, and the name of the
+// lock that the resource follows; the package's documentation has the form. Marks only grow and are never deleted.
 //
-// The token is the one in the context; see [fence.FromContext] and [fence.ReadFromContext]. So is the name of its lock; see
-// [fence.LockFromContext]. The resource follows the lock of the first token that is accepted with a name, and refuses the tokens of
-// others, whatever the numbers, until [Marks.Move].
+// The context carries the token, see [fence.FromContext] and [fence.ReadFromContext], and the name of its lock, see
+// [fence.LockFromContext]. The resource follows the lock of the first token that is accepted with a name. Until
+// [Marks.Move] it refuses the tokens of other locks, whatever their numbers.
 //
 // A resource is 1 to 1,024 bytes of UTF-8 without NUL. Marks is safe for concurrent use, by any number of processes, and need not be
 // closed.
@@ -75,11 +75,11 @@ func NewMarks(kv clientv3.KV, opts Options) (*Marks, error) {
 // Claim starts a tenure. Call it once after a grant, before the first read of the resource: until then the mark does not refuse
 // the predecessor. Repeating it is safe.
 //
-// On success the mark is the context's token or newer, and no older token is accepted. On these errors the mark is unchanged: an
-// [*fence.OtherLockError] if the resource follows another lock than that of the token, or if it follows one and the token came
-// without a name; a [*fence.StaleError] with the mark as the highest token if a mark is newer; one that matches
-// [fence.ErrInvalidToken] if the context carries no token, or the name of its lock is illegal, or [ErrMalformedMark] if something
-// else has written the mark. Any other error is the client's: the mark may have been raised, and Claim may be called again.
+// On success the mark is the context's token or newer, and no older token is accepted. The mark is unchanged if the
+// error is a [*fence.StaleError], which has the newer mark as the highest token, or an [*fence.OtherLockError] (the
+// resource follows another lock, or follows one and the token came without a name), or matches [fence.ErrInvalidToken]
+// (no token in the context, or an illegal name of its lock) or [ErrMalformedMark] (something else has written the
+// mark). Any other error is the client's: the mark may have been raised, and Claim may be called again.
 func (m *Marks) Claim(ctx context.Context, resource string) error {
 	k, err := m.KV(resource)
 	if err != nil {
@@ -88,12 +88,13 @@ func (m *Marks) Claim(ctx context.Context, resource string) error {
 	return k.Claim(ctx)
 }
 
-// Move has the resource follow the lock of the context from now on, and claims it with the context's token; see [Marks.Claim].
-// Tokens of the lock that it has followed are refused from then on, whatever of it is still under way. Call it when writers have
-// gone over to another lock, and before they write. Repeating it is safe.
+// Move makes the resource follow the lock of the context, and claims the resource with the context's token; see
+// [Marks.Claim]. From then on tokens of the former lock are refused, also in writes that are still under way. Call it
+// when the writers have switched to another lock, before they write. Repeating it is safe.
 //
-// The errors are those of [Marks.Claim], but for the [*fence.OtherLockError]. If the token is stale, take a new grant of the lock, or
-// raise its era if it is in another cluster. The error matches [fence.ErrInvalidToken] if the context has no name of a lock.
+// The errors are those of [Marks.Claim] without the [*fence.OtherLockError]. If the token is stale, acquire the lock
+// again, or raise the era if the lock is in another cluster. The error also matches [fence.ErrInvalidToken] if the
+// context carries no name of a lock, or several.
 func (m *Marks) Move(ctx context.Context, resource string) error {
 	r, err := m.mark(resource)
 	if err != nil {
@@ -115,14 +116,14 @@ func (m *Marks) Check(ctx context.Context, resource string) error {
 // ClaimRead starts the tenure of a reader. Call it once after a grant, before the first read of the resource: until then the
 // marks do not refuse a writer that held the lock before, and it could write while the reader reads. Repeating it is safe.
 //
-// On success no token of an older writer is accepted, whatever of it is still under way. The token is that of a read lock. The
-// errors are those of [Marks.Claim]: a [*fence.StaleError] if the mark of writers is newer. After one of the client's the read
-// mark may have been raised.
+// On success no token of an older writer is accepted, not even in a write that is still under way. The context carries
+// the token of a read lock. The errors are those of [Marks.Claim]; the token is stale if the mark of writers is newer.
+// After an error of the client the read mark may have been raised.
 func (m *Marks) ClaimRead(ctx context.Context, resource string) error { return m.readBy(ctx, resource) }
 
-// CheckRead reports whether the context's token of a read lock may still read. Call it after a read, before its result is used:
-// if it accepts the token, no newer writer had written before. Unlike [Marks.Check] it raises a lower mark, so that it does
-// what [Marks.ClaimRead] does, even if its holder has not claimed.
+// CheckRead reports whether the context's token of a read lock may still read. Call it after a read, before its result
+// is used: if it accepts the token, no newer writer had written before. Unlike [Marks.Check] it raises a lower mark, so
+// it protects like [Marks.ClaimRead] a reader that has not claimed.
 func (m *Marks) CheckRead(ctx context.Context, resource string) error { return m.readBy(ctx, resource) }
 
 func (m *Marks) readBy(ctx context.Context, resource string) error {
@@ -133,13 +134,13 @@ func (m *Marks) readBy(ctx context.Context, resource string) error {
 	return r.read(ctx)
 }
 
-// KV returns a KV for the resource's data, which is any set of keys that its writers agree on. A write is done only if no mark
-// is newer than the token in the context and the resource follows its lock, and it raises an older mark in the same transaction. A
-// KV serves every token of a writer.
+// KV returns a KV for the resource's data, which is any set of keys that its writers agree on. A write is done only if
+// no mark is newer than the token in the context and the resource follows its lock, and it raises an older mark in the
+// same transaction. One KV serves all tokens of writers.
 //
-// The errors of a write are those of [Marks.Claim]; on those that are named there, nothing is written. The KV refuses writes to
-// marks, and deletions of ranges that contain marks, before it sends them. The error of Marks.KV names the resource and what
-// is legal.
+// The errors of a write are those of [Marks.Claim]; where that leaves the mark unchanged, nothing is written. The KV
+// refuses writes to marks, and deletions of ranges that contain marks, before it sends them. The error of Marks.KV
+// names the resource and what is legal.
 func (m *Marks) KV(resource string) (*KV, error) {
 	gate, err := m.mark(resource)
 	if err != nil {

@@ -14,7 +14,7 @@ type txn struct {
 	gate gate
 	body body
 	last string // the last part that was set
-	err  error  // from the order of the calls
+	err  error  // of calls in the wrong order
 }
 
 // If adds the caller's comparisons.

@@ -8,13 +8,13 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// marks are the two marks of a resource, 0 is none, and the name of the lock that it follows, "" is none.
+// marks are the two marks of a resource (0 for none) and the name of the lock that it follows ("" for none).
 //
-// A read mark that is not above the write mark refuses nobody whom the write mark does not, so it is not kept. A writer that is
-// accepted is not below the read mark, and so leaves its own token alone.
+// A read mark that is not above the write mark refuses nobody in addition, so it is not kept. An accepted writer is not
+// below the read mark, so its token replaces both marks.
 //
-// All are in one value and not in several keys. So a write compares one value, as it always has, and a version of this package
-// that does not know readers, or names, finds the value malformed: it refuses every write, where it would not look at a second key.
+// All are in one value and not in several keys, so a write compares one value. A version of this package that does not
+// know readers or names finds the value malformed and refuses every write; it would not look at a second key.
 type marks struct {
 	write fence.Token
 	read  fence.ReadToken
@@ -29,7 +29,7 @@ func (m marks) raised(b bid) marks {
 	case b.token > m.write:
 		m.read = max(m.read, fence.ReadToken(b.token))
 	}
-	if b.lock != "" { // another than the mark's is accepted only if it is the first or moves
+	if b.lock != "" { // differs from the mark's only if it is the first name or a Move
 		m.lock = b.lock
 	}
 	return m
@@ -38,8 +38,8 @@ func (m marks) raised(b bid) marks {
 // beforeName cannot begin a read mark. The name comes last, since it may contain everything that the marks do.
 const beforeName = " @"
 
-// String returns the value of the key: the write mark, if there is a read mark a space and that, and if there is a name, beforeName
-// and that.
+// String returns the value of the key: the write mark, then a space and the read mark if there is one, then beforeName
+// and the lock's name if there is one.
 func (m marks) String() string {
 	value := format(m.write)
 	if m.read != 0 {
