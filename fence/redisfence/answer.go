@@ -20,15 +20,16 @@ var (
 	// fail-over may lose the mark and the writes.
 	ErrNotReplicated = errors.New("redisfence: not replicated")
 
-	// ErrMalformedMark reports that the mark's key has a value that this package does not write. Nothing is accepted for the
-	// resource until an operator writes the highest token of a writer that was ever accepted there and, if that of a reader is
-	// higher, a space and that. If they are not known, the highest of all will do: it refuses readers that hold the lock now.
-	// The name of the lock that is to be followed may stand behind them; see the package for the form.
+	// ErrMalformedMark reports that the mark's key has a value that this package does not write. Nothing is accepted
+	// for the resource until an operator repairs the value: the highest token of a writer that was ever accepted there;
+	// if a reader's was higher, a space and the reader's. If they are not known, write the highest token of all: it
+	// refuses the readers that hold the lock now. The name of the lock to follow may come last; see the package for the
+	// form.
 	ErrMalformedMark = errors.New("redisfence: malformed mark")
 )
 
-// OpError reports that the server refused a command of [Marks.Do]. The mark stays raised. The commands before it ran, those
-// after it did not.
+// OpError reports that the server refused a command of [Marks.Do]. The mark stays raised. The commands before this one
+// ran; those after it did not.
 type OpError struct {
 	Index   int    // of the command, from 0
 	Op      Op     // the command
@@ -73,7 +74,7 @@ func (m *Marks) answer(c call, t fence.Token, lock string, reply any, err error)
 		c.verb, c.resource, ErrUnknown, clip.Quote(fmt.Sprint(reply)))
 }
 
-// explain distinguishes a refusal by the server, after which the outcome is known, from a lost answer.
+// explain tells a refusal by the server, after which the outcome is known, from a lost answer.
 func (m *Marks) explain(resource string, err error) error {
 	if _, ok := errors.AsType[redis.Error](err); !ok {
 		return fmt.Errorf("%w: %w", ErrUnknown, err)

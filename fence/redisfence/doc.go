@@ -3,42 +3,44 @@
 //
 // # Scope
 //
-// [Marks] keep one mark for each resource: the highest token that was accepted, in a key on the server that has the data. The
-// script that writes compares it. A resource is whatever one lock protects. The verbs are those of package fence. A holder
-// calls [Marks.Claim] once, before its first read, and writes with [Marks.Do], [Marks.Set], or [Marks.Run] for its own Lua.
-// [Marks.Check] only refuses early.
+// [Marks] keep one mark for each resource: the highest token that was accepted, in a key on the server that has the
+// data. The script that writes also compares the mark. A resource is whatever one lock protects. The verbs are those of
+// package fence. A holder calls [Marks.Claim] once, before its first read, and writes with [Marks.Do], [Marks.Set], or
+// [Marks.Run] for its own Lua. [Marks.Check] only refuses early.
 //
 // The token is the one in the context, see [fence.FromContext]. A lock's context carries its token. The holder of a read lock
 // calls [Marks.ClaimRead] before its first read, which keeps a paused writer from writing while it reads, and [Marks.CheckRead]
 // after a read, before the result is used; see package fence.
 //
-// The resource follows one lock: that of the first claim or write, of a writer or a reader, whose context carries a lock's name.
-// [Marks.Move] has it follow another one. A mark without a name, from an earlier version or from tokens that came without, takes
-// the name of the next accepted token that has one.
+// The resource follows one lock: that of the first claim or write, of a writer or a reader, whose context carries a
+// lock's name. [Marks.Move] makes it follow another lock. A mark without a name, written by an earlier version or by
+// tokens without a name, takes the name of the next accepted token that has one.
 //
 // # Guarantee
 //
-// On one server that keeps its data: once a Claim or a write with a token was accepted for a resource, no older token is
-// accepted for it. Once a ClaimRead or CheckRead was, no older token of a writer is. Once one of them was with a lock's name, no
-// token of another lock is accepted until Move. The comparison, the raised mark and the writes are one script, which Redis runs
-// atomically. This needs no clock. It holds for any number of processes, any pause and any delay of a write, and is exact for
-// every token, 1 to 9223372036854775807.
+// On one server that keeps its data: once a Claim or a write with a token was accepted for a resource, no older token
+// is accepted for it. Once a ClaimRead or CheckRead was accepted, no older token of a writer is accepted. Once any of
+// these was accepted with a lock's name, no token of another lock is accepted until Move. The comparison, the raised
+// mark and the writes are one script, which Redis runs atomically. This needs no clock. It holds for any number of
+// processes, any pause and any delay of a write, and is exact for every token, 1 to 9223372036854775807.
 //
 // # No guarantee
 //
 // Redis replicates after it has answered, so this fence is weaker than those of the other stores.
 //
-//   - An asynchronous fail-over loses the last writes and marks that the promoted replica did not receive. Without the mark
-//     the new primary accepts a stale holder, or one of another lock, until the rightful holder writes or claims there. A
-//     primary that is cut off also accepts writes and drops them when it becomes a replica. Options.WaitReplicas reports whether
-//     replicas have the mark. It undoes nothing and does not determine which replica is promoted: it makes the loss rarer and is
-//     not consensus. On the server, min-replicas-to-write bounds how long a primary that is cut off accepts writes.
-//   - A restart loses data that was not on disk: set appendonly yes and appendfsync always. A restore from a backup brings
-//     old marks back, and the lock from before a Move: claim or move again before anything is written.
+//   - An asynchronous fail-over loses the last writes and marks that the promoted replica did not receive. Without the
+//     mark the new primary accepts a stale holder, or the holder of another lock, until the rightful holder writes or
+//     claims there. A primary that is cut off also accepts writes and drops them when it becomes a replica.
+//     Options.WaitReplicas reports whether replicas have the mark. It undoes nothing and does not determine which
+//     replica is promoted: it makes the loss rarer and is not consensus. On the server, min-replicas-to-write bounds
+//     how long a primary that is cut off accepts writes.
+//   - A restart loses data that was not on disk: set appendonly yes and appendfsync always. A restore from a backup
+//     brings back old marks and, if it undoes a Move, the former lock: claim or move again before anything is written.
 //   - Marks must not be evicted: set maxmemory-policy noeviction. Marks have no expiry. Never set one and never delete a mark;
 //     FLUSHDB deletes them all. [Marks.Probe] reports unsafe settings.
-//   - Writes that do not go through the fence are not refused. Reads are not fenced, but by CheckRead after them, at the
-//     primary: what a replica has may be old, and a Do or Run whose commands only read is answered by a replica too.
+//   - Writes that do not go through the fence are not refused. Reads are not fenced; a CheckRead after a read shows
+//     whether it was in time. Read at the primary: a replica may have old data, and it also answers a Do or Run whose
+//     commands only read.
 //   - A mark shows which holder came later, not who holds the lock. Until a successor has claimed, a holder that has lost its
 //     lock is accepted.
 //   - A proxy that distributes keys over servers, as redis.Ring does in the client, separates marks from the data.
@@ -52,21 +54,21 @@
 // is one key, use the key's name as the resource. The server refuses a key in another slot, and the error says so. Without a
 // cluster every key is allowed.
 //
-// The value is the write mark, such as 54. While the mark of readers is higher, a space and that follow: "54 60", or "0 60" if no
-// writer has come. If the resource follows a lock, both are there, the second perhaps 0, and then a space and the lock's name, to
-// the end: "54 0 prod/accounts".
+// The value is the write mark, such as 54. While the mark of readers is higher, a space and the mark of readers follow:
+// "54 60", or "0 60" if no writer has come. If the resource follows a lock, the value has both marks, with 0 for a mark
+// of readers that is not higher, then a space and the lock's name: "54 0 prod/accounts".
 //
-// A version of this package that does not know readers, or names, takes the longer value for a malformed mark and refuses
-// everybody, so it never writes past a newer token. The contexts of locks and elections carry names. So bring all who write or
-// read to this version before the first of them uses the resource, or stop them meanwhile. On the way back, stop all of them and
-// write the higher of the two marks alone: "54".
+// An earlier version of this package that knows no readers or no names reports a longer value as malformed and refuses
+// everybody, so it never writes past a newer token. The contexts of locks and elections carry names. So upgrade all
+// processes that write or read the resource before the first of them uses this version for it, or stop the others
+// meanwhile. To downgrade, stop all of them and write only the higher of the two marks: "54".
 //
 // # Failures
 //
 //	what happens                                   what the caller gets               the data
 //	a mark is newer than the token                 *fence.StaleError with the mark    unchanged
 //	write delayed on its way until then            *fence.StaleError                  unchanged
-//	server does not know the script                nothing: the script is sent         as without the fence
+//	server does not know the script                no error: the script is sent       as without the fence
 //	command of Do fails                            *OpError                           changed by the commands before it
 //	body of Run fails                              the server's error                 changed up to the failure
 //	server refuses (READONLY, OOM, NOREPLICAS)     the server's error, or *OpError    unchanged
@@ -74,7 +76,7 @@
 //	answer lost, connection lost, ctx ended        ErrUnknown                         changed as a whole, or unchanged
 //	too few replicas acknowledge (WaitReplicas)    ErrNotReplicated                   written on the primary
 //	token of another lock than the mark's          *fence.OtherLockError              unchanged
-//	token without a name, the mark has one         the same, unless AllowUnnamed      unchanged
+//	token without a name, the mark has one         the same without AllowUnnamed      unchanged
 //	no token in the context                        fence.ErrInvalidToken              unchanged, nothing sent
 //	resource empty, too long or with braces        an error with the legal form       unchanged, nothing sent
 //	caller's key has the prefix of the marks       an error with the prefix           unchanged, nothing sent
@@ -94,6 +96,7 @@
 //
 // # Cost
 //
-// A call costs one round trip, as without the fence, and a short script on the server: a GET, and a SET if it raises or names a
-// mark or claims. WaitReplicas adds a SET and the round trip to the replicas to all but Check.
+// A call costs one round trip, as without the fence, and a short script on the server: a GET, and a SET if the call is
+// a claim, raises a mark or names its lock. WaitReplicas adds a SET and the round trip to the replicas to all calls but
+// Check.
 package redisfence

@@ -31,8 +31,9 @@ type Options struct {
 	// of UTF-8 without NUL and braces, default "fence:". No other key may have this prefix.
 	Prefix string
 
-	// WaitReplicas is the number of replicas that must acknowledge the mark and the writes before Claim, Set, Do, Run,
-	// ClaimRead and CheckRead return: 0 to 1,000, default 0. It makes a loss by fail-over less likely and does not exclude it; see the package.
+	// WaitReplicas is the number of replicas that must acknowledge the mark and the writes before any call but Check
+	// returns: 0 to 1,000, default 0. It makes a loss by fail-over less likely and does not exclude it; see the
+	// package.
 	WaitReplicas int
 
 	// WaitTimeout bounds that wait: whole milliseconds, 1ms to 1m, less than the client's ReadTimeout. Default 1s. It is used
@@ -43,7 +44,7 @@ type Options struct {
 	// refused before anything is sent; see [fence.Token.CheckEra].
 	MaxEra uint16
 
-	// AllowUnnamed accepts tokens that come without the name of a lock at a resource that follows one, for example those of
+	// AllowUnnamed makes a resource that follows a lock accept tokens without a lock's name, for example those of
 	// [fence.NewContext]. By default they are refused with a [*fence.OtherLockError].
 	AllowUnnamed bool
 
@@ -60,9 +61,10 @@ type Marks struct {
 	opts   Options
 }
 
-// New returns the marks for the data that client writes to. The client is a *redis.Client, with or without Sentinel, or a
-// *redis.ClusterClient; the caller closes it. New refuses a *redis.Ring, because it moves keys to another server when one is
-// down, and their marks are missing there. New sends nothing. The error names the field, the value and the legal range.
+// New returns the marks for the data that client writes to. The client is a *redis.Client, with or without Sentinel, or
+// a *redis.ClusterClient; the caller closes it. New refuses a *redis.Ring: when a server is down, a Ring moves its keys
+// to another server, where their marks are missing. New sends nothing. The error names the field, the value and the
+// legal range.
 func New(client redis.UniversalClient, opts Options) (*Marks, error) {
 	opts.Prefix = cmp.Or(opts.Prefix, defaultPrefix)
 	opts.WaitTimeout = cmp.Or(opts.WaitTimeout, defaultWaitTimeout)
@@ -90,8 +92,9 @@ func New(client redis.UniversalClient, opts Options) (*Marks, error) {
 	return &Marks{client: client, opts: opts}, nil
 }
 
-// MarkKey returns the key of a resource's mark, whose value is in the package's documentation. It is in the hash slot of the key
-// with the resource's name, and of every key with the resource in its first pair of braces. Read it; never write to it.
+// MarkKey returns the key of a resource's mark. The package's documentation describes the value. The key is in the hash
+// slot of the key with the resource's name, and of every key with the resource in its first pair of braces. Read it;
+// never write to it.
 func (m *Marks) MarkKey(resource string) string { return m.opts.Prefix + "{" + resource + "}" }
 
 func checkClient(client redis.UniversalClient) (readTimeout time.Duration, err error) {

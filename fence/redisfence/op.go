@@ -10,10 +10,10 @@ import (
 
 const (
 	maxOps  = 1000
-	maxArgs = 1000 // of one op; Lua's unpack ends at some 8,000
+	maxArgs = 1000 // of one op; Lua's unpack is limited to about 8,000
 )
 
-// Op is one command of [Marks.Do]: its name, its key, which is its first argument, and its other arguments. Use [Marks.Run]
+// Op is one command of [Marks.Do]: its name, its key as the first argument, and its other arguments. Use [Marks.Run]
 // for a command with several keys, such as RENAME.
 type Op struct {
 	Name string
@@ -55,7 +55,7 @@ func encodeOps(ops []Op) ([]string, []any, error) {
 	return keys, args, nil
 }
 
-// encodeArgs refuses arguments that the client would only find illegal while it sends.
+// encodeArgs refuses illegal arguments before anything is sent; the client would refuse them only while sending.
 func encodeArgs(args []any) ([]any, error) {
 	encoded := make([]any, len(args))
 	for i, arg := range args {

@@ -26,11 +26,11 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s: %s is %s: %s", f.Server, f.Setting, f.Value, f.Effect)
 }
 
-// Probe reads the settings of the server, or of every primary of a cluster, and returns those that are unsafe for marks,
-// sorted. Call it at start, and log the findings or refuse to start. It sends INFO and CONFIG GET. If the server forbids
-// CONFIG, one finding is that appendfsync is unknown. For any other error Probe returns no findings.
+// Probe reads the settings of the server, or of every primary of a cluster, and returns those that are unsafe for
+// marks, sorted. Call it at start, and log the findings or refuse to start. It sends INFO and CONFIG GET. If the server
+// forbids CONFIG, one finding is that appendfsync is unknown. On any other error Probe returns no findings.
 //
-// Without findings marks can still be lost: settings change, and an operator can delete a mark.
+// No findings do not mean that marks cannot be lost: settings change, and an operator can delete a mark.
 func (m *Marks) Probe(ctx context.Context) ([]Finding, error) {
 	if m == nil || m.client == nil {
 		return nil, errors.New("redisfence: Marks is nil or zero, want one created by New")

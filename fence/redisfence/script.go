@@ -33,23 +33,25 @@ var (
 	readScript  = newScript(luaAdmit + luaRead)
 )
 
-// luaAdmit compares the mark with the token. Lua's numbers are doubles, which round above 2^53, and its comparison of strings
-// depends on the server's locale, so luaAdmit compares digit by digit. A mark that is the token's own is valid, as the token is.
-// Any other mark must be what fence.Parse accepts. The remainder is exact: it stays below 2^52, and 2^48 is a power of two.
+// luaAdmit compares the mark with the token. Lua's numbers are doubles, which round above 2^53, and its comparison of
+// strings depends on the server's locale, so luaAdmit compares digit by digit. A mark that equals the token is valid,
+// as the token is. Any other mark must be what fence.Parse accepts. The remainder by 2^48 is exact, because all numbers
+// on the way stay below 2^52.
 //
-// The value is the write mark, or 0 if there is none, and a space and the read mark if that is higher. One that is not refuses
-// nobody whom the write mark does not, so a writer that is accepted leaves its token alone. If the resource follows a lock, the
-// read mark is always there, or 0, and a space and the lock's name follow, to the end: the name may have spaces and digits. A value
-// is in its form only if form makes the same of its parts.
+// The value is the write mark, 0 for none, then a space and the read mark if that is higher. A read mark that is not
+// higher refuses nobody in addition, so an accepted writer's token replaces both. If the resource follows a lock, the
+// read mark is always there, 0 for none, and a space and the lock's name end the value: the name may contain spaces and
+// digits. A value is well-formed only if form composes the same value from its parts.
 //
-// All is in one value and not in several keys: a call sends the same commands as ever, and a version that does not know the
-// readers, or the locks, finds the value malformed and refuses everybody, where it would not look at a second key.
+// All are in one value and not in several keys, so a call reads one key. A version that does not know readers or names
+// finds the value malformed and refuses everybody; it would not look at a second key.
 //
-// ARGV has the token, '1' if the verb must write the mark even if it stays as it is, the name of the token's lock or nothing, and
-// '1' if the mark may follow another lock.
+// ARGV has the token; '1' if the script must write the mark even if it is unchanged; the name of the token's lock, or
+// nothing; and '1' if the mark may follow another lock.
 //
-// see returns the value, or false if there is none, the write mark, the read mark and the lock, or else the value and an answer
-// at the end. admit returns the answer if the token is refused, or nil, the value, both marks, and the lock from now on.
+// see returns the value (false for none), the write mark, the read mark and the lock; if the value is malformed, its
+// fifth result is the refusal to answer. admit returns the refusal, or nil, the value, both marks, and the lock to
+// follow from now on.
 const luaAdmit = `
 local function less(a, b)
   if #a ~= #b then return #a < #b end
@@ -109,8 +111,8 @@ const luaCheck = `
 return (admit(false)) or {'ok'}
 `
 
-// luaRead gets the mark's key; the token is a reader's. PERSIST changes nothing, and a replica refuses it: a server that was the
-// primary until now would not know of a newer writer.
+// luaRead gets the mark's key; the token is a reader's. PERSIST is there because a replica refuses it: without a write
+// a former primary would accept the reader although it does not know of a newer writer.
 const luaRead = `
 local refusal, mark, write, read, lock = admit(true)
 if refusal then return refusal end
@@ -120,8 +122,8 @@ if raised ~= mark or ARGV[2] == '1' then redis.call('SET', KEYS[1], raised) else
 return {'ok'}
 `
 
-// luaGuard gets the mark's key and the caller's keys, and the caller's arguments behind its own. SET removes an expiry that
-// something else has set on the mark.
+// luaGuard gets the mark's key and the caller's keys, and its own arguments before the caller's. SET removes an expiry
+// that something else has set on the mark.
 const luaGuard = `
 local refusal, mark, _, _, lock = admit(false)
 if refusal then return refusal end

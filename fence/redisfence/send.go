@@ -17,8 +17,8 @@ type call struct {
 	keys           []string
 	args           []any
 	reads          bool // the token is a reader's
-	moves          bool // the resource follows the token's lock from now on
-	writeMark      bool // even if the mark stays as it is
+	moves          bool // the resource is to follow the token's lock
+	writeMark      bool // write the mark even if it is unchanged
 	readOnly       bool // nothing is written, so there is nothing to replicate
 	repeatable     bool // the client may send it again after a lost answer
 }
@@ -31,8 +31,8 @@ func (m *Marks) run(ctx context.Context, c call) (any, error) {
 	if err := m.checkKeys(c.field, c.keys); err != nil {
 		return nil, err
 	}
-	// WAIT covers the writes of its own connection only. Another connection may have written the mark, in an attempt whose
-	// answer was lost, so this one writes it too.
+	// WAIT covers only the writes of its own connection. An attempt whose answer was lost may have written the mark on
+	// another connection, so this call writes it again.
 	writeMark := c.writeMark || m.opts.WaitReplicas > 0
 	anyLock := c.moves || lock == "" && m.opts.AllowUnnamed
 	reply, wait, err := m.eval(ctx, c, append([]string{m.MarkKey(c.resource)}, c.keys...),
@@ -74,8 +74,8 @@ func newCmd(ctx context.Context, name, script string, keys []string, args []any)
 	return cmd
 }
 
-// eval sends the script's hash, and then its text if the server does not know the hash. Both requests contain the guard, since
-// a newer token can arrive in between. The result of WAIT is nil if eval does not wait for replicas.
+// eval sends the script's hash, and then its text if the server does not know the hash. The guard runs again with the
+// text, since a newer token can arrive in between. The result of WAIT is nil if eval does not wait for replicas.
 func (m *Marks) eval(ctx context.Context, c call, keys []string, args []any) (any, *redis.IntCmd, error) {
 	send, err := m.sender(ctx, c, keys[0])
 	if err != nil {
@@ -111,7 +111,7 @@ func (m *Marks) sender(ctx context.Context, c call, key string) (func(*redis.Cmd
 	}
 	return func(cmd *redis.Cmd) *redis.IntCmd {
 		pipe := node.Pipeline()
-		_ = pipe.Process(ctx, wrap(cmd)) // Process only appends; Exec sets the error of each command.
+		_ = pipe.Process(ctx, wrap(cmd)) // Process only appends; Exec sets the error of each command
 		wait := redis.NewIntCmd(ctx, "wait", m.opts.WaitReplicas, m.opts.WaitTimeout.Milliseconds())
 		_ = pipe.Process(ctx, wait)
 		_, _ = pipe.Exec(ctx)

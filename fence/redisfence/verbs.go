@@ -9,24 +9,26 @@ import (
 // Claim starts a tenure. Call it once after a grant, before the first read of the resource: until then the mark does not
 // refuse the predecessor. Repeating it is safe.
 //
-// On success the mark is the context's token, and the server accepts no older token. On a refusal the mark is unchanged: the
-// error is a [*fence.StaleError] with the mark as the highest token if a mark is newer, a [*fence.OtherLockError] if the resource
-// follows another lock than the token's, and matches [fence.ErrInvalidToken] if the context carries no token, and
-// [ErrMalformedMark] if something else has written the mark. It matches [ErrUnknown] if no answer came: the mark may have been
-// raised, and Claim may be called again. It matches [ErrNotReplicated] if Options.WaitReplicas was not reached: the mark is
-// raised, but a fail-over may lose it, so do not begin the tenure.
+// On success the mark is the context's token, and the server accepts no older token. The mark is unchanged if the error
+// is a [*fence.StaleError], which has the newer mark as the highest token, or a [*fence.OtherLockError] (the resource
+// follows another lock, or follows one and the token came without a name), or matches [fence.ErrInvalidToken] (no token
+// in the context, or an illegal name of its lock) or [ErrMalformedMark] (something else has written the mark). The
+// error matches [ErrUnknown] if no answer came: the mark may have been raised, and Claim may be called again. It
+// matches [ErrNotReplicated] if Options.WaitReplicas was not reached: the mark is raised, but a fail-over may lose it,
+// so do not begin the tenure.
 func (m *Marks) Claim(ctx context.Context, resource string) error {
 	// The client may send it again, since a repeated claim changes nothing.
 	_, err := m.run(ctx, call{verb: "claim", resource: resource, script: claimScript, writeMark: true, repeatable: true})
 	return err
 }
 
-// Move has the resource follow the lock of the context's token from now on, whatever lock it has followed, and claims it; see
-// [Marks.Claim]. Tokens of the former lock are refused from then on, also what is under way. Call it when the writers have gone
-// over to another lock, and before they write. Repeating it is safe.
+// Move makes the resource follow the lock of the context, and claims the resource with the context's token; see
+// [Marks.Claim]. From then on tokens of the former lock are refused, also in writes that are still under way. Call it
+// when the writers have switched to another lock, before they write. Repeating it is safe.
 //
-// The errors are those of Claim. A token that is older than a mark is stale as ever: take a new grant of the lock, or raise its
-// era if it is in another cluster. The error matches [fence.ErrInvalidToken] if the context carries no name of a lock, or several.
+// The errors are those of Claim without the [*fence.OtherLockError]. If the token is stale, acquire the lock again, or
+// raise the era if the lock is in another cluster. The error also matches [fence.ErrInvalidToken] if the context
+// carries no name of a lock, or several.
 func (m *Marks) Move(ctx context.Context, resource string) error {
 	_, err := m.run(ctx, call{verb: "move", resource: resource, script: claimScript, moves: true, writeMark: true, repeatable: true})
 	return err
@@ -42,8 +44,8 @@ func (m *Marks) Check(ctx context.Context, resource string) error {
 // ClaimRead starts the tenure of a reader. Call it once after a grant, before the first read of the resource: until then the
 // marks do not refuse a writer that held the lock before, and it could write while the reader reads. Repeating it is safe.
 //
-// On success the server accepts no token of an older writer. The token is that of a read lock. The errors are those of
-// [Marks.Claim], stale only if the mark of writers is newer.
+// On success the server accepts no token of an older writer. The context carries the token of a read lock. The errors
+// are those of [Marks.Claim]; the token is stale if the mark of writers is newer.
 func (m *Marks) ClaimRead(ctx context.Context, resource string) error {
 	_, err := m.run(ctx, call{
 		verb: "claim to read", resource: resource, script: readScript, reads: true, writeMark: true, repeatable: true,
@@ -51,10 +53,10 @@ func (m *Marks) ClaimRead(ctx context.Context, resource string) error {
 	return err
 }
 
-// CheckRead reports whether the context's token of a read lock may still read. Call it after a read, before its result is used:
-// if it accepts the token, no newer writer had written before. Unlike [Marks.Check] it raises a lower mark of readers, even if
-// its holder has not claimed, and with Options.WaitReplicas it writes the mark and waits. The errors are those of
-// [Marks.ClaimRead].
+// CheckRead reports whether the context's token of a read lock may still read. Call it after a read, before its result
+// is used: if it accepts the token, no newer writer had written before. Unlike [Marks.Check] it raises a lower mark of
+// readers, so it protects like [Marks.ClaimRead] a reader that has not claimed, and with Options.WaitReplicas it writes
+// the mark and waits. The errors are those of [Marks.ClaimRead].
 func (m *Marks) CheckRead(ctx context.Context, resource string) error {
 	_, err := m.run(ctx, call{verb: "check to read", resource: resource, script: readScript, reads: true, repeatable: true})
 	return err
@@ -70,8 +72,8 @@ func (m *Marks) Set(ctx context.Context, resource, key string, value any) error 
 // commands are one script and so one atomic step: nothing else runs in between, and no client sees a part of it. A token that
 // equals the mark is accepted.
 //
-// Do returns the reply of each command, nil for a missing value. Replies round integers above 2^53, because Lua's numbers are
-// doubles; the store does not.
+// Do returns the reply of each command, nil for a missing value. Integers above 2^53 are rounded in replies, because
+// Lua's numbers are doubles; the stored values are exact.
 //
 // On a refusal nothing is written and the mark is unchanged; see [Marks.Claim]. If a command fails, the error is an
 // [*OpError]: as in MULTI, the commands before it have run; those after it have not. If no answer came, the error matches

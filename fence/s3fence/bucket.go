@@ -23,8 +23,8 @@ const (
 
 	defaultMaxSize = 64 << 20
 
-	maxBucket = 255  // S3's own is 63; others and access points have longer ones
-	maxKey    = 1024 // S3's own
+	maxBucket = 255  // S3's own limit is 63; other stores and access points have longer names
+	maxKey    = 1024 // S3's own limit
 
 	legalToken = "1 to 9223372036854775807, low 48 bits not 0"
 )
@@ -42,20 +42,22 @@ type Options struct {
 	// MaxEra is the highest era that is accepted: 1 to 32767, default [fence.DefaultMaxEra], 15. A token of a higher era is
 	// refused before anything is sent; see [fence.Token.CheckEra].
 	MaxEra uint16
-	// AllowUnnamed accepts tokens that come without the name of a lock, for example those of older clients, at objects that follow
-	// one, and these go on following it. By default such tokens are refused with a [*fence.OtherLockError].
+	// AllowUnnamed makes objects that follow a lock accept tokens without a lock's name, for example those of older
+	// clients. The objects continue to follow their lock. By default such tokens are refused with a
+	// [*fence.OtherLockError].
 	AllowUnnamed bool
 
 	// Hooks are called when a token was accepted or refused. Default: none.
 	Hooks *fence.Hooks
 }
 
-// Bucket fences the objects of one bucket. Every object is a resource, named bucket/key, and carries its mark: the token that
-// it was last written with. It carries a mark of readers too while that is higher, and the name of the lock that it follows.
+// Bucket fences the objects of one bucket. Every object is a resource, named bucket/key, and carries its mark, the
+// token of its last write. It also carries a mark of readers while that is higher, and the name of the lock that it
+// follows.
 //
-// The token is the one in the context; see [fence.FromContext] and [fence.ReadFromContext]. So is the name of its lock; see
-// [fence.LockFromContext]. A key is 1 to 1,024 bytes of UTF-8. A Bucket is safe for concurrent use, by any number of processes,
-// and there is nothing to close.
+// The context carries the token, see [fence.FromContext] and [fence.ReadFromContext], and the name of its lock, see
+// [fence.LockFromContext]. A key is 1 to 1,024 bytes of UTF-8. A Bucket is safe for concurrent use, by any number of
+// processes, and need not be closed.
 type Bucket struct {
 	client *s3.Client
 	name   string
@@ -65,9 +67,9 @@ type Bucket struct {
 // Object is one version of an object.
 type Object struct {
 	Payload []byte
-	Token   fence.Token // the one it was written or claimed with by a writer
-	Lock    string      // that it follows, "" for none
-	ETag    string      // as the endpoint has it, quotes included
+	Token   fence.Token // of the writer that wrote or claimed it last
+	Lock    string      // the lock that it follows, "" for none
+	ETag    string      // from the endpoint, with its quotes
 }
 
 // NewBucket returns a Bucket that uses the client as it is, except that it repeats conditional writes itself instead of
@@ -95,9 +97,9 @@ func NewBucket(client *s3.Client, bucket string, opts Options) (*Bucket, error) 
 	return &Bucket{client: client, name: bucket, opts: opts}, nil
 }
 
-// Get reads an object. It needs no token and raises no mark. A successor can change the object right after; to write what
-// depends on it, use [Bucket.Update]. The holder of a read lock compares: if Object.Token is not above its own, and Object.Lock is
-// its own, no newer writer has written what it got.
+// Get reads an object. It needs no token and raises no mark. A successor can change the object right after; to write
+// what depends on it, use [Bucket.Update]. If Object.Token is not above the token of a read lock, and Object.Lock is
+// that lock, no newer writer has written what its holder got.
 //
 // The error matches [ErrNoObject] if the object does not exist or was claimed and never written, and [ErrMalformed] if its
 // envelope is missing or damaged. Any other error is the client's.

@@ -8,15 +8,15 @@ import (
 	"github.com/leasefence/leasefence/fence/internal/admission"
 )
 
-// claimant is a token, whether it is a reader's, and its lock.
+// claimant is a token and its lock.
 type claimant struct {
 	token fence.Token
-	reads bool
-	lock  string // "" if it came without a name
-	moves bool   // the object follows its lock from now on
+	reads bool   // the token is a reader's
+	lock  string // "" if the token came without a name
+	moves bool   // the object is to follow this lock
 }
 
-// admit checks a caller's input and returns the token of a writer.
+// admit checks the key and returns what a writer's context carries.
 func (b *Bucket) admit(ctx context.Context, verb, key string) (claimant, error) {
 	if err := checkKey(key); err != nil {
 		return claimant{}, err
@@ -45,8 +45,8 @@ func (b *Bucket) named(ctx context.Context, verb, key string, by claimant, err e
 	return by, nil
 }
 
-// refuse returns an error if what was read follows another lock or has a newer mark. Without a name a token is stale first: that is
-// certain.
+// refuse returns an error if the object that was read follows another lock or has a newer mark. A token without a name
+// that is lower than a mark is reported as stale, which is certain, and not as another lock's, which is not.
 func (b *Bucket) refuse(key string, by claimant, r reading) error {
 	other := r.lock != "" && by.lock != r.lock && !by.moves
 	switch {
@@ -61,13 +61,13 @@ func (b *Bucket) refuse(key string, by claimant, r reading) error {
 	return &fence.OtherLockError{Resource: b.resource(key), Token: by.token, Read: by.reads, Lock: by.lock, Follows: r.lock}
 }
 
-// tell tells the hooks how a verb has ended, and returns its error.
+// tell reports the outcome of a verb to the hooks, and returns its error.
 func (b *Bucket) tell(ctx context.Context, key string, by claimant, err error) error {
 	b.opts.Hooks.Tell(ctx, fence.Access{Resource: b.resource(key), Token: by.token, Read: by.reads, Lock: by.lock}, err)
 	return err
 }
 
-// mark returns a header with the marks, and their lock, of what replaces old, which does not refuse the claimant.
+// mark returns a header with the marks and the lock that replace those of old. The claimant was not refused by old.
 func (c claimant) mark(old reading) header {
 	h := header{token: old.token, read: old.read, lock: old.lock}
 	switch {
@@ -82,7 +82,7 @@ func (c claimant) mark(old reading) header {
 	return h
 }
 
-// marked reports whether old has these marks.
+// marked reports whether old already has the marks and the lock that c would leave.
 func (c claimant) marked(old reading) bool {
 	h := c.mark(old)
 	return h.token == old.token && h.read == old.read && h.lock == old.lock

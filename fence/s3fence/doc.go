@@ -3,53 +3,56 @@
 //
 // # Scope
 //
-// A [Bucket] fences single objects: each is a resource, and carries its mark, the token that it was last written with.
-// The verbs are those of package fence. A holder calls [Bucket.Claim] once, before its first read, and writes with
-// [Bucket.Put] or [Bucket.Update]. [Bucket.Check] is for giving up early. A [Manifest] fences many objects as one: it writes
-// them first and then replaces one fenced object that lists them. [Bucket.Probe] reports whether an endpoint is safe to use.
+// A [Bucket] fences single objects: each object is a resource and carries its mark, the token of its last write. The
+// verbs are those of package fence. A holder calls [Bucket.Claim] once, before its first read, and writes with
+// [Bucket.Put] or [Bucket.Update]. [Bucket.Check] only refuses early. A [Manifest] fences many objects as one: it
+// writes them first and then replaces one fenced object that lists them. [Bucket.Probe] reports whether an endpoint is
+// safe to use.
 //
 // The token is the one in the context, see [fence.FromContext]. A lock's context carries its token.
 //
 // # Locks
 //
-// An object follows the lock of the first token that it has accepted with a name, see [fence.WithLock]: tokens order the grants of
-// one lock only. Tokens of other locks are refused until [Bucket.Move], and those without a name unless Options.AllowUnnamed is
-// set. The verbs of reading do the same; [Bucket.Get] tells the lock.
+// Tokens order the grants of one lock only. So an object follows the lock of the first token that it accepts with a
+// name, see [fence.WithLock]. It refuses the tokens of other locks until [Bucket.Move], and tokens without a name
+// unless Options.AllowUnnamed is set. The same holds for the tokens of readers. [Bucket.Get] returns the lock.
 //
 // # Readers
 //
-// The holder of a read lock that reads one object once needs no more than [Bucket.Get], or [Manifest.Read]: they tell the lock and
-// the mark of what they read, and if the lock is its own and the mark not above its token, no newer writer has written that. If it
-// reads several times, it claims with [Bucket.ClaimRead] before the first, which keeps a paused writer from writing in between,
-// and calls [Bucket.CheckRead] after the last, before the result is used; see package fence.
+// To read one object once, the holder of a read lock needs only [Bucket.Get] or [Manifest.Read]. They return the lock
+// and the mark of the version that they read. If the lock is the holder's and the mark is not above its token, no newer
+// writer has written that version. To read several times, it claims with [Bucket.ClaimRead] before the first read,
+// which keeps a paused writer from writing in between, and calls [Bucket.CheckRead] after the last read, before the
+// result is used; see package fence.
 //
 // # Guarantee
 //
-//   - Once a write or a Claim with a token has been done, the object accepts no older token, and no write of an older token
-//     that is still under way. Once a ClaimRead or CheckRead has been, the same holds for older writers. This needs no clock
-//     and holds for any pause and any number of processes.
-//   - Once an object follows a lock it accepts no token of another, until Move, and after Move no write of the lock before that is
-//     still under way.
-//   - A write replaces exactly the version that it compared its token with, or that Update gave to fn; otherwise it is not
-//     done. So no accepted write is lost: the next writer has seen it.
+//   - Once a write or a Claim with a token is done, the object accepts no older token, not even in a write that is
+//     still under way. Once a ClaimRead or CheckRead is done, the same holds for older writers. This needs no clock and
+//     holds for any pause and any number of processes.
+//   - Once an object follows a lock it accepts no token of another until Move. After Move it accepts none of the former
+//     lock, not even in a write that is still under way.
+//   - A write replaces exactly the version whose mark it compared with its token, and that Update passed to fn;
+//     otherwise it is not done. So no accepted write is lost: the next writer has seen it.
 //   - A write is done once or not at all, even if its answer is lost; see below, and for proxies the next section.
 //   - A reader of a Manifest sees all of a commit or none of it.
 //
 // The guarantee needs an endpoint that checks If-Match and If-None-Match: * in one step with the write, and that never
-// returns a content with the ETag of a later write. Amazon S3 does both. Call Probe once at start for any other endpoint.
+// returns an object's content with the ETag of a later write. Amazon S3 does both. Call Probe once at start for any
+// other endpoint.
 //
 // # No guarantee
 //
-//   - Reads are not fenced, but by CheckRead after them. A successor can change what was read before it is used, unless Update
-//     uses it.
+//   - Reads are not fenced; a CheckRead after a read shows whether it was in time. A successor can change what a holder
+//     has read before the holder uses it, except inside Update.
 //   - A mark shows which holder came later, not who holds the lock. Until a successor has claimed, the object accepts a holder
 //     that has lost its lock.
 //   - Writes, copies and deletions that do not go through this package are not fenced. A deleted object has no mark,
 //     follows no lock and accepts every old token again; a restored version has an old mark. Exempt the objects from expiry rules.
 //   - A replica of the bucket, for example in another region, is another endpoint. Write through one of them only.
-//   - A proxy that sends a write twice, as some do with PUT after an error, may answer with the second one's 412. That is noticed,
-//     unless two other writes of the same token have followed by then: the write is done again on top of them, and Update calls
-//     fn again. Turn such repetitions off if that matters.
+//   - Some proxies repeat a PUT after an error and may answer with the 412 of the second copy. This package notices
+//     that, unless two other writes of the same token have followed by then: in that case it does the write again on
+//     top of them, and Update calls fn again. Turn off such retries if that matters.
 //   - Each object has its own mark. To change several objects as one resource, use a Manifest.
 //   - A token is not a credential. Probe is not a proof: it finds endpoints that ignore conditions, and most that race.
 //
@@ -61,11 +64,11 @@
 //	the object follows another lock, or follows     *fence.OtherLockError                unchanged
 //	one and the token has no name
 //	overtaken by a claim of another lock, or Move   *fence.OtherLockError                unchanged
-//	overtaken so, and by two writes                 ErrUnknown and the refusal           unchanged, or written before them
-//	overtaken by the same token or an older one     nothing: it reads and tries again    as written
+//	overtaken like that by two writes               ErrUnknown and the refusal           unchanged, or written before them
+//	overtaken by the same token or an older one     no error: it reads and tries again   as written
 //	the same, too often; or 409 or 429 every time   matches ErrContended                 unchanged
-//	answer lost, the write was done                 nothing: its id is found             as written, once
-//	answer lost, the write was not done             nothing: it is sent again            as written, once
+//	answer lost, the write was done                 no error: its id is found            as written, once
+//	answer lost, the write was not done             no error: it is sent again           as written, once
 //	answer lost, and two writes followed            matches ErrUnknown                   unknown
 //	the same, by a newer token, or another lock     ErrUnknown and the refusal           unknown
 //	answer lost, and then nothing can be read       matches ErrUnknown                   unknown
@@ -80,11 +83,11 @@
 //
 // # Lost answers
 //
-// If a conditional write is repeated after its answer was lost, the endpoint answers 412 because of the first attempt. The
-// SDK would report a refusal, so this package turns the SDK's retries off for conditional writes and repeats them itself.
-// The envelope of a write has an id of the write and the id of the write that it replaced. After an unclear answer the
-// package reads the object: its own id is there unless two other writes have followed. A repeated attempt sends the same
-// bytes under the same condition, so at most one attempt is done.
+// If a conditional write is retried after its answer was lost, the endpoint answers 412 because of the first attempt.
+// The SDK would report a refusal, so this package turns off the SDK's retries for conditional writes and retries them
+// itself. The envelope of a write has an id of the write and the id of the write that it replaced. After an unclear
+// answer the package reads the object: if the write was done, its id is there unless two other writes have followed. A
+// retry sends the same bytes under the same condition, so at most one attempt is done.
 //
 // # The envelope
 //
@@ -99,31 +102,34 @@
 // head -c 128 shows the line and tail -c +129 the payload. The package neither reads nor overwrites an object without this
 // line: store such content again under a new key.
 //
-// While the mark of readers is higher than the token, the line has 148 bytes, the version v02, and the mark of readers in 19
-// digits behind the token, which is 0 if no writer has come:
+// While the mark of readers is higher than the token, the line has 148 bytes and the version v02, with the mark of
+// readers in 19 digits after the token. The token is 0 if no writer has come:
 //
 //	leasefence-s3fence v02 0000000000000000054 0000000000000000060 <id> <previous id> w 0000000005 <crc> <crc>
 //
-// The next writer's line is v01 again. If the object follows a lock, the line is v03: it has both marks, that of readers 0 if it is
-// not higher, and before its own checksum the length of the lock's name, in 4 digits, and the name. It has 154 bytes and the name's:
+// The next writer's line is v01 again. If the object follows a lock, the line is v03: it has both marks, with 0 for a
+// mark of readers that is not higher, and before its own checksum the length of the lock's name, in 4 digits, and the
+// name. Its length is 154 bytes and the name's:
 //
 //	leasefence-s3fence v03 0000000000000000054 0000000000000000000 <id> <previous id> w 0000000005 <crc> 0006 orders <crc>
 //
-// A version of this package that does not know a line takes the object for malformed: it neither reads nor overwrites it. So bring
-// all processes to this version before the first reader claims, and before the first token comes with a name, as those of a lock's
-// context do. Until then give the verbs fence.WithLock(ctx), without a name.
+// A version of this package that does not know a line reports the object as malformed: it neither reads nor overwrites
+// it. So upgrade all processes before the first reader claims and before the first token comes with a name. The
+// contexts of locks carry names: until then pass fence.WithLock(ctx), without a name, to the verbs.
 //
 // # Cost and limits
 //
-// Put sends two requests, one of which reads at most 2,458 bytes, the longest line. Update and Claim send two, one of which reads
-// the object. Check sends one. ClaimRead sends what Claim sends, and one request if the mark need not rise. CheckRead sends one,
-// which reads the line, and what ClaimRead sends after it if its holder has not claimed. Payloads are held in memory, and a claim
-// downloads and uploads the payload: keep large data in the parts of a Manifest. Concurrent writers of one object, and readers that
-// claim, delay each other, as with any compare-and-swap. One PutObject writes a payload: at most 5 GiB less the line.
+// Put sends two requests: one reads at most 2,458 bytes, the longest line, and one writes. Update and Claim send two:
+// one reads the object and one writes. Check sends one. ClaimRead sends the same as Claim, or only the read if the mark
+// need not rise. CheckRead sends one, which reads the line; if its holder has not claimed, the requests of ClaimRead
+// follow. Payloads are held in memory, and a claim downloads and uploads the payload: keep large data in the parts of a
+// Manifest. Concurrent writers of one object, and readers that claim, delay each other, as with any compare-and-swap.
+// One PutObject writes a payload: at most 5 GiB less the line.
 //
 // # Permissions
 //
-// The client needs GetObject and PutObject on the keys, a reader that claims too, and ListBucket, without which the endpoint answers
-// 403 for a missing object. Probe also needs DeleteObject on keys that start with ".leasefence-probe-". A bucket policy that refuses
-// writes without a condition (s3:if-match, s3:if-none-match) enforces the fence; exempt the parts of a Manifest from it.
+// The client, also that of a reader that claims, needs GetObject and PutObject on the keys, and ListBucket: without it
+// the endpoint answers 403 for a missing object. Probe also needs DeleteObject on keys that start with
+// ".leasefence-probe-". A bucket policy that refuses writes without a condition (s3:if-match, s3:if-none-match)
+// enforces the fence; exempt the parts of a Manifest from it.
 package s3fence

@@ -16,7 +16,7 @@ import (
 const (
 	magic     = "leasefence-s3fence v01"
 	readMagic = "leasefence-s3fence v02" // with a read mark
-	lockMagic = "leasefence-s3fence v03" // with a read mark, 0 for none, and the name of the lock
+	lockMagic = "leasefence-s3fence v03" // with a read mark (0 for none) and the name of the lock
 
 	headerSize     = 128
 	readHeaderSize = headerSize + tokenWidth + 1
@@ -34,32 +34,33 @@ const (
 	maxPayload = 5<<30 - headerSize
 )
 
-// state tells a written object from one that was only claimed.
+// state tells a written object from an object that was only claimed.
 type state byte
 
 const (
-	claimed state = 'c' // a claim created the object, a writer's or a reader's; it has no payload
+	claimed state = 'c' // the claim of a writer or a reader created the object; it has no payload
 	written state = 'w'
 )
 
-// header is the line before the payload, with its line feed: 128 bytes, or 148 with a read mark, or 154 and the name with that of
-// the lock that the marks follow.
+// header is the line before the payload, with its line feed: 128 bytes, 148 with a read mark, or 154 and the name's
+// length with the name of a lock.
 //
 //	leasefence-s3fence v01 0000000000000000054 <id> <previous id> w 0000000012 <crc> <crc>
 //	leasefence-s3fence v02 0000000000000000054 0000000000000000060 <id> <previous id> w 0000000012 <crc> <crc>
 //	leasefence-s3fence v03 0000000000000000054 0000000000000000000 <id> <previous id> w 0000000012 <crc> 0006 orders <crc>
 //
-// A read mark that is not above the write mark refuses nobody whom the write mark does not, so it is not kept. A writer that is
-// accepted is not below the read mark, and so writes the form without one. A version of this package that does not know readers, or
-// names, takes the form with them for malformed: it neither reads nor overwrites it.
+// A read mark that is not above the write mark refuses nobody in addition, so it is not kept. An accepted writer is not
+// below the read mark, so it writes the form without one. A version of this package that does not know readers or names
+// finds the longer forms malformed: it neither reads nor overwrites the object.
 type header struct {
 	token fence.Token // the write mark; 0 if only a reader has claimed
 	read  fence.Token // the read mark; 0 if it is not above the write mark
-	lock  string      // that the marks follow; "" if no token has come with a name
-	// id is unique to the write: no two writes have the same bytes, so no ETag comes back, and a writer whose answer was
-	// lost recognises its own write.
+	lock  string      // the lock that the object follows; "" if no token has come with a name
+	// id is unique to the write. So no two writes have the same bytes, no ETag occurs twice, and a writer whose answer
+	// was lost recognises its own write.
 	id string
-	// prev is the id of the version that the write replaced, or noID: a writer recognises its own write after one more.
+	// prev is the id of the version that the write replaced, or noID. By it a writer recognises its own write after one
+	// other write has followed.
 	prev   string
 	state  state
 	length int64
@@ -113,11 +114,11 @@ func resum(line string) []byte {
 // digits returns a token in fixed width, so that names sort as tokens do.
 func digits(t fence.Token) string { return fmt.Sprintf("%0*d", tokenWidth, int64(t)) }
 
-// fields are those of a header behind the magic.
+// fields matches a header without its magic and the space after it.
 var fields = regexp.MustCompile(`(?s)^([0-9]{19}) (?:([0-9]{19}) )?([A-Z2-7]{26}) (-{26}|[A-Z2-7]{26}) ([cw]) ` +
 	`([0-9]{10}) ([0-9a-f]{8}) (?:[0-9]{4} (.*) )?[0-9a-f]{8}\n$`)
 
-// lineSize is the length of the line that the object's start announces.
+// lineSize returns the length of the line, judged by the start of the object.
 func lineSize(body []byte) int {
 	switch {
 	case bytes.HasPrefix(body, []byte(readMagic+" ")):
@@ -127,12 +128,13 @@ func lineSize(body []byte) int {
 	case len(body) < lockHeaderSize:
 		return lockHeaderSize
 	}
-	const at = readHeaderSize - sumSize // the length of the name; what is none is found later
+	const at = readHeaderSize - sumSize // of the name's length; the checksum finds an illegal one
 	n, _ := strconv.ParseUint(string(body[at:at+lockWidth]), 10, 16)
 	return lockHeaderSize + int(n) //nolint:gosec // 16 bits
 }
 
-// parseHeader reads the header at the start of an object. What it accepts is what String gives, so that a header has one spelling.
+// parseHeader parses the header at the start of an object. It accepts only what String writes, so a header has one
+// spelling.
 func parseHeader(body []byte) (header, error) {
 	size := lineSize(body)
 	if len(body) < size {
@@ -179,8 +181,8 @@ func (h header) marksAreValid() bool {
 	}
 }
 
-// open splits a whole object, or as much of it as shows that its payload has more than most bytes. The payload shares the memory
-// of body.
+// open splits a whole object into header and payload. body may be cut off after most bytes of payload and one more,
+// which is enough to report that the payload is too large. The payload shares the memory of body.
 func open(body []byte, most int64) (header, []byte, error) {
 	h, err := parseHeader(body)
 	if err != nil {

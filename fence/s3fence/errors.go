@@ -9,10 +9,10 @@ import (
 )
 
 var (
-	// ErrUnknown reports that the answer to a write was lost and that the outcome cannot be determined: others have written
-	// since, or the object could not be read. The write was done once, was not done, or is still under way. Call
-	// [Bucket.Update] to settle it: its function sees the object, and its write makes the condition of one that is still
-	// under way fail. A Get does not settle it: the write may be done after the Get.
+	// ErrUnknown reports that the answer to a write was lost and that the outcome cannot be determined: others have
+	// written since, or the object could not be read. The write was done once, was not done, or is still under way. To
+	// settle it, call [Bucket.Update]: its function sees the object, and its write makes the condition of a write that
+	// is still under way false. A Get does not settle it: the write may be done after the Get.
 	ErrUnknown = errors.New("s3fence: outcome unknown")
 
 	// ErrContended reports that every attempt lost to a writer whose token is not newer, or was deferred by the endpoint
@@ -46,7 +46,7 @@ func (e *UnsafeEndpointError) Is(target error) bool { return target == ErrUnsafe
 
 // explain wraps err with the verb and the object. A refusal already names its object.
 func (b *Bucket) explain(verb, key string, err error) error {
-	switch err.(type) { //nolint:errorlint // A wrapped one carries more.
+	switch err.(type) { //nolint:errorlint // An error that wraps a refusal carries more.
 	case *fence.StaleError, *fence.OtherLockError:
 		return err
 	}

@@ -12,11 +12,11 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// Garbage lists the keys of parts that no later commit can list: parts that a commit has replaced or deleted, and parts of
-// failed commits. All of them were written under a token older than the mark. Parts under the mark's own token are left out,
-// since a commit may be about to list them; they appear once the next tenure has claimed.
+// Garbage returns the keys of parts that no later commit can list: parts that a commit has replaced or deleted, and
+// parts of failed commits. All of them were written under a token older than the mark. Parts under the mark's own token
+// are left out, since a commit may be about to list them; Garbage returns them once the next tenure has claimed.
 //
-// A reader with an older [Snapshot] may still need these parts. Delete them when no such reader can exist any more. Garbage
+// A reader with an older [Snapshot] may still need these parts: delete them when no such reader is left. Garbage itself
 // deletes nothing.
 func (m *Manifest) Garbage(ctx context.Context) ([]string, error) {
 	// The order does not matter: once the mark is above a part's token, no commit can add the part to the list.

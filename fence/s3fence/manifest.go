@@ -56,7 +56,7 @@ type Changes struct {
 type Snapshot struct {
 	Parts map[string]Part // by name
 	Token fence.Token     // the mark of writers
-	Lock  string          // that the manifest follows, "" for none
+	Lock  string          // the lock that the manifest follows, "" for none
 	ETag  string          // of the manifest
 
 	bucket *Bucket
@@ -80,18 +80,18 @@ func (b *Bucket) Manifest(key string) (*Manifest, error) {
 	return &Manifest{bucket: b, key: key}, nil
 }
 
-// Claim starts a tenure as [Bucket.Claim] does: on success no older token can commit any more.
+// Claim starts a tenure as [Bucket.Claim] does. On success no older token can commit.
 func (m *Manifest) Claim(ctx context.Context) error { return m.bucket.Claim(ctx, m.key) }
 
-// Move has the manifest follow the lock that the context names, as [Bucket.Move] does: on success no token of the lock that it has
-// followed can commit any more.
+// Move makes the manifest follow the lock that the context names, as [Bucket.Move] does. On success no token of the
+// former lock can commit.
 func (m *Manifest) Move(ctx context.Context) error { return m.bucket.Move(ctx, m.key) }
 
 // Check reports whether the manifest would accept the context's token now, as [Bucket.Check] does.
 func (m *Manifest) Check(ctx context.Context) error { return m.bucket.Check(ctx, m.key) }
 
-// ClaimRead starts the tenure of a reader as [Bucket.ClaimRead] does: on success no older token of a writer can commit any more.
-// A reader of one [Snapshot] needs no claim: it tells the mark, and its parts do not change.
+// ClaimRead starts the tenure of a reader as [Bucket.ClaimRead] does. On success no older token of a writer can commit.
+// A reader of one [Snapshot] needs no claim: the Snapshot has the mark, and its parts do not change.
 func (m *Manifest) ClaimRead(ctx context.Context) error { return m.bucket.ClaimRead(ctx, m.key) }
 
 // CheckRead reports whether the context's token of a read lock may still read, as [Bucket.CheckRead] does.
@@ -117,7 +117,7 @@ func (m *Manifest) Read(ctx context.Context) (*Snapshot, error) {
 // commit or after it.
 //
 // If Commit fails, the parts that it wrote remain as garbage, which no reader sees; see [Manifest.Garbage]. After
-// [ErrUnknown] they may be in use; [ErrUnknown] tells how to settle that.
+// [ErrUnknown] they may be in use; see there how to settle that.
 func (m *Manifest) Commit(ctx context.Context, changes Changes) error {
 	by, err := m.bucket.admit(ctx, "commit", m.key)
 	if err != nil {
@@ -126,7 +126,7 @@ func (m *Manifest) Commit(ctx context.Context, changes Changes) error {
 	if err := m.checkChanges(changes); err != nil {
 		return err
 	}
-	// Check first, so that a holder that is refused uploads no garbage.
+	// Check before the upload, so that a stale holder leaves no garbage.
 	if err := m.Check(ctx); err != nil {
 		return err
 	}
@@ -224,8 +224,8 @@ func (b *Bucket) readPart(ctx context.Context, part Part) ([]byte, error) {
 	return payload, nil
 }
 
-// parseManifest reads a manifest's payload strictly: a commit must not replace what this version does not understand, and a
-// manifest must not make its readers fetch keys that are not parts below the prefix.
+// parseManifest parses a manifest's payload strictly: a commit must not replace what this version does not understand,
+// and a manifest must not make its readers fetch keys that are not parts below the prefix.
 func parseManifest(prefix string, payload []byte) (map[string]Part, error) {
 	var doc document
 	d := json.NewDecoder(bytes.NewReader(payload))

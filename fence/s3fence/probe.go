@@ -18,20 +18,20 @@ const (
 	cleanUpTimeout = 10 * time.Second
 )
 
-// Probe tests with scratch objects, whose keys start with ".leasefence-probe-", that the endpoint honours conditions, and
-// deletes them. Call it once when a service starts: some servers and proxies accept If-Match and ignore it, and then every
-// stale write is accepted.
+// Probe tests that the endpoint honours conditions, with scratch objects whose keys start with ".leasefence-probe-" and
+// which it deletes at the end. Call it once when a service starts: some servers and proxies accept If-Match and ignore
+// it, and then every stale write is accepted.
 //
-// Probe tests that each condition refuses one write and lets another through; that of 16 concurrent writes under one
-// condition exactly one is done, in eight rounds that create an object and eight that replace it; and that no concurrent read
-// returns a content with the ETag of a later write. It sends about 350 requests.
+// Probe tests that each condition refuses one write and allows another; that of 16 concurrent writes under one
+// condition exactly one is done, in eight rounds that create an object and eight that replace it; and that no
+// concurrent read returns an object's content with the ETag of a later write. It sends about 350 requests.
 //
 // If a test fails the error is an [*UnsafeEndpointError], which matches [ErrUnsafeEndpoint]. Any other error is the client's
 // and says nothing about the endpoint's safety. Nil means that no fault was found; it does not prove that there is none.
 func (b *Bucket) Probe(ctx context.Context) error {
 	p := &probe{bucket: b, key: probePrefix + newID()}
 	defer func() {
-		// The outcome stands if this fails: remaining scratch objects do no harm.
+		// An error here does not change the outcome: remaining scratch objects do no harm.
 		_ = p.cleanUp(ctx)
 	}()
 	if err := p.conditions(ctx); err != nil {
@@ -86,7 +86,7 @@ func (p *probe) conditions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// No object ever had this ETag. The one before may still be in a cache of the endpoint.
+	// No object ever had this ETag. The old ETag of the last test may still be in a cache of the endpoint.
 	const never = `"00000000000000000000000000000000"`
 	if _, err := p.hold(ctx, "If-Match with an ETag of no object", never, "fifth", now); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (p *probe) hold(ctx context.Context, what, etag, content, now string) (stri
 	}
 }
 
-// put writes until the endpoint answers. The writes of a probe may be repeated, since each has a unique content.
+// put repeats a write that did not reach the endpoint or that the endpoint deferred.
 func (p *probe) put(ctx context.Context, key, etag, content string) (string, error) {
 	for attempt := 1; ; attempt++ {
 		got, err := p.bucket.putIf(ctx, key, etag, []byte(content))
@@ -142,7 +142,7 @@ func (p *probe) put(ctx context.Context, key, etag, content string) (string, err
 	}
 }
 
-// cleanUp has a timeout instead of ctx, which may have ended.
+// cleanUp deletes the scratch objects, within a timeout of its own: ctx may have ended.
 func (p *probe) cleanUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()

@@ -23,9 +23,9 @@ func (p *probe) races(ctx context.Context) error {
 	return p.chain(ctx, p.racing[0])
 }
 
-// chain replaces an object round by round while a reader reads it. If a read returned a content with the ETag of a later
-// write, a stale holder would compare the token of the old content and overwrite the new one. The reverse does no harm: a
-// write with an old ETag is refused.
+// chain replaces an object round by round while a reader reads it. If a read returned a content with the ETag of a
+// later write, a stale holder would compare its token with the old content and overwrite the new one. The reverse does
+// no harm: a write with an old ETag is refused.
 func (p *probe) chain(ctx context.Context, key string) error {
 	rounds := make(map[string]int) // by ETag
 	_, etag, err := p.bucket.fetch(ctx, key, "", 1<<10)

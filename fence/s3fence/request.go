@@ -51,8 +51,8 @@ func (b *Bucket) readHeader(ctx context.Context, key string) (reading, error) {
 	return reading{header: h, etag: etag}, nil
 }
 
-// fetch reads at most limit bytes of an object, and its ETag, which is empty if the object is missing. The client may repeat
-// reads, so its own retries stay on.
+// fetch reads at most limit bytes of an object, and its ETag, which is empty if the object is missing. Reads may be
+// repeated, so the client's own retries stay on.
 func (b *Bucket) fetch(ctx context.Context, key, span string, limit int64) ([]byte, string, error) {
 	in := &s3.GetObjectInput{Bucket: &b.name, Key: &key}
 	if span != "" {
@@ -63,7 +63,7 @@ func (b *Bucket) fetch(ctx context.Context, key, span string, limit int64) ([]by
 		switch errorCode(err) {
 		case "NoSuchKey":
 			return nil, "", nil
-		case "InvalidRange": // only an empty object has no first byte
+		case "InvalidRange": // an empty object has no first byte
 			return nil, "", fmt.Errorf("%w: the object is empty", ErrMalformed)
 		}
 		return nil, "", err
@@ -80,8 +80,8 @@ func (b *Bucket) fetch(ctx context.Context, key, span string, limit int64) ([]by
 	return body, etag, nil
 }
 
-// putIf writes an object if its ETag equals etag; with an empty etag, if the object is missing. It sends one request: the
-// endpoint would answer a retry by the SDK with 412 because of the attempt before it.
+// putIf writes an object if its ETag equals etag or, with an empty etag, if the object is missing. It sends one
+// request: the endpoint would answer a retry by the SDK with 412 because of the attempt before.
 func (b *Bucket) putIf(ctx context.Context, key, etag string, body []byte) (string, error) {
 	in := &s3.PutObjectInput{Bucket: &b.name, Key: &key, Body: bytes.NewReader(body)}
 	if etag == "" {
@@ -107,7 +107,7 @@ const (
 	done     answer = iota
 	conflict        // not done: the condition was false, or another write was under way
 	unsent          // not done: it did not reach the endpoint, or the endpoint deferred it
-	refused         // not done, for a reason that a repetition does not change
+	refused         // not done, for a reason that a retry does not change
 	unclear         // done, not done, or still under way
 )
 
@@ -129,7 +129,7 @@ func classify(err error) answer {
 		return refused
 	case http.StatusTooManyRequests:
 		return unsent
-	case http.StatusNotImplemented: // the endpoint does not have the condition
+	case http.StatusNotImplemented: // the endpoint does not support the condition
 		return refused
 	case http.StatusRequestTimeout:
 		return unclear

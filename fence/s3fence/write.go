@@ -12,13 +12,13 @@ import (
 
 // Put writes an object in one atomic step, unless its mark is newer than the context's token. A nil payload is empty.
 //
-// On success the object has the payload, the context's token is its mark, and if it followed no lock it follows the token's. The
-// object and its mark are unchanged if the error is a [*fence.StaleError], which has the mark as the highest token, or a
-// [*fence.OtherLockError] (the object follows another lock, or the token came without a name and it follows one), or matches
-// [fence.ErrInvalidToken] (no token in the context, or a lock's name of more than [fence.MaxLock] bytes), [ErrMalformed] (the
-// object has no envelope) or [ErrContended]. If the error matches [ErrUnknown], the write may have been done; it then also matches
-// [fence.ErrStale] or [fence.ErrOtherLock] if a newer token or another lock was seen afterwards. Any other error is the client's:
-// nothing was written.
+// On success the object has the payload, the context's token is its mark, and if it followed no lock it follows the
+// token's. The object and its mark are unchanged if the error is a [*fence.StaleError], which has the newer mark as the
+// highest token, or a [*fence.OtherLockError] (the object follows another lock, or follows one and the token came
+// without a name), or matches [fence.ErrInvalidToken] (no token in the context, or an illegal name of its lock),
+// [ErrMalformed] (the object has no envelope) or [ErrContended]. If the error matches [ErrUnknown], the write may have
+// been done; it then also matches [fence.ErrStale] or [fence.ErrOtherLock] if a newer token or another lock was seen
+// afterwards. Any other error is the client's: nothing was written.
 //
 // Put sends two requests if no other writer interferes: it reads at most 2,458 bytes and writes.
 func (b *Bucket) Put(ctx context.Context, key string, payload []byte) error {
@@ -38,10 +38,11 @@ func (b *Bucket) Put(ctx context.Context, key string, payload []byte) error {
 // Claim starts a tenure. Call it once after a grant, before the first read of the object: until then the mark does not refuse
 // the predecessor. Repeating it is safe.
 //
-// Claim writes the object's own payload with the context's token. If the object does not exist, Claim creates one with a mark
-// and no payload, so that the first write is fenced too; [Bucket.Get] then returns [ErrNoObject]. If the mark already
-// equals the token, and the object follows the token's lock, Claim writes nothing. On success the object accepts no older token, and
-// no write of an older token that is still under way. The errors are those of [Bucket.Put]; after [ErrUnknown] call Claim again.
+// Claim writes the object's own payload with the context's token. If the object does not exist, Claim creates one with
+// a mark and no payload, so that the first write is fenced too; [Bucket.Get] then returns [ErrNoObject]. If the mark
+// already equals the token, and the object follows the token's lock, Claim writes nothing. On success the object
+// accepts no older token, not even in a write that is still under way. The errors are those of [Bucket.Put]; after
+// [ErrUnknown] call Claim again.
 func (b *Bucket) Claim(ctx context.Context, key string) error {
 	by, err := b.admit(ctx, "claim", key)
 	if err != nil {
@@ -50,12 +51,13 @@ func (b *Bucket) Claim(ctx context.Context, key string) error {
 	return b.claim(ctx, "claim", key, by)
 }
 
-// Move has the object follow the lock that the context names from now on, and claims it as [Bucket.Claim] does. Call it when writers
-// have gone over to another lock, and before they write. On success the object accepts no token of the lock that it has followed,
-// and no write of one that is still under way.
+// Move makes the object follow the lock that the context names, and claims the object as [Bucket.Claim] does. Call it
+// when the writers have switched to another lock, before they write. On success the object accepts no token of the
+// former lock, not even in a write that is still under way. Repeating it is safe.
 //
-// The errors are those of Claim, and one that matches [fence.ErrInvalidToken] if the context names no lock, or several. If the
-// token is stale, take a new grant of the lock, or raise its era if it is in another cluster. Safe for concurrent use.
+// The errors are those of Claim without the [*fence.OtherLockError]. If the token is stale, acquire the lock again, or
+// raise the era if the lock is in another cluster. The error also matches [fence.ErrInvalidToken] if the context
+// carries no name of a lock, or several.
 func (b *Bucket) Move(ctx context.Context, key string) error {
 	const verb = "move"
 	by, err := b.admit(ctx, verb, key)
@@ -70,15 +72,15 @@ func (b *Bucket) Move(ctx context.Context, key string) error {
 	return b.claim(ctx, verb, key, by)
 }
 
-// ClaimRead starts the tenure of a reader. Call it once after a grant, before the first of several reads: until then the marks do
-// not refuse a writer that held the lock before, and it could write between them. Repeating it is safe. Who reads one version of
-// one object needs no claim: [Bucket.Get] tells the mark of that version.
+// ClaimRead starts the tenure of a reader. Call it once after a grant, before the first of several reads: until then
+// the marks do not refuse a writer that held the lock before, and it could write between them. Repeating it is safe. To
+// read one version of one object no claim is needed: [Bucket.Get] returns the mark of that version.
 //
-// Like [Bucket.Claim] it writes the object's own payload, with the context's token of a read lock as the mark of readers, and
-// creates a missing object without a payload. If the mark of readers is not lower, and the object follows a lock if the token
-// has one, it writes nothing. On success the object
-// accepts no older token of a writer, and no write of one that is still under way. The errors are those of [Bucket.Put], with a
-// refusal if the mark of writers is newer; after [ErrUnknown] call ClaimRead again.
+// Like [Bucket.Claim] it writes the object's own payload, with the context's token of a read lock as the mark of
+// readers, and creates a missing object without a payload. If the mark of readers is not lower, and the object already
+// follows the token's lock or the token has none, ClaimRead writes nothing. On success the object accepts no older
+// token of a writer, not even in a write that is still under way. The errors are those of [Bucket.Put]; the token is
+// stale if the mark of writers is newer. After [ErrUnknown] call ClaimRead again.
 func (b *Bucket) ClaimRead(ctx context.Context, key string) error {
 	by, err := b.admitReader(ctx, "claim to read", key)
 	if err != nil {
@@ -87,9 +89,9 @@ func (b *Bucket) ClaimRead(ctx context.Context, key string) error {
 	return b.claim(ctx, "claim to read", key, by)
 }
 
-// CheckRead reports whether the context's token of a read lock may still read. Call it after a read, before its result is used:
-// if it accepts the token, no newer writer had written before. It reads the start of the object. Unlike [Bucket.Check] it raises
-// a lower mark of readers, even if its holder has not claimed, and has an object that follows no lock follow the token's; then it
+// CheckRead reports whether the context's token of a read lock may still read. Call it after a read, before its result
+// is used: if it accepts the token, no newer writer had written before. It reads the start of the object. If the mark
+// of readers is lower, because the holder has not claimed, or the object follows no lock and the token has one, it then
 // does what [Bucket.ClaimRead] does. The errors are those of ClaimRead.
 func (b *Bucket) CheckRead(ctx context.Context, key string) error {
 	const verb = "check to read"
@@ -110,7 +112,7 @@ func (b *Bucket) CheckRead(ctx context.Context, key string) error {
 	return b.claim(ctx, verb, key, by)
 }
 
-// claim writes an object with its own payload and the claimant's mark, unless it has that.
+// claim writes an object with its own payload and the claimant's mark, unless it already has that mark.
 func (b *Bucket) claim(ctx context.Context, verb, key string, by claimant) error {
 	return b.change(ctx, change{
 		verb: verb, key: key, by: by, read: b.read,
@@ -168,16 +170,16 @@ type change struct {
 	next      func(old reading) (state, []byte, error) // returns what replaces old
 }
 
-// change carries out c. It is safe for these reasons:
+// change carries out c. It tells the hooks how the token fared, once. It is safe for these reasons:
 //
-// A write is conditional on the ETag of the version whose token and lock were compared. The id makes the bytes of every write, and so
-// its ETag, unique: as long as the ETag is the same, nothing has been written.
+// A write is conditional on the ETag of the version whose marks and lock were compared. The id makes the bytes of every
+// write, and so its ETag, unique: as long as the ETag is the same, nothing has been written.
 //
-// All attempts on one base, that is one ETag, carry the same bytes and consume the base, so at most one is done and it does
-// not matter which. change takes a new base and new bytes only if every attempt on the old base was answered "not done". A
-// late attempt then fails, since its base is gone.
+// All attempts on one base, which is one ETag, carry the same bytes and replace the base, so at most one is done and it
+// does not matter which. change takes a new base and new bytes only if every attempt on the old base was answered "not
+// done". An attempt that arrives later fails, since its base is gone.
 func (b *Bucket) change(ctx context.Context, c change) (err error) {
-	var failed bool // next, whose token was accepted
+	var failed bool // next failed: the token was accepted
 	defer func() {
 		if failed {
 			_ = b.tell(ctx, c.key, c.by, nil)
@@ -229,14 +231,14 @@ func (b *Bucket) replace(
 		_, err := b.putIf(ctx, c.key, base.etag, body)
 		switch classify(err) {
 		case done:
-			return nil, nil //nolint:nilnil // Done: there is no version to go on from.
+			return nil, nil //nolint:nilnil // Done: there is no version to continue from.
 		case refused:
 			return nil, fail(err)
 		case unclear:
 			unknown = true
 		case conflict, unsent:
 		}
-		// A reading follows the last attempt too, since it may have been done.
+		// The object is read after the last attempt too, since that may have been done.
 		if waitErr := b.wait(ctx, *attempt); waitErr != nil {
 			return nil, fail(fmt.Errorf("%w, after: %w", waitErr, err))
 		}
@@ -245,16 +247,17 @@ func (b *Bucket) replace(
 		case readErr != nil:
 			return nil, fail(fmt.Errorf("reading it back: %w, after: %w", readErr, err))
 		case now.id == h.id || now.prev == h.id:
-			// The answer was lost, or went to a copy of this request that a proxy made.
+			// This write was done: its answer was lost, or this answer was to a copy of the request that a proxy made.
 			return nil, nil //nolint:nilnil // Done, as above.
 		}
-		// Compare the id too: a store that reads ETag and content one after the other can return an old ETag with a new
+		// Compare the id too: a store that reads ETag and content in two steps can return an old ETag with a new
 		// content.
 		gone := now.id != base.id || now.etag != base.etag
 		refusal := b.refuse(c.key, c.by, now)
 		switch {
 		case gone && refusal != nil && !unknown && now.prev != base.id:
-			// Two writes since: ours may be the first, answered by way of a copy. Readers that are granted together write so.
+			// Two writes or more have followed base. The first may be this one, if the answer was to a proxy's copy of
+			// it. Readers that are granted together write in such close succession.
 			unknown = true
 			return nil, fail(refusal)
 		case gone && refusal != nil && !unknown:
