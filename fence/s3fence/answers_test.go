@@ -92,6 +92,41 @@ func TestBucket_Put_answers(t *testing.T) {
 
 var errRefused = errors.New("refused by the endpoint, and nothing else")
 
+// A 412 to a copy that a proxy made of the request, and then the object cannot be read: the write may have been done.
+func TestBucket_Put_notReadAfterAConflict(t *testing.T) {
+	for name, want := range map[string]error{"refused": nil, "context ended": context.Canceled} {
+		t.Run(name, func(t *testing.T) {
+			var store memory
+			ctx, cancel := context.WithCancel(fence.NewContext(t.Context(), 54))
+			defer cancel()
+			written := false
+			b := newBucket(t, func(r *http.Request) (*http.Response, error) {
+				switch {
+				case r.Method == http.MethodPut:
+					written = true
+					if _, err := store.RoundTrip(r); err != nil {
+						return nil, err
+					}
+					if want != nil {
+						cancel()
+					}
+					return reply(r, http.StatusPreconditionFailed, "", []byte("<Error><Code>PreconditionFailed</Code></Error>")), nil
+				case written:
+					return reply(r, http.StatusForbidden, "", []byte("<Error><Code>AccessDenied</Code></Error>")), nil
+				default:
+					return store.RoundTrip(r)
+				}
+			}, s3fence.Options{})
+			err := b.Put(ctx, "key", []byte("54"))
+			require.ErrorIs(t, err, s3fence.ErrUnknown)
+			if want != nil {
+				require.ErrorIs(t, err, want)
+			}
+			require.NotEmpty(t, store.objects)
+		})
+	}
+}
+
 func TestBucket_Update_failure(t *testing.T) {
 	var store memory
 	b := newBucket(t, store.RoundTrip, s3fence.Options{})

@@ -477,6 +477,13 @@ var fenceMutants = []mutant{
 		by:   killer{inS3fence, "TestBucket_rules", `rules.Decide(t)`},
 	},
 	{
+		name: "s3fence: a conflict counts as not done though the object could not be read",
+		file: "fence/s3fence/write.go",
+		old:  "unknown = unknown || outcome == conflict\n",
+		new:  "",
+		by:   killer{inS3fence, "TestBucket_Put_notReadAfterAConflict", `require.ErrorIs(t, err, s3fence.ErrUnknown)`},
+	},
+	{
 		name: "s3fence: the lock is forgotten where a mark is raised",
 		file: "fence/s3fence/claimant.go",
 		old:  "read: old.read, lock: old.lock}",
