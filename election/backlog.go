@@ -1,9 +1,9 @@
 package election
 
-// What an observer may be behind by, before it is taken to the latest.
+// How far an observer may be behind before it skips to the latest.
 const (
 	maxSightings = 128     // changes
-	maxBytes     = 1 << 20 // bytes of values, of more changes than one
+	maxBytes     = 1 << 20 // bytes of values, if there is more than one change
 )
 
 // sighting is who led from a revision on.
@@ -13,7 +13,7 @@ type sighting struct {
 	history int // revisions of different histories do not compare; see hub.history
 }
 
-// backlog holds the latest sightings for the observers that have not been shown them yet. They are numbered from 0.
+// backlog keeps the latest sightings for observers that are behind. Sightings are numbered from 0.
 type backlog struct {
 	first int // the number of kept[0]
 	kept  []sighting
@@ -28,14 +28,14 @@ func (b *backlog) add(s sighting) {
 	b.bytes += len(s.leader.Value)
 	for len(b.kept) > 1 && (len(b.kept) > maxSightings || b.bytes > maxBytes) {
 		b.bytes -= len(b.kept[0].leader.Value)
-		b.kept[0] = sighting{} // so that its value can go before the array does
+		b.kept[0] = sighting{} // frees its value, which the array would keep
 		b.kept = b.kept[1:]
 		b.first++
 	}
 }
 
-// at returns sighting number n, or the latest if that is not kept any more, and the number of the one after it. There
-// is none if n is the end.
+// at returns sighting number n, or the latest if n is not kept any more, and the number of the next one. Ok is false if
+// n is yet to come.
 func (b *backlog) at(n int) (s sighting, next int, ok bool) {
 	if n >= b.end() {
 		return sighting{}, n, false

@@ -15,25 +15,27 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// preferAfter is how long a candidate waits before it asks a leader of lower priority to hand over, and how long a new leader
-// leads before it looks for a candidate to prefer: one that comes and goes costs nobody anything.
+// preferAfter is how long a candidate waits before it asks a leader of lower priority to hand over, and how long a new
+// leader leads before it looks for a candidate to prefer. So a candidate that leaves before that costs the others
+// nothing.
 const preferAfter = time.Second
 
-// candidate is one side of an agreement about priorities. A candidate writes the key of a leader of lower priority, without a
-// change, to ask it to hand over. A leader looks for such candidates when its key was written, and once by itself.
+// candidate is one side of the protocol of priorities. To ask a leader of lower priority to hand over, a waiting
+// candidate writes the leader's key without changing it. A leader looks for candidates of a higher priority whenever
+// its key was written, and once after preferAfter if an earlier leader may have been asked instead.
 type candidate struct {
 	priority int
 	log      *slog.Logger
 
-	waited bool          // somebody was ahead, who may have been asked in its stead
-	asked  chan struct{} // of capacity 1: its key was written
-	rev    atomic.Int64  // the latest revision at which it was
+	waited bool          // an earlier leader was ahead, and may have been asked instead of this candidate
+	asked  chan struct{} // of capacity 1: this candidate's key was written
+	rev    atomic.Int64  // the latest revision at which it was written
 }
 
-// mark begins the suffix of a candidate's key. Contenders of other kinds keep their places in the queue.
+// mark begins the suffix of a candidate's key. A contender without a mark keeps its place in the queue.
 func mark(priority int) string { return "p" + strconv.Itoa(priority) + "-" }
 
-// priorityOf is the priority in a key below prefix; false if it is no candidate's.
+// priorityOf returns the priority in a key below prefix, and false if the key is not a candidate's.
 func priorityOf(prefix string, key []byte) (int, bool) {
 	child := strings.TrimPrefix(string(key), prefix)
 	_, suffix, _ := strings.Cut(child, "-")
@@ -45,8 +47,8 @@ func priorityOf(prefix string, key []byte) (int, bool) {
 	return priority, err == nil
 }
 
-// waits is called while the candidate waits in the place e. It asks a leader of lower priority to hand over, once; whoever
-// comes to lead after that looks by itself.
+// waits runs while the candidate waits in the place e. It asks a leader of lower priority to hand over, once: a later
+// leader looks for this candidate by itself.
 func (c *candidate) waits(ctx context.Context, q *queue.Queue, e queue.Entry) {
 	c.waited = true
 	if c.priority == 0 {
@@ -65,7 +67,8 @@ func (c *candidate) waits(ctx context.Context, q *queue.Queue, e queue.Entry) {
 		if theirs, is := priorityOf(e.Prefix, leader.Key); !is || theirs >= c.priority {
 			return nil
 		}
-		// If either has gone meanwhile, the next leader looks by itself. A request that is late asks nobody else.
+		// If the leader or e has gone meanwhile, nothing is written: a late request must not ask another leader, and
+		// the next leader looks by itself.
 		leads := clientv3.Compare(clientv3.CreateRevision(string(leader.Key)), "=", leader.CreateRevision)
 		_, err = a.Txn([]clientv3.Cmp{leads, e.Held()}, []clientv3.Op{rewrite(string(leader.Key))}, nil)
 		return err
@@ -75,9 +78,9 @@ func (c *candidate) waits(ctx context.Context, q *queue.Queue, e queue.Entry) {
 	}
 }
 
-// touched is called when the candidate's key was written at rev.
+// touched is called, perhaps more than once, when the candidate's key was written at rev.
 func (c *candidate) touched(rev int64) {
-	if c.rev.Swap(rev) == rev { // known
+	if c.rev.Swap(rev) == rev { // already reported
 		return
 	}
 	select {
@@ -86,7 +89,7 @@ func (c *candidate) touched(rev int64) {
 	}
 }
 
-// awaitPreferred waits until a candidate of a higher priority waits that can be handed over to.
+// awaitPreferred returns nil when the leadership can be handed over to a candidate of a higher priority.
 func (l *Leadership) awaitPreferred(ctx context.Context) error {
 	var look <-chan time.Time
 	if l.as.waited {
@@ -105,12 +108,13 @@ func (l *Leadership) awaitPreferred(ctx context.Context) error {
 	}
 }
 
-// preferred returns nil when a candidate of a higher priority can be handed over to, and waits for those before it that keep
-// their places. The error matches ErrNoCandidate if there is no such candidate.
+// preferred looks for a candidate of a higher priority, and returns nil when the leadership can be handed over to it.
+// Before that it waits for the end of contenders in between that cannot be passed. The error matches ErrNoCandidate if
+// there is no such candidate.
 func (l *Leadership) preferred(ctx context.Context) error {
-	var pause etcd.Backoff // for a member that breaks the watch each time
+	var pause etcd.Backoff // in case a member breaks the watch each time
 	for {
-		_, err := l.follow(ctx, choice{above: l.as.priority})
+		_, err := l.findHeir(ctx, choice{above: l.as.priority})
 		blocked, ok := errors.AsType[*blockedError](err)
 		if !ok {
 			return err

@@ -10,19 +10,20 @@ import (
 // The outcomes that callers tell apart with errors.Is, besides those of package lease: a leadership that was lost
 // matches [lease.ErrLost] and carries a [lease.LostError], a closed session matches [lease.ErrClosed].
 var (
-	// ErrResigned says that the leadership was resigned or transferred before. It is also the cause of its context.
+	// ErrResigned says that the leadership has already been resigned or transferred. It is also the cause of its
+	// context.
 	ErrResigned = errors.New("election: resigned")
-	// ErrHandedOver is the cause of a leadership's context that has ended so that a candidate of a higher priority leads. It
+	// ErrHandedOver is the cause of a leadership's context that ended in favour of a candidate of a higher priority. It
 	// matches ErrResigned too.
 	ErrHandedOver = fmt.Errorf("%w: handed over to a candidate of a higher priority", ErrResigned)
-	// ErrNoCandidate says that nobody with the given value waits.
+	// ErrNoCandidate says that no waiting candidate has the given value.
 	ErrNoCandidate = errors.New("election: no such candidate")
-	// ErrBlocked says that a contender which cannot be passed waits before the candidate: a candidate or a lock of etcd's own
-	// packages, or a lock of package lease.
+	// ErrBlocked says that a contender which cannot be passed waits before the candidate: a candidate or a lock of
+	// etcd's own packages, or a lock of package lease.
 	ErrBlocked = errors.New("election: a lock or a candidate of another library is ahead")
 )
 
-// loggable is err without what it quotes of candidates: their values and keys are not logged.
+// loggable is err without candidates' values and keys, which are not logged.
 func loggable(err error) error {
 	for _, missed := range [...]error{ErrNoCandidate, ErrBlocked} {
 		if errors.Is(err, missed) {
@@ -32,7 +33,7 @@ func loggable(err error) error {
 	return err
 }
 
-// translate has an error of lease say that the leadership was resigned, if it says that the lock was unlocked.
+// translate makes an error of package lease that says "unlocked" match ErrResigned too.
 func translate(err error) error {
 	if errors.Is(err, lease.ErrUnlocked) {
 		return fmt.Errorf("%w: %w", ErrResigned, err)

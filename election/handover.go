@@ -16,25 +16,25 @@ import (
 	"github.com/leasefence/leasefence/internal/scope"
 )
 
-// The order of the queue is that of the create revisions, for everybody, and so are the tokens: nobody can be put before
-// another. But a leader may hand over to a candidate that is not next. In the transaction in which it leaves, it deletes the
-// keys of the candidates between, and each of those enters again at the end.
+// The order of the queue, and of the tokens, is the order of the create revisions: no key can move forward. To hand
+// over to a candidate that is not next, a leader deletes, in the transaction in which it leaves, the keys of the
+// candidates in between. Each of these enters again at the end.
 
 // choice says whom a leader hands over to.
 type choice struct {
-	// value is that of the first candidate that is meant, one of etcd's own election package included. If it is empty, the
-	// first candidate of the highest priority is meant, if that is above above.
+	// value chooses the first candidate with it, of etcd's own election package too. If value is empty, the choice is
+	// the first candidate of the highest priority, which must be above the priority above.
 	value string
 	above int
 }
 
-// heir is the candidate that is to follow a leader, and the candidates between the two.
+// heir is the candidate that follows a leader, and the candidates between the two.
 type heir struct {
 	next    queue.Entry
 	between []queue.Entry
 }
 
-// blockedError is ErrBlocked, with the contender that keeps its place.
+// blockedError is ErrBlocked with the first contender that cannot be passed.
 type blockedError struct{ by queue.Entry }
 
 func (e *blockedError) Error() string {
@@ -44,17 +44,17 @@ func (e *blockedError) Error() string {
 
 func (e *blockedError) Unwrap() error { return ErrBlocked }
 
-// waitsFor reports whether the choice can be handed over to: nil, or the error of follow.
+// waitsFor returns nil if the leadership can be handed over to the choice, and otherwise the error of findHeir.
 func (l *Leadership) waitsFor(ctx context.Context, c choice) error {
 	ctx, cancel := scope.Join(ctx, l.ctx)
 	defer cancel()
-	_, err := l.follow(ctx, c)
+	_, err := l.findHeir(ctx, c)
 	return err
 }
 
-// follow finds the candidate that is chosen. The error matches ErrNoCandidate, or is a *blockedError. Those that enter later
-// stand behind the heir.
-func (l *Leadership) follow(ctx context.Context, c choice) (heir, error) {
+// findHeir reads the queue and finds the chosen candidate. Its answer stays complete: contenders that enter later stand
+// behind the heir. The error matches ErrNoCandidate, is a *blockedError, or comes from the read.
+func (l *Leadership) findHeir(ctx context.Context, c choice) (heir, error) {
 	var kvs []*mvccpb.KeyValue
 	e := l.hold.Entry
 	_, err := l.hold.While(ctx, func(a *etcd.Attempt) error {
@@ -71,7 +71,7 @@ func (l *Leadership) follow(ctx context.Context, c choice) (heir, error) {
 	return c.among(e.Prefix, kvs)
 }
 
-// highest is the highest priority of keys, -1 if none is a candidate's.
+// highest is the highest priority in keys, -1 if no key is a candidate's.
 func highest(prefix string, keys []*mvccpb.KeyValue) int {
 	most := -1
 	for _, kv := range keys {
@@ -92,7 +92,7 @@ func (c choice) among(prefix string, kvs []*mvccpb.KeyValue) (heir, error) {
 		priority, candidate := priorityOf(prefix, kv.Key)
 		wanted := candidate && priority > above
 		if c.value != "" {
-			wanted = queue.Text(kv) == c.value && h.next.Rev == 0 && (candidate || etcds(prefix, kv))
+			wanted = queue.Text(kv) == c.value && h.next.Rev == 0 && (candidate || ofEtcd(prefix, kv))
 		}
 		entry := queue.Entry{Prefix: prefix, Key: string(kv.Key), Lease: clientv3.LeaseID(kv.Lease), Rev: kv.CreateRevision}
 		switch {
@@ -114,17 +114,18 @@ func (c choice) among(prefix string, kvs []*mvccpb.KeyValue) (heir, error) {
 	return h, nil
 }
 
-// etcds reports whether a contender may be a candidate of etcd's own election package: its key is the lease's ID alone, as
-// that of etcd's own locks is, which have no value.
-func etcds(prefix string, kv *mvccpb.KeyValue) bool {
+// ofEtcd reports whether a contender may be a candidate of etcd's own election package: the last part of its key is the
+// lease's ID and nothing else. The key of etcd's own lock looks the same, but its value is empty, which checkChosen
+// refuses.
+func ofEtcd(prefix string, kv *mvccpb.KeyValue) bool {
 	return string(kv.Key[len(prefix):]) == strconv.FormatInt(kv.Lease, 16)
 }
 
-// handOver deletes the leader's key, and those of the candidates between, so that the deletion is the turn of the one that is
-// chosen. If it is not, missed is why.
+// handOver deletes the leader's key and those of the candidates in between, so that the chosen candidate leads next. If
+// another one leads next, missed says why. If deleted is false, the leader's key has not been deleted here.
 func (l *Leadership) handOver(ctx context.Context, to choice) (deleted bool, missed, err error) {
 	for {
-		h, missed := l.follow(ctx, to)
+		h, missed := l.findHeir(ctx, to)
 		if missed != nil {
 			return false, missed, nil
 		}
@@ -136,20 +137,24 @@ func (l *Leadership) handOver(ctx context.Context, to choice) (deleted bool, mis
 		switch {
 		case err != nil || deleted || late && gone:
 			return deleted || late, missed, err
-		case gone: // or taken off its lease: the next one leads by now
+		case gone: // or taken off its lease: the next candidate leads already
 			return false, ErrNoCandidate, nil
 		}
-		// The chosen one has left meanwhile, or was passed and has entered again: it is looked for once more.
+		// The chosen candidate has left meanwhile, or has entered again with a new key: look for it again.
 	}
 }
 
-// leaveTo deletes e's key and those between it and the heir, if e's is still e's, while the heir stands: then it is the
-// heir's turn, with nobody in between. While etcd is out of space it deletes e's key alone, and missed says why the heir may not be
-// next. Otherwise it reports whether e is gone, and e's key is as it was. It is one attempt. Repeating it is safe, since all of it
-// depends on e's key, but where an answer was lost, "e is gone" may mean that it was done before.
+// leaveTo deletes the leader's key, e, and the keys between it and the heir, provided that e and the heir are still in
+// the queue. Done then says that the heir leads next. While etcd is out of space it deletes e's key alone, and missed
+// says why the heir may not be next. If it is not done, e's key is unchanged, or gone says that somebody else has
+// deleted it or taken it off its lease.
+//
+// It is one attempt. A repetition is safe, since every step depends on e's key, but gone may then mean that an earlier
+// attempt, whose answer was lost, has done it.
 func leaveTo(a *etcd.Attempt, e queue.Entry, h heir) (done, gone bool, missed, err error) {
-	// A key that somebody has taken off its lease keeps its revision, but it contends no more: another one leads.
-	// For the heir that does not matter: whoever is next leads.
+	// A key that somebody has taken off its lease keeps its create revision, but is no contender any more: another
+	// candidate leads already, and e may not pass anybody. The heir's lease need not be compared: if its key has lost
+	// its lease, the next contender leads.
 	both := []clientv3.Cmp{
 		e.Held(), clientv3.Compare(clientv3.LeaseValue(e.Key), "=", e.Lease),
 		h.next.Held(),
@@ -164,14 +169,15 @@ func leaveTo(a *etcd.Attempt, e queue.Entry, h heir) (done, gone bool, missed, e
 		return errNotDone
 	}
 	if len(h.between) > 0 {
-		// Whoever waits for e's key takes its end for its turn, unless the key was written: see queue.AwaitOwn.
+		// A waiter behind e takes e's deletion for its own turn, without a read, unless e was written before: see
+		// queue.AwaitOwn. This write makes the deleted waiters look for their own keys first.
 		err = do(rewrite(e.Key))
-		if errors.Is(err, rpctypes.ErrNoSpace) { // then keys can be deleted, but not written
+		if errors.Is(err, rpctypes.ErrNoSpace) { // keys can be deleted, but not written: pass nobody
 			h.between, missed, err = nil, err, nil
 		}
 	}
 	if err == nil {
-		// Many are deleted in several transactions, e's key in the last of them: until then e leads the queue.
+		// Many keys take several transactions. E's key is in the last of them, so e leads until then.
 		_, err = etcd.InParts(append(slices.Clip(h.between), e), etcd.PartSize, 1, func(part []queue.Entry) error {
 			ops := make([]clientv3.Op, len(part))
 			for i, b := range part {
@@ -188,7 +194,7 @@ func leaveTo(a *etcd.Attempt, e queue.Entry, h heir) (done, gone bool, missed, e
 	return done, gone, missed, err
 }
 
-// rewrite writes a key without a change.
+// rewrite writes a key without changing its value or its lease.
 func rewrite(key string) clientv3.Op {
 	return clientv3.OpPut(key, "", clientv3.WithIgnoreValue(), clientv3.WithIgnoreLease())
 }

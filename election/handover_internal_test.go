@@ -57,8 +57,8 @@ func FuzzMark(f *testing.F) {
 	})
 }
 
-// The one that a leader hands over to, and those that are passed. A contender is "lock" or "etcd", with a value after a colon
-// or none, or else a candidate's value, a colon and its priority.
+// The one that a leader hands over to, and those that are passed. A contender is "lock" or "etcd", with a value after a
+// colon or none, or else a candidate's value, a colon and its priority.
 func TestChoice_among(t *testing.T) {
 	value := func(v string) choice { return choice{value: v} }
 	above := func(n int) choice { return choice{above: n} }

@@ -136,8 +136,8 @@ func TestLeadership_refused(t *testing.T) {
 	}
 }
 
-// A candidate writes the key of a leader of lower priority, and of nobody else, to ask it to hand over. A request that is
-// late asks nobody, if either has gone meanwhile.
+// A candidate writes the key of a leader of lower priority, and of nobody else, to ask it to hand over. A request that
+// is late asks nobody, if either has gone meanwhile.
 func TestCampaign_asks(t *testing.T) {
 	const priority = 2
 	for name, tc := range map[string]struct {

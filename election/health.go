@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// Health says whether the leaders of this process are sound, for liveness and readiness probes: it is an http.Handler
-// that answers 200, or 503 with the reason. It fails while a renewal of a leader's lease is overdue by more than the
-// tolerance. It also fails for a leader that has not released its key although its context ended longer ago than that, for
-// whatever reason: a lead that hangs. It never fails for a process that only waits to lead. Renewals are due every third of the
-// TTL; Health checks the leader's deadline, not whether the renewal goroutine is alive.
+// Health reports whether the leaders of this process are healthy, for liveness and readiness probes: it is an
+// http.Handler that answers 200, or 503 with the reason. It fails while a renewal of a leader's lease is overdue by
+// more than the tolerance. It also fails if a leader's context ended longer ago than the tolerance and its key is not
+// released yet, as when lead hangs. It never fails for a process that only waits to lead. Renewals are due every third
+// of the TTL; Health checks the leader's deadline, not whether the renewal goroutine is alive.
 //
 // Set it in [Options].Health, of any number of candidates. It is safe for concurrent use.
 type Health struct {
@@ -23,14 +23,14 @@ type Health struct {
 	leaders map[*Leadership]*patient
 }
 
-// patient is a leader that is looked after.
+// patient is the state of one leader.
 type patient struct {
-	ended  time.Time // of its work's context; zero if it has not
+	ended  time.Time // when its context ended; zero if it has not
 	forget func() bool
 }
 
-// NewHealth makes a Health that tolerates renewals overdue by so much; more than 0. As a rule, a third of the TTL: the
-// leader is still valid then, and for about as long again.
+// NewHealth returns a Health with a tolerance of more than 0. A third of the TTL is a good choice: the leader is then
+// still valid when Health begins to fail, for about as long again.
 func NewHealth(tolerance time.Duration) (*Health, error) {
 	if tolerance <= 0 {
 		return nil, fmt.Errorf("election: tolerance is %v, want more than 0", tolerance)
@@ -38,7 +38,7 @@ func NewHealth(tolerance time.Duration) (*Health, error) {
 	return &Health{tolerance: tolerance}, nil
 }
 
-// Check returns nil if all leaders are sound, and otherwise names those that are not.
+// Check returns nil if all leaders are healthy, and otherwise an error that names the others.
 func (h *Health) Check() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -66,13 +66,13 @@ func (h *Health) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	if err := h.Check(); err != nil {
 		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = fmt.Fprintln(w, err) // the prober has gone: nobody to tell
+		_, _ = fmt.Fprintln(w, err) // a failure means that the prober has gone
 		return
 	}
 	_, _ = fmt.Fprintln(w, "ok")
 }
 
-// add begins to look after a leader whose work is to end with the context.
+// add checks l from now on. Work is the context of its work.
 func (h *Health) add(work context.Context, l *Leadership) {
 	if h == nil {
 		return

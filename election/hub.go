@@ -15,21 +15,21 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// hub watches one queue for all observers of its name: the leader's key while somebody leads, so that what happens to
-// waiting candidates and below nested names is not sent here; and all keys of the queue while nobody does.
+// hub watches one queue for all observers of its name. While somebody leads, it watches the leader's key only, so that
+// it receives nothing of waiting candidates and of nested names. While nobody leads, it watches all keys of the queue.
 type hub struct {
 	at    target
 	out   *etcd.Lookout
-	look  etcd.Look // what is seen is rev, but 0 only before the first read of a history
+	look  etcd.Look // its Seen is the latest rev of this history; 0: nothing was read yet
 	end   context.CancelFunc
 	ended chan struct{}
 
-	// Its goroutine's own.
+	// The fields below belong to run's goroutine.
 	leader  Leader
-	rev     int64              // leader is the leader as of this revision; 0: nothing is known
-	highest int64              // of all leaders of this history
+	rev     int64              // leader is the leader as of this revision; 0: not known
+	highest int64              // the highest token of this history
 	shown   Leader             // the latest in log
-	stale   bool               // shown is to be shown again: what an observer has read by itself may be something else
+	stale   bool               // show leader again even if it is shown: an observer's own read may have shown another
 	unwatch context.CancelFunc // ends the latest watch; nil: there is none
 
 	observers int // guarded by hubs.mu
@@ -37,7 +37,7 @@ type hub struct {
 	mu      sync.Mutex // guards the fields below
 	history int        // counts how often revisions have moved back
 	log     backlog
-	err     error         // that the hub has ended with
+	err     error         // why the hub has ended
 	changed chan struct{} // closed and replaced when log or err change
 }
 
@@ -45,7 +45,7 @@ func newHub(at target) *hub {
 	h := &hub{at: at, look: etcd.Look{Prefix: at.prefix}, ended: make(chan struct{}), changed: make(chan struct{})}
 	h.out = etcd.LookOut(at.client, &h.look)
 	var ctx context.Context
-	ctx, h.end = context.WithCancel(context.Background()) // it outlives the observer that it was made for
+	ctx, h.end = context.WithCancel(context.Background()) // the hub outlives its first observer
 	go h.run(ctx)
 	return h
 }
@@ -83,9 +83,10 @@ func (h *hub) watchNoMore() {
 	}
 }
 
-// follow is the life of one watch. It reports whether the watch served until it was known what the next one is to watch. One
-// that broke (a compaction, a member without a leader, a suspect stream) is no error: the read that goes with the next one
-// finds what is final. GoesOn says that the one before did not break.
+// follow is the life of one watch. It reports true if it ends because the leader has changed, which another watch is to
+// follow, and false if the watch broke (a compaction, a member without a leader, a suspect stream). A watch that broke
+// is no error: the read that goes with the next watch returns what is final. GoesOn is what the previous call has
+// reported.
 func (h *hub) follow(ctx context.Context, goesOn bool) (bool, error) {
 	if h.rev == 0 {
 		if err := h.out.Conn.Do(ctx, readAttempt, h.begin); err != nil {
@@ -93,31 +94,32 @@ func (h *hub) follow(ctx context.Context, goesOn bool) (bool, error) {
 		}
 		goesOn = true
 	}
-	// The watch also reports what has happened since rev, though up to 100 ms late: so etcd serves watches that begin in the past.
+	// The watch also reports what has happened since rev, but up to 100 ms late: etcd serves watches that begin in the
+	// past every 100 ms.
 	key, opts := h.leader.Key, []clientv3.OpOption{clientv3.WithRev(h.rev + 1)}
 	if h.leader.None() {
-		// Where nobody stands, no deletion makes a difference.
+		// The queue is empty, so deletions change nothing.
 		key, opts = h.at.prefix, append(opts, queue.InQueue(h.at.prefix), clientv3.WithFilterDelete())
 	}
 	wctx, opened, cancel := h.out.Streams.Watch(ctx)
 	// Watch returns when the server has confirmed the watch, or with a channel that is closed.
 	events := h.out.Conn.Client.Watch(wctx, key, opts...)
 	opened()
-	h.watchNoMore() // not before: the client closes a stream without watches
+	h.watchNoMore() // after the new watch exists: the client closes a stream without watches
 	h.unwatch = cancel
-	h.show() // not before: an observer that leaves now has nothing half opened behind it
+	h.show() // after the new watch exists: an observer that leaves now leaves no watch half opened
 	if !goesOn {
 		err := h.out.Conn.Do(wctx, readAttempt, h.check)
 		if err != nil && wctx.Err() == nil {
 			return false, err
 		}
 		if err != nil || h.rev == 0 {
-			return false, nil //nolint:nilerr // the watch has ended, or waits for a revision of another history
+			return false, nil //nolint:nilerr // the watch has ended, or begins at a revision of another history
 		}
 	}
 	for resp := range events {
 		if resp.CompactRevision != 0 {
-			h.rev = 0 // what happened until there is not known any more
+			h.rev = 0 // the changes up to the compaction are lost: read again
 		}
 		if resp.Err() != nil {
 			break
@@ -131,11 +133,12 @@ func (h *hub) follow(ctx context.Context, goesOn bool) (bool, error) {
 			return true, nil
 		}
 	}
-	return false, nil //nolint:nilerr // a watch that broke is opened anew
+	return false, nil //nolint:nilerr // the watch broke: run opens another
 }
 
-// apply takes in the events of a watch, which are in order and hold every revision as a whole. It reports whether
-// another watch has to take over, because somebody leads now, and the revision at which the leader has ended.
+// apply takes the events of a watch, which are in order and never split a revision. Over says that another watch has to
+// take over. End is the revision at which the leader has ended; if it is 0 and over is true, the queue is not empty any
+// more.
 func (h *hub) apply(events []*clientv3.Event) (over bool, end int64) {
 	nobody := h.leader.None()
 	for _, ev := range events {
@@ -148,7 +151,7 @@ func (h *hub) apply(events []*clientv3.Event) (over bool, end int64) {
 		case !nobody && contends:
 			h.learn(newLeader(ev.Kv), rev)
 			h.show()
-		case !nobody: // its key was deleted or taken off its lease
+		case !nobody: // the leader's key was deleted or taken off its lease
 			return true, rev
 		case contends:
 			h.learn(firstIn(h.at.prefix, events, rev), rev)
@@ -161,7 +164,7 @@ func (h *hub) apply(events []*clientv3.Event) (over bool, end int64) {
 	return false, 0
 }
 
-// firstIn is the first of the contenders that the events of one revision tell.
+// firstIn is the first of the contenders that entered at rev.
 func firstIn(prefix string, events []*clientv3.Event, rev int64) Leader {
 	var all []Leader
 	for _, ev := range events {
@@ -178,7 +181,7 @@ func (h *hub) begin(a *etcd.Attempt) error {
 	if err != nil {
 		return err
 	}
-	// Within a history revisions and tokens only grow.
+	// Within one history, revisions and tokens only grow.
 	if rev < h.look.Seen.Load() || !l.None() && l.Revision < h.highest && l.Revision != h.leader.Revision {
 		h.restored()
 	}
@@ -187,8 +190,8 @@ func (h *hub) begin(a *etcd.Attempt) error {
 	return nil
 }
 
-// succeed finds who leads once the leader has ended, as of that revision. The read is linearizable, so the member knows the
-// revision unless its history is another one.
+// succeed finds who leads after the leader has ended at rev. The read is linearizable, so the member knows rev unless
+// the cluster was restored.
 func (h *hub) succeed(a *etcd.Attempt, rev int64) error {
 	kv, _, err := oldest(a, h.at.prefix, clientv3.WithRev(rev))
 	switch {
@@ -204,8 +207,8 @@ func (h *hub) succeed(a *etcd.Attempt, rev int64) error {
 	return nil
 }
 
-// check compares what is known with what the cluster says of the same revision: one that was restored may have passed it by
-// now, with other keys at it. Where it has been compacted, the watch tells.
+// check compares the known leader with the cluster's leader at the same revision: a restored cluster may have passed
+// that revision already, with other keys. If the revision is compacted, the watch reports that.
 func (h *hub) check(a *etcd.Attempt) error {
 	was, _, err := leading(a, h.at.prefix, h.leader, clientv3.WithRev(h.rev))
 	switch {
@@ -219,7 +222,7 @@ func (h *hub) check(a *etcd.Attempt) error {
 	return nil
 }
 
-// restored begins another history, of which nothing is known.
+// restored begins another history, after the cluster's revisions went back.
 func (h *hub) restored() {
 	h.leader, h.rev, h.highest = Leader{}, 0, 0
 	h.look.Seen.Store(0)
@@ -228,13 +231,13 @@ func (h *hub) restored() {
 	h.history++
 }
 
-// learn takes l for the leader as of rev.
+// learn records l as the leader at rev.
 func (h *hub) learn(l Leader, rev int64) {
 	h.leader, h.rev, h.highest = l, rev, max(h.highest, l.Revision)
 	h.look.Seen.Store(rev)
 }
 
-// show shows the leader to the observers unless it has been shown.
+// show shows the leader to the observers, unless they have been shown it.
 func (h *hub) show() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -246,7 +249,7 @@ func (h *hub) show() {
 	h.signal()
 }
 
-// fail ends the hub for those who observe it now.
+// fail ends the hub with err for its present observers. The next observer gets a new hub.
 func (h *hub) fail(err error) {
 	hubs.mu.Lock()
 	h.forget()
@@ -258,20 +261,20 @@ func (h *hub) fail(err error) {
 	h.signal()
 }
 
-// signal wakes those who wait. The caller holds mu.
+// signal wakes the observers that wait in next. The caller holds mu.
 func (h *hub) signal() {
 	close(h.changed)
 	h.changed = make(chan struct{})
 }
 
-// latest is the number of the sighting that is to come next, and the history it belongs to unless it says otherwise.
+// latest returns the number of the sighting that comes next, and the present history.
 func (h *hub) latest() (next, history int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.log.end(), h.history
 }
 
-// next waits for sighting number n, or the latest if that is not kept any more, and returns it with the number of the one
+// next waits for sighting number n and returns it, or the latest if n is not kept any more, with the number of the one
 // after it. The error is ctx's cause or the hub's.
 func (h *hub) next(ctx context.Context, n int) (sighting, int, error) {
 	for {

@@ -65,8 +65,8 @@ func TestRun_refusesBadInput(t *testing.T) {
 	})
 }
 
-// Values and priorities are what they were set to for whoever looks, byte by byte, or are refused with the field's name and
-// the legal range, and then nothing has changed.
+// Values and priorities are what they were set to for whoever looks, byte by byte, or are refused with the field's name
+// and the legal range, and then nothing has changed.
 func FuzzCampaign_values(f *testing.F) {
 	f.Add("10.0.0.1:80", "10.0.0.2:80", 0)
 	f.Add("", "", 1)

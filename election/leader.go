@@ -15,19 +15,19 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// readAttempt bounds the first attempt of a read, see etcd.Conn.Do.
+// readAttempt bounds the first attempt of a read; see etcd.Conn.Do.
 const readAttempt = 2 * time.Second
 
 // ErrNoLeader says that nobody leads.
 var ErrNoLeader = errors.New("election: no leader")
 
-// Leader is a leader, or a candidate, as others see it. The zero Leader is no leader. Leaders compare
-// with ==.
+// Leader is a leader, or a candidate, as others see it. The zero Leader means that nobody leads. Leaders compare with
+// ==.
 type Leader struct {
-	// Value is what the leader has proclaimed.
+	// Value is the candidate's [Options].Value, or what the leader has proclaimed since.
 	Value string
-	// Revision is the leader's fencing token in era 0: the create revision of Key. A session's era is not in etcd, so a
-	// leader whose session has one holds the token of that era and this revision.
+	// Revision is the create revision of Key, which is the leader's fencing token in era 0. etcd does not know a
+	// session's era: with another era, the leader's token is made of that era and this revision.
 	Revision int64
 	// Key is the leader's key in etcd.
 	Key string
@@ -35,16 +35,16 @@ type Leader struct {
 	Lease clientv3.LeaseID
 }
 
-// None reports whether l is no leader.
+// None reports whether l is the zero Leader: nobody leads.
 func (l Leader) None() bool { return l.Revision == 0 }
 
-// Current returns the leader of name, and an error that matches [ErrNoLeader] if there is none. The name is the full
-// one, with the session's prefix if it has one.
+// Current returns the leader of name, or an error that matches [ErrNoLeader] if nobody leads. The name includes the
+// session's prefix, if it has one.
 //
-// It is a linearizable read: whoever led when Current was called and leads when it returns is returned. What fails
-// for the moment is tried again until ctx ends; the error wraps ctx's cause then, and etcd's error where trying again
-// is of no use, as when permission is denied. Keys below the name that are no contenders are passed over; see package
-// lease. Current is safe for concurrent use.
+// It is a linearizable read: if one leader leads from the call to the return, Current returns that leader. It retries
+// transient failures until ctx ends; the error then wraps ctx's cause. If a retry cannot help, as when permission is
+// denied, the error is etcd's. Current ignores keys below the name that are no contenders; see package lease. It is
+// safe for concurrent use.
 func Current(ctx context.Context, client *clientv3.Client, name string) (Leader, error) {
 	if err := checkTarget(client, name); err != nil {
 		return Leader{}, err
@@ -59,9 +59,9 @@ func Current(ctx context.Context, client *clientv3.Client, name string) (Leader,
 	return l, nil
 }
 
-// Candidates returns the leader of name and, behind it, the waiting candidates in their order. The list is empty if nobody
-// leads. It is a linearizable read of the keys below the name, at one revision, with the errors of [Current]. The values
-// of nested names are not read.
+// Candidates returns the leader of name, followed by the waiting candidates in their order. The list is empty if nobody
+// leads. It is a linearizable read of the keys below the name, at one revision; except for [ErrNoLeader] its errors are
+// those of [Current]. It does not read the values of nested names.
 func Candidates(ctx context.Context, client *clientv3.Client, name string) ([]Leader, error) {
 	if err := checkTarget(client, name); err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func Candidates(ctx context.Context, client *clientv3.Client, name string) ([]Le
 	return all, nil
 }
 
-// checkTarget refuses what cannot be read.
+// checkTarget refuses a nil client and a bad name before anything is sent.
 func checkTarget(client *clientv3.Client, name string) error {
 	if client == nil {
 		return errors.New("election: client is nil, want an etcd client")
@@ -92,7 +92,7 @@ func checkTarget(client *clientv3.Client, name string) error {
 	return nil
 }
 
-// present is leading, tried again until ctx ends. The revision is no older than the call.
+// present is leading with retries until ctx ends. The revision is no older than the call.
 func present(ctx context.Context, client *clientv3.Client, prefix string, known Leader) (l Leader, rev int64, err error) {
 	err = etcd.Of(client).Do(ctx, readAttempt, func(a *etcd.Attempt) (err error) {
 		l, rev, err = leading(a, prefix, known)
@@ -101,9 +101,12 @@ func present(ctx context.Context, client *clientv3.Client, prefix string, known 
 	return l, rev, err
 }
 
-// leading is the leader, or none, and the revision at which that is so or, with opts, was: the oldest contender. But where
-// known has led and that one was written after known had been created, its lease has been changed, and known leads until its
-// own end: so it is for those who watch the leader's key alone. It is one attempt.
+// leading returns the leader, the oldest contender, or none, and the revision of the read, which opts may set. It is
+// one attempt.
+//
+// Known is the leader so far. If an older key was written after known had been created, the write has put the key back
+// on a lease, and its contender comes to stand before known. Then known stays the leader until its own end, since an
+// observer that watches only known's key sees nothing else.
 func leading(a *etcd.Attempt, prefix string, known Leader, opts ...clientv3.OpOption) (Leader, int64, error) {
 	kv, rev, err := oldest(a, prefix, opts...)
 	if err != nil || kv == nil || kv.CreateRevision >= known.Revision || kv.ModRevision <= known.Revision {
@@ -119,8 +122,8 @@ func leading(a *etcd.Attempt, prefix string, known Leader, opts ...clientv3.OpOp
 	return newLeader(kv), rev, nil
 }
 
-// oldest is the oldest contender, nil if there is none, and the revision at which that is so or, with opts, was. It reads one
-// key, unless the oldest one is no contender. It is one attempt.
+// oldest returns the oldest contender, nil if there is none, and the revision of the read, which opts may set. It reads
+// one key, unless the oldest key is no contender. It is one attempt.
 func oldest(a *etcd.Attempt, prefix string, opts ...clientv3.OpOption) (*mvccpb.KeyValue, int64, error) {
 	firstCreated := append(clientv3.WithFirstCreate(), queue.InQueue(prefix))
 	resp, err := a.Get(prefix, append(firstCreated, opts...)...)
@@ -134,7 +137,8 @@ func oldest(a *etcd.Attempt, prefix string, opts ...clientv3.OpOption) (*mvccpb.
 	return first(all), rev, err
 }
 
-// contenders reads all contenders, or the first one, in their order, and the revision at which they stood. It is one attempt.
+// contenders returns all contenders in their order, or only the first one, and the revision of the read. It is one
+// attempt.
 func contenders(a *etcd.Attempt, prefix string, one bool, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, int64, error) {
 	for {
 		keys, rev, err := queue.Children(a, prefix, opts...)
@@ -143,7 +147,7 @@ func contenders(a *etcd.Attempt, prefix string, one bool, opts ...clientv3.OpOpt
 			all, err = queue.Contenders(a, keys, one, append(opts, clientv3.WithRev(rev))...)
 		}
 		if errors.Is(err, rpctypes.ErrCompacted) && len(opts) == 0 {
-			continue // between two requests: a newer revision serves as well
+			continue // rev was compacted between the two reads, and a newer revision serves as well
 		}
 		return all, rev, err
 	}
@@ -156,7 +160,7 @@ func first(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	return kvs[0]
 }
 
-// newLeader is the contender as others see it, none if it is nil.
+// newLeader describes a contender to others; nil is nobody.
 func newLeader(kv *mvccpb.KeyValue) Leader {
 	if kv == nil {
 		return Leader{}
@@ -169,7 +173,8 @@ func newLeader(kv *mvccpb.KeyValue) Leader {
 	}
 }
 
-// before orders contenders. Keys that one transaction created share a revision; no candidate enters like that.
+// before orders contenders. Keys created by one transaction share a revision and are ordered by key; no candidate of
+// ours enters like that.
 func (l Leader) before(o Leader) int {
 	return cmp.Or(cmp.Compare(l.Revision, o.Revision), cmp.Compare(l.Key, o.Key))
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// Leadership is an election that was won: there is one if and only if its candidate leads. Its methods are safe for
+// Leadership is an election that was won. Campaign returns it only when its candidate leads. Its methods are safe for
 // concurrent use. Resign it when you are done, also after a loss.
 type Leadership struct {
 	lock *lease.Lock
@@ -30,26 +30,25 @@ type Leadership struct {
 	ctx context.Context //nolint:containedctx // the life of the leadership, which Context hands out
 	end context.CancelCauseFunc
 
-	writing  chan struct{} // of capacity 1: held by the Proclaim that is under way
-	written  int64         // the latest revision known at which the key was written; its holder's
-	patience time.Duration // for a release on a context that ends with the leadership
+	writing  chan struct{} // of capacity 1: full while a Proclaim is under way, which owns written
+	written  int64         // the latest known revision at which the key was written
+	patience time.Duration // bounds a release on a context that ends with the leadership
 
-	// Under Run only Run deletes the key, when lead has returned.
+	// Under Run only Run deletes the key, after lead has returned.
 	byRun bool
-	to    chan choice // of capacity 1: to whom, if that was asked for
+	to    chan choice // of capacity 1: whom the release hands over to, if to anybody
 }
 
 // Campaign waits until this candidate leads the election called name, and returns its leadership. Candidates wait in
 // the order in which they came, also those of one session, but see [Options].Priority.
 //
-// A name is as for [lease.Session.Lock], with the session's prefix before it. The same keys are used by
-// concurrency.Election with the same name and by etcdctl elect, and by locks of that name: all of them are in one
-// queue.
+// A name is as for [lease.Session.Lock], with the session's prefix before it. concurrency.Election and etcdctl elect
+// with the same name use the same keys, and so do locks of that name: all of them stand in one queue.
 //
-// Ctx bounds the wait only; the leadership lasts until Resign or a loss. On an error the caller does not lead and has
-// left the queue, or leaves it in the background: the error wraps ctx's cause if ctx ended, matches [lease.ErrLost]
-// if the session's lease or the place in the queue was lost while waiting, and [lease.ErrClosed] if the session is
-// closed. A lease that was lost before is replaced first.
+// Ctx bounds the wait only; the leadership lasts until Resign or a loss. On an error the caller does not lead, and its
+// key is deleted or will be deleted in the background. The error wraps ctx's cause if ctx ended, matches
+// [lease.ErrLost] if the session's lease or the place in the queue was lost while waiting, and [lease.ErrClosed] if the
+// session is closed. If the session has lost its lease before the call, Campaign takes a new lease first.
 func Campaign(ctx context.Context, session *lease.Session, name string, opts Options) (*Leadership, error) {
 	s, err := check(session, name, opts)
 	if err != nil {
@@ -88,7 +87,7 @@ func campaign(ctx context.Context, s *candidacy.Session, name string, opts Optio
 	return l, nil
 }
 
-// prefer ends the leadership when a candidate of a higher priority is to lead.
+// prefer ends the leadership once it can be handed over to a candidate of a higher priority.
 func (l *Leadership) prefer() {
 	err := l.awaitPreferred(l.ctx)
 	switch {
@@ -100,60 +99,59 @@ func (l *Leadership) prefer() {
 	}
 	select {
 	case l.to <- choice{above: l.opts.Priority}:
-		_ = l.lock.Err() // a loss that has happened comes first
+		_ = l.lock.Err() // ends l.ctx with the loss if the deadline has passed
 		l.end(ErrHandedOver)
 		l.log.Info("hands over to a candidate of a higher priority")
-	default: // a Transfer was first
+	default: // a Transfer came first
 	}
 }
 
 type leadershipKey struct{}
 
-// FromContext returns the leadership that a context belongs to: that of [Leadership.Context], the one that [Run] gives
-// to lead, or any made of them.
+// FromContext returns the leadership that ctx belongs to, if ctx is [Leadership.Context], the context that [Run] passes
+// to lead, or derived from either.
 func FromContext(ctx context.Context) (*Leadership, bool) {
 	l, ok := ctx.Value(leadershipKey{}).(*Leadership)
 	return l, ok
 }
 
-// Token is the fencing token of this leadership: larger than that of every earlier leader, and fixed from the first.
+// Token is the fencing token of this leadership. It is larger than that of every earlier leader and never changes.
 func (l *Leadership) Token() fence.Token { return l.lock.Token() }
 
 // Context ends when the leadership is lost or resigned, whichever is first, and [context.Cause] says which: a
-// [*lease.LostError], [ErrResigned] or [lease.ErrAskedToRelease]. It ends before the server can let another lead (see the guarantees of package
-// lease), with no help from the network. It carries the token for [fence.FromContext], and is not tied to the context
-// given to Campaign.
+// [*lease.LostError], [ErrResigned] or [lease.ErrAskedToRelease]. It ends before the server can let another candidate
+// lead (see the guarantees of package lease), with no help from the network. It carries the token for
+// [fence.FromContext]. The end of the context given to Campaign does not end it.
 func (l *Leadership) Context() context.Context { return l.ctx }
 
-// Err is nil while this candidate leads, and the cause of its context after that. It compares the clock itself: in a
-// process that has just woken up from a pause it is right before the timer has run that ends the context.
+// Err is nil while this candidate leads, and the cause of its context after that. It checks the clock itself, so it is
+// right also in a process that has just woken up from a pause and whose timer has not yet ended the context.
 func (l *Leadership) Err() error {
-	_ = l.lock.Err() // ends the context if the deadline has passed
+	_ = l.lock.Err() // ends l.ctx if the deadline has passed
 	return context.Cause(l.ctx)
 }
 
-// Deadline is when the leadership is lost unless its lease is renewed before, as it is every third of its TTL.
+// Deadline is when the leadership is lost unless its lease is renewed before. The session renews it every third of its
+// TTL.
 func (l *Leadership) Deadline() time.Time { return l.lock.Deadline() }
 
-// Name is the election's name with the session's prefix, as [Current] and [Observe] want it.
+// Name is the election's name with the session's prefix, as [Current] and [Observe] take it.
 func (l *Leadership) Name() string { return strings.TrimSuffix(queue.Below([]byte(l.Key())), "/") }
 
 // Key is the leader's key in etcd.
 func (l *Leadership) Key() string { return l.lock.Key() }
 
-// IsOwner is a comparison for the caller's own etcd transactions: true while this leadership's key is there. Unlike the
-// context it is checked by the server, in one step with the transaction.
+// IsOwner is a comparison for the caller's own etcd transactions. It is true while this leadership's key is there. The
+// server checks it in one step with the transaction, which the context cannot do.
 func (l *Leadership) IsOwner() clientv3.Cmp { return l.lock.IsOwner() }
 
-// Resign ends the leadership: first its context, then its key is deleted if it is still this leadership's, and the
-// next candidate leads.
+// Resign ends the leadership: first its context, then its key is deleted if it is still this leadership's, and the next
+// candidate leads. The error is nil if this candidate led until now. It matches [lease.ErrLost] if the leadership had
+// already been lost; only the first call reports that. It matches [ErrResigned] if Resign was called before. If ctx
+// ends before the server has confirmed, the error wraps ctx's cause, and the deletion goes on in the background until
+// it is confirmed or the lease has ended; call Resign again to wait for that.
 //
-// The error is nil if this candidate led until now. It matches [lease.ErrLost] if the leadership had already been lost; only
-// the first call reports that. It matches [ErrResigned] if Resign was called before. If ctx ends before the server has
-// confirmed, the error wraps ctx's cause, and the deletion goes on in the background until it is confirmed or the lease has
-// ended; Resign may then be called again, to wait for that.
-//
-// Ctx may be the leadership's own, which Resign ends: the release then goes on for 8 s at most.
+// Ctx may be the leadership's own, which Resign ends: Resign then waits for the release for 8 s at most.
 //
 // Under [Run], Resign ends the context and returns nil: Run releases the key when lead has returned.
 func (l *Leadership) Resign(ctx context.Context) error {
@@ -163,7 +161,7 @@ func (l *Leadership) Resign(ctx context.Context) error {
 	return nil
 }
 
-// finish ends the leadership for its caller and, except under Run, deletes its key.
+// finish ends the leadership's context and, except under Run, deletes its key.
 func (l *Leadership) finish(ctx context.Context) (missed, err error) {
 	alive := ctx.Err() == nil
 	l.stop()
@@ -175,13 +173,13 @@ func (l *Leadership) finish(ctx context.Context) (missed, err error) {
 	return l.release(ctx)
 }
 
-// stop ends the leadership for its caller.
+// stop ends the leadership's context.
 func (l *Leadership) stop() {
-	_ = l.lock.Err() // a loss that has happened comes first
+	_ = l.lock.Err() // ends l.ctx with the loss if the deadline has passed
 	l.end(ErrResigned)
 }
 
-// release deletes the key. Missed is why that is not the turn of the one that it was meant to be.
+// release deletes the key. Missed says why the candidate chosen by l.to does not lead next.
 func (l *Leadership) release(ctx context.Context) (missed, err error) {
 	l.opts.Health.remove(l)
 	var handOver func(context.Context) (bool, error)
@@ -202,14 +200,16 @@ func (l *Leadership) release(ctx context.Context) (missed, err error) {
 // Transfer resigns in favour of the first waiting candidate with the given value: nobody else leads in between.
 // Candidates that wait before it enter again at the end, whatever their priority; see the package's section on order.
 //
-// Transfer looks for the candidate first. If that fails, the leadership goes on. The error then matches [ErrNoCandidate] if
-// nobody with the value waits, [ErrBlocked] if a lock or a candidate of another library waits before it, [lease.ErrLost] or
-// [ErrResigned] if the leadership has ended, or wraps ctx's cause. Otherwise the leadership ends, and errors are those of
-// Resign. An error that matches ErrNoCandidate or ErrBlocked then says that the candidate left at the last moment and the next
-// one leads. While etcd's database is full nobody can be passed: the next one leads then too, and the error is etcd's. If ctx
-// ends before the server has confirmed, the next one may lead too.
+// Transfer looks for the candidate first. If that fails, Transfer leaves the leadership as it is. The error then
+// matches [ErrNoCandidate] if no candidate with the value waits, [ErrBlocked] if a lock or a candidate of another
+// library waits before it, [lease.ErrLost] or [ErrResigned] if the leadership has ended, or wraps ctx's cause.
+// Otherwise the leadership ends, and Transfer returns the errors of Resign. If the candidate leaves at the last moment,
+// the next one in the queue leads, and the error matches ErrNoCandidate or ErrBlocked. If etcd's database is full,
+// nobody can be passed: the next one in the queue leads, and the error is etcd's. If ctx ends before the server has
+// confirmed, either of the two may lead.
 //
-// A value has 1 to 4,096 bytes. A lock is no candidate, whatever its value. Ctx may be the leadership's own, as for Resign.
+// A value has 1 to 4,096 bytes. A lock is no candidate, whatever its value. Ctx may be the leadership's own, as for
+// Resign.
 //
 // Under [Run], Transfer ends the context and returns: Run releases the key when lead has returned.
 func (l *Leadership) Transfer(ctx context.Context, value string) error {
@@ -235,7 +235,7 @@ func (l *Leadership) transfer(ctx context.Context, to choice) error {
 	}
 	select {
 	case l.to <- to:
-	default: // another one was first
+	default: // another Transfer, or prefer, came first
 		return ErrResigned
 	}
 	missed, err := l.finish(ctx)
@@ -248,7 +248,7 @@ func (l *Leadership) transfer(ctx context.Context, to choice) error {
 	return errors.Join(missed, err)
 }
 
-// lost is why the leadership was lost, nil if it was not.
+// lost returns why the leadership was lost, nil if it was not.
 func (l *Leadership) lost() error {
 	if err := l.Err(); errors.Is(err, lease.ErrLost) {
 		return err

@@ -15,7 +15,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// A leader that has lost sends nothing more, is told why by each call, and by Resign once. The next one has a larger token.
+// A leader that has lost sends nothing more, is told why by each call, and by Resign once. The next one has a larger
+// token.
 func TestLeadership_lost(t *testing.T) {
 	for name, loss := range lossesAndClose {
 		inBubble(t, name, func(t *testing.T) {
@@ -41,8 +42,8 @@ func TestLeadership_lost(t *testing.T) {
 	}
 }
 
-// What Proclaim changes is the value, and nothing else; neither side takes it for anything but that. The leader keeps the lead,
-// whoever waits.
+// What Proclaim changes is the value, and nothing else; neither side takes it for anything but that. The leader keeps
+// the lead, whoever waits.
 func TestLeadership_Proclaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)

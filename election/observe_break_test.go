@@ -125,8 +125,8 @@ func TestObserve_compactionAfterAJoiner(t *testing.T) {
 	})
 }
 
-// A cluster that was restored, and has passed the revision that was seen, has no leader: the one of before is not shown any
-// more.
+// A cluster that was restored, and has passed the revision that was seen, has no leader: the one of before is not shown
+// any more.
 func TestObserve_restoredAndFurtherOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)

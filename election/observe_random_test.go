@@ -17,7 +17,8 @@ import (
 	"github.com/leasefence/leasefence/election"
 )
 
-// model tells by the rule itself who leads: the oldest contender of "n", until its key is deleted or taken off its lease.
+// model tells by the rule itself who leads: the oldest contender of "n", until its key is deleted or taken off its
+// lease.
 type model struct {
 	leader  election.Leader
 	highest int64
@@ -50,8 +51,8 @@ func (m *model) at(kvs []*mvccpb.KeyValue) {
 	}
 }
 
-// An observer is shown what the rule says, whatever happens to the keys below the name and to its watches: several keys in one
-// revision, leases changed, keys of nested names and others.
+// An observer is shown what the rule says, whatever happens to the keys below the name and to its watches: several keys
+// in one revision, leases changed, keys of nested names and others.
 func TestObserve_agreesWithTheKeySpace(t *testing.T) {
 	for seed := range uint64(40) {
 		synctest.Test(t, func(t *testing.T) {

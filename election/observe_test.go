@@ -116,7 +116,8 @@ func TestObserve_passesOverKeysThatAreNoContenders(t *testing.T) {
 		back := s.proclaims(t, leader, "back")
 		a.sees(t, back)
 
-		// One that comes to stand before a leader that has been shown is not shown, nor to who joins: its token is smaller.
+		// One that comes to stand before a leader that has been shown is not shown, nor to who joins: its token is
+		// smaller.
 		planted := s.put(t, key, "on its lease now", lease)
 		require.Less(t, planted.Revision, leader.Revision)
 		joined := observe(t, s.c, "n")

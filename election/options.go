@@ -21,12 +21,14 @@ type Options struct {
 	// Value is what others see of the leader, such as its address; [Leadership.Transfer] names a candidate by it. At
 	// most 4 KiB. Default: the session's Owner.
 	Value string
-	// Priority is by how much a candidate is preferred: when it has waited for a second, a leader of a lower one hands over
-	// to it. 0 to 9999. Default 0, which is that of etcd's own candidates. See the package's section on priority.
+	// Priority ranks the candidates: a leader of a lower priority hands over to this candidate once the candidate has
+	// waited for a second. 0 to 9999. Default 0, the priority of etcd's own candidates. See the package's section on
+	// priority.
 	Priority int
-	// KeepLead says that this candidate, when it leads, does not hand over to one of a higher priority. Default: it does.
+	// KeepLead keeps this candidate, when it leads, from handing over to a candidate of a higher priority. Default: it
+	// hands over.
 	KeepLead bool
-	// Health watches over the leadership from its beginning to its end. Default: none.
+	// Health checks the leadership from its beginning to its end. Default: none.
 	Health *Health
 }
 
@@ -45,17 +47,17 @@ func WithRejoin() RunOption {
 	return func(o *runOptions) { o.rejoin = true }
 }
 
-// WithOnLost has [Run] call f after lead has returned and before Run campaigns again, if the leadership was lost. The error
-// is the loss, which matches [lease.ErrLost], joined with lead's own. If Run ends instead, since ctx has ended too or the
-// session was closed, the loss is in Run's error. Default: none.
+// WithOnLost has [Run] call f after lead has returned and before Run campaigns again, if the leadership was lost. The
+// error is the loss, which matches [lease.ErrLost], joined with lead's own error. If Run ends instead, because ctx has
+// ended too or the session was closed, f is not called and Run's error includes the loss. Default: none.
 func WithOnLost(f func(error)) RunOption {
 	return func(o *runOptions) { o.onLost = f }
 }
 
-// WithStopTimeout bounds how long [Run] waits for lead to return after its context has ended: if lead has not returned d
-// after that, Run writes a line to the session's log and calls onHang once. OnHang should end the process: the lease then
-// expires by itself. If onHang returns, or is nil, Run goes on waiting for lead, and nobody else can lead as long as the session
-// renews the lease. D is not negative. Default, also for 0: Run waits without a bound.
+// WithStopTimeout reports a lead that hangs: if lead has not returned d after its context has ended, [Run] writes a
+// line to the session's log and calls onHang once. OnHang should end the process, and the lease then expires. If onHang
+// returns, or is nil, Run goes on waiting for lead, and nobody else can lead as long as the session renews the lease. D
+// is not negative. Default, also for 0: Run waits and reports nothing.
 func WithStopTimeout(d time.Duration, onHang func(error)) RunOption {
 	return func(o *runOptions) { o.stopTimeout, o.onHang = d, onHang }
 }
@@ -90,7 +92,7 @@ func check(session *lease.Session, name string, opts Options) (*candidacy.Sessio
 	return candidacy.Of(session), nil
 }
 
-// checkChosen refuses a value by which no candidate can be chosen: an empty one would mean any lock of etcd's own.
+// checkChosen refuses a value that chooses no candidate: locks of etcd's own package have an empty value.
 func checkChosen(value string) error {
 	if value == "" {
 		return fmt.Errorf("election: value is empty, want 1 to %d bytes", maxValue)

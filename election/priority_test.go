@@ -17,8 +17,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// rank is a candidate of each priority that is given, by name, in the order in which they come; the first leads, and they
-// keep the lead.
+// rank is a candidate of each priority that is given, by name, in the order in which they come; the first leads, and
+// they keep the lead.
 func rank(t *testing.T, srv *fakeetcd.Server, priorities ...int) (*election.Leadership, []*candidate) {
 	t.Helper()
 	var leader *election.Leadership
@@ -124,7 +124,8 @@ func TestLeadership_handsOver_toNobody(t *testing.T) {
 	})
 }
 
-// A lock before the preferred candidate keeps its place. When it gives up, the leader hands over, and asks nobody until then.
+// A lock before the preferred candidate keeps its place. When it gives up, the leader hands over, and asks nobody until
+// then.
 func TestRun_priority_behindALock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)

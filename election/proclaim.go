@@ -11,11 +11,11 @@ import (
 	"github.com/leasefence/leasefence/internal/scope"
 )
 
-// Proclaim changes the value that others see of the leader. Lease and token stay. It is done only while this
-// leadership's key is there; calls are carried out one after the other.
+// Proclaim changes the value that others see of the leader. Lease and token stay. It writes only while this
+// leadership's key is there. Concurrent calls are carried out one after the other.
 //
-// A value has at most 4 KiB. On an error the value is as it was or, if ctx ended before the server had answered, may
-// be the new one; a request that is late never undoes a later Proclaim. The error wraps ctx's cause if ctx ended, and
+// A value has at most 4 KiB. On an error the value is unchanged, except that it may be the new one if ctx ended before
+// the server had answered. A late request never undoes a later Proclaim. The error wraps ctx's cause if ctx ended, and
 // matches [lease.ErrLost] or [ErrResigned] if the leadership has ended.
 func (l *Leadership) Proclaim(ctx context.Context, value string) error {
 	if err := checkValue("value", value); err != nil {
@@ -43,8 +43,8 @@ func (l *Leadership) proclaim(ctx context.Context, value string) error {
 	return translate(err)
 }
 
-// write puts a value into the leader's key. It counts from the key's last modification, so that a request which is late cannot
-// undo a later one.
+// write puts a value into the leader's key, on condition that the key was not modified since l.written: so a late
+// request cannot undo a later one.
 func (l *Leadership) write(ctx context.Context, a *etcd.Attempt, value string) error {
 	for e := l.hold.Entry; ; {
 		resp, err := l.hold.Queue.Line.Commit(a, etcd.Txn{
@@ -70,8 +70,10 @@ func (l *Leadership) write(ctx context.Context, a *etcd.Attempt, value string) e
 				return err
 			}
 		}
-		l.written = kv.ModRevision   // on the same lease: asked to look, by another handle of ours, or
-		if queue.Text(kv) == value { // by an attempt whose answer was lost
+		// The key was written on the same lease: by a candidate that asks this leader to hand over, by another handle
+		// of this candidate, or by an attempt whose answer was lost.
+		l.written = kv.ModRevision
+		if queue.Text(kv) == value {
 			return nil
 		}
 	}

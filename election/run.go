@@ -13,17 +13,19 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// Run campaigns in the election called name and calls lead when it is won, again and again, until ctx ends. It is for
-// a service that leads for as long as it runs.
+// Run campaigns in the election called name and calls lead when it has won. If the leadership is lost, it campaigns
+// again. It is for a service that leads for as long as it runs.
 //
-// Lead's context ends when the leadership is lost, before the server can let another lead, or when ctx ends; [context.Cause]
-// says which. It has ctx's values, the token for [fence.FromContext], which is the second argument too, and the [Leadership]
-// for [FromContext]. One Run never runs lead twice at a time, and lead does not run when Run has returned: Run waits for it,
-// however long that takes, and releases the key only then; see [WithStopTimeout] for a lead that hangs. If lead panics, Run
-// releases the key and the panic goes on. The release does not depend on ctx and takes 8 s at most; a key that remains will be
-// deleted in the background.
+// Lead's context ends when the leadership is lost, before the server can let another candidate lead, or when ctx ends;
+// [context.Cause] says which. It has ctx's values, the token for [fence.FromContext], which is the second argument too,
+// and the [Leadership] for [FromContext].
 //
-// What happens next is up to what ended first:
+// One Run never runs lead twice at the same time. Run waits until lead has returned, however long that takes, and
+// releases the key only then; see [WithStopTimeout] for a lead that hangs. If lead panics, Run releases the key and the
+// panic goes on. The release does not depend on ctx and takes 8 s at most; a key that remains will be deleted in the
+// background.
+//
+// What ended first decides what happens next:
 //
 //	lead returned nil, or resigned      Run returns nil, or why the key was not released; with [WithRejoin] it
 //	                                    campaigns again
@@ -36,9 +38,9 @@ import (
 //	the session was closed              Run returns an error that matches [lease.ErrClosed]
 //	etcd refuses the campaign           Run returns its error (no permission, say)
 //
-// After lead's context has ended, an error of lead that matches context.Canceled or the context's cause does not count as an
-// error. Before it campaigns again Run pauses for 12 ms to a second, longer each time that a campaign and its leadership
-// have not lasted for ten seconds. Lead must not close the session, which would wait for lead.
+// After lead's context has ended, an error of lead that matches context.Canceled or the context's cause does not count
+// as an error. Before it campaigns again Run pauses for 12 ms to a second, longer each time that a campaign and its
+// leadership together have lasted less than ten seconds. Lead must not close the session: Close waits for lead.
 func Run(ctx context.Context, session *lease.Session, name string, opts Options, lead func(ctx context.Context, token fence.Token) error, options ...RunOption) error {
 	s, err := check(session, name, opts)
 	if err != nil {
@@ -66,7 +68,7 @@ type runner struct {
 	lead    func(context.Context, fence.Token) error
 }
 
-// steady is how long a round lasts after which the next campaign need not wait long.
+// steady is how long a round lasts to reset the pause before the next campaign.
 const steady = 10 * time.Second
 
 func (r *runner) run(ctx context.Context) error {
@@ -75,7 +77,7 @@ func (r *runner) run(ctx context.Context) error {
 		began := time.Now()
 		again, lost, err := r.round(ctx)
 		if lost != nil && r.runOpts.onLost != nil {
-			r.runOpts.onLost(lost) // when the round is over: it may take its time, and Close does not wait for it
+			r.runOpts.onLost(lost) // after the round, so that Close does not wait for it
 		}
 		if !again {
 			return err
@@ -92,7 +94,8 @@ func (r *runner) run(ctx context.Context) error {
 	}
 }
 
-// round is one campaign and, if it is won, one leadership. It reports whether there is to be another, and the loss, if any.
+// round is one campaign and, if it is won, one leadership. It reports whether Run campaigns again, and the loss, if
+// any.
 func (r *runner) round(ctx context.Context) (again bool, lost, err error) {
 	if !r.session.Enter() { // so that Close waits for lead
 		return false, nil, lease.ErrClosed
@@ -103,12 +106,12 @@ func (r *runner) round(ctx context.Context) (again bool, lost, err error) {
 	case err == nil:
 		return r.after(r.term(ctx, l))
 	case ctx.Err() == nil && errors.Is(err, lease.ErrLost) && !errors.Is(err, lease.ErrClosed):
-		// It has never led, so that there is nothing to tell but this.
+		// It has not led, so OnLost is not called.
 		r.session.Logger.Warn("lost while waiting to lead", "election", r.name, "err", err)
 		return true, nil, nil
 	case ctx.Err() == nil && errors.Is(err, lease.ErrAskedToRelease): // before it knew that it led
 		return true, nil, nil
-	case ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)): // a loss while waiting, at the same time
+	case ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)): // ctx ended, and the lease was lost at the same time
 		return false, nil, errors.Join(context.Cause(ctx), err)
 	}
 	return false, nil, err
@@ -117,21 +120,21 @@ func (r *runner) round(ctx context.Context) (again bool, lost, err error) {
 // ending is how a leadership ended.
 type ending struct {
 	ctx      error // the cause of Run's context, nil if lead returned before its end
-	lead     error // lead's own
+	lead     error // lead's own error
 	lost     error // why the leadership was lost, nil if lead returned or resigned before
-	released error // a failure to let the key go
-	handed   bool  // it was handed over to a candidate of a higher priority, or asked to be released, before lead returned
+	released error // why the key was not released
+	handed   bool  // before lead returned, a candidate of a higher priority or an operator asked for the leadership
 }
 
 // term is one leadership, from its beginning to the release of its key.
 func (r *runner) term(ctx context.Context, l *Leadership) (e ending) {
 	work, done := scope.Work(l.Context(), ctx)
 	defer func() { // also if lead panics
-		leads := l.Err() == nil // as far as we know
+		leads := l.Err() == nil // as far as this process knows
 		e.ctx, e.lost = context.Cause(ctx), l.lost()
 		l.stop()
 		done()
-		// Not on ctx: that it has ended is no reason to keep the key.
+		// The key is released also if ctx has ended.
 		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.session.Patience)
 		defer cancel()
 		missed, err := l.release(release)
@@ -143,7 +146,7 @@ func (r *runner) term(ctx context.Context, l *Leadership) (e ending) {
 			e.lost, e.released = e.released, nil
 		}
 	}()
-	r.opts.Health.add(work, l) // until lead has returned and the key was released
+	r.opts.Health.add(work, l) // l.release removes it
 	defer r.watch(work)()
 	err := r.lead(work, l.Token())
 	ended := context.Cause(work)
@@ -154,14 +157,15 @@ func (r *runner) term(ctx context.Context, l *Leadership) (e ending) {
 	return e
 }
 
-// foundLost reports whether err, of a release, says that the leadership had already been lost. Other losses came during the
-// release.
+// foundLost reports whether a release that failed with err found the leadership already lost. A deadline that passes
+// and a session that is closed during the release do not count.
 func foundLost(err error) bool {
 	lost, ok := errors.AsType[*lease.LostError](err)
 	return ok && lost.Reason != lease.ReasonDeadlinePassed && lost.Reason != lease.ReasonSessionClosed
 }
 
-// watch calls onHang if lead has not returned within the timeout after the end of its context. Stop says that it has.
+// watch calls onHang if lead has not returned within the timeout after the end of its context. Call stop when lead has
+// returned.
 func (r *runner) watch(work context.Context) (stop func()) {
 	if r.runOpts.stopTimeout == 0 {
 		return func() {}
@@ -191,7 +195,7 @@ func (r *runner) watch(work context.Context) (stop func()) {
 	}
 }
 
-// after is what follows a leadership that ended so, as of [runner.round].
+// after decides what follows a leadership that ended like e. Its results are those of [runner.round].
 func (r *runner) after(e ending) (again bool, lost, err error) {
 	switch {
 	case e.ctx != nil:

@@ -66,8 +66,8 @@ func TestRun_leadHangs(t *testing.T) {
 	}
 }
 
-// Without a timeout nothing is called, nor for a lead that returns in time, and without a function to call a hanging lead is
-// waited for all the same.
+// Without a timeout nothing is called, nor for a lead that returns in time, and without a function to call a hanging
+// lead is waited for all the same.
 func TestRun_leadHangsUntold(t *testing.T) {
 	for name, opt := range map[string]election.RunOption{
 		"no timeout":  election.WithStopTimeout(0, func(err error) { panic(err) }),

@@ -6,9 +6,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// hubs are those of this process.
+// hubs are the hubs of this process.
 var hubs struct {
-	mu sync.Mutex // guards the field below, and those of hubs that say so
+	mu sync.Mutex // guards the field below, and hub.observers
 	of map[target]*hub
 }
 
@@ -18,8 +18,8 @@ type target struct {
 	prefix string
 }
 
-// join returns the hub of a prefix to one more observer, which must leave it, and whether it is new: it will not have
-// read anything before.
+// join returns the hub of a prefix for one more observer, which must call leave. A hub that is new has not read
+// anything yet.
 func join(client *clientv3.Client, prefix string) (h *hub, isNew bool) {
 	hubs.mu.Lock()
 	defer hubs.mu.Unlock()
@@ -36,7 +36,7 @@ func join(client *clientv3.Client, prefix string) (h *hub, isNew bool) {
 	return h, isNew
 }
 
-// leave ends an observer's use of a hub. The last one waits until everything has ended that served it.
+// leave ends an observer's use of a hub. The last observer stops the hub and waits for its end.
 func leave(h *hub) {
 	hubs.mu.Lock()
 	h.observers--
@@ -52,7 +52,7 @@ func leave(h *hub) {
 	}
 }
 
-// forget lets the next observer begin with a new hub. The caller holds hubs.mu.
+// forget removes h, so that the next observer gets a new hub. The caller holds hubs.mu.
 func (h *hub) forget() {
 	if hubs.of[h.at] == h {
 		delete(hubs.of, h.at)
