@@ -12,13 +12,13 @@ import (
 var (
 	// ErrNotLeading says that this Lock has no tenure now: it never had one, or it has ended.
 	ErrNotLeading = errors.New("k8slock: not leading")
-	// ErrLost says that a tenure ended without the elector's doing.
+	// ErrLost says that a tenure has ended although the elector did not stop.
 	ErrLost = errors.New("k8slock: leadership lost")
-	// ErrStopped says that the elector gave its tenure up, with or without a release.
+	// ErrStopped says that the elector gave up its tenure, with or without a release.
 	ErrStopped = errors.New("k8slock: leadership given up")
 )
 
-// resource is what the errors of the API call the records.
+// resource names the records in errors of the API.
 var resource = schema.GroupResource{Group: "leasefence", Resource: "k8slock"}
 
 func (l *Lock) notFound() error      { return apierrors.NewNotFound(resource, l.name) }

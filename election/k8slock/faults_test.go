@@ -191,7 +191,8 @@ func TestLock_releaseGoesThroughLostMessages(t *testing.T) {
 	}, fakeetcd.Get, fakeetcd.Txn)
 }
 
-// A record that was written while a write was repeated is the caller's own or somebody else's; the identity tells nothing.
+// A record that was written while a write was repeated is the caller's own or somebody else's; the identity tells
+// nothing.
 func TestLock_conflictBetweenTwoAttempts(t *testing.T) {
 	for what, lose := range map[string]fakeetcd.Message{"request": fakeetcd.Request, "answer": fakeetcd.Answer} {
 		setup := func(t *testing.T) (srv *fakeetcd.Server, a, b *candidate) {
@@ -231,7 +232,8 @@ func TestLock_conflictBetweenTwoAttempts(t *testing.T) {
 	}
 }
 
-// The same record, written by a call before: others may have seen it before this call renewed the lease, and count from then.
+// The same record, written by a call before: others may have seen it before this call renewed the lease, and count from
+// then.
 func TestLock_writeOfAnEarlierCallIsNoRenewal(t *testing.T) {
 	for what, fault := range map[string]fakeetcd.Fault{
 		"answer lost":  {Lose: fakeetcd.Answer},

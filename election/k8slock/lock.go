@@ -17,18 +17,18 @@ import (
 	"github.com/leasefence/leasefence/internal/logqueue"
 )
 
-// root is what keys begin with. No lock and no election has a name that begins with "/", so none has it in its queue.
+// root begins each key. No name of a lock or an election begins with "/", so the key is in no queue.
 const root = "/k8slock/"
 
-// mostShown is how much of what others wrote is shown in errors and log lines, in bytes.
+// mostShown is how many bytes of foreign text errors and log lines show.
 const mostShown = 64
 
-// elsewhere is added to this Lock's identity in a record of somebody else who bears it too.
+// elsewhere is added to this Lock's identity in the record of another process with the same identity.
 const elsewhere = " (another process)"
 
-// Lock is a [resourcelock.Interface] for one election, kept in etcd. Use one for each elector: two electors that share
-// a Lock both lead. Otherwise it is safe for concurrent use. There is nothing to close: what a tenure takes up goes with it,
-// at its deadline at the latest. The client stays the caller's.
+// Lock is a [resourcelock.Interface] for one election, kept in etcd. Use one Lock for each elector: two electors that
+// share a Lock both lead. Otherwise it is safe for concurrent use. There is nothing to close: a tenure frees its
+// resources when it ends, at its deadline at the latest. The Lock never closes the client.
 type Lock struct {
 	client   *clientv3.Client
 	name     string
@@ -39,29 +39,30 @@ type Lock struct {
 	stable   bool // Options.StableIdentity
 	log      *slog.Logger
 
-	turn     chan struct{} // full while a call is under way, which owns the next six fields
-	bounded  time.Duration // the call whose turn it is
-	writes   uint64        // how many calls have come to write a record
+	turn     chan struct{} // of capacity 1: full while a call is under way, which owns the next six fields
+	bounded  time.Duration // the bound of that call
+	writes   uint64        // counts the calls of put
 	revision int64         // of the record as last read or written; 0: there is none, or it is not known
 	ours     bool          // whether that record is the last tenure's
-	read     bool          // whether Get has seen the key, or that there is none
+	read     bool          // whether Get has had an answer
 	legacy   int64         // the revision of the record that an earlier start with this identity left; 0: none
 
 	mu      sync.Mutex // guards the fields below
 	current *tenure    // the last one, live or not
-	leading bool       // by the elector's word
+	leading bool       // whether the elector says that it leads
 }
 
 var _ resourcelock.Interface = (*Lock)(nil)
 
-// New returns a Lock for the election of a name: 1 to 1,024 bytes of UTF-8 without NUL, with "/" only between parts.
-// The record is in the key "/k8slock/" + name. New sends nothing; its errors name the field, the value and the legal range.
+// New returns a Lock for the election called name: 1 to 1,024 bytes of UTF-8 without NUL, with "/" only between parts.
+// The record is in the key "/k8slock/" + name. New sends nothing; its errors name the field, the value and the legal
+// range.
 func New(client *clientv3.Client, name string, opts Options) (*Lock, error) {
 	opts, err := opts.resolve(client, name)
 	if err != nil {
 		return nil, err
 	}
-	log, _ := logqueue.New(opts.Logger) // the elector's loop calls RecordEvent
+	log, _ := logqueue.New(opts.Logger) // since the elector's loop calls RecordEvent, which must not block
 	return &Lock{
 		client:   client,
 		name:     name,
@@ -81,14 +82,14 @@ func (l *Lock) Identity() string { return l.identity }
 // Describe returns the record's key in etcd.
 func (l *Lock) Describe() string { return l.key }
 
-// The events that client-go's elector records when it begins and ends to lead.
+// The events that client-go's elector records when it begins and stops leading.
 const (
 	becameLeader   = "became leader"
 	stoppedLeading = "stopped leading"
 )
 
-// RecordEvent is what the elector calls when it has begun or stopped to lead. Between the two a tenure that was lost
-// is not followed by another: see Create. After "stopped leading" the tenure is over.
+// RecordEvent is called by the elector when it begins and stops leading. Between the two no other tenure follows a lost
+// one: see Create. After "stopped leading" the tenure is over.
 func (l *Lock) RecordEvent(event string) {
 	if event == becameLeader || event == stoppedLeading {
 		l.mu.Lock()
@@ -104,16 +105,17 @@ func (l *Lock) RecordEvent(event string) {
 // storedRecord is the raw form of a record that Get returns.
 type storedRecord struct {
 	*resourcelock.LeaderElectionRecord
-	// ModRevision makes each renewal a change, also those within one second, which is as exact as the record's times are.
+	// ModRevision makes each renewal a change, also within one second, the resolution of the record's times.
 	ModRevision int64 `json:"modRevision"`
 }
 
-// Get returns the record and a raw form that differs for every write. If there is no record the error is one for which
-// apierrors.IsNotFound is true. If that, or somebody else's record, is found during a tenure, the tenure has been lost and ends.
+// Get returns the record and a raw form that differs for every write. If there is no record, apierrors.IsNotFound is
+// true of the error. If Get finds no record, or another process's record, during a tenure, the tenure has been lost and
+// ends.
 //
-// A record of another process with this Lock's identity has " (another process)" behind the HolderIdentity: the
-// elector would take it for its own. With [Options].StableIdentity, the one that an earlier start left has no
-// HolderIdentity, so that the elector acquires it at once.
+// If a record of another process has this Lock's identity, Get adds " (another process)" to the HolderIdentity:
+// otherwise the elector would take it for its own. With [Options].StableIdentity, Get empties the HolderIdentity of a
+// record that an earlier start left, so that the elector acquires it at once.
 func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	ctx, done, err := l.begin(ctx, l.timeout)
 	if err != nil {
@@ -159,11 +161,11 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	return record, raw, nil
 }
 
-// namesake is the HolderIdentity to show in a record with this Lock's identity that is not its own.
+// namesake returns the HolderIdentity to show in a record that has this Lock's identity but is not its own.
 //
-// An identity that is stable belongs to one process at a time, so a record that was there before the first look is that
-// of a process which has ended: it is shown as released. One that is written later is a second process's, against what the
-// option says; it is not taken over, or the two would take the lead from each other at each try.
+// A stable identity belongs to one process at a time. So a record that was there before the first Get belongs to a
+// process that has ended, and is shown as released. A record written later belongs to a second process, against what
+// the option says. It is not taken over, since the two would then take the lead from each other at each try.
 func (l *Lock) namesake(revision int64, first bool) string {
 	if l.stable && first {
 		l.legacy = revision
@@ -174,22 +176,23 @@ func (l *Lock) namesake(revision int64, first bool) string {
 	return l.identity + elsewhere
 }
 
-// parse reads a record, which anybody may have written who may write the key.
+// parse reads a record. Anybody with write permission may have written it, so its size is bounded.
 func parse(value []byte) (*resourcelock.LeaderElectionRecord, error) {
 	if len(value) > maxRecord {
 		return nil, fmt.Errorf("it has %d bytes, want at most %d", len(value), maxRecord)
 	}
 	record := new(resourcelock.LeaderElectionRecord)
 	if err := json.Unmarshal(value, record); err != nil {
-		return nil, errors.New(clip.To(err.Error(), mostShown)) // which quotes the value
+		return nil, errors.New(clip.To(err.Error(), mostShown)) // err quotes the value
 	}
 	return record, nil
 }
 
-// begin waits for the Lock's turn and bounds the call. The caller calls done.
+// begin waits until no other call is under way, and bounds this call. The caller calls done.
 //
-// While the elector leads, no call outlasts the tenure's deadline. A call that fails then changes nothing: the tenure is
-// over. But the elector calls OnStoppedLeading only when its last calls, those of a release, have returned.
+// While the elector leads, no call outlasts the tenure's deadline, because the elector calls OnStoppedLeading only
+// after its last calls, those of a release, have returned. Nothing is lost by that: after the deadline the tenure is
+// over anyway.
 func (l *Lock) begin(ctx context.Context, bound time.Duration) (_ context.Context, done func(), err error) {
 	select {
 	case l.turn <- struct{}{}:

@@ -253,8 +253,8 @@ func TestLock_keyIsNotARecord(t *testing.T) {
 	})
 }
 
-// client-go releases without a look at whose record it is, and the releasing Lock's own lease may be alive still: that it
-// has expired must not be what saves the successor's record.
+// client-go releases without a look at whose record it is, and the releasing Lock's own lease may be alive still: that
+// it has expired must not be what saves the successor's record.
 func TestLock_releaseLeavesTheSuccessorAlone_whileItsLeaseLives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)

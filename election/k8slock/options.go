@@ -19,7 +19,7 @@ import (
 // The bounds of the options.
 const (
 	maxIdentity    = 4 << 10
-	maxRecord      = 64 << 10 // bytes; client-go's are some 300 with an identity of 4 KiB at most
+	maxRecord      = 64 << 10 // bytes; client-go's records have some 300 and an identity of at most 4 KiB
 	maxEra         = math.MaxInt16
 	defaultTimeout = 2 * time.Second
 	maxTimeout     = time.Minute
@@ -27,27 +27,29 @@ const (
 
 // Options of a [Lock]. The zero value of a field is its default.
 type Options struct {
-	// Identity is the candidate's name in the record. UTF-8, at most 4 KiB. Default: host/pid/random, so that no two
-	// Locks share one. Two that do share one exclude each other all the same; people who read the record cannot tell them apart.
+	// Identity is the candidate's name in the record. UTF-8, at most 4 KiB. Default: host/pid/random, which no two
+	// Locks share. Two Locks with the same Identity still exclude each other, but people who read the record cannot
+	// tell them apart.
 	Identity string
-	// StableIdentity says that Identity is the same at each start, and belongs to one process at a time, such as the name of
-	// a StatefulSet's pod: a process that crashed and comes back leads again at once, with a larger token, in place of
-	// waiting until the record of its earlier start has expired. It takes over the record that it finds at its first look
-	// only. Requires Identity. Where two processes do run at once, the second to start takes the lead from the first, once;
-	// the fence refuses what that one still writes. Default: false.
+	// StableIdentity says that Identity is the same at each start and belongs to one process at a time, such as the
+	// name of a StatefulSet's pod. A process that crashed and comes back then leads again at once, with a larger token,
+	// instead of waiting until the record of its earlier start has expired. It takes over only a record that its first
+	// Get finds. Requires Identity. If two processes with the identity run at once after all, the second to start takes
+	// the lead from the first, once, and the fence refuses what the first still writes. Default: false.
 	StableIdentity bool
 	// Prefix is put before the key as it is: with "jobs/", the name "a" has the key "jobs//k8slock/a". UTF-8 without
 	// NUL, at most 1,024 bytes. Default: none, which keeps the key apart from every lock and election of leasefence;
-	// with "jobs/", etcd's own concurrency package would take it for a contender in a queue named "jobs".
+	// with "jobs/", etcd's own concurrency package would take the key for a contender in a queue named "jobs".
 	Prefix string
-	// Era is raised by an operator after a restore of etcd or a move to another cluster, so that every new
-	// token is larger than every old one; see [fence.Token]. 0 to 32767. Default 0.
+	// Era is part of each token: raise it after a restore of etcd or a move to another cluster, and every new token is
+	// larger than every old one; see [fence.Token]. 0 to 32767. Default 0.
 	Era uint16
-	// Timeout bounds each call, so that a request that hangs does not cost the leadership; after each quarter of it without an
-	// answer another endpoint is asked too. 0 to 1 minute; never more than a quarter of the record's lease duration. Default 2 s.
+	// Timeout bounds each call, so that a request that hangs does not cost the leadership. After each quarter of
+	// Timeout without an answer the call asks another endpoint too. 0 to 1 minute; the bound is never more than a
+	// quarter of the record's lease duration. Default 2 s.
 	Timeout time.Duration
-	// Logger receives what the elector records, and losses. A goroutine of the Lock writes to it, in order: a handler that
-	// blocks holds up neither the elector nor a deadline. Default: silent.
+	// Logger receives the elector's events, and losses. A goroutine of the Lock writes to it, in order, so a handler
+	// that blocks delays neither the elector nor a deadline. Default: silent.
 	Logger *slog.Logger
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// renewals are the streams over which the lease of a tenure is renewed. They are kept from one renewal to the next: where the
-// client has a password, the server checks it for each new stream.
+// renewals are the streams over which the lease of a tenure is renewed. They are kept from one renewal to the next,
+// since the server checks a client's password for each new stream.
 type renewals struct {
 	conn  *etcd.Conn
 	lease clientv3.LeaseID
@@ -22,8 +22,8 @@ type renewals struct {
 	ended bool
 }
 
-// send sends one renewal and waits for its answer until ctx ends. It is not taken back then: the server may be slow, and
-// the stream is kept if the answer comes within the time of patience, and closed if it does not.
+// send sends one renewal and waits for its answer until ctx ends. The stream goes on waiting after that: if a slow
+// server answers within patience, the stream is kept for the next renewal, and otherwise it is closed.
 func (r *renewals) send(ctx context.Context, patience time.Duration) error {
 	k := r.take(patience) //nolint:contextcheck // the stream outlives the call
 	answered := make(chan error, 1)
@@ -45,7 +45,7 @@ func (r *renewals) send(ctx context.Context, patience time.Duration) error {
 	}
 }
 
-// take is a stream that waits for no answer. The client gives each new one to the next of its endpoints.
+// take returns a stream that waits for no answer. The client opens each new stream to the next of its endpoints.
 func (r *renewals) take(patience time.Duration) *etcd.KeepAlive {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,7 +68,7 @@ func (r *renewals) keep(k *etcd.KeepAlive) {
 	r.idle = append(r.idle, k)
 }
 
-// end closes the streams. One that waits for its answer is closed after that.
+// end closes the idle streams. keep closes a stream that still waits for its answer.
 func (r *renewals) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// Each stream is an authentication where the client has a password. Where the server is slow, a renewal is sent to a second
-// endpoint too; that stream is kept as well, though its answer comes after the call.
+// Each stream is an authentication where the client has a password. Where the server is slow, a renewal is sent to a
+// second endpoint too; that stream is kept as well, though its answer comes after the call.
 func TestLock_keepsTheStreamsOfItsRenewals(t *testing.T) {
 	for what, tc := range map[string]struct {
 		fault fakeetcd.Fault

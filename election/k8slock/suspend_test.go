@@ -12,8 +12,8 @@ import (
 	"github.com/leasefence/leasefence/internal/hosttest"
 )
 
-// The server's clock runs on while the host is suspended: a tenure ends when the host wakes up, and where it has no alarms
-// half a second later.
+// The server's clock runs on while the host is suspended: a tenure ends when the host wakes up, and where it has no
+// alarms half a second later.
 func TestLock_suspendedHost(t *testing.T) {
 	for what, late := range map[string]time.Duration{"alarms": 0, "no alarms": time.Second / 2} {
 		inBubble(t, what, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// tenure is the time from one acquisition to its end. It has an etcd lease of its own, by which its record is known.
+// tenure is the time from one acquisition to its end. It has its own etcd lease, by which a Lock recognizes its record.
 type tenure struct {
 	token    fence.Token
 	lease    clientv3.LeaseID
@@ -30,7 +30,7 @@ type tenure struct {
 	valid time.Duration // counted from from
 }
 
-// newTenure begins a tenure that is valid for a time counted from from. It may be over already.
+// newTenure begins a tenure whose time, valid, counts from the instant from. It may be over already.
 func newTenure(conn *etcd.Conn, token fence.Token, grant *clientv3.LeaseGrantResponse, from clock.Instant, valid time.Duration) *tenure {
 	ctx, end := context.WithCancelCause(context.Background())
 	t := &tenure{
@@ -48,8 +48,8 @@ func newTenure(conn *etcd.Conn, token fence.Token, grant *clientv3.LeaseGrantRes
 	return t
 }
 
-// expire ends the tenure at its deadline, and returns when it is over. Its timer goes off by the clock that runs on
-// while the host is suspended too, and so as soon as it wakes up.
+// expire ends the tenure at its deadline, and returns when the tenure is over. Its timer also counts the time for which
+// the host is suspended, so it fires as soon as the host wakes up.
 func (t *tenure) expire() {
 	defer t.renewals.end()
 	look := clock.System.NewTimer(t.remaining())
@@ -57,7 +57,7 @@ func (t *tenure) expire() {
 	for t.live() {
 		select {
 		case <-t.ctx.Done():
-		case <-look.C: // maybe early
+		case <-look.C: // possibly early
 			look.Reset(t.remaining())
 		case <-t.extended: // the record's duration may have become shorter
 			look.Reset(t.remaining())
@@ -65,8 +65,8 @@ func (t *tenure) expire() {
 	}
 }
 
-// live reports whether the tenure goes on. It does not rely on the timer: a process that wakes up after a pause may
-// come here first.
+// live reports whether the tenure goes on. It checks the clock itself: after a pause of the process it may be called
+// before the timer has fired.
 func (t *tenure) live() bool {
 	if t.remaining() <= 0 {
 		t.end(fmt.Errorf("%w: no renewal was acknowledged before the deadline", ErrLost))
@@ -74,11 +74,11 @@ func (t *tenure) live() bool {
 	return t.ctx.Err() == nil
 }
 
-// cause is why the tenure is over, nil if it is not.
+// cause is why the tenure is over, nil if it goes on.
 func (t *tenure) cause() error { return context.Cause(t.ctx) }
 
-// extend takes a renewal that was sent at from, and reports whether the tenure goes on. One past its deadline stays
-// over, however good the news.
+// extend records a renewal that was sent at from, and reports whether the tenure goes on. A tenure past its deadline
+// stays over.
 func (t *tenure) extend(from clock.Instant, valid time.Duration) bool {
 	if !t.live() {
 		return false
@@ -99,7 +99,7 @@ func (t *tenure) remaining() time.Duration {
 	return t.valid - clock.System.Since(t.from)
 }
 
-// usable is how much of a lease's time a tenure lasts. The rest is for clocks that do not tick at quite the same rate
+// usable is how long a tenure lasts on a lease of the granted time. The rest is a margin for clocks that differ in rate
 // and for the time from the deadline to the last write.
 func usable(granted time.Duration) time.Duration {
 	return granted - min(granted/10, time.Second)
@@ -108,8 +108,8 @@ func usable(granted time.Duration) time.Duration {
 // Token returns the fencing token of the present tenure and true, or 0 and false if there is none: before the first
 // acquisition, and after the elector has stopped or the tenure was lost or has passed its deadline.
 //
-// Work of a tenure should carry the token it began with, which is what [Lock.NewContext] is for: Token asked again
-// later may be that of the next tenure. Safe for concurrent use.
+// Work should carry the token of the tenure in which it began; use [Lock.NewContext] for that. A later call of Token
+// may return the next tenure's. Safe for concurrent use.
 func (l *Lock) Token() (fence.Token, bool) {
 	t := l.present()
 	if t == nil || !t.live() {
@@ -118,15 +118,15 @@ func (l *Lock) Token() (fence.Token, bool) {
 	return t.token, true
 }
 
-// NewContext returns a context for the work of the present tenure. It carries the tenure's token for package fence and, as the
-// lock's name, the record's key. It ends with ctx or with the tenure, whichever is first: at the local deadline at the latest, which
-// comes before anybody else can lead. Its cause matches [ErrLost] or [ErrStopped] if the tenure ended it.
+// NewContext returns a context for the work of the present tenure. It carries the tenure's token for package fence and,
+// as the lock's name, the record's key. It ends with ctx or with the tenure, whichever is first: at the latest at the
+// local deadline, before anybody else can lead. Its cause matches [ErrLost] or [ErrStopped] if the tenure ended it.
 //
-// Call it first in OnStartedLeading with the context given there. If ctx has ended, or there is no tenure, it
-// returns an error that matches [ErrNotLeading] and, if the tenure has ended, its cause: a callback that was
-// held up never gets a later tenure's token. Safe for concurrent use.
+// Call it at the start of OnStartedLeading, with the context given there. If ctx has ended, or there is no tenure, it
+// returns an error that matches [ErrNotLeading] and, if the tenure has ended, its cause. So a callback that is
+// delayed never gets a later tenure's token. Safe for concurrent use.
 func (l *Lock) NewContext(ctx context.Context) (context.Context, error) {
-	// In this order: the elector ends ctx before it can begin another tenure.
+	// The tenure is read before ctx is checked: the elector ends ctx before it can begin another tenure.
 	t := l.present()
 	switch {
 	case ctx.Err() != nil:
@@ -160,14 +160,14 @@ func (l *Lock) install(t *tenure) {
 	})
 }
 
-// lose ends the present tenure, if it is live, because of what was found.
+// lose ends the present tenure, if it is live, with ErrLost and the reason.
 func (l *Lock) lose(why string) {
 	if t := l.present(); t != nil {
 		t.end(fmt.Errorf("%w: %s", ErrLost, why))
 	}
 }
 
-// stop ends the present tenure on the elector's word.
+// stop ends the present tenure because the elector has stopped.
 func (l *Lock) stop() {
 	if t := l.present(); t != nil {
 		t.end(ErrStopped)

@@ -21,12 +21,12 @@ import (
 const maxLeaseSeconds = 1_000_000_000
 
 // Create writes the first record, on a new etcd lease of its LeaseDurationSeconds, and begins a tenure. If there is
-// a record already, the error is one for which apierrors.IsAlreadyExists is true.
+// a record already, apierrors.IsAlreadyExists is true of the error.
 //
-// On every error there is no tenure: an acquisition whose outcome is not known is undone by revoking its lease, in the
-// background for up to [Options].Timeout, and if that fails too, the lease expires. While the elector leads, Create and Update begin no second tenure and
-// return an error that matches [ErrLost]: the work of the lost one may still be running, and only an
-// elector that steps down ends it.
+// On every error there is no tenure. An acquisition whose outcome is unknown is undone: its lease is revoked in the
+// background for up to [Options].Timeout, and expires if that fails too. While the elector leads, Create and Update
+// begin no second tenure and return an error that matches [ErrLost]: the work of the lost tenure may still be running,
+// and only an elector that steps down ends it.
 func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	if err := l.check(record, false); err != nil {
 		return err
@@ -39,18 +39,19 @@ func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 	return l.acquire(ctx, record, clientv3.Compare(clientv3.CreateRevision(l.key), "=", 0), l.alreadyExists())
 }
 
-// Update writes a record if the one that this Lock has last seen is still there, and what that means depends on both:
+// Update writes a record if the record that this Lock has seen last is still there. The two records decide what that
+// means:
 //
 //   - HolderIdentity is this Lock's and the record is its present tenure's: a renewal. The etcd lease is renewed first,
 //     so that a record is never written for a tenure whose lease is gone.
 //   - HolderIdentity is this Lock's and the record is not its tenure's: an acquisition, as in [Lock.Create].
-//     The record moves to a new lease; that of another holder is left to expire.
+//     The record moves to a new lease; another holder's lease is left to expire.
 //   - HolderIdentity is empty: a release. The tenure ends before anything is sent. The record stays until its lease
-//     expires, so that the count of transitions goes on. A record that is not this Lock's is refused, since
-//     client-go would release its successor's.
+//     expires, so that the count of transitions goes on. Update refuses to release a record that is not this Lock's,
+//     since client-go would release its successor's.
 //
-// If the record has changed the error is one for which apierrors.IsConflict is true, if none was seen
-// apierrors.IsNotFound. After another error the write may have happened or not; the next Get tells.
+// If the record has changed since, apierrors.IsConflict is true of the error; if no record was seen,
+// apierrors.IsNotFound is. After another error the write may have happened or not; the next Get shows it.
 func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	release := record.HolderIdentity == ""
 	if err := l.check(record, release); err != nil {
@@ -91,10 +92,10 @@ func (l *Lock) check(record resourcelock.LeaderElectionRecord, release bool) err
 	return nil
 }
 
-// bound is the time for one call. It is a part of how long after its last success an elector may stop; see the
-// package's page.
+// bound is the time limit of a call. It is a part of the time after its last success within which an elector stops; see
+// the package's documentation.
 func (l *Lock) bound(record resourcelock.LeaderElectionRecord) time.Duration {
-	if record.HolderIdentity == "" { // a release has client-go's own, nominal lease duration
+	if record.HolderIdentity == "" { // the duration in a release is a nominal 1 s of client-go's
 		return l.timeout
 	}
 	return min(l.timeout, seconds(record)/4)
@@ -104,7 +105,7 @@ func seconds(record resourcelock.LeaderElectionRecord) time.Duration {
 	return time.Duration(record.LeaseDurationSeconds) * time.Second
 }
 
-// acquire begins a tenure if the condition holds, and returns the error for it if not.
+// acquire begins a tenure if the condition holds, and returns unmet if it does not.
 func (l *Lock) acquire(ctx context.Context, record resourcelock.LeaderElectionRecord, condition clientv3.Cmp, unmet error) error {
 	l.mu.Lock()
 	leading := l.leading
@@ -114,24 +115,25 @@ func (l *Lock) acquire(ctx context.Context, record resourcelock.LeaderElectionRe
 	}
 
 	grant, sent, err := timed(ctx, l, func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
-		return l.client.Grant(ctx, int64(record.LeaseDurationSeconds)) // one whose answer is lost expires
+		return l.client.Grant(ctx, int64(record.LeaseDurationSeconds)) // a lease whose grant's answer is lost expires
 	})
 	if err != nil {
 		return fmt.Errorf("k8slock: acquire %q: %w", l.key, err)
 	}
 	t, err := l.take(ctx, record, grant, condition, unmet, sent)
 	if err != nil {
-		go l.revoke(context.WithoutCancel(ctx), grant.ID) // beside the next call: this one has had its time
+		go l.revoke(context.WithoutCancel(ctx), grant.ID) // in the background: this call's time may be over
 		return err
 	}
 
-	// The lease of the tenure before has no key any more. It expires: to revoke it would take time from this call.
+	// The lease of the tenure before has no key any more. It is left to expire: a revocation would take time from this
+	// call.
 	l.lose("the record was replaced")
 	l.install(t)
 	return nil
 }
 
-// take writes the record on a new lease. Its revision is the token.
+// take writes the record on a new lease. The revision of the write becomes the token.
 func (l *Lock) take(
 	ctx context.Context, record resourcelock.LeaderElectionRecord, grant *clientv3.LeaseGrantResponse,
 	condition clientv3.Cmp, unmet error, sent clock.Instant,
@@ -197,13 +199,15 @@ func (l *Lock) release(ctx context.Context, record resourcelock.LeaderElectionRe
 // writtenRecord is a record as it is stored.
 type writtenRecord struct {
 	resourcelock.LeaderElectionRecord
-	// Write makes each call's record differ, also those within one second: by it and its lease a call knows its own.
+	// Write makes the records of two calls differ, also within one second. With the lease, it tells a call its own
+	// record.
 	Write uint64 `json:"write"`
 }
 
-// put writes the record if the condition holds, and returns the revision at which it was written, 0 if it was not. A condition
-// that does not hold may have been broken by an attempt, or a copy, whose answer was lost: then the record is there. One
-// that an earlier call wrote does not count, though the tenure be the same: others may have seen it before this call.
+// put writes the record if the condition holds, and returns the revision of the write, or 0 if the condition does not
+// hold. An attempt or a hedged copy whose answer was lost may have broken the condition: then this call's record is
+// there, and its revision is returned. A record that an earlier call of the same tenure wrote does not count as this
+// call's: others may have seen it before, and they count its duration from then.
 func (l *Lock) put(
 	ctx context.Context, record resourcelock.LeaderElectionRecord, lease clientv3.LeaseID, condition clientv3.Cmp,
 ) (rev int64, err error) {
@@ -232,14 +236,14 @@ func (l *Lock) put(
 	return rev, err
 }
 
-// try sends a request until it is answered, within the time of a call. While there is no answer it is sent to further
-// endpoints too, each after a quarter of that time: a call makes two requests, and an endpoint that answers neither is to leave
-// time for the others. The first is left to run, so that a server which is slow is waited for.
+// try sends a request until it is answered, within the time of the call. It is hedged: after each quarter of that time
+// without an answer a copy is sent to another endpoint. A quarter, since a call makes two requests, and a dead endpoint
+// must leave time for the others. The first copy goes on, so that the answer of a slow server still counts.
 func (l *Lock) try(ctx context.Context, request func(*etcd.Attempt) error) error {
 	return etcd.Of(l.client).Do(ctx, l.bounded, func(a *etcd.Attempt) error { return request(a.Beside(l.bounded / 4)) })
 }
 
-// timed is [Lock.try] that tells when the request was sent which was answered.
+// timed is [Lock.try] that also returns when the answered copy of the request was sent.
 func timed[T any](ctx context.Context, l *Lock, request func(context.Context) (T, error)) (answer T, sent clock.Instant, err error) {
 	type timedAnswer struct {
 		answer T
@@ -257,8 +261,8 @@ func timed[T any](ctx context.Context, l *Lock, request func(context.Context) (T
 	return got.answer, got.sent, err
 }
 
-// revoke undoes an acquisition that failed: what it may have written goes with its lease. If that fails too the lease
-// expires. It touches nothing that belongs to a call.
+// revoke undoes an acquisition that failed: a record that it may have written goes with its lease. If the revocation
+// fails, the lease expires. It runs beside other calls, and uses none of the fields that a call owns.
 func (l *Lock) revoke(ctx context.Context, lease clientv3.LeaseID) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
@@ -273,8 +277,8 @@ func (l *Lock) revoke(ctx context.Context, lease clientv3.LeaseID) {
 	}
 }
 
-// valid is how long a tenure lasts from the time at which its grant or renewal was sent. Others go by the record's
-// duration, the server by the lease's, which it may have raised.
+// valid is how long a tenure lasts, counted from the sending of its grant or renewal. Other candidates go by the
+// record's duration, the server by the lease's TTL, which it may have raised; the shorter counts.
 func valid(record resourcelock.LeaderElectionRecord, ttl int64) time.Duration {
 	return usable(min(seconds(record), time.Duration(ttl)*time.Second))
 }
