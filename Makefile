@@ -1,20 +1,20 @@
 .PHONY: test safety soak release
 
-# The tests of all modules with the race detector; stops at the first failure.
+# Tests all modules with the race detector. Stops at the first failure.
 test:
 	@bash .ci/test
 
-# Every fault in fake time, and a random mix of faults on real servers for a few minutes. Fails on a violation, and if too
-# little has happened: SEED=… repeats a plan.
+# Tests every fault in fake time, and a random mix of faults on real servers for a few minutes. Fails on a violation, and if too
+# little has happened. SEED=… repeats a plan.
 safety:
 	go test -count=1 ./internal/faultmatrix
 	go -C integration run ./safety run $(if $(SEED),-seed $(SEED))
 
-# The same for as long as you like: make soak DURATION=8h
+# Runs the random mix for as long as you like: make soak DURATION=8h
 DURATION ?= 30m
 soak:
 	go -C integration run ./safety soak -duration $(DURATION) $(if $(SEED),-seed $(SEED))
 
-# What a release at a version takes: make release VERSION=v0.1.0. WRITE=1 writes the versions into the modules' go.mod.
+# Shows what a release needs: make release VERSION=v0.1.0. With WRITE=1 it writes the versions into the modules' go.mod.
 release:
 	@bash .ci/release "$(VERSION)" $(if $(WRITE),write)

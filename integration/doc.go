@@ -1,16 +1,18 @@
-// Package integration proves leasefence against real servers: embedded, in processes of their own, and behind faults. What
-// is a matter of timing and order alone is proven in fake time, beside the code.
+// Package integration tests leasefence on real etcd servers and databases. Timing and order alone are tested in fake time,
+// beside the code.
 //
-// What is where:
+// Tests:
 //
-//   - interop: beside etcd's own package concurrency and etcdctl.
-//   - scenario: each fault of the network, the process, the cluster, its storage, its operator and its load by itself.
-//   - safety: all faults at random, for as long as one likes, with a record that is checked.
-//   - differential: the fake etcd of the other tests beside a real one.
-//   - sqlfence, etcdfence: the fences of SQL stores and of etcd; model: fences against a model of what they promise.
-//   - mutants: faults in leasefence's own code, each of which a test must find.
+//   - interop: locks and elections mixed with those of etcd's package concurrency and of etcdctl.
+//   - scenario: one fault at a time, of the network, the processes, the cluster, its storage, its permissions and its load.
+//   - safety: all faults at random, for as long as you like; the recorded history is checked afterwards.
+//   - differential: the same calls on internal/fakeetcd and on a real etcd.
+//   - sqlfence, etcdfence: the fences of SQL stores and of etcd.
+//   - command: the command leasefence, and its page in a browser.
+//   - docs: the code, the links and the names of tests in the documents.
+//   - mutants: leasefence built with one fault at a time, which a test must find.
 //   - bench: leasefence measured beside etcd's own locks.
 //
-// Their helpers are etcdtest and etcdproc, which run servers, faults, which disturbs what is sent to them, rig, which has the
-// ways to hold a name and the witnesses of who held it, child, pki and storetest.
+// Helpers: etcdtest and etcdproc run etcd servers, storetest runs databases, faults disturbs the traffic of a client, rig has ways
+// to hold a name and a witness of who held it, child runs a process that a test can pause and kill, and pki issues certificates.
 package integration
