@@ -1,7 +1,8 @@
-// Package child runs this program, or another, in a process that plays a part for its parent, which can pause and kill it.
+// Package child runs a copy of this program, or another program, in a process that plays a part of a test. The test can
+// pause and kill that process.
 //
-// A process is told its part by its environment and what it is to do by its standard input. It ends when its parent does,
-// however that ends, if it ends with its standard input.
+// An environment variable names the part and holds its orders. A part that ends when its standard input is closed ends
+// with its parent, however the parent ends.
 package child
 
 import (
@@ -10,8 +11,8 @@ import (
 	"os"
 )
 
-// Play plays a part if this process was started for it by [Start], and does not return then. Call it first in main or
-// TestMain. An error is printed, and the status is 1.
+// Play plays a part and exits if this process was started for that part by [Start]; otherwise it does nothing. It
+// prints an error and exits with status 1. Call it first in main or TestMain.
 func Play[T any](part string, play func(order T) error) {
 	text, ok := os.LookupEnv(part)
 	if !ok {

@@ -18,19 +18,20 @@ import (
 // Process is a process that plays a part. Its methods are safe for concurrent use.
 type Process struct {
 	Stdin  io.WriteCloser
-	Stdout io.Reader // to be read to its end before Wait
+	Stdout io.Reader // read it to its end before Wait
 
 	part string
 	cmd  *exec.Cmd
 
-	mu   sync.Mutex // guards the field below; held while a signal is sent, so that it goes to this process
+	mu   sync.Mutex // guards gone; held while a signal is sent, so that the process's ID is not reused before that
 	gone bool
 }
 
-// Start starts a program, or if that is "" this one, to play a part, which is the name of an environment variable.
+// Start starts a program to play a part. The part is the name of an environment variable, which gets the order as JSON;
+// the program "" is this one.
 func Start(program, part string, order any) (*Process, error) {
 	if _, plays := os.LookupEnv(part); plays {
-		// A process that goes on to start others would do so without end.
+		// Otherwise each process would start another one, without end.
 		return nil, fmt.Errorf("child: this process was started to be %s; does main or TestMain call Play first?", part)
 	}
 	text, err := json.Marshal(order)
@@ -42,11 +43,12 @@ func Start(program, part string, order any) (*Process, error) {
 			return nil, fmt.Errorf("child: %w", err)
 		}
 	}
-	// Should Play not be called, the binary of a test runs no test and ends.
-	cmd := exec.Command(program, "-test.run=^$") //nolint:noctx // it ends with its standard input
+	// If the binary of a test does not call Play, it runs no tests and ends.
+	cmd := exec.Command(program, "-test.run=^$") //nolint:noctx // the process ends with its standard input
 	cmd.Env = append(os.Environ(), part+"="+string(text))
 	cmd.Stderr = os.Stderr
-	// A process group of its own: if the parent dies while the process is paused, the kernel wakes and ends an orphaned group.
+	// With a process group of its own, a paused process does not outlive its parent: the kernel wakes and ends an orphaned
+	// group.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -62,7 +64,7 @@ func Start(program, part string, order any) (*Process, error) {
 	return &Process{Stdin: stdin, Stdout: stdout, part: part, cmd: cmd}, nil
 }
 
-// Signal sends a signal. It is an error if the process has ended and [Process.Wait] knows.
+// Signal sends a signal. It fails with [os.ErrProcessDone] after [Process.Wait].
 func (p *Process) Signal(sig os.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,8 +81,8 @@ func (p *Process) signal(sig os.Signal) error {
 	return nil
 }
 
-// Pause stops the process with SIGSTOP and returns when none of its threads runs any more: until one of them has taken the
-// signal, the others do. Its connections stay open and silent.
+// Pause stops the process with SIGSTOP and returns when none of its threads runs any more, which takes until one of
+// them has received the signal. Its connections stay open and silent.
 func (p *Process) Pause(ctx context.Context) error {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -91,14 +93,14 @@ func (p *Process) Pause(ctx context.Context) error {
 			return err
 		}
 		select {
-		case <-time.After(time.Millisecond): // the kernel tells by a signal to all of this process, or if it is asked
+		case <-time.After(time.Millisecond): // poll: the only event is SIGCHLD, which is for this whole process
 		case <-ctx.Done():
 			return fmt.Errorf("child: pause %s: %w", p.part, context.Cause(ctx))
 		}
 	}
 }
 
-// stopped asks the kernel, which says so once, when all threads have stopped.
+// stopped asks the kernel whether all threads have stopped. The kernel reports each stop only once.
 func (p *Process) stopped() (bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,17 +114,17 @@ func (p *Process) stopped() (bool, error) {
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("child: pause %s: %w", p.part, err)
-	case !status.Stopped(): // and it has been waited for, so that Wait will have nothing to report
+	case !status.Stopped(): // it has ended, and this call has reaped it, so Wait has no status to report
 		return false, fmt.Errorf("child: pause %s: %w", p.part, os.ErrProcessDone)
 	default:
 		return true, nil
 	}
 }
 
-// Resume lets a paused process go on.
+// Resume continues a paused process.
 func (p *Process) Resume() error { return p.Signal(syscall.SIGCONT) }
 
-// Kill ends the process at once, paused or not. It is no error if it has ended.
+// Kill ends the process with SIGKILL, paused or not. It succeeds if the process has already ended.
 func (p *Process) Kill() error {
 	err := p.Signal(syscall.SIGKILL)
 	if errors.Is(err, os.ErrProcessDone) {
@@ -131,7 +133,8 @@ func (p *Process) Kill() error {
 	return err
 }
 
-// Wait returns when the process is gone, and says how it ended, the first time. Call it when Stdout was read to its end.
+// Wait returns when the process is gone. The first call returns how the process ended, further calls nil. Read Stdout
+// to its end first.
 func (p *Process) Wait() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

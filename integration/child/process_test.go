@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// None of its threads runs once Pause has returned, it goes on after Resume, and it can be killed while it is paused.
+// No thread runs once Pause has returned, Resume continues the process, and Kill ends it while it is paused.
 func TestProcess(t *testing.T) {
 	p, err := child.Start("", part, 4)
 	require.NoError(t, err)
@@ -55,7 +55,7 @@ func TestProcess(t *testing.T) {
 		for _, thread := range threads {
 			stat, err := os.ReadFile(thread)
 			require.NoError(t, err)
-			require.Contains(t, string(stat), ") T ", "it runs")
+			require.Contains(t, string(stat), ") T ", "a thread runs after Pause")
 		}
 		require.NoError(t, p.Resume())
 		for range 10 {
@@ -73,7 +73,7 @@ func TestProcess(t *testing.T) {
 	require.ErrorIs(t, p.Pause(t.Context()), os.ErrProcessDone)
 }
 
-// Pause tells that a process has ended meanwhile, and is bounded.
+// Pause fails if the process ends in the meantime.
 func TestProcess_Pause_fails(t *testing.T) {
 	p, err := child.Start("", part, 0)
 	require.NoError(t, err)
@@ -83,5 +83,5 @@ func TestProcess_Pause_fails(t *testing.T) {
 	_, err = io.Copy(io.Discard, p.Stdout)
 	require.NoError(t, err)
 	require.ErrorIs(t, p.Pause(ctx), os.ErrProcessDone)
-	_ = p.Wait() // Pause has waited for it
+	_ = p.Wait() // fails, since Pause has reaped the process
 }

@@ -10,23 +10,22 @@ import (
 	"syscall"
 )
 
-// Options of [Start]. The zero value is a server as users run it.
+// Options of [Start]. With the zero value a server runs with etcd's defaults.
 type Options struct {
-	// Program is the file that is started for each member; it must call [Serve] as the program itself does. Default: the
-	// program itself.
+	// Program is the file that is started for each member; it must call [Serve] first. Default: this program.
 	Program string
 	// Settings of the servers.
 	Settings Settings
 }
 
-// Cluster is a set of members that form one cluster, each in a process of its own. One member is a cluster too.
+// Cluster is a set of one or more members that form one cluster, each in a separate process.
 type Cluster struct {
 	// Members are all members, in a fixed order, running or not.
 	Members []*Process
 }
 
-// Start runs a new cluster of n members with their data below dir. It returns when all members serve clients. On an error
-// nothing is left running. Whoever starts a cluster kills it.
+// Start runs a new cluster of n members with their data below dir. It returns when all members serve clients. On an
+// error nothing is left running. The caller must call [Cluster.Kill].
 func Start(ctx context.Context, dir string, n int, opts Options) (*Cluster, error) {
 	const attempts = 5
 	for attempt := 1; ; attempt++ {

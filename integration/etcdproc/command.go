@@ -9,17 +9,17 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// What a server is told by a line on its standard input, each of which it answers with doneLine or with why it failed.
+// Commands to a server: each is one line on its standard input. The server answers with doneLine or with an error.
 const (
-	cutCommand   = "cut"   // and the name of another member: nothing is sent to it nor taken from it
-	mendCommand  = "mend"  // and that name
-	stallCommand = "stall" // what is committed is not applied any more
-	goOnCommand  = "go on" // ends that
+	cutCommand   = "cut"   // and the name of another member: drop all messages to and from that member
+	mendCommand  = "mend"  // and that name: undoes cut
+	stallCommand = "stall" // stop applying committed entries
+	goOnCommand  = "go on" // undoes stall
 
 	doneLine = "etcdproc: done"
 )
 
-// obey does what it is told until the program closes the server's standard input, or ends.
+// obey executes commands until the program closes the server's standard input, or ends.
 func obey(server *embed.Etcd, in io.Reader) error {
 	var b backend
 	lines := bufio.NewScanner(in)
@@ -33,7 +33,7 @@ func obey(server *embed.Etcd, in io.Reader) error {
 	return lines.Err()
 }
 
-// backend is the server's, of which a transaction may be kept open.
+// backend holds the lock of the server's backend while the server is stalled.
 type backend struct{ release func() }
 
 func (b *backend) do(server *embed.Etcd, command string) error {

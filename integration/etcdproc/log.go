@@ -7,8 +7,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// newLogger returns the log of a server that is silent, but for what comes right before a panic: that would take the
-// process with it without a word.
+// newLogger returns a logger that writes only what a server logs right before it panics.
 func newLogger() *zap.Logger {
 	return zap.New(zapcore.NewCore(
 		zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()),

@@ -8,11 +8,11 @@ import (
 	"io"
 )
 
-// Isolate drops what is sent between a member and the others that run, in both directions, while clients still reach all of
-// them. A member that is started again later is not isolated.
+// Isolate drops all messages between a member and the other running members, in both directions, while clients still
+// reach all of them. A restart of a member mends its links.
 func (c *Cluster) Isolate(p *Process) error { return c.eachLink(p, cutCommand) }
 
-// Rejoin ends what Isolate has begun.
+// Rejoin undoes Isolate.
 func (c *Cluster) Rejoin(p *Process) error { return c.eachLink(p, mendCommand) }
 
 func (c *Cluster) eachLink(p *Process, verb string) error {
@@ -25,14 +25,15 @@ func (c *Cluster) eachLink(p *Process, verb string) error {
 	return errors.Join(errs...)
 }
 
-// Stall has the server apply nothing any more of what the cluster commits, until GoOn. It goes on to vote, to commit and, as
-// a leader, to propose; what it is asked waits, and is refused as too many requests when 5,000 commits wait to be applied.
+// Stall makes the server stop applying committed entries, until GoOn. The server still votes, commits and, as a leader,
+// proposes. Its clients' requests wait; once 5,000 entries wait to be applied, it refuses requests with "too many
+// requests".
 func (p *Process) Stall() error { return p.tell(stallCommand) }
 
-// GoOn ends what Stall has begun.
+// GoOn undoes Stall.
 func (p *Process) GoOn() error { return p.tell(goOnCommand) }
 
-// tell gives the server a command and waits until it is done.
+// tell sends the server a command and waits until the server has executed it.
 func (p *Process) tell(command string) error {
 	if p.run == nil {
 		return fmt.Errorf("etcdproc: server %s does not run", p.name())

@@ -33,7 +33,7 @@ func leader(t *testing.T, client *clientv3.Client, c *etcdproc.Cluster, not *etc
 			}
 		}
 	}
-	require.FailNow(t, "nobody leads")
+	require.FailNow(t, "no leader")
 	return nil
 }
 
@@ -49,7 +49,7 @@ func TestCluster_isolatesAMember(t *testing.T) {
 	require.NoError(t, err)
 	resp, err := dial(t, old.Endpoint()).Get(bounded(t), "key", clientv3.WithSerializable())
 	require.NoError(t, err)
-	require.Empty(t, resp.Kvs, "it does not know of it")
+	require.Empty(t, resp.Kvs, "the isolated member has the new key")
 
 	require.NoError(t, c.Rejoin(old))
 	resp, err = dial(t, old.Endpoint()).Get(bounded(t), "key")

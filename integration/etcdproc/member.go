@@ -9,19 +9,19 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// Member is what one member of a cluster has to know, at every start anew.
+// Member describes one member of a cluster. Each of its starts needs all of it.
 type Member struct {
 	Name       string
 	Dir        string // its data
 	ClientAddr string // host:port
 	PeerAddr   string // host:port
 	Cluster    string // the names and peer URLs of all members, in etcd's notation
-	Alone      bool   // it is the only one
+	Alone      bool   // the cluster has no other members
 }
 
-// NewMembers describes the n members of a new cluster, "m0", "m1" and so on, with their data below dir and with ports
-// that nobody listens at. Somebody may do so by the time they are used: a cluster knows its members by their addresses,
-// so the caller begins anew then.
+// NewMembers describes the n members of a new cluster, "m0", "m1" and so on, with their data below dir and with free
+// ports. If another process takes a port before the member starts, the caller must make all members again: a cluster
+// identifies its members by their addresses.
 func NewMembers(dir string, n int) ([]Member, error) {
 	members := make([]Member, n)
 	cluster := make([]string, n)
@@ -45,14 +45,14 @@ func NewMembers(dir string, n int) ([]Member, error) {
 	return members, nil
 }
 
-// Config is etcd's default configuration, less what the member has no use for.
+// Config returns etcd's default configuration for the member, without what tests do not use.
 func (m Member) Config() *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.Name = m.Name
 	cfg.Dir = m.Dir
 	cfg.InitialCluster = m.Cluster
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newLogger())
-	// The gateway is a gRPC client of the server's own: more goroutines and nothing that is used.
+	// Nothing here uses the gateway, and it costs goroutines.
 	cfg.EnableGRPCGateway = false
 
 	client := url.URL{Scheme: "http", Host: m.ClientAddr}

@@ -9,19 +9,19 @@ import (
 	"syscall"
 )
 
-// The ports below are registered to nobody in particular and lie under the ranges that Linux (32768-60999) and others
-// (49152-65535) use for outgoing connections. A port from those ranges could be lost while its server is stopped, even
-// to a client of ours: a connection attempt to a port of that range may get the very same port at its own end.
+// No common service uses these ports, and they lie below the ranges that Linux (32768-60999) and other systems
+// (49152-65535) use for outgoing connections. A server with a port from those ranges could lose it while it is stopped,
+// even to its own client: a client that tries to connect to such a port may get the very same port as its local one.
 const (
 	firstPort = 20000
 	lastPort  = 31999
 )
 
-// pickAddr returns a loopback address, other than those that are taken, at which nobody listens. Somebody may do so by
-// the time it is used, so the caller picks another one then.
+// pickAddr returns a free loopback address that is not in taken, and adds it to taken. Another process may still take
+// the address before the caller does.
 func pickAddr(taken map[string]bool) (string, error) {
 	for range 100 {
-		// Random, so that test binaries that run at the same time seldom pick the same one.
+		// Random, so that test binaries that run at the same time seldom pick the same port.
 		port := firstPort + rand.IntN(lastPort-firstPort+1)
 		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 		if taken[addr] {

@@ -12,12 +12,12 @@ import (
 	"github.com/leasefence/leasefence/integration/child"
 )
 
-// Process is one etcd server in a process of its own. It is not safe for concurrent use.
+// Process is one etcd server in a separate process. It is not safe for concurrent use.
 type Process struct {
 	order   order
-	program string         // "" for this one
+	program string         // "" for this program
 	run     *child.Process // nil while it does not run
-	lines   chan string    // that the process prints: the first when it is ready, then one for each command
+	lines   chan string    // receives the lines that the process prints: one when it is ready, then one for each command
 	ended   chan struct{}  // closed when the process has closed its standard output
 }
 
@@ -29,11 +29,11 @@ func (p *Process) name() string { return p.order.Member.Name }
 // Dir returns the folder of the server's data.
 func (p *Process) Dir() string { return p.order.Member.Dir }
 
-// Ended returns a channel that is closed when the present run of the server ends, for whatever reason.
+// Ended returns a channel that is closed when the present run of the server ends for any reason.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// Restart starts the server, on the data and at the address it had before, and waits until it serves clients. A running
-// one is killed first. On an error nothing is left running.
+// Restart starts the server with the same data and address, and waits until it serves clients. It kills a running
+// server first. On an error nothing is left running.
 func (p *Process) Restart(ctx context.Context) error {
 	if err := p.Kill(); err != nil {
 		return err
@@ -44,7 +44,7 @@ func (p *Process) Restart(ctx context.Context) error {
 	return p.awaitReady(ctx)
 }
 
-// Reset starts the server as Restart does, with other settings.
+// Reset restarts the server with other settings.
 func (p *Process) Reset(ctx context.Context, s Settings) error {
 	p.order.Settings = s
 	return p.Restart(ctx)
@@ -60,19 +60,19 @@ func (p *Process) launch() error {
 	p.run, p.lines, p.ended = run, lines, ended
 	go func() {
 		defer close(ended)
-		defer close(lines) // what is read then is empty, and so not the expected line
+		defer close(lines) // a reader then gets "", which is no line that it expects
 		out := bufio.NewScanner(run.Stdout)
 		for out.Scan() {
 			select {
 			case lines <- out.Text():
-			default: // nobody has asked
+			default: // no command waits for an answer
 			}
 		}
 	}()
 	return nil
 }
 
-// awaitReady returns when the server serves clients. On an error it is gone.
+// awaitReady returns when the server serves clients. On an error it has killed the server.
 func (p *Process) awaitReady(ctx context.Context) error {
 	var err error
 	select {
@@ -92,8 +92,8 @@ func (p *Process) awaitReady(ctx context.Context) error {
 	return errors.Join(err, p.Kill())
 }
 
-// Kill ends the process at once, as SIGKILL does, and waits until it is gone. What the server has confirmed is on the
-// disk. On a process that does not run it does nothing.
+// Kill ends the process with SIGKILL and waits until it is gone. What the server has confirmed is on the disk. On a
+// process that does not run it does nothing.
 func (p *Process) Kill() error {
 	if p.run == nil {
 		return nil
@@ -102,7 +102,7 @@ func (p *Process) Kill() error {
 		return fmt.Errorf("etcdproc: kill server %s: %w", p.name(), err)
 	}
 	<-p.ended
-	_ = p.run.Wait() // which reports the signal
+	_ = p.run.Wait() // the error is the signal
 	p.run = nil
 	return nil
 }
@@ -112,7 +112,7 @@ func (p *Process) Pause() error {
 	return p.do(func(run *child.Process) error { return run.Pause(context.Background()) })
 }
 
-// Resume lets a paused process go on.
+// Resume continues a paused process.
 func (p *Process) Resume() error { return p.do((*child.Process).Resume) }
 
 func (p *Process) do(what func(*child.Process) error) error {

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestProcess_tellsThatAPortIsTaken(t *testing.T) {
+func TestProcess_reportsThatAPortIsTaken(t *testing.T) {
 	members, err := NewMembers(t.TempDir(), 1)
 	require.NoError(t, err)
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", members[0].ClientAddr)

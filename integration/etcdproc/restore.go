@@ -14,7 +14,7 @@ import (
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 )
 
-// Save saves the data of a client's server to a file, as etcdctl snapshot save does.
+// Save saves the data of a client's server to a file, like etcdctl snapshot save.
 func Save(ctx context.Context, client *clientv3.Client, file string) (err error) {
 	in, err := client.Snapshot(ctx)
 	if err != nil {
@@ -29,9 +29,9 @@ func Save(ctx context.Context, client *clientv3.Client, file string) (err error)
 	return errors.Join(err, out.Close())
 }
 
-// Restore kills all members and starts them again at the addresses they had before, as a new cluster, each on the data of
-// the same snapshot file, as etcdutl snapshot restore does. A bump of 0 takes revisions back to those of the snapshot.
-// Otherwise the revision is raised by bump and all that was before marked as compacted, as with --bump-revision and
+// Restore kills all members, gives each the data of the same snapshot file, like etcdutl snapshot restore, and starts
+// them at the same addresses as a new cluster. With a bump of 0 the revision goes back to that of the snapshot.
+// Otherwise the revision is raised by bump and all earlier ones are marked as compacted, as with --bump-revision and
 // --mark-compacted.
 //
 // Restore returns when all members serve clients; on an error nothing is left running.
@@ -47,7 +47,7 @@ func (c *Cluster) Restore(ctx context.Context, file string, bump uint64) error {
 	return c.launch(ctx)
 }
 
-// Restore is [Cluster.Restore] for a server that is the only one of its cluster.
+// Restore is [Cluster.Restore] for the only member of a cluster. For a member of a larger one it returns an error.
 func (p *Process) Restore(ctx context.Context, file string, bump uint64) error {
 	if !p.order.Member.Alone {
 		return fmt.Errorf("etcdproc: restore server %s: it is one of several, want one that is alone", p.name())
@@ -55,7 +55,8 @@ func (p *Process) Restore(ctx context.Context, file string, bump uint64) error {
 	return (&Cluster{Members: []*Process{p}}).Restore(ctx, file, bump)
 }
 
-// restoreData gives a server that does not run the data of a snapshot. The data before stays where it is.
+// restoreData gives a server that does not run the data of a snapshot, in a new folder. The old data stays in the old
+// one.
 func (p *Process) restoreData(file string, bump uint64) error {
 	m := p.order.Member
 	m.Dir += "-restored"

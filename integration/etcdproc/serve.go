@@ -14,29 +14,31 @@ import (
 )
 
 const (
-	// processEnv is set for the process of a server and holds its order.
+	// processEnv is the environment variable that holds the order of a server's process.
 	processEnv = "ETCDPROC_ORDER"
 	// readyLine is printed by that process once it serves clients.
 	readyLine = "etcdproc: ready"
-	// takenLine is printed instead when somebody else listens at one of the server's ports.
+	// takenLine is printed instead if another process listens at one of the server's ports.
 	takenLine = "etcdproc: port taken"
-	// readyTimeout bounds the wait for a started server to serve clients. It takes a second or two; the rest is for a
+	// readyTimeout bounds the wait until a started server serves clients. That takes a second or two; the rest is for a
 	// loaded machine.
 	readyTimeout = 60 * time.Second
 )
 
-// order is what the process of a server is told.
+// order describes the server that a process runs.
 type order struct {
 	Member   Member
 	Settings Settings
 }
 
-// Serve runs a server if this process was started by [Start], and exits then. Call it first in main or TestMain.
+// Serve runs a server and exits if this process was started by [Start]; otherwise it does nothing. Call it first in
+// main or TestMain.
 func Serve() { child.Play(processEnv, serve) }
 
-// serve returns when the program closes the server's standard input, or ends. The data needs no shutdown.
+// serve returns when the program closes the server's standard input, or ends. It does not shut the server down: etcd's
+// data survives that.
 func serve(o order) error {
-	// Not to be ended by the Ctrl-C that ends the program: the server would be gone while the program still cleans up.
+	// The Ctrl-C that ends the program must not end the server: the program still needs it to clean up.
 	signal.Ignore(syscall.SIGINT)
 	cfg := o.Member.Config()
 	o.Settings.apply(cfg)

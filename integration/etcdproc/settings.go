@@ -2,14 +2,14 @@ package etcdproc
 
 import "go.etcd.io/etcd/server/v3/embed"
 
-// Settings are those of a server that are not as etcd has them by default. The zero value of a field is etcd's default.
+// Settings are options of a server. The zero value of a field means etcd's default.
 type Settings struct {
 	MaxTxnOps     uint // --max-txn-ops
 	UnsafeNoFsync bool // --unsafe-no-fsync
 
 	AuthTokenTTL uint   // --auth-token-ttl, in seconds
 	BcryptCost   uint   // --bcrypt-cost
-	CertFile     string // --cert-file; with it clients have to speak TLS, while members talk to each other without
+	CertFile     string // --cert-file; with it clients must use TLS, while members talk to each other without
 	KeyFile      string // --key-file
 	ClientCAFile string // --trusted-ca-file, with --client-cert-auth
 }
@@ -33,5 +33,5 @@ func (s Settings) apply(cfg *embed.Config) {
 	cfg.ListenClientUrls[0].Scheme, cfg.AdvertiseClientUrls[0].Scheme = "https", "https"
 }
 
-// Settings are those of the server's present or next run.
+// Settings returns the settings of the server's present or next run.
 func (p *Process) Settings() Settings { return p.order.Settings }

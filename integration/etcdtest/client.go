@@ -25,25 +25,25 @@ func Dial(opts ...grpc.DialOption) ClientOption {
 	return func(cfg *clientv3.Config) { cfg.DialOptions = append(cfg.DialOptions, opts...) }
 }
 
-// TLS has the client speak TLS.
+// TLS makes the client use TLS.
 func TLS(config *tls.Config) ClientOption {
 	return func(cfg *clientv3.Config) { cfg.TLS = config }
 }
 
-// User makes the client a user's. Where authentication is on, NewClient gets a token from the server then, and fails the
-// test if there is none to be had.
+// User makes the client log in as a user. If authentication is on, NewClient gets a token from the server, and fails
+// the test if the server refuses.
 func User(name, password string) ClientOption {
 	return func(cfg *clientv3.Config) { cfg.Username, cfg.Password = name, password }
 }
 
 // NewClient returns a client of the given endpoints that is closed when the test ends. The test may close it earlier.
-// NewClient does not wait for a connection.
+// Unless [User] is given, NewClient does not wait for a connection.
 func NewClient(tb testing.TB, endpoints []string, opts ...ClientOption) *clientv3.Client {
 	tb.Helper()
 	cfg := clientv3.Config{
 		Endpoints: endpoints,
 		Logger:    zap.NewNop(),
-		// gRPC's backoff begins at a second: a test that restarts a server would mostly wait for it.
+		// gRPC's backoff begins at a second, which would be most of the time of a test that restarts a server.
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{
 				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond,
@@ -57,7 +57,7 @@ func NewClient(tb testing.TB, endpoints []string, opts ...ClientOption) *clientv
 	client, err := clientv3.New(cfg)
 	require.NoError(tb, err)
 	tb.Cleanup(func() {
-		// The error says that the test has closed it already.
+		// An error means that the test has closed the client already.
 		_ = client.Close()
 	})
 	return client

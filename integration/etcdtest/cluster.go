@@ -43,14 +43,14 @@ func (c *Cluster) Client(tb testing.TB, opts ...ClientOption) *clientv3.Client {
 	return NewClient(tb, c.Endpoints(), opts...)
 }
 
-// Leader returns the member that a majority takes for the leader and that does so itself. It waits while there is none,
-// and fails the test if that lasts.
+// Leader returns the member that a majority, and the member itself, take for the leader. It waits for a leader and
+// fails the test if none is elected in time.
 func (c *Cluster) Leader(tb testing.TB) *Server {
 	tb.Helper()
 	return c.NextLeader(tb, nil)
 }
 
-// NextLeader returns the leader as soon as that is another member than old, for instance after old was crashed or isolated.
+// NextLeader waits until a member other than old leads, and returns it, for instance after old was crashed or isolated.
 func (c *Cluster) NextLeader(tb testing.TB, old *Server) *Server {
 	tb.Helper()
 	var leader *Server
@@ -61,7 +61,7 @@ func (c *Cluster) NextLeader(tb testing.TB, old *Server) *Server {
 	return leader
 }
 
-// MoveLeader makes a member the leader and returns when Leader would return it.
+// MoveLeader makes a member the leader. When it returns, [Cluster.Leader] returns that member.
 func (c *Cluster) MoveLeader(tb testing.TB, to *Server) {
 	tb.Helper()
 	leader := c.Leader(tb)
@@ -75,15 +75,16 @@ func (c *Cluster) MoveLeader(tb testing.TB, to *Server) {
 	awaitState(tb, "the leader has not moved", func() bool { return c.leader() == to })
 }
 
-// Isolate drops what is sent between a member and the other running members, in both directions, while clients still
-// reach all of them. An isolated leader gives up after one or two election timeouts, and the rest elect another meanwhile,
-// so for a moment there may be one on each side; only the new one can commit. See [Server.AwaitNoLeader] and NextLeader.
+// Isolate drops all messages between a member and the other running members, in both directions, while clients still
+// reach all of them. An isolated leader steps down after one or two election timeouts. The other members elect a new
+// leader in the meantime, so for a moment there may be two; only the new one can commit. See [Server.AwaitNoLeader] and
+// [Cluster.NextLeader].
 func (c *Cluster) Isolate(tb testing.TB, member *Server) {
 	tb.Helper()
 	c.eachLink(tb, member, func(from *Server, to types.ID) { from.Etcd(tb).Server.CutPeer(to) })
 }
 
-// Heal ends what Isolate has begun.
+// Heal undoes Isolate.
 func (c *Cluster) Heal(tb testing.TB, member *Server) {
 	tb.Helper()
 	c.eachLink(tb, member, func(from *Server, to types.ID) { from.Etcd(tb).Server.MendPeer(to) })
@@ -100,13 +101,13 @@ func (c *Cluster) eachLink(tb testing.TB, member *Server, do func(from *Server, 
 	}
 }
 
-// AwaitNoLeader waits until the server knows no leader, for instance after it was isolated.
+// AwaitNoLeader waits until the server knows of no leader, for instance after it was isolated.
 func (s *Server) AwaitNoLeader(tb testing.TB) {
 	tb.Helper()
 	awaitState(tb, "still a leader", func() bool { return s.Etcd(tb).Server.Leader() == 0 })
 }
 
-// leader returns the member that Leader describes, nil if there is none now.
+// leader returns the member that [Cluster.Leader] describes, nil if there is none now.
 func (c *Cluster) leader() *Server {
 	votes := map[types.ID]int{}
 	self := map[types.ID]*Server{}
@@ -118,7 +119,7 @@ func (c *Cluster) leader() *Server {
 		}
 	}
 	for id, m := range self {
-		// An isolated old leader takes itself for one until its election timeout has run out; it has no majority.
+		// An isolated old leader considers itself the leader until its election timeout has passed, but has no majority.
 		if id != 0 && votes[id] > len(c.Members)/2 {
 			return m
 		}

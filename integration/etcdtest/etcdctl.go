@@ -15,7 +15,7 @@ import (
 const debianPath = "/usr/bin/etcdctl"
 
 // Etcdctl returns the path of etcdctl in the version that this module requires. The first call on a machine builds it,
-// which takes half a minute; the result is kept in Go's build cache and so shared by all packages and runs.
+// which takes half a minute; Go's build cache keeps the result for all packages and runs.
 func Etcdctl(tb testing.TB) string {
 	tb.Helper()
 	path, err := buildEtcdctl()
@@ -24,7 +24,7 @@ func Etcdctl(tb testing.TB) string {
 }
 
 var buildEtcdctl = sync.OnceValues(func() (string, error) {
-	// Of the ways to get a tool's binary only "go tool" caches what it has linked; -n prints where instead of running it.
+	// Only "go tool" caches the linked binary of a tool. With -n it prints the binary's path instead of running it.
 	out, err := exec.Command("go", "tool", "-n", "go.etcd.io/etcd/etcdctl/v3").Output()
 	if err != nil {
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -39,8 +39,8 @@ var buildEtcdctl = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// DebianEtcdctl returns the path of the etcdctl that the system has installed, which is 3.4 where it comes from Debian's
-// package etcd-client. Where there is none the test is skipped by [Skip].
+// DebianEtcdctl returns the path of the installed etcdctl, which is 3.4 in Debian's package etcd-client. If there is
+// none, it calls [Skip].
 func DebianEtcdctl(tb testing.TB) string {
 	tb.Helper()
 	if _, err := os.Stat(debianPath); err != nil {

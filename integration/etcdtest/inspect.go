@@ -14,18 +14,18 @@ import (
 	etcderrors "go.etcd.io/etcd/server/v3/etcdserver/errors"
 )
 
-// The methods of this file call the server directly and not through a connection, so faults that a test puts between
-// client and server do not touch them.
+// The methods of this file call the server directly and not through a connection, so the faults that a test injects
+// between client and server do not affect them.
 
-// callTimeout bounds one such call. It is long because it is only reached by a failing test.
+// callTimeout bounds one such call. Only a failing test reaches it.
 const callTimeout = 15 * time.Second
 
-// callContext bounds a call. It is not a child of the test's context, which has ended when cleanups run.
+// callContext bounds a call. It is not a child of the test's context, which ends before cleanups run.
 func callContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), callTimeout)
 }
 
-// read asks the server until no change of leader comes between, as etcd's client does with reads.
+// read repeats a read while changes of the leader interrupt it, as etcd's client does.
 func read[T any](tb testing.TB, s *Server, ask func(context.Context, *etcdserver.EtcdServer) (T, error)) T {
 	tb.Helper()
 	ctx, cancel := callContext()
@@ -40,7 +40,8 @@ func read[T any](tb testing.TB, s *Server, ask func(context.Context, *etcdserver
 	}
 }
 
-// KeyValues returns the live keys that begin with prefix, in the order of the keys. With an empty prefix it returns all.
+// KeyValues returns the live keys that begin with prefix, in the order of the keys. With an empty prefix it returns
+// all.
 func (s *Server) KeyValues(tb testing.TB, prefix string) []*mvccpb.KeyValue {
 	tb.Helper()
 	// A zero byte as the key and as the end of the range means every key.
@@ -96,8 +97,8 @@ func (s *Server) Revision(tb testing.TB) int64 {
 	return s.find(tb, &etcdserverpb.RangeRequest{Key: []byte("\x00")}).Header.Revision
 }
 
-// Compact discards the history before the current revision, and waits until that has happened. It fails the test if that
-// revision is compacted already.
+// Compact compacts the history up to the current revision, and waits until the server has discarded it. It fails the
+// test if that revision is compacted already.
 func (s *Server) Compact(tb testing.TB) {
 	tb.Helper()
 	ctx, cancel := callContext()

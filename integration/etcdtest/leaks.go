@@ -11,13 +11,13 @@ import (
 	"github.com/leasefence/leasefence/integration/etcdproc"
 )
 
-// peerGrace is how long connections between members may outlive the members. A member waits for the end of a request in
-// net/http's abortPendingRead, which moves the connection's read deadline to the past to end the read that is under way.
-// etcd's timeoutConn sets the deadline anew at each read, so that may come too late, and the read then lasts until
-// rafthttp's ConnReadTimeout of 5 s. The connection's other end waits as long.
+// peerGrace is how long connections between members may outlive the members. At the end of a request, net/http's
+// abortPendingRead ends a pending read by setting the connection's read deadline to the past. etcd's timeoutConn sets a
+// new deadline at each read and may overwrite that one. The read then lasts until rafthttp's ConnReadTimeout of 5 s,
+// and the other end of the connection waits as long.
 const peerGrace = 7 * time.Second
 
-// peerGoroutines are those that peerGrace is for. A server without peers leaves none.
+// peerGoroutines are the goroutines of connections between members, for which findLeaks waits peerGrace.
 var peerGoroutines = []goleak.Option{
 	goleak.IgnoreAnyFunction("net/http.(*conn).serve"),
 	goleak.IgnoreAnyFunction("net/http.(*connReader).backgroundRead"),
@@ -25,8 +25,8 @@ var peerGoroutines = []goleak.Option{
 	goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
 }
 
-// Main runs a package's tests and fails them if a goroutine is left at the end. It does not return. Call it from
-// TestMain. No goroutine is exempt: etcd leaves none behind for good.
+// Main runs a package's tests, fails them if a goroutine is left at the end, and exits. Call it from TestMain. No
+// goroutine is exempt: all of etcd's goroutines end sooner or later.
 func Main(m *testing.M) {
 	etcdproc.Serve()
 	code := m.Run()
@@ -39,14 +39,15 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// findLeaks returns an error that lists the goroutines that are left. Those of peers get time to end.
+// findLeaks returns an error that lists the goroutines that are left. If only peerGoroutines are left, it waits for
+// them.
 func findLeaks() error {
 	if err := goleak.Find(peerGoroutines...); err != nil {
 		return err
 	}
 	deadline := time.Now().Add(peerGrace)
 	for {
-		// Find itself tries for half a second.
+		// Find itself retries for half a second.
 		err := goleak.Find()
 		if err == nil || time.Now().After(deadline) {
 			return err

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// leakEnv makes TestLeak_helper leave a goroutine behind. The test below sets it; otherwise the helper does nothing.
+// leakEnv makes TestLeak_helper leak a goroutine, in a child process of the test below.
 const leakEnv = "ETCDTEST_LEAK"
 
 func TestLeak_helper(*testing.T) {

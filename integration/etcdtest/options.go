@@ -8,15 +8,15 @@ import (
 
 // Options configure a server. The zero value is what most tests want.
 type Options struct {
-	// TLS, if set, has the server speak TLS to its clients. The files are read again for each connection. A client has to
-	// be given its side of it; see [TLS]. Members talk to each other without.
+	// TLS, if set, makes the server use TLS with its clients, which need the option [TLS]. The server reads the files
+	// again for each connection. Members talk to each other without TLS.
 	TLS *transport.TLSInfo
-	// Configure, if set, changes the configuration of each member right before each of its starts. It must leave the
-	// name, the folder and the URLs alone.
+	// Configure, if set, changes the configuration of each member right before each of its starts. It must not change the
+	// name, the folder and the URLs.
 	Configure func(cfg *embed.Config)
 }
 
-// config is the configuration of one start. The server calls serve right before it serves clients.
+// config returns the configuration of one start. The server calls serve right before it serves clients.
 func (s *Server) config(serve func(*grpc.Server)) *embed.Config {
 	cfg := s.member.Config()
 	cfg.UnsafeNoFsync = true

@@ -13,12 +13,12 @@ import (
 	"github.com/leasefence/leasefence/integration/etcdproc"
 )
 
-// Process is a single etcd server in a process of its own, with fsync on and etcd's default timing. It is not safe for
+// Process is a single etcd server in a separate process, with fsync on and etcd's default timing. It is not safe for
 // concurrent use.
 type Process struct{ *etcdproc.Process }
 
-// StartProcess runs a server in a process of its own until the test ends. The process is the test's own binary, which
-// becomes a server in [Main].
+// StartProcess runs a server in a separate process until the test ends. The process runs the test's binary, where
+// [Main] starts the server.
 func StartProcess(tb testing.TB) *Process {
 	tb.Helper()
 	ctx, cancel := startContext()
@@ -29,7 +29,7 @@ func StartProcess(tb testing.TB) *Process {
 	return &Process{cluster.Members[0]}
 }
 
-// startContext bounds a start. It is not a child of the test's context, which has ended when cleanups run.
+// startContext bounds a start. It is not a child of the test's context, which ends before cleanups run.
 func startContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), readyTimeout)
 }
@@ -40,7 +40,7 @@ func (p *Process) Client(tb testing.TB, opts ...ClientOption) *clientv3.Client {
 	return NewClient(tb, []string{p.Endpoint()}, opts...)
 }
 
-// Snapshot saves the server's data to a file and returns its name.
+// Snapshot saves the server's data to a file and returns the file's path.
 func (p *Process) Snapshot(tb testing.TB) string {
 	tb.Helper()
 	ctx, cancel := startContext()
@@ -50,7 +50,7 @@ func (p *Process) Snapshot(tb testing.TB) string {
 	return file
 }
 
-// Restore is that of [etcdproc.Process].
+// Restore calls [etcdproc.Process.Restore] and fails the test on an error.
 func (p *Process) Restore(tb testing.TB, snapshot string, bump uint64) {
 	tb.Helper()
 	ctx, cancel := startContext()

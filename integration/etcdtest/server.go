@@ -21,8 +21,8 @@ import (
 	"github.com/leasefence/leasefence/integration/etcdproc"
 )
 
-// readyTimeout bounds the wait for a started server to serve clients. It takes well under a second alone and two for a
-// cluster; the rest is for a loaded machine.
+// readyTimeout bounds the wait until a started server serves clients. A single server takes well under a second, and a
+// cluster two seconds; the rest is for a loaded machine.
 const readyTimeout = 60 * time.Second
 
 // Server is an etcd server in the test's process. It is safe for concurrent use.
@@ -62,8 +62,8 @@ func startMembers(dir string, n int, opts Options) ([]*Server, error) {
 		if err == nil {
 			return members, nil
 		}
-		// Another process may have taken a port since it was picked. A cluster knows its members by their addresses,
-		// so all begin anew.
+		// Another process may have taken a port since it was picked. A cluster identifies its members by their addresses,
+		// so all members start again.
 		if attempt == attempts || !errors.Is(err, syscall.EADDRINUSE) {
 			return nil, err
 		}
@@ -82,7 +82,7 @@ func newMembers(dir string, n int, opts Options) ([]*Server, error) {
 	return members, nil
 }
 
-// startAll starts the members of a new cluster and waits until they serve clients. On an error all are stopped again.
+// startAll starts the members of a new cluster and waits until they serve clients. On an error it stops all of them.
 func startAll(members []*Server) error {
 	runs := make([]*instance, len(members))
 	for i, s := range members {
@@ -92,11 +92,11 @@ func startAll(members []*Server) error {
 			return err
 		}
 	}
-	// The first one may ask for votes now: the others are there to answer.
+	// The first member may campaign now: the others run and can vote.
 	return await(members, runs, runs[0])
 }
 
-// await returns when the launched members serve clients. On an error all are stopped again.
+// await returns when the launched members serve clients. On an error it stops all members.
 func await(members []*Server, runs []*instance, candidate *instance) error {
 	errs := make([]error, len(runs))
 	var wg sync.WaitGroup
@@ -135,14 +135,14 @@ func (s *Server) launch() (*instance, error) {
 	return run, nil
 }
 
-// serve is told by etcd that it is about to serve clients.
+// serve is called by etcd right before it serves clients.
 func (r *instance) serve(gs *grpc.Server) {
 	r.grpc.Store(gs)
 	close(r.ready)
 }
 
-// await returns when the server serves clients. A candidate does not wait for its election timeout, which is most of the
-// time that the start of a cluster takes.
+// await returns when the server serves clients. A candidate campaigns without waiting for its election timeout, which
+// would be most of the time that a cluster takes to start.
 func (r *instance) await(candidate bool) error {
 	name := r.etcd.Config().Name
 	timeout := time.NewTimer(readyTimeout)
@@ -165,13 +165,14 @@ func (r *instance) await(candidate bool) error {
 	}
 }
 
-// campaign makes a server that knows no leader ask for votes.
+// campaign makes a server campaign if it knows of no leader.
 func (r *instance) campaign() {
 	srv := r.etcd.Server
 	if srv.Leader() != 0 {
 		return
 	}
-	// This is what a leader sends to its successor. The server ignores it until it is able to campaign; so is the error.
+	// A leader sends this message to its successor. The server ignores it until it is able to campaign, and await repeats
+	// it, so the error does not matter.
 	_ = srv.Process(context.Background(), &raftpb.Message{
 		Type: raftpb.MsgTimeoutNow.Enum(),
 		To:   new(uint64(srv.MemberID())),
@@ -182,7 +183,7 @@ func (r *instance) campaign() {
 // Endpoint returns the address at which the server listens for clients, as host:port. It is the same after a restart.
 func (s *Server) Endpoint() string { return s.member.ClientAddr }
 
-// Etcd returns the running server, for what has no method here, and fails the test if it is stopped.
+// Etcd returns the running server, for calls that have no method here. It fails the test if the server is stopped.
 func (s *Server) Etcd(tb testing.TB) *embed.Etcd {
 	tb.Helper()
 	s.mu.Lock()
@@ -191,7 +192,8 @@ func (s *Server) Etcd(tb testing.TB) *embed.Etcd {
 	return s.running.etcd
 }
 
-// leaderSeen returns the member's ID and that of the member it takes for the leader, zero where there is none.
+// leaderSeen returns the member's ID and that of the leader it knows of. Both are zero if the server is stopped, and
+// leader is zero if it knows of none.
 func (s *Server) leaderSeen() (id, leader types.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,23 +203,23 @@ func (s *Server) leaderSeen() (id, leader types.ID) {
 	return s.running.etcd.Server.MemberID(), s.running.etcd.Server.Leader()
 }
 
-// Running tells whether the server runs.
+// Running reports whether the server runs.
 func (s *Server) Running() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.running != nil
 }
 
-// Stop shuts the server down in order: a leader hands its office to another member first. The connections of clients are
-// cut, though, since etcd may wait seconds for them. Stop returns when the server is gone, which in a cluster may be a
-// second later; on a stopped server it does nothing.
+// Stop shuts the server down in order: a leader transfers its leadership to another member first. It cuts the
+// connections of clients, since etcd may wait seconds for them. Stop returns when the server is gone, which in a
+// cluster may take a second. On a stopped server it does nothing.
 func (s *Server) Stop() {
 	s.stop((*instance).shutDown)
 }
 
-// Crash stops the server without a word to anybody: the connections of clients are cut, and other members learn of a lost
-// leader from its silence. Data that the server has confirmed is kept. Crash returns when the server is gone, which in a
-// cluster may be a second later; on a stopped server it does nothing.
+// Crash stops the server without notice: it cuts the connections of clients, and the other members learn of a lost
+// leader from its silence. Data that the server has confirmed is kept. Crash returns when the server is gone, which in
+// a cluster may take a second. On a stopped server it does nothing.
 func (s *Server) Crash() {
 	s.stop((*instance).crash)
 }
@@ -232,15 +234,15 @@ func (s *Server) stop(end func(*instance)) {
 	s.running = nil
 }
 
-// Restart starts the server again, on the same data and ports, and waits until it serves clients. A running server is
-// stopped first, as by Stop. A member of a cluster needs the majority to become ready.
+// Restart starts the server again, with the same data and ports, and waits until it serves clients. It first stops a
+// running server, like Stop. A member of a cluster needs a majority to become ready.
 func (s *Server) Restart(tb testing.TB) {
 	tb.Helper()
 	s.Stop()
 	run, err := s.launch()
 	require.NoError(tb, err)
-	// It is not told to campaign: a member that comes back to a cluster must not stand against a leader it has not heard
-	// of yet, and one that has compacted its log does not survive it before it has applied the rest.
+	// No candidate: a restarted member must not campaign against a leader that it has not heard from yet. And a member
+	// that has compacted its log panics if it campaigns before it has applied the rest.
 	require.NoError(tb, await([]*Server{s}, []*instance{run}, nil))
 }
 
@@ -250,16 +252,16 @@ func (r *instance) shutDown() {
 	r.etcd.Close()
 }
 
-// crash ends the run at once. It works on a server that never became ready, for which Close alone waits forever: it
-// ranges over the servers for clients, and those come only with readiness.
+// crash ends the run at once. Close alone would wait forever for a server that never became ready, since it waits for
+// the servers of its clients, which exist only once it is ready.
 func (r *instance) crash() {
 	r.cutClients()
 	r.etcd.Server.HardStop()
 	r.etcd.Close()
 }
 
-// cutClients ends the connections of clients. Close does so gracefully, by which an open watch now and then, in a race
-// within etcd, holds it up for its time-out of 5 s + 2 × the election timeout.
+// cutClients ends the connections of clients. Close would end them gracefully, and a race within etcd can make an open
+// watch delay it until its timeout of 5 s + 2 × the election timeout.
 func (r *instance) cutClients() {
 	if gs := r.grpc.Load(); gs != nil {
 		gs.Stop()

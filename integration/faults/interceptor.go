@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Interceptor counts, loses and delays the messages of a client. It works inside the client's own retries: each attempt is
-// a message. It is safe for concurrent use, and may serve several clients.
+// Interceptor counts, loses and delays the messages of a client. It works below the client's own retries: each attempt
+// is a message. It is safe for concurrent use, and may serve several clients.
 type Interceptor struct {
 	closed chan struct{} // ends all waiting
 	wg     sync.WaitGroup
@@ -25,7 +25,7 @@ type Interceptor struct {
 	onAnswer func(method string, req, reply any)
 }
 
-// NewInterceptor returns an interceptor without rules. When the test ends, messages that it delays are given up.
+// NewInterceptor returns an interceptor without rules. When the test ends, it drops the messages that it delays.
 func NewInterceptor(tb testing.TB) *Interceptor {
 	tb.Helper()
 	i := &Interceptor{
@@ -41,15 +41,15 @@ func NewInterceptor(tb testing.TB) *Interceptor {
 	return i
 }
 
-// DialOptions returns what a client needs to be intercepted.
+// DialOptions returns the dial options that put the interceptor into a client.
 func (i *Interceptor) DialOptions() []grpc.DialOption {
-	// etcd's client sets its retries with the options that are not chained. gRPC calls those first, so the chained ones are
-	// nearest to the wire, no matter in which order the options are given.
+	// etcd's client sets its retries with the options that are not chained. gRPC calls those first, so chained
+	// interceptors are nearest to the wire in any order of the options.
 	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(i.unary), grpc.WithChainStreamInterceptor(i.stream)}
 }
 
-// Inject puts a rule to work. Of several rules that fit a message at the same stage, before the request or after the
-// answer, the one injected first applies.
+// Inject activates a rule. If several rules fit a message at the same stage, before the request or after the answer,
+// the first of them applies.
 func (i *Interceptor) Inject(tb testing.TB, rule Rule) *Injection {
 	tb.Helper()
 	require.True(tb, LoseRequest <= rule.Fault && rule.Fault <= RepeatRequest, "faults: Rule.Fault is %d", rule.Fault)
@@ -61,29 +61,29 @@ func (i *Interceptor) Inject(tb testing.TB, rule Rule) *Injection {
 	return j
 }
 
-// OnAnswer sets a function that is called with each answer that is no error, right before it is given to the caller,
-// delayed or lost. For streams req is nil. Nil: none. It runs in the caller's goroutine and may be called concurrently.
+// OnAnswer sets a hook that receives each answer that is not an error, before the answer is passed on, delayed or lost.
+// For streams req is nil. The hook runs in the caller's goroutine and may be called concurrently. Nil removes the hook.
 func (i *Interceptor) OnAnswer(hook func(method string, req, reply any)) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.onAnswer = hook
 }
 
-// Sent returns the number of requests of a method that the client has tried to send, including those that were lost or are
-// delayed, and including the attempts of its own retries. For a stream it is the number of messages.
+// Sent returns the number of requests of a method that the client has tried to send: it includes lost and delayed
+// requests and the client's own retries. For a stream it is the number of messages.
 func (i *Interceptor) Sent(method string) int {
 	n, _ := i.counts(i.sent, method)
 	return n
 }
 
-// Answered returns the number of answers that have arrived from the server and were no errors, including those that were
-// kept from the caller. For a stream it is the number of messages.
+// Answered returns the number of answers without an error that have arrived from the server, including those that were
+// lost on the way to the caller. For a stream it is the number of messages.
 func (i *Interceptor) Answered(method string) int {
 	n, _ := i.counts(i.answered, method)
 	return n
 }
 
-// AwaitAnswered waits until Answered would return n or more. It returns the cause of ctx's end if that comes first.
+// AwaitAnswered waits until Answered returns n or more. If ctx ends first, it returns the cause.
 func (i *Interceptor) AwaitAnswered(ctx context.Context, method string, n int) error {
 	for {
 		got, counted := i.counts(i.answered, method)
@@ -112,7 +112,7 @@ func (i *Interceptor) count(counts map[string]int, method string) {
 	i.counted = make(chan struct{})
 }
 
-// answer notes that an answer has arrived.
+// answer calls the hook and counts the answer.
 func (i *Interceptor) answer(method string, req, reply any) {
 	i.mu.Lock()
 	hook := i.onAnswer
@@ -186,12 +186,12 @@ func (i *Interceptor) unary(
 	return nil
 }
 
-// late sends a request when it is due, no matter what its caller does.
+// late sends a request when it is due, even if its caller has given up.
 func (i *Interceptor) late(
 	ctx context.Context, j *Injection, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 ) {
-	// The caller may use its messages as soon as it has its error. Its options are left out, since some point at what
-	// it reads then; waiting for a connection is what etcd's client does with every call.
+	// The caller may reuse its messages as soon as it has its error, so they are copied. Its call options are left out,
+	// since some point to the caller's variables. WaitForReady is set because etcd's client sets it for every call.
 	req = proto.Clone(req.(proto.Message))
 	reply = reply.(proto.Message).ProtoReflect().New().Interface()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))

@@ -74,7 +74,7 @@ func TestInterceptor_delayedAnswerComesAfterTheDelay(t *testing.T) {
 	start := time.Now()
 	result := put(bounded(t), client, "key")
 	<-delayed.Hit()
-	require.Equal(t, []string{"key"}, srv.Keys(t, ""), "the server has done it")
+	require.Equal(t, []string{"key"}, srv.Keys(t, ""), "the server has not executed the request")
 	require.NoError(t, <-result)
 	require.GreaterOrEqual(t, time.Since(start), delay)
 }
@@ -94,7 +94,7 @@ func TestInterceptor_lateRequestArrivesAfterItsCallerHasGivenUp(t *testing.T) {
 	require.NoError(t, in.AwaitAnswered(bounded(t), faults.Txn, 1))
 	require.Equal(t, []string{"between", "key"}, srv.Keys(t, ""))
 	kvs := srv.KeyValues(t, "")
-	require.Less(t, kvs[0].CreateRevision, kvs[1].CreateRevision, "it came after what its caller did next")
+	require.Less(t, kvs[0].CreateRevision, kvs[1].CreateRevision, "the late request overtook the caller's next one")
 }
 
 func TestInterceptor_repeatedRequestArrivesTwice(t *testing.T) {
@@ -103,7 +103,7 @@ func TestInterceptor_repeatedRequestArrivesTwice(t *testing.T) {
 	repeated := in.Inject(t, faults.Rule{Fault: faults.RepeatRequest, Method: faults.Put, Times: 1, Until: release})
 
 	require.NoError(t, <-put(bounded(t), client, "key"))
-	require.Equal(t, []string{"key"}, srv.Keys(t, ""), "the first is sent at once")
+	require.Equal(t, []string{"key"}, srv.Keys(t, ""), "the first copy is not sent at once")
 	require.EqualValues(t, 1, srv.KeyValues(t, "key")[0].Version)
 	require.Equal(t, 1, repeated.Hits())
 

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Link is one direction of a [Proxy], for all its connections. It begins as after Pass. Each change applies to the bytes that
-// are on their way, too. A Link is safe for concurrent use.
+// Link is one direction of a [Proxy], for all its connections. At first it passes bytes at once. Each change also
+// applies to the bytes that are on their way. A Link is safe for concurrent use.
 type Link struct {
 	mu        sync.Mutex // guards the fields below
 	held      bool
@@ -23,15 +23,15 @@ func newLink() *Link {
 	return &Link{changed: make(chan struct{}), counted: make(chan struct{})}
 }
 
-// Pass delivers bytes at once, those first that were held or delayed.
+// Pass delivers bytes at once, beginning with those that were held or delayed.
 func (l *Link) Pass() { l.set(false, 0) }
 
-// Delay delivers each chunk of bytes d after it arrived. The order is kept, and a chunk does not wait for the delays of the
-// ones before it: it is a longer wire and not a slower one. Bytes held or delayed until now are due d after they arrived.
+// Delay delivers each chunk of bytes d after its arrival, in order. Delays do not add up: this is a longer wire, not a
+// slower one. It also applies to bytes that were held or delayed until now.
 func (l *Link) Delay(d time.Duration) { l.set(false, d) }
 
-// Hold keeps bytes until Pass or Delay: a black hole that may give back what it has swallowed. The end of a connection
-// is held as well. Bytes that arrive after Hold has returned are certain to be held.
+// Hold keeps bytes, and the end of a connection, until Pass or Delay. Bytes that arrive after Hold has returned are
+// certain to be held.
 func (l *Link) Hold() { l.set(true, 0) }
 
 func (l *Link) set(held bool, d time.Duration) {
@@ -51,7 +51,7 @@ func (l *Link) count(change func()) {
 	l.counted = make(chan struct{})
 }
 
-// state returns whether bytes are held or by how much they are late, and a channel that is closed when that changes.
+// state returns whether bytes are held, their delay, and a channel that is closed when either changes.
 func (l *Link) state() (held bool, delay time.Duration, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,8 +84,8 @@ func (l *Link) traffic() (Traffic, <-chan struct{}) {
 //
 //	err := proxy.Answers.Await(ctx, func(t faults.Traffic) bool { return t.Waiting() > 0 })
 //
-// What waits need not be what the test has in mind: HTTP/2 sends frames of its own. Await returns the cause of ctx's end if
-// that comes first.
+// The bytes that wait need not be the test's message: HTTP/2 also sends frames of its own. If ctx ends first, Await
+// returns the cause.
 func (l *Link) Await(ctx context.Context, wanted func(Traffic) bool) error {
 	for {
 		t, counted := l.traffic()

@@ -20,7 +20,7 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-// put stores key in a goroutine of its own and returns the channel that gets the result.
+// put stores key in a new goroutine and returns the channel that receives the result.
 func put(ctx context.Context, client *clientv3.Client, key string) <-chan error {
 	result := make(chan error, 1)
 	go func() {

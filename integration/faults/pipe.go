@@ -14,14 +14,14 @@ type connection struct {
 	closing        sync.Once
 }
 
-// cut ends both halves with a reset, so that neither end takes it for an orderly end, and what is on its way is lost.
+// cut ends both halves with a reset: neither end takes it for an orderly end, and bytes on their way are lost.
 func (c *connection) cut() { c.close(true) }
 
 func (c *connection) close(reset bool) {
 	c.closing.Do(func() {
 		close(c.done)
 		for _, half := range []*net.TCPConn{c.client, c.server} {
-			// Errors below say that the other end was faster.
+			// An error means that the other end has closed first.
 			if reset {
 				_ = half.SetLinger(0)
 			}
@@ -30,7 +30,7 @@ func (c *connection) close(reset bool) {
 	})
 }
 
-// run carries bytes until both directions have ended or the connection is cut.
+// run transfers bytes until both directions have ended or the connection is cut.
 func (c *connection) run(requests, answers *Link) {
 	var wg sync.WaitGroup
 	var pipes []*pipe
@@ -49,7 +49,7 @@ func (c *connection) run(requests, answers *Link) {
 	}
 }
 
-// chunk is what one read gave, or the end of the stream.
+// chunk is the result of one read: bytes, or the end of the stream.
 type chunk struct {
 	bytes []byte
 	at    time.Time
@@ -64,11 +64,11 @@ type pipe struct {
 
 	mu      sync.Mutex // guards queue
 	queue   []chunk
-	arrived chan struct{} // has room for one: the queue was added to
+	arrived chan struct{} // capacity 1; a value means that the queue has grown
 }
 
-// receive queues what arrives. It never waits for the delivery, or else a held direction would push back on the sender,
-// which is not how a network loses things.
+// receive queues the bytes that arrive. It never waits for the delivery: otherwise a held direction would block the
+// sender, and a network that loses packets does not do that.
 func (p *pipe) receive() {
 	buf := make([]byte, 32<<10)
 	for {
@@ -84,7 +84,7 @@ func (p *pipe) receive() {
 }
 
 func (p *pipe) push(c chunk) {
-	// Counted first, or else it could be counted as delivered before.
+	// Count before queueing: otherwise the chunk could be counted as delivered before it is counted as received.
 	p.link.count(func() { p.link.received += int64(len(c.bytes)) })
 	p.mu.Lock()
 	p.queue = append(p.queue, c)
@@ -110,7 +110,7 @@ func (p *pipe) pop() {
 	p.queue = p.queue[1:]
 }
 
-// deliver passes on what is queued, when it is due.
+// deliver passes each queued chunk on when it is due.
 func (p *pipe) deliver() {
 	for {
 		c, ok := p.next()
@@ -118,7 +118,7 @@ func (p *pipe) deliver() {
 			return
 		}
 		if c.end {
-			// The other direction may go on. If it cannot, its end follows by itself.
+			// The other direction may go on. If it cannot, its own pipe ends it.
 			_ = p.to.CloseWrite()
 			return
 		}
@@ -134,7 +134,7 @@ func (p *pipe) deliver() {
 // next takes the first chunk from the queue as soon as it is due. It returns false when the connection has ended.
 func (p *pipe) next() (chunk, bool) {
 	for {
-		// The state is read after the head, so that a chunk which arrives after a change is treated accordingly.
+		// Read the state after the head, so that a change applies to every chunk that arrives after it.
 		c, some := p.head()
 		held, delay, changed := p.link.state()
 		var due <-chan time.Time
@@ -156,7 +156,7 @@ func (p *pipe) next() (chunk, bool) {
 	}
 }
 
-// discard counts what was never delivered. The pipe must have ended.
+// discard counts the undelivered bytes as dropped. The pipe must have ended.
 func (p *pipe) discard() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -28,12 +28,12 @@ type Proxy struct {
 	closed      bool
 }
 
-// NewProxy returns a proxy to the server at target, host:port, that is closed when the test ends. All bytes pass at first.
+// NewProxy returns a proxy to the server at target, host:port. The test's cleanup closes it. At first all bytes pass.
 func NewProxy(tb testing.TB, target string) *Proxy {
 	tb.Helper()
 	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(tb, err)
-	// The test's context has ended in its cleanups, which may still want to reach the server.
+	// The test's context ends before its cleanups, which may still need the server.
 	dialing, stop := context.WithCancel(context.WithoutCancel(tb.Context()))
 	p := &Proxy{
 		Requests:    newLink(),
@@ -51,20 +51,20 @@ func NewProxy(tb testing.TB, target string) *Proxy {
 // Addr returns the address to connect to, as host:port.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Connections returns the number of connections that go through the proxy now.
+// Connections returns the number of present connections through the proxy.
 func (p *Proxy) Connections() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.connections)
 }
 
-// BlackHole holds both directions: connections stay open, new ones are accepted, and nothing comes through.
+// BlackHole holds both directions: connections stay open, new ones are accepted, and no bytes get through.
 func (p *Proxy) BlackHole() {
 	p.Requests.Hold()
 	p.Answers.Hold()
 }
 
-// Cut resets all current connections. What was on its way is lost. New connections are accepted.
+// Cut resets all present connections. Bytes on their way are lost. New connections are accepted.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,8 +73,8 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Refuse resets all current connections and each new one. Calls of an etcd client wait then, except for those that were
-// under way.
+// Refuse resets all present connections and each new one. Calls of an etcd client that were under way fail; new calls
+// wait.
 func (p *Proxy) Refuse() {
 	p.mu.Lock()
 	p.refusing = true
@@ -97,7 +97,7 @@ func (p *Proxy) Close() {
 	p.closed = true
 	p.mu.Unlock()
 	p.stop()
-	// The only error is that it is closed already.
+	// The only possible error is that the listener is closed already.
 	_ = p.listener.Close()
 	p.Cut()
 	p.wg.Wait()

@@ -24,7 +24,7 @@ func TestProxy_refuseLetsNobodyInUntilRestore(t *testing.T) {
 	proxy.Refuse()
 	_, err := old.Read(make([]byte, 1))
 	require.ErrorIs(t, err, syscall.ECONNRESET)
-	// The reset of a new connection may be noticed by the one or by the other.
+	// Either Dial or Read sees the reset of a new connection.
 	conn, err := net.Dial("tcp", proxy.Addr())
 	if err == nil {
 		_, err = conn.Read(make([]byte, 1))
@@ -41,7 +41,7 @@ func TestProxy_refuseLetsNobodyInUntilRestore(t *testing.T) {
 	require.Equal(t, []string{"key"}, srv.Keys(t, ""))
 }
 
-// directions are the two ways through a proxy to an echo server, and what leads from one end to the other.
+// directions are the two links of a proxy.
 var directions = []struct {
 	name string
 	link func(*faults.Proxy) *faults.Link
@@ -60,8 +60,8 @@ func TestLink_delaysPipelinedAndInOrder(t *testing.T) {
 			conn := dial(t, proxy)
 			link.Delay(delay)
 
-			// Each chunk is seen in the link before the next is sent, so they are 80 chunks and not one: so many that a busy
-			// machine is not taken for a delay that adds up.
+			// Each chunk arrives before the next is sent, so that they stay 80 chunks. There are so many that a busy machine
+			// does not look like delays that add up.
 			const chunks, size = 80, 1000
 			var sent []byte
 			start := time.Now()

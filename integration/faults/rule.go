@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Methods of etcd that tests meddle with, as full gRPC methods.
+// Full gRPC methods of etcd, for [Rule.Method] and the counters.
 const (
 	Range          = etcdserverpb.KV_Range_FullMethodName
 	Put            = etcdserverpb.KV_Put_FullMethodName
@@ -28,19 +28,19 @@ type Fault int
 const (
 	// LoseRequest never sends the request.
 	LoseRequest Fault = iota + 1
-	// LoseAnswer sends the request and, when the server has done it and answered, keeps the answer from the caller. An
-	// answer that is an error gets through and does not count.
+	// LoseAnswer sends the request. When the server has executed it and answered, the answer is dropped. An error as the
+	// answer gets through and does not count.
 	LoseAnswer
-	// DelayRequest sends the request later. If the caller gives up before, it is not sent.
+	// DelayRequest sends the request later, unless the caller gives up first.
 	DelayRequest
-	// DelayAnswer gives the answer to the caller later. If the caller gives up before, the answer is lost. An answer that
-	// is an error gets through at once and does not count.
+	// DelayAnswer passes the answer to the caller later. If the caller gives up first, the answer is lost. An error as the
+	// answer gets through at once and does not count.
 	DelayAnswer
-	// LateRequest is lost for the caller as by LoseRequest, but reaches the server later nevertheless, as a request does
-	// that was stuck in a network. For unary methods only.
+	// LateRequest looks like LoseRequest to the caller, but the request reaches the server later, like one that was stuck
+	// in the network. For unary methods only.
 	LateRequest
-	// RepeatRequest sends the request, and once more later, as one does that was sent in two copies of which the first
-	// was answered. For unary methods only.
+	// RepeatRequest sends the request at once and a second copy later, like a hedged request whose first copy was
+	// answered. For unary methods only.
 	RepeatRequest
 )
 
@@ -79,43 +79,43 @@ func (f Fault) stage() stage {
 	return beforeRequest
 }
 
-// Rule says which messages meet which fault.
+// Rule selects messages and the fault that they meet.
 type Rule struct {
 	// Fault is required.
 	Fault Fault
 	// Method is the full gRPC method, for instance [Txn]. Empty: every method.
 	Method string
-	// Match, if set, narrows the rule to messages for which it returns true. It is given the request; for an answer of a
-	// stream, which has no one request, the answer.
+	// Match, if set, limits the rule to messages for which it returns true. It receives the request, or for an answer of a
+	// stream, which belongs to no single request, the answer.
 	Match func(message any) bool
-	// Times is how many messages meet the fault. Zero: all, until the rule is removed. What the client's own retries send
-	// counts, and each message of a stream counts.
+	// Times is how many messages meet the fault. Zero: all, until the rule is removed. The client's own retries count, and
+	// so does each message of a stream.
 	Times int
-	// Silent makes the caller of a lost message wait until its context ends, as it does when a network swallows things.
-	// Otherwise it gets the code Unavailable at once, as it does when a connection breaks; a stream is broken by that, and
-	// its user sees it at the next receive. On a stream, silence concerns the message alone: later ones get through.
+	// Silent makes the caller of a lost message wait until its context ends, as if the network dropped packets. Otherwise
+	// the caller gets the code Unavailable at once, as if the connection broke. That breaks a stream, whose user gets the
+	// code at the next receive. A silent loss on a stream affects only that message: later ones get through.
 	Silent bool
-	// Code is what the caller of a lost message gets instead of Unavailable, if it is set. Upon Canceled and DeadlineExceeded
-	// etcd's client sends a unary request again by itself, one that writes too.
+	// Code, if set, is the code that the caller of a lost message gets instead of Unavailable. After Canceled and
+	// DeadlineExceeded etcd's client retries unary requests itself, even those that write.
 	Code codes.Code
-	// Delay is how late a delayed, late or repeated message is.
+	// Delay is the delay of a delayed, late or repeated message.
 	Delay time.Duration
-	// Until, if set, keeps a delayed, late or repeated message until it is closed, on top of Delay.
+	// Until, if set, also holds a delayed, late or repeated message until it is closed.
 	Until <-chan struct{}
 }
 
-// Injection is a rule at work.
+// Injection is an active rule.
 type Injection struct {
 	rule Rule
 	in   *Interceptor
-	left int // messages that it still applies to, if the rule limits them; guarded by in.mu
+	left int // messages to which the rule still applies, if Times limits them; guarded by in.mu
 
 	mu   sync.Mutex // guards hits
 	hits int
 	hit  chan struct{} // closed at the first hit
 }
 
-// Remove ends the rule. Messages that it delays stay delayed. It may be called twice.
+// Remove ends the rule. Messages that it has delayed stay delayed. It may be called twice.
 func (j *Injection) Remove() { j.in.remove(j) }
 
 // Hits returns how many messages have met the fault.
@@ -125,8 +125,8 @@ func (j *Injection) Hits() int {
 	return j.hits
 }
 
-// Hit returns a channel that is closed once a message has met the fault. For [LoseAnswer] and [DelayAnswer] the server has
-// done by then what it was asked.
+// Hit returns a channel that is closed once a message has met the fault. For [LoseAnswer] and [DelayAnswer] the server
+// has executed the request by then.
 func (j *Injection) Hit() <-chan struct{} { return j.hit }
 
 func (j *Injection) count() {
@@ -138,7 +138,7 @@ func (j *Injection) count() {
 	}
 }
 
-// lost is what the caller gets for a lost message, when it is to get it.
+// lost returns the error of a lost message: at once, or if the loss is silent when ctx ends.
 func (j *Injection) lost(ctx context.Context, what string) error {
 	if j.rule.Silent {
 		select {
@@ -154,7 +154,7 @@ func (j *Injection) lost(ctx context.Context, what string) error {
 	return status.Error(code, "faults: "+what+" lost")
 }
 
-// wait returns when a delayed message is due, or with an error when ctx ends before.
+// wait returns when a delayed message is due, or with an error if ctx ends first.
 func (j *Injection) wait(ctx context.Context) error {
 	timer := time.NewTimer(j.rule.Delay)
 	defer timer.Stop()

@@ -36,14 +36,14 @@ type clientStream struct {
 // SendMsg sends a request.
 func (s *clientStream) SendMsg(msg any) error {
 	if s.brokenBy() != nil {
-		// As gRPC has it: the reason comes from RecvMsg.
+		// As in gRPC, SendMsg returns io.EOF and RecvMsg returns the reason.
 		return io.EOF
 	}
 	s.in.count(s.in.sent, s.method)
 	if j := s.in.take(beforeRequest, s.method, msg, true); j != nil {
 		j.count()
 		if j.rule.Fault == LoseRequest {
-			// A message is sent when the connection has taken it, so the loss is not seen here.
+			// gRPC's SendMsg succeeds once the connection has taken the message, so it does not see the loss.
 			if !j.rule.Silent {
 				s.breakOff(j.lost(s.Context(), "request"))
 			}
@@ -60,7 +60,7 @@ func (s *clientStream) SendMsg(msg any) error {
 func (s *clientStream) RecvMsg(msg any) error {
 	for {
 		if err := s.ClientStream.RecvMsg(msg); err != nil {
-			// It is over: the stream's resources are freed when its context is.
+			// The stream has ended. gRPC frees its resources when its context ends.
 			s.cancel()
 			if broken := s.brokenBy(); broken != nil {
 				return broken
@@ -83,7 +83,7 @@ func (s *clientStream) RecvMsg(msg any) error {
 	}
 }
 
-// breakOff ends the stream with the error that its user will see.
+// breakOff ends the stream; its user gets err from RecvMsg.
 func (s *clientStream) breakOff(err error) {
 	s.mu.Lock()
 	if s.broken == nil {

@@ -9,11 +9,11 @@ import (
 	"path/filepath"
 )
 
-// Files are the places from which one side of a connection reads its certificate and the authority that it trusts. An etcd
-// server reads its certificate anew for each connection.
+// Files are the paths of the certificate and key of one side of a connection, and of the authority that it trusts. An
+// etcd server reads its certificate again for each connection.
 type Files struct{ Cert, Key, Authority string }
 
-// NewFiles puts a certificate, and that of an authority, into a folder.
+// NewFiles writes a certificate, its key and the authority's certificate into a folder.
 func NewFiles(dir string, a *Authority, cert tls.Certificate) (Files, error) {
 	f := Files{filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "authority.pem")}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -25,7 +25,7 @@ func NewFiles(dir string, a *Authority, cert tls.Certificate) (Files, error) {
 	return f, f.Install(cert)
 }
 
-// Install puts another certificate in place of the present one.
+// Install replaces the certificate and its key.
 func (f Files) Install(cert tls.Certificate) error {
 	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
 	if err != nil {
@@ -37,7 +37,7 @@ func (f Files) Install(cert tls.Certificate) error {
 	return WritePEM(f.Key, "PRIVATE KEY", key)
 }
 
-// Client is a client's side of TLS with what the files hold now.
+// Client returns a client's TLS configuration with the present content of the files.
 func (f Files) Client() (*tls.Config, error) {
 	cert, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 	if err != nil {
@@ -54,7 +54,7 @@ func (f Files) Client() (*tls.Config, error) {
 	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}, nil
 }
 
-// WritePEM writes one block of a kind to a file.
+// WritePEM writes one PEM block of a kind to a file.
 func WritePEM(path, kind string, der []byte) error {
 	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
 		return fmt.Errorf("pki: %w", err)

@@ -14,16 +14,16 @@ import (
 	"time"
 )
 
-// lifetime of certificates, which is longer than any run.
+// lifetime of certificates: longer than any run.
 const lifetime = 365 * 24 * time.Hour
 
-// Authority is a certificate authority of its own.
+// Authority is a certificate authority.
 type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// NewAuthority returns an authority that nobody trusts yet.
+// NewAuthority makes an authority with a self-signed certificate.
 func NewAuthority(name string) (*Authority, error) {
 	template, key, err := template(name)
 	if err != nil {
@@ -41,23 +41,23 @@ func NewAuthority(name string) (*Authority, error) {
 	return &Authority{cert, key}, nil
 }
 
-// Pool trusts the authority alone.
+// Pool returns a pool that trusts only this authority.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
 	return pool
 }
 
-// Flaw is what is wrong with a certificate.
+// Flaw makes a certificate invalid in one respect.
 type Flaw func(*x509.Certificate)
 
-// Expired is the flaw of a certificate whose time is over.
+// Expired is the flaw of a certificate that has expired.
 func Expired(c *x509.Certificate) {
 	c.NotBefore, c.NotAfter = time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour)
 }
 
-// Issue makes a certificate for both sides of a connection to 127.0.0.1, less what the flaws take away. To etcd the name is
-// that of a user, for a client that gives no user and password; "" is nobody's.
+// Issue issues a certificate, with the flaws, for either side of a connection to 127.0.0.1. If a client sends no user
+// and password, etcd takes the name for that of its user; "" names no user.
 func (a *Authority) Issue(name string, flaws ...Flaw) (tls.Certificate, error) {
 	template, key, err := template(name)
 	if err != nil {
@@ -76,7 +76,7 @@ func (a *Authority) Issue(name string, flaws ...Flaw) (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }
 
-// template is what all certificates have in common, and a key for one.
+// template returns the fields that all certificates share, and a new key.
 func template(name string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

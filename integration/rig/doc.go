@@ -1,10 +1,10 @@
-// Package rig has what the safety scenarios share: ways to hold a name, a client whose network can be disturbed, a witness
-// of who was live when, and the search for what was left behind.
+// Package rig has what the scenarios share: ways to hold a name, a client whose network can be disturbed, a witness
+// that records which handle was live when, and a check for keys, leases and goroutines that are left behind.
 //
 // # What a witness knows
 //
-// A handle counts as live at an instant if a call of its Err that began then or later returned nil: an ended handle
-// never comes back. So a handle is known to have been live from the return of its acquisition to the last instant for which
-// that holds. However slow the process that looks, that interval is never longer than the truth, and two of them that
-// intersect are two holders.
+// If a call of a handle's Err returns nil, the handle was live when the call began, since an ended handle never becomes
+// live again. So the handle was live from the return of its acquisition until the start of the last such call. However
+// slowly the witness looks, this interval is never longer than the truth: if the intervals of two handles overlap,
+// there were two holders at once.
 package rig

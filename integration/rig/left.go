@@ -12,17 +12,17 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// label is that of the goroutines of a test.
+// label is the key of the pprof label that marks a test's goroutines.
 const label = "scenario"
 
-// Label marks all goroutines that the test starts from now on, and those that they start: the library's among them. So
-// they can be told from those of tests that run at the same time. Call it before anything is started.
+// Label marks all goroutines that the test starts from now on, directly or not, including the library's, so that
+// [CloseAll] ignores those of parallel tests. Call it before the test starts anything.
 func Label(tb testing.TB) {
 	tb.Helper()
 	pprof.SetGoroutineLabels(pprof.WithLabels(tb.Context(), pprof.Labels(label, tb.Name())))
 }
 
-// goroutines lists those of the test that run the library's code.
+// goroutines lists the test's goroutines that run the library's code.
 func goroutines(tb testing.TB) []string {
 	tb.Helper()
 	var text strings.Builder
@@ -45,9 +45,9 @@ func goroutines(tb testing.TB) []string {
 	return found
 }
 
-// CloseAll closes all sessions of a test, whose servers can be reached, and fails the test if Close leaves anything: a lease,
-// a key below one of the names, or a goroutine. Leases that were lost before may take their time to expire; nothing else
-// may. The client must have one endpoint only, so that what it sees is one member's view.
+// CloseAll closes all sessions of a test and fails the test if Close leaves anything: a lease, a key below one of the
+// names, or a goroutine. The sessions must be able to reach their servers. CloseAll waits for leases that were lost
+// before to expire. The client must have one endpoint only, so that all its reads show the view of one member.
 func CloseAll(tb testing.TB, client *clientv3.Client, sessions []*lease.Session, names ...string) {
 	tb.Helper()
 	ctx := Bounded(tb)
@@ -65,7 +65,7 @@ func CloseAll(tb testing.TB, client *clientv3.Client, sessions []*lease.Session,
 			}
 		}
 	}
-	// The member has applied the revocations by now: the reads above, of the client's one endpoint, are linearizable.
+	// The reads above were linearizable and went to the same member, so that member has applied the revocations.
 	for _, id := range leases(ctx, tb, client) {
 		if closed[id] {
 			tb.Errorf("lease %x is left after Close", int64(id))
@@ -76,7 +76,7 @@ func CloseAll(tb testing.TB, client *clientv3.Client, sessions []*lease.Session,
 	requireNothingLeft(tb, client, names)
 }
 
-// requireNothingLeft waits until there is no lease, and no key below one of the names.
+// requireNothingLeft waits until there is no lease and no key below any of the names.
 func requireNothingLeft(tb testing.TB, client *clientv3.Client, names []string) {
 	tb.Helper()
 	ctx := Bounded(tb)
@@ -95,7 +95,7 @@ func requireNothingLeft(tb testing.TB, client *clientv3.Client, names []string) 
 	}, func() string { return fmt.Sprintf("left: %q", left) })
 }
 
-// AwaitQueue waits until n keys stand below a name.
+// AwaitQueue waits until there are n keys below a name.
 func AwaitQueue(tb testing.TB, client *clientv3.Client, name string, n int) {
 	tb.Helper()
 	ctx, got := Bounded(tb), int64(0)
@@ -106,7 +106,7 @@ func AwaitQueue(tb testing.TB, client *clientv3.Client, name string, n int) {
 		}
 		got = resp.Count
 		return got == int64(n)
-	}, func() string { return fmt.Sprintf("%d keys stand in the queue of %q, want %d", got, name, n) })
+	}, func() string { return fmt.Sprintf("%d keys in the queue of %q, want %d", got, name, n) })
 }
 
 func keys(ctx context.Context, tb testing.TB, client *clientv3.Client, name string) map[string]clientv3.LeaseID {

@@ -9,20 +9,20 @@ import (
 	"github.com/leasefence/leasefence/integration/faults"
 )
 
-// Line is a client and the network between it and the members of a cluster, each behind a proxy.
+// Line is a client whose connection to each member of a cluster goes through a proxy.
 type Line struct {
 	Proxies []*faults.Proxy
 	In      *faults.Interceptor
 	Client  *clientv3.Client
 }
 
-// NewLine connects a client to servers.
+// NewLine connects a client to servers, each through a new proxy.
 func NewLine(tb testing.TB, endpoints []string, opts ...etcdtest.ClientOption) *Line {
 	tb.Helper()
 	return Over(tb, NewProxies(tb, endpoints), opts...)
 }
 
-// NewProxies are proxies to servers, one each.
+// NewProxies returns a proxy for each server.
 func NewProxies(tb testing.TB, endpoints []string) []*faults.Proxy {
 	tb.Helper()
 	var proxies []*faults.Proxy
@@ -32,7 +32,7 @@ func NewProxies(tb testing.TB, endpoints []string) []*faults.Proxy {
 	return proxies
 }
 
-// Over connects a client by way of proxies that others may use too.
+// Over connects a client through proxies, which it may share with other clients.
 func Over(tb testing.TB, proxies []*faults.Proxy, opts ...etcdtest.ClientOption) *Line {
 	tb.Helper()
 	l := &Line{Proxies: proxies, In: faults.NewInterceptor(tb)}
@@ -44,12 +44,12 @@ func Over(tb testing.TB, proxies []*faults.Proxy, opts ...etcdtest.ClientOption)
 	return l
 }
 
-// Each does something to all directions at once, as far as that is possible.
+// Each calls do with each proxy.
 func (l *Line) Each(do func(*faults.Proxy)) {
 	for _, p := range l.Proxies {
 		do(p)
 	}
 }
 
-// Heal ends what proxies do. Rules of the interceptor stay.
+// Heal restores all proxies. Rules of the interceptor stay.
 func (l *Line) Heal() { l.Each((*faults.Proxy).Restore) }

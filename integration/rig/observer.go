@@ -11,11 +11,11 @@ import (
 	"github.com/leasefence/leasefence/election"
 )
 
-// Observer observes an election in a goroutine, keeps up, and records what it is shown.
+// Observer observes an election in a goroutine and records the leaders that it is shown.
 type Observer struct {
 	ended chan struct{} // closed when the iteration has ended
 	err   error         // set before ended is closed
-	taken int           // of what was shown, by Sees
+	taken int           // how many of seen Sees has checked
 
 	mu   sync.Mutex // guards the field below
 	seen []election.Leader
@@ -30,7 +30,7 @@ func Observe(tb testing.TB, client *clientv3.Client, name string) *Observer {
 		defer close(o.ended)
 		for l, err := range election.Observe(ctx, client, name) {
 			if o.err = err; err != nil {
-				continue // it must have been the last
+				continue // an error must be the last value
 			}
 			o.mu.Lock()
 			o.seen = append(o.seen, l)
@@ -44,14 +44,14 @@ func Observe(tb testing.TB, client *clientv3.Client, name string) *Observer {
 	return o
 }
 
-// All is everything that has been shown.
+// All returns all leaders that have been shown.
 func (o *Observer) All() []election.Leader {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Clone(o.seen)
 }
 
-// Sees waits until so much more has been shown, and checks that it is as wanted, in order.
+// Sees waits until as many more leaders have been shown as are wanted, and compares them, in order.
 func (o *Observer) Sees(tb testing.TB, want ...election.Leader) {
 	tb.Helper()
 	var seen []election.Leader
@@ -68,7 +68,7 @@ func (o *Observer) Sees(tb testing.TB, want ...election.Leader) {
 	o.taken += len(want)
 }
 
-// SeesNoMore checks that nothing more has been shown than was waited for.
+// SeesNoMore checks that no leader has been shown beyond those that Sees has checked.
 func (o *Observer) SeesNoMore(tb testing.TB) {
 	tb.Helper()
 	if more := o.All()[o.taken:]; len(more) > 0 {
@@ -76,7 +76,7 @@ func (o *Observer) SeesNoMore(tb testing.TB) {
 	}
 }
 
-// AwaitValue waits until the last leader that was shown has the value, and returns it. The value "" is that of no leader.
+// AwaitValue waits until the last leader shown has the value, and returns that leader. The value "" means no leader.
 func (o *Observer) AwaitValue(tb testing.TB, value string) election.Leader {
 	tb.Helper()
 	var seen []election.Leader

@@ -14,14 +14,15 @@ import (
 // MinTTL is the smallest lease that a server with default options grants.
 const MinTTL = 2 * time.Second
 
-// Patience bounds what a scenario waits for; it is far longer than anything takes.
+// Patience bounds every wait of a scenario. Only a failing test waits that long.
 const Patience = 2 * time.Minute
 
-// ServedWithin is how long the last waiter may take to be served once all faults have healed. It is a promise and no
-// estimate: a lease that was just renewed and one that a new leader of the cluster has prolonged, and some time to reconnect.
+// ServedWithin is how long the last waiter may take to get the lock once all faults have healed. It is a promise, not
+// an estimate: one TTL of a lease that was just renewed, one by which a new leader of the cluster has prolonged it, and
+// 3 s to reconnect.
 func ServedWithin(ttl time.Duration) time.Duration { return 2*ttl + 3*time.Second }
 
-// Bounded is a context that ends when the test takes far too long.
+// Bounded returns a context that ends when the test ends, or after [Patience].
 func Bounded(tb testing.TB) context.Context {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), Patience)
@@ -29,7 +30,7 @@ func Bounded(tb testing.TB) context.Context {
 	return ctx
 }
 
-// NewSession is a session that the test's cleanup closes.
+// NewSession returns a session that the test's cleanup closes.
 func NewSession(tb testing.TB, client *clientv3.Client, opts lease.Options) *lease.Session {
 	tb.Helper()
 	s, err := lease.NewSession(Bounded(tb), client, opts)
@@ -37,7 +38,7 @@ func NewSession(tb testing.TB, client *clientv3.Client, opts lease.Options) *lea
 		tb.Fatalf("rig: %v", err)
 	}
 	tb.Cleanup(func() {
-		// A session that was cut off is not waited for. A test that looks at the error has closed it before.
+		// Do not wait long for a session that is cut off. A test that cares about the error closes the session itself.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), 2*time.Second)
 		defer cancel()
 		_ = s.Close(ctx)
@@ -45,7 +46,7 @@ func NewSession(tb testing.TB, client *clientv3.Client, opts lease.Options) *lea
 	return s
 }
 
-// Await waits for an event that a channel stands for.
+// Await waits until a channel is closed or delivers a value, and fails the test with what otherwise.
 func Await[T any](tb testing.TB, c <-chan T, what string) T {
 	tb.Helper()
 	select {
@@ -57,7 +58,7 @@ func Await[T any](tb testing.TB, c <-chan T, what string) T {
 	}
 }
 
-// Eventually waits until a state is reached for which there is no event.
+// Eventually polls until a state is reached for which there is no event.
 func Eventually(tb testing.TB, reached func() bool, what func() string) {
 	tb.Helper()
 	for deadline := time.Now().Add(Patience); !reached(); time.Sleep(5 * time.Millisecond) {
@@ -67,7 +68,7 @@ func Eventually(tb testing.TB, reached func() bool, what func() string) {
 	}
 }
 
-// MustLock takes a lock that is free or about to be.
+// MustLock takes a lock that is free or soon will be.
 func MustLock(tb testing.TB, s *lease.Session, name string) *lease.Lock {
 	tb.Helper()
 	l, err := s.Lock(Bounded(tb), name)
@@ -77,7 +78,7 @@ func MustLock(tb testing.TB, s *lease.Session, name string) *lease.Lock {
 	return l
 }
 
-// MustTake is Take in a test that needs the name.
+// MustTake calls Take and fails the test on an error.
 func (w Way) MustTake(tb testing.TB, s *lease.Session, name string) *Hold {
 	tb.Helper()
 	h, err := w.Take(Bounded(tb), s, name)
@@ -87,7 +88,7 @@ func (w Way) MustTake(tb testing.TB, s *lease.Session, name string) *Hold {
 	return h
 }
 
-// Wait begins to wait for a name, which is sent when it is the test's.
+// Wait starts Take in a goroutine. The channel receives the hold.
 func (w Way) Wait(tb testing.TB, s *lease.Session, name string) <-chan *Hold {
 	tb.Helper()
 	granted := make(chan *Hold, 1)
@@ -119,16 +120,17 @@ func RequireLost(tb testing.TB, err error, want lease.Reason) {
 	}
 }
 
-// AwaitRenewal waits until a session's lease has been renewed by a request that was sent from now on.
+// AwaitRenewal waits until a session's lease has been renewed by a request that was sent after the call.
 func AwaitRenewal(tb testing.TB, s *lease.Session) {
 	tb.Helper()
+	// The first change may come from a request that was already under way.
 	for range 2 {
 		deadline := s.Status().Deadline
 		Eventually(tb, func() bool { return s.Status().Deadline.After(deadline) }, func() string { return "no renewal" })
 	}
 }
 
-// AwaitState waits until a session's lease has come to a state.
+// AwaitState waits until a session's lease is in a state.
 func AwaitState(tb testing.TB, s *lease.Session, want lease.State) {
 	tb.Helper()
 	for st := range s.Changes(Bounded(tb)) {
@@ -136,5 +138,5 @@ func AwaitState(tb testing.TB, s *lease.Session, want lease.State) {
 			return
 		}
 	}
-	tb.Fatalf("rig: the session did not come to the state %v", want)
+	tb.Fatalf("rig: the session did not reach the state %v", want)
 }

@@ -13,17 +13,17 @@ import (
 // Way is a way to hold a name.
 type Way struct {
 	Name string
-	// Take waits until the name is the caller's.
+	// Take waits until the caller holds the name.
 	Take func(ctx context.Context, s *lease.Session, name string) (*Hold, error)
 }
 
-// Ways are all there are.
+// Ways are all ways to hold a name.
 var Ways = []Way{{"lock", lock}, {"election", lead}}
 
 // Hold is a lock or a leadership.
 type Hold struct {
 	handle
-	// Free lets it go.
+	// Free releases the name.
 	Free func(context.Context) error
 }
 

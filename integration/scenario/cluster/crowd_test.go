@@ -16,17 +16,17 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// crowd are sessions that take turns on one name, whatever happens, and a witness of who was live when.
+// crowd is a number of sessions that take turns on one name, and a witness of their holds.
 type crowd struct {
 	rig.Witness
-	turns chan struct{} // gets one for each turn that was let go in order
-	stop  func()        // returns when all have ended
+	turns chan struct{} // receives a value for each turn that was released without an error
+	stop  func()        // returns when all sessions have stopped
 
-	lost   atomic.Int64  // turns that came to nothing because a lease was lost
-	failed chan struct{} // closed when one came to nothing for another reason
+	lost   atomic.Int64  // turns that failed because a lease was lost
+	failed chan struct{} // closed when a turn has failed for another reason
 }
 
-// gather starts a crowd of three, each with a client of its own, which stops at the end of the test at the latest.
+// gather starts a crowd of three sessions, each with its own client. The test's cleanup stops it.
 func gather(t *testing.T, way rig.Way, endpoints []string, name string, ttl time.Duration) *crowd {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -62,7 +62,7 @@ func gather(t *testing.T, way rig.Way, endpoints []string, name string, ttl time
 	return c
 }
 
-// turn takes the name and lets it go.
+// turn takes the name and releases it.
 func (c *crowd) turn(ctx context.Context, way rig.Way, s *lease.Session, name string) error {
 	h, err := way.Take(ctx, s, name)
 	if err != nil {
@@ -74,7 +74,8 @@ func (c *crowd) turn(ctx context.Context, way rig.Way, s *lease.Session, name st
 	return h.Free(ctx)
 }
 
-// amid does something while turns are taken as fast as they can be: otherwise all wait for them to be counted.
+// amid calls do while the crowd takes turns as fast as it can. Outside of amid and goesOn the crowd stops after a turn
+// or two, since nothing receives from turns.
 func (c *crowd) amid(do func()) {
 	done, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -97,18 +98,18 @@ func (c *crowd) amid(do func()) {
 // goesOn waits for n more turns.
 func (c *crowd) goesOn(t *testing.T, n int) {
 	t.Helper()
-	for range n + 1 { // the first may have waited to be told
+	for range n + 1 { // the first may be an earlier turn
 		select {
 		case <-c.turns:
 		case <-c.failed:
-			t.FailNow() // it has told why
+			t.FailNow() // the session has reported why
 		case <-time.After(rig.Patience):
-			require.FailNow(t, "nobody gets a turn")
+			require.FailNow(t, "no session gets a turn")
 		}
 	}
 }
 
-// end stops the crowd and checks what the witness has seen, and that nobody is left in the queue.
+// end stops the crowd and checks its holds, and that the queue is empty.
 func (c *crowd) end(t *testing.T, client *clientv3.Client, name string, least int) {
 	t.Helper()
 	c.stop()
@@ -116,7 +117,7 @@ func (c *crowd) end(t *testing.T, client *clientv3.Client, name string, least in
 	rig.AwaitQueue(t, client, name, 0)
 }
 
-// take holds a name, and has the witness know.
+// take takes a name and lets the witness follow the hold.
 func take(t *testing.T, w *rig.Witness, way rig.Way, s *lease.Session, name string) *rig.Hold {
 	t.Helper()
 	h := way.MustTake(t, s, name)
@@ -124,7 +125,7 @@ func take(t *testing.T, w *rig.Witness, way rig.Way, s *lease.Session, name stri
 	return h
 }
 
-// wait begins to wait for a name.
+// wait starts to wait for a name. The channel receives the hold, which the witness follows.
 func wait(t *testing.T, w *rig.Witness, way rig.Way, s *lease.Session, name string) <-chan *rig.Hold {
 	t.Helper()
 	granted := make(chan *rig.Hold, 1)
@@ -141,7 +142,7 @@ func wait(t *testing.T, w *rig.Witness, way rig.Way, s *lease.Session, name stri
 	return granted
 }
 
-// lostFor checks why a hold has ended, or ends.
+// lostFor waits until a hold has ended and checks the reason.
 func lostFor(t *testing.T, h *rig.Hold, want lease.Reason) {
 	t.Helper()
 	rig.RequireLost(t, rig.AwaitEnd(t, h.Context()), want)

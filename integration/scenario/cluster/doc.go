@@ -1,3 +1,3 @@
-// Package cluster has the scenarios of what happens to the members of a cluster, each a test: a leader that moves or is
-// isolated, members that are killed, restarted one by one or too many at once, and disks that are slow.
+// Package cluster has scenarios of the members of a cluster: the leader moves or is isolated, members are killed or
+// restarted, the majority is lost, and disks are slow.
 package cluster

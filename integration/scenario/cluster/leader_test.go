@@ -16,8 +16,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// A leader of the cluster that comes to office just before a lease expires gives it its whole TTL again. The holder has
-// ended by then, by its own clock, and its successor has to wait for longer, no less.
+// A new leader restarts every lease with its full TTL. If it is elected just before the holder's lease expires, the
+// holder has already ended by its own clock, and the successor waits longer, not less.
 func TestLeader_movedJustBeforeAnExpiry(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
@@ -32,7 +32,7 @@ func TestLeader_movedJustBeforeAnExpiry(t *testing.T) {
 			rig.AwaitQueue(t, cluster.Client(t), name, 2)
 
 			line.In.Inject(t, faults.Rule{Fault: faults.LoseRequest, Method: faults.LeaseKeepAlive, Silent: true})
-			lostFor(t, held, lease.ReasonDeadlinePassed) // a margin before the server would let the lease expire
+			lostFor(t, held, lease.ReasonDeadlinePassed) // the lease lives on for the margin
 			leader := cluster.Leader(t)
 			next := cluster.Members[0]
 			if next == leader {
@@ -48,8 +48,8 @@ func TestLeader_movedJustBeforeAnExpiry(t *testing.T) {
 	}
 }
 
-// A holder that reaches nobody but a leader which has lost the others ends in time: that leader must not renew, or must
-// not be believed.
+// A holder that reaches only an isolated leader ends in time: either that leader does not renew the lease, or the
+// holder does not trust its answers.
 func TestLeader_isolatedWithItsClient(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
@@ -87,8 +87,8 @@ func TestLeader_isolatedWithItsClient(t *testing.T) {
 	}
 }
 
-// A member without a leader serves reads and watches no more. Observers leave it, and what it holds for true, which is old,
-// it does not say.
+// A member that knows of no leader serves no linearizable reads and no watches. Observers move to another member, and
+// never show the isolated member's stale state.
 func TestObserve_leavesAnIsolatedMember(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
@@ -124,8 +124,8 @@ func TestObserve_leavesAnIsolatedMember(t *testing.T) {
 	o.SeesNoMore(t)
 }
 
-// What a transaction compares is the state of the cluster: a member that is cut off from the others does not answer, also
-// where nothing is to be read or written.
+// A transaction compares the state of the cluster. So an isolated member does not answer one, even if it neither reads
+// nor writes.
 func TestTxn_isNotAnsweredByAMemberThatLags(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})

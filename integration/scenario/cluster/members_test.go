@@ -15,7 +15,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// startProcesses runs three members, each in a process of its own, until the test ends.
+// startProcesses runs three members, each in a separate process, until the test ends.
 func startProcesses(t *testing.T, opts etcdproc.Options) *etcdproc.Cluster {
 	t.Helper()
 	c, err := etcdproc.Start(rig.Bounded(t), t.TempDir(), 3, opts)
@@ -24,7 +24,7 @@ func startProcesses(t *testing.T, opts etcdproc.Options) *etcdproc.Cluster {
 	return c
 }
 
-// turned is a name that changes hands, and a hold of another.
+// turned is a name on which a crowd takes turns, and a hold of another name.
 type turned struct {
 	name  string
 	crowd *crowd
@@ -33,7 +33,7 @@ type turned struct {
 	held  *rig.Hold
 }
 
-// eachTurned has a crowd take turns on a name in each way, and somebody hold another.
+// eachTurned starts a crowd and takes another name, for each way to hold a name.
 func eachTurned(t *testing.T, endpoints []string) (all []*turned) {
 	t.Helper()
 	for _, way := range rig.Ways {
@@ -47,7 +47,7 @@ func eachTurned(t *testing.T, endpoints []string) (all []*turned) {
 	return all
 }
 
-// renewed checks that the hold is what it was, and its lease is renewed.
+// renewed checks that the hold is live and that its lease is the same and renewed.
 func (x *turned) renewed(t *testing.T) {
 	t.Helper()
 	rig.AwaitRenewal(t, x.s)
@@ -55,7 +55,7 @@ func (x *turned) renewed(t *testing.T) {
 	require.Equal(t, x.id, x.s.Status().LeaseID)
 }
 
-// hold is a name that is held, and waited for.
+// hold is a name that is held, and that another session waits for.
 type hold struct {
 	*rig.Hold
 	s       *lease.Session
@@ -64,7 +64,7 @@ type hold struct {
 	witness rig.Witness
 }
 
-// holdAndWait has a name held in each way, and somebody wait for it.
+// holdAndWait takes a name and starts a waiter for it, for each way to hold a name.
 func holdAndWait(t *testing.T, endpoints []string, ttl time.Duration) (holds []*hold) {
 	t.Helper()
 	for _, way := range rig.Ways {
@@ -79,7 +79,7 @@ func holdAndWait(t *testing.T, endpoints []string, ttl time.Duration) (holds []*
 	return holds
 }
 
-// handOver checks that the hold is what it was, and hands the name over.
+// handOver checks that the hold's lease is the same, and hands the name over to the waiter.
 func (h *hold) handOver(t *testing.T) {
 	t.Helper()
 	require.Equal(t, h.id, h.s.Status().LeaseID)
@@ -89,7 +89,7 @@ func (h *hold) handOver(t *testing.T) {
 	h.witness.Check(t, 2)
 }
 
-// Members are restarted in order, one after the other, as for an upgrade. Nobody loses anything by it.
+// All members are restarted one after the other, as for an upgrade. No hold is lost.
 func TestMembers_restartedOneByOne(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
@@ -106,7 +106,7 @@ func TestMembers_restartedOneByOne(t *testing.T) {
 	}
 }
 
-// Each member is killed and comes back a while later. Two of three are enough for everything.
+// Each member is killed and restarted later. Two of three members are enough: turns go on and no hold is lost.
 func TestMembers_killedAndRestarted(t *testing.T) {
 	t.Parallel()
 	cluster := startProcesses(t, etcdproc.Options{})
@@ -139,7 +139,7 @@ func TestMembers_killedAndRestarted(t *testing.T) {
 	}
 }
 
-// Without a majority nothing can be renewed. What has time enough goes on when there is one again.
+// Without a majority no lease is renewed. If the majority returns before the deadline, the holds go on.
 func TestQuorum_regainedInTime(t *testing.T) {
 	t.Parallel()
 	cluster := startProcesses(t, etcdproc.Options{})
@@ -148,7 +148,7 @@ func TestQuorum_regainedInTime(t *testing.T) {
 	require.NoError(t, cluster.Members[1].Kill())
 	for _, h := range holds {
 		rig.AwaitState(t, h.s, lease.StateJeopardy)
-		require.NoError(t, h.Err(), "it is still valid")
+		require.NoError(t, h.Err(), "the hold is not valid in jeopardy")
 	}
 	require.NoError(t, cluster.Members[0].Restart(rig.Bounded(t)))
 	for _, h := range holds {

@@ -14,8 +14,8 @@ import (
 	"github.com/leasefence/leasefence/integration/rig"
 )
 
-// Disks become slow: each write of the cluster's log takes its time. Below the deadline of the leases that costs time and
-// nothing else.
+// Disks become slow: each sync of a member's log takes 200 ms. That is well below the leases' deadlines, so requests
+// take longer, and no hold is lost.
 func TestSlowDisk(t *testing.T) {
 	t.Parallel()
 	const slow = 200 * time.Millisecond

@@ -11,7 +11,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// The tokens of a name only grow, over hand-overs between sessions and a restart of the server, and are the keys' create revisions.
+// The tokens of a name are the keys' create revisions. They only grow, across sessions and a restart of the server.
 func TestToken_grows(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -37,7 +37,8 @@ func TestToken_grows(t *testing.T) {
 	require.NoError(t, over.Unlock(rig.Bounded(t)))
 	turns()
 
-	// A new era beats everything, as after a restore that took the revisions back.
+	// A higher era makes the token larger than all earlier ones, as is needed after a restore that took the revisions
+	// back.
 	raised := take(rig.NewSession(t, srv.Client(t), lease.Options{Era: 1}))
 	require.Equal(t, fence.Token(1<<48|raised.Token().Revision()), raised.Token())
 }

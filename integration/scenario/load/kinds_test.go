@@ -18,7 +18,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// BenchmarkKinds takes and leaves each kind of lock in turn, and reports the median of each beside that of a plain lock.
+// BenchmarkKinds locks and unlocks each kind of lock in turn, and reports the ratio of each median to that of a plain
+// lock.
 func BenchmarkKinds(b *testing.B) {
 	srv := etcdtest.Start(b, etcdtest.Options{})
 	s := rig.NewSession(b, srv.Client(b), lease.Options{})
@@ -66,7 +67,7 @@ func BenchmarkKinds(b *testing.B) {
 	}
 }
 
-// lasting is how long the benchmark measures, or a fifth of that where it only has to work.
+// lasting returns d, or with -short a fifth of it: then a benchmark only has to work.
 func lasting(d time.Duration) time.Duration {
 	if testing.Short() {
 		return d / 5
@@ -74,9 +75,10 @@ func lasting(d time.Duration) time.Duration {
 	return d
 }
 
-// BenchmarkReaders has 64 goroutines of eight sessions, each with a client of its own, go through sections of 5 ms under one
-// name, as readers and as writers, and reports the sections a second of both and their ratio. Then a ninth session writes among
-// the readers, twenty times a second at most, and it reports how long that waits, in sections: the median and the ninth tenth.
+// BenchmarkReaders runs 64 goroutines of eight sessions, each with its own client, through sections of 5 ms under one
+// name: first as readers, then as writers. It reports the sections per second of both and their ratio. Then a ninth
+// session writes among the readers, at most twenty times a second. The benchmark reports how many sections long the
+// writer waits: the median and the 90th percentile.
 func BenchmarkReaders(b *testing.B) {
 	srv := etcdtest.Start(b, etcdtest.Options{})
 	const sessions, each, section = 8, 8, 5 * time.Millisecond
@@ -104,7 +106,7 @@ func BenchmarkReaders(b *testing.B) {
 	}
 	writer := rig.NewSession(b, srv.Client(b), lease.Options{})
 	write := func(ctx context.Context) (waits []time.Duration) {
-		for turn := b.Context(); ; turn = ctx { //nolint:contextcheck // one turn at least, and an unlock, whatever has ended
+		for turn := b.Context(); ; turn = ctx { //nolint:contextcheck // at least one turn, and its unlock, even if ctx has ended
 			began := time.Now()
 			l, err := writer.Lock(turn, "mixed")
 			if err != nil {
@@ -141,8 +143,8 @@ func BenchmarkReaders(b *testing.B) {
 	b.ReportMetric(readers/writers, "readers/writers")
 }
 
-// BenchmarkTreeChildren takes and leaves one more child of a root of which 50,000 children are held, and in turn a plain lock, and
-// reports the median of the one beside that of the other.
+// BenchmarkTreeChildren locks and unlocks, in turn, one more child of a root with 50,000 locked children, and a plain
+// lock. It reports the ratio of the medians.
 func BenchmarkTreeChildren(b *testing.B) {
 	srv := etcdtest.Start(b, etcdtest.Options{})
 	children := 50_000
@@ -183,8 +185,8 @@ func BenchmarkTreeChildren(b *testing.B) {
 	b.ReportMetric(child[len(child)/2].Seconds()/plain[len(plain)/2].Seconds(), "child/lock")
 }
 
-// BenchmarkHooks has 256 goroutines of one session take and leave locks of their own, by turns without hooks and with all of them,
-// and reports the pairs a second with hooks beside those without.
+// BenchmarkHooks runs 256 goroutines of one session, each with its own lock, in turn without hooks and with all of
+// them. It reports the ratio of lock and unlock pairs with hooks to those without.
 func BenchmarkHooks(b *testing.B) {
 	srv := etcdtest.Start(b, etcdtest.Options{})
 	var calls atomic.Int64
@@ -219,7 +221,7 @@ func BenchmarkHooks(b *testing.B) {
 	var ratios []float64
 	for b.Loop() {
 		var pairs [2]float64
-		for i := range pairs { // each comes first as often as the other: the database grows
+		for i := range pairs { // each comes first equally often, since the database grows
 			with := (i + len(ratios)) % 2
 			pairs[with] = run([...]lease.Options{{}, {Hooks: hooks}}[with])
 		}

@@ -20,7 +20,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// manyKeys is how many keys the benchmarks of great queues and leases put there.
+// manyKeys is how many keys the benchmarks of large queues and leases put.
 func manyKeys() int {
 	if testing.Short() {
 		return 1000
@@ -28,7 +28,7 @@ func manyKeys() int {
 	return 50_000
 }
 
-// putMany puts keys, so many of them in one transaction.
+// putMany puts keys, each of them per transaction.
 func putMany(tb testing.TB, client *clientv3.Client, keys, each int, put func(int) clientv3.Op) {
 	tb.Helper()
 	for i := 0; i < keys; i += each {
@@ -49,7 +49,7 @@ func putJobs(tb testing.TB, client *clientv3.Client, id clientv3.LeaseID) {
 	})
 }
 
-// worstPut puts a key of another client over and over until it is stopped, and tells the longest that a put took.
+// worstPut puts a key of another client again and again. Stop ends that and returns the longest time that a put took.
 func worstPut(tb testing.TB, client *clientv3.Client) (stop func() time.Duration) {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(tb.Context())
@@ -70,8 +70,8 @@ func worstPut(tb testing.TB, client *clientv3.Client) (stop func() time.Duration
 	}
 }
 
-// BenchmarkNestedNames locks "jobs" while 50,000 locks "jobs/…" are held: what a turn takes when it is the session's first of
-// that name and later, and how long a put of another client takes meanwhile.
+// BenchmarkNestedNames locks "jobs" while 50,000 locks "jobs/…" are held. It reports how long the session's first turn
+// of that name takes, and the longest later one, and how long a put of another client takes meanwhile.
 func BenchmarkNestedNames(b *testing.B) {
 	srv := etcdtest.Start(b, etcdtest.Options{})
 	client := srv.Client(b)
@@ -120,8 +120,9 @@ func (*received) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Contex
 func (*received) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 func (*received) HandleConn(context.Context, stats.ConnStats)                       {}
 
-// BenchmarkNestedKeys tries to lock "jobs/nightly" while somebody else has many small keys below "jobs/nightly/eu/", or a few
-// hundred large values: what a call takes and receives when it is the session's first of that name, and later.
+// BenchmarkNestedKeys tries to lock "jobs/nightly" while another client has many small keys below "jobs/nightly/eu/",
+// or a few hundred large values. It reports the time and the bytes received of the session's first call for that name,
+// and of later ones.
 func BenchmarkNestedKeys(b *testing.B) {
 	for name, theirs := range map[string]struct{ keys, inShort, size, each int }{
 		"small": {100_000, 1000, 1, 100}, "1MiB": {300, 10, 1 << 20, 1},
@@ -161,8 +162,8 @@ func BenchmarkNestedKeys(b *testing.B) {
 	}
 }
 
-// BenchmarkClose closes a session with 50,000 locks, and beside it revokes a lease with as many keys in one step: the longest that
-// a put of another client takes meanwhile.
+// BenchmarkClose closes a session with 50,000 locks and, for comparison, revokes a lease with as many keys in one step.
+// It reports the longest time that a put of another client takes meanwhile.
 func BenchmarkClose(b *testing.B) {
 	srv := etcdtest.Start(b, etcdtest.Options{})
 	for name, end := range map[string]func(b *testing.B, client *clientv3.Client) func() error{

@@ -19,11 +19,11 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// ttl is long enough for a busy machine, and short enough for a waiter that nobody serves to be missed.
+// ttl is long enough for a busy machine, and short enough to notice a waiter that is only served when a lease expires.
 const ttl = 10 * time.Second
 
-// row is an arrangement of waiters for one name. Of elections there are fewer: each candidate stands in etcd's queue by
-// itself, and of locks the first of each session.
+// row is an arrangement of waiters for one name. Elections have fewer: each candidate has a key in etcd's queue, while
+// of a lock's waiters only the first of each session has one.
 type row struct {
 	way              rig.Way
 	clients, waiters int
@@ -31,7 +31,7 @@ type row struct {
 
 var lock, election = rig.Ways[0], rig.Ways[1]
 
-// crowd waits for a name that a rival holds.
+// crowd is a number of waiters for a name that a rival holds.
 type crowd struct {
 	way      rig.Way
 	name     string
@@ -40,13 +40,13 @@ type crowd struct {
 	sessions []*lease.Session    // the rival's first
 	rival    *rig.Hold
 	waiters  []*waiter
-	handing  func() // called each time that the name is about to be handed over; may be nil
+	handing  func() // called right before each waiter releases the name; may be nil
 
 	witness rig.Witness
 	wg      sync.WaitGroup
 }
 
-// waiter is one of a crowd.
+// waiter is a waiter of a crowd.
 type waiter struct {
 	cancel context.CancelCauseFunc
 	err    error
@@ -54,8 +54,8 @@ type waiter struct {
 
 var errStorm = errors.New("the storm")
 
-// eachCrowd has waiters stand behind a rival and calls do, which ends the rival's hold. Then it checks that nobody was
-// live together with another, that nothing is left in the queue, and that who comes next is served promptly.
+// eachCrowd starts the waiters behind a rival and calls do, which ends the rival's hold. Then it checks that no two
+// holds were live at once, that the queue is empty, and that later acquisitions are served promptly.
 func eachCrowd(t *testing.T, rows []row, do func(*testing.T, *crowd)) {
 	t.Helper()
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
@@ -73,7 +73,7 @@ func eachCrowd(t *testing.T, rows []row, do func(*testing.T, *crowd)) {
 					c.goWait(t, s)
 				}
 			}
-			standing := row.clients // of locks only the first of each session stands in etcd's queue
+			standing := row.clients // of a lock's waiters only the first of each session is in etcd's queue
 			if row.way.Name == "election" {
 				standing = row.waiters
 			}
@@ -124,12 +124,12 @@ func (c *crowd) goWait(t *testing.T, s *lease.Session) {
 	})
 }
 
-// asked is how many requests those who wait have sent, renewals apart.
+// asked is how many requests the waiters have sent, without renewals.
 func (c *crowd) asked() int {
 	return c.in.Sent(faults.Txn) + c.in.Sent(faults.Range) + c.in.Sent(faults.Watch)
 }
 
-// Two thousand wait, and each of them has one turn, of which the others are not told.
+// Each of up to two thousand waiters gets one turn, and a turn costs the other waiters no requests.
 func TestLoad_twoThousandWaiters(t *testing.T) {
 	eachCrowd(t, []row{{lock, 1, 2000}, {lock, 20, 500}}, func(t *testing.T, c *crowd) {
 		t.Helper()
@@ -142,18 +142,20 @@ func TestLoad_twoThousandWaiters(t *testing.T) {
 		for _, w := range c.waiters {
 			require.NoError(t, w.err)
 		}
-		// A turn takes an entry, two watches with a look after each, and a release; where the machine is so slow that keys are guarded
-		// another watch and a read, and what is repeated. Where all others looked too it would take more than twenty.
+		// A turn takes an entry, two watches with a read after each, and a release. On a slow machine the holder's key gets a
+		// guard, another watch and a read, and requests are retried. If all other waiters read too, a turn would take more
+		// than twenty requests.
 		require.Less(t, asked, 15*len(c.waiters))
 	})
 }
 
-// Of many who wait all but a few give up, in no order: half of them at the same time, and the others in waves, each
-// while the name is handed over to somebody who may be in it. Those who stay are served, and who has given up blocks nobody.
+// Nearly all of many waiters give up, in random order: half of them at the same time, the others in waves, each while
+// the name is handed over to a waiter that may be in the wave. The remaining waiters are served, and those that have
+// given up block nobody.
 func TestLoad_cancelStorm(t *testing.T) {
 	eachCrowd(t, []row{{lock, 1, 2000}, {lock, 20, 2000}, {election, 20, 100}}, func(t *testing.T, c *crowd) {
 		t.Helper()
-		const stay, waves = 20, 20 // one in so many stays
+		const stay, waves = 20, 20 // one in 20 waiters stays
 		var leavers []*waiter
 		for _, i := range rand.Perm(len(c.waiters)) {
 			if i%stay != 0 {
@@ -178,13 +180,13 @@ func TestLoad_cancelStorm(t *testing.T) {
 		for i, w := range c.waiters {
 			switch {
 			case i%stay == 0:
-				require.NoError(t, w.err, "waiter %d was to stay", i)
+				require.NoError(t, w.err, "waiter %d, which does not give up", i)
 			case w.err != nil:
 				require.ErrorIs(t, w.err, errStorm)
 				gaveUp++
 			}
 		}
 		t.Logf("%d gave up, %d were served, in %v", gaveUp, len(c.waiters)-gaveUp, time.Since(begun))
-		require.Greater(t, gaveUp, len(c.waiters)/2, "it was no storm")
+		require.Greater(t, gaveUp, len(c.waiters)/2, "too few waiters gave up: the test proves nothing")
 	})
 }

@@ -23,7 +23,7 @@ import (
 
 var errGaveUp = errors.New("gave up")
 
-// With a server that swallows everything, every call returns when its context ends, and Close leaves no goroutine.
+// When the network swallows everything, every call returns when its context ends, and Close leaves no goroutine.
 func TestSession_everyCallIsBounded(t *testing.T) {
 	t.Parallel()
 	rig.Label(t)
@@ -69,14 +69,14 @@ func TestSession_everyCallIsBounded(t *testing.T) {
 	}
 	id := s.Status().LeaseID
 	require.ErrorContains(t, requireBounded(t, "Close", s.Close), "expires by itself")
-	require.ErrorIs(t, rig.Await(t, waiter, "a waiter waits on after Close"), lease.ErrClosed)
+	require.ErrorIs(t, rig.Await(t, waiter, "the waiter still waits after Close"), lease.ErrClosed)
 	rig.RequireLost(t, context.Cause(long.Context()), lease.ReasonSessionClosed)
-	_, err := direct.Revoke(rig.Bounded(t), id) // it would take its time to expire
+	_, err := direct.Revoke(rig.Bounded(t), id) // faster than its expiry
 	require.NoError(t, err)
 	rig.CloseAll(t, direct, []*lease.Session{rival}, "quick", "long", "taken", "n")
 }
 
-// requireBounded checks that a call returns when its context ends, and says why that has ended.
+// requireBounded checks that a call returns when its context ends, with the context's cause.
 func requireBounded(t *testing.T, what string, call func(context.Context) error) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeoutCause(rig.Bounded(t), 50*time.Millisecond, errGaveUp)
@@ -88,8 +88,8 @@ func requireBounded(t *testing.T, what string, call func(context.Context) error)
 	return err
 }
 
-// Whoever breaks out of the loop, whose context ends or who is refused leaves nothing running, though the client lives on.
-// It counts goroutines, so nothing runs beside it.
+// An observer leaves no goroutine behind, though its client lives on, whether the caller breaks out of the loop, its
+// context ends or its name is refused. The test counts goroutines, so it does not run in parallel.
 func TestObserve_leavesNothing(t *testing.T) {
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	line := rig.NewLine(t, []string{srv.Endpoint()})
@@ -100,7 +100,7 @@ func TestObserve_leavesNothing(t *testing.T) {
 	put, err := direct.Put(rig.Bounded(t), key, "value", clientv3.WithLease(granted.ID))
 	require.NoError(t, err)
 	leader := election.Leader{Value: "value", Revision: put.Header.Revision, Key: key, Lease: granted.ID}
-	_, err = client.Get(rig.Bounded(t), "n") // so that it is connected
+	_, err = client.Get(rig.Bounded(t), "n") // connects the client
 	require.NoError(t, err)
 	look := func() {
 		for seen, err := range election.Observe(rig.Bounded(t), client, "n") {
@@ -123,12 +123,12 @@ func TestObserve_leavesNothing(t *testing.T) {
 	}
 	require.NoError(t, goleak.Find(before))
 
-	// The client keeps a stream of watches that was asked for in vain until another watch takes it: the next one does.
+	// The client keeps a watch stream that it could not open until the next watch uses it.
 	line.Each((*faults.Proxy).Refuse)
 	for range 20 {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		for seen, err := range election.Observe(ctx, client, "n") {
-			require.FailNow(t, "nobody can be reached", "%v, %v", seen, err)
+			require.FailNow(t, "no member can be reached", "%v, %v", seen, err)
 		}
 		cancel()
 	}
@@ -138,5 +138,5 @@ func TestObserve_leavesNothing(t *testing.T) {
 		stacks := make([]byte, 1<<20)
 		stacks = stacks[:runtime.Stack(stacks, true)]
 		return !bytes.Contains(stacks, []byte("watchGRPCStream")) && !bytes.Contains(stacks, []byte("leasefence/election."))
-	}, func() string { return "an observer runs on" })
+	}, func() string { return "an observer still runs" })
 }

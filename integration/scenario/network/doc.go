@@ -1,3 +1,3 @@
-// Package network proves what leasefence promises while the network between a client and a cluster of three misbehaves.
-// Each scenario is a test of its own, for locks and for elections.
+// Package network has scenarios of the network between clients and etcd: it swallows messages, delays them, loses
+// single answers, or cuts off one endpoint.
 package network

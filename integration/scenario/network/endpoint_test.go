@@ -20,9 +20,9 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// One of three endpoints is dead: it accepts connections and says nothing. None of our sessions loses its lease, and none of
-// the holders its hold, while etcd's own sessions whose renewals happen to go there are lost: a third of them. Whoever
-// waits is served all the same.
+// One of three endpoints is dead: it accepts connections and never answers. No session of leasefence loses its lease or
+// its hold, and all waiters are served. As the control, etcd's own sessions that renew through the dead endpoint, a
+// third of them, are lost.
 func TestNetwork_oneOfThreeEndpointsDead(t *testing.T) {
 	t.Parallel()
 	rig.Label(t)
@@ -44,7 +44,7 @@ func TestNetwork_oneOfThreeEndpointsDead(t *testing.T) {
 			holders, sessions, names = append(holders, h), append(sessions, h.session), append(names, h.name)
 		}
 	}
-	// Each waits for the next one's name, on a line that is as sick.
+	// Each session also waits for the next one's name, through the same proxies.
 	for i, h := range holders {
 		h.waiter = holders[(i+1)%len(holders)].goTake(rig.Bounded(t), h)
 	}
@@ -52,7 +52,8 @@ func TestNetwork_oneOfThreeEndpointsDead(t *testing.T) {
 		rig.AwaitQueue(t, direct, h.name, 2)
 	}
 
-	// Each session renews where chance put it: the endpoint that dies carries both ours and etcd's own.
+	// gRPC chooses at random where a session renews. Kill an endpoint that carries renewals of ours and of etcd's
+	// sessions.
 	ours, theirs := map[string]int{}, map[string]int{}
 	for _, s := range control {
 		theirs[s.carrier]++
@@ -73,17 +74,17 @@ func TestNetwork_oneOfThreeEndpointsDead(t *testing.T) {
 		require.Equal(t, h.id, h.session.Status().LeaseID)
 		unanswered += in.Sent(faults.LeaseKeepAlive) - in.Answered(faults.LeaseKeepAlive)
 	}
-	require.Positive(t, unanswered, "the dead endpoint was not asked")
+	require.Positive(t, unanswered, "no renewal went to the dead endpoint")
 	t.Logf("%d renewals were not answered", unanswered)
 	lost := 0
 	for _, s := range control {
 		if s.carrier == dead.Addr() {
-			rig.Await(t, s.session.Done(), "etcd's own session outlives the endpoint that carries its renewals")
+			rig.Await(t, s.session.Done(), "etcd's own session survives the endpoint that carries its renewals")
 			lost++
 		}
 	}
 	t.Logf("lost: %d of %d of etcd's own sessions, none of ours", lost, len(control))
-	require.Positive(t, lost, "the dead endpoint harms nobody: it proves nothing")
+	require.Positive(t, lost, "no session of etcd's own was lost: the test proves nothing")
 
 	began := time.Now()
 	freed := make(chan error)
@@ -97,12 +98,12 @@ func TestNetwork_oneOfThreeEndpointsDead(t *testing.T) {
 	for _, h := range holders {
 		require.NoError(t, rig.Await(t, h.waiter, "a waiter was not served"))
 	}
-	t.Logf("all waiters are served after %v", time.Since(began))
+	t.Logf("all waiters were served after %v", time.Since(began))
 	for _, p := range proxies {
 		p.Restore()
 	}
 	for _, s := range control {
-		_ = s.session.Close() // it may have been lost
+		_ = s.session.Close() // fails if the session is lost
 	}
 	for _, h := range holders {
 		require.Equal(t, h.id, h.session.Status().LeaseID)
@@ -111,7 +112,7 @@ func TestNetwork_oneOfThreeEndpointsDead(t *testing.T) {
 	rig.CloseAll(t, direct, sessions, names...)
 }
 
-// sickHolder is a session one of whose endpoints will be dead, and what it holds.
+// sickHolder is a session with a hold; one of its endpoints will be dead.
 type sickHolder struct {
 	way     rig.Way
 	name    string
@@ -119,10 +120,10 @@ type sickHolder struct {
 	session *lease.Session
 	id      clientv3.LeaseID
 	hold    *rig.Hold
-	waiter  <-chan error // gets the outcome of the one who waits behind
+	waiter  <-chan error // receives the result of the waiter behind hold
 
 	renewals carriers
-	answered int // renewals, before the endpoint died
+	answered int // renewals answered before the endpoint died
 	witness  rig.Witness
 }
 
@@ -137,7 +138,7 @@ func newSickHolder(t *testing.T, proxies []*faults.Proxy, way rig.Way, name stri
 	return h
 }
 
-// goTake begins to wait for another's name and lets it go as soon as it has it.
+// goTake starts to wait for the name of another holder, and releases it as soon as it is granted.
 func (h *sickHolder) goTake(ctx context.Context, of *sickHolder) <-chan error {
 	result := make(chan error, 1)
 	go func() {
@@ -151,7 +152,7 @@ func (h *sickHolder) goTake(ctx context.Context, of *sickHolder) <-chan error {
 	return result
 }
 
-// stockSession is one of etcd's own.
+// stockSession is a session of etcd's own package concurrency.
 type stockSession struct {
 	session *concurrency.Session
 	carrier string // the address that its renewals go to
@@ -166,9 +167,9 @@ func newStockSession(t *testing.T, proxies []*faults.Proxy, ttl time.Duration) *
 	return &stockSession{s, rig.Await(t, renewals.addrs, "no renewal is sent")}
 }
 
-// A watch on an endpoint that is cut off falls silent. It is opened again elsewhere as soon as a renewal is unanswered, so a
-// waiter still gets its turn, and a holder still learns that its key was deleted. The endpoint stays black-holed until the
-// end of each sub-test: whoever waits for it waits for ever.
+// A watch through a black-holed endpoint falls silent. As soon as a renewal stays unanswered, the session opens the
+// watch at another endpoint, so a waiter still gets its turn, and a holder still learns that its key was deleted. The
+// endpoint stays black-holed until the end of each sub-test.
 func TestLock_watchLeavesASickEndpoint(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
@@ -202,7 +203,7 @@ func TestLock_watchLeavesASickEndpoint(t *testing.T) {
 	})
 }
 
-// sickLine is a client one of whose endpoints will be sick: that which carries its watches.
+// sickLine is a client whose watches go through an endpoint that will be black-holed.
 type sickLine struct {
 	*rig.Line
 	watches carriers
@@ -214,14 +215,14 @@ func newSickLine(t *testing.T, endpoints []string) *sickLine {
 	return &sickLine{rig.NewLine(t, endpoints, watches.option()), watches}
 }
 
-// session is one whose renewals are further apart than the longest pause before a watch is opened again: a watch that is
-// opened at the same sick endpoint each time, in step with the renewals, would sooner or later fall out of step.
+// session returns a session whose renewals are further apart than the longest backoff of a watch. So a watch that were
+// always opened at the sick endpoint, in step with the renewals, would get out of step with them.
 func (l *sickLine) session(t *testing.T) *lease.Session {
 	t.Helper()
 	return rig.NewSession(t, l.Client, lease.Options{TTL: 4 * time.Second})
 }
 
-// carrier is the proxy that carries the next watch stream.
+// carrier waits for the next watch stream and returns its proxy.
 func (l *sickLine) carrier(t *testing.T) *faults.Proxy {
 	t.Helper()
 	addr := rig.Await(t, l.watches.addrs, "no stream is opened")
@@ -230,7 +231,8 @@ func (l *sickLine) carrier(t *testing.T) *faults.Proxy {
 	return l.Proxies[i]
 }
 
-// carriers tells at which address each stream of a method is opened: gRPC chooses, and says so only here.
+// carriers receives the address at which each stream of a method is opened. gRPC chooses it, and reports it only to a
+// stats handler.
 type carriers struct {
 	method string
 	addrs  chan string

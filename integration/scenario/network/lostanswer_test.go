@@ -18,13 +18,13 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// call is one of those that a session makes in its life.
+// call is a request that a session makes in its life.
 type call struct {
 	name    string
 	method  string
 	match   func(message any) bool
-	way     string // that it is made by; "" is every
-	oneWay  bool   // a connection breaks, but it does not swallow one answer of a stream and deliver the next
+	way     string // only in this way to hold a name; "" means each
+	loud    bool   // no silent loss: TCP does not swallow one answer of a stream and deliver the next
 	renewal bool
 }
 
@@ -32,15 +32,16 @@ var calls = []call{
 	{name: "grant", method: faults.LeaseGrant},
 	{name: "acquire", method: faults.Txn, match: func(m any) bool { o := opsOf(m); return o.put && !o.del }},
 	{name: "read", method: faults.Txn, match: func(m any) bool { return opsOf(m) == ops{get: true} }},
-	{name: "watch", method: faults.Watch, oneWay: true},
+	{name: "watch", method: faults.Watch, loud: true},
 	{name: "renew", method: faults.LeaseKeepAlive, renewal: true},
 	{name: "release", method: faults.Txn, match: func(m any) bool { return opsOf(m) == ops{del: true} }},
 	{name: "hand over", method: faults.Txn, way: "lock", match: func(m any) bool { o := opsOf(m); return o.put && o.del }},
 	{name: "revoke", method: faults.LeaseRevoke},
 }
 
-// losses are what a caller gets in the place of an answer, by the way to hold a name: the calls are the same, and in fake time
-// each loss meets each of them. A proxy that shuts down cancels what it has forwarded.
+// losses are what a caller gets instead of an answer, for each way to hold a name. Not all combinations are here: the
+// ways make the same calls, and tests in fake time have them all. "cancelled" is what a gRPC proxy that shuts down
+// answers.
 var losses = map[string]map[string]faults.Rule{
 	"lock":     {"silent": {Silent: true}, "cancelled": {Code: codes.Canceled}},
 	"election": {"broken": {}},
@@ -63,13 +64,13 @@ func opsOf(message any) (o ops) {
 	return o
 }
 
-// life is that of a session which loses one answer.
+// life is the life of a session that loses one answer.
 type life struct {
 	way    rig.Way
 	call   call
 	name   string
 	ttl    time.Duration
-	direct *clientv3.Client // of one member, with nothing between
+	direct *clientv3.Client // of one member, without faults
 	client *clientv3.Client // the session's
 	lost   *faults.Injection
 
@@ -80,15 +81,16 @@ type life struct {
 	witness  rig.Witness
 }
 
-// turn is one time that somebody holds the name.
+// turn is one acquisition of the name and its release.
 type turn struct {
-	at   time.Time // when it was granted
+	at   time.Time // of the grant
 	err  error
-	done chan struct{} // closed when it is over
+	done chan struct{} // closed at the end
 }
 
-// The server does what it is asked and the answer is lost: once for each call that a session makes, from its grant to its
-// revocation. Nobody gets an error, nobody waits for a key that is nobody's, nothing is done twice, and nothing is left.
+// The server executes a request and its answer is lost: once for each call that a session makes, from the grant of its
+// lease to the revocation. No caller gets an error, no waiter is blocked by an orphaned key, no request takes effect
+// twice, and nothing is left.
 func TestNetwork_lostAnswerAtEveryCall(t *testing.T) {
 	t.Parallel()
 	rig.Label(t)
@@ -99,7 +101,7 @@ func TestNetwork_lostAnswerAtEveryCall(t *testing.T) {
 	for _, way := range rig.Ways {
 		for _, c := range calls {
 			for name, loss := range losses[way.Name] {
-				if loss.Silent && c.oneWay || c.way != "" && c.way != way.Name {
+				if loss.Silent && c.loud || c.way != "" && c.way != way.Name {
 					continue
 				}
 				lives = append(lives, newLife(t, cluster, direct, way, c, name, loss, ttl))
@@ -126,11 +128,11 @@ func TestNetwork_lostAnswerAtEveryCall(t *testing.T) {
 		}
 	}
 	for _, l := range lives {
-		// One who comes now waits for nobody: what a lost answer might have left would be in its way.
+		// A later acquisition waits for nothing: a key that a lost answer had left would block it.
 		rig.AwaitQueue(t, direct, l.name, 0)
 		id := l.ours.Status().LeaseID
 		last := l.goTurn(rig.Bounded(t), l.ours)
-		rig.Await(t, last.done, "one who comes later was not served: "+l.name)
+		rig.Await(t, last.done, "a later acquisition was not served: "+l.name)
 		require.NoError(t, last.err, l.name)
 		require.Equal(t, id, l.ours.Status().LeaseID, l.name)
 	}
@@ -166,7 +168,7 @@ func (l *life) session(t *testing.T, client *clientv3.Client) *lease.Session {
 	return s
 }
 
-// begin has somebody hold the name, two of the session wait for it, and then somebody else.
+// begin makes a rival hold the name, starts two waiters of the session, and then another of the rival's.
 func (l *life) begin(t *testing.T) {
 	t.Helper()
 	rival := l.session(t, l.direct)
@@ -175,9 +177,9 @@ func (l *life) begin(t *testing.T) {
 
 	l.ours = l.session(t, l.client)
 	l.waiters = append(l.waiters, l.goTurn(rig.Bounded(t), l.ours), l.goTurn(rig.Bounded(t), l.ours))
-	stand := 2 // the holder and the first of the session
+	stand := 2 // the holder and the session's first waiter
 	if l.way.Name == "election" {
-		stand++ // each candidate stands for itself
+		stand++ // each candidate has a key of its own
 	}
 	rig.AwaitQueue(t, l.direct, l.name, stand)
 	l.waiters = append(l.waiters, l.goTurn(rig.Bounded(t), rival))
@@ -186,7 +188,7 @@ func (l *life) begin(t *testing.T) {
 	}
 }
 
-// goTurn begins to wait for a turn. Who loses its place while it waits begins again, as any caller would.
+// goTurn starts to wait for a turn. If it loses its key while it waits, it starts again, as any caller would.
 func (l *life) goTurn(ctx context.Context, s *lease.Session) *turn {
 	tn := &turn{done: make(chan struct{})}
 	go func() {

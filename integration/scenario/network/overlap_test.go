@@ -18,12 +18,12 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// Two holders after a partition: a first client holds a lock through a proxy and is cut off; a second one,
-// whose network is sound, waits for the lock. The overlap is the moment at which the first is told of its loss, less
-// the moment at which the second is granted the lock. Ours has none in any trial; etcd's concurrency package, with the
-// same server and the same faults, is there as the control: it shows that the faults are such as make two holders.
+// Are there two holders after a partition? A first client holds a lock through a proxy and is cut off. A second client,
+// whose network is sound, waits for the lock. The overlap is the time from the grant to the second client until the
+// first learns of its loss. leasefence has no overlap in any trial. etcd's concurrency package is the control: with the
+// same server and the same faults it has one.
 //
-// All trials run side by side, and the sub-tests judge what they gave.
+// All trials run at the same time, and the sub-tests check their results.
 func TestLock_firstHolderIsToldBeforeTheSecondIsGranted(t *testing.T) {
 	t.Parallel()
 	const trials = 3 // of each row and TTL
@@ -53,8 +53,8 @@ func TestLock_firstHolderIsToldBeforeTheSecondIsGranted(t *testing.T) {
 					t:    t,
 					name: fmt.Sprintf("%s/%s/%s/%d", r.outage.name, r.peer, ttl, n),
 					ttl:  ttl,
-					// Spread over the renewal cycle, at random within each part of it; and the start over a
-					// second, since the server looks for expired leases every half a second.
+					// The cuts are spread over the renewal cycle, at random within each part of it. The starts are
+					// spread over a second, since the server looks for expired leases every half second.
 					phase:   (float64(n) + random.Float64()) / trials,
 					start:   time.Duration(random.Float64() * float64(time.Second)),
 					outage:  r.outage,
@@ -94,12 +94,12 @@ func TestLock_firstHolderIsToldBeforeTheSecondIsGranted(t *testing.T) {
 			t.Logf("longest overlap %v", most)
 			switch {
 			case r.peer == "concurrency":
-				require.Positive(t, most, "the outage makes no overlap: it proves nothing")
+				require.Positive(t, most, "the outage makes no overlap: the test proves nothing")
 				return
 			case r.outage.late:
-				// Or else no late answer counted, and the row is the black hole once more: without the answer the
-				// deadline is less than 0.57 of the TTL away when the link is cut, with it 0.9.
-				require.Greater(t, longest, 0.7, "the late answers came to nothing")
+				// The late answer must have moved the deadline, or this row only repeats the black hole. When the link is
+				// cut, the deadline is less than 0.57 of the TTL away without that answer, and 0.9 with it.
+				require.Greater(t, longest, 0.7, "the late answers did not count")
 			}
 			for _, tr := range r.trials {
 				require.Truef(t, tr.told.Before(tr.granted), "%s: two holders for %v", tr.name, tr.told.Sub(tr.granted))
@@ -108,25 +108,24 @@ func TestLock_firstHolderIsToldBeforeTheSecondIsGranted(t *testing.T) {
 	}
 }
 
-// overlapOutage is a way to be cut off.
+// overlapOutage is a way to cut a client off.
 type overlapOutage struct {
 	name    string
-	late    bool                                       // the last renewal is answered, late
+	late    bool                                       // the answer to the last renewal is late
 	prepare func(*testing.T, *rig.Line)                // before the session is made; may be nil
 	strike  func(context.Context, *overlapTrial) error // once the lock is held; returns when the link is cut
 }
 
-// The control's session takes a lease to be good for the TTL after an answer *arrives*, or, before the first answer,
-// for the client's DialTimeout and a second, and compares that with the clock once a second, counted from its start. Its
-// renewals are sent in steps of half a second, also counted from its start. The server frees the lock a TTL after it
-// has got the last renewal, within half a second or so. So each outage below makes an overlap in nearly any trial, not
-// by luck; why is said with each.
+// The control's session considers its lease valid for the TTL after an answer *arrives* or, before the first answer,
+// for the client's DialTimeout plus a second. It checks that once a second, and sends renewals in steps of half a
+// second, both counted from its start. The server frees the lock a TTL after it has received the last renewal, give or
+// take half a second. So each outage below makes an overlap in nearly every trial; its comment says why.
 var overlapOutages = []overlapOutage{
 	{
-		// Renewals are sent a whole number of seconds after the session's start, and their answers are under way for
-		// 100 ms. The session's deadline is therefore 0.1 s past one of its looks at the clock, and found passed by the
-		// next look: 1 s after the server may have freed the lock, at least 0.4 s after it did. The cut must not come
-		// while an answer is under way: it comes in the third of the TTL after one.
+		// Renewals are sent a whole number of seconds after the session's start, and their answers take 100 ms. The session's
+		// deadline is therefore 0.1 s after one of its checks, and the next check notices it: 1 s after the server may free
+		// the lock, and at least 0.4 s after it does. The cut must not lose an answer, so it comes within a third of the TTL
+		// after one.
 		name:    "black hole",
 		prepare: func(_ *testing.T, l *rig.Line) { l.Proxies[0].Answers.Delay(100 * time.Millisecond) },
 		strike: func(ctx context.Context, tr *overlapTrial) error {
@@ -138,10 +137,10 @@ var overlapOutages = []overlapOutage{
 		},
 	},
 	{
-		// The last renewal is answered 0.25 to 0.45 of the TTL late, and whatever is sent from when the server got it on
-		// is lost. The session is late by as much. The overlap is at least 0.4 s at TTL 2 s, where the session's deadline
-		// is 0.5 to 0.9 s after the server's and so found passed by a look at 1 s, and at least 0.65 s at TTL 5 s. An answer
-		// later than 0.57 of the TTL would be past the deadline of ours.
+		// The answer to the last renewal is 0.25 to 0.45 of the TTL late, and everything sent after the server received that
+		// renewal is lost. The session's deadline is late by as much. At TTL 2 s that is 0.5 to 0.9 s after the server's, the
+		// session's check notices it after 1 s, and the overlap is at least 0.4 s. At TTL 5 s it is at least 0.65 s. An
+		// answer later than 0.57 of the TTL would come after leasefence's deadline.
 		name: "late answer",
 		late: true,
 		strike: func(ctx context.Context, tr *overlapTrial) error {
@@ -162,8 +161,8 @@ var overlapOutages = []overlapOutage{
 		},
 	},
 	{
-		// No renewal gets through from the start, so the session waits for 6 s and the server for the TTL: an overlap of 0.4 s
-		// and more at TTL 5 s, of 3.4 s and more at TTL 2 s.
+		// No renewal ever gets through, so the session waits for 6 s and the server for the TTL. The overlap is at least
+		// 0.4 s at TTL 5 s, and 3.4 s at TTL 2 s.
 		name: "first renewal",
 		prepare: func(t *testing.T, l *rig.Line) {
 			t.Helper()
@@ -175,13 +174,13 @@ var overlapOutages = []overlapOutage{
 	},
 }
 
-// newStockLine is the network of the first client, which is made as in etcd's own examples.
+// newStockLine returns the first client and its network. The DialTimeout is that of etcd's own examples.
 func newStockLine(tb testing.TB, srv *etcdtest.Server) *rig.Line {
 	tb.Helper()
 	return rig.NewLine(tb, []string{srv.Endpoint()}, func(cfg *clientv3.Config) { cfg.DialTimeout = 5 * time.Second })
 }
 
-// overlapTrial is one holder cut off and one waiter.
+// overlapTrial is one holder that is cut off and one waiter.
 type overlapTrial struct {
 	t       *testing.T
 	name    string
@@ -249,8 +248,7 @@ func (tr *overlapTrial) run(ctx context.Context) error {
 	return err
 }
 
-// awaitQueue waits until the second has queued. The server has no event for that but a watch, which would be one more
-// client's.
+// awaitQueue polls until the second client's key is in the queue.
 func (tr *overlapTrial) awaitQueue(ctx context.Context) error {
 	for {
 		resp, err := tr.waiters.Get(ctx, tr.name+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
@@ -282,8 +280,8 @@ func overlapPause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// overlapLocker takes a lock on a session of its own. Lost is closed when the holder is told of the loss; release ends
-// the session.
+// overlapLocker takes a lock on a new session. Lost is closed when the holder learns of the loss; release ends the
+// session.
 type overlapLocker func(ctx context.Context, client *clientv3.Client, ttl time.Duration, name string) (lost <-chan struct{}, release func(), err error)
 
 func overlapLease(ctx context.Context, client *clientv3.Client, ttl time.Duration, name string) (<-chan struct{}, func(), error) {
@@ -291,7 +289,7 @@ func overlapLease(ctx context.Context, client *clientv3.Client, ttl time.Duratio
 	if err != nil {
 		return nil, nil, err
 	}
-	release := func() { _ = s.Close(ctx) } // the lease may have gone, or the link not be back
+	release := func() { _ = s.Close(ctx) } // fails if the lease is gone
 	l, err := s.Lock(ctx, name)
 	if err != nil {
 		release()

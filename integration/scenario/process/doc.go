@@ -1,6 +1,6 @@
-// Package process has the scenarios of holders that are processes of their own and are stopped, or killed, at the worst
-// moment: between a check of their handle and the write it was for. Each is a test.
+// Package process has scenarios in which the holder is a separate process that is stopped or killed at the worst
+// moment: after it has checked its handle and before its write arrives.
 //
-// The resource is an HTTP server in the test's process, with a fence. Beside it is a twin without one, which is written
-// by the same requests: it shows that the moment was bad.
+// The resource is an HTTP server in the test's process, with a fence. The same writes go to a twin without a fence. The
+// twin shows that the write was stale: it accepts the write after those of the successor.
 package process

@@ -29,24 +29,24 @@ func TestMain(m *testing.M) {
 	etcdtest.Main(m)
 }
 
-// holderEnv is set for a process that is to be a holder, and holds its order.
+// holderEnv is the environment variable that holds the order of a holder's process.
 const holderEnv = "SCENARIO_HOLDER"
 
-// order is what a holder is told. It takes the name and says so, and then does what it is asked on its standard input, a
-// line each: "check" its handle, or "write". It answers each with a report, and ends with its input.
+// order describes a holder. The holder takes the name, sends a report, and then reads commands from its standard input,
+// one per line: "check" its handle, or "write". It answers each with a report, and ends at the end of its input.
 type order struct {
 	Etcd, Resource string
 	Way, Name      string
 	TTL            time.Duration
 }
 
-// report is what a holder says.
+// report is a holder's answer.
 type report struct {
 	Token fence.Token
 	Lease clientv3.LeaseID
 	Err   string         // of the handle, or of the write
-	Lost  lease.Reason   // 0 if it was not lost
-	Wrote map[string]int // the status that each path returned
+	Lost  lease.Reason   // 0 if the handle is not lost
+	Wrote map[string]int // the status of each path's answer
 }
 
 func (o order) hold() error {
@@ -93,7 +93,7 @@ func (o order) hold() error {
 		case "write":
 			r.Wrote, err = w.write(ctx, h.Token())
 		default:
-			return fmt.Errorf("asked to %q", in.Text())
+			return fmt.Errorf("unknown command %q", in.Text())
 		}
 		if err != nil {
 			r.Err = err.Error()
@@ -103,14 +103,14 @@ func (o order) hold() error {
 
 // holder is a process that holds a name.
 type holder struct {
-	report // the first
+	report // the first one
 
 	t       *testing.T
 	run     *child.Process
 	reports chan report
 }
 
-// startHolder starts one and waits until it holds the name. It is killed at the end of the test at the latest.
+// startHolder starts a holder and waits until it holds the name. The test's cleanup kills it.
 func startHolder(t *testing.T, o order) *holder {
 	t.Helper()
 	run, err := child.Start("", holderEnv, o)
@@ -131,13 +131,13 @@ func startHolder(t *testing.T, o order) *holder {
 	t.Cleanup(func() {
 		h.kill()
 		<-ended
-		_ = run.Wait() // it was killed
+		_ = run.Wait() // the error is the signal
 	})
 	h.report = h.next()
 	return h
 }
 
-// ask asks a holder, stopped or not, to do something.
+// ask sends a command to a holder, stopped or not.
 func (h *holder) ask(what string) {
 	h.t.Helper()
 	_, err := io.WriteString(h.run.Stdin, what+"\n")
@@ -147,7 +147,7 @@ func (h *holder) ask(what string) {
 // next waits for a report.
 func (h *holder) next() report {
 	h.t.Helper()
-	r := rig.Await(h.t, h.reports, "the holder says nothing")
+	r := rig.Await(h.t, h.reports, "the holder sends no report")
 	require.NotZero(h.t, r.Token, "the holder has ended")
 	return r
 }
@@ -163,7 +163,7 @@ func (h *holder) stop() {
 	require.NoError(h.t, h.run.Pause(rig.Bounded(h.t)))
 }
 
-// resume lets it go on.
+// resume continues the process.
 func (h *holder) resume() {
 	h.t.Helper()
 	require.NoError(h.t, h.run.Resume())

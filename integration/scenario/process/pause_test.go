@@ -16,8 +16,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// scene is a holder in a process of its own, which has checked its handle and is about to write, and a successor in the
-// test's, which waits.
+// scene is a holder in a separate process, which has checked its handle and is about to write, and a successor in the
+// test's process, which waits for the name.
 type scene struct {
 	t        *testing.T
 	client   *clientv3.Client
@@ -49,7 +49,7 @@ func play(t *testing.T, ttl time.Duration, act func(*scene)) {
 			s.next = way.Wait(t, rig.NewSession(t, s.client, lease.Options{}), way.Name)
 			rig.AwaitQueue(t, s.client, way.Name, 2)
 
-			s.holder.ask("write") // its claim, and what comes before the pause
+			s.holder.ask("write") // claims the resource, before the pause
 			require.Equal(t, map[string]int{fenced: http.StatusOK, plain: http.StatusOK}, s.holder.next().Wrote)
 			s.size = s.web.Requests.Traffic().Received
 			s.holder.ask("check")
@@ -60,7 +60,7 @@ func play(t *testing.T, ttl time.Duration, act func(*scene)) {
 	}
 }
 
-// succeed waits until the holder's lease has expired and the successor has its place, and lets that write.
+// succeed waits until the holder's lease has expired and the successor holds the name, and lets the successor write.
 func (s *scene) succeed() {
 	s.t.Helper()
 	h := rig.Await(s.t, s.next, "the successor was not served")
@@ -70,29 +70,29 @@ func (s *scene) succeed() {
 	require.Equal(s.t, map[string]int{fenced: http.StatusOK, plain: http.StatusOK}, wrote)
 }
 
-// goOn resumes the holder, which writes what it was about to, and then looks at its handle.
+// goOn resumes the holder, which sends its stale write and then checks its handle.
 func (s *scene) goOn() {
 	s.t.Helper()
 	s.holder.ask("write")
 	s.holder.ask("check")
 	s.holder.resume()
-	s.late()
-	s.over()
+	s.requireRefused()
+	s.requireLost()
 }
 
-// late checks that the holder's write was refused by the fence.
-func (s *scene) late() {
+// requireRefused checks that the fence has refused the holder's write.
+func (s *scene) requireRefused() {
 	s.t.Helper()
 	r := s.holder.next()
 	require.Empty(s.t, r.Err)
 	require.Equal(s.t, map[string]int{fenced: http.StatusPreconditionFailed, plain: http.StatusOK}, r.Wrote)
 }
 
-// over checks that the holder's handle has ended.
-func (s *scene) over() {
+// requireLost checks that the holder's handle has ended.
+func (s *scene) requireLost() {
 	s.t.Helper()
 	r := s.holder.next()
-	require.NotEmpty(s.t, r.Err, "the handle of a holder that was stopped for longer than its TTL")
+	require.NotEmpty(s.t, r.Err, "the handle is live after a pause that was longer than its TTL")
 	require.Contains(s.t, []lease.Reason{lease.ReasonDeadlinePassed, lease.ReasonLeaseGone}, r.Lost, r.Err)
 }
 
@@ -106,8 +106,8 @@ func TestStop_betweenCheckAndWrite(t *testing.T) {
 	})
 }
 
-// While the holder is stopped, the answer to its last renewal waits in its socket. It is the first thing that it reads, and
-// it is good news, but old.
+// While the holder is stopped, the answer to its last renewal waits in its socket. The holder reads that old answer
+// first when it wakes up.
 func TestStop_withAnAnswerInTheSocket(t *testing.T) {
 	t.Parallel()
 	play(t, 3*rig.MinTTL, func(s *scene) {
@@ -121,7 +121,7 @@ func TestStop_withAnAnswerInTheSocket(t *testing.T) {
 		rig.Eventually(s.t, func() bool {
 			last := before
 			before = left()
-			return before > last // it was renewed, and the answer is on its way
+			return before > last // the server has renewed the lease, and the answer is on its way
 		}, func() string { return "no renewal" })
 		require.NoError(s.t, s.etcd.Answers.Await(rig.Bounded(s.t), func(tr faults.Traffic) bool { return tr.Waiting() > 0 }))
 		s.holder.ask("check")
@@ -134,7 +134,7 @@ func TestStop_withAnAnswerInTheSocket(t *testing.T) {
 	})
 }
 
-// When the holder goes on there is no network to ask etcd by. Its own clock tells.
+// When the holder wakes up, it cannot reach etcd. It ends its handle by its own clock.
 func TestStop_withTheNetworkCutOnResume(t *testing.T) {
 	t.Parallel()
 	play(t, rig.MinTTL, func(s *scene) {
@@ -147,8 +147,8 @@ func TestStop_withTheNetworkCutOnResume(t *testing.T) {
 	})
 }
 
-// The write was sent in time, and is held up in the network until the holder has lost what it was for. No check at the
-// holder's side can help.
+// The network holds up a write that was sent in time until the holder has lost the name. No check at the holder's side
+// can help.
 func TestStop_withTheWriteUnderWay(t *testing.T) {
 	t.Parallel()
 	play(t, rig.MinTTL, func(s *scene) {
@@ -156,15 +156,15 @@ func TestStop_withTheWriteUnderWay(t *testing.T) {
 		s.holder.stop()
 		s.succeed()
 		s.web.Restore()
-		s.resource.check(rig.Bounded(s.t), s.t, s.holder.Token) // it has not even gone on
+		s.resource.check(rig.Bounded(s.t), s.t, s.holder.Token) // the holder is still stopped
 		s.holder.ask("check")
 		s.holder.resume()
-		s.late()
-		s.over()
+		s.requireRefused()
+		s.requireLost()
 	})
 }
 
-// A holder is killed, and its last write arrives when there is a successor.
+// A holder is killed, and its last write arrives after its successor's.
 func TestKill_withTheWriteUnderWay(t *testing.T) {
 	t.Parallel()
 	play(t, rig.MinTTL, func(s *scene) {
@@ -175,11 +175,11 @@ func TestKill_withTheWriteUnderWay(t *testing.T) {
 	})
 }
 
-// send has the holder send its writes, which do not arrive.
+// send makes the holder send its writes, which do not arrive.
 func (s *scene) send() {
 	s.t.Helper()
 	s.web.Requests.Hold()
 	s.holder.ask("write")
-	// They are as large as those before, with which the resource has got all there was until now.
+	// They are as large as the holder's first writes, the only traffic until now.
 	require.NoError(s.t, s.web.Requests.Await(rig.Bounded(s.t), func(tr faults.Traffic) bool { return tr.Received == 2*s.size }))
 }

@@ -23,14 +23,14 @@ const (
 	plain  = "/plain"
 )
 
-// resource is a resource with a fence, and its twin without one. It notes the token of each write.
+// resource is a resource with a fence and its twin without one. It records the token of each write.
 type resource struct {
 	*httptest.Server
 
 	mu       sync.Mutex // guards the fields below
 	accepted map[string][]fence.Token
 	refused  []fence.Token
-	changed  chan struct{} // closed and replaced when one of them changes
+	changed  chan struct{} // closed and replaced when either changes
 }
 
 func newResource(t *testing.T) *resource {
@@ -73,7 +73,7 @@ func (r *resource) note(change func()) {
 	r.changed = make(chan struct{})
 }
 
-// await waits until the resource has seen something.
+// await waits until seen returns true, which is called with mu held.
 func (r *resource) await(ctx context.Context, t *testing.T, seen func() bool) {
 	t.Helper()
 	for {
@@ -86,12 +86,13 @@ func (r *resource) await(ctx context.Context, t *testing.T, seen func() bool) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			require.FailNow(t, "the resource has not seen it")
+			require.FailNow(t, "the stale write has not arrived")
 		}
 	}
 }
 
-// check checks that the fence has refused the stale writes, all of them, and that the twin has accepted them.
+// check waits for the stale write and checks that the fence has refused it, and nothing else, and that the twin has
+// accepted it.
 func (r *resource) check(ctx context.Context, t *testing.T, stale fence.Token) {
 	t.Helper()
 	r.await(ctx, t, func() bool { return len(r.refused) > 0 && !slices.IsSorted(r.accepted[plain]) })
@@ -102,7 +103,7 @@ func (r *resource) check(ctx context.Context, t *testing.T, stale fence.Token) {
 	}
 	require.True(t, slices.IsSorted(r.accepted[fenced]), "a stale write was accepted: %v", r.accepted[fenced])
 	require.NotEmpty(t, r.accepted[fenced])
-	require.False(t, slices.IsSorted(r.accepted[plain]), "no stale write has come: %v", r.accepted[plain])
+	require.False(t, slices.IsSorted(r.accepted[plain]), "no stale write has arrived: %v", r.accepted[plain])
 }
 
 // writer writes to a resource and its twin.
@@ -112,7 +113,7 @@ type writer struct {
 }
 
 func newWriter(url string) (*writer, error) {
-	// A connection for each request: the two are not to wait for each other.
+	// One connection per request, so that the two writes do not wait for each other.
 	base := &http.Transport{DisableKeepAlives: true}
 	transport, err := httpfence.NewTransport(base, strings.TrimPrefix(url, "http://"))
 	if err != nil {
@@ -121,7 +122,7 @@ func newWriter(url string) (*writer, error) {
 	return &writer{url, &http.Client{Transport: transport}}, nil
 }
 
-// write sends both writes at once, and returns what the two said. It does not depend on the handle: what is sent is sent.
+// write sends both writes at once and returns their statuses. The end of the handle does not cancel them.
 func (w *writer) write(ctx context.Context, token fence.Token) (status map[string]int, err error) {
 	ctx = fence.NewContext(ctx, token)
 	paths := []string{fenced, plain}

@@ -21,9 +21,9 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// Authentication is turned on while a client without a user holds a lock: it loses the lock by its deadline, before
-// the server gives it to somebody else, and everything says that authentication is what is missing. A client that has user and
-// password before they are needed holds on.
+// Authentication is turned on while a client without a user holds a lock: it loses the lock by its deadline, before the
+// server gives it to somebody else, and everything says that authentication is what is missing. A client that has user
+// and password before they are needed holds on.
 func TestSession_authenticationIsTurnedOn(t *testing.T) {
 	t.Parallel()
 	const missing = "the server requires authentication, and the client gives no user and password"
@@ -161,8 +161,9 @@ func TestSession_passwordIsChanged(t *testing.T) {
 	rig.RequireLost(t, cause, lease.ReasonDeadlinePassed)
 	require.ErrorContains(t, cause, wrong)
 	require.ErrorContains(t, <-waiter, wrong) // refused, or lost like its session
-	// Until the deadline, about 2.5 s, five loops try: the renewals, each second or tenth of the TTL, whichever is less, and the
-	// watch and the read of each key, after 25 ms and then after twice as long each time, less a random part of up to a half.
+	// Until the deadline, about 2.5 s, five loops try: the renewals, each second or tenth of the TTL, whichever is less,
+	// and the watch and the read of each key, after 25 ms and then after twice as long each time, less a random part of up
+	// to a half.
 	tried := in.Sent(authenticate) - before
 	require.Positive(t, tried)
 	require.LessOrEqual(t, tried, 5*8)
@@ -180,8 +181,8 @@ func TestSession_passwordIsChanged(t *testing.T) {
 	require.NoError(t, rival.Unlock(rig.Bounded(t)))
 }
 
-// The server goes on with a watch that it has allowed once. That the permission to read is gone is found out by and by; who
-// observes another name sees it on.
+// The server goes on with a watch that it has allowed once. That the permission to read is gone is found out by and by;
+// who observes another name sees it on.
 func TestObserve_permissionIsRevoked(t *testing.T) {
 	t.Parallel()
 	srv := startSecured(t)
@@ -206,8 +207,8 @@ func TestObserve_permissionIsRevoked(t *testing.T) {
 	m.Sees(t, leads("m"))
 }
 
-// A permission is taken away while a lock is held. The holder and those that wait are told what is missing, and when the permission comes
-// back the session heals.
+// A permission is taken away while a lock is held. The holder and those that wait are told what is missing, and when
+// the permission comes back the session heals.
 func TestSession_permissionIsRevoked(t *testing.T) {
 	t.Parallel()
 	const missing = "permission denied (to renew a lease takes permission to write every key of it)"

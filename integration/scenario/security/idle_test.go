@@ -12,9 +12,9 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// A lease that holds nothing is everybody's: etcd lets a user without permission on our prefix attach a key of its own to it,
-// and one without any role revoke it. That costs the session a new lease, and no acquisition. Its ID cannot be guessed; when a
-// lock is held, others can neither attach to the lease nor revoke nor list it.
+// A lease that holds nothing is everybody's: etcd lets a user without permission on our prefix attach a key of its own
+// to it, and one without any role revoke it. That costs the session a new lease, and no acquisition. Its ID cannot be
+// guessed; when a lock is held, others can neither attach to the lease nor revoke nor list it.
 func TestSession_idleLeaseIsAttacked(t *testing.T) {
 	t.Parallel()
 	srv := startSecured(t)

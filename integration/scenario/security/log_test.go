@@ -25,8 +25,9 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// unreached are the lines of the golden list that the story below does not bring about: they tell of restores, in numbers
-// and by the names of queues, of a log handler that is too slow, of an attack, and of package k8slock, which has a module of its own.
+// unreached are the lines of the golden list that the story below does not bring about: they tell of restores, in
+// numbers and by the names of queues, of a log handler that is too slow, of an attack, and of package k8slock, which
+// has a module of its own.
 var unreached = []string{
 	"etcd's revisions went back",
 	"a renewal was answered with an old revision",

@@ -10,8 +10,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// A defragmentation holds a member up for as long as it takes. With others there, no request has to wait for it. Events do:
-// a waiter whose watch stands there is told of its turn when the member goes on.
+// A member that is defragmented answers nothing meanwhile. Requests go to the other members. Only events wait: a waiter
+// whose watch is at that member learns of its turn when the defragmentation ends.
 func TestDefragment_holdsNobodyUp(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
@@ -23,7 +23,7 @@ func TestDefragment_holdsNobodyUp(t *testing.T) {
 			var last *rig.Hold
 			for _, m := range cluster.Members {
 				release := stall(t, m)
-				// It lasts until a whole turn was taken and the lease was renewed.
+				// The stall lasts for a whole turn and a renewal of the lease.
 				l := way.MustTake(t, s, "turn "+way.Name)
 				if last != nil {
 					require.Greater(t, l.Token(), last.Token())

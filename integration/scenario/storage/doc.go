@@ -1,3 +1,2 @@
-// Package storage has the scenarios of what happens to etcd's data, each a test: no space, defragmentation, and a snapshot that is
-// restored.
+// Package storage has scenarios of etcd's storage: no space is left, a member is defragmented, a snapshot is restored.
 package storage

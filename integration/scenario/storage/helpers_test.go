@@ -8,13 +8,13 @@ import (
 	"github.com/leasefence/leasefence/integration/etcdtest"
 )
 
-// second drops an answer that a test does not need.
+// second drops the first of two results.
 func second[T any](_ T, err error) error { return err }
 
 func doNothing(context.Context, fence.Token) error { return nil }
 
-// stall keeps a member from applying what the cluster commits, and so from answering, until release is called; it still
-// votes, replicates and renews. A defragmentation does that, and so does whatever makes the backend slow.
+// stall keeps a member from applying committed entries, and so from answering, until release is called. The member
+// still votes, replicates and renews leases. A defragmentation and a slow backend have the same effect.
 func stall(t *testing.T, srv *etcdtest.Server) (release func()) {
 	t.Helper()
 	tx := srv.Etcd(t).Server.Backend().BatchTx()

@@ -43,7 +43,7 @@ func fill(t *testing.T, client *clientv3.Client) {
 	require.NotEmpty(t, alarms.Alarms)
 }
 
-// makeRoom does what an operator does.
+// makeRoom frees space and clears the alarm, as an operator would.
 func makeRoom(t *testing.T, srv *etcdtest.Server, client *clientv3.Client) {
 	t.Helper()
 	_, err := client.Delete(rig.Bounded(t), "big", clientv3.WithPrefix())
@@ -55,8 +55,8 @@ func makeRoom(t *testing.T, srv *etcdtest.Server, client *clientv3.Client) {
 	require.NoError(t, err)
 }
 
-// Where etcd has no space left, what is held goes on being held and can be let go; what is new waits, and says why when its
-// time is over; and when there is room again, everything is as before.
+// When etcd has no space left, locks that are held stay held and can be unlocked. New acquisitions wait, and when their
+// context ends, the error names the reason. When there is space again, they succeed.
 func TestNoSpace_heldLocksGoOn(t *testing.T) {
 	t.Parallel()
 	srv := startWithQuota(t)
@@ -93,7 +93,7 @@ func TestNoSpace_heldLocksGoOn(t *testing.T) {
 		require.ErrorContains(t, err, "database space exceeded", name)
 		require.NotErrorIs(t, err, lease.ErrLost, name)
 	}
-	require.NoError(t, leader.Err(), "a value that could not be written costs no leadership")
+	require.NoError(t, leader.Err(), "the failed Proclaim has ended the leadership")
 	require.Empty(t, srv.Keys(t, "new/"))
 	led := make(chan error, 1)
 	go func() {
@@ -101,7 +101,7 @@ func TestNoSpace_heldLocksGoOn(t *testing.T) {
 	}()
 
 	require.NoError(t, held.Unlock(rig.Bounded(t)))
-	l := rig.Await(t, waiting, "a waiter that has its key was not served")
+	l := rig.Await(t, waiting, "the waiter, which has its key, was not served")
 	require.Equal(t, []string{l.Key()}, srv.Keys(t, "held/"))
 	require.NoError(t, leader.Resign(rig.Bounded(t)))
 	require.NoError(t, other.Close(rig.Bounded(t)))
@@ -112,15 +112,15 @@ func TestNoSpace_heldLocksGoOn(t *testing.T) {
 	require.ErrorIs(t, rig.Await(t, led, "Run does not lead"), errDone)
 	again, err := s.Lock(rig.Bounded(t), "new")
 	require.NoError(t, err)
-	require.Equal(t, id, s.Status().LeaseID, "the session was never lost")
+	require.Equal(t, id, s.Status().LeaseID, "the session has lost its lease")
 	require.NoError(t, again.Unlock(rig.Bounded(t)))
 	rig.CloseAll(t, client, []*lease.Session{s}, "held", "new", "role", "later")
 }
 
 var errDone = errors.New("done")
 
-// What only deletes is done, also where it shares a commit with what is refused, and where the next of the session waits
-// to be handed the lock.
+// Transactions that only delete succeed, even if they share a commit with transactions that are refused, and even if
+// the next waiter of the session waits to be handed the lock.
 func TestNoSpace_unlocksAreNotRefusedWithLocks(t *testing.T) {
 	t.Parallel()
 	const n = 50

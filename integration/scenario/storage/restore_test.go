@@ -4,7 +4,6 @@ package storage_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -18,7 +17,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// write is some history.
+// write raises the revision.
 func write(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	for range 20 {
@@ -27,8 +26,8 @@ func write(t *testing.T, client *clientv3.Client) {
 	}
 }
 
-// The resource keeps its mark over a restore of etcd, and the tokens that are given out then are lower. They are refused,
-// the refusal is told from that of a lock that was lost, and raising the era recovers.
+// The resource keeps its mark when etcd is restored, and the new tokens are lower. The resource refuses them, Explain
+// tells that refusal from the refusal of a lost lock, and raising the era recovers.
 func TestRestore_freshProcessIsToldToRaiseTheEra(t *testing.T) {
 	t.Parallel()
 	for _, way := range rig.Ways {
@@ -38,7 +37,7 @@ func TestRestore_freshProcessIsToldToRaiseTheEra(t *testing.T) {
 			client := etcd.Client(t)
 			var resource fence.Guard
 
-			// Before the restore a lock that was lost is a lock that was lost.
+			// Before the restore Explain returns the refusal of a lost lock unchanged.
 			lost := rig.NewSession(t, client, lease.Options{})
 			first := way.MustTake(t, lost, "n")
 			require.NoError(t, resource.Claim("r", first.Token()))
@@ -53,9 +52,9 @@ func TestRestore_freshProcessIsToldToRaiseTheEra(t *testing.T) {
 			require.Same(t, stale, first.Explain(rig.Bounded(t), stale))
 
 			etcd.Restore(t, snapshot, 0)
-			fresh := etcd.Client(t) // of a process that knows nothing of what was before
+			fresh := etcd.Client(t) // of a process that has not seen the revisions before the restore
 			_, err = fresh.Revoke(rig.Bounded(t), lost.Status().LeaseID)
-			require.NoError(t, err, "the lease has come back with its key")
+			require.NoError(t, err, "the lease has not come back with the snapshot")
 			third := way.MustTake(t, rig.NewSession(t, fresh, lease.Options{}), "n")
 			require.Less(t, third.Token(), second.Token())
 			stale = resource.Claim("r", third.Token())
@@ -65,20 +64,20 @@ func TestRestore_freshProcessIsToldToRaiseTheEra(t *testing.T) {
 			require.ErrorIs(t, explained, stale)
 			t.Log(explained)
 			require.Equal(t, second.Token(), resource.Marks()["r"])
-			require.NoError(t, third.Err(), "whoever looks at etcd alone sees nothing wrong")
+			require.NoError(t, third.Err(), "the handle has ended, though the lock is held")
 			require.NoError(t, third.Free(rig.Bounded(t)))
 
 			recovered := way.MustTake(t, rig.NewSession(t, fresh, lease.Options{Era: 1}), "n")
 			require.NoError(t, resource.Claim("r", recovered.Token()))
 			require.ErrorIs(t, resource.Check("r", second.Token()), fence.ErrStale)
-			// What is refused from then on is refused for the ordinary reason.
+			// From now on the old token is refused because it is stale, not because of the restore.
 			stale = resource.Check("r", third.Token())
 			require.Same(t, stale, third.Explain(rig.Bounded(t), stale))
 		})
 	}
 }
 
-// A process that has lived through the restore gives out no more tokens than those that are lower.
+// A process that lives through the restore grants no lower tokens: its sessions end.
 func TestRestore_endsSessionsThatSeeIt(t *testing.T) {
 	t.Parallel()
 	for name, leaseInSnapshot := range map[string]bool{"lease in the snapshot": true, "lease gone": false} {
@@ -101,13 +100,10 @@ func TestRestore_endsSessionsThatSeeIt(t *testing.T) {
 					require.NoError(t, err)
 
 					etcd.Restore(t, snapshot, 0)
-					rig.Await(t, held.Context().Done(), "the handle did not end")
-					cause := context.Cause(held.Context())
+					cause := rig.AwaitEnd(t, held.Context())
 					require.ErrorIs(t, cause, lease.ErrLost)
-					lost, ok := errors.AsType[*lease.LostError](cause)
-					require.True(t, ok)
 					if leaseInSnapshot {
-						require.Equal(t, lease.ReasonRevisionWentBack, lost.Reason, "%v", cause)
+						rig.RequireLost(t, cause, lease.ReasonRevisionWentBack)
 					}
 					for range 2 {
 						none, err := s.TryLock(rig.Bounded(t), "last")
@@ -116,7 +112,7 @@ func TestRestore_endsSessionsThatSeeIt(t *testing.T) {
 						t.Log(err)
 					}
 					_, err = lease.NewSession(rig.Bounded(t), client, lease.Options{})
-					require.ErrorIs(t, err, lease.ErrRestored, "nor does another session")
+					require.ErrorIs(t, err, lease.ErrRestored)
 
 					again, err := rig.NewSession(t, client, lease.Options{Era: 1}).Lock(rig.Bounded(t), "last")
 					require.NoError(t, err)
@@ -127,7 +123,7 @@ func TestRestore_endsSessionsThatSeeIt(t *testing.T) {
 	}
 }
 
-// Run ends where a restore is not to be healed by another campaign.
+// A restore ends Run, even with rejoin: a new campaign would get lower tokens.
 func TestRestore_endsRun(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.StartProcess(t)
@@ -141,20 +137,19 @@ func TestRestore_endsRun(t *testing.T) {
 			led <- token
 			<-ctx.Done()
 			return nil
-		})
+		}, election.WithRejoin())
 	}()
-	token := rig.Await(t, led, "nobody leads")
+	rig.Await(t, led, "Run does not lead")
 	snapshot := etcd.Snapshot(t)
 	write(t, client)
 	_, err := s.Lock(rig.Bounded(t), "other")
 	require.NoError(t, err)
 	etcd.Restore(t, snapshot, 0)
 	require.ErrorIs(t, rig.Await(t, ended, "Run did not end"), lease.ErrRestored)
-	require.Positive(t, token)
 	require.Empty(t, led)
 }
 
-// With --bump-revision and --mark-compacted nobody notices anything.
+// After a restore with --bump-revision and --mark-compacted, locks that are in the snapshot stay held.
 func TestRestore_withABumpGoesOn(t *testing.T) {
 	t.Parallel()
 	for _, way := range rig.Ways {
@@ -170,7 +165,7 @@ func TestRestore_withABumpGoesOn(t *testing.T) {
 			rig.AwaitQueue(t, client, "n", 2)
 			snapshot := etcd.Snapshot(t)
 			write(t, client)
-			last, err := s.Lock(rig.Bounded(t), "last") // it is not in the snapshot
+			last, err := s.Lock(rig.Bounded(t), "last") // not in the snapshot
 			require.NoError(t, err)
 
 			etcd.Restore(t, snapshot, 1_000_000)
@@ -179,19 +174,16 @@ func TestRestore_withABumpGoesOn(t *testing.T) {
 			require.NoError(t, resource.Check("r", held.Token()))
 			resp, err := client.Txn(rig.Bounded(t)).If(held.IsOwner()).Commit()
 			require.NoError(t, err)
-			require.True(t, resp.Succeeded, "its key is there")
+			require.True(t, resp.Succeeded, "the holder's key is gone")
 			require.Empty(t, waiting)
 			require.NoError(t, held.Free(rig.Bounded(t)))
 			next := rig.Await(t, waiting, "the waiter was not served")
 			require.Greater(t, next.Token(), held.Token())
 			require.NoError(t, resource.Claim("r", next.Token()))
 
-			// A lock that is in no snapshot is lost, as if an operator had deleted it.
+			// A lock that is not in the snapshot is lost, as if an operator had deleted its key.
 			require.NoError(t, next.Free(rig.Bounded(t)))
-			rig.Await(t, last.Context().Done(), "the handle did not end")
-			lost, ok := errors.AsType[*lease.LostError](context.Cause(last.Context()))
-			require.True(t, ok)
-			require.Equal(t, lease.ReasonKeyDeleted, lost.Reason)
+			rig.RequireLost(t, rig.AwaitEnd(t, last.Context()), lease.ReasonKeyDeleted)
 			again, err := s.Lock(rig.Bounded(t), "last")
 			require.NoError(t, err)
 			require.Greater(t, again.Token(), last.Token())
