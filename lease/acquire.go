@@ -14,19 +14,19 @@ import (
 	"github.com/leasefence/leasefence/internal/scope"
 )
 
-// Lock waits until it holds the lock called name, and returns it. Callers of one session are served in the order of their
-// calls, and sessions take turns: see the package's section on order. Lock is not reentrant: locking a name that the caller
-// already holds blocks until ctx ends.
+// Lock waits until it holds the lock called name, and returns it. Callers of one session are served in the order of
+// their calls, and sessions take turns: see the package's section on order. Lock is not reentrant: locking a name that
+// the caller already holds blocks until ctx ends.
 //
-// A name is 1 to 1,024 bytes of UTF-8 without NUL. "/" separates its parts: it neither begins nor ends with "/" and has no
-// "//". No part begins with "~". Names are independent: "a" and "a/b" never affect each other. concurrency.Mutex and etcdctl
-// lock use the same keys for the same name, so they and Lock exclude each other.
+// A name is 1 to 1,024 bytes of UTF-8 without NUL. "/" separates its parts: it neither begins nor ends with "/" and has
+// no "//". No part begins with "~". Names are independent: "a" and "a/b" never affect each other. concurrency.Mutex and
+// etcdctl lock use the same keys for the same name, so they and Lock exclude each other.
 //
-// Ctx bounds the wait only; the lock is held until Unlock or a loss. On an error the caller holds nothing, and its key is
-// gone or will be deleted in the background. The error wraps ctx's cause if ctx ended. It matches [ErrLost] if the lease or the
-// key was lost while waiting, [ErrClosed] if the session is closed, [ErrRestored] if etcd's revisions went back, and
-// [ErrAskedToRelease] if it was asked to let go just before it would have had the lock. A lease that was lost earlier is replaced
-// first.
+// Ctx bounds the wait only; the lock is held until Unlock or a loss. If the session's lease was lost before the call,
+// Lock first takes a new one. On an error the caller holds nothing, and its key is gone or will be deleted in the
+// background. The error wraps ctx's cause if ctx ended. It matches [ErrLost] if the lease or the key was lost while
+// waiting, [ErrClosed] if the session is closed, [ErrRestored] if etcd's revisions went back, and [ErrAskedToRelease]
+// if somebody asked this acquisition to release just before it got the lock.
 func (s *Session) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return s.acquire(ctx, name, opts, mode{
 		kind:  KindLock,
@@ -35,15 +35,15 @@ func (s *Session) Lock(ctx context.Context, name string, opts ...LockOption) (*L
 	})
 }
 
-// mode is how an acquisition comes to its turn.
+// mode is what distinguishes the kinds of acquisition.
 type mode struct {
 	kind  Kind
-	names []string // as the caller knows them, nil if it is the one name
-	try   bool     // it does not wait
-	// join takes a place in the session's order. It does not block.
+	names []string // for the hooks; nil: the one name that is acquired
+	try   bool     // fail instead of waiting
+	// join takes a place in the session's own order. It does not block.
 	join func(*contender)
-	// enter takes a place in the queue and waits until it is the first, as far as that is wanted. It returns the contender,
-	// or the one that has taken its place.
+	// enter takes a place in etcd's queue and, unless try is set, waits until it is the first. It returns the contender
+	// that is the first: another one than its argument where that was replaced.
 	enter func(*contender, context.Context) (*contender, error)
 }
 
@@ -62,20 +62,20 @@ func (s *Session) acquire(ctx context.Context, name string, options []LockOption
 	return l, err
 }
 
-// obtain is an acquisition that the hooks are told of.
+// obtain is attempt with the calls of the hooks around it.
 func (s *Session) obtain(ctx context.Context, name string, opts lockOptions, m mode) (*Lock, error) {
-	ctx, told := s.begin(ctx, name, opts.owner, m)
-	l, err := s.attempt(ctx, name, opts, m, told)
+	ctx, hooked := s.begin(ctx, name, opts.owner, m)
+	l, err := s.attempt(ctx, name, opts, m, hooked)
 	if errors.Is(err, rpctypes.ErrPermissionDenied) {
 		err = fmt.Errorf("%w (it takes permission to read and write the keys with the prefix %q)", err, s.opts.Prefix+name+"/")
 	}
-	told.end(l, err)
+	hooked.end(l, err)
 	return l, err
 }
 
-// attempt is an acquisition from its beginning to the handle. It begins anew on another lease where the present one turns out
-// to be gone, as if that had been known, or to be of no use.
-func (s *Session) attempt(ctx context.Context, name string, opts lockOptions, m mode, told *told) (*Lock, error) {
+// attempt acquires on the present lease. If that lease turns out to be gone, or of no use, it starts again on a new
+// one.
+func (s *Session) attempt(ctx context.Context, name string, opts lockOptions, m mode, hooked *hooked) (*Lock, error) {
 	if !s.enterScope() {
 		return nil, ErrClosed
 	}
@@ -83,7 +83,7 @@ func (s *Session) attempt(ctx context.Context, name string, opts lockOptions, m 
 	var gone error // the last answer that a lease was gone
 	for replaced := false; ; {
 		var l *Lock
-		c := &contender{name: name, owner: opts.owner, told: told}
+		c := &contender{name: name, owner: opts.owner, hooked: hooked}
 		err := context.Cause(ctx)
 		if err == nil {
 			err = s.withLease(ctx, c, m.join)
@@ -110,8 +110,7 @@ func (s *Session) attempt(ctx context.Context, name string, opts lockOptions, m 
 	}
 }
 
-// contend has c take its turn and makes a handle of it. If that fails, or a hook panics meanwhile, nothing of c stays in the way of
-// others.
+// contend waits for c's turn and makes a handle. If that fails, or a hook panics, it takes c out of every queue.
 func (c *contender) contend(ctx context.Context, m mode, maxHold time.Duration) (l *Lock, err error) {
 	defer func() {
 		if l == nil {
@@ -124,8 +123,8 @@ func (c *contender) contend(ctx context.Context, m mode, maxHold time.Duration) 
 	return c.hold(ctx, maxHold)
 }
 
-// enterAndWait waits for its turn in the session, takes a place at the end of etcd's queue and waits for its turn
-// there.
+// enterAndWait waits for c's turn in the session, takes a place at the end of etcd's queue unless the turn came with
+// one, and waits for its turn there.
 func (c *contender) enterAndWait(ctx context.Context) (*contender, error) {
 	var ahead queue.Ahead
 	var err error
@@ -146,7 +145,7 @@ func (c *contender) enterAndWait(ctx context.Context) (*contender, error) {
 }
 
 func (c *contender) await(ctx context.Context, ahead queue.Ahead) error {
-	c.told.queued(ahead.Key)
+	c.hooked.queued(ahead.Key)
 	// A waiter whose lease or key is gone must not wait for its turn to learn it.
 	c.g.guards.Add(&c.entry)
 	ctx, cancel := scope.Join(ctx, c.life)
@@ -172,7 +171,7 @@ func (c *contender) enter(ctx context.Context) (ahead queue.Ahead, err error) {
 		if !errors.Is(err, queue.ErrTaken) {
 			return ahead, err
 		}
-		c.discard() // with another key
+		c.discard() // try again with another key
 	}
 }
 
@@ -182,7 +181,8 @@ func (c *contender) choose() {
 	}
 }
 
-// discard gives up c's key, where somebody else's is: it is not used again. Our own may still come later.
+// discard gives up c's key, which somebody else has put. The key is not used again. If an earlier request of ours may
+// still arrive, the reaper watches for it.
 func (c *contender) discard() {
 	if c.late {
 		c.g.reaper.add(c.entry.Entry, true)
@@ -192,8 +192,8 @@ func (c *contender) discard() {
 	c.entry.Entry, c.late = queue.Entry{}, false
 }
 
-// hold makes a handle of a contender before which nobody is. But the lock is held only if the lease still is, by our own
-// clock; and a caller who has given up is not handed a lock.
+// hold makes a handle of a contender that is first in the queue, if the lease is still valid by the local clock. If ctx
+// has ended, the caller has given up and gets no lock.
 func (c *contender) hold(ctx context.Context, maxHold time.Duration) (*Lock, error) {
 	c.g.checkDeadline()
 	switch {
@@ -215,7 +215,7 @@ func (c *contender) hold(ctx context.Context, maxHold time.Duration) (*Lock, err
 	return l, nil
 }
 
-// abandon ends an acquisition that failed with err and clears what it may have left in the queue.
+// abandon ends an acquisition that failed with err and clears whatever it may have left in the queue.
 func (c *contender) abandon(err error) error {
 	lost := c.lost()
 	if lost != nil {
@@ -223,7 +223,7 @@ func (c *contender) abandon(err error) error {
 	}
 	c.end(errAbandoned)
 	switch {
-	case c.waiter != nil && c.withdraw(): // it never had its turn
+	case c.waiter != nil && c.withdraw(): // its turn never came
 	case lost != nil, c.with != nil:
 		c.each(func(c *contender) {
 			c.g.guards.Remove(&c.entry)

@@ -50,24 +50,24 @@ func (s *Session) campaign(ctx context.Context, name, value string, as candidacy
 	}, nil
 }
 
-// ended takes note of what was found of l's key, and returns why l has ended.
+// ended records what was found of l's key, and returns why l has ended.
 func (l *Lock) ended(ctx context.Context, end queue.End) error {
 	if end == queue.Deleted {
 		l.lose(l.whyDeleted(ctx))
 	} else {
 		l.keyEnded(end)
 	}
-	return l.Err() // perhaps our own end, that came first
+	return l.Err() // the handle may have ended before, for another reason
 }
 
-// stand is the acquisition of a candidate. If its key is deleted while it waits, it enters again at the end. Each place is
-// an acquisition of its own: the one returned is the last.
+// stand acquires as a candidate. If its key is deleted while it waits, it enters again at the end of the queue. Each
+// place is a contender of its own; stand returns the last.
 func (c *contender) stand(ctx context.Context, as candidacy.Candidate) (*contender, error) {
 	for again := false; ; again = true {
 		c.mark, c.entry.Touched = as.Mark, as.Touched
 		ahead, err := c.enter(ctx)
 		switch {
-		case again && errors.Is(err, rpctypes.ErrLeaseNotFound): // with which its key had gone
+		case again && errors.Is(err, rpctypes.ErrLeaseNotFound): // the key was deleted because its lease had gone
 			lost := &LostError{Reason: ReasonLeaseGone, LeaseID: c.g.id}
 			c.g.lose(lost)
 			return c, lost
@@ -80,20 +80,21 @@ func (c *contender) stand(ctx context.Context, as candidacy.Candidate) (*contend
 		c.g.guards.Remove(&c.entry)
 		c.end(errAbandoned)
 		c.gone()
-		c = (&contender{name: c.name, owner: c.owner, told: c.told}).on(c.g)
+		c = (&contender{name: c.name, owner: c.owner, hooked: c.hooked}).on(c.g)
 	}
 }
 
-// What the end of a candidate's key means.
+// The state of a waiting candidate. It decides what the deletion of its key means.
 const (
-	waits  int32 = iota // that it enters again
+	waits  int32 = iota // it enters again
 	leads               // a loss
-	passed              // nothing: it is known
+	passed              // nothing: the deletion is known
 )
 
-// awaitOwn waits until nobody is ahead of a candidate. The error matches queue.ErrGone if its key has gone first.
+// awaitOwn waits until nobody is ahead of a candidate. The error matches queue.ErrGone if its key is deleted before
+// that.
 func (c *contender) awaitOwn(ctx context.Context, ahead queue.Ahead, as candidacy.Candidate) error {
-	c.told.queued(ahead.Key)
+	c.hooked.queued(ahead.Key)
 	wait, pass := context.WithCancelCause(ctx)
 	var beside sync.WaitGroup
 	defer beside.Wait()

@@ -14,16 +14,15 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// Close ends the session: every handle's context is cancelled (the cause matches [ErrClosed]), acquisitions that
-// wait fail with ErrClosed, functions running under [Session.Do] are waited for, the lease is revoked, and with
-// it every key of the session is deleted. It waits for all goroutines of the session. Where there are a thousand keys or more, most are
-// deleted in batches before that: etcd serves nobody else while it deletes all the keys of a lease.
+// Close ends the session. It cancels every handle's context (the cause matches [ErrClosed]), fails waiting acquisitions
+// with ErrClosed, waits for functions running under [Session.Do], and revokes the lease, which deletes every key of the
+// session. It waits for all goroutines of the session. A session with 1,000 keys or more deletes most of them in
+// batches before it revokes the lease: etcd serves nobody else while it deletes the keys of a revoked lease.
 //
-// Close is bounded by ctx, and by a second more where something in the caller's client does not heed it. For lines of the log
-// that are not written yet it waits a tenth of a second. If ctx ends, or the server cannot be reached, renewals stop all the same and the
-// lease's TTL cleans up the rest; the error says so. In particular the lease is not
-// revoked under a function that is still running. Calling Close again waits for the first call and returns
-// what it returned.
+// Ctx bounds Close, plus one second if something in the caller's client ignores its context. Close waits up to a tenth
+// of a second for log lines that are not written yet. If ctx ends, or the server cannot be reached, renewals stop all
+// the same and the lease's TTL cleans up the rest; the error says so. In particular the lease is not revoked under a
+// function that is still running. Calling Close again waits for the first call and returns its result.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closing {
@@ -46,7 +45,8 @@ func (s *Session) Close(ctx context.Context) error {
 		return s.closeErr
 	case <-ctx.Done():
 	}
-	// All that is under way ends with ctx, but an interceptor, say, in the caller's client may not heed it.
+	// Every request ends with ctx, but something in the caller's client, such as an interceptor, may ignore its
+	// context.
 	late := time.NewTimer(time.Second)
 	defer late.Stop()
 	select {
@@ -58,7 +58,7 @@ func (s *Session) Close(ctx context.Context) error {
 	}
 }
 
-// finish is Close from when no call may begin any more.
+// finish is the rest of Close, once no call may begin any more.
 func (s *Session) finish(ctx context.Context, g *grant) {
 	err := s.release(ctx, g)
 
@@ -66,9 +66,9 @@ func (s *Session) finish(ctx context.Context, g *grant) {
 	s.stopped = true
 	s.mu.Unlock()
 	s.stop()
-	s.wg.Wait() // not for long: every request of theirs ended with s.run
+	s.wg.Wait() // short: the end of s.run has ended all their requests
 	g.lose(&LostError{Reason: ReasonSessionClosed, LeaseID: g.id})
-	for _, g := range append(s.earlier, g) { // nobody changes it any more
+	for _, g := range append(s.earlier, g) { // nobody changes earlier any more
 		g.reaper.giveUp()
 	}
 	switch {
@@ -87,7 +87,7 @@ func (s *Session) finish(ctx context.Context, g *grant) {
 	close(s.closed)
 }
 
-// awaitClosed waits for the end of a Close that is under way. One that has ended says so whatever ctx is.
+// awaitClosed waits for a Close that is under way. If that has finished, it returns the result even if ctx has ended.
 func (s *Session) awaitClosed(ctx context.Context) error {
 	if !s.isClosed() {
 		select {
@@ -99,16 +99,17 @@ func (s *Session) awaitClosed(ctx context.Context) error {
 	return s.closeErr
 }
 
-// release waits until no acquisition waits and no function runs under Do, and takes everything of the session off the server.
+// release waits until no acquisition waits and no function runs under Do, and then removes everything of the session
+// from the server.
 func (s *Session) release(ctx context.Context, g *grant) error {
 	select {
 	case <-s.idle:
 	case <-ctx.Done():
 		return fmt.Errorf("functions under Do are still running: %w", context.Cause(ctx))
 	}
-	// The adopted lease may be lost to us and yet renewed by its owner: nobody else takes our keys off it.
+	// The session may have lost the adopted lease while its owner still renews it: nobody else deletes our keys on it.
 	err := s.adopted.releaseKeys(ctx)
-	// So may an earlier lease live on at the server, with the keys of locks that were lost and not unlocked.
+	// The server may still have an earlier lease, with the keys of locks that were lost and not unlocked.
 	s.mu.Lock()
 	leases := append(slices.Clone(s.earlier), g)
 	s.mu.Unlock()
@@ -120,7 +121,7 @@ func (s *Session) release(ctx context.Context, g *grant) error {
 	return err
 }
 
-// releaseKeys takes our keys off an adopted lease. On nil it does nothing.
+// releaseKeys deletes our keys on an adopted lease. On nil it does nothing.
 func (g *grant) releaseKeys(ctx context.Context) error {
 	if g == nil || g.expired() {
 		return nil
@@ -133,8 +134,8 @@ func (g *grant) releaseKeys(ctx context.Context) error {
 	return nil
 }
 
-// boundByTTL is ctx, but no longer than the lease itself can last, or than a few attempts if it is lost; and no longer than
-// 10 s, since what is not deleted by then expires soon.
+// boundByTTL bounds ctx by the remaining life of the lease or, if that is lost, by a few attempts; and by 10 s, because
+// what is not deleted by then expires soon.
 func (g *grant) boundByTTL(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, min(max(g.remaining()+g.margin, 3*g.queue.Bound), 10*time.Second))
 }
@@ -148,7 +149,7 @@ func (s *Session) revoke(ctx context.Context, g *grant) error {
 	if keys := g.keys.inUse(); len(keys) >= fewKeys {
 		end, _ := ctx.Deadline()
 		half, cancel := context.WithTimeout(ctx, time.Until(end)/2)
-		_ = g.deleteKeys(half, keys) // what is not deleted by then, or is refused, goes with the lease; so does a key that comes late
+		_ = g.deleteKeys(half, keys) // remaining keys are deleted with the lease
 		cancel()
 	}
 	err := g.do(ctx, func(a *etcd.Attempt) error {
@@ -157,7 +158,7 @@ func (s *Session) revoke(ctx context.Context, g *grant) error {
 		})
 		return err
 	})
-	if errors.Is(err, rpctypes.ErrLeaseNotFound) { // it may have been an attempt whose answer was lost
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) { // perhaps an earlier attempt revoked it and its answer was lost
 		return nil
 	}
 	if err != nil {
@@ -166,11 +167,12 @@ func (s *Session) revoke(ctx context.Context, g *grant) error {
 	return nil
 }
 
-// fewKeys is how many keys make a lease great: with fewer it is revoked as it is. Etcd deletes those of a revoked one in a
-// single step, 50,000 in 0.3 s, and commits nothing else meanwhile. One transaction after the other leaves room for others'.
+// fewKeys is from how many keys on their deletion is split up before the lease is revoked. etcd deletes the keys of a
+// revoked lease in a single step, 50,000 in 0.3 s, and commits nothing else meanwhile. Separate transactions leave room
+// for others.
 const fewKeys = 1000
 
-// deleteKeys deletes keys, each if it is attached to the lease: it may be sent twice.
+// deleteKeys deletes each of the keys that is attached to the lease. Repeating it is safe.
 func (g *grant) deleteKeys(ctx context.Context, keys []string) error {
 	_, err := etcd.InParts(keys, etcd.PartSize, math.MaxInt, func(part []string) error {
 		ops := make([]clientv3.Op, len(part))
@@ -182,7 +184,8 @@ func (g *grant) deleteKeys(ctx context.Context, keys []string) error {
 	return err
 }
 
-// enterScope counts an acquisition, or a function under Do, that is about to begin; it reports false if the session is closing.
+// enterScope counts an acquisition, or a function under Do, that is about to begin. It reports false if the session is
+// closing.
 func (s *Session) enterScope() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,22 +6,22 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// contender is one place in the order of a name: an acquisition, and after it what a [Lock] holds.
+// contender is one place in the order of a name: first an acquisition, then the hold behind a [Lock].
 type contender struct {
 	g      *grant
 	name   string
 	owner  string        // the text in the key
-	mark   string        // in the key, of a candidate in an election
-	shared bool          // a reader's: it has no turn in the session, each stands in etcd's queue by itself
+	mark   string        // begins the suffix of the key: of a candidate, a permit
+	shared bool          // a reader's: it has no turn in the session but its own place in etcd's queue
 	entry  queue.Guarded // zero until its turn in the session
 	late   bool          // a request to enter may still arrive at the server
 
-	told *told // with hooks
+	hooked *hooked // nil without hooks
 
-	with []*contender // the other names of a set, see [Session.LockAll]: they have no turns in the session, and c's life
+	with []*contender // the other names of a set, see [Session.LockAll]: without turns in the session, and with c's life
 
-	links          // in its name's order, under g.turns.mu
-	waiter *waiter // while it waits for its turn in the session, or if it gave up then
+	links          // in the order of its name; guarded by g.turns.mu
+	waiter *waiter // nil unless it waits for its turn in the session, or gave up while waiting
 
 	life context.Context //nolint:containedctx // of the acquisition, and then of the handle
 	end  context.CancelCauseFunc

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// watchDeadline ends the lease at its deadline, whatever becomes of the renewals: nothing in its goroutine waits for the
-// network or for what the caller supplies. It has the session's alarm, so it wakes the renewals too when one is due.
+// watchDeadline ends the lease at its deadline, whatever happens to the renewals: its goroutine never waits for the
+// network or for code of the caller. It has the only timer on the session's clock, so it also wakes renew when a
+// renewal is due.
 func (g *grant) watchDeadline(ctx context.Context) {
 	look := g.s.clock.NewTimer(g.untilLook())
 	defer look.Stop()
@@ -27,7 +28,7 @@ func (g *grant) watchDeadline(ctx context.Context) {
 	}
 }
 
-// untilLook is the time until the clocks are to be looked at: until a renewal is due, and then until the deadline.
+// untilLook is the time until the next check of the clock: until a renewal is due, and after that until the deadline.
 func (g *grant) untilLook() time.Duration {
 	left := g.remaining()
 	if due := g.untilRenewal(); due > 0 {
@@ -36,7 +37,7 @@ func (g *grant) untilLook() time.Duration {
 	return left
 }
 
-// poke sends on a channel of capacity 1, unless there is something in it.
+// poke sends on a channel of capacity 1 unless it is full.
 func poke(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:

@@ -11,30 +11,31 @@ import (
 	"github.com/leasefence/leasefence/internal/clip"
 )
 
-// The outcomes that callers tell apart with errors.Is.
+// The outcomes that callers distinguish with errors.Is.
 var (
-	// ErrLocked says that somebody else holds the lock or waits for it; errors.As finds a [LockedError].
+	// ErrLocked means that somebody else holds the lock or waits for it; errors.As finds a [LockedError].
 	ErrLocked = errors.New("lease: locked")
-	// ErrLost says that the lock was lost before it was unlocked; errors.As finds a [LostError].
+	// ErrLost means that the lock was lost before it was unlocked; errors.As finds a [LostError].
 	ErrLost = errors.New("lease: lost")
-	// ErrUnlocked says that the lock had been unlocked before. It is also the cause of an unlocked handle's context.
+	// ErrUnlocked means that the lock was already unlocked. It is also the cause of an unlocked handle's context.
 	ErrUnlocked = errors.New("lease: unlocked")
-	// ErrClosed says that the session is closed.
+	// ErrClosed means that the session is closed.
 	ErrClosed = errors.New("lease: session closed")
-	// ErrAskedToRelease is the cause of a handle's context when somebody has asked its holder to let go; see [Release].
+	// ErrAskedToRelease is the cause of a handle's context when somebody has asked its holder to release; see
+	// [Release].
 	ErrAskedToRelease = errors.New("lease: asked to release")
-	// ErrNotHeld says that nobody holds what [Release] is to release, or not the one that was meant.
+	// ErrNotHeld means that nobody holds the lock that [Release] is to free, or not the holder with the given revision.
 	ErrNotHeld = errors.New("lease: not held")
-	// ErrMaxHold is the cause of a handle's context after its longest hold; see [WithMaxHold].
+	// ErrMaxHold is the cause of a handle's context that has reached the bound of its hold; see [WithMaxHold].
 	ErrMaxHold = errors.New("lease: longest hold reached")
 )
 
-// LockedError is what [Session.TryLock] returns when somebody else is in the queue. It matches [ErrLocked].
+// LockedError is the error of [Session.TryLock] when somebody else is in the queue. It matches [ErrLocked].
 //
-// Key and Token are zero if the one before is a caller of the same session that is about to enter etcd's queue.
+// Key and Token are zero if the acquisition ahead belongs to the same session and has not entered etcd's queue yet.
 type LockedError struct {
 	Name  string
-	Owner string      // the text the holder left for people: what is in its key, up to 4 KiB
+	Owner string      // the text for people in the holder's key, up to 4 KiB
 	Key   string      // the holder's key in etcd, up to 4 KiB
 	Token fence.Token // the holder's token, with this session's era
 }
@@ -49,23 +50,24 @@ func (e *LockedError) Error() string {
 // Is reports whether target is [ErrLocked].
 func (e *LockedError) Is(target error) bool { return target == ErrLocked }
 
-// Reason is how a lock was lost.
+// Reason says how a lock was lost.
 type Reason int
 
 const (
 	_ Reason = iota
-	// ReasonDeadlinePassed says that no renewal was acknowledged in time. It is found by the local timer alone.
+	// ReasonDeadlinePassed means that no renewal was acknowledged in time. The local timer alone decides that.
 	ReasonDeadlinePassed
-	// ReasonLeaseGone says that the server does not know the lease any more: it expired there or was revoked.
+	// ReasonLeaseGone means that the server does not know the lease any more: it expired there or was revoked.
 	ReasonLeaseGone
-	// ReasonKeyDeleted says that somebody else deleted the lock's key.
+	// ReasonKeyDeleted means that somebody else deleted the lock's key.
 	ReasonKeyDeleted
-	// ReasonKeyOverwritten says that somebody else wrote to the lock's key and took it off its lease: it would outlive it.
+	// ReasonKeyOverwritten means that somebody else wrote to the lock's key and took it off its lease, which the key
+	// would now outlive.
 	ReasonKeyOverwritten
-	// ReasonSessionClosed says that [Session.Close] was called. Such a loss also matches [ErrClosed].
+	// ReasonSessionClosed means that [Session.Close] was called. Such a loss also matches [ErrClosed].
 	ReasonSessionClosed
-	// ReasonRevisionWentBack says that etcd was restored from a snapshot, or another cluster has taken its place. Such a loss
-	// also matches [ErrRestored].
+	// ReasonRevisionWentBack means that etcd was restored from a snapshot, or that another cluster has taken its place.
+	// Such a loss also matches [ErrRestored].
 	ReasonRevisionWentBack
 )
 
@@ -85,16 +87,16 @@ func (r Reason) String() string {
 	return reasons[r]
 }
 
-// LostError is the cause of a lost handle's context, and what [Lock.Unlock] and [Session.Do] report of it.
-// It matches [ErrLost].
+// LostError is the cause of a lost handle's context, and the loss that [Lock.Unlock] and [Session.Do] report. It
+// matches [ErrLost].
 //
-// Its text, which ends up in logs, has neither the lease's ID nor the key, of which the ID is a part.
+// Its text, which ends up in logs, has neither the lease's ID nor the key, which contains the ID.
 type LostError struct {
 	Reason  Reason
 	LeaseID clientv3.LeaseID
-	Key     string // of the lock, where the key and not the lease was lost
-	// Err is, with ReasonDeadlinePassed, the last failure to renew, nil if there was no answer at all; with ReasonRevisionWentBack, a
-	// [*RestoredError].
+	Key     string // the lock's key, if that was lost and not the lease
+	// With ReasonDeadlinePassed, Err is the last failure to renew, or nil if no answer came at all. With
+	// ReasonRevisionWentBack it is a [*RestoredError].
 	Err error
 }
 
@@ -105,15 +107,15 @@ func (e *LostError) Error() string {
 	return fmt.Sprintf("lease: lost: %s", e.Reason)
 }
 
-// Is reports whether target is [ErrLost], [ErrClosed] where the session was closed, or [ErrRestored] where etcd's
-// revisions went back.
+// Is reports whether target is [ErrLost]; [ErrClosed] if the session was closed; [ErrRestored] if etcd's revisions went
+// back.
 func (e *LostError) Is(target error) bool {
 	return target == ErrLost || target == ErrClosed && e.Reason == ReasonSessionClosed ||
 		target == ErrRestored && e.Reason == ReasonRevisionWentBack
 }
 
-// ReleaseCause is how an audit trail tells the loss, see [audit.CauseOf]. The local deadline comes before the server's:
-// a lease that is gone while that had not passed was revoked.
+// ReleaseCause is the cause of the release in an audit trail, see [audit.CauseOf]. The local deadline passes before the
+// lease expires at the server, so a lease that is gone before that deadline was revoked.
 func (e *LostError) ReleaseCause() audit.Cause {
 	switch e.Reason {
 	case ReasonDeadlinePassed:
@@ -126,8 +128,9 @@ func (e *LostError) ReleaseCause() audit.Cause {
 }
 
 const (
-	// maxKey is how much is kept of a key that somebody else has written. One of this package's is always shorter.
+	// maxKey bounds the part that is kept of a key that somebody else has written. This package's own keys are always
+	// shorter.
 	maxKey = 4 << 10
-	// shown is how much errors and logs have of what people wrote.
+	// shown bounds the part of other people's text that errors and logs show.
 	shown = 64
 )

@@ -20,7 +20,7 @@ type grant struct {
 	id        clientv3.LeaseID
 	ttl       time.Duration // granted by the server
 	margin    time.Duration
-	adopted   bool // somebody else's lease: not revoked by us, and perhaps renewed by others too
+	adopted   bool // somebody else's lease: we do not revoke it, and others may renew it
 	queue     *queue.Queue
 	turns     turns
 	keys      keys
@@ -34,8 +34,8 @@ type grant struct {
 	endHandles context.CancelCauseFunc
 	gone       chan struct{} // closed at the loss
 	renewed    chan struct{} // of capacity 1: the deadline has moved
-	look       chan struct{} // of capacity 1: the clocks say that a renewal may be due
-	looking    atomic.Bool   // whether revisions went back
+	look       chan struct{} // of capacity 1: a renewal may be due by the clock
+	looking    atomic.Bool   // suspect checks whether revisions went back
 	reclaiming atomic.Bool
 	probing    atomic.Bool
 	served     atomic.Bool // a lock was held on it
@@ -43,8 +43,8 @@ type grant struct {
 	mu       sync.Mutex    // guards the fields below
 	sent     clock.Instant // when the last acknowledged renewal was sent
 	jeopardy bool
-	failure  error      // of the last attempt to renew since then
-	cause    *LostError // of the loss
+	failure  error      // the last failure to renew since then
+	cause    *LostError // why it was lost; nil until then
 }
 
 // newGrant starts the life of a lease that the server granted, or renewed, for a request sent at sent.
@@ -52,7 +52,7 @@ func (s *Session) newGrant(id clientv3.LeaseID, ttl time.Duration, sent clock.In
 	g := &grant{
 		s: s, id: id, ttl: ttl, margin: s.opts.margin(ttl), adopted: adopted, sent: sent,
 		gone: make(chan struct{}), renewed: make(chan struct{}, 1), look: make(chan struct{}, 1),
-		log: s.log, // without the lease's ID, which is never logged
+		log: s.log, // the lease's ID is never logged
 	}
 	g.handles, g.endHandles = context.WithCancelCause(context.Background())
 	attempt := etcd.AttemptBound(ttl)
@@ -62,7 +62,7 @@ func (s *Session) newGrant(id clientv3.LeaseID, ttl time.Duration, sent clock.In
 		Line: etcd.NewLine(s.conn, etcd.LineOptions{
 			Bound: attempt, Spawn: s.spawn,
 			Highest: s.revisions.Highest,
-			Saw:     func(before, rev int64) { _ = s.saw(before, rev) }, // which ends what the answer is for
+			Saw:     func(before, rev int64) { _ = s.saw(before, rev) }, // an error has already ended the handles
 		}),
 		Bound:  attempt,
 		Report: s.reportStrays,
@@ -85,14 +85,14 @@ func (g *grant) while(ctx context.Context, do func(*etcd.Attempt) error) (late b
 	return g.s.conn.While(ctx, g.handles, g.queue.Bound, do)
 }
 
-// releaseBound bounds a release that no caller's context does. It has room for a second attempt, at another endpoint; with that
-// of Close it stays well below the 30 s that Kubernetes gives a process to end.
+// releaseBound bounds a release without a caller's context. It has room for a second attempt, at another endpoint.
+// Together with the bound of Close it stays well below the 30 s that Kubernetes gives a process to end.
 func releaseBound(ttl time.Duration) time.Duration {
 	return min(3*etcd.AttemptBound(ttl), 8*time.Second)
 }
 
-// remaining is the time to the deadline. It is counted from when the renewal was sent: when the server began to
-// count is unknown, but it was not before that.
+// remaining is the time to the deadline. It counts from when the renewal was sent: the server started the TTL at an
+// unknown time, but not before that.
 func (g *grant) remaining() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -109,8 +109,8 @@ func (g *grant) lastSent() clock.Instant {
 	return g.sent
 }
 
-// checkDeadline reports whether the lease is still valid, and ends it if its deadline has passed. It does not
-// rely on a timer having fired: a process that wakes up after a pause may come here first.
+// checkDeadline reports whether the lease is still valid, and ends it if its deadline has passed. It does not rely on a
+// timer: after a pause, a process may come here before its timers fire.
 func (g *grant) checkDeadline() bool {
 	g.mu.Lock()
 	lost, left, failure := g.cause != nil, g.remainingLocked(), g.failure
@@ -121,8 +121,8 @@ func (g *grant) checkDeadline() bool {
 	return !lost && left > 0
 }
 
-// expired reports whether the server has dropped the lease, and every key on it, for certain. After a leader
-// change it keeps one for up to twice the TTL. An adopted lease may be renewed by its owner for ever.
+// expired reports whether the server has certainly dropped the lease with all its keys. After a leader change the
+// server keeps a lease for up to twice the TTL. The owner of an adopted lease may renew it indefinitely.
 func (g *grant) expired() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -154,8 +154,7 @@ func (g *grant) lose(cause *LostError) {
 	g.s.notify()
 }
 
-// extend takes a renewal that was sent at sent and has been acknowledged. A lease past its deadline stays lost,
-// however good the news.
+// extend records that a renewal sent at sent was acknowledged. A lease whose deadline has passed stays lost.
 func (g *grant) extend(sent clock.Instant) {
 	if !g.checkDeadline() {
 		return
@@ -190,7 +189,8 @@ func (g *grant) endanger(failure error) {
 	g.s.notify()
 }
 
-// note keeps why there is no connection, for the loss that may come of it: a renewal waits for one, and does not fail.
+// note records why there is no connection, for a later loss to report: a renewal waits for a connection and does not
+// fail.
 func (g *grant) note(why error) {
 	if why == nil {
 		return

@@ -8,17 +8,18 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// healing is one attempt to replace a lost lease, on behalf of all who wait for it. The session's mu guards its fields.
+// healing is one attempt to replace a lost lease, for all acquisitions that wait for it. The session's mu guards its
+// fields.
 type healing struct {
-	waiting list.List     // of func(*grant), in the order in which they came
-	served  bool          // they were called with the new lease
-	err     error         // or why there is none
+	waiting list.List     // of func(*grant), in the order of arrival
+	served  bool          // the functions in waiting were called with the new lease
+	err     error         // why there is no new lease
 	done    chan struct{} // closed at the end
 }
 
-// withLease puts c on the present lease, or on a new one if that is lost, and calls join, which takes a place in a line and
-// does not block. While a new lease is asked for, acquisitions wait here, and join in the order in which they came, before all
-// that come later. On an error c has no lease, and join was not called.
+// withLease puts c on the present lease or, if that is lost, on a new one, and calls join. Acquisitions that wait for a
+// new lease join in the order of arrival, and before all later ones, so that join can take a place in an order. Join
+// does not block. On an error c has no lease, and join was not called.
 func (s *Session) withLease(ctx context.Context, c *contender, join func(*contender)) error {
 	for {
 		s.mu.Lock()
@@ -64,7 +65,7 @@ func (s *Session) withLease(ctx context.Context, c *contender, join func(*conten
 		served, failed := h.served, h.err
 		s.mu.Unlock()
 		switch {
-		case served: // whatever has ended meanwhile
+		case served: // whatever else has ended meanwhile
 			return nil
 		case err != nil:
 			return err
@@ -74,7 +75,8 @@ func (s *Session) withLease(ctx context.Context, c *contender, join func(*conten
 	}
 }
 
-// heal replaces a lost lease. It belongs to the session, not to the caller that found the loss: others wait too.
+// heal replaces a lost lease. It runs on the session's context, not on that of the caller that found the loss, since
+// others wait for it too.
 func (s *Session) heal(ctx context.Context) {
 	s.mu.Lock()
 	lost := s.grant
@@ -84,7 +86,7 @@ func (s *Session) heal(ctx context.Context) {
 		return
 	}
 	g, err := s.takeLease(ctx)
-	for err == nil && g.remaining() <= 0 { // lost before it was known
+	for err == nil && g.remaining() <= 0 { // the answer came after the deadline
 		g, err = s.takeLease(ctx)
 	}
 	if s.endHealing(g, err) {
@@ -92,15 +94,15 @@ func (s *Session) heal(ctx context.Context) {
 	}
 }
 
-// inVain counts the leases in a row that etcd granted and then did not know, before any lock was held on them. Its user is heal,
-// which runs once at a time.
+// inVain counts the leases in a row that etcd granted and then did not know, before any lock was held on them. Only
+// heal uses it.
 type inVain struct {
 	leases int
 	etcd.Backoff
 }
 
-// pause waits before a lease in the place of g is asked for, from the second in vain on: a server that knows none of them would
-// be asked for a thousand a second.
+// pause waits before a lease is requested to replace g, from the second lease in vain on. Without that, a server that
+// knows none of its leases would get a thousand requests a second.
 func (v *inVain) pause(ctx context.Context, g *grant) error {
 	if lost := lostBy(g.handles); g.served.Load() || lost == nil || lost.Reason != ReasonLeaseGone { //nolint:contextcheck // asks, passes nothing on
 		*v = inVain{}
@@ -112,14 +114,15 @@ func (v *inVain) pause(ctx context.Context, g *grant) error {
 	return v.Sleep(ctx)
 }
 
-// endHealing gives those who wait the new lease, or why there is none, and reports whether it was given.
+// endHealing gives the waiting callers the new lease, or the reason that there is none. It reports whether it gave the
+// lease.
 func (s *Session) endHealing(g *grant, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.healing
 	s.healing = nil
 	defer close(h.done)
-	// On a lease that is not taken nothing stands; it expires by itself.
+	// A lease that is not used has no keys; it expires by itself.
 	switch {
 	case err != nil:
 		h.err = err

@@ -7,23 +7,23 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// held is what the other kinds of locks have of a [Lock].
+// held has the methods of a [Lock] that the other kinds of locks share.
 type held struct{ lock *Lock }
 
-// Token is the fencing token of this hold. It is fixed at the grant.
+// Token returns the fencing token of this hold. It is fixed at the grant.
 func (h *held) Token() fence.Token { return h.lock.Token() }
 
-// Context is [Lock.Context].
+// Context is as [Lock.Context].
 func (h *held) Context() context.Context { return h.lock.Context() }
 
-// Err is [Lock.Err].
+// Err is as [Lock.Err].
 func (h *held) Err() error { return h.lock.Err() }
 
-// Deadline is [Lock.Deadline].
+// Deadline is as [Lock.Deadline].
 func (h *held) Deadline() time.Time { return h.lock.Deadline() }
 
-// Unlock is [Lock.Unlock].
+// Unlock is as [Lock.Unlock].
 func (h *held) Unlock(ctx context.Context) error { return h.lock.Unlock(ctx) }
 
-// Explain is [Lock.Explain].
+// Explain is as [Lock.Explain].
 func (h *held) Explain(ctx context.Context, err error) error { return h.lock.Explain(ctx, err) }

@@ -11,18 +11,18 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// ErrRestored says that etcd's revisions went back, as they do when it is restored from a snapshot, or when another
-// cluster has taken its place: tokens of the present era would be lower than earlier ones. errors.As finds a
-// [RestoredError]. Raise [Options].Era; no retry helps.
+// ErrRestored means that etcd's revisions went back, because it was restored from a snapshot or another cluster has
+// taken its place: tokens of the present era would be lower than earlier ones. errors.As finds a [RestoredError]. Raise
+// [Options].Era; retrying does not help.
 var ErrRestored = errors.New("lease: etcd's revisions went back")
 
-// RestoredError is a revision that went back. It matches [ErrRestored], and [fence.ErrStale] where it explains a
+// RestoredError reports a revision that went back. It matches [ErrRestored], and [fence.ErrStale] if it explains a
 // refusal.
 type RestoredError struct {
 	Era      uint16 // the session's
 	Highest  int64  // the highest revision that was known before
 	Revision int64  // the cluster's, read after that
-	Err      error  // the refusal that it explains, nil if there was none
+	Err      error  // the refusal that it explains, if any
 }
 
 func (e *RestoredError) Error() string {
@@ -36,15 +36,14 @@ func (e *RestoredError) Error() string {
 // Is reports whether target is [ErrRestored].
 func (e *RestoredError) Is(target error) bool { return target == ErrRestored }
 
-// Unwrap returns the refusal.
+// Unwrap returns the refusal, if any.
 func (e *RestoredError) Unwrap() error { return e.Err }
 
-// An answer shows that revisions went back if it is linearizable (a write's, or a read's by quorum) and lower than what
-// was known before its request was sent; any member's word raises that, since it tells of what the cluster has committed.
-// Others prove nothing: a member that lags tells an old revision, and answers to requests that cross come in any order.
-
-// saw takes the revision of a linearizable answer to a request that was sent when before was the highest. If revisions
-// went back the session ends: every handle, and every acquisition from then on.
+// saw takes the revision of a linearizable answer: to a write, or to a read by quorum. Before is the highest revision
+// that was known when its request was sent. A lower answer proves that revisions went back, and ends the session: every
+// handle, and every later acquisition. Answers that are not linearizable prove nothing, since a member that lags
+// reports an old revision, and answers to requests that cross come in any order. But they too raise the highest known
+// revision, because the cluster has committed it.
 func (s *Session) saw(before, rev int64) error {
 	s.revisions.Raise(rev)
 	if rev >= before || rev == 0 {
@@ -60,21 +59,21 @@ func (s *Session) saw(before, rev int64) error {
 	if first {
 		s.log.Error("etcd's revisions went back: raise the era", "era", s.opts.Era, "highest", before, "revision", rev)
 	}
-	if g != nil { // not while the session is being made
+	if g != nil { // nil while NewSession runs
 		g.lose(&LostError{Reason: ReasonRevisionWentBack, LeaseID: g.id, Err: restored})
 	}
 	return restored
 }
 
-// suspect takes the revision in the answer to a renewal, which is whatever the member that was asked had seen
-// by then. If that is less than what was known, the cluster is asked.
+// suspect takes the revision in the answer to a renewal, which is whatever the answering member had seen by then. If
+// that is lower than the highest known revision, suspect asks the cluster.
 func (g *grant) suspect(rev int64) {
 	if rev == 0 || g.s.revisions.Raise(rev) {
 		return
 	}
 	g.once(&g.looking, func(ctx context.Context) {
 		key, ever := g.anyKey()
-		if !ever { // nothing is at stake, and the next acquisition tells
+		if !ever { // no token was issued; the next acquisition finds out
 			return
 		}
 		before := g.s.revisions.Highest()
@@ -88,7 +87,7 @@ func (g *grant) suspect(rev int64) {
 	})
 }
 
-// revision reads the cluster's present revision, on a key that the session may read.
+// revision reads the cluster's present revision through a key that the session may read.
 func (g *grant) revision(ctx context.Context, key string) (rev int64, err error) {
 	err = g.do(ctx, func(a *etcd.Attempt) error {
 		resp, err := a.Get(key, clientv3.WithCountOnly()) // linearizable
@@ -100,25 +99,24 @@ func (g *grant) revision(ctx context.Context, key string) (rev int64, err error)
 	return rev, err
 }
 
-// Explain tells whether a resource refused this hold's token because etcd's revisions went back. Err is what the
-// resource, or its adapter, returned.
+// Explain reports whether a resource refused this hold's token because etcd's revisions went back. Err is the error
+// that the resource, or its adapter, returned.
 //
-// If err carries a [*fence.StaleError] for this token, and the mark is a token of the same era that the cluster
-// cannot have given out yet, the result is a [*RestoredError] that wraps err: it matches [ErrRestored] and
-// [fence.ErrStale], and means that the era must be raised. In all other cases it is err itself: the lock was lost, and a
-// new acquisition has a token that is higher than the mark. That is so too where the cluster was restored and its
-// revisions have passed the mark since.
+// If err carries a [*fence.StaleError] for this token, and the mark is a token of the same era that the cluster cannot
+// have issued yet, the result is a [*RestoredError] that wraps err. It matches [ErrRestored] and [fence.ErrStale], and
+// means that the era must be raised. In all other cases the result is err itself: the lock was lost, and a new
+// acquisition gets a token above the mark. If the cluster was restored and its revisions have passed the mark since,
+// the result is err itself too.
 //
-// It reads etcd once, by quorum, and changes nothing. If ctx ends before etcd has answered, the result still matches
-// what err matches, and says in words that the reason is not known. It works on a handle that has ended, and is safe for
-// concurrent use.
+// Explain reads etcd once, by quorum, and changes nothing. If that read fails or ctx ends before, the result still
+// matches what err matches, and its text says that the reason is unknown. Explain works on a handle that has ended, and
+// is safe for concurrent use.
 func (l *Lock) Explain(ctx context.Context, err error) error {
 	stale, ok := errors.AsType[*fence.StaleError](err)
 	if !ok || stale.Token != l.token || stale.Read != l.shared || !stale.Highest.Valid() || stale.Highest.Era() != l.token.Era() {
 		return err
 	}
-	// The mark was raised before this is read: in one history, its token was given out before that, and its revision is no
-	// higher than what is read now.
+	// The mark's token was issued before this read. So within one history its revision is at most the one read here.
 	rev, failed := l.g.revision(ctx, l.entry.Key)
 	switch {
 	case failed != nil:

@@ -17,52 +17,59 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// Class is what a contender wants of a name.
+// Class says how a contender uses a name.
 type Class string
 
 // The classes, as the keys tell them.
 const (
-	ClassExclusive Class = "exclusive" // a lock, a leader or a candidate; a node of a tree or a name of a set that is held alone
-	ClassReader    Class = "reader"    // of a read lock, or of a node above the one that is locked
-	ClassSlot      Class = "slot"      // a permit, or the wait for one
-	// ClassOther and ClassBeside are classes of later versions: those that exclude readers, and those that do not.
+	// The classes, as the keys show them.
+	ClassExclusive Class = "exclusive" // a lock, leader or candidate; a tree's node or a set's name that is held alone
+	ClassReader    Class = "reader"    // a read lock, or a node above the locked one
+	ClassSlot      Class = "slot"      // a permit, or a waiter for one
+	// ClassOther and ClassBeside stand for classes of later versions: those that exclude readers, and those that do
+	// not.
 	ClassOther  Class = "other"
 	ClassBeside Class = "beside"
 )
 
-// Contender is a hold, or the wait for one, as others see it: a key in etcd.
+// Contender is a holder or a waiter as others see it: a key in etcd.
 type Contender struct {
-	Key   string
-	Owner string // the text for people in the key, of a candidate its value: at most 4 KiB. List leaves it empty
+	Key string
+	// Owner is the text for people in the key, at most 4 KiB; the value of a leader or candidate. List leaves it empty.
+	Owner string
 	Class Class
-	// Revision is the fencing token in era 0: the create revision of Key, unless the holder's session has an era.
+	// Revision is the create revision of Key: the fencing token, if the holder's session has era 0.
 	Revision int64
 	Lease    clientv3.LeaseID
-	// TTL is what is left of the lease as the server counts, in whole seconds, rounded down; 0 also where the lease has just
-	// gone. Only Inspect has it.
+	// TTL is the time left of the lease as the server counts, in whole seconds, rounded down; also 0 if the lease has
+	// just gone. Only Inspect fills it in.
 	TTL time.Duration
 }
 
-// Queue is who holds a name and who waits for it, each in the order of their revisions.
+// Queue holds the holders and the waiters of a name, each in the order of their revisions.
 //
-// Holders are the first contender or, where that is a reader, all readers before the first one that excludes them. Of a
-// semaphore they are those of its slots. The waiters of a semaphore are those that wait for a permit, and those behind the holder
-// of a slot, as after etcdctl lock name/~slot/2. A lock of the semaphore's name beside permits is a holder too, once it is the first that
-// wants the name; but one of etcd's own waits for the permits. Keys tell the place.
+// Holders are the first contender or, if that is a reader, all readers before the first contender that excludes them.
+// The holders of a semaphore are those of its slots. Its waiters are those that wait for a permit, and those that stand
+// behind the holder of a slot, as after etcdctl lock name/~slot/2. A lock of the semaphore's name, once first in that
+// queue, is a holder beside the permits; but etcd's own locks wait for the permits. Key shows where a contender stands.
 //
-// A node of a tree has a queue of its own, whose name is as it stands in the keys: that of "a/b" is "a/~b".
+// A node of a tree has a queue of its own, whose name is spelled as in the keys: that of "a/b" is "a/~b".
 type Queue struct {
 	Name             string
 	Holders, Waiters []Contender
 }
 
-// Inspect returns who holds the lock called name and who waits for it. A name that nobody wants has neither. The name is the full
-// one, with the session's prefix if it has one; that of a node of a tree is "a/~b", that of a slot "a/~slot/2".
+// Inspect returns who holds the lock called name and who waits for it. Both lists are empty for an unused name. The
+// name is the full one, with the session's prefix if it has one; that of a node of a tree is "a/~b", that of a slot
+// "a/~slot/2".
 //
-// All is as it stood at one revision, no older than the call; what is left of the leases is asked for after that, a few at a time,
-// each lease once. Keys that are no contenders are passed over; see the package's section on order. Values of nested names are not
-// read. What fails for the moment is tried again until ctx ends; the error wraps ctx's cause then, and etcd's where trying again is
-// of no use, as when permission is denied. Read permission on the name's keys is enough. It is safe for concurrent use.
+// All contenders are as of one revision, no older than the call. The TTLs are read after that, each lease once, a few
+// at a time. Keys that are no contenders, such as one without a lease, are skipped. Values of nested names are not
+// read.
+//
+// Failures that may pass are retried until ctx ends; the error then wraps ctx's cause. Other failures, such as a denied
+// permission, are returned and wrap etcd's error. Inspect needs read permission on the name's keys. It is safe for
+// concurrent use.
 func Inspect(ctx context.Context, client *clientv3.Client, name string) (Queue, error) {
 	if err := checkInspected(client, name); err != nil {
 		return Queue{}, err
@@ -78,7 +85,7 @@ func Inspect(ctx context.Context, client *clientv3.Client, name string) (Queue, 
 	return q, nil
 }
 
-// checkInspected refuses what cannot be a queue's.
+// checkInspected refuses a bad client and a name that no queue can have.
 func checkInspected(client *clientv3.Client, name string) error {
 	if client == nil {
 		return errors.New("lease: client is nil, want an etcd client")
@@ -92,7 +99,7 @@ func checkInspected(client *clientv3.Client, name string) error {
 	return nil
 }
 
-// checkQueueName is [queue.CheckName] for names as they stand in the keys: those of nodes and slots have parts that begin with "~".
+// checkQueueName is [queue.CheckName] for names as spelled in the keys: nodes and slots have parts that begin with "~".
 func checkQueueName(name string) error { return queue.CheckName(strings.ReplaceAll(name, "/~", "/")) }
 
 const (
@@ -102,7 +109,7 @@ const (
 	mostTTLs = 4
 )
 
-// standing is the queue of a name as it is now, without the leases' TTLs.
+// standing reads the queue of a name as it is now, without the TTLs.
 func standing(ctx context.Context, conn *etcd.Conn, name string) (q Queue, err error) {
 	err = conn.Do(ctx, inspectAttempt, func(a *etcd.Attempt) error {
 		kvs, _, err := queue.Standing(a, name+"/")
@@ -112,15 +119,16 @@ func standing(ctx context.Context, conn *etcd.Conn, name string) (q Queue, err e
 	return q, err
 }
 
-// sight is a contender, and what its key tells besides.
+// sight is a contender with what else its key tells.
 type sight struct {
 	Contender
 
 	form queue.Form
-	in   string // the queue in which it stands: that of the name, or of a slot
+	in   string // the prefix of its queue: the name's, or a slot's
 }
 
-// see is what a key tells that has the form of a contender's, false if it has not. Its value may be left out.
+// see reads a contender from a key, whose value may be left out. It reports false if the key does not have the form of
+// one.
 func see(kv *mvccpb.KeyValue) (s sight, ok bool) {
 	form, ok := queue.FormOf(kv.Key)
 	if !ok {
@@ -153,13 +161,13 @@ func seeAll(kvs []*mvccpb.KeyValue) []sight {
 	return all
 }
 
-// arrange tells who of all contenders of a name holds it. It sorts them.
+// arrange sorts the contenders of a name into holders and waiters. It sorts all.
 func arrange(name string, all []sight) Queue {
 	q := Queue{Name: name}
 	slices.SortFunc(all, func(a, b sight) int { return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Key, b.Key)) })
 	type ahead struct{ any, excluding bool }
 	before := make(map[string]ahead)
-	permits := false // that are older
+	permits := false // older ones were seen
 	for _, s := range all {
 		b := before[s.in]
 		_, slot := queue.SlotOf(s.in)
@@ -167,7 +175,7 @@ func arrange(name string, all []sight) Queue {
 		switch {
 		case slot:
 			permits = true
-		case s.form.Slot: // it leaves the queue with its permit
+		case s.form.Slot: // in the turnstile: it leaves that with its permit
 			holds = false
 		case s.Class == ClassReader:
 			holds = !b.excluding
@@ -184,7 +192,7 @@ func arrange(name string, all []sight) Queue {
 	return q
 }
 
-// readTTLs asks what is left of the leases.
+// readTTLs reads the time left of the leases.
 func (q *Queue) readTTLs(ctx context.Context, conn *etcd.Conn) error {
 	left := make(map[clientv3.LeaseID]time.Duration)
 	for _, list := range [...][]Contender{q.Holders, q.Waiters} {
@@ -193,7 +201,7 @@ func (q *Queue) readTTLs(ctx context.Context, conn *etcd.Conn) error {
 		}
 	}
 	var (
-		mu    sync.Mutex // guards left, why and the list
+		mu    sync.Mutex // guards left, why and asked
 		why   error
 		wg    sync.WaitGroup
 		asked = make([]clientv3.LeaseID, 0, len(left))
@@ -228,7 +236,7 @@ func (q *Queue) readTTLs(ctx context.Context, conn *etcd.Conn) error {
 	return why
 }
 
-// timeLeft asks what is left of a lease; known is false if the server knows none.
+// timeLeft reads the time left of a lease; known is false if the server does not know the lease.
 func timeLeft(ctx context.Context, conn *etcd.Conn, id clientv3.LeaseID) (left time.Duration, known bool, err error) {
 	err = conn.Do(ctx, inspectAttempt, func(a *etcd.Attempt) error {
 		resp, err := etcd.Send(a, func(ctx context.Context) (*clientv3.LeaseTimeToLiveResponse, error) {

@@ -2,8 +2,9 @@ package lease
 
 import "context"
 
-// JoinHooks returns hooks that call all of these, in their order: for metrics and for traces, say. Each AcquireStart gets the
-// context that the one before it has returned, and the other calls get the last one's. Hooks that are nil are left out.
+// JoinHooks returns hooks that call all of these in their order, for example those for metrics and those for traces.
+// Each AcquireStart gets the context that the one before it returned. The other calls get the context of the last. Nil
+// hooks are skipped.
 func JoinHooks(all ...*Hooks) *Hooks {
 	joined := &Hooks{}
 	for _, h := range all {

@@ -10,29 +10,29 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// keys are those of one lease that are in use. They are numbered within their name, and a number that is free is used again,
-// so that a name which is locked over and over has one or two keys in all: until the next compaction etcd's index keeps
-// every key that ever was, and each look at a queue passes all that ever stood in it, at 25 to 30 ns each.
+// keys are the keys of one lease that are in use. They are numbered within their name, and a free number is reused, so
+// that a name which is locked over and over has one or two keys in all: until the next compaction etcd's index keeps
+// every key that ever existed, and each read of a queue passes all of its keys there, at 25 to 30 ns each.
 //
-// The number of a key that may still appear, or may come back, is burned: it is never used again. Names where no key is in use
-// are not remembered; they begin above all numbers that were burned for any name.
+// The number of a key that may still appear, or come back, is burned: it is never used again. Names without a key in
+// use are forgotten; when such a name is used again, its numbers begin above all burned numbers of any name.
 type keys struct {
 	mu    sync.Mutex        // guards the fields below
 	taken map[string]uint64 // the keys in use, and their numbers
-	names map[string]number // by the queue's prefix, where a key is in use
-	base  uint64            // below it is every number that was burned
-	last  string            // of the released keys
-	since map[string]bool   // those that were released while what is attached is read, nil otherwise
+	names map[string]number // by the queue's prefix, for names with a key in use
+	base  uint64            // above every burned number
+	last  string            // the key released last
+	since map[string]bool   // the keys released while reclaim reads what is attached; nil otherwise
 }
 
 // number is the state of the numbers of one name.
 type number struct {
-	next uint64 // neither it nor any after it was used since the name was in use
+	next uint64 // the lowest number not used since the name came into use
 	free []uint64
 	used int
 }
 
-// take chooses a key for name, its suffix beginning with mark, and returns its entry, a reader's if shared is set.
+// take chooses a key for name whose suffix begins with mark, and returns its entry: a reader's if shared is set.
 func (g *grant) take(name, mark string, shared bool) queue.Entry {
 	k := &g.keys
 	k.mu.Lock()
@@ -63,7 +63,8 @@ func (g *grant) take(name, mark string, shared bool) queue.Entry {
 	return e
 }
 
-// anyKey is a key that is in use or, if none is, was: the session may read it. Ever says whether there was any.
+// anyKey returns a key that is in use or, if none is, one that was: the session may read it. Ever reports whether there
+// was any.
 func (g *grant) anyKey() (key string, ever bool) {
 	g.keys.mu.Lock()
 	defer g.keys.mu.Unlock()
@@ -79,12 +80,12 @@ func (k *keys) inUse() []string {
 	return slices.Collect(maps.Keys(k.taken))
 }
 
-// recycle allows an entry's key to be used again. The key must be gone, and each request to enter must have been
-// answered: one that may still arrive would bring it back. A late request to leave does no harm, it asks for the
-// create revision.
+// recycle lets an entry's key be used again. The key must be gone, and each request to enter must have been answered:
+// one that arrives later would bring the key back. A late request to leave does no harm, because it compares the create
+// revision.
 func (g *grant) recycle(e queue.Entry) { g.keys.release(e, false) }
 
-// burn takes an entry's key out of use, for ever.
+// burn takes an entry's key out of use, permanently.
 func (g *grant) burn(e queue.Entry) { g.keys.release(e, true) }
 
 func (k *keys) release(e queue.Entry, burn bool) {
@@ -108,13 +109,14 @@ func (k *keys) release(e queue.Entry, burn bool) {
 	case n.used == 0:
 		delete(k.names, e.Prefix)
 		return
-	case !burn && i >= k.base: // a number may stand for several keys, a reader's and a writer's, and one of the others be burned
+	// A reader's and a writer's key can have the same number, and one of them may have been burned.
+	case !burn && i >= k.base:
 		n.free = append(n.free, i)
 	}
 	k.names[e.Prefix] = n
 }
 
-// record begins, or ends, to remember which keys are released: where one is, its being attached may have been read before.
+// record starts or ends the record of released keys: a key on it may have been read as attached before its release.
 func (k *keys) record(begin bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -124,11 +126,11 @@ func (k *keys) record(begin bool) {
 	}
 }
 
-// takeBack burns a key that was attached to the lease, if it is one of the session's and nobody has used it while it was
-// read: it has come back, or come late.
+// takeBack burns a key that was read as attached to the lease, if it is a key of this session that was not in use
+// during the read: it has come back, or arrived late. It reports whether it did.
 func (g *grant) takeBack(key string) (queue.Entry, bool) {
 	prefix := queue.Below([]byte(key))
-	child := strings.TrimLeft(key[len(prefix):], "ghijklmnopqrstuvwxyz") // less its class
+	child := strings.TrimLeft(key[len(prefix):], "ghijklmnopqrstuvwxyz") // without its class
 	suffix, ours := strings.CutPrefix(child, strconv.FormatInt(int64(g.id), 16)+"-")
 	text, made := strings.CutPrefix(suffix[strings.LastIndexByte(suffix, '-')+1:], g.s.nonce)
 	i, err := strconv.ParseUint(text, 36, 64)

@@ -19,24 +19,28 @@ import (
 )
 
 const (
-	// firstListed is how many keys List reads first, mostListed how many at a time, and listedBytes about how many bytes of names.
+	// List reads at most firstListed keys in its first page and at most mostListed in each further one, and about
+	// listedBytes of names.
 	firstListed = 128
 	mostListed  = 5000
 	listedBytes = 1 << 20
-	// smallLease is below every lease that etcd or this package has chosen an ID for.
+	// smallLease is below every lease ID that etcd or this package chooses.
 	smallLease = 1 << 32
 )
 
-// List yields the queues whose names begin with prefix, in the order of their keys: nested names come before the one above. The
-// empty prefix means all. A node of a tree is a queue of its own, a semaphore one with its slots; a slot is one where the
-// semaphore's name does not begin with prefix. For an error, which is the last that it yields, there is no queue.
+// List yields the queues whose names begin with prefix, in the order of their keys: nested names come before the name
+// above. The empty prefix means all. A node of a tree is a queue of its own. A semaphore is one queue with its slots;
+// if its name does not begin with prefix, each slot that does is a queue. On an error, List yields it with an empty
+// queue, and ends.
 //
-// It reads the names of keys alone, in pages, so that neither their number nor their values matter much to etcd or to memory. So
-// Owner and TTL are empty, Lease is what the key's name says, and a key that somebody has planted in the form of a contender's is
-// shown as one; [Inspect] looks at the leases. Keys of other forms, and those that name a lease as small as 7 or "cafe", are passed over.
+// List reads the names of keys alone, in pages, so neither their number nor the size of their values loads etcd or
+// memory much. Therefore Owner and TTL are empty, Lease is what the key's name says, and a key that somebody planted in
+// the form of a contender's is listed; [Inspect] checks the leases. Keys of other forms are skipped, and so are those
+// that name a lease as small as 7 or "cafe".
 //
-// All is as it stood at one revision, that of the first page. If that is compacted meanwhile, the rest is as it stands from then
-// on. What fails for the moment is tried again until ctx ends. It needs read permission on all keys that begin with prefix.
+// All queues are as of one revision, that of the first page. If that revision is compacted meanwhile, the rest is as of
+// the time when it is read. Failures that may pass are retried until ctx ends. List needs read permission on all keys
+// that begin with prefix.
 func List(ctx context.Context, client *clientv3.Client, prefix string) iter.Seq2[Queue, error] {
 	return func(yield func(Queue, error) bool) {
 		err := checkListed(client, prefix)
@@ -63,12 +67,12 @@ func checkListed(client *clientv3.Client, prefix string) error {
 	return checkNamespace(client)
 }
 
-// listing is one use of List. The keys of nested names lie amid those of the name above, so its queue is open until its range is
-// passed.
+// listing is one use of List. The keys of nested names lie between those of the name above, so a queue stays open until
+// its range of keys is passed.
 type listing struct {
 	prefix string
 	yield  func(Queue) bool
-	open   []opened // each below the one before
+	open   []opened // each nested in the one before
 }
 
 type opened struct {
@@ -76,7 +80,7 @@ type opened struct {
 	all  []sight
 }
 
-// run reads the keys. The error is nil also if nobody wants more.
+// run reads the keys. The error is also nil if the consumer stops.
 func (l *listing) run(ctx context.Context, conn *etcd.Conn) error {
 	key, end := cmp.Or(l.prefix, "\x00"), clientv3.GetPrefixRangeEnd(l.prefix)
 	rev := int64(0)
@@ -112,7 +116,7 @@ func (l *listing) run(ctx context.Context, conn *etcd.Conn) error {
 	}
 }
 
-// pass yields the queues whose range ends before a key. It reports whether more are wanted.
+// pass yields the queues whose range ends before key. It reports whether the consumer wants more.
 func (l *listing) pass(key string) bool {
 	for len(l.open) > 0 {
 		last := l.open[len(l.open)-1]
@@ -127,7 +131,7 @@ func (l *listing) pass(key string) bool {
 	return true
 }
 
-// take takes in a key whose range has been reached.
+// take adds a key to its queue, which it opens if necessary.
 func (l *listing) take(kv *mvccpb.KeyValue) {
 	s, ok := see(kv)
 	if !ok || uint64(s.Lease) < smallLease {
@@ -140,7 +144,8 @@ func (l *listing) take(kv *mvccpb.KeyValue) {
 	if !strings.HasPrefix(name, l.prefix) || checkQueueName(name) != nil {
 		return
 	}
-	// Those that are open are all above the key, the longer the nearer. That of a semaphore may come after one "name/~slot".
+	// The open queues all enclose the key, the longest name most closely. A semaphore may have to be opened after a
+	// queue "name/~slot" inside it.
 	i := len(l.open)
 	for i > 0 && len(l.open[i-1].name) > len(name) {
 		i--

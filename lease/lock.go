@@ -12,28 +12,29 @@ import (
 	"github.com/leasefence/leasefence/fence/audit"
 )
 
-// Lock is a held lock: there is one if and only if it was acquired. Its methods are safe for concurrent use.
-// Unlock it when you are done.
+// Lock is a lock that was acquired: a Lock exists only after a successful acquisition. Its methods are safe for
+// concurrent use. Unlock it when you are done.
 type Lock struct {
 	*contender
 
 	token   fence.Token
-	made    sync.Once       // makes ctx when somebody asks for it
+	made    sync.Once       // makes ctx on first use
 	ctx     context.Context //nolint:containedctx // the contender's life, with the token
-	maxHold *time.Timer     // nil without a longest hold
+	maxHold *time.Timer     // nil without WithMaxHold
 
 	unlocked    atomic.Bool
-	unconfirmed atomic.Bool // it was unlocked, and the deletion of its key not confirmed
+	unconfirmed atomic.Bool // unlocked, but the deletion of the key is not confirmed
 }
 
-// Token is the fencing token of this hold: larger than that of every earlier holder of the name. It is fixed at
-// the grant; a handle that was lost never shows its successor's.
+// Token returns the fencing token of this hold: larger than that of every earlier holder of the name. It is fixed at
+// the grant; a lost handle never shows its successor's token.
 func (l *Lock) Token() fence.Token { return l.token }
 
-// Context ends when the lock is lost or unlocked, whichever is first, and [context.Cause] says which: a
-// [*LostError], [ErrUnlocked], [ErrMaxHold] or [ErrAskedToRelease]. It ends before the server can grant the lock to somebody else
-// (see the package's guarantees), with no help from the network. It carries the token for [fence.FromContext] and the name, with
-// the session's prefix, for [fence.LockFromContext]. It is not tied to the context given to Lock.
+// Context returns a context that ends when the lock is lost or unlocked, whichever comes first. Its [context.Cause] is
+// a [*LostError], [ErrUnlocked], [ErrMaxHold] or [ErrAskedToRelease]. It ends before the server can grant the lock to
+// somebody else (see the package's guarantees), with no help from the network. It carries the token for
+// [fence.FromContext] and the name, with the session's prefix, for [fence.LockFromContext]. It is not tied to the
+// context given to Lock.
 func (l *Lock) Context() context.Context {
 	l.made.Do(func() {
 		if l.shared {
@@ -46,8 +47,8 @@ func (l *Lock) Context() context.Context {
 	return l.ctx
 }
 
-// names are those of the locks that the token is of: that of the queue, in a set all. Of a tree it is the node's, as it stands in
-// the keys, since Session.Lock of the path is another lock.
+// names returns the names, with the prefix, of the locks that the token belongs to: all names of a set; of a tree only
+// the node's queue as its keys spell it, since Session.Lock of the path is another lock.
 func (c *contender) names() []string {
 	all := make([]string, 1, 1+len(c.with))
 	all[0] = c.g.s.opts.Prefix + c.name
@@ -59,24 +60,24 @@ func (c *contender) names() []string {
 	return all
 }
 
-// Err is nil while the lock is held, and the cause of its context after that. It compares the clock itself: in a
-// process that has just woken up from a pause it is right even before the timer has run that ends the context. Call it just
+// Err returns nil while the lock is held, and then the cause of its context. It reads the clock itself: in a process
+// that has just woken up from a pause, it is right even before the timer that ends the context has run. Call it just
 // before a write to save a round trip that the resource would refuse.
 func (l *Lock) Err() error {
 	l.g.checkDeadline()
 	return context.Cause(l.life)
 }
 
-// Deadline is when the lock is lost unless the lease is renewed before, as it is every third of its TTL.
+// Deadline returns when the lock is lost unless the session renews its lease before, as it does every third of the TTL.
 func (l *Lock) Deadline() time.Time { return l.g.status().Deadline }
 
-// Name is the name that was locked, without the session's prefix.
+// Name returns the name that was locked, without the session's prefix.
 func (l *Lock) Name() string { return l.name }
 
-// Key is the lock's key in etcd.
+// Key returns the lock's key in etcd.
 func (l *Lock) Key() string { return l.entry.Key }
 
-// IsOwner is a comparison for the caller's own etcd transactions: true while this hold's key is there. Unlike the
-// context it is checked by the server, in one step with the transaction. Put a read or a write into it: a transaction that
-// only compares is answered by any member of etcd, and that may lag.
+// IsOwner returns a comparison for the caller's own etcd transactions: it is true while this hold's key exists. The
+// server checks it, unlike the context, in one step with the transaction. Put a read or a write into that transaction:
+// any member answers a transaction that only compares, and that member may lag.
 func (l *Lock) IsOwner() clientv3.Cmp { return l.entry.Held() }

@@ -15,33 +15,34 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// LockSet is the hold of several locks with one token: there is one if and only if all were acquired. It has the life of a
-// [Lock], and its methods are safe for concurrent use. Its context ends when one of the locks is lost, and the cause says which by
-// its key. Its token is one for all names: larger than that of every earlier holder of any of them. Unlock deletes all keys in one
-// transaction. Unlock it when you are done.
+// LockSet is the hold of several locks with one token: a LockSet exists only if all of them were acquired. Its methods
+// are safe for concurrent use. Its context ends as that of a [Lock] does, as soon as one of the locks is lost; the
+// cause has that lock's key. The token is larger than that of every earlier holder of any of the names. Unlock deletes
+// all keys in one transaction. Unlock it when you are done.
 type LockSet struct {
 	held
 
 	names []string
 }
 
-// LockAll waits until it holds all the locks with these names, and returns them as one. It cannot deadlock with other sets,
-// whatever names they have and in whatever order: it enters all queues in one transaction, so that of two sets that want the same
-// names one is the older everywhere. It can if the caller holds another lock meanwhile, as any two locks can that are taken one
-// after the other.
+// LockAll waits until it holds all the locks with these names, and returns them as one. Sets cannot deadlock with each
+// other, whatever names they have and in whatever order: LockAll enters all queues in one transaction, so of two sets
+// that share names one is ahead of the other in every shared queue. It can deadlock if the caller already holds another
+// lock, as any two locks can that are taken one after the other.
 //
-// There are 1 to 64 names; one that is given twice counts once. The token is one for all of them, and larger than each earlier
-// token of each of the names. Others of the same session that want one of the names do not hand it over in the process. A server
-// whose --max-txn-ops is below twice the number of names may refuse the set.
+// There are 1 to 64 names; a repeated name counts once. The token is one for all of them, and larger than each earlier
+// token of each of the names. A set has its own place in etcd's queues, so a turn of a name does not pass inside the
+// session between a set and other callers. A server whose --max-txn-ops is below twice the number of names may refuse
+// the set.
 //
 // Names, ctx and errors are those of [Session.Lock].
 func (s *Session) LockAll(ctx context.Context, names ...string) (*LockSet, error) {
 	return s.lockAll(ctx, names, false)
 }
 
-// TryLockAll takes all the locks with these names if nobody has or waits for one of them. Otherwise it takes none and returns at
-// once an error that matches [ErrLocked]; errors.As finds the first holder, a [*LockedError], and the error joins one for each
-// name that is locked. Other errors are those of [Session.LockAll].
+// TryLockAll takes all the locks with these names if nobody holds or waits for one of them. Otherwise it takes none and
+// returns at once an error that matches [ErrLocked] and joins a [*LockedError] for each locked name; errors.As finds
+// the first. Other errors are those of [Session.LockAll].
 func (s *Session) TryLockAll(ctx context.Context, names ...string) (*LockSet, error) {
 	return s.lockAll(ctx, names, true)
 }
@@ -80,7 +81,8 @@ func (s *Session) lockAll(ctx context.Context, all []string, try bool) (*LockSet
 	return &LockSet{held{l}, names}, nil
 }
 
-// obtainAll acquires the queues with these names at once: for a tree's node the first, and the others as a reader.
+// obtainAll acquires the queues with these names at once. For a tree, the first is the node, and the others are entered
+// as a reader.
 func (s *Session) obtainAll(ctx context.Context, names []string, m mode) (*Lock, error) {
 	m.join = func(c *contender) {
 		for _, name := range names[1:] {
@@ -102,19 +104,19 @@ func (s *Session) obtainAll(ctx context.Context, names []string, m mode) (*Lock,
 
 // add adds a name to c's set.
 func (c *contender) add(name string, shared bool) {
-	other := &contender{g: c.g, name: name, owner: c.owner, shared: shared, told: c.told, life: c.life, end: c.end}
+	other := &contender{g: c.g, name: name, owner: c.owner, shared: shared, hooked: c.hooked, life: c.life, end: c.end}
 	other.entry.Ended = other.keyEnded
 	c.with = append(c.with, other)
 }
 
-// entries are those of c's set.
+// entries returns the queue entries of c's set.
 func (c *contender) entries() []queue.Entry {
 	list := make([]queue.Entry, 0, 1+len(c.with))
 	c.each(func(c *contender) { list = append(list, c.entry.Entry) })
 	return list
 }
 
-// enterAll has the set enter, by attempt, which sets the revisions of those that have entered.
+// enterAll enters all queues of the set by attempt, which sets the revisions of the entries that have entered.
 func (c *contender) enterAll(ctx context.Context, attempt func(*etcd.Attempt, []queue.Entry) error) error {
 	for {
 		c.each((*contender).choose)
@@ -126,7 +128,7 @@ func (c *contender) enterAll(ctx context.Context, attempt func(*etcd.Attempt, []
 			i++
 		})
 		switch {
-		case errors.Is(err, queue.ErrTaken): // with other keys
+		case errors.Is(err, queue.ErrTaken): // try again with other keys
 			c.each(func(c *contender) {
 				c.late = c.late || c.entry.Rev != 0 // an earlier attempt has entered
 				c.discard()
@@ -147,8 +149,8 @@ func (c *contender) enterAll(ctx context.Context, attempt func(*etcd.Attempt, []
 	}
 }
 
-// enterAllAndWait enters and waits for its turn in one queue after the other, in any order: those it waits for have all entered
-// before it, and who comes later waits for it.
+// enterAllAndWait enters all queues at once and then waits for its turn in one after the other. Any order will do:
+// everybody that it waits for entered before it, and everybody that enters later waits for it.
 func (c *contender) enterAllAndWait(ctx context.Context) error {
 	var ahead []queue.Ahead
 	err := c.enterAll(ctx, func(a *etcd.Attempt, set []queue.Entry) (err error) {
@@ -158,7 +160,7 @@ func (c *contender) enterAllAndWait(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.each(func(c *contender) { c.g.guards.Add(&c.entry) }) // any key that is lost ends the wait for the others
+	c.each(func(c *contender) { c.g.guards.Add(&c.entry) }) // the loss of any key ends the wait for the others
 	waited, i := false, 0
 	c.each(func(c *contender) {
 		before := ahead[i]
@@ -167,7 +169,7 @@ func (c *contender) enterAllAndWait(ctx context.Context) error {
 			return
 		}
 		if waited {
-			before = queue.Ahead{} // what is known of it is old
+			before = queue.Ahead{} // read before the last wait, so out of date
 		}
 		waited = true
 		err = c.await(ctx, before)
@@ -204,7 +206,7 @@ func (c *contender) releaseAll(ctx context.Context) (gone *contender, err error)
 		missing, err = c.g.queue.LeaveAll(a, set)
 		return err
 	})
-	// They go together: where our own deletion came first, all of them are missing.
+	// All keys are deleted together: if an earlier copy of our own request did it, all of them are missing.
 	if len(missing) == 0 || late && len(missing) == len(set) {
 		return nil, err
 	}
@@ -218,5 +220,5 @@ func (c *contender) releaseAll(ctx context.Context) (gone *contender, err error)
 	return gone, err
 }
 
-// Names are the names that were locked, without the session's prefix, each once.
+// Names returns the names that were locked, without the session's prefix, each once.
 func (l *LockSet) Names() []string { return slices.Clone(l.names) }

@@ -15,21 +15,21 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// lossCheck finds out why keys were deleted: one question for all that were deleted meanwhile.
+// lossCheck finds out why keys were deleted, with one request for all that were deleted meanwhile.
 type lossCheck struct {
 	mu      sync.Mutex // guards the fields below
 	deleted []*contender
 	running bool
 }
 
-// keyEnded notes that somebody else has deleted or overwritten c's key, or asks for its end. It does not wait.
+// keyEnded is called when somebody else has deleted or overwritten c's key, or asks for its release. It does not block.
 func (c *contender) keyEnded(end queue.End) {
 	switch end {
 	case queue.Overwritten:
 		c.lose(&LostError{Reason: ReasonKeyOverwritten, LeaseID: c.g.id, Key: c.entry.Key})
 		return
 	case queue.Unwanted:
-		c.g.checkDeadline() // a loss that has happened comes first
+		c.g.checkDeadline() // a loss that has already happened comes first
 		c.end(ErrAskedToRelease)
 		return
 	}
@@ -54,7 +54,7 @@ func (g *grant) checkLosses(ctx context.Context) {
 			return
 		}
 		if g.leaseGone(ctx) != nil {
-			continue // every handle has ended with it
+			continue // every handle has ended with the lease
 		}
 		for _, c := range deleted {
 			c.lose(c.keyDeleted())
@@ -62,16 +62,16 @@ func (g *grant) checkLosses(ctx context.Context) {
 	}
 }
 
-// leaseGone asks whether the lease is gone; if so every handle on it is lost. It returns why.
+// leaseGone asks whether the lease is gone; if so, every handle on it is lost. It returns that loss, or nil.
 func (g *grant) leaseGone(ctx context.Context) *LostError {
-	if !g.checkDeadline() { // its timer may be late: the lease has most likely expired, and its keys with it
+	if !g.checkDeadline() { // the timer may be late: the lease has most likely expired, and its keys with it
 		return lostBy(g.handles) //nolint:contextcheck // asks, passes nothing on
 	}
-	// Not for long: the handles have to end now, whether the reason is known or not. So every endpoint is asked at once.
+	// Briefly: the handles have to end now, even if the reason stays unknown. So every endpoint is asked at once.
 	ctx, cancel := context.WithTimeout(ctx, 250*time.Millisecond)
 	defer cancel()
 	resp, err := g.timeToLive(g.s.conn.Once(ctx).Beside(0))
-	if err == nil && resp.GrantedTTL == 0 { // TTL is in whole seconds, rounded down: at 0 the lease may be alive
+	if err == nil && resp.GrantedTTL == 0 { // TTL is rounded down to seconds: at 0 the lease may be alive
 		g.lose(&LostError{Reason: ReasonLeaseGone, LeaseID: g.id})
 	}
 	return lostBy(g.handles) //nolint:contextcheck // asks, passes nothing on
@@ -83,8 +83,9 @@ func (g *grant) timeToLive(a *etcd.Attempt, opts ...clientv3.LeaseOption) (*clie
 	})
 }
 
-// spoilt reports whether the lease, which has refused us, is of no use: nothing of ours stands on it, and somebody else has
-// attached a key, as etcd lets everybody do then. Who may not write all keys of a lease may neither attach to it nor renew it.
+// spoilt reports whether the lease, on which etcd has denied us permission, is useless: it has no key of ours, and
+// somebody else has attached one, as etcd lets everybody do then. A user that may not write all keys of a lease can
+// neither attach a key to it nor renew it.
 func (g *grant) spoilt(ctx context.Context) bool {
 	if g.adopted || len(g.keys.inUse()) > 0 {
 		return false
@@ -99,7 +100,7 @@ func (g *grant) spoilt(ctx context.Context) bool {
 	return others && len(g.keys.inUse()) == 0
 }
 
-// whyDeleted is the loss of a lock whose key is not there any more.
+// whyDeleted returns the loss of a lock whose key is gone.
 func (c *contender) whyDeleted(ctx context.Context) *LostError {
 	if lost := c.g.leaseGone(ctx); lost != nil {
 		return lost
@@ -111,11 +112,11 @@ func (c *contender) keyDeleted() *LostError {
 	return &LostError{Reason: ReasonKeyDeleted, LeaseID: c.g.id, Key: c.entry.Key}
 }
 
-// lose ends the handle because its key was lost. Where the key is gone, the next of the session need not wait until
-// it is unlocked.
+// lose ends the handle because its key was lost. If the key is gone, the next acquisition of the session need not wait
+// for Unlock.
 func (c *contender) lose(cause *LostError) {
 	c.end(cause)
-	if c.lost() != cause || cause.Key == "" { // the loss of a lease is logged once for all
+	if c.lost() != cause || cause.Key == "" { // the loss of a lease is logged once for all its locks
 		return
 	}
 	c.g.guards.Remove(&c.entry)

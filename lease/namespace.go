@@ -6,9 +6,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// checkNamespace refuses a client of which only some parts have a namespace. With a bare Lease the keys on the session's lease
-// would have other names than those that the session has put, and with a bare Watcher no waiter would learn of its turn. The
-// types of package clientv3/namespace are not exported: their names tell.
+// checkNamespace refuses a client of which only some parts have a namespace. With a bare Lease, the lease would list
+// the session's keys under other names; with a bare Watcher, no waiter would learn of its turn. Package
+// clientv3/namespace does not export its types, so the check goes by their names.
 func checkNamespace(client *clientv3.Client) error {
 	var inside, bare []string
 	for _, part := range []struct {

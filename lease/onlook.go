@@ -18,20 +18,21 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// Watch yields who holds the lock called name and who waits for it, as [Inspect] does but without the leases' TTLs, and then again
-// after every change, in order: one comes, one goes, an owner's text is another one. The name is the full one.
+// Watch yields who holds the lock called name and who waits for it, as [Inspect] does but without the TTLs, and again
+// after every change, in order: a contender comes or goes, or its text changes. The name is the full one.
 //
-// The first queue is no older than the call, and the last one yielded is the present one, as far as etcd can be reached; while it
-// cannot, nothing is yielded. Watch survives broken streams, compactions and members that are lost, lag or fall silent. What happened
-// meanwhile is yielded afterwards, change by change, unless it was compacted: then as it is. A consumer that is more than 64 changes behind
-// is taken to the latest.
+// The first queue is no older than the call, and the last one yielded is the present one, as far as etcd can be
+// reached; while it cannot be reached, nothing is yielded. Watch survives broken streams, compactions, and members that
+// are lost, lag or fall silent. It then yields the changes in between one by one, or, if they were compacted, the
+// present queue. A consumer that is more than 64 changes behind skips to the latest.
 //
-// When ctx ends so does the iteration, without an error. The consumer may break out of the loop at any time; both stop everything
-// that was started, before the loop is left. What does not pass, such as an invalid name or a permission that is denied, is yielded
-// as an error once, and ends the iteration.
+// When ctx ends, the iteration ends without an error. The consumer may break out of the loop at any time. Either way,
+// everything that Watch started has stopped when the loop is left. An error that will not pass, such as an invalid name
+// or a denied permission, is yielded once and ends the iteration.
 //
-// It costs a watch of all keys that begin with the name and "/", those of nested names among them, on the stream that all uses of Watch
-// and of election.Observe with one client share. It needs read permission on these keys. The iterator may be used more than once.
+// Watch costs one etcd watch of all keys that begin with the name and "/", including those of nested names, on a stream
+// that all uses of Watch and of election.Observe with one client share. It needs read permission on these keys. The
+// iterator may be used more than once.
 func Watch(ctx context.Context, client *clientv3.Client, name string) iter.Seq2[Queue, error] {
 	return func(yield func(Queue, error) bool) {
 		err := checkInspected(client, name)
@@ -46,10 +47,10 @@ func Watch(ctx context.Context, client *clientv3.Client, name string) iter.Seq2[
 	}
 }
 
-// onlook shows what happens until show returns false; then the error is nil.
+// onlook calls show with each queue until show returns false; the error is nil then.
 func onlook(ctx context.Context, client *clientv3.Client, name string, show func(Queue) bool) error {
 	o := &onlooker{name: name, look: etcd.Look{Prefix: name + "/"}, more: make(chan struct{}, 1)}
-	o.out = etcd.LookOut(client, &o.look) //nolint:contextcheck // what it starts is not this one's alone
+	o.out = etcd.LookOut(client, &o.look) //nolint:contextcheck // it starts what others share
 	life, end := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -72,7 +73,7 @@ func onlook(ctx context.Context, client *clientv3.Client, name string, show func
 	}
 }
 
-// mostUnseen is how many changes a consumer may be behind by.
+// mostUnseen is by how many changes a consumer may be behind.
 const mostUnseen = 64
 
 // onlooker is one use of Watch.
@@ -81,10 +82,10 @@ type onlooker struct {
 	out  *etcd.Lookout
 	look etcd.Look
 
-	// Its goroutine's own.
-	seen  map[string]sight // by their keys
-	rev   int64            // seen is as of this revision; 0: nothing is known
-	shown Queue            // the latest
+	// Only the goroutine of run uses these.
+	seen  map[string]sight // by key
+	rev   int64            // the revision of seen; 0: nothing is known
+	shown Queue            // the latest in unseen
 
 	more   chan struct{} // of capacity 1: unseen or err has changed
 	mu     sync.Mutex    // guards the fields below
@@ -92,7 +93,8 @@ type onlooker struct {
 	err    error
 }
 
-// next is what the consumer has not seen yet, ok if there is something. The error is the onlooker's end.
+// next returns the oldest queue that the consumer has not seen; ok is false if there is none. An error ends the
+// iteration.
 func (o *onlooker) next() (q Queue, ok bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -104,7 +106,7 @@ func (o *onlooker) next() (q Queue, ok bool, err error) {
 	return q, true, nil
 }
 
-// run follows the queue until ctx ends or something final happens.
+// run follows the queue until ctx ends or an error is final.
 func (o *onlooker) run(ctx context.Context) {
 	var b etcd.Backoff
 	for ctx.Err() == nil {
@@ -123,7 +125,8 @@ func (o *onlooker) run(ctx context.Context) {
 	}
 }
 
-// follow is the life of one watch. One that broke is no error: the read that goes with the next one finds what is final.
+// follow opens one watch and applies its events until it breaks, which is no error. The read that goes with the next
+// watch finds errors that are final.
 func (o *onlooker) follow(ctx context.Context) error {
 	known := o.rev != 0
 	if !known {
@@ -131,13 +134,13 @@ func (o *onlooker) follow(ctx context.Context) error {
 			return err
 		}
 	}
-	// It also reports what has happened since rev, though up to 100 ms late: so etcd serves watches that begin in the past.
+	// The watch also reports the events since rev, though up to 100 ms late: etcd batches those of the past.
 	watch, opened, cancel := o.out.Streams.Watch(ctx)
 	defer cancel()
 	events := o.out.Conn.Client.Watch(watch, o.look.Prefix, clientv3.WithPrefix(), clientv3.WithRev(o.rev+1))
 	opened()
 	if !known {
-		o.show() // not before: a consumer that leaves now has nothing half opened behind it
+		o.show() // not before the watch is open: a consumer that breaks out now leaves nothing half opened
 	} else {
 		err := o.out.Conn.Do(watch, inspectAttempt, o.check)
 		if err != nil && watch.Err() == nil {
@@ -149,7 +152,7 @@ func (o *onlooker) follow(ctx context.Context) error {
 	}
 	for resp := range events {
 		if resp.CompactRevision != 0 {
-			o.rev = 0 // what happened until there is not known any more
+			o.rev = 0 // the changes since then are lost: read the queue anew
 		}
 		if resp.Err() != nil {
 			break
@@ -173,8 +176,9 @@ func (o *onlooker) begin(a *etcd.Attempt) error {
 	return nil
 }
 
-// check compares what is known with what etcd says of the same revision: a cluster that was restored may have passed it by now, with
-// other keys at it. Where it has been compacted, the watch tells. What the watch may not read, it may not either.
+// check compares seen with what etcd has at the same revision: a restored cluster may have passed that revision by now,
+// with other keys. If the revision has been compacted, the watch reports that. The count fails if the permission to
+// read the whole range, which the watch needs, is gone.
 func (o *onlooker) check(a *etcd.Attempt) error {
 	_, err := a.Get(o.look.Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil {
@@ -197,7 +201,7 @@ func (o *onlooker) check(a *etcd.Attempt) error {
 	return nil
 }
 
-// apply takes in the events of a watch, which are in order and hold every revision as a whole.
+// apply takes in the events of a watch. They are in order, and contain each revision as a whole.
 func (o *onlooker) apply(events []*clientv3.Event) {
 	for i, ev := range events {
 		kv := ev.Kv
@@ -220,7 +224,7 @@ func (o *onlooker) apply(events []*clientv3.Event) {
 	}
 }
 
-// show shows the queue to the consumer unless it has been shown.
+// show passes the queue to the consumer unless that is the one shown last.
 func (o *onlooker) show() {
 	q := arrange(o.name, slices.Collect(maps.Values(o.seen)))
 	if o.shown.Name != "" && slices.Equal(q.Holders, o.shown.Holders) && slices.Equal(q.Waiters, o.shown.Waiters) {
@@ -231,7 +235,7 @@ func (o *onlooker) show() {
 	if len(o.unseen) >= mostUnseen {
 		o.unseen = nil
 	}
-	// What was shown is compared with later: the consumer gets its own.
+	// shown is compared with later queues, so the consumer gets a copy.
 	o.unseen = append(o.unseen, Queue{q.Name, slices.Clone(q.Holders), slices.Clone(q.Waiters)})
 	o.mu.Unlock()
 	poke(o.more)

@@ -25,31 +25,32 @@ const (
 
 // Options of a [Session]. The zero value of a field is its default.
 type Options struct {
-	// TTL of the lease: whole seconds, rounded up; 1 s to 9,000,000,000 s, the server's greatest. Default 30 s.
-	// The server may raise it (to 2 s with its default election timeout); [Status] tells the TTL it granted.
+	// TTL of the lease: whole seconds, rounded up; 1 s to 9,000,000,000 s, the server's maximum. Default 30 s. The
+	// server may raise it (to 2 s with its default election timeout); [Status] has the TTL that it granted.
 	TTL time.Duration
-	// Margin is taken off the local deadline, for clocks that do not tick at quite the same rate and for the
-	// time from the deadline to the last write. 0 to a third of the TTL, so that the lease outlives a renewal that is
-	// lost. Default: a tenth of the granted TTL, at most 1 s: that covers a server whose clock is fast by up to a ninth up to a TTL of 10 s, and by a 29th
-	// (3.4 %) at 30 s.
+	// Margin is taken off the local deadline. It covers clocks that do not tick at quite the same rate, and the time
+	// from the deadline to the last write. 0 to a third of the TTL, so that the lease outlives one lost renewal.
+	// Default: a tenth of the granted TTL, at most 1 s. That covers a server clock that is fast by up to a ninth with a
+	// TTL of up to 10 s, and by up to a 29th (3.4 %) with 30 s.
 	Margin time.Duration
-	// Prefix is put before every name as it is: with "jobs/", the name "a" is the key "jobs/a/…" in etcd.
-	// UTF-8 without NUL, at most 1,024 bytes, no part of it beginning with "~". Default: none.
+	// Prefix is put before every name as it is: with "jobs/", the name "a" is the key "jobs/a/…" in etcd. UTF-8 without
+	// NUL, at most 1,024 bytes, with no part that begins with "~". Default: none.
 	Prefix string
-	// Owner says who holds the lock, for people; it is stored in the lock's key. At most 4 KiB. Default: host/pid.
+	// Owner says, for people, who holds the lock; it is stored in the lock's key. At most 4 KiB. Default: host/pid.
 	Owner string
-	// Era is raised by an operator after a restore of etcd or a move to another cluster, so that every new
-	// token is larger than every old one; see [fence.Token]. 0 to 32767. Default 0. Stores accept eras up to their
-	// MaxEra, [fence.DefaultMaxEra] if they set none.
+	// Era makes every new token larger than every token of a lower era. An operator raises it after a restore of etcd
+	// or a move to another cluster; see [fence.Token]. 0 to 32767. Default 0. Stores accept eras up to their MaxEra,
+	// which is [fence.DefaultMaxEra] unless set.
 	Era uint16
-	// Logger receives jeopardy, losses and clean-up. A goroutine of the session writes to it, in order: a handler that
-	// blocks holds up nothing else. While 256 records wait for it, further ones are dropped and counted. Default: silent.
+	// Logger receives jeopardy, losses and clean-up. A goroutine of the session writes to it, in order, so a handler
+	// that blocks delays nothing else. While 256 records wait for it, further ones are dropped and counted. Default:
+	// silent.
 	Logger *slog.Logger
-	// Hooks are called when something happens. Default: none.
+	// Hooks are called on the events that [Hooks] lists. Default: none.
 	Hooks *Hooks
 }
 
-// resolve checks o and fills in the defaults. Margin 0 stays: its default depends on what the server grants.
+// resolve checks o and fills in the defaults. Margin 0 stays: its default depends on the TTL that the server grants.
 func (o Options) resolve(client *clientv3.Client) (Options, error) {
 	if client == nil {
 		return o, errors.New("lease: client is nil, want an etcd client")
@@ -92,7 +93,7 @@ func (o Options) resolve(client *clientv3.Client) (Options, error) {
 	return o, nil
 }
 
-// margin is what is taken off the deadline of a lease with the TTL that the server granted.
+// margin returns the margin for a lease with the TTL that the server granted.
 func (o Options) margin(granted time.Duration) time.Duration {
 	if o.Margin > 0 {
 		return o.Margin
@@ -117,27 +118,27 @@ type lockOptions struct {
 	limitChange bool
 }
 
-// WithOwner sets the text for people in this lock's key. At most 4 KiB. Default, also for "": [Options].Owner.
+// WithOwner sets the text for people in the key of this lock. At most 4 KiB. Default, also for "": [Options].Owner.
 func WithOwner(owner string) LockOption {
 	return func(o *lockOptions) { o.owner = owner }
 }
 
-// WithMaxHold bounds the hold: d after the grant the handle's context is cancelled with [ErrMaxHold]. The lock itself stays
+// WithMaxHold bounds the hold: d after the grant the handle's context ends with [ErrMaxHold]. The lock itself stays
 // held until Unlock, or in Do until the function has returned: it is never released under running work. Not negative.
 // Default, also for 0: no bound.
 func WithMaxHold(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.maxHold = d }
 }
 
-// WithLimitChange has [Session.Permit] wait, first in the queue, until nobody holds a permit of another number, for a number that
-// is being changed process by process. Other acquisitions ignore it.
+// WithLimitChange lets a service change its number of permits process by process: while somebody holds a permit of
+// another number, [Session.Permit] waits, first in the queue, instead of failing. Other acquisitions ignore it.
 func WithLimitChange() LockOption {
 	return func(o *lockOptions) { o.limitChange = true }
 }
 
 func newLockOptions(options []LockOption, session Options) (lockOptions, error) {
 	if len(options) == 0 {
-		return lockOptions{owner: session.Owner}, nil // o would be on the heap
+		return lockOptions{owner: session.Owner}, nil // the o below would be allocated on the heap
 	}
 	var o lockOptions
 	for i, set := range options {

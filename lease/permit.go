@@ -18,24 +18,24 @@ import (
 // maxPermits is the largest number of permits of a semaphore.
 const maxPermits = 1024
 
-// fewSlots is how many slots are tried before a caller stands in the queue.
+// fewSlots is how many slots an acquisition tries before it waits in the turnstile.
 const fewSlots = 3
 
-// Permit is one of a limited number of permits that is held: there is one if and only if it was acquired. It has the life of a
-// [Lock], and its methods are safe for concurrent use. Its token is that of the slot: larger than that of every earlier holder of
-// the same slot. Unlock it when you are done.
+// Permit is one of a limited number of permits: a Permit exists only after a successful acquisition. Its context ends
+// as that of a [Lock] does, and its methods are safe for concurrent use. Its token belongs to the slot and is larger
+// than that of every earlier holder of the same slot. Unlock it when you are done.
 type Permit struct {
 	held
 
 	slot int
 }
 
-// LimitError says that somebody else uses a semaphore with another number of permits. Nothing was acquired.
+// LimitError means that somebody else uses a semaphore with another number of permits. Nothing was acquired.
 type LimitError struct {
 	Name  string
-	Of    int    // as asked for
-	Limit int    // the other's
-	Owner string // the other, for people: what is in its key, up to 4 KiB
+	Of    int    // the number asked for
+	Limit int    // the other's number
+	Owner string // the text for people in the other's key, up to 4 KiB
 	Key   string // the other's key in etcd, up to 4 KiB
 }
 
@@ -44,30 +44,30 @@ func (e *LimitError) Error() string {
 		e.Name, e.Limit, e.Of, clip.To(e.Owner, shown), clip.To(e.Key, 256))
 }
 
-// Permit waits until it holds one of so many permits of the semaphore called name, 1 to 1,024, and returns it. All users of a
-// semaphore have to agree on the number: who comes while somebody holds a permit of another number gets a [*LimitError], or waits
-// with [WithLimitChange].
+// Permit waits until it holds one of the permits of the semaphore called name, and returns it. Of is their number, 1 to
+// 1,024. All users of a semaphore have to agree on it: while somebody holds a permit of another number, Permit returns
+// a [*LimitError], or waits with [WithLimitChange].
 //
-// Each permit is a slot of its own: [Permit.Name] names it, and the token belongs to it and grows with each of its holders. So a
-// resource for each slot, of that name, can refuse a holder that was paused. One mark for all of them could not: of two holders
-// one always has the older token.
+// Each permit is a slot of its own: [Permit.Name] names it, and its token grows with each holder of that slot. So a
+// resource for each slot, under that name, can refuse a holder that was paused. One mark for all slots could not: of
+// two holders, one always has the lower token.
 //
-// Waiters are served in the order of arrival, and one is woken for each permit. They wait in the queue of the lock called name:
-// who holds that lock lets nobody in, and etcdctl lock waits besides for the permits that are held when it comes, though not for
-// those of waiters before it. Names, ctx, options and errors are those of [Session.Lock]. A node of a tree with the same root
-// excludes permits: see [Session.LockTree].
+// Waiters are served in the order of arrival, and one wakes up for each permit. They wait in the queue of the lock
+// called name: the holder of that lock blocks all of them. etcdctl lock on name also waits for the permits that are
+// held when it comes, but not for those that the waiters ahead of it get. Names, ctx, options and errors are those of
+// [Session.Lock]. A node of a tree with the same root excludes permits: see [Session.LockTree].
 func (s *Session) Permit(ctx context.Context, name string, of int, opts ...LockOption) (*Permit, error) {
 	return s.permit(ctx, name, of, opts, false)
 }
 
-// TryPermit takes a permit if one is free and nobody waits, or else returns at once an error that matches [ErrLocked] and carries
-// one of the holders, or the first who waits, a [*LockedError]. Other errors are those of [Session.Permit].
+// TryPermit takes a permit if one is free and nobody waits. Otherwise it returns at once a [*LockedError], which
+// matches [ErrLocked] and names one of the holders, or the first waiter. Other errors are those of [Session.Permit].
 func (s *Session) TryPermit(ctx context.Context, name string, of int, opts ...LockOption) (*Permit, error) {
 	return s.permit(ctx, name, of, opts, true)
 }
 
-// DoPermit is [Session.Do] under a permit, which it waits for as [Session.Permit] does. The context that fn gets carries the
-// permit for [PermitFromContext].
+// DoPermit is [Session.Do] under a permit, which it waits for as [Session.Permit] does. The context that fn gets
+// carries the permit for [PermitFromContext].
 func (s *Session) DoPermit(ctx context.Context, name string, of int,
 	fn func(ctx context.Context, token fence.Token) error, opts ...LockOption,
 ) error {
@@ -88,7 +88,8 @@ func (s *Session) DoPermit(ctx context.Context, name string, of int,
 
 type permitKey struct{}
 
-// PermitFromContext returns the permit under which [Session.DoPermit] runs a function with this context, or one made of it.
+// PermitFromContext returns the permit under which [Session.DoPermit] runs a function with this context, or one derived
+// from it.
 func PermitFromContext(ctx context.Context) (*Permit, bool) {
 	p, ok := ctx.Value(permitKey{}).(*Permit)
 	return p, ok
@@ -107,7 +108,7 @@ func (s *Session) permit(ctx context.Context, name string, of int, opts []LockOp
 		kind: KindPermit, try: try,
 		join: func(*contender) {},
 		enter: func(c *contender, ctx context.Context) (_ *contender, err error) {
-			c.mark = queue.SlotMark(of) // tells those who look that it waits for a permit
+			c.mark = queue.SlotMark(of) // shows others that it waits for a permit
 			sem := &semaphore{turnstile: c, of: of, try: try, limitChange: o.limitChange}
 			c, p.slot, err = sem.enter(ctx)
 			return c, err
@@ -127,8 +128,8 @@ type semaphore struct {
 	limitChange bool
 }
 
-// enter takes a slot at once if one is free and nobody waits; otherwise it waits in the turnstile. It returns the contender of the
-// slot, or that of the turnstile with an error.
+// enter takes a slot at once if one is free and nobody waits; otherwise it waits in the turnstile. It returns the
+// contender of the slot or, with an error, that of the turnstile.
 func (s *semaphore) enter(ctx context.Context) (*contender, int, error) {
 	c := s.turnstile
 	free := rand.IntN(s.of)
@@ -167,7 +168,7 @@ func (s *semaphore) enter(ctx context.Context) (*contender, int, error) {
 	return s.pass(ctx)
 }
 
-// pass takes a slot as soon as one is free, as the owner of the turnstile: meanwhile nobody else does.
+// pass waits for a free slot and takes it, as the owner of the turnstile: nobody else takes one meanwhile.
 func (s *semaphore) pass(ctx context.Context) (*contender, int, error) {
 	c := s.turnstile
 	for {
@@ -186,7 +187,7 @@ func (s *semaphore) pass(ctx context.Context) (*contender, int, error) {
 		case free < 0 || seen.Other != nil:
 			return c, 0, s.full(ctx, seen)
 		}
-		c.g.guards.Remove(&c.entry) // whose end is not to be taken for a loss; if it is one, the next step tells
+		c.g.guards.Remove(&c.entry) // PassTurnstile deletes this key, and reports if it was gone
 		slot := s.at(free)
 		err = slot.insist(ctx, func(a *etcd.Attempt) (err error) {
 			slot.entry.Entry, _, err = c.g.queue.PassTurnstile(a, c.entry.Entry, slot.entry.Entry, s.of, c.owner)
@@ -202,12 +203,12 @@ func (s *semaphore) pass(ctx context.Context) (*contender, int, error) {
 		case slot.entry.Rev != 0:
 			return s.leave(slot), free, nil
 		}
-		slot.clear() // somebody has taken it out of service
+		slot.clear() // somebody has taken the slot out of service
 		c.with = nil
 	}
 }
 
-// at is a contender for a slot. It ends with the turnstile's unless it takes its place.
+// at makes a contender for a slot. It shares the turnstile's life.
 func (s *semaphore) at(slot int) *contender {
 	c := s.turnstile
 	c.with = nil
@@ -216,7 +217,8 @@ func (s *semaphore) at(slot int) *contender {
 	return c.with[0]
 }
 
-// quit leaves what has entered, so that who comes next need not wait until it is deleted in the background.
+// quit deletes the keys that have entered, so that the next acquisition need not wait for the clean-up in the
+// background.
 func (s *semaphore) quit(ctx context.Context) {
 	c := s.turnstile
 	var set []queue.Entry
@@ -234,7 +236,7 @@ func (s *semaphore) quit(ctx context.Context) {
 		return err
 	})
 	if err == nil {
-		for _, slot := range c.with { // the turnstile's entry stays as it is: a guard may be looking at it
+		for _, slot := range c.with { // a guard may be reading the turnstile's entry, so that stays
 			slot.entry.Rev = 0
 		}
 	}
@@ -246,7 +248,7 @@ func (s *semaphore) drop(ctx context.Context, slot *contender) {
 	s.turnstile.with = nil
 }
 
-// leave ends the turnstile's contender, whose key is gone: the slot's takes its place.
+// leave gives up the turnstile's contender, whose key is gone, and returns the slot's, which takes its place.
 func (s *semaphore) leave(slot *contender) *contender {
 	c := s.turnstile
 	c.with = nil
@@ -256,7 +258,7 @@ func (s *semaphore) leave(slot *contender) *contender {
 	return slot
 }
 
-// insist makes attempts at taking a key, with another one where somebody else's is.
+// insist calls attempt to take a key, again with another key each time that somebody else has put the one chosen.
 func (c *contender) insist(ctx context.Context, attempt func(*etcd.Attempt) error) error {
 	for {
 		c.choose()
@@ -272,11 +274,11 @@ func (c *contender) insist(ctx context.Context, attempt func(*etcd.Attempt) erro
 func (c *contender) awaitSlots(ctx context.Context, of int, enough func(queue.Slots) bool) error {
 	ctx, cancel := scope.Join(ctx, c.life)
 	defer cancel()
-	c.told.queued("")
+	c.hooked.queued("")
 	return c.g.queue.AwaitSlots(ctx, c.entry.Prefix, of, enough)
 }
 
-// limit is the error of a semaphore that somebody else takes for another one.
+// limit is the error if somebody else uses the semaphore with another number of permits.
 func (s *semaphore) limit(ctx context.Context, seen queue.Slots) error {
 	c := s.turnstile
 	s.quit(ctx)
@@ -287,17 +289,17 @@ func (s *semaphore) limit(ctx context.Context, seen queue.Slots) error {
 	return e
 }
 
-// full is the error of TryPermit where no slot is to be had.
+// full is the error of TryPermit if no slot is free.
 func (s *semaphore) full(ctx context.Context, seen queue.Slots) error {
 	c := s.turnstile
 	s.quit(ctx)
 	if kv := c.read(ctx, string(seen.Any.Key)); kv != nil && kv.CreateRevision == seen.Any.CreateRevision {
 		return c.lockedBy(kv)
 	}
-	return c.lockedBy(seen.Any) // which has just gone
+	return c.lockedBy(seen.Any) // it has just gone
 }
 
-// read reads a key that is for people: if it cannot be read, there is none.
+// read reads a key only to show it to people: on an error it returns nil.
 func (c *contender) read(ctx context.Context, key string) (kv *mvccpb.KeyValue) {
 	_, _ = c.g.while(ctx, func(a *etcd.Attempt) error {
 		resp, err := a.Get(key)
@@ -309,8 +311,8 @@ func (c *contender) read(ctx context.Context, key string) (kv *mvccpb.KeyValue) 
 	return kv
 }
 
-// Slot is the number of the permit, from 0 to one less than the number of permits.
+// Slot returns the number of the permit, from 0 to one less than the number of permits.
 func (p *Permit) Slot() int { return p.slot }
 
-// Name is the name of the slot, without the session's prefix: the resource that the token is for.
+// Name returns the name of the slot, without the session's prefix: the resource that the token is for.
 func (p *Permit) Name() string { return p.lock.Name() }

@@ -19,45 +19,46 @@ import (
 )
 
 const (
-	// lateFor is how long a request whose answer was lost may still arrive at the server: a connection that is cut off
-	// delivers what it holds when it comes back, and Linux gives up on one after 924.6 s (ip-sysctl, tcp_retries2). What comes
-	// later, from a server that was paused, say, is found by [grant.reclaim]; and nothing comes when the lease has ended.
+	// lateFor is how long a request whose answer was lost may still arrive at the server: a connection that was cut off
+	// delivers its buffer when it comes back, and Linux gives up on one after 924.6 s (ip-sysctl, tcp_retries2). A
+	// request that arrives even later, from a paused host for example, is found by [grant.reclaim]; and no request puts
+	// a key once the lease has ended.
 	lateFor = 20 * time.Minute
-	// firstLook is the first pause. On a sound network a request that was given up is overtaken by the deletion, if at all,
-	// by a few milliseconds.
+	// firstLook is the first pause. On a sound network the deletion overtakes an abandoned request by a few
+	// milliseconds at most.
 	firstLook = 100 * time.Millisecond
 )
 
-// reaper deletes the keys of acquisitions that failed and of releases whose answer was lost, so that no attempt
-// leaves an orphan in a queue: in the background, until the server has confirmed or the lease has gone.
+// reaper deletes the keys of failed acquisitions, and of releases whose answer was lost, so that no attempt leaves an
+// orphan in a queue. It works in the background until the server has confirmed or the lease has gone.
 //
-// The key of an attempt whose outcome is unknown may still appear after it was found missing, when a request that was stuck
-// in the network is delivered. It is looked for at [firstLook], each time after a pause four times as long, and last after
-// [lateFor]: eight times in all. So a key that is late blocks its queue for no more than four times as long as it is late.
-// Its name is not used again, so no other acquisition's key is ever deleted.
+// The key of an attempt with an unknown outcome may still appear after it was found missing, when a request that was
+// stuck in the network is delivered. So the reaper looks for it eight times in all: after [firstLook], after pauses
+// that are each four times as long as the one before, and finally after [lateFor]. A late key therefore blocks its
+// queue for at most four times its delay. Its name is not used again, so no other acquisition's key is ever deleted.
 type reaper struct {
 	g *grant
 
-	mu      sync.Mutex // guards the fields below, and the orphans'
-	orphans map[string]*orphan
-	running bool
-	warned  time.Time
-	told    int           // how many the hooks were told
-	telling atomic.Bool   // a call for that waits
-	wake    chan struct{} // of capacity 1: there is something to do
+	mu        sync.Mutex // guards the fields below, and the orphans'
+	orphans   map[string]*orphan
+	running   bool
+	warned    time.Time
+	reported  int           // the last number that Hooks.CleanUp got
+	reporting atomic.Bool   // a call of CleanUp waits
+	wake      chan struct{} // of capacity 1: orphans has changed
 }
 
 type orphan struct {
 	entry  queue.Entry
 	late   bool          // the entering request may still arrive
 	since  time.Time     // when it was added
-	failed error         // why it was not deleted, at the last try
+	failed error         // why the last deletion failed
 	pause  time.Duration // after the last look or refusal
-	due    time.Time     // when it is to be deleted, or looked for again
+	due    time.Time     // when to delete it, or to look for it again
 }
 
-// add takes over an entry to be deleted, and reports whether it was new. Late says that an attempt to enter had an unknown
-// outcome.
+// add takes over an entry to be deleted, and reports whether it was new. Late means that an attempt to enter had an
+// unknown outcome.
 func (r *reaper) add(e queue.Entry, late bool) bool {
 	if late {
 		r.g.burn(e)
@@ -66,7 +67,7 @@ func (r *reaper) add(e queue.Entry, late bool) bool {
 	defer r.mu.Unlock()
 	_, known := r.orphans[e.Key]
 	r.orphans[e.Key] = &orphan{entry: e, late: late, since: time.Now()}
-	r.tellCleanUp()
+	r.reportCleanUp()
 	if r.running {
 		poke(r.wake)
 	} else {
@@ -75,7 +76,7 @@ func (r *reaper) add(e queue.Entry, late bool) bool {
 	return !known
 }
 
-// flush has every orphan deleted, or looked for, once more. It returns why keys may be there, or may yet come.
+// flush tries once more to delete every orphan. It returns why keys may still be there, or may yet appear.
 func (r *reaper) flush(ctx context.Context) error {
 	r.mu.Lock()
 	all := slices.Collect(maps.Values(r.orphans))
@@ -102,15 +103,15 @@ func (r *reaper) flush(ctx context.Context) error {
 	return errors.Join(failed, mayCome, both)
 }
 
-// giveUp forgets what is left, when nothing is deleted any more.
+// giveUp forgets the orphans once nothing is deleted any more.
 func (r *reaper) giveUp() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	clear(r.orphans)
-	r.tellCleanUp()
+	r.reportCleanUp()
 }
 
-// run deletes what is due until nothing is left, or the server has dropped the lease with all its keys.
+// run deletes what is due until no orphan is left, or the server has dropped the lease with all its keys.
 func (r *reaper) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		due, again, wait, more := r.next()
@@ -132,14 +133,15 @@ func (r *reaper) run(ctx context.Context) {
 	}
 }
 
-// next returns the orphans to delete now, those that have failed before apart: they are not to have the others refused. Or it
-// tells how long to wait. Those that will be due soon come with one that is, as many share a sweep.
+// next returns the orphans to delete now, or else how long to wait. Those that have failed before are returned apart,
+// so that one that etcd refuses does not make it refuse the others. Orphans that are due soon join one that is due, so
+// that many share a sweep.
 func (r *reaper) next() (due, again []*orphan, wait time.Duration, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.g.expired() {
 		clear(r.orphans)
-		r.tellCleanUp()
+		r.reportCleanUp()
 	}
 	r.running = len(r.orphans) > 0
 	wait = math.MaxInt64
@@ -160,8 +162,8 @@ func (r *reaper) next() (due, again []*orphan, wait time.Duration, more bool) {
 	return due, again, 0, r.running
 }
 
-// sweep has orphans deleted: each key only if it is the entry's or, where it is not known whether that ever entered, only if
-// it is attached to our lease.
+// sweep deletes orphans: each key only if it is the entry's. If it is unknown whether the entry ever entered, then only
+// if the key is attached to our lease.
 func (r *reaper) sweep(ctx context.Context, list []*orphan) {
 	failed, err := etcd.InParts(list, etcd.PartSize, math.MaxInt, func(part []*orphan) error {
 		ops := make([]clientv3.Op, len(part))
@@ -190,7 +192,7 @@ func (g *grant) attached(key string) clientv3.Cmp {
 	return clientv3.Compare(clientv3.LeaseValue(key), "=", g.id)
 }
 
-// commit carries out operations, once or more often.
+// commit carries out operations in one transaction, at least once.
 func (g *grant) commit(ctx context.Context, ops []clientv3.Op) error {
 	return g.do(ctx, func(a *etcd.Attempt) error {
 		_, err := a.Txn(nil, ops, nil)
@@ -198,11 +200,12 @@ func (g *grant) commit(ctx context.Context, ops []clientv3.Op) error {
 	})
 }
 
-// confirm takes a batch that the server has deleted off the list, or keeps an eye on it.
+// confirm removes a batch that the server has deleted, except entries that may still appear, which it schedules for
+// another look.
 func (r *reaper) confirm(batch []*orphan) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	defer r.tellCleanUp()
+	defer r.reportCleanUp()
 	now := time.Now()
 	for _, o := range batch {
 		o.failed = nil
@@ -219,8 +222,8 @@ func (r *reaper) confirm(batch []*orphan) {
 	}
 }
 
-// postpone has a batch tried again after a third of the TTL or, if it was refused, each time after twice as long. It reports
-// whether that is to be logged.
+// postpone schedules a failed batch: again after a third of the TTL or, if it was refused, after twice the pause
+// before. It reports whether to log that.
 func (r *reaper) postpone(batch []*orphan, err error) bool {
 	const longest = 10 * time.Minute
 	r.mu.Lock()

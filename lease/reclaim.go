@@ -9,18 +9,19 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// watchConnection has keys reclaimed each time when the client was without any connection and has one again.
+// watchConnection calls reclaim whenever the client has a connection again after it had none.
 func (g *grant) watchConnection(context.Context) {
 	g.s.conn.OnReconnect(g.handles, g.reclaim) //nolint:contextcheck // for the life of the lease, not of the session
 }
 
-// reclaim deletes what is attached to the lease though it was released: a restore brings back every key that was there when the
-// snapshot was taken, and as long as the lease is renewed such a key stands in its queue and is nobody's. So does one whose
-// request has arrived when the reaper had given it up.
+// reclaim deletes keys that are attached to the lease although they were released. A restore brings back every key of
+// the snapshot, and as long as the lease is renewed, such a key blocks its queue and belongs to nobody. So does a key
+// whose request arrived after the reaper had given it up.
 //
-// Where a restore is seen to take revisions back, the session ends, and the lease with it. Where they were raised, or have
-// caught up, nothing tells for certain. But no cluster is restored while it serves, so the keys are read when the client
-// has been without a connection, and after a stream of renewals that broke. It is one read and, most often, all.
+// If a restore visibly takes revisions back, the session ends, and the lease with it. If the revisions were raised, or
+// have caught up, nothing shows the restore for certain. But no cluster serves while it is restored, so reclaim runs
+// when the client has been without a connection, and after a stream of renewals broke. It is one read, and usually no
+// more.
 func (g *grant) reclaim() {
 	if _, ever := g.anyKey(); !ever {
 		return
@@ -47,8 +48,8 @@ func (g *grant) reclaim() {
 	})
 }
 
-// probe finds out whether the watches of the session have fallen silent, as they do on a member that is cut off: they do not
-// fail. The renewals have a stream of their own, and another endpoint perhaps, so they do not tell.
+// probe finds out whether the session's watches have fallen silent. On a member that is cut off they do so without an
+// error. Renewals do not show that: they have a stream of their own, perhaps to another endpoint.
 func (g *grant) probe() {
 	key, ever := g.anyKey()
 	if !ever {
@@ -59,7 +60,7 @@ func (g *grant) probe() {
 	})
 }
 
-// once runs f in the background, unless it runs already.
+// once runs f in the background unless it is already running.
 func (g *grant) once(running *atomic.Bool, f func(context.Context)) {
 	if running.Swap(true) {
 		return

@@ -14,20 +14,22 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// ReleaseMode is how [Release] gets a lock free.
+// ReleaseMode is how [Release] frees a lock.
 type ReleaseMode int
 
 const (
-	// ReleaseAsked asks the holder: its context ends with the cause [ErrAskedToRelease], and it lets go when it unlocks, in Do and
-	// Run when the function has returned. Nothing is taken from it. The holder learns of it as of a deletion of its key: in
-	// milliseconds, of the 257th and further locks of a session within a third of the TTL; cut off, when it is back.
+	// ReleaseAsked asks the holder to release: its context ends with the cause [ErrAskedToRelease], and the lock is
+	// free when the holder unlocks it, in Do and Run when the function has returned. Nothing is taken from the holder.
+	// It learns of the request as it would learn of a deletion of its key: within milliseconds, or within a third of
+	// the TTL for the 257th and further locks of a session. A holder that is cut off learns of it when it reconnects.
 	ReleaseAsked ReleaseMode = iota
-	// ReleaseWait waits until the holder has let go or its lease has ended in etcd, as it does when nobody renews it. It asks and
-	// deletes nothing as long as the lease lives; a key that etcd has kept without its lease is deleted.
+	// ReleaseWait waits until the holder has released, or until its lease has ended in etcd because nobody renews it.
+	// It asks nobody, and deletes nothing while the lease lives; if etcd has kept the key without its lease, it deletes
+	// the key.
 	ReleaseWait
-	// ReleaseNow deletes the holder's key, and nothing else: its lease stays, with all other locks on it. The next one is let in at
-	// once. The holder learns of it as with ReleaseAsked, but one that is cut off may run until its deadline, beside the next one:
-	// only the fence keeps them apart then.
+	// ReleaseNow deletes the holder's key, and nothing else: its lease stays, with all other locks on it. The next
+	// waiter gets the lock at once. The holder learns of it as with ReleaseAsked, but a holder that is cut off may run
+	// until its deadline, at the same time as the next holder: only the fence keeps them apart then.
 	ReleaseNow
 )
 
@@ -40,28 +42,29 @@ func (m ReleaseMode) String() string {
 	return releaseModes[m]
 }
 
-// ReleaseOptions say how [Release] gets a lock free, and from whom.
+// ReleaseOptions say how [Release] frees a lock, and from which holder.
 type ReleaseOptions struct {
 	Mode ReleaseMode // default: ReleaseAsked
-	// Revision is that of the holder that is meant, see [Contender]. 0: whoever holds when Release is called, if that is only one.
+	// Revision selects the holder, see [Contender]. 0: the holder at the time of the call, if there is only one.
 	Revision int64
 }
 
-// Release gets the lock called name free from its present holder: a lock, a reader, a permit, one name of a set, a node of a tree,
-// or the leader of an election, which then steps down. The name is the full one, as [Inspect] has it.
+// Release frees the lock called name from its present holder: a lock, a reader, a permit, one name of a set, a node of
+// a tree, or the leader of an election, which then steps down. The name is the full one, as for [Inspect].
 //
-// Who is meant is settled once, when Release is called. Nobody else is asked or loses anything, whatever happens meanwhile: each
-// request compares the create revision of the holder's key. So Release may be repeated. Only holders are released: those who wait
-// keep their places, and the next of them has the lock then.
+// Release chooses the holder once, when it is called. Nobody else is asked or loses anything, whatever happens
+// meanwhile: each request compares the create revision of that holder's key. So Release may be repeated. Waiters keep
+// their places, and the next of them gets the lock.
 //
-// With ReleaseAsked it returns when the request is in the holder's key, behind the text for people, and with ReleaseNow when the key is
-// gone. With ReleaseWait it returns when the hold is over, or ctx ends.
-// A set or a tree that is asked, or loses one key, ends as a whole. Holders of etcd's own packages cannot be asked. An acquisition
-// that has not yet noticed that it is the first fails with ErrAskedToRelease.
+// With ReleaseAsked, Release returns when the request stands in the holder's key, behind the text for people; with
+// ReleaseNow when the key is gone; with ReleaseWait when the hold has ended, or ctx ends. A set or a tree that is
+// asked, or loses one key, ends as a whole. Holders of etcd's own packages cannot be asked. An acquisition that is
+// first in the queue but does not know it yet fails with ErrAskedToRelease.
 //
-// The error matches [ErrNotHeld] if nobody holds the lock, or not the one with the revision. Without a revision it is an error that
-// several hold it. What fails for the moment is tried again until ctx ends; then the error wraps ctx's cause, and what was asked
-// for may have been done. It needs read permission on the name's keys, and write permission except with ReleaseWait.
+// The error matches [ErrNotHeld] if nobody holds the lock, or not with the given revision. Without a revision it is an
+// error if several hold the lock. Failures that may pass are retried until ctx ends; the error then wraps ctx's cause,
+// and the request may have been carried out. Release needs read permission on the name's keys and, except with
+// ReleaseWait, write permission.
 func Release(ctx context.Context, client *clientv3.Client, name string, opts ReleaseOptions) error {
 	if err := checkInspected(client, name); err != nil {
 		return err
@@ -97,12 +100,12 @@ func release(ctx context.Context, conn *etcd.Conn, name string, opts ReleaseOpti
 		return errors.New("the holder is of etcd's own packages and cannot be asked")
 	}
 	return conn.Do(ctx, inspectAttempt, func(a *etcd.Attempt) error {
-		_, err := queue.Ask(a, holder.Key, holder.Revision) // or it has let go meanwhile
+		_, err := queue.Ask(a, holder.Key, holder.Revision) // if it reports false, the holder has released meanwhile
 		return err
 	})
 }
 
-// holder is the one with a revision, or the only one if that is 0.
+// holder returns the holder with a revision, or the only holder if rev is 0.
 func (q *Queue) holder(rev int64) (Contender, error) {
 	meant := func(c Contender) bool { return c.Revision == rev }
 	switch i := slices.IndexFunc(q.Holders, meant); {
@@ -120,21 +123,21 @@ func (q *Queue) holder(rev int64) (Contender, error) {
 	return Contender{}, fmt.Errorf("%w with revision %d, but with %d", ErrNotHeld, rev, q.Holders[0].Revision)
 }
 
-// stands compares true while the contender's key is there.
+// stands compares true while the contender's key exists.
 func (c Contender) stands() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(c.Key), "=", c.Revision)
 }
 
-// delete deletes the contender's key if that is still its own. It is one attempt, and repeating it is safe.
+// delete deletes the key if it is still the contender's. It is one attempt, and repeating it is safe.
 func (c Contender) delete(a *etcd.Attempt) error {
 	_, err := a.Txn([]clientv3.Cmp{c.stands()}, []clientv3.Op{clientv3.OpDelete(c.Key)}, nil)
 	return err
 }
 
-// lookEvery is the pause of ReleaseWait; etcd looks for leases that have ended as often.
+// lookEvery is the pause between the looks of ReleaseWait. etcd checks for expired leases as often.
 const lookEvery = 500 * time.Millisecond
 
-// awaitEnd waits until a hold is over.
+// awaitEnd waits until the hold of c has ended.
 func awaitEnd(ctx context.Context, conn *etcd.Conn, c Contender) error {
 	for pause := time.NewTimer(0); ; pause.Reset(lookEvery) {
 		select {
@@ -156,8 +159,8 @@ func awaitEnd(ctx context.Context, conn *etcd.Conn, c Contender) error {
 			if over || known {
 				return nil
 			}
-			// A member that lags may not know the lease. Whether there is one is certain only where requests are applied: a key
-			// cannot be put on a lease that is not there.
+			// A member that lags may not know the lease. Only a write is certain, since etcd refuses to attach a key to
+			// a lease that does not exist.
 			_, err = a.Txn([]clientv3.Cmp{c.stands(), clientv3.Compare(clientv3.LeaseValue(c.Key), "=", c.Lease)},
 				[]clientv3.Op{clientv3.OpPut(c.Key, "", clientv3.WithIgnoreValue(), clientv3.WithLease(c.Lease))}, nil)
 			if errors.Is(err, rpctypes.ErrLeaseNotFound) {

@@ -13,13 +13,14 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// renew keeps the lease alive until it is lost or ctx ends; see [grant.watchDeadline] for its deadline.
+// renew keeps the lease alive until it is lost or ctx ends; [grant.watchDeadline] keeps its deadline.
 //
-// A renewal is due when most of a third of the TTL has gone since the last acknowledged one was sent. It goes over a stream on the client's own connection. While it is not answered, one more is sent beside it
-// each half of a third, over a stream of its own to one endpoint, in turn: a second stream on the client's connection might
-// meet the same sick endpoint. None is taken back, because an answer that is late but within the deadline is as good as
-// any: its own send time counts. One that fails is repeated soon, and then at the same intervals. "Lease not found" is final
-// at once.
+// A renewal is due shortly before a third of the TTL has passed since the last acknowledged one was sent. It goes over
+// a stream on the client's own connection. If no answer comes, renew hedges: each half of a third it sends one more
+// renewal beside it, over a separate stream to one endpoint, in turn, because a second stream on the client's
+// connection might meet the same sick endpoint. Earlier renewals are not cancelled: a late answer within the deadline
+// is as good as any, since its own send time counts. A renewal that fails is repeated soon, and then at the same
+// intervals. "Lease not found" is final at once.
 func (g *grant) renew(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &renewals{g: g, answers: make(chan renewal), beside: make(map[int]*line), turn: rand.N(len(g.s.conn.KeepAliveEndpoints()))}
@@ -52,35 +53,35 @@ func (g *grant) renew(ctx context.Context) {
 	}
 }
 
-// renewals of one lease. Only [grant.renew] uses them.
+// renewals is the state of renew, which alone uses it.
 type renewals struct {
 	g       *grant
 	own     *line         // on the client's own connection
-	beside  map[int]*line // to one endpoint each, by its place in the client's list
-	turn    int           // the place whose turn it is, or the number of endpoints for own
-	last    *line         // that was used
+	beside  map[int]*line // to one endpoint each, by its index in the client's list
+	turn    int           // the index whose turn it is; the number of endpoints stands for own
+	last    *line         // the line used last
 	answers chan renewal
 	running sync.WaitGroup
 
-	sent    []clock.Instant // when the last ones were sent, no more than [renewals.most]
+	sent    []clock.Instant // when the last ones were sent, at most [renewals.most]
 	planned clock.Instant   // when the next one was planned
-	pause   time.Duration   // and how long after that it is to be sent
+	pause   time.Duration   // from planned until the next one is sent
 
-	tries  int  // since the last answer
-	failed bool // the first of them
-	broken bool // a stream has, since the last answer
+	tries  int  // renewals sent since the last answer
+	failed bool // the first of those tries failed
+	broken bool // a stream broke since the last answer
 }
 
-// line is a stream and what is under way on it.
+// line is a stream and the renewal under way on it, if any.
 type line struct {
 	*etcd.KeepAlive
 
-	busy  bool          // a renewal is
-	asked clock.Instant // when it was asked for
-	left  bool          // nobody waits for it
+	busy  bool          // a renewal is under way
+	asked clock.Instant // when that was sent
+	left  bool          // the line is closed or about to be: ignore its answer
 }
 
-// renewal is the outcome of one.
+// renewal is the outcome of one renewal.
 type renewal struct {
 	etcd.Renewal
 
@@ -93,10 +94,10 @@ func (r *renewals) line(ctx context.Context, endpoint string) *line {
 	return &line{KeepAlive: g.s.conn.NewKeepAlive(ctx, g.id, endpoint, 2*g.third())}
 }
 
-// plan has the next renewal sent after pause.
+// plan schedules the next renewal after pause.
 func (r *renewals) plan(pause time.Duration) { r.planned, r.pause = r.g.s.clock.Now(), pause }
 
-// most is how many renewals may be sent in a third: one more than there are endpoints, whatever etcd does.
+// most bounds the renewals within a third: one more than there are endpoints, whatever etcd does.
 func (r *renewals) most() int { return 1 + len(r.g.s.conn.KeepAliveEndpoints()) }
 
 // wait is the time until the next renewal is to be sent.
@@ -109,7 +110,7 @@ func (r *renewals) wait() time.Duration {
 	return left
 }
 
-// send sends a renewal on the line whose turn it is. Who has not answered yet is not asked again.
+// send sends a renewal on the next free line, if there is one.
 func (r *renewals) send(ctx context.Context) {
 	g := r.g
 	if r.tries > 0 {
@@ -135,10 +136,10 @@ func (r *renewals) send(ctx context.Context) {
 	})
 }
 
-// next is the line for the next renewal, nil if all wait for an answer. The client's own connection comes first, and once
-// more after a failure, since it moves on to another endpoint then; after that the line that has answered last. If none is
-// free, the one to an endpoint that has waited longest is made anew, if that is for a third: its connection may be dead, and
-// the endpoint not.
+// next returns the line for the next renewal, nil if all are waiting for an answer. The client's own connection comes
+// first, and once more after a failure, because the client then moves on to another endpoint; after that the line that
+// answered last. If no line is free, next replaces the one to an endpoint that has waited longest, if that is at least
+// a third: its connection may be dead although the endpoint is not.
 func (r *renewals) next(ctx context.Context) *line {
 	clk := r.g.s.clock
 	if r.own.busy && clk.Since(r.own.asked) >= r.g.ttl { // an answer would come too late
@@ -177,7 +178,7 @@ func (r *renewals) next(ctx context.Context) *line {
 
 func (r *renewals) to(ctx context.Context, place int, endpoint string) *line {
 	l := r.beside[place]
-	if l != nil && l.Endpoint != endpoint { // the client was given others
+	if l != nil && l.Endpoint != endpoint { // the client's endpoints have changed
 		r.leave(l)
 		l = nil
 	}
@@ -188,7 +189,7 @@ func (r *renewals) to(ctx context.Context, place int, endpoint string) *line {
 	return l
 }
 
-// leave closes a line in the background: to close a connection may take a while.
+// leave closes a line in the background, since closing a connection may take a while.
 func (r *renewals) leave(l *line) {
 	l.left = true
 	r.running.Go(l.Close)
@@ -204,8 +205,8 @@ func (r *renewals) take(a renewal) {
 	case a.err != nil:
 		r.fail(l, a.err)
 	case !a.Sent.Later(g.lastSent()):
-		// One that was sent later was answered before: the client may find a better endpoint for it. If all are slow, it
-		// stays.
+		// A renewal that was sent later was answered before this one: let the client look for a better endpoint for
+		// this line. If all are slow, the line stays.
 		l.Reset()
 	default:
 		r.succeed(a)
@@ -215,7 +216,7 @@ func (r *renewals) take(a renewal) {
 func (r *renewals) fail(l *line, err error) {
 	r.broken = true
 	if !l.asked.Later(r.g.lastSent()) {
-		return // another has been answered
+		return // a later renewal has been answered
 	}
 	r.g.endanger(err)
 	r.turn++
@@ -229,16 +230,16 @@ func (r *renewals) succeed(a renewal) {
 	g := r.g
 	left := g.remaining()
 	g.extend(a.Sent)
-	g.tellRenewal(g.s.clock.Since(a.Sent), r.tries, left)
+	g.reportRenewal(g.s.clock.Since(a.Sent), r.tries, left)
 	g.suspect(a.Rev)
-	// No cluster is restored while a stream of its lasts.
+	// A cluster that is restored breaks its streams.
 	if r.broken || a.Reopened {
 		g.reclaim()
 	}
 	r.broken, r.failed, r.tries = false, false, 0
 	pause := g.due()
 	switch {
-	case a.line != r.last: // that is under way still
+	case a.line != r.last: // that one is still under way
 		pause = max(pause, r.pause-g.s.clock.Since(r.planned))
 	case a.line == r.own: // the trouble is over, if there was any
 		r.leaveBeside()
@@ -260,21 +261,21 @@ func (r *renewals) leaveBeside() {
 	clear(r.beside)
 }
 
-// third of the TTL. A margin is no longer than that, so that a renewal which is lost leaves time for another.
+// third is a third of the TTL. A margin is at most that, so that one lost renewal leaves time for another.
 func (g *grant) third() time.Duration { return g.ttl / 3 }
 
-// untilRenewal is the time until a renewal is due at the latest.
+// untilRenewal is the time until a renewal must be sent.
 func (g *grant) untilRenewal() time.Duration { return g.third() - g.s.clock.Since(g.lastSent()) }
 
-// due is the time until the next renewal is due: somewhat before a third has gone since the last one was sent, by a random
-// part, so that sessions which an outage has brought into step get out of it.
+// due is the time until the next renewal: up to a fifth of a third earlier than untilRenewal, at random, so that
+// sessions that an outage has brought into step drift apart.
 func (g *grant) due() time.Duration { return g.untilRenewal() - random(g.third()/5) }
 
-// patience is how long a renewal is waited for before another is sent beside it.
+// patience is how long a renewal may stay unanswered before another is sent beside it.
 func (g *grant) patience() time.Duration {
 	half := g.third() / 2
 	return half - random(half/5)
 }
 
-// random is a duration below n. Tests without it know when a renewal is sent.
+// random returns a duration below n. Tests replace it to know when a renewal is sent.
 var random = rand.N[time.Duration]

@@ -24,21 +24,21 @@ import (
 	"github.com/leasefence/leasefence/internal/logqueue"
 )
 
-// Session is a lease in etcd, kept alive, and the locks that stand on it: any number of names and goroutines on
-// one lease. It is safe for concurrent use. Close it when you are done.
+// Session is a lease in etcd, kept alive, and the locks on it: any number of names and goroutines share one lease. It
+// is safe for concurrent use. Close it when you are done.
 type Session struct {
 	conn      *etcd.Conn
 	opts      Options
 	clock     clock.Clock
 	nonce     string          // in every key of this session
 	adopted   *grant          // the lease that [Adopt] was given, lost or not; nil if none
-	revisions *etcd.Revisions // of the era
+	revisions *etcd.Revisions // highest seen, of the era
 	log       *slog.Logger    // never blocks
-	logs      *logqueue.Queue // behind log; nil if that is silent
-	events    *logqueue.Queue // of the renewals that the hooks are told of
-	states    *logqueue.Queue // of what else nobody waits for: a call for the status and one for each lease, so none is dropped
-	telling   atomic.Bool     // the call for the status waits in states
-	told      Status          // the last that the hooks were told; of states
+	logs      *logqueue.Queue // behind log; nil if there is no logger
+	events    *logqueue.Queue // calls of Hooks.Renewed
+	states    *logqueue.Queue // calls of StateChanged and CleanUp: one each for the status and a lease, so none is dropped
+	reporting atomic.Bool     // a call of StateChanged waits in states
+	reported  Status          // the last one that StateChanged got; only states uses it
 
 	ending chan struct{} // closed when Close is called
 	closed chan struct{} // closed when Close has finished
@@ -48,26 +48,26 @@ type Session struct {
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 
-	inVain inVain // heal's
+	inVain inVain // used by heal
 
 	mu       sync.Mutex           // guards the fields below
 	grant    *grant               // the present lease; never nil, perhaps lost
-	earlier  []*grant             // lost leases of our own that the server may still have
-	healing  *healing             // not nil while a new lease is being asked for
+	earlier  []*grant             // lost leases, not adopted, that the server may still have
+	healing  *healing             // not nil while a new lease is requested
 	changed  chan struct{}        // closed and replaced when the status changes
 	closing  bool                 // Close was called
 	stopped  bool                 // no goroutine may be started any more
-	scopes   int                  // acquisitions that wait and functions that run under Do
-	idle     chan struct{}        // closed by the last of them once closing
-	closeErr error                // of Close, once closed
-	strays   map[string]time.Time // when the strays of a queue were reported
-	restored *RestoredError       // not nil once revisions went back, which ends the session
+	scopes   int                  // waiting acquisitions and functions running under Do
+	idle     chan struct{}        // made by Close; closed when scopes is 0
+	closeErr error                // what Close returns, valid once closed
+	strays   map[string]time.Time // by queue: when its strays were last reported
+	restored *RestoredError       // set when revisions went back, which ends the session
 }
 
 // NewSession takes a lease and keeps it alive until Close. It uses client and never closes it.
 //
-// Ctx bounds this call only: the server is tried until it answers or ctx ends. On an error nothing is left
-// running, and a lease that the server may have granted without our hearing of it expires by itself.
+// Ctx bounds this call only: the request is retried until the server answers or ctx ends. On an error nothing is left
+// running. A lease that the server may have granted although its answer was lost expires by itself.
 func NewSession(ctx context.Context, client *clientv3.Client, opts Options) (*Session, error) {
 	opts, err := opts.resolve(client)
 	if err != nil {
@@ -84,17 +84,17 @@ func NewSession(ctx context.Context, client *clientv3.Client, opts Options) (*Se
 	return s, nil
 }
 
-// Adopt is [NewSession] on a lease that somebody else has taken, such as that of a session of etcd's concurrency
-// package: locks are put on it and it is renewed, but Close leaves it as it is, less the locks. Its owner may
-// renew it too. It must have been granted at least three times the margin in opts; opts.TTL is for a lease of the session's
-// own, which the session takes if it loses the adopted one.
+// Adopt is [NewSession] on a lease that somebody else has taken, such as the lease of a concurrency.Session of etcd.
+// The session puts its locks on that lease and renews it. Close deletes the session's keys and leaves the lease. Its
+// owner may renew it too. Its granted TTL must be at least three times the margin in opts. If the adopted lease is
+// lost, the session takes a lease of its own, to which opts.TTL applies.
 //
-// On a lease that lives on, the key of an acquisition whose answer was lost may appear when the session is closed. Close
-// then returns an error that names the key, for 20 minutes after such an acquisition; so it does for keys that it is not
-// allowed to delete.
+// Because the adopted lease lives on, the request of an acquisition whose answer was lost may still put its key there
+// after Close. For 20 minutes after such an acquisition, Close returns an error that names the key. It also returns an
+// error for keys that it is not allowed to delete.
 //
-// Unlock a handle on an adopted lease even after its loss: as long as the owner renews the lease, nothing else
-// removes the handle's key.
+// Unlock a handle on an adopted lease even after its loss: as long as the owner renews the lease, nothing else removes
+// the handle's key.
 func Adopt(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID, opts Options) (*Session, error) {
 	opts, err := opts.resolve(client)
 	if err != nil {
@@ -143,7 +143,7 @@ func newSession(client *clientv3.Client, opts Options, clk clock.Clock) *Session
 	return s
 }
 
-// sayThatItWaits logs that the server has not answered after some seconds, and each half minute from then on, until it is stopped.
+// sayThatItWaits logs after 5 s without an answer, and every 30 s from then on, until stop is called.
 func (s *Session) sayThatItWaits(ctx context.Context) (stop func()) {
 	const first, again = 5 * time.Second, 30 * time.Second
 	ctx, cancel := context.WithCancel(ctx)
@@ -169,14 +169,14 @@ func (s *Session) sayThatItWaits(ctx context.Context) (stop func()) {
 func (s *Session) takeLease(ctx context.Context) (*grant, error) {
 	var g *grant
 	err := s.conn.Do(ctx, etcd.AttemptBound(s.opts.TTL), func(a *etcd.Attempt) error {
-		// Before the request: the server cannot have begun to count earlier.
+		// Read before the request: the server cannot have started the TTL earlier.
 		sent, before := s.clock.Now(), s.revisions.Highest()
 		resp, err := s.askForLease(a.Context())
 		if err != nil {
 			return err
 		}
 		if err := s.saw(before, resp.GetRevision()); err != nil {
-			return err // a lease that stands for nothing expires by itself
+			return err // no key is on this lease: it expires by itself
 		}
 		g = s.newGrant(resp.ID, time.Duration(resp.TTL)*time.Second, sent, false)
 		return nil
@@ -184,22 +184,23 @@ func (s *Session) takeLease(ctx context.Context) (*grant, error) {
 	return g, err
 }
 
-// askForLease asks for a lease with an ID of its own choosing. The server's are close to each other, so that others could
-// guess it; and as long as a lease holds nothing, etcd lets everybody revoke it or attach a key to it.
+// askForLease asks for a lease under a random ID. The IDs that the server chooses are close to each other, so others
+// could guess them; and while a lease has no key, etcd lets everybody revoke it or attach a key to it.
 func (s *Session) askForLease(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
 	ttl := int64(s.opts.TTL / time.Second)
-	if s.conn.Client.ActiveConnection() == nil { // a client that is made of parts
+	if s.conn.Client.ActiveConnection() == nil { // a client without a connection, made of parts
 		return s.conn.Client.Grant(ctx, ttl)
 	}
 	for {
 		var random [8]byte
-		_, _ = rand.Read(random[:])                                // it never fails
-		id := int64(binary.BigEndian.Uint64(random[:])>>2 | 1<<62) // 16 digits, as the server's: none begins with another
+		_, _ = rand.Read(random[:]) // it never fails
+		// 16 digits, like the server's, so that no ID is a prefix of another.
+		id := int64(binary.BigEndian.Uint64(random[:])>>2 | 1<<62)
 		resp, err := clientv3.RetryLeaseClient(s.conn.Client).LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: ttl, ID: id})
 		if err == nil {
 			return &clientv3.LeaseGrantResponse{ResponseHeader: resp.GetHeader(), ID: clientv3.LeaseID(resp.ID), TTL: resp.TTL}, nil
 		}
-		// The client sends the request again by itself: the lease may be there by the first sending. It expires.
+		// The client resends by itself, so the first copy may have made this lease. It expires; take another ID.
 		if err = clientv3.ContextError(ctx, err); !errors.Is(err, rpctypes.ErrLeaseExist) {
 			return nil, err
 		}
@@ -226,8 +227,8 @@ func (s *Session) startLocked(g *grant) {
 	s.notifyLocked()
 }
 
-// spawn runs f in a goroutine that Close waits for; f must return when its context ends. It reports false,
-// without running f, if Close has come to its end.
+// spawn runs f in a goroutine that Close waits for; f must return when its context ends. It reports false, without
+// running f, once Close is about to wait for the goroutines.
 func (s *Session) spawn(f func(context.Context)) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,8 +244,8 @@ func (s *Session) goLocked(f func(context.Context)) bool {
 	return true
 }
 
-// reportStrays logs, once in a while for each queue, that there are keys in it that are no contenders. Nothing is kept or
-// logged of the keys themselves, which are somebody else's and may be many and long.
+// reportStrays logs that a queue has keys that are no contenders, at most once in 10 minutes for each queue. It neither
+// keeps nor logs those keys: they belong to somebody else and may be many and long.
 func (s *Session) reportStrays(prefix string, n int) {
 	const most, pause = 1000, 10 * time.Minute
 	s.mu.Lock()

@@ -11,17 +11,16 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// State of a session's lease.
+// State is the state of a session's lease.
 type State int
 
 const (
 	_ State = iota
 	// StateHeld means that the last renewal was acknowledged in time.
 	StateHeld
-	// StateJeopardy means that a renewal is overdue. Locks are still valid until the deadline; do not start new work
-	// if you can help it.
+	// StateJeopardy means that a renewal is overdue. Locks are still valid until the deadline; avoid starting new work.
 	StateJeopardy
-	// StateLost means that the lease is gone, or must be taken to be. Locks on it have ended; the next acquisition
+	// StateLost means that the lease is gone, or must be assumed to be. Locks on it have ended; the next acquisition
 	// takes a new lease.
 	StateLost
 )
@@ -35,19 +34,19 @@ func (s State) String() string {
 	return states[s]
 }
 
-// Status of a session's present lease.
+// Status is the status of a session's present lease.
 type Status struct {
 	State    State
 	LeaseID  clientv3.LeaseID
 	TTL      time.Duration // as granted by the server
-	Deadline time.Time     // local: when the lease is lost unless it is renewed before
-	Err      error         // in StateLost why, a [*LostError]; in StateJeopardy the last failure to renew, if any
+	Deadline time.Time     // local: when the lease is lost unless it is renewed
+	Err      error         // in StateLost a [*LostError]; in StateJeopardy the last failure to renew, if any
 }
 
 // MarshalText returns the state's name.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// MarshalJSON returns the status for people and dashboards: the lease's ID in hex as etcdctl has it, times as text.
+// MarshalJSON returns the status for people and dashboards: the lease's ID in hex as in etcdctl, durations as text.
 func (s Status) MarshalJSON() ([]byte, error) {
 	view := struct {
 		State    State     `json:"state"`
@@ -62,7 +61,7 @@ func (s Status) MarshalJSON() ([]byte, error) {
 	return json.Marshal(view)
 }
 
-// Status tells the state of the session's present lease. It asks nobody, and may be called at any time.
+// Status returns the status of the session's present lease. It sends nothing, and may be called at any time.
 func (s *Session) Status() Status {
 	s.mu.Lock()
 	g := s.grant
@@ -70,9 +69,9 @@ func (s *Session) Status() Status {
 	return g.status()
 }
 
-// Changes yields the session's status, and again each time that its state or its lease changes, until ctx ends
-// or the session is closed (the last one has StateLost). A consumer that is slow misses states in between but
-// always gets the latest. It never holds up a renewal.
+// Changes yields the session's status, and again each time that its state or its lease changes, until ctx ends or the
+// session is closed (the last status has StateLost). A slow consumer misses states in between but always gets the
+// latest. It never delays a renewal.
 func (s *Session) Changes(ctx context.Context) iter.Seq[Status] {
 	return func(yield func(Status) bool) {
 		var last Status
@@ -108,7 +107,7 @@ func (s *Session) isClosed() bool {
 	}
 }
 
-// notify wakes those who wait for changes.
+// notify wakes Changes, and calls StateChanged in the background.
 func (s *Session) notify() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +118,7 @@ func (s *Session) notify() {
 func (s *Session) notifyLocked() {
 	close(s.changed)
 	s.changed = make(chan struct{})
-	if h := s.opts.Hooks; h != nil && h.StateChanged != nil && !s.telling.Swap(true) {
-		s.states.Add(s.tellState)
+	if h := s.opts.Hooks; h != nil && h.StateChanged != nil && !s.reporting.Swap(true) {
+		s.states.Add(s.reportState)
 	}
 }

@@ -11,35 +11,36 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// TreeLock is the hold of a node of a tree and of all below it: there is one if and only if it was acquired. It has the life of a
-// [Lock], and its methods are safe for concurrent use. Its token is larger than that of every earlier holder of the node, of one
-// above or of one below. Unlock it when you are done.
+// TreeLock is the hold of a node of a tree and of everything below it: a TreeLock exists only after a successful
+// acquisition. Its context ends as that of a [Lock] does, and its methods are safe for concurrent use. Its token is
+// larger than that of every earlier holder of the node, or of a node above or below it. Unlock it when you are done.
 type TreeLock struct {
 	held
 
 	path string
 }
 
-// LockTree waits until it holds the node of a tree with this path, and all nodes below it, and returns the hold. Those who hold
-// other branches hold them at the same time; who holds a node above or below excludes, and is excluded.
+// LockTree waits until it holds the node of a tree with this path, and all nodes below it, and returns the hold. It
+// excludes holders of nodes above and below, and they exclude it. Holders of other branches hold them at the same time.
 //
-// A path is a name, whose parts are the nodes from the root on, at most 64: "a/b/c" is below "a/b", which is below "a". It enters
-// one queue for each part in one transaction, as [Session.LockAll] does: shared for the nodes above, as a reader, and by itself
-// for the last. So it cannot deadlock with other paths, and is served in order at each node. etcdctl lock and Session.Lock of the
-// root exclude the whole tree, and so do waiters and the lock of [Session.Permit] on the root. Session.Lock("a/b") is another lock
-// than that of node "a/b".
+// A path is a name, whose parts are the nodes from the root on, at most 64: "a/b/c" is below "a/b", which is below "a".
+// LockTree enters one queue for each part, in one transaction as [Session.LockAll] does: as a reader for the nodes
+// above, and exclusively for the last. So it cannot deadlock with other paths, and is served in order at each node.
+// etcdctl lock and Session.Lock of the root exclude the whole tree; so do callers that wait in [Session.Permit] on the
+// root. Session.Lock("a/b") is another lock than that of node "a/b".
 //
-// The token goes with writes to the node and below. They are all checked at the path of the holder's own node, by the verbs for
-// paths, [fence.Guard.ClaimPath] and those of packages sqlfence and pgxfence: what is written to the nodes below is checked there by
-// their own holders. For other verbs the holder of another node, above or below, has another lock. Ctx and errors are those of
-// Session.Lock.
+// Send the token with writes to the node and below. The resource checks each of them at the path of the holder's own
+// node, by the verbs for paths, [fence.Guard.ClaimPath] and those of packages sqlfence and pgxfence: the holders of the
+// nodes below check their writes there too. To other verbs, the holder of a node above or below has another lock. Ctx
+// and errors are those of [Session.Lock].
 func (s *Session) LockTree(ctx context.Context, path string) (*TreeLock, error) {
 	return s.lockTree(ctx, path, false)
 }
 
-// TryLockTree takes the node and all below it if nobody has or waits for one of them or for a node above. Otherwise it returns at
-// once an error that matches [ErrLocked]; errors.As finds the first holder, a [*LockedError], whose Name is that of a node from
-// the root to the path's. Other errors are those of [Session.LockTree].
+// TryLockTree takes the node and everything below it if nobody holds or waits for one of these nodes or for a node
+// above. Otherwise it returns at once an error that matches [ErrLocked]; errors.As finds the first holder, a
+// [*LockedError], whose Name is that of a node on the path, from the root down. Other errors are those of
+// [Session.LockTree].
 func (s *Session) TryLockTree(ctx context.Context, path string) (*TreeLock, error) {
 	return s.lockTree(ctx, path, true)
 }
@@ -59,7 +60,7 @@ func (s *Session) lockTree(ctx context.Context, path string, try bool) (*TreeLoc
 	if err := queue.CheckName(path); err != nil {
 		return nil, fmt.Errorf("lease: path %w", err)
 	}
-	// The nodes below one are outside of the range of its own queue: the part of the name begins with "~".
+	// Each part but the first gets a "~" in front, which keeps the nodes below out of the range of a node's own queue.
 	parts := strings.Split(path, "/")
 	if len(parts) > queue.MostInSet {
 		return nil, fmt.Errorf("lease: path has %d parts, want 1 to %d", len(parts), queue.MostInSet)
@@ -78,7 +79,7 @@ func (s *Session) lockTree(ctx context.Context, path string, try bool) (*TreeLoc
 	return &TreeLock{held{l}, path}, nil
 }
 
-// label is what c is called in errors: its name or, of a set, the names; of a tree the path.
+// label is c's name for errors: its name, the names of a set, or the path of a tree.
 func (c *contender) label() string {
 	if c.with == nil || c.with[0].shared {
 		return strconv.Quote(nodeName(c.name))
@@ -88,7 +89,8 @@ func (c *contender) label() string {
 	return fmt.Sprintf("%q", names)
 }
 
-// nodeName is the name of a lock as the caller knows it: of a node of a tree it is the path, of a permit it is as it is.
+// nodeName returns the name of a lock as its caller knows it: the path for a node of a tree, the name itself for all
+// others.
 func nodeName(name string) string {
 	if queue.IsSlotName(name) {
 		return name
@@ -96,5 +98,5 @@ func nodeName(name string) string {
 	return strings.ReplaceAll(name, "/~", "/")
 }
 
-// Path is the path that was locked, without the session's prefix.
+// Path returns the path that was locked, without the session's prefix.
 func (l *TreeLock) Path() string { return l.path }

@@ -12,10 +12,10 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// TryLock takes the lock called name if nobody has it or waits for it, or else returns at once an error that
-// matches [ErrLocked] and carries the holder, a [*LockedError]. Other errors are those of [Session.Lock].
+// TryLock takes the lock called name if nobody holds it or waits for it. Otherwise it returns at once a [*LockedError],
+// which matches [ErrLocked] and names the holder. Other errors are those of [Session.Lock].
 func (s *Session) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	var first bool // in the session
+	var first bool // no other acquisition of the session is ahead
 	return s.acquire(ctx, name, opts, mode{
 		kind: KindLock, try: true,
 		join: func(c *contender) { first = c.g.turns.join(c, true) },
@@ -36,7 +36,7 @@ func (c *contender) tryEnter(ctx context.Context) error {
 		late, err := c.g.while(ctx, func(a *etcd.Attempt) error {
 			entry, first, err := c.g.queue.TryEnter(a, c.entry.Entry, c.owner)
 			switch {
-			case err != nil: // it may have entered, and failed only then
+			case err != nil: // an attempt may enter and fail only after that
 				c.late = c.late || entry.Rev != 0
 			case first == nil:
 				c.entry.Entry = entry
@@ -47,7 +47,7 @@ func (c *contender) tryEnter(ctx context.Context) error {
 		c.late = c.late || late
 		switch {
 		case errors.Is(err, queue.ErrTaken):
-			c.discard() // with another key
+			c.discard() // try again with another key
 			continue
 		case err != nil || holder == nil:
 			return err
@@ -56,7 +56,7 @@ func (c *contender) tryEnter(ctx context.Context) error {
 	}
 }
 
-// findHolder is the outcome of TryLock where an acquisition of this session is before it.
+// findHolder returns the error of TryLock when another acquisition of this session is ahead.
 func (c *contender) findHolder(ctx context.Context) error {
 	var holder *mvccpb.KeyValue
 	_, err := c.g.while(ctx, func(a *etcd.Attempt) (err error) {
@@ -69,7 +69,7 @@ func (c *contender) findHolder(ctx context.Context) error {
 	case holder != nil:
 		return c.lockedBy(holder)
 	}
-	// The one before it has not arrived in etcd's queue yet.
+	// The acquisition ahead has not entered etcd's queue yet.
 	e := &LockedError{Name: c.name}
 	if first := c.g.turns.head(c.name); first != nil {
 		e.Owner = first.owner
@@ -78,11 +78,11 @@ func (c *contender) findHolder(ctx context.Context) error {
 }
 
 func (c *contender) lockedBy(holder *mvccpb.KeyValue) error {
-	token, _ := fence.NewToken(c.g.s.opts.Era, holder.CreateRevision) // 0 if it is no legal one
+	token, _ := fence.NewToken(c.g.s.opts.Era, holder.CreateRevision) // 0 if the revision is out of the range of tokens
 	return &LockedError{Name: nodeName(c.name), Owner: ownerIn(holder), Key: clip.To(string(holder.Key), maxKey), Token: token}
 }
 
-// ownerIn is the text for people in a contender's key.
+// ownerIn returns the text for people in a contender's key.
 func ownerIn(kv *mvccpb.KeyValue) string {
 	return clip.To(queue.Text(kv), maxOwner)
 }

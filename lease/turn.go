@@ -8,33 +8,33 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// turns is the order in which the acquisitions of one lease that want the same name have it. Only the first of each
-// name stands in etcd's queue, or holds the lock; the others wait here, where nobody else sees them. Whoever's turn
-// ends hands over to the next, who stands at the end of etcd's queue then: other processes come in between.
+// turns is the order of the acquisitions of one lease that want the same name. Only the first of each name stands in
+// etcd's queue, or holds the lock; the others wait here, unseen by other processes. When a turn ends, the next
+// acquisition gets a place at the end of etcd's queue, so other processes come in between.
 type turns struct {
-	mu    sync.Mutex            // guards the field below, and the links of the locks
-	first map[string]*contender // of each name
+	mu    sync.Mutex            // guards the field below, and the links of the contenders
+	first map[string]*contender // by name
 }
 
 // links make a ring of the acquisitions of one name.
 type links struct{ next, prev *contender }
 
-// place is what an acquisition is given with its turn: a place in etcd's queue, or none.
+// place is the place in etcd's queue that an acquisition gets with its turn, if any.
 type place struct {
-	entry queue.Entry // zero: it takes a place by itself
+	entry queue.Entry // zero: no place, it enters by itself
 	ahead queue.Ahead
 	late  bool // a request to enter may still arrive at the server
 }
 
 // waiter is the part of an acquisition that waits for its turn.
 type waiter struct {
-	turn    chan struct{} // closed when it has come
-	place   place         // set before that
-	settled atomic.Bool   // its turn has come or it has given up, whichever was first
+	turn    chan struct{} // closed when its turn has come
+	place   place         // set before turn is closed
+	settled atomic.Bool   // its turn has come or it has given up, whichever came first
 }
 
-// join puts c at the end of its name's order. It reports whether c is the first, and with alone set that is the only
-// place it takes.
+// join puts c at the end of its name's order, and reports whether c is the first. With alone set, c joins only if it is
+// the first.
 func (t *turns) join(c *contender, alone bool) (first bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,11 +53,12 @@ func (t *turns) join(c *contender, alone bool) (first bool) {
 	return false
 }
 
-// leave takes c out of the order. If its turn ends by that, it returns whose turn is next, nil if nobody waits.
+// leave takes c out of the order. If that ends c's turn, it returns the acquisition whose turn is next, nil if none
+// waits.
 func (t *turns) leave(c *contender) (next *contender) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if c.next == nil { // it has left before
+	if c.next == nil { // it has already left
 		return nil
 	}
 	if t.first[c.name] == c {
@@ -72,8 +73,8 @@ func (t *turns) leave(c *contender) (next *contender) {
 	return next
 }
 
-// quit takes c out of the order: it has given up before its turn. If its turn has come meanwhile, that is passed on, here or
-// by the acquisition before it.
+// quit takes c, which has given up before its turn, out of the order. If its turn has come meanwhile, c stays there,
+// and give passes the turn on.
 func (t *turns) quit(c *contender) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -87,7 +88,7 @@ func (c *contender) unlink() {
 	c.next, c.prev = nil, nil
 }
 
-// head is the acquisition whose turn it is, nil if there is none.
+// head returns the acquisition whose turn it is, nil if there is none.
 func (t *turns) head(name string) *contender {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,7 +97,7 @@ func (t *turns) head(name string) *contender {
 
 // awaitTurn waits for c's turn and takes the place that comes with it.
 func (c *contender) awaitTurn(ctx context.Context) (queue.Ahead, error) {
-	c.told.queued("")
+	c.hooked.queued("")
 	select {
 	case <-c.waiter.turn:
 		return c.takePlace(), nil
@@ -107,13 +108,14 @@ func (c *contender) awaitTurn(ctx context.Context) (queue.Ahead, error) {
 	}
 }
 
-// withdraw takes c out of the order before its turn. If its turn has come meanwhile it takes the place instead, and reports false.
+// withdraw takes c out of the order before its turn. If its turn has come meanwhile, c takes the place instead, and
+// withdraw reports false.
 func (c *contender) withdraw() bool {
 	if c.waiter.settled.CompareAndSwap(false, true) {
 		c.g.turns.quit(c)
 		return true
 	}
-	<-c.waiter.turn // it is being closed
+	<-c.waiter.turn // give is about to close it
 	c.takePlace()
 	return false
 }
@@ -128,11 +130,12 @@ func (c *contender) takePlace() queue.Ahead {
 // pass ends c's turn without a place to hand over.
 func (c *contender) pass() { c.g.give(c.g.turns.leave(c), place{}) }
 
-// passOn ends c's turn and leaves its place in etcd's queue, for which it has no use any more, to the next. A place
-// that nobody takes is cleared.
+// passOn ends c's turn and hands c's place in etcd's queue, which c does not need any more, to the next acquisition. If
+// nobody takes the place, its key is deleted.
 func (c *contender) passOn() { c.g.give(c.inherit(c.g.turns.leave(c))) }
 
-// inherit is what next gets of c's place: all of it if the key would say the same to people, or else nothing.
+// inherit returns what next gets of c's place: all of it if next has the same text for people, otherwise nothing, and
+// c's key is deleted.
 func (c *contender) inherit(next *contender) (*contender, place) {
 	if next != nil && next.owner == c.owner && (c.entry.Rev != 0 || c.late) {
 		return next, place{entry: c.entry.Entry, late: c.late}
@@ -141,7 +144,7 @@ func (c *contender) inherit(next *contender) (*contender, place) {
 	return next, place{}
 }
 
-// give tells c that its turn has come. If c has given up, its turn and the place are for the next.
+// give starts c's turn, with a place. If c has given up, the turn and the place go to the next.
 func (g *grant) give(c *contender, p place) {
 	for c != nil && !c.waiter.settled.CompareAndSwap(false, true) {
 		c.entry.Entry, c.late = p.entry, p.late

@@ -12,14 +12,15 @@ import (
 	"github.com/leasefence/leasefence/internal/scope"
 )
 
-// Unlock releases the lock: it ends the context, then deletes the key if it is still this hold's.
+// Unlock releases the lock: it ends the context, then deletes the key if that is still this hold's.
 //
-// The error is nil if the lock was held until now. It matches [ErrLost] if the lock had already been lost; only the first call
-// reports that. It matches [ErrUnlocked] if Unlock was called before. If ctx ends before the server has confirmed, the error
-// wraps ctx's cause, and the deletion goes on in the background until it is confirmed or the lease has ended; Unlock may then be
-// called again, to wait for that. If the lease ends before the server has confirmed, the error matches ErrLost too,
-// and says that the key will be deleted in the background: the lock was held until Unlock was called. Ctx may be the lock's own
-// context, which Unlock ends: it then goes on for as long as a few attempts take.
+// The error is nil if the lock was held until now. It matches [ErrLost] if the lock had already been lost; only the
+// first call reports that. It matches [ErrUnlocked] if Unlock was called before. If ctx ends before the server has
+// confirmed, the error wraps ctx's cause. The deletion then goes on in the background until it is confirmed or the
+// lease has ended, and Unlock may be called again to wait for it. If the lease ends before the server has confirmed,
+// the error matches ErrLost too, and says that the key will be deleted in the background; the lock was held until
+// Unlock was called. Ctx may be the lock's own context, which Unlock ends: Unlock then goes on for as long as a few
+// attempts take.
 func (l *Lock) Unlock(ctx context.Context) error {
 	if err := l.unlock(ctx, nil); err != nil {
 		return fmt.Errorf("lease: unlock %s: %w", l.label(), err)
@@ -27,15 +28,15 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	return nil
 }
 
-// unlock is Unlock. HandOver, if it is not nil, may delete the key in its way first.
+// unlock is Unlock. HandOver, if not nil, may first delete the key in its own way.
 func (l *Lock) unlock(ctx context.Context, handOver func(context.Context) (deleted bool, err error)) (err error) {
 	if l.unlocked.Swap(true) {
 		return l.confirm(ctx)
 	}
 	then := time.Now()
-	l.g.checkDeadline() // its timer may be late
+	l.g.checkDeadline() // the deadline's timer may be late
 	alive := ctx.Err() == nil
-	tellsLost, tellsReleased := l.told.unlocking()
+	callsLost, callsReleased := l.hooked.unlocking()
 	l.end(ErrUnlocked)
 	ctx, cancel := scope.Beyond(ctx, l.life, alive, releaseBound(l.g.ttl))
 	defer cancel()
@@ -44,8 +45,8 @@ func (l *Lock) unlock(ctx context.Context, handOver func(context.Context) (delet
 	}
 	l.each(func(c *contender) { c.g.guards.Remove(&c.entry) })
 	if lost := l.lost(); lost != nil {
-		if tellsLost {
-			go l.told.lost(lost)
+		if callsLost {
+			go l.hooked.lost(lost)
 		}
 		l.each(func(c *contender) {
 			if lost.Reason == ReasonKeyDeleted && lost.Key == c.entry.Key {
@@ -57,8 +58,8 @@ func (l *Lock) unlock(ctx context.Context, handOver func(context.Context) (delet
 		l.pass()
 		return lost
 	}
-	if tellsReleased {
-		defer func() { l.told.released(then, err) }()
+	if callsReleased {
+		defer func() { l.hooked.released(then, err) }()
 	}
 	gone := l.contender
 	if handOver != nil {
@@ -82,13 +83,13 @@ func (l *Lock) unlock(ctx context.Context, handOver func(context.Context) (delet
 	return nil
 }
 
-// confirm is a further Unlock: it waits for the deletion if that was not confirmed before.
+// confirm is a repeated Unlock: it waits for the deletion if that is not confirmed yet.
 func (l *Lock) confirm(ctx context.Context) error {
 	if !l.unconfirmed.Load() {
 		return ErrUnlocked
 	}
 	_, err := l.g.while(ctx, func(a *etcd.Attempt) error {
-		// The create revision is compared: a key that is used again stays.
+		// Both compare the create revision: a key that is used again stays.
 		if l.with != nil {
 			_, err := l.g.queue.LeaveAll(a, l.entries())
 			return err
@@ -104,7 +105,7 @@ func (l *Lock) confirm(ctx context.Context) error {
 }
 
 // release deletes the key and, if another acquisition of the session waits for the name, enters for it in the same
-// transaction. It returns whose key somebody else had deleted, nil if nobody had.
+// transaction. It returns the contender whose key somebody else had deleted, nil if nobody had.
 func (c *contender) release(ctx context.Context) (gone *contender, err error) {
 	if c.with != nil {
 		return c.releaseAll(ctx)
@@ -124,22 +125,22 @@ func (c *contender) release(ctx context.Context) (gone *contender, err error) {
 			if deleted || unknown && !errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, etcd.ErrNotSent) {
 				return err
 			}
-			// The key was gone already, or the next one may not enter, or there is no space for it: it is to find out by
-			// itself.
+			// The key was gone already, or the next acquisition may not enter, or there is no space for its key: it
+			// enters by itself and finds out.
 			handOver = false
 		}
 		deleted, err = c.g.queue.Leave(a, c.entry.Entry)
 		return err
 	})
 	c.g.give(next, p)
-	// After a request whose answer was lost, a key that is missing is most likely our own deletion.
+	// If an earlier request had no answer, a missing key most likely means that it was our own deletion.
 	if deleted || late || p.late {
 		return nil, err
 	}
 	return c, err
 }
 
-// clear has the key deleted in the background, if it was ever sent.
+// clear deletes the key in the background, if it was ever sent.
 func (c *contender) clear() {
 	switch {
 	case c.entry.Rev != 0 || c.late:
@@ -149,7 +150,7 @@ func (c *contender) clear() {
 	}
 }
 
-// gone is clear for a key that is deleted already, as far as anybody knows.
+// gone is clear for a key that is already deleted, as far as we know.
 func (c *contender) gone() {
 	if c.late {
 		c.g.reaper.add(c.entry.Entry, true)

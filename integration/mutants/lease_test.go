@@ -6,7 +6,7 @@ var leaseMutants = []mutant{
 	{
 		name: "Watch: goes on from a revision that was compacted",
 		file: "lease/onlook.go",
-		old:  "o.rev = 0 // what happened until there is not known any more",
+		old:  "o.rev = 0 // the changes since then are lost: read the queue anew",
 		new:  "_ = o.rev",
 		by:   killer{inLease, "TestWatch_resumes/no_leader_true", `o.sees(t, "exclusive:first | exclusive:third")`},
 	},
@@ -182,7 +182,7 @@ var leaseMutants = []mutant{
 		name: "hooks: a hold that was lost is told as released",
 		file: "lease/unlock.go",
 		old:  "\tif lost := l.lost(); lost != nil {\n",
-		new:  "\tif lost := l.lost(); lost != nil {\n\t\tl.told.released(then, lost)\n",
+		new:  "\tif lost := l.lost(); lost != nil {\n\t\tl.hooked.released(then, lost)\n",
 		by:   killer{inLease, "TestHooks_Lost", `require.Empty(t, h.take())`},
 	},
 	{
@@ -195,7 +195,7 @@ var leaseMutants = []mutant{
 	{
 		name: "hooks: nobody is told of a loss after the longest hold",
 		file: "lease/hooks.go",
-		old:  "\t\t\tt.outlive(l.g.handles)\n",
+		old:  "\t\t\th.outlive(l.g.handles)\n",
 		new:  "",
 		by:   killer{inLease, "TestHooks_ofHoldsThatHaveEndedByThemselves", `require.ElementsMatch(t, []string{`},
 	},
@@ -265,7 +265,7 @@ var leaseMutants = []mutant{
 	{
 		name: "who gives up as a new lease comes keeps a place in the session's order",
 		file: "lease/heal.go",
-		old:  "case served: // whatever has ended meanwhile",
+		old:  "case served: // whatever else has ended meanwhile",
 		new:  "case served && err == nil:",
 		by:   killer{inLease, "TestHeal_givenUpAsItComes", `require.NoError(t, err) // a place that nobody fills`},
 	},
