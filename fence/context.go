@@ -11,13 +11,13 @@ type contextKey struct{}
 // lockKey is the key of the innermost tenure of the lock with this name.
 type lockKey string
 
-// tenure is a context with a token of a writer or a reader, and its own value for contextKey and for the names of its locks.
+// tenure is a context that carries a token. It is its own value for contextKey and for the names of the token's locks.
 type tenure struct {
 	context.Context //nolint:containedctx // it is a context
 
 	token claimant
-	locks []string // none if the token came without
-	alone bool     // it is there instead of the tenures that Context carries
+	locks []string // empty if the token came without a name
+	alone bool     // it hides the tenures that Context carries
 }
 
 func (t *tenure) Value(key any) any {
@@ -44,11 +44,11 @@ func carried(ctx context.Context) *tenure {
 	return t
 }
 
-// NewContext returns a context that carries t instead of any token of ctx, of a writer or a reader; [ForLock] finds none of those
-// either. It carries no name of a lock; see [WithLock].
+// NewContext returns a context that carries t. It hides every token of ctx, a writer's or a reader's, also from
+// [ForLock]. It carries no name of a lock; see [WithLock].
 //
-// Work that was started under a token keeps that token, even if another holder has the lock by then. If t is not valid the
-// context carries no token, not even that of ctx: work without a token must not use another's.
+// Work that was started under a token keeps that token, even if another holder has the lock by then. If t is not valid
+// the context carries no token, not even that of ctx: work without a token must not use the token of other work.
 func NewContext(ctx context.Context, t Token) context.Context {
 	return &tenure{Context: ctx, token: writer(t), alone: true}
 }
@@ -62,14 +62,14 @@ func FromContext(ctx context.Context) (Token, bool) {
 	return 0, false
 }
 
-// NewReadContext is [NewContext] for the token of a read lock. A writer's token of ctx is not found in it: who asked for a read
-// lock does not write by mistake under a lock around it.
+// NewReadContext is [NewContext] for the token of a read lock. It hides a writer's token of ctx too, so that work under
+// a read lock does not write by mistake with the token of an outer lock.
 func NewReadContext(ctx context.Context, t ReadToken) context.Context {
 	return &tenure{Context: ctx, token: reader(t), alone: true}
 }
 
-// ReadFromContext returns the token of a read lock that ctx carries and true, or 0 and false if it carries none or that of a
-// writer. A token returned with true is valid.
+// ReadFromContext returns the token of a read lock that ctx carries and true, or 0 and false if it carries none or that
+// of a writer. A token returned with true is valid.
 func ReadFromContext(ctx context.Context) (ReadToken, bool) {
 	if t := carried(ctx); t != nil && t.token.read {
 		return ReadToken(t.token.Token), true
@@ -77,13 +77,13 @@ func ReadFromContext(ctx context.Context) (ReadToken, bool) {
 	return 0, false
 }
 
-// WithLock returns a context whose token, that of ctx, belongs to the lock with this name, or to each of several locks that were
-// granted as one. A name is at most [MaxLock] bytes of UTF-8 without NUL; the verbs refuse others. The contexts of locks and
-// elections are made by it, with the name that has the session's prefix before it. If ctx carries no token, neither does the
-// result.
+// WithLock returns a context that carries the token of ctx and says that it belongs to the lock with this name, or to
+// each of several locks that were granted as one. A name is 1 to [MaxLock] bytes of UTF-8 without NUL; the verbs refuse
+// others. Locks and elections make their contexts with WithLock, with names that start with the session's prefix. If
+// ctx carries no token, neither does the result.
 //
-// Of several names none is that of the token: choose one with [ForLock]. Without any, WithLock takes the name off: for a time in which
-// processes of an earlier version, which knew no names, still use the resource.
+// With several names the token has none until [ForLock] chooses one. Without a name, WithLock removes that of ctx: do
+// this as long as processes of an earlier version, which knew no names, still use the resource.
 func WithLock(ctx context.Context, locks ...string) context.Context {
 	t := carried(ctx)
 	if t == nil {
@@ -92,8 +92,8 @@ func WithLock(ctx context.Context, locks ...string) context.Context {
 	return &tenure{Context: ctx, token: t.token, locks: slices.Clone(locks)}
 }
 
-// LockFromContext returns the name of the lock that the token of ctx belongs to, and true. It returns false if ctx carries no
-// token, or if its token came without a name or with several.
+// LockFromContext returns the name of the lock that the token of ctx belongs to, and true. It returns false if ctx
+// carries no token, or if its token came without a name or with several.
 func LockFromContext(ctx context.Context) (string, bool) {
 	if t := carried(ctx); t != nil && len(t.locks) == 1 {
 		return t.locks[0], true
@@ -101,9 +101,10 @@ func LockFromContext(ctx context.Context) (string, bool) {
 	return "", false
 }
 
-// ForLock returns a context that carries the token of the lock with this name, of those under which ctx was made: inside of two
-// nested functions, as of lease.Session.Do, or under several locks that were granted as one, it says whose token a verb means. If the name is that of
-// none of them, the result carries no token, and every verb refuses it with [ErrInvalidToken].
+// ForLock returns a context that carries the token of the lock with this name, one of the locks under which ctx was
+// made. It chooses the token that a verb uses where locks are nested, as in a lease.Session.Do inside another, or were
+// granted as one. If ctx was not made under that lock, the result carries no token, and every verb refuses it with
+// [ErrInvalidToken].
 //
 //	err := session.DoAll(ctx, []string{"orders", "stock"}, func(ctx context.Context, _ fence.Token) error {
 //		return db.Do(fence.ForLock(ctx, "stock"), "stock", take)

@@ -16,7 +16,7 @@ func TestFromContext_withoutToken(t *testing.T) {
 	require.Zero(t, got)
 }
 
-// The token of a tenure does not become its successor's, whatever happens meanwhile.
+// A context keeps its token when a successor's context is made from it and claims.
 func TestNewContext_keepsItsToken(t *testing.T) {
 	old := fence.NewContext(t.Context(), 41)
 	successor := fence.NewContext(old, 54)
@@ -44,9 +44,9 @@ func TestNewContext_invalidTokenIsNone(t *testing.T) {
 	}
 }
 
-// A context carries one tenure: under a read lock a writer's token is not found, though a lock around it has one, and the other
-// way about.
-func TestNewReadContext_isNoWriters(t *testing.T) {
+// A context carries one tenure: a read lock inside of a writer's lock hides the writer's token, and a writer's lock
+// inside of a read lock hides the reader's.
+func TestNewReadContext_hidesTheWritersToken(t *testing.T) {
 	reader := fence.NewReadContext(fence.NewContext(t.Context(), 41), 54)
 	got, ok := fence.ReadFromContext(reader)
 	require.True(t, ok)
@@ -88,7 +88,7 @@ func TestForLock_findsTheTokenOfAnOuterLock(t *testing.T) {
 		require.Equal(t, lock, name)
 	}
 	_, ok := fence.FromContext(fence.ForLock(ctx, "other"))
-	require.False(t, ok, "no token rather than another lock's")
+	require.False(t, ok, "no token")
 
 	reader := inside(t, ctx, fence.WithLock(fence.NewReadContext(t.Context(), 60), "catalogue"))
 	got, ok := fence.FromContext(fence.ForLock(reader, "report"))
@@ -125,7 +125,7 @@ func TestWithLock_belongsToItsToken(t *testing.T) {
 	require.False(t, ok)
 }
 
-// A service that holds locks of its own does not lend them to a request, whose token takes the place of all of them.
+// A request's token hides the locks that the service itself holds.
 func TestForLock_findsNothingBehindATokenOfAnother(t *testing.T) {
 	service := held(t.Context(), 60, "stock")
 	for _, request := range []context.Context{

@@ -2,15 +2,15 @@ package fence
 
 import "fmt"
 
-// DefaultMaxEra is the highest era that a fence accepts by default. The era of the sessions can be raised up to this value
-// without a change of the fences' options.
+// DefaultMaxEra is the highest era that a fence accepts by default. The era of the sessions can be raised up to this
+// value without a change of the fences' options.
 const DefaultMaxEra = 15
 
-// CheckEra returns an error that matches [ErrInvalidToken] if the era of t is above most, or above [DefaultMaxEra] if most is 0.
-// [Guard] and every store call it before anything else, with their option MaxEra.
+// CheckEra returns an error that matches [ErrInvalidToken] if the era of t is above most, or above [DefaultMaxEra] if
+// most is 0. [Guard] and every store call it before anything else, with their option MaxEra.
 //
-// A mark only grows. Without this bound a single token that was never granted, for example a clock's value or one from a
-// damaged file, could become the mark of a resource and lock out every holder.
+// A mark only grows. Without this bound a single token that was never granted, for example a clock's value or one from
+// a damaged file, could become the mark of a resource and lock out every holder.
 func (t Token) CheckEra(most uint16) error {
 	if most == 0 {
 		most = DefaultMaxEra

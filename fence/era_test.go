@@ -36,7 +36,7 @@ func TestToken_CheckEra(t *testing.T) {
 	require.EqualError(t, fence.CheckMaxEra("a: Options.MaxEra", 32768), "a: Options.MaxEra is 32768, want 1 to 32767, or 0 for 15")
 }
 
-// A token that nobody was granted does not become the mark.
+// A token that was never granted does not become the mark.
 func TestGuard_refusesAnAbsurdEra(t *testing.T) {
 	var g fence.Guard
 	for _, err := range []error{
@@ -51,7 +51,7 @@ func TestGuard_refusesAnAbsurdEra(t *testing.T) {
 	}
 	require.NoError(t, g.Claim("r", 1), "the mark is unchanged")
 
-	// The way back, where one was accepted: the next era.
+	// If such a token was accepted, the next era accepts real tokens again.
 	low := fence.Guard{MaxEra: 20}
 	require.NoError(t, low.Claim("r", 20<<48|7))
 	require.ErrorIs(t, low.Claim("r", 54), fence.ErrStale)

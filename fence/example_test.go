@@ -93,7 +93,7 @@ func ExampleGuard_Load() {
 	// fence: stale token 41 for "orders": highest seen is 54
 }
 
-// After etcd was restored from a snapshot, revisions start lower. In a raised era the tokens are larger all the same.
+// After etcd was restored from a snapshot, revisions start lower. In a raised era the tokens are still larger.
 func ExampleNewToken() {
 	before, err := fence.NewToken(0, 54)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 // MaxResource is the longest name of a resource, in bytes.
 const MaxResource = 1024
 
-// ErrStale reports that a newer token has reached the resource. The caller has lost its lock, and the resource accepts nothing
-// more with the same token. The error is a [*StaleError].
+// ErrStale reports that a newer token has reached the resource. The caller has lost its lock, and the resource accepts
+// nothing more with the same token. The error is a [*StaleError].
 var ErrStale = errors.New("fence: stale token")
 
 // StaleError is the refusal of a token that is older than a mark. It matches [ErrStale].
@@ -44,25 +44,27 @@ func (e *StaleError) Error() string {
 // Is reports whether target is [ErrStale].
 func (e *StaleError) Is(target error) bool { return target == ErrStale }
 
-// Guard refuses stale tokens for resources in this process. It has two marks for each resource: the write mark is the highest
-// token of a writer that it has accepted, the read mark that of a reader. Marks only grow. A writer is stale if its token is
-// older than one of the two, a reader if its token is older than the write mark. So readers do not refuse each other.
+// Guard refuses stale tokens for resources in this process. It has two marks for each resource: the write mark is the
+// highest token of a writer that it has accepted, the read mark that of a reader. Marks only grow. A writer is stale if
+// its token is older than one of the two, a reader if its token is older than the write mark. So readers do not refuse
+// each other.
 //
-// A resource follows one lock, since tokens order the grants of one lock only: that of the first token that is accepted with a
-// lock's name; see [WithLock]. Tokens of other locks are refused with an [*OtherLockError] until [Guard.Move]. The verbs with a
-// context use the name in it. Those without one know no name: their caller has to know that the token is the lock's.
+// Tokens order the grants of one lock only, so a resource follows one lock: that of the first accepted token that comes
+// with a lock's name; see [WithLock]. Tokens of other locks are refused with an [*OtherLockError] until [Guard.Move].
+// The verbs with a context take the name from it. The verbs without a context know no name: their caller must know that
+// the token is of the resource's lock.
 //
-// The zero value is ready for use and has no marks. A Guard is safe for concurrent use and must not be copied after its first
-// use. It never deletes the mark of a resource, so the service and not its clients should choose the names. A name has at most
-// [MaxResource] bytes.
+// The zero value is ready for use and has no marks. A Guard is safe for concurrent use and must not be copied after its
+// first use. It never deletes the mark of a resource, so the service and not its clients should choose the names. A
+// name has at most [MaxResource] bytes.
 type Guard struct {
-	// MaxEra is the highest era that is accepted, 0 for [DefaultMaxEra]; see [Token.CheckEra]. Do not change it after the
-	// first use.
+	// MaxEra is the highest era that is accepted, 0 for [DefaultMaxEra]; see [Token.CheckEra]. Do not change it after
+	// the first use.
 	MaxEra uint16
 
-	// AllowUnnamed has the verbs with a context accept tokens that come without the name of a lock, for example those of older
-	// clients, at a resource that follows one. By default they are refused with an [*OtherLockError]. Do not change it after
-	// the first use.
+	// AllowUnnamed makes the verbs with a context accept tokens that come without the name of a lock, for example those
+	// of older clients, at a resource that follows a lock. By default they are refused with an [*OtherLockError]. Do
+	// not change it after the first use.
 	AllowUnnamed bool
 
 	// Hooks are called when a token was accepted or refused. Do not change them after the first use.
@@ -76,16 +78,16 @@ var anytime = context.Background()
 
 // mark is the write mark and the read mark of one resource, and the lock that it follows.
 //
-// Who only compares takes no turn. Who changes the marks waits for the turn.
+// A comparison does not need the turn. A change of the marks does.
 type mark struct {
 	turn  chan struct{} // full while a mark is being raised and while a function of Do runs
 	marks atomic.Pointer[marks]
 }
 
-// marks is what a resource has seen. It is not changed but replaced.
+// marks are the marks of a resource at one moment. They are never changed, only replaced.
 type marks struct {
 	write, read Token  // the highest of writers and of readers; 0 if none has come
-	lock        string // "" if no token has come with one
+	lock        string // "" if no token has come with a name
 }
 
 // claimant is a token and whether it is a reader's.
@@ -98,16 +100,16 @@ type claimant struct {
 func writer(t Token) claimant     { return claimant{Token: t} }
 func reader(t ReadToken) claimant { return claimant{Token(t), true} }
 
-// bid is a claimant and what is known of its lock.
+// bid is the call of a verb: a claimant, and what is known of its lock.
 type bid struct {
 	claimant
 
-	ctx context.Context //nolint:containedctx // of the verb: it ends its wait
+	ctx context.Context //nolint:containedctx // the verb's, which ends its wait
 
-	named  bool   // it came with the name of a lock
-	lock   string // "" without
-	strict bool   // without a name it is refused at a resource that follows a lock
-	moving bool   // the resource follows its lock from now on
+	named  bool   // the token came with the name of a lock
+	lock   string // "" without a name
+	strict bool   // a token without a name is refused at a resource that follows a lock
+	moving bool   // the resource is to follow this lock
 }
 
 func (b bid) access(resource string) Access {
@@ -117,7 +119,7 @@ func (b bid) access(resource string) Access {
 // bare is the bid of a verb without a context.
 func bare(c claimant) bid { return bid{ctx: anytime, claimant: c} }
 
-// with is the bid of a verb with a context. The name in ctx is that of the token in ctx.
+// with is the bid of a verb with a context. The name in ctx counts only if ctx carries this very token.
 func (g *Guard) with(ctx context.Context, c claimant) bid {
 	b := bid{ctx: ctx, claimant: c, strict: !g.AllowUnnamed}
 	if t := carried(ctx); t != nil && t.token == c {
@@ -126,62 +128,65 @@ func (g *Guard) with(ctx context.Context, c claimant) bid {
 	return b
 }
 
-// Claim starts a tenure. Call it once after a grant, before the first read of the resource: until then the mark does not refuse
-// the predecessor. Repeating it is safe.
+// Claim starts a tenure. Call it once after a grant, before the first read of the resource: until then the mark does
+// not refuse the predecessor. Repeating it is safe.
 //
-// On success t is the mark and the Guard accepts no older token. Claim waits for a function that [Guard.Do] runs with an older
-// token. On failure the mark is unchanged. The error is a [*StaleError] if t is older than the mark, and matches
-// [ErrInvalidToken] if t is not valid. Safe for concurrent use.
+// On success t is the mark and the Guard accepts no older token. Claim waits for a function that [Guard.Do] runs with
+// an older token. On failure the mark is unchanged. The error is a [*StaleError] if t is older than a mark, and
+// matches [ErrInvalidToken] if t is not valid. Safe for concurrent use.
 func (g *Guard) Claim(resource string, t Token) error {
 	return g.admit(resource, bare(writer(t)))
 }
 
-// Check reports whether t may still write to the resource. It accepts a token that equals the mark. A newer token raises the
-// mark, since the mark must be the newest token that the resource has seen, even if its holder has not claimed (HDFS's
-// JournalNode does this with the epoch of any request). So Check does what [Guard.Claim] does and has the same errors; in a
-// store the two differ.
+// Check reports whether t may still write to the resource. It accepts a token that equals the mark. A newer token
+// raises the mark, since the mark must be the newest token that the resource has seen, even if its holder has not
+// claimed (HDFS's JournalNode does this with the epoch of any request). So Check does what [Guard.Claim] does and has
+// the same errors; in a store the two differ.
 //
-// The answer can be out of date when Check returns: use it to refuse early, and [Guard.Do] to write. Check does not wait if t
-// is older than the mark or equal to it. A newer token waits for a function that [Guard.Do] is running. Safe for concurrent
-// use.
+// The answer can be out of date when Check returns: use it to refuse early, and [Guard.Do] to write. Check does not
+// wait if t is stale or equals the mark. A newer token waits for a function that [Guard.Do] is running. Safe for
+// concurrent use.
 func (g *Guard) Check(resource string, t Token) error {
 	return g.admit(resource, bare(writer(t)))
 }
 
-// ClaimRead starts the tenure of a reader. Call it once after a grant, before the first read of the resource: until then the
-// marks do not refuse a writer that held the lock before, and it could write while the reader reads. Repeating it is safe.
+// ClaimRead starts the tenure of a reader. Call it once after a grant, before the first read of the resource: until
+// then the marks do not refuse a writer that held the lock before, and it could write while the reader reads. Repeating
+// it is safe.
 //
-// On success the read mark is at least t and the Guard accepts no older token of a writer. ClaimRead waits for a function that
-// [Guard.Do] runs with an older token. On failure the marks are unchanged. The error is a [*StaleError] if t is older than the
-// write mark, and matches [ErrInvalidToken] if t is not valid. Safe for concurrent use.
+// On success the read mark is at least t and the Guard accepts no older token of a writer. ClaimRead waits for a
+// function that [Guard.Do] runs with an older token. On failure the marks are unchanged. The error is a [*StaleError]
+// if t is older than the write mark, and matches [ErrInvalidToken] if t is not valid. Safe for concurrent use.
 func (g *Guard) ClaimRead(resource string, t ReadToken) error {
 	return g.admit(resource, bare(reader(t)))
 }
 
-// CheckRead reports whether t may still read the resource: it is not older than the write mark. It raises the read mark, even if
-// its holder has not claimed, as [Guard.Check] raises the write mark. So it does what [Guard.ClaimRead] does and has the same
-// errors.
+// CheckRead reports whether t may still read the resource: it is not older than the write mark. It raises the read
+// mark, even if its holder has not claimed, as [Guard.Check] raises the write mark. So it does what [Guard.ClaimRead]
+// does and has the same errors.
 //
-// Call it after a read, before its result is used: if it accepts t, no newer writer was accepted before, so that what was read
-// is what t's lock protects. A value that is written elsewhere later is not protected by that: pass the token along and check
-// it where the value is written. Safe for concurrent use.
+// Call it after a read, before the result is used: if it accepts t, no newer writer was accepted before, so the result
+// is what t's lock protects. This does not protect a value that is written elsewhere later: pass the token along and
+// check it where the value is written. Safe for concurrent use.
 func (g *Guard) CheckRead(resource string, t ReadToken) error {
 	return g.admit(resource, bare(reader(t)))
 }
 
-// CheckReadContext is [Guard.CheckRead] with a context that ends the wait. The error then matches that of ctx, and the marks are
-// unchanged.
+// CheckReadContext is [Guard.CheckRead] with a context that ends the wait and has the name of the token's lock. If ctx
+// ends, the error matches that of ctx, and the marks are unchanged. The error is an [*OtherLockError] if the token is
+// of another lock.
 func (g *Guard) CheckReadContext(ctx context.Context, resource string, t ReadToken) error {
 	return g.admit(resource, g.with(ctx, reader(t)))
 }
 
-// ClaimPath is [Guard.Claim] for a node of a tree of resources, with the token of a lock on the node: those whose locks were on a
-// node above or below are fenced too, and those on other branches are not. A path's nodes are the names that end at its slashes
-// and at its end: those of "a/b/c" are "a", "a/b" and "a/b/c".
+// ClaimPath is [Guard.Claim] for a node of a tree of resources, with the token of a lock on that node. It also fences
+// earlier holders of the nodes above and below, and nobody on other branches. A path has a node at each slash and at
+// its end: the nodes of "a/b/c" are "a", "a/b" and "a/b/c".
 //
-// On success t is the write mark of the node, and no less than the read marks of the nodes above, as if it were a reader there. It
-// is refused if it is older than the write mark of one of them, or than one of the node's two marks. On failure no mark is
-// changed, and the error names the node. ClaimPath waits for functions that [Guard.Do] runs at any of the nodes.
+// On success t is the write mark of the path's end, and the read marks of the nodes above are at least t, as if t were
+// a reader's there. t is refused if it is older than one of the two marks of the end, or than the write mark of a node
+// above. On failure no mark is changed, and the error names the node. ClaimPath waits for functions that [Guard.Do]
+// runs at any of the nodes.
 func (g *Guard) ClaimPath(path string, t Token) error {
 	b := bare(writer(t))
 	if err := g.validate(path, b); err != nil {
@@ -210,8 +215,8 @@ func (g *Guard) claimPath(path string, t Token) error {
 	if settled {
 		return nil
 	}
-	// Everybody from the path's end up: who waits for a function holds up nobody on other branches. The nodes that two paths share
-	// are taken in the same order, so nobody waits for somebody who waits for him.
+	// The turns are taken from the path's end up, so a claim that waits for a function at its end does not delay other
+	// branches. Two paths take the nodes that they share in the same order, so there is no deadlock.
 	for _, n := range slices.Backward(nodes) {
 		n.await()
 		defer n.give()
@@ -227,10 +232,11 @@ func (g *Guard) claimPath(path string, t Token) error {
 	return nil
 }
 
-// CheckPath is [Guard.Check] for a node of a tree of resources. It does what [Guard.ClaimPath] does and has the same errors.
+// CheckPath is [Guard.Check] for a node of a tree of resources. It does what [Guard.ClaimPath] does and has the same
+// errors.
 func (g *Guard) CheckPath(path string, t Token) error { return g.ClaimPath(path, t) }
 
-// node is a node of a path and what the holder of the path's end is there.
+// node is a node of a path, and the bid there: a writer's at the path's end, like a reader's above.
 type node struct {
 	*mark
 
@@ -246,36 +252,39 @@ func (n *node) refuse(now *marks) error {
 	return err
 }
 
-// CheckContext is [Guard.Check] with a context that ends the wait. The error then matches that of ctx, and the mark is
-// unchanged.
+// CheckContext is [Guard.Check] with a context that ends the wait and has the name of the token's lock. If ctx ends,
+// the error matches that of ctx, and the mark is unchanged. The error is an [*OtherLockError] if the token is of
+// another lock.
 func (g *Guard) CheckContext(ctx context.Context, resource string, t Token) error {
 	return g.admit(resource, g.with(ctx, writer(t)))
 }
 
-// Move has the resource follow the lock with this name from now on, and claims it with t, a token of that lock; see [Guard.Claim].
-// Tokens of the lock that it has followed are refused from then on. Call it when writers have gone over to another lock, and
-// before they write. The error is a [*StaleError] if t is older than a mark: take a new grant of the lock, or raise its era if it
-// is in another cluster. It matches [ErrInvalidToken] if the name is empty or longer than [MaxLock].
+// Move makes the resource follow the lock with this name, and claims it with t, a token of that lock; see
+// [Guard.Claim]. From then on tokens of the lock that the resource followed before are refused. Call it when writers
+// change to another lock, before they write under it. The error is a [*StaleError] if t is older than a mark: take a
+// new grant of the lock, or raise its era if it is in another cluster. The error matches [ErrInvalidToken] if t is not
+// valid or [CheckLock] refuses the name. On failure nothing is changed.
 func (g *Guard) Move(resource string, t Token, lock string) error {
 	return g.admit(resource, bid{ctx: anytime, claimant: writer(t), lock: lock, moving: true})
 }
 
-// Do checks t as [Guard.Check] does and runs fn if t is accepted. Check and fn are one atomic step for the resource: while fn
-// runs t is the mark, no newer token is accepted and no other function runs for the resource.
+// Do checks t as [Guard.Check] does and runs fn if t is accepted. Check and fn are one atomic step for the resource:
+// while fn runs t is the mark, no newer token is accepted and no other function runs for the resource.
 //
-// Do returns the error of fn. If fn fails or panics the mark stays raised. If t is refused, fn does not run and the errors are
-// those of Check. If fn is nil, Do returns an error and the mark is unchanged.
+// Do returns the error of fn. If fn fails or panics the mark stays raised. If t is refused, fn does not run and the
+// errors are those of Check. If fn is nil, Do returns an error and the mark is unchanged.
 //
-// Newer tokens wait for fn, so bound its time, for example with the handle's context. When fn has returned, nothing that it
-// started may still write. fn must not call Do for the same resource, nor Claim, Check or Load with a newer token or with the first
-// name of a lock, nor ClaimPath or CheckPath for a path with the resource: these calls wait for fn and would never return.
-// [Guard.Marks] never waits. Safe for concurrent use.
+// Newer tokens wait for fn, so bound its time, for example with the handle's context. When fn has returned, nothing
+// that it started may still write. fn must not call Do for the same resource, nor Claim, Check or Load with a newer
+// token or with the first name of a lock, nor ClaimPath or CheckPath for a path with the resource: these calls wait for
+// fn and would never return. [Guard.Marks] never waits. Safe for concurrent use.
 func (g *Guard) Do(resource string, t Token, fn func() error) error {
 	return g.do(resource, bare(writer(t)), fn)
 }
 
-// DoContext is [Guard.Do] with a context that ends the wait for its turn. Then fn does not run, the error matches that of ctx,
-// and the mark is unchanged. Once fn runs, DoContext does not use ctx.
+// DoContext is [Guard.Do] with a context that ends the wait for the turn and has the name of the token's lock. If ctx
+// ends, fn does not run, the error matches that of ctx, and the mark is unchanged. Once fn runs, DoContext does not use
+// ctx. The error is an [*OtherLockError] if the token is of another lock.
 func (g *Guard) DoContext(ctx context.Context, resource string, t Token, fn func() error) error {
 	return g.do(resource, g.with(ctx, writer(t)), fn)
 }
@@ -321,14 +330,15 @@ func (g *Guard) run(resource string, b bid, fn func() error) error {
 	return fn()
 }
 
-// Marks returns a copy of all write marks. It does not wait for a function that [Guard.Do] is running. The function itself may
-// call it and sees its own token as the mark. Marks reads one mark after the other: each is at least its value when Marks was
-// called.
+// Marks returns a copy of all write marks. It does not wait for a function that [Guard.Do] is running. The function
+// itself may call it and sees its own token as the mark. Marks reads one mark after the other: each is at least its
+// value when Marks was called.
 //
-// To keep marks over a restart, save a mark before the write that it accepted, or in one transaction with it. A mark that is
-// saved later can be lost in between, and the restarted Guard would accept a token that it had fenced. For the same reason
-// save the marks before you answer a Claim. A saved mark whose write then fails does no harm. If two snapshots are saved
-// concurrently, a saved mark must not go back. If there are readers, save the marks of [Guard.ReadMarks] too.
+// To keep marks over a restart, save a mark before the write that it accepted, or in one transaction with it. A mark
+// that is saved later can be lost in between, and the restarted Guard would accept a token that it had fenced. For the
+// same reason save the marks before you answer a Claim. A saved mark whose write then fails does no harm. If two
+// snapshots are saved concurrently, a saved mark must not go back. If there are readers, save the marks of
+// [Guard.ReadMarks] too.
 func (g *Guard) Marks() map[string]Token {
 	return snapshot(g, func(m *marks) Token { return m.write })
 }
@@ -343,7 +353,7 @@ func (g *Guard) Locks() map[string]string {
 	return snapshot(g, func(m *marks) string { return m.lock })
 }
 
-// snapshot returns what is not zero.
+// snapshot returns the values that are not zero.
 func snapshot[T comparable](g *Guard, of func(*marks) T) map[string]T {
 	all := make(map[string]T)
 	var zero T
@@ -355,11 +365,12 @@ func snapshot[T comparable](g *Guard, of func(*marks) T) map[string]T {
 	return all
 }
 
-// Load raises the write marks to those of a snapshot by [Guard.Marks]. Call it before the Guard is used. Higher marks stay. If a
-// token in the snapshot is not valid, Load changes no mark, and the error matches [ErrInvalidToken] and names the resource.
+// Load raises the write marks to those of a snapshot by [Guard.Marks]. Call it before the Guard is used. Higher marks
+// stay. If a token in the snapshot is not valid, Load changes no mark, and the error matches [ErrInvalidToken] and
+// names the resource.
 //
-// Load is safe for concurrent use. It raises one mark after the other and waits for a function that [Guard.Do] is running for
-// that resource.
+// Load is safe for concurrent use. It raises one mark after the other and waits for a function that [Guard.Do] is
+// running for that resource.
 func (g *Guard) Load(marks map[string]Token) error { return load(g, marks, writer) }
 
 // LoadRead is [Guard.Load] for the read marks.
@@ -379,15 +390,15 @@ func load[T ~int64](g *Guard, marks map[string]T, as func(T) claimant) error {
 		}
 		if m.marks.Load().of(b.claimant) < b.Token {
 			m.await()
-			m.lift(b) // whatever the other mark is: the two may have been saved at different times
+			m.lift(b) // without a comparison with the other mark: the two may have been saved at different times
 			m.give()
 		}
 	}
 	return nil
 }
 
-// LoadLocks has the resources follow the locks of a snapshot by [Guard.Locks], as [Guard.Load] does with the marks. A resource
-// that follows a lock already goes on following that.
+// LoadLocks makes the resources follow the locks of a snapshot by [Guard.Locks], as [Guard.Load] raises the marks. A
+// resource that already follows a lock keeps it.
 func (g *Guard) LoadLocks(locks map[string]string) error {
 	for _, resource := range slices.Sorted(maps.Keys(locks)) {
 		if err := checkResource(resource); err != nil {
@@ -432,7 +443,7 @@ func (g *Guard) mark(resource string, b bid) (*mark, error) {
 	return g.find(resource), nil
 }
 
-// find returns the resource's marks, which may be 0.
+// find returns the marks of the resource. It adds empty ones if there are none.
 func (g *Guard) find(resource string) *mark {
 	m, ok := g.marks.Load(resource)
 	if !ok {
@@ -469,7 +480,8 @@ func checkResource(resource string) error {
 	return nil
 }
 
-// refuse returns an error if the bid's token is of another lock or stale. Without a name it is stale first: that is certain.
+// refuse returns an error if the bid's token is of another lock or stale. A stale token without a name is reported as
+// stale: that is certain, and its lock is not.
 func (m *mark) refuse(resource string, b bid) error { return m.marks.Load().refuse(resource, b) }
 
 func (m *marks) refuse(resource string, b bid) error {
@@ -506,7 +518,7 @@ func (m *mark) lift(b bid) {
 	}
 }
 
-// lifted returns the marks with the bid's.
+// lifted returns the marks after an accepted bid.
 func (m *marks) lifted(b bid) marks {
 	next := *m
 	if b.read {
@@ -531,8 +543,8 @@ func (m *marks) of(c claimant) Token {
 // await waits for the turn without limit. The caller gives the turn back.
 func (m *mark) await() { m.turn <- struct{}{} }
 
-// take waits for the turn until ctx ends. The caller gives the turn back. If the turn comes and ctx has ended, take fails: the
-// caller may have gone.
+// take waits for the turn until ctx ends. The caller gives the turn back. If the turn comes and ctx has ended, take
+// fails: the caller may have gone.
 func (m *mark) take(ctx context.Context, resource string) error {
 	select {
 	case m.turn <- struct{}{}:

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -58,7 +58,7 @@ func TestGuard_firstTokensMeetAtOneMark(t *testing.T) {
 	)
 	for _, tok := range []fence.Token{41, 42} {
 		wg.Go(func() {
-			// Whoever is behind finds marks, which is faster than making them: the two meet by themselves.
+			// The goroutine that is behind finds marks, which is faster than adding them, so it catches up.
 			for _, name := range names {
 				_ = g.Claim(name, tok) // 41 is refused if it comes second
 			}
@@ -107,27 +107,19 @@ func TestGuard_Do_newerTokenWaits(t *testing.T) {
 	}
 	for name, verb := range waiting {
 		t.Run(name, func(t *testing.T) {
-			var g fence.Guard
-			accepted := make(chan error, 1)
-			require.NoError(t, g.Do("orders", 41, func() error {
-				started := make(chan struct{})
-				go func() {
-					close(started)
-					accepted <- verb(&g, "orders", 54)
-				}()
-				<-started
-				// That it does not happen can only be seen by giving it time.
-				select {
-				case err := <-accepted:
-					t.Error("54 was accepted while 41 was still writing")
-					accepted <- err
-				case <-time.After(20 * time.Millisecond):
-				}
-				require.Equal(t, map[string]fence.Token{"orders": 41}, g.Marks())
-				return nil
-			}))
-			require.NoError(t, <-accepted)
-			require.Equal(t, map[string]fence.Token{"orders": 54}, g.Marks())
+			synctest.Test(t, func(t *testing.T) {
+				var g fence.Guard
+				accepted := make(chan error, 1)
+				require.NoError(t, g.Do("orders", 41, func() error {
+					go func() { accepted <- verb(&g, "orders", 54) }()
+					synctest.Wait()
+					require.Empty(t, accepted, "54 was accepted while 41 was still writing")
+					require.Equal(t, map[string]fence.Token{"orders": 41}, g.Marks())
+					return nil
+				}))
+				require.NoError(t, <-accepted)
+				require.Equal(t, map[string]fence.Token{"orders": 54}, g.Marks())
+			})
 		})
 	}
 }
@@ -136,20 +128,16 @@ func TestGuard_Do_newerTokenWaits(t *testing.T) {
 func TestGuard_waitersAreComparedAgain(t *testing.T) {
 	for name, verb := range verbs {
 		t.Run(name, func(t *testing.T) {
-			const newest = 54
-			for range 5 {
+			synctest.Test(t, func(t *testing.T) {
+				const newest = 54
 				var (
-					g       fence.Guard
-					wg      sync.WaitGroup
-					started sync.WaitGroup
-					ran     []fence.Token // guarded by Do
+					g   fence.Guard
+					wg  sync.WaitGroup
+					ran []fence.Token // guarded by Do
 				)
 				require.NoError(t, g.Do("orders", 41, func() error {
-					// The newest starts to wait first, and is likely to be let in first.
-					for tok := fence.Token(newest); tok > 41; tok-- {
-						started.Add(1)
+					for tok := fence.Token(newest); tok > 41; tok-- { // the newest is first in the line
 						wg.Go(func() {
-							started.Done()
 							if name != "Do" {
 								_ = verb(&g, "orders", tok)
 								return
@@ -159,15 +147,14 @@ func TestGuard_waitersAreComparedAgain(t *testing.T) {
 								return nil
 							})
 						})
-						started.Wait()
+						synctest.Wait()
 					}
-					time.Sleep(5 * time.Millisecond) // so that they do wait: a pass does not depend on it
 					return nil
 				}))
 				wg.Wait()
 				require.Equal(t, map[string]fence.Token{"orders": newest}, g.Marks())
 				require.True(t, slices.IsSorted(ran), "an older token wrote after a newer one: %v", ran)
-			}
+			})
 		})
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// A Guard decides as its description in four lines does: a token that is not valid is refused as such; a writer's below one of
-// the resource's two marks is stale, and a reader's below the write mark; any other is accepted, and its mark is no lower from
-// then on. Three bytes are one call.
+// A Guard decides by these rules: a token that is not valid is refused as such; a writer's below
+// one of the resource's two marks is stale, and a reader's below the write mark; any other is accepted, and its mark is
+// no lower from then on. Three bytes are one call.
 func FuzzGuard(f *testing.F) {
 	f.Add([]byte{0, 0, 54, 1, 0, 53, 1, 0, 54, 2, 0, 55})
 	f.Add([]byte{0, 0, 54, 0, 1, 41, 3, 0, 0, 4, 0, 41, 4, 2, 60})
@@ -24,7 +24,7 @@ func FuzzGuard(f *testing.F) {
 	f.Fuzz(decides)
 }
 
-// The same with many calls at random.
+// The same rules with many random calls.
 func TestGuard_model(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -105,7 +105,7 @@ func decides(t *testing.T, calls []byte) {
 	}
 }
 
-// tokenOf is one of some tokens that lie close together, or at the edges.
+// tokenOf returns one of a few tokens that are close together, or at the limits.
 func tokenOf(b byte) fence.Token {
 	const era = fence.Token(1) << 48
 	edges := []fence.Token{0, -1, era, 1<<63 - 1, era - 1, era + 1, 2 * era, -1 << 63}

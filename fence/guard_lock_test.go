@@ -2,9 +2,9 @@ package fence_test
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -23,24 +23,19 @@ func readerOf(t *testing.T, lock string, token fence.ReadToken) context.Context 
 }
 
 func TestGuard_Move_waitsForTheOldLock(t *testing.T) {
-	var g fence.Guard
-	running, finish, moved := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	done := make(chan error, 1)
-	go func() {
-		done <- g.DoContext(of(t, "accounts", 54), "rows", 54, func() error {
-			close(running)
-			<-finish
-			if follows := g.Locks()["rows"]; follows != "accounts" {
-				return errors.New("follows " + follows)
-			}
+	synctest.Test(t, func(t *testing.T) {
+		var g fence.Guard
+		moved := make(chan error, 1)
+		require.NoError(t, g.DoContext(of(t, "accounts", 54), "rows", 54, func() error {
+			go func() { moved <- g.Move("rows", 60, "ledger") }()
+			synctest.Wait()
+			require.Empty(t, moved)
+			require.Equal(t, map[string]string{"rows": "accounts"}, g.Locks())
 			return nil
-		})
-	}()
-	<-running
-	go func() { moved <- g.Move("rows", 60, "ledger") }()
-	close(finish)
-	require.NoError(t, <-done)
-	require.NoError(t, <-moved)
+		}))
+		require.NoError(t, <-moved)
+		require.Equal(t, map[string]string{"rows": "ledger"}, g.Locks())
+	})
 }
 
 func TestGuard_LoadLocks(t *testing.T) {
@@ -53,7 +48,7 @@ func TestGuard_LoadLocks(t *testing.T) {
 	require.NoError(t, g.LoadLocks(before.Locks()))
 	require.ErrorIs(t, g.CheckContext(of(t, "report", 60), "rows", 60), fence.ErrOtherLock)
 	require.NoError(t, g.LoadLocks(map[string]string{"rows": "report"}))
-	require.Equal(t, before.Locks(), g.Locks(), "it goes on following the lock that it knows")
+	require.Equal(t, before.Locks(), g.Locks(), "it keeps the lock that it follows")
 	require.Equal(t, before.Marks(), g.Marks())
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// Who waits for a function at one branch holds up nobody on another, nor the function itself where it looks at a node above.
-func TestGuard_ClaimPath_holdsUpNobodyElse(t *testing.T) {
+// A claim that waits for a function on one branch delays no other branch, nor the function when it checks a node above.
+func TestGuard_ClaimPath_delaysNoOtherBranch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g fence.Guard
 		require.NoError(t, g.ClaimPath("a/b", 5))
@@ -23,7 +23,7 @@ func TestGuard_ClaimPath_holdsUpNobodyElse(t *testing.T) {
 			require.NoError(t, g.ClaimPath("a/c", 8))
 			return g.Check("a", 9)
 		}))
-		require.ErrorIs(t, <-newer, fence.ErrStale, "of a node below one that has a newer holder")
+		require.ErrorIs(t, <-newer, fence.ErrStale, "the node above has a newer holder")
 	})
 }
 

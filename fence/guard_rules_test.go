@@ -10,7 +10,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// writing and reading give a verb the token of the context.
+// writing and reading pass the token of the context to a verb.
 func writing(verb func(context.Context, string, fence.Token) error) func(context.Context, string) error {
 	return func(ctx context.Context, resource string) error {
 		token, _ := fence.FromContext(ctx)
@@ -25,7 +25,7 @@ func reading(verb func(context.Context, string, fence.ReadToken) error) func(con
 	}
 }
 
-// bare is a verb that knows no context.
+// bare adapts a verb without a context.
 func bare[T any](verb func(string, T) error) func(context.Context, string, T) error {
 	return func(_ context.Context, resource string, t T) error { return verb(resource, t) }
 }
@@ -61,7 +61,7 @@ func TestGuard_rules(t *testing.T) {
 	rules.Names(t, fence.MaxResource)
 }
 
-// A verb without a context knows no names, and the name in a context is that of the context's token.
+// A verb without a context knows no names, and the name in a context counts only for the token of that context.
 func TestGuard_namesOfTokens(t *testing.T) {
 	var g fence.Guard
 	require.NoError(t, g.CheckContext(of(t, "accounts", 50), "rows", 50))

@@ -54,7 +54,8 @@ func TestGuard_boundsNames(t *testing.T) {
 	}
 }
 
-// A turn that comes as the context ends is not taken: whoever waited has gone, and leaves neither a token nor the name of a lock.
+// A waiter whose context has ended does not take its turn, since its caller has gone. It leaves neither a token nor the
+// name of a lock.
 func TestGuard_waitEndsWithTheContext(t *testing.T) {
 	var g fence.Guard
 	ctx, cancel := context.WithCancelCause(of(t, "report", 54))
@@ -77,7 +78,7 @@ func TestGuard_waitEndsWithTheContext(t *testing.T) {
 	require.NoError(t, g.Do("orders", 55, func() error { return nil }), "the turn was given back")
 }
 
-// Another resource is free to be used while one is being written to.
+// A function may use other resources while it writes to one.
 func TestGuard_resourcesAreIndependent(t *testing.T) {
 	var g fence.Guard
 	require.NoError(t, g.Do("a", 54, func() error { return g.Do("a/b", 42, func() error { return g.Claim("", 40) }) }))
@@ -88,7 +89,7 @@ func TestGuard_resourcesAreIndependent(t *testing.T) {
 func TestGuard_afterARestore(t *testing.T) {
 	var g fence.Guard
 	require.NoError(t, g.Claim("orders", 54))
-	require.ErrorIs(t, g.Claim("orders", token(t, 0, 4)), fence.ErrStale, "without a raised era nobody can write")
+	require.ErrorIs(t, g.Claim("orders", token(t, 0, 4)), fence.ErrStale, "the tokens of the same era are lower")
 	require.NoError(t, g.Claim("orders", token(t, 1, 4)))
 	require.ErrorIs(t, g.Check("orders", 54), fence.ErrStale)
 	require.ErrorIs(t, g.Check("orders", token(t, 0, maxRevision)), fence.ErrStale)
@@ -108,7 +109,7 @@ func TestGuard_Do_nilFunction(t *testing.T) {
 	require.Empty(t, g.Marks())
 }
 
-// What the doc of Do promises not to wait for fn would hang here if it did.
+// These are the calls that never wait for fn, as the doc of Do promises. One that waits hangs here.
 func TestGuard_Do_callsThatNeverWait(t *testing.T) {
 	var g fence.Guard
 	require.NoError(t, g.Claim("orders", 41))
@@ -155,8 +156,8 @@ func TestGuard_Check_doesNotAllocate(t *testing.T) {
 	}), "a repeated token")
 }
 
-// A reader's claim waits for the function of an older writer, and from then on the writer is refused: it does not write under
-// the reader's feet. Readers do not wait for each other, nor for a function of a newer writer, which fences them.
+// A reader's claim waits for the function of an older writer, and from then on that writer is refused: it cannot change
+// what the reader reads. Readers do not wait for each other, nor for a function of a newer writer, which fences them.
 func TestGuard_ClaimRead_waitsForTheOlderWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g fence.Guard
@@ -169,7 +170,7 @@ func TestGuard_ClaimRead_waitsForTheOlderWriter(t *testing.T) {
 		}))
 		require.NoError(t, <-claimed)
 		require.Equal(t, &fence.StaleError{Resource: "orders", Token: 41, Highest: 54, ByReader: true}, g.Check("orders", 41))
-		require.NoError(t, g.CheckRead("orders", 53), "an older reader, which stands beside")
+		require.NoError(t, g.CheckRead("orders", 53), "an older reader, which does not conflict")
 		require.NoError(t, g.Do("orders", 60, func() error {
 			require.Equal(t, &fence.StaleError{Resource: "orders", Token: 54, Highest: 60, Read: true}, g.CheckRead("orders", 54))
 			return nil

@@ -63,7 +63,7 @@ func TestGuard_hooks(t *testing.T) {
 			_, told := told.Last()
 			close(hold)
 			require.NoError(t, <-done)
-			require.Error(t, told, "nothing is told of it")
+			require.Error(t, told, "no hook is called")
 			return &fence.Access{Resource: "busy", Token: 54}, nil
 		},
 		"an illegal token": func() (*fence.Access, error) { return nil, g.Check("orders", 0) },

@@ -7,22 +7,24 @@ import (
 	"unicode/utf8"
 )
 
-// MaxLock is the longest name of a lock, in bytes. The locks of package lease have shorter names, also with their prefix.
+// MaxLock is the longest name of a lock, in bytes. The locks of package lease have shorter names, also with their
+// prefix.
 const MaxLock = 2304
 
-// ErrOtherLock reports that a token does not belong to the lock that the resource follows. Nothing was written, and the token may
-// be the newest of its own lock. The error is an [*OtherLockError].
+// ErrOtherLock reports that a token does not belong to the lock that the resource follows. Nothing was written, and the
+// token may be the newest of its own lock. The error is an [*OtherLockError].
 var ErrOtherLock = errors.New("fence: token of another lock")
 
-// OtherLockError is the refusal of a token that belongs to another lock than the resource follows. It matches [ErrOtherLock].
+// OtherLockError is the refusal of a token that belongs to another lock than the resource follows. It matches
+// [ErrOtherLock].
 //
-// Tokens order the grants of one lock. The holder of another lock is not excluded by that lock, and its token, which may be higher,
-// would refuse the rightful holder.
+// Tokens order the grants of one lock. A lock does not exclude the holder of another lock, whose token may be higher:
+// the resource would then refuse the rightful holder.
 type OtherLockError struct {
 	Resource string
 	Token    Token  // the refused token, of a reader if Read is set
 	Read     bool   // Token is a [ReadToken]
-	Lock     string // that the token belongs to, "" if it came without a name
+	Lock     string // the lock of the token, "" if it came without a name
 	Follows  string // the lock of the resource
 }
 
@@ -41,8 +43,8 @@ func (e *OtherLockError) Error() string {
 // Is reports whether target is [ErrOtherLock].
 func (e *OtherLockError) Is(target error) bool { return target == ErrOtherLock }
 
-// CheckLock refuses a name that a resource cannot remember: one that is empty, longer than [MaxLock], or not UTF-8 without NUL. It
-// is for those who write a store. The error matches [ErrInvalidToken].
+// CheckLock refuses the name of a lock that a resource cannot store: an empty name, a name longer than [MaxLock], and a
+// name that is not UTF-8 or contains NUL. Implementations of stores call it. The error matches [ErrInvalidToken].
 func CheckLock(lock string) error {
 	switch {
 	case lock == "" || len(lock) > MaxLock:

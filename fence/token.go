@@ -16,24 +16,24 @@ const (
 	legalToken = "plain decimal 1 to 9223372036854775807, low 48 bits not 0"
 )
 
-// ErrInvalidToken reports that a token is zero, negative or malformed, or that its era or revision is out of range. It is a
-// mistake of the caller and not a lost lock.
+// ErrInvalidToken reports that a token is zero, negative or malformed, or that its era or revision is out of range. It
+// is a mistake of the caller and not a lost lock.
 var ErrInvalidToken = errors.New("fence: invalid token")
 
 // Token identifies a grant of a lock at the resource: era<<48 | revision.
 //
-// A later grant of the same lock has a larger token, so tokens compare as plain integers. In era 0, the default, the token is
-// the revision at which etcd created the lock's key. An operator raises the era, 0 to 32767, when revisions have moved back
-// after a restore or a move to another cluster: every token of a later era is larger than every token of an earlier one. The
-// revision is 1 to 2^48-1. Zero is not a token.
+// A later grant of the same lock has a larger token, so tokens compare as plain integers. In era 0, the default, the
+// token is the revision at which etcd created the lock's key. An operator raises the era, 0 to 32767, when revisions
+// have moved back after a restore or a move to another cluster: every token of a later era is larger than every token
+// of an earlier one. The revision is 1 to 2^48-1. Zero is not a token.
 //
-// In SQL a Token is a 64-bit integer. In JSON it is a string, and a number is refused: decoders that read numbers as float64,
-// as in JavaScript, round above 2^53, and tokens are larger from era 32 on. Use omitzero for a struct field that may have no
-// token.
+// In SQL a Token is a 64-bit integer. In JSON it is a string, and a number is refused: decoders that read numbers as
+// float64, as in JavaScript, round above 2^53, and tokens are larger from era 32 on. Use omitzero for a struct field
+// that may have no token.
 type Token int64
 
-// NewToken returns the token of a revision in an era. The era is 0 to 32767, the revision 1 to 2^48-1. For other values NewToken
-// returns 0 and an error that matches [ErrInvalidToken].
+// NewToken returns the token of a revision in an era. The era is 0 to 32767, the revision 1 to 2^48-1. For other values
+// NewToken returns 0 and an error that matches [ErrInvalidToken].
 func NewToken(era uint16, revision int64) (Token, error) {
 	if era > maxEra {
 		return 0, fmt.Errorf("%w: era %d: want 0 to %d", ErrInvalidToken, era, maxEra)
@@ -44,9 +44,9 @@ func NewToken(era uint16, revision int64) (Token, error) {
 	return Token(int64(era)<<revisionBits | revision), nil
 }
 
-// Parse reads the form that [Token.String] writes. A token has one spelling: decimal digits without sign, space or leading
-// zero. For any other text, and for a number that is not a valid token, Parse returns 0 and an error that matches
-// [ErrInvalidToken] and quotes at most the first 24 bytes of s.
+// Parse reads the form that [Token.String] writes. A token has one spelling: decimal digits without sign, space or
+// leading zero. For any other text, and for a number that is not a valid token, Parse returns 0 and an error that
+// matches [ErrInvalidToken] and quotes at most the first 24 bytes of s.
 func Parse(s string) (Token, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	t := Token(n)
@@ -74,8 +74,8 @@ func (t Token) Text() string {
 	return strconv.FormatUint(uint64(t.Era()), 10) + ":" + strconv.FormatInt(t.Revision(), 10)
 }
 
-// MarshalText returns the decimal form. For an invalid token it returns an error that matches [ErrInvalidToken], since no reader
-// would accept it.
+// MarshalText returns the decimal form. For an invalid token it returns an error that matches [ErrInvalidToken], since
+// no reader would accept it.
 func (t Token) MarshalText() ([]byte, error) {
 	if !t.Valid() {
 		return nil, fmt.Errorf("%w %d: want %s", ErrInvalidToken, int64(t), legalToken)

@@ -70,9 +70,9 @@ func TestParse_refusesEveryOtherSpelling(t *testing.T) {
 		"9223372036854775808",          // one above the largest int64
 		"9999999999999999999",          // 19 digits
 		"10000000000000000000",         // 20 digits
-		strings.Repeat("7", 1<<10),     // a value that must not land in a log
-		strings.Repeat("\x00", 1<<10),  // nor unprintable ones
-		"54\r\nFencing-Token: 9999999", // nor a line of its own
+		strings.Repeat("7", 1<<10),     // a log must not have the whole value
+		strings.Repeat("\x00", 1<<10),  // nor unprintable characters
+		"54\r\nFencing-Token: 9999999", // nor a second line
 	} {
 		t.Run(s, func(t *testing.T) {
 			got, err := fence.Parse(s)

@@ -95,7 +95,7 @@ var fenceMutants = []mutant{
 		file: "fence/context.go",
 		old:  "t != nil && !t.token.read {",
 		new:  "t != nil {",
-		by:   killer{inFence, "TestNewReadContext_isNoWriters", `require.False(t, ok)`},
+		by:   killer{inFence, "TestNewReadContext_hidesTheWritersToken", `require.False(t, ok)`},
 	},
 	{
 		name: "Guard: a path's claim does not reach the nodes above",

@@ -10,8 +10,8 @@ import (
 
 const legal = "with a token of 1 to 9223372036854775807, low 48 bits not 0"
 
-// Token returns the token that ctx carries. The error matches [fence.ErrInvalidToken] if there is none, as in a reader's
-// context, or if its era is above maxEra; see [fence.Token.CheckEra].
+// Token returns the token that ctx carries. The error matches [fence.ErrInvalidToken] if there is none, as in a
+// reader's context, or if its era is above maxEra; see [fence.Token.CheckEra].
 func Token(ctx context.Context, maxEra uint16) (fence.Token, error) {
 	t, ok := fence.FromContext(ctx)
 	if !ok {

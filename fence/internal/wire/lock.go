@@ -14,8 +14,8 @@ const (
 	want = `want UTF-8 in which "%" and two upper-case hex digits stand for each byte but A-Z, a-z, 0-9 and "-._~/"`
 )
 
-// EncodeLock writes a name: bytes other than letters, digits and "-._~/" become "%" and two upper-case hex digits. So there are no
-// control characters, no space that is trimmed on the way, and no comma, by which proxies join two values.
+// EncodeLock writes a name: bytes other than letters, digits and "-._~/" become "%" and two upper-case hex digits. So
+// the text has no control characters, no space that a proxy trims, and no comma, with which proxies join two values.
 func EncodeLock(lock string) string {
 	var b strings.Builder
 	for i := range len(lock) {
@@ -32,8 +32,9 @@ func plain(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~/", c) >= 0
 }
 
-// DecodeLock reads the one spelling of a name that EncodeLock writes. For several values, any other text, and a name that
-// [fence.CheckLock] refuses, it returns an error that matches [fence.ErrInvalidToken]. Without a value there is no name: "".
+// DecodeLock reads the one spelling of a name that EncodeLock writes. For several values, any other text, and a name
+// that [fence.CheckLock] refuses, it returns an error that matches [fence.ErrInvalidToken]. Without a value there is no
+// name: "".
 func DecodeLock(values []string) (string, error) {
 	switch len(values) {
 	case 0:

@@ -10,7 +10,7 @@ import (
 	"github.com/leasefence/leasefence/fence/internal/wire"
 )
 
-// A header's value, as RFC 9110 has it, less what could be trimmed, split or taken for something else on the way.
+// The characters of a header's value (RFC 9110), without those that may be trimmed, split at or read as syntax.
 const header = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/%"
 
 func TestEncodeLock_fitsIntoAHeader(t *testing.T) {
@@ -68,7 +68,7 @@ func FuzzDecodeLock(f *testing.F) {
 			require.False(t, strings.ContainsAny(err.Error(), "\n\x00"))
 		} else {
 			require.NoError(t, fence.CheckLock(lock))
-			require.Equal(t, text, wire.EncodeLock(lock), "one spelling")
+			require.Equal(t, text, wire.EncodeLock(lock), "a name has one spelling")
 		}
 		if fence.CheckLock(text) == nil {
 			lock, err := wire.DecodeLock([]string{wire.EncodeLock(text)})

@@ -7,12 +7,12 @@ import (
 	"github.com/leasefence/leasefence/internal/clip"
 )
 
-// maxResource bounds the name of a resource in a refusal: a store's names can have any length, and clients limit the size of what
-// they take for a refusal.
+// maxResource bounds the name of a resource in a refusal: a store's names can have any length, and clients limit the
+// size of a refusal that they read.
 const maxResource = 4 << 10
 
-// Stale returns the refusal in err as it is sent, with the start of a long name. ok is false if err says no more than that the token is
-// stale.
+// Stale returns the refusal in err in the form to send, with long names cut. ok is false if err contains no
+// [*fence.StaleError].
 func Stale(err error) (known fence.StaleError, ok bool) {
 	stale, ok := errors.AsType[*fence.StaleError](err)
 	if !ok || stale == nil {
@@ -35,7 +35,8 @@ func OtherLock(err error) (known fence.OtherLockError, ok bool) {
 	return known, true
 }
 
-// Member returns the token in a refusal that was sent, or 0 if it is malformed: a refused holder must stop in any case.
+// Member parses a token in a received refusal. It returns 0 for a malformed one: a refused holder must stop in any
+// case.
 func Member(text string) fence.Token {
 	t, err := fence.Parse(text)
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package wire has what HTTP and gRPC do alike: a token and the name of its lock as the values of three fields.
+// Package wire is shared by httpfence and grpcfence: it converts a token and the name of its lock to the values of
+// three fields, headers or metadata, and back.
 package wire
 
 import (
@@ -17,7 +18,7 @@ type Token struct {
 	Lock  string          // "" if it came without a name
 }
 
-// In returns a context that carries t, if there is a token, and no token or name of ctx.
+// In returns a context that carries t and hides the token and the name of ctx. Without a token it returns ctx.
 func (t Token) In(ctx context.Context) context.Context {
 	switch {
 	case t.Write != 0:
@@ -33,7 +34,8 @@ func (t Token) In(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Parse returns the token of a field with values, of which there must be one. The field is a kind of thing with a name, for an error.
+// Parse returns the token of a field, which must have exactly one value. An error names the field by its kind, such as
+// "header", and its name.
 func Parse(kind, name string, values []string) (fence.Token, error) {
 	if len(values) != 1 {
 		return 0, fmt.Errorf("%w: %s %s has %d values, want 1", fence.ErrInvalidToken, kind, name, len(values))
@@ -41,7 +43,7 @@ func Parse(kind, name string, values []string) (fence.Token, error) {
 	return fence.Parse(values[0])
 }
 
-// Carried returns what the three fields carry, a writer's token or a reader's and the name of its lock.
+// Carried returns the token that the three fields carry, a writer's or a reader's, with the name of its lock.
 func Carried(kind string, names [3]string, values [3][]string) (t Token, err error) {
 	if t.Lock, err = DecodeLock(values[2]); err != nil {
 		return Token{}, err
@@ -55,7 +57,7 @@ func Carried(kind string, names [3]string, values [3][]string) (t Token, err err
 		var read fence.Token
 		read, err = Parse(kind, names[1], values[1])
 		t.Read = fence.ReadToken(read)
-	case t.Lock != "": // no client sends that: something between has lost the token
+	case t.Lock != "": // no client sends this: something on the way has dropped the token
 		err = fmt.Errorf("%w: %s %s is set and neither %s nor %s, want one", fence.ErrInvalidToken, kind, names[2], names[0], names[1])
 	}
 	return t, err
@@ -64,8 +66,8 @@ func Carried(kind string, names [3]string, values [3][]string) (t Token, err err
 // Fields are the values for a writer's token, a reader's and the name of the lock, each "" if it is not sent.
 type Fields [3]string
 
-// FieldsOf returns the fields for the token that ctx carries. The error matches [fence.ErrInvalidToken] if its lock has a name
-// that no resource can remember.
+// FieldsOf returns the fields for the token that ctx carries. The error matches [fence.ErrInvalidToken] if its lock has
+// a name that no resource can remember.
 func FieldsOf(ctx context.Context) (f Fields, err error) {
 	if token, ok := fence.FromContext(ctx); ok {
 		f[0] = token.String()
@@ -80,8 +82,8 @@ func FieldsOf(ctx context.Context) (f Fields, err error) {
 // HasToken reports whether there is a token to be sent.
 func (f Fields) HasToken() bool { return f[0] != "" || f[1] != "" }
 
-// Allows reports whether the caller may have set these values for a field: none, or the very value that is sent. Whatever else a
-// caller sets beside a token is a contradiction.
+// Allows reports whether the caller may have set these values for a field: none, or exactly the value that is sent. Any
+// other value contradicts the token in the context.
 func (f Fields) Allows(field int, set []string) bool {
 	return len(set) == 0 || f[field] != "" && len(set) == 1 && set[0] == f[field]
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/leasefence/leasefence/fence/internal/wire"
 )
 
-// A server may hold a lock itself: its name is not that of a request without one, though the tokens are equal.
+// A server may hold a lock itself. A request without a name does not get the name of that lock, even if the tokens are
+// equal.
 func TestToken_In_hasOnlyWhatWasSent(t *testing.T) {
 	server := fence.WithLock(fence.NewContext(t.Context(), 54), "the server's")
 	ctx := wire.Token{Write: 54}.In(server)
@@ -55,7 +56,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// What a caller sets beside a token is what is sent, or nothing.
+// Beside a token, a caller may set a field to the value that is sent, or not at all.
 func TestFields_Allows(t *testing.T) {
 	f, err := wire.FieldsOf(fence.WithLock(fence.NewContext(t.Context(), 54), "ä"))
 	require.NoError(t, err)
