@@ -1,5 +1,5 @@
-// Package audit has the words of an audit trail: who held which token at a resource, when, and how that ended. The packages
-// sqlfence and pgxfence keep such trails. No decision is made by what is in one.
+// Package audit has the types of an audit trail: who held which token at a resource, when, and how that ended. The
+// packages sqlfence and pgxfence keep such trails. A fence never decides by what is in its trail.
 package audit
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// Cause is how a tenure has ended.
+// Cause is how a tenure ended.
 type Cause string
 
 // The causes.
@@ -21,14 +21,14 @@ const (
 	CauseSuperseded Cause = "superseded" // a newer token has reached the resource, before any other end was recorded
 )
 
-// Tenure is the time under one token at one resource.
+// Tenure is the time of one token at one resource.
 type Tenure struct {
 	Resource string
 	Token    fence.Token
-	Holder   Holder    // zero where the token's context did not tell it
+	Holder   Holder    // zero if the token's context carried none
 	Granted  time.Time // when the token first reached the resource, by the resource's clock, in UTC
 	Released time.Time // when it ended, by the same clock; zero if no end is recorded
-	Cause    Cause     // how; empty if no end is recorded
+	Cause    Cause     // empty if no end is recorded
 }
 
 // Refusal is a stale token that a resource has refused.
@@ -40,52 +40,49 @@ type Refusal struct {
 	At       time.Time // by the resource's clock, in UTC
 }
 
-// Holder is who holds a token, for people.
+// Holder describes the holder of a token, for people.
 type Holder struct {
 	Name string        // the owner of a lock, the value of a candidate
 	TTL  time.Duration // of the lease
 }
 
-type contextKey struct{}
+// contextKey is the key of the holder of this token.
+type contextKey fence.Token
 
-// held is a holder with its token.
-type held struct {
-	token  fence.Token
-	holder Holder
-}
-
-// NewContext returns a context that carries the holder of the token that ctx carries. The contexts of locks and elections
-// are made by it. It changes nothing if ctx carries no token.
+// NewContext returns a context that carries the holder of the token that ctx carries. Locks and elections make their
+// contexts with it. If ctx carries no token, NewContext returns ctx.
 func NewContext(ctx context.Context, h Holder) context.Context {
 	t, ok := fence.FromContext(ctx)
 	if !ok {
 		return ctx
 	}
-	return context.WithValue(ctx, contextKey{}, held{t, h})
+	return context.WithValue(ctx, contextKey(t), h)
 }
 
-// FromContext returns the holder of the token that ctx carries. It is zero if the token came without one, for instance over
-// the network, which carries tokens alone.
+// FromContext returns the holder of the token that ctx carries. It is zero if ctx carries no token, or if the token came
+// without a holder, for instance over the network, which carries tokens alone.
 func FromContext(ctx context.Context) Holder {
-	h, _ := ctx.Value(contextKey{}).(held)
-	if t, _ := fence.FromContext(ctx); t != h.token {
-		return Holder{} // it is another token's
+	t, ok := fence.FromContext(ctx)
+	if !ok {
+		return Holder{}
 	}
-	return h.holder
+	h, _ := ctx.Value(contextKey(t)).(Holder)
+	return h
 }
 
-// CauseOf says how the tenure of ctx, the context of a lock or an election, has ended: [CauseExplicit] if it has not ended, or
-// by its holder's own doing. The cause of the context tells it, if it or an error that it wraps has a method
+// CauseOf returns how the tenure of ctx, the context of a lock or an election, ended. It is [CauseExplicit] if the
+// tenure has not ended, or if the holder itself ended it. Any other cause comes from the context's cause, if it or an
+// error that it wraps has the method
 //
 //	ReleaseCause() audit.Cause
 //
-// as those of leasefence's own locks have.
+// as the errors of leasefence's own locks have.
 func CauseOf(ctx context.Context) Cause {
-	if told, ok := errors.AsType[interface {
+	if ended, ok := errors.AsType[interface {
 		error
 		ReleaseCause() Cause
 	}](context.Cause(ctx)); ok {
-		return told.ReleaseCause()
+		return ended.ReleaseCause()
 	}
 	return CauseExplicit
 }
