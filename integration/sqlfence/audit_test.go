@@ -137,7 +137,8 @@ func TestMarks_Check_auditsInTheCallersTransaction(t *testing.T) {
 
 		stale := check(held(t, older-1, "z"), nil)
 		require.ErrorIs(t, stale, fence.ErrStale)
-		require.NoError(t, r.logRefusal(held(t, older-1, "z"), fmt.Errorf("work: %w", stale)))
+		inner := audit.NewContext(fence.NewContext(held(t, older-1, "z"), newer), audit.Holder{Name: "of another token"})
+		require.NoError(t, r.logRefusal(inner, fmt.Errorf("work: %w", stale)))
 		require.NoError(t, r.logRefusal(ctx, nil))
 		require.NoError(t, r.logRefusal(ctx, undone))
 		require.Equal(t, []string{"accounts 10 a 10s ", "accounts 9 < 10 z"}, brief(history(t, r, sqlfence.Query{})))

@@ -67,7 +67,8 @@ func (e *Engine[T]) LogRefusal(ctx context.Context, db DB[T], err error) error {
 	})
 }
 
-// refused returns a refusal by a mark. With an audit trail, record writes that of a writer there.
+// refused returns stale, the refusal by a mark or nil. If there is an audit trail, record first writes a writer's
+// refusal to it.
 func (e *Engine[T]) refused(verb, resource string, stale error, record func(*fence.StaleError) error) error {
 	if e.trail == nil || stale == nil {
 		return stale

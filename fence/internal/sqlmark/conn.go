@@ -28,9 +28,9 @@ type Tx interface {
 	Rollback(ctx context.Context) error
 }
 
-// DB begins transactions of the adapter's type. The engine sends every statement in a transaction. With autocommit=0 in a DSN a
-// lone statement is never committed and leaves its locks and its snapshot on the connection. A proxy may send a lone SELECT to
-// a replica that lags.
+// DB begins transactions of the adapter's type. The engine sends every statement in a transaction. With autocommit=0 in
+// a DSN a lone statement is never committed and leaves its locks and its snapshot on the connection. A proxy may send a
+// lone SELECT to a replica that lags.
 type DB[T Tx] interface {
 	// Begin begins a transaction at the level in the adapter's options.
 	Begin(ctx context.Context) (T, error)

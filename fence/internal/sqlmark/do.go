@@ -8,27 +8,28 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// errBehind ends an attempt whose token is newer than the mark, or gives it the name of its lock.
+// errBehind ends an attempt whose token would change the marks: it is newer, or the first with the name of a lock.
 var errBehind = errors.New("sqlmark: token is newer than the mark")
 
-// errUnsettled ends an attempt whose snapshot may be older than the end of a transaction that it has waited for. Transactions of
-// its own token, in the shared form or at a lower level, do not change the mark, so this is not detected otherwise. The next
-// attempt has a newer snapshot, so Do sees the writes of all calls that were given up before.
+// errUnsettled ends an attempt whose snapshot may be older than the end of a transaction that its guard has waited for.
+// Transactions with the same token, in the shared form or at a lower level, do not change the mark, so nothing else
+// detects this. The next attempt has a newer snapshot: Do sees the writes of all earlier calls, also of those whose
+// outcome is unknown.
 var errUnsettled = errors.New("sqlmark: snapshot may be older than what was waited for")
 
-// overtakenError is the error of a guard that has waited for another transaction's lock on the mark, and whose snapshot is
-// older than that transaction's COMMIT.
+// overtakenError is the error of a guard that has waited for another transaction's lock on the mark, and whose snapshot
+// is older than that transaction's COMMIT.
 type overtakenError struct{ error }
 
 func (e overtakenError) Unwrap() error { return e.error }
 
-// Do begins a transaction with the guard, in the shared form if shared is set, runs fn in it and commits. It begins again after
-// a server's rollback.
+// Do begins a transaction with the guard, in the shared form if shared is set, runs fn in it and commits. It begins
+// again after a server's rollback.
 func (e *Engine[T]) Do(ctx context.Context, db DB[T], resource string, c Claimant, shared bool,
 	fn func(ctx context.Context, tx T) error,
 ) error {
 	claimed, settled := false, shared
-	ran := false // fn, in the last attempt: the token was accepted
+	ran := false // whether fn ran in the last attempt, so that the token was accepted
 	err := e.retry(ctx, func() error {
 		for {
 			ran = false
@@ -42,8 +43,8 @@ func (e *Engine[T]) Do(ctx context.Context, db DB[T], resource string, c Claiman
 			case errors.Is(err, errBehind) && claimed:
 				return fmt.Errorf("%s: do %q: %w", e.pkg, resource, errMoved)
 			case errors.Is(err, errBehind):
-				// The transaction's snapshot may be from before its lock on the mark, see the store. After the commit of the
-				// claim the next snapshot is newer.
+				// The transaction's snapshot may be from before its lock on the mark, see the store. After the commit
+				// of the claim the next snapshot is newer.
 				if err := e.claim(ctx, db, resource, c); err != nil {
 					return err
 				}

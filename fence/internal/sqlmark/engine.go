@@ -36,7 +36,7 @@ type Config struct {
 
 	Hooks *fence.Hooks // may be nil
 
-	Ended error // matched by Commit's error if the transaction has already ended
+	Ended error // Commit's error matches it if the transaction has already ended
 
 	// Unsent reports whether an error of Commit came before anything was sent to the server. Optional.
 	Unsent func(error) bool
@@ -125,8 +125,8 @@ func (e *Engine[T]) Schema() []string {
 	return all
 }
 
-// Admit checks what every verb needs before it sends anything: it returns the token of ctx, with the name of its lock, if the
-// resource's name is legal.
+// Admit checks what every verb needs before it sends anything: it returns the token of ctx, with the name of its lock,
+// if the resource's name is legal.
 func (e *Engine[T]) Admit(ctx context.Context, resource string) (Claimant, error) {
 	if err := e.checkResource("resource", resource); err != nil {
 		return Claimant{}, err
@@ -150,7 +150,7 @@ func (e *Engine[T]) AdmitRead(ctx context.Context, resource string) (Claimant, e
 	return e.named(ctx, Claimant{Token: fence.Token(r), read: true})
 }
 
-// AdmitMove is [Engine.Admit] for a claim that the resource follows the lock of from then on.
+// AdmitMove is [Engine.Admit] for a claim that makes the resource follow the claimant's lock.
 func (e *Engine[T]) AdmitMove(ctx context.Context, resource string) (Claimant, error) {
 	c, err := e.Admit(ctx, resource)
 	if err == nil && c.lock == "" {
@@ -189,7 +189,7 @@ func (e *Engine[T]) Token(ctx context.Context) (fence.Token, error) {
 	return t, nil
 }
 
-// tell tells the hooks how a verb has ended, and returns its error.
+// tell reports the outcome of a verb to the hooks, and returns its error.
 func (e *Engine[T]) tell(ctx context.Context, resource string, c Claimant, err error) error {
 	e.hooks.Tell(ctx, fence.Access{Resource: resource, Token: c.Token, Read: c.read, Lock: c.lock}, err)
 	return err

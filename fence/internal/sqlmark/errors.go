@@ -23,8 +23,8 @@ var faults = map[Fault]string{
 	NoRow:     "no such row",
 }
 
-// Of returns the fault as an error of a package. It starts with the package's name and matches the same fault of any other
-// package.
+// Of returns the fault as an error of a package. It starts with the package's name and matches the same fault of any
+// other package.
 func (f Fault) Of(pkg string) error { return &faultError{fault: f, text: pkg + ": " + faults[f]} }
 
 type faultError struct {
@@ -39,8 +39,8 @@ func (e *faultError) Is(target error) bool {
 	return ok && other.fault == e.fault
 }
 
-// errMoved reports that a mark was deleted or lowered, or given to another lock between two statements. The token is refused,
-// because the highest token is unknown.
+// errMoved reports that a mark was deleted, lowered or moved to another lock between two statements. The token is
+// refused, because the highest token is unknown.
 var errMoved = errors.New("the mark was deleted, lowered or moved during the call, want marks that only grow")
 
 // tables names the tables that Migrate creates.

@@ -8,8 +8,8 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// The columns that tables of earlier versions lack: of the read mark, and of the name of the lock that the marks follow. An earlier
-// version ignores the name and goes by the tokens alone.
+// The columns that tables of earlier versions lack: of the read mark, and of the name of the lock that the marks
+// follow. An earlier version ignores the name and goes by the tokens alone.
 const (
 	readColumn = "read_token"
 	lockColumn = "lock_name"
@@ -21,11 +21,11 @@ type Claimant struct {
 
 	read   bool   // the token is a reader's
 	lock   string // "" if the token came without a name
-	strict bool   // without a name it is refused at a resource that follows a lock
-	moving bool   // the resource follows its lock from now on
+	strict bool   // a token without a name is refused at a resource that follows a lock
+	moving bool   // the resource is to follow this lock
 }
 
-// verb names a verb of the claimant in errors.
+// verb returns the name of a verb in errors.
 func (c Claimant) verb(name string) string {
 	if c.read {
 		return name + " to read"
@@ -33,14 +33,14 @@ func (c Claimant) verb(name string) string {
 	return name
 }
 
-// marks are the highest token of a writer and that of a reader at a resource, each 0 if none has come, and the lock that it
-// follows, "" if no token has come with a name.
+// marks are the highest token of a writer and that of a reader at a resource, each 0 if none has come, and the lock
+// that it follows, "" if no token has come with a name.
 type marks struct {
 	write, read fence.Token
 	lock        string
 }
 
-// lifted returns the marks with an accepted claimant's.
+// lifted returns the marks after the claimant was accepted.
 func (m marks) lifted(c Claimant) marks {
 	if c.read {
 		m.read = max(m.read, c.Token)
@@ -56,15 +56,15 @@ func (m marks) lifted(c Claimant) marks {
 // has reports whether an accepted claimant changes nothing.
 func (m marks) has(c Claimant) bool { return m.lifted(c) == m }
 
-// own returns marks that are those of the claimant alone.
+// own returns the marks of a resource that has accepted this claimant alone.
 func (c Claimant) own() marks { return marks{}.lifted(c) }
 
 // unbound reports whether the claimant is accepted whatever lock the resource follows.
 func (c Claimant) unbound() bool { return c.moving || c.lock == "" && !c.strict }
 
-// refuse returns an error if the claimant is of another lock than the resource follows, or older than a mark that it must not be
-// older than: both marks for a writer, the write mark for a reader. If both marks refuse, the error has the write mark. A token
-// without a name that is also stale is reported as stale.
+// refuse returns an error if the claimant is of another lock than the resource follows, or is stale: a writer if it is
+// older than one of the marks, a reader if it is older than the write mark. If both marks refuse, the error has the
+// write mark. A stale token without a name is reported as stale.
 func refuse(resource string, c Claimant, m marks) error {
 	other := m.lock != "" && c.lock != m.lock && !c.moving
 	switch {
@@ -93,13 +93,13 @@ func readMarks(ctx context.Context, q Conn, query, resource string) (marks, erro
 // markState is the result of a guard.
 type markState struct {
 	marks           // before the guard
-	announced marks // by claims of one lock that may still wait for older transactions; they only refuse
+	announced marks // by claims of one lock that may still wait for older transactions; these marks only refuse
 	snapshot  bool  // the transaction's snapshot may be older than its lock on the mark
 	trace     bool  // the transaction has an exclusive lock on the mark and must write it
 }
 
-// highest returns the marks below which the claimant is refused. What a claim of another lock has announced does not count: that
-// claim may have been refused since.
+// highest returns the marks below which the claimant is refused. The announcement of another lock's claim does not
+// count: that claim may have been refused since.
 func (s markState) highest(c Claimant) marks {
 	m := s.marks
 	if follows := m.lifted(c).lock; follows == "" || follows == s.announced.lock {
@@ -108,7 +108,7 @@ func (s markState) highest(c Claimant) marks {
 	return m
 }
 
-// statements are those that differ between writers and readers.
+// statements are the SQL statements that differ between writers and readers.
 type statements struct{ raise, announce string }
 
 // modes are the statements of writers and those of readers.

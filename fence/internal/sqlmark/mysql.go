@@ -19,8 +19,8 @@ type mySQL struct {
 func newMySQL(t table) store {
 	const readMark = readColumn + ` BIGINT NOT NULL DEFAULT 0`
 	lock := lockColumn + ` VARBINARY(` + fmt.Sprint(fence.MaxLock) + `) NOT NULL DEFAULT ''`
-	// The assignments are made in their order, and the second sees what the first has written: the name, if the claimant is
-	// accepted.
+	// MySQL makes the assignments in order, and the second sees the result of the first: the new name, if the claimant
+	// is accepted.
 	const follows = `(lock_name = '' OR lock_name = ? OR ?)`
 	name := `lock_name = IF(token <= ? AND read_token <= ? AND ` + follows + ` AND ?, ?, lock_name), `
 	look := `SELECT token, read_token, lock_name FROM ` + t.quoted + ` WHERE resource = ?`
@@ -47,8 +47,8 @@ func newMySQL(t table) store {
 			`ALTER TABLE ` + t.quoted + ` ADD COLUMN ` + readMark,
 			`ALTER TABLE ` + t.quoted + ` ADD COLUMN ` + lock,
 		},
-		// An UPDATE reports 0 rows for an equal token too, so its count decides nothing. A locking read sees the newest version
-		// at every level and does not open the transaction's snapshot.
+		// An UPDATE reports 0 rows for an equal token too, so its count decides nothing. A locking read sees the newest
+		// version at every level and does not open the transaction's snapshot.
 		alone: look + ` FOR UPDATE`,
 		share: look + ` LOCK IN SHARE MODE`,
 		// In a cluster with several writable nodes a lock is local to its node. The nodes compare the changed rows of
@@ -78,7 +78,8 @@ WHERE t.TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND t.TABLE_NAME = ? 
 	return m.checkColumns(ctx, q, "BIGINT", fmt.Sprintf("VARBINARY(%d)", fence.MaxLock), mysqlFlaws, m.table.schema, m.table.name)
 }
 
-// mysqlFlaws counts the columns of later versions that have another type or default. Servers show an empty default in three ways.
+// mysqlFlaws counts the columns of later versions that have another type or default. Servers show an empty default in
+// three ways.
 const mysqlFlaws = `SELECT
 COUNT(CASE WHEN COLUMN_NAME = 'read_token' AND NOT (DATA_TYPE = 'bigint' AND COALESCE(COLUMN_DEFAULT, '') = '0') THEN 1 END),
 COUNT(CASE WHEN COLUMN_NAME = 'lock_name' AND NOT (DATA_TYPE = 'varbinary' AND CHARACTER_OCTET_LENGTH >= 2304
@@ -97,7 +98,7 @@ func (m *mySQL) peek(ctx context.Context, q Conn, resource string) (markState, e
 	return markState{marks: seen}, err
 }
 
-// announce does nothing: a lock that waits keeps out all that come later.
+// announce does nothing: later transactions queue behind a claim that waits for a lock.
 func (m *mySQL) announce(context.Context, Conn, string, Claimant) error { return nil }
 
 // raise reads the marks back with a lock, which sees the newest version at every level.
@@ -133,9 +134,9 @@ func (m *mySQL) lock(ctx context.Context, tx Conn, resource string, _ Claimant, 
 	return markState{marks: seen, trace: !shared}, err
 }
 
-// clustered reports whether the server is part of a cluster with several writable nodes, Galera or MySQL's group replication,
-// which has no shared form. It queries every time, because each connection may be to another server. The queries do not open
-// the transaction's snapshot.
+// clustered reports whether the server is part of a cluster with several writable nodes, Galera or MySQL's group
+// replication, which has no shared form. It queries every time, because each connection may be to another server. The
+// queries do not open the transaction's snapshot.
 func (m *mySQL) clustered(ctx context.Context, tx Conn) (bool, error) {
 	for _, query := range []string{"SELECT @@GLOBAL.wsrep_on", "SELECT @@GLOBAL.group_replication_group_name <> ''"} {
 		var on bool
@@ -150,9 +151,9 @@ func (m *mySQL) clustered(ctx context.Context, tx Conn) (bool, error) {
 	return false, nil
 }
 
-// settle compares the mark with a plain read. At repeatable read that reads the snapshot, and opens it if there is none. So
-// settle reads only after the transaction has its final lock. For a new token, it does not detect an older snapshot if only
-// data have changed since.
+// settle compares the mark with a plain read. At repeatable read a plain read reads the snapshot, and opens it if there
+// is none. So settle reads only after the transaction has its final lock. For a new token, it does not detect an old
+// snapshot if only data have changed since.
 func (m *mySQL) settle(ctx context.Context, tx Conn, resource string, c Claimant, seen markState, shared bool) (
 	now marks, late bool, err error,
 ) {
@@ -175,9 +176,9 @@ func (m *mySQL) settle(ctx context.Context, tx Conn, resource string, c Claimant
 	return now, false, err
 }
 
-// lockRead compares the marks with a plain read as settle does. If the read mark of the snapshot is r or higher, the snapshot is
-// newer than all older writers' transactions. In a cluster a shared lock is local to its node: a newer claim on another node
-// does not wait for it, and rolls the transaction back when this node applies it.
+// lockRead compares the marks with a plain read as settle does. If the read mark of the snapshot is r or higher, the
+// snapshot is newer than all older writers' transactions. In a cluster a shared lock is local to its node: a newer
+// claim on another node does not wait for it, and rolls the transaction back when this node applies it.
 func (m *mySQL) lockRead(ctx context.Context, tx Conn, resource string, r Claimant) (seen markState, late bool, err error) {
 	seen.marks, err = readMarks(ctx, tx, m.share, resource)
 	claimed := seen.has(r)
@@ -199,8 +200,9 @@ func (m *mySQL) lockRead(ctx context.Context, tx Conn, resource string, r Claima
 	return seen, false, err
 }
 
-// lockPath takes all locks before the plain reads, which open the snapshot. In a cluster it locks and writes all the rows, as lock
-// does: a claim on another node does not wait for a shared lock, and is compared with what is written at COMMIT.
+// lockPath takes all locks before the plain reads, which open the snapshot. In a cluster it locks all rows exclusively
+// and writes them, as lock does: a claim on another server does not wait for a shared lock, and COMMIT compares only
+// written rows.
 func (m *mySQL) lockPath(ctx context.Context, tx Conn, nodes Path) (seen []markState, late bool, err error) {
 	clustered, err := m.clustered(ctx, tx)
 	if err != nil {
@@ -232,8 +234,8 @@ func (m *mySQL) lockPath(ctx context.Context, tx Conn, nodes Path) (seen []markS
 	return seen, late, nil
 }
 
-// leave writes the mark's row if the transaction has an exclusive lock. It comes after the plain read of settle, which would
-// otherwise read the transaction's own version of the row.
+// leave writes the mark's row if the transaction has an exclusive lock. It comes after the plain read of settle, which
+// would otherwise read the version that leave has written.
 func (m *mySQL) leave(ctx context.Context, tx Conn, resource string, seen markState) error {
 	if !seen.trace {
 		return nil

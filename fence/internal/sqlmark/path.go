@@ -10,10 +10,10 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// part is what starts a node's name below another in the name of a tree's lock: that of the node a/b/c is a/~b/~c.
+// part separates the nodes in the name of a tree's lock: the lock of the node a/b/c is a/~b/~c.
 const part = "/~"
 
-// node is a node of a path, and what the holder of the path's end is there: a writer at the end, and like a reader above.
+// node is a node of a path, and the claimant there: a writer at the path's end, and like a reader above.
 type node struct {
 	resource string
 	Claimant
@@ -24,8 +24,8 @@ type Path []node
 
 func (p Path) end() node { return p[len(p)-1] }
 
-// AdmitPath is [Engine.Admit] for a path. A node above the end follows the lock whose name has as many parts less. Where none is
-// left, the token has come without the name of that node's lock, and is not refused for that.
+// AdmitPath is [Engine.Admit] for a path. The lock of a node above the end has one part less in its name for each
+// level. Where no part remains, the name of that node's lock is unknown, and the token is not refused for that.
 func (e *Engine[T]) AdmitPath(ctx context.Context, path string) (Path, error) {
 	c, err := e.Admit(ctx, path)
 	if err != nil {
@@ -53,7 +53,7 @@ func above(lock string) string {
 	return lock[:max(strings.LastIndex(lock, part), 0)]
 }
 
-// refusal is the error of a node's marks. The token is a writer's at each node.
+// refusal corrects the refusal by a node above the end, where the claimant is like a reader: the token is a writer's.
 func refusal(err error) error {
 	if stale, ok := errors.AsType[*fence.StaleError](err); ok {
 		stale.Read = false
@@ -64,9 +64,9 @@ func refusal(err error) error {
 	return err
 }
 
-// ClaimPath claims one node after the other from the root, each in transactions of their own. No two nodes are locked at the same
-// time, so claims do not wait for each other in a circle, and one that waits at a node holds up nobody above. A first look at all
-// nodes refuses before anything is written, if it can tell.
+// ClaimPath claims one node after the other from the root, each in separate transactions. It never has locks on two
+// nodes at the same time, so claims do not deadlock, and a claim that waits at a node delays nobody at the nodes above.
+// It first looks at all nodes, so that a token that is stale already is refused before anything is written.
 func (e *Engine[T]) ClaimPath(ctx context.Context, db DB[T], nodes Path) error {
 	return e.tell(ctx, nodes.end().resource, nodes.end().Claimant, e.claimPath(ctx, db, nodes))
 }
@@ -111,7 +111,8 @@ func (e *Engine[T]) look(ctx context.Context, db DB[T], n node) (has bool, err e
 	return has, err
 }
 
-// CheckPath is the guard of the caller's own transaction. It raises no mark, so it takes no stronger lock with one in hand.
+// CheckPath is the guard of the caller's own transaction. It raises no mark, so it never upgrades a lock, which could
+// deadlock.
 func (e *Engine[T]) CheckPath(ctx context.Context, tx Conn, nodes Path) error {
 	return e.tell(ctx, nodes.end().resource, nodes.end().Claimant, e.checkPath(ctx, tx, nodes))
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// migrationKey is the advisory lock for creating tables: CREATE TABLE IF NOT EXISTS is not atomic on PostgreSQL, and one of two
-// concurrent statements fails with a duplicate key in the catalogue.
+// migrationKey is the advisory lock for creating tables: CREATE TABLE IF NOT EXISTS is not atomic on PostgreSQL, and
+// one of two concurrent statements fails with a duplicate key in the catalogue.
 const migrationKey = 0x6c656173656666 // "leaseff"
 
 // announcing and a resource's name form the key of its announcement. No name starts with this character.
@@ -30,17 +30,17 @@ func newPostgreSQL(t table) store {
 	read := `INSERT INTO ` + t.quoted + ` AS m (resource, token, read_token, lock_name) VALUES ($1, 0, $2, $3)
 ON CONFLICT (resource) DO UPDATE SET `
 	const (
-		// A token with a name is accepted only where it is the mark's from then on.
+		// If a token with a name is accepted, the mark has that name from then on.
 		keepName = `, lock_name = COALESCE(NULLIF(EXCLUDED.lock_name, ''), m.lock_name)`
 		follows  = ` AND (m.lock_name IN ('', EXCLUDED.lock_name) OR $4)`
-		// An announcement has one lock. That of another lock's claim ends with it.
+		// An announcement is of one lock. A claim of another lock replaces it.
 		another = `m.lock_name <> EXCLUDED.lock_name`
 	)
 	return &postgreSQL{
 		basis: basis{
 			table: t,
-			// Names compare byte by byte in any collation; "C" makes the index cheap. The free space keeps the row's new
-			// versions on its page.
+			// Names compare byte by byte in any collation; "C" makes the index cheap. The free space keeps the row's
+			// new versions on its page.
 			ddl: `CREATE TABLE IF NOT EXISTS ` + t.quoted + ` (
 	resource text COLLATE "C" PRIMARY KEY CHECK (octet_length(resource) BETWEEN 1 AND ` + fmt.Sprint(maxResource+1) + `),
 	token bigint NOT NULL CHECK (token >= 0),
@@ -48,9 +48,9 @@ ON CONFLICT (resource) DO UPDATE SET `
 	` + lock + `
 ) WITH (fillfactor = 50)`,
 			plain: `SELECT token, read_token, lock_name FROM ` + t.quoted + ` WHERE resource = $1`,
-			// Raising waits for locks on the row and then compares the newest version. At repeatable read it fails if that is not
-			// the version of the snapshot. A writer's names the key too, for the lock of FOR UPDATE, which waits also for readers.
-			// A reader's does not: readers do not wait for each other.
+			// Raising waits for locks on the row and then compares the newest version. At repeatable read it fails if
+			// that is not the version of the snapshot. A writer's statement also sets the key, which takes the lock FOR
+			// UPDATE and so waits for readers too. A reader's does not: readers do not wait for each other.
 			modes: modes{
 				writer: statements{
 					raise: write + `resource = EXCLUDED.resource, token = EXCLUDED.token` + keepName + `
@@ -67,14 +67,14 @@ WHERE m.token <= EXCLUDED.read_token` + follows,
 			},
 		},
 		columns: `ALTER TABLE ` + t.quoted + ` ADD COLUMN IF NOT EXISTS ` + readMark + `, ADD COLUMN IF NOT EXISTS ` + lock,
-		// The locks wait and compare in the same way, and write less. They read the announcement of the snapshot and may miss
-		// that of a claim that came while they waited. Then the claim waits for this transaction.
+		// The locks wait and compare in the same way, and write less. They read the snapshot's announcement, and may
+		// miss one that was made while they waited. Then the claim waits for this transaction.
 		look:  look,
 		alone: look + ` FOR NO KEY UPDATE OF m`,
 		share: look + ` FOR SHARE OF m`,
 		hold:  look + ` FOR KEY SHARE OF m`,
-		// This finds nothing, and locks nothing, if the read mark is lower or lacks the lock's name: raising it takes a stronger
-		// lock, and to get that with a lock in hand may be a deadlock.
+		// This finds and locks nothing if the read mark is lower or the row lacks the lock's name: raising the mark
+		// takes a stronger lock, and upgrading a lock may deadlock.
 		keep:  look + ` AND m.read_token >= $3 AND (m.lock_name <> '' OR CAST($4 AS text) = '') FOR KEY SHARE OF m`,
 		trace: `UPDATE ` + t.quoted + ` SET token = token WHERE resource = $1`,
 		probe: `SELECT count(*) FROM (SELECT resource, token FROM ` + t.quoted + ` LIMIT 0) probe`,
@@ -99,8 +99,8 @@ func (p *postgreSQL) verify(ctx context.Context, q Conn) error {
 	return nil
 }
 
-// flaws returns why a table would lose marks or hide a guard. Row-level security is not a flaw: if it hides a mark, raising the
-// mark fails.
+// flaws returns why a table would lose marks or hide a guard. Row-level security is not a flaw: if it hides a mark,
+// raising the mark fails.
 const flaws = `SELECT CASE
 WHEN c.relkind <> 'r' THEN 'is a view, a foreign or a partitioned table'
 WHEN c.relpersistence = 'u' THEN 'is UNLOGGED, so a crash of the server empties it'
@@ -128,7 +128,8 @@ ELSE '' END FROM pg_class c WHERE c.oid = CAST($1 AS text)::regclass`
 
 func (p *postgreSQL) migrate(ctx context.Context, tx Conn) error { return p.define(ctx, tx, p.ddl) }
 
-// extend does not write the table anew. It waits for the transactions that have a lock on a mark, and later ones wait for it.
+// extend does not rewrite the table. It waits for the transactions that have a lock on a mark, and later ones wait for
+// it.
 func (p *postgreSQL) extend(ctx context.Context, tx Conn) error { return p.define(ctx, tx, p.columns) }
 
 func (p *postgreSQL) define(ctx context.Context, tx Conn, ddl string) error {
@@ -143,7 +144,8 @@ func (p *postgreSQL) peek(ctx context.Context, q Conn, resource string) (markSta
 	return p.see(ctx, q, p.look, resource)
 }
 
-// see reads the marks, their announcement and the isolation level. If the marks have no row, the query returns none of them.
+// see reads the marks, their announcement and the isolation level. If the marks have no row, the query returns none of
+// them.
 func (p *postgreSQL) see(ctx context.Context, q Conn, query, resource string, args ...any) (markState, error) {
 	var write, read, announcedWrite, announcedRead int64
 	var lock, announcedLock string
@@ -158,15 +160,15 @@ func (p *postgreSQL) see(ctx context.Context, q Conn, query, resource string, ar
 	return s, err
 }
 
-// announce writes a row that no transaction keeps locked. PostgreSQL grants a shared lock on a row ahead of a transaction that
-// waits to write it, and a write lock ahead of transactions that have waited longer. So without the announcement, transactions
-// of older tokens could make a claim wait forever. The announcement refuses them, and the claim waits only for those that have
-// begun.
+// announce writes a row that no transaction keeps locked. PostgreSQL grants a shared lock on a row ahead of a
+// transaction that waits to write it, and a write lock ahead of transactions that have waited longer. So without the
+// announcement, transactions of older tokens could make a claim wait forever. The announcement refuses them, and the
+// claim waits only for those that have begun.
 //
-// Readers refuse no readers, so a reader's claim must not wait for them. It does not: they have the lock of FOR KEY SHARE.
+// Readers refuse no readers, so a reader's claim must not wait for them. It does not: they have the lock of FOR KEY
+// SHARE.
 //
-// It has the name of the lock that the resource follows if the claim succeeds, and refuses tokens only if that is so: a claim of
-// another lock may announce its token before the resource has a name, and is refused then.
+// The announcement has the name of the lock that the resource will follow if the claim succeeds. It refuses nothing at a resource that follows another lock, see highest: a claim of another lock may announce its token before the resource has a name, and be refused later.
 func (p *postgreSQL) announce(ctx context.Context, q Conn, resource string, c Claimant) error {
 	_, err := q.Exec(ctx, p.of(c).announce, announcing+resource, int64(c.Token), c.lock)
 	return err
@@ -183,8 +185,8 @@ func (p *postgreSQL) lock(ctx context.Context, tx Conn, resource string, c Claim
 	return s, err
 }
 
-// leave changes the mark's row. A lock alone leaves no new version: a transaction with an older snapshot that has waited for the
-// lock would then continue and read data that this transaction has overwritten.
+// leave writes a new version of the mark's row. A lock alone leaves none: a transaction with an older snapshot that has
+// waited for the lock would then continue and read data that this transaction has overwritten.
 func (p *postgreSQL) leave(ctx context.Context, tx Conn, resource string, seen markState) error {
 	if !seen.trace {
 		return nil
@@ -193,8 +195,8 @@ func (p *postgreSQL) leave(ctx context.Context, tx Conn, resource string, seen m
 	return err
 }
 
-// settle considers the snapshot only if the token is new: if the mark has changed since the snapshot, the guard itself has
-// failed. But transactions in the shared form do not change the mark, and the guard may have waited for one.
+// settle considers the snapshot only if the token is new: if the mark has changed since the snapshot, the guard itself
+// has failed. But transactions in the shared form do not change the mark, and the guard may have waited for one.
 func (p *postgreSQL) settle(ctx context.Context, tx Conn, resource string, c Claimant, seen markState, _ bool) (
 	m marks, late bool, err error,
 ) {
@@ -208,7 +210,7 @@ func (p *postgreSQL) settle(ctx context.Context, tx Conn, resource string, c Cla
 	return m, false, err
 }
 
-// raise returns the claimant's own mark, or all if they refuse it.
+// raise returns only the claimant's own mark, or all marks if they refuse it.
 func (p *postgreSQL) raise(ctx context.Context, q Conn, resource string, c Claimant) (marks, error) {
 	n, err := q.Exec(ctx, p.of(c).raise, resource, int64(c.Token), c.lock, c.unbound())
 	if err != nil || n != 0 {
@@ -221,14 +223,14 @@ func (p *postgreSQL) raise(ctx context.Context, q Conn, resource string, c Claim
 	return m, err
 }
 
-// lockRead needs no write if the read mark is r or higher. The lock of FOR KEY SHARE conflicts only with that of a writer
-// that raises the write mark. Writers that are not stale have no need to wait for older readers otherwise.
+// lockRead needs no write if the read mark is r or higher. Its lock FOR KEY SHARE conflicts only with the lock of a
+// writer that raises the write mark: a writer that has claimed has already waited for the older readers.
 //
-// It locks all versions of the row from that of the statement's snapshot on, and waits for a writer that is raising the mark. But
-// the version that it returns need not be the newest, unlike that of the writers' locks: an update that is committed and leaves the
-// key as it was is no conflict. So the marks are read again under the lock. At repeatable read they cannot be: there the
-// transaction reads nothing of a writer that its snapshot does not show, and if the read mark of the snapshot is high enough,
-// the snapshot is newer than all older writers' transactions.
+// The lock covers all versions of the row from that of the statement's snapshot on, and waits for a writer that is
+// raising the mark. But unlike the writers' locks it may return an old version: a committed update that did not change
+// the key is no conflict. So lockRead reads the marks again under the lock. At repeatable read this is not possible,
+// and not needed: there the transaction reads only writes that its snapshot shows, and if the read mark of the snapshot
+// is high enough, the snapshot is newer than all older writers' transactions.
 func (p *postgreSQL) lockRead(ctx context.Context, tx Conn, resource string, r Claimant) (markState, bool, error) {
 	seen, err := p.see(ctx, tx, p.keep, resource, int64(r.Token), r.lock)
 	if err == nil && seen.has(r) && !seen.snapshot {
@@ -246,9 +248,9 @@ func (p *postgreSQL) lockRead(ctx context.Context, tx Conn, resource string, r C
 	return markState{marks: m}, false, err
 }
 
-// lockPath has the lock of a reader on the marks above the end. At repeatable read that lock may be on a version that is not the
-// newest, see lockRead, and what the transaction writes would be as new as if it were. So there it is followed by a lock that fails
-// if the marks have changed since the snapshot, and that the claims of other branches wait for.
+// lockPath takes the lock of a reader on the marks above the end. At repeatable read that lock may return an old
+// version, see lockRead, and the transaction of a path also writes. So there lockPath takes a second lock, which fails
+// if the marks have changed since the snapshot. The claims of other branches wait for that lock.
 func (p *postgreSQL) lockPath(ctx context.Context, tx Conn, nodes Path) (seen []markState, late bool, err error) {
 	for _, n := range nodes {
 		query := p.alone
@@ -302,8 +304,9 @@ func (p *postgreSQL) transient(err error) bool {
 	}
 }
 
-// undone recognises the classes of errors after which COMMIT has rolled back: deferred constraints, serialization failures, a
-// transaction that has failed before, a trigger's exception. After others, such as a shutdown, the outcome is unknown.
+// undone recognises the classes of errors after which COMMIT has rolled back: deferred constraints, serialization
+// failures, a transaction that has failed before, a trigger's exception. After others, such as a shutdown, the outcome
+// is unknown.
 func (p *postgreSQL) undone(err error) bool {
 	state := sqlState(err)
 	if len(state) == 5 && state != "40003" { // statement_completion_unknown

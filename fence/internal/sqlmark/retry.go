@@ -25,8 +25,8 @@ const (
 func (e *Engine[T]) retry(ctx context.Context, op func() error) error {
 	for attempt := 1; ; attempt++ {
 		err := op()
-		// Another transaction has committed and op has done nothing, so the system makes progress, and counting would only
-		// let others exhaust the attempts. A pause would let later transactions lock the mark first.
+		// Another transaction has committed and op has done nothing, so the system makes progress, and counting would
+		// only let others exhaust the attempts. A pause would let later transactions lock the mark first.
 		for overtaken(err) && ctx.Err() == nil {
 			err = op()
 		}

@@ -52,9 +52,9 @@ func (e *Engine[T]) UpdateRowOn(ctx context.Context, db DB[T], row Row, t fence.
 	return e.commit(ctx, tx, "update "+row.String())
 }
 
-// updateRow reads the row's fence if the update has changed no row, to find out why. On MySQL an update also changes no row if
-// the row has all these values already. The lookup cannot distinguish this from a row that was inserted since the update, so
-// it locks the row and updateRow sends the update again.
+// updateRow reads the row's fence if the update has changed no row, to find out why. On MySQL an update also changes no
+// row if the row has all these values already. The lookup cannot distinguish this from a row that was inserted since
+// the update, so it locks the row and updateRow sends the update again.
 func (e *Engine[T]) updateRow(ctx context.Context, q Conn, row Row, t fence.Token, update, lookup string, args []any) error {
 	all := append(append(make([]any, 0, len(args)+3), args...), int64(t), row.ID)
 	if e.dialect != PostgreSQL { // its placeholders have numbers and can refer to the token twice

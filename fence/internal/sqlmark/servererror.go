@@ -18,8 +18,8 @@ func sqlState(err error) string {
 	return ""
 }
 
-// mysqlNumber returns the server's error number, or 0. The driver's error has it in a field, which would need an import of the
-// driver, and at the start of its text: "Error 1213 (40001): Deadlock found".
+// mysqlNumber returns the server's error number, or 0. The driver's error has it in a field, which would need an import
+// of the driver, and at the start of its text: "Error 1213 (40001): Deadlock found".
 func mysqlNumber(err error) int {
 	number := 0
 	anyText(err, func(text string) bool {
@@ -50,8 +50,8 @@ func sqliteCode(err error) int {
 	return 0
 }
 
-// anyText reports whether the text of err or of a wrapped error matches. It recognises drivers' errors that have neither a
-// method nor a sentinel.
+// anyText reports whether the text of err or of a wrapped error matches. It recognises drivers' errors that have
+// neither a method nor a sentinel.
 func anyText(err error, match func(text string) bool) bool {
 	if err == nil {
 		return false

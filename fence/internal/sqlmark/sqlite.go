@@ -44,9 +44,9 @@ WHERE token <= excluded.read_token` + follows},
 			`ALTER TABLE ` + t.quoted + ` ADD COLUMN ` + readMark,
 			`ALTER TABLE ` + t.quoted + ` ADD COLUMN ` + lock,
 		},
-		// This is a write even if it finds no row. As the first statement it takes the write lock with the newest snapshot.
-		// Later it takes the lock only if the transaction's snapshot is still the newest, and fails otherwise. So BEGIN may be
-		// deferred.
+		// This is a write even if it finds no row. As the first statement it takes the write lock with the newest
+		// snapshot. Later it takes the lock only if the transaction's snapshot is still the newest, and fails
+		// otherwise. So BEGIN may be deferred.
 		equal: `UPDATE ` + t.quoted + ` SET token = token WHERE resource = ? AND token = ? AND read_token <= token ` +
 			`AND (lock_name = ? OR ?)`,
 		probe: `SELECT count(*) FROM (SELECT resource, token FROM ` + t.quoted + ` LIMIT 0)`,
@@ -77,7 +77,7 @@ func (s *sqlite) peek(ctx context.Context, q Conn, resource string) (markState, 
 
 func (s *sqlite) announce(context.Context, Conn, string, Claimant) error { return nil }
 
-// raise returns the claimant's own mark, or all if they refuse it.
+// raise returns only the claimant's own mark, or all marks if they refuse it.
 func (s *sqlite) raise(ctx context.Context, q Conn, resource string, c Claimant) (marks, error) {
 	changed, err := s.exec(ctx, q, s.of(c).raise, resource, c)
 	if err != nil || changed {
@@ -99,7 +99,7 @@ func (s *sqlite) lock(ctx context.Context, tx Conn, resource string, c Claimant,
 	return s.peek(ctx, tx, resource)
 }
 
-// settle never reports an old snapshot: with one the guard itself has failed.
+// settle never reports an old snapshot: with an old one the guard itself fails.
 func (s *sqlite) settle(ctx context.Context, tx Conn, resource string, c Claimant, seen markState, _ bool) (
 	m marks, late bool, err error,
 ) {
@@ -110,8 +110,8 @@ func (s *sqlite) settle(ctx context.Context, tx Conn, resource string, c Claiman
 	return m, false, err
 }
 
-// lockRead takes no lock if the read mark is r or higher: then the transaction's snapshot is newer than all older writers'
-// transactions, and no later write changes it. Raising the mark fails if the snapshot is not the newest.
+// lockRead takes no lock if the read mark is r or higher: then the transaction's snapshot is newer than all older
+// writers' transactions, and no later write changes it. Raising the mark fails if the snapshot is not the newest.
 func (s *sqlite) lockRead(ctx context.Context, tx Conn, resource string, r Claimant) (markState, bool, error) {
 	seen, err := s.peek(ctx, tx, resource)
 	if err != nil || seen.has(r) || refuse(resource, r, seen.marks) != nil {
@@ -121,7 +121,7 @@ func (s *sqlite) lockRead(ctx context.Context, tx Conn, resource string, r Claim
 	return seen, false, err
 }
 
-// lockPath begins with the end, whose guard takes the write lock.
+// lockPath begins at the path's end, whose guard takes the write lock.
 func (s *sqlite) lockPath(ctx context.Context, tx Conn, nodes Path) (seen []markState, late bool, err error) {
 	seen = make([]markState, len(nodes))
 	for i, n := range slices.Backward(nodes) {

@@ -55,47 +55,49 @@ type store interface {
 	// migrate creates the table, in a separate transaction.
 	migrate(ctx context.Context, tx Conn) error
 
-	// complete reads the columns that tables of earlier versions lack, and extend adds those that are missing, in a separate
-	// transaction. The statements of earlier versions go on working.
+	// complete reads the columns that tables of earlier versions lack, and extend adds those that are missing, in a
+	// separate transaction. The statements of earlier versions go on working.
 	complete(ctx context.Context, q Conn) error
 	extend(ctx context.Context, tx Conn) error
 
 	// peek reads the committed marks. It does not wait for the shared form.
 	peek(ctx context.Context, q Conn, resource string) (markState, error)
 
-	// announce writes the token that a claim commits before it waits for transactions with locks on the marks. It only refuses
-	// older tokens. The new token must not pass by it, because those transactions have not ended.
+	// announce writes the token that a claim commits before it waits for transactions with locks on the marks. It only
+	// refuses older tokens. The new token must not pass by it, because those transactions have not ended.
 	announce(ctx context.Context, q Conn, resource string, c Claimant) error
 
-	// raise lifts the marks to the claimant's if they do not refuse it, and returns the new marks. It may leave out a mark that
-	// refuses nothing.
+	// raise raises the marks to the claimant's if they do not refuse it, and returns the new marks. The result may lack
+	// a mark that does not refuse the claimant.
 	raise(ctx context.Context, q Conn, resource string, c Claimant) (marks, error)
 
-	// lock is the guard of a writer. If the marks that it sees refuse c, it is stale or of another lock. Otherwise, if they have
-	// c, the transaction has a lock on the marks until it ends, exclusive or shared. If not, the caller must raise them.
+	// lock is the guard of a writer, and returns the marks that it sees. If they refuse c, c is stale or of another
+	// lock. If they have c, the transaction has an exclusive or shared lock on them until it ends. Otherwise the caller
+	// must raise them.
 	lock(ctx context.Context, tx Conn, resource string, c Claimant, shared bool) (markState, error)
 
-	// settle is called after lock in a transaction that cannot begin again. It raises marks that do not have c, which gives the
-	// transaction an exclusive lock, and returns them. It also reports whether the transaction's snapshot may be older than its
-	// lock on the marks.
+	// settle is called after lock in a transaction that cannot begin again. It raises marks that do not have c, which
+	// gives the transaction an exclusive lock, and returns them. It also reports whether the transaction's snapshot may
+	// be older than its lock on the marks.
 	settle(ctx context.Context, tx Conn, resource string, c Claimant, seen markState, shared bool) (
 		m marks, late bool, err error)
 
-	// lockRead is the guard of a reader, in a transaction that cannot begin again. If the marks that it sees refuse r, it is
-	// stale or of another lock. Otherwise the read mark is r or higher, so that no transaction of an older writer is under way,
-	// and until the transaction ends none of a newer writer changes what it reads. A lower read mark is raised, which lets one
-	// reader in at a time. lockRead also reports whether the transaction's snapshot may be older than that.
+	// lockRead is the guard of a reader, in a transaction that cannot begin again. It returns the marks that it sees.
+	// If they refuse r, r is stale or of another lock. Otherwise the read mark is r or higher: no transaction of an
+	// older writer is under way, and until the transaction ends no newer writer changes what it reads. lockRead raises
+	// a lower read mark, which lets in one reader at a time. It also reports whether the transaction's snapshot may be
+	// older than that.
 	lockRead(ctx context.Context, tx Conn, resource string, r Claimant) (seen markState, late bool, err error)
 
-	// lockPath is the guard of a path, in a transaction that cannot begin again. It returns the marks of each node. If those of the
-	// nodes above the end have the claimants, none of a newer writer there is accepted until the transaction ends; other readers
-	// there may be. At the end it is as lock, not shared. It raises nothing. lockPath also reports whether the transaction's
-	// snapshot may be older than its locks.
+	// lockPath is the guard of a path, in a transaction that cannot begin again. It returns the marks of each node and
+	// raises none. If the marks of the nodes above the end have the claimants, no newer writer is accepted there until
+	// the transaction ends; other readers may be. At the end it locks as lock does, not in the shared form. lockPath
+	// also reports whether the transaction's snapshot may be older than its locks.
 	lockPath(ctx context.Context, tx Conn, nodes Path) (seen []markState, late bool, err error)
 
-	// pin is called after the guard of Do has passed, and pinned with pin's result after the caller's function has succeeded.
-	// pinned reports whether the transaction is still the one of the guard. A function can end it with DDL or with COMMIT as
-	// SQL, and the driver does not notice. Its later writes are then committed without the fence.
+	// pin is called after the guard of Do has passed, and pinned with pin's result after the caller's function has
+	// succeeded. pinned reports whether the transaction is still the one of the guard. A function can end it with DDL
+	// or with COMMIT as SQL, and the driver does not notice. Its later writes are then committed without the fence.
 	pin(ctx context.Context, tx Conn, resource string, seen markState) (int64, error)
 	pinned(ctx context.Context, tx Conn, pin int64) (bool, error)
 
@@ -110,7 +112,7 @@ type store interface {
 	noColumn(err error) bool
 }
 
-// basis is what the stores have alike.
+// basis is the part that all stores share.
 type basis struct {
 	table table
 	ddl   string
@@ -145,7 +147,8 @@ func (b basis) checkColumns(ctx context.Context, q Conn, readType, lockType, fla
 	return nil
 }
 
-// addColumns runs statements that add a column each. One that is there is an error that exists knows: another process was first.
+// addColumns runs statements that add one column each. exists recognises the error for a column that another process
+// has added.
 func addColumns(ctx context.Context, tx Conn, columns []string, exists func(error) bool) error {
 	for _, column := range columns {
 		if _, err := tx.Exec(ctx, column); err != nil && !exists(err) {

@@ -7,7 +7,7 @@ import (
 	"github.com/leasefence/leasefence/internal/clip"
 )
 
-// table is a name that was found legal, in parts and quoted for its dialect.
+// table is a legal name, in parts and quoted for its dialect.
 type table struct {
 	schema, name string // schema may be empty
 	quoted       string
@@ -33,7 +33,7 @@ func newTable(schema, name string, dialect Dialect) table {
 	return t
 }
 
-// beside is the table of the same schema whose name is t's and a suffix.
+// beside returns the table in the same schema whose name is t's name with a suffix.
 func (t table) beside(dialect Dialect, suffix string) table {
 	return newTable(t.schema, t.name+suffix, dialect)
 }

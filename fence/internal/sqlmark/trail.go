@@ -22,8 +22,8 @@ const (
 	maxHolder = 255
 )
 
-// trail has the statements of an audit trail: one table of tenures, one of refusals. The times are those of the
-// database's clock.
+// trail has the statements of an audit trail: one table of tenures, one of refusals. The database's clock gives the
+// times.
 type trail struct {
 	ddl, probes                      []string
 	open, supersede, release, refuse string
@@ -145,9 +145,10 @@ func (l *trail) end(ctx context.Context, q Conn, resource string, t fence.Token,
 	return err
 }
 
-// stale writes the row of a refusal.
+// stale writes the row of a refusal. The holder is that of the refused token, which need not be the token of ctx.
 func (l *trail) stale(ctx context.Context, q Conn, e *fence.StaleError) error {
-	_, err := q.Exec(ctx, l.refuse, e.Resource, int64(e.Token), int64(e.Highest), holder(audit.FromContext(ctx)))
+	h := audit.FromContext(fence.NewContext(ctx, e.Token))
+	_, err := q.Exec(ctx, l.refuse, e.Resource, int64(e.Token), int64(e.Highest), holder(h))
 	return err
 }
 

@@ -7,16 +7,16 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// Claim raises the claimant's mark in a separate transaction, and waits for transactions with older tokens that have locks on the
-// marks, of a reader for those of older writers.
+// Claim raises the claimant's mark in a separate transaction. It waits for transactions with older tokens that have
+// locks on the marks; a reader's claim waits only for those of older writers.
 func (e *Engine[T]) Claim(ctx context.Context, db DB[T], resource string, c Claimant) error {
 	return e.tell(ctx, resource, c, e.claim(ctx, db, resource, c))
 }
 
 func (e *Engine[T]) claim(ctx context.Context, db DB[T], resource string, c Claimant) error {
 	return e.retry(ctx, func() error {
-		// If the marks have the claimant already, the claim that raised them has waited for older transactions. Another write
-		// would wait for the transactions that share the mark.
+		// If the marks have the claimant already, the claim that raised them has waited for older transactions. Another
+		// write would wait for the transactions that share the mark.
 		var known marks
 		var behind bool
 		err := within(ctx, db, func(tx T) error {
@@ -42,7 +42,7 @@ func (e *Engine[T]) claim(ctx context.Context, db DB[T], resource string, c Clai
 	})
 }
 
-// raise raises the claimant's mark, a writer's in one transaction with the rows of the audit trail.
+// raise raises the claimant's mark. In the same transaction it writes a writer's tenure to the audit trail.
 func (e *Engine[T]) raise(ctx context.Context, db DB[T], resource string, c Claimant) (m marks, err error) {
 	err = within(ctx, db, func(tx T) error {
 		m, err = e.store.raise(ctx, tx, resource, c)
