@@ -21,14 +21,14 @@ type Query struct {
 	Limit        int       // the newest tenures and the newest refusals, 1 to 100,000 each, default 1,000
 }
 
-// Release records the end of the tenure of ctx's token in the audit trail. ctx must not have ended; the token's tenure may
-// have:
+// Release records the end of the tenure of ctx's token in the audit trail. ctx must not have ended; the token's tenure
+// may have:
 //
 //	defer marks.Release(context.WithoutCancel(ctx), db, "ledger", audit.CauseOf(ctx))
 //
-// The cause is [audit.CauseExplicit], [audit.CauseExpired] or [audit.CauseRevoked], see [audit.CauseOf]. Release does not change
-// a tenure whose end is recorded, for example because a newer token had reached the resource, and ignores one that is not in the
-// trail. It affects the trail only: the mark stays, and the token remains valid.
+// The cause is [audit.CauseExplicit], [audit.CauseExpired] or [audit.CauseRevoked], see [audit.CauseOf]. Release does
+// not change a tenure whose end is recorded, for example because a newer token had reached the resource, and ignores
+// one that is not in the trail. It affects the trail only: the mark stays, and the token remains valid.
 func (m *Marks) Release(ctx context.Context, db DB, resource string, cause audit.Cause) error {
 	c, err := m.admission(ctx, resource)
 	if err != nil {
@@ -40,9 +40,10 @@ func (m *Marks) Release(ctx context.Context, db DB, resource string, cause audit
 	return m.engine.Release(ctx, newDatabase(db, m.txOpts), resource, c.Token, cause)
 }
 
-// LogRefusal records a refusal by [Marks.Check], [Marks.CheckShared] or [Marks.UpdateRow] in the audit trail. Call it after the
-// refused transaction was rolled back. Claim and Do record their refusals themselves. For nil, for an error without a
-// [*fence.StaleError] and for the refusal of a reader, LogRefusal sends nothing.
+// LogRefusal records a refusal by [Marks.Check], [Marks.CheckShared] or [Marks.UpdateRow] in the audit trail. Call it
+// after the refused transaction was rolled back. Claim and Do record their refusals themselves. For nil, for an error
+// without a [*fence.StaleError] and for the refusal of a reader, LogRefusal sends nothing. ctx is that of the refused
+// call, or made from it: it has the holder's name.
 func (m *Marks) LogRefusal(ctx context.Context, db DB, err error) error {
 	if err := m.made(); err != nil {
 		return err
@@ -53,16 +54,16 @@ func (m *Marks) LogRefusal(ctx context.Context, db DB, err error) error {
 	return m.engine.LogRefusal(ctx, newDatabase(db, m.txOpts), err)
 }
 
-// History returns the tenures that overlap the time of the query and the refusals in it, both with the oldest first. The times
-// are those of the database's clock.
+// History returns the tenures that overlap the time of the query and the refusals in it, both with the oldest first.
+// The times are those of the database's clock.
 //
-// It reads the two tables one after the other. The error names the fault of the query, matches [ErrNoTable] if a table is
-// missing, or is the server's.
+// It reads the two tables one after the other. The error names the fault of the query, matches [ErrNoTable] if a table
+// is missing, or is the server's.
 func (m *Marks) History(ctx context.Context, db Reader, q Query) ([]audit.Tenure, []audit.Refusal, error) {
 	if err := m.made(); err != nil {
 		return nil, nil, err
 	}
-	if db == nil {
+	if absent(db) {
 		return nil, nil, errors.New("pgxfence: db is nil, want a *pgxpool.Pool, *pgxpool.Conn, *pgx.Conn or pgx.Tx")
 	}
 	return m.engine.History(ctx, source{db}, sqlmark.Query(q))

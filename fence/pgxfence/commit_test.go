@@ -20,7 +20,8 @@ type unsentError struct{ error }
 
 func (unsentError) SafeToRetry() bool { return true }
 
-// What becomes of an answer to COMMIT that only pgx gives. The others are in sqlfence's test, and on a server in the integration module.
+// These answers to COMMIT come only from pgx. The others are in sqlfence's test, and those of a server in the
+// integration module.
 func TestDo_answerToCommit(t *testing.T) {
 	for _, c := range []struct {
 		err  error

@@ -12,8 +12,8 @@ import (
 	"github.com/leasefence/leasefence/fence/internal/sqlmark"
 )
 
-// rollbackTimeout bounds a ROLLBACK instead of the context, which may have ended. If the connection does not answer in time, it
-// is closed and the server rolls back.
+// rollbackTimeout bounds a ROLLBACK instead of the context, which may have ended. If the connection does not answer in
+// time, it is closed and the server rolls back.
 const rollbackTimeout = 5 * time.Second
 
 // Queryer is an argument of [Marks.UpdateRow]: a [DB] or a pgx.Tx.
@@ -22,8 +22,8 @@ type Queryer interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// DB begins transactions: a *pgxpool.Pool, a *pgxpool.Conn or a *pgx.Conn. A connection must not be in a transaction, and only one
-// goroutine may use it at a time.
+// DB begins transactions: a *pgxpool.Pool, a *pgxpool.Conn or a *pgx.Conn. A connection must not be in a transaction,
+// and only one goroutine may use it at a time.
 type DB interface {
 	Queryer
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
@@ -76,8 +76,8 @@ func (d database) begin(ctx context.Context, opts pgx.TxOptions) (transaction, e
 	return transaction{conn{tx}, tx}, err
 }
 
-// checkDB refuses a db that is in a transaction: PostgreSQL only warns of a BEGIN inside a transaction, and Do would commit the
-// caller's writes.
+// checkDB refuses a db that is in a transaction: PostgreSQL only warns of a BEGIN inside a transaction, and Do would
+// commit the caller's writes.
 func checkDB(db DB) error {
 	if absent(db) {
 		return errors.New("pgxfence: db is nil, want a *pgxpool.Pool, *pgxpool.Conn or *pgx.Conn")
@@ -99,8 +99,8 @@ func checkDB(db DB) error {
 	return nil
 }
 
-// absent also finds nil pointers in the interface.
-func absent(q Queryer) bool {
+// absent reports whether q is nil or one of pgx's nil pointers.
+func absent(q any) bool {
 	switch q := q.(type) {
 	case nil:
 		return true

@@ -10,7 +10,7 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// fakeDB is a database whose marks always equal the token, with errors where a test wants them.
+// fakeDB is a database whose marks always equal the token. The test chooses the result of COMMIT.
 type fakeDB struct {
 	token  fence.Token
 	opts   pgx.TxOptions // of the last transaction
@@ -39,7 +39,7 @@ func (r fakeRow) Scan(dest ...any) error {
 	return nil
 }
 
-// fakeTx has no methods but those of its own.
+// fakeTx has only the methods that Do calls; the others panic.
 type fakeTx struct {
 	pgx.Tx
 	d *fakeDB
@@ -62,11 +62,11 @@ func (tx *fakeTx) Commit(context.Context) error {
 
 func (tx *fakeTx) Rollback(context.Context) error { return nil }
 
-// untouched is a database that must not be asked for anything.
+// untouched is a database that must not be used.
 type untouched struct{ fail func(args ...any) }
 
 func (d untouched) BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error) {
-	d.fail("a transaction is asked for")
+	d.fail("a transaction is begun")
 	return nil, errors.New("untouched")
 }
 

@@ -18,28 +18,29 @@ const DefaultTable = sqlmark.DefaultTable // "leasefence_marks"
 
 // Options are the settings of a [Marks]. The zero value is ready for use.
 type Options struct {
-	// Table is the table of the marks, "table" or "schema.table". Each part is 1 to 63 letters, digits and underscores, the
-	// first not a digit. It is quoted, so case matters. Default [DefaultTable].
+	// Table is the table of the marks, "table" or "schema.table". Each part is 1 to 63 letters, digits and underscores,
+	// the first not a digit. It is quoted, so case matters. Default [DefaultTable].
 	Table string
 
-	// Log is the table of the audit trail, in the form of Table with at most 51 characters. The table of refusals has this name
-	// with "_refused" appended. Default: no audit trail. [DefaultLog] is the usual name.
+	// Log is the table of the audit trail, in the form of Table with at most 51 characters. The table of refusals has
+	// this name with "_refused" appended. Default: no audit trail. [DefaultLog] is the usual name.
 	Log string
 
 	// Isolation is the level of the transactions of Do and DoShared, one of pgx's constants. Default: the database's.
 	Isolation pgx.TxIsoLevel
 
-	// Attempts is the maximum number of attempts, with random pauses, if the database ends an operation because of a deadlock
-	// or a serialization failure: 1 to 1000, default 10. Conflicts at the mark do not count: Do then begins again until the
-	// context ends.
+	// Attempts is the maximum number of attempts, with random pauses, if the database ends an operation because of a
+	// deadlock or a serialization failure: 1 to 1000, default 10. Conflicts at the mark do not count: Do then begins
+	// again until the context ends.
 	Attempts int
 
-	// MaxEra is the highest era that is accepted: 1 to 32767, default [fence.DefaultMaxEra], 15. A token of a higher era is
-	// refused before anything is sent; see [fence.Token.CheckEra].
+	// MaxEra is the highest era that is accepted: 1 to 32767, default [fence.DefaultMaxEra], 15. A token of a higher
+	// era is refused before anything is sent; see [fence.Token.CheckEra].
 	MaxEra uint16
 
-	// AllowUnnamed accepts tokens that come without the name of a lock, for example those of older clients, at resources that
-	// follow one. By default they are refused with a [*fence.OtherLockError]. Tokens of other locks are always refused.
+	// AllowUnnamed accepts tokens that come without the name of a lock, for example those of older clients, at
+	// resources that follow one. By default they are refused with a [*fence.OtherLockError]. Tokens of other locks are
+	// always refused.
 	AllowUnnamed bool
 
 	// Hooks are called when a token was accepted or refused. Default: none.
@@ -80,16 +81,17 @@ func New(opts Options) (*Marks, error) {
 	return &Marks{engine: engine, txOpts: pgx.TxOptions{IsoLevel: opts.Isolation}}, nil
 }
 
-// Schema returns the statements that create the tables, for your own migration tool. They do not change existing tables.
+// Schema returns the statements that create the tables, for your own migration tool. They do not change existing
+// tables.
 func (m *Marks) Schema() []string { return m.engine.Schema() }
 
-// Migrate creates the tables that are missing, adds the columns that tables of earlier versions lack, and checks that existing
-// tables can be used. Many processes may call it concurrently, also while programs of an earlier version use the tables. If there
-// is nothing to add it needs no right to create or alter tables. The schema must exist.
+// Migrate creates the tables that are missing, adds the columns that tables of earlier versions lack, and checks that
+// existing tables can be used. Many processes may call it concurrently, also while programs of an earlier version use
+// the tables. If there is nothing to add it needs no right to create or alter tables. The schema must exist.
 //
-// On success the tables exist. Migrate refuses a table that would lose marks: an UNLOGGED, TEMPORARY or partitioned table, a
-// view, a table with a trigger before its rows, or one whose columns differ from those of [Marks.Schema] in what matters. The
-// error names the fault of the existing table or is the server's.
+// On success the tables exist. Migrate refuses a table that would lose marks: an UNLOGGED, TEMPORARY or partitioned
+// table, a view, a table with a trigger before its rows, or one whose columns differ from those of [Marks.Schema] in
+// what matters. The error names the fault of the existing table or is the server's.
 func (m *Marks) Migrate(ctx context.Context, db DB) error {
 	if err := m.made(); err != nil {
 		return err

@@ -94,7 +94,7 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 			f.CheckShared(ctx, nil, resource),
 		}
 	}
-	// Which tokens and names are refused is the engine's, and in sqlfence's test.
+	// The test of sqlfence has the tokens and names that the shared engine refuses.
 	absurd := fence.NewContext(good, math.MaxInt64)
 	for _, err := range append(calls(absurd, db, "accounts"), f.UpdateRow(absurd, db, row, "n = 1")) {
 		require.ErrorIs(t, err, fence.ErrInvalidToken)
@@ -111,6 +111,9 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 		for _, err := range append(calls(good, none, "accounts"), f.Migrate(good, none), f.ClaimRead(goodRead, none, "accounts")) {
 			require.ErrorContains(t, err, "is nil, want a ")
 		}
+		reader, _ := none.(pgxfence.Reader)
+		_, _, err := f.History(good, reader, pgxfence.Query{})
+		require.ErrorContains(t, err, "db is nil, want a ")
 		require.ErrorContains(t, f.UpdateRow(good, none, row, "n = 1"), "q is nil")
 	}
 	for _, none := range []pgx.Tx{nil, (*pgxpool.Tx)(nil)} {
@@ -143,7 +146,7 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 	}
 }
 
-// What is a transaction and can begin others, as some wrappers can, would make Do run in a savepoint.
+// With a wrapper that is a transaction and can begin others, Do would run in a savepoint.
 func TestMarks_refusesATransactionForADatabase(t *testing.T) {
 	f := newFence(t, pgxfence.Options{})
 	ctx := fence.NewContext(t.Context(), 7)

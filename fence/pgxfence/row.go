@@ -28,17 +28,17 @@ func (r Row) String() string { return sqlmark.Row(r).String() }
 //
 //	UPDATE table SET <set>, fence = token WHERE key = id AND fence <= token
 //
-// set is SQL such as `balance = balance - $1`, with args for its placeholders, which are numbered from 1. Special arguments of
-// pgx, such as pgx.NamedArgs or a pgx.QueryExecMode, are refused. The update is one statement and atomic at every isolation
-// level. Other statements follow only if it has changed no row. UpdateRow needs no table of marks and no claim, and fences this
-// row only: a stale holder can still write rows that its successor has not written, and its reads of other rows may be out of
-// date. Readers raise no mark of a row, so they do not protect it. It keeps no name of a lock, so it cannot tell tokens of another
-// lock. Use Do if that matters.
+// set is SQL such as `balance = balance - $1`, with args for its placeholders, which are numbered from 1. Special
+// arguments of pgx, such as pgx.NamedArgs or a pgx.QueryExecMode, are refused. The update is one statement and atomic
+// at every isolation level. Other statements follow only if it has changed no row. UpdateRow needs no table of marks
+// and no claim, and fences this row only: a stale holder can still write rows that its successor has not written, and
+// its reads of other rows may be out of date. Readers raise no mark of a row, so they do not protect it. A row keeps no
+// name of a lock, so the tokens of another lock are accepted. Use Do if that matters.
 //
-// On an error the row is unchanged, except if the error is the connection's. An update without an answer may still be done after
-// a read. So run it in a transaction of Do, or make it idempotent. The error is a [*fence.StaleError] if the row has a newer
-// token. It matches [ErrNoRow] if there is no such row, and [fence.ErrInvalidToken] if ctx carries no token. UpdateRow does not
-// repeat an update that has changed the row.
+// On an error the row is unchanged, except if the error is the connection's. An update without an answer may still be
+// done after a read. So run it in a transaction of Do, or make it idempotent. The error is a [*fence.StaleError] if the
+// row has a newer token. It matches [ErrNoRow] if there is no such row, and [fence.ErrInvalidToken] if ctx carries no
+// token. UpdateRow does not repeat an update that has changed the row.
 func (m *Marks) UpdateRow(ctx context.Context, q Queryer, row Row, set string, args ...any) error {
 	if err := m.made(); err != nil {
 		return err

@@ -20,14 +20,14 @@ type Query struct {
 	Limit        int       // the newest tenures and the newest refusals, 1 to 100,000 each, default 1,000
 }
 
-// Release records the end of the tenure of ctx's token in the audit trail. ctx must not have ended; the token's tenure may
-// have:
+// Release records the end of the tenure of ctx's token in the audit trail. ctx must not have ended; the token's tenure
+// may have:
 //
 //	defer marks.Release(context.WithoutCancel(ctx), db, "ledger", audit.CauseOf(ctx))
 //
-// The cause is [audit.CauseExplicit], [audit.CauseExpired] or [audit.CauseRevoked], see [audit.CauseOf]. Release does not change
-// a tenure whose end is recorded, for example because a newer token had reached the resource, and ignores one that is not in the
-// trail. It affects the trail only: the mark stays, and the token remains valid.
+// The cause is [audit.CauseExplicit], [audit.CauseExpired] or [audit.CauseRevoked], see [audit.CauseOf]. Release does
+// not change a tenure whose end is recorded, for example because a newer token had reached the resource, and ignores
+// one that is not in the trail. It affects the trail only: the mark stays, and the token remains valid.
 func (m *Marks) Release(ctx context.Context, db *sql.DB, resource string, cause audit.Cause) error {
 	c, err := m.admission(ctx, resource)
 	if err != nil {
@@ -39,9 +39,10 @@ func (m *Marks) Release(ctx context.Context, db *sql.DB, resource string, cause 
 	return m.engine.Release(ctx, m.database(db), resource, c.Token, cause)
 }
 
-// LogRefusal records a refusal by [Marks.Check], [Marks.CheckShared] or [Marks.UpdateRow] in the audit trail. Call it after the
-// refused transaction was rolled back. Claim and Do record their refusals themselves. For nil, for an error without a
-// [*fence.StaleError] and for the refusal of a reader, LogRefusal sends nothing.
+// LogRefusal records a refusal by [Marks.Check], [Marks.CheckShared] or [Marks.UpdateRow] in the audit trail. Call it
+// after the refused transaction was rolled back. Claim and Do record their refusals themselves. For nil, for an error
+// without a [*fence.StaleError] and for the refusal of a reader, LogRefusal sends nothing. ctx is that of the refused
+// call, or made from it: it has the holder's name.
 func (m *Marks) LogRefusal(ctx context.Context, db *sql.DB, err error) error {
 	if err := m.made(); err != nil {
 		return err
@@ -52,11 +53,11 @@ func (m *Marks) LogRefusal(ctx context.Context, db *sql.DB, err error) error {
 	return m.engine.LogRefusal(ctx, m.database(db), err)
 }
 
-// History returns the tenures that overlap the time of the query and the refusals in it, both with the oldest first. The times
-// are those of the database's clock.
+// History returns the tenures that overlap the time of the query and the refusals in it, both with the oldest first.
+// The times are those of the database's clock.
 //
-// It reads the two tables one after the other. The error names the fault of the query, matches [ErrNoTable] if a table is
-// missing, or is the driver's.
+// It reads the two tables one after the other. The error names the fault of the query, matches [ErrNoTable] if a table
+// is missing, or is the driver's.
 func (m *Marks) History(ctx context.Context, db *sql.DB, q Query) ([]audit.Tenure, []audit.Refusal, error) {
 	if err := m.made(); err != nil {
 		return nil, nil, err
@@ -64,8 +65,8 @@ func (m *Marks) History(ctx context.Context, db *sql.DB, q Query) ([]audit.Tenur
 	if err := m.checkDB(db); err != nil {
 		return nil, nil, err
 	}
-	// It uses transactions, because with autocommit=0 the pool's connection would keep its snapshot. At this level a plain read
-	// takes no lock. SQLite has only one level.
+	// It uses transactions, because with autocommit=0 the pool's connection would keep its snapshot. At this level a
+	// plain read takes no lock. SQLite has only one level.
 	opts := &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	if m.dialect == SQLite {
 		opts = nil

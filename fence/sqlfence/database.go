@@ -47,8 +47,8 @@ type database struct {
 func (m *Marks) database(db *sql.DB) database {
 	d := database{db: db, opts: m.txOpts, newest: m.txOpts}
 	if m.dialect == PostgreSQL {
-		// At higher levels a write fails if the row has changed since the snapshot. On MySQL a write sees the newest version at
-		// every level, and a server with statement-based logging refuses writes at this level.
+		// At higher levels a write fails if the row has changed since the snapshot. On MySQL a write sees the newest
+		// version at every level, and a server with statement-based logging refuses writes at this level.
 		d.newest = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	}
 	return d

@@ -20,8 +20,8 @@ const (
 // String returns the name of the constant.
 func (d Dialect) String() string { return sqlmark.Dialect(d).String() }
 
-// drivers are the types of the usual drivers. A driver that is not listed, for example one that wraps another for tracing, is
-// accepted.
+// drivers are the types of the usual drivers. A driver that is not listed, for example one that wraps another for
+// tracing, is accepted.
 var drivers = map[string]Dialect{
 	"*stdlib.Driver":        PostgreSQL, // github.com/jackc/pgx
 	"*pq.Driver":            PostgreSQL, // github.com/lib/pq

@@ -6,30 +6,31 @@ import (
 	"fmt"
 )
 
-// Do begins a transaction with the guard, runs fn in it and commits. While fn runs, no newer token is accepted and no other
-// transaction of Do or Check for the resource runs. Do takes the token from ctx once.
+// Do begins a transaction with the guard, runs fn in it and commits. While fn runs, no newer token is accepted and no
+// other transaction of Do or Check for the resource runs. Do takes the token from ctx once.
 //
-// On success the transaction is committed. If fn fails or panics, or ctx ends before COMMIT, it is rolled back, and Do returns
-// fn's error unchanged. The mark stays raised, because Do claims a newer token first, in a separate transaction.
-// fn must not commit or roll back, must not run statements that do, such as DDL and TRUNCATE on MySQL, and must return the
-// errors of its statements. Otherwise its writes are not fenced, and if it succeeds the error matches [ErrUnknown].
+// On success the transaction is committed. If fn fails or panics, or ctx ends before COMMIT, it is rolled back, and Do
+// returns fn's error unchanged. The mark stays raised, because Do claims a newer token first, in a separate
+// transaction. fn must not commit or roll back, must not run statements that do, such as DDL and TRUNCATE on MySQL, and
+// must return the errors of its statements. Otherwise its writes are not fenced, and if it succeeds the error matches
+// [ErrUnknown].
 //
-// fn may run more than once. If the database ends the transaction because of a deadlock or a serialization failure, in fn, in
-// the guard or in COMMIT, Do begins a new transaction, within [Options].Attempts. So effects of fn outside of tx must be
-// idempotent.
+// fn may run more than once. If the database ends the transaction because of a deadlock or a serialization failure, in
+// fn, in the guard or in COMMIT, Do begins a new transaction, within [Options].Attempts. So effects of fn outside of tx
+// must be idempotent.
 //
-// The error is a [*fence.StaleError] if the token is older than a mark, and a [*fence.OtherLockError] if it is not of the lock that
-// the resource follows; fn did not run in the refused transaction. It matches
-// [fence.ErrInvalidToken] if ctx carries no token, [ErrNoTable] if the table is missing, and [ErrUnknown] if the answer to
-// COMMIT was lost or fn has ended the transaction, which Do never repeats.
+// The error is a [*fence.StaleError] if the token is older than a mark, and a [*fence.OtherLockError] if it is not of
+// the lock that the resource follows; fn did not run in the refused transaction. It matches [fence.ErrInvalidToken] if
+// ctx carries no token, [ErrNoTable] if the table is missing, and [ErrUnknown] if the answer to COMMIT was lost or fn
+// has ended the transaction, which Do never repeats.
 func (m *Marks) Do(ctx context.Context, db *sql.DB, resource string,
 	fn func(ctx context.Context, tx *sql.Tx) error,
 ) error {
 	return m.do(ctx, db, resource, false, fn)
 }
 
-// DoShared is [Marks.Do] for concurrent transactions of one holder, see [Marks.CheckShared]. Claim the token first: transactions
-// that claim it themselves may wait for each other.
+// DoShared is [Marks.Do] for concurrent transactions of one holder, see [Marks.CheckShared]. Claim the token first:
+// transactions that claim it themselves may wait for each other.
 func (m *Marks) DoShared(ctx context.Context, db *sql.DB, resource string,
 	fn func(ctx context.Context, tx *sql.Tx) error,
 ) error {

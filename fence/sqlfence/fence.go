@@ -15,28 +15,30 @@ const DefaultTable = sqlmark.DefaultTable // "leasefence_marks"
 
 // Options are the settings of a [Marks]. The zero value is ready for use.
 type Options struct {
-	// Table is the table of the marks, "table" or "schema.table". Each part is 1 to 63 letters, digits and underscores, the
-	// first not a digit. It is quoted, so case matters where the database distinguishes case. Default [DefaultTable].
+	// Table is the table of the marks, "table" or "schema.table". Each part is 1 to 63 letters, digits and underscores,
+	// the first not a digit. It is quoted, so case matters where the database distinguishes case. Default
+	// [DefaultTable].
 	Table string
 
-	// Log is the table of the audit trail, in the form of Table with at most 51 characters. The table of refusals has this name
-	// with "_refused" appended. Default: no audit trail. [DefaultLog] is the usual name.
+	// Log is the table of the audit trail, in the form of Table with at most 51 characters. The table of refusals has
+	// this name with "_refused" appended. Default: no audit trail. [DefaultLog] is the usual name.
 	Log string
 
 	// Isolation is the level of the transactions of Do and DoShared. Default: the database's.
 	Isolation sql.IsolationLevel
 
-	// Attempts is the maximum number of attempts, with random pauses, if the database ends an operation because of a deadlock,
-	// a serialization failure or, on SQLite, a lock: 1 to 1000, default 10. On PostgreSQL conflicts at the mark do not count:
-	// Do then begins again until the context ends.
+	// Attempts is the maximum number of attempts, with random pauses, if the database ends an operation because of a
+	// deadlock, a serialization failure or, on SQLite, a lock: 1 to 1000, default 10. On PostgreSQL conflicts at the
+	// mark do not count: Do then begins again until the context ends.
 	Attempts int
 
-	// MaxEra is the highest era that is accepted: 1 to 32767, default [fence.DefaultMaxEra], 15. A token of a higher era is
-	// refused before anything is sent; see [fence.Token.CheckEra].
+	// MaxEra is the highest era that is accepted: 1 to 32767, default [fence.DefaultMaxEra], 15. A token of a higher
+	// era is refused before anything is sent; see [fence.Token.CheckEra].
 	MaxEra uint16
 
-	// AllowUnnamed accepts tokens that come without the name of a lock, for example those of older clients, at resources that
-	// follow one. By default they are refused with a [*fence.OtherLockError]. Tokens of other locks are always refused.
+	// AllowUnnamed accepts tokens that come without the name of a lock, for example those of older clients, at
+	// resources that follow one. By default they are refused with a [*fence.OtherLockError]. Tokens of other locks are
+	// always refused.
 	AllowUnnamed bool
 
 	// Hooks are called when a token was accepted or refused. Default: none.
@@ -75,7 +77,8 @@ func New(dialect Dialect, opts Options) (*Marks, error) {
 	return &Marks{dialect: dialect, engine: engine, txOpts: &sql.TxOptions{Isolation: opts.Isolation}}, nil
 }
 
-// Schema returns the statements that create the tables, for your own migration tool. They do not change existing tables.
+// Schema returns the statements that create the tables, for your own migration tool. They do not change existing
+// tables.
 func (m *Marks) Schema() []string { return m.engine.Schema() }
 
 // admission checks what every call needs before it sends anything, and returns the token with the name of its lock.

@@ -8,18 +8,18 @@ import (
 	"github.com/leasefence/leasefence/fence/internal/sqlmark"
 )
 
-// ClaimPath is [Marks.Claim] for a node of a tree of resources, with the token of a tree's lock on the node: those whose locks were
-// on a node above or below are fenced too, and those on other branches are not. A path's nodes are the names that end at its slashes
-// and at its end: those of "a/b/c" are "a", "a/b" and "a/b/c".
+// ClaimPath is [Marks.Claim] for a node of a tree of resources, with the token of a tree's lock on that node. It also
+// fences earlier holders of the nodes above and below, and nobody on other branches. A path has a node at each slash
+// and at its end: the nodes of "a/b/c" are "a", "a/b" and "a/b/c".
 //
-// On success the token is the write mark of the node, and no less than the read marks of the nodes above, as if it were a reader
-// there. Older transactions at the nodes have ended, as after Claim. The node follows the tree's lock, and each node above
-// the lock of its own node: its name is that of the token's lock with a part less. A token whose lock's name does not tell is not
-// refused above for that.
+// On success the token is the write mark of the path's end, and the read marks of the nodes above are at least the
+// token, as if it were a reader's there. Older transactions at the nodes have ended, as after Claim. The path's end
+// follows the token's lock, and each node above follows its own lock in the tree. If the name of the token's lock does
+// not tell the name of a lock above, the token is not refused there for that.
 //
-// The error is a [*fence.StaleError] if the token is older than the write mark of a node, or than one of the two marks of the path's
-// end, and names the node. A refusal changes nothing, unless a newer token has come meanwhile: then the nodes above may have been
-// claimed. Otherwise the errors are those of Claim.
+// The error is a [*fence.StaleError] that names the node if the token is older than the write mark of a node, or than
+// one of the two marks of the path's end. A refusal changes nothing, unless a newer token comes during the call: then
+// the nodes above may have been claimed. Otherwise the errors are those of Claim.
 func (m *Marks) ClaimPath(ctx context.Context, db *sql.DB, path string) error {
 	nodes, err := m.pathAdmission(ctx, path)
 	if err != nil {
@@ -31,14 +31,14 @@ func (m *Marks) ClaimPath(ctx context.Context, db *sql.DB, path string) error {
 	return m.engine.ClaimPath(ctx, m.database(db), nodes)
 }
 
-// CheckPath is [Marks.Check] for a node of a tree of resources, see [Marks.ClaimPath], which must have succeeded before: CheckPath
-// raises no mark. Until the transaction ends, no newer token is accepted at the node, nor one of a node above or below.
-// Transactions of other branches run side by side. On PostgreSQL at repeatable read and above,
-// and on MySQL, claims of other branches wait for it at the nodes above; in a cluster and on SQLite all paths with a node in common
-// wait for each other.
+// CheckPath is [Marks.Check] for a node of a tree of resources. [Marks.ClaimPath] must have succeeded before, since
+// CheckPath raises no mark. Until the transaction ends, no newer token is accepted at the node, nor the newer token of
+// a node above or below. Transactions of other branches run side by side. On PostgreSQL at repeatable read and above,
+// and on MySQL, claims of other branches wait for it at the nodes above; in a cluster and on SQLite all paths with a
+// node in common wait for each other.
 //
-// On any error roll back the transaction. The error matches [ErrUnclaimed] if the path was not claimed with the token, or if the
-// transaction's reads may be out of date. Otherwise the errors are those of ClaimPath and Check.
+// On any error roll back the transaction. The error matches [ErrUnclaimed] if the path was not claimed with the token,
+// or if the transaction's reads may be out of date. Otherwise the errors are those of ClaimPath and Check.
 func (m *Marks) CheckPath(ctx context.Context, tx *sql.Tx, path string) error {
 	nodes, err := m.pathAdmission(ctx, path)
 	if err != nil {

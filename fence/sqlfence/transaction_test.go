@@ -12,7 +12,8 @@ import (
 	"github.com/leasefence/leasefence/fence/sqlfence"
 )
 
-// A statement outside of a transaction is not committed with autocommit=0, and a proxy may send it to a replica that lags.
+// A statement outside of a transaction is not committed with autocommit=0, and a proxy may send it to a replica that
+// lags.
 func TestMarks_sendsNothingOutsideOfATransaction(t *testing.T) {
 	for _, dialect := range []sqlfence.Dialect{sqlfence.PostgreSQL, sqlfence.MySQL, sqlfence.SQLite} {
 		f, err := sqlfence.New(dialect, sqlfence.Options{Log: sqlfence.DefaultLog})
