@@ -17,18 +17,18 @@ import (
 const (
 	// Domain is the domain.
 	Domain = "github.com/leasefence/leasefence"
-	// ReasonStale is a token that is older than a mark of its resource: FAILED_PRECONDITION. The metadata of the detail has
-	// "resource", "token" and "highest" if they are known, and "read" or "byReader", each "true", if the token or the mark is
-	// that of a reader.
+	// ReasonStale is a token that is older than a mark of its resource: FAILED_PRECONDITION. The metadata of the detail
+	// has "resource", "token" and "highest" if they are known, and "read" or "byReader", each "true", if the token or
+	// the mark is that of a reader.
 	ReasonStale = "FENCING_TOKEN_STALE"
-	// ReasonOtherLock is a token that belongs to another lock than its resource follows: FAILED_PRECONDITION. The metadata of the
-	// detail has "resource", "token", "read" as above, "lock", which is not there if the token came without the name of its lock,
-	// and "follows".
+	// ReasonOtherLock is a token that belongs to another lock than its resource follows: FAILED_PRECONDITION. The
+	// metadata of the detail has "resource", "token", "read" as above, "lock", which is not there if the token came
+	// without the name of its lock, and "follows".
 	ReasonOtherLock = "FENCING_TOKEN_OTHER_LOCK"
 	// ReasonMissing is a call that writes and has no token: FAILED_PRECONDITION.
 	ReasonMissing = "FENCING_TOKEN_MISSING"
-	// ReasonInvalid is a malformed token or more than one token, of a writer or a reader, or a malformed name of a lock, more than
-	// one, or one without a token: INVALID_ARGUMENT.
+	// ReasonInvalid is a malformed token or more than one token, of a writer or a reader, or a malformed name of a
+	// lock, more than one, or one without a token: INVALID_ARGUMENT.
 	ReasonInvalid = "FENCING_TOKEN_INVALID"
 )
 
@@ -43,13 +43,14 @@ func (r *refusal) GRPCStatus() *status.Status { return r.status }
 func (r *refusal) Unwrap() error              { return r.err }
 
 // Error gives a status to the refusal of a token: FAILED_PRECONDITION with [ReasonStale] if err matches
-// [fence.ErrStale], with [ReasonOtherLock] if it matches [fence.ErrOtherLock], or with [ReasonMissing] if it matches [ErrMissing];
-// INVALID_ARGUMENT with [ReasonInvalid] if it matches [fence.ErrInvalidToken]. The result still matches what err does.
+// [fence.ErrStale], with [ReasonOtherLock] if it matches [fence.ErrOtherLock], or with [ReasonMissing] if it matches
+// [ErrMissing]; INVALID_ARGUMENT with [ReasonInvalid] if it matches [fence.ErrInvalidToken]. The result still matches
+// what err does.
 //
-// Error returns nil, an error that already has a status and any other error unchanged. The client gets the resource (the first
-// 4 KiB of a longer name), the token and the mark of the [fence.StaleError], or the two locks of the [fence.OtherLockError] (the
-// first [fence.MaxLock] bytes of longer names), and nothing of the errors that wrap it. The interceptors of [Server] call Error
-// for the errors of handlers.
+// Error returns nil, an error that already has a status and any other error unchanged. The client gets the resource
+// (the first 4 KiB of a longer name), the token and the mark of the [fence.StaleError], or the two locks of the
+// [fence.OtherLockError] (the first [fence.MaxLock] bytes of longer names), and nothing of the errors that wrap it. The
+// interceptors of [Server] call Error for the errors of handlers.
 func Error(err error) error {
 	if _, ok := status.FromError(err); ok { // nil has one too
 		return err
@@ -77,7 +78,7 @@ func Error(err error) error {
 		return err
 	}
 	st := status.New(code, text)
-	if detailed, err := st.WithDetails(info); err == nil { // it can always be encoded, see utf8
+	if detailed, err := st.WithDetails(info); err == nil { // info can always be encoded, see utf8
 		st = detailed
 	}
 	return &refusal{status: st, err: err}
@@ -115,28 +116,32 @@ func otherLockMetadata(other fence.OtherLockError) map[string]string {
 	return md
 }
 
-// utf8 makes a name a string of protobuf. With any other one the client would lose the whole detail.
+// utf8 makes a name valid in protobuf: with an invalid string the client would lose the whole detail.
 func utf8(name string) string { return strings.ToValidUTF8(name, "\uFFFD") }
 
-// unchecked returns the error of a call whose token could not be checked. It has the status of err, or that of a context's
-// error, or UNAVAILABLE, since the handler has not run, without the text of err.
+// unchecked returns the error of a call whose handler has not run because the check failed. Its status is that of the
+// refusal or of err. Otherwise it is that of a context's error, or UNAVAILABLE, without the text of err, which may tell
+// the client about the server's store.
 func unchecked(err error) error {
 	if refused := Error(err); status.Code(refused) != codes.Unknown {
 		return refused
 	}
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return &refusal{status: status.FromContextError(err), err: err}
+	for _, ended := range []error{context.DeadlineExceeded, context.Canceled} {
+		if errors.Is(err, ended) {
+			return &refusal{status: status.FromContextError(ended), err: err}
+		}
 	}
 	return &refusal{status: status.New(codes.Unavailable, "grpcfence: the token could not be checked"), err: err}
 }
 
-// ReadError returns, at the client, the refusal that a call's error contains: an error with a [*fence.StaleError], which
-// matches [fence.ErrStale], one with a [*fence.OtherLockError], which matches [fence.ErrOtherLock], one that matches [ErrMissing]
-// or one that matches [fence.ErrInvalidToken]. [status.FromError] still finds the status. ReadError returns nil and any other
-// error unchanged.
+// ReadError returns, at the client, the refusal that a call's error contains: an error with a [*fence.StaleError],
+// which matches [fence.ErrStale], one with a [*fence.OtherLockError], which matches [fence.ErrOtherLock], one that
+// matches [ErrMissing] or one that matches [fence.ErrInvalidToken]. [status.FromError] still finds the status.
+// ReadError returns nil and any other error unchanged.
 //
-// It recognises a refusal by code, domain and reason. Missing or malformed metadata of a refused token are zero in the error,
-// since a refused holder must stop in any case. The interceptors [UnaryClient] and [StreamClient] call ReadError.
+// It recognises a refusal by code, domain and reason. Missing or malformed metadata of a refused token are zero in the
+// error, since a refused holder must stop in any case. The interceptors [UnaryClient] and [StreamClient] call
+// ReadError.
 func ReadError(err error) error {
 	switch status.Code(err) {
 	case codes.FailedPrecondition, codes.InvalidArgument:
