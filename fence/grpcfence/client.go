@@ -11,17 +11,17 @@ var (
 	_ grpc.StreamClientInterceptor = StreamClient
 )
 
-// UnaryClient is an interceptor that sends the token of each call's context in the metadata, with the name of its lock, and
-// converts refusals as [ReadError] does. Without a token in the context it sends the call unchanged.
+// UnaryClient is an interceptor that sends the token of each call's context in the metadata, with the name of its lock,
+// and converts refusals as [ReadError] does. Without a token in the context it sends the call unchanged.
 //
-// The token of a lock goes into fencing-token, that of a read lock into fencing-read-token, and the name of the lock, if the
-// context has one, into fencing-lock; see [fence.LockFromContext]. The interceptor sends any of them that the caller has set. If
-// that differs from what the context carries, or the context carries a token and nothing for that key, something is a mistake:
-// the call is not sent, and the error has the status INVALID_ARGUMENT and matches [fence.ErrInvalidToken]. So it is if
-// [fence.CheckLock] refuses the name in the context.
+// The token of a lock goes into fencing-token, that of a read lock into fencing-read-token, and the name of the lock,
+// if the context has one, into fencing-lock; see [fence.LockFromContext]. The interceptor also sends a value that the
+// caller has set for one of these keys. If the context carries a token, it must be the value that the interceptor would
+// send: otherwise the call is not sent, and the error has the status INVALID_ARGUMENT and matches
+// [fence.ErrInvalidToken]. The same happens if [fence.CheckLock] refuses the name in the context.
 //
-// A token is meaningful only at the resources of its lock. Use the interceptor only for connections to them: elsewhere the
-// token would raise the marks of another series of tokens.
+// A token is meaningful only at the resources of its lock. Use the interceptor only for connections to them: elsewhere
+// the token would raise the marks of another series of tokens.
 func UnaryClient(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption,
@@ -33,7 +33,8 @@ func UnaryClient(
 	return ReadError(invoke(ctx, method, req, reply, cc, opts...))
 }
 
-// StreamClient is [UnaryClient] for streams. A stream keeps the token and the name of the context that it was opened with.
+// StreamClient is [UnaryClient] for streams. A stream keeps the token and the name of the context that it was opened
+// with.
 func StreamClient(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
 	opts ...grpc.CallOption,

@@ -2,57 +2,59 @@
 //
 // # Scope
 //
-// At the client, [UnaryClient] and [StreamClient] send the token of a call's context in the metadata fencing-token, or that of
-// a read lock in fencing-read-token, and beside it the name of the lock in fencing-lock. They convert a refusal back into the
-// server's error, so that errors.Is(err, fence.ErrStale) works across the network and status.FromError still finds the status. At
-// the server, the interceptors of [Server] parse the metadata, refuse stale tokens and those of another lock, add the token and
-// the name to the context and give a status to the refusals that handlers return. [NewServer] creates them for any check, [NewAtomicServer] for resources in the server's process.
+// At the client, [UnaryClient] and [StreamClient] send the token of a call's context in the metadata fencing-token, or
+// that of a read lock in fencing-read-token, and beside it the name of the lock in fencing-lock. They convert a refusal
+// back into the server's error, so that errors.Is(err, fence.ErrStale) works across the network and status.FromError
+// still finds the status. At the server, the interceptors of [Server] parse the metadata, refuse stale tokens and those
+// of another lock, add the token and the name to the context and give a status to the refusals that handlers return.
+// [NewServer] creates them for any check, [NewAtomicServer] for resources in the server's process.
 //
-// A new holder claims before its first read. With a guard, any call of a method that writes is a claim. With a store, the
-// handler calls the store's Claim.
+// A new holder claims before its first read. With a guard, any call of a method that writes is a claim. With a store,
+// the handler calls the store's Claim.
 //
 // # The name of the lock
 //
-// A token belongs to a lock, whose name [fence.LockFromContext] returns. A resource follows one lock, and refuses the tokens of
-// others. A context that carries no name, or the token of several locks that were granted as one, sends none: [fence.ForLock]
-// chooses. In the metadata, "%" and two upper-case hex digits stand for each byte of the name but A-Z, a-z, 0-9 and "-._~/", as in
-// the header of httpfence, so that a gateway from HTTP to gRPC preserves it. It has at most 6,912 bytes there: servers of other
-// languages may bound a call's metadata by 8 KiB. No other spelling is accepted.
+// A token belongs to a lock, whose name [fence.LockFromContext] returns. A resource follows one lock, and refuses the
+// tokens of others. The client sends no name if the context carries none, or carries the token of several locks that
+// were granted as one: choose one with [fence.ForLock]. In the metadata, "%" and two upper-case hex digits stand for
+// each byte of the name but A-Z, a-z, 0-9 and "-._~/", as in the header of httpfence, so that a gateway from HTTP to
+// gRPC preserves it. It has at most 6,912 bytes there: servers of other languages may bound a call's metadata by 8 KiB.
+// No other spelling is accepted.
 //
-// A token without a name goes on working where the resource follows no lock. Where it follows one, the check decides:
-// [fence.Guard.AllowUnnamed], or the option of a store. Older clients send none, and older servers ignore it. So where clients of
-// both kinds share a resource, set AllowUnnamed until the last one sends names.
+// A token without a name works where the resource follows no lock. Where it follows one, the check decides:
+// [fence.Guard.AllowUnnamed], or the option of a store. Older clients send no name, and older servers ignore it. So
+// while older and newer clients share a resource, set AllowUnnamed.
 //
 // # Readers
 //
-// The token of a read lock does not let a method write: with it alone such a call has no token, here and at a server that does
-// not know the metadata. A call of a method that does not write is checked before its handler runs, so that no writer that held
-// the lock before writes while the handler reads: NewAtomicServer does this with its guard, NewServer with Options.CheckRead,
-// with Options.EachMessage for each message too. A writer that comes later is let in. So a handler that reads for a reader
-// checks its token once more when it has read, with [fence.Guard.CheckReadContext] or in the transaction of its store, and before
-// it answers.
+// The token of a read lock does not let a method write: a call of a method that writes and has only this token counts
+// as one without a token, here and at a server that does not know the metadata. A reader's token is checked before the
+// handler runs, so that no earlier writer writes while the handler reads: NewAtomicServer does this with its guard,
+// NewServer with Options.CheckRead. With Options.EachMessage it is checked for each message too. A later writer is let
+// in. So the handler checks the reader's token once more between its reads and its answer, with
+// [fence.Guard.CheckReadContext] or in the transaction of its store.
 //
 // # Guarantee
 //
-//   - A call of a method that writes reaches the handler only with exactly one well-formed token that the check has accepted.
-//     If the check fails, the call is refused.
-//   - With NewAtomicServer, check and handler of a unary call are one step: once a newer token was accepted for a resource, no
-//     handler of an older token is running or will run for it.
+//   - A call of a method that writes reaches the handler only with exactly one well-formed token that the check has
+//     accepted. If the check fails, the call is refused.
+//   - With NewAtomicServer, check and handler of a unary call are one step: once a newer token was accepted for a
+//     resource, no handler of an older token is running or will run for it.
 //   - A method that does not write raises no mark of writers. With the token of a read lock, and a check for it, a call
 //     reaches the handler only if the check has accepted that.
-//   - A check gets the name of the lock that was sent with the token, or none. A name in the server's own context is not taken for
-//     it.
+//   - A check gets the name of the lock that was sent with the token, or none. It never gets a name of the server's own
+//     context.
 //
 // # No guarantee
 //
-//   - NewServer only refuses early. A newer token can be accepted between its check and the handler's write, so the store must
-//     compare the token in one step with the write.
-//   - A stream is checked when it starts, and with Options.EachMessage also with each message. The store must refuse stale
-//     writes between two checks and after the last.
+//   - NewServer only refuses early. A newer token can be accepted between its check and the handler's write, so the
+//     store must compare the token in one step with the write.
+//   - A stream is checked when it starts, and with Options.EachMessage also with each message. The store must refuse
+//     stale writes between two checks and after the last.
 //   - A client that got UNAVAILABLE or DEADLINE_EXCEEDED does not know whether its call has written.
-//   - A token is not a credential. A client can send the largest token and lock all others out of the resource: authenticate
-//     calls in an earlier interceptor. Nor is the name of a lock: the first client that comes with one decides which lock the
-//     resource follows. A server that knows it can say so before, with [fence.Guard.LoadLocks].
+//   - A token is not a credential. A client can send the largest token and lock all others out of the resource:
+//     authenticate calls in an earlier interceptor. Nor is the name of a lock: the first client that sends one decides
+//     which lock the resource follows. A server that knows the lock can set it before, with [fence.Guard.LoadLocks].
 //
 // # Failures
 //
@@ -61,9 +63,9 @@
 //	what happens                                      result
 //	token older than a mark                           FAILED_PRECONDITION, ReasonStale; the handler has not run
 //	token of another lock than the resource follows   FAILED_PRECONDITION, ReasonOtherLock; the handler has not run
-//	token without a name, and it follows a lock       FAILED_PRECONDITION, ReasonOtherLock, unless the check accepts it
+//	token without a name, resource follows a lock     FAILED_PRECONDITION, ReasonOtherLock, unless the check accepts it
 //	token missing in a call that writes               FAILED_PRECONDITION, ReasonMissing
-//	only that of a read lock in one that writes       FAILED_PRECONDITION, ReasonMissing
+//	only a read lock's token in one that writes       FAILED_PRECONDITION, ReasonMissing
 //	token malformed, empty, or several values         INVALID_ARGUMENT, ReasonInvalid, also in calls that only read
 //	both of the metadata                              INVALID_ARGUMENT, ReasonInvalid
 //	name malformed, several, or without a token       INVALID_ARGUMENT, ReasonInvalid, also in calls that only read

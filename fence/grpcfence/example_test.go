@@ -23,7 +23,7 @@ type stock struct {
 	left int
 }
 
-// EmptyCall claims: the interceptor has done all there is to do.
+// EmptyCall claims: the interceptor has raised the mark already.
 func (s *stock) EmptyCall(context.Context, *testgrpc.Empty) (*testgrpc.Empty, error) {
 	return new(testgrpc.Empty), nil
 }
@@ -89,7 +89,7 @@ func Example() {
 	// stock: 9
 }
 
-// The store decides, and its refusal gets its status. The interceptors of a Server do this with what a handler returns.
+// The store decides, and Error gives its refusal a status. The interceptors of a Server do this with a handler's error.
 func ExampleError() {
 	stored := &fence.StaleError{Resource: "orders", Token: 41, Highest: 54}
 	err := grpcfence.Error(fmt.Errorf("update orders: %w", stored))

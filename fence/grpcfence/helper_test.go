@@ -56,7 +56,7 @@ func atomicly(t *testing.T, g *fence.Guard, opts grpcfence.Options) *grpcfence.S
 	return s
 }
 
-// both are the two kinds of server over one guard: they refuse alike.
+// both kinds of server refuse the same calls.
 var both = map[string]func(*testing.T, *fence.Guard, grpcfence.Options) *grpcfence.Server{
 	"early": early, "atomic": atomicly,
 }
@@ -83,7 +83,7 @@ func serve(t *testing.T, s *grpcfence.Server, impl *service) testgrpc.TestServic
 	return testgrpc.NewTestServiceClient(conn)
 }
 
-// with is a context whose metadata has the values as they are.
+// with returns a context whose metadata has exactly these values.
 func with(t *testing.T, tokens ...string) context.Context {
 	t.Helper()
 	return metadata.NewOutgoingContext(t.Context(), metadata.MD{grpcfence.MetadataKey: tokens})

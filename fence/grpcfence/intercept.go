@@ -16,7 +16,7 @@ type call struct {
 	token    wire.Token
 	resource string
 	writes   bool
-	checked  bool // the token is checked
+	checked  bool // the token needs a check
 }
 
 // Unary is the interceptor of unary calls, for [grpc.ChainUnaryInterceptor].
@@ -94,7 +94,7 @@ func (s *Server) read(ctx context.Context, method string, req any) (context.Cont
 	return ctx, c, nil
 }
 
-// verify checks the token of a call, if it is to be checked.
+// verify checks the token of a call that needs a check.
 func (s *Server) verify(ctx context.Context, c call) error {
 	var err error
 	switch {
@@ -120,7 +120,7 @@ type serverStream struct {
 // Context returns the stream's context with the token and the name of its lock.
 func (s *serverStream) Context() context.Context { return s.ctx }
 
-// RecvMsg receives a message. If the token is refused now, it returns an error, which the handler returns, and no message.
+// RecvMsg receives a message. If the token is refused now, RecvMsg returns an error, which the handler is to return.
 func (s *serverStream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil || s.check == nil {
 		return err

@@ -17,24 +17,25 @@ import (
 // writes. It is the header of httpfence in gRPC's lower case, so a gateway from HTTP to gRPC preserves the token.
 const MetadataKey = "fencing-token"
 
-// ReadMetadataKey is [MetadataKey] for the token of a read lock. A server that knows only writers finds no token in such a call
-// and refuses it if its method writes. A call has one of the two.
+// ReadMetadataKey is [MetadataKey] for the token of a read lock. A server that knows only writers finds no token in
+// such a call and refuses it if its method writes. A call has one of the two.
 const ReadMetadataKey = "fencing-read-token"
 
-// LockMetadataKey is the key of the metadata that carries the name of the lock that the token belongs to, beside [MetadataKey] or
-// [ReadMetadataKey]; see [fence.WithLock]. In the name, "%" and two upper-case hex digits stand for each byte but A-Z, a-z, 0-9
-// and "-._~/", as in the header of httpfence. A token may come without it. A server that does not know it takes the token of any
-// lock.
+// LockMetadataKey is the key of the metadata that carries the name of the lock that the token belongs to, beside
+// [MetadataKey] or [ReadMetadataKey]; see [fence.WithLock]. In the name, "%" and two upper-case hex digits stand for
+// each byte but A-Z, a-z, 0-9 and "-._~/", as in the header of httpfence. A token may come without it. A server that
+// does not know it takes the token of any lock.
 const LockMetadataKey = "fencing-lock"
 
-// ErrMissing reports that a call of a method that writes has no token. It is a mistake of the caller and not a lost lock.
+// ErrMissing reports that a call of a method that writes has no token. It is a mistake of the caller and not a lost
+// lock.
 var ErrMissing = errors.New("grpcfence: no fencing token")
 
 // FromIncomingContext returns, at the server, the token in a call's metadata. There must be exactly one value, and
 // [fence.Parse] must accept it.
 //
-// The error matches [ErrMissing] if there is no value, and [fence.ErrInvalidToken] if there are several values or if the value
-// is empty or malformed.
+// The error matches [ErrMissing] if there is no value, and [fence.ErrInvalidToken] if there are several values or if
+// the value is empty or malformed.
 func FromIncomingContext(ctx context.Context) (fence.Token, error) {
 	return parse(MetadataKey, metadata.ValueFromIncomingContext(ctx, MetadataKey))
 }
@@ -45,9 +46,9 @@ func ReadFromIncomingContext(ctx context.Context) (fence.ReadToken, error) {
 	return fence.ReadToken(t), err
 }
 
-// LockFromIncomingContext returns, at the server, the name of the lock in a call's metadata, or "" if there is none. The error
-// matches [fence.ErrInvalidToken] if there are several values, or if the value is empty, is not written as [LockMetadataKey] says
-// or is a name that [fence.CheckLock] refuses.
+// LockFromIncomingContext returns, at the server, the name of the lock in a call's metadata, or "" if there is none.
+// The error matches [fence.ErrInvalidToken] if there are several values, or if the value is empty, is not written as
+// [LockMetadataKey] says or is a name that [fence.CheckLock] refuses.
 func LockFromIncomingContext(ctx context.Context) (string, error) {
 	return wire.DecodeLock(metadata.ValueFromIncomingContext(ctx, LockMetadataKey))
 }
@@ -68,7 +69,8 @@ func carried(ctx context.Context) (wire.Token, error) {
 	return wire.Carried("metadata", keys, values)
 }
 
-// outgoing returns a context with the token of ctx and the name of its lock in its metadata. It keeps the caller's metadata.
+// outgoing returns a context with the token of ctx and the name of its lock in its metadata. It keeps the caller's
+// metadata.
 func outgoing(ctx context.Context) (context.Context, error) {
 	own, err := wire.FieldsOf(ctx)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/leasefence/leasefence/fence/grpcfence"
 )
 
-// refused is a status as a client gets it.
+// refused returns a status as a client receives it.
 func refused(t *testing.T, code codes.Code, info *errdetails.ErrorInfo) error {
 	t.Helper()
 	st, err := status.New(code, "refused").WithDetails(&errdetails.Help{}, info)
@@ -65,7 +65,7 @@ func TestError_givesRefusalsAStatusAndKeepsWhatTheyMatch(t *testing.T) {
 		require.Equal(t, c.md, requireInfo(t, err, c.code, c.reason))
 		require.ErrorIs(t, err, wrapped)
 		require.NotContains(t, err.Error(), "10.0.0.7")
-		require.Equal(t, err, grpcfence.Error(err), "once")
+		require.Equal(t, err, grpcfence.Error(err), "it has a status already")
 		require.Equal(t, err, grpcfence.ReadError(err), "it is read already")
 	}
 	other := status.Error(codes.Aborted, "other")
@@ -74,7 +74,7 @@ func TestError_givesRefusalsAStatusAndKeepsWhatTheyMatch(t *testing.T) {
 	}
 }
 
-func TestReadError_knowsARefusalByCodeDomainAndReason(t *testing.T) {
+func TestReadError_recognisesByCodeDomainAndReason(t *testing.T) {
 	info := func(domain, reason string) *errdetails.ErrorInfo {
 		return &errdetails.ErrorInfo{Domain: domain, Reason: reason}
 	}

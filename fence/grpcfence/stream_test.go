@@ -105,7 +105,7 @@ func TestStream_eachMessage(t *testing.T) {
 	}
 }
 
-// A handler may write before it has received anything: the check at the start is made with EachMessage too.
+// A handler may write before it has received anything, so EachMessage checks at the start too.
 func TestStream_eachMessageChecksAtTheStartToo(t *testing.T) {
 	for name, server := range both {
 		t.Run(name, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestStream_methodsThatDoNotWriteRaiseNoMark(t *testing.T) {
 	require.Empty(t, g.Marks())
 }
 
-// A reader's stream is checked as a writer's is, and no writer waits for it.
+// A reader's stream is checked like a writer's, and no writer waits for it.
 func TestStream_readers(t *testing.T) {
 	for name, server := range both {
 		t.Run(name, func(t *testing.T) {
@@ -167,13 +167,14 @@ func TestStream_readers(t *testing.T) {
 	}
 }
 
-// of is the context of a lock's holder.
+// of returns the context of a lock's holder.
 func of(t *testing.T, token fence.Token, lock string) context.Context {
 	t.Helper()
 	return fence.WithLock(fence.NewContext(t.Context(), token), lock)
 }
 
-// The name of the lock reaches the guard when a stream starts and with each message, and the refusal reaches the client.
+// The name of the lock reaches the guard when a stream starts and with each message, and the refusal reaches the
+// client.
 func TestStream_locks(t *testing.T) {
 	for name, server := range both {
 		t.Run(name, func(t *testing.T) {
@@ -216,7 +217,7 @@ func TestStream_locks(t *testing.T) {
 	}
 }
 
-// The resource function has no request to look at, and the store's refusal is a stream's as well.
+// For a stream the resource function gets no request, and the store's refusal gets its status.
 func TestStream_resourceAndTheStoresRefusal(t *testing.T) {
 	var g fence.Guard
 	var asked []any

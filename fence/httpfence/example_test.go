@@ -64,8 +64,8 @@ func Example() {
 	// stock: 9
 }
 
-// A reader of the stock. Once it has read, a writer that held the lock before it can no longer write; and before it answers,
-// it makes sure that no writer has come after it.
+// A reader of the stock. Once its request is accepted, earlier writers are refused. Before it answers, it checks that
+// no later writer has come.
 func Example_readers() {
 	var guard fence.Guard
 	var stock atomic.Int64
@@ -125,7 +125,7 @@ func Example_readers() {
 	// reader that writes: httpfence: no fencing token: refused with status 428
 }
 
-// The middleware refuses early. The store decides, and its refusal is the answer.
+// The middleware refuses early. The store decides, and Error writes its refusal as the response.
 func ExampleError() {
 	update := func(_ context.Context, token fence.Token) error { // one step in the store: compare, then write
 		return &fence.StaleError{Resource: "orders", Token: token, Highest: 54}

@@ -11,13 +11,13 @@ import (
 // Header is the request header that carries the token, in the decimal form that [fence.Token.String] writes.
 const Header = "Fencing-Token"
 
-// ReadHeader is [Header] for the token of a read lock. A server that knows only writers finds no token in such a request and
-// refuses it if it writes. A request has one of the two headers.
+// ReadHeader is [Header] for the token of a read lock. A server that knows only writers finds no token in such a
+// request and refuses it if it writes. A request has one of the two headers.
 const ReadHeader = "Fencing-Read-Token"
 
-// LockHeader is the request header that carries the name of the lock that the token belongs to, beside [Header] or [ReadHeader];
-// see [fence.WithLock]. In the name, "%" and two upper-case hex digits stand for each byte but A-Z, a-z, 0-9 and "-._~/". A token
-// may come without it. A server that does not know it takes the token of any lock.
+// LockHeader is the request header that carries the name of the lock that the token belongs to, beside [Header] or
+// [ReadHeader]; see [fence.WithLock]. In the name, "%" and two upper-case hex digits stand for each byte but A-Z, a-z,
+// 0-9 and "-._~/". A token may come without it. A server that does not know it takes the token of any lock.
 const LockHeader = "Fencing-Lock"
 
 // ErrMissing reports that a request that writes has no token. It is a mistake of the caller and not a lost lock.
@@ -26,8 +26,8 @@ var ErrMissing = errors.New("httpfence: no fencing token")
 // FromHeader returns the token of a request's header. There must be exactly one value, and [fence.Parse] must accept
 // it. Values that a proxy has joined with a comma are refused too.
 //
-// The error matches [ErrMissing] if there is no value, and [fence.ErrInvalidToken] if there are several values or if the value
-// is empty or malformed.
+// The error matches [ErrMissing] if there is no value, and [fence.ErrInvalidToken] if there are several values or if
+// the value is empty or malformed.
 func FromHeader(h http.Header) (fence.Token, error) { return parse(Header, h.Values(Header)) }
 
 // ReadFromHeader is [FromHeader] for [ReadHeader].
@@ -37,8 +37,8 @@ func ReadFromHeader(h http.Header) (fence.ReadToken, error) {
 }
 
 // LockFromHeader returns the name of the lock in a request's header, or "" if there is none. The error matches
-// [fence.ErrInvalidToken] if there are several values, or if the value is empty, is not written as [LockHeader] says or is a name
-// that [fence.CheckLock] refuses.
+// [fence.ErrInvalidToken] if there are several values, or if the value is empty, is not written as [LockHeader] says or
+// is a name that [fence.CheckLock] refuses.
 func LockFromHeader(h http.Header) (string, error) { return wire.DecodeLock(h.Values(LockHeader)) }
 
 func parse(name string, values []string) (fence.Token, error) {

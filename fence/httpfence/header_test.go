@@ -10,7 +10,7 @@ import (
 	"github.com/leasefence/leasefence/fence/httpfence"
 )
 
-// What a value may be is in the tests of package wire.
+// The tests of package wire have the legal and illegal values.
 func TestFromHeader(t *testing.T) {
 	h := http.Header{httpfence.Header: {"54"}, httpfence.LockHeader: {"%C3%A4rger"}}
 	token, err := httpfence.FromHeader(h)

@@ -77,7 +77,7 @@ func problemType(t *testing.T, resp *http.Response, body string) string {
 	return kind
 }
 
-// client sends tokens to the servers given.
+// client returns a client that sends tokens to the servers.
 func client(t *testing.T, servers ...*httptest.Server) *http.Client {
 	t.Helper()
 	hosts := make([]string, len(servers))

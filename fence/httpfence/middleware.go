@@ -26,38 +26,40 @@ var (
 
 // Options are the settings of a middleware. The zero value of a field is its default.
 type Options struct {
-	// Writes reports whether a request writes. Such a request needs a token, and the middleware checks it. By default every
-	// method writes except GET, HEAD and OPTIONS.
+	// Writes reports whether a request writes. Such a request needs a token, and the middleware checks it. By default
+	// every method writes except GET, HEAD and OPTIONS.
 	//
-	// The token of a read lock is none for a request that writes. Other requests need no token. A token of theirs must be
-	// well-formed, and the context carries it. That of a writer is not checked and raises no mark, since who reads must not
-	// fence a writer. That of a read lock is checked if there is a check for it; see CheckRead.
+	// For a request that writes, the token of a read lock does not count. Other requests need no token. If they have
+	// one it must be well-formed, and the context carries it. A writer's token is then not checked and raises no mark,
+	// since a request that only reads must not fence a writer. The token of a read lock is checked if there is a check
+	// for it; see CheckRead.
 	Writes func(*http.Request) bool
 
 	// CheckRead is the check of [NewMiddleware] for a request that does not write and has the token of a read lock. The
-	// handler runs only if it returns nil. From then on a writer that is older than the reader must be refused, or it could
-	// write while the handler reads: the check of a store claims to read, and [fence.Guard.CheckReadContext] is that of a
-	// guard. By default such a token is not checked.
+	// handler runs only if it returns nil. From then on a writer that is older than the reader must be refused, or it
+	// could write while the handler reads. So for a store, call its claim for readers; for a guard, use
+	// [fence.Guard.CheckReadContext]. By default such a token is not checked.
 	//
 	// [NewAtomicMiddleware] checks with its guard, and CheckRead must be nil.
 	CheckRead func(ctx context.Context, resource string, t fence.ReadToken) error
 
-	// Refuse writes the response to a request that is refused. The error matches [fence.ErrStale], [fence.ErrOtherLock],
-	// [fence.ErrInvalidToken] or [ErrMissing], for which [Error] writes the response, or tells why the token could not be checked.
+	// Refuse writes the response to a request that is refused. The error matches [fence.ErrStale],
+	// [fence.ErrOtherLock], [fence.ErrInvalidToken] or [ErrMissing], for which [Error] writes the response, or tells
+	// why the token could not be checked.
 	//
-	// The default writes a problem (RFC 9457): that of [Error]; 413 if the body is too large and 400 if it cannot be read,
-	// both with [NewAtomicMiddleware] only; 500 if the request names no resource or if NewAtomicMiddleware wraps an
-	// [http.TimeoutHandler]; 400 if the resource's name is too long; 503 for any other error of the check, and if the
-	// request's context ends while it waits.
+	// The default writes a problem (RFC 9457): that of [Error]; 413 if the body is too large and 400 if it cannot be
+	// read, both with [NewAtomicMiddleware] only; 500 if the request names no resource or if NewAtomicMiddleware wraps
+	// an [http.TimeoutHandler]; 400 if the resource's name is too long; 503 for any other error of the check, and if
+	// the request's context ends while it waits.
 	Refuse func(w http.ResponseWriter, r *http.Request, err error)
 
-	// MaxBody is the largest body, in bytes, that [NewAtomicMiddleware] accepts: 1 or more, default 1 MiB. [NewMiddleware] does
-	// not read bodies.
+	// MaxBody is the largest body, in bytes, that [NewAtomicMiddleware] accepts: 1 or more, default 1 MiB.
+	// [NewMiddleware] does not read bodies.
 	MaxBody int64
 }
 
-// GuardCheck returns a check of g for [NewMiddleware], or nil if g is nil. It is [fence.Guard.CheckContext], which knows the name
-// of the token's lock.
+// GuardCheck returns a check of g for [NewMiddleware], or nil if g is nil. It is [fence.Guard.CheckContext], which
+// knows the name of the token's lock.
 func GuardCheck(g *fence.Guard) func(ctx context.Context, resource string, t fence.Token) error {
 	if g == nil {
 		return nil
@@ -65,21 +67,21 @@ func GuardCheck(g *fence.Guard) func(ctx context.Context, resource string, t fen
 	return g.CheckContext
 }
 
-// NewMiddleware returns a middleware that refuses requests early. It calls check with the request's context, resource and
-// token, and calls the handler only if check returns nil. The handler gets the token with [fence.FromContext], and check and
-// handler get the name of its lock, if the request has it, with [fence.LockFromContext].
+// NewMiddleware returns a middleware that refuses requests early. It calls check with the request's context, resource
+// and token, and calls the handler only if check returns nil. The handler gets the token with [fence.FromContext], and
+// check and handler get the name of its lock, if the request has it, with [fence.LockFromContext].
 //
-// A newer token may be accepted after check has returned and before the handler writes. So the handler must pass the token to
-// its store, which compares it in one step with the write, and write the store's refusal with [Error]. For a resource in this
-// process, [NewAtomicMiddleware] has no such gap.
+// A newer token may be accepted after check has returned and before the handler writes. So the handler must pass the
+// token to its store, which compares it in one step with the write, and write the store's refusal with [Error]. For a
+// resource in this process, [NewAtomicMiddleware] has no such gap.
 //
-// resource returns the name of the resource that a request writes to, or that a reader reads. It is called only for a request
-// whose token is checked. Use a bounded number of names, because marks are never deleted. If it returns "" or more than
-// [fence.MaxResource] bytes, the request is refused. Path values, for example, are empty in a middleware around the
-// [http.ServeMux].
+// resource returns the name of the resource that a request writes to, or that a reader reads. It is called only for a
+// request whose token is checked. Use a bounded number of names, because marks are never deleted. If it returns "" or
+// more than [fence.MaxResource] bytes, the request is refused. Path values, for example, are empty in a middleware
+// around the [http.ServeMux].
 //
-// The error names the argument or option that is nil or out of range. The middleware is safe for concurrent use. For a nil
-// handler it answers 404.
+// The error names the argument or option that is nil or out of range. The middleware is safe for concurrent use. For a
+// nil handler it answers 404.
 func NewMiddleware(
 	resource func(*http.Request) string,
 	check func(ctx context.Context, resource string, t fence.Token) error,
@@ -98,25 +100,27 @@ func NewMiddleware(
 		})
 }
 
-// NewAtomicMiddleware is [NewMiddleware] for a resource in this process. It calls the handler inside [fence.Guard.DoContext],
-// so check and handler are one atomic step. While a handler runs, no newer token is accepted for the resource and no other
-// handler runs for it. Once a newer token was accepted, no handler of an older token is running or will run.
+// NewAtomicMiddleware is [NewMiddleware] for a resource in this process. It calls the handler inside
+// [fence.Guard.DoContext], so check and handler are one atomic step. While a handler runs, no newer token is accepted
+// for the resource and no other handler runs for it. Once a newer token was accepted, no handler of an older token is
+// running or will run.
 //
-// The handler must be done when it returns. Put [http.TimeoutHandler], and any other handler that returns before its inner
-// handler, around the middleware: then the client gets its answer in time, and newer tokens wait until the inner handler has
-// returned. The middleware refuses an http.TimeoutHandler inside it, directly or behind a [http.ServeMux], with 500. It cannot
-// detect others, but ends the request's context when the handler has returned and before it accepts a newer token.
+// The handler must be done when it returns. Put [http.TimeoutHandler], and any other handler that returns before its
+// inner handler, around the middleware: then the client gets its answer in time, and newer tokens wait until the inner
+// handler has returned. The middleware refuses an http.TimeoutHandler inside it, directly or behind a [http.ServeMux],
+// with 500. It cannot detect others, but ends the request's context when the handler has returned and before it accepts
+// a newer token.
 //
-// Newer tokens wait for the handler until their requests' contexts end. The handler must therefore not wait for its client,
-// which may be a paused holder. The middleware reads the body before, up to Options.MaxBody. A response that exceeds the
-// connection's buffers still waits for the client: set [http.Server.WriteTimeout]. Bound any other wait of the handler with
-// its context. The handler must not call the guard for its resource; see [fence.Guard.Do].
+// Newer tokens wait for the handler until their requests' contexts end. The handler must therefore not wait for its
+// client, which may be a paused holder. The middleware reads the body before, up to Options.MaxBody. A response that
+// exceeds the connection's buffers still waits for the client: set [http.Server.WriteTimeout]. Bound any other wait of
+// the handler with its context. The handler must not call the guard for its resource; see [fence.Guard.Do].
 //
-// The handler of a request that does not write runs outside of the guard, beside any other. For the token of a read lock the
-// middleware calls [fence.Guard.CheckReadContext] first: it waits for the handler of an older writer, and none runs from then
-// on. A newer writer's handler may run beside the reader's, which has lost its lock by then. So that it does not answer with
-// what was read meanwhile, the reader's handler calls [fence.Guard.CheckReadContext] when it has read; and what handlers share needs a
-// mutex.
+// The handler of a request that does not write runs outside of the guard, beside any other. For the token of a read
+// lock the middleware calls [fence.Guard.CheckReadContext] first: it waits for the handler of an older writer, and none
+// runs from then on. A newer writer's handler may run beside the reader's, which has lost its lock by then. To avoid an
+// answer with data that was read meanwhile, the reader's handler calls [fence.Guard.CheckReadContext] after its reads.
+// Data that handlers share needs a mutex.
 func NewAtomicMiddleware(
 	resource func(*http.Request) string, guard *fence.Guard, opts Options,
 ) (func(http.Handler) http.Handler, error) {
@@ -184,7 +188,7 @@ func newMiddleware(
 	pass := func(next http.Handler, w http.ResponseWriter, r *http.Request) error {
 		t, err := carried(r.Header)
 		writes := opts.Writes(r)
-		if !writes { // a cache must not answer a reader with what another one was given: the request may be a claim
+		if !writes { // a cache must not answer a reader with the response to another one: the request may be a claim
 			w.Header().Add("Vary", ReadHeader)
 			w.Header().Add("Vary", LockHeader)
 		}

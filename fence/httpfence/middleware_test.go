@@ -28,7 +28,8 @@ func TestMiddleware_methods(t *testing.T) {
 	}
 }
 
-// A cache between keeps what a reader was answered apart from others', of other locks too: its request may be a claim.
+// A cache must not answer a reader with the response to another reader, nor to a reader of another lock: the request
+// may be a claim.
 func TestMiddleware_variesByTheReader(t *testing.T) {
 	server := serve(t, early(t, new(fence.Guard), httpfence.Options{})(nil))
 	resp, _ := send(t, http.MethodGet, server.URL, "")
@@ -85,7 +86,7 @@ func TestNewAtomicMiddleware_boundsTheBody(t *testing.T) {
 	resp, body := send(t, http.MethodPost, server.URL, "an order.", "54")
 	requireProblem(t, resp, body, http.StatusRequestEntityTooLarge, "about:blank")
 	require.Empty(t, got)
-	require.Empty(t, g.Marks(), "a request that did not arrive raises no mark")
+	require.Empty(t, g.Marks(), "a request that did not arrive whole raises no mark")
 
 	resp, _ = send(t, http.MethodPost, server.URL, "an order", "54")
 	require.Equal(t, http.StatusOK, resp.StatusCode)

@@ -13,26 +13,28 @@ import (
 	"github.com/leasefence/leasefence/fence/internal/wire"
 )
 
-// The types of the problems (RFC 9457) that [Error] writes and [ReadError] recognises. Each is the URL of its description.
+// The types of the problems (RFC 9457) that [Error] writes and [ReadError] recognises. Each is the URL of its
+// description.
 const (
-	// TypeStale is a token that is older than a mark of its resource: status 412. Its members are "resource", "token" and
-	// "highest". The last two are decimal strings, because decoders that read JSON numbers as float64 round above 2^53. With
-	// readers it also has "read" or "byReader", which are true if the token or the mark is that of a reader.
+	// TypeStale is a token that is older than a mark of its resource: status 412. Its members are "resource", "token"
+	// and "highest". The last two are decimal strings, because decoders that read JSON numbers as float64 round above
+	// 2^53. With readers it also has "read" or "byReader", which are true if the token or the mark is that of a reader.
 	TypeStale = "https://pkg.go.dev/github.com/leasefence/leasefence/fence/httpfence#TypeStale"
-	// TypeOtherLock is a token that belongs to another lock than its resource follows: status 409. Its members are "resource",
-	// "token", "read" as above, "lock", which is not there if the token came without the name of its lock, and "follows".
+	// TypeOtherLock is a token that belongs to another lock than its resource follows: status 409. Its members are
+	// "resource", "token", "read" as above, "lock", which is not there if the token came without the name of its lock,
+	// and "follows".
 	TypeOtherLock = "https://pkg.go.dev/github.com/leasefence/leasefence/fence/httpfence#TypeOtherLock"
 	// TypeMissing is a request that writes and has no token: status 428.
 	TypeMissing = "https://pkg.go.dev/github.com/leasefence/leasefence/fence/httpfence#TypeMissing"
-	// TypeInvalid is a malformed token or more than one token, of a writer or a reader, or a malformed name of a lock, more than
-	// one, or one without a token: status 400.
+	// TypeInvalid is a malformed token or more than one token, of a writer or a reader, or a malformed name of a lock,
+	// more than one, or one without a token: status 400.
 	TypeInvalid = "https://pkg.go.dev/github.com/leasefence/leasefence/fence/httpfence#TypeInvalid"
 )
 
 const (
 	mediaType = "application/problem+json"
-	// maxProblem is the largest problem that ReadError reads. A problem has about 400 bytes and twice the names of the resource
-	// and of two locks, whose bytes can each take six.
+	// maxProblem is the largest problem that ReadError reads. A problem has about 400 bytes and twice the names of the
+	// resource and of two locks, whose bytes can each take six.
 	maxProblem = 128 << 10
 )
 
@@ -52,12 +54,13 @@ type problem struct {
 
 // Error writes the response for an error that is the refusal of a token, and reports whether it did. The response is a
 // problem: 412 [TypeStale] if err matches [fence.ErrStale], 409 [TypeOtherLock] if it matches [fence.ErrOtherLock], 428
-// [TypeMissing] if it matches [ErrMissing], 400 [TypeInvalid] if it matches [fence.ErrInvalidToken]. For any other error and for
-// nil, Error writes nothing and returns false.
+// [TypeMissing] if it matches [ErrMissing], 400 [TypeInvalid] if it matches [fence.ErrInvalidToken]. For any other
+// error and for nil, Error writes nothing and returns false.
 //
-// The response has the resource (the first 4 KiB of a longer name), the token and the mark of the [fence.StaleError], or the two
-// locks of the [fence.OtherLockError] (the first [fence.MaxLock] bytes of longer names), and nothing of the errors that wrap it.
-// Call Error before anything else is written. Like [http.Error] it removes headers that describe another body.
+// The response has the resource (the first 4 KiB of a longer name), the token and the mark of the [fence.StaleError],
+// or the two locks of the [fence.OtherLockError] (the first [fence.MaxLock] bytes of longer names), and nothing of the
+// errors that wrap it. Call Error before anything else is written. Like [http.Error] it removes headers that describe
+// another body.
 func Error(w http.ResponseWriter, err error) bool {
 	var p problem
 	switch {
@@ -122,7 +125,7 @@ func refuse(w http.ResponseWriter, _ *http.Request, err error) {
 	case errors.Is(err, errNoResource):
 		status = http.StatusInternalServerError
 	case errors.Is(err, errTimeoutHandler):
-		status, detail = http.StatusInternalServerError, err.Error() // for the developer of the server
+		status, detail = http.StatusInternalServerError, err.Error() // tells the server's developer what to change
 	case errors.Is(err, errLongResource):
 		status, detail = http.StatusBadRequest, err.Error()
 	case errors.Is(err, errBody) && large:
@@ -150,16 +153,17 @@ func (p problem) write(w http.ResponseWriter) {
 	_, _ = w.Write(append(body, '\n')) // an error means that the client has gone
 }
 
-// ReadError returns the refusal that a response contains: a [*fence.StaleError] for 412 [TypeStale], a [*fence.OtherLockError]
-// for 409 [TypeOtherLock], an error that matches [ErrMissing] for 428 [TypeMissing], one that matches [fence.ErrInvalidToken] for
-// 400 [TypeInvalid].
+// ReadError returns the refusal that a response contains: a [*fence.StaleError] for 412 [TypeStale], a
+// [*fence.OtherLockError] for 409 [TypeOtherLock], an error that matches [ErrMissing] for 428 [TypeMissing], one that
+// matches [fence.ErrInvalidToken] for 400 [TypeInvalid].
 //
-// For nil and for any other response, for example another 412, it returns nil. It recognises a refusal by status, content type
-// and problem type. Missing or malformed members of a token's problem are zero in the error, since a refused holder must stop in
-// any case. If the body of a possible refusal cannot be read, the error wraps the read error and matches none of the four.
+// For nil and for any other response, for example another 412, it returns nil. It recognises a refusal by status,
+// content type and problem type. Missing or malformed members of a token's problem are zero in the error, since a
+// refused holder must stop in any case. If the body of a possible refusal cannot be read, the error wraps the read
+// error and matches none of the four.
 //
-// Afterwards the body can be read from its beginning, and the caller closes it as usual. ReadError reads at most 128 KiB. A
-// longer body is not a refusal.
+// Afterwards the body can be read from its beginning, and the caller closes it as usual. ReadError reads at most 128
+// KiB. A longer body is not a refusal.
 func ReadError(resp *http.Response) error {
 	if resp == nil || resp.Body == nil {
 		return nil

@@ -48,7 +48,7 @@ func TestError_answersRefusalsOnly(t *testing.T) {
 		}
 		require.True(t, httpfence.Error(w, c.err))
 		resp := w.Result()
-		require.Len(t, resp.Header, 2, "none that belongs to another body: %v", resp.Header)
+		require.Len(t, resp.Header, 2, "no header of another body: %v", resp.Header)
 		requireProblem(t, resp, w.Body.String(), c.status, c.kind)
 		require.NotContains(t, w.Body.String(), "10.0.0.7")
 		if errors.Is(c.err, stale) {
@@ -130,7 +130,7 @@ func TestReadError_knowsARefusalByStatusContentTypeAndType(t *testing.T) {
 	require.NoError(t, httpfence.ReadError(response(412, problemJSON, pad+" "+staleBody)), "128 KiB and a byte")
 }
 
-// Whatever else the problem says, the holder has been refused.
+// The holder has been refused, whatever the problem's members are.
 func TestReadError_malformedMembersAreLeftOut(t *testing.T) {
 	for _, members := range []string{
 		``, `,"title":1,"status":"412","detail":{}`,
@@ -169,7 +169,7 @@ func TestReadError_closesNothingAndKeepsTheCloser(t *testing.T) {
 	require.True(t, body.closed)
 }
 
-// A refusal that broke off is neither a refusal nor none.
+// A refusal whose body breaks off is an error, but matches no refusal.
 func TestReadError_brokenBody(t *testing.T) {
 	errReset := errors.New("connection reset")
 	resp := response(412, problemJSON, "")

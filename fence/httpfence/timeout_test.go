@@ -23,7 +23,7 @@ func request(ctx context.Context, h http.Handler, token fence.Token) *http.Respo
 	return w.Result()
 }
 
-// http.TimeoutHandler answers while its handler still runs. Inside the middleware that would set the resource free
+// http.TimeoutHandler answers while its handler still runs. Inside the middleware that would let in a newer token
 // before the handler's write.
 func TestNewAtomicMiddleware_timeoutHandlerInside(t *testing.T) {
 	for name, wrap := range map[string]func(http.Handler) http.Handler{
@@ -54,7 +54,7 @@ func TestNewAtomicMiddleware_timeoutHandlerInside(t *testing.T) {
 	}
 }
 
-// Around the middleware it answers in time, and the resource stays taken until the handler has returned.
+// Around the middleware http.TimeoutHandler answers in time, and a newer token waits until the handler has returned.
 func TestNewAtomicMiddleware_timeoutHandlerOutside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g fence.Guard

@@ -13,20 +13,20 @@ import (
 )
 
 // Transport is an [http.RoundTripper] that sends the token of each request's context in the header Fencing-Token, or in
-// Fencing-Read-Token if it is that of a read lock, and the name of its lock in Fencing-Lock, if the context has one; see
-// [fence.LockFromContext]. Make one with [NewTransport].
+// Fencing-Read-Token if it is that of a read lock, and the name of its lock in Fencing-Lock, if the context has one;
+// see [fence.LockFromContext]. Make one with [NewTransport].
 type Transport struct {
 	base  http.RoundTripper
 	hosts map[string]bool // lower case; with a port if it was given
 }
 
-// NewTransport returns a Transport that sends requests through base and adds tokens for the given hosts only. A nil base is
-// [http.DefaultTransport].
+// NewTransport returns a Transport that sends requests through base and adds tokens for the given hosts only. A nil
+// base is [http.DefaultTransport].
 //
-// A token is meaningful only at the resources of its lock. Elsewhere it would raise the marks of another series of tokens and
-// fence the rightful holders. A redirect, or a handler that passes its context on, can send a request elsewhere. So there must
-// be at least one host. A host is "host" or "host:port" as in a URL, in any case; without a port it is the standard port of
-// the URL's scheme. The error names the host.
+// A token is meaningful only at the resources of its lock. Elsewhere it would raise the marks of another series of
+// tokens and fence the rightful holders. A redirect, or a handler that passes its context on, can send a request
+// elsewhere. So there must be at least one host. A host is "host" or "host:port" as in a URL, in any case; without a
+// port it is the standard port of the URL's scheme. The error names the host.
 func NewTransport(base http.RoundTripper, hosts ...string) (*Transport, error) {
 	if base == nil {
 		base = http.DefaultTransport
@@ -50,17 +50,17 @@ func NewTransport(base http.RoundTripper, hosts ...string) (*Transport, error) {
 	return t, nil
 }
 
-// RoundTrip sends a copy of r with the token of r's context, and with the name of its lock, and does not change r. If the context
-// has no token, or if the host of r's URL is not one of the Transport's, it sends r without a token and a name. This is decided
-// again after each redirect.
+// RoundTrip sends a copy of r with the token of r's context and the name of its lock, and does not change r. If the
+// context has no token, or if the host of r's URL is not one of the Transport's, it sends r without a token and a name.
+// RoundTrip decides this again after each redirect.
 //
-// RoundTrip sends a header Fencing-Token, Fencing-Read-Token or Fencing-Lock that the caller has set to any host in the caller's
-// URL, but removes it when a redirect leads to a host that is not one of the Transport's. If the header differs from what the
-// context carries, or the context carries a token and nothing for that header, something is a mistake: RoundTrip sends nothing,
-// and the error matches [fence.ErrInvalidToken]. So it is if [fence.CheckLock] refuses the name in the context.
+// RoundTrip sends a header Fencing-Token, Fencing-Read-Token or Fencing-Lock that the caller has set to any host in the
+// caller's URL, but removes it when a redirect leads to a host that is not one of the Transport's. If the context
+// carries a token, the header must have the value that RoundTrip would send: otherwise RoundTrip sends nothing, and the
+// error matches [fence.ErrInvalidToken]. The same happens if [fence.CheckLock] refuses the name in the context.
 //
-// RoundTrip returns a response of any status unchanged, as [http.RoundTripper] requires; use [ReadError] to detect a refusal.
-// It is safe for concurrent use.
+// RoundTrip returns a response of any status unchanged, as [http.RoundTripper] requires; use [ReadError] to detect a
+// refusal. It is safe for concurrent use.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	sent, listed := r, t.listed(r.URL)
 	var own wire.Fields
@@ -124,7 +124,7 @@ func (t *Transport) listed(u *url.URL) bool {
 	return port == standard && t.hosts[host] || t.hosts[net.JoinHostPort(host, port)]
 }
 
-// clone returns sent, or a copy of r if that is sent.
+// clone returns a copy of r, or sent if that is a copy already.
 func clone(r, sent *http.Request) *http.Request {
 	if sent != r {
 		return sent

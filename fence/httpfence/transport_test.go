@@ -14,7 +14,7 @@ import (
 	"github.com/leasefence/leasefence/fence/httpfence"
 )
 
-// recorder is a base that keeps what it is given.
+// recorder is a base that records its requests.
 type recorder struct {
 	sent []*http.Request
 	idle int
@@ -27,7 +27,8 @@ func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func (r *recorder) CloseIdleConnections() { r.idle++ }
 
-// tokens are the headers that a server was sent, request by request; a reader's with an "r" before it, a lock's name with a colon.
+// tokens are the headers that a server was sent, request by request; a reader's with an "r" before it, a lock's name
+// with a colon.
 func tokens(t *testing.T, answer http.HandlerFunc) (*httptest.Server, *[][]string) {
 	t.Helper()
 	var got [][]string
@@ -47,7 +48,7 @@ func tokens(t *testing.T, answer http.HandlerFunc) (*httptest.Server, *[][]strin
 
 func ok(http.ResponseWriter, *http.Request) {}
 
-// of is the context of a holder of locks that were granted as one.
+// of returns the context of a holder of locks that were granted as one.
 func of(t *testing.T, token fence.Token, locks ...string) context.Context {
 	t.Helper()
 	return fence.WithLock(fence.NewContext(t.Context(), token), locks...)
@@ -157,7 +158,8 @@ func TestTransport_redirectToAnotherHost(t *testing.T) {
 	}
 }
 
-// What the caller has set goes where he sends it; a contradiction goes nowhere. The suite of wires has all contradictions.
+// RoundTrip sends a header that the caller has set, and sends nothing if it contradicts the context. The suite of wires
+// has all contradictions.
 func TestTransport_headerOfTheCaller(t *testing.T) {
 	var base recorder
 	transport, err := httpfence.NewTransport(&base, "store.example")
@@ -179,7 +181,7 @@ func TestTransport_headerOfTheCaller(t *testing.T) {
 	_, err = send(0, "http://store.example", "54")
 	require.NoError(t, err)
 	_, err = send(54, "http://other.example", "41")
-	require.NoError(t, err, "not the Transport's business")
+	require.NoError(t, err, "not one of the Transport's hosts")
 	require.Len(t, base.sent, 3)
 
 	body, err := send(54, "http://store.example", "41")
@@ -199,7 +201,7 @@ func TestTransport_headerOfTheCaller(t *testing.T) {
 	require.True(t, body.closed)
 	r.URL.Host = "other.example"
 	resp, err = transport.RoundTrip(r)
-	require.NoError(t, err, "not the Transport's business")
+	require.NoError(t, err, "not one of the Transport's hosts")
 	require.NoError(t, resp.Body.Close())
 	require.Equal(t, http.Header{httpfence.LockHeader: {"report"}}, base.sent[3].Header)
 }
@@ -226,7 +228,7 @@ func TestTransport_requestWithoutHeaderOrURL(t *testing.T) {
 
 	r.URL = nil
 	resp, err = transport.RoundTrip(r)
-	require.NoError(t, err, "the base says what it thinks of it")
+	require.NoError(t, err, "the base decides about a missing URL")
 	require.NoError(t, resp.Body.Close())
 }
 
