@@ -13,7 +13,7 @@ import (
 	"github.com/leasefence/leasefence/lease/internal/telemetry"
 )
 
-// bounds are so many bounds of a histogram, from the first in steps of four.
+// bounds are n bounds of a histogram, each four times the one before.
 func bounds(first float64, n int) metric.HistogramOption {
 	all := make([]float64, n)
 	for i := range all {
@@ -45,13 +45,13 @@ func (t *Telemetry) instruments(m metric.Meter) error {
 	return errors.Join(errs[:]...)
 }
 
-// series is what the attributes of a measurement are made of.
+// series identifies the attributes of a measurement.
 type series struct {
 	kind            lease.Kind // 0: none
-	lock, key, also string     // also is the value of key, if there is one
+	lock, key, also string     // also is the value of key; key may be ""
 }
 
-// of returns the attributes of an acquisition, with the kind and another one, unless its key is "".
+// of returns the attributes of an acquisition: its kind, its lock, and the attribute key if that is not "".
 func (t *Telemetry) of(a lease.Acquisition, key, value string) metric.MeasurementOption {
 	s := series{kind: a.Kind, key: key, also: value}
 	if t.opts.Lock != nil {
@@ -62,7 +62,7 @@ func (t *Telemetry) of(a lease.Acquisition, key, value string) metric.Measuremen
 	return t.attributes(s)
 }
 
-// attributes are made once for each series. The caller has locked t.mu.
+// attributes returns the attributes of a series, which are made once. The caller holds t.mu.
 func (t *Telemetry) attributes(s series) metric.MeasurementOption {
 	if option, ok := t.series[s]; ok {
 		return option

@@ -115,8 +115,8 @@ leasefence.renewal.left s {session=one} `
 	})
 }
 
-// A candidate that does not lead is there with 0. The next leadership may be won before the end of the one before is told, and a
-// lost lease may have keys beside those of the next.
+// A candidate that does not lead is there with 0. The next leadership may be won before the end of the one before is
+// told, and a lost lease may have keys beside those of the next.
 func TestTelemetry_metricsOfWhatOverlaps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess()

@@ -14,12 +14,13 @@ import (
 	"github.com/leasefence/leasefence/lease/internal/telemetry"
 )
 
-// Resources are the telemetry of the resources whose marks have these [fence.Hooks], for one process, whatever the stores. A
-// process that issues no tokens can have it without [Telemetry].
+// Resources are the telemetry of tokens at the resources whose marks have these [fence.Hooks], for one process and all
+// its stores. A process that holds no locks needs no [Telemetry] beside it.
 //
-// The span of a verb's context gets the attributes leasefence.token and leasefence.grant, and for a token that is refused an event
-// leasefence.refused and links; see the package's page. A span under which several tokens come to resources has the
-// attributes of the last. Whether a refusal is an error of that span is left to who has started it.
+// The span of the context of Claim, Check or Do gets the attributes leasefence.token and leasefence.grant. If the token
+// is refused, it also gets an event leasefence.refused and links; see the package's documentation. If several tokens
+// are checked under one span, it has the attributes of the last. Resources never sets the status of the span: its owner
+// decides whether a refusal is an error.
 type Resources struct {
 	tokens metric.Int64Counter
 	opts   ResourceOptions
@@ -27,15 +28,15 @@ type Resources struct {
 
 // ResourceOptions are the settings of [NewResources]. The zero value of a field is its default.
 type ResourceOptions struct {
-	// MeterProvider is where the metrics go. Default: [otel.GetMeterProvider].
+	// MeterProvider receives the metrics. Default: [otel.GetMeterProvider].
 	MeterProvider metric.MeterProvider
 
-	// Resource returns the value of the metric's attribute resource for a token that has come. Each value is a time series of its
-	// own for as long as the process lives, so there should be few. Default: there is no such attribute.
+	// Resource returns the value of the metric's attribute resource for a token. Each value is another time series for
+	// as long as the process lives, so there should be few. Default: no attribute resource.
 	Resource func(fence.Access) string
 
-	// SpanResource returns the value of the attribute leasefence.resource of the event of a refusal. There may be many. Default:
-	// no name is in a span.
+	// SpanResource returns the value of the attribute leasefence.resource of the event of a refusal. There may be many
+	// values. Default: spans have no names.
 	SpanResource func(fence.Access) string
 }
 
@@ -76,7 +77,7 @@ func (r *Resources) count(ctx context.Context, a fence.Access, err error) {
 	r.tokens.Add(ctx, 1, metric.WithAttributeSet(attribute.NewSet(of...)))
 }
 
-// mark makes the span of ctx one that is found by the token.
+// mark adds the token to the span of ctx, so that a search for the token finds the span.
 func (r *Resources) mark(ctx context.Context, a fence.Access) {
 	span := trace.SpanFromContext(ctx)
 	if !span.IsRecording() {

@@ -53,8 +53,8 @@ func (p *process) ended() tracetest.SpanStubs {
 	return p.exporter.GetSpans()
 }
 
-// text is a line for each span: its name, that of its parent if it is among them, its duration, status, attributes without
-// token and grant, and events.
+// text is a line for each span: its name, that of its parent if it is among them, its duration, status, attributes
+// without token and grant, and events.
 func text(spans tracetest.SpanStubs) string {
 	names := map[trace.SpanID]string{}
 	for _, s := range spans {

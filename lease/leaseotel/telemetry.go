@@ -18,26 +18,27 @@ const scope = "github.com/leasefence/leasefence/lease/leaseotel"
 
 // Options are the settings of [New]. The zero value of a field is its default.
 type Options struct {
-	// MeterProvider is where the metrics go. Default: [otel.GetMeterProvider].
+	// MeterProvider receives the metrics. Default: [otel.GetMeterProvider].
 	MeterProvider metric.MeterProvider
 
-	// TracerProvider is where the spans go. Default: [otel.GetTracerProvider].
+	// TracerProvider receives the spans. Default: [otel.GetTracerProvider].
 	TracerProvider trace.TracerProvider
 
-	// Lock returns the value of the metrics' attribute lock for an acquisition, for example the part of a name before its first
-	// slash. Each value is a time series of its own for as long as the process lives, so there should be few. Default: there is
-	// no such attribute.
+	// Lock returns the value of the metrics' attribute lock for an acquisition, for example the part of a name before
+	// its first slash. Each value is another time series for as long as the process lives, so there should be few.
+	// Default: no attribute lock.
 	Lock func(lease.Acquisition) string
 
-	// SpanLock returns the value of the spans' attribute leasefence.lock, for example the whole name: there may be many. With it
-	// the spans also have the keys in etcd and the texts of errors, which have names in them. Default: no name is in a span.
+	// SpanLock returns the value of the spans' attribute leasefence.lock, for example the whole name: there may be many
+	// values. If it is set, the spans also have the keys in etcd and the texts of errors, which contain names. Default:
+	// spans have no names.
 	SpanLock func(lease.Acquisition) string
 
-	// Attributes are those of all metrics and spans. They tell the sessions of one process apart. Default: none.
+	// Attributes are added to all metrics and spans, to tell the sessions of one process apart. Default: none.
 	Attributes []attribute.KeyValue
 }
 
-// Telemetry is the metrics and traces of one session. Those of several sessions are told apart by [Options].Attributes.
+// Telemetry is the metrics and traces of one session. Tell several sessions apart by [Options].Attributes.
 type Telemetry struct {
 	opts   Options
 	tracer trace.Tracer

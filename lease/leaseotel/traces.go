@@ -15,8 +15,8 @@ import (
 	"github.com/leasefence/leasefence/lease/internal/telemetry"
 )
 
-// Link returns the link to the grant of a lock, with the session's prefix before its name, that has this token. It is the same in
-// every process; see the package's page.
+// Link returns the link to the grant of a lock with this token. Lock is the lock's name with the session's prefix. The
+// link is the same in every process; see the package's documentation.
 func Link(lock string, token fence.Token) trace.Link {
 	sum := sha256.Sum256([]byte("leasefence\x00" + token.String() + "\x00" + lock))
 	return trace.Link{
@@ -35,7 +35,7 @@ func grantOf(l trace.Link) attribute.KeyValue {
 	return attribute.String("leasefence.grant", l.SpanContext.TraceID().String())
 }
 
-// spans are those of an acquisition and its hold. A [Telemetry] finds them in the context that AcquireStart has returned.
+// spans are the spans of an acquisition and its hold. They are in the context that the hook AcquireStart returns.
 type spans struct {
 	acquire, hold trace.Span
 	about         []attribute.KeyValue
@@ -71,7 +71,7 @@ func (t *Telemetry) endAcquire(ctx context.Context, a lease.Acquisition, r lease
 	}
 	defer s.acquire.End()
 	if !s.acquire.IsRecording() {
-		return // and neither is its hold
+		return // the hold is not recorded either
 	}
 	outcome := telemetry.Outcome(a, r.Err)
 	s.acquire.SetAttributes(attribute.Bool("leasefence.queued", r.Queued), attribute.String("leasefence.outcome", outcome))
@@ -94,7 +94,7 @@ func (t *Telemetry) endAcquire(ctx context.Context, a lease.Acquisition, r lease
 	_, s.hold = t.tracer.Start(ctx, "hold "+a.Kind.String(), trace.WithAttributes(append(s.about, of...)...), trace.WithLinks(links...))
 }
 
-// endHold ends the span of a hold, with the error of its loss or of Unlock.
+// endHold ends the span of a hold. Err is its loss, or the error of Unlock.
 func (t *Telemetry) endHold(ctx context.Context, outcome string, err error) {
 	s, ok := ctx.Value(t).(*spans)
 	if !ok || s.hold == nil {
@@ -109,11 +109,11 @@ func (t *Telemetry) endHold(ctx context.Context, outcome string, err error) {
 	s.hold.End()
 }
 
-// fail gives a span the status of an error, unless it is none.
+// fail sets the status of a span to error, unless the caller asked for this outcome.
 func (t *Telemetry) fail(span trace.Span, kind string, err error) {
 	switch kind {
 	case "released", "locked", "canceled", "closed", telemetry.Reason(lease.ReasonSessionClosed):
-		return // that was asked for
+		return
 	}
 	text := kind
 	if t.opts.SpanLock != nil {

@@ -33,7 +33,8 @@ func hooked(t *testing.T, srv *leasetest.Server, opts leaseotel.Options) *leaset
 	return srv.Session(t, lease.Options{Owner: "me", Hooks: telemetry.Hooks()})
 }
 
-// Each kind of lock has a span for its acquisition, below that of the caller, and one for its hold, which has the grant as a link.
+// Each kind of lock has a span for its acquisition, below that of the caller, and one for its hold, which has the grant
+// as a link.
 func TestTelemetry_spansOfEachKind(t *testing.T) {
 	do := func(context.Context, fence.Token) error {
 		time.Sleep(time.Minute)
@@ -275,8 +276,8 @@ func TestTelemetry_notSampled(t *testing.T) {
 	})
 }
 
-// Two holders and the server of the resource are three processes, with nothing in common but what the token's headers carry. From
-// the span of the refused write both holds are found.
+// Two holders and the server of the resource are three processes, with nothing in common but what the token's headers
+// carry. From the span of the refused write both holds are found.
 func TestLink_acrossProcesses(t *testing.T) {
 	first, second, server := newProcess(), newProcess(), newProcess()
 	resources, err := leaseotel.NewResources(leaseotel.ResourceOptions{MeterProvider: server.meters})

@@ -11,25 +11,24 @@
 //
 //	leasefence_acquisitions_total{kind, outcome}       calls that have ended: granted, locked, canceled, lost, closed, error
 //	leasefence_acquisitions_waiting{kind}              calls that wait now
-//	leasefence_acquisition_duration_seconds{kind}      of those that were granted
-//	leasefence_locks_held{kind}                        now
-//	leasefence_lock_held_seconds{kind}                 of holds that have ended
+//	leasefence_acquisition_duration_seconds{kind}      time to the grant, of calls that were granted
+//	leasefence_locks_held{kind}                        locks that are held now
+//	leasefence_lock_held_seconds{kind}                 time held, of holds that have ended
 //	leasefence_losses_total{kind, reason}              holds that were lost: deadline_passed, lease_gone, key_deleted,
 //	                                                   key_overwritten, session_closed, revision_went_back
 //	leasefence_renewal_duration_seconds                round trips of the renewals
-//	leasefence_renewal_attempts_total                  the first ones and the others
-//	leasefence_renewal_left_seconds                    until the deadline, when the last renewal came
-//	leasefence_session_state{state}                    1 for held, jeopardy or lost, 0 for the two others
+//	leasefence_renewal_attempts_total                  attempts of the renewals, retries included
+//	leasefence_renewal_left_seconds                    time until the deadline when the last renewal was acknowledged
+//	leasefence_session_state{state}                    1 for the present state of held, jeopardy and lost, 0 for the others
 //	leasefence_cleanup_keys                            keys that are to be deleted in the background
 //	leader_election_master_status{name}                1 while this process leads, 0 while it does not
 //	leader_election_slowpath_total{name}               renewals that took more than one attempt while it led
-//	leasefence_tokens_total{mode, outcome}             tokens that have come to resources to write or read: accepted, stale,
-//	                                                   other_lock
+//	leasefence_tokens_total{mode, outcome}             tokens of writes and reads at resources: accepted, stale, other_lock
 //
-// The kinds are those of [lease.Kind], with "_" for a space. With [Options].Lock those with a kind have a label lock too. The two
-// of elections have the names and the meaning that they have in client-go. The last one is that of [Resources], where the tokens are
-// checked. dashboard.json is a dashboard for Grafana, alerts.yaml has rules for Prometheus. Package leaseotel has the same
-// metrics for OpenTelemetry.
+// The kinds are those of [lease.Kind], with "_" for a space. With [Options].Lock the metrics with a kind have a label
+// lock too. The two metrics of elections have the names and the meaning that they have in client-go. The last metric is
+// counted by [Resources], where the tokens are checked. dashboard.json is a dashboard for Grafana, alerts.yaml has
+// rules for Prometheus. Package leaseotel has the same metrics for OpenTelemetry.
 package leaseprom
 
 import (
@@ -47,16 +46,17 @@ import (
 
 // Options are the settings of [New]. The zero value of a field is its default.
 type Options struct {
-	// Lock returns the value of the label lock for an acquisition, for example the part of a name before its first slash. Each value
-	// is a time series of its own for as long as the process lives, so there should be few. Default: there is no such label.
+	// Lock returns the value of the label lock for an acquisition, for example the part of a name before its first
+	// slash. Each value is another time series for as long as the process lives, so there should be few. Default: no
+	// label lock.
 	Lock func(lease.Acquisition) string
 
-	// Buckets are the upper bounds of the histograms, in seconds and ascending. Default: 1 ms to 16 s for acquisitions and
-	// renewals, and 10 ms to 3 h for holds, in steps of four.
+	// Buckets are the upper bounds of the histograms, in seconds, ascending. Default: 1 ms to 16 s for acquisitions and
+	// renewals, and 10 ms to 3 h for holds, each bound four times the one before.
 	Buckets []float64
 }
 
-// Metrics are a [prometheus.Collector]. They are for one session: those of several sessions are told apart by labels, see
+// Metrics are a [prometheus.Collector] for one session. Tell the metrics of several sessions apart by labels; see
 // [prometheus.WrapRegistererWith].
 type Metrics struct {
 	lock func(lease.Acquisition) string
@@ -156,7 +156,7 @@ func (m *Metrics) labels(a lease.Acquisition, own ...string) []string {
 	return all
 }
 
-// Hooks returns the hooks for [lease.Options]. To have others called too, use [lease.JoinHooks].
+// Hooks returns the hooks for [lease.Options]. To add other hooks, use [lease.JoinHooks].
 func (m *Metrics) Hooks() *lease.Hooks {
 	return &lease.Hooks{
 		AcquireStart: func(ctx context.Context, a lease.Acquisition) context.Context {

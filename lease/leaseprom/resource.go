@@ -9,8 +9,8 @@ import (
 	"github.com/leasefence/leasefence/lease/internal/telemetry"
 )
 
-// Resources are the metrics of the resources whose marks have these [fence.Hooks]: a [prometheus.Collector] for one process, whatever
-// the stores. A process that issues no tokens can have them without [Metrics].
+// Resources are the metrics of tokens at the resources whose marks have these [fence.Hooks]: a [prometheus.Collector]
+// for one process and all its stores. A process that holds no locks needs no [Metrics] beside it.
 type Resources struct {
 	prometheus.Collector
 
@@ -20,8 +20,8 @@ type Resources struct {
 
 // ResourceOptions are the settings of [NewResources]. The zero value of a field is its default.
 type ResourceOptions struct {
-	// Resource returns the value of the label resource for a token that has come. Each value is a time series of its own for as long
-	// as the process lives, so there should be few. Default: there is no such label.
+	// Resource returns the value of the label resource for a token. Each value is another time series for as long as
+	// the process lives, so there should be few. Default: no label resource.
 	Resource func(fence.Access) string
 }
 

@@ -1,8 +1,8 @@
-// Package leasetest is an etcd in memory for the tests of those who use package lease or election.
+// Package leasetest is an etcd in memory for tests of code that uses package lease or election.
 //
-// The sessions, locks and elections on it are the real ones. A test plays what a real server shows rarely: a process that is cut
-// off, a lease that runs out, an operator who revokes it. In a bubble of testing/synctest it takes no time, however long the
-// leases are:
+// The sessions, locks and elections on it are the real ones. A test can play what a real server rarely shows: a process
+// that is cut off, a lease that expires, an operator who revokes a lease. In a bubble of testing/synctest that takes no
+// time, however long the leases are:
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		srv := leasetest.New(t)
@@ -15,8 +15,8 @@
 //		s.Heal()
 //	})
 //
-// docs/testing.md shows whole tests. The package is for tests only: a program that imports it does not notice that its host was
-// suspended, since the clock that tells is not that of a bubble.
+// docs/testing.md shows whole tests. The package is for tests only: it switches off the clock that counts the time for
+// which the host is suspended, because that clock also runs while a bubble's clock stands still.
 package leasetest
 
 import (
@@ -31,15 +31,15 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-func init() { clock.System = clock.Clock{} } // the host's boot clock runs on while a bubble's stands still
+func init() { clock.System = clock.Clock{} } // the host's boot clock also runs while a bubble's clock stands still
 
 // Server is an etcd of one member. It is safe for concurrent use.
 //
-// It has keys, transactions, leases and watches, and does not check users or permissions. Leases run by the clock of the bubble, or
-// without one by the real clock.
+// It has keys, transactions, leases and watches. It does not check users or permissions. Leases use the clock of the
+// bubble, or the real clock outside of a bubble.
 type Server struct{ fake *fakeetcd.Server }
 
-// New starts a server, which ends with the test. In a bubble it is made inside.
+// New starts a server, which ends with the test. For a test in a bubble, call New inside the bubble.
 func New(tb testing.TB) *Server {
 	tb.Helper()
 	s := &Server{fakeetcd.New()}
@@ -47,7 +47,8 @@ func New(tb testing.TB) *Server {
 	return s
 }
 
-// Client is a client of the server with a network of its own, as a process has it. Its methods are safe for concurrent use.
+// Client is a client of the server with its own network connection, like a process. Its methods are safe for concurrent
+// use.
 type Client struct {
 	*clientv3.Client
 
@@ -57,18 +58,18 @@ type Client struct {
 // Client returns a new client, which ends with the test.
 func (s *Server) Client(tb testing.TB) *Client {
 	tb.Helper()
-	c := s.fake.NewClient(context.WithoutCancel(tb.Context())) // what tb cleans up still uses it
+	c := s.fake.NewClient(context.WithoutCancel(tb.Context())) // tb's clean-ups still use it
 	return &Client{c.Client, c}
 }
 
-// Partition cuts the client off until Heal: requests, answers and events in both directions are held back. Nobody gets an error,
-// as with a network that has lost a route.
+// Partition cuts the client off until Heal: requests, answers and events are held back in both directions. Neither side
+// gets an error, as with a network that has lost a route.
 func (c *Client) Partition() { c.fake.Cut() }
 
-// Heal ends a partition. What was held back arrives now, unless its sender has given up.
+// Heal ends a partition. Messages that were held back arrive now, unless their sender has given up.
 func (c *Client) Heal() { c.fake.Restore() }
 
-// Session is a session on a client of its own, and what can happen to it.
+// Session is a session on its own client, with methods that disturb it.
 type Session struct {
 	*lease.Session
 
@@ -77,8 +78,8 @@ type Session struct {
 	srv *Server
 }
 
-// Session returns a new session, which is closed when the test ends. The test fails if it cannot be made, for example for its
-// options.
+// Session returns a new session, which is closed when the test ends. If the session cannot be made, for example because
+// of bad options, the test fails.
 func (s *Server) Session(tb testing.TB, opts lease.Options) *Session {
 	tb.Helper()
 	c := s.Client(tb)
@@ -98,11 +99,11 @@ func (s *Server) Session(tb testing.TB, opts lease.Options) *Session {
 // Partition is [Client.Partition] of the session's client. The locks of the session are lost at their deadline.
 func (s *Session) Partition() { s.Client.Partition() }
 
-// Heal is [Client.Heal] of the session's client. The session goes on with its lease if that has not run out.
+// Heal is [Client.Heal] of the session's client. The session goes on with its lease if the lease has not expired.
 func (s *Session) Heal() { s.Client.Heal() }
 
-// Expire cuts the session off until its lease has run out at the server, which takes as long as the lease's TTL, and ends the
-// partition. It ends early if ctx does; the error is ctx's cause then.
+// Expire cuts the session off until its lease has expired at the server, which takes as long as the lease's TTL, and
+// then ends the partition. If ctx ends first, Expire ends the partition and returns ctx's cause.
 func (s *Session) Expire(ctx context.Context) error {
 	s.Partition()
 	defer s.Heal()
@@ -117,14 +118,15 @@ func (s *Session) Expire(ctx context.Context) error {
 	})
 }
 
-// Revoke revokes the session's lease, as an operator may with etcdctl. The locks are lost as soon as the session learns of it: at
-// once, those that are younger than a second somewhat later. It does nothing if there is no lease.
+// Revoke revokes the session's lease, as an operator may with etcdctl. The locks are lost as soon as the session learns
+// of it: at once, or somewhat later for locks that are younger than a second. It does nothing if the session has no
+// lease.
 func (s *Session) Revoke() {
-	_ = s.srv.fake.Revoke(s.Status().LeaseID) // it is gone already
+	_ = s.srv.fake.Revoke(s.Status().LeaseID) // fails only if the lease is gone
 }
 
-// Holder returns the owner of the lock or the value of the leader with this name, with the session's prefix before it, and whether
-// there is one. Of several readers it is the first.
+// Holder returns the owner of a lock, or the value of a leader, and whether there is one. The name includes the
+// session's prefix. If several readers hold the lock, Holder returns the owner of the first.
 func (s *Server) Holder(name string) (owner string, ok bool) {
 	prefix := name + "/"
 	var first int64

@@ -14,7 +14,7 @@ import (
 	"github.com/leasefence/leasefence/lease/leasetest"
 )
 
-// requireHolder requires who holds a name; "" is nobody.
+// requireHolder requires that want holds the name; "" is nobody.
 func requireHolder(t *testing.T, srv *leasetest.Server, name, want string) {
 	t.Helper()
 	got, ok := srv.Holder(name)
@@ -44,7 +44,7 @@ func TestSession_Partition(t *testing.T) {
 		s.Partition()
 		err := <-tenures
 		require.ErrorIs(t, err, lease.ErrLost)
-		require.Less(t, time.Since(began), 30*time.Second, "before the lease runs out")
+		require.Less(t, time.Since(began), 30*time.Second, "before the lease expires")
 		time.Sleep(time.Minute)
 		requireHolder(t, srv, "svc/leader", "")
 		s.Heal()
@@ -75,7 +75,7 @@ func TestSession_Expire(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		require.ErrorIs(t, next.Expire(ctx), context.DeadlineExceeded)
-		require.NoError(t, next.Close(t.Context()), "it is not cut off any more")
+		require.NoError(t, next.Close(t.Context()), "Expire has ended the partition")
 	})
 }
 
@@ -85,7 +85,7 @@ func TestSession_Revoke(t *testing.T) {
 		s := srv.Session(t, lease.Options{})
 		l, err := s.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		time.Sleep(time.Second) // its key is watched by then
+		time.Sleep(time.Second) // until the session watches the key
 		began := time.Now()
 		s.Revoke()
 		<-l.Context().Done()
@@ -93,7 +93,7 @@ func TestSession_Revoke(t *testing.T) {
 		requireReason(t, l, lease.ReasonLeaseGone)
 		s.Revoke()
 		_, err = s.Lock(t.Context(), "x")
-		require.NoError(t, err, "on another lease")
+		require.NoError(t, err, "the session takes another lease")
 	})
 }
 
@@ -104,7 +104,7 @@ func requireReason(t *testing.T, l *lease.Lock, want lease.Reason) {
 	require.Equal(t, want, lost.Reason)
 }
 
-// Without a bubble it runs by the real clock, and a client serves etcd's own API too.
+// Outside of a bubble the server uses the real clock, and a client has etcd's own API too.
 func TestServer_withoutABubble(t *testing.T) {
 	srv := leasetest.New(t)
 	c := srv.Client(t)

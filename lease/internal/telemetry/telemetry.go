@@ -1,5 +1,5 @@
-// Package telemetry has what the packages leaseprom and leaseotel have in common: the values of their labels or attributes, and
-// what they count over several calls of the hooks. It depends on neither Prometheus nor OpenTelemetry.
+// Package telemetry is shared by the packages leaseprom and leaseotel. It has the values of their labels or attributes,
+// and the counts that need more than one call of a hook. It depends on neither Prometheus nor OpenTelemetry.
 package telemetry
 
 import (
@@ -13,10 +13,10 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// Kind returns the value of kind.
+// Kind returns the value of the label kind.
 func Kind(k lease.Kind) string { return strings.ReplaceAll(k.String(), " ", "_") }
 
-// Outcome returns the value of outcome for the end of an acquisition.
+// Outcome returns the value of the label outcome for the end of an acquisition.
 func Outcome(a lease.Acquisition, err error) string {
 	switch {
 	case err == nil:
@@ -28,7 +28,7 @@ func Outcome(a lease.Acquisition, err error) string {
 	case errors.Is(err, lease.ErrLost):
 		return "lost"
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, lease.ErrLocked):
-		return "canceled" // the last as the cause of the caller's context
+		return "canceled" // ErrLocked too, if it is the cause of the caller's context
 	default:
 		return "error"
 	}
@@ -43,7 +43,7 @@ var reasons = map[lease.Reason]string{
 	lease.ReasonRevisionWentBack: "revision_went_back",
 }
 
-// Reason returns the value of reason for a loss.
+// Reason returns the value of the label reason for a loss.
 func Reason(r lease.Reason) string {
 	if name, ok := reasons[r]; ok {
 		return name
@@ -51,7 +51,8 @@ func Reason(r lease.Reason) string {
 	return "other"
 }
 
-// Access returns the values of mode and outcome for a token that a resource has refused with err, or accepted if that is nil.
+// Access returns the values of the labels mode and outcome for a token that a resource has refused with err, or
+// accepted if err is nil.
 func Access(a fence.Access, err error) (mode, outcome string) {
 	mode, outcome = "write", "accepted"
 	if a.Read {
@@ -66,14 +67,15 @@ func Access(a fence.Access, err error) (mode, outcome string) {
 	return mode, outcome
 }
 
-// States returns, by the value of state, 1 for the one that there is and 0 for the others.
+// States returns, by the value of the label state, 1 for the present state and 0 for the others.
 func States(is lease.State) map[string]int {
 	states := map[string]int{lease.StateHeld.String(): 0, lease.StateJeopardy.String(): 0, lease.StateLost.String(): 0}
 	states[is.String()] = 1
 	return states
 }
 
-// Elections counts the leaderships of a process by name: the next may be won before the end of the one before is told.
+// Elections counts the leaderships of a process by name. A count may be 2 for a moment: the next leadership may be won
+// before the end of the last is reported.
 type Elections map[string]int
 
 // Add returns 1 if the process leads the election after the change, else 0.
@@ -93,10 +95,10 @@ func (e Elections) Slow(r lease.Renewal) []string {
 	return names
 }
 
-// CleanUps has the keys to be deleted of a session's leases: a lost one may still have some.
+// CleanUps counts the keys that are to be deleted for each lease of a session. A lost lease may still have some.
 type CleanUps map[clientv3.LeaseID]int
 
-// Set returns the sum, with so many of this lease.
+// Set sets the count of a lease and returns the sum over all leases.
 func (c CleanUps) Set(id clientv3.LeaseID, keys int) int {
 	c[id] = keys
 	if keys == 0 {

@@ -23,8 +23,8 @@ func TestReason_hasAValueForEach(t *testing.T) {
 	require.Equal(t, "other", telemetry.Reason(0))
 }
 
-// Who waits and gives up has the cause of its context as the error, whatever that is.
-func TestOutcome_ofOneThatGivesUp(t *testing.T) {
+// A waiter that gives up returns the cause of its context, whatever error that is.
+func TestOutcome_ofAWaiterThatGivesUp(t *testing.T) {
 	for _, err := range []error{context.Canceled, context.DeadlineExceeded, lease.ErrLocked} {
 		require.Equal(t, "canceled", telemetry.Outcome(lease.Acquisition{}, err), "%v", err)
 	}
@@ -36,7 +36,7 @@ func TestElections(t *testing.T) {
 	require.Zero(t, e.Add("x", 0))
 	require.Empty(t, e.Slow(lease.Renewal{Attempts: 2}), "it is a candidate")
 	require.Equal(t, 1, e.Add("x", 1))
-	require.Equal(t, 1, e.Add("x", 1), "the end of the one before is told after this")
+	require.Equal(t, 1, e.Add("x", 1), "the end of the first leadership is reported after this")
 	require.Equal(t, 1, e.Add("x", -1))
 	require.Equal(t, []string{"x"}, e.Slow(lease.Renewal{Attempts: 2}))
 	require.Empty(t, e.Slow(lease.Renewal{Attempts: 1}))

@@ -1,3 +1,4 @@
-// Package integration holds package leaseotel to package leaseprom: what the one sends through OpenTelemetry's exporter for
-// Prometheus is what the other has. It is a module of its own, so that a user of leaseotel does not get Prometheus's client.
+// Package integration compares package leaseotel, through OpenTelemetry's exporter for Prometheus, with package
+// leaseprom: both must report the same metrics. It is a separate module, so that users of leaseotel do not depend on
+// Prometheus's client.
 package integration

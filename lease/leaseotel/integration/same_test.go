@@ -27,8 +27,8 @@ import (
 	"github.com/leasefence/leasefence/lease/leasetest"
 )
 
-// One session and one resource have the hooks of both packages, and all that can happen to locks happens: what is scraped is the
-// same, but for the labels of the exporter's own.
+// One session and one resource have the hooks of both packages, and all that can happen to locks happens: what is
+// scraped is the same, but for the labels of the exporter's own.
 func TestMetrics_areThoseOfLeaseprom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := func(a lease.Acquisition) string { return a.Names[0] }
