@@ -297,7 +297,7 @@ var queueMutants = []mutant{
 	{
 		name: "Do: copies of a request that was refused",
 		file: "internal/etcd/call.go",
-		old:  "if !Refused(err) && !TooMuch(err) { // an endpoint has answered\n\t\t\tcopies = min(copies+1, limit.endpoints)\n\t\t}",
+		old:  "if !Refused(err) && !TooMuch(err) { // else an endpoint has answered\n\t\t\tcopies = min(copies+1, limit.endpoints)\n\t\t}",
 		new:  "copies = min(copies+1, limit.endpoints)",
 		by:   killer{inEtcd, "TestDo_copies/not_sent", `require.Equal(t, tc.want, got)`},
 	},

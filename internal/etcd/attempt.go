@@ -8,39 +8,41 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Attempt is one try at a request, or at a few that belong together. It is its function's own: only [Send] uses goroutines.
+// Attempt is one try at a request, or at a few requests that belong together. It must not be used by several
+// goroutines or after its function has returned.
 //
-// The client takes its endpoints in turn, for all its requests alike. A request that is sent again may therefore meet the
-// endpoint at which it failed again, and what else the client does at regular times can see to it that it always does. So an
-// attempt after one that failed, and was not refused, sends what it asks more than once, at the same time, and takes the first
-// answer. For the server that is nothing new: it is an attempt whose answer is lost, and another one.
+// The client takes its endpoints in turn, for all its requests alike. A retry may therefore meet the endpoint at
+// which the request failed before; other requests of the client at regular intervals can make that happen every time.
+// So after an attempt whose outcome is unknown, the next one sends each request in several copies at once, and takes
+// the first answer. The server sees nothing new: copies look like an attempt whose answer was lost, and its retry.
 type Attempt struct {
 	conn         *Conn
-	caller, life context.Context //nolint:containedctx // it ends with either
-	bound        time.Duration   // and after that; 0: it has no bound
-	copies       int             // requests for each one, at least 1
-	pause        time.Duration   // between one and the next, while none is answered
+	caller, life context.Context //nolint:containedctx // the attempt ends with either
+	bound        time.Duration   // and after this time; 0: no limit
+	copies       int             // of each request, at least 1
+	pause        time.Duration   // between one copy and the next, while there is no answer
 
-	made   context.Context //nolint:containedctx // of the three; nil before its first use, as are those below
+	made   context.Context //nolint:containedctx // of caller, life and bound; nil before its first use, as are those below
 	cancel context.CancelFunc
 	timer  *time.Timer
 	stop   func() bool
 	single once // the context of a request that is sent once
 }
 
-// Once is an attempt of its own, which is bounded by ctx alone.
+// Once returns a single attempt that is bounded by ctx alone.
 func (c *Conn) Once(ctx context.Context) *Attempt {
 	return &Attempt{conn: c, caller: ctx, life: ctx, copies: 1}
 }
 
-// Beside has the attempt send as many requests for each one as there are endpoints, each but the first only if there is no
-// answer after a further pause.
+// Beside hedges the attempt: each request is sent in up to one copy per endpoint, a further copy after each pause
+// without an answer.
 func (a *Attempt) Beside(pause time.Duration) *Attempt {
 	a.copies, a.pause = a.conn.endpoints(), pause
 	return a
 }
 
-// Context is the attempt's. An attempt that travels with others', see [Line], does without one: it is made on its first use.
+// Context returns the context of the attempt. It is made on first use: a transaction that is sent in a batch, see
+// [Line], does without one.
 func (a *Attempt) Context() context.Context {
 	switch {
 	case a.made != nil:
@@ -51,7 +53,8 @@ func (a *Attempt) Context() context.Context {
 		if a.life != a.caller {
 			a.stop = context.AfterFunc(a.life, a.cancel)
 		}
-		// Not a deadline: gRPC would send that along, and both sides would keep time for each request.
+		// A timer and no deadline: gRPC would send a deadline to the server, and both sides would run a timer for
+		// each request.
 		a.timer = time.AfterFunc(a.bound, a.cancel)
 	}
 	return a.made
@@ -68,16 +71,16 @@ func (a *Attempt) close() {
 	}
 }
 
-// Get is [Send] of the client's Get.
+// Get sends the client's Get; see [Send].
 func (a *Attempt) Get(key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	return Send(a, func(ctx context.Context) (*clientv3.GetResponse, error) { return a.conn.Client.Get(ctx, key, opts...) })
 }
 
-// Txn is [Send] of a transaction.
+// Txn sends a transaction; see [Send].
 func (a *Attempt) Txn(cmps []clientv3.Cmp, then, or []clientv3.Op) (*clientv3.TxnResponse, error) {
-	if a.copies == 1 { // without an allocation
+	if a.copies == 1 { // this way there is no allocation
 		if a.single.Context == nil {
-			a.single.Context = a.Context() //nolint:fatcontext // it is the same in all
+			a.single.Context = a.Context() //nolint:fatcontext // it is the same for all requests
 		}
 		return commit(&a.single, a.conn.Client, cmps, then, or)
 	}
@@ -86,11 +89,12 @@ func (a *Attempt) Txn(cmps []clientv3.Cmp, then, or []clientv3.Op) (*clientv3.Tx
 	})
 }
 
-// commit sends a transaction once. The client's own interceptor would send it again after Canceled or DeadlineExceeded of the
-// server or of a proxy that shuts down, and give the answer to the second as that of the first.
+// commit sends a transaction once. The client's own interceptor would send it again after Canceled or
+// DeadlineExceeded from the server, or from a proxy that shuts down, and return the answer to the second request as
+// that to the first.
 //
-// A transaction without operations is a serializable one for etcd: the member that is asked compares what it has applied by
-// then, and may lag. So one that only compares is given a read, which makes it linearizable.
+// etcd treats a transaction without operations as serializable: the member compares with what it has applied so far,
+// which may be stale. So commit adds a read to a transaction that only compares, which makes it linearizable.
 func commit(ctx *once, client *clientv3.Client, cmps []clientv3.Cmp, then, or []clientv3.Op) (*clientv3.TxnResponse, error) {
 	if len(then)+len(or) == 0 && len(cmps) > 0 {
 		or = []clientv3.Op{clientv3.OpGet(string(cmps[0].KeyBytes()), clientv3.WithCountOnly())}
@@ -98,10 +102,11 @@ func commit(ctx *once, client *clientv3.Client, cmps []clientv3.Cmp, then, or []
 	return client.Txn(ctx).If(cmps...).Then(then...).Else(or...).Commit()
 }
 
-// once has a request sent once. The client's interceptor, and KeepAliveOnce, send it again after some failures, without a
-// pause, for as long as Err is nil. Done is the context's, so that all contexts made of it work as ever.
+// once is a context with which the client sends a request only once. The client's interceptor and KeepAliveOnce retry
+// some failures, without a pause, for as long as Err returns nil; here Err never does. Done is unchanged, so contexts
+// derived from it behave normally.
 type once struct {
-	context.Context //nolint:containedctx // it is the context
+	context.Context //nolint:containedctx // once is a context
 }
 
 func (c once) Err() error {
@@ -113,9 +118,10 @@ func (c once) Err() error {
 
 var errOnce = fmt.Errorf("etcd: one attempt only: %w", context.Canceled)
 
-// Send sends a request in as many copies as the attempt has. It returns the first answer, or a failure that another attempt
-// does not mend. If all fail otherwise, it is one that leaves open whether the request was carried out, if there is one. A
-// refusal counts as one only if every copy was refused. It returns when all have ended.
+// Send sends a request in as many copies as the attempt has. It returns the first answer or final failure, see
+// [Transient], and cancels the other copies. If all copies fail otherwise, it prefers an error that leaves the
+// outcome unknown. An error counts as [Refused] only if every copy was refused. Send returns when all copies have
+// ended.
 func Send[T any](a *Attempt, send func(context.Context) (T, error)) (T, error) {
 	if a.copies <= 1 {
 		return send(a.Context())
@@ -164,8 +170,8 @@ func Send[T any](a *Attempt, send func(context.Context) (T, error)) (T, error) {
 	return best.answer, best.err
 }
 
-// errNone stands for no outcome yet: any other is better.
+// errNone stands for no outcome yet: any other outcome replaces it.
 var errNone = fmt.Errorf("%w: %w", ErrNotSent, context.Canceled)
 
-// final reports whether err, which may be nil, is how the request ends.
+// final reports whether err, which may be nil, settles the request: a retry is not needed or would not help.
 func final(err error) bool { return err == nil || !Transient(err) }

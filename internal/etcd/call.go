@@ -8,26 +8,27 @@ import (
 	"time"
 )
 
-// Backoff counts the pauses between attempts, see [Pause]. The zero value is ready.
+// Backoff gives the pauses between attempts, see [Pause]. The zero value is ready. It is not safe for concurrent use.
 type Backoff struct {
-	Longest time.Duration // of the pauses; no less than a second
+	Longest time.Duration // the longest pause; less than a second counts as a second
 
 	n int
 }
 
-// Pause is how long to wait after n more failures in a row than the first: 25 ms, doubled each time up to longest, which is no
-// less than a second, and cut by a random part of up to a half so that clients which failed together do not come back together.
+// Pause is how long to wait after n+1 failures in a row: 25 ms, doubled with each failure up to longest or a second,
+// whichever is more, less a random part of up to a half. The jitter keeps clients that failed together from coming
+// back together.
 func Pause(n int, longest time.Duration) time.Duration {
 	return Jitter(min(25*time.Millisecond<<min(n, 16), max(longest, time.Second)))
 }
 
-// Next is the next pause.
+// Next returns the next pause.
 func (b *Backoff) Next() time.Duration {
 	b.n++
 	return Pause(b.n-1, b.Longest)
 }
 
-// Reset begins again with the shortest pause.
+// Reset starts again with the shortest pause.
 func (b *Backoff) Reset() { b.n = 0 }
 
 // Sleep waits for the next pause. It returns ctx's cause if ctx ends first.
@@ -47,22 +48,22 @@ func (b *Backoff) sleep(ctx, life context.Context) error {
 	}
 }
 
-// Do calls do until it succeeds, fails finally or ctx ends. The first attempt ends after bound, the further ones as [bounds]
-// has it: an endpoint that does not answer is soon left for the next, which is the client's choice (it takes its ready
-// endpoints in turn; see [Attempt] too), and a network that is slow is waited for.
+// Do calls do until it succeeds, fails finally or ctx ends. The first attempt ends after bound, the later ones as
+// [bounds] says: a short bound soon leaves an endpoint that does not answer for the next one, and growing bounds
+// allow for a slow network. The client chooses the endpoint: it takes its ready ones in turn; see also [Attempt].
 //
-// When ctx ends, the error wraps ctx's cause and tells the last attempt's failure in words only: an
-// attempt's own time-out must not match as the caller's.
+// When ctx ends, the error wraps ctx's cause, and contains the failure of the last attempt only as text: errors.Is
+// must not match an attempt's own time-out as the caller's.
 func (c *Conn) Do(ctx context.Context, bound time.Duration, do func(*Attempt) error) error {
 	_, err := c.While(ctx, ctx, bound, do)
 	return err
 }
 
-// While is [Conn.Do] that ends with life too, for its cause. Late says that an attempt failed and was not refused: whatever the
-// error is, what it asked for may have been done, or may yet be.
+// While is [Conn.Do], but also ends when life ends, with life's cause. Late reports that the outcome of an attempt is
+// unknown: whatever the error is, the request of that attempt may have been carried out, or may still be.
 func (c *Conn) While(ctx, life context.Context, bound time.Duration, do func(*Attempt) error) (late bool, err error) {
 	var b Backoff
-	var last, why error // the last failure but a context's end, and why there was no connection
+	var last, why error // the last failure other than a context's end; the reason why there was no connection
 	limit, copies := bounds{first: bound}, 1
 	for {
 		a := &Attempt{conn: c, caller: ctx, life: life, bound: limit.next(), copies: copies}
@@ -90,7 +91,7 @@ func (c *Conn) While(ctx, life context.Context, bound time.Duration, do func(*At
 		}
 		c.Reconnect()
 		limit.endpoints = c.endpoints()
-		if !Refused(err) && !TooMuch(err) { // an endpoint has answered
+		if !Refused(err) && !TooMuch(err) { // else an endpoint has answered
 			copies = min(copies+1, limit.endpoints)
 		}
 	}
@@ -106,18 +107,19 @@ func (a *Attempt) try(do func(*Attempt) error) error {
 	return do(a)
 }
 
-// bounds are how long the attempts of a request may take. After the first one as many as there are endpoints get up to
-// twice as long, as many again twice as long as those, and so on up to eight times; less a random part of up to a half. They
-// grow by turns and not by attempts, because the client's other requests move it on through its endpoints too: it may meet
-// the same sick one a few times, and that says nothing about the others.
+// bounds are the time limits of the attempts at a request. The attempts after the first come in turns of as many as
+// there are endpoints: twice the first limit in the first turn, four times in the second, eight times from the third
+// on, less a random part of up to a half. The limit grows by turns and not by attempts: the client's other requests
+// advance it through its endpoints too, so several attempts may meet the same sick endpoint, which says nothing about
+// the others.
 type bounds struct {
 	first     time.Duration
-	endpoints int // not asked for before the second attempt
+	endpoints int // set after the first attempt
 	tries     int
 }
 
 func (b *bounds) next() time.Duration {
-	turn := 0 // that this attempt is of
+	turn := 0 // of this attempt
 	if b.tries > 0 {
 		turn = 1 + (b.tries-1)/b.endpoints
 	}
@@ -128,8 +130,8 @@ func (b *bounds) next() time.Duration {
 	return Jitter(b.first << min(turn, 3))
 }
 
-// ended is the error of a call whose context ended with cause. Last is the last failure of an attempt, nil if none
-// did; why is not nil if there was no connection.
+// ended is the error of a call whose context ended with cause. last is the last failure of an attempt, or nil; why is
+// the reason why there was no connection, or nil if there was one.
 func ended(cause, last, why error) error {
 	if why != nil || last == nil || errors.Is(last, cause) {
 		return unconnected(cause, why)
@@ -137,6 +139,6 @@ func ended(cause, last, why error) error {
 	return fmt.Errorf("%w (last attempt: %s)", cause, last.Error())
 }
 
-// Jitter cuts a random part of up to a half off d. The client hands out its endpoints strictly in turn, so what
-// runs in step may meet the same sick one each time.
+// Jitter takes a random part of up to a half off d. The client takes its endpoints strictly in turn, so requests at
+// regular intervals could meet the same sick endpoint each time.
 func Jitter(d time.Duration) time.Duration { return d - rand.N(d/2) }

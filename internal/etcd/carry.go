@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// carry sends a batch in one request, or in several if the server refuses it, and tells each caller its result.
+// carry sends a batch in one request, or in several if the server refuses it, and gives each caller its result.
 func (l *Line) carry(ctx context.Context, lane *lane, batch []*caller) {
 	results, err := l.send(ctx, lane, batch)
 	if err == nil {
@@ -49,7 +49,7 @@ func (l *Line) send(ctx context.Context, lane *lane, batch []*caller) ([]Result,
 		cmps += len(c.txn.If)
 		ops += len(c.txn.Then)
 	}
-	if many == 1 && l.mayBeFlat(max(cmps, ops)) { // of copies all but the first would have to be sent again
+	if many == 1 && l.mayBeFlat(max(cmps, ops)) { // of flat copies only the first one finds that its comparisons hold
 		results, err := l.flat(a, lane, batch)
 		if results != nil || err != nil {
 			return results, err
@@ -58,8 +58,8 @@ func (l *Line) send(ctx context.Context, lane *lane, batch []*caller) ([]Result,
 	return l.nested(a, batch)
 }
 
-// flat sends a batch as one transaction whose comparisons are everybody's. Where they hold, as they do nearly always,
-// that is what nested transactions would do, for two thirds of the work. Where they do not, it does nothing, and the
+// flat sends a batch as one transaction with the comparisons of all. If they hold, as they nearly always do, the
+// effect is that of nested transactions, for two thirds of the work. If one does not, nothing is carried out, and the
 // results are nil.
 func (l *Line) flat(a *Attempt, lane *lane, batch []*caller) ([]Result, error) {
 	cmps, ops := lane.cmps[:0], lane.ops[:0]
@@ -90,8 +90,8 @@ func (l *Line) flat(a *Attempt, lane *lane, batch []*caller) ([]Result, error) {
 	return results, nil
 }
 
-// mayBeFlat reports whether a batch of so many operations may be sent as a flat transaction: it is small enough, and
-// none lately did nothing.
+// mayBeFlat reports whether a batch of so many operations may be sent flat: it is small enough, and the comparisons
+// of no recent flat batch failed.
 func (l *Line) mayBeFlat(ops int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,7 +102,7 @@ func (l *Line) mayBeFlat(ops int) bool {
 	return ops <= l.mostOps
 }
 
-// nested sends a batch as one transaction of which each is a part of its own.
+// nested sends a batch as one transaction in which each caller's transaction is nested.
 func (l *Line) nested(a *Attempt, batch []*caller) ([]Result, error) {
 	ops := make([]clientv3.Op, len(batch))
 	for i, c := range batch {
@@ -124,15 +124,16 @@ func (l *Line) nested(a *Attempt, batch []*caller) ([]Result, error) {
 	return results, nil
 }
 
-// split divides a batch that failed with err into parts that are to be sent by themselves. It is not divided if
-// the error is everybody's: the request may have been carried out, or the server refuses whatever it gets.
+// split divides a batch that failed with err into parts that are sent again separately. It returns the batch whole,
+// for which the error then counts, if the request may have been carried out or if parts of it would fail in the same
+// way.
 func (l *Line) split(batch []*caller, err error) [][]*caller {
 	whole := [][]*caller{batch}
 	if len(batch) == 1 || !Refused(err) && !TooMuch(err) || errors.Is(err, rpctypes.ErrTooManyRequests) {
 		return whole
 	}
 	most := l.learn(batch, err)
-	// A lease that is gone and a disk that is full are no reason to refuse those that only delete.
+	// Deletions succeed though the lease is gone or the disk is full, so they must not fail with the puts.
 	var puts, others []*caller
 	for _, c := range batch {
 		if c.txn.Queue != "" {
@@ -147,13 +148,13 @@ func (l *Line) split(batch []*caller, err error) [][]*caller {
 	switch {
 	case errors.Is(err, rpctypes.ErrNoSpace):
 	case Code(err) == codes.InvalidArgument, Code(err) == codes.PermissionDenied,
-		Code(err) == codes.ResourceExhausted: // perhaps only some of them are too large, or not allowed
+		Code(err) == codes.ResourceExhausted: // perhaps only some of them are too large or not permitted
 		return slices.Collect(slices.Chunk(batch, min((len(batch)+1)/2, most)))
 	}
 	return whole
 }
 
-// learn takes over a limit that a batch has met. It returns how many operations a request may have.
+// learn lowers the limit that a batch has exceeded. It returns the number of transactions that a batch may have.
 func (l *Line) learn(batch []*caller, err error) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

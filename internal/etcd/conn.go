@@ -1,9 +1,10 @@
-// Package etcd is the way of this library to etcd: requests that are tried again, transactions that share commits, watches
-// that leave a sick endpoint, and leases that are renewed.
+// Package etcd is this library's layer over etcd's client: it retries requests, batches transactions into shared
+// commits, moves watches off a member that has stopped answering, and renews leases.
 //
-// A [Conn] stands for a client, an [Attempt] is one try at a request, and [Conn.Do] makes attempts until one settles the
-// matter. What an error says of a request is decided in one place, [Refused] and [Transient] by the table at judge. A [Line]
-// carries the transactions of one lease, [Streams] the watches of a client, and a [KeepAlive] the renewals of a lease.
+// A [Conn] wraps a client. An [Attempt] is one try at a request, and [Conn.Do] makes attempts until one of them
+// succeeds or fails finally. One table, at judge, decides what an error means: [Refused] and [Transient] read it. A
+// [Line] carries the transactions of one lease, [Streams] hold the watches of a client, and a [KeepAlive] sends the
+// renewals of a lease.
 package etcd
 
 import (
@@ -16,24 +17,26 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Conn is the way to etcd through one client. What has to be known once for the client is shared by all of its Conns.
+// Conn is a client with its retries and its watch streams. All Conns of one client share the state in shared. A Conn
+// is safe for concurrent use; it needs no closing, and it never closes the client.
 type Conn struct {
 	Client *clientv3.Client
 
 	*shared
 }
 
-// shared is what lasts as long as the client. It must not lead to the client, which would live for ever.
+// shared is the state of one client, which lasts as long as the client. It must not refer to the client: clients
+// refers to it, and the client would never be collected.
 type shared struct {
 	mu        sync.Mutex // guards the fields below
 	streams   map[time.Duration]*Streams
 	revisions map[uint16]*Revisions
 }
 
-// clients has the shared part of each client that is in use.
+// clients holds the shared state of each client that is in use.
 var clients sync.Map // weak.Pointer[clientv3.Client] → *shared
 
-// Of is the way through a client.
+// Of returns a Conn for a client.
 func Of(client *clientv3.Client) *Conn {
 	key := weak.Make(client)
 	s, known := clients.Load(key)
@@ -48,7 +51,7 @@ func Of(client *clientv3.Client) *Conn {
 	return &Conn{client, s.(*shared)}
 }
 
-// endpoints is how many endpoints the client has, the usual number where it does not tell.
+// endpoints is the number of the client's endpoints, or the usual number if the client lists none.
 func (c *Conn) endpoints() int {
 	const usual = 3
 	if n := len(c.Client.Endpoints()); n > 0 {
@@ -57,8 +60,9 @@ func (c *Conn) endpoints() int {
 	return usual
 }
 
-// Streams of the leases whose watches are given up after so long without a confirmation. Leases with different TTLs have
-// different ones: what is too slow for a short lease is no reason to open the watches of a long one anew.
+// Streams returns the watch streams of the leases with this patience, see [NewStreams]. Leases with different TTLs
+// use different streams: a member that is too slow for a short lease is no reason to reopen the watches of a long
+// one.
 func (s *shared) Streams(patience time.Duration) *Streams {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,11 +72,11 @@ func (s *shared) Streams(patience time.Duration) *Streams {
 	return s.streams[patience]
 }
 
-// Revisions is the highest revision that was seen through a client in one era. A session that is made in place of another
-// goes on with it.
+// Revisions is the highest revision that was seen through a client in one era. A session that replaces another one
+// continues with the same Revisions, so it too notices a restore of etcd from an older snapshot.
 type Revisions struct{ highest atomic.Int64 }
 
-// Revisions of an era.
+// Revisions returns those of an era.
 func (s *shared) Revisions(era uint16) *Revisions {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +89,7 @@ func (s *shared) Revisions(era uint16) *Revisions {
 // Highest is the highest revision that was seen.
 func (r *Revisions) Highest() int64 { return r.highest.Load() }
 
-// Raise takes note of a revision that some member has reported. It reports false if a higher one was known before.
+// Raise records a revision that some member has reported. It reports false if a higher one was known before.
 func (r *Revisions) Raise(rev int64) bool {
 	for {
 		highest := r.highest.Load()
@@ -98,8 +102,9 @@ func (r *Revisions) Raise(rev int64) bool {
 	}
 }
 
-// AttemptBound is how long the first attempt at a request may take that is about a lease: a quarter of the TTL, within half a
-// second and five seconds. It is not a third, as renewals are: in step with them each retry would meet the same endpoint again.
+// AttemptBound is the time limit of the first attempt at a request of a lease: a quarter of the TTL, but at least 0.5
+// s and at most 5 s. It differs from the third of the TTL between renewals on purpose: the client takes its endpoints
+// in turn, so a retry in step with the renewals would meet the same endpoint each time.
 func AttemptBound(ttl time.Duration) time.Duration {
 	return min(max(ttl/4, 500*time.Millisecond), 5*time.Second)
 }

@@ -19,10 +19,12 @@ import (
 	"github.com/leasefence/leasefence/internal/clock"
 )
 
-// KeepAlive renews one lease over a gRPC stream that lasts: a stream costs one authentication where the client has a password,
-// and KeepAliveOnce of the client opens one for each renewal. It is opened at the first renewal, and again at the next one after it broke.
-// One renewal at a time is under way, so an answer belongs to the only request that waits for one. A lost message can make
-// an answer count from an earlier request, never from a later one.
+// KeepAlive renews one lease over a lasting gRPC stream. A client with a password authenticates once per stream, and
+// the client's KeepAliveOnce would open a stream for each renewal. The stream is opened at the first renewal, and
+// again at the next renewal after it broke.
+//
+// One renewal at a time is under way, so an answer belongs to the only request that waits for one. If a message is
+// lost, an answer may count from an earlier request than its own, never from a later one.
 type KeepAlive struct {
 	Endpoint string // "": the client's own connection, which takes its endpoints in turn
 
@@ -34,7 +36,7 @@ type KeepAlive struct {
 	cancel context.CancelFunc
 
 	mu      sync.Mutex       // held during a renewal; guards the fields below
-	own     *grpc.ClientConn // with an endpoint
+	own     *grpc.ClientConn // the connection to Endpoint, if there is one
 	current renewals         // nil: none is open
 	end     context.CancelFunc
 }
@@ -45,14 +47,15 @@ type renewals interface {
 	Recv() (*pb.LeaseKeepAliveResponse, error)
 }
 
-// Opener opens streams for a client without a connection: its Lease implements it. A client that has neither is renewed by
-// KeepAliveOnce.
+// Opener opens streams of renewals for a client without a connection, if the client's Lease implements it. A client
+// with neither is renewed by KeepAliveOnce.
 type Opener interface {
 	OpenKeepAlive(ctx context.Context, endpoint string) (pb.Lease_LeaseKeepAliveClient, error)
 	KeepAliveEndpoints() []string
 }
 
-// KeepAliveEndpoints are the client's; where it does not tell, as many unnamed ones as is usual.
+// KeepAliveEndpoints returns the endpoints to renew at: the client's, or the usual number of empty names if it lists
+// none.
 func (c *Conn) KeepAliveEndpoints() []string {
 	if o, ok := c.Client.Lease.(Opener); ok {
 		return o.KeepAliveEndpoints()
@@ -63,51 +66,53 @@ func (c *Conn) KeepAliveEndpoints() []string {
 	return make([]string, c.endpoints())
 }
 
-// NewKeepAlive makes one that lives until Close or the end of ctx. Opening its stream, with the authentication, may take for
-// bound. With an endpoint it has a connection to that one alone, which is made when it is first needed.
+// NewKeepAlive returns a KeepAlive for the lease, which works until Close or the end of ctx, and which must be
+// closed. Opening its stream, including authentication, may take up to bound. If endpoint is not empty, it makes a
+// connection of its own to that endpoint at the first renewal.
 func (c *Conn) NewKeepAlive(ctx context.Context, id clientv3.LeaseID, endpoint string, bound time.Duration) *KeepAlive {
 	s := &KeepAlive{Endpoint: endpoint, conn: c, id: id, bound: bound}
 	s.ctx, s.cancel = context.WithCancel(ctx)
 	return s
 }
 
-// Close ends a renewal that is under way, waits for it and closes the stream's own connection.
+// Close ends a renewal that is under way, waits for it, and closes the stream and the connection to Endpoint.
 func (s *KeepAlive) Close() {
 	s.cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drop()
 	if s.own != nil {
-		_ = s.own.Close() // reports only that it is closed
+		_ = s.own.Close() // fails only if it is already closed
 	}
 }
 
-// Open opens the stream ahead of the first renewal: the authentication may take the server a while. If that fails, the
-// renewal tries again.
+// Open opens the stream ahead of the first renewal, because the server may take a while to authenticate. If it fails,
+// the renewal tries again.
 func (s *KeepAlive) Open() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.current == nil {
-		_ = s.open() // the renewal's error tells
+		_ = s.open() // the renewal will report the error
 	}
 }
 
-// Reset has the next renewal open the stream again. None must be under way.
+// Reset makes the next renewal open a new stream. It waits for a renewal that is under way.
 func (s *KeepAlive) Reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drop()
 }
 
-// Renewal is the answer to one.
+// Renewal is the outcome of one renewal.
 type Renewal struct {
 	Sent     clock.Instant // when its request was sent
-	Rev      int64         // that the member which was asked had seen by then
-	Reopened bool          // the stream had broken since the renewal before
+	Rev      int64         // the revision that the member had seen
+	Reopened bool          // the stream had broken since the last renewal
 }
 
-// Renew sends one renewal and waits for its answer, however long that takes. The error is rpctypes.ErrLeaseNotFound where the
-// server does not have the lease. After any other error the next renewal opens the stream again.
+// Renew sends one renewal and waits for its answer, however long that takes; Close and the end of the context of
+// [Conn.NewKeepAlive] end the wait. The error is rpctypes.ErrLeaseNotFound if the server does not have the lease.
+// After any other error the next renewal opens a new stream.
 func (s *KeepAlive) Renew(clk clock.Clock) (Renewal, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,10 +124,10 @@ func (s *KeepAlive) Renew(clk clock.Clock) (Renewal, error) {
 				return a, explainRenewal(err)
 			}
 		}
-		a.Sent = clk.Now() // before the request: the server cannot have begun to count earlier
+		a.Sent = clk.Now() // before the request: the server cannot start the TTL earlier
 		unsent := s.current.Send(&pb.LeaseKeepAliveRequest{ID: int64(s.id)})
 		if unsent != nil && !opened {
-			// It had broken since the last renewal. The request has not left, so another stream is not another renewal.
+			// The stream broke since the last renewal. The request was not sent, so this is not a second renewal.
 			s.drop()
 			a.Reopened = true
 			continue
@@ -130,7 +135,7 @@ func (s *KeepAlive) Renew(clk clock.Clock) (Renewal, error) {
 		var resp *pb.LeaseKeepAliveResponse
 		err := unsent
 		if unsent == nil || errors.Is(unsent, io.EOF) {
-			resp, err = s.current.Recv() // tells why nothing was sent, too
+			resp, err = s.current.Recv() // also returns why Send failed
 		}
 		if errors.Is(err, io.EOF) || unsent != nil && err == nil {
 			err = errEnded
@@ -149,7 +154,7 @@ func (s *KeepAlive) Renew(clk clock.Clock) (Renewal, error) {
 
 var errEnded = status.Error(codes.Unavailable, "etcd: the server ended the stream of renewals")
 
-// drop forgets the present stream. s.mu must be held.
+// drop ends the present stream. s.mu must be held.
 func (s *KeepAlive) drop() {
 	if s.current != nil {
 		s.end()
@@ -157,10 +162,10 @@ func (s *KeepAlive) drop() {
 	}
 }
 
-// open opens a stream, for no longer than the bound: a member that does not answer may be asked for the authentication, or be
-// connected to. s.mu must be held.
+// open opens a stream and gives up after the bound: authentication and connecting may meet a member that does not
+// answer. s.mu must be held.
 func (s *KeepAlive) open() error {
-	if err := s.ctx.Err(); err != nil { // after Close, who would close a connection that is made now?
+	if err := s.ctx.Err(); err != nil { // after Close nobody would close a connection that connect makes
 		return status.FromContextError(err).Err()
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
@@ -201,9 +206,9 @@ func (s *KeepAlive) connect(ctx context.Context) (renewals, error) {
 	return pb.NewLeaseClient(conn).LeaseKeepAlive(ctx, grpc.WaitForReady(true))
 }
 
-// unstreamed stands for a stream of a client that has none.
+// unstreamed is the stream of a client that has neither a connection nor an [Opener].
 type unstreamed struct {
-	ctx    context.Context //nolint:containedctx // as that of a stream
+	ctx    context.Context //nolint:containedctx // the life of the stream
 	client *clientv3.Client
 	id     int64
 }
@@ -227,9 +232,9 @@ func RenewOnce(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID
 	return resp, explainRenewal(err)
 }
 
-// explainRenewal adds to an error of a renewal what is wrong, where the server's words hide it. Where the
-// server does not know the client's auth token, or not yet, another attempt has another one: the client takes a new token for
-// each stream, and does not repeat a stream as it does a request.
+// explainRenewal adds to an error of a renewal what is wrong, if the server's text does not say it. If the server
+// does not know the client's auth token, or not yet, the error becomes one that is retried: the client gets a new
+// token for each stream, but does not retry a stream by itself, as it does a request.
 func explainRenewal(err error) error {
 	switch {
 	case errors.Is(err, rpctypes.ErrInvalidAuthToken):

@@ -10,31 +10,31 @@ import (
 )
 
 const (
-	// lanes is how many requests are under way at a time. More lanes do not lower latency; with one, transactions that finish
-	// together are batched together again.
+	// lanes is the number of requests under way at a time. More lanes do not lower latency; with one, transactions
+	// that finish together are batched together again.
 	lanes = 1
-	// mostLanes is how many there are while those that wait fill a request.
+	// mostLanes is that number while the waiting transactions fill a request.
 	mostLanes = 4
-	// stuckAfter is how long a request has a lane to itself. After that another may go beside it: an endpoint that
-	// does not answer must not hold up those who could be served by another.
+	// stuckAfter is how long a request keeps its lane. After that another request may be sent beside it: an endpoint
+	// that does not answer must not hold up callers whom another endpoint could serve.
 	stuckAfter = 10 * time.Millisecond
-	// yields is how often the processor is given up in vain before a request is sent, which takes some 50 µs if nobody wants it. Where
-	// others do, as in a process that computes, each may take 10 ms: then it ends after gatherFor. 64 goroutines take some 250 µs until
-	// all have come back.
+	// yields is how often in a row gather yields the processor without a new transaction before it sends, which takes
+	// about 50 µs on an idle processor. If other goroutines compute, each yield may take 10 ms: then gather ends
+	// after gatherFor. 64 goroutines take about 250 µs until all of them have sent their next transaction.
 	yields    = 256
 	gatherFor = 300 * time.Microsecond
 )
 
-// lane is one request after the other. The line's mu guards over.
+// lane is a slot for one request at a time. The line's mu guards over.
 type lane struct {
-	stuck *time.Timer // gives up the present request
-	over  bool        // the lane is another's, or nobody's
+	stuck *time.Timer // takes the lane from a request that is stuck
+	over  bool        // the present user does not have the lane any more
 
-	cmps []clientv3.Cmp // room for those of a request, used again
+	cmps []clientv3.Cmp // buffers for the parts of a request, used again
 	ops  []clientv3.Op
 }
 
-// free takes a lane, nil if none is free. l.mu must be held.
+// free takes a lane and starts its timer. It returns nil if none is free. l.mu must be held.
 func (l *Line) free() *lane {
 	most := lanes
 	if len(l.waiting) >= l.mostOps {
@@ -59,7 +59,7 @@ func (l *Line) free() *lane {
 	return taken
 }
 
-// next gives a lane whose request has come back to those who wait.
+// next passes a lane whose request has returned on to the waiting transactions.
 func (l *Line) next(lane *lane) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,7 +67,7 @@ func (l *Line) next(lane *lane) {
 	l.openNext()
 }
 
-// openNext has those who wait carried, if a lane is free. l.mu must be held.
+// openNext starts sending the waiting transactions, if there are any and a lane is free. l.mu must be held.
 func (l *Line) openNext() {
 	if len(l.waiting) == 0 {
 		return
@@ -77,8 +77,9 @@ func (l *Line) openNext() {
 	}
 }
 
-// done frees a lane whose user has ended, and keeps it for the next one. A timer that has gone off before, and waits for l.mu, may take
-// the next user's request for a stuck one: then another goes beside it, which does no harm. l.mu must be held.
+// done frees a lane whose user has ended, and keeps it for the next user unless its timer has fired. A timer that
+// fired for an earlier request, and still waits for l.mu, may treat the next request as stuck: then another one is
+// sent beside it, which is harmless. l.mu must be held.
 func (l *Line) done(lane *lane) {
 	if lane.stuck.Stop() {
 		l.spare = lane
@@ -86,7 +87,7 @@ func (l *Line) done(lane *lane) {
 	l.leave(lane)
 }
 
-// leave frees a lane. Its request may be under way. l.mu must be held.
+// leave frees a lane, whose request may still be under way. l.mu must be held.
 func (l *Line) leave(lane *lane) {
 	if !lane.over {
 		lane.over = true
@@ -94,7 +95,7 @@ func (l *Line) leave(lane *lane) {
 	}
 }
 
-// open has those who wait carried on a lane. l.mu must be held.
+// open starts a goroutine that sends the waiting transactions on a lane. l.mu must be held.
 func (l *Line) open(lane *lane) {
 	if l.opts.Spawn(func(ctx context.Context) { l.drive(ctx, lane) }) {
 		return
@@ -102,7 +103,7 @@ func (l *Line) open(lane *lane) {
 	l.end(lane)
 }
 
-// end refuses those who wait: the owner of the line has ended, and they with it. l.mu must be held.
+// end fails all waiting transactions, because the owner of the line has ended. l.mu must be held.
 func (l *Line) end(lane *lane) {
 	for _, c := range l.waiting {
 		c.finish(Result{}, fmt.Errorf("%w: %w", ErrNotSent, context.Canceled))
@@ -111,7 +112,7 @@ func (l *Line) end(lane *lane) {
 	l.done(lane)
 }
 
-// drive sends what waits on its lane, until nothing does.
+// drive sends one batch after another on its lane until nothing waits.
 func (l *Line) drive(ctx context.Context, lane *lane) {
 	for back := 0; ; {
 		l.gather(back)
@@ -124,9 +125,9 @@ func (l *Line) drive(ctx context.Context, lane *lane) {
 	}
 }
 
-// gather waits a moment for those whose transactions have just come back, so many, since they may be about to send their next, and on
-// for as long as they keep coming. One request for them and those who wait takes hardly longer than one for either. It returns how
-// often it has yielded.
+// gather waits a moment for more transactions to join the next batch: back callers have just got their results, and
+// may be about to send their next transaction. It waits on while they keep coming, see yields. One request for all of
+// them takes hardly longer than one for a few. It returns how often it has yielded, for the tests.
 func (l *Line) gather(back int) (n int) {
 	l.mu.Lock()
 	here := len(l.waiting)
@@ -152,7 +153,7 @@ func (l *Line) take(ctx context.Context, lane *lane) []*caller {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case lane.over: // it was stuck
+	case lane.over: // its last request was stuck
 		return nil
 	case ctx.Err() != nil:
 		l.end(lane)

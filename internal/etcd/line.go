@@ -13,21 +13,22 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// mostOps and mostBytes of a request keep within the server's defaults: 128 operations, of which the largest nested
-// transaction takes 3, and 1.5 MiB.
+// mostOps and mostBytes keep a request within the server's default limits: 128 operations and 1.5 MiB. etcd subtracts
+// the operations of the outer transaction from the limit of the nested ones, and the largest of these has 3.
 const (
 	mostOps   = 120
 	mostBytes = 1 << 20
 )
 
-// notFlatFor is how many batches are sent nested at once after a flat one that had to be sent again.
+// notFlatFor is the number of batches that are sent nested from the start, after a flat batch whose comparisons
+// failed. Without it a session that often loses a comparison would send most batches twice.
 const notFlatFor = 16
 
-// Txn is one caller's transaction. It must not contain another one.
+// Txn is one caller's transaction. It must not contain nested transactions, but see [Line.CommitAlone].
 type Txn struct {
 	// Queue is the prefix of the queue into which the transaction may put a contender, or whose order it depends on;
-	// "" if it does neither. Two of one queue never share a commit: the create revisions of their keys would tie, and
-	// what each compares is compared before the other's operations.
+	// "" if it does neither. Two transactions of one queue never share a commit: the create revisions of their keys
+	// would tie, and etcd evaluates all comparisons of a commit before it carries out any operation.
 	Queue string
 
 	If         []clientv3.Cmp
@@ -37,13 +38,13 @@ type Txn struct {
 // Result of a transaction.
 type Result struct {
 	Succeeded bool                       // the comparisons held
-	Revision  int64                      // of the store after it; that of its writes, if there were any
+	Revision  int64                      // of the store after the transaction; that of its writes, if there were any
 	Responses []*etcdserverpb.ResponseOp // to Then or Else
 }
 
-// size is about how many bytes the transaction takes in a request.
+// size estimates the bytes that the transaction takes in a request.
 func (t Txn) size() int {
-	const frame = 32 // of an operation, generously
+	const frame = 32 // the overhead of an operation, generously
 	n := frame
 	for _, c := range t.If {
 		n += frame + len(c.KeyBytes()) + len(c.ValueBytes())
@@ -58,34 +59,34 @@ func (t Txn) size() int {
 
 // LineOptions of a [Line].
 type LineOptions struct {
-	Bound time.Duration // of a request that carries others' attempts, at least
-	// Spawn runs a function in a goroutine whose context ends with the owner of the line. It reports false if it is
-	// too late for that.
+	Bound time.Duration // the least time limit of a request that carries the transactions of waiting callers
+	// Spawn runs a function in a goroutine whose context ends with the owner of the line. It reports false if the owner
+	// has already ended.
 	Spawn func(func(context.Context)) bool
-	// Highest, if set, is asked before each request for the highest revision that is known, and Saw receives that and
-	// the revision of the answer, before any caller has the answer.
+	// Highest, if set, returns the highest revision that is known. The line calls it before each request, and passes
+	// the result and the revision of the answer to Saw, before any caller gets the answer.
 	Highest func() int64
 	Saw     func(before, rev int64)
 }
 
-// Line carries the transactions of one lease to etcd. Those that are under way at the same time share
-// commits: they travel as one transaction, which costs the server one entry in its log, one sync to the disk and one
-// message instead of many. Its comparisons are all of theirs together, and if these do not all hold it is sent again
-// with each of them nested in it, to succeed or not by itself.
+// Line carries the transactions of one lease to etcd. Concurrent transactions share commits: the line sends them as
+// one transaction, which costs the server one log entry, one sync to disk and one message instead of many. The batch
+// is first sent flat, with the comparisons of all of them together. If these do not all hold, the line sends the
+// batch again with each transaction nested, so that each one succeeds or fails by itself.
 //
-// Beside those of CommitAlone it has one request under way at a time, and a few while those that wait fill one. A transaction that finds
-// none under way goes at once and alone, so that sharing adds nothing to its time. The others wait, and whatever has
-// gathered when a request has come back goes together. A request that does not come back holds up nobody for long:
-// another goes beside it.
+// Apart from requests of CommitAlone the line has one request under way at a time; up to four while the waiting
+// transactions fill a request. A transaction that finds no request under way is sent at once and alone, so batching
+// adds no latency to it. The others wait, and everything that has gathered when a request returns is sent together. A
+// request that is not answered within 10 ms no longer holds up the others: the next one is sent beside it.
 //
-// Callers do not notice each other. Each has its own comparisons and its own result. One that gives up while it
-// waits was not sent, and says so ([ErrNotSent]); one that gives up later leaves the others where they are.
-// If the server refuses a request that carries several, it has carried out none of them, and they are sent again
-// in smaller parts, down to single ones, so that the refusal meets only whom it is meant for. If the answer
-// is lost, each caller gets that error and finds out for itself what became of its own.
+// Callers do not affect each other. Each has its own comparisons and its own result. A caller that gives up while it
+// waits gets [ErrNotSent]: its transaction was not sent. A caller that gives up later does not disturb the request,
+// which goes on for the others. If the server refuses a batch, the line sends its transactions again in smaller
+// parts, down to single ones, so that only the transaction that is at fault fails. If the answer is lost, every
+// caller of the batch gets that error, and has to find out whether its own transaction was carried out.
 //
-// The server's limits (operations in a transaction, bytes in a request) are its defaults at first; where they are
-// lower, the line learns it from the first refusal.
+// The line starts with the default limits of the server (operations in a transaction, bytes in a request). If the
+// server's limits are lower, the line learns that from the first refusal.
 //
 // A Line is safe for concurrent use. It needs no closing: without callers it does nothing.
 type Line struct {
@@ -93,46 +94,47 @@ type Line struct {
 	opts LineOptions
 
 	mu        sync.Mutex // guards the fields below
-	busy      int        // lanes in use, less those that are stuck
-	spare     *lane      // one that was used, nil if there is none
+	busy      int        // lanes in use, without those that are stuck
+	spare     *lane      // a lane to use again; nil if there is none
 	waiting   []*caller  // in the order in which they came
 	mostOps   int
 	mostBytes int
-	notFlat   int // so many batches are sent nested
+	notFlat   int // the number of further batches that are sent nested
 
-	// refused are the queues whose last transaction was refused for what it was. They travel alone until one is not: a
-	// caller without permission that goes on trying would have the others' batches refused and split each time.
+	// refused are the queues whose last transaction the server refused for what it contained. Transactions of these
+	// queues are sent alone until one succeeds: a caller without permission that keeps trying would otherwise have
+	// each batch that it is in refused and split.
 	refused map[string]struct{}
-	inRow   int           // how many of them have been refused in a row
-	apart   chan struct{} // of capacity 1: taken by the one of them that is under way
+	inRow   int           // the number of failures in a row of transactions of these queues
+	apart   chan struct{} // of capacity 1: a slot, held while a transaction of these queues is under way
 }
 
 const (
-	mostRefused  = 1024           // remembered
-	refusedPause = stuckAfter / 2 // until the next of them goes
-	refusedFree  = 8              // refusals without a pause
+	mostRefused  = 1024           // the most queues that refused remembers
+	refusedPause = stuckAfter / 2 // between a failure and the next transaction of the refused queues
+	refusedFree  = 8              // failures in a row before the first pause
 )
 
-// caller is a transaction that does not travel on its caller's goroutine.
+// caller is a transaction that waits to be sent in a batch, by the goroutine of a lane.
 type caller struct {
 	txn   Txn
 	size  int
-	bound time.Duration // of the request in which it travels
-	many  int           // copies of that
-	again bool          // it is sent again, and may have been carried out before
+	bound time.Duration // the time limit of the request that carries it
+	many  int           // the number of copies of that request
+	again bool          // an earlier request with an unknown outcome carried it too
 	done  chan struct{} // closed when res and err are set
 
 	res Result
 	err error
 }
 
-// NewLine is a line on a way to etcd.
+// NewLine returns a line that sends through conn.
 func NewLine(conn *Conn, opts LineOptions) *Line {
 	return &Line{conn: conn, opts: opts, mostOps: mostOps, mostBytes: mostBytes, apart: make(chan struct{}, 1)}
 }
 
-// Commit carries out t, in one attempt. Whether it may be repeated after an error is up to what t does; see
-// [Refused] for the errors after which it was certainly not carried out.
+// Commit carries out t in one attempt. After an error for which [Refused] reports true, t was not carried out; after
+// any other error it may have been, or may still be. Whether t may then be repeated depends on what it does.
 func (l *Line) Commit(a *Attempt, t Txn) (Result, error) {
 	l.mu.Lock()
 	if _, refused := l.refused[t.Queue]; refused {
@@ -148,7 +150,7 @@ func (l *Line) Commit(a *Attempt, t Txn) (Result, error) {
 	}
 	c := &caller{txn: t, size: t.size(), bound: max(a.bound, l.opts.Bound), many: a.copies, done: make(chan struct{})}
 	l.waiting = append(l.waiting, c)
-	if lane := l.free(); lane != nil { // they fill a request
+	if lane := l.free(); lane != nil { // the waiting ones fill a request
 		l.open(lane)
 	}
 	l.mu.Unlock()
@@ -163,14 +165,14 @@ func (l *Line) Commit(a *Attempt, t Txn) (Result, error) {
 		return Result{}, fmt.Errorf("%w: %w", ErrNotSent, a.over())
 	}
 	select {
-	case <-c.done: // an answer that is there counts
+	case <-c.done: // an answer that has already come counts
 		return c.res, c.err
 	default:
 		return Result{}, a.over()
 	}
 }
 
-// over is the error of an attempt that ended with its caller, or with the life of what it is about.
+// over is the error of an attempt that ended with its caller or with its life.
 func (a *Attempt) over() error {
 	if err := a.caller.Err(); err != nil {
 		return err
@@ -178,7 +180,7 @@ func (a *Attempt) over() error {
 	return context.Canceled
 }
 
-// CommitAlone carries out t, which may contain others, in a request of its own and in one attempt; see [Line.Commit].
+// CommitAlone is [Line.Commit] in a request that carries nothing else. t may contain nested transactions.
 func (l *Line) CommitAlone(a *Attempt, t Txn) (Result, error) { return l.alone(a, t) }
 
 func (l *Line) alone(a *Attempt, t Txn) (Result, error) {
@@ -190,8 +192,9 @@ func (l *Line) alone(a *Attempt, t Txn) (Result, error) {
 	return Result{Succeeded: resp.Succeeded, Revision: resp.Header.Revision, Responses: resp.Responses}, nil
 }
 
-// goApart sends t by itself, one such after the other and with a pause after a refusal, so that callers which do not stop trying
-// take little of what the server can do. One that does not come back holds up nobody for long.
+// goApart sends t in a request of its own. Only one such request is under way at a time, and after a number of
+// failures in a row there is a pause after each further one: a caller that retries without end takes little of the
+// server's capacity. A request that is not answered holds up the next one for no longer than stuckAfter.
 func (l *Line) goApart(a *Attempt, t Txn) (res Result, err error) {
 	stuck := time.NewTimer(stuckAfter)
 	defer stuck.Stop()
@@ -217,7 +220,7 @@ func (l *Line) goApart(a *Attempt, t Txn) (res Result, err error) {
 	return l.alone(a, t)
 }
 
-// note takes down whether the transaction of a queue was refused, by itself, for what it was.
+// note records whether the server refused a transaction of a queue, sent alone, for what it contained.
 func (l *Line) note(queue string, err error) {
 	if queue == "" {
 		return
@@ -247,7 +250,7 @@ func (l *Line) request(a *Attempt, cmps []clientv3.Cmp, then, or []clientv3.Op) 
 	return resp, err
 }
 
-// withdraw takes c off the line. It reports false if c was sent, or is about to be.
+// withdraw takes c out of the line. It reports false if c was sent or is about to be.
 func (l *Line) withdraw(c *caller) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -258,8 +261,9 @@ func (l *Line) withdraw(c *caller) bool {
 	return i >= 0
 }
 
-// finish gives c its result. One that was sent again after an error that does not say whether it was carried out, and then
-// could not be or was refused, may have been carried out before: it is up to the caller to find out.
+// finish gives c its result. If c was carried before by a request whose outcome is unknown, a refusal or failed
+// comparisons now do not show that it was not carried out then: the error leaves that open, and the caller has to
+// find out.
 func (c *caller) finish(res Result, err error) {
 	switch {
 	case !c.again:
@@ -272,8 +276,10 @@ func (c *caller) finish(res Result, err error) {
 	close(c.done)
 }
 
-// patientAs reports whether two attempts are bounded much alike: one that has been repeated, and has more time to be
-// answered, is not to hold up those that have not. Nor is one that sends copies to make others do so, which do not expect it.
+// patientAs reports whether c and d may share a request: their time limits are within a factor of two, and both send
+// copies or neither does. A repeated attempt with a long limit must not hold up first attempts. Copies must not carry
+// a caller that did not ask for them: the second copy finds its transaction done by the first one, which that caller
+// takes for a failure.
 func (c *caller) patientAs(d *caller) bool {
 	return c.bound <= 2*d.bound && d.bound <= 2*c.bound && (c.many > 1) == (d.many > 1)
 }

@@ -11,37 +11,38 @@ import (
 )
 
 const (
-	// probeEvery is how often the stream of the watches is probed, less a random part of up to a half.
+	// probeEvery is the time between two probes of the stream, less a random part of up to a half.
 	probeEvery = 5 * time.Second
-	// probePatience is how long the first answer may take, less a random part of up to a half; see Streams.
+	// probePatience is how long the first answer may take, less a random part of up to a half; see [NewStreams].
 	probePatience = 4 * time.Second
 )
 
-// Lookout is the stream of the watches of all those in this process who only look on through one client. It is probed.
+// Lookout is the watch stream of a client that all observers in this process share: those who watch locks or
+// elections and hold nothing. It probes the stream.
 type Lookout struct {
 	Conn    *Conn
 	Streams *Streams
 
-	end   context.CancelFunc // of the probes
-	ended chan struct{}
+	end   context.CancelFunc // ends the probes
+	ended chan struct{}      // closed when they have ended
 
-	looks map[*Look]struct{} // guarded by lookouts.mu, as is the next
+	looks map[*Look]struct{} // guarded by lookouts.mu, as is users
 	users int
 }
 
-// Look is what one of them looks at.
+// Look is the watch of one observer.
 type Look struct {
 	Prefix string       // of the keys that it watches
 	Seen   atomic.Int64 // the latest revision that its watch has shown; 0: none
 }
 
-// lookouts are those of this process, by client.
+// lookouts are the lookouts of this process, by client.
 var lookouts struct {
-	mu sync.Mutex // guards the field below, and those of lookouts that say so
+	mu sync.Mutex // guards the field below, and the fields of Lookout that say so
 	of map[*clientv3.Client]*Lookout
 }
 
-// LookOut is the lookout of a client for one more who looks on, who must leave it.
+// LookOut adds an observer to the lookout of a client, which it makes if there is none. The observer must call Leave.
 func LookOut(client *clientv3.Client, look *Look) *Lookout {
 	lookouts.mu.Lock()
 	defer lookouts.mu.Unlock()
@@ -52,7 +53,7 @@ func LookOut(client *clientv3.Client, look *Look) *Lookout {
 			ended: make(chan struct{}), looks: make(map[*Look]struct{}),
 		}
 		var ctx context.Context
-		ctx, l.end = context.WithCancel(context.Background()) // it outlives the one that it was made for
+		ctx, l.end = context.WithCancel(context.Background()) // the lookout may outlive its first observer
 		go l.probe(ctx)
 		if lookouts.of == nil {
 			lookouts.of = make(map[*clientv3.Client]*Lookout)
@@ -64,15 +65,16 @@ func LookOut(client *clientv3.Client, look *Look) *Lookout {
 	return l
 }
 
-// Forget has a look not probed for any more.
+// Forget ends the probing of a look.
 func (l *Lookout) Forget(look *Look) {
 	lookouts.mu.Lock()
 	defer lookouts.mu.Unlock()
 	delete(l.looks, look)
 }
 
-// Leave is for the end of a look, before its watch is ended: that keeps the stream of the probes, see Streams on empty ones. The last one
-// waits until the probes have ended.
+// Leave removes an observer. It must be called before the observer's watch ends: without a watch on the stream, a
+// probe that is given up could leave an empty stream in the client, see streamNames. The last observer to leave ends
+// the probes, and waits for their end.
 func (l *Lookout) Leave(look *Look) {
 	lookouts.mu.Lock()
 	delete(l.looks, look)
@@ -88,12 +90,12 @@ func (l *Lookout) Leave(look *Look) {
 	}
 }
 
-// probe finds out from time to time whether the stream of the watches is sound. One on a member that is cut off does
-// not fail, it falls silent, and then so do the watches.
+// probe checks regularly whether the stream works. A stream on a member that is cut off does not fail, it falls
+// silent, and its watches with it.
 //
-// It opens one more watch on the stream. The server's progress notifications would tell less: none comes while
-// a watch is behind or waits for a revision that is still to come, as one does that the client has resumed where
-// nothing happens; before 3.4.25 and 3.5.8 they may run ahead of the events; and all watches of the stream get each.
+// A probe is one more watch on the stream. The server's progress notifications would show less: none comes while a
+// watch is behind or waits for a future revision, as a watch does that the client has resumed on a key without
+// changes; before 3.4.25 and 3.5.8 they may run ahead of the events; and each one goes to all watches of the stream.
 func (l *Lookout) probe(ctx context.Context) {
 	defer close(l.ended)
 	timer := time.NewTimer(Jitter(probeEvery))
@@ -111,9 +113,9 @@ func (l *Lookout) probe(ctx context.Context) {
 	}
 }
 
-// sound probes the stream. It is not sound if the server refuses a watch there, as it does when the token that the stream
-// was opened with has expired, or if the member is behind what the watches have shown: it lags, or its history is
-// another one, restored from a snapshot. If nothing is answered, the stream gives itself up.
+// sound probes the stream. It reports false if the server refuses the watch, as it does when the auth token of the
+// stream has expired, or if the member is behind a revision that the watches have shown: it lags, or was restored
+// from a snapshot. If there is no answer, the stream becomes suspect by itself, see [NewStreams].
 func (l *Lookout) sound(ctx context.Context, turn int) bool {
 	prefix, seen := l.furthest(turn)
 	if prefix == "" {
@@ -126,8 +128,9 @@ func (l *Lookout) sound(ctx context.Context, turn int) bool {
 	return watch.Err() != nil || resp.Created && !resp.Canceled && resp.Header.Revision >= seen
 }
 
-// furthest is the last revision that a watch has shown, and the prefix of one of them, each in its turn: the server may refuse
-// one and not another. A user who may watch a prefix may watch it as a key.
+// furthest returns the highest revision that a watch has shown, and the prefix of one watch, of each in its turn: the
+// server may refuse one prefix and not another. A user with permission to watch a prefix may also watch the key of
+// that name.
 func (l *Lookout) furthest(turn int) (prefix string, rev int64) {
 	lookouts.mu.Lock()
 	defer lookouts.mu.Unlock()

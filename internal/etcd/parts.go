@@ -8,13 +8,13 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// PartSize is how many operations a transaction of a part has at most, within the server's default limit of 128.
+// PartSize is the most operations of the transaction of one part. It is below the server's default limit of 128.
 const PartSize = 100
 
-// InParts calls send with parts of list, of at most so many, in order. A limit of the server's that is lower is learnt. A part
-// for which permission is denied is sent again in smaller ones: one key that is forbidden is no reason to leave the others.
-// After so many of those refusals, or another failure, it gives up. It returns what was not sent with success, and the last
-// error.
+// InParts calls send with one part of list after another, of at most most elements each. If the server's limit is
+// lower, it goes on with smaller parts. A part for which permission is denied is halved until single elements fail,
+// so that one forbidden key does not keep the others from being sent. InParts gives up at the refusals-th denial or
+// at any other error. It returns the elements that were not sent with success, and the last error.
 func InParts[T any](list []T, most, refusals int, send func([]T) error) (failed []T, why error) {
 	for n := most; len(list) > 0; {
 		part := list[:min(n, most, len(list))]
@@ -38,7 +38,7 @@ func InParts[T any](list []T, most, refusals int, send func([]T) error) (failed 
 	return failed, why
 }
 
-// tooLarge reports whether err says that a part of the request would pass.
+// tooLarge reports whether err says that a smaller request would be accepted.
 func tooLarge(err error) bool {
 	return errors.Is(err, rpctypes.ErrTooManyOps) || errors.Is(err, rpctypes.ErrRequestTooLarge) ||
 		strings.Contains(err.Error(), "message larger than max") // gRPC's words

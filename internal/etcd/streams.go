@@ -10,47 +10,50 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// Streams keeps watches off a sick endpoint. A watch on a member that is cut off does not fail, it falls silent.
-// So all watches stand on one stream, and when that becomes suspect every one of them ends, to be opened again on
-// a new stream, for which the client takes the next endpoint. It becomes suspect when somebody says so, when a probe finds
-// it silent, and when watches wait to be confirmed and none is for some time.
+// Streams moves watches off a member that has stopped answering. A watch on a member that is cut off does not fail,
+// it falls silent. So all watches share one gRPC stream. When that becomes suspect, all of its watches end, and their
+// owners open them again on a new stream, for which the client takes the next endpoint. A stream becomes suspect when
+// a caller says so ([Streams.Suspect]), when a probe gets no answer ([Streams.Probe]), and when watches wait to be
+// confirmed and none is for too long ([NewStreams]).
 type Streams struct {
 	id       string
 	patience time.Duration
 
 	mu      sync.Mutex // guards the fields below, and the stream's
-	n       int64      // of streams so far
-	stretch int        // of the patience for the next confirmation
+	n       int64      // the number of streams so far
+	stretch int        // how many times the patience the next confirmation may take
 	stream  *stream
 }
 
-// stream is one gRPC stream of watches, from its opening until it is suspect.
+// stream is one gRPC stream of watches, until it becomes suspect.
 type stream struct {
 	n       int64
 	end     context.Context //nolint:containedctx // it ends the watches of this stream, nothing else
-	watches int             // that stand on it or are about to
+	watches int             // that are on the stream or about to be opened
 	cancel  context.CancelFunc
 	opening int         // watches that are not confirmed yet
 	stuck   *time.Timer // runs while there are any
-	waiting time.Time   // since when it runs
+	waiting time.Time   // when stuck was started
 }
 
-// streamNames is how many names the streams have, which they take in turn. A watch whose caller gives up before the
-// client has a connection leaves an empty stream in the client until a watch of the same name takes it over.
+// streamNames is the number of names that the streams take in turn. A watch whose caller gives up before the client
+// has a connection leaves an empty stream in the client, until a watch of the same name reuses it. A fixed number of
+// names bounds these.
 const streamNames = 4
 
-// longestStretch is how many times the patience a watch may take to be confirmed.
+// longestStretch times the patience is the longest time that a watch may take to be confirmed.
 const longestStretch = 8
 
-// NewStreams names the streams after id, which no other user of the same client may use. If the server confirms no watch on a
-// stream for the time of patience, less a random part of up to a half, the stream is suspect.
+// NewStreams names the streams after id, which must be unique among the users of a client. A stream becomes suspect
+// if watches wait and the server confirms none of them for patience, less a random part of up to a half. After slow
+// confirmations that time is longer, up to eight times.
 func NewStreams(id string, patience time.Duration) *Streams {
 	s := &Streams{id: id, patience: patience, stretch: 1}
 	s.stream = s.next()
 	return s
 }
 
-// next is the next stream, which has no watches.
+// next makes the next stream, without watches.
 func (s *Streams) next() *stream {
 	st := &stream{n: s.n}
 	s.n++
@@ -60,12 +63,12 @@ func (s *Streams) next() *stream {
 	return st
 }
 
-// Watch is a context for one watch that is about to be opened: it ends with ctx, when the stream becomes suspect,
-// or by cancel, which must be called. A member without a leader ends the watch too. Opened must be called when
-// the watch is confirmed or has failed.
+// Watch returns the context for one watch that the caller is about to open. The context ends with ctx, when the
+// stream becomes suspect, or by cancel, which must be called. The watch also ends if its member has no leader. The
+// caller must call opened once, when the watch is confirmed or has failed.
 //
-// The context has none of ctx's values: etcd's client opens a stream for each distinct metadata, and keeps the
-// values of the context that opened it.
+// The context has none of ctx's values: etcd's client opens a stream for each distinct metadata, and keeps the values
+// of the context that opened it.
 func (s *Streams) Watch(ctx context.Context) (watch context.Context, opened func(), cancel context.CancelFunc) {
 	s.mu.Lock()
 	st := s.stream
@@ -83,13 +86,13 @@ func (s *Streams) Watch(ctx context.Context) (watch context.Context, opened func
 	}
 }
 
-// wait has st given up if none of its watches is confirmed in time. s.mu must be held.
+// wait starts the time after which st is replaced unless one of its watches is confirmed. s.mu must be held.
 func (s *Streams) wait(st *stream) {
 	st.waiting = time.Now()
 	st.stuck.Reset(Jitter(time.Duration(s.stretch) * s.patience))
 }
 
-// on is a context for a watch on st.
+// on returns the context for a watch on st.
 func (s *Streams) on(ctx context.Context, st *stream) (watch context.Context, cancel context.CancelFunc) {
 	name := s.id + "-" + strconv.FormatInt(st.n%streamNames, 10)
 	watch = metadata.AppendToOutgoingContext(context.Background(), "leasefence-stream", name)
@@ -103,9 +106,9 @@ func (s *Streams) on(ctx context.Context, st *stream) (watch context.Context, ca
 	}
 }
 
-// Probe opens one more watch, on key and beside the others, and makes the stream suspect if the server says nothing to that
-// for limit: neither does it tell the others anything then. It returns when that is known, and at once while no watch
-// stands on the stream.
+// Probe tests the stream with one more watch, on key. If the server does not confirm it within limit, the stream
+// becomes suspect: the other watches get no events either. Probe returns when the result is known, or at once if the
+// stream has no watches.
 func (s *Streams) Probe(ctx context.Context, client *clientv3.Client, key string, limit time.Duration) {
 	s.mu.Lock()
 	st, idle := s.stream, s.stream.watches == 0
@@ -120,9 +123,9 @@ func (s *Streams) Probe(ctx context.Context, client *clientv3.Client, key string
 	client.Watch(watch, key, clientv3.WithFilterPut(), clientv3.WithFilterDelete())
 }
 
-// opened takes a watch off those that wait. A confirmed one shows that the stream is sound: others may wait only
-// because the server confirms one after the other. The next ones get more than twice the time that it took: a server that is
-// slow, and stays so, costs nobody a watch that exists.
+// opened counts a watch as no longer waiting. A confirmed watch shows that the stream works: the others may wait only
+// because the server confirms one after the other. The next ones get more than twice the time that this one took, so
+// that a server which stays slow does not end the watches that exist.
 func (s *Streams) opened(st *stream, confirmed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,8 +149,9 @@ func (s *Streams) Suspect() {
 	s.replace(st, false)
 }
 
-// replace ends st, unless it is not the present stream any more. If it is stuck, and still waited for, the next one gets twice
-// the time, up to eight times: the whole network may be slow.
+// replace ends st and makes the next stream, unless st has been replaced before. If stuck, st must also still have
+// watches that wait; the next stream then gets twice the time, up to eight times the patience, because the whole
+// network may be slow.
 func (s *Streams) replace(st *stream, stuck bool) {
 	s.mu.Lock()
 	present := s.stream == st && (!stuck || st.opening > 0)

@@ -14,19 +14,19 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Unreachable is why the client has no connection, such as a certificate that one of the sides refuses: the failure of
-// the last attempt to connect. It is nil if there is a connection, or if the first attempt to get one is still under way.
+// Unreachable returns why the client has no connection, such as a certificate that one of the sides refuses: the
+// failure of the last attempt to connect. It returns nil if there is a connection or the first attempt to connect is
+// still under way. It also works after ctx has ended.
 //
-// The requests of etcd's client wait for a connection, and when they are given up they say no more than that. gRPC
-// tells the reason to requests alone that do not wait, so one is made. Without a connection it fails before anything
-// is sent; if there is one by then, the server is asked for its status, which changes nothing. Whether ctx has ended does
-// not matter.
+// The requests of etcd's client wait for a connection, and their errors do not say why there was none. gRPC gives the
+// reason only to requests that do not wait, so Unreachable sends one. Without a connection it fails before anything
+// is sent. If there is a connection by then, the request asks the server for its status, which changes nothing.
 func (c *Conn) Unreachable(ctx context.Context) error {
 	conn := c.Client.ActiveConnection()
 	if conn == nil || conn.GetState() != connectivity.TransientFailure {
 		return nil
 	}
-	// The bound is for what the client's owner has put between.
+	// The bound is for interceptors of the client's owner, which may block.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 100*time.Millisecond)
 	defer cancel()
 	err := conn.Invoke(ctx, etcdserverpb.Maintenance_Status_FullMethodName,
@@ -47,10 +47,10 @@ func (e *unreachable) Error() string {
 	return e.reason
 }
 
-// hint says what may be behind a reason that tells nothing. In TLS 1.3 a server looks at its client's certificate when the
-// client has taken the connection for made: its word against it then gets lost more often than not, since the client
-// writes at the same time and fails with that. A server without TLS says nothing at all, nor does one with TLS to a
-// client without.
+// hint says what may be the cause of a reason that does not tell. In TLS 1.3 the server checks the client's
+// certificate after the client has finished its handshake. The server's alert about it is lost more often than not,
+// because the client is writing by then and fails with the broken connection. If only one of the two sides uses TLS,
+// the server sends no reason at all.
 func (e *unreachable) hint() string {
 	if strings.Contains(e.reason, "tls: ") {
 		return ""
@@ -67,7 +67,8 @@ func (e *unreachable) hint() string {
 	return ""
 }
 
-// Better is the one of two that tells more, the later one if both do. Both may be nil.
+// Better returns the more telling of two errors: now, unless both are results of [Conn.Unreachable] and only before
+// gives a reason that needs no hint. Both may be nil.
 func Better(before, now error) error {
 	var was, is *unreachable
 	if errors.As(before, &was) && errors.As(now, &is) && was.hint() == "" && is.hint() != "" {
@@ -76,8 +77,8 @@ func Better(before, now error) error {
 	return now
 }
 
-// Ended is the error of a call that waited until its context ended with cause. It says why there is no connection, if
-// there is none.
+// Ended returns the error of a call that waited until its context ended with cause. If there is no connection, the
+// error says why.
 func (c *Conn) Ended(ctx context.Context, cause error) error {
 	return unconnected(cause, c.Unreachable(ctx))
 }
@@ -87,10 +88,10 @@ func unconnected(cause, why error) error {
 	if why == nil {
 		return cause
 	}
-	return fmt.Errorf("%w (no connection: %s)", cause, why.Error()) // it is not to match
+	return fmt.Errorf("%w (no connection: %s)", cause, why.Error()) // errors.Is must not match why
 }
 
-// explain adds to an error of the server what is wrong with the client, where the server's words hide it.
+// explain adds to an error of the server what is wrong with the client, if the server's text does not say it.
 func explain(err error) error {
 	if errors.Is(err, rpctypes.ErrUserEmpty) {
 		return fmt.Errorf("%w (the server requires authentication, and the client gives no user and password)", err)
@@ -98,8 +99,8 @@ func explain(err error) error {
 	return err
 }
 
-// OnReconnect calls f, which must not wait, each time when the client was without any connection and has one again, until
-// ctx ends.
+// OnReconnect calls f, which must not wait, each time when the client was without any connection and has one again,
+// until ctx ends.
 func (c *Conn) OnReconnect(ctx context.Context, f func()) {
 	conn := c.Client.ActiveConnection()
 	if conn == nil {
@@ -117,8 +118,8 @@ func (c *Conn) OnReconnect(ctx context.Context, f func()) {
 	}
 }
 
-// Reconnect makes a client without any connection try again now: gRPC's own back-off between attempts to
-// connect grows to two minutes, longer than most leases.
+// Reconnect makes a client without any connection try to connect now: gRPC's own backoff between attempts to connect
+// grows to two minutes, longer than most leases last.
 func (c *Conn) Reconnect() {
 	if conn := c.Client.ActiveConnection(); conn != nil && conn.GetState() == connectivity.TransientFailure {
 		conn.ResetConnectBackoff()

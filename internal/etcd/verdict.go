@@ -12,35 +12,36 @@ import (
 )
 
 var (
-	// ErrNotSent is wrapped by the error of a request that was given up before it was sent.
+	// ErrNotSent is wrapped by errors of requests that were given up before they were sent.
 	ErrNotSent = errors.New("not sent")
-	// ErrNotDone is wrapped by errors of our own: etcd has answered, and has not done what was wanted.
+	// ErrNotDone is wrapped by this library's own errors: etcd answered, and did not do what was wanted.
 	ErrNotDone = errors.New("not done")
 )
 
 // verdict is what an error says of the request that failed with it.
 type verdict struct {
-	refused bool // it was certainly not carried out
-	final   bool // to send it again is no use
+	refused bool // the request was certainly not carried out
+	final   bool // a retry would not help
 }
 
-// judge is the one place that decides what an error means. An error that is not known to be a refusal leaves the outcome
-// unknown, and an error that is not known to be final has the request sent again until its time is over. A server is known
-// by its words; an error without them is known by its gRPC code. The table covers etcd 3.4 to 3.7, gRPC and proxies.
+// judge is the one place that decides what an error means. An error that is not known to be a refusal leaves the
+// outcome unknown. An error that is not known to be final is retried until the request's time is over. judge goes by
+// the text of an error where the table gives one, otherwise by its gRPC code. The table covers etcd 3.4 to 3.7, gRPC
+// and proxies.
 //
 //	error                                     outcome   then
-//	ErrNotSent                                refused   again   it was given up before it was sent
-//	ErrNotDone                                refused   final   our own, of an answer that was not the wanted one
-//	the end of a context                      unknown   again   an attempt's own end: While looks at the caller's first
+//	ErrNotSent                                refused   again   the request was given up before it was sent
+//	ErrNotDone                                refused   final   our own: the answer was not the wanted one
+//	the end of a context                      unknown   again   an attempt's own end: While checks the caller's first
 //	an error without a gRPC code              unknown   final   not the server's: our own, or an interceptor's
 //
 //	too many requests                         refused   again   before the proposal: apply lags behind
-//	not capable                               refused   again   before: the member starts
-//	rpc not supported for learner             refused   again   before: another endpoint may be a voter
-//	not leader                                refused   again   before: by the member that was asked
-//	revision of auth store is old             refused   again   by apply: users changed after the proposal
-//	database space exceeded                   unknown   again   space may run out between proposal and apply, which goes on
-//	received message larger than max          unknown   final   gRPC says it of the request and of the answer
+//	not capable                               refused   again   before the proposal: the member is starting
+//	rpc not supported for learner             refused   again   before the proposal: another endpoint may be a voter
+//	not leader                                refused   again   before the proposal, by the member that was asked
+//	revision of auth store is old             refused   again   at apply: users changed after the proposal
+//	database space exceeded                   unknown   again   if space runs out after the proposal, it is still applied
+//	received message larger than max          unknown   final   gRPC's words for the request and for the answer alike
 //	trying to send message larger than max    refused   final   by the client
 //	password was given for no password user   refused   final   when the client asks for a token; code Unknown
 //
@@ -55,12 +56,13 @@ type verdict struct {
 //	DataLoss                                  unknown   again   the alarm "corrupt", until it is disarmed
 //	Internal, Aborted and the others          unknown   again   somebody between client and server
 //
-// Servers have no code for these, and send Unknown: "raft proposal dropped" (there is no leader, or it is being moved),
-// "raft: stopped" and "mvcc: closed" (the member stops), "etcdserver: request cancelled" (before 3.7), "not a primary lessor"
-// and "waiting for node to catch up its applied index has timed out" (a renewal meets a change of leader).
+// Servers send these with the code Unknown: "raft proposal dropped" (there is no leader, or leadership is being
+// moved), "raft: stopped" and "mvcc: closed" (the member stops), "etcdserver: request cancelled" (before 3.7), "not a
+// primary lessor" and "waiting for node to catch up its applied index has timed out" (a renewal during a change of
+// leader).
 //
-// A refusal by apply (permission, lease, users) is one of the whole transaction: etcd checks all of its operations before it
-// carries out the first.
+// A refusal at apply (permission, lease, users) refuses the whole transaction: etcd checks all of its operations
+// before it carries out the first.
 func judge(err error) verdict {
 	if err == nil {
 		return verdict{}
@@ -100,14 +102,14 @@ func judgeOnce(err error) verdict {
 	}
 }
 
-// passing are refusals that may not last. They are known by their text, since some had another code before 3.7.
+// passing are refusals that may be temporary. They are matched by their text, because some had another code before 3.7.
 var passing = [...]string{
 	rpctypes.ErrTooManyRequests.Error(), rpctypes.ErrNotCapable.Error(), rpctypes.ErrNotLeader.Error(),
 	rpctypes.ErrAuthOldRevision.Error(), rpctypes.ErrorDesc(rpctypes.ErrGRPCNotSupportedForLearner),
 }
 
-// describe is the gRPC code of an error and the words that came with it. It is not known of an error that is neither the
-// client's nor gRPC's, nor a context's.
+// describe returns the gRPC code of an error and its text. known is false if the error is neither from etcd's client
+// nor from gRPC nor from a context.
 func describe(err error) (code codes.Code, text string, known bool) {
 	if e, ok := errors.AsType[rpctypes.EtcdError](err); ok {
 		return e.Code(), e.Error(), true
@@ -128,23 +130,23 @@ func describe(err error) (code codes.Code, text string, known bool) {
 	return e.GRPCStatus().Code(), e.GRPCStatus().Message(), true
 }
 
-// Transient reports whether the request that failed with err may succeed when it is sent again; see [judge].
+// Transient reports whether a retry of the request that failed with err may succeed; see [judge]. It is false for nil.
 func Transient(err error) bool { return err != nil && !judge(err).final }
 
-// Refused reports whether err is the server's or the client's word that the request was not carried out; see [judge]. After
-// any other failure it may have been, or may still be.
+// Refused reports whether err shows that the request was not carried out; see [judge]. After any other failure it may
+// have been, or may still be.
 func Refused(err error) bool { return judge(err).refused }
 
-// TooMuch reports whether err says that there is no room for a request, or for its answer, so that a part of it may pass. It
-// does not say that nothing was done. Where space runs out while a transaction waits to be applied, etcd applies it and
-// answers with the error all the same (quotaApplierV3); and gRPC has the same words for a request that is too large for the
-// server and an answer that is too large for the client.
+// TooMuch reports whether err says that there is no room for a request or for its answer, so that a part of the
+// request may succeed. The request may have been carried out all the same: if space runs out while a transaction
+// waits to be applied, etcd applies it and answers with the error (quotaApplierV3). And gRPC has one text for a
+// request that is too large for the server and for an answer that is too large for the client.
 func TooMuch(err error) bool {
 	return errors.Is(err, rpctypes.ErrNoSpace) ||
 		Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "received message larger than max")
 }
 
-// Code is the gRPC code of an error of etcd's client.
+// Code is the gRPC code of an error of etcd's client; Unknown if it has none.
 func Code(err error) codes.Code {
 	if err == nil {
 		return codes.OK
@@ -153,8 +155,8 @@ func Code(err error) codes.Code {
 	return code
 }
 
-// Repeated is err, which is not nil, of a request that had been sent before with an open outcome: what refused it this time
-// says nothing of that.
+// Repeated returns err, which must not be nil, as one for which [Refused] is false. It is for a request that was also
+// sent before with an unknown outcome: a refusal this time says nothing about that.
 func Repeated(err error) error {
 	if !Refused(err) {
 		return err
