@@ -428,6 +428,13 @@ var queueMutants = []mutant{
 		by:   killer{inEtcd, "TestStreams_Watch_endsWithItsCallerOrItsStream", `require.Error(t, bySuspect.Err())`},
 	},
 	{
+		name: "OnReconnect: a connection that is lost and made again unseen",
+		file: "internal/etcd/unreachable.go",
+		old:  "if now = conn.GetState(); now == connectivity.Ready {",
+		new:  "before := now\n\t\tif now = conn.GetState(); now == connectivity.Ready && before != now {",
+		by:   killer{inEtcd, "TestOnReconnect/back_before_the_process_looks", `require.Equal(t, row.want, n)`},
+	},
+	{
 		name: "an unavailable server is taken for a refusal",
 		file: "internal/etcd/verdict.go",
 		old:  "case codes.InvalidArgument, codes.OutOfRange,",

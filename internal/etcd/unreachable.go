@@ -99,23 +99,29 @@ func explain(err error) error {
 	return err
 }
 
-// OnReconnect calls f, which must not wait, each time when the client was without any connection and has one again,
-// until ctx ends.
+// OnReconnect calls f each time when the client was without any connection and has one again, until ctx ends. f must
+// not block.
 func (c *Conn) OnReconnect(ctx context.Context, f func()) {
-	conn := c.Client.ActiveConnection()
-	if conn == nil {
-		return
+	if conn := c.Client.ActiveConnection(); conn != nil {
+		onReconnect(ctx, conn, f)
 	}
-	for before := connectivity.Ready; ; {
-		now := conn.GetState()
-		if now == connectivity.Ready && before != now {
+}
+
+// onReconnect goes by the changes of the state and not by the states that it sees: a connection that is lost and made
+// again while this process is busy or paused may be ready each time that it looks.
+func onReconnect(ctx context.Context, conn stated, f func()) {
+	now := conn.GetState()
+	for conn.WaitForStateChange(ctx, now) {
+		if now = conn.GetState(); now == connectivity.Ready {
 			f()
 		}
-		if !conn.WaitForStateChange(ctx, now) {
-			return
-		}
-		before = now
 	}
+}
+
+// stated is the part of grpc.ClientConn that has to do with its state.
+type stated interface {
+	GetState() connectivity.State
+	WaitForStateChange(ctx context.Context, from connectivity.State) bool
 }
 
 // Reconnect makes a client without any connection try to connect now: gRPC's own backoff between attempts to connect
