@@ -10,23 +10,23 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// A holder is asked to let go through its own key, which it guards anyway: a line is put behind the text in it. The line has the
-// key's create revision, so that no text that somebody has chosen before can be taken for it.
+// To ask a holder to release its lock, a line is appended to the text in the holder's key, which the holder watches
+// anyway. The line has the key's create revision, so no text that the holder chose before can be mistaken for it.
 
 func askedLine(rev int64) string { return "\n(asked to release " + strconv.FormatInt(rev, 10) + ")" }
 
-// Asked reports whether a contender is asked to let go.
+// Asked reports whether a contender was asked to release.
 func Asked(kv *mvccpb.KeyValue) bool {
 	return strings.HasSuffix(string(kv.Value), askedLine(kv.CreateRevision))
 }
 
-// Text is what a contender has put into its key, without the line that asks it to let go.
+// Text returns what a contender has put into its key, without the line that asks it to release.
 func Text(kv *mvccpb.KeyValue) string {
 	return strings.TrimSuffix(string(kv.Value), askedLine(kv.CreateRevision))
 }
 
-// Ask asks the contender with this key and create revision to let go. It reports false if the key is not there any more or was
-// taken off the lease. It is one attempt, and repeating it is safe: a contender is asked once.
+// Ask asks the contender with this key and create revision to release. It reports false if the key is gone or was
+// taken off its lease. It is one attempt, and repeating it is safe: the line is appended once.
 func Ask(a *etcd.Attempt, key string, rev int64) (there bool, err error) {
 	resp, err := a.Get(key)
 	if err != nil {
@@ -36,7 +36,8 @@ func Ask(a *etcd.Attempt, key string, rev int64) (there bool, err error) {
 		if Asked(kv) {
 			return true, nil
 		}
-		// A leader may proclaim another value meanwhile, and the key may become another contender's.
+		// The comparison is for a leader that proclaims another value meanwhile, and for a key that another contender
+		// uses by now.
 		put, err := a.Txn([]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", kv.ModRevision)},
 			[]clientv3.Op{clientv3.OpPut(key, Text(kv)+askedLine(rev), clientv3.WithIgnoreLease())}, []clientv3.Op{clientv3.OpGet(key)})
 		if err != nil || put.Succeeded {

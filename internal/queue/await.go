@@ -9,35 +9,37 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// Queue is what one lease needs to stand in queues. Its fields are set before its first use.
+// Queue lets the entries of one lease enter and wait in queues. Its fields are set before its first use. It is safe
+// for concurrent use.
 type Queue struct {
-	Life   context.Context            //nolint:containedctx // of the lease: nothing is watched after it
+	Life   context.Context            //nolint:containedctx // the life of the lease: it ends all watches
 	Conn   *etcd.Conn                 // for reads and watches
-	Line   *etcd.Line                 // for what changes the queues
-	Bound  time.Duration              // the bound of a request's first attempt, see etcd.Do
-	Report func(prefix string, n int) // receives how many keys of a queue were passed over that do not look like a contender's; may be nil
+	Line   *etcd.Line                 // for transactions that change queues
+	Bound  time.Duration              // the bound of a request's first attempt, see etcd.Conn.Do
+	Report func(prefix string, n int) // receives how many keys of a queue were ignored as no contenders; may be nil
 
 	contended contention
 	kept      keptWatches
 }
 
-// Await returns nil when e, which has entered, is the oldest contender; ahead is what is known of the others. It
+// Await waits until e, which has entered, is the oldest contender; ahead is what is known of the older ones. It
 // returns ErrGone if it finds e's own key gone, and ctx's cause when ctx ends.
 //
-// While it waits for the owner, it is served by one event and reads nothing after it. So it does not see that its
-// own key has been deleted by somebody else in the meantime: that is for [Guards] to tell.
+// When e waits for the owner, one event ends the wait, and Await reads nothing after it. So it does not notice if
+// somebody has deleted e's own key meanwhile: [Guards] report that.
 func (q *Queue) Await(ctx context.Context, e Entry, ahead Ahead) error {
 	return q.await(ctx, e, ahead, false)
 }
 
-// AwaitOwn is [Queue.Await] for an entry whose key an owner that leaves may delete in the same step, after it has written its own: it
-// reads e's key after the end of such an owner.
+// AwaitOwn is [Queue.Await] for an entry whose key the leaving owner may delete in the same transaction, as a leader
+// does with the candidates that it passes over. Such an owner writes its own key before. So AwaitOwn reads e's key
+// after the end of an owner whose key was written.
 func (q *Queue) AwaitOwn(ctx context.Context, e Entry, ahead Ahead) error {
 	return q.await(ctx, e, ahead, true)
 }
 
 func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, own bool) error {
-	known := true // ahead is as it was read, but for what a watch shows
+	known := true // nothing has happened to the keys ahead since they were read but what the watches show
 	look := func(ctx context.Context, check bool) error {
 		return q.Conn.Do(ctx, q.Bound, func(a *etcd.Attempt) error {
 			seen, err := q.look(a, e, ahead, check)
@@ -53,16 +55,16 @@ func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, own bool) error
 		}
 	}
 	var b etcd.Backoff
-	brisk, short := q.contended.of(e.rivals()).brisk, true // short: each end came soon
+	brisk, short := q.contended.of(e.rivals()).brisk, true // short: so far each end has come within shortWait
 	for !ahead.None {
 		c := ahead.first()
 		began := time.Now()
 		w, kept := q.watchOn(ctx, c, brisk, own)
 		end, written := unended, false
 		err := w.use(ctx, func(ctx context.Context, w *watch) error {
-			// The contender may have gone before a new watch existed; from here on the watch tells. A read that
-			// began after the watch existed sees all that the watch does not, on whatever members the two are.
-			// A kept watch has shown all that came after the contender.
+			// The contender may have gone before a new watch existed. A read that began after the watch existed sees
+			// all that the watch does not show, even on another member. A kept watch shows everything since the
+			// contender entered, and needs no read.
 			if !kept || !known {
 				if err := look(ctx, !kept); err != nil {
 					return err
@@ -86,20 +88,20 @@ func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, own bool) error
 		q.contended.quicken(e.rivals(), short)
 		switch {
 		case broke && brisk:
-			brisk = false // a watch of its own shows more, for as long as it takes
+			brisk = false // go on with a new watch, which is not limited to shortWait and also shows puts
 			continue
-		case ahead.first() != c: // as the look has found
+		case ahead.first() != c: // the look has found another one
 			b.Reset()
 			continue
 		case end != unended && c == ahead.before:
-			// The nearest is the owner now, if this one was. In a handing over it may have gone with it, and e too. What was
-			// overwritten may be put back.
+			// If this one was the owner, the nearest is now. That is not known if this one was overwritten, since it
+			// may be put back on its lease, nor with own: the leaving owner may have deleted the nearest and e too.
 			known = end == Deleted && ahead.beforeOwner && !own
 			ahead.before, ahead.Owner = contender{}, known
 			b.Reset()
 			continue
 		case end == Deleted && ahead.Owner && !e.wentWith(c) && (!own || !ahead.written && !written):
-			// Nobody was between it and e, and nobody comes before e any more: those who enter are younger.
+			// Nobody was between the owner and e, and nobody can get before e: contenders that enter are younger.
 			return nil
 		}
 		if err := look(ctx, false); err != nil {
@@ -109,7 +111,7 @@ func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, own bool) error
 			b.Reset()
 			continue
 		}
-		// The same contender again: the watch broke. Do not spin on a member that breaks it each time.
+		// The watch broke while the contender is still there. The pause is for a member that breaks each watch.
 		if err := b.Sleep(ctx); err != nil {
 			return err
 		}
@@ -117,25 +119,26 @@ func (q *Queue) await(ctx context.Context, e Entry, ahead Ahead, own bool) error
 	return nil
 }
 
-// wentWith reports whether e's key may have gone in one step with that of c: both are on one lease.
+// wentWith reports whether e's key may have gone in the same revision as that of c: if both are on one lease, its end
+// deletes both.
 func (e Entry) wentWith(c contender) bool {
 	lease, _ := leaseIn(e.Prefix, []byte(c.key))
 	return lease == int64(e.Lease)
 }
 
-// ended waits until the key that was created at rev ends its contention in the queue of prefix, or the watch breaks. Written says that
-// the key was written before.
+// ended waits until the contender that was created at rev is deleted or taken off its lease, or until the watch
+// breaks. written reports whether the key was written before that.
 func (w *watch) ended(prefix string, rev int64) (end End, written bool) {
 	for resp := range w.events {
 		if resp.Err() != nil {
 			return unended, written
 		}
-		for _, ev := range resp.Events { // all of them are taken
+		for _, ev := range resp.Events { // all are taken, though the loop below may return before the last
 			w.since = max(w.since, ev.Kv.ModRevision)
 		}
 		for _, ev := range resp.Events {
 			switch {
-			case ev.Kv.ModRevision <= rev: // a member that is behind tells of an earlier key of the same name
+			case ev.Kv.ModRevision <= rev: // a member that lags shows an earlier key of the same name
 			case ev.Type == clientv3.EventTypeDelete:
 				return Deleted, written
 			case !Contends(prefix, ev.Kv):
@@ -148,7 +151,8 @@ func (w *watch) ended(prefix string, rev int64) (end End, written bool) {
 	return unended, written
 }
 
-// AwaitEnd waits until e, which is anybody's, contends no more, or may not.
+// AwaitEnd waits until e, which may be another process's, is not a contender any more. It may return earlier: a watch
+// that breaks ends the wait too.
 func (q *Queue) AwaitEnd(ctx context.Context, e Entry) error {
 	return q.watch(ctx, e.Key, func(ctx context.Context, w *watch) error {
 		there := false

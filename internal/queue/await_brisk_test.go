@@ -19,8 +19,8 @@ func (e *env) asked(turn func()) (requests, watches int) {
 	return e.requests() - requests, len(e.c.Calls(fakeetcd.Watch)) - watches
 }
 
-// A lock goes round among sessions that hand it over in the process: the first of ours has found nobody. What is waited for is known
-// to be waited for.
+// A lock goes round among sessions that hand it over in the process: the first of ours has found nobody. What is
+// waited for is known to be waited for.
 func TestQueue_Await_keptWatchAfterHandOver(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -79,8 +79,8 @@ func TestQueue_Await_keptWatchesOfSets(t *testing.T) {
 	})
 }
 
-// In a long queue the first end is long in coming, and the second follows soon. Watches that are soon given up would be opened for
-// nothing there.
+// In a long queue the first end is long in coming, and the second follows soon. Watches that are soon given up would
+// be opened for nothing there.
 func TestQueue_Await_longWaitThatEndsSoon(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t

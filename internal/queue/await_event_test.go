@@ -57,8 +57,8 @@ func (e *env) load() (stop func()) {
 	return cancel
 }
 
-// Of a long queue the end of the last but one is waited for, and read is what it means, a turn early. So the end of the last is the turn
-// with nothing to ask.
+// Of a long queue the end of the last but one is waited for, and read is what it means, a turn early. So the end of
+// the last is the turn with nothing to ask.
 func TestQueue_Await_readsATurnEarly(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t

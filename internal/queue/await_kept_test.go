@@ -17,8 +17,8 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// rounds has other and e take turns, e behind other's key. In the first e learns that the queue is brisk, so that it keeps the watch of
-// the second.
+// rounds has other and e take turns, e behind other's key. In the first e learns that the queue is brisk, so that it
+// keeps the watch of the second.
 func (e *env) rounds(t *testing.T, other *env) {
 	t.Helper()
 	e.roundsBy(t, other, e.enter)
@@ -68,8 +68,8 @@ func TestQueue_Await_keptWatch(t *testing.T) {
 	})
 }
 
-// Two readers of a session stand behind one writer. The first opens its watch when the writer has gone: the second does not wait
-// by it.
+// Two readers of a session stand behind one writer. The first opens its watch when the writer has gone: the second
+// does not wait by it.
 func TestQueue_Await_keptWatchThatHasNotSeenTheEnd(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -126,8 +126,8 @@ func TestQueue_Await_keptWatchOutlivesItsCall(t *testing.T) {
 	})
 }
 
-// Where four take turns, each waits by the watches of the round before, and reads once, while the last before it is the owner. In
-// whatever order the three before it go, its turn comes when all have.
+// Where four take turns, each waits by the watches of the round before, and reads once, while the last before it is
+// the owner. In whatever order the three before it go, its turn comes when all have.
 func TestQueue_Await_keptWatchesOfALongQueue(t *testing.T) {
 	for name, order := range map[string][]int{
 		"in turn": {0, 1, 2}, "the last gives up": {0, 2, 1}, "the last first": {2, 0, 1}, "from behind": {2, 1, 0},
@@ -161,7 +161,8 @@ func TestQueue_Await_keptWatchesOfALongQueue(t *testing.T) {
 	}
 }
 
-// The owner's key is taken off its lease and put back on it: it contends again, in its old place. The one behind it gives up.
+// The owner's key is taken off its lease and put back on it: it contends again, in its old place. The one behind it
+// gives up.
 func TestQueue_Await_displacedOwner(t *testing.T) {
 	const keeping, kept = 1, 2 // rounds before
 	for name, before := range map[string]struct {
@@ -231,8 +232,8 @@ func TestQueue_Await_keptWatchesOfThree(t *testing.T) {
 	})
 }
 
-// A key is used again. The watch has seen the end of the contender before, while nobody waited: that is not the end of the
-// present one.
+// A key is used again. The watch has seen the end of the contender before, while nobody waited: that is not the end
+// of the present one.
 func TestQueue_Await_keptWatchHasSeenAnEarlierEnd(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -298,7 +299,8 @@ func TestQueue_Await_keptWatchBreaks(t *testing.T) {
 	}
 }
 
-// A wait relies on a kept watch for a short time. Then it opens a watch of its own and reads the queue, and the next wait begins so.
+// A wait relies on a kept watch for a short time. Then it opens a watch of its own and reads the queue, and the next
+// wait begins so.
 func TestQueue_Await_keptWatchOfALongWait(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t

@@ -156,7 +156,8 @@ func TestQueue_Await_watchIsNotConfirmed(t *testing.T) {
 	})
 }
 
-// The owner's key and the waiter's own go in one step: the deletion of the owner's, which was written before, is not the waiter's turn.
+// The owner's key and the waiter's own go in one step: the deletion of the owner's, which was written before, is not
+// the waiter's turn.
 func TestQueue_AwaitOwn(t *testing.T) {
 	for name, tc := range map[string]struct {
 		between int

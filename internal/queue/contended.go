@@ -5,25 +5,25 @@ import (
 	"sync"
 )
 
-// contention remembers what queues were like lately. It is only about speed: an entry that wrongly takes its queue for
-// empty, or for one of contenders alone, needs a second transaction.
+// contention remembers what queues were like recently. It only saves requests: an entry that wrongly takes its queue
+// to be empty, or to have contenders alone, needs a second transaction.
 type contention struct {
 	mu    sync.Mutex           // guards the field below
 	names map[string]contended // by Entry.rivals
 }
 
-// contended is a queue that is not empty.
+// contended is a queue that was recently not empty, or that has keys which are no contenders.
 type contended struct {
-	left  int      // so many entries in turn have to find it empty until that is expected of it
-	page  int      // so many of its keys may be read at a time; 0: it is not known
-	brisk bool     // in the last wait each end came soon
-	mixed bool     // there are keys in it that are no contenders': of nested names, most often
-	thick []string // nested names that are not to be read, their keys being too long to be a lock's; with the "/" at the end, in order
+	left  int      // so many entries in a row must still find the queue empty before it counts as empty
+	page  int      // the number of its keys to read at a time; 0: unknown
+	brisk bool     // in the last wait each end came within shortWait
+	mixed bool     // it has keys that are no contenders, most often of nested names
+	thick []string // nested names, sorted, with the final "/", not to be read: their keys are too long to be a lock's
 }
 
 const (
-	contendedLasts = 8    // see contended.left
-	mostContended  = 1024 // remembered
+	contendedLasts = 8    // the first value of contended.left
+	mostContended  = 1024 // the most queues that are remembered
 )
 
 func (c *contention) of(prefix string) contended {
@@ -32,7 +32,7 @@ func (c *contention) of(prefix string) contended {
 	return c.names[prefix]
 }
 
-// met notes whether there was somebody in the queue.
+// met records whether an entry has found somebody in the queue.
 func (c *contention) met(prefix string, somebody bool) {
 	c.change(prefix, func(q *contended) {
 		if somebody {
@@ -43,11 +43,11 @@ func (c *contention) met(prefix string, somebody bool) {
 	})
 }
 
-// mixed reports whether there are likely other keys in the queue than contenders'. Then the server is not asked to compare
-// or to sort all that is below its prefix: etcd does that while nothing else is committed, and reads the values too.
+// mixed reports whether the queue is expected to have keys that are no contenders. Then etcd must not compare or sort
+// all keys below its prefix: it commits nothing else meanwhile, and reads the values too.
 func (c *contention) mixed(prefix string) bool { return c.of(prefix).mixed }
 
-// quicken notes that somebody was waited for in the queue, and whether each end came soon.
+// quicken records that an entry has waited in the queue, and whether each end came within shortWait.
 func (c *contention) quicken(prefix string, brisk bool) {
 	c.change(prefix, func(q *contended) { q.left, q.brisk = contendedLasts, brisk })
 }
@@ -56,8 +56,8 @@ func (c *contention) mix(prefix string, others bool) {
 	c.change(prefix, func(q *contended) { q.mixed = others })
 }
 
-// paged remembers what a reading of a queue has found: nested names with long keys and, if it was the whole queue, how many
-// keys to read at a time.
+// paged records what a reading of a queue has found: nested names with long keys and, if it read the whole queue, the
+// number of keys to read at a time.
 func (c *contention) paged(prefix string, page int, thick []string, whole bool) {
 	c.change(prefix, func(q *contended) {
 		if whole {
@@ -65,7 +65,7 @@ func (c *contention) paged(prefix string, page int, thick []string, whole bool) 
 		}
 		if room := mostThick - len(q.thick); len(thick) > 0 && room > 0 {
 			all := slices.Sorted(slices.Values(append(thick[:min(room, len(thick))], q.thick...)))
-			q.thick = slices.Compact(all) // a list that is in use stays as it is
+			q.thick = slices.Compact(all) // a new list: a reading may be using the old one
 		}
 	})
 }

@@ -11,32 +11,33 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// ErrTaken says that an entry's key is there and is not the entry's: somebody put it there by hand, or it is an old one that
-// a restore has brought back.
+// ErrTaken says that a key of the entry's name exists and is not the entry's: somebody put it by hand, or a restore
+// of etcd brought an old one back.
 var ErrTaken = fmt.Errorf("queue: the entry's key is taken: %w", etcd.ErrNotDone)
 
-// An answer may be that of a second sending of the same request: by us after an attempt whose answer was lost, by copies of an
-// attempt, or by a proxy that we know nothing of. So "the key is there" never says by itself that it is somebody else's. The
-// key tells: it is e's if it is attached to e's lease, has e's value and was created after e was made. If anybody else put
-// such a key it would serve as well, since nobody but e uses its name and it goes with the lease.
-// Kv is nil where there is no key: it is not e's then.
+// owns reports whether kv, nil if there is no key, is e's. An answer may be to a second sending of the same request:
+// by a retry after a lost answer, by a copy of an attempt, or by a proxy. So an existing key is not necessarily
+// somebody else's. It is e's if it is attached to e's lease, has e's value and was created after e was made. If
+// somebody else had put such a key it would serve as well, since nobody but e uses its name, and it ends with the
+// lease.
 func (e Entry) owns(kv *mvccpb.KeyValue, value string) bool {
 	return kv != nil && kv.Lease == int64(e.Lease) && kv.CreateRevision > e.After && Text(kv) == value
 }
 
-// Enter puts e into its queue, with value for people to read, and tells what is ahead of it. It is one attempt.
-// Repeating it with the same value is safe: it enters once. If a key of that name is there and is not e's, that is ErrTaken.
+// Enter puts e into its queue, with value for people to read, and returns e with its revision and what is ahead of
+// it. It is one attempt, and repeating it with the same value is safe: e enters once. After an error e may have
+// entered, see [etcd.Refused]. The error is ErrTaken if a key of that name exists and is not e's.
 //
-// It is one small transaction where the queue is empty, as it is for most locks most of the time. Where it was not
-// empty lately, the transaction is one that does not depend on it. In a queue that has other keys than contenders' it
-// tells nothing of what is ahead: that is then read without holding up others.
+// If the queue is empty, as it mostly is, that is one small transaction. If the queue was recently not empty, the
+// transaction does not depend on that. If the queue also has keys that are no contenders, Enter does not report what
+// is ahead: Await then reads it in a way that holds up nobody else in etcd.
 func (q *Queue) Enter(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, error) {
 	if was := q.contended.of(e.rivals()); was.left == 0 && !was.mixed {
 		ops := [...]clientv3.Op{e.put(value), e.fewNames()}
 		resp, err := q.Line.Commit(a, etcd.Txn{Queue: e.Prefix, If: e.unrivalled(), Then: ops[:1:1], Else: ops[1:]})
 		switch {
 		case err != nil:
-			q.contended.met(e.rivals(), true) // e may be there
+			q.contended.met(e.rivals(), true) // e may have entered
 			return e, Ahead{}, err
 		case resp.Succeeded:
 			e.Rev = resp.Revision
@@ -48,7 +49,7 @@ func (q *Queue) Enter(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, err
 	return q.join(a, e, value)
 }
 
-// join is Enter, whoever is in the queue.
+// join is Enter with a transaction that does not depend on an empty queue.
 func (q *Queue) join(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, error) {
 	txn := etcd.Txn{
 		Queue: e.Prefix,
@@ -81,13 +82,14 @@ func (q *Queue) join(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, erro
 	return e, Ahead{}, nil
 }
 
-// HandOver lets e go and puts next, of the same queue, at its end, in one transaction: e's place is not next's. It
-// reports whether that was done, now or by an earlier attempt, after which it is not known what is ahead of next. If not,
-// nothing was: e's key was gone already, or a key of next's name was there. It is one attempt, and repeating it is safe.
+// HandOver deletes e's key and puts next at the end of the same queue, in one transaction: next does not get e's
+// place. It reports whether that was done, now or by an earlier attempt. After an earlier attempt what is ahead of
+// next is unknown. If it reports false without an error, nothing was changed: e's key was already gone, or a key of
+// next's name existed. It is one attempt, and repeating it is safe.
 func (q *Queue) HandOver(a *etcd.Attempt, e, next Entry, value string) (done bool, entered Entry, ahead Ahead, err error) {
 	txn := etcd.Txn{
 		Queue: e.Prefix,
-		// Next's key must be absent also because a request that is late would overwrite it.
+		// next's key must be absent: a delayed request would otherwise overwrite it.
 		If:   []clientv3.Cmp{e.Held(), next.absent()},
 		Then: []clientv3.Op{e.delete(), next.put(value)},
 		Else: []clientv3.Op{clientv3.OpGet(next.Key)},
@@ -114,12 +116,12 @@ func (q *Queue) HandOver(a *etcd.Attempt, e, next Entry, value string) (done boo
 	return true, next, q.aheadOf(next, resp.Responses[1].GetResponseRange()), nil
 }
 
-// newestTwo reads the last two keys of those that exclude e, right before it enters.
+// newestTwo reads the newest two of the keys that exclude e, just before e enters.
 func (e Entry) newestTwo() clientv3.Op {
 	return clientv3.OpGet(e.Prefix, e.inRange(), byCreation(clientv3.SortDescend), clientv3.WithLimit(2), clientv3.WithKeysOnly())
 }
 
-// aheadOf is what e's newestTwo tells.
+// aheadOf makes an Ahead of the answer to e's newestTwo.
 func (q *Queue) aheadOf(e Entry, newest *etcdserverpb.RangeResponse) Ahead {
 	if q.mixedBy(e, newest.Kvs) {
 		return Ahead{}
@@ -127,13 +129,13 @@ func (q *Queue) aheadOf(e Entry, newest *etcdserverpb.RangeResponse) Ahead {
 	if len(newest.Kvs) == 0 {
 		return Ahead{None: true}
 	}
-	return nearest(newest.Kvs, newest.Count) // of all in the range
+	return nearest(newest.Kvs, newest.Count) // Count is of all keys in the range
 }
 
-// few is how many keys are read to see whether there are more, and what they are like.
+// few is the number of keys to read to see whether a queue is empty or mixed.
 const few = 3
 
-// mixedBy reports whether there are others than contenders among keys of e's queue, and remembers it.
+// mixedBy reports whether some of these keys of e's queue are no contenders, and remembers that.
 func (q *Queue) mixedBy(e Entry, kvs []*mvccpb.KeyValue) bool {
 	mixed := slices.ContainsFunc(kvs, func(kv *mvccpb.KeyValue) bool { return !hasForm(e.Prefix, kv.Key) })
 	if mixed {
@@ -142,9 +144,10 @@ func (q *Queue) mixedBy(e Entry, kvs []*mvccpb.KeyValue) bool {
 	return mixed
 }
 
-// TryEnter enters only if nobody stands in the queue who excludes e; otherwise it returns the oldest of them and leaves nothing.
-// So a reader does not pass a writer that waits: the writer's token would be the older one.
-// It is one attempt, and repeating it with the same value is safe. If the error is not nil, e may have entered.
+// TryEnter enters only if no contender in the queue excludes e. Otherwise it returns the oldest contender that does,
+// and leaves no key behind. A reader that tries does not pass a waiting writer: the writer's token would be the older
+// one. TryEnter is one attempt, and repeating it with the same value is safe. If the error is not nil, e may have
+// entered.
 func (q *Queue) TryEnter(a *etcd.Attempt, e Entry, value string) (entered Entry, owner *mvccpb.KeyValue, err error) {
 	if q.contended.mixed(e.rivals()) {
 		return q.tryMixed(a, e, value)
@@ -155,7 +158,7 @@ func (q *Queue) TryEnter(a *etcd.Attempt, e Entry, value string) (entered Entry,
 		Then:  []clientv3.Op{e.put(value)},
 		Else: []clientv3.Op{
 			clientv3.OpGet(e.Key),
-			clientv3.OpGet(e.Prefix, e.inRange(), clientv3.WithLimit(few)), // by name, which costs the server next to nothing
+			clientv3.OpGet(e.Prefix, e.inRange(), clientv3.WithLimit(few)), // in order of names: cheap for the server
 		},
 	})
 	if err != nil {
@@ -172,7 +175,7 @@ func (q *Queue) TryEnter(a *etcd.Attempt, e Entry, value string) (entered Entry,
 		e.Rev = kv.CreateRevision
 		return q.stayIfFirst(a, e, 0)
 	}
-	// The range may be empty here: in a shared commit the comparisons come before the others' operations.
+	// The range may be empty here: in a shared commit etcd compares before it carries out the others' operations.
 	page := resp.Responses[1].GetResponseRange()
 	if !q.mixedBy(e, page.Kvs) {
 		if page.More {
@@ -187,7 +190,7 @@ func (q *Queue) TryEnter(a *etcd.Attempt, e Entry, value string) (entered Entry,
 	return q.tryMixed(a, e, value)
 }
 
-// oldestOf is the oldest contender of a whole queue, nil if there is none.
+// oldestOf returns the oldest contender of all keys of a queue, nil if there is none.
 func oldestOf(prefix string, kvs []*mvccpb.KeyValue) (oldest *mvccpb.KeyValue) {
 	for _, kv := range kvs {
 		if Contends(prefix, kv) && (oldest == nil || kv.CreateRevision < oldest.CreateRevision) {
@@ -197,13 +200,13 @@ func oldestOf(prefix string, kvs []*mvccpb.KeyValue) (oldest *mvccpb.KeyValue) {
 	return oldest
 }
 
-// tryMixed is TryEnter where other keys are in the queue, so that its not being empty says nothing.
+// tryMixed is TryEnter for a queue with keys that are no contenders: whether it is empty says nothing.
 func (q *Queue) tryMixed(a *etcd.Attempt, e Entry, value string) (Entry, *mvccpb.KeyValue, error) {
 	owner, seen, err := q.ownerByName(a, e)
 	if err != nil {
 		return e, nil, err
 	}
-	if owner != nil { // though an earlier attempt may have entered
+	if owner != nil { // an earlier attempt may have entered all the same
 		resp, err := a.Get(e.Key)
 		if err != nil || !e.owns(first(resp.Kvs), value) {
 			return e, owner, err
@@ -217,8 +220,8 @@ func (q *Queue) tryMixed(a *etcd.Attempt, e Entry, value string) (Entry, *mvccpb
 	return q.stayIfFirst(a, e, seen)
 }
 
-// stayIfFirst is the end of TryEnter for an entry that is in the queue already: it stays there if it is the
-// oldest contender, or else leaves. It is known that there was none at the revision seen.
+// stayIfFirst ends TryEnter for an entry that is in the queue: it stays if it is the oldest contender, otherwise it
+// leaves. At the revision seen there was no contender.
 func (q *Queue) stayIfFirst(a *etcd.Attempt, e Entry, seen int64) (Entry, *mvccpb.KeyValue, error) {
 	r, err := q.call(a, e, seen, e.Rev)
 	if err != nil {
@@ -242,25 +245,26 @@ func (q *Queue) Leave(a *etcd.Attempt, e Entry) (bool, error) {
 	return resp.Succeeded, err
 }
 
-// The client's constructors copy what they are given, some of it three times. The comparisons and operations of each
-// acquisition and release are made without that: a comparison is completed in place, an operation is a copy of one without keys.
+// The client's constructors copy their arguments, some of them three times. The comparisons and operations of each
+// acquisition and release avoid that: a comparison is completed in place, and an operation is a copy of one of these,
+// which have no keys.
 var (
 	deleteKey = clientv3.OpDelete("")
 	getFew    = clientv3.OpGet("", clientv3.WithLimit(few), clientv3.WithKeysOnly())
 )
 
-// absent compares true while the entry's key is not there. A comparison without a value is one with 0.
+// absent compares true while the entry's key does not exist. A comparison without a value compares with 0.
 func (e Entry) absent() clientv3.Cmp { return clientv3.CreateRevision(e.Key) }
 
-// unrivalled compares true while the entry's key is not there and nobody who excludes it.
+// unrivalled compares true while neither the entry's key exists nor one that excludes it.
 func (e Entry) unrivalled() []clientv3.Cmp {
 	if e.Shared {
-		return []clientv3.Cmp{e.empty(), e.absent()} // its key lies behind the range
+		return []clientv3.Cmp{e.empty(), e.absent()} // a reader's key is outside the range of empty
 	}
 	return []clientv3.Cmp{e.empty()}
 }
 
-// empty compares true while there is no key of a rival in the entry's queue, nor below it.
+// empty compares true while there is no key in the range of those that exclude the entry, of nested names included.
 func (e Entry) empty() clientv3.Cmp {
 	cmp, end := clientv3.CreateRevision(""), e.endKey()
 	cmp.WithKeyBytes(end[:len(e.Prefix):len(e.Prefix)])

@@ -14,67 +14,67 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// End is what became of an entry's key, or is to, whoever looks: who waits behind it or who guards it.
+// End is what has become of an entry's key, for a waiter behind it or for its guard.
 type End int
 
-// The ends that are told apart.
+// The ends of an entry's key.
 const (
-	unended     End = iota // as far as is known: the watch broke
+	unended     End = iota // no end is known: the watch broke
 	Deleted                // by somebody else, or with the lease
-	Overwritten            // by somebody else, who took it off its lease: it contends no more, and the key may stay for ever
-	Unwanted               // it was asked to let go, see [Ask], and stands in the queue as before
+	Overwritten            // by somebody else, who took it off its lease: it is no contender, and may stay for ever
+	Unwanted               // the holder was asked to release, see [Ask]; the key is in the queue as before
 )
 
 const (
-	// mostWatched is how many keys of one lease have a watch.
+	// mostWatched is the most keys of one lease that have a watch.
 	mostWatched = 256
-	// mostRefused is how many reads of one pass may be refused.
+	// mostRefused is the number of refused reads after which one pass of reading gives up.
 	mostRefused = 32
 )
 
-// GuardAfter is how long an entry stands in its queue before its key is watched. Shorter critical sections do not
-// pay for a watch; longer ones learn of a revoked lease or a deleted key by it.
+// GuardAfter is how long an entry is in its queue before its key is watched. Shorter critical sections do not pay for
+// a watch. Longer ones notice a revoked lease or a deleted key by it.
 const GuardAfter = 250 * time.Millisecond
 
-// Guarded is an entry that stands in its queue and the functions that are called, once or more often and without delay
-// of their own, what others do to its key.
+// Guarded is an entry in its queue, with the functions that Guards call when others change its key. Each may be
+// called more than once, and must not block.
 type Guarded struct {
 	Entry
 
-	Ended   func(End)       // it has been deleted or overwritten, or is asked to end
-	Touched func(rev int64) // it was written then, by whomever, and is still the entry's; may be nil
+	Ended   func(End)       // the key was deleted or overwritten, or the holder was asked to release
+	Touched func(rev int64) // the key was written at rev, by anybody, and is still the entry's; may be nil
 
-	refusals int  // of reads, in a row; under Guards.mu, as is the next
+	refusals int  // refused reads in a row; guarded by Guards.mu, as is later
 	later    bool // a refused read is due to be repeated
 }
 
-// Guards tell when keys of one lease are deleted or written by somebody else. Up to [mostWatched] keys have a watch
-// each. The others are read with each period of Every, and get a watch when one is free.
+// Guards notice when keys of one lease are deleted or written by somebody else. Up to [mostWatched] keys have a watch
+// each. The others are read in each period of Every, and get a watch when one is free.
 //
-// An entry is safe once its key has been read after its watch existed, for as long as the watch goes on: what came
-// before shows in the read, what comes after in the watch, on whatever members the two are. A watch or a read that
-// fails is tried again, whatever the reason, for as long as the entry is guarded: a permission that is missing now
-// may be back in a moment, and the key may have been deleted meanwhile.
+// An entry is safe once its key has been read after its watch existed, for as long as the watch lasts: the read shows
+// earlier changes and the watch shows later ones, even if they are on different members. A watch or a read that fails
+// is repeated, whatever the error, for as long as the entry is guarded: a missing permission may be back in a moment,
+// and the key may have been deleted meanwhile.
 //
-// It must not be copied; its fields are set before its first use.
+// Guards must not be copied. The exported fields are set before the first use. The methods are safe for concurrent use.
 type Guards struct {
 	Queue *Queue
-	Spawn func(func(context.Context)) bool // runs a function in a goroutine; false if it is too late for that
+	Spawn func(func(context.Context)) bool // runs a function in a goroutine; false if the owner has already ended
 	Every time.Duration                    // the longest pause before a key without a watch is read
-	Warn  func(err error)                  // receives, now and then, why keys cannot be watched or read
+	Warn  func(err error)                  // receives why keys cannot be watched or read, at most once a minute
 
 	mu      sync.Mutex                      // guards the fields below
-	young   map[*Guarded]time.Time          // not guarded yet, and since when
-	old     map[*Guarded]context.CancelFunc // the others, and what ends the watch; nil without one
-	unread  map[*Guarded]struct{}           // of old, to be read
+	young   map[*Guarded]time.Time          // entries that are not guarded yet, and when they were added
+	old     map[*Guarded]context.CancelFunc // the others, and the function that ends the watch; nil without a watch
+	unread  map[*Guarded]struct{}           // entries of old that are to be read
 	watches int
-	ticking bool // a timer looks after young
-	looking bool // a timer looks after those of old without a watch
-	reading bool
+	ticking bool // the timer for young runs
+	looking bool // the timer for entries of old without a watch runs
+	reading bool // the goroutine that reads unread runs
 	warned  time.Time
 }
 
-// Add begins to guard e, if it does not yet.
+// Add starts to guard e, unless it is guarded already.
 func (w *Guards) Add(e *Guarded) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -86,15 +86,15 @@ func (w *Guards) Add(e *Guarded) {
 		return
 	}
 	w.young[e] = time.Now()
-	// One timer serves them all, and it is left to run when an entry goes: a timer per entry would wake the scheduler
-	// with each short critical section.
+	// One timer serves all entries, and it keeps running when an entry is removed: a timer for each entry would wake
+	// the scheduler for each short critical section.
 	if !w.ticking {
 		w.ticking = true
 		time.AfterFunc(GuardAfter, w.tick)
 	}
 }
 
-// Remove ends the guard of e. Its function may be running, or about to be.
+// Remove ends the guard of e. A function of e may still be running, or about to run.
 func (w *Guards) Remove(e *Guarded) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -107,13 +107,14 @@ func (w *Guards) Remove(e *Guarded) {
 	delete(w.unread, e)
 }
 
-// isGone reports whether e is not guarded any more. w.mu must be held.
+// isGone reports whether e is not guarded: it was removed, or is still young. w.mu must be held.
 func (w *Guards) isGone(e *Guarded) bool {
 	_, guarded := w.old[e]
 	return !guarded
 }
 
-// tick has the entries guarded whose time has come, and comes again for the others.
+// tick starts to guard the entries that have been in their queues for GuardAfter, and restarts the timer for the
+// others.
 func (w *Guards) tick() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,17 +131,17 @@ func (w *Guards) tick() {
 		}
 	}
 	if w.ticking = len(w.young) > 0; w.ticking {
-		time.AfterFunc(max(next, GuardAfter/10), w.tick) // not for each of many by itself
+		time.AfterFunc(max(next, GuardAfter/10), w.tick) // many young entries share a tick
 	}
 }
 
-// watch gives e a watch, if there is one left. w.mu must be held.
+// watch gives e a watch and reports true, if fewer than mostWatched exist. w.mu must be held.
 func (w *Guards) watch(e *Guarded) bool {
 	if w.watches >= mostWatched {
 		return false
 	}
 	ctx, cancel := context.WithCancel(w.Queue.Life)
-	if ctx.Err() != nil || !w.Spawn(func(context.Context) { w.run(ctx, e) }) { // the lease's life ends before the session's
+	if ctx.Err() != nil || !w.Spawn(func(context.Context) { w.run(ctx, e) }) { // the lease may have ended before the owner
 		cancel()
 		return false
 	}
@@ -149,13 +150,14 @@ func (w *Guards) watch(e *Guarded) bool {
 	return true
 }
 
-// look has the keys without a watch read after a while, again and again. w.mu must be held.
+// look starts the timer that reads the keys without a watch once every period. w.mu must be held.
 func (w *Guards) look() {
 	if w.looking || w.Queue.Life.Err() != nil {
 		return
 	}
 	w.looking = true
-	// A bit early, so that what happened to a key in its first moments is noticed within the period too.
+	// Shorter than Every by more than the time for which a key is young: a change in that time is noticed within
+	// Every too.
 	time.AfterFunc(max(w.Every, time.Second)-2*GuardAfter, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -173,9 +175,9 @@ func (w *Guards) look() {
 	})
 }
 
-// run keeps e's key watched until ctx ends.
+// run watches e's key until ctx ends, and opens another watch after each that broke.
 func (w *Guards) run(ctx context.Context, e *Guarded) {
-	const steady = time.Second // a watch that lasts so long is no reason to wait before the next
+	const steady = time.Second // a watch that lasted longer resets the backoff
 	var b etcd.Backoff
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -191,7 +193,7 @@ func (w *Guards) run(ctx context.Context, e *Guarded) {
 			b.Longest = w.Every
 			w.warn(e, "watched", err)
 		}
-		// Until the next watch exists nothing tells, and that may take long where an endpoint is sick.
+		// Nothing shows changes until the next watch exists, which may take long with a sick endpoint.
 		w.mu.Lock()
 		w.read(e)
 		w.mu.Unlock()
@@ -199,7 +201,7 @@ func (w *Guards) run(ctx context.Context, e *Guarded) {
 	}
 }
 
-// serve works on a watch until it breaks. The error is that the server refuses it.
+// serve handles the events of a watch until it breaks. An error means that the server denied permission.
 func (w *Guards) serve(e *Guarded, on *watch) error {
 	if on.first.Created {
 		w.mu.Lock()
@@ -225,7 +227,7 @@ func (w *Guards) tell(e *Guarded, ev *clientv3.Event) {
 	gone := w.isGone(e)
 	w.mu.Unlock()
 	switch {
-	case gone, ev.Kv.ModRevision <= e.Rev: // the entry's own put, or what became of an earlier one
+	case gone, ev.Kv.ModRevision <= e.Rev: // the entry's own put, or an event of an earlier entry with the same key
 	case ev.Type == clientv3.EventTypeDelete:
 		e.Ended(Deleted)
 	default:
@@ -233,7 +235,7 @@ func (w *Guards) tell(e *Guarded, ev *clientv3.Event) {
 	}
 }
 
-// written notes that e's key was put again, as kv.
+// written handles another put of e's key, kv.
 func (e *Guarded) written(kv *mvccpb.KeyValue) {
 	switch {
 	case clientv3.LeaseID(kv.Lease) != e.Lease:
@@ -245,7 +247,7 @@ func (e *Guarded) written(kv *mvccpb.KeyValue) {
 	}
 }
 
-// denied reports whether a request was refused for want of permission. The server says so of a watch in words.
+// denied reports whether permission was denied. For a watch the server says so only in the text.
 func denied(err error) bool {
 	return etcd.Code(err) == codes.PermissionDenied || strings.Contains(err.Error(), rpctypes.ErrPermissionDenied.Error())
 }

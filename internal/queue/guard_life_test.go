@@ -145,7 +145,8 @@ func (e *env) deny(err error, which func(key []byte) bool) (permit func()) {
 
 func anyKey([]byte) bool { return true }
 
-// A permission that was missing for a while hides nothing that has happened meanwhile, and what comes later is told too.
+// A permission that was missing for a while hides nothing that has happened meanwhile, and what comes later is told
+// too.
 func TestGuards_deniedForAWhile(t *testing.T) {
 	for how, err := range denials {
 		for _, n := range []int{1, 40, 300} {

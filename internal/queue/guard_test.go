@@ -74,8 +74,8 @@ func (g *guards) remove(list ...place) {
 	}
 }
 
-// soFar returns what has been told since the last drain. A test may not read the fields themselves: a bubble orders what
-// its goroutines wrote before a Wait, but not what they write after it.
+// soFar returns what has been told since the last drain. A test may not read the fields themselves: a bubble orders
+// what its goroutines wrote before a Wait, but not what they write after it.
 func (g *guards) soFar() []told {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -212,7 +212,8 @@ func TestGuards_youngEntriesAreNotWatched(t *testing.T) {
 	})
 }
 
-// A watch that resumes begins at the revision at which it was opened; when that is the put's own, the put is told of again.
+// A watch that resumes begins at the revision at which it was opened; when that is the put's own, the put is told of
+// again.
 func TestGuards_areNotFooledByTheirOwnPut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// read has e's key read, in a goroutine of its own: what the watch tells must not wait for an endpoint that does not
+// read lets a goroutine of its own read e's key: the events of the watch must not wait for an endpoint that does not
 // answer. w.mu must be held.
 func (w *Guards) read(e *Guarded) {
 	if e.later || w.isGone(e) {
@@ -48,7 +48,7 @@ func (w *Guards) reads(ctx context.Context) {
 	}
 }
 
-// again has the reads of list repeated that were refused, after a pause.
+// again repeats the refused reads of list after a pause.
 func (w *Guards) again(list, refused []*Guarded, err error) {
 	if len(refused) > 0 {
 		w.warn(refused[0], "read", err)
@@ -92,10 +92,10 @@ func (w *Guards) warn(e *Guarded, what string, err error) {
 	}
 }
 
-// verify reads the keys of entries and tells what has become of those that are not as they were put. Entries for
-// which skip is true by then are passed over. It returns those that could not be read, and why.
+// verify reads the keys of entries, and calls the functions of those whose keys have changed since they were put. It
+// leaves out entries for which skip is then true. It returns the entries that could not be read, and the error.
 func (q *Queue) verify(ctx context.Context, list []*Guarded, skip func(*Guarded) bool) ([]*Guarded, error) {
-	var written []*Guarded // is known by the key alone, but not whether it has its lease still
+	var written []*Guarded // a read of keys alone shows that they were written, but not their leases
 	refused, err := q.readEach(ctx, list, func(e *Guarded, kv *mvccpb.KeyValue) {
 		switch {
 		case kv != nil && kv.CreateRevision == e.Rev && kv.ModRevision == e.Rev, skip(e):
@@ -117,7 +117,7 @@ func (q *Queue) verify(ctx context.Context, list []*Guarded, skip func(*Guarded)
 	return append(refused, more...), cmp.Or(err, failed)
 }
 
-// readEach reads the keys of entries, many at a time, and returns those that were not read, and why.
+// readEach reads the keys of entries, many at a time. It returns the entries that were not read, and the error.
 func (q *Queue) readEach(ctx context.Context, list []*Guarded, use func(*Guarded, *mvccpb.KeyValue), opts ...clientv3.OpOption) (unread []*Guarded, why error) {
 	return etcd.InParts(list, etcd.PartSize, mostRefused, func(part []*Guarded) error {
 		gets := make([]clientv3.Op, len(part))

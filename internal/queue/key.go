@@ -20,15 +20,17 @@ type Entry struct {
 	Prefix string           // of the queue: the name and "/"
 	Key    string           // of the contender; see Enter
 	Lease  clientv3.LeaseID // to which the key is attached
-	After  int64            // a revision that the cluster had reached when the entry was made: its key is created later
-	Rev    int64            // the key's create revision; 0 before it has entered
-	Shared bool             // of a reader: only writers exclude it
+	After  int64            // a revision that the cluster had reached when the entry was made; the key is created later
+	Rev    int64            // the key's create revision; 0 before the entry has entered
+	Shared bool             // the entry is a reader's: only writers exclude it
 }
 
-// readers is the class of readers. The classes before it, and keys without one, exclude readers; those after it never do.
+// readers is the class of readers. Keys without a class and classes before r exclude readers; classes from r on never
+// do.
 const readers = "r"
 
-// NewEntry is a place for name that has not entered yet. No two entries may share lease and suffix.
+// NewEntry returns an entry for name that has not entered yet. No two entries of a name may have the same lease and
+// suffix.
 func NewEntry(name string, lease clientv3.LeaseID, suffix string) Entry {
 	return newEntry(name, "", lease, suffix)
 }
@@ -41,35 +43,35 @@ func NewReader(name string, lease clientv3.LeaseID, suffix string) Entry {
 }
 
 func newEntry(name, class string, lease clientv3.LeaseID, suffix string) Entry {
-	var room [128]byte // mostly enough
+	var room [128]byte // enough for most keys
 	b := append(append(append(room[:0], name...), '/'), class...)
 	b = append(strconv.AppendInt(b, int64(lease), 16), '-')
 	key := string(append(b, suffix...))
 	return Entry{Prefix: key[:len(name)+1], Key: key, Lease: lease}
 }
 
-// Held compares true while the entry stands in the queue.
+// Held compares true while the entry is in the queue.
 func (e Entry) Held() clientv3.Cmp {
 	cmp := clientv3.CreateRevision(e.Key)
 	cmp.GetCompare().TargetUnion = &etcdserverpb.Compare_CreateRevision{CreateRevision: e.Rev}
 	return cmp
 }
 
-// Contends reports whether kv, found below prefix, stands in its queue.
+// Contends reports whether kv, found below prefix, is a contender of that queue.
 func Contends(prefix string, kv *mvccpb.KeyValue) bool {
 	id, ok := leaseIn(prefix, kv.Key)
 	return ok && id == kv.Lease
 }
 
-// hasForm reports whether a key below prefix is a contender's if it is attached to the lease in its name.
+// hasForm reports whether a key below prefix has the form of a contender's, which it is if it is attached to the
+// lease in it.
 func hasForm(prefix string, key []byte) bool {
 	_, ok := leaseIn(prefix, key)
 	return ok
 }
 
-// leaseIn is the lease that the name of a contender's key tells; false if the key, found below prefix, is none's. After
-// the prefix comes a class, a letter from g to z, or none for an exclusive lock; then the lease in hex, and perhaps "-" and
-// a suffix. A class that is not known excludes everybody.
+// leaseIn returns the lease in the name of a contender's key, or false if the key does not have the form of one; see
+// the package's doc for the form. An unknown class has the form too, and excludes everybody.
 func leaseIn(prefix string, key []byte) (int64, bool) {
 	if len(key) < len(prefix) || string(key[:len(prefix)]) != prefix || bytes.IndexByte(key[len(prefix):], '/') >= 0 {
 		return 0, false
@@ -90,16 +92,16 @@ func leaseIn(prefix string, key []byte) (int64, bool) {
 	return id, err == nil && id != 0 && bytes.Equal(strconv.AppendInt(room[:0], id, 16), child)
 }
 
-// Form is what a contender's key tells by its name.
+// Form is a contender's key, taken apart.
 type Form struct {
 	Class  string // a letter, or none
 	Lease  clientv3.LeaseID
 	Suffix string
 	Bare   bool // there is no suffix, as in etcd's own keys
-	Slot   bool // of a slot of a semaphore, or of one who waits for a permit
+	Slot   bool // the key is of a slot of a semaphore, or of a waiter for a permit
 }
 
-// FormOf is the form of a key, false if that is none's.
+// FormOf returns the form of a key, or false if the key does not have a contender's.
 func FormOf(key []byte) (f Form, ok bool) {
 	prefix := Below(key)
 	id, ok := leaseIn(prefix, key)
@@ -119,17 +121,17 @@ func FormOf(key []byte) (f Form, ok bool) {
 	return f, true
 }
 
-// Excludes reports whether contenders of the class make readers wait that come after them.
+// Excludes reports whether readers wait for older contenders of this class.
 func (f Form) Excludes() bool { return f.Class < readers }
 
-// notContenders begins what is below a queue's prefix and not for contenders.
+// notContenders begins keys below a queue's prefix that are never contenders.
 const notContenders = "~"
 
-// endOf is where the range of a queue ends.
+// endOf is the end of a queue's range.
 func endOf(prefix string) string { return prefix + notContenders }
 
-// end is where the range of those ends who exclude e if they are older. For a reader that is before the first reader: hex digits
-// and the classes that exclude readers sort before theirs.
+// end is the end of the range of the keys that exclude e if they are older. For a reader the range ends before the
+// first reader: hex digits and the classes that exclude readers sort before the readers' class.
 func (e Entry) end() string { return e.Prefix + e.last() }
 
 func (e Entry) last() string {
@@ -139,12 +141,12 @@ func (e Entry) last() string {
 	return notContenders
 }
 
-// endKey is end in bytes of their own.
+// endKey is end as a new slice.
 func (e Entry) endKey() []byte {
 	return append(append(make([]byte, 0, len(e.Prefix)+1), e.Prefix...), e.last()...)
 }
 
-// rivals names the queue and who excludes e in it.
+// rivals is the key under which contention keeps what is known of the keys that exclude e.
 func (e Entry) rivals() string {
 	if e.Shared {
 		return e.end()
@@ -152,14 +154,14 @@ func (e Entry) rivals() string {
 	return e.Prefix
 }
 
-// outside is any contender of e's kind that does not stand in e's queue.
+// outside stands for a contender of e's kind that has not entered e's queue.
 func (e Entry) outside() Entry { return Entry{Prefix: e.Prefix, Shared: e.Shared} }
 
-// Below is the part of a key that says whose queue it stands in. What comes after it is most often the ID of a lease.
+// Below returns the part of a key up to its last "/": for a contender's key the prefix of its queue.
 func Below(key []byte) string { return string(key[:bytes.LastIndexByte(key, '/')+1]) }
 
-// CheckName refuses a name that would not stay inside its own key space or that people could not read.
-// The error says what is wrong; the caller adds the field.
+// CheckName returns an error for a name that would leave its own key space or that people could not read. The error
+// says what is wrong; the caller adds the field.
 func CheckName(name string) error {
 	switch {
 	case name == "":
@@ -180,7 +182,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// HasReserved reports whether a part of a name begins with "~": below a name, such keys are for structures of our own.
+// HasReserved reports whether a part of a name begins with "~": such parts are reserved for this library's own keys.
 func HasReserved(name string) bool {
 	return strings.HasPrefix(name, "~") || strings.Contains(name, "/~")
 }

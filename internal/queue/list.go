@@ -14,32 +14,34 @@ import (
 )
 
 const (
-	// firstPage is how many keys the first page of a reading has, and pageBytes how large the others may be. The next reading
-	// begins with a page as large as those have become, up to pagePerName for each key and each nested name.
+	// firstPage is the number of keys in the first page of a reading, and pageBytes the size limit of the later
+	// pages. The next reading begins with a page as large as those have become, up to pagePerName for each key and
+	// each nested name.
 	firstPage   = 16
 	pageBytes   = 4 << 20
 	pagePerName = 64
-	// mostThick is how many nested names of one queue are remembered that are not to be read.
+	// mostThick is the most nested names of one queue that are remembered as not to be read.
 	mostThick = 16
 )
 
-// names are the keys right below a prefix, without their values and leases, as they stood at one revision.
+// names are the keys directly below a prefix, without their values and leases, at one revision.
 type names struct {
 	keys  []*mvccpb.KeyValue // oldest first
 	rev   int64
 	other bool     // there are keys of nested names too
-	thick []string // nested names with keys that are too long to be a lock's, each with the "/" at its end
-	page  int      // so many keys may be read at a time
-	count int      // of the keys and of the nested names that were met
-	dir   string   // the nested name that was met last
+	thick []string // nested names with keys that are too long to be a lock's, each with the final "/"
+	page  int      // the number of keys to read at a time
+	count int      // the number of keys and of nested names that were met
+	dir   string   // the last nested name that was met
 }
 
-// read reads the names from prefix to end; page and thick are what an earlier reading has found. Opts may be a revision and bounds.
+// read reads the names from prefix to end. page and thick are the results of an earlier reading. opts may be a
+// revision and bounds.
 //
-// It asks for keys alone, in their order, which costs the server the least by far: pages in the order of creation would
-// have it sort the whole queue for each. Where a page ends amid the keys of a nested name, the rest of them are
-// skipped. The keys of nested names are somebody else's, who may have made them many and long: pages grow as long as
-// the keys are short, and a nested name with long ones is not read again.
+// It reads keys alone, in the order of names, which costs the server the least by far: for pages in the order of
+// creation it would sort the whole queue each time. If a page ends within the keys of a nested name, the rest of
+// these are skipped. The keys of nested names are somebody else's, and may be many and long: pages grow only while
+// the keys are short, and a nested name with long keys is not read again.
 func read(a *etcd.Attempt, prefix, end string, page int, thick []string, opts ...clientv3.OpOption) (names, error) {
 	op := clientv3.OpGet(prefix, opts...)
 	for {
@@ -47,11 +49,11 @@ func read(a *etcd.Attempt, prefix, end string, page int, thick []string, opts ..
 		if op.Rev() != 0 || !errors.Is(err, rpctypes.ErrCompacted) {
 			return n, err
 		}
-		// Between two pages: a newer revision serves as well.
+		// Compacted between two pages: a newer revision serves as well.
 	}
 }
 
-// readAt is read at a revision, or at the present one if that is 0.
+// readAt is read at a revision; 0 is the present one.
 func readAt(a *etcd.Attempt, rev int64, prefix, end string, page int, thick []string, opts ...clientv3.OpOption) (names, error) {
 	n := names{rev: rev, page: max(page, firstPage)}
 	opts = append([]clientv3.OpOption{clientv3.WithKeysOnly()}, opts...)
@@ -83,14 +85,15 @@ func readAt(a *etcd.Attempt, rev int64, prefix, end string, page int, thick []st
 			key = stop[:len(stop)-1] + "0" // '0' comes right after '/'
 		}
 	}
-	n.page = min(n.page, max(firstPage, pagePerName*n.count)) // more would be keys of nested names, which are better skipped
+	// Larger pages would read keys of nested names that are better skipped.
+	n.page = min(n.page, max(firstPage, pagePerName*n.count))
 	slices.SortFunc(n.keys, func(a, b *mvccpb.KeyValue) int {
 		return cmp.Or(cmp.Compare(a.CreateRevision, b.CreateRevision), bytes.Compare(a.Key, b.Key))
 	})
 	return n, nil
 }
 
-// take takes in a page, and returns how long its longest key is, or 64.
+// take adds a page, and returns the length of its longest key, at least 64.
 func (n *names) take(prefix string, page []*mvccpb.KeyValue) (longest int) {
 	longest = 64
 	for _, kv := range page {
@@ -113,7 +116,7 @@ func (n *names) take(prefix string, page []*mvccpb.KeyValue) (longest int) {
 	return longest
 }
 
-// after is where to go on after a key: past all keys of a nested name.
+// after returns where to go on after a key: behind it, or behind all keys of its nested name.
 func after(prefix string, key []byte) string {
 	if dir := nestedIn(prefix, key); dir != "" {
 		return dir[:len(dir)-1] + "0"
@@ -121,7 +124,7 @@ func after(prefix string, key []byte) string {
 	return string(key) + "\x00"
 }
 
-// nestedIn is the part of a key up to the first "/" after prefix, and with it; "" if there is none.
+// nestedIn returns the part of a key up to and including the first "/" after prefix, or "" if there is none.
 func nestedIn(prefix string, key []byte) string {
 	i := bytes.IndexByte(key[len(prefix):], '/')
 	if i < 0 {
@@ -130,15 +133,15 @@ func nestedIn(prefix string, key []byte) string {
 	return string(key[:len(prefix)+i+1])
 }
 
-// Children reads the keys right below prefix, oldest first, without their values and leases, and the revision at which
-// they stood. Opts may be a revision and bounds. It is one attempt.
+// Children reads the keys directly below prefix, oldest first, without their values and leases, and returns the
+// revision of the reading too. opts may be a revision and bounds. It is one attempt.
 func Children(a *etcd.Attempt, prefix string, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, int64, error) {
 	n, err := read(a, prefix, endOf(prefix), 0, nil, opts...)
 	return n.keys, n.rev, err
 }
 
-// Contenders reads those of keys that contend in their queues, with their values, in their order, as they are now
-// or with opts as they were. It ends with the first of them if one is wanted. It is one attempt.
+// Contenders reads the given keys, and returns those that are contenders of their queues, with their values and in
+// their order; with one set only the first. opts may be a revision. It is one attempt.
 func Contenders(a *etcd.Attempt, keys []*mvccpb.KeyValue, one bool, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, error) {
 	list := []*mvccpb.KeyValue{}
 	most := etcd.PartSize
@@ -168,8 +171,8 @@ func Contenders(a *etcd.Attempt, keys []*mvccpb.KeyValue, one bool, opts ...clie
 	return list, err
 }
 
-// Standing reads all contenders of a queue, and those of the slots of a semaphore of the same name, with their values, and the
-// revision at which they stood. Opts may be a revision. It is one attempt.
+// Standing reads all contenders of a queue, and of the slots of a semaphore of the same name, with their values, and
+// returns the revision of the reading too. opts may be a revision. It is one attempt.
 func Standing(a *etcd.Attempt, prefix string, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, int64, error) {
 	for {
 		keys, rev, err := Children(a, prefix, opts...)
@@ -183,34 +186,34 @@ func Standing(a *etcd.Attempt, prefix string, opts ...clientv3.OpOption) ([]*mvc
 			keys, err = Contenders(a, slices.DeleteFunc(keys, func(kv *mvccpb.KeyValue) bool { return !hasForm(Below(kv.Key), kv.Key) }), false, at...)
 		}
 		if errors.Is(err, rpctypes.ErrCompacted) && len(opts) == 0 {
-			continue // between two requests: a newer revision serves as well
+			continue // compacted between two requests: a newer revision serves as well
 		}
 		return keys, rev, err
 	}
 }
 
-// InQueues reports whether a key is directly in the queue of prefix, or in that of one of its slots.
+// InQueues reports whether a key is directly in the queue of prefix or in that of one of its slots.
 func InQueues(prefix string, key []byte) bool {
 	below := Below(key)
 	turnstile, slot := SlotOf(below)
 	return below == prefix || slot && turnstile == prefix
 }
 
-// roll is what the names of a queue's keys tell.
+// roll is what the names of a queue's keys show.
 type roll struct {
-	contenders []*mvccpb.KeyValue // those that have the form, oldest first; see attached
-	strays     int                // direct children that have not
-	others     bool               // there are keys that are no contenders'
+	contenders []*mvccpb.KeyValue // keys that have the form, oldest first; attached looks up their leases
+	strays     int                // the number of direct children that do not have it
+	others     bool               // there are keys of nested names
 	whole      bool               // all keys of the queue were read
-	seen       int64              // the revision at which they stood
+	seen       int64              // the revision of the reading
 }
 
-// call reads the names of the keys that may exclude e, of contenders created after a revision and before another (0: without a
-// bound). How large a page may be, and which nested names are not to be read, is remembered.
+// call reads the names of the keys that may exclude e and were created after one revision and before another (0: no
+// bound). It remembers the size of pages and the nested names that are not to be read again.
 func (q *Queue) call(a *etcd.Attempt, e Entry, after, before int64) (roll, error) {
 	r := roll{whole: after == 0}
 	var opts []clientv3.OpOption
-	if after > 0 { // or else it is most of them, and a page is read faster without
+	if after > 0 { // there is no bound for before: most keys are older than it, and a page is read faster without
 		opts = append(opts, clientv3.WithMinCreateRev(after+1))
 	}
 	known := q.contended.of(e.rivals())
@@ -232,8 +235,8 @@ func (q *Queue) call(a *etcd.Attempt, e Entry, after, before int64) (roll, error
 	return r, nil
 }
 
-// pick returns the first contender of the roll, nil if there is none. The error is ErrGone if e is an entry that has
-// entered, and its own key is gone by then.
+// pick returns the first contender of the roll, nil if there is none. The error is ErrGone if e has entered and its
+// own key is gone.
 func (q *Queue) pick(a *etcd.Attempt, e Entry, r roll) (*mvccpb.KeyValue, error) {
 	n, err := q.attached(a, e, r.contenders)
 	if err != nil {
@@ -241,7 +244,7 @@ func (q *Queue) pick(a *etcd.Attempt, e Entry, r roll) (*mvccpb.KeyValue, error)
 	}
 	strays := r.strays + n
 	mixed := r.others || strays > 0
-	if mixed || r.whole && n+1 >= len(r.contenders) { // or else the leases of some were not looked up
+	if mixed || r.whole && n+1 >= len(r.contenders) { // otherwise some leases were not looked up
 		q.contended.mix(e.rivals(), mixed)
 	}
 	if strays > 0 && q.Report != nil {
@@ -250,10 +253,10 @@ func (q *Queue) pick(a *etcd.Attempt, e Entry, r roll) (*mvccpb.KeyValue, error)
 	return first(r.contenders[n:]), nil
 }
 
-// attached is how many of the keys, from the first on, are not attached to the lease in their names: somebody has planted
-// them. The keys have the form of contenders. The error is ErrGone if e is an entry that has entered and its key is gone.
+// attached returns how many of the first keys in a row are not attached to the leases in their names: somebody has
+// planted them. All keys have the form of contenders. The error is ErrGone if e has entered and its key is gone.
 //
-// It compares leases, since a read of keys does not tell them and one of values may be large.
+// It compares leases because a read of keys alone does not return them, and a read of values may be large.
 func (q *Queue) attached(a *etcd.Attempt, e Entry, list []*mvccpb.KeyValue) (int, error) {
 	passed := 0
 	for size, most := 1, etcd.PartSize; ; {
@@ -278,7 +281,7 @@ func (q *Queue) attached(a *etcd.Attempt, e Entry, list []*mvccpb.KeyValue) (int
 			continue
 		case err != nil:
 			return 0, err
-		case resp.Succeeded: // none of them is
+		case resp.Succeeded: // none of part is attached
 			if passed += len(part); passed == len(list) {
 				return passed, nil
 			}

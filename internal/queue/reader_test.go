@@ -58,8 +58,8 @@ func TestQueue_TryEnter_reader(t *testing.T) {
 	})
 }
 
-// Nobody is woken but by the end of the last one who excludes him: after W1 R1 and R2 at once, after both W2, and then R3, who
-// does not pass a writer that waits.
+// Nobody is woken but by the end of the last one who excludes him: after W1 R1 and R2 at once, after both W2, and
+// then R3, who does not pass a writer that waits.
 func TestQueue_Await_readersAndWriters(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -93,8 +93,8 @@ func TestQueue_Await_readersAndWriters(t *testing.T) {
 // steps is how many the random test takes for a seed.
 const steps = 120
 
-// Whatever readers and writers do, and whatever else is below the prefix, each is let in when nobody older is left who excludes
-// him, and not before; and who only tries gets in if nobody is there at all who excludes him.
+// Whatever readers and writers do, and whatever else is below the prefix, each is let in when nobody older is left
+// who excludes him, and not before; and who only tries gets in if nobody is there at all who excludes him.
 func TestQueue_readersAndWriters_random(t *testing.T) {
 	for range 40 {
 		seed := rand.Uint64()
@@ -223,8 +223,8 @@ func (q *ranks) check() {
 
 func excludes(one, other queue.Entry) bool { return !one.Shared || !other.Shared }
 
-// A reader meets the nested names that come before the readers, and knows nothing of the others: what is remembered of a queue
-// is remembered for readers and writers apart.
+// A reader meets the nested names that come before the readers, and knows nothing of the others: what is remembered
+// of a queue is remembered for readers and writers apart.
 func TestQueue_readers_besideNestedNames(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t

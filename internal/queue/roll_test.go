@@ -78,7 +78,8 @@ func TestQueue_mixed_pageEnds(t *testing.T) {
 	})
 }
 
-// mix puts keys of all kinds into the queue: many of nested names, strays, contenders and planted ones that look like some.
+// mix puts keys of all kinds into the queue: many of nested names, strays, contenders and planted ones that look like
+// some.
 func (e *env) mix(t *testing.T, r *rand.Rand, txns int) {
 	t.Helper()
 	for n := range txns {
@@ -103,8 +104,8 @@ func (e *env) mix(t *testing.T, r *rand.Rand, txns int) {
 	}
 }
 
-// The keys of a nested name are not asked for in the order of their creation, nor compared, nor with their values once they
-// have been seen; what can be skipped is.
+// The keys of a nested name are not asked for in the order of their creation, nor compared, nor with their values
+// once they have been seen; what can be skipped is.
 func TestQueue_nestedNamesAreCheap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -230,8 +231,8 @@ func TestQueue_plantedContenders(t *testing.T) {
 	}
 }
 
-// Beside nested names, a key between the owner's and the waiter's is off its lease, and is put back on it while the owner holds: it
-// contends again, before the waiter.
+// Beside nested names, a key between the owner's and the waiter's is off its lease, and is put back on it while the
+// owner holds: it contends again, before the waiter.
 func TestQueue_Await_putBackBehindTheOwner(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t

@@ -13,17 +13,17 @@ import (
 // ErrGone says that an entry's own key is no longer in the queue.
 var ErrGone = errors.New("queue: the entry's key is gone")
 
-// Ahead is what is known of the contenders older than an entry. The zero value is nothing.
+// Ahead is what is known of the contenders older than an entry. The zero value says that nothing is known.
 type Ahead struct {
 	None  bool   // there is none: the entry is the owner
-	Key   string // the nearest's; "" if unknown. Its lease is not known before Await has looked
+	Key   string // of the nearest; "" if unknown. Whether it is attached to its lease is unknown until Await reads it
 	Rev   int64  // the create revision of Key
 	Owner bool   // Key is the owner's: when it goes, the entry is the owner
 
-	before      contender // the one before the nearest, if it is known
+	before      contender // the contender before the nearest, if it is known
 	beforeOwner bool      // that one is the owner
-	written     bool      // the nearest's key was written after it was created, or that is not known
-	named       bool      // it was found by name, and its lease looked up
+	written     bool      // Key was written after it was created, or that is unknown
+	named       bool      // Key was found by name, and is attached to its lease
 }
 
 // contender is a key and its create revision.
@@ -32,8 +32,9 @@ type contender struct {
 	rev int64
 }
 
-// first is whose end to wait for first: of the last two it is the one before. Its end comes a turn early, so that what it means is
-// read while the nearest is the owner, and the nearest's end is the entry's turn with nothing more to read.
+// first returns the contender to wait for first: of the nearest two the farther one. It ends a turn earlier, so the
+// queue is read while the nearest is the owner, and the nearest's end is then the entry's turn with nothing more to
+// read.
 func (a Ahead) first() contender {
 	if a.before.key != "" {
 		return a.before
@@ -41,14 +42,15 @@ func (a Ahead) first() contender {
 	return contender{a.Key, a.Rev}
 }
 
-// look reads what is ahead of e; before is what was known. With check it also reads the key whose end is waited for, and passes over it
-// if it is off its lease. The error is ErrGone if e's own key is not there any more: an entry that is gone has no turn to wait for.
+// look reads what is ahead of e; before is what was known. With check it also reads the key whose end is waited for,
+// and ignores that key if it is not attached to its lease. The error is ErrGone if e's own key does not exist any
+// more.
 func (q *Queue) look(a *etcd.Attempt, e Entry, before Ahead, check bool) (Ahead, error) {
 	if q.contended.mixed(e.rivals()) {
 		return q.lookByName(a, e, before)
 	}
-	// Keys only, which the server reads from its index alone, however long the queue. But since 3.7 such a read does
-	// not tell the lease, by which a contender is known.
+	// Keys only: the server reads them from its index alone, however long the queue is. But since etcd 3.7 such a
+	// read does not return the lease, by which a contender is recognised; hence check.
 	nearestThree := clientv3.OpGet(e.Prefix, e.inRange(), byCreation(clientv3.SortDescend), clientv3.WithLimit(3),
 		clientv3.WithMaxCreateRev(e.Rev-1), clientv3.WithKeysOnly())
 	reads := []clientv3.Op{nearestThree}
@@ -76,7 +78,8 @@ func (q *Queue) look(a *etcd.Attempt, e Entry, before Ahead, check bool) (Ahead,
 	return ahead, nil
 }
 
-// nearest makes an Ahead of the nearest contenders, the nearest first. All is how many are ahead; of more than two only that counts.
+// nearest makes an Ahead of the nearest contenders, the nearest first. all is the number of all contenders ahead, or
+// any number above two if there are more.
 func nearest(kvs []*mvccpb.KeyValue, all int64) Ahead {
 	kv := kvs[0]
 	ahead := Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: all == 1, written: kv.ModRevision != kv.CreateRevision}
@@ -86,9 +89,9 @@ func nearest(kvs []*mvccpb.KeyValue, all int64) Ahead {
 	return ahead
 }
 
-// lookByName is look in a queue that has other keys than contenders'.
+// lookByName is look for a queue with keys that are no contenders.
 func (q *Queue) lookByName(a *etcd.Attempt, e Entry, before Ahead) (Ahead, error) {
-	if before.named { // as long as it is there it stays the nearest: who comes is younger
+	if before.named { // while that key exists it is the nearest: contenders that enter are younger
 		resp, err := a.Txn([]clientv3.Cmp{
 			e.Held(), clientv3.Compare(clientv3.CreateRevision(before.Key), "=", before.Rev), isAttached(e.Prefix, before.Key, "="),
 		}, nil, nil)
@@ -105,7 +108,7 @@ func (q *Queue) lookByName(a *etcd.Attempt, e Entry, before Ahead) (Ahead, error
 	if err != nil || kv == nil {
 		return Ahead{None: err == nil}, err
 	}
-	// Not the owner while there are others that have the form: they may be put back on their leases.
+	// Not the owner while other keys have the form: they may be put back on their leases.
 	owner := len(r.contenders) == 1
 	return Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: owner, named: true, written: true}, nil
 }
@@ -115,7 +118,7 @@ func (q *Queue) Owner(a *etcd.Attempt, prefix string) (*mvccpb.KeyValue, error) 
 	return q.oldest(a, Entry{Prefix: prefix})
 }
 
-// oldest is the oldest contender who excludes e, nil if there is none.
+// oldest returns the oldest contender that excludes e, nil if there is none.
 func (q *Queue) oldest(a *etcd.Attempt, e Entry) (*mvccpb.KeyValue, error) {
 	if !q.contended.mixed(e.rivals()) {
 		resp, err := a.Get(e.Prefix, e.inRange(), byCreation(clientv3.SortAscend), clientv3.WithLimit(1))
@@ -131,7 +134,7 @@ func (q *Queue) oldest(a *etcd.Attempt, e Entry) (*mvccpb.KeyValue, error) {
 	return owner, err
 }
 
-// ownerByName is the oldest contender who excludes e, but not e itself; nil if there was none at the revision seen.
+// ownerByName returns the oldest contender other than e that excludes e; nil if there was none at the revision seen.
 func (q *Queue) ownerByName(a *etcd.Attempt, e Entry) (owner *mvccpb.KeyValue, seen int64, err error) {
 	r, err := q.call(a, e, 0, 0)
 	if err != nil {
@@ -145,7 +148,7 @@ func (q *Queue) ownerByName(a *etcd.Attempt, e Entry) (owner *mvccpb.KeyValue, s
 	return q.withValue(a, owner), r.seen, nil
 }
 
-// withValue is kv with the value that it has now. It is for people: if it cannot be read, kv goes without.
+// withValue returns kv with its present value, or without one if that cannot be read: the value is only for people.
 func (q *Queue) withValue(a *etcd.Attempt, kv *mvccpb.KeyValue) *mvccpb.KeyValue {
 	resp, err := a.Get(string(kv.Key))
 	if err != nil || len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision != kv.CreateRevision {
@@ -157,7 +160,7 @@ func (q *Queue) withValue(a *etcd.Attempt, kv *mvccpb.KeyValue) *mvccpb.KeyValue
 // InQueue is the range of a queue, from its prefix on.
 func InQueue(prefix string) clientv3.OpOption { return clientv3.WithRange(endOf(prefix)) }
 
-// inRange is the range of those who exclude e, from its prefix on.
+// inRange is the range of the keys that exclude e, from its prefix on.
 func (e Entry) inRange() clientv3.OpOption { return clientv3.WithRange(e.end()) }
 
 func byCreation(order clientv3.SortOrder) clientv3.OpOption {

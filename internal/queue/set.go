@@ -10,20 +10,21 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// MostInSet is the largest set of entries that enter in one transaction: a put and a read for each are all the operations that
-// etcd allows by default.
+// MostInSet is the most entries of a set that enters in one transaction. A put and a read for each of 64 are the 128
+// operations that etcd allows by default.
 const MostInSet = 64
 
-// EnterAll puts the entries of a set, each of another queue, into their queues in one transaction. So all have one create
-// revision, and whoever waits does so for somebody with an older one: there is no circle of waits, whatever names sets have. It
-// sets their revisions, and tells for each what is ahead of it. It is one attempt, and repeating it with the same value is safe.
+// EnterAll puts the entries of a set, each of another queue, into their queues in one transaction, sets their
+// revisions, and returns for each what is ahead of it. All have one create revision, so each waits only for sets and
+// entries with an older one: sets cannot deadlock, whatever their names are. It is one attempt, and repeating it with
+// the same value is safe.
 //
-// The error is ErrTaken if a key of that name is there and is not the entry's, and ErrGone if an earlier attempt has entered and
-// one of its keys is gone. Entries with a revision have entered then.
+// The error is ErrTaken if a key of an entry's name exists and is not the entry's, and ErrGone if an earlier attempt
+// has entered and one of its keys is gone. After either, the entries with a revision are in their queues.
 func (q *Queue) EnterAll(a *etcd.Attempt, set []Entry, value string) ([]Ahead, error) {
 	var txn etcd.Txn
 	var looks []clientv3.Op
-	var looked []int // whose they are
+	var looked []int // the entries that looks are of
 	for i, e := range set {
 		txn.If = append(txn.If, e.absent())
 		txn.Then = append(txn.Then, e.put(value))
@@ -55,12 +56,13 @@ func entered(set []Entry, rev int64) {
 	}
 }
 
-// recognise reports, by reads of a set's keys, whether it has entered by an earlier attempt. The errors are those of EnterAll.
+// recognise reports, by reads of a set's keys, whether an earlier attempt has entered. The errors are those of
+// EnterAll.
 func recognise(set []Entry, reads []*etcdserverpb.ResponseOp, value string) (have bool, err error) {
 	missing := 0
 	for i := range set {
 		kv := first(reads[i].GetResponseRange().Kvs)
-		set[i].Rev = 0 // an earlier attempt may have found it
+		set[i].Rev = 0 // an earlier attempt may have set it
 		switch {
 		case set[i].owns(kv, value):
 			set[i].Rev = kv.CreateRevision
@@ -76,8 +78,8 @@ func recognise(set []Entry, reads []*etcdserverpb.ResponseOp, value string) (hav
 	return missing == 0, err
 }
 
-// LeaveAll deletes those keys of a set that are still its own, in one transaction. It reports which were not: somebody else had
-// deleted them, or an earlier attempt. It is one attempt, and repeating it is safe.
+// LeaveAll deletes those keys of a set that are still its own, in one transaction. It returns the indexes of the
+// others: somebody else has deleted them, or an earlier attempt. It is one attempt, and repeating it is safe.
 func (q *Queue) LeaveAll(a *etcd.Attempt, set []Entry) (gone []int, err error) {
 	var txn etcd.Txn
 	for _, e := range set {
@@ -92,9 +94,9 @@ func (q *Queue) LeaveAll(a *etcd.Attempt, set []Entry) (gone []int, err error) {
 	return gone, err
 }
 
-// TryEnterAll enters only if nobody stands in any of the queues who excludes the set's entry there; otherwise it returns the
-// oldest of these, nil where there is nobody, and leaves nothing. It is one attempt, and repeating it with the same value is
-// safe. If the error is not nil, entries with a revision have entered.
+// TryEnterAll enters only if no queue has a contender that excludes the set's entry there. Otherwise it returns for
+// each entry the oldest contender that excludes it, or nil, and leaves no key behind. It is one attempt, and
+// repeating it with the same value is safe. If the error is not nil, the entries with a revision have entered.
 func (q *Queue) TryEnterAll(a *etcd.Attempt, set []Entry, value string) (owners []*mvccpb.KeyValue, err error) {
 	for {
 		owners, again, err := q.tryEnterAll(a, set, value)
@@ -104,11 +106,12 @@ func (q *Queue) TryEnterAll(a *etcd.Attempt, set []Entry, value string) (owners 
 	}
 }
 
-// tryEnterAll is TryEnterAll, which is to be done again if a queue was found to have other keys than contenders'.
+// tryEnterAll is one round of TryEnterAll. again says that a queue was found to have keys that are no contenders:
+// another round then reads it by names.
 func (q *Queue) tryEnterAll(a *etcd.Attempt, set []Entry, value string) (owners []*mvccpb.KeyValue, again bool, err error) {
 	var txn etcd.Txn
 	owners = make([]*mvccpb.KeyValue, len(set))
-	seen := make([]int64, len(set)) // the revision at which there was nobody, where that is not compared
+	seen := make([]int64, len(set)) // for queues that are not compared: the revision at which there was no contender
 	var pages []clientv3.Op
 	for i, e := range set {
 		txn.If = append(txn.If, e.absent())
@@ -123,7 +126,7 @@ func (q *Queue) tryEnterAll(a *etcd.Attempt, set []Entry, value string) (owners 
 		txn.Else = append(txn.Else, clientv3.OpGet(e.Key))
 		pages = append(pages, clientv3.OpGet(e.Prefix, e.inRange(), clientv3.WithLimit(few)))
 	}
-	if found(owners) { // though an earlier attempt may have entered
+	if found(owners) { // an earlier attempt may have entered all the same
 		txn.If, txn.Then = nil, txn.Else
 		resp, err := q.Line.CommitAlone(a, txn)
 		have := false
@@ -134,7 +137,7 @@ func (q *Queue) tryEnterAll(a *etcd.Attempt, set []Entry, value string) (owners 
 			owners, err = q.stayIfFirstInAll(a, set, nil)
 			return owners, false, err
 		}
-		for i, e := range set { // the others, to name them all
+		for i, e := range set { // the owners of the other queues, for the caller's error
 			if err == nil && owners[i] == nil && seen[i] == 0 {
 				owners[i], err = q.oldest(a, e.outside())
 			}
@@ -175,7 +178,7 @@ func (q *Queue) tryEnterAll(a *etcd.Attempt, set []Entry, value string) (owners 
 		if err != nil {
 			return nil, false, err
 		}
-		if owners[i] == nil { // keys that somebody has planted
+		if owners[i] == nil { // the keys are planted ones
 			q.contended.mix(e.rivals(), true)
 			again = true
 		}
@@ -187,9 +190,9 @@ func found(owners []*mvccpb.KeyValue) bool {
 	return slices.ContainsFunc(owners, func(kv *mvccpb.KeyValue) bool { return kv != nil })
 }
 
-// stayIfFirstInAll is the end of TryEnterAll for a set that is in the queues already: it stays there if each entry is the oldest
-// of those that exclude it, or else leaves. If seen is not nil the set has just entered: where a revision is in it there was
-// nobody at that revision, and where it is 0 there is nobody.
+// stayIfFirstInAll ends TryEnterAll for a set that is in the queues: it stays if no older contender excludes any of
+// its entries, otherwise it leaves. If seen is not nil, the set has just entered: seen has the revision at which
+// there was no such contender, or 0 where the transaction has compared that there is none.
 func (q *Queue) stayIfFirstInAll(a *etcd.Attempt, set []Entry, seen []int64) ([]*mvccpb.KeyValue, error) {
 	owners := make([]*mvccpb.KeyValue, len(set))
 	for i, e := range set {

@@ -21,8 +21,8 @@ func (e *env) set(names ...string) []queue.Entry {
 	return set
 }
 
-// A set whose answer was lost is found to stand where it stands. Where one of its keys is gone since, or somebody else's, that
-// is told, and which of the keys are its own.
+// A set whose answer was lost is found to stand where it stands. Where one of its keys is gone since, or somebody
+// else's, that is told, and which of the keys are its own.
 func TestQueue_EnterAll_again(t *testing.T) {
 	for name, tc := range map[string]struct {
 		meanwhile func(e *env, key string)
@@ -89,7 +89,8 @@ func (e *env) mixed(t *testing.T) {
 	require.True(t, left)
 }
 
-// An answer to TryEnterAll that was lost: the set stays if it was the first everywhere, whoever has come since, or else leaves.
+// An answer to TryEnterAll that was lost: the set stays if it was the first everywhere, whoever has come since, or
+// else leaves.
 func TestQueue_TryEnterAll_again(t *testing.T) {
 	for name, nested := range map[string]bool{"contenders alone": false, "nested names": true} {
 		bubbleOf(t, name, func(e *env) {

@@ -15,26 +15,28 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// A semaphore of some name has slots, each with a queue of its own below the name: whoever holds a permit is the owner of a slot,
-// and its token is the revision at which it got that slot. The queue of the name itself is the turnstile: who finds no slot
-// stands there, and only its owner takes a slot, in one transaction with leaving it. So one who waits is woken for each permit.
+// A semaphore has slots, each with a queue of its own below the name. The holder of a permit is the owner of a slot,
+// and its token is the revision at which it got that slot. The queue of the name itself is the turnstile: an
+// acquisition that finds no free slot waits there. Only the owner of the turnstile takes a slot, in the transaction
+// in which it leaves the turnstile. So a permit that is given back wakes one waiter.
 //
-// All have to agree on the number of slots, which is in the suffix of a slot's key. Whoever takes one sees the others' in the same
-// transaction, and who is the later one gives up. So of several numbers that of the oldest key is in force, and the keys of others
-// are about to go.
+// All processes must agree on the number of slots, which is in the suffix of each slot's key. Whoever takes a slot
+// reads the others' keys in the same transaction, and gives up if an older one has another number. So the number of
+// the oldest key is in force, and keys with other numbers are about to be deleted.
 
 const slotsDir = "~slot/"
 
-// SlotName is the name of the queue of a slot.
+// SlotName returns the name of the queue of a slot.
 func SlotName(name string, slot int) string { return name + "/" + slotsDir + strconv.Itoa(slot) }
 
-// IsSlotName reports whether a name is one of SlotName. No part of it that begins with "~" comes after that.
+// IsSlotName reports whether a name is one of SlotName, or below one, without a further part that begins with "~".
 func IsSlotName(name string) bool {
 	i := strings.LastIndex(name, "/"+slotsDir)
 	return i >= 0 && !strings.Contains(name[i+len(slotsDir):], "/~")
 }
 
-// SlotOf is the prefix of the semaphore's queue, for the prefix of the queue of one of its slots; false for others.
+// SlotOf returns the prefix of the turnstile for the prefix of the queue of one of its slots, or false for any other
+// prefix.
 func SlotOf(prefix string) (turnstile string, ok bool) {
 	name := strings.TrimSuffix(prefix, "/")
 	i := strings.LastIndexByte(name, '/') + 1
@@ -43,20 +45,20 @@ func SlotOf(prefix string) (turnstile string, ok bool) {
 	return turnstile + "/", ok && turnstile != "" && err == nil && k >= 0 && strconv.Itoa(k) == name[i:]
 }
 
-// SlotMark begins the suffix of a slot's key.
+// SlotMark returns the beginning of the suffix of a slot's key, which has the number of slots.
 func SlotMark(of int) string { return "of" + strconv.Itoa(of) + "-" }
 
 // Slots are the slots of a semaphore that are taken.
 type Slots struct {
 	taken map[int]bool
 	Any   *mvccpb.KeyValue // one of the keys, Other if that is set; nil if there is none
-	// Other is the oldest key of those who take the semaphore for one with another number of slots, Limit; nil if there is none.
+	// Other is the oldest key with another number of slots, which is Limit; nil if there is none.
 	Other   *mvccpb.KeyValue
 	Limit   int
-	Passing bool // Other is about to go: somebody with the right number is older
+	Passing bool // Other is about to be deleted: a key with the right number is older
 }
 
-// Free is a slot that is not taken, any of them, or -1.
+// Free returns a random one of the slots that are not taken, or -1.
 func (s Slots) Free(of int) int {
 	first := rand.IntN(of)
 	for i := range of {
@@ -67,21 +69,21 @@ func (s Slots) Free(of int) int {
 	return -1
 }
 
-// readSlots reads the keys of all slots of the semaphore whose turnstile has this prefix.
+// readSlots reads the keys of all slots of the semaphore whose turnstile has the prefix.
 func readSlots(prefix string) clientv3.Op {
 	return clientv3.OpGet(prefix+slotsDir, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 }
 
-// slotsIn reads the keys of slots. Those that are not older than the revision before, if that is not 0, come later and do not
-// matter.
+// slotsIn makes Slots of the answer to readSlots. If before is not 0, the numbers in keys that were created at before
+// or later are ignored.
 func slotsIn(prefix string, of int, before int64, resp *etcdserverpb.RangeResponse) Slots {
 	s := Slots{taken: make(map[int]bool)}
-	own := int64(math.MaxInt64) // the oldest with the right number
+	own := int64(math.MaxInt64) // the oldest key with the right number
 	for _, kv := range resp.Kvs {
 		slot, child, _ := bytes.Cut(kv.Key[len(prefix)+len(slotsDir):], []byte("/"))
 		k, err := strconv.Atoi(string(slot))
 		if err != nil || strconv.Itoa(k) != string(slot) || bytes.IndexByte(child, '/') >= 0 {
-			continue // a node of a tree
+			continue // a key below a slot, such as the node of a tree
 		}
 		s.taken[k], s.Any = true, kv
 		_, suffix, _ := bytes.Cut(child, []byte("-of"))
@@ -101,10 +103,11 @@ func slotsIn(prefix string, of int, before int64, resp *etcdserverpb.RangeRespon
 	return s
 }
 
-// TakeSlot takes the slot of e, for which nobody waits, if nobody stands in the turnstile either. It returns the slots that are
-// taken, e's own if it has entered, and whether somebody is in the turnstile. It is one attempt, and repeating it with the same
-// value is safe. Where the turnstile has other keys than contenders', it takes the slot first, and leaves it again if it then
-// finds somebody in the turnstile who is older. If the error is not nil, e may have entered.
+// TakeSlot takes the slot of e if that is free and nobody is in the turnstile. It returns e, with a revision if it
+// has entered, the slots that are taken, and whether somebody is in the turnstile. It is one attempt, and repeating
+// it with the same value is safe. If the turnstile has keys that are no contenders, TakeSlot takes the slot first,
+// and leaves it again if it then finds an older contender in the turnstile. If the error is not nil, e may have
+// entered.
 func (q *Queue) TakeSlot(a *etcd.Attempt, turnstile, e Entry, of int, value string) (_ Entry, s Slots, waits bool, err error) {
 	mixed := q.contended.mixed(turnstile.rivals())
 	txn := etcd.Txn{
@@ -146,10 +149,10 @@ func (q *Queue) TakeSlot(a *etcd.Attempt, turnstile, e Entry, of int, value stri
 	return e, s, true, err
 }
 
-// recognised is e with its revision if its key is there, by an earlier attempt.
+// recognised returns e with its revision if an earlier attempt has put its key.
 func (e Entry) recognised(read *etcdserverpb.ResponseOp, value string) (Entry, error) {
 	kv := first(read.GetResponseRange().Kvs)
-	e.Rev = 0 // an earlier attempt may have found it
+	e.Rev = 0 // an earlier attempt may have set it
 	switch {
 	case e.owns(kv, value):
 		e.Rev = kv.CreateRevision
@@ -159,9 +162,9 @@ func (e Entry) recognised(read *etcdserverpb.ResponseOp, value string) (Entry, e
 	return e, nil
 }
 
-// PassTurnstile takes the slot of e, if nobody has it, and leaves the turnstile. It returns the slots that are taken, e's own if
-// it has entered. The error is ErrGone if the place in the turnstile is lost. It is one attempt, and repeating it with the same
-// value is safe.
+// PassTurnstile takes the slot of e if that is free, and leaves the turnstile in the same transaction. It returns e,
+// with a revision if it has entered, and the slots that are taken. The error is ErrGone if the place in the turnstile
+// is lost. It is one attempt, and repeating it with the same value is safe.
 func (q *Queue) PassTurnstile(a *etcd.Attempt, turnstile, e Entry, of int, value string) (_ Entry, s Slots, err error) {
 	resp, err := q.Line.CommitAlone(a, etcd.Txn{
 		If:   []clientv3.Cmp{turnstile.Held(), e.empty()},
@@ -185,7 +188,8 @@ func (q *Queue) PassTurnstile(a *etcd.Attempt, turnstile, e Entry, of int, value
 	return e, slotsIn(turnstile.Prefix, of, e.Rev, resp.Responses[1].GetResponseRange()), nil
 }
 
-// AwaitSlots waits until enough says so of the slots of the semaphore whose turnstile has this prefix.
+// AwaitSlots waits until enough returns true for the slots of the semaphore whose turnstile has the prefix. The error
+// is ctx's cause, or that of a read that failed finally.
 func (q *Queue) AwaitSlots(ctx context.Context, prefix string, of int, enough func(Slots) bool) error {
 	var b etcd.Backoff
 	for {
@@ -199,7 +203,7 @@ func (q *Queue) AwaitSlots(ctx context.Context, prefix string, of int, enough fu
 				return err
 			})
 		}
-		// A slot may have been left before the watch existed; from here on the watch tells.
+		// A slot may have been left before the watch existed, so the first read comes after that.
 		err := q.watch(ctx, prefix+slotsDir, func(_ context.Context, w *watch) error {
 			for {
 				if err := read(); err != nil || done {

@@ -11,18 +11,18 @@ import (
 // watch is a watch on a key. One call at a time uses it, and the watch ends if that call's context ends.
 type watch struct {
 	key    string
-	first  clientv3.WatchResponse // that it exists, or why it does not
-	since  int64                  // it shows what comes after this revision: what came before is not shown, or was taken from events
-	puts   bool                   // it shows them too
+	first  clientv3.WatchResponse // the confirmation that the watch exists, or the reason why it does not
+	since  int64                  // events shows all later changes; earlier ones are not shown, or were taken from it
+	puts   bool                   // events shows puts, not only deletions
 	events clientv3.WatchChan
 	ctx    context.Context //nolint:containedctx // of the watch: it ends with the lease, and with a suspect stream
-	cancel func()          // ends it; it may be called again
-	detach func() bool     // the end of the call's context does not end it any more; false: it has ended it
-	timer  *time.Timer     // ends it while it is kept, and after a while in which it is relied on; nil: it is not to be kept
+	cancel func()          // ends the watch; it may be called again
+	detach func() bool     // the end of the call's context no longer ends the watch; false: it has already done so
+	timer  *time.Timer     // ends the watch after keptFor unused, or shortWait in one wait; nil: it is not to be kept
 }
 
-// open opens a watch on key, which sees what comes from now on, for a call whose context is ctx. It returns when the server has
-// confirmed it or it has failed; there are no events then.
+// open opens a watch on key from the present revision on, for a call whose context is ctx. It returns when the server
+// has confirmed the watch, or when it has failed and will show no events.
 func (q *Queue) open(ctx context.Context, key string, opts ...clientv3.OpOption) *watch {
 	life, opened, cancel := q.Conn.Streams(q.Bound).Watch(q.Life)
 	w := &watch{key: key, puts: true, ctx: life, cancel: sync.OnceFunc(cancel)}
@@ -35,15 +35,15 @@ func (q *Queue) open(ctx context.Context, key string, opts ...clientv3.OpOption)
 	return w
 }
 
-// use calls f with the watch. A watch that broke (a compaction, a leader change, a stream, a suspect endpoint) is no error: the
-// caller reads again, and the read finds what is final. The error is ctx's cause or f's.
+// use calls f with the watch and returns ctx's cause or f's error. That the watch broke (a compaction, a leader
+// change, a broken or suspect stream) is no error: the caller reads again, and the read finds any final error.
 func (w *watch) use(ctx context.Context, f func(context.Context, *watch) error) error {
 	err := f(w.ctx, w) //nolint:contextcheck // it ends with ctx: see detach
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case w.ctx.Err() != nil:
-		return nil //nolint:nilerr // see above
+		return nil //nolint:nilerr // the watch broke
 	}
 	return err
 }
@@ -56,18 +56,19 @@ func (w *watch) close() {
 	w.cancel()
 }
 
-// watch opens a watch on key, from now on, and calls f once it exists.
+// watch opens a watch on key from the present revision on, and calls f once it exists.
 func (q *Queue) watch(ctx context.Context, key string, f func(context.Context, *watch) error, opts ...clientv3.OpOption) error {
 	w := q.open(ctx, key, opts...)
 	defer w.close()
 	return w.use(ctx, f)
 }
 
-// watchOn is a watch for c's end. With puts it shows what is written to c's key too.
+// watchOn returns a watch that shows c's end; with puts it also shows the puts of c's key.
 //
-// In a brisk queue the watch lasts for shortWait. It was kept, and shows all that came after c, or it is new and may be kept. Without puts
-// it leaves out what is written: a key has two events a turn, and its put is half of what the watch costs. An overwritten key contends no
-// more either; the look under the next watch finds that.
+// In a brisk queue the watch ends after shortWait. It is a kept one, which shows everything since c was created, or a
+// new one, which may be kept afterwards. Without puts it filters them out: a key has a put and a deletion in each
+// turn, so half of the events go. Such a watch does not show that c was taken off its lease: the look under the next
+// watch, after shortWait, finds it.
 func (q *Queue) watchOn(ctx context.Context, c contender, brisk, puts bool) (w *watch, kept bool) {
 	if !brisk {
 		return q.open(ctx, c.key), false
@@ -86,25 +87,28 @@ func (q *Queue) watchOn(ctx context.Context, c contender, brisk, puts bool) (w *
 }
 
 const (
-	// shortWait is how long each end that is waited for may take in a queue that is brisk. A wait relies on its watch there for so
-	// long, too: a kept one may stand at a member that has fallen silent, which only the opening of a watch shows.
+	// shortWait bounds the ends of a brisk queue: each one in the last wait came within it. A wait in a brisk queue
+	// also relies on one watch for no longer than that: a kept watch may be on a member that has fallen silent, which
+	// only the opening of another watch shows.
 	shortWait = GuardAfter
-	// keptFor is how long a watch is kept that nobody uses.
+	// keptFor is how long an unused watch is kept.
 	keptFor = time.Second
-	// mostKept is how many watches of one lease are kept.
+	// mostKept is the most watches of one lease that are kept.
 	mostKept = 64
 )
 
-// keptWatches are watches of waits that were short, for the next waits for the same keys: where a lock goes round, each
-// contender stands behind the same key each time, since keys are used again.
+// keptWatches are the watches of short waits, kept for the next waits for the same keys. Where sessions take a lock
+// in turns, each contender waits behind the same key every time, since keys are used again. A kept watch saves
+// opening one and the read after that: with two or three sessions a turn then takes two requests.
 type keptWatches struct {
 	mu      sync.Mutex // guards the field below
 	watches map[string]*watch
 }
 
-// take returns the watch on c's key for a call whose context is ctx, to wait for c's end. It returns nil if none is kept, or if that
-// may not show the end: readers of one session wait for the same key at the same time, so the watch may have begun after the end, or
-// another wait may have taken it. With puts it is one that shows them.
+// take returns the kept watch on c's key, for a call whose context is ctx. It returns nil if none is kept, if the
+// kept one does not show puts and puts is set, or if it may not show c's end: readers of one session wait for the
+// same key at the same time, so the watch may have begun after the end, or another wait may have taken the event from
+// it.
 func (k *keptWatches) take(ctx context.Context, c contender, puts bool) *watch {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -113,12 +117,13 @@ func (k *keptWatches) take(ctx context.Context, c contender, puts bool) *watch {
 		return nil
 	}
 	delete(k.watches, c.key)
-	w.timer.Reset(shortWait) // if it has just gone off, the watch ends, as any watch may
+	w.timer.Reset(shortWait) // if the timer has just fired, the watch ends, as any watch may
 	w.detach = context.AfterFunc(ctx, w.cancel)
 	return w
 }
 
-// keep keeps w, if there is room, or ends it.
+// keep keeps w for the next wait. It closes w if w has ended, if there is no room or if there already is a watch on
+// that key.
 func (k *keptWatches) keep(w *watch) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -133,7 +138,7 @@ func (k *keptWatches) keep(w *watch) {
 	w.timer.Reset(keptFor)
 }
 
-// drop ends w, and keeps it no longer.
+// drop ends w and does not keep it any longer.
 func (k *keptWatches) drop(w *watch) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
