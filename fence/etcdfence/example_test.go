@@ -14,7 +14,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// A write that is tied to a lock in the same etcd. Once the lock has gone the server refuses it.
+// A write depends on a lock in the same etcd. After the lock is released the server refuses it.
 func ExampleNewKV() {
 	ctx := context.Background()
 	client, stop := connect() // clientv3.New
@@ -53,7 +53,7 @@ func ExampleNewKV() {
 	// 42 pages
 }
 
-// The caller's own comparisons choose between Then and Else as ever. Neither runs if the lock is lost.
+// The caller's own comparisons choose between Then and Else as usual. Neither runs if the token is stale.
 func ExampleKV_Txn() {
 	ctx := context.Background()
 	client, stop := connect()
@@ -92,7 +92,7 @@ func ExampleKV_Txn() {
 	// fence: stale token 41 for "stock": highest seen is 54
 }
 
-// The holders' locks are in another cluster: the mark in the data's own says whose writes are too late.
+// The holders' locks are in another cluster. The mark in the data's cluster decides whose writes are too late.
 func ExampleMarks() {
 	client, stop := connect() // of the data's cluster
 	defer stop()

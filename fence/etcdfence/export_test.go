@@ -2,7 +2,7 @@ package etcdfence
 
 import "github.com/leasefence/leasefence/fence"
 
-// FormatMarks and ParseMarks are for tests of the form of both marks.
+// FormatMarks and ParseMarks give tests the form of a mark's value.
 func FormatMarks(write fence.Token, read fence.ReadToken, lock string) string {
 	return marks{write, read, lock}.String()
 }

@@ -39,7 +39,8 @@ func TestNewKV_writesWhileHeld(t *testing.T) {
 	})
 }
 
-// A lost lock runs nothing: not even the Else of the caller's own failed comparison, nor a transaction that only reads.
+// After the lock is lost nothing runs, not even the Else of the caller's own failed comparison or a transaction that
+// only reads.
 func TestNewKV_lostLockRunsNoBranch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
@@ -64,7 +65,7 @@ func TestNewKV_lostLockRunsNoBranch(t *testing.T) {
 	})
 }
 
-func TestNewKV_tellsThePresentOwner(t *testing.T) {
+func TestNewKV_reportsThePresentOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
 		srv.Put("locks/a/stray", "") // older than all
@@ -89,8 +90,8 @@ func TestNewKV_tellsThePresentOwner(t *testing.T) {
 	})
 }
 
-// What is no contender is not told as the owner, nor is who came before.
-func TestNewKV_tellsNobodyElse(t *testing.T) {
+// Neither a key that is no contender nor an older contender is reported as the owner.
+func TestNewKV_reportsNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
 		granted, err := c.Grant(t.Context(), 3600)
@@ -118,7 +119,7 @@ func TestNewKV_tellsNobodyElse(t *testing.T) {
 	})
 }
 
-// Of a queue with many nested keys in front the owner cannot be told, and nothing else is.
+// Behind many nested keys the owner is not found, so none is reported.
 func TestNewKV_ownerBehindManyNestedKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
@@ -132,7 +133,7 @@ func TestNewKV_ownerBehindManyNestedKeys(t *testing.T) {
 	})
 }
 
-// A key that was deleted and put again, even with the same lease, is not the hold.
+// A key that was deleted and put again, even with the same lease, is another hold.
 func TestNewKV_keyMadeAgainIsAnotherHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
@@ -156,7 +157,7 @@ func TestNewKV_keyMadeAgainIsAnotherHold(t *testing.T) {
 	})
 }
 
-// A key that somebody has written without its lease has its create revision still, but is no contender: the next in the
+// A key that somebody has written without its lease keeps its create revision but is no contender: the next in the
 // queue holds the lock.
 func TestNewKV_keyTakenOffItsLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -197,7 +198,7 @@ func TestNewKV_writeUnderWay(t *testing.T) {
 	})
 }
 
-// What is not known is told as the client tells it, and not sent again.
+// An unknown outcome is reported with the client's error, and the write is not sent again.
 func TestNewKV_lostMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
@@ -256,8 +257,8 @@ func TestNewKV_refusesBadInput(t *testing.T) {
 	})
 }
 
-// A refused write tells that readers hold the lock now.
-func TestNewKV_tellsThePresentReader(t *testing.T) {
+// A refused write reports that readers hold the lock now.
+func TestNewKV_reportsThePresentReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
 		key, h := contend(t, c.Client, "locks/a")
@@ -271,7 +272,7 @@ func TestNewKV_tellsThePresentReader(t *testing.T) {
 	})
 }
 
-// A read lock opens no way to write.
+// The handle of a read lock is no Holder.
 func TestNewKV_takesNoReadLock(t *testing.T) {
 	_, is := any((*lease.ReadLock)(nil)).(etcdfence.Holder)
 	require.False(t, is)

@@ -12,7 +12,7 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// namespace.NewKV puts the caller's keys under a prefix and leaves the lock's where it is.
+// namespace.NewKV puts the caller's keys under a prefix and leaves the lock's key unchanged.
 func TestNewKV_inANamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
@@ -38,7 +38,7 @@ func TestNewKV_inANamespace(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "d", string(del.PrevKvs[0].Key))
 		}
-		// Inside out the lock's key is looked for in the namespace: nothing is accepted.
+		// In the wrong order the KV looks for the lock's key in the namespace: nothing is accepted.
 		require.ErrorIs(t, newKV(t, namespace.NewKV(c, "app/"), h).Check(t.Context()), fence.ErrStale)
 		srv.Delete(key)
 		require.ErrorIs(t, second(namespace.NewKV(newKV(t, c, h), "app/").Put(t.Context(), "d", "")), fence.ErrStale)

@@ -11,8 +11,8 @@ import (
 	"github.com/leasefence/leasefence/fence/etcdfence"
 )
 
-// Holders of two locks, and of one that is not named, use one resource at random. Each verb answers as that of fence.Guard, which is
-// the model. They share a KV, so that its guess of the name is out of date now and then.
+// Holders of two locks, and holders without a name, use one resource at random. Each verb must answer as fence.Guard,
+// the model, does. They share a KV, so its guess of the name is sometimes out of date.
 func TestMarks_locksRandom(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

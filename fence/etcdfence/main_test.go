@@ -8,6 +8,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	clock.System = clock.Clock{} // that of the bubbles that tests run in
+	clock.System = clock.Clock{} // the fake clock of the tests' bubbles
 	os.Exit(m.Run())
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/leasefence/leasefence/fence/etcdfence"
 )
 
-// boundaries are tokens around which an order of strings, of floats or of shorter integers would err.
+// boundaries returns tokens around which an order of strings, floats or shorter integers would be wrong.
 func boundaries() []fence.Token {
 	tokens := []fence.Token{1, math.MaxInt64}
 	for n := int64(10); n < math.MaxInt64/10; n *= 10 {
@@ -26,7 +26,7 @@ func boundaries() []fence.Token {
 	return slices.Compact(tokens)
 }
 
-// The order of the marks as etcd sees them is that of the numbers.
+// Etcd's order of the values is the order of the tokens.
 func TestFormat_keepsTheOrder(t *testing.T) {
 	tokens := boundaries()
 	values := make([]string, len(tokens))
@@ -41,8 +41,8 @@ func TestFormat_keepsTheOrder(t *testing.T) {
 	require.Equal(t, "09223372036854775807", etcdfence.FormatMarks(math.MaxInt64, 0, ""))
 }
 
-// FuzzParseMarks checks that a mark, two marks and a name have one spelling, that a read mark that refuses nobody has none, and that no name
-// is taken for a mark.
+// FuzzParseMarks checks that marks and name have exactly one spelling, that a read mark that is not above the write
+// mark has none, and that no name is taken for a mark.
 func FuzzParseMarks(f *testing.F) {
 	for _, s := range []string{
 		"", "0", "54", "09223372036854775807", "09223372036854775808", "99999999999999999999",

@@ -16,8 +16,9 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// A tenure that has claimed sends one request for each write. One without a name does so too, where it is let in, from the second
-// write on, and learns a new name when it has to.
+// A tenure that has claimed sends one request for each write. So does a tenure without a name, where that is allowed,
+// from its second write on: the first write, and each after a change of the name, takes one more request to learn the
+// name.
 func TestMarks_KV_costOfNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
@@ -45,7 +46,8 @@ func TestMarks_KV_costOfNames(t *testing.T) {
 	})
 }
 
-// The contexts of locks carry what a mark needs. In the function of an inner lock, a write under the outer one has to say so.
+// The contexts of locks carry token and name. Inside the function of an inner lock, a write under the outer lock needs
+// fence.ForLock or the outer context.
 func TestMarks_nestedLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
@@ -70,7 +72,7 @@ func TestMarks_nestedLocks(t *testing.T) {
 	})
 }
 
-// A value that is not a mark accepts no token, whether it sorts before the token or after it. FuzzParseMarks has the spellings.
+// A malformed mark accepts no token, whether it sorts before the token or after it. FuzzParseMarks has more spellings.
 func TestMarks_malformed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
@@ -101,7 +103,7 @@ func TestMarks_malformed(t *testing.T) {
 	})
 }
 
-// No write that goes through it reaches a mark.
+// No write through a KV reaches a mark.
 func TestMarks_KV_sparesTheMarks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)

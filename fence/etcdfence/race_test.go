@@ -15,8 +15,9 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// Whatever comes before the first or the second transaction of a verb is seen by it: a newer writer or reader, an older one, whose
-// mark stays, another lock, a move, a name, or its loss. The holder has token 41 of the lock accounts, or without a name.
+// A verb sees what changes the mark before its first or its second transaction: a newer or an older writer or reader,
+// another lock, a move, a new name, or the loss of the name. The holder has token 41 of the lock accounts, or without a
+// name.
 func TestMarks_interleaved(t *testing.T) {
 	const (
 		accounts = " @accounts"
@@ -29,8 +30,8 @@ func TestMarks_interleaved(t *testing.T) {
 	newer := &fence.StaleError{Resource: "r", Token: 41, Highest: 54}
 	for name, tt := range map[string]struct {
 		verb            string
-		at              int    // the transaction before which it comes
-		before, between string // values of the mark; "" is none
+		at              int    // the transaction before which the mark changes
+		before, between string // values of the mark; "" for none
 		after           string
 		requests        int
 		refused         error
@@ -68,7 +69,7 @@ func TestMarks_interleaved(t *testing.T) {
 		"without a name, no name again":    {"Put", 2, value(41, 0), value(41, 0), value(41, 0) + accounts, 3, nil},
 		"a claim, another lock":            {"Claim", 2, "", value(7, 0) + report, "", 2, other(41, "accounts", "report")},
 		"unnamed, named by another":        {"unnamed", 2, value(7, 0), value(7, 0) + report, "", 2, other(41, "", "report")},
-		"unnamed, moved, its guess is out": {"lenient", 1, value(41, 0) + accounts, value(41, 0) + report, value(41, 0) + report, 2, nil},
+		"unnamed, moved, an old guess":     {"lenient", 1, value(41, 0) + accounts, value(41, 0) + report, value(41, 0) + report, 2, nil},
 		"unnamed, moved while it raises":   {"lenient", 2, value(7, 0) + accounts, value(7, 0) + report, value(41, 0) + report, 3, nil},
 		"unnamed, newer after its look": {
 			"lenient", 2, value(41, 0) + accounts, value(54, 0) + accounts, "", 2, newer,
@@ -144,8 +145,8 @@ func TestMarks_interleaved(t *testing.T) {
 	}
 }
 
-// What arrives late is refused and lowers nothing: a write of a tenure that has claimed, and one that raises the mark, a claim to read,
-// and a move.
+// A late request is refused and lowers nothing: a write of a tenure that has claimed, a write that raises the mark, a
+// claim to read, and a move.
 func TestMarks_late(t *testing.T) {
 	type call struct {
 		verb, lock string
@@ -158,7 +159,7 @@ func TestMarks_late(t *testing.T) {
 	for _, tt := range []struct {
 		before fence.Token // claimed for the lock accounts
 		late   call
-		at     int // its transaction that is late
+		at     int // the transaction of late that is delayed
 		comes  call
 		after  string
 	}{
@@ -193,7 +194,8 @@ func TestMarks_late(t *testing.T) {
 	}
 }
 
-// A lost message of either transaction of a raise is told as it is, and nothing is sent again. The same call again is safe.
+// If the request or the answer of one of the transactions is lost, the verb returns the client's error and sends
+// nothing again. Repeating the call is safe.
 func TestMarks_lostMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, transactions := range map[string]int{"Put": 2, "Claim": 2, "Move": 2, "ClaimRead": 1} {

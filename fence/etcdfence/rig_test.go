@@ -20,7 +20,7 @@ var (
 	_ etcdfence.Holder = (*election.Leadership)(nil)
 )
 
-// start makes a server and one client for the bubble it is called in.
+// start makes a server and a client for the bubble of the calling test.
 func start(t *testing.T) (*fakeetcd.Server, *fakeetcd.Client) {
 	t.Helper()
 	srv := fakeetcd.New()
@@ -85,7 +85,7 @@ func reading(t *testing.T, token fence.ReadToken) context.Context {
 	return fence.NewReadContext(t.Context(), token)
 }
 
-// value is a mark's as it is stored; 0 is none.
+// value is the stored value of a mark; 0 stands for no mark.
 func value(write, read int64) string {
 	switch {
 	case read != 0:
@@ -97,7 +97,7 @@ func value(write, read int64) string {
 	}
 }
 
-// of is the context of a holder of a lock; "" is none.
+// of returns the context of a lock's holder; with "" the token comes without a name.
 func of(t *testing.T, lock string, token fence.Token) context.Context {
 	t.Helper()
 	return named(with(t, token), lock)
@@ -115,7 +115,7 @@ func named(ctx context.Context, lock string) context.Context {
 	return fence.WithLock(ctx, lock)
 }
 
-// lenient has marks that let tokens without a name in.
+// lenient returns marks that allow tokens without a name.
 func lenient(t *testing.T, c *fakeetcd.Client) *etcdfence.Marks {
 	t.Helper()
 	m, err := etcdfence.NewMarks(c, etcdfence.Options{AllowUnnamed: true})
@@ -123,7 +123,7 @@ func lenient(t *testing.T, c *fakeetcd.Client) *etcdfence.Marks {
 	return m
 }
 
-// contents are the keys below a prefix and their values.
+// contents returns the keys below a prefix and their values.
 func contents(srv *fakeetcd.Server, prefix string) map[string]string {
 	all := map[string]string{}
 	for _, kv := range srv.Keys(prefix) {
@@ -139,7 +139,7 @@ func requireStale(t *testing.T, err error, want fence.StaleError) {
 	require.Equal(t, &want, err)
 }
 
-// second drops an answer that a test does not need.
+// second returns only the error of a call.
 func second[T any](_ T, err error) error { return err }
 
 // writes are all the ways to write one key.

@@ -15,7 +15,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// verbs are all verbs, and all ways to write the key d.
+// verbs returns all verbs, and all ways to write the key d.
 func verbs(m *etcdfence.Marks) map[string]fencetest.Verb {
 	all := fencetest.VerbsOf(m.Claim, m.Check, m.Move, m.ClaimRead, m.CheckRead)
 	for name, write := range writes {
@@ -30,7 +30,7 @@ func verbs(m *etcdfence.Marks) map[string]fencetest.Verb {
 	return all
 }
 
-// Once the mark has the token and its lock there is one request for a write. Nothing is written for nothing.
+// A write takes one request once the mark has the token and its lock. A mark that need not change is not written.
 func TestMarks_rules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
@@ -91,7 +91,7 @@ func TestMarks_refusesBadInput(t *testing.T) {
 		fencetest.Refuse(t, verbs(m), resources)
 		require.Empty(t, srv.Calls(fakeetcd.Any), "nothing was sent")
 
-		// The way back from a token that nobody was granted, where one was accepted; docs/guarantees.md has another.
+		// How an operator lowers a mark after a token was accepted that was never granted; see docs/guarantees.md.
 		require.NoError(t, newMarks(t, c).Claim(with(t, math.MaxInt64), "orders"), "every era is allowed")
 		require.ErrorIs(t, m.Claim(with(t, 41), "orders"), fence.ErrStale)
 		srv.Put("fence/orders", "00000000000000000041")

@@ -13,7 +13,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// The transaction's parts come once each and in their order, as etcd's own demands.
+// If, Then and Else come at most once each and in this order, as etcd's own transaction demands.
 func TestKV_Txn_order(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
@@ -43,8 +43,8 @@ func TestKV_Txn_order(t *testing.T) {
 	})
 }
 
-// Etcd answers a transaction of serializable reads alone, or of nothing, from a member that may be behind, to which a
-// lost lock is held still. Whatever the caller asks for, none that is sent is one.
+// A member of etcd answers a transaction of serializable reads only, or without operations, from its own state, which
+// may be old and still have a lost lock's key. Whatever the caller asks for, no such transaction is sent.
 func TestKV_asksNoMemberThatIsBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, c := start(t)
