@@ -25,15 +25,15 @@ func newBucket(t *testing.T, trip tripper, opts s3fence.Options) *s3fence.Bucket
 	return b
 }
 
-// What becomes of a write by what an endpoint says, or the network. One that never left was not done.
+// What Put reports for each answer of the endpoint or error of the network. A write that was never sent was not done.
 func TestBucket_Put_answers(t *testing.T) {
 	const always = 1 << 40
 	for name, tt := range map[string]struct {
-		err    error // in place of an answer
+		err    error // instead of an answer
 		status int
 		code   string
-		done   bool // the write is passed on before
-		times  int
+		done   bool  // the write is done before this answer
+		times  int   // the number of writes that get this answer
 		want   error // nil: success
 	}{
 		"no connection":                {err: &net.OpError{Op: "dial", Err: errors.New("refused")}, times: always, want: s3fence.ErrContended},
@@ -81,16 +81,16 @@ func TestBucket_Put_answers(t *testing.T) {
 			}
 			if errors.Is(tt.want, errRefused) {
 				require.ErrorContains(t, err, tt.code)
-				require.Equal(t, 1, writes, "it is not sent again")
+				require.Equal(t, 1, writes, "a refused write is not sent again")
 			} else {
-				require.Equal(t, 5, writes, "Attempts bounds them")
+				require.Equal(t, 5, writes, "Attempts bounds the writes")
 			}
 			require.Empty(t, store.objects)
 		})
 	}
 }
 
-var errRefused = errors.New("refused by the endpoint, and nothing else")
+var errRefused = errors.New("an error of the endpoint that matches none of the package's")
 
 // A 412 to a copy that a proxy made of the request, and then the object cannot be read: the write may have been done.
 func TestBucket_Put_notReadAfterAConflict(t *testing.T) {
@@ -144,7 +144,7 @@ func TestBucket_Update_failure(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
-// A context that ends before anything is sent: not done, and so not unknown.
+// If the context ends before anything is sent, the write was not done, so the outcome is not unknown.
 func TestBucket_Update_contextEndsInFn(t *testing.T) {
 	var store memory
 	b := newBucket(t, store.RoundTrip, s3fence.Options{})
@@ -155,7 +155,7 @@ func TestBucket_Update_contextEndsInFn(t *testing.T) {
 	require.Empty(t, store.objects)
 }
 
-// A payload that is not to be read is not overwritten by an Update either.
+// Claim and Update neither read nor overwrite a payload above Options.MaxSize. Put does not read the payload.
 func TestBucket_maxSize(t *testing.T) {
 	var store memory
 	ctx := fence.NewContext(t.Context(), 54)
@@ -166,12 +166,12 @@ func TestBucket_maxSize(t *testing.T) {
 	require.ErrorContains(t, small.Claim(ctx, "key"), "more than Options.MaxSize, 10 bytes")
 	grow := func([]byte) ([]byte, error) { return make([]byte, 11), nil }
 	require.ErrorContains(t, small.Update(ctx, "other", grow), "payload has 11 bytes, want at most Options.MaxSize, 10")
-	require.NoError(t, small.Put(ctx, "key", make([]byte, 10)), "Put does not read the payload")
+	require.NoError(t, small.Put(ctx, "key", make([]byte, 10)))
 	_, err = small.Get(ctx, "key")
 	require.NoError(t, err)
 }
 
-// A content of now with the ETag of before, as a gateway to a file system may give: its token counts.
+// An endpoint returns a new content with an old ETag, as a gateway to a file system may: the content's token counts.
 func TestBucket_Put_newerContentWithOldETag(t *testing.T) {
 	var store memory
 	direct := newBucket(t, store.RoundTrip, s3fence.Options{})
@@ -197,7 +197,7 @@ func TestBucket_Put_newerContentWithOldETag(t *testing.T) {
 	require.Equal(t, 1, writes)
 }
 
-// Without a strong ETag there is nothing to make a write conditional on.
+// Without a strong ETag a write has no condition, so it is refused.
 func TestBucket_needsAStrongETag(t *testing.T) {
 	for _, tag := range []string{"", `W/"1"`} {
 		var store memory
@@ -215,7 +215,7 @@ func TestBucket_needsAStrongETag(t *testing.T) {
 	}
 }
 
-// A name may have any characters; an error has it in quotes, and cut.
+// A name may have any characters; an error quotes it and cuts it.
 func TestManifest_Commit_quotesNames(t *testing.T) {
 	b := newBucket(t, func(r *http.Request) (*http.Response, error) {
 		if r.Method == http.MethodPut {

@@ -78,7 +78,7 @@
 //	no token in the context, or a lock's name that  matches fence.ErrInvalidToken        unchanged, nothing sent
 //	is too long; for Move, no name of one lock
 //	key empty or too long, payload too large        an error with the legal range        unchanged, nothing sent
-//	commit fails before the swap point              the error of the step                unchanged; parts are garbage
+//	commit fails before it replaces the manifest    the error of the step                unchanged; parts are garbage
 //	endpoint ignores conditions                     every stale write is accepted        call Probe
 //
 // # Lost answers

@@ -15,8 +15,8 @@ import (
 // connect stands for s3.NewFromConfig.
 func connect() *s3.Client { return newClient(new(memory).RoundTrip) }
 
-// A holder is paused for longer than its lease. Its successor claims the object before it reads it, and what the first
-// one writes when it wakes up is refused.
+// A holder is paused for longer than its lease. Its successor claims the object before reading it. When the first
+// holder wakes up and writes, the write is refused.
 func Example() {
 	bucket, err := s3fence.NewBucket(connect(), "data", s3fence.Options{})
 	if err != nil {
@@ -88,7 +88,7 @@ func ExampleManifest_Commit() {
 	// stop this tenure: true
 }
 
-// A write whose answer was lost, and that others have written over since: read before writing again.
+// Put has four outcomes: written, stale, unknown (the answer was lost and others have written since), and not written.
 func ExampleBucket_Put() {
 	bucket, err := s3fence.NewBucket(connect(), "data", s3fence.Options{})
 	if err != nil {
@@ -99,7 +99,7 @@ func ExampleBucket_Put() {
 	case errors.Is(err, fence.ErrStale):
 		fmt.Println("the lock is lost: stop")
 	case errors.Is(err, s3fence.ErrUnknown):
-		fmt.Println("written or not: get it, and compare")
+		fmt.Println("written or not: settle it with Update")
 	case err != nil:
 		fmt.Println("not written:", err)
 	default:

@@ -18,7 +18,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// silent is an S3 client with which nothing may be sent.
+// silent returns an S3 client that fails the test if anything is sent.
 func silent(t *testing.T) *s3.Client {
 	t.Helper()
 	return newClient(func(*http.Request) (*http.Response, error) {

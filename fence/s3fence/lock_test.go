@@ -11,13 +11,13 @@ import (
 	"github.com/leasefence/leasefence/fence/s3fence"
 )
 
-// of is the context of a lock's holder, or of one whose token came without a name.
+// of returns the context of a lock's holder; with "" the token comes without a name.
 func of(t *testing.T, lock string, token fence.Token) context.Context {
 	t.Helper()
 	return named(fence.NewContext(t.Context(), token), lock)
 }
 
-// readerOf is of for the holder of a read lock.
+// readerOf returns the context of a read lock's holder.
 func readerOf(t *testing.T, lock string, token fence.ReadToken) context.Context {
 	t.Helper()
 	return named(fence.NewReadContext(t.Context(), token), lock)
@@ -30,7 +30,7 @@ func named(ctx context.Context, lock string) context.Context {
 	return fence.WithLock(ctx, lock)
 }
 
-// The longest name fits into what is read of an object without its payload.
+// The longest name fits into the bytes that are read of an object without its payload.
 func TestBucket_longestLock(t *testing.T) {
 	l, b := newLedger(t, s3fence.Options{MaxSize: 10})
 	lock := strings.Repeat("é", fence.MaxLock/2)
@@ -40,7 +40,7 @@ func TestBucket_longestLock(t *testing.T) {
 	require.NoError(t, b.Check(of(t, lock, 60), "rows"))
 	require.NoError(t, b.CheckRead(readerOf(t, lock, 60), "rows"))
 	require.ErrorIs(t, b.Check(of(t, lock[2:], 60), "rows"), fence.ErrOtherLock)
-	require.NoError(t, b.Put(of(t, lock, 60), "rows", []byte("9876543210")), "reads the line alone")
+	require.NoError(t, b.Put(of(t, lock, 60), "rows", []byte("9876543210")), "Put reads only the line")
 	require.NoError(t, b.Update(of(t, lock, 60), "rows", func(old []byte) ([]byte, error) { return old, nil }))
 	o, err := b.Get(t.Context(), "rows")
 	require.NoError(t, err)

@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// memory is as much of S3 as the examples and the tests beside the code need. What only a server shows is tested in the module
-// below.
+// memory is the part of S3 that the examples and the tests beside the code need. The module integration tests against a
+// server.
 type memory struct {
 	mu      sync.Mutex
 	objects map[string][]byte // by path

@@ -19,7 +19,7 @@ import (
 
 const content = `{"version":1,"parts":{}}`
 
-// verbs are those of a bucket, and of the manifests in it.
+// verbs returns the verbs of a bucket and of its manifests.
 func verbs(b *s3fence.Bucket) map[string]fencetest.Verb {
 	of := func(do func(m *s3fence.Manifest, ctx context.Context) error) func(context.Context, string) error {
 		return func(ctx context.Context, key string) error {
@@ -47,7 +47,7 @@ func verbs(b *s3fence.Bucket) map[string]fencetest.Verb {
 	return all
 }
 
-// writes reports whether a verb writes whenever it is accepted, not only where a mark has to change.
+// writes reports whether a verb also writes if no mark has to change.
 func writes(verb string) bool { return verb == "Put" || verb == "Update" || verb == "Commit" }
 
 // marks reads the line of an object.
@@ -72,7 +72,7 @@ func marks(t *testing.T, body []byte) (m fencetest.Marks) {
 	return m
 }
 
-// payload is what is behind the line.
+// payload returns the payload of an object, "" if there is none.
 func payload(t *testing.T, b *s3fence.Bucket, key string) string {
 	t.Helper()
 	o, err := b.Get(t.Context(), key)
@@ -82,7 +82,7 @@ func payload(t *testing.T, b *s3fence.Bucket, key string) string {
 	return string(o.Payload)
 }
 
-// A refusal is decided by what was read first, and nothing is sent after it. A mark that has not to change is not written again.
+// Nothing is sent after the read that decides a refusal. A mark that need not change is not written again.
 func TestBucket_rules(t *testing.T) {
 	l, strict := newLedger(t, s3fence.Options{})
 	lax := newBucket(t, l.RoundTrip, s3fence.Options{AllowUnnamed: true})
@@ -115,7 +115,8 @@ func TestBucket_rules(t *testing.T) {
 	rules.Names(t, 1024)
 }
 
-// Somebody else comes at each step of each verb. Who is first is first, and the other decides by what it has left.
+// Another holder acts at each step of each verb. The first of the two is decided by the object as it was, the second by
+// what the first has left.
 func TestBucket_comesAtAStep(t *testing.T) {
 	type call struct {
 		verb, lock string
@@ -148,7 +149,7 @@ func TestBucket_comesAtAStep(t *testing.T) {
 				{"Move", "stock", 60},
 			} {
 				for _, s := range steps {
-					_, refused := before.After(verbs(nil)[own.verb], own.token, own.lock, false) // by what it has read
+					_, refused := before.After(verbs(nil)[own.verb], own.token, own.lock, false) // by its first read
 					if refused != nil && s.method == http.MethodPut {
 						continue
 					}
@@ -198,8 +199,9 @@ func TestBucket_comesAtAStep(t *testing.T) {
 	}
 }
 
-// The answer to a write is lost, or goes to a copy of the request, and others come before the object is read back. One write since
-// names the one that it replaced: it was done. After two nothing tells any more, and it is not done again.
+// The answer to a write is lost, or the client gets the answer to a proxy's copy of the request, and others write
+// before the object is read back. After one other write, its previous id shows that this write was done. After two the
+// outcome is unknown, and the write is not sent again.
 func TestBucket_lostAnswer(t *testing.T) {
 	type call struct {
 		verb, lock string
@@ -217,7 +219,7 @@ func TestBucket_lostAnswer(t *testing.T) {
 		} {
 			for _, copied := range []bool{true, false} {
 				if copied && (name == "two writes of the same token" || verb == "ClaimRead" && name == "two readers") {
-					continue // a 412 as any other: nothing newer is in the way
+					continue // like any other 412: nothing newer refuses the write, so it is done again
 				}
 				t.Run(fmt.Sprintf("%s/%s/copied %t", verb, name, copied), func(t *testing.T) {
 					var store memory

@@ -8,18 +8,18 @@ import (
 	"github.com/leasefence/leasefence/fence/s3fence"
 )
 
-// ledger is a store in memory that counts requests, and what may happen at a step of them.
+// ledger is a store in memory that counts requests and runs functions at chosen steps.
 type ledger struct {
 	memory
 
 	gets, puts int
-	at         map[step]func() // each happens once
+	at         map[step]func() // each runs once
 }
 
-// step is a place in what a client sends about the object rows.
+// step is the moment before a request about the object rows, or before its answer.
 type step struct {
 	method   string
-	answered bool // before the answer, not before the request
+	answered bool // before the answer
 }
 
 var steps = []step{{http.MethodGet, false}, {http.MethodGet, true}, {http.MethodPut, false}, {http.MethodPut, true}}
@@ -52,7 +52,7 @@ func (l *ledger) count() (gets, puts int) {
 	return gets, puts
 }
 
-// body is the object as it is stored.
+// body returns the object as it is stored.
 func (l *ledger) body(key string) []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()

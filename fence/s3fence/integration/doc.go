@@ -1,3 +1,3 @@
-// Package integration tests package s3fence against a real server, versitygw, which runs in a process of its own with
-// its data in a folder of its own. It is a module of its own, so that s3fence requires no more than its importers need.
+// Package integration tests package s3fence against a real server, versitygw, which runs in a separate process with a
+// temporary folder. It is a separate module, so that s3fence requires only what its importers need.
 package integration

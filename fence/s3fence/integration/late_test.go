@@ -13,8 +13,9 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// The first attempt is stuck on its way and arrives just before the second, which is then refused: both are one write. Or
-// it arrives after the second, and again after a successor's claim and write: the condition refuses it each time.
+// The first attempt is delayed in the network. If it arrives just before the second attempt, the second is refused, and
+// both count as one write. If it arrives after the second, or after a successor's claim and write, its condition is
+// false.
 func TestBucket_lateCopy(t *testing.T) {
 	transport := server.transport()
 	defer transport.CloseIdleConnections()

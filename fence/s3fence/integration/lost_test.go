@@ -15,7 +15,7 @@ import (
 	"github.com/leasefence/leasefence/fence/s3fence"
 )
 
-// An endpoint that nobody can read after the write: unknown, not failed.
+// If the object cannot be read after a lost answer, the outcome is unknown.
 func TestBucket_lostAnswerAndUnreadable(t *testing.T) {
 	p, other, _ := newPair(t)
 	require.NoError(t, other.Put(holding(t, 40), "key", []byte("base")))
@@ -35,7 +35,8 @@ func TestBucket_lostAnswerAndUnreadable(t *testing.T) {
 	require.Equal(t, "41", payload)
 }
 
-// The context ends while an answer is awaited: unknown. Before anything is sent: not done.
+// If the context ends while Put waits for an answer, the outcome is unknown. If it ends before anything is sent, the
+// write was not done.
 func TestBucket_contextEnds(t *testing.T) {
 	p, other, _ := newPair(t)
 	require.NoError(t, other.Put(holding(t, 40), "key", []byte("base")))
@@ -59,7 +60,7 @@ func TestBucket_contextEnds(t *testing.T) {
 	require.Equal(t, "41", payload)
 }
 
-// made is an answer that no server gave.
+// made returns an answer that comes from no server.
 func made(r *http.Request, status int, code string) *http.Response {
 	body := `<?xml version="1.0"?><Error><Code>` + code + `</Code><Message>made up</Message></Error>`
 	return &http.Response{
@@ -69,7 +70,7 @@ func made(r *http.Request, status int, code string) *http.Response {
 	}
 }
 
-// What has no envelope is neither read nor overwritten.
+// An object without an envelope is neither read nor overwritten.
 func TestBucket_foreignObject(t *testing.T) {
 	p, _, bucket := newPair(t)
 	for name, body := range map[string]string{"empty": "", "short": "hello", "long": strings.Repeat("x", 1000)} {

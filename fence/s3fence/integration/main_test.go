@@ -26,11 +26,11 @@ const (
 	access, secret = "access", "secretsecret"
 	region         = "us-east-1"
 
-	// patience bounds what a test waits for; it is far longer than anything takes.
+	// patience bounds the wait for an event; it is far longer than any event takes.
 	patience = time.Minute
 )
 
-// server is the one that all tests share.
+// server is shared by all tests.
 var server *gateway
 
 func TestMain(m *testing.M) {
@@ -64,10 +64,10 @@ func run(m *testing.M) (code int, err error) {
 	return code, err
 }
 
-// gateway is a versitygw in a process of its own.
+// gateway is a versitygw in a separate process.
 type gateway struct {
 	dir    string
-	stdin  io.Closer // its end is the order to stop
+	stdin  io.Closer // closing it stops the process
 	cmd    *exec.Cmd
 	output bytes.Buffer
 }
@@ -117,7 +117,7 @@ func (g *gateway) dial(ctx context.Context) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", g.socket())
 }
 
-// transport is a transport to the gateway, whatever the address.
+// transport returns a transport that connects to the gateway, whatever the address.
 func (g *gateway) transport() *http.Transport {
 	return &http.Transport{
 		DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return g.dial(ctx) },
@@ -136,13 +136,13 @@ func (g *gateway) stop() error {
 	return errors.Join(err, os.RemoveAll(g.dir))
 }
 
-// serve runs a gateway until standard input ends, which it does with the process that started it.
+// serve runs a gateway until standard input ends, at the latest with the process that started it.
 func serve(dir string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(0) // the gateway's own way out waits for connections
+		os.Exit(0) // the gateway's own shutdown would wait for connections
 	}()
 	data := filepath.Join(dir, "data")
 	if err := os.MkdirAll(data, 0o700); err != nil {

@@ -55,7 +55,7 @@ func TestManifest_commits(t *testing.T) {
 	after, err := m.Read(ctx)
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"a": "1", "b": "2"}, contents(t, after))
-	require.Equal(t, map[string]string{"a": "1", "b": "1", "gone": "1"}, contents(t, before), "a reader keeps it")
+	require.Equal(t, map[string]string{"a": "1", "b": "1", "gone": "1"}, contents(t, before), "an older snapshot is unchanged")
 	require.Equal(t, fence.Token(41), after.Token)
 	_, err = after.Get(ctx, "gone")
 	require.ErrorIs(t, err, s3fence.ErrNoObject)
@@ -69,7 +69,7 @@ func TestManifest_commits(t *testing.T) {
 	require.ElementsMatch(t, []string{before.Parts["b"].Key, before.Parts["gone"].Key}, garbage)
 }
 
-// A holder that is paused before the swap point changes nothing, and what it has written is known to be garbage.
+// A holder that is paused before it replaces the manifest changes nothing, and Garbage lists the parts that it wrote.
 func TestManifest_holderPausedBeforeTheSwap(t *testing.T) {
 	older, newer, _ := newPair(t)
 	m := manifest(t, newer, "table")
@@ -88,7 +88,7 @@ func TestManifest_holderPausedBeforeTheSwap(t *testing.T) {
 	go func() {
 		result <- late.Commit(holding(t, 41), s3fence.Changes{Put: files("a", "41", "b", "41")})
 	}()
-	await(t, there, "the older holder did not come to the swap point")
+	await(t, there, "the older holder did not write the manifest")
 	midway, err := m.Read(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"a": "base", "b": "base"}, contents(t, midway))
@@ -149,7 +149,8 @@ func TestManifest_damage(t *testing.T) {
 	require.Equal(t, "no manifest", payload)
 }
 
-// On a server: the longest name, and a manifest that is moved, with the garbage of the lock before.
+// On a server: the longest name of a lock, and a Move to another lock, after which Garbage lists parts of the former
+// lock's commits.
 func TestManifest_Move(t *testing.T) {
 	p := newProxy(t, "", nil)
 	m := manifest(t, p, "table")

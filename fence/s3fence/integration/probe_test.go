@@ -19,7 +19,7 @@ import (
 // isObject reports whether the request's path names an object.
 func isObject(r *http.Request) bool { return strings.Count(r.URL.Path, "/") >= 2 }
 
-// racy looks at the condition first and writes then, as a gateway to a file system is likely to.
+// racy checks the condition first and then writes, in two steps, as a gateway to a file system is likely to.
 func racy(next http.RoundTripper) http.RoundTripper {
 	return tripper(func(r *http.Request) (*http.Response, error) {
 		match, none := r.Header.Get("If-Match"), r.Header.Get("If-None-Match")
@@ -58,18 +58,18 @@ type version struct {
 	etag string
 }
 
-// meanwhile says that writes are under way.
+// meanwhile selects reads while writes are under way.
 func meanwhile(_ string, writing bool) bool { return writing }
 
-// always says yes.
+// always selects all reads.
 func always(string, bool) bool { return true }
 
-// inRaces says that an object is one of those that a probe's writers race for.
+// inRaces selects reads of the objects that a probe's writers race for.
 func inRaces(path string, _ bool) bool {
 	return strings.Count(path[strings.LastIndex(path, "/"):], "-") == 3
 }
 
-// torn makes one of two versions, the last and the one before, for reads of a path when that says so.
+// torn answers the reads that when selects with a mixture of the last two versions of the object, made by tear.
 func torn(
 	when func(path string, writing bool) bool, tear func(before, last version) version,
 ) func(http.RoundTripper) http.RoundTripper {
@@ -124,7 +124,8 @@ func harmful(before, last version) version { return version{before.body, last.et
 
 func late(before, _ version) version { return before }
 
-// Reads that pair a content with the ETag of an earlier write, as those of a gateway to a file system can, do no harm.
+// Probe accepts an endpoint that returns a content with the ETag of an earlier write, as a gateway to a file system
+// can: that does no harm.
 func TestBucket_Probe_harmlessReads(t *testing.T) {
 	var mixed atomic.Int64
 	p := newProxy(t, "", torn(meanwhile, func(before, last version) version {
@@ -173,7 +174,7 @@ func TestBucket_Probe_refusesUnsafeEndpoints(t *testing.T) {
 	}
 }
 
-// An endpoint that cannot be reached, or that refuses, is not one that ignores.
+// An endpoint that refuses requests is not reported as unsafe.
 func TestBucket_Probe_failure(t *testing.T) {
 	p := newProxy(t, "", nil)
 	missing, err := s3fence.NewBucket(p.client, "no-such-bucket", s3fence.Options{})
@@ -183,7 +184,7 @@ func TestBucket_Probe_failure(t *testing.T) {
 	require.NotErrorIs(t, err, s3fence.ErrUnsafeEndpoint)
 }
 
-// The control: on an endpoint that ignores If-Match the same interleaving lets a stale write through.
+// The control: on an endpoint that ignores If-Match the same interleaving accepts a stale write.
 func TestControl_staleWriteAccepted(t *testing.T) {
 	newer := newProxy(t, "", nil)
 	older := newProxy(t, lastBucket(), strip("If-Match"))

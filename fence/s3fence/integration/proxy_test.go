@@ -26,9 +26,9 @@ import (
 type proxy struct {
 	client *s3.Client
 	*s3fence.Bucket
-	// before runs before a request is passed on; an error drops the connection, as a request that never arrived does.
+	// before runs before a request is passed on; an error drops the connection and the request.
 	before atomic.Pointer[func(*http.Request) error]
-	// after runs when the server has answered; an error drops the connection, and with it the answer.
+	// after runs when the server has answered; an error drops the connection and the answer.
 	after atomic.Pointer[func(*http.Request, *http.Response) error]
 }
 
@@ -36,7 +36,8 @@ var credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credent
 	return aws.Credentials{AccessKeyID: access, SecretAccessKey: secret}, nil
 })
 
-// newProxy returns a proxy with a client and a Bucket behind it. through, if it is there, is around the transport.
+// newProxy returns a proxy to the server, with a client and a Bucket that use it, for a new bucket if bucket is "". A
+// through that is not nil wraps the transport.
 func newProxy(tb testing.TB, bucket string, through func(http.RoundTripper) http.RoundTripper) *proxy {
 	tb.Helper()
 	p := new(proxy)
@@ -114,8 +115,8 @@ type tripper func(*http.Request) (*http.Response, error)
 
 func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// strip passes requests on without some of their headers, signed anew, as a proxy or a server does that does not know
-// them.
+// strip removes some headers from requests and signs them again. So it acts like a proxy or a server that does not know
+// the headers.
 func strip(headers ...string) func(http.RoundTripper) http.RoundTripper {
 	return func(next http.RoundTripper) http.RoundTripper {
 		return tripper(func(r *http.Request) (*http.Response, error) {
@@ -132,7 +133,7 @@ func strip(headers ...string) func(http.RoundTripper) http.RoundTripper {
 	}
 }
 
-// unconditional takes a header off a request, and signs it anew.
+// unconditional removes a header from a request and signs the request again.
 func unconditional(r *http.Request, header string) error {
 	r.Header.Del(header)
 	return sign(r)

@@ -35,7 +35,7 @@ func lossyLines(t *testing.T) (reliable *proxy, lossy []*proxy) {
 	return reliable, lossy
 }
 
-// lossyStore is a store over lossy lines, where any error can be theirs but that of an object that is damaged.
+// lossyStore returns a store over lossy lines. Any error can come from the lines, except ErrMalformed.
 func lossyStore(lossy []*proxy, form fencetest.Form, write func(
 	ctx context.Context, p *proxy, resource string, e fencetest.Entry, saw func([]fencetest.Entry)) error,
 ) fencetest.Store {
@@ -52,8 +52,8 @@ func lossyStore(lossy []*proxy, form fencetest.Form, write func(
 	}
 }
 
-// Holders overlap at one object, and their calls are cancelled at random. A write that is under way cannot be done any more
-// once another of the same holder's has been: Update settles what is unknown.
+// Holders overlap at one object, and their calls are cancelled at random. Once a holder's Update is done, its earlier
+// write with an unknown outcome can no longer be done: Update settles unknown outcomes.
 func TestBucket_random(t *testing.T) {
 	reliable, lossy := lossyLines(t)
 	s := lossyStore(lossy, fencetest.Form{Name: "Update", Alone: "one step", Settles: true},
@@ -77,7 +77,7 @@ func TestBucket_random(t *testing.T) {
 	fencetest.Random(t, s)
 }
 
-// The same with a manifest, which a holder claims before it reads it and commits.
+// The same with a manifest: a holder claims it, reads it and commits.
 func TestManifest_random(t *testing.T) {
 	reliable, lossy := lossyLines(t)
 	read := func(ctx context.Context, p *proxy, key string) (*s3fence.Manifest, []fencetest.Entry, error) {
@@ -114,7 +114,7 @@ func TestManifest_random(t *testing.T) {
 	fencetest.Random(t, s)
 }
 
-// logged reads entries, "id:token".
+// logged parses entries of the form "id:token".
 func logged(t *testing.T, texts []string) []fencetest.Entry {
 	t.Helper()
 	all := make([]fencetest.Entry, len(texts))
@@ -127,8 +127,8 @@ func logged(t *testing.T, texts []string) []fencetest.Entry {
 	return all
 }
 
-// Readers and writers in histories of a read/write lock: nothing stale is accepted and nobody live refused. To write stands for
-// Check, which raises no mark.
+// In histories of a read/write lock with readers and writers, nothing stale is accepted and no live holder is refused. Put
+// stands in for a Check that raises the mark, since that of a Bucket raises none.
 func TestBucket_grants(t *testing.T) {
 	told := &fencetest.Told{}
 	p := newProxy(t, "", nil)
@@ -141,7 +141,7 @@ func TestBucket_grants(t *testing.T) {
 	})
 }
 
-// What the function of Update returns is no refusal by the object.
+// An error that the function of Update returns is not a refusal by the object.
 func TestBucket_Update_hooks(t *testing.T) {
 	told := &fencetest.Told{}
 	p := newProxy(t, "", nil)

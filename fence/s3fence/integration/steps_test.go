@@ -13,8 +13,8 @@ import (
 	"github.com/leasefence/leasefence/fence/s3fence"
 )
 
-// hold stops the client at its first request with the method, or before the answer to it. It returns a channel that is closed
-// then, and what lets it go on.
+// hold stops the client's first request with the method, or the answer to it. It returns a channel that is closed then,
+// and a function that releases the request.
 func (p *proxy) hold(t *testing.T, method string, answered bool) (held <-chan struct{}, release func()) {
 	t.Helper()
 	there, free := make(chan struct{}), make(chan struct{})
@@ -42,7 +42,7 @@ func await[T any](t *testing.T, c <-chan T, what string) T {
 	}
 }
 
-// writes are the verbs that write, each with what it leaves of "base". ClaimRead writes too: a reader's mark.
+// writes are the verbs that write, each with what it leaves of the payload "base". ClaimRead writes a reader's mark.
 var writes = map[string]struct {
 	do   func(t *testing.T, p *proxy, token fence.Token, key string) error
 	want string
@@ -78,7 +78,7 @@ func staleError(t *testing.T, err error) *fence.StaleError {
 	return stale
 }
 
-// On a server: what is claimed and not written, what is written, and that a repeated claim writes nothing.
+// On a server: an object that is only claimed, then written, and a repeated claim, which writes nothing.
 func TestBucket_Claim(t *testing.T) {
 	p, _, bucket := newPair(t)
 	const key = "a/key"
@@ -104,7 +104,7 @@ func TestBucket_Claim(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
-// A claim keeps what the object has, also where it is large, and Options.MaxSize counts the payload alone.
+// A claim keeps a large payload, and Options.MaxSize counts only the payload.
 func TestBucket_ClaimRead_keepsThePayload(t *testing.T) {
 	p, _, bucket := newPair(t)
 	exact, err := s3fence.NewBucket(p.client, bucket, s3fence.Options{MaxSize: 1 << 20})
