@@ -16,7 +16,7 @@ import (
 	"github.com/leasefence/leasefence/fence/redisfence"
 )
 
-// newCluster returns a client of a cluster of one server, which has all slots.
+// newCluster returns a client of a cluster of one server with all slots.
 func newCluster(t *testing.T) *redis.ClusterClient {
 	t.Helper()
 	bus, err := freePort()
@@ -38,7 +38,7 @@ func newCluster(t *testing.T) *redis.ClusterClient {
 	return c
 }
 
-// refusal is what a server says.
+// refusal is an error reply of a server.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
@@ -81,7 +81,7 @@ func TestMarks_cluster(t *testing.T) {
 		require.Equal(t, "54", get(t, c, f.MarkKey("orders")), "nothing was done")
 	}
 
-	// A key that is not declared is noticed only by a server that does not have it.
+	// Only a server that does not have the slot notices an undeclared key.
 	require.NoError(t, c.ForEachMaster(t.Context(), func(ctx context.Context, node *redis.Client) error {
 		return node.ClusterDelSlots(ctx, int(node.ClusterKeySlot(ctx, "customers").Val())).Err()
 	}))
@@ -94,11 +94,11 @@ func TestOptions_WaitReplicas_cluster(t *testing.T) {
 	c := newCluster(t)
 	f, err := redisfence.New(c, redisfence.Options{WaitReplicas: 1, WaitTimeout: time.Millisecond})
 	require.NoError(t, err)
-	require.ErrorIs(t, f.Claim(as(t, 54), "orders"), redisfence.ErrNotReplicated, "it has no replica")
+	require.ErrorIs(t, f.Claim(as(t, 54), "orders"), redisfence.ErrNotReplicated, "the server has no replica")
 	requireStale(t, f.Claim(as(t, 41), "orders"), "orders", 41, 54)
 }
 
-// A slot has moved to another server: the call is refused, and the next one asks who has it.
+// A slot has moved to another server: the call is refused, and the client asks for the new owner of the slots.
 func TestOptions_WaitReplicas_slotHasMoved(t *testing.T) {
 	c := newCluster(t)
 	var asked atomic.Int64
@@ -139,7 +139,7 @@ func TestOptions_WaitReplicas_slotHasMoved(t *testing.T) {
 	defer cancel()
 	require.NoError(t, until(ctx, func() error {
 		if asked.Load() == before {
-			return errors.New("nobody was asked")
+			return errors.New("the client has not asked for the slots")
 		}
 		return nil
 	}))

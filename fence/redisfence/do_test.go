@@ -116,7 +116,7 @@ func TestMarks_refusesBadCommandsBeforeItSends(t *testing.T) {
 	}
 }
 
-// As in MULTI, a command that fails takes nothing back; here it ends the rest.
+// As in MULTI, a failed command undoes nothing. Unlike in MULTI, the commands after it do not run.
 func TestDo_commandFails(t *testing.T) {
 	c := newClient(t)
 	f := newFence(t, c)
@@ -143,11 +143,11 @@ func TestDo_commandFails(t *testing.T) {
 		require.Nil(t, replies)
 		require.Equal(t, "1", get(t, c, "a"), "before the failure")
 		require.Empty(t, get(t, c, "b"), "after it")
-		require.Equal(t, "54", get(t, c, f.MarkKey("orders")), "the token has been seen")
+		require.Equal(t, "54", get(t, c, f.MarkKey("orders")), "the mark is raised")
 	}
 }
 
-// A server that is full refuses the mark like any other write: there is no write without its mark.
+// A server without memory refuses the mark like any other write, so there is no write without its mark.
 func TestDo_serverIsFull(t *testing.T) {
 	c := newServer(t).client(t)
 	f := newFence(t, c)
@@ -181,7 +181,7 @@ func TestRun_keysArgumentsAndResult(t *testing.T) {
 	} {
 		got, err := f.Run(as(t, 54), "orders", redisfence.NewScript(tt.body), []string{"k", "l"}, "x", 7)
 		if tt.body == "return type(mark) .. type(admit)" {
-			require.ErrorContains(t, err, "nonexistent global variable", "the guard's names are its own")
+			require.ErrorContains(t, err, "nonexistent global variable", "the body does not see the guard's names")
 			continue
 		}
 		require.NoError(t, err, tt.body)
@@ -211,5 +211,5 @@ func TestRun_bodyFails(t *testing.T) {
 		require.Equal(t, tt.mark != "", get(t, c, "a") == "1")
 	}
 	_, err := f.Run(as(t, 53), "orders", redisfence.NewScript(strings.Repeat(" ", 10)), nil)
-	require.NoError(t, err, "the last body did not compile, so 54 was not seen")
+	require.NoError(t, err, "the last body did not compile, so 54 raised no mark")
 }

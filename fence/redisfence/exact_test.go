@@ -14,7 +14,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// requireOrder checks that the script orders a mark, of a writer or a reader, and a token as Go orders their numbers.
+// requireOrder checks that the script orders a token and a mark, a writer's or a reader's, as Go orders their numbers.
 func requireOrder(t *testing.T, c *redis.Client, f *redisfence.Marks, mark, token fence.Token) {
 	t.Helper()
 	older := mark.String()
@@ -23,7 +23,7 @@ func requireOrder(t *testing.T, c *redis.Client, f *redisfence.Marks, mark, toke
 		both += " " + token.String()
 	}
 	for _, tt := range []struct {
-		verb, before, after string // after, if it is accepted
+		verb, before, after string // after: the mark if the token is accepted
 		refused             fence.StaleError
 	}{
 		{"Check", older, older, fence.StaleError{}},
@@ -43,8 +43,8 @@ func requireOrder(t *testing.T, c *redis.Client, f *redisfence.Marks, mark, toke
 	}
 }
 
-// The neighbours of every power of ten, where lengths differ; of 2^53, where doubles begin to round; of the largest; and
-// each digit alone.
+// The edges are the neighbours of every power of ten, where lengths differ, of 2^53, where doubles begin to round, and
+// of the largest token. Then tokens that differ in one digit.
 func TestMarks_isExactAtTheEdges(t *testing.T) {
 	c := newClient(t)
 	f := newFence(t, c)
@@ -68,7 +68,7 @@ func TestMarks_isExactAtTheEdges(t *testing.T) {
 	}
 	require.Greater(t, pairs, 170)
 	const ones = fence.Token(1_111_111_111_111_111_111)
-	for p := fence.Token(1); p < ones; p *= 10 { // they differ in one digit
+	for p := fence.Token(1); p < ones; p *= 10 {
 		requireOrder(t, c, f, ones, ones-p)
 		requireOrder(t, c, f, ones-p, ones)
 		if p > ones/10 {
@@ -77,7 +77,7 @@ func TestMarks_isExactAtTheEdges(t *testing.T) {
 	}
 }
 
-// What something else has written into the mark accepts nobody, however new. FuzzMarks_mark has the spellings.
+// A malformed mark accepts no token, however new. FuzzMarks_mark has more spellings.
 func TestMarks_malformedMark(t *testing.T) {
 	c := newClient(t)
 	f := newFence(t, c)
@@ -98,7 +98,7 @@ func TestMarks_malformedMark(t *testing.T) {
 	}
 }
 
-// value is that of a mark.
+// value returns the value of a mark.
 func value(m fencetest.Marks) string {
 	switch {
 	case m.Lock != "":
@@ -109,7 +109,7 @@ func value(m fencetest.Marks) string {
 	return m.Write.String()
 }
 
-// The script orders marks and locks as the fence in memory does, and accepts no other value.
+// The script compares marks and locks by the rules of package fence, and finds every other value malformed.
 func FuzzMarks_mark(f *testing.F) {
 	c := newClient(f)
 	stored := newFence(f, c)
@@ -160,7 +160,7 @@ func FuzzMarks_mark(f *testing.F) {
 	})
 }
 
-// The way back from a token that nobody was granted, where one was accepted; docs/guarantees.md has another.
+// An operator lowers a mark after a token was accepted that was never granted; see docs/guarantees.md.
 func TestMarks_absurdToken(t *testing.T) {
 	c := newClient(t)
 	f, err := redisfence.New(c, redisfence.Options{})

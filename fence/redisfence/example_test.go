@@ -11,7 +11,7 @@ import (
 	"github.com/leasefence/leasefence/fence/redisfence"
 )
 
-// exampleClient connects to a server that is empty.
+// exampleClient connects to the shared server and empties it.
 func exampleClient() *redis.Client {
 	s, err := sharedServer()
 	if err != nil {
@@ -24,8 +24,8 @@ func exampleClient() *redis.Client {
 	return c
 }
 
-// A holder is paused for longer than its lease. Its successor claims the resource before it reads it, and what the
-// first one sends when it wakes up is refused.
+// A holder is paused for longer than its lease. Its successor claims the resource before reading it. When the first
+// holder wakes up and writes, the write is refused.
 func Example() {
 	client := exampleClient()
 	defer func() { _ = client.Close() }()
@@ -69,7 +69,7 @@ func ExampleMarks_Do() {
 	// [2 1 paid] <nil>
 }
 
-// The body reads and writes in one step, which a list of commands cannot.
+// The body reads, decides and writes in one step. The commands of Do cannot depend on each other's replies.
 func ExampleMarks_Run() {
 	client := exampleClient()
 	defer func() { _ = client.Close() }()

@@ -30,14 +30,14 @@ func newPair(t *testing.T) *pair {
 	return p
 }
 
-// link has the replica follow the primary, and waits until it does.
+// link makes the replica follow the primary, and waits until it does.
 func (p *pair) link(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	require.NoError(t, p.replica.ReplicaOf(ctx, "127.0.0.1", strconv.Itoa(p.at.port)).Err())
 	require.NoError(t, until(ctx, func() error {
-		// INFO, not WAIT: for a connection that has written nothing, WAIT counts those that have everything of nothing.
+		// Not WAIT: on a connection that has written nothing, WAIT counts every replica.
 		if info := p.primary.Info(ctx, "replication").Val(); !strings.Contains(info, "state=online") {
 			return errors.New("the replica is not online")
 		}
@@ -45,7 +45,7 @@ func (p *pair) link(t *testing.T) {
 	}))
 }
 
-// cut has the replica follow a port where nobody is. It keeps what it has, as with a network that is down.
+// cut makes the replica follow a port where no server listens. It keeps its data, as if the network was down.
 func (p *pair) cut(t *testing.T) {
 	t.Helper()
 	port, err := freePort()
@@ -53,14 +53,14 @@ func (p *pair) cut(t *testing.T) {
 	require.NoError(t, p.replica.ReplicaOf(t.Context(), "127.0.0.1", strconv.Itoa(port)).Err())
 }
 
-// promote kills the primary and has the replica take its place.
+// promote kills the primary and makes the replica the primary.
 func (p *pair) promote(t *testing.T) {
 	t.Helper()
 	require.NoError(t, p.at.cmd.Process.Kill())
 	require.NoError(t, p.replica.ReplicaOf(t.Context(), "NO", "ONE").Err())
 }
 
-// The weakness that the package documents: the mark is lost with the write, and a stale holder is accepted.
+// The documented weakness: a fail-over loses the mark with the write, and a stale holder is accepted.
 func TestMarks_failoverLosesTheMark(t *testing.T) {
 	p := newPair(t)
 	before, after := newFence(t, p.primary), newFence(t, p.replica)
@@ -84,8 +84,8 @@ func TestMarks_failoverLosesTheMark(t *testing.T) {
 	requireStale(t, after.Set(as(t, 41), "orders", "orders", "stale"), "orders", 41, 54)
 }
 
-// What WaitReplicas is for: without the replica the claim fails, so its tenure does not begin; with it the mark is
-// there after the fail-over.
+// Without the replica, WaitReplicas makes the claim fail, so its tenure does not begin. With the replica, the mark
+// survives the fail-over.
 func TestOptions_WaitReplicas(t *testing.T) {
 	p := newPair(t)
 	opts := redisfence.Options{WaitReplicas: 1, WaitTimeout: 50 * time.Millisecond}
@@ -107,7 +107,7 @@ func TestOptions_WaitReplicas(t *testing.T) {
 		require.ErrorIs(t, err, redisfence.ErrNotReplicated, name)
 		require.NotErrorIs(t, err, redisfence.ErrUnknown)
 		require.ErrorContains(t, err, "0 of 1 replicas have acknowledged within 50ms")
-		require.Contains(t, []string{"54", "0 54", "54 0 accounts"}, get(t, p.primary, f.MarkKey(name)), "it is done on the primary")
+		require.Contains(t, []string{"54", "0 54", "54 0 accounts"}, get(t, p.primary, f.MarkKey(name)), "the primary has the mark")
 	}
 	requireStale(t, impatient.Claim(as(t, 53), "Claim"), "Claim", 53, 54)
 
@@ -128,11 +128,11 @@ func TestOptions_WaitReplicas(t *testing.T) {
 	require.Equal(t, "3", get(t, p.replica, "n"))
 }
 
-// A mark that no replica has is not taken for one that all have where it was written by another connection: what WAIT
-// promises is about the writes of its own, so the mark is written again, as its expiry shows.
+// Another connection has written the mark, and no replica has it. WAIT covers only the writes of its own connection, so
+// each call writes the mark again: its expiry is gone.
 func TestOptions_WaitReplicas_markOfAnotherConnection(t *testing.T) {
 	p := newPair(t)
-	// Stopped, the replica stays connected and acknowledges nothing more.
+	// A stopped replica stays connected and acknowledges nothing.
 	require.NoError(t, p.standby.cmd.Process.Signal(syscall.SIGSTOP))
 	require.NoError(t, newFence(t, p.primary).Claim(as(t, 54), "orders"))
 
@@ -169,7 +169,8 @@ func TestMarks_replicaRefuses(t *testing.T) {
 	}
 }
 
-// A planned fail-over that loses nothing: the reader's client is still connected to the server that is a replica now.
+// After a planned fail-over that loses nothing, the reader's client is still connected to the former primary, now a
+// replica. CheckRead there must fail, since a newer writer has written at the new primary.
 func TestMarks_CheckRead_atAReplicaThatHasTheMark(t *testing.T) {
 	p := newPair(t)
 	primary, demoted := newFence(t, p.primary), newFence(t, p.replica)
@@ -178,12 +179,12 @@ func TestMarks_CheckRead_atAReplicaThatHasTheMark(t *testing.T) {
 	replicas, err := p.primary.Wait(t.Context(), 1, 10*time.Second).Result()
 	require.NoError(t, err)
 	require.EqualValues(t, 1, replicas)
-	p.cut(t) // it is a replica, and behind
+	p.cut(t) // it stays a replica and falls behind
 
 	require.NoError(t, primary.Set(as(t, 60), "orders", "orders", "newer"))
 	require.ErrorIs(t, primary.CheckRead(reading(as(t, 54)), "orders"), fence.ErrStale)
 
 	require.Equal(t, "older", get(t, p.replica, "orders"))
 	err = demoted.CheckRead(reading(as(t, 54)), "orders")
-	require.ErrorContains(t, err, "READONLY", "a stale read is accepted")
+	require.ErrorContains(t, err, "READONLY", "otherwise a stale read would be accepted")
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/leasefence/leasefence/fence/redisfence"
 )
 
-// silent is a client whose every attempt to send something fails the test.
+// silent returns a client that fails the test if anything is sent.
 func silent(t *testing.T) *redis.Client {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
@@ -26,7 +26,7 @@ func silent(t *testing.T) *redis.Client {
 	return c
 }
 
-// hook is what happens to a command in place of being sent; it may call next to send it.
+// hook runs instead of sending a command; it may call next to send the command.
 type hook func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error
 
 func (h hook) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -82,7 +82,7 @@ func TestNew_refusesBadOptions(t *testing.T) {
 		})
 	}
 	_, err := redisfence.New(c, redisfence.Options{WaitTimeout: 30 * time.Second})
-	require.NoError(t, err, "without WaitReplicas it means nothing")
+	require.NoError(t, err, "without WaitReplicas the timeout is not used")
 }
 
 func TestNew_refusesOtherClients(t *testing.T) {
@@ -126,7 +126,7 @@ func TestOptions_Prefix(t *testing.T) {
 		`want a key without the prefix of the marks, "marks/"`)
 }
 
-// A mark that has got an expiry by mistake loses it with the next claim, and with each write that raises it.
+// Each claim, and each call that raises the mark, removes an expiry that was set on the mark by mistake.
 func TestClaim_takesAnExpiryOffTheMark(t *testing.T) {
 	c := newClient(t)
 	f := newFence(t, c)

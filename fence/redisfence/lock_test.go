@@ -15,12 +15,12 @@ import (
 	"github.com/leasefence/leasefence/fence/redisfence"
 )
 
-// beforeLocks is what a version of this package that knows no locks does first in each of its scripts.
+// beforeLocks is the guard of an earlier version of this package, which knows no locks.
 //
 //go:embed testdata/before_locks.lua
 var beforeLocks string
 
-// A version that does not know the locks accepts nobody at a mark that has one, and knows every other mark.
+// An earlier version without locks accepts nobody at a mark with a lock's name, and understands every other mark.
 func TestMarks_versionWithoutLocks(t *testing.T) {
 	c := newClient(t)
 	f := newFence(t, c)
@@ -43,8 +43,8 @@ func TestMarks_versionWithoutLocks(t *testing.T) {
 	}
 }
 
-// The holder is held up with its write on the way: at each of the two sendings of a script that the server does not know yet, and at
-// the only one of a script that it knows. Meanwhile a newer holder comes, or another lock's, also with an older token.
+// A write is delayed at each of its requests: EVALSHA, and EVAL if the server does not know the script yet. Meanwhile a
+// newer holder acts, or a holder of another lock, also with an older token.
 func TestMarks_comesOnTheWay(t *testing.T) {
 	other := &fence.OtherLockError{Resource: "orders", Token: 41, Lock: "accounts", Follows: "ledger"}
 	for name, tt := range map[string]struct {
@@ -72,7 +72,7 @@ func TestMarks_comesOnTheWay(t *testing.T) {
 			t.Run(fmt.Sprintf("%s at %s of %s", name, way.at, way.sent), func(t *testing.T) {
 				c := newClient(t)
 				successor, known := newFence(t, c), way.sent == "evalsha"
-				require.NoError(t, successor.Claim(as(t, 30), "orders"), "it has no name yet")
+				require.NoError(t, successor.Claim(as(t, 30), "orders"), "the mark has no name yet")
 				if known {
 					require.NoError(t, successor.Set(as(t, 1), "other", "other", 1))
 				} else {

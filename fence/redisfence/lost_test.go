@@ -16,10 +16,10 @@ import (
 	"github.com/leasefence/leasefence/fence/redisfence"
 )
 
-// lossy is a connection that drops, when told to, the next answer of the server: the request has arrived.
+// lossy is a connection that drops the next answers of the server. The requests have arrived.
 type lossy struct {
 	net.Conn
-	lose *atomic.Int64 // how many answers
+	lose *atomic.Int64 // the number of answers to drop
 }
 
 func (l lossy) Read(p []byte) (int, error) {
@@ -31,7 +31,8 @@ func (l lossy) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// lossyClient returns a client of the shared server that has been connected, with its scripts known to the server.
+// lossyClient returns a connected client of the shared server, which knows all scripts. The number is that of answers
+// to drop.
 func lossyClient(t *testing.T) (*redis.Client, *atomic.Int64) {
 	t.Helper()
 	addr := newClient(t).Options().Addr
@@ -51,7 +52,7 @@ func lossyClient(t *testing.T) (*redis.Client, *atomic.Int64) {
 	return c, lose
 }
 
-// The client repeats what has lost its answer. A write must not be repeated by anybody but the caller.
+// By default the client retries a command whose answer was lost. Only the caller may repeat a write.
 func TestDo_isSentOnceThoughTheAnswerIsLost(t *testing.T) {
 	c, lose := lossyClient(t)
 	f := newFence(t, c)
@@ -63,7 +64,7 @@ func TestDo_isSentOnceThoughTheAnswerIsLost(t *testing.T) {
 	err := push()
 	require.ErrorIs(t, err, redisfence.ErrUnknown)
 	require.ErrorIs(t, err, net.ErrClosed)
-	require.EqualValues(t, 1, c.LLen(t.Context(), "log").Val(), "it was carried out, once")
+	require.EqualValues(t, 1, c.LLen(t.Context(), "log").Val(), "the script ran once")
 
 	require.NoError(t, push(), "the caller may repeat it")
 	require.EqualValues(t, 2, c.LLen(t.Context(), "log").Val())
@@ -75,7 +76,7 @@ func TestDo_isSentOnceThoughTheAnswerIsLost(t *testing.T) {
 	require.EqualValues(t, 3, c.LLen(t.Context(), "log").Val())
 }
 
-// A server that has lost its scripts is sent the text, which is not to be repeated either.
+// If the server has lost its scripts, the text is sent, and the client must not retry that either.
 func TestDo_isSentOnceAfterAScriptFlush(t *testing.T) {
 	for name, opts := range map[string]redisfence.Options{
 		"alone": {}, "with WAIT": {WaitReplicas: 1, WaitTimeout: time.Millisecond},
@@ -107,7 +108,7 @@ func TestDo_isSentOnceAfterAScriptFlush(t *testing.T) {
 	}
 }
 
-// Claims and checks stand being repeated, so the client may.
+// Claims and checks may be repeated, so the client may retry them.
 func TestClaim_isRepeatedByTheClient(t *testing.T) {
 	c, lose := lossyClient(t)
 	f := newFence(t, c)
@@ -140,7 +141,7 @@ func TestMarks_serverGone(t *testing.T) {
 	}
 }
 
-// What answers is not a server with the guard: nothing is taken for an acceptance.
+// No answer that the guard's script cannot give counts as an acceptance.
 func TestMarks_strangeAnswer(t *testing.T) {
 	for _, answer := range []any{
 		nil, "ok", int64(1),
@@ -177,7 +178,7 @@ func TestMarks_strangeAnswer(t *testing.T) {
 	}
 }
 
-// silentWith is a client that answers every script alike, without a server.
+// silentWith returns a client that gets the same answer to every script, without a server.
 func silentWith(t *testing.T, answer any) *redis.Client {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
@@ -189,7 +190,7 @@ func silentWith(t *testing.T, answer any) *redis.Client {
 	return c
 }
 
-// A server that has forgotten its scripts, after a restart say, is sent them again by every verb.
+// Every verb sends its script again to a server that has lost it, for example by a restart.
 func TestMarks_forgottenScript(t *testing.T) {
 	c := newClient(t)
 	for name, verb := range calls(newFence(t, c)) {

@@ -10,10 +10,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-// noSkipEnv is set where everything that tests need is installed, as in CI: what would be skipped there is broken.
+// noSkipEnv is set where everything that tests need is installed, as in CI: there a test must not be skipped.
 const noSkipEnv = "LEASEFENCE_NO_SKIP"
 
-// skip skips a test for want of something on this machine, and fails it where LEASEFENCE_NO_SKIP is set.
+// skip skips a test because something is not installed, or fails it if LEASEFENCE_NO_SKIP is set.
 func skip(tb testing.TB, format string, args ...any) {
 	tb.Helper()
 	if os.Getenv(noSkipEnv) != "" {

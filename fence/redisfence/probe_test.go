@@ -62,7 +62,7 @@ func TestProbe_replication(t *testing.T) {
 	require.Equal(t, "slave", found[1].Value)
 }
 
-// Where CONFIG is forbidden, as in many hosted services, the rest is told all the same.
+// Where CONFIG is forbidden, as in many hosted services, Probe still reports the other settings.
 func TestProbe_withoutConfig(t *testing.T) {
 	s := newServer(t, "--appendonly", "yes", "--appendfsync", "always")
 	require.NoError(t, s.client(t).ACLSetUser(t.Context(), "app", "on", "nopass", "+@all", "-config", "~*", "&*").Err())

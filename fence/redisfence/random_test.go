@@ -20,8 +20,8 @@ import (
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// Holders of one lock overlap in all verbs, with replicas and without, over lines that deliver late. Their calls are cut off at
-// random.
+// Holders of one lock overlap in all verbs, with replicas and without, over connections that deliver late. Their calls
+// are cancelled at random.
 func TestMarks_random(t *testing.T) {
 	p := newPair(t)
 	s := fencetest.Store{Locks: true}
@@ -79,7 +79,7 @@ func TestMarks_random(t *testing.T) {
 	fencetest.Random(t, s)
 }
 
-// entries reads keys, "{resource}:id:token".
+// entries parses keys of the form "{resource}:id:token".
 func entries(t *testing.T, keys []any) []fencetest.Entry {
 	t.Helper()
 	all := make([]fencetest.Entry, len(keys))
@@ -94,8 +94,9 @@ func entries(t *testing.T, keys []any) []fencetest.Entry {
 	return all
 }
 
-// lateClient returns another client of c's server, for one call. The client gives up a request only at a deadline, if at
-// all; here the end of ctx ends its connection. What was written before that is delivered nevertheless, and may be late.
+// lateClient returns another client of c's server, for one call. go-redis interrupts a request only at a deadline, if
+// at all; here the end of ctx ends the reads of its connection. What was written before is still delivered, perhaps
+// late.
 func lateClient(ctx context.Context, c *redis.Client) *redis.Client {
 	return redis.NewClient(&redis.Options{
 		Addr: c.Options().Addr,
@@ -117,7 +118,7 @@ type lateConn struct {
 	sent sync.WaitGroup
 }
 
-// The client's deadlines must not take away the one that ends a read.
+// The client must not replace the deadline that ends a read.
 func (c *lateConn) SetDeadline(time.Time) error     { return nil }
 func (c *lateConn) SetReadDeadline(time.Time) error { return nil }
 
@@ -127,7 +128,7 @@ func (c *lateConn) Write(p []byte) (int, error) {
 	}
 	text := append([]byte(nil), p...)
 	c.sent.Go(func() {
-		time.Sleep(rand.N(5 * time.Millisecond)) // it makes schedules, and nothing relies on its length
+		time.Sleep(rand.N(5 * time.Millisecond)) // for varied schedules; nothing relies on its length
 		_, _ = c.Conn.Write(text)
 	})
 	return len(p), nil
@@ -142,8 +143,8 @@ func (c *lateConn) Close() error {
 	return nil
 }
 
-// Readers and writers in histories of a read/write lock: nothing stale is accepted and nobody live refused. To write stands for
-// Check, which raises no mark.
+// In histories of a read/write lock with readers and writers, nothing stale is accepted and no live holder is refused.
+// Set stands in for a Check that raises the mark, since that of Marks raises none.
 func TestMarks_grants(t *testing.T) {
 	told := &fencetest.Told{}
 	f, err := redisfence.New(newClient(t), redisfence.Options{MaxEra: 32767, Hooks: told.Hooks()})

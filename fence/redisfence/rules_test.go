@@ -15,7 +15,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// verbs are all that a resource and a token are given to.
+// verbs returns all verbs.
 func verbs(f *redisfence.Marks) map[string]fencetest.Verb {
 	script := redisfence.NewScript("return redis.call('SET', KEYS[1], ARGV[1])")
 	all := fencetest.VerbsOf(f.Claim, f.Check, f.Move, f.ClaimRead, f.CheckRead)
@@ -35,7 +35,8 @@ func verbs(f *redisfence.Marks) map[string]fencetest.Verb {
 	return all
 }
 
-// calls are the verbs for a token of either mode. Move takes the name "accounts" if there is none.
+// calls returns the verbs for contexts with a writer's token, which readers' verbs take as a reader's. Move uses the
+// lock "accounts" if the context names none.
 func calls(f *redisfence.Marks) map[string]func(ctx context.Context, resource string) error {
 	all := map[string]func(ctx context.Context, resource string) error{}
 	for name, v := range verbs(f) {
@@ -63,7 +64,8 @@ func reading(ctx context.Context) context.Context {
 	return ctx
 }
 
-// parse accepts a token; a token or 0, and a higher token; or either, or a token and 0, with the name of a lock behind them.
+// parse parses the value of a mark: a token; a token or 0 and a higher token; or two marks, of which the second may be
+// 0, and the name of a lock.
 func parse(value string) (m fencetest.Marks, ok bool) {
 	number := func(text string) fence.Token {
 		n, err := fence.Parse(text)
@@ -84,7 +86,7 @@ func parse(value string) (m fencetest.Marks, ok bool) {
 	return m, ok && (noRead || m.Read > m.Write)
 }
 
-// commands counts those that the server has run, those of scripts among them.
+// commands returns how often the server has run EVALSHA, GET and SET, in scripts too.
 func commands(t *testing.T, c *redis.Client) (counts [3]int) {
 	t.Helper()
 	stats := c.Info(t.Context(), "commandstats").Val()
@@ -98,8 +100,7 @@ func commands(t *testing.T, c *redis.Client) (counts [3]int) {
 	return counts
 }
 
-// A script takes as many commands as ever: it gets the marks, and sets them if they change, or where a mark must be written in any
-// case. What is refused writes nothing.
+// A script runs one GET, and one SET if the mark changes or the verb is a claim. A refused call writes nothing.
 func TestMarks_rules(t *testing.T) {
 	c := newClient(t)
 	strict, err := redisfence.New(c, redisfence.Options{})
@@ -124,7 +125,7 @@ func TestMarks_rules(t *testing.T) {
 		require.NoError(t, c.Del(t.Context(), "data").Err())
 		require.NoError(t, c.ConfigResetStat(t.Context()).Err())
 		return func(s fencetest.Step) {
-			want := [3]int{1, 2, 0} // the test has asked for the marks, too
+			want := [3]int{1, 2, 0} // one GET is the test's own
 			writes := s.Err == nil && (s.Name == "Set" || s.Name == "Do" || s.Name == "Run")
 			if writes {
 				want[2]++

@@ -22,7 +22,7 @@ import (
 
 const redisServer = "redis-server"
 
-// server is a redis-server of the tests' own, which keeps nothing on disk unless it is told to.
+// server is a redis-server that a test started. By default it keeps nothing on disk.
 type server struct {
 	cmd  *exec.Cmd
 	dir  string
@@ -30,8 +30,8 @@ type server struct {
 	port int
 }
 
-// start runs a server with more settings, each a name and a value. The port may be taken between its choice and its
-// use, so it tries again.
+// start runs a server with additional settings, each a name and a value. Another process may take the port before the
+// server does, so start tries again.
 func start(settings ...string) (*server, error) {
 	var last error
 	for range 3 {
@@ -66,7 +66,7 @@ func startOnce(settings []string) (*server, error) {
 	defer cancel()
 	c := redis.NewClient(&redis.Options{Addr: s.addr, MaxRetries: -1})
 	defer func() { _ = c.Close() }()
-	// The answer tells the folder: that of a server of somebody else's is another.
+	// Compare the folder: another process's server may have taken the port.
 	err = until(ctx, func() error {
 		got, err := c.ConfigGet(ctx, "dir").Result()
 		if err == nil && got["dir"] != dir {
@@ -80,10 +80,10 @@ func startOnce(settings []string) (*server, error) {
 	return s, nil
 }
 
-// stop kills the server: nothing that it has is needed.
+// stop kills the server and deletes its data.
 func (s *server) stop() error {
 	_ = s.cmd.Process.Kill()
-	_ = s.cmd.Wait() // It says that the process was killed.
+	_ = s.cmd.Wait() // It reports that the process was killed.
 	return os.RemoveAll(s.dir)
 }
 
@@ -95,7 +95,7 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
-// until polls a server that has no other way to say that it has got so far.
+// until polls f until it succeeds, for states of a server that no event reports.
 func until(ctx context.Context, f func() error) error {
 	for tick := time.NewTicker(2 * time.Millisecond); ; {
 		err := f()
@@ -112,7 +112,7 @@ func until(ctx context.Context, f func() error) error {
 	}
 }
 
-// shared is the server of all tests that do not stop or change it.
+// shared is the server of all tests that neither stop nor configure it.
 var shared struct {
 	sync.Mutex
 	server *server

@@ -11,8 +11,8 @@ import (
 	"github.com/leasefence/leasefence/fence/redisfence"
 )
 
-// A payment without an answer is still under way when its holder looks for it, does not find it and pays again. Under the
-// same token it would be done twice; under a new one, claimed before it looked, the late one is refused.
+// A payment whose answer was lost is still under way. Its holder reads, does not find the payment and pays again. Under
+// the same token both payments are done. Under a new token, claimed before the read, the late payment is refused.
 func TestClaim_settlesWhatIsUnknown(t *testing.T) {
 	for _, renewed := range []bool{false, true} {
 		plain := newClient(t)
@@ -34,7 +34,7 @@ func TestClaim_settlesWhatIsUnknown(t *testing.T) {
 			ctx = as(t, 55)
 			require.NoError(t, f2.Claim(ctx, "orders"))
 		}
-		require.Equal(t, "100", get(t, plain, "balance"), "it is not there")
+		require.Equal(t, "100", get(t, plain, "balance"), "the payment has not arrived")
 		_, err = f2.Do(ctx, "orders", pay)
 		require.NoError(t, err)
 		_, err = plain.Do(t.Context(), late...).Result()
