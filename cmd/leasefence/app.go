@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -160,7 +161,7 @@ func (a *app) ask(f func(ctx context.Context, client *clientv3.Client) error) er
 		defer cancel()
 		err := f(ctx, client)
 		if errors.Is(err, context.DeadlineExceeded) { // of etcd's client, which does not say whose
-			err = context.Cause(ctx)
+			return cmp.Or(context.Cause(ctx), err)
 		}
 		return err
 	})
