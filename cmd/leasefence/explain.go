@@ -145,15 +145,16 @@ func (e *explanation) compare(ctx context.Context, client *clientv3.Client, comp
 	switch {
 	case holds >= 0:
 		e.Verdict, e.Owner = verdictHolds, q.Holders[holds].Owner
-		e.say("Token %s holds %s: %s, %v left of its lease.", e.Token, harmless(e.Names[0]), harmless(e.Owner), q.Holders[holds].TTL)
+		e.say("Token %s holds %s: %s, %v left of its lease.", e.Token, harmless(e.Names[0]), named(e.Owner), q.Holders[holds].TTL)
 		e.say("A resource that refuses it has seen a larger one: explain that.")
 		return nil
 	case waits >= 0:
 		e.Verdict, e.Owner = verdictWaits, q.Waiters[waits].Owner
-		e.say("Token %s waits for %s: %s. It must not be used yet.", e.Token, harmless(e.Names[0]), harmless(e.Owner))
+		e.say("Token %s waits for %s: %s. It must not be used yet.", e.Token, harmless(e.Names[0]), named(e.Owner))
 		return nil
 	}
 	e.Verdict = verdictOver
+	owner := "" // stays empty if etcd has compacted it
 	if !compacted {
 		resp, err := client.Get(ctx, e.Key, clientv3.WithRev(e.Revision))
 		if err != nil && !errors.Is(err, rpctypes.ErrCompacted) { // since the scan
@@ -161,15 +162,19 @@ func (e *explanation) compare(ctx context.Context, client *clientv3.Client, comp
 		}
 		if err == nil && len(resp.Kvs) > 0 {
 			e.Owner = string(resp.Kvs[0].Value)
+			owner = " and " + named(e.Owner)
 		}
 	}
-	e.say("Token %s was of %s, entered by %s. That is over.", e.Token, harmless(e.Names[0]), harmless(e.Owner))
+	e.say("Token %s belonged to %s%s. That hold or wait is over.", e.Token, harmless(e.Names[0]), owner)
 	if len(q.Holders) == 0 {
 		e.say("Nobody holds it now. A resource that refuses the token has seen a newer one.")
 		return nil
 	}
 	for _, c := range q.Holders {
-		e.say("Now token %d holds it: %s. A resource that has seen that one refuses token %s.", c.Revision, harmless(c.Owner), e.Token)
+		e.say("Now token %d holds it: %s. A resource that has seen that one refuses token %s.", c.Revision, named(c.Owner), e.Token)
 	}
 	return nil
 }
+
+// named is an owner's text for a sentence. Locks of etcd's own packages have no owner.
+func named(owner string) string { return cmp.Or(harmless(owner), "an unnamed owner") }
