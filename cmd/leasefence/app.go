@@ -22,7 +22,7 @@ type app struct {
 	output string
 	out    io.Writer
 	stderr io.Writer
-	width  int // of the terminal that out is, 0 if it is none
+	width  int // of the terminal behind out, 0 if out is no terminal
 }
 
 const (
@@ -34,7 +34,7 @@ func newApp() *app {
 	return &app{output: outputTable, out: os.Stdout, stderr: os.Stderr, width: terminalWidth(os.Stdout)}
 }
 
-// run carries out a command line, and returns the exit code.
+// run executes a command line and returns the exit code.
 func (a *app) run(args []string) int {
 	root := a.command()
 	root.SetArgs(args)
@@ -45,14 +45,14 @@ func (a *app) run(args []string) int {
 		return 0
 	}
 	exit, ok := errors.AsType[*exitError](err)
-	if !ok { // cobra's own are about the command line
+	if !ok { // an error of cobra's, about the command line
 		exit = &exitError{exitUsage, err}
 	}
 	a.complain(exit, cmd)
 	return exit.code
 }
 
-// complain says on standard error why there is an exit code.
+// complain prints the reason for an exit code on standard error.
 func (a *app) complain(exit *exitError, cmd *cobra.Command) {
 	switch {
 	case exit.err == nil:
@@ -61,12 +61,12 @@ func (a *app) complain(exit *exitError, cmd *cobra.Command) {
 	default:
 		a.say("%v", exit.err)
 		if exit.code == exitUsage {
-			_, _ = fmt.Fprintf(a.stderr, "usage: %s\n%s --help tells more\n", cmd.UseLine(), cmd.CommandPath())
+			_, _ = fmt.Fprintf(a.stderr, "usage: %s\nsee %s --help\n", cmd.UseLine(), cmd.CommandPath())
 		}
 	}
 }
 
-// say writes a line to standard error.
+// say writes a message to standard error.
 func (a *app) say(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if a.output == outputJSON {
@@ -80,7 +80,7 @@ func (a *app) say(format string, args ...any) {
 	_, _ = fmt.Fprintln(a.stderr, "leasefence:", strings.Join(lines, "\n"))
 }
 
-// logger is for what the library has to say.
+// logger is the library's logger: warnings and errors, on standard error.
 func (a *app) logger() *slog.Logger {
 	opts := &slog.HandlerOptions{Level: slog.LevelWarn}
 	if a.output == outputJSON {
@@ -89,7 +89,7 @@ func (a *app) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(a.stderr, opts))
 }
 
-// version is that of the module: go install's, or what Go makes of a clone.
+// version is the module's version: the release that go install built, or what Go derives from a clone.
 func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		return info.Main.Version
@@ -104,8 +104,8 @@ func (a *app) command() *cobra.Command {
 		Short:   "Locks and elections on etcd, with fencing tokens",
 		Long: `leasefence runs commands under locks on etcd, and shows and frees locks and elections.
 
-A NAME is the full one, as etcd has it. Flags and the environment are etcdctl's: ETCDCTL_ENDPOINTS is --endpoints, and so on.
-A flag wins over the environment.
+A NAME is the full name in etcd, with any lease.Options.Prefix. Flags and environment are those of etcdctl: ETCDCTL_ENDPOINTS
+stands for --endpoints, and so on. A flag wins over the environment.
 
 ` + exitCodes,
 		Example: `  leasefence --endpoints 10.0.0.1:2379,10.0.0.2:2379 lock jobs/nightly -- backup --all
@@ -124,7 +124,7 @@ A flag wins over the environment.
 		},
 	}
 	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	root.PersistentFlags().StringVarP(&a.output, "output", "o", a.output, "form of what is printed: table or json")
+	root.PersistentFlags().StringVarP(&a.output, "output", "o", a.output, "output format: table or json")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{outputTable, outputJSON}, cobra.ShellCompDirectiveNoFileComp))
 	a.etcd.register(root.PersistentFlags())
 	root.AddCommand(a.lockCommand(), a.electCommand(), a.lsCommand(), a.getCommand(), a.watchCommand(), a.releaseCommand(), a.explainCommand(),
@@ -132,8 +132,8 @@ A flag wins over the environment.
 	return root
 }
 
-// connect makes a client. Where there is a user, that asks etcd, until it answers, or ctx ends, or the time for a connection: that of
-// the flag, or what is given if it is more.
+// connect makes a client. With a user, etcd's client authenticates before it returns: until ctx ends, or for --dial-timeout or
+// patience, whichever is longer.
 func (a *app) connect(ctx context.Context, patience time.Duration) (*clientv3.Client, error) {
 	config, err := a.etcd.config()
 	if err != nil {
@@ -146,7 +146,7 @@ func (a *app) connect(ctx context.Context, patience time.Duration) (*clientv3.Cl
 	client, err := clientv3.New(config)
 	if err != nil {
 		end()
-		if errors.Is(err, context.DeadlineExceeded) { // of etcd's client, which does not say whose
+		if errors.Is(err, context.DeadlineExceeded) { // etcd's client does not name the endpoints
 			return nil, silent(config.DialTimeout, config.Endpoints)
 		}
 		return nil, fmt.Errorf("etcd at %q: %w", config.Endpoints, err)
@@ -154,20 +154,20 @@ func (a *app) connect(ctx context.Context, patience time.Duration) (*clientv3.Cl
 	return client, nil
 }
 
-// ask calls f with a client and a context that ends at the command's timeout.
+// ask calls f with a client and a context that ends after --command-timeout.
 func (a *app) ask(f func(ctx context.Context, client *clientv3.Client) error) error {
 	return a.use(func(client *clientv3.Client) error {
 		ctx, cancel := a.bounded(context.Background())
 		defer cancel()
 		err := f(ctx, client)
-		if errors.Is(err, context.DeadlineExceeded) { // of etcd's client, which does not say whose
+		if errors.Is(err, context.DeadlineExceeded) { // etcd's client does not name the endpoints
 			return cmp.Or(context.Cause(ctx), err)
 		}
 		return err
 	})
 }
 
-// use calls f with a client.
+// use calls f with a client, and closes the client afterwards.
 func (a *app) use(f func(client *clientv3.Client) error) error {
 	client, err := a.connect(context.Background(), 0)
 	if err != nil {
@@ -177,10 +177,12 @@ func (a *app) use(f func(client *clientv3.Client) error) error {
 	return failed(f(client))
 }
 
+// bounded returns a context that ends after --command-timeout.
 func (a *app) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return within(ctx, a.etcd.commandTimeout, a.etcd.endpoints)
 }
 
+// within bounds ctx by d. Its cause then is that etcd has not answered.
 func within(ctx context.Context, d time.Duration, endpoints []string) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, d, silent(d, endpoints))
 }

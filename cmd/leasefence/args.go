@@ -10,7 +10,7 @@ import (
 	locks "github.com/leasefence/leasefence/internal/queue"
 )
 
-// oneName is the argument of a command that looks at a name.
+// oneName checks the arguments of a command that takes one NAME of an existing lock.
 func oneName(cmd *cobra.Command, args []string) error {
 	if err := cobra.ExactArgs(1)(cmd, args); err != nil {
 		return err
@@ -21,7 +21,8 @@ func oneName(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// checkName checks a name as it stands in etcd: slots and nodes have parts that begin with "~".
+// checkName checks a name as it stands in etcd. Unlike a name that a user may lock, it may have parts that begin with "~": those
+// of slots and of nodes of a tree.
 func checkName(name string) error {
 	if err := locks.CheckName(strings.ReplaceAll(name, "/~", "/")); err != nil {
 		return fmt.Errorf("NAME %w", err)
@@ -29,7 +30,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// prefixIn is the PREFIX behind n arguments, empty if there is none.
+// prefixIn is the PREFIX after n other arguments, empty if none is given.
 func prefixIn(args []string, n int) string {
 	if len(args) == n {
 		return ""
@@ -37,14 +38,14 @@ func prefixIn(args []string, n int) string {
 	return args[n]
 }
 
-// thenPrefix is so many arguments, and perhaps a PREFIX behind them.
+// thenPrefix accepts n arguments and an optional PREFIX after them.
 func thenPrefix(n int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := cobra.RangeArgs(n, n+1)(cmd, args); err != nil || len(args) == n {
 			return err
 		}
 		switch prefix := args[n]; {
-		case len(prefix) > 2*locks.MaxName: // a session's, and a name
+		case len(prefix) > 2*locks.MaxName: // lease.Options.Prefix and a name
 			return usageError("PREFIX has %d bytes, want 0 to %d", len(prefix), 2*locks.MaxName)
 		case !utf8.ValidString(prefix):
 			return usageError("PREFIX is %q, want UTF-8", prefix)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Names and prefixes that nothing can have are wrong usage, before anything is sent.
+// Invalid names and prefixes are wrong usage, before anything is sent.
 func TestArgs_wrongNames(t *testing.T) {
 	for _, tt := range []struct {
 		says string

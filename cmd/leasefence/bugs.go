@@ -7,11 +7,11 @@ import (
 	"github.com/coreos/go-semver/semver"
 )
 
-// bug is a known bug of etcd. The list is that of SECURITY.md, and a test holds the two together.
+// bug is a known bug of etcd. TestBugs_areThoseOfTheDocuments holds the list to the one in SECURITY.md.
 type bug struct {
 	name  string
 	what  string
-	fixed []string // the first releases without it
+	fixed []string // the first fixed release of each minor version
 }
 
 var bugs = []bug{
@@ -24,13 +24,14 @@ var bugs = []bug{
 	{"pull request 20590", "a renewal is acknowledged though the lease has just been revoked", []string{"3.4.38", "3.5.23", "3.6.5"}},
 }
 
-// The versions that docs/etcd.md names: the oldest that the tests pass with, and the newest minor one.
+// The oldest version and the newest minor version that leasefence is tested with, as in docs/etcd.md.
 const (
 	oldestTested = "3.4.23"
 	newestTested = 7
 )
 
-// fixIn is the first release of v's minor version without the bug, nil if there is none or it never had it.
+// fixIn returns the first release of v's minor version without the bug, nil if there is none or that minor version never had the
+// bug; and whether v has the bug.
 func (b bug) fixIn(v semver.Version) (fix *semver.Version, has bool) {
 	newest := int64(0)
 	for _, text := range b.fixed {
@@ -43,19 +44,19 @@ func (b bug) fixIn(v semver.Version) (fix *semver.Version, has bool) {
 	return nil, v.Minor < newest
 }
 
-// judge is the finding on a server's version.
+// judge makes the finding on a server's version.
 func judge(text string) finding {
 	f := finding{Level: levelOK, Check: "version", Says: "etcd " + text}
 	v, err := semver.NewVersion(text)
 	switch {
 	case err != nil || v.Major != 3:
 		f.Level = levelWarn
-		f.Says = fmt.Sprintf("etcd %q: nothing is known of it", text)
+		f.Says = fmt.Sprintf("etcd %q: nothing is known about this version", text)
 		f.Do = "Use a release of etcd 3.7."
 		return f
 	case v.LessThan(*semver.New(oldestTested)):
 		f.Level = levelFail
-		f.Says += ", older than all that leasefence is tested with"
+		f.Says += ", older than all versions that leasefence is tested with"
 		f.Do = "Update to a release of etcd 3.7."
 		return f
 	case v.Minor > newestTested:
@@ -71,7 +72,7 @@ func judge(text string) finding {
 		}
 	}
 	if len(known) == 0 {
-		f.Says += ", which has none of the bugs that matter for locks and are known here"
+		f.Says += ", without any known bug that matters for locks"
 		return f
 	}
 	f.Level = levelWarn
@@ -84,7 +85,7 @@ func judge(text string) finding {
 	return f
 }
 
-// cure is the first release, from v's minor version on, that has none of the bugs.
+// cure is the oldest release from v's minor version on that has none of the bugs.
 func cure(v semver.Version, known []bug) string {
 minors:
 	for minor := v.Minor; ; minor++ {

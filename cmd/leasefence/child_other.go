@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// start runs nothing: without process groups and signals a command could not be ended in time.
+// start fails: without process groups and signals leasefence could not end a command in time.
 func start(string, []string, hold) (*exec.Cmd, error) {
 	return nil, errors.New("commands are run on Unix only")
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// start runs the command in a process group of its own, so that a signal reaches what it has started, too.
+// start runs the command in a process group of its own, so that a signal also reaches the command's children.
 func start(path string, args []string, h hold) (*exec.Cmd, error) {
 	cmd := &exec.Cmd{
 		Path: path, Args: args,
@@ -20,21 +20,23 @@ func start(path string, args []string, h hold) (*exec.Cmd, error) {
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
 	if ownsTerminal() {
-		// Or the command would be stopped when it reads from the terminal. Ctrl-C goes to it directly then.
+		// A background group would be stopped when it reads from the terminal. In the foreground it gets Ctrl-C directly.
 		cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, stdin
 	}
 	endWithParent(cmd.SysProcAttr)
 	return cmd, cmd.Start()
 }
 
-// signalGroup has no error: the group may have ended. What is stopped, as by Ctrl-Z, goes on: it would not see the signal.
+// signalGroup signals the command's group. It ignores errors: the group may have ended. It also continues processes that are
+// stopped, as by Ctrl-Z: they would not handle the signal.
 func signalGroup(cmd *exec.Cmd, sig syscall.Signal) {
 	_ = syscall.Kill(-cmd.Process.Pid, sig)
-	if sig != syscall.SIGKILL { // which what is stopped dies of, too
+	if sig != syscall.SIGKILL { // which also kills a stopped process
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGCONT)
 	}
 }
 
+// outcome is the exit code of a command that has ended, nil for 0.
 func outcome(state *os.ProcessState) error {
 	switch status, ok := state.Sys().(syscall.WaitStatus); {
 	case state.Success():
@@ -53,8 +55,8 @@ func ownsTerminal() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// takeTerminalBack makes leasefence's group the one in the foreground again, if the command's was. From the
-// background that works only while SIGTTOU is ignored.
+// takeTerminalBack puts leasefence's group in the foreground again, if start took it away. A group in the background may do that
+// only while it ignores SIGTTOU.
 func takeTerminalBack(cmd *exec.Cmd) {
 	if cmd.SysProcAttr.Foreground {
 		signal.Ignore(syscall.SIGTTOU)

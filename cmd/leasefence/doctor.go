@@ -16,13 +16,14 @@ func (a *app) doctorCommand() *cobra.Command {
 	d := doctor{app: a}
 	cmd := &cobra.Command{
 		Use:   "doctor [PREFIX]",
-		Short: "Check etcd, and what is below a prefix, for what is bad for locks",
-		Long: `doctor looks at etcd, and at the keys whose names begin with PREFIX, and says what it has found and what to do about it: versions
-and their known bugs, the time of a commit by each endpoint against a tenth of --ttl, alarms, the size of the database and its
-quota, whether the endpoints are of one cluster, the smallest TTL that is granted, leases and their keys, stray keys, and what this
-user may do. What it is not allowed to check it says, and goes on. To measure commits it puts a key below PREFIX~doctor/, on a lease, and deletes it.
+		Short: "Check etcd, and the keys below a prefix, for problems that affect locks",
+		Long: `doctor checks etcd and the keys whose names begin with PREFIX, and reports its findings and what to do about them: versions with
+known bugs, the time of a commit through each endpoint against a tenth of --ttl, alarms, the size of the database and its quota,
+whether all endpoints belong to one cluster, the smallest TTL that etcd grants, leases and their keys, stray keys, and what this
+user may do. Checks that it has no permission for are reported as NOT CHECKED. To measure commits it puts a key below
+PREFIX~doctor/, on a lease, and deletes it.
 
-The exit code is 1 if something has been found to FAIL.`,
+The exit code is 1 if a check FAILs.`,
 		Example: `  leasefence doctor
   leasefence doctor jobs/ --ttl 30s --endpoints 10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
   leasefence doctor jobs/ -o json | jq '.findings[] | select(.level != "OK")'`,
@@ -38,7 +39,7 @@ The exit code is 1 if something has been found to FAIL.`,
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&d.ttl, "ttl", 10*time.Second, "the TTL that your locks have")
+	cmd.Flags().DurationVar(&d.ttl, "ttl", 10*time.Second, "the TTL of your locks")
 	return cmd
 }
 
@@ -55,10 +56,10 @@ type finding struct {
 	Endpoint string   `json:"endpoint,omitempty"`
 	Says     string   `json:"says"`
 	Do       string   `json:"do,omitempty"`
-	Run      []string `json:"run,omitempty"` // commands that do it, for a POSIX shell
+	Run      []string `json:"run,omitempty"` // commands for it, for a POSIX shell
 }
 
-// doctor is one examination.
+// doctor is one run of the checks.
 type doctor struct {
 	app    *app
 	client *clientv3.Client
@@ -66,7 +67,7 @@ type doctor struct {
 	ttl    time.Duration
 
 	findings []finding
-	clusters map[uint64][]string // the endpoints that have answered, by the cluster that they are of
+	clusters map[uint64][]string // the endpoints that have answered, by the ID of their cluster
 }
 
 func (d *doctor) add(f finding) { d.findings = append(d.findings, f) }
@@ -79,8 +80,8 @@ func (d *doctor) run(ctx context.Context) error {
 	d.oneCluster()
 	if !answers {
 		d.add(finding{
-			Level: levelWarn, Check: "all else", Says: "NOT CHECKED: no endpoint answers",
-			Do: "Run doctor again when one does.",
+			Level: levelWarn, Check: "everything else", Says: "NOT CHECKED: no endpoint answers",
+			Do: "Run doctor again when an endpoint answers.",
 		})
 		return d.report()
 	}
@@ -123,7 +124,7 @@ func (d *doctor) print(count map[string]int) error {
 		if f.Do != "" {
 			text.WriteString(wrap("      -> "+f.Do, d.app.width))
 		}
-		for _, command := range f.Run { // not broken: what comes after a break would be a command
+		for _, command := range f.Run { // not wrapped: a shell would take each line for a command
 			text.WriteString("         " + command + "\n")
 		}
 	}
@@ -131,16 +132,16 @@ func (d *doctor) print(count map[string]int) error {
 	return err
 }
 
-// shell is a command line for a POSIX shell that ends with a name, which others may have chosen. Where that does not show as it
-// is, there is no command.
+// shell is a command line for a POSIX shell with name as its last argument. Somebody else may have chosen the name, so it is
+// quoted; if it has invisible characters, shell gives no command, since people could not see what they paste.
 func shell(command, name string) string {
 	if harmless(name) != name {
-		return fmt.Sprintf("(no command is given for %s: it has characters that do not show)", harmless(name))
+		return fmt.Sprintf("(no command is given for %s: it has invisible characters)", harmless(name))
 	}
 	return command + " -- '" + strings.ReplaceAll(name, "'", `'\''`) + "'"
 }
 
-// wrap breaks a line between words where it does not fit a terminal.
+// wrap breaks a line between words so that it fits a terminal.
 func wrap(line string, width int) string {
 	const indent = "         "
 	if width < 4*len(indent) {
@@ -158,31 +159,33 @@ func wrap(line string, width int) string {
 	return text.String() + line + "\n"
 }
 
-// unchecked is the finding where a check could not be made.
+// unchecked makes the finding for a check that failed with err.
 func (d *doctor) unchecked(check, endpoint string, err error) finding {
 	f := finding{
 		Level: levelWarn, Check: check, Endpoint: endpoint, Says: "NOT CHECKED: " + harmless(err.Error()),
-		Do: "See what that error is about, and run doctor again.",
+		Do: "Look into that error, and run doctor again.",
 	}
 	switch {
 	case nobody(err):
-		f.Says, f.Do = "NOT CHECKED: etcd does not answer who does not say who asks", sayWho
+		f.Says, f.Do = "NOT CHECKED: etcd answers only users, and no user is given", giveUser
 	case denied(err):
-		f.Says = "NOT CHECKED: " + d.user() + " is not allowed to"
-		f.Do = "Run doctor as a user with the role root, or with permission on the prefix, to have it checked."
+		f.Says = "NOT CHECKED: " + d.user() + " has no permission for this check"
+		f.Do = "Run doctor as a user with the role root, or with permission on the prefix."
 	case errors.Is(err, context.DeadlineExceeded):
 		f.Do = "Raise --command-timeout, or find out why etcd is slow."
 	}
 	return f
 }
 
-// sayWho is what to do where etcd wants a user, and there is none.
-const sayWho = "Give doctor a --user, or a --cert that names one, and those that lock too."
+// giveUser is what to do if etcd wants a user and none is given.
+const giveUser = "Give doctor a --user, or a --cert that names one, and the same to the processes that lock."
 
+// nobody reports whether etcd has refused a request because no user is given.
 func nobody(err error) bool {
 	return errors.Is(err, rpctypes.ErrUserEmpty) || errors.Is(rpctypes.Error(err), rpctypes.ErrUserEmpty)
 }
 
+// denied reports whether etcd has refused a request for want of permission or of a valid user.
 func denied(err error) bool {
 	for _, refusal := range []error{
 		rpctypes.ErrPermissionDenied, rpctypes.ErrPermissionNotGranted, rpctypes.ErrUserEmpty, rpctypes.ErrAuthFailed,
@@ -195,7 +198,7 @@ func denied(err error) bool {
 	return false
 }
 
-// user is who asks, for people.
+// user names the user in a finding.
 func (d *doctor) user() string {
 	name, _, _ := strings.Cut(d.app.etcd.user, ":")
 	if name == "" {
@@ -204,7 +207,7 @@ func (d *doctor) user() string {
 	return "user " + harmless(name)
 }
 
-// below is the range that is looked at, for people.
+// below names the checked range of keys in a finding.
 func (d *doctor) below() string {
 	if d.prefix == "" {
 		return "all keys"

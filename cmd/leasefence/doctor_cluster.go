@@ -27,8 +27,8 @@ func (d *doctor) alarms(ctx context.Context) {
 	for _, alarm := range resp.Alarms {
 		f := finding{
 			Level: levelFail, Check: "alarms",
-			Says: fmt.Sprintf("member %x has raised %v: nothing is locked until it is disarmed", alarm.MemberID, alarm.Alarm),
-			Do:   "See etcd's documentation on corruption before anything is written.",
+			Says: fmt.Sprintf("member %x has raised %v: etcd grants no locks until it is disarmed", alarm.MemberID, alarm.Alarm),
+			Do:   "Read etcd's documentation on corruption before you write anything.",
 		}
 		if alarm.Alarm == etcdserverpb.AlarmType_NOSPACE {
 			f.Do = "Compact, etcdctl defrag member by member, then etcdctl alarm disarm; raise --quota-backend-bytes if that is not enough."
@@ -43,18 +43,18 @@ func (d *doctor) smallestTTL(ctx context.Context) {
 		d.add(d.unchecked("smallest TTL", "", err))
 		return
 	}
-	_, _ = d.client.Revoke(ctx, granted.ID) // or it ends by itself, soon
+	_, _ = d.client.Revoke(ctx, granted.ID) // if this fails, the lease expires soon
 	least := time.Duration(granted.TTL) * time.Second
 	f := finding{Level: levelOK, Check: "smallest TTL", Says: fmt.Sprintf("%v is the smallest that etcd grants", least)}
 	if least > d.ttl {
 		f.Level = levelWarn
-		f.Says += fmt.Sprintf(": locks outlive a holder that has died by that, and not by %v", d.ttl)
-		f.Do = "Lower etcd's --election-timeout, if its network allows it, or count on the longer TTL."
+		f.Says += fmt.Sprintf(": when a holder dies, its locks stay held for that long, not for %v", d.ttl)
+		f.Do = "Lower etcd's --election-timeout, if its network allows it, or plan with the longer TTL."
 	}
 	d.add(f)
 }
 
-// authentication tells what this user may do.
+// authentication checks what this user may do.
 func (d *doctor) authentication(ctx context.Context) {
 	status, err := d.client.AuthStatus(ctx)
 	switch {
@@ -64,14 +64,14 @@ func (d *doctor) authentication(ctx context.Context) {
 		d.add(finding{Level: levelOK, Check: "authentication", Says: "it is on"})
 	default:
 		d.add(finding{
-			Level: levelWarn, Check: "authentication", Says: "it is off: whoever reaches etcd may take and end every lock",
-			Do: "Give each service a user with permission on its prefix, as SECURITY.md shows, or see that nobody else reaches etcd.",
+			Level: levelWarn, Check: "authentication", Says: "it is off: everybody who can reach etcd may take and end every lock",
+			Do: "Give each service a user with permission on its prefix, as SECURITY.md shows, or make sure that nobody else can reach etcd.",
 		})
 	}
 	key, end := d.prefix+"\x00", clientv3.GetPrefixRangeEnd(d.prefix)
 	_, err = d.client.Get(ctx, key, clientv3.WithRange(end), clientv3.WithLimit(1), clientv3.WithKeysOnly())
 	d.permission("read", err)
-	// A deletion of what is not there writes nothing, and needs the permission all the same.
+	// Deleting a key that does not exist writes nothing, but needs the permission.
 	_, err = d.client.Delete(ctx, d.prefix+"~doctor/nothing")
 	d.permission("write", err)
 }
@@ -81,11 +81,11 @@ func (d *doctor) permission(what string, err error) {
 	switch {
 	case nobody(err):
 		f.Level = levelFail
-		f.Says, f.Do = fmt.Sprintf("nobody may %s %s without saying who asks", what, d.below()), sayWho
+		f.Says, f.Do = fmt.Sprintf("only users may %s %s, and no user is given", what, d.below()), giveUser
 	case denied(err):
 		f.Level = levelFail
 		f.Says = fmt.Sprintf("%s may not %s %s", d.user(), what, d.below())
-		f.Do = "Give it a ROLE with that permission, as root:"
+		f.Do = "As root, give one of the user's roles that permission:"
 		f.Run = []string{shell("etcdctl role grant-permission --prefix ROLE readwrite", d.prefix)}
 	case err != nil:
 		f = d.unchecked("permissions", "", err)
@@ -93,21 +93,20 @@ func (d *doctor) permission(what string, err error) {
 	d.add(f)
 }
 
-// Bounds from which on something is told.
 const (
-	manyOnALease = 1000
-	manyLeases   = 10_000
-	fewShown     = 5
-	mostAsked    = 2000
+	manyOnALease = 1000   // with more keys on one lease, leases are a WARN
+	manyLeases   = 10_000 // with more leases, leases are a WARN
+	fewShown     = 5      // stray keys that are named
+	mostAsked    = 2000   // leases that are asked for their keys
 )
 
 // found is what was found below the prefix.
 type found struct {
 	held     map[clientv3.LeaseID][]*mvccpb.KeyValue // keys of contenders, by the lease in their names
-	keys     int                                     // of contenders
-	strays   int
-	slots    int      // strays that take a permit
-	examples []string // of strays
+	keys     int                                     // number of keys of contenders
+	strays   int                                     // number of stray keys
+	slots    int                                     // number of stray keys that take a permit out of service
+	examples []string                                // stray keys
 }
 
 func (f *found) stray(kv *mvccpb.KeyValue) {
@@ -119,13 +118,13 @@ func (f *found) stray(kv *mvccpb.KeyValue) {
 	}
 }
 
-// keys looks at the keys and their leases.
+// keys checks the keys below the prefix, and their leases.
 func (d *doctor) keys(ctx context.Context) {
 	f := found{held: map[clientv3.LeaseID][]*mvccpb.KeyValue{}}
 	err := scan(ctx, d.client, d.prefix, 0, func(kv *mvccpb.KeyValue) bool {
 		id, ok := contends(kv)
 		switch {
-		case strings.Contains(string(kv.Key), "~doctor/"): // another doctor's
+		case strings.Contains(string(kv.Key), "~doctor/"): // of another doctor that measures commits
 		case ok:
 			f.held[id] = append(f.held[id], kv)
 			f.keys++
@@ -146,7 +145,7 @@ func (d *doctor) keys(ctx context.Context) {
 	d.strays(f)
 }
 
-// leases counts them.
+// leases counts leases, and the keys of contenders on them.
 func (d *doctor) leases(ctx context.Context, found found) {
 	resp, err := d.client.Leases(ctx)
 	if err != nil {
@@ -162,26 +161,27 @@ func (d *doctor) leases(ctx context.Context, found found) {
 	switch {
 	case most > manyOnALease:
 		f.Level = levelWarn
-		f.Says += ": etcd serves nobody else while it deletes the keys of a lease that has expired"
+		f.Says += ": when a lease expires, etcd serves nobody else while it deletes the keys of the lease"
 		f.Do = "Spread the locks over several sessions."
 	case len(resp.Leases) > manyLeases:
 		f.Level = levelWarn
-		f.Says += ": each is renewed by itself"
+		f.Says += ": each lease is renewed separately"
 		f.Do = "Use one session for all locks of a process, and close it at the end."
 	}
 	d.add(f)
 }
 
-// attached asks whether the keys of contenders are on the leases in their names. Those that never were are strays. Those that are,
-// by their own record, on a lease that does not have them hold or wait for ever.
+// attached asks etcd whether the keys of contenders are attached to the leases in their names. A key whose own record names
+// another lease, or none, is a stray. A key whose record names that lease, though the lease does not list the key, holds or waits
+// forever: no end of a lease deletes it.
 func (d *doctor) attached(ctx context.Context, found *found) {
 	asked := 0
 	for id, keys := range found.held {
 		if asked++; asked > mostAsked {
 			d.add(finding{
 				Level: levelWarn, Check: "keys of leases",
-				Says: fmt.Sprintf("NOT CHECKED for %d of %d leases: only %d are asked for their keys", len(found.held)-mostAsked, len(found.held), mostAsked),
-				Do:   "Run doctor with longer prefixes to have all of them checked.",
+				Says: fmt.Sprintf("NOT CHECKED for %d of %d leases: doctor asks only %d for their keys", len(found.held)-mostAsked, len(found.held), mostAsked),
+				Do:   "To check all of them, run doctor with longer prefixes.",
 			})
 			return
 		}
@@ -198,12 +198,12 @@ func (d *doctor) attached(ctx context.Context, found *found) {
 			if on[string(kv.Key)] {
 				continue
 			}
-			now, err := d.client.Get(ctx, string(kv.Key)) // whole: the name alone does not tell the lease
+			now, err := d.client.Get(ctx, string(kv.Key)) // the scan read names only; the record has the lease
 			switch {
 			case err != nil:
 				d.add(d.unchecked("keys of leases", "", err))
 				return
-			case len(now.Kvs) == 0 || now.Kvs[0].CreateRevision != kv.CreateRevision: // gone meanwhile
+			case len(now.Kvs) == 0 || now.Kvs[0].CreateRevision != kv.CreateRevision: // deleted since the scan
 			case locks.Contends(locks.Below(kv.Key), now.Kvs[0]):
 				d.add(d.kept(ctx, kv))
 			default:
@@ -213,19 +213,19 @@ func (d *doctor) attached(ctx context.Context, found *found) {
 	}
 }
 
-// kept is the finding on a contender's key that its lease does not have.
+// kept makes the finding on a contender's key that its lease does not list.
 func (d *doctor) kept(ctx context.Context, kv *mvccpb.KeyValue) finding {
 	key, name := string(kv.Key), strings.TrimSuffix(locks.Below(kv.Key), "/")
 	f := finding{Level: levelFail, Check: "keys of leases"}
 	q, err := lease.Inspect(ctx, d.client, name)
 	if err == nil && slices.ContainsFunc(q.Holders, func(c lease.Contender) bool { return c.Key == key }) {
 		f.Says = fmt.Sprintf("etcd has kept the key %s without its lease: nothing will end that hold", harmless(key))
-		f.Do = "This waits for the end of the lease, if there is one after all, and deletes the key:"
+		f.Do = "This waits for the end of the lease, if it does exist, and deletes the key:"
 		f.Run = []string{shell(fmt.Sprintf("leasefence release --mode wait --yes --token %d", kv.CreateRevision), name)}
 		return f
 	}
 	f.Says = fmt.Sprintf("etcd has kept the key %s without its lease: nothing will end that wait", harmless(key))
-	f.Do = "If nobody waits with it any more, delete it:"
+	f.Do = "If no process waits with this key any more, delete it:"
 	f.Run = []string{shell("etcdctl del", key)}
 	return f
 }
@@ -241,8 +241,8 @@ func (d *doctor) strays(found found) {
 	}
 	f := finding{
 		Level: levelWarn, Check: "stray keys",
-		Says: fmt.Sprintf("%d keys are nobody's hold and nobody's wait, such as %s", found.strays, strings.Join(names, ", ")),
-		Do:   "If they are data, keep locks below a prefix of their own: keys below a lock's name slow it. If nobody needs them, delete them:",
+		Says: fmt.Sprintf("%d keys belong to no holder and no waiter, such as %s", found.strays, strings.Join(names, ", ")),
+		Do:   "If they are data, give locks a prefix of their own: keys below a lock's name slow it down. If nobody needs them, delete them:",
 		Run:  commands,
 	}
 	if found.slots > 0 {

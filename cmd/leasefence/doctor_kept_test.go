@@ -13,14 +13,14 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// oblivious is a server that has lost its leases, but not the keys on them.
+// oblivious answers as a server that has lost its leases, but not the keys on them.
 type oblivious struct{ clientv3.Lease }
 
 func (oblivious) TimeToLive(_ context.Context, id clientv3.LeaseID, _ ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
 	return &clientv3.LeaseTimeToLiveResponse{ID: id, TTL: -1}, nil
 }
 
-// A key that is on its lease by its own record, but not by the lease's, holds or waits for ever.
+// A key whose own record names a lease that does not list the key holds or waits forever: doctor reports it.
 func TestDoctor_keptKeys(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestDoctor_keptKeys(t *testing.T) {
 		a.etcd.commandTimeout = time.Minute
 		d := doctor{app: a, client: client.Client, prefix: "jobs/"}
 		d.keys(t.Context())
-		require.Equal(t, []string{"leases", "stray keys"}, checks(d.findings), "all is well as long as the lease has them")
+		require.Equal(t, []string{"leases", "stray keys"}, checks(d.findings), "the lease has both keys")
 
 		client.Lease = oblivious{client.Lease}
 		d.findings = nil

@@ -11,7 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// member looks at one endpoint. It reports whether that has answered.
+// member checks one endpoint. It reports whether the endpoint has answered.
 func (d *doctor) member(ctx context.Context, endpoint string) bool {
 	bounded, cancel := d.app.bounded(ctx)
 	defer cancel()
@@ -25,7 +25,7 @@ func (d *doctor) member(ctx context.Context, endpoint string) bool {
 		d.add(finding{
 			Level: levelFail, Check: "answer", Endpoint: endpoint,
 			Says: fmt.Sprintf("it has not answered in %v: %s", d.app.etcd.commandTimeout, harmless(err.Error())),
-			Do:   "Start it, look at the network and at TLS, or leave it out of --endpoints.",
+			Do:   "Start it, check the network and TLS, or leave it out of --endpoints.",
 		})
 		return false
 	}
@@ -38,8 +38,8 @@ func (d *doctor) member(ctx context.Context, endpoint string) bool {
 	d.add(version)
 	if status.Leader == 0 {
 		d.add(finding{
-			Level: levelFail, Check: "leader", Endpoint: endpoint, Says: "it knows no leader: it takes no locks and renews no leases",
-			Do: "Bring back a majority of the members, and their network.",
+			Level: levelFail, Check: "leader", Endpoint: endpoint, Says: "it knows no leader: it grants no locks and renews no leases",
+			Do: "Restore a majority of the members, and the network between them.",
 		})
 		return true
 	}
@@ -55,7 +55,7 @@ func (d *doctor) member(ctx context.Context, endpoint string) bool {
 	return true
 }
 
-// oneCluster checks that all endpoints are of the same cluster: a lock in one of two excludes nobody in the other.
+// oneCluster checks that all endpoints belong to one cluster: a lock in one of two clusters excludes nobody in the other.
 func (d *doctor) oneCluster() {
 	if len(d.clusters) < 2 {
 		return
@@ -67,21 +67,21 @@ func (d *doctor) oneCluster() {
 	slices.Sort(parts)
 	d.add(finding{
 		Level: levelFail, Check: "cluster",
-		Says: fmt.Sprintf("the endpoints are of %d clusters, so that two may hold the same lock: %s", len(parts), strings.Join(parts, "; ")),
-		Do:   "Give the endpoints of one cluster alone, here and to all that lock.",
+		Says: fmt.Sprintf("the endpoints belong to %d clusters, so two processes may hold the same lock: %s", len(parts), strings.Join(parts, "; ")),
+		Do:   "Give only endpoints of one cluster, here and to all processes that lock.",
 	})
 }
 
-// size is the finding on a member's database. Quota is 0 where the server does not tell it, as before 3.6.
+// size makes the finding on a member's database. Quota is 0 if the server does not report it, as before etcd 3.6.
 func size(endpoint string, all, used, quota int64) finding {
 	f := finding{Level: levelOK, Check: "size", Endpoint: endpoint, Says: fmt.Sprintf("the database has %s, %s of them in use", amount(all), amount(used))}
 	if quota <= 0 {
 		const byDefault = 2 << 30
 		if quota = byDefault; all < quota/2 {
-			f.Says += "; this server does not tell its quota"
+			f.Says += "; this server does not report its quota"
 			return f
 		}
-		f.Says += "; this server does not tell its quota, which is 2.0 GiB by default"
+		f.Says += "; this server does not report its quota, which is 2.0 GiB by default"
 	} else {
 		f.Says += fmt.Sprintf(", of a quota of %s", amount(quota))
 	}
@@ -92,8 +92,8 @@ func size(endpoint string, all, used, quota int64) finding {
 	if all >= quota/10*9 {
 		f.Level = levelFail
 	}
-	f.Says += ": when that is reached, nothing is locked any more"
-	f.Do = "Turn on auto-compaction, then etcdctl defrag member by member; raise --quota-backend-bytes if what is in use needs it."
+	f.Says += ": when the quota is reached, etcd grants no locks any more"
+	f.Do = "Turn on auto-compaction, then etcdctl defrag member by member; raise --quota-backend-bytes if the data in use needs it."
 	return f
 }
 
@@ -107,7 +107,7 @@ func amount(n int64) string {
 	return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
 }
 
-// commits measures the time of a commit by an endpoint.
+// commits measures the time of a commit through an endpoint.
 func (d *doctor) commits(ctx context.Context, endpoint string) {
 	ctx, cancel := d.app.bounded(ctx)
 	defer cancel()
@@ -121,7 +121,7 @@ func (d *doctor) commits(ctx context.Context, endpoint string) {
 	d.add(f)
 }
 
-// rounds is how often a key is put and deleted.
+// rounds is how often timeCommits puts and deletes a key.
 const rounds = 5
 
 func (d *doctor) timeCommits(ctx context.Context, endpoint string) (times []time.Duration, err error) {
@@ -139,14 +139,14 @@ func (d *doctor) timeCommits(ctx context.Context, endpoint string) (times []time
 	if err != nil {
 		return nil, err
 	}
-	// With the lease goes the key, whatever comes between.
+	// Revoking the lease also deletes the key, if an error has left it.
 	defer func() {
 		ctx, cancel := d.app.bounded(context.WithoutCancel(ctx))
 		defer cancel()
 		_, _ = client.Revoke(ctx, granted.ID)
 	}()
-	// No contender of any lock: see the package's queue.
-	key := fmt.Sprintf("%s~doctor/probe-%x", d.prefix, rand.Uint64()) //nolint:gosec // a name that nobody else has
+	// The key does not have the form of a contender's key, so it is in no lock's way.
+	key := fmt.Sprintf("%s~doctor/probe-%x", d.prefix, rand.Uint64()) //nolint:gosec // it only has to be unique
 	for range rounds {
 		began := time.Now()
 		if _, err := client.Put(ctx, key, "", clientv3.WithLease(granted.ID)); err != nil {
@@ -161,7 +161,7 @@ func (d *doctor) timeCommits(ctx context.Context, endpoint string) (times []time
 	return times, nil
 }
 
-// speed is the finding on the times of commits.
+// speed makes the finding on the times of commits.
 func speed(times []time.Duration, ttl time.Duration) finding {
 	slices.Sort(times)
 	median, most := times[len(times)/2], times[len(times)-1]
@@ -176,8 +176,8 @@ func speed(times []time.Duration, ttl time.Duration) finding {
 	if median > ttl/3 {
 		f.Level = levelFail
 	}
-	f.Says += ": renewals come too late where a few are slower still, and locks are lost"
-	f.Do = fmt.Sprintf("Give etcd a disk of its own, look at the network to this member, or raise the TTL to %v or more.",
+	f.Says += ": if a few commits are slower still, renewals come too late and locks are lost"
+	f.Do = fmt.Sprintf("Give etcd a disk of its own, check the network to this member, or raise the TTL to %v or more.",
 		(10 * median).Round(time.Second))
 	return f
 }

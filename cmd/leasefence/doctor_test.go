@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The list of known bugs is that of SECURITY.md, and the oldest version that of docs/etcd.md.
+// The list of known bugs equals that of SECURITY.md, and the tested versions equal those of docs/etcd.md.
 func TestBugs_areThoseOfTheDocuments(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../SECURITY.md")
@@ -36,13 +36,13 @@ func TestBugs_areThoseOfTheDocuments(t *testing.T) {
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]struct{ level, says, do string }{
-		"3.7.3":        {levelOK, "none of the bugs", ""},
-		"3.7.1":        {levelOK, "none of the bugs", ""},
+		"3.7.3":        {levelOK, "without any known bug", ""},
+		"3.7.1":        {levelOK, "without any known bug", ""},
 		"3.7.0":        {levelWarn, "CVE-2026-73499", "Update to 3.7.1 or later."},
-		"3.6.16":       {levelOK, "none of the bugs", ""},
+		"3.6.16":       {levelOK, "without any known bug", ""},
 		"3.6.9":        {levelWarn, "CVE-2026-44283", "Update to 3.6.14 or later."},
 		"3.5.22":       {levelWarn, "pull request 20590", "Update to 3.5.33 or later."},
-		"3.5.35":       {levelOK, "none of the bugs", ""},
+		"3.5.35":       {levelOK, "without any known bug", ""},
 		"3.4.44":       {levelWarn, "CVE-2026-73500", "Update to 3.5.33 or later."},
 		"3.4.22":       {levelFail, "older than all", "Update to a release of etcd 3.7."},
 		"3.8.0":        {levelWarn, "tested with releases up to 3.7", "Look for a newer leasefence."},
@@ -81,7 +81,7 @@ func TestSize(t *testing.T) {
 	require.Equal(t, levelWarn, size("", 61*mib, mib, 100*mib).Level)
 	require.Equal(t, levelFail, size("", 91*mib, mib, 100*mib).Level)
 	require.Equal(t, "the database has 50.0 MiB, 1.0 MiB of them in use, of a quota of 100.0 MiB", size("", 50*mib, mib, 100*mib).Says)
-	require.Contains(t, size("", 50*mib, mib, 0).Says, "does not tell its quota")
+	require.Contains(t, size("", 50*mib, mib, 0).Says, "does not report its quota")
 	require.Equal(t, levelOK, size("", 50*mib, mib, 0).Level)
 	require.Equal(t, levelWarn, size("", 1300*mib, mib, 0).Level)
 }
@@ -96,5 +96,5 @@ func TestWrap(t *testing.T) {
 	}
 	require.Equal(t, line, strings.Join(strings.Fields(wrapped), " "))
 	long := strings.Repeat("x", 100)
-	require.Equal(t, long+"\n", wrap(long, 40), "what has no words stays")
+	require.Equal(t, long+"\n", wrap(long, 40), "a line without spaces stays whole")
 }

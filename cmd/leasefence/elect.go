@@ -18,10 +18,10 @@ func (a *app) electCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "elect NAME -- CMD [ARG...]",
 		Short: "Run a command for as long as this process leads",
-		Long: `elect campaigns in the election called NAME, and runs CMD while it leads. When CMD ends, elect resigns and ends with CMD's exit code.
-If the leadership is lost, or somebody asks for its release, CMD is stopped, and elect campaigns again and starts it anew.
-etcdctl elect and concurrency.Election of the same name are candidates of the same election. Observers see --owner as the
-leader's value.
+		Long: `elect campaigns in the election called NAME, and runs CMD while it leads. When CMD ends, elect resigns and exits with CMD's exit
+code. If the leadership is lost, or somebody asks for its release, elect stops CMD, campaigns again, and starts CMD again when it
+leads again. etcdctl elect and concurrency.Election of the same name are candidates of the same election. Observers see --owner
+as the leader's value.
 ` + behaviour + exitCodes,
 		DisableFlagsInUseLine: true,
 		Example: `  leasefence elect scheduler --owner 10.0.0.7:8080 -- scheduler
@@ -45,14 +45,14 @@ leader's value.
 	return cmd
 }
 
-// tenure is a leadership under which the command is to run. The answer is nil if it has ended well.
+// tenure is a leadership under which the command is to run. The answer is nil if the command exits with 0.
 type tenure struct {
 	hold
 
 	answer chan<- error
 }
 
-// elect runs the command whenever this process leads. Its error, if any, is an [exitError].
+// elect runs the command while this process leads. Its error, if any, is an [exitError].
 func (a *app) elect(c command, name string) error {
 	path, err := exec.LookPath(c.cmd[0])
 	if err != nil {
@@ -72,14 +72,14 @@ func (a *app) elect(c command, name string) error {
 	terms := make(chan tenure)
 	done := make(chan error, 1)
 	go func() { done <- s.campaign(ctx, name, terms) }()
-	// The command is started here, by the main thread: see endWithParent.
+	// The main thread has to start the command (see endWithParent), so campaign sends each tenure here.
 	for {
 		select {
 		case err := <-done:
 			return elected(err)
 		case sig := <-signals:
 			cancel()
-			<-done //nolint:errcheck // it says that it was cancelled
+			<-done //nolint:errcheck // it only says that it was cancelled
 			return interrupted(sig)
 		case t := <-terms:
 			child, err := start(path, c.cmd, t.hold)
@@ -90,20 +90,20 @@ func (a *app) elect(c command, name string) error {
 			stop := s.supervise(child, t.hold, c.grace, signals)
 			err = outcome(child.ProcessState)
 			if stop.signal != nil {
-				cancel() // whatever ended the leadership, the command has been told to end, and so are we
+				cancel() // the signal is meant for leasefence, too, whatever has ended the leadership
 			}
 			t.answer <- err
 			if stop.signal != nil {
-				<-done //nolint:errcheck // it says that it was cancelled
+				<-done //nolint:errcheck // it only says that it was cancelled
 				return err
 			}
 		}
 	}
 }
 
-// campaign runs for the leadership again and again, and has the command run on each.
+// campaign campaigns until the command has ended or ctx ends, and has the command run for each leadership.
 func (s *session) campaign(ctx context.Context, name string, terms chan<- tenure) error {
-	ended := false // well, while it led
+	ended := false // the command has exited with 0 while this process led
 	lead := func(ctx context.Context, token fence.Token) error {
 		l, ok := election.FromContext(ctx)
 		if !ok {
@@ -126,14 +126,14 @@ func (s *session) campaign(ctx context.Context, name string, terms chan<- tenure
 		}
 		s.app.say("%s: %v; campaigning again", name, err)
 	}))
-	if ended && err != nil { // the key was not released in time, which is no matter of the command's
+	if ended && err != nil { // to resign has failed, which does not matter to the command
 		s.app.say("%v", err)
 		return nil
 	}
 	return err
 }
 
-// elected is the end of a campaign as an exit code.
+// elected turns the end of a campaign into an exit code.
 func elected(err error) error {
 	if err == nil {
 		return nil

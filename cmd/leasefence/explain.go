@@ -21,10 +21,10 @@ import (
 func (a *app) explainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain TOKEN [PREFIX]",
-		Short: "Tell what a fencing token is of, and why a resource may refuse it",
-		Long: `explain looks for the hold that TOKEN was given to: whether it lasts, which lock it is of, and who has held that lock since. A token
-that this cluster cannot have given out yet is told from one that is merely old: then etcd was restored, and the era is to be
-raised. With PREFIX it looks at names that begin with it alone, as a user must who may not read all of them.
+		Short: "Explain which lock a fencing token belongs to, and why a resource may refuse it",
+		Long: `explain looks for the hold that has TOKEN: whether it lasts, which lock it is of, and who holds that lock now. It tells a token
+that is merely old from one that this cluster cannot have granted yet: then etcd was restored, and the era has to be raised. With
+PREFIX it reads only names that begin with PREFIX, for a user who may not read all names.
 
 In JSON "verdict" is one of holds, waits, over, unknown, no-lock, not-granted.`,
 		Example: `  leasefence explain 4711
@@ -46,7 +46,7 @@ In JSON "verdict" is one of holds, waits, over, unknown, no-lock, not-granted.`,
 	}
 }
 
-// What a token is of.
+// The verdicts on a token.
 const (
 	verdictHolds      = "holds"
 	verdictWaits      = "waits"
@@ -56,15 +56,12 @@ const (
 	verdictNotGranted = "not-granted"
 )
 
-// mostNames is how many names a set has at most.
-const mostNames = 64
-
 type explanation struct {
 	Token    string   `json:"token"`
 	Era      uint16   `json:"era"`
 	Revision int64    `json:"revision"`
 	Verdict  string   `json:"verdict"`
-	Names    []string `json:"names,omitempty"` // several of a set
+	Names    []string `json:"names,omitempty"` // more than one for a set
 	Key      string   `json:"key,omitempty"`
 	Owner    string   `json:"owner,omitempty"`
 	Says     []string `json:"says"`
@@ -84,15 +81,15 @@ func (e *explanation) say(format string, args ...any) {
 
 func explain(ctx context.Context, client *clientv3.Client, token fence.Token, prefix string) (explanation, error) {
 	e := explanation{Token: token.String(), Era: token.Era(), Revision: token.Revision()}
-	resp, err := client.Get(ctx, prefix+"/", clientv3.WithCountOnly()) // by quorum
+	resp, err := client.Get(ctx, prefix+"/", clientv3.WithCountOnly()) // a linearizable read, for the present revision
 	if err != nil {
 		return e, err
 	}
 	if now := resp.Header.Revision; e.Revision > now {
 		e.Verdict = verdictNotGranted
-		e.say("Token %d is not of this cluster: it would be of revision %d, and etcd has come to %d.", token, e.Revision, now)
-		e.say("Either etcd was restored from a snapshot, or another cluster has taken its place: then raise lease.Options.Era, and --era, to %d", e.Era+1)
-		e.say("or more in all processes, and every new token is larger. Or the number is no token.")
+		e.say("Token %d is not of this cluster: its revision would be %d, and etcd is at revision %d.", token, e.Revision, now)
+		e.say("If etcd was restored from a snapshot, or replaced by another cluster, raise lease.Options.Era, and --era, to %d or more in all", e.Era+1)
+		e.say("processes, so that every new token is larger. Otherwise the number is no token.")
 		return e, nil
 	}
 
@@ -102,7 +99,7 @@ func explain(ctx context.Context, client *clientv3.Client, token fence.Token, pr
 			e.Key = cmp.Or(e.Key, string(kv.Key))
 			e.Names = append(e.Names, strings.TrimSuffix(locks.Below(kv.Key), "/"))
 		}
-		return len(e.Names) < mostNames // all of a set were entered at once
+		return len(e.Names) < locks.MostInSet // a set has one revision for all its keys
 	}
 	err = scan(ctx, client, prefix, e.Revision, created)
 	if errors.Is(err, rpctypes.ErrCompacted) {
@@ -114,27 +111,27 @@ func explain(ctx context.Context, client *clientv3.Client, token fence.Token, pr
 		return e, err
 	case e.Key == "" && compacted:
 		e.Verdict = verdictUnknown
-		e.say("Nobody has a hold with token %d any more. etcd has compacted what was at revision %d, so nothing tells which lock it was of.", token, e.Revision)
+		e.say("No hold has token %d any more. etcd has compacted revision %d, so nothing shows which lock the token was of.", token, e.Revision)
 		e.say("A resource that refuses it has seen a newer token of the same lock.")
 		return e, nil
 	case e.Key == "":
 		e.Verdict = verdictNoLock
-		e.say("No lock below %q was entered at revision %d: the number is no token of one.", prefix, e.Revision)
+		e.say("No key of a lock below %q was created at revision %d: the number is no token of such a lock.", prefix, e.Revision)
 		return e, nil
 	}
 	if err := e.compare(ctx, client, compacted); err != nil {
 		return e, err
 	}
 	if len(e.Names) > 1 {
-		e.say("It is the token of a set: of %s, too.", harmless(strings.Join(e.Names[1:], ", ")))
+		e.say("It is the token of a set, which also has %s.", harmless(strings.Join(e.Names[1:], ", ")))
 	}
 	if e.Era > 0 {
-		e.say("Its era, %d, is the session's own: etcd does not know it.", e.Era)
+		e.say("Its era, %d, comes from the session's options: etcd does not know it.", e.Era)
 	}
 	return e, nil
 }
 
-// compare tells what has become of a hold whose key is known.
+// compare says what has become of the hold, whose key is known.
 func (e *explanation) compare(ctx context.Context, client *clientv3.Client, compacted bool) error {
 	q, err := lease.Inspect(ctx, client, e.Names[0])
 	if err != nil {
@@ -146,7 +143,7 @@ func (e *explanation) compare(ctx context.Context, client *clientv3.Client, comp
 	case holds >= 0:
 		e.Verdict, e.Owner = verdictHolds, q.Holders[holds].Owner
 		e.say("Token %s holds %s: %s, %v left of its lease.", e.Token, harmless(e.Names[0]), named(e.Owner), q.Holders[holds].TTL)
-		e.say("A resource that refuses it has seen a larger one: explain that.")
+		e.say("A resource that refuses it has seen a larger token: explain that one.")
 		return nil
 	case waits >= 0:
 		e.Verdict, e.Owner = verdictWaits, q.Waiters[waits].Owner
@@ -157,7 +154,7 @@ func (e *explanation) compare(ctx context.Context, client *clientv3.Client, comp
 	owner := "" // stays empty if etcd has compacted it
 	if !compacted {
 		resp, err := client.Get(ctx, e.Key, clientv3.WithRev(e.Revision))
-		if err != nil && !errors.Is(err, rpctypes.ErrCompacted) { // since the scan
+		if err != nil && !errors.Is(err, rpctypes.ErrCompacted) { // etcd may have compacted it since the scan
 			return err
 		}
 		if err == nil && len(resp.Kvs) > 0 {
@@ -171,7 +168,7 @@ func (e *explanation) compare(ctx context.Context, client *clientv3.Client, comp
 		return nil
 	}
 	for _, c := range q.Holders {
-		e.say("Now token %d holds it: %s. A resource that has seen that one refuses token %s.", c.Revision, named(c.Owner), e.Token)
+		e.say("Now token %d holds it: %s. A resource that has seen that token refuses token %s.", c.Revision, named(c.Owner), e.Token)
 	}
 	return nil
 }

@@ -14,8 +14,8 @@ func (a *app) getCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "get NAME",
 		Short: "Show who holds a lock and who waits for it",
-		Long: `get shows the holders of NAME and, behind them, those who wait, in their order: owner, token, and what is left of the lease. A
-slot of a semaphore is NAME/~slot/2, a node of a tree NAME/~part. TOKEN is the fencing token in era 0.`,
+		Long: `get shows the holders of NAME and then its waiters, in their order: owner, token, and the remaining time of the lease. A slot
+of a semaphore is NAME/~slot/2, a node of a tree NAME/~part. TOKEN is the fencing token in era 0.`,
 		Example: `  leasefence get jobs/nightly
   leasefence get jobs/nightly -o json | jq -r '.holders[0].owner'`,
 		Args: oneName,
@@ -31,7 +31,7 @@ slot of a semaphore is NAME/~slot/2, a node of a tree NAME/~part. TOKEN is the f
 	}
 }
 
-// show prints a queue whose leases were looked at.
+// show prints a queue, with the remaining time of its leases.
 func (a *app) show(q lease.Queue) error {
 	if a.output == outputJSON {
 		return printJSON(a.out, queueOf(q, known{owners: true, ttls: true}))
@@ -43,6 +43,7 @@ func (a *app) show(q lease.Queue) error {
 	return a.people(q)
 }
 
+// people prints holders and waiters as a table.
 func (a *app) people(q lease.Queue) error {
 	t := a.newTable([]int{6, 5}, "ROLE", "CLASS", "TOKEN", "TTL", "LEASE", "OWNER", "KEY")
 	row := func(role string, c lease.Contender) {

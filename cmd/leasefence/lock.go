@@ -18,7 +18,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// command is what lock and elect have in common: a command to run, and the session for it.
+// command has what lock and elect have in common: the command to run, and the options of its session.
 type command struct {
 	ttl, grace time.Duration
 	owner      string
@@ -27,14 +27,14 @@ type command struct {
 }
 
 func (c *command) register(cmd *cobra.Command) {
-	cmd.Flags().DurationVar(&c.ttl, "ttl", 10*time.Second, "how long the hold outlives a leasefence that has died, 2s or more")
-	cmd.Flags().DurationVar(&c.grace, "grace", -1, "from SIGTERM to SIGKILL when renewals fail, up to a fifth of --ttl")
+	cmd.Flags().DurationVar(&c.ttl, "ttl", 10*time.Second, "how long the hold outlives a leasefence that has died; 2s or more")
+	cmd.Flags().DurationVar(&c.grace, "grace", -1, "time from SIGTERM to SIGKILL when renewals fail, up to a fifth of --ttl")
 	cmd.Flags().Lookup("grace").DefValue = "a tenth of --ttl"
-	cmd.Flags().UintVar(&c.era, "era", 0, "to be raised after a restore of etcd, so that new tokens are larger; see explain")
-	cmd.Flags().StringVar(&c.owner, "owner", "", "who this is, for people (default host/pid)")
+	cmd.Flags().UintVar(&c.era, "era", 0, "raise it after a restore of etcd, so that new tokens are larger than old ones; see explain")
+	cmd.Flags().StringVar(&c.owner, "owner", "", "text that tells people who the holder is (default host/pid)")
 }
 
-// check completes what was given.
+// check sets the default of --grace and checks the flags.
 func (c *command) check() error {
 	if c.grace == -1 {
 		c.grace = c.ttl / 10
@@ -42,7 +42,7 @@ func (c *command) check() error {
 	switch {
 	case c.ttl < 2*time.Second:
 		return usageError("--ttl is %v, want 2s or more", c.ttl)
-	case c.grace < 0 || c.grace > c.ttl/5: // with the margin, less than a third
+	case c.grace < 0 || c.grace > c.ttl/5: // with the default margin it stays below TTL/3, the largest Options.Margin
 		return usageError("--grace is %v, want 0s to a fifth of --ttl, %v", c.grace, c.ttl/5)
 	case c.era > 32767:
 		return usageError("--era is %d, want 0 to 32767", c.era)
@@ -50,7 +50,7 @@ func (c *command) check() error {
 	return nil
 }
 
-// split is the names before "--", and CMD behind it.
+// split splits args into the names before "--" and CMD after it, and checks the names.
 func split(cmd *cobra.Command, args []string, want string) (names, command []string, err error) {
 	at := cmd.ArgsLenAtDash()
 	if at < 1 || at == len(args) {
@@ -64,7 +64,7 @@ func split(cmd *cobra.Command, args []string, want string) (names, command []str
 	return args[:at], args[at:], nil
 }
 
-// theLock is what lock was asked for.
+// theLock has the arguments and flags of "lock".
 type theLock struct {
 	command
 
@@ -75,20 +75,20 @@ type theLock struct {
 }
 
 const behaviour = `
-CMD has leasefence's standard input, output and error. In its environment are LEASEFENCE_TOKEN, the fencing token, in decimal,
-which it should hand to whatever it changes; LEASEFENCE_LOCK, the lock's name; and LEASEFENCE_KEY, its key in etcd. SIGINT,
-SIGTERM, SIGQUIT and SIGHUP are passed on to it. It is a process group of its own, and a signal goes to all of the group. There
-is no job control: Ctrl-Z stops CMD alone, which keeps the lock, and goes on with the next signal that is passed on.
+CMD inherits standard input, output and error. Its environment has LEASEFENCE_TOKEN, the fencing token in decimal, which CMD
+should send with every write; LEASEFENCE_LOCK, the lock's name; and LEASEFENCE_KEY, its key in etcd. CMD runs in a process
+group of its own, and leasefence passes SIGINT, SIGTERM, SIGQUIT and SIGHUP on to the whole group. There is no job control:
+Ctrl-Z stops CMD alone, which keeps the lock, and the next signal that is passed on continues it.
 
-If the hold is lost for want of renewals, CMD gets SIGTERM and, if it has not ended after --grace, SIGKILL. The grace is taken
-off the local deadline, so all of that is over before etcd lets anybody else in. If the lease was revoked or the key deleted,
-somebody else may be in already, and CMD gets SIGKILL at once. If somebody asks for the release (leasefence release), CMD gets
-SIGTERM and the hold lasts until it has ended.
+If the hold is lost because renewals fail, CMD gets SIGTERM and, if it has not ended after --grace, SIGKILL. The grace is taken
+off the local deadline, so CMD has ended before etcd lets anybody else in. If the lease was revoked or the key deleted, somebody
+else may be in already, and CMD gets SIGKILL at once. If somebody asks for the release (leasefence release), CMD gets SIGTERM
+and keeps the hold until it has ended.
 
-What CMD leaves behind in the background is not waited for, and what moves to another process group is not reached by signals.
-If leasefence itself is killed (SIGKILL), Linux kills CMD with it, but not what CMD has started; on other systems CMD goes on,
-too. If leasefence is stopped (SIGSTOP) it cannot stop CMD. Only the token at the resource helps then. CMD should not use the
-codes 64, 74 and 75 itself.
+leasefence does not wait for processes that CMD leaves in the background, and its signals do not reach processes that move to
+another group. If leasefence itself is killed (SIGKILL), Linux kills CMD, but not the processes that CMD has started; other
+systems kill neither. While leasefence is stopped (SIGSTOP), it cannot stop CMD. In these cases only the check of the token at
+the resource helps. CMD should not use the exit codes 64, 74 and 75 itself.
 
 `
 
@@ -97,12 +97,12 @@ func (a *app) lockCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lock NAME [--shared | -n N | --all NAME...] [--try | --wait 10s] -- CMD [ARG...]",
 		Short: "Run a command under a lock",
-		Long: `lock waits for the lock called NAME, runs CMD while it holds it, and ends with CMD's exit code. Without a flag it waits as long as
-it takes. etcdctl lock and concurrency.Mutex of the same name exclude it.
+		Long: `lock waits for the lock called NAME, runs CMD while it holds the lock, and exits with CMD's exit code. Without --try and --wait
+it waits as long as it takes. etcdctl lock and concurrency.Mutex of the same name exclude it.
 
-  --shared  as a reader, beside other readers. LEASEFENCE_SHARED is 1 then: the token is a reader's, for reading alone
-  -n N      one of N permits. LEASEFENCE_LOCK is the slot, which is what the token is for
-  --all     all the names, with one token. LEASEFENCE_LOCK has a line for each name, LEASEFENCE_KEY is that of the first
+  --shared  a read lock, beside other readers. LEASEFENCE_SHARED is 1 then: the token is a reader's, for reads only
+  -n N      one of N permits. LEASEFENCE_LOCK is the permit's slot, and the token is the slot's
+  --all     all the names at once, with one token. LEASEFENCE_LOCK has a line for each name, LEASEFENCE_KEY is the first's key
 ` + behaviour + exitCodes,
 		DisableFlagsInUseLine: true,
 		Example: `  leasefence lock jobs/nightly -- backup --all
@@ -121,11 +121,11 @@ it takes. etcdctl lock and concurrency.Mutex of the same name exclude it.
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&l.shared, "shared", false, "as a reader")
-	f.IntVarP(&l.permits, "permits", "n", 0, "one of so many permits, 1 to 1024")
-	f.BoolVar(&l.all, "all", false, "all of several names")
+	f.BoolVar(&l.shared, "shared", false, "take a read lock")
+	f.IntVarP(&l.permits, "permits", "n", 0, "take one of this many permits, 1 to 1024")
+	f.BoolVar(&l.all, "all", false, "take all the names")
 	f.BoolVar(&l.try, "try", false, "give up at once if the lock is held")
-	f.DurationVar(&l.wait, "wait", 0, "give up after so long, also if etcd does not answer (default: never)")
+	f.DurationVar(&l.wait, "wait", 0, "give up after this time, also if etcd does not answer (default: never)")
 	l.register(cmd)
 	return cmd
 }
@@ -154,7 +154,7 @@ func (l *theLock) check(wait, permits bool) error {
 	return l.command.check()
 }
 
-// lock obtains the lock, runs the command and releases the lock. Its error, if any, is an [exitError].
+// lock acquires the lock, runs the command and releases the lock. Its error, if any, is an [exitError].
 func (a *app) lock(l theLock) error {
 	path, err := exec.LookPath(l.cmd[0])
 	if err != nil {
@@ -190,34 +190,34 @@ func (a *app) lock(l theLock) error {
 		return cannotRun(err)
 	}
 	stop := s.supervise(child, h, l.grace, signals)
-	held := h.err() == nil // what comes later is no matter of the command's
+	held := h.err() == nil // the command ended under the lock; a later loss does not matter to it
 	release, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	err = h.unlock(release)
 	switch {
-	case stop.lost && !errors.Is(err, lease.ErrLost): // after it had been asked
+	case stop.lost && !errors.Is(err, lease.ErrLost): // lost after a request for release, which Unlock does not report
 		err = errors.Join(lease.ErrLost, err)
 		fallthrough
 	case errors.Is(err, lease.ErrLost) && (!held || !lostInUnlock(err)):
-		signalGroup(child, syscall.SIGKILL) // what the command has started may have outlived it
+		signalGroup(child, syscall.SIGKILL) // processes of the command may have outlived it
 		return &exitError{exitLost, err}
 	case err != nil:
-		a.say("%v", err) // the lock was held all the time, and the lease is about to be revoked
+		a.say("%v", err) // the command ran under the lock all the time, and close revokes the lease
 	}
 	return outcome(child.ProcessState)
 }
 
-// lostInUnlock reports whether a lock that was held before Unlock was lost during it. With other reasons Unlock has found
-// out that it had been lost before.
+// lostInUnlock reports whether a lock that was held before Unlock was lost during it. With any other reason Unlock has found that
+// the lock was lost before.
 func lostInUnlock(err error) bool {
 	lost, ok := errors.AsType[*lease.LostError](err)
 	return ok && lost.Reason == lease.ReasonDeadlinePassed
 }
 
-// hold is what a command runs under.
+// hold is a lock of any kind, or a leadership, while a command runs under it.
 type hold struct {
-	ctx    context.Context //nolint:containedctx // the hold's own, which ends with it
-	err    func() error    // nil while it is held; it looks at the clock itself
+	ctx    context.Context //nolint:containedctx // the hold's own context, which ends with the hold
+	err    func() error    // nil while it is held; reads the clock, so it is right before ctx ends
 	unlock func(context.Context) error
 	names  []string
 	token  string
@@ -278,11 +278,11 @@ func cannotRun(err error) error {
 	return &exitError{exitCannotRun, err}
 }
 
-// catchSignals keeps the signals that are passed on from ending leasefence. One that is ignored, as nohup has SIGHUP,
-// stays ignored.
+// catchSignals catches the signals that are passed on to CMD, so that they do not end leasefence. A signal that is ignored, as
+// SIGHUP is under nohup, stays ignored.
 func catchSignals() <-chan os.Signal {
-	// Or a message to a standard error that nobody reads would end leasefence, and CMD by SIGKILL. A signal that is caught,
-	// unlike one that is ignored, is as usual for CMD.
+	// Without this, a message to a closed standard error would end leasefence, and with it CMD, by SIGKILL. The signal is caught,
+	// not ignored: CMD would inherit an ignored signal.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	signals := make(chan os.Signal, 1)
 	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP} {
@@ -293,7 +293,7 @@ func catchSignals() <-chan os.Signal {
 	return signals
 }
 
-// interruptible runs obtain with a context that ends when a signal arrives, or with ctx.
+// interruptible runs obtain with a context that ends with ctx or when a signal arrives.
 func interruptible(ctx context.Context, signals <-chan os.Signal, obtain func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -311,7 +311,7 @@ func interruptible(ctx context.Context, signals <-chan os.Signal, obtain func(co
 		return &exitError{exitNotObtained, err}
 	case sig := <-signals:
 		cancel()
-		<-done // what it may have obtained is given back at the end of the session
+		<-done // if it has obtained a lock after all, the end of the session releases that
 		return interrupted(sig)
 	}
 }
@@ -321,11 +321,10 @@ func interrupted(sig os.Signal) error {
 }
 
 func signalCode(sig os.Signal) int {
-	// Every signal is one of syscall's.
-	return exitSignal + int(sig.(syscall.Signal))
+	return exitSignal + int(sig.(syscall.Signal)) // package signal delivers no other type
 }
 
-// session is a session for a command, and its client.
+// session is the session that a command runs in, and its client.
 type session struct {
 	*lease.Session
 
@@ -334,12 +333,13 @@ type session struct {
 	ttl    time.Duration
 }
 
-// open opens a session before ctx ends. Acquired is called with what each acquisition has got.
+// open opens a session, unless ctx ends or a signal arrives first. If it fails, the session may be nil or have no lease yet; the
+// caller closes any that is not nil. Acquired is called after each successful acquisition.
 func (a *app) open(ctx context.Context, c command, signals <-chan os.Signal, acquired func(lease.Acquired)) (*session, error) {
 	s := &session{app: a, ttl: c.ttl}
 	err := interruptible(ctx, signals, func(ctx context.Context) (err error) {
-		s.client, err = a.connect(ctx, c.ttl) // as long as for a session
-		if err != nil && ctx.Err() != nil {   // which etcd's client does not tell the cause of
+		s.client, err = a.connect(ctx, c.ttl) // the bound of NewSession below
+		if err != nil && ctx.Err() != nil {   // etcd's client does not report the cause
 			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
 		return err
@@ -352,10 +352,10 @@ func (a *app) open(ctx context.Context, c command, signals <-chan os.Signal, acq
 		defer cancel()
 		s.Session, err = lease.NewSession(ctx, s.client, lease.Options{
 			TTL: c.ttl,
-			// What the library takes off by default, and time to end the command.
+			// The library's default, and the time to stop the command.
 			Margin: min(c.ttl/10, time.Second) + c.grace,
 			Owner:  c.owner,
-			Era:    uint16(c.era), //nolint:gosec // check has seen to it
+			Era:    uint16(c.era), //nolint:gosec // check has bounded it
 			Logger: a.logger(),
 			Hooks: &lease.Hooks{AcquireEnd: func(_ context.Context, _ lease.Acquisition, got lease.Acquired) {
 				if got.Err == nil {
@@ -368,7 +368,7 @@ func (a *app) open(ctx context.Context, c command, signals <-chan os.Signal, acq
 	return s, err
 }
 
-// close revokes the lease, which takes a place in the queue and the lock's key with it.
+// close revokes the lease. etcd deletes the keys of waiters and holders with it.
 func (s *session) close() {
 	defer func() { _ = s.client.Close() }()
 	if s.Session == nil {

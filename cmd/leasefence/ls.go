@@ -15,10 +15,10 @@ import (
 func (a *app) lsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls [PREFIX]",
-		Short: "List who holds what, and how many wait",
-		Long: `ls lists the locks and elections whose names begin with PREFIX, nested names before the one above. TOKEN and CLASS are those
-of the first holder. It reads the names of keys alone: "get" also shows owners and the time that is left. In JSON it is one
-array, printed as it is read.`,
+		Short: "List locks and elections, with their holders and waiters",
+		Long: `ls lists the locks and elections whose names begin with PREFIX, nested names before their parent. TOKEN and CLASS are those of
+the first holder. It reads only the names of keys: "get" also shows owners and the remaining time of leases. In JSON the output is
+one array, printed while it is read.`,
 		Example: `  leasefence ls
   leasefence ls jobs/
   leasefence ls jobs/ -o json | jq -r '.[] | select(.waiters != []).name'`,
@@ -31,7 +31,7 @@ array, printed as it is read.`,
 	}
 }
 
-// rowsAtATime bounds how many rows are kept until they are printed.
+// rowsAtATime bounds how many rows are kept before they are printed. Columns are aligned among these.
 const rowsAtATime = 1000
 
 func (a *app) list(ctx context.Context, client *clientv3.Client, prefix string) error {
@@ -45,7 +45,7 @@ func (a *app) list(ctx context.Context, client *clientv3.Client, prefix string) 
 			err = each(q)
 		}
 		if err != nil {
-			_ = out.Flush() // what there is; that it is not all, the exit code says
+			_ = out.Flush() // the rows so far; the exit code says that some are missing
 			return err
 		}
 	}
@@ -72,7 +72,7 @@ func (a *app) rows(w io.Writer) (each func(lease.Queue) error, end func() error)
 	}, t.flush
 }
 
-// array prints queues as one array of JSON, a line each.
+// array prints queues as one JSON array, a line each.
 func array(w io.Writer) (each func(lease.Queue) error, end func() error) {
 	sep := "[\n"
 	return func(q lease.Queue) error {

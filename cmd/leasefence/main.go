@@ -3,9 +3,9 @@
 //	leasefence lock jobs/nightly -- backup --all
 //	leasefence ls jobs/
 //
-// "leasefence help" has the commands, with examples, the flags, which are etcdctl's, and the exit codes. "lock" does what
-// "etcdctl lock NAME CMD" does, and excludes it on the same name, but the command does not run on without the lock, and learns
-// its fencing token.
+// "leasefence help" lists the commands, with examples, and the exit codes. Flags and environment are those of etcdctl. "lock" does
+// what "etcdctl lock NAME CMD" does, and the two exclude each other on the same name; but it stops the command when the lock is
+// lost, and gives it the fencing token.
 package main
 
 import (
@@ -27,27 +27,28 @@ const (
 )
 
 const exitCodes = `Exit codes:
-  0      done; of lock and elect: that of CMD, as every code that is not below
-  1      failed: etcd does not answer or refuses; doctor has found a FAIL
+  0      done
+  1      failed: etcd does not answer or refuses; doctor found a FAIL
   64     wrong usage; nothing was done
-  74     lock: the lock was lost while CMD ran, however that ended
-  75     lock, elect: not obtained: held by somebody else (--try, --wait), or etcd does not answer or refuses;
-         release: nobody holds it, or not with that token, or it was not confirmed
+  74     lock: the lock was lost while CMD ran, whatever CMD's own exit code
+  75     lock, elect: not obtained: somebody else holds it (--try, --wait), or etcd does not answer or refuses;
+         release: nobody holds it, or not with that token, or the name was not typed
   126    CMD cannot be executed
   127    CMD was not found
   128+n  CMD died of signal n, or signal n came while leasefence waited
+  Otherwise lock and elect exit with CMD's exit code.
 `
 
-// exitError ends leasefence with a code of its own.
+// exitError carries the exit code of leasefence.
 type exitError struct {
 	code int
-	err  error // nil: what there is to say has been printed
+	err  error // nil: everything has been printed already
 }
 
 func (e *exitError) Error() string { return fmt.Sprintf("exit code %d: %v", e.code, e.err) }
 func (e *exitError) Unwrap() error { return e.err }
 
-// failed is err as an outcome of a command that has begun.
+// failed returns err with exit code 1, unless it has a code already. Without it, run takes an error for wrong usage.
 func failed(err error) error {
 	if _, ok := errors.AsType[*exitError](err); ok || err == nil {
 		return err

@@ -35,12 +35,12 @@ func printJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// visible is a writer of JSON that escapes what does not show, such as what turns the direction of the text after it. It is given
-// whole values.
+// visible is a writer of JSON that escapes invisible characters, and those that turn the direction of the text after them. Each
+// Write gets a whole value.
 type visible struct{ to io.Writer }
 
 func (v visible) Write(p []byte) (int, error) {
-	hidden := func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) } // the encoder has none in its texts
+	hidden := func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) } // the encoder writes '\n' only at the end of a value
 	if !bytes.ContainsFunc(p, hidden) {
 		return v.to.Write(p)
 	}
@@ -60,7 +60,7 @@ func (v visible) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// harmless is text of others for a terminal and for a line: quoted if it has anything in it that does not show.
+// harmless makes foreign text safe for a line on a terminal: it quotes text that has invisible characters or is no UTF-8.
 func harmless(s string) string {
 	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return strconv.Quote(s)
@@ -68,15 +68,15 @@ func harmless(s string) string {
 	return s
 }
 
-// table is rows below a header, the last columns cut to fit a terminal.
+// table prints aligned rows below a header, and cuts columns so that rows fit a terminal.
 type table struct {
 	to    io.Writer
-	width int // of the terminal, 0 for none
-	wide  []int
+	width int   // of the terminal, 0 for none
+	wide  []int // columns that may be cut, in the order of cutting
 	rows  [][]string
 }
 
-// newTable is a table with a header; wide are the columns that may be cut, the first to be cut first.
+// newTable makes a table with a header. Wide are the columns that may be cut, in the order of cutting.
 func (a *app) newTable(wide []int, header ...string) *table {
 	return &table{to: a.out, width: a.width, wide: wide, rows: [][]string{header}}
 }
@@ -88,7 +88,7 @@ func (t *table) add(cells ...string) {
 	t.rows = append(t.rows, cells)
 }
 
-// flush prints the rows that there are.
+// flush prints the rows that were added since the last flush.
 func (t *table) flush() error {
 	t.fit()
 	w := tabwriter.NewWriter(t.to, 9, 0, 2, ' ', 0)
@@ -101,9 +101,10 @@ func (t *table) flush() error {
 	return w.Flush()
 }
 
-// narrowest is what is left of a column at least.
+// narrowest is the least width of a column that is cut.
 const narrowest = 9
 
+// fit cuts the wide columns until the rows fit the terminal.
 func (t *table) fit() {
 	if t.width == 0 || len(t.rows) == 0 {
 		return
@@ -118,7 +119,7 @@ func (t *table) fit() {
 	excess := -t.width
 	for i, w := range widths {
 		if i < last {
-			w = max(w+2, narrowest) // as the writer pads it
+			w = max(w+2, narrowest) // as the tabwriter pads it
 		}
 		excess += w
 	}
@@ -134,7 +135,7 @@ func (t *table) fit() {
 	}
 }
 
-// clip is the beginning of a text, of so many characters.
+// clip cuts a text to at most so many characters, the last of them "…".
 func clip(s string, most int) string {
 	if utf8.RuneCountInString(s) <= most {
 		return s
@@ -147,7 +148,7 @@ type contender struct {
 	Key   string      `json:"key"`
 	Owner *string     `json:"owner,omitempty"`
 	Class lease.Class `json:"class"`
-	Token string      `json:"token"` // a string, as fence.Token: numbers are rounded by some readers
+	Token string      `json:"token"` // a string, as fence.Token: some readers of JSON round numbers
 	Lease string      `json:"lease"`
 	TTL   *int64      `json:"ttl_seconds,omitempty"`
 }
@@ -159,7 +160,7 @@ type queue struct {
 	Waiters []contender `json:"waiters"`
 }
 
-// known says what was read of a queue besides the names of its keys.
+// known says what was read of a queue besides the names of its keys; JSON leaves out the rest.
 type known struct{ owners, ttls bool }
 
 func queueOf(q lease.Queue, k known) queue {
@@ -181,7 +182,7 @@ func contenders(all []lease.Contender, k known) []contender {
 	return list
 }
 
-// leaseText is a lease as etcdctl has it.
+// leaseText is a lease in hex, as etcdctl prints it.
 func leaseText(id clientv3.LeaseID) string { return strconv.FormatInt(int64(id), 16) }
 
 // tokenText is the token of a contender, in era 0.

@@ -51,14 +51,14 @@ func TestHarmless(t *testing.T) {
 		"a\x1b[2J":               `"a\x1b[2J"`,
 		"a\nb":                   `"a\nb"`,
 		"\xff":                   `"\xff"`,
-		"a\u202eb":               `"a\u202eb"`, // it would turn the direction of what follows
+		"a\u202eb":               `"a\u202eb"`, // it would turn the direction of the text after it
 	} {
 		require.Equal(t, want, harmless(text))
 	}
 }
 
-// JSON has what does not show in its escaped form alone, and means the same.
-func TestPrintJSON_showsEverything(t *testing.T) {
+// JSON output has invisible characters only as escapes, and decodes to the same text.
+func TestPrintJSON_escapesInvisibleCharacters(t *testing.T) {
 	t.Parallel()
 	const odd = "nächtlich <\"x\"> \u009b2J \u202eb\u2066 \x7f \u00a0 \t\n \U000e0041 \U0001f512 \ufeff\u2028"
 	var out, log bytes.Buffer

@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// The signal below comes when the thread ends that has started the command, so that must be the main one.
+// Pdeathsig is sent when the thread that started the command ends, so the main thread has to start it.
 func init() { runtime.LockOSThread() }
 
-// endWithParent has the command killed should leasefence be killed: nobody would end it when the lock is lost then.
+// endWithParent has the kernel kill the command if leasefence is killed: nobody else would stop it when the lock is lost.
 func endWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }

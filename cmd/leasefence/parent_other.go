@@ -4,5 +4,5 @@ package main
 
 import "syscall"
 
-// endWithParent does nothing: the system has no means for it.
+// endWithParent does nothing: only Linux has Pdeathsig.
 func endWithParent(*syscall.SysProcAttr) {}

@@ -17,7 +17,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// release is what was asked for.
+// release has the argument and flags of "release".
 type release struct {
 	name  string
 	mode  string
@@ -25,18 +25,21 @@ type release struct {
 	token string
 }
 
-// releaseModes are the modes: what each is about to do, what the holder does then, and what a timeline says of it.
+// releaseModes are the modes: what each will do, what has become of the holder then, and the note on the page's timeline.
 var releaseModes = map[string]struct {
 	mode             lease.ReleaseMode
 	does, done, note string
 }{
 	"ask": {
-		lease.ReleaseAsked, "ask the holder to let go", "was asked to let go, and does so when its work has ended", "asked to let go from a page",
+		lease.ReleaseAsked, "ask the holder to release the lock", "was asked to release the lock, and does so when its work has ended",
+		"asked for the release from a page",
 	},
-	"wait": {lease.ReleaseWait, "wait until the holder has let go or its lease has ended", "holds it no more", "waited for from a page"},
+	"wait": {
+		lease.ReleaseWait, "wait until the holder has released the lock or its lease has ended", "no longer holds the lock", "waited for from a page",
+	},
 	"now": {
-		lease.ReleaseNow, "delete the holder's key, which lets the next one in at once, while the holder may still run",
-		"holds it no more; it may still run until it notices", "deleted from a page",
+		lease.ReleaseNow, "delete the holder's key, which lets the next waiter in at once, while the holder may still run",
+		"no longer holds the lock; it may run on until it notices", "deleted from a page",
 	},
 }
 
@@ -44,16 +47,16 @@ func (a *app) releaseCommand() *cobra.Command {
 	var r release
 	cmd := &cobra.Command{
 		Use:   "release NAME [--mode ask|wait|now] [--yes --token N]",
-		Short: "Get a lock free from its present holder",
-		Long: `release gets NAME free from the one who holds it now. Those who wait keep their places.
+		Short: "Free a lock from its present holder",
+		Long: `release frees NAME from its present holder. Waiters keep their places.
 
-  --mode ask   asks the holder, which lets go when its work has ended; a command under "leasefence lock" gets SIGTERM
-  --mode wait  waits until the holder has let go, or its lease has ended; it asks and deletes nothing as long as the lease
-               lives; a key that etcd has kept without its lease is deleted
-  --mode now   deletes the holder's key and lets the next one in at once: only fencing keeps them apart then
+  --mode ask   asks the holder, which releases the lock when its work has ended; a command under "leasefence lock" gets SIGTERM
+  --mode wait  waits until the holder has released the lock or its lease has ended; it does not ask, and deletes the holder's key
+               only if etcd has kept that key without its lease
+  --mode now   deletes the holder's key and lets the next waiter in at once: only fencing keeps the two apart then
 
-It shows the holder and asks for the name to be typed. Without a terminal it wants --yes and the holder's --token, as "get" shows
-it. If somebody else holds the lock by then, nothing is released, and the exit code is 75.`,
+It shows the holder and asks you to type the name. Without a terminal it wants --yes and the holder's --token, as "get" shows it.
+If somebody else holds the lock by then, nothing is released, and the exit code is 75.`,
 		DisableFlagsInUseLine: true,
 		Example: `  leasefence release jobs/nightly
   leasefence release jobs/nightly --yes --token 4711
@@ -82,13 +85,13 @@ func (a *app) release(r release) error {
 		if err != nil {
 			return usageError("--token: %w", err)
 		}
-		opts.Revision = token.Revision() // an era is not in etcd
+		opts.Revision = token.Revision() // etcd does not know the era
 	}
 	switch {
 	case r.yes && r.token == "":
-		return usageError("--yes without --token: it is for the holder that you have seen")
+		return usageError("--yes without --token: give the token of the holder that you have seen")
 	case !r.yes && !term.IsTerminal(int(os.Stdin.Fd())):
-		return usageError("standard input is no terminal, so nobody can type the name: want --yes --token N, as get shows it")
+		return usageError("standard input is no terminal, so nobody can type the name: want --yes --token N, with the token that get shows")
 	}
 	return a.use(func(client *clientv3.Client) error {
 		if !r.yes {
@@ -100,7 +103,7 @@ func (a *app) release(r release) error {
 		ctx, cancel := a.bounded(context.Background())
 		defer cancel()
 		if opts.Mode == lease.ReleaseWait {
-			// It waits as long as it takes: that etcd cannot be reached is to be told at once.
+			// Release waits without a bound; Inspect reports at once that etcd cannot be reached.
 			if _, err := lease.Inspect(ctx, client, r.name); err != nil {
 				return err
 			}
@@ -113,18 +116,18 @@ func (a *app) release(r release) error {
 	})
 }
 
-// notReleased tells that nobody was released from a failure, and what else there is where the holder cannot be asked.
+// notReleased gives err the exit code 75 if nobody was released, and names the other modes if the holder cannot be asked.
 func notReleased(err error) error {
 	if errors.Is(err, lease.ErrNotHeld) {
 		return &exitError{exitNotObtained, err}
 	}
 	if strings.Contains(err.Error(), "cannot be asked") {
-		return fmt.Errorf("%w: --mode now deletes its key, --mode wait waits for it", err)
+		return fmt.Errorf("%w: --mode now deletes its key, --mode wait waits until it has released the lock", err)
 	}
 	return err
 }
 
-// confirm shows the holder, and has its lock's name typed. It returns whom was meant.
+// confirm shows the holder and asks the user to type the lock's name. It returns the holder's revision.
 func (a *app) confirm(client *clientv3.Client, name string, rev int64, does string) (int64, error) {
 	ctx, cancel := a.bounded(context.Background())
 	defer cancel()
@@ -141,12 +144,12 @@ func (a *app) confirm(client *clientv3.Client, name string, rev int64, does stri
 	case len(q.Holders) > 1:
 		return 0, usageError("%d hold %q: name one with --token, such as %d", len(q.Holders), name, q.Holders[0].Revision)
 	}
-	shown := *a // on standard error, where it does not get into what is piped on
+	shown := *a // on standard error: standard output may be piped
 	shown.out, shown.width = a.stderr, terminalWidth(os.Stderr)
 	if err := shown.people(q); err != nil {
 		return 0, err
 	}
-	_, _ = fmt.Fprintf(a.stderr, "This will %s.\nType the name to go on: ", does)
+	_, _ = fmt.Fprintf(a.stderr, "This will %s.\nType the name to continue: ", does)
 	line, _ := bufio.NewReader(os.Stdin).ReadString('\n')
 	if strings.TrimSuffix(line, "\n") != name {
 		return 0, &exitError{exitNotObtained, errors.New("that is not the name: nothing was released")}

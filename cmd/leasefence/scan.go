@@ -13,7 +13,7 @@ import (
 	locks "github.com/leasefence/leasefence/internal/queue"
 )
 
-// prefixWanted adds to a refusal what to do about it.
+// prefixWanted adds to a denied permission what the user can do about it.
 func prefixWanted(err error) error {
 	if errors.Is(err, rpctypes.ErrPermissionDenied) || errors.Is(rpctypes.Error(err), rpctypes.ErrPermissionDenied) {
 		return fmt.Errorf("%w: give a PREFIX that this user may read", err)
@@ -21,11 +21,11 @@ func prefixWanted(err error) error {
 	return err
 }
 
-// keysAtATime are read in one request.
+// keysAtATime is the number of keys that one request reads.
 const keysAtATime = 2000
 
-// scan reads the names of all keys that begin with prefix, as they were at a revision, in pages; 0 means now. It ends when see
-// returns false.
+// scan reads the names of all keys that begin with prefix, page by page, all at one revision; 0 is the present one. It ends early
+// if see returns false.
 func scan(ctx context.Context, client *clientv3.Client, prefix string, rev int64, see func(*mvccpb.KeyValue) bool) error {
 	key, end := cmp.Or(prefix, "\x00"), clientv3.GetPrefixRangeEnd(prefix)
 	for {
@@ -46,10 +46,11 @@ func scan(ctx context.Context, client *clientv3.Client, prefix string, rev int64
 	}
 }
 
-// smallLease is below every lease that is a contender's, as lease.List has it: other numbers at the end of a key are data.
+// smallLease is smaller than every contender's lease, as in lease.List: a smaller number at the end of a key is data.
 const smallLease = 1 << 32
 
-// contends reports whether a key has the form of a contender's, and of which lease. Names of keys do not tell if it is on that lease.
+// contends reports whether a key has the form of a contender's key, and the lease in its name. The name alone does not show
+// whether the key is attached to that lease.
 func contends(kv *mvccpb.KeyValue) (clientv3.LeaseID, bool) {
 	form, ok := locks.FormOf(kv.Key)
 	return form.Lease, ok && uint64(form.Lease) >= smallLease

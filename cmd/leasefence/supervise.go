@@ -14,10 +14,10 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// stopped is what has happened while a command ran.
+// stopped is what happened while a command ran.
 type stopped struct {
-	lost   bool      // the hold was lost after its context had ended for another reason
-	signal os.Signal // told the command to end; SIGHUP may be no more than a reload
+	lost   bool      // the hold was lost after somebody had asked for its release
+	signal os.Signal // the last signal that was passed on and asks the command to end; SIGHUP may only mean a reload
 }
 
 // supervise passes signals on to the command until it has ended, and ends it if the hold is lost.
@@ -41,13 +41,13 @@ func (s *session) supervise(cmd *exec.Cmd, h hold, grace time.Duration, signals 
 			over = nil
 			lost, taken := errors.AsType[*lease.LostError](context.Cause(h.ctx))
 			switch {
-			case !taken: // it was asked to let go: nobody else has it before this is over
+			case !taken: // somebody asked for the release: nobody else gets the lock before the command has ended
 				s.app.say("%s: %v: CMD gets SIGTERM", strings.Join(h.names, ", "), context.Cause(h.ctx))
 				signalGroup(cmd, syscall.SIGTERM)
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
 				gone = s.gone(ctx, h)
-			case grace == 0 || lost.Reason != lease.ReasonDeadlinePassed: // somebody else may have it
+			case grace == 0 || lost.Reason != lease.ReasonDeadlinePassed: // somebody else may have it already
 				signalGroup(cmd, syscall.SIGKILL)
 			default:
 				signalGroup(cmd, syscall.SIGTERM)
@@ -66,7 +66,8 @@ func (s *session) supervise(cmd *exec.Cmd, h hold, grace time.Duration, signals 
 	return did
 }
 
-// gone is closed when a hold that was asked to end is lost before it has ended by itself: its context cannot tell any more.
+// gone returns a channel that is closed if the hold is lost after somebody has asked for its release. The hold's context cannot
+// report that: it ended with the request.
 func (s *session) gone(ctx context.Context, h hold) <-chan struct{} {
 	done := make(chan struct{})
 	end := sync.OnceFunc(func() { close(done) })
@@ -83,7 +84,7 @@ func (s *session) gone(ctx context.Context, h hold) <-chan struct{} {
 		go func() {
 			for q, err := range lease.Watch(ctx, s.client, name) {
 				if err != nil || !slices.ContainsFunc(q.Holders, mine) {
-					end() // or nobody watches any more
+					end() // on an error, too: without a watch the loss would go unnoticed
 				}
 			}
 		}()
@@ -91,7 +92,7 @@ func (s *session) gone(ctx context.Context, h hold) <-chan struct{} {
 	return done
 }
 
-// environment is that of a command: without what an outer leasefence has put there.
+// environment is the environment of a command: leasefence's own, without the variables of an outer leasefence.
 func (h hold) environment() []string {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")

@@ -2,5 +2,5 @@
 
 package main
 
-// hidePasswords does nothing: the arguments are a copy.
+// hidePasswords does nothing: os.Args is a copy here.
 func hidePasswords([]string) {}

@@ -7,13 +7,13 @@ import (
 	"unsafe"
 )
 
-// hidePasswords overwrites passwords in the process's arguments, which every user of the machine can read. Args are those of the
-// system, which the caller has copied.
+// hidePasswords overwrites passwords in the process's arguments, which every user of the machine can read. Args is os.Args itself;
+// the caller has copied the strings that it still needs.
 func hidePasswords(args []string) {
 	for i, arg := range args {
 		secret := ""
 		switch {
-		case arg == "--": // CMD's are its own
+		case arg == "--": // the arguments of CMD follow
 			return
 		case strings.HasPrefix(arg, "--password="):
 			secret = arg[len("--password="):]
@@ -23,7 +23,7 @@ func hidePasswords(args []string) {
 			_, secret, _ = strings.Cut(arg, ":")
 		}
 		if secret != "" {
-			// On Unix an argument is the very memory that the system shows.
+			// On Unix the strings of os.Args share memory with what ps shows.
 			bytes := unsafe.Slice(unsafe.StringData(secret), len(secret))
 			for j := range bytes {
 				bytes[j] = 'x'

@@ -14,7 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// ui is what was asked for.
+// ui has the argument and flags of "ui".
 type ui struct {
 	prefix    string
 	listen    string
@@ -28,21 +28,22 @@ func (a *app) uiCommand() *cobra.Command {
 	var u ui
 	cmd := &cobra.Command{
 		Use:   "ui [PREFIX]",
-		Short: "Serve a page that shows locks, live",
-		Long: `ui serves a page for a browser, and prints its address: the names that begin with PREFIX, who holds and who waits, and a timeline of
-the holds of a name. It ends with a signal.
+		Short: "Serve a live page of locks, their holders and waiters",
+		Long: `ui serves a page for a browser and prints its address. The page shows the names that begin with PREFIX, their holders and waiters,
+and a timeline of the holds of one name. A signal ends ui.
 
-  names     are listed anew every --every while somebody looks, for all browsers together, or less often: after ten times what it
-            takes to list them. The page shows the first 200 that begin with what is typed
-  a name    is watched: a change shows in milliseconds. What is left of a lease is asked for every two seconds
-  timeline  what was seen since the first browser looked at the name, by this computer's clock; the last 200 holds. It is forgotten ten
-            minutes after the last browser has left. That a lock was unlocked or its key was deleted looks the same in etcd
-  --audit   a file with rows of an audit trail, as JSON, which is read again when it changes: the page adds why a resource's tenures
-            have ended, and which tokens were refused. Rows belong to a name by their token, or if the resource has that name
+  names     While somebody looks, ui lists the names every --every, once for all browsers, and pauses for at least ten times as
+            long as the listing took. The page shows the first 200 names that begin with the text in the search field
+  a name    ui watches the name that is open: a change shows within milliseconds. It reads the remaining time of leases every
+            two seconds
+  timeline  The last 200 holds since a browser first opened the name, by this computer's clock. ui forgets them ten minutes after
+            the last browser has left. In etcd, an unlocked lock and a deleted key look the same
+  --audit   A file with rows of an audit trail, as JSON. ui reads it again when it changes. The page adds why a resource's tenures
+            have ended, and which tokens were refused. A row belongs to a name by its token, or if its resource has that name
 
-Only this computer can reach the page unless --listen has another address. Then a token is needed, as with --write: it is
-made up and printed with the address, or it is that of --token-file. The page and the token go over plain HTTP: over a network, put TLS in
-front, or rather use "ssh -L". Whoever may see the page acts as this etcd user, on names that begin with PREFIX.
+Only this computer can reach the page, unless --listen has another address. Then, and with --write, the page needs a token: that
+of --token-file, or a random one, which is printed with the address. Page and token go over plain HTTP: for a network, use
+"ssh -L", or put TLS in front. Whoever may see the page acts as this etcd user, on names that begin with PREFIX.
 
 The page changes nothing, unless --write is given: then it releases holders as "release" does.`,
 		Example: `  leasefence ui
@@ -60,11 +61,11 @@ The page changes nothing, unless --write is given: then it releases holders as "
 			return a.use(func(client *clientv3.Client) error { return a.ui(cmd.Context(), client, u) })
 		},
 	}
-	cmd.Flags().StringVar(&u.listen, "listen", "127.0.0.1:7319", "address of the page; port 0 is one that is free")
+	cmd.Flags().StringVar(&u.listen, "listen", "127.0.0.1:7319", "address of the page; port 0 picks a free port")
 	cmd.Flags().StringVar(&u.tokenFile, "token-file", "", "file with the page's token, of 16 characters or more")
 	cmd.Flags().StringVar(&u.audit, "audit", "", "file with rows of an audit trail, as JSON")
 	cmd.Flags().DurationVar(&u.every, "every", 2*time.Second, "pause between two listings of the names")
-	cmd.Flags().BoolVar(&u.write, "write", false, "have the page offer to release holders")
+	cmd.Flags().BoolVar(&u.write, "write", false, "let the page release holders")
 	return cmd
 }
 
@@ -82,7 +83,7 @@ func (a *app) ui(ctx context.Context, client *clientv3.Client, u ui) error {
 	if err != nil {
 		return usageError("--listen: %w; 127.0.0.1:0 is any free port", err)
 	}
-	addr := listener.Addr().(*net.TCPAddr) // of a listener on tcp
+	addr := listener.Addr().(*net.TCPAddr) // the address of a tcp listener
 	url := "http://" + a.seen(addr) + "/"
 	local := addr.IP.IsLoopback()
 	if token == "" && (!local || u.write) {
@@ -107,19 +108,19 @@ func (a *app) ui(ctx context.Context, client *clientv3.Client, u ui) error {
 		return err
 	}
 	if !local {
-		a.say("the address is not of this computer alone, and HTTP is not encrypted: put TLS in front, or use ssh -L")
+		a.say("other computers can reach this address, and HTTP is not encrypted: use ssh -L, or put TLS in front")
 	}
 	select {
 	case err := <-served:
 		return err
 	case sig := <-signals:
-		end() // streams end with it
+		end() // ends the streams
 		_ = server.Close()
 		return &exitError{code: signalCode(sig)}
 	}
 }
 
-// seen is an address as a browser has it.
+// seen is the listener's address as a browser can use it: the host's name instead of an unspecified address.
 func (a *app) seen(addr *net.TCPAddr) string {
 	if !addr.IP.IsUnspecified() {
 		return addr.String()
@@ -139,7 +140,7 @@ func (a *app) printAddress(url string) error {
 	return err
 }
 
-// readToken is the token in a file, empty if there is no file.
+// readToken reads the token in a file; it is empty if no file is given.
 func readToken(file string) (string, error) {
 	if file == "" {
 		return "", nil

@@ -15,41 +15,42 @@ import (
 )
 
 const (
-	mostRows   = 200     // of a list, at a time
-	mostListed = 200_000 // names are kept
-	mostTopics = 64      // names are watched at a time
-	linger     = 10 * time.Minute
+	mostRows   = 200              // rows of the list that a browser gets
+	mostListed = 200_000          // names that are kept in memory
+	mostTopics = 64               // names that are watched at a time
+	linger     = 10 * time.Minute // how long a name is watched after its last viewer has left
 )
 
-// hub reads etcd for all browsers.
+// hub reads etcd once for all browsers.
 type hub struct {
 	client  *clientv3.Client
 	prefix  string
 	every   time.Duration
-	longest time.Duration // of what is not meant to wait
-	trail   *trail        // nil: none is given
+	longest time.Duration // --command-timeout
+	trail   *trail        // nil without --audit
 
-	ctx    context.Context //nolint:containedctx // the life of what browsers have it start
+	ctx    context.Context //nolint:containedctx // ends everything that browsers have the hub start
 	wg     sync.WaitGroup
-	wanted chan struct{} // of capacity 1: somebody looks at the list
+	wanted chan struct{} // capacity 1; filled when somebody looks at the list
 
 	mu      sync.Mutex // guards the fields below
 	topics  map[string]*topic
-	viewers int // of the list
-	listing news
-	current bool      // somebody has looked since rows were read, or until then
-	until   time.Time // the next reading is due, if somebody looks
-	rows    []row     // by their names
-	capped  bool
+	viewers int       // browsers that look at the list
+	listing news      // of the list
+	current bool      // rows are recent enough to show; see viewList
+	until   time.Time // when rows stop being current if nobody looks: the time of the next reading
+	rows    []row     // sorted by name
+	capped  bool      // there are more names than mostListed
 	health  health
 }
 
-// news tells readers that something has changed.
+// news lets readers wait for a change.
 type news struct {
 	version int64
-	changed chan struct{} // closed then
+	changed chan struct{} // closed by the next change
 }
 
+// tell announces a change.
 func (n *news) tell() {
 	n.version++
 	if n.changed != nil {
@@ -58,15 +59,15 @@ func (n *news) tell() {
 	n.changed = make(chan struct{})
 }
 
-// health is since when what is shown is no more than what was.
+// health says whether etcd answers, and of when the shown state is.
 type health struct {
-	asOf time.Time // of the last answer
-	err  string    // empty: it is as things are
+	asOf time.Time // when etcd answered last
+	err  string    // empty: the shown state is the present one
 }
 
 func (h *health) answered() { *h = health{asOf: time.Now()} }
 
-// millis is when the last answer came, 0 if there was none.
+// millis is the time of the last answer, 0 if there was none.
 func (h *health) millis() int64 {
 	if h.asOf.IsZero() {
 		return 0
@@ -77,8 +78,8 @@ func (h *health) millis() int64 {
 // row is a queue in the list.
 type row struct {
 	Name    string      `json:"name"`
-	Class   lease.Class `json:"class,omitempty"` // of the first holder, as the token
-	Token   string      `json:"token,omitempty"`
+	Class   lease.Class `json:"class,omitempty"` // of the first holder
+	Token   string      `json:"token,omitempty"` // of the first holder
 	Holders int         `json:"holders"`
 	Waiters int         `json:"waiters"`
 }
@@ -107,7 +108,7 @@ func (h *hub) start(ctx context.Context) {
 	h.wg.Go(h.scan)
 }
 
-// wait returns when nothing runs any more.
+// wait waits until all goroutines of the hub have ended.
 func (h *hub) wait() { h.wg.Wait() }
 
 func (h *hub) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -126,7 +127,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// scan lists the names again and again while somebody looks.
+// scan lists the names repeatedly while somebody looks.
 func (h *hub) scan() {
 	for {
 		select {
@@ -136,7 +137,7 @@ func (h *hub) scan() {
 		}
 		began := time.Now()
 		rows, capped, err := h.read()
-		// Lists of any length take a tenth of one processor at most, here and there.
+		// However long the list is, listing takes less than a tenth of the time, here and in etcd.
 		rest := max(h.every, 10*time.Since(began))
 		h.mu.Lock()
 		if err == nil {
@@ -159,6 +160,7 @@ func (h *hub) scan() {
 	}
 }
 
+// want asks scan for a new list.
 func (h *hub) want() {
 	select {
 	case h.wanted <- struct{}{}:
@@ -187,7 +189,8 @@ func (h *hub) read() (rows []row, capped bool, err error) {
 	return rows, capped, nil
 }
 
-// viewList has the list kept up to date until the viewer leaves.
+// viewList keeps the list up to date until the viewer leaves. Rows that were read before a time without viewers count as current
+// only until the next reading would have been due.
 func (h *hub) viewList() (leave func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -201,12 +204,12 @@ func (h *hub) viewList() (leave func()) {
 	}
 }
 
-// list adds the list to a message if it has changed, and returns what is closed when it changes next.
+// list adds the list to a message if it has changed since sent, and returns a channel that the next change closes.
 func (h *hub) list(prefix string, contended bool, sent *cursor, to *message) <-chan struct{} {
 	h.mu.Lock()
 	rows, capped, health, changed, version, current := h.rows, h.capped, h.health, h.listing.changed, h.listing.version, h.current
 	h.mu.Unlock()
-	if version == sent.version || !current { // what was read an hour ago is not how things are
+	if version == sent.version || !current { // an old list must not look like the present state
 		return changed
 	}
 	sent.version = version
@@ -229,7 +232,7 @@ func (h *hub) list(prefix string, contended bool, sent *cursor, to *message) <-c
 	return changed
 }
 
-// look is the topic of a name, until the viewer leaves.
+// look returns the topic of a name, and what the viewer calls to leave it.
 func (h *hub) look(name string) (t *topic, leave func(), err error) {
 	if err := checkName(name); err != nil {
 		return nil, nil, err
@@ -241,7 +244,7 @@ func (h *hub) look(name string) (t *topic, leave func(), err error) {
 	defer h.mu.Unlock()
 	if t = h.topics[name]; t == nil {
 		if len(h.topics) >= mostTopics && !h.forget(0) {
-			return nil, nil, fmt.Errorf("%d names are looked at already", mostTopics)
+			return nil, nil, fmt.Errorf("%d names are open already", mostTopics)
 		}
 		t = newTopic(h, name)
 		h.topics[name] = t
@@ -260,7 +263,8 @@ func (h *hub) look(name string) (t *topic, leave func(), err error) {
 	}, nil
 }
 
-// forget ends topics that nobody has looked at for so long; for 0 the one that has been left for longest.
+// forget ends the topics that have had no viewer for the time unseen. If that is 0, it ends one topic, the one that was left first,
+// and reports whether there was one.
 func (h *hub) forget(unseen time.Duration) (forgotten bool) {
 	var oldest *topic
 	for name, t := range h.topics {
@@ -280,7 +284,7 @@ func (h *hub) forget(unseen time.Duration) (forgotten bool) {
 	return oldest != nil
 }
 
-// released notes on the timeline what this page has done.
+// released notes on the timeline of a name that this page has released a holder.
 func (h *hub) released(name string, rev int64, note string) {
 	h.mu.Lock()
 	t := h.topics[name]

@@ -22,26 +22,26 @@ import (
 var uiFiles embed.FS
 
 const (
-	mostStreams = 256              // at a time
-	beat        = 5 * time.Second  // a stream is never silent for longer
-	slowest     = 30 * time.Second // what a browser that does not read has
-	pace        = 10 * time.Millisecond
+	mostStreams = 256                   // streams at a time
+	beat        = 5 * time.Second       // the longest silence of a stream: the page tells a dead connection by it
+	slowest     = 30 * time.Second      // a write to a browser that does not read fails after this time
+	pace        = 10 * time.Millisecond // the least time between two messages of a stream
 )
 
-// uiServer serves the page and what it asks for.
+// uiServer serves the page and its API.
 type uiServer struct {
 	hub          *hub
 	write, local bool
-	token        string // empty: none is needed
+	token        string // empty: the page needs no token
 	etcd         []string
 	say          func(format string, args ...any)
-	streams      chan struct{} // as many as there are
+	streams      chan struct{} // semaphore of mostStreams
 }
 
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; " +
 	"frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// handler has the checks that all requests pass.
+// handler serves all paths, behind the checks that every request has to pass.
 func (s *uiServer) handler() http.Handler {
 	mux := http.NewServeMux()
 	for path, file := range map[string]struct{ name, kind string }{
@@ -49,7 +49,7 @@ func (s *uiServer) handler() http.Handler {
 		"GET /ui.css": {"ui/ui.css", "text/css"},
 		"GET /ui.js":  {"ui/ui.js", "text/javascript"},
 	} {
-		content, _ := uiFiles.ReadFile(file.name) // it is embedded
+		content, _ := uiFiles.ReadFile(file.name) // the file is embedded
 		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", file.kind+"; charset=utf-8")
 			_, _ = w.Write(content)
@@ -70,15 +70,15 @@ func (s *uiServer) handler() http.Handler {
 		} {
 			w.Header().Set(line[0], line[1])
 		}
-		if s.local && !localHost(r.Host) { // a name of somebody else's that has been bound to this computer's address
-			http.Error(w, "this page is at localhost alone", http.StatusForbidden)
+		if s.local && !localHost(r.Host) { // DNS rebinding: a foreign name that resolves to this computer
+			http.Error(w, "this page is served to localhost only", http.StatusForbidden)
 			return
 		}
 		inner.ServeHTTP(w, r)
 	})
 }
 
-// localHost reports whether a Host header names this computer; the port may be that of a tunnel.
+// localHost reports whether a Host header names this computer. Any port will do: it may be that of a tunnel.
 func localHost(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -87,13 +87,13 @@ func localHost(host string) bool {
 	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
-// permitted lets through what only this page's script sends, with the token if one is needed.
+// permitted passes only requests of this page's script, with the token if the page needs one.
 func (s *uiServer) permitted(next http.HandlerFunc) http.HandlerFunc {
 	want := sha256.Sum256([]byte("Bearer " + s.token))
 	return func(w http.ResponseWriter, r *http.Request) {
 		given := sha256.Sum256([]byte(r.Header.Get("Authorization")))
 		switch {
-		case r.Header.Get("X-Leasefence") == "": // another site's page cannot set it
+		case r.Header.Get("X-Leasefence") == "": // a page of another site cannot set this header
 			http.Error(w, "the header X-Leasefence is missing", http.StatusForbidden)
 		case s.token != "" && subtle.ConstantTimeCompare(want[:], given[:]) != 1:
 			http.Error(w, "the token is missing or wrong", http.StatusUnauthorized)
@@ -103,9 +103,9 @@ func (s *uiServer) permitted(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// message is a line of a stream. What has not changed is left out.
+// message is a line of a stream. Parts that have not changed are left out.
 type message struct {
-	Now   int64     `json:"now"` // of this computer's clock, as all times: milliseconds
+	Now   int64     `json:"now"` // this computer's clock, in milliseconds, as all times
 	Setup *setup    `json:"setup,omitempty"`
 	List  *listView `json:"list,omitempty"`
 	Name  *nameView `json:"name,omitempty"`
@@ -118,13 +118,13 @@ type setup struct {
 	Audit  bool     `json:"audit"`
 }
 
-// stream sends what a browser looks at, and what changes of it, until the browser leaves.
+// stream sends the list and the chosen name, and then their changes, until the browser leaves.
 func (s *uiServer) stream(w http.ResponseWriter, r *http.Request) {
 	select {
 	case s.streams <- struct{}{}:
 		defer func() { <-s.streams }()
 	default:
-		http.Error(w, fmt.Sprintf("%d browsers look already", mostStreams), http.StatusServiceUnavailable)
+		http.Error(w, fmt.Sprintf("%d pages are open already", mostStreams), http.StatusServiceUnavailable)
 		return
 	}
 	asked := r.URL.Query()
@@ -133,14 +133,14 @@ func (s *uiServer) stream(w http.ResponseWriter, r *http.Request) {
 	if name := asked.Get("name"); name != "" {
 		var leave func()
 		var err error
-		if t, leave, err = s.hub.look(name); err != nil { //nolint:contextcheck // a topic outlives the one who looks
+		if t, leave, err = s.hub.look(name); err != nil { //nolint:contextcheck // a topic outlives its viewers
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
 		defer leave()
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	w.Header().Set("X-Accel-Buffering", "no") // of proxies
+	w.Header().Set("X-Accel-Buffering", "no") // a proxy would hold messages back
 	out := http.NewResponseController(w)
 	news := message{Setup: &setup{s.etcd, s.hub.prefix, s.write, s.hub.trail != nil}}
 	var list, name cursor
@@ -161,19 +161,19 @@ func (s *uiServer) stream(w http.ResponseWriter, r *http.Request) {
 		case <-heart.C:
 		case <-r.Context().Done():
 		}
-		time.Sleep(pace) // what changes meanwhile goes together
+		time.Sleep(pace) // changes in this time share a message
 	}
 }
 
-// cursor is what has been sent.
+// cursor remembers what a stream has sent.
 type cursor struct {
 	version int64
-	last    []byte // the part that is long and rarely changes
+	last    []byte // the long part, which rarely changes
 }
 
-// fresh is v in JSON if it is not what was sent last.
+// fresh is v as JSON, nil if it was sent last.
 func (c *cursor) fresh(v any) json.RawMessage {
-	text, _ := json.Marshal(v) // nothing in it can fail
+	text, _ := json.Marshal(v) // it holds no type that can fail
 	if bytes.Equal(text, c.last) {
 		return nil
 	}
@@ -181,12 +181,12 @@ func (c *cursor) fresh(v any) json.RawMessage {
 	return text
 }
 
-// order is what the page wants released.
+// order is the page's request to release a holder.
 type order struct {
 	Name  string      `json:"name"`
-	Typed string      `json:"typed"`
+	Typed string      `json:"typed"` // the name as the user has typed it
 	Mode  string      `json:"mode"`
-	Token fence.Token `json:"token"` // of the holder that is shown
+	Token fence.Token `json:"token"` // of the holder that the page has shown
 }
 
 func (s *uiServer) release(w http.ResponseWriter, r *http.Request) {
@@ -198,7 +198,7 @@ func (s *uiServer) release(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := in.Decode(&o); err != nil {
-		http.Error(w, "not an order: "+err.Error(), http.StatusBadRequest)
+		http.Error(w, "bad request: "+err.Error(), http.StatusBadRequest)
 		return
 	}
 	mode, known := releaseModes[o.Mode]
@@ -207,14 +207,14 @@ func (s *uiServer) release(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("mode is %q, want ask, wait or now", o.Mode), http.StatusBadRequest)
 		return
 	case o.Token.Revision() <= 0:
-		http.Error(w, "token is missing: nobody but the holder that is shown may be released", http.StatusBadRequest)
+		http.Error(w, "token is missing: want that of the holder that the page has shown", http.StatusBadRequest)
 		return
 	case o.Typed != o.Name || !strings.HasPrefix(o.Name, s.hub.prefix):
 		http.Error(w, "that is not the name: nothing was released", http.StatusBadRequest)
 		return
 	}
 	ctx, cancel := r.Context(), func() {}
-	if mode.mode != lease.ReleaseWait { // which waits as long as the browser does
+	if mode.mode != lease.ReleaseWait { // that waits until the browser gives up
 		ctx, cancel = s.hub.bounded(ctx)
 	}
 	defer cancel()

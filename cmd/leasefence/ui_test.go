@@ -17,7 +17,7 @@ import (
 	"github.com/leasefence/leasefence/lease/leasetest"
 )
 
-// newTestHub is a hub on a server that has nothing in it. All that it starts ends with the test, or the bubble does not.
+// newTestHub starts a hub on an empty server. The test's cleanup ends its goroutines, without which the bubble would not end.
 func newTestHub(t *testing.T) (*hub, *leasetest.Server, *leasetest.Client) {
 	t.Helper()
 	srv := leasetest.New(t)
@@ -32,14 +32,14 @@ func newTestHub(t *testing.T) (*hub, *leasetest.Server, *leasetest.Client) {
 	return h, srv, client
 }
 
-// watched are the names that are.
+// watched are the names that h watches.
 func watched(h *hub) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Collect(maps.Keys(h.topics))
 }
 
-// A name is watched while somebody looks, and a while longer, and then forgotten.
+// The hub watches a name while somebody looks, and for a while after that.
 func TestHub_forgetsWhatNobodyLooksAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, srv, _ := newTestHub(t)
@@ -55,7 +55,7 @@ func TestHub_forgetsWhatNobodyLooksAt(t *testing.T) {
 		require.NoError(t, held.Unlock(t.Context()))
 		leave()
 		time.Sleep(2 * linger)
-		require.Len(t, watched(h), 1, "the other one looks")
+		require.Len(t, watched(h), 1, "the other viewer still looks")
 		leaveToo()
 		time.Sleep(linger - time.Second)
 		again, leave, err := h.look("a")
@@ -70,8 +70,8 @@ func TestHub_forgetsWhatNobodyLooksAt(t *testing.T) {
 	})
 }
 
-// Browsers cannot have it keep any number of names.
-func TestHub_keepsSoManyNames(t *testing.T) {
+// Browsers cannot make the hub watch any number of names: the name that was left first makes room for a new one.
+func TestHub_boundsTheNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, _, _ := newTestHub(t)
 		var first func()
@@ -84,7 +84,7 @@ func TestHub_keepsSoManyNames(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		_, _, err := h.look("more")
-		require.ErrorContains(t, err, "64 names are looked at already")
+		require.ErrorContains(t, err, "64 names are open already")
 		first()
 		_, _, err = h.look("more")
 		require.NoError(t, err)
@@ -93,7 +93,7 @@ func TestHub_keepsSoManyNames(t *testing.T) {
 	})
 }
 
-// Names are listed for all browsers together, and for none of them not at all.
+// The hub lists the names once for all browsers, and not at all without any.
 func TestHub_listsWhileSomebodyLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, _, client := newTestHub(t)
@@ -114,7 +114,7 @@ func TestHub_listsWhileSomebodyLooks(t *testing.T) {
 			leave()
 		}
 		time.Sleep(time.Minute)
-		require.EqualValues(t, 13, listed(), "one was due")
+		require.EqualValues(t, 13, listed(), "one listing was due")
 
 		defer h.viewList()()
 		time.Sleep(time.Second)
@@ -133,7 +133,8 @@ func TestHub_listsWhileSomebodyLooks(t *testing.T) {
 	})
 }
 
-// What was read before nobody looked is not shown as if it were so now. Who comes back at once need not wait.
+// After a time without viewers the hub does not show the old list as the present one. A viewer that comes back at once gets it
+// without waiting.
 func TestHub_showsNoOldList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, _, client := newTestHub(t)
@@ -158,8 +159,8 @@ func TestHub_showsNoOldList(t *testing.T) {
 	})
 }
 
-// How a hold has ended is told as far as etcd tells it.
-func TestTopic_tellsHowHoldsHaveEnded(t *testing.T) {
+// The timeline says how a hold has ended, as far as etcd shows it.
+func TestTopic_saysHowHoldsEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, srv, _ := newTestHub(t)
 		topic, leave, err := h.look("a")
@@ -170,7 +171,7 @@ func TestTopic_tellsHowHoldsHaveEnded(t *testing.T) {
 			t.Helper()
 			l, err := s.Lock(t.Context(), "a")
 			require.NoError(t, err)
-			time.Sleep(tendEvery * 5 / 4) // it never ends just when the topic is tended
+			time.Sleep(tendEvery * 5 / 4) // so that no hold ends at the very time of a look at the leases
 			end(l)
 			synctest.Wait()
 			topic.mu.Lock()
@@ -183,9 +184,9 @@ func TestTopic_tellsHowHoldsHaveEnded(t *testing.T) {
 		}
 		s := srv.Session(t, lease.Options{})
 		unlocked := ended(s, func(l *lease.Lock) { require.NoError(t, l.Unlock(t.Context())) })
-		require.Equal(t, "let go", unlocked.How)
+		require.Equal(t, "released", unlocked.How)
 		closed := ended(s, func(*lease.Lock) { require.NoError(t, s.Close(t.Context())) })
-		require.Equal(t, "over, with its session", closed.How)
+		require.Equal(t, "ended with its session", closed.How)
 		s = srv.Session(t, lease.Options{TTL: 20 * time.Second})
 		expired := ended(s, func(*lease.Lock) {
 			s.Partition()
@@ -196,8 +197,8 @@ func TestTopic_tellsHowHoldsHaveEnded(t *testing.T) {
 	})
 }
 
-// What happened while etcd did not answer may be missing, which the timeline says.
-func TestTopic_tellsGaps(t *testing.T) {
+// The timeline shows a gap while etcd does not answer: holds of that time may be missing.
+func TestTopic_showsGaps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, _, client := newTestHub(t)
 		topic, leave, err := h.look("a")
@@ -221,8 +222,8 @@ func TestTopic_tellsGaps(t *testing.T) {
 	})
 }
 
-// However many holds have ended just before, that etcd does not answer is told in time.
-func TestTopic_tellsThatEtcdHasGone(t *testing.T) {
+// The page soon says that etcd does not answer, however many holds ended just before.
+func TestTopic_noticesThatEtcdHasGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, _, client := newTestHub(t)
 		topic, leave, err := h.look("a")
@@ -244,8 +245,8 @@ func TestTopic_tellsThatEtcdHasGone(t *testing.T) {
 	})
 }
 
-// Timelines have an end, and what lasts is not what is forgotten.
-func TestTopic_keepsSoManyHolds(t *testing.T) {
+// A full timeline drops the oldest hold that has ended, not one that lasts.
+func TestTopic_boundsTheTimeline(t *testing.T) {
 	topic := &topic{hub: &hub{}, name: "a", poked: make(chan struct{}, 1), open: make(map[held]*spell)}
 	stays := lease.Contender{Key: "a/r1", Revision: 1}
 	for n := range int64(2 * mostSpells) {
@@ -257,7 +258,7 @@ func TestTopic_keepsSoManyHolds(t *testing.T) {
 	require.EqualValues(t, 2*mostSpells+1, topic.log[mostSpells-1].rev)
 }
 
-// Rows are read as the databases write them.
+// The trail reads rows as the databases write them.
 func TestTrail_reads(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "trail")
 	at := time.Date(2026, 11, 23, 17, 7, 33, 5e6, time.UTC).UnixMilli()

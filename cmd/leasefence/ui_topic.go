@@ -13,48 +13,47 @@ import (
 )
 
 const (
-	mostContenders = 100 // holders, and waiters, are shown
-	mostSpells     = 200 // of a name are kept
-	tendEvery      = 2 * time.Second
+	mostContenders = 100             // holders that are shown, and waiters
+	mostSpells     = 200             // spells that are kept of a name
+	tendEvery      = 2 * time.Second // pause between two looks at the leases
 )
 
-// topic is a name that is looked at. It outlives its browsers for a while.
+// topic is a name that browsers look at, or have looked at a while ago.
 type topic struct {
 	hub     *hub
 	name    string
 	end     context.CancelFunc
-	viewers int       // guarded by the hub's lock
-	left    time.Time // by the last viewer; guarded likewise
+	viewers int       // guarded by the hub's mutex
+	left    time.Time // when the last viewer left; guarded by the hub's mutex
 
-	poked chan struct{} // of capacity 1: a hold has ended
+	poked chan struct{} // capacity 1; filled when a hold may have ended
 
-	mu      sync.Mutex // guards the fields below
-	news    news
-	known   bool // queue is known
-	queue   lease.Queue
-	health  health
-	denied  string // why there is no watch
-	leases  map[clientv3.LeaseID]reading
-	log     []*spell // at most mostSpells
-	open    map[held]*spell
-	ended   []*spell // nobody has asked yet what became of their leases
-	last    int64    // ID of a spell
-	audited int64    // version of the trail
+	mu     sync.Mutex // guards the fields below
+	news   news
+	known  bool // queue is known
+	queue  lease.Queue
+	health health
+	denied string // why the watch has ended; empty while it runs
+	leases map[clientv3.LeaseID]reading
+	log    []*spell // at most mostSpells
+	open   map[held]*spell
+	ended  []*spell // spells whose leases settle has not looked at yet
+	last   int64    // ID of the newest spell
 }
 
-// held is a hold: its key and its revision.
+// held identifies a hold.
 type held struct {
 	key string
 	rev int64
 }
 
-// reading is what was left of a lease at a time, and the most that ever was.
+// reading is the remaining time of a lease at some time, and the longest remaining time that was read.
 type reading struct {
 	left, most time.Duration
 	at         time.Time
 }
 
-// spell is a time of the timeline: a hold, or one of which nothing is known. Times are in milliseconds, 0 if they are not known.
+// spell is an entry of the timeline: a hold, or a gap, a time when etcd did not answer. Times are in milliseconds.
 type spell struct {
 	ID    int64       `json:"id"`
 	Gap   bool        `json:"gap,omitempty"`
@@ -62,10 +61,10 @@ type spell struct {
 	Class lease.Class `json:"class,omitempty"`
 	Owner string      `json:"owner,omitempty"`
 	Begin int64       `json:"begin,omitempty"` // 0: before the first look
-	End   int64       `json:"end,omitempty"`
-	How   string      `json:"how,omitempty"` // it has ended
-	Lost  bool        `json:"lost,omitempty"`
-	Note  string      `json:"note,omitempty"`
+	End   int64       `json:"end,omitempty"`   // 0: it lasts
+	How   string      `json:"how,omitempty"`   // how the hold has ended
+	Lost  bool        `json:"lost,omitempty"`  // the lease has expired
+	Note  string      `json:"note,omitempty"`  // what this page has done to the hold
 
 	version int64
 	rev     int64
@@ -81,7 +80,8 @@ func newTopic(h *hub, name string) *topic {
 	return t
 }
 
-// watch follows the queue until ctx ends. What Watch takes for final, such as a permission that is denied, may be changed.
+// watch follows the queue until ctx ends. It begins again after an error that ends lease.Watch, such as a denied permission: an
+// operator may grant it.
 func (t *topic) watch(ctx context.Context) {
 	for {
 		for q, err := range lease.Watch(ctx, t.hub.client, t.name) {
@@ -100,7 +100,7 @@ func (t *topic) watch(ctx context.Context) {
 	}
 }
 
-// see takes in a queue.
+// see takes over a new state of the queue.
 func (t *topic) see(q lease.Queue) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -118,7 +118,7 @@ func (t *topic) see(q lease.Queue) {
 			}
 			t.open[this] = s
 		}
-		if owner := clip(c.Owner, mostOwner); s.Owner != owner { // a leader may proclaim another
+		if owner := clip(c.Owner, mostOwner); s.Owner != owner { // a leader may proclaim a new value
 			s.Owner, s.version = owner, t.news.version
 		}
 	}
@@ -129,7 +129,7 @@ func (t *topic) see(q lease.Queue) {
 			t.ended = append(t.ended, s)
 		}
 	}
-	if len(t.ended) > mostSpells { // nobody sees the older ones
+	if len(t.ended) > mostSpells { // the older ones are off the timeline already
 		t.ended = slices.Clone(t.ended[len(t.ended)-mostSpells:])
 	}
 	t.queue, t.known, t.denied = q, true, ""
@@ -140,10 +140,10 @@ func (t *topic) see(q lease.Queue) {
 	}
 }
 
-// mostOwner is how much of an owner's text is shown.
+// mostOwner is the number of characters of an owner's text that are shown.
 const mostOwner = 500
 
-// answered ends a time of which nothing is known.
+// answered notes that etcd has answered, and ends the gap, if there is one. The caller holds mu.
 func (t *topic) answered() {
 	for _, s := range t.log {
 		if s.Gap && s.End == 0 {
@@ -153,7 +153,7 @@ func (t *topic) answered() {
 	t.health.answered()
 }
 
-// add adds to the timeline.
+// add adds s to the timeline. If that is full, the oldest spell that has ended goes; if all last, the oldest.
 func (t *topic) add(s *spell) *spell {
 	t.last++
 	s.ID, s.version = t.last, t.news.version
@@ -165,7 +165,7 @@ func (t *topic) add(s *spell) *spell {
 	return s
 }
 
-// tend asks, now and then, what is left of the leases, and after the end of a hold what became of its lease.
+// tend reads the remaining time of the leases from time to time, and after the end of a hold what has become of its lease.
 func (t *topic) tend(ctx context.Context) {
 	for {
 		asked := t.ask(ctx)
@@ -184,7 +184,8 @@ func (t *topic) tend(ctx context.Context) {
 	}
 }
 
-// ask looks at the queue's leases, or, where they are many, whether etcd answers at all. It returns how many were asked for.
+// ask reads the remaining time of the queue's leases. If there are many, it only checks whether etcd answers. It returns the number
+// of leases that it has asked for.
 func (t *topic) ask(ctx context.Context) (asked int) {
 	ctx, cancel := t.hub.bounded(ctx)
 	defer cancel()
@@ -194,21 +195,19 @@ func (t *topic) ask(ctx context.Context) (asked int) {
 	var q lease.Queue
 	var err error
 	if many {
-		_, err = t.hub.client.Get(ctx, t.name+"/", clientv3.WithCountOnly()) // by quorum
+		_, err = t.hub.client.Get(ctx, t.name+"/", clientv3.WithCountOnly()) // a linearizable read
 	} else {
 		q, err = lease.Inspect(ctx, t.hub.client, t.name)
 	}
-	if context.Cause(ctx) == context.Canceled { //nolint:errorlint // it is the very one
-		return 0 // nobody looks any more
+	if context.Cause(ctx) == context.Canceled { //nolint:errorlint // never wrapped
+		return 0 // the topic has been forgotten
 	}
-	version := int64(0)
 	if t.hub.trail != nil {
-		version = t.hub.trail.refresh()
+		t.hub.trail.refresh()
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.news.tell()
-	t.audited = version
 	if err != nil {
 		if t.health.err == "" && t.known {
 			t.add(&spell{Gap: true, Begin: t.health.millis()})
@@ -221,7 +220,7 @@ func (t *topic) ask(ctx context.Context) (asked int) {
 	t.leases = make(map[clientv3.LeaseID]reading)
 	for _, list := range [...][]lease.Contender{q.Holders, q.Waiters} {
 		for _, c := range list {
-			if before, known := was[c.Lease]; known && c.TTL <= 0 { // it has gone meanwhile, revoked perhaps
+			if before, known := was[c.Lease]; known && c.TTL <= 0 { // gone since the keys were read; settle needs the last reading
 				t.leases[c.Lease] = before
 				continue
 			}
@@ -231,10 +230,11 @@ func (t *topic) ask(ctx context.Context) (asked int) {
 	return len(q.Holders) + len(q.Waiters)
 }
 
-// settle tells how holds have ended. That of a lock whose lease lives on was let go, or its key was deleted. Of one whose lease has
-// gone with it nobody knows whether it was unlocked first: only that the lease had been left to run out, or had not.
+// settle finds out how holds have ended. If the lease lives on, the holder has released the lock, or somebody has deleted the key. If
+// the lease is gone, etcd does not tell whether the holder had released the lock before; the last reading only tells whether the lease
+// can have expired.
 func (t *topic) settle(ctx context.Context) {
-	ctx, cancel := t.hub.bounded(ctx) // for all of them: where etcd does not answer, that is soon to be noticed
+	ctx, cancel := t.hub.bounded(ctx) // one bound for all, so that tend soon notices that etcd does not answer
 	defer cancel()
 	for {
 		t.mu.Lock()
@@ -247,13 +247,13 @@ func (t *topic) settle(ctx context.Context) {
 		r := t.leases[s.lease]
 		t.mu.Unlock()
 		resp, err := t.hub.client.TimeToLive(ctx, s.lease)
-		how, lost := "over", false
+		how, lost := "ended", false
 		switch ended := time.UnixMilli(s.End); {
 		case err != nil || resp.TTL < 0 && r.at.IsZero():
 		case resp.TTL >= 0:
-			how = "let go"
-		case ended.Before(r.at.Add(r.left)):
-			how = "over, with its session"
+			how = "released"
+		case ended.Before(r.at.Add(r.left)): // before the lease could expire
+			how = "ended with its session"
 		case r.left < r.most/2: // nobody had renewed it
 			how, lost = "lease expired", true
 		}
@@ -264,7 +264,7 @@ func (t *topic) settle(ctx context.Context) {
 	}
 }
 
-// note notes something on a hold's spell.
+// note puts a note on the spell of the hold with revision rev.
 func (t *topic) note(rev int64, text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -276,7 +276,7 @@ func (t *topic) note(rev int64, text string) {
 	}
 }
 
-// nameView is a topic for a page.
+// nameView is a topic as the page gets it.
 type nameView struct {
 	Name    string          `json:"name"`
 	Known   bool            `json:"known"`
@@ -284,13 +284,13 @@ type nameView struct {
 	Error   string          `json:"error,omitempty"`
 	Holders []contender     `json:"holders"`
 	Waiters []contender     `json:"waiters"`
-	Holding int             `json:"holding"` // how many there are
-	Waiting int             `json:"waiting"`
-	Log     []spell         `json:"log,omitempty"`   // new, or changed
+	Holding int             `json:"holding"`         // number of all holders
+	Waiting int             `json:"waiting"`         // number of all waiters
+	Log     []spell         `json:"log,omitempty"`   // new and changed spells
 	Trail   json.RawMessage `json:"trail,omitempty"` // a trailView
 }
 
-// newsFor adds what is new to a message, and returns what is closed when there is more. A nil topic has none.
+// newsFor adds what has changed since sent to a message, and returns a channel that the next change closes. A nil topic has no news.
 func (t *topic) newsFor(sent *cursor, to *message) <-chan struct{} {
 	if t == nil {
 		return nil
@@ -322,7 +322,7 @@ func (t *topic) newsFor(sent *cursor, to *message) <-chan struct{} {
 	return t.news.changed
 }
 
-// shown are contenders as the page shows them.
+// shown returns the contenders that the page shows. The caller holds mu.
 func (t *topic) shown(all []lease.Contender) []contender {
 	all = all[:min(len(all), mostContenders)]
 	list := contenders(all, known{owners: true})

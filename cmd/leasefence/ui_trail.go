@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,38 +15,37 @@ import (
 )
 
 const (
-	mostTrail = 64 << 20 // bytes of a file are read
-	mostShown = 200      // rows of a trail, for one name
+	mostTrail = 64 << 20 // bytes that are read of a file
+	mostShown = 200      // rows of each table that are shown for one name
 )
 
-// trail is a file with rows of an audit trail, of sqlfence's or pgxfence's two tables: JSON objects, or arrays of them.
+// trail is a file with rows of an audit trail, from the two tables of sqlfence or pgxfence: JSON objects, or arrays of them.
 type trail struct {
 	file string
 
-	mu      sync.Mutex // guards the fields below
-	version int64
-	looked  time.Time
-	stat    os.FileInfo
-	rows    []trailRow
-	err     string
+	mu     sync.Mutex // guards the fields below
+	looked time.Time  // when refresh has looked at the file last
+	stat   os.FileInfo
+	rows   []trailRow
+	err    string
 }
 
 // trailRow is a row of either table.
 type trailRow struct {
 	Resource  string      `json:"key"`
 	Token     json.Number `json:"token"`
-	Highest   json.Number `json:"highest"` // of a refusal
+	Highest   json.Number `json:"highest"` // refusals only
 	Holder    string      `json:"holder"`
-	GrantedAt string      `json:"granted_at"` // of a tenure
-	Released  string      `json:"released_at"`
-	Cause     string      `json:"release_cause"`
-	RefusedAt string      `json:"refused_at"`
+	GrantedAt string      `json:"granted_at"`    // tenures only
+	Released  string      `json:"released_at"`   // tenures only
+	Cause     string      `json:"release_cause"` // tenures only
+	RefusedAt string      `json:"refused_at"`    // refusals only
 
 	token fence.Token
 	at    int64
 }
 
-// trailView is what a trail says about a name, the newest first.
+// trailView has the rows of a trail about one name, the newest first.
 type trailView struct {
 	Tenures  []tenureView  `json:"tenures"`
 	Refusals []refusalView `json:"refusals"`
@@ -56,7 +54,7 @@ type trailView struct {
 
 type tenureView struct {
 	Resource string `json:"resource"`
-	Token    string `json:"token"` // in era 0, as those of holds
+	Token    string `json:"token"` // in era 0, as the tokens of holds
 	Holder   string `json:"holder"`
 	Begin    int64  `json:"begin"`
 	End      int64  `json:"end,omitempty"`
@@ -71,7 +69,7 @@ type refusalView struct {
 	At       int64  `json:"at"`
 }
 
-// newTrail reads a file, or is nil if there is none.
+// newTrail reads a file. The trail is nil if no file is given.
 func newTrail(file string) (*trail, error) {
 	if file == "" {
 		return nil, nil
@@ -84,33 +82,32 @@ func newTrail(file string) (*trail, error) {
 	return l, nil
 }
 
-// refresh reads the file if it has changed. It returns a version of what was read.
-func (l *trail) refresh() int64 {
+// refresh reads the file if it has changed.
+func (l *trail) refresh() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if time.Since(l.looked) < tendEvery/2 {
-		return l.version
+		return
 	}
 	l.looked = time.Now()
 	stat, err := os.Stat(l.file)
-	if l.stat != nil && l.stat.Mode()&os.ModeNamedPipe != 0 { // as of a shell's <(psql ...), which is read once
-		return l.version
+	if l.stat != nil && l.stat.Mode()&os.ModeNamedPipe != 0 { // a pipe, as a shell's <(psql ...), can be read only once
+		return
 	}
 	if err == nil && l.stat != nil && stat.Size() == l.stat.Size() && stat.ModTime().Equal(l.stat.ModTime()) {
-		return l.version
+		return
 	}
 	rows, err := readTrail(l.file)
 	l.stat, l.err = stat, ""
-	l.version++
-	if err != nil { // what was read before it is shown all the same
+	if err != nil {
 		l.err = err.Error()
 	}
-	if len(rows) > 0 || err == nil {
+	if len(rows) > 0 || err == nil { // rows before a broken one are shown
 		l.rows = rows
 	}
-	return l.version
 }
 
+// readTrail reads the rows of a file. With an error it returns the rows before the broken value.
 func readTrail(file string) (rows []trailRow, err error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -141,7 +138,7 @@ func readTrail(file string) (rows []trailRow, err error) {
 	}
 }
 
-// read reads what is in a row as text.
+// read parses the token and the time of a row.
 func (r *trailRow) read() (err error) {
 	if r.token, err = fence.Parse(r.Token.String()); err != nil {
 		return err
@@ -160,16 +157,16 @@ func (r *trailRow) read() (err error) {
 
 func (r *trailRow) refused() bool { return r.RefusedAt != "" }
 
-// readTime reads a time as databases write it, in milliseconds. One without a zone is in UTC, as in the tables.
+// readTime parses a time as databases write it, to milliseconds. A time without a zone is in UTC, as in the tables.
 func readTime(text string) (int64, error) {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		at, err = time.Parse(time.DateTime, text) // accepts a fraction
+		at, err = time.Parse(time.DateTime, text) // also with a fraction of a second
 	}
 	return at.UnixMilli(), err
 }
 
-// of is what the trail says about a name: about the tokens with these revisions, and about the resource of this name.
+// of returns the rows about a name: those of the tokens with these revisions, and those of the resource with this name.
 func (l *trail) of(name string, revs map[int64]bool) trailView {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -181,9 +178,9 @@ func (l *trail) of(name string, revs map[int64]bool) trailView {
 		token := fmt.Sprint(r.token.Revision())
 		switch {
 		case r.refused() && len(v.Refusals) < mostShown:
-			v.Refusals = append(v.Refusals, refusalView{r.Resource, token, r.Highest.String(), strings.ToValidUTF8(r.Holder, "?"), r.at})
+			v.Refusals = append(v.Refusals, refusalView{r.Resource, token, r.Highest.String(), r.Holder, r.at})
 		case !r.refused() && len(v.Tenures) < mostShown:
-			end, _ := readTime(r.Released) // empty while it lasts
+			end, _ := readTime(r.Released) // empty while the tenure lasts
 			v.Tenures = append(v.Tenures, tenureView{r.Resource, token, r.Holder, r.at, max(end, 0), r.Cause})
 		}
 	}

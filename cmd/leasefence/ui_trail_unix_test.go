@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A pipe, as a shell's <(psql ...), is read once: there is nothing in it afterwards.
-func TestTrail_keepsWhatAPipeHad(t *testing.T) {
+// A pipe, as a shell's <(psql ...), is read once: it is empty afterwards.
+func TestTrail_readsAPipeOnce(t *testing.T) {
 	from, to, err := os.Pipe()
 	require.NoError(t, err)
 	defer func() { _ = from.Close() }()
@@ -26,7 +26,7 @@ func TestTrail_keepsWhatAPipeHad(t *testing.T) {
 	require.Len(t, l.rows, 1)
 }
 
-// timeless is a file that has changed: a pipe, when it was written to.
+// timeless is the state of a file with another time than the file has now: refresh would read it again.
 type timeless struct{ os.FileInfo }
 
 func (timeless) ModTime() time.Time { return time.Time{} }

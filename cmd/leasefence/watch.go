@@ -15,8 +15,8 @@ func (a *app) watchCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "watch NAME",
 		Short: "Show who holds a lock, and every change",
-		Long: `watch prints who holds NAME and how many wait, and a line after every change, until it is ended by a signal. It survives breaks of
-the connection; while etcd cannot be reached, nothing is printed. In JSON each line is an object.`,
+		Long: `watch prints who holds NAME and how many wait, and a new line after every change, until a signal ends it. It survives broken
+connections; while etcd cannot be reached, it prints nothing. In JSON each line is an object.`,
 		Example: `  leasefence watch jobs/nightly
   leasefence watch jobs/nightly -o json | jq -r '.holders[0].owner // "nobody"'`,
 		Args: oneName,
@@ -26,7 +26,7 @@ the connection; while etcd cannot be reached, nothing is printed. In JSON each l
 	}
 }
 
-// change is a line of JSON.
+// change is a line of output.
 type change struct {
 	Time time.Time `json:"time"`
 	queue
@@ -35,7 +35,7 @@ type change struct {
 const changeLine = "%-25s  %-9s  %-9s  %-7v  %-7v  %s"
 
 func (a *app) watch(ctx context.Context, client *clientv3.Client, name string) error {
-	// Watch waits as long as it takes: that etcd cannot be reached is to be told at once.
+	// Watch waits without a bound; Inspect reports at once that etcd cannot be reached.
 	first, cancel := a.bounded(ctx)
 	defer cancel()
 	if _, err := lease.Inspect(first, client, name); err != nil {

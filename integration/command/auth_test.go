@@ -17,11 +17,11 @@ import (
 	"github.com/leasefence/leasefence/integration/pki"
 )
 
-// The ways to say who one is. A flag wins over the environment.
-func TestAuth_ways(t *testing.T) {
+// User and password come from flags, the environment or a file. A flag wins over the environment.
+func TestAuth_sources(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
-	askForAPassword(t, client)
+	enableAuth(t, client)
 	file := filepath.Join(t.TempDir(), "password")
 	require.NoError(t, os.WriteFile(file, []byte("secret\n"), 0o600))
 	for name, tt := range map[string]struct {
@@ -56,12 +56,12 @@ func TestAuth_ways(t *testing.T) {
 	}
 }
 
-// A user with permission on a prefix is told to name it.
+// A user with permission on a prefix only is told to give that PREFIX.
 func TestAuth_restrictedUser(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
 	addUser(t, client, "worker", clientv3.PermissionType(clientv3.PermRead))
-	askForAPassword(t, client)
+	enableAuth(t, client)
 	for _, args := range [][]string{{"ls"}, {"explain", "1"}} {
 		args = append(args, "--user", "worker:secret")
 		p := start(t, addr, args...)
@@ -71,7 +71,7 @@ func TestAuth_restrictedUser(t *testing.T) {
 	}
 }
 
-// What is not clear, or not supported, is refused before etcd is asked.
+// Ambiguous and unsupported settings are refused before etcd is asked.
 func TestAuth_refuses(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -97,10 +97,10 @@ func TestAuth_refuses(t *testing.T) {
 func TestAuth_noPasswordInTheTitle(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
-		return // elsewhere there is no such file to look at
+		return // other systems have no /proc/PID/cmdline
 	}
 	addr, client := etcd(t)
-	askForAPassword(t, client)
+	enableAuth(t, client)
 	for name, args := range map[string][]string{
 		"password": {"--user", "root", "--password", "secret"},
 		"with =":   {"--user=root", "--password=secret"},
@@ -116,13 +116,13 @@ func TestAuth_noPasswordInTheTitle(t *testing.T) {
 			require.NoError(t, err)
 			require.NotContains(t, string(title), "secret")
 			require.Contains(t, string(title), "root")
-			require.Contains(t, string(title), "mine", "CMD's are its own")
+			require.Contains(t, string(title), "mine", "the arguments of CMD stay")
 			require.Zero(t, p.end(t))
 		})
 	}
 }
 
-// A server that wants certificates, in etcdctl's three files.
+// A server that requires client certificates, with etcdctl's three flags for files.
 func TestAuth_tls(t *testing.T) {
 	t.Parallel()
 	authority, err := pki.NewAuthority("authority")

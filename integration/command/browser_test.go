@@ -22,7 +22,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// browser is a browser without a window, for all tests: the context of its first tab. TestMain ends it.
+// browser starts a headless browser for all tests and returns the context of its first tab. TestMain ends it.
 var browser = sync.OnceValues(func() (context.Context, error) {
 	path, err := exec.LookPath("chromium")
 	if err != nil {
@@ -52,14 +52,14 @@ var browser = sync.OnceValues(func() (context.Context, error) {
 	return ctx, chromedp.Do(ctx)
 })
 
-var endBrowser = func() {} // if there is one
+var endBrowser = func() {} // set when the browser starts
 
-// tab is a page in the browser.
+// tab is a tab of the browser.
 type tab struct {
-	ctx context.Context //nolint:containedctx // chromedp's handle of a tab
+	ctx context.Context //nolint:containedctx // chromedp identifies a tab by its context
 }
 
-// open opens an address in a tab of its own, which the end of the test closes.
+// open opens an address in a new tab, which the end of the test closes.
 func open(t *testing.T, url string) *tab {
 	t.Helper()
 	first, err := browser()
@@ -81,7 +81,7 @@ func (p *tab) run(t *testing.T, actions ...chromedp.Action[chromedp.Void]) {
 	require.NoError(t, chromedp.Do(p.ctx, actions...))
 }
 
-// eval is the value of an expression in the page, once that has come.
+// eval evaluates an expression in the page. If the value is a promise, eval waits for it.
 func eval[T any](t *testing.T, p *tab, expression string) T {
 	t.Helper()
 	value, err := chromedp.Run(p.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
@@ -89,15 +89,15 @@ func eval[T any](t *testing.T, p *tab, expression string) T {
 	return value
 }
 
-// await waits until an expression in the page is true. It is looked at whenever the page changes.
+// await waits until an expression in the page is true.
 func (p *tab) await(t *testing.T, expression string) {
 	t.Helper()
 	if !p.comes(t, expression, patience) {
-		require.Fail(t, "the page does not come to: "+expression, eval[string](t, p, `document.body.innerText`))
+		require.Fail(t, "never true on the page: "+expression, eval[string](t, p, `document.body.innerText`))
 	}
 }
 
-// comes reports whether an expression gets true in time.
+// comes reports whether an expression in the page becomes true in time. It evaluates the expression after each change of the page.
 func (p *tab) comes(t *testing.T, expression string, in time.Duration) bool {
 	t.Helper()
 	return eval[bool](t, p, fmt.Sprintf(`new Promise((done) => {
@@ -110,13 +110,13 @@ func (p *tab) comes(t *testing.T, expression string, in time.Duration) bool {
 	})`, expression, in.Milliseconds()))
 }
 
-// has waits until the text of an element has a text in it.
+// has waits until the text of an element contains text.
 func (p *tab) has(t *testing.T, selector, text string) {
 	t.Helper()
 	p.await(t, fmt.Sprintf(`document.querySelector(%q).textContent.includes(%s)`, selector, quoted(t, text)))
 }
 
-// quoted is a value in JSON, as a browser writes it.
+// quoted is a value as the JSON that JSON.stringify in the browser returns.
 func quoted(t *testing.T, v any) string {
 	t.Helper()
 	var text strings.Builder
@@ -126,11 +126,11 @@ func quoted(t *testing.T, v any) string {
 	return strings.TrimSuffix(text.String(), "\n")
 }
 
-// queueShown is what the page shows of the name that is chosen, as [rowsOf] has it.
+// queueShown is an expression for the rows of the chosen name on the page, in the form of [rowsOf].
 const queueShown = `JSON.stringify(["holders", "waiters"].map((id) => [...document.getElementById(id).rows].map((row) =>
 	[...row.cells].slice(0, 3).map((cell) => cell.textContent).concat(row.cells[4].textContent, row.title))))`
 
-// rowsOf are the rows that a page has to show for a queue.
+// rowsOf are the rows that the page has to show for a queue.
 func rowsOf(q lease.Queue) [2][][]string {
 	all := [2][][]string{{}, {}}
 	for i, list := range [...][]lease.Contender{q.Holders, q.Waiters} {

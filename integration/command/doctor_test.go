@@ -22,7 +22,7 @@ type finding struct {
 	Run                              []string
 }
 
-// examine returns doctor's findings, with the code that follows from them.
+// examine runs doctor and returns its findings. It checks that the counts and the exit code follow from them.
 func examine(t *testing.T, endpoint string, args ...string) []finding {
 	t.Helper()
 	p := start(t, endpoint, append([]string{"doctor", "-o", "json"}, args...)...)
@@ -36,7 +36,7 @@ func examine(t *testing.T, endpoint string, args ...string) []finding {
 	for _, f := range report.Findings {
 		count[f.Level]++
 		require.NotEmpty(t, f.Says)
-		require.Equal(t, f.Level == "OK", f.Do == "", "%+v: what to do is said unless it is well", f)
+		require.Equal(t, f.Level == "OK", f.Do == "", "%+v: a finding says what to do unless it is OK", f)
 	}
 	require.Equal(t, map[string]int{"OK": report.OK, "WARN": report.Warn, "FAIL": report.Fail},
 		map[string]int{"OK": count["OK"], "WARN": count["WARN"], "FAIL": count["FAIL"]})
@@ -52,7 +52,7 @@ func levels(all []finding) map[string][]string {
 	return m
 }
 
-// says are the words of all findings of a check.
+// says is the text of all findings of a check.
 func says(all []finding, check string) string {
 	var text []string
 	for _, f := range all {
@@ -73,10 +73,10 @@ func TestDoctor_aHealthyEtcd(t *testing.T) {
 		"version": {"OK"}, "size": {"OK"}, "commits": {"OK"}, "alarms": {"OK"}, "smallest TTL": {"OK"}, "authentication": {"WARN"},
 		"permissions": {"OK", "OK"}, "leases": {"OK"}, "stray keys": {"OK"},
 	}, found)
-	require.Equal(t, before, keys(t, client, ""), "it leaves nothing")
+	require.Equal(t, before, keys(t, client, ""), "doctor has left a key")
 	leases, err := client.Leases(bounded(t))
 	require.NoError(t, err)
-	require.Len(t, leases.Leases, 2, "it leaves nothing")
+	require.Len(t, leases.Leases, 2, "doctor has left a lease")
 }
 
 func TestDoctor_findsWhatIsWrong(t *testing.T) {
@@ -88,9 +88,9 @@ func TestDoctor_findsWhatIsWrong(t *testing.T) {
 	require.NoError(t, err)
 	for key, on := range map[string]clientv3.LeaseID{
 		"jobs/data": 0, "jobs/nightly/config": lease.ID, "jobs/exports/~slot/2/whatever": 0, "jobs/number/7": 0, "other": 0,
-		"jobs/a/1234567890abcdef-x":      0,        // without the lease in its name, which there is none of
-		"jobs/b/" + hex(lease.ID) + "-x": 0,        // without the lease in its name, which there is
-		"jobs/c/" + hex(lease.ID) + "-x": lease.ID, // as it should be
+		"jobs/a/1234567890abcdef-x":      0,        // not attached; the lease in its name does not exist
+		"jobs/b/" + hex(lease.ID) + "-x": 0,        // not attached, though the lease in its name exists
+		"jobs/c/" + hex(lease.ID) + "-x": lease.ID, // a contender's key
 	} {
 		_, err := client.Put(ctx, key, "", clientv3.WithLease(on))
 		require.NoError(t, err)
@@ -109,14 +109,14 @@ func TestDoctor_findsWhatIsWrong(t *testing.T) {
 	for _, key := range []string{"jobs/data", "jobs/nightly/config", "jobs/exports/~slot/2/whatever", "jobs/number/7"} {
 		require.Contains(t, says(all, "stray keys"), key)
 	}
-	require.Contains(t, says(all, "stray keys"), "6 keys are nobody's")
+	require.Contains(t, says(all, "stray keys"), "6 keys belong to no holder and no waiter")
 	require.Contains(t, says(all, "stray keys"), "1 of them take permits")
 	require.Empty(t, found["keys of leases"])
 	require.Contains(t, says(all, "leases"), "2 hold or wait for something here, with 3 keys, at most 2 on one")
 }
 
-// A key in the form of a contender's that was put without its lease is nobody's: so get has it, and so has doctor. What doctor
-// says to do about it is safe to paste, whatever the names are, and helps.
+// A key that has the form of a contender's key, but was put without the lease, is a stray: get shows no holder, and doctor reports it.
+// The commands that doctor gives are safe to paste, whatever the names are, and delete the key.
 func TestDoctor_straysAreNoHolds(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -161,16 +161,16 @@ func TestDoctor_straysAreNoHolds(t *testing.T) {
 	require.NotContains(t, odd.stdout.String(), "\nreboot")
 }
 
-// hex is a lease as it stands in keys.
+// hex is a lease as in the names of keys.
 func hex(id clientv3.LeaseID) string { return strconv.FormatInt(int64(id), 16) }
 
-// It says what it is not allowed to check, and goes on.
+// doctor reports the checks that it has no permission for, and goes on.
 func TestDoctor_withoutPermission(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
 	addUser(t, client, "worker", clientv3.PermissionType(clientv3.PermReadWrite))
 	addUser(t, client, "viewer", clientv3.PermissionType(clientv3.PermRead))
-	askForAPassword(t, client)
+	enableAuth(t, client)
 	at := func(user, prefix string) []finding {
 		return examine(t, addr, prefix, "--user", user, "--password", "secret")
 	}
@@ -182,7 +182,7 @@ func TestDoctor_withoutPermission(t *testing.T) {
 	require.Equal(t, []string{"OK", "FAIL"}, levels(all)["permissions"])
 	require.Contains(t, says(all, "permissions"), `etcdctl role grant-permission --prefix ROLE readwrite -- 'jobs/'`)
 	require.Equal(t, []string{"WARN"}, levels(all)["commits"])
-	require.Contains(t, says(all, "commits"), "NOT CHECKED: user viewer is not allowed to")
+	require.Contains(t, says(all, "commits"), "NOT CHECKED: user viewer has no permission")
 	require.Equal(t, []string{"OK"}, levels(all)["stray keys"])
 
 	all = at("worker", "other/")
@@ -190,7 +190,7 @@ func TestDoctor_withoutPermission(t *testing.T) {
 	require.Contains(t, says(all, "stray keys"), "NOT CHECKED")
 	require.Contains(t, says(all, "leases"), "NOT CHECKED")
 
-	all = examine(t, addr, "jobs/") // as nobody: no role helps
+	all = examine(t, addr, "jobs/") // without a user, whom no role would help
 	require.Equal(t, []string{"FAIL", "FAIL"}, levels(all)["permissions"])
 	for _, check := range []string{"permissions", "commits", "leases", "alarms"} {
 		require.Contains(t, says(all, check), "Give doctor a --user")
@@ -206,7 +206,7 @@ func TestDoctor_twoClusters(t *testing.T) {
 	one, other := etcdtest.Start(t, etcdtest.Options{}), etcdtest.Start(t, etcdtest.Options{})
 	all := examine(t, one.Endpoint()+","+other.Endpoint())
 	require.Equal(t, []string{"FAIL"}, levels(all)["cluster"])
-	require.Contains(t, says(all, "cluster"), "the endpoints are of 2 clusters")
+	require.Contains(t, says(all, "cluster"), "the endpoints belong to 2 clusters")
 	require.Contains(t, says(all, "cluster"), one.Endpoint()+" of cluster ")
 	require.Empty(t, levels(examine(t, one.Endpoint()+","+one.Endpoint()))["cluster"])
 }

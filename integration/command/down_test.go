@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Nothing hangs where etcd does not answer, and each command says so. With a user, the client asks etcd before the command does.
+// If etcd does not answer, no command hangs, and each says so. With a user, etcd's client authenticates before the command begins.
 func TestDown_everyCommandSaysSo(t *testing.T) {
 	t.Parallel()
 	for flags, codes := range map[string]map[string]int{

@@ -24,7 +24,7 @@ func elect(t *testing.T, endpoint string, args ...string) *running {
 	return start(t, endpoint, append([]string{"elect"}, args...)...)
 }
 
-// One runs the command at a time, the others wait, and observers see who.
+// One candidate at a time runs its command, the others wait, and observers see the leader.
 func TestElect_oneLeads(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
@@ -43,7 +43,7 @@ func TestElect_oneLeads(t *testing.T) {
 	requireNothingLeft(t, client)
 }
 
-// A leader that loses the leadership, or is asked for it, stops its command, campaigns again, and starts it anew.
+// A leader that loses the leadership, or is asked to release it, stops its command, campaigns again, and starts the command again.
 func TestElect_leadsAgain(t *testing.T) {
 	t.Parallel()
 	for how, says := range map[string]string{"asked": "asked to release", "deleted": "campaigning again", "revoked": "campaigning again"} {
@@ -67,7 +67,7 @@ func TestElect_leadsAgain(t *testing.T) {
 	}
 }
 
-// A command under which the leadership is lost ends before etcd can let another lead.
+// If the leadership is lost because renewals fail, the command ends before etcd can let another candidate lead.
 func TestElect_endsTheCommandBeforeAnotherLeads(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
@@ -85,7 +85,7 @@ func TestElect_endsTheCommandBeforeAnotherLeads(t *testing.T) {
 	require.Less(t, lastSign(t, running).Sub(cut), ttl)
 }
 
-// Who is told to end does not campaign again, whatever has ended the leadership.
+// After a signal elect does not campaign again, whatever has ended the leadership.
 func TestElect_askedAndThenSignalled(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
@@ -101,11 +101,11 @@ func TestElect_askedAndThenSignalled(t *testing.T) {
 	requireNothingLeft(t, client)
 }
 
-// SIGHUP, at which many a service reads its settings again, does not end the candidacy.
+// SIGHUP does not end the candidacy: many services only reload their settings on it.
 func TestElect_reloadedAndThenAsked(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
-	// Caught here, it is not ignored by those that are started here, also where the tests run under nohup.
+	// A signal that is caught here is not ignored in the processes that this test starts, even under nohup.
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGHUP)
 	defer signal.Stop(caught)
@@ -120,7 +120,7 @@ func TestElect_reloadedAndThenAsked(t *testing.T) {
 	requireNothingLeft(t, client)
 }
 
-// etcdctl's candidates are in the same election.
+// Candidates of etcdctl take part in the same election.
 func TestElect_besideEtcdctl(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)

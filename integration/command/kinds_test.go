@@ -12,14 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each kind of lock excludes what it has to, and nothing else. Cat holds until its input ends.
+// Each kind of lock excludes what it has to, and nothing else. cat holds a lock until its input ends.
 func TestLock_kinds(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		held  []string // of each that holds
-		keys  int
-		out   []string
-		still []string
+		held  []string // arguments of the holders
+		keys  int      // of the holders
+		out   []string // arguments of locks that the holders exclude
+		still []string // arguments of locks that they do not exclude
 	}{
 		"alone":   {[]string{"a"}, 1, []string{"a", "a --shared", "a -n 2"}, []string{"b", "a/b"}},
 		"readers": {[]string{"a --shared", "a --shared"}, 2, []string{"a"}, []string{"a --shared"}},
@@ -39,7 +39,7 @@ func TestLock_kinds(t *testing.T) {
 			}
 			var waiters []*running
 			for _, line := range tt.out {
-				// Time to open a session, too, which would leave its lease behind if it were cut short.
+				// The time includes opening the session; if --wait cut that short, its lease would be left behind.
 				waiters = append(waiters, lock(t, addr, append(strings.Fields(line), "--wait", "5s", "--", "echo", "in")...))
 			}
 			for _, p := range waiters {
@@ -103,7 +103,7 @@ func TestUsage_wrong(t *testing.T) {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
 			words := strings.Fields(line)
-			p := start(t, "127.0.0.1:1", words...) // nobody is asked
+			p := start(t, "127.0.0.1:1", words...) // there is no etcd to ask
 			require.Equal(t, 64, p.end(t))
 			require.Contains(t, p.stderr.String(), says)
 			require.Contains(t, p.stderr.String(), "usage: leasefence "+words[0]+" ")
@@ -111,7 +111,7 @@ func TestUsage_wrong(t *testing.T) {
 	}
 }
 
-// A command within a command has the token of its own lock alone.
+// A command under a nested leasefence has only the token of the inner lock.
 func TestLock_nested(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)

@@ -22,8 +22,8 @@ import (
 
 const many = 50_000
 
-// 50,000 locks in at most 2 s and 50 MB. A busy machine takes longer, so the bound is that of processor time; and the race detector
-// takes much more of both, so the command is built without.
+// ls lists 50,000 locks in at most 2 s of processor time and 50 MB. A busy machine would break a bound on wall-clock time. The race
+// detector needs much more of both, so the command is built without it.
 func TestLs_manyLocks(t *testing.T) {
 	plain := program
 	if raceDetector() {
@@ -68,9 +68,8 @@ func TestLs_manyLocks(t *testing.T) {
 
 var peak = regexp.MustCompile(`VmHWM:\s*(\d+) kB`)
 
-// outputAndMemory runs a command and returns what it prints, and how many bytes it has needed at most. What the system tells of a
-// process that has ended includes the memory of the one that started it; so this looks at each part of what is printed, while the
-// command waits to print the next.
+// outputAndMemory runs a command and returns its output and its peak memory in bytes. The system's figure for a process that has ended
+// includes memory of the process that started it, so this reads the figure while the command runs, after each part of its output.
 func outputAndMemory(t *testing.T, cmd *exec.Cmd) (text []byte, memory int64) {
 	t.Helper()
 	out, err := cmd.StdoutPipe()
@@ -82,7 +81,7 @@ func outputAndMemory(t *testing.T, cmd *exec.Cmd) (text []byte, memory int64) {
 	for {
 		n, err := out.Read(part)
 		text = append(text, part[:n]...)
-		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid)) // or it has ended
+		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid)) // fails if it has ended
 		if m := peak.FindSubmatch(status); m != nil {
 			kib, err := strconv.ParseInt(string(m[1]), 10, 64)
 			require.NoError(t, err)

@@ -22,7 +22,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// lock starts it.
+// lock starts leasefence lock.
 func lock(t *testing.T, endpoint string, args ...string) *running {
 	t.Helper()
 	return start(t, endpoint, append([]string{"lock"}, args...)...)
@@ -50,7 +50,7 @@ func TestLock_exitsAsTheCommandDoes(t *testing.T) {
 		"exit 0":       0,
 		"exit 7":       7,
 		"kill -9 $$":   137,
-		"kill -TERM 0": 143, // its group, which leasefence does not belong to
+		"kill -TERM 0": 143, // to the command's group, which leasefence does not belong to
 	} {
 		for _, verb := range []string{"lock", "elect"} {
 			t.Run(verb+", "+script, func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestLock_passesOnInputOutputAndTheToken(t *testing.T) {
 	awaitFile(t, started)
 	resp, err := client.Get(bounded(t), "job/", clientv3.WithPrefix())
 	require.NoError(t, err)
-	require.Len(t, resp.Kvs, 1, "the command runs without the lock")
+	require.Len(t, resp.Kvs, 1, "the command runs, so there has to be a key")
 	key, token := string(resp.Kvs[0].Key), strconv.FormatInt(resp.Kvs[0].CreateRevision, 10)
 
 	_, err = io.WriteString(p.stdin, "by way of the input")
@@ -84,7 +84,7 @@ func TestLock_passesOnInputOutputAndTheToken(t *testing.T) {
 func TestLock_passesOnSignals(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
-	// Caught here, it is not ignored by those that are started here, also where the tests run under nohup.
+	// A signal that is caught here is not ignored in the processes that this test starts, even under nohup.
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGHUP)
 	defer signal.Stop(caught)
@@ -104,8 +104,8 @@ func TestLock_passesOnSignals(t *testing.T) {
 	}
 }
 
-// stubborn ignores what can be ignored, has a child of the same kind, and touches its files while it runs: until
-// they cannot be any more, when the test has ended.
+// stubborn ignores the signals that it can, has a child that does the same, and touches a file each while they run. They end at the
+// latest when the test's folder is gone.
 const stubborn = `trap '' TERM INT HUP
 (while touch "$0.child"; do sleep 0.01; done) &
 while touch "$0"; do sleep 0.01; done`
@@ -123,7 +123,7 @@ func lastSign(t *testing.T, path string) time.Time {
 	return parent.ModTime()
 }
 
-// Pain 14: etcdctl lock lets its command run on. Here it has ended before etcd can give the lock to anybody else.
+// If renewals fail, the command has ended before etcd can give the lock to anybody else. (etcdctl lock lets its command run on.)
 func TestLock_endsTheCommandBeforeTheLockExpires(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
@@ -152,7 +152,7 @@ func TestLock_endsTheCommandBeforeTheLockExpires(t *testing.T) {
 	}
 }
 
-// Pain 14, once more: somebody else may have the lock already, so there is no grace.
+// If the lock is taken away, somebody else may have it already: the command is killed without a grace.
 func TestLock_killsTheCommandWhenTheLockIsTakenAway(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"deleted", "revoked"} {
@@ -167,7 +167,7 @@ func TestLock_killsTheCommandWhenTheLockIsTakenAway(t *testing.T) {
 			require.Equal(t, 74, p.end(t))
 			requireNothingLeft(t, client)
 			ended := time.Now()
-			<-time.After(100 * time.Millisecond) // ten signs of life of whoever runs on
+			<-time.After(100 * time.Millisecond) // a process that runs on would touch its file ten times
 			require.False(t, lastSign(t, running).After(ended), "a process of the command runs on")
 		})
 	}
@@ -194,7 +194,7 @@ func TestLock_leavesTheQueueOnASignal(t *testing.T) {
 	}
 }
 
-func TestLock_saysThatItHasNotObtainedTheLock(t *testing.T) {
+func TestLock_notObtained(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
 	session := newSession(t, client, "")
@@ -240,18 +240,18 @@ func TestLock_refusesWhatItCannotRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := start(t, "127.0.0.1:1", tt.args...) // nobody is asked
+			p := start(t, "127.0.0.1:1", tt.args...) // there is no etcd to ask
 			require.Equal(t, tt.code, p.end(t))
 			require.Contains(t, p.stderr.String(), tt.says)
 		})
 	}
 }
 
-// Nobody would end the command when the lock expires.
+// If leasefence is killed, its command dies too: nobody else would stop it when the lock expires.
 func TestLock_takesTheCommandWithItWhenKilled(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
-		return // the doc comment says so
+		return // other systems cannot do this; the help says so
 	}
 	addr, _ := etcd(t)
 	running := filepath.Join(t.TempDir(), "running")
@@ -267,7 +267,7 @@ func TestLock_takesTheCommandWithItWhenKilled(t *testing.T) {
 	}, patience/10, time.Millisecond, "the command runs on")
 }
 
-// A message that nobody can read is no reason to end: the command would be killed without SIGTERM.
+// A closed standard error does not end leasefence, which would kill the command without SIGTERM.
 func TestLock_outlivesItsStandardError(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"lock", "elect"} {
@@ -287,9 +287,9 @@ func TestLock_outlivesItsStandardError(t *testing.T) {
 			require.NoError(t, writer.Close())
 			awaitFile(t, started)
 			require.NoError(t, os.Remove(started))
-			require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t)) // which is said
+			require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t)) // leasefence writes a message about it
 			awaitFile(t, told)
-			if verb == "elect" { // it campaigns again
+			if verb == "elect" { // it leads again
 				awaitFile(t, started)
 				require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 			}
@@ -300,7 +300,7 @@ func TestLock_outlivesItsStandardError(t *testing.T) {
 	}
 }
 
-// A command that has ended under the lock has ended well, whatever becomes of the lock then.
+// If the command ended under the lock, a later loss of the lock does not change the exit code.
 func TestLock_lostAfterTheCommand(t *testing.T) {
 	t.Parallel()
 	addr, _ := etcd(t)
@@ -313,8 +313,8 @@ func TestLock_lostAfterTheCommand(t *testing.T) {
 					`trap 'echo told to end' TERM; echo started; read line; exit 0`)
 				p.awaitOutput(t, "started\n")
 				link.Refuse()
-				code := p.end(t) // which closes the input that the command waits for
-				// On a machine that has stood still for seconds the lock is lost before the command ends.
+				code := p.end(t) // closes the input that the command waits for
+				// If the machine stood still for seconds, the lock is lost before the command ends: try again.
 				ended = !strings.Contains(p.stdout.String(), "told")
 				if ended {
 					require.Zero(t, code)
@@ -325,7 +325,7 @@ func TestLock_lostAfterTheCommand(t *testing.T) {
 	}
 }
 
-func TestLock_helpOnTheGrace(t *testing.T) {
+func TestLock_helpShowsTheDefaultGrace(t *testing.T) {
 	t.Parallel()
 	p := lock(t, "127.0.0.1:1", "--help")
 	require.Zero(t, p.end(t))

@@ -26,7 +26,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// patience bounds what a test waits for; it is far longer than anything takes.
+// patience bounds every wait of a test. It is far longer than anything takes.
 const patience = 60 * time.Second
 
 var program string
@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 // build builds the command as a user would.
 func build(to string, flags ...string) error {
 	args := append([]string{"build", "-C", "../../cmd/leasefence", "-o", to}, flags...)
-	out, err := exec.Command("go", args...).CombinedOutput() //nolint:noctx // without a bound: a first build may take minutes
+	out, err := exec.Command("go", args...).CombinedOutput() //nolint:noctx // no bound: a first build may take minutes
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
 	}
@@ -72,7 +72,7 @@ func raceDetector() bool {
 	return false
 }
 
-// running is the command, running.
+// running is a process of the command.
 type running struct {
 	stdin          io.WriteCloser
 	stdout, stderr output
@@ -80,7 +80,7 @@ type running struct {
 	cmd *exec.Cmd
 }
 
-// output is what was written so far.
+// output collects what was written so far.
 type output struct {
 	mu   sync.Mutex // guards text
 	text []byte
@@ -99,19 +99,19 @@ func (o *output) String() string {
 	return string(o.text)
 }
 
-// awaitOutput waits until a text has been written to standard output.
+// awaitOutput waits until standard output contains text.
 func (r *running) awaitOutput(t *testing.T, text string) {
 	t.Helper()
 	require.Eventually(t, func() bool { return strings.Contains(r.stdout.String(), text) }, patience, time.Millisecond, text)
 }
 
-// start starts the command with a temporary folder of its own, which has to be empty at the end of the test.
+// start starts the command with a temporary folder of its own, which has to be empty when the test ends.
 func start(t *testing.T, endpoint string, args ...string) *running {
 	t.Helper()
 	return startWith(t, []string{"ETCDCTL_ENDPOINTS=" + endpoint}, args...)
 }
 
-// patiently has the command wait as long as a test does, on a machine that is busy.
+// patiently makes the command wait as long as a test does: the machine may be busy.
 var patiently = []string{"ETCDCTL_DIAL_TIMEOUT=60s", "ETCDCTL_COMMAND_TIMEOUT=60s"}
 
 func startWith(t *testing.T, env []string, args ...string) *running {
@@ -124,7 +124,7 @@ func startWith(t *testing.T, env []string, args ...string) *running {
 	})
 	r := &running{cmd: exec.CommandContext(bounded(t), program, args...)}
 	r.cmd.Env = append(append(append(os.Environ(), patiently...), env...), "TMPDIR="+temp, "GORACE=atexit_sleep_ms=0")
-	r.cmd.WaitDelay = patience / 10 // for a process that outlives the program, with its output open
+	r.cmd.WaitDelay = patience / 10 // a process that outlives the program may keep its output open
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
 	var err error
 	r.stdin, err = r.cmd.StdinPipe()
@@ -142,7 +142,7 @@ func (r *running) signal(t *testing.T, sig os.Signal) {
 // end closes the command's input and returns its exit code, 128+n for signal n.
 func (r *running) end(t *testing.T) int {
 	t.Helper()
-	_ = r.stdin.Close() // it may have ended
+	_ = r.stdin.Close() // fails if the command has ended
 	err := r.cmd.Wait()
 	if _, ok := errors.AsType[*exec.ExitError](err); !ok && !errors.Is(err, exec.ErrWaitDelay) {
 		require.NoError(t, err)
@@ -152,19 +152,19 @@ func (r *running) end(t *testing.T) int {
 		code = 128 + int(status.Signal())
 	}
 	t.Logf("%v: exit code %d\n%s%s", r.cmd.Args[1:], code, &r.stdout, &r.stderr)
-	require.NotContains(t, r.stdout.String(), "\x1b", "this is no terminal")
+	require.NotContains(t, r.stdout.String(), "\x1b", "an escape sequence, though this is no terminal")
 	return code
 }
 
 // etcd runs a server until the test ends.
 func etcd(t *testing.T) (endpoint string, client *clientv3.Client) {
 	t.Helper()
-	srv := etcdtest.Start(t, etcdtest.Options{Configure: func(cfg *embed.Config) { cfg.BcryptCost = 4 }}) // the least
+	srv := etcdtest.Start(t, etcdtest.Options{Configure: func(cfg *embed.Config) { cfg.BcryptCost = 4 }}) // the lowest
 	return srv.Endpoint(), srv.Client(t)
 }
 
-// askForAPassword turns authentication on for root, whose password is secret.
-func askForAPassword(t *testing.T, client *clientv3.Client) {
+// enableAuth turns authentication on. The password of root is secret.
+func enableAuth(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	ctx := bounded(t)
 	_, err := client.UserAdd(ctx, "root", "secret")
@@ -175,7 +175,7 @@ func askForAPassword(t *testing.T, client *clientv3.Client) {
 	require.NoError(t, err)
 }
 
-// addUser adds a user with the password secret, who may read, or write, what begins with jobs/.
+// addUser adds a user with the password secret and a permission on keys that begin with jobs/.
 func addUser(t *testing.T, client *clientv3.Client, name string, may clientv3.PermissionType) {
 	t.Helper()
 	ctx := bounded(t)
@@ -189,7 +189,7 @@ func addUser(t *testing.T, client *clientv3.Client, name string, may clientv3.Pe
 	require.NoError(t, err)
 }
 
-// endHold ends the hold of a name as an operator does: "deleted" is its key then, or its lease "revoked".
+// endHold ends the hold of a name as an operator does: its key is "deleted", or its lease "revoked".
 func endHold(t *testing.T, client *clientv3.Client, name, how string) {
 	t.Helper()
 	resp, err := client.Get(bounded(t), name+"/", clientv3.WithPrefix())
@@ -202,7 +202,7 @@ func endHold(t *testing.T, client *clientv3.Client, name, how string) {
 	require.NoError(t, err)
 }
 
-// keys are the keys in etcd that begin with prefix.
+// keys returns the keys in etcd that begin with prefix.
 func keys(t *testing.T, client *clientv3.Client, prefix string) []string {
 	t.Helper()
 	resp, err := client.Get(bounded(t), prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
@@ -214,7 +214,7 @@ func keys(t *testing.T, client *clientv3.Client, prefix string) []string {
 	return keys
 }
 
-// requireNothingLeft checks that no key and no lease is left.
+// requireNothingLeft checks that etcd has no key and no lease.
 func requireNothingLeft(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	require.Empty(t, keys(t, client, ""))
@@ -223,7 +223,7 @@ func requireNothingLeft(t *testing.T, client *clientv3.Client) {
 	require.Empty(t, leases.Leases, "a lease was not revoked")
 }
 
-// bounded is a context that ends when the test takes far too long.
+// bounded returns a context that ends when the test takes far too long.
 func bounded(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
@@ -231,7 +231,7 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-// newSession is a session that the test's cleanup closes.
+// newSession opens a session that the test's cleanup closes.
 func newSession(t *testing.T, client *clientv3.Client, owner string) *lease.Session {
 	t.Helper()
 	session, err := lease.NewSession(bounded(t), client, lease.Options{Owner: owner})

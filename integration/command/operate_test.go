@@ -29,7 +29,7 @@ func requireGolden(t *testing.T, file, text string) {
 	}
 	want, err := os.ReadFile(file)
 	require.NoError(t, err)
-	require.Equal(t, string(want), text, "look at it, and then run the test with -update")
+	require.Equal(t, string(want), text, "if the new text is right, run the test with -update")
 }
 
 var variable = []struct {
@@ -48,10 +48,10 @@ var variable = []struct {
 	{regexp.MustCompile(`"ttl_seconds":\d+`), `"ttl_seconds":SECONDS`},
 	{regexp.MustCompile(`\b[\d.]+ (KiB|MiB|GiB)\b`), "SIZE"},
 	{regexp.MustCompile(`(?m) +$`), ""},
-	{regexp.MustCompile(`  +`), "  "}, // the padding depends on the lengths
+	{regexp.MustCompile(`  +`), "  "}, // padding depends on the lengths of cells
 }
 
-// normal is a text without what differs from run to run.
+// normal replaces what differs from run to run in a text.
 func normal(text string) string {
 	for _, v := range variable {
 		text = v.pattern.ReplaceAllString(text, v.with)
@@ -59,7 +59,7 @@ func normal(text string) string {
 	return text
 }
 
-// operating are the command lines of the README's section on operating.
+// operating returns the command lines in the README's section "Operate".
 func operating(t *testing.T) (lines []string) {
 	t.Helper()
 	text, err := os.ReadFile("../../README.md")
@@ -76,7 +76,7 @@ func operating(t *testing.T) (lines []string) {
 	return lines
 }
 
-// Every command line that the README shows for operating is run. It has the words; here is what there is to see.
+// Every command line in the README's section "Operate" works. The golden file has their output.
 func TestOperate_readme(t *testing.T) {
 	t.Parallel()
 	lines := operating(t)
@@ -93,8 +93,8 @@ func TestOperate_readme(t *testing.T) {
 	requireGolden(t, "operate.golden", strings.Join(outputs, "\n"))
 }
 
-// operate runs a line as if it were typed, where somebody holds jobs/nightly and somebody else waits for it; but the lines that
-// run a command have no others.
+// operate runs a command line. Somebody holds jobs/nightly then and somebody else waits for it, except for lines that run a command
+// without --try.
 func operate(t *testing.T, line string) string {
 	t.Helper()
 	addr, client := etcd(t)
@@ -110,7 +110,7 @@ func operate(t *testing.T, line string) string {
 		}
 	}
 	if words[0] == "ui" {
-		words = append(words, "--listen", "127.0.0.1:0") // its own may be taken
+		words = append(words, "--listen", "127.0.0.1:0") // the default port may be taken
 	}
 	p := startWith(t, []string{"ETCDCTL_ENDPOINTS=" + addr, "PATH=" + tools(t) + ":" + os.Getenv("PATH")}, words...)
 	if words[0] == "watch" {
@@ -127,8 +127,8 @@ func operate(t *testing.T, line string) string {
 	return fmt.Sprintf("$ leasefence %s\n%s[exit code %d]\n", line, normal(p.stdout.String()+p.stderr.String()), code)
 }
 
-// stage has host-a/1 hold jobs/nightly and host-b/2 wait for it, until the test ends or it is unlocked. It returns the holder's token.
-// A permit is held besides.
+// stage has host-a/1 hold jobs/nightly, with token 2, and a permit of jobs/exports, with token 3, and has host-b/2 wait for
+// jobs/nightly, with token 4. It returns the holder's token and what unlocks jobs/nightly.
 func stage(t *testing.T, client *clientv3.Client) (token string, unlock func()) {
 	t.Helper()
 	a, b := newSession(t, client, "host-a/1"), newSession(t, client, "host-b/2")
@@ -147,13 +147,13 @@ func stage(t *testing.T, client *clientv3.Client) (token string, unlock func()) 
 	return held.Token().String(), func() { require.NoError(t, held.Unlock(bounded(t))) }
 }
 
-// tools is a folder with the programs that the README runs.
+// tools returns a folder with stand-ins for the programs that the README runs.
 func tools(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range []string{"backup", "report", "export", "transfer", "scheduler"} {
 		script := "#!/bin/sh\necho \"" + name + " $*: lock $(echo $LEASEFENCE_LOCK), token $LEASEFENCE_TOKEN, key $LEASEFENCE_KEY, shared ${LEASEFENCE_SHARED:-0}\"\n"
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o700)) //nolint:gosec // it is a program
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o700)) //nolint:gosec // a program has to be executable
 	}
 	return dir
 }

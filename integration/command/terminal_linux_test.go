@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is a command with a terminal of its own.
+// terminal is a process of the command on a pseudo terminal.
 type terminal struct {
 	running
 
 	keyboard *os.File
-	read     chan struct{}
+	read     chan struct{} // closed when all output was read
 }
 
-// onTerminal starts the command with a terminal of so many columns.
+// onTerminal starts the command on a pseudo terminal with so many columns.
 func onTerminal(t *testing.T, endpoint string, columns uint16, args ...string) *terminal {
 	t.Helper()
 	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -52,7 +52,7 @@ func onTerminal(t *testing.T, endpoint string, columns uint16, args ...string) *
 	return p
 }
 
-// result is the exit code, when all has been read.
+// result waits until the command has ended and all its output was read, and returns the exit code.
 func (p *terminal) result(t *testing.T) int {
 	t.Helper()
 	err := p.cmd.Wait()
@@ -73,16 +73,16 @@ func TestRelease_wantsTheNameTyped(t *testing.T) {
 	_, unlock := stage(t, client)
 	for _, typed := range []string{"", "jobs", "yes"} {
 		p := onTerminal(t, addr, 200, "release", "jobs/nightly", "--mode", "now")
-		p.awaitOutput(t, "Type the name to go on: ")
+		p.awaitOutput(t, "Type the name to continue: ")
 		p.typeLine(t, typed)
 		require.Equal(t, 75, p.result(t))
 		require.Contains(t, p.stdout.String(), "nothing was released")
 		require.Len(t, keys(t, client, "jobs/nightly/"), 2)
 	}
 
-	// Somebody else holds it when the name has been typed.
+	// While the name is typed, somebody else gets the lock: release refuses.
 	p := onTerminal(t, addr, 200, "release", "jobs/nightly", "--mode", "now")
-	p.awaitOutput(t, "Type the name to go on: ")
+	p.awaitOutput(t, "Type the name to continue: ")
 	require.Contains(t, p.stdout.String(), "host-a/1")
 	unlock()
 	p.typeLine(t, "jobs/nightly")
@@ -91,7 +91,7 @@ func TestRelease_wantsTheNameTyped(t *testing.T) {
 	require.Len(t, keys(t, client, "jobs/nightly/"), 1)
 
 	p = onTerminal(t, addr, 200, "release", "jobs/nightly", "--mode", "now")
-	p.awaitOutput(t, "Type the name to go on: ")
+	p.awaitOutput(t, "Type the name to continue: ")
 	p.typeLine(t, "jobs/nightly")
 	require.Zero(t, p.result(t))
 	require.Empty(t, keys(t, client, "jobs/nightly/"))
@@ -100,7 +100,7 @@ func TestRelease_wantsTheNameTyped(t *testing.T) {
 func TestAuth_asksForThePasswordOnce(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
-	askForAPassword(t, client)
+	enableAuth(t, client)
 	p := onTerminal(t, addr, 200, "doctor", "jobs/", "--user", "root", "--endpoints", addr+","+addr)
 	p.awaitOutput(t, "Password: ")
 	p.typeLine(t, "secret")
@@ -127,10 +127,10 @@ func TestTables_fitATerminal(t *testing.T) {
 	}
 	p := start(t, addr, "ls")
 	require.Zero(t, p.end(t))
-	require.Contains(t, p.stdout.String(), strings.Repeat("name", 30), "nothing is cut where there is no terminal")
+	require.Contains(t, p.stdout.String(), strings.Repeat("name", 30), "nothing is cut without a terminal")
 }
 
-// Text of others does not reach the terminal as it is.
+// Control characters in names and owners do not reach the terminal.
 func TestTables_oddText(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
@@ -145,7 +145,7 @@ func TestTables_oddText(t *testing.T) {
 	}
 }
 
-// A command that is stopped, as by Ctrl-Z, would hold the lock for ever.
+// A signal or a request for release continues a command that is stopped, as by Ctrl-Z: otherwise it would keep the lock forever.
 func TestLock_wakesACommandThatIsStopped(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(t *testing.T, addr string, p *running){

@@ -36,20 +36,21 @@ func (p *tab) showsTheSame(t *testing.T, client *clientv3.Client, name string) {
 	require.Fail(t, "the page is not live")
 }
 
-// party is one that comes and goes.
+// party is a contender that enters and leaves the queue of one name.
 type party struct {
 	client  *clientv3.Client
 	session *lease.Session
 	name    string
 	owner   string
-	leave   context.CancelFunc // nil: it is away
-	in      chan unlocker
+	leave   context.CancelFunc // nil while it is not in the queue
+	in      chan unlocker      // the outcome of its acquisition
 }
 
 type unlocker interface {
 	Unlock(ctx context.Context) error
 }
 
+// held is the handle of an acquisition, nil if that has failed.
 func held[L unlocker](l L, err error) unlocker {
 	if err != nil {
 		return nil
@@ -57,8 +58,8 @@ func held[L unlocker](l L, err error) unlocker {
 	return l
 }
 
-// contends is the key of the party, nil if it has none.
-func (p *party) contends(t *testing.T) *mvccpb.KeyValue {
+// key is the party's key in etcd, nil if it has none.
+func (p *party) key(t *testing.T) *mvccpb.KeyValue {
 	t.Helper()
 	resp, err := p.client.Get(bounded(t), p.name+"/", clientv3.WithPrefix())
 	require.NoError(t, err)
@@ -70,7 +71,7 @@ func (p *party) contends(t *testing.T) *mvccpb.KeyValue {
 	return nil
 }
 
-// enter has the party come as one of three kinds, and returns when etcd has it.
+// enter begins an acquisition of one of three kinds, and returns when the party's key is in etcd.
 func (p *party) enter(t *testing.T, kind int) {
 	t.Helper()
 	ctx, leave := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -85,35 +86,35 @@ func (p *party) enter(t *testing.T, kind int) {
 			p.in <- held(p.session.Lock(ctx, p.name))
 		}
 	}()
-	require.Eventually(t, func() bool { return p.contends(t) != nil }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return p.key(t) != nil }, patience, time.Millisecond)
 }
 
-// exit has the party go, in one of several ways, and returns when etcd has it no more.
+// exit ends the party's hold or wait in one of several ways, and returns when its key is gone.
 func (p *party) exit(t *testing.T, way int) {
 	t.Helper()
-	switch key := p.contends(t); {
+	switch key := p.key(t); {
 	case key == nil:
 	case way == 0:
 		_, err := p.client.Revoke(bounded(t), clientv3.LeaseID(key.Lease))
 		require.NoError(t, err)
 	case way == 1:
 		err := lease.Release(bounded(t), p.client, p.name, lease.ReleaseOptions{Mode: lease.ReleaseNow, Revision: key.CreateRevision})
-		if !errors.Is(err, lease.ErrNotHeld) { // it waits
+		if !errors.Is(err, lease.ErrNotHeld) { // the party waits
 			require.NoError(t, err)
 		}
 	}
 	p.leave()
 	if l := <-p.in; l != nil {
-		_ = l.Unlock(bounded(t)) // or it is lost
+		_ = l.Unlock(bounded(t)) // fails if the lock was lost
 	}
 	p.leave = nil
-	require.Eventually(t, func() bool { return p.contends(t) == nil }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return p.key(t) == nil }, patience, time.Millisecond)
 }
 
 const changes = 1000
 
-// What the page shows is what Inspect says, after every one of many changes, and after an endpoint was lost, all of them were, and
-// etcd has forgotten what happened meanwhile.
+// The page shows what Inspect says after each of many changes: also after an endpoint was lost, after all endpoints were lost, and after
+// etcd has compacted the changes of that time.
 func TestUI_showsWhatInspectSays(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -146,7 +147,7 @@ func TestUI_showsWhatInspectSays(t *testing.T) {
 			second.Refuse()
 		case 600:
 			first.Refuse()
-			p.await(t, `document.body.dataset.state === "stale" && document.getElementById("asof").textContent.startsWith("What is shown is from")`)
+			p.await(t, `document.body.dataset.state === "stale" && document.getElementById("asof").textContent.startsWith("As of ")`)
 			for range 20 {
 				change()
 			}
@@ -156,7 +157,7 @@ func TestUI_showsWhatInspectSays(t *testing.T) {
 			require.NoError(t, err)
 			second.Restore()
 		case 700, 800:
-			granted, err := client.Grant(bounded(t), 2) // a key of etcd's own kind, which expires
+			granted, err := client.Grant(bounded(t), 2) // a key as etcd's own packages write it, which expires
 			require.NoError(t, err)
 			_, err = client.Put(bounded(t), name+"/"+hex(granted.ID), "", clientv3.WithLease(granted.ID))
 			require.NoError(t, err)
@@ -170,5 +171,5 @@ func TestUI_showsWhatInspectSays(t *testing.T) {
 		}
 	}
 	p.showsTheSame(t, client, name)
-	p.has(t, "#log", "etcd did not answer: what happened may be missing")
+	p.has(t, "#log", "etcd did not answer: holds may be missing")
 }

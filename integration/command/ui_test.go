@@ -25,7 +25,7 @@ var screenshot = flag.Bool("screenshot", false, "write docs/ui.png")
 
 var address = regexp.MustCompile(`http://\S+`)
 
-// startUI serves the page. It returns the page's address.
+// startUI starts leasefence ui. It returns the page's address, too.
 func startUI(t *testing.T, endpoints string, args ...string) (p *running, page string) {
 	t.Helper()
 	p = start(t, endpoints, append([]string{"ui", "--listen", "127.0.0.1:0", "--every", "100ms", "--command-timeout", "2s"}, args...)...)
@@ -35,10 +35,10 @@ func startUI(t *testing.T, endpoints string, args ...string) (p *running, page s
 	return p, page
 }
 
-// of is the address of a name's page.
+// of is the page's address with a name chosen.
 func of(page, name string) string { return page + "#" + url.Values{"name": {name}}.Encode() }
 
-// The list shows some of many names, and finds any.
+// The list shows the first of many names, and a search finds any.
 func TestUI_listsManyNames(t *testing.T) {
 	t.Parallel()
 	_, client := etcd(t)
@@ -46,7 +46,7 @@ func TestUI_listsManyNames(t *testing.T) {
 	granted, err := client.Grant(bounded(t), 3600)
 	require.NoError(t, err)
 	const names = 50_000
-	ops := []clientv3.Op{clientv3.OpPut("jobs/31234/"+hex(granted.ID)+"-z", "", clientv3.WithLease(granted.ID))} // one who waits
+	ops := []clientv3.Op{clientv3.OpPut("jobs/31234/"+hex(granted.ID)+"-z", "", clientv3.WithLease(granted.ID))} // a waiter
 	for n := range names {
 		ops = append(ops, clientv3.OpPut(fmt.Sprintf("jobs/%05d/%s-a", n, hex(granted.ID)), "", clientv3.WithLease(granted.ID)))
 		if len(ops) == 128 || n == names-1 {
@@ -72,21 +72,21 @@ func TestUI_listsManyNames(t *testing.T) {
 
 	p.run(t, chromedp.Click("#list a"))
 	p.showsTheSame(t, client, "jobs/31234")
-	p.run(t, chromedp.Evaluate[chromedp.Void](`$("prefix").focus(); $("prefix").value = ""`), chromedp.SendKeys("#prefix", "jobs/\r")) // no name
+	p.run(t, chromedp.Evaluate[chromedp.Void](`$("prefix").focus(); $("prefix").value = ""`), chromedp.SendKeys("#prefix", "jobs/\r")) // a prefix, not a name
 	p.await(t, `asked.prefix === "jobs/"`)
 	require.Equal(t, "jobs/31234 – leasefence", eval[string](t, p, `document.title`))
 	p.run(t, chromedp.Click("#contended"), chromedp.SendKeys("#prefix", "31234\r")) // a whole name
 	p.await(t, `document.title === "jobs/31234 – leasefence"`)
 	_, err = client.Delete(bounded(t), "jobs/", clientv3.WithPrefix())
 	require.NoError(t, err)
-	p.has(t, "#count", "Nobody holds a name that begins with “jobs/31234”")
+	p.has(t, "#count", "No locks with the prefix “jobs/31234”")
 	p.showsTheSame(t, client, "jobs/31234")
 }
 
-// listShown is the list as the page shows it.
+// listShown is an expression for the rows of the list on the page.
 const listShown = `JSON.stringify([...document.getElementById("list").rows].map((row) => [...row.cells].map((cell) => cell.textContent)))`
 
-// Names and owners are text, whatever is in them.
+// The page shows names and owners as text, whatever they contain.
 func TestUI_showsAnyName(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
@@ -104,7 +104,7 @@ func TestUI_showsAnyName(t *testing.T) {
 		p.run(t, chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`[...document.querySelectorAll("#list a")].find((a) => a.textContent === %s).click()`, quoted(t, visible(name)))))
 		p.await(t, `document.getElementById("name").textContent === `+quoted(t, visible(name)))
 		p.showsTheSame(t, client, name)
-		p.run(t, chromedp.Reload()) // the address has it
+		p.run(t, chromedp.Reload()) // the address has the name
 		p.showsTheSame(t, client, name)
 		p.has(t, "#log", visible(name))
 	}
@@ -112,18 +112,18 @@ func TestUI_showsAnyName(t *testing.T) {
 	require.Contains(t, eval[string](t, p, `(() => { try { document.body.innerHTML = "<b>"; } catch (e) { return String(e); } })()`), "TrustedHTML")
 }
 
-// hidden is what does not show, or turns the direction of text.
+// hidden matches invisible characters, and those that turn the direction of text.
 var hidden = regexp.MustCompile(`[^\p{L}\p{M}\p{N}\p{P}\p{S} ]`)
 
-// visible is text as the page shows it.
+// visible is a text as the page shows it.
 func visible(text string) string {
 	return hidden.ReplaceAllStringFunc(text, func(s string) string {
 		return fmt.Sprintf(`\u{%x}`, []rune(s)[0])
 	})
 }
 
-// A hold that ended is told with how it did, and what an audit trail says of it.
-func TestUI_tellsATimeline(t *testing.T) {
+// The timeline shows how each hold ended, and what the audit trail says about it.
+func TestUI_showsATimeline(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
 	trail := filepath.Join(t.TempDir(), "trail.json")
@@ -145,9 +145,9 @@ func TestUI_tellsATimeline(t *testing.T) {
 	require.NoError(t, err)
 	p.has(t, "#log", "holds")
 	require.NoError(t, first.Unlock(bounded(t)))
-	p.has(t, "#log", "let go")
+	p.has(t, "#log", "released")
 
-	granted, err := client.Grant(bounded(t), 5) // of one that does not renew it
+	granted, err := client.Grant(bounded(t), 5) // nobody renews it
 	require.NoError(t, err)
 	put, err := client.Put(bounded(t), name+"/"+hex(granted.ID)+"-a", "ledger@host-c/977", clientv3.WithLease(granted.ID))
 	require.NoError(t, err)
@@ -162,16 +162,15 @@ func TestUI_tellsATimeline(t *testing.T) {
 
 	stamp := func(ago time.Duration) string { return time.Now().Add(-ago).UTC().Format(time.DateTime) }
 	refused := fmt.Sprintf(`{"id":1,"key":"ledger","token":"%d","highest":"%d","holder":"ledger@host-c/977","refused_at":%q}`,
-		lost, q.Holders[0].Revision, stamp(0)) // twice, as where it was exported twice
-	require.NoError(t, os.WriteFile(trail, fmt.Appendf(nil, `[{"key":"ledger","token":%d,"holder":"ledger@host-c/977","ttl_ms":5000,"granted_at":%q,"released_at":%q,"release_cause":"superseded"}]
+		lost, q.Holders[0].Revision, stamp(0))
+	rows := fmt.Sprintf(`[{"key":"ledger","token":%d,"holder":"ledger@host-c/977","ttl_ms":5000,"granted_at":%q,"released_at":%q,"release_cause":"superseded"}]
 %s
-%[4]s
 {"key":"elsewhere","token":"999999","granted_at":"2026-01-01T00:00:00+00:00"}`,
-		lost, stamp(5*time.Second), stamp(time.Second), refused), 0o600))
+		lost, stamp(5*time.Second), stamp(time.Second), refused)
+	require.NoError(t, os.WriteFile(trail, []byte(rows), 0o600))
 	p.has(t, "#log", "lease expired; ledger: superseded")
 	p.has(t, "#log .refused", fmt.Sprintf("refused by ledger, which had seen %d", q.Holders[0].Revision))
 	require.NotContains(t, eval[string](t, p, `document.body.textContent`), "elsewhere")
-	require.Equal(t, "2 2 2", eval[string](t, p, `[1, 2, 3].map(() => { draw(); return document.querySelectorAll("#log .refused").length; }).join(" ")`))
 	if *screenshot {
 		c, leave := context.WithCancel(t.Context())
 		another := newSession(t, client, "ledger@host-a/1301")
@@ -182,7 +181,10 @@ func TestUI_tellsATimeline(t *testing.T) {
 		leave()
 		require.ErrorIs(t, <-waits, context.Canceled)
 	}
-	// What lasts stays, however many came after it; and of what is not known yet there is no timeline.
+	require.NoError(t, os.WriteFile(trail, []byte(rows+refused), 0o600)) // a row may be there twice, as after two exports
+	p.await(t, `document.querySelectorAll("#log .refused").length === 2`)
+	require.Equal(t, "2 2 2", eval[string](t, p, `[1, 2, 3].map(() => { draw(); return document.querySelectorAll("#log .refused").length; }).join(" ")`))
+	// A hold that lasts stays on a full timeline. Before the first state of a name the page shows no timeline.
 	p.await(t, `(() => {
 		const open = [...log.values()].find((s) => !s.end).id, many = Array.from({ length: 250 }, (_, i) => ({ id: open + 1 + i, begin: 1, end: 2 }));
 		take({ now: Date.now(), name: { ...one, log: many } });
@@ -195,7 +197,7 @@ func TestUI_tellsATimeline(t *testing.T) {
 	p.await(t, `document.getElementById("trailerror").hidden`)
 }
 
-// The page is light or dark, as is chosen, and fits a telephone.
+// The page is light or dark, as chosen, and fits a phone.
 func TestUI_fits(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
@@ -225,7 +227,7 @@ func TestUI_fits(t *testing.T) {
 	require.Equal(t, "true false 390", seen())
 }
 
-// takeScreenshot writes what the README shows.
+// takeScreenshot writes the picture in the README.
 func takeScreenshot(t *testing.T, p *tab) {
 	t.Helper()
 	p.run(t, chromedp.EmulateViewport(1280, 600), chromedp.Evaluate[chromedp.Void](`theme("light"); setup.etcd = ["127.0.0.1:2379"]; draw()`))

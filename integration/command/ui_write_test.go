@@ -19,12 +19,12 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// The page releases the holder that it has shown when the button was pressed, and nobody else, once the name was typed.
+// Once the name is typed, the page releases the holder that it showed when the button was pressed, and nobody else.
 func TestUI_releasesWhatWasNamed(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
 	served, page := startUI(t, addr, "--write")
-	defer func() { t.Log(served.stderr.String()) }() // what was released
+	defer func() { t.Log(served.stderr.String()) }() // it has a line for each release
 	stage(t, client)
 	const name = "jobs/nightly"
 	p := open(t, strings.Replace(page, "#", of("", name)+"&", 1))
@@ -40,13 +40,13 @@ func TestUI_releasesWhatWasNamed(t *testing.T) {
 	before := keys(t, client, "")
 	outcome("now", "jobs/nightl", "that is not the name: nothing was released")
 	require.Equal(t, before, keys(t, client, ""))
-	outcome("now", name, "It holds it no more; it may still run until it notices.")
+	outcome("now", name, "It no longer holds the lock; it may run on until it notices.")
 	p.run(t, chromedp.Click("#cancel"))
 	p.has(t, "#holders", "host-b/2")
 	p.showsTheSame(t, client, name)
 	p.has(t, "#log", "deleted from a page")
 
-	// Somebody else comes while the question is asked.
+	// Somebody else gets the lock while the dialog is open.
 	p.run(t, chromedp.Click("#holders button"), chromedp.WaitVisible("#release"))
 	q, err := lease.Inspect(bounded(t), client, name)
 	require.NoError(t, err)
@@ -59,12 +59,12 @@ func TestUI_releasesWhatWasNamed(t *testing.T) {
 	p.showsTheSame(t, client, name)
 	p.has(t, "#holders", "host-c/3")
 	p.run(t, chromedp.Click("#cancel"), chromedp.Click("#holders button"), chromedp.WaitVisible("#release"))
-	outcome("ask", name, "It was asked, and lets go when its work has ended.")
-	p.has(t, "#log", "asked to let go from a page")
+	outcome("ask", name, "It was asked, and releases the lock when its work has ended.")
+	p.has(t, "#log", "asked for the release from a page")
 }
 
-// What comes of a release is told in the dialog that it was asked for in, and nobody waits for it once that is closed.
-func TestUI_tellsAnOutcomeWhereItWasAsked(t *testing.T) {
+// The outcome of a release shows only in the dialog that asked for it. Closing the dialog ends the wait for a release.
+func TestUI_showsAnOutcomeInItsDialog(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
 	served, page := startUI(t, addr, "--write")
@@ -82,10 +82,10 @@ func TestUI_tellsAnOutcomeWhereItWasAsked(t *testing.T) {
 	p.run(t, chromedp.Click("input[value=wait]"), chromedp.SendKeys("#typed", name), chromedp.Click("#go"))
 	p.has(t, "#outcome", "waiting …")
 	require.NoError(t, held.Unlock(bounded(t)))
-	p.await(t, `/holds it no more|not held/.test(document.getElementById("outcome").textContent)`) // the latter if it came first
+	p.await(t, `/no longer holds|not held/.test(document.getElementById("outcome").textContent)`) // "not held" if Unlock was first
 }
 
-// Whoever has no token sees nothing, until it is typed. The address does not keep it.
+// Without the token the page shows nothing, until the token is typed. The address does not keep the token.
 func TestUI_wantsAToken(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
@@ -97,10 +97,10 @@ func TestUI_wantsAToken(t *testing.T) {
 	p := open(t, page)
 	p.run(t, chromedp.WaitVisible("#login"))
 	require.NotContains(t, eval[string](t, p, `document.body.innerText`), "jobs/")
-	for _, wrong := range []string{"0123456789abcdee\r", "“0123456789abcdee”\r"} { // the last is not for a header
+	for _, wrong := range []string{"0123456789abcdee\r", "“0123456789abcdee”\r"} { // a header may not have the characters of the last
 		p.run(t, chromedp.SendKeys("#token", wrong))
 		p.await(t, `document.getElementById("token").value === "" && document.getElementById("login").open`)
-		p.has(t, "#status", "the page’s token is wanted")
+		p.has(t, "#status", "the page needs its token")
 	}
 	p.run(t, chromedp.SendKeys("#token", "0123456789abcdef\r"))
 	p.has(t, "#list", "jobs/nightly")
@@ -112,8 +112,8 @@ func TestUI_wantsAToken(t *testing.T) {
 	require.Contains(t, made.stdout.String(), "#token=")
 }
 
-// A tab that is looked at again says from when it shows what it shows, until its server has answered. A page whose server has gone
-// says so, and goes on when it is back.
+// A tab that becomes visible again shows the time of its last update until its server has answered. A page whose server has ended says
+// so, and is live again when the server is back.
 func TestUI_survivesItsServer(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
@@ -128,20 +128,20 @@ func TestUI_survivesItsServer(t *testing.T) {
 	}
 	turn(true)
 	served.signal(t, syscall.SIGSTOP)
-	require.Contains(t, turn(false), "offline connecting: shown is what was until")
+	require.Contains(t, turn(false), "offline connecting: last update ")
 	served.signal(t, syscall.SIGCONT)
 	p.showsTheSame(t, client, "jobs/nightly")
 
 	served.signal(t, syscall.SIGTERM)
 	require.Equal(t, 128+int(syscall.SIGTERM), served.end(t))
 	p.await(t, `document.body.dataset.state === "offline"`)
-	p.has(t, "#status", "the page’s server cannot be reached: shown is what was until")
+	p.has(t, "#status", "leasefence ui cannot be reached: last update ")
 	startUI(t, addr, "--listen", strings.Trim(strings.TrimPrefix(page, "http:"), "/"))
 	p.showsTheSame(t, client, "jobs/nightly")
 }
 
-// A user who may read a part is shown that part.
-func TestUI_showsAPart(t *testing.T) {
+// The page of a user with permission on a prefix shows that prefix, and errors for other names.
+func TestUI_restrictedUser(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
 	granted, err := client.Grant(bounded(t), 3600)
@@ -149,12 +149,12 @@ func TestUI_showsAPart(t *testing.T) {
 	_, err = client.Put(bounded(t), "jobs/nightly/"+hex(granted.ID), "host-a/1", clientv3.WithLease(granted.ID))
 	require.NoError(t, err)
 	addUser(t, client, "eve", clientv3.PermissionType(clientv3.PermRead))
-	askForAPassword(t, client)
+	enableAuth(t, client)
 	_, page := startUI(t, addr, "--user", "eve:secret")
 	p := open(t, of(page, "accounts"))
 	p.has(t, "#count", "permission denied: give a PREFIX that this user may read")
 	p.has(t, "#asof", "permission denied")
-	p.has(t, "#status", "not live, see below") // and it is not shown as free
+	p.has(t, "#status", "not live, see below") // the name must not look free
 	require.False(t, eval[bool](t, p, `document.getElementById("timeline").checkVisibility()`))
 	p.run(t, chromedp.Navigate(of(page, "jobs/nightly")))
 	p.has(t, "#holders", "host-a/1")
@@ -165,7 +165,7 @@ func TestUI_showsAPart(t *testing.T) {
 	p.has(t, "#status", `the page shows names that begin with "jobs/"`)
 }
 
-// Only the page itself is answered, only with the token, and only what it may do is done.
+// ui answers only its own page, only with the token, and only requests that the page may make.
 func TestUI_refuses(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)

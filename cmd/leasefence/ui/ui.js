@@ -2,15 +2,18 @@
 const $ = (id) => document.getElementById(id);
 const keep = (store, key, value) => { try { return value === undefined ? window[store].getItem(key) : window[store].setItem(key, value); } catch { return null; } };
 
-// What does not show, or turns the direction of text, is shown by its number. Everything of others gets in as text, never as HTML.
+// Invisible characters, and those that turn the direction of text, are shown as their code points. Names and other foreign text are set
+// as textContent, never as HTML.
 const visible = (s) => s.replace(/[^\p{L}\p{M}\p{N}\p{P}\p{S} ]/gu, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
 const put = (node, text) => { if (node.textContent !== text) node.textContent = text; };
 const show = (node, text) => { node.hidden = !text; put(node, text || ""); };
 
+// The last messages, by part; log has the timeline's entries by ID. Lost is when the server was heard last, 0 while it is connected;
+// why is the reason of the break.
 let setup, list, shown, one, trail, log, skew = 0, lost = Date.now(), heard = 0, why = "", stream;
 let asked = {};
 
-// The address has what is looked at, and at first perhaps the token, which does not stay there.
+// The address says what to show. If it has the token, that is moved to the session's storage.
 function address() {
 	const hash = new URLSearchParams(location.hash.slice(1));
 	if (hash.has("token")) {
@@ -25,10 +28,11 @@ const link = (change) => {
 	for (const [key, value] of Object.entries({ ...asked, ...change })) if (value) hash.set(key, value);
 	return "#" + hash;
 };
-// A token has no other signs, and fetch throws for what no header may have.
+// A token has only these characters, and fetch throws on some others.
 const headers = () => ({ "X-Leasefence": "1", Authorization: "Bearer " + (keep("sessionStorage", "token") || "").replace(/[^!-~]/g, "") });
 
-// look opens a stream of what the address says. A page that is not seen has none: browsers have six connections to a server.
+// look opens the stream for the address, again after each break. A hidden page has no stream: a browser opens at most six connections
+// to a server.
 async function look() {
 	stream?.abort();
 	const mine = stream = new AbortController();
@@ -42,20 +46,19 @@ async function look() {
 		if (mine.signal.aborted) return;
 		const attempt = new AbortController();
 		const began = Date.now();
-		const dog = setInterval(() => { if (Math.abs(Date.now() - Math.max(began, heard)) > 15000) attempt.abort(); }, 1000);
+		const watchdog = setInterval(() => { if (Math.abs(Date.now() - Math.max(began, heard)) > 15000) attempt.abort(); }, 1000);
 		const stop = () => attempt.abort();
 		mine.signal.addEventListener("abort", stop);
 		try {
 			const resp = await fetch("api/stream?" + new URLSearchParams(asked), { headers: headers(), signal: attempt.signal, cache: "no-store" });
-			if (resp.status === 401) { why = "the page’s token is wanted"; login(mine); return; }
-			if (!resp.ok) why = visible((await resp.text()).trim());
-			if (!resp.ok) continue;
+			if (resp.status === 401) { why = "the page needs its token"; login(mine); return; }
+			if (!resp.ok) { why = visible((await resp.text()).trim()); continue; }
 			log = new Map();
 			let rest = "";
 			const reader = resp.body.pipeThrough(new TextDecoderStream()).getReader();
 			for (;;) {
 				const { value, done } = await reader.read();
-				if (done) throw new Error("the page’s server has ended");
+				if (done) throw new Error("the server has closed the stream");
 				const lines = (rest + value).split("\n");
 				rest = lines.pop();
 				for (const line of lines) take(JSON.parse(line));
@@ -63,10 +66,10 @@ async function look() {
 				draw();
 			}
 		} catch {
-			if (!mine.signal.aborted) why = "the page’s server cannot be reached";
+			if (!mine.signal.aborted) why = "leasefence ui cannot be reached";
 		} finally {
 			if (!mine.signal.aborted) { lost ||= heard; draw(); }
-			clearInterval(dog);
+			clearInterval(watchdog);
 			mine.signal.removeEventListener("abort", stop);
 			attempt.abort();
 		}
@@ -78,7 +81,7 @@ function take(m) {
 	lost = 0;
 	why = "";
 	skew = m.now - heard;
-	if (m.setup && !m.list) list = shown = undefined; // what another stream had shown may be an hour old
+	if (m.setup && !m.list) list = shown = undefined; // the list of an earlier stream may be an hour old
 	setup = m.setup || setup;
 	if (m.list) { list = m.list; shown = m.list.shown || shown; }
 	if (!m.name) return;
@@ -100,12 +103,12 @@ function span(ms) {
 const now = () => Date.now() + skew;
 const count = (n) => n.toLocaleString("en");
 
-// rows makes a table's body of items. Rows that stay are the same ones, so that what is selected, or has the focus, stays it.
+// rows fills a table's body. It keeps the elements of rows that stay, so that selection and focus stay.
 function rows(body, items, key, make, fill) {
 	const old = new Map([...body.rows].map((row) => [row.dataset.key, row])), taken = new Set();
 	items.forEach((item, i) => {
 		let k = key(item);
-		while (taken.has(k)) k += " again"; // as where a trail has a row twice
+		while (taken.has(k)) k += " again"; // a trail may have a row twice
 		taken.add(k);
 		let row = old.get(k);
 		old.delete(k);
@@ -126,7 +129,7 @@ function draw() {
 	const asOf = one?.error ? one.as_of : list?.as_of;
 	document.body.dataset.state = lost ? (setup || why ? "offline" : "connecting") : stale ? "stale" : "live";
 	document.body.classList.toggle("chosen", Boolean(asked.name));
-	put($("status"), lost ? (setup ? `${why || "connecting"}: shown is what was until ${moment(lost + skew)}` : why ? why + ": nothing is known yet" : "connecting") : stale ? "not live, see below" : "live");
+	put($("status"), lost ? (setup ? `${why || "connecting"}: last update ${moment(lost + skew)}` : why || "connecting") : stale ? "not live, see below" : "live");
 	if (setup) {
 		put($("etcd"), (setup.prefix ? visible(setup.prefix) + "… at " : "") + setup.etcd.join(", "));
 		put($("mode"), setup.write ? "may release" : "read only");
@@ -135,7 +138,7 @@ function draw() {
 	if (document.activeElement !== $("prefix")) $("prefix").value = asked.prefix;
 	$("contended").checked = Boolean(asked.contended);
 	names();
-	const chosen = one && one.name === asked.name && (one.known || one.error); // before that, nobody knows who holds it
+	const chosen = one && one.name === asked.name && (one.known || one.error); // before that, the holders are unknown
 	$("none").hidden = chosen;
 	put($("none"), asked.name ? "…" : "Choose a name, or type one in full and press Enter.");
 	$("detail").hidden = !chosen;
@@ -143,7 +146,7 @@ function draw() {
 	document.title = asked.name ? visible(asked.name) + " – leasefence" : "leasefence";
 	if (!chosen) return;
 	put($("name"), visible(one.name));
-	show($("asof"), one.error && (one.known ? `What is shown is from ${moment(asOf)}, ${span(now() - asOf)} ago: ` : "") + visible(one.error));
+	show($("asof"), one.error && (one.known ? `As of ${moment(asOf)}, ${span(now() - asOf)} ago: ` : "") + visible(one.error));
 	contenders("holders", one.holders, one.holding);
 	contenders("waiters", one.waiters, one.waiting);
 	put($("holding"), one.holding > 1 ? count(one.holding) + more(one.holders, one.holding) : "");
@@ -155,11 +158,11 @@ const more = (list, all) => all > list.length ? `, the first ${list.length} are 
 
 function names() {
 	if (!shown) { put($("count"), list?.error ? visible(list.error) : "…"); rows($("list"), [], null, [], null); return; }
-	const what = asked.contended ? " that somebody waits for" : "";
+	const what = asked.contended ? " that have waiters" : "";
 	let text = `${count(shown.match)}${shown.match === shown.locks ? "" : " of " + count(shown.locks)} names${what}`;
 	if (shown.match > shown.rows.length) text = `The first ${shown.rows.length} of ${text}: narrow the prefix`;
-	if (shown.capped) text += `. Only the first ${count(shown.locks)} names of etcd are looked through: start leasefence ui with a PREFIX`;
-	if (!shown.match) text = `Nobody holds ${asked.prefix ? `a name that begins with “${visible(asked.prefix)}”` : "anything"}${what}`;
+	if (shown.capped) text += `. leasefence ui reads only the first ${count(shown.locks)} names: start it with a PREFIX`;
+	if (!shown.match) text = `No locks${asked.prefix ? ` with the prefix “${visible(asked.prefix)}”` : ""}${what}`;
 	if (list.error) text += `, as of ${moment(list.as_of)}: ${visible(list.error)}`;
 	put($("count"), text);
 	rows($("list"), shown.rows, (r) => r.name, ["mono name", "mono token", "number", "number"], (row, r) => {
@@ -185,22 +188,22 @@ function contenders(id, list) {
 	});
 }
 
-// timeline draws the holds, what the audit trail says of them, and what it says besides, the newest first.
+// timeline draws the holds, with what the audit trail says about them, and the trail's other rows, the newest first.
 function timeline() {
 	const end = now(), tenures = new Map(), all = [];
 	for (const t of trail?.tenures || []) tenures.set(t.token, [...(tenures.get(t.token) || []), t]);
-	const told = (list) => (list || []).map((t) => t.cause ? `${visible(t.resource)}: ${visible(t.cause)}` : "").filter(Boolean).join(", ");
+	const causes = (list) => (list || []).map((t) => t.cause ? `${visible(t.resource)}: ${visible(t.cause)}` : "").filter(Boolean).join(", ");
 	const bad = (list) => (list || []).some((t) => t.cause === "expired" || t.cause === "revoked");
 	for (const s of log.values()) {
 		const of = tenures.get(s.token);
 		tenures.delete(s.token);
-		const how = s.gap ? "etcd did not answer: what happened may be missing" : s.end ? s.how || "over" : "holds";
+		const how = s.gap ? "etcd did not answer: holds may be missing" : s.end ? s.how || "ended" : "holds";
 		all.push({ key: "h" + s.id, begin: s.begin, end: s.end, token: s.token || "", owner: s.owner || "",
-			how: [how, s.note, told(of)].filter(Boolean).join("; "), kind: s.gap ? "gap" : s.lost || bad(of) ? "lost" : s.end ? "" : "now" });
+			how: [how, s.note, causes(of)].filter(Boolean).join("; "), kind: s.gap ? "gap" : s.lost || bad(of) ? "lost" : s.end ? "" : "now" });
 	}
 	for (const list of tenures.values()) for (const t of list)
 		all.push({ key: `t${t.resource} ${t.token}`, begin: t.begin, end: t.end || -1, token: t.token, owner: t.holder,
-			how: t.cause ? told([t]) : `${visible(t.resource)}: no end recorded`, kind: bad([t]) ? "lost" : "" });
+			how: t.cause ? causes([t]) : `${visible(t.resource)}: no end recorded`, kind: bad([t]) ? "lost" : "" });
 	for (const r of trail?.refusals || [])
 		all.push({ key: `r${r.resource} ${r.token} ${r.at}`, begin: r.at, end: r.at, token: r.token, owner: r.holder,
 			how: `refused by ${visible(r.resource)}, which had seen ${r.highest}`, kind: "refused" });
@@ -224,8 +227,8 @@ function timeline() {
 	});
 }
 
-// ask has a holder released: the one that was shown when the button was pressed, and nobody else. What comes of it after the
-// dialog was closed does not belong into the next one.
+// ask opens the dialog that releases a holder: the one that was shown when the button was pressed, and no other. An outcome that
+// arrives after the dialog was closed must not show in the next one.
 let asking;
 function ask(c) {
 	const name = one.name;
@@ -248,17 +251,17 @@ function ask(c) {
 				signal: mode === "wait" ? mine.signal : null, body: JSON.stringify({ name, typed, mode, token: c.token }) });
 			const says = visible((await resp.text()).trim());
 			if (mine.signal.aborted) return;
-			put($("outcome"), resp.ok ? { ask: "It was asked, and lets go when its work has ended.", wait: "It holds it no more.", now: "It holds it no more; it may still run until it notices." }[mode] : says);
+			put($("outcome"), resp.ok ? { ask: "It was asked, and releases the lock when its work has ended.", wait: "It no longer holds the lock.", now: "It no longer holds the lock; it may run on until it notices." }[mode] : says);
 			$("go").disabled = resp.ok;
 		} catch (e) {
 			if (mine.signal.aborted) return;
-			put($("outcome"), "No answer: it may have been done. " + e.message);
+			put($("outcome"), "No answer: the holder may have been released. " + e.message);
 			$("go").disabled = false;
 		}
 	};
 }
 $("cancel").onclick = () => $("release").close();
-$("release").onclose = () => { if (!$("release").open) asking.abort(); }; // it comes late, perhaps when the next one is open
+$("release").onclose = () => { if (!$("release").open) asking.abort(); }; // the event comes late: the dialog may be open again
 $("typed").onkeydown = (e) => { if (e.key === "Enter") { e.preventDefault(); $("go").click(); } };
 
 function login(mine) {
