@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// fakeServer is a driver whose marks always equal the token, with errors where a test wants them.
+// fakeServer is a driver whose marks always equal the token. The test chooses the results of connecting and of COMMIT.
 type fakeServer struct {
 	token           int64
 	connect         func() error
 	commit          func() error
-	begins, commits int // read when no transaction is under way
+	begins, commits int // read them only when no transaction is under way
 	loose           int // statements outside of a transaction
 }
 

@@ -67,7 +67,7 @@ func TestSchema_quotesItsTable(t *testing.T) {
 // Nothing is sent: the driver fails the test at the first connection.
 func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 	db := sql.OpenDB(&fakeServer{connect: func() error {
-		t.Error("a connection is asked for")
+		t.Error("a connection is opened")
 		return errors.New("no connection")
 	}})
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
@@ -100,7 +100,7 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 		resources[resource] = "want 1 to 255 bytes of UTF-8"
 		err := f.LogRefusal(good, db, &fence.StaleError{Resource: resource, Token: 7, Highest: 8})
 		require.ErrorContains(t, err, "StaleError.Resource is ")
-		if resource != "" { // which stands for all
+		if resource != "" { // "" means all resources
 			_, _, err := f.History(good, db, sqlfence.Query{Resource: resource})
 			require.ErrorContains(t, err, "Query.Resource is ")
 		}

@@ -21,8 +21,8 @@ type stateError string // as pgx's and lib/pq's
 func (e stateError) Error() string    { return "ERROR: something (SQLSTATE " + string(e) + ")" }
 func (e stateError) SQLState() string { return string(e) }
 
-// What becomes of an answer to COMMIT: Do repeats what the server has rolled back for a reason that passes, returns
-// what it has rolled back for good, and calls everything else unknown.
+// Do repeats a transaction that COMMIT has rolled back for a temporary reason, returns the error if the reason is
+// permanent, and returns ErrUnknown for any other error of COMMIT.
 func TestDo_answerToCommit(t *testing.T) {
 	for _, c := range []struct {
 		err     error
@@ -42,7 +42,7 @@ func TestDo_answerToCommit(t *testing.T) {
 		{io.ErrUnexpectedEOF, 1, true},
 		{driver.ErrBadConn, 1, true},
 		{context.DeadlineExceeded, 1, true},
-		{errors.New("Error 1213 (40001): Deadlock found"), 1, true}, // MySQL's, which says nothing here
+		{errors.New("Error 1213 (40001): Deadlock found"), 1, true}, // MySQL's error, unknown on PostgreSQL
 	} {
 		t.Run(fmt.Sprint(c.err), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestDo_answerToCommit(t *testing.T) {
 	}
 }
 
-// What becomes of an error of fn: it is fn's, and only what passes is repeated.
+// Do returns the error of fn, and repeats fn only after an error of the server that is temporary.
 func TestDo_errorOfFn(t *testing.T) {
 	for _, c := range []struct {
 		err  error

@@ -31,13 +31,13 @@ func TestMarks_sendsNothingOutsideOfATransaction(t *testing.T) {
 				"Migrate":    func() error { return f.Migrate(ctx, db) },
 				"History":    func() error { _, _, err := f.History(ctx, db, sqlfence.Query{}); return err },
 				"UpdateRow": func() error {
-					if dialect != sqlfence.MySQL { // the others commit a lone statement, always
+					if dialect != sqlfence.MySQL { // the others always commit a lone statement
 						return nil
 					}
 					return f.UpdateRow(ctx, db, sqlfence.Row{Table: "accounts", Key: "id", ID: 7}, "n = 1")
 				},
 			} {
-				_ = call() // the answers of the fake do not fit all of them
+				_ = call() // the fake's rows do not fit all calls
 				require.Zero(t, server.loose, "%s: %s on a mark of %d", dialect, name, mark)
 			}
 			require.Positive(t, server.begins)

@@ -26,7 +26,7 @@ type conn interface {
 // adapter is a fence over one library, and the pool that it writes through. The errors of the two match each other.
 type adapter struct {
 	conn
-	pgxMarks *pgxfence.Marks // nil: it is sqlfence
+	pgxMarks *pgxfence.Marks // nil for sqlfence
 
 	migrate                           func(ctx context.Context) error
 	claim, move, claimRead, claimPath func(ctx context.Context, resource string) error
@@ -40,7 +40,7 @@ type adapter struct {
 	history                           func(ctx context.Context, q sqlfence.Query) ([]audit.Tenure, []audit.Refusal, error)
 }
 
-// newSQL is sqlfence.
+// newSQL returns an adapter of sqlfence.
 func newSQL(db *sql.DB, dialect sqlfence.Dialect, opts sqlfence.Options) (*adapter, error) {
 	f, err := sqlfence.New(dialect, opts)
 	own := func(tx conn) *sql.Tx { return tx.(sqlConn).q.(*sql.Tx) }
@@ -126,7 +126,7 @@ func (c sqlConn) pairs(ctx context.Context, query string) (all [][2]int64, err e
 	return all, rows.Err()
 }
 
-// newPGX is pgxfence.
+// newPGX returns an adapter of pgxfence.
 func newPGX(pool *pgxpool.Pool, opts sqlfence.Options) (*adapter, error) {
 	level := pgx.TxIsoLevel(strings.ToLower(opts.Isolation.String()))
 	f, err := pgxfence.New(pgxfence.Options{

@@ -23,7 +23,7 @@ func audited(t *testing.T, r *rig) {
 	require.NoError(t, r.migrate(t.Context()))
 }
 
-// held is a context of a holder that is known.
+// held returns the context of a holder with a name.
 func held(t *testing.T, token fence.Token, name string) context.Context {
 	t.Helper()
 	return audit.NewContext(as(t, token), audit.Holder{Name: name, TTL: 10 * time.Second})
@@ -36,7 +36,7 @@ func history(t *testing.T, r *rig, q sqlfence.Query) ([]audit.Tenure, []audit.Re
 	return tenures, refusals
 }
 
-// brief is a trail without its times.
+// brief returns a trail as text, without its times.
 func brief(tenures []audit.Tenure, refusals []audit.Refusal) []string {
 	var all []string
 	for _, e := range tenures {
@@ -145,8 +145,8 @@ func TestMarks_Check_auditsInTheCallersTransaction(t *testing.T) {
 	})
 }
 
-// Many holders, each with a claim, a write and a refusal of the one before it: the trail has every tenure once, all but the
-// last superseded, and as many refusals as were returned.
+// Many holders, each with a claim, a write and a refusal of the one before it: the trail has every tenure once, all but
+// the last superseded, and as many refusals as were returned.
 func TestMarks_History_underContention(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()

@@ -12,8 +12,8 @@ import (
 	"github.com/leasefence/leasefence/fence/sqlfence"
 )
 
-// A pool whose connections do not commit by themselves: what was answered is there when it has closed, and while it is
-// idle no transaction of ours is open.
+// A pool whose connections have autocommit=0: after it has closed, all that was acknowledged is committed. While it is
+// idle, no transaction of the fence is open.
 func TestMarks_withoutAutocommit(t *testing.T) {
 	plain := newRig(t, mariaDB)
 	store := *plain.store

@@ -14,8 +14,8 @@ import (
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// interrupted opens connections where something happens before their second transaction. It hides which driver it wraps,
-// so that a fence takes it for any dialect.
+// interrupted opens connections that call then before their second transaction. It hides the driver that it wraps, so
+// that a fence accepts it for any dialect.
 type interrupted struct {
 	wrapped driver.Driver
 	dsn     string
@@ -43,7 +43,7 @@ func (c *interruptedConn) BeginTx(ctx context.Context, opts driver.TxOptions) (d
 	return c.Conn.(driver.ConnBeginTx).BeginTx(ctx, opts)
 }
 
-// overtaken claims at a rig whose other pool does something between the claim's look at the marks and its raising one.
+// overtaken claims on a pool of its own, and calls then between the claim's look at the marks and its raise.
 func overtaken(t *testing.T, r *rig, log string, claim func(*adapter) error, then func()) error {
 	t.Helper()
 	db := sql.OpenDB(&interrupted{wrapped: r.db.Driver(), dsn: r.store.DSN, then: then})
@@ -55,8 +55,8 @@ func overtaken(t *testing.T, r *rig, log string, claim func(*adapter) error, the
 	return err
 }
 
-// Whoever reaches the marks between a claim's look at them and its raising one refuses the claim, which raises nothing: a newer token of
-// the same mode or of the other, and one of another lock, where the resource followed none yet.
+// Between a claim's look at the marks and its raise, another claim comes and refuses it: a writer's or a reader's with
+// a newer token, or one of another lock where the resource followed none. The refused claim raises nothing.
 func TestMarks_claimsOvertaken(t *testing.T) {
 	type call struct {
 		verb, lock string
@@ -102,7 +102,7 @@ func TestMarks_claimsOvertaken(t *testing.T) {
 					if row.comes.lock == "" {
 						continue
 					}
-					// What the claim has announced refuses nobody.
+					// The announcement of the refused claim refuses nobody.
 					for _, how := range forms {
 						require.NoError(t, r.increment(of(t, "accounts", older), how, nowhere))
 					}

@@ -11,7 +11,7 @@ import (
 	"github.com/leasefence/leasefence/integration/storetest"
 )
 
-// The two ways back from a token that nobody was granted, where one was accepted.
+// There are two ways out after a token was accepted that was never granted: the next era, and lower marks by hand.
 func TestMarks_absurdToken(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -35,10 +35,9 @@ func TestMarks_absurdToken(t *testing.T) {
 	})
 }
 
-// What one library has accepted is a mark for the other, a claim of the one waits for a transaction of the other, and both
-// write one audit trail.
+// Both libraries use the same marks and the same audit trail, and a claim by one waits for a transaction of the other.
 func TestMarks_librariesShareATable(t *testing.T) {
-	at(t, places[len(places)-4:], func(t *testing.T, r *rig) {
+	at(t, pgxPlaces, func(t *testing.T, r *rig) {
 		t.Helper()
 		opts := sqlfence.Options{Log: sqlfence.DefaultLog, Isolation: r.level}
 		other, err := newSQL(r.db, r.dialect(), opts)

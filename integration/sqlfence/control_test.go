@@ -9,13 +9,13 @@ import (
 	"github.com/leasefence/leasefence/integration/storetest"
 )
 
-// The naive forms, on the same servers and by the same rig, let a stale write be committed: what the other tests look
-// for does happen where the guard is missing.
+// On the same servers and with the same rig, naive checks let a stale write be committed. So the fault that the other
+// tests look for does happen without the guard.
 
 const mark = "SELECT token FROM " + sqlfence.DefaultTable + " WHERE resource = 'accounts'"
 
-// Look at the mark, then write, in one transaction. A claim in between is not noticed. SQLite's write lock notices it,
-// and so does MariaDB when a plain read locks: there the two are apart.
+// Reads the mark, then writes, in one transaction. The write does not notice a claim in between. On SQLite, and on
+// MariaDB where a plain read locks, it does: there the read and the write are not in one transaction.
 func TestControl_selectThenUpdate(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -37,8 +37,8 @@ func TestControl_selectThenUpdate(t *testing.T) {
 	})
 }
 
-// EXISTS on the mark in the UPDATE itself. At read committed PostgreSQL looks at the newest version of the row that it
-// had to wait for, and at an old one of the mark. Elsewhere the statement fails or sees the new mark.
+// Compares the mark by EXISTS in the UPDATE itself. At read committed PostgreSQL then reads the newest version of the
+// row that it had to wait for, and an old version of the mark. Elsewhere the statement fails or sees the new mark.
 func TestControl_existsInTheUpdate(t *testing.T) {
 	r := newRig(t, readCommitted)
 	require.NoError(t, r.claim(as(t, older), resource))

@@ -15,8 +15,8 @@ import (
 )
 
 // BenchmarkCost times one transaction, a read-modify-write of one row, without a fence and with each form, on servers
-// that flush at each commit. The forms take turns within each round, so that they meet the same noise. It reports the
-// median of each, its ratio to the unfenced one, and how much the 99th percentile is above that one's.
+// that flush at each commit. The forms take turns within each round, so that all have the same noise. It reports the
+// median of each form, its ratio to the unfenced median, and the difference to the unfenced 99th percentile.
 func BenchmarkCost(b *testing.B) {
 	for _, p := range each {
 		b.Run(p.String(), func(b *testing.B) { cost(b, p) })

@@ -1,4 +1,4 @@
-// Package sqlfence tests the fences of SQL databases, sqlfence and pgxfence, against PostgreSQL, MariaDB and SQLite. What
-// both promise is one suite that runs over both, at every level of isolation. What one alone has is in the files that are
-// named after it. The servers are those of storetest.
+// Package sqlfence tests the fences of SQL databases, sqlfence and pgxfence, against PostgreSQL, MariaDB and SQLite.
+// One suite tests the common promises of both, at every isolation level. Files that are named after one of them test
+// what only that one has. Package storetest runs the servers.
 package sqlfence

@@ -12,8 +12,8 @@ import (
 	"github.com/leasefence/leasefence/integration/storetest"
 )
 
-// A function ends its transaction by a statement that the driver does not understand, and begins another perhaps. The guard
-// is gone, a newer holder comes, and the function writes: Do says so.
+// A function ends its transaction by a statement that the driver does not understand, and may begin another. The guard
+// has gone, a newer holder comes, and the function writes: Do returns ErrUnknown.
 func TestDo_fnEndsTheTransactionByAStatement(t *testing.T) {
 	statements := map[storetest.Kind][]string{
 		storetest.PostgreSQL: {"COMMIT", "ROLLBACK", "COMMIT AND CHAIN", "COMMIT; BEGIN", "ROLLBACK; BEGIN"},

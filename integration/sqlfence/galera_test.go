@@ -14,7 +14,7 @@ import (
 	"github.com/leasefence/leasefence/integration/storetest"
 )
 
-// galera returns a rig for each node of a cluster that both can be written to.
+// galera returns a rig for each node of a cluster of two, both writable.
 func galera(t *testing.T) [2]*rig {
 	t.Helper()
 	var nodes [2]*rig
@@ -25,8 +25,8 @@ func galera(t *testing.T) [2]*rig {
 	return nodes
 }
 
-// The second node has committed a newer claim, of a writer or a reader, and its holder has read, when an older one commits on
-// the first node, which has the claim in its queue and has not applied it.
+// An older holder commits on the first node after the second node has committed the claim of a newer writer or reader,
+// which has read. The first node has the claim in its queue and has not applied it.
 func TestMarks_galera_claimOnAnotherNode(t *testing.T) {
 	nodes := galera(t)
 	first, second := nodes[0], nodes[1]
@@ -72,7 +72,7 @@ func TestMarks_galera_claimOnAnotherNode(t *testing.T) {
 	}
 }
 
-// The same with a claim of the node above that of a path's holder, whose own marks the claim does not write.
+// The same for the holder of a path, with a claim of the node above, which does not write the marks of the path's end.
 func TestMarks_galera_claimAboveAPathOnAnotherNode(t *testing.T) {
 	nodes := galera(t)
 	first, second := nodes[0], nodes[1]
@@ -91,22 +91,22 @@ func TestMarks_galera_claimAboveAPathOnAnotherNode(t *testing.T) {
 	require.Zero(t, first.row(t).n)
 }
 
-// makeSlow makes a table that takes a while to update on the other node: without a key, each row is looked for from where the last
-// one was found, backwards.
+// makeSlow makes a table without a key. The other node takes a while to apply an update in descending order, since it
+// looks for each row from the place of the last one.
 func (r *rig) makeSlow(t *testing.T) {
 	t.Helper()
 	r.must(t, "CREATE TABLE slow (n INT, text CHAR(200)) ENGINE = InnoDB")
 	r.must(t, "INSERT INTO slow SELECT seq, 'x' FROM seq_1_to_3000")
 }
 
-// mustBeSlow keeps the other node busy with what this one has committed.
+// mustBeSlow commits an update that the other node takes a while to apply, and returns when the other node has begun.
 func (r *rig) mustBeSlow(t *testing.T, other *rig) {
 	t.Helper()
 	r.must(t, "UPDATE slow SET n = n + 1 ORDER BY n DESC")
 	require.Eventually(t, func() bool { return other.applying(t) }, patience, time.Millisecond)
 }
 
-// mark is the higher of the two marks.
+// mark returns the higher of the two marks.
 func (r *rig) mark(t *testing.T) fence.Token {
 	t.Helper()
 	var got int64
@@ -117,7 +117,7 @@ func (r *rig) mark(t *testing.T) fence.Token {
 	return fence.Token(got)
 }
 
-// applying reports whether the node is busy with what another has committed.
+// applying reports whether the node is applying an update of another node.
 func (r *rig) applying(t *testing.T) bool {
 	t.Helper()
 	var n int
@@ -126,7 +126,8 @@ func (r *rig) applying(t *testing.T) bool {
 	return n > 0
 }
 
-// A newer writer on the second node does not wait for a reader's transaction on the first one, which does not see what it writes.
+// A newer writer on the second node does not wait for a reader's transaction on the first one, which does not see the
+// write.
 func TestMarks_galera_writerPassesAReaderOnAnotherNode(t *testing.T) {
 	nodes := galera(t)
 	first, second := nodes[0], nodes[1]

@@ -12,7 +12,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// Each verb tells its outcome once, whatever attempts it has made.
+// Each verb calls a hook once, whatever the number of its attempts.
 func TestMarks_hooks(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -44,7 +44,7 @@ func TestMarks_hooks(t *testing.T) {
 		for _, step := range []struct {
 			name string
 			want *fence.Access // nil: the hooks are not called
-			is   error         // that the verb returns, and the hook gets if it is a refusal by the marks
+			is   error         // the verb's result, which the hook gets if it is a refusal by the marks
 			verb func() error
 		}{
 			{"a claim", new(of("orders", 41)), nil, func() error { return a.claim(by(41, "/orders"), "orders") }},

@@ -24,7 +24,7 @@ const (
 	byCheck arrival = "Check alone"
 )
 
-// arrive is the newer holder's first write, by all that the documents tell it to do on the way.
+// arrive is the newer holder's first write, with the steps that the documents require.
 func (r *rig) arrive(ctx context.Context, how arrival) error {
 	form := do
 	switch how {
@@ -64,19 +64,19 @@ func everyStep(test func(how form, when step)) {
 // holds reports whether the guard of a transaction holds at the step.
 func (s step) holds() bool { return s == guarded || s == hasRead || s == hasWritten }
 
-// before reports whether what comes at the step is there before the transaction's guard.
+// before reports whether the step is before the transaction's guard.
 func (s step) before() bool { return s == beforeBegin || s == begun }
 
-// meeting is what becomes of somebody who comes where a guard holds.
+// meeting says whether a call waits that comes while a guard holds.
 type meeting string
 
 const (
-	waits    meeting = "he waits"
-	mayPass  meeting = "he waits or has his answer"
-	mustPass meeting = "he does not wait"
+	waits    meeting = "the call waits"
+	mayPass  meeting = "the call waits or returns"
+	mustPass meeting = "the call does not wait"
 )
 
-// meets calls a transaction, and has somebody come at a step of it.
+// meets runs a transaction, and calls come at one of its steps.
 func (r *rig) meets(t *testing.T, transaction func(at func(step)) error, when step, m meeting, come func() error) (err, arrived error) {
 	t.Helper()
 	answer, launched := make(chan error, 1), false
@@ -92,7 +92,7 @@ func (r *rig) meets(t *testing.T, transaction func(at func(step)) error, when st
 		r.mustBeShut(t)
 		go func() { answer <- come() }()
 		r.awaitWaiterOrAnswer(t, answer)
-		require.True(t, m == mayPass || len(answer) == 0 || r.kind == storetest.SQLite, "the other has not waited")
+		require.True(t, m == mayPass || len(answer) == 0 || r.kind == storetest.SQLite, "the other call has not waited")
 	})
 	require.True(t, launched)
 	return err, <-answer
@@ -141,7 +141,7 @@ func (r *rig) newerComes(t *testing.T, how form, comes arrival, first bool, when
 	require.Equal(t, row{n: accepted + 1, last: int64(newer), stale: 0}, r.row(t))
 }
 
-// mustBeShut proves on SQLite, which does not tell who waits, that a newer holder does not get in.
+// mustBeShut proves on SQLite, which does not show waiters, that a newer holder does not get in.
 func (r *rig) mustBeShut(t *testing.T) {
 	t.Helper()
 	if r.kind != storetest.SQLite {
@@ -159,7 +159,7 @@ func (r *rig) mustBeShut(t *testing.T) {
 func requireRefused(t *testing.T, err error, how form) {
 	t.Helper()
 	if how.checks() && transient(err) {
-		return // the caller begins again, and is told then
+		return // the caller begins again, and is refused then
 	}
 	stale, ok := errors.AsType[*fence.StaleError](err)
 	require.True(t, ok, "%v", err)
@@ -167,7 +167,7 @@ func requireRefused(t *testing.T, err error, how form) {
 	require.Equal(t, fence.StaleError{Resource: resource, Token: older, Highest: newer}, *stale)
 }
 
-// A newer holder's transaction is under way, and nobody knows yet how it ends, when the older one comes, who writes or reads.
+// An older holder writes or reads while a newer holder's transaction is under way, which then commits or rolls back.
 func TestMarks_newerHolderIsInFlight(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -187,7 +187,7 @@ func TestMarks_newerHolderIsInFlight(t *testing.T) {
 func (r *rig) newerInFlight(t *testing.T, how, newerHow form, first, commits bool) {
 	t.Helper()
 	r.reset(t)
-	claimed := r.snapshots() // there a Check alone is not let pass
+	claimed := r.snapshots() // there Check refuses a token that was not claimed
 	switch {
 	case how == checkRead && !first:
 		require.NoError(t, r.claimRead(asReader(t, older), resource))
@@ -222,13 +222,13 @@ func (r *rig) newerInFlight(t *testing.T, how, newerHow form, first, commits boo
 	})
 	require.True(t, launched)
 	require.Equal(t, commits, err == nil, "%v", err)
-	stays := commits || !newerHow.checks() || claimed // Do has claimed first, and that stays
+	stays := commits || !newerHow.checks() || claimed // the newer mark: a claim, as of Do, is not rolled back
 	switch got := <-answer; {
-	case how == checkRead && got == nil && commits: // it was before the writer
+	case how == checkRead && got == nil && commits: // the reader was first
 		require.Equal(t, storetest.SQLite, r.kind, "a reader has passed a newer writer")
 		require.Zero(t, n)
 	case how == checkRead && got == nil:
-		require.True(t, newerHow.checks(), "Do has claimed first, and that stays")
+		require.True(t, newerHow.checks(), "the claim of Do is not rolled back")
 		require.Zero(t, n)
 	case how == checkRead:
 		requireReaderRefused(t, got)
@@ -237,7 +237,7 @@ func (r *rig) newerInFlight(t *testing.T, how, newerHow form, first, commits boo
 	case got != nil:
 		require.True(t, transient(got), "%v", got)
 	default:
-		require.Equal(t, row{n: 1, last: int64(older)}, r.row(t), "the newer token never was")
+		require.Equal(t, row{n: 1, last: int64(older)}, r.row(t), "the newer token was rolled back")
 	}
 	if how == checkRead && commits {
 		_, err = r.arriveReader(asReader(t, older), !first)
@@ -252,8 +252,8 @@ func (r *rig) newerInFlight(t *testing.T, how, newerHow form, first, commits boo
 	}
 }
 
-// awaitWaiterOrAnswer returns when the other holder waits or has its answer: it does not have to wait if the two only
-// share the mark.
+// awaitWaiterOrAnswer returns when the other holder waits or has its answer: two shared locks on the mark do not wait
+// for each other.
 func (r *rig) awaitWaiterOrAnswer(t *testing.T, answer chan error) {
 	t.Helper()
 	if r.kind == storetest.SQLite {
@@ -262,8 +262,8 @@ func (r *rig) awaitWaiterOrAnswer(t *testing.T, answer chan error) {
 	require.Eventually(t, func() bool { return len(answer) > 0 || r.waiting(t) }, patience, time.Millisecond)
 }
 
-// What a transaction reads after its guard is nothing older than what older holders have committed, on every run of the
-// function: not even if it has not claimed, and its snapshot was taken while it waited for them.
+// After its guard, a transaction reads all that older holders have committed, on every run of the function: even if it
+// has not claimed, and took its snapshot before it waited for them.
 func TestMarks_readsAfterItsPredecessors(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -272,7 +272,7 @@ func TestMarks_readsAfterItsPredecessors(t *testing.T) {
 				if newerHow == checkRead && r.kind == storetest.SQLite {
 					continue // a reader has its snapshot
 				}
-				for _, claims := range []bool{false, true} { // and gives up before they have ended
+				for _, claims := range []bool{false, true} { // true: it first gives up a claim that waits for them
 					t.Run(fmt.Sprintf("%s, then %s, claim given up %t", how, newerHow, claims), func(t *testing.T) {
 						r.readsAfter(t, how, newerHow, claims)
 					})
@@ -322,26 +322,26 @@ func (r *rig) readsAfter(t *testing.T, how, newerHow form, claims bool) {
 		require.NotEmpty(t, reads)
 	}
 	for n := range reads {
-		require.EqualValues(t, 1, n, "it has read past its predecessor's write")
+		require.EqualValues(t, 1, n, "it has not read its predecessor's write")
 	}
 }
 
-// giveUp is a claim that ends while it waits for those that hold the mark.
+// giveUp cancels a claim that waits for a lock on the mark.
 func (r *rig) giveUp(t *testing.T, ctx context.Context, claim func(context.Context, string) error) { //nolint:revive // t is first
 	t.Helper()
 	if r.kind == storetest.SQLite {
-		return // it does not tell when it waits
+		return // it does not show waiters
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	claimed := make(chan error, 1)
 	go func() { claimed <- claim(ctx, resource) }()
-	r.awaitWaiter(t) //nolint:contextcheck // it asks the server beside the claim
+	r.awaitWaiter(t) //nolint:contextcheck // its query must work while the claim waits
 	cancel()
 	require.ErrorIs(t, <-claimed, context.Canceled)
 }
 
-// A check that is not the first statement, with a claim in between: what was read before is not to be relied on.
+// The check is not the first statement, and a newer holder writes between the read and the check: the check notices it.
 func TestCheck_afterARead(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -381,7 +381,8 @@ func (r *rig) checkAfterARead(t *testing.T, how form, token fence.Token) {
 	require.Zero(t, r.row(t).stale)
 }
 
-// A transaction of a new token without a claim: at PostgreSQL's levels with a snapshot it may read what is out of date.
+// A new token was not claimed. At PostgreSQL's levels with a snapshot its transaction may read old data, so Check
+// refuses it.
 func TestCheck_unclaimed(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()

@@ -13,7 +13,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// of is the context of a lock's holder, and readerOf that of a reader.
+// of returns the context of a lock's holder, and readerOf that of a reader.
 func of(t *testing.T, lock string, token fence.Token) context.Context {
 	t.Helper()
 	return fence.WithLock(as(t, token), lock)
@@ -34,7 +34,8 @@ func requireOther(t *testing.T, err error, reads bool, lock string, token fence.
 	require.Equal(t, fence.OtherLockError{Resource: resource, Token: token, Read: reads, Lock: lock, Follows: follows}, *other)
 }
 
-// Another lock's claim comes at every step of a transaction, of a resource that follows the transaction's lock or none yet.
+// The claim of another lock comes at every step of a transaction. The resource follows the transaction's lock, or no
+// lock yet.
 func TestMarks_otherLockComesAtEveryStep(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -54,12 +55,13 @@ func (r *rig) otherComes(t *testing.T, how form, named bool, when step) {
 		require.NoError(t, r.claim(of(t, "accounts", older), resource))
 	}
 	come := func() error { return r.claim(of(t, "report", newer), resource) }
-	err, arrived := r.meets(t, r.incrementOf(of(t, "accounts", older), how), when, mayPass, come) // it may see without a lock that it is refused
+	// The claim may be refused by its look at the marks, without waiting.
+	err, arrived := r.meets(t, r.incrementOf(of(t, "accounts", older), how), when, mayPass, come)
 	if named || !when.before() {
 		require.NoError(t, err)
 		requireOther(t, arrived, false, "report", newer, "accounts")
 		require.Equal(t, "accounts", r.marks(t, resource).Lock)
-		require.NoError(t, r.increment(of(t, "accounts", older), how, nowhere), "nothing of the other lock is left")
+		require.NoError(t, r.increment(of(t, "accounts", older), how, nowhere), "the refused claim has no effect")
 		require.EqualValues(t, 2, r.row(t).n)
 		return
 	}
@@ -70,8 +72,8 @@ func (r *rig) otherComes(t *testing.T, how form, named bool, when step) {
 	require.Zero(t, r.row(t).n)
 }
 
-// A move comes at every step of a transaction under the lock that the resource has followed: it waits for the transaction, and
-// later ones are refused. The tokens of the two locks say nothing about each other, so they may be equal.
+// A move comes at every step of a transaction under the lock that the resource has followed. It waits for the
+// transaction, and later ones are refused. The tokens of the two locks may be equal, since they have no common order.
 func TestMarks_moveComesAtEveryStep(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -116,13 +118,13 @@ func (r *rig) arriveAs(ctx context.Context, how form) (n int64, err error) {
 	return n, err
 }
 
-// A claim is given up while it waits. What it has announced does not refuse the holders of another lock, which the resource follows
-// from then on.
+// A claim gives up while it waits. Its announcement does not refuse the holders of another lock, which the resource
+// follows later.
 func TestMarks_otherLocksClaimGivenUp(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
 		if r.kind == storetest.SQLite {
-			return // it does not tell when it waits
+			return // it does not show waiters
 		}
 		for _, reads := range []bool{false, true} {
 			r.reset(t)
@@ -148,8 +150,8 @@ func TestMarks_otherLocksClaimGivenUp(t *testing.T) {
 	})
 }
 
-// A table of the version before there were names: nothing is accepted before Migrate, and its marks follow no lock. A program of
-// that version goes by the tokens alone and keeps the name.
+// A table of the version before resources followed locks: nothing is accepted before Migrate, and its marks follow no
+// lock. A program of that version compares only the tokens, and keeps the name.
 func TestMarks_tableWithoutNames(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()

@@ -14,8 +14,7 @@ import (
 	"github.com/leasefence/leasefence/integration/storetest"
 )
 
-// Many that start at once, each with connections of its own as a process has. On PostgreSQL half of them go through the
-// other library.
+// Many migrations at once. On PostgreSQL half of them use the other library.
 func TestMigrate_manyAtOnce(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -53,7 +52,7 @@ func TestMarks_missingTable(t *testing.T) {
 	})
 }
 
-// requireNoTable requires that every verb tells what is missing and what to do.
+// requireNoTable requires that the error of every verb names what is missing and the remedy.
 func (r *rig) requireNoTable(t *testing.T, missing string) {
 	t.Helper()
 	for name, v := range verbs(r) {
@@ -65,7 +64,7 @@ func (r *rig) requireNoTable(t *testing.T, missing string) {
 	}
 }
 
-// A table that loses marks, or that hides a guard or a write, is refused however well it answers.
+// Migrate refuses a table that would lose marks, or hide a guard or a write, even if it has the right columns.
 func TestMigrate_postgreSQLTableThatLosesMarks(t *testing.T) {
 	const columns = "(resource text COLLATE \"C\" PRIMARY KEY, token bigint NOT NULL)"
 	for _, c := range []struct{ flaw, ddl string }{
@@ -122,7 +121,7 @@ func TestMigrate_tableThatCannotServe(t *testing.T) {
 	}
 }
 
-// A later column of another type, or one that lets a claim fail or compare wrongly since it has no default.
+// Migrate refuses a later column of another type, or without the default that claims need.
 func TestMigrate_columnThatCannotServe(t *testing.T) {
 	for _, p := range each {
 		columns := map[storetest.Kind]string{
@@ -162,7 +161,7 @@ func TestMigrate_columnThatCannotServe(t *testing.T) {
 	}
 }
 
-// A database of another kind is told by its driver before anything is sent.
+// The driver shows that the database is of another kind, before anything is sent.
 func TestMarks_dialectOfAnotherDriver(t *testing.T) {
 	for _, p := range each {
 		for _, dialect := range []sqlfence.Dialect{sqlfence.PostgreSQL, sqlfence.MySQL, sqlfence.SQLite} {
@@ -170,7 +169,7 @@ func TestMarks_dialectOfAnotherDriver(t *testing.T) {
 				continue
 			}
 			closed := storetest.New(t, p.kind).DB(t)
-			require.NoError(t, closed.Close()) // whatever is sent fails otherwise
+			require.NoError(t, closed.Close()) // so that anything that is sent fails with another error
 			f, err := newSQL(closed, dialect, sqlfence.Options{})
 			require.NoError(t, err)
 			require.ErrorContains(t, f.claim(as(t, older), resource), "driver")

@@ -12,15 +12,15 @@ import (
 	"github.com/leasefence/leasefence/integration/storetest"
 )
 
-// The plain forms keep even transactions of one holder apart, and each reads what those before it have written: so Do
-// settles what has become of a call that was given up, which a plain SELECT does not.
+// The plain forms serialize even the transactions of one holder, and each reads what those before it have written. So a
+// read inside Do shows the outcome of an earlier call that is unknown, and a plain SELECT does not.
 func TestMarks_plainFormsRunOneAfterTheOther(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
 		for _, how := range forms {
 			for _, then := range []form{do, check} {
 				if then == check && how.shared() && r.snapshots() {
-					continue // the shared forms leave no trace that would make a snapshot from before fail
+					continue // the shared forms do not write the mark, so an older snapshot does not fail
 				}
 				t.Run(fmt.Sprintf("%s, then %s", how, then), func(t *testing.T) { r.oneAfterTheOther(t, how, then) })
 			}
@@ -57,7 +57,7 @@ func (r *rig) oneAfterTheOther(t *testing.T, how, then form) {
 	err := <-second
 	close(reads)
 	for n := range reads {
-		require.EqualValues(t, 1, n, "it has read past its predecessor's write")
+		require.EqualValues(t, 1, n, "it has not read its predecessor's write")
 	}
 	if then == check && transient(err) {
 		return // the caller begins again
@@ -82,7 +82,7 @@ func TestMarks_sharedFormsRunSideBySide(t *testing.T) {
 func (r *rig) sideBySide(t *testing.T, how form) {
 	t.Helper()
 	r.reset(t)
-	// Or else the two would claim, and a claim waits for those that are inside.
+	// Without this the two would claim, and a claim waits for transactions with a lock on the mark.
 	require.NoError(t, r.claim(as(t, older), resource))
 	results, release := twoInside(t, func(_ int, body func() error) error {
 		return r.run(as(t, older), how, nowhere, func(context.Context, conn) error { return body() })
@@ -95,7 +95,7 @@ func (r *rig) sideBySide(t *testing.T, how form) {
 	go func() { third <- r.run(as(t, older), how, nowhere, nothing) }()
 	if r.kind == storetest.PostgreSQL {
 		// On MariaDB it queues behind the claim.
-		require.ErrorIs(t, <-third, fence.ErrStale, "a third one gets ahead of the claim")
+		require.ErrorIs(t, <-third, fence.ErrStale, "a later transaction passes the claim")
 		third <- fence.ErrStale
 	}
 	close(release[0])
@@ -109,7 +109,7 @@ func (r *rig) sideBySide(t *testing.T, how form) {
 	require.ErrorIs(t, r.run(as(t, older), how, nowhere, nothing), fence.ErrStale)
 }
 
-// twoInside has two transactions inside of their guards at once, each until its channel is closed.
+// twoInside runs two transactions that are both inside their guards, each until its channel is closed.
 func twoInside(t *testing.T, transaction func(i int, body func() error) error) (chan error, [2]chan struct{}) {
 	t.Helper()
 	release := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
@@ -135,8 +135,9 @@ func twoInside(t *testing.T, transaction func(i int, body func() error) error) (
 	return results, release
 }
 
-// Holders that meet at the mark wait for each other, and none uses up its attempts on that: not the goroutines of one,
-// nor a claim against the traffic of an older one. On PostgreSQL each COMMIT fails the guards whose snapshots are older.
+// Conflicts at the mark do not count as attempts: neither those of one holder's goroutines, nor those of a claim with
+// an older holder's transactions. On PostgreSQL at a level with a snapshot, each COMMIT fails the guards that have
+// older snapshots.
 func TestDo_meetingAtTheMarkIsNoAttempt(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()

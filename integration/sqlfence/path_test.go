@@ -60,7 +60,7 @@ func TestMarks_paths(t *testing.T) {
 	})
 }
 
-// A newer holder of a node above, of the same, of one below or of another branch comes at every step of a transaction.
+// A newer holder of the node above, the same node, a node below or another branch comes at every step of a transaction.
 func TestMarks_pathComesAtEveryStep(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -79,7 +79,7 @@ func (r *rig) pathComes(t *testing.T, path string, when step) {
 	m := waits
 	switch {
 	case path == "a/c" && r.kind == storetest.PostgreSQL && !r.snapshots():
-		m = mustPass // other branches do not wait
+		m = mustPass // there a claim of another branch does not wait
 	case path == "a/c":
 		m = mayPass
 	}
@@ -115,7 +115,7 @@ func (r *rig) pathComes(t *testing.T, path string, when step) {
 func requirePathRefused(t *testing.T, err error, newerAt string) {
 	t.Helper()
 	if transient(err) {
-		return // the caller begins again, and is told then
+		return // the caller begins again, and is refused then
 	}
 	stale, ok := errors.AsType[*fence.StaleError](err)
 	require.True(t, ok, "%v", err)
@@ -161,7 +161,7 @@ func TestMarks_pathsRunSideBySide(t *testing.T) {
 	})
 }
 
-// CheckPath raises no mark: what was not claimed, by a path's holder or at all, is not let pass.
+// CheckPath raises no mark, so it refuses a path that was not claimed, or of which only the end was.
 func TestMarks_CheckPath_unclaimed(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -213,7 +213,8 @@ func TestMarks_CheckPath_runsOneAfterTheOther(t *testing.T) {
 	})
 }
 
-// A check that is not the first statement, with an older holder in between: what was read before is not to be relied on.
+// The check is not the first statement, and an older holder writes between the read and the check: the check notices
+// it.
 func TestMarks_CheckPath_afterARead(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -234,7 +235,7 @@ func TestMarks_CheckPath_afterARead(t *testing.T) {
 	})
 }
 
-// Each node follows the lock of its own node: that of the token with a part of its name less for each node that it is above.
+// Each node above follows its own lock: its name is that of the token's lock with one part less for each level.
 func TestMarks_pathsFollowLocks(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -262,7 +263,7 @@ func TestMarks_pathsFollowLocks(t *testing.T) {
 		require.ErrorIs(t, r.claimPath(of(t, "app/a/~b", newer), "a/b/d"), fence.ErrOtherLock, "the lock of the node above")
 
 		plain := of(t, "app/plain", newer)
-		require.NoError(t, r.claimPath(plain, "a/b/d"), "its name does not tell of the nodes above")
+		require.NoError(t, r.claimPath(plain, "a/b/d"), "its name does not tell the locks of the nodes above")
 		_, err = r.pathIncrement(plain, "a/b/d", nowhere)
 		require.NoError(t, err)
 		require.Equal(t, []string{"app/a", "app/a/~b", "app/plain"}, []string{lock("a"), lock("a/b"), lock("a/b/d")})
@@ -272,8 +273,8 @@ func TestMarks_pathsFollowLocks(t *testing.T) {
 	})
 }
 
-// A newer holder of the node above comes between the snapshot of the path's first guard and its lock, which is granted on an old
-// version of the marks, see TestMarks_CheckRead_locksAnOldVersion.
+// A newer holder of the node above comes between the snapshot of the path's first guard and its lock. The server grants
+// the lock on an old version of the marks, see TestMarks_CheckRead_locksAnOldVersion.
 func TestMarks_CheckPath_locksAnOldVersion(t *testing.T) {
 	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		t.Run(level.String(), func(t *testing.T) {
@@ -283,7 +284,7 @@ func TestMarks_CheckPath_locksAnOldVersion(t *testing.T) {
 			between := func() {
 				r.awaitSnapshot(t)
 				second := asReader(t, older+1)
-				require.NoError(t, r.claimRead(second, resource), "a version that has the key as it was")
+				require.NoError(t, r.claimRead(second, resource), "a version with the same key")
 				written := make(chan error, 1)
 				require.NoError(t, r.checked(second, nowhere, func(conn) error {
 					go func() { written <- r.run(as(t, newer), check, nowhere, nothing) }()
@@ -294,7 +295,7 @@ func TestMarks_CheckPath_locksAnOldVersion(t *testing.T) {
 			}
 			meet.Store(&between)
 			_, err := x.pathIncrement(as(t, older), path, nowhere)
-			require.Nil(t, meet.Load(), "nobody has come between")
+			require.Nil(t, meet.Load(), "meet was not called")
 			require.Error(t, err, "a stale write")
 			require.True(t, transient(err) || errors.Is(err, fence.ErrStale), "%v", err)
 			require.Zero(t, r.row(t).n)

@@ -16,7 +16,7 @@ import (
 	"github.com/leasefence/leasefence/fence/sqlfence"
 )
 
-// line is what connections go through, and where a test meets a COMMIT.
+// line dials connections that call onCommit instead of sending a COMMIT.
 type line struct {
 	onCommit atomic.Pointer[func(c *wire, b []byte) (int, error)]
 }
@@ -30,7 +30,8 @@ func (l *line) dial(ctx context.Context, network, addr string) (net.Conn, error)
 	return &wire{Conn: c, line: l, ended: make(chan struct{})}, nil
 }
 
-// wire is one connection. Once it is deaf it passes on no answer, and a Read waits for its end or its deadline.
+// wire is one connection. Once deaf is set it passes on no answer, and a Read waits until the connection ends or its
+// deadline passes.
 type wire struct {
 	net.Conn
 	line  *line
@@ -68,7 +69,8 @@ func (c *wire) Close() error {
 	return c.Conn.Close()
 }
 
-// The answer to COMMIT does not come: nobody knows, and fn does not run again. It is committed or it is not.
+// The answer to COMMIT does not come: Do returns ErrUnknown, and fn does not run again, whether it was committed or
+// not.
 func TestPgx_answerToCommitIsLost(t *testing.T) {
 	for _, c := range []struct {
 		name              string
@@ -80,7 +82,7 @@ func TestPgx_answerToCommitIsLost(t *testing.T) {
 		{"the context ends before the answer", true, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			at(t, places[len(places)-4:], func(t *testing.T, r *rig) {
+			at(t, pgxPlaces, func(t *testing.T, r *rig) {
 				t.Helper()
 				ctx, cancel := context.WithCancel(as(t, older))
 				defer cancel()

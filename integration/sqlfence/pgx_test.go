@@ -13,10 +13,10 @@ import (
 	"github.com/leasefence/leasefence/fence/pgxfence"
 )
 
-// A statement fails and fn goes on: COMMIT rolls back, which is known. The connection serves on, also if the context has
-// ended between two statements.
+// fn ignores the error of a statement: COMMIT rolls back, and the outcome is known. The connection stays open, also if
+// the context ends between two statements.
 func TestPgx_commitOfAFailedTransaction(t *testing.T) {
-	at(t, places[len(places)-4:], func(t *testing.T, r *rig) {
+	at(t, pgxPlaces, func(t *testing.T, r *rig) {
 		t.Helper()
 		require.NoError(t, r.claim(as(t, older), resource))
 		opened := r.pool.Stat().NewConnsCount()
@@ -41,7 +41,7 @@ func TestPgx_commitOfAFailedTransaction(t *testing.T) {
 
 // The context ends in a statement of fn, for which pgx closes the connection. The successor waits for its end.
 func TestPgx_contextEndsInAStatement(t *testing.T) {
-	at(t, places[len(places)-4:], func(t *testing.T, r *rig) {
+	at(t, pgxPlaces, func(t *testing.T, r *rig) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(as(t, older))
 		err := r.pgxMarks.Do(ctx, r.pool, resource, func(ctx context.Context, tx pgx.Tx) error {
@@ -68,9 +68,9 @@ func (r *rig) awaitSleeper(ctx context.Context) {
 	}
 }
 
-// What pgx has besides statements goes under the guard as well.
+// Batches, COPY and savepoints of pgx run under the guard too.
 func TestPgx_batchCopyAndSavepoint(t *testing.T) {
-	at(t, places[len(places)-4:], func(t *testing.T, r *rig) {
+	at(t, pgxPlaces, func(t *testing.T, r *rig) {
 		t.Helper()
 		body := func(ctx context.Context, tx pgx.Tx) error {
 			var batch pgx.Batch
@@ -101,9 +101,9 @@ func TestPgx_batchCopyAndSavepoint(t *testing.T) {
 	})
 }
 
-// A single connection serves as well as a pool, though Do has to claim on it first.
+// A single connection works like a pool, though Do has to claim on it first.
 func TestPgx_onOneConnection(t *testing.T) {
-	at(t, places[len(places)-4:], func(t *testing.T, r *rig) {
+	at(t, pgxPlaces, func(t *testing.T, r *rig) {
 		t.Helper()
 		pooled, err := r.pool.Acquire(t.Context())
 		require.NoError(t, err)
@@ -148,7 +148,7 @@ func (r *rig) refusesATransaction(t *testing.T, db pgxfence.DB) {
 
 // A guard inside a savepoint holds until the transaction ends, unless the savepoint is rolled back.
 func TestPgx_checkInASavepoint(t *testing.T) {
-	at(t, places[len(places)-4:], func(t *testing.T, r *rig) {
+	at(t, pgxPlaces, func(t *testing.T, r *rig) {
 		t.Helper()
 		require.NoError(t, r.pgxMarks.Claim(as(t, older), r.pool, resource))
 		claimed := make(chan error, 1)

@@ -19,8 +19,8 @@ import (
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// Readers and writers overlap in all forms, through both libraries, at all levels of the store and in all of pgx's modes at once,
-// and their calls are cancelled at random.
+// Readers and writers overlap in all forms, through both libraries, at all levels of the store and in all of pgx's
+// modes at once. Their calls are cancelled at random.
 func TestMarks_random(t *testing.T) {
 	all := append([]place(nil), places...)
 	for mode := pgx.QueryExecModeCacheStatement; mode <= pgx.QueryExecModeSimpleProtocol; mode++ {
@@ -67,7 +67,7 @@ func again(err error) bool {
 	return transient(err) || errors.Is(err, sqlfence.ErrUnclaimed)
 }
 
-// appendAs is a form of the rig's fence.
+// appendAs returns a form in which the rig's fence appends entries.
 func (r *rig) appendAs(how form) fencetest.Form {
 	f := fencetest.Form{Name: r.String() + ", " + string(how), Settles: how == do || how == check && !r.snapshots()}
 	if !how.shared() {
@@ -88,7 +88,7 @@ func (r *rig) appendAs(how form) fencetest.Form {
 
 var errChanged = errors.New("what was read under CheckRead has changed")
 
-// readTwice is a read under the rig's fence.
+// readTwice returns a form that reads twice under the rig's fence and compares the results.
 func (r *rig) readTwice() fencetest.Form {
 	return fencetest.Form{
 		Name: r.String() + ", CheckRead",
@@ -121,7 +121,7 @@ func entries(ctx context.Context, tx conn, resource string) ([]fencetest.Entry, 
 	return all, err
 }
 
-// The same with a fence in each row, which keeps the order of the tokens and says nothing of what was read.
+// The same with a fence in each row, which orders the writes by their tokens. It does not protect reads.
 func TestUpdateRow_random(t *testing.T) {
 	at(t, append(each, pgxPlace), func(t *testing.T, r *rig) {
 		t.Helper()

@@ -13,13 +13,13 @@ import (
 	"github.com/leasefence/leasefence/integration/storetest"
 )
 
-// asReader is a context that carries a reader's token.
+// asReader returns a context that carries a reader's token.
 func asReader(t *testing.T, token fence.Token) context.Context {
 	t.Helper()
 	return fence.NewReadContext(as(t, token), fence.ReadToken(token))
 }
 
-// checked is a transaction under CheckRead. at is called at each step.
+// checked runs body in a transaction under CheckRead, and calls at at the steps around it.
 func (r *rig) checked(ctx context.Context, at func(step), body func(tx conn) error) error {
 	at(beforeBegin)
 	err := r.transaction(ctx, func(tx conn) error {
@@ -34,7 +34,7 @@ func (r *rig) checked(ctx context.Context, at func(step), body func(tx conn) err
 	return err
 }
 
-// arriveReader is a newer reader's first read, by all that the documents tell it to do on the way.
+// arriveReader is a newer reader's first read, with the steps that the documents require.
 func (r *rig) arriveReader(ctx context.Context, claims bool) (n int64, err error) {
 	if claims {
 		if err := r.claimRead(ctx, resource); err != nil {
@@ -62,7 +62,7 @@ func (r *rig) arriveReader(ctx context.Context, claims bool) (n int64, err error
 func requireFenced(t *testing.T, err error, how form) {
 	t.Helper()
 	if how.checks() && transient(err) {
-		return // the caller begins again, and is told then
+		return // the caller begins again, and is refused then
 	}
 	stale, ok := errors.AsType[*fence.StaleError](err)
 	require.True(t, ok, "%v", err)
@@ -121,7 +121,7 @@ func (r *rig) readerComes(t *testing.T, how form, claims, first bool, when step)
 	require.Equal(t, accepted, r.row(t).n)
 }
 
-// A newer writer comes at every step of a reader's transaction, which goes on reading what it has read.
+// A newer writer comes at every step of a reader's transaction, which reads the same data until it ends.
 func TestMarks_writerComesAtEveryStepOfAReader(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -188,8 +188,8 @@ func (r *rig) writerComes(t *testing.T, claims bool, comes arrival, when step) {
 	require.EqualValues(t, 1, n)
 }
 
-// Readers do not wait for each other once the read mark is as high as their tokens. A writer's claim waits for all of them,
-// and keeps later ones out.
+// Readers do not wait for each other once the read mark is as high as their tokens. A writer's claim waits for all of
+// them, and keeps later ones out.
 func TestMarks_readersRunSideBySide(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -214,7 +214,7 @@ func TestMarks_readersRunSideBySide(t *testing.T) {
 		third := make(chan error, 1)
 		go func() { third <- r.checked(asReader(t, older), nowhere, func(conn) error { return nil }) }()
 		if r.kind == storetest.PostgreSQL {
-			requireReaderRefused(t, <-third) // or readers that overlap would keep the claim waiting
+			requireReaderRefused(t, <-third) // otherwise readers that overlap would keep the claim waiting
 			third <- fence.ErrStale
 		}
 		close(release[0])
@@ -232,8 +232,8 @@ func TestMarks_readersRunSideBySide(t *testing.T) {
 	})
 }
 
-// A reader's claim waits for the transactions of older writers that have begun, and keeps later ones out: or else writers in
-// the shared form that overlap would keep it waiting. Other readers pass.
+// A reader's claim waits for the transactions of older writers that have begun, and refuses later ones: otherwise
+// writers in the shared form that overlap would keep it waiting.
 func TestMarks_ClaimRead_waitsForWritersInTheSharedForm(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -264,7 +264,8 @@ func TestMarks_ClaimRead_waitsForWritersInTheSharedForm(t *testing.T) {
 	})
 }
 
-// A check that is not the first statement, with an older writer in between: what was read before is not to be relied on.
+// The check is not the first statement, and an older writer writes between the read and the check: the check notices
+// it.
 func TestMarks_CheckRead_afterARead(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -289,7 +290,7 @@ func TestMarks_CheckRead_afterARead(t *testing.T) {
 	})
 }
 
-// What readers do is not in the audit trail. A writer that a reader's mark has refused is.
+// The audit trail has no tenures and refusals of readers. It has the refusal of a writer by a reader's mark.
 func TestMarks_History_readers(t *testing.T) {
 	at(t, append(each, pgxPlace), func(t *testing.T, r *rig) {
 		t.Helper()

@@ -18,7 +18,7 @@ import (
 	"github.com/leasefence/leasefence/integration/storetest"
 )
 
-// segmented sends a reader's guard up to its Bind, calls meet once, and sends the rest: its Execute.
+// segmented sends a reader's guard up to its Bind, calls meet once, and then sends its Execute.
 type segmented struct {
 	net.Conn
 	meet *atomic.Pointer[func()]
@@ -44,7 +44,8 @@ func (c segmented) Write(b []byte) (int, error) {
 	return execute + n, err
 }
 
-// segmentedRigs are a rig at read committed, where a writer's check alone raises the mark, and one at the level whose guards meet.
+// segmentedRigs returns r, a rig at read committed, where a writer's check alone raises the mark, and x, a rig at level
+// whose guards call meet.
 func segmentedRigs(t *testing.T, level sql.IsolationLevel) (r, x *rig, meet *atomic.Pointer[func()]) {
 	t.Helper()
 	r = newRig(t, place{kind: storetest.PostgreSQL, level: sql.LevelReadCommitted, pgx: true, mode: pgx.QueryExecModeExec})
@@ -59,8 +60,8 @@ func segmentedRigs(t *testing.T, level sql.IsolationLevel) (r, x *rig, meet *ato
 	return r, x, meet
 }
 
-// A newer reader and then a newer writer come between the snapshot of a reader's guard and its lock. The lock of FOR KEY SHARE is
-// granted on the version of the snapshot, if the versions after it leave the key as it was.
+// A newer reader and then a newer writer come between the snapshot of a reader's guard and its lock. The server grants
+// the lock FOR KEY SHARE on the version of the snapshot if the later versions have the same key.
 func TestMarks_CheckRead_locksAnOldVersion(t *testing.T) {
 	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead} {
 		for _, how := range []form{do, check, checkShared} {
@@ -76,7 +77,7 @@ func locksAnOldVersion(t *testing.T, level sql.IsolationLevel, how form) {
 	between := func() {
 		r.awaitSnapshot(t)
 		second := asReader(t, older+1)
-		require.NoError(t, r.claimRead(second, resource), "a version that has the key as it was")
+		require.NoError(t, r.claimRead(second, resource), "a version with the same key")
 		written := make(chan error, 1)
 		require.NoError(t, r.checked(second, nowhere, func(conn) error {
 			go func() { written <- r.increment(as(t, newer), how, nowhere) }()
@@ -96,7 +97,7 @@ func locksAnOldVersion(t *testing.T, level sql.IsolationLevel, how form) {
 		}
 		return nil
 	})
-	require.Nil(t, meet.Load(), "nobody has come between")
+	require.Nil(t, meet.Load(), "meet was not called")
 	if err == nil && x.snapshots() {
 		return // it has read its snapshot
 	}

@@ -30,7 +30,7 @@ func TestDo_deadlockIsRepeated(t *testing.T) {
 		for i, rows := range [][2]int{{1, 2}, {2, 1}} {
 			go func() {
 				first := true
-				name := fmt.Sprintf("%s %d", resource, i) // else the guard keeps the two apart
+				name := fmt.Sprintf("%s %d", resource, i) // with one resource the guard would serialize the two
 				results <- r.do(as(t, older), name, false, func(ctx context.Context, tx conn) error {
 					runs <- i
 					for _, id := range rows {
@@ -87,7 +87,7 @@ func TestDo_connectionLostBeforeCommit(t *testing.T) {
 	})
 }
 
-// What Do does when fn does not succeed: nothing is written, the error is fn's, and the token has been seen.
+// fn does not succeed: nothing is written, Do returns fn's error, and the mark stays raised.
 func TestDo_functionFails(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -141,8 +141,8 @@ func end(ctx context.Context, tx conn, commits bool) error {
 	return tx.(pgxConn).q.(pgx.Tx).Rollback(ctx)
 }
 
-// A server that refuses the COMMIT says so: nothing is written. One that ends the connection in the middle of it leaves
-// the client without an answer.
+// If the server refuses the COMMIT, nothing is written. If it ends the connection during COMMIT, the outcome is
+// unknown.
 func TestDo_serverEndsInCommit(t *testing.T) {
 	at(t, []place{readCommitted, repeatableRead, pgxPlace, places[len(places)-1]}, func(t *testing.T, r *rig) {
 		t.Helper()

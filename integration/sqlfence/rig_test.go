@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { storetest.Main(m) }
 
-// patience bounds what a test waits for; it is far longer than anything takes.
+// patience bounds every wait of a test. It is far longer than any wait takes.
 const patience = 20 * time.Second
 
 const (
@@ -29,7 +29,7 @@ const (
 	newer    = fence.Token(20)
 )
 
-// account is the row of the table data, which has a fence of its own.
+// account is the row of the table data. Its column fence is for UpdateRow.
 var account = sqlfence.Row{Table: "data", Key: "id", ID: 1}
 
 // place is a store at an isolation level, behind one of the two libraries.
@@ -67,10 +67,14 @@ var places = []place{
 	{kind: storetest.PostgreSQL, level: sql.LevelSerializable, pgx: true, mode: pgx.QueryExecModeDescribeExec},
 }
 
-// each is one place of each store, for what neither the level nor the library changes.
+// pgxPlaces are those of pgxfence.
+var pgxPlaces = places[len(places)-4:]
+
+// each is one place of each store, for tests in which the level and the library make no difference.
 var each = []place{readCommitted, mariaDB, sqlite}
 
-// inTurn are for calls that come one after the other, which differ no further: with a snapshot, and in how pgx sends what is typed.
+// inTurn are for tests without concurrent calls. Only snapshots and the way that pgx sends arguments make a difference
+// there.
 var inTurn = append([]place{repeatableRead, pgxPlace, pgxSimple}, each...)
 
 func (p place) String() string {
@@ -94,12 +98,12 @@ func (p place) snapshots() bool {
 	return p.kind == storetest.PostgreSQL && p.level >= sql.LevelRepeatableRead
 }
 
-// noSnapshot reports whether each statement of a transaction there reads what is newest.
+// noSnapshot reports whether each statement of a transaction there reads the newest versions.
 func (p place) noSnapshot() bool {
 	return p.kind != storetest.SQLite && p.level <= sql.LevelReadCommitted
 }
 
-// readersLock reports whether a transaction there that has read keeps others from committing a write to the row.
+// readersLock reports whether a transaction there that has read a row prevents others from committing a write to it.
 func (p place) readersLock() bool {
 	return p.journal == "delete" || p.kind == storetest.MariaDB && p.level == sql.LevelSerializable
 }
@@ -127,7 +131,7 @@ func at(t *testing.T, places []place, test func(t *testing.T, r *rig)) {
 const dataDDL = "CREATE TABLE data (id INT PRIMARY KEY, n BIGINT NOT NULL, last BIGINT NOT NULL, " +
 	"stale BIGINT NOT NULL, fence BIGINT NOT NULL)"
 
-// rig is a database with the marks and the table that they protect.
+// rig is a database with the marks and with the table data, which they protect.
 type rig struct {
 	place
 	*adapter
@@ -188,7 +192,7 @@ func (r *rig) open(t *testing.T, dial pgconn.DialFunc) *pgxpool.Pool {
 	return pool
 }
 
-// reset clears the mark and the data. A mark may be deleted here, for no holder of a schedule before is left.
+// reset clears the mark and the data. Deleting a mark is safe here, since the holders of the test before have gone.
 func (r *rig) reset(t *testing.T) {
 	t.Helper()
 	r.must(t, "DELETE FROM "+sqlfence.DefaultTable)
@@ -202,7 +206,7 @@ func (r *rig) must(t *testing.T, query string) {
 	require.NoError(t, r.exec(t.Context(), query))
 }
 
-// as is a context that carries a token.
+// as returns a context that carries a token.
 func as(t *testing.T, token fence.Token) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(fence.NewContext(t.Context(), token), patience)
@@ -210,7 +214,8 @@ func as(t *testing.T, token fence.Token) context.Context {
 	return ctx
 }
 
-// row is what the data show: how many writes, the newest token among them, how many came after one with a newer token.
+// row is the row of the table data: the number of writes, their newest token, and the number of writes that came after
+// one with a newer token.
 type row struct{ n, last, stale int64 }
 
 func (r *rig) row(t *testing.T) row {
@@ -225,8 +230,8 @@ func read(ctx context.Context, tx conn) (n int64, err error) {
 	return n, err
 }
 
-// write is the second half of a read-modify-write, so that an update which is lost shows in n. The row itself counts
-// the writes that come after one with a newer token. The order of the columns matters to MySQL.
+// write is the second half of a read-modify-write, so that a lost update shows in n. The statement itself counts the
+// writes that come after one with a newer token. The order of the columns matters to MySQL.
 func write(ctx context.Context, tx conn, n int64, token fence.Token) error {
 	return tx.exec(ctx, fmt.Sprintf("UPDATE data SET stale = stale + CASE WHEN last > %[1]d THEN 1 ELSE 0 END, "+
 		"n = %[2]d, last = CASE WHEN last > %[1]d THEN last ELSE %[1]d END WHERE id = 1", token, n+1))
@@ -309,7 +314,8 @@ func nowhere(step) {}
 
 func nothing(context.Context, conn) error { return nil }
 
-// awaitWaiter returns when a statement waits for a lock. SQLite does not tell; there the caller has to prove it.
+// awaitWaiter returns when a statement waits for a lock. SQLite does not show that; there the caller proves it with
+// mustBeShut.
 func (r *rig) awaitWaiter(t *testing.T) {
 	t.Helper()
 	if r.kind == storetest.SQLite {
@@ -330,7 +336,7 @@ func (r *rig) waiting(t *testing.T) bool {
 	return r.scan(t.Context(), query, &n) == nil && n > 0
 }
 
-// transient reports whether the server has refused a transaction that may begin again.
+// transient reports whether err is a deadlock, a serialization failure or a busy lock: the transaction may begin again.
 func transient(err error) bool {
 	for _, text := range []string{"40001", "40P01", "Error 1213", "Error 1020", "database is locked"} {
 		if err != nil && strings.Contains(err.Error(), text) {

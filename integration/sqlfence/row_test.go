@@ -32,7 +32,7 @@ func TestUpdateRow(t *testing.T) {
 	})
 }
 
-// The newer holder has written and not committed when the older one comes: that waits, and is refused.
+// The newer holder has written and not committed when the older one comes, which waits and is refused.
 func TestUpdateRow_newerHolderIsInFlight(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -50,7 +50,7 @@ func TestUpdateRow_newerHolderIsInFlight(t *testing.T) {
 	})
 }
 
-// appearing is a connection where a row comes up after the first statement.
+// appearing is a connection that calls row after its first statement.
 type appearing struct {
 	sqlQueryer
 	once sync.Once
@@ -63,8 +63,8 @@ func (q *appearing) ExecContext(ctx context.Context, query string, args ...any) 
 	return result, err
 }
 
-// A row that comes up between the update and the look at why it has changed nothing is updated, or there is an error.
-func TestUpdateRow_thatComesUpMeanwhile(t *testing.T) {
+// The row is inserted between an update that has changed nothing and the lookup: it is updated, or UpdateRow fails.
+func TestUpdateRow_insertedMeanwhile(t *testing.T) {
 	at(t, each, func(t *testing.T, r *rig) {
 		t.Helper()
 		for _, mark := range []fence.Token{older, newer, newer + 1} {

@@ -12,7 +12,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// verbs are those that know the lock of their token. A check claims where the level makes it necessary.
+// verbs returns the verbs that know the lock of their token. A check that returns ErrUnclaimed claims and begins again.
 func verbs(r *rig) map[string]fencetest.Verb {
 	all := fencetest.VerbsOf(r.claim, nil, r.move, r.claimRead, func(ctx context.Context, resource string) error {
 		return afterClaim(ctx, resource, r.claimRead, func() error {
@@ -38,7 +38,7 @@ func afterClaim(ctx context.Context, resource string, claim func(context.Context
 	return check()
 }
 
-// marks are those of a resource.
+// marks returns the marks of a resource.
 func (r *rig) marks(t *testing.T, resource string) (m fencetest.Marks) {
 	t.Helper()
 	var write, read int64
@@ -65,7 +65,7 @@ func TestMarks_names(t *testing.T) {
 	})
 }
 
-// Histories of a read/write lock: nothing stale is accepted, and nobody who holds the lock is refused.
+// Histories of a read/write lock: no stale token is accepted, and no holder of the lock is refused.
 func TestMarks_grants(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()

@@ -46,7 +46,7 @@ ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE token <= exclu
 	},
 }
 
-// earlierWrite is a transaction of a program of the earlier version: it raises the mark, guards itself and writes.
+// earlierWrite raises the mark and writes under the guard, as a program of the earlier version does.
 func (r *rig) earlierWrite(ctx context.Context, token fence.Token) error {
 	v := earlierVersion[r.kind]
 	if r.kind == storetest.SQLite {
@@ -76,7 +76,7 @@ func (r *rig) toEarlier(t *testing.T) {
 	r.must(t, earlierVersion[r.kind].ddl)
 }
 
-// Before Migrate has added the column nothing is accepted, and the error says what to do.
+// Before Migrate has added the column, nothing is accepted, and the error has the remedy.
 func TestMarks_tableOfAnEarlierVersion(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -100,7 +100,7 @@ func TestMarks_tableOfAnEarlierVersion(t *testing.T) {
 	})
 }
 
-// Many processes migrate a table at once while programs of the earlier version write, none of whom loses a write.
+// Many processes migrate a table at once while programs of the earlier version write. No write is lost.
 func TestMigrate_tableOfAnEarlierVersionInUse(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -148,7 +148,7 @@ func TestMigrate_tableOfAnEarlierVersionInUse(t *testing.T) {
 	})
 }
 
-// Migrate without the right to alter the table says what is missing.
+// Migrate without the right to alter the table returns an error that names the missing columns.
 func TestMigrate_mayNotAlter(t *testing.T) {
 	r := newRig(t, readCommitted)
 	r.toEarlier(t)

@@ -15,11 +15,11 @@ import (
 	"github.com/leasefence/leasefence/integration/etcdtest"
 )
 
-// Synced is put behind a node's DSN for reads that wait until the node has applied what others have committed before.
+// Synced at the end of a node's DSN makes reads wait until the node has applied all earlier commits of other nodes.
 const Synced = "?wsrep_sync_wait=15"
 
-// NewGalera makes a database in a Galera cluster of two nodes of MariaDB, both of which can be written to, and returns it
-// as each node shows it.
+// NewGalera makes a database in a Galera cluster of two writable nodes of MariaDB. It returns the database as a store
+// at each node.
 func NewGalera(tb testing.TB) [2]*Store {
 	tb.Helper()
 	requireInstalled(tb, MariaDB)
@@ -61,7 +61,7 @@ func runningGalera() ([]*server, error) {
 	if servers.galera != nil {
 		return servers.galera, nil
 	}
-	// The nodes have to know each other's ports before they listen.
+	// Each node needs the other's ports before it listens.
 	ports, err := freePorts(6)
 	if err != nil {
 		return nil, err
@@ -132,7 +132,7 @@ func freePorts(n int) ([]int, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer l.Close() //nolint:errcheck // Closed only when all are known, so that they differ.
+		defer l.Close() //nolint:errcheck // All stay open until the end, so that the ports differ.
 		ports[i] = l.Addr().(*net.TCPAddr).Port
 	}
 	return ports, nil

@@ -70,7 +70,7 @@ var commands = map[Kind]command{
 	},
 }
 
-// missing is a program of the kind that is not installed, or "".
+// missing returns a program of the kind that is not installed, or "".
 func (k Kind) missing() string {
 	programs := map[Kind][]string{PostgreSQL: {"initdb", "postgres"}, MariaDB: {"mariadb-install-db", "mariadbd"}}
 	for _, name := range programs[k] {
@@ -81,7 +81,8 @@ func (k Kind) missing() string {
 	return ""
 }
 
-// program is the path of a program, or "". Debian keeps PostgreSQL's servers and MariaDB's out of a user's path.
+// program returns the path of a program, or "". On Debian the servers of PostgreSQL and MariaDB are not in a user's
+// PATH.
 func program(name string) string {
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name)
 	slices.Sort(found)

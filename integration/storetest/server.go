@@ -21,10 +21,10 @@ import (
 // startTimeout is far longer than a start takes.
 const startTimeout = time.Minute
 
-// server is a database server of its own.
+// server is a running database server.
 type server struct {
 	dir   string
-	stdin io.Closer // its end is the order to stop
+	stdin io.Closer // closing it stops the server
 	cmd   *exec.Cmd
 }
 
@@ -39,13 +39,13 @@ type command struct {
 	driver   string
 }
 
-// watch runs a server until its own standard input ends, which it does with the process that started it, however
-// that ends.
+// watch runs a server until the standard input of the shell ends: when the test closes it, or when the test's process
+// ends in any way.
 const watch = `signal=$1; shift; "$@" </dev/null & pid=$!; cat >/dev/null; kill -s "$signal" $pid; wait $pid`
 
-// start makes a database cluster, runs the server and waits until it answers. On an error nothing is left.
+// start makes a database cluster, runs the server and waits until it answers. On an error it removes everything.
 func start(c command, durable bool) (_ *server, err error) {
-	// Not the test's own folder: the server outlives the test, and a socket's path has to be short.
+	// Not the test's temporary folder: the server outlives the test, and a socket's path has to be short.
 	dir, err := os.MkdirTemp("", "storetest")
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func start(c command, durable bool) (_ *server, err error) {
 	args := c.initArgs(dir)
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	// Temporary tables in a folder of its own, too: MariaDB clears it as it starts.
+	// MariaDB clears its folder of temporary tables when it starts.
 	env := append(os.Environ(), "TMPDIR="+dir)
 	initialize := exec.CommandContext(ctx, args[0], args[1:]...)
 	initialize.Dir, initialize.Env, initialize.SysProcAttr = dir, env, attr
@@ -116,7 +116,7 @@ func await(ctx context.Context, driver, dsn string) error {
 	}
 }
 
-// stop ends the server and removes its data. The processes are gone when it returns.
+// stop ends the server and removes its data. When it returns, the processes have ended.
 func (s *server) stop() error {
 	var err error
 	if s.cmd != nil {
@@ -133,9 +133,10 @@ func (s *server) stop() error {
 	return err
 }
 
-// unprivileged gives dir to a user without rights, if this process is root, and returns what makes a command run as it.
+// unprivileged returns the attributes of the server's commands. If this process is root, they run as a user without
+// rights, who gets dir.
 func unprivileged(name, dir string) (*syscall.SysProcAttr, error) {
-	// A group of its own: an interrupt from the keyboard reaches the tests, which then stop the server.
+	// A separate process group: an interrupt from the keyboard reaches only the tests, which then stop the server.
 	attr := &syscall.SysProcAttr{Setpgid: true}
 	if os.Geteuid() != 0 {
 		return attr, nil
@@ -163,9 +164,9 @@ func unprivileged(name, dir string) (*syscall.SysProcAttr, error) {
 
 func tail(out []byte) []byte { return out[max(0, len(out)-600):] }
 
-// servers are those that run, by their kind and whether they flush at each commit.
+// servers are the running servers, by their kind and whether they flush at each commit.
 var servers struct {
-	sync.Mutex // held while one starts, so that it starts once
+	sync.Mutex // held during a start, so that each server starts once
 	running    map[key]*server
 	galera     []*server // the nodes
 }

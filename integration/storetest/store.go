@@ -18,7 +18,7 @@ import (
 	"github.com/leasefence/leasefence/integration/etcdtest"
 )
 
-// Store is a database of a test's own.
+// Store is the database of one test.
 type Store struct {
 	Kind   Kind
 	Driver string
@@ -27,7 +27,7 @@ type Store struct {
 
 var databases atomic.Int64
 
-// New makes a database. Its server does not flush at each commit, which is faster and shows the same to its clients.
+// New makes a database. Its server does not flush at each commit, which is faster and makes no difference to clients.
 func New(tb testing.TB, kind Kind) *Store {
 	tb.Helper()
 	return newStore(tb, kind, false)
@@ -71,7 +71,7 @@ func requireInstalled(tb testing.TB, kind Kind) {
 	}
 }
 
-// DB opens a pool of its own, which the test's cleanup closes.
+// DB opens a new pool, which the test's cleanup closes.
 func (s *Store) DB(tb testing.TB) *sql.DB {
 	tb.Helper()
 	db, err := sql.Open(s.Driver, s.DSN)
