@@ -11,17 +11,16 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// bareName is the name of the programs that do the least that a lock on etcd needs. They know beforehand what a lock has
-// to find out, and nothing of them would survive a fault: what they reach is the limit of the machine.
+// bareName is the name of the programs that do the least that a lock on etcd needs: the limit of the machine.
 const bareName = "bare etcd"
 
-var errChanged = errors.New("bare: a key was not as it was left")
+var errChanged = errors.New("bare: somebody else has changed a key")
 
-// bareSession sends transactions as they travel, without the copies that the client makes of them.
+// bareSession sends transactions through gRPC, without the copies that etcd's client makes of them.
 type bareSession struct {
 	kv    pb.KVClient
 	lease int64
-	watch func(key string) clientv3.WatchChan // from the session's begin on, until it is closed; of deletions only
+	watch func(key string) clientv3.WatchChan // of deletions, from the session's start until it is closed
 	close func(ctx context.Context) error
 }
 
@@ -44,7 +43,7 @@ func openBare(ctx context.Context, client *clientv3.Client, ttl time.Duration) (
 	}, nil
 }
 
-// bareLocks are locks that nobody else wants: a transaction makes the key, another deletes it.
+// bareLocks are locks that nobody else wants: one transaction puts the key, another deletes it.
 func bareLocks() implementation {
 	return implementation{open: func(ctx context.Context, client *clientv3.Client, ttl time.Duration) (session, error) {
 		s, err := openBare(ctx, client, ttl)
@@ -59,13 +58,13 @@ func bareLocks() implementation {
 type bareLocker struct {
 	*bareSession
 	key  []byte
-	held int64 // create revision of the key; 0 if it is not there
+	held int64 // create revision of the key; 0 if there is no key
 }
 
 func (l *bareLocker) Lock(ctx context.Context) error   { return l.flip(ctx, l) }
 func (l *bareLocker) Unlock(ctx context.Context) error { return l.flip(ctx, l) }
 
-// flip makes the keys that are not there and deletes those that are, in one transaction.
+// flip puts the keys that are not there and deletes those that are, in one transaction.
 func (s *bareSession) flip(ctx context.Context, lockers ...*bareLocker) error {
 	req := lockers[0].request()
 	if len(lockers) > 1 {
@@ -106,9 +105,9 @@ func (l *bareLocker) request() *pb.TxnRequest {
 	}
 }
 
-// ring are clients that take turns in a fixed order. Each makes its key again after its turn, and has the next one when
-// the key of the client before it is deleted, which a watch that it keeps tells it: two requests, two commits and one event
-// a turn. All sessions are opened before the first turn.
+// ring is an implementation whose clients take turns in a fixed order. Each puts its key again after its turn, and has
+// the next turn when its watch, which it keeps, reports that the key of the client before it was deleted. A turn takes
+// two requests, two commits and one event. All sessions must be opened before the first turn.
 func ring() implementation {
 	members := new(int)
 	return implementation{open: func(ctx context.Context, client *clientv3.Client, ttl time.Duration) (session, error) {

@@ -20,13 +20,13 @@ import (
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
-// smoked are the scenarios that differ in more than a number, with the commits of their bare programs per operation.
+// smoked are scenarios of each kind, with the commits of their bare programs per operation.
 var smoked = map[string]float64{
 	"turns2": 2, "handover5ms": 2, "goroutines64": 1, "uncontended": 2, "own16": 2.0 / 16, "own256": 2.0 / groupOps,
 	"hold50000": 1.0 / groupOps, "resign5ms": 2,
 }
 
-// Every kind of scenario works, and its bare program does no more than it claims. Other figures mean nothing here.
+// Every kind of scenario works, and its bare program uses as many requests and commits as it claims.
 func TestRun_givesFiguresForEachScenario(t *testing.T) {
 	chart := filepath.Join(t.TempDir(), "chart.svg")
 	o, err := parse([]string{"-short", "-svg", chart}, io.Discard)
@@ -85,7 +85,7 @@ func requireXML(t *testing.T, text []byte) {
 	}
 }
 
-// canceller ends a context as soon as the table has begun.
+// canceller ends a context when the first line of the table is written.
 type canceller struct{ cancel context.CancelFunc }
 
 func (c canceller) Write(text []byte) (int, error) {
@@ -119,7 +119,7 @@ process_cpu_seconds_total 1.5
 `
 	c, err := parseMetrics(strings.NewReader(text))
 	require.NoError(t, err)
-	// The end of a stream is no message.
+	// The end of a stream does not count as a message.
 	require.Equal(t, cost{requests: 22, renewals: 3, commits: 123, fsyncs: 42, serverCPU: 1.5}, c)
 	_, err = parseMetrics(strings.NewReader(strings.ReplaceAll(text, "etcd_server_proposals", "other")))
 	require.ErrorContains(t, err, "no etcd_server_proposals_committed_total")

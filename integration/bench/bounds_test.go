@@ -12,9 +12,9 @@ import (
 	"github.com/leasefence/leasefence/integration/etcdproc"
 )
 
-// bounds are what leasefence costs per turn, or per pair of an acquisition and a release, at most: requests, commits, and the
-// allocations on top of the bare program's, most of which are gRPC's. They hardly depend on the machine. The race detector
-// changes allocations, so that this is not built with it.
+// bounds are the most that leasefence may use per turn, or per pair of an acquisition and a release: requests, commits,
+// and allocations beyond the bare program's, most of which are gRPC's. They hardly depend on the machine. The race
+// detector changes allocations, so this file is not built with it.
 var bounds = []struct {
 	scenario                  string
 	requests, commits, allocs float64
@@ -24,13 +24,13 @@ var bounds = []struct {
 	{"clients32", 3.4, 2.1, 350},     // wanted: 3.2 requests; seen: 3.1
 	{"goroutines64", 1.05, 1.05, 80}, // as wanted: one request, one commit
 	{"uncontended", 2.1, 2.1, 55},    // as wanted; seen: 53
-	{"own16", 0.16, 0.16, 30},        // twice the bare program's; seen: 0.13, and 0.19 if nobody waits for those who come back
+	{"own16", 0.16, 0.16, 30},        // twice the bare program's; seen: 0.13, and 0.19 if a batch does not wait for callers that return
 	{"own256", 0.04, 0.04, 20},       // wanted: 35 allocations; seen: 10
 	{"changes2", 2.1, 2.1, 170},      // as wanted
 }
 
 func TestBounds(t *testing.T) {
-	// Without a disk: who waits long for slow commits needs more requests.
+	// Without fsync: waiters that wait long for slow commits need more requests.
 	cluster, err := etcdproc.Start(t.Context(), t.TempDir(), 1, etcdproc.Options{Settings: etcdproc.Settings{UnsafeNoFsync: true}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, cluster.Kill()) }()
@@ -41,9 +41,9 @@ func TestBounds(t *testing.T) {
 	}
 	for _, b := range bounds {
 		t.Run(b.scenario, func(t *testing.T) {
-			// A busy machine and the server's own work can only add, so the least of some rounds counts. Each is longer than the
-			// one before: where turns are slow it takes longer until everybody has had some. What is within the bounds needs no
-			// further round.
+			// A busy machine and the server's own work can only add, so the least of several rounds counts. Each round is longer
+			// than the one before, so that even slow turns reach every client. Once the figures are within the bounds, no
+			// further round is needed.
 			least := func(who role, enough func(least cost) bool) cost {
 				const most = 10
 				least := cost{requests: math.Inf(1), commits: math.Inf(1), allocs: math.Inf(1)}
@@ -63,7 +63,7 @@ func TestBounds(t *testing.T) {
 			got := least(ours, func(c cost) bool {
 				return c[requests] <= b.requests && c[commits] <= b.commits && c[allocs]-bare[allocs] <= b.allocs
 			})
-			t.Logf("requests %.3g, commits %.3g, allocations %.3g on top of %.3g",
+			t.Logf("requests %.3g, commits %.3g, allocations %.3g beyond %.3g",
 				got[requests], got[commits], got[allocs]-bare[allocs], bare[allocs])
 			require.LessOrEqual(t, got[requests], b.requests, "requests")
 			require.LessOrEqual(t, got[commits], b.commits, "commits")

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// scenarios are all there are, in the order in which they run.
+// scenarios returns all scenarios, in the order in which they run.
 func scenarios() []*scenario {
 	locks, leaders := slices.Concat(contended(), owned()), elections()
 	for _, sc := range locks {
@@ -18,7 +18,7 @@ func scenarios() []*scenario {
 	return slices.Concat(locks, leaders)
 }
 
-// contended are those in which many want one lock.
+// contended returns the scenarios in which many clients or goroutines want one lock.
 func contended() []*scenario {
 	all := []*scenario{{
 		name: "turns2", what: "2 clients take turns", unit: "turn",
@@ -48,7 +48,7 @@ func contended() []*scenario {
 	})
 }
 
-// owned are those in which one process has locks that nobody else wants.
+// owned returns the scenarios in which one process has locks that nobody else wants.
 func owned() []*scenario {
 	all := []*scenario{{
 		name: "uncontended", what: "lock and unlock, uncontended", unit: "pair", by: byMedian,
@@ -69,7 +69,7 @@ func owned() []*scenario {
 	})
 }
 
-// elections are those of leaders: a turn is a leadership there.
+// elections returns the scenarios in which a turn is a leadership.
 func elections() []*scenario {
 	var all []*scenario
 	for _, term := range []time.Duration{5 * time.Millisecond, 200 * time.Millisecond} {

@@ -7,14 +7,14 @@ import (
 	"math"
 )
 
-// bar is one bar of the chart: how many times better than the mutex.
+// bar is one bar of the chart: a ratio to the peer.
 type bar struct {
 	label  string
 	factor float64
-	goal   float64 // 0 if none
+	goal   float64 // 0 without a goal
 }
 
-// bars are the ratios of results.
+// bars returns the bars of results.
 func bars(results []*result) []bar {
 	var all []bar
 	for _, r := range results {
@@ -35,7 +35,7 @@ const (
 	chartLeft   = 10
 )
 
-// chartStyle reads well on white and on black; a viewer that knows which one it is gets the better text colour.
+// chartStyle is readable on white and on black. In a viewer that prefers dark colours the text is brighter.
 const chartStyle = `
 text { font: 13px system-ui, sans-serif; fill: #24292f; }
 .small { font-size: 11px; fill: #6e7781; }
@@ -103,7 +103,7 @@ func svg(title string, all []bar) []byte {
 	return out.Bytes()
 }
 
-// ticks are 1, 2, 5, 10 and so on between the bounds, and below 1 likewise.
+// ticks returns the values 1, 2 and 5 times a power of 10 between the bounds.
 func ticks(low, high float64) []float64 {
 	var all []float64
 	for power := math.Pow(10, math.Floor(math.Log10(low))); power <= high; power *= 10 {

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// role is the part that a contender has in a scenario.
+// role is a contender's role in a scenario.
 type role int
 
 const (
 	ours  role = iota
-	limit      // a bare program: what the machine can reach
+	limit      // a bare program, which reaches the limit of the machine
 	peer
 	roles
 )
 
-// sample is what one round of one contender gave, for one line of a scenario.
+// sample is the result of one round of one contender, for one line of a scenario.
 type sample struct {
-	line      string // tells the lines of a scenario apart; empty if there is one
+	line      string // the name of the line; empty if the scenario has one line
 	ops       int
 	elapsed   time.Duration
 	latencies []time.Duration
@@ -40,16 +40,16 @@ func (s sample) median() time.Duration {
 	return quantile(slices.Sorted(slices.Values(s.latencies)), 0.5)
 }
 
-// figure is the one by which contenders are compared.
+// figure is the figure by which contenders are compared.
 type figure int
 
 const (
 	byRate   figure = iota // operations per second
-	byMedian               // of the latencies, where the rate is set from outside
-	byMean                 // the same, where the peer has two ways that are far apart: a median would show only one
+	byMedian               // of the latencies, if the scenario sets the rate
+	byMean                 // the same, if the peer's latencies have two peaks that are far apart: a median would show only one
 )
 
-// of is the figure of a sample, in a form of which more is better.
+// of returns the figure of a sample, in a form in which more is better.
 func (f figure) of(s sample) float64 {
 	switch f {
 	case byRate:
@@ -61,7 +61,7 @@ func (f figure) of(s sample) float64 {
 	}
 }
 
-// figures are all rounds of one contender on one line taken together.
+// figures summarize all rounds of one contender on one line.
 type figures struct {
 	perSecond      float64
 	mean, p50, p99 float64 // milliseconds; 0 without latencies
@@ -101,7 +101,7 @@ type result struct {
 	rounds [roles][]sample
 }
 
-// title is the name of the scenario, and of the line if there are several.
+// title returns the name of the scenario, followed by that of the line if there are several.
 func (r *result) title(name string) string {
 	if r.line == "" {
 		return name
@@ -109,15 +109,15 @@ func (r *result) title(name string) string {
 	return name + ", " + r.line
 }
 
-// comparison is leasefence beside another contender: how many times better it is. Each round is compared by itself.
+// comparison is the ratio of leasefence to another contender, within each round; more is better.
 type comparison struct {
 	name                string
-	least, middle, most float64 // of the rounds
+	least, middle, most float64 // of the rounds; middle is the median
 	goal                float64 // 0 if there is none
 	write               func(float64) string
 }
 
-// comparisons are the share of the limit and the ratio beside the peer. A share of latencies is one of their medians.
+// comparisons returns the share of the limit and the ratio to the peer. A share of latencies always compares medians.
 func (r *result) comparisons() [2]comparison {
 	share := comparison{name: "share of the limit", goal: r.leastShare, write: percent}
 	times := comparison{name: "beside the peer", goal: r.leastTimes, write: times}
@@ -137,7 +137,7 @@ func (r *result) compare(c comparison, who role, by figure) comparison {
 
 func (c comparison) met() bool { return c.middle >= c.goal }
 
-// String tells whether the goal is met, if there is one. That is information: figures depend on the machine.
+// String returns the median ratio and, if there is a goal, whether it is met.
 func (c comparison) String() string {
 	text := c.write(c.middle)
 	if c.goal == 0 {
@@ -153,8 +153,8 @@ func (c comparison) String() string {
 func percent(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
 func times(v float64) string   { return digits(v) + " x" }
 
-// quantile is the smallest value that at least the share q of all values do not exceed. The values are in order; of none
-// it is 0.
+// quantile returns the smallest value such that at least the share q of all values do not exceed it, and 0 without
+// values. The values must be in order.
 func quantile[T cmp.Ordered](sorted []T, q float64) (value T) {
 	if len(sorted) == 0 {
 		return value
@@ -165,7 +165,7 @@ func quantile[T cmp.Ordered](sorted []T, q float64) (value T) {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// mean is in milliseconds, and 0 of none.
+// mean returns the mean in milliseconds, and 0 without values.
 func mean(values []time.Duration) float64 {
 	sum := 0.0
 	for _, v := range values {

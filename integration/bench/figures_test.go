@@ -7,14 +7,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// turn is a round with so many operations in a second, and two latencies.
+// turn returns a round of one second with ops operations and two latencies.
 func turn(ops, ms1, ms2 int) sample {
 	return sample{ops: ops, elapsed: time.Second, latencies: []time.Duration{
 		time.Duration(ms1) * time.Millisecond, time.Duration(ms2) * time.Millisecond,
 	}}
 }
 
-// Each round is compared with what the others gave in the same round: a machine that was slow for one round changes little.
+// Contenders are compared within each round, so that a machine which is slow for one round changes little.
 func TestResult_comparesWithinRounds(t *testing.T) {
 	r := &result{scenario: &scenario{leastShare: 0.5}}
 	r.rounds = [roles][]sample{
@@ -39,7 +39,7 @@ func TestResult_comparesWithinRounds(t *testing.T) {
 	require.Equal(t, "2.00 x", r.comparisons()[1].String())
 }
 
-func TestSVG_isXMLWhateverTheLabels(t *testing.T) {
+func TestSVG_escapesLabels(t *testing.T) {
 	text := svg(`<"title" & more>`, []bar{{label: "a < b", factor: 0.1}, {label: "c", factor: 40, goal: 25}})
 	requireXML(t, text)
 	require.Contains(t, string(text), "a &lt; b")

@@ -7,28 +7,28 @@ import (
 	"time"
 )
 
-// groupOps is how many operations a group commit carries: about as many as a server takes by default.
+// groupOps is how many operations a group commit carries: nearly the server's default limit.
 const groupOps = 120
 
-// bareOwners are n bare locks, each of a name of its own.
+// bareOwners returns n bare locks with different names.
 func (t *trial) bareOwners(ctx context.Context, n int) ([]*bareLocker, error) {
 	t.impl = bareLocks()
 	lockers, err := t.owners(ctx, n)
 	bare := make([]*bareLocker, len(lockers))
 	for i, l := range lockers {
-		bare[i] = l.(*bareLocker) //nolint:forcetypeassert // bareLocks makes no others
+		bare[i] = l.(*bareLocker) //nolint:forcetypeassert // bareLocks makes no other lockers
 	}
 	return bare, err
 }
 
-// pairsInGroups measures pairs on n locks as group commits, one after the other, which take the locks in turn.
+// pairsInGroups measures pairs on n locks as group commits, one after the other, which go through the locks in a cycle.
 func pairsInGroups(n int) measurement {
 	return func(ctx context.Context, t *trial) ([]sample, error) {
 		lockers, err := t.bareOwners(ctx, n)
 		if err != nil {
 			return nil, err
 		}
-		began := map[*bareLocker]time.Time{} // the present pair of each
+		began := map[*bareLocker]time.Time{} // when the present pair of each lock began
 		next, group := 0, make([]*bareLocker, min(n, groupOps))
 		return t.repeat(ctx, func(lasting time.Duration) (took []time.Duration, err error) {
 			for end := time.Now().Add(lasting); len(took) == 0 || time.Now().Before(end); {
@@ -77,7 +77,7 @@ func holdInGroups(ctx context.Context, t *trial) ([]sample, error) {
 	return samples, nil
 }
 
-// chain measures turns of one process: each transaction deletes the key of one turn and makes that of the next.
+// chain measures turns of one process: each transaction deletes the key of one turn and puts that of the next.
 func chain(ctx context.Context, t *trial) ([]sample, error) {
 	keys, err := t.bareOwners(ctx, 2)
 	if err != nil {

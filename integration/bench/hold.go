@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// holdWorkers acquire and release at the same time.
+// holdWorkers is how many goroutines acquire and release.
 const holdWorkers = 256
 
-// holdMany measures one process that acquires many locks of one session, holds them all for some TTLs, and releases them:
-// the acquisitions and releases, the renewals while nothing else happens, and the heap in the meantime.
+// holdMany measures one process that acquires many locks of one session, holds them all for some TTLs, and releases
+// them. It measures the acquisitions, the releases, the renewals in between, and the heap of the held locks.
 func holdMany(ctx context.Context, t *trial) ([]sample, error) {
 	t.ttl = t.scale.holdTTL
 	heapBefore := heap()
@@ -33,7 +33,7 @@ func holdMany(ctx context.Context, t *trial) ([]sample, error) {
 	return []sample{acquire, release}, err
 }
 
-// all has the workers do the same with every locker.
+// all makes the workers call do for every locker.
 func (t *trial) all(ctx context.Context, line string, lockers []locker, do func(locker, context.Context) error) (sample, error) {
 	took := make([][]time.Duration, holdWorkers)
 	s, err := t.measure(ctx, func() error {
@@ -52,7 +52,7 @@ func (t *trial) all(ctx context.Context, line string, lockers []locker, do func(
 	return s, err
 }
 
-// heap is the size of what is in use. The second collection frees what the first one has finalized.
+// heap returns the size of the heap in use. The second collection frees what the first has finalized.
 func heap() int64 {
 	runtime.GC()
 	runtime.GC()

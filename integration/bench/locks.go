@@ -11,23 +11,23 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// locker is one goroutine's way to one lock, used again for each of its turns, as users of etcd's Mutex do.
+// locker is one goroutine's lock, which it uses again for each turn, as users of etcd's Mutex do.
 type locker interface {
 	Lock(ctx context.Context) error
 	Unlock(ctx context.Context) error
 }
 
-// session is what lockers stand on.
+// session makes lockers.
 type session struct {
 	locker func(name string) locker
 	close  func(ctx context.Context) error
 }
 
-// implementation is one of those that are compared.
+// implementation is a kind of lock or election that bench compares.
 type implementation struct {
-	name string // of the peer, for people
+	name string // for the table; only the peer's is used
 	open func(ctx context.Context, client *clientv3.Client, ttl time.Duration) (session, error)
-	// alone: goroutines that contend for one name need a session each.
+	// alone means that each goroutine that contends for a name needs its own session.
 	alone bool
 }
 
@@ -38,7 +38,7 @@ func newOurs(newLocker func(s *lease.Session, name string) locker) implementatio
 	}}
 }
 
-// leasefence are the locks that this is about.
+// leasefence are leasefence's locks.
 func leasefence() implementation {
 	return newOurs(func(s *lease.Session, name string) locker { return &ourLocker{session: s, name: name} })
 }
@@ -56,7 +56,7 @@ func (l *ourLocker) Lock(ctx context.Context) (err error) {
 
 func (l *ourLocker) Unlock(ctx context.Context) error { return l.lock.Unlock(ctx) }
 
-// candidates are leasefence where a turn is a leadership.
+// candidates are leasefence's candidates; a turn is a leadership.
 func candidates() implementation {
 	return newOurs(func(s *lease.Session, name string) locker { return &ourCandidate{session: s, name: name} })
 }
@@ -76,17 +76,17 @@ func (c *ourCandidate) Unlock(ctx context.Context) error { return c.leads.Resign
 
 func newTheirs(name string, newLocker func(s *concurrency.Session, name string) locker) implementation {
 	return implementation{name: name, alone: true, open: func(_ context.Context, client *clientv3.Client, ttl time.Duration) (session, error) {
-		s, err := concurrency.NewSession(client, concurrency.WithTTL(int(ttl/time.Second))) // ends with its client
+		s, err := concurrency.NewSession(client, concurrency.WithTTL(int(ttl/time.Second))) // ends when its client is closed
 		return session{func(name string) locker { return newLocker(s, name) }, func(context.Context) error { return s.Close() }}, err
 	}}
 }
 
-// mutex is concurrency.Mutex.
+// mutex is etcd's concurrency.Mutex.
 func mutex() implementation {
 	return newTheirs("mutex", func(s *concurrency.Session, name string) locker { return concurrency.NewMutex(s, name) })
 }
 
-// theirCandidates are concurrency.Election.
+// theirCandidates are candidates of etcd's concurrency.Election.
 func theirCandidates() implementation {
 	return newTheirs("election", func(s *concurrency.Session, name string) locker {
 		return theirCandidate{concurrency.NewElection(s, name)}

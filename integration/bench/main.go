@@ -47,9 +47,9 @@ func parse(args []string, w io.Writer) (options, error) {
 	flags.SetOutput(w)
 	names := flags.String("scenarios", "", "run only the scenarios whose names match this `regexp`")
 	rounds := flags.Int("rounds", 0, "rounds of each scenario; default 4, with -short 1")
-	short := flags.Bool("short", false, "run all scenarios, but small: the figures mean little")
+	short := flags.Bool("short", false, "run all scenarios briefly: the figures mean little")
 	flags.BoolVar(&o.list, "list", false, "list the scenarios and their goals, and run nothing")
-	flags.Func("dir", "keep the server's data below this `folder`; given more than once, measure on each; default: a temporary one",
+	flags.Func("dir", "keep the server's data below this `folder`, and measure on each if given more than once; default: a temporary folder",
 		func(dir string) error {
 			o.dirs = append(o.dirs, dir)
 			return nil
@@ -89,7 +89,7 @@ func parse(args []string, w io.Writer) (options, error) {
 	return o, nil
 }
 
-// run is the program, less what ends its process.
+// run is the program without the exit of its process.
 func run(ctx context.Context, args []string, w io.Writer) error {
 	o, err := parse(args, w)
 	if err != nil {
@@ -107,7 +107,7 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 	return o.on(ctx, out, disks)
 }
 
-// on measures on each disk and writes all that is asked for.
+// on measures on each disk and writes the results.
 func (o options) on(ctx context.Context, out *table, disks []*disk) error {
 	for _, d := range disks {
 		if err := o.measure(ctx, out, d); err != nil {
@@ -123,10 +123,10 @@ func (o options) on(ctx context.Context, out *table, disks []*disk) error {
 	return errors.Join(out.err, os.WriteFile(o.svg, svg(title, bars(disks[0].results)), 0o644))
 }
 
-// disk is a folder with the results of a server that keeps its data there.
+// disk is a folder, with the results of a server whose data is there.
 type disk struct {
 	dir     string
-	commit  time.Duration // median of a bare transaction, one after the other
+	commit  time.Duration // median time of bare transactions, one after the other
 	results []*result
 }
 

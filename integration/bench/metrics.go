@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// cost is what server and clients have counted since they started, or in the time between two readings.
+// cost is what the server and the clients have used since they started, or between two readings.
 type cost [costs]float64
 
 const (
-	requests  = iota // unary requests, and messages on watch streams, each of which begins a watch or ends one
+	requests  = iota // unary requests, and messages on watch streams, each of which begins or ends a watch
 	renewals         // messages on keep-alive streams
 	commits          // entries of the server's log
-	fsyncs           // of that log
+	fsyncs           // syncs of that log
 	serverCPU        // seconds
 	clientCPU        // seconds, of this process
 	allocs           // of this process
@@ -42,7 +42,7 @@ func (c cost) minus(other cost) cost {
 	return c
 }
 
-// readClient reads what this process has used.
+// readClient returns what this process has used.
 func readClient() cost {
 	var usage syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage) // fails only for bad arguments
@@ -54,13 +54,13 @@ func readClient() cost {
 	}
 }
 
-// readServer asks the server over HTTP, which is none of the requests that it counts.
+// readServer returns what the server has used. It asks over HTTP, and the server's metrics do not count that request.
 func readServer(ctx context.Context, endpoint string) (cost, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+endpoint+"/metrics", http.NoBody)
 	if err != nil {
 		return cost{}, err
 	}
-	req.Close = true // leaves no connection behind
+	req.Close = true // leave no connection behind
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return cost{}, fmt.Errorf("read the server's metrics: %w", err)
@@ -99,8 +99,8 @@ func parseMetrics(text io.Reader) (c cost, err error) {
 	return c, lines.Err()
 }
 
-// metrics are the lines that add to a field. Messages on a stream are counted by calls of Recv, and the last one of each
-// stream returns its end instead of a message.
+// metrics are the lines that add to a field. The server counts messages on a stream by calls of Recv, and the last call
+// of each stream returns its end instead of a message.
 var metrics = []struct {
 	name, label string
 	field       int

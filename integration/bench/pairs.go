@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// pairs has all lockers, which are of different names, acquire and release for the given time, and at least once. It returns
-// what each pair took.
+// pairs makes all lockers, which have different names, lock and unlock for the given time, and at least once. It
+// returns how long each pair took.
 func pairs(ctx context.Context, lockers []locker, lasting time.Duration) ([]time.Duration, error) {
 	took := make([][]time.Duration, len(lockers))
 	end := time.Now().Add(lasting)
@@ -27,7 +27,7 @@ func pairs(ctx context.Context, lockers []locker, lasting time.Duration) ([]time
 	return slices.Concat(took...), err
 }
 
-// pairsOfOwners measures n goroutines of one process, each with a lock of its own.
+// pairsOfOwners measures n goroutines of one process, each with its own lock.
 func pairsOfOwners(n int) measurement {
 	return func(ctx context.Context, t *trial) ([]sample, error) {
 		lockers, err := t.owners(ctx, n)

@@ -5,29 +5,29 @@ import (
 	"time"
 )
 
-// measurement is one round of one contender.
+// measurement measures one round of one contender.
 type measurement func(ctx context.Context, t *trial) ([]sample, error)
 
-// scenario is what is measured, and what is hoped for.
+// scenario is a measurement and its goals.
 type scenario struct {
 	name    string
 	what    string // short, for the chart
-	unit    string // of the latencies; they are counted in it too
-	by      figure
+	unit    string // an operation, whose latency is measured
+	by      figure // by which contenders are compared
 	measure measurement // of leasefence and of the peer
 	limit   measurement // of a bare program
 	ours    func() implementation
 	peer    func() implementation
 
-	// Goals, for each line: at least this share of the limit, and so many times better than the peer; 0 if there is none.
+	// Goals of each line: the least share of the limit, and the least ratio to the peer; 0 without a goal.
 	leastShare, leastTimes float64
 
-	blocks int  // split each round into so many; default 1
-	most   int  // rounds at most; default: as many as asked for
-	rests  bool // after each round, for a server that has deleted much
+	blocks int  // how many blocks a round is split into; default 1
+	most   int  // rounds at most; default: no limit
+	rests  bool // pause after each round, since the server has deleted many keys
 }
 
-// contender is one of those that a scenario compares.
+// contender is one side of the comparison.
 type contender struct {
 	name    string
 	impl    implementation
@@ -46,7 +46,7 @@ func (sc *scenario) contender(who role) contender {
 	}
 }
 
-// with has a measurement made of another implementation, which is made anew for each round.
+// with returns a measurement of another implementation, which it makes anew for each round.
 func with(impl func() implementation, m measurement) measurement {
 	return func(ctx context.Context, t *trial) ([]sample, error) {
 		t.impl = impl()
@@ -54,16 +54,16 @@ func with(impl func() implementation, m measurement) measurement {
 	}
 }
 
-// scale is how much is done.
+// scale is the size of a run.
 type scale struct {
 	rounds     int
 	warmUp     time.Duration
 	lasting    time.Duration // of one measurement
-	leastTurns int           // where each takes a given time
+	leastTurns int           // in scenarios whose sections take a given time
 	holds      int           // locks held by one process
 	holdTTL    time.Duration
-	holdTTLs   int           // how long they are held
-	rest       time.Duration // after a round with much to clean up
+	holdTTLs   int           // for how many TTLs they are held
+	rest       time.Duration // the pause of scenarios with rests
 }
 
 func fullScale() scale {

@@ -14,7 +14,7 @@ import (
 const (
 	// sessionTTL is long enough for a busy machine to renew in time.
 	sessionTTL = 30 * time.Second
-	// roundTimeout bounds a round. It is long because only one that hangs reaches it.
+	// roundTimeout bounds a round. Only a round that hangs reaches it.
 	roundTimeout = 5 * time.Minute
 	// closeTimeout bounds the clean-up after a round.
 	closeTimeout = 30 * time.Second
@@ -27,7 +27,7 @@ type suite struct {
 }
 
 // run returns a result for each line of the scenario. In each round leasefence, the bare program and the peer run one
-// after the other, and in the opposite order in the next round, since the first may be at an advantage.
+// after the other. The next round reverses the order, since the first may have an advantage.
 func (s *suite) run(ctx context.Context, sc *scenario) ([]*result, error) {
 	order := []role{ours, limit, peer}
 	suite := *s
@@ -55,7 +55,7 @@ func (s *suite) run(ctx context.Context, sc *scenario) ([]*result, error) {
 	return results, nil
 }
 
-// file adds samples to the results of their lines.
+// file adds each sample to the result of its line.
 func file(results []*result, sc *scenario, who role, samples []sample) []*result {
 	for _, s := range samples {
 		i := slices.IndexFunc(results, func(r *result) bool { return r.line == s.line })
@@ -67,7 +67,7 @@ func file(results []*result, sc *scenario, who role, samples []sample) []*result
 	return results
 }
 
-// round has one contender run once, with clients, sessions and names of its own.
+// round runs one contender once, with new clients, sessions and names.
 func (s *suite) round(ctx context.Context, prefix string, c contender) (samples []sample, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, roundTimeout, fmt.Errorf("not done in %s", roundTimeout))
 	defer cancel()
@@ -76,13 +76,13 @@ func (s *suite) round(ctx context.Context, prefix string, c contender) (samples 
 	samples, err = c.measure(ctx, t)
 	for _, s := range samples {
 		if err == nil && (s.ops == 0 || s.elapsed <= 0) {
-			err = errors.New("nothing was done in time")
+			err = errors.New("no operation was done in time")
 		}
 	}
 	return samples, err
 }
 
-// settle compacts the server's history, so that the next round starts like the one before.
+// settle compacts the server's history, so that all rounds start alike.
 func (s *suite) settle(ctx context.Context, rests bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
@@ -91,7 +91,7 @@ func (s *suite) settle(ctx context.Context, rests bool) (err error) {
 		return fmt.Errorf("compact: %w", err)
 	}
 	defer func() { err = errors.Join(err, client.Close()) }()
-	// A write, so that there is a revision that is not compacted yet.
+	// Without this write the present revision might be compacted already.
 	put, err := client.Put(ctx, "bench/settle", "")
 	if err != nil {
 		return fmt.Errorf("compact: %w", err)
@@ -111,5 +111,5 @@ func (s *suite) commit(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, fmt.Errorf("commit: %w", err)
 	}
-	return samples[0].median() / 2, nil // a pair is two
+	return samples[0].median() / 2, nil // a pair takes two commits
 }

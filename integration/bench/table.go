@@ -14,7 +14,7 @@ import (
 
 const rowFormat = "  %-12s %8s %8s %8s %8s %8s %8s %8s %10s %10s %8s\n"
 
-// table writes what a run gives, as it comes. The first error of the writer stays; what comes after it is dropped.
+// table writes results as they come. It keeps the writer's first error and writes nothing after that.
 type table struct {
 	w   io.Writer
 	err error
@@ -33,7 +33,7 @@ func (t *table) head(d *disk) {
 		"client µs", "server µs", "allocs")
 }
 
-// result writes a row for each contender, and what else there is to say.
+// result writes a row for each contender, its extra figures, and the comparisons.
 func (t *table) result(r *result) {
 	t.printf("%s: %s; latency: %s\n", r.title(r.name), r.what, r.unit)
 	for who, rounds := range r.rounds {
@@ -51,7 +51,7 @@ func (t *table) result(r *result) {
 	t.printf("\n")
 }
 
-// summary writes a table in Markdown, with the folders side by side, and counts the goals.
+// summary writes a Markdown table that compares the folders, and the number of goals that are met.
 func (t *table) summary(disks []*disk) {
 	t.printf("| what | share of the limit | beside the peer |\n|---|---|---|\n")
 	for i, r := range disks[0].results {
@@ -82,7 +82,7 @@ func (t *table) summary(disks []*disk) {
 	}
 }
 
-// latency writes milliseconds, if there are any.
+// latency formats milliseconds; 0 means that there are none.
 func latency(ms float64) string {
 	if ms == 0 {
 		return "-"
@@ -90,7 +90,7 @@ func latency(ms float64) string {
 	return digits(ms)
 }
 
-// digits writes three significant digits, or all before the point.
+// digits formats a number with three significant digits, or all digits before the point.
 func digits(v float64) string {
 	switch a := math.Abs(v); {
 	case a >= 100:

@@ -12,8 +12,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// trial is one round of one contender: its clients and sessions, all new, and names that no other trial has used, so that
-// what one leaves behind in the server's index does not slow the next.
+// trial is one round of one contender. Its clients and sessions are new, and no other trial has used its names, so that
+// the keys of one trial in the server's index do not slow the next.
 type trial struct {
 	endpoint string
 	impl     implementation
@@ -25,12 +25,12 @@ type trial struct {
 	sessions []session
 }
 
-// name makes a lock's name out of parts.
+// name returns a lock's name.
 func (t *trial) name(parts ...any) string {
 	return t.prefix + strings.ReplaceAll(strings.TrimSpace(fmt.Sprintln(parts...)), " ", "-")
 }
 
-// client connects to the server. It is closed with the trial.
+// client returns a new client, which is closed with the trial.
 func (t *trial) client() (*clientv3.Client, error) {
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{t.endpoint}, Logger: zap.NewNop()})
 	if err != nil {
@@ -40,7 +40,7 @@ func (t *trial) client() (*clientv3.Client, error) {
 	return c, nil
 }
 
-// session opens a session of the implementation. It is closed with the trial.
+// session opens a session of the implementation, which is closed with the trial.
 func (t *trial) session(ctx context.Context, client *clientv3.Client) (session, error) {
 	s, err := t.impl.open(ctx, client, t.ttl)
 	if err != nil {
@@ -50,7 +50,7 @@ func (t *trial) session(ctx context.Context, client *clientv3.Client) (session, 
 	return s, nil
 }
 
-// process is a session with a client of its own.
+// process opens a session on a new client.
 func (t *trial) process(ctx context.Context) (session, error) {
 	c, err := t.client()
 	if err != nil {
@@ -59,7 +59,7 @@ func (t *trial) process(ctx context.Context) (session, error) {
 	return t.session(ctx, c)
 }
 
-// rivals are n lockers of one name, with a client and a session each, as in n processes.
+// rivals returns n lockers of one name, each with a client and a session, as in n processes.
 func (t *trial) rivals(ctx context.Context, n int, name string) ([]locker, error) {
 	lockers := make([]locker, n)
 	for i := range lockers {
@@ -72,7 +72,8 @@ func (t *trial) rivals(ctx context.Context, n int, name string) ([]locker, error
 	return lockers, nil
 }
 
-// housemates are n lockers of one process, which has one client, and one session where that is enough for one name.
+// housemates returns n lockers of one name in one process. They share a client and, unless the implementation is alone,
+// a session.
 func (t *trial) housemates(ctx context.Context, n int, name string) ([]locker, error) {
 	c, err := t.client()
 	if err != nil {
@@ -91,7 +92,7 @@ func (t *trial) housemates(ctx context.Context, n int, name string) ([]locker, e
 	return lockers, nil
 }
 
-// owners are n lockers of one session, each of a name of its own.
+// owners returns n lockers of one session, each with a different name.
 func (t *trial) owners(ctx context.Context, n int) ([]locker, error) {
 	s, err := t.process(ctx)
 	if err != nil {
@@ -104,7 +105,7 @@ func (t *trial) owners(ctx context.Context, n int) ([]locker, error) {
 	return lockers, nil
 }
 
-// close ends sessions and clients. It has time of its own, since ctx may have ended.
+// close closes sessions and clients. It has a timeout of its own, since ctx may have ended.
 func (t *trial) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
@@ -139,7 +140,7 @@ func (t *trial) measure(ctx context.Context, work func() error) (sample, error) 
 	return s, err
 }
 
-// repeat measures run after a warm-up. It returns what each operation took.
+// repeat measures run after a warm-up. Run returns how long each operation took.
 func (t *trial) repeat(ctx context.Context, run func(lasting time.Duration) ([]time.Duration, error)) ([]sample, error) {
 	if _, err := run(t.scale.warmUp); err != nil {
 		return nil, err
@@ -153,8 +154,8 @@ func (t *trial) repeat(ctx context.Context, run func(lasting time.Duration) ([]t
 	return []sample{s}, err
 }
 
-// each calls do for 0 to n-1 at the same time and returns the first error. That ends the context of the others, which
-// could wait for a lock forever otherwise.
+// each calls do for 0 to n-1 concurrently and returns the first error. An error cancels the other calls, which could
+// otherwise wait for a lock forever.
 func each(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

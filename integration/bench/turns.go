@@ -11,13 +11,13 @@ import (
 // stay is one stay in the critical section.
 type stay struct {
 	who       int
-	granted   time.Time // Lock has returned
-	releasing time.Time // right before Unlock is called
+	granted   time.Time // when Lock had returned
+	releasing time.Time // right before Unlock was called
 }
 
-// contend has all lockers, which are of one name, take the lock over and over for the given time, and at least once: each asks
-// for it again right after its release. Stays are in order. Whether a locker asks again is decided while it holds the lock: once
-// one does not, no later one does, so that nobody waits in a fixed order for somebody who has gone.
+// contend makes all lockers, which have one name, lock and unlock for the given time, and at least once. It returns
+// their stays in order. A locker decides while it holds the lock whether to lock again: once one stops, all later ones
+// stop. So in a fixed order no locker waits for one that has stopped.
 func contend(ctx context.Context, lockers []locker, section, lasting time.Duration) ([]stay, error) {
 	var (
 		mu    sync.Mutex
@@ -50,7 +50,7 @@ func contend(ctx context.Context, lockers []locker, section, lasting time.Durati
 
 // contest measures lockers that contend, after a warm-up.
 func (t *trial) contest(ctx context.Context, lockers []locker, section time.Duration) ([]stay, sample, error) {
-	// Long sections need longer for a few turns.
+	// A few turns of long sections take longer.
 	warmUp, lasting := max(t.scale.warmUp, 3*section), max(t.scale.lasting, time.Duration(t.scale.leastTurns)*section)
 	if _, err := contend(ctx, lockers, section, warmUp); err != nil {
 		return nil, sample{}, err
@@ -67,7 +67,7 @@ func (t *trial) contest(ctx context.Context, lockers []locker, section time.Dura
 	return stays, s, err
 }
 
-// exclusive checks that stays, which are in order, do not overlap: the figures of a lock that is none mean nothing.
+// exclusive checks that stays, which are in order, do not overlap: the figures of a broken lock would mean nothing.
 func exclusive(stays []stay) error {
 	for i := 1; i < len(stays); i++ {
 		if early := stays[i-1].releasing.Sub(stays[i].granted); early > 0 {
@@ -78,7 +78,7 @@ func exclusive(stays []stay) error {
 	return nil
 }
 
-// turns measures how fast lockers take turns with nothing to do in between. The latency is from one grant to the next.
+// turns measures how fast lockers take turns with empty sections. The latency is from one grant to the next.
 func (t *trial) turns(ctx context.Context, lockers []locker) ([]sample, error) {
 	stays, s, err := t.contest(ctx, lockers, 0)
 	for i := 1; i < len(stays); i++ {
@@ -87,7 +87,7 @@ func (t *trial) turns(ctx context.Context, lockers []locker) ([]sample, error) {
 	return []sample{s}, err
 }
 
-// turnsOfClients measures turns of n clients with a session each.
+// turnsOfClients measures turns of n clients, each with a session.
 func turnsOfClients(n int) measurement {
 	return func(ctx context.Context, t *trial) ([]sample, error) {
 		lockers, err := t.rivals(ctx, n, t.name("lock"))

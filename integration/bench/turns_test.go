@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// token is a lock in memory: whoever takes it out of the channel holds it.
+// token is a lock in memory: the goroutine that has received the value holds the lock.
 type token chan struct{}
 
 func newToken() token {
@@ -32,7 +32,7 @@ func (t token) Unlock(context.Context) error {
 	return nil
 }
 
-// broken fails, as a lock does whose session is gone.
+// broken is a lock whose calls fail, as if its session were gone.
 type broken struct{}
 
 var errBroken = errors.New("broken")
@@ -40,7 +40,7 @@ var errBroken = errors.New("broken")
 func (broken) Lock(context.Context) error   { return errBroken }
 func (broken) Unlock(context.Context) error { return errBroken }
 
-// However slow a disk is, a round gives figures.
+// Every locker has at least one turn, so that even the slowest disk gives figures.
 func TestContend_everybodyHasATurn(t *testing.T) {
 	lock := newToken()
 	stays, err := contend(t.Context(), []locker{lock, lock, lock}, 0, 0)
@@ -52,7 +52,7 @@ func TestContend_everybodyHasATurn(t *testing.T) {
 }
 
 func TestContend_oneFailureEndsTheOthers(t *testing.T) {
-	held := make(token) // nobody ever gets it
+	held := make(token) // Lock never returns
 	_, err := contend(t.Context(), []locker{held, broken{}}, 0, time.Hour)
 	require.ErrorIs(t, err, errBroken)
 }

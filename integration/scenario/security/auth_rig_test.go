@@ -16,7 +16,7 @@ import (
 // authenticate is the method by which a client gets a token for its password.
 const authenticate = etcdserverpb.Auth_Authenticate_FullMethodName
 
-// cheap has the server check passwords at the least cost: tests have it check many.
+// cheap makes the server hash passwords at the lowest cost, since tests make it check many.
 func cheap(cfg *embed.Config) { cfg.BcryptCost = 4 }
 
 // secured is a server whose user "app" may read and write below "jobs/".
@@ -54,7 +54,7 @@ func enableAuth(t *testing.T, client *clientv3.Client) {
 	require.NoError(t, second(client.AuthEnable(ctx)))
 }
 
-// permit and forbid are what an operator does to the user's permission.
+// permit grants the user's permission, and forbid revokes it.
 func (s *secured) permit(t *testing.T) {
 	t.Helper()
 	_, err := s.root.RoleGrantPermission(rig.Bounded(t), "app", "jobs/", clientv3.GetPrefixRangeEnd("jobs/"),
@@ -68,22 +68,20 @@ func (s *secured) forbid(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// app returns a client of the user's.
+// app returns a client of the user "app".
 func (s *secured) app(t *testing.T, opts ...etcdtest.ClientOption) *clientv3.Client {
 	t.Helper()
 	return s.Client(t, append(opts, etcdtest.User("app", "first password"))...)
 }
 
-// counted returns an interceptor and what a client needs for it.
+// counted returns an interceptor and the client option that installs it.
 func counted(t *testing.T) (*faults.Interceptor, etcdtest.ClientOption) {
 	t.Helper()
 	in := faults.NewInterceptor(t)
 	return in, etcdtest.Dial(in.DialOptions()...)
 }
 
-// withToken has a client be known by a token that somebody else was given.
+// withToken makes a client use another client's authentication token.
 func withToken(token string) etcdtest.ClientOption {
 	return func(cfg *clientv3.Config) { cfg.Token = token }
 }
-
-var withPrefix = clientv3.WithPrefix()

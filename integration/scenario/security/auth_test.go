@@ -21,9 +21,9 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// Authentication is turned on while a client without a user holds a lock: it loses the lock by its deadline, before the
-// server gives it to somebody else, and everything says that authentication is what is missing. A client that has user
-// and password before they are needed holds on.
+// Authentication is turned on while a client without a user holds a lock. The holder loses the lock at its deadline,
+// before the next one gets it, and all errors name the missing authentication. A client that had a user and password
+// before keeps its lock.
 func TestSession_authenticationIsTurnedOn(t *testing.T) {
 	t.Parallel()
 	const missing = "the server requires authentication, and the client gives no user and password"
@@ -65,7 +65,7 @@ func TestSession_authenticationIsTurnedOn(t *testing.T) {
 	require.NoError(t, ready.Unlock(rig.Bounded(t)))
 }
 
-// jwt has the server sign tokens that last 2 s.
+// jwt makes the server sign tokens that last 2 s.
 func jwt(t *testing.T) func(*embed.Config) {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -82,7 +82,8 @@ func jwt(t *testing.T) func(*embed.Config) {
 	}
 }
 
-// Tokens that last 2 s, three times over: a lock that is held, one that is waited for and an election go on.
+// A held lock, a waiter, a leadership and an observer survive the expiry of several authentication tokens, which last 2
+// s.
 func TestSession_outlivesManyAuthTokens(t *testing.T) {
 	t.Parallel()
 	for name, configure := range map[string]func(*embed.Config){
@@ -116,7 +117,8 @@ func TestSession_outlivesManyAuthTokens(t *testing.T) {
 			require.NoError(t, err)
 			for range 3 {
 				renewed := in.Answered(faults.LeaseKeepAlive)
-				require.NoError(t, in.AwaitAnswered(rig.Bounded(t), faults.LeaseKeepAlive, renewed+1)) // about as long as a token lasts
+				// A third of the TTL: as long as a token lasts.
+				require.NoError(t, in.AwaitAnswered(rig.Bounded(t), faults.LeaseKeepAlive, renewed+1))
 				require.NoError(t, leads.Proclaim(rig.Bounded(t), "still there"))
 			}
 			_, err = srv.Client(t, withToken(stale.Token)).Get(rig.Bounded(t), "jobs/")
@@ -128,7 +130,7 @@ func TestSession_outlivesManyAuthTokens(t *testing.T) {
 			next := rig.Await(t, waiter, "the waiter was not served")
 			require.Greater(t, next.Token(), held.Token())
 			require.NoError(t, leads.Resign(rig.Bounded(t)))
-			for l := range seen { // the values, and then nobody
+			for l := range seen { // the proclaimed values, and then no leader
 				if l == (election.Leader{}) {
 					break
 				}
@@ -137,8 +139,9 @@ func TestSession_outlivesManyAuthTokens(t *testing.T) {
 	}
 }
 
-// The password is changed while a lock is held. The client is known by its token no more, and renewals fail: the loss
-// says so, and the server is not stormed with the wrong password. When it is changed back the session heals.
+// The password is changed while a lock is held. The server forgets the client's token, and renewals fail. The loss
+// names the reason, and the client does not flood the server with the wrong password. When the password is changed
+// back, the session heals.
 func TestSession_passwordIsChanged(t *testing.T) {
 	t.Parallel()
 	const wrong = "authentication failed, invalid user ID or password"
@@ -161,15 +164,15 @@ func TestSession_passwordIsChanged(t *testing.T) {
 	rig.RequireLost(t, cause, lease.ReasonDeadlinePassed)
 	require.ErrorContains(t, cause, wrong)
 	require.ErrorContains(t, <-waiter, wrong) // refused, or lost like its session
-	// Until the deadline, about 2.5 s, five loops try: the renewals, each second or tenth of the TTL, whichever is less,
-	// and the watch and the read of each key, after 25 ms and then after twice as long each time, less a random part of up
-	// to a half.
+	// Until the deadline, for about 2.5 s, five loops retry. Renewals are retried after a tenth of the TTL, at most a
+	// second. The watch and the read of each key are retried after 25 ms, then with a doubling backoff whose jitter takes
+	// off up to a half.
 	tried := in.Sent(authenticate) - before
 	require.Positive(t, tried)
 	require.LessOrEqual(t, tried, 5*8)
 	t.Logf("authenticated %d times in %v", tried, shortTTL)
 
-	// Asked again, it says so again, at once. By itself it asks no more.
+	// A further call fails again at once. Between calls the session sends nothing.
 	_, err = s.Lock(rig.Bounded(t), "n")
 	require.ErrorIs(t, err, rpctypes.ErrAuthFailed)
 	require.ErrorContains(t, err, wrong)
@@ -181,8 +184,8 @@ func TestSession_passwordIsChanged(t *testing.T) {
 	require.NoError(t, rival.Unlock(rig.Bounded(t)))
 }
 
-// The server goes on with a watch that it has allowed once. That the permission to read is gone is found out by and by;
-// who observes another name sees it on.
+// The server keeps serving a watch that it has allowed once, so an observer only learns after a while that its
+// permission to read is gone. An observer of another name is not affected.
 func TestObserve_permissionIsRevoked(t *testing.T) {
 	t.Parallel()
 	srv := startSecured(t)
@@ -207,8 +210,8 @@ func TestObserve_permissionIsRevoked(t *testing.T) {
 	m.Sees(t, leads("m"))
 }
 
-// A permission is taken away while a lock is held. The holder and those that wait are told what is missing, and when
-// the permission comes back the session heals.
+// A permission is revoked while a lock is held. The errors of the holder and the waiter name the missing permission,
+// and when it is granted again, the session heals.
 func TestSession_permissionIsRevoked(t *testing.T) {
 	t.Parallel()
 	const missing = "permission denied (to renew a lease takes permission to write every key of it)"

@@ -12,9 +12,9 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// A lease that holds nothing is everybody's: etcd lets a user without permission on our prefix attach a key of its own
-// to it, and one without any role revoke it. That costs the session a new lease, and no acquisition. Its ID cannot be
-// guessed; when a lock is held, others can neither attach to the lease nor revoke nor list it.
+// etcd does not protect a lease without keys: a user without permission on our prefix can attach a key to it, and a
+// user without any role can revoke it. That costs the session a new lease, but no acquisition fails. The lease's ID
+// cannot be guessed. While a lock is held, other users can neither attach keys to the lease nor revoke nor list it.
 func TestSession_idleLeaseIsAttacked(t *testing.T) {
 	t.Parallel()
 	srv := startSecured(t)
@@ -31,11 +31,11 @@ func TestSession_idleLeaseIsAttacked(t *testing.T) {
 	seen := map[int64]bool{}
 	for range 3 {
 		_, err := stranger.Revoke(rig.Bounded(t), s.Status().LeaseID)
-		require.NoError(t, err, "as etcd has it")
+		require.NoError(t, err, "etcd allows it")
 		require.NoError(t, rig.MustLock(t, s, "n").Unlock(rig.Bounded(t)))
 
 		_, err = neighbour.Put(rig.Bounded(t), "own", "", clientv3.WithLease(s.Status().LeaseID))
-		require.NoError(t, err, "as etcd has it")
+		require.NoError(t, err, "etcd allows it")
 		_, err = srv.app(t).KeepAliveOnce(rig.Bounded(t), s.Status().LeaseID)
 		require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 		l := rig.MustLock(t, s, "n")
@@ -52,9 +52,9 @@ func TestSession_idleLeaseIsAttacked(t *testing.T) {
 		require.NoError(t, l.Err())
 		require.NoError(t, l.Unlock(rig.Bounded(t)))
 	}
-	// Where no lease has a key that somebody may not read, all are listed to everybody.
+	// If a user may read all keys of all leases, etcd lists all leases to that user, here those without keys.
 	require.NoError(t, second(srv.root.Delete(rig.Bounded(t), "own")))
 	leases, err := stranger.Leases(rig.Bounded(t))
-	require.NoError(t, err, "as etcd has it")
+	require.NoError(t, err, "etcd allows it")
 	require.NotEmpty(t, leases.Leases)
 }

@@ -14,7 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// written is what was logged. It is safe for concurrent use.
+// written collects a log. It is safe for concurrent use.
 type written struct {
 	mu  sync.Mutex // guards buf
 	buf bytes.Buffer
@@ -26,7 +26,7 @@ func (w *written) Write(p []byte) (int, error) {
 	return w.buf.Write(p)
 }
 
-// Sync is for zap.
+// Sync does nothing; zap requires it.
 func (w *written) Sync() error { return nil }
 
 func (w *written) String() string {
@@ -35,13 +35,13 @@ func (w *written) String() string {
 	return w.buf.String()
 }
 
-// await waits until something was logged.
+// await waits until the log contains what.
 func (w *written) await(t *testing.T, what string) {
 	t.Helper()
 	require.Eventually(t, func() bool { return strings.Contains(w.String(), what) }, rig.Patience, time.Millisecond, what)
 }
 
-// secrets are what must not be logged.
+// secrets are the texts that must not be logged, and what each of them is.
 type secrets struct {
 	mu  sync.Mutex // guards all
 	all map[string]string
@@ -59,7 +59,7 @@ func (s *secrets) addLease(id int64) {
 	s.add("a lease ID in hex", strconv.FormatInt(id, 16))
 }
 
-// learn takes in what a server tells a client.
+// learn adds the lease IDs and tokens in a server's answer.
 func (s *secrets) learn(_ string, _, reply any) {
 	switch reply := reply.(type) {
 	case *etcdserverpb.LeaseGrantResponse:

@@ -24,11 +24,11 @@ const (
 // logging are the packages that write to a log.
 var logging = []string{"lease", "election", "internal", "fence"}
 
-// The golden list has what the code can log: level, message and the names of the attributes. Whoever adds a line there
-// has looked at what its attributes may be: see SECURITY.md.
+// The golden list has all that the code can log: levels, messages and the names of attributes. Before you add a line,
+// check that its attributes contain no secrets: see SECURITY.md.
 func TestLog_isWhatTheGoldenListSays(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, readGolden(t), loggedInSource(t), "look at what is logged, and then change %s", golden)
+	require.Equal(t, readGolden(t), loggedInSource(t), "check that no secrets are logged, and then change %s", golden)
 }
 
 func readGolden(t *testing.T) []string {
@@ -72,7 +72,7 @@ func loggedInSource(t *testing.T) []string {
 	return slices.Compact(lines)
 }
 
-// logLine is a call's entry in the golden list, empty if it logs nothing.
+// logLine returns a call's entry in the golden list, or "" if the call logs nothing.
 func logLine(call *ast.CallExpr) string {
 	method, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok || len(call.Args) == 0 || !isLogger(method.X) {
@@ -87,10 +87,10 @@ func logLine(call *ast.CallExpr) string {
 	case "Log", "LogAttrs", "DebugContext", "InfoContext", "WarnContext", "ErrorContext", "WithGroup":
 		return name + ", which this test cannot read yet"
 	}
-	return "" // of something else that is called a log
+	return "" // a method of another kind of log
 }
 
-// isLogger goes by what loggers are called here.
+// isLogger reports whether an expression is a logger, by its name.
 func isLogger(x ast.Expr) bool {
 	switch x := x.(type) {
 	case *ast.Ident:
@@ -104,7 +104,7 @@ func isLogger(x ast.Expr) bool {
 	return false
 }
 
-// keys are the names of attributes, every other argument.
+// keys returns the names of attributes, which are every other argument.
 func keys(args []ast.Expr) string {
 	names := []string{}
 	for i := 0; i < len(args); i += 2 {

@@ -25,9 +25,9 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// unreached are the lines of the golden list that the story below does not bring about: they tell of restores, in
-// numbers and by the names of queues, of a log handler that is too slow, of an attack, and of package k8slock, which
-// has a module of its own.
+// unreached are the lines of the golden list that the story below does not produce. Some are about restores, and log
+// numbers and names of queues only. Others are about a slow log handler, about an attack, or from package k8slock,
+// which is a module of its own.
 var unreached = []string{
 	"etcd's revisions went back",
 	"a renewal was answered with an old revision",
@@ -37,19 +37,19 @@ var unreached = []string{
 	"a lease that is not used any more",
 	"records were dropped",
 	"the lease is replaced",
-	"was not asked to hand over", // with why a request failed, as other lines
-	"has not answered yet",       // with why there is no connection, as other lines
+	"was not asked to hand over", // logs the error of a request, as other lines do
+	"has not answered yet",       // logs the error of a connection, as other lines do
 	"does not see candidates of a higher priority",
-	"(*ast.Ident)", // what client-go has k8slock record
+	"(*ast.Ident)", // an event that client-go makes k8slock record
 }
 
-// story is what happens to a service while its log is watched.
+// story is a sequence of events during which all logs are collected.
 type story struct {
 	*secured
 
 	secrets *secrets
-	ours    *written // by leasefence, at the lowest level
-	etcds   *written // by etcd's client, the same
+	ours    *written // leasefence's log, at the lowest level
+	etcds   *written // the log of etcd's client, at the lowest level
 	in      *faults.Interceptor
 	proxy   *faults.Proxy
 }
@@ -64,7 +64,7 @@ func newStory(t *testing.T) *story {
 	return s
 }
 
-// logged has a client tell everything to the log.
+// logged makes a client log at the lowest level.
 func (s *story) logged() etcdtest.ClientOption {
 	core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), s.etcds, zapcore.DebugLevel)
 	return func(cfg *clientv3.Config) { cfg.Logger = zap.New(core) }
@@ -83,7 +83,8 @@ func (s *story) session(t *testing.T, ttl time.Duration) *lease.Session {
 	return rig.NewSession(t, client, s.options(ttl))
 }
 
-// Passwords, tokens of etcd's authentication, owners, values and lease IDs are never logged, whatever happens.
+// Passwords, authentication tokens, owners, values and lease IDs are never logged. The story produces every line of the
+// golden list but unreached ones.
 func TestLog_hasNoSecrets(t *testing.T) {
 	t.Parallel()
 	s := newStory(t)
@@ -109,7 +110,7 @@ func TestLog_hasNoSecrets(t *testing.T) {
 	}
 	for line, reached := range known {
 		if !reached && !strings.HasPrefix(line, "With ") && !hasAny(line, unreached) {
-			require.Fail(t, "the story has not brought it about", line)
+			require.Fail(t, "the story has not produced this line", line)
 		}
 	}
 	s.secrets.mu.Lock()
@@ -134,7 +135,7 @@ func hasAny(line string, texts []string) bool {
 	return false
 }
 
-// locks are taken, waited for, found beside strange keys, and lost; renewals fail for a while.
+// locks takes locks, waits for them, finds foreign keys beside them and loses them; renewals fail for a while.
 func (s *story) locks(t *testing.T) {
 	t.Helper()
 	a, b := s.session(t, longTTL), s.session(t, longTTL)
@@ -151,7 +152,8 @@ func (s *story) locks(t *testing.T) {
 	require.NoError(t, second(s.root.Delete(rig.Bounded(t), taken.Key())))
 	rig.RequireLost(t, rig.AwaitEnd(t, taken.Context()), lease.ReasonKeyDeleted)
 
-	// A permission that goes before the key of a lock is watched, and before one that was waited for in vain is deleted.
+	// The permission is revoked before the key of a held lock is watched, and before the key of a waiter that gives up is
+	// deleted.
 	forbidden := make(chan struct{})
 	watches := s.in.Inject(t, faults.Rule{Fault: faults.DelayRequest, Method: faults.Watch, Until: forbidden})
 	held := rig.MustLock(t, b, "held")
@@ -183,7 +185,7 @@ func (s *story) locks(t *testing.T) {
 	require.NoError(t, a.Close(rig.Bounded(t)))
 }
 
-// handsOver is a leader whom a preferred candidate follows, and whose lead fails then.
+// handsOver makes a leader hand over to a candidate of higher priority; the leader's function fails then.
 func (s *story) handsOver(t *testing.T, a, b *lease.Session, first, preferred string) {
 	t.Helper()
 	ctx, end := context.WithCancel(rig.Bounded(t))
@@ -206,7 +208,7 @@ func (s *story) handsOver(t *testing.T, a, b *lease.Session, first, preferred st
 	require.NoError(t, l.Resign(rig.Bounded(t)))
 }
 
-// elections are won, transferred and lost in every phase.
+// elections wins, transfers and loses leaderships in every phase.
 func (s *story) elections(t *testing.T) {
 	t.Helper()
 	a, b := s.session(t, longTTL), s.session(t, longTTL)
@@ -237,7 +239,7 @@ func (s *story) elections(t *testing.T) {
 	leads := <-next
 	require.NotNil(t, leads)
 
-	// Lost while waiting.
+	// The lease is lost while a candidate waits.
 	ended, end := context.WithCancel(rig.Bounded(t))
 	done := make(chan struct{})
 	go func() {
@@ -255,20 +257,20 @@ func (s *story) elections(t *testing.T) {
 	s.transferInVain(t, a, b, value(7))
 	s.handsOver(t, a, b, value(8), value(9))
 
-	// One that hangs, and one that cannot release.
+	// The leader's function hangs, and then the key cannot be released.
 	awake := make(chan struct{})
 	err = election.Run(rig.Bounded(t), b, "role", election.Options{Value: value(6)}, func(ctx context.Context, _ fence.Token) error {
 		leader, _ := election.FromContext(ctx)
 		require.NoError(t, leader.Resign(ctx))
 		<-awake
-		s.forbid(t) //nolint:contextcheck // the leader's has ended
+		s.forbid(t) //nolint:contextcheck // the leader's context has ended
 		return nil
 	}, election.WithRejoin(), election.WithStopTimeout(time.Millisecond, func(error) { close(awake) }))
 	require.ErrorContains(t, err, "permission denied")
 	s.permit(t)
 }
 
-// transferInVain is to a candidate that leaves at the last moment.
+// transferInVain transfers the leadership to a candidate that leaves at the last moment.
 func (s *story) transferInVain(t *testing.T, a, b *lease.Session, value string) {
 	t.Helper()
 	left := make(chan struct{})
@@ -292,20 +294,20 @@ func (s *story) transferInVain(t *testing.T, a, b *lease.Session, value string) 
 		}
 		giveUp()
 		<-left
-		rig.AwaitQueue(t, s.root, "jobs/role", 1) //nolint:contextcheck // the leader's has ended
+		rig.AwaitQueue(t, s.root, "jobs/role", 1) //nolint:contextcheck // the leader's context has ended
 		return nil
 	}, election.WithRejoin())
 	require.ErrorIs(t, err, context.Canceled)
 	s.ours.await(t, `"err":"election: no such candidate"`)
 }
 
-// revoke ends a session's lease.
+// revoke revokes a session's lease.
 func (s *story) revoke(t *testing.T, session *lease.Session) {
 	t.Helper()
 	require.NoError(t, second(s.root.Revoke(rig.Bounded(t), session.Status().LeaseID)))
 }
 
-// losses are by a revoked lease and by a changed password.
+// losses loses locks by a revoked lease and by a changed password.
 func (s *story) losses(t *testing.T) {
 	t.Helper()
 	a := s.session(t, shortTTL)
@@ -319,7 +321,7 @@ func (s *story) losses(t *testing.T) {
 	require.ErrorContains(t, err, "authentication failed")
 }
 
-// certificates expire.
+// certificates loses a lock when the server's certificate has expired.
 func (s *story) certificates(t *testing.T) {
 	t.Helper()
 	ca := newAuthority(t, "ours")

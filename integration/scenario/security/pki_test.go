@@ -13,7 +13,7 @@ import (
 	"github.com/leasefence/leasefence/integration/pki"
 )
 
-// authority is a certificate authority of a test's own.
+// authority is a [pki.Authority] whose methods fail the test on an error.
 type authority struct{ *pki.Authority }
 
 func newAuthority(t *testing.T, name string) *authority {
@@ -23,7 +23,7 @@ func newAuthority(t *testing.T, name string) *authority {
 	return &authority{a}
 }
 
-// issue makes a certificate for both sides of a connection to 127.0.0.1, less what the flaws take away.
+// issue issues a certificate, with the flaws, for either side of a connection to 127.0.0.1.
 func (a *authority) issue(t *testing.T, name string, flaws ...pki.Flaw) tls.Certificate {
 	t.Helper()
 	cert, err := a.Issue(name, flaws...)
@@ -43,10 +43,10 @@ func serversOnly(c *x509.Certificate) {
 	c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 }
 
-// files are the places from which a server reads its certificates, anew for each connection.
+// files are a server's certificate files, which it reads again for each connection.
 type files struct{ pki.Files }
 
-// newFiles has a server ask its clients for a certificate of the authority.
+// newFiles writes the certificate of a server that demands client certificates of the authority.
 func newFiles(t *testing.T, a *authority, cert tls.Certificate) *files {
 	t.Helper()
 	f, err := pki.NewFiles(t.TempDir(), a.Authority, cert)
@@ -54,13 +54,13 @@ func newFiles(t *testing.T, a *authority, cert tls.Certificate) *files {
 	return &files{f}
 }
 
-// install puts another certificate in place of the server's.
+// install replaces the server's certificate.
 func (f *files) install(t *testing.T, cert tls.Certificate) {
 	t.Helper()
 	require.NoError(t, f.Install(cert))
 }
 
-// start runs a server that speaks TLS.
+// start runs a server with TLS.
 func (f *files) start(t *testing.T) *etcdtest.Server {
 	t.Helper()
 	return etcdtest.Start(t, etcdtest.Options{TLS: &transport.TLSInfo{

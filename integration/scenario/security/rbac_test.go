@@ -18,12 +18,12 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// The role of SECURITY.md for services is enough for everything that is done with locks and elections.
+// The role that SECURITY.md gives to services is enough for all that a service does with locks and elections.
 func TestRecipe_isEnoughForServices(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ user, prefix string }{
 		{"worker", "jobs/"},
-		{"nightly", "jobs/nightly/"}, // all names below one
+		{"nightly", "jobs/nightly/"}, // names below one lock's name
 	} {
 		t.Run(row.user, func(t *testing.T) {
 			t.Parallel()
@@ -34,10 +34,10 @@ func TestRecipe_isEnoughForServices(t *testing.T) {
 			locksOf(t, s, other)
 			electionOf(t, s, other, srv.as(t, row.user), row.prefix+"role")
 
-			rig.MustLock(t, s, "held") // to be revoked with it
+			rig.MustLock(t, s, "held") // Close revokes the lease with this key
 			require.NoError(t, s.Close(rig.Bounded(t)))
 			require.NoError(t, other.Close(rig.Bounded(t)))
-			left, err := root.Get(rig.Bounded(t), "", withPrefix)
+			left, err := root.Get(rig.Bounded(t), "", clientv3.WithPrefix())
 			require.NoError(t, err)
 			require.Empty(t, left.Kvs)
 			leases, err := root.Leases(rig.Bounded(t))
@@ -47,7 +47,7 @@ func TestRecipe_isEnoughForServices(t *testing.T) {
 	}
 }
 
-// locksOf are all that can be done with locks.
+// locksOf does all that a service does with locks.
 func locksOf(t *testing.T, s, other *lease.Session) {
 	t.Helper()
 	first := rig.MustLock(t, s, "n")
@@ -56,16 +56,16 @@ func locksOf(t *testing.T, s, other *lease.Session) {
 	next := rig.Ways[0].Wait(t, other, "n")
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	_, err = other.Lock(short, "n") // given up
+	_, err = other.Lock(short, "n") // gives up
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	granted := time.Now()
 	require.Eventually(t, func() bool { return s.Status().Deadline.Sub(granted) > longTTL }, rig.Patience, 10*time.Millisecond)
-	require.NoError(t, context.Cause(first.Context()), "renewed and watched")
+	require.NoError(t, context.Cause(first.Context()), "the lock is lost in spite of a renewal")
 	require.NoError(t, first.Unlock(rig.Bounded(t)))
 	require.NoError(t, rig.Await(t, next, "the waiter was not served").Free(rig.Bounded(t)))
 	require.NoError(t, s.Do(rig.Bounded(t), "n", func(context.Context, fence.Token) error { return nil }))
 
-	// Many at once share commits, in nested transactions.
+	// Concurrent transactions share commits, as nested transactions.
 	const many = 100
 	locks := make([]*lease.Lock, many)
 	var wg sync.WaitGroup
@@ -86,7 +86,7 @@ func locksOf(t *testing.T, s, other *lease.Session) {
 	wg.Wait()
 }
 
-// electionOf are all that can be done with elections. The name is the full one, with the sessions' prefix.
+// electionOf does all that a service does with elections. The name includes the sessions' prefix.
 func electionOf(t *testing.T, s, other *lease.Session, client *clientv3.Client, name string) {
 	t.Helper()
 	l, err := election.Campaign(rig.Bounded(t), s, "role", election.Options{Value: "a", KeepLead: true})
@@ -117,7 +117,7 @@ func electionOf(t *testing.T, s, other *lease.Session, client *clientv3.Client, 
 	require.NoError(t, election.Run(rig.Bounded(t), s, "role", election.Options{}, func(context.Context, fence.Token) error { return nil }))
 }
 
-// What the other roles of SECURITY.md can and cannot do, and a user without any.
+// The other roles of SECURITY.md, and a user without a role, can do what that page says and no more.
 func TestRecipe_keepsOthersOut(t *testing.T) {
 	t.Parallel()
 	srv := startByRecipe(t)
@@ -130,7 +130,7 @@ func TestRecipe_keepsOthersOut(t *testing.T) {
 	for _, user := range []string{"viewer", "nobody", "nightly"} {
 		t.Run(user, func(t *testing.T) {
 			client := srv.as(t, user)
-			theirs := rig.NewSession(t, client, lease.Options{Prefix: "jobs/"}) // takes no more than a user
+			theirs := rig.NewSession(t, client, lease.Options{Prefix: "jobs/"}) // needs no permission
 			_, err := theirs.TryLock(rig.Bounded(t), "free")
 			require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 			require.ErrorContains(t, err, `lock "free"`)

@@ -14,7 +14,7 @@ import (
 	"github.com/leasefence/leasefence/integration/rig"
 )
 
-// recipe is the commands under a heading of SECURITY.md.
+// recipe returns the commands under a heading of SECURITY.md.
 func recipe(t *testing.T, heading string) []string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(repository, "SECURITY.md"))
@@ -28,7 +28,7 @@ func recipe(t *testing.T, heading string) []string {
 	return strings.Split(block, "\n")
 }
 
-// operator carries out commands of etcdctl, as far as the recipe has them. The password of a user is its name.
+// operator executes the commands of etcdctl that the recipe uses. The password of a user is its name.
 type operator struct{ client *clientv3.Client }
 
 func (o operator) run(t *testing.T, command string) {
@@ -66,7 +66,7 @@ func (o operator) run(t *testing.T, command string) {
 	require.NoError(t, err, command)
 }
 
-// byRecipe is a server whose users are those of SECURITY.md.
+// byRecipe is a server with the users of SECURITY.md.
 type byRecipe struct{ *etcdtest.Server }
 
 func startByRecipe(t *testing.T) byRecipe {
@@ -79,7 +79,7 @@ func startByRecipe(t *testing.T) byRecipe {
 	return byRecipe{srv}
 }
 
-// as returns a client of a user's.
+// as returns a client of a user.
 func (s byRecipe) as(t *testing.T, name string) *clientv3.Client {
 	t.Helper()
 	return s.Client(t, etcdtest.User(name, name))

@@ -3,6 +3,7 @@ package security_test
 import (
 	"context"
 	"crypto/tls"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,17 +19,17 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// refused is what is left of a server's word against a certificate if TLS 1.3 has lost it, as it may.
+// refused is the error if the server's TLS alert is lost, as may happen with TLS 1.3.
 const refused = "as one does that refuses the client's TLS certificate"
 
 // identity is a client's certificate, which may be replaced.
 type identity struct {
 	cert   atomic.Pointer[tls.Certificate]
-	shown  atomic.Pointer[tls.Certificate] // to a server, last
+	shown  atomic.Pointer[tls.Certificate] // the certificate that the client has shown last
 	server atomic.Pointer[[]byte]          // the certificate that a server has shown last
 }
 
-// config is a client's side of TLS, which trusts the authority.
+// config returns a client's TLS configuration that trusts the authority.
 func (i *identity) config(a *authority) *tls.Config {
 	return &tls.Config{
 		RootCAs:    a.Pool(),
@@ -51,7 +52,7 @@ func holding(cert tls.Certificate) *identity {
 	return i
 }
 
-// none is what a client shows that has no certificate.
+// none is shown by a client without a certificate.
 var none tls.Certificate
 
 // awaitFailure waits until a client has failed to connect.
@@ -64,7 +65,7 @@ func awaitFailure(t *testing.T, client *clientv3.Client) {
 	}
 }
 
-// saysWhy checks what a call that waits for a connection reports when its context ends.
+// saysWhy checks that a call that waits for a connection names the reason when its context ends.
 func saysWhy(t *testing.T, want []string, call func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -72,23 +73,22 @@ func saysWhy(t *testing.T, want []string, call func(context.Context) error) {
 	err := call(ctx)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	for _, text := range want {
-		if contains(err, text) {
+		if strings.Contains(err.Error(), text) {
 			t.Log(err)
 			return
 		}
 	}
-	require.FailNow(t, "the error does not say what is wrong", "%v, want one of %q", err, want)
+	require.FailNow(t, "the error does not name the reason", "%v, want one of %q", err, want)
 }
 
-// Whatever is wrong with a certificate is in the error of the call that could not be made, for a new session as for one
-// that is held.
+// If a certificate is invalid, the errors of calls name the reason, on a new session and on one that holds a lock.
 func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
 	t.Parallel()
 	ca, other := newAuthority(t, "ours"), newAuthority(t, "another")
 	for name, row := range map[string]struct {
 		server, client tls.Certificate
 		want           string
-		refuses        bool // the server, which TLS 1.2 tells for certain and 1.3 most often
+		refuses        bool // the server refuses; TLS 1.2 always tells the client why, TLS 1.3 not always
 	}{
 		"server's expired": {
 			server: ca.issue(t, "server", pki.Expired), client: ca.issue(t, "client"),
@@ -129,7 +129,7 @@ func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
 			srv := place.start(t)
 			proxy := faults.NewProxy(t, srv.Endpoint())
 			client := srv.Client(t, etcdtest.Via(proxy.Addr()), etcdtest.TLS(id.config(ca)))
-			s := rig.NewSession(t, client, lease.Options{}) // all is well yet
+			s := rig.NewSession(t, client, lease.Options{}) // the certificates are still valid
 			held := rig.MustLock(t, s, "held")
 
 			place.install(t, row.server)
@@ -152,7 +152,7 @@ func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
 				_, err := lease.NewSession(ctx, client, lease.Options{})
 				return err
 			})
-			require.NoError(t, held.Context().Err(), "it is valid until its deadline")
+			require.NoError(t, held.Context().Err(), "the lock has ended before its deadline")
 
 			if row.refuses {
 				config := id.config(ca)
@@ -161,7 +161,7 @@ func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
 				awaitFailure(t, old)
 				exact := row.want
 				if row.client.Certificate == nil {
-					exact = "remote error: tls: handshake failure" // TLS 1.2 has no other word for it
+					exact = "remote error: tls: handshake failure" // TLS 1.2 has no alert for a missing certificate
 				}
 				saysWhy(t, []string{exact}, func(ctx context.Context) error {
 					_, err := lease.NewSession(ctx, old, lease.Options{})
@@ -169,7 +169,7 @@ func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
 				})
 			}
 
-			// Nothing of it stays when the certificates are mended.
+			// With valid certificates everything works again.
 			place.install(t, ca.issue(t, "mended"))
 			mended := ca.issue(t, "mended")
 			id.cert.Store(&mended)
@@ -213,8 +213,8 @@ func TestSession_saysThatOneSideSpeaksNoTLS(t *testing.T) {
 	}
 }
 
-// Certificates are replaced while a lock is held, and then the connections end: the new ones are made with the new
-// certificates, and the lock is held on.
+// Certificates are replaced while a lock is held, and then the connections break. New connections use the new
+// certificates, and the lock stays held.
 func TestLock_outlivesItsCertificates(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t, "ours")
@@ -236,8 +236,8 @@ func TestLock_outlivesItsCertificates(t *testing.T) {
 		proxy.Cut()
 		renewed := in.Answered(faults.LeaseKeepAlive)
 		require.NoError(t, in.AwaitAnswered(rig.Bounded(t), faults.LeaseKeepAlive, renewed+1))
-		require.Equal(t, server.Certificate[0], *id.server.Load(), "the new connection is made with the server's new certificate")
-		require.Same(t, &mine, id.shown.Load(), "and with the client's")
+		require.Equal(t, server.Certificate[0], *id.server.Load(), "the server's certificate of the new connection")
+		require.Same(t, &mine, id.shown.Load(), "the client's certificate of the new connection")
 		require.NoError(t, context.Cause(l.Context()))
 	}
 	require.Equal(t, granted, s.Status().LeaseID)
