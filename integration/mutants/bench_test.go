@@ -17,12 +17,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mutant is a fault and what notices it. Paths are below the repository, with slashes.
+// mutant is a fault and its killer. Paths are relative to the repository's root, with slashes.
 type mutant struct {
 	name string
-	file string // that is changed
-	old  string // stands in it exactly once
-	new  string // stands there instead
+	file string // the file that is changed
+	old  string // text that is in file exactly once
+	new  string // replaces old
 	by   killer
 }
 
@@ -33,7 +33,7 @@ type killer struct {
 	line string // a part of the source line of the assertion that fails
 }
 
-// repository is the root of the working tree.
+// repository returns the root of the working tree.
 func repository(t *testing.T) string {
 	t.Helper()
 	root, err := filepath.Abs(filepath.Join("..", ".."))
@@ -42,7 +42,7 @@ func repository(t *testing.T) string {
 	return root
 }
 
-// stands is nil if the package's tests have the killer's test and its assertion.
+// stands returns nil if the killer's test and its assertion are in the package's tests.
 func (k killer) stands(root string) error {
 	files, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(k.dir), "*_test.go"))
 	if err != nil {
@@ -60,20 +60,20 @@ func (k killer) stands(root string) error {
 	for _, text := range []string{"func " + test + "(", k.line} {
 		if !bytes.Contains(tests, []byte(text)) {
 			return fmt.Errorf("%q is not in the tests of %s; they have changed, so name the assertion that notices the "+
-				"mutant now, and run it", text, k.dir)
+				"fault now, and run it", text, k.dir)
 		}
 	}
 	return nil
 }
 
-// bench builds test binaries that have all its mutants in them, and runs them.
+// bench builds and runs test binaries that contain all its mutants.
 type bench struct {
 	ctx        context.Context //nolint:containedctx // the test's
 	root, temp string
 	mutants    []mutant
 
 	mu   sync.Mutex // guards the fields below
-	n    int        // names what is made
+	n    int        // makes names of files unique
 	once map[killer]func() (string, error)
 }
 
@@ -85,15 +85,15 @@ func newBench(t *testing.T, mutants ...mutant) *bench {
 	}
 }
 
-// asItIs is the output of the killer's test with no mutant selected. Each test runs once so.
-func (b *bench) asItIs(k killer) (output string, err error) {
+// unchanged returns the output of the killer's test with no mutant selected. It runs each test only once.
+func (b *bench) unchanged(k killer) (output string, err error) {
 	return b.shared(killer{dir: k.dir, test: k.test}, func() (string, error) { return b.run(k, "") })()
 }
 
-// mutated is the output of the killer's test on the mutant.
+// mutated returns the output of the killer's test with the mutant selected.
 func (b *bench) mutated(m mutant) (output string, err error) { return b.run(m.by, m.name) }
 
-// shared is do's result, which is done at most once for each key.
+// shared returns a function that returns do's results. Do is called at most once for each key.
 func (b *bench) shared(key killer, do func() (string, error)) func() (string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -103,7 +103,7 @@ func (b *bench) shared(key killer, do func() (string, error)) func() (string, er
 	return b.once[key]
 }
 
-// schemata is the overlay with the mutants. It is written once.
+// schemata returns the overlay with the mutants, which it writes once.
 func (b *bench) schemata() (overlay string, err error) {
 	return b.shared(killer{}, func() (string, error) {
 		texts, err := schemata(b.root, b.mutants)
@@ -114,8 +114,8 @@ func (b *bench) schemata() (overlay string, err error) {
 	})()
 }
 
-// build is the test binary of a package. Each package is built once, and without the tables of symbols, which no test
-// reads, so that it is linked sooner.
+// build returns the test binary of a package, which it builds once. It leaves out the symbol tables, which no test
+// reads, so that linking is faster.
 func (b *bench) build(dir, overlay string) (binary string, err error) {
 	return b.shared(killer{dir: dir}, func() (string, error) {
 		binary := b.file("tests")
@@ -127,7 +127,7 @@ func (b *bench) build(dir, overlay string) (binary string, err error) {
 	})()
 }
 
-// file is a path that nobody else is given.
+// file returns an unused path.
 func (b *bench) file(name string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -135,7 +135,7 @@ func (b *bench) file(name string) string {
 	return filepath.Join(b.temp, name+"-"+strconv.Itoa(b.n))
 }
 
-// run runs one test on a mutant, or on the code as it is if the mutant has no name. That the test fails is no error here.
+// run runs one test with a mutant selected, or with none if the name is empty. A failed test is not an error.
 func (b *bench) run(k killer, mutant string) (output string, err error) {
 	overlay, err := b.schemata()
 	if err != nil {
@@ -158,8 +158,8 @@ func (b *bench) run(k killer, mutant string) (output string, err error) {
 	return string(text), err
 }
 
-// command runs in a package's folder. The overlay is in the environment, so that a test which builds a program builds
-// the mutants' too.
+// command returns a command that runs in a package's folder. The overlay is in the environment, so that a test which
+// builds a program builds it with the mutants.
 func (b *bench) command(dir, overlay, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(b.ctx, name, args...)
 	cmd.Dir = filepath.Join(b.root, filepath.FromSlash(dir))

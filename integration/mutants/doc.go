@@ -1,23 +1,22 @@
-// Package mutants keeps faults that must not pass the tests unseen: each mutant is one change that makes a file of this
-// repository wrong, and the name of the test that has to notice.
+// Package mutants keeps faults that the tests must notice. A mutant is one change that makes a file of this repository
+// wrong, and the test that must fail then, its killer.
 //
-// The package's test writes all mutants into a copy of the code (the -overlay flag of go build; no file of the tree is
-// touched, and no hook is built into the code): each is a copy of the function that it changes, which the function calls
-// if the environment selects that mutant. So one test binary of a package serves all mutants that its tests have to
-// notice. For each of them it runs the named test alone, and requires that it fails in the named assertion. A build that
-// fails, a panic, a time-out or another assertion is no kill. The same test has to pass with no mutant selected, so that
-// it is the mutant which it notices.
+// The package's test compiles all mutants into copies of the files, by the -overlay flag of go build; the tree is not
+// touched. In such a copy a function with a mutant begins with a call of a changed copy of itself, which is made only
+// if the environment selects that mutant. So one test binary of a package serves all mutants that its tests must kill.
+// For each mutant the test runs the killer alone, which must fail at the named assertion. A failed build, a panic, a
+// timeout or another assertion is no kill. With no mutant selected the killer must pass.
 //
 // # To add a mutant
 //
-// Put an entry into the table of its package, in a file that is named after it. The old text must be in the file exactly
-// once, inside of one function, and the file must compile with the new one in its place: a variable that becomes unused is
-// not allowed. Choose the fault somebody could really make, and the fastest test that sees it, best one in a synctest
-// bubble. If no test does, write that first.
+// Add an entry to the table of its package, in the file that is named after it. The old text must be in the changed
+// file exactly once, inside of one function, and the file must compile with the new text instead: no variable may
+// become unused. Choose a fault that somebody could really make, and the fastest test that notices it, preferably in a
+// synctest bubble. If no test notices it, write one first.
 //
 // # When the code changes
 //
-// A mutant whose old text is gone fails: write it anew for the code as it is now, so that it stands for the same fault. Drop it
-// only if that fault cannot be made any more. A mutant whose test or assertion is gone fails too: name the one that notices
-// the fault now. A mutant that lives means that a test has lost its teeth.
+// If a mutant's old text is gone, the test fails: write the same fault for the present code. Drop the mutant only if
+// the fault is no longer possible. If a killer or its assertion is gone, the test fails too: name the assertion that
+// notices the fault now. If a mutant lives, its killer no longer notices the fault: mend that test.
 package mutants

@@ -1,11 +1,11 @@
 package mutants_test
 
-// asEtcd compares the fake etcd with a real one.
+// asEtcd is the test that compares the fake etcd with a real one.
 var asEtcd = killer{"integration/differential", "TestFake", `require.Equal(t, list(etcd, answers), list(fake, answers)`}
 
 var fakeMutants = []mutant{
 	{
-		name: "fake etcd: a deletion of nothing is a revision",
+		name: "fake etcd: a deletion of nothing makes a revision",
 		file: "internal/fakeetcd/txn.go",
 		old:  "\tif len(t.changes) == 0 {\n\t\treturn\n\t}\n",
 		new:  "",

@@ -18,14 +18,14 @@ import (
 
 var inMix = flag.String("mix", "", "let the random mix find the planted faults whose names match this `pattern`; takes minutes each")
 
-// plant is a fault that the random mix has to find by itself, with its default budget: one that each of a thousand unit
-// tests might miss.
+// plant is a fault that the random mix must find by itself, in its default time. It is of a kind that unit tests might
+// miss.
 type plant struct {
 	name    string
 	changes []edit
 }
 
-// edit is a change of one file, in which the old text stands exactly once.
+// edit is a change of one file. The old text must be in it exactly once.
 type edit struct{ file, old, new string }
 
 var plants = []plant{
@@ -33,7 +33,7 @@ var plants = []plant{
 		{"lease/grant.go", "return g.ttl - g.margin - g.s.clock.Since(g.sent)", "return g.ttl - g.s.clock.Since(g.sent)"},
 		{"lease/grant.go", "\t\tg.sent = sent\n", "\t\tg.sent = g.s.clock.Now()\n"},
 	}},
-	// The loop of renewals looks at the deadline too, so that is taken away.
+	// The renewal loop checks the deadline too, so that check is removed.
 	{"the deadline's timer is a second late", []edit{
 		{"lease/deadline.go", "look.Reset(g.untilLook())", "look.Reset(g.untilLook() + time.Second)"},
 		{"lease/renew.go", "if !g.checkDeadline() {", "if g.remaining() < -time.Second {"},
@@ -49,10 +49,11 @@ var plants = []plant{
 	{"a key is handed over whoever's it is", []edit{
 		{"internal/queue/enter.go", "[]clientv3.Cmp{e.Held(), next.absent()}", "[]clientv3.Cmp{next.absent()}"},
 	}},
-	{"Do lets go before its function has returned", []edit{
+	{"Do releases before its function has returned", []edit{
 		{"lease/do.go", "\tdefer done()\n", "\tdefer done()\n\tdefer context.AfterFunc(ctx, func() { _ = l.finish(ctx) })()\n"},
 	}},
-	// In a flat transaction all succeed, and what they read is read again before it counts.
+	// Flat transactions have no plant: there all comparisons hold, and what a transaction reads is read again before it is
+	// used.
 	{"a neighbour's result in a shared commit, one of 200", []edit{
 		{"internal/etcd/carry.go", "\t\t\tResponses: nested.Responses,\n\t\t}\n\t}\n", "\t\t\tResponses: nested.Responses,\n\t\t}\n\t\tif i > 0 && !results[i].Succeeded && results[i-1].Succeeded && " +
 			"len(results[i].Responses) == len(results[i-1].Responses) && (resp.Header.Revision+int64(i))%200 == 0 {\n\t\t\tresults[i] = results[i-1]\n\t\t}\n\t}\n"},
@@ -66,7 +67,7 @@ var plants = []plant{
 	{"a guard does not look again after it has waited", []edit{
 		{"fence/guard.go", "\tif err := m.raise(resource, b); err != nil {\n\t\treturn err\n\t}\n\treturn fn()", "\t_ = m.raise(resource, b)\n\treturn fn()"},
 	}},
-	// It waits for the oldest writer, and for no other after that.
+	// The reader waits for the oldest writer only.
 	{"a reader passes a writer that waits", []edit{
 		{"internal/queue/enter.go", "return nearest(newest.Kvs, newest.Count)", "if e.Shared {\n\t\treturn nearest(newest.Kvs[len(newest.Kvs)-1:], 1)\n\t}\n\treturn nearest(newest.Kvs, newest.Count)"},
 		{"internal/queue/scan.go", "ahead := nearest(kvs, int64(len(kvs)))\n", "if e.Shared {\n\t\tkvs = kvs[len(kvs)-1:]\n\t}\n\tahead := nearest(kvs, int64(len(kvs)))\n"},
@@ -104,7 +105,7 @@ var plants = []plant{
 	}},
 }
 
-// change is the texts of the changed files, by their names.
+// change returns the texts of the changed files, by their names.
 func (p plant) change(root string) (map[string][]byte, error) {
 	texts := map[string][]byte{}
 	for _, e := range p.changes {
@@ -133,7 +134,7 @@ func (b *bench) plant(t *testing.T, p plant) string {
 	return overlay
 }
 
-// A plant that does not compile is none.
+// Each plant compiles.
 func TestMix_plantsFitTheCode(t *testing.T) {
 	b := newBench(t)
 	for _, p := range plants {
@@ -145,7 +146,7 @@ func TestMix_plantsFitTheCode(t *testing.T) {
 	}
 }
 
-// Each planted fault is found by the random mix: go test ./mutants -run TestMix_finds -mix PATTERN -timeout 2h.
+// The random mix finds each planted fault: go test ./mutants -run TestMix_finds -mix PATTERN -timeout 2h.
 func TestMix_findsPlants(t *testing.T) {
 	b := newBench(t)
 	for _, p := range plants {
@@ -168,7 +169,7 @@ func TestMix_findsPlants(t *testing.T) {
 			text, err := os.ReadFile(report)
 			require.NoError(t, err, "%s", output)
 			require.NoError(t, json.Unmarshal(text, &found))
-			require.NotEmpty(t, found.Violations, "it lives:\n%s", output)
+			require.NotEmpty(t, found.Violations, "the mix has not found the plant:\n%s", output)
 			t.Logf("after %v: %s: %s", found.Duration.Round(time.Second), found.Violations[0].Invariant, found.Violations[0].Text)
 		})
 	}

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 var mutants = slices.Concat(fenceMutants, leaseMutants, queueMutants, electionMutants, fakeMutants)
 
-// A mutant whose old text is gone would be no fault at all, and one whose killer is gone could not die.
+// The old text of each mutant is in the code, and its killer is in the tests.
 func TestMutants_fitTheCode(t *testing.T) {
 	root := repository(t)
 	names := make(map[string]bool)
@@ -32,13 +32,13 @@ func TestMutants_fitTheCode(t *testing.T) {
 	}
 }
 
-// Each mutant is noticed by its test, which passes on the code as it is.
+// Each mutant is killed by its killer, which passes on the unchanged code.
 func TestMutants_die(t *testing.T) {
 	b := newBench(t, mutants...)
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
-			output, err := b.asItIs(m.by)
+			output, err := b.unchanged(m.by)
 			require.NoError(t, err, "%s", output)
 			require.NoError(t, passes(m.by, output), "%s", output)
 
@@ -49,7 +49,7 @@ func TestMutants_die(t *testing.T) {
 	}
 }
 
-// What changes nothing lives, and what does not compile is not taken for dead.
+// A change without effect lives, and a change that does not compile is an error, not a kill.
 func TestMutants_whatIsNoKill(t *testing.T) {
 	t.Parallel()
 	const file, test = "fence/guard.go", "TestGuard_rules"
@@ -60,7 +60,7 @@ func TestMutants_whatIsNoKill(t *testing.T) {
 	}
 
 	const loaded = "case b.Token < m.write:"
-	output, err := try(loaded, loaded+" // as ever\n")
+	output, err := try(loaded, loaded+" // only a comment\n")
 	require.NoError(t, err, "%s", output)
 	require.EqualError(t, kills(by, repository(t), output), "the mutant lives: "+test+" does not notice it")
 
@@ -87,7 +87,7 @@ func TestKills_onlyByItsAssertion(t *testing.T) {
 		"--- FAIL: TestX (0.00s)\n    guard_test.go:" + line + ": \n        \tError Trace:\t" + file + "\nFAIL\n": "",
 		"--- FAIL: TestX (0.00s)\n    guard_test.go:1: \nFAIL\n":                                                  `another assertion has failed`,
 		"--- FAIL: TestXY (0.00s)\n    guard_test.go:" + line + ": \nFAIL\n":                                      `TestX has neither passed nor failed`,
-		"--- FAIL: TestX (0.00s)\n    guard_test.go:" + line + ": \npanic: oh\n":                                  `it has panicked`,
+		"--- FAIL: TestX (0.00s)\n    guard_test.go:" + line + ": \npanic: oh\n":                                  `it has panicked or timed out`,
 		"--- PASS: TestX (0.00s)\nPASS\n":                                                                         `the mutant lives`,
 		"--- SKIP: TestX (0.00s)\nPASS\n":                                                                         `TestX has neither passed nor failed`,
 	} {

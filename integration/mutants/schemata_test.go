@@ -15,10 +15,10 @@ import (
 	"strings"
 )
 
-// selector is the variable of the environment that names the mutant to run. Without it, the code runs as it is.
+// selector is the environment variable that selects a mutant by its name. Without it the code runs unchanged.
 const selector = "LEASEFENCE_MUTANT"
 
-// place is where the old text of a mutant stands: inside of one function.
+// place is the place of a mutant's old text, inside of one function.
 type place struct {
 	text []byte // of the file
 	at   int    // where the old text begins
@@ -37,8 +37,8 @@ func (m mutant) place(root string) (place, error) {
 	}
 	switch n := bytes.Count(text, []byte(m.old)); {
 	case n != 1:
-		return fail("its old text is %d times in %s, want once; the code has changed, so write the mutant anew for the same "+
-			"fault, see the package's page. Old text:\n%s", n, m.file, m.old)
+		return fail("its old text is %d times in %s, want once; the code has changed, so write the same fault for the present "+
+			"code, see doc.go. Old text:\n%s", n, m.file, m.old)
 	case m.old == m.new:
 		return fail("old and new text are the same, want a fault")
 	}
@@ -58,14 +58,14 @@ func (m mutant) place(root string) (place, error) {
 
 func (p place) offset(pos token.Pos) int { return int(pos - p.file.FileStart) }
 
-// mutated is a copy of the function, with the fault in it and another name.
+// mutated returns a copy of the function with the fault and another name.
 func (p place) mutated(m mutant, name string) string {
 	begin, old := p.offset(p.fn.Pos()), p.offset(p.fn.Name.Pos())
 	text := string(p.text[begin:p.at]) + m.new + string(p.text[p.at+len(m.old):p.offset(p.fn.End())])
 	return text[:old-begin] + name + text[old-begin+len(p.fn.Name.Name):]
 }
 
-// call calls the copy, in place of what the function does, if the mutant is selected.
+// call returns the statement that calls the copy, instead of the rest of the function, if the mutant is selected.
 func (p place) call(m mutant, name string) (string, error) {
 	names := func(fields *ast.FieldList) (all []string, err error) {
 		if fields == nil {
@@ -92,7 +92,7 @@ func (p place) call(m mutant, name string) (string, error) {
 	types, err2 := names(p.fn.Type.TypeParams)
 	params, err3 := names(p.fn.Type.Params)
 	if err1 != nil || err2 != nil || err3 != nil {
-		return "", fmt.Errorf("mutant %q: a parameter of %s has no name, so that it cannot be passed on", m.name, p.fn.Name)
+		return "", fmt.Errorf("mutant %q: a parameter of %s has no name, so it cannot be passed on", m.name, p.fn.Name)
 	}
 	if len(types) > 0 {
 		name += "[" + strings.Join(types, ", ") + "]"
@@ -104,12 +104,12 @@ func (p place) call(m mutant, name string) (string, error) {
 	return fmt.Sprintf(" if selectedMutant == %q { return %s }; ", m.name, call), nil
 }
 
-// schemata is the text of each file that the mutants change, with all of them in it, so that one build serves all mutants.
-// Each of them is a copy of its function with the fault in it, which the function calls if that mutant is selected.
+// schemata returns the text of each file that mutants change, with all of its mutants, so that one build serves them
+// all: the mutated copies of functions, and the calls of these copies.
 func schemata(root string, mutants []mutant) (map[string][]byte, error) {
 	type file struct {
 		text   []byte
-		calls  map[int]string // by their offsets
+		calls  map[int]string // by their offsets in text
 		copies strings.Builder
 	}
 	files, texts := map[string]*file{}, map[string][]byte{}
@@ -129,7 +129,8 @@ func schemata(root string, mutants []mutant) (map[string][]byte, error) {
 			files[m.file] = f
 		}
 		f.calls[p.offset(p.fn.Body.Lbrace)+1] += call
-		fmt.Fprintf(&f.copies, "\n//line mutant %q:1\n%s\n", m.name, p.mutated(m, name)) // as what does not compile is named
+		// The line directive makes the compiler's errors name the mutant.
+		fmt.Fprintf(&f.copies, "\n//line mutant %q:1\n%s\n", m.name, p.mutated(m, name))
 		texts[filepath.ToSlash(filepath.Join(filepath.Dir(m.file), "selected_mutant.go"))] = fmt.Appendf(nil,
 			"package %s\n\nimport \"os\"\n\nvar selectedMutant = os.Getenv(%q)\n", p.file.Name, selector)
 	}
@@ -148,7 +149,7 @@ func schemata(root string, mutants []mutant) (map[string][]byte, error) {
 	return texts, nil
 }
 
-// overlay writes files that stand in place of those of the tree, and the list of them for go build's -overlay.
+// overlay writes files that replace those of the tree, and their list for go build's -overlay.
 func (b *bench) overlay(texts map[string][]byte) (list string, err error) {
 	replace := map[string]string{}
 	for name, text := range texts {

@@ -10,19 +10,19 @@ import (
 	"strings"
 )
 
-// passes is nil if the killer's test has passed.
+// passes returns nil if the killer's test has passed.
 func passes(k killer, output string) error {
 	if !ended(output, "PASS", k.test) {
-		return fmt.Errorf("%s does not pass on the code as it is, so that it shows nothing", k.test)
+		return fmt.Errorf("%s does not pass on the unchanged code, so it shows nothing", k.test)
 	}
 	return nil
 }
 
-// kills is nil if the killer's test has failed in its assertion.
+// kills returns nil if the killer's test has failed at its assertion.
 func kills(k killer, root, output string) error {
 	switch {
 	case strings.Contains(output, "\npanic: "), strings.Contains(output, "\nfatal error: "):
-		return errors.New("it has panicked, or was out of time: that is no kill")
+		return errors.New("it has panicked or timed out: that is no kill")
 	case ended(output, "PASS", k.test):
 		return fmt.Errorf("the mutant lives: %s does not notice it", k.test)
 	case !ended(output, "FAIL", k.test):
@@ -44,15 +44,15 @@ func kills(k killer, root, output string) error {
 	return fmt.Errorf("another assertion has failed, want %q", k.line)
 }
 
-// ended reports whether the test has ended so.
-func ended(output, how, test string) bool {
-	return strings.Contains(output, "--- "+how+": "+test+" (")
+// ended reports whether the test has ended with a result, PASS or FAIL.
+func ended(output, result, test string) bool {
+	return strings.Contains(output, "--- "+result+": "+test+" (")
 }
 
-// position is where an assertion has failed, in a file of tests.
+// position matches the position of a failed assertion.
 var position = regexp.MustCompile(`([\w./-]+_test\.go):(\d+)`)
 
-// sourceLine is the n-th of a file, and empty if there is none.
+// sourceLine returns the n-th line of a file, or "" if there is none.
 func sourceLine(file string, n int) string {
 	text, _ := os.ReadFile(file)
 	lines := strings.Split(string(text), "\n")
