@@ -46,7 +46,7 @@ type figure int
 const (
 	byRate   figure = iota // operations per second
 	byMedian               // of the latencies, if the scenario sets the rate
-	byMean                 // the same, if the peer's latencies have two peaks that are far apart: a median would show only one
+	byMean                 // the same, if the peer's latencies have two peaks: a median shows only one
 )
 
 // of returns the figure of a sample, in a form in which more is better.

@@ -11,9 +11,9 @@ type measurement func(ctx context.Context, t *trial) ([]sample, error)
 // scenario is a measurement and its goals.
 type scenario struct {
 	name    string
-	what    string // short, for the chart
-	unit    string // an operation, whose latency is measured
-	by      figure // by which contenders are compared
+	what    string      // short, for the chart
+	unit    string      // an operation, whose latency is measured
+	by      figure      // by which contenders are compared
 	measure measurement // of leasefence and of the peer
 	limit   measurement // of a bare program
 	ours    func() implementation

@@ -24,7 +24,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// The functions below are the code of README.md and of the pages in docs/, and run on a real server.
+// README.md and the pages in docs/ show the code of the functions below, which a test runs on a real server.
 
 func doTheWork(ctx context.Context) error { return ctx.Err() }
 
@@ -106,13 +106,13 @@ func mutexOfEtcd(ctx context.Context, client *clientv3.Client) error {
 	if err != nil {
 		return err
 	}
-	defer session.Close() //nolint:errcheck // As it is usually written.
+	defer session.Close() //nolint:errcheck // The usual code.
 
 	mutex := concurrency.NewMutex(session, "invoices/nightly")
 	if err := mutex.Lock(ctx); err != nil {
 		return err
 	}
-	defer mutex.Unlock(context.Background()) //nolint:errcheck,contextcheck // As it is usually written.
+	defer mutex.Unlock(context.Background()) //nolint:errcheck,contextcheck // The usual code.
 	return doTheWork(ctx)                    // nothing tells it that the lock is lost
 }
 
@@ -196,14 +196,15 @@ func TestDocuments_theirCodeRuns(t *testing.T) {
 	}), done)
 }
 
+// elision is a line that stands for code that is left out.
+const elision = "..."
+
 var (
 	goBlock = regexp.MustCompile("(?s)```go\n(.*?)```")
 	linted  = regexp.MustCompile(` //nolint:.*`)
-	// elision stands for code that is left out.
-	elision = "..."
 )
 
-// lines are those that are not empty, without what indents them and what is for the linter alone.
+// lines returns the lines that are not empty, without indentation and comments for the linter.
 func lines(text string) []string {
 	var all []string
 	for line := range strings.Lines(text) {
@@ -214,7 +215,7 @@ func lines(text string) []string {
 	return all
 }
 
-// Code in a document is code of a Go file, which its module's tests compile. Lines of "..." stand for what is left out.
+// The Go code in a document is in a Go file too, so that it compiles.
 func TestDocuments_showCodeThatCompiles(t *testing.T) {
 	var sources []string
 	require.NoError(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
@@ -231,7 +232,7 @@ func TestDocuments_showCodeThatCompiles(t *testing.T) {
 			for part := range strings.SplitSeq("\n"+strings.Join(lines(block[1]), "\n")+"\n", "\n"+elision+"\n") {
 				part = strings.Trim(part, "\n")
 				if part == "" {
-					continue // the block begins or ends with what is left out
+					continue // the block begins or ends with an elision
 				}
 				found++
 				part = "\n" + part + "\n"

@@ -1,2 +1,3 @@
-// Package docs tests what the documents say of the code: that the tests they name exist, and where their links lead.
+// Package docs tests the documents: the tests and files that they name exist, their links lead somewhere, and their Go
+// code compiles.
 package docs

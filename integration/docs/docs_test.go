@@ -19,7 +19,7 @@ var (
 	link      = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 )
 
-// documents are the project's texts, by their path from the root.
+// documents returns the texts of the project's Markdown files, by their paths.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -36,7 +36,7 @@ func documents(t *testing.T) map[string]string {
 	return all
 }
 
-// tests are the names of all tests, of every module.
+// tests returns the names of all tests of all modules.
 func tests(t *testing.T) map[string]bool {
 	t.Helper()
 	all := map[string]bool{}
@@ -59,7 +59,7 @@ func TestDocuments_nameTestsThatExist(t *testing.T) {
 	for path, text := range documents(t) {
 		for _, m := range testNamed.FindAllStringSubmatch(text, -1) {
 			named++
-			require.True(t, known[m[1]], "%s names %s, which there is not", path, m[1])
+			require.True(t, known[m[1]], "%s names %s, which does not exist", path, m[1])
 		}
 	}
 	require.Greater(t, named, 50)

@@ -15,7 +15,7 @@ var (
 	arrow     = regexp.MustCompile(`(?m)^\t(\w+) --> (\w+)$`)
 )
 
-// The map names files and folders by their paths from the root, and its arrows are imports.
+// The files and folders that the map names exist, and its arrows are imports.
 func TestMap_isOfThisTree(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "docs", "map.md"))
 	require.NoError(t, err)

@@ -15,7 +15,7 @@ import (
 	"github.com/leasefence/leasefence/lease/leasetest"
 )
 
-// service is one as in docs/testing.md.
+// service is the service that docs/testing.md tests.
 type service struct{ leading atomic.Bool }
 
 func (s *service) leads() bool { return s.leading.Load() }

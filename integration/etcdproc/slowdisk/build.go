@@ -14,8 +14,9 @@ import (
 	"time"
 )
 
-// Build builds the server in dir and returns the file, for etcdproc.Options.Program. It must be called in a folder of this
-// module, as a test is, and needs the go command. The first time it takes a minute or two; Go's build cache has the result then.
+// Build builds the server in dir and returns the file, for etcdproc.Options.Program. It needs the go command, and must
+// be called in a folder of this module, where tests run. The first build takes a minute or two; Go's build cache keeps
+// the result.
 func Build(ctx context.Context, dir string) (string, error) {
 	program := filepath.Join(dir, "slowdisk")
 	mod, err := modfile(ctx, dir)
@@ -29,7 +30,7 @@ func Build(ctx context.Context, dir string) (string, error) {
 	return program, nil
 }
 
-// What is put into etcd's write-ahead log, and where.
+// The code that is inserted into etcd's write-ahead log, and the line before which it is inserted.
 const (
 	syncCall = "\terr := fileutil.Fdatasync(w.tail().File)\n"
 	sleep    = "\tsleepBeforeSync(w.dir)\n"
@@ -41,7 +42,7 @@ import (
 	"time"
 )
 
-// sleepBeforeSync sleeps for as long as a file beside the data says, if there is one.
+// sleepBeforeSync sleeps for the time in a file beside the data, if there is such a file.
 func sleepBeforeSync(dir string) {
 	text, err := os.ReadFile(filepath.Dir(filepath.Dir(dir)) + "` + suffix + `")
 	if err != nil {
@@ -54,13 +55,13 @@ func sleepBeforeSync(dir string) {
 	time.Sleep(d)
 }
 `
-	suffix = ".fsync" // of the folder of a member's data
+	suffix = ".fsync" // of the file, after the path of the member's data
 )
 
 const etcdServer = "go.etcd.io/etcd/server/v3"
 
-// patched is a folder with a copy of etcd's server that has that line in it. It is the same one each time, beside Go's build
-// cache, since what was compiled in another folder would be compiled anew.
+// patched returns a folder with a copy of etcd's server that has the line. It is always the same folder, beside Go's
+// build cache, since Go would compile a copy in another folder again.
 func patched(ctx context.Context) (string, error) {
 	out, err := run(ctx, "list", "-m", "-f", "{{.Dir}}", etcdServer)
 	if err != nil {
@@ -87,13 +88,13 @@ func patched(ctx context.Context) (string, error) {
 	if err := patch(original, temp); err != nil {
 		return "", err
 	}
-	if err := os.Rename(temp, copied); err != nil && !errors.Is(err, fs.ErrExist) { // another process may have been faster
+	if err := os.Rename(temp, copied); err != nil && !errors.Is(err, fs.ErrExist) { // another process may have made it first
 		return "", err
 	}
 	return copied, nil
 }
 
-// patch copies etcd's server and puts the line into the copy.
+// patch copies etcd's server and inserts the line into the copy.
 func patch(original, etcd string) error {
 	if err := os.CopyFS(etcd, os.DirFS(original)); err != nil {
 		return err
@@ -114,7 +115,7 @@ func patch(original, etcd string) error {
 	)
 }
 
-// modfile writes a go.mod that has the patched server in place of the original.
+// modfile writes a go.mod that replaces etcd's server by the patched one.
 func modfile(ctx context.Context, dir string) (string, error) {
 	etcd, err := patched(ctx)
 	if err != nil {
@@ -133,7 +134,7 @@ func modfile(ctx context.Context, dir string) (string, error) {
 		os.WriteFile(name, text, 0o600), os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o600))
 }
 
-// run runs the go command and returns what it prints.
+// run runs the go command and returns its standard output.
 func run(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	var stderr strings.Builder
@@ -145,9 +146,9 @@ func run(ctx context.Context, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// Set has the server whose data is in a folder sleep for d before each sync from now on.
+// Set makes the server with this data folder sleep for d before each sync from now on.
 func Set(data string, d time.Duration) error {
-	// Renamed into place, so that the server never reads a part of it.
+	// The rename is atomic, so the server never reads half a file.
 	next := data + suffix + ".next"
 	if err := os.WriteFile(next, []byte(d.String()), 0o600); err != nil {
 		return fmt.Errorf("slowdisk: %w", err)
