@@ -21,20 +21,20 @@ const (
 	seedEnv      = "LEASEFENCE_FENCE_SEED"
 	fewHistories = 30
 	fewCalls     = 30 // of a history
-	fewHolders   = 5  // the oldest of more act no longer
+	fewHolders   = 5  // of more, the oldest paused one is dropped
 )
 
 var errMode = errors.New("its context has no token for this verb, and the error does not match fence.ErrInvalidToken")
 
-// Verbs are the verbs of a store, each with the token that ctx carries.
+// Verbs are the verbs of a store. Each takes the token that ctx carries. Check must raise a lower mark.
 type Verbs struct {
 	Claim, Check, ClaimRead, CheckRead func(ctx context.Context, resource string) error
 
-	// Told has the store's hooks: each call must tell what it has answered. Optional.
+	// Told has recorded the store's hooks: each call must report the verb's answer to them. Optional.
 	Told *Told
 }
 
-// resources makes the name of each history's resource new in this process.
+// resources numbers the resources, so that each name is new in this process.
 var resources atomic.Int64
 
 // Grants plays random histories of a read/write lock against the marks of a store; see the package's documentation.
@@ -73,7 +73,7 @@ type holder struct {
 	reads bool
 	live  bool
 	calls int
-	claim int // the number of its call that claims
+	claim int // the number of the call that claims first
 }
 
 func (h *holder) String() string {
@@ -94,7 +94,8 @@ func (h *holder) context(ctx context.Context) context.Context {
 	return fence.NewContext(ctx, h.token)
 }
 
-// lockHistory is one lock and one resource. The lock is strictly first in, first out: readers do not pass the writer that waits.
+// lockHistory is a history of one lock and one resource. The lock is strictly first in, first out: readers do not pass
+// a waiting writer.
 type lockHistory struct {
 	verbs    Verbs
 	random   *rand.Rand
@@ -103,18 +104,18 @@ type lockHistory struct {
 
 	waiting *holder   // the first in the queue
 	holders []*holder // live and paused ones, from the oldest to the newest
-	marks   Marks     // as they have to be
+	marks   Marks     // as they must be
 	lines   []string
 }
 
 func newHistory(v Verbs, random *rand.Rand, resource string, tally map[string]int) *lockHistory {
 	h := &lockHistory{verbs: v, random: random, resource: resource, tally: tally}
-	// A store that compares tokens as text would be wrong where they get another digit.
+	// Start near another digit: a store that compares tokens as text is wrong there.
 	h.queue([]fence.Token{0, 90, 999_990}[random.IntN(3)])
 	return h
 }
 
-// queue puts the next one behind a token.
+// queue creates the next holder in the queue, with a token above the given one.
 func (h *lockHistory) queue(after fence.Token) {
 	h.waiting = &holder{
 		token: after + 1 + fence.Token(h.random.IntN(3)),
@@ -123,7 +124,7 @@ func (h *lockHistory) queue(after fence.Token) {
 	}
 }
 
-// play returns what the store has done wrong.
+// play runs the history and returns the first wrong answer of the store.
 func (h *lockHistory) play(ctx context.Context) error {
 	for calls := 0; calls < fewCalls; {
 		switch at := h.random.IntN(len(h.holders) + 1); {
@@ -157,7 +158,7 @@ func (h *lockHistory) grant() {
 	h.queue(h.waiting.token)
 }
 
-// end ends a tenure: the holder unlocks and is gone, or its lease ends while it is paused, and it still acts later.
+// end ends a tenure: the holder unlocks and is gone, or its lease ends while it is paused, and it acts later.
 func (h *lockHistory) end(at int) {
 	if h.random.IntN(3) > 0 {
 		h.holders[at].live = false
@@ -168,11 +169,11 @@ func (h *lockHistory) end(at int) {
 	h.holders = slices.Delete(h.holders, at, at+1)
 }
 
-// call has a holder claim, read or write.
+// call makes a holder claim, read or write.
 func (h *lockHistory) call(ctx context.Context, by *holder) error {
 	claim := by.calls == by.claim || by.calls > by.claim && h.random.IntN(4) == 0 // a claim may be repeated
 	by.calls++
-	foreign := h.random.IntN(15) == 0 // a verb of the other mode: the token has a type
+	foreign := h.random.IntN(15) == 0 // a verb of the other mode, for which the context has no token
 	verb, name := h.verbs.Check, "Check"
 	switch reads := by.reads != foreign; {
 	case reads && claim:
@@ -201,7 +202,7 @@ func (h *lockHistory) call(ctx context.Context, by *holder) error {
 	return nil
 }
 
-// judge compares an answer with the rule, and the rule with what it is for: a live holder is never refused.
+// judge compares an answer with the rule, and the rule with its purpose: a live holder is never refused.
 func (h *lockHistory) judge(by *holder, err error) error {
 	after, want := h.marks.After(Verb{Reads: by.reads}, by.token, "", false)
 	if want != nil && by.live {
@@ -211,7 +212,7 @@ func (h *lockHistory) judge(by *holder, err error) error {
 	got, refused := errors.AsType[*fence.StaleError](err)
 	if refused {
 		unnamed := *got
-		unnamed.Resource = "" // a store may call it by another name
+		unnamed.Resource = "" // a store's name of the resource may be longer
 		got = &unnamed
 	}
 	if refused != (err != nil) || !reflect.DeepEqual(due, got) {
@@ -235,5 +236,5 @@ func (h *lockHistory) note(format string, args ...any) {
 	h.lines = append(h.lines, fmt.Sprintf(format, args...))
 }
 
-// String is for people.
+// String returns the history, for an error.
 func (h *lockHistory) String() string { return "the history is\n\t" + strings.Join(h.lines, "\n\t") }

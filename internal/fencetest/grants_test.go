@@ -11,7 +11,7 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// ruled is a store in memory that goes by the rule, but has one mark if that says so: readers then raise the writers' one.
+// ruled returns a store in memory that follows the rule or, with oneMark, has one mark, which readers raise too.
 func ruled(oneMark bool) Verbs {
 	all := map[string]Marks{}
 	verb := func(v Verb) func(context.Context, string) error {
@@ -35,7 +35,8 @@ func ruled(oneMark bool) Verbs {
 	return Verbs{Claim: writes, Check: writes, ClaimRead: reads, CheckRead: reads}
 }
 
-// The histories have enough of each outcome to tell the rule from another, and find it right.
+// The histories have enough of each outcome. They find no fault in a store that follows the rule, and faults in one
+// with a single mark.
 func TestGrants(t *testing.T) {
 	for _, oneMark := range []bool{false, true} {
 		random, tally, faults := rand.New(rand.NewPCG(1, 2)), map[string]int{}, 0
@@ -51,7 +52,7 @@ func TestGrants(t *testing.T) {
 		require.Zero(t, faults)
 		require.Len(t, tally, 5)
 		for outcome, n := range tally {
-			require.Greater(t, n, 100, "too few to tell anything: %s", outcome)
+			require.Greater(t, n, 100, "too few: %s", outcome)
 		}
 	}
 }

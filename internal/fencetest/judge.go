@@ -10,7 +10,7 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// judge returns what the entries at the end prove against the fence.
+// judge returns an error if the entries at the end prove a fault of the fence.
 func (s Store) judge(all []*write, entries []Entry) error {
 	there := make(map[Entry]bool, len(entries))
 	for i, e := range entries {
@@ -34,7 +34,7 @@ func (s Store) judge(all []*write, entries []Entry) error {
 			return fmt.Errorf("entry %d of token %d was refused: %w", w.ID, w.Token, w.err)
 		case w.reads && (w.err != nil || w.saw == nil):
 			continue
-		case w.reads: // it leaves nothing
+		case w.reads: // a read leaves no entry
 		case w.err == nil && !there[w.Entry]:
 			return fmt.Errorf("entry %d was acknowledged and is not there", w.ID)
 		case errors.Is(w.err, fence.ErrStale) && there[w.Entry] && (s.Unknown == nil || !errors.Is(w.err, s.Unknown)):
@@ -44,7 +44,7 @@ func (s Store) judge(all []*write, entries []Entry) error {
 		}
 		for seen := range w.saw {
 			if seen.Token > w.Token {
-				return fmt.Errorf("entry %d of token %d was written by one that had read entry %d of token %d",
+				return fmt.Errorf("the writer of entry %d of token %d had read entry %d of token %d",
 					w.ID, w.Token, seen.ID, seen.Token)
 			}
 		}
@@ -57,7 +57,7 @@ func (s Store) judge(all []*write, entries []Entry) error {
 	return nil
 }
 
-// misses returns an error if w, which is there, had to read another and did not.
+// misses returns an error if w, whose entry is there, had to read the entry of other and did not.
 func (w *write) misses(other *write, there map[Entry]bool) error {
 	if w == other || !there[other.Entry] || w.saw[other.Entry] {
 		return nil
@@ -78,7 +78,7 @@ func (w *write) misses(other *write, there map[Entry]bool) error {
 	return nil
 }
 
-// history is for people.
+// history formats the calls in the order of their begin, for an error.
 func history(all []*write, entries []Entry) string {
 	slices.SortFunc(all, func(a, b *write) int { return a.begun.Compare(b.begun) })
 	var text strings.Builder

@@ -12,15 +12,15 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// Tree are the verbs for nodes of a tree of resources.
+// Tree has the verbs for nodes of a tree of resources.
 type Tree struct {
-	Claim, Check func(ctx context.Context, path string) error // a check is called after a claim
-	Marks        func() any                                   // all of them
+	Claim, Check func(ctx context.Context, path string) error // Check is only called after Claim
+	Marks        func() any                                   // all marks
 }
 
-// Paths plays histories with so many holders each, of trees that start makes. Holders of nodes come one after the other, and those who
-// excluded a newer one were paused and act late. Each is refused if and only if a newer holder of a node above it, below it, or of
-// its own has been there.
+// Paths plays histories of trees, which start makes, with the given number of holders each. Holders of nodes are
+// granted one after the other, and older ones act late. A holder is refused if and only if a newer holder of its node,
+// or of a node above or below it, was accepted.
 func Paths(t *testing.T, histories, holders int, start func() Tree) {
 	t.Helper()
 	seed := fromEnv(t, seedEnv, rand.Uint64()>>1)

@@ -16,19 +16,19 @@ import (
 const (
 	roundsEnv = "LEASEFENCE_FENCE_ROUNDS"
 	fewRounds = 80
-	atOnce    = 4 // rounds
+	atOnce    = 4 // rounds at the same time
 	holders   = 3 // of a round
-	hands     = 2 // of a holder
-	calls     = 3 // of a hand
+	hands     = 2 // goroutines of a holder
+	calls     = 3 // of a goroutine
 	longest   = 3 * time.Millisecond
-	patience  = time.Minute // bounds what comes to an end by itself
+	patience  = time.Minute // bounds a round, which is far shorter
 
 	// last is newer than every holder's token, and foreign is the token of another lock's holder.
 	last    = fence.Token(1000)
 	foreign = fence.Token(5000)
 )
 
-// readers are the tokens of readers, who come between the writers.
+// readers are the tokens of readers, which lie between those of writers.
 var readers = []fence.Token{15, 25}
 
 // Entry is what a write leaves in the resource.
@@ -41,14 +41,14 @@ type Entry struct {
 type Form struct {
 	Name string
 
-	// Alone names the forms among which one write of a token runs at a time; none if empty.
+	// Alone names a group of forms: of those with the same name, one write of a token runs at a time. No group if empty.
 	Alone string
 
-	// Settles says that a write has read what was given up before it began, if that is there.
+	// Settles reports that a write sees the entries of all writes that were given up before it began and were done.
 	Settles bool
 
 	// Write appends e to the resource if the token of ctx is not stale. It calls saw with the entries that it has read
-	// under its guard, each time that it runs again, unless the form reads nothing.
+	// under its guard, again each time that it retries, unless the form reads nothing.
 	Write func(ctx context.Context, resource string, e Entry, saw func([]Entry)) error
 }
 
@@ -61,19 +61,20 @@ type Store struct {
 	Reads     []Form
 	ClaimRead func(ctx context.Context, resource string) error
 
-	// Locks says that tokens come with the name of their lock. Then the holder of another lock calls everything, too.
+	// Locks adds the name of the lock to tokens. Then the holder of another lock calls every verb too.
 	Locks bool
 
-	// Entries returns what is in a resource, when nothing older than the token of ctx is under way any more.
+	// Entries returns the entries of a resource, once nothing older than the token of ctx can be written.
 	Entries func(ctx context.Context, resource string) ([]Entry, error)
 
-	// Ordered says that Entries returns them in the order in which they were written.
+	// Ordered reports that Entries returns the entries in the order in which they were written.
 	Ordered bool
 
-	// Unknown is matched by an error after which a write may be there, whatever else the error matches; nil: none is.
+	// Unknown is the sentinel of errors after which a write may have been done, whatever else such an error matches;
+	// nil for none.
 	Unknown error
 
-	// Again reports an error after which a caller begins again: nothing was written.
+	// Again reports whether a caller may repeat a call after this error.
 	Again func(error) bool
 }
 
@@ -84,10 +85,10 @@ type write struct {
 	reads        bool
 	begun, ended time.Time
 	err          error
-	saw          map[Entry]bool // nil: it has not got as far
+	saw          map[Entry]bool // nil if the call has not read
 }
 
-// Random runs rounds until it has run enough of them or one shows a fault.
+// Random runs rounds, fewRounds or as many as the environment says, until one shows a fault.
 func Random(t *testing.T, s Store) {
 	t.Helper()
 	rounds := fromEnv(t, roundsEnv, fewRounds)
@@ -150,7 +151,7 @@ func (w *write) outcome() string {
 	}
 }
 
-// round lets holders overlap at one resource, and judges what is there at the end.
+// round makes holders overlap at one resource, and judges the entries at the end.
 func (s Store) round(ctx context.Context, resource string) ([]*write, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -163,7 +164,7 @@ func (s Store) round(ctx context.Context, resource string) ([]*write, error) {
 	}
 	act := func(order, id int, token fence.Token, reads bool) {
 		running.Go(func() {
-			pause(order) // the newer one comes later, as a rule
+			pause(order) // newer holders mostly start later
 			for call := range calls {
 				w := &write{Entry: Entry{int64(id + call + 1), token}, reads: reads}
 				err := s.call(ctx, resource, w)
@@ -208,7 +209,7 @@ func (s Store) round(ctx context.Context, resource string) ([]*write, error) {
 	return all, nil
 }
 
-// context is that of a holder.
+// context returns the context of a holder.
 func (s Store) context(ctx context.Context, token fence.Token, reads bool, lock string) context.Context {
 	v := Verb{Reads: reads}
 	if !s.Locks {
@@ -217,7 +218,7 @@ func (s Store) context(ctx context.Context, token fence.Token, reads bool, lock 
 	return v.Context(ctx, token, lock)
 }
 
-// begin has the resource follow its lock.
+// begin makes the resource follow its lock.
 func (s Store) begin(ctx context.Context, resource string) error {
 	if !s.Locks {
 		return nil
@@ -229,7 +230,7 @@ func (s Store) begin(ctx context.Context, resource string) error {
 	return err
 }
 
-// intrude calls everything as the holder of another lock, whose token is higher than all others.
+// intrude calls every verb as the holder of another lock, whose token is higher than all others.
 func (s Store) intrude(ctx context.Context, resource string) error {
 	writer, reader := s.context(ctx, foreign, false, "report"), s.context(ctx, foreign, true, "report")
 	refused := func(name string, err error) error {
@@ -258,7 +259,7 @@ func (s Store) intrude(ctx context.Context, resource string) error {
 
 var errLetIn = errors.New("accepted")
 
-// call is a claim, a write or a read. Every third ends early.
+// call makes a claim, a write or a read. It cancels about every third call early.
 func (s Store) call(ctx context.Context, resource string, w *write) error {
 	ctx = s.context(ctx, w.Token, w.reads, "accounts")
 	whole := ctx
@@ -297,5 +298,5 @@ func (s Store) call(ctx context.Context, resource string, w *write) error {
 	return fmt.Errorf("%s: %s with token %d: %w", resource, w.form.Name, w.Token, err)
 }
 
-// pause spreads what would otherwise happen at once: it makes schedules, and nothing relies on its length.
+// pause varies the schedules; nothing relies on its length.
 func pause(n int) { time.Sleep(rand.N(time.Duration(n)*longest/2 + 1)) }

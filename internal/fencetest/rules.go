@@ -13,21 +13,22 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// Marks are what a resource remembers: the mark of writers, that of readers if it is higher, and the lock that it follows.
+// Marks are the marks of a resource: that of writers, that of readers if it is higher, and the lock that the resource
+// follows.
 type Marks struct {
 	Write, Read fence.Token
 	Lock        string
 }
 
-// Verb is a verb of a store. It is for writers and raises their mark, if nothing else is said.
+// Verb is a verb of a store. By default it is for writers and raises their mark.
 type Verb struct {
 	Call  func(ctx context.Context, resource string) error
-	Reads bool // its token is a reader's
-	Looks bool // it raises no mark
-	Moves bool // the resource follows the lock of its token from now on
+	Reads bool // the token is a reader's
+	Looks bool // the verb raises no mark
+	Moves bool // the resource follows the token's lock from then on
 }
 
-// VerbsOf are the verbs that every store has, by their names.
+// VerbsOf returns the verbs that every store has, by their names.
 func VerbsOf(claim, check, move, claimRead, checkRead func(ctx context.Context, resource string) error) map[string]Verb {
 	return map[string]Verb{
 		"Claim": {Call: claim}, "Check": {Call: check, Looks: true}, "Move": {Call: move, Moves: true},
@@ -35,7 +36,8 @@ func VerbsOf(claim, check, move, claimRead, checkRead func(ctx context.Context, 
 	}
 }
 
-// Context is that of a holder who may call the verb. Without a lock the token comes without a name, as with several.
+// Context returns the context of a holder who may call the verb. The token comes without a name if there is no lock, or
+// if there are several.
 func (v Verb) Context(ctx context.Context, token fence.Token, locks ...string) context.Context {
 	if v.Reads {
 		ctx = fence.NewReadContext(ctx, fence.ReadToken(token))
@@ -48,28 +50,30 @@ func (v Verb) Context(ctx context.Context, token fence.Token, locks ...string) c
 	return fence.WithLock(ctx, locks...)
 }
 
-// Step is a verb's call, of which Watch is told.
+// Step is a call of a verb, for Watch.
 type Step struct {
 	Name          string
 	Verb          Verb
 	Lock          string // of the token; "" if it came without one
-	Before, After Marks  // as they have to be
+	Before, After Marks  // as they must be
 	Err           error  // nil if it was accepted
 }
 
-// Rules are what is the same in every store. Verbs have Claim and ClaimRead among them.
+// Rules test a store against the rules that all stores share.
 type Rules struct {
-	Verbs map[string]Verb // they accept every era
-	Lax   map[string]Verb // the same, where tokens without a name are allowed
+	Verbs map[string]Verb // Claim, ClaimRead and others
+	Lax   map[string]Verb // the same of a store that allows tokens without a name
 
-	// Marks returns what is stored.
+	// Marks returns the stored marks.
 	Marks func(t *testing.T, resource string) Marks
 
-	// Watch is called before each verb, and what it returns after it, for what one store alone promises; nil: nothing.
+	// Watch checks what only this store promises, unless it is nil: it is called before each verb, and the function
+	// that it returns after the verb.
 	Watch func(t *testing.T, resource string) func(Step)
 }
 
-// After is the rule: what a store makes of a token at a resource with these marks.
+// After is the rule: it returns the marks, or the refusal, after a verb was called with a token at a resource with
+// these marks.
 func (m Marks) After(v Verb, token fence.Token, lock string, lax bool) (Marks, error) {
 	other := m.Lock != "" && lock != m.Lock && !v.Moves
 	refused := &fence.OtherLockError{Token: token, Read: v.Reads, Lock: lock, Follows: m.Lock}
@@ -95,7 +99,7 @@ func (m Marks) After(v Verb, token fence.Token, lock string, lax bool) (Marks, e
 	return m.Normal(), nil
 }
 
-// Normal leaves a read mark out that refuses nobody. A store may keep it.
+// Normal drops a read mark that refuses nobody. A store may keep such a mark.
 func (m Marks) Normal() Marks {
 	if m.Read <= m.Write {
 		m.Read = 0
@@ -103,11 +107,11 @@ func (m Marks) Normal() Marks {
 	return m
 }
 
-// Decide calls each verb at each kind of marks with each kind of token, of no lock, of the one that is followed, of another, and
-// of two that were granted as one. It compares the answer and the marks with the rule.
+// Decide calls each verb at each kind of marks with each kind of token: without a lock, of the lock that is followed,
+// of another lock, and of two locks that were granted as one. It compares the answer and the marks with the rule.
 func (r Rules) Decide(t *testing.T) {
 	t.Helper()
-	// A store that compares text finds 9 higher than 41, and 100 lower.
+	// A store that compared text would find 9 higher than 41, and 100 lower.
 	writers, readers, both := []fence.Token{9, 40, 41, 100}, []fence.Token{9, 53, 54, 100}, []fence.Token{9, 40, 41, 53, 54, 100}
 	for _, row := range []struct {
 		before Marks
@@ -144,7 +148,7 @@ func (r Rules) decide(t *testing.T, before Marks, name string, token fence.Token
 		lock = locks[0]
 	}
 	if v.Moves && lock == "" {
-		return // see Refuse
+		return // Refuse tests this
 	}
 	what := fmt.Sprintf("%s with %d of %q at %+v, tokens without a name allowed: %t", name, token, locks, before, lax)
 	resource := r.have(t, before)
@@ -159,7 +163,7 @@ func (r Rules) decide(t *testing.T, before Marks, name string, token fence.Token
 	tell(Step{name, v, lock, before, after, err})
 }
 
-// have returns a new resource with these marks.
+// have returns the name of a new resource with these marks.
 func (r Rules) have(t *testing.T, m Marks) string {
 	t.Helper()
 	resource := fmt.Sprint("resource ", resources.Add(1))
@@ -179,7 +183,8 @@ func (r Rules) have(t *testing.T, m Marks) string {
 	return resource
 }
 
-// RequireRefusal compares a refusal with want, which has no resource: a store may call it by a longer name.
+// RequireRefusal compares an error with want, which has no resource: a store's name of the resource may be longer, but
+// ends in resource.
 func RequireRefusal(t *testing.T, want, err error, resource, what string) {
 	t.Helper()
 	stale, isStale := errors.AsType[*fence.StaleError](err)
@@ -202,8 +207,8 @@ func RequireRefusal(t *testing.T, want, err error, resource, what string) {
 	require.NotEqual(t, errors.Is(err, fence.ErrStale), errors.Is(err, fence.ErrOtherLock), what)
 }
 
-// Names holds names of locks and of resources, the longest of which has some bytes, against each other: they are what they are, byte
-// by byte, whatever they look like.
+// Names tests that names of locks and resources are compared byte by byte, whatever they look like. longest is the
+// length of the longest resource in bytes.
 func (r Rules) Names(t *testing.T, longest int) {
 	t.Helper()
 	claim, claimRead := r.Verbs["Claim"], r.Verbs["ClaimRead"]
@@ -237,8 +242,9 @@ func (r Rules) Names(t *testing.T, longest int) {
 	}
 }
 
-// Refuse calls verbs with what is refused before anything is sent: their store fails the test otherwise. It accepts the eras up to
-// [fence.DefaultMaxEra]. resources are names that are refused, each with what the error says.
+// Refuse calls verbs with input that must be refused before anything is sent; the caller's store fails the test if
+// something is. The store accepts eras up to [fence.DefaultMaxEra]. resources are illegal names, each with a part of
+// its error.
 func Refuse(t *testing.T, verbs map[string]Verb, resources map[string]string) {
 	t.Helper()
 	for name, v := range verbs {

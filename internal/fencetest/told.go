@@ -9,10 +9,10 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// errTold reports hooks that say something else than the verb.
-var errTold = errors.New("the hooks tell something else")
+// errTold reports a call of the hooks that differs from the answer of the verb.
+var errTold = errors.New("the hooks disagree with the verb")
 
-// Told records what the hooks of a store tell.
+// Told records the calls of a store's hooks.
 type Told struct {
 	mu  sync.Mutex
 	all []Event
@@ -25,7 +25,7 @@ type Event struct {
 	Err error
 }
 
-// Hooks are those to make the store with.
+// Hooks returns the hooks for the store's options.
 func (t *Told) Hooks() *fence.Hooks {
 	return &fence.Hooks{
 		Accepted: func(_ context.Context, a fence.Access) { t.add(Event{a, nil}) },
@@ -67,7 +67,7 @@ func (t *Told) check(by *holder, err error) error {
 	}
 	if err != nil && !errors.Is(err, fence.ErrStale) {
 		if all := t.take(); len(all) > 0 {
-			return fmt.Errorf("%w: %v, want nothing about: %w", errTold, all, err)
+			return fmt.Errorf("%w: %v, want no call for: %w", errTold, all, err)
 		}
 		return nil
 	}

@@ -14,10 +14,10 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// Outcome is what a client or a caller of a handler learns.
+// Outcome is the answer to a request.
 type Outcome int
 
-// The outcomes. A wire has a status for each.
+// The outcomes. Each wire has a status for each of them.
 const (
 	Served Outcome = iota
 	Stale
@@ -27,10 +27,10 @@ const (
 	NoResource
 	LongResource
 	Unchecked // the check failed for another reason than the token
-	Ended     // the context ended before the turn came
+	Ended     // the context ended while the request waited for its turn
 )
 
-// Server is what a test asks of a wire.
+// Server is the configuration of a server under test.
 type Server struct {
 	Atomic   bool
 	Guard    *fence.Guard
@@ -40,56 +40,58 @@ type Server struct {
 	// CheckRead is the check of readers; nil: none. With Atomic it is the Guard's.
 	CheckRead func(ctx context.Context, resource string, t fence.ReadToken) error
 
-	Handle func(ctx context.Context) error // nil: it does nothing
+	Handle func(ctx context.Context) error // the handler; nil: it does nothing
 }
 
-// Set are the values that the caller of a client has set itself, for the token of a writer and of a reader, and for its lock.
+// Set has the values that the caller of a client has set itself: for a writer's token, for a reader's token, and for
+// the lock.
 type Set struct{ Write, Read, Lock []string }
 
 // Client sends requests to a server.
 type Client interface {
-	// Send sends a request for a resource over the network, with the token of ctx as the wire's client sends it and with
-	// values that the caller has set beside it.
+	// Send sends a request for a resource over the network, with the token of ctx, as the wire's client does, and with
+	// the values in set.
 	Send(ctx context.Context, resource string, set Set) (Outcome, error)
 
-	// ServeIn has the server serve a request for "orders" with the token and the lock of the client's context in this goroutine,
-	// without a network. The request's context at the server is the one given.
+	// ServeIn makes the server serve a request for "orders" in this goroutine, without a network. The request has the
+	// token and the lock of the context client; its context at the server is server.
 	ServeIn(server, client context.Context) (Outcome, error)
 }
 
-// serve has the server serve a request for "orders" with the token of ctx, in a context that carries none and ends with ctx.
+// serve makes the server serve a request for "orders" with the token of ctx, in a context that carries no token and
+// ends with ctx.
 func serve(ctx context.Context, c Client) (Outcome, error) {
 	return c.ServeIn(fence.NewContext(ctx, 0), ctx)
 }
 
-// Wire is a protocol that carries tokens: a client's side and both kinds of server.
+// Wire is a protocol that carries tokens: a client and both kinds of servers.
 type Wire struct {
-	Missing error // what the client's error matches without a token
+	Missing error // the sentinel of the client's error for a request without a token
 	Start   func(t *testing.T, s Server) Client
 }
 
-// Run tests what every wire does alike.
+// Run tests what all wires have in common.
 func (w Wire) Run(t *testing.T) {
 	t.Helper()
 	for name, test := range map[string]func(*testing.T, Server){
-		"refuses and accepts":              w.refusesAndAccepts,
-		"readers raise no mark":            w.readersRaiseNoMark,
-		"resource is that of the request":  w.resourceOfTheRequest,
-		"refusals cross the wire":          w.refusalsCross,
-		"a value of the caller":            w.valueOfTheCaller,
-		"a wait ends with its context":     w.waitEnds,
-		"only atomic cannot be overtaken":  w.overtaken,
-		"a handler that panics":            w.panics,
-		"a check that fails tells nothing": w.failedCheck,
+		"refuses and accepts":             w.refusesAndAccepts,
+		"readers raise no mark":           w.readersRaiseNoMark,
+		"resource is that of the request": w.resourceOfTheRequest,
+		"refusals cross the wire":         w.refusalsCross,
+		"a value of the caller":           w.valueOfTheCaller,
+		"a wait ends with its context":    w.waitEnds,
+		"only atomic cannot be overtaken": w.overtaken,
+		"a handler that panics":           w.panics,
+		"a failed check leaks nothing":    w.failedCheck,
 
-		"readers are checked":                         w.readersAreChecked,
-		"readers are carried along without a check":   w.readersUnchecked,
-		"readers do not write":                        w.readersDoNotWrite,
-		"a refusal says whose it is":                  w.refusalsOfReaders,
-		"a value of the caller, for readers":          w.readValueOfTheCaller,
-		"a reader's wait ends with its context":       w.readWaitEnds,
-		"who runs beside a reader":                    w.besideAReader,
-		"a check of readers that fails tells nothing": w.failedReadCheck,
+		"readers are checked":                     w.readersAreChecked,
+		"readers are served without a check":      w.readersUnchecked,
+		"readers do not write":                    w.readersDoNotWrite,
+		"a refusal has token and mark":            w.refusalsOfReaders,
+		"a value of the caller, for readers":      w.readValueOfTheCaller,
+		"a reader's wait ends with its context":   w.readWaitEnds,
+		"others beside a reader":                  w.besideAReader,
+		"a failed check of readers leaks nothing": w.failedReadCheck,
 
 		"the lock is carried along":              w.locksAreCarried,
 		"another lock is refused":                w.otherLocksAreRefused,
@@ -151,7 +153,7 @@ func (w Wire) readersRaiseNoMark(t *testing.T, s Server) {
 	t.Helper()
 	require.NoError(t, s.Guard.Claim("orders", 54))
 	var carried []fence.Token
-	s.ReadOnly, s.CheckRead = true, s.Guard.CheckReadContext // which is not for writers
+	s.ReadOnly, s.CheckRead = true, s.Guard.CheckReadContext // it must ignore writers' tokens
 	s.Handle = func(ctx context.Context) error {
 		token, _ := fence.FromContext(ctx)
 		carried = append(carried, token)
@@ -159,7 +161,7 @@ func (w Wire) readersRaiseNoMark(t *testing.T, s Server) {
 	}
 	c := w.Start(t, s)
 	for _, token := range []fence.Token{0, 41, 60} {
-		got, err := c.Send(fence.NewContext(t.Context(), token), "", Set{}) // it needs no resource
+		got, err := c.Send(fence.NewContext(t.Context(), token), "", Set{}) // no resource is needed
 		require.Equal(t, Served, got, "%v", err)
 	}
 	require.Equal(t, []fence.Token{0, 41, 60}, carried)
@@ -190,8 +192,8 @@ func (w Wire) resourceOfTheRequest(t *testing.T, s Server) {
 	require.Len(t, s.Guard.Marks(), 3)
 }
 
-// A handler returns the error of its store, and the client's error is the store's, to the digit. A name of any length does
-// not hide the refusal, and nothing else about the server reaches the client.
+// A handler returns the error of its store, and the client gets that error, to the digit. A name of any length does not
+// hide the refusal, and no other detail of the server reaches the client.
 func (w Wire) refusalsCross(t *testing.T, s Server) {
 	t.Helper()
 	const token = fence.Token(1<<62 + 1)
@@ -224,7 +226,8 @@ func (w Wire) refusalsCross(t *testing.T, s Server) {
 	}
 }
 
-// The client sends what its caller has set, unless the context carries another token: then one of the two is a mistake.
+// The client sends the value that its caller has set. If the context carries another token, one of the two is a
+// mistake, so the client refuses.
 func (w Wire) valueOfTheCaller(t *testing.T, s Server) {
 	t.Helper()
 	c := w.Start(t, s)
@@ -238,7 +241,7 @@ func (w Wire) valueOfTheCaller(t *testing.T, s Server) {
 	require.Equal(t, map[string]fence.Token{"orders": 55}, s.Guard.Marks(), "nothing was sent")
 }
 
-// A request that waits for its turn ends with its context, since its client has gone.
+// A request that waits for its turn ends with its context, when its client is gone.
 func (w Wire) waitEnds(t *testing.T, s Server) {
 	t.Helper()
 	s.Handle = func(context.Context) error { t.Error("the handler has run"); return nil }
@@ -253,8 +256,8 @@ func (w Wire) waitEnds(t *testing.T, s Server) {
 	require.Equal(t, map[string]fence.Token{"orders": 41}, s.Guard.Marks())
 }
 
-// The handler of token 41 is paused between the check and its write while 54 is sent. An early check lets the stale write
-// come last, unless the store refuses it.
+// The handler of token 41 is paused between the check and its write while 54 is sent. With an early check the stale
+// write comes last, unless the store refuses it.
 func (w Wire) overtaken(t *testing.T, s Server) {
 	t.Helper()
 	for _, stored := range []bool{false, true} {
@@ -293,7 +296,7 @@ func (w Wire) overtaken(t *testing.T, s Server) {
 			_, _ = c.Send(fence.NewContext(t.Context(), 54), "orders", Set{})
 		})
 		if s.Atomic {
-			// That the newer one waits can only be seen by giving it time.
+			// No event shows that the newer request waits, so give it time to come too early.
 			select {
 			case <-newer:
 			case <-time.After(50 * time.Millisecond):
@@ -333,11 +336,11 @@ func (w Wire) panics(t *testing.T, s Server) {
 	got, err = serve(fence.NewContext(t.Context(), 55), c)
 	require.Equal(t, Served, got, "%v", err)
 	for close(left); s.Atomic && len(left) > 0; {
-		require.ErrorIs(t, (<-left).Err(), context.Canceled, "what the handler has left running is to stop")
+		require.ErrorIs(t, (<-left).Err(), context.Canceled, "goroutines that the handler left behind must stop")
 	}
 }
 
-// A check that cannot be made refuses, and the client does not learn why.
+// If the check fails, the request is refused, and the client does not learn why.
 func (w Wire) failedCheck(t *testing.T, s Server) {
 	t.Helper()
 	if s.Atomic {

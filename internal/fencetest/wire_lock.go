@@ -12,15 +12,16 @@ import (
 	"github.com/leasefence/leasefence/internal/scope"
 )
 
-// writerOf and readerOf are the contexts of holders of locks that were granted as one.
+// writerOf returns the context of a writer whose locks were granted as one.
 func writerOf(t *testing.T, token fence.Token, locks ...string) context.Context {
 	t.Helper()
 	return fence.WithLock(fence.NewContext(t.Context(), token), locks...)
 }
 
-// inside is the context of a function that runs under a lock inside of another's, as lease.Session.Do makes it.
+// inside returns the context of a function that runs under a lock inside the function of another lock, as
+// lease.Session.Do does.
 //
-//nolint:revive // as other helpers, it begins with t
+//nolint:revive // t comes first, as in other helpers
 func inside(t *testing.T, handle, caller context.Context) context.Context {
 	t.Helper()
 	ctx, done := scope.Work(handle, caller)
@@ -28,12 +29,13 @@ func inside(t *testing.T, handle, caller context.Context) context.Context {
 	return ctx
 }
 
+// readerOf returns the context of a reader whose locks were granted as one.
 func readerOf(t *testing.T, token fence.ReadToken, locks ...string) context.Context {
 	t.Helper()
 	return fence.WithLock(fence.NewReadContext(t.Context(), token), locks...)
 }
 
-// requireOther compares the whole refusal.
+// requireOther requires exactly this refusal.
 func requireOther(t *testing.T, want fence.OtherLockError, err error) {
 	t.Helper()
 	require.ErrorIs(t, err, fence.ErrOtherLock)
@@ -44,7 +46,7 @@ func requireOther(t *testing.T, want fence.OtherLockError, err error) {
 	require.ErrorContains(t, err, want.Error())
 }
 
-// The name arrives as it was, beside the token of a writer or a reader, whatever is in it.
+// The name arrives unchanged beside the token of a writer or a reader, whatever characters it has.
 func (w Wire) locksAreCarried(t *testing.T, s Server) {
 	t.Helper()
 	type carried struct {
@@ -54,7 +56,7 @@ func (w Wire) locksAreCarried(t *testing.T, s Server) {
 		named bool
 	}
 	var got carried
-	s.ReadOnly = true // so that no name is refused for another one
+	s.ReadOnly = true // so that the resource follows no lock
 	s.Handle = func(ctx context.Context) error {
 		got = carried{}
 		got.token, _ = fence.FromContext(ctx)
@@ -74,7 +76,7 @@ func (w Wire) locksAreCarried(t *testing.T, s Server) {
 	require.Equal(t, carried{read: 54, lock: "ärger", named: true}, got)
 
 	require.NoError(t, send(fence.NewContext(t.Context(), 54), t, c, Served))
-	require.Equal(t, carried{token: 54}, got, "it came without a name")
+	require.Equal(t, carried{token: 54}, got, "the token came without a name")
 	require.NoError(t, send(writerOf(t, 54, "a", "b"), t, c, Served))
 	require.Equal(t, carried{token: 54}, got, "two locks were granted as one")
 	require.NoError(t, send(fence.ForLock(writerOf(t, 54, "a", "b"), "b"), t, c, Served))
@@ -89,7 +91,7 @@ func (w Wire) locksAreCarried(t *testing.T, s Server) {
 	require.Equal(t, carried{}, got)
 }
 
-// A request of another lock is refused with both names, and has changed nothing: the rightful holder goes on.
+// A request of another lock is refused with both names, and changes nothing: the rightful holder continues.
 func (w Wire) otherLocksAreRefused(t *testing.T, s Server) {
 	t.Helper()
 	var served []fence.Token
@@ -127,7 +129,8 @@ func (w Wire) otherLocksAreRefused(t *testing.T, s Server) {
 	requireOther(t, fence.OtherLockError{Resource: "orders", Token: 61, Lock: "accounts", Follows: "report"}, err)
 }
 
-// A token without a name, of an older client for one, is refused where the resource follows a lock, unless the guard allows it.
+// A token without a name, for example of an older client, is refused if the resource follows a lock, unless the guard
+// allows it.
 func (w Wire) tokensWithoutALock(t *testing.T, s Server) {
 	t.Helper()
 	for _, allowed := range []bool{false, true} {
@@ -158,7 +161,7 @@ func (w Wire) tokensWithoutALock(t *testing.T, s Server) {
 	}
 }
 
-// A name of the server's own context is not that of a request without one, though the tokens are equal.
+// A request without a name does not get the name in the server's own context, even if the tokens are equal.
 func (w Wire) lockOfTheServer(t *testing.T, s Server) {
 	t.Helper()
 	named := 0
@@ -184,7 +187,8 @@ func (w Wire) lockOfTheServer(t *testing.T, s Server) {
 	require.Equal(t, 1, named)
 }
 
-// A name in another form than the one, which package wire tests, two names, and one without a token are refused as a malformed token is.
+// A name in a malformed encoding (package wire tests the encoding), two names, and a name without a token are refused
+// like a malformed token.
 func (w Wire) malformedLocks(t *testing.T, s Server) {
 	t.Helper()
 	for _, readOnly := range []bool{false, true} {
@@ -211,14 +215,14 @@ func (w Wire) malformedLocks(t *testing.T, s Server) {
 		} {
 			_, err := c.Send(ctx, "orders", Set{})
 			require.ErrorIs(t, err, fence.ErrInvalidToken)
-			require.ErrorContains(t, err, "its lock's name", "the client tells, and sends nothing")
+			require.ErrorContains(t, err, "its lock's name", "the client reports it and sends nothing")
 		}
 	}
 	require.Empty(t, s.Guard.Marks())
 	require.Empty(t, s.Guard.ReadMarks())
 }
 
-// What the caller has set for the name follows the rules of what he has set for the token.
+// A name that the caller has set follows the same rules as a token that the caller has set.
 func (w Wire) lockOfTheCaller(t *testing.T, s Server) {
 	t.Helper()
 	c := w.Start(t, s)
@@ -249,7 +253,7 @@ func (w Wire) lockOfTheCaller(t *testing.T, s Server) {
 	require.Equal(t, map[string]fence.Token{"orders": 54}, s.Guard.Marks(), "nothing was sent")
 }
 
-// The refusal of a handler's store crosses whole, and names of any length do not hide it.
+// The client gets the whole refusal of the handler's store, and names of any length do not hide it.
 func (w Wire) otherLockRefusalsCross(t *testing.T, s Server) {
 	t.Helper()
 	var answer error
@@ -284,7 +288,7 @@ func (w Wire) otherLockRefusalsCross(t *testing.T, s Server) {
 	}
 }
 
-// A check of the server's own, a store's for one, gets the name with the token.
+// A server's own check, for example a store's, gets the name with the token.
 func (w Wire) checksGetTheLock(t *testing.T, s Server) {
 	t.Helper()
 	if s.Atomic {

@@ -13,7 +13,7 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// requireStale compares the whole refusal.
+// requireStale requires exactly this refusal.
 func requireStale(t *testing.T, want fence.StaleError, err error) {
 	t.Helper()
 	stale, ok := errors.AsType[*fence.StaleError](err)
@@ -30,7 +30,7 @@ func (w Wire) readersAreChecked(t *testing.T, s Server) {
 	s.ReadOnly, s.CheckRead = true, s.Guard.CheckReadContext
 	s.Handle = func(ctx context.Context) error {
 		if token, ok := fence.FromContext(ctx); ok {
-			t.Errorf("a reader's handler has found the token %d to write with", token)
+			t.Errorf("a reader's handler has got the writer's token %d", token)
 		}
 		token, _ := fence.ReadFromContext(ctx)
 		served = append(served, token)
@@ -67,7 +67,7 @@ func (w Wire) readersAreChecked(t *testing.T, s Server) {
 	requireStale(t, fence.StaleError{Resource: "orders", Token: 60, Highest: 61, Read: true}, err)
 }
 
-// A server that has no check for readers serves them as it did before there were any.
+// A server without a check of readers serves their requests unchecked.
 func (w Wire) readersUnchecked(t *testing.T, s Server) {
 	t.Helper()
 	if s.Atomic {
@@ -81,14 +81,15 @@ func (w Wire) readersUnchecked(t *testing.T, s Server) {
 		return nil
 	}
 	c := w.Start(t, s)
-	got, err := c.Send(fence.NewReadContext(t.Context(), 41), "", Set{}) // it needs no resource
+	got, err := c.Send(fence.NewReadContext(t.Context(), 41), "", Set{}) // no resource is needed
 	require.Equal(t, Served, got, "%v", err)
 	require.Equal(t, fence.ReadToken(41), carried)
 	require.ErrorIs(t, sendSet(t.Context(), t, c, Invalid, Set{Read: []string{"060"}}), fence.ErrInvalidToken)
 	require.Empty(t, s.Guard.ReadMarks())
 }
 
-// The token of a read lock is none for a request that writes: that is what keeps a reader from writing at an older server, too.
+// For a request that writes, the token of a read lock counts as no token. This keeps a reader from writing, also at an
+// older server.
 func (w Wire) readersDoNotWrite(t *testing.T, s Server) {
 	t.Helper()
 	s.CheckRead = s.Guard.CheckReadContext
@@ -103,7 +104,7 @@ func (w Wire) readersDoNotWrite(t *testing.T, s Server) {
 	require.Empty(t, s.Guard.ReadMarks())
 }
 
-// A refusal crosses whole: whose token it was, and whose mark.
+// The client gets the whole refusal: whose token it was, and whose mark.
 func (w Wire) refusalsOfReaders(t *testing.T, s Server) {
 	t.Helper()
 	var answer fence.StaleError
@@ -148,7 +149,7 @@ func (w Wire) readValueOfTheCaller(t *testing.T, s Server) {
 	require.Empty(t, s.Guard.Marks())
 }
 
-// A reader waits for what an older writer has under way, until its client has gone.
+// A reader waits for an older writer's write that is under way, until its own client is gone.
 func (w Wire) readWaitEnds(t *testing.T, s Server) {
 	t.Helper()
 	s.ReadOnly, s.CheckRead = true, s.Guard.CheckReadContext
@@ -164,13 +165,13 @@ func (w Wire) readWaitEnds(t *testing.T, s Server) {
 	require.Empty(t, s.Guard.ReadMarks())
 }
 
-// While the handler of a reader runs, no older writer is let in. Readers are, and a newer writer: then the reader has lost its
-// lock, and learns it when it checks what it has read.
+// While the handler of a reader runs, an older writer is refused. Other readers are served, and so is a newer writer:
+// then the reader has lost its lock, and learns this from its check after the read.
 func (w Wire) besideAReader(t *testing.T, s Server) {
 	t.Helper()
 	reading, resumed, answered := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	resume := sync.OnceFunc(func() { close(resumed) })
-	defer resume() // or the server would wait for its handler
+	defer resume() // otherwise the server would wait for its handler
 	s.CheckRead = s.Guard.CheckReadContext
 	writers := w.Start(t, s)
 	s.ReadOnly = true
