@@ -13,8 +13,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// Who holds what is shown whatever the locks are, by all ways of looking alike, and each is released as it can be: one of ours when
-// asked, one of etcd's own when its lease has ended, or at once.
+// Watch, Inspect and List show the same holders and waiters, for our locks and for etcd's own. Release gets our lock by asking
+// its holder, and etcd's own lock when its lease has expired, or at once.
 func TestInspect_showsEtcdsOwnLocks(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -32,7 +32,7 @@ func TestInspect_showsEtcdsOwnLocks(t *testing.T) {
 		}
 		watched <- nil
 	}()
-	// agree waits until Watch shows so many, and compares what the others show then.
+	// agree waits until Watch shows this many holders and waiters, and compares Inspect and List with that.
 	agree := func(holders, waiters int) (q lease.Queue) {
 		t.Helper()
 		for {
@@ -53,8 +53,10 @@ func TestInspect_showsEtcdsOwnLocks(t *testing.T) {
 			}
 		}
 		require.Equal(t, q, now)
+		names := 0
 		for listed, err := range lease.List(ctx, client, "jo") {
 			require.NoError(t, err)
+			names++
 			for _, list := range [...][]lease.Contender{now.Holders, now.Waiters} {
 				for i := range list {
 					list[i].Owner = ""
@@ -62,6 +64,7 @@ func TestInspect_showsEtcdsOwnLocks(t *testing.T) {
 			}
 			require.Equal(t, now, listed)
 		}
+		require.Equal(t, min(1, holders+waiters), names, "List shows a name with holders or waiters")
 		return q
 	}
 	agree(0, 0)
