@@ -14,44 +14,44 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// dice choose a call.
+// dice is the random choice of a call.
 type dice struct{ *rand.Rand }
 
-// in is true once in n times.
+// in returns true once in n times.
 func (d dice) in(n int) bool { return d.IntN(n) == 0 }
 
 func pick[T any](d dice, of ...T) T { return of[d.IntN(len(of))] }
 
-// some of the options, each once in n times.
+// some returns each of the options once in n times.
 func (d dice) some(n int, of ...clientv3.OpOption) []clientv3.OpOption {
 	return slices.DeleteFunc(of, func(clientv3.OpOption) bool { return !d.in(n) })
 }
 
-// call makes one call and tells what came of it.
+// call makes one call and records its answer or error.
 func (y *party) call(d dice) {
 	switch n := d.IntN(100); {
 	case n < 28:
 		resp, err := y.txn(d)
-		y.tell((*pb.TxnResponse)(resp), err)
+		y.record((*pb.TxnResponse)(resp), err)
 	case n < 44:
 		key, value, opts := y.put(d)
 		if d.in(8) {
 			key = "z"
 		}
 		resp, err := y.client.Put(y.ctx, key, value, opts...)
-		y.tell((*pb.PutResponse)(resp), err)
+		y.record((*pb.PutResponse)(resp), err)
 	case n < 47:
 		key, opts := y.del(d, clientv3.WithFromKey())
 		resp, err := y.client.Delete(y.ctx, key, opts...)
-		y.tell((*pb.DeleteRangeResponse)(resp), err)
+		y.record((*pb.DeleteRangeResponse)(resp), err)
 	case n < 67:
 		key, opts := y.get(d)
 		resp, err := y.client.Get(y.ctx, key, opts...)
-		y.tell((*pb.RangeResponse)(resp), err)
+		y.record((*pb.RangeResponse)(resp), err)
 	case n < 69:
 		resp, err := y.client.Compact(y.ctx, y.revision(d))
-		y.tell((*pb.CompactionResponse)(resp), err)
-	case n < 71: // a few at a time, for the server takes up to 100 ms to serve those of past revisions
+		y.record((*pb.CompactionResponse)(resp), err)
+	case n < 71: // several at a time, since the server takes up to 100 ms to serve watches of past revisions
 		for range 2 + d.IntN(4) {
 			y.watch(d)
 		}
@@ -69,7 +69,7 @@ func (y *party) callLease(d dice) {
 		y.grant(d)
 	case 2:
 		resp, err := y.client.Revoke(y.ctx, id)
-		y.tell((*pb.LeaseRevokeResponse)(resp), err)
+		y.record((*pb.LeaseRevokeResponse)(resp), err)
 	case 3:
 		var opts []clientv3.LeaseOption
 		if d.in(2) {
@@ -77,30 +77,30 @@ func (y *party) callLease(d dice) {
 		}
 		resp, err := y.client.TimeToLive(y.ctx, id, opts...)
 		if err != nil {
-			y.tell(nil, err)
+			y.record(nil, err)
 			return
 		}
 		ttl := resp.TTL
 		if 0 < ttl && ttl <= resp.GrantedTTL {
-			ttl = 1 // some of it
+			ttl = 1 // the remaining time differs
 		}
 		slices.SortFunc(resp.Keys, bytes.Compare) // etcd has no order
-		y.tell(&pb.LeaseTimeToLiveResponse{
+		y.record(&pb.LeaseTimeToLiveResponse{
 			Header: resp.ResponseHeader, ID: int64(resp.ID), TTL: ttl, GrantedTTL: resp.GrantedTTL, Keys: resp.Keys,
 		}, nil)
 	case 4:
 		resp, err := y.client.KeepAliveOnce(y.ctx, id)
 		if err != nil {
-			y.tell(nil, err)
+			y.record(nil, err)
 			return
 		}
-		y.tell(&pb.LeaseKeepAliveResponse{Header: resp.ResponseHeader, ID: int64(resp.ID), TTL: resp.TTL}, nil)
+		y.record(&pb.LeaseKeepAliveResponse{Header: resp.ResponseHeader, ID: int64(resp.ID), TTL: resp.TTL}, nil)
 	default:
 		y.keepAlive(d)
 	}
 }
 
-// grant asks for a lease that outlives the program, or for a short one, which it gives back at once.
+// grant asks for a lease that outlives the program, or for another TTL. It revokes a short lease at once.
 func (y *party) grant(d dice) {
 	ttl := int64(3600)
 	if d.in(4) {
@@ -108,17 +108,17 @@ func (y *party) grant(d dice) {
 	}
 	resp, err := y.client.Grant(y.ctx, ttl)
 	if err != nil {
-		y.tell(nil, err)
+		y.record(nil, err)
 		return
 	}
 	y.leases = append(y.leases, resp.ID)
 	if ttl < 3600 {
 		_, _ = y.client.Revoke(y.ctx, resp.ID) // it may have expired
 	}
-	y.tell(&pb.LeaseGrantResponse{Header: resp.ResponseHeader, ID: int64(resp.ID), TTL: resp.TTL}, nil)
+	y.record(&pb.LeaseGrantResponse{Header: resp.ResponseHeader, ID: int64(resp.ID), TTL: resp.TTL}, nil)
 }
 
-// keepAlive renews a few leases on a stream: first it sends for each, and then it looks at the answers.
+// keepAlive renews a few leases on a stream: it sends all requests first and then receives the answers.
 func (y *party) keepAlive(d dice) {
 	st, err := y.openKeepAlive(y.ctx, "1")
 	if err != nil {
@@ -133,12 +133,12 @@ func (y *party) keepAlive(d dice) {
 	}
 	for range n {
 		resp, err := st.Recv()
-		y.tell(resp, err)
+		y.record(resp, err)
 	}
 	_ = st.CloseSend()
 }
 
-// watch opens a watch on a stream of its own, whose progress tells that all its events are there.
+// watch opens a watch on its own stream, so that a progress notice shows that all events of this watch have arrived.
 func (y *party) watch(d dice) {
 	y.opened++
 	w := &watch{n: y.opened}
@@ -162,7 +162,7 @@ func (y *party) txn(d dice) (*clientv3.TxnResponse, error) {
 	return y.client.Txn(y.ctx).If(cmps...).Then(then...).Else(or...).Commit()
 }
 
-// body is that of a transaction, at a depth below the outermost one.
+// body returns the parts of a random transaction; depth is 0 for the outermost one.
 func (y *party) body(d dice, depth int) (cmps []clientv3.Cmp, then, or []clientv3.Op) {
 	for range d.IntN(3) {
 		cmps = append(cmps, y.compare(d))
@@ -174,7 +174,7 @@ func (y *party) body(d dice, depth int) (cmps []clientv3.Cmp, then, or []clientv
 		return ops
 	}
 	then, or = branch(), branch()
-	if d.in(40) { // 128 operations are allowed, those of the transactions around it included
+	if d.in(40) { // 128 operations are allowed, including those of outer transactions
 		for range pick(d, 126, 128, 129, 129) {
 			then = append(then, clientv3.OpGet("a"))
 		}
@@ -190,7 +190,7 @@ func (y *party) op(d dice, depth int) clientv3.Op {
 		key, value, opts := y.put(d)
 		return clientv3.OpPut(key, value, opts...)
 	case n < 8:
-		if d.in(8) { // no other deletion from a key on, for the fake refuses it where the transaction puts one of those keys
+		if d.in(8) { // only "z": the fake refuses a deletion from a key on in a transaction that puts one of those keys
 			return clientv3.OpDelete("z", clientv3.WithFromKey())
 		}
 		key, opts := y.del(d)
@@ -268,10 +268,10 @@ func (y *party) key(d dice) string {
 	return pick(d, "a", "a/1", "a/2", "a/2/x", "a/3", "a/4", "a/5", "b", "b/1")
 }
 
-// span widens a key to a range, now and then an empty one.
+// span widens a key to a range, sometimes an empty one.
 func (y *party) span(d dice, key string, more ...clientv3.OpOption) []clientv3.OpOption {
 	switch {
-	case d.in(3) || key == "": // with an empty key the client asks for everything
+	case d.in(3) || key == "": // for a range of an empty key the client asks for everything
 		return nil
 	case d.in(3):
 		return []clientv3.OpOption{clientv3.WithPrefix()}
@@ -280,7 +280,7 @@ func (y *party) span(d dice, key string, more ...clientv3.OpOption) []clientv3.O
 	}
 }
 
-// revision is a recent one, seldom one that is compacted or in the future.
+// revision returns mostly a recent revision, seldom a compacted or a future one.
 func (y *party) revision(d dice) int64 {
 	switch {
 	case d.in(40):
@@ -292,7 +292,7 @@ func (y *party) revision(d dice) int64 {
 	}
 }
 
-// leaseID is mostly a recent one, which may have been revoked, seldom one that never was.
+// leaseID returns mostly the ID of a recent lease, which may have been revoked, seldom one that was never granted.
 func (y *party) leaseID(d dice) clientv3.LeaseID {
 	if n := len(y.leases); n > 0 && !d.in(12) {
 		return y.leases[n-1-d.IntN(min(n, 3))]

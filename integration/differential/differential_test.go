@@ -57,7 +57,7 @@ func TestFake(t *testing.T) {
 	}
 }
 
-// errorsToDraw are those that the calls must have met, so that they stay as wide as they are.
+// errorsToDraw are the errors that the calls must draw, so that a change does not narrow the choice of calls unnoticed.
 var errorsToDraw = []string{
 	"etcdserver: key is not provided",
 	"etcdserver: key not found",
@@ -75,11 +75,11 @@ var errorsToDraw = []string{
 	"rpc error: code = ResourceExhausted desc = trying to send message larger than max",
 }
 
-// program is a sequence of calls, one for each number. What a call asks for follows from its number and from what the
-// party knows by then, so that any part of a program is a program too.
+// program is a sequence of calls, one for each number. A call follows from its number and from what the party knows by
+// then, so any part of a program is a program too.
 type program []uint64
 
-// run makes the calls and tells what came of each.
+// run makes the calls and returns each with its answers.
 func (p program) run(y *party, requests func() []string) (trace []step) {
 	for _, seed := range p {
 		y.now = step{}
@@ -109,17 +109,17 @@ func (p program) onFake(t *testing.T) (trace []step) {
 			return requests
 		})
 		cancel()
-		synctest.Wait() // the client's Watcher may deadlock if it is closed before it has seen to the end of a watch
+		synctest.Wait() // the client's Watcher may deadlock if it is closed before it has finished a watch that ended
 	})
 	return trace
 }
 
-// opener is what the fake has in place of a connection for keep-alive streams.
+// opener opens keep-alive streams: the fake has no connection.
 type opener interface {
 	OpenKeepAlive(ctx context.Context, endpoint string) (pb.Lease_LeaseKeepAliveClient, error)
 }
 
-// onEtcd runs the program on a real etcd that it shares with others, one after the other.
+// onEtcd runs the program on a real etcd, which all programs use one after the other.
 func (p program) onEtcd(t *testing.T, client *clientv3.Client) []step {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -138,7 +138,7 @@ func (p program) onEtcd(t *testing.T, client *clientv3.Client) []step {
 	return p.run(y, func() []string { return nil })
 }
 
-// shrunk drops calls for as long as the rest still fails.
+// shrunk drops calls as long as the rest still fails.
 func (p program) shrunk(fails func(program) bool) program {
 	for size := (len(p) + 1) / 2; size > 0; size /= 2 {
 		for i := 0; i+size <= len(p); {
@@ -152,7 +152,7 @@ func (p program) shrunk(fails func(program) bool) program {
 	return p
 }
 
-// step is one call and what came of it.
+// step is one call with its answers.
 type step struct {
 	requests []string // as the fake got them
 	answers  []string // to the call, and then the events that it caused
@@ -168,7 +168,7 @@ func firstDifference(a, b []step) int {
 	return -1
 }
 
-// list is a trace for people.
+// list formats a trace for an error.
 func list(trace []step, of func(step) []string) string {
 	var b strings.Builder
 	for i, s := range trace {

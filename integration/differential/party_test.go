@@ -17,15 +17,15 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// party is a server under comparison, with what the calls so far have shown of it.
+// party is a server under comparison, with what its answers so far have shown.
 type party struct {
-	ctx           context.Context //nolint:containedctx // that of all calls; its end ends the watches
+	ctx           context.Context //nolint:containedctx // of all calls and watches
 	client        *clientv3.Client
 	openKeepAlive func(ctx context.Context, endpoint string) (pb.Lease_LeaseKeepAliveClient, error)
-	base, rev     int64              // the revision at the program's begin, and the last one seen
-	leases        []clientv3.LeaseID // granted, gone ones included
-	watches       []*watch           // open ones
-	opened        int                // watches
+	base, rev     int64              // the revision at the begin of the program, and the last one seen
+	leases        []clientv3.LeaseID // all leases that were granted
+	watches       []*watch           // the open watches
+	opened        int                // the number of watches that were opened
 	now           step
 }
 
@@ -35,10 +35,11 @@ type watch struct {
 	cancel context.CancelFunc
 	ch     clientv3.WatchChan
 	from   int64
-	told   int64 // all of the revisions until this one
+	seen   int64 // all events up to this revision have arrived
 }
 
-// newParty begins with an empty store whose last revision, and few before it, are the same for all but their numbers.
+// newParty starts with an empty, compacted store. Its last few revisions are the same for every party, except their
+// numbers.
 func newParty(
 	ctx context.Context, t *testing.T, client *clientv3.Client,
 	open func(context.Context, string) (pb.Lease_LeaseKeepAliveClient, error),
@@ -48,7 +49,7 @@ func newParty(
 		_, err := client.Put(ctx, "a", "")
 		require.NoError(t, err)
 	}
-	gone, err := client.Delete(ctx, "a") // the last event, for a watch may begin with it
+	gone, err := client.Delete(ctx, "a") // a watch may start with this event
 	require.NoError(t, err)
 	rev := gone.Header.Revision
 	_, err = client.Compact(ctx, rev)
@@ -56,8 +57,8 @@ func newParty(
 	return &party{ctx: ctx, client: client, openKeepAlive: open, base: rev, rev: rev}
 }
 
-// tell adds the answer to a call, or its error, to the step.
-func (y *party) tell(answer proto.Message, err error) {
+// record adds the answer to a call, or its error, to the step.
+func (y *party) record(answer proto.Message, err error) {
 	if err != nil {
 		y.fail(err)
 		return
@@ -76,15 +77,15 @@ func (y *party) fail(err error) {
 	}](err); ok {
 		code = e.Code()
 	}
-	y.now.err, _, _ = strings.Cut(err.Error(), " (") // the sizes of a message that is too large
+	y.now.err, _, _ = strings.Cut(err.Error(), " (") // without the sizes of a message that is too large
 	y.now.answers = append(y.now.answers, fmt.Sprintf("%v: %v", code, y.now.err))
 }
 
-// settle waits until every watch has told everything up to the present.
+// settle waits until all events up to the present have arrived at every watch.
 func (y *party) settle() {
 	var open []*watch
 	for _, w := range y.watches {
-		if w.from > y.rev || w.told == y.rev || y.catchUp(w) { // etcd answers no progress request before a watch has begun
+		if w.from > y.rev || w.seen == y.rev || y.catchUp(w) { // etcd answers no progress request before a watch has begun
 			open = append(open, w)
 		} else {
 			w.cancel()
@@ -93,17 +94,18 @@ func (y *party) settle() {
 	y.watches = open
 }
 
-// patience is how long a watch may be silent, in the bubble's time or in real time, before that is what it tells.
+// patience is how long a watch may be silent, in the bubble's time or in real time, before this is recorded as its
+// answer.
 const patience = time.Minute
 
-// catchUp reports whether the watch goes on.
+// catchUp waits for the events up to the present, and reports whether the watch continues.
 func (y *party) catchUp(w *watch) bool {
 	for late := time.Now().Add(patience); time.Now().Before(late); {
 		if err := y.client.RequestProgress(w.ctx); err != nil {
 			y.fail(err)
 			return false
 		}
-		again := time.NewTimer(10 * time.Millisecond) // a watch that is behind gives no answer
+		again := time.NewTimer(10 * time.Millisecond) // a watch that lags behind does not answer
 		for waiting := true; waiting; {
 			select {
 			case resp, ok := <-w.ch:
@@ -113,7 +115,7 @@ func (y *party) catchUp(w *watch) bool {
 					return false
 				case resp.IsProgressNotify() && resp.Header.Revision >= y.rev:
 					again.Stop()
-					w.told = y.rev
+					w.seen = y.rev
 					return true
 				case !resp.IsProgressNotify():
 					y.response(w, resp)
@@ -146,7 +148,7 @@ func (y *party) stop(i int) {
 	w := y.watches[i]
 	w.cancel()
 	for resp := range w.ch {
-		if !resp.IsProgressNotify() { // the answer to a request that was repeated too soon
+		if !resp.IsProgressNotify() { // skip the answer to a progress request that was repeated too early
 			y.response(w, resp)
 		}
 	}

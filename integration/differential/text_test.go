@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// text is a message without what differs from server to server: revisions count from the program's begin, and leases are
-// numbered in the order of their grants.
+// text formats a message without what differs between servers: revisions count from the begin of the program, and
+// leases are numbered in the order of their grants.
 func (y *party) text(m proto.Message) string {
 	var b strings.Builder
 	y.write(&b, m.ProtoReflect())

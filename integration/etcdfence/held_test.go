@@ -18,7 +18,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// A user needs the permissions that the package's doc lists, and no more.
+// A user needs exactly the permissions that the package's documentation lists.
 func TestKV_permissions(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{Configure: func(cfg *embed.Config) { cfg.BcryptCost = 4 }}) // the cheapest
@@ -54,7 +54,7 @@ func TestKV_permissions(t *testing.T) {
 	require.ErrorIs(t, second(held.Put(ctx, "data", "3")), fence.ErrStale)
 }
 
-// As many operations as the package's doc says fit into a transaction.
+// A transaction can have as many operations as the package's documentation says, and no more.
 func TestKV_limits(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -81,6 +81,6 @@ func TestKV_limits(t *testing.T) {
 		require.NoError(t, second(row.kv.Txn(row.ctx()).If(always).Then(puts(row.nested)...).Commit()))
 		err := second(row.kv.Txn(row.ctx()).If(always).Then(puts(row.nested + 1)...).Commit())
 		require.ErrorIs(t, err, rpctypes.ErrTooManyOps)
-		require.NoError(t, row.kv.Claim(row.ctx())) // the last was refused, and raised nothing
+		require.NoError(t, row.kv.Claim(row.ctx())) // the refused transaction raised nothing
 	}
 }

@@ -22,10 +22,10 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// errOvertaken says that the range that a write depends on has changed since it was read.
+// errOvertaken reports that the range that a write depends on has changed since it was read.
 var errOvertaken = errors.New("overtaken")
 
-// appends are the forms to write through a KV that kvOf returns for the context's token.
+// appends returns the forms to write through the KV that kvOf returns for the context's token.
 func appends(t *testing.T, kvOf func(ctx context.Context, resource string) (*etcdfence.KV, error)) []fencetest.Form {
 	t.Helper()
 	type write func(ctx context.Context, kv *etcdfence.KV, data string, put clientv3.Op, saw func(*clientv3.GetResponse)) error
@@ -77,7 +77,7 @@ func appends(t *testing.T, kvOf func(ctx context.Context, resource string) (*etc
 	}
 }
 
-// entries reads keys "data/resource/id" with a token as value.
+// entries parses keys of the form "data/resource/id" with a token as value.
 func entries(t *testing.T, resp *clientv3.GetResponse) []fencetest.Entry {
 	t.Helper()
 	var all []fencetest.Entry
@@ -92,7 +92,7 @@ func entries(t *testing.T, resp *clientv3.GetResponse) []fencetest.Entry {
 	return all
 }
 
-// overlap has holders overlap who write through what kvOf returns.
+// overlap runs the random test with holders that write through the KV that kvOf returns.
 func overlap(
 	t *testing.T, client *clientv3.Client, locks bool, kvOf func(ctx context.Context, resource string) (*etcdfence.KV, error),
 ) {
@@ -133,7 +133,7 @@ func overlap(
 // lost reports whether a message of a disturbed client was lost.
 func lost(err error) bool { return err != nil && strings.Contains(err.Error(), "faults: ") }
 
-// disturbed is a client whose requests and answers are late or lost now and then.
+// disturbed returns a client whose requests and answers are sometimes late or lost.
 func disturbed(t *testing.T, srv *etcdtest.Server) *clientv3.Client {
 	t.Helper()
 	oneIn := func(n int) func(any) bool { return func(any) bool { return rand.IntN(n) == 0 } }
@@ -145,7 +145,7 @@ func disturbed(t *testing.T, srv *etcdtest.Server) *clientv3.Client {
 	return srv.Client(t, etcdtest.Dial(in.DialOptions()...))
 }
 
-// Holders who overlap claim and write in all forms; messages are late or lost, and calls are cancelled at random.
+// Overlapping holders claim and write in all forms; messages are late or lost, and calls are cancelled at random.
 func TestMarks_random(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -155,8 +155,8 @@ func TestMarks_random(t *testing.T) {
 	})
 }
 
-// The same with locks: an operator takes the lock from the older holder, who goes on writing. What is written by the next
-// one has its lock's key, and so its token, to go by.
+// The same with locks: an operator deletes the lock's key of the older holder, who continues to write. The writes of
+// each holder depend on its own lock's key.
 func TestNewKV_random(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -169,10 +169,10 @@ func TestNewKV_random(t *testing.T) {
 	})
 }
 
-// heldTurns stands for an operator who hands locks over. The test's tokens say in which order.
+// heldTurns is an operator who hands locks over, in the order of the test's tokens.
 type heldTurns struct {
 	client *clientv3.Client
-	late   *clientv3.Client // that writes
+	late   *clientv3.Client // sends the writes
 
 	mu       sync.Mutex // guards the fields below
 	sessions map[fence.Token]*lease.Session
@@ -186,7 +186,8 @@ type heldTurn struct {
 	kvs    map[fence.Token]*etcdfence.KV
 }
 
-// kv returns what the holder with the context's token writes through, who gets the lock if nobody newer had it.
+// kv returns the KV of the holder with the context's token. The holder first gets the lock, unless a newer holder has
+// had it.
 func (h *heldTurns) kv(t *testing.T, ctx context.Context, resource string) (*etcdfence.KV, error) { //nolint:revive // t is first
 	t.Helper()
 	token, _ := fence.FromContext(ctx)
@@ -207,10 +208,10 @@ func (h *heldTurns) kv(t *testing.T, ctx context.Context, resource string) (*etc
 	if kv := turn.kvs[token]; kv != nil {
 		return kv, nil
 	}
-	if token < turn.newest { // it never had the lock
+	if token < turn.newest { // this holder comes too late for the lock
 		return nil, &fence.StaleError{Resource: resource, Token: token, Highest: turn.newest}
 	}
-	ctx = context.WithoutCancel(ctx) // a turn is handed over as a whole
+	ctx = context.WithoutCancel(ctx) // hand over completely or not at all
 	if turn.lock != nil {
 		if _, err := h.client.Delete(ctx, turn.lock.Key()); err != nil {
 			return nil, err
@@ -225,8 +226,8 @@ func (h *heldTurns) kv(t *testing.T, ctx context.Context, resource string) (*etc
 	return kv, err
 }
 
-// Readers and writers in histories of a read/write lock: nothing stale is accepted and nobody live refused. To write stands for
-// Check, which raises no mark.
+// In histories of a read/write lock with readers and writers, nothing stale is accepted and no live holder is refused.
+// Put stands in for a Check that raises the mark, since that of Marks raises none.
 func TestMarks_grants(t *testing.T) {
 	t.Parallel()
 	told := &fencetest.Told{}

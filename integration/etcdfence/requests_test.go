@@ -15,7 +15,7 @@ type call struct {
 	do   func(ctx context.Context, kv clientv3.KV) (string, error)
 }
 
-// requests makes random requests on few keys, so that they meet. Some are ones that the server refuses.
+// requests makes random requests on few keys, so that they affect each other. The server refuses some of them.
 type requests struct {
 	*rand.Rand
 
@@ -30,7 +30,7 @@ func (r *requests) some(opts ...clientv3.OpOption) []clientv3.OpOption {
 	return opts[:r.IntN(len(opts)+1)]
 }
 
-// one is a request that is no transaction: its arguments.
+// one returns the arguments of a random request that is not a transaction.
 func (r *requests) one() (kind, key, value string, opts []clientv3.OpOption) {
 	switch r.IntN(3) {
 	case 0:
@@ -42,7 +42,7 @@ func (r *requests) one() (kind, key, value string, opts []clientv3.OpOption) {
 		case 1:
 			value, opts = "", []clientv3.OpOption{clientv3.WithIgnoreValue(), clientv3.WithLease(r.lease)}
 		case 2:
-			opts = []clientv3.OpOption{clientv3.WithLease(12345)} // there is none
+			opts = []clientv3.OpOption{clientv3.WithLease(12345)} // no such lease
 		}
 		return "put", r.key(), value, opts
 	case 1:

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
-// heldBy is a KV that is fenced by a lock, or by what else is held.
+// heldBy returns a KV that is fenced by a held lock.
 func heldBy(tb testing.TB, kv clientv3.KV, h etcdfence.Holder) *etcdfence.KV {
 	tb.Helper()
 	k, err := etcdfence.NewKV(kv, h)
@@ -20,7 +20,7 @@ func heldBy(tb testing.TB, kv clientv3.KV, h etcdfence.Holder) *etcdfence.KV {
 	return k
 }
 
-// markedBy is a KV that is fenced by a mark.
+// markedBy returns a KV that is fenced by a mark.
 func markedBy(tb testing.TB, kv clientv3.KV, resource string) *etcdfence.KV {
 	tb.Helper()
 	marks, err := etcdfence.NewMarks(kv, etcdfence.Options{})
@@ -30,5 +30,5 @@ func markedBy(tb testing.TB, kv clientv3.KV, resource string) *etcdfence.KV {
 	return k
 }
 
-// second drops an answer that a test does not need.
+// second returns only the error of a call.
 func second[T any](_ T, err error) error { return err }

@@ -17,7 +17,7 @@ import (
 
 const shapeLease = 0x77
 
-// shapeServer is a server with a lease of a known number, and one key, written first.
+// shapeServer starts a server with a lease of a known ID and one key, which is the first write.
 func shapeServer(t *testing.T, key, value string) (*etcdtest.Server, *clientv3.Client) {
 	t.Helper()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -38,8 +38,8 @@ func (shapeHolder) IsOwner() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision("locks/n/77-0"), "=", 2)
 }
 
-// twins are two servers with the same contents, which differ in their numbers alone, and one client of each. Random calls
-// go to both, by way of a fenced KV at the one.
+// twins are two servers with the same contents and one client of each. Random calls go to both servers, to one of them
+// through a fenced KV.
 type twins struct {
 	plain, gated   *etcdtest.Server
 	without, under *clientv3.Client
@@ -75,24 +75,25 @@ func (w *twins) compare(t *testing.T, r *requests, kv clientv3.KV) {
 	}
 	require.Equal(t, fmt.Sprint(w.plain.KeyValues(t, "")), fmt.Sprint(w.gated.KeyValues(t, "")))
 	require.Positive(t, refused)
-	require.Less(t, refused, steps/2, "most of it is accepted, or the test compares little")
+	require.Less(t, refused, steps/2, "the server must accept most calls, or the test compares little")
 }
 
-// While the lock is held a caller cannot tell that there is a gate.
+// While the lock is held, all answers are as without the gate.
 func TestNewKV_answersAsWithout(t *testing.T) {
 	t.Parallel()
 	w, r := newTwins(t, "locks/n/77-0", "")
 	w.compare(t, r, heldBy(t, w.under, shapeHolder{}))
 }
 
-// Nor can the holder of the newest token.
+// For the holder of the newest token, all answers are as without the gate.
 func TestMarks_answersAsWithout(t *testing.T) {
 	t.Parallel()
 	w, r := newTwins(t, "fence/r", "00000000000000000041")
 	w.compare(t, r, markedBy(t, w.under, "r"))
 }
 
-// A write that raises the mark is answered as without it too, but for the revision of one that changes nothing else.
+// The answer to a write that raises the mark is as without the gate, too, except the revision if the write changes
+// nothing else.
 func TestMarks_answersAsWithout_raising(t *testing.T) {
 	t.Parallel()
 	w, r := newTwins(t, "fence/r", "00000000000000000001")
@@ -123,7 +124,7 @@ func TestMarks_answersAsWithout_raising(t *testing.T) {
 
 var shapeNumbers = regexp.MustCompile(`(cluster_id|member_id|raft_term):\d+`)
 
-// shape is an answer without the numbers that differ between servers.
+// shape returns an answer without the numbers that differ between servers.
 func shape(answer string, err error) (string, error) {
 	return shapeNumbers.ReplaceAllString(answer, "$1:any"), err
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// The other way round: etcd's own locks on a session of ours.
+// The reverse of lease.Adopt: etcd's own locks use the lease of a Session.
 func TestSession_lendsItsLeaseToEtcdsOwnLocks(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -31,11 +31,11 @@ func TestSession_lendsItsLeaseToEtcdsOwnLocks(t *testing.T) {
 	held := ours.await(t)
 	require.NotEqual(t, mutex.Key(), held.key)
 	require.ErrorIs(t, mutex.TryLock(rig.Bounded(t)), concurrency.ErrLocked)
-	require.Equal(t, []string{held.key}, srv.Keys(t, "job/"), "ours has a key of its own on the same lease")
+	require.Equal(t, []string{held.key}, srv.Keys(t, "job/"), "our lock has its own key on the same lease")
 	require.Equal(t, int64(id), srv.KeyValues(t, held.key)[0].Lease)
 	ours.unlock(t)
 
-	// Orphan ends their renewals. Ours go on, well past the TTL.
+	// Orphan ends the renewals of etcd's session. Those of our Session continue, well past the TTL.
 	l := rig.MustLock(t, s, "job")
 	borrower.Orphan()
 	orphaned := time.Now()

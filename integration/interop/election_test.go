@@ -19,8 +19,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// The candidates that stand in one election, each with a value.
-
+// ourCandidate campaigns on its own session.
 func ourCandidate(t *testing.T, srv *etcdtest.Server, opts election.Options) interopPeer {
 	t.Helper()
 	s := rig.NewSession(t, srv.Client(t), lease.Options{})
@@ -33,7 +32,7 @@ func ourCandidate(t *testing.T, srv *etcdtest.Server, opts election.Options) int
 	}}
 }
 
-// stockCandidate is etcd's concurrency.Election on a session of its own.
+// stockCandidate campaigns with etcd's concurrency.Election on its own session.
 func stockCandidate(t *testing.T, srv *etcdtest.Server, value string) interopPeer {
 	t.Helper()
 	client := srv.Client(t)
@@ -46,7 +45,7 @@ func stockCandidate(t *testing.T, srv *etcdtest.Server, value string) interopPee
 	}}
 }
 
-// shownValues are the values that an observer of etcd's own has been shown.
+// shownValues has the values that one of etcd's own observers has shown.
 type shownValues struct {
 	mu   sync.Mutex // guards the field below
 	list []string
@@ -58,7 +57,7 @@ func (v *shownValues) add(value string) {
 	v.list = append(v.list, value)
 }
 
-// await waits until the value is the last one shown.
+// await waits until value is the last value shown.
 func (v *shownValues) await(t *testing.T, who, value string) {
 	t.Helper()
 	var list []string
@@ -67,7 +66,7 @@ func (v *shownValues) await(t *testing.T, who, value string) {
 		defer v.mu.Unlock()
 		list = slices.Clone(v.list)
 		return len(list) > 0 && list[len(list)-1] == value
-	}, func() string { return fmt.Sprintf("%s has been shown %q, want %q", who, list, value) })
+	}, func() string { return fmt.Sprintf("%s has shown %q, want %q", who, list, value) })
 }
 
 // stockListener observes with concurrency.Election.
@@ -90,7 +89,7 @@ func stockListener(t *testing.T, srv *etcdtest.Server, name string) *shownValues
 	return v
 }
 
-// etcdctlListener is "etcdctl elect --listen". It prints a key, and then its value, for each leader.
+// etcdctlListener observes with "etcdctl elect --listen", which prints a key and then its value for each leader.
 func etcdctlListener(t *testing.T, path string, srv *etcdtest.Server, name string) *shownValues {
 	t.Helper()
 	v := new(shownValues)
@@ -116,7 +115,7 @@ func etcdctlListener(t *testing.T, path string, srv *etcdtest.Server, name strin
 	return v
 }
 
-// requireLeader checks what a leader looks like to each of ours and of theirs that observe.
+// requireLeader checks what our observers and etcd's own show of a leader.
 func requireLeader(t *testing.T, srv *etcdtest.Server, key, value string, ours *rig.Observer, theirs map[string]*shownValues) {
 	t.Helper()
 	kvs := srv.KeyValues(t, key)
@@ -180,7 +179,7 @@ func TestCampaign_standsInOneOrderWithEtcdsOwnCandidates(t *testing.T) {
 	require.Empty(t, srv.Keys(t, "job/"))
 }
 
-// A value that is proclaimed is seen on both sides, whoever does it, and changes nothing else.
+// Observers of both sides see a proclaimed value, whichever side proclaims it, and nothing else changes.
 func TestLeadership_Proclaim_isSeenByEtcdsOwnObservers(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -196,7 +195,7 @@ func TestLeadership_Proclaim_isSeenByEtcdsOwnObservers(t *testing.T) {
 	require.NoError(t, l.Proclaim(rig.Bounded(t), "by us"))
 	requireLeader(t, srv, l.Key(), "by us", observed, theirs)
 
-	// An election that is resumed with the leader's own lease proclaims for it.
+	// An election of etcd's own that is resumed with the leader's lease proclaims for the leader.
 	same := newEtcdSession(t, srv.Client(t), concurrency.WithLease(s.Status().LeaseID))
 	resumed := concurrency.ResumeElection(same, "job", l.Key(), l.Token().Revision())
 	require.NoError(t, resumed.Proclaim(rig.Bounded(t), "resumed"))
@@ -223,7 +222,8 @@ func TestLeadership_Proclaim_isSeenByEtcdsOwnObservers(t *testing.T) {
 		values(leadersOf(t, srv, "job")))
 }
 
-// With another lease it takes the key over: the leader is told, and lets nobody believe that it still leads.
+// An election of etcd's own that is resumed with another lease takes over the leader's key. The leadership ends, and no
+// observer sees the leader any more.
 func TestLeadership_endsWhenEtcdsElectionTakesItsKey(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -232,7 +232,7 @@ func TestLeadership_endsWhenEtcdsElectionTakesItsKey(t *testing.T) {
 	resumed := concurrency.ResumeElection(other, "job", l.Key(), l.Token().Revision())
 	require.NoError(t, resumed.Proclaim(rig.Bounded(t), "mine"))
 	rig.RequireLost(t, rig.AwaitEnd(t, l.Context()), lease.ReasonKeyOverwritten)
-	require.Equal(t, []string{l.Key()}, srv.Keys(t, "job/"), "it is still there, but nobody's")
+	require.Equal(t, []string{l.Key()}, srv.Keys(t, "job/"), "the key is still there but belongs to no candidate")
 	_, err := election.Current(rig.Bounded(t), srv.Client(t), "job")
 	require.ErrorIs(t, err, election.ErrNoLeader)
 	rig.RequireLost(t, l.Resign(rig.Bounded(t)), lease.ReasonKeyOverwritten)

@@ -16,7 +16,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// mustLead leads an election that nobody stands in.
+// mustLead campaigns in an election without other candidates.
 func mustLead(t *testing.T, s *lease.Session, name string, opts election.Options) *election.Leadership {
 	t.Helper()
 	l, err := election.Campaign(rig.Bounded(t), s, name, opts)
@@ -24,8 +24,8 @@ func mustLead(t *testing.T, s *lease.Session, name string, opts election.Options
 	return l
 }
 
-// leadersOf is the history of an election as the server has it, from its first revision to the present one: each time that
-// another leads, or the same one with another value, or nobody.
+// leadersOf returns the history of an election from the server's first revision to the present one. Each entry is a new
+// leader, a new value of the same leader, or no leader.
 func leadersOf(t *testing.T, srv *etcdtest.Server, name string) []election.Leader {
 	t.Helper()
 	last := srv.Revision(t)
@@ -43,7 +43,7 @@ func leadersOf(t *testing.T, srv *etcdtest.Server, name string) []election.Leade
 			}
 			rev := ev.Kv.ModRevision
 			if i+1 < len(resp.Events) && resp.Events[i+1].Kv.ModRevision == rev {
-				continue // what is done in one revision is done at once
+				continue // all events of one revision count as one change
 			}
 			var leader election.Leader
 			for _, l := range queue {
@@ -59,11 +59,11 @@ func leadersOf(t *testing.T, srv *etcdtest.Server, name string) []election.Leade
 			}
 		}
 	}
-	require.FailNow(t, "the history has not been told", "up to revision %d: %v", last, ctx.Err())
+	require.FailNow(t, "the watch ended before the present revision", "%d: %v", last, ctx.Err())
 	return nil
 }
 
-// standsIn reports whether the event puts a contender for name.
+// standsIn reports whether the event puts a candidate's key of the election name.
 func standsIn(name string, ev *clientv3.Event) bool {
 	child, below := strings.CutPrefix(string(ev.Kv.Key), name+"/")
 	owner, _, _ := strings.Cut(child, "-")
@@ -77,7 +77,7 @@ func leaderOf(kv *mvccpb.KeyValue) election.Leader {
 	}
 }
 
-// values are what leaders have proclaimed; "" is nobody.
+// values returns the values of leaders; "" stands for no leader.
 func values(leaders []election.Leader) []string {
 	list := make([]string, len(leaders))
 	for i, l := range leaders {

@@ -11,12 +11,12 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// What etcd brings along to take turns by excludes us, and we exclude it, in the order of arrival: each of them stands both behind
-// one of ours and before one. TryLock names whoever holds.
+// Each of etcd's own locks and ours exclude each other, in the order of arrival: each kind of etcd's locks waits behind
+// one of ours, and one of ours waits behind it. TryLock names the holder.
 func TestLock_standsInOneOrderWithEtcdsOwnLocks(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
-	ours := func() interopPeer { return ourPeer(t, srv) } // each on a session of its own, or it would not enter at once
+	ours := func() interopPeer { return ourPeer(t, srv) } // each on its own session, to enter etcd's queue at once
 	mutex, election := mutexPeer(t, srv), stockCandidate(t, srv, "a proposal")
 	etcdctl, debian := builtEtcdctlPeer(t, srv), debianEtcdctlPeer(t, srv)
 
@@ -44,8 +44,8 @@ func TestLock_standsInOneOrderWithEtcdsOwnLocks(t *testing.T) {
 	require.Empty(t, srv.Keys(t, "job/"))
 }
 
-// Readers hold together, and etcd's own locks are writers: each waits for all readers before it, and none of the readers behind
-// it passes it.
+// Readers hold the lock together. Etcd's own locks count as writers: each waits for all readers ahead of it, and no
+// reader behind passes it.
 func TestRLock_standsInOneOrderWithEtcdsOwnLocks(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -78,8 +78,8 @@ func TestRLock_standsInOneOrderWithEtcdsOwnLocks(t *testing.T) {
 	require.Empty(t, srv.Keys(t, "job/"))
 }
 
-// "etcdctl lock" of a semaphore's name lets nobody in, and waits until all permits have been given back; of a slot's name it takes
-// that slot out of service.
+// "etcdctl lock" of a semaphore's name blocks new permits and waits until all permits are released. Of a slot's name it
+// takes that slot out of service.
 func TestPermit_drainedByEtcdctl(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -107,8 +107,8 @@ func TestPermit_drainedByEtcdctl(t *testing.T) {
 	require.Empty(t, srv.Keys(t, "job/"))
 }
 
-// Locks a and a/b do not affect each other. Etcd's own locks look at every key below the name, and ours cannot change
-// that; but ours are not blocked.
+// Locks a and a/b do not affect each other. Etcd's own lock of a waits for every key below a/, which leasefence cannot
+// change; our locks are not blocked that way.
 func TestLock_isNotBlockedByEtcdsLocksOnNestedNames(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})

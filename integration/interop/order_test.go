@@ -13,7 +13,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// awaitOrder waits until the candidates stand in this order, by their values.
+// awaitOrder waits until the values of the candidates are in this order.
 func awaitOrder(t *testing.T, srv *etcdtest.Server, name string, order ...string) {
 	t.Helper()
 	client := srv.Client(t)
@@ -26,8 +26,8 @@ func awaitOrder(t *testing.T, srv *etcdtest.Server, name string, order ...string
 	}, func() string { return fmt.Sprintf("the order is %q, want %q", values(all), order) })
 }
 
-// mixedQueue is an election in which some candidates are etcd's own: those with a capital letter. The first leads. It is keyed
-// by the values.
+// mixedQueue starts an election in which the candidates with a capital letter are etcd's own. It returns the first,
+// which leads, and the others by their values.
 func mixedQueue(t *testing.T, srv *etcdtest.Server, names ...string) (*election.Leadership, map[string]*contender) {
 	t.Helper()
 	first := rig.NewSession(t, srv.Client(t), lease.Options{})
@@ -50,10 +50,10 @@ func mixedPeer(t *testing.T, srv *etcdtest.Server, name string) interopPeer {
 	return stockCandidate(t, srv, name)
 }
 
-// requireTurns has each of the candidates lead in turn, and nobody else.
+// requireTurns requires that the candidates lead in this order, and nobody else does.
 func requireTurns(t *testing.T, srv *etcdtest.Server, queue map[string]*contender, order ...string) {
 	t.Helper()
-	awaitOrder(t, srv, "job", order...) // a candidate that was passed over has to enter again first
+	awaitOrder(t, srv, "job", order...) // a candidate that was passed over enters again first
 	for i, name := range order {
 		queue[name].await(t)
 		for _, later := range order[i+1:] {

@@ -21,20 +21,20 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// interopPeer is a way to take a lock: ours, or one of etcd's own.
+// interopPeer is a way to take a lock: leasefence's or one of etcd's own.
 type interopPeer struct {
 	name string
 	lock func(ctx context.Context, name string) (interopHold, error)
 }
 
-// interopHold is a lock that is held.
+// interopHold is a held lock.
 type interopHold struct {
 	key    string
-	token  fence.Token // 0 if it is not ours
+	token  fence.Token // 0 for etcd's own locks
 	unlock func(ctx context.Context) error
 }
 
-// ourPeer takes its locks on a session of its own.
+// ourPeer takes its locks on its own session.
 func ourPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
 	tb.Helper()
 	return sessionPeer(rig.NewSession(tb, srv.Client(tb), lease.Options{}))
@@ -63,7 +63,7 @@ func readerPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
 	}}
 }
 
-// mutexPeer takes each lock on a session of its own: one session's mutexes do not exclude each other.
+// mutexPeer takes each lock on a new session: the mutexes of one session do not exclude each other.
 func mutexPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
 	tb.Helper()
 	client := srv.Client(tb)
@@ -92,12 +92,12 @@ func debianEtcdctlPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
 	return etcdctlPeer(etcdtest.DebianEtcdctl(tb), srv, "lock")
 }
 
-// etcdctlPeer runs "etcdctl lock", or "etcdctl elect" with a value. It prints the key and waits for a signal.
+// etcdctlPeer runs "etcdctl lock", or "etcdctl elect" with a value. The command prints the key and waits for a signal.
 func etcdctlPeer(path string, srv *etcdtest.Server, verb string, words ...string) interopPeer {
 	return interopPeer{"etcdctl " + verb, func(ctx context.Context, name string) (interopHold, error) {
 		args := append([]string{"--endpoints", srv.Endpoint(), verb, "--", name}, words...)
 		cmd := exec.CommandContext(ctx, path, args...)
-		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it leaves the queue then
+		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // then etcdctl leaves the queue
 		cmd.WaitDelay = rig.Patience
 		var stderr strings.Builder
 		cmd.Stderr = &stderr
@@ -118,7 +118,7 @@ func etcdctlPeer(path string, srv *etcdtest.Server, verb string, words ...string
 	}}
 }
 
-// contender is a peer that has entered a queue and waits there in a goroutine.
+// contender is a peer that has entered a queue; a goroutine waits for the lock.
 type contender struct {
 	peer    interopPeer
 	granted chan struct{} // closed when lock has returned
@@ -141,14 +141,15 @@ func enterQueue(t *testing.T, srv *etcdtest.Server, p interopPeer, name string) 
 		cancel()
 		<-c.granted
 		if c.err == nil && !c.over {
-			_ = c.held.unlock(context.WithoutCancel(ctx)) // a process has to end; the rest ends with the server
+			_ = c.held.unlock(context.WithoutCancel(ctx)) // to end a process; the rest ends with the server
 		}
 	})
 	awaitKeyCount(t, srv, name+"/", before+1, c)
 	return c
 }
 
-// awaitKeyCount waits until there are n keys with the prefix. It fails at once if one who is to enter has failed.
+// awaitKeyCount waits until there are n keys with the prefix. It fails at once if one of the entering contenders has
+// failed.
 func awaitKeyCount(t *testing.T, srv *etcdtest.Server, prefix string, n int, entering ...*contender) {
 	t.Helper()
 	deadline := time.Now().Add(rig.Patience)
@@ -177,7 +178,8 @@ func (c *contender) done() bool {
 	}
 }
 
-// requireWaiting gives a grant that must not come ample time to come: a wrong one takes a few milliseconds.
+// requireWaiting fails if the lock is granted soon. A wrong grant takes a few milliseconds; requireWaiting waits much
+// longer.
 func (c *contender) requireWaiting(t *testing.T) {
 	t.Helper()
 	select {
@@ -202,7 +204,7 @@ func (c *contender) unlock(t *testing.T) {
 	require.NoError(t, c.held.unlock(rig.Bounded(t)), c.peer.name)
 }
 
-// newEtcdSession is a session of etcd's own that the test's cleanup closes.
+// newEtcdSession returns one of etcd's own sessions, which the test's cleanup closes.
 func newEtcdSession(tb testing.TB, client *clientv3.Client, opts ...concurrency.SessionOption) *concurrency.Session {
 	tb.Helper()
 	s, err := concurrency.NewSession(client, opts...)
