@@ -18,7 +18,8 @@ import (
 // patience bounds a request's work, and the end of the server.
 const patience = 5 * time.Second
 
-// serve serves HTTP until ctx ends, and returns at which address. Whoever can reach that can transfer the lead.
+// serve starts to serve HTTP until ctx ends, and returns the address. It checks no permission: everybody who can reach the address can
+// transfer the lead.
 func (n *node) serve(ctx context.Context, parts *sync.WaitGroup, fail func(error)) (address string, err error) {
 	listener, err := net.Listen("tcp", n.http)
 	if err != nil {
@@ -28,7 +29,7 @@ func (n *node) serve(ctx context.Context, parts *sync.WaitGroup, fail func(error
 	mux.HandleFunc("GET /leader", n.getLeader)
 	mux.Handle("GET /healthz", n.health)
 	mux.HandleFunc("POST /transfer", n.postTransfer)
-	// A transfer may use all of patience, and its answer is written after that.
+	// A transfer may take all of patience, and the answer comes after it.
 	server := &http.Server{Handler: mux, ReadTimeout: patience, WriteTimeout: 2 * patience}
 
 	parts.Go(func() {
@@ -47,12 +48,12 @@ func (n *node) serve(ctx context.Context, parts *sync.WaitGroup, fail func(error
 	return listener.Addr().String(), nil
 }
 
-// leaderAnswer is who leads, as far as the process that answers knows. It is for finding the leader, not for deciding
-// who may write: the token decides that.
+// leaderAnswer says who leads, as far as the answering process knows. It is for finding the leader. It must not decide who may write:
+// the check of the token does.
 type leaderAnswer struct {
-	Leader string      `json:"leader"` // empty: nobody
+	Leader string      `json:"leader"` // empty: nobody leads
 	Token  fence.Token `json:"token,omitzero"`
-	Me     bool        `json:"me"` // the process that answers
+	Me     bool        `json:"me"` // the answering process leads
 }
 
 func (n *node) getLeader(w http.ResponseWriter, _ *http.Request) {
@@ -63,7 +64,7 @@ func (n *node) getLeader(w http.ResponseWriter, _ *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	// The error says that the reader has gone.
+	// An error means that the reader has gone.
 	_ = json.NewEncoder(w).Encode(leaderAnswer{
 		Leader: present.Value,
 		Token:  fence.Token(present.Revision),
@@ -71,7 +72,7 @@ func (n *node) getLeader(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// postTransfer hands the lead over to the candidate that the parameter "to" names: before this process is updated, say.
+// postTransfer hands the lead over to the candidate that the parameter "to" names, for example before this process is updated.
 func (n *node) postTransfer(w http.ResponseWriter, r *http.Request) {
 	leadership := n.leading.Load()
 	if leadership == nil {
@@ -80,12 +81,12 @@ func (n *node) postTransfer(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
-	to := r.URL.Query().Get("to") // and not the body, which would have to be waited for
+	to := r.URL.Query().Get("to") // not from the body: reading that may block
 	n.log.Info("is asked to transfer", "token", leadership.Token(), "to", to)
 	err := leadership.Transfer(ctx, to)
 	switch {
 	case err == nil:
-		_, _ = fmt.Fprintln(w, "ok") // the caller has gone: nobody to tell
+		_, _ = fmt.Fprintln(w, "ok") // an error means that the caller has gone
 	case errors.Is(err, election.ErrNoCandidate):
 		http.Error(w, err.Error(), http.StatusNotFound)
 	case errors.Is(err, lease.ErrLost), errors.Is(err, election.ErrResigned), errors.Is(err, election.ErrBlocked):

@@ -12,7 +12,7 @@ import (
 	"github.com/leasefence/leasefence/examples/internal/exampletest"
 )
 
-// The demos come one after the other: leases of two seconds want a machine that is not all too busy.
+// The tests of the demo do not run in parallel: its leases of two seconds need a machine that is not too busy.
 func TestDemo_movesTheLead(t *testing.T) {
 	r := exampletest.Start(t)
 	require.Zero(t, r.End(t))
@@ -41,7 +41,7 @@ func TestDemo_movesTheLead(t *testing.T) {
 		end      = `^All stop$`
 	)
 	kill := func(name string, l line) string { return `main .*kill -` + name + ` ` + strconv.Itoa(l.pid) + `$` }
-	// What one process logs has an order; so has what the demo waits for before it goes on.
+	// The lines of one process have an order, and so have lines that the demo waits for before its next step.
 	for _, chain := range [][]string{
 		append([]string{gather, `ledger +` + tokens[0] + `  accepts A's #1 \(\+1, balance 1\)$`}, agreed("A", tokens[0], "A", "B", "C")...),
 		append([]string{
@@ -76,7 +76,8 @@ func TestDemo_movesTheLead(t *testing.T) {
 	requireTimes(t, text, led)
 }
 
-// requireTimes goes by the printed times: who stops by itself does so before the next one leads, and that is soon.
+// requireTimes checks the printed times: a leader that hands over or stops has stopped to lead before the next process leads, and the
+// next process leads soon.
 func requireTimes(t *testing.T, text string, led []line) {
 	t.Helper()
 	asked := timelineOf(t, text, `is asked to transfer`)
@@ -89,23 +90,23 @@ func requireTimes(t *testing.T, text string, led []line) {
 		for _, end := range timelineOf(t, text, "leads no more") {
 			if n := i + 1; end.token == led[i].token && n >= 3 {
 				require.LessOrEqual(t, end.millis, l.millis, "%s led before %s had stopped", l.id, end.id)
-				require.Less(t, l.millis-began[n], 1500, "%s waited for the lease to run out", l.id)
+				require.Less(t, l.millis-began[n], 1500, "%s waited until the lease expired", l.id)
 				delete(began, n)
 			}
 		}
 	}
-	require.Empty(t, began, "somebody has not said that it leads no more")
+	require.Empty(t, began, "a process has not logged that it leads no more")
 }
 
-// The same scenes without the check: what the first test proves is the fence's doing.
+// The same scenes without the check of tokens: a stale write is accepted, so in the first test it was the fence that refused it.
 func TestDemo_failsWithoutFence(t *testing.T) {
 	r := exampletest.Start(t, "-no-fence")
 	require.Equal(t, 1, r.End(t))
 	require.Contains(t, r.Stderr.String(), "a check has failed")
 	exampletest.RequireInOrder(t, r.Text.String(),
-		`ledger .*does NOT look at tokens`,
+		`ledger .*does NOT check tokens`,
 		`main .*kill -CONT`,
-		`ledger .*ACCEPTS B's #\d+ .*: it does not look at the token$`,
+		`ledger .*ACCEPTS B's #\d+ .*: it does not check the token$`,
 		`^    ok      never two holders`,
 		`^    FAILED  B's #\d+ .* was accepted after a larger token$`,
 		`^    FAILED  .*without having seen`,

@@ -1,28 +1,28 @@
-// Leader is a service of several processes of which one leads and writes to a fenced resource. If the leader dies,
+// Leader is a service of several processes, of which one leads and writes to a fenced resource. If the leader dies,
 // hangs or is told to stop, another one leads.
 //
-//	go -C examples run ./leader            # watch it: starts all there is to it, kills and pauses leaders
+//	go -C examples run ./leader            # the demo: starts everything, kills and pauses leaders
 //	go -C examples run ./leader -no-fence  # the late write of a paused leader is accepted: exit status 1
 //
-// All of that needs nothing but Go. What a process of your own would do is in three files, and the rest of this
-// folder can be thrown away:
+// The demo needs nothing but Go. To start a service of your own, copy three files; it does not need the rest of this
+// folder:
 //
 //   - node.go: the life of a process. It campaigns with election.Run, for as long as it runs.
 //   - work.go: what the leader does, with its token in every write.
 //   - api.go: GET /leader, GET /healthz, POST /transfer?to=ID.
 //
-// With -join the program is one such process, as it would be deployed, with an etcd that is there already:
+// With -join the program is one process of the service, as you would deploy it, with an existing etcd:
 //
 //	leader -join -id A -endpoints 10.0.0.1:2379,10.0.0.2:2379 -name reports/leader -http 10.0.0.5:8080
 //
-// -help lists the flags for an etcd that asks for a user, a password or certificates.
+// -help lists the flags for an etcd that requires a user, a password or certificates.
 //
-// It ends with SIGTERM or Ctrl-C: it resigns first, so that the next one leads within milliseconds. Then its exit
-// status is 0. If it ends with another, start it again. If the ledger has seen tokens that etcd has not given out, because
-// etcd was restored from a snapshot, it ends and says so: start all processes with a higher -era.
+// SIGTERM and Ctrl-C end the process with status 0: it resigns first, so that the next candidate leads within
+// milliseconds. If it ends with another status, start it again. If the ledger has seen tokens that etcd has not granted yet, because
+// etcd was restored from a snapshot, the process ends and says so: start all processes with a higher -era.
 //
-// The demo, below demo/, starts an etcd, the resource (the ledger of examples/internal/ledger) and three such
-// processes. Its exit status is 0 if everything has happened as it should: no two leaders at a time, no stale write
+// The demo, in demo/, starts etcd, the resource (the ledger of examples/internal/ledger) and three such
+// processes. Its exit status is 0 if everything has happened as it should: never two leaders at a time, and no stale write
 // accepted.
 package main
 
@@ -59,7 +59,7 @@ func run(args []string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for the clean-up
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program without clean-up
 
 	if opts.join {
 		opts.node.log, opts.node.warnings = newLog(opts.json, slog.LevelInfo), newLog(opts.json, slog.LevelWarn)
@@ -88,27 +88,27 @@ type options struct {
 	join bool
 	json bool
 	etcd etcdflags.Flags
-	node config // with -join
+	node config // for -join
 
-	noFence bool // without
+	noFence bool // for the demo
 }
 
 func parse(args []string) (options, error) {
 	var o options
 	var era uint
 	flags := flag.NewFlagSet("leader", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // run tells what is wrong
-	flags.BoolVar(&o.join, "join", false, "be one process of the service, and not the demo")
+	flags.SetOutput(io.Discard) // run prints the error
+	flags.BoolVar(&o.join, "join", false, "run one process of the service instead of the demo")
 	endpoints := flags.String("endpoints", "127.0.0.1:2379", "with -join: etcd's addresses, comma-separated")
 	flags.StringVar(&o.node.name, "name", "leader", "with -join: the election's name")
 	flags.StringVar(&o.node.id, "id", "", "with -join: this process's name, which others see when it leads")
 	flags.StringVar(&o.node.http, "http", "127.0.0.1:0", "with -join: the address to serve HTTP at")
 	flags.StringVar(&o.node.ledger, "ledger", "", "with -join: URL of the ledger to write to; without one the leader only leads")
-	flags.UintVar(&era, "era", 0, "with -join: raise it after a restore of etcd; every process has the same, 0 to 32767")
+	flags.UintVar(&era, "era", 0, "with -join: raise it after a restore of etcd, in all processes alike; 0 to 32767")
 	o.etcd.Register(flags)
-	flags.DurationVar(&o.node.ttl, "ttl", 10*time.Second, "with -join: how long after the leader's death another one leads")
+	flags.DurationVar(&o.node.ttl, "ttl", 10*time.Second, "with -join: the lease's TTL, after which another process leads if the leader dies")
 	flags.BoolVar(&o.json, "json", false, "with -join: log in JSON")
-	flags.BoolVar(&o.noFence, "no-fence", false, "demo: switch the check at the ledger off, to see what it prevents")
+	flags.BoolVar(&o.noFence, "no-fence", false, "demo: turn off the check of tokens at the ledger, to see what it prevents")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			flags.SetOutput(os.Stdout)

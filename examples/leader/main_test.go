@@ -20,35 +20,32 @@ import (
 
 func TestMain(m *testing.M) { exampletest.Main(m, ".") }
 
-// line is one of the timeline.
+// line is a line of the demo's output.
 type line struct {
-	millis    int
-	id        string
-	pid       int // 0: it is no process of the service
-	token     int
-	text      string
-	remaining string // what comes after it
+	millis int
+	id     string
+	pid    int // 0: not of a process of the service
+	token  int
+	text   string
 }
 
-// timelineOf is all lines of the timeline that say what the pattern says.
+// timelineOf returns the lines of the output whose text begins with a match of the pattern.
 func timelineOf(t *testing.T, text, pattern string) []line {
 	t.Helper()
 	p := regexp.MustCompile(`^ *(\d+)\.(\d{3})s  (\w+)(?: (\d+))? +(\d*)  (.*)$`)
 	what := regexp.MustCompile(`^(?:` + pattern + `)`)
 	var all []line
-	for rest := text; rest != ""; {
-		var first string
-		first, rest, _ = strings.Cut(rest, "\n")
-		m := p.FindStringSubmatch(first)
+	for l := range strings.Lines(text) {
+		m := p.FindStringSubmatch(strings.TrimSuffix(l, "\n"))
 		if m == nil || !what.MatchString(m[6]) {
 			continue
 		}
-		all = append(all, line{exampletest.Number(t, m[1]+m[2]), m[3], exampletest.Number(t, "0"+m[4]), exampletest.Number(t, "0"+m[5]), m[6], rest})
+		all = append(all, line{exampletest.Number(t, m[1]+m[2]), m[3], exampletest.Number(t, "0"+m[4]), exampletest.Number(t, "0"+m[5]), m[6]})
 	}
 	return all
 }
 
-// requireNoneLeft says that every process that was started has ended.
+// requireNoneLeft checks that every one of the n processes that were started has ended.
 func requireNoneLeft(t *testing.T, text string, n int) {
 	t.Helper()
 	pids := map[int]bool{}
@@ -57,11 +54,11 @@ func requireNoneLeft(t *testing.T, text string, n int) {
 	}
 	require.Len(t, pids, n)
 	for pid := range pids {
-		require.ErrorIs(t, syscall.Kill(pid, 0), syscall.ESRCH, "process %d is still there", pid)
+		require.ErrorIs(t, syscall.Kill(pid, 0), syscall.ESRCH, "process %d still exists", pid)
 	}
 }
 
-// get asks a process.
+// get sends a GET request to a process.
 func get(t *testing.T, url string) (status int, body string) {
 	t.Helper()
 	return request(t, http.MethodGet, url)
@@ -80,7 +77,7 @@ func request(t *testing.T, method, url string) (status int, body string) {
 	return resp.StatusCode, strings.TrimSpace(string(text))
 }
 
-// awaitLeader asks a process until it says who leads.
+// awaitLeader asks a process for the leader until it gives the answer.
 func awaitLeader(t *testing.T, url, answer string) {
 	t.Helper()
 	var last string

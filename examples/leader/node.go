@@ -17,18 +17,18 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// config is what a process is told.
+// config is the configuration of a process.
 type config struct {
 	etcd   clientv3.Config
 	name   string // of the election
 	id     string // of this process
 	http   string // address to serve at
-	ledger string // URL of what the leader writes to
+	ledger string // URL of the ledger to write to
 	ttl    time.Duration
-	era    uint16 // of its tokens
+	era    uint16 // of the tokens
 
 	log      *slog.Logger
-	warnings *slog.Logger // for the library, which tells a service's log more than it wants to know
+	warnings *slog.Logger // for the library: it logs more at level INFO than a service needs
 }
 
 // node is one process of the service.
@@ -38,16 +38,15 @@ type node struct {
 	book   *ledger.Client // nil: the leader only leads
 	health *election.Health
 
-	present atomic.Pointer[election.Leader]     // who leads, as far as is known here; nil at first
-	leading atomic.Pointer[election.Leadership] // nil unless it is this process
+	present atomic.Pointer[election.Leader]     // the leader that this process has seen last; nil at first
+	leading atomic.Pointer[election.Leadership] // nil unless this process leads
 }
 
-// stopTimeout is how long the leader may take to return once it must not lead any more. It is longer than one step of
-// its work may take.
+// stopTimeout is how long the leader may take to return after the end of its leadership. It is longer than one step of work may take.
 const stopTimeout = stepTimeout + 5*time.Second
 
-// join is the life of a process: it campaigns, leads when it is its turn, campaigns again when it has lost the lead,
-// and tells by HTTP who leads. It returns nil when ctx has ended.
+// join is the life of a process: it campaigns, leads when its turn comes, campaigns again when it has lost the lead, and serves HTTP.
+// It returns nil when ctx has ended.
 func join(ctx context.Context, c config) (err error) {
 	n := &node{config: c}
 	if c.ledger != "" {
@@ -61,7 +60,7 @@ func join(ctx context.Context, c config) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = n.client.Close() }() // the error says that the connection's context has ended
+	defer func() { _ = n.client.Close() }() // the error only says that the connection's context has ended
 
 	session, err := lease.NewSession(ctx, n.client, lease.Options{TTL: c.ttl, Owner: c.id, Era: c.era, Logger: c.warnings})
 	if err != nil {
@@ -73,13 +72,13 @@ func join(ctx context.Context, c config) (err error) {
 		err = errors.Join(err, session.Close(ctx))
 	}()
 
-	// Health fails when renewals are overdue or a former leader hangs; never for a process that only waits.
+	// Health fails when renewals are overdue or a former leader hangs; it never fails for a process that only waits.
 	n.health, err = election.NewHealth(session.Status().TTL / 3)
 	if err != nil {
 		return err
 	}
 
-	// The process ends as a whole if one part of it does.
+	// If one part of the process fails, the whole process ends.
 	all, fail := context.WithCancelCause(ctx)
 	var parts sync.WaitGroup
 	defer parts.Wait()
@@ -92,12 +91,12 @@ func join(ctx context.Context, c config) (err error) {
 	c.log.Info("campaigns", "id", c.id, "http", address)
 
 	err = election.Run(all, session, c.name, election.Options{
-		Value:  c.id, // what GET /leader tells; it could as well be the address that clients are sent to
+		Value:  c.id, // shown by GET /leader; it could also be an address for clients
 		Health: n.health,
 	}, n.lead,
 		election.WithRejoin(), // after a transfer this process waits for its next turn
 		election.WithOnLost(func(err error) { c.log.Warn("has lost the lead", "err", err) }),
-		// A leader that does not stop keeps everybody else from leading, for its lease is renewed. Better no process.
+		// A leader that does not stop keeps the others from leading, since its lease is still renewed: end the process.
 		election.WithStopTimeout(stopTimeout, func(err error) {
 			c.log.Error("ends at once", "err", err)
 			os.Exit(1)
@@ -105,7 +104,7 @@ func join(ctx context.Context, c config) (err error) {
 	return n.stopped(ctx, err)
 }
 
-// stopped is nil if the process was told to stop. What else went wrong then is logged.
+// stopped returns err, or nil if the process was told to stop; then it only logs err.
 func (n *node) stopped(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err

@@ -19,7 +19,7 @@ import (
 	"github.com/leasefence/leasefence/examples/internal/exampletest"
 )
 
-// Two processes as they would be deployed, without the demo and without a ledger.
+// Two processes as deployed: without the demo and without a ledger.
 func TestJoin_leadsAndHandsOver(t *testing.T) {
 	t.Parallel()
 	endpoint, client := exampletest.StartEtcd(t)
@@ -53,7 +53,7 @@ func TestJoin_leadsAndHandsOver(t *testing.T) {
 	require.Equal(t, http.StatusMethodNotAllowed, status)
 	awaitLeader(t, urlOne, `{"leader":"one","token":"`+token+`","me":true}`)
 
-	// SIGTERM resigns: the lease of five seconds is not waited for.
+	// On SIGTERM the leader resigns, so the next process need not wait for the lease of five seconds.
 	one.Signal(t, syscall.SIGTERM)
 	next := two.Await(t, `level=INFO msg=leads token=(\d+)`)[0]
 	require.Greater(t, exampletest.Number(t, next), exampletest.Number(t, token))
@@ -65,7 +65,7 @@ func TestJoin_leadsAndHandsOver(t *testing.T) {
 	exampletest.RequireNothingLeft(t, client)
 }
 
-// A process whose work fails ends, and lets the lead go first.
+// A process whose work fails resigns and ends.
 func TestJoin_endsWhenItsWorkFails(t *testing.T) {
 	t.Parallel()
 	endpoint, client := exampletest.StartEtcd(t)
@@ -77,7 +77,7 @@ func TestJoin_endsWhenItsWorkFails(t *testing.T) {
 	require.Empty(t, resp.Kvs)
 }
 
-// The ledger has seen tokens that this etcd has yet to give out.
+// A process ends and says so if the ledger has seen tokens that etcd has not granted yet. A higher era mends that.
 func TestJoin_saysThatEtcdWasRestored(t *testing.T) {
 	t.Parallel()
 	endpoint, _ := exampletest.StartEtcd(t)
@@ -97,7 +97,7 @@ func TestJoin_saysThatEtcdWasRestored(t *testing.T) {
 	fresh := join()
 	require.Equal(t, 1, fresh.End(t))
 	require.Regexp(t, `level=ERROR msg=ends err=.*raise Options.Era`, fresh.Text.String())
-	require.Equal(t, 1, strings.Count(fresh.Text.String(), "msg=leads"), "it does not try again")
+	require.Equal(t, 1, strings.Count(fresh.Text.String(), "msg=leads"), "the process led again")
 
 	raised := join("-era", "1")
 	require.Greater(t, exampletest.Number(t, raised.Await(t, `msg=leads token=(\d+)`)[0]), 1<<48)

@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	period      = 300 * time.Millisecond // between two steps of work
-	stepTimeout = 10 * time.Second
+	period      = 300 * time.Millisecond // pause between two steps of work
+	stepTimeout = 10 * time.Second       // bound of one step
 )
 
-// lead is what the leader does, until ctx ends. The next leader does not start before it has returned, unless this
-// process is paused or cut off; the token is for that case.
+// lead does the leader's work until ctx ends. The next leader does not start before lead has returned, unless this process is paused or
+// cut off; the token is for that case.
 func (n *node) lead(ctx context.Context, token fence.Token) error {
 	leadership, ok := election.FromContext(ctx)
 	if !ok {
-		return errors.New("the context is of no leadership")
+		return errors.New("the context has no leadership")
 	}
 	n.leading.Store(leadership)
 	defer n.leading.Store(nil)
@@ -37,8 +37,8 @@ func (n *node) lead(ctx context.Context, token fence.Token) error {
 	return err
 }
 
-// restored returns what ends the process: with etcd's revisions gone back, every leadership would be refused. Otherwise
-// somebody else leads, and it returns nil: campaign again.
+// restored returns an error, which ends the process, if the token was refused because a restore took etcd's revisions back: the ledger
+// would refuse every later leadership, too. Otherwise somebody else leads by now, and it returns nil: campaign again.
 func restored(ctx context.Context, leadership *election.Leadership, refusal error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
 	defer cancel()
@@ -48,19 +48,19 @@ func restored(ctx context.Context, leadership *election.Leadership, refusal erro
 	return nil
 }
 
-// work writes to the ledger, with the token of this leadership, which the context carries.
+// work writes to the ledger. The context carries the token of this leadership.
 func (n *node) work(ctx context.Context, leadership *election.Leadership) error {
 	if n.book == nil {
 		<-ctx.Done()
 		return nil
 	}
-	// First of all: from now on the ledger refuses older tokens, so what is read next stays true until we write.
+	// Claim before the first read: from now on the ledger refuses older tokens, so the entry that is read stays the last until the write.
 	if err := n.book.Claim(ctx); err != nil {
 		return fmt.Errorf("claim the ledger: %w", err)
 	}
 	next := time.NewTicker(period)
 	defer next.Stop()
-	for leadership.Err() == nil { // the clock is asked: right also when the process has just woken up
+	for leadership.Err() == nil { // Err reads the clock, so it is right even if the process has just been paused
 		if err := n.step(ctx); err != nil {
 			return err
 		}
@@ -73,8 +73,8 @@ func (n *node) work(ctx context.Context, leadership *election.Leadership) error 
 	return nil
 }
 
-// step is one piece of work: read, compute, write. It is not cut off when the leadership ends: that would not call a
-// write back that has been sent, only leave open what became of it. It does no harm, thanks to the token.
+// step is one piece of work: read, compute, write. The end of the leadership does not cancel it: that could not take back a write that
+// is already sent, and would leave its outcome unknown. The token makes a late write harmless.
 func (n *node) step(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
 	defer cancel()
@@ -82,6 +82,6 @@ func (n *node) step(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// If the process is paused here, for however long, the write is late. Nothing on this side can prevent it.
+	// If the process is paused here, the write is late. Nothing on this side can prevent that.
 	return n.book.Append(ctx, ledger.Entry{Seq: last.Seq + 1, Amount: 1, Balance: last.Balance + 1, Writer: n.id})
 }

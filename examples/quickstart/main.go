@@ -1,13 +1,13 @@
 //go:build unix
 
-// Quickstart shows what a fencing token is for. Two processes use one lock to write to one ledger; the one that
-// holds the lock is paused, and wakes up when the lock is another's.
+// Quickstart shows what a fencing token is for. Two processes use one lock to write to one ledger. The holder of the lock is paused, and
+// continues when the other process holds the lock.
 //
 //	go -C examples run ./quickstart            # the late write is refused: exit status 0
-//	go -C examples run ./quickstart -no-fence  # nobody looks at the token: the ledger is corrupted, exit status 1
+//	go -C examples run ./quickstart -no-fence  # nobody checks the token: the ledger is corrupted, exit status 1
 //
-// This file only says at once what is going on while Go compiles the rest, with etcd in it. See demo/worker.go for what a
-// program of your own would do, and examples/internal/ledger for what the resource behind it has to do.
+// This file only prints a message while Go compiles the demo, which contains etcd. See demo/worker.go for what a
+// program of your own would do, and examples/internal/ledger for what its resource has to do.
 package main
 
 import (

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { exampletest.Main(m, "./demo") }
 
-// As a user runs it. The first line comes before Go has compiled anything but the few lines that print it.
+// The quickstart as a user runs it. Its first line comes before Go compiles the demo.
 func TestQuickstart_refusesTheStaleWrite(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(exampletest.Bounded(t), "go", "run", ".")
@@ -36,8 +36,8 @@ func TestQuickstart_refusesTheStaleWrite(t *testing.T) {
 
 	a, b := token(t, text, "A"), token(t, text, "B")
 	require.Less(t, exampletest.Number(t, a), exampletest.Number(t, b))
-	// What different processes say at the same moment comes in any order: the workers' lines in theirs, and those of the main
-	// process, which is the ledger too.
+	// Lines of different processes may interleave in any order. This checks the order of the workers' lines, and below that of the main
+	// process, which also serves the ledger.
 	exampletest.RequireInOrder(t, text,
 		` A \d+ +`+a+`  has the lock$`,
 		` A \d+ +`+a+`  goes to write; entry: #1 \(\+100, balance 100\); has the lock for: \S+s$`,
@@ -68,11 +68,11 @@ func TestQuickstart_refusesTheStaleWrite(t *testing.T) {
 func token(t *testing.T, text, id string) string {
 	t.Helper()
 	match := regexp.MustCompile(id + ` \d+ +(\d+)  has the lock\n`).FindStringSubmatch(text)
-	require.NotNil(t, match, "%s has not got the lock", id)
+	require.NotNil(t, match, "%s never had the lock", id)
 	return match[1]
 }
 
-// The same run without the check: what the first one proves is the fence's doing.
+// The same run without the check of tokens: the stale write is accepted, so in the first test it was the fence that refused it.
 func TestQuickstart_corruptsWithoutFence(t *testing.T) {
 	t.Parallel()
 	r := exampletest.Start(t, "-no-fence")
@@ -80,7 +80,7 @@ func TestQuickstart_corruptsWithoutFence(t *testing.T) {
 	require.Contains(t, r.Stderr.String(), "a check has failed")
 	text := r.Text.String()
 	exampletest.RequireInOrder(t, text,
-		`ledger .*does NOT look at tokens`,
+		`ledger .*does NOT check tokens`,
 		`ledger +\d+  accepts B's #2 \(\+10, balance 110\)`,
 		`ledger +\d+  ACCEPTS A's #2 \(\+50, balance 150\)`,
 		` A \d+ +\d+  lock is lost`,
@@ -106,6 +106,6 @@ func TestQuickstart_cleansUpWhenInterrupted(t *testing.T) {
 	for _, id := range []string{"A", "B"} {
 		pid := regexp.MustCompile(` ` + id + ` (\d+) `).FindStringSubmatch(r.Text.String())
 		require.NotNil(t, pid)
-		require.ErrorIs(t, syscall.Kill(exampletest.Number(t, pid[1]), 0), syscall.ESRCH, "%s is still there", id)
+		require.ErrorIs(t, syscall.Kill(exampletest.Number(t, pid[1]), 0), syscall.ESRCH, "%s still exists", id)
 	}
 }

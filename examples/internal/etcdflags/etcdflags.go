@@ -1,4 +1,4 @@
-// Package etcdflags has the flags with which a program says who it is to etcd.
+// Package etcdflags has flags for a user, a password and certificates for etcd.
 package etcdflags
 
 import (
@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// Flags are what was given.
+// Flags are the values of the flags.
 type Flags struct {
 	user, passwordFile string
 	tls                transport.TLSInfo
@@ -22,7 +22,7 @@ type Flags struct {
 // Register registers the flags.
 func (f *Flags) Register(flags *flag.FlagSet) {
 	flags.StringVar(&f.user, "user", "", "etcd's user")
-	// Not the password itself: every user of the machine can read a command line.
+	// There is no flag for the password itself: every user of the machine can read a command line.
 	flags.StringVar(&f.passwordFile, "password-file", "", "file with the user's password")
 	flags.StringVar(&f.tls.TrustedCAFile, "cacert", "", "file with the authority of etcd's certificate; turns TLS on")
 	flags.StringVar(&f.tls.CertFile, "cert", "", "file with this client's certificate; turns TLS on")

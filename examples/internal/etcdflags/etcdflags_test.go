@@ -48,8 +48,8 @@ func put(t *testing.T, c clientv3.Config) error {
 	return err
 }
 
-// A server that asks clients for a certificate, a user and a password.
-func TestFlags_Config_reachesAServerThatAsksForAll(t *testing.T) {
+// The flags reach a server that requires a client certificate, a user and a password.
+func TestFlags_Config_reachesASecuredServer(t *testing.T) {
 	certs, err := transport.SelfCert(zap.NewNop(), t.TempDir(), []string{"127.0.0.1:0"}, 1, x509.ExtKeyUsageClientAuth)
 	require.NoError(t, err)
 	cfg := embed.NewConfig()

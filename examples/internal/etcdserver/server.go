@@ -1,4 +1,4 @@
-// Package etcdserver runs an etcd inside an example, so that there is nothing to install.
+// Package etcdserver runs etcd inside an example, so that users need not install it.
 package etcdserver
 
 import (
@@ -21,8 +21,8 @@ type Server struct {
 	grpc *grpc.Server // set before ready is closed
 }
 
-// Start starts etcd and waits until it serves clients. The program's name is part of the folder's. The caller stops
-// the server.
+// Start starts etcd and waits until it serves clients. The folder's name contains the program's. If Start fails, nothing is left.
+// The caller stops the server.
 func Start(ctx context.Context, program string) (_ *Server, err error) {
 	s := &Server{}
 	if s.dir, err = os.MkdirTemp("", "leasefence-"+program+"-*"); err != nil {
@@ -39,12 +39,12 @@ func Start(ctx context.Context, program string) (_ *Server, err error) {
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	cfg.UnsafeNoFsync = true // the data does not outlive the run
 	cfg.EnableGRPCGateway = false
-	// The system picks the port. A member without others needs none for them.
+	// The system picks the port. A single member needs no port for peers.
 	loopback := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = loopback, loopback
 	cfg.ListenPeerUrls = nil
 	ready := make(chan struct{})
-	cfg.ServiceRegister = func(gs *grpc.Server) { // called right before it serves clients
+	cfg.ServiceRegister = func(gs *grpc.Server) { // etcd calls this right before it serves clients
 		s.grpc = gs
 		close(ready)
 	}
@@ -55,7 +55,7 @@ func Start(ctx context.Context, program string) (_ *Server, err error) {
 	case <-ready:
 		return s, nil
 	case err := <-s.etcd.Err():
-		return nil, fmt.Errorf("it ended before it was ready: %w", err)
+		return nil, fmt.Errorf("etcd ended before it was ready: %w", err)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -68,9 +68,9 @@ func (s *Server) Endpoint() string { return s.etcd.Clients[0].Addr().String() }
 func (s *Server) Stop() error {
 	if s.etcd != nil {
 		if s.grpc != nil {
-			s.grpc.Stop() // Close alone waits for clients that have not gone
+			s.grpc.Stop() // Close alone would wait for clients that are still connected
 		}
-		s.etcd.Server.HardStop() // and for ever for a server that never became ready
+		s.etcd.Server.HardStop() // Close alone would wait forever if the server never became ready
 		s.etcd.Close()
 	}
 	return os.RemoveAll(s.dir)

@@ -1,6 +1,6 @@
 //go:build unix
 
-// Package exampletest runs the examples for their tests: the program as a user would build it, and an etcd.
+// Package exampletest runs examples in tests: it builds the program as a user would, and starts etcd.
 package exampletest
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/leasefence/leasefence/examples/internal/etcdserver"
 )
 
-// Patience bounds what a test waits for; it is far longer than anything takes.
+// Patience bounds every wait of a test. It is far longer than anything takes.
 const Patience = 30 * time.Second
 
 var program string
@@ -44,7 +44,7 @@ func Main(m *testing.M, folder string) {
 		if RaceDetector() {
 			args = append(args, "-race")
 		}
-		if out, err := exec.Command("go", append(args, folder)...).CombinedOutput(); err != nil { //nolint:noctx // without a bound: a first build may take minutes
+		if out, err := exec.Command("go", append(args, folder)...).CombinedOutput(); err != nil { //nolint:noctx // no bound: a first build may take minutes
 			panic(string(out))
 		}
 		return m.Run()
@@ -62,18 +62,18 @@ func RaceDetector() bool {
 	return false
 }
 
-// Running is a program, running.
+// Running is a process of the program.
 type Running struct {
-	Text   strings.Builder // what was read of its standard output, or for -join of its standard error
-	Stderr bytes.Buffer    // to be read after End
+	Text   strings.Builder // the standard output, or for -join the standard error, as far as it was read
+	Stderr bytes.Buffer    // the standard error, except for -join; complete after End
 	Stdin  io.WriteCloser
 
 	cmd   *exec.Cmd
 	lines *bufio.Scanner
 }
 
-// Start starts the program with a temporary folder of its own, which has to be empty at the end of the test. A first
-// argument of "-join" has its standard error read instead of its standard output.
+// Start starts the program with a temporary folder of its own, which has to be empty when the test ends. If the first argument is
+// "-join", Text has the standard error instead of the standard output.
 func Start(t *testing.T, args ...string) *Running {
 	t.Helper()
 	return StartCommand(t, exec.CommandContext(Bounded(t), program, args...))
@@ -90,7 +90,7 @@ func StartCommand(t *testing.T, cmd *exec.Cmd) *Running {
 	})
 	r := &Running{cmd: cmd}
 	cmd.Env = append(append(os.Environ(), cmd.Env...), "TMPDIR="+temp, "GORACE=atexit_sleep_ms=0")
-	cmd.WaitDelay = Patience / 10 // for a process that outlives the program, with its output open
+	cmd.WaitDelay = Patience / 10 // a process that outlives the program may keep its output open
 	var out io.Reader
 	var err error
 	if len(cmd.Args) > 1 && cmd.Args[1] == "-join" {
@@ -108,7 +108,7 @@ func StartCommand(t *testing.T, cmd *exec.Cmd) *Running {
 	return r
 }
 
-// Await reads the output up to a line that matches, and returns what the pattern's groups have found.
+// Await reads the output up to a line that matches, and returns the text of the pattern's groups.
 func (r *Running) Await(t *testing.T, pattern string) []string {
 	t.Helper()
 	p := regexp.MustCompile(pattern)
@@ -118,7 +118,7 @@ func (r *Running) Await(t *testing.T, pattern string) []string {
 			return match[1:]
 		}
 	}
-	require.FailNow(t, "not there: "+pattern, "%s", &r.Text)
+	require.FailNow(t, "no line matches "+pattern, "%s", &r.Text)
 	return nil
 }
 
@@ -131,7 +131,7 @@ func (r *Running) Signal(t *testing.T, sig os.Signal) {
 // End closes the program's input, reads all its output and returns the exit status.
 func (r *Running) End(t *testing.T) int {
 	t.Helper()
-	_ = r.Stdin.Close() // it may have ended
+	_ = r.Stdin.Close() // fails if the program has ended
 	for r.lines.Scan() {
 		r.Text.WriteString(r.lines.Text() + "\n")
 	}
@@ -141,7 +141,7 @@ func (r *Running) End(t *testing.T) int {
 	}
 	code := r.cmd.ProcessState.ExitCode()
 	t.Logf("%v: exit status %d\n%s%s", r.cmd.Args[1:], code, &r.Text, &r.Stderr)
-	require.NotContains(t, r.Text.String(), "\x1b", "this is no terminal")
+	require.NotContains(t, r.Text.String(), "\x1b", "an escape sequence, though this is no terminal")
 	return code
 }
 
@@ -157,7 +157,7 @@ func StartEtcd(t *testing.T) (endpoint string, client *clientv3.Client) {
 	return s.Endpoint(), client
 }
 
-// RequireNothingLeft checks that no key and no lease is left.
+// RequireNothingLeft checks that etcd has no key and no lease.
 func RequireNothingLeft(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	left, err := client.Get(Bounded(t), "", clientv3.WithPrefix())
@@ -168,7 +168,7 @@ func RequireNothingLeft(t *testing.T, client *clientv3.Client) {
 	require.Empty(t, leases.Leases, "a lease was not revoked")
 }
 
-// Bounded is a context that ends when the test takes far too long.
+// Bounded returns a context that ends when the test takes far too long.
 func Bounded(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*Patience)
@@ -181,7 +181,7 @@ func RequireInOrder(t *testing.T, text string, patterns ...string) {
 	t.Helper()
 	for _, pattern := range patterns {
 		at := regexp.MustCompile(`(?m)` + pattern).FindStringIndex(text)
-		require.NotNil(t, at, "not there, or not in its place: %s", pattern)
+		require.NotNil(t, at, "missing, or not in this order: %s", pattern)
 		text = text[at[1]:]
 	}
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/leasefence/leasefence/fence/sqlfence"
 )
 
-// resource is the ledger's name for its fence.
+// resource is the name of the ledger's mark.
 const resource = "ledger"
 
-// schema lets two entries have one number: only the lock and the fence keep writers apart.
+// schema allows two entries with the same number: only the lock and the fence keep writers apart.
 const schema = `CREATE TABLE entries (
 	id INTEGER PRIMARY KEY, seq INTEGER, amount INTEGER, balance INTEGER, writer TEXT, token INTEGER)`
 
@@ -24,7 +24,7 @@ const schema = `CREATE TABLE entries (
 type book struct {
 	dir   string
 	db    *sql.DB
-	marks *sqlfence.Marks // nil: not fenced
+	marks *sqlfence.Marks // nil without fencing
 }
 
 func openBook(ctx context.Context, fenced bool) (_ *book, err error) {
@@ -79,8 +79,8 @@ func (b *book) insert(ctx context.Context, token fence.Token, e Entry) error {
 	})
 }
 
-// has reports whether there is an entry with a larger token.
-func (b *book) has(ctx context.Context, token fence.Token) (late bool, err error) {
+// late reports whether there is an entry with a larger token.
+func (b *book) late(ctx context.Context, token fence.Token) (late bool, err error) {
 	err = b.db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM entries WHERE token > ?)", int64(token)).Scan(&late)
 	return late, err
 }

@@ -17,12 +17,12 @@ import (
 	"github.com/leasefence/leasefence/fence/httpfence"
 )
 
-// maxBody bounds what is read of a request or an answer; an entry has about 60 bytes, a refusal about 250.
+// maxBody is the most that is read of a request or an answer, in bytes; an entry has about 60, a refusal about 250.
 const maxBody = 1 << 10
 
 // Handler serves the ledger: POST /claim, POST /entries and GET /entries/last.
 func (l *Ledger) Handler() (http.Handler, error) {
-	// The middleware asks for a token and puts it into the context. It refuses nothing else: the database decides.
+	// The middleware puts the token into the context, and refuses requests without one. It checks no mark: the database decides.
 	withToken, err := httpfence.NewMiddleware(
 		func(*http.Request) string { return resource },
 		func(context.Context, string, fence.Token) error { return nil },
@@ -53,8 +53,8 @@ func (l *Ledger) Handler() (http.Handler, error) {
 func answer(w http.ResponseWriter, value any, err error) {
 	switch {
 	case err == nil:
-		_ = json.NewEncoder(w).Encode(value) // an error says that the reader has gone
-	case !httpfence.Error(w, err): // 412 with the token and the mark, if it is a refusal
+		_ = json.NewEncoder(w).Encode(value) // an error means that the reader has gone
+	case !httpfence.Error(w, err): // for a refusal it answers 412, with the token and the mark
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}
 }
@@ -77,7 +77,7 @@ func Serve(handler http.Handler) (url string, stop func() error, err error) {
 	}, nil
 }
 
-// Client is a writer's view of the ledger. The token goes from the context to the ledger without further ado.
+// Client writes to a ledger over HTTP. Each request carries the token of its context.
 type Client struct {
 	url  string
 	http http.Client
@@ -89,7 +89,7 @@ func NewClient(ledger string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	transport, err := httpfence.NewTransport(nil, u.Host) // sends tokens there, and nowhere else
+	transport, err := httpfence.NewTransport(nil, u.Host) // sends tokens to this host only
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 	if err != nil {
 		return err
 	}
-	defer func() { _ = resp.Body.Close() }() // it was only read
+	defer func() { _ = resp.Body.Close() }() // nothing is lost: the body was only read
 	if err := httpfence.ReadError(resp); err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
-// Package ledger is the resource behind the examples: a log that only grows, in an SQLite database, which refuses writes
-// with a stale token. This file and book.go are what a resource has to do; http.go puts it on the network.
+// Package ledger is the resource of the examples: an append-only log in an SQLite database, which refuses writes with a stale token.
+// This file and book.go show what a resource has to do; http.go puts it on the network.
 package ledger
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// Entry is a line of the ledger. Seq and Balance are computed by the writer, from the entry before.
+// Entry is a line of the ledger. The writer computes Seq and Balance from the entry before.
 type Entry struct {
 	Seq     int
 	Amount  int
@@ -29,22 +29,22 @@ type Attempt struct {
 	Entry Entry // zero for a claim
 	Token fence.Token
 	Err   error // why it was refused, nil if it was accepted
-	Late  bool  // of a write: one with a larger token was accepted before
+	Late  bool  // an entry with a larger token was accepted before
 }
 
-// Ledger takes what it is given and relies on its writers to come one after the other; that is what their lock is
-// for, and its fence is for when the lock is not enough. It takes their tokens from the context.
+// Ledger does not check what entries say. It relies on writers to take turns, by their lock, and on its fence where the lock is not
+// enough. It takes a writer's token from the context.
 type Ledger struct {
 	book    *book
 	claimed func(Attempt)
 	written func(Attempt)
 
 	mu       sync.Mutex // guards attempts
-	attempts []Attempt  // writes, accepted or not, in the order of their coming
+	attempts []Attempt  // writes, accepted or not, in the order of their arrival
 }
 
-// Open makes an empty ledger in a temporary folder. It calls claimed after every claim and written after every write,
-// accepted or not. One that is not fenced does not look at tokens, to show what becomes of it. The caller closes it.
+// Open creates an empty ledger in a temporary folder. The ledger calls claimed after every claim and written after every write,
+// accepted or not. If it is not fenced, it does not check tokens, to show what fencing prevents. The caller closes the ledger.
 func Open(ctx context.Context, fenced bool, claimed, written func(Attempt)) (*Ledger, error) {
 	b, err := openBook(ctx, fenced)
 	if err != nil {
@@ -56,7 +56,7 @@ func Open(ctx context.Context, fenced bool, claimed, written func(Attempt)) (*Le
 // Close removes the ledger.
 func (l *Ledger) Close() error { return l.book.close() }
 
-// Claim begins a writer's tenure: older tokens are refused from now on.
+// Claim begins a writer's tenure: from now on the ledger refuses older tokens.
 func (l *Ledger) Claim(ctx context.Context) error {
 	token, _ := fence.FromContext(ctx)
 	err := l.book.claim(ctx)
@@ -66,14 +66,14 @@ func (l *Ledger) Claim(ctx context.Context) error {
 	return err
 }
 
-// Append writes an entry.
+// Append writes an entry. The error matches [fence.ErrStale] if the token is stale.
 func (l *Ledger) Append(ctx context.Context, e Entry) error {
 	token, _ := fence.FromContext(ctx)
 	err := l.book.insert(ctx, token, e)
 	if !decided(err) {
 		return err
 	}
-	late, errLate := l.book.has(ctx, token)
+	late, errLate := l.book.late(ctx, token)
 	if errLate != nil {
 		return errors.Join(err, errLate)
 	}
@@ -85,13 +85,13 @@ func (l *Ledger) Append(ctx context.Context, e Entry) error {
 	return err
 }
 
-// decided tells an answer of the ledger, accepted or refused, from a failure to ask it.
+// decided reports whether the database has accepted or refused a request, rather than failed.
 func decided(err error) bool { return err == nil || errors.Is(err, fence.ErrStale) }
 
-// Last returns the newest entry, the zero entry of an empty ledger.
+// Last returns the newest entry, or the zero Entry if there is none.
 func (l *Ledger) Last(ctx context.Context) (Entry, error) { return l.book.last(ctx) }
 
-// Entries returns what is in the ledger.
+// Entries returns the accepted writes, in the order of the ledger. Their Err and Late are not set.
 func (l *Ledger) Entries(ctx context.Context) ([]Attempt, error) { return l.book.entries(ctx) }
 
 // Attempts returns all writes that have reached the ledger, accepted or not.
@@ -101,7 +101,7 @@ func (l *Ledger) Attempts() []Attempt {
 	return slices.Clone(l.attempts)
 }
 
-// Inspect returns what is wrong with entries: one that does not continue the one before it.
+// Inspect returns an error if an entry does not continue the entry before it.
 func Inspect(entries []Attempt) error {
 	var last Entry
 	for _, a := range entries {

@@ -4,5 +4,5 @@ package stage
 
 import "syscall"
 
-// attributes puts a process into a group of its own, so that Ctrl-C reaches the demo alone.
+// attributes puts a process into a group of its own, so that Ctrl-C reaches only the demo.
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

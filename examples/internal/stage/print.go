@@ -20,7 +20,7 @@ import (
 // colour is an escape sequence of a terminal.
 type colour string
 
-// The colours of actors, and of what is good and bad.
+// The colours of actors, and of good and bad news.
 const (
 	plain  colour = ""
 	bold   colour = "\x1b[1m"
@@ -37,7 +37,7 @@ type actor struct {
 	colour colour
 }
 
-// Those that are not processes of the demo.
+// The actors that are not processes of the service.
 var (
 	inMain   = actor{"main", bold}
 	inEtcd   = actor{"etcd", dim}
@@ -46,13 +46,13 @@ var (
 
 var processColours = map[string]colour{"A": "\x1b[36m", "B": "\x1b[33m", "C": "\x1b[34m"}
 
-// printer prints what happens: when, who, with which token, what. It is in colour on a terminal. It is safe for concurrent use.
+// printer prints events: time, actor, token, text; on a terminal in colour. It is safe for concurrent use.
 type printer struct {
 	start    time.Time
 	coloured bool
 	fail     func(error) // ends the run
 
-	mu  sync.Mutex // held while something is written
+	mu  sync.Mutex // serializes writes to out
 	out io.Writer
 }
 
@@ -62,7 +62,7 @@ func newPrinter(out *os.File, fail func(error)) *printer {
 	return &printer{start: time.Now(), out: out, fail: fail, coloured: terminal && os.Getenv("NO_COLOR") == ""}
 }
 
-// line prints what has happened.
+// line prints an event of the time when.
 func (p *printer) line(when time.Time, who actor, token fence.Token, tone colour, what string) {
 	number := ""
 	if token.Valid() {
@@ -72,7 +72,7 @@ func (p *printer) line(when time.Time, who actor, token fence.Token, tone colour
 		p.paint(who.colour, fmt.Sprintf("%-10s", who.label)), number, p.paint(tone, what)))
 }
 
-// now prints what happens.
+// now prints an event of the present time.
 func (p *printer) now(who actor, token fence.Token, tone colour, format string, args ...any) {
 	p.line(time.Now(), who, token, tone, fmt.Sprintf(format, args...))
 }
@@ -128,7 +128,7 @@ func (p *printer) event(e Event) {
 func (s *Stage) claimed(a ledger.Attempt) {
 	switch {
 	case s.NoFence:
-		s.now(inLedger, a.Token, plain, "takes no notice of the claim: fencing is off")
+		s.now(inLedger, a.Token, plain, "ignores the claim: fencing is off")
 	case a.Err != nil:
 		s.now(inLedger, a.Token, bad, "REFUSES the claim: %s", reason(a.Err))
 	default:
@@ -136,25 +136,24 @@ func (s *Stage) claimed(a ledger.Attempt) {
 	}
 }
 
-// written prints a write that has reached the ledger. Of those that are as they should be the first of each tenure is
-// enough.
+// written prints a write that has reached the ledger: of the writes that are in order only the first of each tenure.
 func (s *Stage) written(a ledger.Attempt) {
 	e := Event{When: time.Now(), What: Accepts, Token: a.Token}
 	if a.Err != nil {
 		e.What = Refuses
 	}
-	defer s.record.add(e) // after it was printed
+	defer s.record.add(e) // after printing, so that the next step prints after this
 	switch {
 	case a.Err != nil:
 		s.now(inLedger, a.Token, bad, "REFUSES %s's %v: %s", a.Entry.Writer, a.Entry, reason(a.Err))
 	case a.Late:
-		s.now(inLedger, a.Token, bad, "ACCEPTS %s's %v: it does not look at the token", a.Entry.Writer, a.Entry)
+		s.now(inLedger, a.Token, bad, "ACCEPTS %s's %v: it does not check the token", a.Entry.Writer, a.Entry)
 	case count(s.book.Attempts(), a.Token) == 1:
 		s.now(inLedger, a.Token, good, "accepts %s's %v", a.Entry.Writer, a.Entry)
 	}
 }
 
-// reason is a refusal, short enough for a line.
+// reason is a short text for a refusal.
 func reason(err error) string {
 	if stale, ok := errors.AsType[*fence.StaleError](err); ok {
 		return fmt.Sprintf("%v is older than %v", stale.Token, stale.Highest)

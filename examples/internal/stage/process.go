@@ -17,21 +17,21 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// Process is one that the demo has started, as its operator sees it.
+// Process is a process that the demo has started, as an operator sees it.
 type Process struct {
 	ID  string
-	URL string // of its HTTP, if it has any
+	URL string // where it serves HTTP, if it does
 
 	actor  actor
 	proc   *os.Process
 	stdin  *os.File
-	ended  chan struct{}      // closed when it has
-	status syscall.WaitStatus // set before ended is closed, as is err
-	err    error              // status is not known
-	parts  sync.WaitGroup
+	ended  chan struct{}      // closed when the process has ended
+	status syscall.WaitStatus // set before ended is closed
+	err    error              // why status is not known; set before ended is closed
+	parts  sync.WaitGroup     // read and attend
 }
 
-// Start starts this program with other arguments, and waits for what the process logs first.
+// Start starts this program with other arguments, and waits until the process logs the message first.
 func (s *Stage) Start(id, first string, args ...string) (e Event) {
 	s.do("start "+id, func() error {
 		from := len(s.record.all())
@@ -41,7 +41,7 @@ func (s *Stage) Start(id, first string, args ...string) (e Event) {
 		}
 		e, err = s.record.await(s.Context, from, func(e Event) bool { return e.Node == p && (e.What == first || e.What == HasEnded) })
 		if err == nil && e.What != first {
-			err = errors.New("it has ended at once")
+			err = errors.New("it ended at once")
 		}
 		return err
 	})
@@ -58,7 +58,7 @@ func (s *Stage) launch(id string, args []string) (*Process, error) {
 	if err := errors.Join(errErr, errIn); err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(exe, args...) //nolint:noctx // it ends as the scenes tell
+	cmd := exec.Command(exe, args...) //nolint:noctx // a scene or close ends it
 	cmd.Stdin, cmd.Stderr, cmd.SysProcAttr = read, write, attributes()
 	if err := errors.Join(cmd.Start(), read.Close(), write.Close()); err != nil {
 		return nil, errors.Join(err, stderr.Close(), stdin.Close())
@@ -73,13 +73,13 @@ func (s *Stage) launch(id string, args []string) (*Process, error) {
 	return p, nil
 }
 
-// read takes down and shows what a process logs, until it ends.
+// read records and prints the log of a process until it ends.
 func (s *Stage) read(p *Process, stderr io.ReadCloser) {
-	defer func() { _ = stderr.Close() }() // nothing is lost: it was read to its end
+	defer func() { _ = stderr.Close() }() // nothing is lost: the log was read to its end
 	for lines := bufio.NewScanner(stderr); lines.Scan(); {
 		e, err := parse(lines.Bytes())
 		if err != nil {
-			s.now(p.actor, 0, bad, "%s", lines.Text()) // no line of the log: a crash
+			s.now(p.actor, 0, bad, "%s", lines.Text()) // not a line of the log, but of a crash
 			continue
 		}
 		e.Node = p
@@ -102,7 +102,7 @@ func parse(line []byte) (Event, error) {
 	return Event{When: known.Time, What: known.Msg, Token: known.Token, More: more}, nil
 }
 
-// attend takes down what becomes of a process, whoever sends it a signal, until it has ended.
+// attend records and prints that a process stops, continues and ends, whoever sends the signals.
 func (s *Stage) attend(p *Process) {
 	for {
 		var status syscall.WaitStatus
@@ -127,15 +127,15 @@ func (s *Stage) attend(p *Process) {
 	}
 }
 
-// kill ends the process whatever state it is in, and waits for its end.
+// kill kills the process, in whatever state it is, and waits until it has ended and its log was read.
 func (p *Process) kill() {
-	_ = p.proc.Kill() // the error says that it has ended
+	_ = p.proc.Kill() // fails if the process has ended
 	p.parts.Wait()
-	_ = p.stdin.Close()  // nobody reads it any more
-	_ = p.proc.Release() // it has nothing left to fail for
+	_ = p.stdin.Close()
+	_ = p.proc.Release()
 }
 
-// ending is how the process has ended.
+// ending says how the process has ended.
 func (p *Process) ending() string {
 	switch {
 	case p.err != nil:

@@ -11,14 +11,14 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// What becomes of a process, besides what it logs itself.
+// Events of a process that attend observes.
 const (
 	HasStopped = "is stopped"
 	GoesOn     = "goes on"
 	HasEnded   = "has ended"
 )
 
-// What a process logs, as far as it matters here: of an election, and of a lock.
+// Messages in the logs of processes, about an election or a lock.
 const (
 	Leads       = "leads"
 	LeadsNoMore = "leads no more"
@@ -29,37 +29,37 @@ const (
 	LockIsLost  = "lock is lost"
 )
 
-// What the ledger does with a write.
+// Events of the ledger.
 const (
 	Accepts = "accepts"
 	Refuses = "refuses"
 )
 
-// Event is something that a process has logged, or that became of it, or of a write.
+// Event is a line of a process's log, a change of the state of a process, or a write that has reached the ledger.
 type Event struct {
 	When  time.Time
-	Node  *Process // nil: the ledger
+	Node  *Process // nil for the ledger
 	What  string
 	Token fence.Token
-	More  map[string]any // what else the log says
+	More  map[string]any // all attributes of the log's line
 }
 
 // Is reports whether e is an event of a process.
 func (e Event) Is(id, what string) bool { return e.Node != nil && e.Node.ID == id && e.What == what }
 
-// begins reports whether a tenure begins, of a leader or of a lock's holder.
+// begins reports whether the event begins the tenure of a leader or of a lock's holder.
 func (e Event) begins() bool { return e.What == Leads || e.What == Locks }
 
-// ends reports whether the tenure of its process is over, or that cannot do anything any more.
+// ends reports whether the event ends the tenure of its process, or stops the process.
 func (e Event) ends() bool {
 	return slices.Contains([]string{HasStopped, HasEnded, LeadsNoMore, Unlocks, LockIsLost}, e.What)
 }
 
-// record is all that has happened. It is safe for concurrent use.
+// record has all events, in the order in which they were added. It is safe for concurrent use.
 type record struct {
 	mu     sync.Mutex // guards the fields below
 	events []Event
-	grown  chan struct{} // closed by the next event
+	grown  chan struct{} // closed when the next event is added
 }
 
 func newRecord() *record { return &record{grown: make(chan struct{})} }
@@ -72,14 +72,14 @@ func (r *record) add(e Event) {
 	r.grown = make(chan struct{})
 }
 
-// all is a copy of the events so far.
+// all returns a copy of the events so far.
 func (r *record) all() []Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.events)
 }
 
-// await waits for an event that matches, among those from a place on.
+// await returns the first event that matches, from a place in the record on. It waits for one until ctx ends.
 func (r *record) await(ctx context.Context, from int, matches func(Event) bool) (Event, error) {
 	for {
 		r.mu.Lock()

@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package stage is what the demos stand on: an etcd, the ledger, and processes that are started, paused and killed as an
-// operator would, this program with other arguments. It knows of them what an operator does: their logs and their signals.
+// Package stage runs the demos. It starts etcd, the ledger, and processes of the same program with other arguments. It starts, pauses
+// and kills these as an operator would, and knows only their logs and whether they run.
 package stage
 
 import (
@@ -25,45 +25,45 @@ import (
 const (
 	// TTL is the shortest that an etcd server with its default election timeout grants.
 	TTL = 2 * time.Second
-	// Patience bounds what takes milliseconds.
+	// Patience bounds waits for what takes milliseconds.
 	Patience = 10 * time.Second
-	// glance is the time between two looks at what changes soon.
+	// glance is the pause between two looks of Until.
 	glance = 10 * time.Millisecond
 )
 
 // Options of a demo.
 type Options struct {
-	Name    string // of the program
-	NoFence bool   // the ledger does not look at tokens
-	Limit   time.Duration
-	Before  func(ledger http.Handler) http.Handler // what requests to the ledger go through; nil: nothing
+	Name    string                                 // of the program
+	NoFence bool                                   // the ledger does not check tokens
+	Limit   time.Duration                          // of the whole run
+	Before  func(ledger http.Handler) http.Handler // wraps the ledger's handler; nil: none
 }
 
-// Stage is all that a demo has started.
+// Stage has everything that a demo has started.
 type Stage struct {
 	Options
-	Context context.Context  //nolint:containedctx // of the play, which is a list of steps
-	Client  *clientv3.Client // our own, to look at the queue
-	Ledger  string           // URL
-	Nodes   map[string]*Process
+	Context context.Context     //nolint:containedctx // bounds all steps, so that a play is a plain list of them
+	Client  *clientv3.Client    // the demo's own, to look at the queue
+	Ledger  string              // URL of the ledger
+	Nodes   map[string]*Process // by ID
 
 	*printer
 	record *record
 	server *etcdserver.Server
 	book   *ledger.Ledger
-	stop   func() error // of the ledger's server
-	title  string       // of the present scene
-	scene  int          // where it begins in the record
-	err    error        // of the step that has failed
+	stop   func() error // stops the ledger's server
+	title  string       // title of the present scene
+	scene  int          // where the present scene begins in the record
+	err    error        // error of the step that has failed
 }
 
-// Run starts etcd and the ledger, plays, and prints a summary. On return nothing is left running. The error says what has not
-// happened as it should.
+// Run starts etcd and the ledger, plays, and prints a summary. On return nothing is left running. The error says what did not
+// happen as it should.
 func Run(ctx context.Context, opts Options, out *os.File, play func(*Stage)) error {
-	// The children are started here, and end with the thread that has started them should this process be killed.
+	// Linux kills the processes when the thread that has started them ends; see attributes.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// A reader that goes away (leader | head) or a terminal that does ends the run like Ctrl-C, not the process at once.
+	// If the reader of the output (leader | head) or the terminal goes away, the run ends with its clean-up, as after Ctrl-C.
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
 	defer stop()
@@ -118,17 +118,17 @@ func (s *Stage) open() (err error) {
 		return fmt.Errorf("serve the ledger: %w", err)
 	}
 	if s.NoFence {
-		s.now(inLedger, 0, bad, "is an empty SQLite database that does NOT look at tokens: -no-fence")
+		s.now(inLedger, 0, bad, "is an empty SQLite database that does NOT check tokens: -no-fence")
 	} else {
-		s.now(inLedger, 0, plain, "is an empty SQLite database that looks at the token of every write")
+		s.now(inLedger, 0, plain, "is an empty SQLite database that checks the token of every write")
 	}
 	return nil
 }
 
-// Endpoint is etcd's.
+// Endpoint is etcd's address.
 func (s *Stage) Endpoint() string { return s.server.Endpoint() }
 
-// close ends what is left.
+// close ends everything that open and play have started.
 func (s *Stage) close() error {
 	var errs []error
 	for _, p := range s.Nodes {
@@ -141,7 +141,7 @@ func (s *Stage) close() error {
 		errs = append(errs, s.book.Close())
 	}
 	if s.Client != nil {
-		_ = s.Client.Close() // the error says that the connection's context has ended
+		_ = s.Client.Close() // the error only says that the connection's context has ended
 	}
 	if s.server != nil {
 		errs = append(errs, s.server.Stop())

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// What a play is made of. After a step that has failed nothing is done any more, so that a play reads like a script: Run
-// returns the error.
+// The steps of a play. After a step has failed, the later ones do nothing, and Run returns the error: so a play needs no error
+// handling.
 
-// do is a step.
+// do is one step.
 func (s *Stage) do(what string, step func() error) {
 	if s.err != nil {
 		return
@@ -32,12 +32,12 @@ func (s *Stage) Begin(title string) {
 	})
 }
 
-// Step does something with a process.
+// Step does something with the process id.
 func (s *Stage) Step(id, what string, do func(context.Context, *Process) error) {
 	s.do(what+" "+id, func() error { return do(s.Context, s.Nodes[id]) })
 }
 
-// Tell prints what a person would see who looks at a process.
+// Tell prints a line about a process.
 func (s *Stage) Tell(p *Process, what string) { s.now(p.actor, 0, plain, "%s", what) }
 
 // Await waits for an event of a process in this scene.
@@ -54,7 +54,7 @@ func (s *Stage) AwaitSince(from int, what string, matches func(Event) bool) (e E
 	return e
 }
 
-// LastOf is the last event of its kind, of whichever scene.
+// LastOf returns the latest such event of a process, of any scene, and waits if there is none yet.
 func (s *Stage) LastOf(id, what string) Event {
 	for _, e := range slices.Backward(s.record.all()) {
 		if e.Is(id, what) {
@@ -64,7 +64,7 @@ func (s *Stage) LastOf(id, what string) Event {
 	return s.Await(id, what)
 }
 
-// TakeOver waits until somebody's tenure begins: it must be the one who is next.
+// TakeOver waits until a tenure begins in this scene. It has to be that of the process id.
 func (s *Stage) TakeOver(id string) Event {
 	e := s.AwaitSince(s.scene, id+" to take over", Event.begins)
 	s.do("wait for "+id+" to take over", func() error {
@@ -76,9 +76,9 @@ func (s *Stage) TakeOver(id string) Event {
 	return e
 }
 
-// After tells how long it took until the next tenure began.
+// After prints how long it took until the next tenure began.
 func (s *Stage) After(what string, when time.Time, next Event) {
-	s.do("tell", func() error {
+	s.do("print", func() error {
 		took := next.When.Sub(when).Round(time.Millisecond)
 		s.now(inMain, next.Token, good, "%s %s %v after %s", next.Node.ID, next.What, took, what)
 		return nil
@@ -90,7 +90,7 @@ func (s *Stage) Wrote(tenure Event) {
 	s.AwaitSince(s.scene, "a write", func(e Event) bool { return e.What == Accepts && e.Token == tenure.Token })
 }
 
-// Signal sends a process a signal, and shows it as a person would have typed it.
+// Signal sends a process a signal, and prints the command that would do it.
 func (s *Stage) Signal(id string, sig syscall.Signal, name string) {
 	s.Step(id, "signal", func(_ context.Context, p *Process) error {
 		s.now(inMain, 0, plain, "kill -%s %d", name, p.proc.Pid)
@@ -98,20 +98,20 @@ func (s *Stage) Signal(id string, sig syscall.Signal, name string) {
 	})
 }
 
-// Pause stops a process, and waits until it stands still.
+// Pause stops a process, and waits until it is stopped.
 func (s *Stage) Pause(id string) {
 	s.Signal(id, syscall.SIGSTOP, "STOP")
 	s.Await(id, HasStopped)
 }
 
-// WakeUp lets a process go on, and waits until a write of its old tenure has reached the ledger, accepted or not.
+// WakeUp continues a process, and waits until a write of its old tenure has reached the ledger, accepted or not.
 func (s *Stage) WakeUp(id string, old Event) {
 	from := len(s.record.all())
 	s.Signal(id, syscall.SIGCONT, "CONT")
 	s.AwaitSince(from, "the late write", func(e Event) bool { return e.Node == nil && e.Token == old.Token })
 }
 
-// Write gives a process a line to read.
+// Write writes a line to the standard input of a process.
 func (s *Stage) Write(id, line string) {
 	s.Step(id, "write to", func(_ context.Context, p *Process) error {
 		_, err := fmt.Fprintln(p.stdin, line)
@@ -119,7 +119,7 @@ func (s *Stage) Write(id, line string) {
 	})
 }
 
-// Forget waits for what a process that has been killed has logged.
+// Forget waits until a process that was killed has ended and its log was read.
 func (s *Stage) Forget(id string) {
 	s.Step(id, "forget", func(_ context.Context, p *Process) error {
 		p.kill()
@@ -127,7 +127,7 @@ func (s *Stage) Forget(id string) {
 	})
 }
 
-// EndOf waits for the end of a process that is about to end by itself, with status 0.
+// EndOf waits until a process has ended by itself, with status 0.
 func (s *Stage) EndOf(id string) {
 	s.Step(id, "end of", func(ctx context.Context, p *Process) error {
 		select {
@@ -137,7 +137,7 @@ func (s *Stage) EndOf(id string) {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		p.kill() // it has ended, and only its log is still read
+		p.kill() // it has ended: this waits until its log was read
 		delete(s.Nodes, id)
 		if !p.status.Exited() || p.status.ExitStatus() != 0 {
 			return fmt.Errorf("%s, want status 0", p.ending())
@@ -146,7 +146,7 @@ func (s *Stage) EndOf(id string) {
 	})
 }
 
-// Until looks again and again until what is wanted is so.
+// Until looks repeatedly until look returns true.
 func (s *Stage) Until(what string, look func(context.Context) (bool, error)) {
 	s.do(what, func() error {
 		ctx, cancel := context.WithTimeoutCause(s.Context, Patience, fmt.Errorf("not seen in %v", Patience))

@@ -12,28 +12,28 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// errChecks says that the summary tells what is wrong.
+// errChecks means that a check has failed; the summary says which.
 var errChecks = errors.New("a check has failed")
 
-// reign is the time for which a process led, or held the lock: until it said so, or could not do anything any more.
-type reign struct {
+// tenure is the time for which a process led or held the lock: until it logged the end, or was stopped, or had ended.
+type tenure struct {
 	id          string
 	token       fence.Token
 	from, until time.Time
 	end         string
 }
 
-// reigns finds them, in the order in which they began.
-func reigns(events []Event) []reign {
+// tenures returns the tenures in the order in which they began.
+func tenures(events []Event) []tenure {
 	slices.SortStableFunc(events, func(a, b Event) int { return a.When.Compare(b.When) })
-	var all []reign
-	last := map[*Process]int{} // the place of each process's last reign
+	var all []tenure
+	last := map[*Process]int{} // the place of each process's last tenure
 	for _, e := range events {
-		switch n, reigned := last[e.Node]; {
+		switch n, found := last[e.Node]; {
 		case e.begins():
 			last[e.Node] = len(all)
-			all = append(all, reign{id: e.Node.ID, token: e.Token, from: e.When})
-		case reigned && e.ends() && all[n].end == "":
+			all = append(all, tenure{id: e.Node.ID, token: e.Token, from: e.When})
+		case found && e.ends() && all[n].end == "":
 			all[n].until, all[n].end = e.When, e.What
 			if e.What == HasEnded {
 				all[n].end = e.Node.ending()
@@ -45,12 +45,12 @@ func reigns(events []Event) []reign {
 
 // check is one line of the summary.
 type check struct {
-	err error // nil: it is so
-	so  string
+	err error  // nil: the check has passed
+	so  string // what it has shown then
 }
 
-// judge goes by when who led, and by what has reached the ledger. A stale write must have been sent.
-func judge(all []reign, entries, attempts []ledger.Attempt) []check {
+// judge checks the tenures, and the writes that have reached the ledger. One of these has to be stale.
+func judge(all []tenure, entries, attempts []ledger.Attempt) []check {
 	stale := 0
 	var accepted error
 	for _, a := range attempts {
@@ -63,7 +63,7 @@ func judge(all []reign, entries, attempts []ledger.Attempt) []check {
 		}
 	}
 	if stale == 0 {
-		accepted = errors.New("none has reached the ledger")
+		accepted = errors.New("no stale write has reached the ledger")
 	}
 	return []check{
 		{alone(all), fmt.Sprintf("never two holders at a time, and each with a larger token: %d", len(all))},
@@ -72,8 +72,8 @@ func judge(all []reign, entries, attempts []ledger.Attempt) []check {
 	}
 }
 
-// alone returns what is wrong with the reigns.
-func alone(all []reign) error {
+// alone returns an error if tenures overlap or their tokens do not grow.
+func alone(all []tenure) error {
 	if len(all) == 0 {
 		return errors.New("nobody has led, or held the lock")
 	}
@@ -81,7 +81,7 @@ func alone(all []reign) error {
 		before := all[i]
 		switch {
 		case before.end == "" || before.until.After(r.from):
-			return fmt.Errorf("%s still held with token %v when %s began to, with token %v", before.id, before.token, r.id, r.token)
+			return fmt.Errorf("%s still held with token %v when %s began with token %v", before.id, before.token, r.id, r.token)
 		case before.token >= r.token:
 			return fmt.Errorf("%s's token %v is followed by %s's %v", before.id, before.token, r.id, r.token)
 		}
@@ -91,7 +91,7 @@ func alone(all []reign) error {
 
 // conclude prints the summary.
 func (s *Stage) conclude() error {
-	all := reigns(s.record.all())
+	all := tenures(s.record.all())
 	entries, err := s.book.Entries(s.Context)
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func (s *Stage) conclude() error {
 		}
 	}
 	if s.NoFence {
-		s.note(plain, "Fencing is off (-no-fence), and the lock alone prevents no late write. Compare without the flag.")
+		s.note(plain, "Fencing is off (-no-fence): the lock alone cannot prevent a late write. Compare without the flag.")
 	}
 	return failed
 }

@@ -1,8 +1,8 @@
 //go:build unix
 
 // Package demo shows what a service of three processes does when its leaders die, hang, hand over and stop. It starts
-// the processes as an operator would, this program with -join, and knows of them what an operator does: their logs,
-// their HTTP, their signals. Nothing in them knows of it.
+// the processes as an operator would: this program with -join. It uses only their logs, their HTTP and signals. The processes have no
+// code for the demo.
 package demo
 
 import (
@@ -24,9 +24,9 @@ import (
 
 const (
 	electionName = "demo/leader"
-	// limit bounds the scenes, which take about ten seconds.
+	// limit bounds the run, which takes about ten seconds.
 	limit = 60 * time.Second
-	// silence is how long a process that is stopped is given to answer.
+	// silence is how long the demo waits for a stopped process to answer.
 	silence = stage.Patience / 20
 )
 
@@ -36,22 +36,22 @@ type show struct {
 	door door
 }
 
-// Run starts everything, plays the scenes and prints a summary. On return nothing is left
-// running. The error says what did not happen as it should.
+// Run starts everything, plays the scenes and prints a summary. On return nothing is left running. The error says what did
+// not happen as it should.
 func Run(ctx context.Context, noFence bool, out *os.File) error {
 	s := &show{door: door{stands: make(chan struct{}, 1)}}
 	opts := stage.Options{Name: "leader", NoFence: noFence, Limit: limit, Before: s.door.before}
-	return stage.Run(ctx, opts, out, func(on *stage.Stage) { //nolint:contextcheck // the stage has it
+	return stage.Run(ctx, opts, out, func(on *stage.Stage) { //nolint:contextcheck // the stage has the context
 		s.Stage = on
 		s.play()
 	})
 }
 
-// door stands before the ledger. While it is locked, readers wait there: it is the slow network that a pause of the
-// reader needs to hit a step of its work in the middle.
+// door delays reads of the ledger while it is locked, like a slow network. So the demo can pause the leader in the middle of a step, after
+// it has sent its read.
 type door struct {
 	sync.RWMutex
-	stands chan struct{} // has something in it when somebody stands before the locked door
+	stands chan struct{} // filled when a reader waits at the locked door
 }
 
 func (d *door) before(ledger http.Handler) http.Handler {
@@ -74,14 +74,14 @@ func (s *show) start(id string) {
 	s.Step(id, "address of", func(_ context.Context, p *stage.Process) error {
 		address, ok := e.More["http"].(string)
 		if !ok {
-			return errors.New("it does not say at which address it serves HTTP")
+			return errors.New("its log has no address of its HTTP server")
 		}
 		p.URL = "http://" + address
 		return nil
 	})
 }
 
-// settle waits for the end of a scene: the leader has written, all are in the queue and know who leads.
+// settle waits for the end of a scene: the leader has written, all processes are in the queue and know the leader.
 func (s *show) settle(leader string, queue ...string) {
 	s.Wrote(s.LastOf(leader, stage.Leads))
 	s.queued(queue...)
@@ -103,7 +103,7 @@ func (s *show) queued(ids ...string) {
 	})
 }
 
-// expect asks a process until its answer is as wanted: its own view needs a moment to follow.
+// expect asks a process until it answers as wanted: its view may lag behind for a moment.
 func (s *show) expect(id, what, want string) {
 	s.Until(fmt.Sprintf("%s answers %s with %s", id, what, want), func(ctx context.Context) (bool, error) {
 		p := s.Nodes[id]
@@ -116,7 +116,7 @@ func (s *show) expect(id, what, want string) {
 	})
 }
 
-// ask asks a process something, and returns the status and the body.
+// ask sends a process an HTTP request, and returns the status and the body.
 func ask(ctx context.Context, p *stage.Process, what string, within time.Duration) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

@@ -9,7 +9,7 @@ import (
 	"os"
 )
 
-// Run says that there is no demo.
+// Run returns an error.
 func Run(context.Context, bool, *os.File) error {
 	return errors.New("this system has no SIGSTOP to pause a process with: run the demo on Linux, macOS or WSL; -join works here")
 }

@@ -14,10 +14,10 @@ import (
 
 const (
 	goesToWrite = "goes to write"
-	goOn        = "go on" // lets a process write; one that is stopped does so when it is woken up
+	goOn        = "go on" // the line that lets a process write; a stopped process reads it when it continues
 )
 
-// quickstart is what happens, scene by scene.
+// quickstart is the play.
 type quickstart struct{ *stage.Stage }
 
 func play(s *stage.Stage) {
@@ -34,7 +34,7 @@ func play(s *stage.Stage) {
 	q.Wrote(first)
 	q.ready("A", 2)
 	q.Pause("A")
-	q.Write("A", goOn) // from here on nothing but the pause keeps A from its write
+	q.Write("A", goOn) // from now on only the pause keeps A from its write
 
 	q.Begin("B takes over")
 	second := q.TakeOver("B")
@@ -42,7 +42,7 @@ func play(s *stage.Stage) {
 	q.Write("B", goOn)
 	q.Wrote(second)
 
-	q.Begin("A wakes up and sends its write; B still holds the lock")
+	q.Begin("A continues and sends its write; B still holds the lock")
 	q.WakeUp("A", first)
 	q.Await("A", stage.LockIsLost)
 	q.EndOf("A")
@@ -53,7 +53,7 @@ func play(s *stage.Stage) {
 	q.EndOf("B")
 }
 
-// start starts a process, and waits until n stand in the lock's queue.
+// start starts a process, and waits until n processes are in the lock's queue.
 func (q quickstart) start(id string, n int64) {
 	q.Start(id, "asks for the lock", "-worker", id, "-etcd", q.Endpoint(), "-ledger", q.Ledger)
 	q.Until(fmt.Sprintf("%d are in the queue", n), func(ctx context.Context) (bool, error) {

@@ -20,14 +20,14 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// lockName is the lock's name; what it protects has the same name here, but need not.
+// lockName is the lock's name. The resource happens to have the same name here.
 const lockName = "ledger"
 
-// amounts are what the workers add to the balance, one entry each.
+// amounts are the workers' entries.
 var amounts = map[string][]int{"A": {100, 50}, "B": {10, 20}}
 
-// worker takes the lock, writes its entries and releases the lock. It goes on with each write when it gets a line on its
-// standard input; nothing else here is for show.
+// worker takes the lock, writes its entries and releases the lock. Before each write it waits for a line on its standard input; only
+// that is there for the demo.
 type worker struct {
 	name, endpoint, ledger string
 
@@ -63,7 +63,7 @@ func (w *worker) work(ctx context.Context) (err error) {
 		return err
 	}
 	w.log.Info(stage.Locks, "token", lock.Token())
-	if err := w.write(lock.Context(), lock); err != nil { //nolint:contextcheck // it is a child of ctx
+	if err := w.write(lock.Context(), lock); err != nil { //nolint:contextcheck // a child of ctx
 		return err
 	}
 
@@ -78,14 +78,13 @@ func (w *worker) work(ctx context.Context) (err error) {
 	return err
 }
 
-// write is the critical section: read, compute, write. ctx is the lock's: it carries the token, all the way to the
-// database.
+// write is the critical section: read, compute, write. ctx is the lock's: it carries the token to the database.
 func (w *worker) write(ctx context.Context, lock *lease.Lock) error {
 	book, err := ledger.NewClient(w.ledger)
 	if err != nil {
 		return err
 	}
-	// First of all: from now on the ledger refuses older tokens, so what is read next stays true until we write.
+	// Claim before the first read: from now on the ledger refuses older tokens, so the entry that is read stays the last until the write.
 	if err := book.Claim(ctx); err != nil {
 		return err
 	}
@@ -96,17 +95,17 @@ func (w *worker) write(ctx context.Context, lock *lease.Lock) error {
 		}
 		next := ledger.Entry{Seq: last.Seq + 1, Amount: amount, Balance: last.Balance + amount, Writer: w.name}
 
-		// All that a program can do by itself: look at the lock right before the write.
+		// A program can only check its lock right before the write.
 		if err := lock.Err(); err != nil {
 			return err
 		}
 		left := time.Until(lock.Deadline()).Round(10 * time.Millisecond)
 		w.log.Info(goesToWrite, "token", lock.Token(), "entry", fmt.Sprint(next), "has the lock for", left.String())
 		if !w.goOn.Scan() {
-			return errors.New("the demo is gone")
+			return errors.New("the demo has ended")
 		}
-		// The pause comes here. The write is not bound to the lock's context: it stands for one that is on its way
-		// already, which nothing can call back.
+		// The pause comes here. The write is not bound to the lock's context: it stands for a write that is already on its way,
+		// which nothing can take back.
 		err = book.Append(context.WithoutCancel(ctx), next)
 		if stale, ok := errors.AsType[*fence.StaleError](err); ok {
 			w.log.Warn(stage.IsRefused, "token", lock.Token(), "newest", stale.Highest)
