@@ -62,12 +62,13 @@ func (n *node) getLeader(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "not known yet", http.StatusServiceUnavailable)
 		return
 	}
+	token, _ := fence.NewToken(n.era, present.Revision) // the zero token if nobody leads
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	// An error means that the reader has gone.
 	_ = json.NewEncoder(w).Encode(leaderAnswer{
 		Leader: present.Value,
-		Token:  fence.Token(present.Revision),
+		Token:  token,
 		Me:     !present.None() && present.Value == n.id,
 	})
 }

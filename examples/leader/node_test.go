@@ -100,7 +100,10 @@ func TestJoin_saysThatEtcdWasRestored(t *testing.T) {
 	require.Equal(t, 1, strings.Count(fresh.Text.String(), "msg=leads"), "the process led again")
 
 	raised := join("-era", "1")
-	require.Greater(t, exampletest.Number(t, raised.Await(t, `msg=leads token=(\d+)`)[0]), 1<<48)
+	address := raised.Await(t, `msg=campaigns id=one http=(\S+)`)[0]
+	token := raised.Await(t, `msg=leads token=(\d+)`)[0]
+	require.Greater(t, exampletest.Number(t, token), 1<<48)
+	awaitLeader(t, "http://"+address, `{"leader":"one","token":"`+token+`","me":true}`)
 	awaitEntry(t, book)
 	raised.Signal(t, syscall.SIGTERM)
 	require.Zero(t, raised.End(t))
