@@ -3,9 +3,7 @@
 package etcdproc_test
 
 import (
-	"context"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -15,12 +13,4 @@ import (
 func TestMain(m *testing.M) {
 	etcdproc.Serve()
 	goleak.VerifyTestMain(m)
-}
-
-// bounded is a context that ends a test which hangs.
-func bounded(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
 }

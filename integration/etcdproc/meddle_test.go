@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
+	"github.com/leasefence/leasefence/integration/rig"
 )
 
 func dial(t *testing.T, endpoints ...string) *clientv3.Client {
@@ -24,7 +25,7 @@ func dial(t *testing.T, endpoints ...string) *clientv3.Client {
 // leader waits until a member other than not leads, and returns it.
 func leader(t *testing.T, client *clientv3.Client, c *etcdproc.Cluster, not *etcdproc.Process) *etcdproc.Process {
 	t.Helper()
-	ctx := bounded(t)
+	ctx := rig.Bounded(t)
 	for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
 		for _, m := range c.Members {
 			status, err := client.Status(ctx, m.Endpoint())
@@ -38,21 +39,21 @@ func leader(t *testing.T, client *clientv3.Client, c *etcdproc.Cluster, not *etc
 }
 
 func TestCluster_isolatesAMember(t *testing.T) {
-	c, err := etcdproc.Start(bounded(t), t.TempDir(), 3, etcdproc.Options{})
+	c, err := etcdproc.Start(rig.Bounded(t), t.TempDir(), 3, etcdproc.Options{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Kill()) }()
 	client := dial(t, c.Endpoints()...)
 	old := leader(t, client, c, nil)
 	require.NoError(t, c.Isolate(old))
 	next := leader(t, client, c, old)
-	_, err = dial(t, next.Endpoint()).Put(bounded(t), "key", "new")
+	_, err = dial(t, next.Endpoint()).Put(rig.Bounded(t), "key", "new")
 	require.NoError(t, err)
-	resp, err := dial(t, old.Endpoint()).Get(bounded(t), "key", clientv3.WithSerializable())
+	resp, err := dial(t, old.Endpoint()).Get(rig.Bounded(t), "key", clientv3.WithSerializable())
 	require.NoError(t, err)
 	require.Empty(t, resp.Kvs, "the isolated member has the new key")
 
 	require.NoError(t, c.Rejoin(old))
-	resp, err = dial(t, old.Endpoint()).Get(bounded(t), "key")
+	resp, err = dial(t, old.Endpoint()).Get(rig.Bounded(t), "key")
 	require.NoError(t, err)
 	require.Len(t, resp.Kvs, 1)
 }

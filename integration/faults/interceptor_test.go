@@ -12,6 +12,7 @@ import (
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
+	"github.com/leasefence/leasefence/integration/rig"
 )
 
 // intercepted starts a server and returns a client whose messages go through the interceptor.
@@ -28,7 +29,7 @@ func TestInterceptor_lostRequestNeverReachesTheServer(t *testing.T) {
 			srv, client, in := intercepted(t)
 			lost := in.Inject(t, faults.Rule{Fault: faults.LoseRequest, Method: faults.Put, Times: 1, Silent: silent})
 
-			ctx, cancel := context.WithCancel(bounded(t))
+			ctx, cancel := context.WithCancel(rig.Bounded(t))
 			defer cancel()
 			result := put(ctx, client, "key")
 			<-lost.Hit()
@@ -41,7 +42,7 @@ func TestInterceptor_lostRequestNeverReachesTheServer(t *testing.T) {
 			}
 			require.Equal(t, 1, in.Sent(faults.Put))
 			require.Zero(t, in.Answered(faults.Put))
-			require.NoError(t, <-put(bounded(t), client, "next"))
+			require.NoError(t, <-put(rig.Bounded(t), client, "next"))
 			require.Equal(t, []string{"next"}, srv.Keys(t, ""))
 		})
 	}
@@ -52,14 +53,14 @@ func TestInterceptor_delayedRequestIsSentWhenReleased(t *testing.T) {
 	release := make(chan struct{})
 	delayed := in.Inject(t, faults.Rule{Fault: faults.DelayRequest, Method: faults.Put, Times: 2, Until: release})
 
-	ctx, cancel := context.WithCancel(bounded(t))
+	ctx, cancel := context.WithCancel(rig.Bounded(t))
 	result := put(ctx, client, "given up")
 	<-delayed.Hit()
 	cancel()
 	require.ErrorIs(t, <-result, context.Canceled)
 
-	result = put(bounded(t), client, "patient")
-	require.Eventually(t, func() bool { return delayed.Hits() == 2 }, 10*time.Second, time.Millisecond)
+	result = put(rig.Bounded(t), client, "patient")
+	rig.Eventually(t, func() bool { return delayed.Hits() == 2 }, func() string { return "the second request is not delayed" })
 	require.Empty(t, srv.Keys(t, ""))
 	close(release)
 	require.NoError(t, <-result)
@@ -72,7 +73,7 @@ func TestInterceptor_delayedAnswerComesAfterTheDelay(t *testing.T) {
 	delayed := in.Inject(t, faults.Rule{Fault: faults.DelayAnswer, Delay: delay})
 
 	start := time.Now()
-	result := put(bounded(t), client, "key")
+	result := put(rig.Bounded(t), client, "key")
 	<-delayed.Hit()
 	require.Equal(t, []string{"key"}, srv.Keys(t, ""), "the server has not executed the request")
 	require.NoError(t, <-result)
@@ -84,14 +85,14 @@ func TestInterceptor_lateRequestArrivesAfterItsCallerHasGivenUp(t *testing.T) {
 	release := make(chan struct{})
 	in.Inject(t, faults.Rule{Fault: faults.LateRequest, Method: faults.Txn, Times: 1, Until: release})
 
-	ctx, cancel := context.WithCancel(bounded(t))
+	ctx, cancel := context.WithCancel(rig.Bounded(t))
 	_, err := client.Txn(ctx).Then(clientv3.OpPut("key", "value")).Commit()
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	cancel()
-	require.NoError(t, <-put(bounded(t), client, "between"))
+	require.NoError(t, <-put(rig.Bounded(t), client, "between"))
 
 	close(release)
-	require.NoError(t, in.AwaitAnswered(bounded(t), faults.Txn, 1))
+	require.NoError(t, in.AwaitAnswered(rig.Bounded(t), faults.Txn, 1))
 	require.Equal(t, []string{"between", "key"}, srv.Keys(t, ""))
 	kvs := srv.KeyValues(t, "")
 	require.Less(t, kvs[0].CreateRevision, kvs[1].CreateRevision, "the late request overtook the caller's next one")
@@ -102,12 +103,12 @@ func TestInterceptor_repeatedRequestArrivesTwice(t *testing.T) {
 	release := make(chan struct{})
 	repeated := in.Inject(t, faults.Rule{Fault: faults.RepeatRequest, Method: faults.Put, Times: 1, Until: release})
 
-	require.NoError(t, <-put(bounded(t), client, "key"))
+	require.NoError(t, <-put(rig.Bounded(t), client, "key"))
 	require.Equal(t, []string{"key"}, srv.Keys(t, ""), "the first copy is not sent at once")
 	require.EqualValues(t, 1, srv.KeyValues(t, "key")[0].Version)
 	require.Equal(t, 1, repeated.Hits())
 
 	close(release)
-	require.NoError(t, in.AwaitAnswered(bounded(t), faults.Put, 2))
+	require.NoError(t, in.AwaitAnswered(rig.Bounded(t), faults.Put, 2))
 	require.EqualValues(t, 2, srv.KeyValues(t, "key")[0].Version)
 }

@@ -3,7 +3,6 @@ package faults_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -11,14 +10,6 @@ import (
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
-
-// bounded returns a context that ends a test which hangs.
-func bounded(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	t.Cleanup(cancel)
-	return ctx
-}
 
 // put stores key in a new goroutine and returns the channel that receives the result.
 func put(ctx context.Context, client *clientv3.Client, key string) <-chan error {

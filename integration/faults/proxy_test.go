@@ -12,14 +12,15 @@ import (
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
+	"github.com/leasefence/leasefence/integration/rig"
 )
 
 func TestProxy_refuseLetsNobodyInUntilRestore(t *testing.T) {
-	ctx := bounded(t)
+	ctx := rig.Bounded(t)
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	proxy := faults.NewProxy(t, srv.Endpoint())
 	old := dial(t, proxy)
-	require.Eventually(t, func() bool { return proxy.Connections() == 1 }, 10*time.Second, time.Millisecond)
+	rig.Eventually(t, func() bool { return proxy.Connections() == 1 }, func() string { return "the client is not connected" })
 
 	proxy.Refuse()
 	_, err := old.Read(make([]byte, 1))
@@ -32,7 +33,7 @@ func TestProxy_refuseLetsNobodyInUntilRestore(t *testing.T) {
 	}
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 	result := put(ctx, srv.Client(t, etcdtest.Via(proxy.Addr())), "key")
-	require.Eventually(t, func() bool { return proxy.Connections() == 0 }, 10*time.Second, time.Millisecond)
+	rig.Eventually(t, func() bool { return proxy.Connections() == 0 }, func() string { return "a connection is left" })
 	require.Empty(t, srv.Keys(t, ""))
 	require.Empty(t, result)
 
@@ -54,7 +55,7 @@ func TestLink_delaysPipelinedAndInOrder(t *testing.T) {
 	const delay = 200 * time.Millisecond
 	for _, tt := range directions {
 		t.Run(tt.name, func(t *testing.T) {
-			ctx := bounded(t)
+			ctx := rig.Bounded(t)
 			proxy := faults.NewProxy(t, echo(t))
 			link := tt.link(proxy)
 			conn := dial(t, proxy)
@@ -110,6 +111,6 @@ func dial(t *testing.T, proxy *faults.Proxy) *net.TCPConn {
 	conn, err := net.Dial("tcp", proxy.Addr())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(rig.Patience)))
 	return conn.(*net.TCPConn)
 }

@@ -11,17 +11,18 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/leasefence/leasefence/integration/faults"
+	"github.com/leasefence/leasefence/integration/rig"
 )
 
 func TestStream_silentlyLostKeepAliveEndsWithTheContext(t *testing.T) {
 	for fault, answers := range map[faults.Fault]int{faults.LoseRequest: 0, faults.LoseAnswer: 1} {
 		t.Run(fault.String(), func(t *testing.T) {
 			_, client, in := intercepted(t)
-			grant, err := client.Grant(bounded(t), 60)
+			grant, err := client.Grant(rig.Bounded(t), 60)
 			require.NoError(t, err)
 			lost := in.Inject(t, faults.Rule{Fault: fault, Method: faults.LeaseKeepAlive, Silent: true})
 
-			ctx, cancel := context.WithCancel(bounded(t))
+			ctx, cancel := context.WithCancel(rig.Bounded(t))
 			go func() {
 				<-lost.Hit()
 				cancel()
@@ -37,7 +38,7 @@ func TestStream_silentlyLostKeepAliveEndsWithTheContext(t *testing.T) {
 func TestStream_delaysHoldMessages(t *testing.T) {
 	for fault, answers := range map[faults.Fault]int{faults.DelayRequest: 0, faults.DelayAnswer: 1} {
 		t.Run(fault.String(), func(t *testing.T) {
-			ctx := bounded(t)
+			ctx := rig.Bounded(t)
 			_, client, in := intercepted(t)
 			grant, err := client.Grant(ctx, 60)
 			require.NoError(t, err)
@@ -59,7 +60,7 @@ func TestStream_delaysHoldMessages(t *testing.T) {
 }
 
 func TestStream_watchLosesAnEventSilently(t *testing.T) {
-	ctx := bounded(t)
+	ctx := rig.Bounded(t)
 	srv, client, in := intercepted(t)
 	lost := in.Inject(t, faults.Rule{
 		Fault: faults.LoseAnswer, Method: faults.Watch, Times: 1, Silent: true, Match: hasEvents,
@@ -77,7 +78,7 @@ func TestStream_watchLosesAnEventSilently(t *testing.T) {
 func TestStream_brokenStreamReturnsTheCode(t *testing.T) {
 	_, client, in := intercepted(t)
 	in.Inject(t, faults.Rule{Fault: faults.LoseRequest, Method: faults.LeaseKeepAlive})
-	stream, err := etcdserverpb.NewLeaseClient(client.ActiveConnection()).LeaseKeepAlive(bounded(t))
+	stream, err := etcdserverpb.NewLeaseClient(client.ActiveConnection()).LeaseKeepAlive(rig.Bounded(t))
 	require.NoError(t, err)
 	require.NoError(t, stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: 1}))
 	_, err = stream.Recv()

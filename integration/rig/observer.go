@@ -44,8 +44,8 @@ func Observe(tb testing.TB, client *clientv3.Client, name string) *Observer {
 	return o
 }
 
-// All returns all leaders that have been shown.
-func (o *Observer) All() []election.Leader {
+// all returns all leaders that have been shown.
+func (o *Observer) all() []election.Leader {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Clone(o.seen)
@@ -56,7 +56,7 @@ func (o *Observer) Sees(tb testing.TB, want ...election.Leader) {
 	tb.Helper()
 	var seen []election.Leader
 	Eventually(tb, func() bool {
-		seen = o.All()[o.taken:]
+		seen = o.all()[o.taken:]
 		return len(seen) >= len(want) || o.over()
 	}, func() string { return "not all changes are shown" })
 	if len(seen) < len(want) {
@@ -71,7 +71,7 @@ func (o *Observer) Sees(tb testing.TB, want ...election.Leader) {
 // SeesNoMore checks that no leader has been shown beyond those that Sees has checked.
 func (o *Observer) SeesNoMore(tb testing.TB) {
 	tb.Helper()
-	if more := o.All()[o.taken:]; len(more) > 0 {
+	if more := o.all()[o.taken:]; len(more) > 0 {
 		tb.Fatalf("rig: more is shown: %v", more)
 	}
 }
@@ -81,7 +81,7 @@ func (o *Observer) AwaitValue(tb testing.TB, value string) election.Leader {
 	tb.Helper()
 	var seen []election.Leader
 	Eventually(tb, func() bool {
-		seen = o.All()
+		seen = o.all()
 		return len(seen) > 0 && seen[len(seen)-1].Value == value
 	}, func() string { return "no leader is shown with the value " + value })
 	return seen[len(seen)-1]

@@ -88,8 +88,8 @@ func (w Way) MustTake(tb testing.TB, s *lease.Session, name string) *Hold {
 	return h
 }
 
-// Wait starts Take in a goroutine. The channel receives the hold.
-func (w Way) Wait(tb testing.TB, s *lease.Session, name string) <-chan *Hold {
+// Wait starts Take in a goroutine. The channel receives the hold, which witnesses follow from the start.
+func (w Way) Wait(tb testing.TB, s *lease.Session, name string, witnesses ...*Witness) <-chan *Hold {
 	tb.Helper()
 	granted := make(chan *Hold, 1)
 	ctx := Bounded(tb)
@@ -98,6 +98,9 @@ func (w Way) Wait(tb testing.TB, s *lease.Session, name string) <-chan *Hold {
 		if err != nil {
 			tb.Errorf("wait for %q: %v", name, err)
 			return
+		}
+		for _, witness := range witnesses {
+			witness.Follow(h)
 		}
 		granted <- h
 	}()

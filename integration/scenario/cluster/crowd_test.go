@@ -125,23 +125,6 @@ func take(t *testing.T, w *rig.Witness, way rig.Way, s *lease.Session, name stri
 	return h
 }
 
-// wait starts to wait for a name. The channel receives the hold, which the witness follows.
-func wait(t *testing.T, w *rig.Witness, way rig.Way, s *lease.Session, name string) <-chan *rig.Hold {
-	t.Helper()
-	granted := make(chan *rig.Hold, 1)
-	ctx := rig.Bounded(t)
-	go func() {
-		h, err := way.Take(ctx, s, name)
-		if err != nil {
-			t.Errorf("wait: %v", err)
-			return
-		}
-		w.Follow(h)
-		granted <- h
-	}()
-	return granted
-}
-
 // lostFor waits until a hold has ended and checks the reason.
 func lostFor(t *testing.T, h *rig.Hold, want lease.Reason) {
 	t.Helper()

@@ -28,7 +28,7 @@ func TestLeader_movedJustBeforeAnExpiry(t *testing.T) {
 			line := rig.NewLine(t, cluster.Endpoints())
 			s := rig.NewSession(t, line.Client, lease.Options{TTL: rig.MinTTL})
 			held := take(t, &witness, way, s, name)
-			granted := wait(t, &witness, way, rig.NewSession(t, cluster.Client(t), lease.Options{TTL: rig.MinTTL}), name)
+			granted := way.Wait(t, rig.NewSession(t, cluster.Client(t), lease.Options{TTL: rig.MinTTL}), name, &witness)
 			rig.AwaitQueue(t, cluster.Client(t), name, 2)
 
 			line.In.Inject(t, faults.Rule{Fault: faults.LoseRequest, Method: faults.LeaseKeepAlive, Silent: true})
@@ -67,7 +67,7 @@ func TestLeader_isolatedWithItsClient(t *testing.T) {
 				}
 			}
 			client := etcdtest.NewClient(t, others)
-			granted := wait(t, &witness, way, rig.NewSession(t, client, lease.Options{TTL: 10 * rig.MinTTL}), name)
+			granted := way.Wait(t, rig.NewSession(t, client, lease.Options{TTL: 10 * rig.MinTTL}), name, &witness)
 			rig.AwaitQueue(t, client, name, 2)
 
 			cluster.Isolate(t, leader)

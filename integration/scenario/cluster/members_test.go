@@ -72,7 +72,7 @@ func holdAndWait(t *testing.T, endpoints []string, ttl time.Duration) (holds []*
 		h.id = h.s.Status().LeaseID
 		h.Hold = take(t, &h.witness, way, h.s, way.Name)
 		waiter := etcdtest.NewClient(t, endpoints)
-		h.next = wait(t, &h.witness, way, rig.NewSession(t, waiter, lease.Options{TTL: 20 * time.Second}), way.Name)
+		h.next = way.Wait(t, rig.NewSession(t, waiter, lease.Options{TTL: 20 * time.Second}), way.Name, &h.witness)
 		rig.AwaitQueue(t, waiter, way.Name, 2)
 		holds = append(holds, h)
 	}

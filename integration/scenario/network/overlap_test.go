@@ -85,11 +85,11 @@ func TestLock_firstHolderIsToldBeforeTheSecondIsGranted(t *testing.T) {
 			most, longest := -time.Hour, 0.0
 			for _, tr := range r.trials {
 				require.NoError(t, tr.err, tr.name)
-				overlap := tr.told.Sub(tr.granted)
-				t.Logf("TTL %v, phase %.2f: told %6.3fs and granted %6.3fs after the cut: overlap %6.3fs",
-					tr.ttl, tr.phase, tr.told.Sub(tr.cut).Seconds(), tr.granted.Sub(tr.cut).Seconds(), overlap.Seconds())
+				overlap := tr.learned.Sub(tr.granted)
+				t.Logf("TTL %v, phase %.2f: first learned %6.3fs, second granted %6.3fs after the cut: overlap %6.3fs",
+					tr.ttl, tr.phase, tr.learned.Sub(tr.cut).Seconds(), tr.granted.Sub(tr.cut).Seconds(), overlap.Seconds())
 				most = max(most, overlap)
-				longest = max(longest, tr.told.Sub(tr.cut).Seconds()/tr.ttl.Seconds())
+				longest = max(longest, tr.learned.Sub(tr.cut).Seconds()/tr.ttl.Seconds())
 			}
 			t.Logf("longest overlap %v", most)
 			switch {
@@ -102,7 +102,7 @@ func TestLock_firstHolderIsToldBeforeTheSecondIsGranted(t *testing.T) {
 				require.Greater(t, longest, 0.7, "the late answers did not count")
 			}
 			for _, tr := range r.trials {
-				require.Truef(t, tr.told.Before(tr.granted), "%s: two holders for %v", tr.name, tr.told.Sub(tr.granted))
+				require.Truef(t, tr.learned.Before(tr.granted), "%s: two holders for %v", tr.name, tr.learned.Sub(tr.granted))
 			}
 		})
 	}
@@ -193,8 +193,8 @@ type overlapTrial struct {
 	lock    overlapLocker
 	done    chan struct{} // closed when the fields below are set
 
-	cut, told, granted time.Time
-	err                error
+	cut, learned, granted time.Time
+	err                   error
 }
 
 func (tr *overlapTrial) run(ctx context.Context) error {
@@ -208,10 +208,10 @@ func (tr *overlapTrial) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("first: %w", err)
 	}
-	told := make(chan time.Time, 1)
+	learned := make(chan time.Time, 1)
 	go func() {
 		<-lost
-		told <- time.Now()
+		learned <- time.Now()
 	}()
 
 	waiting, giveUp := context.WithCancel(ctx)
@@ -233,9 +233,9 @@ func (tr *overlapTrial) run(ctx context.Context) error {
 	}
 	if err == nil {
 		select {
-		case tr.told = <-told:
+		case tr.learned = <-learned:
 		case <-ctx.Done():
-			err = fmt.Errorf("the first is not told: %w", context.Cause(ctx))
+			err = fmt.Errorf("the first holder does not learn of its loss: %w", context.Cause(ctx))
 		}
 	}
 	if err != nil {
