@@ -128,14 +128,20 @@ func (b *Bucket) Check(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
+	_, err = b.look(ctx, "check", key, by)
+	return b.tell(ctx, key, by, err)
+}
+
+// look reads an object without its payload. It returns an error if the object refuses the claimant.
+func (b *Bucket) look(ctx context.Context, verb, key string, by claimant) (reading, error) {
 	r, err := b.readHeader(ctx, key)
 	if err == nil {
 		err = b.refuse(key, by, r)
 	}
 	if err != nil {
-		err = b.explain("check", key, err)
+		return absent, b.explain(verb, key, err)
 	}
-	return b.tell(ctx, key, by, err)
+	return r, nil
 }
 
 // resource is the name of an object in errors.

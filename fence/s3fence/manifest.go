@@ -126,9 +126,9 @@ func (m *Manifest) Commit(ctx context.Context, changes Changes) error {
 	if err := m.checkChanges(changes); err != nil {
 		return err
 	}
-	// Check before the upload, so that a stale holder leaves no garbage.
-	if err := m.Check(ctx); err != nil {
-		return err
+	// Look before the upload, so that a stale holder leaves no garbage. Update tells the hooks of an accepted token.
+	if _, err := m.bucket.look(ctx, "commit", m.key, by); err != nil {
+		return m.bucket.tell(ctx, m.key, by, err)
 	}
 	parts := make(map[string]Part, len(changes.Put))
 	for _, name := range slices.Sorted(maps.Keys(changes.Put)) {

@@ -99,15 +99,9 @@ func (b *Bucket) CheckRead(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	r, err := b.readHeader(ctx, key)
-	if err == nil {
-		err = b.refuse(key, by, r)
-	}
-	if err != nil {
-		return b.tell(ctx, key, by, b.explain(verb, key, err))
-	}
-	if by.marked(r) {
-		return b.tell(ctx, key, by, nil)
+	r, err := b.look(ctx, verb, key, by)
+	if err != nil || by.marked(r) {
+		return b.tell(ctx, key, by, err)
 	}
 	return b.claim(ctx, verb, key, by)
 }
