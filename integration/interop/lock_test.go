@@ -18,7 +18,7 @@ func TestLock_standsInOneOrderWithEtcdsOwnLocks(t *testing.T) {
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	ours := func() interopPeer { return ourPeer(t, srv) } // each on its own session, to enter etcd's queue at once
 	mutex, election := mutexPeer(t, srv), stockCandidate(t, srv, "a proposal")
-	etcdctl, debian := builtEtcdctlPeer(t, srv), debianEtcdctlPeer(t, srv)
+	etcdctl, debian := builtEtcdctlPeer(t, srv), etcdctlPeer(etcdtest.DebianEtcdctl(t), srv, "lock")
 
 	var queue []*contender
 	for _, p := range []interopPeer{

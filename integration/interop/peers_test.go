@@ -87,11 +87,6 @@ func builtEtcdctlPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
 	return etcdctlPeer(etcdtest.Etcdctl(tb), srv, "lock")
 }
 
-func debianEtcdctlPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
-	tb.Helper()
-	return etcdctlPeer(etcdtest.DebianEtcdctl(tb), srv, "lock")
-}
-
 // etcdctlPeer runs "etcdctl lock", or "etcdctl elect" with a value. The command prints the key and waits for a signal.
 func etcdctlPeer(path string, srv *etcdtest.Server, verb string, words ...string) interopPeer {
 	return interopPeer{"etcdctl " + verb, func(ctx context.Context, name string) (interopHold, error) {
