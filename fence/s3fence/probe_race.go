@@ -108,7 +108,7 @@ func (p *probe) race(ctx context.Context, key, etag string, round int) (string, 
 func (p *probe) settle(ctx context.Context, key, etag string, round int) (string, error) {
 	got, err := p.put(ctx, key, etag, content(round, probeWriters))
 	if classify(err) == conflict {
-		p.ignore("of concurrent writes all were refused and one was done")
+		p.ignore("all concurrent writes were refused, but one of them was done")
 		return etag, nil
 	}
 	return got, err
