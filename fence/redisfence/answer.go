@@ -74,7 +74,7 @@ func (m *Marks) answer(c call, t fence.Token, lock string, reply any, err error)
 		c.verb, c.resource, ErrUnknown, clip.Quote(fmt.Sprint(reply)))
 }
 
-// explain tells a refusal by the server, after which the outcome is known, from a lost answer.
+// explain wraps a lost answer in ErrUnknown. A refusal by the server stays as it is, since its outcome is known.
 func (m *Marks) explain(resource string, err error) error {
 	if _, ok := errors.AsType[redis.Error](err); !ok {
 		return fmt.Errorf("%w: %w", ErrUnknown, err)

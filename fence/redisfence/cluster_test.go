@@ -44,7 +44,7 @@ type refusal string
 func (r refusal) Error() string { return string(r) }
 func (r refusal) RedisError()   {}
 
-// pipelines is a hook for pipelines, beside one for commands.
+// pipelines is a hook for commands and pipelines.
 type pipelines struct {
 	hook
 	pipeline func(ctx context.Context, cmds []redis.Cmder, next redis.ProcessPipelineHook) error

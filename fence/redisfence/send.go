@@ -59,7 +59,7 @@ func flag(set bool) string {
 // once is a command that the client must not send again after a lost answer.
 type once struct{ *redis.Cmd }
 
-// NoRetry tells the client not to retry.
+// NoRetry makes the client send the command at most once.
 func (once) NoRetry() bool { return true }
 
 // newCmd returns a command to send.

@@ -126,7 +126,7 @@ func (m *Manifest) Commit(ctx context.Context, changes Changes) error {
 	if err := m.checkChanges(changes); err != nil {
 		return err
 	}
-	// Look before the upload, so that a stale holder leaves no garbage. Update tells the hooks of an accepted token.
+	// Check before the upload, so that a stale holder leaves no garbage. Update reports an accepted token to the hooks.
 	if _, err := m.bucket.look(ctx, "commit", m.key, by); err != nil {
 		return m.bucket.tell(ctx, m.key, by, err)
 	}

@@ -164,7 +164,7 @@ type change struct {
 	next      func(old reading) (state, []byte, error) // returns what replaces old
 }
 
-// change carries out c. It tells the hooks how the token fared, once. It is safe for these reasons:
+// change carries out c and reports its outcome to the hooks. The write is safe for these reasons:
 //
 // A write is conditional on the ETag of the version whose marks and lock were compared. The id makes the bytes of every
 // write, and so its ETag, unique: as long as the ETag is the same, nothing has been written.
