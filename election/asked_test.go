@@ -21,7 +21,7 @@ func (p *process) release(t *testing.T) {
 	require.NoError(t, lease.Release(t.Context(), p.c.Client, "x", lease.ReleaseOptions{}))
 }
 
-// A leader that is asked to let go leads until it has resigned, for everybody who looks, and the next one follows.
+// A leader that is asked to release leads until it has resigned, as others see it, and the next candidate follows.
 func TestLeadership_stepsDownWhenAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, other := newPair(t)
@@ -45,7 +45,7 @@ func TestLeadership_stepsDownWhenAsked(t *testing.T) {
 	})
 }
 
-// A leader that writes its key before it has heard of the request learns of it then.
+// A leader that has not seen the request sees it when it writes its key.
 func TestLeadership_stepsDownWhenAsked_whileItProclaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
@@ -57,7 +57,8 @@ func TestLeadership_stepsDownWhenAsked_whileItProclaims(t *testing.T) {
 	})
 }
 
-// The request for one value is not lost with that: it goes to the leader, whatever it has proclaimed by then.
+// A request to release reaches the leader even if the leader proclaims a value between the request's read and its
+// write.
 func TestLeadership_stepsDownWhenAsked_proclaimedMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, other := newPair(t)
@@ -77,7 +78,7 @@ func TestLeadership_stepsDownWhenAsked_proclaimedMeanwhile(t *testing.T) {
 	})
 }
 
-// Run resigns when lead has returned, whatever that returned, and stands at the end again.
+// Run resigns when lead has returned, whatever lead returned, and enters the queue again at its end.
 func TestRun_stepsDownWhenAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, other := newPair(t)
@@ -117,7 +118,7 @@ func TestRun_stepsDownWhenAsked(t *testing.T) {
 	})
 }
 
-// A candidate that is asked before it knows that it leads stands at the end again.
+// A candidate that is asked to release before it knows that it leads enters the queue again at its end.
 func TestRun_isAskedBeforeItKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, other := newPair(t)
@@ -137,7 +138,7 @@ func TestRun_isAskedBeforeItKnows(t *testing.T) {
 		second := before.won(t)
 		time.Sleep(time.Second)
 		require.NoError(t, second.Proclaim(t.Context(), "new"))
-		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 4 * time.Second}) // by which it looks whether it was passed
+		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 4 * time.Second}) // delays its check whether it was passed
 		require.NoError(t, second.Resign(t.Context()))
 		synctest.Wait()
 		other.release(t)

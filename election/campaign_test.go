@@ -15,8 +15,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// Candidates lead in the order in which they came, those of one session too, and all of them stand in etcd's
-// queue, where others see them.
+// Candidates lead in the order in which they came, also candidates of one session. All of them stand in etcd's queue,
+// where others see them.
 func TestCampaign_order(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
@@ -33,7 +33,7 @@ func TestCampaign_order(t *testing.T) {
 	})
 }
 
-// The handle is what the server has, and is not tied to the context of the campaign.
+// The handle agrees with the server, and does not depend on the context of the campaign.
 func TestCampaign_leadership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type value struct{}
@@ -77,7 +77,7 @@ func TestCampaign_leadership(t *testing.T) {
 	})
 }
 
-// A campaign that fails leaves nothing behind, also where the request to hand over is never answered.
+// A campaign that fails leaves nothing behind, even if its request to hand over is never answered.
 func TestCampaign_givesUp(t *testing.T) {
 	for name, tc := range map[string]struct {
 		priority int
@@ -97,7 +97,7 @@ func TestCampaign_givesUp(t *testing.T) {
 			c := p.campaign(timeout(t, 4*time.Second, errEnough), election.Options{Priority: tc.priority})
 			time.Sleep(4 * time.Second)
 			synctest.Wait()
-			require.False(t, c.waiting(), "it returns when its context ends")
+			require.False(t, c.waiting(), "Campaign must return when its context ends")
 			err := c.failed(t)
 			require.ErrorIs(t, err, errEnough)
 			require.NotErrorIs(t, err, lease.ErrLost)
@@ -105,17 +105,17 @@ func TestCampaign_givesUp(t *testing.T) {
 			p.c.Reset()
 			time.Sleep(time.Hour)
 			require.Len(t, srv.Keys(""), 2)
-			require.Equal(t, 3, srv.Watchers(), "the two keys, and the leader's once more")
+			require.Equal(t, 3, srv.Watchers(), "both watch their own keys, and lower the leader's key")
 			requireOrder(t, leader, lower)
 		})
 	}
 }
 
-// One whose place is gone for another reason than that its key was deleted learns it at once, and has left the queue.
+// A waiting candidate that loses its place returns at once and leaves the queue, unless its key was deleted.
 func TestCampaign_lostWhileWaiting(t *testing.T) {
 	for name, loss := range lossesAndClose {
 		if loss.reason == lease.ReasonKeyDeleted {
-			continue // it enters again
+			continue // the candidate enters again
 		}
 		inBubble(t, name, func(t *testing.T) {
 			srv := newServer(t)
@@ -131,7 +131,7 @@ func TestCampaign_lostWhileWaiting(t *testing.T) {
 	}
 }
 
-// A leader that cannot be asked is waited for.
+// A candidate that cannot ask the leader to hand over waits for its end.
 func TestCampaign_mayNotAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
@@ -146,7 +146,7 @@ func TestCampaign_mayNotAsk(t *testing.T) {
 	})
 }
 
-// A candidate whose key is deleted while it waits enters again, once and at the end, whatever becomes of the request.
+// A waiting candidate whose key is deleted enters again, once and at the end, whatever happens to its request.
 func TestCampaign_entersAgain(t *testing.T) {
 	unavailable := fakeetcd.ErrUnavailable
 	for name, fault := range map[string]*fakeetcd.Fault{
@@ -180,9 +180,9 @@ func TestCampaign_entersAgain(t *testing.T) {
 	}
 }
 
-// One that is passed while its own turn comes does not lead: its key and the leader's go in one step.
+// A candidate that is passed does not take the leader's deletion for its own turn: both keys are deleted in one step.
 func TestCampaign_entersAgain_asTheLeaderGoes(t *testing.T) {
-	for name, age := range map[string]time.Duration{"guarded": time.Second, "not yet": time.Millisecond} {
+	for name, age := range map[string]time.Duration{"watched": time.Second, "not yet": time.Millisecond} {
 		inBubble(t, name, func(t *testing.T) {
 			srv := newServer(t)
 			leader := newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})

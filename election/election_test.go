@@ -16,7 +16,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// process is a session with a client, and so a network, of its own. All that one test makes are in one bubble.
+// process is a session with its own client, and so its own network. All processes of a test are in one bubble.
 type process struct {
 	srv *fakeetcd.Server
 	c   *fakeetcd.Client
@@ -35,7 +35,7 @@ func newProcess(t *testing.T, srv *fakeetcd.Server, opts lease.Options) *process
 	p := &process{srv: srv, c: srv.NewClient(t.Context())}
 	s, err := lease.NewSession(t.Context(), p.c.Client, opts)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = s.Close(context.WithoutCancel(t.Context())) }) // what it cannot reach expires
+	t.Cleanup(func() { _ = s.Close(context.WithoutCancel(t.Context())) }) // a lease that it cannot revoke expires
 	p.s = s
 	return p
 }
@@ -47,7 +47,7 @@ func newPair(t *testing.T) (p, other *process) {
 	return newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
 }
 
-// leads has the process lead, which must be possible at once.
+// leads makes the process lead, which must be possible at once.
 func (p *process) leads(t *testing.T, opts election.Options) *election.Leadership {
 	t.Helper()
 	c := p.campaign(t.Context(), opts)
@@ -62,7 +62,7 @@ type candidate struct {
 	done chan struct{}
 }
 
-// campaign begins to wait.
+// campaign begins a campaign.
 func (p *process) campaign(ctx context.Context, opts election.Options) *candidate {
 	c := &candidate{done: make(chan struct{})}
 	go func() {
@@ -72,7 +72,7 @@ func (p *process) campaign(ctx context.Context, opts election.Options) *candidat
 	return c
 }
 
-// waits begins to wait behind all others, long enough that its key is guarded.
+// waits begins a campaign behind all others, and returns when its key is watched.
 func (p *process) waits(t *testing.T, opts election.Options) *candidate {
 	t.Helper()
 	c := p.campaign(t.Context(), opts)
@@ -93,23 +93,23 @@ func (c *candidate) waiting() bool {
 func (c *candidate) requireWaiting(t *testing.T) {
 	t.Helper()
 	synctest.Wait()
-	require.True(t, c.waiting(), "it does not wait any more")
+	require.True(t, c.waiting(), "the campaign has ended")
 }
 
-// won is the leadership of a campaign that is won by now.
+// won returns the leadership of a campaign that must be won by now.
 func (c *candidate) won(t *testing.T) *election.Leadership {
 	t.Helper()
 	synctest.Wait()
-	require.False(t, c.waiting(), "it still waits")
+	require.False(t, c.waiting(), "the candidate still waits")
 	require.NoError(t, c.err)
 	require.NoError(t, c.l.Err())
 	return c.l
 }
 
-// requireOrder has each of the candidates lead in turn, with larger and larger tokens, once last has resigned.
+// requireOrder checks that after last has resigned each of the candidates leads in turn, with growing tokens.
 func requireOrder(t *testing.T, last *election.Leadership, order ...*candidate) {
 	t.Helper()
-	time.Sleep(time.Second) // those who have stepped back are settled
+	time.Sleep(time.Second) // until candidates that were passed have entered again
 	tokens := []fence.Token{last.Token()}
 	for i, c := range order {
 		require.NoError(t, last.Resign(t.Context()))
@@ -123,14 +123,14 @@ func requireOrder(t *testing.T, last *election.Leadership, order ...*candidate) 
 	require.NoError(t, last.Resign(t.Context()))
 }
 
-// Tests run in bubbles: a goroutine that one leaves behind makes it fail.
+// Tests run in bubbles, so a goroutine that a test leaves behind makes it fail.
 func TestMain(m *testing.M) {
-	// The host's boot clock runs on while a bubble's stands still, by which deadlines would come out early.
+	// The host's boot clock also runs while a bubble's clock stands still, so deadlines would be early.
 	clock.System = clock.Clock{}
 	os.Exit(m.Run())
 }
 
-// inBubble runs a sub-test in a bubble of its own.
+// inBubble runs a sub-test in its own bubble.
 func inBubble(t *testing.T, name string, test func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })

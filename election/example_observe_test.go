@@ -14,12 +14,12 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// toObserve stands for clientv3.New in these examples: it gives a client of an etcd in memory, so that they run.
+// toObserve stands for clientv3.New in these examples: it returns a client of an etcd in memory.
 func toObserve() *clientv3.Client {
 	return fakeetcd.New().Client(context.Background())
 }
 
-// A program that follows who leads: here candidates of etcd's own package, which stand in the same queue.
+// A program that observes the leader: here candidates of etcd's own package, which stand in the same queue.
 func ExampleObserve() {
 	client := toObserve()
 	defer client.Close()
@@ -31,7 +31,7 @@ func ExampleObserve() {
 	defer session.Close()
 	candidate := concurrency.NewElection(session, "reports")
 
-	// What happens, step by step: each change is seen before the next.
+	// The steps of the candidate. Each change is observed before the next step.
 	next := []func() error{
 		func() error { return candidate.Campaign(ctx, "10.0.0.1:80") },
 		func() error { return candidate.Proclaim(ctx, "10.0.0.1:8080") },
@@ -39,7 +39,7 @@ func ExampleObserve() {
 	}
 	for leader, err := range election.Observe(ctx, client, "reports") {
 		if err != nil {
-			log.Fatal(err) // such as a permission that is missing; what passes is not seen here
+			log.Fatal(err) // such as a missing permission; transient failures are not yielded
 		}
 		if leader.None() {
 			fmt.Println("nobody leads")
@@ -61,7 +61,7 @@ func ExampleObserve() {
 	// nobody leads
 }
 
-// Who leads now.
+// A program that asks who leads now.
 func ExampleCurrent() {
 	client := toObserve()
 	defer client.Close()

@@ -1,4 +1,4 @@
-//nolint:errcheck // deferred closing in examples: what could not be closed expires by itself
+//nolint:errcheck // deferred closing in examples
 package election_test
 
 import (
@@ -17,12 +17,12 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// connect stands for clientv3.New in the examples: it gives a client of an etcd in memory, so that they run.
+// connect stands for clientv3.New in the examples: it returns a client of an etcd in memory.
 func connect() *clientv3.Client {
 	return fakeetcd.New().Client(context.Background())
 }
 
-// A service that leads for as long as it runs, and again after a loss: here an operator deletes its key once.
+// A service that leads for as long as it runs, and leads again after a loss: here an operator deletes its key once.
 func ExampleRun() {
 	client := connect() // clientv3.New(clientv3.Config{Endpoints: …})
 	defer client.Close()
@@ -53,7 +53,7 @@ func ExampleRun() {
 		} else {
 			operator(ctx, client)
 		}
-		// Work under ctx, and give the token to the resource with every write. Return when ctx ends.
+		// Work under ctx, and pass the token to the resource with every write. Return when ctx ends.
 		<-ctx.Done()
 		return nil
 	}, election.WithOnLost(func(error) { fmt.Println("lost") }))
@@ -73,7 +73,7 @@ func operator(ctx context.Context, client *clientv3.Client) {
 	}
 }
 
-// A leadership as a handle, for those whose work is not one function.
+// A leadership as a handle, for work that is not a single function.
 func ExampleCampaign() {
 	client := connect()
 	defer client.Close()
@@ -84,7 +84,7 @@ func ExampleCampaign() {
 	}
 	defer session.Close(ctx)
 
-	wait, cancel := context.WithTimeout(ctx, 5*time.Second) // the wait, not the leadership
+	wait, cancel := context.WithTimeout(ctx, 5*time.Second) // bounds the wait, not the leadership
 	leader, err := election.Campaign(wait, session, "scheduler", election.Options{Value: "starting"})
 	cancel()
 	if err != nil {

@@ -18,7 +18,7 @@ func TestLeadership_Resign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
 		p := newProcess(t, srv, lease.Options{})
-		for _, led := range []time.Duration{0, time.Second} { // watched or not
+		for _, led := range []time.Duration{0, time.Second} { // before and after the leader's key is watched
 			l := p.leads(t, election.Options{Value: "a"})
 			next := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
 			time.Sleep(led)
@@ -45,7 +45,7 @@ func TestLeadership_Resign(t *testing.T) {
 	})
 }
 
-// A Resign and a Proclaim at once: neither takes the other's doing for a loss.
+// If Resign and Proclaim run at once, neither takes the other's write for a loss.
 func TestLeadership_Resign_duringAProclaim(t *testing.T) {
 	for range 100 {
 		synctest.Test(t, func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestLeadership_Resign_duringAProclaim(t *testing.T) {
 	}
 }
 
-// Resigned while Proclaim asks why the key is gone: for it the first end counts. Resign tells of the loss.
+// If Resign is called while Proclaim finds out why the key is gone, Proclaim returns ErrResigned, and Resign the loss.
 func TestLeadership_Resign_whileALossIsLookedInto(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
@@ -79,7 +79,8 @@ func TestLeadership_Resign_whileALossIsLookedInto(t *testing.T) {
 	})
 }
 
-// The leadership's own context, which the call ends, and one made of it, are as good as any other; but not for ever.
+// Resign and Transfer accept the leadership's own context, which they end, or a context derived from it. The release is
+// then bounded.
 func TestLeadership_Resign_onItsOwnContext(t *testing.T) {
 	for name, tc := range map[string]struct {
 		call func(context.Context, *election.Leadership) error

@@ -15,7 +15,7 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// role is a Run under way. Its lead does what the test says, and returns when the test ends.
+// role is a Run under way. Its lead returns when the test says so, or when the test ends.
 type role struct {
 	terms chan *term
 	stop  context.CancelCauseFunc // ends Run's context
@@ -26,11 +26,11 @@ type role struct {
 
 // term is one call of lead.
 type term struct {
-	ctx     context.Context //nolint:containedctx // what lead was given
+	ctx     context.Context //nolint:containedctx // the context of lead
 	token   fence.Token
 	began   time.Time
-	ended   time.Time  // when ctx did; to be read after synctest.Wait
-	returns chan error // of capacity 1: what lead returns
+	ended   time.Time  // when ctx ended; read it after synctest.Wait
+	returns chan error // of capacity 1: the result that lead returns
 }
 
 // runs begins a Run.
@@ -68,7 +68,7 @@ func (r *role) lead(ctx context.Context, token fence.Token) error {
 	}
 }
 
-// leads is the call of lead that is due now.
+// leads returns the call of lead that must be under way now.
 func (r *role) leads(t *testing.T) *term {
 	t.Helper()
 	synctest.Wait()
@@ -77,12 +77,12 @@ func (r *role) leads(t *testing.T) *term {
 		require.NoError(t, c.ctx.Err())
 		return c
 	default:
-		require.FailNow(t, "it does not lead")
+		require.FailNow(t, "Run has not called lead")
 		return nil
 	}
 }
 
-// leadsSoon is the next call of lead, after the pause before the next campaign.
+// leadsSoon returns the next call of lead, after the pause before the next campaign.
 func (r *role) leadsSoon(t *testing.T) *term {
 	t.Helper()
 	synctest.Wait()
@@ -104,7 +104,7 @@ func (r *role) requireIdle(t *testing.T) {
 	}
 }
 
-// returned is what Run has returned by now.
+// returned returns the result of Run, which must have returned by now.
 func (r *role) returned(t *testing.T) error {
 	t.Helper()
 	synctest.Wait()
@@ -117,7 +117,7 @@ func (r *role) returned(t *testing.T) error {
 	return r.err
 }
 
-// requireCause checks that the context has ended for that reason by now, and returns when it did.
+// requireCause checks that lead's context has ended with the cause by now, and returns when it ended.
 func (c *term) requireCause(t *testing.T, want error) time.Time {
 	t.Helper()
 	synctest.Wait()
@@ -133,7 +133,7 @@ func (p *process) keys() []string {
 	return names
 }
 
-// news are the errors that a callback was told.
+// news are the errors that a callback has received.
 type news chan error
 
 func (n news) tell(err error) { n <- err }
@@ -143,5 +143,5 @@ var errMine = errors.New("mine")
 // toldNothing fails the test when it is called.
 func toldNothing(t *testing.T) func(error) {
 	t.Helper()
-	return func(err error) { assert.Fail(t, "told", "%v", err) }
+	return func(err error) { assert.Fail(t, "the callback was called", "%v", err) }
 }

@@ -17,7 +17,7 @@ import (
 
 func nothing(context.Context, fence.Token) error { return nil }
 
-// endings are ways to end lead's context.
+// endings are ways in which lead's context ends.
 var endings = map[string]struct {
 	happens func(t *testing.T, p *process, r *role, c *term)
 	cause   error
@@ -33,7 +33,7 @@ var endings = map[string]struct {
 	}, lease.ErrLost},
 }
 
-// Fatal is called once for a lead that hangs, whatever has ended its context; if it returns, nothing has changed.
+// OnHang is called once for a lead that hangs, whatever has ended its context. If it returns, Run goes on waiting.
 func TestRun_leadHangs(t *testing.T) {
 	for name, c := range endings {
 		inBubble(t, name, func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestRun_leadHangs(t *testing.T) {
 			r := p.runs(t, election.Options{}, election.WithStopTimeout(5*time.Second, told.tell))
 			l := r.leads(t)
 			time.Sleep(time.Hour)
-			require.Empty(t, told, "its context has not ended")
+			require.Empty(t, told, "lead's context has not ended")
 			c.happens(t, p, r, l)
 			l.requireCause(t, c.cause)
 			keys := p.keys()
@@ -66,9 +66,8 @@ func TestRun_leadHangs(t *testing.T) {
 	}
 }
 
-// Without a timeout nothing is called, nor for a lead that returns in time, and without a function to call a hanging
-// lead is waited for all the same.
-func TestRun_leadHangsUntold(t *testing.T) {
+// OnHang is not called without a timeout, or for a lead that returns in time. If it is nil, Run still waits for lead.
+func TestRun_leadHangs_withoutOnHang(t *testing.T) {
 	for name, opt := range map[string]election.RunOption{
 		"no timeout":  election.WithStopTimeout(0, func(err error) { panic(err) }),
 		"in time":     election.WithStopTimeout(time.Hour+1, func(err error) { panic(err) }),
@@ -88,8 +87,8 @@ func TestRun_leadHangsUntold(t *testing.T) {
 	}
 }
 
-// OnHang is to end the process. While it runs Run does not go on, even if lead returns now.
-func TestRun_waitsForFatal(t *testing.T) {
+// Run does not go on while onHang runs, even if lead has returned: onHang may be about to end the process.
+func TestRun_waitsForOnHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
 		r := p.runs(t, election.Options{}, election.WithStopTimeout(time.Second, func(error) { time.Sleep(time.Hour) }))
@@ -125,7 +124,7 @@ func TestRun_sessionIsClosedWhileItLeads(t *testing.T) {
 			requireLost(t, context.Cause(c.ctx), lease.ReasonSessionClosed)
 			time.Sleep(time.Hour)
 			synctest.Wait()
-			require.Empty(t, closed, "it waits for lead")
+			require.Empty(t, closed, "Close waits for lead")
 			r.requireIdle(t)
 			next.requireWaiting(t)
 			require.Contains(t, p.keys(), c.key())
@@ -142,8 +141,8 @@ func TestRun_sessionIsClosedWhileItLeads(t *testing.T) {
 	}
 }
 
-// A session that is closed while the key is let go lets it go by that.
-func TestRun_sessionIsClosedWhileItLetsGo(t *testing.T) {
+// If the session is closed while Run releases the key, the end of the lease deletes the key.
+func TestRun_sessionIsClosedWhileItReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
 		r := p.runs(t, election.Options{}, election.WithOnLost(toldNothing(t)))
@@ -163,11 +162,12 @@ func TestRun_sessionHasBeenClosed(t *testing.T) {
 		require.NoError(t, p.s.Close(t.Context()))
 		err := election.Run(t.Context(), p.s, "x", election.Options{}, nothing)
 		require.ErrorIs(t, err, lease.ErrClosed)
-		require.NotErrorIs(t, err, lease.ErrLost, "it never led")
+		require.NotErrorIs(t, err, lease.ErrLost, "there was no leadership to lose")
 	})
 }
 
-// Close is bounded by its own context: lead goes on without the lease being revoked under it, and Run ends with it.
+// Close is bounded by its own context. It then does not revoke the lease while lead runs, and Run ends when lead has
+// returned.
 func TestRun_closeGivesUpOnLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
@@ -178,7 +178,7 @@ func TestRun_closeGivesUpOnLead(t *testing.T) {
 		r.requireIdle(t)
 		require.Equal(t, []string{c.key()}, p.keys())
 		time.Sleep(time.Minute)
-		require.Empty(t, p.keys(), "expired by itself")
+		require.Empty(t, p.keys(), "the lease has expired")
 		c.returns <- errors.New("too late")
 		require.ErrorIs(t, r.returned(t), lease.ErrClosed)
 	})

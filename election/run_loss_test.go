@@ -15,7 +15,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// loss is a way to lose a place in the queue, the first one or another, and what is told of it.
+// loss is a way to lose a place in the queue, and the reason that is reported.
 type loss struct {
 	happens func(t *testing.T, p *process, key string)
 	reason  lease.Reason
@@ -45,7 +45,7 @@ func (c *term) key() string {
 	return l.Key()
 }
 
-// A loss does not end the election for the one who lost.
+// After a loss Run campaigns again.
 func TestRun_campaignsAgainAfterALoss(t *testing.T) {
 	for name, loss := range losses {
 		inBubble(t, name, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestRun_campaignsAgainAfterALoss(t *testing.T) {
 			first := p.runs(t, election.Options{}, election.WithOnLost(told.tell))
 			a := first.leads(t)
 			second := other.runs(t, election.Options{})
-			// The other one is told a moment later: nothing on this side may wait for more than that.
+			// The other process sees the change a moment later, so lead's context must have ended by then.
 			other.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{After: time.Millisecond})
 			time.Sleep(time.Second)
 			began := time.Now()
@@ -63,7 +63,7 @@ func TestRun_campaignsAgainAfterALoss(t *testing.T) {
 			ended := a.requireCause(t, lease.ErrLost)
 			requireLost(t, context.Cause(a.ctx), loss.reason)
 			l, _ := election.FromContext(a.ctx)
-			requireLost(t, l.Err(), loss.reason) // also where the lease is renewed
+			requireLost(t, l.Err(), loss.reason) // also while the lease is still renewed
 
 			if loss.reason != lease.ReasonDeadlinePassed {
 				require.Equal(t, began, ended)
@@ -86,20 +86,20 @@ func TestRun_campaignsAgainAfterALoss(t *testing.T) {
 
 			b := second.leads(t)
 			require.Greater(t, b.token, a.token)
-			require.True(t, ended.Before(b.began), "lead is cancelled %v after the other one leads", ended.Sub(b.began))
+			require.True(t, ended.Before(b.began), "lead's context ended %v after the other process led", ended.Sub(b.began))
 			b.returns <- nil
 			again := first.leads(t)
 			require.Greater(t, again.token, b.token)
 			again.returns <- nil
-			require.NoError(t, first.returned(t), "what was lost before is no error of this one")
-			require.Empty(t, told, "it is told once")
+			require.NoError(t, first.returned(t), "the loss of an earlier leadership is no error of Run")
+			require.Empty(t, told, "the loss is reported once")
 			require.Empty(t, p.keys())
 		})
 	}
 }
 
-// Close waits for lead, and not for what the caller does with the news.
-func TestRun_LostMayTakeItsTime(t *testing.T) {
+// Close waits for lead, but not for onLost.
+func TestRun_onLostMayTakeItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
 		told, goOn := make(chan struct{}), make(chan struct{})
@@ -118,8 +118,8 @@ func TestRun_LostMayTakeItsTime(t *testing.T) {
 	})
 }
 
-// What ends a leadership that never was is not told.
-func TestRun_tellsNoLossOfOneWhoNeverLed(t *testing.T) {
+// OnLost is not called if the place in the queue was lost while waiting.
+func TestRun_onLostIsNotCalledForACandidate(t *testing.T) {
 	for name, loss := range losses {
 		inBubble(t, name, func(t *testing.T) {
 			p, other := newPair(t)
@@ -136,7 +136,7 @@ func TestRun_tellsNoLossOfOneWhoNeverLed(t *testing.T) {
 			time.Sleep(time.Minute)
 			r.requireIdle(t)
 			ofTheLease := loss.reason == lease.ReasonLeaseGone || loss.reason == lease.ReasonDeadlinePassed
-			require.Equal(t, ofTheLease, p.s.Status().LeaseID != before, "a new lease where the old one is lost")
+			require.Equal(t, ofTheLease, p.s.Status().LeaseID != before, "a new lease if and only if the old one is lost")
 
 			require.NoError(t, leader.Resign(t.Context()))
 			c := r.leads(t)
@@ -148,7 +148,7 @@ func TestRun_tellsNoLossOfOneWhoNeverLed(t *testing.T) {
 	}
 }
 
-// Nothing is let go under a lead that is running, and nobody else leads, however its context has ended.
+// While lead runs, its key stays and nobody else leads, however its context has ended.
 func TestRun_keepsTheKeyWhileLeadRuns(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, r *role, c *term){
 		"its own": func(*testing.T, *role, *term) {},
@@ -168,14 +168,14 @@ func TestRun_keepsTheKeyWhileLeadRuns(t *testing.T) {
 			next.requireWaiting(t)
 			r.requireIdle(t)
 			require.Contains(t, p.keys(), c.key())
-			require.Greater(t, time.Until(p.s.Status().Deadline), 15*time.Second, "it is renewed")
+			require.Greater(t, time.Until(p.s.Status().Deadline), 15*time.Second, "the lease is renewed")
 			c.returns <- nil
 			require.Greater(t, next.won(t).Token(), c.token)
 		})
 	}
 }
 
-// resigns has lead resign.
+// resigns resigns the leadership of a running lead, twice.
 func resigns(t *testing.T, c *term) {
 	t.Helper()
 	l, ok := election.FromContext(c.ctx)
@@ -186,14 +186,14 @@ func resigns(t *testing.T, c *term) {
 	require.NoError(t, l.Resign(t.Context()), "again")
 }
 
-// A loss that nobody has told of is found when the key is let go, and counts: it was there before lead returned.
-func TestRun_findsALossWhenItLetsGo(t *testing.T) {
+// If the release finds that the leadership was lost before lead returned, Run reports the loss.
+func TestRun_findsALossWhenItReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
 		told := make(news, 10)
 		r := p.runs(t, election.Options{}, election.WithOnLost(told.tell))
 		c := r.leads(t)
-		p.srv.Delete(c.key()) // a key so young is not watched
+		p.srv.Delete(c.key()) // the key is too young to be watched
 		c.returns <- nil
 		again := r.leadsSoon(t)
 		require.Greater(t, again.token, c.token)
@@ -202,14 +202,14 @@ func TestRun_findsALossWhenItLetsGo(t *testing.T) {
 	})
 }
 
-// Lead has done its work: a lease that is lost while the key is let go does not make it lead again.
+// If the lease is lost during the release, Run does not campaign again: lead has done its work.
 func TestRun_isNotLostAfterLeadHasReturned(t *testing.T) {
 	for name, returns := range map[string]error{"nil": nil, "an error": errMine} {
 		inBubble(t, name, func(t *testing.T) {
 			p := newProcess(t, newServer(t), lease.Options{TTL: 5 * time.Second})
 			r := p.runs(t, election.Options{}, election.WithOnLost(toldNothing(t)))
 			c := r.leads(t)
-			time.Sleep(1300 * time.Millisecond) // before the first renewal, which may be early by a fifth
+			time.Sleep(1300 * time.Millisecond) // before the first renewal, whose jitter is up to a fifth
 			p.c.Cut()
 			c.returns <- returns
 			time.Sleep(time.Minute)
@@ -225,8 +225,8 @@ func TestRun_isNotLostAfterLeadHasReturned(t *testing.T) {
 	}
 }
 
-// Who has resigned and is slow to return does not lead again because its lease is lost meanwhile. The loss is told, for
-// others could lead while lead was still running.
+// If the lease is lost after lead has resigned and before it returns, Run does not campaign again. It returns the loss,
+// since others could lead while lead was still running.
 func TestRun_lostAfterResigning(t *testing.T) {
 	for name, loss := range losses {
 		inBubble(t, name, func(t *testing.T) {
@@ -247,7 +247,7 @@ func TestRun_lostAfterResigning(t *testing.T) {
 	}
 }
 
-// Ctx is what ends Run, also where the lease is lost at the same time.
+// If ctx ends and the lease is lost at the same time, Run's error is ctx's cause.
 func TestRun_contextEndsWhileItEntersAgain(t *testing.T) {
 	for name, lose := range map[string]func(*process){
 		"key deleted":   func(p *process) { p.srv.Delete(key(p.srv, "b")) },

@@ -19,15 +19,15 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// ledger looks for two leaders at a time, and for tokens that do not grow.
+// ledger checks that there are no two leaders at a time, and that tokens grow.
 type ledger struct {
 	t *testing.T
-	// Who deletes a key lets the next one in before the one who loses it can know, and one whose turn it was just then
-	// may lead until it knows, which is soon.
+	// If somebody deletes a leader's key, the next candidate leads before the old leader can know. A leader counts only
+	// if it still leads after the grace time.
 	grace time.Duration
 
 	mu     sync.Mutex      // guards the fields below
-	leader context.Context //nolint:containedctx // what its lead was given
+	leader context.Context //nolint:containedctx // the context of the last lead
 	last   fence.Token
 	terms  int
 }
@@ -49,9 +49,8 @@ func (g *ledger) leads(ctx context.Context, token fence.Token) {
 	g.terms++
 }
 
-// Candidates lead in turn for eight hours, over networks that fail, with leads that take
-// their time to return. Lead is never running twice for a Run, and two contexts are never live at once; every loss is
-// told once, and only to one who led.
+// Candidates lead in turn for eight hours, over networks that fail, with leads that return late. A Run never runs lead
+// twice at a time, and two contexts are never live at once. Every loss of a leadership is reported once.
 func TestRun_whateverHappens(t *testing.T) {
 	var terms, lost int
 	for seed := range uint64(20) {
@@ -60,7 +59,7 @@ func TestRun_whateverHappens(t *testing.T) {
 			srv := newServer(t)
 			book := &ledger{t: t}
 			meddled := seed%2 == 1
-			if meddled { // who deletes a leader's key lets the next one in before the leader can know
+			if meddled {
 				book.grace = time.Second
 			}
 			ctx, stop := context.WithCancelCause(t.Context())
@@ -82,7 +81,7 @@ func TestRun_whateverHappens(t *testing.T) {
 			for _, a := range all {
 				require.ErrorIs(t, a.err, errMine)
 				told := a.told
-				if errors.Is(a.err, lease.ErrLost) { // told by Run itself, at the end
+				if errors.Is(a.err, lease.ErrLost) { // reported by Run itself, at the end
 					told++
 				}
 				require.GreaterOrEqual(t, told, a.losses)
@@ -113,7 +112,7 @@ func disturb(r *rand.Rand, p *process, meddled bool) {
 		time.Sleep(within(4 * time.Minute))
 		p.c.Restore()
 	case 1:
-		// A stream loses nothing without breaking.
+		// Watches are spared: a stream never loses a message without breaking.
 		remove := p.c.Inject(fakeetcd.Any, fakeetcd.Fault{
 			Lose: fakeetcd.Answer, After: within(10 * time.Second),
 			Match: func(call fakeetcd.Call) bool { return call.Method != fakeetcd.Watch },
@@ -126,7 +125,7 @@ func disturb(r *rand.Rand, p *process, meddled bool) {
 	case 3:
 		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1 + r.IntN(3), Before: within(10 * time.Second), Late: true})
 	case 4:
-		_ = p.srv.Revoke(p.s.Status().LeaseID) // it may be gone
+		_ = p.srv.Revoke(p.s.Status().LeaseID) // fails if the lease is gone
 	case 5:
 		if keys := p.keys(); len(keys) > 0 {
 			p.srv.Delete(keys[r.IntN(len(keys))])
@@ -176,7 +175,7 @@ func (a *actor) lead(ctx context.Context, token fence.Token) error {
 	select {
 	case <-work.C:
 	case <-ctx.Done():
-		time.Sleep(time.Duration(a.r.Int64N(int64(2 * time.Minute)))) // it takes its time
+		time.Sleep(time.Duration(a.r.Int64N(int64(2 * time.Minute)))) // a lead that returns late
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// Run ends when its context does or its session is closed, also where it does not lead, and has left the queue.
+// Run ends when its context ends or its session is closed, also while it does not lead, and leaves the queue.
 func TestRun_endsWhileItDoesNotLead(t *testing.T) {
 	for name, tc := range map[string]struct {
 		end  func(t *testing.T, p *process, r *role)
@@ -27,7 +27,7 @@ func TestRun_endsWhileItDoesNotLead(t *testing.T) {
 			t.Helper()
 			began := time.Now()
 			require.NoError(t, p.s.Close(t.Context()))
-			require.Zero(t, time.Since(began), "nothing is to be waited for")
+			require.Zero(t, time.Since(began), "Close has nothing to wait for")
 		}, lease.ErrClosed},
 	} {
 		for _, pauses := range []bool{false, true} {
@@ -35,7 +35,7 @@ func TestRun_endsWhileItDoesNotLead(t *testing.T) {
 				srv := newServer(t)
 				p := newProcess(t, srv, lease.Options{})
 				var left []string
-				if !pauses { // it waits
+				if !pauses { // Run waits behind another leader
 					left = []string{newProcess(t, srv, lease.Options{}).leads(t, election.Options{}).Key()}
 				}
 				r := p.runs(t, election.Options{}, election.WithRejoin())
@@ -47,7 +47,7 @@ func TestRun_endsWhileItDoesNotLead(t *testing.T) {
 				r.requireIdle(t)
 				tc.end(t, p, r)
 				if pauses && tc.want == lease.ErrClosed { //nolint:errorlint // which of the two
-					time.Sleep(time.Second) // it finds out when it campaigns again
+					time.Sleep(time.Second) // Run notices it when it campaigns again
 				}
 				require.ErrorIs(t, r.returned(t), tc.want)
 				synctest.Wait()
@@ -67,7 +67,7 @@ func TestRun_contextHasEnded(t *testing.T) {
 	})
 }
 
-// Ctx's cause, and lead's own error unless that only repeats what it was told.
+// Run returns ctx's cause, and lead's own error unless that error repeats the end of its context.
 func TestRun_contextEndsWhileItLeads(t *testing.T) {
 	own := errors.New("its own")
 	for name, c := range map[string]struct {
@@ -104,8 +104,8 @@ func TestRun_contextEndsWhileItLeads(t *testing.T) {
 	}
 }
 
-// Lead has returned before ctx ended: that is what Run tells.
-func TestRun_contextEndsWhileItLetsGo(t *testing.T) {
+// If ctx ends after lead has returned, Run returns what follows from lead's result.
+func TestRun_contextEndsWhileItReleases(t *testing.T) {
 	for name, returns := range map[string]error{"nil": nil, "an error": errMine} {
 		inBubble(t, name, func(t *testing.T) {
 			p := newProcess(t, newServer(t), lease.Options{})
@@ -129,7 +129,7 @@ func TestRun_contextEndsWhileItLetsGo(t *testing.T) {
 	}
 }
 
-// A loss under a lead that was told to stop already is told by Run itself.
+// If ctx has ended and the leadership is lost before lead returns, Run returns the loss too.
 func TestRun_lostAfterTheContextEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
@@ -140,7 +140,7 @@ func TestRun_lostAfterTheContextEnded(t *testing.T) {
 		synctest.Wait()
 		require.NoError(t, p.srv.Revoke(p.s.Status().LeaseID))
 		time.Sleep(time.Second)
-		require.ErrorIs(t, context.Cause(c.ctx), errMine, "as it was")
+		require.ErrorIs(t, context.Cause(c.ctx), errMine, "the first cause stays")
 		own := errors.New("its own")
 		c.returns <- own
 		err := r.returned(t)
@@ -150,8 +150,8 @@ func TestRun_lostAfterTheContextEnded(t *testing.T) {
 	})
 }
 
-// A failure to resign is told, and bounded whatever ctx is; the key goes when the network is back.
-func TestRun_cannotLetGo(t *testing.T) {
+// If the release fails, Run returns its error after 8 s, whatever ctx is. The key is deleted when the network is back.
+func TestRun_cannotRelease(t *testing.T) {
 	for name, c := range map[string]struct {
 		returns error
 		stops   bool
@@ -225,7 +225,7 @@ func TestRun_transfers(t *testing.T) {
 		third := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "c"})
 		l, _ := election.FromContext(c.ctx)
 		require.ErrorIs(t, l.Transfer(t.Context(), "nobody"), election.ErrNoCandidate)
-		require.NoError(t, c.ctx.Err(), "it goes on")
+		require.NoError(t, c.ctx.Err(), "the leadership goes on")
 
 		require.NoError(t, l.Transfer(t.Context(), "c"))
 		c.requireCause(t, election.ErrResigned)
@@ -240,12 +240,12 @@ func TestRun_transfers(t *testing.T) {
 		require.NoError(t, next.Resign(t.Context()))
 		next = second.won(t)
 		require.NoError(t, next.Resign(t.Context()))
-		require.Greater(t, r.leads(t).token, next.Token(), "back at the tail")
+		require.Greater(t, r.leads(t).token, next.Token(), "from the end of the queue")
 	})
 }
 
-// The candidate is gone when lead returns: the next one leads, and Run has nothing to report.
-func TestRun_transfersToOneThatHasGone(t *testing.T) {
+// If the chosen candidate has gone when lead returns, the next one leads, and Run returns no error.
+func TestRun_transfersToACandidateThatHasGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
 		r := newProcess(t, srv, lease.Options{}).runs(t, election.Options{})

@@ -35,7 +35,7 @@ func TestRun_givesLeadItsContext(t *testing.T) {
 			require.Equal(t, "address", string(kv.Value))
 			inCtx, ok := fence.FromContext(lead)
 			require.True(t, ok)
-			require.Equal(t, token, inCtx, "not one that the caller's context carried")
+			require.Equal(t, token, inCtx, "lead's own token, not the token in the caller's context")
 			l, ok := election.FromContext(lead)
 			require.True(t, ok)
 			require.Equal(t, token, l.Token())
@@ -52,14 +52,14 @@ func TestRun_givesLeadItsContext(t *testing.T) {
 		}
 		require.NoError(t, election.Run(ctx, p.s, "x", election.Options{Value: "address"}, lead, election.WithOnLost(toldNothing(t))))
 		require.Empty(t, p.keys())
-		require.Error(t, kept.Err(), "it ends with lead")
+		require.Error(t, kept.Err(), "the context ends when lead has returned")
 		l, _ := election.FromContext(kept)
 		require.ErrorIs(t, l.Err(), election.ErrResigned)
-		require.NoError(t, l.Resign(t.Context()), "nothing is left to do")
+		require.NoError(t, l.Resign(t.Context()), "Run has already resigned")
 	})
 }
 
-// A leader of one election that campaigns in another: each lead has the leadership of its own.
+// A leader of one election campaigns in another: the context of each lead has its own leadership.
 func TestRun_insideAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
@@ -82,7 +82,7 @@ func TestRun_insideAnother(t *testing.T) {
 	})
 }
 
-// An error that only looks like a cancellation is lead's own while its context has not ended.
+// While lead's context has not ended, context.Canceled is an error of lead like any other.
 func TestRun_returnsLeadsError(t *testing.T) {
 	for name, own := range map[string]error{"an error": errMine, "a cancellation": context.Canceled} {
 		inBubble(t, name, func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestRun_returnsLeadsError(t *testing.T) {
 			require.ErrorIs(t, err, own)
 			require.NotErrorIs(t, err, lease.ErrLost)
 			require.ErrorContains(t, err, `election: run "x": lead: `+own.Error())
-			require.NotEqual(t, c.token, next.won(t).Token(), "the key was let go")
+			require.NotEqual(t, c.token, next.won(t).Token(), "the key was released")
 		})
 	}
 }
@@ -114,7 +114,7 @@ func TestRun_rejoinsAtTheTail(t *testing.T) {
 			b := second.leads(t)
 			time.Sleep(time.Minute)
 			first.requireIdle(t)
-			require.Len(t, p.keys(), 2, "it waits again")
+			require.Len(t, p.keys(), 2, "the first waits again")
 			b.returns <- nil
 			a = first.leads(t)
 			time.Sleep(time.Minute)
@@ -124,7 +124,7 @@ func TestRun_rejoinsAtTheTail(t *testing.T) {
 	})
 }
 
-// The pauses grow up to a second, whatever lead does, and are short again after a leadership that has lasted.
+// The pauses grow up to a second, and are short again after a leadership of more than ten seconds.
 func TestRun_pausesBeforeItCampaignsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
@@ -152,7 +152,7 @@ func TestRun_pausesBeforeItCampaignsAgain(t *testing.T) {
 	})
 }
 
-// What etcd refuses is told, not tried for ever.
+// Run returns a refusal of etcd, and does not retry it.
 func TestRun_refusedByEtcd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
@@ -181,7 +181,7 @@ func TestRun_leadPanics(t *testing.T) {
 			go func() {
 				defer close(exited)
 				run()
-				assert.Fail(t, "it went on")
+				assert.Fail(t, "Run returned after runtime.Goexit")
 			}()
 			<-exited
 		}},
@@ -200,12 +200,12 @@ func TestRun_leadPanics(t *testing.T) {
 			next.won(t)
 			began := time.Now()
 			require.NoError(t, p.s.Close(t.Context()))
-			require.Zero(t, time.Since(began), "Close does not wait for it")
+			require.Zero(t, time.Since(began), "Close does not wait for the lead that panicked")
 		})
 	}
 }
 
-// endless is a context that does not end, and counts those who wait for that.
+// endless is a context that never ends, and counts the functions registered for its end.
 type endless struct {
 	context.Context //nolint:containedctx // for its values
 
@@ -220,7 +220,7 @@ func (c *endless) AfterFunc(func()) (stop func() bool) {
 	return sync.OnceValue(func() bool { return c.waiting.Add(-1) >= 0 })
 }
 
-// However often it leads, it leaves nothing with a context that outlives its leaderships.
+// Run leaves nothing registered with a context that outlives its leaderships.
 func TestRun_leavesNothingWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})

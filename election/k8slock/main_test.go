@@ -18,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The host's boot clock runs on while a bubble's stands still, by which deadlines would come out early.
+	// The host's boot clock also runs while a bubble's clock stands still, so deadlines would be early.
 	clock.System = clock.Clock{}
 	goleak.VerifyTestMain(m)
 }
@@ -27,7 +27,7 @@ const (
 	name = "jobs/nightly"
 	key  = "/k8slock/" + name
 
-	// client-go's usual ones, and the Lock's.
+	// client-go's usual durations, and the Lock's.
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
@@ -35,7 +35,7 @@ const (
 	margin        = time.Second
 )
 
-// newServer is a faked server for a test in a bubble.
+// newServer starts a fake server for a test in a bubble.
 func newServer(t *testing.T) *fakeetcd.Server {
 	t.Helper()
 	srv := fakeetcd.New()
@@ -55,35 +55,35 @@ func newCandidate(t *testing.T, srv *fakeetcd.Server, opts k8slock.Options) *can
 	c := srv.NewClient(t.Context())
 	l, err := k8slock.New(c.Client, name, opts)
 	require.NoError(t, err)
-	t.Cleanup(func() { l.RecordEvent("stopped leading") }) // a tenure that is not over outlives the bubble
+	t.Cleanup(func() { l.RecordEvent("stopped leading") }) // ends a tenure, whose goroutine would outlive the bubble
 	return &candidate{l, c, srv}
 }
 
-// newPair is two candidates on one server.
+// newPair makes two candidates on one server.
 func newPair(t *testing.T) (a, b *candidate) {
 	t.Helper()
 	srv := newServer(t)
 	return newCandidate(t, srv, k8slock.Options{}), newCandidate(t, srv, k8slock.Options{})
 }
 
-// leaderRecord is what an elector with the usual durations writes.
+// leaderRecord is the record that an elector with the usual durations writes.
 func (c *candidate) leaderRecord() resourcelock.LeaderElectionRecord {
 	return resourcelock.LeaderElectionRecord{HolderIdentity: c.Identity(), LeaseDurationSeconds: int(leaseDuration / time.Second)}
 }
 
-// released is what an elector writes when it gives up.
+// released is the record that an elector writes when it releases.
 func released() resourcelock.LeaderElectionRecord {
 	return resourcelock.LeaderElectionRecord{LeaseDurationSeconds: 1}
 }
 
-// create makes a first record.
+// create writes a first record, and returns the token.
 func (c *candidate) create(t *testing.T) fence.Token {
 	t.Helper()
 	require.NoError(t, c.Create(t.Context(), c.leaderRecord()))
 	return c.token(t)
 }
 
-// begins makes a first record, and returns the context of its tenure.
+// begins writes a first record, and returns the context of its tenure.
 func (c *candidate) begins(t *testing.T) context.Context {
 	t.Helper()
 	c.create(t)
@@ -111,7 +111,7 @@ func (c *candidate) token(t *testing.T) fence.Token {
 	return token
 }
 
-// context is that of the present tenure.
+// context returns the context of the present tenure.
 func (c *candidate) context(t *testing.T) context.Context {
 	t.Helper()
 	ctx, err := c.NewContext(t.Context())
@@ -128,7 +128,7 @@ func (c *candidate) requireNoTenure(t *testing.T) {
 	require.Nil(t, ctx)
 }
 
-// requireLost checks the end of a tenure's context.
+// requireLost checks that a tenure's context has ended with ErrLost.
 func requireLost(ctx context.Context, t *testing.T) {
 	t.Helper()
 	synctest.Wait()
@@ -143,7 +143,7 @@ func leaseOfRecord(srv *fakeetcd.Server) clientv3.LeaseID {
 	return 0
 }
 
-// inBubble runs a sub-test in a bubble of its own.
+// inBubble runs a sub-test in its own bubble.
 func inBubble(t *testing.T, name string, test func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
