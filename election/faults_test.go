@@ -20,8 +20,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// With the default options: deadline 29 s after the send, at most 5 s for the first attempt of a
-// request.
+// With the default options the deadline is 29 s after the send, and the first attempt of a request takes at most 5 s.
 const (
 	untilLost = 29 * time.Second
 	attempt   = 5 * time.Second
@@ -29,7 +28,8 @@ const (
 
 var errEnough = errors.New("enough")
 
-// shape of a transaction: what it does if its comparisons hold. A handing over deletes in transactions within its own.
+// shape counts what a transaction does if its comparisons hold. A leader that hands over deletes by nested
+// transactions.
 func shape(call fakeetcd.Call) (puts, deletes, touches int) {
 	r, ok := call.Request.(*pb.TxnRequest)
 	if !ok {
@@ -48,7 +48,7 @@ func shape(call fakeetcd.Call) (puts, deletes, touches int) {
 	return puts, deletes, touches
 }
 
-// The transactions of a candidate that does one thing at a time.
+// The kinds of transactions of a candidate that does one thing at a time.
 
 func writes(call fakeetcd.Call) bool { p, d, _ := shape(call); return p == 1 && d == 0 } // enters or proclaims
 func leaves(call fakeetcd.Call) bool { p, d, _ := shape(call); return p == 0 && d > 0 }  // resigns or transfers
@@ -61,7 +61,7 @@ func timeout(t *testing.T, d time.Duration, cause error) context.Context {
 	return ctx
 }
 
-// requireLost checks that err is a loss for the reason given, and no other of the outcomes that callers tell apart.
+// requireLost checks that err is a loss for the given reason, and matches no other outcome.
 func requireLost(t *testing.T, err error, reason lease.Reason) {
 	t.Helper()
 	require.ErrorIs(t, err, lease.ErrLost)
@@ -72,7 +72,7 @@ func requireLost(t *testing.T, err error, reason lease.Reason) {
 	require.Equal(t, reason == lease.ReasonSessionClosed, errors.Is(err, lease.ErrClosed))
 }
 
-// await waits for something that happens in a goroutine; renewals keep a bubble's clock going for ever.
+// await waits for done, for a day at most: renewals keep a bubble's clock going, so a bubble never reports a deadlock.
 func await(t *testing.T, done <-chan struct{}) {
 	t.Helper()
 	bound := time.NewTimer(24 * time.Hour)
@@ -84,7 +84,7 @@ func await(t *testing.T, done <-chan struct{}) {
 	}
 }
 
-// failed is the error of a campaign that fails sooner or later.
+// failed waits until a campaign has failed, and returns its error.
 func (c *candidate) failed(t *testing.T) error {
 	t.Helper()
 	await(t, c.done)
@@ -93,7 +93,7 @@ func (c *candidate) failed(t *testing.T) error {
 	return c.err
 }
 
-// wins is the leadership of a campaign that is won sooner or later.
+// wins waits until a campaign is won, and returns its leadership.
 func (c *candidate) wins(t *testing.T) *election.Leadership {
 	t.Helper()
 	await(t, c.done)
@@ -101,7 +101,7 @@ func (c *candidate) wins(t *testing.T) *election.Leadership {
 	return c.l
 }
 
-// action is a call in a goroutine.
+// action is a call that runs in its own goroutine.
 type action struct {
 	err  error
 	took time.Duration
@@ -135,7 +135,7 @@ func (a *action) requirePending(t *testing.T) {
 	}
 }
 
-// key is the key with that value, "" if there is none.
+// key returns the key with the given value, "" if there is none.
 func key(srv *fakeetcd.Server, value string) string {
 	for _, kv := range srv.Keys("x/") {
 		if string(kv.Value) == value {
@@ -145,7 +145,7 @@ func key(srv *fakeetcd.Server, value string) string {
 	return ""
 }
 
-// values of the candidates, in their order.
+// values returns the values of the candidates, in their order.
 func values(srv *fakeetcd.Server) []string {
 	kvs := srv.Keys("x/")
 	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return int(a.CreateRevision - b.CreateRevision) })
@@ -156,13 +156,13 @@ func values(srv *fakeetcd.Server) []string {
 	return list
 }
 
-// reign is that of one key.
+// reign is the time for which one key was the first in the queue.
 type reign struct {
-	value string // the last
+	value string // the key's last value
 	token int64
 }
 
-// reigns are those that the server has seen, one after the other: of whoever stood first in the queue.
+// reigns returns the reigns in the server's history, in their order.
 func reigns(t *testing.T, srv *fakeetcd.Server) []reign {
 	t.Helper()
 	const last = "x/nested/last"
@@ -190,7 +190,7 @@ func reigns(t *testing.T, srv *fakeetcd.Server) []reign {
 	for resp := range srv.NewClient(t.Context()).Watch(ctx, "x/", clientv3.WithPrefix(), clientv3.WithRev(1)) {
 		require.NoError(t, resp.Err())
 		for _, ev := range resp.Events {
-			if ev.Kv.ModRevision != rev { // all of one revision happened at once
+			if ev.Kv.ModRevision != rev { // all events of one revision happened at once
 				look()
 				rev = ev.Kv.ModRevision
 			}
@@ -209,7 +209,7 @@ func reigns(t *testing.T, srv *fakeetcd.Server) []reign {
 	return nil
 }
 
-// requireReigns checks who has led, by their last values, and that tokens grew.
+// requireReigns checks the order of the leaders, by their last values, and that tokens grew.
 func requireReigns(t *testing.T, srv *fakeetcd.Server, want ...string) {
 	t.Helper()
 	var got []string

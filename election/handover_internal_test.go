@@ -27,8 +27,8 @@ func TestPriorityOf(t *testing.T) {
 	}
 }
 
-// A candidate's priority is read from its key as it was put there, and a key that is read as a candidate's has a
-// priority that can be written back.
+// priorityOf reads the priority that mark has written. It takes no key of a nested name or without a mark for a
+// candidate's.
 func FuzzMark(f *testing.F) {
 	f.Add("a", int64(0x1f), 0, "n0", "a/1f-p5-x")
 	f.Add("a/b", int64(1), 9999, "", "a/1f-p-1-x")
@@ -39,8 +39,8 @@ func FuzzMark(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name string, lease int64, priority int, nonce, key string) {
 		got, candidate := priorityOf("a/", []byte(key))
 		if candidate {
-			require.NotContains(t, strings.TrimPrefix(key, "a/"), "/", "a nested name's")
-			require.Contains(t, key, "-p", "nobody has marked it")
+			require.NotContains(t, strings.TrimPrefix(key, "a/"), "/", "the key of a nested name")
+			require.Contains(t, key, "-p", "the key has no mark")
 			require.GreaterOrEqual(t, got, 0)
 		}
 
@@ -52,13 +52,13 @@ func FuzzMark(f *testing.F) {
 		require.True(t, candidate)
 		require.Equal(t, priority, got)
 		_, candidate = priorityOf(e.Prefix, []byte(queue.NewEntry(name, clientv3.LeaseID(lease), "n"+nonce).Key))
-		require.False(t, candidate, "a lock is taken for a candidate")
+		require.False(t, candidate, "a lock is no candidate")
 		require.True(t, queue.Contends(e.Prefix, &mvccpb.KeyValue{Key: []byte(e.Key), Lease: lease}))
 	})
 }
 
-// The one that a leader hands over to, and those that are passed. A contender is "lock" or "etcd", with a value after a
-// colon or none, or else a candidate's value, a colon and its priority.
+// among finds the heir and the candidates that are passed. In the table a contender is "lock:value" or "etcd:value",
+// where the value may be empty, or a candidate's "value:priority".
 func TestChoice_among(t *testing.T) {
 	value := func(v string) choice { return choice{value: v} }
 	above := func(n int) choice { return choice{above: n} }

@@ -18,7 +18,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// Others change a key as the request that hands over is on its way.
+// A key changes while the request that hands over is on its way.
 func TestLeadership_Transfer_keysChangeAtTheLastMoment(t *testing.T) {
 	replaced := func(srv *fakeetcd.Server, key string) {
 		srv.Delete(key)
@@ -26,9 +26,9 @@ func TestLeadership_Transfer_keysChangeAtTheLastMoment(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		do    func(t *testing.T, s *trio, keys [3]string)
-		next  int     // that leads
-		errs  []error // that Transfer's matches; none: it has transferred
-		stays int     // the one whose key is there in the end, and not its own; 0: none's
+		next  int     // the candidate that leads next
+		errs  []error // what Transfer's error matches; none: it returns nil
+		stays int     // the candidate whose key somebody else has taken, which must stay; 0: none
 	}{
 		"the chosen one's is written": {do: func(t *testing.T, s *trio, keys [3]string) {
 			t.Helper()
@@ -59,7 +59,7 @@ func TestLeadership_Transfer_keysChangeAtTheLastMoment(t *testing.T) {
 			keys := [3]string{key(s.srv, "a"), key(s.srv, "b"), key(s.srv, "c")}
 			s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Before: time.Second})
 			transfers := inBackground(func() error { return s.leader.Transfer(t.Context(), "c") })
-			s.letsGo(t)
+			s.leaves(t)
 			tc.do(t, s, keys)
 			err := transfers.result(t)
 			if tc.errs == nil {
@@ -77,7 +77,7 @@ func TestLeadership_Transfer_keysChangeAtTheLastMoment(t *testing.T) {
 	}
 }
 
-// More candidates between than go into one transaction: the leader's key goes in the last.
+// If the candidates in between do not fit into one transaction, the last one deletes the leader's key.
 func TestLeadership_Transfer_pastManyInParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
@@ -100,14 +100,14 @@ func TestLeadership_Transfer_pastManyInParts(t *testing.T) {
 		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: match})
 		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: match, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
 		require.NoError(t, leader.Transfer(t.Context(), "z"))
-		require.Contains(t, parts, 50, "a lower limit was learnt")
+		require.Contains(t, parts, 50, "after the refusal the parts are smaller")
 		require.Equal(t, []string{"z"}, values(srv))
 		require.NoError(t, next.won(t).Resign(t.Context()))
 		requireReigns(t, srv, "a", "z")
 	})
 }
 
-// What etcd refuses is not tried again. A leadership whose end is not confirmed has ended.
+// A refusal of etcd is not retried. If etcd refuses the end of a leadership, its context has ended all the same.
 func TestLeadership_refused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		method fakeetcd.Method
@@ -136,8 +136,8 @@ func TestLeadership_refused(t *testing.T) {
 	}
 }
 
-// A candidate writes the key of a leader of lower priority, and of nobody else, to ask it to hand over. A request that
-// is late asks nobody, if either has gone meanwhile.
+// To ask for the leadership, a candidate writes the key of a leader of lower priority, and no other key. A late request
+// writes nothing if the leader or the candidate has gone.
 func TestCampaign_asks(t *testing.T) {
 	const priority = 2
 	for name, tc := range map[string]struct {
@@ -175,7 +175,7 @@ func TestCampaign_asks(t *testing.T) {
 				require.True(t, slices.ContainsFunc(p.c.Calls(fakeetcd.Txn), asks))
 				tc.late(srv)
 			}
-			time.Sleep(900 * time.Millisecond) // before one that has entered again asks
+			time.Sleep(900 * time.Millisecond) // not until a candidate that has entered again asks
 			for _, kv := range srv.Keys("x/") {
 				asked := tc.asked && string(kv.Value) == "a"
 				require.Equal(t, asked, kv.ModRevision != kv.CreateRevision, string(kv.Key))

@@ -14,7 +14,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// tolerance is for a lease of the default TTL, which is renewed every 10 s and usable for 29 s.
+// tolerance suits a lease of the default TTL, which is renewed every 10 s and valid for 29 s.
 const tolerance = 10 * time.Second
 
 func newHealth(t *testing.T) *election.Health {
@@ -29,7 +29,7 @@ func probe(t *testing.T, h *election.Health) (code int, body string) {
 	synctest.Wait()
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", http.NoBody))
-	require.Equal(t, "no-store", w.Header().Get("Cache-Control"), "a probe's answer is for now")
+	require.Equal(t, "no-store", w.Header().Get("Cache-Control"), "an answer is out of date at once")
 	require.Equal(t, "text/plain; charset=utf-8", w.Header().Get("Content-Type"))
 	return w.Code, w.Body.String()
 }
@@ -67,7 +67,7 @@ func TestHealth_leaderIsSound(t *testing.T) {
 	})
 }
 
-// A process that only waits is never at fault: to restart it would help nobody.
+// A process that only waits is always healthy: a restart would help nobody.
 func TestHealth_followerIsAlwaysWell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, srv := newHealth(t), newServer(t)
@@ -83,9 +83,9 @@ func TestHealth_followerIsAlwaysWell(t *testing.T) {
 	})
 }
 
-// Renewals have stopped, everything else goes on. It is told while the leader is still valid, and taken back
-// when renewals are answered again.
-func TestHealth_tellsOfRenewalsThatHaveStopped(t *testing.T) {
+// If renewals are not answered, and everything else is, Health fails while the leader is still valid. It recovers when
+// renewals are answered again.
+func TestHealth_reportsRenewalsThatHaveStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHealth(t)
 		p := newProcess(t, newServer(t), lease.Options{})
@@ -111,7 +111,8 @@ func TestHealth_tellsOfRenewalsThatHaveStopped(t *testing.T) {
 	})
 }
 
-// A lead that hangs keeps everybody from leading, whatever has ended its context: until it has returned.
+// Health fails while lead hangs, whatever has ended its context, until lead has returned: nobody else can lead
+// meanwhile.
 func TestHealth_leadHangs(t *testing.T) {
 	for name, ending := range endings {
 		inBubble(t, name, func(t *testing.T) {
@@ -122,7 +123,7 @@ func TestHealth_leadHangs(t *testing.T) {
 			time.Sleep(time.Second)
 			ending.happens(t, p, r, c)
 			c.requireCause(t, ending.cause)
-			time.Sleep(tolerance) // which lead may take to return
+			time.Sleep(tolerance) // for so long lead may take to return
 			requireWell(t, h)
 			time.Sleep(time.Nanosecond)
 			requireIll(t, h, "its context ended 10s ago")
@@ -130,7 +131,7 @@ func TestHealth_leadHangs(t *testing.T) {
 			requireIll(t, h)
 			c.returns <- nil
 			requireWell(t, h)
-			if name == "lost" { // it leads again
+			if name == "lost" { // Run campaigns again
 				r.leadsSoon(t)
 				time.Sleep(time.Hour)
 				requireWell(t, h)
@@ -139,8 +140,8 @@ func TestHealth_leadHangs(t *testing.T) {
 	}
 }
 
-// Of several, those are told that are at fault, until they let go, also without Run.
-func TestHealth_tellsWhich(t *testing.T) {
+// Health names the leaders that are not healthy, until they have resigned, also without Run.
+func TestHealth_namesTheUnhealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, srv := newHealth(t), newServer(t)
 		var all []*process

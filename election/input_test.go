@@ -16,8 +16,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// Bad input is refused by each call in the same words, which name the field, what it is and what it may be, and
-// nothing is sent.
+// Campaign and Run refuse bad input with the same error, which names the field, the value and the legal range. Nothing
+// is sent.
 func TestCampaign_refusesBadInput(t *testing.T) {
 	for name, tc := range map[string]struct {
 		noSession bool
@@ -40,7 +40,7 @@ func TestCampaign_refusesBadInput(t *testing.T) {
 			require.EqualError(t, err, tc.want)
 			require.Nil(t, l)
 			err = election.Run(t.Context(), session, tc.name, tc.opts, func(context.Context, fence.Token) error {
-				panic("it does not lead")
+				panic("lead was called")
 			})
 			require.EqualError(t, err, tc.want)
 			require.Len(t, p.c.Calls(fakeetcd.Any), n)
@@ -52,7 +52,7 @@ func TestRun_refusesBadInput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
 		n := len(p.c.Calls(fakeetcd.Any))
-		lead := func(context.Context, fence.Token) error { panic("it does not lead") }
+		lead := func(context.Context, fence.Token) error { panic("lead was called") }
 		require.EqualError(t, election.Run(t.Context(), p.s, "x", election.Options{}, nil), "election: lead is nil, want a function")
 		for want, option := range map[string]election.RunOption{
 			"election: option 2 of 2 is nil, want a RunOption":            nil,
@@ -65,8 +65,8 @@ func TestRun_refusesBadInput(t *testing.T) {
 	})
 }
 
-// Values and priorities are what they were set to for whoever looks, byte by byte, or are refused with the field's name
-// and the legal range, and then nothing has changed.
+// Current and Candidates return a value as it was set, byte by byte. A value or a priority out of range is refused with
+// the field's name and the legal range, and then nothing has changed.
 func FuzzCampaign_values(f *testing.F) {
 	f.Add("10.0.0.1:80", "10.0.0.2:80", 0)
 	f.Add("", "", 1)
@@ -111,7 +111,7 @@ func FuzzCampaign_values(f *testing.F) {
 	})
 }
 
-// requireLeader looks in every way at who leads.
+// requireLeader checks the leader with Current and with Candidates.
 func requireLeader(t *testing.T, p *process, want election.Leader) {
 	t.Helper()
 	got, err := election.Current(t.Context(), p.c.Client, "x")

@@ -17,11 +17,11 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// stage is a server, a client that reads and one that writes as candidates do.
+// stage is a server with two clients, one that reads and one that writes as candidates do.
 type stage struct {
 	srv *fakeetcd.Server
-	c   *fakeetcd.Client // with a network of its own
-	own *fakeetcd.Client
+	c   *fakeetcd.Client // reads, on its own network
+	own *fakeetcd.Client // writes
 }
 
 func newStage(t *testing.T) *stage {
@@ -41,7 +41,7 @@ func keyOf(name string, lease clientv3.LeaseID, suffix string) string {
 	return name + "/" + strconv.FormatInt(int64(lease), 16) + suffix
 }
 
-// put writes a key on a lease and returns who it makes, as others see it.
+// put writes a key on a lease and returns its contender as others see it.
 func (s *stage) put(t *testing.T, key, value string, lease clientv3.LeaseID) election.Leader {
 	t.Helper()
 	resp, err := s.own.Put(t.Context(), key, value, clientv3.WithLease(lease), clientv3.WithPrevKV())
@@ -110,7 +110,7 @@ func TestCandidates(t *testing.T) {
 		var want []election.Leader
 		lease := s.grant(t)
 		s.srv.Put("n/planted", "no contender")
-		// The order of the keys is the opposite of that of the revisions.
+		// The order of the keys is the reverse of the order of the revisions.
 		for i := range 30 {
 			want = append(want, s.put(t, keyOf("n", lease, "-"+strconv.Itoa(99-i)), strconv.Itoa(i), lease))
 		}
@@ -121,7 +121,7 @@ func TestCandidates(t *testing.T) {
 	})
 }
 
-// reads are the calls that read once.
+// reads are the functions that read once.
 var reads = map[string]func(ctx context.Context, client *clientv3.Client, name string) error{
 	"Current": func(ctx context.Context, client *clientv3.Client, name string) error {
 		_, err := election.Current(ctx, client, name)

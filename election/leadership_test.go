@@ -15,8 +15,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// A leader that has lost sends nothing more, is told why by each call, and by Resign once. The next one has a larger
-// token.
+// After a loss a leader sends nothing more. Each call returns the reason of the loss, Resign only once. The next leader
+// has a larger token.
 func TestLeadership_lost(t *testing.T) {
 	for name, loss := range lossesAndClose {
 		inBubble(t, name, func(t *testing.T) {
@@ -42,8 +42,8 @@ func TestLeadership_lost(t *testing.T) {
 	}
 }
 
-// What Proclaim changes is the value, and nothing else; neither side takes it for anything but that. The leader keeps
-// the lead, whoever waits.
+// Proclaim changes the value and nothing else. Neither the leader nor a waiting candidate takes the write for a loss or
+// a request to hand over.
 func TestLeadership_Proclaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
@@ -67,7 +67,8 @@ func TestLeadership_Proclaim(t *testing.T) {
 	})
 }
 
-// The guard of the key sees our own writes: when it is told of them, when it begins to watch, and when it reads again.
+// A Proclaim is no loss to the guard of the key, whether the guard sees it by its watch, when it begins to watch, or
+// when it reads again.
 func TestLeadership_Proclaim_isNoLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
@@ -92,7 +93,7 @@ func TestLeadership_Proclaim_isNoLoss(t *testing.T) {
 	})
 }
 
-// A request of a Proclaim that has given up comes when another has been done, or before it.
+// The late request of a Proclaim that has given up arrives before or after another Proclaim, and does not undo it.
 func TestLeadership_Proclaim_lateRequestUndoesNothing(t *testing.T) {
 	for name, arrives := range map[string]time.Duration{
 		"after the next": 3 * time.Second, "before the next": 1500 * time.Millisecond,
@@ -115,7 +116,7 @@ func TestLeadership_Proclaim_lateRequestUndoesNothing(t *testing.T) {
 	}
 }
 
-// Proclaim finds a loss that nobody has told of yet, and writes to nobody else's key.
+// Proclaim finds a loss that no watch has reported yet, and never writes to another's key.
 func TestLeadership_Proclaim_guarded(t *testing.T) {
 	for name, tc := range map[string]struct {
 		do     func(*process, string)
@@ -133,7 +134,7 @@ func TestLeadership_Proclaim_guarded(t *testing.T) {
 	} {
 		inBubble(t, name, func(t *testing.T) {
 			p := newProcess(t, newServer(t), lease.Options{})
-			l := p.leads(t, election.Options{Value: "old"}) // not watched yet
+			l := p.leads(t, election.Options{Value: "old"}) // the key is not watched yet
 			tc.do(p, l.Key())
 			requireLost(t, l.Proclaim(t.Context(), "mine"), tc.reason)
 			require.Equal(t, tc.value, values(p.srv))
@@ -143,12 +144,12 @@ func TestLeadership_Proclaim_guarded(t *testing.T) {
 	}
 }
 
-// Etcd's Election, resumed on the same key, proclaims by a put on the same lease.
+// etcd's Election, resumed on the same key, proclaims by a put on the same lease.
 func TestLeadership_Proclaim_besideAResumedElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
 		l := p.leads(t, election.Options{Value: "old"})
-		for _, pause := range []time.Duration{0, time.Second} { // watched or not
+		for _, pause := range []time.Duration{0, time.Second} { // before and after the leader's key is watched
 			time.Sleep(pause)
 			put(t, p.c, l.Key(), "theirs", p.s.Status().LeaseID)
 			time.Sleep(pause)
@@ -161,7 +162,7 @@ func TestLeadership_Proclaim_besideAResumedElection(t *testing.T) {
 	})
 }
 
-// Two at a time are carried out one after the other; the one that waits ends with its context.
+// Concurrent calls of Proclaim are carried out one after the other. A call that waits ends with its context.
 func TestLeadership_Proclaim_twoAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
@@ -180,7 +181,7 @@ func TestLeadership_Proclaim_twoAtATime(t *testing.T) {
 	})
 }
 
-// Under Run the key is there until lead has returned, and yet it is not written to after Resign.
+// Under Run the key stays until lead has returned, but Proclaim does not write it after Resign.
 func TestLeadership_Proclaim_resignedUnderRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
@@ -196,7 +197,7 @@ func TestLeadership_Proclaim_resignedUnderRun(t *testing.T) {
 	})
 }
 
-// A Proclaim that is not answered ends with the leadership, and what arrives after that changes nothing.
+// A Proclaim without an answer ends with the leadership, and its late request changes nothing.
 func TestLeadership_Proclaim_endsWithALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
@@ -212,7 +213,7 @@ func TestLeadership_Proclaim_endsWithALoss(t *testing.T) {
 	})
 }
 
-// The hooks of a session are told of its candidates too.
+// The hooks of a session are called for its candidates too.
 func TestCampaign_hooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []string

@@ -12,8 +12,8 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// A stream that falls silent does not break. It is found out, and left.
-func TestObserve_leavesASilentStream(t *testing.T) {
+// A stream that falls silent does not break. The probes find it, and another stream replaces it.
+func TestObserve_replacesASilentStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
 		var all []*audience
@@ -22,7 +22,7 @@ func TestObserve_leavesASilentStream(t *testing.T) {
 			all[len(all)-1].sees(t, none)
 		}
 		time.Sleep(time.Minute)
-		s.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour}) // and what is behind it
+		s.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour}) // also delays the events behind it
 		began := time.Now()
 		first := s.stands(t, "first")
 		s.dies(t, first)
@@ -42,12 +42,12 @@ func TestObserve_leavesASilentStream(t *testing.T) {
 	})
 }
 
-// What happens while the watch is broken is told afterwards, all of it.
+// Observe yields every change that happened while the watch was broken.
 func TestObserve_resumes(t *testing.T) {
 	for name, broken := range map[string]error{
 		"no leader":   rpctypes.ErrGRPCNoLeader,         // ends the watch
 		"unavailable": fakeetcd.ErrUnavailable,          // the client resumes it
-		"auth":        rpctypes.ErrGRPCInvalidAuthToken, // ends it
+		"auth":        rpctypes.ErrGRPCInvalidAuthToken, // ends the watch
 	} {
 		inBubble(t, name, func(t *testing.T) {
 			s := newStage(t)
@@ -73,7 +73,7 @@ func TestObserve_resumes(t *testing.T) {
 	}
 }
 
-// What was compacted while nobody could be reached cannot be told. What is true then is.
+// Changes that were compacted while the watch was broken are not yielded. The present leader is.
 func TestObserve_compaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
@@ -87,7 +87,7 @@ func TestObserve_compaction(t *testing.T) {
 		s.dies(t, first)
 		s.dies(t, s.stands(t, "nobody knows"))
 		joined := observe(t, s.c, "n")
-		joined.sees(t, none) // which the others will not see before "last", and "last" must not be missed here
+		joined.sees(t, none) // the others never see this; joined must not miss "last" for that
 		last := s.stands(t, "last")
 		require.NoError(t, s.srv.Compact(s.srv.Rev()))
 		time.Sleep(time.Second)
@@ -103,8 +103,8 @@ func TestObserve_compaction(t *testing.T) {
 	})
 }
 
-// A joiner may have read something that the others were never shown. It is not left with it.
-func TestObserve_compactionAfterAJoiner(t *testing.T) {
+// A new observer may have read a leader that the others never saw. After a compaction it sees the present leader too.
+func TestObserve_compactionAfterANewObserver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
 		first := s.stands(t, "x")
@@ -120,13 +120,13 @@ func TestObserve_compactionAfterAJoiner(t *testing.T) {
 		time.Sleep(time.Second)
 		remove()
 		time.Sleep(3 * time.Second)
-		a.seesNothing(t) // as before
+		a.seesNothing(t) // the value is the one that a has seen
 		joined.sees(t, first)
 	})
 }
 
-// A cluster that was restored, and has passed the revision that was seen, has no leader: the one of before is not shown
-// any more.
+// A restored cluster has passed the revision that was seen last, and has no leader. Observe notices that, and yields
+// nobody.
 func TestObserve_restoredAndFurtherOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)

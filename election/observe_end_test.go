@@ -39,8 +39,8 @@ func TestObserve_refusesBadInput(t *testing.T) {
 	})
 }
 
-// What does not pass ends it, once, and says what it was.
-func TestObserve_endsForGood(t *testing.T) {
+// An error that a retry cannot help ends the iteration, is yielded once, and does not end later observers.
+func TestObserve_endsWithAFinalError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
 		l := s.stands(t, "a")
@@ -50,7 +50,7 @@ func TestObserve_endsForGood(t *testing.T) {
 		require.ErrorContains(t, err, `election: observe "n": `)
 		remove()
 
-		// Later, when the watch breaks.
+		// The same later, when the watch breaks.
 		a, b := observe(t, s.c, "n"), observe(t, s.c, "n")
 		a.sees(t, l)
 		b.sees(t, l)
@@ -63,7 +63,7 @@ func TestObserve_endsForGood(t *testing.T) {
 		require.ErrorIs(t, b.ended(t), rpctypes.ErrPermissionDenied)
 		remove()
 
-		// And that is not the end for others.
+		// A new observer is not affected.
 		a = observe(t, s.c, "n")
 		a.sees(t, l)
 		_ = s.c.Close()
@@ -72,8 +72,8 @@ func TestObserve_endsForGood(t *testing.T) {
 	})
 }
 
-// Who has not taken notice of the end yet does not keep others from beginning anew.
-func TestObserve_beginsAnewAfterAnEnd(t *testing.T) {
+// After an error a new observer can begin, even if another one has not noticed the error yet.
+func TestObserve_beginsAnewAfterAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
 		l := s.stands(t, "a")
@@ -100,10 +100,10 @@ func TestObserve_endsWithItsContext(t *testing.T) {
 		ended, cancelEnded := context.WithCancel(t.Context())
 		cancelEnded()
 		for l, err := range election.Observe(ended, s.c.Client, "n") {
-			require.FailNow(t, "its context had ended before", "%v, %v", l, err)
+			require.FailNow(t, "Observe yielded although its context had ended", "%v, %v", l, err)
 		}
 
-		// While it waits, while it reads, and between two that are to be shown.
+		// While the observer waits, while it reads, and between two leaders that it yields.
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("enough"))
 		defer cancel()
 		began, seen := time.Now(), 0

@@ -17,15 +17,15 @@ import (
 	"github.com/leasefence/leasefence/election"
 )
 
-// model tells by the rule itself who leads: the oldest contender of "n", until its key is deleted or taken off its
-// lease.
+// model applies the rule of who leads to the whole key space: the oldest contender of "n", until its key is deleted or
+// taken off its lease.
 type model struct {
 	leader  election.Leader
 	highest int64
 	shown   []election.Leader
 }
 
-// at takes in the whole key space as of one revision.
+// at takes the whole key space of one revision.
 func (m *model) at(kvs []*mvccpb.KeyValue) {
 	var all []election.Leader
 	for _, kv := range kvs {
@@ -36,7 +36,7 @@ func (m *model) at(kvs []*mvccpb.KeyValue) {
 			})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b election.Leader) int { return int(a.Revision - b.Revision) }) // they come in the order of keys
+	slices.SortStableFunc(all, func(a, b election.Leader) int { return int(a.Revision - b.Revision) }) // kvs are in the order of keys
 	i := slices.IndexFunc(all, func(l election.Leader) bool { return l.Key == m.leader.Key && l.Revision == m.leader.Revision })
 	if m.leader = none; len(all) > 0 {
 		m.leader = all[max(i, 0)]
@@ -51,8 +51,8 @@ func (m *model) at(kvs []*mvccpb.KeyValue) {
 	}
 }
 
-// An observer is shown what the rule says, whatever happens to the keys below the name and to its watches: several keys
-// in one revision, leases changed, keys of nested names and others.
+// Observe yields the leaders of the model, whatever happens to its watches and to the keys below the name: changes of
+// several keys in one revision, changes of leases, keys of nested names, stray keys.
 func TestObserve_agreesWithTheKeySpace(t *testing.T) {
 	for seed := range uint64(40) {
 		synctest.Test(t, func(t *testing.T) {

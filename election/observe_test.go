@@ -18,11 +18,11 @@ import (
 
 var none = election.Leader{}
 
-// audience is an observer that keeps up.
+// audience is an observer that keeps up with the changes.
 type audience struct {
 	seen chan election.Leader
 	end  chan struct{} // closed when the iteration has ended
-	err  error         // what it ended with
+	err  error         // the error that it ended with
 	stop context.CancelFunc
 }
 
@@ -35,7 +35,7 @@ func observe(t *testing.T, client *fakeetcd.Client, name string) *audience {
 		for l, err := range election.Observe(ctx, client.Client, name) {
 			if err != nil {
 				a.err = err
-				continue // and that must have been the last
+				continue // the iteration must end now
 			}
 			a.seen <- l
 		}
@@ -47,7 +47,7 @@ func observe(t *testing.T, client *fakeetcd.Client, name string) *audience {
 	return a
 }
 
-// sees checks that the observer has been shown this by now, and nothing else since it was asked last.
+// sees checks what Observe has yielded since the last call.
 func (a *audience) sees(t *testing.T, want ...election.Leader) {
 	t.Helper()
 	synctest.Wait()
@@ -58,7 +58,7 @@ func (a *audience) sees(t *testing.T, want ...election.Leader) {
 	require.Equal(t, want, got)
 }
 
-// catchUp is longer than etcd keeps a watch waiting that begins in the past, as a hub's does after a change of leader.
+// catchUp is longer than etcd delays a watch that begins in the past, such as a hub's watch after a change of leader.
 const catchUp = 200 * time.Millisecond
 
 func (a *audience) seesNothing(t *testing.T) {
@@ -73,12 +73,12 @@ func (a *audience) ended(t *testing.T) error {
 	select {
 	case <-a.end:
 	case <-time.After(time.Second):
-		require.FailNow(t, "it goes on")
+		require.FailNow(t, "the iteration goes on")
 	}
 	return a.err
 }
 
-// Every change is seen by who keeps up. The end of a leader costs one read, its beginning none.
+// An observer that keeps up sees every change. The end of a leader costs one read, its beginning none.
 func TestObserve_seesEveryChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
@@ -95,7 +95,7 @@ func TestObserve_seesEveryChange(t *testing.T) {
 	})
 }
 
-// Keys that are no contenders lead nothing, whatever becomes of them.
+// Keys that are no contenders never lead.
 func TestObserve_passesOverKeysThatAreNoContenders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
@@ -110,14 +110,14 @@ func TestObserve_passesOverKeysThatAreNoContenders(t *testing.T) {
 		leader := s.stands(t, "leader")
 		a.sees(t, leader)
 
-		// Off its lease a key is no contender any more, and on it again it is.
+		// A key that is taken off its lease is no contender any more. Put back on the lease, it is one again.
 		s.srv.Put(leader.Key, "off")
 		a.sees(t, none)
 		back := s.proclaims(t, leader, "back")
 		a.sees(t, back)
 
-		// One that comes to stand before a leader that has been shown is not shown, nor to who joins: its token is
-		// smaller.
+		// A contender that comes to stand before a leader that was yielded is not yielded, not even to a new observer:
+		// its token is smaller.
 		planted := s.put(t, key, "on its lease now", lease)
 		require.Less(t, planted.Revision, leader.Revision)
 		joined := observe(t, s.c, "n")
@@ -138,7 +138,7 @@ func TestObserve_passesOverKeysThatAreNoContenders(t *testing.T) {
 	})
 }
 
-// What happens below nested names and to waiting candidates is not sent to those who observe the leader.
+// The server sends an observer no events of nested names and waiting candidates.
 func TestObserve_isNotSentNestedNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
@@ -167,7 +167,7 @@ func TestObserve_isNotSentNestedNames(t *testing.T) {
 	})
 }
 
-// All observers of a name share a watch, and those of a client a stream, until the last has left.
+// All observers of a name share a watch, and all watches of a client a stream, until the last observer has left.
 func TestObserve_sharesOneWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
@@ -182,7 +182,7 @@ func TestObserve_sharesOneWatch(t *testing.T) {
 		}
 		other.sees(t, none)
 		require.Equal(t, 2, s.srv.Watchers())
-		require.Len(t, s.c.Calls(fakeetcd.Get), 51, "one for each observer, by its hub for the first of a name")
+		require.Len(t, s.c.Calls(fakeetcd.Get), 51, "one for each observer; the hub reads for the first of a name")
 
 		l = s.proclaims(t, l, "b")
 		for _, a := range all {
@@ -194,7 +194,7 @@ func TestObserve_sharesOneWatch(t *testing.T) {
 			require.NoError(t, a.ended(t))
 		}
 		require.NoError(t, other.ended(t))
-		synctest.Wait() // the client tells the server
+		synctest.Wait() // until the client has cancelled the watch at the server
 		require.Equal(t, 1, s.srv.Watchers())
 		s.dies(t, l)
 		all[0].sees(t, none)
@@ -208,7 +208,7 @@ func TestObserve_sharesOneWatch(t *testing.T) {
 	})
 }
 
-// Who leaves the loop has left nothing behind, not even for a moment.
+// When the consumer breaks out of the loop, nothing is left behind.
 func TestObserve_breakLeavesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
@@ -220,7 +220,7 @@ func TestObserve_breakLeavesNothing(t *testing.T) {
 				require.Equal(t, l, got)
 				break
 			}
-			synctest.Wait() // the client closes its stream
+			synctest.Wait() // until the client has closed its stream
 			require.Zero(t, s.srv.Watchers())
 			l = s.proclaims(t, l, l.Value+"!")
 		}
@@ -228,21 +228,21 @@ func TestObserve_breakLeavesNothing(t *testing.T) {
 		ctx := timeout(t, time.Minute, nil)
 		began := time.Now()
 		for l, err := range election.Observe(ctx, s.c.Client, "n") {
-			require.FailNow(t, "nobody could be reached", "%v, %v", l, err)
+			require.FailNow(t, "Observe yielded although no member could be reached", "%v, %v", l, err)
 		}
 		require.Equal(t, time.Minute, time.Since(began))
 	})
 }
 
-// A late joiner is shown what is true when it joins, though the watch has not told yet; and what that tells late is not
-// shown to it, nor shown twice.
+// A new observer sees the present leader, even if the shared watch has not reported it yet. The late events of the
+// watch are not yielded to it.
 func TestObserve_joinsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
 		first := s.stands(t, "first")
 		early := observe(t, s.c, "n")
 		early.sees(t, first)
-		s.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Second}) // and so for those behind it
+		s.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Second}) // also delays the events behind it
 		middle := s.proclaims(t, first, "middle")
 		second := s.stands(t, "second")
 		s.dies(t, first)
@@ -284,7 +284,7 @@ func TestObserve_changesWhileItBegins(t *testing.T) {
 	}
 }
 
-// A consumer that is slow is taken to the latest.
+// A slow consumer skips to the latest change.
 func TestObserve_slowConsumer(t *testing.T) {
 	value := strings.Repeat("v", 100<<10)
 	for name, tt := range map[string]struct {

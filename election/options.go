@@ -94,10 +94,10 @@ func check(session *lease.Session, name string, opts Options) (*candidacy.Sessio
 
 // checkChosen refuses a value that chooses no candidate: locks of etcd's own package have an empty value.
 func checkChosen(value string) error {
-	if value == "" {
-		return fmt.Errorf("election: value is empty, want 1 to %d bytes", maxValue)
+	if value == "" || len(value) > maxValue {
+		return fmt.Errorf("election: value has %d bytes, want 1 to %d", len(value), maxValue)
 	}
-	return checkValue("value", value)
+	return nil
 }
 
 func checkValue(field, value string) error {

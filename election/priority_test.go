@@ -17,8 +17,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// rank is a candidate of each priority that is given, by name, in the order in which they come; the first leads, and
-// they keep the lead.
+// rank starts candidates "a", "b" and so on, with the given priorities and KeepLead, in this order. The first one
+// leads.
 func rank(t *testing.T, srv *fakeetcd.Server, priorities ...int) (*election.Leadership, []*candidate) {
 	t.Helper()
 	var leader *election.Leadership
@@ -35,7 +35,7 @@ func rank(t *testing.T, srv *fakeetcd.Server, priorities ...int) (*election.Lead
 	return leader, list
 }
 
-// standsBy runs a candidate that leads for as long as it may.
+// standsBy starts a Run that leads until it has to stop.
 func (p *process) standsBy(t *testing.T, opts election.Options) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -51,8 +51,8 @@ func (p *process) standsBy(t *testing.T, opts election.Options) {
 	synctest.Wait()
 }
 
-// The leader hands over to a candidate of a higher priority that has waited for a second, with nobody in between, and
-// stands for election again. Whoever dies is followed by the next, which hands over in its turn.
+// A leader hands over to a candidate of a higher priority that has waited for a second, with nobody in between, and
+// campaigns again. A leader that dies is followed by the next in the queue, which hands over too.
 func TestRun_priority(t *testing.T) {
 	for name, tc := range map[string]struct {
 		priorities    []int
@@ -82,7 +82,7 @@ func TestRun_priority(t *testing.T) {
 			require.Len(t, values(srv), len(list))
 			list[last[0]-'a'].c.Cut()
 			time.Sleep(time.Minute)
-			if tc.after != nil { // or else it is as those that were passed have entered again
+			if tc.after != nil { // otherwise it depends on the order in which the passed candidates entered again
 				requireReigns(t, srv, append(tc.before, tc.after...)...)
 			}
 			list[last[0]-'a'].c.Restore()
@@ -90,7 +90,7 @@ func TestRun_priority(t *testing.T) {
 	}
 }
 
-// The handle's context ends, and the key is let go when the leadership is resigned: not before the work has ended.
+// When a leader hands over, its context ends, but its key stays until the leadership is resigned.
 func TestLeadership_handsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
@@ -109,7 +109,7 @@ func TestLeadership_handsOver(t *testing.T) {
 	})
 }
 
-// The higher one goes before the leadership is let go: the next leads.
+// If the candidate of the higher priority gives up before the leadership is resigned, the next one leads.
 func TestLeadership_handsOver_toNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
@@ -124,8 +124,8 @@ func TestLeadership_handsOver_toNobody(t *testing.T) {
 	})
 }
 
-// A lock before the preferred candidate keeps its place. When it gives up, the leader hands over, and asks nobody until
-// then.
+// A lock before the preferred candidate keeps its place. The leader waits for its end, without requests, and then hands
+// over.
 func TestRun_priority_behindALock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
@@ -138,13 +138,13 @@ func TestRun_priority_behindALock(t *testing.T) {
 		time.Sleep(time.Minute)
 		before := requests(p)
 		time.Sleep(30 * time.Minute)
-		require.Equal(t, before, requests(p), "it waits for an event")
+		require.Equal(t, before, requests(p), "the leader waits for an event")
 		time.Sleep(30 * time.Minute)
 		requireReigns(t, srv, "a", "b")
 	})
 }
 
-// requests counts all but renewals, and the watches with which a session probes its stream at each of them.
+// requests counts all requests except renewals and the watches by which a session probes its stream.
 func requests(p *process) int {
 	n := 0
 	for _, call := range p.c.Calls(fakeetcd.Any) {
@@ -156,8 +156,8 @@ func requests(p *process) int {
 	return n
 }
 
-// What a preferred candidate costs the others: nothing if it does not stay for a second, however often it comes; a few
-// requests each if it does; and nothing after that.
+// A preferred candidate costs the others nothing if it waits for less than a second, however often it comes. If it
+// stays, it costs each of them a few requests, once.
 func TestRun_priority_costs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const others = 40
@@ -192,14 +192,14 @@ func TestRun_priority_costs(t *testing.T) {
 		time.Sleep(time.Hour)
 		require.Equal(t, cost, all()-before)
 
-		high.c.Cut() // the next follows, and nobody is preferred
+		high.c.Cut() // the next in the queue leads, and nobody is preferred
 		time.Sleep(time.Minute)
 		require.LessOrEqual(t, all()-before-cost, 8)
 		high.c.Restore()
 	})
 }
 
-// A hung candidate is passed like any other, and costs nobody anything.
+// A leader passes a candidate that hangs without waiting for it.
 func TestLeadership_Transfer_oneBetweenHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTrio(t)

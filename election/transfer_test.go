@@ -40,7 +40,7 @@ func TestLeadership_Transfer(t *testing.T) {
 			next := list[c.to].won(t)
 			require.Greater(t, next.Token(), leader.Token())
 
-			order := values(srv) // those that were passed stand behind all others
+			order := values(srv) // the candidates that were passed stand behind all others
 			require.Len(t, order, len(list)-1)
 			for i := c.to; i < len(list); i++ {
 				require.Equal(t, string(rune('a'+i)), order[i-c.to])
@@ -55,9 +55,9 @@ func TestLeadership_Transfer(t *testing.T) {
 	}
 }
 
-// Transfer fails before anything was done: the leadership goes on, and so does the queue.
+// A Transfer that finds no candidate changes neither the leadership nor the queue.
 func TestLeadership_Transfer_fails(t *testing.T) {
-	locks := func(t *testing.T, p *process) { // somebody who keeps his place
+	locks := func(t *testing.T, p *process) { // a contender that cannot be passed
 		t.Helper()
 		ctx := timeout(t, time.Hour, nil)
 		go func() {
@@ -98,7 +98,7 @@ func TestLeadership_Transfer_fails(t *testing.T) {
 			require.NoError(t, l.Err())
 			require.NoError(t, l.Proclaim(t.Context(), "a"))
 			require.Equal(t, before, values(srv))
-			require.Equal(t, rev+1, srv.Rev(), "nobody was asked anything")
+			require.Equal(t, rev+1, srv.Rev(), "only Proclaim has written")
 			b.requireWaiting(t)
 			require.NoError(t, l.Resign(t.Context()))
 			require.NoError(t, b.wins(t).Resign(t.Context()))
@@ -108,11 +108,11 @@ func TestLeadership_Transfer_fails(t *testing.T) {
 	}
 }
 
-// A value that no candidate has on purpose would mean any lock of etcd's own.
+// Transfer refuses an empty value: a lock of etcd's own has it, as the one in the queue here.
 func TestLeadership_Transfer_refusesBadInput(t *testing.T) {
 	for name, tc := range map[string]struct{ value, want string }{
-		"empty":    {"", "election: value is empty, want 1 to 4096 bytes"},
-		"too long": {strings.Repeat("x", 4097), "election: value has 4097 bytes, want 0 to 4096"},
+		"empty":    {"", "election: value has 0 bytes, want 1 to 4096"},
+		"too long": {strings.Repeat("x", 4097), "election: value has 4097 bytes, want 1 to 4096"},
 	} {
 		inBubble(t, name, func(t *testing.T) {
 			srv := newServer(t)
@@ -129,7 +129,7 @@ func TestLeadership_Transfer_refusesBadInput(t *testing.T) {
 	}
 }
 
-// trio is a leader, "a", and two who wait, "b" and "c". Whoever is asked to transfer to c passes b.
+// trio is a leader, "a", and two waiting candidates, "b" and "c". A transfer to c passes b.
 type trio struct {
 	srv     *fakeetcd.Server
 	p       [3]*process
@@ -152,8 +152,8 @@ func newTrio(t *testing.T) *trio {
 	return s
 }
 
-// letsGo waits until the leader has sent the request that deletes its key.
-func (s *trio) letsGo(t *testing.T) {
+// leaves waits until the leader has sent the request that deletes its key.
+func (s *trio) leaves(t *testing.T) {
 	t.Helper()
 	require.NoError(t, s.srv.Await(t.Context(), func() bool {
 		return slices.ContainsFunc(s.p[0].c.Calls(fakeetcd.Txn), leaves)
@@ -161,7 +161,8 @@ func (s *trio) letsGo(t *testing.T) {
 	require.ErrorIs(t, s.leader.Err(), election.ErrResigned)
 }
 
-// The leadership has ended and ctx ends before that is confirmed: as with Resign. Unless it was done, the next leads.
+// If ctx ends before the server has confirmed a Transfer, the leadership has ended as with Resign. The next candidate
+// leads, unless the Transfer was carried out.
 func TestLeadership_Transfer_notConfirmed(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fault fakeetcd.Fault
@@ -187,7 +188,8 @@ func TestLeadership_Transfer_notConfirmed(t *testing.T) {
 	}
 }
 
-// While etcd is out of space it writes nothing, and still deletes keys: nobody can be passed, and the next one leads.
+// While etcd is out of space it refuses writes and still deletes keys: nobody can be passed, and the next candidate
+// leads.
 func TestLeadership_Transfer_noSpace(t *testing.T) {
 	full := fakeetcd.Fault{Err: rpctypes.ErrGRPCNoSpace, Match: asks}
 	inBubble(t, "past one", func(t *testing.T) {
@@ -217,7 +219,8 @@ func TestLeadership_Transfer_noSpace(t *testing.T) {
 	})
 }
 
-// The candidate goes when the leadership has ended and its key is about to be deleted: the next one leads.
+// If the chosen candidate leaves when the leadership has ended and its key is about to be deleted, the next candidate
+// leads.
 func TestLeadership_Transfer_candidateGoesAtTheLastMoment(t *testing.T) {
 	for name, tc := range map[string]struct {
 		do   func(*testing.T, *trio)
@@ -246,7 +249,7 @@ func TestLeadership_Transfer_candidateGoesAtTheLastMoment(t *testing.T) {
 			s := newTrio(t)
 			s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Before: time.Second})
 			transfers := inBackground(func() error { return s.leader.Transfer(t.Context(), "c") })
-			s.letsGo(t)
+			s.leaves(t)
 			tc.do(t, s)
 			err := transfers.result(t)
 			require.ErrorIs(t, err, tc.want)
@@ -260,7 +263,7 @@ func TestLeadership_Transfer_candidateGoesAtTheLastMoment(t *testing.T) {
 	}
 }
 
-// The candidate is of the leader's session: they share a connection, and perhaps commits.
+// The chosen candidate is in the leader's session, so they share a connection and perhaps commits.
 func TestLeadership_Transfer_inOneSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
@@ -274,7 +277,7 @@ func TestLeadership_Transfer_inOneSession(t *testing.T) {
 	})
 }
 
-// A Transfer and a Resign, or two Transfers, at once: one of them has ended the leadership, and one of the two
+// If a Transfer and a Resign, or two Transfers, run at once, exactly one of them returns nil, and one of the two
 // candidates leads next.
 func TestLeadership_Transfer_andAnotherAtOnce(t *testing.T) {
 	for name, other := range map[string]func(*testing.T, *election.Leadership) error{
@@ -317,7 +320,8 @@ func TestLeadership_Transfer_andAnotherAtOnce(t *testing.T) {
 	}
 }
 
-// A higher priority waits as the leader transfers to another: one of them leads next, and in the end the higher one.
+// If the leader transfers to a candidate while another of a higher priority waits, one of the two leads next, and in
+// the end the higher priority.
 func TestLeadership_Transfer_asAHigherPriorityIsPreferred(t *testing.T) {
 	for range 100 {
 		synctest.Test(t, func(t *testing.T) {
@@ -327,7 +331,7 @@ func TestLeadership_Transfer_asAHigherPriorityIsPreferred(t *testing.T) {
 			high := d.campaign(t.Context(), election.Options{Value: "d", Priority: 1 + rand.N(9)})
 			time.Sleep(900*time.Millisecond + rand.N(150*time.Millisecond))
 			err := s.leader.Transfer(t.Context(), "c")
-			if err != nil { // the other was first
+			if err != nil { // the leader had handed over to d
 				require.ErrorIs(t, err, election.ErrResigned)
 				require.NotErrorIs(t, err, lease.ErrLost)
 				require.NoError(t, s.leader.Resign(t.Context()))
