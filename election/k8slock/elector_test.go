@@ -14,7 +14,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// settle is the longest that a candidate waits between two looks: client-go adds up to JitterFactor to its period.
+// settle is longer than a candidate waits between two tries: client-go adds up to JitterFactor to its period.
 const settle = retryPeriod * 23 / 10
 
 // runner is client-go's elector on a candidate.
@@ -24,10 +24,10 @@ type runner struct {
 	stop context.CancelFunc
 	ran  chan struct{} // closed when Run has returned
 
-	led     chan time.Time // when it began to lead, once each
+	led     chan time.Time // receives when each term began
 	stopped chan time.Time
-	work    context.Context //nolint:containedctx // what the callback made
-	leading context.Context //nolint:containedctx // what the callback was given
+	work    context.Context //nolint:containedctx // the result of NewContext in the callback
+	leading context.Context //nolint:containedctx // the context given to the callback
 	token   fence.Token
 }
 
@@ -57,7 +57,7 @@ func newRunner(t *testing.T, srv *fakeetcd.Server, opts k8slock.Options) *runner
 	return r
 }
 
-// run begins to run for leader.
+// run starts the elector.
 func (r *runner) run(t *testing.T) *runner {
 	t.Helper()
 	elector, err := leaderelection.NewLeaderElector(r.cfg)
@@ -72,7 +72,7 @@ func (r *runner) run(t *testing.T) *runner {
 	return r
 }
 
-// start is a candidate that runs with the usual options.
+// start starts an elector with the usual options.
 func start(t *testing.T, srv *fakeetcd.Server) *runner {
 	t.Helper()
 	return newRunner(t, srv, k8slock.Options{}).run(t)
@@ -84,13 +84,13 @@ func (r *runner) end() {
 	<-r.ran
 }
 
-// crash is the end of a process without a word to anybody.
+// crash ends a process that is cut off, so that it releases nothing.
 func (r *runner) crash() {
 	r.c.Cut()
 	r.end()
 }
 
-// first is the runner that leads next.
+// first returns the runner that leads next, and the others.
 func first(runners ...*runner) (leader *runner, others []*runner) {
 	for {
 		for i, r := range runners {
@@ -138,7 +138,8 @@ func TestElector_onlyOneLeadsAndTheNextAfterARelease(t *testing.T) {
 	})
 }
 
-// Unlike with a record on an API server, which stays.
+// The record of a dead leader expires. On an API server it would stay, and a new candidate would wait for a lease
+// duration.
 func TestElector_aCandidateDoesNotWaitForALeaderLongDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
@@ -163,13 +164,13 @@ func TestElector_stopsBeforeAnotherLeads(t *testing.T) {
 			leader.c.Cut()
 			cut := time.Now()
 			next, _ := first(others...)
-			require.NotEmpty(t, leader.stopped, "the first has stopped")
+			require.NotEmpty(t, leader.stopped, "the first leader must have stopped")
 			require.Error(t, leader.work.Err())
 			require.LessOrEqual(t, (<-leader.stopped).Sub(cut), renewDeadline+retryPeriod+timeout)
 			require.Greater(t, next.token, leader.token)
 			leader.c.Restore()
 			leader.end()
-			require.NoError(t, next.work.Err(), "its release leaves the next one alone")
+			require.NoError(t, next.work.Err(), "the first leader's release leaves the next one alone")
 			next.end()
 			next.requireNoTenure(t)
 			time.Sleep(leaseDuration)
@@ -177,8 +178,8 @@ func TestElector_stopsBeforeAnotherLeads(t *testing.T) {
 	})
 }
 
-// With durations that keep the rule, OnStoppedLeading is called before anybody else can lead, also where the calls of a
-// release are not answered.
+// With durations that keep the rule in the package's documentation, OnStoppedLeading is called before another candidate
+// can lead, even if the calls of a release are not answered.
 func TestElector_stopsInTimeWhateverIsNotAnswered(t *testing.T) {
 	for what, lose := range map[string]fakeetcd.Message{"requests": fakeetcd.Request, "answers": fakeetcd.Answer} {
 		for _, method := range []fakeetcd.Method{fakeetcd.Any, fakeetcd.Txn, fakeetcd.Get} {
@@ -188,7 +189,7 @@ func TestElector_stopsInTimeWhateverIsNotAnswered(t *testing.T) {
 					leader := start(t, srv)
 					<-leader.led
 					time.Sleep(leaseDuration + retryPeriod/40 + time.Duration(i)*retryPeriod/20) // anywhere between two renewals, and at none
-					if method == fakeetcd.Get {                                                  // which only a release asks for
+					if method == fakeetcd.Get {                                                  // only a release calls Get, so renewals must fail
 						leader.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: fakeetcd.ErrUnavailable})
 					}
 					leader.c.Inject(method, fakeetcd.Fault{Lose: lose})
@@ -204,7 +205,7 @@ func TestElector_stopsInTimeWhateverIsNotAnswered(t *testing.T) {
 	}
 }
 
-// With durations that client-go lets pass and that are not safe, the context of the work ends in time all the same.
+// With durations that client-go accepts although they are not safe, the context of the work still ends in time.
 func TestElector_theWorkEndsInTimeWhateverTheDurations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
@@ -218,7 +219,7 @@ func TestElector_theWorkEndsInTimeWhateverTheDurations(t *testing.T) {
 		synctest.Wait()
 		a.c.Cut()
 		first(b)
-		require.Empty(t, a.stopped, "client-go still takes itself for the leader")
+		require.Empty(t, a.stopped, "client-go still believes that it leads")
 		requireLost(a.work, t)
 		require.NoError(t, a.leading.Err())
 		require.Greater(t, b.token, a.token)
@@ -227,7 +228,7 @@ func TestElector_theWorkEndsInTimeWhateverTheDurations(t *testing.T) {
 	})
 }
 
-// An elector whose record was deleted steps down, and does not take up the work again in the middle.
+// An elector whose record was deleted steps down before it can lead again.
 func TestElector_stepsDownWhenItsRecordWasDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
@@ -240,14 +241,14 @@ func TestElector_stepsDownWhenItsRecordWasDeleted(t *testing.T) {
 		require.Len(t, leader.stopped, 1)
 
 		before := leader.token
-		leader.run(t) // the same Lock, once more
+		leader.run(t) // with the same Lock
 		first(leader)
 		require.Greater(t, leader.token, before)
 		leader.end()
 	})
 }
 
-// Whoever runs again without a release, as ReleaseOnCancel is by default, has a tenure of its own.
+// An elector that stopped without a release, as by client-go's default, begins a new tenure when it runs again.
 func TestElector_runsAgainWithoutARelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
@@ -263,7 +264,7 @@ func TestElector_runsAgainWithoutARelease(t *testing.T) {
 		first(r)
 		require.Greater(t, r.token, before)
 		_, err := r.NewContext(given)
-		require.ErrorIs(t, err, k8slock.ErrNotLeading, "a callback that was held up does not get the next token")
+		require.ErrorIs(t, err, k8slock.ErrNotLeading, "a delayed callback does not get the next tenure's token")
 		require.ErrorIs(t, err, context.Canceled)
 		r.end()
 	})

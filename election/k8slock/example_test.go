@@ -45,7 +45,7 @@ func Example() {
 					defer stop() // the work is done, or the tenure is over: step down
 					ctx, err := lock.NewContext(ctx)
 					if err != nil {
-						return // it is over already
+						return // the tenure is over already
 					}
 					token, _ := fence.FromContext(ctx)
 					if err := guard.Claim("report", token); err != nil {
@@ -60,7 +60,7 @@ func Example() {
 		<-worked // client-go does not wait for OnStartedLeading
 	}
 
-	err := guard.Check("report", tenures[0]) // a write of the first leader that was on its way until now
+	err := guard.Check("report", tenures[0]) // a late write of the first leader
 	fmt.Println("stale:", errors.Is(err, fence.ErrStale))
 	// Output:
 	// leading, token grew: true

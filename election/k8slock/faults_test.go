@@ -14,7 +14,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// lost is what can happen to a message.
+// lost are the ways to lose or delay a message.
 var lost = map[string]fakeetcd.Fault{
 	"request lost":       {Lose: fakeetcd.Request, Err: fakeetcd.ErrUnavailable},
 	"answer lost":        {Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable},
@@ -25,7 +25,7 @@ var lost = map[string]fakeetcd.Fault{
 	"request cancelled":  {Before: timeout + time.Second},
 }
 
-// eachLost runs a test for every kind of fault and each of the methods.
+// eachLost runs a test for each fault in lost and each of the methods.
 func eachLost(t *testing.T, test func(*testing.T, fakeetcd.Method, fakeetcd.Fault), methods ...fakeetcd.Method) {
 	t.Helper()
 	for what, fault := range lost {
@@ -35,7 +35,7 @@ func eachLost(t *testing.T, test func(*testing.T, fakeetcd.Method, fakeetcd.Faul
 	}
 }
 
-// An acquisition whose messages are lost each time has not happened, whatever the server did.
+// An acquisition whose messages are all lost is undone, whatever the server did.
 func TestLock_acquisitionThatFailsIsUndone(t *testing.T) {
 	eachLost(t, func(t *testing.T, method fakeetcd.Method, fault fakeetcd.Fault) {
 		t.Helper()
@@ -46,11 +46,11 @@ func TestLock_acquisitionThatFailsIsUndone(t *testing.T) {
 		require.LessOrEqual(t, time.Since(began), timeout)
 		restore()
 		a.requireNoTenure(t)
-		synctest.Wait() // the clean-up
+		synctest.Wait() // for the revocation
 		require.Empty(t, a.srv.Keys(key))
 		first := b.create(t)
 
-		for range 3 { // late requests come meanwhile
+		for range 3 { // late requests arrive in this time
 			time.Sleep(leaseDuration - timeout)
 			b.update(t)
 		}
@@ -59,14 +59,14 @@ func TestLock_acquisitionThatFailsIsUndone(t *testing.T) {
 	}, fakeetcd.Grant, fakeetcd.Txn)
 }
 
-// One whose messages are lost once or twice happens, once.
+// An acquisition of which one or two messages are lost succeeds, and writes once.
 func TestLock_acquisitionGoesThroughLostMessages(t *testing.T) {
 	eachLost(t, func(t *testing.T, method fakeetcd.Method, fault fakeetcd.Fault) {
 		t.Helper()
 		for fault.Times = 1; fault.Times <= 2; fault.Times++ {
 			a := newCandidate(t, newServer(t), k8slock.Options{})
 			a.c.Inject(method, fault)
-			time.AfterFunc(timeout/8, func() { a.srv.Put("other", "") }) // which is no token
+			time.AfterFunc(timeout/8, func() { a.srv.Put("other", "") }) // whose revision must not become the token
 			began := time.Now()
 			token := a.create(t)
 			require.LessOrEqual(t, time.Since(began), timeout)
@@ -75,7 +75,7 @@ func TestLock_acquisitionGoesThroughLostMessages(t *testing.T) {
 			require.EqualValues(t, 1, kv.Version)
 			require.Equal(t, fence.Token(kv.CreateRevision), token)
 
-			for range 3 { // late requests come meanwhile
+			for range 3 { // late requests arrive in this time
 				time.Sleep(leaseDuration - margin - timeout)
 				require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
 			}
@@ -88,7 +88,7 @@ func TestLock_acquisitionGoesThroughLostMessages(t *testing.T) {
 	}, fakeetcd.Grant, fakeetcd.Txn)
 }
 
-// If the acquisition cannot be undone either, its record is nobody's until it expires.
+// If a failed acquisition cannot be undone either, its record looks like another process's until it expires.
 func TestLock_acquisitionThatCannotBeUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCandidate(t, newServer(t), k8slock.Options{})
@@ -96,8 +96,8 @@ func TestLock_acquisitionThatCannotBeUndone(t *testing.T) {
 		a.c.Inject(fakeetcd.Revoke, fakeetcd.Fault{Lose: fakeetcd.Request})
 		began := time.Now()
 		require.Error(t, a.Create(t.Context(), a.leaderRecord()))
-		require.Equal(t, timeout, time.Since(began), "the call does not wait for the clean-up")
-		time.Sleep(timeout) // that of the clean-up
+		require.Equal(t, timeout, time.Since(began), "the call does not wait for the revocation")
+		time.Sleep(timeout) // until the revocation has given up
 		a.c.Reset()
 		a.requireNoTenure(t)
 		require.Equal(t, a.Identity()+" (another process)", a.get(t).HolderIdentity)
@@ -107,7 +107,7 @@ func TestLock_acquisitionThatCannotBeUndone(t *testing.T) {
 	})
 }
 
-// A cancelled acquisition leaves nothing.
+// A cancelled acquisition leaves nothing behind.
 func TestLock_acquisitionThatIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCandidate(t, newServer(t), k8slock.Options{})
@@ -115,13 +115,13 @@ func TestLock_acquisitionThatIsCancelled(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
 		defer cancel()
 		require.ErrorIs(t, a.Create(ctx, a.leaderRecord()), context.DeadlineExceeded)
-		synctest.Wait() // the clean-up
+		synctest.Wait() // for the revocation
 		require.Empty(t, a.srv.Leases())
 		require.Empty(t, a.srv.Keys(key))
 	})
 }
 
-// A renewal whose messages are lost each time fails, and the next one renews.
+// A renewal whose messages are all lost fails, and the next one renews.
 func TestLock_renewalWhoseMessagesAreLost(t *testing.T) {
 	eachLost(t, func(t *testing.T, method fakeetcd.Method, fault fakeetcd.Fault) {
 		t.Helper()
@@ -132,11 +132,11 @@ func TestLock_renewalWhoseMessagesAreLost(t *testing.T) {
 		began := time.Now()
 		require.Error(t, a.Update(t.Context(), a.leaderRecord()))
 		require.Equal(t, timeout, time.Since(began))
-		require.LessOrEqual(t, len(a.c.Calls(fakeetcd.KeepAliveOnce)), 12, "it is not repeated in a loop")
+		require.LessOrEqual(t, len(a.c.Calls(fakeetcd.KeepAliveOnce)), 12, "no retries without a pause")
 		restore()
 
 		a.update(t)
-		for range 3 { // late requests come meanwhile
+		for range 3 { // late requests arrive in this time
 			time.Sleep(leaseDuration - timeout)
 			a.update(t)
 		}
@@ -146,7 +146,7 @@ func TestLock_renewalWhoseMessagesAreLost(t *testing.T) {
 	}, fakeetcd.KeepAliveOnce, fakeetcd.Txn)
 }
 
-// One whose messages are lost once or twice succeeds, and is one renewal.
+// A renewal of which one or two messages are lost succeeds, and writes once.
 func TestLock_renewalGoesThroughLostMessages(t *testing.T) {
 	eachLost(t, func(t *testing.T, method fakeetcd.Method, fault fakeetcd.Fault) {
 		t.Helper()
@@ -162,7 +162,7 @@ func TestLock_renewalGoesThroughLostMessages(t *testing.T) {
 			require.LessOrEqual(t, len(a.c.Calls(method)), 1+3)
 			require.EqualValues(t, 2, a.srv.Keys(key)[0].Version)
 
-			for i := range 3 { // late requests come meanwhile
+			for i := range 3 { // late requests arrive in this time
 				time.Sleep(leaseDuration - margin - timeout)
 				require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
 				require.EqualValues(t, 3+i, a.srv.Keys(key)[0].Version)
@@ -191,8 +191,7 @@ func TestLock_releaseGoesThroughLostMessages(t *testing.T) {
 	}, fakeetcd.Get, fakeetcd.Txn)
 }
 
-// A record that was written while a write was repeated is the caller's own or somebody else's; the identity tells
-// nothing.
+// If a record was written between two attempts, the lease says whether it is the caller's own. The identity does not.
 func TestLock_conflictBetweenTwoAttempts(t *testing.T) {
 	for what, lose := range map[string]fakeetcd.Message{"request": fakeetcd.Request, "answer": fakeetcd.Answer} {
 		setup := func(t *testing.T) (srv *fakeetcd.Server, a, b *candidate) {
@@ -212,7 +211,7 @@ func TestLock_conflictBetweenTwoAttempts(t *testing.T) {
 				b.create(t)
 			})
 			require.True(t, apierrors.IsAlreadyExists(a.Create(t.Context(), a.leaderRecord())))
-			synctest.Wait() // the clean-up
+			synctest.Wait() // for the revocation
 			a.requireNoTenure(t)
 			b.token(t)
 			require.Len(t, srv.Leases(), 1)
@@ -232,8 +231,8 @@ func TestLock_conflictBetweenTwoAttempts(t *testing.T) {
 	}
 }
 
-// The same record, written by a call before: others may have seen it before this call renewed the lease, and count from
-// then.
+// A record that an earlier call has written is no renewal of this call: others may have seen it before this call
+// renewed the lease, and they count its duration from then.
 func TestLock_writeOfAnEarlierCallIsNoRenewal(t *testing.T) {
 	for what, fault := range map[string]fakeetcd.Fault{
 		"answer lost":  {Lose: fakeetcd.Answer},
@@ -255,7 +254,7 @@ func TestLock_writeOfAnEarlierCallIsNoRenewal(t *testing.T) {
 	}
 }
 
-// Calls are bounded by the option and by a quarter of the record's duration.
+// Calls are bounded by Options.Timeout and by a quarter of the record's duration.
 func TestLock_callsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCandidate(t, newServer(t), k8slock.Options{Timeout: 3 * time.Second})
@@ -275,7 +274,7 @@ func TestLock_callsAreBounded(t *testing.T) {
 	})
 }
 
-// While the elector leads, no call outlasts the tenure: the elector is to stop then.
+// While the elector leads, no call outlasts the tenure, so that the elector stops in time.
 func TestLock_callsEndWithTheTenure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCandidate(t, newServer(t), k8slock.Options{})
@@ -297,7 +296,7 @@ func TestLock_callsEndWithTheTenure(t *testing.T) {
 	})
 }
 
-// An acquisition ends within its bound, whatever becomes of the lease of the tenure before.
+// An acquisition does not wait until the lease of the tenure before is revoked.
 func TestLock_acquisitionDoesNotWaitForAnOldLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCandidate(t, newServer(t), k8slock.Options{})
@@ -313,11 +312,11 @@ func TestLock_acquisitionDoesNotWaitForAnOldLease(t *testing.T) {
 		time.Sleep(leaseDuration - margin)
 		require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
 		time.Sleep(margin + time.Second)
-		require.Len(t, a.srv.Leases(), 1, "the old one has expired")
+		require.Len(t, a.srv.Leases(), 1, "the old lease has expired")
 	})
 }
 
-// Also a call with a short time has enough for an attempt after one that is not answered, for each of its requests.
+// A short call too has time for a second attempt at each of its requests.
 func TestLock_shortCallsGoThroughLostMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCandidate(t, newServer(t), k8slock.Options{})
@@ -336,7 +335,7 @@ func TestLock_shortCallsGoThroughLostMessages(t *testing.T) {
 	})
 }
 
-// Calls of several goroutines take turns, and the wait for a turn ends with the context.
+// Concurrent calls run one after the other, and the wait for its turn ends with a call's context.
 func TestLock_concurrentCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCandidate(t, newServer(t), k8slock.Options{})

@@ -36,7 +36,7 @@ func TestLock_createsRenewsAndReleases(t *testing.T) {
 
 		first := a.token(t)
 		work := a.context(t)
-		for range 10 { // within one second, and without a Get in between, as client-go renews
+		for range 10 { // several in one second, and without a Get in between, as client-go renews
 			time.Sleep(50 * time.Millisecond)
 			require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
 		}
@@ -66,20 +66,20 @@ func TestLock_createsRenewsAndReleases(t *testing.T) {
 func TestLock_errorsOfTheAPI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newPair(t)
-		require.True(t, apierrors.IsNotFound(b.Update(t.Context(), b.leaderRecord())), "nothing seen")
+		require.True(t, apierrors.IsNotFound(b.Update(t.Context(), b.leaderRecord())), "b has seen no record")
 		a.create(t)
 		require.True(t, apierrors.IsAlreadyExists(b.Create(t.Context(), b.leaderRecord())))
 		b.get(t)
 		require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
-		require.True(t, apierrors.IsConflict(b.Update(t.Context(), b.leaderRecord())), "seen before the renewal")
-		synctest.Wait() // the clean-up
-		require.Len(t, a.srv.Leases(), 1, "who did not get it leaves no lease")
+		require.True(t, apierrors.IsConflict(b.Update(t.Context(), b.leaderRecord())), "b has seen the record before the renewal")
+		synctest.Wait() // for the revocation
+		require.Len(t, a.srv.Leases(), 1, "b's acquisition leaves no lease")
 		b.requireNoTenure(t)
 		a.token(t)
 	})
 }
 
-// The record moves to the lease of the one who takes it over, so that the end of the old one does not touch it.
+// A record that is taken over moves to the new holder's lease, so the end of the old lease does not delete it.
 func TestLock_takesOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newPair(t)
@@ -95,7 +95,7 @@ func TestLock_takesOver(t *testing.T) {
 		require.Equal(t, b.Identity(), a.get(t).HolderIdentity)
 		requireLost(work, t)
 		a.requireNoTenure(t)
-		time.Sleep(3 * time.Second) // a's lease has been renewed by the attempt, and expires all the same
+		time.Sleep(3 * time.Second) // a's attempt has renewed its lease, which expires nevertheless
 		require.NoError(t, b.Update(t.Context(), b.leaderRecord()))
 		time.Sleep(leaseDuration - 2*time.Second)
 		require.Len(t, a.srv.Leases(), 1)
@@ -103,7 +103,7 @@ func TestLock_takesOver(t *testing.T) {
 	})
 }
 
-// client-go releases without a look at whose record it is.
+// client-go releases without checking whose record it is.
 func TestLock_releaseLeavesTheSuccessorAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newPair(t)
@@ -115,7 +115,7 @@ func TestLock_releaseLeavesTheSuccessorAlone(t *testing.T) {
 		require.Equal(t, b.Identity(), a.get(t).HolderIdentity)
 		err := a.Update(t.Context(), released())
 		require.Error(t, err)
-		require.False(t, apierrors.IsConflict(err), "client-go repeats a release for ever after a conflict: %v", err)
+		require.False(t, apierrors.IsConflict(err), "client-go would repeat the release for ever after a conflict: %v", err)
 		require.Equal(t, b.Identity(), b.get(t).HolderIdentity)
 		b.token(t)
 	})
@@ -138,7 +138,7 @@ func TestLock_theTenureEndsBeforeTheReleaseIsSent(t *testing.T) {
 	})
 }
 
-// Two processes with one identity, such as the host's name, exclude each other.
+// Two processes with the same identity, such as the host's name, exclude each other.
 func TestLock_sharedIdentity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
@@ -151,11 +151,12 @@ func TestLock_sharedIdentity(t *testing.T) {
 		require.NoError(t, a.Update(t.Context(), released()))
 		b.update(t)
 		require.Equal(t, "host", b.get(t).HolderIdentity)
-		require.Equal(t, "host (another process)", a.get(t).HolderIdentity, "also where it was once this Lock's")
+		require.Equal(t, "host (another process)", a.get(t).HolderIdentity, "also if the Lock once had the record")
 	})
 }
 
-// A process that comes back with a stable identity takes the record of its earlier start, at its first look only.
+// A process that comes back with a stable identity takes over the record of its earlier start, but only the record that
+// its first Get finds.
 func TestLock_stableIdentity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
@@ -163,17 +164,17 @@ func TestLock_stableIdentity(t *testing.T) {
 		before, after, other := newCandidate(t, srv, opts), newCandidate(t, srv, opts), newCandidate(t, srv, k8slock.Options{})
 		first := before.create(t)
 		work := before.context(t)
-		require.Equal(t, "pod-0", other.get(t).HolderIdentity, "nobody else takes it over")
+		require.Equal(t, "pod-0", other.get(t).HolderIdentity, "to others the record is not released")
 
 		require.Empty(t, after.get(t).HolderIdentity)
-		require.Empty(t, after.get(t).HolderIdentity, "as long as it is the same record")
+		require.Empty(t, after.get(t).HolderIdentity, "the record has not changed since")
 		require.NoError(t, after.Update(t.Context(), after.leaderRecord()))
 		require.Greater(t, after.token(t), first)
 
 		require.Equal(t, "pod-0 (another process)", before.get(t).HolderIdentity, "the two do not take turns")
 		requireLost(work, t)
 
-		// One that was written after the first look is not taken over.
+		// A record that was written after the first Get is not taken over.
 		require.NoError(t, after.Update(t.Context(), released()))
 		late := newCandidate(t, srv, opts)
 		require.Empty(t, late.get(t).HolderIdentity)
@@ -203,7 +204,7 @@ func TestLock_noSecondTenureWhileTheElectorLeads(t *testing.T) {
 	})
 }
 
-// An elector that stopped without a release may run again at once, and that is another tenure.
+// An elector that stopped without a release may run again at once, in a new tenure.
 func TestLock_stoppedWithoutRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCandidate(t, newServer(t), k8slock.Options{})
@@ -216,7 +217,7 @@ func TestLock_stoppedWithoutRelease(t *testing.T) {
 		require.Equal(t, a.Identity(), a.get(t).HolderIdentity)
 		require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
 		require.Greater(t, a.token(t), first)
-		require.Len(t, a.srv.Leases(), 2, "on a lease of its own; the old one expires")
+		require.Len(t, a.srv.Leases(), 2, "the new tenure has its own lease; the old one expires")
 	})
 }
 
@@ -253,8 +254,7 @@ func TestLock_keyIsNotARecord(t *testing.T) {
 	})
 }
 
-// client-go releases without a look at whose record it is, and the releasing Lock's own lease may be alive still: that
-// it has expired must not be what saves the successor's record.
+// The release of a lost tenure leaves the successor's record alone even if the old tenure's lease is still alive.
 func TestLock_releaseLeavesTheSuccessorAlone_whileItsLeaseLives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)

@@ -66,11 +66,11 @@ func TestOptions_takeEffect(t *testing.T) {
 		require.Equal(t, "team/"+key, a.Describe())
 
 		a.RecordEvent("became leader")
-		synctest.Wait() // until it is written
+		synctest.Wait() // for the log's goroutine
 		require.Contains(t, log.String(), "became leader")
 		work := a.context(t)
 		name, _ := fence.LockFromContext(work)
-		require.Equal(t, "team/"+key, name, "no other lock has it")
+		require.Equal(t, "team/"+key, name, "the key is the lock's name, which no other lock has")
 		srv.Delete("team/" + key)
 		_, _, err := a.Get(t.Context())
 		require.Error(t, err)
@@ -80,7 +80,7 @@ func TestOptions_takeEffect(t *testing.T) {
 	})
 }
 
-// stuck is a writer that does not return before it is closed.
+// stuck is a writer whose Write blocks until the channel is closed.
 type stuck chan struct{}
 
 func (s stuck) Write(line []byte) (int, error) {
@@ -101,7 +101,7 @@ func TestOptions_Logger_mayBlock(t *testing.T) {
 	})
 }
 
-// The identity that somebody else has written is clipped wherever it is kept or logged.
+// A foreign identity is clipped in errors and log lines.
 func TestLock_othersIdentityIsClipped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)

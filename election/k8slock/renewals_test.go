@@ -12,8 +12,8 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// Each stream is an authentication where the client has a password. Where the server is slow, a renewal is sent to a
-// second endpoint too; that stream is kept as well, though its answer comes after the call.
+// Renewals use the streams of earlier ones. If the server is slow, the renewal is hedged over a second stream, which is
+// kept too, even if its answer comes after the call.
 func TestLock_keepsTheStreamsOfItsRenewals(t *testing.T) {
 	for what, tc := range map[string]struct {
 		fault fakeetcd.Fault
@@ -39,8 +39,8 @@ func TestLock_keepsTheStreamsOfItsRenewals(t *testing.T) {
 	}
 }
 
-// A stream that is not answered is closed after the time of a call, and the next renewal does not use it.
-func TestLock_leavesAStreamThatIsSilent(t *testing.T) {
+// A stream without an answer is closed after the time of a call, and the next renewal does not use it.
+func TestLock_closesASilentStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCandidate(t, newServer(t), k8slock.Options{})
 		a.create(t)
@@ -57,7 +57,7 @@ func TestLock_leavesAStreamThatIsSilent(t *testing.T) {
 	})
 }
 
-// The client's auth token ends in the middle of a tenure: another stream takes another.
+// If the client's auth token expires during a tenure, the renewal opens another stream, with another token.
 func TestLock_renewsAfterItsAuthTokenHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCandidate(t, newServer(t), k8slock.Options{})

@@ -12,8 +12,8 @@ import (
 	"github.com/leasefence/leasefence/internal/hosttest"
 )
 
-// The server's clock runs on while the host is suspended: a tenure ends when the host wakes up, and where it has no
-// alarms half a second later.
+// The server's clock goes on while the host is suspended. A tenure whose deadline has passed ends when the host wakes
+// up, or half a second later on a host without alarms.
 func TestLock_suspendedHost(t *testing.T) {
 	for what, late := range map[string]time.Duration{"alarms": 0, "no alarms": time.Second / 2} {
 		inBubble(t, what, func(t *testing.T) {
@@ -34,13 +34,13 @@ func TestLock_suspendedHost(t *testing.T) {
 			a.update(t)
 			work = a.context(t)
 			host.Suspend(leaseDuration)
-			require.NoError(t, a.Update(t.Context(), a.leaderRecord()), "another tenure")
+			require.NoError(t, a.Update(t.Context(), a.leaderRecord()), "a new tenure")
 			requireLost(work, t)
 		})
 	}
 }
 
-// While nothing happens nobody looks at the clocks, and a tenure's alarm goes with it.
+// A tenure sets its alarm only when its deadline changes, and closes it when it ends.
 func TestLock_setsItsAlarmOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host := hosttest.Start(t, true)
@@ -53,7 +53,7 @@ func TestLock_setsItsAlarmOnce(t *testing.T) {
 		a.update(t)
 		time.Sleep(leaseDuration - margin - 1)
 		synctest.Wait()
-		require.LessOrEqual(t, host.Alarms().Set-before.Set, 2, "for the renewal, and at what was the deadline before it")
+		require.LessOrEqual(t, host.Alarms().Set-before.Set, 2, "for the renewal, and at the deadline before it")
 		require.NoError(t, a.Update(t.Context(), released()))
 		synctest.Wait()
 		require.Zero(t, host.Alarms().Open)
@@ -66,7 +66,7 @@ func TestLock_shorterRecord(t *testing.T) {
 		host := hosttest.Start(t, true)
 		a := newCandidate(t, newServer(t), k8slock.Options{})
 		work := a.begins(t)
-		synctest.Wait() // the alarm is set
+		synctest.Wait() // until the alarm is set
 		record := a.leaderRecord()
 		record.LeaseDurationSeconds = 5
 		began := time.Now()
@@ -78,7 +78,7 @@ func TestLock_shorterRecord(t *testing.T) {
 	})
 }
 
-// The deadline passes, unseen by any timer, while a renewal is under way: its success comes too late.
+// If the deadline passes during a renewal, before a timer notices it, the renewal's success comes too late.
 func TestLock_renewalAcrossTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host := hosttest.Start(t, false)

@@ -14,7 +14,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// The time of an acquisition or a renewal counts from the sending of the request to the lease that was answered.
+// A tenure's time counts from when the answered copy of the Grant or the renewal was sent.
 func TestLock_localDeadline(t *testing.T) {
 	const before, after = 200 * time.Millisecond, 250 * time.Millisecond
 	for _, method := range []fakeetcd.Method{fakeetcd.Grant, fakeetcd.KeepAliveOnce} {
@@ -52,7 +52,7 @@ func TestLock_localDeadline(t *testing.T) {
 	}
 }
 
-// Others go by the record's duration, also where the server grants the lease more.
+// Other candidates go by the record's duration, so the deadline does too, even if the server grants a longer lease.
 func TestLock_localDeadlineOfAShortRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCandidate(t, newServer(t), k8slock.Options{})
@@ -68,7 +68,7 @@ func TestLock_localDeadlineOfAShortRecord(t *testing.T) {
 	})
 }
 
-// The renewal of the lease alone counts for nothing: others go by changes of the record.
+// A renewal of the lease alone does not move the deadline: other candidates go by changes of the record.
 func TestLock_renewalsOfTheLeaseAloneDoNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCandidate(t, newServer(t), k8slock.Options{})
@@ -90,7 +90,7 @@ func TestLock_renewalsOfTheLeaseAloneDoNotCount(t *testing.T) {
 	})
 }
 
-// An answer that arrives after the deadline revives nothing.
+// An answer that arrives after the deadline does not revive the tenure.
 func TestLock_lateAnswerIsNoSuccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCandidate(t, newServer(t), k8slock.Options{})
@@ -99,12 +99,12 @@ func TestLock_lateAnswerIsNoSuccess(t *testing.T) {
 		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: 410 * time.Millisecond, Times: 1})
 		require.ErrorIs(t, a.Update(t.Context(), a.leaderRecord()), k8slock.ErrLost)
 		requireLost(work, t)
-		require.Equal(t, a.Identity(), a.get(t).HolderIdentity, "it is still this candidate's to release")
+		require.Equal(t, a.Identity(), a.get(t).HolderIdentity, "the candidate can still release its record")
 		require.NoError(t, a.Update(t.Context(), released()))
 	})
 }
 
-// The record goes and the next call is a Create: the tenure before it is over.
+// If the record is deleted and the next call is a Create, the tenure before it ends.
 func TestLock_createAfterAnUnseenLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCandidate(t, newServer(t), k8slock.Options{})
@@ -127,7 +127,7 @@ func TestLock_leaseIsGone(t *testing.T) {
 	})
 }
 
-// The lease goes between its renewal and the write: nothing is written.
+// If the lease is revoked between its renewal and the write of the record, nothing is written.
 func TestLock_leaseGoesInTheMiddleOfARenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCandidate(t, newServer(t), k8slock.Options{})
@@ -143,7 +143,7 @@ func TestLock_leaseGoesInTheMiddleOfARenewal(t *testing.T) {
 	})
 }
 
-// The same in the middle of an acquisition.
+// If the lease is revoked between its grant and the write of the record, the acquisition fails.
 func TestLock_leaseGoesInTheMiddleOfAnAcquisition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newCandidate(t, newServer(t), k8slock.Options{})

@@ -1,4 +1,4 @@
-//nolint:errcheck // deferred closing in examples: what could not be closed expires by itself
+//nolint:errcheck // deferred closing in examples
 package leaseotel_test
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/leasefence/leasefence/lease/leaseotel"
 )
 
-// A write that comes too late has links to both holds: of the token that was refused, and of the newer one.
+// The span of a late write has links to both holds: of the refused token and of the newer one.
 func Example() {
 	client := fakeetcd.New().Client(context.Background()) // clientv3.New(clientv3.Config{Endpoints: …})
 	defer client.Close()
@@ -55,7 +55,7 @@ func Example() {
 			log.Fatal(err)
 		}
 	}
-	late := fence.WithLock(fence.NewContext(ctx, paused), "orders") // as it comes over HTTP or gRPC
+	late := fence.WithLock(fence.NewContext(ctx, paused), "orders") // as HTTP or gRPC middleware makes it
 	fmt.Println("stale:", errors.Is(write(late, paused), fence.ErrStale))
 
 	spans := backend.GetSpans()

@@ -115,8 +115,8 @@ leasefence.renewal.left s {session=one} `
 	})
 }
 
-// A candidate that does not lead is there with 0. The next leadership may be won before the end of the one before is
-// told, and a lost lease may have keys beside those of the next.
+// A candidate that does not lead is reported with 0. The next leadership may be won before the end of the last is
+// reported, and a lost lease may have keys to delete beside those of the next lease.
 func TestTelemetry_metricsOfWhatOverlaps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess()
@@ -170,7 +170,7 @@ leasefence.locks_held {lock} {kind=lock lock=reports} 0`)
 	})
 }
 
-// With other hooks beside it, both are told of all, and a provider that does nothing leaves one of the two out.
+// Telemetry works beside other hooks. With a noop meter provider it makes spans only.
 func TestTelemetry_besideOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, calls := newProcess(), 0
@@ -224,7 +224,7 @@ leasefence.tokens {token} {mode=write outcome=stale resource=orders} 1`, p.metri
 	spans := p.exporter.GetSpans()
 	require.Len(t, spans, 2)
 	require.Equal(t, "53", value(spans[0], "leasefence.token"))
-	require.Empty(t, value(spans[0], "leasefence.grant"), "nobody has said which lock")
+	require.Empty(t, value(spans[0], "leasefence.grant"), "the context does not name the lock")
 	require.Empty(t, spans[0].Links)
 	require.Len(t, spans[0].Events, 1)
 	require.Equal(t, " {highest=54 mode=read outcome=stale resource=the orders}", attributes(spans[0].Events[0].Attributes))
@@ -252,13 +252,13 @@ func TestNew_input(t *testing.T) {
 	require.ErrorContains(t, err, "leaseotel: Options.MeterProvider: ")
 	_, err = leaseotel.NewResources(leaseotel.ResourceOptions{MeterProvider: refusing{}})
 	require.ErrorIs(t, err, errRefused)
-	_, err = leaseotel.New(leaseotel.Options{}) // those of the process
+	_, err = leaseotel.New(leaseotel.Options{}) // with the global providers
 	require.NoError(t, err)
 	_, err = leaseotel.NewResources(leaseotel.ResourceOptions{})
 	require.NoError(t, err)
 }
 
-// What the hooks of one lock and its unlock cost, with a backend that keeps nothing.
+// BenchmarkTelemetry measures the hooks of one lock and its unlock.
 func BenchmarkTelemetry(b *testing.B) {
 	for name, opts := range map[string]leaseotel.Options{
 		"all":         {MeterProvider: newProcess().meters, TracerProvider: newTracersToNowhere()},

@@ -20,7 +20,7 @@ import (
 	"github.com/leasefence/leasefence/lease/leaseotel"
 )
 
-// process is what one process sends to its backends.
+// process collects the spans and metrics of one process.
 type process struct {
 	exporter *tracetest.InMemoryExporter
 	reader   *sdkmetric.ManualReader
@@ -39,22 +39,22 @@ func (p *process) options() leaseotel.Options {
 	return leaseotel.Options{MeterProvider: p.meters, TracerProvider: p.tracers}
 }
 
-// request runs fn below a span of the caller's.
+// request runs fn under a span, as a caller with its own traces does.
 func (p *process) request(ctx context.Context, fn func(context.Context)) {
 	ctx, span := p.tracers.Tracer("test").Start(ctx, "request")
 	defer span.End()
 	fn(ctx)
 }
 
-// ended returns the spans that have ended, and forgets them.
+// ended returns the spans that have ended since the last call.
 func (p *process) ended() tracetest.SpanStubs {
 	synctest.Wait()
 	defer p.exporter.Reset()
 	return p.exporter.GetSpans()
 }
 
-// text is a line for each span: its name, that of its parent if it is among them, its duration, status, attributes
-// without token and grant, and events.
+// text returns a line for each span: its name, the name of its parent if that is among the spans, its duration, its
+// status, its attributes except token and grant, and its events.
 func text(spans tracetest.SpanStubs) string {
 	names := map[trace.SpanID]string{}
 	for _, s := range spans {
@@ -96,7 +96,7 @@ func value(s tracetest.SpanStub, key attribute.Key) string {
 	return ""
 }
 
-// metrics returns a line for each series, as it is now.
+// metrics returns a line for each series, with its present value.
 func (p *process) metrics(t *testing.T) string {
 	t.Helper()
 	synctest.Wait()
@@ -134,7 +134,7 @@ func (p *process) metrics(t *testing.T) string {
 	return strings.Join(lines, "\n")
 }
 
-// toNowhere is where spans go that nobody keeps.
+// toNowhere is an exporter that drops all spans.
 type toNowhere struct{}
 
 func (toNowhere) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { return nil }

@@ -33,8 +33,8 @@ func hooked(t *testing.T, srv *leasetest.Server, opts leaseotel.Options) *leaset
 	return srv.Session(t, lease.Options{Owner: "me", Hooks: telemetry.Hooks()})
 }
 
-// Each kind of lock has a span for its acquisition, below that of the caller, and one for its hold, which has the grant
-// as a link.
+// Each kind of lock has a span for its acquisition, below the caller's span, and a span for its hold, with a link to
+// the grant.
 func TestTelemetry_spansOfEachKind(t *testing.T) {
 	do := func(context.Context, fence.Token) error {
 		time.Sleep(time.Minute)
@@ -105,8 +105,9 @@ type scene struct {
 	s   *leasetest.Session
 }
 
-// What has failed is an error. What was not free, or was given up, is none.
-func TestTelemetry_spansOfWhatEnds(t *testing.T) {
+// A failure or a loss is an error of the span. A lock that was taken, a caller that gives up and a session that is
+// closed are not.
+func TestTelemetry_spansOfOutcomes(t *testing.T) {
 	for name, c := range map[string]struct {
 		run  func(e scene)
 		want string
@@ -199,13 +200,13 @@ hold lock < acquire lock, 2s {kind=lock outcome=lost reason=session_closed try=f
 				c.run(scene{t, srv, hooked(t, srv, p.options())})
 				got := text(p.ended())
 				require.Equal(t, c.want, got)
-				require.NotContains(t, got+p.metrics(t), "secret", "a name, without the caller's function")
+				require.NotContains(t, got+p.metrics(t), "secret", "without Options.SpanLock and Lock no name is reported")
 			})
 		})
 	}
 }
 
-// With the caller's function a span has the name, and the error as it is.
+// With SpanLock a span has the lock's name, and the text of the error.
 func TestTelemetry_spansOfErrorsWithNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, srv := newProcess(), leasetest.New(t)
@@ -223,7 +224,7 @@ func TestTelemetry_spansOfErrorsWithNames(t *testing.T) {
 	})
 }
 
-// spied is a client's KV that notes the span of each transaction.
+// spied is a client's KV that records the span of each transaction.
 type spied struct {
 	clientv3.KV
 
@@ -235,7 +236,7 @@ func (s *spied) Txn(ctx context.Context) clientv3.Txn {
 	return s.KV.Txn(ctx)
 }
 
-// A request that an acquisition sends for itself is below its span.
+// The span of an acquisition is in the context of the requests that are sent for it alone.
 func TestTelemetry_requestsAreBelowTheAcquisition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, client := newProcess(), leasetest.New(t).Client(t)
@@ -253,7 +254,7 @@ func TestTelemetry_requestsAreBelowTheAcquisition(t *testing.T) {
 	})
 }
 
-// never samples nothing, and counts.
+// never samples nothing, and counts the questions.
 type never struct{ asked int }
 
 func (n *never) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingResult {
@@ -263,7 +264,7 @@ func (n *never) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingRes
 
 func (*never) Description() string { return "never" }
 
-// Where the acquisition is not sampled, no span is made for the hold.
+// If the acquisition is not sampled, no span is made for the hold.
 func TestTelemetry_notSampled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sampler never
@@ -276,8 +277,8 @@ func TestTelemetry_notSampled(t *testing.T) {
 	})
 }
 
-// Two holders and the server of the resource are three processes, with nothing in common but what the token's headers
-// carry. From the span of the refused write both holds are found.
+// Two holders and the server of the resource are three processes that share only the token's headers. The span of the
+// refused write leads to both holds.
 func TestLink_acrossProcesses(t *testing.T) {
 	first, second, server := newProcess(), newProcess(), newProcess()
 	resources, err := leaseotel.NewResources(leaseotel.ResourceOptions{MeterProvider: server.meters})
@@ -342,7 +343,7 @@ func TestLink_acrossProcesses(t *testing.T) {
 	for _, l := range writes[2].Links {
 		links = append(links, l.SpanContext.TraceID().String()+l.SpanContext.SpanID().String())
 	}
-	require.Equal(t, holds, links, "the refused write's")
+	require.Equal(t, holds, links, "the links of the refused write")
 	require.Equal(t, leaseotel.Link("shop/orders", next.Token()).SpanContext, writes[2].Links[1].SpanContext)
 	require.Len(t, writes[2].Events, 1)
 	event := writes[2].Events[0]
@@ -350,7 +351,7 @@ func TestLink_acrossProcesses(t *testing.T) {
 	require.Equal(t, " {highest="+next.Token().String()+" mode=write outcome=stale}", attributes(event.Attributes))
 }
 
-// The ID of a grant is the same in all versions, since processes of several are there at a time.
+// The ID of a grant is the same in all versions, since processes of several versions run at the same time.
 func TestLink(t *testing.T) {
 	l := leaseotel.Link("orders", 54)
 	require.True(t, l.SpanContext.IsValid())

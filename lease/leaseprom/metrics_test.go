@@ -36,7 +36,7 @@ func hooked(t *testing.T, opts leaseprom.Options) (*leasetest.Server, *leasetest
 	return srv, srv.Session(t, lease.Options{Hooks: m.Hooks()}), registry
 }
 
-// requireMetrics requires the values of the metrics that are named.
+// requireMetrics checks the values of the metrics called names.
 func requireMetrics(t *testing.T, registry *prometheus.Registry, want string, names ...string) {
 	t.Helper()
 	synctest.Wait()
@@ -162,7 +162,7 @@ session_state{lost} 1`, names...)
 	})
 }
 
-// Who does not wait is not counted as one who waits, whatever its error is, nor is one who waits forgotten.
+// A try is never counted as waiting, whatever its error is, and the count goes down for every call that has waited.
 func TestMetrics_waitingReturnsToZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, s, registry := hooked(t, leaseprom.Options{})
@@ -182,7 +182,7 @@ func TestMetrics_waitingReturnsToZero(t *testing.T) {
 		}()
 		synctest.Wait()
 		_, err = s.TryLock(t.Context(), "a")
-		cancel(err) // as errgroup does
+		cancel(err) // with an ErrLocked as the cause, as errgroup would
 		require.ErrorIs(t, <-ended, lease.ErrLocked)
 		requireMetrics(t, registry, `acquisitions_total{lock,canceled} 1
 acquisitions_total{lock,locked} 1
@@ -224,7 +224,7 @@ func TestNew_input(t *testing.T) {
 
 var metric = regexp.MustCompile(`\b(leasefence|leader_election)_[a-z_]+`)
 
-// The dashboard and the rules ask for metrics that there are, and promtool takes them all.
+// The dashboard and the rules use only metrics that exist, and promtool accepts the rules.
 func TestFiles_fitTheMetrics(t *testing.T) {
 	m, err := leaseprom.New(leaseprom.Options{})
 	require.NoError(t, err)
@@ -250,17 +250,17 @@ func TestFiles_fitTheMetrics(t *testing.T) {
 		asked := map[string]bool{}
 		for _, name := range metric.FindAllString(string(text), -1) {
 			name = regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
-			require.True(t, known[name], "%s asks for %s", file, name)
+			require.True(t, known[name], "%s uses %s", file, name)
 			asked[name] = true
 		}
 		if file == "metrics.go" {
-			require.Len(t, asked, len(known), "its page lists every metric")
+			require.Len(t, asked, len(known), "the package's documentation lists every metric")
 		}
 		switch filepath.Ext(file) {
 		case ".json":
 			require.True(t, json.Valid(text))
 		case ".yaml":
-			require.NoError(t, yaml.Unmarshal(text, new(any)), file) // promtool is not everywhere
+			require.NoError(t, yaml.Unmarshal(text, new(any)), file) // not every machine has promtool
 		}
 	}
 	if path, err := exec.LookPath("promtool"); err == nil {

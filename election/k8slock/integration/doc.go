@@ -1,3 +1,3 @@
 // Package integration tests package k8slock against real etcd servers, with client-go's elector and with
-// controller-runtime's manager. It is a module of its own, so that k8slock requires no more than its importers need.
+// controller-runtime's manager. It is a separate module, so that k8slock requires no more than its importers need.
 package integration

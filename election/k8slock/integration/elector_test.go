@@ -9,7 +9,7 @@ import (
 	"github.com/leasefence/leasefence/integration/etcdtest"
 )
 
-// A leader is cut off: it stops before another leads, and its late release does not touch the other's record.
+// A leader that is cut off stops before another leads, and its late release does not touch the other's record.
 func TestElector_partition(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -21,7 +21,7 @@ func TestElector_partition(t *testing.T) {
 		last = led.token
 		rival := without(led.candidate, candidates...)[0]
 		led.proxy.BlackHole()
-		await(t, led.work.Done(), "the work was not told")
+		await(t, led.work.Done(), "the context of the work did not end")
 		over := await(t, led.over, "the elector did not stop")
 		next := leader(t, rival)
 		require.True(t, over.Before(next.began), "stopped %v, the next led %v", over, next.began)
@@ -30,12 +30,12 @@ func TestElector_partition(t *testing.T) {
 		require.NoError(t, next.work.Err())
 
 		// The next round's leader is the rival.
-		led.run(t, leaseDuration, renewDeadline, retryPeriod)
+		led.run(t)
 		rival.led <- &term{rival, next.began, next.token, next.work}
 	}
 }
 
-// The server is away for longer than a lease.
+// If the server is down for longer than a lease, the leader stops before another leads.
 func TestElector_serverStopped(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})

@@ -14,8 +14,8 @@ import (
 	"github.com/leasefence/leasefence/integration/faults"
 )
 
-// One of three endpoints is dead: it accepts connections and says nothing. The leaders that share a client, whose requests so
-// meet it at no regular times, go on to lead.
+// One of three endpoints accepts connections and never answers. Leaders that share a client, so that their requests
+// meet the dead endpoint at irregular times, go on leading.
 func TestElector_oneOfThreeEndpointsDead(t *testing.T) {
 	const electors, renewals = 5, 10
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
@@ -37,7 +37,7 @@ func TestElector_oneOfThreeEndpointsDead(t *testing.T) {
 
 	dead := proxies[0]
 	dead.BlackHole()
-	t.Cleanup(dead.Restore) // before the electors release
+	t.Cleanup(dead.Restore) // runs before the electors release
 	began := time.Now()
 	watch := cluster.Members[0].Client(t).Watch(t.Context(), key, clientv3.WithPrefix())
 	written := make(map[string]int) // renewals
@@ -60,7 +60,7 @@ func TestElector_oneOfThreeEndpointsDead(t *testing.T) {
 	unanswered := in.Sent(faults.Txn) - in.Answered(faults.Txn)
 	t.Logf("%d renewals each in %v, %d requests to write a record and %d to renew a lease not answered", renewals, time.Since(began), unanswered,
 		in.Sent(faults.LeaseKeepAlive)-in.Answered(faults.LeaseKeepAlive))
-	require.Greater(t, unanswered, electors*renewals/5, "the dead endpoint was hardly asked: it proves nothing")
+	require.Greater(t, unanswered, electors*renewals/5, "too few requests reached the dead endpoint to prove anything")
 	for _, led := range terms {
 		require.NoError(t, led.work.Err())
 		require.Empty(t, led.over)
@@ -70,13 +70,14 @@ func TestElector_oneOfThreeEndpointsDead(t *testing.T) {
 	}
 }
 
-// startOver is a candidate for an election of its own, over a client that others use too. Its elector runs until the test ends.
+// startOver starts an elector for the election called name, over a client that others use too. It runs until the test
+// ends.
 func startOver(t *testing.T, client *clientv3.Client, name string) *candidate {
 	t.Helper()
 	c := &candidate{led: make(chan *term, 10), over: make(chan time.Time, 10)}
 	var err error
 	c.Lock, err = k8slock.New(client, name, k8slock.Options{Timeout: timeout})
 	require.NoError(t, err)
-	c.run(t, leaseDuration, renewDeadline, retryPeriod)
+	c.run(t)
 	return c
 }

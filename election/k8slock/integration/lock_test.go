@@ -15,7 +15,7 @@ import (
 	"github.com/leasefence/leasefence/integration/etcdtest"
 )
 
-// What the faked server of the package's own tests says, a real one says too.
+// A real server behaves as the fake one in the package's own tests.
 func TestLock_againstARealServer(t *testing.T) {
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	a, b := newCandidate(t, srv), newCandidate(t, srv)
@@ -37,7 +37,7 @@ func TestLock_againstARealServer(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, a.Update(ctx, a.record()))
 	require.True(t, apierrors.IsConflict(b.Update(ctx, b.record())))
-	require.Eventually(t, func() bool { return len(srv.Leases(t)) == 1 }, time.Minute, time.Millisecond, "who did not get it leaves no lease")
+	require.Eventually(t, func() bool { return len(srv.Leases(t)) == 1 }, time.Minute, time.Millisecond, "b's acquisition leaves no lease")
 
 	_, _, err = b.Get(ctx)
 	require.NoError(t, err)
@@ -74,7 +74,7 @@ func TestLock_isInNobodysQueue(t *testing.T) {
 		defer cancel()
 		election := concurrency.NewElection(session, other)
 		require.NoError(t, election.Campaign(ctx, "x"), other)
-		require.NoError(t, election.Resign(ctx)) // names around it would wait for one another
+		require.NoError(t, election.Resign(ctx)) // or else the nested names would block each other
 	}
 	require.NoError(t, a.Update(t.Context(), a.record()))
 }

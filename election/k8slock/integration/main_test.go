@@ -21,32 +21,32 @@ const (
 	name = "jobs/nightly"
 	key  = "/k8slock/" + name
 
-	// Short, and in keeping with the inequality of the package's page: 4 ≥ 2 + 0.5 + 0.5 + 0.4.
+	// Short, and in keeping with the rule in the package's documentation: 4 ≥ 2 + 0.5 + 0.5 + 0.4.
 	leaseDuration = 4 * time.Second
 	renewDeadline = 2 * time.Second
 	retryPeriod   = 500 * time.Millisecond
 	timeout       = 500 * time.Millisecond
 
-	// patience bounds what a test waits for; it is far longer than anything takes.
+	// patience bounds each wait of a test; it is far longer than anything takes.
 	patience = 60 * time.Second
 )
 
-// candidate is client-go's elector on a Lock with a client of its own, which a test can cut off.
+// candidate is client-go's elector on a Lock with its own client, which a test can cut off.
 type candidate struct {
 	*k8slock.Lock
 	proxy *faults.Proxy
 	stop  context.CancelFunc
 	ran   chan struct{} // closed when the elector has returned
 	led   chan *term
-	over  chan time.Time // when the elector said that it stopped
+	over  chan time.Time // receives when the elector called OnStoppedLeading
 }
 
-// term is one time of leading.
+// term is the time from one OnStartedLeading to the end of its work.
 type term struct {
 	*candidate
 	began time.Time
 	token fence.Token
-	work  context.Context //nolint:containedctx // what the callback made
+	work  context.Context //nolint:containedctx // the result of NewContext in the callback
 }
 
 func newCandidate(t *testing.T, srv *etcdtest.Server) *candidate {
@@ -64,15 +64,15 @@ func newCandidate(t *testing.T, srv *etcdtest.Server) *candidate {
 	return c
 }
 
-// start is a candidate whose elector runs until the test ends.
+// start starts an elector that runs until the test ends.
 func start(t *testing.T, srv *etcdtest.Server) *candidate {
 	t.Helper()
 	c := newCandidate(t, srv)
-	c.run(t, leaseDuration, renewDeadline, retryPeriod)
+	c.run(t)
 	return c
 }
 
-func (c *candidate) run(t *testing.T, leaseDuration, renewDeadline, retryPeriod time.Duration) {
+func (c *candidate) run(t *testing.T) {
 	t.Helper()
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock:            c.Lock,
@@ -84,7 +84,7 @@ func (c *candidate) run(t *testing.T, leaseDuration, renewDeadline, retryPeriod 
 			OnStartedLeading: func(ctx context.Context) {
 				work, err := c.NewContext(ctx)
 				if err != nil {
-					return // a busy machine: it is over already
+					return // on a busy machine the tenure may be over already
 				}
 				token, _ := fence.FromContext(work)
 				c.led <- &term{c, time.Now(), token, work}
@@ -103,7 +103,7 @@ func (c *candidate) run(t *testing.T, leaseDuration, renewDeadline, retryPeriod 
 	t.Cleanup(func() { cancel(); <-ran })
 }
 
-// leader waits for the next term of any.
+// leader waits for the next term of any of the candidates.
 func leader(t *testing.T, candidates ...*candidate) *term {
 	t.Helper()
 	next := make(chan *term)
@@ -125,7 +125,7 @@ func leader(t *testing.T, candidates ...*candidate) *term {
 	return await(t, next, "nobody leads")
 }
 
-// without is the others.
+// without returns all candidates but c.
 func without(c *candidate, all ...*candidate) []*candidate {
 	var others []*candidate
 	for _, o := range all {
@@ -147,7 +147,7 @@ func await[T any](t *testing.T, c <-chan T, what string) T {
 	}
 }
 
-// record is what an elector writes.
+// record is a leader's record.
 func (c *candidate) record() resourcelock.LeaderElectionRecord {
 	return resourcelock.LeaderElectionRecord{HolderIdentity: c.Identity(), LeaseDurationSeconds: 30}
 }

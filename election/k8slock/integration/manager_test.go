@@ -16,16 +16,16 @@ import (
 	"github.com/leasefence/leasefence/integration/etcdtest"
 )
 
-// managed is a manager of controller-runtime, without an API server, and a Runnable of it that needs election.
+// managed is a manager of controller-runtime, without an API server, and its Runnable, which needs leader election.
 type managed struct {
 	*candidate
-	done chan error // what Start has returned
+	done chan error // receives the result of the manager's Start
 }
 
-// NeedLeaderElection makes the manager start it only while it leads.
+// NeedLeaderElection makes the manager start the Runnable only while the manager leads.
 func (m *managed) NeedLeaderElection() bool { return true }
 
-// Start works until it is told to stop.
+// Start works until the tenure or ctx ends.
 func (m *managed) Start(ctx context.Context) error {
 	work, err := m.NewContext(ctx)
 	if err != nil {
@@ -76,8 +76,8 @@ func TestManager_oneLeadsAndThenTheOther(t *testing.T) {
 	second := leader(t, b.candidate)
 	require.Greater(t, second.token, first.token)
 
-	// One that loses its lease ends with an error, as with a record on an API server.
+	// A manager that loses its lease ends with an error, as with a record on an API server.
 	srv.Revoke(t, clientLease(t, srv))
-	await(t, second.work.Done(), "the work was not told")
+	await(t, second.work.Done(), "the context of the work did not end")
 	require.ErrorContains(t, await(t, b.done, "the manager did not stop"), "leader election lost")
 }

@@ -27,8 +27,8 @@ import (
 	"github.com/leasefence/leasefence/lease/leasetest"
 )
 
-// One session and one resource have the hooks of both packages, and all that can happen to locks happens: what is
-// scraped is the same, but for the labels of the exporter's own.
+// A session and a resource have the hooks of both packages, and each outcome of a lock happens. The scraped metrics are
+// the same, except for the exporter's own labels.
 func TestMetrics_areThoseOfLeaseprom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := func(a lease.Acquisition) string { return a.Names[0] }
@@ -65,14 +65,14 @@ func TestMetrics_areThoseOfLeaseprom(t *testing.T) {
 		scraped := scrape(t, want)
 		require.Equal(t, scraped, scrape(t, got))
 		for _, name := range named {
-			require.Contains(t, scraped, name, "nothing has happened that it counts")
+			require.Contains(t, scraped, name, "the test does not cause this")
 		}
 		for _, file := range []string{"dashboard.json", "alerts.yaml"} {
 			text, err := os.ReadFile("../../leaseprom/" + file)
 			require.NoError(t, err)
 			for _, name := range metric.FindAllString(string(text), -1) {
 				name = regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
-				require.Contains(t, scraped, name+"{", "%s asks for it", file)
+				require.Contains(t, scraped, name+"{", "%s uses it", file)
 			}
 		}
 	})
