@@ -152,24 +152,6 @@ leader_election_slowpath_total {renewal} {name=x} %d`, leads, slow))
 	})
 }
 
-// A lock's name is an attribute of metrics by the caller's function alone.
-func TestTelemetry_metricsWithAnAttributeForTheLock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess()
-		opts := p.options()
-		opts.Lock = func(a lease.Acquisition) string {
-			first, _, _ := strings.Cut(a.Names[0], "/")
-			return first
-		}
-		s := hooked(t, leasetest.New(t), opts)
-		for _, name := range []string{"jobs/1", "jobs/2", "reports/1"} {
-			require.NoError(t, s.Do(t.Context(), name, func(context.Context, fence.Token) error { return nil }))
-		}
-		require.Contains(t, p.metrics(t), `leasefence.locks_held {lock} {kind=lock lock=jobs} 0
-leasefence.locks_held {lock} {kind=lock lock=reports} 0`)
-	})
-}
-
 // Telemetry works beside other hooks. With a noop meter provider it makes spans only.
 func TestTelemetry_besideOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -261,7 +243,7 @@ func TestNew_input(t *testing.T) {
 // BenchmarkTelemetry measures the hooks of one lock and its unlock.
 func BenchmarkTelemetry(b *testing.B) {
 	for name, opts := range map[string]leaseotel.Options{
-		"all":         {MeterProvider: newProcess().meters, TracerProvider: newTracersToNowhere()},
+		"all":         {MeterProvider: newProcess().meters, TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(toNowhere{}))},
 		"not sampled": {MeterProvider: newProcess().meters, TracerProvider: newProcess(sdktrace.WithSampler(&never{})).tracers},
 		"no SDK":      {MeterProvider: noop.NewMeterProvider(), TracerProvider: nooptrace.NewTracerProvider()},
 	} {
