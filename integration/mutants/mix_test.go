@@ -43,10 +43,10 @@ var plants = []plant{
 		{"lease/grant.go", "if !lost && left <= 0 {", "if !lost && left <= -g.ttl/8 {"},
 		{"lease/grant.go", "return !lost && left > 0\n", "return !lost && left > -g.ttl/8\n"},
 	}},
-	{"a key is deleted whoever's it is", []edit{
+	{"a key is deleted without a check of its owner", []edit{
 		{"internal/queue/enter.go", "\t\tIf:   []clientv3.Cmp{e.Held()},\n\t\tThen: []clientv3.Op{e.delete()},", "\t\tThen: []clientv3.Op{e.delete()},"},
 	}},
-	{"a key is handed over whoever's it is", []edit{
+	{"a key is handed over without a check of its owner", []edit{
 		{"internal/queue/enter.go", "[]clientv3.Cmp{e.Held(), next.absent()}", "[]clientv3.Cmp{next.absent()}"},
 	}},
 	{"Do releases before its function has returned", []edit{
@@ -54,17 +54,17 @@ var plants = []plant{
 	}},
 	// Flat transactions have no plant: there all comparisons hold, and what a transaction reads is read again before it is
 	// used.
-	{"a neighbour's result in a shared commit, one of 200", []edit{
+	{"one of 200 transactions in a shared commit gets the result of its neighbour", []edit{
 		{"internal/etcd/carry.go", "\t\t\tResponses: nested.Responses,\n\t\t}\n\t}\n", "\t\t\tResponses: nested.Responses,\n\t\t}\n\t\tif i > 0 && !results[i].Succeeded && results[i-1].Succeeded && " +
 			"len(results[i].Responses) == len(results[i-1].Responses) && (resp.Header.Revision+int64(i))%200 == 0 {\n\t\t\tresults[i] = results[i-1]\n\t\t}\n\t}\n"},
 	}},
 	{"callers of a session are served in reverse", []edit{
 		{"lease/turn.go", "if next = c.next; next == c {", "if next = c.prev; next == c {"},
 	}},
-	{"a guard takes the token before its mark", []edit{
+	{"a guard accepts the token just below its mark", []edit{
 		{"fence/guard.go", "case b.Token < m.write:", "case b.Token < m.write-1:"},
 	}},
-	{"a guard does not look again after it has waited", []edit{
+	{"a guard does not check again after a wait", []edit{
 		{"fence/guard.go", "\tif err := m.raise(resource, b); err != nil {\n\t\treturn err\n\t}\n\treturn fn()", "\t_ = m.raise(resource, b)\n\treturn fn()"},
 	}},
 	// The reader waits for the oldest writer only.
@@ -75,29 +75,29 @@ var plants = []plant{
 	{"a reader's claim does not raise the read mark", []edit{
 		{"fence/guard.go", "\tm.lift(b)\n\treturn nil\n", "\tif !b.read {\n\t\tm.lift(b)\n\t}\n\treturn nil\n"},
 	}},
-	{"a set waits in the first of its queues alone", []edit{
+	{"a set waits only in its first queue", []edit{
 		{"lease/lockset.go", "if err != nil || before.None {", "if err != nil || before.None || waited {"},
 	}},
-	{"of the keys of a set one is watched", []edit{
+	{"only one key of a set is watched", []edit{
 		{"lease/lockset.go", "c.each(func(c *contender) { c.g.guards.Add(&c.entry) })", "c.g.guards.Add(&c.entry)"},
 		{"lease/acquire.go", "c.each(func(c *contender) { c.g.guards.Add(&c.entry) })", "c.g.guards.Add(&c.entry)"},
 	}},
-	{"a node of a tree does not wait for those above", []edit{
+	{"a node of a tree does not wait for the nodes above", []edit{
 		{"lease/lockset.go", "if err != nil || before.None {", "if err != nil || before.None || c.shared {"},
 	}},
-	{"there is a slot more than permits", []edit{
+	{"there is one slot more than permits", []edit{
 		{"lease/permit.go", "free := rand.IntN(s.of)", "free := rand.IntN(s.of + 1)"},
 	}},
-	{"a permit is taken before those who wait for one", []edit{
+	{"a permit is taken ahead of those who wait for one", []edit{
 		{"internal/queue/slots.go", "[]clientv3.Cmp{turnstile.empty(), e.empty()}", "[]clientv3.Cmp{e.empty()}"},
 	}},
 	{"Unlock deletes the key before the context ends", []edit{
 		{"lease/unlock.go", "\tl.end(ErrUnlocked)\n", "\tdefer l.end(ErrUnlocked)\n"},
 	}},
-	{"a third of the deletions of own keys is ignored", []edit{
+	{"a third of the deletions of a holder's own keys is ignored", []edit{
 		{"internal/queue/guard.go", "case gone, ev.Kv.ModRevision <= e.Rev:", "case gone, ev.Kv.ModRevision <= e.Rev, ev.Kv.ModRevision%3 == 0:"},
 	}},
-	{"a third of the deletions that are waited for is ignored", []edit{
+	{"a third of the deletions that a waiter waits for is ignored", []edit{
 		{"internal/queue/await.go", "case ev.Kv.ModRevision <= rev:", "case ev.Kv.ModRevision <= rev, ev.Kv.ModRevision%3 == 0:"},
 	}},
 	{"an observer drops one event of a hundred", []edit{
