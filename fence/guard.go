@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
-	"sync/atomic"
 )
 
 // MaxResource is the longest name of a resource, in bytes.
@@ -76,49 +73,6 @@ type Guard struct {
 // anytime is the context of the verbs without one.
 var anytime = context.Background()
 
-// mark is the write mark and the read mark of one resource, and the lock that it follows.
-//
-// A comparison does not need the turn. A change of the marks does.
-type mark struct {
-	turn  chan struct{} // full while a mark is being raised and while a function of Do runs
-	marks atomic.Pointer[marks]
-}
-
-// marks are the marks of a resource at one moment. They are never changed, only replaced.
-type marks struct {
-	write, read Token  // the highest of writers and of readers; 0 if none has come
-	lock        string // "" if no token has come with a name
-}
-
-// claimant is a token and whether it is a reader's.
-type claimant struct {
-	Token
-
-	read bool
-}
-
-func writer(t Token) claimant     { return claimant{Token: t} }
-func reader(t ReadToken) claimant { return claimant{Token(t), true} }
-
-// bid is the call of a verb: a claimant, and what is known of its lock.
-type bid struct {
-	claimant
-
-	ctx context.Context //nolint:containedctx // the verb's, which ends its wait
-
-	named  bool   // the token came with the name of a lock
-	lock   string // "" without a name
-	strict bool   // a token without a name is refused at a resource that follows a lock
-	moving bool   // the resource is to follow this lock
-}
-
-func (b bid) access(resource string) Access {
-	return Access{Resource: resource, Token: b.Token, Read: b.read, Lock: b.lock}
-}
-
-// bare is the bid of a verb without a context.
-func bare(c claimant) bid { return bid{ctx: anytime, claimant: c} }
-
 // with is the bid of a verb with a context. The name in ctx counts only if ctx carries this very token.
 func (g *Guard) with(ctx context.Context, c claimant) bid {
 	b := bid{ctx: ctx, claimant: c, strict: !g.AllowUnnamed}
@@ -150,6 +104,13 @@ func (g *Guard) Check(resource string, t Token) error {
 	return g.admit(resource, bare(writer(t)))
 }
 
+// CheckContext is [Guard.Check] with a context that ends the wait and has the name of the token's lock. If ctx ends,
+// the error matches that of ctx, and the mark is unchanged. The error is an [*OtherLockError] if the token is of
+// another lock.
+func (g *Guard) CheckContext(ctx context.Context, resource string, t Token) error {
+	return g.admit(resource, g.with(ctx, writer(t)))
+}
+
 // ClaimRead starts the tenure of a reader. Call it once after a grant, before the first read of the resource: until
 // then the marks do not refuse a writer that held the lock before, and it could write while the reader reads. Repeating
 // it is safe.
@@ -177,86 +138,6 @@ func (g *Guard) CheckRead(resource string, t ReadToken) error {
 // of another lock.
 func (g *Guard) CheckReadContext(ctx context.Context, resource string, t ReadToken) error {
 	return g.admit(resource, g.with(ctx, reader(t)))
-}
-
-// ClaimPath is [Guard.Claim] for a node of a tree of resources, with the token of a lock on that node. It also fences
-// earlier holders of the nodes above and below, and nobody on other branches. A path has a node at each slash and at
-// its end: the nodes of "a/b/c" are "a", "a/b" and "a/b/c".
-//
-// On success t is the write mark of the path's end, and the read marks of the nodes above are at least t, as if t were
-// a reader's there. t is refused if it is older than one of the two marks of the end, or than the write mark of a node
-// above. On failure no mark is changed, and the error names the node. ClaimPath waits for functions that [Guard.Do]
-// runs at any of the nodes.
-func (g *Guard) ClaimPath(path string, t Token) error {
-	b := bare(writer(t))
-	if err := g.validate(path, b); err != nil {
-		return err
-	}
-	err := g.claimPath(path, t)
-	g.Hooks.Tell(b.ctx, b.access(path), err)
-	return err
-}
-
-func (g *Guard) claimPath(path string, t Token) error {
-	var nodes []*node
-	for i := range len(path) + 1 {
-		if i == len(path) || path[i] == '/' {
-			nodes = append(nodes, &node{g.find(path[:i]), path[:i], bare(claimant{t, i < len(path)})})
-		}
-	}
-	settled := true
-	for _, n := range nodes {
-		now := n.marks.Load()
-		if err := n.refuse(now); err != nil {
-			return err
-		}
-		settled = settled && now.has(n.bid)
-	}
-	if settled {
-		return nil
-	}
-	// The turns are taken from the path's end up, so a claim that waits for a function at its end does not delay other
-	// branches. Two paths take the nodes that they share in the same order, so there is no deadlock.
-	for _, n := range slices.Backward(nodes) {
-		n.await()
-		defer n.give()
-	}
-	for _, n := range nodes {
-		if err := n.refuse(n.marks.Load()); err != nil {
-			return err
-		}
-	}
-	for _, n := range nodes {
-		n.lift(n.bid)
-	}
-	return nil
-}
-
-// CheckPath is [Guard.Check] for a node of a tree of resources. It does what [Guard.ClaimPath] does and has the same
-// errors.
-func (g *Guard) CheckPath(path string, t Token) error { return g.ClaimPath(path, t) }
-
-// node is a node of a path, and the bid there: a writer's at the path's end, like a reader's above.
-type node struct {
-	*mark
-
-	resource string
-	bid
-}
-
-func (n *node) refuse(now *marks) error {
-	err := now.refuse(n.resource, n.bid)
-	if stale, ok := errors.AsType[*StaleError](err); ok {
-		stale.Read = false // the token is a writer's
-	}
-	return err
-}
-
-// CheckContext is [Guard.Check] with a context that ends the wait and has the name of the token's lock. If ctx ends,
-// the error matches that of ctx, and the mark is unchanged. The error is an [*OtherLockError] if the token is of
-// another lock.
-func (g *Guard) CheckContext(ctx context.Context, resource string, t Token) error {
-	return g.admit(resource, g.with(ctx, writer(t)))
 }
 
 // Move makes the resource follow the lock with this name, and claims it with t, a token of that lock; see
@@ -330,93 +211,6 @@ func (g *Guard) run(resource string, b bid, fn func() error) error {
 	return fn()
 }
 
-// Marks returns a copy of all write marks. It does not wait for a function that [Guard.Do] is running. The function
-// itself may call it and sees its own token as the mark. Marks reads one mark after the other: each is at least its
-// value when Marks was called.
-//
-// To keep marks over a restart, save a mark before the write that it accepted, or in one transaction with it. A mark
-// that is saved later can be lost in between, and the restarted Guard would accept a token that it had fenced. For the
-// same reason save the marks before you answer a Claim. A saved mark whose write then fails does no harm. If two
-// snapshots are saved concurrently, a saved mark must not go back. If there are readers, save the marks of
-// [Guard.ReadMarks] too.
-func (g *Guard) Marks() map[string]Token {
-	return snapshot(g, func(m *marks) Token { return m.write })
-}
-
-// ReadMarks is [Guard.Marks] for the read marks.
-func (g *Guard) ReadMarks() map[string]ReadToken {
-	return snapshot(g, func(m *marks) ReadToken { return ReadToken(m.read) })
-}
-
-// Locks is [Guard.Marks] for the names of the locks that the resources follow.
-func (g *Guard) Locks() map[string]string {
-	return snapshot(g, func(m *marks) string { return m.lock })
-}
-
-// snapshot returns the values that are not zero.
-func snapshot[T comparable](g *Guard, of func(*marks) T) map[string]T {
-	all := make(map[string]T)
-	var zero T
-	for resource, m := range g.marks.Range {
-		if v := of(m.(*mark).marks.Load()); v != zero {
-			all[resource.(string)] = v
-		}
-	}
-	return all
-}
-
-// Load raises the write marks to those of a snapshot by [Guard.Marks]. Call it before the Guard is used. Higher marks
-// stay. If a token in the snapshot is not valid, Load changes no mark, and the error matches [ErrInvalidToken] and
-// names the resource.
-//
-// Load is safe for concurrent use. It raises one mark after the other and waits for a function that [Guard.Do] is
-// running for that resource.
-func (g *Guard) Load(marks map[string]Token) error { return load(g, marks, writer) }
-
-// LoadRead is [Guard.Load] for the read marks.
-func (g *Guard) LoadRead(marks map[string]ReadToken) error { return load(g, marks, reader) }
-
-func load[T ~int64](g *Guard, marks map[string]T, as func(T) claimant) error {
-	for _, resource := range slices.Sorted(maps.Keys(marks)) { // sorted: the same error each time
-		if err := g.validate(resource, bare(as(marks[resource]))); err != nil {
-			return err
-		}
-	}
-	for resource, t := range marks {
-		b := bare(as(t))
-		m, err := g.mark(resource, b)
-		if err != nil {
-			return err
-		}
-		if m.marks.Load().of(b.claimant) < b.Token {
-			m.await()
-			m.lift(b) // without a comparison with the other mark: the two may have been saved at different times
-			m.give()
-		}
-	}
-	return nil
-}
-
-// LoadLocks makes the resources follow the locks of a snapshot by [Guard.Locks], as [Guard.Load] raises the marks. A
-// resource that already follows a lock keeps it.
-func (g *Guard) LoadLocks(locks map[string]string) error {
-	for _, resource := range slices.Sorted(maps.Keys(locks)) {
-		if err := checkResource(resource); err != nil {
-			return err
-		}
-		if err := CheckLock(locks[resource]); err != nil {
-			return fmt.Errorf("fence: resource %q: %w", resource, err)
-		}
-	}
-	for resource, lock := range locks {
-		m := g.find(resource)
-		m.await()
-		m.lift(bid{lock: lock})
-		m.give()
-	}
-	return nil
-}
-
 // admit is Check; the wait for the turn ends with the bid's context.
 func (g *Guard) admit(resource string, b bid) error {
 	m, err := g.mark(resource, b)
@@ -452,12 +246,6 @@ func (g *Guard) find(resource string) *mark {
 	return m.(*mark)
 }
 
-func newMark() *mark {
-	m := &mark{turn: make(chan struct{}, 1)}
-	m.marks.Store(&marks{})
-	return m
-}
-
 func (g *Guard) validate(resource string, b bid) error {
 	if err := checkResource(resource); err != nil {
 		return err
@@ -479,86 +267,3 @@ func checkResource(resource string) error {
 	}
 	return nil
 }
-
-// refuse returns an error if the bid's token is of another lock or stale. A stale token without a name is reported as
-// stale: that is certain, and its lock is not.
-func (m *mark) refuse(resource string, b bid) error { return m.marks.Load().refuse(resource, b) }
-
-func (m *marks) refuse(resource string, b bid) error {
-	other := m.lock != "" && b.lock != m.lock && !b.moving
-	switch {
-	case other && b.lock != "":
-	case b.Token < m.write:
-		return &StaleError{Resource: resource, Token: b.Token, Highest: m.write, Read: b.read}
-	case !b.read && b.Token < m.read:
-		return &StaleError{Resource: resource, Token: b.Token, Highest: m.read, ByReader: true}
-	case !other || !b.strict:
-		return nil
-	}
-	return &OtherLockError{Resource: resource, Token: b.Token, Read: b.read, Lock: b.lock, Follows: m.lock}
-}
-
-// has reports whether a bid that is not refused changes nothing.
-func (m *marks) has(b bid) bool { return m.lifted(b) == *m }
-
-// raise needs the turn, so that no mark changes between the comparison and the store.
-func (m *mark) raise(resource string, b bid) error {
-	if err := m.refuse(resource, b); err != nil {
-		return err
-	}
-	m.lift(b)
-	return nil
-}
-
-// lift raises the bid's mark, if it is lower. It needs the turn.
-func (m *mark) lift(b bid) {
-	now := m.marks.Load()
-	if next := now.lifted(b); next != *now {
-		m.marks.Store(&next)
-	}
-}
-
-// lifted returns the marks after an accepted bid.
-func (m *marks) lifted(b bid) marks {
-	next := *m
-	if b.read {
-		next.read = max(next.read, b.Token)
-	} else {
-		next.write = max(next.write, b.Token)
-	}
-	if next.lock == "" || b.moving {
-		next.lock = b.lock
-	}
-	return next
-}
-
-// of returns the mark that the claimant raises.
-func (m *marks) of(c claimant) Token {
-	if c.read {
-		return m.read
-	}
-	return m.write
-}
-
-// await waits for the turn without limit. The caller gives the turn back.
-func (m *mark) await() { m.turn <- struct{}{} }
-
-// take waits for the turn until ctx ends. The caller gives the turn back. If the turn comes and ctx has ended, take
-// fails: the caller may have gone.
-func (m *mark) take(ctx context.Context, resource string) error {
-	select {
-	case m.turn <- struct{}{}:
-		if ctx.Err() == nil {
-			return nil
-		}
-		m.give()
-	case <-ctx.Done():
-	}
-	err := ctx.Err()
-	if cause := context.Cause(ctx); !errors.Is(cause, err) {
-		err = fmt.Errorf("%w: %w", err, cause)
-	}
-	return fmt.Errorf("fence: wait for %q: %w", resource, err)
-}
-
-func (m *mark) give() { <-m.turn }

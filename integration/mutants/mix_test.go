@@ -62,7 +62,7 @@ var plants = []plant{
 		{"lease/turn.go", "if next = c.next; next == c {", "if next = c.prev; next == c {"},
 	}},
 	{"a guard accepts the token just below its mark", []edit{
-		{"fence/guard.go", "case b.Token < m.write:", "case b.Token < m.write-1:"},
+		{"fence/mark.go", "case b.Token < m.write:", "case b.Token < m.write-1:"},
 	}},
 	{"a guard does not check again after a wait", []edit{
 		{"fence/guard.go", "\tif err := m.raise(resource, b); err != nil {\n\t\treturn err\n\t}\n\treturn fn()", "\t_ = m.raise(resource, b)\n\treturn fn()"},
@@ -73,7 +73,7 @@ var plants = []plant{
 		{"internal/queue/scan.go", "ahead := nearest(kvs, int64(len(kvs)))\n", "if e.Shared {\n\t\tkvs = kvs[len(kvs)-1:]\n\t}\n\tahead := nearest(kvs, int64(len(kvs)))\n"},
 	}},
 	{"a reader's claim does not raise the read mark", []edit{
-		{"fence/guard.go", "\tm.lift(b)\n\treturn nil\n", "\tif !b.read {\n\t\tm.lift(b)\n\t}\n\treturn nil\n"},
+		{"fence/mark.go", "\tm.lift(b)\n\treturn nil\n", "\tif !b.read {\n\t\tm.lift(b)\n\t}\n\treturn nil\n"},
 	}},
 	{"a set waits only in its first queue", []edit{
 		{"lease/lockset.go", "if err != nil || before.None {", "if err != nil || before.None || waited {"},

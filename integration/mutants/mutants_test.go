@@ -52,7 +52,7 @@ func TestMutants_die(t *testing.T) {
 // A change without effect lives, and a change that does not compile is an error, not a kill.
 func TestMutants_whatIsNoKill(t *testing.T) {
 	t.Parallel()
-	const file, test = "fence/guard.go", "TestGuard_rules"
+	const file, test = "fence/mark.go", "TestGuard_rules"
 	by := killer{"fence", test, "rules.Decide(t)"}
 	try := func(old, changed string) (output string, err error) {
 		m := mutant{"tried", file, old, changed, by}
