@@ -40,7 +40,7 @@
 //   - Move makes the resource follow another lock.
 //
 // Where locks are nested, the context of the inner lock carries the inner lock's token. [ForLock] chooses the lock
-// whose token a verb uses. Under several locks that were granted as one, it must choose too. A name starts with the
+// whose token a verb uses. Use it also under several locks that were granted as one. A name starts with the
 // session's prefix. The fence cannot distinguish locks of the same name in two clusters, or in two namespaces of a
 // client.
 //

@@ -4,10 +4,10 @@
 //
 // # Scope
 //
-// [Marks] keep the mark of each resource: the highest token that was accepted, in a table of the same database. The
-// transaction that writes compares and locks it. A resource is whatever one lock protects; its name is the key of the
-// mark. The verbs are those of package fence. A holder calls [Marks.Claim] once, before its first read. It writes with
-// [Marks.Do], or with [Marks.Check] as the first statement of its own transaction. [Marks.DoShared] and
+// [Marks] keeps a mark for each resource, in a table of the same database: the highest token that was accepted. The
+// transaction that writes compares the mark and locks it. A resource is whatever one lock protects; its name is the key
+// of the mark. The verbs are those of package fence. A holder calls [Marks.Claim] once, before its first read. It
+// writes with [Marks.Do], or with [Marks.Check] as the first statement of its own transaction. [Marks.DoShared] and
 // [Marks.CheckShared] let transactions of one holder run concurrently. [Marks.UpdateRow] fences single rows by a column
 // of theirs, without a mark. For the holders of read locks see Readers below.
 //

@@ -3,10 +3,10 @@
 //
 // # Scope
 //
-// [Marks] keep the mark of each resource: the highest token that was accepted, in a table of the same database. The
-// transaction that writes compares and locks it. A resource is whatever one lock protects; its name is the key of the
-// mark. The verbs are those of package fence. A holder calls [Marks.Claim] once, before its first read. It writes with
-// [Marks.Do], or with [Marks.Check] as the first statement of its own transaction. [Marks.DoShared] and
+// [Marks] keeps a mark for each resource, in a table of the same database: the highest token that was accepted. The
+// transaction that writes compares the mark and locks it. A resource is whatever one lock protects; its name is the key
+// of the mark. The verbs are those of package fence. A holder calls [Marks.Claim] once, before its first read. It
+// writes with [Marks.Do], or with [Marks.Check] as the first statement of its own transaction. [Marks.DoShared] and
 // [Marks.CheckShared] let transactions of one holder run concurrently. [Marks.UpdateRow] fences single rows by a column
 // of theirs, without a mark. For the holders of read locks see Readers below.
 //
@@ -134,10 +134,11 @@
 //
 // key is the resource. The transaction that raises the mark writes the row of the tenure, so there is a row for exactly
 // the accepted tokens, and gives older tenures without an end the cause "superseded". [Marks.Release] records another
-// cause: "explicit", "expired" or "revoked". Claim and Do commit the row of a refusal with the guard that refused.
-// After a Check the caller rolls its transaction back and then calls [Marks.LogRefusal]. The times are the database's,
-// in UTC. holder, up to 255 bytes, and ttl_ms come from the token's context (package fence/audit); a token from the
-// network has neither. Every process must set the same Log: a claim by a process without Log is not in the trail.
+// cause: "explicit", "expired" or "revoked". Do commits the row of a refusal with the guard that refused, and Claim in
+// a separate transaction. After a Check the caller rolls its transaction back and then calls [Marks.LogRefusal]. The
+// times are the database's, in UTC. holder, up to 255 bytes, and ttl_ms come from the token's context (package
+// fence/audit); a token from the network has neither. Every process must set the same Log: a claim by a process without
+// Log is not in the trail.
 //
 // The trail has no readers: neither their tenures nor their refusals, and a reader does not end a writer's tenure
 // there. The refusal of a writer by a reader's mark is in the trail, with that mark as highest. Refusals of other

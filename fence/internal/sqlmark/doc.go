@@ -20,9 +20,9 @@
 //	CheckRead          its return                          store.lockRead
 //	Do                 the call of the caller's function   store.lock in attempt
 //
-// The audit trail is written at that point too. The transaction that raises the mark writes the row of the tenure. A
-// transaction whose guard refuses commits the row of the refusal and nothing else. After a refusal in the caller's
-// transaction nothing is committed, since the caller rolls back.
+// The audit trail is written at that point too. The transaction that raises the mark writes the row of the tenure. Do
+// commits the row of a refusal with the guard that refused, and nothing else; a claim commits it in a separate
+// transaction. After a refusal in the caller's transaction nothing is committed, since the caller rolls back.
 //
 // # Marks
 //
