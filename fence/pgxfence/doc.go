@@ -98,7 +98,9 @@
 //     transaction, after a first one that only waits.
 //   - A newer Check without a Claim waits as long as transactions in the shared form overlap. A Claim first announces
 //     its token in a separate row. The announcement only refuses older tokens, so the claim waits only for transactions
-//     that have begun. It stays if the claim fails. The same holds for CheckRead and ClaimRead.
+//     that have begun. It stays if the claim fails. The same holds for CheckRead and ClaimRead. A Move cannot announce
+//     that the resource will follow another lock, since it may fail: it waits as long as transactions of the previous
+//     lock in the shared form overlap.
 //
 // # Audit trail
 //
