@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/etcd"
@@ -49,8 +50,8 @@ func (l *Leadership) write(ctx context.Context, a *etcd.Attempt, value string) e
 	for e := l.hold.Entry; ; {
 		resp, err := l.hold.Queue.Line.Commit(a, etcd.Txn{
 			If:   []clientv3.Cmp{e.Held(), clientv3.Compare(clientv3.ModRevision(e.Key), "=", l.written)},
-			Then: []clientv3.Op{clientv3.OpPut(e.Key, value, clientv3.WithLease(e.Lease))},
-			Else: []clientv3.Op{clientv3.OpGet(e.Key)},
+			Then: []*pb.RequestOp{etcd.Put(e.Key, value, e.Lease)},
+			Else: []*pb.RequestOp{etcd.Get(e.Key)},
 		})
 		switch {
 		case err != nil:

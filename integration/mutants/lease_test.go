@@ -405,8 +405,8 @@ var leaseMutants = []mutant{
 	{
 		name: "Unlock: deletes without a comparison",
 		file: "internal/queue/enter.go",
-		old:  "If:   []clientv3.Cmp{e.Held()},\n\t\tThen: []clientv3.Op{e.delete()},\n\t})\n\treturn resp.Succeeded, err",
-		new:  "Then: []clientv3.Op{e.delete()},\n\t})\n\treturn resp.Succeeded, err",
+		old:  "If:   []clientv3.Cmp{e.Held()},\n\t\tThen: []*pb.RequestOp{e.delete()},\n\t})\n\treturn resp.Succeeded, err",
+		new:  "Then: []*pb.RequestOp{e.delete()},\n\t})\n\treturn resp.Succeeded, err",
 		by:   killer{inLease, "TestLock_Unlock_deletesNobodyElsesKey", `requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)`},
 	},
 	{

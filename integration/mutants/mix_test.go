@@ -44,7 +44,7 @@ var plants = []plant{
 		{"lease/grant.go", "return !lost && left > 0\n", "return !lost && left > -g.ttl/8\n"},
 	}},
 	{"a key is deleted without a check of its owner", []edit{
-		{"internal/queue/enter.go", "\t\tIf:   []clientv3.Cmp{e.Held()},\n\t\tThen: []clientv3.Op{e.delete()},", "\t\tThen: []clientv3.Op{e.delete()},"},
+		{"internal/queue/enter.go", "\t\tIf:   []clientv3.Cmp{e.Held()},\n\t\tThen: []*pb.RequestOp{e.delete()},", "\t\tThen: []*pb.RequestOp{e.delete()},"},
 	}},
 	{"a key is handed over without a check of its owner", []edit{
 		{"internal/queue/enter.go", "[]clientv3.Cmp{e.Held(), next.absent()}", "[]clientv3.Cmp{next.absent()}"},

@@ -4,9 +4,17 @@ const (
 	inQueue = "internal/queue"
 	inEtcd  = "internal/etcd"
 	inLoad  = "integration/scenario/load"
+	inPeers = "integration/interop"
 )
 
 var queueMutants = []mutant{
+	{
+		name: "transactions pass a namespace by",
+		file: "internal/etcd/wire.go",
+		old:  "reflect.TypeOf(c.Client.KV) != stock",
+		new:  "c.raw == nil",
+		by:   killer{inPeers, "TestNamespace_hasAllKeys", `require.Len(t, srv.Keys(t, [...]string{"a/", "b/", ""}[i])`},
+	},
 	{
 		name: "a nested name's key contends",
 		file: "internal/queue/key.go",
@@ -80,8 +88,8 @@ var queueMutants = []mutant{
 	{
 		name: "a set deletes keys that are no longer its own",
 		file: "internal/queue/set.go",
-		old:  "clientv3.OpTxn([]clientv3.Cmp{e.Held()}, ",
-		new:  "clientv3.OpTxn(nil, ",
+		old:  "etcd.Nested(etcd.Txn{If: []clientv3.Cmp{e.Held()}, ",
+		new:  "etcd.Nested(etcd.Txn{",
 		by:   killer{inLease, "TestLockSet_Unlock_deletesNobodyElsesKey", `requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)`},
 	},
 	{
@@ -311,8 +319,8 @@ var queueMutants = []mutant{
 	{
 		name: "Enter: an ambiguous transaction is retried without a comparison",
 		file: "internal/queue/enter.go",
-		old:  "If:    []clientv3.Cmp{e.absent()},\n\t\tThen:  []clientv3.Op{e.put(value)},",
-		new:  "Then:  []clientv3.Op{e.put(value)},",
+		old:  "If:    []clientv3.Cmp{e.absent()},\n\t\tThen:  []*pb.RequestOp{e.put(value)},",
+		new:  "Then:  []*pb.RequestOp{e.put(value)},",
 		by:   killer{inQueue, "TestQueue_Enter_again", `require.Equal(t, tc.ahead, ahead)`},
 	},
 	{

@@ -78,12 +78,6 @@ func (a *Attempt) Get(key string, opts ...clientv3.OpOption) (*clientv3.GetRespo
 
 // Txn sends a transaction; see [Send].
 func (a *Attempt) Txn(cmps []clientv3.Cmp, then, or []clientv3.Op) (*clientv3.TxnResponse, error) {
-	if a.copies == 1 { // this way there is no allocation
-		if a.single.Context == nil {
-			a.single.Context = a.Context() //nolint:fatcontext // it is the same for all requests
-		}
-		return commit(&a.single, a.conn.Client, cmps, then, or)
-	}
 	return Send(a, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		return commit(&once{ctx}, a.conn.Client, cmps, then, or) //nolint:contextcheck // once is ctx
 	})

@@ -5,14 +5,14 @@ import (
 	"errors"
 	"slices"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 )
 
 // carry sends a batch in one request, or in several if the server refuses it, and gives each caller its result.
-func (l *Line) carry(ctx context.Context, lane *lane, batch []*caller) {
-	results, err := l.send(ctx, lane, batch)
+func (l *Line) carry(ctx context.Context, batch []*caller) {
+	results, err := l.send(ctx, batch)
 	if err == nil {
 		for i, c := range batch {
 			c.finish(results[i], nil)
@@ -29,11 +29,11 @@ func (l *Line) carry(ctx context.Context, lane *lane, batch []*caller) {
 			}
 			continue
 		}
-		l.carry(ctx, lane, part)
+		l.carry(ctx, part)
 	}
 }
 
-func (l *Line) send(ctx context.Context, lane *lane, batch []*caller) ([]Result, error) {
+func (l *Line) send(ctx context.Context, batch []*caller) ([]Result, error) {
 	bound, many := batch[0].bound, batch[0].many
 	for _, c := range batch {
 		bound, many = max(bound, c.bound), max(many, c.many)
@@ -50,7 +50,7 @@ func (l *Line) send(ctx context.Context, lane *lane, batch []*caller) ([]Result,
 		ops += len(c.txn.Then)
 	}
 	if many == 1 && l.mayBeFlat(max(cmps, ops)) { // of flat copies only the first one finds that its comparisons hold
-		results, err := l.flat(a, lane, batch)
+		results, err := l.flat(a, batch, cmps, ops)
 		if results != nil || err != nil {
 			return results, err
 		}
@@ -61,16 +61,13 @@ func (l *Line) send(ctx context.Context, lane *lane, batch []*caller) ([]Result,
 // flat sends a batch as one transaction with the comparisons of all. If they hold, as they nearly always do, the
 // effect is that of nested transactions, for two thirds of the work. If one does not, nothing is carried out, and the
 // results are nil.
-func (l *Line) flat(a *Attempt, lane *lane, batch []*caller) ([]Result, error) {
-	cmps, ops := lane.cmps[:0], lane.ops[:0]
+func (l *Line) flat(a *Attempt, batch []*caller, cmps, ops int) ([]Result, error) {
+	all := &pb.TxnRequest{Compare: make([]*pb.Compare, 0, cmps), Success: make([]*pb.RequestOp, 0, ops)}
 	for _, c := range batch {
-		cmps = append(cmps, c.txn.If...)
-		ops = append(ops, c.txn.Then...)
+		all.Compare = compares(all.Compare, c.txn.If)
+		all.Success = append(all.Success, c.txn.Then...)
 	}
-	lane.cmps, lane.ops = cmps, ops
-	defer clear(cmps) // for the collector
-	defer clear(ops)
-	resp, err := l.request(a, cmps, ops, nil)
+	resp, err := l.request(a, all)
 	if err != nil {
 		return nil, err
 	}
@@ -104,11 +101,11 @@ func (l *Line) mayBeFlat(ops int) bool {
 
 // nested sends a batch as one transaction in which each caller's transaction is nested.
 func (l *Line) nested(a *Attempt, batch []*caller) ([]Result, error) {
-	ops := make([]clientv3.Op, len(batch))
+	ops := make([]*pb.RequestOp, len(batch))
 	for i, c := range batch {
-		ops[i] = clientv3.OpTxn(c.txn.If, c.txn.Then, c.txn.Else)
+		ops[i] = Nested(c.txn)
 	}
-	resp, err := l.request(a, nil, ops, nil)
+	resp, err := l.request(a, &pb.TxnRequest{Success: ops})
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 	"weak"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -22,6 +23,7 @@ import (
 type Conn struct {
 	Client *clientv3.Client
 
+	raw pb.KVClient // over the client's connection; nil if it has none; see direct
 	*shared
 }
 
@@ -48,7 +50,11 @@ func Of(client *clientv3.Client) *Conn {
 	if !known {
 		runtime.AddCleanup(client, func(key weak.Pointer[clientv3.Client]) { clients.Delete(key) }, key)
 	}
-	return &Conn{client, s.(*shared)}
+	c := &Conn{Client: client, shared: s.(*shared)}
+	if client.ActiveConnection() != nil {
+		c.raw = clientv3.RetryKVClient(client)
+	}
+	return c
 }
 
 // endpoints is the number of the client's endpoints, or the usual number if the client lists none.

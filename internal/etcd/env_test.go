@@ -186,7 +186,7 @@ func (e *env) occupy(t *testing.T) (free []func()) {
 		ctx, cancel := context.WithCancel(t.Context())
 		t.Cleanup(cancel)
 		before := len(e.c.Calls(fakeetcd.Txn))
-		got := e.send(ctx, etcd.Txn{Then: []clientv3.Op{clientv3.OpPut(key, "")}})
+		got := e.send(ctx, etcd.Txn{Then: []*pb.RequestOp{etcd.Put(key, "", 0)}})
 		if len(e.c.Calls(fakeetcd.Txn)) == before { // it waits: there is no other lane
 			cancel()
 			remove()
@@ -276,12 +276,14 @@ func (e *env) enter(key string) etcd.Txn {
 	return etcd.Txn{
 		Queue: prefix,
 		If:    []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
-		Then: []clientv3.Op{
-			clientv3.OpPut(key, "of "+key, clientv3.WithLease(e.lease)),
-			clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithLimit(2),
-				clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend)),
+		Then: []*pb.RequestOp{
+			etcd.Put(key, "of "+key, e.lease),
+			etcd.Range(&pb.RangeRequest{
+				Key: []byte(prefix), RangeEnd: []byte(clientv3.GetPrefixRangeEnd(prefix)), Limit: 2,
+				SortTarget: pb.RangeRequest_CREATE, SortOrder: pb.RangeRequest_DESCEND,
+			}),
 		},
-		Else: []clientv3.Op{clientv3.OpGet(key)},
+		Else: []*pb.RequestOp{etcd.Get(key)},
 	}
 }
 
@@ -298,7 +300,7 @@ func (e *env) enters(name string, n int) []etcd.Txn {
 func leave(key string) etcd.Txn {
 	return etcd.Txn{
 		If:   []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), ">", 0)},
-		Then: []clientv3.Op{clientv3.OpDelete(key)},
+		Then: []*pb.RequestOp{etcd.Delete(key)},
 	}
 }
 

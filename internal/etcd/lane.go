@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"time"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 const (
@@ -29,9 +27,6 @@ const (
 type lane struct {
 	stuck *time.Timer // takes the lane from a request that is stuck
 	over  bool        // the present user does not have the lane any more
-
-	cmps []clientv3.Cmp // buffers for the parts of a request, used again
-	ops  []clientv3.Op
 }
 
 // free takes a lane and starts its timer. It returns nil if none is free. l.mu must be held.
@@ -120,7 +115,7 @@ func (l *Line) drive(ctx context.Context, lane *lane) {
 		if len(batch) == 0 {
 			return
 		}
-		l.carry(ctx, lane, batch)
+		l.carry(ctx, batch)
 		back = len(batch)
 	}
 }

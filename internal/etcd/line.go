@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -32,14 +32,14 @@ type Txn struct {
 	Queue string
 
 	If         []clientv3.Cmp
-	Then, Else []clientv3.Op
+	Then, Else []*pb.RequestOp // made by Put, Delete, Get, Range or Nested
 }
 
 // Result of a transaction.
 type Result struct {
-	Succeeded bool                       // the comparisons held
-	Revision  int64                      // of the store after the transaction; that of its writes, if there were any
-	Responses []*etcdserverpb.ResponseOp // to Then or Else
+	Succeeded bool             // the comparisons held
+	Revision  int64            // of the store after the transaction; that of its writes, if there were any
+	Responses []*pb.ResponseOp // to Then or Else
 }
 
 // size estimates the bytes that the transaction takes in a request.
@@ -49,9 +49,11 @@ func (t Txn) size() int {
 	for _, c := range t.If {
 		n += frame + len(c.KeyBytes()) + len(c.ValueBytes())
 	}
-	for _, ops := range [...][]clientv3.Op{t.Then, t.Else} {
+	for _, ops := range [...][]*pb.RequestOp{t.Then, t.Else} {
 		for _, op := range ops {
-			n += frame + len(op.KeyBytes()) + len(op.RangeBytes()) + len(op.ValueBytes())
+			put, get := op.GetRequestPut(), op.GetRequestRange()
+			n += frame + len(put.GetKey()) + len(put.GetValue()) + len(get.GetKey()) + len(get.GetRangeEnd()) +
+				len(op.GetRequestDeleteRange().GetKey())
 		}
 	}
 	return n
@@ -184,7 +186,7 @@ func (a *Attempt) over() error {
 func (l *Line) CommitAlone(a *Attempt, t Txn) (Result, error) { return l.alone(a, t) }
 
 func (l *Line) alone(a *Attempt, t Txn) (Result, error) {
-	resp, err := l.request(a, t.If, t.Then, t.Else)
+	resp, err := l.request(a, t.request())
 	l.note(t.Queue, err)
 	if err != nil {
 		return Result{}, err
@@ -238,12 +240,12 @@ func (l *Line) note(queue string, err error) {
 	}
 }
 
-func (l *Line) request(a *Attempt, cmps []clientv3.Cmp, then, or []clientv3.Op) (*clientv3.TxnResponse, error) {
+func (l *Line) request(a *Attempt, r *pb.TxnRequest) (*pb.TxnResponse, error) {
 	if l.opts.Saw == nil {
-		return a.Txn(cmps, then, or)
+		return a.transact(r)
 	}
 	before := l.opts.Highest()
-	resp, err := a.Txn(cmps, then, or)
+	resp, err := a.transact(r)
 	if err == nil {
 		l.opts.Saw(before, resp.Header.Revision)
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
@@ -50,7 +49,7 @@ func TestLine_isolation(t *testing.T) {
 			func(*env) {},
 			func(e *env, key string) etcd.Txn {
 				txn := e.enter(key)
-				txn.Then[0] = clientv3.OpPut(key, large)
+				txn.Then[0] = etcd.Put(key, large, 0)
 				return txn
 			},
 			rpctypes.ErrRequestTooLarge,
@@ -59,7 +58,7 @@ func TestLine_isolation(t *testing.T) {
 			func(e *env) { limitBytes(e, 100<<10, rpctypes.ErrGRPCRequestTooLarge) },
 			func(e *env, key string) etcd.Txn {
 				txn := e.enter(key)
-				txn.Then[0] = clientv3.OpPut(key, large[:200<<10])
+				txn.Then[0] = etcd.Put(key, large[:200<<10], 0)
 				return txn
 			},
 			rpctypes.ErrRequestTooLarge,
@@ -78,7 +77,7 @@ func TestLine_isolation(t *testing.T) {
 			func(*env) {},
 			func(e *env, key string) etcd.Txn {
 				txn := e.enter(key)
-				txn.Then = append(txn.Then, clientv3.OpDelete(key))
+				txn.Then = append(txn.Then, etcd.Delete(key))
 				return txn
 			},
 			rpctypes.ErrDuplicateKey,

@@ -85,7 +85,7 @@ func (e *env) fill(name string, n, bytes int) []etcd.Txn {
 	value := strings.Repeat("v", bytes)
 	txns := e.enters(name, n)
 	for i, txn := range txns {
-		op := clientv3.OpPut(txn.Queue+"filler", value, clientv3.WithLease(e.lease))
+		op := etcd.Put(txn.Queue+"filler", value, e.lease)
 		switch i % 3 {
 		case 0:
 			txns[i].Then = append(txn.Then, op)
@@ -134,7 +134,7 @@ func TestLine_limit_bytes_largeOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
 		large := e.enter("large/x")
-		large.Then[0] = clientv3.OpPut("large/x", strings.Repeat("v", 5<<18), clientv3.WithLease(e.lease))
+		large.Then[0] = etcd.Put("large/x", strings.Repeat("v", 5<<18), e.lease)
 		for i, place := range []int{0, 5, 10} {
 			name := fmt.Sprint("a", i)
 			txns := e.enters(name, 10)

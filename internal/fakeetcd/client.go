@@ -47,7 +47,8 @@ func (s *Server) NewClient(ctx context.Context) *Client {
 	cc := clientv3.NewCtxClient(ctx)
 	c := &Client{Client: cc, KeepAliveEndpoints: []string{"1", "2", "3"}, srv: s, closing: make(chan struct{})}
 	none := unsupportedConn{}
-	cc.KV = clientv3.NewKVFromKVClient(kvClient{KVClient: pb.NewKVClient(none), c: c}, cc)
+	kv := kvClient{KVClient: pb.NewKVClient(none), c: c}
+	cc.KV = directKV{clientv3.NewKVFromKVClient(kv, cc), kv}
 	cc.Lease = keepAliveOpener{clientv3.NewLeaseFromLeaseClient(leaseClient{pb.NewLeaseClient(none), c}, cc, time.Second), c} // what a zero DialTimeout makes it
 	cc.Watcher = closingWatcher{clientv3.NewWatchFromWatchClient(watchClient{c}, cc), c}
 	cc.Cluster = clientv3.NewClusterFromClusterClient(pb.NewClusterClient(none), cc)
@@ -189,6 +190,14 @@ func (k kvClient) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, _ .
 		return resp, nil
 	})
 }
+
+// directKV sends transactions also as they travel.
+type directKV struct {
+	clientv3.KV
+	direct pb.KVClient
+}
+
+func (k directKV) Direct() pb.KVClient { return k.direct }
 
 func (k kvClient) Txn(ctx context.Context, r *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
 	return unary(ctx, k.c, Txn, r, func() (*pb.TxnResponse, error) {

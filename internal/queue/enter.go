@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -33,7 +33,7 @@ func (e Entry) owns(kv *mvccpb.KeyValue, value string) bool {
 // is ahead: Await then reads it in a way that holds up nobody else in etcd.
 func (q *Queue) Enter(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, error) {
 	if was := q.contended.of(e.rivals()); was.left == 0 && !was.mixed {
-		ops := [...]clientv3.Op{e.put(value), e.fewNames()}
+		ops := [...]*pb.RequestOp{e.put(value), e.fewNames()}
 		resp, err := q.Line.Commit(a, etcd.Txn{Queue: e.Prefix, If: e.unrivalled(), Then: ops[:1:1], Else: ops[1:]})
 		switch {
 		case err != nil:
@@ -54,12 +54,12 @@ func (q *Queue) join(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, erro
 	txn := etcd.Txn{
 		Queue: e.Prefix,
 		If:    []clientv3.Cmp{e.absent()},
-		Then:  []clientv3.Op{e.put(value)},
-		Else:  []clientv3.Op{clientv3.OpGet(e.Key)},
+		Then:  []*pb.RequestOp{e.put(value)},
+		Else:  []*pb.RequestOp{etcd.Get(e.Key)},
 	}
 	mixed := q.contended.mixed(e.rivals())
 	if !mixed {
-		txn.Then = []clientv3.Op{e.newestTwo(), e.put(value)}
+		txn.Then = []*pb.RequestOp{e.newestTwo(), e.put(value)}
 	}
 	resp, err := q.Line.Commit(a, txn)
 	switch {
@@ -91,12 +91,12 @@ func (q *Queue) HandOver(a *etcd.Attempt, e, next Entry, value string) (done boo
 		Queue: e.Prefix,
 		// next's key must be absent: a delayed request would otherwise overwrite it.
 		If:   []clientv3.Cmp{e.Held(), next.absent()},
-		Then: []clientv3.Op{e.delete(), next.put(value)},
-		Else: []clientv3.Op{clientv3.OpGet(next.Key)},
+		Then: []*pb.RequestOp{e.delete(), next.put(value)},
+		Else: []*pb.RequestOp{etcd.Get(next.Key)},
 	}
 	mixed := q.contended.mixed(e.Prefix)
 	if !mixed {
-		txn.Then = []clientv3.Op{e.delete(), next.newestTwo(), next.put(value)}
+		txn.Then = []*pb.RequestOp{e.delete(), next.newestTwo(), next.put(value)}
 	}
 	resp, err := q.Line.Commit(a, txn)
 	if err != nil {
@@ -117,12 +117,14 @@ func (q *Queue) HandOver(a *etcd.Attempt, e, next Entry, value string) (done boo
 }
 
 // newestTwo reads the newest two of the keys that exclude e, just before e enters.
-func (e Entry) newestTwo() clientv3.Op {
-	return clientv3.OpGet(e.Prefix, e.inRange(), byCreation(clientv3.SortDescend), clientv3.WithLimit(2), clientv3.WithKeysOnly())
+func (e Entry) newestTwo() *pb.RequestOp {
+	r := e.all()
+	r.Limit, r.KeysOnly, r.SortTarget, r.SortOrder = 2, true, pb.RangeRequest_CREATE, pb.RangeRequest_DESCEND
+	return etcd.Range(r)
 }
 
 // aheadOf makes an Ahead of the answer to e's newestTwo.
-func (q *Queue) aheadOf(e Entry, newest *etcdserverpb.RangeResponse) Ahead {
+func (q *Queue) aheadOf(e Entry, newest *pb.RangeResponse) Ahead {
 	if q.mixedBy(e, newest.Kvs) {
 		return Ahead{}
 	}
@@ -155,11 +157,8 @@ func (q *Queue) TryEnter(a *etcd.Attempt, e Entry, value string) (entered Entry,
 	resp, err := q.Line.Commit(a, etcd.Txn{
 		Queue: e.Prefix,
 		If:    e.unrivalled(),
-		Then:  []clientv3.Op{e.put(value)},
-		Else: []clientv3.Op{
-			clientv3.OpGet(e.Key),
-			clientv3.OpGet(e.Prefix, e.inRange(), clientv3.WithLimit(few)), // in order of names: cheap for the server
-		},
+		Then:  []*pb.RequestOp{e.put(value)},
+		Else:  []*pb.RequestOp{etcd.Get(e.Key), e.few()},
 	})
 	if err != nil {
 		return e, nil, err
@@ -240,18 +239,10 @@ func (q *Queue) stayIfFirst(a *etcd.Attempt, e Entry, seen int64) (Entry, *mvccp
 func (q *Queue) Leave(a *etcd.Attempt, e Entry) (bool, error) {
 	resp, err := q.Line.Commit(a, etcd.Txn{
 		If:   []clientv3.Cmp{e.Held()},
-		Then: []clientv3.Op{e.delete()},
+		Then: []*pb.RequestOp{e.delete()},
 	})
 	return resp.Succeeded, err
 }
-
-// The client's constructors copy their arguments, some of them three times. The comparisons and operations of each
-// acquisition and release avoid that: a comparison is completed in place, and an operation is a copy of one of these,
-// which have no keys.
-var (
-	deleteKey = clientv3.OpDelete("")
-	getFew    = clientv3.OpGet("", clientv3.WithLimit(few), clientv3.WithKeysOnly())
-)
 
 // absent compares true while the entry's key does not exist. A comparison without a value compares with 0.
 func (e Entry) absent() clientv3.Cmp { return clientv3.CreateRevision(e.Key) }
@@ -272,19 +263,25 @@ func (e Entry) empty() clientv3.Cmp {
 	return cmp
 }
 
-func (e Entry) put(value string) clientv3.Op {
-	return clientv3.OpPut(e.Key, value, clientv3.WithLease(e.Lease))
+func (e Entry) put(value string) *pb.RequestOp { return etcd.Put(e.Key, value, e.Lease) }
+
+func (e Entry) delete() *pb.RequestOp { return etcd.Delete(e.Key) }
+
+// all reads the keys that exclude e.
+func (e Entry) all() *pb.RangeRequest {
+	end := e.endKey()
+	return &pb.RangeRequest{Key: end[:len(e.Prefix):len(e.Prefix)], RangeEnd: end}
 }
 
-func (e Entry) delete() clientv3.Op {
-	op := deleteKey
-	op.WithKeyBytes([]byte(e.Key))
-	return op
+// few reads the first of them in order of names, which is cheap for the server.
+func (e Entry) few() *pb.RequestOp {
+	r := e.all()
+	r.Limit = few
+	return etcd.Range(r)
 }
 
-func (e Entry) fewNames() clientv3.Op {
-	op, end := getFew, e.endKey()
-	op.WithKeyBytes(end[:len(e.Prefix):len(e.Prefix)])
-	op.WithRangeBytes(end)
-	return op
+func (e Entry) fewNames() *pb.RequestOp {
+	r := e.all()
+	r.Limit, r.KeysOnly = few, true
+	return etcd.Range(r)
 }

@@ -3,7 +3,7 @@ package queue
 import (
 	"slices"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -23,12 +23,12 @@ const MostInSet = 64
 // has entered and one of its keys is gone. After either, the entries with a revision are in their queues.
 func (q *Queue) EnterAll(a *etcd.Attempt, set []Entry, value string) ([]Ahead, error) {
 	var txn etcd.Txn
-	var looks []clientv3.Op
+	var looks []*pb.RequestOp
 	var looked []int // the entries that looks are of
 	for i, e := range set {
 		txn.If = append(txn.If, e.absent())
 		txn.Then = append(txn.Then, e.put(value))
-		txn.Else = append(txn.Else, clientv3.OpGet(e.Key))
+		txn.Else = append(txn.Else, etcd.Get(e.Key))
 		if !q.contended.mixed(e.rivals()) {
 			looks, looked = append(looks, e.newestTwo()), append(looked, i)
 		}
@@ -58,7 +58,7 @@ func entered(set []Entry, rev int64) {
 
 // recognise reports, by reads of a set's keys, whether an earlier attempt has entered. The errors are those of
 // EnterAll.
-func recognise(set []Entry, reads []*etcdserverpb.ResponseOp, value string) (have bool, err error) {
+func recognise(set []Entry, reads []*pb.ResponseOp, value string) (have bool, err error) {
 	missing := 0
 	for i := range set {
 		kv := first(reads[i].GetResponseRange().Kvs)
@@ -83,7 +83,7 @@ func recognise(set []Entry, reads []*etcdserverpb.ResponseOp, value string) (hav
 func (q *Queue) LeaveAll(a *etcd.Attempt, set []Entry) (gone []int, err error) {
 	var txn etcd.Txn
 	for _, e := range set {
-		txn.Then = append(txn.Then, clientv3.OpTxn([]clientv3.Cmp{e.Held()}, []clientv3.Op{e.delete()}, nil))
+		txn.Then = append(txn.Then, etcd.Nested(etcd.Txn{If: []clientv3.Cmp{e.Held()}, Then: []*pb.RequestOp{e.delete()}}))
 	}
 	resp, err := q.Line.CommitAlone(a, txn)
 	for i, r := range resp.Responses {
@@ -112,7 +112,7 @@ func (q *Queue) tryEnterAll(a *etcd.Attempt, set []Entry, value string) (owners 
 	var txn etcd.Txn
 	owners = make([]*mvccpb.KeyValue, len(set))
 	seen := make([]int64, len(set)) // for queues that are not compared: the revision at which there was no contender
-	var pages []clientv3.Op
+	var pages []*pb.RequestOp
 	for i, e := range set {
 		txn.If = append(txn.If, e.absent())
 		if q.contended.mixed(e.rivals()) {
@@ -123,8 +123,8 @@ func (q *Queue) tryEnterAll(a *etcd.Attempt, set []Entry, value string) (owners 
 			txn.If = append(txn.If, e.empty())
 		}
 		txn.Then = append(txn.Then, e.put(value))
-		txn.Else = append(txn.Else, clientv3.OpGet(e.Key))
-		pages = append(pages, clientv3.OpGet(e.Prefix, e.inRange(), clientv3.WithLimit(few)))
+		txn.Else = append(txn.Else, etcd.Get(e.Key))
+		pages = append(pages, e.few())
 	}
 	if found(owners) { // an earlier attempt may have entered all the same
 		txn.If, txn.Then = nil, txn.Else

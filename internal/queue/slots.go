@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -70,13 +70,14 @@ func (s Slots) Free(of int) int {
 }
 
 // readSlots reads the keys of all slots of the semaphore whose turnstile has the prefix.
-func readSlots(prefix string) clientv3.Op {
-	return clientv3.OpGet(prefix+slotsDir, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+func readSlots(prefix string) *pb.RequestOp {
+	dir := prefix + slotsDir
+	return etcd.Range(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(clientv3.GetPrefixRangeEnd(dir)), KeysOnly: true})
 }
 
 // slotsIn makes Slots of the answer to readSlots. If before is not 0, the numbers in keys that were created at before
 // or later are ignored.
-func slotsIn(prefix string, of int, before int64, resp *etcdserverpb.RangeResponse) Slots {
+func slotsIn(prefix string, of int, before int64, resp *pb.RangeResponse) Slots {
 	s := Slots{taken: make(map[int]bool)}
 	own := int64(math.MaxInt64) // the oldest key with the right number
 	for _, kv := range resp.Kvs {
@@ -112,8 +113,8 @@ func (q *Queue) TakeSlot(a *etcd.Attempt, turnstile, e Entry, of int, value stri
 	mixed := q.contended.mixed(turnstile.rivals())
 	txn := etcd.Txn{
 		If:   []clientv3.Cmp{turnstile.empty(), e.empty()},
-		Then: []clientv3.Op{e.put(value), readSlots(turnstile.Prefix)},
-		Else: []clientv3.Op{clientv3.OpGet(e.Key), readSlots(turnstile.Prefix), turnstile.fewNames()},
+		Then: []*pb.RequestOp{e.put(value), readSlots(turnstile.Prefix)},
+		Else: []*pb.RequestOp{etcd.Get(e.Key), readSlots(turnstile.Prefix), turnstile.fewNames()},
 	}
 	if mixed {
 		txn.If = txn.If[1:]
@@ -150,7 +151,7 @@ func (q *Queue) TakeSlot(a *etcd.Attempt, turnstile, e Entry, of int, value stri
 }
 
 // recognised returns e with its revision if an earlier attempt has put its key.
-func (e Entry) recognised(read *etcdserverpb.ResponseOp, value string) (Entry, error) {
+func (e Entry) recognised(read *pb.ResponseOp, value string) (Entry, error) {
 	kv := first(read.GetResponseRange().Kvs)
 	e.Rev = 0 // an earlier attempt may have set it
 	switch {
@@ -168,8 +169,8 @@ func (e Entry) recognised(read *etcdserverpb.ResponseOp, value string) (Entry, e
 func (q *Queue) PassTurnstile(a *etcd.Attempt, turnstile, e Entry, of int, value string) (_ Entry, s Slots, err error) {
 	resp, err := q.Line.CommitAlone(a, etcd.Txn{
 		If:   []clientv3.Cmp{turnstile.Held(), e.empty()},
-		Then: []clientv3.Op{e.put(value), readSlots(turnstile.Prefix), turnstile.delete()},
-		Else: []clientv3.Op{clientv3.OpGet(e.Key), readSlots(turnstile.Prefix), clientv3.OpGet(turnstile.Key, clientv3.WithKeysOnly())},
+		Then: []*pb.RequestOp{e.put(value), readSlots(turnstile.Prefix), turnstile.delete()},
+		Else: []*pb.RequestOp{etcd.Get(e.Key), readSlots(turnstile.Prefix), etcd.Get(turnstile.Key)},
 	})
 	if err != nil {
 		return e, s, err
@@ -198,7 +199,7 @@ func (q *Queue) AwaitSlots(ctx context.Context, prefix string, of int, enough fu
 			return q.Conn.Do(ctx, q.Bound, func(a *etcd.Attempt) error {
 				resp, err := a.Get(prefix+slotsDir, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 				if err == nil {
-					done = enough(slotsIn(prefix, of, 0, (*etcdserverpb.RangeResponse)(resp)))
+					done = enough(slotsIn(prefix, of, 0, (*pb.RangeResponse)(resp)))
 				}
 				return err
 			})
