@@ -120,7 +120,8 @@ func (l *Lock) Token() (fence.Token, bool) {
 
 // NewContext returns a context for the work of the present tenure. It carries the tenure's token for package fence and,
 // as the lock's name, the record's key. It ends with ctx or with the tenure, whichever is first: at the latest at the
-// local deadline, before anybody else can lead. Its cause matches [ErrLost] or [ErrStopped] if the tenure ended it.
+// local deadline, before anybody else can lead. Its cause matches [ErrLost] or [ErrStopped] if the tenure ended it. Its
+// resources are freed at that end, so pass a ctx that ends with the work.
 //
 // Call it at the start of OnStartedLeading, with the context given there. If ctx has ended, or there is no tenure, it
 // returns an error that matches [ErrNotLeading] and, if the tenure has ended, its cause. So a callback that is
@@ -137,7 +138,8 @@ func (l *Lock) NewContext(ctx context.Context) (context.Context, error) {
 		return nil, fmt.Errorf("%w: %w", ErrNotLeading, t.cause())
 	}
 	ctx, cancel := context.WithCancelCause(fence.WithLock(fence.NewContext(ctx, t.token), l.key))
-	context.AfterFunc(t.ctx, func() { cancel(t.cause()) })
+	forget := context.AfterFunc(t.ctx, func() { cancel(t.cause()) })
+	context.AfterFunc(ctx, func() { forget() }) // a tenure outlives the contexts of many requests
 	return ctx, nil
 }
 

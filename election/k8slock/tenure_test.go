@@ -1,10 +1,13 @@
 package k8slock_test
 
 import (
+	"context"
 	"fmt"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -151,5 +154,28 @@ func TestLock_leaseGoesInTheMiddleOfAnAcquisition(t *testing.T) {
 		time.AfterFunc(200*time.Millisecond, func() { _ = a.srv.Revoke(a.srv.Leases()[0].ID) })
 		require.ErrorIs(t, a.Create(t.Context(), a.leaderRecord()), rpctypes.ErrLeaseNotFound)
 		a.requireNoTenure(t)
+	})
+}
+
+// A context of a tenure is freed when the context that it was made of has ended, though the tenure goes on.
+func TestLock_NewContext_isFreed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newCandidate(t, newServer(t), k8slock.Options{})
+		a.create(t)
+		type value struct{ _ [64]byte }
+		request := func() weak.Pointer[value] {
+			held := new(value)
+			ctx, cancel := context.WithCancel(context.WithValue(t.Context(), value{}, held))
+			defer cancel()
+			work, err := a.NewContext(ctx)
+			require.NoError(t, err)
+			require.Same(t, held, work.Value(value{}))
+			return weak.Make(held)
+		}
+		held := request()
+		synctest.Wait()
+		runtime.GC()
+		require.Nil(t, held.Value())
+		a.token(t)
 	})
 }

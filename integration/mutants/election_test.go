@@ -160,4 +160,11 @@ var electionMutants = []mutant{
 		new:  "if true {",
 		by:   killer{inK8slock, "TestLock_keepsTheStreamsOfItsRenewals", `require.Equal(t, tc.want, a.c.KeepAliveStreams())`},
 	},
+	{
+		name: "k8slock: a context of a tenure is kept until the tenure ends",
+		file: "election/k8slock/tenure.go",
+		old:  "context.AfterFunc(ctx, func() { forget() })",
+		new:  "_ = forget",
+		by:   killer{inK8slock, "TestLock_NewContext_isFreed", `require.Nil(t, held.Value())`},
+	},
 }
