@@ -1,18 +1,18 @@
-// Package etcdfence guards data in etcd with a lock: the server refuses a write by a holder that has lost the lock, in one step
-// with the write.
+// Package etcdfence guards data in etcd with a lock: the server refuses a write by a holder that has lost the lock, in
+// one step with the write.
 //
 // # Two forms
 //
-// [NewKV] is for data in the same etcd as the lock. Each write compares the create revision of the lock's key and its lease, so
-// a write is done only while the lock is held.
+// [NewKV] is for data in the same etcd as the lock. Each write compares the create revision of the lock's key and its
+// lease, so a write is done only while the lock is held.
 //
 // [Marks] is for data in an etcd whose writers hold their locks elsewhere, for example in another cluster. A key for
 // each resource holds its marks, the highest tokens that were accepted, and the name of the lock. Each write compares
 // that key. A writer begins its tenure with [Marks.Claim] and a reader with [Marks.ClaimRead], each before its first
 // read.
 //
-// Both return a [KV], which is a clientv3.KV: Put, Delete, Do and Txn are fenced, Get and GetStream are not, and Compact is
-// refused.
+// Both return a [KV], which is a clientv3.KV: Put, Delete, Do and Txn are fenced, Get and GetStream are not, and
+// Compact is refused.
 //
 // # Guarantee
 //
@@ -51,15 +51,15 @@
 // # No guarantee
 //
 //   - Reads are not fenced; a CheckRead after a read shows whether it was in time. A successor can change what a holder
-//     has read. A write that is based on the old value is refused.
-//   - A mark shows which holder came later, not who holds the lock. Until a successor has claimed, a holder that has lost its
-//     lock is accepted. [NewKV] refuses it from the moment of the loss, even without a successor.
-//   - Writes to the data that do not go through the KV are not fenced. Writes to the marks or to the lock's keys break the
-//     fence.
-//   - A write whose answer was lost may have been done. The KV does not repeat it. Repeat it only if it is idempotent, as with
-//     etcd's client. A read does not settle the outcome, because the write may be done after the read. Of two writes that
-//     compare the same ModRevision in [KV.Txn] only one is done. With Marks, a write of an older token is refused once a newer
-//     token has claimed.
+//     has read. The holder's write that is based on the old value is refused.
+//   - A mark shows which holder came later, not who holds the lock. Until a successor has claimed, a holder that has
+//     lost its lock is accepted. [NewKV] refuses it from the moment of the loss, even without a successor.
+//   - Writes to the data that do not go through the KV are not fenced. Writes to the marks or to the lock's keys break
+//     the fence.
+//   - A write whose answer was lost may have been done. The KV does not repeat it. Repeat it only if it is idempotent,
+//     as with etcd's client. A read does not settle the outcome, because the write may be done after the read. Of two
+//     writes that compare the same ModRevision in [KV.Txn] only one is done. With Marks, a write of an older token is
+//     refused once a newer token has claimed.
 //   - A restore of the data's etcd from a snapshot brings back old marks and, if it undoes a Move, the former lock:
 //     claim or move again before anything is written. A restore of the lock's etcd sets revisions back: raise the era
 //     (see package fence).
@@ -95,7 +95,8 @@
 //
 // # Permissions
 //
-// With authentication in etcd, NewKV needs the same permission as its lock: to read the keys with the prefix Options.Prefix +
-// name + "/". Marks needs to read and write the keys of the marks. Both need the permissions of the caller's own operations.
-// Give no other user write access to these keys or to the data: otherwise they can bypass the fence.
+// With authentication in etcd, NewKV needs the same permission as its lock: to read the keys with the prefix
+// Options.Prefix + name + "/". Marks needs to read and write the keys of the marks. Both need the permissions of the
+// caller's own operations. Give no other user write access to these keys or to the data: otherwise they can bypass the
+// fence.
 package etcdfence

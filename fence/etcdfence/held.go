@@ -22,8 +22,8 @@ type Holder interface {
 	Token() fence.Token
 }
 
-// NewKV returns a KV whose writes are done only while the lock's key exists. The lock and the data must be in the same etcd, and
-// kv must see the lock's key under its own name: apply a namespace to the returned KV and not to kv.
+// NewKV returns a KV whose writes are done only while the lock's key exists. The lock and the data must be in the same
+// etcd, and kv must see the lock's key under its own name: apply a namespace to the returned KV and not to kv.
 //
 // The KV uses the token of the handle and ignores that of the context. It compares the lock's own key, which no other
 // lock has, and so needs no name. The error of a refused write has the lock's key as the resource. Its highest token is
@@ -67,8 +67,8 @@ func newHeld(kv clientv3.KV, cmp clientv3.Cmp, token fence.Token) (*held, error)
 	return &held{kv: kv, cmps: []clientv3.Cmp{cmp.Clone(), onLease(key)}, key: key, token: token}, nil
 }
 
-// onLease is true while the key has the lease in its name. A write that detaches the lease keeps the create revision, but the
-// key is no longer a contender: the next contender in the queue holds the lock.
+// onLease compares true while the key is attached to the lease in its name. A write that detaches the lease keeps the
+// create revision, but the key is no longer a contender: the next contender in the queue holds the lock.
 func onLease(key string) clientv3.Cmp {
 	child, _, _ := strings.Cut(key[strings.LastIndexByte(key, '/')+1:], "-")
 	if id, err := strconv.ParseInt(child, 16, 64); err == nil && id != 0 {

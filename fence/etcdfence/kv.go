@@ -12,9 +12,10 @@ import (
 // is open while no newer token and no other lock was accepted. KV sends each write as one transaction with the gate's
 // comparison, so the server decides in one step with the write.
 //
-// On success the response is that of the same call without the gate, including headers and revisions. If the gate is closed
-// nothing is written, and the error is a [*fence.StaleError], which matches [fence.ErrStale]. KV returns the client's errors
-// unchanged. After a lost answer the write may have been done; KV does not send it again.
+// On success the response is that of the same call without the gate, including headers and revisions. If the gate is
+// closed nothing is written, and the error is a [*fence.StaleError] or, with [Marks.KV], perhaps an
+// [*fence.OtherLockError]. KV returns the client's errors unchanged. After a lost answer the write may have been done;
+// KV does not send it again.
 //
 // Use it like any clientv3.KV: in namespace.NewKV, or, as the KV of a client from [clientv3.NewCtxClient], in
 // concurrency.NewSTM. It is safe for concurrent use and need not be closed.
@@ -37,12 +38,12 @@ type gate interface {
 
 // Claim starts a tenure. Call it once after a grant, before the first read of the resource.
 //
-// With [NewKV] the grant has started the tenure, and Claim is [KV.Check]. With [Marks.KV] it raises the resource's mark to the
-// context's token; see [Marks.Claim].
+// With [NewKV] the grant has started the tenure, and Claim is [KV.Check]. With [Marks.KV] it raises the resource's mark
+// to the context's token; see [Marks.Claim].
 func (k *KV) Claim(ctx context.Context) error { return k.gate.claim(ctx) }
 
-// Check reports whether a write would be accepted now. It writes nothing. The answer can be out of date when Check returns: use
-// it to give up early. The errors are those of a write.
+// Check reports whether a write would be accepted now. It writes nothing. The answer can be out of date when Check
+// returns: use it to give up early. The errors are those of a write.
 func (k *KV) Check(ctx context.Context) error { return k.gate.check(ctx) }
 
 // Put puts a key. The options are those of [clientv3.OpPut].
@@ -57,8 +58,8 @@ func (k *KV) Delete(ctx context.Context, key string, opts ...clientv3.OpOption) 
 	return r.Del(), err
 }
 
-// Get reads without the gate, so a holder that has lost the lock can still read. A successor can change the data right after.
-// For a write that depends on the read, use a comparison in [KV.Txn].
+// Get reads without the gate, so a holder that has lost the lock can still read. A successor can change the data right
+// after. For a write that depends on the read, use a comparison in [KV.Txn].
 func (k *KV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	return k.kv.Get(ctx, key, opts...)
 }
@@ -68,7 +69,8 @@ func (k *KV) GetStream(ctx context.Context, key string, opts ...clientv3.OpOptio
 	return k.kv.GetStream(ctx, key, opts...)
 }
 
-// Compact returns [errors.ErrUnsupported], because etcd cannot make it depend on a condition. Call the client's Compact.
+// Compact returns [errors.ErrUnsupported], because etcd cannot make it depend on a condition. Call the client's
+// Compact.
 func (k *KV) Compact(context.Context, int64, ...clientv3.CompactOption) (*clientv3.CompactResponse, error) {
 	return nil, fmt.Errorf("etcdfence: a compaction cannot be fenced: %w", errors.ErrUnsupported)
 }
@@ -101,9 +103,9 @@ func (k *KV) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, error
 	}
 }
 
-// Txn returns a transaction. If the gate is open, the caller's comparisons choose between Then and Else as usual. If it is
-// closed, neither runs, not even reads. Use it in one goroutine, and call If, Then and Else at most once each and in this
-// order; otherwise Commit returns an error, where etcd's own transaction panics.
+// Txn returns a transaction. If the gate is open, the caller's comparisons choose between Then and Else as usual. If it
+// is closed, neither runs, not even reads. Use it in one goroutine, and call If, Then and Else at most once each and in
+// this order; otherwise Commit returns an error, where etcd's own transaction panics.
 func (k *KV) Txn(ctx context.Context) clientv3.Txn { return &txn{ctx: ctx, gate: k.gate} }
 
 // body is the caller's transaction, which the server runs if the gate is open.
@@ -112,8 +114,8 @@ type body struct {
 	then, otherwise []clientv3.Op
 }
 
-// bare reports whether the body has no condition. A bare body needs no nested transaction: it can have as many operations as
-// without the gate, and etcd does not log it if it only reads.
+// bare reports whether the body has no condition. A bare body needs no nested transaction: it can have as many
+// operations as without the gate, and etcd does not log it if it only reads.
 func (b body) bare() bool { return len(b.cmps) == 0 && len(b.otherwise) == 0 }
 
 // ops returns the body as the first operations of the gate's Then.

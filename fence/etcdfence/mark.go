@@ -143,8 +143,8 @@ func (m *mark) commit(ctx context.Context, b body) (*clientv3.TxnResponse, error
 // lower, missing or without a name, send raises them in one transaction with the body, on the condition that they are
 // still those that were read.
 //
-// A comparison of bytes (mark less than token) would save the first attempt but would accept values that are not numbers: no
-// comparison of etcd can check that a lower value is well-formed.
+// A comparison of bytes (mark less than token) would save the first attempt but would accept values that are not
+// numbers: no comparison of etcd can check that a lower value is well-formed.
 //
 // send sends another transaction only after the server has answered that nothing was done. Each repetition means that
 // somebody else has changed the mark in between.
@@ -176,7 +176,8 @@ func (m *mark) send(ctx context.Context, by bid, b body) (_ *clientv3.TxnRespons
 		if next := seen.raised(by); next == seen.marks {
 			cond, then = is(next), ops
 		} else {
-			// The mark comes last, because etcd answers the reads of a transaction before its first write with the old revision.
+			// The mark comes last, because etcd answers the reads of a transaction before its first write with the old
+			// revision.
 			cond = clientv3.Compare(clientv3.ModRevision(key), "=", seen.rev)
 			then = append(slices.Clone(ops), clientv3.OpPut(key, next.String()))
 		}

@@ -19,12 +19,12 @@ const (
 
 // Options of [Marks]. The zero value of a field is its default.
 type Options struct {
-	// Prefix and the resource form the key of a mark: the mark of "orders" is at "fence/orders". 1 to 1,024 bytes of UTF-8
-	// without NUL, default "fence/". No other key may have this prefix.
+	// Prefix and the resource form the key of a mark: the mark of "orders" is at "fence/orders". 1 to 1,024 bytes of
+	// UTF-8 without NUL, default "fence/". No other key may have this prefix.
 	Prefix string
 
-	// MaxEra is the highest era that is accepted: 1 to 32767, default [fence.DefaultMaxEra], 15. A token of a higher era is
-	// refused before anything is sent; see [fence.Token.CheckEra].
+	// MaxEra is the highest era that is accepted: 1 to 32767, default [fence.DefaultMaxEra], 15. A token of a higher
+	// era is refused before anything is sent; see [fence.Token.CheckEra].
 	MaxEra uint16
 
 	// AllowUnnamed makes a resource that follows a lock accept tokens without a lock's name, for example those of older
@@ -44,8 +44,8 @@ type Options struct {
 // [fence.LockFromContext]. The resource follows the lock of the first token that is accepted with a name. Until
 // [Marks.Move] it refuses the tokens of other locks, whatever their numbers.
 //
-// A resource is 1 to 1,024 bytes of UTF-8 without NUL. Marks is safe for concurrent use, by any number of processes, and need not be
-// closed.
+// A resource is 1 to 1,024 bytes of UTF-8 without NUL. Marks is safe for concurrent use, by any number of processes,
+// and need not be closed.
 type Marks struct {
 	kv           clientv3.KV
 	prefix       string
@@ -54,8 +54,8 @@ type Marks struct {
 	hooks        *fence.Hooks
 }
 
-// NewMarks returns the marks with a prefix in kv. It sends nothing. The error names the argument or the option, its value and
-// the legal range.
+// NewMarks returns the marks with a prefix in kv. It sends nothing. The error names the argument or the option, its
+// value and the legal range.
 func NewMarks(kv clientv3.KV, opts Options) (*Marks, error) {
 	if kv == nil {
 		return nil, errors.New("etcdfence: kv is nil, want the KV of an etcd client")
@@ -72,8 +72,8 @@ func NewMarks(kv clientv3.KV, opts Options) (*Marks, error) {
 	return &Marks{kv: kv, prefix: opts.Prefix, maxEra: opts.MaxEra, allowUnnamed: opts.AllowUnnamed, hooks: opts.Hooks}, nil
 }
 
-// Claim starts a tenure. Call it once after a grant, before the first read of the resource: until then the mark does not refuse
-// the predecessor. Repeating it is safe.
+// Claim starts a tenure. Call it once after a grant, before the first read of the resource: until then the mark does
+// not refuse the predecessor. Repeating it is safe.
 //
 // On success the mark is the context's token or newer, and no older token is accepted. The mark is unchanged if the
 // error is a [*fence.StaleError], which has the newer mark as the highest token, or an [*fence.OtherLockError] (the
@@ -103,8 +103,9 @@ func (m *Marks) Move(ctx context.Context, resource string) error {
 	return r.move(ctx)
 }
 
-// Check reports whether the context's token would be accepted now. It reads the mark and does not raise it. The answer can be
-// out of date when Check returns: use it to give up early, and [Marks.KV] to write. The errors are those of [Marks.Claim].
+// Check reports whether the context's token would be accepted now. It reads the mark and does not raise it. The answer
+// can be out of date when Check returns: use it to give up early, and [Marks.KV] to write. The errors are those of
+// [Marks.Claim].
 func (m *Marks) Check(ctx context.Context, resource string) error {
 	k, err := m.KV(resource)
 	if err != nil {
@@ -113,8 +114,9 @@ func (m *Marks) Check(ctx context.Context, resource string) error {
 	return k.Check(ctx)
 }
 
-// ClaimRead starts the tenure of a reader. Call it once after a grant, before the first read of the resource: until then the
-// marks do not refuse a writer that held the lock before, and it could write while the reader reads. Repeating it is safe.
+// ClaimRead starts the tenure of a reader. Call it once after a grant, before the first read of the resource: until
+// then the marks do not refuse a writer that held the lock before, and it could write while the reader reads. Repeating
+// it is safe.
 //
 // On success no token of an older writer is accepted, not even in a write that is still under way. The context carries
 // the token of a read lock. The errors are those of [Marks.Claim]; the token is stale if the mark of writers is newer.

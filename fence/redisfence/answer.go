@@ -12,12 +12,12 @@ import (
 )
 
 var (
-	// ErrUnknown reports that no answer came: the script ran as a whole, did not run, or may still run. To settle the outcome,
-	// claim with a newer token and then read; see the package.
+	// ErrUnknown reports that no answer came: the script ran as a whole, did not run, or may still run. To settle the
+	// outcome, claim with a newer token and then read; see the package.
 	ErrUnknown = errors.New("redisfence: outcome unknown")
 
-	// ErrNotReplicated reports that the script ran and that fewer replicas than Options.WaitReplicas have acknowledged it. A
-	// fail-over may lose the mark and the writes.
+	// ErrNotReplicated reports that the script ran and that fewer replicas than Options.WaitReplicas have acknowledged
+	// it. A fail-over may lose the mark and the writes.
 	ErrNotReplicated = errors.New("redisfence: not replicated")
 
 	// ErrMalformedMark reports that the mark's key has a value that this package does not write. Nothing is accepted

@@ -1,5 +1,5 @@
-// Package redisfence keeps a holder that has lost its lock from writing to Redis, Valkey or another server that runs their Lua
-// scripts. It uses github.com/redis/go-redis/v9.
+// Package redisfence keeps a holder that has lost its lock from writing to Redis, Valkey or another server that runs
+// their Lua scripts. It uses github.com/redis/go-redis/v9.
 //
 // # Scope
 //
@@ -8,9 +8,9 @@
 // package fence. A holder calls [Marks.Claim] once, before its first read, and writes with [Marks.Do], [Marks.Set], or
 // [Marks.Run] for its own Lua. [Marks.Check] only refuses early.
 //
-// The token is the one in the context, see [fence.FromContext]. A lock's context carries its token. The holder of a read lock
-// calls [Marks.ClaimRead] before its first read, which keeps a paused writer from writing while it reads, and [Marks.CheckRead]
-// after a read, before the result is used; see package fence.
+// The token is the one in the context, see [fence.FromContext]. A lock's context carries its token. The holder of a
+// read lock calls [Marks.ClaimRead] before its first read, which keeps a paused writer from writing while it reads, and
+// [Marks.CheckRead] after a read, before the result is used; see package fence.
 //
 // The resource follows one lock: that of the first claim or write, of a writer or a reader, whose context carries a
 // lock's name. [Marks.Move] makes it follow another lock. A mark without a name, written by an earlier version or by
@@ -36,23 +36,24 @@
 //     how long a primary that is cut off accepts writes.
 //   - A restart loses data that was not on disk: set appendonly yes and appendfsync always. A restore from a backup
 //     brings back old marks and, if it undoes a Move, the former lock: claim or move again before anything is written.
-//   - Marks must not be evicted: set maxmemory-policy noeviction. Marks have no expiry. Never set one and never delete a mark;
-//     FLUSHDB deletes them all. [Marks.Probe] reports unsafe settings.
+//   - Marks must not be evicted: set maxmemory-policy noeviction. Marks have no expiry. Never set one and never delete
+//     a mark; FLUSHDB deletes them all. [Marks.Probe] reports unsafe settings.
 //   - Writes that do not go through the fence are not refused. Reads are not fenced; a CheckRead after a read shows
 //     whether it was in time. Read at the primary: a replica may have old data, and it also answers a Do or Run whose
 //     commands only read.
-//   - A mark shows which holder came later, not who holds the lock. Until a successor has claimed, a holder that has lost its
-//     lock is accepted.
+//   - A mark shows which holder came later, not who holds the lock. Until a successor has claimed, a holder that has
+//     lost its lock is accepted.
 //   - A proxy that distributes keys over servers, as redis.Ring does in the client, separates marks from the data.
 //
-// If a stale write must never be accepted, keep the mark in a store with consensus: see fence/etcdfence and fence/sqlfence.
+// If a stale write must never be accepted, keep the mark in a store with consensus: see fence/etcdfence and
+// fence/sqlfence.
 //
 // # Keys and clusters
 //
-// The mark of the resource orders is at fence:{orders}. In a cluster a script can use keys of one hash slot only. The braces
-// put the mark into the slot of the key "orders" and of every key that contains {orders}, such as {orders}:7. If the resource
-// is one key, use the key's name as the resource. The server refuses a key in another slot, and the error says so. Without a
-// cluster every key is allowed.
+// The mark of the resource orders is at fence:{orders}. In a cluster a script can use keys of one hash slot only. The
+// braces put the mark into the slot of the key "orders" and of every key that contains {orders}, such as {orders}:7. If
+// the resource is one key, use the key's name as the resource. The server refuses a key in another slot, and the error
+// says so. Without a cluster every key is allowed.
 //
 // The value is the write mark, such as 54. While the mark of readers is higher, a space and the mark of readers follow:
 // "54 60", or "0 60" if no writer has come. If the resource follows a lock, the value has both marks, with 0 for a mark
@@ -85,14 +86,14 @@
 //
 // # A lost answer
 //
-// The client repeats a command MaxRetries times if it gets no answer. This package allows that for claims and checks only.
-// After ErrUnknown from Do, Set or Run, repeat the call only if its commands are idempotent: SET is, INCR is not. Otherwise no
-// read under the same token settles the outcome, because the script may still be under way and run after the read. Release
-// the lock, acquire it again and claim with the new token. The server then refuses the old script, and a read shows the
-// outcome.
+// The client repeats a command MaxRetries times if it gets no answer. This package allows that for claims and checks
+// only. After ErrUnknown from Do, Set or Run, repeat the call only if its commands are idempotent: SET is, INCR is not.
+// Otherwise no read under the same token settles the outcome, because the script may still be under way and run after
+// the read. Release the lock, acquire it again and claim with the new token. The server then refuses the old script,
+// and a read shows the outcome.
 //
-// The client's options bound the time of a call. A context interrupts a call only with ContextTimeoutEnabled, and only by its
-// deadline.
+// The client's options bound the time of a call. A context interrupts a call only with ContextTimeoutEnabled, and only
+// by its deadline.
 //
 // # Cost
 //

@@ -27,8 +27,8 @@ const (
 
 // Options are the settings of a [Marks]. The zero value is ready for use.
 type Options struct {
-	// Prefix and the resource in braces form the key of a mark: the mark of "orders" is at "fence:{orders}". 1 to 1,024 bytes
-	// of UTF-8 without NUL and braces, default "fence:". No other key may have this prefix.
+	// Prefix and the resource in braces form the key of a mark: the mark of "orders" is at "fence:{orders}". 1 to 1,024
+	// bytes of UTF-8 without NUL and braces, default "fence:". No other key may have this prefix.
 	Prefix string
 
 	// WaitReplicas is the number of replicas that must acknowledge the mark and the writes before any call but Check
@@ -36,12 +36,12 @@ type Options struct {
 	// package.
 	WaitReplicas int
 
-	// WaitTimeout bounds that wait: whole milliseconds, 1ms to 1m, less than the client's ReadTimeout. Default 1s. It is used
-	// with WaitReplicas only.
+	// WaitTimeout bounds that wait: whole milliseconds, 1ms to 1m, less than the client's ReadTimeout. Default 1s. It
+	// is used with WaitReplicas only.
 	WaitTimeout time.Duration
 
-	// MaxEra is the highest era that is accepted: 1 to 32767, default [fence.DefaultMaxEra], 15. A token of a higher era is
-	// refused before anything is sent; see [fence.Token.CheckEra].
+	// MaxEra is the highest era that is accepted: 1 to 32767, default [fence.DefaultMaxEra], 15. A token of a higher
+	// era is refused before anything is sent; see [fence.Token.CheckEra].
 	MaxEra uint16
 
 	// AllowUnnamed makes a resource that follows a lock accept tokens without a lock's name, for example those of
@@ -52,8 +52,8 @@ type Options struct {
 	Hooks *fence.Hooks
 }
 
-// Marks checks tokens against marks in Redis. It has no state in memory: any number of Marks, in any number of processes, may
-// share a prefix. It is safe for concurrent use and need not be closed. Create it with [New].
+// Marks checks tokens against marks in Redis. It has no state in memory: any number of Marks, in any number of
+// processes, may share a prefix. It is safe for concurrent use and need not be closed. Create it with [New].
 //
 // A resource is 1 to 1,024 bytes of UTF-8 without NUL and braces.
 type Marks struct {

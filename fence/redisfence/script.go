@@ -5,17 +5,17 @@ import (
 	"encoding/hex"
 )
 
-// Script is the caller's Lua code together with the guard. Create it once with [NewScript]; it is safe for concurrent use. The
-// server caches it, and the client sends the text again only if the server does not know it.
+// Script is the caller's Lua code together with the guard. Create it once with [NewScript]; it is safe for concurrent
+// use. The server caches it, and the client sends the text again only if the server does not know it.
 type Script struct {
 	source, sha string
 }
 
-// NewScript returns a script whose body runs only if the token is accepted. It sends nothing: the server reports a syntax error
-// at the first [Marks.Run], before anything is written.
+// NewScript returns a script whose body runs only if the token is accepted. It sends nothing: the server reports a
+// syntax error at the first [Marks.Run], before anything is written.
 //
-// The body is the body of a function. KEYS and ARGV have the keys and arguments of Run, without the mark and the token. Run
-// returns its result. The body must not use keys that are not in KEYS, and must not write to a mark.
+// The body is the body of a function. KEYS and ARGV have the keys and arguments of Run, without the mark and the token.
+// Run returns its result. The body must not use keys that are not in KEYS, and must not write to a mark.
 func NewScript(body string) *Script {
 	// The body comes first, so that the server's messages have the caller's line numbers.
 	return newScript("local function body(KEYS, ARGV) " + body + "\nend\n" + luaAdmit + luaGuard)
@@ -137,7 +137,8 @@ if type(answer) == 'table' and answer.err then return answer end
 return {'ok', answer}
 `
 
-// luaOps runs one command for each key. For each command the arguments are its name, the number of its arguments, and these.
+// luaOps runs one command for each key. For each command the arguments are its name, the number of its arguments, and
+// these.
 const luaOps = `
 local replies, at = {}, 1
 for i = 1, #KEYS do

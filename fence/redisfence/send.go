@@ -90,8 +90,8 @@ func (m *Marks) eval(ctx context.Context, c call, keys []string, args []any) (an
 	return cmd.Val(), wait, cmd.Err()
 }
 
-// sender returns a function that sends a command and stores the answer or the error in it. With WaitReplicas, a pipeline
-// sends WAIT on the same connection.
+// sender returns a function that sends a command and stores the answer or the error in it. With WaitReplicas, a
+// pipeline sends WAIT on the same connection.
 func (m *Marks) sender(ctx context.Context, c call, key string) (func(*redis.Cmd) *redis.IntCmd, error) {
 	wrap := func(cmd *redis.Cmd) redis.Cmder {
 		if c.repeatable {
@@ -122,7 +122,8 @@ func (m *Marks) sender(ctx context.Context, c call, key string) (func(*redis.Cmd
 	}, nil
 }
 
-// node returns the client of the server that has the key. WAIT has no key by which the client of a cluster could select it.
+// node returns the client of the server that has the key. WAIT has no key by which the client of a cluster could select
+// it.
 func (m *Marks) node(ctx context.Context, key string) (*redis.Client, error) {
 	if c, ok := m.client.(*redis.ClusterClient); ok {
 		return c.MasterForKey(ctx, key)

@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// Claim starts a tenure. Call it once after a grant, before the first read of the resource: until then the mark does not
-// refuse the predecessor. Repeating it is safe.
+// Claim starts a tenure. Call it once after a grant, before the first read of the resource: until then the mark does
+// not refuse the predecessor. Repeating it is safe.
 //
 // On success the mark is the context's token, and the server accepts no older token. The mark is unchanged if the error
 // is a [*fence.StaleError], which has the newer mark as the highest token, or a [*fence.OtherLockError] (the resource
@@ -34,15 +34,17 @@ func (m *Marks) Move(ctx context.Context, resource string) error {
 	return err
 }
 
-// Check reports whether the context's token would be accepted now. It raises no mark. The answer can be out of date when Check
-// returns: use it to give up early, and [Marks.Do] to write. The errors are those of [Marks.Claim], without ErrNotReplicated.
+// Check reports whether the context's token would be accepted now. It raises no mark. The answer can be out of date
+// when Check returns: use it to give up early, and [Marks.Do] to write. The errors are those of [Marks.Claim], without
+// ErrNotReplicated.
 func (m *Marks) Check(ctx context.Context, resource string) error {
 	_, err := m.run(ctx, call{verb: "check", resource: resource, script: checkScript, readOnly: true, repeatable: true})
 	return err
 }
 
-// ClaimRead starts the tenure of a reader. Call it once after a grant, before the first read of the resource: until then the
-// marks do not refuse a writer that held the lock before, and it could write while the reader reads. Repeating it is safe.
+// ClaimRead starts the tenure of a reader. Call it once after a grant, before the first read of the resource: until
+// then the marks do not refuse a writer that held the lock before, and it could write while the reader reads. Repeating
+// it is safe.
 //
 // On success the server accepts no token of an older writer. The context carries the token of a read lock. The errors
 // are those of [Marks.Claim]; the token is stale if the mark of writers is newer.
@@ -68,17 +70,17 @@ func (m *Marks) Set(ctx context.Context, resource, key string, value any) error 
 	return err
 }
 
-// Do runs 1 to 1,000 commands if the context's token is not older than a mark, and raises an older mark. The guard and the
-// commands are one script and so one atomic step: nothing else runs in between, and no client sees a part of it. A token that
-// equals the mark is accepted.
+// Do runs 1 to 1,000 commands if the context's token is not older than a mark, and raises an older mark. The guard and
+// the commands are one script and so one atomic step: nothing else runs in between, and no client sees a part of it. A
+// token that equals the mark is accepted.
 //
 // Do returns the reply of each command, nil for a missing value. Integers above 2^53 are rounded in replies, because
 // Lua's numbers are doubles; the stored values are exact.
 //
 // On a refusal nothing is written and the mark is unchanged; see [Marks.Claim]. If a command fails, the error is an
-// [*OpError]: as in MULTI, the commands before it have run; those after it have not. If no answer came, the error matches
-// [ErrUnknown]: all commands have run or none. The client does not send them again. Repeat Do only if the commands are
-// idempotent. A read under the same token does not settle the outcome; see the package.
+// [*OpError]: as in MULTI, the commands before it have run; those after it have not. If no answer came, the error
+// matches [ErrUnknown]: all commands have run or none. The client does not send them again. Repeat Do only if the
+// commands are idempotent. A read under the same token does not settle the outcome; see the package.
 func (m *Marks) Do(ctx context.Context, resource string, ops ...Op) ([]any, error) {
 	keys, args, err := encodeOps(ops)
 	if err != nil {
@@ -97,9 +99,9 @@ func (m *Marks) Do(ctx context.Context, resource string, ops ...Op) ([]any, erro
 	return replies, nil
 }
 
-// Run runs the caller's script after the guard, with the rules and the errors of [Marks.Do]; see [NewScript]. It takes 0 to
-// 1,000 keys and 0 to 1,000 arguments of the types of [Op]. It returns the body's result as the client decodes it: Lua's nil
-// and false become nil, and a number loses its fraction.
+// Run runs the caller's script after the guard, with the rules and the errors of [Marks.Do]; see [NewScript]. It takes
+// 0 to 1,000 keys and 0 to 1,000 arguments of the types of [Op]. It returns the body's result as the client decodes it:
+// Lua's nil and false become nil, and a number loses its fraction.
 //
 // If the body fails, its earlier writes remain. Run wraps the client's error.
 func (m *Marks) Run(ctx context.Context, resource string, script *Script, keys []string, args ...any) (any, error) {

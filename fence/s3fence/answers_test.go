@@ -233,8 +233,8 @@ func TestManifest_Commit_quotesNames(t *testing.T) {
 	require.Less(t, len(err.Error()), 400)
 }
 
-// A commit checks the token before it uploads parts and again when it writes the manifest. It calls the hooks once, or not at
-// all if the upload fails.
+// A commit checks the token before it uploads parts and again when it writes the manifest. It calls the hooks once, or
+// not at all if the upload fails.
 func TestManifest_Commit_hooks(t *testing.T) {
 	var store memory
 	told, full := &fencetest.Told{}, false

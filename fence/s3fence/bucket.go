@@ -33,14 +33,14 @@ const (
 type Options struct {
 	// Attempts is the maximum number of times that one call sends a write: 1 to 1,000. Default 16.
 	Attempts int
-	// Backoff is the longest wait before the second attempt: 1 ms to 10 s, default 10 ms. It doubles with each attempt, up
-	// to 100 times this value. Each wait is a random part of it.
+	// Backoff is the longest wait before the second attempt: 1 ms to 10 s, default 10 ms. It doubles with each attempt,
+	// up to 100 times this value. Each wait is a random part of it.
 	Backoff time.Duration
 	// MaxSize is the largest payload that is read or written, in bytes: 1 to 5,368,708,992. Payloads are held in
 	// memory. Default 64 MiB.
 	MaxSize int64
-	// MaxEra is the highest era that is accepted: 1 to 32767, default [fence.DefaultMaxEra], 15. A token of a higher era is
-	// refused before anything is sent; see [fence.Token.CheckEra].
+	// MaxEra is the highest era that is accepted: 1 to 32767, default [fence.DefaultMaxEra], 15. A token of a higher
+	// era is refused before anything is sent; see [fence.Token.CheckEra].
 	MaxEra uint16
 	// AllowUnnamed makes objects that follow a lock accept tokens without a lock's name, for example those of older
 	// clients. The objects continue to follow their lock. By default such tokens are refused with a
@@ -73,8 +73,8 @@ type Object struct {
 }
 
 // NewBucket returns a Bucket that uses the client as it is, except that it repeats conditional writes itself instead of
-// leaving that to the SDK. The bucket must exist. The error names the argument or the option, its value and the legal range.
-// NewBucket sends nothing. Call [Bucket.Probe] before you trust an endpoint.
+// leaving that to the SDK. The bucket must exist. The error names the argument or the option, its value and the legal
+// range. NewBucket sends nothing. Call [Bucket.Probe] before you trust an endpoint.
 func NewBucket(client *s3.Client, bucket string, opts Options) (*Bucket, error) {
 	opts.Attempts = cmp.Or(opts.Attempts, defaultAttempts)
 	opts.Backoff = cmp.Or(opts.Backoff, defaultBackoff)
@@ -101,8 +101,8 @@ func NewBucket(client *s3.Client, bucket string, opts Options) (*Bucket, error) 
 // what depends on it, use [Bucket.Update]. If Object.Token is not above the token of a read lock, and Object.Lock is
 // that lock, no newer writer has written what its holder got.
 //
-// The error matches [ErrNoObject] if the object does not exist or was claimed and never written, and [ErrMalformed] if its
-// envelope is missing or damaged. Any other error is the client's.
+// The error matches [ErrNoObject] if the object does not exist or was claimed and never written, and [ErrMalformed] if
+// its envelope is missing or damaged. Any other error is the client's.
 func (b *Bucket) Get(ctx context.Context, key string) (Object, error) {
 	if err := checkKey(key); err != nil {
 		return Object{}, err
@@ -117,12 +117,13 @@ func (b *Bucket) Get(ctx context.Context, key string) (Object, error) {
 	return Object{Payload: r.payload, Token: r.token, Lock: r.lock, ETag: r.etag}, nil
 }
 
-// Check reports whether the object would accept the context's token now. It reads at most the first 2,458 bytes and raises no
-// mark. A missing object accepts every token. The answer can be out of date when Check returns: use it to give up early.
+// Check reports whether the object would accept the context's token now. It reads at most the first 2,458 bytes and
+// raises no mark. A missing object accepts every token. The answer can be out of date when Check returns: use it to
+// give up early.
 //
-// The error is a [*fence.StaleError] with the mark as the highest token if a mark is newer, and a [*fence.OtherLockError] if the
-// object follows another lock than the token's. It matches [fence.ErrInvalidToken] if the context carries no token, and
-// [ErrMalformed] if the object has no envelope. Any other error is the client's.
+// The error is a [*fence.StaleError] with the mark as the highest token if a mark is newer, and a
+// [*fence.OtherLockError] if the object follows another lock than the token's. It matches [fence.ErrInvalidToken] if
+// the context carries no token, and [ErrMalformed] if the object has no envelope. Any other error is the client's.
 func (b *Bucket) Check(ctx context.Context, key string) error {
 	by, err := b.admit(ctx, "check", key)
 	if err != nil {

@@ -45,10 +45,11 @@
 //
 //   - Reads are not fenced; a CheckRead after a read shows whether it was in time. A successor can change what a holder
 //     has read before the holder uses it, except inside Update.
-//   - A mark shows which holder came later, not who holds the lock. Until a successor has claimed, the object accepts a holder
-//     that has lost its lock.
+//   - A mark shows which holder came later, not who holds the lock. Until a successor has claimed, the object accepts a
+//     holder that has lost its lock.
 //   - Writes, copies and deletions that do not go through this package are not fenced. A deleted object has no mark,
-//     follows no lock and accepts every old token again; a restored version has an old mark. Exempt the objects from expiry rules.
+//     follows no lock and accepts every old token again; a restored version has an old mark. Exempt the objects from
+//     expiry rules.
 //   - A replica of the bucket, for example in another region, is another endpoint. Write through one of them only.
 //   - Some proxies repeat a PUT after an error and may answer with the 412 of the second copy. This package notices
 //     that, unless two other writes of the same token have followed by then: in that case it does the write again on
@@ -64,7 +65,7 @@
 //	the object follows another lock, or follows     *fence.OtherLockError                unchanged
 //	one and the token has no name
 //	overtaken by a claim of another lock, or Move   *fence.OtherLockError                unchanged
-//	overtaken like that by two writes               ErrUnknown and the refusal           unchanged, or written before them
+//	overtaken in either way by two writes or more   ErrUnknown and the refusal           unchanged, or written before them
 //	overtaken by the same token or an older one     no error: it reads and tries again   as written
 //	the same, too often; or 409 or 429 every time   matches ErrContended                 unchanged
 //	answer lost, the write was done                 no error: its id is found            as written, once
@@ -72,6 +73,7 @@
 //	answer lost, and two writes followed            matches ErrUnknown                   unknown
 //	the same, by a newer token, or another lock     ErrUnknown and the refusal           unknown
 //	answer lost, and then nothing can be read       matches ErrUnknown                   unknown
+//	409 or 412, and then nothing can be read        matches ErrUnknown                   unknown
 //	ctx ends after something was sent               matches ErrUnknown and ctx's error   unknown
 //	any other refusal, as 403, or 501               the client's error                   unchanged
 //	no envelope, or a damaged one                   matches ErrMalformed                 unchanged
@@ -91,16 +93,16 @@
 //
 // # The envelope
 //
-// The token is in the object's body and not in its metadata, because a copy can change metadata and keep the ETag. A line of
-// 128 bytes precedes the payload:
+// The token is in the object's body and not in its metadata, because a copy can change metadata and keep the ETag. A
+// line of 128 bytes precedes the payload:
 //
 //	leasefence-s3fence v01 0000000000000000054 <id> <previous id> w 0000000005 <crc> <crc>
 //
-// Its fields are the version, the token in 19 digits, the id of the write and of the write that it replaced (26 characters,
-// A to Z and 2 to 7; hyphens for none), w for written or c for claimed and never written, the payload's length in 10
-// digits, and in lower-case hex the CRC-32C of the payload and of the line up to there; then a line feed. In a shell,
-// head -c 128 shows the line and tail -c +129 the payload. The package neither reads nor overwrites an object without this
-// line: store such content again under a new key.
+// Its fields are the version, the token in 19 digits, the id of the write and of the write that it replaced (26
+// characters, A to Z and 2 to 7; hyphens for none), w for written or c for claimed and never written, the payload's
+// length in 10 digits, and in lower-case hex the CRC-32C of the payload and of the line up to there; then a line feed.
+// In a shell, head -c 128 shows the line and tail -c +129 the payload. The package neither reads nor overwrites an
+// object without this line: store such content again under a new key.
 //
 // While the mark of readers is higher than the token, the line has 148 bytes and the version v02, with the mark of
 // readers in 19 digits after the token. The token is 0 if no writer has come:

@@ -16,8 +16,8 @@ const (
 	idB = "BBBBBBBBBBBBBBBBBBBBBBBB77"
 )
 
-// People and later versions read the format too, so it does not change. A version that does not know readers, or names, finds
-// the objects with them malformed by the version in their line.
+// People and later versions read the format too, so it does not change. A version that does not know readers, or names,
+// finds the objects with them malformed by the version in their line.
 func TestHeader_isWhatIsDocumented(t *testing.T) {
 	const ids = " AAAAAAAAAAAAAAAAAAAAAAAAAA -------------------------- w 0000000005 9a71bb4c "
 	for _, tt := range []struct {

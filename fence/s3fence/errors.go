@@ -15,18 +15,19 @@ var (
 	// is still under way false. A Get does not settle it: the write may be done after the Get.
 	ErrUnknown = errors.New("s3fence: outcome unknown")
 
-	// ErrContended reports that every attempt lost to a writer whose token is not newer, or was deferred by the endpoint
-	// with 409 or 429. Nothing was written.
+	// ErrContended reports that every attempt lost to a writer whose token is not newer, or was deferred by the
+	// endpoint with 409 or 429. Nothing was written.
 	ErrContended = errors.New("s3fence: all attempts failed")
 
-	// ErrMalformed reports that an object has no envelope of this package or a damaged one. The object is neither read nor
-	// overwritten, because its mark is unknown.
+	// ErrMalformed reports that an object has no envelope of this package or a damaged one. The object is neither read
+	// nor overwritten, because its mark is unknown.
 	ErrMalformed = errors.New("s3fence: malformed envelope")
 
 	// ErrNoObject reports that the object does not exist, or that it has been claimed and never written.
 	ErrNoObject = errors.New("s3fence: no such object")
 
-	// ErrUnsafeEndpoint reports that the endpoint does not honour the conditions. The error is an [*UnsafeEndpointError].
+	// ErrUnsafeEndpoint reports that the endpoint does not honour the conditions. The error is an
+	// [*UnsafeEndpointError].
 	ErrUnsafeEndpoint = errors.New("s3fence: unsafe endpoint")
 )
 

@@ -53,7 +53,8 @@ func (m *Manifest) Garbage(ctx context.Context) ([]string, error) {
 // partKey matches the key of a part, without the manifest's prefix.
 var partKey = regexp.MustCompile(`^([0-9]{19})-[A-Z2-7]{26}$`)
 
-// partToken returns the token in the key of a part, given without the prefix. It returns false for a key of another form.
+// partToken returns the token in the key of a part, given without the prefix. It returns false for a key of another
+// form.
 func partToken(s string) (fence.Token, bool) {
 	f := partKey.FindStringSubmatch(s)
 	if f == nil {

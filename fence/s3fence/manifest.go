@@ -29,9 +29,10 @@ const (
 	maxName = 1024
 )
 
-// Manifest is a set of objects that change as one. The payload of one fenced object lists them, and replacing that object
-// commits a change. The listed objects, its parts, are written first, under unique keys, and never changed. Their keys lie
-// below the manifest's own key. A manifest that lists any other key, for example because it was copied, is malformed.
+// Manifest is a set of objects that change as one. The payload of one fenced object lists them, and replacing that
+// object commits a change. The listed objects, its parts, are written first, under unique keys, and never changed.
+// Their keys lie below the manifest's own key. A manifest that lists any other key, for example because it was copied,
+// is malformed.
 //
 // A Manifest is safe for concurrent use, by any number of processes.
 type Manifest struct {
@@ -113,8 +114,8 @@ func (m *Manifest) Read(ctx context.Context) (*Snapshot, error) {
 }
 
 // Commit applies all changes or none. It writes each new part, without a condition, and then the manifest as
-// [Bucket.Update] does, with its errors. Other names in the manifest stay as they are. A reader sees the manifest before the
-// commit or after it.
+// [Bucket.Update] does, with its errors. Other names in the manifest stay as they are. A reader sees the manifest
+// before the commit or after it.
 //
 // If Commit fails, the parts that it wrote remain as garbage, which no reader sees; see [Manifest.Garbage]. After
 // [ErrUnknown] they may be in use; see there how to settle that.
@@ -192,9 +193,9 @@ func (m *Manifest) checkChanges(changes Changes) error {
 	return nil
 }
 
-// Get reads a part by its name and compares its size and checksum with the manifest's. Later commits do not change it; it
-// stays readable until it is deleted. The error matches [ErrNoObject] if the snapshot does not list the name or the part is
-// gone, and [ErrMalformed] if the part differs.
+// Get reads a part by its name and compares its size and checksum with the manifest's. Later commits do not change it;
+// it stays readable until it is deleted. The error matches [ErrNoObject] if the snapshot does not list the name or the
+// part is gone, and [ErrMalformed] if the part differs.
 func (s *Snapshot) Get(ctx context.Context, name string) ([]byte, error) {
 	part, ok := s.Parts[name]
 	if !ok {

@@ -26,8 +26,9 @@ const (
 // condition exactly one is done, in eight rounds that create an object and eight that replace it; and that no
 // concurrent read returns an object's content with the ETag of a later write. It sends about 350 requests.
 //
-// If a test fails the error is an [*UnsafeEndpointError], which matches [ErrUnsafeEndpoint]. Any other error is the client's
-// and says nothing about the endpoint's safety. Nil means that no fault was found; it does not prove that there is none.
+// If a test fails the error is an [*UnsafeEndpointError], which matches [ErrUnsafeEndpoint]. Any other error is the
+// client's and says nothing about the endpoint's safety. Nil means that no fault was found; it does not prove that
+// there is none.
 func (b *Bucket) Probe(ctx context.Context) error {
 	p := &probe{bucket: b, key: probePrefix + newID()}
 	defer func() {

@@ -35,8 +35,8 @@ func (b *Bucket) Put(ctx context.Context, key string, payload []byte) error {
 	})
 }
 
-// Claim starts a tenure. Call it once after a grant, before the first read of the object: until then the mark does not refuse
-// the predecessor. Repeating it is safe.
+// Claim starts a tenure. Call it once after a grant, before the first read of the object: until then the mark does not
+// refuse the predecessor. Repeating it is safe.
 //
 // Claim writes the object's own payload with the context's token. If the object does not exist, Claim creates one with
 // a mark and no payload, so that the first write is fenced too; [Bucket.Get] then returns [ErrNoObject]. If the mark
@@ -123,9 +123,9 @@ func (b *Bucket) claim(ctx context.Context, verb, key string, by claimant) error
 	})
 }
 
-// Update reads the payload, calls fn and writes the result. If another write comes in between, it reads again and calls fn
-// again, so fn may run several times; only its last result is written. fn gets nil if the object does not exist or was
-// claimed and never written. It may keep and change the slice.
+// Update reads the payload, calls fn and writes the result. If another write comes in between, it reads again and calls
+// fn again, so fn may run several times; only its last result is written. fn gets nil if the object does not exist or
+// was claimed and never written. It may keep and change the slice.
 //
 // If fn returns an error, nothing is written and Update's error wraps it. Otherwise success and errors are those of
 // [Bucket.Put]. After [ErrUnknown] the last result of fn may have been written, and fn was not called again.
@@ -206,8 +206,8 @@ func (b *Bucket) change(ctx context.Context, c change) (err error) {
 	}
 }
 
-// replace writes body, whose header is h, in place of base. It returns nil if the write is done, and the present version if
-// another write has replaced base.
+// replace writes body, whose header is h, in place of base. It returns nil if the write is done, and the present
+// version if another write has replaced base.
 func (b *Bucket) replace(
 	ctx context.Context, c change, base reading, h header, body []byte, attempt *int,
 ) (*reading, error) {

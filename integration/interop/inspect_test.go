@@ -13,8 +13,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// Watch, Inspect and List show the same holders and waiters, for our locks and for etcd's own. Release gets our lock by asking
-// its holder, and etcd's own lock when its lease has expired, or at once.
+// Watch, Inspect and List show the same holders and waiters, for our locks and for etcd's own. Release gets our lock by
+// asking its holder, and etcd's own lock when its lease has expired, or at once.
 func TestInspect_showsEtcdsOwnLocks(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})

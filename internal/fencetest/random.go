@@ -41,7 +41,8 @@ type Entry struct {
 type Form struct {
 	Name string
 
-	// Alone names a group of forms: of those with the same name, one write of a token runs at a time. No group if empty.
+	// Alone names a group of forms: of those with the same name, one write of a token runs at a time. No group if
+	// empty.
 	Alone string
 
 	// Settles reports that a write sees the entries of all writes that were given up before it began and were done.

@@ -127,8 +127,8 @@ func logged(t *testing.T, texts []string) []fencetest.Entry {
 	return all
 }
 
-// In histories of a read/write lock with readers and writers, nothing stale is accepted and no live holder is refused. Put
-// stands in for a Check that raises the mark, since that of a Bucket raises none.
+// In histories of a read/write lock with readers and writers, nothing stale is accepted and no live holder is refused.
+// Put stands in for a Check that raises the mark, since that of a Bucket raises none.
 func TestBucket_grants(t *testing.T) {
 	told := &fencetest.Told{}
 	p := newProxy(t, "", nil)
