@@ -26,12 +26,9 @@ var ErrMalformedMark = errors.New("etcdfence: malformed mark")
 // mark is a gate that a key's value controls: it is open to writers whose lock is the one in the value and whose tokens
 // are not less than the marks there. Each accepted token raises the marks.
 type mark struct {
-	kv           clientv3.KV
-	prefix       string // of all marks
-	resource     string
-	maxEra       uint16
-	allowUnnamed bool
-	hooks        *fence.Hooks
+	kv       clientv3.KV
+	opts     Options
+	resource string
 
 	// guess is the lock's name that was last seen in the mark. A write without a name needs it to compare the whole
 	// value. A guess that is out of date costs one more request.
@@ -46,7 +43,7 @@ type bid struct {
 	moving bool   // the resource follows its lock from now on
 }
 
-func (m *mark) key() string { return m.prefix + m.resource }
+func (m *mark) key() string { return m.opts.Prefix + m.resource }
 
 func (m *mark) claim(ctx context.Context) error {
 	_, err := m.commit(ctx, body{})
@@ -84,7 +81,7 @@ func (m *mark) check(ctx context.Context) error {
 
 // tell reports the outcome of a verb to the hooks.
 func (m *mark) tell(ctx context.Context, by bid, err error) {
-	m.hooks.Tell(ctx, fence.Access{Resource: m.resource, Token: by.token, Read: by.read, Lock: by.lock}, err)
+	m.opts.Hooks.Tell(ctx, fence.Access{Resource: m.resource, Token: by.token, Read: by.read, Lock: by.lock}, err)
 }
 
 // read accepts a reader that is not older than the write mark, and raises a lower read mark. The condition is that the
@@ -156,7 +153,7 @@ func (m *mark) send(ctx context.Context, by bid, b body) (_ *clientv3.TxnRespons
 		is    = func(v marks) clientv3.Cmp { return clientv3.Compare(clientv3.Value(key), "=", v.String()) }
 		ops   = b.ops()
 	)
-	if guess := m.guess.Load(); guess != nil && by.lock == "" && m.allowUnnamed {
+	if guess := m.guess.Load(); guess != nil && by.lock == "" && m.opts.AllowUnnamed {
 		first.lock = *guess
 	}
 	for cond, then := is(first), ops; ; {
@@ -217,7 +214,7 @@ func (m *mark) admit(by bid, kvs []*mvccpb.KeyValue) (sighting, error) {
 		return sighting{}, &fence.StaleError{Resource: m.resource, Token: by.token, Highest: seen.write, Read: by.read}
 	case !by.read && by.token < highest:
 		return sighting{}, &fence.StaleError{Resource: m.resource, Token: by.token, Highest: highest, ByReader: true}
-	case !other || m.allowUnnamed:
+	case !other || m.opts.AllowUnnamed:
 		return seen, nil
 	}
 	return sighting{}, &fence.OtherLockError{
@@ -227,13 +224,13 @@ func (m *mark) admit(by bid, kvs []*mvccpb.KeyValue) (sighting, error) {
 
 // writer returns what a writer's context carries.
 func (m *mark) writer(ctx context.Context) (bid, error) {
-	t, err := admission.Token(ctx, m.maxEra)
+	t, err := admission.Token(ctx, m.opts.MaxEra)
 	return m.bid(ctx, bid{token: t}, err)
 }
 
 // reader returns what a reader's context carries.
 func (m *mark) reader(ctx context.Context) (bid, error) {
-	t, err := admission.ReadToken(ctx, m.maxEra)
+	t, err := admission.ReadToken(ctx, m.opts.MaxEra)
 	return m.bid(ctx, bid{token: fence.Token(t), read: true}, err)
 }
 
@@ -258,9 +255,9 @@ func (m *mark) spares(lists ...[]clientv3.Op) error {
 				}
 				continue
 			}
-			if !op.IsGet() && meets(string(op.KeyBytes()), string(op.RangeBytes()), m.prefix) {
+			if !op.IsGet() && meets(string(op.KeyBytes()), string(op.RangeBytes()), m.opts.Prefix) {
 				return fmt.Errorf("etcdfence: a write at %s covers marks, want keys without the prefix %q",
-					clip.Quote(string(op.KeyBytes())), m.prefix)
+					clip.Quote(string(op.KeyBytes())), m.opts.Prefix)
 			}
 		}
 	}

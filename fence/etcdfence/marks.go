@@ -47,11 +47,8 @@ type Options struct {
 // A resource is 1 to 1,024 bytes of UTF-8 without NUL. Marks is safe for concurrent use, by any number of processes,
 // and need not be closed.
 type Marks struct {
-	kv           clientv3.KV
-	prefix       string
-	maxEra       uint16
-	allowUnnamed bool
-	hooks        *fence.Hooks
+	kv   clientv3.KV
+	opts Options
 }
 
 // NewMarks returns the marks with a prefix in kv. It sends nothing. The error names the argument or the option, its
@@ -69,7 +66,7 @@ func NewMarks(kv clientv3.KV, opts Options) (*Marks, error) {
 	if err := fence.CheckMaxEra("etcdfence: Options.MaxEra", opts.MaxEra); err != nil {
 		return nil, err
 	}
-	return &Marks{kv: kv, prefix: opts.Prefix, maxEra: opts.MaxEra, allowUnnamed: opts.AllowUnnamed, hooks: opts.Hooks}, nil
+	return &Marks{kv: kv, opts: opts}, nil
 }
 
 // Claim starts a tenure. Call it once after a grant, before the first read of the resource: until then the mark does
@@ -155,9 +152,7 @@ func (m *Marks) mark(resource string) (*mark, error) {
 	if err := checkName("resource", resource); err != nil {
 		return nil, err
 	}
-	return &mark{
-		kv: m.kv, prefix: m.prefix, resource: resource, maxEra: m.maxEra, allowUnnamed: m.allowUnnamed, hooks: m.hooks,
-	}, nil
+	return &mark{kv: m.kv, opts: m.opts, resource: resource}, nil
 }
 
 func checkName(field, name string) error {

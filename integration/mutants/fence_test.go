@@ -296,7 +296,7 @@ var fenceMutants = []mutant{
 	{
 		name: "etcdfence: a token without a name is accepted by a mark that follows a lock",
 		file: "fence/etcdfence/mark.go",
-		old:  "case !other || m.allowUnnamed:",
+		old:  "case !other || m.opts.AllowUnnamed:",
 		new:  "case true:",
 		by:   killer{inEtcdfence, "TestMarks_rules", `rules.Decide(t)`},
 	},
