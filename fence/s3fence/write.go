@@ -252,14 +252,10 @@ func (b *Bucket) replace(
 		gone := now.id != base.id || now.etag != base.etag
 		refusal := b.refuse(c.key, c.by, now)
 		switch {
-		case gone && refusal != nil && !unknown && now.prev != base.id:
-			// Two writes or more have followed base. The first may be this one, if the answer was to a proxy's copy of
-			// it. Readers that are granted together write in such close succession.
-			unknown = true
-			return nil, fail(refusal)
-		case gone && refusal != nil && !unknown:
-			return nil, refusal
 		case gone && refusal != nil:
+			// If two writes or more have followed base, the first may be this one, and the answer was to a proxy's copy.
+			// Readers that are granted together write in such close succession.
+			unknown = unknown || now.prev != base.id
 			return nil, fail(refusal)
 		case gone && unknown:
 			return nil, fail(fmt.Errorf("other writes have followed: %w", err))
