@@ -24,7 +24,7 @@ import (
 // same server and the same faults it has one.
 //
 // All trials run at the same time, and the sub-tests check their results.
-func TestLock_firstHolderIsToldBeforeTheSecondIsGranted(t *testing.T) {
+func TestLock_endsBeforeTheNextIsGranted(t *testing.T) {
 	t.Parallel()
 	const trials = 3 // of each row and TTL
 	ctx := rig.Bounded(t)

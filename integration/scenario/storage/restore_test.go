@@ -28,7 +28,7 @@ func write(t *testing.T, client *clientv3.Client) {
 
 // The resource keeps its mark when etcd is restored, and the new tokens are lower. The resource refuses them, Explain
 // tells that refusal from the refusal of a lost lock, and raising the era recovers.
-func TestRestore_freshProcessIsToldToRaiseTheEra(t *testing.T) {
+func TestRestore_explainSaysToRaiseTheEra(t *testing.T) {
 	t.Parallel()
 	for _, way := range rig.Ways {
 		t.Run(way.Name, func(t *testing.T) {
