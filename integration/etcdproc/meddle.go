@@ -9,7 +9,7 @@ import (
 )
 
 // Isolate drops all messages between a member and the other running members, in both directions, while clients still
-// reach all of them. A restart of a member mends its links.
+// reach all of them. Links to members that do not run are not cut, even if these members start later.
 func (c *Cluster) Isolate(p *Process) error { return c.eachLink(p, cutCommand) }
 
 // Rejoin undoes Isolate.

@@ -74,8 +74,8 @@ func (c *crowd) turn(ctx context.Context, way rig.Way, s *lease.Session, name st
 	return h.Free(ctx)
 }
 
-// amid calls do while the crowd takes turns as fast as it can. Outside of amid and goesOn the crowd stops after a turn
-// or two, since nothing receives from turns.
+// amid calls do while the crowd takes turns as fast as it can. Without a receiver of turns, outside of amid and goesOn,
+// the crowd stops after a few turns.
 func (c *crowd) amid(do func()) {
 	done, stopped := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -19,7 +19,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// ttl is long enough for a busy machine, and short enough to notice a waiter that is only served when a lease expires.
+// ttl is long enough for a busy machine, and short enough to notice soon that a waiter is not served.
 const ttl = 10 * time.Second
 
 // row is an arrangement of waiters for one name. Elections have fewer: each candidate has a key in etcd's queue, while
