@@ -9,9 +9,9 @@ const (
 
 var queueMutants = []mutant{
 	{
-		name: "transactions pass a namespace by",
+		name: "a line ignores the namespace of a client",
 		file: "internal/etcd/wire.go",
-		old:  "reflect.TypeOf(c.Client.KV) != stock",
+		old:  "reflect.TypeOf(c.Client.KV) != etcdsOwn",
 		new:  "c.raw == nil",
 		by:   killer{inPeers, "TestNamespace_hasAllKeys", `require.Len(t, srv.Keys(t, [...]string{"a/", "b/", ""}[i])`},
 	},

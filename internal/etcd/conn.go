@@ -23,7 +23,7 @@ import (
 type Conn struct {
 	Client *clientv3.Client
 
-	raw pb.KVClient // over the client's connection; nil if it has none; see direct
+	raw pb.KVClient // of the client's connection, nil without one; see direct
 	*shared
 }
 

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// A [Line] builds its transactions as they travel. The client's own builder copies every comparison with reflection and
-// every operation twice: half of the CPU time that a batch took outside of gRPC.
+// A [Line] builds the protobuf messages of its transactions itself. clientv3.Txn copies each comparison by reflection, and
+// each operation too: that cost 14 of the 53 allocations that an uncontended acquisition and its release add to gRPC's.
 
 // Put puts a key on a lease.
 func Put(key, value string, lease clientv3.LeaseID) *pb.RequestOp {
@@ -30,12 +30,12 @@ func Delete(key string) *pb.RequestOp {
 // Get reads a key.
 func Get(key string) *pb.RequestOp { return Range(&pb.RangeRequest{Key: []byte(key)}) }
 
-// Range reads what r says. It may have a range, a limit, an order and KeysOnly.
+// Range reads the keys of r, of which only the range, the limit, the order and KeysOnly may be set.
 func Range(r *pb.RangeRequest) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: r}}
 }
 
-// Nested is a transaction in another one.
+// Nested carries out t inside another transaction.
 func Nested(t Txn) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: t.request()}}
 }
@@ -51,34 +51,36 @@ func compares(to []*pb.Compare, cmps []clientv3.Cmp) []*pb.Compare {
 	return to
 }
 
-// Direct sends transactions as they travel for a client without a connection, if the client's KV implements it.
+// Direct returns the service behind a KV. A KV that is not etcd's own may implement it, to receive a line's transactions
+// as messages.
 type Direct interface{ Direct() pb.KVClient }
 
 var (
-	stock = reflect.TypeOf(clientv3.NewKVFromKVClient(nil, nil))                               // the type of the KV that a client has at first
-	usual = []grpc.CallOption{grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(math.MaxInt32)} // of the client's own calls
+	etcdsOwn = reflect.TypeOf(clientv3.NewKVFromKVClient(nil, nil))
+	// callOptions are the client's defaults. A line's requests are below the default of MaxCallSendMsgSize.
+	callOptions = []grpc.CallOption{grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(math.MaxInt32)}
 )
 
-// direct is nil if transactions have to go through the client's KV: it is not the client's own but, say, that of a
-// namespace, which changes the keys.
+// direct returns the service to which a line sends its messages. It is nil if they must go through the client's KV: that
+// is a wrapper, such as a namespace, which changes the keys.
 func (c *Conn) direct() pb.KVClient {
 	if d, ok := c.Client.KV.(Direct); ok {
 		return d.Direct()
 	}
-	if reflect.TypeOf(c.Client.KV) != stock {
+	if reflect.TypeOf(c.Client.KV) != etcdsOwn {
 		return nil
 	}
 	return c.raw
 }
 
-// txn sends a transaction once; see [once].
+// txn sends r once; see [once].
 func (c *Conn) txn(ctx *once, r *pb.TxnRequest) (*pb.TxnResponse, error) {
 	kv := c.direct()
 	if kv == nil {
 		resp, err := c.Client.Txn(ctx).If(cmpsOf(r.Compare)...).Then(opsOf(r.Success)...).Else(opsOf(r.Failure)...).Commit()
 		return (*pb.TxnResponse)(resp), err
 	}
-	resp, err := kv.Txn(ctx, r, usual...)
+	resp, err := kv.Txn(ctx, r, callOptions...)
 	if err != nil {
 		return nil, clientv3.ContextError(ctx, err)
 	}
@@ -106,7 +108,7 @@ func cmpsOf(list []*pb.Compare) []clientv3.Cmp {
 	return cmps
 }
 
-// opsOf builds the client's form of operations that were made by the functions above.
+// opsOf makes the client's operations of those that the functions above have made.
 func opsOf(list []*pb.RequestOp) []clientv3.Op {
 	ops := make([]clientv3.Op, len(list))
 	for i, op := range list {

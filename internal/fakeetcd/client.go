@@ -191,7 +191,7 @@ func (k kvClient) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, _ .
 	})
 }
 
-// directKV sends transactions also as they travel.
+// directKV also receives the transactions of a line as messages; see etcd.Direct.
 type directKV struct {
 	clientv3.KV
 	direct pb.KVClient
