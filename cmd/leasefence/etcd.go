@@ -13,38 +13,39 @@ import (
 	"golang.org/x/term"
 )
 
-// etcdFlags are etcdctl's flags for the way to etcd, and a file for the password.
+// etcdFlags are etcdctl's flags for the connection to etcd, and --password-file.
 type etcdFlags struct {
 	endpoints                   []string
 	dialTimeout, commandTimeout time.Duration
 	keepAlive, keepAliveTimeout time.Duration
 	user, password, file        string
 	secure                      clientv3.SecureConfig
-	names                       []string // of the flags
-	discovery                   string   // a domain of etcdctl's environment that would be where the endpoints come from
-	built                       *clientv3.Config
+	names                       []string         // names of the flags
+	discovery                   string           // $ETCDCTL_DISCOVERY_SRV, if no endpoints are given
+	built                       *clientv3.Config // see config
 }
 
 func (e *etcdFlags) register(to *pflag.FlagSet) {
 	flags := pflag.NewFlagSet("etcd", pflag.ContinueOnError)
-	flags.StringSliceVar(&e.endpoints, "endpoints", []string{"127.0.0.1:2379"}, "etcd's addresses, those of all members")
+	flags.StringSliceVar(&e.endpoints, "endpoints", []string{"127.0.0.1:2379"}, "addresses of etcd; best give all members")
 	flags.DurationVar(&e.dialTimeout, "dial-timeout", 2*time.Second, "longest wait for a connection")
-	flags.DurationVar(&e.commandTimeout, "command-timeout", 5*time.Second, "longest wait for what is not meant to wait")
+	flags.DurationVar(&e.commandTimeout, "command-timeout", 5*time.Second, "timeout of commands that do not wait for a lock")
 	flags.DurationVar(&e.keepAlive, "keepalive-time", 2*time.Second, "time between probes of a connection")
 	flags.DurationVar(&e.keepAliveTimeout, "keepalive-timeout", 6*time.Second, "longest wait for the answer to a probe")
 	flags.BoolVar(&e.secure.InsecureTransport, "insecure-transport", true, "no TLS unless another flag turns it on")
-	flags.BoolVar(&e.secure.InsecureSkipVerify, "insecure-skip-tls-verify", false, "TLS without a check of etcd's certificate: for tests only")
-	flags.StringVar(&e.secure.Cacert, "cacert", "", "file with the authority of etcd's certificate; turns TLS on")
+	flags.BoolVar(&e.secure.InsecureSkipVerify, "insecure-skip-tls-verify", false, "do not check etcd's certificate: for tests only")
+	flags.StringVar(&e.secure.Cacert, "cacert", "", "file with the CA of etcd's certificate; turns TLS on")
 	flags.StringVar(&e.secure.Cert, "cert", "", "file with this client's certificate; turns TLS on")
 	flags.StringVar(&e.secure.Key, "key", "", "file with the certificate's key")
 	flags.StringVar(&e.user, "user", "", "etcd's user, as name or name:password; asks for the password on a terminal")
-	flags.StringVar(&e.password, "password", "", "the user's password; rather use $ETCDCTL_PASSWORD or --password-file")
+	flags.StringVar(&e.password, "password", "", "the user's password; better use $ETCDCTL_PASSWORD or --password-file")
 	flags.StringVar(&e.file, "password-file", "", "file with the user's password")
 	flags.VisitAll(func(f *pflag.Flag) { e.names = append(e.names, f.Name) })
 	to.AddFlagSet(flags)
 }
 
-// readEnv sets the flags that were not given from the environment. A password that any flag gives is that of the flag.
+// readEnv sets flags that are not on the command line from the environment. If a flag gives a password, readEnv ignores passwords in
+// the environment.
 func (e *etcdFlags) readEnv(flags *pflag.FlagSet) error {
 	given := e.passwords() > 0
 	for _, name := range e.names {
@@ -68,7 +69,7 @@ func (e *etcdFlags) readEnv(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// passwords is how many ways give a password.
+// passwords counts the settings that give a password.
 func (e *etcdFlags) passwords() (n int) {
 	for _, given := range []bool{e.password != "", e.file != "", strings.Contains(e.user, ":")} {
 		if given {
@@ -78,8 +79,8 @@ func (e *etcdFlags) passwords() (n int) {
 	return n
 }
 
-// config is that of a client. It is built once, so that a password is asked for once. Certificates are read again for each
-// connection, so they can be replaced.
+// config is the configuration of clients. It is built once, so that the user types the password once. etcd's client reads the
+// certificate files again for each connection, so they can be replaced.
 func (e *etcdFlags) config() (clientv3.Config, error) {
 	if e.built == nil {
 		config, err := e.build()
@@ -104,7 +105,7 @@ func (e *etcdFlags) build() (clientv3.Config, error) {
 		return clientv3.Config{}, usageError("$ETCDCTL_DISCOVERY_SRV is not supported: unset it, or give --endpoints")
 	}
 	if slices.Contains(e.endpoints, "") {
-		return clientv3.Config{}, usageError("--endpoints has an empty one")
+		return clientv3.Config{}, usageError("--endpoints has an empty address")
 	}
 	if len(e.endpoints) == 0 {
 		return clientv3.Config{}, usageError("--endpoints is empty")
@@ -127,7 +128,7 @@ func (e *etcdFlags) build() (clientv3.Config, error) {
 	return *config, nil
 }
 
-// auth is who asks. No error has the password in it.
+// auth returns user and password. No error contains the password.
 func (e *etcdFlags) auth() (auth clientv3.AuthConfig, err error) {
 	name, password, given := strings.Cut(e.user, ":")
 	auth = clientv3.AuthConfig{Username: name, Password: password}

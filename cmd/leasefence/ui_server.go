@@ -23,7 +23,7 @@ var uiFiles embed.FS
 
 const (
 	mostStreams = 256                   // streams at a time
-	beat        = 5 * time.Second       // the longest silence of a stream: the page tells a dead connection by it
+	beat        = 5 * time.Second       // the longest silence of a stream; the page takes a much longer one for a broken connection
 	slowest     = 30 * time.Second      // a write to a browser that does not read fails after this time
 	pace        = 10 * time.Millisecond // the least time between two messages of a stream
 )

@@ -76,7 +76,7 @@ func TestUsage_wrong(t *testing.T) {
 		"lock a --try --wait 1s -- true":            "want one of them at most",
 		"lock a --era 40000 -- true":                "--era is 40000, want 0 to 32767",
 		"lock a -o xml -- true":                     `--output is "xml", want table or json`,
-		"lock a --endpoints , -- true":              "--endpoints has an empty one",
+		"lock a --endpoints , -- true":              "--endpoints has an empty address",
 		"lock a --dial-timeout 0s -- true":          "--dial-timeout is 0s",
 		"lock a --cert x -- true":                   "--cert and --key: one is empty",
 		"lock a --cacert /no/file -- true":          "--cacert, --cert and --key: open /no/file",

@@ -24,7 +24,7 @@ func (f *Flags) Register(flags *flag.FlagSet) {
 	flags.StringVar(&f.user, "user", "", "etcd's user")
 	// There is no flag for the password itself: every user of the machine can read a command line.
 	flags.StringVar(&f.passwordFile, "password-file", "", "file with the user's password")
-	flags.StringVar(&f.tls.TrustedCAFile, "cacert", "", "file with the authority of etcd's certificate; turns TLS on")
+	flags.StringVar(&f.tls.TrustedCAFile, "cacert", "", "file with the CA of etcd's certificate; turns TLS on")
 	flags.StringVar(&f.tls.CertFile, "cert", "", "file with this client's certificate; turns TLS on")
 	flags.StringVar(&f.tls.KeyFile, "key", "", "file with the certificate's key")
 }

@@ -31,7 +31,7 @@ const (
 	reset         = "\x1b[0m"
 )
 
-// actor is who a line is about.
+// actor is the subject of a line.
 type actor struct {
 	label  string
 	colour colour
