@@ -104,6 +104,22 @@ func TestLock_passesOnSignals(t *testing.T) {
 	}
 }
 
+// leasefence passes on all signals that arrive at once.
+func TestLock_passesOnSignalsThatComeTogether(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	started := filepath.Join(t.TempDir(), "started")
+	p := lock(t, addr, "job", "--", "sh", "-c",
+		`trap : HUP INT QUIT; trap 'exit 9' TERM; touch "$0"; while :; do sleep 0.01; done`, started)
+	awaitFile(t, started)
+	p.signal(t, syscall.SIGSTOP) // while it is stopped, the system keeps its signals
+	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGCONT} {
+		p.signal(t, sig)
+	}
+	require.Equal(t, 9, p.end(t))
+	requireNothingLeft(t, client)
+}
+
 // stubborn ignores the signals that it can, has a child that does the same, and touches a file each while they run. They end at the
 // latest when the test's folder is gone.
 const stubborn = `trap '' TERM INT HUP
