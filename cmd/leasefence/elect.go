@@ -124,10 +124,10 @@ func (s *session) campaign(ctx context.Context, name string, terms chan<- tenure
 		if lost, ok := errors.AsType[*lease.LostError](err); ok {
 			err = lost
 		}
-		s.app.say("%s: %v; campaigning again", name, err)
+		s.say("%s: %v; campaigning again", name, err)
 	}))
 	if ended && err != nil { // to resign has failed, which does not matter to the command
-		s.app.say("%v", err)
+		s.say("%v", err)
 		return nil
 	}
 	return err

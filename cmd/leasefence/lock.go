@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -202,7 +203,7 @@ func (a *app) lock(l theLock) error {
 		signalGroup(child, syscall.SIGKILL) // processes of the command may have outlived it
 		return &exitError{exitLost, err}
 	case err != nil:
-		a.say("%v", err) // the command ran under the lock all the time, and close revokes the lease
+		s.say("%v", err) // the command ran under the lock all the time, and close revokes the lease
 	}
 	return outcome(child.ProcessState)
 }
@@ -336,9 +337,16 @@ func signalCode(sig os.Signal) int {
 type session struct {
 	*lease.Session
 
-	app    *app
-	client *clientv3.Client
-	ttl    time.Duration
+	app      *app
+	client   *clientv3.Client
+	ttl      time.Duration
+	messages sync.WaitGroup
+}
+
+// say writes a message to standard error in the background: if nobody reads that, the write blocks, and the command would not be
+// stopped in time. close waits for it.
+func (s *session) say(format string, args ...any) {
+	s.messages.Go(func() { s.app.say(format, args...) })
 }
 
 // open opens a session, unless ctx ends or a signal arrives first. If it fails, the session may be nil or have no lease yet; the
@@ -378,6 +386,7 @@ func (a *app) open(ctx context.Context, c command, signals <-chan os.Signal, acq
 
 // close revokes the lease. etcd deletes the keys of waiters and holders with it.
 func (s *session) close() {
+	defer s.messages.Wait()
 	defer func() { _ = s.client.Close() }()
 	if s.Session == nil {
 		return
@@ -385,6 +394,6 @@ func (s *session) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), s.ttl)
 	defer cancel()
 	if err := s.Close(ctx); err != nil {
-		s.app.say("%v", err)
+		s.say("%v", err)
 	}
 }

@@ -42,7 +42,7 @@ func (s *session) supervise(cmd *exec.Cmd, h hold, grace time.Duration, signals 
 			lost, taken := errors.AsType[*lease.LostError](context.Cause(h.ctx))
 			switch {
 			case !taken: // somebody asked for the release: nobody else gets the lock before the command has ended
-				s.app.say("%s: %v: CMD gets SIGTERM", strings.Join(h.names, ", "), context.Cause(h.ctx))
+				s.say("%s: %v: CMD gets SIGTERM", strings.Join(h.names, ", "), context.Cause(h.ctx))
 				signalGroup(cmd, syscall.SIGTERM)
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()

@@ -176,3 +176,39 @@ func TestLock_wakesACommandThatIsStopped(t *testing.T) {
 		})
 	}
 }
+
+// While nobody reads leasefence's standard error, a request for release and a loss of the lock still reach the command.
+func TestLock_supervisesWhileStandardErrorBlocks(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	dir := t.TempDir()
+	started, asked := filepath.Join(dir, "started"), filepath.Join(dir, "asked")
+	reader, writer, err := os.Pipe()
+	require.NoError(t, err)
+	size, err := unix.FcntlInt(writer.Fd(), unix.F_SETPIPE_SZ, os.Getpagesize())
+	require.NoError(t, err)
+	_, err = writer.Write(make([]byte, size))
+	require.NoError(t, err)
+	cmd := exec.CommandContext(bounded(t), program, "lock", "job", "--", "sh", "-c",
+		`exec 2>/dev/null; trap 'touch "$1"' TERM; touch "$0"; while :; do sleep 0.01; done`, started, asked)
+	cmd.Env = append(append(os.Environ(), patiently...), "ETCDCTL_ENDPOINTS="+addr, "GORACE=atexit_sleep_ms=0")
+	cmd.Stderr = writer
+	require.NoError(t, cmd.Start())
+	require.NoError(t, writer.Close())
+	awaitFile(t, started)
+	require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
+	awaitFile(t, asked)
+	endHold(t, client, "job", "deleted")
+	leases := func() int {
+		resp, err := client.Leases(bounded(t))
+		require.NoError(t, err)
+		return len(resp.Leases)
+	}
+	require.Eventually(t, func() bool { return leases() == 0 }, patience, time.Millisecond) // the session closes once the command was killed
+	text, err := io.ReadAll(reader)
+	require.NoError(t, err)
+	require.NoError(t, reader.Close())
+	require.Contains(t, string(text), "asked to release")
+	_ = cmd.Wait()
+	require.Equal(t, 74, cmd.ProcessState.ExitCode())
+}
