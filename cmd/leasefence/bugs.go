@@ -15,7 +15,7 @@ type bug struct {
 }
 
 var bugs = []bug{
-	{"CVE-2026-33343", "nested transactions pass over all permissions on keys", []string{"3.4.42", "3.5.28", "3.6.9"}},
+	{"CVE-2026-33343", "nested transactions bypass all permissions on keys", []string{"3.4.42", "3.5.28", "3.6.9"}},
 	{"CVE-2026-33413", "lease calls, alarms, compaction and the member list without authentication", []string{"3.4.42", "3.5.28", "3.6.9"}},
 	{"CVE-2026-44283", "previous values read, and leases attached, in transactions without permission", []string{"3.4.44", "3.5.30", "3.6.11"}},
 	{"CVE-2026-73499", "whoever may read one key may watch all keys after it", []string{"3.5.33", "3.6.14", "3.7.1"}},
