@@ -27,7 +27,7 @@ type Holder interface {
 //
 // The KV uses the token of the handle and ignores that of the context. It compares the lock's own key, which no other
 // lock has, and so needs no name. The error of a refused write has the lock's key as the resource. Its highest token is
-// that of the present owner, a writer or a reader, in the era of this handle, or 0 if there is no owner.
+// that of the present owner, a writer or a reader, in the era of this handle, or 0 if no owner was found.
 //
 // NewKV sends nothing. Its error names the argument and what is legal.
 func NewKV(kv clientv3.KV, holder Holder) (*KV, error) {

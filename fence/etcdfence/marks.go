@@ -75,8 +75,8 @@ func NewMarks(kv clientv3.KV, opts Options) (*Marks, error) {
 // On success the mark is the context's token or newer, and no older token is accepted. The mark is unchanged if the
 // error is a [*fence.StaleError], which has the newer mark as the highest token, or an [*fence.OtherLockError] (the
 // resource follows another lock, or follows one and the token came without a name), or matches [fence.ErrInvalidToken]
-// (no token in the context, or an illegal name of its lock) or [ErrMalformedMark] (something else has written the
-// mark). Any other error is the client's: the mark may have been raised, and Claim may be called again.
+// (no token in the context, or an illegal name of its lock) or [ErrMalformedMark] (this package has not written the
+// mark's value). Any other error is the client's: the mark may have been raised, and Claim may be called again.
 func (m *Marks) Claim(ctx context.Context, resource string) error {
 	k, err := m.KV(resource)
 	if err != nil {
@@ -121,8 +121,8 @@ func (m *Marks) Check(ctx context.Context, resource string) error {
 func (m *Marks) ClaimRead(ctx context.Context, resource string) error { return m.readBy(ctx, resource) }
 
 // CheckRead reports whether the context's token of a read lock may still read. Call it after a read, before its result
-// is used: if it accepts the token, no newer writer had written before. Unlike [Marks.Check] it raises a lower mark, so
-// it protects like [Marks.ClaimRead] a reader that has not claimed.
+// is used: if it accepts the token, no newer writer had written before. Unlike [Marks.Check] it raises a lower mark, as
+// [Marks.ClaimRead] does, so it also works for a reader that has not claimed.
 func (m *Marks) CheckRead(ctx context.Context, resource string) error { return m.readBy(ctx, resource) }
 
 func (m *Marks) readBy(ctx context.Context, resource string) error {
@@ -135,7 +135,7 @@ func (m *Marks) readBy(ctx context.Context, resource string) error {
 
 // KV returns a KV for the resource's data, which is any set of keys that its writers agree on. A write is done only if
 // no mark is newer than the token in the context and the resource follows its lock, and it raises an older mark in the
-// same transaction. One KV serves all tokens of writers.
+// same transaction. One KV serves the tokens of all writers.
 //
 // The errors of a write are those of [Marks.Claim]; where that leaves the mark unchanged, nothing is written. The KV
 // refuses writes to marks, and deletions of ranges that contain marks, before it sends them. The error of Marks.KV

@@ -12,10 +12,10 @@ import (
 // On success the mark is the context's token, and the server accepts no older token. The mark is unchanged if the error
 // is a [*fence.StaleError], which has the newer mark as the highest token, or a [*fence.OtherLockError] (the resource
 // follows another lock, or follows one and the token came without a name), or matches [fence.ErrInvalidToken] (no token
-// in the context, or an illegal name of its lock) or [ErrMalformedMark] (something else has written the mark). The
-// error matches [ErrUnknown] if no answer came: the mark may have been raised, and Claim may be called again. It
-// matches [ErrNotReplicated] if Options.WaitReplicas was not reached: the mark is raised, but a fail-over may lose it,
-// so do not begin the tenure.
+// in the context, or an illegal name of its lock) or [ErrMalformedMark] (this package has not written the mark's
+// value). The error matches [ErrUnknown] if no answer came: the mark may have been raised, and Claim may be called
+// again. It matches [ErrNotReplicated] if Options.WaitReplicas was not reached: the mark is raised, but a fail-over may
+// lose it, so do not begin the tenure.
 func (m *Marks) Claim(ctx context.Context, resource string) error {
 	// The client may send it again, since a repeated claim changes nothing.
 	_, err := m.run(ctx, call{verb: "claim", resource: resource, script: claimScript, writeMark: true, repeatable: true})
@@ -57,8 +57,8 @@ func (m *Marks) ClaimRead(ctx context.Context, resource string) error {
 
 // CheckRead reports whether the context's token of a read lock may still read. Call it after a read, before its result
 // is used: if it accepts the token, no newer writer had written before. Unlike [Marks.Check] it raises a lower mark of
-// readers, so it protects like [Marks.ClaimRead] a reader that has not claimed, and with Options.WaitReplicas it writes
-// the mark and waits. The errors are those of [Marks.ClaimRead].
+// readers, as [Marks.ClaimRead] does, so it also works for a reader that has not claimed. With Options.WaitReplicas it
+// writes the mark and waits. The errors are those of [Marks.ClaimRead].
 func (m *Marks) CheckRead(ctx context.Context, resource string) error {
 	_, err := m.run(ctx, call{verb: "check to read", resource: resource, script: readScript, reads: true, repeatable: true})
 	return err
