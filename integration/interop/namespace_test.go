@@ -15,8 +15,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// Every key of a client with a namespace is in it, in requests that a session shares too, and the locks of two namespaces
-// do not exclude each other.
+// A session whose client has a namespace puts all its keys into the namespace, also in commits that its locks share.
+// Locks of two namespaces do not exclude each other.
 func TestNamespace_hasAllKeys(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -28,7 +28,7 @@ func TestNamespace_hasAllKeys(t *testing.T) {
 		return rig.NewSession(t, c, lease.Options{})
 	}
 	a, bare, ctx := inside("a/"), rig.NewSession(t, srv.Client(t), lease.Options{}), rig.Bounded(t)
-	const each = 106 // keys
+	const each = 106 // keys of a session
 	for i, s := range []*lease.Session{a, inside("b/"), bare} {
 		_, err := s.Lock(ctx, "one")
 		require.NoError(t, err)
@@ -42,7 +42,7 @@ func TestNamespace_hasAllKeys(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, leads.Proclaim(ctx, "y"))
 		var many sync.WaitGroup
-		for i := range 100 { // they share commits
+		for i := range 100 { // these locks share commits
 			many.Go(func() {
 				_, err := s.Lock(ctx, fmt.Sprintf("many%d", i))
 				assert.NoError(t, err)
