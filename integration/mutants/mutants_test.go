@@ -3,6 +3,7 @@ package mutants_test
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,6 +30,20 @@ func TestMutants_fitTheCode(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, m.by.stands(root))
 		})
+	}
+}
+
+// Each mutant that docs/guarantees.md names is in the tables.
+func TestMutants_namedInTheGuarantees(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(repository(t), "docs", "guarantees.md"))
+	require.NoError(t, err)
+	clauses := regexp.MustCompile(`mutants? "[^|]*`).FindAllString(string(text), -1)
+	require.NotEmpty(t, clauses)
+	for _, clause := range clauses {
+		for _, quoted := range regexp.MustCompile(`"([^"]+)"`).FindAllStringSubmatch(clause, -1) {
+			named := func(m mutant) bool { return strings.Contains(m.name, quoted[1]) }
+			require.True(t, slices.ContainsFunc(mutants, named), "docs/guarantees.md names the mutant %q, which does not exist", quoted[1])
+		}
 	}
 }
 
