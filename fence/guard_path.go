@@ -1,9 +1,6 @@
 package fence
 
-import (
-	"errors"
-	"slices"
-)
+import "slices"
 
 // ClaimPath is [Guard.Claim] for a node of a tree of resources, with the token of a lock on that node. It also fences
 // earlier holders of the nodes above and below, and nobody on other branches. A path has a node at each slash and at
@@ -27,13 +24,15 @@ func (g *Guard) claimPath(path string, t Token) error {
 	var nodes []*node
 	for i := range len(path) + 1 {
 		if i == len(path) || path[i] == '/' {
-			nodes = append(nodes, &node{g.find(path[:i]), path[:i], bare(claimant{t, i < len(path)})})
+			b := bare(claimant{t, i < len(path)})
+			b.above = b.read
+			nodes = append(nodes, &node{g.find(path[:i]), path[:i], b})
 		}
 	}
 	settled := true
 	for _, n := range nodes {
 		now := n.marks.Load()
-		if err := n.refuse(now); err != nil {
+		if err := now.refuse(n.resource, n.bid); err != nil {
 			return err
 		}
 		settled = settled && now.has(n.bid)
@@ -48,7 +47,7 @@ func (g *Guard) claimPath(path string, t Token) error {
 		defer n.give()
 	}
 	for _, n := range nodes {
-		if err := n.refuse(n.marks.Load()); err != nil {
+		if err := n.refuse(n.resource, n.bid); err != nil {
 			return err
 		}
 	}
@@ -68,12 +67,4 @@ type node struct {
 
 	resource string
 	bid
-}
-
-func (n *node) refuse(now *marks) error {
-	err := now.refuse(n.resource, n.bid)
-	if stale, ok := errors.AsType[*StaleError](err); ok {
-		stale.Read = false // the token is a writer's
-	}
-	return err
 }

@@ -43,6 +43,7 @@ type bid struct {
 
 	ctx context.Context //nolint:containedctx // the verb's, which ends its wait
 
+	above  bool   // like a reader at a node above the end of its path: the token is a writer's
 	named  bool   // the token came with the name of a lock
 	lock   string // "" without a name
 	strict bool   // a token without a name is refused at a resource that follows a lock
@@ -65,7 +66,7 @@ func (m *marks) refuse(resource string, b bid) error {
 	switch {
 	case other && b.lock != "":
 	case b.Token < m.write:
-		return &StaleError{Resource: resource, Token: b.Token, Highest: m.write, Read: b.read}
+		return &StaleError{Resource: resource, Token: b.Token, Highest: m.write, Read: b.read && !b.above}
 	case !b.read && b.Token < m.read:
 		return &StaleError{Resource: resource, Token: b.Token, Highest: m.read, ByReader: true}
 	case !other || !b.strict:

@@ -145,6 +145,18 @@ func TestMarks_Check_auditsInTheCallersTransaction(t *testing.T) {
 	})
 }
 
+// A path's holder has a tenure at the path's end. It is a writer also where a node above refuses it.
+func TestMarks_History_paths(t *testing.T) {
+	at(t, append(each, pgxPlace), func(t *testing.T, r *rig) {
+		t.Helper()
+		audited(t, r)
+		require.NoError(t, r.claimPath(held(t, older, "a"), "a/b"))
+		require.NoError(t, r.claimPath(held(t, newer, "b"), "a"))
+		require.ErrorIs(t, r.claimPath(held(t, older, "a"), "a/b"), fence.ErrStale)
+		require.Equal(t, []string{"a/b 10 a 10s ", "a 20 b 10s ", "a 10 < 20 a"}, brief(history(t, r, sqlfence.Query{})))
+	})
+}
+
 // Many holders, each with a claim, a write and a refusal of the one before it: the trail has every tenure once, all but
 // the last superseded, and as many refusals as were returned.
 func TestMarks_History_underContention(t *testing.T) {

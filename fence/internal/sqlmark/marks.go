@@ -19,15 +19,19 @@ const (
 type Claimant struct {
 	fence.Token
 
-	read   bool   // the token is a reader's
+	read   bool   // it raises the read mark
+	above  bool   // it is like a reader at a node above the end of its path: the token is a writer's
 	lock   string // "" if the token came without a name
 	strict bool   // a token without a name is refused at a resource that follows a lock
 	moving bool   // the resource is to follow this lock
 }
 
+// reads reports whether the token is a reader's.
+func (c Claimant) reads() bool { return c.read && !c.above }
+
 // verb returns the name of a verb in errors.
 func (c Claimant) verb(name string) string {
-	if c.read {
+	if c.reads() {
 		return name + " to read"
 	}
 	return name
@@ -70,13 +74,13 @@ func refuse(resource string, c Claimant, m marks) error {
 	switch {
 	case other && c.lock != "":
 	case c.Token < m.write:
-		return &fence.StaleError{Resource: resource, Token: c.Token, Highest: m.write, Read: c.read}
+		return &fence.StaleError{Resource: resource, Token: c.Token, Highest: m.write, Read: c.reads()}
 	case !c.read && c.Token < m.read:
 		return &fence.StaleError{Resource: resource, Token: c.Token, Highest: m.read, ByReader: true}
 	case !other || !c.strict:
 		return nil
 	}
-	return &fence.OtherLockError{Resource: resource, Token: c.Token, Read: c.read, Lock: c.lock, Follows: m.lock}
+	return &fence.OtherLockError{Resource: resource, Token: c.Token, Read: c.reads(), Lock: c.lock, Follows: m.lock}
 }
 
 // readMarks runs a query for the marks. It returns none if there is no row.

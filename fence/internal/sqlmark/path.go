@@ -2,7 +2,6 @@ package sqlmark
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -39,7 +38,7 @@ func (e *Engine[T]) AdmitPath(ctx context.Context, path string) (Path, error) {
 		if path[i] != '/' {
 			continue
 		}
-		c.read = true
+		c.read, c.above = true, true
 		c.lock = above(c.lock)
 		c.strict = c.lock != ""
 		nodes = append(nodes, node{path[:i], c})
@@ -51,17 +50,6 @@ func (e *Engine[T]) AdmitPath(ctx context.Context, path string) (Path, error) {
 // above is the name of the lock of the node above, or "".
 func above(lock string) string {
 	return lock[:max(strings.LastIndex(lock, part), 0)]
-}
-
-// refusal corrects the refusal by a node above the end, where the claimant is like a reader: the token is a writer's.
-func refusal(err error) error {
-	if stale, ok := errors.AsType[*fence.StaleError](err); ok {
-		stale.Read = false
-	}
-	if other, ok := errors.AsType[*fence.OtherLockError](err); ok {
-		other.Read = false
-	}
-	return err
 }
 
 // ClaimPath claims one node after the other from the root, each in separate transactions. It never has locks on two
@@ -76,7 +64,7 @@ func (e *Engine[T]) claimPath(ctx context.Context, db DB[T], nodes Path) error {
 	for _, n := range nodes {
 		has, err := e.look(ctx, db, n)
 		if err != nil {
-			return refusal(err)
+			return err
 		}
 		settled = settled && has
 	}
@@ -85,7 +73,7 @@ func (e *Engine[T]) claimPath(ctx context.Context, db DB[T], nodes Path) error {
 	}
 	for _, n := range nodes {
 		if err := e.claim(ctx, db, n.resource, n.Claimant); err != nil {
-			return refusal(err)
+			return err
 		}
 	}
 	return nil
@@ -124,7 +112,7 @@ func (e *Engine[T]) checkPath(ctx context.Context, tx Conn, nodes Path) error {
 	}
 	for i, n := range nodes {
 		if err := refuse(n.resource, n.Claimant, seen[i].highest(n.Claimant)); err != nil {
-			return refusal(err)
+			return err
 		}
 		late = late || !seen[i].has(n.Claimant)
 	}
