@@ -99,6 +99,19 @@ func TestDo_contextEndsInThePause(t *testing.T) {
 	})
 }
 
+// The claim of a Do shares its attempts.
+func TestDo_claimFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &fakeServer{token: 7, commit: func() error { return stateError("40001") }}
+		db := sql.OpenDB(server)
+		defer db.Close() //nolint:errcheck // A fake.
+		f := newFence(t, sqlfence.Options{Attempts: 3})
+		err := f.Do(fence.NewContext(t.Context(), 8), db, "accounts", func(context.Context, *sql.Tx) error { panic("not claimed") })
+		require.ErrorIs(t, err, stateError("40001"))
+		require.Equal(t, 3, server.commits)
+	})
+}
+
 // doOn runs Do with three attempts and returns how often the function ran.
 func doOn(t *testing.T, server *fakeServer, fn func() error) (runs int, err error) {
 	t.Helper()

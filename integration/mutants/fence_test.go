@@ -345,7 +345,7 @@ var fenceMutants = []mutant{
 	{
 		name: "sqlfence: Do reports its own claim to the hooks too",
 		file: "fence/internal/sqlmark/do.go",
-		old:  "if err := e.claim(ctx, db, resource, c); err != nil {",
+		old:  "if err := e.claimOnce(ctx, db, resource, c); err != nil {",
 		new:  "if err := e.Claim(ctx, db, resource, c); err != nil {",
 		by:   killer{onSQLite, "TestMarks_hooks/SQLite,_journal_wal", `require.NoError(t, failure, step.name)`},
 	},
@@ -373,8 +373,8 @@ var fenceMutants = []mutant{
 	{
 		name: "sqlfence: a reader's claim raises no mark",
 		file: "fence/internal/sqlmark/verbs.go",
-		old:  "if err == nil && behind {\n\t\t\tknown",
-		new:  "if err == nil && behind && !c.read {\n\t\t\tknown",
+		old:  "if err == nil && behind {\n\t\tknown",
+		new:  "if err == nil && behind && !c.read {\n\t\tknown",
 		by:   killer{onSQLite, "TestMarks_rules/SQLite,_journal_wal", `rules.Decide(t)`},
 	},
 	{

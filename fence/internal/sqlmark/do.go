@@ -45,7 +45,7 @@ func (e *Engine[T]) Do(ctx context.Context, db DB[T], resource string, c Claiman
 			case errors.Is(err, errBehind):
 				// The transaction's snapshot may be from before its lock on the mark, see the store. After the commit
 				// of the claim the next snapshot is newer.
-				if err := e.claim(ctx, db, resource, c); err != nil {
+				if err := e.claimOnce(ctx, db, resource, c); err != nil {
 					return err
 				}
 				claimed, settled = true, true

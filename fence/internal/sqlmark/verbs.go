@@ -14,31 +14,33 @@ func (e *Engine[T]) Claim(ctx context.Context, db DB[T], resource string, c Clai
 }
 
 func (e *Engine[T]) claim(ctx context.Context, db DB[T], resource string, c Claimant) error {
-	return e.retry(ctx, func() error {
-		// If the marks have the claimant already, the claim that raised them has waited for older transactions. Another
-		// write would wait for the transactions that share the mark.
-		var known marks
-		var behind bool
-		err := within(ctx, db, func(tx T) error {
-			seen, err := e.store.peek(ctx, tx, resource)
-			known = seen.highest(c)
-			behind = !seen.has(c) && refuse(resource, c, known) == nil
-			if err == nil && behind {
-				announced := c
-				announced.lock = seen.lifted(c).lock
-				err = e.store.announce(ctx, tx, resource, announced)
-			}
-			return err
-		})
+	return e.retry(ctx, func() error { return e.claimOnce(ctx, db, resource, c) })
+}
+
+// claimOnce is one attempt of a claim. If the marks have the claimant already, the claim that raised them has waited for
+// older transactions. Another write would wait for the transactions that share the mark.
+func (e *Engine[T]) claimOnce(ctx context.Context, db DB[T], resource string, c Claimant) error {
+	var known marks
+	var behind bool
+	err := within(ctx, db, func(tx T) error {
+		seen, err := e.store.peek(ctx, tx, resource)
+		known = seen.highest(c)
+		behind = !seen.has(c) && refuse(resource, c, known) == nil
 		if err == nil && behind {
-			known, err = e.raise(ctx, db, resource, c)
+			announced := c
+			announced.lock = seen.lifted(c).lock
+			err = e.store.announce(ctx, tx, resource, announced)
 		}
-		if err != nil {
-			return e.explain(c.verb("claim"), resource, err)
-		}
-		return e.refused("claim", resource, refuse(resource, c, known), func(stale *fence.StaleError) error {
-			return within(ctx, db, func(tx T) error { return e.trail.stale(ctx, tx, stale) })
-		})
+		return err
+	})
+	if err == nil && behind {
+		known, err = e.raise(ctx, db, resource, c)
+	}
+	if err != nil {
+		return e.explain(c.verb("claim"), resource, err)
+	}
+	return e.refused("claim", resource, refuse(resource, c, known), func(stale *fence.StaleError) error {
+		return within(ctx, db, func(tx T) error { return e.trail.stale(ctx, tx, stale) })
 	})
 }
 
