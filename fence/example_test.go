@@ -10,8 +10,8 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// A holder is paused for longer than its lease. Its successor claims the resource before it reads it, and what the
-// first one sends when it wakes up is refused.
+// A holder is paused for longer than its lease. Its successor claims the resource before it reads it, and the resource
+// refuses the write that the first holder sends when it wakes up.
 func Example() {
 	var guard fence.Guard // at the resource
 	stock := 10

@@ -10,8 +10,8 @@ import (
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// Holders overlap in all verbs, and their waiting is cancelled at random. What they write is guarded by nothing else:
-// the race detector sees two functions that run at once.
+// Holders overlap in all verbs, and their waits are cancelled at random. Nothing else guards their writes, so the race
+// detector sees two functions that run at once.
 func TestGuard_random(t *testing.T) {
 	var g fence.Guard
 	var logs sync.Map // resource → *[]fencetest.Entry

@@ -3,8 +3,8 @@ package fence
 // ReadToken identifies a grant of a read lock at the resource. It has the form of a [Token] and is of the same series:
 // of two grants of one lock, to readers or writers, the later one has the larger token.
 //
-// It is a type of its own, so that a reader cannot write: no verb that writes takes it, [FromContext] does not find it
-// in a reader's context, and over HTTP and gRPC it has a header of its own. A resource that knows only writers finds no
+// It is a separate type, so that a reader cannot write: no verb that writes takes it, [FromContext] does not find it
+// in a reader's context, and over HTTP and gRPC it has a separate header. A resource that knows only writers finds no
 // token in a reader's request and refuses it.
 type ReadToken int64
 

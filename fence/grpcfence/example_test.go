@@ -34,8 +34,8 @@ func (s *stock) UnaryCall(context.Context, *testgrpc.SimpleRequest) (*testgrpc.S
 	return new(testgrpc.SimpleResponse), nil
 }
 
-// A server that owns its stock, and two holders: the first is paused for longer than its lease, and what it sends when
-// it wakes up is refused.
+// A server that owns its stock, and two holders. The first is paused for longer than its lease, and the server refuses
+// the request that it sends when it wakes up.
 func Example() {
 	var guard fence.Guard
 	fenced, err := grpcfence.NewAtomicServer(

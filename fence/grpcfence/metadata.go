@@ -23,7 +23,7 @@ const ReadMetadataKey = "fencing-read-token"
 
 // LockMetadataKey is the key of the metadata that carries the name of the lock that the token belongs to, beside
 // [MetadataKey] or [ReadMetadataKey]; see [fence.WithLock]. In the name, "%" and two upper-case hex digits stand for
-// each byte but A-Z, a-z, 0-9 and "-._~/", as in the header of httpfence. A token may come without it. A server that
+// each byte except A-Z, a-z, 0-9 and "-._~/", as in the header of httpfence. A token may come without it. A server that
 // does not know it takes the token of any lock.
 const LockMetadataKey = "fencing-lock"
 

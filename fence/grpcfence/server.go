@@ -104,9 +104,9 @@ func NewServer(
 // the stream ends. Its handler calls [fence.Guard.DoContext] with the stream's context to write.
 //
 // The handler of a method that does not write runs outside of the guard, beside any other. For the token of a read lock
-// the server calls [fence.Guard.CheckReadContext] first: it waits for what an older writer does inside the guard, and
-// nothing more of it runs there from then on. A newer writer's handler may run beside the reader's, which has lost its
-// lock by then. To avoid an answer with data that was read meanwhile, the reader's handler calls
+// the server calls [fence.Guard.CheckReadContext] first: it waits for the function of an older writer inside the guard,
+// and no older writer's function runs there from then on. A newer writer's handler may run beside the reader's, which
+// has lost its lock by then. To avoid an answer with data that was read meanwhile, the reader's handler calls
 // [fence.Guard.CheckReadContext] after its reads. Data that handlers share needs a mutex.
 func NewAtomicServer(
 	resource func(ctx context.Context, method string, req any) string, guard *fence.Guard, opts Options,

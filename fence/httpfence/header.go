@@ -16,8 +16,8 @@ const Header = "Fencing-Token"
 const ReadHeader = "Fencing-Read-Token"
 
 // LockHeader is the request header that carries the name of the lock that the token belongs to, beside [Header] or
-// [ReadHeader]; see [fence.WithLock]. In the name, "%" and two upper-case hex digits stand for each byte but A-Z, a-z,
-// 0-9 and "-._~/". A token may come without it. A server that does not know it takes the token of any lock.
+// [ReadHeader]; see [fence.WithLock]. In the name, "%" and two upper-case hex digits stand for each byte except A-Z,
+// a-z, 0-9 and "-._~/". A token may come without it. A server that does not know it takes the token of any lock.
 const LockHeader = "Fencing-Lock"
 
 // ErrMissing reports that a request that writes has no token. It is a mistake of the caller and not a lost lock.

@@ -37,7 +37,7 @@ func (m *Marks) Release(ctx context.Context, db DB, resource string, cause audit
 	if err := checkDB(db); err != nil {
 		return err
 	}
-	return m.engine.Release(ctx, newDatabase(db, m.txOpts), resource, c.Token, cause)
+	return m.engine.Release(ctx, database{db, m.txOpts}, resource, c.Token, cause)
 }
 
 // LogRefusal records a refusal by [Marks.Check], [Marks.CheckShared] or [Marks.UpdateRow] in the audit trail. Call it
@@ -51,7 +51,7 @@ func (m *Marks) LogRefusal(ctx context.Context, db DB, err error) error {
 	if err := checkDB(db); err != nil {
 		return err
 	}
-	return m.engine.LogRefusal(ctx, newDatabase(db, m.txOpts), err)
+	return m.engine.LogRefusal(ctx, database{db, m.txOpts}, err)
 }
 
 // History returns the tenures that overlap the time of the query and the refusals in it, both with the oldest first.

@@ -62,8 +62,6 @@ type database struct {
 	opts pgx.TxOptions
 }
 
-func newDatabase(db DB, opts pgx.TxOptions) database { return database{db, opts} }
-
 func (d database) Begin(ctx context.Context) (transaction, error) { return d.begin(ctx, d.opts) }
 
 // BeginNewest is for the engine's own writes. At higher levels they fail if the row has changed since the snapshot.

@@ -50,6 +50,6 @@ func (m *Marks) do(ctx context.Context, db DB, resource string, shared bool,
 	if fn == nil {
 		return fmt.Errorf("pgxfence: do %q: fn is nil, want a function", resource)
 	}
-	return m.engine.Do(ctx, newDatabase(db, m.txOpts), resource, c, shared,
+	return m.engine.Do(ctx, database{db, m.txOpts}, resource, c, shared,
 		func(ctx context.Context, tx transaction) error { return fn(ctx, tx.tx) })
 }

@@ -38,7 +38,7 @@
 //	PgBouncer, pooling by       everything above: the fence uses no session state; choose an exec mode that your
 //	transaction                 PgBouncer supports, such as pgx.QueryExecModeSimpleProtocol
 //
-// A pgx.Tx is not a [DB]: inside another transaction, that one would decide whether the writes of Do are committed.
+// A pgx.Tx is not a [DB]: the outer transaction would decide whether the writes of Do are committed.
 //
 // # Guarantee
 //

@@ -99,7 +99,7 @@ func (m *Marks) Migrate(ctx context.Context, db DB) error {
 	if err := checkDB(db); err != nil {
 		return err
 	}
-	return m.engine.Migrate(ctx, newDatabase(db, pgx.TxOptions{}))
+	return m.engine.Migrate(ctx, database{db, pgx.TxOptions{}})
 }
 
 // admission checks what every call needs before it sends anything, and returns the token with the name of its lock.

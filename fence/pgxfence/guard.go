@@ -26,7 +26,7 @@ func (m *Marks) Claim(ctx context.Context, db DB, resource string) error {
 	if err := checkDB(db); err != nil {
 		return err
 	}
-	return m.engine.Claim(ctx, newDatabase(db, m.txOpts), resource, c)
+	return m.engine.Claim(ctx, database{db, m.txOpts}, resource, c)
 }
 
 // Move makes the resource follow the lock of ctx, and claims it with the token of ctx as [Marks.Claim] does. It waits
@@ -47,7 +47,7 @@ func (m *Marks) Move(ctx context.Context, db DB, resource string) error {
 	if err := checkDB(db); err != nil {
 		return err
 	}
-	return m.engine.Claim(ctx, newDatabase(db, m.txOpts), resource, c)
+	return m.engine.Claim(ctx, database{db, m.txOpts}, resource, c)
 }
 
 // Check is the guard of the caller's own transaction. It must be the first statement. Until the transaction ends, no

@@ -29,7 +29,7 @@ func (m *Marks) ClaimPath(ctx context.Context, db DB, path string) error {
 	if err := checkDB(db); err != nil {
 		return err
 	}
-	return m.engine.ClaimPath(ctx, newDatabase(db, m.txOpts), nodes)
+	return m.engine.ClaimPath(ctx, database{db, m.txOpts}, nodes)
 }
 
 // CheckPath is [Marks.Check] for a node of a tree of resources. [Marks.ClaimPath] must have succeeded before, since

@@ -28,7 +28,7 @@ func (m *Marks) ClaimRead(ctx context.Context, db DB, resource string) error {
 	if err := checkDB(db); err != nil {
 		return err
 	}
-	return m.engine.Claim(ctx, newDatabase(db, m.txOpts), resource, c)
+	return m.engine.Claim(ctx, database{db, m.txOpts}, resource, c)
 }
 
 // CheckRead is the guard of a reader's own transaction. It must be the first statement. Until the transaction ends, no

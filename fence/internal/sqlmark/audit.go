@@ -119,7 +119,7 @@ func (e *Engine[T]) History(ctx context.Context, db Source, q Query) (tenures []
 }
 
 func (l *trail) readTenures(ctx context.Context, db Source, q Query, all *[]audit.Tenure) error {
-	where := newConditions(l)
+	where := conditions{trail: l}
 	where.add(q.Resource != "", l.key+" = %s", q.Resource)
 	where.time(q.Since, "(released_at IS NULL OR released_at >= %s)")
 	where.time(q.Until, "granted_at < %s")
@@ -142,7 +142,7 @@ func (l *trail) readTenures(ctx context.Context, db Source, q Query, all *[]audi
 }
 
 func (l *trail) readRefusals(ctx context.Context, db Source, q Query, all *[]audit.Refusal) error {
-	where := newConditions(l)
+	where := conditions{trail: l}
 	where.add(q.Resource != "", l.key+" = %s", q.Resource)
 	where.time(q.Since, "refused_at >= %s")
 	where.time(q.Until, "refused_at < %s")
@@ -168,8 +168,6 @@ type conditions struct {
 	list  []string
 	args  []any
 }
-
-func newConditions(l *trail) *conditions { return &conditions{trail: l} }
 
 // add adds a condition, with %s for its argument.
 func (c *conditions) add(wanted bool, condition string, arg any) {

@@ -9,7 +9,7 @@ import (
 )
 
 // The columns that tables of earlier versions lack: of the read mark, and of the name of the lock that the marks
-// follow. An earlier version ignores the name and goes by the tokens alone.
+// follow. An earlier version ignores the name and compares only the tokens.
 const (
 	readColumn = "read_token"
 	lockColumn = "lock_name"

@@ -168,7 +168,9 @@ func (p *postgreSQL) see(ctx context.Context, q Conn, query, resource string, ar
 // Readers refuse no readers, so a reader's claim must not wait for them. It does not: they have the lock of FOR KEY
 // SHARE.
 //
-// The announcement has the name of the lock that the resource will follow if the claim succeeds. It refuses nothing at a resource that follows another lock, see highest: a claim of another lock may announce its token before the resource has a name, and be refused later.
+// The announcement has the name of the lock that the resource will follow if the claim succeeds. It refuses nothing at
+// a resource that follows another lock, see highest: a claim of another lock may announce its token before the resource
+// has a name, and be refused later.
 func (p *postgreSQL) announce(ctx context.Context, q Conn, resource string, c Claimant) error {
 	_, err := q.Exec(ctx, p.of(c).announce, announcing+resource, int64(c.Token), c.lock)
 	return err

@@ -17,8 +17,8 @@ func (e *Engine[T]) claim(ctx context.Context, db DB[T], resource string, c Clai
 	return e.retry(ctx, func() error { return e.claimOnce(ctx, db, resource, c) })
 }
 
-// claimOnce is one attempt of a claim. If the marks have the claimant already, the claim that raised them has waited for
-// older transactions. Another write would wait for the transactions that share the mark.
+// claimOnce is one attempt of a claim. If the marks have the claimant already, the claim that raised them has waited
+// for older transactions. Another write would wait for the transactions that share the mark.
 func (e *Engine[T]) claimOnce(ctx context.Context, db DB[T], resource string, c Claimant) error {
 	var known marks
 	var behind bool
