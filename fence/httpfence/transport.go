@@ -55,9 +55,10 @@ func NewTransport(base http.RoundTripper, hosts ...string) (*Transport, error) {
 // RoundTrip decides this again after each redirect.
 //
 // RoundTrip sends a header Fencing-Token, Fencing-Read-Token or Fencing-Lock that the caller has set to any host in the
-// caller's URL, but removes it when a redirect leads to a host that is not one of the Transport's. If the context
-// carries a token, the header must have the value that RoundTrip would send: otherwise RoundTrip sends nothing, and the
-// error matches [fence.ErrInvalidToken]. The same happens if [fence.CheckLock] refuses the name in the context.
+// caller's URL, but removes it when a redirect leads to a host that is not one of the Transport's. At one of the
+// Transport's hosts, if the context carries a token, the header must have the value that RoundTrip would send:
+// otherwise RoundTrip sends nothing, and the error matches [fence.ErrInvalidToken]. The same happens if
+// [fence.CheckLock] refuses the name in the context.
 //
 // RoundTrip returns a response of any status unchanged, as [http.RoundTripper] requires; use [ReadError] to detect a
 // refusal. It is safe for concurrent use.

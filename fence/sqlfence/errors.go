@@ -16,8 +16,9 @@ const prefix = "sqlfence"
 
 var (
 	// ErrUnknown reports that the answer to COMMIT was lost or that fn has ended the transaction. The writes are
-	// committed, are not committed, or may still be. Before you write again, read inside [Marks.Do] under the same
-	// token: its guard waits until the transaction has ended. A read outside of Do, or in DoShared, may come too early.
+	// committed, are not committed, or may still be committed. Before you write again, read inside [Marks.Do] under the
+	// same token: its guard waits until the transaction has ended. A read outside of Do, or in DoShared, may come too
+	// early.
 	ErrUnknown = sqlmark.Unknown.Of(prefix)
 
 	// ErrUnclaimed reports that the transaction's snapshot may be from before the claim, so its reads may miss the last
