@@ -203,6 +203,7 @@ func (l *Leadership) release(ctx context.Context) (missed, err error) {
 // Transfer looks for the candidate first. If that fails, Transfer leaves the leadership as it is. The error then
 // matches [ErrNoCandidate] if no candidate with the value waits, [ErrBlocked] if a lock or a candidate of another
 // library waits before it, [lease.ErrLost] or [ErrResigned] if the leadership has ended, or wraps ctx's cause.
+//
 // Otherwise the leadership ends, and Transfer returns the errors of Resign. If the candidate leaves at the last moment,
 // the next one in the queue leads, and the error matches ErrNoCandidate or ErrBlocked. If etcd's database is full,
 // nobody can be passed: the next one in the queue leads, and the error is etcd's. If ctx ends before the server has

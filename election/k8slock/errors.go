@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// The outcomes that callers tell apart with errors.Is. The methods of [resourcelock.Interface] return those of
-// k8s.io/apimachinery/pkg/api/errors besides, which client-go looks for.
+// The outcomes that callers tell apart with errors.Is. The methods of [resourcelock.Interface] also return errors of
+// k8s.io/apimachinery/pkg/api/errors, which client-go looks for.
 var (
 	// ErrNotLeading says that this Lock has no tenure now: it never had one, or it has ended.
 	ErrNotLeading = errors.New("k8slock: not leading")
