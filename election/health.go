@@ -11,10 +11,9 @@ import (
 
 // Health reports whether the leaders of this process are healthy, for liveness and readiness probes: it is an
 // http.Handler that answers 200, or 503 with the reason. It fails while a renewal of a leader's lease is overdue by
-// more than the tolerance.
-// It also fails if a leader's context ended longer ago than the tolerance and the leadership has not been resigned, as
-// when lead hangs. It never fails for a process that only waits to lead. Renewals are due every third of the TTL;
-// Health checks the leader's deadline, not whether the renewal goroutine is alive.
+// more than the tolerance. It also fails if a leader's context ended longer ago than the tolerance and the leadership
+// has not been resigned, as when lead hangs. It never fails for a process that only waits to lead. Renewals are due
+// every third of the TTL; Health checks the leader's deadline, not whether the renewal goroutine is alive.
 //
 // Set it in [Options].Health, of any number of candidates. It is safe for concurrent use.
 type Health struct {
