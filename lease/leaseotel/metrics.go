@@ -97,7 +97,10 @@ func (t *Telemetry) acquired(ctx context.Context, a lease.Acquisition, r lease.A
 	}
 }
 
-func (t *Telemetry) ended(ctx context.Context, h lease.Hold) {
+func (t *Telemetry) ended(ctx context.Context, h lease.Hold, lost *lease.LostError) {
+	if lost != nil {
+		t.losses.Add(ctx, 1, t.of(h.Acquisition, "reason", telemetry.Reason(lost.Reason)))
+	}
 	kind := t.of(h.Acquisition, "", "")
 	t.locks.Add(ctx, -1, kind)
 	t.held.Record(ctx, h.Held.Seconds(), kind)

@@ -91,7 +91,7 @@ func (t *Telemetry) Hooks() *lease.Hooks {
 			t.endAcquire(ctx, a, r)
 		},
 		Released: func(ctx context.Context, h lease.Hold, err error) {
-			t.ended(ctx, h)
+			t.ended(ctx, h, telemetry.FoundLost(err))
 			outcome := "released"
 			if err != nil {
 				outcome = telemetry.Outcome(lease.Acquisition{}, err)
@@ -99,8 +99,7 @@ func (t *Telemetry) Hooks() *lease.Hooks {
 			t.endHold(ctx, outcome, err)
 		},
 		Lost: func(ctx context.Context, h lease.Hold, err *lease.LostError) {
-			t.losses.Add(ctx, 1, t.of(h.Acquisition, "reason", telemetry.Reason(err.Reason)))
-			t.ended(ctx, h)
+			t.ended(ctx, h, err)
 			t.endHold(ctx, "lost", err)
 		},
 		Renewed:      t.renewed,

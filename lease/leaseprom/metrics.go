@@ -168,12 +168,9 @@ func (m *Metrics) Hooks() *lease.Hooks {
 		Queued: func(_ context.Context, a lease.Acquisition, _ string) {
 			m.waiting.WithLabelValues(m.labels(a)...).Inc()
 		},
-		AcquireEnd: m.acquired,
-		Released:   func(_ context.Context, h lease.Hold, _ error) { m.ended(h) },
-		Lost: func(_ context.Context, h lease.Hold, err *lease.LostError) {
-			m.losses.WithLabelValues(m.labels(h.Acquisition, telemetry.Reason(err.Reason))...).Inc()
-			m.ended(h)
-		},
+		AcquireEnd:   m.acquired,
+		Released:     func(_ context.Context, h lease.Hold, err error) { m.ended(h, telemetry.FoundLost(err)) },
+		Lost:         func(_ context.Context, h lease.Hold, err *lease.LostError) { m.ended(h, err) },
 		Renewed:      m.renewed,
 		StateChanged: m.stateChanged,
 		CleanUp:      m.cleanUpOf,
@@ -196,7 +193,10 @@ func (m *Metrics) acquired(_ context.Context, a lease.Acquisition, r lease.Acqui
 	}
 }
 
-func (m *Metrics) ended(h lease.Hold) {
+func (m *Metrics) ended(h lease.Hold, lost *lease.LostError) {
+	if lost != nil {
+		m.losses.WithLabelValues(m.labels(h.Acquisition, telemetry.Reason(lost.Reason))...).Inc()
+	}
 	labels := m.labels(h.Acquisition)
 	m.locks.WithLabelValues(labels...).Dec()
 	m.held.WithLabelValues(labels...).Observe(h.Held.Seconds())

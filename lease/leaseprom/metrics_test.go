@@ -112,6 +112,20 @@ losses_total{lock,key_deleted} 1`, names...)
 	})
 }
 
+// A loss that only the release finds is counted too.
+func TestMetrics_lossFoundByUnlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, s, registry := hooked(t, leaseprom.Options{})
+		l, err := s.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		_, err = srv.Client(t).Delete(t.Context(), l.Key()) // the key is too young to be watched
+		require.NoError(t, err)
+		require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrLost)
+		requireMetrics(t, registry, `locks_held{lock} 0
+losses_total{lock,key_deleted} 1`, "leasefence_locks_held", "leasefence_losses_total")
+	})
+}
+
 func TestMetrics_withALabelForTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, s, registry := hooked(t, leaseprom.Options{Lock: func(a lease.Acquisition) string {

@@ -51,6 +51,16 @@ func Reason(r lease.Reason) string {
 	return "other"
 }
 
+// FoundLost returns the loss that a release has found, or nil. Err is the error of the release. If the deadline passed or
+// the session was closed, that happened during the release: the lock was held until the release began.
+func FoundLost(err error) *lease.LostError {
+	lost, ok := errors.AsType[*lease.LostError](err)
+	if !ok || lost.Reason == lease.ReasonDeadlinePassed || lost.Reason == lease.ReasonSessionClosed {
+		return nil
+	}
+	return lost
+}
+
 // Access returns the values of the labels mode and outcome for a token that a resource has refused with err, or
 // accepted if err is nil.
 func Access(a fence.Access, err error) (mode, outcome string) {

@@ -2,6 +2,7 @@ package telemetry_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -29,6 +30,18 @@ func TestOutcome_ofAWaiterThatGivesUp(t *testing.T) {
 		require.Equal(t, "canceled", telemetry.Outcome(lease.Acquisition{}, err), "%v", err)
 	}
 	require.Equal(t, "locked", telemetry.Outcome(lease.Acquisition{Try: true}, lease.ErrLocked))
+}
+
+// An error of a release is a loss if the hold was lost before the release, and none if it ended during the release.
+func TestFoundLost(t *testing.T) {
+	for reason, want := range map[lease.Reason]bool{
+		lease.ReasonKeyDeleted: true, lease.ReasonLeaseGone: true, lease.ReasonDeadlinePassed: false, lease.ReasonSessionClosed: false,
+	} {
+		err := fmt.Errorf("wrapped: %w", &lease.LostError{Reason: reason})
+		require.Equal(t, want, telemetry.FoundLost(err) != nil, "%v", reason)
+	}
+	require.Nil(t, telemetry.FoundLost(nil))
+	require.Nil(t, telemetry.FoundLost(context.Canceled))
 }
 
 func TestElections(t *testing.T) {

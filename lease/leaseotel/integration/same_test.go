@@ -110,6 +110,11 @@ func everything(t *testing.T, srv *leasetest.Server, s *leasetest.Session) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	_, err = srv.Client(t).Delete(ctx, l.Key())
 	require.NoError(t, err)
+	young, err := s.Lock(ctx, "young")
+	require.NoError(t, err)
+	_, err = srv.Client(t).Delete(ctx, young.Key())
+	require.NoError(t, err)
+	require.ErrorIs(t, young.Unlock(ctx), lease.ErrLost) // finds the loss
 	leader, err := election.Campaign(ctx, s.Session, "leader", election.Options{})
 	require.NoError(t, err)
 	time.Sleep(20 * time.Second)
