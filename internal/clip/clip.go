@@ -1,4 +1,4 @@
-// Package clip bounds text that others wrote, before it is logged, kept or put into an error.
+// Package clip shortens text from outside before it is logged, kept or put into an error.
 package clip
 
 import (
@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// To returns s if it has at most most bytes, and otherwise its first whole characters up to there, with "…" behind them.
+// To returns s if it has at most most bytes, otherwise its first whole characters within most bytes, followed by "…".
 func To(s string, most int) string {
 	if len(s) <= most {
 		return s
@@ -14,7 +14,7 @@ func To(s string, most int) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// Quote returns s in quotes, of a longer one its first 24 bytes with "…" behind them: as much of a value as an error has.
+// Quote returns s in quotes, for use in an error. Of more than 24 bytes it quotes the first 24, followed by "…".
 func Quote(s string) string {
 	const most = 24
 	if len(s) > most {

@@ -1,17 +1,18 @@
-// Package clock measures how long ago something happened, for deadlines that must never be too late.
+// Package clock measures elapsed time for deadlines that must never be late.
 //
-// Go's monotonic clock stands still while the host is suspended (Linux CLOCK_MONOTONIC); a lease on the
-// server goes on. Where the system has a clock that runs on (CLOCK_BOOTTIME), the larger of the two elapsed
-// times counts. The wall clock is never consulted: setting it neither lengthens nor shortens a lease.
+// Go's monotonic clock stands still while the host is suspended (Linux CLOCK_MONOTONIC), but a lease on the server runs
+// on. If the system has a clock that also runs during suspension (CLOCK_BOOTTIME), the larger of the two elapsed times
+// counts. The wall clock is never read: setting it neither lengthens nor shortens a lease.
 package clock
 
 import "time"
 
-// Clock reads the time. The zero value has no clock that runs during suspension; System is the host's.
+// Clock reads the time. The zero value has no clock that runs during suspension; System is the host's. It is safe for
+// concurrent use.
 type Clock struct {
-	// Boot is the time since boot, suspension included; nil where the system has no such clock.
+	// Boot returns the time since boot, including suspension; nil if the system has no such clock.
 	Boot func() time.Duration
-	// Alarm makes an alarm on that clock, which calls ring; nil, or a nil result, where there is none.
+	// Alarm makes an alarm on that clock, which calls ring. It is nil, or returns nil, if the system has none.
 	Alarm func(ring func()) Alarm
 }
 
@@ -33,7 +34,7 @@ func (c Clock) Now() Instant {
 	return i
 }
 
-// Since is the time elapsed since i: the longer of what the two clocks say.
+// Since returns the time elapsed since i: the longer one of the two clocks' answers.
 func (c Clock) Since(i Instant) time.Duration {
 	elapsed := time.Since(i.mono)
 	if c.Boot != nil {
@@ -42,11 +43,11 @@ func (c Clock) Since(i Instant) time.Duration {
 	return elapsed
 }
 
-// After is the moment d after i, as a time.Time for people and timers. Time spent suspended since i is
-// taken off, so it is the earlier of the two clocks' answers.
+// After returns the moment d after i, as a time.Time for people and timers. It subtracts the time spent suspended since
+// i, so it is the earlier one of the two clocks' answers.
 func (c Clock) After(i Instant, d time.Duration) time.Time {
 	suspended := c.Since(i) - time.Since(i.mono)
-	// The clocks are read one after the other: less than a millisecond apart is the reading, not a suspension.
+	// The clocks are read one after the other, so a difference below a millisecond is no suspension.
 	if suspended < time.Millisecond {
 		suspended = 0
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/leasefence/leasefence/internal/clock"
 )
 
-// Intervals are monotonic, and a host that was suspended does not gain time by it.
+// A suspension of the host counts as elapsed time.
 func TestClock_theLongerElapsedTimeCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var suspended time.Duration

@@ -23,16 +23,16 @@ func boot() func() time.Duration {
 
 func readBoot() (time.Duration, bool) {
 	var ts syscall.Timespec
-	// It never blocks, so the scheduler need not know of it.
+	// The call never blocks, so the scheduler does not need to know of it.
 	_, _, errno := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&ts)), 0)
 	return time.Duration(ts.Nano()), errno == 0
 }
 
-// alarm is a timer of the kernel's on CLOCK_BOOTTIME, see timerfd_create(2): one that came due while the host was
-// suspended goes off when it wakes up.
+// alarm is a kernel timer on CLOCK_BOOTTIME, see timerfd_create(2). If it comes due while the host is suspended, it
+// goes off when the host wakes up.
 type alarm struct {
 	file *os.File
-	done chan struct{} // closed when nothing is read any more
+	done chan struct{} // closed when read has returned
 }
 
 // newAlarm makes an alarm that calls ring each time it goes off. It returns nil if the kernel refuses it.
@@ -42,7 +42,7 @@ func newAlarm(ring func()) Alarm {
 		return nil
 	}
 	a := &alarm{file: os.NewFile(fd, "timerfd"), done: make(chan struct{})}
-	// A file that the runtime's poller does not take would not wait, or would take a thread to wait.
+	// Without the runtime's poller a read would fail at once or occupy a thread.
 	if a.file.SetReadDeadline(time.Time{}) != nil {
 		_ = a.file.Close() // nothing was written
 		return nil

@@ -9,8 +9,8 @@ import (
 	"github.com/leasefence/leasefence/internal/clock"
 )
 
-// alone is the host's boot clock with an alarm that rings for the test too: the Go timer beside it cannot be what did.
-func alone(t *testing.T) (c clock.Clock, rang <-chan struct{}) {
+// heard is the host's clock with an alarm that also rings for the test, which so tells it from the Go timer beside it.
+func heard(t *testing.T) (c clock.Clock, rang <-chan struct{}) {
 	t.Helper()
 	ch := make(chan struct{}, 16)
 	c = clock.System
@@ -26,9 +26,9 @@ func alone(t *testing.T) (c clock.Clock, rang <-chan struct{}) {
 	return c, ch
 }
 
-// The kernel's own alarm: it goes off no earlier than it was set for, can be set again, sooner or later, and ends.
+// The kernel's alarm goes off no earlier than it was set for, can be set to sooner or later, and can be stopped.
 func TestTimer_alarmOfTheHost(t *testing.T) {
-	c, rang := alone(t)
+	c, rang := heard(t)
 	began := c.Now()
 	timer := c.NewTimer(time.Hour)
 	timer.Reset(20 * time.Millisecond)
@@ -47,12 +47,12 @@ func TestTimer_alarmOfTheHost(t *testing.T) {
 	require.GreaterOrEqual(t, c.Since(began), 30*time.Millisecond)
 
 	timer.Reset(time.Hour)
-	timer.Stop() // while somebody reads
+	timer.Stop() // while the alarm is being read
 	require.Empty(t, rang)
 }
 
-// An alarm that has gone off just before the end does not disturb it.
-func TestTimer_Stop_inTheRush(*testing.T) {
+// Stop returns also if the alarm goes off at the same time.
+func TestTimer_Stop_whileTheAlarmGoesOff(*testing.T) {
 	c := clock.System
 	for i := range 200 {
 		timer := c.NewTimer(time.Duration(i%4) * 10 * time.Microsecond)

@@ -4,21 +4,21 @@ import "time"
 
 // Alarm goes off at a moment of the boot clock.
 type Alarm interface {
-	// Set makes it go off after d, and not as it was set before. It reports false if that cannot be.
+	// Set makes the alarm go off after d, instead of when it was set to before. It reports false if it cannot.
 	Set(d time.Duration) bool
-	// Close ends it, and returns when it will not go off any more.
+	// Close ends the alarm, and returns when it will not go off any more.
 	Close()
 }
 
-// often is how often the clocks are compared where no alarm tells that the host has been suspended.
+// often is how often the timer sends if no alarm shows that the host was suspended.
 const often = 500 * time.Millisecond
 
-// Timer sends on C when a duration has passed by one of the two clocks. It may send earlier too, so whoever receives
-// looks at the clock and resets it. It is not for concurrent use, and whoever makes one stops it.
+// Timer sends on C when a duration has passed by one of the two clocks. It may also send earlier, so the receiver
+// checks the clock and resets the timer. It is not safe for concurrent use, and its maker must stop it.
 //
-// A Go timer stands still while the host is suspended. Where the clock has an alarm, that goes off as soon as the
-// host wakes up; where it has none, the timer sends every half second. The Go timer runs beside the alarm in any case:
-// an alarm that fails costs no more than it would have given.
+// A Go timer stands still while the host is suspended. If the clock has an alarm, that goes off as soon as the host
+// wakes up; otherwise the timer sends every half second. The Go timer also runs beside the alarm, so an alarm that
+// fails does not delay anything while the host is awake.
 type Timer struct {
 	C <-chan struct{} // of capacity 1
 
@@ -44,10 +44,10 @@ func (c Clock) NewTimer(d time.Duration) *Timer {
 	return t
 }
 
-// Reset makes it due after d, instead of what it was set to before.
+// Reset makes the timer due after d, instead of when it was due before.
 func (t *Timer) Reset(d time.Duration) { t.timer.Reset(t.set(d)) }
 
-// set sets the alarm, and returns what the Go timer is to be set to.
+// set sets the alarm, and returns the duration for the Go timer.
 func (t *Timer) set(d time.Duration) time.Duration {
 	switch {
 	case t.clock.Boot == nil: // nothing to compare
@@ -59,7 +59,7 @@ func (t *Timer) set(d time.Duration) time.Duration {
 	}
 }
 
-// Stop ends the timer. C may have something in it.
+// Stop ends the timer. C may still have a value in it.
 func (t *Timer) Stop() {
 	t.timer.Stop()
 	if t.alarm != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/leasefence/leasefence/internal/clock"
 )
 
-// Without an alarm, or with one that cannot be set, the clocks are compared every half second.
+// Without an alarm, or with one that cannot be set, the timer sends every half second.
 func TestTimer_withoutAlarm(t *testing.T) {
 	boot := func() time.Duration { return 0 }
 	for name, tc := range map[string]struct {

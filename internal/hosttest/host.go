@@ -1,4 +1,4 @@
-// Package hosttest has a host for tests in fake time that can be suspended.
+// Package hosttest simulates a host that can be suspended, for tests in fake time.
 package hosttest
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/leasefence/leasefence/internal/clock"
 )
 
-// Host has a boot clock, which runs on while it is suspended: timers stand still meanwhile. If it has alarms, one that came
-// due meanwhile goes off when the host wakes up, as on Linux.
+// Host has a boot clock that runs on while the host is suspended, when timers stand still. If it has alarms, an alarm
+// that comes due during a suspension goes off when the host wakes up, as on Linux.
 type Host struct {
 	began time.Time
 
@@ -21,20 +21,20 @@ type Host struct {
 	count  Alarms
 }
 
-// Alarms counts those of a host.
+// Alarms counts the alarms of a host.
 type Alarms struct {
-	Open int // made and not closed
+	Open int // alarms that were made and not closed
 	Made int
-	Set  int // how often any was
+	Set  int // calls of Set
 }
 
 type alarm struct {
 	host *Host
 	ring func()
-	due  time.Duration // on the boot clock; never, if 0
+	due  time.Duration // on the boot clock; 0: never
 }
 
-// Start makes a new host's clock the system's until the test, which is in a bubble, ends.
+// Start makes the clock of a new host the system's until the test ends. The test runs in a bubble.
 func Start(tb testing.TB, alarms bool) *Host {
 	tb.Helper()
 	h := &Host{began: time.Now(), alarms: make(map[*alarm]struct{})}
@@ -48,7 +48,7 @@ func Start(tb testing.TB, alarms bool) *Host {
 		clock.System.Alarm = h.alarm
 	}
 	tb.Cleanup(func() {
-		synctest.Wait() // timers read it
+		synctest.Wait() // timers read clock.System
 		clock.System = before
 	})
 	return h
@@ -65,7 +65,7 @@ func (h *Host) alarm(ring func()) clock.Alarm {
 	return a
 }
 
-// Suspend has passed when it returns.
+// Suspend suspends the host for d. It takes no time of the bubble.
 func (h *Host) Suspend(d time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -77,7 +77,7 @@ func (h *Host) Suspend(d time.Duration) {
 	}
 }
 
-// Alarms returns how many there are and were.
+// Alarms returns the counts so far.
 func (h *Host) Alarms() Alarms {
 	h.mu.Lock()
 	defer h.mu.Unlock()

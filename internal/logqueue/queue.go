@@ -1,5 +1,5 @@
-// Package logqueue stands between goroutines that must not wait and a caller's functions that may: a log handler that writes to
-// a full pipe or to a stuck disk blocks for as long as that lasts.
+// Package logqueue keeps goroutines that must not block apart from the user's functions, which may: a log handler that
+// writes to a full pipe or to a stuck disk blocks for as long as that lasts.
 package logqueue
 
 import (
@@ -8,22 +8,22 @@ import (
 	"sync"
 )
 
-// most is how many calls wait. Further ones are dropped and counted until all of them have been made.
+// most is the most calls that wait. Further calls are dropped and counted until all that wait have been taken.
 const most = 256
 
-// Queue calls functions, one after the other and in order, in a goroutine that lives while there are any. The zero value is
-// ready for use.
+// Queue calls functions, one after the other and in order, in a goroutine that lives while there are any. The zero
+// value is ready for use. It is safe for concurrent use.
 type Queue struct {
-	overflow func(dropped int) // is called in the place of those that found no room; nil: nothing is
+	overflow func(dropped int) // called in place of the calls that found no room; may be nil
 
 	mu      sync.Mutex // guards the fields below
 	waiting []func()
-	dropped int           // since the last of waiting
+	dropped int           // the number of calls dropped since the last one in waiting
 	idle    chan struct{} // closed when the goroutine ends; nil if there is none
 }
 
-// New returns a logger that never blocks, and the queue through which it writes to log. Of nil it is a silent one, whose
-// queue is nil.
+// New returns a logger that never blocks, and the queue through which it writes to log. If log is nil, the logger is
+// silent and the queue is nil.
 func New(log *slog.Logger) (*slog.Logger, *Queue) {
 	if log == nil {
 		return slog.New(slog.DiscardHandler), nil
@@ -34,7 +34,7 @@ func New(log *slog.Logger) (*slog.Logger, *Queue) {
 	return slog.New(handler{q, log.Handler}), q
 }
 
-// Flush waits until all calls have been made, or ctx ends.
+// Flush waits until no call waits or runs, or until ctx ends. A nil queue has none.
 func (q *Queue) Flush(ctx context.Context) {
 	if q == nil {
 		return
@@ -51,7 +51,7 @@ func (q *Queue) Flush(ctx context.Context) {
 	}
 }
 
-// Add has f called. It does not wait.
+// Add queues a call of f. It does not block.
 func (q *Queue) Add(f func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -66,7 +66,7 @@ func (q *Queue) Add(f func()) {
 	}
 }
 
-// run calls what waits until nothing does.
+// run makes the calls that wait until there are none.
 func (q *Queue) run() {
 	for {
 		batch, dropped := q.take()
@@ -94,7 +94,8 @@ func (q *Queue) take() (batch []func(), dropped int) {
 	return batch, dropped
 }
 
-// handler asks the caller's nothing before the goroutine does.
+// handler queues records for another handler. It calls no method of that, Enabled included, before the queue's
+// goroutine does.
 type handler struct {
 	q    *Queue
 	next func() slog.Handler
@@ -106,9 +107,9 @@ func (h handler) Enabled(context.Context, slog.Level) bool { return true }
 // Handle implements [slog.Handler].
 func (h handler) Handle(_ context.Context, r slog.Record) error {
 	r = r.Clone()
-	h.q.Add(func() { //nolint:contextcheck // the caller's may have ended before it is written
+	h.q.Add(func() { //nolint:contextcheck // the caller's context may have ended before the record is written
 		if to, ctx := h.next(), context.Background(); to.Enabled(ctx, r.Level) {
-			_ = to.Handle(ctx, r) // there is nobody to tell
+			_ = to.Handle(ctx, r) // nobody could handle the error
 		}
 	})
 	return nil

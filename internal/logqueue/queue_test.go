@@ -17,7 +17,7 @@ import (
 	"github.com/leasefence/leasefence/internal/logqueue"
 )
 
-// What arrives is what the handler would have been given without a queue.
+// The handler gets what it would have got without a queue.
 func TestQueue_isTransparent(t *testing.T) {
 	var out bytes.Buffer
 	var q *logqueue.Queue
@@ -35,7 +35,7 @@ func TestQueue_isTransparent(t *testing.T) {
 	})
 }
 
-// gate is a writer that does not return before it is opened.
+// gate is a writer that blocks until it is opened.
 type gate struct {
 	bytes.Buffer
 
@@ -47,7 +47,7 @@ func (g *gate) Write(line []byte) (int, error) {
 	return g.Buffer.Write(line)
 }
 
-// Lines stay in order. What finds no room is counted, and the count stands where it would have stood.
+// Lines stay in order. Lines that find no room are counted, and the count is logged in their place.
 func TestQueue_dropsWhatTheHandlerIsTooSlowFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := gate{open: make(chan struct{})}

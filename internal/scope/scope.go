@@ -1,4 +1,4 @@
-// Package scope joins the lives of a call and of a handle.
+// Package scope makes contexts from the context of a call and that of a handle.
 package scope
 
 import (
@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Join is ctx, which ends with life too, with the cause of whichever is first. Done must be called after its last use.
+// Join returns a context like ctx that also ends with life; the cause is that of whichever ends first. done must be
+// called after its last use.
 func Join(ctx, life context.Context) (joined context.Context, done func()) {
 	joined, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
@@ -16,17 +17,17 @@ func Join(ctx, life context.Context) (joined context.Context, done func()) {
 	}
 }
 
-// Work is the context for a function that the caller has run under a handle: it ends with either, with that one's
-// cause, and has the values of both, the handle's before the caller's. Done must be called when the function has
-// returned.
+// Work returns the context for a function that a caller runs under a handle. It ends when either ends, with that one's
+// cause, and has the values of both, the handle's first. done must be called when the function has returned.
 func Work(handle, caller context.Context) (work context.Context, done func()) {
 	return Join(joint{handle, caller}, caller)
 }
 
-// Beyond is ctx for the rest of a call that has just ended handle, where ctx was alive before that. If it has ended with
-// handle, being that or made of it, the result goes on, until ctx's deadline but no longer than bound.
+// Beyond returns the context for the rest of a call that has just ended handle, such as Unlock. It is ctx, unless ctx
+// was alive before and has ended with handle, because it is handle or derived from it. Then the result has not ended:
+// it lasts until ctx's deadline, but no longer than bound. The cancel function must be called.
 func Beyond(ctx, handle context.Context, alive bool, bound time.Duration) (context.Context, context.CancelFunc) {
-	if !alive || ctx.Err() == nil || context.Cause(ctx) != context.Cause(handle) { //nolint:errorlint // the very same
+	if !alive || ctx.Err() == nil || context.Cause(ctx) != context.Cause(handle) { //nolint:errorlint // the same value
 		return ctx, func() {}
 	}
 	if deadline, ok := ctx.Deadline(); ok {
@@ -35,8 +36,8 @@ func Beyond(ctx, handle context.Context, alive bool, bound time.Duration) (conte
 	return context.WithTimeout(context.WithoutCancel(ctx), bound)
 }
 
-// joint is a handle's context with what the caller's has besides: its values, and its deadline, since the
-// context made of the two ends with the caller's too.
+// joint is a handle's context with the caller's values besides its own, and with the caller's deadline: the context
+// that Work derives from it ends with the caller's too.
 type joint struct {
 	context.Context //nolint:containedctx // a context made of two
 

@@ -16,7 +16,7 @@ type key string
 
 var errHandle, errCaller = errors.New("handle"), errors.New("caller")
 
-// pair is a handle's context and a caller's, and what ends them.
+// pair returns a handle's context and a caller's, with functions that end them.
 func pair(t *testing.T) (handle, caller context.Context, endHandle, endCaller context.CancelCauseFunc) {
 	t.Helper()
 	handle, endHandle = context.WithCancelCause(t.Context())
@@ -52,7 +52,7 @@ func TestWork_endsWithEither(t *testing.T) {
 				endHandle(errHandle)
 				endCaller(errCaller)
 				synctest.Wait()
-				require.Equal(t, c.want, context.Cause(work), "the first stays")
+				require.Equal(t, c.want, context.Cause(work), "the first cause stays")
 			})
 		})
 	}
@@ -92,10 +92,10 @@ func TestWork_hasTheValuesOfBoth(t *testing.T) {
 
 	below, cancel := context.WithCancel(work)
 	defer cancel()
-	require.Equal(t, "caller", below.Value(key("caller")), "and so has what is made of it")
+	require.Equal(t, "caller", below.Value(key("caller")), "a derived context has them too")
 }
 
-// Neither parent is told when the function has returned, and neither is heard any more.
+// When the function has returned, neither parent ends, and their later ends have no effect.
 func TestWork_done(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handle, caller, endHandle, endCaller := pair(t)
@@ -105,7 +105,7 @@ func TestWork_done(t *testing.T) {
 		require.NoError(t, handle.Err())
 		require.NoError(t, caller.Err())
 		_, bounded := work.Deadline()
-		require.False(t, bounded, "neither is")
+		require.False(t, bounded, "neither parent has a deadline")
 		endHandle(errHandle)
 		endCaller(errCaller)
 		synctest.Wait()
@@ -113,8 +113,8 @@ func TestWork_done(t *testing.T) {
 	})
 }
 
-// Two that have ended already make one that has.
-func TestWork_ofWhatHasEnded(t *testing.T) {
+// A context made of two that have already ended has ended too.
+func TestWork_ofEndedContexts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handle, caller, endHandle, endCaller := pair(t)
 		endCaller(errCaller)
