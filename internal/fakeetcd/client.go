@@ -25,11 +25,11 @@ const maxMessageBytes = 2 << 20
 type Client struct {
 	*clientv3.Client
 
-	// KeepAliveEndpoints are those to which streams of their own can be opened; to be set before the first use.
+	// KeepAliveEndpoints are the endpoints to which keep-alive streams can be opened; set them before the first use.
 	KeepAliveEndpoints []string
 
 	srv     *Server
-	closing chan struct{} // closed when the client is
+	closing chan struct{} // closed by the client's Close
 
 	// Guarded by the server's mutex.
 	closed     bool
@@ -41,15 +41,15 @@ type Client struct {
 	streams    []*watchStream
 }
 
-// NewClient makes a client. It lives until its Close or the server's; the end of ctx alone ends, as for a real one,
-// only what uses the client's own context.
+// NewClient makes a client, which works until its Close or the server's. As for a real client, the end of ctx ends only
+// what uses the client's own context.
 func (s *Server) NewClient(ctx context.Context) *Client {
 	cc := clientv3.NewCtxClient(ctx)
 	c := &Client{Client: cc, KeepAliveEndpoints: []string{"1", "2", "3"}, srv: s, closing: make(chan struct{})}
 	none := unsupportedConn{}
 	kv := kvClient{KVClient: pb.NewKVClient(none), c: c}
 	cc.KV = directKV{clientv3.NewKVFromKVClient(kv, cc), kv}
-	cc.Lease = keepAliveOpener{clientv3.NewLeaseFromLeaseClient(leaseClient{pb.NewLeaseClient(none), c}, cc, time.Second), c} // what a zero DialTimeout makes it
+	cc.Lease = keepAliveOpener{clientv3.NewLeaseFromLeaseClient(leaseClient{pb.NewLeaseClient(none), c}, cc, time.Second), c} // the timeout that a zero DialTimeout gives
 	cc.Watcher = closingWatcher{clientv3.NewWatchFromWatchClient(watchClient{c}, cc), c}
 	cc.Cluster = clientv3.NewClusterFromClusterClient(pb.NewClusterClient(none), cc)
 	cc.Auth = clientv3.NewAuthFromAuthClient(pb.NewAuthClient(none), cc)
@@ -60,8 +60,8 @@ func (s *Server) NewClient(ctx context.Context) *Client {
 	return c
 }
 
-// Cut turns the client's link into a black hole: requests, answers and events, those under way included, are held back
-// until Restore. A request whose caller gives up before that is dropped, unless its fault says [Fault.Late].
+// Cut turns the client's link into a black hole: all requests, answers and events, including those under way, are held
+// back until Restore. A request whose caller gives up before that is dropped, unless its fault has [Fault.Late].
 func (c *Client) Cut() {
 	c.srv.mu.Lock()
 	defer c.srv.mu.Unlock()
@@ -70,7 +70,7 @@ func (c *Client) Cut() {
 	}
 }
 
-// Restore ends a cut: everything held back arrives now.
+// Restore ends a cut: everything that was held back arrives now.
 func (c *Client) Restore() {
 	c.srv.mu.Lock()
 	defer c.srv.mu.Unlock()
@@ -85,8 +85,9 @@ func (c *Client) Calls(m Method) []Call {
 	return c.srv.callsOf(func(call *Call) bool { return call.Client == c && (m == Any || call.Method == m) })
 }
 
-// BreakWatches ends the client's watch streams with err; undelivered events go with them. The real client opens a new stream
-// and resumes after [ErrUnavailable], and closes its channels with any other error. During a cut it learns of neither.
+// BreakWatches ends the client's watch streams with err, and drops events that were not delivered yet. After
+// [ErrUnavailable] the real client opens a new stream and resumes its watches; after any other error it closes their
+// channels. During a cut it notices neither.
 func (c *Client) BreakWatches(err error) {
 	c.srv.mu.Lock()
 	defer c.srv.mu.Unlock()
@@ -95,7 +96,7 @@ func (c *Client) BreakWatches(err error) {
 	}
 }
 
-// closingWatcher notices the client's Close, which closes its Watcher.
+// closingWatcher closes c.closing at the client's Close, which closes its Watcher.
 type closingWatcher struct {
 	clientv3.Watcher
 	c *Client
@@ -114,7 +115,7 @@ func (w closingWatcher) Close() error {
 // unary is a call with one request and one answer.
 func unary[T any](ctx context.Context, c *Client, m Method, req any, act func() (*T, error)) (*T, error) {
 	select {
-	case <-ctx.Done(): // as gRPC does, which does not ask Err before
+	case <-ctx.Done(): // like gRPC, which does not call Err before
 		return nil, status.FromContextError(ctx.Err()).Err()
 	default:
 	}
@@ -126,7 +127,7 @@ func unary[T any](ctx context.Context, c *Client, m Method, req any, act func() 
 		func(Fault) (*T, error) { return act() },
 		func(o outcome[T]) { done <- o })
 	select {
-	case o := <-done: // an answer that is there counts even if the context has just ended
+	case o := <-done: // an answer that has come counts even if the context has just ended
 		return o.msg, o.err
 	default:
 	}
@@ -225,7 +226,7 @@ func (k kvClient) Compact(ctx context.Context, r *pb.CompactionRequest, _ ...grp
 	})
 }
 
-// unsupportedConn stands for the connection of the services that are not faked.
+// unsupportedConn is the connection of the services that are not faked.
 type unsupportedConn struct{}
 
 func (unsupportedConn) Invoke(context.Context, string, any, any, ...grpc.CallOption) error {

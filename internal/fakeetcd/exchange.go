@@ -9,12 +9,12 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// pendingError is the server's "not yet": it will act once until is closed.
+// pendingError means that the server does not act on the request before until is closed.
 type pendingError struct{ until <-chan struct{} }
 
 func (*pendingError) Error() string { return "fakeetcd: the server does not act yet" }
 
-// errClosing is what gRPC says after the client's Close.
+// errClosing is gRPC's error after the client's Close.
 var errClosing = status.Error(codes.Canceled, "grpc: the client connection is closing")
 
 type outcome[T any] struct {
@@ -31,8 +31,9 @@ type exchange[T any] struct {
 	deliver func(outcome[T])        // what the caller gets; never blocks
 }
 
-// transmit starts an exchange; with an endpoint it goes to that one. act and deliver are called with the server's mutex held: at once, before transmit returns,
-// when nothing is in the way, else on a goroutine of the server's, which ends with ctx, the client or the server.
+// transmit starts an exchange, with endpoint if that is not empty. It calls act and deliver with the server's mutex
+// held: before it returns if nothing delays the exchange, otherwise in a goroutine of the server, which ends with
+// ctx, the client or the server.
 func transmit[T any](
 	ctx context.Context, c *Client, endpoint string, m Method, req any, act func(Fault) (*T, error), deliver func(outcome[T]),
 ) {
@@ -117,7 +118,7 @@ func (x *exchange[T]) carry(ctx context.Context) {
 	x.answer(o)
 }
 
-// reach lets the server act, when it is ready to.
+// reach lets the server act, as soon as it is ready to.
 func (x *exchange[T]) reach(under life) (o outcome[T], ok bool) {
 	for {
 		x.c.srv.mu.Lock()
@@ -143,10 +144,10 @@ func (x *exchange[T]) fail(here life) {
 	x.answer(outcome[T]{err: x.fault.Err})
 }
 
-// life is what a message under way depends on; it is over when one of the channels is closed.
+// life is the life of a message under way, which ends when one of the channels is closed.
 type life struct{ caller, client, server <-chan struct{} }
 
-// wait blocks until ch is closed, and not at all when it is nil. It reports false when life is over first.
+// wait blocks until ch is closed; it does not block if ch is nil. It reports false if the life ends first.
 func (l life) wait(ch <-chan struct{}) bool {
 	if ch == nil {
 		return !l.over()
@@ -177,7 +178,7 @@ func (l life) sleep(d time.Duration) bool {
 	return false
 }
 
-// pass waits for the client's link.
+// pass waits until the client's link is not cut. It reports false if the life ends first.
 func (l life) pass(c *Client) bool {
 	for {
 		c.srv.mu.Lock()

@@ -12,8 +12,8 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// start makes a server and one client for the bubble it is called in. A goroutine that the fake or the real client
-// leaves behind makes the bubble, and so the test, fail.
+// start makes a server and one client for the present bubble. The test fails if the fake or the real client leaves a
+// goroutine behind.
 func start(t *testing.T) (*fakeetcd.Server, *fakeetcd.Client) {
 	t.Helper()
 	srv := fakeetcd.New()

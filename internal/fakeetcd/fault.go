@@ -25,7 +25,7 @@ const (
 	Revoke
 	TimeToLive
 	Watch
-	WatchEvents // the events sent to an established watch: no request, never recorded; only Match, Times, After and OnAnswer apply
+	WatchEvents // events sent to an existing watch: no request, never recorded; only Match, Times, After and OnAnswer apply
 )
 
 var methodNames = [...]string{
@@ -39,11 +39,11 @@ func (m Method) String() string { return methodNames[m] }
 type Call struct {
 	Client   *Client
 	Method   Method
-	Endpoint string    // of the keep-alive stream that carries it; empty for the client's own connection
+	Endpoint string    // of the keep-alive stream that carries the request; empty for the client's own connection
 	Request  any       // the protobuf request, such as *pb.TxnRequest; for WatchEvents the response. Not to be changed
 	Sent     time.Time // when the client sent it
 	Acted    time.Time // when the server acted on it; zero: it has not
-	Answered time.Time // when the answer, or the error in its place, reached a caller that was still there; zero: it has not
+	Answered time.Time // when the answer or an error reached a caller that still waited; zero: it has not
 	Err      error     // the gRPC error that was answered
 }
 
@@ -60,21 +60,22 @@ const (
 // ErrUnavailable is what a client sees when its connection breaks.
 var ErrUnavailable = status.Error(codes.Unavailable, "transport is closing")
 
-// Fault says what the network does to a call. The zero value does nothing to every call.
+// Fault says what the network does to a call. The zero value matches every call and does nothing to it.
 type Fault struct {
-	Match func(Call) bool // which calls; nil: all of the method. It must not call the server or a client
-	Times int             // how many calls; 0: every one until the fault is removed
+	Match func(Call) bool // selects the calls; nil: all of the method. It must not call the server or a client
+	Times int             // the number of calls; 0: every one until the fault is removed
 
-	Before time.Duration   // the request is under way this long before the server acts
-	Until  <-chan struct{} // after Before, the request is held until this is closed; nil: it is not
-	After  time.Duration   // the answer is under way this long
+	Before time.Duration   // how long the request is under way before the server acts
+	Until  <-chan struct{} // after Before, the request is held until this channel is closed; nil: it is not held
+	After  time.Duration   // how long the answer is under way
 
 	// Late lets the request outlive its caller: the server acts on it, once Before, Until and a cut are over, even
 	// if the caller's context has ended or its client is closed. Otherwise a request under way ends with its caller.
 	Late bool
 
-	// Twice lets the request reach the server a second time, right after the first. The answer is that to the second, as it
-	// is where a proxy on the way repeats requests. It is not for Watch, whose request is one of a stream.
+	// Twice makes the request reach the server a second time, right after the first. The caller gets the second
+	// answer, as behind a proxy that repeats requests. It must not be used for Watch, whose request is part of a
+	// stream.
 	Twice bool
 
 	// Lose loses one of the messages. With Answer the server has acted. The caller then waits until its
@@ -82,17 +83,17 @@ type Fault struct {
 	Lose Message
 	Err  error // a gRPC status error, such as ErrUnavailable; without Lose it means that the request is lost
 
-	// OnRequest and OnAnswer are called, if not nil, at an exact moment: when the request has been under way for Before and
-	// Until, and when the server has acted. The call goes on when they return; they may call the server and the client. Of
-	// WatchEvents OnAnswer alone is called, when the server has sent the events and beside what happens to them then.
+	// OnRequest, if not nil, is called when Before and Until are over, and OnAnswer when the server has acted. The
+	// call goes on when they return; they may call the server and the client. For WatchEvents only OnAnswer is
+	// called, when the server has sent the events; their delivery does not wait for it.
 	OnRequest, OnAnswer func()
 }
 
-// retryPause stands for the back-off of the real client, 25 ms give or take a tenth. It divides no round timeout, so that
-// a call that repeats until its deadline does not end in a tie of the two.
+// retryPause stands for the backoff of the real client, which is 25 ms plus or minus a tenth. It divides no round
+// timeout, so a call that is retried until its deadline does not fail at the very instant of the deadline.
 const retryPause = 23 * time.Millisecond
 
-// on adapts a fault to the method it has hit.
+// on adapts a fault to the method of the call that it hits.
 func (f Fault) on(m Method) Fault {
 	if f.Err != nil && f.Lose == None {
 		f.Lose = Request
@@ -120,8 +121,8 @@ func (r *rule) matches(c Call) bool {
 	return r.fault.Match == nil || r.fault.Match(c)
 }
 
-// Inject makes the network do f to the client's calls of method m, and returns a function that removes it.
-// A call meets at most one fault: of those with Times the first injected, else of those without the last injected.
+// Inject makes the network do f to the client's calls of method m, and returns a function that removes f again. A call
+// meets at most one fault: the first one injected with Times, or else the last one injected without Times.
 func (c *Client) Inject(m Method, f Fault) (remove func()) {
 	c.srv.mu.Lock()
 	defer c.srv.mu.Unlock()
@@ -134,7 +135,7 @@ func (c *Client) Inject(m Method, f Fault) (remove func()) {
 	}
 }
 
-// Reset removes every fault. Calls under way keep theirs, and a cut stays.
+// Reset removes every fault. Calls under way keep theirs, and a cut goes on.
 func (c *Client) Reset() {
 	c.srv.mu.Lock()
 	defer c.srv.mu.Unlock()

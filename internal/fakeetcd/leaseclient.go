@@ -37,7 +37,7 @@ func (l leaseClient) LeaseTimeToLive(
 	})
 }
 
-// LeaseKeepAlive opens a stream, for which, as in gRPC, no message need get through.
+// LeaseKeepAlive opens a stream. As in gRPC, that takes no message to the server.
 func (l leaseClient) LeaseKeepAlive(ctx context.Context, _ ...grpc.CallOption) (pb.Lease_LeaseKeepAliveClient, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, status.FromContextError(err).Err()
@@ -45,7 +45,7 @@ func (l leaseClient) LeaseKeepAlive(ctx context.Context, _ ...grpc.CallOption) (
 	return l.c.openKeepAlive(ctx, ""), nil
 }
 
-// keepAliveOpener opens keep-alive streams for those who do without a connection.
+// keepAliveOpener is the etcd.Opener of the client, which has no connection.
 type keepAliveOpener struct {
 	clientv3.Lease
 	c *Client
@@ -64,15 +64,15 @@ func (o keepAliveOpener) OpenKeepAlive(ctx context.Context, endpoint string) (pb
 	return k, nil
 }
 
-// KeepAliveStreams lists the endpoints of the keep-alive streams that were opened, oldest first; those of KeepAliveOnce do
-// not count.
+// KeepAliveStreams returns the endpoints of the keep-alive streams that were opened, oldest first, without those of
+// KeepAliveOnce.
 func (c *Client) KeepAliveStreams() []string {
 	c.srv.mu.Lock()
 	defer c.srv.mu.Unlock()
 	return slices.Clone(c.opened)
 }
 
-// OpenKeepAlives is how many of those have not been closed.
+// OpenKeepAlives returns how many of these streams have not been closed.
 func (c *Client) OpenKeepAlives() int {
 	c.srv.mu.Lock()
 	defer c.srv.mu.Unlock()
@@ -89,7 +89,7 @@ func (c *Client) openKeepAlive(ctx context.Context, endpoint string) *keepAliveS
 	return &keepAliveStream{newStream[pb.LeaseKeepAliveResponse](ctx, c), endpoint}
 }
 
-// BreakKeepAlives ends the client's keep-alive streams with err; answers under way go with them.
+// BreakKeepAlives ends the client's keep-alive streams with err, and drops answers under way.
 func (c *Client) BreakKeepAlives(err error) {
 	c.srv.mu.Lock()
 	defer c.srv.mu.Unlock()
@@ -110,7 +110,7 @@ func (k *keepAliveStream) Send(r *pb.LeaseKeepAliveRequest) error {
 	ended := k.in.ended() && !k.c.cut
 	k.c.srv.mu.Unlock()
 	if ended {
-		return io.EOF // as gRPC has it: Recv tells why
+		return io.EOF // as in gRPC: Recv returns the reason
 	}
 	transmit(k.ctx, k.c, k.endpoint, KeepAliveOnce, r,
 		func(Fault) (*pb.LeaseKeepAliveResponse, error) { return k.c.srv.lessor.renew(r.ID) },

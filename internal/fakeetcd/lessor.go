@@ -16,7 +16,7 @@ const (
 	minTTL       = 2 // seconds; ceil(1.5 × the default election timeout)
 	maxTTL       = 9_000_000_000
 	scanInterval = 500 * time.Millisecond
-	firstLeaseID = 0x32693a1b7c5d0001 // as long as a real one: leasefence's keys are its hex
+	firstLeaseID = 0x32693a1b7c5d0001 // as long as a real one, because leasefence's keys contain it in hex
 )
 
 type lease struct {
@@ -33,8 +33,8 @@ type lessor struct {
 	srv    *Server
 	leases map[int64]*lease
 	nextID int64
-	rate   float64     // at which its clock runs, of the bubble's
-	timer  *time.Timer // at the scan that will find the first expired lease; stopped when there is no lease
+	rate   float64     // of its clock, relative to the bubble's
+	timer  *time.Timer // for the scan that will find the first expired lease; nil while there is no lease
 }
 
 func (le *lessor) attach(id int64, key string) {
@@ -63,8 +63,8 @@ func (le *lessor) grant(r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error)
 	return &pb.LeaseGrantResponse{Header: le.srv.header(), ID: id, TTL: l.ttl}, nil
 }
 
-// renew answers with TTL 0 for an unknown lease, as the API does. For a lease that has expired and is not revoked yet
-// it is a pendingError: etcd holds the answer back until the revocation.
+// renew answers with TTL 0 for an unknown lease, as the API does. For a lease that has expired but is not revoked yet
+// it returns a pendingError, because etcd holds the answer back until the revocation.
 func (le *lessor) renew(id int64) (*pb.LeaseKeepAliveResponse, error) {
 	resp := &pb.LeaseKeepAliveResponse{Header: le.srv.header(), ID: id}
 	l := le.leases[id]
@@ -124,8 +124,7 @@ func (le *lessor) byExpiry() []*lease {
 	})
 }
 
-// schedule sets the timer for the next scan that has something to do. A ticker would do the same and would
-// keep a deadlocked bubble alive.
+// schedule sets the timer for the next scan that has something to do. A ticker would keep a deadlocked bubble alive.
 func (le *lessor) schedule() {
 	if le.timer != nil {
 		le.timer.Stop()
@@ -148,7 +147,7 @@ func (le *lessor) scan() {
 		if !l.expired(time.Now()) {
 			break
 		}
-		_, _ = le.revoke(l.id) // it is there: the lock has been held since it was listed
+		_, _ = le.revoke(l.id) // the lease exists: the mutex has been held since it was listed
 	}
 	le.schedule()
 }

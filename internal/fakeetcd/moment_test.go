@@ -12,7 +12,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// What a fault calls happens at its moment: before the server acts, and after it has acted.
+// A fault's functions are called at their moments: before the server acts, and after it has acted.
 func TestFault_momentsOfACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
@@ -24,7 +24,7 @@ func TestFault_momentsOfACall(t *testing.T) {
 		require.Zero(t, took)
 		require.Equal(t, []int{0, 1}, seen)
 
-		// A cut at the moment holds back what has not passed yet.
+		// A cut at that moment holds back the messages that have not passed yet.
 		for acted, f := range map[bool]fakeetcd.Fault{false: {OnRequest: c.Cut}, true: {OnAnswer: c.Cut}} {
 			srv.Delete("a")
 			f.Times = 1

@@ -7,8 +7,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Restorable prepares the client for a restore of its cluster: when restore has been called, its gets, transactions and new
-// watches are those of other. Call it before the client is used.
+// Restorable prepares the client for a restore of its cluster: after a call of restore, its gets, transactions and new
+// watches go to other. Call Restorable before the client is used.
 func (c *Client) Restorable(other *clientv3.Client) (restore func()) {
 	is := new(atomic.Pointer[clientv3.Client])
 	is.Store(&clientv3.Client{KV: c.KV, Watcher: c.Watcher})

@@ -14,8 +14,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// Server is one etcd member in memory. Its methods are safe for concurrent use, and each acts at once:
-// none goes through a faked network. Whoever makes it must call [Server.Close].
+// Server is one etcd member in memory. Its methods are safe for concurrent use, and act at once, without the faked
+// network. A server must be closed by [Server.Close].
 type Server struct {
 	start time.Time
 	done  chan struct{} // closed by Close
@@ -30,7 +30,7 @@ type Server struct {
 	watches hub
 	clients []*Client
 	calls   []*Call
-	changed chan struct{} // closed and replaced at every event
+	changed chan struct{} // closed and replaced at every event that Await waits for
 }
 
 // New starts a server with an empty store at revision 1.
@@ -47,8 +47,8 @@ func New() *Server {
 	return s
 }
 
-// Close closes the server's clients, stops its timers and waits for everything the server has started,
-// late requests included, which are then dropped. Further calls do nothing.
+// Close closes the server's clients, stops its timers, drops late requests and waits for all goroutines of the server.
+// Further calls do nothing.
 func (s *Server) Close() {
 	s.mu.Lock()
 	if !s.closed {
@@ -62,7 +62,7 @@ func (s *Server) Close() {
 	clients := s.clients
 	s.mu.Unlock()
 	for _, c := range clients {
-		_ = c.Close() // reports only that its context is cancelled
+		_ = c.Close() // its error is only that the context is cancelled
 	}
 	s.wg.Wait()
 }
@@ -92,7 +92,7 @@ func (s *Server) Keys(prefix string) []*mvccpb.KeyValue {
 	return kvs
 }
 
-// Leases returns the leases that exist, soonest expiry first.
+// Leases returns the leases that exist, in the order of their expiry.
 func (s *Server) Leases() []Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +120,7 @@ func (s *Server) Put(key, value string) int64 {
 	return s.store.rev
 }
 
-// Delete deletes a key, as an operator would, and reports whether it was there.
+// Delete deletes a key, as an operator would, and reports whether it existed.
 func (s *Server) Delete(key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,8 +138,8 @@ func (s *Server) Revoke(id clientv3.LeaseID) error {
 	return rpctypes.Error(err)
 }
 
-// Compact drops the history before rev. It returns rpctypes.ErrCompacted or rpctypes.ErrFutureRev when rev is not between
-// the last compaction and the present. Only watches that are behind rev end; those in step go on, as in etcd.
+// Compact drops the history before rev. It returns rpctypes.ErrCompacted or rpctypes.ErrFutureRev if rev is not between
+// the last compaction and the present. As in etcd, only watches that are behind rev end.
 func (s *Server) Compact(rev int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,8 +158,8 @@ func (s *Server) ChangeLeader() {
 	s.signal()
 }
 
-// SetRate makes the server's clock run at so many times the rate of the bubble's, as its leases see it: at 1.1 a lease lasts for
-// TTL / 1.1. It counts from each lease's grant or next renewal on.
+// SetRate sets the rate of the leases' clock relative to the bubble's: at 1.1 a lease lasts for TTL / 1.1. It applies
+// to each lease from its grant or next renewal on.
 func (s *Server) SetRate(rate float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,12 +170,12 @@ func (s *Server) SetRate(rate float64) {
 type Change struct {
 	At   time.Time
 	Rev  int64
-	Put  bool             // it is a deletion otherwise
+	Put  bool             // false: a deletion
 	Kv   *mvccpb.KeyValue // as it was put; not to be changed
-	Prev *mvccpb.KeyValue // as it was before the revision, nil if the key was not there; not to be changed
+	Prev *mvccpb.KeyValue // as it was before the revision, nil if the key did not exist; not to be changed
 }
 
-// History returns every change of keys below prefix, oldest first, whatever has been compacted.
+// History returns every change of keys below prefix, oldest first, including compacted ones.
 func (s *Server) History(prefix string) []Change {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,11 +215,11 @@ func (s *Server) callsOf(match func(*Call) bool) []Call {
 	return out
 }
 
-// Await blocks until cond holds, which it looks at now and after every event: a call sent, acted on or answered,
-// a change of the store, a lease or a watch that comes or goes. It returns the cause of ctx when that ends first.
+// Await blocks until cond returns true. It calls cond now and after every event: a call is sent, acted on or
+// answered, the store changes, a lease or a watch begins or ends. It returns the cause of ctx if that ends first.
 func (s *Server) Await(ctx context.Context, cond func() bool) error {
 	for {
-		// Taken before cond is evaluated, so that an event in between is not missed.
+		// Read before cond is called, so that an event in between is not missed.
 		s.mu.Lock()
 		changed := s.changed
 		s.mu.Unlock()
@@ -234,7 +234,7 @@ func (s *Server) Await(ctx context.Context, cond func() bool) error {
 	}
 }
 
-// signal wakes those who Await. The caller holds mu.
+// signal wakes the callers of Await. The caller holds mu.
 func (s *Server) signal() {
 	close(s.changed)
 	s.changed = make(chan struct{})

@@ -12,21 +12,23 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// inbox holds what the server has sent on a stream and the client has not received. The server's mutex guards it.
+// inbox holds the messages that the server has sent on a stream and the client has not received. The server's mutex
+// guards it.
 type inbox[T any] struct {
 	c     *Client
 	items []item[T]
 	err   error         // the end of the stream
-	lost  bool          // nothing more gets through, except the end
-	wake  chan struct{} // capacity 1: the one reader looks again
+	lost  bool          // no further messages get through, only the end
+	wake  chan struct{} // of capacity 1: wakes the one reader
 }
 
 type item[T any] struct {
 	msg *T
-	due time.Time // it is under way until then
+	due time.Time // when it arrives
 }
 
-// push sends a message that is under way for d. The stream keeps the order, so a message also waits for those before it.
+// push sends a message that is under way for d. The stream keeps the order, so a message also waits for those before
+// it.
 func (in *inbox[T]) push(msg *T, d time.Duration) {
 	if in.ended() || in.lost {
 		return
@@ -52,7 +54,7 @@ func (in *inbox[T]) signal() {
 	}
 }
 
-// next returns what can be received now, or nil and what to wait for: the end of a cut, or a time (0: neither).
+// next returns what can be received now, or nil and what to wait for: the end of a cut, or a duration (0: neither).
 func (in *inbox[T]) next() (got *outcome[T], restored <-chan struct{}, due time.Duration) {
 	in.c.srv.mu.Lock()
 	defer in.c.srv.mu.Unlock()
@@ -96,7 +98,7 @@ func (in *inbox[T]) recv(ctx context.Context) (*T, error) {
 	}
 }
 
-// stream is the client's end of a gRPC stream, less Send.
+// stream is the client's end of a gRPC stream, without Send.
 type stream[T any] struct {
 	ctx context.Context //nolint:containedctx // grpc.ClientStream returns it from Context
 	c   *Client
@@ -117,7 +119,7 @@ func (s *stream[T]) RecvMsg(any) error            { return ErrNotSupported }
 
 type watchClient struct{ c *Client }
 
-// Watch opens a stream, for which, as in gRPC, no message need get through.
+// Watch opens a stream. As in gRPC, that takes no message to the server.
 func (w watchClient) Watch(ctx context.Context, _ ...grpc.CallOption) (pb.Watch_WatchClient, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, status.FromContextError(err).Err()
@@ -147,7 +149,7 @@ func (w *watchStream) Send(r *pb.WatchRequest) error {
 				}
 			})
 	case r.GetCancelRequest() != nil:
-		// It may as well arrive at once: the client has no use for the watch any more.
+		// It arrives at once, without faults: the client no longer uses the watch.
 		w.c.srv.mu.Lock()
 		defer w.c.srv.mu.Unlock()
 		w.cancel(r.GetCancelRequest().WatchId)

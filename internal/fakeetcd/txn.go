@@ -10,7 +10,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// tx collects the writes of one revision. Reads through it see them.
+// tx collects the writes of one revision. Reads by the same tx see them.
 type tx struct {
 	srv     *Server
 	changes []Change
@@ -78,7 +78,7 @@ func (t *tx) remove(kv *mvccpb.KeyValue) {
 	st.keys[key] = append(st.keys[key], version{rev: rev})
 }
 
-// commit makes the writes a revision and tells the watchers; without writes there is none.
+// commit makes the writes a revision and notifies the watchers. Without writes there is no new revision.
 func (t *tx) commit() {
 	if len(t.changes) == 0 {
 		return
@@ -90,8 +90,8 @@ func (t *tx) commit() {
 	t.srv.signal()
 }
 
-// plan is a transaction whose branches are chosen. etcd chooses all of them, nested ones too,
-// before the first write.
+// plan is a transaction whose branches have been chosen. etcd chooses all branches, nested ones included, before the
+// first write.
 type plan struct {
 	succeeded bool
 	ops       []*pb.RequestOp
@@ -114,14 +114,14 @@ func (t *tx) plan(r *pb.TxnRequest) *plan {
 	return p
 }
 
-// check finds everything that can make the plan fail, so that run cannot.
+// check returns every error that the plan can have, so that run cannot fail.
 func (t *tx) check(p *plan) error {
 	for i, op := range p.ops {
 		var err error
 		switch {
 		case op.GetRequestRange() != nil:
 			if rev := op.GetRequestRange().Revision; rev != 0 {
-				err = t.srv.store.readable(rev, t.srv.store.rev) // a negative one too, which a Get takes for none
+				err = t.srv.store.readable(rev, t.srv.store.rev) // also if it is negative, which means no revision in a Get
 			}
 		case op.GetRequestPut() != nil:
 			err = t.checkPut(op.GetRequestPut())
@@ -165,8 +165,8 @@ func (t *tx) run(p *plan) *pb.TxnResponse {
 	return resp
 }
 
-// holds evaluates one comparison: over a range it must hold for every key, and where there is no key
-// it is made with a zero one, except that a value never compares with a missing key.
+// holds evaluates one comparison. Over a range it must hold for every key. Without any key it is made with a zero
+// one, but a comparison of values does not hold then.
 func (t *tx) holds(c *pb.Compare) bool {
 	kvs := t.srv.store.span(c.Key, c.RangeEnd, t.srv.store.rev)
 	if len(kvs) == 0 {

@@ -15,7 +15,7 @@ import (
 // The checks of etcd's server/etcdserver/api/v3rpc/key.go, in its order, with the server's default limits.
 const (
 	maxTxnOps       = 128
-	maxRequestBytes = 3 << 19 // 1.5 MiB, of which etcd takes some 20 bytes for itself
+	maxRequestBytes = 3 << 19 // 1.5 MiB, of which etcd uses some 20 bytes itself
 )
 
 func validateRange(r *pb.RangeRequest) error {
@@ -100,18 +100,18 @@ func validateOp(op *pb.RequestOp, limit int) error {
 	}
 }
 
-// writeSet is what a list of operations writes. A key must not be put twice, nor put and deleted, in one
-// transaction; the branches of one nested transaction exclude each other and may share keys.
+// writeSet is the set of keys that a list of operations writes. A key must not be put twice, nor put and deleted, in
+// one transaction. The two branches of one nested transaction exclude each other and may share keys.
 type writeSet struct {
 	puts map[string]bool
 	dels []*pb.DeleteRangeRequest
 }
 
-// errOpenEnded refuses what etcd should refuse too. It does not see that a deletion of everything from a key on and a put are
-// about one key, and a put that keeps the value of a key deleted so crashes the server.
+// errOpenEnded refuses transactions that etcd should refuse too. etcd does not notice that a put and a deletion of
+// everything from a key on concern the same key. If such a put keeps the value of the deleted key, the server crashes.
 var errOpenEnded = fmt.Errorf("%w: a put of a key that the transaction deletes with everything from a key on", ErrNotSupported)
 
-// mayPut says whether a key is not written yet.
+// mayPut returns an error if a key is already written.
 func (w *writeSet) mayPut(key string, puts map[string]bool) (err error) {
 	if puts[key] {
 		return rpctypes.ErrGRPCDuplicateKey
@@ -180,13 +180,13 @@ func (w *writeSet) addNested(r *pb.TxnRequest) error {
 func sizeOf(r any) int {
 	data, err := encoding.GetCodecV2(proto.Name).Marshal(r)
 	if err != nil {
-		panic(err) // it is no message
+		panic(err) // r is no message
 	}
 	defer data.Free()
 	return data.Len()
 }
 
-// emptyRange says whether etcd refuses to watch [key, end).
+// emptyRange reports whether [key, end) is empty, so that etcd refuses to watch it.
 func emptyRange(key, end []byte) bool {
 	return len(end) != 0 && !openEnded(end) && bytes.Compare(key, end) >= 0
 }

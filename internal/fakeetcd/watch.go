@@ -17,8 +17,8 @@ type watcher struct {
 	stream   *watchStream
 	id       int64
 	key, end []byte
-	start    int64 // the first revision that was asked for; 0: the next one
-	minRev   int64 // the first revision it has not been told of
+	start    int64 // the first revision that was requested; 0: the next one
+	minRev   int64 // the first revision that it has not been sent
 	unsynced bool  // it starts in the past and waits for the next sync
 	prevKV   bool
 	filters  []pb.WatchCreateRequest_FilterType
@@ -35,7 +35,7 @@ func (w *watcher) wants(c Change) bool {
 	return !slices.Contains(w.filters, filter)
 }
 
-// tell sends those of the changes that the watcher wants, and nothing when there are none.
+// tell sends the changes that the watcher wants, if there are any.
 func (w *watcher) tell(changes []Change, rev int64) {
 	resp := &pb.WatchResponse{Header: w.stream.header(rev), WatchId: w.id}
 	for _, c := range changes {
@@ -46,7 +46,7 @@ func (w *watcher) tell(changes []Change, rev int64) {
 		if !c.Put {
 			ev.Type = mvccpb.Event_DELETE
 		}
-		// The previous state is looked up when the event is sent: a compaction may have taken it.
+		// etcd reads the previous state when it sends the event: by then it may have been compacted.
 		if w.prevKV && c.Rev-1 >= w.stream.c.srv.store.compacted {
 			ev.PrevKv = cloned(c.Prev)
 		}
@@ -57,7 +57,7 @@ func (w *watcher) tell(changes []Change, rev int64) {
 	}
 }
 
-// hub knows every watcher of the server. Server.mu guards it.
+// hub holds all watchers of the server. Server.mu guards it.
 type hub struct {
 	srv      *Server
 	watchers []*watcher  // in the order of their creation
@@ -82,7 +82,7 @@ func (h *hub) remove(gone func(*watcher) bool) bool {
 	return len(h.watchers) < n
 }
 
-// notify tells the synced watchers of one revision; the others find it in the log at their sync.
+// notify sends one revision to the synced watchers. The others get it from the history at their sync.
 func (h *hub) notify(changes []Change) {
 	rev := h.srv.store.rev
 	for _, w := range h.watchers {
@@ -101,7 +101,7 @@ func (h *hub) schedule() {
 	}
 }
 
-// sync brings the watchers that started in the past up to date, or ends them when their past is compacted.
+// sync sends the watchers that started in the past their backlog, or ends them if that is compacted.
 func (h *hub) sync() {
 	h.srv.mu.Lock()
 	defer h.srv.mu.Unlock()
@@ -131,7 +131,7 @@ func (h *hub) sync() {
 // create registers a watcher and answers the stream.
 func (w *watchStream) create(r *pb.WatchCreateRequest, f Fault) {
 	if w.in.ended() {
-		return // broken while the request was under way
+		return // the stream broke while the request was under way
 	}
 	srv := w.c.srv
 	created := &pb.WatchResponse{Header: w.header(srv.store.rev), Created: true}
@@ -154,7 +154,7 @@ func (w *watchStream) create(r *pb.WatchCreateRequest, f Fault) {
 		})
 	}
 	if f.Lose == Answer {
-		w.in.lost = true // the stream is in order, so what comes after is not seen either
+		w.in.lost = true // a stream keeps its order, so later messages do not arrive either
 	}
 	w.in.push(created, f.After)
 }
@@ -165,7 +165,7 @@ func (w *watchStream) cancel(id int64) {
 	}
 }
 
-// progress answers only when every watcher of the stream is synced and has begun.
+// progress answers only if every watcher of the stream is synced and has started.
 func (w *watchStream) progress() {
 	srv := w.c.srv
 	behind := func(o *watcher) bool { return o.stream == w && (o.unsynced || o.start > srv.store.rev) }

@@ -13,7 +13,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// next returns the next response, which must be there before time moves.
+// next returns the next response, which must come before time moves.
 func next(t *testing.T, ch clientv3.WatchChan) clientv3.WatchResponse {
 	t.Helper()
 	synctest.Wait()
@@ -57,14 +57,14 @@ func TestWatch_pastRevisionIsServedAtTheNextSync(t *testing.T) {
 		ch := c.Watch(t.Context(), "a", clientv3.WithRev(3))
 		now := c.Watch(t.Context(), "a", clientv3.WithRev(4))
 		put(t, c, "a", "3")
-		require.Len(t, next(t, now).Events, 1, "a watch on the next revision is in step at once")
+		require.Len(t, next(t, now).Events, 1, "a watch on the next revision is synced at once")
 		nothing(t, ch)
 		began := time.Now()
 		resp := <-ch
 		require.Equal(t, 70*time.Millisecond, time.Since(began))
 		require.Len(t, resp.Events, 2)
 		put(t, c, "a", "4")
-		require.Len(t, next(t, ch).Events, 1, "and from then on it is in step too")
+		require.Len(t, next(t, ch).Events, 1, "from then on it is synced too")
 	})
 }
 
