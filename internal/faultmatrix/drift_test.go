@@ -19,15 +19,15 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// cutOff is a holder that is cut off at a moment, and who gets the lock after it.
+// cutOff is a holder that is cut off at some moment, and the next holder.
 type cutOff struct {
 	srv         *fakeetcd.Server
 	old, next   *lease.Lock
 	ended, gone time.Time // when the holder's context ended, and its key
-	granted     time.Time // when the next one got its handle
+	granted     time.Time // when the next holder got its handle
 }
 
-// play runs a server whose clock has that rate, and cuts off a holder at a moment.
+// playDrift runs a server whose clock has that rate, and cuts off a holder after a time.
 func playDrift(t *testing.T, rate float64, cut time.Duration, opts lease.Options) cutOff {
 	t.Helper()
 	c := cutOff{srv: fakeetcd.New()}
@@ -58,7 +58,7 @@ func session(t *testing.T, c *fakeetcd.Client, opts lease.Options) *lease.Sessio
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 		defer cancel()
-		_ = s.Close(ctx) // what is cut off expires
+		_ = s.Close(ctx) // fails for a session that is cut off; its lease expires
 	})
 	return s
 }
@@ -70,8 +70,8 @@ func lockOf(t *testing.T, c *fakeetcd.Client, opts lease.Options) *lease.Lock {
 	return l
 }
 
-// A margin of a tenth covers a server whose clock is 10 % faster than the holder's, or slower, wherever in the
-// renewal cycle the holder is cut off. The default is a tenth up to a TTL of 10 s.
+// A margin of a tenth of the TTL covers a server whose clock is up to 10 % faster than the holder's, wherever in the
+// renewal cycle the holder is cut off. The default margin is a tenth up to a TTL of 10 s.
 func TestDrift_withinTheMargin(t *testing.T) {
 	const s = time.Second
 	for _, opts := range []lease.Options{{TTL: 2 * s}, {TTL: 5 * s}, {TTL: 10 * s}, {TTL: 30 * s, Margin: 3 * s}, {TTL: 300 * s, Margin: 30 * s}} {
@@ -91,8 +91,8 @@ func TestDrift_withinTheMargin(t *testing.T) {
 	}
 }
 
-// Where the default margin ends: at a TTL of 30 s it is 1 s, which covers a server that is up to 1/29 faster. Beyond that
-// two handles are live for a while, and the fence holds: the old token is refused from the new one's first claim on.
+// At a TTL of 30 s the default margin of 1 s covers a server that is up to 1/29 faster. Beyond that two handles are
+// live for a while, and the fence decides: the old token is refused once the new one has claimed the resource.
 func TestDrift_beyondTheMargin(t *testing.T) {
 	for rate, covered := range map[float64]bool{1.03: true, 1.034: true, 1.036: false, 1.1: false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -115,8 +115,9 @@ func TestDrift_beyondTheMargin(t *testing.T) {
 	}
 }
 
-// Drift alone costs nothing: what counts is the time since the last renewal, and that is sent every third of the TTL.
-func TestDrift_doesNotEndWhatIsRenewed(t *testing.T) {
+// Drift does not end a lock that is renewed: only the time since the last renewal counts, and one is sent every third
+// of the TTL.
+func TestDrift_doesNotEndARenewedLock(t *testing.T) {
 	for _, rate := range []float64{0.9, 1.1, 1.4} {
 		synctest.Test(t, func(t *testing.T) {
 			srv := fakeetcd.New()
@@ -130,8 +131,8 @@ func TestDrift_doesNotEndWhatIsRenewed(t *testing.T) {
 	}
 }
 
-// The clock that runs during suspension may disagree with the other one: the longer elapsed time counts, so a handle ends
-// sooner and never later.
+// If the clock that runs during suspension disagrees with the other one, the longer elapsed time counts: a handle may
+// end sooner, but never later.
 func TestDrift_ofTheBootClock(t *testing.T) {
 	for name, tc := range map[string]struct {
 		boot func(elapsed time.Duration) time.Duration
@@ -162,22 +163,22 @@ func TestDrift_ofTheBootClock(t *testing.T) {
 				<-l.Context().Done()
 				took := time.Since(began)
 				require.GreaterOrEqual(t, took, tc.want)
-				require.LessOrEqual(t, took, tc.want+500*time.Millisecond, "the clocks are compared so often")
+				require.LessOrEqual(t, took, tc.want+500*time.Millisecond, "the clocks are compared every 500 ms")
 				require.ErrorIs(t, l.Err(), lease.ErrLost)
 			})
 		})
 	}
 }
 
-// A step of the wall clock changes nothing, since every time that is compared carries its monotonic reading.
+// A step of the wall clock changes nothing, since every time that is compared has its monotonic reading.
 func TestWallClock_isNotUsed(t *testing.T) {
-	srv := fakeetcd.New() // not in a bubble, whose times have no such reading
+	srv := fakeetcd.New() // not in a bubble, whose times have no monotonic reading
 	t.Cleanup(srv.Close)
 	l := lockOf(t, srv.NewClient(t.Context()), lease.Options{})
 	require.Contains(t, l.Deadline().String(), " m=")
 	require.Contains(t, clock.System.After(clock.System.Now(), time.Second).String(), " m=")
 
-	// What takes the monotonic reading off a time, or makes one without it.
+	// Calls that remove the monotonic reading, or make a time without one.
 	wall := regexp.MustCompile(`\.Unix(Milli|Micro|Nano)?\(|time\.(Unix|Date|Parse)|\.(UTC|Local)\(\)|\.In\(time|\.Round\(0\)`)
 	files := 0
 	for _, dir := range []string{"lease", "election", "internal/clock", "internal/etcd", "internal/queue"} {

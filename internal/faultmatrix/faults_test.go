@@ -11,30 +11,31 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// With this TTL a renewal is due every 2 s, the deadline is 5.4 s after the send, and a first attempt takes 1.5 s at most.
+// With this TTL a renewal is due every 2 s, the deadline is 5.4 s after its send, and a first attempt takes at most
+// 1.5 s.
 const ttl = 6 * time.Second
 
-// class is what a fault may bring about.
+// class is what a fault may cause.
 type class int
 
 const (
-	harmless  class = iota // nothing at all: every call succeeds and nothing is lost
-	refusing               // the call that it hits may fail with the server's word
+	harmless  class = iota // every call succeeds and no lock is lost
+	refusing               // the call that it hits may fail with the server's error
 	cancelled              // the call that it hits may fail with its caller's cause
-	operator               // what the operator has touched is lost, and nothing else
-	outage                 // what the client holds may be lost
+	operator               // locks whose keys the operator has touched are lost, and no others
+	outage                 // the subject's locks may be lost
 )
 
-// fault happens to one request of the client under test.
+// fault happens to one request of the subject.
 type fault struct {
 	name  string
 	class class
 	is    fakeetcd.Fault
-	lasts time.Duration // until all is well again
-	// deed is done just before the server acts, or just after with answered set.
+	lasts time.Duration // until its effects are over
+	// deed is called just before the server acts, or just after that if answered is set.
 	deed     func(*world)
 	answered bool
-	suspends bool // the subject's host
+	suspends bool // it suspends the subject's host
 }
 
 var faults = slices.Concat([]fault{
@@ -67,7 +68,7 @@ var faults = slices.Concat([]fault{
 	moments(fault{name: "caller gives up", class: cancelled, deed: func(w *world) { w.subject.giveUp() }}),
 )
 
-// moments are the two at which a deed can be done.
+// moments returns f with its deed before and after the server acts.
 func moments(f fault) []fault {
 	after := f
 	f.name += " before"
@@ -82,7 +83,8 @@ func cutFor(d time.Duration) func(*world) {
 	}
 }
 
-// slowThenCut answers renewals late, and cuts when one has been answered: its answer is no reason to trust longer.
+// slowThenCut answers renewals late, and cuts the link when one has been answered: a late answer must not extend the
+// deadline, which counts from the send.
 func slowThenCut(w *world) {
 	c := w.subject.c
 	well := c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{After: 1500 * time.Millisecond})
@@ -96,17 +98,17 @@ func slowThenCut(w *world) {
 // applies reports whether a fault can happen to a request of that kind.
 func (f fault) applies(kind string) bool {
 	switch {
-	case kind == "Events": // no request: they come late, or something is done when they are sent
+	case kind == "Events": // no request: events can be late, or a deed can be done when they are sent
 		return f.deed != nil && f.answered || f.name == "answer slow" || f.name == "answer late"
-	case f.class == refusing: // a watch is refused in other words
+	case f.class == refusing: // a watch is refused with another error
 		return kind != "Watch" && kind != "Revoke"
-	case f.class == cancelled: // nobody waits for a renewal
+	case f.class == cancelled: // no caller waits for a renewal
 		return kind != "KeepAliveOnce"
 	}
 	return true
 }
 
-// on is what the network does for w.
+// on returns the fault of the network that does f in w.
 func (f fault) on(w *world) fakeetcd.Fault {
 	is := f.is
 	is.Times = 1
@@ -121,7 +123,7 @@ func (f fault) on(w *world) fakeetcd.Fault {
 	return is
 }
 
-// kindOf tells requests apart by what they are for.
+// kindOf names the kind of a request: its method and, for a transaction, its purpose.
 func kindOf(call fakeetcd.Call) string {
 	switch r := call.Request.(type) {
 	case *pb.TxnRequest:

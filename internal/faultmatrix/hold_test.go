@@ -23,7 +23,7 @@ type handle interface {
 	Err() error
 }
 
-// hold is a handle and what became of it.
+// hold is a handle and what happened to it.
 type hold struct {
 	handle
 
@@ -31,10 +31,10 @@ type hold struct {
 	granted time.Time
 	release func(context.Context) error
 	ended   time.Time // guarded by world.mu; zero: it is live
-	said    string    // the last value that was proclaimed, and confirmed
+	said    string    // the last value that was proclaimed and confirmed
 }
 
-// held notes a handle that was granted to a call made at asked.
+// held records a handle that was granted to a call made at asked, and checks the grant.
 func (a *actor) held(h handle, asked time.Time, release func(context.Context) error) *hold {
 	w := a.w
 	r := &hold{handle: h, a: a, granted: time.Now(), release: release}
@@ -45,7 +45,7 @@ func (a *actor) held(h handle, asked time.Time, release func(context.Context) er
 		last = well
 	}
 	var wrong []string
-	_, mine := w.disturbed[int64(r.Token())] // its turn may have come just before that, and it ends with it
+	_, mine := w.disturbed[int64(r.Token())] // its turn came just before the operator; the handle will end
 	for _, o := range w.holds {
 		if o.Name() != r.Name() || o.reads() && r.reads() {
 			continue
@@ -66,7 +66,7 @@ func (a *actor) held(h handle, asked time.Time, release func(context.Context) er
 		}
 	}
 	w.holds = append(w.holds, r)
-	now := w.fault.suspends && w.hit.Equal(r.granted) // the host may have been suspended since
+	now := w.fault.suspends && w.hit.Equal(r.granted) // the host may have been suspended after the grant
 	w.mu.Unlock()
 	for _, text := range wrong {
 		w.fail("%s: %s", r.Key(), text)
@@ -101,7 +101,7 @@ func (r *hold) reads() bool {
 	}
 }
 
-// node is a node of a path that is held: the last, or one above it.
+// node is a node of a path that is held: the last one, or one above it.
 type node struct {
 	*lease.TreeLock
 
@@ -112,14 +112,14 @@ type node struct {
 func (n node) Name() string { return n.name }
 func (n node) Key() string  { return n.key }
 
-// grant is what a call has got: what is held by it, and the call that releases all of it.
+// grant is the result of a call: the handles, and the function that releases all of them.
 type grant struct {
 	release func(context.Context) error
 	held    []handle
 }
 
-// take asks for a lock until it is held, and returns its hold, with which all of it is released: nil if it was only tried, and is
-// taken.
+// take repeats a call until it has got its locks, and returns a hold that releases all of them. It returns nil if the
+// call only tries and somebody else has the lock.
 func take[L any](a *actor, what string, get func(ctx context.Context) (L, error), of func(L) grant) (r *hold) {
 	a.untilDone(what, func(ctx context.Context) error {
 		asked := time.Now()
@@ -152,7 +152,7 @@ func (a *actor) lockTree(path string) *hold {
 	})
 }
 
-// locker is a method of a session.
+// locker is a method of a session that takes a lock.
 type locker[L any] func(ctx context.Context, name string, opts ...lease.LockOption) (L, error)
 
 func (lock locker[L]) of(name string) func(context.Context) (L, error) {
@@ -230,7 +230,7 @@ func (a *actor) campaign(name string, opts election.Options) *hold {
 	return r
 }
 
-// keep holds for d, or until the loss.
+// keep waits for d, or until the loss.
 func (r *hold) keep(d time.Duration) *hold {
 	if r == nil {
 		return nil
@@ -244,7 +244,7 @@ func (r *hold) keep(d time.Duration) *hold {
 	return r
 }
 
-// proclaim says value; a failure that is in order may leave either value.
+// proclaim proclaims value. A failure that the fault may cause can leave either value.
 func (r *hold) proclaim(value string) {
 	if r == nil {
 		return
@@ -264,16 +264,16 @@ func (r *hold) proclaim(value string) {
 	}
 }
 
-// letGo ends the hold, and checks what it is told.
-func (r *hold) letGo() {
+// unlock releases the hold and checks the result.
+func (r *hold) unlock() {
 	if r == nil {
 		return
 	}
-	r.told(r.a.call("release", r.release))
+	r.checkRelease(r.a.call("release", r.release))
 }
 
-// told checks what a release has returned.
-func (r *hold) told(err error) {
+// checkRelease checks the error that a release has returned.
+func (r *hold) checkRelease(err error) {
 	w := r.a.w
 	cause := context.Cause(r.Context())
 	wasLost := errors.Is(cause, lease.ErrLost)
@@ -283,16 +283,16 @@ func (r *hold) told(err error) {
 	case err == nil && wasLost:
 		w.fail("%s: released without an error after %v", r.Key(), cause)
 	case err == nil && there:
-		w.fail("%s: released without an error, and the key is there", r.Key())
+		w.fail("%s: released without an error, but the key exists", r.Key())
 	case err == nil:
 	case errors.Is(err, lease.ErrLost) && (disturbed || wasLost):
-		// The loss itself is checked with the history.
+		// check compares the loss with the history.
 	case errors.Is(err, lease.ErrLost) && w.fault.class == outage && r.a == w.subject:
 		// The lease was lost before the server had confirmed.
 	case errors.Is(err, lease.ErrClosed):
 		// The session was closed before the server had confirmed.
 	case errors.Is(err, lease.ErrLost):
-		w.fail("%s: told to be lost, and it was not: %v", r.Key(), err)
+		w.fail("%s: release reports a loss, but it was not lost: %v", r.Key(), err)
 	case wasLost:
 		w.fail("%s: released with %v after %v", r.Key(), err, cause)
 	default:

@@ -15,14 +15,14 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// place is a key in a queue by the server's history, from its creation to its end.
+// place is a key in a queue according to the server's history, from its creation to its end.
 type place struct {
-	first   time.Time // when nobody was left before it who excludes it; zero: never
+	first   time.Time // when no older contender excluded it any more; zero: never
 	deleted time.Time // zero: never
-	value   string    // the last
+	value   string    // the last one
 }
 
-// places are all that stood in the queue of a name, by their create revisions.
+// places returns all keys that were in the queue of a name, by their create revisions.
 func (w *world) places(name string) map[int64]*place {
 	prefix := name + "/"
 	list := make(map[int64]*place)
@@ -43,7 +43,7 @@ func (w *world) places(name string) map[int64]*place {
 			list[c.Prev.CreateRevision].deleted = c.At
 		}
 		if i+1 < len(history) && history[i+1].Rev == c.Rev {
-			continue // all of one revision happens at once
+			continue // all changes of one revision happen at once
 		}
 		for _, kv := range keys {
 			excluded := false
@@ -62,11 +62,11 @@ func (w *world) places(name string) map[int64]*place {
 // reads reports whether a contender is a reader.
 func reads(prefix string, kv *mvccpb.KeyValue) bool { return kv.Key[len(prefix)] == 'r' }
 
-// check compares what was held with the server's history.
+// check compares the holds with the server's history.
 func (w *world) check() {
-	prompt := time.Second // a lock held for less than 250 ms is not watched yet
+	prompt := time.Second // more than the 250 ms after which a held lock is watched
 	if w.scripted && w.fault.class != operator {
-		prompt = ttl // the scenario's own operator, on a network that is not well
+		prompt = ttl // the scenario's own operator, on a network with a fault
 	}
 	places := make(map[string]map[int64]*place)
 	for _, r := range w.holds {
@@ -95,7 +95,7 @@ func (w *world) check() {
 		case !p.deleted.IsZero() && p.deleted.Before(r.ended):
 			w.fail("%s: the key was gone %v before the handle ended", r.Key(), r.ended.Sub(p.deleted))
 		case r.said != "" && p.value != r.said:
-			w.fail("%s: says %q at the end, %q was the last", r.Key(), p.value, r.said)
+			w.fail("%s: the last value is %q, want %q", r.Key(), p.value, r.said)
 		}
 		cause := context.Cause(r.Context())
 		if errors.Is(cause, lease.ErrLost) && !errors.Is(cause, lease.ErrClosed) && (w.fault.class != outage || r.a != w.subject) {
@@ -107,7 +107,8 @@ func (w *world) check() {
 	}
 }
 
-// deadline is when r had to end at the latest: it counts from the send of what was acknowledged by then.
+// deadline is the latest time at which r had to end. It counts from the send of the last request that was
+// acknowledged by then.
 func (w *world) deadline(r *hold) time.Time {
 	var sent time.Time
 	for _, m := range []fakeetcd.Method{fakeetcd.Grant, fakeetcd.KeepAliveOnce} {
@@ -121,7 +122,7 @@ func (w *world) deadline(r *hold) time.Time {
 	return sent.Add(ttl - ttl/10)
 }
 
-// probe is a process that comes when all is over: nothing may be in its way.
+// probe takes the names in a new process when everything is over: no key may be left in its way.
 func (w *world) probe(names ...string) {
 	if d := time.Until(w.well()); d > 0 && w.fault.class == outage {
 		time.Sleep(d)
@@ -129,7 +130,7 @@ func (w *world) probe(names ...string) {
 	a := w.rival()
 	for _, name := range names {
 		began := time.Now()
-		a.lock(name).letGo()
+		a.lock(name).unlock()
 		if took := time.Since(began); took > healed {
 			w.fail("%q was free only after %v", name, took)
 		}
@@ -137,10 +138,10 @@ func (w *world) probe(names ...string) {
 	a.close()
 }
 
-// empty checks that nothing is left on the server when everything that was late has come.
+// empty checks that nothing is left on the server when all late requests have arrived.
 func (w *world) empty() {
 	for _, kv := range w.srv.Keys("") {
-		operators := kv.Lease == 0 && string(kv.Value) == overwritten // it is up to the operator, if its owner has not removed it
+		operators := kv.Lease == 0 && string(kv.Value) == overwritten // the operator's to delete, unless its owner has
 		if string(kv.Key) != noise && !operators {
 			w.fail("key %q is left", strings.ToValidUTF8(string(kv.Key), ""))
 		}
@@ -148,7 +149,7 @@ func (w *world) empty() {
 	if n := len(w.srv.Leases()); n > 0 {
 		w.fail("%d leases are left", n)
 	}
-	w.srv.BreakWatches(rpctypes.ErrGRPCNoLeader) // which ends what etcd's client has forgotten; who lives opens them again
+	w.srv.BreakWatches(rpctypes.ErrGRPCNoLeader) // ends watches that etcd's client has abandoned
 	time.Sleep(10 * time.Second)
 	synctest.Wait()
 	if n := w.srv.Watchers(); n > 0 {

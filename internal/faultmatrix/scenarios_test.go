@@ -12,8 +12,8 @@ import (
 
 const ms = time.Millisecond
 
-// scenarios are what the client under test is doing when the fault happens to it. Each ends with the client's session
-// closed, or leaves that to the end of the case.
+// scenarios are what the subject does when the fault hits it. A scenario may close the subject's session; otherwise
+// play does.
 var scenarios = []struct {
 	name string
 	run  func(w *world, s *actor)
@@ -41,7 +41,7 @@ var scenarios = []struct {
 
 func lockTwice(_ *world, s *actor) {
 	for range 2 {
-		s.lock("a").keep(2500 * ms).letGo()
+		s.lock("a").keep(2500 * ms).unlock()
 	}
 }
 
@@ -49,17 +49,17 @@ func holdLong(w *world, s *actor) {
 	other := w.rival()
 	w.inBackground(func() {
 		time.Sleep(time.Second)
-		other.lock("a").keep(100 * ms).letGo()
+		other.lock("a").keep(100 * ms).unlock()
 	})
-	s.lock("a").keep(3 * ttl).letGo()
+	s.lock("a").keep(3 * ttl).unlock()
 }
 
 func tryTwice(w *world, s *actor) {
 	other := w.rival()
-	s.try("a").keep(time.Second).letGo()
+	s.try("a").keep(time.Second).unlock()
 	time.Sleep(100 * ms)
-	done := w.inBackground(func() { other.lock("a").keep(100 * ms).letGo() })
-	s.try("a").keep(300 * ms).letGo()
+	done := w.inBackground(func() { other.lock("a").keep(100 * ms).unlock() })
+	s.try("a").keep(300 * ms).unlock()
 	<-done
 }
 
@@ -68,8 +68,8 @@ func tryBusy(w *world, s *actor) {
 	if s.try("a") != nil {
 		w.fail("got a lock that somebody holds")
 	}
-	r.keep(ms).letGo()
-	s.try("a").keep(100 * ms).letGo()
+	r.keep(ms).unlock()
+	s.try("a").keep(100 * ms).unlock()
 }
 
 func waitInLine(w *world, s *actor) {
@@ -78,10 +78,10 @@ func waitInLine(w *world, s *actor) {
 	behind := w.rival()
 	w.inBackground(func() {
 		time.Sleep(1500 * ms)
-		behind.lock("a").keep(200 * ms).letGo()
+		behind.lock("a").keep(200 * ms).unlock()
 	})
-	w.inBackground(func() { r.keep(3 * time.Second).letGo() })
-	s.lock("a").keep(700 * ms).letGo()
+	w.inBackground(func() { r.keep(3 * time.Second).unlock() })
+	s.lock("a").keep(700 * ms).unlock()
 }
 
 func crowd(w *world, s *actor) {
@@ -89,81 +89,81 @@ func crowd(w *world, s *actor) {
 	for range 3 {
 		w.inBackground(func() {
 			for range 2 {
-				s.lock("a").keep(400 * ms).letGo()
+				s.lock("a").keep(400 * ms).unlock()
 			}
 		})
 	}
 	w.inBackground(func() {
 		for range 2 {
-			other.lock("a").keep(100 * ms).letGo()
+			other.lock("a").keep(100 * ms).unlock()
 		}
 	})
 }
 
-// readers hold together, and with a writer between them in turns.
+// readers: two hold at the same time, with a writer between their turns.
 func readers(w *world, s *actor) {
 	other, writer := w.rival(), w.rival()
-	w.inBackground(func() { other.rlock("a").keep(1500 * ms).letGo() })
+	w.inBackground(func() { other.rlock("a").keep(1500 * ms).unlock() })
 	w.inBackground(func() {
 		time.Sleep(time.Second)
-		writer.lock("a").keep(300 * ms).letGo()
+		writer.lock("a").keep(300 * ms).unlock()
 	})
 	first := s.rlock("a").keep(1200 * ms)
-	s.tryR("a").letGo() // which the writer that waits prevents, unless the fault has kept it away
-	first.letGo()
-	s.rlock("a").keep(400 * ms).letGo()
-	s.tryR("a").keep(100 * ms).letGo()
+	s.tryR("a").unlock() // fails because a writer waits, unless the fault has delayed the subject
+	first.unlock()
+	s.rlock("a").keep(400 * ms).unlock()
+	s.tryR("a").keep(100 * ms).unlock()
 }
 
-// sets meet, plain locks of their names, and one of a nested name.
+// sets: two that overlap, with a lock of one of their names and of a nested name.
 func sets(w *world, s *actor) {
 	other, single, nested := w.rival(), w.rival(), w.rival()
-	w.inBackground(func() { nested.lock("b/nested").keep(4 * time.Second).letGo() })
-	w.inBackground(func() { single.lock("b").keep(500 * ms).letGo() })
+	w.inBackground(func() { nested.lock("b/nested").keep(4 * time.Second).unlock() })
+	w.inBackground(func() { single.lock("b").keep(500 * ms).unlock() })
 	w.inBackground(func() {
 		time.Sleep(ms)
-		other.lockAll("c", "b", "a").keep(300 * ms).letGo()
+		other.lockAll("c", "b", "a").keep(300 * ms).unlock()
 	})
 	time.Sleep(2 * ms)
-	s.lockAll("a", "b").keep(1500 * ms).letGo()
-	s.tryAll("b", "c").keep(300 * ms).letGo()
+	s.lockAll("a", "b").keep(1500 * ms).unlock()
+	s.tryAll("b", "c").keep(300 * ms).unlock()
 }
 
-// trees are held on two branches, and as a whole.
+// trees: two branches are held, and then the whole tree.
 func trees(w *world, s *actor) {
 	beside, above := w.rival(), w.rival()
-	w.inBackground(func() { beside.lockTree("a/c").keep(1500 * ms).letGo() })
+	w.inBackground(func() { beside.lockTree("a/c").keep(1500 * ms).unlock() })
 	w.inBackground(func() {
 		time.Sleep(time.Second)
-		above.lockTree("a").keep(300 * ms).letGo()
+		above.lockTree("a").keep(300 * ms).unlock()
 	})
-	s.lockTree("a/b").keep(1200 * ms).letGo()
-	s.lockTree("a/b").keep(400 * ms).letGo()
+	s.lockTree("a/b").keep(1200 * ms).unlock()
+	s.lockTree("a/b").keep(400 * ms).unlock()
 }
 
-// permits are two for three, and one of the three comes again.
+// permits: two for three processes, one of which comes again.
 func permits(w *world, s *actor) {
 	first, second := w.rival(), w.rival()
-	w.inBackground(func() { first.permit().keep(1200 * ms).letGo() })
+	w.inBackground(func() { first.permit().keep(1200 * ms).unlock() })
 	w.inBackground(func() {
 		time.Sleep(ms)
-		second.permit().keep(600 * ms).letGo()
-		second.permit().keep(600 * ms).letGo()
+		second.permit().keep(600 * ms).unlock()
+		second.permit().keep(600 * ms).unlock()
 	})
 	time.Sleep(5 * ms)
-	s.permit().keep(500 * ms).letGo()
-	s.tryPermit().keep(300 * ms).letGo()
+	s.permit().keep(500 * ms).unlock()
+	s.tryPermit().keep(300 * ms).unlock()
 	time.Sleep(time.Second)
-	s.permit().keep(300 * ms).letGo()
+	s.permit().keep(300 * ms).unlock()
 }
 
-// goRound has each wait by the watch that it has kept, behind the owner and behind a waiter.
+// goRound passes a lock around, so that each process waits by its kept watches, behind the owner and behind a waiter.
 func goRound(w *world, s *actor) {
 	for i, a := range []*actor{w.rival(), s, w.rival()} {
 		w.inBackground(func() {
 			time.Sleep(time.Duration(i) * ms)
 			for range 4 {
-				a.lock("a").keep(5 * ms).letGo()
+				a.lock("a").keep(5 * ms).unlock()
 			}
 		})
 	}
@@ -173,7 +173,7 @@ func doScoped(w *world, s *actor) {
 	other := w.rival()
 	w.inBackground(func() {
 		time.Sleep(ms)
-		other.lock("a").keep(100 * ms).letGo()
+		other.lock("a").keep(100 * ms).unlock()
 	})
 	for range 2 {
 		var r *hold
@@ -182,9 +182,9 @@ func doScoped(w *world, s *actor) {
 			return s.s.Do(ctx, "a", func(ctx context.Context, token fence.Token) error {
 				r = s.held(scoped{ctx, token, w.keyOf("a", token)}, asked, nil) //nolint:contextcheck // the hold's own
 				r.keep(1200 * ms)
-				time.Sleep(100 * ms) // it takes a while to stop
+				time.Sleep(100 * ms) // the function takes a while to stop
 				if cause := context.Cause(ctx); errors.Is(cause, lease.ErrUnlocked) {
-					w.fail("let go while the function was running")
+					w.fail("released while the function was running")
 				}
 				return nil
 			})
@@ -194,7 +194,7 @@ func doScoped(w *world, s *actor) {
 			continue
 		}
 		if errors.Is(err, lease.ErrLost) != errors.Is(context.Cause(r.Context()), lease.ErrLost) {
-			// In an outage the lease may be lost before the server has confirmed.
+			// In an outage the lease may be lost before the server confirms the release.
 			if _, disturbed := w.touched(r); !disturbed && w.fault.class != outage {
 				w.fail("do returned %v, its function's context ended with %v", err, context.Cause(r.Context()))
 			}
@@ -209,19 +209,19 @@ func healAfterRevocation(w *world, s *actor) {
 	r := s.lock("a").keep(500 * ms)
 	w.scripted = true
 	w.revoke()
-	r.keep(10 * time.Second).letGo()
-	s.lock("a").keep(500 * ms).letGo()
+	r.keep(10 * time.Second).unlock()
+	s.lock("a").keep(500 * ms).unlock()
 }
 
 func closeWhileHeld(w *world, s *actor) {
 	other := w.rival()
 	r := s.lock("a")
-	w.inBackground(func() { other.lock("a").keep(100 * ms).letGo() })
+	w.inBackground(func() { other.lock("a").keep(100 * ms).unlock() })
 	done := w.inBackground(func() {
 		err := s.call("lock", func(ctx context.Context) error {
 			l, err := s.s.Lock(ctx, "a")
 			if err == nil {
-				s.held(l, time.Now(), l.Unlock).letGo() //nolint:contextcheck // a call of its own
+				s.held(l, time.Now(), l.Unlock).unlock() //nolint:contextcheck // a call of its own
 			}
 			return err
 		})
@@ -242,57 +242,57 @@ func twoNames(w *world, s *actor) {
 	for _, name := range []string{"a", "a/b"} {
 		w.inBackground(func() {
 			for range 2 {
-				s.lock(name).keep(300 * ms).letGo()
+				s.lock(name).keep(300 * ms).unlock()
 			}
 		})
-		w.inBackground(func() { other.lock(name).keep(100 * ms).letGo() })
+		w.inBackground(func() { other.lock(name).keep(100 * ms).unlock() })
 	}
 }
 
 func lead(w *world, s *actor) {
 	other := w.rival()
 	r := s.campaign("a", election.Options{Value: "s"})
-	w.inBackground(func() { other.campaign("a", election.Options{Value: "other"}).keep(100 * ms).letGo() })
+	w.inBackground(func() { other.campaign("a", election.Options{Value: "other"}).keep(100 * ms).unlock() })
 	r.proclaim("s1")
 	r.keep(1500 * ms).proclaim("s2")
-	r.keep(4 * time.Second).letGo() // what was late has come
+	r.keep(4 * time.Second).unlock() // after late requests have arrived
 }
 
 func prefer(w *world, s *actor) {
 	first := w.rival().campaign("a", election.Options{Value: "first"})
 	w.inBackground(func() {
 		time.Sleep(time.Second)
-		w.rival().campaign("a", election.Options{Value: "urgent", Priority: 5}).keep(300 * ms).letGo()
+		w.rival().campaign("a", election.Options{Value: "urgent", Priority: 5}).keep(300 * ms).unlock()
 	})
-	w.inBackground(func() { first.keep(3 * time.Second).letGo() })
-	s.campaign("a", election.Options{Value: "s", Priority: 1}).keep(200 * ms).letGo()
+	w.inBackground(func() { first.keep(3 * time.Second).unlock() })
+	s.campaign("a", election.Options{Value: "s", Priority: 1}).keep(200 * ms).unlock()
 }
 
 func transfer(w *world, s *actor) {
 	r := s.campaign("a", election.Options{Value: "s"})
 	for _, value := range []string{"b", "c"} {
 		other := w.rival()
-		w.inBackground(func() { other.campaign("a", election.Options{Value: value}).keep(200 * ms).letGo() })
+		w.inBackground(func() { other.campaign("a", election.Options{Value: value}).keep(200 * ms).unlock() })
 		time.Sleep(10 * ms)
 	}
 	if r == nil {
 		return
 	}
 	if r.keep(500 * ms); r.Err() != nil {
-		r.letGo()
+		r.unlock()
 		return
 	}
 	err := s.call("transfer", func(ctx context.Context) error {
 		return r.handle.(*election.Leadership).Transfer(ctx, "c")
 	})
 	switch {
-	case r.Err() == nil: // it has failed before it let go, and leads on
+	case r.Err() == nil: // the transfer failed before the release, and the subject still leads
 		s.judge("transfer", err)
-		r.letGo()
-	case errors.Is(err, election.ErrNoCandidate): // it would have led meanwhile
-		r.told(nil)
+		r.unlock()
+	case errors.Is(err, election.ErrNoCandidate): // c gave up meanwhile, and the next candidate leads
+		r.checkRelease(nil)
 	default:
-		r.told(err)
+		r.checkRelease(err)
 		if next := w.after(r); err == nil && next != "c" {
 			w.fail("transferred to %q, want c", next)
 		}
@@ -303,9 +303,9 @@ func favoured(w *world, s *actor) {
 	first := w.rival()
 	r := first.campaign("a", election.Options{Value: "first"})
 	second := w.rival()
-	w.inBackground(func() { second.campaign("a", election.Options{Value: "second"}).keep(200 * ms).letGo() })
+	w.inBackground(func() { second.campaign("a", election.Options{Value: "second"}).keep(200 * ms).unlock() })
 	time.Sleep(10 * ms)
-	done := w.inBackground(func() { s.campaign("a", election.Options{Value: "s"}).keep(200 * ms).letGo() })
+	done := w.inBackground(func() { s.campaign("a", election.Options{Value: "s"}).keep(200 * ms).unlock() })
 	time.Sleep(2 * time.Second)
 	err := first.call("transfer", func(ctx context.Context) error {
 		return r.handle.(*election.Leadership).Transfer(ctx, "s")
@@ -314,14 +314,14 @@ func favoured(w *world, s *actor) {
 	case err != nil && !errors.Is(err, election.ErrNoCandidate):
 		w.fail("transfer: %v", err)
 	case r.Err() == nil:
-		r.letGo()
+		r.unlock()
 	default:
-		r.told(nil)
+		r.checkRelease(nil)
 	}
 	<-done
 }
 
-// scoped is what a function under Do sees of its lock.
+// scoped is the handle of a lock as a function under Do sees it.
 type scoped struct {
 	ctx   context.Context //nolint:containedctx // the function's
 	token fence.Token
@@ -344,7 +344,7 @@ func (w *world) keyOf(name string, token fence.Token) string {
 	return ""
 }
 
-// after is the value of whoever came first when r's key had gone.
+// after returns the value of the first owner after r's key had gone.
 func (w *world) after(r *hold) string {
 	best := int64(0)
 	value := ""

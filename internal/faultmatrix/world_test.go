@@ -18,11 +18,9 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// bound is that of every call; healed is how long after all is well again, and the one before has gone, a waiter is
-// granted at the latest.
 const (
-	bound  = 2 * time.Minute
-	healed = 2*ttl + 3*time.Second
+	bound  = 2 * time.Minute       // the time limit of every call
+	healed = 2*ttl + 3*time.Second // the longest wait once the fault is over and the holder before has gone
 )
 
 var (
@@ -30,14 +28,14 @@ var (
 	errBound  = errors.New("the call took too long")
 )
 
-// world is one case: a server, the client to which the fault happens, others to which nothing happens, and what has been
-// seen of them.
+// world is one case: a server, the client that the fault hits (the subject), other clients (the rivals), and what
+// they have done.
 type world struct {
 	t        *testing.T
 	srv      *fakeetcd.Server
 	fault    fault        // zero: none
-	slept    atomic.Int64 // how long the subject's host was suspended: its timers stood still, its boot clock did not
-	scripted bool         // the scenario has an operator of its own
+	slept    atomic.Int64 // how long the subject's host was suspended: timers stood still, its boot clock ran on
+	scripted bool         // the scenario itself has an operator
 	subject  *actor
 	tasks    sync.WaitGroup
 
@@ -47,7 +45,7 @@ type world struct {
 	hit       time.Time      // when the fault happened
 	actors    []*actor
 	holds     []*hold
-	disturbed map[int64]time.Time // by create revision: keys at which the operator has been
+	disturbed map[int64]time.Time // by create revision: when the operator touched a key
 }
 
 // actor is a process with a session.
@@ -70,7 +68,7 @@ func newWorld(t *testing.T, f fault) *world {
 	return w
 }
 
-// aim lets the fault happen to the nth request of that kind.
+// aim makes the fault hit the nth request of that kind.
 func (w *world) aim(kind string, nth int) {
 	match := func(call fakeetcd.Call) bool {
 		w.mu.Lock()
@@ -93,7 +91,7 @@ func (w *world) actor() *actor {
 	return &actor{w: w, c: w.srv.NewClient(w.t.Context()), calls: make(map[*context.CancelCauseFunc]struct{})}
 }
 
-// rival is a process to which nothing happens.
+// rival is a process that the fault does not hit.
 func (w *world) rival() *actor {
 	a := w.actor()
 	a.join()
@@ -114,7 +112,7 @@ func (a *actor) join() {
 	})
 }
 
-// close is what a process does at its end.
+// close closes the actor's session, and checks that the server has nothing left of it.
 func (a *actor) close() {
 	if a.s == nil {
 		return
@@ -126,18 +124,18 @@ func (a *actor) close() {
 		return
 	}
 	if slices.ContainsFunc(a.w.srv.Leases(), func(l fakeetcd.Lease) bool { return l.ID == id }) {
-		a.w.fail("close returned nil, and lease %x is there", id)
+		a.w.fail("close returned nil, but lease %x exists", id)
 	}
 	for _, kv := range a.w.srv.Keys("") {
 		if clientv3.LeaseID(kv.Lease) == id {
-			a.w.fail("close returned nil, and key %q is there", kv.Key)
+			a.w.fail("close returned nil, but key %q exists", kv.Key)
 		}
 	}
 }
 
-// call makes a bounded call, during which the caller may give up.
+// call makes a call with a time limit, which giveUp may end.
 func (a *actor) call(what string, do func(context.Context) error) error {
-	ctx, cancel := context.WithCancelCause(context.Background()) // also beneath a call whose context has ended
+	ctx, cancel := context.WithCancelCause(context.Background()) // an outer call may have ended
 	defer cancel(nil)
 	timer := time.AfterFunc(bound, func() { cancel(errBound) })
 	defer timer.Stop()
@@ -166,7 +164,7 @@ func (a *actor) giveUp() {
 	}
 }
 
-// untilDone calls again after failures that are in order.
+// untilDone repeats a call after failures that the fault may cause.
 func (a *actor) untilDone(what string, do func(context.Context) error) {
 	for range 4 {
 		err := a.call(what, do)
@@ -179,24 +177,24 @@ func (a *actor) untilDone(what string, do func(context.Context) error) {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	a.w.fail("%s has not succeeded at last", what)
+	a.w.fail("%s has failed four times", what)
 }
 
 // judge accepts nil and the errors that the fault may cause.
 func (a *actor) judge(what string, err error) {
-	if err != nil && !a.inOrder(err) {
+	if err != nil && !a.expected(err) {
 		a.w.fail("%s: %v", what, err)
 	}
 }
 
-func (a *actor) inOrder(err error) bool {
+func (a *actor) expected(err error) bool {
 	if a != a.w.subject {
 		return false
 	}
 	var lost *lease.LostError
 	isLost := errors.As(err, &lost) && errors.Is(err, lease.ErrLost)
 	if isLost && lost.Reason == lease.ReasonLeaseGone && a.w.scripted {
-		return true // it had not been found out yet
+		return true // the subject had not noticed the revocation yet
 	}
 	switch a.w.fault.class {
 	case refusing:
@@ -206,14 +204,14 @@ func (a *actor) inOrder(err error) bool {
 	case operator:
 		return isLost && (lost.Reason == lease.ReasonLeaseGone || lost.Reason == lease.ReasonKeyDeleted || lost.Reason == lease.ReasonKeyOverwritten)
 	case outage:
-		return errors.Is(err, context.DeadlineExceeded) || // the bound that Close and Do set themselves
+		return errors.Is(err, context.DeadlineExceeded) || // the limit that Close and Do set themselves
 			isLost && (lost.Reason == lease.ReasonDeadlinePassed || lost.Reason == lease.ReasonLeaseGone)
 	default:
 		return false
 	}
 }
 
-// refusal is what an error of the wire says.
+// refusal is the text of a gRPC error.
 func refusal(err error) string {
 	_, text, _ := strings.Cut(err.Error(), "desc = ")
 	return text
@@ -225,7 +223,7 @@ func (w *world) fail(format string, args ...any) {
 	w.wrong = append(w.wrong, fmt.Sprintf(format, args...))
 }
 
-// well is when the effects of the fault are over.
+// well is the moment when the effects of the fault are over.
 func (w *world) well() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -242,7 +240,7 @@ func (w *world) inBackground(do func()) (done <-chan struct{}) {
 	return ch
 }
 
-// foreign are the leases of those to whom nothing happens.
+// foreign are the leases of the rivals.
 func (w *world) foreign() map[clientv3.LeaseID]bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -255,7 +253,7 @@ func (w *world) foreign() map[clientv3.LeaseID]bool {
 	return ids
 }
 
-// touch lists the subject's leases, and notes that the operator has been at their keys.
+// touch lists the subject's leases, and records that the operator touches their keys.
 func (w *world) touch() []fakeetcd.Lease {
 	foreign := w.foreign()
 	list := slices.DeleteFunc(w.srv.Leases(), func(l fakeetcd.Lease) bool { return foreign[l.ID] })
@@ -269,7 +267,8 @@ func (w *world) touch() []fakeetcd.Lease {
 	return list
 }
 
-// disturb takes note that an operator has touched a key. The server is not asked under w.mu: it asks for that itself.
+// disturb records that the operator has touched a key. Callers read the server before it, not under w.mu: the server
+// calls functions that lock w.mu.
 func (w *world) disturb(created int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -279,13 +278,13 @@ func (w *world) disturb(created int64) {
 func (w *world) revoke() {
 	revoked := make(map[int64]bool)
 	for _, l := range w.touch() {
-		_ = w.srv.Revoke(l.ID) // it may have gone by itself
+		_ = w.srv.Revoke(l.ID) // the lease may have ended already
 		revoked[int64(l.ID)] = true
 	}
 	w.disturbAlso(func(c fakeetcd.Change) bool { return !c.Put && c.Prev != nil && revoked[c.Prev.Lease] })
 }
 
-// disturbAlso takes note of what came between the look and the deed of this moment.
+// disturbAlso records the keys that were put after touch had read and that the operator touched too, at this moment.
 func (w *world) disturbAlso(done func(fakeetcd.Change) bool) {
 	for _, c := range w.srv.History("") {
 		if c.At.Equal(time.Now()) && done(c) {
@@ -303,7 +302,7 @@ func (w *world) deleteKeys() {
 	w.disturbAlso(func(c fakeetcd.Change) bool { return !c.Put && c.Prev != nil })
 }
 
-// overwritten is what an operator writes.
+// overwritten is the value that the operator writes.
 const overwritten = "overwritten"
 
 func (w *world) overwriteKeys() {
@@ -315,11 +314,11 @@ func (w *world) overwriteKeys() {
 	w.disturbAlso(func(c fakeetcd.Change) bool { return c.Put && c.Prev != nil && string(c.Kv.Value) == overwritten })
 }
 
-// compact drops the whole history, and the watches have to go on from where it is missing.
+// compact drops the whole history, so the broken watches have to resume at a compacted revision.
 func (w *world) compact() {
 	w.subject.c.BreakWatches(fakeetcd.ErrUnavailable)
 	w.srv.Put(noise, "")
-	_ = w.srv.Compact(w.srv.Put(noise, "")) // no other compacts
+	_ = w.srv.Compact(w.srv.Put(noise, "")) // cannot fail: nobody else compacts
 }
 
 const noise = "z/noise"
