@@ -17,7 +17,8 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// After an attempt that may have been carried out copies are sent, one more each time, up to one for each endpoint.
+// After an attempt that may have been carried out, the next ones send copies: one more each time, up to one per
+// endpoint.
 func TestDo_copies(t *testing.T) {
 	hang := func(a *etcd.Attempt) error { <-a.Context().Done(); return a.Context().Err() }
 	unavailable := func(*etcd.Attempt) error { return rpctypes.ErrNoLeader }
@@ -51,7 +52,7 @@ func TestDo_copies(t *testing.T) {
 	}
 }
 
-// The answer of any copy is the request's, and the others end with it; a failure that may pass is not, while another copy is
+// The first answer of any copy counts, and ends the others. A transient failure does not count while another copy is
 // under way.
 func TestTxn_firstAnswerOfTheCopies(t *testing.T) {
 	const late = 50 * time.Millisecond
@@ -63,7 +64,7 @@ func TestTxn_firstAnswerOfTheCopies(t *testing.T) {
 		"all answer":                   {[]fakeetcd.Fault{{After: late}, {After: late}, {After: late}}, nil, late},
 		"one answers, two hang":        {[]fakeetcd.Fault{{Lose: fakeetcd.Request}, {Lose: fakeetcd.Answer}, {After: late}}, nil, late},
 		"one fails":                    {[]fakeetcd.Fault{{Err: rpctypes.ErrGRPCNoLeader}, {Lose: fakeetcd.Answer}, {After: late}}, nil, late},
-		"one is refused for good":      {[]fakeetcd.Fault{{Err: rpctypes.ErrGRPCPermissionDenied}, {Lose: fakeetcd.Answer}, {After: late}}, rpctypes.ErrPermissionDenied, 0},
+		"one is refused finally":       {[]fakeetcd.Fault{{Err: rpctypes.ErrGRPCPermissionDenied}, {Lose: fakeetcd.Answer}, {After: late}}, rpctypes.ErrPermissionDenied, 0},
 		"unknown, then refused":        {[]fakeetcd.Fault{{Err: fakeetcd.ErrUnavailable, Lose: fakeetcd.Answer}, {After: late, Lose: fakeetcd.Answer, Err: rpctypes.ErrGRPCPermissionDenied}}, rpctypes.ErrPermissionDenied, late},
 		"all are refused":              {[]fakeetcd.Fault{{After: late, Lose: fakeetcd.Answer, Err: rpctypes.ErrGRPCRequestTooManyRequests}, {After: late, Lose: fakeetcd.Answer, Err: rpctypes.ErrGRPCRequestTooManyRequests}}, rpctypes.ErrTooManyRequests, late},
 		"all fail":                     {[]fakeetcd.Fault{{Err: rpctypes.ErrGRPCNoLeader}, {Err: rpctypes.ErrGRPCNoLeader}, {Err: rpctypes.ErrGRPCNoLeader}}, rpctypes.ErrNoLeader, 0},
@@ -89,7 +90,7 @@ func TestTxn_firstAnswerOfTheCopies(t *testing.T) {
 				require.Equal(t, name == "all are refused", etcd.Refused(err))
 			}
 			require.InDelta(t, tc.at, time.Since(began), float64(100*time.Millisecond))
-			if tc.at > 0 { // or the others may have been ended before they were sent
+			if tc.at > 0 { // otherwise the other copies may be cancelled before they are sent
 				require.Len(t, c.Calls(fakeetcd.Txn), len(tc.faults))
 			}
 			synctest.Wait()
@@ -97,7 +98,8 @@ func TestTxn_firstAnswerOfTheCopies(t *testing.T) {
 	}
 }
 
-// What only compares is not left to a member that may lag: etcd takes a transaction without operations for a serializable one.
+// A transaction that only compares gets a read: etcd treats one without operations as serializable, and a member may
+// lag.
 func TestTxn_onlyCompares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := fakeetcd.New()
@@ -118,8 +120,8 @@ func TestTxn_onlyCompares(t *testing.T) {
 	})
 }
 
-// Beside others a copy is sent only while none is answered, and the first is left to run.
-func TestSend_besideOthers(t *testing.T) {
+// A hedged request sends each further copy only while none is answered, and does not end the first one.
+func TestSend_beside(t *testing.T) {
 	const pause = 100 * time.Millisecond
 	hangs := fakeetcd.Fault{Lose: fakeetcd.Request}
 	for name, tc := range map[string]struct {

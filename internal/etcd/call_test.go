@@ -16,21 +16,21 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// way is one whose server is never asked, and the time at which it was made.
-type way struct {
+// conn is a Conn and the time at which it was made. Its tests send no requests.
+type conn struct {
 	*etcd.Conn
 
 	began time.Time
 }
 
-func connect(t *testing.T) *way {
+func connect(t *testing.T) *conn {
 	t.Helper()
 	srv := fakeetcd.New()
 	t.Cleanup(srv.Close)
-	return &way{Conn: etcd.Of(srv.Client(t.Context())), began: time.Now()}
+	return &conn{Conn: etcd.Of(srv.Client(t.Context())), began: time.Now()}
 }
 
-func (e *way) now() time.Duration { return time.Since(e.began) }
+func (e *conn) now() time.Duration { return time.Since(e.began) }
 
 func TestBackoff_bounds(t *testing.T) {
 	var b etcd.Backoff
@@ -43,7 +43,7 @@ func TestBackoff_bounds(t *testing.T) {
 		b.Reset()
 	}
 	seen := make(map[time.Duration]bool)
-	for range 1000 { // no overflow, and no two clients in step
+	for range 1000 { // no overflow, and different pauses
 		d := b.Next()
 		require.Positive(t, d)
 		seen[d] = true
@@ -75,7 +75,7 @@ func TestDo(t *testing.T) {
 	})
 }
 
-// An endpoint that does not answer is left soon, and a network that is slow is waited for.
+// Short first attempts leave an endpoint that does not answer; longer ones later allow for a slow network.
 func TestDo_attemptsGetMoreTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := connect(t)
@@ -99,8 +99,8 @@ func TestDo_attemptsGetMoreTime(t *testing.T) {
 	})
 }
 
-// The error is the caller's end, and tells of the attempt in words, if there is something to tell: an attempt's own
-// time-out is not the caller's.
+// The error is the cause of the caller's context, and contains the last attempt's failure only as text. An attempt's
+// own time-out does not show in it.
 func TestDo_contextEnds(t *testing.T) {
 	mine := errors.New("mine")
 	hang := func(a *etcd.Attempt) error { <-a.Context().Done(); return a.Context().Err() }
@@ -137,7 +137,7 @@ func TestDo_contextEnds(t *testing.T) {
 func TestDo_clientIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := connect(t)
-		_ = e.Client.Close() // reports that its context is cancelled
+		_ = e.Client.Close() // its error is that the context is cancelled
 		err := e.Do(t.Context(), time.Second, func(a *etcd.Attempt) error {
 			_, err := a.Get("a")
 			return err
@@ -147,7 +147,7 @@ func TestDo_clientIsClosed(t *testing.T) {
 	})
 }
 
-// While ends with either of its contexts, in an attempt and in a pause, with the cause of the one that has ended.
+// While ends with either of its contexts, in an attempt and in a pause, with that one's cause.
 func TestWhile_endsWithItsLife(t *testing.T) {
 	mine, lost := errors.New("mine"), errors.New("lost")
 	hang := func(a *etcd.Attempt) error { <-a.Context().Done(); return a.Context().Err() }
@@ -176,26 +176,26 @@ func TestWhile_endsWithItsLife(t *testing.T) {
 					require.Fail(t, "called")
 					return nil
 				})
-				require.ErrorIs(t, err, ends, "it has ended before")
+				require.ErrorIs(t, err, ends, "the context had already ended")
 			})
 		}
 	}
 }
 
-// Late tells whether what was asked for may have been done, however the last attempt ended.
+// Late reports whether the request may have been carried out, however the last attempt ended.
 func TestWhile_late(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fails []error // of the attempts before the last
 		last  error
 		late  bool
 	}{
-		"done at once":             {nil, nil, false},
-		"refused":                  {nil, rpctypes.ErrPermissionDenied, false},
-		"refused, then done":       {[]error{rpctypes.ErrTooManyRequests, etcd.ErrNotSent}, nil, false},
-		"unknown, then done":       {[]error{rpctypes.ErrNoLeader}, nil, true},
-		"unknown, then refused":    {[]error{rpctypes.ErrNoLeader, rpctypes.ErrTooManyRequests}, rpctypes.ErrPermissionDenied, true},
-		"no space, and no more":    {[]error{rpctypes.ErrNoSpace}, etcd.ErrNotDone, true},
-		"unknown, and no use more": {nil, errors.New("x"), true},
+		"done at once":            {nil, nil, false},
+		"refused":                 {nil, rpctypes.ErrPermissionDenied, false},
+		"refused, then done":      {[]error{rpctypes.ErrTooManyRequests, etcd.ErrNotSent}, nil, false},
+		"unknown, then done":      {[]error{rpctypes.ErrNoLeader}, nil, true},
+		"unknown, then refused":   {[]error{rpctypes.ErrNoLeader, rpctypes.ErrTooManyRequests}, rpctypes.ErrPermissionDenied, true},
+		"no space, then not done": {[]error{rpctypes.ErrNoSpace}, etcd.ErrNotDone, true},
+		"unknown and final":       {nil, errors.New("x"), true},
 	} {
 		inBubble(t, name, func(t *testing.T) {
 			fails := append(tc.fails, tc.last)
@@ -211,7 +211,7 @@ func TestWhile_late(t *testing.T) {
 	}
 }
 
-// Only what is refused for some of its keys is sent again in smaller parts.
+// Only a part that is refused because of some of its keys is sent again in smaller parts.
 func TestInParts(t *testing.T) {
 	list := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
 	for name, tc := range map[string]struct {

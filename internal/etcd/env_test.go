@@ -19,7 +19,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// bound of the shared requests in these tests.
+// bound is the time limit of shared requests in these tests.
 const bound = 2 * time.Second
 
 // env is a line, its owner and its server, in one bubble.
@@ -32,12 +32,12 @@ type env struct {
 	lease clientv3.LeaseID
 	owner *owner
 	began time.Time
-	lanes int // how many occupants there have been
+	lanes int // the number of occupants so far
 }
 
 func start(t *testing.T) *env { t.Helper(); return startWith(t, etcd.LineOptions{}) }
 
-// startWith makes a line whose goroutines must all have ended, without being told to, when the test is over.
+// startWith makes a line whose goroutines must all end by themselves before the test does.
 func startWith(t *testing.T, opts etcd.LineOptions) *env {
 	t.Helper()
 	e := &env{srv: fakeetcd.New(), owner: newOwner(t.Context()), began: time.Now()}
@@ -49,18 +49,18 @@ func startWith(t *testing.T, opts etcd.LineOptions) *env {
 	opts.Bound, opts.Spawn = bound, e.owner.spawn
 	e.conn = etcd.Of(e.c.Client)
 	e.line = etcd.NewLine(e.conn, opts)
-	t.Cleanup(e.owner.running.Wait) // a bubble in which this never returns is a deadlock, and fails
+	t.Cleanup(e.owner.running.Wait) // if this never returns, the bubble fails as deadlocked
 	return e
 }
 
-// Commit is one attempt that ctx alone bounds.
+// Commit makes one attempt that only ctx bounds.
 func (e *env) Commit(ctx context.Context, txn etcd.Txn) (etcd.Result, error) {
 	return e.line.Commit(e.conn.Once(ctx), txn)
 }
 
 func (e *env) now() time.Duration { return time.Since(e.began) }
 
-// owner is what a session is to its line.
+// owner stands for the session that owns the line.
 type owner struct {
 	run     func(func(context.Context))
 	cancel  context.CancelFunc
@@ -107,7 +107,7 @@ type outcome struct {
 	at  time.Duration
 }
 
-// send commits txn in the background, and returns when it has come as far as it can at this instant.
+// send commits txn in the background, and returns when nothing more can happen at this instant.
 func (e *env) send(ctx context.Context, txn etcd.Txn) <-chan outcome {
 	return e.sendIn(e.conn.Once(ctx), txn)
 }
@@ -122,7 +122,7 @@ func (e *env) sendIn(a *etcd.Attempt, txn etcd.Txn) <-chan outcome {
 	return got
 }
 
-// sendAll sends one after the other.
+// sendAll sends the transactions one after the other.
 func (e *env) sendAll(ctx context.Context, txns []etcd.Txn) []<-chan outcome {
 	var got []<-chan outcome
 	for _, txn := range txns {
@@ -131,7 +131,7 @@ func (e *env) sendAll(ctx context.Context, txns []etcd.Txn) []<-chan outcome {
 	return got
 }
 
-// receiveAll fails the test if one of them does not come within a day.
+// receiveAll returns the outcomes. The test fails if one does not come within a day.
 func receiveAll(t *testing.T, chs []<-chan outcome) []outcome {
 	t.Helper()
 	late := time.NewTimer(24 * time.Hour)
@@ -174,8 +174,8 @@ func requireAllGood(t *testing.T, all []outcome) []etcd.Result {
 	return results
 }
 
-// occupy fills every lane with a request that is held, without letting time pass. Each of the functions it returns
-// frees one lane, once, and returns when the line has come as far as it can at this instant.
+// occupy fills every lane with a request that is held, without letting time pass. Each of the returned functions
+// frees one lane, once, and returns when nothing more can happen at this instant.
 func (e *env) occupy(t *testing.T) (free []func()) {
 	t.Helper()
 	for len(free) < 100 {
@@ -187,7 +187,7 @@ func (e *env) occupy(t *testing.T) (free []func()) {
 		t.Cleanup(cancel)
 		before := len(e.c.Calls(fakeetcd.Txn))
 		got := e.send(ctx, etcd.Txn{Then: []*pb.RequestOp{etcd.Put(key, "", 0)}})
-		if len(e.c.Calls(fakeetcd.Txn)) == before { // it waits: there is no other lane
+		if len(e.c.Calls(fakeetcd.Txn)) == before { // the transaction waits: there is no other lane
 			cancel()
 			remove()
 			require.ErrorIs(t, receive(t, got).err, etcd.ErrNotSent)
@@ -195,7 +195,7 @@ func (e *env) occupy(t *testing.T) (free []func()) {
 		}
 		free = append(free, sync.OnceFunc(func() { close(gate); synctest.Wait() }))
 	}
-	require.FailNow(t, "nobody ever waits for a lane")
+	require.FailNow(t, "no transaction ever waits for a lane")
 	return nil
 }
 
@@ -204,7 +204,7 @@ func (e *env) hold(key string, gate <-chan struct{}) (remove func()) {
 	return e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: writes(key), Until: gate})
 }
 
-// requests returns what was sent so far.
+// requests returns the requests so far.
 func (e *env) requests() []*pb.TxnRequest {
 	var reqs []*pb.TxnRequest
 	for _, call := range e.c.Calls(fakeetcd.Txn) {
@@ -213,13 +213,13 @@ func (e *env) requests() []*pb.TxnRequest {
 	return reqs
 }
 
-// record returns what is sent from now on.
+// record returns a function that returns the requests sent from now on.
 func (e *env) record() func() []*pb.TxnRequest {
 	from := len(e.requests())
 	return func() []*pb.TxnRequest { return e.requests()[from:] }
 }
 
-// nested returns the transactions that a request has as parts of its own.
+// nested returns the transactions that are nested in a request.
 func nested(r *pb.TxnRequest) []*pb.TxnRequest {
 	var txns []*pb.TxnRequest
 	for _, op := range r.Success {
@@ -230,7 +230,7 @@ func nested(r *pb.TxnRequest) []*pb.TxnRequest {
 	return txns
 }
 
-// carried is how many transactions share a request, nested or not; each of them has one comparison.
+// carried is the number of transactions that share a request, nested or flat; each of them has one comparison.
 func carried(r *pb.TxnRequest) int { return max(len(nested(r)), len(r.Compare)) }
 
 // written returns the keys that a request may write, in its order.
@@ -258,7 +258,7 @@ func puts(r *pb.TxnRequest) bool {
 	})
 }
 
-// request makes a condition on the request one on the call.
+// request turns a condition on the request into one on the call.
 func request(match func(*pb.TxnRequest) bool) func(fakeetcd.Call) bool {
 	return func(call fakeetcd.Call) bool {
 		r, ok := call.Request.(*pb.TxnRequest)
@@ -270,7 +270,7 @@ func writes(key string) func(fakeetcd.Call) bool {
 	return request(func(r *pb.TxnRequest) bool { return slices.Contains(written(r), key) })
 }
 
-// enter puts a key, which must not be there, into its queue and reads the newest two.
+// enter puts a key, which must not exist, into its queue and reads the newest two keys.
 func (e *env) enter(key string) etcd.Txn {
 	prefix := key[:strings.LastIndex(key, "/")+1]
 	return etcd.Txn{
@@ -287,7 +287,7 @@ func (e *env) enter(key string) etcd.Txn {
 	}
 }
 
-// enters makes n of them, each of a queue of its own.
+// enters makes n transactions of enter, each of a queue of its own.
 func (e *env) enters(name string, n int) []etcd.Txn {
 	var txns []etcd.Txn
 	for i := range n {
@@ -296,7 +296,7 @@ func (e *env) enters(name string, n int) []etcd.Txn {
 	return txns
 }
 
-// leave deletes a key, which must be there.
+// leave deletes a key, which must exist.
 func leave(key string) etcd.Txn {
 	return etcd.Txn{
 		If:   []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), ">", 0)},

@@ -5,18 +5,19 @@ import (
 	"reflect"
 )
 
-// For the tests, which stand outside.
+// For the tests in package etcd_test.
 
-// Copies is how many requests the attempt sends for each one.
+// Copies is the number of copies of each request.
 func (a *Attempt) Copies() int { return a.copies }
 
-// WithCopies has it send n.
+// WithCopies makes the attempt send n copies.
 func (a *Attempt) WithCopies(n int) *Attempt {
 	a.copies = n
 	return a
 }
 
-// Registered counts what waits for the end of ctx, which is of [context.WithCancel], or of the present stream.
+// Registered counts the contexts and functions that wait for the end of ctx, made by [context.WithCancel], or of the
+// present stream.
 func (s *Streams) Registered(ctx context.Context) (n int) {
 	for _, ctx := range []context.Context{ctx, s.stream.end} {
 		n += reflect.ValueOf(ctx).Elem().FieldByName("children").Len()
@@ -24,5 +25,5 @@ func (s *Streams) Registered(ctx context.Context) (n int) {
 	return n
 }
 
-// Dialed reports whether the stream has had a connection of its own.
+// Dialed reports whether s has made a connection of its own.
 func (s *KeepAlive) Dialed() bool { return s.own != nil }

@@ -18,14 +18,14 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// leases is a server of renewals alone, which the test answers by hand.
+// leases is a server for renewals alone; the test sends the answers itself.
 type leases struct {
 	pb.UnimplementedLeaseServer
 
 	streams chan pb.Lease_LeaseKeepAliveServer
 	end     chan error    // ends the present stream
-	begun   chan struct{} // a connection
-	ended   chan struct{} // a connection
+	begun   chan struct{} // one value per connection made
+	ended   chan struct{} // one value per connection ended
 }
 
 func (s *leases) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
@@ -69,8 +69,8 @@ func serveLeases(t *testing.T) (s *leases, addr string) {
 	return s, l.Addr().String()
 }
 
-// A stream of one endpoint has a connection of its own, which lasts when the stream breaks and ends with Close. One renewal
-// is under way at a time, and Close ends it.
+// A KeepAlive for one endpoint has a connection of its own, which outlasts a broken stream and ends with Close. One
+// renewal is under way at a time, and Close ends it.
 func TestKeepAlive_ofAnEndpoint(t *testing.T) {
 	s, addr := serveLeases(t)
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}}) // where nobody listens
@@ -117,7 +117,7 @@ func TestKeepAlive_ofAnEndpoint(t *testing.T) {
 	answer(<-s.streams, 4)
 	o := <-four
 	require.NoError(t, o.err)
-	require.False(t, o.Reopened, "the third has told of the break")
+	require.False(t, o.Reopened, "the third renewal has reported the break")
 	require.Len(t, s.begun, 1, "one connection for both streams")
 
 	five := renew()
@@ -129,7 +129,7 @@ func TestKeepAlive_ofAnEndpoint(t *testing.T) {
 	require.Len(t, s.begun, 1)
 }
 
-// A renewal that comes after Close, as one whose goroutine begins late, makes no connection: nobody would close it.
+// A renewal after Close, for example by a goroutine that starts late, makes no connection: nobody would close it.
 func TestKeepAlive_lateRenewalMakesNoConnection(t *testing.T) {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}}) // where nobody listens
 	require.NoError(t, err)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// In a process that computes on all its processors each yield takes long: one is enough then, or nearly so.
+// If other goroutines compute on all processors, each yield takes long, so gather yields only a few times.
 func TestLine_gather_whereOthersCompute(t *testing.T) {
 	var over atomic.Bool
 	defer over.Store(true)
@@ -33,7 +33,7 @@ func TestLine_gather_whereOthersCompute(t *testing.T) {
 	ended.Wait()
 }
 
-// Those who keep coming are waited for, even if all of them together take more yields than nobody would be given.
+// gather waits while transactions keep coming, even for longer in all than it waits for none.
 func TestLine_gather_whileTheyKeepComing(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // then the two yield in turn
 	synctest.Test(t, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// seeing tells of the context of each transaction.
+// seeing passes the context of each transaction to see.
 type seeing struct {
 	clientv3.KV
 	see func(context.Context)
@@ -42,7 +42,7 @@ func TestLine_alone_isTheCallersOwnRequest(t *testing.T) {
 		require.Zero(t, e.now())
 		require.Len(t, seen, len(txns))
 		for i, req := range sent() {
-			require.Equal(t, ctx.Done(), seen[i].Done(), "not derived from it either")
+			require.Equal(t, ctx.Done(), seen[i].Done(), "not a derived context either")
 			want := &pb.TxnRequest{Success: txns[i].Then, Failure: txns[i].Else}
 			for _, cmp := range txns[i].If {
 				want.Compare = append(want.Compare, cmp.GetCompare())
@@ -52,7 +52,7 @@ func TestLine_alone_isTheCallersOwnRequest(t *testing.T) {
 	})
 }
 
-// One after the other, nobody ever waits: each frees its lane, also with an error.
+// Transactions one after the other never wait: each frees its lane, also if it fails.
 func TestLine_alone_everyTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -76,7 +76,7 @@ func TestLine_alone_everyTime(t *testing.T) {
 	})
 }
 
-// The bound is one of shared requests. One that is alone has the time that its caller gives it, and no more.
+// The line's bound is for shared requests. A request of one caller ends with that caller's context alone.
 func TestLine_alone_endsWithItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)

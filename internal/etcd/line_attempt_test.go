@@ -13,7 +13,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// tryOnce commits txn as an attempt of [etcd.Conn.While] that is not repeated, in the background.
+// tryOnce commits txn in the background, in an attempt of [etcd.Conn.While] that is not repeated.
 func (e *env) tryOnce(ctx, life context.Context, longest time.Duration, txn etcd.Txn) <-chan outcome {
 	got := make(chan outcome, 1)
 	go func() {
@@ -29,7 +29,7 @@ func (e *env) tryOnce(ctx, life context.Context, longest time.Duration, txn etcd
 	return got
 }
 
-// Those who wait leave with whichever of their two contexts ends first, as those do who were sent.
+// A transaction that waits or was sent ends for its caller with whichever of the attempt's two contexts ends first.
 func TestLine_attempt_ends(t *testing.T) {
 	for name, which := range map[string]int{"caller": 0, "life": 1} {
 		for name2, sent := range map[string]bool{"waiting": false, "sent": true} {
@@ -61,7 +61,7 @@ func TestLine_attempt_ends(t *testing.T) {
 	}
 }
 
-// An attempt has its time also when it is carried with others.
+// An attempt that is carried with others has at least its own time limit.
 func TestLine_attempt_bound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -78,18 +78,18 @@ func TestLine_attempt_bound(t *testing.T) {
 			require.False(t, etcd.Refused(o.err))
 			require.LessOrEqual(t, o.at, 2*bound)
 		}
-		require.Equal(t, 2*bound, e.now(), "the longest has what it is to have")
+		require.Equal(t, 2*bound, e.now(), "the longest limit counts")
 
-		e.owner.running.Wait() // its lane is free only then
+		e.owner.running.Wait() // the lane is free only then
 		came := e.now()
 		o := receive(t, e.tryOnce(t.Context(), t.Context(), bound/2, e.enter("d/x")))
 		require.Error(t, o.err)
-		require.Equal(t, bound/2, o.at-came, "alone, it has its own")
+		require.Equal(t, bound/2, o.at-came, "alone, an attempt has its own limit")
 	})
 }
 
-// An attempt that has much time to be answered, as it has been repeated, does not share a request with one that is to be
-// repeated soon.
+// An attempt with a long time limit, as later attempts have, does not share a request with one that is to be repeated
+// soon.
 func TestLine_attempt_patienceDiffers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -107,8 +107,8 @@ func TestLine_attempt_patienceDiffers(t *testing.T) {
 	})
 }
 
-// Attempts that send copies share a request, which is sent as often as the one of them wants that wants most. Others do not
-// travel with them: they would not expect to find done what they ask for.
+// Attempts that send copies share a request, which is sent in as many copies as any of them has. Attempts without
+// copies do not share it: they would take a transaction that the first copy has carried out for a failed one.
 func TestLine_attempt_copies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// Whoever gives up while it waits is not sent, and knows it. Those before and behind it stay as they were.
+// A transaction whose caller gives up while it waits is not sent, and its error says so. The others keep their order.
 func TestLine_cancel_whileWaiting(t *testing.T) {
 	for name, gone := range map[string][]int{
 		"first": {0}, "middle": {3}, "last": {5}, "two": {1, 2}, "both ends": {0, 5}, "all": {0, 1, 2, 3, 4, 5},
@@ -57,7 +57,7 @@ func TestLine_cancel_whileWaiting(t *testing.T) {
 			}
 			require.Equal(t, want, keys)
 			e.owner.running.Wait()
-			for _, f := range free { // an empty line has given its lanes back
+			for _, f := range free { // an empty line has freed its lanes
 				f()
 			}
 			require.Len(t, e.occupy(t), len(free))
@@ -65,7 +65,8 @@ func TestLine_cancel_whileWaiting(t *testing.T) {
 	}
 }
 
-// The end of a caller and its answer, or its turn to be sent, at one instant: whatever it is told is true.
+// A caller's context ends at the instant of its answer, or at the instant when its transaction is to be sent: the
+// result is true in either case.
 func TestLine_cancel_atTheAnswer(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"answer": 0, "turn": time.Millisecond} {
 		inBubble(t, name, func(t *testing.T) {

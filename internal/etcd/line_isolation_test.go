@@ -16,7 +16,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// together has txns share a request, as far as the line has it so.
+// together commits txns while all lanes are busy, so that they share requests as far as the line lets them.
 func (e *env) together(t *testing.T, txns []etcd.Txn) ([]outcome, []*pb.TxnRequest) {
 	t.Helper()
 	free := e.occupy(t)
@@ -31,8 +31,8 @@ func (e *env) together(t *testing.T, txns []etcd.Txn) ([]outcome, []*pb.TxnReque
 	return outcomes, reqs
 }
 
-// What the server refuses to one is not refused to those that happen to share with it. Two of them share here, with
-// others of both kinds.
+// A refusal reaches only the transactions that are at fault. Two of these share a request here with others that enter
+// and leave.
 func TestLine_isolation(t *testing.T) {
 	large := strings.Repeat("v", 3<<19) // the client refuses no less than 2 MiB
 	forbid := func(e *env) {
@@ -100,12 +100,12 @@ func TestLine_isolation(t *testing.T) {
 			}
 			requireAllGood(t, others)
 			require.Empty(t, e.srv.Keys("bad"))
-			require.Less(t, len(reqs), len(txns), "those that can share do")
+			require.Less(t, len(reqs), len(txns), "the others share requests")
 		})
 	}
 }
 
-// Those who leave do so also when nobody can enter any more, and they share for that.
+// Leaving works also when entering is impossible, and transactions that leave still share a request.
 func TestLine_isolation_leaving(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fault func(*testing.T, *env)
@@ -137,18 +137,18 @@ func TestLine_isolation_leaving(t *testing.T) {
 			for i, o := range outcomes {
 				if i%2 == 0 {
 					require.ErrorIs(t, o.err, tc.want)
-					require.Equal(t, name != "disk full", etcd.Refused(o.err), "etcd may have done it all the same")
+					require.Equal(t, name != "disk full", etcd.Refused(o.err), "etcd may have carried it out all the same")
 				} else {
 					requireAllGood(t, []outcome{o})
 					require.Equal(t, outcomes[1].res.Revision, o.res.Revision)
 				}
 			}
-			require.LessOrEqual(t, len(reqs), 3, "all; those who leave; those who enter")
+			require.LessOrEqual(t, len(reqs), 3, "all; those that leave; those that enter")
 		})
 	}
 }
 
-// One that is late with its deletion and one that puts the same key again cannot share. Both are carried out.
+// A late deletion of a key and a put of the same key cannot share a flat request. Both are carried out.
 func TestLine_isolation_sameKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -156,12 +156,12 @@ func TestLine_isolation_sameKey(t *testing.T) {
 		for _, o := range outcomes {
 			require.NoError(t, o.err)
 		}
-		require.NotEqual(t, e.has("a/x"), outcomes[4].res.Succeeded, "the one or the other was first")
+		require.NotEqual(t, e.has("a/x"), outcomes[4].res.Succeeded, "either may be first")
 	})
 }
 
-// A caller that was refused once travels alone from then on, and the others' batches are not refused for it any more; when it
-// is allowed again it shares again.
+// Transactions of a queue that was refused are sent alone, so they no longer make the others' batches fail. Once one
+// succeeds, they share requests again.
 func TestLine_isolation_refusedBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)

@@ -20,7 +20,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// bytesOf is what the keys and values of a request take.
+// bytesOf is the size of the keys and values of a request.
 func bytesOf(r *pb.TxnRequest) int {
 	n := 0
 	for _, c := range r.Compare {
@@ -48,7 +48,7 @@ func requireNoTies(t *testing.T, req *pb.TxnRequest) {
 	}
 }
 
-// put returns the keys that a request may put, each once for the transaction that it is of.
+// put returns the keys that a request may put if the comparisons hold, once for each transaction.
 func put(r *pb.TxnRequest) []string {
 	var keys []string
 	for _, op := range r.Success {
@@ -80,7 +80,7 @@ func limitBytes(e *env, most int, err error) {
 	})
 }
 
-// fill makes n transactions with a value of so many bytes in each of the places where a value can be.
+// fill makes n transactions with a value of so many bytes, in one of the three places where a value can be.
 func (e *env) fill(name string, n, bytes int) []etcd.Txn {
 	value := strings.Repeat("v", bytes)
 	txns := e.enters(name, n)
@@ -98,7 +98,7 @@ func (e *env) fill(name string, n, bytes int) []etcd.Txn {
 	return txns
 }
 
-// requireAnswers is for transactions that need not have succeeded.
+// requireAnswers requires no errors; the comparisons need not have held.
 func requireAnswers(t *testing.T, all []outcome) {
 	t.Helper()
 	for i, o := range all {
@@ -106,7 +106,7 @@ func requireAnswers(t *testing.T, all []outcome) {
 	}
 }
 
-// Those that wait go in as few requests as the server's limits allow.
+// Waiting transactions are sent in as few requests as the server's limits allow.
 func TestLine_limit(t *testing.T) {
 	for name, tc := range map[string]struct {
 		txns func(*env) []etcd.Txn
@@ -129,7 +129,7 @@ func TestLine_limit(t *testing.T) {
 	}
 }
 
-// One that alone exceeds the line's limit, but not the server's, is carried all the same.
+// A transaction that alone exceeds the line's limit, but not the server's, is sent all the same.
 func TestLine_limit_bytes_largeOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -148,8 +148,8 @@ func TestLine_limit_bytes_largeOne(t *testing.T) {
 	})
 }
 
-// A server with lower limits is got to know by one batch, at no caller's cost. The next is small enough at once,
-// and not smaller than it need be by more than half.
+// One batch is enough to learn the lower limits of a server, and none of its callers fails. The next batches are
+// small enough at once, and at least half as large as the limit allows.
 func TestLine_limit_learnt(t *testing.T) {
 	tooLarge := status.Error(codes.ResourceExhausted, "grpc: received message larger than max (1000000 vs. 200000)")
 	for name, tc := range map[string]struct {
@@ -194,7 +194,8 @@ func TestLine_limit_learnt(t *testing.T) {
 				outcomes := receiveAll(t, all)
 				calls := e.c.Calls(fakeetcd.Txn)[from:]
 				if name == "bytes of a message" {
-					// gRPC has the same words for an answer that is too large: what cannot be done now may have been done.
+					// gRPC has the same text for an answer that is too large: the first request may have been carried
+					// out.
 					outcomes = slices.DeleteFunc(outcomes, func(o outcome) bool { return i == 0 && etcd.Transient(o.err) })
 				}
 				requireAnswers(t, outcomes)
@@ -211,7 +212,7 @@ func TestLine_limit_learnt(t *testing.T) {
 	}
 }
 
-// These are no word on the size of a request. The callers are told, all of them, and the next batch is no smaller.
+// These errors say nothing about the size of a request. All callers get them, and the next batch is no smaller.
 func TestLine_limit_notLearnt(t *testing.T) {
 	for _, refusal := range []error{
 		rpctypes.ErrGRPCNoSpace, rpctypes.ErrGRPCRequestTooManyRequests, rpctypes.ErrGRPCPermissionDenied,
@@ -226,7 +227,7 @@ func TestLine_limit_notLearnt(t *testing.T) {
 				require.Equal(t, !etcd.TooMuch(rpctypes.Error(refusal)), etcd.Refused(o.err))
 			}
 			if errors.Is(refusal, rpctypes.ErrGRPCNoSpace) || errors.Is(refusal, rpctypes.ErrGRPCRequestTooManyRequests) {
-				require.Len(t, reqs, 1, "what has no room for one has none for its parts")
+				require.Len(t, reqs, 1, "if there is no room for the batch, there is none for its parts")
 			}
 			remove()
 			outcomes, reqs = e.together(t, e.fill("b", 50, 10<<10))

@@ -15,7 +15,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// Where an answer does not come, each caller is left in doubt, and nothing is sent a second time.
+// If an answer is lost, the outcome is unknown to each caller, and nothing is sent again.
 func TestLine_lost(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fault fakeetcd.Fault
@@ -57,7 +57,8 @@ func TestLine_lost(t *testing.T) {
 	}
 }
 
-// A request is sent again in parts only if it was refused. What is in doubt is so for those in that part alone.
+// A request is sent again in parts only if it was refused. If the answer to a part is lost, only the callers in it
+// fail.
 func TestLine_lost_part(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -97,8 +98,8 @@ func TestLine_lost_part(t *testing.T) {
 	})
 }
 
-// Two different failures of one batch in a row: a part that is refused may have been carried out by the whole, whose answer
-// left that open. One whose whole was refused has not.
+// A batch fails, and then its parts fail with another error. If the first error leaves the outcome unknown, a refused
+// part may have been carried out by the first request. If the first error is a refusal, it has not.
 func TestLine_lost_thenRefused(t *testing.T) {
 	tooLarge := status.Error(codes.ResourceExhausted, "grpc: received message larger than max (2 vs. 1)")
 	for name, tc := range map[string]struct {
@@ -121,9 +122,9 @@ func TestLine_lost_thenRefused(t *testing.T) {
 			free[0]()
 			for i, o := range receiveAll(t, all) {
 				switch {
-				case i >= 10 && tc.refused: // they only delete
+				case i >= 10 && tc.refused: // transactions that only delete
 					require.NoError(t, o.err)
-				case i >= 10: // they were deleted by the whole
+				case i >= 10: // the first request has deleted the keys
 					require.False(t, etcd.Refused(o.err))
 				default:
 					require.ErrorContains(t, o.err, rpctypes.Error(tc.then).Error())
@@ -135,8 +136,8 @@ func TestLine_lost_thenRefused(t *testing.T) {
 	}
 }
 
-// The highest revision that an answer is measured by is the one that was known when its request was sent: another answer
-// may cross it on its way.
+// An answer's revision is compared with the highest one that was known when its request was sent: answers may
+// overtake each other.
 func TestLine_answersThatCross(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var highest atomic.Int64
@@ -150,7 +151,7 @@ func TestLine_answersThatCross(t *testing.T) {
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: time.Second})
 		slow := e.send(t.Context(), e.enter("a/x"))
 		e.srv.Put("elsewhere", "")
-		highest.Store(e.srv.Rev()) // as some other answer tells
+		highest.Store(e.srv.Rev()) // another answer reports it
 		require.NoError(t, receive(t, slow).err)
 		require.Equal(t, [][2]int64{{rev, rev + 1}}, seen)
 	})

@@ -21,7 +21,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// attempt is one transaction, on a key that no other puts, and what its caller was told.
+// attempt is one transaction, on a key that no other attempt puts, and its result.
 type attempt struct {
 	key   string
 	leave bool
@@ -29,7 +29,7 @@ type attempt struct {
 	err   error
 }
 
-// Many callers on a bad network: what each is told agrees with the store's history.
+// Many callers on a bad network: each result agrees with the store's history.
 func TestLine_random(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
@@ -56,7 +56,7 @@ func testRandom(t *testing.T, seed uint64) {
 		})
 	}
 	callers.Wait()
-	time.Sleep(time.Minute) // for the requests that are late
+	time.Sleep(time.Minute) // for late requests to arrive
 	e.owner.running.Wait()
 
 	most := 0
@@ -65,12 +65,12 @@ func testRandom(t *testing.T, seed uint64) {
 		require.LessOrEqual(t, carried(req), 120)
 		requireNoTies(t, req)
 	}
-	require.Greater(t, most, 10, "hardly any have shared: the test proves nothing")
+	require.Greater(t, most, 10, "hardly any have shared a request: the test proves nothing")
 	requireAgrees(t, attempts, e.history(t))
 	for what, fits := range map[string]func(attempt) bool{
-		"good":     func(a attempt) bool { return a.err == nil },
-		"in doubt": func(a attempt) bool { return a.err != nil && !etcd.Refused(a.err) },
-		"refused":  func(a attempt) bool { return a.err != nil && etcd.Refused(a.err) },
+		"good":    func(a attempt) bool { return a.err == nil },
+		"unknown": func(a attempt) bool { return a.err != nil && !etcd.Refused(a.err) },
+		"refused": func(a attempt) bool { return a.err != nil && etcd.Refused(a.err) },
 	} {
 		require.True(t, slices.ContainsFunc(attempts, fits), "none is %s: the test proves nothing", what)
 	}
@@ -93,7 +93,7 @@ func injectRandomly(e *env, seed uint64) {
 		{0.03, fakeetcd.Fault{Err: rpctypes.ErrGRPCRequestTooManyRequests}},
 		{0.03, fakeetcd.Fault{Err: rpctypes.ErrGRPCNoSpace}},
 	} {
-		dice := rand.New(rand.NewPCG(seed, 1000+uint64(i))) // guarded as Match is
+		dice := rand.New(rand.NewPCG(seed, 1000+uint64(i))) // calls of Match do not overlap
 		rule.fault.Match = func(fakeetcd.Call) bool { return dice.Float64() < rule.chance }
 		e.c.Inject(fakeetcd.Txn, rule.fault)
 	}
@@ -106,7 +106,7 @@ func injectRandomly(e *env, seed uint64) {
 	})
 }
 
-// enterAndLeave is what one caller does.
+// enterAndLeave makes the transactions of one caller.
 func enterAndLeave(ctx context.Context, e *env, who uint64, dice *rand.Rand) []attempt {
 	var all []attempt
 	try := func(key string, leaving bool, txn etcd.Txn) bool {
@@ -133,7 +133,7 @@ func enterAndLeave(ctx context.Context, e *env, who uint64, dice *rand.Rand) []a
 	return all
 }
 
-// history of the keys in queues: the revisions at which each was put and deleted.
+// history has the revisions at which each key was put and deleted.
 type history struct{ puts, deletes map[string][]int64 }
 
 func (e *env) history(t *testing.T) history {

@@ -12,11 +12,11 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// at once, for what may gather a moment longer.
+// soon allows for the moment in which a line gathers transactions.
 const soon = time.Millisecond
 
-// Those that come while all lanes are busy go together as soon as one is free, and each gets what it would have got
-// by itself.
+// Transactions that come while all lanes are busy are sent together as soon as one is free. Each gets the result that
+// it would have got alone.
 func TestLine_share(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -27,11 +27,11 @@ func TestLine_share(t *testing.T) {
 		sent := e.record()
 		all := e.sendAll(t.Context(), txns)
 		require.Empty(t, sent(), "no lane is free")
-		time.Sleep(5 * time.Millisecond) // not so long that the lanes are taken to be stuck
+		time.Sleep(5 * time.Millisecond) // shorter than the time after which lanes count as stuck
 		freed := e.now()
 		free[0]()
 		outcomes := receiveAll(t, all)
-		require.Len(t, sent(), 2, "not all comparisons hold, so each is on its own the second time")
+		require.Len(t, sent(), 2, "not all comparisons hold, so the second request has nested transactions")
 		require.Equal(t, len(txns), carried(sent()[0]))
 		require.Len(t, nested(sent()[1]), len(txns))
 		require.Empty(t, sent()[1].Compare)
@@ -60,7 +60,8 @@ func TestLine_share(t *testing.T) {
 	})
 }
 
-// Whoever comes while a shared request is under way goes with the next, whatever becomes of the other lanes.
+// A transaction that comes while a shared request is under way is sent with the next one, whatever happens on other
+// lanes.
 func TestLine_share_again(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -89,8 +90,8 @@ func TestLine_share_again(t *testing.T) {
 	})
 }
 
-// The keys of one queue have different create revisions, in the order in which they came; those of other queues, and
-// those that leave, do not wait for them.
+// The keys of one queue get different create revisions, in the order in which they came. Transactions of other
+// queues, and those that leave, do not wait for them.
 func TestLine_queue_neverTies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -117,7 +118,7 @@ func TestLine_queue_neverTies(t *testing.T) {
 	})
 }
 
-// Where all comparisons hold, the parts need not be nested. After one did not, that is not tried for some time.
+// If all comparisons hold, the request is flat. After one that does not hold, batches are nested for some time.
 func TestLine_share_flat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)

@@ -12,10 +12,10 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// patience is how long requests that are stuck may hold up others.
+// patience is the longest time for which stuck requests may hold up others.
 const patience = 11 * time.Millisecond
 
-// An endpoint that does not answer has all lanes. Whenever somebody comes, it does not wait for that one long.
+// All lanes have requests to an endpoint that does not answer. Transactions that come at any time do not wait long.
 func TestLine_stuck(t *testing.T) {
 	for _, after := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 24 * time.Millisecond, 40 * time.Millisecond, time.Second} {
 		inBubble(t, after.String(), func(t *testing.T) {
@@ -33,8 +33,9 @@ func TestLine_stuck(t *testing.T) {
 	}
 }
 
-// They come one by one. Each is served in time: the first share a lane, the others find it free.
-func TestLine_stuck_whoComesLater(t *testing.T) {
+// Transactions come one by one while a request is stuck. Each is served in time: the first ones share a lane, the
+// others find it free.
+func TestLine_stuck_oneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
 		e.occupy(t)
@@ -52,7 +53,7 @@ func TestLine_stuck_whoComesLater(t *testing.T) {
 	})
 }
 
-// The shared requests are stuck as well, one after the other, until the endpoint is left for another.
+// Shared requests are stuck too, one after the other, until the endpoint is left for another.
 func TestLine_stuck_again(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -78,7 +79,7 @@ func TestLine_stuck_again(t *testing.T) {
 	})
 }
 
-// Lanes that were opened for that go again: there are no more than before.
+// Lanes that were opened beside stuck ones end: later there are no more than before.
 func TestLine_stuck_isOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -95,7 +96,7 @@ func TestLine_stuck_isOver(t *testing.T) {
 	})
 }
 
-// After its owner has ended a line keeps nobody: neither those that wait, whatever the lanes do, nor later ones.
+// After its owner has ended, a line holds up no caller: neither those that wait, whatever the lanes do, nor later ones.
 func TestLine_ownerEnds_whileWaiting(t *testing.T) {
 	for name, freed := range map[string]bool{"lanes come free": true, "lanes are stuck": false} {
 		inBubble(t, name, func(t *testing.T) {
@@ -130,7 +131,8 @@ func TestLine_ownerEnds_whileWaiting(t *testing.T) {
 	}
 }
 
-// A shared request ends with the owner. Its callers are in doubt; those behind it were not sent, or are in doubt too.
+// A shared request ends with the owner, and its outcome is unknown. Waiting transactions were not sent, or their
+// outcome is unknown too.
 func TestLine_ownerEnds_whileSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -154,7 +156,8 @@ func TestLine_ownerEnds_whileSent(t *testing.T) {
 	})
 }
 
-// A request that was given up for stuck, and comes back after all, has lost its lane to another: there is one at a time.
+// A stuck request that returns after all does not free the lane that another one has by now: one is under way at a
+// time.
 func TestLine_lanes_stuckOneReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -177,7 +180,7 @@ func TestLine_lanes_stuckOneReturns(t *testing.T) {
 	})
 }
 
-// A lane is stuck by its present request, not by those before it.
+// Each request of a lane has the full time before the lane counts as stuck.
 func TestLine_lanes_eachRequestHasItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -196,7 +199,7 @@ func TestLine_lanes_eachRequestHasItsTime(t *testing.T) {
 	})
 }
 
-// Those that fill a request do not wait for the one that is under way.
+// Transactions that fill a request do not wait for the one that is under way.
 func TestLine_lanes_aFullRequestGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)

@@ -64,7 +64,7 @@ func TestStreams_Watch_leavesAStreamOnWhichNothingIsConfirmed(t *testing.T) {
 			<-watch.Done()
 			return time.Since(start)
 		}
-		// Each next stream gets twice the time, less up to a half, until one confirms.
+		// Each next stream gets twice the time, less up to a half, until a watch is confirmed.
 		for _, seconds := range []int64{1, 2, 4, 8, 8} {
 			most := time.Duration(seconds) * time.Second
 			start = time.Now()
@@ -74,7 +74,7 @@ func TestStreams_Watch_leavesAStreamOnWhichNothingIsConfirmed(t *testing.T) {
 			require.Greater(t, got, most/2)
 			require.LessOrEqual(t, got, most)
 			synctest.Wait()
-			require.Error(t, other.Err(), "it stands on the same stream")
+			require.Error(t, other.Err(), "it is on the same stream")
 			opened()
 			openedOther()
 			cancel()
@@ -91,13 +91,13 @@ func TestStreams_Watch_leavesAStreamOnWhichNothingIsConfirmed(t *testing.T) {
 	})
 }
 
-// Where the server has become slow, the watches of all are opened anew at most three times, and not for each further watch. When
-// it is quick again, so is the end of a stream that is silent.
+// If the server has become slow, all watches are reopened at most three times, and not for each further watch. When
+// the server is fast again, a silent stream is given up as fast as before.
 func TestStreams_Watch_waitsForASlowServer(t *testing.T) {
 	for _, took := range []time.Duration{400 * time.Millisecond, 900 * time.Millisecond, 1600 * time.Millisecond, 3 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			s := etcd.NewStreams("test", time.Second)
-			// open opens a watch that is confirmed after a time, and tells how many streams were given up before.
+			// open opens a watch that is confirmed after a time, and counts the streams that were given up before.
 			open := func(took time.Duration) (watch context.Context, givenUp int) {
 				for ; ; givenUp++ {
 					watch, opened, cancel := s.Watch(t.Context())
@@ -133,8 +133,8 @@ func TestStreams_Watch_waitsForASlowServer(t *testing.T) {
 	}
 }
 
-// A server confirms the watches of a stream one after the other. Those at the end of a long line must not give up
-// a stream that is sound, and with it the watches of all.
+// A server confirms the watches of a stream one after the other. A watch far behind must not give up a stream that
+// works, which would end all watches.
 func TestStreams_Watch_waitsInLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := etcd.NewStreams("test", time.Second)
@@ -153,7 +153,7 @@ func TestStreams_Watch_waitsInLine(t *testing.T) {
 	})
 }
 
-// The client may keep an empty stream under a name that is not used again.
+// There are few names, since the client may keep an empty stream under a name that is not used again.
 func TestStreams_Watch_hasFewNames(t *testing.T) {
 	s := etcd.NewStreams("test", time.Second)
 	names := map[string]bool{}
@@ -171,8 +171,8 @@ func TestStreams_Watch_hasFewNames(t *testing.T) {
 	require.LessOrEqual(t, len(names), 4)
 }
 
-// What is too slow for a short lease is no reason to open the watches of a long one on the same client anew; leases with
-// the same patience share their streams, and so their names in the client.
+// A member that is too slow for a short lease is no reason to reopen the watches of a long one on the same client.
+// Leases with the same patience share their streams, and so the names in the client.
 func TestConn_Streams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := fakeetcd.New()

@@ -24,7 +24,7 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// listener serves connections until the test ends. The function gets the number of those before.
+// listener serves connections until the test ends. serve gets the number of earlier connections.
 func listener(t *testing.T, serve func(conn *net.TCPConn, before int)) string {
 	t.Helper()
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -49,7 +49,7 @@ func listener(t *testing.T, serve func(conn *net.TCPConn, before int)) string {
 	return l.Addr().String()
 }
 
-// reset ends a connection without a word.
+// reset ends a connection without sending anything.
 func reset(conn *net.TCPConn, _ int) { _ = conn.SetLinger(0) }
 
 // dial returns a client of addr that has failed to connect.
@@ -66,8 +66,8 @@ func dial(t *testing.T, addr string, config *tls.Config) *clientv3.Client {
 	return client
 }
 
-// give gives up a request that waits for a connection.
-func give(t *testing.T, client *clientv3.Client, bound time.Duration) error {
+// giveUp sends a request that waits for a connection until bound is over.
+func giveUp(t *testing.T, client *clientv3.Client, bound time.Duration) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
@@ -93,7 +93,7 @@ func TestDo_saysWhyThereIsNoConnection(t *testing.T) {
 		"ended in a TLS handshake": {closed, &tls.Config{}, ""}, //nolint:gosec // as a user would
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := give(t, dial(t, row.addr, row.config), 100*time.Millisecond)
+			err := giveUp(t, dial(t, row.addr, row.config), 100*time.Millisecond)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.ErrorContains(t, err, "(no connection: ")
 			require.ErrorContains(t, err, row.want)
@@ -101,8 +101,8 @@ func TestDo_saysWhyThereIsNoConnection(t *testing.T) {
 	}
 }
 
-// In TLS 1.3 the server's word against a certificate comes through in some of the attempts to connect. It is remembered.
-func TestDo_remembersTheServersWord(t *testing.T) {
+// In TLS 1.3 the server's alert about a certificate arrives in only some of the attempts to connect. Do remembers it.
+func TestDo_remembersTheServersAlert(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
@@ -124,7 +124,7 @@ func TestDo_remembersTheServersWord(t *testing.T) {
 			return
 		}
 		_ = tls.Server(conn, server).Handshake()
-		// Reads on, so that what it has said arrives.
+		// Reads on, so that the alert arrives.
 		for b := make([]byte, 1000); ; {
 			if _, err := conn.Read(b); err != nil {
 				return
@@ -141,7 +141,7 @@ func TestDo_remembersTheServersWord(t *testing.T) {
 		if n++; n == 2 {
 			client.ActiveConnection().ResetConnectBackoff()
 			<-again
-			// The state does not change, from failure to failure, so the reason is waited for.
+			// The state stays TransientFailure from one failure to the next, so this waits for the reason to change.
 			for strings.Contains(etcd.Of(client).Unreachable(ctx).Error(), "certificate required") {
 				time.Sleep(time.Millisecond)
 			}
@@ -162,7 +162,7 @@ func TestDo_saysThatAuthenticationIsMissing(t *testing.T) {
 	require.ErrorContains(t, err, "the server requires authentication, and the client gives no user and password")
 }
 
-// A client that has a connection, or tries to get its first, is not asked why it has none.
+// Unreachable returns nil for a client that has a connection or is making its first one.
 func TestUnreachable_connected(t *testing.T) {
 	e := connect(t)
 	require.NoError(t, e.Unreachable(t.Context()))

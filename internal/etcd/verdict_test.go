@@ -18,7 +18,7 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// verdict is what an error has to mean.
+// verdict is what an error must mean.
 type verdict struct{ refused, again bool }
 
 var (
@@ -35,7 +35,7 @@ func requireVerdict(t *testing.T, want verdict, err error) {
 	}
 }
 
-// ofServers are the errors that servers of 3.4 to 3.7 name, with their codes in 3.7 and, where it was another, before.
+// ofServers are the errors in etcd's list, by their code in 3.7.
 var ofServers = map[string]map[string]verdict{
 	"InvalidArgument": {
 		"key is not provided": refusedFinal, "key not found": refusedFinal, "value is provided": refusedFinal, "lease is provided": refusedFinal,
@@ -79,7 +79,7 @@ var ofServers = map[string]map[string]verdict{
 	},
 }
 
-// The list above is complete: it is that of etcd's own source.
+// ofServers is complete: it has all errors of etcd's own source.
 func TestVerdict_ofServers(t *testing.T) {
 	entry := reflect.ValueOf(rpctypes.Error).Pointer()
 	file, _ := runtime.FuncForPC(entry).FileLine(entry)
@@ -97,7 +97,7 @@ func TestVerdict_ofServers(t *testing.T) {
 		raw := status.Error(names[f[1]], "etcdserver: "+f[2])
 		requireVerdict(t, want, raw)
 		requireVerdict(t, want, rpctypes.Error(raw))
-		// Through etcd's own proxy, and of some versions of the server, the text comes without its code.
+		// Through etcd's own proxy, and from some versions of the server, the text comes with code Unknown.
 		told, byText := rpctypes.Error(status.Error(codes.Unknown, "etcdserver: "+f[2])).(rpctypes.EtcdError) //nolint:errorlint // as it is made
 		if byText {
 			requireVerdict(t, want, told)
@@ -105,7 +105,7 @@ func TestVerdict_ofServers(t *testing.T) {
 	}
 }
 
-// What comes without a name in etcd's list: as code Unknown, or from gRPC, proxies and our own code.
+// Errors outside etcd's list: with code Unknown, or from gRPC, proxies and our own code.
 func TestVerdict_ofOthers(t *testing.T) {
 	for _, tc := range []struct {
 		err  error
@@ -153,15 +153,15 @@ func TestVerdict_ofOthers(t *testing.T) {
 	require.EqualError(t, etcd.Repeated(rpctypes.ErrPermissionDenied), rpctypes.ErrPermissionDenied.Error())
 }
 
-// ambiguous are the codes after which a request may have been carried out: the connection or the caller's time ended, or
-// somebody between failed.
+// ambiguous are the codes after which a request may have been carried out: the connection or the caller's time ended,
+// or a proxy failed.
 var ambiguous = map[codes.Code]bool{
 	codes.Canceled: true, codes.Unknown: true, codes.DeadlineExceeded: true, codes.Aborted: true,
 	codes.Internal: true, codes.Unavailable: true, codes.DataLoss: true, codes.AlreadyExists: true,
 }
 
-// An error after which a request may have been carried out is never taken for the word that it was not, nor is it any
-// success: however it is wrapped, and whatever its text says.
+// An error after which a request may have been carried out never counts as a refusal, however it is wrapped and
+// whatever its text says.
 func FuzzRefused(f *testing.F) {
 	for code := range uint32(20) {
 		f.Add(code, "transport is closing", uint8(code), false)
@@ -179,11 +179,11 @@ func FuzzRefused(f *testing.F) {
 			return
 		}
 		err := status.Error(code, text)
-		if told { // as etcd's client tells it
+		if told { // as etcd's client returns it
 			err = rpctypes.Error(err)
 		}
 		if e, ok := err.(rpctypes.EtcdError); ok { //nolint:errorlint // as it is made
-			code = e.Code() // one of the server's own is known by its text
+			code = e.Code() // the server's own errors are recognised by their text
 		}
 		err = wrapped(err, wraps)
 		if ambiguous[code] || code > codes.Unauthenticated {
