@@ -391,14 +391,14 @@ var queueMutants = []mutant{
 		file: "internal/queue/guard.go",
 		old:  "case gone, ev.Kv.ModRevision <= e.Rev:",
 		new:  "case gone, ev.Kv.ModRevision < e.Rev:",
-		by:   killer{inQueue, "TestGuards_areNotFooledByTheirOwnPut", `g.requireTold(t)`},
+		by:   killer{inQueue, "TestGuards_areNotFooledByTheirOwnPut", `g.requireNotices(t)`},
 	},
 	{
 		name: "Guards: an event of an earlier use of a key counts for the present one",
 		file: "internal/queue/guard.go",
 		old:  "case gone, ev.Kv.ModRevision <= e.Rev:",
 		new:  "case gone:",
-		by:   killer{inQueue, "TestGuards_staleEvents", `g.requireTold(t)`},
+		by:   killer{inQueue, "TestGuards_staleEvents", `g.requireNotices(t)`},
 	},
 	{
 		name: "Guards: a refused watch is not retried",
@@ -412,7 +412,7 @@ var queueMutants = []mutant{
 		file: "internal/queue/guard.go",
 		old:  "w.mu.Lock()\n\t\tw.read(e)\n\t\tw.mu.Unlock()\n\t\t_ = b.Sleep",
 		new:  "_ = b.Sleep",
-		by:   killer{inQueue, "TestGuards_nextWatchHangs", `g.requireTold(t, deleted(list[0]))`},
+		by:   killer{inQueue, "TestGuards_nextWatchHangs", `g.requireNotices(t, deleted(list[0]))`},
 	},
 	{
 		name: "Streams: a watch stays registered with its caller",

@@ -11,7 +11,7 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// asked is how many requests e sends during a turn, and how many of them open watches.
+// asked counts the requests that e sends during a turn, and those of them that open watches.
 func (e *env) asked(turn func()) (requests, watches int) {
 	requests, watches = e.requests(), len(e.c.Calls(fakeetcd.Watch))
 	turn()
@@ -19,8 +19,8 @@ func (e *env) asked(turn func()) (requests, watches int) {
 	return e.requests() - requests, len(e.c.Calls(fakeetcd.Watch)) - watches
 }
 
-// A lock goes round among sessions that hand it over in the process: the first of ours has found nobody. What is
-// waited for is known to be waited for.
+// Two sessions with callers of their own take turns: each hands over to its next caller. Our first entry has found an
+// empty queue, so that the queue is contended is known only from the wait.
 func TestQueue_Await_keptWatchAfterHandOver(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -35,14 +35,14 @@ func TestQueue_Await_keptWatchAfterHandOver(t *testing.T) {
 				require.NoError(t, receive(t, got).err)
 				ours = next
 			})
-			if round > 2 { // the first learns that it is brisk, and others have two keys in turn
+			if round > 2 { // the first wait learns that the queue is brisk, and the other session uses two keys in turn
 				require.Equal(t, []int{1, 0}, []int{requests, watches}, "round %d", round)
 			}
 		}
 	})
 }
 
-// Sets take turns.
+// Two sets take turns.
 func TestQueue_Await_keptWatchesOfSets(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -79,8 +79,8 @@ func TestQueue_Await_keptWatchesOfSets(t *testing.T) {
 	})
 }
 
-// In a long queue the first end is long in coming, and the second follows soon. Watches that are soon given up would
-// be opened for nothing there.
+// In a long queue the first end comes late and the second soon after it. Such a queue is not brisk: a watch that
+// lasts only for shortWait would be opened for nothing.
 func TestQueue_Await_longWaitThatEndsSoon(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t

@@ -13,11 +13,11 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// requests are those that e's client has sent, reads and watches alike.
+// requests is the number of requests that e's client has sent, watches included.
 func (e *env) requests() int { return len(e.c.Calls(fakeetcd.Any)) }
 
-// The owner's deletion is all that the next one needs: nothing is asked after it, whatever else is written meanwhile,
-// and it is told at once.
+// The event of the owner's deletion is enough for the next one: it comes at once, whatever else is written, and no
+// request follows it.
 func TestQueue_Await_isGrantedByTheEvent(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -32,7 +32,7 @@ func TestQueue_Await_isGrantedByTheEvent(t *testing.T) {
 		two := e.await(t.Context(), second)
 		require.Equal(t, before+2, e.requests(), "a watch, and a read under it")
 		third := other.enter(t, "3")
-		e.at(66 * time.Millisecond) // the fake tells a watch that begins in the past at 100
+		e.at(66 * time.Millisecond) // the fake would serve a watch that begins in the past at 100
 		requirePending(t, two)
 		before = e.requests()
 		other.leave(t, first)
@@ -45,7 +45,7 @@ func TestQueue_Await_isGrantedByTheEvent(t *testing.T) {
 	})
 }
 
-// load writes something else every millisecond until it is stopped.
+// load writes another key every millisecond until it is stopped.
 func (e *env) load() (stop func()) {
 	ctx, cancel := context.WithCancel(e.life)
 	e.tasks.Go(func() {
@@ -57,8 +57,8 @@ func (e *env) load() (stop func()) {
 	return cancel
 }
 
-// Of a long queue the end of the last but one is waited for, and read is what it means, a turn early. So the end of
-// the last is the turn with nothing to ask.
+// In a long queue the waiter waits for the end of the last key but one, and reads the queue then, a turn early. So
+// the end of the last key is its turn without another request.
 func TestQueue_Await_readsATurnEarly(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -81,7 +81,7 @@ func TestQueue_Await_readsATurnEarly(t *testing.T) {
 	})
 }
 
-// The one before gives up and the owner is next.
+// The nearest contender gives up, and the owner is the nearest then.
 func TestQueue_Await_predecessorGivesUp(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -93,14 +93,14 @@ func TestQueue_Await_predecessorGivesUp(t *testing.T) {
 		other.leave(t, second)
 		synctest.Wait()
 		requirePending(t, three)
-		require.Equal(t, before, e.requests(), "there is nothing to learn")
+		require.Equal(t, before, e.requests(), "it is not watched yet")
 		other.leave(t, first)
 		require.NoError(t, receive(t, three).err)
 		require.Equal(t, before+2, e.requests(), "a watch, and a read under it")
 	})
 }
 
-// What is ahead goes before anything is known of it but its key.
+// The nearest contender goes before the watch on it exists.
 func TestQueue_Await_predecessorGoesBeforeTheWatch(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -115,11 +115,11 @@ func TestQueue_Await_predecessorGoesBeforeTheWatch(t *testing.T) {
 	})
 }
 
-// The watch exists and the read under it is under way: the read misses the deletion, or the watch has it.
+// The contender goes while the watch exists and the read is under way: either the read or the watch shows it.
 func TestQueue_Await_predecessorGoesDuringTheRead(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fault fakeetcd.Fault
-		waits bool // there is one more between the two
+		waits bool // there is another contender between the two
 	}{
 		"before it":                             {fakeetcd.Fault{Times: 1, Before: time.Second}, false},
 		"after it":                              {fakeetcd.Fault{Times: 1, After: time.Second}, false},
@@ -152,7 +152,7 @@ func TestQueue_Await_predecessorGoesDuringTheRead(t *testing.T) {
 	}
 }
 
-// behind is a watcher on a member that lags: what it calls now is a revision that has passed.
+// behind is a watcher on a member that lags: its watches begin at a past revision.
 type behind struct {
 	clientv3.Watcher
 
@@ -163,7 +163,7 @@ func (b behind) Watch(ctx context.Context, key string, opts ...clientv3.OpOption
 	return b.Watcher.Watch(ctx, key, append(opts, clientv3.WithRev(b.rev))...)
 }
 
-// Keys are used again. A watch that tells of an earlier owner's end has not told of this one's.
+// Keys are used again. The event of an earlier owner's end is not that of this one's.
 func TestQueue_Await_staleEvent(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -175,7 +175,7 @@ func TestQueue_Await_staleEvent(t *testing.T) {
 		second := e.enter(t, "2")
 		e.c.Watcher = behind{e.c.Watcher, earlier.Rev}
 		two := e.await(t.Context(), second)
-		e.at(time.Minute) // the fake tells of the past within 100 ms
+		e.at(time.Minute) // the fake sends past events within 100 ms
 		requirePending(t, two)
 		before := e.requests()
 		other.leave(t, first)
@@ -186,7 +186,7 @@ func TestQueue_Await_staleEvent(t *testing.T) {
 	})
 }
 
-// A watch that breaks tells nothing; the read that follows does. Thereafter an event is enough again.
+// After a watch has broken, a read shows what has happened. Then an event is enough again.
 func TestQueue_Await_watchBreaks(t *testing.T) {
 	for name, breaks := range map[string]func(*env){
 		"its stream ends":   func(e *env) { e.c.BreakWatches(rpctypes.ErrGRPCNoLeader) },
@@ -201,7 +201,7 @@ func TestQueue_Await_watchBreaks(t *testing.T) {
 				first := other.enter(t, "1")
 				second := e.enter(t, "2")
 				two := e.await(t.Context(), second)
-				if meanwhile { // the event is on its way and gets lost
+				if meanwhile { // the event is under way and gets lost
 					e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour})
 					other.leave(t, first)
 					synctest.Wait()
@@ -228,11 +228,11 @@ func TestQueue_Await_watchBreaks(t *testing.T) {
 	}
 }
 
-// compact breaks the client's watches, and takes the history that it would need to resume them.
+// compact breaks the client's watches, and compacts the history that it would need to resume them.
 func (e *env) compact() {
 	e.c.Cut()
 	e.c.BreakWatches(fakeetcd.ErrUnavailable)
 	e.srv.Put("x", "")
-	_ = e.srv.Compact(e.srv.Put("x", "")) // fails only if that is compacted already
+	_ = e.srv.Compact(e.srv.Put("x", "")) // fails only if that revision is already compacted
 	e.c.Restore()
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// rounds has other and e take turns, e behind other's key. In the first e learns that the queue is brisk, so that it
-// keeps the watch of the second.
+// rounds lets other and e take two turns, e behind other's key. In the first one e learns that the queue is brisk, so
+// it keeps the watch of the second one.
 func (e *env) rounds(t *testing.T, other *env) {
 	t.Helper()
 	e.roundsBy(t, other, e.enter)
@@ -38,7 +38,7 @@ func (e *env) roundsBy(t *testing.T, other *env, enter func(*testing.T, string) 
 	}
 }
 
-// behindKept is a third round, in which e waits by the watch that it has kept.
+// behindKept starts a third round, in which e waits by its kept watch.
 func (e *env) behindKept(t *testing.T, other *env) (theirs, ours place, got <-chan outcome[struct{}]) {
 	t.Helper()
 	e.rounds(t, other)
@@ -50,7 +50,7 @@ func (e *env) behindKept(t *testing.T, other *env) (theirs, ours place, got <-ch
 	return theirs, ours, got
 }
 
-// In the next round nothing is asked: the entry tells that the one ahead is the owner, and the watch is there.
+// The next round takes no request: Enter has reported that the contender ahead is the owner, and the watch exists.
 func TestQueue_Await_keptWatch(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -68,8 +68,8 @@ func TestQueue_Await_keptWatch(t *testing.T) {
 	})
 }
 
-// Two readers of a session stand behind one writer. The first opens its watch when the writer has gone: the second
-// does not wait by it.
+// Two readers of a session wait for one writer. The first opens its watch after the writer has gone, so the second
+// one must not wait by it.
 func TestQueue_Await_keptWatchThatHasNotSeenTheEnd(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -87,7 +87,7 @@ func TestQueue_Await_keptWatchThatHasNotSeenTheEnd(t *testing.T) {
 	})
 }
 
-// The second waits by the watch on which the first has heard of the end.
+// The second reader must not wait by the watch from which the first one has taken the event.
 func TestQueue_Await_keptWatchWhoseEventIsTaken(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -106,7 +106,7 @@ func TestQueue_Await_keptWatchWhoseEventIsTaken(t *testing.T) {
 	})
 }
 
-// The context of the wait that opened it may end, as contexts do: the watch is kept all the same.
+// A watch is kept though the context of the wait that opened it ends.
 func TestQueue_Await_keptWatchOutlivesItsCall(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -126,8 +126,8 @@ func TestQueue_Await_keptWatchOutlivesItsCall(t *testing.T) {
 	})
 }
 
-// Where four take turns, each waits by the watches of the round before, and reads once, while the last before it is
-// the owner. In whatever order the three before it go, its turn comes when all have.
+// With four contenders in turns, the last one waits by its kept watches, and reads once, while the nearest is the
+// owner. In whatever order the three before it go, its turn comes when all have gone.
 func TestQueue_Await_keptWatchesOfALongQueue(t *testing.T) {
 	for name, order := range map[string][]int{
 		"in turn": {0, 1, 2}, "the last gives up": {0, 2, 1}, "the last first": {2, 0, 1}, "from behind": {2, 1, 0},
@@ -161,8 +161,8 @@ func TestQueue_Await_keptWatchesOfALongQueue(t *testing.T) {
 	}
 }
 
-// The owner's key is taken off its lease and put back on it: it contends again, in its old place. The one behind it
-// gives up.
+// The owner's key is taken off its lease and put back on it, so it is the owner again. The contender behind it gives
+// up.
 func TestQueue_Await_displacedOwner(t *testing.T) {
 	const keeping, kept = 1, 2 // rounds before
 	for name, before := range map[string]struct {
@@ -199,7 +199,7 @@ func TestQueue_Await_displacedOwner(t *testing.T) {
 	}
 }
 
-// The owner is on the waiter's own lease, which is revoked: the owner's end is not the waiter's turn.
+// The owner is on the waiter's own lease, which is revoked: the end of the owner's key is not the waiter's turn.
 func TestQueue_Await_ownLeaseIsRevoked(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -211,7 +211,7 @@ func TestQueue_Await_ownLeaseIsRevoked(t *testing.T) {
 	})
 }
 
-// Of three the last knows all: it reads nothing.
+// The last of three contenders reads nothing: it knows from Enter that the farther one is the owner.
 func TestQueue_Await_keptWatchesOfThree(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -232,8 +232,8 @@ func TestQueue_Await_keptWatchesOfThree(t *testing.T) {
 	})
 }
 
-// A key is used again. The watch has seen the end of the contender before, while nobody waited: that is not the end
-// of the present one.
+// A key is used again. The kept watch has an event of the earlier contender's end, from when nobody waited: it is not
+// the end of the present one.
 func TestQueue_Await_keptWatchHasSeenAnEarlierEnd(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -248,7 +248,7 @@ func TestQueue_Await_keptWatchHasSeenAnEarlierEnd(t *testing.T) {
 	})
 }
 
-// The owner enters again, with the same key, before the waiter hears of its end. It stands behind the waiter now.
+// The owner leaves and enters again with the same key before the event of its end arrives. It is behind the waiter now.
 func TestQueue_Await_keptWatchOfAKeyThatIsUsedAgain(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -265,7 +265,7 @@ func TestQueue_Await_keptWatchOfAKeyThatIsUsedAgain(t *testing.T) {
 	})
 }
 
-// Whatever becomes of the watch, the turn is not missed.
+// Whatever happens to the kept watch, the waiter does not miss its turn.
 func TestQueue_Await_keptWatchBreaks(t *testing.T) {
 	for name, breaks := range map[string]func(*env){
 		"its stream ends":  func(e *env) { e.c.BreakWatches(rpctypes.ErrGRPCNoLeader) },
@@ -293,14 +293,14 @@ func TestQueue_Await_keptWatchBreaks(t *testing.T) {
 				other.leave(t, theirs)
 				granted := receive(t, got)
 				require.NoError(t, granted.err)
-				require.LessOrEqual(t, granted.at-at, queue.GuardAfter+e.Bound, "a silent one shows when the next is opened")
+				require.LessOrEqual(t, granted.at-at, queue.GuardAfter+e.Bound, "the opening of the next watch shows a silent member")
 			})
 		}
 	}
 }
 
-// A wait relies on a kept watch for a short time. Then it opens a watch of its own and reads the queue, and the next
-// wait begins so.
+// A wait relies on a kept watch for a short time. Then it opens a new watch and reads the queue, and the next waits
+// start with that.
 func TestQueue_Await_keptWatchOfALongWait(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -327,7 +327,7 @@ func TestQueue_Await_keptWatchOfALongWait(t *testing.T) {
 	})
 }
 
-// The waiter's own key is deleted by somebody else: it learns that soon, and has no turn.
+// Somebody deletes the waiter's own key: the wait soon fails.
 func TestQueue_Await_keptWatchAndOwnKeyIsGone(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -340,7 +340,8 @@ func TestQueue_Await_keptWatchAndOwnKeyIsGone(t *testing.T) {
 	})
 }
 
-// The one ahead is taken off its lease: it contends no more, and its key may stay. A kept watch does not show that.
+// The key ahead is taken off its lease, and is no contender any more. A kept watch does not show that; the wait
+// notices soon.
 func TestQueue_Await_keptWatchOfADisplacedKey(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -353,7 +354,7 @@ func TestQueue_Await_keptWatchOfADisplacedKey(t *testing.T) {
 	})
 }
 
-// A watch is kept that does not show what is written. Who has to know that waits by another.
+// AwaitOwn has to see puts, so it does not wait by a kept watch that does not show them.
 func TestQueue_AwaitOwn_keptWatchWithoutPuts(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -368,7 +369,7 @@ func TestQueue_AwaitOwn_keptWatchWithoutPuts(t *testing.T) {
 	})
 }
 
-// A wait that is given up ends the watch.
+// A wait that is given up ends its watch.
 func TestQueue_Await_keptWatchIsGivenUp(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -400,7 +401,7 @@ func TestQueue_Await_keptWatchEndsWithTheLease(t *testing.T) {
 	})
 }
 
-// However many names are locked in turn, a bounded number of watches is kept, and none for long.
+// However many names are locked, a bounded number of watches is kept, and none for long.
 func TestQueue_Await_keptWatchesAreFew(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t

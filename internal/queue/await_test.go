@@ -39,7 +39,7 @@ func TestQueue_Await_turn(t *testing.T) {
 	})
 }
 
-// Whoever is not in the queue has no turn to wait for.
+// Await fails once the entry's key is not in the queue any more.
 func TestQueue_Await_ownKeyIsGone(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -49,7 +49,7 @@ func TestQueue_Await_ownKeyIsGone(t *testing.T) {
 		three := e.await(t.Context(), third)
 		require.True(t, e.srv.Delete(third.Key))
 		e.leave(t, first)
-		require.ErrorIs(t, receive(t, three).err, queue.ErrGone, "when it looks")
+		require.ErrorIs(t, receive(t, three).err, queue.ErrGone, "at its next read")
 		require.ErrorIs(t, e.Await(t.Context(), third.Entry, third.ahead), queue.ErrGone)
 		e.srv.Put(third.Key, "somebody else's")
 		require.ErrorIs(t, e.Await(t.Context(), third.Entry, third.ahead), queue.ErrGone)
@@ -62,7 +62,7 @@ func TestQueue_Await_ownKeyIsGone(t *testing.T) {
 func TestQueue_Await_isBoundedByItsContext(t *testing.T) {
 	mine := errors.New("mine")
 	for name, fault := range map[fakeetcd.Method]fakeetcd.Fault{
-		fakeetcd.Compact: {}, // none: while it waits
+		fakeetcd.Compact: {}, // no fault: the context ends during the wait
 		fakeetcd.Txn:     {Lose: fakeetcd.Request},
 		fakeetcd.Watch:   {Lose: fakeetcd.Request},
 	} {
@@ -81,7 +81,7 @@ func TestQueue_Await_isBoundedByItsContext(t *testing.T) {
 	}
 }
 
-// A refusal is final; what passes is waited for.
+// A final error ends the wait; a transient one is retried.
 func TestQueue_Await_errors(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -98,7 +98,7 @@ func TestQueue_Await_errors(t *testing.T) {
 	})
 }
 
-// A watch that is refused each time is opened with pauses.
+// A watch that is refused each time is opened again after pauses.
 func TestQueue_Await_doesNotSpin(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -113,8 +113,8 @@ func TestQueue_Await_doesNotSpin(t *testing.T) {
 	})
 }
 
-// A key that is taken off its lease contends no more, and may stay for good: who waits behind it goes on, and is not
-// disturbed by a write that leaves it on its lease.
+// A key that is taken off its lease is no contender any more, and may stay for ever: the waiter behind it goes on. A
+// write that leaves the key on its lease changes nothing.
 func TestQueue_Await_keyIsTakenOffItsLease(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -137,7 +137,7 @@ func TestQueue_Await_keyIsTakenOffItsLease(t *testing.T) {
 	})
 }
 
-// A watch that is not confirmed gives up its stream, and with it the others that were on it.
+// A watch that is not confirmed makes its stream suspect, which ends the other watches on it too.
 func TestQueue_Await_watchIsNotConfirmed(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -148,7 +148,7 @@ func TestQueue_Await_watchIsNotConfirmed(t *testing.T) {
 		e.leave(t, first)
 		e.at(time.Minute)
 		requirePending(t, two)
-		e.guards(t).add(second) // its watch's confirmation comes after the event that is stuck
+		e.guards(t).add(second) // the confirmation of its watch is stuck behind the event
 		got := receive(t, two)
 		require.NoError(t, got.err)
 		require.LessOrEqual(t, got.at, time.Minute+queue.GuardAfter+5*time.Second)
@@ -156,8 +156,8 @@ func TestQueue_Await_watchIsNotConfirmed(t *testing.T) {
 	})
 }
 
-// The owner's key and the waiter's own go in one step: the deletion of the owner's, which was written before, is not
-// the waiter's turn.
+// The owner's key, which was written before, and the waiter's own are deleted in one transaction: that is not the
+// waiter's turn.
 func TestQueue_AwaitOwn(t *testing.T) {
 	for name, tc := range map[string]struct {
 		between int
@@ -244,12 +244,12 @@ func TestQueue_AwaitEnd(t *testing.T) {
 			requirePending(t, got)
 			end(e, other.Key)
 			require.NoError(t, receive(t, got).err)
-			require.NoError(t, receive(t, await()).err, "it has ended before")
+			require.NoError(t, receive(t, await()).err, "it has already ended")
 		})
 	}
 }
 
-// Where the oldest key is no contender, the owner is the oldest that is one.
+// If the oldest key is no contender, the owner is the oldest contender.
 func TestQueue_Await_strayIsTheOldest(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -269,7 +269,7 @@ func TestQueue_Await_strayIsTheOldest(t *testing.T) {
 	})
 }
 
-// A key that is no contender is not waited for, and its end is nobody's turn.
+// Nobody waits for a key that is no contender, and its end is nobody's turn.
 func TestQueue_Await_strayIsTheNearest(t *testing.T) {
 	for name, key := range map[string]string{"stray": "a/zz", "nested": "a/b/zz", "stays": "a/stays"} {
 		bubbleOf(t, name, func(e *env) {
@@ -294,7 +294,7 @@ func TestQueue_Await_strayIsTheNearest(t *testing.T) {
 	}
 }
 
-// Who has not been told what is ahead of it looks.
+// A waiter that does not know what is ahead of it reads that first.
 func TestQueue_Await_nothingIsKnown(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t

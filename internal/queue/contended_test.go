@@ -13,7 +13,7 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// entered enters, and returns how many operations each of the requests had that it took.
+// entered enters, and returns the number of operations of each request that it took.
 func (e *env) entered(t *testing.T, name, suffix string) (place, []int) {
 	t.Helper()
 	before := e.requests()
@@ -26,14 +26,14 @@ func (e *env) entered(t *testing.T, name, suffix string) (place, []int) {
 	return place{entry, ahead}, ops
 }
 
-// A queue that is empty is entered by the smallest request; one that was not, lately, by one that reads as well.
+// An empty queue is entered by the smallest request; one that was recently not empty, by one that reads too.
 func TestQueue_Enter_contention(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
 		first, ops := e.entered(t, "a", "1")
 		require.Equal(t, []int{1}, ops)
 		second, ops := e.entered(t, "a", "2")
-		require.Equal(t, []int{1, 2}, ops, "who is the first to meet somebody needs two")
+		require.Equal(t, []int{1, 2}, ops, "the first entry that meets another needs two")
 		require.Equal(t, first.Key, second.ahead.Key)
 		third, ops := e.entered(t, "a", "3")
 		require.Equal(t, []int{2}, ops)
@@ -42,7 +42,7 @@ func TestQueue_Enter_contention(t *testing.T) {
 			e.leave(t, p)
 		}
 
-		for i := range 8 { // it is empty now, but that is not believed at once
+		for i := range 8 { // the queue is empty now, but does not count as empty at once
 			p, ops := e.entered(t, "a", "4")
 			require.Equal(t, []int{2}, ops, i)
 			require.True(t, p.ahead.None)
@@ -57,7 +57,8 @@ func TestQueue_Enter_contention(t *testing.T) {
 	})
 }
 
-// Who was there has left by the second request. The next one takes the queue for one that is not empty all the same.
+// The other contender has left before the second request. The next entry still takes the queue for one that is not
+// empty.
 func TestQueue_Enter_contentionThatHasJustEnded(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -75,7 +76,7 @@ func TestQueue_Enter_contentionThatHasJustEnded(t *testing.T) {
 	})
 }
 
-// Not for ever, and not for any number of queues.
+// A bounded number of queues is remembered.
 func TestQueue_Enter_contentionIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -84,7 +85,7 @@ func TestQueue_Enter_contentionIsForgotten(t *testing.T) {
 			e.places(t, 1, func(int) string { return fmt.Sprint(i) })
 		}
 		_, ops := e.entered(t, "0", "2")
-		require.Len(t, ops, 2, "it is met for the first time, again")
+		require.Len(t, ops, 2, "the queue was forgotten")
 		_, ops = e.entered(t, "1024", "2")
 		require.Len(t, ops, 1)
 	})

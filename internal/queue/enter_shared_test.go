@@ -17,8 +17,9 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// together has the calls share commits, as many as the line allows, in their order: the line's lane is taken when they
-// come. It returns when all have, and how many comparisons the first request had that carried several.
+// together makes the calls while the line's lane is taken, so that they share commits as far as the line allows, in
+// their order. When all have returned, it returns the number of comparisons of the first request that carried
+// several.
 func (e *env) together(t *testing.T, calls ...func(context.Context)) (comparisons int) {
 	t.Helper()
 	release := make(chan struct{})
@@ -34,7 +35,7 @@ func (e *env) together(t *testing.T, calls ...func(context.Context)) (comparison
 	for _, call := range calls {
 		run(call)
 	}
-	require.Len(t, e.c.Calls(fakeetcd.Txn), before, "they wait for a lane")
+	require.Len(t, e.c.Calls(fakeetcd.Txn), before, "the calls wait for a lane")
 	close(release)
 	all.Wait()
 	for _, call := range e.c.Calls(fakeetcd.Txn)[before:] {
@@ -59,7 +60,7 @@ func (e *env) entering(name, suffix string, into *place) func(context.Context) {
 	}
 }
 
-// Those of one queue never do: their revisions are their order.
+// Entries of one queue never share a commit: their revisions are their order.
 func TestQueue_Enter_oneQueueIsNotShared(t *testing.T) {
 	for name, crowd := range map[string]bool{"somebody is expected": true, "nobody is": false} {
 		inBubble(t, name, func(t *testing.T) {
@@ -81,7 +82,7 @@ func TestQueue_Enter_oneQueueIsNotShared(t *testing.T) {
 	}
 }
 
-// meet has somebody be expected in the queue "a", which is empty after it if it was before.
+// meet makes the queue "a" count as contended, and leaves it as it was.
 func (e *env) meet(t *testing.T) {
 	t.Helper()
 	p, q := e.enter(t, "met"), e.enter(t, "meets")
@@ -89,7 +90,7 @@ func (e *env) meet(t *testing.T) {
 	e.leave(t, q)
 }
 
-// One leaves and another enters in one commit, in either order.
+// One entry leaves and another enters in one commit, in either order.
 func TestQueue_Enter_sharedWithLeave(t *testing.T) {
 	for name, leavesFirst := range map[string]bool{"leaves, enters": true, "enters, leaves": false} {
 		inBubble(t, name, func(t *testing.T) {
@@ -110,8 +111,8 @@ func TestQueue_Enter_sharedWithLeave(t *testing.T) {
 	}
 }
 
-// One that enters again meets the deletion of its key in the same commit. etcd refuses to delete and put a key in one
-// transaction, so they travel apart.
+// An entry uses the key of another one that leaves in the same batch. etcd refuses to delete and put a key in one
+// transaction, so the two are sent again separately.
 func TestQueue_Enter_againSharedWithLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -130,7 +131,7 @@ func TestQueue_Enter_againSharedWithLeave(t *testing.T) {
 	})
 }
 
-// In a shared commit the comparisons come before the others' operations, and the reads after them.
+// In a shared commit all comparisons come before the operations of the others.
 func TestQueue_TryEnter_sharedWithLeave(t *testing.T) {
 	for name, leavesFirst := range map[string]bool{"leaves, enters": true, "enters, leaves": false} {
 		inBubble(t, name, func(t *testing.T) {
@@ -161,7 +162,7 @@ func TestQueue_TryEnter_sharedWithLeave(t *testing.T) {
 	}
 }
 
-// Handing over puts a contender, too: it does not share with one that enters the same queue.
+// HandOver puts a contender too, so it does not share a commit with an entry of the same queue.
 func TestQueue_HandOver_oneQueueIsNotShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -183,8 +184,8 @@ func TestQueue_HandOver_oneQueueIsNotShared(t *testing.T) {
 	})
 }
 
-// A name and one nested in it enter in one commit: their keys share a revision, and the nested one's is below the
-// other's prefix. It is nobody's turn there when the nested one ends.
+// Entries of a name and of a name nested in it share a commit. Their keys have one revision, and the nested key is
+// below the other's prefix. Its end is nobody's turn in the outer queue.
 func TestQueue_Await_nestedNameOfTheSameRevision(t *testing.T) {
 	for name, during := range map[string]bool{"before it waits": false, "while it waits": true} {
 		inBubble(t, name, func(t *testing.T) {

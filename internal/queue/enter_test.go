@@ -28,10 +28,10 @@ func TestQueue_Enter(t *testing.T) {
 		second := e.enter(t, "2")
 		requireAhead(t, second, first, true)
 		require.Equal(t, first.Rev+1, second.Rev)
-		third := e.enter(t, "0") // whose key sorts before the others'
+		third := e.enter(t, "0") // its key sorts before the others'
 		requireAhead(t, third, second, false)
 
-		// Entering again changes nothing, and finds the same, but not what is ahead of it.
+		// Entering again changes nothing and returns the same entry, but not what is ahead of it.
 		rev := e.srv.Rev()
 		for value, p := range map[string]place{"1": first, "2": second, "0": third} {
 			again, ahead, err := e.Enter(e.once(t.Context()), queue.Entry{Prefix: p.Prefix, Key: p.Key, Lease: p.Lease}, value)
@@ -52,7 +52,7 @@ func TestQueue_Enter(t *testing.T) {
 	})
 }
 
-// A queue ends at its prefix: what stands beside it is not ahead of anybody in it.
+// Keys beside the prefix of a queue are not ahead of any contender in it.
 func TestQueue_Enter_besideOtherQueues(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -63,7 +63,7 @@ func TestQueue_Enter_besideOtherQueues(t *testing.T) {
 	})
 }
 
-// A key of the entry's name that is somebody else's, or an earlier life's.
+// A key of the entry's name is somebody else's, or older than the entry.
 func TestQueue_Enter_taken(t *testing.T) {
 	for name, tc := range map[string]struct {
 		value   string
@@ -108,7 +108,8 @@ func TestQueue_Enter_taken(t *testing.T) {
 	}
 }
 
-// A proxy sends a request twice and passes the second answer on: it is done once, and known to be done.
+// A proxy sends each request twice and returns the second answer: the transaction is done once, and the caller
+// notices that it was.
 func TestQueue_requestSentTwice(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -131,7 +132,7 @@ func TestQueue_requestSentTwice(t *testing.T) {
 	})
 }
 
-// The answer of the first attempt was lost, and what became of it differs.
+// The answer of the first attempt was lost. It may have entered or not, and its key may have been deleted since.
 func TestQueue_Enter_again(t *testing.T) {
 	for name, tc := range map[string]struct {
 		lose        fakeetcd.Message
@@ -172,7 +173,7 @@ func (e *env) tryEnter(t *testing.T, suffix string) (queue.Entry, *mvccpb.KeyVal
 func TestQueue_TryEnter(t *testing.T) {
 	for name, tc := range map[string]struct {
 		before  func(*testing.T, *env)
-		owner   string // its suffix; "": we are
+		owner   string // its suffix; "": we are the owner
 		txns    int
 		reports int
 	}{
@@ -225,7 +226,7 @@ func TestQueue_TryEnter(t *testing.T) {
 			before := len(e.c.Calls(fakeetcd.Txn))
 			entry, owner := e.tryEnter(t, "us")
 			require.Len(t, e.c.Calls(fakeetcd.Txn)[before:], tc.txns)
-			slices.Sort(e.reported) // some are met more than once
+			slices.Sort(e.reported) // some are reported more than once
 			require.Len(t, slices.Compact(e.reported), tc.reports)
 			if tc.owner != "" {
 				require.NotNil(t, owner)
@@ -257,7 +258,7 @@ func TestQueue_TryEnter_again(t *testing.T) {
 			}
 			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{
 				Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable,
-				Match: func(c fakeetcd.Call) bool { // past strays it is one that depends on its own key alone
+				Match: func(c fakeetcd.Call) bool { // with strays, the transaction that compares only its own key
 					return planted == 0 || len(c.Request.(*pb.TxnRequest).Compare[0].RangeEnd) == 0
 				},
 			})
@@ -273,13 +274,13 @@ func TestQueue_TryEnter_again(t *testing.T) {
 	}
 }
 
-// Two that enter past a stray key at once: the later one leaves.
+// Two contenders enter a queue with a stray key at the same time: the later one leaves.
 func TestQueue_TryEnter_race(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
 		other := e.another(t)
 		e.plant(t, "a/Z", 1)
-		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second}) // the look past the stray key
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second}) // the reading of the queue by names
 		got := inBackground(e, func() (*mvccpb.KeyValue, error) {
 			_, owner, err := e.TryEnter(e.once(t.Context()), e.entry("us"), "")
 			return owner, err
@@ -293,7 +294,7 @@ func TestQueue_TryEnter_race(t *testing.T) {
 	})
 }
 
-// Those that are met first need not be on the first page.
+// Contenders are found behind any number of stray keys.
 func TestQueue_scansPastManyKeys(t *testing.T) {
 	for _, tc := range []struct{ txns, each int }{{1, 127}, {1, 128}, {2, 65}, {3, 128}, {6, 100}, {300, 1}} {
 		bubbleOf(t, fmt.Sprintf("%d of %d", tc.txns, tc.each), func(e *env) {

@@ -14,7 +14,8 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// script is randomness that somebody has written down: two bytes a number, and a sequence of its own after the end.
+// script is a source of random numbers that reads them from data, two bytes each, and continues with rest after the
+// end.
 type script struct {
 	data []byte
 	rest *rand.PCG
@@ -27,10 +28,10 @@ func (s *script) Uint64() uint64 {
 	}
 	v := uint64(s.data[0])<<8 | uint64(s.data[1])
 	s.data = s.data[2:]
-	return v * 0x0001_0001_0001_0001 // some numbers are made of the low bits, others of the high ones
+	return v * 0x0001_0001_0001_0001 // math/rand takes some numbers from the low bits, others from the high ones
 }
 
-// seeds are scripts that come by many of the steps.
+// seeds adds scripts that take many of the steps.
 func seeds(f *testing.F, n uint64) {
 	f.Helper()
 	f.Add([]byte{})
@@ -44,8 +45,8 @@ func seeds(f *testing.F, n uint64) {
 	}
 }
 
-// Whatever comes and goes, breaks and hangs: each entry whose key somebody else has deleted or overwritten is told of
-// that, unless it was let go, and nothing else is told.
+// Whatever comes and goes, breaks and hangs: Guards report each deleted or overwritten key of an entry that was not
+// removed, and nothing else.
 func FuzzGuards(f *testing.F) {
 	seeds(f, 60)
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -57,7 +58,7 @@ func FuzzGuards(f *testing.F) {
 			s := &script{data: data, rest: rand.NewPCG(1, 2)}
 			w := &world{
 				guards: e.guards(t), t: t, r: rand.New(s), own: e.another(t),
-				may: make(map[told]bool), must: make(map[string]told),
+				may: make(map[notice]bool), must: make(map[string]notice),
 			}
 			most := []int{3, 16, 24, 200}[w.r.IntN(4)]
 			for len(s.data) > 0 {
@@ -68,8 +69,8 @@ func FuzzGuards(f *testing.F) {
 	})
 }
 
-// A waiter under a script of contenders that come and go and of watches that break, hang, come late and lose their past
-// to compactions: it is not granted as long as an older contender is there, and it is when none is left.
+// A waiter under a script of contenders that come and go, and of watches that break, hang, come late and are
+// compacted: it is not granted while an older contender exists, and it is when none is left.
 func FuzzQueue_Await(f *testing.F) {
 	seeds(f, 400)
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -101,24 +102,24 @@ func FuzzQueue_Await(f *testing.F) {
 			}
 			began := time.Now()
 			l.requireRight(receive(t, got))
-			require.LessOrEqual(t, time.Since(began), time.Minute, "what hangs is given up")
+			require.LessOrEqual(t, time.Since(began), time.Minute, "requests that hang are given up")
 		})
 	})
 }
 
-// line is a queue in which one waits.
+// line is a queue with one waiter, me.
 type line struct {
 	t     *testing.T
 	e     *env
-	other *env // whose requests meet no faults
+	other *env // another process, without faults
 	s     *script
 	r     *rand.Rand
 	me    place
-	gone  bool // my own key
+	gone  bool // me's key was deleted
 	n     int
 }
 
-// older are the keys of the contenders before me.
+// older returns the keys of the contenders before me.
 func (l *line) older() []string {
 	var keys []string
 	for _, kv := range l.e.srv.Keys("a/") {
@@ -133,7 +134,7 @@ func (l *line) requireRight(o outcome[struct{}]) {
 	l.t.Helper()
 	if o.err != nil {
 		require.ErrorIs(l.t, o.err, queue.ErrGone)
-		require.True(l.t, l.gone, "its key is there")
+		require.True(l.t, l.gone, "its key exists")
 		return
 	}
 	require.Empty(l.t, l.older(), "granted before its turn")
@@ -146,7 +147,7 @@ func (l *line) enter() {
 
 func (l *line) step() {
 	c, upTo := l.e.c, func(d time.Duration) time.Duration { return time.Duration(l.r.Int64N(int64(d))) }
-	if l.r.IntN(3) > 0 { // else two things happen at once
+	if l.r.IntN(3) > 0 { // otherwise two things happen at the same instant
 		time.Sleep(upTo(300 * time.Millisecond))
 	}
 	switch l.r.IntN(16) {
@@ -154,14 +155,14 @@ func (l *line) step() {
 		if older := l.older(); len(older) > 0 {
 			l.e.srv.Delete(older[l.r.IntN(len(older))])
 		}
-	case 2: // gone and back again, behind me
+	case 2: // deleted and put again, behind me
 		if older := l.older(); len(older) > 0 {
 			key := older[l.r.IntN(len(older))]
 			l.e.srv.Delete(key)
 			_, err := l.other.c.Put(l.t.Context(), key, "", clientv3.WithLease(l.other.lease))
 			require.NoError(l.t, err)
 		}
-	case 3: // written, and as old as ever
+	case 3: // written, with its create revision unchanged
 		if older := l.older(); len(older) > 0 {
 			_, err := l.other.c.Put(l.t.Context(), older[l.r.IntN(len(older))], "x", clientv3.WithLease(l.other.lease))
 			require.NoError(l.t, err)

@@ -15,7 +15,7 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// What ends while its watch is broken, or while nothing gets through, is told when it is watched again.
+// The end of a key while its watch is broken, or while the client is cut off, is reported once it is watched again.
 func TestGuards_watchBreaks(t *testing.T) {
 	for name, breaks := range map[string]func(*env){
 		"its stream ends":       func(e *env) { e.c.BreakWatches(rpctypes.ErrGRPCNoLeader) },
@@ -38,17 +38,17 @@ func TestGuards_watchBreaks(t *testing.T) {
 				breaks(e)
 				e.c.Cut()
 				time.Sleep(time.Second)
-				g.requireTold(t)
+				g.requireNotices(t)
 				e.c.Restore()
 				time.Sleep(10 * time.Second)
 				synctest.Wait()
-				g.requireTold(t, deleted(lost))
+				g.requireNotices(t, deleted(lost))
 				e.requireWatchers(t, n)
 
 				// All are guarded again, by events.
 				require.Empty(t, g.warned())
 				g.remove(lost)
-				var want []told
+				var want []notice
 				for _, p := range list {
 					if p != lost {
 						e.srv.Put(p.Key, "")
@@ -57,30 +57,30 @@ func TestGuards_watchBreaks(t *testing.T) {
 				}
 				time.Sleep(every)
 				synctest.Wait()
-				g.requireTold(t, want...)
+				g.requireNotices(t, want...)
 			})
 		}
 	}
 }
 
-// The next watch may not be confirmed for long, on an endpoint that is sick: what the broken one did not tell does not
-// wait for it.
+// The next watch may not be confirmed for long, on a sick endpoint. A read reports what the broken one has missed,
+// without waiting for it.
 func TestGuards_nextWatchHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
 		g := e.guards(t)
 		list := g.guarded(t, 3, numbered)
-		e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{After: time.Hour}) // what is told now is lost with the stream
+		e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{After: time.Hour}) // these events are lost with the stream
 		require.True(t, e.srv.Delete(list[0].Key))
 		e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Before: time.Hour})
 		e.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		g.requireTold(t, deleted(list[0]))
+		g.requireNotices(t, deleted(list[0]))
 	})
 }
 
-// A watch that is refused each time is opened with pauses, and the keys are read in each.
+// A watch that is refused each time is opened again after pauses, and the keys are read in each pause.
 func TestGuards_doNotSpin(t *testing.T) {
 	for name, fault := range map[string]fakeetcd.Fault{
 		"no leader": {Err: rpctypes.ErrGRPCNoLeader}, "compacted": {Err: rpctypes.ErrGRPCCompacted},
@@ -105,7 +105,7 @@ func TestGuards_doNotSpin(t *testing.T) {
 	}
 }
 
-// A watch on a member that lags may tell of an earlier key of the same name, or of the entry's own put.
+// A watch on a member that lags may show an earlier key of the same name, or the entry's own put.
 func TestGuards_staleEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -118,14 +118,14 @@ func TestGuards_staleEvents(t *testing.T) {
 		e.c.Watcher = behind{e.c.Watcher, earlier.Rev}
 		g.add(p)
 		e.at(time.Minute)
-		g.requireTold(t)
+		g.requireNotices(t)
 		require.True(t, e.srv.Delete(p.Key))
 		synctest.Wait()
-		g.requireTold(t, deleted(p))
+		g.requireNotices(t, deleted(p))
 	})
 }
 
-// A key is used again in a span that goes on: the end of the one before comes late.
+// A key is used again, and the event of the earlier entry's end comes late.
 func TestGuards_keyIsUsedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -139,16 +139,16 @@ func TestGuards_keyIsUsedAgain(t *testing.T) {
 		require.Equal(t, list[3].Key, again.Key)
 		g.add(again)
 		time.Sleep(5 * time.Second)
-		g.Remove(earlier) // once more, which is nothing to the present one
-		g.requireTold(t)
+		g.Remove(earlier) // again, which does not affect the present entry
+		g.requireNotices(t)
 		require.True(t, e.srv.Delete(again.Key))
 		time.Sleep(time.Second)
 		synctest.Wait()
-		g.requireTold(t, deleted(again))
+		g.requireNotices(t, deleted(again))
 	})
 }
 
-// The server may allow fewer operations in a transaction than we think.
+// The server may allow fewer operations in a transaction than by default.
 func TestGuards_fewOperations(t *testing.T) {
 	for _, limit := range []int{1, 10, 99} {
 		inBubble(t, fmt.Sprint(limit), func(t *testing.T) {
@@ -161,8 +161,8 @@ func TestGuards_fewOperations(t *testing.T) {
 			})
 			g.add(list...)
 			time.Sleep(queue.GuardAfter - 1)
-			var want []told
-			for i, p := range list { // to be found by the reads
+			var want []notice
+			for i, p := range list { // the reads have to find these
 				if i%2 == 0 {
 					require.True(t, e.srv.Delete(p.Key))
 					want = append(want, deleted(p))
@@ -171,7 +171,7 @@ func TestGuards_fewOperations(t *testing.T) {
 			before := len(e.c.Calls(fakeetcd.Txn))
 			time.Sleep(every)
 			synctest.Wait()
-			g.requireTold(t, want...)
+			g.requireNotices(t, want...)
 			require.Empty(t, g.warned())
 			e.requireWatchers(t, 300)
 			refused := 0
@@ -185,7 +185,8 @@ func TestGuards_fewOperations(t *testing.T) {
 	}
 }
 
-// A read may take long, on an endpoint that does not answer; the events of a watch on another must not wait for it.
+// A read may take long, on an endpoint that does not answer. The events of a watch on another endpoint must not wait
+// for it.
 func TestGuards_eventsDuringARead(t *testing.T) {
 	for name, cause := range map[string]func(*testing.T, *guards){
 		"of new entries": func(t *testing.T, g *guards) {
@@ -206,18 +207,18 @@ func TestGuards_eventsDuringARead(t *testing.T) {
 			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: time.Minute})
 			cause(t, g)
 			time.Sleep(time.Second)
-			var want []told
+			var want []notice
 			for _, p := range list {
 				require.True(t, e.srv.Delete(p.Key))
 				want = append(want, deleted(p))
 			}
 			synctest.Wait()
-			g.requireTold(t, want...)
+			g.requireNotices(t, want...)
 		})
 	}
 }
 
-// What is to be read next is not forgotten over what is being read.
+// Entries that are added while others are being read are read too.
 func TestGuards_addedDuringARead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -225,7 +226,7 @@ func TestGuards_addedDuringARead(t *testing.T) {
 		g.guarded(t, 20, func(i int) string { return numbered(10 * i) })
 		between := e.places(t, 20, func(i int) string { return numbered(10*i - 5) })[1:]
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: 2 * time.Second})
-		var want []told
+		var want []notice
 		for _, p := range between {
 			g.add(p)
 			require.True(t, e.srv.Delete(p.Key)) // before it is watched
@@ -234,6 +235,6 @@ func TestGuards_addedDuringARead(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		g.requireTold(t, want...)
+		g.requireNotices(t, want...)
 	})
 }

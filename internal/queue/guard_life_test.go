@@ -18,7 +18,7 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// finished reports whether all that was spawned has ended, now.
+// finished reports whether all spawned goroutines have ended.
 func (e *env) finished() bool {
 	done := make(chan struct{})
 	go func() {
@@ -34,7 +34,7 @@ func (e *env) finished() bool {
 	}
 }
 
-// With the lease everything ends, in whatever state it is.
+// Everything ends with the lease, in whatever state it is.
 func TestGuards_lifeEnds(t *testing.T) {
 	for name, prepare := range map[string]func(*env){
 		"watched":        func(*env) {},
@@ -59,10 +59,10 @@ func TestGuards_lifeEnds(t *testing.T) {
 				}
 				e.c.Restore()
 				e.c.Reset()
-				g.add(list[n:]...) // it is too late for that
+				g.add(list[n:]...) // after the end: nothing is started
 				e.srv.Delete(list[0].Key)
 				e.at(time.Minute)
-				g.requireTold(t)
+				g.requireNotices(t)
 				if name != "suspect always" {
 					require.True(t, e.finished())
 				}
@@ -78,7 +78,7 @@ func suspect(ctx context.Context, e *env) {
 	}
 }
 
-// The session may have ended first: then nothing is started.
+// If the owner of the goroutines has ended first, nothing is started.
 func TestGuards_tooLateToSpawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -96,7 +96,7 @@ func TestGuards_tooLateToSpawn(t *testing.T) {
 	})
 }
 
-// What nobody guards any more costs nothing, and leaves no goroutine.
+// Entries that were removed cost nothing, and leave no goroutine.
 func TestGuards_allAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -113,15 +113,15 @@ func TestGuards_allAreRemoved(t *testing.T) {
 		calls := e.requests()
 		time.Sleep(time.Hour)
 		require.Equal(t, calls, e.requests())
-		g.requireTold(t)
+		g.requireNotices(t)
 	})
 }
 
-// denials are how the client tells of a watch that is not permitted. The server says it in words, which the client
-// does not translate.
+// denials are the client's errors for a watch without permission. The server sends only a text, which the client does
+// not translate.
 var denials = map[string]error{
 	"by its code": rpctypes.ErrGRPCPermissionDenied,
-	"in words":    status.Error(codes.Unknown, "rpc error: code = PermissionDenied desc = etcdserver: permission denied"),
+	"by its text": status.Error(codes.Unknown, "rpc error: code = PermissionDenied desc = etcdserver: permission denied"),
 }
 
 // deny refuses watches and reads of the keys.
@@ -145,8 +145,7 @@ func (e *env) deny(err error, which func(key []byte) bool) (permit func()) {
 
 func anyKey([]byte) bool { return true }
 
-// A permission that was missing for a while hides nothing that has happened meanwhile, and what comes later is told
-// too.
+// When a missing permission is back, changes from meanwhile are reported, and later ones too.
 func TestGuards_deniedForAWhile(t *testing.T) {
 	for how, err := range denials {
 		for _, n := range []int{1, 40, 300} {
@@ -171,7 +170,7 @@ func deniedForAWhile(t *testing.T, err error, n int, away time.Duration) {
 	time.Sleep(500 * time.Millisecond)
 	require.True(t, e.srv.Delete(list[n/2].Key))
 	time.Sleep(2 * time.Minute)
-	g.requireTold(t)
+	g.requireNotices(t)
 	require.NotEmpty(t, g.warned())
 	require.Contains(t, g.warned()[0], list[0].Prefix[:4])
 	require.NotContains(t, g.warned()[0], fmt.Sprintf("%x", e.lease))
@@ -179,11 +178,11 @@ func deniedForAWhile(t *testing.T, err error, n int, away time.Duration) {
 	permit()
 	time.Sleep(2 * every)
 	synctest.Wait()
-	g.requireTold(t, deleted(list[n/2]))
+	g.requireNotices(t, deleted(list[n/2]))
 	e.requireWatchers(t, n)
 
 	g.remove(list[n/2])
-	var want []told
+	var want []notice
 	for i, p := range list {
 		if i != n/2 {
 			require.True(t, e.srv.Delete(p.Key))
@@ -192,10 +191,10 @@ func deniedForAWhile(t *testing.T, err error, n int, away time.Duration) {
 	}
 	time.Sleep(every)
 	synctest.Wait()
-	g.requireTold(t, want...)
+	g.requireNotices(t, want...)
 }
 
-// A short denial is over soon: it is tried again within a second and not after a period.
+// After a short denial watches and reads are repeated within a second, not after a period.
 func TestGuards_deniedForAMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -205,16 +204,16 @@ func TestGuards_deniedForAMoment(t *testing.T) {
 		e.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
 		require.True(t, e.srv.Delete(list[1].Key))
 		time.Sleep(500 * time.Millisecond)
-		g.requireTold(t)
+		g.requireNotices(t)
 		permit()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		g.requireTold(t, deleted(list[1]))
+		g.requireNotices(t, deleted(list[1]))
 		e.requireWatchers(t, 3)
 	})
 }
 
-// Others do not suffer for the keys that are forbidden.
+// Forbidden keys do not affect the guard of the others.
 func TestGuards_someAreDenied(t *testing.T) {
 	for _, n := range []int{2, 40, 400} {
 		inBubble(t, fmt.Sprint(n), func(t *testing.T) {
@@ -225,8 +224,8 @@ func TestGuards_someAreDenied(t *testing.T) {
 			e.deny(rpctypes.ErrGRPCPermissionDenied, func(key []byte) bool { return bytes.Equal(key, forbidden) })
 			g.add(list...)
 			time.Sleep(queue.GuardAfter - 1)
-			var want []told
-			for i, p := range list { // before they are watched or read
+			var want []notice
+			for i, p := range list { // deleted before they are watched or read
 				require.True(t, e.srv.Delete(p.Key))
 				if i != 1 {
 					want = append(want, deleted(p))
@@ -234,12 +233,12 @@ func TestGuards_someAreDenied(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			g.requireTold(t, want...)
+			g.requireNotices(t, want...)
 		})
 	}
 }
 
-// Where everything is forbidden, little is asked for.
+// If everything is forbidden, few requests are sent.
 func TestGuards_denied_asksSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -250,7 +249,7 @@ func TestGuards_denied_asksSeldom(t *testing.T) {
 		before := e.requests()
 		time.Sleep(10 * time.Minute)
 		const periods = 10 * 60 / 10
-		require.LessOrEqual(t, e.requests()-before, 2*periods*(mostWatched+mostWatched+40), "for each watch, for each key's read, and for the others together")
+		require.LessOrEqual(t, e.requests()-before, 2*periods*(mostWatched+mostWatched+40), "one per watch, one per read of such a key, and those for the other keys together")
 		require.LessOrEqual(t, len(g.warned()), 12, "one a minute")
 	})
 }

@@ -14,13 +14,13 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// numbered are names that begin alike.
+// numbered returns names with a common prefix.
 func numbered(i int) string { return fmt.Sprintf("jobs/%03d", i) }
 
-// scattered are names that do not.
+// scattered returns names without one.
 func scattered(i int) string { return string(rune('A'+i%50)) + fmt.Sprint(i/50) }
 
-// span is what a watch was opened for.
+// span is the range of a watch.
 type span struct{ low, high string }
 
 func watched(call fakeetcd.Call) span {
@@ -30,14 +30,14 @@ func watched(call fakeetcd.Call) span {
 
 const mostWatched = 256
 
-// requireWatchers wants as many watches as n guarded entries have.
+// requireWatchers requires the number of watches that n guarded entries have.
 func (e *env) requireWatchers(t *testing.T, n int) {
 	t.Helper()
 	require.Equal(t, min(n, mostWatched), e.srv.Watchers())
 }
 
-// Each entry's end is told and nothing else: of the first 256 at once, of the others within the period. No watch is of
-// more than one key, so that nobody else's are told to us.
+// Each entry's end is reported and nothing else: of the first 256 at once, of the others within the period. Each
+// watch is of one key, so it shows nobody else's keys.
 func TestGuards_fewOrMany(t *testing.T) {
 	for _, n := range []int{1, 17, mostWatched, mostWatched + 1, 400} {
 		for _, pause := range []time.Duration{0, 13 * time.Millisecond} {
@@ -63,9 +63,9 @@ func fewOrMany(t *testing.T, n int, pause time.Duration) {
 	for _, call := range e.c.Calls(fakeetcd.Watch) {
 		require.Empty(t, watched(call).high)
 	}
-	g.requireTold(t)
+	g.requireNotices(t)
 
-	var want []told
+	var want []notice
 	for i, p := range list {
 		if i%2 == 0 {
 			require.True(t, e.srv.Delete(p.Key))
@@ -79,14 +79,14 @@ func fewOrMany(t *testing.T, n int, pause time.Duration) {
 	require.Len(t, g.soFar(), min(n, mostWatched), "at once")
 	time.Sleep(every)
 	synctest.Wait()
-	g.requireTold(t, want...)
+	g.requireNotices(t, want...)
 	require.Empty(t, g.warned())
 	g.remove(list...)
 	synctest.Wait()
 	require.Zero(t, e.srv.Watchers())
 }
 
-// A watch that becomes free is for one that has none.
+// When watches become free, the keys without one get them.
 func TestGuards_fewAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -102,17 +102,17 @@ func TestGuards_fewAgain(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		require.Equal(t, calls, e.requests(), "nothing polls")
-		var want []told
+		var want []notice
 		for _, p := range append(first[:3], others...) {
 			require.True(t, e.srv.Delete(p.Key))
 			want = append(want, deleted(p))
 		}
 		synctest.Wait()
-		g.requireTold(t, want...)
+		g.requireNotices(t, want...)
 	})
 }
 
-// Going to and fro about the limit costs what comes, not what is there.
+// Around the limit, the cost depends on the entries that come and not on those that are there.
 func TestGuards_changesAreCheap(t *testing.T) {
 	for _, n := range []int{16, mostWatched, mostWatched + 20} {
 		inBubble(t, fmt.Sprint(n), func(t *testing.T) {
@@ -136,13 +136,12 @@ func TestGuards_changesAreCheap(t *testing.T) {
 					keys += len(r.Success)
 				}
 			}
-			require.LessOrEqual(t, keys, 2*changes+6*max(0, n-mostWatched), "each when it comes and is watched, and once in a period without a watch")
+			require.LessOrEqual(t, keys, 2*changes+6*max(0, n-mostWatched), "each key when it comes and when it is watched, and without a watch once in a period")
 		})
 	}
 }
 
-// Those who acquire very many locks pay for no read of each before its period comes. What happens to a key at once is
-// told within the period all the same.
+// Keys beyond the limit are first read after a period. A change just after the entry is still reported within a period.
 func TestGuards_withoutAWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -156,20 +155,20 @@ func TestGuards_withoutAWatch(t *testing.T) {
 		}
 		require.Equal(t, mostWatched, keys)
 		for i := range 50 {
-			time.Sleep(time.Duration(i) * queue.GuardAfter / 3) // the period is anywhere
+			time.Sleep(time.Duration(i) * queue.GuardAfter / 3) // at any phase of the period
 			p := e.enter(t, "late/"+fmt.Sprint(i))
 			g.add(p)
 			require.True(t, e.srv.Delete(p.Key))
 			time.Sleep(every)
 			synctest.Wait()
-			g.requireTold(t, deleted(p))
+			g.requireNotices(t, deleted(p))
 			g.remove(p)
 		}
 		g.remove(list...)
 	})
 }
 
-// Keys are read in flat transactions that change nothing, each under a watch that exists.
+// Keys are read in flat transactions that change nothing, after their watches exist.
 func TestGuards_reads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -193,7 +192,7 @@ func TestGuards_reads(t *testing.T) {
 	})
 }
 
-// Each entry has its own time, of which the one timer of all takes care.
+// Each entry is watched soon after its own GuardAfter, though one timer serves all of them.
 func TestGuards_watchedSoonAfterTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -210,7 +209,7 @@ func TestGuards_watchedSoonAfterTheirTime(t *testing.T) {
 		require.Len(t, watches, 15)
 		for i, call := range watches {
 			if i > 0 && !call.Sent.Equal(watches[i-1].Sent) {
-				require.GreaterOrEqual(t, call.Sent.Sub(watches[i-1].Sent), queue.GuardAfter/10, "the timer does not run for each by itself")
+				require.GreaterOrEqual(t, call.Sent.Sub(watches[i-1].Sent), queue.GuardAfter/10, "entries of about the same age share a tick")
 			}
 			age := call.Sent.Sub(began[watched(call).low])
 			require.GreaterOrEqual(t, age, queue.GuardAfter)

@@ -14,23 +14,23 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// world is Guards under whatever happens, and the model of what they must and may tell.
+// world is Guards under random events, with a model of what they must and may report.
 type world struct {
 	*guards
 
 	t       *testing.T
 	r       *rand.Rand
-	own     *env            // whose requests meet no faults: the other hand of the lease
-	present []place         // guarded and untouched
-	harmed  []place         // guarded, and somebody else has been at their keys
-	may     map[told]bool   // what has happened
-	must    map[string]told // what has happened to keys that are guarded still, by key: the first counts
+	own     *env              // a second client of the session, without faults
+	present []place           // guarded and unchanged
+	harmed  []place           // guarded, and somebody else has changed their keys
+	may     map[notice]bool   // everything that has happened
+	must    map[string]notice // by key: the first change of each key that is still guarded
 }
 
 func (w *world) step(most int) {
 	e := w.e
 	upTo := func(d time.Duration) time.Duration { return time.Duration(w.r.Int64N(int64(d))) }
-	if w.r.IntN(3) > 0 { // else two things happen at once
+	if w.r.IntN(3) > 0 { // otherwise two things happen at the same instant
 		time.Sleep(upTo(120 * time.Millisecond))
 	}
 	switch n := w.r.IntN(100); {
@@ -39,9 +39,9 @@ func (w *world) step(most int) {
 			w.enter()
 		}
 	case n < 60:
-		w.letGo(&w.present)
+		w.leaveOne(&w.present)
 	case n < 63:
-		w.letGo(&w.harmed)
+		w.leaveOne(&w.harmed)
 	case n < 75:
 		w.harm()
 	case n < 80:
@@ -66,7 +66,7 @@ func (w *world) step(most int) {
 	}
 }
 
-// name is one of a hundred that begin alike, or of others.
+// name returns one of a hundred names with a common prefix, or another name.
 func (w *world) name() string {
 	n := w.r.IntN(300)
 	if n < 100 {
@@ -90,8 +90,8 @@ func (w *world) enter() {
 	w.add(p)
 }
 
-// letGo removes one and deletes its key, as its owner does.
-func (w *world) letGo(list *[]place) {
+// leaveOne removes one entry and deletes its key, as its owner does.
+func (w *world) leaveOne(list *[]place) {
 	if len(*list) == 0 {
 		return
 	}
@@ -107,7 +107,7 @@ func (w *world) letGo(list *[]place) {
 	}
 }
 
-// again enters with the very key at once, or later.
+// again enters with the same key, at once or a little later.
 func (w *world) again(p place) {
 	time.Sleep(time.Duration(w.r.IntN(300)) * time.Millisecond)
 	p.Rev = 0
@@ -118,7 +118,7 @@ func (w *world) again(p place) {
 	w.add(p)
 }
 
-// harm is somebody else's deed.
+// harm changes a key as somebody else.
 func (w *world) harm() {
 	if len(w.present) == 0 {
 		return
@@ -144,35 +144,35 @@ func (w *world) harm() {
 	}
 }
 
-// settle lets the network recover, and looks.
+// settle lets the network recover, and compares the notices with the model.
 func (w *world) settle() {
 	t, e := w.t, w.e
 	e.c.Reset()
 	time.Sleep(time.Minute)
 	synctest.Wait()
-	got := make(map[told]bool)
+	got := make(map[notice]bool)
 	for _, one := range w.drain() {
-		require.True(t, w.may[one], "%+v was told without a reason", one)
+		require.True(t, w.may[one], "%+v was reported without a reason", one)
 		got[one] = true
 	}
 	for _, one := range w.must {
-		require.True(t, got[one], "%+v was not told", one)
+		require.True(t, got[one], "%+v was not reported", one)
 	}
 
-	// Those that are left are guarded by events, and by no more watches than it takes.
-	e.c.BreakWatches(rpctypes.ErrGRPCNoLeader) // which ends what etcd's client has forgotten, too
+	// The remaining entries are guarded by events, with one watch each.
+	e.c.BreakWatches(rpctypes.ErrGRPCNoLeader) // also ends watches that etcd's client has abandoned
 	time.Sleep(time.Minute)
 	synctest.Wait()
 	w.drain()
 	require.Equal(t, min(len(w.present)+len(w.harmed), mostWatched), e.srv.Watchers())
-	var want []told
+	var want []notice
 	for _, p := range w.present {
 		require.True(t, e.srv.Delete(p.Key))
 		want = append(want, deleted(p))
 	}
 	time.Sleep(every)
 	synctest.Wait()
-	w.requireTold(t, want...)
+	w.requireNotices(t, want...)
 	w.remove(append(w.present, w.harmed...)...)
 	synctest.Wait()
 	require.Zero(t, e.srv.Watchers())

@@ -15,7 +15,7 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// guards are Guards and what they have told.
+// guards are Guards, with a record of the calls of the entries' functions.
 type guards struct {
 	*queue.Guards
 
@@ -24,13 +24,13 @@ type guards struct {
 
 	mu       sync.Mutex
 	byPlace  map[string]*queue.Guarded // by key
-	told     []told
-	before   map[told]bool // told earlier; it may be told again
+	notices  []notice
+	before   map[notice]bool // returned by drain before; a notice may be repeated
 	warnings []string
 }
 
-// told is one call of an entry's function.
-type told struct {
+// notice is one call of an entry's function.
+type notice struct {
 	Key string
 	Rev int64
 	End queue.End
@@ -39,13 +39,13 @@ type told struct {
 // every is the period in which keys without a watch are read.
 const every = 10 * time.Second
 
-func deleted(p place) told     { return told{p.Key, p.Rev, queue.Deleted} }
-func overwritten(p place) told { return told{p.Key, p.Rev, queue.Overwritten} }
-func touched(p place) told     { return told{p.Key, p.Rev, 0} }
+func deleted(p place) notice     { return notice{p.Key, p.Rev, queue.Deleted} }
+func overwritten(p place) notice { return notice{p.Key, p.Rev, queue.Overwritten} }
+func touched(p place) notice     { return notice{p.Key, p.Rev, 0} }
 
 func (e *env) guards(t *testing.T) *guards {
 	t.Helper()
-	g := &guards{e: e, end: e.endLease, byPlace: make(map[string]*queue.Guarded), before: make(map[told]bool)}
+	g := &guards{e: e, end: e.endLease, byPlace: make(map[string]*queue.Guarded), before: make(map[notice]bool)}
 	g.Guards = &queue.Guards{Queue: e.Queue, Spawn: e.spawn, Every: every, Warn: func(err error) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -59,7 +59,7 @@ func (g *guards) add(list ...place) {
 		tell := func(end queue.End) {
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			g.told = append(g.told, told{p.Key, p.Rev, end})
+			g.notices = append(g.notices, notice{p.Key, p.Rev, end})
 		}
 		guarded := &queue.Guarded{Entry: p.Entry, Ended: tell, Touched: func(int64) { tell(0) }}
 		g.byPlace[p.Key] = guarded
@@ -74,12 +74,12 @@ func (g *guards) remove(list ...place) {
 	}
 }
 
-// soFar returns what has been told since the last drain. A test may not read the fields themselves: a bubble orders
-// what its goroutines wrote before a Wait, but not what they write after it.
-func (g *guards) soFar() []told {
+// soFar returns the notices since the last drain. A test must not read the field itself: synctest.Wait orders what
+// goroutines wrote before it, but not what they write after it.
+func (g *guards) soFar() []notice {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return slices.Clone(g.told)
+	return slices.Clone(g.notices)
 }
 
 // warned returns all warnings.
@@ -89,31 +89,31 @@ func (g *guards) warned() []string {
 	return slices.Clone(g.warnings)
 }
 
-// drain returns what has been told for the first time since it was called last.
-func (g *guards) drain() []told {
+// drain returns the notices since its last call, without those that it has returned before.
+func (g *guards) drain() []notice {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var list []told
-	for _, one := range g.told {
+	var list []notice
+	for _, one := range g.notices {
 		if !g.before[one] {
 			g.before[one] = true
 			list = append(list, one)
 		}
 	}
-	g.told = nil
+	g.notices = nil
 	return list
 }
 
-func (g *guards) requireTold(t *testing.T, want ...told) {
+func (g *guards) requireNotices(t *testing.T, want ...notice) {
 	t.Helper()
 	got := g.drain()
-	missing := slices.DeleteFunc(slices.Clone(want), func(one told) bool { return slices.Contains(got, one) })
-	extra := slices.DeleteFunc(got, func(one told) bool { return slices.Contains(want, one) })
-	require.Empty(t, missing[:min(3, len(missing))], "%d not told", len(missing))
-	require.Empty(t, extra[:min(3, len(extra))], "%d told without a reason", len(extra))
+	missing := slices.DeleteFunc(slices.Clone(want), func(one notice) bool { return slices.Contains(got, one) })
+	extra := slices.DeleteFunc(got, func(one notice) bool { return slices.Contains(want, one) })
+	require.Empty(t, missing[:min(3, len(missing))], "%d missing", len(missing))
+	require.Empty(t, extra[:min(3, len(extra))], "%d without a reason", len(extra))
 }
 
-// guarded has n places in as many queues, called as name says, guarded and watched.
+// guarded returns n places in as many queues with these names, guarded and watched.
 func (g *guards) guarded(t *testing.T, n int, name func(int) string) []place {
 	t.Helper()
 	list := g.e.places(t, n, name)
@@ -137,7 +137,7 @@ func (e *env) places(t *testing.T, n int, name func(int) string) []place {
 func TestGuards(t *testing.T) {
 	for name, tc := range map[string]struct {
 		do   func(*env, place)
-		want func(place) told
+		want func(place) notice
 	}{
 		"deleted":            {func(e *env, p place) { e.srv.Delete(p.Key) }, deleted},
 		"revoked":            {func(e *env, _ place) { _ = e.srv.Revoke(e.lease) }, deleted},
@@ -160,7 +160,7 @@ func TestGuards(t *testing.T) {
 				faults(e)
 				g.add(p)
 				e.at(time.Second)
-				g.requireTold(t)
+				g.requireNotices(t)
 				tc.do(e, p)
 				synctest.Wait()
 				if when == "watched" {
@@ -171,14 +171,14 @@ func TestGuards(t *testing.T) {
 				require.NotEmpty(t, got)
 				require.Equal(t, tc.want(p), got[0])
 				for _, other := range got[1:] {
-					require.Equal(t, overwritten(p), other, "that it is there again may be told too")
+					require.Equal(t, overwritten(p), other, "the later put may be reported too")
 				}
 			})
 		}
 	}
 }
 
-// An entry that comes and goes quickly costs nothing.
+// An entry that is removed before GuardAfter costs no request.
 func TestGuards_youngEntriesAreNotWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -212,8 +212,8 @@ func TestGuards_youngEntriesAreNotWatched(t *testing.T) {
 	})
 }
 
-// A watch that resumes begins at the revision at which it was opened; when that is the put's own, the put is told of
-// again.
+// A watch that the client resumes begins at the revision at which it was opened. If that is the revision of the
+// entry's put, the watch shows the put.
 func TestGuards_areNotFooledByTheirOwnPut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -225,16 +225,16 @@ func TestGuards_areNotFooledByTheirOwnPut(t *testing.T) {
 			e.c.BreakWatches(fakeetcd.ErrUnavailable)
 		}
 		e.at(4 * time.Second)
-		g.requireTold(t)
+		g.requireNotices(t)
 		require.Len(t, e.c.Calls(fakeetcd.Watch), 4)
 		require.True(t, e.srv.Delete(p.Key))
 		synctest.Wait()
-		g.requireTold(t, deleted(p))
+		g.requireNotices(t, deleted(p))
 	})
 }
 
-// A write that leaves the key on its lease, as a leader's new value, ends nothing; one that takes it off does, also
-// if both are found together.
+// A write that leaves the key on its lease, such as a leader's new value, is no end; one that takes it off its lease
+// is, also if one read finds both.
 func TestGuards_tellWritesApart(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"by the watch": time.Second, "by the read": 0} {
 		inBubble(t, name, func(t *testing.T) {
@@ -248,16 +248,16 @@ func TestGuards_tellWritesApart(t *testing.T) {
 			_, err = e.c.Put(t.Context(), list[1].Key, "y", clientv3.WithLease(e.lease))
 			require.NoError(t, err)
 			e.at(2 * time.Second)
-			g.requireTold(t, touched(list[0]), touched(list[1]))
+			g.requireNotices(t, touched(list[0]), touched(list[1]))
 
 			e.srv.Put(list[0].Key, "z")
 			synctest.Wait()
-			g.requireTold(t, overwritten(list[0]))
+			g.requireNotices(t, overwritten(list[0]))
 		})
 	}
 }
 
-// What ends by its owner's own hand, who has let it go before, is not told, wherever the guard stands by then.
+// An entry that was removed and then left by its owner is not reported, whatever the state of its guard.
 func TestGuards_Remove(t *testing.T) {
 	for name, faults := range map[string]func(*env){
 		"watched":                 func(*env) {},
@@ -279,8 +279,8 @@ func TestGuards_Remove(t *testing.T) {
 					other.leave(t, p)
 				}
 				e.at(time.Minute)
-				g.requireTold(t)
-				if name != "before the watch exists" { // etcd's client forgets a watch that it gave up before it was confirmed
+				g.requireNotices(t)
+				if name != "before the watch exists" { // etcd's client does not cancel a watch that was given up unconfirmed
 					require.Zero(t, e.srv.Watchers())
 				}
 			})

@@ -16,7 +16,8 @@ func (e *env) handOver(t *testing.T, p place, suffix string) (bool, place) {
 	return done, place{next, ahead}
 }
 
-// One request lets the owner go, has the next of its process stand at the end, and gives the turn to whoever waits.
+// One request deletes the owner's key, puts that of the next caller of its process at the end, and so gives the turn
+// to the first waiter.
 func TestQueue_HandOver(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -25,10 +26,10 @@ func TestQueue_HandOver(t *testing.T) {
 		second, third := other.enter(t, "2"), other.enter(t, "3")
 		two := other.await(t.Context(), second)
 		rev, before := e.srv.Rev(), e.requests()
-		done, next := e.handOver(t, first, "0") // whose key sorts first
+		done, next := e.handOver(t, first, "0") // its key sorts first
 		require.True(t, done)
 		require.Equal(t, before+1, e.requests())
-		require.Equal(t, rev+1, e.srv.Rev(), "at once")
+		require.Equal(t, rev+1, e.srv.Rev(), "in one revision")
 		require.Equal(t, rev+1, next.Rev)
 		requireAhead(t, next, third, false)
 		require.NoError(t, receive(t, two).err)
@@ -46,7 +47,7 @@ func TestQueue_HandOver(t *testing.T) {
 	})
 }
 
-// All or nothing.
+// HandOver does all or nothing.
 func TestQueue_HandOver_notDone(t *testing.T) {
 	for name, before := range map[string]func(*env, place){
 		"it is gone":         func(e *env, p place) { e.srv.Delete(p.Key) },
@@ -67,11 +68,11 @@ func TestQueue_HandOver_notDone(t *testing.T) {
 	}
 }
 
-// A repetition finds what the first attempt has left, whatever came between, and changes nothing.
+// A repeated attempt recognises what the first one has done, whatever happened meanwhile, and changes nothing.
 func TestQueue_HandOver_again(t *testing.T) {
 	for name, tc := range map[string]struct {
 		meanwhile func(*env)
-		known     bool // to be done
+		known     bool // that it was done
 	}{
 		"nothing":                  {func(*env) {}, true},
 		"somebody has come":        {func(e *env) { e.srv.Put("a/zz", "") }, true},

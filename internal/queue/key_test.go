@@ -28,8 +28,8 @@ func TestContends(t *testing.T) {
 		"the last class":               {"a/zabc-1-2", 0xabc, true},
 		"two classes":                  {"a/rrabc", 0xabc, false},
 		"a class alone":                {"a/r", 0xabc, false},
-		"a class that is none":         {"a/Rabc", 0xabc, false},
-		"a structure of our own":       {"a/~abc", 0xabc, false},
+		"not a class":                  {"a/Rabc", 0xabc, false},
+		"reserved":                     {"a/~abc", 0xabc, false},
 		"a suffix without its hyphen":  {"a/abcdef", 0xabc, false},
 		"a leading zero":               {"a/0abc", 0xabc, false},
 		"another lease":                {"a/abc", 0xabd, false},
@@ -87,8 +87,8 @@ func TestCheckName(t *testing.T) {
 	}
 }
 
-// Whatever two names are accepted, a contender of one is below its own prefix and is none of the other's, unless
-// the names are one. Leases differ or are the same; suffixes are those that sessions make, without "/".
+// Whatever two different names are accepted, a contender of one is below its own prefix and is no contender of the
+// other. Suffixes are those that sessions make, without "/".
 func FuzzCheckName(f *testing.F) {
 	for _, pair := range [][2]string{{"a", "a/b"}, {"a", "a/1"}, {"a/1", "a"}, {"a", "b"}, {"a", "a-"}, {"a//", "a"}, {"\x00", ""}, {"a", "a/1-x"}} {
 		f.Add(pair[0], pair[1], int64(1))
@@ -105,7 +105,7 @@ func FuzzCheckName(f *testing.F) {
 			return
 		}
 		require.NotEqual(t, e.Key, queue.NewEntry(other, clientv3.LeaseID(lease), "x").Key)
-		if strings.HasPrefix(e.Key, other+"/") { // else no read of the other's queue finds it
+		if strings.HasPrefix(e.Key, other+"/") { // otherwise no read of the other's queue finds it
 			require.False(t, queue.Contends(other+"/", kv))
 		}
 	})
@@ -113,8 +113,8 @@ func FuzzCheckName(f *testing.F) {
 
 var form = regexp.MustCompile(`(?s)^[g-z]?(-?[1-9a-f][0-9a-f]*)(-.*)?$`)
 
-// Whatever anybody has put into etcd: a key contends below one prefix at most, that of the name which its last "/"
-// ends, and only on the lease that it is named after.
+// Whatever key anybody has put into etcd, it is a contender below one prefix at most, the one that its last "/" ends,
+// and only on the lease in its name.
 func FuzzContends(f *testing.F) {
 	for _, s := range []struct {
 		prefix, key string
@@ -142,7 +142,7 @@ func FuzzContends(f *testing.F) {
 		named := parts != nil && parts[1] == strconv.FormatInt(lease, 16)
 		require.Equal(t, named, queue.Contends(below, kv), "below its own prefix")
 		if !strings.HasSuffix(prefix, "/") || prefix == below || !strings.HasPrefix(key, prefix) {
-			return // no queue, its own, or one in which no read finds it
+			return // not a queue's prefix, its own one, or one below which no read finds it
 		}
 		require.False(t, queue.Contends(prefix, kv))
 	})

@@ -12,7 +12,7 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// Children is as of one revision, in the order of creation, and reads no more of a nested name than a page.
+// Children reads at one revision, in the order of creation, and at most a page of a nested name.
 func TestChildren(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := fakeetcd.New()
@@ -42,7 +42,7 @@ func TestChildren(t *testing.T) {
 	})
 }
 
-// A compaction between two pages is no failure where any revision serves.
+// A compaction between two pages is no failure if the caller has not asked for a revision.
 func TestChildren_compacted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := fakeetcd.New()

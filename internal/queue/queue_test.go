@@ -25,15 +25,15 @@ type env struct {
 	c        *fakeetcd.Client
 	lease    clientv3.LeaseID
 	began    time.Time
-	life     context.Context    //nolint:containedctx // of what is spawned
-	endLease context.CancelFunc // ends the life of the lease, which is shorter
+	life     context.Context    //nolint:containedctx // of spawned goroutines
+	endLease context.CancelFunc // ends the life of the lease, which ends before the other
 	tasks    sync.WaitGroup
 
 	mu       sync.Mutex
 	reported []string
 }
 
-// place is an entry that has entered, and what it was told then.
+// place is an entry that has entered, and what was ahead of it.
 type place struct {
 	queue.Entry
 
@@ -64,7 +64,7 @@ func newServer(t *testing.T) *fakeetcd.Server {
 	return srv
 }
 
-// another is a second process with a lease and a network of its own.
+// another returns a second process with a lease and a network of its own.
 func (e *env) another(t *testing.T) *env {
 	t.Helper()
 	return connect(t, e.srv)
@@ -76,7 +76,7 @@ func connect(t *testing.T, srv *fakeetcd.Server) *env {
 	granted, err := e.c.Grant(t.Context(), 3600)
 	require.NoError(t, err)
 	e.lease = granted.ID
-	life, end := context.WithCancel(context.WithoutCancel(t.Context())) // t's own has ended in Cleanup
+	life, end := context.WithCancel(context.WithoutCancel(t.Context())) // t's context has ended before Cleanup
 	e.life = life
 	ofLease, endLease := context.WithCancel(life)
 	e.endLease = endLease
@@ -99,7 +99,7 @@ func connect(t *testing.T, srv *fakeetcd.Server) *env {
 	return e
 }
 
-// once is a single attempt.
+// once returns a single attempt.
 func (e *env) once(ctx context.Context) *etcd.Attempt { return e.Conn.Once(ctx) }
 
 // spawn runs f in a goroutine that ends with the test.
@@ -153,7 +153,7 @@ func (e *env) plant(t *testing.T, prefix string, n int, opts ...clientv3.OpOptio
 	require.NoError(t, err)
 }
 
-// outcome is what a call in a goroutine returned, and when.
+// outcome is the result of a call in a goroutine, and when it returned.
 type outcome[T any] struct {
 	val T
 	err error
@@ -170,7 +170,7 @@ func inBackground[T any](e *env, call func() (T, error)) <-chan outcome[T] {
 	return got
 }
 
-// requireAhead checks what p's entry has told: the nearest contender, and whether it is the owner.
+// requireAhead checks p's nearest contender, and whether that is the owner.
 func requireAhead(t *testing.T, p, nearest place, owner bool) {
 	t.Helper()
 	require.Equal(t, []any{nearest.Key, nearest.Rev, owner, false}, []any{p.ahead.Key, p.ahead.Rev, p.ahead.Owner, p.ahead.None})
@@ -180,7 +180,8 @@ func (e *env) await(ctx context.Context, p place) <-chan outcome[struct{}] {
 	return inBackground(e, func() (struct{}, error) { return struct{}{}, e.Await(ctx, p.Entry, p.ahead) })
 }
 
-// receive fails the test if nothing comes for a day: renewals keep the clock of a bubble going for ever.
+// receive fails the test if nothing comes for a day: renewals keep the bubble's clock running, so a hang is no
+// deadlock.
 func receive[T any](t *testing.T, ch <-chan T) T {
 	t.Helper()
 	bound := time.NewTimer(24 * time.Hour)

@@ -21,7 +21,7 @@ func (e *env) read(t *testing.T, suffix string) place {
 	return place{entered, ahead}
 }
 
-// A reader takes one request where no writer is, however many readers there are, and asks for nothing else.
+// Without a writer a reader takes one request, however many readers there are.
 func TestQueue_Enter_readersAlone(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -36,12 +36,12 @@ func TestQueue_Enter_readersAlone(t *testing.T) {
 		require.True(t, slices.IsSorted(revs))
 		again, ahead, err := e.Enter(e.once(t.Context()), queue.NewReader("a", e.lease, "0"), "0")
 		require.NoError(t, err)
-		require.Equal(t, revs[0], again.Rev, "an answer that was lost: it stands where it stood")
+		require.Equal(t, revs[0], again.Rev, "after a lost answer it is found in its place")
 		require.NoError(t, e.Await(t.Context(), again, ahead))
 	})
 }
 
-// A reader that only tries is told who excludes it: the oldest writer, and not the readers that hold.
+// A reader that only tries gets the oldest writer as the owner, and no reader that holds.
 func TestQueue_TryEnter_reader(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -58,8 +58,8 @@ func TestQueue_TryEnter_reader(t *testing.T) {
 	})
 }
 
-// Nobody is woken but by the end of the last one who excludes him: after W1 R1 and R2 at once, after both W2, and
-// then R3, who does not pass a writer that waits.
+// A contender is granted at the end of the last older one that excludes it: after W1 R1 and R2 at once, after both of
+// them W2, and then R3, which does not pass a waiting writer.
 func TestQueue_Await_readersAndWriters(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
@@ -79,7 +79,7 @@ func TestQueue_Await_readersAndWriters(t *testing.T) {
 		before := writers.requests()
 		e.leave(t, r1)
 		synctest.Wait()
-		require.Equal(t, before+2, writers.requests(), "the end of the last reader but one is read, for that of the last to be the turn")
+		require.Equal(t, before+2, writers.requests(), "after the end of the last reader but one the writer reads the queue")
 		requirePending(t, writer)
 		e.leave(t, r2)
 		require.NoError(t, receive(t, writer).err)
@@ -90,11 +90,11 @@ func TestQueue_Await_readersAndWriters(t *testing.T) {
 	})
 }
 
-// steps is how many the random test takes for a seed.
+// steps is the number of steps of the random test for each seed.
 const steps = 120
 
-// Whatever readers and writers do, and whatever else is below the prefix, each is let in when nobody older is left
-// who excludes him, and not before; and who only tries gets in if nobody is there at all who excludes him.
+// Whatever readers and writers do, and whatever other keys are below the prefix, a contender is granted when no older
+// one excludes it any more, and not before. One that only tries gets in if no contender excludes it.
 func TestQueue_readersAndWriters_random(t *testing.T) {
 	for range 40 {
 		seed := rand.Uint64()
@@ -114,16 +114,16 @@ func TestQueue_readersAndWriters_random(t *testing.T) {
 	}
 }
 
-// ranks are a queue as it should be.
+// ranks is the model of a queue.
 type ranks struct {
 	t        *testing.T
 	r        *rand.Rand
 	members  []*env
-	standing []*standing // in their order
+	standing []*standing // in the order of the queue
 	planted  []string
 }
 
-// standing is a contender and what its wait has come to.
+// standing is a contender and the state of its wait.
 type standing struct {
 	place
 
@@ -147,11 +147,11 @@ func (q *ranks) step() {
 		ctx, cancel := context.WithCancel(q.t.Context())
 		s.cancel, s.got = cancel, e.await(ctx, s.place)
 		q.standing = append(q.standing, s)
-	case n < 14 && len(q.standing) > 0: // in its turn, or it gives up
+	case n < 14 && len(q.standing) > 0: // an owner leaves, or a waiter gives up
 		q.leave(q.standing[q.r.IntN(len(q.standing))])
 	case n < 16:
 		q.try(e)
-	case n < 18: // a nested name, before or behind the readers, or a stray
+	case n < 18: // a nested name that sorts before or after the readers, or a stray
 		key := []string{"a/jobs/x", "a/reports/x", "a/zzz", "a/0000"}[q.r.IntN(4)]
 		if i := slices.Index(q.planted, key); i >= 0 {
 			q.planted = slices.Delete(q.planted, i, i+1)
@@ -170,7 +170,7 @@ func (q *ranks) entry(e *env) queue.Entry {
 	if q.r.IntN(2) == 0 {
 		newEntry = queue.NewReader
 	}
-	for suffix := 0; ; suffix++ { // names are used again when they are free
+	for suffix := 0; ; suffix++ { // keys are used again when they are free
 		entry := newEntry("a", e.lease, fmt.Sprint(suffix))
 		if !slices.ContainsFunc(q.standing, func(s *standing) bool { return s.Key == entry.Key }) {
 			return entry
@@ -223,8 +223,8 @@ func (q *ranks) check() {
 
 func excludes(one, other queue.Entry) bool { return !one.Shared || !other.Shared }
 
-// A reader meets the nested names that come before the readers, and knows nothing of the others: what is remembered
-// of a queue is remembered for readers and writers apart.
+// A reader meets only nested names that sort before the readers. What is remembered of a queue is kept for readers
+// and writers separately.
 func TestQueue_readers_besideNestedNames(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t

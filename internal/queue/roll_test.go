@@ -19,8 +19,8 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// Whatever lies below a prefix, whatever shares a revision and wherever a page ends: the oldest contender and the one
-// before an entry are those that a look at every key finds.
+// Whatever keys are below a prefix, whichever share a revision and wherever a page ends: Owner and Ahead find the
+// same contenders as a scan of all keys.
 func TestQueue_mixed_random(t *testing.T) {
 	for seed := range uint64(40) {
 		inBubble(t, fmt.Sprint(seed), func(t *testing.T) {
@@ -58,7 +58,7 @@ func TestQueue_mixed_random(t *testing.T) {
 	}
 }
 
-// A page goes on with the very next key, here one that begins with the last of the first page.
+// The second page starts at the very next key, here one that begins with the last key of the first page.
 func TestQueue_mixed_pageEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -78,8 +78,8 @@ func TestQueue_mixed_pageEnds(t *testing.T) {
 	})
 }
 
-// mix puts keys of all kinds into the queue: many of nested names, strays, contenders and planted ones that look like
-// some.
+// mix puts keys of all kinds into the queue: many of nested names, strays, contenders, and planted keys that look
+// like contenders.
 func (e *env) mix(t *testing.T, r *rand.Rand, txns int) {
 	t.Helper()
 	for n := range txns {
@@ -104,8 +104,8 @@ func (e *env) mix(t *testing.T, r *rand.Rand, txns int) {
 	}
 }
 
-// The keys of a nested name are not asked for in the order of their creation, nor compared, nor with their values
-// once they have been seen; what can be skipped is.
+// Once keys of nested names have been seen, they are read without their values, not in the order of creation, and not
+// compared; and most of them are skipped.
 func TestQueue_nestedNamesAreCheap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -135,11 +135,11 @@ func TestQueue_nestedNamesAreCheap(t *testing.T) {
 				}
 			}
 		}
-		require.LessOrEqual(t, pages, 2+3, "the first of the nested name and what comes after it, twice; and what came meanwhile")
+		require.LessOrEqual(t, pages, 2+3, "two for the nested name and the keys after it, in each of two readings; and one for keys that came meanwhile")
 	})
 }
 
-// A nested name with keys that are too long for a lock is read once, and others' keys are found behind it all the same.
+// A nested name with keys that are too long for a lock is read once, and contenders behind it are still found.
 func TestQueue_nestedNameWithLongKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -165,7 +165,7 @@ func TestQueue_nestedNameWithLongKeys(t *testing.T) {
 	})
 }
 
-// A nested name with very many keys is skipped each time: that pages have grown does not have more of it read.
+// A nested name with very many keys is skipped each time: larger pages later do not read more of it.
 func TestQueue_nestedNameWithManyKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
@@ -184,7 +184,7 @@ func TestQueue_nestedNameWithManyKeys(t *testing.T) {
 	})
 }
 
-// counting counts what reads return.
+// counting counts the bytes that reads return.
 type counting struct {
 	clientv3.KV
 
@@ -201,8 +201,8 @@ func (c *counting) Get(ctx context.Context, key string, opts ...clientv3.OpOptio
 	return resp, err
 }
 
-// Keys that look like contenders' and are not are told by comparisons, which need no value: most at once, and in parts
-// where the server allows fewer.
+// Planted keys that look like contenders are recognised by comparisons, which need no values: many in one request,
+// fewer if the server's limit is lower.
 func TestQueue_plantedContenders(t *testing.T) {
 	for _, limit := range []int{128, 7} {
 		inBubble(t, fmt.Sprint(limit), func(t *testing.T) {
@@ -231,8 +231,8 @@ func TestQueue_plantedContenders(t *testing.T) {
 	}
 }
 
-// Beside nested names, a key between the owner's and the waiter's is off its lease, and is put back on it while the
-// owner holds: it contends again, before the waiter.
+// In a queue with nested names, a key between the owner's and the waiter's is off its lease, and is put back on it
+// while the owner holds: it is a contender again, before the waiter.
 func TestQueue_Await_putBackBehindTheOwner(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t

@@ -21,8 +21,8 @@ func (e *env) set(names ...string) []queue.Entry {
 	return set
 }
 
-// A set whose answer was lost is found to stand where it stands. Where one of its keys is gone since, or somebody
-// else's, that is told, and which of the keys are its own.
+// A set whose answer was lost is found in its queues. If one of its keys has gone since, or is somebody else's, the
+// error says so, and the entries with a revision are its own.
 func TestQueue_EnterAll_again(t *testing.T) {
 	for name, tc := range map[string]struct {
 		meanwhile func(e *env, key string)
@@ -47,7 +47,7 @@ func TestQueue_EnterAll_again(t *testing.T) {
 			require.ErrorIs(t, err, tc.want)
 			require.Equal(t, []bool{true, tc.own, true}, []bool{set[0].Rev == rev, set[1].Rev == rev, set[2].Rev == rev})
 			if tc.want == nil {
-				require.Equal(t, make([]queue.Ahead, 3), ahead, "it is to be looked at")
+				require.Equal(t, make([]queue.Ahead, 3), ahead, "unknown")
 				gone, err := e.LeaveAll(e.once(t.Context()), set)
 				require.NoError(t, err)
 				require.Empty(t, gone)
@@ -57,14 +57,14 @@ func TestQueue_EnterAll_again(t *testing.T) {
 	}
 }
 
-// A set enters a queue with nested names behind their backs, and leaves everything if somebody was faster there.
+// A set that tries leaves all of its queues if somebody has entered one with other keys before it.
 func TestQueue_TryEnterAll_race(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
 		other := e.another(t)
 		e.plant(t, "a/Z", 1)
 		e.mixed(t)
-		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second}) // the look past the stray key
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second}) // the reading of the queue by names
 		set := e.set("b", "a")
 		got := inBackground(e, func() ([]*mvccpb.KeyValue, error) { return e.TryEnterAll(e.once(t.Context()), set, "") })
 		first, owner := other.tryEnter(t, "first")
@@ -79,7 +79,7 @@ func TestQueue_TryEnterAll_race(t *testing.T) {
 	})
 }
 
-// mixed lets e know that there are other keys in queue "a".
+// mixed makes e notice that queue "a" has keys that are no contenders.
 func (e *env) mixed(t *testing.T) {
 	t.Helper()
 	p, owner := e.tryEnter(t, "mixed")
@@ -89,8 +89,8 @@ func (e *env) mixed(t *testing.T) {
 	require.True(t, left)
 }
 
-// An answer to TryEnterAll that was lost: the set stays if it was the first everywhere, whoever has come since, or
-// else leaves.
+// After a lost answer to TryEnterAll, a repeated call keeps the set if it was the first everywhere, whoever has come
+// since.
 func TestQueue_TryEnterAll_again(t *testing.T) {
 	for name, nested := range map[string]bool{"contenders alone": false, "nested names": true} {
 		bubbleOf(t, name, func(e *env) {
