@@ -11,9 +11,16 @@ var queueMutants = []mutant{
 	{
 		name: "a line ignores the namespace of a client",
 		file: "internal/etcd/wire.go",
-		old:  "reflect.TypeOf(c.Client.KV) != etcdsOwn",
-		new:  "c.raw == nil",
+		old:  "reflect.TypeOf(client.KV) != etcdsOwn {\n\t\treturn nil",
+		new:  "reflect.TypeOf(client.KV) != etcdsOwn {\n\t\treturn clientv3.RetryKVClient(client)",
 		by:   killer{inPeers, "TestNamespace_hasAllKeys", `require.Len(t, srv.Keys(t, [...]string{"a/", "b/", ""}[i])`},
+	},
+	{
+		name: "a line ignores the KVClient that a client's owner has put in",
+		file: "internal/etcd/wire.go",
+		old:  " || remote.Elem().Type() != retrying",
+		new:  "",
+		by:   killer{inEtcd, "TestRawOf/another_KVClient", `require.Equal(t, row.raw, rawOf(client) != nil)`},
 	},
 	{
 		name: "a nested name's key contends",

@@ -23,7 +23,7 @@ import (
 type Conn struct {
 	Client *clientv3.Client
 
-	raw pb.KVClient // of the client's connection, nil without one; see direct
+	raw pb.KVClient // see rawOf
 	*shared
 }
 
@@ -50,11 +50,7 @@ func Of(client *clientv3.Client) *Conn {
 	if !known {
 		runtime.AddCleanup(client, func(key weak.Pointer[clientv3.Client]) { clients.Delete(key) }, key)
 	}
-	c := &Conn{Client: client, shared: s.(*shared)}
-	if client.ActiveConnection() != nil {
-		c.raw = clientv3.RetryKVClient(client)
-	}
-	return c
+	return &Conn{client, rawOf(client), s.(*shared)}
 }
 
 // endpoints is the number of the client's endpoints, or the usual number if the client lists none.

@@ -13,7 +13,7 @@ import (
 // A [Line] builds the protobuf messages of its transactions itself. clientv3.Txn copies each comparison by reflection, and
 // each operation too: that cost 14 of the 53 allocations that an uncontended acquisition and its release add to gRPC's.
 
-// Put puts a key on a lease.
+// Put puts a key on a lease; 0 is none.
 func Put(key, value string, lease clientv3.LeaseID) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{
 		RequestPut: &pb.PutRequest{Key: []byte(key), Value: []byte(value), Lease: int64(lease)},
@@ -56,26 +56,32 @@ func compares(to []*pb.Compare, cmps []clientv3.Cmp) []*pb.Compare {
 type Direct interface{ Direct() pb.KVClient }
 
 var (
+	// etcdsOwn and retrying are the types of a client's own KV and of the KVClient in it.
 	etcdsOwn = reflect.TypeOf(clientv3.NewKVFromKVClient(nil, nil))
+	retrying = reflect.TypeOf(clientv3.RetryKVClient(new(clientv3.Client)))
 	// callOptions are the client's defaults. A line's requests are below the default of MaxCallSendMsgSize.
 	callOptions = []grpc.CallOption{grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(math.MaxInt32)}
 )
 
-// direct returns the service to which a line sends its messages. It is nil if they must go through the client's KV: that
-// is a wrapper, such as a namespace, which changes the keys.
-func (c *Conn) direct() pb.KVClient {
-	if d, ok := c.Client.KV.(Direct); ok {
-		return d.Direct()
-	}
-	if reflect.TypeOf(c.Client.KV) != etcdsOwn {
+// rawOf returns a KVClient over the client's connection. It returns nil if a line's messages must go through the
+// client's KV: there is no connection, or the client's owner has replaced the KV, for example by a namespace, or the
+// KVClient in it. Either may change the keys.
+func rawOf(client *clientv3.Client) pb.KVClient {
+	if client.ActiveConnection() == nil || reflect.TypeOf(client.KV) != etcdsOwn {
 		return nil
 	}
-	return c.raw
+	if remote := reflect.ValueOf(client.KV).Elem().FieldByName("remote"); !remote.IsValid() || remote.Elem().Type() != retrying {
+		return nil
+	}
+	return clientv3.RetryKVClient(client)
 }
 
 // txn sends r once; see [once].
 func (c *Conn) txn(ctx *once, r *pb.TxnRequest) (*pb.TxnResponse, error) {
-	kv := c.direct()
+	kv := c.raw
+	if d, ok := c.Client.KV.(Direct); ok {
+		kv = d.Direct()
+	}
 	if kv == nil {
 		resp, err := c.Client.Txn(ctx).If(cmpsOf(r.Compare)...).Then(opsOf(r.Success)...).Else(opsOf(r.Failure)...).Commit()
 		return (*pb.TxnResponse)(resp), err
