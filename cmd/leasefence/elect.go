@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -88,6 +89,9 @@ func (a *app) elect(c command, name string) error {
 				continue
 			}
 			stop := s.supervise(child, t.hold, c.grace, signals)
+			if stop.lost || errors.Is(t.err(), lease.ErrLost) {
+				signalGroup(child, syscall.SIGKILL) // processes of the command may have outlived it
+			}
 			err = outcome(child.ProcessState)
 			if stop.signal != nil {
 				cancel() // the signal is meant for leasefence, too, whatever has ended the leadership
@@ -111,7 +115,7 @@ func (s *session) campaign(ctx context.Context, name string, terms chan<- tenure
 		}
 		answer := make(chan error)
 		select {
-		case terms <- tenure{hold{ctx: l.Context(), names: []string{name}, token: token.String(), key: l.Key()}, answer}:
+		case terms <- tenure{hold{ctx: l.Context(), err: l.Err, names: []string{name}, token: token.String(), key: l.Key()}, answer}:
 			err := <-answer
 			ended = err == nil && l.Err() == nil
 			return err

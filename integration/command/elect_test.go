@@ -72,17 +72,23 @@ func TestElect_endsTheCommandBeforeAnotherLeads(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
 	addr, _ := etcd(t)
-	link := faults.NewProxy(t, addr)
-	running := filepath.Join(t.TempDir(), "running")
-	p := elect(t, link.Addr(), "--ttl", ttl.String(), "--grace", "500ms", "job", "--", "sh", "-c", stubborn, running)
-	awaitFile(t, running)
-	awaitFile(t, running+".child")
-	link.Refuse()
-	cut := time.Now() // no renewal was sent later
-	require.Eventually(t, func() bool { return strings.Contains(p.stderr.String(), "campaigning again") }, patience, time.Millisecond)
-	p.signal(t, syscall.SIGTERM)
-	require.Equal(t, 143, p.end(t))
-	require.Less(t, lastSign(t, running).Sub(cut), ttl)
+	for name, script := range map[string]string{"stubborn": stubborn, "orphan": orphan} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			link := faults.NewProxy(t, addr)
+			running := filepath.Join(t.TempDir(), "running")
+			p := elect(t, link.Addr(), "--ttl", ttl.String(), "--grace", "500ms", name, "--", "sh", "-c", script, running)
+			awaitFile(t, running)
+			awaitFile(t, running+".child")
+			link.Refuse()
+			cut := time.Now() // no renewal was sent later
+			require.Eventually(t, func() bool { return strings.Contains(p.stderr.String(), "campaigning again") }, patience, time.Millisecond)
+			requireSilence(t, running+".child")
+			p.signal(t, syscall.SIGTERM)
+			require.Equal(t, 143, p.end(t))
+			require.Less(t, lastSign(t, running).Sub(cut), ttl)
+		})
+	}
 }
 
 // After a signal elect does not campaign again, whatever has ended the leadership.

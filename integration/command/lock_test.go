@@ -126,6 +126,22 @@ const stubborn = `trap '' TERM INT HUP
 (while touch "$0.child"; do sleep 0.01; done) &
 while touch "$0"; do sleep 0.01; done`
 
+// orphan ends on SIGTERM and leaves a child that ignores SIGTERM.
+const orphan = `trap 'exit 0' TERM
+(trap '' TERM; while touch "$0.child"; do sleep 0.01; done) &
+while touch "$0"; do sleep 0.01; done`
+
+// requireSilence checks that the process that touches a file has ended, or is about to.
+func requireSilence(t *testing.T, path string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		before, err1 := os.Stat(path)
+		<-time.After(100 * time.Millisecond)
+		after, err2 := os.Stat(path)
+		return err1 == nil && err2 == nil && before.ModTime().Equal(after.ModTime())
+	}, patience/10, time.Millisecond, "the process runs on")
+}
+
 // lastSign is when the stubborn command or its child was last seen to be running.
 func lastSign(t *testing.T, path string) time.Time {
 	t.Helper()
@@ -150,6 +166,7 @@ func TestLock_endsTheCommandBeforeTheLockExpires(t *testing.T) {
 	}{
 		"stubborn": {stubborn, ""},
 		"obedient": {`trap 'echo cleaned up; exit 0' TERM; touch "$0.child"; while touch "$0"; do sleep 0.01; done`, "cleaned up\n"},
+		"orphan":   {orphan, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -163,6 +180,7 @@ func TestLock_endsTheCommandBeforeTheLockExpires(t *testing.T) {
 			require.Equal(t, 74, p.end(t))
 			require.Equal(t, tt.out, p.stdout.String())
 			require.Contains(t, p.stderr.String(), "no renewal was acknowledged before the deadline")
+			requireSilence(t, running+".child")
 			require.Less(t, lastSign(t, running).Sub(cut), ttl)
 		})
 	}
@@ -275,12 +293,7 @@ func TestLock_takesTheCommandWithItWhenKilled(t *testing.T) {
 	awaitFile(t, running)
 	p.signal(t, syscall.SIGKILL)
 	p.end(t)
-	require.Eventually(t, func() bool {
-		before, err1 := os.Stat(running)
-		<-time.After(100 * time.Millisecond)
-		after, err2 := os.Stat(running)
-		return err1 == nil && err2 == nil && before.ModTime().Equal(after.ModTime())
-	}, patience/10, time.Millisecond, "the command runs on")
+	requireSilence(t, running)
 }
 
 // A closed standard error does not end leasefence, which would kill the command without SIGTERM.
