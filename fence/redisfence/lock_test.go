@@ -45,7 +45,7 @@ func TestMarks_versionWithoutLocks(t *testing.T) {
 
 // A write is delayed at each of its requests: EVALSHA, and EVAL if the server does not know the script yet. Meanwhile a
 // newer holder acts, or a holder of another lock, also with an older token.
-func TestMarks_comesOnTheWay(t *testing.T) {
+func TestMarks_overtakenOnTheWay(t *testing.T) {
 	other := &fence.OtherLockError{Resource: "orders", Token: 41, Lock: "accounts", Follows: "ledger"}
 	for name, tt := range map[string]struct {
 		comes func(f *redisfence.Marks) error

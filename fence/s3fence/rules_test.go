@@ -117,7 +117,7 @@ func TestBucket_rules(t *testing.T) {
 
 // Another holder acts at each step of each verb. The first of the two is decided by the object as it was, the second by
 // what the first has left.
-func TestBucket_comesAtAStep(t *testing.T) {
+func TestBucket_anotherAtEveryStep(t *testing.T) {
 	type call struct {
 		verb, lock string
 		token      fence.Token
