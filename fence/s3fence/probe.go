@@ -2,7 +2,6 @@ package s3fence
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -31,10 +30,7 @@ const (
 // there is none.
 func (b *Bucket) Probe(ctx context.Context) error {
 	p := &probe{bucket: b, key: probePrefix + newID()}
-	defer func() {
-		// An error here does not change the outcome: remaining scratch objects do no harm.
-		_ = p.cleanUp(ctx)
-	}()
+	defer p.cleanUp(ctx)
 	if err := p.conditions(ctx); err != nil {
 		return fmt.Errorf("s3fence: probe bucket %q: %w", b.name, err)
 	}
@@ -143,14 +139,12 @@ func (p *probe) put(ctx context.Context, key, etag, content string) (string, err
 	}
 }
 
-// cleanUp deletes the scratch objects, within a timeout of its own: ctx may have ended.
-func (p *probe) cleanUp(ctx context.Context) error {
+// cleanUp deletes the scratch objects within a timeout of its own, since ctx may have ended. An error does not change the
+// outcome of the probe: scratch objects that remain do no harm.
+func (p *probe) cleanUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()
-	errs := make([]error, 0, 1+len(p.racing))
 	for _, key := range append([]string{p.key}, p.racing...) {
-		_, err := p.bucket.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &p.bucket.name, Key: &key})
-		errs = append(errs, err)
+		_, _ = p.bucket.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &p.bucket.name, Key: &key})
 	}
-	return errors.Join(errs...)
 }
