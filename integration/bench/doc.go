@@ -21,7 +21,7 @@
 //     turn and puts that of the next.
 //
 // The share of the limit is leasefence's rate divided by the bare program's. If the scenario sets the rate, it is the
-// bare program's median latency divided by leasefence's. "Beside the peer" is the same ratio to etcd's package. Each
+// bare program's median latency divided by leasefence's. "Times the peer" is the same ratio to etcd's package. Each
 // ratio is taken within a round, and the median of the rounds is printed; the contenders run in alternating order.
 // Ratios to the peer depend on the disk: in short sections its waiters wait for a loop of the server that runs every
 // 100 ms, and leasefence's wait for commits. Shares of the limit depend on the disk less.

@@ -120,7 +120,7 @@ type comparison struct {
 // comparisons returns the share of the limit and the ratio to the peer. A share of latencies always compares medians.
 func (r *result) comparisons() [2]comparison {
 	share := comparison{name: "share of the limit", goal: r.leastShare, write: percent}
-	times := comparison{name: "beside the peer", goal: r.leastTimes, write: times}
+	times := comparison{name: "times the peer", goal: r.leastTimes, write: times}
 	return [2]comparison{r.compare(share, limit, min(r.by, byMedian)), r.compare(times, peer, r.by)}
 }
 

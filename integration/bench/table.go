@@ -53,7 +53,7 @@ func (t *table) result(r *result) {
 
 // summary writes a Markdown table that compares the folders, and the number of goals that are met.
 func (t *table) summary(disks []*disk) {
-	t.printf("| what | share of the limit | beside the peer |\n|---|---|---|\n")
+	t.printf("| what | share of the limit | times the peer |\n|---|---|---|\n")
 	for i, r := range disks[0].results {
 		t.printf("| %s", r.title(r.what))
 		for column := range r.comparisons() {

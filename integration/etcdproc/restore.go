@@ -50,7 +50,7 @@ func (c *Cluster) Restore(ctx context.Context, file string, bump uint64) error {
 // Restore is [Cluster.Restore] for the only member of a cluster. For a member of a larger one it returns an error.
 func (p *Process) Restore(ctx context.Context, file string, bump uint64) error {
 	if !p.order.Member.Alone {
-		return fmt.Errorf("etcdproc: restore server %s: it is one of several, want one that is alone", p.name())
+		return fmt.Errorf("etcdproc: restore server %s: its cluster has other members; use Cluster.Restore", p.name())
 	}
 	return (&Cluster{Members: []*Process{p}}).Restore(ctx, file, bump)
 }

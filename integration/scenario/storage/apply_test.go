@@ -10,7 +10,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// A member that is defragmented answers nothing meanwhile. Requests go to the other members. Only events wait: a waiter
+// While a member is defragmented, it answers nothing. Requests go to the other members. Only events wait: a waiter
 // whose watch is at that member learns of its turn when the defragmentation ends.
 func TestDefragment_holdsNobodyUp(t *testing.T) {
 	t.Parallel()
