@@ -1,7 +1,5 @@
 package fence
 
-import "slices"
-
 // ClaimPath is [Guard.Claim] for a node of a tree of resources, with the token of a lock on that node. It also fences
 // earlier holders of the nodes above and below, and nobody on other branches. A path has a node at each slash and at
 // its end: the nodes of "a/b/c" are "a", "a/b" and "a/b/c".
@@ -40,10 +38,8 @@ func (g *Guard) claimPath(path string, t Token) error {
 	if settled {
 		return nil
 	}
-	// The turns are taken from the path's end up, so a claim that waits for a function at its end does not delay other
-	// branches. Two paths take the nodes that they share in the same order, so there is no deadlock.
-	for _, n := range slices.Backward(nodes) {
-		n.await()
+	takeAll(nodes)
+	for _, n := range nodes {
 		defer n.give()
 	}
 	for _, n := range nodes {
@@ -55,6 +51,32 @@ func (g *Guard) claimPath(path string, t Token) error {
 		n.lift(n.bid)
 	}
 	return nil
+}
+
+// takeAll waits until it has the turns of all nodes. It never waits for a turn while it has another: a function of Do at
+// one node may use the others, and other branches do not wait for a claim that waits for a function.
+func takeAll(nodes []*node) {
+	for next := len(nodes) - 1; next >= 0; {
+		next = takeAfter(nodes, next)
+	}
+}
+
+// takeAfter waits for the turn of one node and takes the others if they are free. It returns -1, or gives all back and
+// returns a node that was not free.
+func takeAfter(nodes []*node, awaited int) (busy int) {
+	nodes[awaited].await()
+	for i := range nodes {
+		if i == awaited || nodes[i].try() {
+			continue
+		}
+		for j, n := range nodes {
+			if j < i || j == awaited {
+				n.give()
+			}
+		}
+		return i
+	}
+	return -1
 }
 
 // CheckPath is [Guard.Check] for a node of a tree of resources. It does what [Guard.ClaimPath] does and has the same

@@ -1,9 +1,11 @@
 package fence_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -25,6 +27,28 @@ func TestGuard_ClaimPath_delaysNoOtherBranch(t *testing.T) {
 		}))
 		require.ErrorIs(t, <-newer, fence.ErrStale, "the node above has a newer holder")
 	})
+}
+
+// While a claim waits for a function at a node above, it does not hold the path's end: the function may use that.
+func TestGuard_ClaimPath_waitsWithoutATurn(t *testing.T) {
+	for name, busy := range map[string]string{"root": "a", "between": "a/b"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var g fence.Guard
+				claimed := make(chan error, 1)
+				require.NoError(t, g.Do(busy, 5, func() error {
+					go func() { claimed <- g.ClaimPath("a/b/c", 7) }()
+					synctest.Wait()
+					require.Empty(t, claimed)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					defer cancel()
+					require.NoError(t, g.DoContext(ctx, "a/b/c", 5, func() error { return nil }), "the claim holds the node")
+					return nil
+				}))
+				require.NoError(t, <-claimed)
+			})
+		})
+	}
 }
 
 func TestGuard_ClaimPath_input(t *testing.T) {

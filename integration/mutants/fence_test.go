@@ -112,6 +112,13 @@ var fenceMutants = []mutant{
 		by:   killer{inLease, "TestSession_DoTree_carriesTheToken", `require.ErrorIs(t, g.CheckPath("a/b/c", below), fence.ErrStale)`},
 	},
 	{
+		name: "Guard: a path's claim waits for one node while it holds another",
+		file: "fence/guard_path.go",
+		old:  "i == awaited || nodes[i].try() {",
+		new:  "i == awaited || nodes[i].try() || func() bool { nodes[i].await(); return true }() {",
+		by:   killer{inFence, "TestGuard_ClaimPath_waitsWithoutATurn/root", `"the claim holds the node")`},
+	},
+	{
 		name: "Guard: a token of another lock is accepted",
 		file: "fence/mark.go",
 		old:  "m.lock != \"\" && b.lock != m.lock && !b.moving",
