@@ -222,9 +222,10 @@ func (c *contender) abandon(err error) error {
 		err = lost
 	}
 	c.end(errAbandoned)
+	asked := errors.Is(context.Cause(c.life), ErrAskedToRelease) // the request is in the key: the next one must not get that
 	switch {
 	case c.waiter != nil && c.withdraw(): // its turn never came
-	case lost != nil, c.with != nil:
+	case lost != nil, asked, c.with != nil:
 		c.each(func(c *contender) {
 			c.g.guards.Remove(&c.entry)
 			c.clear()

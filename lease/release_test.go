@@ -131,26 +131,34 @@ func TestRelease_asked_cutOff(t *testing.T) {
 	}
 }
 
-// Who has not noticed yet that it is the first gives up, and the next one has its turn.
+// A waiter that is asked to release before it knows that it is first gives up, and the next waiter gets the lock. In the same
+// session that one must not inherit the key, in which the request stands.
 func TestRelease_asked_beforeItKnows(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		first, other := e.lock(t, "a"), e.join(t)
-		ctx, giveUp := context.WithCancel(t.Context())
-		before := e.join(t).wait(ctx, "a")
-		waiter := other.wait(t.Context(), "a")
-		next := e.join(t).wait(t.Context(), "a")
-		e.at(time.Second)
-		giveUp()
-		require.ErrorIs(t, receive(t, before).err, context.Canceled)
-		other.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 4 * time.Second}) // by which it looks who else is there
-		require.NoError(t, first.Unlock(t.Context()))
-		synctest.Wait()
-		e.release(t, "a", lease.ReleaseOptions{})
-		got := receive(t, waiter)
-		require.ErrorIs(t, got.err, lease.ErrAskedToRelease)
-		require.NoError(t, receive(t, next).err)
-	})
+	for name, sameSession := range map[string]bool{"next in another session": false, "next in the same session": true} {
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			first, other := e.lock(t, "a"), e.join(t)
+			ctx, giveUp := context.WithCancel(t.Context())
+			before := e.join(t).wait(ctx, "a")
+			waiter := other.wait(t.Context(), "a")
+			session := other
+			if !sameSession {
+				session = e.join(t)
+			}
+			next := session.wait(t.Context(), "a")
+			e.at(time.Second)
+			giveUp()
+			require.ErrorIs(t, receive(t, before).err, context.Canceled)
+			other.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 4 * time.Second}) // delays the read of who is ahead
+			require.NoError(t, first.Unlock(t.Context()))
+			synctest.Wait()
+			e.release(t, "a", lease.ReleaseOptions{})
+			require.ErrorIs(t, receive(t, waiter).err, lease.ErrAskedToRelease)
+			got := granted(t, next)
+			time.Sleep(time.Minute)
+			require.NoError(t, got.lock.Err(), "it was not asked")
+		})
+	}
 }
 
 // The request is in the key for people to read, behind the text that is theirs, and once.

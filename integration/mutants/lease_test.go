@@ -46,6 +46,13 @@ var leaseMutants = []mutant{
 		by:   killer{inLease, "TestRelease_asked_whileDoRuns", `require.Len(t, e.keys("a"), 1, "not under running work")`},
 	},
 	{
+		name: "a waiter that is asked to release hands its key on, and so the request",
+		file: "lease/acquire.go",
+		old:  "case lost != nil, asked, c.with != nil:",
+		new:  "case lost != nil, asked && false, c.with != nil:",
+		by:   killer{inLease, "TestRelease_asked_beforeItKnows/next_in_the_same_session", `"it was not asked")`},
+	},
+	{
 		name: "the lease's ID is the token",
 		file: "lease/acquire.go",
 		old:  "fence.NewToken(c.g.s.opts.Era, c.entry.Rev)",
