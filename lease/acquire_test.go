@@ -19,8 +19,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// Nil means held. A caller that has given up is not handed a lock, not even a free one.
-func TestSession_Lock_notForOneWhoHasGivenUp(t *testing.T) {
+// A caller whose context has ended gets no lock, not even a free one, and leaves no key.
+func TestSession_Lock_contextEnds(t *testing.T) {
 	mine := errors.New("mine")
 	for name, when := range map[string]time.Duration{
 		"before":                    0,
@@ -90,7 +90,7 @@ func (x answeringTxn) Commit() (*clientv3.TxnResponse, error) {
 }
 
 // The context ends between the answer and the return.
-func TestSession_Lock_notForOneWhoGivesUpLast(t *testing.T) {
+func TestSession_Lock_contextEndsAfterTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		mine := errors.New("mine")
@@ -117,11 +117,11 @@ func TestSession_Lock_revisionBeyondTheToken(t *testing.T) {
 		require.Len(t, calls, 2)
 		deletion := calls[1].Request.(*pb.TxnRequest).Success[0].GetRequestTxn()
 		require.Equal(t, e.keys("")[0], string(deletion.Success[0].GetRequestDeleteRange().Key))
-		require.Equal(t, int64(1<<48), deletion.Compare[0].GetCreateRevision()) // which is not the one that the fake has
+		require.Equal(t, int64(1<<48), deletion.Compare[0].GetCreateRevision()) // not the revision that the fake has
 	})
 }
 
-// What the server refuses for good is told at once and not tried again.
+// A final refusal is returned at once and not retried.
 func TestSession_Lock_refused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -136,11 +136,11 @@ func TestSession_Lock_refused(t *testing.T) {
 	})
 }
 
-// A lease that is gone, though the session does not know it yet, is replaced.
+// A lease that is gone, which the session does not know yet, is replaced.
 func TestSession_Lock_replacesALeaseThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
-		for _, name := range []string{"a", "b", "c"} { // whoever is behind a lost lock in the session is lost with it
+		for _, name := range []string{"a", "b", "c"} { // without waiters behind the lost lock, which would be lost with it
 			old := e.s.Status().LeaseID
 			before := e.lock(t, "before")
 			require.NoError(t, e.srv.Revoke(old))
@@ -155,7 +155,7 @@ func TestSession_Lock_replacesALeaseThatIsGone(t *testing.T) {
 	})
 }
 
-// A new lease that is refused is told to those who wait for it, and asked for again by the next.
+// If a new lease is refused, all acquisitions that wait for it get the error, and the next one asks again.
 func TestSession_Lock_newLeaseIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := startLost(t)
@@ -167,13 +167,13 @@ func TestSession_Lock_newLeaseIsRefused(t *testing.T) {
 			require.NotErrorIs(t, got.err, lease.ErrClosed)
 			require.Equal(t, third+time.Second, got.at)
 		}
-		require.Len(t, e.c.Calls(fakeetcd.Grant), 2, "one for all who wait")
+		require.Len(t, e.c.Calls(fakeetcd.Grant), 2, "one request for all waiters")
 		e.lock(t, "a")
 		require.Equal(t, lease.StateHeld, e.s.Status().State)
 	})
 }
 
-// The key has entered past a stray key, and the look at who is first is refused.
+// The key has entered past a stray key, and the read of who is first is refused.
 func TestSession_TryLock_refusedAfterEntering(t *testing.T) {
 	for name, err := range map[string]error{"denied": errDenied, "too many requests": rpctypes.ErrGRPCRequestTooManyRequests} {
 		inBubble(t, name, func(t *testing.T) {
@@ -190,19 +190,19 @@ func TestSession_TryLock_refusedAfterEntering(t *testing.T) {
 	}
 }
 
-// What a server answers in bad times is waited out, whether it has done what it was asked for or not: nobody is told of it,
-// and nothing stays behind.
-func TestSession_badTimesAreWaitedOut(t *testing.T) {
+// Errors of an overloaded, full or restarting server are retried, whether or not the server carried out the request: no
+// caller sees them, and no key stays behind.
+func TestSession_retriesTransientErrors(t *testing.T) {
 	for _, err := range []error{
 		status.Error(codes.Unknown, "raft proposal dropped"), // the leader is being moved
 		rpctypes.ErrGRPCNoSpace,
 		rpctypes.ErrGRPCCorrupt,
-		rpctypes.ErrGRPCRequestTooManyRequests, // of a server that is thousands of commits behind
+		rpctypes.ErrGRPCRequestTooManyRequests, // the server is thousands of commits behind
 		status.Error(codes.Canceled, "proxy: shutting down"),
 	} {
 		for name, lose := range map[string]fakeetcd.Message{"not done": fakeetcd.Request, "done": fakeetcd.Answer} {
 			if name == "done" && errors.Is(err, rpctypes.ErrGRPCRequestTooManyRequests) {
-				continue // nothing is done then
+				continue // that one is refused before it is carried out
 			}
 			inBubble(t, status.Convert(err).Message()+", "+name, func(t *testing.T) {
 				e := start(t, lease.Options{})

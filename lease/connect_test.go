@@ -8,7 +8,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// connect stands for clientv3.New in the examples: it gives a client of an etcd in memory, so that they run.
+// connect stands for clientv3.New in the examples: it returns a client of an etcd in memory, so that they run.
 func connect() *clientv3.Client {
 	return fakeetcd.New().Client(context.Background())
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// Who holds a lock, and getting it free without taking it from under running work.
+// Who holds a lock, and how to free it without taking it away from running work.
 func ExampleRelease() {
 	client := connect()
 	defer client.Close()
@@ -32,7 +32,7 @@ func ExampleRelease() {
 	}()
 	<-begun
 
-	// Anywhere else, with a client alone.
+	// Anywhere else, with nothing but a client.
 	queue, err := lease.Inspect(ctx, client, "report")
 	if err != nil {
 		log.Fatal(err)

@@ -15,8 +15,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// A function that must not run twice at the same time, and the resource that refuses a holder which was paused for
-// too long.
+// A function that must not run twice at the same time, and the resource that refuses a holder that was paused for too
+// long.
 func Example() {
 	client := connect() // clientv3.New(clientv3.Config{Endpoints: …})
 	defer client.Close()
@@ -64,8 +64,8 @@ func Example() {
 	// stale: true
 }
 
-// Readers of a catalogue read at the same time, and not while it is written. A writer that was paused for too long is refused
-// once a reader that came after it has claimed.
+// Readers of a catalogue read at the same time, but not while it is written. A writer that was paused for too long is
+// refused once a later reader has claimed.
 func ExampleSession_RDo() {
 	client := connect()
 	defer client.Close()
@@ -105,8 +105,8 @@ func ExampleSession_RDo() {
 	// stale: true
 }
 
-// A transfer between two accounts needs both locks. Whoever asks for them in the other order does not deadlock, and one token
-// goes with the writes to both.
+// A transfer between two accounts needs both locks. A transfer that names them in the other order does not deadlock,
+// and one token goes with the writes to both.
 func ExampleSession_DoAll() {
 	client := connect()
 	defer client.Close()
@@ -133,7 +133,7 @@ func ExampleSession_DoAll() {
 	// Output: one token: true
 }
 
-// Two jobs work in different folders at the same time. Who cleans up all of "data" waits for both.
+// Two jobs work in different folders at the same time. A clean-up of all of "data" waits for both.
 func ExampleSession_LockTree() {
 	client := connect()
 	defer client.Close()
@@ -155,8 +155,8 @@ func ExampleSession_LockTree() {
 	// Output: true data
 }
 
-// At most three exports run at a time, on whatever machines. Each has a slot, which is also the name of the resource that
-// refuses an earlier holder of the same slot.
+// At most three exports run at a time, on whatever machines. Each has a slot, which is also the name of the resource
+// that refuses an earlier holder of the same slot.
 func ExampleSession_DoPermit() {
 	client := connect()
 	defer client.Close()
@@ -182,7 +182,8 @@ func ExampleSession_DoPermit() {
 	// Output: one of three: true
 }
 
-// Do gives the function a context that ends when the lock is lost, and lets the lock go when the function has returned.
+// Do gives the function a context that ends when the lock is lost, and releases the lock after the function has
+// returned.
 func ExampleSession_Do() {
 	client := connect()
 	defer client.Close()
@@ -210,8 +211,8 @@ func ExampleSession_Do() {
 	// error: <nil>
 }
 
-// Under two locks at once, each resource is told whose token is meant. Without that the inner lock's would be sent to both, and the
-// resource of the outer one refuses it.
+// Under two locks at once, name the lock whose token a resource needs. Otherwise the context carries the inner lock's
+// token, and the outer lock's resource refuses that.
 func ExampleSession_Do_nested() {
 	ctx := context.Background()
 	session, err := lease.NewSession(ctx, connect(), lease.Options{})
@@ -239,7 +240,7 @@ func ExampleSession_Do_nested() {
 	// <nil>
 }
 
-// A longest hold cancels the work; the lock is released when the function has returned.
+// WithMaxHold cancels the work; the lock is released when the function has returned.
 func ExampleWithMaxHold() {
 	client := connect()
 	defer client.Close()
@@ -278,7 +279,7 @@ func ExampleSession_Lock() {
 	token, _ := fence.FromContext(lock.Context())
 	fmt.Println("held:", lock.Context().Err() == nil, token == lock.Token())
 
-	if err := lock.Unlock(ctx); err != nil { // ErrLost if the lock was lost before
+	if err := lock.Unlock(ctx); err != nil { // ErrLost if the lock was lost
 		log.Fatal(err)
 	}
 	fmt.Println(context.Cause(lock.Context()))
@@ -310,7 +311,7 @@ func ExampleSession_TryLock() {
 	// Output: held by billing-1
 }
 
-// A handler that starts a job unless somebody is at it.
+// A handler that starts a job unless the job is already running somewhere.
 func ExampleSession_TryDo() {
 	client := connect()
 	defer client.Close()
@@ -347,7 +348,7 @@ func ExampleSession_TryDo() {
 	// 200 OK
 }
 
-// Why a lock was lost: here because an operator has deleted its key.
+// The reason of a loss: here an operator has deleted the lock's key.
 func ExampleLock_Context() {
 	client := connect()
 	defer client.Close()
@@ -371,13 +372,13 @@ func ExampleLock_Context() {
 	if lost, ok := errors.AsType[*lease.LostError](cause); ok {
 		fmt.Println("lost:", lost.Reason)
 	}
-	fmt.Println("told once more:", errors.Is(lock.Unlock(ctx), lease.ErrLost))
+	fmt.Println("reported again:", errors.Is(lock.Unlock(ctx), lease.ErrLost))
 	// Output:
 	// lost: the key was deleted by somebody else
-	// told once more: true
+	// reported again: true
 }
 
-// Where the resource is etcd itself the lock can be checked in the very transaction that writes.
+// If the resource is etcd itself, the transaction that writes can check the lock.
 func ExampleLock_IsOwner() {
 	client := connect()
 	defer client.Close()
@@ -428,7 +429,7 @@ func ExampleSession_Changes() {
 	// lost 10s true
 }
 
-// Locks on the lease of a session of etcd's own package, while a program moves from the one to the other.
+// Locks on the lease of a concurrency.Session, while a program moves from etcd's package to this one.
 func ExampleAdopt() {
 	client := connect()
 	defer client.Close()

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Registered counts what waits for the end of ctx, which is of [context.WithCancel], or of the session's own contexts.
+// Registered counts the contexts and functions that wait for the end of ctx, which must come from [context.WithCancel],
+// or of the session's own contexts.
 func (s *Session) Registered(ctx context.Context) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -17,10 +18,10 @@ func (s *Session) Registered(ctx context.Context) (n int) {
 	return n
 }
 
-// WithoutJitter has renewals sent exactly when they are due.
+// WithoutJitter makes renewals go out exactly when they are due.
 func WithoutJitter() { random = func(time.Duration) time.Duration { return 0 } }
 
-// WithJitter has them sent as users have them sent, until restored.
+// WithJitter turns the jitter on, as users have it, until restored.
 func WithJitter() (restore func()) {
 	random = rand.N[time.Duration]
 	return WithoutJitter

@@ -19,8 +19,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// With the default options, without jitter: renewal every 10 s, deadline 29 s after the send, 5 s of patience, at most 5 s
-// for one request.
+// With the default options and without jitter: a renewal every 10 s, the deadline 29 s after the send, 5 s of patience,
+// at most 5 s for one request.
 const (
 	ttl      = 30 * time.Second
 	usable   = ttl - time.Second
@@ -30,13 +30,13 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	// The host's boot clock runs on while a bubble's stands still, by which deadlines would come out early.
+	// The host's boot clock runs on while a bubble's clock stands still, so deadlines would come out early.
 	clock.System = clock.Clock{}
 	lease.WithoutJitter()
 	os.Exit(m.Run())
 }
 
-// env is a session, its client and their server, all in one bubble. What it leaves running makes the bubble, and so
+// env is a session, its client and their server, all in one bubble. Anything it leaves running makes the bubble, and so
 // the test, fail.
 type env struct {
 	srv   *fakeetcd.Server
@@ -57,7 +57,7 @@ func newServer(t *testing.T) *fakeetcd.Server {
 	return srv
 }
 
-// join is one more session, with a client and so a network of its own, on e's server.
+// join makes another session on e's server, with a client and so a network of its own.
 func (e *env) join(t *testing.T) *env {
 	t.Helper()
 	return open(t, e.srv, lease.Options{})
@@ -77,7 +77,7 @@ func open(t *testing.T, srv *fakeetcd.Server, opts lease.Options, prepare ...fun
 	return e
 }
 
-// at sleeps until d after the beginning and lets everything happen that is due then.
+// at sleeps until d after the start and lets everything happen that is due then.
 func (e *env) at(d time.Duration) {
 	time.Sleep(time.Until(e.began.Add(d)))
 	synctest.Wait()
@@ -85,7 +85,7 @@ func (e *env) at(d time.Duration) {
 
 func (e *env) now() time.Duration { return time.Since(e.began) }
 
-// sent lists when the client sent its requests, counted from the beginning.
+// sent returns when the client sent its requests, counted from the start.
 func (e *env) sent(m fakeetcd.Method) []time.Duration {
 	var at []time.Duration
 	for _, call := range e.c.Calls(m) {
@@ -94,7 +94,7 @@ func (e *env) sent(m fakeetcd.Method) []time.Duration {
 	return at
 }
 
-// writes are the transactions that the client has sent to change something; others only read keys that are guarded.
+// writes returns the client's transactions that change something; the others only read guarded keys.
 func (e *env) writes() []fakeetcd.Call {
 	return slices.DeleteFunc(e.c.Calls(fakeetcd.Txn), func(call fakeetcd.Call) bool { return !writes(call) })
 }
@@ -119,14 +119,14 @@ func (e *env) lock(t *testing.T, name string) *lease.Lock {
 	return l
 }
 
-// ended tells when l's context ended, counted from the beginning; ask once.
+// ended reports when l's context ended, counted from the start. Call it once.
 func (e *env) ended(l *lease.Lock) <-chan time.Duration {
 	at := make(chan time.Duration, 1)
 	context.AfterFunc(l.Context(), func() { at <- e.now() })
 	return at
 }
 
-// outcome is that of a call in a goroutine.
+// outcome is the result of a call in a goroutine.
 type outcome[L any] struct {
 	lock L
 	err  error
@@ -135,7 +135,7 @@ type outcome[L any] struct {
 
 type acquired = outcome[*lease.Lock]
 
-// begin calls take in a goroutine and returns when the caller stands in the queue, or has got an answer.
+// begin calls take in a goroutine and returns when the caller stands in the queue or take has returned.
 func begin[L any](e *env, take func() (L, error)) <-chan outcome[L] {
 	got := make(chan outcome[L], 1)
 	go func() {
@@ -187,10 +187,10 @@ func requireLive(t *testing.T, l *lease.Lock) {
 	require.NoError(t, context.Cause(l.Context()))
 }
 
-// requireLost checks that err is a loss for the reason given, and no other of the outcomes that callers tell apart.
+// requireLost checks that err is a loss for this reason, and matches none of the other outcomes.
 func requireLost(t *testing.T, err error, reason lease.Reason) {
 	t.Helper()
-	lossOf(t, err, reason) //nolint:errcheck // it is an error, and what we look for
+	lossOf(t, err, reason) //nolint:errcheck // the error is the result
 }
 
 func lossOf(t *testing.T, err error, reason lease.Reason) *lease.LostError {
@@ -207,7 +207,8 @@ func lossOf(t *testing.T, err error, reason lease.Reason) *lease.LostError {
 	return lost
 }
 
-// receive fails the test if nothing comes for a day: renewals keep the clock of a bubble going for ever.
+// receive fails the test if nothing comes for a day: renewals keep a bubble's clock going forever, so a missing event
+// would never end the test.
 func receive[T any](t *testing.T, ch <-chan T) T {
 	t.Helper()
 	bound := time.NewTimer(24 * time.Hour)
@@ -221,7 +222,7 @@ func receive[T any](t *testing.T, ch <-chan T) T {
 	}
 }
 
-// granted is the outcome of a call that succeeds.
+// granted is receive for a call that must succeed.
 func granted[L any](t *testing.T, ch <-chan outcome[L]) outcome[L] {
 	t.Helper()
 	got := receive(t, ch)
@@ -238,7 +239,7 @@ func requirePending[T any](t *testing.T, ch <-chan T) {
 	}
 }
 
-// errDenied is an error that the client does not repeat by itself, and leasefence does only for a renewal.
+// errDenied is an error that the client does not retry, and that leasefence retries only for a renewal.
 var errDenied = rpctypes.ErrGRPCPermissionDenied
 
 // inBubble runs a sub-test in a bubble of its own.

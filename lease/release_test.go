@@ -24,7 +24,7 @@ func (e *env) release(t *testing.T, name string, opts lease.ReleaseOptions) {
 	require.NoError(t, lease.Release(t.Context(), e.c.Client, name, opts))
 }
 
-// Whatever kind of lock it is: its context ends, it stays held, and letting go is no error.
+// For every kind of lock: the context ends, the lock stays held, and Unlock succeeds.
 func TestRelease_asksAHolder(t *testing.T) {
 	type hold interface {
 		Context() context.Context
@@ -88,7 +88,7 @@ func TestRelease_asked_whileDoRuns(t *testing.T) {
 	})
 }
 
-// Keys without a watch are read anyway, and one that asks costs no more of these readings.
+// Keys without a watch are read periodically, so their holders learn of the request too.
 func TestRelease_asked_oneOfVeryMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -107,7 +107,7 @@ func TestRelease_asked_oneOfVeryMany(t *testing.T) {
 	})
 }
 
-// One that is cut off hears of it when it is back, unless it was lost before: that comes first.
+// A holder that is cut off learns of the request when it reconnects. If its deadline passes first, it reports the loss.
 func TestRelease_asked_cutOff(t *testing.T) {
 	for _, back := range []time.Duration{15 * time.Second, time.Minute} {
 		inBubble(t, back.String(), func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestRelease_asked_beforeItKnows(t *testing.T) {
 	}
 }
 
-// The request is in the key for people to read, behind the text that is theirs, and once.
+// The request stands in the key for people to read, behind the owner's text, and only once.
 func TestRelease_asked_isInTheKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{Owner: "me"})
@@ -180,7 +180,7 @@ func TestRelease_asked_isInTheKey(t *testing.T) {
 	})
 }
 
-// The line has the revision of the key, so that nobody's own text is taken for it.
+// The line contains the key's revision, so no text of an owner is taken for a request.
 func TestRelease_asked_notByAText(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -213,8 +213,8 @@ func TestRelease_now(t *testing.T) {
 	})
 }
 
-// The holder that is meant is settled before anything is written: whoever has the key by then keeps it, and is not asked.
-func TestRelease_whoComesNext(t *testing.T) {
+// Release chooses the holder before it writes: a later holder of the very same key keeps it, and is not asked.
+func TestRelease_leavesTheNextHolder(t *testing.T) {
 	for _, mode := range []lease.ReleaseMode{lease.ReleaseNow, lease.ReleaseAsked} {
 		inBubble(t, mode.String(), func(t *testing.T) {
 			e := start(t, lease.Options{})
@@ -264,7 +264,7 @@ func TestRelease_waits(t *testing.T) {
 			require.NoError(t, receive(t, done))
 			require.LessOrEqual(t, time.Since(began), latest)
 			for _, call := range looking.Calls(fakeetcd.Any) {
-				require.False(t, writes(call), "it asks and deletes nothing")
+				require.False(t, writes(call), "it writes nothing")
 			}
 		})
 	}
@@ -277,7 +277,8 @@ func (oblivious) TimeToLive(context.Context, clientv3.LeaseID, ...clientv3.Lease
 	return &clientv3.LeaseTimeToLiveResponse{TTL: -1}, nil
 }
 
-// A lease that a member does not know may live. Only where it certainly does not, its key is deleted, and no other.
+// A lease that one member does not know may still live. Only if the cluster does not know it, its key is deleted, and
+// no other key.
 func TestRelease_waits_keyWithoutItsLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -345,7 +346,8 @@ func TestRelease_errors(t *testing.T) {
 	})
 }
 
-// Whatever a release meets, its unlock, a new holder of the very same key, a holder that is cut off: what was not named stays.
+// Release may race with the holder's Unlock, a new holder of the very same key, or a holder that is cut off: it touches
+// nothing but the hold that was named.
 func TestRelease_nothingButWhatWasNamed(t *testing.T) {
 	trials := 10_000
 	if fakeetcd.RaceDetector {
@@ -361,7 +363,7 @@ func TestRelease_nothingButWhatWasNamed(t *testing.T) {
 			for i := range perServer {
 				name := "n" + strconv.Itoa(i)
 				l := e.lock(t, name)
-				same := make(chan acquired, 1) // in the session: it gets the key by a handover
+				same := make(chan acquired, 1) // in the session: it gets the lock by a hand-over
 				if rand.IntN(2) == 0 {
 					same = nil
 				}
@@ -414,7 +416,7 @@ func TestRelease_nothingButWhatWasNamed(t *testing.T) {
 						continue
 					}
 					got := granted(t, ch)
-					time.Sleep(time.Second) // it is told, if anything has happened to its key
+					time.Sleep(time.Second) // its guard has noticed anything that happened to its key
 					require.NoError(t, got.lock.Err())
 					require.NoError(t, got.lock.Unlock(t.Context()))
 				}
@@ -425,7 +427,7 @@ func TestRelease_nothingButWhatWasNamed(t *testing.T) {
 	}
 }
 
-// A set that waits for one name holds the others, as those see it who wait there: asked for one, it gives up all.
+// A set that waits for one name already holds the others, as their waiters see it: asked for one, it gives up all.
 func TestRelease_asked_aSetThatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})

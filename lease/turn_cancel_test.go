@@ -19,7 +19,7 @@ import (
 
 var errMine = errors.New("mine")
 
-// A waiter that gives up in the session's order leaves nothing, wherever it stands, and the others go on.
+// A waiter that gives up in the session's order leaves nothing behind, wherever it stands, and the others go on.
 func TestTurns_waiterGivesUp(t *testing.T) {
 	const waiters = 6
 	for name, quitters := range map[string][]int{
@@ -55,7 +55,7 @@ func TestTurns_waiterGivesUp(t *testing.T) {
 	}
 }
 
-// The caller gives up just when its turn comes. Whichever is first, the lock is either its own or the next's.
+// The caller gives up just as its turn comes. In either order of the two, the lock goes to it or to the next caller.
 func TestTurns_waiterGivesUpAsItsTurnComes(t *testing.T) {
 	for round := range 300 {
 		synctest.Test(t, func(t *testing.T) {
@@ -92,8 +92,8 @@ func TestTurns_waiterGivesUpAsItsTurnComes(t *testing.T) {
 	}
 }
 
-// The next one gives up while Unlock's request that enters for it is under way, or its answer is lost. The one after it
-// has the place; with another text for people it takes one by itself.
+// The next waiter gives up while Unlock's request that enters for it is under way, or its answer is lost. The waiter
+// after it inherits the place; with another text for people it enters by itself.
 func TestTurns_waiterGivesUpDuringTheHandOver(t *testing.T) {
 	for name, fault := range map[string]fakeetcd.Fault{
 		"request under way":        {Times: 1, Before: 2 * time.Second},
@@ -133,8 +133,8 @@ func TestTurns_waiterGivesUpDuringTheHandOver(t *testing.T) {
 	}
 }
 
-// The first of the session gives up while it stands in etcd's queue. Its place is left to the next one, whom the server
-// cannot tell from it; a key that would say something else to people is not.
+// The first of the session gives up while it stands in etcd's queue. The next caller inherits its place, if its key
+// would have the same text for people.
 func TestTurns_placeInTheQueueIsInherited(t *testing.T) {
 	for name, tc := range map[string]struct {
 		heir      string
@@ -171,7 +171,7 @@ func TestTurns_placeInTheQueueIsInherited(t *testing.T) {
 	}
 }
 
-// A place that its first one never heard of, as the answer was lost, is left to the next one too.
+// A place that its first owner does not know of, because the answer was lost, is inherited too.
 func TestTurns_unknownPlaceIsInherited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := start(t, lease.Options{})
@@ -192,7 +192,7 @@ func TestTurns_unknownPlaceIsInherited(t *testing.T) {
 	})
 }
 
-// An inherited place is guarded, and lost, like one's own.
+// An inherited place is guarded, and lost, like any other.
 func TestTurns_inheritedPlaceIsGuarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := start(t, lease.Options{})

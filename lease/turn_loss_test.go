@@ -11,7 +11,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// crowd is n callers that wait for the lock in no particular order.
+// crowd starts n callers that wait for the lock in no particular order.
 func (e *env) crowd(ctx context.Context, name string, n int) <-chan acquired {
 	got := make(chan acquired, n)
 	for range n {
@@ -24,8 +24,8 @@ func (e *env) crowd(ctx context.Context, name string, n int) <-chan acquired {
 	return got
 }
 
-// An operator deletes the holder's key. The old hold is lost, and the next one of the session need not wait until it is
-// unlocked.
+// An operator deletes the holder's key. The old hold is lost, and the next caller of the session need not wait for its
+// Unlock.
 func TestTurns_holdersKeyIsDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -39,13 +39,13 @@ func TestTurns_holdersKeyIsDeleted(t *testing.T) {
 		synctest.Wait()
 		requireLost(t, context.Cause(l.Context()), lease.ReasonKeyDeleted)
 		requirePending(t, waiting[0])
-		require.Len(t, e.keys(""), 2, "the next one stands in etcd's queue")
+		require.Len(t, e.keys(""), 2, "the next caller stands in etcd's queue")
 		require.NoError(t, theirLock.lock.Unlock(t.Context()))
 		got := granted(t, waiting[0])
 		require.Equal(t, time.Second, got.at)
 		require.Greater(t, got.lock.Token(), l.Token())
 
-		// The old hold's Unlock concerns nobody any more.
+		// The old hold's Unlock affects nobody else.
 		requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)
 		synctest.Wait()
 		requirePending(t, waiting[1])
@@ -55,7 +55,7 @@ func TestTurns_holdersKeyIsDeleted(t *testing.T) {
 	})
 }
 
-// An operator overwrites the holder's key, which stays: the old hold is lost, and nobody has the lock until it is
+// An operator overwrites the holder's key, which stays: the old hold is lost, and nobody gets the lock until it is
 // unlocked.
 func TestTurns_holdersKeyIsOverwritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -75,8 +75,8 @@ func TestTurns_holdersKeyIsOverwritten(t *testing.T) {
 	})
 }
 
-// Of those who wait in a session, only the one whose key is deleted is told of a loss. It may learn of that by a look at
-// the queue, before its key is watched, or by the watch.
+// Of the waiters of a session, only the one whose key is deleted reports a loss. It may learn of that from a read of
+// the queue, before its key is watched, or from the watch.
 func TestTurns_waitersKeyIsDeleted(t *testing.T) {
 	for name, at := range map[string]time.Duration{"before the watch": watchAfter / 2, "watched": time.Second} {
 		inBubble(t, name, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestTurns_waitersKeyIsDeleted(t *testing.T) {
 	}
 }
 
-// The lease is lost, and everyone who waits on it is told at once.
+// If the lease is lost, every caller that waits on it fails at once.
 func TestTurns_leaseIsLost(t *testing.T) {
 	for name, tc := range map[string]struct {
 		lose   func(*env)

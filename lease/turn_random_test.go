@@ -19,7 +19,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// ledger looks for two holders at a time, and for tokens that do not grow.
+// ledger checks that there are never two holders at a time, and that tokens grow.
 type ledger struct {
 	t *testing.T
 
@@ -40,10 +40,10 @@ func (g *ledger) granted(l *lease.Lock) {
 	g.holder, g.last = l, l.Token()
 }
 
-// Sessions of several goroutines each compete for one name over a network that delays, loses and keeps messages
-// for later, callers give up at any moment, and texts differ. There is one holder at a time, tokens grow, everybody is
-// served or told why not, and nothing stays.
-func TestTurns_whateverHappens(t *testing.T) {
+// Sessions of several goroutines each compete for one name over a network that delays, loses and reorders messages;
+// callers give up at any moment, and texts differ. There is one holder at a time, tokens grow, every caller gets the
+// lock or an expected error, and no key stays.
+func TestTurns_randomFaults(t *testing.T) {
 	const sessions, goroutines, turns = 3, 4, 4
 	grants := 0
 	for seed := range uint64(150) {
@@ -54,7 +54,7 @@ func TestTurns_whateverHappens(t *testing.T) {
 			var all []*env
 			var wg sync.WaitGroup
 			for range sessions {
-				e := open(t, srv, lease.Options{TTL: time.Hour}) // for the lease is not the subject
+				e := open(t, srv, lease.Options{TTL: time.Hour}) // the lease is not the subject
 				all = append(all, e)
 				disturb(e.c, r)
 				for range goroutines {
@@ -76,7 +76,7 @@ func TestTurns_whateverHappens(t *testing.T) {
 				e.c.Reset()
 				require.Equal(t, lease.StateHeld, e.s.Status().State)
 			}
-			time.Sleep(2 * time.Hour) // what is late has arrived, and was cleared
+			time.Sleep(2 * time.Hour) // late requests have arrived, and their keys are deleted
 			synctest.Wait()
 			require.Empty(t, all[0].keys(""))
 			require.Zero(t, srv.Watchers())
@@ -86,7 +86,7 @@ func TestTurns_whateverHappens(t *testing.T) {
 	require.Greater(t, grants, 150*sessions*goroutines*turns/4)
 }
 
-// disturb injects some faults that a client's messages meet here and there.
+// disturb injects random faults into some of a client's messages.
 func disturb(c *fakeetcd.Client, r *rand.Rand) {
 	within := func(d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) }
 	for range r.IntN(6) {
@@ -113,7 +113,7 @@ func disturb(c *fakeetcd.Client, r *rand.Rand) {
 	}
 }
 
-// turn is one attempt to get the lock, and a hold if that succeeds.
+// turn is one attempt to get the lock, and a hold if it succeeds.
 func (e *env) turn(t *testing.T, r *rand.Rand, book *ledger) {
 	t.Helper()
 	within := func(d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) }

@@ -12,7 +12,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// line is n callers that wait for the lock, in this order.
+// line starts n callers that wait for the lock, in this order.
 func (e *env) line(t *testing.T, name string, n int) []<-chan acquired {
 	t.Helper()
 	var waiting []<-chan acquired
@@ -22,7 +22,7 @@ func (e *env) line(t *testing.T, name string, n int) []<-chan acquired {
 	return waiting
 }
 
-// startLine is a session that holds a lock, for which n of its callers wait.
+// startLine starts a session that holds a lock for which n of its callers wait.
 func startLine(t *testing.T, opts lease.Options, n int) (*env, *lease.Lock, []<-chan acquired) {
 	t.Helper()
 	e := start(t, opts)
@@ -30,8 +30,8 @@ func startLine(t *testing.T, opts lease.Options, n int) (*env, *lease.Lock, []<-
 	return e, l, e.line(t, "a", n)
 }
 
-// pass unlocks l, and each of those who wait when they have got it, and checks that they get it in this order, one at a
-// time, each with a larger token.
+// pass unlocks l, and then each waiter's lock, and checks that the waiters get it in this order, one at a time, each
+// with a larger token.
 func pass(t *testing.T, l *lease.Lock, waiting ...<-chan acquired) {
 	t.Helper()
 	for i, next := range waiting {
@@ -49,7 +49,7 @@ func pass(t *testing.T, l *lease.Lock, waiting ...<-chan acquired) {
 	require.NoError(t, l.Unlock(t.Context()))
 }
 
-// Callers of one session are served in the order in which they came, also who comes when some have been served already.
+// Callers of one session are served in the order of their calls, also those that come after some were served.
 func TestTurns_order(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, l, waiting := startLine(t, lease.Options{}, 3)
@@ -64,7 +64,7 @@ func TestTurns_order(t *testing.T) {
 	})
 }
 
-// Unlock and the next grant in the session are one commit, which is at once.
+// Unlock and the next grant in the session are one commit, without delay.
 func TestTurns_handOverIsOneCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const turns = 50
@@ -88,8 +88,7 @@ func TestTurns_handOverIsOneCommit(t *testing.T) {
 	})
 }
 
-// A session that hands over to itself does not keep others waiting: the next of it stands behind whoever stood in
-// etcd's queue.
+// A session that hands over to itself does not delay others: its next caller goes to the back of etcd's queue.
 func TestTurns_othersComeInBetween(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := start(t, lease.Options{})
@@ -105,7 +104,7 @@ func TestTurns_othersComeInBetween(t *testing.T) {
 	})
 }
 
-// However many wait in a process, one of them stands in etcd's queue, and nobody asks for anything.
+// However many callers wait in a process, one of them stands in etcd's queue, and none sends requests while it waits.
 func TestTurns_aThousandWaitersCostAsMuchAsOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters = 1000
@@ -138,7 +137,7 @@ func TestTurns_aThousandWaitersCostAsMuchAsOne(t *testing.T) {
 			token = next.lock.Token()
 			require.Len(t, a.keys(""), 1)
 			require.NoError(t, next.lock.Unlock(t.Context()))
-			if i > 0 { // the end of the first's watches
+			if i > 0 { // the first also ends the watches
 				require.Equal(t, before+1, idle(), "requests for a release")
 			}
 		}
@@ -146,7 +145,7 @@ func TestTurns_aThousandWaitersCostAsMuchAsOne(t *testing.T) {
 	})
 }
 
-// Names do not disturb each other, nor do their requests when one of them is stuck.
+// Names do not affect each other; a stuck request for one does not delay the other.
 func TestTurns_ofTwoNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -157,7 +156,7 @@ func TestTurns_ofTwoNames(t *testing.T) {
 		stuck := later(func() error { return a.Unlock(t.Context()) })
 		synctest.Wait()
 		pass(t, b, bs...)
-		require.LessOrEqual(t, e.now(), 10*time.Millisecond, "others are not held up for longer by a request that is stuck")
+		require.LessOrEqual(t, e.now(), 10*time.Millisecond, "a stuck request delays others no longer")
 		requirePending(t, stuck)
 		requirePending(t, as[0])
 		require.NoError(t, receive(t, stuck))

@@ -12,7 +12,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// requireLocked checks what TryLock tells, and that it has left and written nothing.
+// requireLocked checks the error of TryLock, and that TryLock has written nothing.
 func (e *env) requireLocked(t *testing.T, owner, key string, token fence.Token) {
 	t.Helper()
 	rev := e.srv.Rev()
@@ -28,8 +28,8 @@ func (e *env) requireLocked(t *testing.T, owner, key string, token fence.Token) 
 	require.Equal(t, began, e.now())
 }
 
-// TryLock fails behind anybody of its own session, and tells who holds the lock. The holder is looked for below the session's
-// prefix, and nowhere else.
+// TryLock fails behind any caller of its own session, and names the holder. It looks for the holder below the session's
+// prefix only.
 func TestTurns_tryLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{Owner: "we", Prefix: "p/"})
@@ -51,7 +51,7 @@ func TestTurns_tryLock(t *testing.T) {
 	})
 }
 
-// While a hand-over is under way the lock is not free: it is the one's or the other's.
+// While a hand-over is under way the lock is not free: either the old or the new holder has it.
 func TestTurns_tryLockDuringAHandOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{Owner: "we"})
@@ -72,7 +72,7 @@ func TestTurns_tryLockDuringAHandOver(t *testing.T) {
 	})
 }
 
-// Who is before it in the session has not arrived in etcd's queue yet.
+// The caller ahead in the session has not entered etcd's queue yet.
 func TestTurns_tryLockBeforeAnybodyHasEntered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -83,7 +83,7 @@ func TestTurns_tryLockBeforeAnybodyHasEntered(t *testing.T) {
 	})
 }
 
-// Whoever comes while a TryLock is under way stands behind it, and is served whatever comes of it.
+// A caller that comes while a TryLock is under way stands behind it, and is served whether or not TryLock succeeds.
 func TestTurns_lockBehindATryLock(t *testing.T) {
 	for name, free := range map[string]bool{"that succeeds": true, "that fails": false} {
 		inBubble(t, name, func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestTurns_lockBehindATryLock(t *testing.T) {
 	}
 }
 
-// TryLock that gives up on its answer leaves a request under way, which must not become a hold of nobody's.
+// A TryLock that gives up before its answer leaves a request under way, which must not become a hold without an owner.
 func TestTurns_lockBehindATryLockThatGivesUp(t *testing.T) {
 	for name, fault := range map[string]fakeetcd.Fault{
 		"answer lost":  {Times: 1, Lose: fakeetcd.Answer},

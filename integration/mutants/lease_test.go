@@ -15,7 +15,7 @@ var leaseMutants = []mutant{
 		file: "lease/release.go",
 		old:  "a.Txn([]clientv3.Cmp{c.stands()}, []clientv3.Op{clientv3.OpDelete(c.Key)}, nil)",
 		new:  "a.Txn(nil, []clientv3.Op{clientv3.OpDelete(c.Key)}, nil)",
-		by:   killer{inLease, "TestRelease_whoComesNext/now", `require.Len(t, e.keys("a"), 1)`},
+		by:   killer{inLease, "TestRelease_leavesTheNextHolder/now", `require.Len(t, e.keys("a"), 1)`},
 	},
 	{
 		name: "Release: revokes the holder's lease",
@@ -36,7 +36,7 @@ var leaseMutants = []mutant{
 		file: "internal/queue/asked.go",
 		old:  `[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", kv.ModRevision)}`,
 		new:  `[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "!=", 0)}`,
-		by:   killer{inLease, "TestRelease_whoComesNext/asked", `Keys("a/")[0].Version)`},
+		by:   killer{inLease, "TestRelease_leavesTheNextHolder/asked", `Keys("a/")[0].Version)`},
 	},
 	{
 		name: "a holder that is asked to release deletes its key at once",
@@ -260,7 +260,7 @@ var leaseMutants = []mutant{
 		file: "lease/acquire.go",
 		old:  "switch {\n\tcase ctx.Err() != nil:\n\t\treturn nil, context.Cause(ctx)\n\tcase c.life",
 		new:  "switch {\n\tcase c.life",
-		by:   killer{inLease, "TestSession_Lock_notForOneWhoGivesUpLast", `require.ErrorIs(t, err, mine)`},
+		by:   killer{inLease, "TestSession_Lock_contextEndsAfterTheAnswer", `require.ErrorIs(t, err, mine)`},
 	},
 	{
 		name: "a lease past its deadline is used for the next acquisition",
@@ -330,14 +330,14 @@ var leaseMutants = []mutant{
 		file: "lease/acquire.go",
 		old:  "\t\tc.late = c.late || late\n\t\tif !errors.Is(err, queue.ErrTaken) {\n\t\t\treturn ahead",
 		new:  "\t\t_ = late\n\t\tif !errors.Is(err, queue.ErrTaken) {\n\t\t\treturn ahead",
-		by:   killer{inLease, "TestSession_Lock_notForOneWhoHasGivenUp/while_the_server_answers", `require.Empty(t, e.keys(""))`},
+		by:   killer{inLease, "TestSession_Lock_contextEnds/while_the_server_answers", `require.Empty(t, e.keys(""))`},
 	},
 	{
 		name: "reaper: does nothing",
 		file: "lease/reaper.go",
 		old:  "r.running = r.g.s.spawn(r.run)",
 		new:  "r.running = r.g.s.spawn(func(context.Context) {})",
-		by:   killer{inLease, "TestSession_Lock_notForOneWhoGivesUpLast", `require.Empty(t, e.keys(""))`},
+		by:   killer{inLease, "TestSession_Lock_contextEndsAfterTheAnswer", `require.Empty(t, e.keys(""))`},
 	},
 	{
 		name: "reaper: looks only once for a key that may still arrive",
