@@ -7,21 +7,14 @@ import (
 	"fmt"
 	"log"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/leasefence/leasefence/election"
-	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
-
-// toObserve stands for clientv3.New in these examples: it returns a client of an etcd in memory.
-func toObserve() *clientv3.Client {
-	return fakeetcd.New().Client(context.Background())
-}
 
 // A program that observes the leader: here candidates of etcd's own package, which stand in the same queue.
 func ExampleObserve() {
-	client := toObserve()
+	client := connect()
 	defer client.Close()
 	ctx := context.Background()
 	session, err := concurrency.NewSession(client)
@@ -63,7 +56,7 @@ func ExampleObserve() {
 
 // A program that asks who leads now.
 func ExampleCurrent() {
-	client := toObserve()
+	client := connect()
 	defer client.Close()
 	ctx := context.Background()
 
