@@ -67,6 +67,33 @@ func TestLeadership_Proclaim(t *testing.T) {
 	})
 }
 
+// After its own write a leader does not look for a candidate to prefer, but a request that the write has hidden counts.
+func TestLeadership_Proclaim_isNoRequestToHandOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer(t)
+		p := newProcess(t, srv, lease.Options{})
+		l := p.leads(t, election.Options{Value: "a"})
+		newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
+		p.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{After: time.Millisecond}) // the answer comes before the event
+		reads := len(p.c.Calls(fakeetcd.Get))
+		for range 10 {
+			require.NoError(t, l.Proclaim(t.Context(), "a"))
+			time.Sleep(time.Second)
+		}
+		require.Len(t, p.c.Calls(fakeetcd.Get), reads)
+
+		high := newProcess(t, srv, lease.Options{}).campaign(t.Context(), election.Options{Value: "c", Priority: 1})
+		p.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{After: time.Hour})
+		time.Sleep(1500 * time.Millisecond)
+		require.NoError(t, l.Err(), "the request has not been seen")
+		require.NoError(t, l.Proclaim(t.Context(), "a"))
+		synctest.Wait()
+		require.ErrorIs(t, l.Err(), election.ErrHandedOver)
+		require.NoError(t, l.Resign(t.Context()))
+		high.wins(t)
+	})
+}
+
 // A Proclaim is no loss to the guard of the key, whether the guard sees it by its watch, when it begins to watch, or
 // when it reads again.
 func TestLeadership_Proclaim_isNoLoss(t *testing.T) {

@@ -58,6 +58,7 @@ func (l *Leadership) write(ctx context.Context, a *etcd.Attempt, value string) e
 			return err
 		case resp.Succeeded:
 			l.written = resp.Revision
+			l.as.rev.Store(l.written) // nobody has asked by this write
 			return nil
 		}
 		kv := first(resp.Responses[0].GetResponseRange().Kvs)
@@ -74,6 +75,7 @@ func (l *Leadership) write(ctx context.Context, a *etcd.Attempt, value string) e
 		// The key was written on the same lease: by a candidate that asks this leader to hand over, by another handle
 		// of this candidate, or by an attempt whose answer was lost.
 		l.written = kv.ModRevision
+		l.as.touched(l.written) // the watch may show the next write only
 		if queue.Text(kv) == value {
 			return nil
 		}

@@ -167,4 +167,11 @@ var electionMutants = []mutant{
 		new:  "_ = forget",
 		by:   killer{inK8slock, "TestLock_NewContext_isFreed", `require.Nil(t, held.Value())`},
 	},
+	{
+		name: "Proclaim: hides a request to hand over",
+		file: "election/proclaim.go",
+		old:  "\t\tl.as.touched(l.written) // the watch may show the next write only\n",
+		new:  "",
+		by:   killer{inElection, "TestLeadership_Proclaim_isNoRequestToHandOver", `require.ErrorIs(t, l.Err(), election.ErrHandedOver)`},
+	},
 }
