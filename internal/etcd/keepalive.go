@@ -240,7 +240,7 @@ func explainRenewal(err error) error {
 	case errors.Is(err, rpctypes.ErrInvalidAuthToken):
 		return status.Error(codes.Unavailable, err.Error())
 	case errors.Is(err, rpctypes.ErrPermissionDenied):
-		return fmt.Errorf("%w (to renew a lease takes permission to write every key of it)", err)
+		return fmt.Errorf("%w (renewing a lease requires permission to write every key attached to it)", err)
 	}
 	return explain(err)
 }

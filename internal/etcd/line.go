@@ -286,4 +286,4 @@ func (c *caller) patientAs(d *caller) bool {
 	return c.bound <= 2*d.bound && d.bound <= 2*c.bound && (c.many > 1) == (d.many > 1)
 }
 
-var errAgain = status.Error(codes.Unavailable, "etcd: sent again, and may have been carried out before")
+var errAgain = status.Error(codes.Unavailable, "etcd: the request was sent twice, and the first may have been carried out")

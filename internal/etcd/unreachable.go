@@ -56,12 +56,12 @@ func (e *unreachable) hint() string {
 		return ""
 	}
 	if strings.Contains(e.reason, "handshake failed: EOF") {
-		return "the server ended the TLS handshake at once, as one does that speaks no TLS"
+		return "the server closed the connection during the TLS handshake, as a server without TLS does"
 	}
 	for _, silent := range [...]string{"server preface: EOF", "connection reset", "broken pipe"} {
 		if strings.Contains(e.reason, silent) {
-			return "the server ended the connection at once, as one does that refuses the client's TLS certificate, " +
-				"or that speaks TLS to a client which does not"
+			return "the server closed the connection at once, as it does if it refuses the client's TLS certificate, " +
+				"or if it requires TLS and the client does not use it"
 		}
 	}
 	return ""

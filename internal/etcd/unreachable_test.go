@@ -78,7 +78,7 @@ func giveUp(t *testing.T, client *clientv3.Client, bound time.Duration) error {
 }
 
 func TestDo_saysWhyThereIsNoConnection(t *testing.T) {
-	const refuses = "as one does that refuses the client's TLS certificate, or that speaks TLS to a client which does not"
+	const refuses = "as it does if it refuses the client's TLS certificate, or if it requires TLS and the client does not use it"
 	closed := listener(t, reset)
 	gone, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

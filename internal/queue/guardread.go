@@ -88,7 +88,7 @@ func (w *Guards) warn(e *Guarded, what string, err error) {
 	}
 	w.mu.Unlock()
 	if !recent {
-		w.Warn(fmt.Errorf("a key below %q cannot be %s, which is tried again: %w", Below([]byte(e.Key)), what, err))
+		w.Warn(fmt.Errorf("a key below %q cannot be %s and will be tried again: %w", Below([]byte(e.Key)), what, err))
 	}
 }
 

@@ -214,7 +214,7 @@ func TestObserve_permissionIsRevoked(t *testing.T) {
 // and when it is granted again, the session heals.
 func TestSession_permissionIsRevoked(t *testing.T) {
 	t.Parallel()
-	const missing = "permission denied (to renew a lease takes permission to write every key of it)"
+	const missing = "permission denied (renewing a lease requires permission to write every key attached to it)"
 	srv := startSecured(t)
 	opts := lease.Options{TTL: shortTTL, Prefix: "jobs/"}
 	s := rig.NewSession(t, srv.app(t), opts)

@@ -20,7 +20,7 @@ import (
 )
 
 // refused is the error if the server's TLS alert is lost, as may happen with TLS 1.3.
-const refused = "as one does that refuses the client's TLS certificate"
+const refused = "as it does if it refuses the client's TLS certificate"
 
 // identity is a client's certificate, which may be replaced.
 type identity struct {
@@ -191,14 +191,14 @@ func TestSession_saysThatOneSideSpeaksNoTLS(t *testing.T) {
 			func(t *testing.T) *etcdtest.Server { //nolint:thelper // a row
 				return newFiles(t, ca, ca.issue(t, "server")).start(t)
 			},
-			nil, "or that speaks TLS to a client which does not",
+			nil, "or if it requires TLS and the client does not use it",
 		},
 		"the server": {
 			func(t *testing.T) *etcdtest.Server { //nolint:thelper // a row
 				return etcdtest.Start(t, etcdtest.Options{})
 			},
 			[]etcdtest.ClientOption{etcdtest.TLS(holding(ca.issue(t, "client")).config(ca))},
-			"as one does that speaks no TLS",
+			"as a server without TLS does",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
