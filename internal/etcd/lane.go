@@ -11,7 +11,8 @@ const (
 	// lanes is the number of requests under way at a time. More lanes do not lower latency; with one, transactions
 	// that finish together are batched together again.
 	lanes = 1
-	// mostLanes is that number while the waiting transactions fill a request.
+	// mostLanes is that number while the waiting transactions fill a request: then waiting for more of them gains
+	// nothing.
 	mostLanes = 4
 	// stuckAfter is how long a request keeps its lane. After that another request may be sent beside it: an endpoint
 	// that does not answer must not hold up callers whom another endpoint could serve.

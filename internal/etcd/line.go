@@ -114,7 +114,7 @@ type Line struct {
 const (
 	mostRefused  = 1024           // the most queues that refused remembers
 	refusedPause = stuckAfter / 2 // between a failure and the next transaction of the refused queues
-	refusedFree  = 8              // failures in a row before the first pause
+	refusedFree  = 8              // failures in a row without a pause: a short denial costs no waiting
 )
 
 // caller is a transaction that waits to be sent in a batch, by the goroutine of a lane.

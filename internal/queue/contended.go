@@ -22,7 +22,7 @@ type contended struct {
 }
 
 const (
-	contendedLasts = 8    // the first value of contended.left
+	contendedLasts = 8    // the first value of contended.left: expecting an empty queue wrongly costs a second request
 	mostContended  = 1024 // the most queues that are remembered
 )
 

@@ -26,9 +26,11 @@ const (
 )
 
 const (
-	// mostWatched is the most keys of one lease that have a watch.
+	// mostWatched is the most keys of one lease that have a watch. A watch costs a goroutine here and a watcher in
+	// etcd, which this bounds for a session with thousands of locks.
 	mostWatched = 256
-	// mostRefused is the number of refused reads after which one pass of reading gives up.
+	// mostRefused is the number of refused reads after which one pass of reading gives up. If all keys are forbidden,
+	// it would otherwise send a request for each.
 	mostRefused = 32
 )
 
