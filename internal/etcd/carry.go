@@ -121,9 +121,9 @@ func (l *Line) nested(a *Attempt, batch []*caller) ([]Result, error) {
 	return results, nil
 }
 
-// split divides a batch that failed with err into parts that are sent again separately. It returns the batch whole,
-// for which the error then counts, if the request may have been carried out or if parts of it would fail in the same
-// way.
+// split divides a batch that failed with err into parts that are sent again separately. It does so only after a
+// refusal or an error that is [TooMuch], and if parts may succeed. A part that is the whole batch is not sent again:
+// the error counts for it.
 func (l *Line) split(batch []*caller, err error) [][]*caller {
 	whole := [][]*caller{batch}
 	if len(batch) == 1 || !Refused(err) && !TooMuch(err) || errors.Is(err, rpctypes.ErrTooManyRequests) {
