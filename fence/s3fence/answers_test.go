@@ -145,6 +145,19 @@ func TestBucket_Update_failure(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
+// If the function of Update panics, the hooks are not called: they are for a function that has returned.
+func TestBucket_Update_panics(t *testing.T) {
+	var store memory
+	told := &fencetest.Told{}
+	b := newBucket(t, store.RoundTrip, s3fence.Options{Hooks: told.Hooks()})
+	require.PanicsWithValue(t, "bug", func() {
+		_ = b.Update(fence.NewContext(t.Context(), 54), "key", func([]byte) ([]byte, error) { panic("bug") })
+	})
+	_, err := told.Last()
+	require.ErrorContains(t, err, "0 events")
+	require.Empty(t, store.objects)
+}
+
 // If the context ends before anything is sent, the write was not done, so the outcome is not unknown.
 func TestBucket_Update_contextEndsInFn(t *testing.T) {
 	var store memory

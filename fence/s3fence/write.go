@@ -164,43 +164,46 @@ type change struct {
 	next      func(old reading) (state, []byte, error) // returns what replaces old
 }
 
-// change carries out c and reports its outcome to the hooks. The write is safe for these reasons:
+// change carries out c and reports its outcome to the hooks.
+func (b *Bucket) change(ctx context.Context, c change) error {
+	failed, err := b.rewrite(ctx, c)
+	if failed {
+		_ = b.tell(ctx, c.key, c.by, nil) // the token was accepted
+		return err
+	}
+	return b.tell(ctx, c.key, c.by, err)
+}
+
+// rewrite replaces the object as c says. The flag failed reports that c.next returned an error, for which the token had
+// been accepted. The write is safe for these reasons:
 //
 // A write is conditional on the ETag of the version whose marks and lock were compared. The id makes the bytes of every
 // write, and so its ETag, unique: as long as the ETag is the same, nothing has been written.
 //
 // All attempts on one base, which is one ETag, carry the same bytes and replace the base, so at most one is done and it
-// does not matter which. change takes a new base and new bytes only if every attempt on the old base was answered "not
+// does not matter which. rewrite takes a new base and new bytes only if every attempt on the old base was answered "not
 // done". An attempt that arrives later fails, since its base is gone.
-func (b *Bucket) change(ctx context.Context, c change) (err error) {
-	var failed bool // next failed: the token was accepted
-	defer func() {
-		if failed {
-			_ = b.tell(ctx, c.key, c.by, nil)
-			return
-		}
-		_ = b.tell(ctx, c.key, c.by, err)
-	}()
+func (b *Bucket) rewrite(ctx context.Context, c change) (failed bool, err error) {
 	base, err := c.read(ctx, c.key)
 	if err != nil {
-		return b.explain(c.verb, c.key, err)
+		return false, b.explain(c.verb, c.key, err)
 	}
 	for attempt := 1; ; {
 		if err := b.refuse(c.key, c.by, base); err != nil {
-			return err
+			return false, err
 		}
 		st, payload, err := c.next(base)
 		if errors.Is(err, errNothingToDo) {
-			return nil
+			return false, nil
 		}
-		if failed = err != nil; failed {
-			return b.explain(c.verb, c.key, err)
+		if err != nil {
+			return true, b.explain(c.verb, c.key, err)
 		}
 		h := c.by.mark(base)
 		h.id, h.prev, h.state = newID(), base.id, st
 		now, err := b.replace(ctx, c, base, h, seal(h, payload), &attempt)
 		if err != nil || now == nil {
-			return err
+			return false, err
 		}
 		base = *now
 	}
@@ -253,8 +256,8 @@ func (b *Bucket) replace(
 		refusal := b.refuse(c.key, c.by, now)
 		switch {
 		case gone && refusal != nil:
-			// If two writes or more have followed base, the first may be this one, and the answer was to a proxy's copy.
-			// Readers that are granted together write in such close succession.
+			// If two writes or more have followed base, the first may be this one, and the answer was to a proxy's
+			// copy. Readers that are granted together write in such close succession.
 			unknown = unknown || now.prev != base.id
 			return nil, fail(refusal)
 		case gone && unknown:
