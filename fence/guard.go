@@ -156,9 +156,9 @@ func (g *Guard) Move(resource string, t Token, lock string) error {
 // errors are those of Check. If fn is nil, Do returns an error and the mark is unchanged.
 //
 // Newer tokens wait for fn, so bound its time, for example with the handle's context. When fn has returned, nothing
-// that it started may still write. fn must not call Do for the same resource, nor Claim, Check or Load with a newer
-// token or with the first name of a lock, nor ClaimPath or CheckPath for a path with the resource: these calls wait for
-// fn and would never return. [Guard.Marks] never waits. Safe for concurrent use.
+// that it started may still write. fn must not call Do for the same resource, nor a verb that would change its marks,
+// such as Claim, ClaimRead or Load with a newer token, Move, or ClaimPath for a path with the resource: these calls
+// wait for fn and would never return. [Guard.Marks] never waits. Safe for concurrent use.
 func (g *Guard) Do(resource string, t Token, fn func() error) error {
 	return g.do(resource, bare(writer(t)), fn)
 }

@@ -74,7 +74,8 @@ func load[T ~int64](g *Guard, marks map[string]T, as func(T) claimant) error {
 }
 
 // LoadLocks makes the resources follow the locks of a snapshot by [Guard.Locks], as [Guard.Load] raises the marks. A
-// resource that already follows a lock keeps it.
+// resource that already follows a lock keeps it. If [CheckLock] refuses a name, LoadLocks changes nothing, and the error
+// names the resource.
 func (g *Guard) LoadLocks(locks map[string]string) error {
 	for _, resource := range slices.Sorted(maps.Keys(locks)) {
 		if err := checkResource(resource); err != nil {
@@ -85,10 +86,11 @@ func (g *Guard) LoadLocks(locks map[string]string) error {
 		}
 	}
 	for resource, lock := range locks {
-		m := g.find(resource)
-		m.await()
-		m.lift(bid{lock: lock})
-		m.give()
+		if m := g.find(resource); m.marks.Load().lock == "" {
+			m.await()
+			m.lift(bid{lock: lock})
+			m.give()
+		}
 	}
 	return nil
 }
