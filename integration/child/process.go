@@ -23,8 +23,7 @@ type Process struct {
 	part string
 	cmd  *exec.Cmd
 
-	mu   sync.Mutex // guards gone; held while a signal is sent, so that the process's ID is not reused before that
-	gone bool
+	wait sync.Once
 }
 
 // Start starts a program to play a part. The part is the name of an environment variable, which gets the order as JSON;
@@ -66,15 +65,6 @@ func Start(program, part string, order any) (*Process, error) {
 
 // Signal sends a signal. It fails with [os.ErrProcessDone] after [Process.Wait].
 func (p *Process) Signal(sig os.Signal) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.signal(sig)
-}
-
-func (p *Process) signal(sig os.Signal) error {
-	if p.gone {
-		return fmt.Errorf("child: %s: %w", p.part, os.ErrProcessDone)
-	}
 	if err := p.cmd.Process.Signal(sig); err != nil {
 		return fmt.Errorf("child: signal %s: %w", p.part, err)
 	}
@@ -102,16 +92,13 @@ func (p *Process) Pause(ctx context.Context) error {
 
 // stopped asks the kernel whether all threads have stopped. The kernel reports each stop only once.
 func (p *Process) stopped() (bool, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.gone {
-		return false, fmt.Errorf("child: pause %s: %w", p.part, os.ErrProcessDone)
-	}
 	var status syscall.WaitStatus
 	pid, err := syscall.Wait4(p.cmd.Process.Pid, &status, syscall.WUNTRACED|syscall.WNOHANG, nil)
 	switch {
 	case errors.Is(err, syscall.EINTR), err == nil && pid == 0:
 		return false, nil
+	case errors.Is(err, syscall.ECHILD): // Wait has reaped it
+		return false, fmt.Errorf("child: pause %s: %w", p.part, os.ErrProcessDone)
 	case err != nil:
 		return false, fmt.Errorf("child: pause %s: %w", p.part, err)
 	case !status.Stopped(): // it has ended, and this call has reaped it, so Wait has no status to report
@@ -135,13 +122,10 @@ func (p *Process) Kill() error {
 
 // Wait returns when the process is gone. The first call returns how the process ended, further calls nil. Read Stdout
 // to its end first.
-func (p *Process) Wait() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.gone {
-		return nil
-	}
-	p.gone = true
-	_ = p.Stdin.Close()
-	return p.cmd.Wait()
+func (p *Process) Wait() (err error) {
+	p.wait.Do(func() {
+		_ = p.Stdin.Close()
+		err = p.cmd.Wait()
+	})
+	return err
 }

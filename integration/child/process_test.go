@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/integration/child"
+	"github.com/leasefence/leasefence/integration/rig"
 )
 
 const part = "LEASEFENCE_TEST_COUNTER"
@@ -84,4 +85,22 @@ func TestProcess_Pause_fails(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, p.Pause(ctx), os.ErrProcessDone)
 	_ = p.Wait() // fails, since Pause has reaped the process
+}
+
+// A paused process can be killed while another goroutine waits for its end.
+func TestProcess_Kill_duringWait(t *testing.T) {
+	p, err := child.Start("", part, 0)
+	require.NoError(t, err)
+	_, err = bufio.NewReader(p.Stdout).ReadString('\n') // it runs
+	require.NoError(t, err)
+	require.NoError(t, p.Pause(t.Context()))
+	waited, killed := make(chan error, 1), make(chan error, 1)
+	go func() { waited <- p.Wait() }()
+	rig.Eventually(t, func() bool {
+		_, err := p.Stdin.Write([]byte{0})
+		return err != nil
+	}, func() string { return "Wait does not close Stdin" })
+	go func() { killed <- p.Kill() }()
+	require.NoError(t, rig.Await(t, killed, "Kill does not return"))
+	require.ErrorContains(t, rig.Await(t, waited, "Wait does not return"), "killed")
 }
