@@ -132,8 +132,8 @@ stands for --endpoints, and so on. A flag wins over the environment.
 	return root
 }
 
-// connect makes a client. With a user, etcd's client authenticates before it returns: until ctx ends, or for --dial-timeout or
-// patience, whichever is longer.
+// connect makes a client. With a user, etcd's client authenticates before it returns: until ctx ends, or for
+// --dial-timeout or patience, whichever is longer.
 func (a *app) connect(ctx context.Context, patience time.Duration) (*clientv3.Client, error) {
 	config, err := a.etcd.config()
 	if err != nil {

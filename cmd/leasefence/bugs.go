@@ -30,8 +30,8 @@ const (
 	newestTested = 7
 )
 
-// fixIn returns the first release of v's minor version without the bug, nil if there is none or that minor version never had the
-// bug; and whether v has the bug.
+// fixIn returns the first release of v's minor version without the bug, nil if there is none or that minor version
+// never had the bug; and whether v has the bug.
 func (b bug) fixIn(v semver.Version) (fix *semver.Version, has bool) {
 	newest := int64(0)
 	for _, text := range b.fixed {

@@ -20,15 +20,16 @@ func start(path string, args []string, h hold) (*exec.Cmd, error) {
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
 	if ownsTerminal() {
-		// A background group would be stopped when it reads from the terminal. In the foreground it gets Ctrl-C directly.
+		// A background group would be stopped when it reads from the terminal. In the foreground it gets Ctrl-C
+		// directly.
 		cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, stdin
 	}
 	endWithParent(cmd.SysProcAttr)
 	return cmd, cmd.Start()
 }
 
-// signalGroup signals the command's group. It ignores errors: the group may have ended. It also continues processes that are
-// stopped, as by Ctrl-Z: they would not handle the signal.
+// signalGroup signals the command's group. It ignores errors: the group may have ended. It also continues processes
+// that are stopped, as by Ctrl-Z: they would not handle the signal.
 func signalGroup(cmd *exec.Cmd, sig syscall.Signal) {
 	_ = syscall.Kill(-cmd.Process.Pid, sig)
 	if sig != syscall.SIGKILL { // which also kills a stopped process
@@ -55,8 +56,8 @@ func ownsTerminal() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// takeTerminalBack puts leasefence's group in the foreground again, if start took it away. A group in the background may do that
-// only while it ignores SIGTTOU.
+// takeTerminalBack puts leasefence's group in the foreground again, if start took it away. A group in the background
+// may do that only while it ignores SIGTTOU.
 func takeTerminalBack(cmd *exec.Cmd) {
 	if cmd.SysProcAttr.Foreground {
 		signal.Ignore(syscall.SIGTTOU)

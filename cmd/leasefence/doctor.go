@@ -132,8 +132,8 @@ func (d *doctor) print(count map[string]int) error {
 	return err
 }
 
-// shell is a command line for a POSIX shell with name as its last argument. Somebody else may have chosen the name, so it is
-// quoted; if it has invisible characters, shell gives no command, since people could not see what they paste.
+// shell is a command line for a POSIX shell with name as its last argument. Somebody else may have chosen the name, so
+// it is quoted; if it has invisible characters, shell gives no command, since people could not see what they paste.
 func shell(command, name string) string {
 	if harmless(name) != name {
 		return fmt.Sprintf("(no command is given for %s: it has invisible characters)", harmless(name))

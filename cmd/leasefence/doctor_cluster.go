@@ -171,9 +171,9 @@ func (d *doctor) leases(ctx context.Context, found found) {
 	d.add(f)
 }
 
-// attached asks etcd whether the keys of contenders are attached to the leases in their names. A key whose own record names
-// another lease, or none, is a stray. A key whose record names that lease, though the lease does not list the key, holds or waits
-// forever: no end of a lease deletes it.
+// attached asks etcd whether the keys of contenders are attached to the leases in their names. A key whose own record
+// names another lease, or none, is a stray. A key whose record names that lease, though the lease does not list the
+// key, holds or waits forever: no end of a lease deletes it.
 func (d *doctor) attached(ctx context.Context, found *found) {
 	asked := 0
 	for id, keys := range found.held {

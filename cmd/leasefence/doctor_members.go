@@ -55,7 +55,8 @@ func (d *doctor) member(ctx context.Context, endpoint string) bool {
 	return true
 }
 
-// oneCluster checks that all endpoints belong to one cluster: a lock in one of two clusters excludes nobody in the other.
+// oneCluster checks that all endpoints belong to one cluster: a lock in one of two clusters excludes nobody in the
+// other.
 func (d *doctor) oneCluster() {
 	if len(d.clusters) < 2 {
 		return

@@ -44,8 +44,8 @@ func (e *etcdFlags) register(to *pflag.FlagSet) {
 	to.AddFlagSet(flags)
 }
 
-// readEnv sets flags that are not on the command line from the environment. If a flag gives a password, readEnv ignores passwords in
-// the environment.
+// readEnv sets flags that are not on the command line from the environment. If a flag gives a password, readEnv ignores
+// passwords in the environment.
 func (e *etcdFlags) readEnv(flags *pflag.FlagSet) error {
 	given := e.passwords() > 0
 	for _, name := range e.names {
@@ -79,8 +79,8 @@ func (e *etcdFlags) passwords() (n int) {
 	return n
 }
 
-// config is the configuration of clients. It is built once, so that the user types the password once. etcd's client reads the
-// certificate files again for each connection, so they can be replaced.
+// config is the configuration of clients. It is built once, so that the user types the password once. etcd's client
+// reads the certificate files again for each connection, so they can be replaced.
 func (e *etcdFlags) config() (clientv3.Config, error) {
 	if e.built == nil {
 		config, err := e.build()

@@ -208,8 +208,8 @@ func (a *app) lock(l theLock) error {
 	return outcome(child.ProcessState)
 }
 
-// lostInUnlock reports whether a lock that was held before Unlock was lost during it. With any other reason Unlock has found that
-// the lock was lost before.
+// lostInUnlock reports whether a lock that was held before Unlock was lost during it. With any other reason Unlock has
+// found that the lock was lost before.
 func lostInUnlock(err error) bool {
 	lost, ok := errors.AsType[*lease.LostError](err)
 	return ok && lost.Reason == lease.ReasonDeadlinePassed
@@ -279,18 +279,19 @@ func cannotRun(err error) error {
 	return &exitError{exitCannotRun, err}
 }
 
-// catchSignals catches the signals that are passed on to CMD, so that they do not end leasefence. A signal that is ignored, as
-// SIGHUP is under nohup, stays ignored.
+// catchSignals catches the signals that are passed on to CMD, so that they do not end leasefence. A signal that is
+// ignored, as SIGHUP is under nohup, stays ignored.
 func catchSignals() <-chan os.Signal {
-	// Without this, a message to a closed standard error would end leasefence, and with it CMD, by SIGKILL. The signal is caught,
-	// not ignored: CMD would inherit an ignored signal.
+	// Without this, a message to a closed standard error would end leasefence, and with it CMD, by SIGKILL. The signal
+	// is caught, not ignored: CMD would inherit an ignored signal.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	signals := make(chan os.Signal)
 	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP} {
 		if signal.Ignored(sig) {
 			continue
 		}
-		// Package signal drops a signal if the channel is full. In a channel of its own, none is lost to a different signal.
+		// Package signal drops a signal if the channel is full. In a channel of its own, none is lost to a different
+		// signal.
 		caught := make(chan os.Signal, 1)
 		signal.Notify(caught, sig)
 		go func() {
@@ -343,14 +344,14 @@ type session struct {
 	messages sync.WaitGroup
 }
 
-// say writes a message to standard error in the background: if nobody reads that, the write blocks, and the command would not be
-// stopped in time. close waits for it.
+// say writes a message to standard error in the background: if nobody reads that, the write blocks, and the command
+// would not be stopped in time. close waits for it.
 func (s *session) say(format string, args ...any) {
 	s.messages.Go(func() { s.app.say(format, args...) })
 }
 
-// open opens a session, unless ctx ends or a signal arrives first. If it fails, the session may be nil or have no lease yet; the
-// caller closes any that is not nil. Acquired is called after each successful acquisition.
+// open opens a session, unless ctx ends or a signal arrives first. If it fails, the session may be nil or have no lease
+// yet; the caller closes any that is not nil. Acquired is called after each successful acquisition.
 func (a *app) open(ctx context.Context, c command, signals <-chan os.Signal, acquired func(lease.Acquired)) (*session, error) {
 	s := &session{app: a, ttl: c.ttl}
 	err := interruptible(ctx, signals, func(ctx context.Context) (err error) {

@@ -3,9 +3,9 @@
 //	leasefence lock jobs/nightly -- backup --all
 //	leasefence ls jobs/
 //
-// "leasefence help" lists the commands, with examples, and the exit codes. Flags and environment are those of etcdctl. "lock" does
-// what "etcdctl lock NAME CMD" does, and the two exclude each other on the same name; but it stops the command when the lock is
-// lost, and gives it the fencing token.
+// "leasefence help" lists the commands, with examples, and the exit codes. Flags and environment are those of etcdctl.
+// "lock" does what "etcdctl lock NAME CMD" does, and the two exclude each other on the same name; but it stops the
+// command when the lock is lost, and gives it the fencing token.
 package main
 
 import (

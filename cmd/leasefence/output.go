@@ -35,8 +35,8 @@ func printJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// visible is a writer of JSON that escapes invisible characters, and those that turn the direction of the text after them. Each
-// Write gets a whole value.
+// visible is a writer of JSON that escapes invisible characters, and those that turn the direction of the text after
+// them. Each Write gets a whole value.
 type visible struct{ to io.Writer }
 
 func (v visible) Write(p []byte) (int, error) {
@@ -60,7 +60,8 @@ func (v visible) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// harmless makes foreign text safe for a line on a terminal: it quotes text that has invisible characters or is no UTF-8.
+// harmless makes foreign text safe for a line on a terminal: it quotes text that has invisible characters or is no
+// UTF-8.
 func harmless(s string) string {
 	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return strconv.Quote(s)

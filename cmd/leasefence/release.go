@@ -25,7 +25,8 @@ type release struct {
 	token string
 }
 
-// releaseModes are the modes: what each will do, what has become of the holder then, and the note on the page's timeline.
+// releaseModes are the modes: what each will do, what has become of the holder then, and the note on the page's
+// timeline.
 var releaseModes = map[string]struct {
 	mode             lease.ReleaseMode
 	does, done, note string
@@ -116,7 +117,8 @@ func (a *app) release(r release) error {
 	})
 }
 
-// notReleased gives err the exit code 75 if nobody was released, and names the other modes if the holder cannot be asked.
+// notReleased gives err the exit code 75 if nobody was released, and names the other modes if the holder cannot be
+// asked.
 func notReleased(err error) error {
 	if errors.Is(err, lease.ErrNotHeld) {
 		return &exitError{exitNotObtained, err}

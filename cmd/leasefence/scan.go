@@ -24,8 +24,8 @@ func prefixWanted(err error) error {
 // keysAtATime is the number of keys that one request reads.
 const keysAtATime = 2000
 
-// scan reads the names of all keys that begin with prefix, page by page, all at one revision; 0 is the present one. It ends early
-// if see returns false.
+// scan reads the names of all keys that begin with prefix, page by page, all at one revision; 0 is the present one. It
+// ends early if see returns false.
 func scan(ctx context.Context, client *clientv3.Client, prefix string, rev int64, see func(*mvccpb.KeyValue) bool) error {
 	key, end := cmp.Or(prefix, "\x00"), clientv3.GetPrefixRangeEnd(prefix)
 	for {
@@ -49,8 +49,8 @@ func scan(ctx context.Context, client *clientv3.Client, prefix string, rev int64
 // smallLease is smaller than every contender's lease, as in lease.List: a smaller number at the end of a key is data.
 const smallLease = 1 << 32
 
-// contends reports whether a key has the form of a contender's key, and the lease in its name. The name alone does not show
-// whether the key is attached to that lease.
+// contends reports whether a key has the form of a contender's key, and the lease in its name. The name alone does not
+// show whether the key is attached to that lease.
 func contends(kv *mvccpb.KeyValue) (clientv3.LeaseID, bool) {
 	form, ok := locks.FormOf(kv.Key)
 	return form.Lease, ok && uint64(form.Lease) >= smallLease

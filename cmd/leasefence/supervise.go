@@ -66,8 +66,8 @@ func (s *session) supervise(cmd *exec.Cmd, h hold, grace time.Duration, signals 
 	return did
 }
 
-// gone returns a channel that is closed if the hold is lost after somebody has asked for its release. The hold's context cannot
-// report that: it ended with the request.
+// gone returns a channel that is closed if the hold is lost after somebody has asked for its release. The hold's
+// context cannot report that: it ended with the request.
 func (s *session) gone(ctx context.Context, h hold) <-chan struct{} {
 	done := make(chan struct{})
 	end := sync.OnceFunc(func() { close(done) })

@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// hidePasswords overwrites passwords in the process's arguments, which every user of the machine can read. Args is os.Args itself;
-// the caller has copied the strings that it still needs.
+// hidePasswords overwrites passwords in the process's arguments, which every user of the machine can read. Args is
+// os.Args itself; the caller has copied the strings that it still needs.
 func hidePasswords(args []string) {
 	for i, arg := range args {
 		secret := ""

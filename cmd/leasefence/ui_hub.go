@@ -189,8 +189,8 @@ func (h *hub) read() (rows []row, capped bool, err error) {
 	return rows, capped, nil
 }
 
-// viewList keeps the list up to date until the viewer leaves. Rows that were read before a time without viewers count as current
-// only until the next reading would have been due.
+// viewList keeps the list up to date until the viewer leaves. Rows that were read before a time without viewers count
+// as current only until the next reading would have been due.
 func (h *hub) viewList() (leave func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -263,8 +263,8 @@ func (h *hub) look(name string) (t *topic, leave func(), err error) {
 	}, nil
 }
 
-// forget ends the topics that have had no viewer for the time unseen. If that is 0, it ends one topic, the one that was left first,
-// and reports whether there was one.
+// forget ends the topics that have had no viewer for the time unseen. If that is 0, it ends one topic, the one that was
+// left first, and reports whether there was one.
 func (h *hub) forget(unseen time.Duration) (forgotten bool) {
 	var oldest *topic
 	for name, t := range h.topics {

@@ -17,7 +17,8 @@ import (
 	"github.com/leasefence/leasefence/lease/leasetest"
 )
 
-// newTestHub starts a hub on an empty server. The test's cleanup ends its goroutines, without which the bubble would not end.
+// newTestHub starts a hub on an empty server. The test's cleanup ends its goroutines, without which the bubble would
+// not end.
 func newTestHub(t *testing.T) (*hub, *leasetest.Server, *leasetest.Client) {
 	t.Helper()
 	srv := leasetest.New(t)
@@ -133,8 +134,8 @@ func TestHub_listsWhileSomebodyLooks(t *testing.T) {
 	})
 }
 
-// After a time without viewers the hub does not show the old list as the present one. A viewer that comes back at once gets it
-// without waiting.
+// After a time without viewers the hub does not show the old list as the present one. A viewer that comes back at once
+// gets it without waiting.
 func TestHub_showsNoOldList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, _, client := newTestHub(t)

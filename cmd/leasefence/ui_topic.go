@@ -80,8 +80,8 @@ func newTopic(h *hub, name string) *topic {
 	return t
 }
 
-// watch follows the queue until ctx ends. It begins again after an error that ends lease.Watch, such as a denied permission: an
-// operator may grant it.
+// watch follows the queue until ctx ends. It begins again after an error that ends lease.Watch, such as a denied
+// permission: an operator may grant it.
 func (t *topic) watch(ctx context.Context) {
 	for {
 		for q, err := range lease.Watch(ctx, t.hub.client, t.name) {
@@ -165,7 +165,8 @@ func (t *topic) add(s *spell) *spell {
 	return s
 }
 
-// tend reads the remaining time of the leases from time to time, and after the end of a hold what has become of its lease.
+// tend reads the remaining time of the leases from time to time, and after the end of a hold what has become of its
+// lease.
 func (t *topic) tend(ctx context.Context) {
 	for {
 		asked := t.ask(ctx)
@@ -184,8 +185,8 @@ func (t *topic) tend(ctx context.Context) {
 	}
 }
 
-// ask reads the remaining time of the queue's leases. If there are many, it only checks whether etcd answers. It returns the number
-// of leases that it has asked for.
+// ask reads the remaining time of the queue's leases. If there are many, it only checks whether etcd answers. It
+// returns the number of leases that it has asked for.
 func (t *topic) ask(ctx context.Context) (asked int) {
 	ctx, cancel := t.hub.bounded(ctx)
 	defer cancel()
@@ -230,9 +231,9 @@ func (t *topic) ask(ctx context.Context) (asked int) {
 	return len(q.Holders) + len(q.Waiters)
 }
 
-// settle finds out how holds have ended. If the lease lives on, the holder has released the lock, or somebody has deleted the key. If
-// the lease is gone, etcd does not tell whether the holder had released the lock before; the last reading only tells whether the lease
-// can have expired.
+// settle finds out how holds have ended. If the lease lives on, the holder has released the lock, or somebody has
+// deleted the key. If the lease is gone, etcd does not tell whether the holder had released the lock before; the last
+// reading only tells whether the lease can have expired.
 func (t *topic) settle(ctx context.Context) {
 	ctx, cancel := t.hub.bounded(ctx) // one bound for all, so that tend soon notices that etcd does not answer
 	defer cancel()
@@ -290,7 +291,8 @@ type nameView struct {
 	Trail   json.RawMessage `json:"trail,omitempty"` // a trailView
 }
 
-// newsFor adds what has changed since sent to a message, and returns a channel that the next change closes. A nil topic has no news.
+// newsFor adds what has changed since sent to a message, and returns a channel that the next change closes. A nil topic
+// has no news.
 func (t *topic) newsFor(sent *cursor, to *message) <-chan struct{} {
 	if t == nil {
 		return nil

@@ -19,7 +19,8 @@ const (
 	mostShown = 200      // rows of each table that are shown for one name
 )
 
-// trail is a file with rows of an audit trail, from the two tables of sqlfence or pgxfence: JSON objects, or arrays of them.
+// trail is a file with rows of an audit trail, from the two tables of sqlfence or pgxfence: JSON objects, or arrays of
+// them.
 type trail struct {
 	file string
 

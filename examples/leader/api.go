@@ -18,8 +18,8 @@ import (
 // patience bounds a request's work, and the end of the server.
 const patience = 5 * time.Second
 
-// serve starts to serve HTTP until ctx ends, and returns the address. It checks no permission: everybody who can reach the address can
-// transfer the lead.
+// serve starts to serve HTTP until ctx ends, and returns the address. It checks no permission: everybody who can reach
+// the address can transfer the lead.
 func (n *node) serve(ctx context.Context, parts *sync.WaitGroup, fail func(error)) (address string, err error) {
 	listener, err := net.Listen("tcp", n.http)
 	if err != nil {
@@ -48,8 +48,8 @@ func (n *node) serve(ctx context.Context, parts *sync.WaitGroup, fail func(error
 	return listener.Addr().String(), nil
 }
 
-// leaderAnswer says who leads, as far as the answering process knows. It is for finding the leader. It must not decide who may write:
-// the check of the token does.
+// leaderAnswer says who leads, as far as the answering process knows. It is for finding the leader. It must not decide
+// who may write: the check of the token does.
 type leaderAnswer struct {
 	Leader string      `json:"leader"` // empty: nobody leads
 	Token  fence.Token `json:"token,omitzero"`
@@ -73,7 +73,8 @@ func (n *node) getLeader(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// postTransfer hands the lead over to the candidate that the parameter "to" names, for example before this process is updated.
+// postTransfer hands the lead over to the candidate that the parameter "to" names, for example before this process is
+// updated.
 func (n *node) postTransfer(w http.ResponseWriter, r *http.Request) {
 	leadership := n.leading.Load()
 	if leadership == nil {

@@ -76,8 +76,8 @@ func TestDemo_movesTheLead(t *testing.T) {
 	requireTimes(t, text, led)
 }
 
-// requireTimes checks the printed times: a leader that hands over or stops has stopped to lead before the next process leads, and the
-// next process leads soon.
+// requireTimes checks the printed times: a leader that hands over or stops has stopped to lead before the next process
+// leads, and the next process leads soon.
 func requireTimes(t *testing.T, text string, led []line) {
 	t.Helper()
 	asked := timelineOf(t, text, `is asked to transfer`)
@@ -98,7 +98,8 @@ func requireTimes(t *testing.T, text string, led []line) {
 	require.Empty(t, began, "a process has not logged that it leads no more")
 }
 
-// The same scenes without the check of tokens: a stale write is accepted, so in the first test it was the fence that refused it.
+// The same scenes without the check of tokens: a stale write is accepted, so in the first test it was the fence that
+// refused it.
 func TestDemo_failsWithoutFence(t *testing.T) {
 	r := exampletest.Start(t, "-no-fence")
 	require.Equal(t, 1, r.End(t))

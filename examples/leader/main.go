@@ -18,12 +18,11 @@
 // -help lists the flags for an etcd that requires a user, a password or certificates.
 //
 // SIGTERM and Ctrl-C end the process with status 0: it resigns first, so that the next candidate leads within
-// milliseconds. If it ends with another status, start it again. If the ledger has seen tokens that etcd has not granted yet, because
-// etcd was restored from a snapshot, the process ends and says so: start all processes with a higher -era.
+// milliseconds. If it ends with another status, start it again. If the ledger has seen tokens that etcd has not granted
+// yet, because etcd was restored from a snapshot, the process ends and says so: start all processes with a higher -era.
 //
-// The demo, in demo/, starts etcd, the resource (the ledger of examples/internal/ledger) and three such
-// processes. Its exit status is 0 if everything has happened as it should: never two leaders at a time, and no stale write
-// accepted.
+// The demo, in demo/, starts etcd, the resource (the ledger of examples/internal/ledger) and three such processes. Its
+// exit status is 0 if everything has happened as it should: never two leaders at a time, and no stale write accepted.
 package main
 
 import (

@@ -42,11 +42,12 @@ type node struct {
 	leading atomic.Pointer[election.Leadership] // nil unless this process leads
 }
 
-// stopTimeout is how long the leader may take to return after the end of its leadership. It is longer than one step of work may take.
+// stopTimeout is how long the leader may take to return after the end of its leadership. It is longer than one step of
+// work may take.
 const stopTimeout = stepTimeout + 5*time.Second
 
-// join is the life of a process: it campaigns, leads when its turn comes, campaigns again when it has lost the lead, and serves HTTP.
-// It returns nil when ctx has ended.
+// join is the life of a process: it campaigns, leads when its turn comes, campaigns again when it has lost the lead,
+// and serves HTTP. It returns nil when ctx has ended.
 func join(ctx context.Context, c config) (err error) {
 	n := &node{config: c}
 	if c.ledger != "" {

@@ -17,8 +17,8 @@ const (
 	stepTimeout = 10 * time.Second       // bound of one step
 )
 
-// lead does the leader's work until ctx ends. The next leader does not start before lead has returned, unless this process is paused or
-// cut off; the token is for that case.
+// lead does the leader's work until ctx ends. The next leader does not start before lead has returned, unless this
+// process is paused or cut off; the token is for that case.
 func (n *node) lead(ctx context.Context, token fence.Token) error {
 	leadership, ok := election.FromContext(ctx)
 	if !ok {
@@ -37,8 +37,9 @@ func (n *node) lead(ctx context.Context, token fence.Token) error {
 	return err
 }
 
-// restored returns an error, which ends the process, if the token was refused because a restore took etcd's revisions back: the ledger
-// would refuse every later leadership, too. Otherwise somebody else leads by now, and it returns nil: campaign again.
+// restored returns an error, which ends the process, if the token was refused because a restore took etcd's revisions
+// back: the ledger would refuse every later leadership, too. Otherwise somebody else leads by now, and it returns nil:
+// campaign again.
 func restored(ctx context.Context, leadership *election.Leadership, refusal error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
 	defer cancel()
@@ -54,7 +55,8 @@ func (n *node) work(ctx context.Context, leadership *election.Leadership) error 
 		<-ctx.Done()
 		return nil
 	}
-	// Claim before the first read: from now on the ledger refuses older tokens, so the entry that is read stays the last until the write.
+	// Claim before the first read: from now on the ledger refuses older tokens, so the entry that is read stays the
+	// last until the write.
 	if err := n.book.Claim(ctx); err != nil {
 		return fmt.Errorf("claim the ledger: %w", err)
 	}
@@ -73,8 +75,8 @@ func (n *node) work(ctx context.Context, leadership *election.Leadership) error 
 	return nil
 }
 
-// step is one piece of work: read, compute, write. The end of the leadership does not cancel it: that could not take back a write that
-// is already sent, and would leave its outcome unknown. The token makes a late write harmless.
+// step is one piece of work: read, compute, write. The end of the leadership does not cancel it: that could not take
+// back a write that is already sent, and would leave its outcome unknown. The token makes a late write harmless.
 func (n *node) step(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
 	defer cancel()

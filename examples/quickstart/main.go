@@ -1,7 +1,7 @@
 //go:build unix
 
-// Quickstart shows what a fencing token is for. Two processes use one lock to write to one ledger. The holder of the lock is paused, and
-// continues when the other process holds the lock.
+// Quickstart shows what a fencing token is for. Two processes use one lock to write to one ledger. The holder of the
+// lock is paused, and continues when the other process holds the lock.
 //
 //	go -C examples run ./quickstart            # the late write is refused: exit status 0
 //	go -C examples run ./quickstart -no-fence  # nobody checks the token: the ledger is corrupted, exit status 1

@@ -36,8 +36,8 @@ func TestQuickstart_refusesTheStaleWrite(t *testing.T) {
 
 	a, b := token(t, text, "A"), token(t, text, "B")
 	require.Less(t, exampletest.Number(t, a), exampletest.Number(t, b))
-	// Lines of different processes may interleave in any order. This checks the order of the workers' lines, and below that of the main
-	// process, which also serves the ledger.
+	// Lines of different processes may interleave in any order. This checks the order of the workers' lines, and below
+	// that of the main process, which also serves the ledger.
 	exampletest.RequireInOrder(t, text,
 		` A \d+ +`+a+`  has the lock$`,
 		` A \d+ +`+a+`  goes to write; entry: #1 \(\+100, balance 100\); has the lock for: \S+s$`,
@@ -72,7 +72,8 @@ func token(t *testing.T, text, id string) string {
 	return match[1]
 }
 
-// The same run without the check of tokens: the stale write is accepted, so in the first test it was the fence that refused it.
+// The same run without the check of tokens: the stale write is accepted, so in the first test it was the fence that
+// refused it.
 func TestQuickstart_corruptsWithoutFence(t *testing.T) {
 	t.Parallel()
 	r := exampletest.Start(t, "-no-fence")

@@ -97,7 +97,8 @@ func (p *tab) await(t *testing.T, expression string) {
 	}
 }
 
-// comes reports whether an expression in the page becomes true in time. It evaluates the expression after each change of the page.
+// comes reports whether an expression in the page becomes true in time. It evaluates the expression after each change
+// of the page.
 func (p *tab) comes(t *testing.T, expression string, in time.Duration) bool {
 	t.Helper()
 	return eval[bool](t, p, fmt.Sprintf(`new Promise((done) => {

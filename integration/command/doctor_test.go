@@ -115,8 +115,8 @@ func TestDoctor_findsWhatIsWrong(t *testing.T) {
 	require.Contains(t, says(all, "leases"), "2 hold or wait for something here, with 3 keys, at most 2 on one")
 }
 
-// A key that has the form of a contender's key, but was put without the lease, is a stray: get shows no holder, and doctor reports it.
-// The commands that doctor gives are safe to paste, whatever the names are, and delete the key.
+// A key that has the form of a contender's key, but was put without the lease, is a stray: get shows no holder, and
+// doctor reports it. The commands that doctor gives are safe to paste, whatever the names are, and delete the key.
 func TestDoctor_straysAreNoHolds(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// If etcd does not answer, no command hangs, and each says so. With a user, etcd's client authenticates before the command begins.
+// If etcd does not answer, no command hangs, and each says so. With a user, etcd's client authenticates before the
+// command begins.
 func TestDown_everyCommandSaysSo(t *testing.T) {
 	t.Parallel()
 	for flags, codes := range map[string]map[string]int{

@@ -43,7 +43,8 @@ func TestElect_oneLeads(t *testing.T) {
 	requireNothingLeft(t, client)
 }
 
-// A leader that loses the leadership, or is asked to release it, stops its command, campaigns again, and starts the command again.
+// A leader that loses the leadership, or is asked to release it, stops its command, campaigns again, and starts the
+// command again.
 func TestElect_leadsAgain(t *testing.T) {
 	t.Parallel()
 	for how, says := range map[string]string{"asked": "asked to release", "deleted": "campaigning again", "revoked": "campaigning again"} {

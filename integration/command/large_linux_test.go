@@ -22,8 +22,8 @@ import (
 
 const many = 50_000
 
-// ls lists 50,000 locks in at most 2 s of processor time and 50 MB. A busy machine would break a bound on wall-clock time. The race
-// detector needs much more of both, so the command is built without it.
+// ls lists 50,000 locks in at most 2 s of processor time and 50 MB. A busy machine would break a bound on wall-clock
+// time. The race detector needs much more of both, so the command is built without it.
 func TestLs_manyLocks(t *testing.T) {
 	plain := program
 	if raceDetector() {
@@ -68,8 +68,9 @@ func TestLs_manyLocks(t *testing.T) {
 
 var peak = regexp.MustCompile(`VmHWM:\s*(\d+) kB`)
 
-// outputAndMemory runs a command and returns its output and its peak memory in bytes. The system's figure for a process that has ended
-// includes memory of the process that started it, so this reads the figure while the command runs, after each part of its output.
+// outputAndMemory runs a command and returns its output and its peak memory in bytes. The system's figure for a process
+// that has ended includes memory of the process that started it, so this reads the figure while the command runs, after
+// each part of its output.
 func outputAndMemory(t *testing.T, cmd *exec.Cmd) (text []byte, memory int64) {
 	t.Helper()
 	out, err := cmd.StdoutPipe()

@@ -120,8 +120,8 @@ func TestLock_passesOnSignalsThatComeTogether(t *testing.T) {
 	requireNothingLeft(t, client)
 }
 
-// stubborn ignores the signals that it can, has a child that does the same, and touches a file each while they run. They end at the
-// latest when the test's folder is gone.
+// stubborn ignores the signals that it can, has a child that does the same, and touches a file each while they run.
+// They end at the latest when the test's folder is gone.
 const stubborn = `trap '' TERM INT HUP
 (while touch "$0.child"; do sleep 0.01; done) &
 while touch "$0"; do sleep 0.01; done`
@@ -155,7 +155,8 @@ func lastSign(t *testing.T, path string) time.Time {
 	return parent.ModTime()
 }
 
-// If renewals fail, the command has ended before etcd can give the lock to anybody else. (etcdctl lock lets its command run on.)
+// If renewals fail, the command has ended before etcd can give the lock to anybody else. (etcdctl lock lets its command
+// run on.)
 func TestLock_endsTheCommandBeforeTheLockExpires(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second

@@ -93,8 +93,8 @@ func TestOperate_readme(t *testing.T) {
 	requireGolden(t, "operate.golden", strings.Join(outputs, "\n"))
 }
 
-// operate runs a command line. Somebody holds jobs/nightly then and somebody else waits for it, except for lines that run a command
-// without --try.
+// operate runs a command line. Somebody holds jobs/nightly then and somebody else waits for it, except for lines that
+// run a command without --try.
 func operate(t *testing.T, line string) string {
 	t.Helper()
 	addr, client := etcd(t)
@@ -127,8 +127,8 @@ func operate(t *testing.T, line string) string {
 	return fmt.Sprintf("$ leasefence %s\n%s[exit code %d]\n", line, normal(p.stdout.String()+p.stderr.String()), code)
 }
 
-// stage has host-a/1 hold jobs/nightly, with token 2, and a permit of jobs/exports, with token 3, and has host-b/2 wait for
-// jobs/nightly, with token 4. It returns the holder's token and what unlocks jobs/nightly.
+// stage has host-a/1 hold jobs/nightly, with token 2, and a permit of jobs/exports, with token 3, and has host-b/2 wait
+// for jobs/nightly, with token 4. It returns the holder's token and what unlocks jobs/nightly.
 func stage(t *testing.T, client *clientv3.Client) (token string, unlock func()) {
 	t.Helper()
 	a, b := newSession(t, client, "host-a/1"), newSession(t, client, "host-b/2")

@@ -145,7 +145,8 @@ func TestTables_oddText(t *testing.T) {
 	}
 }
 
-// A signal or a request for release continues a command that is stopped, as by Ctrl-Z: otherwise it would keep the lock forever.
+// A signal or a request for release continues a command that is stopped, as by Ctrl-Z: otherwise it would keep the lock
+// forever.
 func TestLock_wakesACommandThatIsStopped(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(t *testing.T, addr string, p *running){

@@ -113,8 +113,8 @@ func (p *party) exit(t *testing.T, way int) {
 
 const changes = 1000
 
-// The page shows what Inspect says after each of many changes: also after an endpoint was lost, after all endpoints were lost, and after
-// etcd has compacted the changes of that time.
+// The page shows what Inspect says after each of many changes: also after an endpoint was lost, after all endpoints
+// were lost, and after etcd has compacted the changes of that time.
 func TestUI_showsWhatInspectSays(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})

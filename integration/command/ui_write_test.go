@@ -112,8 +112,8 @@ func TestUI_wantsAToken(t *testing.T) {
 	require.Contains(t, made.stdout.String(), "#token=")
 }
 
-// A tab that becomes visible again shows the time of its last update until its server has answered. A page whose server has ended says
-// so, and is live again when the server is back.
+// A tab that becomes visible again shows the time of its last update until its server has answered. A page whose server
+// has ended says so, and is live again when the server is back.
 func TestUI_survivesItsServer(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)

@@ -2,14 +2,14 @@
 const $ = (id) => document.getElementById(id);
 const keep = (store, key, value) => { try { return value === undefined ? window[store].getItem(key) : window[store].setItem(key, value); } catch { return null; } };
 
-// Invisible characters, and those that turn the direction of text, are shown as their code points. Names and other foreign text are set
-// as textContent, never as HTML.
+// Invisible characters, and those that turn the direction of text, are shown as their code points. Names and other
+// foreign text are set as textContent, never as HTML.
 const visible = (s) => s.replace(/[^\p{L}\p{M}\p{N}\p{P}\p{S} ]/gu, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
 const put = (node, text) => { if (node.textContent !== text) node.textContent = text; };
 const show = (node, text) => { node.hidden = !text; put(node, text || ""); };
 
-// The last messages, by part; log has the timeline's entries by ID. Lost is when the server was heard last, 0 while it is connected;
-// why is the reason of the break.
+// The last messages, by part; log has the timeline's entries by ID. Lost is when the server was heard last, 0 while it
+// is connected; why is the reason of the break.
 let setup, list, shown, one, trail, log, skew = 0, lost = Date.now(), heard = 0, why = "", stream;
 let asked = {};
 
@@ -31,8 +31,8 @@ const link = (change) => {
 // A token has only these characters, and fetch throws on some others.
 const headers = () => ({ "X-Leasefence": "1", Authorization: "Bearer " + (keep("sessionStorage", "token") || "").replace(/[^!-~]/g, "") });
 
-// look opens the stream for the address, again after each break. A hidden page has no stream: a browser opens at most six connections
-// to a server.
+// look opens the stream for the address, again after each break. A hidden page has no stream: a browser opens at most
+// six connections to a server.
 async function look() {
 	stream?.abort();
 	const mine = stream = new AbortController();
@@ -227,8 +227,8 @@ function timeline() {
 	});
 }
 
-// ask opens the dialog that releases a holder: the one that was shown when the button was pressed, and no other. An outcome that
-// arrives after the dialog was closed must not show in the next one.
+// ask opens the dialog that releases a holder: the one that was shown when the button was pressed, and no other. An
+// outcome that arrives after the dialog was closed must not show in the next one.
 let asking;
 function ask(c) {
 	const name = one.name;

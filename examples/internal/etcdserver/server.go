@@ -21,8 +21,8 @@ type Server struct {
 	grpc *grpc.Server // set before ready is closed
 }
 
-// Start starts etcd and waits until it serves clients. The folder's name contains the program's. If Start fails, nothing is left.
-// The caller stops the server.
+// Start starts etcd and waits until it serves clients. The folder's name contains the program's. If Start fails,
+// nothing is left. The caller stops the server.
 func Start(ctx context.Context, program string) (_ *Server, err error) {
 	s := &Server{}
 	if s.dir, err = os.MkdirTemp("", "leasefence-"+program+"-*"); err != nil {

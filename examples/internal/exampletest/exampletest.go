@@ -72,8 +72,8 @@ type Running struct {
 	lines *bufio.Scanner
 }
 
-// Start starts the program with a temporary folder of its own, which has to be empty when the test ends. If the first argument is
-// "-join", Text has the standard error instead of the standard output.
+// Start starts the program with a temporary folder of its own, which has to be empty when the test ends. If the first
+// argument is "-join", Text has the standard error instead of the standard output.
 func Start(t *testing.T, args ...string) *Running {
 	t.Helper()
 	return StartCommand(t, exec.CommandContext(Bounded(t), program, args...))

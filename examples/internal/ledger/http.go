@@ -22,7 +22,8 @@ const maxBody = 1 << 10
 
 // Handler serves the ledger: POST /claim, POST /entries and GET /entries/last.
 func (l *Ledger) Handler() (http.Handler, error) {
-	// The middleware puts the token into the context, and refuses requests without one. It checks no mark: the database decides.
+	// The middleware puts the token into the context, and refuses requests without one. It checks no mark: the database
+	// decides.
 	withToken, err := httpfence.NewMiddleware(
 		func(*http.Request) string { return resource },
 		func(context.Context, string, fence.Token) error { return nil },

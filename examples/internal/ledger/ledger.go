@@ -1,5 +1,5 @@
-// Package ledger is the resource of the examples: an append-only log in an SQLite database, which refuses writes with a stale token.
-// This file and book.go show what a resource has to do; http.go puts it on the network.
+// Package ledger is the resource of the examples: an append-only log in an SQLite database, which refuses writes with a
+// stale token. This file and book.go show what a resource has to do; http.go puts it on the network.
 package ledger
 
 import (
@@ -32,8 +32,8 @@ type Attempt struct {
 	Late  bool  // an entry with a larger token was accepted before
 }
 
-// Ledger does not check what entries say. It relies on writers to take turns, by their lock, and on its fence where the lock is not
-// enough. It takes a writer's token from the context.
+// Ledger does not check what entries say. It relies on writers to take turns, by their lock, and on its fence where the
+// lock is not enough. It takes a writer's token from the context.
 type Ledger struct {
 	book    *book
 	claimed func(Attempt)
@@ -43,8 +43,9 @@ type Ledger struct {
 	attempts []Attempt  // writes, accepted or not, in the order of their arrival
 }
 
-// Open creates an empty ledger in a temporary folder. The ledger calls claimed after every claim and written after every write,
-// accepted or not. If it is not fenced, it does not check tokens, to show what fencing prevents. The caller closes the ledger.
+// Open creates an empty ledger in a temporary folder. The ledger calls claimed after every claim and written after
+// every write, accepted or not. If it is not fenced, it does not check tokens, to show what fencing prevents. The
+// caller closes the ledger.
 func Open(ctx context.Context, fenced bool, claimed, written func(Attempt)) (*Ledger, error) {
 	b, err := openBook(ctx, fenced)
 	if err != nil {

@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package stage runs the demos. It starts etcd, the ledger, and processes of the same program with other arguments. It starts, pauses
-// and kills these as an operator would, and knows only their logs and whether they run.
+// Package stage runs the demos. It starts etcd, the ledger, and processes of the same program with other arguments. It
+// starts, pauses and kills these as an operator would, and knows only their logs and whether they run.
 package stage
 
 import (
@@ -57,13 +57,14 @@ type Stage struct {
 	err    error        // error of the step that has failed
 }
 
-// Run starts etcd and the ledger, plays, and prints a summary. On return nothing is left running. The error says what did not
-// happen as it should.
+// Run starts etcd and the ledger, plays, and prints a summary. On return nothing is left running. The error says what
+// did not happen as it should.
 func Run(ctx context.Context, opts Options, out *os.File, play func(*Stage)) error {
 	// Linux kills the processes when the thread that has started them ends; see attributes.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// If the reader of the output (leader | head) or the terminal goes away, the run ends with its clean-up, as after Ctrl-C.
+	// If the reader of the output (leader | head) or the terminal goes away, the run ends with its clean-up, as after
+	// Ctrl-C.
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
 	defer stop()

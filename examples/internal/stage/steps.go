@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// The steps of a play. After a step has failed, the later ones do nothing, and Run returns the error: so a play needs no error
-// handling.
+// The steps of a play. After a step has failed, the later ones do nothing, and Run returns the error: so a play needs
+// no error handling.
 
 // do is one step.
 func (s *Stage) do(what string, step func() error) {

@@ -1,8 +1,8 @@
 //go:build unix
 
 // Package demo shows what a service of three processes does when its leaders die, hang, hand over and stop. It starts
-// the processes as an operator would: this program with -join. It uses only their logs, their HTTP and signals. The processes have no
-// code for the demo.
+// the processes as an operator would: this program with -join. It uses only their logs, their HTTP and signals. The
+// processes have no code for the demo.
 package demo
 
 import (
@@ -36,8 +36,8 @@ type show struct {
 	door door
 }
 
-// Run starts everything, plays the scenes and prints a summary. On return nothing is left running. The error says what did
-// not happen as it should.
+// Run starts everything, plays the scenes and prints a summary. On return nothing is left running. The error says what
+// did not happen as it should.
 func Run(ctx context.Context, noFence bool, out *os.File) error {
 	s := &show{door: door{stands: make(chan struct{}, 1)}}
 	opts := stage.Options{Name: "leader", NoFence: noFence, Limit: limit, Before: s.door.before}
@@ -47,8 +47,8 @@ func Run(ctx context.Context, noFence bool, out *os.File) error {
 	})
 }
 
-// door delays reads of the ledger while it is locked, like a slow network. So the demo can pause the leader in the middle of a step, after
-// it has sent its read.
+// door delays reads of the ledger while it is locked, like a slow network. So the demo can pause the leader in the
+// middle of a step, after it has sent its read.
 type door struct {
 	sync.RWMutex
 	stands chan struct{} // filled when a reader waits at the locked door

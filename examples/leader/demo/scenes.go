@@ -12,8 +12,8 @@ import (
 	"github.com/leasefence/leasefence/examples/internal/stage"
 )
 
-// play plays the scenes. Each begins where the one before has ended. Until the leader is told to stop, they end with all three
-// processes in the election.
+// play plays the scenes. Each begins where the one before has ended. Until the leader is told to stop, they end with
+// all three processes in the election.
 func (s *show) play() {
 	s.Begin("Three processes start")
 	s.start("A")
@@ -63,8 +63,8 @@ func (s *show) play() {
 	}
 }
 
-// pause stops the leader, B, in the middle of a step of its work, and continues it when C leads. Then B's write reaches the ledger with
-// the old token.
+// pause stops the leader, B, in the middle of a step of its work, and continues it when C leads. Then B's write reaches
+// the ledger with the old token.
 func (s *show) pause() {
 	old := s.LastOf("B", stage.Leads)
 	s.door.Lock()

@@ -1,18 +1,18 @@
 //go:build unix
 
-// Demo is the quickstart. It starts etcd in a temporary folder, serves the ledger, starts itself twice, as A and B, and prints
-// events as they happen:
+// Demo is the quickstart. It starts etcd in a temporary folder, serves the ledger, starts itself twice, as A and B, and
+// prints events as they happen:
 //
 //   - A gets the lock and writes. B waits for the lock.
 //   - A reads the ledger, checks that it still holds the lock, and is stopped by SIGSTOP right before it writes.
 //   - A's lease expires. B gets the lock, with a larger token, and writes.
 //   - A continues and sends its write. The ledger has seen B's token and refuses A's.
 //
-// No check in A could have helped: a pause can always come between the check and the write. The ledger needs no clock to refuse the
-// write, only the token that comes with every write.
+// No check in A could have helped: a pause can always come between the check and the write. The ledger needs no clock
+// to refuse the write, only the token that comes with every write.
 //
-// Each step waits until it has seen the step before, so nothing depends on timing. The exit status is 0 only if the late write has
-// reached the ledger and was refused, and the ledger is intact. Otherwise it is 1.
+// Each step waits until it has seen the step before, so nothing depends on timing. The exit status is 0 only if the
+// late write has reached the ledger and was refused, and the ledger is intact. Otherwise it is 1.
 package main
 
 import (

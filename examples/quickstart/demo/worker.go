@@ -26,8 +26,8 @@ const lockName = "ledger"
 // amounts are the workers' entries.
 var amounts = map[string][]int{"A": {100, 50}, "B": {10, 20}}
 
-// worker takes the lock, writes its entries and releases the lock. Before each write it waits for a line on its standard input; only
-// that is there for the demo.
+// worker takes the lock, writes its entries and releases the lock. Before each write it waits for a line on its
+// standard input; only that is there for the demo.
 type worker struct {
 	name, endpoint, ledger string
 
@@ -84,7 +84,8 @@ func (w *worker) write(ctx context.Context, lock *lease.Lock) error {
 	if err != nil {
 		return err
 	}
-	// Claim before the first read: from now on the ledger refuses older tokens, so the entry that is read stays the last until the write.
+	// Claim before the first read: from now on the ledger refuses older tokens, so the entry that is read stays the
+	// last until the write.
 	if err := book.Claim(ctx); err != nil {
 		return err
 	}
@@ -104,8 +105,8 @@ func (w *worker) write(ctx context.Context, lock *lease.Lock) error {
 		if !w.goOn.Scan() {
 			return errors.New("the demo has ended")
 		}
-		// The pause comes here. The write is not bound to the lock's context: it stands for a write that is already on its way,
-		// which nothing can take back.
+		// The pause comes here. The write is not bound to the lock's context: it stands for a write that is already on
+		// its way, which nothing can take back.
 		err = book.Append(context.WithoutCancel(ctx), next)
 		if stale, ok := errors.AsType[*fence.StaleError](err); ok {
 			w.log.Warn(stage.IsRefused, "token", lock.Token(), "newest", stale.Highest)
