@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/lease"
+)
+
+// catchSignals catches the signals that are passed on to CMD, so that they do not end leasefence. A signal that is
+// ignored, as SIGHUP is under nohup, stays ignored.
+func catchSignals() <-chan os.Signal {
+	// Without this, a message to a closed standard error would end leasefence, and with it CMD, by SIGKILL. The signal
+	// is caught, not ignored: CMD would inherit an ignored signal.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	signals := make(chan os.Signal)
+	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP} {
+		if signal.Ignored(sig) {
+			continue
+		}
+		// Package signal drops a signal if the channel is full. In a channel of its own, none is lost to a different
+		// signal.
+		caught := make(chan os.Signal, 1)
+		signal.Notify(caught, sig)
+		go func() {
+			for sig := range caught {
+				signals <- sig
+			}
+		}()
+	}
+	return signals
+}
+
+// interruptible runs obtain with a context that ends with ctx or when a signal arrives.
+func interruptible(ctx context.Context, signals <-chan os.Signal, obtain func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		err = obtain(ctx)
+	}()
+	select {
+	case <-done:
+		if _, ok := errors.AsType[*exitError](err); err == nil || ok {
+			return err
+		}
+		return &exitError{exitNotObtained, err}
+	case sig := <-signals:
+		cancel()
+		<-done // if it has obtained a lock after all, the end of the session releases that
+		return interrupted(sig)
+	}
+}
+
+func interrupted(sig os.Signal) error {
+	return &exitError{signalCode(sig), fmt.Errorf("%s while waiting", sig)}
+}
+
+func signalCode(sig os.Signal) int {
+	return exitSignal + int(sig.(syscall.Signal)) // package signal delivers no other type
+}
+
+// session is the session that a command runs in, and its client.
+type session struct {
+	*lease.Session
+
+	app      *app
+	client   *clientv3.Client
+	ttl      time.Duration
+	messages sync.WaitGroup
+}
+
+// say writes a message to standard error in the background: if nobody reads that, the write blocks, and the command
+// would not be stopped in time. close waits for it.
+func (s *session) say(format string, args ...any) {
+	s.messages.Go(func() { s.app.say(format, args...) })
+}
+
+// open opens a session, unless ctx ends or a signal arrives first. If it fails, the session may be nil or have no lease
+// yet; the caller closes any that is not nil. Acquired is called after each successful acquisition.
+func (a *app) open(ctx context.Context, c command, signals <-chan os.Signal, acquired func(lease.Acquired)) (*session, error) {
+	s := &session{app: a, ttl: c.ttl}
+	err := interruptible(ctx, signals, func(ctx context.Context) (err error) {
+		s.client, err = a.connect(ctx, c.ttl) // the bound of NewSession below
+		if err != nil && ctx.Err() != nil {   // etcd's client does not report the cause
+			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = interruptible(ctx, signals, func(ctx context.Context) (err error) {
+		ctx, cancel := within(ctx, c.ttl, a.etcd.endpoints)
+		defer cancel()
+		s.Session, err = lease.NewSession(ctx, s.client, lease.Options{
+			TTL: c.ttl,
+			// The library's default, and the time to stop the command.
+			Margin: min(c.ttl/10, time.Second) + c.grace,
+			Owner:  c.owner,
+			Era:    uint16(c.era), //nolint:gosec // check has bounded it
+			Logger: a.logger(),
+			Hooks: &lease.Hooks{AcquireEnd: func(_ context.Context, _ lease.Acquisition, got lease.Acquired) {
+				if got.Err == nil {
+					acquired(got)
+				}
+			}},
+		})
+		return err
+	})
+	return s, err
+}
+
+// close revokes the lease. etcd deletes the keys of waiters and holders with it.
+func (s *session) close() {
+	defer s.messages.Wait()
+	defer func() { _ = s.client.Close() }()
+	if s.Session == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.ttl)
+	defer cancel()
+	if err := s.Close(ctx); err != nil {
+		s.say("%v", err)
+	}
+}
