@@ -3,14 +3,106 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// Invalid names and prefixes are wrong usage, before anything is sent.
-func TestArgs_wrongNames(t *testing.T) {
+// nowhere is an etcd that does not exist: wrong usage is an error before anything is sent.
+var nowhere = []string{"--endpoints", "127.0.0.1:1", "--command-timeout", "1ms"}
+
+// requireUsageError runs a command line, which has to fail with a text and the command's usage.
+func requireUsageError(t *testing.T, says string, args ...string) {
+	t.Helper()
+	var stderr bytes.Buffer
+	a := newApp()
+	a.out, a.stderr = &stderr, &stderr
+	require.Equal(t, exitUsage, a.run(args))
+	require.Contains(t, stderr.String(), says)
+	require.Contains(t, stderr.String(), "usage: leasefence ")
+	require.NotContains(t, stderr.String(), "secret")
+}
+
+func TestUsage_wrong(t *testing.T) {
+	clearEnvironment(t)
+	short := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(short, []byte("short"), 0o600))
+	for line, says := range map[string]string{
+		"lock":                                    "want NAME -- CMD",
+		"lock -- true":                            "want NAME -- CMD",
+		"lock a --":                               "want NAME -- CMD",
+		"lock a b -- true":                        "2 names: several take --all",
+		"lock a --shared -n 2 -- true":            "want one of them at most",
+		"lock a --shared --all -- true":           "want one of them at most",
+		"lock a -n 0 -- true":                     "-n is 0, want 1 to 1024",
+		"lock a -n 2000 -- true":                  "-n is 2000, want 1 to 1024",
+		"lock a -n x -- true":                     "invalid argument",
+		"lock a --wait soon -- true":              "invalid argument",
+		"lock a --wait 0s -- true":                "--wait is 0s, want more than 0s",
+		"lock a --try --wait 1s -- true":          "want one of them at most",
+		"lock a --era 40000 -- true":              "--era is 40000, want 0 to 32767",
+		"lock a -o xml -- true":                   `--output is "xml", want table or json`,
+		"lock a//b -- true":                       "contains",
+		"lock --all a b/~c -- true":               "a part that begins with",
+		"lock job touch file":                     "want NAME -- CMD",
+		"lock --what job -- true":                 "-what",
+		"lock --ttl 1s job -- true":               "--ttl is 1s, want 2s or more",
+		"lock --grace 3s job -- true":             "--grace is 3s, want 0s to a fifth of --ttl, 2s",
+		"elect job":                               "want NAME -- CMD",
+		"elect a b -- true":                       "2 names, want one",
+		"elect a//b -- true":                      "contains",
+		"elect a --ttl 1s -- true":                "--ttl is 1s",
+		"explain x":                               "TOKEN: ",
+		"ls a b":                                  "accepts between 0 and 1 arg(s), received 2",
+		"ls --endpoints ,":                        "--endpoints has an empty address",
+		"ls --dial-timeout 0s":                    "--dial-timeout is 0s",
+		"ls --cert x":                             "--cert and --key: one is empty",
+		"ls --cacert /no/file":                    "--cacert, --cert and --key: open /no/file",
+		"ls --user root":                          "--user without a password",
+		"ls --password-file x":                    "--password-file without --user",
+		"ls --user a --password-file x":           "--password-file: open x",
+		"ls --user=root:secret --password-file=f": "want one password",
+		"ls --user=root:secret --password=secret": "want one password",
+		"ui --every 1ms":                          "--every is 1ms, want 100ms or more",
+		"ui --listen x":                           "--listen: ",
+		"ui --audit /no/file":                     "--audit: open /no/file",
+		"ui --token-file /no/file":                "--token-file: open /no/file",
+		"ui --token-file " + short:                "has 5 bytes, want 16 or more",
+	} {
+		t.Run(line, func(t *testing.T) {
+			requireUsageError(t, says, append(nowhere, strings.Fields(line)...)...)
+		})
+	}
+}
+
+func TestUsage_wrongEnvironment(t *testing.T) {
+	clearEnvironment(t)
+	t.Run("two passwords", func(t *testing.T) {
+		t.Setenv("ETCDCTL_USER", "root:secret")
+		t.Setenv("ETCDCTL_PASSWORD", "secret")
+		requireUsageError(t, "want one password", append(nowhere, "ls")...)
+	})
+	t.Run("discovery", func(t *testing.T) {
+		t.Setenv("ETCDCTL_DISCOVERY_SRV", "example.com")
+		requireUsageError(t, "$ETCDCTL_DISCOVERY_SRV is not supported", "ls")
+	})
+}
+
+// clearEnvironment unsets etcdctl's variables until the test ends.
+func clearEnvironment(t *testing.T) {
+	t.Helper()
+	for _, variable := range os.Environ() {
+		if name, _, _ := strings.Cut(variable, "="); strings.HasPrefix(name, "ETCDCTL_") {
+			t.Setenv(name, "") // as good as unset: readEnv ignores it
+		}
+	}
+}
+
+func TestUsage_wrongNames(t *testing.T) {
+	clearEnvironment(t)
 	for _, tt := range []struct {
 		says string
 		args []string
@@ -23,14 +115,9 @@ func TestArgs_wrongNames(t *testing.T) {
 		{`PREFIX is "\xff", want UTF-8`, []string{"ui", "\xff", "--listen", "127.0.0.1:0"}},
 		{`PREFIX has 2049 bytes, want 0 to 2048`, []string{"explain", "7", strings.Repeat("a", 2049)}},
 		{`--all: 65 names, want 64 at most`, append(append([]string{"lock", "--all"}, manyNames(65)...), "--", "true")},
-		{`accepts between 0 and 1 arg(s), received 2`, []string{"ls", "a", "b"}},
 	} {
-		t.Run(strings.Join(tt.args[:1], " "), func(t *testing.T) {
-			var stderr bytes.Buffer
-			a := newApp()
-			a.out, a.stderr = &stderr, &stderr
-			require.Equal(t, exitUsage, a.run(append([]string{"--endpoints", "127.0.0.1:1", "--command-timeout", "1ms"}, tt.args...)))
-			require.Contains(t, stderr.String(), tt.says)
+		t.Run(tt.args[0], func(t *testing.T) {
+			requireUsageError(t, tt.says, append(nowhere, tt.args...)...)
 		})
 	}
 }

@@ -71,28 +71,6 @@ func TestAuth_restrictedUser(t *testing.T) {
 	}
 }
 
-// Ambiguous and unsupported settings are refused before etcd is asked.
-func TestAuth_refuses(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		env, args []string
-		says      string
-	}{
-		"two flags":     {nil, []string{"--user=root:secret", "--password-file=f", "--endpoints=127.0.0.1:1"}, "want one password"},
-		"two others":    {nil, []string{"--user=root:secret", "--password=secret", "--endpoints=127.0.0.1:1"}, "want one password"},
-		"two variables": {[]string{"ETCDCTL_USER=root:secret", "ETCDCTL_PASSWORD=secret"}, nil, "want one password"},
-		"discovery":     {[]string{"ETCDCTL_DISCOVERY_SRV=example.com"}, nil, "$ETCDCTL_DISCOVERY_SRV is not supported"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := startWith(t, tt.env, append([]string{"ls"}, tt.args...)...)
-			require.Equal(t, 64, p.end(t))
-			require.Contains(t, p.stderr.String(), tt.says)
-			require.NotContains(t, p.stderr.String(), "secret")
-		})
-	}
-}
-
 // Every user of a machine may read the command lines of all processes.
 func TestAuth_noPasswordInTheTitle(t *testing.T) {
 	t.Parallel()

@@ -43,12 +43,3 @@ func TestExplain_verdicts(t *testing.T) {
 	all = append(all, "Now etcd has compacted its history.\n", run("2"), run("4"))
 	requireGolden(t, "explain.golden", strings.Join(all, "\n"))
 }
-
-func TestExplain_refuses(t *testing.T) {
-	t.Parallel()
-	for _, token := range []string{"", "x", "0", "-1", "1.5", " 1", "99999999999999999999"} {
-		p := start(t, "127.0.0.1:1", "explain", "--", token)
-		require.Equal(t, 64, p.end(t), token)
-		require.Contains(t, p.stderr.String(), "TOKEN: ")
-	}
-}

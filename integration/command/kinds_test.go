@@ -3,8 +3,6 @@
 package command_test
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -53,60 +51,6 @@ func TestLock_kinds(t *testing.T) {
 				require.Zero(t, p.end(t))
 			}
 			requireNothingLeft(t, client)
-		})
-	}
-}
-
-func TestUsage_wrong(t *testing.T) {
-	t.Parallel()
-	short := filepath.Join(t.TempDir(), "token")
-	require.NoError(t, os.WriteFile(short, []byte("short"), 0o600))
-	for line, says := range map[string]string{
-		"lock":                                      "want NAME -- CMD",
-		"lock -- true":                              "want NAME -- CMD",
-		"lock a --":                                 "want NAME -- CMD",
-		"lock a b -- true":                          "2 names: several take --all",
-		"lock a --shared -n 2 -- true":              "want one of them at most",
-		"lock a --shared --all -- true":             "want one of them at most",
-		"lock a -n 0 -- true":                       "-n is 0, want 1 to 1024",
-		"lock a -n 2000 -- true":                    "-n is 2000, want 1 to 1024",
-		"lock a -n x -- true":                       "invalid argument",
-		"lock a --wait soon -- true":                "invalid argument",
-		"lock a --wait 0s -- true":                  "--wait is 0s, want more than 0s",
-		"lock a --try --wait 1s -- true":            "want one of them at most",
-		"lock a --era 40000 -- true":                "--era is 40000, want 0 to 32767",
-		"lock a -o xml -- true":                     `--output is "xml", want table or json`,
-		"lock a --endpoints , -- true":              "--endpoints has an empty address",
-		"lock a --dial-timeout 0s -- true":          "--dial-timeout is 0s",
-		"lock a --cert x -- true":                   "--cert and --key: one is empty",
-		"lock a --cacert /no/file -- true":          "--cacert, --cert and --key: open /no/file",
-		"lock a --password-file x -- true":          "--password-file without --user",
-		"lock a --user a --password-file x -- true": "--password-file: open x",
-		"lock a//b -- true":                         "contains",
-		"lock --all a b/~c -- true":                 "a part that begins with",
-		"lock job touch file":                       "want NAME -- CMD",
-		"lock --what job -- true":                   "-what",
-		"lock --ttl 1s job -- true":                 "--ttl is 1s, want 2s or more",
-		"lock --grace 3s job -- true":               "--grace is 3s, want 0s to a fifth of --ttl, 2s",
-		"lock --user root job -- true":              "--user without a password",
-		"elect job":                                 "want NAME -- CMD",
-		"elect a b -- true":                         "2 names, want one",
-		"elect a//b -- true":                        "contains",
-		"elect a --ttl 1s -- true":                  "--ttl is 1s",
-		"ui a b":                                    "accepts between 0 and 1 arg",
-		"ui --every 1ms":                            "--every is 1ms, want 100ms or more",
-		"ui --listen x":                             "--listen: ",
-		"ui --audit /no/file":                       "--audit: open /no/file",
-		"ui --token-file /no/file":                  "--token-file: open /no/file",
-		"ui --token-file " + short:                  "has 5 bytes, want 16 or more",
-	} {
-		t.Run(line, func(t *testing.T) {
-			t.Parallel()
-			words := strings.Fields(line)
-			p := start(t, "127.0.0.1:1", words...) // there is no etcd to ask
-			require.Equal(t, 64, p.end(t))
-			require.Contains(t, p.stderr.String(), says)
-			require.Contains(t, p.stderr.String(), "usage: leasefence "+words[0]+" ")
 		})
 	}
 }

@@ -269,6 +269,7 @@ func TestLock_refusesWhatItCannotRun(t *testing.T) {
 		says string
 	}{
 		"no name":          {[]string{"lock", "", "--", "true"}, 64, "NAME is empty"},
+		"wrong flags":      {[]string{"lock", "job", "--cert", "x", "--", "true"}, 64, "--cert and --key: one is empty"},
 		"not found":        {[]string{"lock", "job", "--", "no-such-command-anywhere"}, 127, "not found"},
 		"elect, not found": {[]string{"elect", "job", "--", "no-such-command-anywhere"}, 127, "not found"},
 		"not executable":   {[]string{"lock", "job", "--", plain}, 126, "permission denied"},
