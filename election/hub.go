@@ -137,8 +137,7 @@ func (h *hub) follow(ctx context.Context, goesOn bool) (bool, error) {
 }
 
 // apply takes the events of a watch, which are in order and never split a revision. Over says that another watch has to
-// take over. End is the revision at which the leader has ended; if it is 0 and over is true, the queue is not empty any
-// more.
+// take over: either the leader has ended, at revision end, or somebody leads now, and end is 0.
 func (h *hub) apply(events []*clientv3.Event) (over bool, end int64) {
 	nobody := h.leader.None()
 	for _, ev := range events {

@@ -14,7 +14,7 @@ import (
 // # What is seen
 //
 // The first leader is no older than the call: Observe gets it by a linearizable read, however long ago other observers
-// began. Changes come in order, also leaders of a millisecond, and no token after a larger one. The last leader yielded
+// began. Changes come in order, even leaders of a millisecond, and tokens never decrease. The last leader yielded
 // is the present one as long as the members can be reached; while they cannot, Observe yields nothing.
 //
 // A consumer that is more than 128 changes behind skips to the latest, and so does a consumer that is several changes
