@@ -15,7 +15,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// startAdopted is a session on a lease of 30 s that was taken ten seconds before.
+// startAdopted starts a session on a lease of 30 s that was granted ten seconds before.
 func startAdopted(t *testing.T, faults map[fakeetcd.Method]fakeetcd.Fault) (*env, clientv3.LeaseID) {
 	t.Helper()
 	srv := newServer(t)
@@ -45,7 +45,7 @@ func TestAdopt_countsFromItsOwnRenewal(t *testing.T) {
 	})
 }
 
-// The member that is asked may not know the client's auth token yet.
+// The member that answers may not know the client's auth token yet.
 func TestAdopt_authenticatesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fault := fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCInvalidAuthToken}
@@ -54,7 +54,7 @@ func TestAdopt_authenticatesAgain(t *testing.T) {
 	})
 }
 
-// Close takes the locks off the lease and leaves the lease.
+// Close deletes the locks' keys and leaves the lease.
 func TestAdopt_Close_leavesTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, id := startAdopted(t, nil)
@@ -76,13 +76,13 @@ func TestAdopt_Close_leavesTheLease(t *testing.T) {
 	})
 }
 
-// On a lease that lives on, what Close could not do is told: a key that it may not delete, and a request that may still
-// arrive. All else is deleted, and nothing is waited for that will not come.
+// On a lease that lives on, Close reports what it could not clean up: a key that it may not delete, and a request that
+// may still arrive. It deletes everything else, and does not wait in vain.
 func TestAdopt_Close_saysWhatMayBeLeft(t *testing.T) {
 	for name, row := range map[string]struct {
-		fault fakeetcd.Fault // of taking "b"
+		fault fakeetcd.Fault // when taking "b"
 		want  string
-		left  int // keys in the end
+		left  int // keys at the end
 	}{
 		"a request is late":     {fakeetcd.Fault{Before: ttl / 2, Late: true}, "may still put the key", 1},
 		"a deletion is refused": {fakeetcd.Fault{Lose: fakeetcd.Answer}, "permission denied", 1},
@@ -109,7 +109,7 @@ func TestAdopt_Close_saysWhatMayBeLeft(t *testing.T) {
 	}
 }
 
-// The same behind a black hole ends with ctx, and says what it could not do.
+// Behind a black hole Close ends with its context, and says what it could not do.
 func TestAdopt_Close_isBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, _ := startAdopted(t, nil)
@@ -120,7 +120,7 @@ func TestAdopt_Close_isBounded(t *testing.T) {
 	})
 }
 
-// lockLostToUs is a lock on an adopted lease that our renewals have lost and its owner keeps alive.
+// lockLostToUs returns a lock on an adopted lease that our session has lost and its owner keeps alive.
 func lockLostToUs(t *testing.T, e *env, id clientv3.LeaseID) *lease.Lock {
 	t.Helper()
 	alive, err := e.srv.NewClient(t.Context()).KeepAlive(t.Context(), id)
@@ -136,7 +136,7 @@ func lockLostToUs(t *testing.T, e *env, id clientv3.LeaseID) *lease.Lock {
 	return l
 }
 
-// A handle that is lost is deleted by Unlock even if the owner of the lease keeps that alive.
+// Unlock deletes the key of a lost handle even if the owner keeps the lease alive.
 func TestAdopt_Unlock_afterALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, id := startAdopted(t, nil)
@@ -157,7 +157,7 @@ func TestAdopt_Unlock_afterALoss(t *testing.T) {
 	})
 }
 
-// One lost answer does not make Close leave a key on a lease that its owner keeps alive.
+// A lost request does not make Close leave a key on a lease that its owner keeps alive.
 func TestAdopt_closeRetriesTheKeysOfALostLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, id := startAdopted(t, nil)

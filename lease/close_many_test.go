@@ -17,16 +17,16 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// etcd deletes all keys of a revoked lease in one step. So Close deletes those of a great lease in batches before, in half of its
-// time at most, and what is then left goes with the lease.
+// etcd deletes all keys of a revoked lease in one step. So for a lease with many keys, Close first deletes them in
+// batches, for at most half of its time, and the remaining keys go with the lease.
 func TestSession_Close_withVeryManyLocks(t *testing.T) {
 	const bound = 4 * time.Second
 	for name, row := range map[string]struct {
 		locks int
-		fault fakeetcd.Fault // of the batch with "a/7", or of all
+		fault fakeetcd.Fault // for the batch with "a/7", or for all
 		all   bool
 		sent  int  // batches
-		parts bool // and parts of one that was refused
+		parts bool // and parts of a batch that was refused
 		left  int  // keys when the lease is revoked
 		took  time.Duration
 	}{
@@ -59,7 +59,7 @@ func TestSession_Close_withVeryManyLocks(t *testing.T) {
 			before, began := len(e.writes()), e.now()
 			require.NoError(t, e.s.Close(timeout(t, bound)))
 			require.Equal(t, row.left, left)
-			batches := make(map[string]bool) // one that is sent again counts once
+			batches := make(map[string]bool) // a batch that is sent again counts once
 			for _, call := range e.writes()[before:] {
 				require.LessOrEqual(t, len(call.Request.(*pb.TxnRequest).Success), 100)
 				batches[call.Request.(*pb.TxnRequest).String()] = true
@@ -73,7 +73,7 @@ func TestSession_Close_withVeryManyLocks(t *testing.T) {
 	}
 }
 
-// A key that came into a lock's place is not deleted with the lock.
+// A key that somebody has put in a lock's place is not deleted with the lock.
 func TestSession_Close_deletesOnlyItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})

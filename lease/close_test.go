@@ -69,7 +69,7 @@ func TestSession_Close_again(t *testing.T) {
 	})
 }
 
-// Behind a black hole Close ends with its context, or else after 10 s at most: the lease expires by itself.
+// Behind a black hole Close ends with its context, or after 10 s at most: the lease expires by itself.
 func TestSession_Close_behindABlackHole(t *testing.T) {
 	mine := errors.New("mine")
 	for name, tc := range map[string]struct {
@@ -127,7 +127,7 @@ func TestSession_Close_ofALostSession(t *testing.T) {
 	})
 }
 
-// Acquisitions that wait for a new lease end with Close, and so does the attempt to get one.
+// Acquisitions that wait for a new lease end with Close, and so does the request for it.
 func TestSession_Close_whileHealing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -152,7 +152,7 @@ func TestSession_Close_whileHealing(t *testing.T) {
 	})
 }
 
-// A lease that comes while the session is being closed is not used.
+// A lease that is granted while the session closes is not used.
 func TestSession_Close_asTheNewLeaseComes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := startLost(t)
@@ -173,7 +173,7 @@ func TestSession_Close_asTheNewLeaseComes(t *testing.T) {
 	})
 }
 
-// The same while Close still waits for work.
+// The same while Close still waits for a function.
 func TestSession_Close_asTheNewLeaseComesDuringWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -202,7 +202,7 @@ func TestSession_Close_asTheNewLeaseComesDuringWork(t *testing.T) {
 	})
 }
 
-// The lease outlives the work that stands on it.
+// The lease outlives the work under it.
 func TestSession_Close_waitsForDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -234,7 +234,7 @@ func TestSession_Close_doesNotWaitForDoLongerThanItsContext(t *testing.T) {
 		e := start(t, lease.Options{})
 		done := later(func() error {
 			return e.s.Do(t.Context(), "a", func(context.Context, fence.Token) error {
-				time.Sleep(time.Minute) // and does not listen
+				time.Sleep(time.Minute) // and ignores its context
 				return nil
 			})
 		})
@@ -287,7 +287,8 @@ func TestSession_Close_boundedWhileAskingWhy(t *testing.T) {
 	})
 }
 
-// A lease that was lost to us, and not to the server, keeps the keys of locks that were not unlocked. Close ends it too.
+// A lease that the session has lost but the server still has keeps the keys of locks that were not unlocked. Close
+// revokes it too.
 func TestSession_Close_revokesAnEarlierLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})

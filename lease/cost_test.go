@@ -19,9 +19,9 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// A pair is one acquisition and one release of a lock that nobody else wants. What it costs does not depend on the machine:
-// requests, and allocations. Those are this library's and the ones by which etcd's client makes requests of what it is
-// given; sending them and reading the answers is left out, and is the same for everybody.
+// A pair is one acquisition and one release of a lock that nobody else wants. It costs requests and allocations,
+// whatever the machine. The allocations counted are those of this library, and those of etcd's client until it sends a
+// request. Sending requests and reading answers is left out, since it costs every library the same.
 func TestLock_costOfAPair(t *testing.T) {
 	for name, tc := range map[string]struct {
 		owners      int // goroutines of one session, each with a lock of its own
@@ -39,7 +39,7 @@ func TestLock_costOfAPair(t *testing.T) {
 			require.NoError(t, err)
 			defer func() { _ = s.Close(context.WithoutCancel(t.Context())) }()
 
-			doPairs(t, s, tc.owners, 3) // maps and slices grow
+			doPairs(t, s, tc.owners, 3) // maps and slices grow first
 			var before, after runtime.MemStats
 			sent := kv.sent.Load()
 			runtime.ReadMemStats(&before)
@@ -54,7 +54,7 @@ func TestLock_costOfAPair(t *testing.T) {
 	}
 }
 
-// doPairs has so many goroutines do so many pairs each.
+// doPairs runs owners goroutines that make pairs pairs each.
 func doPairs(t *testing.T, s *lease.Session, owners, pairs int) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -76,7 +76,7 @@ func doPairs(t *testing.T, s *lease.Session, owners, pairs int) {
 	wg.Wait()
 }
 
-// direct is a KV whose transactions are sent as they travel.
+// direct is a KV that sends transactions in the form in which they travel.
 type direct struct {
 	clientv3.KV
 	kv pb.KVClient
@@ -97,7 +97,7 @@ func (w *willing) Txn(_ context.Context, req *pb.TxnRequest, _ ...grpc.CallOptio
 	return willingly[len(req.Success)], nil
 }
 
-// willingly are answers, by the number of operations.
+// willingly has the answers, by the number of operations.
 var willingly = func() (answers [129]*pb.TxnResponse) {
 	for n := range answers {
 		answers[n] = &pb.TxnResponse{Header: &pb.ResponseHeader{Revision: 1000}, Succeeded: true, Responses: make([]*pb.ResponseOp, n)}
@@ -105,7 +105,8 @@ var willingly = func() (answers [129]*pb.TxnResponse) {
 	return answers
 }()
 
-// Where sessions take a lock in turns, a turn costs a request to enter and one to leave. Behind a waiter it costs a read more.
+// If sessions take a lock in turns, a turn costs a request to enter and one to leave. Behind a waiter it costs one more
+// read.
 func TestSession_Lock_requestsATurn(t *testing.T) {
 	for clients, most := range map[int]float64{2: 2.1, 8: 3.2, 32: 3.2} {
 		inBubble(t, fmt.Sprint(clients), func(t *testing.T) {

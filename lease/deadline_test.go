@@ -14,8 +14,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// A client that is cut off ends its locks by a timer of its own, before the server drops the lease;
-// its trust is counted from the send.
+// A client that is cut off ends its locks by its own timer before the server drops the lease. The deadline counts from
+// the send.
 func TestLock_endsAtTheDeadline(t *testing.T) {
 	const renewal, grant = fakeetcd.KeepAliveOnce, fakeetcd.Grant
 	const s, ms = time.Second, time.Millisecond
@@ -70,7 +70,7 @@ func faulty(m fakeetcd.Method, f fakeetcd.Fault) func(*fakeetcd.Client) {
 	return func(c *fakeetcd.Client) { c.Inject(m, f) }
 }
 
-// A lease whose grant was never heard of is not counted upon.
+// The session does not use a lease whose grant got no answer.
 func TestSession_countsFromTheGrantThatWasAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{}, faulty(fakeetcd.Grant, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer}))
@@ -81,8 +81,8 @@ func TestSession_countsFromTheGrantThatWasAnswered(t *testing.T) {
 	})
 }
 
-// The last failure to renew is told with the loss.
-func TestLock_deadlineTellsTheLastFailure(t *testing.T) {
+// A loss carries the last failure to renew.
+func TestLock_lossCarriesTheLastFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		l := e.lock(t, "a")
@@ -98,7 +98,7 @@ func TestLock_deadlineTellsTheLastFailure(t *testing.T) {
 	})
 }
 
-// At no time are there two holders, wherever in the renewal cycle the first is cut off.
+// There are never two holders at a time, wherever in the renewal cycle the first is cut off.
 func TestLock_excludesInTimeAcrossACut(t *testing.T) {
 	for _, ttl := range []time.Duration{2 * time.Second, 5 * time.Second, 10 * time.Second} {
 		for _, answer := range []time.Duration{0, ttl / 11, ttl / 4} {
@@ -160,7 +160,7 @@ func TestLock_isNotRevivedByALateAnswer(t *testing.T) {
 	}
 }
 
-// A lock is not handed out by an answer that comes after the deadline.
+// An answer after the deadline gives nobody a lock.
 func TestSession_Lock_isNotHandedOutAfterTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -175,8 +175,8 @@ func TestSession_Lock_isNotHandedOutAfterTheDeadline(t *testing.T) {
 	})
 }
 
-// A failure of an earlier round of trouble, which a renewal has ended, is not told with a later loss.
-func TestLock_deadlineTellsNoEarlierFailure(t *testing.T) {
+// A loss does not carry a failure that a later renewal has overcome.
+func TestLock_lossCarriesNoEarlierFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		l := e.lock(t, "a")

@@ -44,7 +44,8 @@ func TestSession_Do_runsUnderTheLock(t *testing.T) {
 	})
 }
 
-// The function's context ends with the caller's, for the caller's reason; the lock stays until it has returned.
+// The function's context ends with the caller's, and with its cause; the lock stays held until the function has
+// returned.
 func TestSession_Do_cancelledByTheCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -65,7 +66,7 @@ func TestSession_Do_cancelledByTheCaller(t *testing.T) {
 	})
 }
 
-// A loss cancels, waits, and reports both.
+// On a loss, Do cancels the context, waits for the function, and returns both errors.
 func TestSession_Do_lost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -146,7 +147,7 @@ func TestSession_Do_panics(t *testing.T) {
 	})
 }
 
-// The longest hold cancels, waits, and then lets go.
+// At the longest hold, Do cancels the context, waits for the function, and then releases.
 func TestSession_Do_longestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -166,7 +167,7 @@ func TestSession_Do_longestHold(t *testing.T) {
 		require.NotErrorIs(t, err, lease.ErrLost)
 		require.Empty(t, e.keys(""))
 
-		require.NoError(t, e.s.Do(t.Context(), "a", nothing, short), "a short one has no part in it")
+		require.NoError(t, e.s.Do(t.Context(), "a", nothing, short), "the bound does not affect shorter work")
 	})
 }
 
@@ -194,7 +195,7 @@ func TestLock_longestHold(t *testing.T) {
 	})
 }
 
-// The lock is lost while the function, which has had its longest hold, still runs: both are reported.
+// If the lock is lost after its longest hold, while the function still runs, Do returns both errors.
 func TestSession_Do_lostAfterTheLongestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})

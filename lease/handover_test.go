@@ -29,13 +29,13 @@ func puts(call fakeetcd.Call) bool {
 	return false
 }
 
-// handsOver reports whether a call is Unlock's that enters for the next of the session.
+// handsOver reports whether a call is an Unlock that enters for the next caller of the session.
 func handsOver(call fakeetcd.Call) bool {
 	return puts(call) && call.Request.(*pb.TxnRequest).Success[0].GetRequestDeleteRange() != nil
 }
 
-// Unlock gives up on its answer. The next one has to find out by itself what became of the request that enters for it:
-// whether it arrived, did not, or arrives when the next one has entered, holds, or has unlocked.
+// Unlock gives up before its answer. The next caller has to find out what became of the request that enters for it,
+// whether that arrived, did not, or arrives after the next caller has entered, holds, or has unlocked.
 func TestHandOver_unlockGivesUp(t *testing.T) {
 	for name, fault := range map[string]fakeetcd.Fault{
 		"answer lost":          {Times: 1, Lose: fakeetcd.Answer},
@@ -67,7 +67,7 @@ func TestHandOver_unlockGivesUp(t *testing.T) {
 	}
 }
 
-// Unlock with a context that is over sends nothing; the key goes in the background, and the next one waits for that.
+// Unlock with an ended context sends nothing; the key is deleted in the background, and the next caller waits for that.
 func TestHandOver_withAContextThatHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, l, waiting := startLine(t, lease.Options{}, 3)
@@ -82,7 +82,7 @@ func TestHandOver_withAContextThatHasEnded(t *testing.T) {
 	})
 }
 
-// Whoever enters is refused. Unlock lets go all the same, and is not told of what concerns the next one.
+// Every request to enter is refused. Unlock still releases the lock, and does not return the next caller's error.
 func TestHandOver_refused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, l, waiting := startLine(t, lease.Options{}, 3)
@@ -102,7 +102,7 @@ func TestHandOver_refused(t *testing.T) {
 	})
 }
 
-// A full disk: Unlock lets go at once, and the next one waits until there is space, or until its time is over.
+// A full disk: Unlock releases at once, and the next caller waits until there is space or its context ends.
 func TestHandOver_noSpace(t *testing.T) {
 	for name, lose := range map[string]fakeetcd.Message{"not done": fakeetcd.Request, "done": fakeetcd.Answer} {
 		inBubble(t, name, func(t *testing.T) {
@@ -113,7 +113,7 @@ func TestHandOver_noSpace(t *testing.T) {
 			err := second(e.s.Lock(timeout(t, time.Minute), "b"))
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.ErrorContains(t, err, "database space exceeded")
-			require.Less(t, len(e.c.Calls(fakeetcd.Txn)), 200, "not asked without a pause")
+			require.Less(t, len(e.c.Calls(fakeetcd.Txn)), 200, "retries with pauses")
 			restore()
 			got := granted(t, waiting[0])
 			pass(t, got.lock, waiting[1:]...)
@@ -122,7 +122,7 @@ func TestHandOver_noSpace(t *testing.T) {
 	}
 }
 
-// Only the request that does both is refused: the next one enters by itself.
+// If only the request that both releases and enters is refused, the next caller enters by itself.
 func TestHandOver_refusedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, l, waiting := startLine(t, lease.Options{}, 3)
@@ -133,7 +133,7 @@ func TestHandOver_refusedOnce(t *testing.T) {
 	})
 }
 
-// Somebody has put the key by hand with which the next one was to enter.
+// Somebody has put the very key with which the next caller was to enter.
 func TestHandOver_keyIsTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, l, waiting := startLine(t, lease.Options{}, 3)
@@ -159,8 +159,8 @@ func TestHandOver_keyIsTaken(t *testing.T) {
 	})
 }
 
-// The lease is revoked while the request to hand over is under way. The old hold is lost; the others are told so,
-// or have the lock on a new lease.
+// The lease is revoked while the hand-over is under way. The old hold is lost; the other callers fail with the loss, or
+// get the lock on a new lease.
 func TestHandOver_leaseIsRevoked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})

@@ -15,7 +15,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// startLost is a session that has found its lease revoked, with its first renewal.
+// startLost starts a session whose first renewal has found its lease revoked.
 func startLost(t *testing.T) *env {
 	t.Helper()
 	e := start(t, lease.Options{})
@@ -24,8 +24,8 @@ func startLost(t *testing.T) *env {
 	return e
 }
 
-// Those who wait for a new lease are served in the order in which they came, less those who give up, and before one who
-// comes as soon as it is there.
+// Callers that wait for a new lease are served in the order of arrival, except those that give up, and before a caller
+// that comes once the lease is there.
 func TestHeal_order(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := startLost(t)
@@ -49,14 +49,14 @@ func TestHeal_order(t *testing.T) {
 	})
 }
 
-// A new lease whose answer comes when it is over is of no use to those who wait: another one is asked for.
+// A new lease whose answer comes after its deadline is useless: the session asks for another.
 func TestHeal_lostBeforeItIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl = 2 * time.Second
 		e := start(t, lease.Options{TTL: ttl})
 		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
 		e.at(ttl / 3)
-		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{Times: 7, Lose: fakeetcd.Request}) // until attempts may take as long as that
+		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{Times: 7, Lose: fakeetcd.Request}) // until attempts may take that long
 		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{Times: 5, After: ttl})
 		waiting := e.line(t, "a", 2)
 		first := granted(t, waiting[0])
@@ -67,8 +67,8 @@ func TestHeal_lostBeforeItIsKnown(t *testing.T) {
 	})
 }
 
-// Who gives up as the new lease comes holds up nobody.
-func TestHeal_givenUpAsItComes(t *testing.T) {
+// A caller that gives up just as the new lease comes leaves no place in the order.
+func TestHeal_callerGivesUpAsTheLeaseComes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := startLost(t)
 		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{Times: 1, Before: time.Second})
@@ -79,13 +79,13 @@ func TestHeal_givenUpAsItComes(t *testing.T) {
 		close(goOn)
 		require.ErrorIs(t, receive(t, late).err, context.DeadlineExceeded)
 		l, err := e.s.Lock(timeout(t, time.Minute), "a")
-		require.NoError(t, err) // a place that nobody fills
+		require.NoError(t, err, "nobody stands ahead")
 		require.NoError(t, l.Unlock(t.Context()))
 		require.Empty(t, e.keys(""))
 	})
 }
 
-// heldUp is a context that holds up whoever finds that it has ended, and asks why.
+// heldUp is a context that blocks whoever asks for the cause of its end.
 type heldUp struct {
 	context.Context //nolint:containedctx // It is one.
 
@@ -100,13 +100,13 @@ func (c heldUp) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// A new lease that was granted before a restore, of which the session is told while the answer is under way, is not taken.
+// A new lease is not used if it was granted before a restore that the session notices before the answer comes.
 func TestHeal_restoredMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, r := startRestored(t)
 		e.lock(t, "a")
 		old := e.s.Status().LeaseID
-		r.lag.Store(40) // the session looks whether revisions went back,
+		r.lag.Store(40) // the session checks whether revisions went back,
 		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Err: fakeetcd.ErrUnavailable})
 		e.at(third)
 		require.NoError(t, e.srv.Revoke(old))
@@ -123,8 +123,8 @@ func TestHeal_restoredMeanwhile(t *testing.T) {
 	})
 }
 
-// A server that grants leases and then knows none of them is not asked for one after the other, whoever calls: a lease in
-// vain is followed by another at once, and then by more and more of a pause. The error says what was wrong.
+// If a server grants leases and then knows none of them, the session does not ask for one after the other, whoever
+// calls: it replaces the first at once, and further ones after growing pauses. The error says what was wrong.
 func TestSession_leasesInVain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -133,7 +133,7 @@ func TestSession_leasesInVain(t *testing.T) {
 		for i := range 10 {
 			go func() {
 				ctx, err := timeout(t, 10*time.Second), lease.ErrLost
-				for errors.Is(err, lease.ErrLost) { // by another's word that the lease is gone
+				for errors.Is(err, lease.ErrLost) { // another call has found that the lease is gone
 					err = second(e.s.Lock(ctx, strconv.Itoa(i)))
 				}
 				errs <- err
@@ -143,7 +143,7 @@ func TestSession_leasesInVain(t *testing.T) {
 			err := <-errs
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 		}
-		for range 100 { // calls that end before there is a lease do not make it more
+		for range 100 { // calls that end before there is a lease do not make it ask more often
 			require.Error(t, second(e.s.TryLock(timeout(t, time.Millisecond), "a")))
 		}
 		err := second(e.s.Lock(timeout(t, 10*time.Second), "a"))
@@ -168,12 +168,12 @@ func TestSession_leasesInVain(t *testing.T) {
 	})
 }
 
-// A lease that holds nothing and refuses us, since somebody has attached a key to it, is replaced, once for a call. One on
-// which a lock stands is not, nor where it is permission for the name that is lacking.
+// A lease without keys of ours that etcd denies us, because somebody else has attached a key to it, is replaced once
+// per call. It is not replaced if a lock stands on it, or if the permission on the name is missing.
 func TestSession_replacesALeaseThatOthersHaveSpoilt(t *testing.T) {
 	for name, row := range map[string]struct {
-		denied, hidden int  // how often we are refused to acquire, and to see the keys of the lease
-		held, want     bool // a lock stands on it; it is replaced
+		denied, hidden int  // how often etcd denies us to acquire, and to see the lease's keys
+		held, want     bool // a lock stands on it; the lease is replaced
 		obtained       bool
 	}{
 		"spoilt":            {denied: 1, hidden: 1, want: true, obtained: true},

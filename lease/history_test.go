@@ -17,8 +17,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// restored makes a client's cluster look as if it had been restored: revisions are lower by back. Those of renewals, which
-// whatever member answers, are lower by lag besides.
+// restored makes a client's cluster look restored: its revisions are lower by back. Those in answers to renewals, which
+// may come from any member, are also lower by lag.
 type restored struct{ back, lag atomic.Int64 }
 
 func (r *restored) put(client *fakeetcd.Client) {
@@ -65,7 +65,7 @@ func (l restoredLease) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (
 	return resp, err
 }
 
-// startRestored is a session on a server with some history, whose revisions can be moved back.
+// startRestored starts a session on a server with some history, whose revisions can be moved back.
 func startRestored(t *testing.T) (*env, *restored) {
 	t.Helper()
 	srv := newServer(t)
@@ -130,7 +130,7 @@ func TestSession_endsWhenRevisionsGoBack(t *testing.T) {
 	}
 }
 
-// Once the revisions are higher than any that was seen, tokens are too.
+// Once the revisions are above all that were seen before, so are the tokens.
 func TestNewSession_afterRevisionsHaveCaughtUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, r := startRestored(t)
@@ -151,8 +151,8 @@ func TestNewSession_afterRevisionsHaveCaughtUp(t *testing.T) {
 	})
 }
 
-// An answer that is overtaken by others tells a revision that is lower than theirs. It is measured by what was known when its
-// request was sent.
+// An answer that others have overtaken carries a lower revision than theirs. It is compared with the highest revision
+// known when its request was sent.
 func TestSession_answersThatCrossAreNoRestore(t *testing.T) {
 	for name, tc := range map[string]struct {
 		slow fakeetcd.Method
@@ -193,7 +193,7 @@ func TestSession_answersThatCrossAreNoRestore(t *testing.T) {
 	}
 }
 
-// A member that lags tells old revisions in its answers to renewals. That proves nothing, and costs a read.
+// A member that lags answers renewals with old revisions. That proves nothing, and costs one read.
 func TestSession_lagIsNoRestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, r := startRestored(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// heard is what hooks were told, a line each.
+// heard records the calls of hooks, one line each.
 type heard struct {
 	mu    sync.Mutex
 	lines []string
@@ -55,7 +55,7 @@ func what(a lease.Acquisition) string {
 	return text
 }
 
-// hooks of acquisitions and holds.
+// hooks returns hooks for acquisitions and holds.
 func (h *heard) hooks() *lease.Hooks {
 	return &lease.Hooks{
 		AcquireStart: func(ctx context.Context, a lease.Acquisition) context.Context {
@@ -78,7 +78,7 @@ func (h *heard) hooks() *lease.Hooks {
 	}
 }
 
-// doKinds has a function for each kind of lock that excludes the lock "a", which runs for so long while it is held.
+// doKinds returns, for each kind of lock that excludes the lock "a", a function that holds such a lock for lasting.
 func doKinds(lasting time.Duration) map[string]func(context.Context, *lease.Session) error {
 	do := func(context.Context, fence.Token) error {
 		time.Sleep(lasting)
@@ -95,7 +95,7 @@ func doKinds(lasting time.Duration) map[string]func(context.Context, *lease.Sess
 	}
 }
 
-// Each kind of lock tells of its beginning, its wait, its end, and the end of its hold.
+// For each kind of lock the hooks report the start, the wait, the end of the acquisition, and the release.
 func TestHooks_eachKind(t *testing.T) {
 	for kind, run := range doKinds(time.Minute) {
 		inBubble(t, kind, func(t *testing.T) {
@@ -131,14 +131,14 @@ func TestHooks_ofAcquisitionsThatFail(t *testing.T) {
 		}, h.take())
 		_, err = e.s.Lock(t.Context(), "")
 		require.Error(t, err)
-		require.Empty(t, h.take(), "what is not legal is no acquisition")
+		require.Empty(t, h.take(), "an illegal name starts no acquisition")
 		require.NoError(t, l.Unlock(t.Context()))
 		require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrUnlocked)
 		require.Equal(t, []string{"released try lock a after 1s: <nil>"}, h.take())
 	})
 }
 
-// A hold that was lost is not released as well.
+// A hold that was lost is not reported as released too.
 func TestHooks_Lost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h heard
@@ -155,8 +155,9 @@ func TestHooks_Lost(t *testing.T) {
 	})
 }
 
-// A hold that has ended by itself still has its key. It is over when it is unlocked, or lost with its lease, whatever comes first.
-func TestHooks_ofHoldsThatHaveEndedByThemselves(t *testing.T) {
+// A hold that has reached its longest time still has its key. The hooks report that it was unlocked, or lost with its
+// lease, whichever comes first.
+func TestHooks_afterTheLongestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h heard
 		e := start(t, lease.Options{Owner: "me", Hooks: h.hooks()})
@@ -182,11 +183,11 @@ func TestHooks_ofHoldsThatHaveEndedByThemselves(t *testing.T) {
 	})
 }
 
-// What is told of the lease: each renewal, each change of state and the keys that are to be cleaned up.
+// The hooks report each renewal, each change of state, and the number of keys to clean up.
 func TestHooks_ofTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h heard
-		nobody := context.WithValue(t.Context(), spanKey{}, true) // no acquisition
+		nobody := context.WithValue(t.Context(), spanKey{}, true) // of no acquisition
 		e := start(t, lease.Options{Hooks: &lease.Hooks{
 			Renewed: func(r lease.Renewal) {
 				h.add(nobody, "renewed in %v, attempts %d, left %v", r.RoundTrip, r.Attempts, r.Left)
@@ -205,7 +206,7 @@ func TestHooks_ofTheLease(t *testing.T) {
 		e.at(3 * third)
 		lines := h.take()
 		require.Len(t, lines, 2)
-		slices.Sort(lines) // they come in two rows
+		slices.Sort(lines) // the calls come from two queues, in any order
 		require.Equal(t, "held", lines[0])
 		require.Regexp(t, `^renewed in 0s, attempts [2-9], left \d`, lines[1])
 
@@ -222,7 +223,7 @@ func TestHooks_ofTheLease(t *testing.T) {
 	})
 }
 
-// A hook that does not return holds up its own caller, and nothing else.
+// A hook that does not return blocks its own caller, and nothing else.
 func TestHooks_thatBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -253,8 +254,9 @@ func TestHooks_thatBlock(t *testing.T) {
 	})
 }
 
-// However many calls wait behind a slow one, the last state is told, and after Close there is nothing to clean up.
-func TestHooks_theLastStateIsTold(t *testing.T) {
+// However many calls wait behind a slow one, the last state is reported, and after Close the number of keys to clean up
+// is 0.
+func TestHooks_reportTheLastState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h heard
 		nobody := context.WithValue(t.Context(), spanKey{}, true)
@@ -281,7 +283,8 @@ func TestHooks_theLastStateIsTold(t *testing.T) {
 	})
 }
 
-// Joined hooks are all called, one after the other, with the context that the last AcquireStart has made of the others'.
+// Joined hooks are all called, in order. Each AcquireStart gets the previous one's context, and the other calls get the
+// last one's.
 func TestJoinHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type key string
@@ -339,13 +342,13 @@ func TestJoinHooks(t *testing.T) {
 		_, err = e.s.Lock(timeout(t, time.Second), "z")
 		require.Error(t, err)
 		require.Equal(t, []string{"a cleanup 1", "b cleanup 1"}, slices.DeleteFunc(take(), func(line string) bool {
-			return !strings.Contains(line, "cleanup") // another goroutine tells it
+			return !strings.Contains(line, "cleanup") // another goroutine reports it
 		}))
-		require.Nil(t, lease.JoinHooks().Lost, "what is told to nobody costs nothing")
+		require.Nil(t, lease.JoinHooks().Lost, "a nil hook costs nothing")
 	})
 }
 
-// A hook that panics leaves no lock that nobody has, and no place in a queue, not even in that of the session.
+// A hook that panics leaves no lock without an owner, and no place in a queue, not even in that of the session.
 func TestHooks_thatPanic(t *testing.T) {
 	for kind, run := range doKinds(0) {
 		for _, hook := range []string{"Queued", "AcquireEnd"} {

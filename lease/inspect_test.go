@@ -23,7 +23,7 @@ func (e *env) inspect(t *testing.T, name string) lease.Queue {
 	return q
 }
 
-// shape is a queue as "holders | waiters", each with its class and owner.
+// shape renders a queue as "holders | waiters", each with its class and owner.
 func shape(q lease.Queue) string {
 	var parts []string
 	for _, list := range [...][]lease.Contender{q.Holders, nil, q.Waiters} {
@@ -43,7 +43,8 @@ func (e *env) put(t *testing.T, key, value string, id clientv3.LeaseID) {
 	require.NoError(t, err)
 }
 
-// Each is shown by its place, its class and what is in its key, of nested names and planted keys nothing.
+// Each contender is shown in its place, with its class and the text in its key. Nested names and planted keys are not
+// shown.
 func TestInspect_showsWhoHoldsAndWhoWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{Owner: "first", TTL: 20 * time.Second})
@@ -143,7 +144,7 @@ func TestInspect_nodesOfTrees(t *testing.T) {
 	})
 }
 
-// A lease is asked for once, however many keys are on it, and may be gone by then.
+// Each lease is asked for once, however many keys it has, and may be gone by then.
 func TestInspect_leases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -172,7 +173,7 @@ func TestInspect_leases(t *testing.T) {
 	})
 }
 
-// Between two requests of one look the names may be compacted: then a later revision is shown.
+// If the revision is compacted between two requests of one Inspect, it shows a later revision.
 func TestInspect_compactedMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{Owner: "me"})

@@ -15,8 +15,8 @@ func newKeys() *grant {
 	return &grant{id: 0x2a, s: &Session{nonce: "nonce", revisions: new(etcd.Revisions)}}
 }
 
-// A key that is in use, or was burned, is never given to another; one that is free is used again. What is remembered depends
-// on what is in use, not on how many keys were burned.
+// A key in use, or burned, is never given to another entry; a free one is reused. The state depends on the keys in use,
+// not on how many were burned.
 func TestKeys_random(t *testing.T) {
 	g := newKeys()
 	burned := map[string]bool{}
@@ -34,7 +34,7 @@ func TestKeys_random(t *testing.T) {
 				burned[key] = true
 			case 1:
 				g.recycle(e)
-				_, ours := g.takeBack(key) // and it comes back by a restore
+				_, ours := g.takeBack(key) // a restore brings it back
 				require.True(t, ours)
 				burned[key] = true
 			default:

@@ -25,7 +25,7 @@ func (e *env) list(t *testing.T, prefix string) (all []lease.Queue) {
 	return all
 }
 
-// byName is what Inspect says of a name, without what List does not read.
+// byName returns the result of Inspect without the fields that List does not read.
 func (e *env) byName(t *testing.T, name string) lease.Queue {
 	t.Helper()
 	q := e.inspect(t, name)
@@ -77,7 +77,8 @@ func TestList_agreesWithInspect(t *testing.T) {
 					if !strings.HasPrefix(name, prefix) || strings.HasPrefix(of, prefix) {
 						continue
 					}
-					if q := e.byName(t, name); len(q.Holders) > 0 { // a queue of its own where the semaphore's name is not listed
+					// A slot is its own queue if the semaphore's name is not listed.
+					if q := e.byName(t, name); len(q.Holders) > 0 {
 						want = append(want, q)
 					}
 				}
@@ -91,7 +92,7 @@ func TestList_agreesWithInspect(t *testing.T) {
 	}
 }
 
-// A consumer that has seen enough reads no further, and all is as it stood when the first page was read.
+// List reads no further than the consumer wants, and shows everything as of the first page.
 func TestList_atOneRevision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})

@@ -80,7 +80,7 @@ func TestLockedError_clipsWhatPeopleWrote(t *testing.T) {
 	require.Contains(t, err.Error(), strings.Repeat("ä", 32)+"…")
 }
 
-// A key without a lease, which would never go, blocks nobody, and is reported once in a while.
+// A key without a lease, which would never go away, blocks nobody, and is reported now and then.
 func TestSession_Lock_passesOverStrayKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -108,7 +108,7 @@ func TestSession_Lock_passesOverStrayKeys(t *testing.T) {
 	})
 }
 
-// What somebody else has written is bounded where it is kept and where it is shown.
+// Text that somebody else has written is clipped where it is kept and where it is shown.
 func TestSession_TryLock_longKeyAndValue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -126,8 +126,8 @@ func TestSession_TryLock_longKeyAndValue(t *testing.T) {
 	})
 }
 
-// A name that is locked over and over leaves no trail of keys in the server's index: the key is used again, by one hold
-// at a time, and the token tells the holds apart.
+// Locking a name over and over leaves no trail of keys in the server's index: holds reuse the key one after the other,
+// and their tokens tell them apart.
 func TestSession_Lock_usesItsKeysAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -158,10 +158,10 @@ func TestSession_Lock_usesItsKeysAgain(t *testing.T) {
 	})
 }
 
-// A key is not used again while a request to enter with it may still arrive: the reaper looks for it.
+// A key is not reused while a request to enter with it may still arrive: the reaper looks for it.
 func TestSession_Lock_doesNotUseALateKeyAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for range 10 { // whichever suffix is taken first
+		for range 10 { // whichever suffix is chosen first
 			e := start(t, lease.Options{})
 			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
 			late := e.lock(t, "a")
@@ -179,7 +179,7 @@ func TestSession_Lock_doesNotUseALateKeyAgain(t *testing.T) {
 	})
 }
 
-// Somebody has put the key there by hand.
+// Somebody has put the key by hand.
 func TestSession_Lock_keyIsTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -199,11 +199,11 @@ func TestSession_Lock_keyIsTaken(t *testing.T) {
 	})
 }
 
-// What every kind of lock says to the resources, and to hooks: whose its token is. The names have the session's prefix, since a session without
-// it can have a lock of the same name.
+// For every kind of lock, the context and the hooks carry the names that the token belongs to. The names have the
+// session's prefix, since a session without it can lock the same name.
 func TestLock_Context_carriesTheName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var told []string // what hooks are told of a hold
+		var told []string // the names that hooks get
 		e := start(t, lease.Options{Prefix: "svc/", Hooks: &lease.Hooks{
 			AcquireEnd: func(_ context.Context, _ lease.Acquisition, r lease.Acquired) { told = r.Locks },
 		}})

@@ -52,7 +52,8 @@ func TestSession_LockAll_entersAtOnce(t *testing.T) {
 	}
 }
 
-// A set is granted when it is the first everywhere, and excludes plain locks and other sets in the order of arrival.
+// A set is granted when it is first in all queues. It and plain locks and other sets exclude each other in the order of
+// arrival.
 func TestSession_LockAll_waitsForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -78,7 +79,7 @@ func TestSession_LockAll_waitsForAll(t *testing.T) {
 	})
 }
 
-// Try takes all or none, and tells who holds which.
+// TryLockAll takes all or none, and reports who holds which name.
 func TestSession_TryLockAll_isAllOrNothing(t *testing.T) {
 	for name, mix := range map[string]func(*env){
 		"locks alone":          func(*env) {},
@@ -109,7 +110,8 @@ func TestSession_TryLockAll_isAllOrNothing(t *testing.T) {
 	}
 }
 
-// The loss of one key ends the whole, and says which it was; the others are let go with Unlock, and not before.
+// The loss of one key ends the whole set, and the cause names that key; Unlock releases the others, and nothing does
+// before.
 func TestLockSet_losesOneKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -134,7 +136,7 @@ func TestLockSet_losesOneKey(t *testing.T) {
 	})
 }
 
-// A key that was deleted and is somebody else's by now stays.
+// Unlock leaves a key that was deleted and that somebody else has put since.
 func TestLockSet_Unlock_deletesNobodyElsesKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -148,8 +150,8 @@ func TestLockSet_Unlock_deletesNobodyElsesKey(t *testing.T) {
 	})
 }
 
-// The first attempt to unlock is lost on its way, and one key was deleted. The other is still there at the second attempt, so that
-// was not our own deletion.
+// The first request to unlock is lost on its way, and one key is deleted meanwhile. The retry still finds the other
+// key, so that deletion was not our own.
 func TestLockSet_Unlock_repeatedAndOneKeyMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -163,13 +165,13 @@ func TestLockSet_Unlock_repeatedAndOneKeyMissing(t *testing.T) {
 	})
 }
 
-// A set has entered behind nested names, and the look at who was faster fails. Before it is repeated somebody deletes a key.
+// A set has entered behind nested names, and the read of who was faster fails. Before the retry somebody deletes a key.
 func TestSession_TryLockAll_aKeyGoesBeforeItIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		e.srv.Put("a/jobs/1", "")
-		require.NoError(t, e.lock(t, "a").Unlock(t.Context())) // by now it is known that there are nested names
-		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1})     // the look before it enters
+		require.NoError(t, e.lock(t, "a").Unlock(t.Context())) // now the session knows that there are nested names
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1})     // the read before it enters
 		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable, OnAnswer: func() {
 			require.True(t, e.srv.Delete(e.keys("b/")[0]))
 		}})
@@ -180,7 +182,8 @@ func TestSession_TryLockAll_aKeyGoesBeforeItIsRepeated(t *testing.T) {
 	})
 }
 
-// A waiter learns at once that one of its keys is gone, whichever it waits for at the time, and leaves the others.
+// A waiter learns at once that one of its keys is gone, whichever it waits for at the time, and leaves the other
+// queues.
 func TestSession_LockAll_losesAKeyWhileItWaits(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		inBubble(t, name, func(t *testing.T) {
@@ -228,12 +231,12 @@ func TestSession_LockAll_input(t *testing.T) {
 	})
 }
 
-// Sets of random names in random orders are all served, in the order of their revisions where they meet.
+// Sets of random names in random orders are all served, in the order of their revisions for each name.
 func TestSession_LockAll_neverDeadlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
 		all := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
-		last := make(map[string]fence.Token) // of each name
+		last := make(map[string]fence.Token) // by name
 		var held [8]bool
 		var mu sync.Mutex // guards last and held
 		done := make(chan error)

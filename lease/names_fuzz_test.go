@@ -15,9 +15,9 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// Two sessions exclude each other if prefix and name together are the same, and not otherwise: whatever the
-// strings, and wherever one ends and the other begins. What is not legal is refused with the field's name. "$" is the
-// session's own lease as it is in its keys, so that a nested name may look like a contender.
+// Two sessions exclude each other if and only if prefix and name together are the same, wherever one ends and the other
+// begins. An illegal string is refused with the field's name. "$" stands for the session's own lease as spelled in its
+// keys, so that a nested name may look like a contender.
 func FuzzSession_names(f *testing.F) {
 	for _, s := range [][4]string{
 		{"", "a", "", "a"},
@@ -73,8 +73,8 @@ type tried struct {
 	err  error
 }
 
-// tryLockIn tries a lock in a session of its own with that prefix. It reports whether the two are legal; if not,
-// that was told.
+// tryLockIn tries a lock in a session of its own with that prefix. It reports whether prefix and name are legal, and if
+// not, checks the error.
 func tryLockIn(t *testing.T, srv *fakeetcd.Server, prefix, name string) (got tried, legal bool) {
 	t.Helper()
 	s, err := lease.NewSession(t.Context(), srv.NewClient(t.Context()).Client, lease.Options{Prefix: prefix})

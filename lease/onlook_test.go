@@ -18,10 +18,10 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// onlooker is a use of Watch that notes what it is shown.
+// onlooker is a use of Watch that records what it is shown.
 type onlooker struct {
 	c     *fakeetcd.Client
-	seen  chan lease.Queue // unbounded for a test
+	seen  chan lease.Queue // large enough for a test
 	err   chan error
 	leave context.CancelFunc
 }
@@ -50,10 +50,10 @@ func (*env) onlookBy(t *testing.T, c *fakeetcd.Client, name string) *onlooker {
 	return o
 }
 
-// sees checks what has been shown since it was asked last.
+// sees checks what was shown since its last call.
 func (o *onlooker) sees(t *testing.T, want ...string) {
 	t.Helper()
-	time.Sleep(time.Second) // a watch that begins in the past
+	time.Sleep(time.Second) // a watch that begins in the past is late
 	synctest.Wait()
 	var got []string
 	for range len(o.seen) {
@@ -110,7 +110,7 @@ func TestWatch_showsEveryChange(t *testing.T) {
 	})
 }
 
-// What happens while the watch is broken is told afterwards, all of it, unless it was compacted.
+// All changes while the watch is broken are shown afterwards, unless they were compacted.
 func TestWatch_resumes(t *testing.T) {
 	for name, broken := range map[string]error{
 		"no leader": rpctypes.ErrGRPCNoLeader, "unavailable": fakeetcd.ErrUnavailable, "auth": rpctypes.ErrGRPCInvalidAuthToken,
@@ -147,14 +147,14 @@ func TestWatch_resumes(t *testing.T) {
 	}
 }
 
-// A stream that falls silent does not break. It is found out, and left.
+// A stream that falls silent does not break. Probes find it out, and the watch moves to another.
 func TestWatch_leavesASilentStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		o := e.onlook(t, "a")
 		o.sees(t, "|")
 		time.Sleep(time.Minute)
-		o.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour}) // and what is behind it
+		o.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour}) // also delays the events behind it
 		began := time.Now()
 		first := e.places(t, "first")
 		e.srv.Delete(first)
@@ -164,7 +164,8 @@ func TestWatch_leavesASilentStream(t *testing.T) {
 	})
 }
 
-// A cluster with other keys at the revision that was seen, or that has not come so far, is another history: it is shown as it is.
+// A cluster with other keys at the seen revision, or that has not reached it, has another history: Watch shows its
+// present queue.
 func TestWatch_restored(t *testing.T) {
 	for _, behind := range []bool{false, true} {
 		inBubble(t, strconv.FormatBool(behind), func(t *testing.T) {
@@ -211,7 +212,7 @@ func TestWatch_slowConsumer(t *testing.T) {
 	})
 }
 
-// Whatever happens to the keys and to the watch, the last that is shown is what Inspect says.
+// Whatever happens to the keys and to the watch, the queue shown last is what Inspect returns.
 func TestWatch_agreesWithInspect(t *testing.T) {
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {

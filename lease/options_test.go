@@ -16,7 +16,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// What is refused names the field, the value and the legal range, and nothing is sent.
+// The error names the field, the value and the legal range, and nothing is sent.
 func TestNewSession_refusesOptions(t *testing.T) {
 	for name, tc := range map[string]struct {
 		opts lease.Options
@@ -130,7 +130,7 @@ func TestAdopt_refuses(t *testing.T) {
 	})
 }
 
-// A namespace around some parts of the client only is refused before anything is sent. Around all of them it serves.
+// A namespace around only some parts of the client is refused before anything is sent. Around all of them it works.
 func TestNewSession_namespace(t *testing.T) {
 	const prefix = "ns/"
 	kv := func(c *clientv3.Client) { c.KV = namespace.NewKV(c.KV, prefix) }

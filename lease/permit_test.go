@@ -31,8 +31,8 @@ func (e *env) waitPermit(ctx context.Context, name string, of int, opts ...lease
 	return begin(e, func() (*lease.Permit, error) { return e.s.Permit(ctx, name, of, opts...) })
 }
 
-// As many as there are permits hold one, each another slot with a token of its own; waiters are served in order, one for each
-// permit that is given back, and that one alone is woken.
+// As many callers hold a permit as there are permits, each another slot with a token of its own; waiters are served in
+// order, and each released permit wakes only one.
 func TestSession_Permit_limits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{Prefix: "p/"})
@@ -74,7 +74,7 @@ func TestSession_Permit_limits(t *testing.T) {
 			require.Equal(t, key.CreateRevision, got.lock.Token().Revision(), "the slot's, and not that of the wait")
 			if i < 1 {
 				synctest.Wait()
-				require.Len(t, others[2].writes(), last, "who is not the next sleeps on")
+				require.Len(t, others[2].writes(), last, "only the next waiter wakes")
 			}
 			for _, later := range waiting[i+1:] {
 				requirePending(t, later)
@@ -89,7 +89,8 @@ func TestSession_Permit_limits(t *testing.T) {
 	})
 }
 
-// Of very many who wait, the end of a permit wakes the first, and its passing the next: nobody else asks for anything.
+// Of very many waiters, a released permit wakes the first, and its leaving the turnstile wakes the second: no other
+// sends a request.
 func TestSession_Permit_wakesOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -112,7 +113,7 @@ func TestSession_Permit_wakesOne(t *testing.T) {
 	})
 }
 
-// The lock of the name stops all others; etcd's own locks wait for all permits too.
+// The lock of the name blocks all new permits; etcd's own locks of the name wait for all held permits too.
 func TestSession_Permit_andTheLockOfItsName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -137,7 +138,7 @@ func TestSession_Permit_andTheLockOfItsName(t *testing.T) {
 		drained := later(func() error { return mutex.Lock(t.Context()) })
 		synctest.Wait()
 		_, err = e.s.TryPermit(t.Context(), "a", 2)
-		require.ErrorIs(t, err, lease.ErrLocked, "nobody passes who drains it")
+		require.ErrorIs(t, err, lease.ErrLocked, "nobody overtakes the lock that drains it")
 		require.NoError(t, p.Unlock(t.Context()))
 		synctest.Wait()
 		requirePending(t, drained)
@@ -147,7 +148,8 @@ func TestSession_Permit_andTheLockOfItsName(t *testing.T) {
 	})
 }
 
-// All have to agree on the number; who comes later is told who has another one, or waits until nobody has.
+// All callers have to agree on the number: a later one with another number gets an error, or waits until no permit of
+// the old number is held.
 func TestSession_Permit_anotherLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -180,17 +182,18 @@ func TestSession_Permit_anotherLimit(t *testing.T) {
 	})
 }
 
-// Who has another number and gives up does not have the right ones refused: they wait until its key is gone, here with its lease.
-func TestSession_Permit_notRefusedByWhoIsRefused(t *testing.T) {
+// A caller with the wrong number that gives up does not make those with the right number fail: they wait until its key
+// is gone, here with its lease.
+func TestSession_Permit_wrongLimitGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		held := e.permit(t, "a", 1000)
-		for held.Slot() < 101 { // of which wrong might try it first, and be refused at once
+		for held.Slot() < 101 { // wrong might try these slots first, and be refused at once
 			require.NoError(t, held.Unlock(t.Context()))
 			held = e.permit(t, "a", 1000)
 		}
 		wrong, right := e.join(t), e.join(t)
-		wrong.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: writes, Times: 1, OnAnswer: wrong.c.Cut}) // it holds no permit, ever
+		wrong.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: writes, Times: 1, OnAnswer: wrong.c.Cut}) // it never holds a permit
 		gone := wrong.waitPermit(timeout(t, time.Second), "a", 101)
 		e.at(2 * time.Second)
 		require.Error(t, receive(t, gone).err)
@@ -203,8 +206,8 @@ func TestSession_Permit_notRefusedByWhoIsRefused(t *testing.T) {
 	})
 }
 
-// Nested names cost a permit nothing but the first time, and two that try at once do not take each other for waiters. A node of
-// a tree is no slot.
+// Nested names cost a permit extra requests only the first time, and two concurrent callers do not take each other for
+// waiters. A node of a tree is no slot.
 func TestSession_Permit_besideNestedNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -247,7 +250,7 @@ func TestSession_Permit_besideNestedNames(t *testing.T) {
 	})
 }
 
-// The holder that is named is one, though slots are out of service or the number is another.
+// The error names a real holder, even if slots are out of service or the number is another.
 func TestSession_TryPermit_namesAHolder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -266,8 +269,8 @@ func TestSession_TryPermit_namesAHolder(t *testing.T) {
 	})
 }
 
-// The first request is stuck, and the repetition finds somebody else's key. When that is gone and the request arrives after all,
-// its key is deleted.
+// The first request is stuck, and the retry finds somebody else's key. When that is gone and the request arrives after
+// all, its key is deleted.
 func TestSession_lateRequestOfAKeyThatWasTaken(t *testing.T) {
 	for name, take := range map[string]func(ctx context.Context, e *env) (func(context.Context) error, error){
 		"Permit": func(ctx context.Context, e *env) (func(context.Context) error, error) {
@@ -306,7 +309,7 @@ func TestSession_lateRequestOfAKeyThatWasTaken(t *testing.T) {
 	}
 }
 
-// A slot that is held by anybody's key is out of service.
+// A slot held by any other key is out of service.
 func TestSession_Permit_slotOutOfService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -324,7 +327,8 @@ func TestSession_Permit_slotOutOfService(t *testing.T) {
 	})
 }
 
-// Whatever happens, no more hold a permit than there are, no slot has two holders, and the tokens of each slot grow.
+// Under random calls, never more callers hold a permit than there are permits, no slot has two holders, and the tokens
+// of each slot grow.
 func TestSession_Permit_random(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
@@ -343,7 +347,7 @@ func TestSession_Permit_random(t *testing.T) {
 				for range turns {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 					if rand.IntN(5) == 0 {
-						cancel() // at once, or while it waits
+						cancel() // before the call, or while it waits
 						ctx, cancel = context.WithTimeout(t.Context(), rand.N(20*time.Millisecond))
 					}
 					err := e.s.DoPermit(ctx, "a", of, func(ctx context.Context, token fence.Token) error {

@@ -21,7 +21,8 @@ func (e *env) rlock(t *testing.T, name string) *lease.ReadLock {
 	return l
 }
 
-// Readers of one session and of others hold a name together; a writer waits for all of them, and who comes after it waits for it.
+// Readers of several sessions hold a name together; a writer waits for all of them, and later readers wait for the
+// writer.
 func TestSession_RLock_isShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -67,7 +68,7 @@ func TestSession_RLock_isShared(t *testing.T) {
 	})
 }
 
-// A reader's context has a reader's token and no other: not that of a lock around it.
+// A reader's context has a reader's token and no other, not even that of a lock around it.
 func TestSession_RDo_carriesTheReadersToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{Era: 3})
@@ -92,7 +93,7 @@ func TestSession_RDo_carriesTheReadersToken(t *testing.T) {
 	})
 }
 
-// A refusal of a reader's token is explained to the reader whose it is, and not to a writer with the same number.
+// The refusal of a reader's token is explained to that reader, and not to a writer with the same number.
 func TestReadLock_Explain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -104,7 +105,7 @@ func TestReadLock_Explain(t *testing.T) {
 	})
 }
 
-// The number of a reader's key that has come back is a writer's at the time: it is burned all the same.
+// A reader's key that has come back is burned even if a writer's key has its number at the time.
 func TestSession_reclaimsAReadersKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})

@@ -20,10 +20,10 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// lateFor is how long a request is taken to be still on its way.
+// lateFor is how long a request may still be on its way.
 const lateFor = 20 * time.Minute
 
-// looks are when a key is looked for that was given up at 0.
+// looks are the times at which the reaper looks for a key that was given up at 0.
 var looks = func() []time.Duration {
 	at := []time.Duration{0}
 	for pause := 100 * time.Millisecond; at[len(at)-1] < lateFor; pause *= 4 {
@@ -32,8 +32,8 @@ var looks = func() []time.Duration {
 	return at
 }()
 
-// The request to enter arrives when its caller has long given up. The key appears, blocks for no more than four
-// times as long as it is late, and goes.
+// The request to enter arrives long after its caller has given up. The key appears, blocks for at most four times its
+// delay, and is deleted.
 func TestReaper_deletesWhatAppearsLate(t *testing.T) {
 	for name, tc := range map[string]struct{ arrives, found time.Duration }{
 		"at once":          {time.Second + 3*time.Millisecond, time.Second + looks[1]},
@@ -67,7 +67,7 @@ func TestReaper_deletesWhatAppearsLate(t *testing.T) {
 	}
 }
 
-// However often something is added meanwhile: that is no reason to look later.
+// New orphans do not delay the looks for earlier ones, however often they come.
 func TestReaper_looksAgainWhileOthersFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -84,7 +84,7 @@ func TestReaper_looksAgainWhileOthersFail(t *testing.T) {
 	})
 }
 
-// A duplicate of the request to enter that comes after Unlock enters again.
+// A duplicate of the request to enter that arrives after Unlock enters again; the reaper deletes its key.
 func TestReaper_deletesALateDuplicateAfterUnlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const arrives = 18 * time.Second
@@ -102,7 +102,7 @@ func TestReaper_deletesALateDuplicateAfterUnlock(t *testing.T) {
 	})
 }
 
-// What can still arrive is looked for soon, then ever more seldom for 20 minutes, and no longer.
+// The reaper looks for a key that may still arrive soon, then at growing intervals for 20 minutes, and no longer.
 func TestReaper_endsAfter20Minutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -128,11 +128,11 @@ func TestReaper_endsAfter20Minutes(t *testing.T) {
 	})
 }
 
-// A lease takes its keys with it, so nothing is left to look for.
+// A lease takes its keys with it, so the reaper stops.
 func TestReaper_endsWithTheLease(t *testing.T) {
 	for name, tc := range map[string]struct {
 		lose func(*env)
-		last time.Duration // no request to delete is later than this
+		last time.Duration // of the latest request to delete
 	}{
 		"revoked":         {func(e *env) { _ = e.srv.Revoke(e.s.Status().LeaseID) }, third},
 		"deadline passed": {func(e *env) { e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request}) }, 3*ttl + 1},
@@ -152,7 +152,7 @@ func TestReaper_endsWithTheLease(t *testing.T) {
 	}
 }
 
-// After a cut nothing is given up: the deletion is repeated until the server has confirmed it.
+// After a cut the deletion is repeated until the server has confirmed it.
 func TestReaper_outlastsACut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{TTL: time.Hour})
@@ -172,12 +172,12 @@ func TestReaper_outlastsACut(t *testing.T) {
 	})
 }
 
-// A key under the same name that is not on our lease is not ours.
+// A key of the same name that is not on our lease is not ours.
 func TestReaper_deletesNobodyElsesKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer})
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 5 * time.Second}) // the first sweep
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 5 * time.Second}) // for the first sweep
 		_, err := e.s.Lock(timeout(t, time.Second), "a")
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		key := e.keys("a")[0]
@@ -188,7 +188,7 @@ func TestReaper_deletesNobodyElsesKey(t *testing.T) {
 	})
 }
 
-// queueBehind has other hold n names and e wait for each of them, so that each waiter has a key.
+// queueBehind makes other hold n names and e wait for each of them, so that each waiter has a key.
 func (e *env) queueBehind(ctx context.Context, t *testing.T, other *env, n int) <-chan acquired {
 	t.Helper()
 	got := make(chan acquired, n)
@@ -235,8 +235,8 @@ func TestReaper_deletesManyAtOnce(t *testing.T) {
 	})
 }
 
-// A refused attempt is known to have left nothing.
-func TestReaper_isNotAskedAfterARefusal(t *testing.T) {
+// A refused attempt has certainly left nothing, so there is nothing to delete.
+func TestReaper_notUsedAfterARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		l := e.lock(t, "a")
@@ -252,14 +252,14 @@ func TestReaper_isNotAskedAfterARefusal(t *testing.T) {
 	})
 }
 
-// touches matches transactions that write and have to do with a key that has part in it.
+// touches matches transactions that write a key whose name contains part.
 func touches(part string) func(fakeetcd.Call) bool {
 	return func(call fakeetcd.Call) bool {
 		return writes(call) && strings.Contains(call.Request.(*pb.TxnRequest).String(), part)
 	}
 }
 
-// giveUp begins to acquire n locks, the answers to which are lost, and gives them up after a second.
+// giveUp acquires n locks, loses the answers, and gives up after a second.
 func (e *env) giveUp(t *testing.T, n int) {
 	t.Helper()
 	restore := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Answer, Match: touches("request_put")})
@@ -277,7 +277,8 @@ func (e *env) giveUp(t *testing.T, n int) {
 	restore()
 }
 
-// One key that the session may not delete is no reason to leave the others. It is tried more and more seldom.
+// A key that the session may not delete does not keep the others from being deleted. It is retried at growing
+// intervals.
 func TestReaper_oneRefusalLeavesTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 100
@@ -306,7 +307,7 @@ func TestReaper_oneRefusalLeavesTheOthers(t *testing.T) {
 	})
 }
 
-// What has an unknown outcome costs a handful of looks, which many share.
+// Keys with an unknown outcome cost a handful of requests, which many of them share.
 func TestReaper_looksAreFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 400
@@ -319,7 +320,7 @@ func TestReaper_looksAreFew(t *testing.T) {
 	})
 }
 
-// A server that takes fewer operations in a transaction than is usual gets smaller ones.
+// A server that takes fewer operations in a transaction than usual gets smaller ones.
 func TestReaper_learnsTheServersLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters, limit = 400, 16

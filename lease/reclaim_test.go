@@ -17,7 +17,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// comeBack brings a key back that was let go, as a restore does, on the lease that it hung on.
+// comeBack brings back a released key, as a restore does, on the lease that it was attached to.
 func comeBack(t *testing.T, e *env, key string, on clientv3.LeaseID) {
 	t.Helper()
 	_, err := e.srv.NewClient(t.Context()).Put(t.Context(), key, "", clientv3.WithLease(on))
@@ -33,8 +33,8 @@ func keysOf(e *env) (keys []string) {
 	return keys
 }
 
-// A key that was let go comes back on the lease, by a restore that nothing tells of. It is deleted as soon as the session has
-// a reason to look, and nothing else is.
+// A restore that nothing reports brings a released key back on the lease. The session deletes it, and nothing else, as
+// soon as it has a reason to look.
 func TestSession_reclaimsKeysThatComeBack(t *testing.T) {
 	for name, trouble := range map[string]func(e *env){
 		"a renewal fails": func(e *env) {
@@ -64,8 +64,8 @@ func TestSession_reclaimsKeysThatComeBack(t *testing.T) {
 	}
 }
 
-// One that comes back twice is deleted twice; so is one whose request arrives when the reaper has given it up, and one that
-// comes again after that.
+// A key that comes back twice is deleted twice; so is a key whose request arrives after the reaper has given it up, and
+// again after that.
 func TestSession_reclaimsKeysThatComeBackAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -101,8 +101,8 @@ func TestSession_reclaimsKeysThatComeBackAgain(t *testing.T) {
 	})
 }
 
-// What is let go while the session looks is no key that has come back.
-func TestSession_reclaimsNothingThatIsLetGoMeanwhile(t *testing.T) {
+// A key that is released while the session looks has not come back.
+func TestSession_reclaimsNothingReleasedMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
 		e := start(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
@@ -121,7 +121,7 @@ func TestSession_reclaimsNothingThatIsLetGoMeanwhile(t *testing.T) {
 	})
 }
 
-// A session that holds nothing sees a restore that takes revisions back all the same, and lets go of what came back.
+// A session that holds nothing still notices a restore that takes revisions back, and releases the keys that came back.
 func TestSession_endsWhenRevisionsGoBackWhileItHoldsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, r := startRestored(t)

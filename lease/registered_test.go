@@ -10,7 +10,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// A call that has ended leaves nothing behind on the caller's context, which may live as long as the process, nor on the
+// A finished call leaves nothing registered on the caller's context, which may live as long as the process, nor on the
 // session's.
 func TestSession_callsLeaveNothingRegistered(t *testing.T) {
 	for name, call := range map[string]func(t *testing.T, ctx context.Context, e, other *env){

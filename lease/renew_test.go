@@ -36,7 +36,7 @@ func TestSession_renewsAThirdOfTheTTLAfterTheLastSend(t *testing.T) {
 	}
 }
 
-// Whatever the margin, a renewal that is lost leaves time for the next.
+// Whatever the margin, a lost renewal leaves time for the next.
 func TestSession_anyMarginHoldsThroughALostRenewal(t *testing.T) {
 	for _, opts := range []lease.Options{
 		{TTL: 2 * time.Second, Margin: 666 * time.Millisecond}, {TTL: 9 * time.Second, Margin: 3 * time.Second}, {Margin: 10 * time.Second},
@@ -53,7 +53,7 @@ func TestSession_anyMarginHoldsThroughALostRenewal(t *testing.T) {
 	}
 }
 
-// Locks do not renew, their lease does.
+// The lease is renewed, not each of its locks.
 func TestSession_renewsOnceForAllLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -67,8 +67,8 @@ func TestSession_renewsOnceForAllLocks(t *testing.T) {
 	})
 }
 
-// A renewal that hangs does not use up the time of the next, which goes to another endpoint. Who has not answered is
-// not asked again.
+// A renewal that hangs does not use up the time of the next, which goes to another endpoint. An endpoint that has not
+// answered is not asked again.
 func TestSession_asksEachEndpointWhileNoneAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -82,8 +82,8 @@ func TestSession_asksEachEndpointWhileNoneAnswers(t *testing.T) {
 	})
 }
 
-// Where no connection answers any more, though the endpoint would, it is asked over another.
-func TestSession_connectsAnewWhereNothingIsAnswered(t *testing.T) {
+// If a connection is dead although its endpoint is not, that endpoint is asked over a new one.
+func TestSession_replacesADeadConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := startWith(t, "1")
 		l := e.lock(t, "a")
@@ -96,7 +96,7 @@ func TestSession_connectsAnewWhereNothingIsAnswered(t *testing.T) {
 	})
 }
 
-// One answer is enough, and the next renewal is a single one again, on the client's own connection.
+// One answer is enough: the next renewal is a single one again, on the client's own connection.
 func TestSession_renewsOnceAfterTrouble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -113,11 +113,11 @@ func TestSession_renewsOnceAfterTrouble(t *testing.T) {
 	})
 }
 
-// own matches what goes over the client's own connection.
+// own matches calls on the client's own connection.
 func own(call fakeetcd.Call) bool { return call.Endpoint == "" }
 
-// One of three endpoints is dead, whichever it is, and carries the stream on the client's own connection: the lease is held, and
-// a renewal is late only when that stream has been opened again.
+// One of three endpoints is dead and carries the stream on the client's own connection: the lease is held, and a
+// renewal is late only until that stream is opened again.
 func TestSession_oneDeadEndpointOfThree(t *testing.T) {
 	defer lease.WithJitter()()
 	for _, dead := range []string{"1", "2", "3"} {
@@ -138,10 +138,10 @@ func TestSession_oneDeadEndpointOfThree(t *testing.T) {
 	}
 }
 
-// Whatever etcd does, in each third at most one renewal more is sent than there are endpoints, and streams, each of which may
-// cost an authentication, are opened no more often than they break. Slow answers cost no lease, and make nobody open watches
-// anew or read what hangs on the lease.
-func TestSession_sendsFewRenewalsWhateverHappens(t *testing.T) {
+// Whatever etcd does, each third sees at most one renewal more than there are endpoints, and streams, each of which may
+// cost an authentication, are opened no more often than they break. Slow answers cost no lease, no reopened watches,
+// and no read of the lease's keys.
+func TestSession_boundsItsRenewals(t *testing.T) {
 	defer lease.WithJitter()()
 	const minutes = 30
 	for name, tc := range map[string]struct {
@@ -194,7 +194,7 @@ func startWith(t *testing.T, endpoints ...string) *env {
 	return start(t, lease.Options{}, func(c *fakeetcd.Client) { c.KeepAliveEndpoints = endpoints })
 }
 
-// calls are those that the session has sent beside its renewals and the probes of its watches.
+// calls returns the session's calls without its renewals and the probes of its watches.
 func (e *env) calls() []fakeetcd.Call {
 	return slices.DeleteFunc(e.c.Calls(fakeetcd.Any), func(call fakeetcd.Call) bool {
 		watch, ok := call.Request.(*pb.WatchCreateRequest)
@@ -202,7 +202,7 @@ func (e *env) calls() []fakeetcd.Call {
 	})
 }
 
-// Sessions that are in step get out of it.
+// Sessions that are in step drift apart.
 func TestSession_renewsWithJitter(t *testing.T) {
 	defer lease.WithJitter()()
 	synctest.Test(t, func(t *testing.T) {
@@ -223,8 +223,8 @@ func TestSession_renewsWithJitter(t *testing.T) {
 	})
 }
 
-// An authentication that has to be made anew is a failure like another. The first that fails is repeated at once, the
-// others as those are that hang.
+// An authentication that has to be renewed is a failure like any other. The first failure is retried at once, further
+// ones at the intervals of unanswered renewals.
 func TestSession_repeatsAFailedRenewal(t *testing.T) {
 	for name, err := range map[string]error{
 		"unavailable":       fakeetcd.ErrUnavailable,
@@ -234,7 +234,7 @@ func TestSession_repeatsAFailedRenewal(t *testing.T) {
 		"unknown":           status.Error(codes.Unknown, "?"),
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			const failing = 23 * time.Millisecond // what the fake takes to fail a renewal
+			const failing = 23 * time.Millisecond // the time that the fake takes to fail a renewal
 			e := start(t, lease.Options{})
 			l := e.lock(t, "a")
 			e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 3, Err: err})
@@ -256,7 +256,7 @@ func TestSession_repeatsAFailedRenewal(t *testing.T) {
 	}
 }
 
-// An answer that comes late but before the deadline counts, from the send of its own request.
+// An answer that is late but before the deadline counts, from the send of its own request.
 func TestSession_lateAnswerCountsFromItsOwnSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const late = 9 * time.Second

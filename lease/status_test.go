@@ -20,7 +20,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// change is a status and when it was told.
+// change is a status and the time when it was reported.
 type change struct {
 	lease.Status
 	at time.Duration
@@ -46,7 +46,7 @@ func (e *env) changes(ctx context.Context) *changes {
 	return c
 }
 
-// take returns what has been seen since the last take.
+// take returns the changes since its last call.
 func (c *changes) take() []change {
 	synctest.Wait()
 	c.mu.Lock()
@@ -64,8 +64,8 @@ func states(seen []change) []lease.State {
 	return list
 }
 
-// Health is what is left of the deadline, and it is told as soon as a renewal is overdue.
-func TestSession_Changes_tellsJeopardyAndItsEnd(t *testing.T) {
+// Changes reports jeopardy as soon as a renewal is overdue, and its end; the deadline moves with the renewals.
+func TestSession_Changes_jeopardyAndItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		l := e.lock(t, "a")
@@ -115,8 +115,8 @@ func TestSession_Changes_tellsJeopardyAndItsEnd(t *testing.T) {
 	})
 }
 
-// A failure that is told at once is jeopardy at once.
-func TestSession_Changes_tellsAFailureAtOnce(t *testing.T) {
+// A failed renewal is jeopardy at once.
+func TestSession_Changes_reportsAFailureAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		got := e.changes(t.Context())
@@ -147,7 +147,7 @@ func TestSession_Changes_endsWithItsContext(t *testing.T) {
 func TestSession_Changes_canBeLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
-		for range 2 { // each loop begins with the present
+		for range 2 { // each loop begins with the present status
 			for st := range e.s.Changes(t.Context()) {
 				require.Equal(t, lease.StateHeld, st.State)
 				break
@@ -166,7 +166,7 @@ func TestSession_Changes_canBeLeft(t *testing.T) {
 	})
 }
 
-// A consumer that is busy misses states, gets the latest, and holds up nothing.
+// A slow consumer misses states, gets the latest, and delays nothing.
 func TestSession_Changes_slowConsumerGetsTheLatest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -228,7 +228,7 @@ func TestStatus_inJSON(t *testing.T) {
 	}
 }
 
-// Who starts a service beside an etcd that does not answer finds out from the log.
+// A service that starts while etcd does not answer says so in its log.
 func TestNewSession_saysThatItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newServer(t).NewClient(t.Context())

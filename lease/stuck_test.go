@@ -42,7 +42,7 @@ func startStuck(t *testing.T) *env {
 	return e
 }
 
-// Whoever writes the log may take for ever: the deadline does not wait for it.
+// A log handler may block forever: the deadline does not wait for it.
 func TestLock_endsAtTheDeadlineThoughTheLoggerBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := startStuck(t)
@@ -54,7 +54,8 @@ func TestLock_endsAtTheDeadlineThoughTheLoggerBlocks(t *testing.T) {
 	})
 }
 
-// Nor do renewals, the healing, or Close, which leaves nothing running but what is in the caller's handler.
+// Renewals, a new lease and Close do not wait for a log handler either. Close leaves nothing running except the
+// caller's handler.
 func TestSession_goesOnThoughTheLoggerBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := startStuck(t)
@@ -76,7 +77,7 @@ func TestSession_goesOnThoughTheLoggerBlocks(t *testing.T) {
 	})
 }
 
-// deaf is a lease client that does not end with the context of a request.
+// deaf is a lease client whose requests ignore their context.
 type deaf struct {
 	clientv3.Lease
 
@@ -89,7 +90,7 @@ func (c deaf) Revoke(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseR
 	return c.Lease.Revoke(ctx, id)
 }
 
-// Close is bounded even where a request is not, and the renewals stop.
+// Close is bounded even if a request is not, and the renewals stop.
 func TestSession_Close_isBoundedThoughTheClientBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})

@@ -13,7 +13,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// startOnHost is a session that holds a lock, on a host that can be suspended.
+// startOnHost starts a session that holds a lock, on a host that can be suspended.
 func startOnHost(t *testing.T, alarms bool) (*hosttest.Host, *env, *lease.Lock) {
 	t.Helper()
 	host := hosttest.Start(t, alarms)
@@ -21,7 +21,7 @@ func startOnHost(t *testing.T, alarms bool) (*hosttest.Host, *env, *lease.Lock) 
 	return host, e, e.lock(t, "a")
 }
 
-// The time that a host was suspended counts, and no timer need have fired for it.
+// The time of a suspension counts, even if no timer has fired.
 func TestSession_suspensionCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host := hosttest.Start(t, false)
@@ -36,7 +36,7 @@ func TestSession_suspensionCounts(t *testing.T) {
 		host.Suspend(1)
 		require.Equal(t, lease.StateLost, e.s.Status().State)
 		requireLost(t, e.s.Status().Err, lease.ReasonDeadlinePassed)
-		requireLive(t, l) // nobody has looked yet: neither a timer nor a call
+		requireLive(t, l) // neither a timer nor a call has checked the clock yet
 
 		again := e.lock(t, "b")
 		requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
@@ -58,7 +58,7 @@ func TestLock_Unlock_findsASuspensionByItself(t *testing.T) {
 	})
 }
 
-// A check right before a write is right before any timer has run.
+// Err, called just before a write, is right even before any timer has run.
 func TestLock_Err_looksAtTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host, e, l := startOnHost(t, false)
@@ -73,21 +73,21 @@ func TestLock_Err_looksAtTheClock(t *testing.T) {
 	})
 }
 
-// An answer that was on its way when the host was suspended revives nothing, though its own send is recent enough.
+// An answer that was on its way when the host was suspended revives nothing, although its own send is recent enough.
 func TestLock_isNotRevivedAfterASuspension(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host, e, l := startOnHost(t, false)
 		end := e.ended(l)
 		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{After: 2250 * time.Millisecond})
 		e.at(third + 2100*time.Millisecond)
-		host.Suspend(20 * time.Second) // the deadline was 29 s after the beginning; this is 32 s, 22 s after the send
+		host.Suspend(20 * time.Second) // the deadline was 29 s after the start; this is 32 s, 22 s after the send
 		require.Equal(t, third+2250*time.Millisecond, receive(t, end), "when the answer comes")
 		requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
 		require.Equal(t, lease.StateLost, e.s.Status().State)
 	})
 }
 
-// A renewal that is due on waking up is not sent for a lease that is past its deadline.
+// On waking up past its deadline, the session sends no renewal, even if one is due.
 func TestSession_isNotRenewedAfterASuspension(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host, e, l := startOnHost(t, false)
@@ -99,15 +99,15 @@ func TestSession_isNotRenewedAfterASuspension(t *testing.T) {
 	})
 }
 
-// A process that had no time to run finds its key gone, and not by its timer that its deadline has passed: the server has
-// dropped the lease, and nobody has deleted the key.
-func TestLock_theDeadlineIsTheReasonThoughItsKeyIsSeenToGoFirst(t *testing.T) {
+// After a pause, a process may see its key gone before its deadline timer fires. The reason is the deadline: the server
+// has dropped the lease, and nobody has deleted the key.
+func TestLock_deadlineIsTheReasonEvenIfTheKeyGoesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host, e, l := startOnHost(t, false)
 		e.at(time.Second) // the key is watched by now
 		e.c.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Lose: fakeetcd.Request})
 		host.Suspend(usable)
-		requireLive(t, l) // nobody has looked
+		requireLive(t, l) // nothing has checked the clock
 		require.True(t, e.srv.Delete(l.Key()))
 		synctest.Wait()
 		requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
@@ -115,8 +115,8 @@ func TestLock_theDeadlineIsTheReasonThoughItsKeyIsSeenToGoFirst(t *testing.T) {
 	})
 }
 
-// A short suspension moves the deadline, and the renewal that has become due meanwhile is sent as soon as the session has
-// looked at the clocks: the lock is not lost for want of one.
+// A short suspension moves the deadline closer. The renewal that became due meanwhile is sent as soon as the session
+// checks the clocks, so the lock is not lost.
 func TestSession_shortSuspensionCostsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host, e, l := startOnHost(t, false)
@@ -131,7 +131,7 @@ func TestSession_shortSuspensionCostsNothing(t *testing.T) {
 	})
 }
 
-// Timers stood still with the host, so the session looks at the clocks every half second.
+// Timers stop with the host, so the session checks the clocks every half second.
 func TestLock_endsSoonAfterASuspension(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host, e, l := startOnHost(t, false)
@@ -143,8 +143,8 @@ func TestLock_endsSoonAfterASuspension(t *testing.T) {
 	})
 }
 
-// The context of a host that was suspended past its deadline ends when it wakes up, at whatever moment of the
-// renewal cycle, and no answer that comes after that revives it.
+// The context of a host that was suspended past its deadline ends when the host wakes up, at any moment of the renewal
+// cycle, and no later answer revives it.
 func TestLock_endsOnWakingUp(t *testing.T) {
 	for at := 700 * time.Millisecond; at < 2*third; at += 900 * time.Millisecond {
 		synctest.Test(t, func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestLock_endsOnWakingUp(t *testing.T) {
 			require.Equal(t, at, receive(t, end), "at once")
 			requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
 			require.Equal(t, lease.StateLost, e.s.Status().State)
-			e.at(at + ttl) // what was under way has come
+			e.at(at + ttl) // everything under way has arrived
 			requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
 			requireLost(t, l.Err(), lease.ReasonDeadlinePassed)
 			require.Equal(t, lease.StateLost, e.s.Status().State)
@@ -179,7 +179,7 @@ func TestSession_renewsOnWakingUp(t *testing.T) {
 	})
 }
 
-// While nothing happens nobody looks: with an alarm there is no need to.
+// With an alarm, the session does not check the clocks while nothing happens.
 func TestSession_hasOneAlarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host, e, l := startOnHost(t, true)
@@ -199,7 +199,7 @@ func TestSession_hasOneAlarm(t *testing.T) {
 	})
 }
 
-// The same for one who has waited: the lock is let go while the host is suspended.
+// A waiter whose host was suspended when the lock was released checks the clock before it gets the lock.
 func TestSession_Lock_looksAtTheClockAfterTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host := hosttest.Start(t, false)

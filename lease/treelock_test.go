@@ -21,7 +21,7 @@ func (e *env) tree(t *testing.T, path string) *lease.TreeLock {
 	return l
 }
 
-// Branches are held side by side; who holds a node excludes those above and below, and they exclude it.
+// Branches are held at the same time; a node excludes the nodes above and below it, and they exclude it.
 func TestSession_TryLockTree_excludesAboveAndBelow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{Prefix: "p/"})
@@ -58,7 +58,7 @@ func TestSession_TryLockTree_excludesAboveAndBelow(t *testing.T) {
 	})
 }
 
-// Nodes are served in the order of arrival, and nobody passes one who waits for a node above.
+// Nodes are served in the order of arrival, and nobody overtakes a waiter for a node above.
 func TestSession_LockTree_order(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -112,7 +112,8 @@ func TestSession_LockTree_order(t *testing.T) {
 	})
 }
 
-// The token of a node goes with its writes: who held a node above or below before is refused once the new holder has claimed.
+// A node's token goes with its writes: an earlier holder of a node above or below is refused once the new holder has
+// claimed.
 func TestSession_DoTree_carriesTheToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -136,7 +137,7 @@ func TestSession_DoTree_carriesTheToken(t *testing.T) {
 	})
 }
 
-// A key that is lost ends the hold, be it that of a node above: somebody may hold that one alone now.
+// The loss of any key ends the hold, also that of a node above, which somebody else may hold alone now.
 func TestTreeLock_losesANodeAbove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})

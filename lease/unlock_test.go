@@ -37,7 +37,7 @@ func TestLock_Unlock_endsTheHold(t *testing.T) {
 	})
 }
 
-// Nobody works on under a lock that is being let go.
+// Unlock ends the context before it sends anything, so no work goes on under a lock that is being released.
 func TestLock_Unlock_endsTheContextFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -73,7 +73,7 @@ func TestLock_Unlock_onceForAll(t *testing.T) {
 	})
 }
 
-// Unlock after a loss that nobody has told of yet.
+// Unlock notices a loss that nothing has reported yet.
 func TestLock_Unlock_findsALossByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -84,12 +84,12 @@ func TestLock_Unlock_findsALossByItself(t *testing.T) {
 		requireLive(t, other)
 		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
 		requireLost(t, other.Unlock(t.Context()), lease.ReasonLeaseGone)
-		requireLost(t, context.Cause(third.Context()), lease.ReasonLeaseGone) // it is told to all
+		requireLost(t, context.Cause(third.Context()), lease.ReasonLeaseGone) // the loss of the lease ends all its locks
 		require.Zero(t, e.now())
 	})
 }
 
-// Only its own key, and only as long as it is its own.
+// Unlock deletes its own key only, and only while the key is still its own.
 func TestLock_Unlock_deletesNobodyElsesKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -102,7 +102,7 @@ func TestLock_Unlock_deletesNobodyElsesKey(t *testing.T) {
 	})
 }
 
-// Unlock ends with its context; the key is deleted in the background as soon as that can be.
+// Unlock ends with its context; the key is deleted in the background as soon as possible.
 func TestLock_Unlock_isBoundedByItsContext(t *testing.T) {
 	mine := errors.New("mine")
 	for name, back := range map[string]time.Duration{"soon": 2 * time.Second, "later": 25 * time.Second} {
@@ -127,12 +127,12 @@ func TestLock_Unlock_isBoundedByItsContext(t *testing.T) {
 			require.Equal(t, lease.StateHeld, e.s.Status().State, "the session lives on")
 			n := len(e.c.Calls(fakeetcd.Txn))
 			e.at(time.Hour)
-			require.Len(t, e.c.Calls(fakeetcd.Txn), n, "what has been confirmed is not asked for again")
+			require.Len(t, e.c.Calls(fakeetcd.Txn), n, "a confirmed deletion is not repeated")
 		})
 	}
 }
 
-// Without a bound of the caller's, Unlock ends with the lease.
+// Without a bound by the caller, Unlock ends with the lease.
 func TestLock_Unlock_endsWithTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -145,7 +145,7 @@ func TestLock_Unlock_endsWithTheLease(t *testing.T) {
 	})
 }
 
-// A refusal is told; the reaper goes on trying.
+// Unlock returns a refusal; the reaper keeps trying.
 func TestLock_Unlock_refused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -161,7 +161,7 @@ func TestLock_Unlock_refused(t *testing.T) {
 	})
 }
 
-// Unlock ends with its context, also while it asks for the reason of a loss.
+// Unlock ends with its context even while it asks for the reason of a loss.
 func TestLock_Unlock_boundedWhileAskingWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -173,8 +173,7 @@ func TestLock_Unlock_boundedWhileAskingWhy(t *testing.T) {
 	})
 }
 
-// An Unlock that was not confirmed is not forgotten. Another waits for the confirmation, and after it the lock
-// has been unlocked.
+// A second Unlock waits for a deletion that the first did not see confirmed. After that the lock counts as unlocked.
 func TestLock_Unlock_againAfterItWasNotConfirmed(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fault fakeetcd.Fault
@@ -198,13 +197,13 @@ func TestLock_Unlock_againAfterItWasNotConfirmed(t *testing.T) {
 				}
 				require.ErrorIs(t, l.Unlock(timeout(t, time.Second)), context.DeadlineExceeded)
 				err := l.Unlock(timeout(t, 0))
-				if err != nil { // else it was done in the background
+				if err != nil { // nil: it was deleted in the background
 					require.ErrorIs(t, err, context.DeadlineExceeded)
 					require.NotErrorIs(t, err, lease.ErrUnlocked)
 					require.ErrorContains(t, err, "in the background")
 					require.NoError(t, l.Unlock(t.Context()))
 				}
-				require.Less(t, e.now(), tc.took+100*time.Millisecond) // others may share its line
+				require.Less(t, e.now(), tc.took+100*time.Millisecond) // other requests may share its line
 				require.NotContains(t, e.keys(""), l.Key())
 				require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrUnlocked)
 				for _, w := range waiting {
@@ -219,7 +218,7 @@ func TestLock_Unlock_againAfterItWasNotConfirmed(t *testing.T) {
 	}
 }
 
-// Its key is used again by then, or is somebody else's: that one stays.
+// A second Unlock leaves the key alone if another hold uses it by then.
 func TestLock_Unlock_againDeletesNobodyElsesKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -236,7 +235,8 @@ func TestLock_Unlock_againDeletesNobodyElsesKey(t *testing.T) {
 	})
 }
 
-// There is nothing to wait for any more once the lease is lost: its keys go with it, and that is said each time.
+// Once the lease is lost there is no confirmation to wait for, since its keys go with it: every Unlock returns the
+// loss.
 func TestLock_Unlock_againAfterTheLeaseIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})

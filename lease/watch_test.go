@@ -18,13 +18,13 @@ import (
 
 const watchAfter = 250 * time.Millisecond
 
-// What somebody else does to the lock ends the handle at once, with the reason, and is told once.
+// Anything that somebody else does to the lock ends the handle at once, with the reason, and is reported once.
 func TestLock_noticesWhatOthersDo(t *testing.T) {
 	for name, tc := range map[string]struct {
 		do     func(*testing.T, *env, *lease.Lock)
 		reason lease.Reason
 		all    bool // the session's other locks are lost too
-		stays  bool // the key is there until Unlock
+		stays  bool // the key stays until Unlock
 	}{
 		"revoke": {
 			do: func(t *testing.T, e *env, _ *lease.Lock) {
@@ -83,7 +83,8 @@ func TestLock_noticesWhatOthersDo(t *testing.T) {
 	}
 }
 
-// In its last second a lease has a TTL of 0, since etcd rounds down: it is not gone, and the other locks on it are held.
+// In its last second a lease has a TTL of 0, since etcd rounds down: it is not gone, and the other locks on it are
+// held.
 func TestLock_keyDeletedInTheLastSecondOfTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{TTL: 2 * time.Second})
@@ -97,7 +98,7 @@ func TestLock_keyDeletedInTheLastSecondOfTheLease(t *testing.T) {
 	})
 }
 
-// If the server does not say what became of the lease, the handle ends all the same, and soon.
+// If the server does not answer what became of the lease, the handle still ends soon.
 func TestLock_endsWithoutAReasonFromTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -151,8 +152,9 @@ func TestSession_Lock_waiterLosesItsPlace(t *testing.T) {
 	}
 }
 
-// A watch on an endpoint that has fallen silent says nothing, while the renewals go to another. With each renewal
-// the session probes the stream of its watches; when that has not answered for half of the TTL they are opened on another.
+// A watch on an endpoint that has fallen silent reports nothing, while the renewals go to another. With each renewal
+// the session probes its watch stream. If that has not answered for half of the TTL, the watches are opened on another
+// stream.
 func TestSession_Lock_watchFallsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := start(t, lease.Options{})
@@ -168,7 +170,7 @@ func TestSession_Lock_watchFallsSilent(t *testing.T) {
 	})
 }
 
-// The same for the watch of a lock that is held.
+// The same for the watch of a held lock.
 func TestLock_watchFallsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})

@@ -155,7 +155,7 @@ var leaseMutants = []mutant{
 		file: "internal/queue/slots.go",
 		old:  "s.Any, s.Passing = s.Other, own < s.Other.CreateRevision",
 		new:  "s.Any, s.Passing = s.Other, own < 0",
-		by:   killer{inLease, "TestSession_Permit_notRefusedByWhoIsRefused", `require.ErrorIs(t, err, lease.ErrLocked)`},
+		by:   killer{inLease, "TestSession_Permit_wrongLimitGivesUp", `require.ErrorIs(t, err, lease.ErrLocked)`},
 	},
 	{
 		name: "a set enters in two transactions",
@@ -204,7 +204,7 @@ var leaseMutants = []mutant{
 		file: "lease/hooks.go",
 		old:  "\t\t\th.outlive(l.g.handles)\n",
 		new:  "",
-		by:   killer{inLease, "TestHooks_ofHoldsThatHaveEndedByThemselves", `require.ElementsMatch(t, []string{`},
+		by:   killer{inLease, "TestHooks_afterTheLongestHold", `require.ElementsMatch(t, []string{`},
 	},
 	{
 		name: "JoinHooks: the second does not get the context of the first",
@@ -274,7 +274,7 @@ var leaseMutants = []mutant{
 		file: "lease/heal.go",
 		old:  "case served: // whatever else has ended meanwhile",
 		new:  "case served && err == nil:",
-		by:   killer{inLease, "TestHeal_givenUpAsItComes", `require.NoError(t, err) // a place that nobody fills`},
+		by:   killer{inLease, "TestHeal_callerGivesUpAsTheLeaseComes", `require.NoError(t, err, "nobody stands ahead")`},
 	},
 	{
 		name: "a late renewal revives a handle",
@@ -428,7 +428,7 @@ var leaseMutants = []mutant{
 		file: "lease/renew.go",
 		old:  "left = max(left, r.g.third()-clk.Since(r.sent[n]))",
 		new:  "_ = n",
-		by:   killer{inLease, "TestSession_sendsFewRenewalsWhateverHappens", `sent[i+len(endpoints)+1]-sent[i], third-1)`},
+		by:   killer{inLease, "TestSession_boundsItsRenewals", `sent[i+len(endpoints)+1]-sent[i], third-1)`},
 	},
 	{
 		name: "renewals without jitter",
