@@ -104,9 +104,9 @@ func (r *Revisions) Raise(rev int64) bool {
 	}
 }
 
-// AttemptBound is the time limit of the first attempt at a request of a lease: a quarter of the TTL, but at least 0.5
-// s and at most 5 s. It differs from the third of the TTL between renewals on purpose: the client takes its endpoints
-// in turn, so a retry in step with the renewals would meet the same endpoint each time.
+// AttemptBound is the time limit of the first attempt at a request of a lease: a quarter of the TTL, but at least half
+// a second and at most five seconds. It differs from the third of the TTL between renewals on purpose: the client
+// takes its endpoints in turn, so a retry in step with the renewals would meet the same endpoint each time.
 func AttemptBound(ttl time.Duration) time.Duration {
 	return min(max(ttl/4, 500*time.Millisecond), 5*time.Second)
 }

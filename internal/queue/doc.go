@@ -7,7 +7,8 @@
 // that lease. The contender with the smallest create revision is the owner. Without a class this is the layout of
 // etcd's concurrency.Mutex and concurrency.Election, and so of etcdctl lock and elect: all of them exclude each other
 // and share one order. Class r is that of readers, which do not exclude each other: a reader waits only for older
-// contenders whose keys sort before all readers. A process assumes that a class it does not know excludes everybody.
+// contenders whose keys sort before all readers. Contenders of a class that a process does not know count like any
+// other: a writer waits for all of them, and a reader for those whose classes sort before r.
 //
 // A key below the prefix is a contender only if it is a direct child of the prefix, has that form and is attached to
 // the lease in it. Every key that etcd's own code writes is one. Nested names (the queue of "a/b" lies below "a/"),

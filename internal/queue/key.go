@@ -71,7 +71,7 @@ func hasForm(prefix string, key []byte) bool {
 }
 
 // leaseIn returns the lease in the name of a contender's key, or false if the key does not have the form of one; see
-// the package's doc for the form. An unknown class has the form too, and excludes everybody.
+// the package's doc for the form. A class that is not known has the form too.
 func leaseIn(prefix string, key []byte) (int64, bool) {
 	if len(key) < len(prefix) || string(key[:len(prefix)]) != prefix || bytes.IndexByte(key[len(prefix):], '/') >= 0 {
 		return 0, false
