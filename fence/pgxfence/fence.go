@@ -82,8 +82,13 @@ func New(opts Options) (*Marks, error) {
 }
 
 // Schema returns the statements that create the tables, for your own migration tool. They do not change existing
-// tables.
-func (m *Marks) Schema() []string { return m.engine.Schema() }
+// tables. For a Marks that is nil or zero, Schema returns nil.
+func (m *Marks) Schema() []string {
+	if m.made() != nil {
+		return nil
+	}
+	return m.engine.Schema()
+}
 
 // Migrate creates the tables that are missing, adds the columns that tables of earlier versions lack, and checks that
 // existing tables can be used. Many processes may call it concurrently, also while programs of an earlier version use

@@ -143,6 +143,7 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 		} {
 			require.ErrorContains(t, err, "New")
 		}
+		require.Empty(t, zero.Schema())
 	}
 }
 

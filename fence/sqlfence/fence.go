@@ -78,8 +78,13 @@ func New(dialect Dialect, opts Options) (*Marks, error) {
 }
 
 // Schema returns the statements that create the tables, for your own migration tool. They do not change existing
-// tables.
-func (m *Marks) Schema() []string { return m.engine.Schema() }
+// tables. For a Marks that is nil or zero, Schema returns nil.
+func (m *Marks) Schema() []string {
+	if m.made() != nil {
+		return nil
+	}
+	return m.engine.Schema()
+}
 
 // admission checks what every call needs before it sends anything, and returns the token with the name of its lock.
 func (m *Marks) admission(ctx context.Context, resource string) (sqlmark.Claimant, error) {

@@ -137,6 +137,7 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 		require.ErrorContains(t, zero.ClaimRead(goodRead, db, "accounts"), "New")
 		require.ErrorContains(t, zero.CheckRead(goodRead, nil, "accounts"), "New")
 		require.ErrorContains(t, zero.Migrate(good, db), "New")
+		require.Empty(t, zero.Schema())
 		require.ErrorContains(t, zero.UpdateRow(good, db, row, "n = 1"), "New")
 	}
 }
