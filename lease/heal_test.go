@@ -156,7 +156,7 @@ func TestSession_leasesInVain(t *testing.T) {
 		require.NoError(t, err)
 		require.Less(t, e.now()-began, 3*time.Second)
 
-		// One that has served is replaced at once, and so is the next.
+		// A lease on which a lock was held is replaced at once, and so is the next.
 		for range 2 {
 			require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
 			<-l.Context().Done()

@@ -116,7 +116,7 @@ func TestSession_endsWhenRevisionsGoBack(t *testing.T) {
 				require.GreaterOrEqual(t, restored.Highest, l.Token().Revision())
 				require.Less(t, restored.Revision, l.Token().Revision())
 			}
-			// No other session of the process hands out less either, unless its era is higher.
+			// No other session of the process issues a lower token either, unless its era is higher.
 			_, err := lease.NewSession(t.Context(), e.c.Client, lease.Options{})
 			require.ErrorIs(t, err, lease.ErrRestored)
 			require.NoError(t, e.s.Close(t.Context()))
@@ -248,7 +248,7 @@ func TestLock_Explain(t *testing.T) {
 		}
 		require.NoError(t, l.Err(), "it only asks")
 
-		// A handle that has ended may be the one that was refused; and etcd may not answer.
+		// Explain also works on a handle that has ended, and if etcd does not answer.
 		stale := &fence.StaleError{Token: own, Highest: mark(2, e.srv.Rev()+50)}
 		require.NoError(t, l.Unlock(t.Context()))
 		require.ErrorIs(t, l.Explain(t.Context(), stale), lease.ErrRestored)

@@ -110,7 +110,7 @@ func TestInspect_semaphores(t *testing.T) {
 		own := e.inspect(t, permits["one"].Name())
 		require.Equal(t, "slot:one |", shape(own), "a slot by itself")
 
-		// Etcd's own locks wait for the permits, ours of the same name do not; one at a slot waits for its holder.
+		// etcd's own locks of the name wait for the permits, ours do not; a lock of a slot waits for the slot's holder.
 		etcds := start(t, lease.Options{}) // for a lease
 		id, err := e.c.Grant(t.Context(), 60)
 		require.NoError(t, err)

@@ -280,7 +280,7 @@ func TestWatch_ends(t *testing.T) {
 		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Err: errDenied})
 		require.ErrorContains(t, one(t.Context(), e.c.Client, "a"), `lease: watch "a": etcdserver: permission denied`)
 
-		// The watch alone may be denied, where somebody may read the queue and not what is below it.
+		// etcd may deny the watch alone, to a user that may read the queue but not the names below it.
 		o := e.onlook(t, "a")
 		o.sees(t, "|")
 		o.c.Inject(fakeetcd.Get, fakeetcd.Fault{Err: errDenied})

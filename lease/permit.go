@@ -40,7 +40,7 @@ type LimitError struct {
 }
 
 func (e *LimitError) Error() string {
-	return fmt.Sprintf("lease: semaphore %q is one of %d permits and not of %d for %q (key %q)",
+	return fmt.Sprintf("lease: semaphore %q has %d permits, not %d, for %q (key %q)",
 		e.Name, e.Limit, e.Of, clip.To(e.Owner, shown), clip.To(e.Key, 256))
 }
 

@@ -172,7 +172,7 @@ func TestSession_Permit_anotherLimit(t *testing.T) {
 		require.NoError(t, p.Unlock(t.Context()))
 		granted(t, waits)
 		_, err = e.s.Permit(t.Context(), "a", 2)
-		require.ErrorContains(t, err, `lease: semaphore "a" is one of 3 permits and not of 2 for`)
+		require.ErrorContains(t, err, `lease: semaphore "a" has 3 permits, not 2, for`)
 		for _, of := range []int{0, -1, 1025} {
 			_, err = e.s.Permit(t.Context(), "a", of)
 			require.EqualError(t, err, fmt.Sprintf("lease: of is %d, want 1 to 1024", of))

@@ -117,7 +117,7 @@ func TestReaper_endsAfter20Minutes(t *testing.T) {
 		}
 		require.Equal(t, time.Second+lateFor, sent[8])
 
-		// The reaper begins again when there is something to do.
+		// A new orphan starts the reaper again.
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer})
 		_, err = e.s.Lock(timeout(t, time.Second), "a")
 		require.ErrorIs(t, err, context.DeadlineExceeded)

@@ -38,11 +38,11 @@ func (g *grant) reclaim() {
 			return err
 		})
 		if err != nil && ctx.Err() == nil && g.handles.Err() == nil {
-			g.log.Warn("whether keys have come back by a restore is not known", "err", err)
+			g.log.Warn("released keys that may be there again could not be read", "err", err)
 		}
 		for _, key := range attached {
 			if e, back := g.takeBack(string(key)); back && g.reaper.add(e, true) {
-				g.log.Warn("a released key is there again: etcd was restored", "below", e.Prefix)
+				g.log.Warn("a released key is there again: etcd was restored, or a late request arrived", "below", e.Prefix)
 			}
 		}
 	})

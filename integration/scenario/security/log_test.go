@@ -32,7 +32,7 @@ var unreached = []string{
 	"etcd's revisions went back",
 	"a renewal was answered with an old revision",
 	"a released key is there again",
-	"whether keys have come back",
+	"released keys that may be there again",
 	"tenure over",
 	"a lease that is not used any more",
 	"records were dropped",
