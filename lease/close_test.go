@@ -43,7 +43,7 @@ func TestSession_Close_endsEverything(t *testing.T) {
 		e.at(time.Hour)
 		require.Len(t, e.c.Calls(fakeetcd.Any), n)
 		requireLive(t, theirs)
-		require.NoError(t, theirs.Unlock(t.Context()), "the client is its owner's")
+		require.NoError(t, theirs.Unlock(t.Context()), "Close leaves the client open")
 	})
 }
 
@@ -105,10 +105,10 @@ func TestSession_Close_behindABlackHole(t *testing.T) {
 			if tc.told != nil {
 				require.ErrorIs(t, err, tc.told)
 			}
-			require.Equal(t, tc.cut, receive(t, end), "the handles do not wait for it")
+			require.Equal(t, tc.cut, receive(t, end), "handles end at once, not with Close")
 			n := len(e.c.Calls(fakeetcd.Any))
 			e.at(time.Hour)
-			require.Len(t, e.c.Calls(fakeetcd.Any), n, "nothing goes on")
+			require.Len(t, e.c.Calls(fakeetcd.Any), n, "no further requests")
 			require.Empty(t, e.keys(""), "the lease has expired by itself")
 		})
 	}
@@ -263,7 +263,7 @@ func TestNewSession_isBoundedByItsContext(t *testing.T) {
 		_, err := lease.NewSession(ctx, c.Client, lease.Options{})
 		require.ErrorIs(t, err, mine)
 		require.ErrorContains(t, err, "lease: new session:")
-		require.NotErrorIs(t, err, context.DeadlineExceeded, "not an attempt's own")
+		require.NotErrorIs(t, err, context.DeadlineExceeded, "the caller's cause, not an attempt's")
 		require.Equal(t, 12*time.Second, time.Since(began))
 		require.GreaterOrEqual(t, len(c.Calls(fakeetcd.Grant)), 2, "each attempt is bounded")
 

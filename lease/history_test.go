@@ -110,7 +110,7 @@ func TestSession_endsWhenRevisionsGoBack(t *testing.T) {
 			for range 2 {
 				err := second(e.s.TryLock(t.Context(), "n"))
 				require.ErrorIs(t, err, lease.ErrRestored)
-				require.NotErrorIs(t, err, lease.ErrLost, "it would be tried again for ever")
+				require.NotErrorIs(t, err, lease.ErrLost, "otherwise it would be retried forever")
 				restored, ok := errors.AsType[*lease.RestoredError](err)
 				require.True(t, ok)
 				require.GreaterOrEqual(t, restored.Highest, l.Token().Revision())
@@ -140,7 +140,7 @@ func TestNewSession_afterRevisionsHaveCaughtUp(t *testing.T) {
 		for range 40 {
 			e.srv.Put("other", "")
 		}
-		require.ErrorIs(t, second(e.s.Lock(t.Context(), "other")), lease.ErrRestored, "its own end is for good")
+		require.ErrorIs(t, second(e.s.Lock(t.Context(), "other")), lease.ErrRestored, "the end of a session is final")
 		require.NoError(t, e.s.Close(t.Context()))
 		next, err := lease.NewSession(t.Context(), e.c.Client, lease.Options{})
 		require.NoError(t, err)
@@ -246,7 +246,7 @@ func TestLock_Explain(t *testing.T) {
 			require.ErrorIs(t, got, row.err, name)
 			require.ErrorContains(t, got, "raise Options.Era, which is 2", name)
 		}
-		require.NoError(t, l.Err(), "it only asks")
+		require.NoError(t, l.Err(), "it only reads")
 
 		// Explain also works on a handle that has ended, and if etcd does not answer.
 		stale := &fence.StaleError{Token: own, Highest: mark(2, e.srv.Rev()+50)}

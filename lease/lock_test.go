@@ -100,11 +100,11 @@ func TestSession_Lock_passesOverStrayKeys(t *testing.T) {
 			require.NoError(t, l.Unlock(t.Context()))
 		}
 		synctest.Wait()
-		require.NotContains(t, log.String(), "a/planted", "a key may have the ID of a lease in it")
+		require.NotContains(t, log.String(), "a/planted", "a key may contain the ID of a lease")
 		require.Equal(t, 1, strings.Count(log.String(), "below=a/ keys=2"))
 		require.Equal(t, 1, strings.Count(log.String(), "no contender"))
 		require.NotContains(t, log.String(), "nested")
-		require.Len(t, e.keys("a/"), 3, "what is not ours stays")
+		require.Len(t, e.keys("a/"), 3, "other people's keys stay")
 	})
 }
 

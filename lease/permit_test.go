@@ -40,7 +40,7 @@ func TestSession_Permit_limits(t *testing.T) {
 		for range 3 {
 			before := len(e.writes())
 			p := e.permit(t, "a", 3)
-			require.LessOrEqual(t, len(e.writes())-before, 2, "one to see what is free, if the first is not")
+			require.LessOrEqual(t, len(e.writes())-before, 2, "one more to find a free slot")
 			require.Equal(t, fmt.Sprint("a/~slot/", p.Slot()), p.Name())
 			require.Len(t, e.keys("p/"+p.Name()+"/"), 1)
 			require.Equal(t, p.Token().Revision(), e.srv.Keys("p/" + p.Name() + "/")[0].CreateRevision)
@@ -71,7 +71,7 @@ func TestSession_Permit_limits(t *testing.T) {
 			require.Equal(t, slot, got.lock.Slot())
 			require.Greater(t, got.lock.Token(), slots[slot].Token())
 			key := e.srv.Keys("p/" + got.lock.Name() + "/")[0]
-			require.Equal(t, key.CreateRevision, got.lock.Token().Revision(), "the slot's, and not that of the wait")
+			require.Equal(t, key.CreateRevision, got.lock.Token().Revision(), "the token of the slot, not of the wait")
 			if i < 1 {
 				synctest.Wait()
 				require.Len(t, others[2].writes(), last, "only the next waiter wakes")

@@ -40,7 +40,7 @@ func TestSession_RLock_isShared(t *testing.T) {
 
 		writer := other.wait(t.Context(), "a")
 		_, err = e.s.TryRLock(t.Context(), "a")
-		require.ErrorAs(t, err, &locked, "a reader would pass the writer that waits, with a higher token")
+		require.ErrorAs(t, err, &locked, "a reader must not overtake a waiting writer")
 		require.Contains(t, other.keys("a/"), locked.Key)
 		require.NotContains(t, []string{one.Key(), two.Key(), three.Key()}, locked.Key)
 		last := later(func() error {

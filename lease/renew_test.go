@@ -109,7 +109,7 @@ func TestSession_renewsOnceAfterTrouble(t *testing.T) {
 		require.Equal(t, []time.Duration{2*third + patience, 3*third + patience}, e.sent(fakeetcd.KeepAliveOnce)[2:])
 		opened := e.c.KeepAliveStreams()
 		require.Len(t, opened, 3)
-		require.Empty(t, opened[2], "one that was overtaken is opened again, perhaps on another endpoint")
+		require.Empty(t, opened[2], "an overtaken stream is reopened, perhaps on another endpoint")
 	})
 }
 
@@ -133,7 +133,7 @@ func TestSession_oneDeadEndpointOfThree(t *testing.T) {
 			opened := slices.DeleteFunc(e.c.KeepAliveStreams(), func(endpoint string) bool { return endpoint != "" })
 			require.LessOrEqual(t, len(opened), 10*30, "once in a TTL")
 			require.LessOrEqual(t, len(got.take()), 1+2*len(opened))
-			require.NotContains(t, e.c.KeepAliveStreams()[10:], dead, "the one that answers is kept to")
+			require.NotContains(t, e.c.KeepAliveStreams()[10:], dead, "it stays with the endpoint that answers")
 		})
 	}
 }

@@ -70,7 +70,7 @@ func TestSession_Changes_jeopardyAndItsEnd(t *testing.T) {
 		e := start(t, lease.Options{})
 		l := e.lock(t, "a")
 		got := e.changes(t.Context())
-		require.Equal(t, []change{{e.s.Status(), 0}}, got.take(), "the present one first")
+		require.Equal(t, []change{{e.s.Status(), 0}}, got.take(), "the present status comes first")
 
 		e.at(third + time.Second)
 		e.c.Cut()
@@ -80,7 +80,7 @@ func TestSession_Changes_jeopardyAndItsEnd(t *testing.T) {
 		seen := got.take()
 		require.Equal(t, []lease.State{lease.StateJeopardy}, states(seen))
 		require.Greater(t, seen[0].at, 2*third+patience-1)
-		require.Equal(t, e.began.Add(third+usable), seen[0].Deadline, "the deadline is what it was")
+		require.Equal(t, e.began.Add(third+usable), seen[0].Deadline, "the deadline has not moved")
 		require.NoError(t, seen[0].Err)
 		requireLive(t, l)
 

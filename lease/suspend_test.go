@@ -54,7 +54,7 @@ func TestLock_Unlock_findsASuspensionByItself(t *testing.T) {
 		host.Suspend(usable)
 		requireLost(t, l.Unlock(t.Context()), lease.ReasonDeadlinePassed)
 		synctest.Wait()
-		require.Empty(t, e.keys(""), "its key is deleted all the same")
+		require.Empty(t, e.keys(""), "its key is deleted anyway")
 	})
 }
 
@@ -189,7 +189,7 @@ func TestSession_hasOneAlarm(t *testing.T) {
 		host.Suspend(ttl)
 		synctest.Wait()
 		requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
-		require.Zero(t, host.Alarms().Open, "it goes with the lease")
+		require.Zero(t, host.Alarms().Open, "the alarm goes with the lease")
 		e.lock(t, "b")
 		synctest.Wait()
 		require.Equal(t, 1, host.Alarms().Open)

@@ -43,7 +43,7 @@ func TestTurns_waiterGivesUp(t *testing.T) {
 				require.NotErrorIs(t, got.err, lease.ErrLost)
 				require.Equal(t, time.Second, got.at)
 			}
-			require.Len(t, e.c.Calls(fakeetcd.Any), sent, "the server knows nothing of them")
+			require.Len(t, e.c.Calls(fakeetcd.Any), sent, "they never entered etcd's queue")
 			for i := range slices.Backward(waiting) {
 				if slices.Contains(quitters, i) {
 					waiting = slices.Delete(waiting, i, i+1)
@@ -102,7 +102,7 @@ func TestTurns_waiterGivesUpDuringTheHandOver(t *testing.T) {
 		"answer lost in silence":   {Times: 1, Lose: fakeetcd.Answer},
 		"request lost in silence":  {Times: 1, Lose: fakeetcd.Request},
 		"request late":             {Times: 1, Before: 7 * time.Second, Late: true},
-		"request late, and its":    {Times: 2, Before: 7 * time.Second, Late: true},
+		"request and retry late":   {Times: 2, Before: 7 * time.Second, Late: true},
 		"every answer for a while": {Times: 3, After: 700 * time.Millisecond, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable},
 	} {
 		for _, heir := range []string{"same", "other"} {
