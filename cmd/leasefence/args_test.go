@@ -106,7 +106,7 @@ func clearEnvironment(t *testing.T) {
 	}
 }
 
-func TestUsage_wrongNames(t *testing.T) {
+func TestUsage_wrongTexts(t *testing.T) {
 	clearEnvironment(t)
 	for _, tt := range []struct {
 		says string
@@ -119,6 +119,7 @@ func TestUsage_wrongNames(t *testing.T) {
 		{`PREFIX is "\xff", want UTF-8`, []string{"doctor", "\xff"}},
 		{`PREFIX is "\xff", want UTF-8`, []string{"ui", "\xff", "--listen", "127.0.0.1:0"}},
 		{`PREFIX has 2049 bytes, want 0 to 2048`, []string{"explain", "7", strings.Repeat("a", 2049)}},
+		{`--owner has 4097 bytes, want 0 to 4096`, []string{"lock", "a", "--owner", strings.Repeat("a", 4097), "--", "true"}},
 		{`--all: 65 names, want 64 at most`, append(append([]string{"lock", "--all"}, manyNames(65)...), "--", "true")},
 	} {
 		t.Run(tt.args[0], func(t *testing.T) {

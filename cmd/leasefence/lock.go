@@ -42,6 +42,8 @@ func (c *command) check() error {
 		return usageError("--ttl is %v, want 2s or more", c.ttl)
 	case c.grace < 0 || c.grace > c.ttl/5: // with the default margin it stays below TTL/3, the largest Options.Margin
 		return usageError("--grace is %v, want 0s to a fifth of --ttl, %v", c.grace, c.ttl/5)
+	case len(c.owner) > 4<<10:
+		return usageError("--owner has %d bytes, want 0 to %d", len(c.owner), 4<<10)
 	case c.era > 32767:
 		return usageError("--era is %d, want 0 to 32767", c.era)
 	}
