@@ -23,6 +23,10 @@ func start(path string, args []string, h hold) (*exec.Cmd, error) {
 		// A background group would be stopped when it reads from the terminal. In the foreground it gets Ctrl-C
 		// directly.
 		cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, stdin
+		// In the background, leasefence must ignore SIGTTOU, to write to the terminal and to take it back. The command
+		// must not inherit that: it starts with default actions for signals that are caught.
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGTTOU)
+		defer signal.Ignore(syscall.SIGTTOU)
 	}
 	endWithParent(cmd.SysProcAttr)
 	return cmd, cmd.Start()
@@ -56,11 +60,9 @@ func ownsTerminal() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// takeTerminalBack puts leasefence's group in the foreground again, if start took it away. A group in the background
-// may do that only while it ignores SIGTTOU.
+// takeTerminalBack puts leasefence's group in the foreground again, if start took it away.
 func takeTerminalBack(cmd *exec.Cmd) {
 	if cmd.SysProcAttr.Foreground {
-		signal.Ignore(syscall.SIGTTOU)
 		_ = unix.IoctlSetPointerInt(stdin, unix.TIOCSPGRP, unix.Getpgrp())
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,7 +25,7 @@ type terminal struct {
 	read     chan struct{} // closed when all output was read
 }
 
-// onTerminal starts the command on a pseudo terminal with so many columns.
+// onTerminal starts the command in the foreground of a pseudo terminal with so many columns.
 func onTerminal(t *testing.T, endpoint string, columns uint16, args ...string) *terminal {
 	t.Helper()
 	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -43,6 +44,7 @@ func onTerminal(t *testing.T, endpoint string, columns uint16, args ...string) *
 	p.cmd = exec.CommandContext(bounded(t), program, args...)
 	p.cmd.Env = append(append(os.Environ(), patiently...), "ETCDCTL_ENDPOINTS="+endpoint, "GORACE=atexit_sleep_ms=0")
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = screen, screen, screen
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	p.stdin = keyboard
 	require.NoError(t, p.cmd.Start())
 	go func() {
@@ -176,6 +178,29 @@ func TestLock_wakesACommandThatIsStopped(t *testing.T) {
 			requireNothingLeft(t, client)
 		})
 	}
+}
+
+// The command is in the foreground of the terminal: it can read from it, and Ctrl-C reaches it. leasefence can write to
+// the terminal from the background, and supervises, even after stty tostop. elect's next command is in the foreground,
+// too, and inherits no ignored signal.
+func TestElect_onATerminal(t *testing.T) {
+	t.Parallel()
+	addr, _ := etcd(t)
+	p := onTerminal(t, addr, 200, "elect", "job", "--", "sh", "-c",
+		`stty tostop; grep SigIgn /proc/$$/status; read line; echo "term $LEASEFENCE_TOKEN got $line"; while :; do sleep 0.01; done`)
+	p.typeLine(t, "one")
+	p.awaitOutput(t, "term 2 got one")
+	require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
+	p.typeLine(t, "two")
+	p.awaitOutput(t, "got two")
+	_, err := p.keyboard.WriteString("\x03")
+	require.NoError(t, err)
+	require.Equal(t, 128+int(syscall.SIGINT), p.result(t))
+	ignored := regexp.MustCompile(`SigIgn:\s*(\w+)`).FindAllStringSubmatch(p.stdout.String(), -1)
+	require.Len(t, ignored, 2)
+	require.Equal(t, ignored[0], ignored[1])
+	require.Contains(t, p.stdout.String(), "asked to release: CMD gets SIGTERM")
+	require.NotContains(t, p.stdout.String(), "<nil>")
 }
 
 // While nobody reads leasefence's standard error, a request for release and a loss of the lock still reach the command.
