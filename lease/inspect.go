@@ -105,7 +105,7 @@ func checkQueueName(name string) error { return queue.CheckName(strings.ReplaceA
 const (
 	// inspectAttempt bounds the first attempt of a read, see etcd.Conn.Do.
 	inspectAttempt = 2 * time.Second
-	// mostTTLs are asked for at a time.
+	// mostTTLs bounds the concurrent requests for TTLs.
 	mostTTLs = 4
 )
 

@@ -133,8 +133,8 @@ func (r *reaper) run(ctx context.Context) {
 	}
 }
 
-// next returns the orphans to delete now, or else how long to wait. Those that have failed before are returned apart,
-// so that one that etcd refuses does not make it refuse the others. Orphans that are due soon join one that is due, so
+// next returns the orphans to delete now, or else how long to wait. Those that have failed before are returned apart:
+// if etcd refuses one of them, it refuses the whole transaction. Orphans that are due soon join one that is due, so
 // that many share a sweep.
 func (r *reaper) next() (due, again []*orphan, wait time.Duration, more bool) {
 	r.mu.Lock()

@@ -74,7 +74,7 @@ func NewSession(ctx context.Context, client *clientv3.Client, opts Options) (*Se
 		return nil, err
 	}
 	s := newSession(client, opts, clock.System)
-	stop := s.sayThatItWaits(ctx)
+	stop := s.logWhileWaiting(ctx)
 	g, err := s.takeLease(ctx)
 	stop()
 	if err != nil {
@@ -143,8 +143,8 @@ func newSession(client *clientv3.Client, opts Options, clk clock.Clock) *Session
 	return s
 }
 
-// sayThatItWaits logs after 5 s without an answer, and every 30 s from then on, until stop is called.
-func (s *Session) sayThatItWaits(ctx context.Context) (stop func()) {
+// logWhileWaiting logs after 5 s without an answer, and every 30 s from then on, until stop is called.
+func (s *Session) logWhileWaiting(ctx context.Context) (stop func()) {
 	const first, again = 5 * time.Second, 30 * time.Second
 	ctx, cancel := context.WithCancel(ctx)
 	began, done := time.Now(), make(chan struct{})
