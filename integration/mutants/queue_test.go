@@ -18,9 +18,16 @@ var queueMutants = []mutant{
 	{
 		name: "a line ignores the KVClient that a client's owner has put in",
 		file: "internal/etcd/wire.go",
-		old:  " || remote.Elem().Type() != retrying",
+		old:  " || remote.Type() != retrying",
 		new:  "",
 		by:   killer{inEtcd, "TestRawOf/another_KVClient", `require.Equal(t, row.raw, rawOf(client) != nil)`},
+	},
+	{
+		name: "a line ignores that the client's KV is another client's",
+		file: "internal/etcd/wire.go",
+		old:  `!conn.Equal(reflect.ValueOf(client.ActiveConnection()))`,
+		new:  `!conn.IsValid()`,
+		by:   killer{inEtcd, "TestRawOf/the_KV_of_another", `require.Equal(t, row.raw, rawOf(client) != nil)`},
 	},
 	{
 		name: "a nested name's key contends",

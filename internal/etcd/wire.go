@@ -65,15 +65,31 @@ var (
 
 // rawOf returns a KVClient over the client's connection. It returns nil if a line's messages must go through the
 // client's KV: there is no connection, or the client's owner has replaced the KV, for example by a namespace, or the
-// KVClient in it. Either may change the keys.
+// KVClient in it. Either may change the keys, or send them over another connection.
 func rawOf(client *clientv3.Client) pb.KVClient {
 	if client.ActiveConnection() == nil || reflect.TypeOf(client.KV) != etcdsOwn {
 		return nil
 	}
-	if remote := reflect.ValueOf(client.KV).Elem().FieldByName("remote"); !remote.IsValid() || remote.Elem().Type() != retrying {
+	remote := behind(reflect.ValueOf(client.KV), "remote")
+	if !remote.IsValid() || remote.Type() != retrying {
+		return nil
+	}
+	if conn := behind(behind(remote, "kc"), "cc"); !conn.Equal(reflect.ValueOf(client.ActiveConnection())) {
 		return nil
 	}
 	return clientv3.RetryKVClient(client)
+}
+
+// behind returns what is in the interface in a field of the struct that v points to. It returns the zero Value if there
+// is no such thing, as in a client of another version.
+func behind(v reflect.Value, field string) reflect.Value {
+	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
+		return reflect.Value{}
+	}
+	if f := v.Elem().FieldByName(field); f.Kind() == reflect.Interface {
+		return f.Elem()
+	}
+	return reflect.Value{}
 }
 
 // txn sends r once; see [once].

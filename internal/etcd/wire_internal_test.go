@@ -9,29 +9,44 @@ import (
 	"go.etcd.io/etcd/client/v3/namespace"
 )
 
-// wrapped is a KVClient that a client's owner has put around the client's.
-type wrapped struct{ pb.KVClient }
+// wrapped is a KVClient that a client's owner has put around the client's. Its field kc has the name of etcd's own.
+type wrapped struct {
+	pb.KVClient
+	kc pb.KVClient
+}
+
+func wrap(c *clientv3.Client) clientv3.KV {
+	return clientv3.NewKVFromKVClient(&wrapped{kc: pb.NewKVClient(c.ActiveConnection())}, c)
+}
 
 // A line's messages bypass a client's KV only if that is the client's own.
 func TestRawOf(t *testing.T) {
+	dial := func(t *testing.T) *clientv3.Client {
+		t.Helper()
+		client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}}) // nobody listens there
+		require.NoError(t, err)
+		t.Cleanup(func() { client.Close() }) //nolint:errcheck,gosec // the test is over
+		return client
+	}
+	other := dial(t)
 	for name, row := range map[string]struct {
 		change func(*clientv3.Client)
 		raw    bool
 	}{
-		"its own":          {func(*clientv3.Client) {}, true},
-		"made once more":   {func(c *clientv3.Client) { c.KV = clientv3.NewKV(c) }, true},
-		"a namespace":      {func(c *clientv3.Client) { c.KV = namespace.NewKV(c.KV, "x/") }, false},
-		"another KVClient": {func(c *clientv3.Client) { c.KV = clientv3.NewKVFromKVClient(wrapped{clientv3.RetryKVClient(c)}, c) }, false},
+		"its own":           {func(*clientv3.Client) {}, true},
+		"made once more":    {func(c *clientv3.Client) { c.KV = clientv3.NewKV(c) }, true},
+		"a namespace":       {func(c *clientv3.Client) { c.KV = namespace.NewKV(c.KV, "x/") }, false},
+		"another KVClient":  {func(c *clientv3.Client) { c.KV = wrap(c) }, false},
+		"no KVClient":       {func(c *clientv3.Client) { c.KV = clientv3.NewKVFromKVClient(nil, c) }, false},
+		"the KV of another": {func(c *clientv3.Client) { c.KV = other.KV }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}}) // nobody listens there
-			require.NoError(t, err)
-			defer client.Close() //nolint:errcheck // the test is over
+			client := dial(t)
 			row.change(client)
 			require.Equal(t, row.raw, rawOf(client) != nil)
 		})
 	}
 	without := clientv3.NewCtxClient(t.Context())
-	without.KV = clientv3.NewKVFromKVClient(wrapped{}, without)
+	without.KV = clientv3.NewKVFromKVClient(&wrapped{}, without)
 	require.Nil(t, rawOf(without))
 }
