@@ -1,5 +1,5 @@
-// Package history records what happened in a run of the safety suite: who asked for which lock, who was granted it, what
-// the resource accepted and refused, what a watch of the key space saw, and which faults were on.
+// Package history records what happened in a run of the safety suite: which client asked for which lock and was granted it,
+// what the resource accepted and refused, what a watch of the key space saw, and which faults were on.
 //
 // A history is a file of JSON lines, one [Event] each. All times are on one clock, CLOCK_MONOTONIC of the host, counted
 // from the beginning of the run, so that the events of several processes can be compared.
@@ -26,17 +26,18 @@
 //	note      anybody   whenever                              Name, Value
 //
 // Op joins the events of one acquisition, Request those of one request to a resource, Fault those of one fault; each is
-// unique in the run. A handle is known to be live from its grant to the last live event that has its Op: the time of
-// which is read before the handle is asked. Events of one resource stand in the file in the order of application; others are in the
-// order in which they came in, which may differ from that of their times.
+// unique in the run. A handle is known to be live from its grant to the last live event with its Op; the time of a live event
+// is read before the handle is asked. Events of one resource stand in the file in the order of application. Other events stand
+// in the order in which they came in, which may differ from that of their times.
 //
-// The Verb of an enter event is [Campaign] for an election, [RLock] or [TryRLock] for a reader, [TryLock] or none for a lock, and one of
-// those of [SetLock] for other kinds, whose events are the same. Requests have the other verbs; a resource that knows Add is a set, and what a read of it returns is its elements with commas between. A fenced
-// resource accepts no request without a token but a [Read]. A Token is that of a read lock where the verb is [ClaimRead] or
-// [CheckRead], and in the grant event of a reader.
+// The Verb of an enter event is [Campaign] for an election, [RLock] or [TryRLock] for a reader, [TryLock] or none for a lock,
+// and one of those from [SetLock] on for the other kinds, whose events are the same. Requests have the other verbs. A resource
+// that gets an Add is a set: a read returns its elements, separated by commas. A fenced resource accepts no request without a
+// token, except a [Read]. A Token is that of a read lock where the verb is [ClaimRead] or [CheckRead], and in the grant event
+// of a reader.
 //
-// Some names of faults and notes mean something to the checkers: [OperatorDeletes], [OperatorRevokes], [ClientKilled],
-// [Compaction], [NoteTTL], [NoteStall], [NoteEnd]; and a resource may be the control of another, see [UnfencedMark]. A grant may do
-// without a Key where the caller is not told it. An observer gives the token that etcd knows, in era 0. Without NoteEnd a history counts as cut short, and nothing is said about what should
-// have come after its last event.
+// Some names of faults and notes have a meaning for the checkers: [OperatorDeletes], [OperatorOverwrites], [OperatorRevokes],
+// [ClientKilled], [Compaction], [NoteTTL], [NoteStall], [NoteEnd]. A resource may be the control of another, see
+// [UnfencedMark]. A grant has no Key where the caller does not learn it. An observer gives the token that etcd knows, in era 0.
+// A history without NoteEnd counts as cut short, and the checkers do not judge what should have come after its last event.
 package history
