@@ -69,7 +69,7 @@
 // Faults of other clients do not count. Within a session, which the lease of the keys identifies, the rule always holds for
 // waiters that are served in the end. Readers and candidates of one session each stand in etcd's queue by themselves. An
 // election in which a candidate is passed, because of a priority or a transfer, is not in order of arrival, and is left out.
-// So are waiters that stand in several queues: whoever passes such a waiter in one queue need not have waited in the others.
+// So are waiters that stand in several queues: whoever passes one has a key that was never first, which I2 finds.
 //
 // # What it cannot see
 //

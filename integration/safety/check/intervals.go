@@ -76,7 +76,7 @@ func earlier(x, y *acquisition) *acquisition {
 	return x
 }
 
-// afterlife checks that a handle that has ended stays so.
+// afterlife checks that a handle that has ended does not become live again.
 func (c *checker) afterlife(a *acquisition) {
 	if a.lastLive == nil {
 		return

@@ -50,7 +50,7 @@ func (c *checker) progress() {
 	c.count("acquisitions that waited", waiting)
 }
 
-// steps of one acquisition. One that does not wait to be served is none of a waiter's.
+// steps are those of one acquisition. A try is not a waiter.
 func (c *checker) steps(a *acquisition) (steps []step, waits bool) {
 	waits = a.waits()
 	over := a.ended()

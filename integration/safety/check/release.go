@@ -8,8 +8,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// returns checks that a scoped form releases after its function has returned: until then its key is deleted by nobody but
-// an operator, or with the lease. Whoever lost the lock is told so, by the context or by what the form returns.
+// returns checks that a scoped form releases after its function has returned: until then its key is deleted only by
+// an operator or with the lease. A holder that lost the lock learns of it by the context or by the form's error.
 func (c *checker) returns() {
 	looked := 0
 	for _, a := range c.ops {

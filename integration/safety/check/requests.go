@@ -6,7 +6,7 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// requestOutcomes checks I5: what a resource has done with each request is what its writer was told, or may have been.
+// requestOutcomes checks I5: the resource has done with each request what its writer was told.
 func (c *checker) requestOutcomes() {
 	logged := map[string]bool{} // resources that tell what they apply
 	for _, r := range c.resources {
@@ -62,7 +62,7 @@ func updates(v history.Verb) bool {
 	return v == history.Write || v == history.Add || v == history.Increment
 }
 
-// twice looks for an update that was applied more than once. Claims and reads may be repeated.
+// twice reports an update that was applied more than once. Claims and reads may be repeated.
 func (c *checker) twice(done []*history.Event) {
 	if len(done) > 1 && updates(done[0].Verb) {
 		c.violation(Violation{

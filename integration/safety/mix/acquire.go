@@ -62,7 +62,7 @@ func (w *worker) priority(name string) int {
 	return w.rng.IntN(3)
 }
 
-// lead is the form of an election that campaigns again after a loss, which is an acquisition of its own.
+// lead campaigns by election.Run, which campaigns again after a loss: that is recorded as an acquisition of its own.
 func (w *worker) lead(name string) {
 	ctx, cancel := w.wait()
 	defer cancel()
@@ -87,7 +87,7 @@ func (w *worker) lead(name string) {
 	}
 }
 
-// under is what a function does under a scoped form, whose caller can give up.
+// under is the function that runs under a scoped form. Now and then it cancels the context of the form's caller.
 func (w *worker) under(op int64, name string, h scoped, giveUp func()) {
 	w.hold(op, name, h)
 	if w.rng.IntN(4) == 0 { // while its function runs
@@ -97,8 +97,8 @@ func (w *worker) under(op int64, name string, h scoped, giveUp func()) {
 	w.finish(h.ctx, op)
 }
 
-// finish is the end of a function that runs under a scoped form. One whose context has ended takes its time: nobody may come
-// before it has returned.
+// finish ends a function that runs under a scoped form. If its context has ended, it delays its return: the form must not
+// release the lock before that.
 func (w *worker) finish(ctx context.Context, op int64) {
 	if ctx.Err() != nil {
 		w.pause(w.some(20, 60))
@@ -118,7 +118,8 @@ func (s scoped) Token() fence.Token       { return s.token }
 func (s scoped) Key() string              { return "" }
 func (s scoped) Context() context.Context { return s.ctx }
 
-// Err looks at the clock first: in a process that has just woken up the context's timer may not have run yet.
+// Err asks the session first, which compares the clock: in a process that has just woken up the context's timer may not have
+// run yet.
 func (s scoped) Err() error {
 	if st := s.session.Status(); st.State == lease.StateLost {
 		return st.Err
@@ -142,8 +143,8 @@ func (w *worker) giveUp(op int64, on clientv3.LeaseID, err error) {
 	}
 }
 
-// release lets go, which is confirmed or goes on in the background. The handle is asked all the while: it has to end before
-// the key is gone.
+// release calls end, which releases the handle or leaves that to the background. Meanwhile it asks the handle, which must end
+// before its key is deleted.
 func (w *worker) release(op int64, h handle, end func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*w.ttl)
 	defer cancel()
@@ -186,7 +187,7 @@ func (w *worker) granted(op int64, name string, h handle) {
 	w.log.Record(history.Event{Kind: history.Grant, Op: op, Actor: w.name, Name: name, Token: h.Token(), Key: h.Key()})
 }
 
-// hold is the tenure: it ends before the handle is let go.
+// hold records the grant and works under the handle until the tenure is over; the caller then releases.
 func (w *worker) hold(op int64, name string, h handle) {
 	w.granted(op, name, h)
 	defer w.tellLoss(op, h)()
@@ -207,7 +208,7 @@ func shared(h handle) bool {
 	return ok
 }
 
-// tellLoss records when the handle is lost, until it is stopped.
+// tellLoss records the end of the handle's context, until stop is called.
 func (w *worker) tellLoss(op int64, h handle) (stop func()) {
 	told := make(chan struct{})
 	stopped := context.AfterFunc(h.Context(), func() {

@@ -24,8 +24,8 @@ type crew struct {
 	session func() *lease.Session // the present one
 	renew   func()                // replaces it; nil where that is not done
 
-	draining <-chan struct{} // closed when nobody is to begin anything new
-	patience context.Context //nolint:containedctx // of those who wait; it ends when they were not served in time
+	draining <-chan struct{} // closed when workers must not begin anything new
+	patience context.Context //nolint:containedctx // of the waiters; it ends when they were not served in time
 	wg       sync.WaitGroup
 }
 
@@ -45,10 +45,10 @@ func (c *crew) start(workers int, seed uint64) {
 
 func (c *crew) drained() bool { return closed(c.draining) }
 
-// pause waits, and less if the round ends.
+// pause returns early if the round ends.
 func (c *crew) pause(d time.Duration) { pause(c.draining, d) }
 
-// worker acquires, works and lets go.
+// worker acquires, works and releases, again and again.
 type worker struct {
 	*crew
 	name       string
@@ -98,7 +98,7 @@ func (w *worker) turn() {
 	}
 }
 
-// ofMany is a lock of one of the kinds that stand in several queues, or one of a single name that is in their way.
+// ofMany is a lock of one of the kinds that stand in several queues, or a lock or read lock of a name that conflicts with them.
 func (w *worker) ofMany(s *lease.Session) locker {
 	switch w.rng.IntN(9) {
 	case 0, 1, 2:
@@ -118,8 +118,8 @@ func (w *worker) ofMany(s *lease.Session) locker {
 	}
 }
 
-// wait returns a context for waiting. Most waiters are patient; the others give up, but nobody once the round ends: who
-// waits then is to be served.
+// wait returns a context for waiting. One waiter of six gives up after a while, but not once the round ends: whoever waits
+// then must be served.
 func (w *worker) wait() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(w.patience)
 	if w.rng.IntN(6) != 0 {
@@ -136,7 +136,7 @@ func (w *worker) wait() (context.Context, context.CancelFunc) {
 	}
 }
 
-// enter records that somebody is about to wait.
+// enter records that the worker is about to wait.
 func (w *worker) enter(e history.Event) (op int64) {
 	e.Kind, e.Op, e.Actor = history.Enter, w.log.ID(), w.name
 	w.log.Record(e)

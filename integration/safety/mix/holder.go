@@ -22,7 +22,7 @@ import (
 // holderEnv is set for a client that is a process of its own and holds its order.
 const holderEnv = "LEASEFENCE_SAFETY_HOLDER"
 
-// order is what such a process is told.
+// order is the configuration of such a process.
 type order struct {
 	Name      string
 	Endpoints []string
@@ -45,7 +45,7 @@ func Serve() {
 	})
 }
 
-// outgoing records to standard output, line by line: what is not written when the process is killed is lost.
+// outgoing writes to standard output, line by line, so that little is lost when the process is killed.
 type outgoing struct{ *history.Recorder }
 
 func (o outgoing) Record(e history.Event) {
@@ -55,7 +55,7 @@ func (o outgoing) Record(e history.Event) {
 	}
 }
 
-// serve works until the standard input ends.
+// serve runs workers until the standard input ends, and drains them.
 func serve(o order) error {
 	log := outgoing{history.NewRecorder(os.Stdout, o.Clock, o.First)}
 	out, err := newWriter(log, o.Resources, o.Seed)
@@ -101,7 +101,7 @@ func serve(o order) error {
 	return session.Close(closing) // the process ends, and the client with it, which may hang
 }
 
-// dial makes a client, for which a member has to authenticate its user: there may be none yet that can.
+// dial makes a client. That needs a member that can authenticate the user, so it retries until ctx ends.
 func dial(ctx context.Context, config clientv3.Config) (client *clientv3.Client, err error) {
 	err = insist(ctx, func(ctx context.Context) (err error) {
 		life, end := context.WithCancel(context.WithoutCancel(ctx))

@@ -21,7 +21,7 @@ type loner struct {
 	stopped chan struct{}
 }
 
-// newLoner returns nil if there is no lock to be had.
+// newLoner returns nil if it cannot get the lock.
 func (s *strike) newLoner(c *client, by history.Verb, kind func(*lease.Session, string) locker) *loner {
 	ctx, cancel := context.WithTimeout(s.ctx, s.ttl)
 	defer cancel()
@@ -60,7 +60,7 @@ func (l *loner) ask(ctx context.Context, by history.Verb) {
 	}
 }
 
-// awaitEnd waits until all of them have ended, or some time after they should have.
+// awaitEnd waits until all handles have ended, for no longer than 2 s after their deadlines.
 func (s *strike) awaitEnd(all []*loner) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.ttl+2*time.Second)
 	defer cancel()
@@ -72,7 +72,7 @@ func (s *strike) awaitEnd(all []*loner) {
 	}
 }
 
-// leave lets go, and reports whether the lock was lost at its deadline.
+// leave releases the lock, and reports whether it was lost at its deadline.
 func (l *loner) leave() (expired bool) {
 	l.stop()
 	<-l.stopped

@@ -14,7 +14,7 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// kind is one kind of fault.
+// kind is a kind of fault.
 type kind struct {
 	name string
 	// strike begins the fault, lets it last, and ends it. It returns early if the context ends, healed all the same. It
@@ -22,7 +22,7 @@ type kind struct {
 	strike func(*strike) (hit bool)
 }
 
-// class is kinds of faults of which some work at a time.
+// class is a group of kinds of faults; at most slots of them are on at a time.
 type class struct {
 	name  string
 	slots int
@@ -30,7 +30,7 @@ type class struct {
 	kinds []kind
 }
 
-// nemesis puts faults in everybody's way.
+// nemesis injects the faults of a run.
 type nemesis struct {
 	seed      uint64
 	ttl       time.Duration
@@ -50,9 +50,9 @@ type nemesis struct {
 	decks     map[string]*deck
 
 	mu     sync.Mutex   // guards the fields below
-	busy   map[any]bool // what a fault has taken
+	busy   map[any]bool // clients and berths that a fault has reserved
 	struck map[string]*Struck
-	early  int // leases revoked by members that did not know that they led no more
+	early  int // leases revoked by woken members that no longer led
 }
 
 // Struck counts the faults of one kind.
@@ -133,7 +133,7 @@ func hash(s string) uint64 {
 	return h.Sum64()
 }
 
-// rage strikes until ctx ends and returns when all is healed.
+// rage injects faults until ctx ends and returns when all of them are healed.
 func (n *nemesis) rage(ctx context.Context, r *round, classes []class) {
 	n.round = r
 	var slots sync.WaitGroup
@@ -193,7 +193,7 @@ func (n *nemesis) strikes() (byKind map[string]Struck, fired int) {
 	return byKind, fired
 }
 
-// take returns one that no other fault has taken, until it is given back; none if there is none.
+// take reserves a random element of all that no other fault has reserved. It returns zero and nil if there is none.
 func take[T comparable](s *strike, all []T) (one T, giveBack func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,7 +210,7 @@ func take[T comparable](s *strike, all []T) (one T, giveBack func()) {
 	}
 }
 
-// asks reports whether etcd has done what it is asked for, in a few seconds.
+// asks reports whether a request to etcd has succeeded within 3 seconds.
 func (s *strike) asks(call func(context.Context) error) bool {
 	ctx, cancel := context.WithTimeout(s.ctx, 3*time.Second)
 	defer cancel()
@@ -234,10 +234,10 @@ func millis(rng *rand.Rand, from, to int) time.Duration {
 	return time.Duration(from+rng.IntN(to-from)) * time.Millisecond
 }
 
-// sleep is shorter if ctx ends.
+// sleep returns early if ctx ends.
 func sleep(ctx context.Context, d time.Duration) { pause(ctx.Done(), d) }
 
-// pause is shorter if the channel is closed.
+// pause returns early if the channel is closed.
 func pause(end <-chan struct{}, d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -245,7 +245,7 @@ func pause(end <-chan struct{}, d time.Duration) {
 	}
 }
 
-// closed reports whether the channel is, to which nothing is sent.
+// closed reports whether a channel is closed; nothing is ever sent to it.
 func closed(c <-chan struct{}) bool {
 	select {
 	case <-c:

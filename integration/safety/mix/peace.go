@@ -14,8 +14,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// peace is what clients do when all faults are healed and everybody has let go. No fault excuses then who is served late or
-// out of order, who is not told of something, or who is told of it late.
+// peace is what clients do when all faults are healed and all locks are released. No fault then excuses that a waiter is
+// served late or out of order, or that a holder learns of a loss late or not at all.
 func (r *round) peace(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*served(r.run.opts.TTL))
 	defer cancel()
@@ -33,10 +33,10 @@ func (r *round) peace(ctx context.Context) {
 	wg.Wait()
 }
 
-// client is one of those that have peace: the last one has not.
+// client is one of the clients without faults: all but the last, see loseLeases.
 func (r *round) client(i int) *client { return r.run.clients[i%max(1, len(r.run.clients)-1)] }
 
-// lastStrike is a fault that nobody else notices.
+// lastStrike is a fault that no other client may notice.
 func (r *round) lastStrike(ctx context.Context, kind string) *strike {
 	return &strike{nemesis: r.run.nemesis, ctx: ctx, kind: kind, rng: rand.New(rand.NewPCG(r.run.opts.Seed, uint64(r.number)))}
 }

@@ -25,7 +25,7 @@ type round struct {
 	crews    []*crew
 	berths   []*berth
 	draining chan struct{}
-	giveUp   context.CancelFunc // ends the patience of all who wait
+	giveUp   context.CancelFunc // cancels all waiters
 	watchers []*watcher
 
 	mu         sync.Mutex // guards the field below
@@ -38,7 +38,7 @@ func (r *round) complain(invariant, format string, args ...any) {
 	r.violations = append(r.violations, Violation{Invariant: invariant, Round: r.number, Text: fmt.Sprintf(format, args...)})
 }
 
-// complainSince complains about what should have been done since a time, unless the cluster has been slow since then.
+// complainSince complains that something asked for at that time was not done, unless the cluster has been slow since then.
 func (r *round) complainSince(asked time.Duration, invariant, format string, args ...any) {
 	if n, _ := r.pulse.slow(asked - r.run.opts.TTL); n == 0 {
 		r.complain(invariant, format, args...)
@@ -111,7 +111,7 @@ func (r *round) observe(ctx context.Context, seed uint64) {
 		r.watchers = append(r.watchers, w)
 		go func() {
 			defer close(w.done)
-			// Who may not read is told so, and has to begin again.
+			// An observer without permission to read gets an error and has to begin again.
 			for w.observe(ctx, r.run.tape, c.etcd, name) {
 				r.run.tape.Record(history.Event{Kind: history.Observe, Actor: w.name, Name: name, Outcome: history.Failed})
 				sleep(ctx, 50*time.Millisecond)
@@ -120,7 +120,7 @@ func (r *round) observe(ctx context.Context, seed uint64) {
 	}
 }
 
-// observe reports whether it has ended because the members refused to tell.
+// observe reports whether the observation has ended because the members refused permission.
 func (w *watcher) observe(ctx context.Context, t *tape, etcd *clientv3.Client, name string) bool {
 	for l, err := range election.Observe(ctx, etcd, name) {
 		if forbidden(err) {
@@ -146,10 +146,10 @@ func (w *watcher) state() (fence.Token, error) {
 	return w.token, w.err
 }
 
-// settle ends the round, when all faults are healed: who waits is served, and then nothing is left.
+// settle ends the round when all faults are healed: every waiter is served, then peace follows, and then no key is left.
 func (r *round) settle(ctx context.Context) {
 	bound := served(r.run.opts.TTL)
-	r.pulse.end() // a commit that a fault has lost tells nothing of the time after it
+	r.pulse.end() // a commit that was lost by a fault must not excuse the time after it
 	r.pulse = r.run.startPulse(ctx)
 	defer r.pulse.end()
 	healed, began := time.Now(), r.run.tape.Now()
@@ -221,7 +221,7 @@ func (r *round) awaitCrews(bound time.Duration) {
 	}
 }
 
-// awaitObservers waits until all see that nobody leads, and ends them.
+// awaitObservers waits until all observers see that nobody leads, and stops them.
 func (r *round) awaitObservers(ctx context.Context, bound time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()

@@ -49,7 +49,7 @@ type run struct {
 	routines  []int    // after each round
 }
 
-// Run runs the mix and reports what it has found. When ctx ends, the present round is cut short and all is checked as ever.
+// Run runs the mix and reports what it has found. When ctx ends, the present round is cut short and checked as usual.
 // An error says that the run itself could not be done.
 func Run(ctx context.Context, opts Options) (*Report, error) {
 	opts, err := opts.resolve()
@@ -75,7 +75,7 @@ func Run(ctx context.Context, opts Options) (*Report, error) {
 }
 
 func (r *run) mix(ctx context.Context) (err error) {
-	// What has begun is finished, whatever ends the mix.
+	// A round that has begun is finished when ctx ends: its requests use life.
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -202,7 +202,7 @@ func (r *run) round(ctx, life context.Context, number int) error {
 	return r.judge(life, round, path)
 }
 
-// judge checks the history of a round.
+// judge checks the history of a round and adds what it finds to the report.
 func (r *run) judge(ctx context.Context, round *round, path string) error {
 	events, err := history.ReadFile(path)
 	if err != nil {
@@ -254,7 +254,7 @@ func (r *run) update(ctx context.Context, round *round, events int, verdict chec
 	r.report.Counts, r.report.Duration = c, r.tape.Now()
 }
 
-// checkMemory looks at what is left after a round, when nobody holds or waits.
+// checkMemory compares heap and goroutines after a round, when no worker holds or waits, with those after the third round.
 func (r *run) checkMemory(round *round) {
 	const first, room, most = 3, 64 << 20, 300
 	runtime.GC()
@@ -270,7 +270,7 @@ func (r *run) checkMemory(round *round) {
 	}
 }
 
-// closeClients ends all clients and looks what is left at the servers.
+// closeClients closes all clients and then looks for keys and leases that are left on the servers.
 func (r *run) closeClients(ctx context.Context) {
 	bound := served(r.opts.TTL)
 	for _, c := range r.clients {
@@ -322,7 +322,7 @@ func (r *run) leftLeases(ctx context.Context, bound time.Duration) int {
 	return left
 }
 
-// await asks until the answer is yes or the bound is over.
+// await calls ask until it returns true or the bound has passed.
 func await(ctx context.Context, bound time.Duration, ask func(context.Context) (bool, error)) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -335,8 +335,8 @@ func await(ctx context.Context, bound time.Duration, ask func(context.Context) (
 	})
 }
 
-// heartbeat notes when this process did not run for a while: what comes late then is not to be blamed on the library
-// without a look at that.
+// heartbeat notes when this process did not run for a while. The checkers need that: an event that is late then may not be
+// the fault of the library.
 func (r *run) heartbeat(ctx context.Context) {
 	const beat, noted = 50 * time.Millisecond, 250 * time.Millisecond
 	last := time.Now()

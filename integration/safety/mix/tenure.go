@@ -81,8 +81,7 @@ func (t *tenure) read() {
 	}
 }
 
-// proclaim changes a leader's value now and then. What comes of it the observers tell: no write of a leader that was lost may
-// change its successor's key.
+// proclaim changes a leader's value now and then. After a loss Proclaim must fail: it must not change the successor's key.
 func (t *tenure) proclaim(live bool) {
 	l, leads := t.handle.(*election.Leadership)
 	if !leads || t.rng.IntN(8) != 0 {
@@ -95,7 +94,7 @@ func (t *tenure) proclaim(live bool) {
 	}
 }
 
-// length of a tenure: most are short.
+// length is how long the tenure lasts: most are short.
 func (t *tenure) length() time.Duration {
 	switch kind := t.rng.IntN(20); {
 	case t.sleepwalks && kind < 6: // long enough to hold when a lease would have ended
@@ -109,8 +108,8 @@ func (t *tenure) length() time.Duration {
 	}
 }
 
-// look asks the handle whether it is live, and records it if so. In a process that was stopped its context may end a moment
-// after it has woken up.
+// look asks the handle whether it is live, and records that. It does not look at the context alone, which in a process that
+// was stopped may end a moment after it has woken up.
 func (t *tenure) look() bool {
 	at := t.log.Now()
 	live := t.handle.Err() == nil

@@ -18,7 +18,7 @@ type hold interface {
 	Explain(ctx context.Context, err error) error
 }
 
-// fate is what became of a turn.
+// fate is the outcome of a turn.
 type fate int
 
 const (
@@ -30,7 +30,7 @@ const (
 	wronged               // it was told something else
 )
 
-// witness is a worker of a party. It judges what it is told.
+// witness is a worker of a party. It judges each error that it gets.
 type witness struct {
 	*party
 	worker *worker
@@ -45,7 +45,7 @@ func (p *party) witness(i int) *witness {
 	}}
 }
 
-// untilTold works until an acquisition says that the cluster was restored.
+// untilTold works until an acquisition fails with lease.ErrRestored.
 func (w *witness) untilTold(ctx context.Context) {
 	for ctx.Err() == nil {
 		name := pick(w.worker.rng, w.rush)
@@ -167,7 +167,7 @@ func (w *witness) work(ctx context.Context, op int64, name string, h hold) fate 
 	return f
 }
 
-// told judges word of the restore: there must have been one.
+// told judges an error that reports a restore: there must have been one.
 func (w *witness) told(name string, err error, as fate) fate {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -183,7 +183,7 @@ func (w *witness) told(name string, err error, as fate) fate {
 	return as
 }
 
-// failed judges why nothing was acquired.
+// failed judges why an acquisition failed.
 func (w *witness) failed(ctx context.Context, name string, err error) fate {
 	switch {
 	case errors.Is(err, lease.ErrRestored):
@@ -197,7 +197,7 @@ func (w *witness) failed(ctx context.Context, name string, err error) fate {
 	}
 }
 
-// refused judges a refusal of the resource.
+// refused judges why the resource refused the token.
 func (w *witness) refused(ctx context.Context, name string, h hold, stale error) fate {
 	why := h.Explain(ctx, stale)
 	switch {

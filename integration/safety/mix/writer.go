@@ -39,7 +39,7 @@ func newWriter(log record, addr string, seed uint64) (*writer, error) {
 
 func (w *writer) close() { w.idle() }
 
-// send asks for something once and records it. It is not bound to any handle: what is on its way arrives.
+// send sends one request, without retries, and records it. The request does not end with the handle.
 func (w *writer) send(actor, name string, op int64, t fence.Token, verb history.Verb, value string) (string, history.Outcome, error) {
 	id := w.log.ID()
 	if verb == history.Add {
@@ -89,7 +89,7 @@ func (w *writer) ask(name string, id int64, t fence.Token, verb history.Verb, va
 	return string(body), history.OK, nil
 }
 
-// errLost is what the caller gets whose answer is lost.
+// errLost is the error of a request whose answer lossy has dropped.
 var errLost = errors.New("the answer was lost")
 
 // lossy delays one request of 50 and loses one answer of 50.
@@ -100,7 +100,7 @@ type lossy struct {
 	rng *rand.Rand
 }
 
-// RoundTrip is done in one try: what a caller does not know, nobody repeats.
+// RoundTrip makes one attempt: a request of unknown outcome is not repeated.
 func (l *lossy) RoundTrip(r *http.Request) (*http.Response, error) {
 	l.mu.Lock()
 	fate, delay := l.rng.IntN(50), time.Duration(l.rng.IntN(700))*time.Millisecond
