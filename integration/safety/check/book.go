@@ -14,7 +14,7 @@ import (
 
 const forever = time.Duration(1<<63 - 1)
 
-// book is a history in order.
+// book is a history sorted into acquisitions, requests, resources and faults.
 type book struct {
 	first     time.Duration // the time of the first event
 	last      time.Duration // of the last one

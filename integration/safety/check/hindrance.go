@@ -47,7 +47,7 @@ func (c *checker) hindrances() map[string]spans {
 				continue
 			}
 			to := f.until()
-			if to != forever && !f.operator() { // whose key is taken is told so
+			if to != forever && !f.operator() { // the owner of a key that an operator takes gets an error
 				to += c.ttl
 			}
 			if n := len(s); n > 0 && f.begin.At <= s[n-1].to {

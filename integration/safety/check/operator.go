@@ -126,7 +126,7 @@ func (c *checker) deletions() {
 	c.count("keys taken by operators", operated)
 }
 
-// deletedWaiting looks at an acquisition that has failed: it must not have failed because somebody took its key.
+// deletedWaiting checks that an acquisition did not fail because its key was taken, unless an operator took it.
 func (c *checker) deletedWaiting(a *acquisition) {
 	if a.giveUp == nil {
 		return
@@ -158,7 +158,7 @@ func hit(target string, a *acquisition) bool {
 	return strings.Contains(a.giveUp.Error, "(lease "+target+")")
 }
 
-// prompt checks that a handle ends soon after an operator has taken its key.
+// prompt checks I3: a handle ends soon after an operator has taken its key.
 func (c *checker) prompt() {
 	looked := 0
 	for _, a := range c.ops {

@@ -74,7 +74,7 @@ type overtaken struct {
 	told  bool
 }
 
-// overtaking looks at each acquisition that is granted, and at those who wait then and have for longer.
+// overtaking compares each acquisition that is granted with the waiters that entered earlier and still wait.
 func (c *checker) overtaking(name string, t *turns) {
 	slices.SortStableFunc(t.granted, func(x, y *acquisition) int { return cmp.Compare(x.grant.At, y.grant.At) })
 	var waiting []*overtaken
@@ -129,7 +129,7 @@ func (t *turns) passed(w *overtaken, x *acquisition, since time.Duration) bool {
 		switch {
 		case a == w.acquisition:
 		case left >= since && (left <= to || a.served() <= to):
-			return false // who has lost a lock keeps its turn until Unlock
+			return false // a holder that has lost its lock keeps its turn until Unlock
 		case left < since:
 			round = max(round, left)
 		}
@@ -199,7 +199,7 @@ func (c *checker) sessionOrder() {
 	c.count("  that look overtaken", len(overtaken))
 }
 
-// waits reports whether a waits to be served, however long.
+// waits reports whether a waits, as opposed to a try.
 func (a *acquisition) waits() bool { return !a.enter.Verb.Tries() }
 
 // served is when a's wait was over.

@@ -46,7 +46,7 @@ func NewRecorder(w io.Writer, clock Clock, first int64) *Recorder {
 	return r
 }
 
-// To has it write to w from now on, which the caller closes after [Recorder.Flush]; nil drops what is recorded.
+// To makes the recorder write to w from now on; nil drops all events. The caller closes w after [Recorder.Flush].
 func (r *Recorder) To(w io.Writer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,7 +59,7 @@ func (r *Recorder) To(w io.Writer) {
 // ID returns a new number for an Op, a Request or a Fault.
 func (r *Recorder) ID() int64 { return r.ids.Add(1) }
 
-// Now is the time for an event that is recorded later.
+// Now is the present time, for the At of an event that is recorded later.
 func (r *Recorder) Now() time.Duration { return r.Clock.Now() }
 
 // Record adds an event. If it has no time yet, it happens now. An error of the writer shows in Flush.

@@ -123,12 +123,12 @@ func (c *client) current() *lease.Session {
 	return c.session
 }
 
-// replace closes the session and opens another one, as soon as its user may. If ctx ends, the one that is closed stays.
+// replace closes the session and opens another one, as soon as its user has permission. If ctx ends, the closed one stays.
 func (c *client) replace(ctx context.Context) error {
 	c.replacing.Lock()
 	defer c.replacing.Unlock()
 	closing, cancel := context.WithTimeout(ctx, c.ttl)
-	_ = c.current().Close(closing) // what the server could not be told expires
+	_ = c.current().Close(closing) // a lease that was not revoked expires
 	cancel()
 	return insist(ctx, c.open) // it is refused while there is no space, or its user unknown
 }

@@ -116,7 +116,7 @@ func (k *keyWatch) fail(err error) {
 	k.seen++ // past the gap, or it would never come to an end
 }
 
-// err is why the watch has missed something.
+// err is not nil if the watch has missed a revision.
 func (k *keyWatch) err() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -149,7 +149,7 @@ func presentRevision(ctx context.Context, etcd *clientv3.Client) (int64, error) 
 	return rev, err
 }
 
-// insist calls until there is no error or ctx ends.
+// insist repeats call until it returns no error or ctx ends.
 func insist(ctx context.Context, call func(context.Context) error) error {
 	for {
 		attempt, cancel := context.WithTimeout(ctx, 2*time.Second)

@@ -18,7 +18,7 @@ type unlocker interface {
 	Unlock(ctx context.Context) error
 }
 
-// locker is a lock of some kind as one takes it who waits, who tries and who has a function run under it.
+// locker is a lock of some kind in its three forms: lock waits, try does not, do runs a function under the lock.
 type locker struct {
 	session   *lease.Session
 	enter     history.Event // Name, Verb and what else the kind says of itself
@@ -199,7 +199,7 @@ func (w *worker) do(k locker) {
 	}
 }
 
-// briefly holds a lock for no longer than do takes. It reports whether it was to be had.
+// briefly holds a lock while do runs. It reports whether the lock was granted.
 func (w *worker) briefly(ctx context.Context, k locker, do func()) bool {
 	op, on := w.enter(k.enter), k.session.Status().LeaseID
 	l, err := k.lock(ctx)

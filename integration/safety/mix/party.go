@@ -41,7 +41,7 @@ type tenant struct {
 	name  string
 }
 
-// newcomers are clients that have seen nothing of what was before.
+// newcomers are clients that start after the restore.
 func (r *restoration) newcomers(ctx context.Context) ([]*party, error) {
 	var parties []*party
 	for i := range newcomers {
@@ -125,7 +125,7 @@ func (r *restoration) has(p *party, revision int64) bool {
 	return p.granted >= revision
 }
 
-// took and left say what there is to lose.
+// took notes a handle that is live, left that it was released. Took also checks the handle's token.
 func (r *restoration) took(p *party, name string, h hold) {
 	r.mu.Lock()
 	r.live[h] = &tenant{hold: h, party: p, name: name}
@@ -154,7 +154,8 @@ func (r *restoration) left(h hold) {
 	delete(r.live, h)
 }
 
-// leave ends all that is left of it. Sessions that are gone may have leases again, which nobody renews: they would expire.
+// leave closes all sessions and late clients and revokes the leases that are left. The restore may bring back leases of closed
+// sessions, which nobody renews.
 func (r *restoration) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, served(r.run.opts.TTL))
 	defer cancel()

@@ -18,8 +18,8 @@ const (
 	forever     = time.Duration(math.MaxInt64)
 )
 
-// pulse has each member commit what changes nothing, again and again, for a plain client that no fault is aimed at. A cluster that
-// is slow to do that serves everybody late, whatever the library does, so a slow commit stands in the history as a fault.
+// pulse has each member commit a no-op, again and again, for a plain client that no fault is aimed at. A cluster that
+// commits slowly serves all clients late, whatever the library does, so the history records a slow commit as a fault.
 type pulse struct {
 	tape *tape
 	stop context.CancelFunc

@@ -50,7 +50,7 @@ func (it *item) step(record func(), open int) {
 	it.open += open
 }
 
-// shut is called when so many are committed, or will not be.
+// shut is called when that many are committed or rolled back.
 func (it *item) shut(open int) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -103,11 +103,11 @@ func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.inner.ServeHTTP(w, r)
 }
 
-// lateMark ends the value of a write for which a register takes its time, so that others wait for their turn: a token that
-// is new when it comes may be old when its turn has come.
+// lateMark ends the value of a write that takes a register some time, so that other writes wait: a token that is new when its
+// write arrives may be stale when it is applied.
 const lateMark = ".late"
 
-// apply does what the token may do.
+// apply serves a request whose token has been checked.
 func (s *store) apply(w http.ResponseWriter, r *http.Request) {
 	it, q := s.items[r.FormValue("name")], requestOf(r)
 	if q.verb.OfReader() {
@@ -129,8 +129,8 @@ func (s *store) apply(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte(q.value)) // an error says that the client has gone
 }
 
-// serveReader does what a reader's token may do, which the middleware has checked. The guard is asked again after the read, and once
-// more if a writer came between: so what is recorded is in order, and nobody waits for the guard while the resource is held.
+// serveReader serves a reader, whose token the middleware has checked. It asks the guard again, and repeats that if a writer
+// came before the read is recorded. So the record is in order, and no request waits for the guard while it holds the item.
 func (s *store) serveReader(w http.ResponseWriter, r *http.Request, it *item, q request) {
 	check := s.guard.CheckRead
 	if q.verb == history.ClaimRead {
@@ -158,7 +158,7 @@ func (s *store) serveReader(w http.ResponseWriter, r *http.Request, it *item, q 
 	_, _ = w.Write([]byte(q.value)) // an error says that the client has gone
 }
 
-// refuse answers what the middleware has refused.
+// refuse answers and records a request that the middleware or the database has refused.
 func (s *store) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	q, outcome := requestOf(r), history.Failed
 	var highest fence.Token

@@ -21,7 +21,7 @@ type restoration struct {
 	log     record
 	out     *writer
 	store   *store
-	rush    []string // names that all want
+	rush    []string // names that all parties want
 	parties []*party
 	late    []*client // that came after the restore
 	gap     int64     // of revisions; more than are used before the era is raised, so that no mark is passed by then
@@ -236,7 +236,7 @@ func (r *restoration) awaitEnds(ctx context.Context, live []*tenant) {
 	r.report.LastEnded = time.Since(back)
 }
 
-// raiseEra has everybody begin anew.
+// raiseEra opens new sessions of all parties in the next era and waits until they are served.
 func (r *restoration) raiseEra(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.patience())
 	var wg sync.WaitGroup
@@ -259,7 +259,7 @@ func (r *restoration) raiseEra(ctx context.Context) error {
 	return nil
 }
 
-// writeStale lets those write whom the restore has cost their locks, which others have had since.
+// writeStale writes with the tokens of handles that the restore has ended, where the name has had a later holder.
 func (r *restoration) writeStale() {
 	marks := r.store.guard.Marks()
 	for _, t := range r.ended {
@@ -297,10 +297,10 @@ func (r *restoration) wrong(format string, args ...any) fate {
 	return wronged
 }
 
-// patience is how long everybody may take: the longest lease may have come back, and nobody renews it.
+// patience bounds each step: the restore may bring back the longest lease, which nobody renews.
 func (r *restoration) patience() time.Duration { return served(4 * r.run.opts.TTL) }
 
-// inTime waits for workers, and stops them when the patience is over. It reports whether that was not needed.
+// inTime waits for workers, and stops them when the patience is over. It reports whether they ended by themselves.
 func (r *restoration) inTime(workers *sync.WaitGroup, stop func()) bool {
 	late := time.AfterFunc(r.patience(), stop)
 	workers.Wait()

@@ -20,7 +20,7 @@ import (
 	"github.com/leasefence/leasefence/integration/pki"
 )
 
-// secured is what members and clients know each other by: certificates on both sides, and users with passwords. Each
+// secured is how members and clients authenticate each other: certificates on both sides, and users with passwords. Each
 // client's user has a role of its own, of the same name, that may read and write below namesPrefix.
 type secured struct {
 	authority *pki.Authority
@@ -112,7 +112,7 @@ func forbid(ctx context.Context, etcd *clientv3.Client, role string) error {
 	return err
 }
 
-// identity is what a client in this process is known by. It is safe for concurrent use.
+// identity is the user and the certificate of a client in this process. It is safe for concurrent use.
 type identity struct {
 	user    string
 	secured *secured
@@ -169,14 +169,14 @@ func (i *identity) option() etcdtest.ClientOption {
 	}
 }
 
-// refusals counts what the members have refused a client, by the error.
+// refusals counts the requests that members have refused a client, by error.
 type refusals struct {
 	mu     sync.Mutex // guards the fields below
 	counts map[error]int
 	struck bool // by a fault that ends tokens
 }
 
-// expected begins and ends a time in which tokens that are known no more do not count: they have not expired.
+// expected begins and ends a time in which unknown auth tokens do not count: a fault has ended them, not their expiry.
 func (r *refusals) expected(struck bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -194,7 +194,7 @@ func (r *refusals) intercept(
 	return err
 }
 
-// answer looks at watches, which are refused in words.
+// answer looks at watches, whose refusal is a text.
 func (r *refusals) answer(_ string, _, reply any) {
 	w, ok := reply.(*etcdserverpb.WatchResponse)
 	if ok && w.Canceled && strings.Contains(w.CancelReason, rpctypes.ErrInvalidAuthToken.Error()) {
@@ -210,7 +210,7 @@ func (r *refusals) count(err error) {
 	}
 }
 
-// of returns how often the error was one of rpctypes.
+// of returns how often requests were refused with that error of rpctypes.
 func (r *refusals) of(err error) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/leasefence/leasefence/integration/pki"
 )
 
-// securityFaults take from a client what it is known by, or its right.
+// securityFaults take from a client its password, certificate or permission.
 func securityFaults() []kind {
 	return []kind{
 		{"password changed", onClient(changePassword)},
@@ -21,12 +21,12 @@ func securityFaults() []kind {
 	}
 }
 
-// forbidden reports whether err is the members' word that a client may not do what it asks for.
+// forbidden reports whether err says that the client lacks the permission or is not authenticated.
 func forbidden(err error) bool {
 	return errors.Is(err, rpctypes.ErrPermissionDenied) || errors.Is(err, rpctypes.ErrAuthFailed)
 }
 
-// changePassword leaves a client with a password that was the user's, and with tokens that are known no more.
+// changePassword leaves a client with an old password and with auth tokens that no longer work.
 func changePassword(s *strike, c *client) bool {
 	change := func(ctx context.Context, user, password string) error {
 		_, err := s.etcd.UserChangePassword(ctx, user, password)
@@ -59,11 +59,11 @@ func (s *strike) dispossess(c *client, refused error, take, giveBack func(ctx co
 	return err == nil && c.id.refused.of(refused) > before
 }
 
-// undo ends what was asked for, with that error.
+// undo undoes a request that has returned err.
 func (s *strike) undo(err error, undo func(context.Context) error) {
 	_ = insist(s.life, undo) // it fails when the run ends
 	if err != nil {
-		// It may still be on its way, in a member that is stopped, and come after its end.
+		// The request may still be on its way, in a member that is stopped, and be applied after it was undone.
 		s.awaitAgreement()
 		_ = insist(s.life, undo)
 	}

@@ -45,10 +45,10 @@ func openDatabase(ctx context.Context, dir string) (d *database, err error) {
 
 func (d *database) close() error { return d.db.Close() }
 
-// serve does what a request asks of a register in the database.
+// serve serves a request to a register in the database.
 func (s *store) serve(w http.ResponseWriter, r *http.Request, it *item) {
 	q, name := requestOf(r), it.name
-	// It is not given up when the client goes: what is recorded is committed.
+	// The request does not end with its client: what is recorded must be committed.
 	ctx := fence.NewContext(context.WithoutCancel(r.Context()), q.token)
 	record := func() { s.log.Record(q.event(name, history.OK, q.token)) }
 	var err error
@@ -91,8 +91,8 @@ func registerIn(ctx context.Context, tx *sql.Tx, name string) (value string, err
 	return value, err
 }
 
-// readInSQL does what a reader's token may do. Its transaction may see less than what is on record, for it runs beside those of
-// writers. If one came between, it is done again, so that what is recorded is in order.
+// readInSQL serves a reader. Its transaction runs beside those of writers, so it may not see a write that is already recorded.
+// If a writer came in between, it is repeated, so that the record is in order.
 func (s *store) readInSQL(ctx context.Context, it *item, q request) (string, error) {
 	ctx = fence.NewReadContext(ctx, fence.ReadToken(q.token))
 	for {
