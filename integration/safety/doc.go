@@ -1,4 +1,4 @@
-// Safety runs the safety suite, and looks at the histories that it leaves.
+// Safety runs the safety suite, and checks the histories that it leaves.
 //
 //	go -C integration run ./safety run
 //	go -C integration run ./safety soak -duration 12h
@@ -7,9 +7,9 @@
 //
 // Run and soak are the random mix of package mix, for minutes and for hours. They keep the histories in which something is wrong.
 //
-// Check puts a history before all checkers and prints what they have looked at and found. It exits with 1 if an invariant is
+// Check runs all checkers on a history and prints what they have compared and found. It exits with 1 if an invariant is
 // violated, and with 2 if the file is no history. Trace turns it into a file that
 // ui.perfetto.dev and other viewers of Chrome's traces draw.
 //
-// The paths are those of the folder integration then. Without arguments it prints the list of its commands.
+// Paths are relative to the folder integration. Without arguments it prints the list of its commands.
 package main

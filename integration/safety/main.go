@@ -10,7 +10,7 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/mix"
 )
 
-// command is one of the program's. It has its own flags. Its error ends the program with a [code].
+// command is a command of the program, with its own flags. Its error ends the program with a [code].
 type command struct {
 	name, args, about string
 	run               func(args []string, out io.Writer) error
@@ -45,7 +45,7 @@ func run(args []string, out, errs io.Writer) int {
 	return code(err)
 }
 
-// code is that with which an error ends the program.
+// code is the exit code for an error.
 func code(err error) int {
 	if errors.Is(err, errViolated) || errors.Is(err, errFailed) {
 		return 1

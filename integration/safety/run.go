@@ -67,7 +67,7 @@ func runMix(name string, args []string, out io.Writer, opts mix.Options, floors 
 	return verdict(out, r, opts, floors)
 }
 
-// runOn runs the mix on servers whose disks can be made slow, which are built for it.
+// runOn builds a server whose disk can be made slow, and runs the mix on such members.
 func runOn(ctx context.Context, opts mix.Options) (*mix.Report, error) {
 	dir, err := os.MkdirTemp(opts.Dir, "server")
 	if err != nil {
@@ -80,7 +80,7 @@ func runOn(ctx context.Context, opts mix.Options) (*mix.Report, error) {
 	return mix.Run(ctx, opts)
 }
 
-// folder is where the run writes: below keep, which is made, or below a new one.
+// folder sets where the run writes: keep, which it creates, or a new temporary folder.
 func folder(opts *mix.Options, keep string) (err error) {
 	opts.KeepAll, opts.Dir = keep != "", keep
 	if keep == "" {
@@ -90,7 +90,7 @@ func folder(opts *mix.Options, keep string) (err error) {
 	return os.MkdirAll(keep, 0o750)
 }
 
-// verdict says what to look at, and cleans up where there is nothing.
+// verdict prints the commands that show each kept history, and removes the folder if there is none.
 func verdict(out io.Writer, r *mix.Report, opts mix.Options, floors []mix.Floor) error {
 	for _, h := range r.Histories {
 		_, _ = fmt.Fprintf(out, "go -C integration run ./safety check %s\n", h)

@@ -93,7 +93,7 @@ func (t *tracer) add(e *history.Event) {
 	}
 }
 
-// interval ends the present one of an acquisition, in which it waited or held.
+// interval ends the present interval of an acquisition, in which it waited or held.
 func (t *tracer) interval(op int64, end *history.Event) {
 	began := t.open[op]
 	if began == nil {
@@ -112,7 +112,7 @@ func (t *tracer) moment(name, actor string, e *history.Event) {
 	t.out[len(t.out)-1].Phase = "i"
 }
 
-// row adds what lies between an event and a time to the row of an actor.
+// row adds an interval, from an event to a time, to the row of an actor.
 func (t *tracer) row(name, category string, from *history.Event, to time.Duration, actor string, args any) {
 	client := history.Event{Actor: actor}.Client()
 	process := t.number("process_name", client, 0)
@@ -122,7 +122,7 @@ func (t *tracer) row(name, category string, from *history.Event, to time.Duratio
 	})
 }
 
-// number is that of a process or a thread, whose name is told once.
+// number is the number of a process or a thread. Its name is written once, before its first event.
 func (t *tracer) number(kind, name string, process int) int {
 	n, known := t.rows[kind+name]
 	if !known {
@@ -137,7 +137,7 @@ func (t *tracer) number(kind, name string, process int) int {
 	return n
 }
 
-// end ends what goes on beyond the history.
+// end closes the intervals that are still open at the end of the history.
 func (t *tracer) end() {
 	end := &history.Event{At: t.last}
 	for op := range t.open {

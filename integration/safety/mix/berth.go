@@ -6,7 +6,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// berth is the place of a client that is a process of its own. Who is killed has a successor with another name.
+// berth is the place of a client that is a process of its own. After a kill a new process with another name takes it.
 type berth struct {
 	round *round
 	name  string

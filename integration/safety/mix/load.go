@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// loadFaults are too much of something.
+// loadFaults overload the process or the cluster.
 func loadFaults() []kind {
 	return []kind{{"no time to run", starve}, {"burst", burst}}
 }
 
-// worker is one of a client that is there for a fault.
+// worker is a worker of a client that exists for this fault only.
 func (s *strike) worker(c *client, what string) *worker {
 	return &worker{
 		crew: &crew{log: s.tape, ttl: s.ttl, draining: s.ctx.Done()}, name: c.name + "/" + what,

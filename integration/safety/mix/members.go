@@ -28,7 +28,7 @@ func clusterFaults() []kind {
 	}
 }
 
-// onMember strikes any of them.
+// onMember strikes a random member.
 func onMember(do func(*strike, *etcdproc.Process) bool) func(*strike) bool {
 	return func(s *strike) bool {
 		m := pick(s.rng, s.cluster.Members)
@@ -37,7 +37,7 @@ func onMember(do func(*strike, *etcdproc.Process) bool) func(*strike) bool {
 	}
 }
 
-// leader returns the member that leads, nil if it cannot be told.
+// leader returns the member that leads, nil if no member answers that it does.
 func (s *strike) leader() (m *etcdproc.Process, id uint64) {
 	for _, m := range s.cluster.Members {
 		ctx, cancel := context.WithTimeout(s.ctx, time.Second)
@@ -66,7 +66,7 @@ func (s *strike) others(m *etcdproc.Process) []*etcdproc.Process {
 	return slices.DeleteFunc(slices.Clone(s.cluster.Members), func(o *etcdproc.Process) bool { return o == m })
 }
 
-// endpoints tells who was struck.
+// endpoints is the target of a fault of these members.
 func endpoints(members []*etcdproc.Process) string {
 	list := make([]string, len(members))
 	for i, m := range members {

@@ -13,7 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// monitor asks the members what only they know: who leads them, and how many leases have expired.
+// monitor asks the members who leads them, and how many leases have expired.
 type monitor struct {
 	etcd      *clientv3.Client
 	endpoints []string

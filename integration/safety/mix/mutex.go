@@ -55,7 +55,7 @@ var errGone = errors.New("the key is gone")
 func (m *mutex) Key() string        { return m.key }
 func (m *mutex) Token() fence.Token { return m.token }
 
-// Context is never done: nobody tells of its end.
+// Context is never done: etcd's mutex does not report a loss.
 func (m *mutex) Context() context.Context { return context.Background() }
 
 func (m *mutex) Err() error {

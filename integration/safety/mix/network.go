@@ -12,7 +12,7 @@ import (
 
 const lateAnswers = "late answers, then none"
 
-// networkFaults are what happens to all that a client sends and gets.
+// networkFaults strike all requests and answers of a client.
 func networkFaults() []kind {
 	return []kind{
 		{"black hole", onLink((*faults.Proxy).BlackHole, waiting)},
@@ -26,7 +26,7 @@ func networkFaults() []kind {
 	}
 }
 
-// onClient strikes a client that no other fault of the network has.
+// onClient strikes a client that no other fault has reserved.
 func onClient(do func(*strike, *client) bool) func(*strike) bool {
 	return func(s *strike) bool {
 		c, giveBack := take(s, s.clients)
@@ -130,7 +130,7 @@ func messageFaults() []kind {
 	}
 }
 
-// replaced makes a client ask for what it seldom asks for.
+// replaced has the client replace its session, which grants and revokes a lease.
 func replaced(s *strike, c *client) {
 	s.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(s.life, 3*served(s.ttl)) // the round ends, whatever is wrong

@@ -40,7 +40,7 @@ type Options struct {
 	First bool
 	// KeepAll keeps the histories of rounds that were clean, too.
 	KeepAll bool
-	// Progress is told how the run goes on. Default: nobody.
+	// Progress gets a line after each round. Default: it is dropped.
 	Progress io.Writer
 	// Saboteur breaks something on purpose, for the suite's own tests. Default: nothing.
 	Saboteur Saboteur
@@ -49,9 +49,9 @@ type Options struct {
 // Saboteur is what a test breaks to see that a run finds it.
 type Saboteur struct {
 	ForgetToken bool // the fenced resource does not look at the token
-	FalseLive   bool // a worker takes its handle for live after it has lost it or let it go
+	FalseLive   bool // a worker records its handle as live after it has lost or released it
 	ForgetMarks bool // the fenced resource loses its marks when the cluster is restored
-	Litter      bool // a key is put into a queue behind everybody's back and stays
+	Litter      bool // a key is put into a queue, and stays there
 }
 
 func (o Options) resolve() (Options, error) {

@@ -17,7 +17,7 @@ func processFaults() []kind {
 	}
 }
 
-// onHolder strikes a process of its own that holds something, and that no other fault has.
+// onHolder strikes a holder process that holds a lock, and that no other fault has reserved.
 func onHolder(do func(*strike, *berth) bool) func(*strike) bool {
 	return func(s *strike) bool {
 		b, giveBack := take(s, s.round.berths)

@@ -12,8 +12,8 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// renewals records what grants a client's leases or renews them, right before the client is given the answer. From that the
-// checker knows each lease's deadline, whatever the client makes of it.
+// renewals records each grant and each renewal of a client's leases, right before the client gets the answer. From that the
+// checker computes each lease's deadline, independently of the client.
 type renewals struct{ log record }
 
 // options go before those of package faults, so that an answer that is lost is not recorded.

@@ -60,7 +60,7 @@ func smallTransactions(s *strike, m *etcdproc.Process) bool {
 	return restart(s, m, as) && hit
 }
 
-// refuses reports whether a member finds so many operations too many.
+// refuses reports whether a member refuses a transaction of that many operations.
 func (s *strike) refuses(m *etcdproc.Process, ops int) bool {
 	etcd, err := s.dial(m)
 	if err != nil {

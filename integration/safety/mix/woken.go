@@ -11,7 +11,7 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// woken looks for what a member does that was paused while it led, and wakes up when another one leads. Etcd guards its
+// woken looks for revocations by a member that was paused while it led, and wakes up when another one leads. Etcd guards its
 // revocation of expired leases by asking itself whether it has been active lately (EtcdServer.ensureLeadership), which a
 // member that has just woken up affirms. So for a moment it may revoke leases that its successor has kept alive, and
 // nobody can hold a lock whose lease the cluster has revoked. For the checkers it is an operator's revocation: the next
