@@ -15,13 +15,13 @@ import (
 // TryLock takes the lock called name if nobody holds it or waits for it. Otherwise it returns at once a [*LockedError],
 // which matches [ErrLocked] and names the holder. Other errors are those of [Session.Lock].
 func (s *Session) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	var first bool // no other acquisition of the session is ahead
+	var ahead *contender // another acquisition of the session
 	return s.acquire(ctx, name, opts, mode{
 		kind: KindLock, try: true,
-		join: func(c *contender) { first = c.g.turns.join(c, true) },
+		join: func(c *contender) { ahead = c.g.turns.join(c, true) },
 		enter: func(c *contender, ctx context.Context) (*contender, error) {
-			if !first {
-				return c, c.findHolder(ctx)
+			if ahead != nil {
+				return c, c.findHolder(ctx, ahead.owner)
 			}
 			return c, c.tryEnter(ctx)
 		},
@@ -56,8 +56,8 @@ func (c *contender) tryEnter(ctx context.Context) error {
 	}
 }
 
-// findHolder returns the error of TryLock when another acquisition of this session is ahead.
-func (c *contender) findHolder(ctx context.Context) error {
+// findHolder returns the error of TryLock when another acquisition of this session is ahead, with the text owner.
+func (c *contender) findHolder(ctx context.Context, owner string) error {
 	var holder *mvccpb.KeyValue
 	_, err := c.g.while(ctx, func(a *etcd.Attempt) (err error) {
 		holder, err = c.g.queue.Owner(a, c.g.s.opts.Prefix+c.name+"/")
@@ -69,12 +69,7 @@ func (c *contender) findHolder(ctx context.Context) error {
 	case holder != nil:
 		return c.lockedBy(holder)
 	}
-	// The acquisition ahead has not entered etcd's queue yet.
-	e := &LockedError{Name: c.name}
-	if first := c.g.turns.head(c.name); first != nil {
-		e.Owner = first.owner
-	}
-	return e
+	return &LockedError{Name: c.name, Owner: owner} // the acquisition ahead has not entered etcd's queue yet
 }
 
 func (c *contender) lockedBy(holder *mvccpb.KeyValue) error {

@@ -33,9 +33,9 @@ type waiter struct {
 	settled atomic.Bool   // its turn has come or it has given up, whichever came first
 }
 
-// join puts c at the end of its name's order, and reports whether c is the first. With alone set, c joins only if it is
-// the first.
-func (t *turns) join(c *contender, alone bool) (first bool) {
+// join puts c at the end of its name's order. It returns the acquisition whose turn it is, nil if that is c. With alone
+// set, c joins only if it is the first.
+func (t *turns) join(c *contender, alone bool) (first *contender) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f := t.first[c.name]
@@ -43,14 +43,14 @@ func (t *turns) join(c *contender, alone bool) (first bool) {
 	case f == nil:
 		c.next, c.prev = c, c
 		t.first[c.name] = c
-		return true
+		return nil
 	case alone:
-		return false
+		return f
 	}
 	c.waiter = &waiter{turn: make(chan struct{})}
 	c.next, c.prev = f, f.prev
 	c.prev.next, f.prev = c, c
-	return false
+	return f
 }
 
 // leave takes c out of the order. If that ends c's turn, it returns the acquisition whose turn is next, nil if none
@@ -86,13 +86,6 @@ func (t *turns) quit(c *contender) {
 func (c *contender) unlink() {
 	c.next.prev, c.prev.next = c.prev, c.next
 	c.next, c.prev = nil, nil
-}
-
-// head returns the acquisition whose turn it is, nil if there is none.
-func (t *turns) head(name string) *contender {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.first[name]
 }
 
 // awaitTurn waits for c's turn and takes the place that comes with it.

@@ -1,6 +1,7 @@
 package lease_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,9 +78,14 @@ func TestTurns_tryLockBeforeAnybodyHasEntered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
-		first := e.wait(t.Context(), "a", lease.WithOwner("the first"))
+		ctx, giveUp := context.WithCancel(t.Context())
+		first := e.wait(ctx, "a", lease.WithOwner("the first"))
 		e.requireLocked(t, "the first", "", 0)
-		require.NoError(t, receive(t, first).err)
+
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, OnRequest: giveUp, After: time.Millisecond})
+		_, err := e.s.TryLock(t.Context(), "a")
+		require.EqualError(t, err, `lease: lock "a" is about to be taken by "the first", of this session`)
+		require.ErrorIs(t, receive(t, first).err, context.Canceled)
 	})
 }
 
