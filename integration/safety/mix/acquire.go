@@ -23,35 +23,48 @@ type handle interface {
 	Err() error
 }
 
+// candidate is leadership as a lock, without the forms try and do. The leader transfers it to the successor, or resigns if
+// there is none.
+func candidate(s *lease.Session, name string, opts election.Options, successor string) locker {
+	return locker{
+		session: s, enter: campaign(name),
+		lock: func(ctx context.Context) (unlocker, error) {
+			l, err := election.Campaign(ctx, s, name, opts)
+			return leader{l, successor}, err
+		},
+	}
+}
+
 // campaign is the enter event of a candidate.
 func campaign(name string) history.Event { return history.Event{Name: name, Verb: history.Campaign} }
 
+// leader is the handle of a leader.
+type leader struct {
+	*election.Leadership
+	successor string
+}
+
+// Unlock transfers the leadership or, if that fails, resigns.
+func (l leader) Unlock(ctx context.Context) error {
+	if l.successor == "" {
+		return l.Resign(ctx)
+	}
+	err := l.Transfer(ctx, l.successor)
+	if err == nil || errors.Is(err, lease.ErrLost) {
+		return err
+	}
+	if err = l.Resign(ctx); errors.Is(err, election.ErrResigned) { // Transfer has resigned
+		err = nil
+	}
+	return err
+}
+
 func (w *worker) campaign(name string) {
-	ctx, cancel := w.wait()
-	defer cancel()
-	op := w.enter(campaign(name))
-	session := w.session()
-	on := session.Status().LeaseID
-	l, err := election.Campaign(ctx, session, name, election.Options{Value: w.name, Priority: w.priority(name)})
-	if err != nil {
-		w.giveUp(op, on, err)
-		return
-	}
-	w.hold(op, name, l)
-	end := l.Resign
+	successor := ""
 	if name == w.names.preferring() && w.rng.IntN(3) == 0 {
-		end = func(ctx context.Context) error {
-			err := l.Transfer(ctx, w.crew.name+workerNames+strconv.Itoa(w.rng.IntN(4)))
-			if err == nil || errors.Is(err, lease.ErrLost) {
-				return err
-			}
-			if err = l.Resign(ctx); errors.Is(err, election.ErrResigned) { // with the transfer
-				err = nil
-			}
-			return err
-		}
+		successor = w.crew.name + workerNames + strconv.Itoa(w.rng.IntN(4))
 	}
-	w.release(op, l, end)
+	w.lock(candidate(w.session(), name, election.Options{Value: w.name, Priority: w.priority(name)}, successor))
 }
 
 // priority of a candidate: none but in one election.

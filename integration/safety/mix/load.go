@@ -50,7 +50,7 @@ func (s *strike) takeTogether(turns int, clients ...*client) bool {
 					name += "." + c.id.user
 				}
 				wg.Go(func() {
-					if w.briefly(s.ctx, exclusive(session, name), func() {}) {
+					if w.briefly(s.ctx, exclusive(session, name), func() {}) == nil {
 						held.Add(1)
 					}
 				})

@@ -24,33 +24,28 @@ type locker struct {
 	enter     history.Event // Name, Verb and what else the kind says of itself
 	tries     history.Verb
 	lock, try func(context.Context) (unlocker, error)
-	do        func(context.Context, func(context.Context, fence.Token) error) error
+	do        func(context.Context, function) error
 	shared    bool
 }
+
+// function is what runs under the lock.
+type function func(context.Context, fence.Token) error
 
 func exclusive(s *lease.Session, name string) locker {
 	return locker{
 		session: s, enter: history.Event{Name: name}, tries: history.TryLock,
 		lock: func(ctx context.Context) (unlocker, error) { return s.Lock(ctx, name) },
 		try:  func(ctx context.Context) (unlocker, error) { return s.TryLock(ctx, name) },
-		do: func(ctx context.Context, fn func(context.Context, fence.Token) error) error {
-			return s.Do(ctx, name, fn)
-		},
+		do:   func(ctx context.Context, fn function) error { return s.Do(ctx, name, fn) },
 	}
 }
 
 func reader(s *lease.Session, name string) locker {
 	return locker{
 		session: s, enter: history.Event{Name: name, Verb: history.RLock}, tries: history.TryRLock, shared: true,
-		lock: func(ctx context.Context) (unlocker, error) {
-			l, err := s.RLock(ctx, name)
-			return reading{l}, err
-		},
-		try: func(ctx context.Context) (unlocker, error) {
-			l, err := s.TryRLock(ctx, name)
-			return reading{l}, err
-		},
-		do: func(ctx context.Context, fn func(context.Context, fence.Token) error) error {
+		lock: func(ctx context.Context) (unlocker, error) { return ofReader(s.RLock(ctx, name)) },
+		try:  func(ctx context.Context) (unlocker, error) { return ofReader(s.TryRLock(ctx, name)) },
+		do: func(ctx context.Context, fn function) error {
 			return s.RDo(ctx, name, func(ctx context.Context, t fence.ReadToken) error { return fn(ctx, fence.Token(t)) })
 		},
 	}
@@ -59,39 +54,25 @@ func reader(s *lease.Session, name string) locker {
 // reading is the handle of a reader. Its token is one of a type of its own, which the history does not tell: the verbs do.
 type reading struct{ *lease.ReadLock }
 
+func ofReader(l *lease.ReadLock, err error) (unlocker, error) { return reading{l}, err }
+
 func (r reading) Token() fence.Token { return fence.Token(r.ReadLock.Token()) }
 
 func ofSet(s *lease.Session, names []string) locker {
 	return locker{
 		session: s, enter: history.Event{Name: names[0], With: names[1:], Verb: history.SetLock}, tries: history.TrySet,
-		lock: func(ctx context.Context) (unlocker, error) {
-			l, err := s.LockAll(ctx, names...)
-			return keyless{l}, err
-		},
-		try: func(ctx context.Context) (unlocker, error) {
-			l, err := s.TryLockAll(ctx, names...)
-			return keyless{l}, err
-		},
-		do: func(ctx context.Context, fn func(context.Context, fence.Token) error) error {
-			return s.DoAll(ctx, names, fn)
-		},
+		lock: func(ctx context.Context) (unlocker, error) { return withoutKey(s.LockAll(ctx, names...)) },
+		try:  func(ctx context.Context) (unlocker, error) { return withoutKey(s.TryLockAll(ctx, names...)) },
+		do:   func(ctx context.Context, fn function) error { return s.DoAll(ctx, names, fn) },
 	}
 }
 
 func ofTree(s *lease.Session, path string) locker {
 	return locker{
 		session: s, enter: history.Event{Name: nodeOf(path), Verb: history.TreeLock}, tries: history.TryTree,
-		lock: func(ctx context.Context) (unlocker, error) {
-			l, err := s.LockTree(ctx, path)
-			return keyless{l}, err
-		},
-		try: func(ctx context.Context) (unlocker, error) {
-			l, err := s.TryLockTree(ctx, path)
-			return keyless{l}, err
-		},
-		do: func(ctx context.Context, fn func(context.Context, fence.Token) error) error {
-			return s.DoTree(ctx, path, fn)
-		},
+		lock: func(ctx context.Context) (unlocker, error) { return withoutKey(s.LockTree(ctx, path)) },
+		try:  func(ctx context.Context) (unlocker, error) { return withoutKey(s.TryLockTree(ctx, path)) },
+		do:   func(ctx context.Context, fn function) error { return s.DoTree(ctx, path, fn) },
 	}
 }
 
@@ -101,17 +82,9 @@ func nodeOf(path string) string { return strings.ReplaceAll(path, "/", "/~") }
 func ofSemaphore(s *lease.Session, name string, of int) locker {
 	return locker{
 		session: s, enter: history.Event{Name: name, Value: strconv.Itoa(of), Verb: history.Permit}, tries: history.TryPermit,
-		lock: func(ctx context.Context) (unlocker, error) {
-			p, err := s.Permit(ctx, name, of)
-			return keyless{p}, err
-		},
-		try: func(ctx context.Context) (unlocker, error) {
-			p, err := s.TryPermit(ctx, name, of)
-			return keyless{p}, err
-		},
-		do: func(ctx context.Context, fn func(context.Context, fence.Token) error) error {
-			return s.DoPermit(ctx, name, of, fn)
-		},
+		lock: func(ctx context.Context) (unlocker, error) { return withoutKey(s.Permit(ctx, name, of)) },
+		try:  func(ctx context.Context) (unlocker, error) { return withoutKey(s.TryPermit(ctx, name, of)) },
+		do:   func(ctx context.Context, fn function) error { return s.DoPermit(ctx, name, of, fn) },
 	}
 }
 
@@ -124,6 +97,8 @@ type tenancy interface {
 	Err() error
 	Unlock(ctx context.Context) error
 }
+
+func withoutKey(l tenancy, err error) (unlocker, error) { return keyless{l}, err }
 
 func (keyless) Key() string { return "" }
 
@@ -199,18 +174,18 @@ func (w *worker) do(k locker) {
 	}
 }
 
-// briefly holds a lock while do runs. It reports whether the lock was granted.
-func (w *worker) briefly(ctx context.Context, k locker, do func()) bool {
+// briefly holds a lock while do runs. It returns an error if it does not get the lock.
+func (w *worker) briefly(ctx context.Context, k locker, do func()) error {
 	op, on := w.enter(k.enter), k.session.Status().LeaseID
 	l, err := k.lock(ctx)
 	if err != nil {
 		w.giveUp(op, on, err)
-		return false
+		return err
 	}
 	w.granted(op, k.resource(l), l)
 	stop := w.tellLoss(op, l) //nolint:contextcheck // the handle has its own
 	do()
 	stop()
-	w.release(op, l, l.Unlock) //nolint:contextcheck // who gives up waiting still lets go
-	return true
+	w.release(op, l, l.Unlock) //nolint:contextcheck // a lock that was granted is released even if ctx has ended
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
 )
@@ -52,7 +53,8 @@ func (s *strike) leader() (m *etcdproc.Process, id uint64) {
 
 // dial returns a client of these members alone, which the caller closes.
 func (s *strike) dial(members ...*etcdproc.Process) (*clientv3.Client, error) {
-	cfg := s.secured.root.config()
+	cfg := clientv3.Config{Logger: zap.NewNop()}
+	s.secured.root.option()(&cfg)
 	for _, m := range members {
 		cfg.Endpoints = append(cfg.Endpoints, m.Endpoint())
 	}

@@ -49,74 +49,54 @@ func (r *round) loseLeases(ctx context.Context) {
 	s.heal(lateThenNone(s, c)) //nolint:contextcheck // the strike has it
 }
 
-// citizen is a worker of a client, and the session that it has for that.
-func (r *round) citizen(ctx context.Context, i int) (*worker, *lease.Session) {
-	c := r.client(i)
-	return r.lastStrike(ctx, "").worker(c, "citizen "+strconv.Itoa(i)), c.current()
+// serve has a worker of a client hold a lock while do runs. It complains and reports false if the worker does not get the lock.
+func (r *round) serve(ctx context.Context, c *client, i int, k locker, do func()) bool {
+	w := r.lastStrike(ctx, "").worker(c, "citizen "+strconv.Itoa(i))
+	asked := w.log.Now()
+	err := w.briefly(ctx, k, do)
+	if err != nil && k.enter.Verb != history.Mutex { // an auth token that expires ends the watch of etcd's own mutex
+		r.complainSince(asked, "I7", "%s gets no %s when all faults are healed: %v", w.name, cmp.Or(k.enter.Verb, "lock"), err)
+	}
+	return err == nil
 }
 
-// leadInTurn has one leader after the other, for observers to see: for a while, and many also where that is slow.
+// leadInTurn has leaders follow each other while observers watch: for two TTLs, and 40 of them even if that takes longer.
 func (r *round) leadInTurn(ctx context.Context, i int, name string) {
-	w, session := r.citizen(ctx, i)
 	const many = 40
-	over := time.Now().Add(2 * r.run.opts.TTL)
+	over, c := time.Now().Add(2*r.run.opts.TTL), r.client(i)
 	for n := 0; n < many || time.Now().Before(over); n++ {
-		asked := w.log.Now()
-		op := w.enter(campaign(name))
-		l, err := election.Campaign(ctx, session, name, election.Options{Value: w.name})
-		if err != nil {
-			w.giveUp(op, session.Status().LeaseID, err)
-			r.complainSince(asked, "I7", "%s cannot lead when all faults are healed: %v", w.name, err)
+		if !r.serve(ctx, c, i, candidate(c.current(), name, election.Options{Value: c.name}, ""), func() {}) {
 			return
 		}
-		w.granted(op, name, l)
-		w.release(op, l, l.Resign) //nolint:contextcheck // it has a bound of its own
 	}
 }
 
-// standInLine has callers of one session come one after the other while their lock is held. Each deletion of a key of theirs
-// arrives once more, when the key is in use again: that is to do no harm.
+// standInLine has callers of one session wait for a lock. Each deletion of one of their keys arrives once more, when the key
+// is in use again; it must do no harm.
 func (r *round) standInLine(ctx context.Context, i int) {
-	const (
-		callers, apart = 12, 50 * time.Millisecond
-		late, watched  = 400 * time.Millisecond, time.Second // a handle's key is watched after a while
-	)
-	began, name := r.run.tape.Now(), r.names.own("line")
-	c := r.client(i)
+	const late, watched = 400 * time.Millisecond, time.Second // a handle's key is watched after a while
+	began, c := r.run.tape.Now(), r.client(i)
 	rule := faults.Rule{Fault: faults.RepeatRequest, Method: faults.Txn, Match: onlyReleases, Delay: late}
 	repeated := c.in.Inject(&c.link.scaffold, rule)
 	defer repeated.Remove()
-	lock := func(do func()) {
-		w, session := r.citizen(ctx, i)
-		asked := w.log.Now()
-		if !w.briefly(ctx, exclusive(session, name), do) {
-			r.complainSince(asked, "I7", "%s gets no lock when all faults are healed", w.name)
-		}
-	}
-	var wg sync.WaitGroup
-	lock(func() {
-		for range callers {
-			wg.Go(func() { lock(func() {}) })
-			sleep(ctx, apart)
-		}
-	})
-	wg.Wait()
-	lock(func() { sleep(ctx, watched) })
+	k := exclusive(c.current(), r.names.own("line"))
+	r.standTogether(ctx, func(int) (*client, locker) { return c, k })
+	r.serve(ctx, c, callers, k, func() { sleep(ctx, watched) })
 	if n := repeated.Hits(); n < callers/2 { // some may have shared a commit with an acquisition
 		r.complainSince(began, "end", "%d deletions arrived twice, want %d or more", n, callers/2)
 	}
 }
 
-// standTogether has callers of several clients come one after the other while their lock is held, each for what kind says: the checkers
-// know who is to hold it together, and who is not to be passed.
-func (r *round) standTogether(ctx context.Context, kind func(int, *client) locker) {
-	const callers, apart, held = 18, 30 * time.Millisecond, 20 * time.Millisecond
+// callers is how many stand together.
+const callers = 18
+
+// standTogether has callers come one after the other while the first of them holds a lock. Kind returns the client of each
+// caller, and what the caller waits for. The checkers know which locks may be held together, and who must not be overtaken.
+func (r *round) standTogether(ctx context.Context, kind func(i int) (*client, locker)) {
+	const apart, held = 30 * time.Millisecond, 20 * time.Millisecond
 	lock := func(i int, do func()) {
-		w, _ := r.citizen(ctx, i)
-		k, asked := kind(i, r.client(i)), w.log.Now()
-		if !w.briefly(ctx, k, do) && k.enter.Verb != history.Mutex { // whose watch ends with an auth token that expires
-			r.complainSince(asked, "I7", "%s gets no lock (%s) when all faults are healed", w.name, cmp.Or(k.enter.Verb, "lock"))
-		}
+		c, k := kind(i)
+		r.serve(ctx, c, i, k, do)
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -131,45 +111,48 @@ func (r *round) standTogether(ctx context.Context, kind func(int, *client) locke
 // readInTurn has readers and writers of a lock.
 func (r *round) readInTurn(ctx context.Context) {
 	name := r.names.own("read")
-	r.standTogether(ctx, func(i int, c *client) locker {
+	r.standTogether(ctx, func(i int) (*client, locker) {
+		c := r.client(i)
 		if i%3 > 0 {
-			return reader(c.current(), name)
+			return c, reader(c.current(), name)
 		}
-		return exclusive(c.current(), name)
+		return c, exclusive(c.current(), name)
 	})
 }
 
 // mingle has locks of all kinds that exclude each other in part, etcd's own among them.
 func (r *round) mingle(ctx context.Context) {
 	name, other := r.names.own("all"), r.names.own("other")
-	r.standTogether(ctx, func(i int, c *client) locker {
+	r.standTogether(ctx, func(i int) (*client, locker) {
+		c := r.client(i)
 		switch i % 7 {
 		case 1:
-			return ofSet(c.current(), []string{other, name})
+			return c, ofSet(c.current(), []string{other, name})
 		case 2, 3:
-			return ofTree(c.current(), name+"/"+strconv.Itoa(i%7))
+			return c, ofTree(c.current(), name+"/"+strconv.Itoa(i%7))
 		case 4:
-			return reader(c.current(), name)
+			return c, reader(c.current(), name)
 		case 5:
-			return stock(c, name)
+			return c, stock(c, name)
 		case 6:
-			return exclusive(c.current(), other)
+			return c, exclusive(c.current(), other)
 		}
-		return exclusive(c.current(), name)
+		return c, exclusive(c.current(), name)
 	})
 }
 
 // permitInTurn has those who want a permit, and some that let nobody in.
 func (r *round) permitInTurn(ctx context.Context) {
 	name := r.names.own("permits")
-	r.standTogether(ctx, func(i int, c *client) locker {
+	r.standTogether(ctx, func(i int) (*client, locker) {
+		c := r.client(i)
 		switch i % 9 {
 		case 0:
-			return exclusive(c.current(), name)
+			return c, exclusive(c.current(), name)
 		case 4:
-			return stock(c, name)
+			return c, stock(c, name)
 		}
-		return ofSemaphore(c.current(), name, permits)
+		return c, ofSemaphore(c.current(), name, permits)
 	})
 }
 

@@ -30,7 +30,6 @@ type Counts struct {
 	Faults         int           `json:"faults"` // that met something
 	Acquisitions   int           `json:"acquisitions"`
 	GaveUp         int           `json:"gaveUp"` // or found it locked
-	Losses         int           `json:"losses"` // handles that ended before they were let go, or when they were
 	Writes         int           `json:"writes"`
 	Refused        int           `json:"refused"` // stale writes
 	Shared         int           `json:"shared"`  // acquisitions of readers

@@ -155,14 +155,7 @@ func (i *identity) tls() *tls.Config {
 	return &tls.Config{RootCAs: i.secured.authority.Pool(), GetClientCertificate: i.show, MinVersion: tls.VersionTLS12}
 }
 
-// config is that of another client of the same user, at these endpoints.
-func (i *identity) config(endpoints ...string) clientv3.Config {
-	cfg := clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop()}
-	i.option()(&cfg)
-	return cfg
-}
-
-// option makes a client of package etcdtest the user's.
+// option makes a client authenticate as this user.
 func (i *identity) option() etcdtest.ClientOption {
 	return func(cfg *clientv3.Config) {
 		cfg.TLS, cfg.Username, cfg.Password = i.tls(), i.user, passwordOf(i.user)

@@ -53,8 +53,6 @@ func (t *tally) add(e history.Event) {
 		t.sums.GaveUp++
 		delete(t.pending, e.Op)
 		t.wake()
-	case history.Lost:
-		t.sums.Losses++
 	case history.Release:
 		delete(t.holding, e.Op)
 		t.wake()

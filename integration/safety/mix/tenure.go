@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
@@ -22,8 +21,7 @@ type tenure struct {
 	refused int
 }
 
-// work claims, reads and writes until the time is over, the round ends or the lock is lost. A sleepwalker does not notice
-// a loss, and stops when it has been refused a few times.
+// work claims, reads and then writes.
 func (t *tenure) work() {
 	form := t.names.form(t.name)
 	until := t.length()
@@ -37,18 +35,36 @@ func (t *tenure) work() {
 	if t.rng.IntN(20) == 0 {
 		t.impersonate(form)
 	}
+	held := t.repeat(until, func(live bool) {
+		t.write(form)
+		t.proclaim(live)
+	})
+	if held {
+		t.leaveLate(form)
+	}
+}
+
+// read is the tenure of a reader: it claims and then reads.
+func (t *tenure) read() {
+	until := t.length()
+	if _, outcome := t.ask(history.ClaimRead, ""); outcome == history.OK {
+		t.repeat(until, func(bool) { t.ask(history.CheckRead, "") })
+	}
+}
+
+// repeat repeats do until the time is over, the round ends or the lock is lost. A sleepwalker does not notice a loss, and stops
+// when it has been refused a few times. repeat reports whether the lock was held to the end of the time.
+func (t *tenure) repeat(until time.Duration, do func(live bool)) (held bool) {
 	for n := 0; !t.drained(); n++ {
 		live := t.look()
 		walking := t.sleepwalks && time.Since(t.begun) < 4*t.ttl && t.refused < 5
 		switch {
 		case live && n > 0 && time.Since(t.begun) >= until:
-			t.leaveLate(form)
-			return
+			return true
 		case !live && !walking:
-			return
+			return false
 		}
-		t.write(form)
-		t.proclaim(live)
+		do(live)
 		switch {
 		case !live:
 			t.pause(t.some(50, 150))
@@ -58,32 +74,14 @@ func (t *tenure) work() {
 			t.pause(t.some(1, 6))
 		}
 	}
-}
-
-// read is the tenure of a reader: it claims and reads until the time is over, the round ends or the lock is lost, as in work.
-func (t *tenure) read() {
-	until := t.length()
-	if _, outcome := t.ask(history.ClaimRead, ""); outcome != history.OK {
-		return
-	}
-	for n := 0; !t.drained(); n++ {
-		live := t.look()
-		walking := t.sleepwalks && time.Since(t.begun) < 4*t.ttl && t.refused < 5
-		if live && n > 0 && time.Since(t.begun) >= until || !live && !walking {
-			return
-		}
-		t.ask(history.CheckRead, "")
-		if t.sleepwalks {
-			t.pause(t.some(10, 60))
-		} else {
-			t.pause(t.some(1, 12))
-		}
-	}
+	return false
 }
 
 // proclaim changes a leader's value now and then. After a loss Proclaim must fail: it must not change the successor's key.
 func (t *tenure) proclaim(live bool) {
-	l, leads := t.handle.(*election.Leadership)
+	l, leads := t.handle.(interface {
+		Proclaim(ctx context.Context, value string) error
+	})
 	if !leads || t.rng.IntN(8) != 0 {
 		return
 	}

@@ -90,42 +90,26 @@ func (w *witness) recover(ctx context.Context) bool {
 
 // turn is one acquisition of something.
 func (w *witness) turn(ctx context.Context, name string) fate {
-	verbs := []history.Verb{"", history.Campaign, history.RLock}
-	if w.stays && name == w.party.stays {
-		verbs = verbs[:2]
+	kinds := []locker{
+		exclusive(w.session, name), candidate(w.session, name, election.Options{Value: w.worker.name}, ""), reader(w.session, name),
 	}
-	verb := pick(w.worker.rng, verbs)
-	op, on := w.worker.enter(history.Event{Name: name, Verb: verb}), w.session.Status().LeaseID
-	h, free, err := w.acquire(ctx, name, verb)
+	if w.stays && name == w.party.stays { // which it holds alone
+		kinds = kinds[:2]
+	}
+	k := pick(w.worker.rng, kinds)
+	op, on := w.worker.enter(k.enter), w.session.Status().LeaseID
+	l, err := k.lock(ctx)
 	if err != nil {
 		w.worker.giveUp(op, on, err)
 		return w.failed(ctx, name, err)
 	}
+	h := l.(hold) //nolint:forcetypeassert // all three kinds are
 	w.worker.granted(op, name, h)
 	w.took(w.party, name, h)
 	f := w.work(ctx, op, name, h)
-	w.worker.release(op, h, free) //nolint:contextcheck // it has a bound of its own
+	w.worker.release(op, h, l.Unlock) //nolint:contextcheck // it has a bound of its own
 	w.left(h)
 	return f
-}
-
-func (w *witness) acquire(ctx context.Context, name string, verb history.Verb) (h hold, free func(context.Context) error, err error) {
-	if verb == history.Campaign {
-		l, err := election.Campaign(ctx, w.session, name, election.Options{Value: w.worker.name})
-		if err != nil {
-			return nil, nil, err
-		}
-		return l, l.Resign, nil
-	}
-	kind := exclusive
-	if verb == history.RLock {
-		kind = reader
-	}
-	l, err := kind(w.session, name).lock(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	return l.(hold), l.Unlock, nil
 }
 
 // verbs are those with which one claims and goes on.
