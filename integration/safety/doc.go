@@ -5,11 +5,11 @@
 //	go -C integration run ./safety check FILE
 //	go -C integration run ./safety trace FILE > trace.json
 //
-// Run and soak are the random mix of package mix, for minutes and for hours. They keep the histories in which something is wrong.
+// Run and soak run the random mix of package mix, for minutes and for hours, and keep the histories with violations.
 //
 // Check runs all checkers on a history and prints what they have compared and found. It exits with 1 if an invariant is
-// violated, and with 2 if the file is no history. Trace turns it into a file that
-// ui.perfetto.dev and other viewers of Chrome's traces draw.
+// violated, and with 2 if the file is no history. Trace turns a history into a file that ui.perfetto.dev and other
+// viewers of Chrome's traces draw.
 //
-// Paths are relative to the folder integration. Without arguments it prints the list of its commands.
+// Paths are relative to the folder integration. Without arguments the program lists its commands.
 package main

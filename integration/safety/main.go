@@ -16,7 +16,7 @@ type command struct {
 	run               func(args []string, out io.Writer) error
 }
 
-// commands are all there are: add a line.
+// commands lists all commands.
 var commands = []command{
 	{"check", "FILE", "look for violations in a history", runCheck},
 	{"run", "[-seed n]", "a random mix of faults, which must reach its floors", runRun},
@@ -24,7 +24,7 @@ var commands = []command{
 	{"trace", "FILE", "a history for a viewer of traces", runTrace},
 }
 
-// errUsage: the arguments are wrong. Exit code 2.
+// errUsage reports wrong arguments. Exit code 2.
 var errUsage = errors.New("usage")
 
 func main() {
@@ -45,7 +45,7 @@ func run(args []string, out, errs io.Writer) int {
 	return code(err)
 }
 
-// code is the exit code for an error.
+// code returns the exit code for an error.
 func code(err error) int {
 	if errors.Is(err, errViolated) || errors.Is(err, errFailed) {
 		return 1

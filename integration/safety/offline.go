@@ -9,6 +9,7 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
+// errViolated reports that a checker has found a violation. Exit code 1.
 var errViolated = errors.New("the history violates an invariant")
 
 // historyOf reads the file that a command takes as its only argument.
@@ -26,6 +27,7 @@ func historyOf(command string, args []string) ([]history.Event, error) {
 	return events, nil
 }
 
+// runCheck is the command "check": it prints what all checkers find in a history.
 func runCheck(args []string, out io.Writer) error {
 	events, err := historyOf("check", args)
 	if err != nil {

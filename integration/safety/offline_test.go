@@ -15,7 +15,7 @@ import (
 	"github.com/leasefence/leasefence/integration/etcdtest"
 )
 
-// asProgram in the environment makes the test's binary the program itself.
+// asProgram is an environment variable. If it is set, the test's binary runs as the program.
 const asProgram = "LEASEFENCE_SAFETY_MAIN"
 
 func TestMain(m *testing.M) {
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	etcdtest.Main(m)
 }
 
-// program runs it with arguments.
+// program runs the program with arguments.
 func program(t *testing.T, args ...string) (code int, out, errs string) {
 	t.Helper()
 	self, err := os.Executable()
@@ -57,7 +57,7 @@ func TestCheck_good(t *testing.T) {
 	require.Empty(t, errs)
 	require.Regexp(t, `(?m)^  granted +2$`, out)
 	require.Regexp(t, `(?m)^  refused as stale +1$`, out)
-	require.Regexp(t, `(?m)^  updates applied +0$`, out, "what was not looked at is told")
+	require.Regexp(t, `(?m)^  updates applied +0$`, out, "a check that had nothing to compare is listed too")
 	require.Regexp(t, `(?m)^violations +0$`, out)
 }
 
@@ -94,27 +94,27 @@ func TestCheck_badFile(t *testing.T) {
 	}
 }
 
-// A run that was killed leaves a history whose last line is not whole.
+// A run that was killed leaves a history whose last line is incomplete.
 func TestCheck_cutShort(t *testing.T) {
 	code, _, errs := program(t, "check", write(t, "{\"kind\":\"note\"}\n{\"ki"))
 	require.Zero(t, code, errs)
 }
 
-// The story of a fence can be read off a trace: who lost it and why, who had it next, and what was refused.
+// A trace shows until when the first client held the lock, who held it next, and which write was refused.
 func TestTrace(t *testing.T) {
 	code, out, errs := program(t, "trace", testdata("good-late-refused"))
 	require.Zero(t, code, errs)
 	var trace struct{ TraceEvents []traced }
 	require.NoError(t, json.Unmarshal([]byte(out), &trace))
 	names := map[int]string{}
-	var told []string
+	var rows []string
 	for _, e := range trace.TraceEvents {
 		args := e.Args.(map[string]any) //nolint:forcetypeassert // a test may panic
 		if e.Phase == "M" {
 			names[e.Thread] = fmt.Sprint(args["name"])
 			continue
 		}
-		told = append(told, fmt.Sprintf("%s %s: %v+%v", names[e.Thread], e.Name, e.At, e.Lasts))
+		rows = append(rows, fmt.Sprintf("%s %s: %v+%v", names[e.Thread], e.Name, e.At, e.Lasts))
 	}
 	require.Equal(t, []string{
 		"client 1/worker 1 waits for a: 1000+4000",
@@ -124,7 +124,7 @@ func TestTrace(t *testing.T) {
 		"client 1/worker 1 claim a: ok: 2.112e+06+0",
 		"client 1/worker 1 write a: refused: 2.12e+06+0",
 		"client 2/worker 1 holds a: 2.101e+06+29000",
-	}, told)
+	}, rows)
 
 	code, out, _ = program(t, "trace", testdata("good-killed"))
 	require.Zero(t, code)

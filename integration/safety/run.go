@@ -28,18 +28,18 @@ func runSoak(args []string, out io.Writer) error {
 	return runMix("soak", args, out, mix.Options{Duration: 30 * time.Minute, Restore: true}, nil)
 }
 
-// errFailed: there were violations, or too little has happened. The report says which.
+// errFailed reports that there were violations, or that the run has done too little. The report says which.
 var errFailed = errors.New("failed")
 
 func runMix(name string, args []string, out io.Writer, opts mix.Options, floors []mix.Floor) error {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	flags.SetOutput(out)
-	flags.Uint64Var(&opts.Seed, "seed", rand.Uint64(), "of all that is random; default: another one each time")
-	flags.DurationVar(&opts.Duration, "duration", opts.Duration, "of the mix; its last round is finished")
-	flags.DurationVar(&opts.TTL, "ttl", 0, "of all leases, whole seconds; default 2s")
-	flags.DurationVar(&opts.Peer, "peer", opts.Peer, "how long etcd's concurrency package is shown the same faults; 0: not at all")
-	flags.BoolVar(&opts.First, "first", false, "end with the first round in which something is wrong")
-	keep := flags.String("o", "", "keep all histories in this `folder`; default: those with violations, in a temporary one")
+	flags.Uint64Var(&opts.Seed, "seed", rand.Uint64(), "of the random choices; default: a new one each time")
+	flags.DurationVar(&opts.Duration, "duration", opts.Duration, "of the mix; a round that has begun is finished")
+	flags.DurationVar(&opts.TTL, "ttl", 0, "of all leases, in whole seconds; default 2s")
+	flags.DurationVar(&opts.Peer, "peer", opts.Peer, "how long etcd's concurrency package runs under the same faults; 0: not at all")
+	flags.BoolVar(&opts.First, "first", false, "stop after the first round with a violation")
+	keep := flags.String("o", "", "keep all histories in this `folder`; default: only those with violations, in a temporary folder")
 	report := flags.String("json", "", "write the report as JSON to this `file`")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -73,7 +73,7 @@ func runOn(ctx context.Context, opts mix.Options) (*mix.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // it is in a temporary folder
+	defer func() { _ = os.RemoveAll(dir) }() // an error leaves the program behind, no more
 	if opts.Server, err = slowdisk.Build(ctx, dir); err != nil {
 		return nil, err
 	}
@@ -90,7 +90,8 @@ func folder(opts *mix.Options, keep string) (err error) {
 	return os.MkdirAll(keep, 0o750)
 }
 
-// verdict prints the commands that show each kept history, and removes the folder if there is none.
+// verdict prints the commands that show each kept history, and returns an error if the run has failed. It removes the
+// members' data and, if no history was kept and the caller has not asked for histories, the whole folder.
 func verdict(out io.Writer, r *mix.Report, opts mix.Options, floors []mix.Floor) error {
 	for _, h := range r.Histories {
 		_, _ = fmt.Fprintf(out, "go -C integration run ./safety check %s\n", h)
@@ -108,7 +109,7 @@ func verdict(out io.Writer, r *mix.Report, opts mix.Options, floors []mix.Floor)
 	case floors != nil:
 		missed = r.Missed(floors)
 	case r.Counts.ControlStale == 0:
-		missed = []string{"the unfenced control has taken no stale write: nothing was put to the test"}
+		missed = []string{"the unfenced control has taken no stale write, so nothing was tested"}
 	}
 	for _, m := range missed {
 		_, _ = fmt.Fprintln(out, "too little:", m)

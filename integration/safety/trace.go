@@ -9,8 +9,8 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// runTrace is the command "trace": a history in the Trace Event Format, which viewers such as ui.perfetto.dev draw. Each client is a
-// process, each of its actors a thread.
+// runTrace is the command "trace": a history in the Trace Event Format, which viewers such as ui.perfetto.dev draw.
+// Each client is a process, each of its actors a thread.
 func runTrace(args []string, out io.Writer) error {
 	events, err := historyOf("trace", args)
 	if err != nil {
@@ -39,11 +39,11 @@ type traced struct {
 	Args     any     `json:"args,omitempty"`
 }
 
-// tracer turns a history into such events.
+// tracer turns a history into traced events.
 type tracer struct {
 	out     []traced
-	rows    map[string]int           // processes and threads by name
-	open    map[int64]*history.Event // what began the present interval of an Op: that it entered, or that it was granted
+	rows    map[string]int           // numbers of processes and threads, by name
+	open    map[int64]*history.Event // by Op: the event that began its present interval, Enter or Grant
 	entered map[int64]*history.Event
 	senders map[int64]*history.Event
 	faults  map[int64]*history.Event
@@ -93,7 +93,7 @@ func (t *tracer) add(e *history.Event) {
 	}
 }
 
-// interval ends the present interval of an acquisition, in which it waited or held.
+// interval ends the present interval of an acquisition, in which its caller waited or held.
 func (t *tracer) interval(op int64, end *history.Event) {
 	began := t.open[op]
 	if began == nil {
@@ -122,7 +122,7 @@ func (t *tracer) row(name, category string, from *history.Event, to time.Duratio
 	})
 }
 
-// number is the number of a process or a thread. Its name is written once, before its first event.
+// number returns the number of a process or a thread. When it assigns one, it writes the name first.
 func (t *tracer) number(kind, name string, process int) int {
 	n, known := t.rows[kind+name]
 	if !known {

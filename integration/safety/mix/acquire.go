@@ -23,8 +23,8 @@ type handle interface {
 	Err() error
 }
 
-// candidate is leadership as a lock, without the forms try and do. The leader transfers it to the successor, or resigns if
-// there is none.
+// candidate is leadership as a lock, without the forms try and do. Its Unlock transfers the leadership to the
+// successor, or resigns if there is none.
 func candidate(s *lease.Session, name string, opts election.Options, successor string) locker {
 	return locker{
 		session: s, enter: campaign(name),
@@ -35,7 +35,7 @@ func candidate(s *lease.Session, name string, opts election.Options, successor s
 	}
 }
 
-// campaign is the enter event of a candidate.
+// campaign returns the enter event of a candidate.
 func campaign(name string) history.Event { return history.Event{Name: name, Verb: history.Campaign} }
 
 // leader is the handle of a leader.
@@ -44,7 +44,7 @@ type leader struct {
 	successor string
 }
 
-// Unlock transfers the leadership or, if that fails, resigns.
+// Unlock resigns if a transfer fails, for example because the successor does not wait.
 func (l leader) Unlock(ctx context.Context) error {
 	if l.successor == "" {
 		return l.Resign(ctx)
@@ -67,7 +67,7 @@ func (w *worker) campaign(name string) {
 	w.lock(candidate(w.session(), name, election.Options{Value: w.name, Priority: w.priority(name)}, successor))
 }
 
-// priority of a candidate: none but in one election.
+// priority returns a random priority in the election that has priorities, and 0 in the others.
 func (w *worker) priority(name string) int {
 	if name != w.names.preferring() {
 		return 0
@@ -75,7 +75,7 @@ func (w *worker) priority(name string) int {
 	return w.rng.IntN(3)
 }
 
-// lead campaigns by election.Run, which campaigns again after a loss: that is recorded as an acquisition of its own.
+// lead campaigns by election.Run. If Run campaigns again after a loss, that is recorded as another acquisition.
 func (w *worker) lead(name string) {
 	ctx, cancel := w.wait()
 	defer cancel()
@@ -100,18 +100,18 @@ func (w *worker) lead(name string) {
 	}
 }
 
-// under is the function that runs under a scoped form. Now and then it cancels the context of the form's caller.
+// under is the function that runs under a scoped form. Now and then it cancels the caller's context while it runs.
 func (w *worker) under(op int64, name string, h scoped, giveUp func()) {
 	w.hold(op, name, h)
-	if w.rng.IntN(4) == 0 { // while its function runs
+	if w.rng.IntN(4) == 0 {
 		giveUp()
 		w.pause(w.some(100, 300))
 	}
 	w.finish(h.ctx, op)
 }
 
-// finish ends a function that runs under a scoped form. If its context has ended, it delays its return: the form must not
-// release the lock before that.
+// finish ends a function that runs under a scoped form. If the function's context has ended, finish delays the return:
+// the form must not release the lock before it.
 func (w *worker) finish(ctx context.Context, op int64) {
 	if ctx.Err() != nil {
 		w.pause(w.some(20, 60))
@@ -119,7 +119,7 @@ func (w *worker) finish(ctx context.Context, op int64) {
 	w.log.Record(history.Event{Kind: history.Release, Op: op, Verb: history.Returned})
 }
 
-// scoped is the handle of a function that runs under Do or RDo.
+// scoped is the handle of a function that runs under Do or another scoped form.
 type scoped struct {
 	ctx     context.Context //nolint:containedctx // it is the handle
 	token   fence.Token
@@ -131,8 +131,8 @@ func (s scoped) Token() fence.Token       { return s.token }
 func (s scoped) Key() string              { return "" }
 func (s scoped) Context() context.Context { return s.ctx }
 
-// Err asks the session first, which compares the clock: in a process that has just woken up the context's timer may not have
-// run yet.
+// Err asks the session first, which checks the clock: in a process that has just woken up, the context's timer may not
+// have run yet.
 func (s scoped) Err() error {
 	if st := s.session.Status(); st.State == lease.StateLost {
 		return st.Err
@@ -140,8 +140,8 @@ func (s scoped) Err() error {
 	return context.Cause(s.ctx)
 }
 
-// giveUp records that nothing was acquired, and the lease on which it was tried. A session that is closed or cannot be
-// replaced leaves time for another one, as does one that may not do anything.
+// giveUp records that nothing was acquired, and the lease that was used. If the session is closed or has no permission,
+// giveUp pauses, so that the worker does not spin until there is a new session or permission.
 func (w *worker) giveUp(op int64, on clientv3.LeaseID, err error) {
 	if lost, ok := errors.AsType[*lease.LostError](err); ok && lost.LeaseID != 0 {
 		on = lost.LeaseID
@@ -156,8 +156,8 @@ func (w *worker) giveUp(op int64, on clientv3.LeaseID, err error) {
 	}
 }
 
-// release calls end, which releases the handle or leaves that to the background. Meanwhile it asks the handle, which must end
-// before its key is deleted.
+// release calls end, which releases the handle or leaves the release to the background. Meanwhile it asks whether the
+// handle is live: the handle must end before its key is deleted.
 func (w *worker) release(op int64, h handle, end func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*w.ttl)
 	defer cancel()
@@ -200,10 +200,10 @@ func (w *worker) granted(op int64, name string, h handle) {
 	w.log.Record(history.Event{Kind: history.Grant, Op: op, Actor: w.name, Name: name, Token: h.Token(), Key: h.Key()})
 }
 
-// hold records the grant and works under the handle until the tenure is over; the caller then releases.
+// hold records the grant and works under the handle until the tenure is over. The caller then releases.
 func (w *worker) hold(op int64, name string, h handle) {
 	w.granted(op, name, h)
-	defer w.tellLoss(op, h)()
+	defer w.recordLoss(op, h)()
 	t := &tenure{worker: w, op: op, name: name, handle: h, begun: time.Now()}
 	if shared(h) {
 		t.read()
@@ -212,7 +212,7 @@ func (w *worker) hold(op int64, name string, h handle) {
 	}
 }
 
-// shared reports whether a handle is a reader's.
+// shared reports whether a handle is that of a reader.
 func shared(h handle) bool {
 	if s, ok := h.(scoped); ok {
 		return s.shared
@@ -221,16 +221,16 @@ func shared(h handle) bool {
 	return ok
 }
 
-// tellLoss records the end of the handle's context, until stop is called.
-func (w *worker) tellLoss(op int64, h handle) (stop func()) {
-	told := make(chan struct{})
+// recordLoss records it if the handle's context ends before stop is called.
+func (w *worker) recordLoss(op int64, h handle) (stop func()) {
+	recorded := make(chan struct{})
 	stopped := context.AfterFunc(h.Context(), func() {
-		defer close(told)
+		defer close(recorded)
 		w.log.Record(history.Event{Kind: history.Lost, Op: op, Error: context.Cause(h.Context()).Error()})
 	})
 	return func() {
-		if !stopped() { // so that the event does not come after the round
-			<-told
+		if !stopped() { // the event must be in the history of this round
+			<-recorded
 		}
 	}
 }

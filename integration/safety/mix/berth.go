@@ -8,23 +8,22 @@ import (
 
 // berth is the place of a client that is a process of its own. After a kill a new process with another name takes it.
 type berth struct {
-	round *round
-	name  string
-	user  string
-	link  *link
-	// Of whoever has taken the berth.
-	holder   *holder // the present one
-	launched int
+	round    *round
+	name     string
+	user     string
+	link     *link
+	holder   *holder // the present process
+	launched int     // processes until now
 }
 
-// launch starts a process, and another one after that is gone.
+// launch starts the first process, or the next one after a kill.
 func (b *berth) launch() error {
 	b.launched++
 	number, r := b.launched, b.round
 	o := order{
 		Name: b.name + "." + strconv.Itoa(number), Endpoints: b.link.endpoints(), Resources: r.run.resources.addr(),
 		User: b.user, Files: r.run.secured.holders,
-		// Ranges of numbers that do not meet those of the tape, which begin at one.
+		// Each process has its own range of numbers, above those of the tape.
 		Clock: r.run.tape.Clock, First: r.run.tape.ID() << 32, Round: r.number, TTL: r.run.opts.TTL,
 		Seed: r.run.opts.Seed ^ hash(b.name) + uint64(r.number*1000+number), Workers: 3,
 	}
@@ -36,7 +35,7 @@ func (b *berth) launch() error {
 	return nil
 }
 
-// leaseID reads a lease's ID as it stands in keys.
+// leaseID parses the ID of a lease as keys contain it.
 func leaseID(text string) (clientv3.LeaseID, bool) {
 	id, err := strconv.ParseInt(text, 16, 64)
 	return clientv3.LeaseID(id), err == nil && id != 0

@@ -50,7 +50,7 @@ func (l *link) each(do func(*faults.Proxy)) {
 
 func (l *link) close() (all bool) { return l.scaffold.clean() }
 
-// client is an etcd client in this process, with a session that is replaced now and then.
+// client is an etcd client in this process. Its session is replaced now and then.
 type client struct {
 	name   string
 	id     *identity
@@ -58,8 +58,8 @@ type client struct {
 	in     *faults.Interceptor
 	etcd   *clientv3.Client
 	ttl    time.Duration
-	adopts bool // its sessions stand on leases that it has taken itself
-	hung   bool // as it was closed
+	adopts bool // its sessions adopt leases that it has granted itself
+	hung   bool // close did not return
 
 	replacing sync.Mutex // held while a session is replaced
 
@@ -107,7 +107,7 @@ func (c *client) open(ctx context.Context) error {
 	return nil
 }
 
-// adopt opens a session on a lease that was taken before. Nobody else renews it: it expires after the session.
+// adopt grants a lease and opens a session on it. Only the session renews the lease, so it expires after the session.
 func adopt(ctx context.Context, etcd *clientv3.Client, opts lease.Options) (*lease.Session, error) {
 	granted, err := etcd.Grant(ctx, int64(opts.TTL/time.Second))
 	if err != nil {
@@ -123,42 +123,45 @@ func (c *client) current() *lease.Session {
 	return c.session
 }
 
-// replace closes the session and opens another one, as soon as its user has permission. If ctx ends, the closed one stays.
+// replace closes the session and opens another one. If ctx ends before that, the closed session stays.
 func (c *client) replace(ctx context.Context) error {
 	c.replacing.Lock()
 	defer c.replacing.Unlock()
 	closing, cancel := context.WithTimeout(ctx, c.ttl)
 	_ = c.current().Close(closing) // a lease that was not revoked expires
 	cancel()
-	return insist(ctx, c.open) // it is refused while there is no space, or its user unknown
+	return insist(ctx, c.open) // etcd refuses while it has no space, or while the user lacks the permission
 }
 
-// stuck are the functions in which etcd's client 3.7.3 may hang when it is closed: where a watch was refused as its stream
-// ended, the stream waits for a goroutine that waits for the stream. The users of its other streams notice nothing.
+// stuck are the functions in which etcd's client 3.7.3 may hang when it is closed: if a watch was refused while its
+// stream ended, the stream waits for a goroutine that waits for the stream. Users of the client's other streams notice
+// nothing.
 var stuck = []string{
 	"go.etcd.io/etcd/client/v3.(*watchGRPCStream).run.func1",
 	"go.etcd.io/etcd/client/v3.(*watchGRPCStream).serveSubstream.func1",
 	"go.etcd.io/etcd/client/v3.(*watchGRPCStream).close",
 }
 
-// stuckStream has an answer then that nobody takes. One that still waits for answers is no such stream.
+// stuckStream is left with an answer that nobody receives, so it counts only as the top function of a goroutine: a
+// stream that still waits for answers is a leak.
 const stuckStream = "go.etcd.io/etcd/client/v3.(*watchGRPCStream).serveWatchClient"
 
-// unclosed are those that go on where it hangs: its other streams, which are not closed then, and their contexts.
+// unclosed are the functions that also go on if the client hangs: its other streams, which it then does not close, and
+// their contexts.
 var unclosed = []string{
 	"go.etcd.io/etcd/client/v3.(*watchGRPCStream).run",
 	"context.(*cancelCtx).propagateCancel.func2",
 }
 
-// close ends the session and the connections. An error says that a session did not end.
+// close closes the session and the connections. It returns an error if the session did not end.
 func (c *client) close(ctx context.Context) error {
 	err := c.current().Close(ctx)
 	c.hung = !c.link.close()
-	if c.hung { // what the client would have closed next
+	if c.hung { // the client hangs before it closes these
 		_ = c.etcd.Lease.Close()
 		_ = c.etcd.ActiveConnection().Close()
 	}
-	if err != nil && !c.adopts { // which is told of requests that may still arrive; its lease goes all the same
+	if err != nil && !c.adopts { // an adopting session reports keys that may still arrive; they go with the lease
 		return fmt.Errorf("mix: %s: %w", c.name, err)
 	}
 	return nil

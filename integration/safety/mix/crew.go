@@ -22,17 +22,17 @@ type crew struct {
 	saboteur Saboteur
 
 	session func() *lease.Session // the present one
-	renew   func()                // replaces it; nil where that is not done
+	renew   func()                // replaces the session; nil: sessions are not replaced
 
 	draining <-chan struct{} // closed when workers must not begin anything new
-	patience context.Context //nolint:containedctx // of the waiters; it ends when they were not served in time
+	patience context.Context //nolint:containedctx // of the waiters; it ends if they are not served in time
 	wg       sync.WaitGroup
 }
 
-// The names of workers end with their number. The first of a client walks in its sleep.
+// workerNames stands between the client's name and the number in the name of a worker.
 const workerNames = "/worker "
 
-// start sends out workers. The first of them walks in its sleep.
+// start starts workers. The first of them is a sleepwalker: it does not check whether it still holds a lock.
 func (c *crew) start(workers int, seed uint64) {
 	for i := range workers {
 		w := &worker{
@@ -45,10 +45,10 @@ func (c *crew) start(workers int, seed uint64) {
 
 func (c *crew) drained() bool { return closed(c.draining) }
 
-// pause returns early if the round ends.
+// pause returns early if the crew drains.
 func (c *crew) pause(d time.Duration) { pause(c.draining, d) }
 
-// worker acquires, works and releases, again and again.
+// worker acquires, writes and releases, again and again.
 type worker struct {
 	*crew
 	name       string
@@ -66,10 +66,10 @@ func (w *worker) run() {
 	}
 }
 
-// some is a random number of milliseconds.
+// some returns a random number of milliseconds.
 func (w *worker) some(from, to int) time.Duration { return millis(w.rng, from, to) }
 
-// turn is one acquisition of something.
+// turn acquires something, holds it for a while and releases it.
 func (w *worker) turn() {
 	s, what := w.session(), w.rng.IntN(14)
 	switch {
@@ -94,11 +94,12 @@ func (w *worker) turn() {
 	case what < 9:
 		w.campaign(pick(w.rng, w.names.Elections))
 	default:
-		w.lead(pick(w.rng, w.names.Elections[:2])) // where Run does not campaign again by itself
+		w.lead(pick(w.rng, w.names.Elections[:2])) // in the other one Run makes room for a higher priority, which OnLost does not report
 	}
 }
 
-// ofMany is a lock of one of the kinds that stand in several queues, or a lock or read lock of a name that conflicts with them.
+// ofMany returns a lock of a kind that stands in several queues, or a lock or read lock that conflicts with such a
+// lock.
 func (w *worker) ofMany(s *lease.Session) locker {
 	switch w.rng.IntN(9) {
 	case 0, 1, 2:
@@ -118,8 +119,8 @@ func (w *worker) ofMany(s *lease.Session) locker {
 	}
 }
 
-// wait returns a context for waiting. One waiter of six gives up after a while, but not once the round ends: whoever waits
-// then must be served.
+// wait returns a context for waiting. One waiter of six gives up after a while, but not after the round has ended: from
+// then on every waiter must be served.
 func (w *worker) wait() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(w.patience)
 	if w.rng.IntN(6) != 0 {

@@ -19,10 +19,10 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// holderEnv is set for a client that is a process of its own and holds its order.
+// holderEnv is the environment variable that makes a process a client and contains its order.
 const holderEnv = "LEASEFENCE_SAFETY_HOLDER"
 
-// order is the configuration of such a process.
+// order is the configuration of a client's process.
 type order struct {
 	Name      string
 	Endpoints []string
@@ -30,22 +30,23 @@ type order struct {
 	User      string
 	Resources string // address
 	Clock     history.Clock
-	First     int64 // its numbers begin above
+	First     int64 // its numbers are above this one
 	Round     int
 	TTL       time.Duration
 	Seed      uint64
 	Workers   int
 }
 
-// Serve is a client's process if this process was started to be one, and exits then. Call it first in main or TestMain.
+// Serve runs a client and exits if this process was started for that; otherwise it does nothing. Call it first in main
+// or TestMain.
 func Serve() {
 	child.Play(holderEnv, func(o order) error {
-		signal.Ignore(syscall.SIGINT) // the parent closes the standard input
+		signal.Ignore(syscall.SIGINT) // the parent ends this process by closing its standard input
 		return serve(o)
 	})
 }
 
-// outgoing writes to standard output, line by line, so that little is lost when the process is killed.
+// outgoing writes each event to standard output at once, so that little is lost when the process is killed.
 type outgoing struct{ *history.Recorder }
 
 func (o outgoing) Record(e history.Event) {
@@ -55,7 +56,7 @@ func (o outgoing) Record(e history.Event) {
 	}
 }
 
-// serve runs workers until the standard input ends, and drains them.
+// serve runs workers until the standard input ends. Then it drains them.
 func serve(o order) error {
 	log := outgoing{history.NewRecorder(os.Stdout, o.Clock, o.First)}
 	out, err := newWriter(log, o.Resources, o.Seed)
@@ -79,7 +80,7 @@ func serve(o order) error {
 		DialOptions: renewals{log}.options(),
 	})
 	if err != nil {
-		return nil // as below
+		return nil // the round has ended before there was a client
 	}
 	var session *lease.Session
 	err = insist(ctx, func(ctx context.Context) (err error) {
@@ -98,10 +99,10 @@ func serve(o order) error {
 	c.wg.Wait()
 	closing, stop := context.WithTimeout(context.Background(), served(o.TTL))
 	defer stop()
-	return session.Close(closing) // the process ends, and the client with it, which may hang
+	return session.Close(closing) // the client is not closed, since that may hang; it ends with the process
 }
 
-// dial makes a client. That needs a member that can authenticate the user, so it retries until ctx ends.
+// dial makes a client. It retries until ctx ends, since a member must authenticate the user.
 func dial(ctx context.Context, config clientv3.Config) (client *clientv3.Client, err error) {
 	err = insist(ctx, func(ctx context.Context) (err error) {
 		life, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -115,18 +116,18 @@ func dial(ctx context.Context, config clientv3.Config) (client *clientv3.Client,
 		case !stop():
 			err = errors.Join(context.Cause(ctx), client.Close())
 		default:
-			context.AfterFunc(client.Ctx(), end) //nolint:contextcheck // which ends with the client
+			context.AfterFunc(client.Ctx(), end) //nolint:contextcheck // the client's context ends when the client is closed
 		}
 		return err
 	})
 	return client, err
 }
 
-// holder is such a process as its parent sees it.
+// holder is a client's process, as its parent sees it.
 type holder struct {
 	*child.Process
 	name  string
-	ended chan struct{} // closed when all that it has recorded is in the tape
+	ended chan struct{} // closed when all its events are on the tape
 }
 
 func startHolder(o order, t *tape) (*holder, error) {
@@ -148,7 +149,7 @@ func startHolder(o order, t *tape) (*holder, error) {
 	return h, nil
 }
 
-// kill ends the process as SIGKILL does.
+// kill ends the process with SIGKILL.
 func (h *holder) kill() {
 	_ = h.Kill()
 	_ = h.wait()
@@ -160,7 +161,7 @@ func (h *holder) wait() error {
 	return h.Wait()
 }
 
-// drain lets the process finish what it does and waits for it.
+// drain lets the process finish its work, and waits until it ends.
 func (h *holder) drain(bound time.Duration) error {
 	_ = h.Resume()
 	_ = h.Stdin.Close()

@@ -10,7 +10,7 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-func TestTally_countsWhatIsFencedAlone(t *testing.T) {
+func TestTally_countsOnlyWritesAtTheFencedResource(t *testing.T) {
 	tally := newTally()
 	for _, e := range []history.Event{
 		{Kind: history.Apply, Name: "a", Verb: history.Write, Outcome: history.OK},
@@ -40,7 +40,7 @@ func TestMonitor_countsOverRestarts(t *testing.T) {
 	require.Equal(t, 5+3+10, expired)
 }
 
-func TestScaffold_leavesBehindWhatHangs(t *testing.T) {
+func TestScaffold_goesOnIfACleanupHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s scaffold
 		cleaned, release := false, make(chan struct{})
@@ -52,7 +52,7 @@ func TestScaffold_leavesBehindWhatHangs(t *testing.T) {
 	})
 }
 
-func TestPeerStage_seesTwoAtATime(t *testing.T) {
+func TestPeerStage_countsOverlapsAndStaleWrites(t *testing.T) {
 	p := newPeerStage(nil, time.Second)
 	lost, never := make(chan struct{}), make(chan struct{})
 	first := p.granted(lost, "a")
@@ -71,7 +71,7 @@ func TestPeerStage_seesTwoAtATime(t *testing.T) {
 
 	fourth := p.granted(lost, "b")
 	close(lost)
-	require.True(t, fourth.told())
+	require.True(t, fourth.sawLoss())
 	p.granted(never, "b")
-	require.Equal(t, 1, p.report.Overlaps, "who has been told does not count")
+	require.Equal(t, 1, p.report.Overlaps, "a holder that knows of its loss does not count")
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// keyWatch records every change of the key space, from the first one on.
+// keyWatch records every change of the key space, from the first revision on.
 type keyWatch struct {
 	etcd *clientv3.Client
 	tape *tape
 
 	mu      sync.Mutex               // guards the fields below
-	seen    int64                    // the revision up to which all is recorded; an empty store is at 1
-	keys    map[string]history.Event // that are there and have leases
+	seen    int64                    // the revision up to which all changes are recorded; an empty store is at 1
+	keys    map[string]history.Event // existing keys that have leases
 	failure error
 }
 
@@ -28,7 +28,8 @@ func newKeyWatch(etcd *clientv3.Client, t *tape) *keyWatch {
 	return &keyWatch{etcd: etcd, tape: t, seen: 1, keys: map[string]history.Event{}}
 }
 
-// run watches until ctx ends. Breaks of the connection are bridged: nothing is compacted that was not seen.
+// run watches until ctx ends. A watch that breaks is resumed without a gap, since the mix compacts only what the watch
+// has seen.
 func (k *keyWatch) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		k.watch(ctx)
@@ -49,7 +50,7 @@ func (k *keyWatch) watch(ctx context.Context) {
 		if resp.Err() != nil {
 			return
 		}
-		// One response holds all of a revision.
+		// A response has all changes of a revision.
 		if n := len(resp.Events); n > 0 {
 			k.advance(resp.Events[n-1].Kv.ModRevision)
 		}
@@ -93,7 +94,7 @@ func (k *keyWatch) created(revision int64) (keys []string) {
 			keys = append(keys, key)
 		}
 	}
-	slices.Sort(keys) // so that a seed picks the same
+	slices.Sort(keys) // so that a seed picks the same key
 	return keys
 }
 
@@ -113,17 +114,17 @@ func (k *keyWatch) fail(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.failure = err
-	k.seen++ // past the gap, or it would never come to an end
+	k.seen++ // past the gap; otherwise the same watch would fail again
 }
 
-// err is not nil if the watch has missed a revision.
+// err returns an error if the watch has missed a revision.
 func (k *keyWatch) err() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.failure
 }
 
-// catchUp waits until all is recorded that the cluster has now.
+// catchUp waits until all present changes of the cluster are recorded.
 func (k *keyWatch) catchUp(ctx context.Context) error {
 	rev, err := presentRevision(ctx, k.etcd)
 	if err != nil {

@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// loadFaults overload the process or the cluster.
+// loadFaults overload this process or the cluster.
 func loadFaults() []kind {
 	return []kind{{"no time to run", starve}, {"burst", burst}}
 }
 
-// worker is a worker of a client that exists for this fault only.
+// worker returns a worker of a client that is in no crew, for a fault or for the peace.
 func (s *strike) worker(c *client, what string) *worker {
 	return &worker{
 		crew: &crew{log: s.tape, ttl: s.ttl, draining: s.ctx.Done()}, name: c.name + "/" + what,
@@ -25,6 +25,7 @@ func (s *strike) worker(c *client, what string) *worker {
 	}
 }
 
+// burst has two clients take many locks at the same time.
 func burst(s *strike) bool {
 	two := slices.Clone(s.clients)
 	s.rng.Shuffle(len(two), func(i, j int) { two[i], two[j] = two[j], two[i] })
@@ -33,9 +34,10 @@ func burst(s *strike) bool {
 	return s.takeTogether(25, two...)
 }
 
-// takeTogether has many workers of each session take and leave locks at the same time, again and again, so that their
-// transactions share commits. Every other lock is wanted by all sessions, so that some in a commit are first in their queues and
-// some are not. Each is new: of one that was taken lately a session asks something that has no other outcome.
+// takeTogether has many workers of each session take and release locks at the same time, again and again, so that their
+// transactions share commits. All sessions want every other lock, so that in one commit some transactions are first in
+// their queues and some are not. Each turn has new names: if a queue was recently not empty, a session enters it with a
+// transaction that does not depend on an empty queue.
 func (s *strike) takeTogether(turns int, clients ...*client) bool {
 	const many = 32
 	var held atomic.Int64

@@ -18,11 +18,11 @@ type unlocker interface {
 	Unlock(ctx context.Context) error
 }
 
-// locker is a lock of some kind in its three forms: lock waits, try does not, do runs a function under the lock.
+// locker is a lock of some kind in its three forms: lock waits, try does not wait, do runs a function under the lock.
 type locker struct {
 	session   *lease.Session
-	enter     history.Event // Name, Verb and what else the kind says of itself
-	tries     history.Verb
+	enter     history.Event // has the Name, the Verb of lock and do, and other fields of the kind
+	tries     history.Verb  // of try
 	lock, try func(context.Context) (unlocker, error)
 	do        func(context.Context, function) error
 	shared    bool
@@ -51,7 +51,7 @@ func reader(s *lease.Session, name string) locker {
 	}
 }
 
-// reading is the handle of a reader. Its token is one of a type of its own, which the history does not tell: the verbs do.
+// reading is the handle of a reader. In the history the verb says that the token is a fence.ReadToken.
 type reading struct{ *lease.ReadLock }
 
 func ofReader(l *lease.ReadLock, err error) (unlocker, error) { return reading{l}, err }
@@ -76,7 +76,7 @@ func ofTree(s *lease.Session, path string) locker {
 	}
 }
 
-// nodeOf is the name of the queue of a tree's node.
+// nodeOf returns the name of the queue of a tree's node.
 func nodeOf(path string) string { return strings.ReplaceAll(path, "/", "/~") }
 
 func ofSemaphore(s *lease.Session, name string, of int) locker {
@@ -88,7 +88,7 @@ func ofSemaphore(s *lease.Session, name string, of int) locker {
 	}
 }
 
-// keyless is the handle of a set, a node of a tree or a permit, which does not tell its keys.
+// keyless is the handle of a set, a node of a tree or a permit. Such handles have no method Key.
 type keyless struct{ tenancy }
 
 type tenancy interface {
@@ -102,7 +102,8 @@ func withoutKey(l tenancy, err error) (unlocker, error) { return keyless{l}, err
 
 func (keyless) Key() string { return "" }
 
-// resource is the name of the resource that the handle's token is for: that of the lock, of a permit that of its slot.
+// resource returns the name of the resource that the handle's token is for: the name of the lock, or of the permit's
+// slot.
 func (k locker) resource(h handle) string {
 	if own, ok := h.(keyless); ok {
 		if p, ok := own.tenancy.(*lease.Permit); ok {
@@ -117,7 +118,7 @@ func (k locker) resource(h handle) string {
 	return k.enter.Name
 }
 
-// take acquires a lock, in one of the forms there are, and holds it for a while.
+// take acquires a lock in a random form and holds it for a while.
 func (w *worker) take(k locker) {
 	switch w.rng.IntN(4) {
 	case 0:
@@ -155,7 +156,7 @@ func (w *worker) locked(op int64, k locker, on clientv3.LeaseID, l unlocker, err
 	w.release(op, l, l.Unlock)
 }
 
-// do is the scoped form.
+// do uses the scoped form.
 func (w *worker) do(k locker) {
 	ctx, cancel := w.wait()
 	defer cancel()
@@ -164,7 +165,7 @@ func (w *worker) do(k locker) {
 	err := k.do(ctx, func(doing context.Context, token fence.Token) error {
 		granted = true
 		h := scoped{doing, token, k.session, k.shared}
-		w.under(op, k.resource(h), h, cancel) //nolint:contextcheck // what is on its way does not end with the handle
+		w.under(op, k.resource(h), h, cancel) //nolint:contextcheck // requests that are under way do not end with the handle
 		return nil
 	})
 	if granted {
@@ -183,7 +184,7 @@ func (w *worker) briefly(ctx context.Context, k locker, do func()) error {
 		return err
 	}
 	w.granted(op, k.resource(l), l)
-	stop := w.tellLoss(op, l) //nolint:contextcheck // the handle has its own
+	stop := w.recordLoss(op, l) //nolint:contextcheck // the handle has its own
 	do()
 	stop()
 	w.release(op, l, l.Unlock) //nolint:contextcheck // a lock that was granted is released even if ctx has ended

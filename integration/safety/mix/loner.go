@@ -10,8 +10,9 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// loner holds a lock on a session that nothing else uses, so that no other look at the clock helps it to end in time. All the
-// while it asks whether it is live: its handle or, by history.ByContext, the handle's context alone.
+// loner holds a lock on a session that nothing else uses, so that no other call that checks the deadline can end the
+// handle. It asks all the time whether the handle is live: the handle or, with history.ByContext, only the handle's
+// context.
 type loner struct {
 	*worker
 	session *lease.Session
@@ -21,7 +22,7 @@ type loner struct {
 	stopped chan struct{}
 }
 
-// newLoner returns nil if it cannot get the lock.
+// newLoner takes a lock on a new session of c. It returns nil if it does not get the lock.
 func (s *strike) newLoner(c *client, by history.Verb, kind func(*lease.Session, string) locker) *loner {
 	ctx, cancel := context.WithTimeout(s.ctx, s.ttl)
 	defer cancel()
@@ -60,7 +61,7 @@ func (l *loner) ask(ctx context.Context, by history.Verb) {
 	}
 }
 
-// awaitEnd waits until all handles have ended, for no longer than 2 s after their deadlines.
+// awaitEnd waits until all handles have ended, for at most a TTL and 2 s.
 func (s *strike) awaitEnd(all []*loner) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.ttl+2*time.Second)
 	defer cancel()
@@ -72,7 +73,7 @@ func (s *strike) awaitEnd(all []*loner) {
 	}
 }
 
-// leave releases the lock, and reports whether it was lost at its deadline.
+// leave releases the lock, and reports whether the handle was lost at its deadline.
 func (l *loner) leave() (expired bool) {
 	l.stop()
 	<-l.stopped
@@ -85,5 +86,5 @@ func (l *loner) leave() (expired bool) {
 func (l *loner) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), l.ttl)
 	defer cancel()
-	_ = l.session.Close(ctx) // a lease that is left expires
+	_ = l.session.Close(ctx) // otherwise the lease expires
 }

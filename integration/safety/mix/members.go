@@ -13,7 +13,7 @@ import (
 	"github.com/leasefence/leasefence/integration/etcdproc"
 )
 
-// clusterFaults strike members, one at a time but for the loss of the quorum.
+// clusterFaults affect members, one at a time except for the loss of the quorum.
 func clusterFaults() []kind {
 	return []kind{
 		{"leader moved", moveLeader},
@@ -29,7 +29,7 @@ func clusterFaults() []kind {
 	}
 }
 
-// onMember strikes a random member.
+// onMember injects a fault at a random member.
 func onMember(do func(*strike, *etcdproc.Process) bool) func(*strike) bool {
 	return func(s *strike) bool {
 		m := pick(s.rng, s.cluster.Members)
@@ -38,7 +38,7 @@ func onMember(do func(*strike, *etcdproc.Process) bool) func(*strike) bool {
 	}
 }
 
-// leader returns the member that leads, nil if no member answers that it does.
+// leader returns the leader and its ID, or nil if no member says that it leads.
 func (s *strike) leader() (m *etcdproc.Process, id uint64) {
 	for _, m := range s.cluster.Members {
 		ctx, cancel := context.WithTimeout(s.ctx, time.Second)
@@ -51,7 +51,7 @@ func (s *strike) leader() (m *etcdproc.Process, id uint64) {
 	return nil, 0
 }
 
-// dial returns a client of these members alone, which the caller closes.
+// dial returns a client that connects only to these members. The caller closes it.
 func (s *strike) dial(members ...*etcdproc.Process) (*clientv3.Client, error) {
 	cfg := clientv3.Config{Logger: zap.NewNop()}
 	s.secured.root.option()(&cfg)
@@ -63,12 +63,12 @@ func (s *strike) dial(members ...*etcdproc.Process) (*clientv3.Client, error) {
 	return dial(ctx, cfg)
 }
 
-// others are all members but one.
+// others returns all members but m.
 func (s *strike) others(m *etcdproc.Process) []*etcdproc.Process {
 	return slices.DeleteFunc(slices.Clone(s.cluster.Members), func(o *etcdproc.Process) bool { return o == m })
 }
 
-// endpoints is the target of a fault of these members.
+// endpoints names these members as the target of a fault.
 func endpoints(members []*etcdproc.Process) string {
 	list := make([]string, len(members))
 	for i, m := range members {
@@ -102,8 +102,7 @@ func moveLeader(s *strike) bool {
 	return err == nil
 }
 
-// stopLeader keeps the leader from the others until they have elected another one, and lets it come back with what it
-// believes.
+// stopLeader pauses the leader until the others have elected another one. It wakes up and believes that it still leads.
 func stopLeader(s *strike) bool {
 	leader, _ := s.leader()
 	if leader == nil {
@@ -113,7 +112,7 @@ func stopLeader(s *strike) bool {
 	return paused(s, []*etcdproc.Process{leader}, 1500, 4000)
 }
 
-// isolateLeader keeps the leader from the others, and not from its clients.
+// isolateLeader cuts the leader off from the other members, but not from its clients.
 func isolateLeader(s *strike) bool {
 	leader, _ := s.leader()
 	if leader == nil {
@@ -125,7 +124,7 @@ func isolateLeader(s *strike) bool {
 	return s.cluster.Rejoin(leader) == nil && hit
 }
 
-// loseQuorum stops two members of three.
+// loseQuorum pauses two members of three.
 func loseQuorum(s *strike) bool {
 	members := slices.Clone(s.cluster.Members)
 	s.rng.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
@@ -148,7 +147,7 @@ func paused(s *strike, members []*etcdproc.Process, from, to int) bool {
 	return hit
 }
 
-// slowMember lets a member run for a part of the time only, as one does that waits for its disk.
+// slowMember pauses a member again and again, so that it runs like a member that waits for its disk.
 func slowMember(s *strike, m *etcdproc.Process) bool {
 	woken := s.expectWoken([]*etcdproc.Process{m})
 	woken.begin()
@@ -174,7 +173,7 @@ func killMember(s *strike, m *etcdproc.Process) bool {
 	return restart(s, m, m.Settings())
 }
 
-// restart is done whatever the round does: its end waits for it.
+// restart starts a member again, also after the round or the run has ended.
 func restart(s *strike, m *etcdproc.Process, as etcdproc.Settings) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), time.Minute)
 	defer cancel()

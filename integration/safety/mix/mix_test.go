@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 	etcdtest.Main(m)
 }
 
-// small is a run of one round that still has a bit of everything.
+// small returns options for a run of one round that still does a bit of everything.
 func small(t *testing.T, round time.Duration) mix.Options {
 	t.Helper()
 	return mix.Options{
@@ -60,13 +60,13 @@ func TestRun_findsNothing(t *testing.T) {
 	require.NotEmpty(t, r.Missed(mix.Floors()), "a few seconds are not enough")
 }
 
-func TestRun_findsAResourceThatForgetsTheTokenAndAKeyThatIsLeft(t *testing.T) {
+func TestRun_findsAResourceThatIgnoresTokensAndAKeyThatIsLeft(t *testing.T) {
 	opts := small(t, 5*time.Second)
 	opts.Saboteur.ForgetToken, opts.Saboteur.Litter = true, true
 	requireViolated(t, run(t, opts), "I1", "I7")
 }
 
-func TestRun_findsAHandleThatIsTakenForLive(t *testing.T) {
+func TestRun_findsAHandleThatIsLiveAfterItsEnd(t *testing.T) {
 	opts := small(t, 2*time.Second)
 	opts.Saboteur.FalseLive = true
 	requireViolated(t, run(t, opts), "I3")

@@ -13,7 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// monitor asks the members who leads them, and how many leases have expired.
+// monitor asks the members who leads, and how many leases have expired.
 type monitor struct {
 	etcd      *clientv3.Client
 	endpoints []string
@@ -23,7 +23,7 @@ type monitor struct {
 	term    uint64
 	leader  uint64
 	changes int
-	counted map[string]int // by endpoint: expiries at the last look
+	counted map[string]int // by endpoint: the member's own count at the last question
 	expired int
 }
 
@@ -34,8 +34,8 @@ func newMonitor(etcd *clientv3.Client, endpoints []string, config *tls.Config) *
 	}
 }
 
-// run looks again and again until ctx ends. What a member has counted since the last look when it is killed is not seen:
-// the sums are rather too small.
+// run asks periodically until ctx ends. What a member counts between the last question and a kill is lost, so the sums
+// are lower bounds.
 func (m *monitor) run(ctx context.Context) {
 	ticker := time.NewTicker(300 * time.Millisecond)
 	defer ticker.Stop()
@@ -80,7 +80,7 @@ func (m *monitor) askLeader(ctx context.Context, endpoint string) {
 	m.term, m.leader = status.RaftTerm, status.Leader
 }
 
-// expiredMetric counts, at the member that leads, the leases that it has taken for expired.
+// expiredMetric is the leader's count of leases that it has expired.
 const expiredMetric = "etcd_debugging_server_lease_expired_total "
 
 func (m *monitor) askExpired(ctx context.Context, endpoint string) {
@@ -112,7 +112,7 @@ func (m *monitor) expiredAt(ctx context.Context, endpoint string) (n int, ok boo
 	return 0, false
 }
 
-// count adds what is new. A member that was started anew begins at zero.
+// count adds what is new. A member that was restarted counts from zero.
 func (m *monitor) count(endpoint string, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

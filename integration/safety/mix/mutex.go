@@ -12,15 +12,16 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// mutex is etcd's own, as etcdctl lock holds it. It knows nothing of deadlines: it is live if its key is there.
+// mutex is the handle of etcd's own mutex, as etcdctl lock uses it. It has no deadline: it is live if its key exists.
 type mutex struct {
 	*concurrency.Mutex
 	session *concurrency.Session
 	etcd    *clientv3.Client
-	key     string // which Unlock forgets
+	key     string // Mutex.Unlock forgets it
 	token   fence.Token
 }
 
+// stock is etcd's own mutex, on a session of its own.
 func stock(c *client, name string) locker {
 	return locker{
 		session: c.current(), enter: history.Event{Name: name, Verb: history.Mutex},

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// form is what a resource is.
+// form is the data type of a resource.
 type form int
 
 const (
@@ -16,7 +16,7 @@ const (
 	forms
 )
 
-// names are what a round locks, campaigns for and writes to.
+// names are the names that a round locks, campaigns for and writes to.
 type names struct {
 	Hot, Cold, Elections []string
 
@@ -24,19 +24,20 @@ type names struct {
 	Semaphore string
 }
 
-// permits are how many the semaphore has.
+// permits is the number of permits of the semaphore.
 const permits = 2
 
-// namesPrefix begins all names, and is all that clients have permission on. Without a slash, a round has a tree of its own.
+// namesPrefix is the prefix of all names, and clients have permission on nothing else. It has no slash, so that the
+// names of two rounds are not in one tree.
 const namesPrefix = "mix-"
 
-// roundPrefix begins the names of a round.
+// roundPrefix is the prefix of the names of a round.
 func roundPrefix(round int) string { return fmt.Sprintf("%s%05d-", namesPrefix, round) }
 
 func roundNames(round int) names {
 	name := func(name string) string { return roundPrefix(round) + name }
 	return names{
-		// One lies below the other, and they must not know of each other.
+		// A lock and a lock below it are independent.
 		Hot:       []string{name("hot"), name("hot/below"), name("hot2")},
 		Cold:      []string{name("cold0"), name("cold1"), name("cold2"), name("cold3"), name("cold4"), name("cold5"), name("cold6"), name("cold7"), name("cold8")},
 		Elections: []string{name("lead0"), name("lead1"), name("lead2")},
@@ -44,7 +45,7 @@ func roundNames(round int) names {
 	}
 }
 
-// preferring is the election in which candidates have priorities and leaders transfer their office.
+// preferring is the election in which candidates have priorities and leaders transfer their leadership.
 func (n names) preferring() string { return n.Elections[2] }
 
 // inSQL reports whether the resource of that name is in a database: a register.
@@ -61,10 +62,11 @@ func (n names) shared() []string {
 // sets are the locks that are also taken together.
 func (n names) sets() []string { return append([]string{n.Cold[3]}, n.Cold[6:9]...) }
 
-// own is a name for somebody who is not of a crew. It has no resource.
+// own returns a name that no crew uses and that has no resource.
 func (n names) own(whose string) string { return n.Hot[0] + "-own-" + whose }
 
-// all are all of them that have a resource. The semaphore has a slot too many: who has that is to be seen.
+// all are the names that have a resource. The semaphore gets one slot too many, so that the history shows a permit too
+// many.
 func (n names) all() []string {
 	all := slices.Concat(n.Hot, n.Cold, n.Elections)
 	for _, path := range n.Paths {
@@ -80,7 +82,7 @@ func (n names) all() []string {
 // locks are all but the elections.
 func (n names) locks() []string { return slices.Concat(n.Hot, n.Cold) }
 
-// form of the resource of that name; each kind has all forms.
+// form returns the form of a name's resource. Each group of names has all forms.
 func (n names) form(name string) form {
 	for _, group := range [][]string{n.Hot, n.Cold, n.Elections} {
 		for i, s := range group {
@@ -92,5 +94,5 @@ func (n names) form(name string) form {
 	return register
 }
 
-// pick returns one of a list.
+// pick returns a random element.
 func pick[T any](rng *rand.Rand, from []T) T { return from[rng.IntN(len(from))] }

@@ -17,8 +17,8 @@ import (
 // kind is a kind of fault.
 type kind struct {
 	name string
-	// strike begins the fault, lets it last, and ends it. It returns early if the context ends, healed all the same. It
-	// reports whether the fault has met anything.
+	// strike begins the fault, lets it last and heals it. If the context ends, it heals the fault early. It reports
+	// whether the fault has met anything.
 	strike func(*strike) (hit bool)
 }
 
@@ -26,7 +26,7 @@ type kind struct {
 type class struct {
 	name  string
 	slots int
-	rest  [2]int // ms between two faults of a slot
+	rest  [2]int // shortest and longest pause between two faults of a slot, in ms
 	kinds []kind
 }
 
@@ -41,27 +41,27 @@ type nemesis struct {
 	monitor   *monitor
 	clients   []*client
 	secured   *secured
-	slowDisks bool            // the members' can be made slow
-	life      context.Context //nolint:containedctx // of the run, longer than that of a round
+	slowDisks bool            // whether the members' disks can be made slow
+	life      context.Context //nolint:containedctx // of the run, which outlives the rounds
 	wg        sync.WaitGroup
 
 	round     *round // the present one; set before the slots begin
-	compacted int64  // of the storage slot
+	compacted int64  // the last revision that was compacted; only the storage slot uses it
 	decks     map[string]*deck
 
 	mu     sync.Mutex   // guards the fields below
 	busy   map[any]bool // clients and berths that a fault has reserved
 	struck map[string]*Struck
-	early  int // leases revoked by woken members that no longer led
+	early  int // leases that woken members revoked which no longer led
 }
 
-// Struck counts the faults of one kind.
+// Struck counts the faults of one kind that were injected.
 type Struck struct {
 	Fired  int `json:"fired"`  // met something
-	Missed int `json:"missed"` // met nothing, and do not count
+	Missed int `json:"missed"` // met nothing; Counts.Faults is without them
 }
 
-// deck deals kinds in random order, each once before any comes again, from round to round.
+// deck deals kinds in random order, each kind once before any comes again. It is kept from round to round.
 type deck struct {
 	mu    sync.Mutex // guards the fields below
 	rng   *rand.Rand
@@ -87,12 +87,13 @@ type strike struct {
 	ctx      context.Context //nolint:containedctx // of the round
 	rng      *rand.Rand
 	kind     string
-	id       int64 // 0: not begun
+	id       int64 // of the fault; 0: it has not begun
 	target   string
 	revision int64 // for the heal event
 }
 
-// faultClasses are the classes of the mix. Two clients of the present ones have a bad network at any time, so the others make progress.
+// faultClasses are the classes of the mix. At most two clients have a bad network at a time, so that the others make
+// progress.
 func faultClasses() []class {
 	return []class{
 		{name: "network", slots: 2, rest: [2]int{100, 600}, kinds: networkFaults()},
@@ -133,7 +134,7 @@ func hash(s string) uint64 {
 	return h.Sum64()
 }
 
-// rage injects faults until ctx ends and returns when all of them are healed.
+// rage injects faults until ctx ends, and returns after all of them are healed.
 func (n *nemesis) rage(ctx context.Context, r *round, classes []class) {
 	n.round = r
 	var slots sync.WaitGroup
@@ -147,6 +148,7 @@ func (n *nemesis) rage(ctx context.Context, r *round, classes []class) {
 	n.wg.Wait()
 }
 
+// slot injects faults of a class, one at a time, until ctx ends.
 func (n *nemesis) slot(ctx context.Context, c class, rng *rand.Rand) {
 	for {
 		sleep(ctx, millis(rng, c.rest[0], c.rest[1]))
@@ -159,13 +161,13 @@ func (n *nemesis) slot(ctx context.Context, c class, rng *rand.Rand) {
 	}
 }
 
-// begin records that the fault is about to begin at a target.
+// begin records the fault, right before it begins.
 func (s *strike) begin(target string) {
 	s.id, s.target = s.tape.ID(), target
 	s.tape.Record(history.Event{Kind: history.Fault, Fault: s.id, Name: s.kind, Target: target})
 }
 
-// heal ends the fault.
+// heal records that the fault is healed, and counts it.
 func (s *strike) heal(hit bool) {
 	if s.id != 0 {
 		s.tape.Record(history.Event{
@@ -181,7 +183,7 @@ func (s *strike) heal(hit bool) {
 	}
 }
 
-// strikes is a copy of the counts, and how many fired.
+// strikes returns a copy of the counts, and how many faults fired in all.
 func (n *nemesis) strikes() (byKind map[string]Struck, fired int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -193,7 +195,7 @@ func (n *nemesis) strikes() (byKind map[string]Struck, fired int) {
 	return byKind, fired
 }
 
-// take reserves a random element of all that no other fault has reserved. It returns zero and nil if there is none.
+// take reserves a random element of all that no other fault has reserved. If there is none, giveBack is nil.
 func take[T comparable](s *strike, all []T) (one T, giveBack func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,17 +212,17 @@ func take[T comparable](s *strike, all []T) (one T, giveBack func()) {
 	}
 }
 
-// asks reports whether a request to etcd has succeeded within 3 seconds.
+// asks makes a request to etcd and reports whether it has succeeded within 3 s.
 func (s *strike) asks(call func(context.Context) error) bool {
 	ctx, cancel := context.WithTimeout(s.ctx, 3*time.Second)
 	defer cancel()
 	return call(ctx) == nil
 }
 
-// last lets the fault last for a random time, from and to in milliseconds.
+// last waits for a random time while the fault lasts; from and to are in milliseconds.
 func (s *strike) last(from, to int) { sleep(s.ctx, millis(s.rng, from, to)) }
 
-// lastAny lasts for a moment or, in two of five cases, for longer than a lease.
+// lastAny waits for a moment or, in two of five cases, for longer than a TTL.
 func (s *strike) lastAny() {
 	if s.rng.IntN(5) < 3 {
 		s.last(200, 900)
@@ -245,7 +247,7 @@ func pause(end <-chan struct{}, d time.Duration) {
 	}
 }
 
-// closed reports whether a channel is closed; nothing is ever sent to it.
+// closed reports whether a channel is closed to which nothing is ever sent.
 func closed(c <-chan struct{}) bool {
 	select {
 	case <-c:

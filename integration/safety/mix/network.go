@@ -12,7 +12,7 @@ import (
 
 const lateAnswers = "late answers, then none"
 
-// networkFaults strike all requests and answers of a client.
+// networkFaults affect all requests and answers of a client.
 func networkFaults() []kind {
 	return []kind{
 		{"black hole", onLink((*faults.Proxy).BlackHole, waiting)},
@@ -26,7 +26,7 @@ func networkFaults() []kind {
 	}
 }
 
-// onClient strikes a client that no other fault has reserved.
+// onClient injects a fault at a client that no other fault has reserved.
 func onClient(do func(*strike, *client) bool) func(*strike) bool {
 	return func(s *strike) bool {
 		c, giveBack := take(s, s.clients)
@@ -39,10 +39,10 @@ func onClient(do func(*strike, *client) bool) func(*strike) bool {
 	}
 }
 
-// measure tells by two sums of a link's traffic, from before and from the end, whether a fault has met anything.
+// measure reports whether a fault has met anything, by the link's traffic before the fault and at its end.
 type measure func(before, after traffic) bool
 
-// traffic is the sum of all proxies, in both directions.
+// traffic is the number of bytes in all proxies of a link, in both directions.
 type traffic struct{ received, waiting int64 }
 
 func (l *link) traffic() (sum traffic) {
@@ -58,8 +58,8 @@ func (l *link) traffic() (sum traffic) {
 func waiting(_, after traffic) bool       { return after.waiting > 0 }
 func received(before, after traffic) bool { return after.received > before.received }
 
-// onLink puts all proxies of a client into a state for a while. Without a measure, the fault has met something if there
-// were connections.
+// onLink changes all proxies of a client for a while. Without a measure, the fault has met something if there were
+// connections.
 func onLink(do func(*faults.Proxy), met measure) func(*strike) bool {
 	return onClient(func(s *strike, c *client) bool {
 		before, connections := c.link.traffic(), 0
@@ -83,8 +83,9 @@ func delay(p *faults.Proxy) {
 	p.Answers.Delay(d)
 }
 
-// lateThenNone lets the last renewals that get through be answered late: whoever counts a lease from the answer counts too
-// long then. It has met something if a handle whose context alone is looked at is lost at its deadline, and one that is asked.
+// lateThenNone delays the answers to the last renewals that get through: a client that counts a lease from the answer
+// takes it for longer than it is. The fault has met something if both handles are lost at their deadlines: the one that
+// is asked, and the one whose context alone is checked.
 func lateThenNone(s *strike, c *client) bool {
 	var loners []*loner
 	for _, by := range []history.Verb{"", history.ByContext} {
@@ -92,10 +93,10 @@ func lateThenNone(s *strike, c *client) bool {
 			loners = append(loners, l)
 		}
 	}
-	late, ttl := s.ttl*9/20, int(s.ttl.Milliseconds()) // of two renewals, the second is not too late yet
+	late, ttl := s.ttl*9/20, int(s.ttl.Milliseconds()) // even the answer to the second of two renewals is not too late yet
 	c.link.each(func(p *faults.Proxy) { p.Answers.Delay(late) })
 	s.last(ttl*3/4, ttl)
-	c.link.each(func(p *faults.Proxy) { p.Requests.Hold() }) // and what was asked before is still answered
+	c.link.each(func(p *faults.Proxy) { p.Requests.Hold() }) // requests sent before that are still answered
 	s.awaitEnd(loners)
 	c.link.each((*faults.Proxy).Restore)
 	expired := 0
@@ -107,7 +108,7 @@ func lateThenNone(s *strike, c *client) bool {
 	return expired == 2
 }
 
-// deadEndpoint holds what goes to one of three members.
+// deadEndpoint holds all requests to one of three members, and its answers.
 func deadEndpoint(s *strike, c *client) bool {
 	p := pick(s.rng, c.link.proxies)
 	p.BlackHole()
@@ -130,22 +131,23 @@ func messageFaults() []kind {
 	}
 }
 
-// replaced has the client replace its session, which grants and revokes a lease.
+// replaced makes the client replace its session, which revokes a lease and grants another.
 func replaced(s *strike, c *client) {
 	s.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(s.life, 3*served(s.ttl)) // the round ends, whatever is wrong
+		ctx, cancel := context.WithTimeout(s.life, 3*served(s.ttl)) // so that the round ends even if replace hangs
 		defer cancel()
 		_ = c.replace(ctx)
 	})
 }
 
-// losing loses the answers to a few messages of one kind.
+// losing loses the answers to a few messages of one kind. provoke, if not nil, makes the client send such a message.
 func losing(method string, match func(any) bool, provoke func(*strike, *client)) func(*strike) bool {
 	return func(s *strike) bool {
 		c := pick(s.rng, s.clients)
 		s.begin(c.name)
 		rule := faults.Rule{Fault: faults.LoseAnswer, Method: method, Match: match, Times: 1 + s.rng.IntN(3)}
-		// A network does not lose one message of a stream on which others follow. Renewals do not follow one that is not answered.
+		// A network never loses one message of a stream and delivers the next one, so a watch is never silent. A
+		// session sends no renewal on a stream whose last renewal was not answered.
 		rule.Silent = method != faults.Watch && s.rng.IntN(2) == 0
 		var j *faults.Injection
 		if err := c.link.scaffold.try(func() { j = c.in.Inject(&c.link.scaffold, rule) }); err != nil {
@@ -165,7 +167,7 @@ func losing(method string, match func(any) bool, provoke func(*strike, *client))
 	}
 }
 
-// puts says whether a transaction puts a key, as an acquisition does; deletes, whether it deletes one.
+// puts reports whether a transaction puts a key, as an acquisition does; deletes, whether it deletes one.
 func puts(message any) bool {
 	return does(message, func(op *etcdserverpb.RequestOp) bool { return op.GetRequestPut() != nil })
 }
@@ -174,8 +176,8 @@ func deletes(message any) bool {
 	return does(message, func(op *etcdserverpb.RequestOp) bool { return op.GetRequestDeleteRange() != nil })
 }
 
-// onlyReleases says whether a transaction that deletes a key may arrive twice: an acquisition that shares its commit may not, as
-// the session knows from the answer that it will not come again.
+// onlyReleases reports whether a transaction deletes a key and may arrive twice. It may not if an acquisition shares
+// its commit: after the answer the session relies on it that the acquisition does not arrive again.
 func onlyReleases(message any) bool {
 	if !deletes(message) {
 		return false
@@ -185,7 +187,7 @@ func onlyReleases(message any) bool {
 			return false
 		}
 	}
-	return true // in a flat transaction all is done or nothing, and the comparison for the deletion does not hold again
+	return true // a flat transaction is done as a whole or not at all, and its comparison for the deletion holds only once
 }
 
 func does(message any, wanted func(*etcdserverpb.RequestOp) bool) bool {

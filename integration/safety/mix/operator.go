@@ -12,13 +12,13 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// takings are what takes a lock from its holder, by the lock's key.
+// takings are the ways in which an operator takes a lock from its holder, by the lock's key.
 var takings = []struct {
 	name string
 	take func(s *strike, key string) bool
 }{{history.OperatorRevokes, revoke}, {history.OperatorDeletes, remove}, {history.OperatorOverwrites, overwrite}}
 
-// operatorFaults take a lock from whoever holds one.
+// operatorFaults take a lock from a random holder.
 func operatorFaults() []kind {
 	var kinds []kind
 	for _, t := range takings {
@@ -35,7 +35,8 @@ func operatorFaults() []kind {
 	return kinds
 }
 
-// taken takes the key of a handle or, where it does not tell it, one of those that were created with its token and are left.
+// taken takes the key of a handle. If the handle has no method Key, it takes one of the keys that were created at its
+// token's revision and still exist.
 func (s *strike) taken(take func(*strike, string) bool, key string, token fence.Token) bool {
 	if keys := s.watch.created(token.Revision()); key == "" && len(keys) > 0 {
 		key = pick(s.rng, keys)
@@ -43,8 +44,9 @@ func (s *strike) taken(take func(*strike, string) bool, key string, token fence.
 	return key != "" && take(s, key)
 }
 
+// revoke revokes the lease that a key names.
 func revoke(s *strike, key string) bool {
-	text, _, _ := strings.Cut(strings.TrimPrefix(key[strings.LastIndexByte(key, '/')+1:], "r"), "-") // a reader's key begins with it
+	text, _, _ := strings.Cut(strings.TrimPrefix(key[strings.LastIndexByte(key, '/')+1:], "r"), "-") // a reader's begins with r
 	id, ok := leaseID(text)
 	if !ok {
 		return false
@@ -56,9 +58,10 @@ func revoke(s *strike, key string) bool {
 	})
 }
 
+// remove deletes a key.
 func remove(s *strike, key string) bool { return s.write(key, clientv3.OpDelete(key)) }
 
-// write does something to a key that is there.
+// write applies op to a key, if the key exists.
 func (s *strike) write(key string, op clientv3.Op) bool {
 	s.begin(key)
 	ctx, cancel := context.WithTimeout(s.ctx, 3*time.Second)
@@ -72,13 +75,13 @@ func (s *strike) write(key string, op clientv3.Op) bool {
 	return true
 }
 
-// overwrite takes a key off its lease, which it outlives then, and clears it away after a while.
+// overwrite takes a key off its lease, so that the key outlives the lease, and deletes the key after a while.
 func overwrite(s *strike, key string) bool {
 	hit := s.write(key, clientv3.OpPut(key, "mine"))
 	if hit {
 		s.last(50, 500)
 	}
-	_ = insist(s.life, func(ctx context.Context) error { // it ends with the run
+	_ = insist(s.life, func(ctx context.Context) error { // an error means that the run has ended
 		_, err := s.etcd.Txn(ctx).If(clientv3.Compare(clientv3.LeaseValue(key), "=", clientv3.NoLease)).
 			Then(clientv3.OpDelete(key)).Commit()
 		return err

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Options of [Run]. The zero value of a field is its default, but for Dir.
+// Options configure [Run]. The zero value of each field stands for its default; only Dir is required.
 type Options struct {
-	// Seed of all that is random. What the scheduler and the disk do is not in it, so a seed gives the same plan and not
+	// Seed of the random choices. The scheduler and the disk do not follow it, so a seed gives the same plan but not
 	// the same history.
 	Seed uint64
-	// Duration of the mix; the last round that has begun is finished. Default 3 minutes.
+	// Duration of the mix; a round that has begun is finished. Default 3 minutes.
 	Duration time.Duration
-	// Floors keep the mix going beyond Duration, up to twice as long, while one of them is not reached: a busy machine does
-	// less in the same time. Default: none.
+	// Floors keep the mix going beyond Duration, up to twice as long, while one of them is not reached: a busy machine
+	// does less in the same time. Default: none.
 	Floors []Floor
 	// Round is how long faults go on before all of them are healed. Default 20 s.
 	Round time.Duration
@@ -27,31 +27,31 @@ type Options struct {
 	Workers int
 	// Holders is the number of clients that are processes of their own. Default 2.
 	Holders int
-	// Peer is how long the peer is shown the same faults, after the mix. Default: not at all.
+	// Peer is how long etcd's own mutex runs under the same faults, after the mix. Default: it does not run.
 	Peer time.Duration
 	// Restore takes the cluster back to a snapshot after the mix. Default: it stays as it is.
 	Restore bool
 	// Dir is where the servers keep their data, on a real disk, and where histories are written. Required.
 	Dir string
-	// Server is the program of the members, as package slowdisk builds it. Default: this one, whose disks are never slow, so that
-	// one kind of fault meets nothing.
+	// Server is the program of the members, as package slowdisk builds it. Default: this program, whose disks are never
+	// slow, so that the fault "slow disk" meets nothing.
 	Server string
-	// First ends the run with the first round in which something is wrong.
+	// First ends the run after the first round with a violation.
 	First bool
-	// KeepAll keeps the histories of rounds that were clean, too.
+	// KeepAll also keeps the histories of clean rounds.
 	KeepAll bool
-	// Progress gets a line after each round. Default: it is dropped.
+	// Progress gets a line after each round. Default: the lines are dropped.
 	Progress io.Writer
 	// Saboteur breaks something on purpose, for the suite's own tests. Default: nothing.
 	Saboteur Saboteur
 }
 
-// Saboteur is what a test breaks to see that a run finds it.
+// Saboteur says what to break, so that a test can see that a run finds it.
 type Saboteur struct {
-	ForgetToken bool // the fenced resource does not look at the token
-	FalseLive   bool // a worker records its handle as live after it has lost or released it
+	ForgetToken bool // the fenced resource does not check the token
+	FalseLive   bool // workers record their handles as live after they have lost or released them
 	ForgetMarks bool // the fenced resource loses its marks when the cluster is restored
-	Litter      bool // a key is put into a queue, and stays there
+	Litter      bool // a key is put into a queue and stays there
 }
 
 func (o Options) resolve() (Options, error) {
@@ -66,6 +66,6 @@ func (o Options) resolve() (Options, error) {
 	return o, nil
 }
 
-// served is the time within which every waiter has been served once all faults have ended: a lease that was renewed just
-// before a change of leader lives for two TTLs, and three seconds are for the servers to find each other.
+// served returns the time within which every waiter must be served after all faults have ended: a lease that was
+// renewed just before a change of leader lives for two TTLs, and the servers have three seconds to find each other.
 func served(ttl time.Duration) time.Duration { return 2*ttl + 3*time.Second }

@@ -13,35 +13,35 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// party is a client in a restore, with a session of its own.
+// party is a client in a restore, with its own session.
 type party struct {
 	*restoration
 	name    string
 	etcd    *clientv3.Client
 	ttl     time.Duration
-	stays   string // the name that its first worker holds for as long as it can; "": none
+	stays   string // the name that its first witness holds for as long as it can; "": none
 	session *lease.Session
 	era     uint16
 	granted int64                  // the highest revision of its tokens; guarded by mu
 	tokens  map[string]fence.Token // the last of each name; guarded by mu
-	quiet   bool                   // it does nothing but stay, so that only renewals can tell it
+	quiet   bool                   // it only stays, so that only a renewal can report the restore to it
 }
 
-// open takes a session, which is closed when the restoration is done with it.
+// open opens a session. closeSessions closes it.
 func (p *party) open(ctx context.Context, era uint16) (err error) {
 	p.era = era
 	p.session, err = lease.NewSession(ctx, p.etcd, lease.Options{TTL: p.ttl, Owner: p.name, Era: era})
 	return err
 }
 
-// tenant is a handle and what it is for.
+// tenant is a handle, its party and its name.
 type tenant struct {
 	hold
 	party *party
 	name  string
 }
 
-// newcomers are clients that start after the restore.
+// newcomers starts the clients that come after the restore.
 func (r *restoration) newcomers(ctx context.Context) ([]*party, error) {
 	var parties []*party
 	for i := range newcomers {
@@ -61,7 +61,7 @@ func (r *restoration) newcomers(ctx context.Context) ([]*party, error) {
 	return parties, nil
 }
 
-// closeSessions closes those of some parties.
+// closeSessions closes the sessions of these parties.
 func (r *restoration) closeSessions(ctx context.Context, parties []*party) {
 	var wg sync.WaitGroup
 	for _, p := range parties {
@@ -80,8 +80,8 @@ func (r *restoration) closeSessions(ctx context.Context, parties []*party) {
 	wg.Wait()
 }
 
-// ready waits until every name in demand has a mark and every party a token of that revision or above, and all who are to
-// stay are there.
+// ready waits until every name that all parties want has a mark, and every party a token, of that revision or above. It
+// also waits until each party that is to stay holds its lock.
 func (r *restoration) ready(ctx context.Context, revision int64) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -118,21 +118,21 @@ func (r *restoration) missing(revision int64) string {
 	return ""
 }
 
-// has reports whether a party has had a token of that revision or above.
+// has reports whether a party has got a token of that revision or above.
 func (r *restoration) has(p *party, revision int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return p.granted >= revision
 }
 
-// took notes a handle that is live, left that it was released. Took also checks the handle's token.
+// took adds a handle that was granted, and checks its token; left removes a handle that was released.
 func (r *restoration) took(p *party, name string, h hold) {
 	r.mu.Lock()
 	r.live[h] = &tenant{hold: h, party: p, name: name}
 	p.granted = max(p.granted, h.Token().Revision())
 	why := ""
 	if before := p.tokens[name]; h.Token() < before {
-		why = fmt.Sprintf("%s was given token %s after token %s, and not told of the restore", p.name, h.Token().Text(), before.Text())
+		why = fmt.Sprintf("%s was given token %s after token %s, without an error that reports the restore", p.name, h.Token().Text(), before.Text())
 	}
 	if !shared(h) { // readers may come in any order
 		p.tokens[name] = h.Token()
@@ -154,8 +154,8 @@ func (r *restoration) left(h hold) {
 	delete(r.live, h)
 }
 
-// leave closes all sessions and late clients and revokes the leases that are left. The restore may bring back leases of closed
-// sessions, which nobody renews.
+// leave closes all sessions and the clients that came late. It revokes the leases that are left: the restore may bring
+// back leases of closed sessions.
 func (r *restoration) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, served(r.run.opts.TTL))
 	defer cancel()
@@ -167,16 +167,19 @@ func (r *restoration) leave(ctx context.Context) {
 	for _, c := range r.late {
 		_ = c.close(ctx) // its session is closed
 	}
-	_ = insist(ctx, func(ctx context.Context) error { // what it has left, the end of the run finds
+	_ = insist(ctx, func(ctx context.Context) error { // closeClients finds the leases that are left
 		resp, err := r.run.etcd.Leases(ctx)
 		if err != nil {
 			return err
 		}
 		for _, l := range resp.Leases {
-			if !own[l.ID] {
-				_, err = r.run.etcd.Revoke(ctx, l.ID)
+			if own[l.ID] {
+				continue
+			}
+			if _, err := r.run.etcd.Revoke(ctx, l.ID); err != nil {
+				return err
 			}
 		}
-		return err
+		return nil
 	})
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// peace is what clients do when all faults are healed and all locks are released. No fault then excuses that a waiter is
-// served late or out of order, or that a holder learns of a loss late or not at all.
+// peace follows after all faults are healed and all locks are released. No fault then excuses it if a waiter is served
+// late or out of order, or if a holder learns of a loss late or never.
 func (r *round) peace(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*served(r.run.opts.TTL))
 	defer cancel()
@@ -33,15 +33,15 @@ func (r *round) peace(ctx context.Context) {
 	wg.Wait()
 }
 
-// client is one of the clients without faults: all but the last, see loseLeases.
+// client returns a client without faults: any but the last, which loseLeases uses.
 func (r *round) client(i int) *client { return r.run.clients[i%max(1, len(r.run.clients)-1)] }
 
-// lastStrike is a fault that no other client may notice.
+// lastStrike returns a fault of the peace. No client but its target may notice it.
 func (r *round) lastStrike(ctx context.Context, kind string) *strike {
 	return &strike{nemesis: r.run.nemesis, ctx: ctx, kind: kind, rng: rand.New(rand.NewPCG(r.run.opts.Seed, uint64(r.number)))}
 }
 
-// loseLeases has a client lose leases at their deadlines.
+// loseLeases makes the last client lose leases at their deadlines.
 func (r *round) loseLeases(ctx context.Context) {
 	c := r.run.clients[len(r.run.clients)-1]
 	s := r.lastStrike(ctx, lateAnswers)
@@ -49,18 +49,20 @@ func (r *round) loseLeases(ctx context.Context) {
 	s.heal(lateThenNone(s, c)) //nolint:contextcheck // the strike has it
 }
 
-// serve has a worker of a client hold a lock while do runs. It complains and reports false if the worker does not get the lock.
+// serve lets a worker of a client hold a lock while do runs. If the worker does not get the lock, it complains and
+// returns false.
 func (r *round) serve(ctx context.Context, c *client, i int, k locker, do func()) bool {
-	w := r.lastStrike(ctx, "").worker(c, "citizen "+strconv.Itoa(i))
+	w := r.lastStrike(ctx, "").worker(c, "caller "+strconv.Itoa(i))
 	asked := w.log.Now()
 	err := w.briefly(ctx, k, do)
 	if err != nil && k.enter.Verb != history.Mutex { // an auth token that expires ends the watch of etcd's own mutex
-		r.complainSince(asked, "I7", "%s gets no %s when all faults are healed: %v", w.name, cmp.Or(k.enter.Verb, "lock"), err)
+		r.complainSince(asked, "I7", "%s is not served (%s) when all faults are healed: %v", w.name, cmp.Or(k.enter.Verb, "lock"), err)
 	}
 	return err == nil
 }
 
-// leadInTurn has leaders follow each other while observers watch: for two TTLs, and 40 of them even if that takes longer.
+// leadInTurn has leaders follow each other while observers watch: for two TTLs, and 40 of them even if that takes
+// longer.
 func (r *round) leadInTurn(ctx context.Context, i int, name string) {
 	const many = 40
 	over, c := time.Now().Add(2*r.run.opts.TTL), r.client(i)
@@ -71,10 +73,10 @@ func (r *round) leadInTurn(ctx context.Context, i int, name string) {
 	}
 }
 
-// standInLine has callers of one session wait for a lock. Each deletion of one of their keys arrives once more, when the key
-// is in use again; it must do no harm.
+// standInLine lets callers of one session wait for a lock. Each deletion of one of their keys arrives once more, when
+// the key is in use again. It must do no harm.
 func (r *round) standInLine(ctx context.Context, i int) {
-	const late, watched = 400 * time.Millisecond, time.Second // a handle's key is watched after a while
+	const late, watched = 400 * time.Millisecond, time.Second // a session watches a key that it has held for 250 ms
 	began, c := r.run.tape.Now(), r.client(i)
 	rule := faults.Rule{Fault: faults.RepeatRequest, Method: faults.Txn, Match: onlyReleases, Delay: late}
 	repeated := c.in.Inject(&c.link.scaffold, rule)
@@ -87,11 +89,12 @@ func (r *round) standInLine(ctx context.Context, i int) {
 	}
 }
 
-// callers is how many stand together.
+// callers is the number of callers in standTogether.
 const callers = 18
 
-// standTogether has callers come one after the other while the first of them holds a lock. Kind returns the client of each
-// caller, and what the caller waits for. The checkers know which locks may be held together, and who must not be overtaken.
+// standTogether starts callers one after the other while the first of them holds its lock. kind returns each caller's
+// client and lock. The checkers know which of these locks may be held together, and which callers must not be
+// overtaken.
 func (r *round) standTogether(ctx context.Context, kind func(i int) (*client, locker)) {
 	const apart, held = 30 * time.Millisecond, 20 * time.Millisecond
 	lock := func(i int, do func()) {
@@ -108,7 +111,7 @@ func (r *round) standTogether(ctx context.Context, kind func(i int) (*client, lo
 	})
 }
 
-// readInTurn has readers and writers of a lock.
+// readInTurn lets readers and writers wait for one lock.
 func (r *round) readInTurn(ctx context.Context) {
 	name := r.names.own("read")
 	r.standTogether(ctx, func(i int) (*client, locker) {
@@ -120,7 +123,8 @@ func (r *round) readInTurn(ctx context.Context) {
 	})
 }
 
-// mingle has locks of all kinds that exclude each other in part, etcd's own among them.
+// mingle lets callers wait for locks of all kinds, etcd's own mutex among them. Some exclude each other and some do
+// not.
 func (r *round) mingle(ctx context.Context) {
 	name, other := r.names.own("all"), r.names.own("other")
 	r.standTogether(ctx, func(i int) (*client, locker) {
@@ -141,7 +145,7 @@ func (r *round) mingle(ctx context.Context) {
 	})
 }
 
-// permitInTurn has those who want a permit, and some that let nobody in.
+// permitInTurn lets callers wait for permits, and others for a lock that excludes all permits.
 func (r *round) permitInTurn(ctx context.Context) {
 	name := r.names.own("permits")
 	r.standTogether(ctx, func(i int) (*client, locker) {
@@ -156,7 +160,8 @@ func (r *round) permitInTurn(ctx context.Context) {
 	})
 }
 
-// loseKeys has an operator take the keys of handles, which have to end. They are held for long enough that they are watched.
+// loseKeys lets an operator take the keys of handles, which must then end. The handles are held long enough to be
+// watched.
 func (r *round) loseKeys(ctx context.Context) {
 	const each, watched = 3, 600 * time.Millisecond
 	var wg sync.WaitGroup

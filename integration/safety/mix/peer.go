@@ -12,17 +12,18 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
-// Peer is what faults of the same kinds do to the mutex of etcd's own package concurrency, used as its examples show and
-// with a look at Session.Done before each write. It shows what the suite can find, and fails nothing.
+// Peer counts what faults of the same kinds do to the mutex of etcd's own package concurrency. The peer uses that mutex
+// as its examples show, and checks Session.Done before each write. It shows that the suite finds overlaps, and is no
+// violation.
 type Peer struct {
 	Duration       time.Duration `json:"duration"`
 	Acquisitions   int           `json:"acquisitions"`
 	Failed         int           `json:"failed"`   // calls of Lock
-	Overlaps       int           `json:"overlaps"` // grants while another holder had not been told that it had lost
+	Overlaps       int           `json:"overlaps"` // grants while Session.Done of another holder was not closed
 	LongestOverlap time.Duration `json:"longestOverlap"`
 	Writes         int           `json:"writes"`
-	StaleWrites    int           `json:"staleWrites"` // by holders after a later holder's, taken by a resource without a fence
-	StuckKeys      int           `json:"stuckKeys"`   // left in the queue by a call of Lock that failed, a second later
+	StaleWrites    int           `json:"staleWrites"` // after a write of a later holder; a resource without a fence accepts them
+	StuckKeys      int           `json:"stuckKeys"`   // still in the queue a second after Lock has failed
 }
 
 // String is the peer's part of the report.
@@ -38,12 +39,13 @@ func (p *Peer) String() string {
 	})
 }
 
+// peerPrefix is the prefix of the names that the peer locks.
 const peerPrefix = namesPrefix + "peer/"
 
-// harmed is how often something happened to the peer that must not.
+// harmed returns how often something happened to the peer that must not happen.
 func (p *Peer) harmed() int { return p.Overlaps + p.StaleWrites + p.StuckKeys }
 
-// peer shows the peer the faults for a while, and for up to nine times as long while they do no harm.
+// peer runs the peer under faults for Options.Peer, and for up to nine times as long if the faults do no harm.
 func (r *run) peer(ctx, life context.Context) (*Peer, error) {
 	ctx, cancel := context.WithTimeout(ctx, 9*r.opts.Peer)
 	defer cancel()
@@ -69,8 +71,9 @@ func (r *run) peer(ctx, life context.Context) (*Peer, error) {
 	return &stage.report, err
 }
 
-// peerClasses are the faults of what lies between a client and the cluster, and more of them at a time: there is less time,
-// and nobody has to be served. Late answers come most often, since whoever counts a lease from the answer counts too long.
+// peerClasses are the faults of the network and of messages. More of them are on at a time, since there is less time
+// and no waiter has to be served. Late answers come most often: a client that counts a lease from the answer, as the
+// peer does, takes it for longer than it is.
 func peerClasses() []class {
 	var classes []class
 	for _, c := range faultClasses() {
@@ -88,7 +91,7 @@ func peerClasses() []class {
 	return classes
 }
 
-// peerStage is the names that the peer locks, and the resource without a fence.
+// peerStage is the resource without a fence, and what is known of the peer's holders.
 type peerStage struct {
 	etcd *clientv3.Client // straight to the members
 	ttl  time.Duration
@@ -104,12 +107,12 @@ func newPeerStage(etcd *clientv3.Client, ttl time.Duration) *peerStage {
 	return &peerStage{etcd: etcd, ttl: ttl, last: map[string]*peerHold{}, written: map[string]int{}}
 }
 
-// peerHold is a holder, until it lets go or is told that it has lost.
+// peerHold is a holder, until it releases the lock or sees that the lock is lost.
 type peerHold struct {
-	lost   <-chan struct{} // closed when it is told
+	lost   <-chan struct{} // Session.Done
 	grant  int
 	over   bool
-	passed time.Time // when another was granted the name, if one was
+	passed time.Time // when another holder was granted the name; zero: none was
 }
 
 func (p *peerStage) harmed() int {
@@ -118,8 +121,9 @@ func (p *peerStage) harmed() int {
 	return p.report.harmed()
 }
 
-func (h *peerHold) told() bool { return closed(h.lost) }
+func (h *peerHold) sawLoss() bool { return closed(h.lost) }
 
+// work locks, writes and unlocks until ctx ends, with a new session after each failure.
 func (p *peerStage) work(ctx context.Context, etcd *clientv3.Client, rng *rand.Rand) {
 	for ctx.Err() == nil {
 		session, err := concurrency.NewSession(etcd, concurrency.WithTTL(int(p.ttl/time.Second)), concurrency.WithContext(ctx))
@@ -130,7 +134,7 @@ func (p *peerStage) work(ctx context.Context, etcd *clientv3.Client, rng *rand.R
 		for ctx.Err() == nil && p.turn(ctx, session, rng) {
 			sleep(ctx, millis(rng, 5, 40))
 		}
-		_ = session.Close() // what it could not revoke expires
+		_ = session.Close() // otherwise the lease expires
 	}
 }
 
@@ -145,14 +149,14 @@ func (p *peerStage) turn(ctx context.Context, session *concurrency.Session, rng 
 		return false
 	}
 	h := p.granted(session.Done(), name)
-	for end := time.Now().Add(millis(rng, 100, 3000)); time.Now().Before(end) && !h.told() && ctx.Err() == nil; {
+	for end := time.Now().Add(millis(rng, 100, 3000)); time.Now().Before(end) && !h.sawLoss() && ctx.Err() == nil; {
 		p.write(h, name)
 		sleep(ctx, millis(rng, 5, 30))
 	}
 	p.over(h)
-	letGo, stop := context.WithTimeout(context.WithoutCancel(ctx), p.ttl)
+	unlocking, stop := context.WithTimeout(context.WithoutCancel(ctx), p.ttl)
 	defer stop()
-	return m.Unlock(letGo) == nil && !h.told()
+	return m.Unlock(unlocking) == nil && !h.sawLoss()
 }
 
 func (p *peerStage) granted(lost <-chan struct{}, name string) *peerHold {
@@ -163,14 +167,14 @@ func (p *peerStage) granted(lost <-chan struct{}, name string) *peerHold {
 	before := p.last[name]
 	h := &peerHold{lost: lost, grant: p.grants}
 	p.last[name] = h
-	if before != nil && !before.over && !before.told() {
+	if before != nil && !before.over && !before.sawLoss() {
 		p.report.Overlaps++
 		before.passed = time.Now()
 	}
 	return h
 }
 
-// over is called when the holder stops to work: it lets go, or has been told.
+// over is called when the holder stops writing, because it is done or because it has lost the lock.
 func (p *peerStage) over(h *peerHold) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -190,7 +194,8 @@ func (p *peerStage) write(h *peerHold, name string) {
 	p.written[name] = max(p.written[name], h.grant)
 }
 
-// failed looks whether a failed acquisition has left its key, which is in the way of others as long as the session lives.
+// failed checks whether a failed acquisition has left its key. Such a key blocks others for as long as the session
+// lives.
 func (p *peerStage) failed(ctx context.Context, session *concurrency.Session, name string) {
 	sleep(ctx, time.Second)
 	asking, cancel := context.WithTimeout(ctx, time.Second)
@@ -199,7 +204,7 @@ func (p *peerStage) failed(ctx context.Context, session *concurrency.Session, na
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.report.Failed++
-	// Where it has lost its lease, the key is gone or goes.
+	// If the session has lost its lease, etcd deletes the key.
 	if err == nil && len(resp.Kvs) > 0 && !closed(session.Done()) {
 		p.report.StuckKeys++
 	}

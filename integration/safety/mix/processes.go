@@ -8,7 +8,7 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// processFaults strike clients that are processes of their own.
+// processFaults affect clients that are processes of their own.
 func processFaults() []kind {
 	return []kind{
 		{"client stopped", onHolder(stopHolder)},
@@ -17,7 +17,8 @@ func processFaults() []kind {
 	}
 }
 
-// onHolder strikes a holder process that holds a lock, and that no other fault has reserved.
+// onHolder injects a fault at a client's process that no other fault has reserved. It waits until the process holds a
+// lock.
 func onHolder(do func(*strike, *berth) bool) func(*strike) bool {
 	return func(s *strike) bool {
 		b, giveBack := take(s, s.round.berths)
@@ -40,7 +41,7 @@ func onHolder(do func(*strike, *berth) bool) func(*strike) bool {
 	}
 }
 
-// stopHolder stops a process for longer than its lease lives, and lets it go on.
+// stopHolder pauses a process for longer than its lease lives.
 func stopHolder(s *strike, b *berth) bool {
 	hit := b.holder.Signal(syscall.SIGSTOP) == nil
 	ttl := int(s.ttl.Milliseconds())
@@ -49,8 +50,8 @@ func stopHolder(s *strike, b *berth) bool {
 	return hit
 }
 
-// stopWithAnswer stops a process while answers to its renewals are on their way. They are there when it goes on, past the
-// deadline of what it had heard before: they must not revive anything.
+// stopWithAnswer pauses a process while answers to its renewals are on their way. The process goes on after the
+// deadline that it knew, and then finds these answers in its sockets. They must not revive a handle.
 func stopWithAnswer(s *strike, b *berth) bool {
 	b.link.each(func(p *faults.Proxy) { p.Answers.Hold() })
 	sleep(s.ctx, s.ttl/3)
@@ -61,6 +62,7 @@ func stopWithAnswer(s *strike, b *berth) bool {
 	return hit
 }
 
+// killHolder kills a process, and starts the next one in its berth.
 func killHolder(s *strike, b *berth) bool {
 	b.holder.kill()
 	s.tape.tally.forget(b.holder.name)

@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	slowCluster = "slow cluster" // the fault that the history has where nobody has made one
+	slowCluster = "slow cluster" // the fault in the history for a slow commit that the nemesis did not cause
 	slowCommit  = 250 * time.Millisecond
-	lostCommit  = time.Second // after which another one is tried: one that a fault has lost must not excuse what comes after the fault
+	lostCommit  = time.Second // gives a commit up: one that a fault has lost must not excuse what comes after the fault
 	forever     = time.Duration(math.MaxInt64)
 )
 
-// pulse has each member commit a no-op, again and again, for a plain client that no fault is aimed at. A cluster that
+// pulse makes each member commit no-ops all the time, for a plain client that no fault is aimed at. A cluster that
 // commits slowly serves all clients late, whatever the library does, so the history records a slow commit as a fault.
 type pulse struct {
 	tape *tape
@@ -26,12 +26,13 @@ type pulse struct {
 	wg   sync.WaitGroup
 
 	mu   sync.Mutex // guards the field below
-	late []*beat    // commits that took longer, or do
+	late []*beat    // slow commits, also those that are still under way
 }
 
+// beat is a slow commit.
 type beat struct{ sent, answered time.Duration }
 
-// startPulse begins within a round, and ends before it: a history has each fault from its begin to its end.
+// startPulse starts a pulse, which must end before its round: a history has each fault from its beginning to its end.
 func (r *run) startPulse(ctx context.Context) *pulse {
 	ctx, stop := context.WithCancel(ctx)
 	p := &pulse{tape: r.tape, stop: stop}
@@ -79,7 +80,7 @@ func (p *pulse) beat(ctx context.Context, member *clientv3.Client) {
 	b.answered = fault.At
 }
 
-// slow returns how many commits were slow since a time, and for how long at most.
+// slow returns the number of slow commits that ended after since or go on, and the time that the longest took.
 func (p *pulse) slow(since time.Duration) (n int, longest time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

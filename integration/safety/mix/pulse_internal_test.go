@@ -12,7 +12,7 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-func TestPulse_slowClusterExcuses(t *testing.T) {
+func TestPulse_aSlowClusterExcusesComplaints(t *testing.T) {
 	server := etcdtest.Start(t, etcdtest.Options{})
 	proxy := faults.NewProxy(t, server.Endpoint())
 	r := soonOver(t)
@@ -23,16 +23,16 @@ func TestPulse_slowClusterExcuses(t *testing.T) {
 	defer r.pulse.end()
 	proxy.Answers.Hold()
 	require.Eventually(t, func() bool { n, _ := r.pulse.slow(asked); return n > 0 }, time.Minute, time.Millisecond)
-	r.complainSince(r.run.tape.Now(), "I7", "not served while the cluster is slow")
+	r.complainSince(r.run.tape.Now(), "I7", "asked while the cluster is slow")
 	require.Empty(t, r.violations)
 	proxy.Answers.Pass()
 	r.pulse.end()
 	_, longest := r.pulse.slow(asked)
 	require.GreaterOrEqual(t, longest, slowCommit)
-	r.complainSince(asked, "I7", "not served since the cluster was slow")
+	r.complainSince(asked, "I7", "asked before the cluster was slow")
 	require.Empty(t, r.violations)
-	r.complainSince(r.run.tape.Now(), "I7", "asked after that")
-	requireComplaint(t, r, "I7", "asked after that")
+	r.complainSince(r.run.tape.Now(), "I7", "asked when the cluster is fast again")
+	requireComplaint(t, r, "I7", "fast again")
 
 	path, err := r.run.tape.end()
 	require.NoError(t, err)
@@ -41,7 +41,7 @@ func TestPulse_slowClusterExcuses(t *testing.T) {
 	require.NotEmpty(t, events)
 	begun := map[int64]history.Event{}
 	for _, e := range events {
-		require.Equal(t, "cluster", e.Target, "it reaches everybody")
+		require.Equal(t, "cluster", e.Target, "the fault affects all clients")
 		if e.Kind == history.Fault {
 			begun[e.Fault] = e
 			continue
@@ -51,5 +51,5 @@ func TestPulse_slowClusterExcuses(t *testing.T) {
 		require.GreaterOrEqual(t, e.At-begun[e.Fault].At, slowCommit)
 		delete(begun, e.Fault)
 	}
-	require.Empty(t, begun, "a fault that is not healed excuses all that follows")
+	require.Empty(t, begun, "a fault that is never healed would excuse everything after it")
 }

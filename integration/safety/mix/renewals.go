@@ -12,11 +12,11 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// renewals records each grant and each renewal of a client's leases, right before the client gets the answer. From that the
-// checker computes each lease's deadline, independently of the client.
+// renewals records each grant and each renewal of a client's leases, right before the client gets the answer. From that
+// the checker computes each lease's deadline, independently of the client.
 type renewals struct{ log record }
 
-// options go before those of package faults, so that an answer that is lost is not recorded.
+// options must come before the options of package faults, so that an answer that is lost is not recorded.
 func (r renewals) options() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(r.unary), grpc.WithChainStreamInterceptor(r.stream)}
 }
@@ -31,8 +31,8 @@ func (r renewals) unary(
 ) error {
 	sent := r.log.Now()
 	err := invoke(ctx, method, req, reply, cc, opts...)
-	// A session chooses its lease's ID. A lease that has its ID from the server is the client's own, for a session to adopt:
-	// that session counts from the renewal with which it adopts it, which may be answered when the grant has run out.
+	// A session chooses the ID of its lease. If the server chooses, the client grants the lease for a session to adopt.
+	// That session counts from its first renewal, which may be answered after the grant has run out.
 	asked, ok := req.(*etcdserverpb.LeaseGrantRequest)
 	if ok && err == nil && asked.ID != 0 {
 		r.record(asked.ID, sent)
@@ -50,12 +50,13 @@ func (r renewals) stream(
 	return &renewalStream{ClientStream: s, renewals: r}, nil
 }
 
-// renewalStream has one renewal under way at a time, but etcd's own sessions, whose renewals nobody judges: they send without waiting.
+// renewalStream assumes that one renewal is under way at a time. etcd's own sessions send without waiting, but no
+// checker uses their renewals.
 type renewalStream struct {
 	grpc.ClientStream
 	renewals
 
-	sent atomic.Int64 // of the latest: whoever waits for its answer has sent it
+	sent atomic.Int64 // when the latest renewal was sent
 }
 
 // SendMsg sends a renewal.
@@ -64,7 +65,7 @@ func (s *renewalStream) SendMsg(msg any) error {
 	return s.ClientStream.SendMsg(msg)
 }
 
-// RecvMsg waits for its answer.
+// RecvMsg records the renewal when it is answered.
 func (s *renewalStream) RecvMsg(msg any) error {
 	err := s.ClientStream.RecvMsg(msg)
 	if answer, ok := msg.(*etcdserverpb.LeaseKeepAliveResponse); ok && err == nil && answer.TTL > 0 {

@@ -14,17 +14,17 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// A session adopts a lease by a renewal. Where the first renewals are not answered in time, the time since the grant may have
-// run out by then. A lock on the lease is live all the same.
-func TestRenewals_adoptedWhenTheGrantHasRunOut(t *testing.T) {
+// A session adopts a lease by a renewal. If the first renewals are not answered in time, a TTL may have passed since
+// the grant by then. A lock on the lease is live all the same.
+func TestRenewals_leaseAdoptedAfterTheGrantHasRunOut(t *testing.T) {
 	const ttl = 3 * time.Second
 	tape := newTape(t.TempDir())
 	require.NoError(t, tape.begin(1))
 	tape.Record(history.Event{Kind: history.Note, Name: history.NoteTTL, Value: ttl.String()})
 	srv, in := etcdtest.Start(t, etcdtest.Options{}), faults.NewInterceptor(t)
 	client := srv.Client(t, etcdtest.Dial(renewals{tape}.options()...), etcdtest.Dial(in.DialOptions()...))
-	// Two renewals are given up, after a quarter and up to a half of the TTL. At no time does the server wait for one for longer than
-	// three fifths of it.
+	// Two renewals are given up, after a quarter and up to a half of the TTL. The server never waits longer than three
+	// fifths of the TTL for the next renewal.
 	in.Inject(t, faults.Rule{Fault: faults.DelayAnswer, Method: faults.LeaseGrant, Delay: ttl * 3 / 5, Times: 1})
 	in.Inject(t, faults.Rule{Fault: faults.DelayAnswer, Method: faults.LeaseKeepAlive, Delay: ttl, Times: 2})
 	asked := tape.Now()
@@ -36,7 +36,7 @@ func TestRenewals_adoptedWhenTheGrantHasRunOut(t *testing.T) {
 	tape.Record(history.Event{Kind: history.Put, Key: l.Key(), Revision: int64(l.Token()), Created: int64(l.Token()), Lease: int64(session.Status().LeaseID)})
 	tape.Record(history.Event{Kind: history.Grant, Op: 1, Actor: "c/w", Name: "a", Token: l.Token(), Key: l.Key()})
 	at := tape.Now()
-	require.Greater(t, at-asked, ttl-ttl/10, "the time since the grant has not run out, so this proves nothing")
+	require.Greater(t, at-asked, ttl-ttl/10, "the grant has not run out, so this proves nothing")
 	require.NoError(t, l.Err())
 	tape.Record(history.Event{At: at, Kind: history.Live, Op: 1})
 	require.NoError(t, l.Unlock(t.Context()))

@@ -20,16 +20,16 @@ type Report struct {
 	More       int               `json:"more,omitempty"` // violations beyond the first 100
 	Peer       *Peer             `json:"peer,omitempty"`
 	Restored   *Restored         `json:"restored,omitempty"`
-	Histories  []string          `json:"-"` // that were kept
+	Histories  []string          `json:"-"` // the files that were kept
 }
 
 // Counts are the sums of a run.
 type Counts struct {
 	Rounds         int           `json:"rounds"`
 	Events         int           `json:"events"`
-	Faults         int           `json:"faults"` // that met something
+	Faults         int           `json:"faults"` // faults that met something
 	Acquisitions   int           `json:"acquisitions"`
-	GaveUp         int           `json:"gaveUp"` // or found it locked
+	GaveUp         int           `json:"gaveUp"` // acquisitions that failed, or found the name locked
 	Writes         int           `json:"writes"`
 	Refused        int           `json:"refused"` // stale writes
 	Shared         int           `json:"shared"`  // acquisitions of readers
@@ -37,23 +37,23 @@ type Counts struct {
 	Trees          int           `json:"trees"`   // of nodes of trees
 	Permits        int           `json:"permits"`
 	StaleReads     int           `json:"staleReads"`    // claims and reads of readers that were refused
-	StaleByReader  int           `json:"staleByReader"` // stale writes that only a reader's claim has fenced
+	StaleByReader  int           `json:"staleByReader"` // stale writes refused only because of a reader's claim
 	Unknown        int           `json:"unknown"`       // requests without an answer
 	Expiries       int           `json:"expiries"`
 	LeaderChanges  int           `json:"leaderChanges"`
-	RevokedEarly   int           `json:"revokedEarly"` // leases that members revoked which had been paused and led no more
-	StaleAuth      int           `json:"staleAuth"`    // requests and watches whose auth token had expired, or was lost by a restart
-	ControlStale   int           `json:"controlStale"` // writes with a stale token that the unfenced control has taken
-	Stalls         int           `json:"stalls"`       // of this process, above 250 ms
+	RevokedEarly   int           `json:"revokedEarly"` // leases that members revoked which had been paused and no longer led
+	StaleAuth      int           `json:"staleAuth"`    // requests and watches whose auth token had expired, or was lost in a restart
+	ControlStale   int           `json:"controlStale"` // writes with a stale token that the unfenced control has accepted
+	Stalls         int           `json:"stalls"`       // times in which this process did not run for more than 250 ms
 	LongestStall   time.Duration `json:"longestStall"`
-	SlowCommits    int           `json:"slowCommits"` // of a plain client, above 250 ms, when all faults were healed
+	SlowCommits    int           `json:"slowCommits"` // of a plain client, above 250 ms, after all faults were healed
 	LongestCommit  time.Duration `json:"longestCommit"`
-	SlowestToServe time.Duration `json:"slowestToServe"` // all who waited, after a round
+	SlowestToServe time.Duration `json:"slowestToServe"` // the longest time to serve all waiters after a round
 	Heap           uint64        `json:"heap"`           // after the last round
-	Restores       int           `json:"restores"`       // from a snapshot, that met something in each way there is
+	Restores       int           `json:"restores"`       // from a snapshot, if noticed in each possible way
 }
 
-// Violation is something that must not be.
+// Violation is something that must not happen.
 type Violation struct {
 	Invariant string `json:"invariant"` // "I1" to "I9", or what the run itself has found: "end", "memory", "history"
 	Round     int    `json:"round,omitempty"`
@@ -74,7 +74,7 @@ func (r *Report) violate(v Violation) {
 	r.Violations = append(r.Violations, v)
 }
 
-// line is the running totals.
+// line returns the totals until now.
 func (r *Report) line() string {
 	c := r.Counts
 	return fmt.Sprintf("%8s  round %d: %d faults, %d acquisitions, %d writes, %d refused, %d expiries, %d leader changes, %d violations",
@@ -82,14 +82,14 @@ func (r *Report) line() string {
 		len(r.Violations)+r.More)
 }
 
-// Floor is the least of something that a run must have done, so that it cannot pass by doing nothing.
+// Floor is a minimum for one of the Counts, so that a run cannot pass by doing nothing.
 type Floor struct {
 	What  string
 	Least int
-	Of    func(*Counts) *int // where it is counted
+	Of    func(*Counts) *int // the count
 }
 
-// Floors are those of a short run.
+// Floors returns the floors of a short run.
 func Floors() []Floor {
 	return []Floor{
 		{"faults", 250, func(c *Counts) *int { return &c.Faults }},
@@ -110,8 +110,8 @@ func Floors() []Floor {
 	}
 }
 
-// Missed returns what the run has too little of: floors that it does not reach, kinds of faults that never met anything, and
-// harm to the peer.
+// Missed returns what the run lacks: floors that it has not reached, kinds of faults that never met anything, and harm
+// to the peer, if the peer ran.
 func (r *Report) Missed(floors []Floor) []string {
 	var missed []string
 	for _, f := range floors {
@@ -130,7 +130,7 @@ func (r *Report) Missed(floors []Floor) []string {
 	return missed
 }
 
-// Invariants are those that a run looks at, in the order of the report.
+// invariants are what a run checks, in the order of the report.
 var invariants = []string{"I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "end", "memory", "history"}
 
 // row is a line of a part of the report.
@@ -139,7 +139,7 @@ type row struct {
 	n    any
 }
 
-// table writes rows, each in that format.
+// table formats rows.
 func table(format string, rows []row) string {
 	var b strings.Builder
 	for _, r := range rows {
@@ -148,7 +148,7 @@ func table(format string, rows []row) string {
 	return b.String()
 }
 
-// String is the report as a table.
+// String returns the report as a table.
 func (r *Report) String() string {
 	var b strings.Builder
 	c := r.Counts
@@ -157,9 +157,9 @@ func (r *Report) String() string {
 		fmt.Fprintf(&b, "%-45s %8d   floor %d\n", f.What, *f.Of(&c), f.Least)
 	}
 	b.WriteString(table("%-45s %8v\n", []row{
-		{"gave up, or found it locked", c.GaveUp},
+		{"acquisitions that failed, or found it locked", c.GaveUp},
 		{"requests of unknown outcome", c.Unknown},
-		{"leases revoked by a paused leader that led no more", c.RevokedEarly},
+		{"leases revoked by a member that no longer led", c.RevokedEarly},
 		{"longest to serve all after a round", c.SlowestToServe.Round(time.Millisecond)},
 		{"stalls of this process above 250 ms", c.Stalls},
 		{"  the longest", c.LongestStall.Round(time.Millisecond)},

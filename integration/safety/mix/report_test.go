@@ -8,7 +8,7 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/mix"
 )
 
-// enough is a report that reaches all floors exactly.
+// enough returns a report that just reaches all floors.
 func enough() *mix.Report {
 	r := &mix.Report{Faults: map[string]mix.Struck{}}
 	for _, f := range mix.Floors() {
@@ -39,7 +39,7 @@ func TestReport_Missed(t *testing.T) {
 	}
 }
 
-func TestReport_showsWhatWasFound(t *testing.T) {
+func TestReport_listsViolationsAndHarmToThePeer(t *testing.T) {
 	r := enough()
 	r.Violations = []mix.Violation{{Invariant: "I3", Round: 4, Text: "two at a time"}, {Invariant: "odd", Text: "?"}}
 	r.Peer = &mix.Peer{Overlaps: 17}

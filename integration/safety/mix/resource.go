@@ -17,14 +17,15 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// store serves the resources of a round over HTTP. Each has a twin that gets the same writes and takes them all.
+// store serves the resources of a round over HTTP. Each resource has a twin, the unfenced control, which gets the same
+// writes and accepts all of them.
 type store struct {
 	log      record
 	guard    fence.Guard
-	database *database        // of a resource, nil if there is none in one
+	database *database        // of the resource that is in a database; nil: none is
 	items    map[string]*item // by name; not changed
-	inner    http.Handler     // the fenced one
-	check    bool             // the token; false: sabotage
+	inner    http.Handler     // checks the token, then applies
+	check    bool             // whether tokens are checked; false: sabotage
 }
 
 // item is a resource and its twin.
@@ -33,15 +34,15 @@ type item struct {
 	form form
 	sql  bool // it is in the database
 
-	mu     sync.Mutex // guards the fields below, and is held until an event is recorded; never while a token is looked at
+	mu     sync.Mutex // guards the fields below; held until the event is recorded, never while a token is checked
 	fenced state
 	twin   state
-	seen   fence.Token // by the twin, the highest
-	steps  int         // of writers at the fenced one: claims and updates
-	open   int         // of these, what is on record and perhaps not committed: in the database
+	seen   fence.Token // the highest that the twin got
+	steps  int         // claims and updates that writers made at the fenced resource
+	open   int         // steps that are recorded but perhaps not committed, in the database
 }
 
-// step records what a writer does in the database, and leaves it open or not.
+// step records a writer's step in the database. open is 1 if the step is not committed yet, else 0.
 func (it *item) step(record func(), open int) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -50,7 +51,7 @@ func (it *item) step(record func(), open int) {
 	it.open += open
 }
 
-// shut is called when that many are committed or rolled back.
+// shut ends open steps, which were committed or rolled back.
 func (it *item) shut(open int) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -78,7 +79,7 @@ func newStore(log record, n names, d *database, sabotage Saboteur) (*store, erro
 	return s, nil
 }
 
-// ServeHTTP takes a request through the twin and then to the fenced resource.
+// ServeHTTP applies a request to the twin and then passes it to the fenced resource.
 func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	it, q := s.items[r.FormValue("name")], requestOf(r)
 	if it == nil {
@@ -103,8 +104,8 @@ func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.inner.ServeHTTP(w, r)
 }
 
-// lateMark ends the value of a write that takes a register some time, so that other writes wait: a token that is new when its
-// write arrives may be stale when it is applied.
+// lateMark ends the value of a write that a register applies slowly, so that other requests wait: a token that is not
+// stale when its write arrives may be stale when the write is applied.
 const lateMark = ".late"
 
 // apply serves a request whose token has been checked.
@@ -126,11 +127,12 @@ func (s *store) apply(w http.ResponseWriter, r *http.Request) {
 		it.steps++
 	}
 	s.log.Record(q.event(it.name, history.OK, s.guard.Marks()[it.name]))
-	_, _ = w.Write([]byte(q.value)) // an error says that the client has gone
+	_, _ = w.Write([]byte(q.value)) // it fails only if the client has gone
 }
 
-// serveReader serves a reader, whose token the middleware has checked. It asks the guard again, and repeats that if a writer
-// came before the read is recorded. So the record is in order, and no request waits for the guard while it holds the item.
+// serveReader serves a reader, whose token the middleware has checked. It asks the guard again, and repeats that if a
+// writer's step came before the read is recorded. So the record is in order, and no request waits for the guard while
+// it holds the item's mutex.
 func (s *store) serveReader(w http.ResponseWriter, r *http.Request, it *item, q request) {
 	check := s.guard.CheckRead
 	if q.verb == history.ClaimRead {
@@ -155,7 +157,7 @@ func (s *store) serveReader(w http.ResponseWriter, r *http.Request, it *item, q 
 		}
 		it.mu.Unlock()
 	}
-	_, _ = w.Write([]byte(q.value)) // an error says that the client has gone
+	_, _ = w.Write([]byte(q.value)) // it fails only if the client has gone
 }
 
 // refuse answers and records a request that the middleware or the database has refused.
@@ -173,7 +175,7 @@ func (s *store) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// request is what is asked of a resource.
+// request is a request to a resource.
 type request struct {
 	id    int64
 	verb  history.Verb
@@ -227,7 +229,7 @@ func (s *state) read(f form) string {
 type resources struct {
 	*httptest.Server
 
-	store atomic.Pointer[store] // nil where there is no round
+	store atomic.Pointer[store] // nil between rounds
 }
 
 func serveResources() *resources {

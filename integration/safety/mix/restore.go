@@ -14,8 +14,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// restoration is the last part of a run: the cluster is taken back to a snapshot while clients work. It has a history of
-// its own, which package check is not for: revisions start again in it.
+// restoration is the last part of a run: the cluster is restored from a snapshot while clients work. Package check
+// cannot check its history, since revisions start again in it.
 type restoration struct {
 	run     *run
 	log     record
@@ -23,32 +23,32 @@ type restoration struct {
 	store   *store
 	rush    []string // names that all parties want
 	parties []*party
-	late    []*client // that came after the restore
-	gap     int64     // of revisions; more than are used before the era is raised, so that no mark is passed by then
-	killed  time.Duration
+	late    []*client     // clients that came after the restore
+	gap     int64         // revisions after the snapshot: so many that no token passes a mark before the era is raised
+	killed  time.Duration // when the members were killed
 
 	mu         sync.Mutex // guards the fields below
-	back       bool       // revisions go back now, or have gone
+	back       bool       // revisions are going back, or have gone back
 	live       map[hold]*tenant
-	ended      []*tenant   // by a loss, of those that were live at the restore
-	highest    fence.Token // that was given out before the era was raised
+	ended      []*tenant   // of those that were live at the restore: the tenants that a loss has ended
+	highest    fence.Token // the highest token that was granted before the era was raised
 	report     Restored
 	violations []string
 }
 
-// witnesses of each party.
+// witnesses is the number of witnesses of each party.
 const witnesses = 4
 
-// newcomers are clients that come after the restore.
+// newcomers is the number of clients that come after the restore.
 const newcomers = 2
 
-// restore takes the cluster back.
+// restore runs the restoration.
 func (run *run) restore(life context.Context) (err error) {
-	run.endWatch() // it would not find its revisions again
+	run.endWatch() // revisions start again, so it would miss changes
 	ctx, cancel := context.WithTimeout(life, 3*time.Minute)
 	defer cancel()
-	// A member that is asked with an auth token waits until it has applied what it had when it gave out the token. After a
-	// restore that can take for ever, so clients that were there before would be told nothing.
+	// Before a member serves a request with an auth token, it waits for the revision at which the token was given out.
+	// After a restore that revision may never come, so clients with a token would learn nothing.
 	if _, err := run.etcd.AuthDisable(ctx); err != nil {
 		return fmt.Errorf("mix: turn authentication off before the restore: %w", err)
 	}
@@ -69,8 +69,8 @@ func (run *run) restore(life context.Context) (err error) {
 	}
 	defer r.out.close()
 	for i, c := range run.clients {
-		// Some have leases that outlive the time without a cluster and are seldom renewed: one is told by a renewal, the
-		// others by what they ask for before.
+		// Some parties have leases that outlive the time without a cluster and are seldom renewed. The quiet one learns
+		// of the restore from a renewal, the others from an acquisition before that.
 		p := &party{
 			restoration: r, name: c.name, etcd: c.etcd, ttl: run.opts.TTL, tokens: map[string]fence.Token{},
 			quiet: i == 0 && len(run.clients) > 1,
@@ -94,7 +94,7 @@ func (run *run) restore(life context.Context) (err error) {
 	return r.judge(number)
 }
 
-// pass is the restore, from the work before to the work after.
+// pass runs all steps, from the work before the restore to the work after it.
 func (r *restoration) pass(ctx context.Context) error {
 	working, stop := context.WithCancel(ctx)
 	var old, unaware, ends sync.WaitGroup
@@ -102,7 +102,7 @@ func (r *restoration) pass(ctx context.Context) error {
 	defer ends.Wait()
 	defer unaware.Wait()
 	defer stop()
-	join := func(first int) error { // every other party: the leases of those that come after the snapshot are not in it
+	join := func(first int) error { // half of the parties: the snapshot has the leases of the first half only
 		for i := first; i < len(r.parties); i += 2 {
 			p := r.parties[i]
 			if err := p.open(ctx, 0); err != nil {
@@ -113,7 +113,7 @@ func (r *restoration) pass(ctx context.Context) error {
 					break
 				}
 				w := p.witness(j)
-				old.Go(func() { w.untilTold(working) })
+				old.Go(func() { w.untilRestored(working) })
 			}
 		}
 		return nil
@@ -128,7 +128,7 @@ func (r *restoration) pass(ctx context.Context) error {
 	if err := etcdproc.Save(ctx, r.run.etcd, file); err != nil {
 		return err
 	}
-	saved, err := presentRevision(ctx, r.run.etcd) // no lower than the snapshot's
+	saved, err := presentRevision(ctx, r.run.etcd) // not below the snapshot's revision
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (r *restoration) pass(ctx context.Context) error {
 		return err
 	}
 	for quiet := r.parties[0]; !r.has(quiet, saved+r.gap) && ctx.Err() == nil; {
-		quiet.witness(1).turn(ctx, r.rush[0]) // so that there is a revision that it has seen
+		quiet.witness(1).turn(ctx, r.rush[0]) // it must have seen a revision that the restore takes back
 	}
 	live, err := r.takeBack(ctx, file)
 	if err != nil {
@@ -158,9 +158,9 @@ func (r *restoration) pass(ctx context.Context) error {
 	}
 	ends.Wait()
 	if !r.inTime(&old, stop) {
-		r.wrong("not everybody was told of the restore, %v after the cluster was back", r.patience())
+		r.wrong("not every witness got an error that reports the restore, %v after the cluster was back", r.patience())
 	}
-	r.closeSessions(ctx, r.parties) // their keys have come back, and are in the way of others
+	r.closeSessions(ctx, r.parties) // their keys have come back and block others
 	if !r.inTime(&unaware, stop) {
 		r.wrong("newcomers were not served in %v", r.patience())
 	}
@@ -169,7 +169,7 @@ func (r *restoration) pass(ctx context.Context) error {
 	if err := r.raiseEra(ctx); err != nil {
 		return err
 	}
-	r.writeStale() //nolint:contextcheck // requests of a writer end by themselves
+	r.writeStale() //nolint:contextcheck // a writer's requests have a timeout
 	return nil
 }
 
@@ -212,7 +212,7 @@ func (r *restoration) takeBack(ctx context.Context, file string) (live []*tenant
 func (r *restoration) awaitEnds(ctx context.Context, live []*tenant) {
 	back := time.Now()
 	for _, t := range live {
-		bound := t.party.ttl + 3*time.Second // the deadline, or a renewal that tells
+		bound := t.party.ttl + 3*time.Second // the deadline, or a renewal that finds the restore
 		select {
 		case <-ctx.Done():
 			return
@@ -223,7 +223,7 @@ func (r *restoration) awaitEnds(ctx context.Context, live []*tenant) {
 		}
 		cause := context.Cause(t.Context()) //nolint:contextcheck // the handle's
 		if !errors.Is(cause, lease.ErrLost) {
-			continue // it was let go
+			continue // it was released
 		}
 		r.mu.Lock()
 		r.report.Ended++
@@ -236,7 +236,7 @@ func (r *restoration) awaitEnds(ctx context.Context, live []*tenant) {
 	r.report.LastEnded = time.Since(back)
 }
 
-// raiseEra opens new sessions of all parties in the next era and waits until they are served.
+// raiseEra opens a session of each party in the next era, and waits until all witnesses are served.
 func (r *restoration) raiseEra(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.patience())
 	var wg sync.WaitGroup
@@ -259,18 +259,18 @@ func (r *restoration) raiseEra(ctx context.Context) error {
 	return nil
 }
 
-// writeStale writes with the tokens of handles that the restore has ended, where the name has had a later holder.
+// writeStale writes with the tokens of handles that the restore has ended, if the name has had a later holder.
 func (r *restoration) writeStale() {
 	marks := r.store.guard.Marks()
 	for _, t := range r.ended {
 		if marks[t.name] > t.Token() {
 			_, verb := verbs(t.hold)
-			_, _, _ = r.out.send(t.party.name+"/asleep", t.name, 0, t.Token(), verb, "") // the history tells
+			_, _, _ = r.out.send(t.party.name+"/asleep", t.name, 0, t.Token(), verb, "") // sift finds writes that were accepted
 		}
 	}
 }
 
-// judge brings the report up to date.
+// judge checks the history and adds the results to the report.
 func (r *restoration) judge(number int) error {
 	path, err := r.run.tape.end()
 	if err != nil {
@@ -297,10 +297,10 @@ func (r *restoration) wrong(format string, args ...any) fate {
 	return wronged
 }
 
-// patience bounds each step: the restore may bring back the longest lease, which nobody renews.
+// patience is the bound of each step: a lease of four TTLs may come back and expire, since nobody renews it.
 func (r *restoration) patience() time.Duration { return served(4 * r.run.opts.TTL) }
 
-// inTime waits for workers, and stops them when the patience is over. It reports whether they ended by themselves.
+// inTime waits for workers, and stops them after the patience. It reports whether they ended before that.
 func (r *restoration) inTime(workers *sync.WaitGroup, stop func()) bool {
 	late := time.AfterFunc(r.patience(), stop)
 	workers.Wait()

@@ -15,7 +15,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-func TestRestored_siftsWhatWasApplied(t *testing.T) {
+func TestRestored_siftFindsLowerTokens(t *testing.T) {
 	apply := func(at time.Duration, name string, verb history.Verb, token fence.Token, outcome history.Outcome) history.Event {
 		return history.Event{At: at, Kind: history.Apply, Name: name, Verb: verb, Token: token, Outcome: outcome}
 	}
@@ -63,7 +63,7 @@ func TestRestored_siftsWhatWasApplied(t *testing.T) {
 	}
 }
 
-func TestRestored_countsIfItHasMetSomething(t *testing.T) {
+func TestRestored_metNeedsEachWayOfNoticing(t *testing.T) {
 	enough := Restored{Ended: 1, Told: 1, Explained: 1, ControlLower: 1, Recovered: 1}
 	require.True(t, enough.met())
 	for _, lower := range []func(*Restored){
@@ -76,12 +76,12 @@ func TestRestored_countsIfItHasMetSomething(t *testing.T) {
 	}
 }
 
-// stub is a handle that says what it is told to.
+// stub is a handle with fixed answers.
 type stub struct {
 	ctx   context.Context //nolint:containedctx // it is the handle
 	token fence.Token
 	err   error
-	why   error // of a refusal; nil: the refusal
+	why   error // what Explain returns; nil: its argument
 }
 
 func (s *stub) Token() fence.Token       { return s.token }
@@ -95,28 +95,28 @@ func (s *stub) Explain(_ context.Context, err error) error {
 	return err
 }
 
-func TestWitness_judgesWhatItIsTold(t *testing.T) {
+func TestWitness_judgesErrors(t *testing.T) {
 	stale := &fence.StaleError{Resource: "a", Token: 5, Highest: 9}
-	told := &lease.RestoredError{Highest: 9, Revision: 6, Err: stale}
+	reported := &lease.RestoredError{Highest: 9, Revision: 6, Err: stale}
 	gone := &lease.LostError{Reason: lease.ReasonLeaseGone}
 	for name, row := range map[string]struct {
 		back   bool
 		era    uint16
-		failed error // or else refused
+		failed error // of the acquisition; nil: a write was refused
 		handle stub
 		ended  bool
 		want   fate
 	}{
-		"failed, the restore":                {back: true, failed: told, want: restored},
+		"failed, the restore":                {back: true, failed: reported, want: restored},
 		"failed, the restore, with a loss":   {back: true, failed: &lease.LostError{Reason: lease.ReasonRevisionWentBack}, want: restored},
-		"failed, a restore that was not":     {failed: told, want: wronged},
-		"failed, a restore of the next era":  {back: true, era: nextEra, failed: told, want: wronged},
+		"failed, a restore that was not":     {failed: reported, want: wronged},
+		"failed, a restore of the next era":  {back: true, era: nextEra, failed: reported, want: wronged},
 		"failed, a loss":                     {back: true, failed: fmt.Errorf("lock: %w", gone), want: lost},
 		"failed, anything else":              {back: true, failed: errors.New("unavailable"), want: wronged},
 		"failed, its time was over":          {back: true, failed: context.Canceled, ended: true, want: nothing},
-		"refused, the restore":               {back: true, handle: stub{why: told}, want: explained},
-		"refused, a restore that was not":    {handle: stub{why: told}, want: wronged},
-		"refused, a restore of the next era": {back: true, era: nextEra, handle: stub{why: told}, want: wronged},
+		"refused, the restore":               {back: true, handle: stub{why: reported}, want: explained},
+		"refused, a restore that was not":    {handle: stub{why: reported}, want: wronged},
+		"refused, a restore of the next era": {back: true, era: nextEra, handle: stub{why: reported}, want: wronged},
 		"refused, a loss":                    {back: true, handle: stub{err: gone}, want: lost},
 		"refused, and it holds the lock":     {back: true, want: wronged},
 		"refused, its time was over":         {back: true, ended: true, want: nothing},
@@ -148,19 +148,19 @@ func TestRestoration_findsAHandleThatDoesNotEnd(t *testing.T) {
 		r := &restoration{}
 		p := &party{restoration: r, name: "client", ttl: 2 * time.Second}
 		ends, end := context.WithCancelCause(t.Context())
-		letGo, unlock := context.WithCancelCause(t.Context())
+		released, unlock := context.WithCancelCause(t.Context())
 		lives, stop := context.WithCancel(t.Context())
 		defer stop()
 		time.AfterFunc(time.Second, func() { end(&lease.LostError{Reason: lease.ReasonRevisionWentBack}) })
 		time.AfterFunc(time.Second, func() { unlock(lease.ErrUnlocked) })
 		r.awaitEnds(t.Context(), []*tenant{
 			{hold: &stub{ctx: ends}, party: p, name: "a"},
-			{hold: &stub{ctx: letGo}, party: p, name: "b"},
+			{hold: &stub{ctx: released}, party: p, name: "b"},
 			{hold: &stub{ctx: lives}, party: p, name: "c"},
 		})
 		require.Len(t, r.violations, 1)
 		require.Contains(t, r.violations[0], "client for c is live 5s after")
-		require.Equal(t, 1, r.report.Ended, "one was let go")
+		require.Equal(t, 1, r.report.Ended, "the other one was released")
 		require.Len(t, r.ended, 1)
 	})
 }
@@ -188,11 +188,11 @@ func TestRestoration_findsALowerTokenOfOneParty(t *testing.T) {
 	first := &party{restoration: r, tokens: map[string]fence.Token{}}
 	newcomer := &party{restoration: r, tokens: map[string]fence.Token{}}
 	r.took(first, "a", &stub{token: 900})
-	r.took(newcomer, "a", &stub{token: 120}) // it cannot know
-	r.took(first, "b", &stub{token: 121})    // which may have waited since then
+	r.took(newcomer, "a", &stub{token: 120}) // it saw nothing before the restore
+	r.took(first, "b", &stub{token: 121})    // of another name: its key may be older
 	r.took(first, "b", &stub{token: 901})
 	require.Empty(t, r.violations)
 	r.took(first, "a", &stub{token: 122})
 	require.Len(t, r.violations, 1)
-	require.Contains(t, r.violations[0], "not told of the restore")
+	require.Contains(t, r.violations[0], "without an error that reports the restore")
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestRun_restores(t *testing.T) {
+func TestRun_noticesARestore(t *testing.T) {
 	opts := small(t, time.Second)
 	opts.Restore = true
 	r := run(t, opts)
@@ -18,7 +18,7 @@ func TestRun_restores(t *testing.T) {
 	require.Positive(t, r.Restored.Refused)
 }
 
-func TestRun_findsAResourceThatForgetsItsMarksOverARestore(t *testing.T) {
+func TestRun_findsAResourceThatForgetsItsMarksInARestore(t *testing.T) {
 	opts := small(t, time.Second)
 	opts.Restore, opts.Saboteur.ForgetMarks = true, true
 	r := run(t, opts)

@@ -15,7 +15,7 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// round is one time of faults, and the peace after it.
+// round is a period of faults and the peace after it.
 type round struct {
 	run      *run
 	number   int
@@ -38,14 +38,15 @@ func (r *round) complain(invariant, format string, args ...any) {
 	r.violations = append(r.violations, Violation{Invariant: invariant, Round: r.number, Text: fmt.Sprintf(format, args...)})
 }
 
-// complainSince complains that something asked for at that time was not done, unless the cluster has been slow since then.
+// complainSince complains that a request of that time was not served, unless the cluster has been slow since a TTL
+// before it.
 func (r *round) complainSince(asked time.Duration, invariant, format string, args ...any) {
 	if n, _ := r.pulse.slow(asked - r.run.opts.TTL); n == 0 {
 		r.complain(invariant, format, args...)
 	}
 }
 
-// newRound puts everybody to work. Ctx is that of the run.
+// newRound starts the workers of all clients. ctx is the run's.
 func (run *run) newRound(ctx context.Context, number int) (*round, error) {
 	r := &round{run: run, number: number, names: roundNames(number), draining: make(chan struct{})}
 	if err := run.tape.begin(number); err != nil {
@@ -68,7 +69,7 @@ func (run *run) newRound(ctx context.Context, number int) (*round, error) {
 	for i, c := range run.clients {
 		crew := &crew{
 			name: c.name, log: run.tape, names: r.names, out: r.out, ttl: run.opts.TTL, saboteur: run.opts.Saboteur,
-			session: c.current, renew: func() { _ = c.replace(patience) }, // it fails when there is nothing to wait for any more
+			session: c.current, renew: func() { _ = c.replace(patience) }, // an error means that patience has ended
 			draining: r.draining, patience: patience,
 		}
 		crew.start(run.opts.Workers, seed+uint64(i))
@@ -146,10 +147,11 @@ func (w *watcher) state() (fence.Token, error) {
 	return w.token, w.err
 }
 
-// settle ends the round when all faults are healed: every waiter is served, then peace follows, and then no key is left.
+// settle ends the round after all faults are healed. It waits until every waiter is served, runs the peace, and checks
+// that no key is left.
 func (r *round) settle(ctx context.Context) {
 	bound := served(r.run.opts.TTL)
-	r.pulse.end() // a commit that was lost by a fault must not excuse the time after it
+	r.pulse.end() // a commit that a fault has lost must not excuse anything after the fault
 	r.pulse = r.run.startPulse(ctx)
 	defer r.pulse.end()
 	healed, began := time.Now(), r.run.tape.Now()
@@ -170,7 +172,7 @@ func (r *round) settle(ctx context.Context) {
 	processes.Wait()
 	r.peace(ctx)
 	if left := r.run.leftKeys(ctx, roundPrefix(r.number), bound); len(left) > 0 {
-		r.complain("I7", "%v after all have let go, keys are left: %s", bound, strings.Join(left, ", "))
+		r.complain("I7", "%v after all locks were released, keys are left: %s", bound, strings.Join(left, ", "))
 	}
 	r.awaitObservers(ctx, bound)
 	r.out.close()
@@ -184,7 +186,7 @@ func (r *round) settle(ctx context.Context) {
 	r.run.slow, r.run.slowFor = r.run.slow+n, max(r.run.slowFor, longest)
 }
 
-// awaitServed is I7.
+// awaitServed checks that every waiter is served within the bound, as I7 says.
 func (r *round) awaitServed(bound time.Duration) {
 	late := time.After(bound)
 	for {
@@ -195,9 +197,9 @@ func (r *round) awaitServed(bound time.Duration) {
 		select {
 		case <-changed:
 		case <-late:
-			defer r.giveUp() // the run goes on to its end all the same
+			defer r.giveUp() // the waiters give up, so that the run can end
 			c := r.run.tape.tally.counts()
-			r.complain("I7", "%v after all faults were healed %d still wait: %s (until now this process has stalled %d times, for %v at most)",
+			r.complain("I7", "%v after all faults were healed, %d callers still wait: %s (until now this process has stalled %d times, for %v at most)",
 				bound, len(waiters), strings.Join(waiters, "; "), c.Stalls, c.LongestStall)
 			return
 		}
@@ -221,7 +223,7 @@ func (r *round) awaitCrews(bound time.Duration) {
 	}
 }
 
-// awaitObservers waits until all observers see that nobody leads, and stops them.
+// awaitObservers waits until every observer sees that there is no leader, and stops the observers.
 func (r *round) awaitObservers(ctx context.Context, bound time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()

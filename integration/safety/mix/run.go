@@ -22,7 +22,7 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// adopter is the client in this process whose sessions stand on leases that it has taken itself.
+// adopter is the number of the client whose sessions adopt leases that the client has granted itself.
 const adopter = 1
 
 // run is a run of the mix.
@@ -41,8 +41,8 @@ type run struct {
 	database  *database
 	clients   []*client
 	nemesis   *nemesis
-	slowest   time.Duration // to serve everybody after a round
-	slow      int           // commits of a plain client when all faults were healed
+	slowest   time.Duration // longest time to serve all waiters after a round
+	slow      int           // slow commits of a plain client after all faults were healed
 	slowFor   time.Duration // the longest of them
 	report    *Report
 	heaps     []uint64 // after each round
@@ -50,7 +50,7 @@ type run struct {
 }
 
 // Run runs the mix and reports what it has found. When ctx ends, the present round is cut short and checked as usual.
-// An error says that the run itself could not be done.
+// An error means that the run itself could not be carried out.
 func Run(ctx context.Context, opts Options) (*Report, error) {
 	opts, err := opts.resolve()
 	if err != nil {
@@ -75,7 +75,7 @@ func Run(ctx context.Context, opts Options) (*Report, error) {
 }
 
 func (r *run) mix(ctx context.Context) (err error) {
-	// A round that has begun is finished when ctx ends: its requests use life.
+	// When ctx ends, the present round is still finished: its requests use life.
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -149,7 +149,7 @@ func (r *run) mix(ctx context.Context) (err error) {
 	return nil
 }
 
-// users are those of all clients.
+// users returns the users of all clients.
 func (r *run) users() []string {
 	var users []string
 	for kind, all := range map[string]int{ofClient: r.opts.Clients, ofHolder: r.opts.Holders, ofNewcomer: newcomers} {
@@ -160,7 +160,7 @@ func (r *run) users() []string {
 	return users
 }
 
-// goesOn reports whether there is to be a round of that number.
+// goesOn reports whether to start the round with that number.
 func (r *run) goesOn(number int) bool {
 	now := r.tape.Now()
 	switch {
@@ -172,11 +172,11 @@ func (r *run) goesOn(number int) bool {
 		return false
 	}
 	reached := *r.report
-	reached.Counts.Restores = math.MaxInt // they come after the rounds
+	reached.Counts.Restores = math.MaxInt // the restore comes after the rounds
 	return len(reached.Missed(r.opts.Floors)) > 0
 }
 
-// round lets one round pass and checks it.
+// round runs one round and checks its history.
 func (r *run) round(ctx, life context.Context, number int) error {
 	round, err := r.newRound(life, number)
 	if err != nil {
@@ -254,7 +254,8 @@ func (r *run) update(ctx context.Context, round *round, events int, verdict chec
 	r.report.Counts, r.report.Duration = c, r.tape.Now()
 }
 
-// checkMemory compares heap and goroutines after a round, when no worker holds or waits, with those after the third round.
+// checkMemory compares heap and goroutines after a round, when no worker holds or waits, with those after the third
+// round.
 func (r *run) checkMemory(round *round) {
 	const first, room, most = 3, 64 << 20, 300
 	runtime.GC()
@@ -294,7 +295,7 @@ func (r *run) leftKeys(ctx context.Context, prefix string, bound time.Duration) 
 	await(ctx, bound, func(ctx context.Context) (bool, error) {
 		resp, err := r.etcd.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 		if err != nil {
-			if left == nil { // or what was there last
+			if left == nil { // otherwise the keys of the last answer say more
 				left = []string{err.Error()}
 			}
 			return false, err
@@ -308,7 +309,7 @@ func (r *run) leftKeys(ctx context.Context, prefix string, bound time.Duration) 
 	return left
 }
 
-// leftLeases is leftKeys for leases: how many.
+// leftLeases does the same for leases, and returns how many are left.
 func (r *run) leftLeases(ctx context.Context, bound time.Duration) int {
 	left := 0
 	await(ctx, bound, func(ctx context.Context) (bool, error) {
@@ -326,7 +327,7 @@ func (r *run) leftLeases(ctx context.Context, bound time.Duration) int {
 func await(ctx context.Context, bound time.Duration, ask func(context.Context) (bool, error)) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	_ = insist(ctx, func(ctx context.Context) error { // what it says is what ask has found last
+	_ = insist(ctx, func(ctx context.Context) error { // the caller uses what ask has found
 		yes, err := ask(ctx)
 		if err == nil && !yes {
 			err = errors.New("not yet")
@@ -335,8 +336,8 @@ func await(ctx context.Context, bound time.Duration, ask func(context.Context) (
 	})
 }
 
-// heartbeat notes when this process did not run for a while. The checkers need that: an event that is late then may not be
-// the fault of the library.
+// heartbeat records when this process did not run for a while. The checkers need that, since the library is not to
+// blame for an event that is late then.
 func (r *run) heartbeat(ctx context.Context) {
 	const beat, noted = 50 * time.Millisecond, 250 * time.Millisecond
 	last := time.Now()

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// scaffold stands in for the test that the tools of package faults ask for.
+// scaffold is the testing.TB that the tools of packages faults and etcdtest need, without a test.
 type scaffold struct {
-	testing.TB // nil: what is used of it follows
+	testing.TB // nil: the tools use only the methods below
 
 	mu       sync.Mutex // guards the fields below
 	cleanups []func()
@@ -21,10 +21,10 @@ type scaffold struct {
 
 func (*scaffold) Helper() {}
 
-// Name is shown with a failure.
+// Name returns the name that a failure shows.
 func (*scaffold) Name() string { return "mix" }
 
-// Context of a test ends before its cleanups run; here nothing depends on that.
+// Context returns a context that never ends. That of a test ends before its cleanups, but no tool depends on that.
 func (*scaffold) Context() context.Context { return context.Background() }
 
 func (s *scaffold) Cleanup(f func()) {
@@ -39,10 +39,10 @@ func (s *scaffold) Errorf(format string, args ...any) {
 	s.failure = fmt.Errorf("mix: "+format, args...)
 }
 
-// FailNow ends the goroutine, as that of a test does.
+// FailNow ends the goroutine, as in a test.
 func (*scaffold) FailNow() { runtime.Goexit() }
 
-// try runs f, which is given the scaffold as its test, and returns why it failed.
+// try runs f in a goroutine that FailNow may end, and returns the failure.
 func (s *scaffold) try(f func()) error {
 	done := make(chan struct{})
 	go func() {
@@ -57,7 +57,7 @@ func (s *scaffold) try(f func()) error {
 	return err
 }
 
-// clean runs the cleanups, the last one first. It reports false if one of them hangs, which is left behind.
+// clean runs the cleanups, the last one first. If a cleanup hangs, clean goes on without it and reports false.
 func (s *scaffold) clean() bool {
 	const patient = 10 * time.Second
 	s.mu.Lock()

@@ -20,13 +20,13 @@ import (
 	"github.com/leasefence/leasefence/integration/pki"
 )
 
-// secured is how members and clients authenticate each other: certificates on both sides, and users with passwords. Each
-// client's user has a role of its own, of the same name, that may read and write below namesPrefix.
+// secured authenticates members and clients to each other, by certificates on both sides and by users with passwords.
+// Each client's user has a role of the same name, which may read and write keys with namesPrefix.
 type secured struct {
 	authority *pki.Authority
 	stranger  *pki.Authority // trusted by nobody
 	members   pki.Files
-	holders   pki.Files // of all clients that are processes of their own
+	holders   pki.Files // the certificate of all clients that are processes of their own
 	root      *identity
 }
 
@@ -35,14 +35,15 @@ const rootUser = "root"
 // passwordOf is the password that a user's client knows.
 func passwordOf(user string) string { return "the password of " + user }
 
-// The kinds of clients: in this process, those that are processes of their own, and those that come after a restore.
+// The kinds of clients: those in this process, those that are processes of their own, and those that come after a
+// restore.
 const (
 	ofClient   = "client"
 	ofHolder   = "holder"
 	ofNewcomer = "newcomer"
 )
 
-// userOf is the user of a client, and in this process its name.
+// userOf returns the user of a client. A client in this process has the same name.
 func userOf(kind string, n int) string { return kind + " " + strconv.Itoa(n) }
 
 func newSecured(dir string) (s *secured, err error) {
@@ -66,7 +67,7 @@ func newSecured(dir string) (s *secured, err error) {
 	return s, err
 }
 
-// settings are those of the members. Passwords are checked at the least cost, since that is done all the time.
+// settings returns the settings of the members. bcrypt has its lowest cost, since members check passwords all the time.
 func (s *secured) settings() etcdproc.Settings {
 	return etcdproc.Settings{
 		AuthTokenTTL: 2, BcryptCost: 4, CertFile: s.members.Cert, KeyFile: s.members.Key, ClientCAFile: s.members.Authority,
@@ -100,7 +101,7 @@ func (s *secured) enable(ctx context.Context, endpoints []string, users []string
 	return err
 }
 
-// permit gives a role what it takes, as SECURITY.md has it; forbid takes it away again.
+// permit gives a role the permission that SECURITY.md describes; forbid takes it away.
 func permit(ctx context.Context, etcd *clientv3.Client, role string) error {
 	_, err := etcd.RoleGrantPermission(ctx, role, namesPrefix, clientv3.GetPrefixRangeEnd(namesPrefix),
 		clientv3.PermissionType(clientv3.PermReadWrite))
@@ -120,7 +121,7 @@ type identity struct {
 
 	mu    sync.Mutex // guards the fields below
 	cert  *tls.Certificate
-	shown chan struct{} // closed when a member has been shown the certificate
+	shown chan struct{} // closed when a connection has presented the certificate
 }
 
 func (s *secured) newIdentity(user string) (*identity, error) {
@@ -133,8 +134,8 @@ func (s *secured) newIdentity(user string) (*identity, error) {
 	return i, nil
 }
 
-// offer has connections made with a certificate from now on. It returns the one until now, and a channel that is closed
-// when a member has been shown the new one.
+// offer sets the certificate for new connections. It returns the previous certificate, and a channel that is closed
+// when a connection has presented the new one.
 func (i *identity) offer(cert *tls.Certificate) (before *tls.Certificate, shown <-chan struct{}) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -166,28 +167,29 @@ func (i *identity) option() etcdtest.ClientOption {
 type refusals struct {
 	mu     sync.Mutex // guards the fields below
 	counts map[error]int
-	struck bool // by a fault that ends tokens
+	struck bool // a fault that ends auth tokens is on
 }
 
-// expected begins and ends a time in which unknown auth tokens do not count: a fault has ended them, not their expiry.
+// expected begins and ends a time in which refused auth tokens do not count, since a fault has ended the tokens.
 func (r *refusals) expected(struck bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.struck = struck
 }
 
-// intercept is nearest to the wire, as package faults has it.
+// intercept counts the errors of requests. It is an interceptor next to the wire, so it also sees attempts that are
+// retried.
 func (r *refusals) intercept(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
 	err := invoke(ctx, method, req, reply, cc, opts...)
-	if told, ok := errors.AsType[rpctypes.EtcdError](rpctypes.Error(err)); ok {
-		r.count(told)
+	if refused, ok := errors.AsType[rpctypes.EtcdError](rpctypes.Error(err)); ok {
+		r.count(refused)
 	}
 	return err
 }
 
-// answer looks at watches, whose refusal is a text.
+// answer counts watches that were refused. Their answer has the error only as text.
 func (r *refusals) answer(_ string, _, reply any) {
 	w, ok := reply.(*etcdserverpb.WatchResponse)
 	if ok && w.Canceled && strings.Contains(w.CancelReason, rpctypes.ErrInvalidAuthToken.Error()) {
@@ -203,7 +205,7 @@ func (r *refusals) count(err error) {
 	}
 }
 
-// of returns how often requests were refused with that error of rpctypes.
+// of returns how often requests were refused with that error, one of package rpctypes.
 func (r *refusals) of(err error) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// struck is a fault that is about a client alone.
+// struck returns a fault and the client that it is aimed at.
 func struck(t *testing.T) (*strike, *client) {
 	t.Helper()
 	c := &client{id: &identity{refused: refusals{counts: map[error]int{}}}}
@@ -22,12 +22,12 @@ func struck(t *testing.T) (*strike, *client) {
 		ttl: time.Second, tape: newTape(t.TempDir()), cluster: &etcdproc.Cluster{}, life: t.Context(),
 	}
 	ended, cancel := context.WithCancel(t.Context())
-	cancel() // it need not last
+	cancel() // so that the fault ends at once
 	return &strike{nemesis: n, ctx: ended, rng: rand.New(rand.NewPCG(1, 2))}, c
 }
 
-func TestDispossess_firesIfTheClientWasRefused(t *testing.T) {
-	for name, refused := range map[string]error{"for that": rpctypes.ErrAuthFailed, "for something else": rpctypes.ErrPermissionDenied} {
+func TestDispossess_hitsIfTheClientGotThatError(t *testing.T) {
+	for name, refused := range map[string]error{"that error": rpctypes.ErrAuthFailed, "another error": rpctypes.ErrPermissionDenied} {
 		t.Run(name, func(t *testing.T) {
 			s, c := struck(t)
 			given := 0
@@ -39,17 +39,17 @@ func TestDispossess_firesIfTheClientWasRefused(t *testing.T) {
 				given++
 				return nil
 			})
-			require.Equal(t, name == "for that", hit)
+			require.Equal(t, name == "that error", hit)
 			require.Equal(t, 1, given)
-			require.Zero(t, c.id.refused.of(rpctypes.ErrInvalidAuthToken), "it has not expired")
+			require.Zero(t, c.id.refused.of(rpctypes.ErrInvalidAuthToken), "the fault has ended the token, not its expiry")
 			c.id.refused.count(rpctypes.ErrInvalidAuthToken)
 			require.Equal(t, 1, c.id.refused.of(rpctypes.ErrInvalidAuthToken))
 		})
 	}
 }
 
-// What was asked for without an answer may be done after it was undone.
-func TestDispossess_undoesAgainWhatMayStillCome(t *testing.T) {
+// A request without an answer may be applied after it was undone.
+func TestDispossess_undoesTwiceAfterALostAnswer(t *testing.T) {
 	s, c := struck(t)
 	given := 0
 	require.False(t, s.dispossess(c, rpctypes.ErrAuthFailed, func(context.Context, string) error {
@@ -63,7 +63,7 @@ func TestDispossess_undoesAgainWhatMayStillCome(t *testing.T) {
 }
 
 // A process that was paused may ask before its timers run.
-func TestScoped_looksAtTheClock(t *testing.T) {
+func TestScoped_checksTheClock(t *testing.T) {
 	s := scoped{ctx: t.Context(), session: overdue{}}
 	require.ErrorIs(t, s.Err(), lease.ErrLost)
 }

@@ -21,7 +21,7 @@ func securityFaults() []kind {
 	}
 }
 
-// forbidden reports whether err says that the client lacks the permission or is not authenticated.
+// forbidden reports whether etcd has refused because the client lacks the permission or is not authenticated.
 func forbidden(err error) bool {
 	return errors.Is(err, rpctypes.ErrPermissionDenied) || errors.Is(err, rpctypes.ErrAuthFailed)
 }
@@ -37,14 +37,15 @@ func changePassword(s *strike, c *client) bool {
 		func(ctx context.Context, user string) error { return change(ctx, user, passwordOf(user)) })
 }
 
+// revokePermission takes the only permission from a client's role.
 func revokePermission(s *strike, c *client) bool {
 	return s.dispossess(c, rpctypes.ErrPermissionDenied,
 		func(ctx context.Context, user string) error { return forbid(ctx, s.etcd, user) },
 		func(ctx context.Context, user string) error { return permit(ctx, s.etcd, user) })
 }
 
-// dispossess takes something from a client's user for a while. It has met something if the client was refused with that
-// error.
+// dispossess takes something from a client's user for a while. The fault has met something if the client got the error
+// refused meanwhile.
 func (s *strike) dispossess(c *client, refused error, take, giveBack func(ctx context.Context, user string) error) bool {
 	c.id.refused.expected(true)
 	defer c.id.refused.expected(false)
@@ -61,7 +62,7 @@ func (s *strike) dispossess(c *client, refused error, take, giveBack func(ctx co
 
 // undo undoes a request that has returned err.
 func (s *strike) undo(err error, undo func(context.Context) error) {
-	_ = insist(s.life, undo) // it fails when the run ends
+	_ = insist(s.life, undo) // an error means that the run has ended
 	if err != nil {
 		// The request may still be on its way, in a member that is stopped, and be applied after it was undone.
 		s.awaitAgreement()
@@ -69,7 +70,7 @@ func (s *strike) undo(err error, undo func(context.Context) error) {
 	}
 }
 
-// awaitAgreement waits until all members run and follow the same leader, and pass on what they still have for another.
+// awaitAgreement waits until all members run and follow the same leader, and then for requests that they still forward.
 func (s *strike) awaitAgreement() {
 	_ = insist(s.life, func(ctx context.Context) error {
 		leaders := map[uint64]bool{}
@@ -88,7 +89,8 @@ func (s *strike) awaitAgreement() {
 	sleep(s.life, 300*time.Millisecond)
 }
 
-// replaceCertificate has a client connect with a new certificate. It has met something if the client is answered then.
+// replaceCertificate makes a client reconnect with a new certificate. The fault has met something if a renewal is
+// answered after that.
 func replaceCertificate(s *strike, c *client) bool {
 	cert, err := s.secured.authority.Issue("")
 	if err != nil {
@@ -107,7 +109,7 @@ func replaceCertificate(s *strike, c *client) bool {
 	return c.in.AwaitAnswered(ctx, faults.LeaseKeepAlive, answered+1) == nil
 }
 
-// refuseCertificate has a client connect with a certificate that no member takes.
+// refuseCertificate makes a client reconnect with a certificate that no member accepts.
 func refuseCertificate(s *strike, c *client) bool {
 	by, flaws := s.secured.authority, []pki.Flaw{pki.Expired}
 	if s.rng.IntN(2) == 0 {

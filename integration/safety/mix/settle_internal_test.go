@@ -12,6 +12,7 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
+// soonOver returns a round in which nothing runs.
 func soonOver(t *testing.T) *round {
 	t.Helper()
 	return &round{run: &run{tape: newTape(t.TempDir())}, number: 3, giveUp: func() {}}
@@ -25,17 +26,17 @@ func requireComplaint(t *testing.T, r *round, invariant, text string) {
 	require.Contains(t, r.violations[0].Text, text)
 }
 
-func TestRound_complainsOfWhoIsNotServed(t *testing.T) {
+func TestRound_complainsOfAWaiterThatIsNotServed(t *testing.T) {
 	r := soonOver(t)
 	gaveUp := false
 	r.giveUp = func() { gaveUp = true }
 	r.run.tape.Record(history.Event{Kind: history.Enter, Op: 7, Actor: "client 1/worker 2", Name: "a"})
 	r.awaitServed(time.Millisecond)
 	requireComplaint(t, r, "I7", "op 7 of client 1/worker 2 for a")
-	require.True(t, gaveUp, "the run comes to its end all the same")
+	require.True(t, gaveUp, "the waiters give up, so that the run can end")
 }
 
-func TestRound_waitsForWhoIsServedInTime(t *testing.T) {
+func TestRound_waitsForAWaiterThatIsServedInTime(t *testing.T) {
 	r := soonOver(t)
 	r.run.tape.Record(history.Event{Kind: history.Enter, Op: 7})
 	served := make(chan struct{})
@@ -48,7 +49,7 @@ func TestRound_waitsForWhoIsServedInTime(t *testing.T) {
 	require.Empty(t, r.violations)
 }
 
-func TestRound_complainsOfAnObserverThatSeesALeaderWhoHasGone(t *testing.T) {
+func TestRound_complainsOfAnObserverThatStillSeesALeader(t *testing.T) {
 	r := soonOver(t)
 	_, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -94,20 +95,20 @@ func TestRun_goesOnUntilItsFloorsAreReached(t *testing.T) {
 	r := &run{tape: newTape(t.TempDir()), report: newReport(Options{}), opts: Options{Duration: time.Hour}}
 	require.True(t, r.goesOn(2))
 	r.opts.Duration = time.Nanosecond
-	require.True(t, r.goesOn(1), "there is one round at least")
-	require.False(t, r.goesOn(2), "nothing is asked for")
+	require.True(t, r.goesOn(1), "there is at least one round")
+	require.False(t, r.goesOn(2), "there are no floors")
 	r.opts.Floors = Floors()
-	require.False(t, r.goesOn(2), "twice as long, and no longer")
+	require.False(t, r.goesOn(2), "twice the duration has passed")
 
-	r.tape.Clock += history.Clock(r.tape.Now() - time.Minute) // a minute ago
+	r.tape.Clock += history.Clock(r.tape.Now() - time.Minute) // the run began a minute ago
 	r.opts.Duration = 45 * time.Second
 	require.True(t, r.goesOn(2))
 	r.report.violate(Violation{})
 	require.False(t, r.goesOn(2), "it has failed already")
 }
 
-// Nothing is written to the key "", which etcd would refuse for ever.
-func TestStrike_takesNoKeyIfNoneIsLeft(t *testing.T) {
+// Nothing is written to the key "": etcd would refuse that, and overwrite would retry for ever.
+func TestStrike_takesNothingIfNoKeyIsLeft(t *testing.T) {
 	s := &strike{nemesis: &nemesis{watch: &keyWatch{}}}
 	require.False(t, s.taken(func(*strike, string) bool { return true }, "", 7))
 }

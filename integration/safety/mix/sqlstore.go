@@ -15,7 +15,7 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// database is a register in a database, fenced by package sqlfence: the check of a token is a part of the transaction.
+// database has a register that package sqlfence fences: the check of the token is part of the write's transaction.
 type database struct {
 	db    *sql.DB
 	marks *sqlfence.Marks
@@ -48,7 +48,7 @@ func (d *database) close() error { return d.db.Close() }
 // serve serves a request to a register in the database.
 func (s *store) serve(w http.ResponseWriter, r *http.Request, it *item) {
 	q, name := requestOf(r), it.name
-	// The request does not end with its client: what is recorded must be committed.
+	// The request does not end when the client goes away: what is recorded must be committed.
 	ctx := fence.NewContext(context.WithoutCancel(r.Context()), q.token)
 	record := func() { s.log.Record(q.event(name, history.OK, q.token)) }
 	var err error
@@ -69,7 +69,7 @@ func (s *store) serve(w http.ResponseWriter, r *http.Request, it *item) {
 				_, err = tx.ExecContext(ctx, "INSERT INTO registers VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
 					name, q.value)
 			}
-			if err == nil { // before the commit, which SQLite lets only one make at a time, so that the order is right
+			if err == nil { // before the commit: SQLite has one writer at a time, so the record is in order
 				it.step(record, 1)
 				open++
 			}
@@ -80,7 +80,7 @@ func (s *store) serve(w http.ResponseWriter, r *http.Request, it *item) {
 		s.refuse(w, r, err)
 		return
 	}
-	_, _ = w.Write([]byte(q.value)) // an error says that the client has gone
+	_, _ = w.Write([]byte(q.value)) // it fails only if the client has gone
 }
 
 func registerIn(ctx context.Context, tx *sql.Tx, name string) (value string, err error) {
@@ -91,8 +91,8 @@ func registerIn(ctx context.Context, tx *sql.Tx, name string) (value string, err
 	return value, err
 }
 
-// readInSQL serves a reader. Its transaction runs beside those of writers, so it may not see a write that is already recorded.
-// If a writer came in between, it is repeated, so that the record is in order.
+// readInSQL serves a reader. Its transaction runs beside those of writers, so it may miss a write that is already
+// recorded. If a writer's step came in between, the read is repeated, so that the record is in order.
 func (s *store) readInSQL(ctx context.Context, it *item, q request) (string, error) {
 	ctx = fence.NewReadContext(ctx, fence.ReadToken(q.token))
 	for {
@@ -115,7 +115,7 @@ func (s *store) readInSQL(ctx context.Context, it *item, q request) (string, err
 	}
 }
 
-// read is one try.
+// read makes one attempt.
 func (d *database) read(ctx context.Context, name string, q *request) error {
 	if q.verb == history.ClaimRead {
 		return d.marks.ClaimRead(ctx, d.db, name)

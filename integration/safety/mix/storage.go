@@ -11,12 +11,13 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// storageFaults are what an operator's cron jobs do.
+// storageFaults are what an operator's maintenance jobs do, and a member that runs out of space.
 func storageFaults() []kind {
 	return []kind{{history.Compaction, compact}, {"defragmentation", onMember(defragment)}, {"no space", noSpace}}
 }
 
-// compact discards what the watch has seen, and with it what the clients' watches may have missed.
+// compact discards the revisions that the key watch has seen. Watches of clients that were broken may miss some of
+// them.
 func compact(s *strike) bool {
 	rev := s.watch.revision()
 	if rev <= s.compacted {
@@ -39,7 +40,8 @@ func defragment(s *strike, m *etcdproc.Process) bool {
 	})
 }
 
-// noSpace raises the alarm that a member raises whose quota is used up: whatever adds to the store is refused.
+// noSpace raises the alarm that a member raises when its quota is used up. The members then refuse every write that
+// adds to the store.
 func noSpace(s *strike) bool {
 	s.begin("all members")
 	m := pick(s.rng, s.cluster.Members)

@@ -14,8 +14,8 @@ import (
 	"github.com/leasefence/leasefence/integration/etcdproc/slowdisk"
 )
 
-// slowDisk lets a member, or all, take their time over each write to their log, in one of four cases longer than a lease
-// lives: a leader whose disk hangs is succeeded, and wakes up as one that was paused does.
+// slowDisk delays each write of one or all members to their logs. In one of four cases it delays the leader by more
+// than a TTL: another member is elected, and the old leader wakes up like a member that was paused.
 func slowDisk(s *strike) bool {
 	if !s.slowDisks {
 		return false
@@ -41,12 +41,12 @@ func slowDisk(s *strike) bool {
 	s.last(1000, 4000)
 	woken.begin()
 	hit = set(0) && hit
-	sleep(s.life, d) // the write that has begun
+	sleep(s.life, d) // until the last slow write is done
 	woken.end()
 	return hit
 }
 
-// smallTransactions has a member take no more than a few operations in a transaction.
+// smallTransactions limits the operations that a member accepts in a transaction.
 func smallTransactions(s *strike, m *etcdproc.Process) bool {
 	const few = 4
 	as := m.Settings()
@@ -77,8 +77,8 @@ func (s *strike) refuses(m *etcdproc.Process, ops int) bool {
 	return errors.Is(err, rpctypes.ErrTooManyOps)
 }
 
-// tooMany has a member apply nothing, while others go on, until it refuses requests for being too far behind, and for a
-// while after that.
+// tooMany makes a member apply nothing while the others go on, until it is so far behind that it refuses requests, and
+// for a while after that.
 func tooMany(s *strike, m *etcdproc.Process) bool {
 	etcd, err := s.dial(m)
 	if err != nil {
@@ -104,7 +104,7 @@ func tooMany(s *strike, m *etcdproc.Process) bool {
 	return hit
 }
 
-// flood has the cluster commit what changes nothing, until a member refuses to take any more, which it reports.
+// flood makes the cluster commit requests that change nothing. It reports whether the member then refused a request.
 func (s *strike) flood(flooder, member *clientv3.Client) bool {
 	const (
 		senders = 64

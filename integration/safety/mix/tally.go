@@ -13,11 +13,11 @@ import (
 
 // tally counts events as they are recorded.
 type tally struct {
-	mu      sync.Mutex // guards the fields below
-	sums    Counts     // those that events tell
-	pending map[int64]history.Event
-	holding map[int64]history.Event
-	ended   chan struct{} // closed and replaced when pending or holding change
+	mu      sync.Mutex              // guards the fields below
+	sums    Counts                  // only the counts of events
+	pending map[int64]history.Event // by Op: the Enter events of acquisitions that wait
+	holding map[int64]history.Event // by Op: the Grant events of handles that are held
+	ended   chan struct{}           // closed and replaced when a grant, a failure or a release is added
 }
 
 func newTally() *tally {
@@ -75,12 +75,13 @@ func (t *tally) add(e history.Event) {
 	}
 }
 
+// wake wakes the callers of held and waiting.
 func (t *tally) wake() {
 	close(t.ended)
 	t.ended = make(chan struct{})
 }
 
-// stalled counts a pause of the whole process.
+// stalled counts a time in which the whole process did not run.
 func (t *tally) stalled(gap time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -88,17 +89,17 @@ func (t *tally) stalled(gap time.Duration) {
 	t.sums.LongestStall = max(t.sums.LongestStall, gap)
 }
 
-// forget drops what an actor waits for and holds: its process is gone.
-func (t *tally) forget(actor string) {
+// forget drops what the actors of a client wait for and hold, since its process is gone.
+func (t *tally) forget(client string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, ops := range []map[int64]history.Event{t.pending, t.holding} {
-		maps.DeleteFunc(ops, func(_ int64, e history.Event) bool { return strings.HasPrefix(e.Actor, actor+"/") })
+		maps.DeleteFunc(ops, func(_ int64, e history.Event) bool { return strings.HasPrefix(e.Actor, client+"/") })
 	}
 	t.wake()
 }
 
-// held returns what actors whose names begin with prefix hold, in the order of the grants.
+// held returns the grants that actors with that prefix in their names hold, ordered by Op.
 func (t *tally) held(prefix string) (held []history.Event, changed <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -110,7 +111,7 @@ func (t *tally) held(prefix string) (held []history.Event, changed <-chan struct
 	return held, t.ended
 }
 
-// waiting describes who waits for a grant.
+// waiting describes the acquisitions that wait.
 func (t *tally) waiting() (waiters []string, changed <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -121,7 +122,7 @@ func (t *tally) waiting() (waiters []string, changed <-chan struct{}) {
 	return waiters, t.ended
 }
 
-// counts is a copy of the counters.
+// counts returns a copy of the sums.
 func (t *tally) counts() Counts {
 	t.mu.Lock()
 	defer t.mu.Unlock()

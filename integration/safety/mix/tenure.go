@@ -16,7 +16,7 @@ type tenure struct {
 	handle handle
 	begun  time.Time
 
-	value   string // of the resource, as it was read or written last
+	value   string // of the resource, when it was last read or written
 	unsure  bool   // a request of this tenure may still arrive
 	refused int
 }
@@ -52,8 +52,8 @@ func (t *tenure) read() {
 	}
 }
 
-// repeat repeats do until the time is over, the round ends or the lock is lost. A sleepwalker does not notice a loss, and stops
-// when it has been refused a few times. repeat reports whether the lock was held to the end of the time.
+// repeat repeats do until the time is over, the round ends or the lock is lost. A sleepwalker does not notice a loss,
+// and stops when it has been refused a few times. repeat reports whether the lock was held to the end of the time.
 func (t *tenure) repeat(until time.Duration, do func(live bool)) (held bool) {
 	for n := 0; !t.drained(); n++ {
 		live := t.look()
@@ -77,7 +77,8 @@ func (t *tenure) repeat(until time.Duration, do func(live bool)) (held bool) {
 	return false
 }
 
-// proclaim changes a leader's value now and then. After a loss Proclaim must fail: it must not change the successor's key.
+// proclaim changes a leader's value now and then. After a loss Proclaim must fail, so a success is recorded as a live
+// handle.
 func (t *tenure) proclaim(live bool) {
 	l, leads := t.handle.(interface {
 		Proclaim(ctx context.Context, value string) error
@@ -88,14 +89,14 @@ func (t *tenure) proclaim(live bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), t.ttl)
 	defer cancel()
 	if err := l.Proclaim(ctx, t.worker.name); err == nil && !live {
-		t.log.Record(history.Event{Kind: history.Live, Op: t.op}) // which it must not be
+		t.log.Record(history.Event{Kind: history.Live, Op: t.op})
 	}
 }
 
-// length is how long the tenure lasts: most are short.
+// length returns how long the tenure lasts. Most tenures are short.
 func (t *tenure) length() time.Duration {
 	switch kind := t.rng.IntN(20); {
-	case t.sleepwalks && kind < 6: // long enough to hold when a lease would have ended
+	case t.sleepwalks && kind < 6: // longer than a TTL, so that renewals matter
 		return t.some(2000, 4500)
 	case t.sleepwalks:
 		return t.some(100, 1000)
@@ -106,8 +107,8 @@ func (t *tenure) length() time.Duration {
 	}
 }
 
-// look asks the handle whether it is live, and records that. It does not look at the context alone, which in a process that
-// was stopped may end a moment after it has woken up.
+// look asks the handle whether it is live, and records that it is. Its context alone is not enough: in a process that
+// was stopped, it may end a moment after the process has woken up.
 func (t *tenure) look() bool {
 	at := t.log.Now()
 	live := t.handle.Err() == nil
@@ -124,7 +125,7 @@ func (t *tenure) write(form form) {
 	case set:
 		t.ask(history.Add, "")
 	case counter:
-		// An increment is made of what was read. After one whose fate is unknown, that is not known either.
+		// An increment writes the last known value plus one. After a request of unknown outcome, the value is unknown.
 		if t.unsure {
 			return
 		}
@@ -137,13 +138,14 @@ func (t *tenure) write(form form) {
 	}
 }
 
-// impersonate writes with the token before this tenure's, which nobody has: a mark that is off by one would let it pass.
+// impersonate writes with the token just below this tenure's, which nobody has: a mark that is off by one would accept
+// it.
 func (t *tenure) impersonate(form form) {
 	verb := history.Write
 	switch form {
 	case set:
 		verb = history.Add
-	case counter: // where it would undo what others have counted
+	case counter: // if it were accepted, it would undo increments of others
 		return
 	}
 	_, _, _ = t.out.send(t.worker.name, t.name, t.op, t.handle.Token()-1, verb, strconv.FormatInt(t.op, 10)+".before")
@@ -160,11 +162,12 @@ func (t *tenure) ask(verb history.Verb, value string) (string, history.Outcome) 
 	return got, outcome
 }
 
-// leaveLate leaves a few writes on their way now and then, which arrive as the lock is let go or after that. A register takes
-// its time over each: the first is still under way when the next holder claims, who waits for it, and the others come behind
-// that one with a token that is not stale yet. Not to a counter: there it would undo what the same tenure has counted since.
+// leaveLate now and then sends a few writes that arrive when the lock is released, or later. A register takes some time
+// for each. So the first is still being applied when the next holder claims. The claim waits, and the other writes wait
+// behind the claim, with a token that was not stale when they arrived. A counter gets no such writes: they would undo
+// later increments of the same tenure.
 func (t *tenure) leaveLate(form form) {
-	if form == counter || t.rng.IntN(10) != 0 && !t.saboteur.ForgetToken { // each, where the test waits for one
+	if form == counter || t.rng.IntN(10) != 0 && !t.saboteur.ForgetToken { // every time if a test waits for one
 		return
 	}
 	const many = 4

@@ -12,7 +12,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// hold is a lock or a leadership that can say why it was refused.
+// hold is a handle that can explain why its token was refused.
 type hold interface {
 	handle
 	Explain(ctx context.Context, err error) error
@@ -22,19 +22,19 @@ type hold interface {
 type fate int
 
 const (
-	nothing   fate = iota // known: it was cut short
-	accepted              // all that it wrote
-	lost                  // the lock, and it was told so
-	restored              // it was told of the restore
-	explained             // a refusal was, as the restore
-	wronged               // it was told something else
+	nothing   fate = iota // the turn was cut short
+	accepted              // all its writes were accepted
+	lost                  // the lock was lost, and an error said so
+	restored              // the acquisition failed with lease.ErrRestored
+	explained             // a write was refused, and Explain named the restore
+	wronged               // a wrong error
 )
 
 // witness is a worker of a party. It judges each error that it gets.
 type witness struct {
 	*party
 	worker *worker
-	stays  bool // where the party does
+	stays  bool // it is the witness that holds the name party.stays
 }
 
 func (p *party) witness(i int) *witness {
@@ -45,8 +45,8 @@ func (p *party) witness(i int) *witness {
 	}}
 }
 
-// untilTold works until an acquisition fails with lease.ErrRestored.
-func (w *witness) untilTold(ctx context.Context) {
+// untilRestored takes turns until an acquisition fails with lease.ErrRestored.
+func (w *witness) untilRestored(ctx context.Context) {
 	for ctx.Err() == nil {
 		name := pick(w.worker.rng, w.rush)
 		if w.stays {
@@ -59,7 +59,7 @@ func (w *witness) untilTold(ctx context.Context) {
 	}
 }
 
-// unaware works as one who knows of nothing before: until it was refused a few times, or not.
+// unaware takes turns as a newcomer, until a few turns ended with accepted writes or with an explained refusal.
 func (w *witness) unaware(ctx context.Context) {
 	const turns, most = 3, 20
 	for n, seen := 0, 0; n < most && seen < turns && ctx.Err() == nil; n++ {
@@ -69,7 +69,7 @@ func (w *witness) unaware(ctx context.Context) {
 	}
 }
 
-// recover works until a few tenures went as they should. It reports whether that was so before ctx ended.
+// recover takes turns until the writes of a few turns were accepted. It reports whether that happened before ctx ended.
 func (w *witness) recover(ctx context.Context) bool {
 	const turns = 4
 	done := 0
@@ -88,12 +88,12 @@ func (w *witness) recover(ctx context.Context) bool {
 	return done == turns
 }
 
-// turn is one acquisition of something.
+// turn acquires the name in a random way, writes and releases.
 func (w *witness) turn(ctx context.Context, name string) fate {
 	kinds := []locker{
 		exclusive(w.session, name), candidate(w.session, name, election.Options{Value: w.worker.name}, ""), reader(w.session, name),
 	}
-	if w.stays && name == w.party.stays { // which it holds alone
+	if w.stays && name == w.party.stays {
 		kinds = kinds[:2]
 	}
 	k := pick(w.worker.rng, kinds)
@@ -103,7 +103,7 @@ func (w *witness) turn(ctx context.Context, name string) fate {
 		w.worker.giveUp(op, on, err)
 		return w.failed(ctx, name, err)
 	}
-	h := l.(hold) //nolint:forcetypeassert // all three kinds are
+	h := l.(hold) //nolint:forcetypeassert // the handles of all three kinds can explain
 	w.worker.granted(op, name, h)
 	w.took(w.party, name, h)
 	f := w.work(ctx, op, name, h)
@@ -112,7 +112,7 @@ func (w *witness) turn(ctx context.Context, name string) fate {
 	return f
 }
 
-// verbs are those with which one claims and goes on.
+// verbs returns the verbs for the first request of a tenure and for the later ones.
 func verbs(h hold) (claim, next history.Verb) {
 	if shared(h) {
 		return history.ClaimRead, history.CheckRead
@@ -120,17 +120,17 @@ func verbs(h hold) (claim, next history.Verb) {
 	return history.Claim, history.Write
 }
 
-// work claims and writes: a few times, or until the lock is lost.
+// work claims and writes a few times. A witness that stays goes on until the lock is lost.
 func (w *witness) work(ctx context.Context, op int64, name string, h hold) fate {
 	stays, f := w.stays && name == w.party.stays && w.era == 0, accepted
 	verb, next := verbs(h)
 	value := strconv.FormatInt(op, 10)
 	for n := 0; (n < 3 || stays) && ctx.Err() == nil && h.Err() == nil; n++ {
-		_, outcome, err := w.out.send(w.worker.name, name, op, h.Token(), verb, value) //nolint:contextcheck // what is on its way does not end with the turn
+		_, outcome, err := w.out.send(w.worker.name, name, op, h.Token(), verb, value) //nolint:contextcheck // requests under way do not end with the turn
 		switch outcome {
 		case history.Refused:
 			f := w.refused(ctx, name, h, err)
-			if f == explained { // and it does not listen
+			if f == explained { // it writes all the same, and must be refused
 				_, _, _ = w.out.send(w.worker.name, name, op, h.Token(), next, value) //nolint:contextcheck // as above
 			}
 			return f
@@ -151,13 +151,13 @@ func (w *witness) work(ctx context.Context, op int64, name string, h hold) fate 
 	return f
 }
 
-// told judges an error that reports a restore: there must have been one.
-func (w *witness) told(name string, err error, as fate) fate {
+// reported judges an error that reports a restore. There must have been a restore.
+func (w *witness) reported(name string, err error, as fate) fate {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
 	case !w.back || w.era != 0:
-		w.violations = append(w.violations, fmt.Sprintf("%s was told of a restore that has not been: %s: %v", w.worker.name, name, err))
+		w.violations = append(w.violations, fmt.Sprintf("%s got an error that reports a restore that has not happened: %s: %v", w.worker.name, name, err))
 		return wronged
 	case as == restored:
 		w.report.Told++
@@ -167,31 +167,31 @@ func (w *witness) told(name string, err error, as fate) fate {
 	return as
 }
 
-// failed judges why an acquisition failed.
+// failed judges the error of an acquisition.
 func (w *witness) failed(ctx context.Context, name string, err error) fate {
 	switch {
 	case errors.Is(err, lease.ErrRestored):
-		return w.told(name, err, restored)
+		return w.reported(name, err, restored)
 	case errors.Is(err, lease.ErrLost):
 		return lost
 	case ctx.Err() != nil:
 		return nothing
 	default:
-		return w.wrong("%s failed to acquire %s, and was told neither of the restore nor of a loss: %v", w.worker.name, name, err)
+		return w.wrong("%s failed to acquire %s, and the error reports neither the restore nor a loss: %v", w.worker.name, name, err)
 	}
 }
 
-// refused judges why the resource refused the token.
+// refused judges what Explain says about a refused token.
 func (w *witness) refused(ctx context.Context, name string, h hold, stale error) fate {
 	why := h.Explain(ctx, stale)
 	switch {
 	case errors.Is(why, lease.ErrRestored):
-		return w.told(name, why, explained)
-	case h.Err() != nil: // after the question, so that a loss which is found meanwhile counts
+		return w.reported(name, why, explained)
+	case h.Err() != nil: // asked after Explain, which may find a loss
 		return lost
 	case ctx.Err() != nil:
 		return nothing
 	default:
-		return w.wrong("%s holds %s and was refused as if it did not: %v", w.worker.name, name, why)
+		return w.wrong("%s holds %s and its token was refused: %v", w.worker.name, name, why)
 	}
 }

@@ -11,19 +11,20 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// woken looks for revocations by a member that was paused while it led, and wakes up when another one leads. Etcd guards its
-// revocation of expired leases by asking itself whether it has been active lately (EtcdServer.ensureLeadership), which a
-// member that has just woken up affirms. So for a moment it may revoke leases that its successor has kept alive, and
-// nobody can hold a lock whose lease the cluster has revoked. For the checkers it is an operator's revocation: the next
-// holder comes at once, and only the fence is in the way of the last one.
+// woken looks for revocations by a member that was paused while it led, and wakes up after another member was elected.
+// Before etcd revokes an expired lease, it checks whether it was active recently (EtcdServer.ensureLeadership), and a
+// member that has just woken up passes that check. So for a moment it may revoke leases that its successor has kept
+// alive, and no client can keep such a lease. The checkers treat this as an operator's revocation: the next holder
+// comes at once, and only the fence stops the last one.
 type woken struct {
 	*strike
 	members []*etcdproc.Process
-	expired map[*etcdproc.Process]int // by each until now
+	expired map[*etcdproc.Process]int // leases that each member had expired before
 	live    map[int64]bool            // leases that had keys
 	at      time.Duration
 }
 
+// expectWoken is called before the members are paused.
 func (s *strike) expectWoken(members []*etcdproc.Process) *woken {
 	w := &woken{strike: s, members: members, expired: map[*etcdproc.Process]int{}}
 	for _, m := range members {
@@ -37,9 +38,10 @@ func (s *strike) expectWoken(members []*etcdproc.Process) *woken {
 // begin is called before the members wake up.
 func (w *woken) begin() { w.live, w.at = w.watch.live(), w.tape.Now() }
 
-// end is called when they have. It records the leases that are gone if a member that does not lead has expired any.
+// end is called after they have woken up. If a member that does not lead has expired leases, it records those that are
+// gone.
 func (w *woken) end() {
-	sleep(w.life, 600*time.Millisecond) // it knows by then that it does not lead
+	sleep(w.life, 600*time.Millisecond) // by then the member knows that it does not lead
 	ctx, cancel := context.WithTimeout(w.life, 5*time.Second)
 	defer cancel()
 	for _, m := range w.members {
@@ -59,12 +61,12 @@ func (w *woken) end() {
 	}
 }
 
-// expiredSince is how many leases a member has expired, which were so many before. It counts a lease when its revocation is done,
-// for which it has to go through a cluster that may be slow.
+// expiredSince returns how many leases a member has expired in all, and waits until the number is above before. The
+// member counts a lease after the cluster has committed its revocation, which may be slow.
 func (w *woken) expiredSince(ctx context.Context, m *etcdproc.Process, before int) (n int, ok bool) {
 	for range 10 {
 		if n, ok = w.monitor.expiredAt(ctx, m.Endpoint()); ok && n > before {
-			sleep(ctx, 200*time.Millisecond) // the others with it
+			sleep(ctx, 200*time.Millisecond) // so that leases which expired with it are counted too
 			return w.monitor.expiredAt(ctx, m.Endpoint())
 		}
 		sleep(ctx, 100*time.Millisecond)
@@ -72,7 +74,7 @@ func (w *woken) expiredSince(ctx context.Context, m *etcdproc.Process, before in
 	return n, ok
 }
 
-// record excuses the leases that are gone, also those that their owners have ended in this moment.
+// record excuses the leases that are gone, even those that their owners have revoked in that moment.
 func (w *woken) record(ctx context.Context, m *etcdproc.Process) {
 	for id := range w.live {
 		resp, err := w.etcd.TimeToLive(ctx, clientv3.LeaseID(id))
@@ -90,7 +92,7 @@ func (w *woken) record(ctx context.Context, m *etcdproc.Process) {
 	}
 }
 
-// revokedEarly is how many leases were.
+// revokedEarly returns the number of leases that woken members revoked.
 func (n *nemesis) revokedEarly() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -57,9 +57,10 @@ func (w *writer) send(actor, name string, op int64, t fence.Token, verb history.
 	return got, outcome, err
 }
 
+// ask makes the request and says what its sender knows of the outcome.
 func (w *writer) ask(name string, id int64, t fence.Token, verb history.Verb, value string) (string, history.Outcome, error) {
 	method := http.MethodPost
-	if verb.Reads() || verb.OfReader() { // who claims to read writes nothing
+	if verb.Reads() || verb.OfReader() { // a reader's claim writes no data
 		method = http.MethodGet
 	}
 	q := url.Values{"name": {name}, "request": {strconv.FormatInt(id, 10)}, "verb": {string(verb)}, "value": {value}}
