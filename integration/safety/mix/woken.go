@@ -61,8 +61,8 @@ func (w *woken) end() {
 	}
 }
 
-// expiredSince returns how many leases a member has expired in all, and waits until the number is above before. The
-// member counts a lease after the cluster has committed its revocation, which may be slow.
+// expiredSince returns how many leases a member has expired in all. It waits about a second for the number to rise above
+// before: the member counts a lease after the cluster has committed its revocation, which may be slow.
 func (w *woken) expiredSince(ctx context.Context, m *etcdproc.Process, before int) (n int, ok bool) {
 	for range 10 {
 		if n, ok = w.monitor.expiredAt(ctx, m.Endpoint()); ok && n > before {
