@@ -300,7 +300,20 @@ func (b *book) bury() {
 	}
 }
 
-var reasons = []lease.Reason{lease.ReasonDeadlinePassed, lease.ReasonLeaseGone, lease.ReasonKeyDeleted, lease.ReasonSessionClosed}
+// reasons are the reasons of losses, except that of a restore.
+var reasons = []lease.Reason{
+	lease.ReasonDeadlinePassed, lease.ReasonLeaseGone, lease.ReasonKeyDeleted, lease.ReasonKeyOverwritten, lease.ReasonSessionClosed,
+}
+
+// reasonIn returns the reason of a loss that an error's text has, 0 if it has none.
+func reasonIn(text string) lease.Reason {
+	for _, r := range reasons {
+		if strings.Contains(text, r.String()) {
+			return r
+		}
+	}
+	return 0
+}
 
 func (c *checker) countBook(b *book, events int) {
 	var grants, shared, sets, trees, permits, tries, gaveUp, live, lost, died, led int
@@ -340,11 +353,7 @@ func (c *checker) countBook(b *book, events int) {
 		}
 		if a.lost != nil && (a.release == nil || a.lost.At < a.release.At) {
 			lost++
-			for _, r := range reasons {
-				if strings.Contains(a.lost.Error, r.String()) {
-					why[r]++
-				}
-			}
+			why[reasonIn(a.lost.Error)]++
 		}
 	}
 	c.count("events", events)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasefence/leasefence/integration/safety/check"
 	"github.com/leasefence/leasefence/integration/safety/history"
+	"github.com/leasefence/leasefence/lease"
 )
 
 // fixture reads a history and the verdict that it expects: invariant/checker, in order, with blanks between.
@@ -59,6 +60,9 @@ func TestCheck_fixtures(t *testing.T) {
 		"I7/order", "I7/progress", "I7/watch",
 		"I8/intervals", "I8/observers", "I8/sights",
 	}, slices.Compact(all))
+	for r := lease.ReasonDeadlinePassed; r <= lease.ReasonSessionClosed; r++ {
+		require.Contains(t, looked, "  "+r.String(), "the reasons of losses that are counted")
+	}
 	maps.DeleteFunc(looked, func(_ string, n int64) bool { return n > 0 })
 	require.Equal(t, map[string]int64{"  undecided": 0}, looked, "what nobody has looked at")
 }

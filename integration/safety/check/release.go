@@ -2,10 +2,8 @@ package check
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/leasefence/leasefence/integration/safety/history"
-	"github.com/leasefence/leasefence/lease"
 )
 
 // returns checks that a scoped form releases after its function has returned: until then its key is deleted only by
@@ -21,7 +19,7 @@ func (c *checker) returns() {
 			continue
 		}
 		looked++
-		lost := a.released == nil || a.released.Outcome == history.Failed || a.lost != nil && isLoss(a.lost.Error)
+		lost := a.released == nil || a.released.Outcome == history.Failed || a.lost != nil && reasonIn(a.lost.Error) != 0
 		if k.del.At < a.release.At && !k.operated && !lost {
 			c.violation(Violation{
 				"I3", "release", a.name(),
@@ -31,13 +29,4 @@ func (c *checker) returns() {
 		}
 	}
 	c.count("functions compared with the deletion of their keys", looked)
-}
-
-func isLoss(text string) bool {
-	for _, r := range []lease.Reason{lease.ReasonDeadlinePassed, lease.ReasonLeaseGone, lease.ReasonKeyDeleted, lease.ReasonKeyOverwritten, lease.ReasonSessionClosed} {
-		if strings.Contains(text, r.String()) {
-			return true
-		}
-	}
-	return false
 }
