@@ -45,6 +45,9 @@ func (c *checker) deadlines() {
 // answer that comes after the deadline revives nothing. Nothing is known of a lease before the first renewal that was sent in
 // this history: of those before it, one that was sent later may have been answered earlier.
 func (c *checker) leaseEnds() map[int64]time.Duration {
+	if c.ttl == 0 {
+		return nil
+	}
 	valid := c.ttl - min(c.ttl/10, time.Second) // less the margin
 	ends := map[int64]time.Duration{}
 	slices.SortStableFunc(c.renewed, func(x, y *history.Event) int { return cmp.Compare(x.At, y.At) })
