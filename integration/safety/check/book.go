@@ -33,25 +33,25 @@ type book struct {
 	watch     watch
 }
 
-// acquisition is what became of one Op.
+// acquisition has the events of one Op.
 type acquisition struct {
-	enter, grant, giveUp, firstLive, lastLive, lastAsked, lost, release, released *history.Event
+	enter, grant, giveUp, lastLive, lastAsked, lost, release, released *history.Event
 
-	died    time.Duration  // when its process was killed, if it has no end; 0: it was not
-	excused time.Duration  // from when on an operator's fault excuses it; forever: never
-	gone    *history.Event // what an operator has done to its key
+	died    time.Duration  // when its process was killed, if it has no other end; 0: it was not
+	excused time.Duration  // from when an operator's fault excuses an overlap; forever: never
+	gone    *history.Event // the operator's deletion or overwrite of its key
 
-	parts  []*acquisition // all of the same Op, itself too
-	shares bool           // as a reader, a node above that of its tree
+	parts  []*acquisition // all of the same Op, including itself
+	shares bool           // it holds, as a reader, a node above the one that was asked for
 }
 
-// request is what became of one Request.
+// request has the events of one Request.
 type request struct {
 	send, answer *history.Event
-	applied      []*history.Event // all, refused ones too
+	applied      []*history.Event // including refusals
 }
 
-// resource is what one resource says it did, in order.
+// resource has what one resource recorded, in order, and the requests to it.
 type resource struct {
 	name    string
 	applied []*history.Event
@@ -64,7 +64,7 @@ type resource struct {
 type disturbance struct {
 	begin, end *history.Event
 
-	hit bool // it has deleted the key of a handle, so it has not taken that of a waiter
+	hit bool // it took the key of a handle, so it did not take that of a waiter
 }
 
 func (d *disturbance) until() time.Duration {
@@ -85,7 +85,7 @@ func (d *disturbance) operator() bool {
 	return false
 }
 
-// name is what it holds or has asked for: of a permit the slot, as soon as it is known.
+// name returns the name that a holds or asks for. For a permit it is that of the slot, once the slot is known.
 func (a *acquisition) name() string {
 	if a.grant != nil && a.enter.Verb.OfPermit() {
 		return a.grant.Name
@@ -96,7 +96,7 @@ func (a *acquisition) name() string {
 func (a *acquisition) shared() bool       { return a.shares || a.enter.Verb.Shared() }
 func (a *acquisition) token() fence.Token { return a.grant.Token }
 
-// ended is when the acquisition was over as its caller knows it: it holds nothing and asks for nothing from then on.
+// ended returns when the caller learned that the acquisition was over: from then on it neither holds nor waits.
 func (a *acquisition) ended() time.Duration {
 	over := forever
 	for _, e := range []*history.Event{a.giveUp, a.released, a.lost} {
@@ -110,7 +110,7 @@ func (a *acquisition) ended() time.Duration {
 	return over
 }
 
-// live is the last moment at which the handle is known to be live.
+// live returns the last moment at which the handle is known to be live and not excused.
 func (a *acquisition) live() (last time.Duration, ok bool) {
 	if a.grant == nil || a.lastLive == nil {
 		return 0, false
@@ -119,7 +119,7 @@ func (a *acquisition) live() (last time.Duration, ok bool) {
 	return last, a.grant.At < last
 }
 
-// owned reports whether a had the lock at the moment of its grant: one whose key an operator had taken by then may not.
+// owned reports whether a is sure to have had the lock at its grant: no operator had begun to take its key.
 func (a *acquisition) owned() bool { return a.grant.At < a.excused }
 
 func (c *checker) newBook(events []history.Event) *book {
@@ -142,7 +142,7 @@ func (c *checker) newBook(events []history.Event) *book {
 			}
 		case history.Grant, history.GiveUp, history.Live, history.Lost, history.Release, history.Released:
 			if ops[e.Op] == nil {
-				c.malformed(fmt.Sprintf("%s of op %d, which has not entered", e.Kind, e.Op))
+				c.malformed(fmt.Sprintf("%s of op %d, which did not enter", e.Kind, e.Op))
 			}
 			for _, a := range ops[e.Op] {
 				c.acquisitionEvent(a, e)
@@ -180,14 +180,14 @@ func (c *checker) newBook(events []history.Event) *book {
 			c.report.Faults[e.Name]++
 		case history.Heal:
 			if faults[e.Fault] == nil {
-				c.malformed(fmt.Sprintf("fault %d heals and has not begun", e.Fault))
+				c.malformed(fmt.Sprintf("fault %d heals but did not begin", e.Fault))
 				continue
 			}
 			faults[e.Fault].end = e
 		case history.Note:
 			c.note(b, e)
 		default:
-			c.malformed(fmt.Sprintf("kind %q is none", e.Kind))
+			c.malformed(fmt.Sprintf("event of unknown kind %q", e.Kind))
 		}
 	}
 	if len(events) > 0 {
@@ -209,7 +209,7 @@ func (c *checker) note(b *book, e *history.Event) {
 			c.malformed(fmt.Sprintf("note %q is %q, want a positive duration", e.Name, e.Value))
 			return
 		}
-		b.stalls = append(b.stalls, span{e.At - gap, e.At}) // of one process, and so in order
+		b.stalls = append(b.stalls, span{e.At - gap, e.At}) // in order, since one process records them
 	case history.NoteTTL:
 		ttl, err := time.ParseDuration(e.Value)
 		if err != nil || ttl <= 0 {
@@ -234,9 +234,6 @@ func (c *checker) acquisitionEvent(a *acquisition, e *history.Event) {
 	case history.Released:
 		field = &a.released
 	default:
-		if a.firstLive == nil || e.At < a.firstLive.At {
-			a.firstLive = e
-		}
 		if a.lastLive == nil || e.At > a.lastLive.At {
 			a.lastLive = e
 		}
@@ -272,7 +269,7 @@ func (b *book) resource(name string) *resource {
 	return r
 }
 
-// sort brings everything but the resources' own order into that of time.
+// sort sorts everything by time, except what resources applied.
 func (b *book) sort() {
 	slices.SortStableFunc(b.ops, func(x, y *acquisition) int { return cmp.Compare(x.enter.At, y.enter.At) })
 	slices.SortStableFunc(b.observed, func(x, y *history.Event) int { return cmp.Compare(x.At, y.At) })
@@ -363,7 +360,7 @@ func (c *checker) countBook(b *book, events int) {
 	c.count("  to sets", sets)
 	c.count("  to nodes of trees", trees)
 	c.count("  permits", permits)
-	c.count("refused, another's", tries)
+	c.count("refused, since the lock was taken", tries)
 	c.count("given up", gaveUp)
 	c.count("handles seen live", live)
 	c.count("handles lost", lost)

@@ -9,30 +9,30 @@ import (
 // Violation is one breach of an invariant.
 type Violation struct {
 	Invariant string // "I1" to "I8"
-	Checker   string // the one that has found it
+	Checker   string // that found it
 	Name      string // of the lock, election or resource
 	Text      string
-	Events    []history.Event // that show it
+	Events    []history.Event // the evidence
 }
 
-// Count says how much of something there was, so that a checker that has looked at nothing is seen.
+// Count is a number of things that a checker looked at. A count of 0 shows that a checker had nothing to check.
 type Count struct {
 	What string
 	N    int64
 }
 
-// Report is what all checkers have found.
+// Report is the result of all checkers.
 type Report struct {
 	Violations []Violation
 	More       int      // violations beyond the first 20 of each checker and invariant
-	Malformed  []string // what makes the history none that a run leaves; at most 20
+	Malformed  []string // why no run can have written this history; at most 20 reasons
 	Counts     []Count
-	Faults     map[string]int // how often each was on, by name
-	Idle       time.Duration  // the longest time without a fault in which somebody waited and nobody held
+	Faults     map[string]int // how often each fault was on, by name
+	Idle       time.Duration  // the longest time without faults in which a name had waiters and no holder
 	Span       time.Duration  // from the first event to the last
 }
 
-// Count returns the number of one line of Counts, 0 if there is none.
+// Count returns the number of the line of Counts with that text, 0 if there is no such line.
 func (r *Report) Count(what string) int64 {
 	for _, c := range r.Counts {
 		if c.What == what {
@@ -42,7 +42,7 @@ func (r *Report) Count(what string) int64 {
 	return 0
 }
 
-// Check puts a history before all checkers. The events are in the order of the file and are not changed.
+// Check runs all checkers on a history. The events are in the order of the file and are not changed.
 func Check(events []history.Event) Report {
 	c := &checker{kept: map[string]int{}}
 	c.report.Faults = map[string]int{}
@@ -60,7 +60,7 @@ func Check(events []history.Event) Report {
 
 // checker is one call of Check.
 type checker struct {
-	ttl    time.Duration // the longest that was granted; 0: not known, and waiting times are not judged
+	ttl    time.Duration // the longest that was granted; 0: not known, so waiting times and deadlines are not judged
 	report Report
 	kept   map[string]int // violations, by checker and invariant
 	*book

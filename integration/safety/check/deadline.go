@@ -9,16 +9,17 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// punctual is how long after the deadline the timer may end a context, in a process that runs.
+// punctual bounds how late the timer may end a context after the deadline, in a process that runs.
 const punctual = 500 * time.Millisecond
 
-// deadlines checks that no handle outlives its lease's deadline. A handle that is asked compares the clock itself, so it is
-// never live after that, whatever the timer does. Contexts are looked at alone only in a process that notes when it does not run.
+// deadlines checks that no handle outlives the deadline of its lease. A handle that is asked reads the clock, so it is
+// never live after the deadline, even if the timer is late. Where only the context is read, the timer may be late, by
+// punctual or by a stall: only processes that record their stalls read contexts alone.
 func (c *checker) deadlines() {
 	ends := c.leaseEnds()
 	looked := 0
 	for _, a := range c.ops {
-		if a.grant == nil || a.enter.Verb == history.Mutex { // which etcd holds for as long as the lease lives there
+		if a.grant == nil || a.enter.Verb == history.Mutex { // etcd's own mutex has no deadline in the client
 			continue
 		}
 		k := c.keyOf(a)
@@ -41,14 +42,14 @@ func (c *checker) deadlines() {
 	c.count("handles compared with the deadlines of their leases", looked)
 }
 
-// leaseEnds are the deadlines of leases. Each is counted from when the last renewal was sent that was answered in time: an
-// answer that comes after the deadline revives nothing. Nothing is known of a lease before the first renewal that was sent in
-// this history: of those before it, one that was sent later may have been answered earlier.
+// leaseEnds returns the deadlines of leases. A deadline counts from the send time of the last renewal that was answered
+// in time: an answer after the deadline revives nothing. No deadline is known without the TTL, or before a renewal that
+// was sent in this history: of the renewals that were sent earlier, the last one may have been answered earlier too.
 func (c *checker) leaseEnds() map[int64]time.Duration {
 	if c.ttl == 0 {
 		return nil
 	}
-	valid := c.ttl - min(c.ttl/10, time.Second) // less the margin
+	valid := c.ttl - min(c.ttl/10, time.Second) // the TTL without the margin
 	ends := map[int64]time.Duration{}
 	slices.SortStableFunc(c.renewed, func(x, y *history.Event) int { return cmp.Compare(x.At, y.At) })
 	for _, e := range c.renewed {

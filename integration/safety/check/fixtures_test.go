@@ -14,7 +14,7 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// fixture reads a history and the verdict that it expects: invariant/checker, in order, with blanks between.
+// fixture reads a history and the verdict that it expects: words invariant/checker, sorted.
 func fixture(t *testing.T, path string) (events []history.Event, verdict []string) {
 	t.Helper()
 	events, err := history.ReadFile(path)
@@ -24,8 +24,8 @@ func fixture(t *testing.T, path string) (events []history.Event, verdict []strin
 	return events, strings.Fields(events[n].Value)
 }
 
-// The verdict on each history is exactly the expected one, each checker finds each invariant that it is there for, and everything
-// of which a report tells how much was looked at has been looked at.
+// The verdict on each history is the expected one. Together, the histories make each checker find each invariant that
+// it checks, and make each count of the report positive.
 func TestCheck_fixtures(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.jsonl")
 	require.NoError(t, err)
@@ -64,5 +64,5 @@ func TestCheck_fixtures(t *testing.T) {
 		require.Contains(t, looked, "  "+r.String(), "the reasons of losses that are counted")
 	}
 	maps.DeleteFunc(looked, func(_ string, n int64) bool { return n > 0 })
-	require.Equal(t, map[string]int64{"  undecided": 0}, looked, "what nobody has looked at")
+	require.Equal(t, map[string]int64{"  undecided": 0}, looked, "the counts that no history makes positive")
 }

@@ -14,7 +14,7 @@ import (
 
 const ms = time.Millisecond
 
-// generator makes a history as a run without bugs leaves it.
+// generator makes a history that a run without bugs could have written.
 type generator struct {
 	rng    *rand.Rand
 	now    time.Duration
@@ -29,7 +29,7 @@ func newGenerator(seed uint64) *generator {
 	return g
 }
 
-// good is a whole history: of a lock with a register, one with a set, one with a counter, and of an election.
+// good returns a whole history of a lock with a register, a lock with a set, a lock with a counter, and an election.
 func good(seed uint64, turns int) []history.Event {
 	g := newGenerator(seed)
 	for n, form := range []history.Verb{history.Write, history.Add, history.Increment, history.Campaign} {
@@ -41,7 +41,7 @@ func good(seed uint64, turns int) []history.Event {
 
 func (g *generator) id() int64 { g.ids++; return g.ids }
 
-// add adds an event some time after the one before.
+// add appends an event, a few milliseconds after the last one.
 func (g *generator) add(e history.Event) {
 	g.now += time.Duration(1+g.rng.IntN(5)) * ms
 	g.at(g.now, e)
@@ -52,7 +52,7 @@ func (g *generator) at(t time.Duration, e history.Event) {
 	g.events = append(g.events, e)
 }
 
-// waiter is an acquisition that has entered.
+// waiter is an acquisition that entered.
 type waiter struct {
 	op, lease, created int64
 	key                string
@@ -73,7 +73,7 @@ func (g *generator) enter(name string, form history.Verb) waiter {
 	return w
 }
 
-// name has one turn after the other, each with up to three that wait.
+// name adds turns of one name, one after the other, each with up to three waiters behind it.
 func (g *generator) name(name string, form history.Verb, turns int) {
 	r := &source{g: g, name: name, form: form}
 	queue := []waiter{g.enter(name, form)}
@@ -108,7 +108,7 @@ func (g *generator) turn(w waiter, r *source) {
 	}
 	r.request(w, history.Read, "")
 	switch g.rng.IntN(5) {
-	case 0: // it expires, and a write of it comes late
+	case 0: // the lease expires, and a write arrives late
 		g.add(history.Event{Kind: history.Lost, Op: w.op, Error: "lease: lost: no renewal was acknowledged before the deadline (lease 1)"})
 		g.now += 2 * time.Second
 		r.late(w)
@@ -120,7 +120,7 @@ func (g *generator) turn(w waiter, r *source) {
 	g.add(history.Event{Kind: history.Delete, Key: w.key, Revision: g.rev})
 }
 
-// source is a resource.
+// source is a resource that makes its events.
 type source struct {
 	g       *generator
 	name    string
@@ -153,7 +153,7 @@ func (r *source) update(w waiter) {
 	}
 }
 
-// request is sent, applied and answered; now and then the answer is lost.
+// request adds a request, its application and its answer. One answer in ten is lost.
 func (r *source) request(w waiter, verb history.Verb, value string) {
 	if r.form == history.Campaign {
 		return
@@ -179,7 +179,7 @@ func (r *source) request(w waiter, verb history.Verb, value string) {
 	r.g.add(answer)
 }
 
-// late is refused: the next one has claimed.
+// late adds an update that is refused, because the next holder has claimed the resource.
 func (r *source) late(w waiter) {
 	if r.form == history.Campaign {
 		return

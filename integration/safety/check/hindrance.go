@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// spans are intervals, in order, that do not meet.
+// spans are disjoint intervals, in order.
 type spans []span
 
 type span struct{ from, to time.Duration }
 
-// touch reports whether one of them has a moment between from and to.
+// touch reports whether one of the intervals meets the one between from and to.
 func (s spans) touch(from, to time.Duration) bool {
 	n, _ := slices.BinarySearchFunc(s, from, func(one span, t time.Duration) int { return cmp.Compare(one.to, t) })
 	return n < len(s) && s[n].from <= to
 }
 
-// spare is the longest time between from and to that none of them touches.
+// spare returns the longest time between from and to that is in none of the intervals.
 func (s spans) spare(from, to time.Duration) (longest time.Duration) {
 	for _, one := range s {
 		if one.to <= from {
@@ -31,13 +31,13 @@ func (s spans) spare(from, to time.Duration) (longest time.Duration) {
 	return max(longest, to-from)
 }
 
-// reaches reports whether a fault may be one of that client: it is unless it is aimed at another.
+// reaches reports whether a fault may affect the client: every fault does that is not aimed at another client.
 func (b *book) reaches(f *disturbance, client string) bool {
 	return f.begin.Target == client || !b.clients[f.begin.Target]
 }
 
-// hindrances are the times at which waiters of each client may lose their places or take none: of faults, and of a TTL
-// after each but an operator's. A fault of another client is none.
+// hindrances returns, for each client, the times at which its waiters may lose their places or be unable to take any:
+// while faults that reach it are on and, except after an operator's, for a TTL after that.
 func (c *checker) hindrances() map[string]spans {
 	all := map[string]spans{}
 	for client := range c.clients {
@@ -47,7 +47,7 @@ func (c *checker) hindrances() map[string]spans {
 				continue
 			}
 			to := f.until()
-			if to != forever && !f.operator() { // the owner of a key that an operator takes gets an error
+			if to != forever && !f.operator() { // if an operator takes a key, its owner gets an error at once
 				to += c.ttl
 			}
 			if n := len(s); n > 0 && f.begin.At <= s[n-1].to {

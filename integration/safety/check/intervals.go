@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// exclusion is the invariant that handles of the name come under.
+// exclusion returns the invariant that forbids two live handles of the name.
 func (b *book) exclusion(name string) string {
 	if b.elections[name] {
 		return "I8"
@@ -15,9 +15,9 @@ func (b *book) exclusion(name string) string {
 	return "I3"
 }
 
-// intervals checks I3 and the first half of I8: whoever has the lower token had its turn before, so its handle is not live after the
-// higher one was granted. Two readers are not compared. That is all there is to a lock: with tokens that go with the order in which
-// grants were made, which tokenOrder checks, there is no other order of acquisitions and their ends to look for.
+// intervals checks I3, and I8 for elections: a handle is not live after a handle with a higher token was granted,
+// unless both are readers. That is enough to prove mutual exclusion. The tokens are the order of the grants, as
+// tokenOrder checks, so no search for another order is needed.
 func (c *checker) intervals() {
 	names := map[string][]*acquisition{}
 	for _, a := range c.ops {
@@ -28,7 +28,7 @@ func (c *checker) intervals() {
 	looked := 0
 	for name, all := range names {
 		slices.SortStableFunc(all, func(x, y *acquisition) int { return cmp.Compare(x.token(), y.token()) })
-		var writer, anybody *acquisition // of those with higher tokens, the first that was granted
+		var writer, anybody *acquisition // the first that was granted, of those with higher tokens
 		for _, a := range slices.Backward(all) {
 			rival := anybody
 			if a.shared() {
@@ -68,7 +68,7 @@ func (c *checker) overlap(name string, a, rival *acquisition, by time.Duration) 
 	})
 }
 
-// earlier is the one of two that was granted first; x may be nil.
+// earlier returns the acquisition that was granted first. x may be nil.
 func earlier(x, y *acquisition) *acquisition {
 	if x == nil || y.grant.At < x.grant.At {
 		return y
@@ -88,7 +88,7 @@ func (c *checker) afterlife(a *acquisition) {
 	}
 	switch {
 	case a.grant == nil:
-		bad("a handle was live and never granted")
+		bad("a handle was live but never granted")
 	case a.lost != nil && a.lastLive.At > a.lost.At:
 		bad(fmt.Sprintf("the handle of token %d was live after it was lost", a.token()))
 	case a.released != nil && a.lastLive.At > a.released.At:

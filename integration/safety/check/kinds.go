@@ -9,8 +9,8 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// acquisitionsOf are what an enter event asks for: one lock or, of a set, each of its names; of a node of a tree, that and all
-// above it, which it shares. They have the same events, and each is looked at as a lock of its own name.
+// acquisitionsOf returns what an enter event asks for: one lock, or each name of a set, or a node of a tree and, as a
+// reader, all nodes above. They have the same events, and each is checked like a lock of its name.
 func acquisitionsOf(e *history.Event) []*acquisition {
 	all := []*acquisition{{enter: e, excused: forever}}
 	add := func(name string, shares bool) {
@@ -35,7 +35,8 @@ func acquisitionsOf(e *history.Event) []*acquisition {
 	return all
 }
 
-// grantOf is the grant event of one of them: the first is told its name and key.
+// grantOf returns the grant event for one part of an acquisition. The name and the key in e are those of the first
+// part.
 func (a *acquisition) grantOf(e *history.Event) *history.Event {
 	if a == a.parts[0] {
 		return e
@@ -45,13 +46,13 @@ func (a *acquisition) grantOf(e *history.Event) *history.Event {
 	return &other
 }
 
-// alone reports whether a stands in etcd's queues by itself, and in several perhaps: what it has waited for in one of them
-// another one may tell.
+// alone reports whether a has its own place in etcd's queues, and maybe in several: then it may be first in one queue
+// while it waits in another.
 func (a *acquisition) alone() bool {
 	return a.enter.Verb.Many() || a.enter.Verb == history.Mutex
 }
 
-// operated reports whether an operator has taken a key of a, or another one of its set: which ends all of it.
+// operated reports whether an operator took a key of a or another key of its set, which ends the whole set.
 func (c *checker) operated(a *acquisition) bool {
 	return slices.ContainsFunc(a.parts, func(a *acquisition) bool {
 		k := c.keyOf(a)
@@ -59,18 +60,19 @@ func (c *checker) operated(a *acquisition) bool {
 	})
 }
 
-// permits is how many there are of the semaphore that a has entered.
+// permits returns the number of permits of the semaphore that a entered.
 func (c *checker) permits(a *acquisition) int {
 	n, err := strconv.Atoi(a.enter.Value)
 	if err != nil || n < 1 {
-		c.malformed(fmt.Sprintf("op %d wants one of %q permits, want a number", a.enter.Op, a.enter.Value))
+		c.malformed(fmt.Sprintf("op %d wants one of %q permits, want a positive number", a.enter.Op, a.enter.Value))
 	}
 	return n
 }
 
-// counts checks I3 for semaphores: no more permits are held at one time than there are, and none beside etcd's own mutex that was
-// held when that came. One who waited before the mutex gets a slot whose key is newer, for which it does not wait. As in
-// [checker.intervals], whoever has a lower token and is live after a grant was there when that was made.
+// counts checks I3 for semaphores: there are never more holders than permits, and no permit with a lower token is still
+// held when etcd's own mutex is granted. The mutex does not wait for permits with higher tokens, which waiters that
+// came before it may get. As in [checker.intervals], a handle with a lower token that is live after a grant held its
+// permit at that grant.
 func (c *checker) counts() {
 	looked := 0
 	semaphores := map[string][]*acquisition{}
@@ -99,7 +101,7 @@ func (c *checker) counts() {
 			if held == 0 || !a.owned() || a.enter.Verb.OfPermit() && held < c.permits(a) {
 				continue
 			}
-			v.Text = fmt.Sprintf("token %d was granted while %d held a permit", a.token(), held)
+			v.Text = fmt.Sprintf("token %d was granted while %d other handles held a permit", a.token(), held)
 			c.violation(v)
 		}
 	}

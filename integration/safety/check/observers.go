@@ -8,19 +8,20 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// observers checks the second half of I8. Whom an observer names must have been first in the queue, where the watch tells.
+// observers checks that no observer goes back to a lower token, and that the key of each leader that it saw was first
+// in its queue, as far as the watch saw the key.
 func (c *checker) observers() {
 	type who struct{ actor, name string }
 	highest := map[who]*history.Event{}
 	w := &c.watch
 	for _, e := range c.observed {
 		if e.Token == 0 {
-			continue // nobody leads, or it begins anew
+			continue // nobody leads, or the observer starts again
 		}
 		seen := who{e.Actor, e.Name}
 		if old := highest[seen]; old != nil && e.Token < old.Token {
 			c.violation(Violation{
-				"I8", "observers", e.Name, fmt.Sprintf("%s saw token %d after %d", e.Actor, e.Token, old.Token), show(old, e),
+				"I8", "observers", e.Name, fmt.Sprintf("%s saw token %d after token %d", e.Actor, e.Token, old.Token), show(old, e),
 			})
 			continue
 		}
@@ -38,8 +39,8 @@ func (c *checker) observers() {
 	c.count("changes seen by observers", len(c.observed))
 }
 
-// sights checks that observers see everybody who leads. Leaders follow each other in the order of their revisions, so one
-// whose revision lies between two that an observer has seen was there between the two.
+// sights checks that observers miss no leader. Leaders follow each other in the order of their revisions, so a leader
+// whose revision lies between those of two that an observer saw led between these two.
 func (c *checker) sights() {
 	led := map[string][]*key{} // by queue, in order
 	for _, k := range c.watch.all {
@@ -75,7 +76,8 @@ func (c *checker) sights() {
 		}
 		queue := led[e.Name+"/"]
 		from, found := slices.BinarySearchFunc(queue, revision(before.Token), func(k *key, rev int64) int { return cmp.Compare(k.put.Created, rev) })
-		// How late it saw the first of the two is not known: its answers may have taken seconds.
+		// How late the observer saw the first leader is not known: answers may have taken seconds. So a compaction
+		// excuses it from the time at which the first leader's key was put.
 		if !found || compactions.touch(queue[from].put.At, e.At) {
 			continue
 		}
@@ -86,7 +88,7 @@ func (c *checker) sights() {
 			}
 			c.violation(Violation{
 				"I8", "sights", e.Name,
-				fmt.Sprintf("%s saw token %d and then %d, and not the leader between, of revision %d", e.Actor, before.Token, e.Token, k.put.Created),
+				fmt.Sprintf("%s saw token %d and then token %d, but not the leader of revision %d", e.Actor, before.Token, e.Token, k.put.Created),
 				show(before, k.put, k.del, e),
 			})
 		}

@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	promptly  = time.Second            // within which a handle ends whose key an operator has taken
+	promptly  = time.Second            // within which a handle ends after an operator took its key
 	unwatched = 250 * time.Millisecond // how long a handle's key is not watched: see the doc of package lease
 )
 
-// excuse finds the keys that operators have taken from their holders, and the handles that were hit.
+// excuse finds the keys that operators took, and the handles that lost their keys this way.
 func (c *checker) excuse() {
 	w := &c.watch
 	keys, leases := map[string][]*disturbance{}, map[string]*disturbance{}
@@ -32,7 +32,8 @@ func (c *checker) excuse() {
 	if len(keys)+len(leases) == 0 {
 		return
 	}
-	last := map[int64]int64{} // the last revision at which keys of each lease were deleted: a revocation is one, if it took any
+	// The last revision at which keys of each lease were deleted. A revocation that took keys is the last.
+	last := map[int64]int64{}
 	for _, k := range w.all {
 		if k.del != nil {
 			last[k.lease] = max(last[k.lease], k.del.Revision)
@@ -64,7 +65,7 @@ func (c *checker) excuse() {
 	}
 }
 
-// takenBy finds the fault that has ended this life of the key.
+// takenBy finds the deletion or overwrite by an operator that ended this key, nil if there is none.
 func takenBy(faults []*disturbance, k *key) *disturbance {
 	for _, f := range faults {
 		if f.end != nil && f.end.Revision != 0 {
@@ -73,7 +74,7 @@ func takenBy(faults []*disturbance, k *key) *disturbance {
 			}
 			continue
 		}
-		// A watch may be late, and tell of the creation after the deletion was answered.
+		// The watch may lag: it may show the creation after the operator's deletion was answered.
 		if f.begin.At <= k.ended().At && k.put.At <= f.until()+promptly {
 			return f
 		}
@@ -81,7 +82,7 @@ func takenBy(faults []*disturbance, k *key) *disturbance {
 	return nil
 }
 
-// deletions checks I6.
+// deletions checks I6: only operators delete keys or take them off their lease while their handles are live.
 func (c *checker) deletions() {
 	w := &c.watch
 	looked, operated := 0, 0
@@ -100,7 +101,7 @@ func (c *checker) deletions() {
 		k := c.keyOf(a)
 		if k != nil && k.off != nil && !k.operated {
 			c.violation(Violation{
-				"I6", "watch", a.name(), fmt.Sprintf("key %q was taken off its lease, and no operator did it", k.put.Key),
+				"I6", "watch", a.name(), fmt.Sprintf("key %q was taken off its lease, but not by an operator", k.put.Key),
 				show(k.put, a.grant, k.off),
 			})
 		}
@@ -112,12 +113,12 @@ func (c *checker) deletions() {
 		case k.operated:
 		case a.lastLive != nil && a.lastLive.At > k.del.At:
 			c.violation(Violation{
-				"I6", "watch", a.name(), fmt.Sprintf("key %q was deleted, and its handle was live after that", k.put.Key),
+				"I6", "watch", a.name(), fmt.Sprintf("key %q was deleted, but its handle was live later", k.put.Key),
 				show(k.put, a.grant, k.del, a.lastLive),
 			})
 		case a.lost != nil && strings.Contains(a.lost.Error, lease.ReasonKeyDeleted.String()) && !c.operated(a):
 			c.violation(Violation{
-				"I6", "watch", a.name(), fmt.Sprintf("key %q was deleted under its handle, and no operator did it", k.put.Key),
+				"I6", "watch", a.name(), fmt.Sprintf("key %q was deleted under its handle, but not by an operator", k.put.Key),
 				show(k.put, a.grant, k.del, a.lost),
 			})
 		}
@@ -141,11 +142,11 @@ func (c *checker) deletedWaiting(a *acquisition) {
 		}
 	}
 	c.violation(Violation{
-		"I6", "watch", a.name(), "the key of an acquisition that waited was taken, and no operator did it", show(a.enter, a.giveUp),
+		"I6", "watch", a.name(), "the key of a waiter was taken, but not by an operator", show(a.enter, a.giveUp),
 	})
 }
 
-// hit reports whether an operator's target is what a has lost: the lease that its error names, or a key on that lease in
+// hit reports whether an operator's target is what a lost: the lease that its error names, or a key on that lease in
 // one of its queues.
 func hit(target string, a *acquisition) bool {
 	for _, part := range a.parts {
@@ -181,7 +182,8 @@ func (c *checker) prompt() {
 	c.count("handles that lost their key to an operator", looked)
 }
 
-// limit moves a time on for the faults that reach the client and are on until then, or were shortly before.
+// limit returns t or, if faults that reach the client are on then or were on shortly before, one second and a TTL after
+// the last of them has healed. It returns forever if one of them does not heal.
 func (c *checker) limit(t time.Duration, client string) time.Duration {
 	for _, f := range c.faults { // in the order of their beginning
 		if f.operator() || !c.reaches(f, client) || f.begin.At > t || f.until() < t-promptly-unwatched-c.ttl {

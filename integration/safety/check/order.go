@@ -8,22 +8,22 @@ import (
 )
 
 const (
-	entering = time.Second // within which a place is taken or handed on, where no fault is on
-	passes   = 2           // how often a client gets a name before one who has waited for it since earlier
+	entering = time.Second // the longest time, without faults, to take a place in the queue or to hand it on
+	passes   = 2           // how often a client may pass a waiter that entered earlier
 
-	// Within a session the order is strict. An enter event may come before its place, in a process that is short of time: a
-	// few that look overtaken by this much are let pass, in all sessions of a history.
+	// Within a session the order is strict. But a process that is short of CPU time takes its place long after its
+	// enter event. So up to unclear waiters of a history may look overtaken by more than within.
 	within  = 250 * time.Millisecond
 	unclear = 4
 )
 
 // order checks that waiters are served in their order, see the package's doc.
 //
-// A client that waits for a name stands in etcd's queue, with one place for all of its waiters or with one for each.
-// Who enters when that is so comes behind it, in the client by the order there, at another client by the order of keys.
-// Only who is given the place of another that gives up goes before it, once for each session. The place is used up when
-// somebody of the client who came before has held the name or has left. From then on there is a new one, and passes are
-// counted anew. A reader has a place of its own, which nobody else uses up.
+// A client whose waiters want a name has places in etcd's queue: one for each session, or for readers and candidates
+// one for each waiter. An acquisition that enters later comes behind: in the same session in the line of the process,
+// otherwise in etcd's queue. It goes first only if it takes over the place of a waiter that gives up, once for each
+// session. A place is used up when an earlier waiter of the client has held the name or has left. Then the client takes
+// a new place, and passes are counted from 0. A reader's place is used up only by the reader.
 func (c *checker) order() {
 	names := map[string]*turns{}
 	could := 0
@@ -60,7 +60,7 @@ func (c *checker) order() {
 
 // turns are the acquisitions of one name.
 type turns struct {
-	byClient   map[string][]*acquisition // those that use the client's place, by the time at which they entered
+	byClient   map[string][]*acquisition // those that share their client's places, by the time at which they entered
 	granted    []*acquisition
 	waiters    []*overtaken // by the time at which they entered
 	hindrances map[string]spans
@@ -69,9 +69,9 @@ type turns struct {
 // overtaken is a waiter.
 type overtaken struct {
 	*acquisition
-	round time.Duration             // since when passes are counted
-	by    map[string][]*acquisition // those who have got the name before it, by client
-	told  bool
+	round    time.Duration             // since when passes are counted
+	by       map[string][]*acquisition // the acquisitions that passed it, by client
+	reported bool
 }
 
 // overtaking compares each acquisition that is granted with the waiters that entered earlier and still wait.
@@ -82,7 +82,7 @@ func (c *checker) overtaking(name string, t *turns) {
 		for len(t.waiters) > 0 && t.waiters[0].enter.At < x.grant.At {
 			waiting, t.waiters = append(waiting, t.waiters[0]), t.waiters[1:]
 		}
-		waiting = slices.DeleteFunc(waiting, func(w *overtaken) bool { return w.told || w.served() <= x.grant.At })
+		waiting = slices.DeleteFunc(waiting, func(w *overtaken) bool { return w.reported || w.served() <= x.grant.At })
 		since := x.enter.At - entering
 		for _, w := range waiting {
 			if w.enter.At >= since {
@@ -94,14 +94,14 @@ func (c *checker) overtaking(name string, t *turns) {
 			client := x.enter.Client()
 			w.by[client] = append(w.by[client], x)
 			if n := len(w.by[client]); n > passes {
-				w.told = true
+				w.reported = true
 				events := show(w.enter)
 				for _, a := range w.by[client] {
 					events = append(events, show(a.enter, a.grant)...)
 				}
 				c.violation(Violation{
 					"I7", "order", name,
-					fmt.Sprintf("%s has waited since %v, and %s was granted it %d times, entering later: want at most %d",
+					fmt.Sprintf("%s has waited since %v, and %s entered later and was granted it %d times: want at most %d",
 						w.enter.Actor, w.enter.At, client, n, passes),
 					append(events, show(w.grant)...),
 				})
@@ -110,7 +110,9 @@ func (c *checker) overtaking(name string, t *turns) {
 	}
 }
 
-// passed reports whether x was granted the name before w, whose client has stood in the queue from since on.
+// passed reports whether x was granted the name before w, although w's client had a place in the queue from since, a
+// second before x entered, until the grant. If the client has taken a new place since the last pass, w's passes are
+// reset.
 func (t *turns) passed(w *overtaken, x *acquisition, since time.Duration) bool {
 	to := x.grant.At
 	if w.grant != nil && w.token() < x.token() || t.hindrances[w.enter.Client()].touch(since, to) {
@@ -129,7 +131,7 @@ func (t *turns) passed(w *overtaken, x *acquisition, since time.Duration) bool {
 		switch {
 		case a == w.acquisition:
 		case left >= since && (left <= to || a.served() <= to):
-			return false // a holder that has lost its lock keeps its turn until Unlock
+			return false // a used up the place; a holder that lost its lock keeps its turn until Unlock
 		case left < since:
 			round = max(round, left)
 		}
@@ -140,8 +142,9 @@ func (t *turns) passed(w *overtaken, x *acquisition, since time.Duration) bool {
 	return true
 }
 
-// sessionOrder checks the order within each session, which no fault changes: waiters of a lock stand in it in the process.
-// A lease is taken for a session. Readers and candidates of elections are left out, since each stands in etcd's queue by itself.
+// sessionOrder checks the order within each session. No fault changes it, since the waiters stand in line in the
+// process. The lease of the key identifies the session. Readers and candidates of elections are left out, since each
+// has its own place in etcd's queue.
 func (c *checker) sessionOrder() {
 	type session struct {
 		name  string
@@ -158,10 +161,10 @@ func (c *checker) sessionOrder() {
 		}
 	}
 	compared := 0
-	var overtaken []*acquisition
+	var overtaken []*acquisition // by more than within
 	for on, all := range sessions {
 		slices.SortStableFunc(all, func(x, y *acquisition) int { return cmp.Compare(x.token(), y.token()) })
-		var latest []*acquisition // of those granted so far, the ones that entered last
+		var latest []*acquisition // of the acquisitions granted so far, those that entered last; the last one first
 		for _, a := range all {
 			if a.waits() && a.grant.At-a.enter.At > entering {
 				compared++
@@ -176,7 +179,7 @@ func (c *checker) sessionOrder() {
 				}
 				c.violation(Violation{
 					"I7", "order", on.name,
-					fmt.Sprintf("%s has waited since %v, and its session was granted it %d times for others that entered later: want at most %d",
+					fmt.Sprintf("%s has waited since %v, and %d others of its session that entered later were granted it before: want at most %d",
 						a.enter.Actor, a.enter.At, len(latest), passes),
 					append(events, show(a.grant)...),
 				})
@@ -188,7 +191,7 @@ func (c *checker) sessionOrder() {
 	}
 	if len(overtaken) > unclear {
 		v := Violation{Invariant: "I7", Checker: "order", Text: fmt.Sprintf(
-			"%d waiters were served after others of their session that had entered %v later or more, want at most %d", len(overtaken), within, unclear)}
+			"%d waiters were served after others of their session that entered more than %v later, want at most %d", len(overtaken), within, unclear)}
 		for _, a := range overtaken[:unclear] {
 			v.Name = a.name()
 			v.Events = append(v.Events, show(a.enter, a.grant)...)
@@ -199,10 +202,10 @@ func (c *checker) sessionOrder() {
 	c.count("  that look overtaken", len(overtaken))
 }
 
-// waits reports whether a waits, as opposed to a try.
+// waits reports whether a waits for the name. A try does not.
 func (a *acquisition) waits() bool { return !a.enter.Verb.Tries() }
 
-// served is when a's wait was over.
+// served returns when a's wait was over.
 func (a *acquisition) served() time.Duration {
 	if a.grant != nil {
 		return a.grant.At
@@ -210,7 +213,7 @@ func (a *acquisition) served() time.Duration {
 	return a.ended()
 }
 
-// left is when a's turn was over for the others of its client.
+// left returns when a ceased to use the place of its client.
 func (a *acquisition) left() time.Duration {
 	switch {
 	case a.grant == nil:
@@ -223,8 +226,8 @@ func (a *acquisition) left() time.Duration {
 	return forever
 }
 
-// passed are the elections in which a candidate was passed by another: the key of one that waits is deleted with the leader's,
-// in one step.
+// passed returns the elections in which a candidate was passed because of a priority or a transfer: the key of a
+// waiting candidate was deleted together with another key, in one transaction.
 func (c *checker) passed() map[string]bool {
 	type step struct {
 		queue    string

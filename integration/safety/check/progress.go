@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// patience is how long waiters may wait while nobody holds what they want and no fault is on.
+// patience returns how long waiters may wait while nobody holds the name and no fault is on.
 func patience(ttl time.Duration) time.Duration { return 2*ttl + 3*time.Second }
 
-// step is a change of who waits for a name or holds it, or of the faults that are on.
+// step is a change in the numbers of waiters, holders and active faults.
 type step struct {
 	at           time.Duration
 	waits, holds int
@@ -19,8 +19,8 @@ type step struct {
 	acquisition  *acquisition
 }
 
-// progress checks I7: without faults, a name that somebody waits for and nobody holds is granted to someone in time; and so is one
-// that a reader waits for, and no writer holds or waits for, whatever other readers do.
+// progress checks I7: without faults, a name with waiters and no holder is granted in time. So is a name with waiting
+// readers and with no writer that holds it or waits for it, even if other readers hold it.
 func (c *checker) progress() {
 	names, readers := map[string][]step{}, map[string][]step{}
 	waiting := 0
@@ -33,7 +33,7 @@ func (c *checker) progress() {
 			waiting++
 		}
 		if waits && c.whole && a.grant == nil && a.ended() == forever {
-			c.violation(Violation{"I7", "progress", a.name(), "at the end it is neither served nor has it given up", show(a.enter)})
+			c.violation(Violation{"I7", "progress", a.name(), "a waiter was neither served nor gave up before the end", show(a.enter)})
 		}
 	}
 	var faults []step
@@ -50,7 +50,7 @@ func (c *checker) progress() {
 	c.count("acquisitions that waited", waiting)
 }
 
-// steps are those of one acquisition. A try is not a waiter.
+// steps returns the steps of one acquisition. A try is not a waiter.
 func (c *checker) steps(a *acquisition) (steps []step, waits bool) {
 	waits = a.waits()
 	over := a.ended()
@@ -69,9 +69,9 @@ func (c *checker) steps(a *acquisition) (steps []step, waits bool) {
 			steps = append(steps, step{at: max(over, a.grant.At), holds: -1})
 		}
 	}
-	if a.alone() { // it may stand first here and wait elsewhere: nobody is let in for as long
+	if a.alone() { // it may be first in this queue and wait in another: until then it counts as a holder
 		if a.enter.Verb.OfPermit() {
-			steps = steps[:min(len(steps), 2)] // what it gets is not what it waits for
+			steps = steps[:min(len(steps), 2)] // it waits for the semaphore's name, but gets that of a slot
 		}
 		for n := range steps {
 			steps[n].holds, steps[n].waits = steps[n].holds+steps[n].waits, 0
@@ -80,8 +80,8 @@ func (c *checker) steps(a *acquisition) (steps []step, waits bool) {
 	return steps, waits
 }
 
-// forReaders are the steps of an acquisition as a reader sees it that waits: a writer who waits holds the name already, and a
-// reader who holds it is not in the way.
+// forReaders returns the steps of an acquisition as a waiting reader sees them: a waiting writer counts as a holder,
+// and a reader that holds the name does not count.
 func forReaders(a *acquisition, steps []step) []step {
 	var seen []step
 	for _, s := range steps {
@@ -96,14 +96,15 @@ func forReaders(a *acquisition, steps []step) []step {
 	return seen
 }
 
-// pace goes through one name in time. Idle is counted from the last of: a heal, a change of holders, the first that waits.
+// pace goes through the steps of one name in the order of time. A name is idle while it has waiters, no holder and no
+// fault is on. That time counts from the last heal, the last grant or release, or the arrival of the first waiter.
 func (c *checker) pace(name string, steps []step) {
 	slices.SortStableFunc(steps, func(x, y step) int {
-		return cmp.Or(cmp.Compare(x.at, y.at), cmp.Compare(y.holds, x.holds)) // who holds begins before another ends
+		return cmp.Or(cmp.Compare(x.at, y.at), cmp.Compare(y.holds, x.holds)) // a hold begins before another ends
 	})
 	var now step
 	var since time.Duration
-	var waiter *acquisition // the last that came when nobody waited
+	var waiter *acquisition // the last one that came while nobody else waited
 	idle := func() bool { return now.waits > 0 && now.holds == 0 && now.on == 0 }
 	settle := func(at time.Duration) {
 		if !idle() {
@@ -114,7 +115,7 @@ func (c *checker) pace(name string, steps []step) {
 		if limit := patience(c.ttl); c.ttl > 0 && gap > limit {
 			c.violation(Violation{
 				"I7", "progress", name,
-				fmt.Sprintf("from %v to %v somebody waited, nobody held it and no fault was on: want at most %v", since, at, limit),
+				fmt.Sprintf("from %v to %v somebody waited, nobody held the name and no fault was on: want at most %v", since, at, limit),
 				show(waiter.enter),
 			})
 		}

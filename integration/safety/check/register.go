@@ -12,21 +12,21 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// window is how many requests porcupine is given at once, where the history can be cut.
+// window is the least number of requests that porcupine gets at once, if the history can be cut there.
 const window = 100
 
-// searching is how long it may take for each window. One with which it is not done then is undecided, which is counted.
+// searching bounds porcupine's time for each window. A window that takes longer is counted as undecided.
 const searching = 10 * time.Second
 
 // access is a read or an update of a register or a counter.
 type access struct {
 	verb  history.Verb
 	value string // read or written
-	blind bool   // its outcome was not known to its writer
+	blind bool   // the writer does not know the outcome
 	req   *request
 }
 
-// registerModel is one value. It is empty at first, which a counter tells as 0.
+// registerModel is one value, at first that of the parameter. A counter returns 0 for an empty value.
 func registerModel(first string) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return first },
@@ -44,9 +44,8 @@ func registerModel(first string) porcupine.Model {
 	}
 }
 
-// registers gives each register and counter to porcupine, as its callers saw it.
-//
-// It is cut after an access that overlaps with no other: what it has read or written is what the register holds then.
+// registers gives each register and counter to porcupine, as its callers saw it. The history is cut after an access
+// that overlaps with no other: the register then holds the value that was read or written.
 func (c *checker) registers() {
 	windows, undecided, accesses := 0, 0, 0
 	for _, r := range c.resources {
@@ -74,7 +73,7 @@ func (c *checker) registers() {
 	c.count("  undecided", undecided)
 }
 
-// accesses are those that have been done or may have been, by the time of their requests.
+// accesses returns the requests that were or may have been carried out, by the time at which they were sent.
 func (r *resource) accesses() []porcupine.Operation {
 	var all []porcupine.Operation
 	for _, q := range r.sent {
@@ -92,7 +91,7 @@ func (r *resource) accesses() []porcupine.Operation {
 			continue
 		default:
 			done := r.done(q)
-			if done == forever && len(r.applied) > 0 { // what the resource does not tell of it has not done
+			if done == forever && len(r.applied) > 0 { // the resource records what it applies, and this is not there
 				continue
 			}
 			op.Return, op.Input = int64(done), access{q.send.Verb, q.send.Value, true, q}
@@ -104,7 +103,7 @@ func (r *resource) accesses() []porcupine.Operation {
 	return all
 }
 
-// done is when a request of unknown outcome had been done, forever if that is not known either.
+// done returns when the resource carried out a request of unknown outcome, forever if that is not known either.
 func (r *resource) done(q *request) time.Duration {
 	for _, e := range q.applied {
 		if e.Outcome == history.OK {
@@ -114,9 +113,9 @@ func (r *resource) done(q *request) time.Duration {
 	return forever
 }
 
-// cutRegister returns how many accesses the next window has.
+// cutRegister returns the number of accesses in the next window.
 func cutRegister(all []porcupine.Operation) int {
-	latest := int64(math.MinInt64) // the end of all accesses before the n-th
+	latest := int64(math.MinInt64) // when the last of the accesses before the n-th ended
 	for n, op := range all {
 		alone := op.Call > latest && (n == len(all)-1 || op.Return < all[n+1].Call)
 		if alone && n+1 >= window {
@@ -127,7 +126,7 @@ func cutRegister(all []porcupine.Operation) int {
 	return len(all)
 }
 
-// notARegister shows the window's requests, not too many of them.
+// notARegister reports a window, with its last ten requests.
 func (c *checker) notARegister(name string, all []porcupine.Operation) {
 	var events []*history.Event
 	for _, op := range all[max(0, len(all)-10):] {
@@ -135,7 +134,7 @@ func (c *checker) notARegister(name string, all []porcupine.Operation) {
 		events = append(events, q.send, q.answer)
 	}
 	c.violation(Violation{
-		"I4", "register", name, fmt.Sprintf("no order of %d accesses, from %v to %v, is that of a register", len(all),
+		"I4", "register", name, fmt.Sprintf("the %d accesses from %v to %v are not linearizable", len(all),
 			time.Duration(all[0].Call).Round(time.Millisecond), time.Duration(all[len(all)-1].Call).Round(time.Millisecond)),
 		show(events...),
 	})

@@ -10,7 +10,7 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// call is a request to a register, and what the resource tells of it. Times are in ms.
+// call is a request to a register and what the resource recorded of it. Times are in ms.
 type call struct {
 	from, to int
 	verb     history.Verb
@@ -47,7 +47,8 @@ func calls(all ...call) []history.Event {
 	return events
 }
 
-// What may have been done counts from the request to the moment at which the resource did it, and what was not does not.
+// A request whose outcome the caller does not know may take effect at any moment from its sending until the resource
+// recorded it. A request that the resource refused or did not record takes no effect.
 func TestCheck_registerOutcomes(t *testing.T) {
 	const ok, refused, unknown = history.OK, history.Refused, history.Unknown
 	const write, read, increment = history.Write, history.Read, history.Increment
@@ -64,16 +65,16 @@ func TestCheck_registerOutcomes(t *testing.T) {
 		"an unknown write is read":                 {true, []call{first, {10, 15, write, "2", unknown, nil}, {20, 25, read, "2", ok, nil}}},
 		"an unknown write is read and undone":      {false, []call{first, {10, 0, write, "2", "", nil}, {20, 25, read, "2", ok, nil}, {30, 35, read, "1", ok, nil}}},
 		"an unknown write is read before":          {false, []call{first, {10, 15, read, "2", ok, nil}, {20, 0, write, "2", "", nil}}},
-		"one that was not applied is read":         {false, []call{logged, {10, 0, write, "2", "", nil}, {20, 25, read, "2", ok, done(22)}}},
-		"one is applied late":                      {true, []call{logged, {10, 0, write, "2", "", done(50)}, {20, 25, read, "1", ok, done(22)}, {60, 65, read, "2", ok, done(62)}}},
-		"one is applied and not read":              {false, []call{logged, {10, 0, write, "2", "", done(50)}, {60, 65, read, "1", ok, done(62)}}},
-		"one is refused and then applied":          {true, []call{logged, {10, 0, write, "2", "", map[int]history.Outcome{12: refused, 50: ok}}, {20, 25, read, "1", ok, done(22)}}},
+		"a write that was not applied is read":     {false, []call{logged, {10, 0, write, "2", "", nil}, {20, 25, read, "2", ok, done(22)}}},
+		"a write is applied late":                  {true, []call{logged, {10, 0, write, "2", "", done(50)}, {20, 25, read, "1", ok, done(22)}, {60, 65, read, "2", ok, done(62)}}},
+		"a write is applied and not read":          {false, []call{logged, {10, 0, write, "2", "", done(50)}, {60, 65, read, "1", ok, done(62)}}},
+		"a write is refused and then applied":      {true, []call{logged, {10, 0, write, "2", "", map[int]history.Outcome{12: refused, 50: ok}}, {20, 25, read, "1", ok, done(22)}}},
 		"a read without an answer":                 {true, []call{first, {10, 0, read, "", "", nil}, {20, 25, read, "1", ok, nil}}},
 		"a counter that nobody has set":            {true, []call{{10, 15, read, "0", ok, nil}, {20, 25, increment, "1", ok, nil}}},
 		"a value that nobody has set":              {false, []call{{10, 15, read, "5", ok, nil}}},
 		"an increment of another number":           {false, []call{{10, 15, increment, "1", ok, nil}, {20, 25, increment, "3", ok, nil}}},
-		"an increment whose writer was not told":   {true, []call{{10, 0, increment, "1", "", nil}, {20, 25, increment, "2", ok, nil}}},
-		"an increment that was told to two":        {false, []call{{10, 15, increment, "1", ok, nil}, {20, 25, increment, "1", ok, nil}}},
+		"an increment without an answer":           {true, []call{{10, 0, increment, "1", "", nil}, {20, 25, increment, "2", ok, nil}}},
+		"an increment that two made":               {false, []call{{10, 15, increment, "1", ok, nil}, {20, 25, increment, "1", ok, nil}}},
 		"a claim is no write":                      {true, []call{first, {10, 15, history.Claim, "", ok, nil}, {20, 25, read, "1", ok, nil}}},
 		"the file is not in the order of requests": {true, []call{{20, 25, read, "1", ok, nil}, first}},
 	} {

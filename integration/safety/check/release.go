@@ -6,8 +6,8 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// returns checks that a scoped form releases after its function has returned: until then its key is deleted only by
-// an operator or with the lease. A holder that lost the lock learns of it by the context or by the form's error.
+// returns checks that Do and Run release after their function has returned: until then only an operator or the end of
+// the lease deletes the key. A holder that lost the lock learns it from the context or from the error.
 func (c *checker) returns() {
 	looked := 0
 	for _, a := range c.ops {
@@ -23,7 +23,7 @@ func (c *checker) returns() {
 		if k.del.At < a.release.At && !k.operated && !lost {
 			c.violation(Violation{
 				"I3", "release", a.name(),
-				fmt.Sprintf("key %q was deleted %v before the function under it had returned", k.put.Key, a.release.At-k.del.At),
+				fmt.Sprintf("key %q was deleted %v before the function under the lock returned", k.put.Key, a.release.At-k.del.At),
 				show(k.put, a.grant, a.lost, k.del, a.release, a.released),
 			})
 		}

@@ -6,12 +6,8 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// requestOutcomes checks I5: the resource has done with each request what its writer was told.
+// requestOutcomes checks I5, and I4 for single requests: what the resource did fits the answer.
 func (c *checker) requestOutcomes() {
-	logged := map[string]bool{} // resources that tell what they apply
-	for _, r := range c.resources {
-		logged[r.name] = len(r.applied) > 0
-	}
 	var unknown, unknownDone, unsent int
 	for _, q := range c.requests {
 		var done []*history.Event
@@ -20,14 +16,13 @@ func (c *checker) requestOutcomes() {
 				done = append(done, e)
 			}
 		}
-		if q.send == nil { // its process was killed before it was recorded
+		c.twice(done)
+		if q.send == nil { // the process was killed before the record of the request was on disk
 			if len(done) > 0 {
 				unsent++
 			}
-			c.twice(done)
 			continue
 		}
-		c.twice(done)
 		outcome := history.Unknown
 		if q.answer != nil {
 			outcome = q.answer.Outcome
@@ -42,19 +37,19 @@ func (c *checker) requestOutcomes() {
 				unknownDone++
 			}
 		case outcome == history.OK && len(done) == 0:
-			if logged[q.send.Name] {
-				bad("I4", fmt.Sprintf("%s was acknowledged and not applied", q.send.Verb))
+			if len(c.byName[q.send.Name].applied) > 0 { // not every resource records what it applies
+				bad("I4", fmt.Sprintf("%s was acknowledged but not applied", q.send.Verb))
 			}
 		case outcome == history.OK && q.send.Verb.Reads() && done[0].Value != q.answer.Value:
-			bad("I4", fmt.Sprintf("%q was read, and the reader was told %q", done[0].Value, q.answer.Value))
+			bad("I4", fmt.Sprintf("the resource read %q, but the answer was %q", done[0].Value, q.answer.Value))
 		case outcome != history.OK && len(done) > 0 && updates(q.send.Verb):
-			bad("I5", fmt.Sprintf("%s was %s and applied all the same", q.send.Verb, outcome))
+			bad("I5", fmt.Sprintf("%s was answered %q but applied", q.send.Verb, outcome))
 		}
 	}
 	c.count("requests", len(c.requests))
 	c.count("requests of unknown outcome", unknown)
 	c.count("  applied", unknownDone)
-	c.count("requests applied and not on record", unsent)
+	c.count("requests applied but not recorded by their sender", unsent)
 }
 
 // updates reports whether a verb changes what the resource holds.
@@ -62,7 +57,7 @@ func updates(v history.Verb) bool {
 	return v == history.Write || v == history.Add || v == history.Increment
 }
 
-// twice reports an update that was applied more than once. Claims and reads may be repeated.
+// twice reports an update that was applied more than once. Claims and reads may be applied repeatedly.
 func (c *checker) twice(done []*history.Event) {
 	if len(done) > 1 && updates(done[0].Verb) {
 		c.violation(Violation{

@@ -7,9 +7,9 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// marks checks I1: each resource is gone through in the order of application. It has a mark of writers, to which everybody is held,
-// and one of readers, to which writers are. Reads under a writer's token do not raise a mark and are not held to one: a store
-// may answer them unchecked.
+// marks checks I1, for each resource in the order of application. Nobody's token may be below the highest token of the
+// writers, and no writer's below the highest of the readers. A read under a writer's token is neither checked nor
+// counted as accepted: a store may answer it without looking at the token.
 func (c *checker) marks() {
 	var accepted, refused, reads, shared, staleReaders, byReaders int
 	for _, r := range c.resources {
@@ -65,10 +65,10 @@ func (c *checker) marks() {
 	c.count("accepted claims and reads of readers", shared)
 }
 
-// above reports whether a mark is above the event's token.
+// above reports whether a mark is above the event's token. The mark may be nil.
 func above(e, mark *history.Event) bool { return mark != nil && e.Token < mark.Token }
 
-// controls counts what went wrong where nobody looks at tokens.
+// controls counts the stale and the lost updates of the resources that do not look at tokens.
 func (c *checker) controls() {
 	var updates, stale, lost int
 	for _, r := range c.resources {
@@ -93,12 +93,12 @@ func (c *checker) controls() {
 	c.count("  that undid another", lost)
 }
 
-// refusal checks that a token was refused for what the resource had seen by then.
+// refusal checks that a refused token is below the mark that the resource had then.
 func (c *checker) refusal(name string, e, highest *history.Event) {
 	if e.Highest != 0 && e.Highest <= e.Token {
 		c.violation(Violation{
 			"I1", "resource", name,
-			fmt.Sprintf("token %d was refused, the mark was %d", e.Token, e.Highest), show(highest, e),
+			fmt.Sprintf("token %d was refused, but the mark was %d", e.Token, e.Highest), show(highest, e),
 		})
 	}
 }

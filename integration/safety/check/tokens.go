@@ -9,8 +9,8 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// tokenOrder checks what I2 says of callers alone, without the watch: whoever has entered after a handle was returned
-// gets a larger token.
+// tokenOrder checks the part of I2 that needs no watch: an acquisition that enters after a handle was returned gets a
+// larger token.
 func (c *checker) tokenOrder() {
 	type moment struct {
 		*history.Event
@@ -22,13 +22,14 @@ func (c *checker) tokenOrder() {
 			moments = append(moments, moment{a.enter, a}, moment{a.grant, a})
 		}
 	}
-	// At one time those who enter come before those who are granted, as the alphabet has it: nothing is known of their order.
+	// The order of two events at the same time is not known. Enter events are sorted before grants, so the acquisition
+	// that enters is not expected to have the larger token.
 	slices.SortStableFunc(moments, func(x, y moment) int {
 		return cmp.Or(cmp.Compare(x.At, y.At), cmp.Compare(x.Kind, y.Kind))
 	})
 	highest := map[string]*history.Event{}                // the grant with the highest token so far, by name
-	before := make(map[*acquisition]*history.Event)       // what that was when it entered
-	tokens := map[string]map[fence.Token]*history.Event{} // all there were, by name
+	before := make(map[*acquisition]*history.Event)       // that grant when the acquisition entered
+	tokens := map[string]map[fence.Token]*history.Event{} // all grants so far, by name
 	compared := 0
 	for _, m := range moments {
 		if m.Kind == history.Enter {
@@ -44,12 +45,12 @@ func (c *checker) tokenOrder() {
 		compared++
 		switch {
 		case !m.Token.Valid():
-			c.violation(Violation{"I2", "tokens", name, fmt.Sprintf("token %d is none", m.Token), show(m.Event)})
+			c.violation(Violation{"I2", "tokens", name, fmt.Sprintf("token %d is not valid", m.Token), show(m.Event)})
 		case same != nil:
 			c.violation(Violation{"I2", "tokens", name, fmt.Sprintf("token %d was granted twice", m.Token), show(same, m.Event)})
 		case old != nil && m.Token < old.Token:
 			c.violation(Violation{
-				"I2", "tokens", name, fmt.Sprintf("token %d was granted to one that entered after %d was", m.Token, old.Token),
+				"I2", "tokens", name, fmt.Sprintf("token %d was granted to an acquisition that entered after the grant of %d", m.Token, old.Token),
 				show(old, m.a.enter, m.Event),
 			})
 		}

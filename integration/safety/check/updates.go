@@ -9,14 +9,14 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// value is what a resource holds, as far as its updates tell: the elements of a set, or one value.
+// value is what a resource must hold after its updates: the elements of a set, or one value.
 type value struct {
 	set     map[string]bool
 	last    string
-	updated *history.Event // the one that has set last
+	updated *history.Event // the last update
 }
 
-// apply brings in one event of the resource. It says what is wrong with it, if anything is.
+// apply applies one event of the resource. It returns what is wrong with the event, "" if nothing is.
 func (v *value) apply(e *history.Event) (wrong string) {
 	if e.Outcome != history.OK {
 		return ""
@@ -31,7 +31,7 @@ func (v *value) apply(e *history.Event) (wrong string) {
 	case history.Increment:
 		was, now := number(v.last), number(e.Value)
 		if now != was+1 {
-			wrong = fmt.Sprintf("an increment of %d set it to %d: the counter was at %d", now-1, now, was)
+			wrong = fmt.Sprintf("an increment set the counter to %d, which was at %d", now, was)
 		}
 		v.last, v.updated = e.Value, e
 	case history.Write:
@@ -43,31 +43,31 @@ func (v *value) apply(e *history.Event) (wrong string) {
 	return wrong
 }
 
-// read compares what was read with what was written.
+// read compares the value that a read returned with the updates.
 func (v *value) read(e *history.Event) string {
 	if v.set == nil {
 		if e.Value != v.last && (v.last != "" || number(e.Value) != 0) {
-			return fmt.Sprintf("%q was read, it is %q", e.Value, v.last)
+			return fmt.Sprintf("a read returned %q, but the value is %q", e.Value, v.last)
 		}
 		return ""
 	}
 	got := elements(e.Value)
 	for s := range v.set {
 		if !got[s] {
-			return fmt.Sprintf("element %q is lost", s)
+			return fmt.Sprintf("a read did not return element %q", s)
 		}
 	}
 	if len(got) > len(v.set) {
-		return fmt.Sprintf("%d elements were read, it has %d", len(got), len(v.set))
+		return fmt.Sprintf("a read returned %d elements, but there are %d", len(got), len(v.set))
 	}
 	return ""
 }
 
-// number of a counter; one that was never set is at 0.
+// number parses the value of a counter. A counter that was never set is at 0.
 func number(s string) int64 {
 	n, err := strconv.ParseInt(cmp.Or(s, "0"), 10, 64)
 	if err != nil {
-		return -1 << 62 // far from every other
+		return -1 << 62 // no increment leads to or from it
 	}
 	return n
 }
@@ -82,7 +82,7 @@ func elements(s string) map[string]bool {
 	return all
 }
 
-// updates checks I4 by what each resource has applied, in that order.
+// updates checks I4 by what each resource applied, in that order.
 func (c *checker) updates() {
 	updates := 0
 	for _, r := range c.resources {

@@ -11,7 +11,7 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// watch is what the watch of the key space has seen.
+// watch is what the watch of the key space saw.
 type watch struct {
 	keys    map[keyAt]*key
 	all     []*key // in the order of creation
@@ -19,43 +19,43 @@ type watch struct {
 	lines   map[string]*line // by prefix
 }
 
-// key is one life of a key: it may be created again after it was deleted.
+// key is a key from its creation to its deletion. If it is created again, that is another key.
 type key struct {
 	put, del  *history.Event // put: the creation
 	off       *history.Event // the write that took it off its lease
 	lease     int64          // as of the last change
-	first     bool           // it was the first of its queue at some time, a slot's also before all who want a permit; or a reader's with no writer before it
-	contender bool
-	shared    bool // a reader's
-	operated  bool // an operator has deleted it or taken it off its lease
+	first     bool           // it was its turn at some time, see serve
+	contender bool           // it stands in the queue
+	shared    bool           // a reader's
+	operated  bool           // an operator deleted it or took it off its lease
 }
 
-// keyAt names a key by its queue, where no two have the same create revision.
+// keyAt identifies a key: no two keys of a queue have the same create revision.
 type keyAt struct {
 	queue   string
 	created int64
 }
 
-// queueOf is a key's queue: everything up to the last slash.
+// queueOf returns the queue of a key: everything up to the last slash.
 func queueOf(key string) string { return key[:strings.LastIndexByte(key, '/')+1] }
 
-// keyOf is the key of a handle, nil if the watch has not seen it.
+// keyOf returns the key of a handle, nil if the watch did not see it.
 func (c *checker) keyOf(a *acquisition) *key {
 	return c.watch.keys[keyAt{a.name() + "/", revision(a.token())}]
 }
 
-// line is the queue of one name. Keys join at its end, since create revisions grow.
+// line is the queue of one name. New keys go to its end, since create revisions grow.
 type line struct {
-	keys  []*key  // from the first that may still contend
+	keys  []*key  // without the oldest, if they are over
 	gate  *line   // of a slot: the queue of its semaphore
 	slots []*line // of a semaphore
-	left  int64   // the revision at which one left that was first
+	left  int64   // the last revision at which a key was deleted whose turn it was
 }
 
 // slotDir stands between the name of a semaphore and the number of a slot.
 const slotDir = "/~slot/"
 
-// line is the queue with that prefix.
+// line returns the queue with that prefix.
 func (w *watch) line(queue string) *line {
 	l := w.lines[queue]
 	if l == nil {
@@ -69,13 +69,14 @@ func (w *watch) line(queue string) *line {
 	return l
 }
 
-// lets reports whether a slot's key came in its turn: in place of one that was first, or else nobody who is older waits.
+// lets reports whether a slot's key came in its turn: it was created as the first waiter left, or is older than all
+// waiters. l is the queue of the semaphore.
 func (l *line) lets(k *key) bool {
 	n := slices.IndexFunc(l.keys, func(k *key) bool { return !k.over() })
 	return l.left == k.put.Created || n < 0 || l.keys[n].put.Created > k.put.Created
 }
 
-// serve notes whose turn it is: that of the first or, if this is a reader, of all readers before the next writer.
+// serve notes whose turn it is: that of the first key or, if it is a reader's, of all readers ahead of the next writer.
 func (l *line) serve() {
 	for _, slot := range l.slots {
 		slot.serve()
@@ -95,13 +96,13 @@ func (l *line) serve() {
 	}
 }
 
-// over reports whether the key does not contend, or does no more.
+// over reports whether the key never contended, or no longer does.
 func (k *key) over() bool { return k.del != nil || !k.contender }
 
-// revision is the part of a token that is etcd's.
+// revision returns the revision of etcd in a token, without the era.
 func revision(t fence.Token) int64 { return int64(t) & (1<<48 - 1) }
 
-// readWatch builds every queue again, revision by revision.
+// readWatch rebuilds every queue, revision by revision.
 func (c *checker) readWatch() {
 	w := &c.watch
 	w.keys, w.lines = map[keyAt]*key{}, map[string]*line{}
@@ -115,7 +116,7 @@ func (c *checker) readWatch() {
 				touched[l] = true
 			}
 		}
-		// A transaction may do several things to a queue: only what it leaves counts.
+		// A transaction may change several keys of a queue. Only the result counts.
 		for l := range touched {
 			l.serve()
 		}
@@ -124,7 +125,7 @@ func (c *checker) readWatch() {
 	c.count("changes seen by the watch", len(c.changes))
 }
 
-// change brings one event into its queue, which it returns.
+// change applies one event to its queue and returns the queue, or nil if the event contradicts earlier ones.
 func (c *checker) change(e *history.Event, now map[string]*key) *line {
 	w := &c.watch
 	k := now[e.Key]
@@ -132,7 +133,7 @@ func (c *checker) change(e *history.Event, now map[string]*key) *line {
 	l := w.line(queue)
 	switch {
 	case e.Kind == history.Delete && k == nil:
-		c.malformed(fmt.Sprintf("revision %d deletes key %q, of which the watch knows nothing", e.Revision, e.Key))
+		c.malformed(fmt.Sprintf("revision %d deletes key %q, which the watch has not seen", e.Revision, e.Key))
 		return nil
 	case e.Kind == history.Delete:
 		k.del = e
@@ -147,7 +148,7 @@ func (c *checker) change(e *history.Event, now map[string]*key) *line {
 		k.set(e, queue)
 		l.keys = append(l.keys, k)
 	case k == nil || k.put.Created != e.Created:
-		c.malformed(fmt.Sprintf("revision %d changes key %q, created at %d, of which the watch knows nothing", e.Revision, e.Key, e.Created))
+		c.malformed(fmt.Sprintf("revision %d changes key %q, created at %d, which the watch has not seen", e.Revision, e.Key, e.Created))
 		return nil
 	default:
 		k.set(e, queue)
@@ -155,10 +156,11 @@ func (c *checker) change(e *history.Event, now map[string]*key) *line {
 	return l
 }
 
-// readers is the class of readers, with which their keys begin.
+// readers is the class of readers: their keys begin with it.
 const readers = "r"
 
-// set notes a value of the key. A contender's key begins with its lease, or with its class and that.
+// set applies a put to the key. The key of a contender begins with the ID of its lease, that of a reader with the class
+// and then the ID.
 func (k *key) set(e *history.Event, queue string) {
 	k.lease = e.Lease
 	was := k.contender
@@ -169,7 +171,7 @@ func (k *key) set(e *history.Event, queue string) {
 	}
 }
 
-// ended is the event with which the key stopped to contend, nil if it never did.
+// ended returns the event with which the key ceased to contend, nil if there is none.
 func (k *key) ended() *history.Event {
 	if k.off != nil {
 		return k.off
@@ -202,13 +204,13 @@ func (c *checker) watchedTokens() {
 		}
 		switch {
 		case k == nil:
-			bad("token %d is not the create revision of a key of %q", a.token(), a.name())
-		case a.grant.Key != "" && a.grant.Key != k.put.Key: // a caller may not be told its key
-			bad("token %d is that of key %q, and %q was granted", a.token(), k.put.Key, a.grant.Key)
+			bad("token %d is not the create revision of any key of %q", a.token(), a.name())
+		case a.grant.Key != "" && a.grant.Key != k.put.Key: // not every caller learns its key
+			bad("token %d belongs to key %q, but %q was granted", a.token(), k.put.Key, a.grant.Key)
 		case k.shared != a.shared():
-			bad("token %d is that of key %q, which is of another kind than its holder", a.token(), k.put.Key)
-		case !k.first && !k.operated: // a waiter whose key an operator takes may get a handle that ends when the watch tells
-			bad("token %d was granted, and somebody whom it has to wait for was always before its key", a.token())
+			bad("token %d belongs to key %q, which is of another kind than its holder", a.token(), k.put.Key)
+		case !k.first && !k.operated: // if an operator takes a waiter's key, the waiter may get a handle that ends soon
+			bad("token %d was granted, but there was always a key ahead that it had to wait for", a.token())
 		default:
 			owners[a.name()] = append(owners[a.name()], owned{rev, a})
 		}
@@ -217,16 +219,16 @@ func (c *checker) watchedTokens() {
 		c.ownerOrder(name, all)
 	}
 	c.count("tokens compared with the watch", compared)
-	c.count("tokens the watch has not come to", unseen)
+	c.count("tokens beyond the end of the watch", unseen)
 }
 
-// owned is a tenure, by the create revision of its key.
+// owned is an acquisition that was granted, with the create revision of its key.
 type owned struct {
 	created int64
 	*acquisition
 }
 
-// ownerOrder checks that tokens increase from owner to owner.
+// ownerOrder checks that tokens increase in the order of the queue.
 func (c *checker) ownerOrder(name string, all []owned) {
 	slices.SortStableFunc(all, func(x, y owned) int { return cmp.Compare(x.created, y.created) })
 	for n := 1; n < len(all); n++ {
@@ -238,13 +240,13 @@ func (c *checker) ownerOrder(name string, all []owned) {
 			})
 		case x.token() >= y.token():
 			c.violation(Violation{
-				"I2", "watch", name, fmt.Sprintf("token %d came after %d in the queue", y.token(), x.token()), show(x.grant, y.grant),
+				"I2", "watch", name, fmt.Sprintf("token %d came after token %d in the queue", y.token(), x.token()), show(x.grant, y.grant),
 			})
 		}
 	}
 }
 
-// leftovers checks the end of I7: no key is left that hangs on a lease or lies below a name.
+// leftovers checks the end of I7: no key is left that is on a lease or in the queue of a name.
 func (c *checker) leftovers() {
 	queues := map[string]bool{}
 	for _, a := range c.ops {

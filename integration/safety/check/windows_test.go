@@ -13,14 +13,15 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// turnsOf is a history of one lock, 10 ms each, without a watch: only porcupine and the sweeps have something to look at.
+// turnsOf returns a history of one lock with n turns of 10 ms. It has no watch, no renewals and no resource, so only
+// the sweeps over acquisitions have something to check.
 func turnsOf(n int, token func(k int) fence.Token) []history.Event {
 	var events []history.Event
 	for k := range n {
 		at, op := time.Duration(k)*10*ms, int64(k+1)
 		actor := fmt.Sprintf("client %d/worker 1", k)
 		events = append(events,
-			// All wait from the beginning.
+			// All of them wait from the beginning.
 			history.Event{At: time.Duration(k), Kind: history.Enter, Op: op, Actor: actor, Name: "a"},
 			history.Event{At: at + ms, Kind: history.Grant, Op: op, Actor: actor, Name: "a", Token: token(k)},
 			history.Event{At: at + 5*ms, Kind: history.Live, Op: op},
@@ -38,7 +39,7 @@ func checkers(r check.Report) []string {
 	return slices.Compact(slices.Sorted(slices.Values(all)))
 }
 
-// Handles that are live together, and tokens that go back, are found wherever they are.
+// Handles that are live together and tokens that go back are found in every turn.
 func TestCheck_turns(t *testing.T) {
 	rising := func(k int) fence.Token { return fence.Token(k + 10) }
 	require.Empty(t, check.Check(turnsOf(20, rising)).Violations)
@@ -59,13 +60,13 @@ func TestCheck_turns(t *testing.T) {
 		}
 		require.Equal(t, []string{"I3/intervals"}, checkers(check.Check(events)), "overlap at %d", first)
 
-		// The next one may not have been asked.
+		// The overlap is found even if the next handle has no live event.
 		events = slices.DeleteFunc(events, func(e history.Event) bool { return e.Kind == history.Live && e.Op == int64(first+1) })
 		require.Equal(t, []string{"I3/intervals"}, checkers(check.Check(events)), "overlap at %d", first)
 	}
 }
 
-// access is the k-th of a register, one every 10 ms: a read of a number, or a write.
+// access returns the k-th access to a register, a read or a write of a number. There is one access every 10 ms.
 func access(k, value int, read bool) call {
 	verb := history.Write
 	if read {
@@ -74,9 +75,9 @@ func access(k, value int, read bool) call {
 	return call{k * 10, k*10 + 5, verb, fmt.Sprint(value), history.OK, nil}
 }
 
-// A register is read wrongly where its history is cut, and on both sides of it.
+// A wrong read is found where the history of a register is cut, and on both sides of the cut.
 func TestCheck_registerAcrossWindows(t *testing.T) {
-	// Nothing tells what the resource has applied: only its callers do.
+	// The resource records nothing: only its callers do.
 	accesses := func(wrong int) []history.Event {
 		var all []call
 		for k := range 250 {
@@ -96,15 +97,16 @@ func TestCheck_registerAcrossWindows(t *testing.T) {
 	}
 }
 
-// A violation that shows in every turn is told 20 times, and counted.
+// A violation in every turn is reported 20 times, and the others are counted.
 func TestCheck_manyViolations(t *testing.T) {
 	report := check.Check(turnsOf(100, func(int) fence.Token { return 1 }))
 	require.Positive(t, report.More)
 	require.Less(t, len(report.Violations), 100)
 }
 
-// Who is told late that it had the lock was before somebody else who has had it since.
-func TestCheck_toldLate(t *testing.T) {
+// A holder may learn of its grant at the same time as the next holder, or later. That violates nothing if the first
+// handle is not live then.
+func TestCheck_grantAnsweredLate(t *testing.T) {
 	const late, next = 5, 4
 	for _, after := range []time.Duration{0, ms} {
 		events := turnsOf(10, func(k int) fence.Token {
@@ -126,17 +128,17 @@ func TestCheck_toldLate(t *testing.T) {
 			}
 		}
 		events = slices.DeleteFunc(events, func(e history.Event) bool { return e.Kind == history.Live && e.Op == late+1 })
-		require.Empty(t, check.Check(events).Violations, "%v after the next one", after)
+		require.Empty(t, check.Check(events).Violations, "%v after the next grant", after)
 	}
 }
 
-// Two writes at the same time may have been done in either order, also where a history could be cut and where they only meet.
+// Two writes that overlap, or that only meet, may take effect in either order, also where the history could be cut.
 func TestCheck_registerIsNotCutInAnOverlap(t *testing.T) {
 	const met, apart = 0, -1
 	for _, c := range []struct {
 		name  string
-		first int // of the two that overlap
-		by    int // how many ms
+		first int // how many accesses the longer one comes before the last that it overlaps with
+		by    int // how many ms it lasts after that one was sent
 		legal bool
 	}{
 		{"they overlap", 1, 3, true},
@@ -147,14 +149,14 @@ func TestCheck_registerIsNotCutInAnOverlap(t *testing.T) {
 		{"a long one overlaps with all but the last", 50, apart, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for last := 95; last < 106; last++ { // of those that overlap
+			for last := 95; last < 106; last++ { // the last access that the longer one overlaps with
 				first := last - c.first
 				var all []call
 				for k := range 150 {
 					all = append(all, access(k, k, false))
 				}
 				all[first].to = all[last].from + c.by
-				// The one that was called first was done last.
+				// The write that was sent first took effect last.
 				all[last+1] = access(last+1, first, true)
 				got := checkers(check.Check(calls(all...)))
 				if c.legal {

@@ -6,7 +6,7 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// Kind says what an event is. The package's doc has the table.
+// Kind is the kind of an event. The package's doc has the table.
 type Kind string
 
 // The kinds.
@@ -33,13 +33,13 @@ const (
 	Note  Kind = "note"
 )
 
-// Outcome is what its caller knows of a call, or what a resource has done with a request.
+// Outcome is what a caller knows of its call, or what a resource did with a request.
 type Outcome string
 
 // The outcomes.
 const (
 	OK      Outcome = "ok"      // done
-	Refused Outcome = "refused" // the resource has refused the token, or the lock is another's: nothing was done
+	Refused Outcome = "refused" // the resource refused the token, or the lock was taken: nothing was done
 	Failed  Outcome = "failed"  // nothing was done, for another reason
 	Unknown Outcome = "unknown" // it may have been done
 )
@@ -49,24 +49,24 @@ type Verb string
 
 // The verbs.
 const (
-	Claim     Verb = "claim"     // installs the tenure
+	Claim     Verb = "claim"     // makes the resource refuse lower tokens
 	Read      Verb = "read"      // returns Value
 	Write     Verb = "write"     // sets the register to Value
 	Add       Verb = "add"       // adds Value to the set
 	Increment Verb = "increment" // a read-modify-write: sets the counter to Value, which is one more than was read
 
-	// Those of readers have the token of a read lock.
-	ClaimRead Verb = "claimread" // installs the tenure of a reader
+	// The requests of readers have the token of a read lock.
+	ClaimRead Verb = "claimread" // makes the resource refuse lower tokens of writers
 	CheckRead Verb = "checkread" // returns Value, if the token is not stale
 )
 
-// Reads reports whether the verb only returns what is there.
+// Reads reports whether the verb only returns the value.
 func (v Verb) Reads() bool { return v == Read || v == CheckRead }
 
-// Claims reports whether the verb only installs a tenure.
+// Claims reports whether the verb only raises the mark of the resource.
 func (v Verb) Claims() bool { return v == Claim || v == ClaimRead }
 
-// OfReader reports whether the token that goes with the verb is that of a read lock.
+// OfReader reports whether a request with that verb has the token of a read lock.
 func (v Verb) OfReader() bool { return v == ClaimRead || v == CheckRead }
 
 // Event is one line of a history. Fields that a kind does not use are zero.
@@ -74,8 +74,8 @@ type Event struct {
 	At   time.Duration `json:"at"` // since the beginning of the run
 	Kind Kind          `json:"kind"`
 
-	Actor   string      `json:"actor,omitempty"` // who: "client 3/worker 1"
-	Name    string      `json:"name,omitempty"`  // of the lock, election, resource, or the fault's kind
+	Actor   string      `json:"actor,omitempty"` // "client 3/worker 1"
+	Name    string      `json:"name,omitempty"`  // of the lock, election or resource, or of the kind of fault or note
 	Op      int64       `json:"op,omitempty"`
 	Request int64       `json:"request,omitempty"`
 	Fault   int64       `json:"fault,omitempty"`
@@ -83,11 +83,11 @@ type Event struct {
 	Outcome Outcome     `json:"outcome,omitempty"`
 	Error   string      `json:"error,omitempty"`
 
-	With []string `json:"with,omitempty"` // names beside Name
+	With []string `json:"with,omitempty"` // the other names of a set
 
 	Verb    Verb        `json:"verb,omitempty"`
 	Value   string      `json:"value,omitempty"`
-	Highest fence.Token `json:"highest,omitempty"` // the resource's mark after it has applied or refused
+	Highest fence.Token `json:"highest,omitempty"` // the resource's mark after the request
 
 	Key      string `json:"key,omitempty"`
 	Revision int64  `json:"revision,omitempty"` // of the change

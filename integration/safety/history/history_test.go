@@ -11,7 +11,7 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-func TestRecorder_isReadBack(t *testing.T) {
+func TestRecorder_writesWhatReadAllReads(t *testing.T) {
 	var file bytes.Buffer
 	r := history.NewRecorder(&file, history.NewClock(), 100)
 	full := history.Event{
@@ -25,7 +25,7 @@ func TestRecorder_isReadBack(t *testing.T) {
 	r.Record(history.Event{Kind: history.Live, Op: r.ID()})
 	after := r.Now()
 	require.NoError(t, r.Flush())
-	require.Equal(t, 2, strings.Count(file.String(), "\n"), "one line each")
+	require.Equal(t, 2, strings.Count(file.String(), "\n"), "each event is a line")
 	events, err := history.ReadAll(&file)
 	require.NoError(t, err)
 	require.Len(t, events, 2)
@@ -41,7 +41,7 @@ type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errFull }
 
-func TestRecorder_Flush_tellsTheFirstError(t *testing.T) {
+func TestRecorder_Flush_returnsTheFirstError(t *testing.T) {
 	r := history.NewRecorder(full{}, history.NewClock(), 0)
 	r.Record(history.Event{Kind: history.Note})
 	require.ErrorIs(t, r.Flush(), errFull)

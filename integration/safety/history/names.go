@@ -2,47 +2,49 @@ package history
 
 import "strings"
 
-// Names of faults that the checkers know. Any other fault must not be noticed at all.
+// Names of faults that have a meaning for the checkers. Other faults may delay callers, but must not break an
+// invariant.
 const (
-	// OperatorDeletes is the deletion of a key by somebody who may. The Target is the key; where the Heal event has a Revision,
-	// it is that of the deletion.
+	// OperatorDeletes is the deletion of a key by an operator. The Target is the key. A Revision in the Heal event is
+	// that of the deletion.
 	OperatorDeletes = "operator deletes"
 
-	// OperatorOverwrites is a write that takes a key off its lease, as OperatorDeletes its deletion. The key is not a contender
-	// from then on.
+	// OperatorOverwrites is a write by an operator that takes a key off its lease. Its fields are those of
+	// OperatorDeletes. The key is no longer a contender.
 	OperatorOverwrites = "operator overwrites"
 
-	// OperatorRevokes is the revocation of a lease. The Target is its ID in lower-case hex, as it stands in the keys.
+	// OperatorRevokes is the revocation of a lease by an operator. The Target is its ID in lower-case hex, as in the
+	// keys.
 	OperatorRevokes = "operator revokes"
 
-	// Compaction discards what a watch that is broken has missed: an observer does not see it.
+	// Compaction discards events that a broken watch has missed. An observer does not see these.
 	Compaction = "compaction"
 
-	// ClientKilled ends a process. The Target is its client, see [Event.Client]; acquisitions and requests of that client
-	// that have no end have ended then.
+	// ClientKilled ends a process. The Target is its client, see [Event.Client]. It also ends the acquisitions and
+	// requests of that client that have no other end.
 	ClientKilled = "client killed"
 )
 
-// Names of notes that the checkers know.
+// Names of notes that have a meaning for the checkers.
 const (
-	NoteTTL   = "ttl"   // Value: the longest TTL that the server has granted, as time.Duration prints it
-	NoteStall = "stall" // Value: how long the process of all clients but the killed and stopped ones did not run until now
-	NoteEnd   = "end"   // the run is over: everything is closed, and the watch has come to the end
+	NoteTTL   = "ttl"   // Value: the longest TTL that the server granted, as time.Duration prints it
+	NoteStall = "stall" // Value: how long until now the process of the clients that are never killed or stopped did not run
+	NoteEnd   = "end"   // the run is over: everything is closed, and the watch has delivered everything
 )
 
-// UnfencedMark ends the name of a resource that does not look at tokens. It gets the requests of the resource whose name
-// stands before the mark, with the same numbers, and is there to go wrong: the checkers count how often it did.
+// UnfencedMark ends the name of a resource that does not look at tokens, the control of the resource with the name
+// before the mark. It gets the same requests with the same numbers. The checkers count how often it goes wrong.
 const UnfencedMark = "#unfenced"
 
-// Returned is the Verb of a Release event of a scoped form, Do or Run: the function has returned, and only then is the
-// lock to be released. None: Unlock or Resign is about to be called.
+// Returned is the Verb of a Release event of Do or Run: the function has returned, and the lock must not have been
+// released before. Without a Verb, the event says that Unlock or Resign is about to be called.
 const Returned Verb = "returned"
 
-// ByContext is the Verb of a Live event for which only the handle's context was looked at: it was not done. A timer ends it,
-// which may be a moment late.
+// ByContext is the Verb of a Live event for which only the handle's context was checked: it was not done. The timer
+// that ends the context may be a moment late.
 const ByContext Verb = "context"
 
-// What an acquisition asks for, in the Verb of its Enter event. None: Lock.
+// What an acquisition asks for: the Verb of its Enter event. Without a Verb it asks for a lock.
 const (
 	TryLock   Verb = "trylock"
 	RLock     Verb = "rlock"
@@ -50,14 +52,14 @@ const (
 	Campaign  Verb = "campaign"
 	SetLock   Verb = "setlock" // of a set: Name, and the other names in With
 	TrySet    Verb = "tryset"
-	TreeLock  Verb = "treelock" // of a node of a tree: Name is that of its queue
+	TreeLock  Verb = "treelock" // of a node of a tree: Name is the name of its queue
 	TryTree   Verb = "trytree"
-	Permit    Verb = "permit" // of the semaphore Name, which has Value; the Name of the grant event is that of the slot's queue
+	Permit    Verb = "permit" // one of Value permits of the semaphore Name; the grant event has the name of the slot's queue
 	TryPermit Verb = "trypermit"
-	Mutex     Verb = "mutex" // etcd's own; it is live where its key was there when it was asked for
+	Mutex     Verb = "mutex" // etcd's own; a Live event says that its key existed
 )
 
-// Shared reports whether an acquisition with that verb is a reader's.
+// Shared reports whether an acquisition with that verb is by a reader.
 func (v Verb) Shared() bool { return v == RLock || v == TryRLock }
 
 // Tries reports whether an acquisition with that verb does not wait.
@@ -68,16 +70,16 @@ func (v Verb) Tries() bool {
 // OfSet reports whether an acquisition with that verb is of a set.
 func (v Verb) OfSet() bool { return v == SetLock || v == TrySet }
 
-// OfTree reports whether it is of a node of a tree.
+// OfTree reports whether an acquisition with that verb is of a node of a tree.
 func (v Verb) OfTree() bool { return v == TreeLock || v == TryTree }
 
-// OfPermit reports whether it is of a permit.
+// OfPermit reports whether an acquisition with that verb is of a permit.
 func (v Verb) OfPermit() bool { return v == Permit || v == TryPermit }
 
-// Many reports whether an acquisition with that verb may have several keys, or stands in several queues.
+// Many reports whether an acquisition with that verb may have several keys or stand in several queues.
 func (v Verb) Many() bool { return v.OfSet() || v.OfTree() || v.OfPermit() }
 
-// Client is the part of the actor's name that stands for its process: "client 3" of "client 3/worker 1".
+// Client returns the part of Actor that names the process: "client 3" of "client 3/worker 1".
 func (e Event) Client() string {
 	client, _, _ := strings.Cut(e.Actor, "/")
 	return client

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 )
 
-// Scan yields the events of a history one by one. After an error it ends. What a killed process leaves ends in the middle of a
-// line, which is left out.
+// Scan yields the events of a history one by one, and stops at the first error. It skips an incomplete last line, which
+// a killed process may leave.
 func Scan(src io.Reader) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		dec := json.NewDecoder(src)
@@ -33,7 +33,7 @@ func Scan(src io.Reader) iter.Seq2[Event, error] {
 	}
 }
 
-// ReadAll returns a whole history.
+// ReadAll returns all events of a history, none if there is an error.
 func ReadAll(src io.Reader) ([]Event, error) {
 	var all []Event
 	for e, err := range Scan(src) {
@@ -45,7 +45,7 @@ func ReadAll(src io.Reader) ([]Event, error) {
 	return all, nil
 }
 
-// ReadFile returns the history in a file.
+// ReadFile returns all events of the history in a file.
 func ReadFile(path string) (all []Event, err error) {
 	f, err := os.Open(filepath.Clean(path))
 	if err != nil {

@@ -11,16 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Clock counts from the beginning of a run, which is its value, by CLOCK_MONOTONIC: all processes of the host can have the same one.
+// Clock counts from the beginning of a run, which is its value. It reads CLOCK_MONOTONIC, so all processes of the host
+// can use the same Clock.
 type Clock time.Duration
 
-// NewClock begins a run now.
+// NewClock returns a clock of a run that begins now.
 func NewClock() Clock { return Clock(monotonic()) }
 
-// Now is the time since the beginning of the run.
+// Now returns the time since the beginning of the run.
 func (c Clock) Now() time.Duration { return monotonic() - time.Duration(c) }
 
-// monotonic reads the clock that all processes of the host share: Go's own reading cannot leave the process.
+// monotonic reads the clock that all processes of the host share. Go's monotonic times have no meaning in other
+// processes.
 func monotonic() time.Duration {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // it cannot fail: the clock is there, the pointer valid
@@ -32,13 +34,13 @@ type Recorder struct {
 	Clock Clock
 
 	ids atomic.Int64
-	mu  sync.Mutex    // guards what follows
-	out *bufio.Writer // nil: what is recorded is dropped
+	mu  sync.Mutex    // guards the fields below
+	out *bufio.Writer // nil: events are dropped
 	err error
 }
 
-// NewRecorder writes to w, as [Recorder.To]. Numbers given out by [Recorder.ID] begin above first: each process of a run has its
-// own range.
+// NewRecorder returns a recorder that writes to w, see [Recorder.To]. The numbers of [Recorder.ID] begin above first:
+// each process of a run has a range of its own.
 func NewRecorder(w io.Writer, clock Clock, first int64) *Recorder {
 	r := &Recorder{Clock: clock}
 	r.ids.Store(first)
@@ -46,7 +48,8 @@ func NewRecorder(w io.Writer, clock Clock, first int64) *Recorder {
 	return r
 }
 
-// To makes the recorder write to w from now on; nil drops all events. The caller closes w after [Recorder.Flush].
+// To makes the recorder write to w from now on. If w is nil, events are dropped. Events and errors that
+// [Recorder.Flush] has not passed on are lost. The caller closes w after Flush.
 func (r *Recorder) To(w io.Writer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,10 +62,10 @@ func (r *Recorder) To(w io.Writer) {
 // ID returns a new number for an Op, a Request or a Fault.
 func (r *Recorder) ID() int64 { return r.ids.Add(1) }
 
-// Now is the present time, for the At of an event that is recorded later.
+// Now returns the present time, for the At of an event that is recorded later.
 func (r *Recorder) Now() time.Duration { return r.Clock.Now() }
 
-// Record adds an event. If it has no time yet, it happens now. An error of the writer shows in Flush.
+// Record adds an event. If its At is 0, Record sets it to the present time. Flush returns an error of the writer.
 func (r *Recorder) Record(e Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,7 +77,7 @@ func (r *Recorder) Record(e Event) {
 	}
 }
 
-// Flush passes on what is buffered, and returns the first error there was.
+// Flush writes the buffered events, and returns the first error of the writer.
 func (r *Recorder) Flush() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
