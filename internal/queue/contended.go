@@ -1,9 +1,6 @@
 package queue
 
-import (
-	"slices"
-	"sync"
-)
+import "sync"
 
 // contention remembers what queues were like recently. It only saves requests: an entry that wrongly takes its queue
 // to be empty, or to have contenders alone, needs a second transaction.
@@ -14,11 +11,9 @@ type contention struct {
 
 // contended is a queue that was recently not empty, or that has keys which are no contenders.
 type contended struct {
-	left  int      // so many entries in a row must still find the queue empty before it counts as empty
-	page  int      // the number of its keys to read at a time; 0: unknown
-	brisk bool     // in the last wait each end came within shortWait
-	mixed bool     // it has keys that are no contenders, most often of nested names
-	thick []string // nested names, sorted, with the final "/", not to be read: their keys are too long to be a lock's
+	left  int  // so many entries in a row must still find the queue empty before it counts as empty
+	brisk bool // in the last wait each end came within shortWait
+	mixed bool // it has keys that are no contenders, most often of nested names
 }
 
 const (
@@ -56,26 +51,12 @@ func (c *contention) mix(prefix string, others bool) {
 	c.change(prefix, func(q *contended) { q.mixed = others })
 }
 
-// paged records what a reading of a queue has found: nested names with long keys and, if it read the whole queue, the
-// number of keys to read at a time.
-func (c *contention) paged(prefix string, page int, thick []string, whole bool) {
-	c.change(prefix, func(q *contended) {
-		if whole {
-			q.page = page
-		}
-		if room := mostThick - len(q.thick); len(thick) > 0 && room > 0 {
-			all := slices.Sorted(slices.Values(append(thick[:min(room, len(thick))], q.thick...)))
-			q.thick = slices.Compact(all) // a new list: a reading may be using the old one
-		}
-	})
-}
-
 func (c *contention) change(prefix string, how func(*contended)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q := c.names[prefix]
 	how(&q)
-	if q.left == 0 && !q.mixed && q.thick == nil {
+	if q.left == 0 && !q.mixed {
 		delete(c.names, prefix)
 		return
 	}

@@ -14,38 +14,28 @@ import (
 )
 
 const (
-	// firstPage is the number of keys in the first page of a reading, and pageBytes the size limit of the later
-	// pages. The next reading begins with a page as large as those have become, up to pagePerName for each key and
-	// each nested name.
-	firstPage   = 16
-	pageBytes   = 4 << 20
-	pagePerName = 64
-	// mostThick is the most nested names of one queue that are remembered as not to be read.
-	mostThick = 16
+	// firstPage is the number of keys in the first page of a reading. Each page may have 16 times as many keys as the
+	// one before, up to pageBytes.
+	firstPage = 16
+	pageBytes = 4 << 20
 )
 
 // names are the keys directly below a prefix, without their values and leases, at one revision.
 type names struct {
 	keys  []*mvccpb.KeyValue // oldest first
 	rev   int64
-	other bool     // there are keys of nested names too
-	thick []string // nested names with keys that are too long to be a lock's, each with the final "/"
-	page  int      // the number of keys to read at a time
-	count int      // the number of keys and of nested names that were met
-	dir   string   // the last nested name that was met
+	other bool // there are keys of nested names too
 }
 
-// read reads the names from prefix to end. page and thick are the results of an earlier reading. opts may be a
-// revision and bounds.
+// read reads the names from prefix to end. opts may be a revision and bounds.
 //
 // It reads keys alone, in the order of names, which costs the server the least by far: for pages in the order of
 // creation it would sort the whole queue each time. If a page ends within the keys of a nested name, the rest of
-// these are skipped. The keys of nested names are somebody else's, and may be many and long: pages grow only while
-// the keys are short, and a nested name with long keys is not read again.
-func read(a *etcd.Attempt, prefix, end string, page int, thick []string, opts ...clientv3.OpOption) (names, error) {
+// these are skipped: they are somebody else's, and may be many and long.
+func read(a *etcd.Attempt, prefix, end string, opts ...clientv3.OpOption) (names, error) {
 	op := clientv3.OpGet(prefix, opts...)
 	for {
-		n, err := readAt(a, op.Rev(), prefix, end, page, thick, opts...)
+		n, err := readAt(a, op.Rev(), prefix, end, opts...)
 		if op.Rev() != 0 || !errors.Is(err, rpctypes.ErrCompacted) {
 			return n, err
 		}
@@ -54,66 +44,36 @@ func read(a *etcd.Attempt, prefix, end string, page int, thick []string, opts ..
 }
 
 // readAt is read at a revision; 0 is the present one.
-func readAt(a *etcd.Attempt, rev int64, prefix, end string, page int, thick []string, opts ...clientv3.OpOption) (names, error) {
-	n := names{rev: rev, page: max(page, firstPage)}
-	opts = append([]clientv3.OpOption{clientv3.WithKeysOnly()}, opts...)
-	for key := prefix; key < end; {
-		stop := end
-		if i := slices.IndexFunc(thick, func(dir string) bool { return dir >= key }); i >= 0 {
-			stop = thick[i]
+func readAt(a *etcd.Attempt, rev int64, prefix, end string, opts ...clientv3.OpOption) (names, error) {
+	n := names{rev: rev}
+	opts = append([]clientv3.OpOption{clientv3.WithKeysOnly(), clientv3.WithRange(end)}, opts...)
+	for key, page, more := prefix, firstPage, true; more; {
+		resp, err := a.Get(key, append(opts, clientv3.WithLimit(int64(page)))...)
+		if err != nil {
+			return n, err
 		}
-		more := false
-		if key < stop {
-			resp, err := a.Get(key, append(opts, clientv3.WithRange(stop), clientv3.WithLimit(int64(n.page)))...)
-			if err != nil {
-				return n, err
-			}
-			if n.rev == 0 {
-				n.rev = resp.Header.Revision
-				opts = append(opts, clientv3.WithRev(n.rev)) // for the other pages
-			}
-			longest := n.take(prefix, resp.Kvs)
-			n.page = max(firstPage, min(16*n.page, pageBytes/longest))
-			if more = resp.More; more {
-				key = after(prefix, resp.Kvs[len(resp.Kvs)-1].Key)
+		if n.rev == 0 {
+			n.rev = resp.Header.Revision
+			opts = append(opts, clientv3.WithRev(n.rev)) // for the other pages
+		}
+		longest := 64
+		for _, kv := range resp.Kvs {
+			longest = max(longest, len(kv.Key))
+			if nestedIn(prefix, kv.Key) == "" {
+				n.keys = append(n.keys, kv)
+			} else {
+				n.other = true
 			}
 		}
-		if !more {
-			if stop == end {
-				break
-			}
-			key = stop[:len(stop)-1] + "0" // '0' comes right after '/'
+		if more = resp.More; more {
+			key = after(prefix, resp.Kvs[len(resp.Kvs)-1].Key)
+			page = max(firstPage, min(16*page, pageBytes/longest))
 		}
 	}
-	// Larger pages would read keys of nested names that are better skipped.
-	n.page = min(n.page, max(firstPage, pagePerName*n.count))
 	slices.SortFunc(n.keys, func(a, b *mvccpb.KeyValue) int {
 		return cmp.Or(cmp.Compare(a.CreateRevision, b.CreateRevision), bytes.Compare(a.Key, b.Key))
 	})
 	return n, nil
-}
-
-// take adds a page, and returns the length of its longest key, at least 64.
-func (n *names) take(prefix string, page []*mvccpb.KeyValue) (longest int) {
-	longest = 64
-	for _, kv := range page {
-		longest = max(longest, len(kv.Key))
-		dir := nestedIn(prefix, kv.Key)
-		switch {
-		case dir == "":
-			n.keys = append(n.keys, kv)
-			n.count++
-			continue
-		case dir != n.dir:
-			n.dir = dir
-			n.count++
-		}
-		if len(kv.Key) > 4*MaxName && len(dir) <= 4*MaxName && !slices.Contains(n.thick, dir) {
-			n.thick = append(n.thick, dir)
-		}
-		n.other = true
-	}
-	return longest
 }
 
 // after returns where to go on after a key: behind it, or behind all keys of its nested name.
@@ -136,7 +96,7 @@ func nestedIn(prefix string, key []byte) string {
 // Children reads the keys directly below prefix, oldest first, without their values and leases, and returns the
 // revision of the reading too. opts may be a revision and bounds. It is one attempt.
 func Children(a *etcd.Attempt, prefix string, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, int64, error) {
-	n, err := read(a, prefix, endOf(prefix), 0, nil, opts...)
+	n, err := read(a, prefix, endOf(prefix), opts...)
 	return n.keys, n.rev, err
 }
 
@@ -209,19 +169,17 @@ type roll struct {
 }
 
 // call reads the names of the keys that may exclude e and were created after one revision and before another (0: no
-// bound). It remembers the size of pages and the nested names that are not to be read again.
+// bound).
 func (q *Queue) call(a *etcd.Attempt, e Entry, after, before int64) (roll, error) {
 	r := roll{whole: after == 0}
 	var opts []clientv3.OpOption
 	if after > 0 { // there is no bound for before: most keys are older than it, and a page is read faster without
 		opts = append(opts, clientv3.WithMinCreateRev(after+1))
 	}
-	known := q.contended.of(e.rivals())
-	n, err := read(a, e.Prefix, e.end(), known.page, known.thick, opts...)
+	n, err := read(a, e.Prefix, e.end(), opts...)
 	if err != nil {
 		return r, err
 	}
-	q.contended.paged(e.rivals(), n.page, n.thick, r.whole)
 	r.seen, r.others = n.rev, n.other
 	for _, kv := range n.keys {
 		switch {
