@@ -171,7 +171,7 @@ func TestSession_TryLockAll_aKeyGoesBeforeItIsRepeated(t *testing.T) {
 		e := start(t, lease.Options{})
 		e.srv.Put("a/jobs/1", "")
 		require.NoError(t, e.lock(t, "a").Unlock(t.Context())) // now the session knows that there are nested names
-		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1})     // the read before it enters
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 2})     // the reads before it enters
 		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable, OnAnswer: func() {
 			require.True(t, e.srv.Delete(e.keys("b/")[0]))
 		}})

@@ -61,14 +61,10 @@ func entered(set []Entry, rev int64) {
 func recognise(set []Entry, reads []*pb.ResponseOp, value string) (have bool, err error) {
 	missing := 0
 	for i := range set {
-		kv := first(reads[i].GetResponseRange().Kvs)
-		set[i].Rev = 0 // an earlier attempt may have set it
-		switch {
-		case set[i].owns(kv, value):
-			set[i].Rev = kv.CreateRevision
-		case kv != nil:
-			err = ErrTaken
-		default:
+		var taken error
+		if set[i], taken = set[i].recognised(reads[i], value); taken != nil {
+			err = taken
+		} else if set[i].Rev == 0 {
 			missing++
 		}
 	}
@@ -98,92 +94,87 @@ func (q *Queue) LeaveAll(a *etcd.Attempt, set []Entry) (gone []int, err error) {
 // each entry the oldest contender that excludes it, or nil, and leaves no key behind. It is one attempt, and
 // repeating it with the same value is safe. If the error is not nil, the entries with a revision have entered.
 func (q *Queue) TryEnterAll(a *etcd.Attempt, set []Entry, value string) (owners []*mvccpb.KeyValue, err error) {
-	for {
-		owners, again, err := q.tryEnterAll(a, set, value)
-		if err != nil || !again {
+	if !slices.ContainsFunc(set, func(e Entry) bool { return q.contended.mixed(e.rivals()) }) {
+		var txn etcd.Txn
+		var pages []*pb.RequestOp
+		for _, e := range set {
+			txn.If = append(txn.If, e.absent(), e.empty())
+			txn.Then = append(txn.Then, e.put(value))
+			txn.Else = append(txn.Else, etcd.Get(e.Key))
+			pages = append(pages, e.few())
+		}
+		txn.Else = append(txn.Else, pages...)
+		resp, err := q.Line.CommitAlone(a, txn)
+		if err != nil {
+			return nil, err
+		}
+		if resp.Succeeded {
+			entered(set, resp.Revision)
+			return make([]*mvccpb.KeyValue, len(set)), nil
+		}
+		if have, err := recognise(set, resp.Responses, value); err != nil {
+			return nil, err
+		} else if have {
+			return q.stayIfFirstInAll(a, set, make([]int64, len(set)))
+		}
+		if owners, err = q.ownersOn(a, set, resp.Responses[len(set):]); err != nil || found(owners) {
 			return owners, err
 		}
 	}
+	return q.tryMixedAll(a, set, value)
 }
 
-// tryEnterAll is one round of TryEnterAll. again says that a queue was found to have keys that are no contenders:
-// another round then reads it by names.
-func (q *Queue) tryEnterAll(a *etcd.Attempt, set []Entry, value string) (owners []*mvccpb.KeyValue, again bool, err error) {
-	var txn etcd.Txn
+// ownersOn returns the owners by the first keys of each queue; all are nil if some queue has keys that are no
+// contenders.
+func (q *Queue) ownersOn(a *etcd.Attempt, set []Entry, pages []*pb.ResponseOp) (owners []*mvccpb.KeyValue, err error) {
 	owners = make([]*mvccpb.KeyValue, len(set))
-	seen := make([]int64, len(set)) // for queues that are not compared: the revision at which there was no contender
-	var pages []*pb.RequestOp
+	mixed := false
 	for i, e := range set {
-		txn.If = append(txn.If, e.absent())
-		if q.contended.mixed(e.rivals()) {
-			if owners[i], seen[i], err = q.ownerByName(a, e); err != nil {
-				return nil, false, err
-			}
-		} else {
-			txn.If = append(txn.If, e.empty())
-		}
-		txn.Then = append(txn.Then, e.put(value))
-		txn.Else = append(txn.Else, etcd.Get(e.Key))
-		pages = append(pages, e.few())
-	}
-	if found(owners) { // an earlier attempt may have entered all the same
-		txn.If, txn.Then = nil, txn.Else
-		resp, err := q.Line.CommitAlone(a, txn)
-		have := false
-		if err == nil {
-			have, err = recognise(set, resp.Responses, value)
-		}
-		if have && err == nil {
-			owners, err = q.stayIfFirstInAll(a, set, nil)
-			return owners, false, err
-		}
-		for i, e := range set { // the owners of the other queues, for the caller's error
-			if err == nil && owners[i] == nil && seen[i] == 0 {
-				owners[i], err = q.oldest(a, e.outside())
-			}
-		}
-		return owners, false, err
-	}
-	txn.Else = append(txn.Else, pages...)
-	resp, err := q.Line.CommitAlone(a, txn)
-	if err != nil {
-		return nil, false, err
-	}
-	if resp.Succeeded {
-		entered(set, resp.Revision)
-		owners, err = q.stayIfFirstInAll(a, set, seen)
-		return owners, false, err
-	}
-	have, err := recognise(set, resp.Responses, value)
-	switch {
-	case err != nil:
-		return nil, false, err
-	case have:
-		owners, err = q.stayIfFirstInAll(a, set, nil)
-		return owners, false, err
-	}
-	for i, e := range set {
-		page := resp.Responses[len(set)+i].GetResponseRange()
+		page := pages[i].GetResponseRange()
 		switch {
-		case seen[i] != 0 || len(page.Kvs) == 0:
-			continue
-		case q.mixedBy(e, page.Kvs):
-			again = true
-			continue
+		case len(page.Kvs) == 0 || q.mixedBy(e, page.Kvs):
 		case page.More:
 			owners[i], err = q.oldest(a, e.outside())
 		default:
 			owners[i] = oldestOf(e.Prefix, page.Kvs)
 		}
 		if err != nil {
-			return nil, false, err
+			return nil, err
 		}
-		if owners[i] == nil { // the keys are planted ones
-			q.contended.mix(e.rivals(), true)
-			again = true
-		}
+		mixed = mixed || len(page.Kvs) > 0 && owners[i] == nil
 	}
-	return owners, again, nil
+	if mixed {
+		clear(owners)
+	}
+	return owners, nil
+}
+
+// tryMixedAll is TryEnterAll by the names of keys, for a set of which some queue has keys that are no contenders: whether
+// that one is empty says nothing.
+func (q *Queue) tryMixedAll(a *etcd.Attempt, set []Entry, value string) (owners []*mvccpb.KeyValue, err error) {
+	owners = make([]*mvccpb.KeyValue, len(set))
+	seen := make([]int64, len(set))
+	var own etcd.Txn
+	for i, e := range set {
+		if owners[i], seen[i], err = q.ownerByName(a, e); err != nil {
+			return nil, err
+		}
+		own.Then = append(own.Then, etcd.Get(e.Key))
+	}
+	if !found(owners) {
+		if _, err := q.EnterAll(a, set, value); err != nil {
+			return nil, err
+		}
+		return q.stayIfFirstInAll(a, set, seen)
+	}
+	resp, err := q.Line.CommitAlone(a, own) // an earlier attempt may have entered all the same
+	if err != nil {
+		return nil, err
+	}
+	if have, err := recognise(set, resp.Responses, value); err != nil || !have {
+		return owners, err
+	}
+	return q.stayIfFirstInAll(a, set, make([]int64, len(set)))
 }
 
 func found(owners []*mvccpb.KeyValue) bool {
@@ -191,18 +182,11 @@ func found(owners []*mvccpb.KeyValue) bool {
 }
 
 // stayIfFirstInAll ends TryEnterAll for a set that is in the queues: it stays if no older contender excludes any of
-// its entries, otherwise it leaves. If seen is not nil, the set has just entered: seen has the revision at which
-// there was no such contender, or 0 where the transaction has compared that there is none.
+// its entries, otherwise it leaves. For each queue seen has a revision at which there was none, or 0.
 func (q *Queue) stayIfFirstInAll(a *etcd.Attempt, set []Entry, seen []int64) ([]*mvccpb.KeyValue, error) {
 	owners := make([]*mvccpb.KeyValue, len(set))
 	for i, e := range set {
-		after := int64(0)
-		if seen != nil {
-			if after = seen[i]; after == 0 {
-				continue
-			}
-		}
-		r, err := q.call(a, e, after, e.Rev)
+		r, err := q.call(a, e, seen[i], e.Rev)
 		if err != nil {
 			return nil, err
 		}

@@ -64,16 +64,16 @@ func TestQueue_TryEnterAll_race(t *testing.T) {
 		other := e.another(t)
 		e.plant(t, "a/Z", 1)
 		e.mixed(t)
-		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second}) // the reading of the queue by names
-		set := e.set("b", "a")
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second}) // the reading of the first queue by names
+		set := e.set("a", "b")
 		got := inBackground(e, func() ([]*mvccpb.KeyValue, error) { return e.TryEnterAll(e.once(t.Context()), set, "") })
 		first, owner := other.tryEnter(t, "first")
 		require.Nil(t, owner)
 		keys := e.keys()
 		us := receive(t, got)
 		require.NoError(t, us.err)
-		require.Nil(t, us.val[0])
-		require.Equal(t, first.Key, string(us.val[1].Key))
+		require.Nil(t, us.val[1])
+		require.Equal(t, first.Key, string(us.val[0].Key))
 		require.Equal(t, keys, e.keys())
 		require.Zero(t, set[0].Rev)
 	})
@@ -101,7 +101,7 @@ func TestQueue_TryEnterAll_again(t *testing.T) {
 			}
 			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{
 				Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable,
-				Match: func(c fakeetcd.Call) bool { return len(c.Request.(*pb.TxnRequest).Success) == 2 }, // its puts
+				Match: func(c fakeetcd.Call) bool { return len(c.Request.(*pb.TxnRequest).Success) >= 2 }, // its puts
 			})
 			set := e.set("a", "b")
 			_, err := e.TryEnterAll(e.once(t.Context()), set, "x")
