@@ -20,20 +20,20 @@ import (
 // The error joins the error of fn, the loss ([ErrLost], [ErrMaxHold] or [ErrAskedToRelease]) if there was one, and a
 // failure to unlock. If the lock was not obtained, fn is not called and the error is that of [Session.Lock].
 func (s *Session) Do(ctx context.Context, name string, fn func(ctx context.Context, token fence.Token) error, opts ...LockOption) error {
-	return s.do(ctx, name, s.Lock, fn, opts)
+	return s.do(ctx, name, func() (*Lock, error) { return s.Lock(ctx, name, opts...) }, fn)
 }
 
 // TryDo is [Session.Do] with the lock taken as [Session.TryLock] takes it: if somebody holds the lock or waits for it,
 // TryDo returns at once a [*LockedError], which matches [ErrLocked] and names the holder, and does not call fn. The
 // lock excludes only while fn runs: for work once per tick on any of several machines, use an election.
 func (s *Session) TryDo(ctx context.Context, name string, fn func(ctx context.Context, token fence.Token) error, opts ...LockOption) error {
-	return s.do(ctx, name, s.TryLock, fn, opts)
+	return s.do(ctx, name, func() (*Lock, error) { return s.TryLock(ctx, name, opts...) }, fn)
 }
 
-func (s *Session) do(
-	ctx context.Context, name string, take func(context.Context, string, ...LockOption) (*Lock, error),
-	fn func(ctx context.Context, token fence.Token) error, opts []LockOption,
-) (err error) {
+var errNoFunction = errors.New("lease: fn is nil, want a function")
+
+// do is Do for every kind of lock: take acquires it.
+func (s *Session) do(ctx context.Context, name string, take func() (*Lock, error), fn func(context.Context, fence.Token) error) (err error) {
 	if fn == nil {
 		return errNoFunction
 	}
@@ -41,7 +41,7 @@ func (s *Session) do(
 		return fmt.Errorf("lease: lock %q: %w", name, ErrClosed)
 	}
 	defer s.leaveScope()
-	l, err := take(ctx, name, opts...)
+	l, err := take()
 	if err != nil {
 		return err
 	}

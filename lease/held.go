@@ -10,6 +10,14 @@ import (
 // held has the methods of a [Lock] that the other kinds of locks share.
 type held struct{ lock *Lock }
 
+// grip makes the handle of another kind of lock, if the acquisition has succeeded.
+func grip[H ~struct{ held }](l *Lock, err error) (*H, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &H{held{l}}, nil
+}
+
 // Token returns the fencing token of this hold. It is fixed at the grant.
 func (h *held) Token() fence.Token { return h.lock.Token() }
 

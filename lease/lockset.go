@@ -19,11 +19,7 @@ import (
 // are safe for concurrent use. Its context ends as that of a [Lock] does, as soon as one of the locks is lost; the
 // cause has that lock's key. The token is larger than that of every earlier holder of any of the names. Unlock deletes
 // all keys in one transaction. Unlock it when you are done.
-type LockSet struct {
-	held
-
-	names []string
-}
+type LockSet struct{ held }
 
 // LockAll waits until it holds all the locks with these names, and returns them as one. Sets cannot deadlock with each
 // other, whatever names they have and in whatever order: LockAll enters all queues in one transaction, so of two sets
@@ -37,28 +33,22 @@ type LockSet struct {
 //
 // Names, ctx and errors are those of [Session.Lock].
 func (s *Session) LockAll(ctx context.Context, names ...string) (*LockSet, error) {
-	return s.lockAll(ctx, names, false)
+	return grip[LockSet](s.lockAll(ctx, names, false))
 }
 
 // TryLockAll takes all the locks with these names if nobody holds or waits for one of them. Otherwise it takes none and
 // returns at once an error that matches [ErrLocked] and joins a [*LockedError] for each locked name; errors.As finds
 // the first. Other errors are those of [Session.LockAll].
 func (s *Session) TryLockAll(ctx context.Context, names ...string) (*LockSet, error) {
-	return s.lockAll(ctx, names, true)
+	return grip[LockSet](s.lockAll(ctx, names, true))
 }
 
 // DoAll is [Session.Do] with the locks taken as [Session.LockAll] takes them.
 func (s *Session) DoAll(ctx context.Context, names []string, fn func(ctx context.Context, token fence.Token) error) error {
-	return s.do(ctx, strings.Join(names, ", "), func(ctx context.Context, _ string, _ ...LockOption) (*Lock, error) {
-		l, err := s.lockAll(ctx, names, false)
-		if err != nil {
-			return nil, err
-		}
-		return l.lock, nil
-	}, fn, nil)
+	return s.do(ctx, strings.Join(names, ", "), func() (*Lock, error) { return s.lockAll(ctx, names, false) }, fn)
 }
 
-func (s *Session) lockAll(ctx context.Context, all []string, try bool) (*LockSet, error) {
+func (s *Session) lockAll(ctx context.Context, all []string, try bool) (*Lock, error) {
 	var names []string
 	for _, name := range all {
 		if err := queue.CheckName(name); err != nil {
@@ -71,14 +61,7 @@ func (s *Session) lockAll(ctx context.Context, all []string, try bool) (*LockSet
 	if len(names) < 1 || len(names) > queue.MostInSet {
 		return nil, fmt.Errorf("lease: names has %d, want 1 to %d", len(names), queue.MostInSet)
 	}
-	l, err := s.obtainAll(ctx, names, mode{kind: KindLockSet, names: names, try: try})
-	if err != nil && !errors.Is(err, ErrLocked) {
-		err = fmt.Errorf("lease: lock %q: %w", names, err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &LockSet{held{l}, names}, nil
+	return s.obtainAll(ctx, names, mode{kind: KindLockSet, names: names, try: try})
 }
 
 // obtainAll acquires the queues with these names at once. For a tree, the first is the node, and the others are entered
@@ -99,7 +82,13 @@ func (s *Session) obtainAll(ctx context.Context, names []string, m mode) (*Lock,
 	if errors.Is(err, rpctypes.ErrTooManyOps) {
 		err = fmt.Errorf("the server takes fewer than %d operations in a transaction, see its --max-txn-ops: %w", 2*len(names), err)
 	}
-	return l, err
+	switch {
+	case err == nil || errors.Is(err, ErrLocked):
+		return l, err
+	case m.kind == KindTreeLock:
+		return nil, fmt.Errorf("lease: lock tree %q: %w", m.names[0], err)
+	}
+	return nil, fmt.Errorf("lease: lock %q: %w", names, err)
 }
 
 // add adds a name to c's set.
@@ -220,5 +209,11 @@ func (c *contender) releaseAll(ctx context.Context) (gone *contender, err error)
 	return gone, err
 }
 
+// given returns the names of c's set as the caller gave them, each once.
+func (c *contender) given() (names []string) {
+	c.each(func(c *contender) { names = append(names, c.name) })
+	return names
+}
+
 // Names returns the names that were locked, without the session's prefix, each once.
-func (l *LockSet) Names() []string { return slices.Clone(l.names) }
+func (l *LockSet) Names() []string { return l.lock.given() }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
+	"strings"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -24,11 +26,7 @@ const fewSlots = 3
 // Permit is one of a limited number of permits: a Permit exists only after a successful acquisition. Its context ends
 // as that of a [Lock] does, and its methods are safe for concurrent use. Its token belongs to the slot and is larger
 // than that of every earlier holder of the same slot. Unlock it when you are done.
-type Permit struct {
-	held
-
-	slot int
-}
+type Permit struct{ held }
 
 // LimitError means that somebody else uses a semaphore with another number of permits. Nothing was acquired.
 type LimitError struct {
@@ -57,13 +55,13 @@ func (e *LimitError) Error() string {
 // held when it comes, but not for those that the waiters ahead of it get. Names, ctx, options and errors are those of
 // [Session.Lock]. A node of a tree with the same root excludes permits: see [Session.LockTree].
 func (s *Session) Permit(ctx context.Context, name string, of int, opts ...LockOption) (*Permit, error) {
-	return s.permit(ctx, name, of, opts, false)
+	return grip[Permit](s.permit(ctx, name, of, opts, false))
 }
 
 // TryPermit takes a permit if one is free and nobody waits. Otherwise it returns at once a [*LockedError], which
 // matches [ErrLocked] and names one of the holders, or the first waiter. Other errors are those of [Session.Permit].
 func (s *Session) TryPermit(ctx context.Context, name string, of int, opts ...LockOption) (*Permit, error) {
-	return s.permit(ctx, name, of, opts, true)
+	return grip[Permit](s.permit(ctx, name, of, opts, true))
 }
 
 // DoPermit is [Session.Do] under a permit, which it waits for as [Session.Permit] does. The context that fn gets
@@ -74,16 +72,13 @@ func (s *Session) DoPermit(ctx context.Context, name string, of int,
 	if fn == nil {
 		return errNoFunction
 	}
-	var p *Permit
-	return s.do(ctx, name, func(ctx context.Context, _ string, opts ...LockOption) (*Lock, error) {
-		var err error
-		if p, err = s.permit(ctx, name, of, opts, false); err != nil {
-			return nil, err
-		}
-		return p.lock, nil
+	p := &Permit{}
+	return s.do(ctx, name, func() (_ *Lock, err error) {
+		p.lock, err = s.permit(ctx, name, of, opts, false)
+		return p.lock, err
 	}, func(ctx context.Context, token fence.Token) error {
 		return fn(context.WithValue(ctx, permitKey{}, p), token)
-	}, opts)
+	})
 }
 
 type permitKey struct{}
@@ -95,7 +90,7 @@ func PermitFromContext(ctx context.Context) (*Permit, bool) {
 	return p, ok
 }
 
-func (s *Session) permit(ctx context.Context, name string, of int, opts []LockOption, try bool) (*Permit, error) {
+func (s *Session) permit(ctx context.Context, name string, of int, opts []LockOption, try bool) (*Lock, error) {
 	if of < 1 || of > maxPermits {
 		return nil, fmt.Errorf("lease: of is %d, want 1 to %d", of, maxPermits)
 	}
@@ -103,21 +98,14 @@ func (s *Session) permit(ctx context.Context, name string, of int, opts []LockOp
 	if err != nil {
 		return nil, err
 	}
-	p := &Permit{}
-	p.lock, err = s.acquire(ctx, name, opts, mode{
+	return s.acquire(ctx, name, opts, mode{
 		kind: KindPermit, try: try,
 		join: func(*contender) {},
-		enter: func(c *contender, ctx context.Context) (_ *contender, err error) {
+		enter: func(c *contender, ctx context.Context) (*contender, error) {
 			c.mark = queue.SlotMark(of) // shows others that it waits for a permit
-			sem := &semaphore{turnstile: c, of: of, try: try, limitChange: o.limitChange}
-			c, p.slot, err = sem.enter(ctx)
-			return c, err
+			return (&semaphore{turnstile: c, of: of, try: try, limitChange: o.limitChange}).enter(ctx)
 		},
 	})
-	if err != nil {
-		return nil, err
-	}
-	return p, nil
 }
 
 // semaphore is an acquisition of a permit.
@@ -130,7 +118,7 @@ type semaphore struct {
 
 // enter takes a slot at once if one is free and nobody waits; otherwise it waits in the turnstile. It returns the
 // contender of the slot or, with an error, that of the turnstile.
-func (s *semaphore) enter(ctx context.Context) (*contender, int, error) {
+func (s *semaphore) enter(ctx context.Context) (*contender, error) {
 	c := s.turnstile
 	free := rand.IntN(s.of)
 	for tries := 0; s.try || tries < fewSlots; tries++ {
@@ -144,68 +132,78 @@ func (s *semaphore) enter(ctx context.Context) (*contender, int, error) {
 		})
 		switch {
 		case err != nil:
-			return c, 0, err
-		case seen.Other != nil && !seen.Passing && !s.limitChange:
-			return c, 0, s.limit(ctx, seen)
+			return c, err
+		case s.disagrees(seen):
+			return c, s.limit(ctx, seen)
 		case slot.entry.Rev != 0 && seen.Other == nil:
-			return s.leave(slot), free, nil
+			return s.leave(slot), nil
 		}
-		s.drop(ctx, slot)
+		s.quit(ctx)
+		slot.clear()
+		c.with = nil
 		if free = seen.Free(s.of); waits || free < 0 || seen.Other != nil {
 			if s.try && !waits && seen.Other == nil {
-				return c, 0, s.full(ctx, seen)
+				return c, s.full(ctx, seen)
 			}
 			break
 		}
 	}
+	wait := (*contender).enterAndWait
 	if s.try {
-		if err := c.tryEnter(ctx); err != nil {
-			return c, 0, err
-		}
-	} else if _, err := c.enterAndWait(ctx); err != nil {
-		return c, 0, err
+		wait = (*contender).tryEnter
+	}
+	if _, err := wait(c, ctx); err != nil {
+		return c, err
 	}
 	return s.pass(ctx)
 }
 
 // pass waits for a free slot and takes it, as the owner of the turnstile: nobody else takes one meanwhile.
-func (s *semaphore) pass(ctx context.Context) (*contender, int, error) {
+func (s *semaphore) pass(ctx context.Context) (*contender, error) {
 	c := s.turnstile
 	for {
 		c.g.guards.Add(&c.entry)
+		c.hooked.queued("")
 		var seen queue.Slots
 		free := -1
-		err := c.awaitSlots(ctx, s.of, func(now queue.Slots) bool {
+		wait, cancel := scope.Join(ctx, c.life)
+		err := c.g.queue.AwaitSlots(wait, c.entry.Prefix, s.of, func(now queue.Slots) bool {
 			seen, free = now, now.Free(s.of)
-			return free >= 0 && seen.Other == nil || seen.Other != nil && !seen.Passing && !s.limitChange || s.try
+			return free >= 0 && seen.Other == nil || s.disagrees(seen) || s.try
 		})
+		cancel()
 		switch {
 		case err != nil:
-			return c, 0, err
-		case seen.Other != nil && !seen.Passing && !s.limitChange:
-			return c, 0, s.limit(ctx, seen)
+			return c, err
+		case s.disagrees(seen):
+			return c, s.limit(ctx, seen)
 		case free < 0 || seen.Other != nil:
-			return c, 0, s.full(ctx, seen)
+			return c, s.full(ctx, seen)
 		}
 		c.g.guards.Remove(&c.entry) // PassTurnstile deletes this key, and reports if it was gone
 		slot := s.at(free)
 		err = slot.insist(ctx, func(a *etcd.Attempt) (err error) {
-			slot.entry.Entry, _, err = c.g.queue.PassTurnstile(a, c.entry.Entry, slot.entry.Entry, s.of, c.owner)
+			slot.entry.Entry, err = c.g.queue.PassTurnstile(a, c.entry.Entry, slot.entry.Entry, s.of, c.owner)
 			return err
 		})
 		switch {
 		case errors.Is(err, queue.ErrGone):
 			lost := c.whyDeleted(ctx)
 			c.lose(lost)
-			return c, 0, lost
+			return c, lost
 		case err != nil:
-			return c, 0, err
+			return c, err
 		case slot.entry.Rev != 0:
-			return s.leave(slot), free, nil
+			return s.leave(slot), nil
 		}
 		slot.clear() // somebody has taken the slot out of service
 		c.with = nil
 	}
+}
+
+// disagrees reports whether somebody uses the semaphore with another number of permits, and that is an error.
+func (s *semaphore) disagrees(seen queue.Slots) bool {
+	return seen.Other != nil && !seen.Passing && !s.limitChange
 }
 
 // at makes a contender for a slot. It shares the turnstile's life.
@@ -242,12 +240,6 @@ func (s *semaphore) quit(ctx context.Context) {
 	}
 }
 
-func (s *semaphore) drop(ctx context.Context, slot *contender) {
-	s.quit(ctx)
-	slot.clear()
-	s.turnstile.with = nil
-}
-
 // leave gives up the turnstile's contender, whose key is gone, and returns the slot's, which takes its place.
 func (s *semaphore) leave(slot *contender) *contender {
 	c := s.turnstile
@@ -256,26 +248,6 @@ func (s *semaphore) leave(slot *contender) *contender {
 		c.gone()
 	}
 	return slot
-}
-
-// insist calls attempt to take a key, again with another key each time that somebody else has put the one chosen.
-func (c *contender) insist(ctx context.Context, attempt func(*etcd.Attempt) error) error {
-	for {
-		c.choose()
-		late, err := c.g.while(ctx, attempt)
-		c.late = c.late || late
-		if !errors.Is(err, queue.ErrTaken) {
-			return err
-		}
-		c.discard()
-	}
-}
-
-func (c *contender) awaitSlots(ctx context.Context, of int, enough func(queue.Slots) bool) error {
-	ctx, cancel := scope.Join(ctx, c.life)
-	defer cancel()
-	c.hooked.queued("")
-	return c.g.queue.AwaitSlots(ctx, c.entry.Prefix, of, enough)
 }
 
 // limit is the error if somebody else uses the semaphore with another number of permits.
@@ -312,7 +284,10 @@ func (c *contender) read(ctx context.Context, key string) (kv *mvccpb.KeyValue) 
 }
 
 // Slot returns the number of the permit, from 0 to one less than the number of permits.
-func (p *Permit) Slot() int { return p.slot }
+func (p *Permit) Slot() int {
+	slot, _ := strconv.Atoi(p.Name()[strings.LastIndexByte(p.Name(), '/')+1:])
+	return slot
+}
 
 // Name returns the name of the slot, without the session's prefix: the resource that the token is for.
 func (p *Permit) Name() string { return p.lock.Name() }

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"errors"
 
 	"github.com/leasefence/leasefence/fence"
 )
@@ -26,18 +25,14 @@ type ReadLock struct{ held }
 // that waited to become writers would wait for each other. Unlock it, and lock again. Names, ctx, options and errors
 // are those of [Session.Lock].
 func (s *Session) RLock(ctx context.Context, name string, opts ...LockOption) (*ReadLock, error) {
-	return readLock(s.rlock(ctx, name, opts...))
+	return grip[ReadLock](s.rlock(ctx, name, opts, false))
 }
 
 // TryRLock takes the lock called name as a reader if no writer holds it or waits for it. Otherwise it returns at once a
 // [*LockedError], which matches [ErrLocked] and names the oldest of these writers. Other errors are those of
 // [Session.Lock].
 func (s *Session) TryRLock(ctx context.Context, name string, opts ...LockOption) (*ReadLock, error) {
-	return readLock(s.acquire(ctx, name, opts, mode{
-		kind: KindReadLock, try: true,
-		join:  (*contender).share,
-		enter: func(c *contender, ctx context.Context) (*contender, error) { return c, c.tryEnter(ctx) },
-	}))
+	return grip[ReadLock](s.rlock(ctx, name, opts, true))
 }
 
 // RDo is [Session.Do] with the lock taken as [Session.RLock] takes it. The context that fn gets carries the token for
@@ -46,23 +41,17 @@ func (s *Session) RDo(ctx context.Context, name string, fn func(ctx context.Cont
 	if fn == nil {
 		return errNoFunction
 	}
-	return s.do(ctx, name, s.rlock, func(ctx context.Context, token fence.Token) error { return fn(ctx, fence.ReadToken(token)) }, opts)
+	return s.do(ctx, name, func() (*Lock, error) { return s.rlock(ctx, name, opts, false) },
+		func(ctx context.Context, token fence.Token) error { return fn(ctx, fence.ReadToken(token)) })
 }
 
-func (s *Session) rlock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return s.acquire(ctx, name, opts, mode{kind: KindReadLock, join: (*contender).share, enter: (*contender).enterAndWait})
-}
-
-func (c *contender) share() { c.shared = true }
-
-func readLock(l *Lock, err error) (*ReadLock, error) {
-	if err != nil {
-		return nil, err
+func (s *Session) rlock(ctx context.Context, name string, opts []LockOption, try bool) (*Lock, error) {
+	enter := (*contender).enterAndWait
+	if try {
+		enter = (*contender).tryEnter
 	}
-	return &ReadLock{held{l}}, nil
+	return s.acquire(ctx, name, opts, mode{kind: KindReadLock, try: try, join: func(c *contender) { c.shared = true }, enter: enter})
 }
-
-var errNoFunction = errors.New("lease: fn is nil, want a function")
 
 // Token returns the fencing token of this hold: larger than that of every earlier writer of the name. Once it is used
 // at a resource that keeps a mark of readers, that resource refuses the writers before this hold; see package fence. It

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -14,11 +13,7 @@ import (
 // TreeLock is the hold of a node of a tree and of everything below it: a TreeLock exists only after a successful
 // acquisition. Its context ends as that of a [Lock] does, and its methods are safe for concurrent use. Its token is
 // larger than that of every earlier holder of the node, or of a node above or below it. Unlock it when you are done.
-type TreeLock struct {
-	held
-
-	path string
-}
+type TreeLock struct{ held }
 
 // LockTree waits until it holds the node of a tree with this path, and all nodes below it, and returns the hold. It
 // excludes holders of nodes above and below, and they exclude it. Holders of other branches hold them at the same time.
@@ -34,7 +29,7 @@ type TreeLock struct {
 // nodes below check their writes there too. To other verbs, the holder of a node above or below has another lock. Ctx
 // and errors are those of [Session.Lock].
 func (s *Session) LockTree(ctx context.Context, path string) (*TreeLock, error) {
-	return s.lockTree(ctx, path, false)
+	return grip[TreeLock](s.lockTree(ctx, path, false))
 }
 
 // TryLockTree takes the node and everything below it if nobody holds or waits for one of these nodes or for a node
@@ -42,21 +37,15 @@ func (s *Session) LockTree(ctx context.Context, path string) (*TreeLock, error) 
 // [*LockedError], whose Name is that of a node on the path, from the root down. Other errors are those of
 // [Session.LockTree].
 func (s *Session) TryLockTree(ctx context.Context, path string) (*TreeLock, error) {
-	return s.lockTree(ctx, path, true)
+	return grip[TreeLock](s.lockTree(ctx, path, true))
 }
 
 // DoTree is [Session.Do] with the lock taken as [Session.LockTree] takes it.
 func (s *Session) DoTree(ctx context.Context, path string, fn func(ctx context.Context, token fence.Token) error) error {
-	return s.do(ctx, path, func(ctx context.Context, _ string, _ ...LockOption) (*Lock, error) {
-		l, err := s.lockTree(ctx, path, false)
-		if err != nil {
-			return nil, err
-		}
-		return l.lock, nil
-	}, fn, nil)
+	return s.do(ctx, path, func() (*Lock, error) { return s.lockTree(ctx, path, false) }, fn)
 }
 
-func (s *Session) lockTree(ctx context.Context, path string, try bool) (*TreeLock, error) {
+func (s *Session) lockTree(ctx context.Context, path string, try bool) (*Lock, error) {
 	if err := queue.CheckName(path); err != nil {
 		return nil, fmt.Errorf("lease: path %w", err)
 	}
@@ -69,14 +58,7 @@ func (s *Session) lockTree(ctx context.Context, path string, try bool) (*TreeLoc
 	for i := range parts {
 		names = append([]string{strings.Join(parts[:i+1], "/~")}, names...)
 	}
-	l, err := s.obtainAll(ctx, names, mode{kind: KindTreeLock, names: []string{path}, try: try})
-	if err != nil && !errors.Is(err, ErrLocked) {
-		err = fmt.Errorf("lease: lock tree %q: %w", path, err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &TreeLock{held{l}, path}, nil
+	return s.obtainAll(ctx, names, mode{kind: KindTreeLock, names: []string{path}, try: try})
 }
 
 // label is c's name for errors: its name, the names of a set, or the path of a tree.
@@ -84,9 +66,7 @@ func (c *contender) label() string {
 	if c.with == nil || c.with[0].shared {
 		return strconv.Quote(nodeName(c.name))
 	}
-	var names []string
-	c.each(func(c *contender) { names = append(names, c.name) })
-	return fmt.Sprintf("%q", names)
+	return fmt.Sprintf("%q", c.given())
 }
 
 // nodeName returns the name of a lock as its caller knows it: the path for a node of a tree, the name itself for all
@@ -99,4 +79,4 @@ func nodeName(name string) string {
 }
 
 // Path returns the path that was locked, without the session's prefix.
-func (l *TreeLock) Path() string { return l.path }
+func (l *TreeLock) Path() string { return nodeName(l.lock.name) }

@@ -111,28 +111,15 @@ func slotsIn(prefix string, of int, before int64, resp *pb.RangeResponse) Slots 
 // entered.
 func (q *Queue) TakeSlot(a *etcd.Attempt, turnstile, e Entry, of int, value string) (_ Entry, s Slots, waits bool, err error) {
 	mixed := q.contended.mixed(turnstile.rivals())
-	txn := etcd.Txn{
-		If:   []clientv3.Cmp{turnstile.empty(), e.empty()},
-		Then: []*pb.RequestOp{e.put(value), readSlots(turnstile.Prefix)},
-		Else: []*pb.RequestOp{etcd.Get(e.Key), readSlots(turnstile.Prefix), turnstile.fewNames()},
-	}
+	txn := etcd.Txn{If: []clientv3.Cmp{turnstile.empty(), e.empty()}, Else: []*pb.RequestOp{turnstile.fewNames()}}
 	if mixed {
 		txn.If = txn.If[1:]
 	}
-	resp, err := q.Line.CommitAlone(a, txn)
+	e, s, others, err := q.take(a, turnstile, e, of, value, txn)
 	if err != nil {
 		return e, s, false, err
 	}
-	if resp.Succeeded {
-		e.Rev = resp.Revision
-	} else {
-		if e, err = e.recognised(resp.Responses[0], value); err != nil {
-			return e, s, false, err
-		}
-		kvs := resp.Responses[2].GetResponseRange().Kvs
-		waits = len(kvs) > 0 && !q.mixedBy(turnstile, kvs)
-	}
-	s = slotsIn(turnstile.Prefix, of, e.Rev, resp.Responses[1].GetResponseRange())
+	waits = len(others) > 0 && !q.mixedBy(turnstile, others)
 	if !mixed || e.Rev == 0 {
 		return e, s, waits, nil
 	}
@@ -150,6 +137,27 @@ func (q *Queue) TakeSlot(a *etcd.Attempt, turnstile, e Entry, of int, value stri
 	return e, s, true, err
 }
 
+// take carries out a transaction that also takes the slot of e and reads all slots. It returns e, with a revision if it
+// has entered now or in an earlier attempt, the slots that are taken and, if txn did not succeed, what its Else has read.
+func (q *Queue) take(a *etcd.Attempt, turnstile, e Entry, of int, value string, txn etcd.Txn) (Entry, Slots, []*mvccpb.KeyValue, error) {
+	txn.Then = append([]*pb.RequestOp{e.put(value), readSlots(turnstile.Prefix)}, txn.Then...)
+	txn.Else = append([]*pb.RequestOp{etcd.Get(e.Key), readSlots(turnstile.Prefix)}, txn.Else...)
+	resp, err := q.Line.CommitAlone(a, txn)
+	if err != nil {
+		return e, Slots{}, nil, err
+	}
+	var read []*mvccpb.KeyValue
+	if resp.Succeeded {
+		e.Rev = resp.Revision
+	} else {
+		if e, err = e.recognised(resp.Responses[0], value); err != nil {
+			return e, Slots{}, nil, err
+		}
+		read = resp.Responses[2].GetResponseRange().Kvs
+	}
+	return e, slotsIn(turnstile.Prefix, of, e.Rev, resp.Responses[1].GetResponseRange()), read, nil
+}
+
 // recognised returns e with its revision if an earlier attempt has put its key.
 func (e Entry) recognised(read *pb.ResponseOp, value string) (Entry, error) {
 	kv := first(read.GetResponseRange().Kvs)
@@ -164,29 +172,18 @@ func (e Entry) recognised(read *pb.ResponseOp, value string) (Entry, error) {
 }
 
 // PassTurnstile takes the slot of e if that is free, and leaves the turnstile in the same transaction. It returns e,
-// with a revision if it has entered, and the slots that are taken. The error is ErrGone if the place in the turnstile
-// is lost. It is one attempt, and repeating it with the same value is safe.
-func (q *Queue) PassTurnstile(a *etcd.Attempt, turnstile, e Entry, of int, value string) (_ Entry, s Slots, err error) {
-	resp, err := q.Line.CommitAlone(a, etcd.Txn{
+// with a revision if it has entered. The error is ErrGone if the place in the turnstile is lost. It is one attempt, and
+// repeating it with the same value is safe.
+func (q *Queue) PassTurnstile(a *etcd.Attempt, turnstile, e Entry, of int, value string) (Entry, error) {
+	e, _, place, err := q.take(a, turnstile, e, of, value, etcd.Txn{
 		If:   []clientv3.Cmp{turnstile.Held(), e.empty()},
-		Then: []*pb.RequestOp{e.put(value), readSlots(turnstile.Prefix), turnstile.delete()},
-		Else: []*pb.RequestOp{etcd.Get(e.Key), readSlots(turnstile.Prefix), etcd.Get(turnstile.Key)},
+		Then: []*pb.RequestOp{turnstile.delete()},
+		Else: []*pb.RequestOp{etcd.Get(turnstile.Key)},
 	})
-	if err != nil {
-		return e, s, err
+	if kv := first(place); err == nil && e.Rev == 0 && (kv == nil || kv.CreateRevision != turnstile.Rev) {
+		err = ErrGone
 	}
-	if resp.Succeeded {
-		e.Rev = resp.Revision
-	} else {
-		if e, err = e.recognised(resp.Responses[0], value); err != nil {
-			return e, s, err
-		}
-		kv := first(resp.Responses[2].GetResponseRange().Kvs)
-		if e.Rev == 0 && (kv == nil || kv.CreateRevision != turnstile.Rev) {
-			return e, s, ErrGone
-		}
-	}
-	return e, slotsIn(turnstile.Prefix, of, e.Rev, resp.Responses[1].GetResponseRange()), nil
+	return e, err
 }
 
 // AwaitSlots waits until enough returns true for the slots of the semaphore whose turnstile has the prefix. The error
