@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -117,14 +117,11 @@ type hooked struct {
 
 	Hold
 
-	name    [1]string // backs Names, which mostly has one
-	granted time.Time
-	stop    func() bool // stops the wait for a loss; false: the hold has already ended
-
-	// These are for a hold that ended with ErrMaxHold or ErrAskedToRelease.
-	mu   sync.Mutex  // guards the fields below
-	over bool        // it was unlocked, or lost with its lease
-	late func() bool // stops the wait for the end of the lease
+	name     [1]string // backs Names, which mostly has one
+	granted  time.Time
+	stop     func() bool   // stops the wait for a loss; false: the hold has already ended
+	unlocked chan struct{} // closed by Unlock
+	over     atomic.Bool   // one of Lost and Released has been chosen
 }
 
 // begin calls AcquireStart and returns the context of the acquisition.
@@ -184,40 +181,22 @@ func (h *hooked) end(l *Lock, err error) {
 	}
 	h.ctx = context.WithoutCancel(h.ctx)
 	if h.hooks.Lost != nil {
+		h.unlocked = make(chan struct{})
 		h.stop = context.AfterFunc(l.life, func() {
-			if lost := l.lost(); lost != nil {
-				h.lost(lost)
-				return
+			lost := l.lost()
+			if lost == nil { // it ended with ErrMaxHold or ErrAskedToRelease, and still has its key
+				select {
+				case <-l.g.handles.Done():
+					lost = lostBy(l.g.handles)
+				case <-h.unlocked:
+					return
+				}
 			}
-			h.outlive(l.g.handles)
-		})
-	}
-}
-
-// outlive is called when a hold ended with ErrMaxHold or ErrAskedToRelease. It calls Lost if the lease ends before
-// Unlock.
-func (h *hooked) outlive(lease context.Context) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.over {
-		h.late = context.AfterFunc(lease, func() {
-			if lost := lostBy(lease); h.last() {
+			if !h.over.Swap(true) {
 				h.lost(lost)
 			}
 		})
 	}
-}
-
-// last reports whether this is its first call. The first caller reports how the hold ended.
-func (h *hooked) last() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	first := !h.over
-	h.over = true
-	if h.late != nil {
-		h.late()
-	}
-	return first
 }
 
 func (h *hooked) lost(err *LostError) { h.hooks.Lost(h.ctx, h.held(time.Now()), err) }
@@ -228,10 +207,12 @@ func (h *hooked) unlocking() (lost, released bool) {
 	switch {
 	case h == nil:
 		return false, false
-	case h.stop == nil || h.stop():
-		return h.stop != nil, true
+	case h.stop == nil:
+		return false, true
 	}
-	return false, h.last()
+	close(h.unlocked)
+	first := h.stop() || !h.over.Swap(true)
+	return first, first
 }
 
 func (h *hooked) held(until time.Time) Hold {

@@ -1,84 +1,65 @@
 package lease
 
-import "context"
+import (
+	"context"
+	"reflect"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
 
 // JoinHooks returns hooks that call all of these in their order, for example those for metrics and those for traces.
 // Each AcquireStart gets the context that the one before it returned. The other calls get the context of the last. Nil
 // hooks are skipped.
 func JoinHooks(all ...*Hooks) *Hooks {
 	joined := &Hooks{}
-	for _, h := range all {
-		if h == nil {
+	for _, g := range all {
+		if g == nil {
 			continue
 		}
+		f := joined
 		joined = &Hooks{
-			AcquireStart: joinStart(joined.AcquireStart, h.AcquireStart),
-			Queued:       join3(joined.Queued, h.Queued),
-			AcquireEnd:   join3(joined.AcquireEnd, h.AcquireEnd),
-			Released:     join3(joined.Released, h.Released),
-			Lost:         join3(joined.Lost, h.Lost),
-			Renewed:      join1(joined.Renewed, h.Renewed),
-			StateChanged: join1(joined.StateChanged, h.StateChanged),
-			CleanUp:      join2(joined.CleanUp, h.CleanUp),
+			AcquireStart: join(f.AcquireStart, g.AcquireStart, func(ctx context.Context, a Acquisition) context.Context {
+				for _, start := range [...]func(context.Context, Acquisition) context.Context{f.AcquireStart, g.AcquireStart} {
+					if made := start(ctx, a); made != nil {
+						ctx = made
+					}
+				}
+				return ctx
+			}),
+			Queued: join(f.Queued, g.Queued, func(ctx context.Context, a Acquisition, ahead string) {
+				f.Queued(ctx, a, ahead)
+				g.Queued(ctx, a, ahead)
+			}),
+			AcquireEnd: join(f.AcquireEnd, g.AcquireEnd, func(ctx context.Context, a Acquisition, r Acquired) {
+				f.AcquireEnd(ctx, a, r)
+				g.AcquireEnd(ctx, a, r)
+			}),
+			Released: join(f.Released, g.Released, func(ctx context.Context, h Hold, err error) {
+				f.Released(ctx, h, err)
+				g.Released(ctx, h, err)
+			}),
+			Lost: join(f.Lost, g.Lost, func(ctx context.Context, h Hold, err *LostError) {
+				f.Lost(ctx, h, err)
+				g.Lost(ctx, h, err)
+			}),
+			Renewed:      join(f.Renewed, g.Renewed, func(r Renewal) { f.Renewed(r); g.Renewed(r) }),
+			StateChanged: join(f.StateChanged, g.StateChanged, func(s Status) { f.StateChanged(s); g.StateChanged(s) }),
+			CleanUp: join(f.CleanUp, g.CleanUp, func(lease clientv3.LeaseID, keys int) {
+				f.CleanUp(lease, keys)
+				g.CleanUp(lease, keys)
+			}),
 		}
 	}
 	return joined
 }
 
-func joinStart(f, g func(context.Context, Acquisition) context.Context) func(context.Context, Acquisition) context.Context {
-	if f == nil {
+// join returns both or, if one of f and g is nil, the other.
+func join[F any](f, g, both F) F {
+	switch {
+	case reflect.ValueOf(f).IsNil():
 		return g
-	}
-	if g == nil {
+	case reflect.ValueOf(g).IsNil():
 		return f
 	}
-	return func(ctx context.Context, a Acquisition) context.Context {
-		first := f(ctx, a)
-		if first == nil {
-			first = ctx
-		}
-		if second := g(first, a); second != nil {
-			return second
-		}
-		return first
-	}
-}
-
-func join1[A any](f, g func(A)) func(A) {
-	if f == nil {
-		return g
-	}
-	if g == nil {
-		return f
-	}
-	return func(a A) {
-		f(a)
-		g(a)
-	}
-}
-
-func join2[A, B any](f, g func(A, B)) func(A, B) {
-	if f == nil {
-		return g
-	}
-	if g == nil {
-		return f
-	}
-	return func(a A, b B) {
-		f(a, b)
-		g(a, b)
-	}
-}
-
-func join3[A, B, C any](f, g func(A, B, C)) func(A, B, C) {
-	if f == nil {
-		return g
-	}
-	if g == nil {
-		return f
-	}
-	return func(a A, b B, c C) {
-		f(a, b, c)
-		g(a, b, c)
-	}
+	return both
 }
