@@ -192,47 +192,35 @@ func arrange(name string, all []sight) Queue {
 	return q
 }
 
-// readTTLs reads the time left of the leases.
+// readTTLs reads the time left of the leases, each once.
 func (q *Queue) readTTLs(ctx context.Context, conn *etcd.Conn) error {
-	left := make(map[clientv3.LeaseID]time.Duration)
+	of := make(map[clientv3.LeaseID][]*Contender)
 	for _, list := range [...][]Contender{q.Holders, q.Waiters} {
-		for _, c := range list {
-			left[c.Lease] = 0
+		for i := range list {
+			of[list[i].Lease] = append(of[list[i].Lease], &list[i])
 		}
 	}
-	var (
-		mu    sync.Mutex // guards left, why and asked
-		why   error
-		wg    sync.WaitGroup
-		asked = make([]clientv3.LeaseID, 0, len(left))
-	)
-	for id := range left {
-		asked = append(asked, id)
-	}
-	for range min(mostTTLs, len(asked)) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var why error
+	var first sync.Once
+	var wg sync.WaitGroup
+	room := make(chan struct{}, mostTTLs)
+	for id, contenders := range of {
+		room <- struct{}{}
 		wg.Go(func() {
-			for {
-				mu.Lock()
-				if len(asked) == 0 || why != nil {
-					mu.Unlock()
-					return
-				}
-				id := asked[0]
-				asked = asked[1:]
-				mu.Unlock()
-				ttl, _, err := timeLeft(ctx, conn, id)
-				mu.Lock()
-				left[id], why = ttl, cmp.Or(why, err)
-				mu.Unlock()
+			defer func() { <-room }()
+			left, _, err := timeLeft(ctx, conn, id)
+			for _, c := range contenders {
+				c.TTL = left
+			}
+			if err != nil {
+				first.Do(func() { why = err })
+				stop()
 			}
 		})
 	}
 	wg.Wait()
-	for _, list := range [...][]Contender{q.Holders, q.Waiters} {
-		for i := range list {
-			list[i].TTL = left[list[i].Lease]
-		}
-	}
 	return why
 }
 

@@ -49,7 +49,7 @@ func Watch(ctx context.Context, client *clientv3.Client, name string) iter.Seq2[
 
 // onlook calls show with each queue until show returns false; the error is nil then.
 func onlook(ctx context.Context, client *clientv3.Client, name string, show func(Queue) bool) error {
-	o := &onlooker{name: name, look: etcd.Look{Prefix: name + "/"}, more: make(chan struct{}, 1)}
+	o := &onlooker{name: name, look: etcd.Look{Prefix: name + "/"}, unseen: make(chan Queue, mostUnseen)}
 	o.out = etcd.LookOut(client, &o.look) //nolint:contextcheck // it starts what others share
 	life, end := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -58,15 +58,14 @@ func onlook(ctx context.Context, client *clientv3.Client, name string, show func
 	defer o.out.Leave(&o.look)
 	wg.Go(func() { o.run(life) })
 	for {
-		q, ok, err := o.next()
-		switch {
-		case err != nil || ok && !show(q):
-			return err
-		case ok:
-			continue
-		}
 		select {
-		case <-o.more:
+		case q, more := <-o.unseen:
+			if !more {
+				return o.err
+			}
+			if !show(q) {
+				return nil
+			}
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -87,23 +86,8 @@ type onlooker struct {
 	rev   int64            // the revision of seen; 0: nothing is known
 	shown Queue            // the latest in unseen
 
-	more   chan struct{} // of capacity 1: unseen or err has changed
-	mu     sync.Mutex    // guards the fields below
-	unseen []Queue
-	err    error
-}
-
-// next returns the oldest queue that the consumer has not seen; ok is false if there is none. An error ends the
-// iteration.
-func (o *onlooker) next() (q Queue, ok bool, err error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if len(o.unseen) == 0 {
-		return q, false, o.err
-	}
-	q = o.unseen[0]
-	o.unseen = slices.Delete(o.unseen, 0, 1)
-	return q, true, nil
+	unseen chan Queue // closed when err is set
+	err    error      // why run has ended before ctx
 }
 
 // run follows the queue until ctx ends or an error is final.
@@ -112,10 +96,8 @@ func (o *onlooker) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		if err := o.follow(ctx); err != nil && ctx.Err() == nil {
-			o.mu.Lock()
 			o.err = err
-			o.mu.Unlock()
-			poke(o.more)
+			close(o.unseen)
 			return
 		}
 		if time.Since(began) > time.Second {
@@ -231,12 +213,18 @@ func (o *onlooker) show() {
 		return
 	}
 	o.shown = q
-	o.mu.Lock()
-	if len(o.unseen) >= mostUnseen {
-		o.unseen = nil
-	}
 	// shown is compared with later queues, so the consumer gets a copy.
-	o.unseen = append(o.unseen, Queue{q.Name, slices.Clone(q.Holders), slices.Clone(q.Waiters)})
-	o.mu.Unlock()
-	poke(o.more)
+	q = Queue{q.Name, slices.Clone(q.Holders), slices.Clone(q.Waiters)}
+	select {
+	case o.unseen <- q:
+		return
+	default:
+	}
+	for len(o.unseen) > 0 { // the consumer is too far behind
+		select {
+		case <-o.unseen:
+		default:
+		}
+	}
+	o.unseen <- q
 }
