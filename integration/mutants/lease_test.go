@@ -104,8 +104,8 @@ var leaseMutants = []mutant{
 	{
 		name: "a permit has the turnstile's token",
 		file: "internal/queue/slots.go",
-		old:  "e.Rev = resp.Revision\n\t} else {\n\t\tif e, err = e.recognised(resp.Responses[0], value); err != nil {\n\t\t\treturn e, s, err",
-		new:  "e.Rev = turnstile.Rev\n\t} else {\n\t\tif e, err = e.recognised(resp.Responses[0], value); err != nil {\n\t\t\treturn e, s, err",
+		old:  "\tif resp.Succeeded {\n\t\te.Rev = resp.Revision\n",
+		new:  "\tif resp.Succeeded {\n\t\te.Rev = resp.Revision\n\t\tif turnstile.Rev != 0 {\n\t\t\te.Rev = turnstile.Rev\n\t\t}\n",
 		by:   killer{inLease, "TestSession_Permit_limits", `require.Equal(t, key.CreateRevision, got.lock.Token().Revision()`},
 	},
 	{
@@ -202,22 +202,22 @@ var leaseMutants = []mutant{
 	{
 		name: "hooks: a loss after the longest hold is not reported",
 		file: "lease/hooks.go",
-		old:  "\t\t\th.outlive(l.g.handles)\n",
-		new:  "",
+		old:  "case <-l.g.handles.Done():",
+		new:  "case <-l.life.Done():\n\t\t\t\t\treturn\n\t\t\t\tcase <-l.g.handles.Done():",
 		by:   killer{inLease, "TestHooks_afterTheLongestHold", `require.ElementsMatch(t, []string{`},
 	},
 	{
 		name: "JoinHooks: the second does not get the context of the first",
 		file: "lease/joinhooks.go",
-		old:  "second := g(first, a)",
-		new:  "second := g(ctx, a)",
+		old:  "made != nil {\n\t\t\t\t\t\tctx = made",
+		new:  "made != nil {\n\t\t\t\t\t\t_ = made",
 		by:   killer{inLease, "TestJoinHooks", `require.Equal(t, want, take())`},
 	},
 	{
 		name: "JoinHooks: the second is not called",
 		file: "lease/joinhooks.go",
-		old:  "f(a, b, c)\n\t\tg(a, b, c)",
-		new:  "f(a, b, c)",
+		old:  "\t\t\t\tg.AcquireEnd(ctx, a, r)\n",
+		new:  "",
 		by:   killer{inLease, "TestJoinHooks", `require.Equal(t, want, take())`},
 	},
 	{
