@@ -116,9 +116,9 @@ var queueMutants = []mutant{
 	{
 		name: "a key on another lease contends if its name looks like a contender's",
 		file: "internal/queue/list.go",
-		old:  `isAttached(e.Prefix, string(kv.Key), "!=")`,
-		new:  `isAttached(e.Prefix, string(kv.Key), "=")`,
-		by:   killer{inQueue, "TestQueue_plantedContenders/128", `require.Equal(t, first.Key, ahead.Key)`},
+		old:  `isAttached(e.Prefix, string(list[passed].Key), "=")`,
+		new:  `isAttached(e.Prefix, string(list[passed].Key), "!=")`,
+		by:   killer{inQueue, "TestQueue_plantedContenders", `require.Equal(t, first.Key, ahead.Key)`},
 	},
 	{
 		name: "a page begins after the next key",

@@ -212,50 +212,31 @@ func (q *Queue) pick(a *etcd.Attempt, e Entry, r roll) (*mvccpb.KeyValue, error)
 }
 
 // attached returns how many of the first keys in a row are not attached to the leases in their names: somebody has
-// planted them. All keys have the form of contenders. The error is ErrGone if e has entered and its key is gone.
+// planted them, which is rare, so it takes one request for each. All keys have the form of contenders. The error is
+// ErrGone if e has entered and its key is gone.
 //
 // It compares leases because a read of keys alone does not return them, and a read of values may be large.
-func (q *Queue) attached(a *etcd.Attempt, e Entry, list []*mvccpb.KeyValue) (int, error) {
-	passed := 0
-	for size, most := 1, etcd.PartSize; ; {
-		part := list[passed:min(passed+size, len(list))]
-		if len(part) == 0 && e.Rev == 0 {
-			return 0, nil
-		}
+func (q *Queue) attached(a *etcd.Attempt, e Entry, list []*mvccpb.KeyValue) (passed int, err error) {
+	for ; passed < len(list) || e.Rev != 0; passed++ {
 		var cmps []clientv3.Cmp
 		var own []clientv3.Op
-		for _, kv := range part {
-			cmps = append(cmps, isAttached(e.Prefix, string(kv.Key), "!="))
-		}
 		if e.Rev != 0 {
-			cmps = append(cmps, e.Held())
-			own = append(own, clientv3.OpGet(e.Key, clientv3.WithKeysOnly()))
+			cmps, own = append(cmps, e.Held()), append(own, clientv3.OpGet(e.Key, clientv3.WithKeysOnly()))
+		}
+		if passed < len(list) {
+			cmps = append(cmps, isAttached(e.Prefix, string(list[passed].Key), "="))
 		}
 		resp, err := a.Txn(cmps, nil, own)
-		switch {
-		case errors.Is(err, rpctypes.ErrTooManyOps) && len(part) > 1:
-			most = len(part) / 2
-			size = most
-			continue
-		case err != nil:
-			return 0, err
-		case resp.Succeeded: // none of part is attached
-			if passed += len(part); passed == len(list) {
-				return passed, nil
-			}
-			size = min(2*size, most)
-			continue
+		if err != nil || resp.Succeeded {
+			return passed, err
 		}
 		if e.Rev != 0 {
 			if kv := first(resp.Responses[0].GetResponseRange().Kvs); kv == nil || kv.CreateRevision != e.Rev {
 				return 0, ErrGone
 			}
 		}
-		if len(part) == 1 {
-			return passed, nil
-		}
-		size = len(part) / 2
 	}
+	return passed, nil
 }
 
 // isAttached compares the lease of a key with that in its name.
