@@ -117,7 +117,6 @@ type hooked struct {
 
 	Hold
 
-	name     [1]string // backs Names, which mostly has one
 	granted  time.Time
 	stop     func() bool   // stops the wait for a loss; false: the hold has already ended
 	unlocked chan struct{} // closed by Unlock
@@ -130,11 +129,10 @@ func (s *Session) begin(ctx context.Context, name, owner string, m mode) (contex
 		return ctx, nil
 	}
 	h := &hooked{hooks: s.opts.Hooks, began: time.Now()}
-	h.Acquisition = Acquisition{Kind: m.kind, Names: m.names, Try: m.try, Owner: owner}
 	if m.names == nil {
-		h.name[0] = name
-		h.Names = h.name[:]
+		m.names = []string{name}
 	}
+	h.Acquisition = Acquisition{Kind: m.kind, Names: m.names, Try: m.try, Owner: owner}
 	if h.hooks.AcquireStart != nil {
 		if made := h.hooks.AcquireStart(ctx, h.Acquisition); made != nil {
 			ctx = made

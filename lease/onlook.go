@@ -145,17 +145,23 @@ func (o *onlooker) follow(ctx context.Context) error {
 }
 
 // begin reads the queue as it is.
-func (o *onlooker) begin(a *etcd.Attempt) error {
-	kvs, rev, err := queue.Standing(a, o.look.Prefix)
+func (o *onlooker) begin(a *etcd.Attempt) (err error) {
+	o.seen, o.rev, err = o.read(a)
+	o.look.Seen.Store(o.rev)
+	return err
+}
+
+// read reads the contenders, by key. opts may be a revision.
+func (o *onlooker) read(a *etcd.Attempt, opts ...clientv3.OpOption) (map[string]sight, int64, error) {
+	kvs, rev, err := queue.Standing(a, o.look.Prefix, opts...)
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
-	o.seen, o.rev = make(map[string]sight, len(kvs)), rev
+	all := make(map[string]sight, len(kvs))
 	for _, s := range seeAll(kvs) {
-		o.seen[s.Key] = s
+		all[s.Key] = s
 	}
-	o.look.Seen.Store(rev)
-	return nil
+	return all, rev, nil
 }
 
 // check compares seen with what etcd has at the same revision: a restored cluster may have passed that revision by now,
@@ -166,11 +172,7 @@ func (o *onlooker) check(a *etcd.Attempt) error {
 	if err != nil {
 		return err
 	}
-	kvs, _, err := queue.Standing(a, o.look.Prefix, clientv3.WithRev(o.rev))
-	was := make(map[string]sight, len(kvs))
-	for _, s := range seeAll(kvs) {
-		was[s.Key] = s
-	}
+	was, _, err := o.read(a, clientv3.WithRev(o.rev))
 	switch {
 	case errors.Is(err, rpctypes.ErrCompacted):
 		return nil
