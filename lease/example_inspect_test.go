@@ -12,13 +12,7 @@ import (
 
 // Who holds a lock, and how to free it without taking it away from running work.
 func ExampleRelease() {
-	client := connect()
-	defer client.Close()
-	ctx := context.Background()
-	session, err := lease.NewSession(ctx, client, lease.Options{Owner: "worker-7"})
-	if err != nil {
-		log.Fatal(err)
-	}
+	ctx, client, session := startUp(lease.Options{Owner: "worker-7"})
 	defer session.Close(ctx)
 
 	begun, ended := make(chan struct{}), make(chan error)
@@ -52,13 +46,7 @@ func ExampleRelease() {
 }
 
 func ExampleList() {
-	client := connect()
-	defer client.Close()
-	ctx := context.Background()
-	session, err := lease.NewSession(ctx, client, lease.Options{Prefix: "jobs/"})
-	if err != nil {
-		log.Fatal(err)
-	}
+	ctx, client, session := startUp(lease.Options{Prefix: "jobs/"})
 	defer session.Close(ctx)
 	for _, name := range []string{"report", "backup"} {
 		if _, err := session.Lock(ctx, name); err != nil {
@@ -78,13 +66,7 @@ func ExampleList() {
 }
 
 func ExampleWatch() {
-	client := connect()
-	defer client.Close()
-	ctx := context.Background()
-	session, err := lease.NewSession(ctx, client, lease.Options{Owner: "worker-7"})
-	if err != nil {
-		log.Fatal(err)
-	}
+	ctx, client, session := startUp(lease.Options{Owner: "worker-7"})
 	defer session.Close(ctx)
 
 	for queue, err := range lease.Watch(ctx, client, "report") {

@@ -67,18 +67,12 @@ func Example() {
 // Readers of a catalogue read at the same time, but not while it is written. A writer that was paused for too long is
 // refused once a later reader has claimed.
 func ExampleSession_RDo() {
-	client := connect()
-	defer client.Close()
-	ctx := context.Background()
-	session, err := lease.NewSession(ctx, client, lease.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	ctx, _, session := startUp(lease.Options{})
 	defer session.Close(ctx)
 
 	var catalogue fence.Guard // at the resource
 	var paused fence.Token
-	err = session.Do(ctx, "catalogue", func(_ context.Context, token fence.Token) error {
+	err := session.Do(ctx, "catalogue", func(_ context.Context, token fence.Token) error {
 		paused = token
 		return catalogue.Claim("catalogue", token)
 	})
@@ -108,17 +102,11 @@ func ExampleSession_RDo() {
 // A transfer between two accounts needs both locks. A transfer that names them in the other order does not deadlock,
 // and one token goes with the writes to both.
 func ExampleSession_DoAll() {
-	client := connect()
-	defer client.Close()
-	ctx := context.Background()
-	session, err := lease.NewSession(ctx, client, lease.Options{Prefix: "accounts/"})
-	if err != nil {
-		log.Fatal(err)
-	}
+	ctx, _, session := startUp(lease.Options{Prefix: "accounts/"})
 	defer session.Close(ctx)
 
 	var accounts fence.Guard // at the resource
-	err = session.DoAll(ctx, []string{"alice", "bob"}, func(_ context.Context, token fence.Token) error {
+	err := session.DoAll(ctx, []string{"alice", "bob"}, func(_ context.Context, token fence.Token) error {
 		for _, name := range []string{"alice", "bob"} {
 			if err := accounts.Claim(name, token); err != nil {
 				return err
@@ -135,13 +123,7 @@ func ExampleSession_DoAll() {
 
 // Two jobs work in different folders at the same time. A clean-up of all of "data" waits for both.
 func ExampleSession_LockTree() {
-	client := connect()
-	defer client.Close()
-	ctx := context.Background()
-	session, err := lease.NewSession(ctx, client, lease.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	ctx, _, session := startUp(lease.Options{})
 	defer session.Close(ctx)
 
 	for _, folder := range []string{"data/2026/10", "data/2026/11"} {
@@ -149,7 +131,7 @@ func ExampleSession_LockTree() {
 			log.Fatal(err)
 		}
 	}
-	_, err = session.TryLockTree(ctx, "data")
+	_, err := session.TryLockTree(ctx, "data")
 	var locked *lease.LockedError
 	fmt.Println(errors.As(err, &locked), locked.Name)
 	// Output: true data
@@ -158,17 +140,11 @@ func ExampleSession_LockTree() {
 // At most three exports run at a time, on whatever machines. Each has a slot, which is also the name of the resource
 // that refuses an earlier holder of the same slot.
 func ExampleSession_DoPermit() {
-	client := connect()
-	defer client.Close()
-	ctx := context.Background()
-	session, err := lease.NewSession(ctx, client, lease.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	ctx, _, session := startUp(lease.Options{})
 	defer session.Close(ctx)
 
 	var scratch fence.Guard // at the resource
-	err = session.DoPermit(ctx, "exports", 3, func(ctx context.Context, token fence.Token) error {
+	err := session.DoPermit(ctx, "exports", 3, func(ctx context.Context, token fence.Token) error {
 		permit, _ := lease.PermitFromContext(ctx)
 		if err := scratch.Claim(permit.Name(), token); err != nil {
 			return err
@@ -185,16 +161,10 @@ func ExampleSession_DoPermit() {
 // Do gives the function a context that ends when the lock is lost, and releases the lock after the function has
 // returned.
 func ExampleSession_Do() {
-	client := connect()
-	defer client.Close()
-	ctx := context.Background()
-	session, err := lease.NewSession(ctx, client, lease.Options{Prefix: "jobs/"})
-	if err != nil {
-		log.Fatal(err)
-	}
+	ctx, _, session := startUp(lease.Options{Prefix: "jobs/"})
 	defer session.Close(ctx)
 
-	err = session.Do(ctx, "report", func(ctx context.Context, _ fence.Token) error {
+	err := session.Do(ctx, "report", func(ctx context.Context, _ fence.Token) error {
 		for page := 1; page <= 3; page++ {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -242,16 +212,10 @@ func ExampleSession_Do_nested() {
 
 // WithMaxHold cancels the work; the lock is released when the function has returned.
 func ExampleWithMaxHold() {
-	client := connect()
-	defer client.Close()
-	ctx := context.Background()
-	session, err := lease.NewSession(ctx, client, lease.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	ctx, _, session := startUp(lease.Options{})
 	defer session.Close(ctx)
 
-	err = session.Do(ctx, "report", func(ctx context.Context, _ fence.Token) error {
+	err := session.Do(ctx, "report", func(ctx context.Context, _ fence.Token) error {
 		<-ctx.Done() // a query that takes too long
 		return nil
 	}, lease.WithMaxHold(20*time.Millisecond))
@@ -260,13 +224,7 @@ func ExampleWithMaxHold() {
 }
 
 func ExampleSession_Lock() {
-	client := connect()
-	defer client.Close()
-	ctx := context.Background()
-	session, err := lease.NewSession(ctx, client, lease.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	ctx, _, session := startUp(lease.Options{})
 	defer session.Close(ctx)
 
 	wait, cancel := context.WithTimeout(ctx, 5*time.Second) // the wait, not the hold
@@ -289,13 +247,7 @@ func ExampleSession_Lock() {
 }
 
 func ExampleSession_TryLock() {
-	client := connect()
-	defer client.Close()
-	ctx := context.Background()
-	session, err := lease.NewSession(ctx, client, lease.Options{Owner: "billing-1"})
-	if err != nil {
-		log.Fatal(err)
-	}
+	ctx, _, session := startUp(lease.Options{Owner: "billing-1"})
 	defer session.Close(ctx)
 
 	lock, err := session.TryLock(ctx, "invoices")
@@ -313,13 +265,7 @@ func ExampleSession_TryLock() {
 
 // A handler that starts a job unless the job is already running somewhere.
 func ExampleSession_TryDo() {
-	client := connect()
-	defer client.Close()
-	ctx := context.Background()
-	session, err := lease.NewSession(ctx, client, lease.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	ctx, _, session := startUp(lease.Options{})
 	defer session.Close(ctx)
 	handle := func() string {
 		err := session.TryDo(ctx, "reindex", func(_ context.Context, _ fence.Token) error {
@@ -350,13 +296,7 @@ func ExampleSession_TryDo() {
 
 // The reason of a loss: here an operator has deleted the lock's key.
 func ExampleLock_Context() {
-	client := connect()
-	defer client.Close()
-	ctx := context.Background()
-	session, err := lease.NewSession(ctx, client, lease.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	ctx, client, session := startUp(lease.Options{})
 	defer session.Close(ctx)
 	lock, err := session.Lock(ctx, "leader")
 	if err != nil {
@@ -380,13 +320,7 @@ func ExampleLock_Context() {
 
 // If the resource is etcd itself, the transaction that writes can check the lock.
 func ExampleLock_IsOwner() {
-	client := connect()
-	defer client.Close()
-	ctx := context.Background()
-	session, err := lease.NewSession(ctx, client, lease.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	ctx, client, session := startUp(lease.Options{})
 	defer session.Close(ctx)
 	lock, err := session.Lock(ctx, "config")
 	if err != nil {
@@ -411,13 +345,7 @@ func ExampleLock_IsOwner() {
 
 // A service that reports the state of its lease.
 func ExampleSession_Changes() {
-	client := connect()
-	defer client.Close()
-	ctx := context.Background()
-	session, err := lease.NewSession(ctx, client, lease.Options{TTL: 10 * time.Second})
-	if err != nil {
-		log.Fatal(err)
-	}
+	ctx, _, session := startUp(lease.Options{TTL: 10 * time.Second})
 	for status := range session.Changes(ctx) {
 		fmt.Println(status.State, status.TTL, errors.Is(status.Err, lease.ErrClosed))
 		if status.State == lease.StateHeld {
