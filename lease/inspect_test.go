@@ -1,7 +1,6 @@
 package lease_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -182,28 +181,5 @@ func TestInspect_compactedMeanwhile(t *testing.T) {
 			_ = e.srv.Compact(e.srv.Put("elsewhere", ""))
 		}})
 		require.Equal(t, "exclusive:me |", shape(e.inspect(t, "a")))
-	})
-}
-
-func TestInspect_errors(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		ctx := t.Context()
-		sent := len(e.c.Calls(fakeetcd.Any))
-		_, err := lease.Inspect(ctx, nil, "a")
-		require.EqualError(t, err, "lease: client is nil, want an etcd client")
-		_, err = lease.Inspect(ctx, e.c.Client, "")
-		require.EqualError(t, err, "lease: name is empty, want 1 to 1024 bytes")
-		_, err = lease.Inspect(ctx, e.c.Client, "a/~/b")
-		require.ErrorContains(t, err, `contains "//"`)
-		require.Len(t, e.c.Calls(fakeetcd.Any), sent, "nothing is sent")
-
-		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Err: errDenied})
-		_, err = lease.Inspect(ctx, e.c.Client, "a")
-		require.ErrorContains(t, err, `lease: inspect "a": etcdserver: permission denied`)
-		e.c.Cut()
-		_, err = lease.Inspect(timeout(t, time.Minute), e.c.Client, "a")
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		e.c.Restore()
 	})
 }

@@ -1,14 +1,12 @@
 package lease_test
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -125,34 +123,5 @@ func TestList_atOneRevision(t *testing.T) {
 			put(310, 320, "n")
 			require.NoError(t, e.srv.Compact(e.srv.Rev()))
 		}), "or else as it is from then on")
-	})
-}
-
-func TestList_errors(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		one := func(ctx context.Context, prefix string) (err error) {
-			n := 0
-			for q, e := range lease.List(ctx, e.c.Client, prefix) {
-				require.Zero(t, q)
-				err = e
-				n++
-			}
-			require.Equal(t, 1, n)
-			return err
-		}
-		sent := len(e.c.Calls(fakeetcd.Any))
-		for _, err := range lease.List(t.Context(), nil, "") {
-			require.EqualError(t, err, "lease: client is nil, want an etcd client")
-		}
-		require.EqualError(t, one(t.Context(), "\xff"), `lease: prefix is "\xff", want UTF-8 without NUL`)
-		require.EqualError(t, one(t.Context(), strings.Repeat("a", 2049)), "lease: prefix has 2049 bytes, want 0 to 2048")
-		require.Len(t, e.c.Calls(fakeetcd.Any), sent, "nothing is sent")
-
-		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Err: errDenied})
-		require.ErrorContains(t, one(t.Context(), "a"), `lease: list "a": etcdserver: permission denied`)
-		e.c.Cut()
-		require.ErrorIs(t, one(timeout(t, time.Minute), "a"), context.DeadlineExceeded)
-		e.c.Restore()
 	})
 }

@@ -132,7 +132,8 @@ func TestSession_Changes_reportsAFailureAtOnce(t *testing.T) {
 	})
 }
 
-func TestSession_Changes_endsWithItsContext(t *testing.T) {
+// Changes ends with its context, with the session, or when its consumer leaves; each use begins with the present status.
+func TestSession_Changes_ends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -141,18 +142,7 @@ func TestSession_Changes_endsWithItsContext(t *testing.T) {
 		cancel()
 		<-got.ended
 		require.Empty(t, got.take())
-	})
-}
 
-func TestSession_Changes_canBeLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		for range 2 { // each loop begins with the present status
-			for st := range e.s.Changes(t.Context()) {
-				require.Equal(t, lease.StateHeld, st.State)
-				break
-			}
-		}
 		n := 0
 		for st := range e.s.Changes(t.Context()) {
 			n++
@@ -160,9 +150,14 @@ func TestSession_Changes_canBeLeft(t *testing.T) {
 				require.Equal(t, lease.StateLost, st.State)
 				break
 			}
+			require.Equal(t, lease.StateHeld, st.State)
 			require.NoError(t, e.srv.Revoke(st.LeaseID))
 		}
 		require.Equal(t, third, e.now())
+		require.NoError(t, e.s.Close(t.Context()))
+		got = e.changes(t.Context())
+		<-got.ended
+		require.Equal(t, []lease.State{lease.StateLost}, states(got.take()))
 	})
 }
 
@@ -193,16 +188,6 @@ func TestSession_Changes_slowConsumerGetsTheLatest(t *testing.T) {
 		require.Equal(t, lease.StateLost, last.State)
 		_, ok = next()
 		require.False(t, ok)
-	})
-}
-
-func TestSession_Changes_afterClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		require.NoError(t, e.s.Close(t.Context()))
-		got := e.changes(t.Context())
-		<-got.ended
-		require.Equal(t, []lease.State{lease.StateLost}, states(got.take()))
 	})
 }
 
