@@ -44,44 +44,71 @@ func TestSession_Do_runsUnderTheLock(t *testing.T) {
 	})
 }
 
-// The function's context ends with the caller's, and with its cause; the lock stays held until the function has
-// returned.
-func TestSession_Do_cancelledByTheCaller(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		mine := errors.New("mine")
-		ctx, cancel := context.WithCancelCause(t.Context())
-		time.AfterFunc(time.Second, func() { cancel(mine) })
-		err := e.s.Do(ctx, "a", func(ctx context.Context, _ fence.Token) error {
-			receive(t, ctx.Done())
-			require.Equal(t, mine, context.Cause(ctx))
-			require.ErrorIs(t, ctx.Err(), context.Canceled)
-			time.Sleep(time.Minute)
-			require.Len(t, e.keys("a"), 1)
-			return nil
+// However the hold ends under it, the function's context ends with the reason, and Do releases the lock only after the
+// function has returned. The error is that of the function and, if it was not the caller who gave up, the reason.
+func TestSession_Do_endsEarly(t *testing.T) {
+	mine := errors.New("mine")
+	for name, tc := range map[string]struct {
+		end   func(t *testing.T, e *env, cancel context.CancelCauseFunc) // after a second
+		opts  []lease.LockOption
+		cause error
+		lost  bool
+		want  string // the error of Do, after that of the function
+	}{
+		"cancelled by the caller": {
+			end:   func(_ *testing.T, _ *env, cancel context.CancelCauseFunc) { cancel(mine) },
+			cause: mine,
+		},
+		"lost": {
+			end:   func(_ *testing.T, e *env, _ context.CancelCauseFunc) { e.srv.Delete(e.keys("a")[0]) },
+			cause: lease.ErrLost, lost: true,
+			want: "\n" + `lease: unlock "a": lease: lost: the key was deleted by somebody else`,
+		},
+		"asked": {
+			end:   func(t *testing.T, e *env, _ context.CancelCauseFunc) { e.release(t, "a", lease.ReleaseOptions{}) },
+			cause: lease.ErrAskedToRelease,
+			want:  "\n" + `lease: lock "a": lease: asked to release`,
+		},
+		"longest hold": {
+			opts:  []lease.LockOption{lease.WithMaxHold(time.Second)},
+			cause: lease.ErrMaxHold,
+			want:  "\n" + `lease: lock "a": lease: longest hold reached`,
+		},
+		"longest hold, then lost": {
+			end: func(_ *testing.T, e *env, _ context.CancelCauseFunc) {
+				time.Sleep(time.Second)
+				_ = e.srv.Revoke(e.s.Status().LeaseID)
+			},
+			opts:  []lease.LockOption{lease.WithMaxHold(time.Second)},
+			cause: lease.ErrMaxHold, lost: true,
+			want: "\n" + `lease: lock "a": lease: longest hold reached` +
+				"\n" + `lease: unlock "a": lease: lost: the lease has expired or was revoked; the key will be deleted in the background`,
+		},
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			if tc.end != nil {
+				time.AfterFunc(time.Second, func() { tc.end(t, e, cancel) })
+			}
+			err := e.s.Do(ctx, "a", func(ctx context.Context, _ fence.Token) error {
+				receive(t, ctx.Done())
+				require.Equal(t, time.Second, e.now())
+				require.ErrorIs(t, context.Cause(ctx), tc.cause)
+				require.ErrorIs(t, ctx.Err(), context.Canceled)
+				time.Sleep(time.Minute)
+				require.Equal(t, !tc.lost, len(e.keys("a")) == 1, "not under running work")
+				return errMine
+			}, tc.opts...)
+			require.EqualError(t, err, errMine.Error()+tc.want)
+			require.ErrorIs(t, err, errMine)
+			require.Equal(t, tc.want != "", errors.Is(err, tc.cause))
+			require.Equal(t, tc.lost, errors.Is(err, lease.ErrLost))
+			require.Equal(t, time.Minute+time.Second, e.now())
+			require.Empty(t, e.keys(""), "unlocked though ctx may have ended")
 		})
-		require.NoError(t, err, "the function has done its work, and the lock was held throughout")
-		require.Equal(t, time.Minute+time.Second, e.now())
-		require.Empty(t, e.keys(""), "unlocked though ctx has ended")
-	})
-}
-
-// On a loss, Do cancels the context, waits for the function, and returns both errors.
-func TestSession_Do_lost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		mine := errors.New("mine")
-		time.AfterFunc(time.Second, func() { e.srv.Delete(e.keys("a")[0]) })
-		err := e.s.Do(t.Context(), "a", func(ctx context.Context, _ fence.Token) error {
-			<-ctx.Done()
-			requireLost(t, context.Cause(ctx), lease.ReasonKeyDeleted)
-			time.Sleep(time.Minute)
-			return mine
-		})
-		require.ErrorIs(t, err, mine)
-		requireLost(t, err, lease.ReasonKeyDeleted)
-		require.Equal(t, time.Minute+time.Second, e.now())
-	})
+	}
 }
 
 // A failure to unlock is bounded and reported.
@@ -130,7 +157,6 @@ func TestSession_TryDo(t *testing.T) {
 		held := e.lock(t, "a")
 		require.ErrorIs(t, e.s.TryDo(timeout(t, time.Second), "a", never), lease.ErrLocked)
 		require.NoError(t, held.Unlock(t.Context()))
-		require.ErrorContains(t, e.s.TryDo(t.Context(), "a", nil), "fn is nil")
 		require.Zero(t, e.now())
 	})
 }
@@ -144,30 +170,6 @@ func TestSession_Do_panics(t *testing.T) {
 		require.Empty(t, e.keys(""))
 		require.NoError(t, e.s.Close(t.Context()))
 		require.Zero(t, e.now(), "Close does not wait for it")
-	})
-}
-
-// At the longest hold, Do cancels the context, waits for the function, and then releases.
-func TestSession_Do_longestHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		short := lease.WithMaxHold(2 * time.Second)
-		mine := errors.New("mine")
-		err := e.s.Do(t.Context(), "a", func(ctx context.Context, _ fence.Token) error {
-			<-ctx.Done()
-			require.Equal(t, 2*time.Second, e.now())
-			require.ErrorIs(t, context.Cause(ctx), lease.ErrMaxHold)
-			time.Sleep(time.Minute)
-			require.Len(t, e.keys("a"), 1, "not under running work")
-			return mine
-		}, short)
-		require.ErrorIs(t, err, mine)
-		require.ErrorIs(t, err, lease.ErrMaxHold)
-		require.ErrorContains(t, err, `lock "a": lease: longest hold`)
-		require.NotErrorIs(t, err, lease.ErrLost)
-		require.Empty(t, e.keys(""))
-
-		require.NoError(t, e.s.Do(t.Context(), "a", nothing, short), "the bound does not affect shorter work")
 	})
 }
 
@@ -192,20 +194,5 @@ func TestLock_longestHold(t *testing.T) {
 		require.NoError(t, l.Unlock(t.Context()))
 		e.at(2 * time.Hour)
 		require.Equal(t, lease.ErrUnlocked, context.Cause(l.Context()))
-	})
-}
-
-// If the lock is lost after its longest hold, while the function still runs, Do returns both errors.
-func TestSession_Do_lostAfterTheLongestHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		err := e.s.Do(t.Context(), "a", func(ctx context.Context, _ fence.Token) error {
-			<-ctx.Done()
-			require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
-			synctest.Wait()
-			return nil
-		}, lease.WithMaxHold(2*time.Second))
-		require.ErrorIs(t, err, lease.ErrMaxHold)
-		requireLost(t, err, lease.ReasonLeaseGone)
 	})
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -78,38 +77,26 @@ func (h *heard) hooks() *lease.Hooks {
 	}
 }
 
-// doKinds returns, for each kind of lock that excludes the lock "a", a function that holds such a lock for lasting.
-func doKinds(lasting time.Duration) map[string]func(context.Context, *lease.Session) error {
-	do := func(context.Context, fence.Token) error {
-		time.Sleep(lasting)
-		return nil
-	}
-	return map[string]func(context.Context, *lease.Session) error{
-		"lock a": func(ctx context.Context, s *lease.Session) error { return s.Do(ctx, "a", do) },
-		"read lock a": func(ctx context.Context, s *lease.Session) error {
-			return s.RDo(ctx, "a", func(ctx context.Context, token fence.ReadToken) error { return do(ctx, fence.Token(token)) })
-		},
-		"lock set b+a":  func(ctx context.Context, s *lease.Session) error { return s.DoAll(ctx, []string{"b", "a", "b"}, do) },
-		"tree lock a/c": func(ctx context.Context, s *lease.Session) error { return s.DoTree(ctx, "a/c", do) },
-		"permit a":      func(ctx context.Context, s *lease.Session) error { return s.DoPermit(ctx, "a", 1, do) },
-	}
-}
-
 // For each kind of lock the hooks report the start, the wait, the end of the acquisition, and the release.
 func TestHooks_eachKind(t *testing.T) {
-	for kind, run := range doKinds(time.Minute) {
-		inBubble(t, kind, func(t *testing.T) {
+	for name, kind := range kinds {
+		inBubble(t, name, func(t *testing.T) {
 			var h heard
 			e := start(t, lease.Options{Owner: "me", Hooks: h.hooks()})
 			other := e.join(t)
 			l := other.lock(t, "a")
-			done := later(func() error { return run(t.Context(), e.s) })
-			require.Equal(t, []string{"start " + kind + " of me", "queued " + kind + ", ahead true"}, h.take())
+			done := later(func() error {
+				return kind.do(t.Context(), e.s, func(context.Context) error {
+					time.Sleep(time.Minute)
+					return nil
+				})
+			})
+			require.Equal(t, []string{"start " + name + " of me", "queued " + name + ", ahead true"}, h.take())
 			time.Sleep(2 * time.Second)
 			require.NoError(t, l.Unlock(t.Context()))
-			require.Equal(t, []string{"end " + kind + ": held true, after 2s, queued true, <nil>"}, h.take())
+			require.Equal(t, []string{"end " + name + ": held true, after 2s, queued true, <nil>"}, h.take())
 			require.NoError(t, <-done)
-			require.Equal(t, []string{"released " + kind + " after 1m0s: <nil>"}, h.take())
+			require.Equal(t, []string{"released " + name + " after 1m0s: <nil>"}, h.take())
 		})
 	}
 }
@@ -350,10 +337,10 @@ func TestJoinHooks(t *testing.T) {
 
 // A hook that panics leaves no lock without an owner, and no place in a queue, not even in that of the session.
 func TestHooks_thatPanic(t *testing.T) {
-	for kind, run := range doKinds(0) {
+	for name, kind := range kinds {
 		for _, hook := range []string{"Queued", "AcquireEnd"} {
 			for _, sameSession := range []bool{false, true} {
-				inBubble(t, fmt.Sprintf("%s, %s, behind its own session: %t", kind, hook, sameSession), func(t *testing.T) {
+				inBubble(t, fmt.Sprintf("%s, %s, behind its own session: %t", name, hook, sameSession), func(t *testing.T) {
 					var armed atomic.Value
 					armed.Store("")
 					strike := func(name string) {
@@ -372,11 +359,12 @@ func TestHooks_thatPanic(t *testing.T) {
 					l := holder.lock(t, "a")
 					armed.Store(hook)
 					time.AfterFunc(time.Second, func() { _ = l.Unlock(context.WithoutCancel(t.Context())) })
-					require.PanicsWithValue(t, "mine", func() { _ = run(t.Context(), e.s) })
+					run := func() error { return kind.do(t.Context(), e.s, func(context.Context) error { return nil }) }
+					require.PanicsWithValue(t, "mine", func() { _ = run() })
 					<-l.Context().Done()
 					synctest.Wait()
 					require.Empty(t, e.keys(""))
-					require.NoError(t, run(t.Context(), e.s))
+					require.NoError(t, run())
 					require.Equal(t, time.Second, e.now())
 					require.NoError(t, e.s.Close(t.Context()))
 				})

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,7 +44,6 @@ func TestSession_LockAll_entersAtOnce(t *testing.T) {
 			got, _ := fence.FromContext(l.Context())
 			require.Equal(t, l.Token(), got)
 			require.NoError(t, l.Unlock(t.Context()))
-			require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrUnlocked)
 			require.Len(t, e.writes()[before:], 2)
 			require.Empty(t, e.srv.Keys("n"))
 		})
@@ -136,33 +134,29 @@ func TestLockSet_losesOneKey(t *testing.T) {
 	})
 }
 
-// Unlock leaves a key that was deleted and that somebody else has put since.
-func TestLockSet_Unlock_deletesNobodyElsesKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l, err := e.s.LockAll(t.Context(), "a", "b")
-		require.NoError(t, err)
-		planted := e.keys("b/")[0]
-		require.True(t, e.srv.Delete(planted))
-		e.srv.Put(planted, "somebody else's")
-		requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)
-		require.Equal(t, []string{planted}, e.keys(""))
-	})
-}
-
-// The first request to unlock is lost on its way, and one key is deleted meanwhile. The retry still finds the other
-// key, so that deletion was not our own.
-func TestLockSet_Unlock_repeatedAndOneKeyMissing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l, err := e.s.LockAll(t.Context(), "a", "b")
-		require.NoError(t, err)
-		require.True(t, e.srv.Delete(e.keys("b/")[0]))
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request, Err: fakeetcd.ErrUnavailable})
-		err = l.Unlock(t.Context())
-		requireLost(t, err, lease.ReasonKeyDeleted)
-		require.ErrorContains(t, err, `lease: unlock ["a" "b"]: `)
-	})
+// Somebody deletes a key of the set, and Unlock reports that and leaves what stands there since. If the first request is
+// lost on its way, the retry still finds the other key, so that deletion was not our own.
+func TestLockSet_Unlock_aKeyIsMissing(t *testing.T) {
+	for name, meanwhile := range map[string]func(e *env, key string){
+		"put by somebody else": func(e *env, key string) { e.srv.Put(key, "somebody else's") },
+		"request repeated": func(e *env, _ string) {
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request, Err: fakeetcd.ErrUnavailable})
+		},
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			l, err := e.s.LockAll(t.Context(), "a", "b")
+			require.NoError(t, err)
+			key := e.keys("b/")[0]
+			require.True(t, e.srv.Delete(key))
+			meanwhile(e, key)
+			left := e.keys("b/")
+			err = l.Unlock(t.Context())
+			require.Equal(t, key, lossOf(t, err, lease.ReasonKeyDeleted).Key)
+			require.ErrorContains(t, err, `lease: unlock ["a" "b"]: `)
+			require.Equal(t, left, e.keys(""))
+		})
+	}
 }
 
 // A set has entered behind nested names, and the read of who was faster fails. Before the retry somebody deletes a key.
@@ -200,31 +194,9 @@ func TestSession_LockAll_losesAKeyWhileItWaits(t *testing.T) {
 	}
 }
 
-func TestSession_LockAll_input(t *testing.T) {
+func TestSession_LockAll_serverTakesFewerOperations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
-		before := len(e.c.Calls(fakeetcd.Txn))
-		var many []string
-		for i := range 65 {
-			many = append(many, fmt.Sprint(i))
-		}
-		for want, names := range map[string][]string{
-			"lease: names has 0, want 1 to 64":                   nil,
-			"lease: names has 65, want 1 to 64":                  many,
-			`lease: name "a/" begins or ends with "/"`:           {"b", "a/"},
-			"lease: name is empty, want 1 to 1024 bytes":         {"b", ""},
-			"lease: name has 1025 bytes, want 1 to 1024":         {strings.Repeat("n", 1025)},
-			`lease: name "a/~b" has a part that begins with "~"`: {"a/~b"},
-		} {
-			_, err := e.s.LockAll(t.Context(), names...)
-			require.EqualError(t, err, want)
-			_, err = e.s.TryLockAll(t.Context(), names...)
-			require.EqualError(t, err, want)
-			require.EqualError(t, e.s.DoAll(t.Context(), names, func(context.Context, fence.Token) error { return nil }), want)
-		}
-		require.EqualError(t, e.s.DoAll(t.Context(), []string{"a"}, nil), "lease: fn is nil, want a function")
-		require.Len(t, e.c.Calls(fakeetcd.Txn), before)
-
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCTooManyOps})
 		_, err := e.s.LockAll(t.Context(), "a", "b")
 		require.ErrorContains(t, err, `lease: lock ["a" "b"]: the server takes fewer than 4 operations in a transaction, see its --max-txn-ops`)
@@ -234,50 +206,13 @@ func TestSession_LockAll_input(t *testing.T) {
 // Sets of random names in random orders are all served, in the order of their revisions for each name.
 func TestSession_LockAll_neverDeadlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		all := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
-		last := make(map[string]fence.Token) // by name
-		var held [8]bool
-		var mu sync.Mutex // guards last and held
-		done := make(chan error)
-		const sessions, turns = 20, 50 // a thousand sets
-		for range sessions {
-			e := open(t, srv, lease.Options{})
-			go func() {
-				for range turns {
-					order := rand.Perm(len(all))[:2+rand.IntN(4)]
-					var names []string
-					for _, i := range order {
-						names = append(names, all[i])
-					}
-					err := e.s.DoAll(t.Context(), names, func(_ context.Context, token fence.Token) error {
-						mu.Lock()
-						defer mu.Unlock()
-						for _, i := range order {
-							if held[i] || token <= last[all[i]] {
-								return fmt.Errorf("%s is held, or went to %d before %d", all[i], last[all[i]], token)
-							}
-							held[i], last[all[i]] = true, token
-						}
-						mu.Unlock()
-						time.Sleep(rand.N(20 * time.Millisecond))
-						mu.Lock()
-						for _, i := range order {
-							held[i] = false
-						}
-						return nil
-					})
-					if err != nil {
-						done <- err
-						return
-					}
-				}
-				done <- nil
-			}()
-		}
-		for range sessions {
-			require.NoError(t, receive(t, done))
-		}
-		require.Empty(t, srv.Keys(""))
+		all := strings.Split("a b c d e f g h", " ")
+		crowd(t, 20, 50, func(s *lease.Session, book *tenures) error { // a thousand sets
+			var names []string
+			for _, i := range rand.Perm(len(all))[:2+rand.IntN(4)] {
+				names = append(names, all[i])
+			}
+			return s.DoAll(t.Context(), names, func(_ context.Context, token fence.Token) error { return book.hold(token, names...) })
+		})
 	})
 }

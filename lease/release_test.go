@@ -2,7 +2,6 @@ package lease_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -14,7 +13,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -24,68 +22,35 @@ func (e *env) release(t *testing.T, name string, opts lease.ReleaseOptions) {
 	require.NoError(t, lease.Release(t.Context(), e.c.Client, name, opts))
 }
 
-// For every kind of lock: the context ends, the lock stays held, and Unlock succeeds.
+// For every kind of lock, by each of its names: the context ends, the lock stays held, and Unlock succeeds.
 func TestRelease_asksAHolder(t *testing.T) {
-	type hold interface {
-		Context() context.Context
-		Err() error
-		Unlock(ctx context.Context) error
-	}
-	for kind, tc := range map[string]struct {
-		name string
-		take func(context.Context, *lease.Session) (hold, error)
-	}{
-		"lock":   {"a", func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryLock(ctx, "a") }},
-		"reader": {"a", func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryRLock(ctx, "a") }},
-		"set":    {"ab", func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryLockAll(ctx, "a", "ab", "ac") }},
-		"node":   {"a/~b", func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryLockTree(ctx, "a/b") }},
-		"above":  {"a", func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryLockTree(ctx, "a/b") }},
-		"permit": {"a", func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryPermit(ctx, "a", 2) }},
-	} {
-		for _, age := range []time.Duration{0, 100 * time.Millisecond, time.Second, time.Minute} {
-			inBubble(t, kind+" "+age.String(), func(t *testing.T) {
-				e := start(t, lease.Options{Owner: "me"})
-				l, err := tc.take(t.Context(), e.s)
-				require.NoError(t, err)
-				keys := e.keys("")
-				bystander := e.lock(t, "bystander")
-				e.at(age)
+	for name, kind := range kinds {
+		for _, queue := range kind.queues {
+			for _, age := range []time.Duration{0, 100 * time.Millisecond, time.Second, time.Minute} {
+				inBubble(t, fmt.Sprint(name, " by ", queue, " at ", age), func(t *testing.T) {
+					e := start(t, lease.Options{Owner: "me"})
+					bystander := e.lock(t, "bystander")
+					l, err := kind.try(t.Context(), e.s)
+					require.NoError(t, err)
+					keys := e.keys("")
+					e.at(age)
 
-				e.join(t).release(t, tc.name, lease.ReleaseOptions{})
-				e.at(age + 300*time.Millisecond)
-				require.Equal(t, lease.ErrAskedToRelease, context.Cause(l.Context()))
-				require.Equal(t, lease.ErrAskedToRelease, l.Err())
-				require.Equal(t, keys, e.keys("a"), "still held")
-				require.Equal(t, "me", e.inspect(t, tc.name).Holders[0].Owner)
-				e.release(t, tc.name, lease.ReleaseOptions{})
-				e.at(age + time.Minute)
-				require.Equal(t, keys, e.keys("a"))
-				require.NoError(t, l.Unlock(t.Context()))
-				require.Empty(t, e.keys("a"))
-				requireLive(t, bystander)
-			})
+					e.join(t).release(t, queue, lease.ReleaseOptions{})
+					e.at(age + 300*time.Millisecond)
+					require.Equal(t, lease.ErrAskedToRelease, context.Cause(l.Context()))
+					require.Equal(t, lease.ErrAskedToRelease, l.Err())
+					require.Equal(t, keys, e.keys(""), "still held")
+					require.Equal(t, "me", e.inspect(t, queue).Holders[0].Owner)
+					e.release(t, queue, lease.ReleaseOptions{})
+					e.at(age + time.Minute)
+					require.Equal(t, keys, e.keys(""))
+					require.NoError(t, l.Unlock(t.Context()))
+					require.Equal(t, []string{bystander.Key()}, e.keys(""))
+					requireLive(t, bystander)
+				})
+			}
 		}
 	}
-}
-
-func TestRelease_asked_whileDoRuns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		mine := errors.New("mine")
-		err := e.s.Do(t.Context(), "a", func(ctx context.Context, _ fence.Token) error {
-			require.NoError(t, lease.Release(ctx, e.c.Client, "a", lease.ReleaseOptions{}))
-			<-ctx.Done()
-			require.Equal(t, lease.ErrAskedToRelease, context.Cause(ctx))
-			time.Sleep(time.Minute)
-			require.Len(t, e.keys("a"), 1, "not under running work")
-			return mine
-		})
-		require.ErrorIs(t, err, mine)
-		require.ErrorIs(t, err, lease.ErrAskedToRelease)
-		require.ErrorContains(t, err, `lock "a": lease: asked to release`)
-		require.NotErrorIs(t, err, lease.ErrLost)
-		require.Empty(t, e.keys(""))
-	})
 }
 
 // Keys without a watch are read periodically, so their holders learn of the request too.
@@ -300,8 +265,6 @@ func TestRelease_errors(t *testing.T) {
 		e := start(t, lease.Options{})
 		ctx, client := t.Context(), e.c.Client
 		sent := len(e.c.Calls(fakeetcd.Any))
-		require.EqualError(t, lease.Release(ctx, nil, "a", lease.ReleaseOptions{}), "lease: client is nil, want an etcd client")
-		require.EqualError(t, lease.Release(ctx, client, "", lease.ReleaseOptions{}), "lease: name is empty, want 1 to 1024 bytes")
 		require.EqualError(t, lease.Release(ctx, client, "a", lease.ReleaseOptions{Mode: 3}),
 			"lease: ReleaseOptions.Mode is 3, want ReleaseAsked (0), ReleaseWait (1) or ReleaseNow (2)")
 		require.EqualError(t, lease.Release(ctx, client, "a", lease.ReleaseOptions{Revision: -1}),

@@ -3,7 +3,6 @@ package lease_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -132,7 +131,6 @@ func TestSession_DoTree_carriesTheToken(t *testing.T) {
 		below = claim("a/b/c")
 		require.ErrorIs(t, g.CheckPath("a/b", above), fence.ErrStale)
 		require.NoError(t, g.CheckPath("a/b/c", below))
-		require.EqualError(t, e.s.DoTree(t.Context(), "a", nil), "lease: fn is nil, want a function")
 		require.Empty(t, e.keys(""))
 	})
 }
@@ -150,21 +148,5 @@ func TestTreeLock_losesANodeAbove(t *testing.T) {
 		requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)
 		e.at(2 * time.Second)
 		require.Empty(t, e.keys(""))
-	})
-}
-
-func TestSession_LockTree_input(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		for path, want := range map[string]string{
-			"":                             "lease: path is empty, want 1 to 1024 bytes",
-			"a//b":                         `lease: path "a//b" contains "//"`,
-			"a/~b":                         `lease: path "a/~b" has a part that begins with "~"`,
-			strings.Repeat("a/", 64) + "a": "lease: path has 65 parts, want 1 to 64",
-		} {
-			_, err := e.s.LockTree(t.Context(), path)
-			require.EqualError(t, err, want)
-		}
-		require.NoError(t, e.tree(t, strings.Repeat("a/", 63)+"a").Unlock(t.Context()))
 	})
 }

@@ -43,7 +43,7 @@ var leaseMutants = []mutant{
 		file: "lease/loss.go",
 		old:  "c.end(ErrAskedToRelease)",
 		new:  "c.end(ErrAskedToRelease)\n\t\tc.g.reaper.add(c.entry.Entry, false)",
-		by:   killer{inLease, "TestRelease_asked_whileDoRuns", `require.Len(t, e.keys("a"), 1, "not under running work")`},
+		by:   killer{inLease, "TestSession_Do_endsEarly/asked", `require.Equal(t, !tc.lost, len(e.keys("a")) == 1, "not under running work")`},
 	},
 	{
 		name: "a waiter that is asked to release hands its key on, and so the request",
@@ -141,7 +141,7 @@ var leaseMutants = []mutant{
 		file: "lease/lockset.go",
 		old:  "late && len(missing) == len(set)",
 		new:  "late",
-		by:   killer{inLease, "TestLockSet_Unlock_repeatedAndOneKeyMissing", `requireLost(t, err, lease.ReasonKeyDeleted)`},
+		by:   killer{inLease, "TestLockSet_Unlock_aKeyIsMissing/request_repeated", `require.Equal(t, key, lossOf(t, err, lease.ReasonKeyDeleted).Key)`},
 	},
 	{
 		name: "a key that was another's is not cleaned up, though our own late request may still arrive",
@@ -316,14 +316,14 @@ var leaseMutants = []mutant{
 		file: "lease/do.go",
 		old:  "return fn(work, l.Token())",
 		new:  "defer context.AfterFunc(work, func() { _ = l.finish(ctx) })()\n\treturn fn(work, l.Token())",
-		by:   killer{inLease, "TestSession_Do_cancelledByTheCaller", `require.Len(t, e.keys("a"), 1)`},
+		by:   killer{inLease, "TestSession_Do_endsEarly/cancelled_by_the_caller", `require.Equal(t, !tc.lost, len(e.keys("a")) == 1, "not under running work")`},
 	},
 	{
 		name: "Do's release ends with the caller's context",
 		file: "lease/do.go",
 		old:  "context.WithTimeout(context.WithoutCancel(ctx), releaseBound",
 		new:  "context.WithTimeout(ctx, releaseBound",
-		by:   killer{inLease, "TestSession_Do_cancelledByTheCaller", `require.NoError(t, err, "the function has done its work`},
+		by:   killer{inLease, "TestSession_Do_endsEarly/cancelled_by_the_caller", `require.EqualError(t, err, errMine.Error()+tc.want)`},
 	},
 	{
 		name: "an acquisition whose answer was lost is not cleaned up",

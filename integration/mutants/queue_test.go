@@ -104,7 +104,7 @@ var queueMutants = []mutant{
 		file: "internal/queue/set.go",
 		old:  "etcd.Nested(etcd.Txn{If: []clientv3.Cmp{e.Held()}, ",
 		new:  "etcd.Nested(etcd.Txn{",
-		by:   killer{inLease, "TestLockSet_Unlock_deletesNobodyElsesKey", `requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)`},
+		by:   killer{inLease, "TestLockSet_Unlock_aKeyIsMissing/put_by_somebody_else", `require.Equal(t, key, lossOf(t, err, lease.ReasonKeyDeleted).Key)`},
 	},
 	{
 		name: "TryLock makes etcd compare all nested names",

@@ -1,0 +1,194 @@
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// hold has the methods that the handles of all kinds share.
+type hold interface {
+	Context() context.Context
+	Err() error
+	Deadline() time.Time
+	Unlock(ctx context.Context) error
+}
+
+// kind is a kind of lock.
+type kind struct {
+	queues []string // those in which it stands
+	try    func(context.Context, *lease.Session) (hold, error)
+	do     func(context.Context, *lease.Session, func(context.Context) error) error
+}
+
+// kinds has a lock of each kind that excludes the lock "a", by the name that hooks give it.
+var kinds = map[string]kind{
+	"lock a": {
+		[]string{"a"},
+		func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryLock(ctx, "a") },
+		func(ctx context.Context, s *lease.Session, fn func(context.Context) error) error {
+			return s.Do(ctx, "a", func(ctx context.Context, _ fence.Token) error { return fn(ctx) })
+		},
+	},
+	"read lock a": {
+		[]string{"a"},
+		func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryRLock(ctx, "a") },
+		func(ctx context.Context, s *lease.Session, fn func(context.Context) error) error {
+			return s.RDo(ctx, "a", func(ctx context.Context, _ fence.ReadToken) error { return fn(ctx) })
+		},
+	},
+	"lock set b+a": {
+		[]string{"a", "b"},
+		func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryLockAll(ctx, "b", "a", "b") },
+		func(ctx context.Context, s *lease.Session, fn func(context.Context) error) error {
+			return s.DoAll(ctx, []string{"b", "a", "b"}, func(ctx context.Context, _ fence.Token) error { return fn(ctx) })
+		},
+	},
+	"tree lock a/c": {
+		[]string{"a", "a/~c"},
+		func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryLockTree(ctx, "a/c") },
+		func(ctx context.Context, s *lease.Session, fn func(context.Context) error) error {
+			return s.DoTree(ctx, "a/c", func(ctx context.Context, _ fence.Token) error { return fn(ctx) })
+		},
+	},
+	"permit a": {
+		[]string{"a"},
+		func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryPermit(ctx, "a", 1) },
+		func(ctx context.Context, s *lease.Session, fn func(context.Context) error) error {
+			return s.DoPermit(ctx, "a", 1, func(ctx context.Context, _ fence.Token) error { return fn(ctx) })
+		},
+	},
+}
+
+// A handle of any kind is renewed with the lease and unlocked once. Trying to take such a lock again fails at once.
+func TestKinds_life(t *testing.T) {
+	for name, kind := range kinds {
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			l, err := kind.try(t.Context(), e.s)
+			require.NoError(t, err)
+			for _, queue := range kind.queues {
+				require.Len(t, e.inspect(t, queue).Holders, 1)
+			}
+			_, err = e.s.TryLock(t.Context(), "a")
+			if name == "permit a" {
+				require.NoError(t, err, "that lock blocks new permits only")
+			} else {
+				require.ErrorIs(t, err, lease.ErrLocked)
+			}
+			e.at(2 * third)
+			require.NoError(t, l.Err())
+			require.Equal(t, e.began.Add(2*third+usable), l.Deadline())
+			require.NoError(t, l.Unlock(t.Context()))
+			require.Equal(t, lease.ErrUnlocked, l.Err())
+			require.Equal(t, lease.ErrUnlocked, context.Cause(l.Context()))
+			require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrUnlocked)
+		})
+	}
+}
+
+// Nothing is sent for bad input.
+func TestKinds_input(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		ctx := t.Context()
+		before := len(e.c.Calls(fakeetcd.Txn))
+		for _, err := range []error{
+			e.s.Do(ctx, "a", nil), e.s.TryDo(ctx, "a", nil), e.s.RDo(ctx, "a", nil),
+			e.s.DoAll(ctx, []string{"a"}, nil), e.s.DoTree(ctx, "a", nil), e.s.DoPermit(ctx, "a", 1, nil),
+		} {
+			require.EqualError(t, err, "lease: fn is nil, want a function")
+		}
+		require.ErrorContains(t, second(e.s.RLock(ctx, "a//b")), `lease: name "a//b"`)
+		require.ErrorContains(t, second(e.s.Permit(ctx, "a//b", 1)), `lease: name "a//b"`)
+		for _, of := range []int{0, -1, 1025} {
+			require.EqualError(t, second(e.s.Permit(ctx, "a", of)), fmt.Sprintf("lease: of is %d, want 1 to 1024", of))
+		}
+		for path, want := range map[string]string{
+			"":                             "lease: path is empty, want 1 to 1024 bytes",
+			"a//b":                         `lease: path "a//b" contains "//"`,
+			"a/~b":                         `lease: path "a/~b" has a part that begins with "~"`,
+			strings.Repeat("a/", 64) + "a": "lease: path has 65 parts, want 1 to 64",
+		} {
+			require.EqualError(t, second(e.s.LockTree(ctx, path)), want)
+		}
+		var many []string
+		for i := range 65 {
+			many = append(many, fmt.Sprint(i))
+		}
+		for want, names := range map[string][]string{
+			"lease: names has 0, want 1 to 64":                   nil,
+			"lease: names has 65, want 1 to 64":                  many,
+			`lease: name "a/" begins or ends with "/"`:           {"b", "a/"},
+			"lease: name is empty, want 1 to 1024 bytes":         {"b", ""},
+			"lease: name has 1025 bytes, want 1 to 1024":         {strings.Repeat("n", 1025)},
+			`lease: name "a/~b" has a part that begins with "~"`: {"a/~b"},
+		} {
+			require.EqualError(t, second(e.s.LockAll(ctx, names...)), want)
+			require.EqualError(t, second(e.s.TryLockAll(ctx, names...)), want)
+			require.EqualError(t, e.s.DoAll(ctx, names, nothing), want)
+		}
+		require.Len(t, e.c.Calls(fakeetcd.Txn), before)
+		require.NoError(t, e.tree(t, strings.Repeat("a/", 63)+"a").Unlock(ctx))
+	})
+}
+
+// tenures are the holds of all sessions, by name.
+type tenures struct {
+	mu   sync.Mutex // guards the fields below
+	held map[string]bool
+	last map[string]fence.Token
+}
+
+// hold holds names for a moment, and checks that nobody else does, and that their tokens grow.
+func (b *tenures) hold(token fence.Token, names ...string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, name := range names {
+		if b.held[name] || token <= b.last[name] {
+			return fmt.Errorf("%s is held: %t, or went to %d before %d", name, b.held[name], b.last[name], token)
+		}
+		b.held[name], b.last[name] = true, token
+	}
+	b.mu.Unlock()
+	time.Sleep(rand.N(20 * time.Millisecond))
+	b.mu.Lock()
+	for _, name := range names {
+		b.held[name] = false
+	}
+	return nil
+}
+
+// crowd makes turns calls of turn in each of several sessions at once. In the end no key is left.
+func crowd(t *testing.T, sessions, turns int, turn func(*lease.Session, *tenures) error) {
+	t.Helper()
+	srv := newServer(t)
+	book := &tenures{held: make(map[string]bool), last: make(map[string]fence.Token)}
+	done := make(chan error, sessions)
+	for range sessions {
+		s := open(t, srv, lease.Options{}).s
+		go func() {
+			var err error
+			for n := 0; n < turns && err == nil; n++ {
+				err = turn(s, book)
+			}
+			done <- err
+		}()
+	}
+	for range sessions {
+		require.NoError(t, receive(t, done))
+	}
+	time.Sleep(time.Minute)
+	require.Empty(t, srv.Keys(""))
+}
