@@ -290,8 +290,14 @@ func TestSession_Permit_slotOutOfService(t *testing.T) {
 		e := start(t, lease.Options{})
 		e.srv.Put("a/~slot/1/by-hand", "")
 		e.srv.Put("b/~slot/0/by-hand", "")
-		_, err := e.s.TryPermit(t.Context(), "b", 1)
-		require.ErrorIs(t, err, lease.ErrLocked, "there is no other slot")
+		e.srv.Put("d/~slot/0/by/hand", "")
+		for _, name := range []string{"b", "d"} {
+			_, err := e.s.TryPermit(timeout(t, time.Minute), name, 1)
+			require.ErrorIs(t, err, lease.ErrLocked, "there is no other slot")
+			sent := len(e.c.Calls(fakeetcd.Any))
+			require.Error(t, second(e.s.Permit(timeout(t, time.Second), name, 1)))
+			require.Less(t, len(e.c.Calls(fakeetcd.Any))-sent, 20)
+		}
 		e.permit(t, "c", 3)
 		for range 10 {
 			p := e.permit(t, "a", 2)

@@ -83,8 +83,8 @@ func slotsIn(prefix string, of int, before int64, resp *pb.RangeResponse) Slots 
 	for _, kv := range resp.Kvs {
 		slot, child, _ := bytes.Cut(kv.Key[len(prefix)+len(slotsDir):], []byte("/"))
 		k, err := strconv.Atoi(string(slot))
-		if err != nil || strconv.Itoa(k) != string(slot) || bytes.IndexByte(child, '/') >= 0 {
-			continue // a key below a slot, such as the node of a tree
+		if err != nil || strconv.Itoa(k) != string(slot) {
+			continue // not a slot's, but a node's of a tree
 		}
 		s.taken[k], s.Any = true, kv
 		_, suffix, _ := bytes.Cut(child, []byte("-of"))
