@@ -47,7 +47,7 @@ func (h *heard) take() []string {
 }
 
 func what(a lease.Acquisition) string {
-	text := a.Kind.String() + " " + strings.Join(a.Names, "+")
+	text := a.Kind.String() + " " + strings.Join(a.Names, ",")
 	if a.Try {
 		text = "try " + text
 	}
@@ -274,61 +274,49 @@ func TestHooks_reportTheLastState(t *testing.T) {
 // last one's.
 func TestJoinHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var h heard
 		type key string
-		var mu sync.Mutex
-		var lines []string
-		add := func(format string, args ...any) {
-			mu.Lock()
-			defer mu.Unlock()
-			lines = append(lines, fmt.Sprintf(format, args...))
-		}
 		named := func(name string) *lease.Hooks {
-			has := func(ctx context.Context) string {
-				return fmt.Sprint(name, " of ", ctx.Value(key("a")), ", ", ctx.Value(key("b")))
+			add := func(ctx context.Context, what string) {
+				h.add(ctx, "%s of %v, %v %s", name, ctx.Value(key("a")), ctx.Value(key("b")), what)
 			}
+			nobody := context.WithValue(t.Context(), spanKey{}, true) // of no acquisition
 			return &lease.Hooks{
 				AcquireStart: func(ctx context.Context, _ lease.Acquisition) context.Context {
-					add("%s start", has(ctx))
+					ctx = context.WithValue(ctx, spanKey{}, true)
+					add(ctx, "start")
 					return context.WithValue(ctx, key(name), name)
 				},
-				Queued:       func(ctx context.Context, _ lease.Acquisition, _ string) { add("%s queued", has(ctx)) },
-				AcquireEnd:   func(ctx context.Context, _ lease.Acquisition, _ lease.Acquired) { add("%s end", has(ctx)) },
-				Released:     func(ctx context.Context, _ lease.Hold, _ error) { add("%s released", has(ctx)) },
-				Lost:         func(ctx context.Context, _ lease.Hold, _ *lease.LostError) { add("%s lost", has(ctx)) },
-				Renewed:      func(lease.Renewal) { add("%s renewed", name) },
-				StateChanged: func(s lease.Status) { add("%s %v", name, s.State) },
-				CleanUp:      func(_ clientv3.LeaseID, keys int) { add("%s cleanup %d", name, keys) },
+				Queued:       func(ctx context.Context, _ lease.Acquisition, _ string) { add(ctx, "queued") },
+				AcquireEnd:   func(ctx context.Context, _ lease.Acquisition, _ lease.Acquired) { add(ctx, "end") },
+				Released:     func(ctx context.Context, _ lease.Hold, _ error) { add(ctx, "released") },
+				Lost:         func(ctx context.Context, _ lease.Hold, _ *lease.LostError) { add(ctx, "lost") },
+				Renewed:      func(lease.Renewal) { h.add(nobody, "%s renewed", name) },
+				StateChanged: func(s lease.Status) { h.add(nobody, "%s %v", name, s.State) },
+				CleanUp:      func(_ clientv3.LeaseID, keys int) { h.add(nobody, "%s cleanup %d", name, keys) },
 			}
-		}
-		take := func() []string {
-			synctest.Wait()
-			mu.Lock()
-			defer mu.Unlock()
-			took := lines
-			lines = nil
-			return took
 		}
 		none := &lease.Hooks{AcquireStart: func(context.Context, lease.Acquisition) context.Context { return nil }}
 		e := start(t, lease.Options{Hooks: lease.JoinHooks(nil, named("a"), &lease.Hooks{}, named("b"), none)})
-		require.Equal(t, []string{"a held", "b held"}, take())
+		require.Equal(t, []string{"a held", "b held"}, h.take())
 		l, other := e.lock(t, "x"), e.lock(t, "y")
 		require.NoError(t, l.Unlock(t.Context()))
 		once := []string{"a of <nil>, <nil> start", "b of a, <nil> start", "a of a, b end", "b of a, b end"}
 		want := slices.Concat(once, once, []string{"a of a, b released", "b of a, b released"})
-		require.Equal(t, want, take())
+		require.Equal(t, want, h.take())
 		_, err := e.s.Lock(timeout(t, time.Second), "y")
 		require.Error(t, err)
 		require.Equal(t, []string{
 			"a of <nil>, <nil> start", "b of a, <nil> start", "a of a, b queued", "b of a, b queued", "a of a, b end", "b of a, b end",
-		}, take())
+		}, h.take())
 		e.at(third)
-		require.Equal(t, []string{"a renewed", "b renewed"}, take())
+		require.Equal(t, []string{"a renewed", "b renewed"}, h.take())
 		require.True(t, e.srv.Delete(other.Key()))
-		require.Equal(t, []string{"a of a, b lost", "b of a, b lost"}, take())
+		require.Equal(t, []string{"a of a, b lost", "b of a, b lost"}, h.take())
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 2 * time.Second, Late: true})
 		_, err = e.s.Lock(timeout(t, time.Second), "z")
 		require.Error(t, err)
-		require.Equal(t, []string{"a cleanup 1", "b cleanup 1"}, slices.DeleteFunc(take(), func(line string) bool {
+		require.Equal(t, []string{"a cleanup 1", "b cleanup 1"}, slices.DeleteFunc(h.take(), func(line string) bool {
 			return !strings.Contains(line, "cleanup") // another goroutine reports it
 		}))
 		require.Nil(t, lease.JoinHooks().Lost, "a nil hook costs nothing")

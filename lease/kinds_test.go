@@ -48,7 +48,7 @@ var kinds = map[string]kind{
 			return s.RDo(ctx, "a", func(ctx context.Context, _ fence.ReadToken) error { return fn(ctx) })
 		},
 	},
-	"lock set b+a": {
+	"lock set b,a": {
 		[]string{"a", "b"},
 		func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryLockAll(ctx, "b", "a", "b") },
 		func(ctx context.Context, s *lease.Session, fn func(context.Context) error) error {
@@ -95,6 +95,35 @@ func TestKinds_life(t *testing.T) {
 			require.Equal(t, lease.ErrUnlocked, context.Cause(l.Context()))
 			require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrUnlocked)
 		})
+	}
+}
+
+// The loss of any key ends the hold, whichever it is, and the cause names that key. Unlock reports it, also if it has
+// not been noticed before, and releases the other keys, which nothing else does.
+func TestKinds_loseAKey(t *testing.T) {
+	for name, kind := range kinds {
+		for _, noticed := range []bool{true, false} {
+			inBubble(t, fmt.Sprint(name, " noticed ", noticed), func(t *testing.T) {
+				e := start(t, lease.Options{})
+				for i, keys := 0, []string{""}; i < len(keys); i++ {
+					l, err := kind.try(t.Context(), e.s)
+					require.NoError(t, err)
+					keys = e.keys("")
+					if noticed {
+						e.at(e.now() + time.Second)
+					}
+					require.True(t, e.srv.Delete(keys[i]))
+					if noticed {
+						synctest.Wait()
+						require.Equal(t, keys[i], lossOf(t, context.Cause(l.Context()), lease.ReasonKeyDeleted).Key)
+						require.Len(t, e.keys(""), len(keys)-1)
+					}
+					require.Equal(t, keys[i], lossOf(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted).Key)
+					e.at(e.now() + time.Second)
+					require.Empty(t, e.keys(""))
+				}
+			})
+		}
 	}
 }
 

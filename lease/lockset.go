@@ -98,10 +98,15 @@ func (c *contender) add(name string, shared bool) {
 	c.with = append(c.with, other)
 }
 
+// all returns c and the other names of its set.
+func (c *contender) all() []*contender { return append([]*contender{c}, c.with...) }
+
 // entries returns the queue entries of c's set.
 func (c *contender) entries() []queue.Entry {
 	list := make([]queue.Entry, 0, 1+len(c.with))
-	c.each(func(c *contender) { list = append(list, c.entry.Entry) })
+	for _, c := range c.all() {
+		list = append(list, c.entry.Entry)
+	}
 	return list
 }
 
@@ -111,11 +116,9 @@ func (c *contender) enterAll(ctx context.Context, attempt func(*etcd.Attempt, []
 		c.each((*contender).choose)
 		set := c.entries()
 		late, err := c.g.while(ctx, func(a *etcd.Attempt) error { return attempt(a, set) })
-		i := 0
-		c.each(func(c *contender) {
+		for i, c := range c.all() {
 			c.entry.Entry, c.late = set[i], c.late || late
-			i++
-		})
+		}
 		switch {
 		case errors.Is(err, queue.ErrTaken): // try again with other keys
 			c.each(func(c *contender) {
@@ -123,15 +126,14 @@ func (c *contender) enterAll(ctx context.Context, attempt func(*etcd.Attempt, []
 				c.discard()
 			})
 		case errors.Is(err, queue.ErrGone):
-			var gone *contender
-			c.each(func(c *contender) {
+			for _, c := range c.all() {
 				if c.entry.Rev == 0 {
-					gone = c
+					lost := c.whyDeleted(ctx)
+					c.lose(lost)
+					return lost
 				}
-			})
-			lost := gone.whyDeleted(ctx)
-			gone.lose(lost)
-			return lost
+			}
+			fallthrough
 		default:
 			return err
 		}
@@ -150,20 +152,21 @@ func (c *contender) enterAllAndWait(ctx context.Context) error {
 		return err
 	}
 	c.each(func(c *contender) { c.g.guards.Add(&c.entry) }) // the loss of any key ends the wait for the others
-	waited, i := false, 0
-	c.each(func(c *contender) {
+	waited := false
+	for i, c := range c.all() {
 		before := ahead[i]
-		i++
-		if err != nil || before.None {
-			return
+		if before.None {
+			continue
 		}
 		if waited {
 			before = queue.Ahead{} // read before the last wait, so out of date
 		}
 		waited = true
-		err = c.await(ctx, before)
-	})
-	return err
+		if err := c.await(ctx, before); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // tryEnterAll enters only if all queues are empty.
@@ -177,13 +180,11 @@ func (c *contender) tryEnterAll(ctx context.Context) error {
 		return err
 	}
 	var locked []error
-	i := 0
-	c.each(func(c *contender) {
+	for i, c := range c.all() {
 		if holders[i] != nil {
 			locked = append(locked, c.lockedBy(holders[i]))
 		}
-		i++
-	})
+	}
 	return errors.Join(locked...)
 }
 
@@ -199,19 +200,14 @@ func (c *contender) releaseAll(ctx context.Context) (gone *contender, err error)
 	if len(missing) == 0 || late && len(missing) == len(set) {
 		return nil, err
 	}
-	i := 0
-	c.each(func(c *contender) {
-		if i == missing[0] {
-			gone = c
-		}
-		i++
-	})
-	return gone, err
+	return c.all()[missing[0]], err
 }
 
 // given returns the names of c's set as the caller gave them, each once.
 func (c *contender) given() (names []string) {
-	c.each(func(c *contender) { names = append(names, c.name) })
+	for _, c := range c.all() {
+		names = append(names, c.name)
+	}
 	return names
 }
 

@@ -108,32 +108,6 @@ func TestSession_TryLockAll_isAllOrNothing(t *testing.T) {
 	}
 }
 
-// The loss of one key ends the whole set, and the cause names that key; Unlock releases the others, and nothing does
-// before.
-func TestLockSet_losesOneKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l, err := e.s.LockAll(t.Context(), "a", "b", "c")
-		require.NoError(t, err)
-		e.at(time.Second)
-		key := e.keys("b/")[0]
-		require.True(t, e.srv.Delete(key))
-		synctest.Wait()
-		require.Equal(t, key, lossOf(t, context.Cause(l.Context()), lease.ReasonKeyDeleted).Key)
-		require.Len(t, e.keys(""), 2)
-		require.Equal(t, key, lossOf(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted).Key)
-		e.at(2 * time.Second)
-		require.Empty(t, e.keys(""))
-
-		l, err = e.s.LockAll(t.Context(), "a", "b", "c")
-		require.NoError(t, err)
-		key = e.keys("c/")[0]
-		require.True(t, e.srv.Delete(key))
-		require.Equal(t, key, lossOf(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted).Key, "before it was noticed")
-		require.Empty(t, e.keys(""))
-	})
-}
-
 // Somebody deletes a key of the set, and Unlock reports that and leaves what stands there since. If the first request is
 // lost on its way, the retry still finds the other key, so that deletion was not our own.
 func TestLockSet_Unlock_aKeyIsMissing(t *testing.T) {

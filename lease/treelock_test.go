@@ -134,19 +134,3 @@ func TestSession_DoTree_carriesTheToken(t *testing.T) {
 		require.Empty(t, e.keys(""))
 	})
 }
-
-// The loss of any key ends the hold, also that of a node above, which somebody else may hold alone now.
-func TestTreeLock_losesANodeAbove(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.tree(t, "a/b/c")
-		e.at(time.Second)
-		key := e.keys("a/r")[0]
-		require.True(t, e.srv.Delete(key))
-		synctest.Wait()
-		require.Equal(t, key, lossOf(t, l.Err(), lease.ReasonKeyDeleted).Key)
-		requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)
-		e.at(2 * time.Second)
-		require.Empty(t, e.keys(""))
-	})
-}

@@ -167,8 +167,8 @@ var leaseMutants = []mutant{
 	{
 		name: "a set waits in its first queue only",
 		file: "lease/lockset.go",
-		old:  "if err != nil || before.None {",
-		new:  "if err != nil || before.None || waited {",
+		old:  "if before.None {",
+		new:  "if before.None || waited {",
 		by:   killer{inLease, "TestSession_LockAll_waitsForAll", `requirePending(t, set)`},
 	},
 	{
@@ -176,7 +176,7 @@ var leaseMutants = []mutant{
 		file: "lease/lockset.go",
 		old:  "other.entry.Ended = other.keyEnded",
 		new:  "other.entry.Ended = func(queue.End) {}",
-		by:   killer{inLease, "TestLockSet_losesOneKey", `require.Equal(t, key, lossOf(t, context.Cause(l.Context()), lease.ReasonKeyDeleted).Key)`},
+		by:   killer{inLease, "TestKinds_loseAKey/lock_set_b,a_noticed_true", `require.Equal(t, keys[i], lossOf(t, context.Cause(l.Context()), lease.ReasonKeyDeleted).Key)`},
 	},
 	{
 		name: "a lost set leaves its other keys",
@@ -211,14 +211,14 @@ var leaseMutants = []mutant{
 		file: "lease/joinhooks.go",
 		old:  "made != nil {\n\t\t\t\t\t\tctx = made",
 		new:  "made != nil {\n\t\t\t\t\t\t_ = made",
-		by:   killer{inLease, "TestJoinHooks", `require.Equal(t, want, take())`},
+		by:   killer{inLease, "TestJoinHooks", `require.Equal(t, want, h.take())`},
 	},
 	{
 		name: "JoinHooks: the second is not called",
 		file: "lease/joinhooks.go",
 		old:  "\t\t\t\tg.AcquireEnd(ctx, a, r)\n",
 		new:  "",
-		by:   killer{inLease, "TestJoinHooks", `require.Equal(t, want, take())`},
+		by:   killer{inLease, "TestJoinHooks", `require.Equal(t, want, h.take())`},
 	},
 	{
 		name: "the deadline is checked once a second",

@@ -76,14 +76,14 @@ var plants = []plant{
 		{"fence/mark.go", "\tm.lift(b)\n\treturn nil\n", "\tif !b.read {\n\t\tm.lift(b)\n\t}\n\treturn nil\n"},
 	}},
 	{"a set waits only in its first queue", []edit{
-		{"lease/lockset.go", "if err != nil || before.None {", "if err != nil || before.None || waited {"},
+		{"lease/lockset.go", "if before.None {", "if before.None || waited {"},
 	}},
 	{"only one key of a set is watched", []edit{
 		{"lease/lockset.go", "c.each(func(c *contender) { c.g.guards.Add(&c.entry) })", "c.g.guards.Add(&c.entry)"},
 		{"lease/acquire.go", "c.each(func(c *contender) { c.g.guards.Add(&c.entry) })", "c.g.guards.Add(&c.entry)"},
 	}},
 	{"a node of a tree does not wait for the nodes above", []edit{
-		{"lease/lockset.go", "if err != nil || before.None {", "if err != nil || before.None || c.shared {"},
+		{"lease/lockset.go", "if before.None {", "if before.None || c.shared {"},
 	}},
 	{"there is one slot more than permits", []edit{
 		{"lease/permit.go", "free := rand.IntN(s.of)", "free := rand.IntN(s.of + 1)"},
