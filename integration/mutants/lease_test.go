@@ -183,7 +183,7 @@ var leaseMutants = []mutant{
 		file: "lease/unlock.go",
 		old:  "c.gone()\n\t\t\t} else {\n\t\t\t\tc.clear()",
 		new:  "c.gone()\n\t\t\t} else {\n\t\t\t\tc.gone()",
-		by:   killer{inLease, "TestLockSet_losesOneKey", `require.Empty(t, e.keys(""))`},
+		by:   killer{inLease, "TestKinds_loseAKey/lock_set_b,a_noticed_true", `require.Empty(t, e.keys(""))`},
 	},
 	{
 		name: "hooks: a lost hold is reported as released",
