@@ -130,7 +130,8 @@ func TestSession_Do_cannotUnlock(t *testing.T) {
 	})
 }
 
-// TryDo runs the function under a lock that is free, and releases it. If the lock is held, TryDo returns the holder at once.
+// TryDo runs the function under a lock that is free, and releases it. If the lock is held, TryDo returns the holder at
+// once.
 func TestSession_TryDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{Owner: "session"})

@@ -149,8 +149,8 @@ func (q *Queue) ownersOn(a *etcd.Attempt, set []Entry, pages []*pb.ResponseOp) (
 	return owners, nil
 }
 
-// tryMixedAll is TryEnterAll by the names of keys, for a set of which some queue has keys that are no contenders: whether
-// that one is empty says nothing.
+// tryMixedAll is TryEnterAll by the names of keys, for a set of which some queue has keys that are no contenders:
+// whether that one is empty says nothing.
 func (q *Queue) tryMixedAll(a *etcd.Attempt, set []Entry, value string) (owners []*mvccpb.KeyValue, err error) {
 	owners = make([]*mvccpb.KeyValue, len(set))
 	seen := make([]int64, len(set))

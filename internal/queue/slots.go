@@ -137,8 +137,9 @@ func (q *Queue) TakeSlot(a *etcd.Attempt, turnstile, e Entry, of int, value stri
 	return e, s, true, err
 }
 
-// take carries out a transaction that also takes the slot of e and reads all slots. It returns e, with a revision if it
-// has entered now or in an earlier attempt, the slots that are taken and, if txn did not succeed, what its Else has read.
+// take carries out a transaction that also takes the slot of e and reads all slots. It returns e, with a revision if
+// it has entered now or in an earlier attempt, the slots that are taken and, if txn did not succeed, what its Else has
+// read.
 func (q *Queue) take(a *etcd.Attempt, turnstile, e Entry, of int, value string, txn etcd.Txn) (Entry, Slots, []*mvccpb.KeyValue, error) {
 	txn.Then = append([]*pb.RequestOp{e.put(value), readSlots(turnstile.Prefix)}, txn.Then...)
 	txn.Else = append([]*pb.RequestOp{etcd.Get(e.Key), readSlots(turnstile.Prefix)}, txn.Else...)
