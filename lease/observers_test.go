@@ -36,7 +36,7 @@ func TestObservers_errors(t *testing.T) {
 	} {
 		inBubble(t, verb, func(t *testing.T) {
 			e := start(t, lease.Options{})
-			ctx, client := t.Context(), e.c.Client
+			ctx, client := timeout(t, time.Hour), e.c.Client
 			sent := len(e.c.Calls(fakeetcd.Any))
 			require.EqualError(t, call(ctx, nil, "a"), "lease: client is nil, want an etcd client")
 			if verb == "list" {
