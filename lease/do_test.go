@@ -49,23 +49,25 @@ func TestSession_Do_runsUnderTheLock(t *testing.T) {
 func TestSession_Do_endsEarly(t *testing.T) {
 	mine := errors.New("mine")
 	for name, tc := range map[string]struct {
-		end   func(t *testing.T, e *env, cancel context.CancelCauseFunc) // after a second
+		end   func(e *env, cancel context.CancelCauseFunc) // after a second
 		opts  []lease.LockOption
 		cause error
 		lost  bool
 		want  string // the error of Do, after that of the function
 	}{
 		"cancelled by the caller": {
-			end:   func(_ *testing.T, _ *env, cancel context.CancelCauseFunc) { cancel(mine) },
+			end:   func(_ *env, cancel context.CancelCauseFunc) { cancel(mine) },
 			cause: mine,
 		},
 		"lost": {
-			end:   func(_ *testing.T, e *env, _ context.CancelCauseFunc) { e.srv.Delete(e.keys("a")[0]) },
+			end:   func(e *env, _ context.CancelCauseFunc) { e.srv.Delete(e.keys("a")[0]) },
 			cause: lease.ErrLost, lost: true,
 			want: "\n" + `lease: unlock "a": lease: lost: the key was deleted by somebody else`,
 		},
 		"asked": {
-			end:   func(t *testing.T, e *env, _ context.CancelCauseFunc) { e.release(t, "a", lease.ReleaseOptions{}) },
+			end: func(e *env, _ context.CancelCauseFunc) {
+				_ = lease.Release(e.c.Ctx(), e.c.Client, "a", lease.ReleaseOptions{})
+			},
 			cause: lease.ErrAskedToRelease,
 			want:  "\n" + `lease: lock "a": lease: asked to release`,
 		},
@@ -75,7 +77,7 @@ func TestSession_Do_endsEarly(t *testing.T) {
 			want:  "\n" + `lease: lock "a": lease: longest hold reached`,
 		},
 		"longest hold, then lost": {
-			end: func(_ *testing.T, e *env, _ context.CancelCauseFunc) {
+			end: func(e *env, _ context.CancelCauseFunc) {
 				time.Sleep(time.Second)
 				_ = e.srv.Revoke(e.s.Status().LeaseID)
 			},
@@ -90,7 +92,7 @@ func TestSession_Do_endsEarly(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
 			if tc.end != nil {
-				time.AfterFunc(time.Second, func() { tc.end(t, e, cancel) })
+				time.AfterFunc(time.Second, func() { tc.end(e, cancel) })
 			}
 			err := e.s.Do(ctx, "a", func(ctx context.Context, _ fence.Token) error {
 				receive(t, ctx.Done())

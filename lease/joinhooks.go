@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"reflect"
 
@@ -19,12 +20,8 @@ func JoinHooks(all ...*Hooks) *Hooks {
 		f := joined
 		joined = &Hooks{
 			AcquireStart: join(f.AcquireStart, g.AcquireStart, func(ctx context.Context, a Acquisition) context.Context {
-				for _, start := range [...]func(context.Context, Acquisition) context.Context{f.AcquireStart, g.AcquireStart} {
-					if made := start(ctx, a); made != nil {
-						ctx = made
-					}
-				}
-				return ctx
+				first := cmp.Or(f.AcquireStart(ctx, a), ctx)
+				return cmp.Or(g.AcquireStart(first, a), first)
 			}),
 			Queued: join(f.Queued, g.Queued, func(ctx context.Context, a Acquisition, ahead string) {
 				f.Queued(ctx, a, ahead)

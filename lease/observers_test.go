@@ -21,12 +21,14 @@ func TestObservers_errors(t *testing.T) {
 			return second(lease.Inspect(ctx, c, name))
 		},
 		"list": func(ctx context.Context, c *clientv3.Client, prefix string) (err error) {
-			for _, err = range lease.List(ctx, c, prefix) {
+			for _, last := range lease.List(ctx, c, prefix) {
+				err = last
 			}
 			return err
 		},
 		"watch": func(ctx context.Context, c *clientv3.Client, name string) (err error) {
-			for _, err = range lease.Watch(ctx, c, name) {
+			for _, last := range lease.Watch(ctx, c, name) {
+				err = last
 			}
 			return err
 		},

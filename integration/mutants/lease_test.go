@@ -209,8 +209,8 @@ var leaseMutants = []mutant{
 	{
 		name: "JoinHooks: the second does not get the context of the first",
 		file: "lease/joinhooks.go",
-		old:  "made != nil {\n\t\t\t\t\t\tctx = made",
-		new:  "made != nil {\n\t\t\t\t\t\t_ = made",
+		old:  "g.AcquireStart(first, a)",
+		new:  "g.AcquireStart(ctx, a)",
 		by:   killer{inLease, "TestJoinHooks", `require.Equal(t, want, h.take())`},
 	},
 	{
