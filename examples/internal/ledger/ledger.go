@@ -1,15 +1,25 @@
-// Package ledger is the resource of the examples: an append-only log in an SQLite database, which refuses writes with a
-// stale token. This file and book.go show what a resource has to do; http.go puts it on the network.
+// Package ledger is the resource of the examples: a list of entries in memory, behind HTTP. Each entry has to continue
+// the one before, so writers have to take turns. A lock lets them; the ledger refuses the late write of a writer whose
+// turn has ended.
 package ledger
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"slices"
 	"sync"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/httpfence"
+)
+
+const (
+	resource = "ledger" // the name of the ledger's mark
+	maxBody  = 1 << 10  // bytes that are read of a request or an answer; an entry has about 60
 )
 
 // Entry is a line of the ledger. The writer computes Seq and Balance from the entry before.
@@ -24,94 +34,119 @@ func (e Entry) String() string {
 	return fmt.Sprintf("#%d (%+d, balance %d)", e.Seq, e.Amount, e.Balance)
 }
 
-// Attempt is a claim or a write that has reached the ledger.
-type Attempt struct {
-	Entry Entry // zero for a claim
-	Token fence.Token
-	Err   error // why it was refused, nil if it was accepted
-	Late  bool  // an entry with a larger token was accepted before
+// Next is the entry that continues e.
+func (e Entry) Next(amount int, writer string) Entry {
+	return Entry{Seq: e.Seq + 1, Amount: amount, Balance: e.Balance + amount, Writer: writer}
 }
 
-// Ledger does not check what entries say. It relies on writers to take turns, by their lock, and on its fence where the
-// lock is not enough. It takes a writer's token from the context.
+// Ledger is the resource. It does not check what entries say.
 type Ledger struct {
-	book    *book
-	claimed func(Attempt)
-	written func(Attempt)
+	// Say is called for each claim, for the first write of each token, and for each write with a stale token.
+	Say func(format string, args ...any)
+	// NoFence has the ledger accept stale tokens, to show what fencing prevents.
+	NoFence bool
 
-	mu       sync.Mutex // guards attempts
-	attempts []Attempt  // writes, accepted or not, in the order of their arrival
+	guard fence.Guard // refuses tokens that are older than the newest one
+
+	mu      sync.Mutex // guards the fields below
+	entries []Entry
+	said    fence.Token // the newest token whose write was reported
 }
 
-// Open creates an empty ledger in a temporary folder. The ledger calls claimed after every claim and written after
-// every write, accepted or not. If it is not fenced, it does not check tokens, to show what fencing prevents. The
-// caller closes the ledger.
-func Open(ctx context.Context, fenced bool, claimed, written func(Attempt)) (*Ledger, error) {
-	b, err := openBook(ctx, fenced)
-	if err != nil {
-		return nil, fmt.Errorf("open the ledger: %w", err)
+// claim begins a writer's tenure: from now on the ledger refuses older tokens.
+func (l *Ledger) claim(ctx context.Context) error {
+	if l.NoFence {
+		return nil
 	}
-	return &Ledger{book: b, claimed: claimed, written: written}, nil
-}
-
-// Close removes the ledger.
-func (l *Ledger) Close() error { return l.book.close() }
-
-// Claim begins a writer's tenure: from now on the ledger refuses older tokens.
-func (l *Ledger) Claim(ctx context.Context) error {
 	token, _ := fence.FromContext(ctx)
-	err := l.book.claim(ctx)
-	if decided(err) {
-		l.claimed(Attempt{Token: token, Err: err})
+	err := l.guard.CheckContext(ctx, resource, token)
+	if err == nil {
+		l.Say("refuses tokens below %v from now on", token)
 	}
 	return err
 }
 
-// Append writes an entry. The error matches [fence.ErrStale] if the token is stale.
-func (l *Ledger) Append(ctx context.Context, e Entry) error {
+// write appends an entry. The check of the token and the write are one step.
+func (l *Ledger) write(ctx context.Context, e Entry) error {
 	token, _ := fence.FromContext(ctx)
-	err := l.book.insert(ctx, token, e)
-	if !decided(err) {
-		return err
-	}
-	late, errLate := l.book.late(ctx, token)
-	if errLate != nil {
-		return errors.Join(err, errLate)
-	}
-	a := Attempt{Entry: e, Token: token, Err: err, Late: late}
-	l.mu.Lock()
-	l.attempts = append(l.attempts, a)
-	l.mu.Unlock()
-	l.written(a)
-	return err
-}
-
-// decided reports whether the database has accepted or refused a request, rather than failed.
-func decided(err error) bool { return err == nil || errors.Is(err, fence.ErrStale) }
-
-// Last returns the newest entry, or the zero Entry if there is none.
-func (l *Ledger) Last(ctx context.Context) (Entry, error) { return l.book.last(ctx) }
-
-// Entries returns the accepted writes, in the order of the ledger. Their Err and Late are not set.
-func (l *Ledger) Entries(ctx context.Context) ([]Attempt, error) { return l.book.entries(ctx) }
-
-// Attempts returns all writes that have reached the ledger, accepted or not.
-func (l *Ledger) Attempts() []Attempt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Clone(l.attempts)
+	add := func() error {
+		l.entries = append(l.entries, e)
+		return nil
+	}
+	err := l.guard.DoContext(ctx, resource, token, add)
+	switch {
+	case errors.Is(err, fence.ErrStale) && l.NoFence:
+		l.Say("ACCEPTS %s's %v with the stale token %v: it does not check tokens", e.Writer, e, token)
+		return add()
+	case err != nil:
+		l.Say("REFUSES %s's %v: %v", e.Writer, e, err)
+	case token > l.said:
+		l.said = token
+		l.Say("accepts %s's %v with token %v", e.Writer, e, token)
+	}
+	return err
 }
 
-// Inspect returns an error if an entry does not continue the entry before it.
-func Inspect(entries []Attempt) error {
+// Entries are the entries so far.
+func (l *Ledger) Entries() []Entry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.entries)
+}
+
+// Check returns an error if an entry does not continue the entry before it.
+func (l *Ledger) Check() error {
 	var last Entry
-	for _, a := range entries {
-		e := a.Entry
-		if e.Seq != last.Seq+1 || e.Balance != last.Balance+e.Amount {
-			return fmt.Errorf("%s wrote #%d without having seen %s's #%d: the balance says %d, the amounts add up to %d",
-				e.Writer, e.Seq, last.Writer, last.Seq, e.Balance, last.Balance+e.Amount)
+	for _, e := range l.Entries() {
+		if e != last.Next(e.Amount, e.Writer) {
+			return fmt.Errorf("the ledger is corrupt: %s wrote %v without having seen %s's %v", e.Writer, e, last.Writer, last)
 		}
 		last = e
 	}
 	return nil
+}
+
+// Handler serves the ledger: POST /claim, POST /entries and GET /entries/last.
+func (l *Ledger) Handler() (http.Handler, error) {
+	// The middleware puts the token into the context, and refuses writes without one. It does not decide: the ledger
+	// does, in one step with the write.
+	withToken, err := httpfence.NewMiddleware(
+		func(*http.Request) string { return resource },
+		func(context.Context, string, fence.Token) error { return nil },
+		httpfence.Options{},
+	)
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /claim", func(w http.ResponseWriter, r *http.Request) {
+		answer(w, nil, l.claim(r.Context()))
+	})
+	mux.HandleFunc("POST /entries", func(w http.ResponseWriter, r *http.Request) {
+		var e Entry
+		err := json.NewDecoder(io.LimitReader(r.Body, maxBody)).Decode(&e)
+		if err == nil {
+			err = l.write(r.Context(), e)
+		}
+		answer(w, nil, err)
+	})
+	mux.HandleFunc("GET /entries/last", func(w http.ResponseWriter, _ *http.Request) {
+		var last Entry
+		if all := l.Entries(); len(all) > 0 {
+			last = all[len(all)-1]
+		}
+		answer(w, last, nil)
+	})
+	return withToken(mux), nil
+}
+
+func answer(w http.ResponseWriter, value any, err error) {
+	switch {
+	case err == nil:
+		_ = json.NewEncoder(w).Encode(value) // an error means that the reader has gone
+	case !httpfence.Error(w, err): // for a refusal it answers 412, with the token and the mark
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
 }

@@ -1,151 +1,240 @@
 //go:build unix
 
-// Package stage runs the demos. It starts etcd, the ledger, and processes of the same program with other arguments. It
-// starts, pauses and kills these as an operator would, and knows only their logs and whether they run.
+// Package stage runs the demos. It starts etcd, the ledger, and processes of the same program with other arguments, and
+// prints what they say. A demo does to the processes what an operator can do, and waits for what they print.
 package stage
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"os/signal"
-	"runtime"
+	"regexp"
+	"sync"
 	"syscall"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
-
-	"github.com/leasefence/leasefence/examples/internal/etcdserver"
 	"github.com/leasefence/leasefence/examples/internal/ledger"
 )
 
 const (
 	// TTL is the shortest that an etcd server with its default election timeout grants.
 	TTL = 2 * time.Second
-	// Patience bounds waits for what takes milliseconds.
-	Patience = 10 * time.Second
-	// glance is the pause between two looks of Until.
-	glance = 10 * time.Millisecond
+
+	patience = 20 * time.Second // bounds every wait, far longer than anything takes
 )
 
-// Options of a demo.
-type Options struct {
-	Name    string                                 // of the program
-	NoFence bool                                   // the ledger does not check tokens
-	Limit   time.Duration                          // of the whole run
-	Before  func(ledger http.Handler) http.Handler // wraps the ledger's handler; nil: none
-}
+// date is what package log writes before a line.
+var date = regexp.MustCompile(`^\d{4}/\d\d/\d\d [\d:]+ `)
 
 // Stage has everything that a demo has started.
 type Stage struct {
-	Options
-	Context context.Context     //nolint:containedctx // bounds all steps, so that a play is a plain list of them
-	Client  *clientv3.Client    // the demo's own, to look at the queue
-	Ledger  string              // URL of the ledger
-	Nodes   map[string]*Process // by ID
+	Context context.Context //nolint:containedctx // so that a demo is a plain list of steps
+	Etcd    string          // address
+	Ledger  string          // URL
 
-	*printer
-	record *record
-	server *etcdserver.Server
-	book   *ledger.Ledger
-	stop   func() error // stops the ledger's server
-	title  string       // title of the present scene
-	scene  int          // where the present scene begins in the record
-	err    error        // error of the step that has failed
+	out     io.Writer
+	began   time.Time
+	nodes   map[string]*node
+	running sync.WaitGroup // the processes' readers
+	title   string         // of the present scene
+	first   int            // line of the present scene
+	err     error          // of the step that has failed
+
+	mu    sync.Mutex // guards the fields below, and writes to out
+	lines []line
+	grown chan struct{} // closed when there is another line
 }
 
-// Run starts etcd and the ledger, plays, and prints a summary. On return nothing is left running. The error says what
-// did not happen as it should.
-func Run(ctx context.Context, opts Options, out *os.File, play func(*Stage)) error {
-	// Linux kills the processes when the thread that has started them ends; see attributes.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	// If the reader of the output (leader | head) or the terminal goes away, the run ends with its clean-up, as after
-	// Ctrl-C.
-	signal.Ignore(syscall.SIGPIPE)
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
+// line is a line of the output.
+type line struct{ who, text string }
+
+// node is a process of the demo.
+type node struct {
+	process *os.Process
+	stdin   io.Writer
+}
+
+// Run starts etcd and the ledger, plays the scenes and prints the ledger. On return nothing is left running. The error
+// says what did not happen as it should.
+func Run(out io.Writer, noFence bool, play func(*Stage)) (err error) {
+	// SIGPIPE: the reader of the output has gone, as in "demo | head".
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	defer stop()
-	ctx, cancel := context.WithTimeoutCause(ctx, opts.Limit, fmt.Errorf("the run took longer than %v", opts.Limit))
-	defer cancel()
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program without clean-up
+	ctx, kill := context.WithCancel(ctx)
+	defer kill()
+	s := &Stage{Context: ctx, out: out, began: time.Now(), nodes: map[string]*node{}, title: "start", grown: make(chan struct{})}
 
-	s := &Stage{
-		Options: opts, Context: ctx, Nodes: map[string]*Process{}, printer: newPrinter(out, fail), record: newRecord(), title: "start",
-	}
-	err := s.run(play)
-	if errors.Is(err, errChecks) || err == nil {
-		return err
-	}
-	return fmt.Errorf("failed in the scene %q: %w", s.title, err)
-}
-
-func (s *Stage) run(play func(*Stage)) (err error) {
-	defer func() { err = errors.Join(err, s.close()) }()
-	s.note(dim, "%8s  %-10s %5s  %s", "time", "process", "token", "what happened")
-	if err := s.open(); err != nil {
-		return err
-	}
-	if play(s); s.err != nil {
-		return s.err
-	}
-	return s.conclude()
-}
-
-// open starts etcd and the ledger.
-func (s *Stage) open() (err error) {
-	if s.server, err = etcdserver.Start(s.Context, s.Name); err != nil {
-		return fmt.Errorf("start etcd: %w", err)
-	}
-	s.now(inEtcd, 0, plain, "runs inside this program, at %s", s.Endpoint())
-	s.Client, err = clientv3.New(clientv3.Config{Endpoints: []string{s.Endpoint()}, Logger: zap.NewNop()})
-	if err != nil {
-		return fmt.Errorf("connect to etcd: %w", err)
-	}
-	if s.book, err = ledger.Open(s.Context, !s.NoFence, s.claimed, s.written); err != nil {
-		return err
-	}
-	handler, err := s.book.Handler()
+	etcd, stopEtcd, err := StartEtcd(ctx)
 	if err != nil {
 		return err
 	}
-	if s.Before != nil {
-		handler = s.Before(handler)
+	defer func() { err = errors.Join(err, stopEtcd()) }()
+	s.Etcd = etcd
+	s.Say("etcd", "runs inside this program, at %s", etcd)
+
+	book := &ledger.Ledger{NoFence: noFence, Say: func(format string, args ...any) { s.Say("ledger", format, args...) }}
+	handler, err := book.Handler()
+	if err != nil {
+		return err
 	}
-	if s.Ledger, s.stop, err = ledger.Serve(handler); err != nil {
-		return fmt.Errorf("serve the ledger: %w", err)
+	url, stopLedger, err := Serve(handler)
+	if err != nil {
+		return err
 	}
-	if s.NoFence {
-		s.now(inLedger, 0, bad, "is an empty SQLite database that does NOT check tokens: -no-fence")
-	} else {
-		s.now(inLedger, 0, plain, "is an empty SQLite database that checks the token of every write")
+	defer func() { err = errors.Join(err, stopLedger()) }()
+	s.Ledger = url
+	s.Say("ledger", "is served at %s", url)
+
+	play(s)
+	kill()
+	s.running.Wait()
+	if s.err != nil {
+		return fmt.Errorf("failed in the scene %q: %w", s.title, s.err)
 	}
-	return nil
+	s.note("\nThe ledger\n")
+	for _, e := range book.Entries() {
+		s.note("    %v by %s\n", e, e.Writer)
+	}
+	return book.Check()
 }
 
-// Endpoint is etcd's address.
-func (s *Stage) Endpoint() string { return s.server.Endpoint() }
+// Serve serves a handler on a free port of the loopback interface until stop is called.
+func Serve(handler http.Handler) (url string, stop func() error, err error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
+	go func() { _ = server.Serve(listener) }() // until stop
+	return "http://" + listener.Addr().String(), server.Close, nil
+}
 
-// close ends everything that open and play have started.
-func (s *Stage) close() error {
-	var errs []error
-	for _, p := range s.Nodes {
-		p.kill()
+// note prints text as it is.
+func (s *Stage) note(format string, args ...any) {
+	_, _ = fmt.Fprintf(s.out, format, args...) // if it fails, SIGPIPE ends the run
+}
+
+// Say prints a line of somebody.
+func (s *Stage) Say(who, format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := line{who, fmt.Sprintf(format, args...)}
+	s.note("%7.3fs  %-7s %s\n", time.Since(s.began).Seconds(), l.who, l.text)
+	s.lines = append(s.lines, l)
+	close(s.grown)
+	s.grown = make(chan struct{})
+}
+
+// Do is one step. After a step has failed, the later ones do nothing, and Run returns the error: so a demo needs no
+// error handling.
+func (s *Stage) Do(what string, step func() error) {
+	if s.err != nil {
+		return
 	}
-	if s.stop != nil {
-		errs = append(errs, s.stop())
+	if err := step(); err != nil {
+		s.err = fmt.Errorf("%s: %w", what, err)
 	}
-	if s.book != nil {
-		errs = append(errs, s.book.Close())
-	}
-	if s.Client != nil {
-		_ = s.Client.Close() // the error only says that the connection's context has ended
-	}
-	if s.server != nil {
-		errs = append(errs, s.server.Stop())
-	}
-	return errors.Join(errs...)
+}
+
+// Begin begins a scene.
+func (s *Stage) Begin(title string) {
+	s.Do(title, func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.title, s.first = title, len(s.lines)
+		s.note("\n%s\n", title)
+		return nil
+	})
+}
+
+// Await waits for a line of this scene whose speaker and text match. It returns the speaker, and the texts of the
+// pattern's groups.
+func (s *Stage) Await(who, pattern string) (speaker string, groups []string) {
+	by, says := regexp.MustCompile("^(?:"+who+")$"), regexp.MustCompile(pattern)
+	groups = make([]string, says.NumSubexp())
+	s.Do("await "+who+": "+pattern, func() error {
+		ctx, cancel := context.WithTimeoutCause(s.Context, patience, fmt.Errorf("not seen in %v", patience))
+		defer cancel()
+		for next := s.first; ; {
+			s.mu.Lock()
+			lines, grown := s.lines, s.grown
+			s.mu.Unlock()
+			for ; next < len(lines); next++ {
+				if match := says.FindStringSubmatch(lines[next].text); match != nil && by.MatchString(lines[next].who) {
+					speaker, groups = lines[next].who, match[1:]
+					return nil
+				}
+			}
+			select {
+			case <-grown:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+	})
+	return speaker, groups
+}
+
+// Start starts this program with other arguments.
+func (s *Stage) Start(id string, args ...string) {
+	s.Do("start "+id, func() error {
+		exe, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		cmd := exec.CommandContext(s.Context, exe, args...) // the end of the context kills it, even if it is stopped
+		stdin, errIn := cmd.StdinPipe()
+		stderr, errErr := cmd.StderrPipe()
+		if err := errors.Join(errIn, errErr, cmd.Start()); err != nil {
+			return err
+		}
+		s.nodes[id] = &node{cmd.Process, stdin}
+		s.running.Go(func() {
+			for lines := bufio.NewScanner(stderr); lines.Scan(); {
+				s.Say(id, "%s", date.ReplaceAllString(lines.Text(), ""))
+			}
+			_ = cmd.Wait() // the state says how it has ended
+			if s.Context.Err() == nil {
+				s.Say(id, "has ended: %v", cmd.ProcessState)
+			}
+		})
+		return nil
+	})
+}
+
+// Signal sends a process a signal, and prints the command that would do it.
+func (s *Stage) Signal(id string, sig syscall.Signal, name string) {
+	s.Do("signal "+id, func() error {
+		s.Say("main", "kill -%s %s", name, id)
+		return s.nodes[id].process.Signal(sig)
+	})
+}
+
+// Pause stops a process, and waits until it is stopped.
+func (s *Stage) Pause(id string) {
+	s.Signal(id, syscall.SIGSTOP, "STOP")
+	s.Do("pause "+id, func() error {
+		for {
+			_, err := syscall.Wait4(s.nodes[id].process.Pid, nil, syscall.WUNTRACED, nil)
+			if !errors.Is(err, syscall.EINTR) {
+				return err
+			}
+		}
+	})
+}
+
+// Write writes a line to the standard input of a process.
+func (s *Stage) Write(id, text string) {
+	s.Do("write to "+id, func() error {
+		_, err := fmt.Fprintln(s.nodes[id].stdin, text)
+		return err
+	})
 }
