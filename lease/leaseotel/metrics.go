@@ -4,142 +4,79 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/leasefence/leasefence/lease"
 	"github.com/leasefence/leasefence/lease/internal/telemetry"
 )
 
-// bounds are n bounds of a histogram, each four times the one before.
-func bounds(first float64, n int) metric.HistogramOption {
-	all := make([]float64, n)
-	for i := range all {
-		all[i] = first
-		first *= 4
-	}
-	return metric.WithExplicitBucketBoundaries(all...)
+// instruments are the instruments of some metrics, by their numbers.
+type instruments struct {
+	all  [len(telemetry.Definitions)]instrument
+	more string               // name of the attribute of the user's function, or ""
+	also []attribute.KeyValue // attributes of all metrics
+
+	mu     sync.Mutex // guards series
+	series map[series]metric.MeasurementOption
 }
 
-func (t *Telemetry) instruments(m metric.Meter) error {
-	var errs [13]error
-	in, says := metric.WithUnit, metric.WithDescription
-	short, long := bounds(0.001, 8), bounds(0.01, 11)
-	t.acquisitions, errs[0] = m.Int64Counter("leasefence.acquisitions", in("{acquisition}"), says("Acquisitions that have ended."))
-	t.waiting, errs[1] = m.Int64UpDownCounter("leasefence.acquisitions_waiting", in("{acquisition}"), says("Acquisitions that wait now."))
-	t.waited, errs[2] = m.Float64Histogram("leasefence.acquisition.duration", in("s"), says("Time to the grant of acquisitions."), short)
-	t.locks, errs[3] = m.Int64UpDownCounter("leasefence.locks_held", in("{lock}"), says("Locks that are held now."))
-	t.held, errs[4] = m.Float64Histogram("leasefence.lock.held", in("s"), says("Time for which locks were held."), long)
-	t.losses, errs[5] = m.Int64Counter("leasefence.losses", in("{lock}"), says("Locks that were lost."))
-	t.roundTrip, errs[6] = m.Float64Histogram("leasefence.renewal.duration", in("s"), says("Round trips of the lease's renewals."), short)
-	t.attempts, errs[7] = m.Int64Counter("leasefence.renewal.attempts", in("{attempt}"), says("Attempts to renew the lease."))
-	t.left, errs[8] = m.Float64Gauge("leasefence.renewal.left", in("s"), says("Time until the deadline when the last renewal came."))
-	t.state, errs[9] = m.Int64Gauge("leasefence.session.state", says("1 for the state of the session's lease, 0 for the others."))
-	t.cleanUp, errs[10] = m.Int64Gauge("leasefence.cleanup.keys", in("{key}"), says("Keys that are to be deleted in the background."))
-	t.leads, errs[11] = m.Int64Gauge("leader_election_master_status",
-		says("1 while this process leads the election, 0 while it does not."))
-	t.slow, errs[12] = m.Int64Counter("leader_election_slowpath_total", in("{renewal}"),
-		says("Renewals that took more than one attempt while this process led."))
-	return errors.Join(errs[:]...)
-}
+type instrument func(ctx context.Context, value float64, of metric.MeasurementOption)
 
 // series identifies the attributes of a measurement.
 type series struct {
-	kind            lease.Kind // 0: none
-	lock, key, also string     // also is the value of key; key may be ""
+	metric telemetry.Metric
+	values telemetry.Values
 }
 
-// of returns the attributes of an acquisition: its kind, its lock, and the attribute key if that is not "".
-func (t *Telemetry) of(a lease.Acquisition, key, value string) metric.MeasurementOption {
-	s := series{kind: a.Kind, key: key, also: value}
-	if t.opts.Lock != nil {
-		s.lock = t.opts.Lock(a)
+// newInstruments creates the instruments of the metrics from first on, up to before.
+func newInstruments(m metric.Meter, first, before telemetry.Metric, more string, also []attribute.KeyValue) (*instruments, error) {
+	all := &instruments{more: more, also: also, series: make(map[series]metric.MeasurementOption)}
+	var errs error
+	for i := first; i < before; i++ {
+		made, err := newInstrument(m, &telemetry.Definitions[i])
+		all.all[i], errs = made, errors.Join(errs, err)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.attributes(s)
+	return all, errs
 }
 
-// attributes returns the attributes of a series, which are made once. The caller holds t.mu.
-func (t *Telemetry) attributes(s series) metric.MeasurementOption {
-	if option, ok := t.series[s]; ok {
+func newInstrument(m metric.Meter, d *telemetry.Definition) (instrument, error) {
+	name, unit, says := d.OpenTelemetry, metric.WithUnit(d.Unit), metric.WithDescription(d.Help)
+	switch d.Type {
+	case telemetry.Counter:
+		i, err := m.Int64Counter(name, unit, says)
+		return func(ctx context.Context, value float64, of metric.MeasurementOption) { i.Add(ctx, int64(value), of) }, err
+	case telemetry.Sum:
+		i, err := m.Int64UpDownCounter(name, unit, says)
+		return func(ctx context.Context, value float64, of metric.MeasurementOption) { i.Add(ctx, int64(value), of) }, err
+	case telemetry.Gauge:
+		i, err := m.Int64Gauge(name, unit, says)
+		return func(ctx context.Context, value float64, of metric.MeasurementOption) { i.Record(ctx, int64(value), of) }, err
+	case telemetry.Seconds:
+		i, err := m.Float64Gauge(name, unit, says)
+		return func(ctx context.Context, value float64, of metric.MeasurementOption) { i.Record(ctx, value, of) }, err
+	default: // telemetry.Histogram
+		i, err := m.Float64Histogram(name, unit, says, metric.WithExplicitBucketBoundaries(d.Bounds...))
+		return func(ctx context.Context, value float64, of metric.MeasurementOption) { i.Record(ctx, value, of) }, err
+	}
+}
+
+func (i *instruments) record(ctx context.Context, m telemetry.Metric, value float64, of telemetry.Values) {
+	i.all[m](ctx, value, i.attributes(series{m, of}))
+}
+
+// attributes returns the attributes of a series, which are made once.
+func (i *instruments) attributes(s series) metric.MeasurementOption {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if option, ok := i.series[s]; ok {
 		return option
 	}
-	all := slices.Clone(t.opts.Attributes)
-	if s.kind != 0 {
-		all = append(all, attribute.String("kind", telemetry.Kind(s.kind)))
-		if t.opts.Lock != nil {
-			all = append(all, attribute.String("lock", s.lock))
-		}
+	all := slices.Clone(i.also)
+	for n, label := range telemetry.Definitions[s.metric].LabelsWith(i.more) {
+		all = append(all, attribute.String(label, s.values[n]))
 	}
-	if s.key != "" {
-		all = append(all, attribute.String(s.key, s.also))
-	}
-	t.series[s] = metric.WithAttributeSet(attribute.NewSet(all...))
-	return t.series[s]
-}
-
-func (t *Telemetry) acquired(ctx context.Context, a lease.Acquisition, r lease.Acquired) {
-	kind := t.of(a, "", "")
-	if r.Queued && !a.Try {
-		t.waiting.Add(ctx, -1, kind)
-	}
-	t.acquisitions.Add(ctx, 1, t.of(a, "outcome", telemetry.Outcome(a, r.Err)))
-	if r.Err != nil {
-		return
-	}
-	t.waited.Record(ctx, r.Waited.Seconds(), kind)
-	t.locks.Add(ctx, 1, kind)
-	if a.Kind == lease.KindLeadership {
-		t.lead(ctx, a.Names[0], 1)
-	}
-}
-
-func (t *Telemetry) ended(ctx context.Context, h lease.Hold, lost *lease.LostError) {
-	if lost != nil {
-		t.losses.Add(ctx, 1, t.of(h.Acquisition, "reason", telemetry.Reason(lost.Reason)))
-	}
-	kind := t.of(h.Acquisition, "", "")
-	t.locks.Add(ctx, -1, kind)
-	t.held.Record(ctx, h.Held.Seconds(), kind)
-	if h.Kind == lease.KindLeadership {
-		t.lead(ctx, h.Names[0], -1)
-	}
-}
-
-func (t *Telemetry) lead(ctx context.Context, name string, change int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	of := t.attributes(series{key: "name", also: name})
-	t.leads.Record(ctx, int64(t.leading.Add(name, change)), of)
-	t.slow.Add(ctx, 0, of)
-}
-
-func (t *Telemetry) renewed(r lease.Renewal) {
-	ctx := context.Background()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	of := t.attributes(series{})
-	t.roundTrip.Record(ctx, r.RoundTrip.Seconds(), of)
-	t.attempts.Add(ctx, int64(r.Attempts), of)
-	t.left.Record(ctx, r.Left.Seconds(), of)
-	for _, name := range t.leading.Slow(r) {
-		t.slow.Add(ctx, 1, t.attributes(series{key: "name", also: name}))
-	}
-}
-
-func (t *Telemetry) stateChanged(s lease.Status) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for state, value := range telemetry.States(s.State) {
-		t.state.Record(context.Background(), int64(value), t.attributes(series{key: "state", also: state}))
-	}
-}
-
-func (t *Telemetry) cleanUpOf(id clientv3.LeaseID, keys int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.cleanUp.Record(context.Background(), int64(t.cleanUps.Set(id, keys)), t.attributes(series{}))
+	i.series[s] = metric.WithAttributeSet(attribute.NewSet(all...))
+	return i.series[s]
 }

@@ -3,8 +3,7 @@ package leaseotel_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
+	"regexp"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,132 +22,32 @@ import (
 	"github.com/leasefence/leasefence/lease/leasetest"
 )
 
-func TestTelemetry_metricsOfLocks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, srv := newProcess(), leasetest.New(t)
-		s := hooked(t, srv, p.options())
-		ctx := t.Context()
-		a, err := s.Lock(ctx, "a")
-		require.NoError(t, err)
-		_, err = s.TryLock(ctx, "a")
-		require.ErrorIs(t, err, lease.ErrLocked)
-		waits := make(chan error, 1)
-		short, cancel := context.WithTimeout(ctx, 4*time.Second)
-		defer cancel()
-		go func() {
-			_, err := s.RLock(short, "a")
-			waits <- err
-		}()
-		time.Sleep(time.Second)
-		state := `leasefence.session.state  {state=held} 1
-leasefence.session.state  {state=jeopardy} 0
-leasefence.session.state  {state=lost} 0`
-		require.Equal(t, `leasefence.acquisition.duration s {kind=lock} 0 in 1
-leasefence.acquisitions {acquisition} {kind=lock outcome=granted} 1
-leasefence.acquisitions {acquisition} {kind=lock outcome=locked} 1
-leasefence.acquisitions_waiting {acquisition} {kind=read_lock} 1
-leasefence.locks_held {lock} {kind=lock} 1
-`+state, p.metrics(t))
-
-		require.ErrorIs(t, <-waits, context.DeadlineExceeded)
-		require.NoError(t, a.Unlock(ctx))
-		b, err := s.Lock(ctx, "b")
-		require.NoError(t, err)
-		time.Sleep(time.Second)
-		_, err = srv.Client(t).Delete(ctx, b.Key())
-		require.NoError(t, err)
-		require.Equal(t, `leasefence.acquisition.duration s {kind=lock} 0 in 2
-leasefence.acquisitions {acquisition} {kind=lock outcome=granted} 2
-leasefence.acquisitions {acquisition} {kind=lock outcome=locked} 1
-leasefence.acquisitions {acquisition} {kind=read_lock outcome=canceled} 1
-leasefence.acquisitions_waiting {acquisition} {kind=read_lock} 0
-leasefence.lock.held s {kind=lock} 5 in 2
-leasefence.locks_held {lock} {kind=lock} 0
-leasefence.losses {lock} {kind=lock reason=key_deleted} 1
-`+state, strings.ReplaceAll(p.metrics(t), "leasefence.cleanup.keys {key} {} 0\n", ""))
-	})
-}
-
-func TestTelemetry_metricsOfTheLeaseAndElections(t *testing.T) {
+// Package telemetry tests when the metrics change, and the folder integration that each is the one of leaseprom.
+func TestTelemetry_metrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess()
 		opts := p.options()
 		opts.Attributes = []attribute.KeyValue{attribute.String("session", "one")}
+		opts.Lock = names
 		s := hooked(t, leasetest.New(t), opts)
-		l, err := election.Campaign(t.Context(), s.Session, "leader", election.Options{})
+		l, err := election.Campaign(t.Context(), s.Session, "a", election.Options{})
 		require.NoError(t, err)
 		time.Sleep(10 * time.Second)
-		const acquired = `leader_election_master_status  {name=leader session=one} 1
-leader_election_slowpath_total {renewal} {name=leader session=one} 0
-leasefence.acquisition.duration s {kind=leadership session=one} 0 in 1
-leasefence.acquisitions {acquisition} {kind=leadership outcome=granted session=one} 1
-leasefence.locks_held {lock} {kind=leadership session=one} 1
-`
-		const renewed = `leasefence.renewal.attempts {attempt} {session=one} 1
-leasefence.renewal.duration s {session=one} 0 in 1
-leasefence.renewal.left s {session=one} `
-		require.Contains(t, p.metrics(t), acquired+renewed)
-		s.Partition()
-		time.Sleep(17 * time.Second)
-		require.Contains(t, p.metrics(t), "leasefence.session.state  {session=one state=jeopardy} 1")
-		s.Heal()
-		time.Sleep(time.Second)
-		require.Contains(t, p.metrics(t), "leader_election_slowpath_total {renewal} {name=leader session=one} 1")
-
-		s.Partition()
-		short, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		_, err = s.Lock(short, "a")
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.Contains(t, p.metrics(t), "leasefence.cleanup.keys {key} {session=one} 1")
-		require.NoError(t, s.Expire(t.Context()))
+		s.Revoke()
 		<-l.Context().Done()
-		time.Sleep(time.Hour)
-		got := p.metrics(t)
-		for _, want := range []string{
-			"leader_election_master_status  {name=leader session=one} 0", "leasefence.cleanup.keys {key} {session=one} 0",
-			"leasefence.session.state  {session=one state=held} 0", "leasefence.session.state  {session=one state=lost} 1",
-			"leasefence.losses {lock} {kind=leadership reason=deadline_passed session=one} 1",
-		} {
-			require.Contains(t, got, want)
-		}
-	})
-}
-
-// A candidate that does not lead is reported with 0. The next leadership may be won before the end of the last is
-// reported, and a lost lease may have keys to delete beside those of the next lease.
-func TestTelemetry_metricsOfWhatOverlaps(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess()
-		telemetry, err := leaseotel.New(p.options())
-		require.NoError(t, err)
-		h := telemetry.Hooks()
-		requireElection := func(leads, slow int) {
-			t.Helper()
-			require.Contains(t, p.metrics(t), fmt.Sprintf(`leader_election_master_status  {name=x} %d
-leader_election_slowpath_total {renewal} {name=x} %d`, leads, slow))
-		}
-		hold := lease.Hold{Acquisition: lease.Acquisition{Kind: lease.KindLeadership, Names: []string{"x"}}}
-		hold.Token = 54
-		campaign := func() context.Context { return h.AcquireStart(t.Context(), hold.Acquisition) }
-		first, second := campaign(), campaign()
-		h.Renewed(lease.Renewal{Attempts: 2})
-		requireElection(0, 0)
-		h.AcquireEnd(first, hold.Acquisition, hold.Acquired)
-		h.AcquireEnd(second, hold.Acquisition, hold.Acquired)
-		h.Renewed(lease.Renewal{Attempts: 2})
-		requireElection(1, 1)
-		h.Lost(first, hold, &lease.LostError{})
-		requireElection(1, 1)
-		h.Released(second, hold, nil)
-		requireElection(0, 1)
-
-		h.CleanUp(1, 3)
-		h.CleanUp(2, 4)
-		require.Contains(t, p.metrics(t), "leasefence.cleanup.keys {key} {} 7")
-		h.CleanUp(1, 0)
-		require.Contains(t, p.metrics(t), "leasefence.cleanup.keys {key} {} 4")
-		require.Contains(t, p.metrics(t), "{kind=leadership reason=other} 1")
+		require.Equal(t, `leader_election_master_status  {name=a session=one} 0
+leader_election_slowpath_total {renewal} {name=a session=one} 0
+leasefence.acquisition.duration s {kind=leadership lock=a session=one} 0 in 1
+leasefence.acquisitions {acquisition} {kind=leadership lock=a outcome=granted session=one} 1
+leasefence.lock.held s {kind=leadership lock=a session=one} 10 in 1
+leasefence.locks_held {lock} {kind=leadership lock=a session=one} 0
+leasefence.losses {lock} {kind=leadership lock=a reason=lease_gone session=one} 1
+leasefence.renewal.attempts {attempt} {session=one} 1
+leasefence.renewal.duration s {session=one} 0 in 1
+leasefence.renewal.left s {session=one} LEFT
+leasefence.session.state  {session=one state=held} 0
+leasefence.session.state  {session=one state=jeopardy} 0
+leasefence.session.state  {session=one state=lost} 1`, regexp.MustCompile(`(left .*} ).*`).ReplaceAllString(p.metrics(t), "${1}LEFT"))
 	})
 }
 

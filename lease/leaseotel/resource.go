@@ -22,8 +22,8 @@ import (
 // are checked under one span, it has the attributes of the last. Resources never sets the status of the span: its owner
 // decides whether a refusal is an error.
 type Resources struct {
-	tokens metric.Int64Counter
-	opts   ResourceOptions
+	opts  ResourceOptions
+	hooks *fence.Hooks // of the metric
 }
 
 // ResourceOptions are the settings of [NewResources]. The zero value of a field is its default.
@@ -45,36 +45,30 @@ func NewResources(opts ResourceOptions) (*Resources, error) {
 	if opts.MeterProvider == nil {
 		opts.MeterProvider = otel.GetMeterProvider()
 	}
-	tokens, err := opts.MeterProvider.Meter(scope).Int64Counter("leasefence.tokens",
-		metric.WithUnit("{token}"), metric.WithDescription("Tokens that have come to resources."))
+	more := ""
+	if opts.Resource != nil {
+		more = "resource"
+	}
+	metrics, err := newInstruments(opts.MeterProvider.Meter(scope), telemetry.Tokens, telemetry.Tokens+1, more, nil)
 	if err != nil {
 		return nil, fmt.Errorf("leaseotel: ResourceOptions.MeterProvider: %w", err)
 	}
-	return &Resources{tokens, opts}, nil
+	return &Resources{opts, telemetry.FenceHooks(metrics.record, opts.Resource)}, nil
 }
 
 // Hooks returns the hooks for the options of a store, or for a [fence.Guard].
 func (r *Resources) Hooks() *fence.Hooks {
 	return &fence.Hooks{
 		Accepted: func(ctx context.Context, a fence.Access) {
-			r.count(ctx, a, nil)
+			r.hooks.Accepted(ctx, a)
 			r.mark(ctx, a)
 		},
 		Refused: func(ctx context.Context, a fence.Access, err error) {
-			r.count(ctx, a, err)
+			r.hooks.Refused(ctx, a, err)
 			r.mark(ctx, a)
 			r.refused(ctx, a, err)
 		},
 	}
-}
-
-func (r *Resources) count(ctx context.Context, a fence.Access, err error) {
-	mode, outcome := telemetry.Access(a, err)
-	of := []attribute.KeyValue{attribute.String("mode", mode), attribute.String("outcome", outcome)}
-	if r.opts.Resource != nil {
-		of = append(of, attribute.String("resource", r.opts.Resource(a)))
-	}
-	r.tokens.Add(ctx, 1, metric.WithAttributeSet(attribute.NewSet(of...)))
 }
 
 // mark adds the token to the span of ctx, so that a search for the token finds the span.

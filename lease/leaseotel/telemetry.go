@@ -3,7 +3,6 @@ package leaseotel
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -42,17 +41,7 @@ type Options struct {
 type Telemetry struct {
 	opts   Options
 	tracer trace.Tracer
-
-	acquisitions, losses, attempts, slow metric.Int64Counter
-	waiting, locks                       metric.Int64UpDownCounter
-	waited, held, roundTrip              metric.Float64Histogram
-	left                                 metric.Float64Gauge
-	state, leads, cleanUp                metric.Int64Gauge
-
-	mu       sync.Mutex // guards the fields below
-	series   map[series]metric.MeasurementOption
-	leading  telemetry.Elections
-	cleanUps telemetry.CleanUps
+	hooks  *lease.Hooks // of the metrics
 }
 
 // New returns the telemetry. It returns an error if the meter provider refuses an instrument.
@@ -63,47 +52,24 @@ func New(opts Options) (*Telemetry, error) {
 	if opts.TracerProvider == nil {
 		opts.TracerProvider = otel.GetTracerProvider()
 	}
-	t := &Telemetry{
-		opts: opts, tracer: opts.TracerProvider.Tracer(scope), series: make(map[series]metric.MeasurementOption),
-		leading: telemetry.Elections{}, cleanUps: telemetry.CleanUps{},
+	more := ""
+	if opts.Lock != nil {
+		more = "lock"
 	}
-	if err := t.instruments(opts.MeterProvider.Meter(scope)); err != nil {
+	metrics, err := newInstruments(opts.MeterProvider.Meter(scope), 0, telemetry.Tokens, more, opts.Attributes)
+	if err != nil {
 		return nil, fmt.Errorf("leaseotel: Options.MeterProvider: %w", err)
 	}
-	return t, nil
+	return &Telemetry{opts, opts.TracerProvider.Tracer(scope), telemetry.Hooks(metrics.record, opts.Lock)}, nil
 }
 
 // Hooks returns the hooks for [lease.Options].
 func (t *Telemetry) Hooks() *lease.Hooks {
-	return &lease.Hooks{
-		AcquireStart: func(ctx context.Context, a lease.Acquisition) context.Context {
-			if a.Kind == lease.KindLeadership {
-				t.lead(ctx, a.Names[0], 0)
-			}
-			return t.startAcquire(ctx, a)
-		},
-		Queued: func(ctx context.Context, a lease.Acquisition, ahead string) {
-			t.waiting.Add(ctx, 1, t.of(a, "", ""))
-			t.queued(ctx, ahead)
-		},
-		AcquireEnd: func(ctx context.Context, a lease.Acquisition, r lease.Acquired) {
-			t.acquired(ctx, a, r)
-			t.endAcquire(ctx, a, r)
-		},
-		Released: func(ctx context.Context, h lease.Hold, err error) {
-			t.ended(ctx, h, telemetry.FoundLost(err))
-			outcome := "released"
-			if err != nil {
-				outcome = telemetry.Outcome(lease.Acquisition{}, err)
-			}
-			t.endHold(ctx, outcome, err)
-		},
-		Lost: func(ctx context.Context, h lease.Hold, err *lease.LostError) {
-			t.ended(ctx, h, err)
-			t.endHold(ctx, "lost", err)
-		},
-		Renewed:      t.renewed,
-		StateChanged: t.stateChanged,
-		CleanUp:      t.cleanUpOf,
-	}
+	return lease.JoinHooks(t.hooks, &lease.Hooks{
+		AcquireStart: t.startAcquire,
+		Queued:       t.queued,
+		AcquireEnd:   t.endAcquire,
+		Released:     t.released,
+		Lost:         func(ctx context.Context, _ lease.Hold, err *lease.LostError) { t.endHold(ctx, "lost", err) },
+	})
 }

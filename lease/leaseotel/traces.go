@@ -52,7 +52,7 @@ func (t *Telemetry) startAcquire(ctx context.Context, a lease.Acquisition) conte
 	return context.WithValue(ctx, t, s)
 }
 
-func (t *Telemetry) queued(ctx context.Context, ahead string) {
+func (t *Telemetry) queued(ctx context.Context, _ lease.Acquisition, ahead string) {
 	s, ok := ctx.Value(t).(*spans)
 	if !ok {
 		return
@@ -92,6 +92,14 @@ func (t *Telemetry) endAcquire(ctx context.Context, a lease.Acquisition, r lease
 	}
 	s.acquire.SetAttributes(of...)
 	_, s.hold = t.tracer.Start(ctx, "hold "+a.Kind.String(), trace.WithAttributes(append(s.about, of...)...), trace.WithLinks(links...))
+}
+
+func (t *Telemetry) released(ctx context.Context, _ lease.Hold, err error) {
+	outcome := "released"
+	if err != nil {
+		outcome = telemetry.Outcome(lease.Acquisition{}, err)
+	}
+	t.endHold(ctx, outcome, err)
 }
 
 // endHold ends the span of a hold. Err is its loss, or the error of Unlock.

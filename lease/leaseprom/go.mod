@@ -5,11 +5,11 @@ go 1.26.0
 require (
 	github.com/leasefence/leasefence v0.0.0
 	github.com/stretchr/testify v1.12.1
-	go.etcd.io/etcd/client/v3 v3.7.3
 )
 
 require (
 	github.com/kylelemons/godebug v1.1.0 // indirect
+	go.etcd.io/etcd/client/v3 v3.7.3 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 )
 

@@ -35,10 +35,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/lease"
 	"github.com/leasefence/leasefence/lease/internal/telemetry"
@@ -59,22 +57,8 @@ type Options struct {
 // Metrics are a [prometheus.Collector] for one session. Tell the metrics of several sessions apart by labels; see
 // [prometheus.WrapRegistererWith].
 type Metrics struct {
-	lock func(lease.Acquisition) string
-	all  []prometheus.Collector
-
-	acquisitions, losses *prometheus.CounterVec
-	waiting, locks       *prometheus.GaugeVec
-	waited, held         *prometheus.HistogramVec
-	roundTrip            prometheus.Observer
-	attempts             prometheus.Counter
-	left                 prometheus.Gauge
-	state, leads         *prometheus.GaugeVec
-	slow                 *prometheus.CounterVec
-	cleanUp              prometheus.Gauge
-
-	mu       sync.Mutex // guards the fields below
-	leading  telemetry.Elections
-	cleanUps telemetry.CleanUps
+	vectors
+	hooks *lease.Hooks
 }
 
 // New returns the metrics. It returns an error if the buckets are not ascending.
@@ -82,155 +66,84 @@ func New(opts Options) (*Metrics, error) {
 	if !slices.IsSorted(opts.Buckets) || len(slices.Compact(slices.Clone(opts.Buckets))) != len(opts.Buckets) {
 		return nil, fmt.Errorf("leaseprom: Options.Buckets is %v, want bounds that ascend", opts.Buckets)
 	}
-	short, long := opts.Buckets, opts.Buckets
-	if len(opts.Buckets) == 0 {
-		short, long = prometheus.ExponentialBuckets(0.001, 4, 8), prometheus.ExponentialBuckets(0.01, 4, 11)
+	more := ""
+	if opts.Lock != nil {
+		more = "lock"
 	}
-	m := &Metrics{lock: opts.Lock, leading: telemetry.Elections{}, cleanUps: telemetry.CleanUps{}}
-	labels := func(own ...string) []string {
-		if m.lock != nil {
-			own = append(own, "lock")
-		}
-		return own
+	m := &Metrics{}
+	for metric := range telemetry.Tokens {
+		m.add(metric, more, opts.Buckets)
 	}
-	opt := func(name, help string) prometheus.Opts {
-		return prometheus.Opts{Namespace: "leasefence", Name: name, Help: help}
-	}
-	counter := func(o prometheus.Opts, labels ...string) *prometheus.CounterVec {
-		return add(m, prometheus.NewCounterVec(prometheus.CounterOpts(o), labels))
-	}
-	gauge := func(o prometheus.Opts, labels ...string) *prometheus.GaugeVec {
-		return add(m, prometheus.NewGaugeVec(prometheus.GaugeOpts(o), labels))
-	}
-	histogram := func(o prometheus.Opts, buckets []float64, labels ...string) *prometheus.HistogramVec {
-		return add(m, prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: o.Namespace, Name: o.Name, Help: o.Help, Buckets: buckets,
-		}, labels))
-	}
-	m.acquisitions = counter(opt("acquisitions_total", "Acquisitions that have ended."), labels("kind", "outcome")...)
-	m.waiting = gauge(opt("acquisitions_waiting", "Acquisitions that wait now."), labels("kind")...)
-	m.waited = histogram(opt("acquisition_duration_seconds", "Time to the grant of acquisitions."), short, labels("kind")...)
-	m.locks = gauge(opt("locks_held", "Locks that are held now."), labels("kind")...)
-	m.held = histogram(opt("lock_held_seconds", "Time for which locks were held."), long, labels("kind")...)
-	m.losses = counter(opt("losses_total", "Locks that were lost."), labels("kind", "reason")...)
-	m.roundTrip = histogram(opt("renewal_duration_seconds", "Round trips of the lease's renewals."), short).WithLabelValues()
-	m.attempts = counter(opt("renewal_attempts_total", "Attempts to renew the lease.")).WithLabelValues()
-	m.left = gauge(opt("renewal_left_seconds", "Time until the deadline when the last renewal came.")).WithLabelValues()
-	m.state = gauge(opt("session_state", "1 for the state of the session's lease, 0 for the others."), "state")
-	m.cleanUp = gauge(opt("cleanup_keys", "Keys that are to be deleted in the background.")).WithLabelValues()
-	m.leads = gauge(prometheus.Opts{
-		Name: "leader_election_master_status", Help: "1 while this process leads the election, 0 while it does not.",
-	}, "name")
-	m.slow = counter(prometheus.Opts{
-		Name: "leader_election_slowpath_total", Help: "Renewals that took more than one attempt while this process led.",
-	}, "name")
+	m.hooks = telemetry.Hooks(m.record, opts.Lock)
 	return m, nil
-}
-
-// add adds a collector to m.
-func add[T prometheus.Collector](m *Metrics, c T) T {
-	m.all = append(m.all, c)
-	return c
-}
-
-// Describe implements [prometheus.Collector].
-func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, c := range m.all {
-		c.Describe(ch)
-	}
-}
-
-// Collect implements [prometheus.Collector].
-func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
-	for _, c := range m.all {
-		c.Collect(ch)
-	}
-}
-
-// labels are the values of the labels of an acquisition, own after the kind.
-func (m *Metrics) labels(a lease.Acquisition, own ...string) []string {
-	all := append([]string{telemetry.Kind(a.Kind)}, own...)
-	if m.lock != nil {
-		all = append(all, m.lock(a))
-	}
-	return all
 }
 
 // Hooks returns the hooks for [lease.Options]. To add other hooks, use [lease.JoinHooks].
 func (m *Metrics) Hooks() *lease.Hooks {
-	return &lease.Hooks{
-		AcquireStart: func(ctx context.Context, a lease.Acquisition) context.Context {
-			if a.Kind == lease.KindLeadership {
-				m.lead(a.Names[0], 0)
-			}
-			return ctx
-		},
-		Queued: func(_ context.Context, a lease.Acquisition, _ string) {
-			m.waiting.WithLabelValues(m.labels(a)...).Inc()
-		},
-		AcquireEnd:   m.acquired,
-		Released:     func(_ context.Context, h lease.Hold, err error) { m.ended(h, telemetry.FoundLost(err)) },
-		Lost:         func(_ context.Context, h lease.Hold, err *lease.LostError) { m.ended(h, err) },
-		Renewed:      m.renewed,
-		StateChanged: m.stateChanged,
-		CleanUp:      m.cleanUpOf,
+	hooks := *m.hooks
+	return &hooks
+}
+
+// vectors are the collectors of some metrics, by their numbers.
+type vectors [len(telemetry.Definitions)]vector
+
+type vector struct {
+	prometheus.Collector
+
+	record func(value float64, labels []string)
+	labels int // number of labels
+}
+
+// add adds the collector of a metric. More is the name of the label of the user's function, or "".
+func (v *vectors) add(m telemetry.Metric, more string, buckets []float64) {
+	d := &telemetry.Definitions[m]
+	opts, labels := prometheus.Opts{Name: d.Prometheus, Help: d.Help}, d.LabelsWith(more)
+	switch d.Type {
+	case telemetry.Counter:
+		v[m] = newVector(prometheus.NewCounterVec(prometheus.CounterOpts(opts), labels), labels, prometheus.Counter.Add)
+	case telemetry.Sum:
+		v[m] = newVector(prometheus.NewGaugeVec(prometheus.GaugeOpts(opts), labels), labels, prometheus.Gauge.Add)
+	case telemetry.Gauge, telemetry.Seconds:
+		v[m] = newVector(prometheus.NewGaugeVec(prometheus.GaugeOpts(opts), labels), labels, prometheus.Gauge.Set)
+	case telemetry.Histogram:
+		if len(buckets) == 0 {
+			buckets = d.Bounds
+		}
+		h := prometheus.HistogramOpts{Name: d.Prometheus, Help: d.Help, Buckets: buckets}
+		v[m] = newVector(prometheus.NewHistogramVec(h, labels), labels, prometheus.Observer.Observe)
 	}
 }
 
-func (m *Metrics) acquired(_ context.Context, a lease.Acquisition, r lease.Acquired) {
-	labels := m.labels(a)
-	if r.Queued && !a.Try {
-		m.waiting.WithLabelValues(labels...).Dec()
+type vec[T any] interface {
+	prometheus.Collector
+	WithLabelValues(values ...string) T
+}
+
+func newVector[T any](of vec[T], labels []string, record func(T, float64)) vector {
+	if len(labels) == 0 {
+		of.WithLabelValues() // it is there from the beginning
 	}
-	m.acquisitions.WithLabelValues(m.labels(a, telemetry.Outcome(a, r.Err))...).Inc()
-	if r.Err != nil {
-		return
-	}
-	m.waited.WithLabelValues(labels...).Observe(r.Waited.Seconds())
-	m.locks.WithLabelValues(labels...).Inc()
-	if a.Kind == lease.KindLeadership {
-		m.lead(a.Names[0], 1)
+	return vector{of, func(value float64, values []string) { record(of.WithLabelValues(values...), value) }, len(labels)}
+}
+
+func (v *vectors) record(_ context.Context, m telemetry.Metric, value float64, of telemetry.Values) {
+	v[m].record(value, of[:v[m].labels])
+}
+
+// Describe implements [prometheus.Collector].
+func (v *vectors) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range v {
+		if c.Collector != nil {
+			c.Describe(ch)
+		}
 	}
 }
 
-func (m *Metrics) ended(h lease.Hold, lost *lease.LostError) {
-	if lost != nil {
-		m.losses.WithLabelValues(m.labels(h.Acquisition, telemetry.Reason(lost.Reason))...).Inc()
+// Collect implements [prometheus.Collector].
+func (v *vectors) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range v {
+		if c.Collector != nil {
+			c.Collect(ch)
+		}
 	}
-	labels := m.labels(h.Acquisition)
-	m.locks.WithLabelValues(labels...).Dec()
-	m.held.WithLabelValues(labels...).Observe(h.Held.Seconds())
-	if h.Kind == lease.KindLeadership {
-		m.lead(h.Names[0], -1)
-	}
-}
-
-func (m *Metrics) lead(name string, change int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.leads.WithLabelValues(name).Set(float64(m.leading.Add(name, change)))
-	m.slow.WithLabelValues(name)
-}
-
-func (m *Metrics) renewed(r lease.Renewal) {
-	m.roundTrip.Observe(r.RoundTrip.Seconds())
-	m.attempts.Add(float64(r.Attempts))
-	m.left.Set(r.Left.Seconds())
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, name := range m.leading.Slow(r) {
-		m.slow.WithLabelValues(name).Inc()
-	}
-}
-
-func (m *Metrics) stateChanged(s lease.Status) {
-	for state, value := range telemetry.States(s.State) {
-		m.state.WithLabelValues(state).Set(float64(value))
-	}
-}
-
-func (m *Metrics) cleanUpOf(id clientv3.LeaseID, keys int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.cleanUp.Set(float64(m.cleanUps.Set(id, keys)))
 }

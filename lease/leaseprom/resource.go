@@ -1,10 +1,6 @@
 package leaseprom
 
 import (
-	"context"
-
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/lease/internal/telemetry"
 )
@@ -12,10 +8,8 @@ import (
 // Resources are the metrics of tokens at the resources whose marks have these [fence.Hooks]: a [prometheus.Collector]
 // for one process and all its stores. A process that holds no locks needs no [Metrics] beside it.
 type Resources struct {
-	prometheus.Collector
-
-	tokens   *prometheus.CounterVec
-	resource func(fence.Access) string
+	vectors
+	hooks *fence.Hooks
 }
 
 // ResourceOptions are the settings of [NewResources]. The zero value of a field is its default.
@@ -27,29 +21,18 @@ type ResourceOptions struct {
 
 // NewResources returns the metrics.
 func NewResources(opts ResourceOptions) *Resources {
-	labels := []string{"mode", "outcome"}
+	more := ""
 	if opts.Resource != nil {
-		labels = append(labels, "resource")
+		more = "resource"
 	}
-	tokens := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "leasefence", Name: "tokens_total", Help: "Tokens that have come to resources.",
-	}, labels)
-	return &Resources{tokens, tokens, opts.Resource}
+	r := &Resources{}
+	r.add(telemetry.Tokens, more, nil)
+	r.hooks = telemetry.FenceHooks(r.record, opts.Resource)
+	return r
 }
 
 // Hooks returns the hooks for the options of a store, or for a [fence.Guard].
 func (r *Resources) Hooks() *fence.Hooks {
-	return &fence.Hooks{
-		Accepted: func(_ context.Context, a fence.Access) { r.count(a, nil) },
-		Refused:  func(_ context.Context, a fence.Access, err error) { r.count(a, err) },
-	}
-}
-
-func (r *Resources) count(a fence.Access, err error) {
-	mode, outcome := telemetry.Access(a, err)
-	labels := []string{mode, outcome}
-	if r.resource != nil {
-		labels = append(labels, r.resource(a))
-	}
-	r.tokens.WithLabelValues(labels...).Inc()
+	hooks := *r.hooks
+	return &hooks
 }

@@ -3,10 +3,12 @@ package telemetry_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/lease"
 	"github.com/leasefence/leasefence/lease/internal/telemetry"
@@ -32,35 +34,73 @@ func TestOutcome_ofAWaiterThatGivesUp(t *testing.T) {
 	require.Equal(t, "locked", telemetry.Outcome(lease.Acquisition{Try: true}, lease.ErrLocked))
 }
 
+// recorded returns hooks, and the value of a metric: the sum of its values, or the last one of a gauge. It is NaN before
+// the first one.
+func recorded() (*lease.Hooks, func(m telemetry.Metric, of ...string) float64) {
+	type series struct {
+		metric telemetry.Metric
+		of     telemetry.Values
+	}
+	values := map[series]float64{}
+	hooks := telemetry.Hooks(func(_ context.Context, m telemetry.Metric, value float64, of telemetry.Values) {
+		if telemetry.Definitions[m].Type == telemetry.Gauge {
+			value -= values[series{m, of}]
+		}
+		values[series{m, of}] += value
+	}, nil)
+	return hooks, func(m telemetry.Metric, of ...string) float64 {
+		var all telemetry.Values
+		copy(all[:], of)
+		if value, ok := values[series{m, all}]; ok {
+			return value
+		}
+		return math.NaN()
+	}
+}
+
 // An error of a release is a loss if the hold was lost before the release, and none if it ended during the release.
-func TestFoundLost(t *testing.T) {
+func TestHooks_lossFoundByARelease(t *testing.T) {
 	for reason, want := range map[lease.Reason]bool{
 		lease.ReasonKeyDeleted: true, lease.ReasonLeaseGone: true, lease.ReasonDeadlinePassed: false, lease.ReasonSessionClosed: false,
 	} {
-		err := fmt.Errorf("wrapped: %w", &lease.LostError{Reason: reason})
-		require.Equal(t, want, telemetry.FoundLost(err) != nil, "%v", reason)
+		h, value := recorded()
+		h.Released(t.Context(), lease.Hold{}, fmt.Errorf("wrapped: %w", &lease.LostError{Reason: reason}))
+		require.Equal(t, want, value(telemetry.Losses, telemetry.Kind(0), telemetry.Reason(reason)) == 1, "%v", reason)
 	}
-	require.Nil(t, telemetry.FoundLost(nil))
-	require.Nil(t, telemetry.FoundLost(context.Canceled))
 }
 
-func TestElections(t *testing.T) {
-	e := telemetry.Elections{}
-	require.Zero(t, e.Add("x", 0))
-	require.Empty(t, e.Slow(lease.Renewal{Attempts: 2}), "it is a candidate")
-	require.Equal(t, 1, e.Add("x", 1))
-	require.Equal(t, 1, e.Add("x", 1), "the end of the first leadership is reported after this")
-	require.Equal(t, 1, e.Add("x", -1))
-	require.Equal(t, []string{"x"}, e.Slow(lease.Renewal{Attempts: 2}))
-	require.Empty(t, e.Slow(lease.Renewal{Attempts: 1}))
-	require.Zero(t, e.Add("x", -1))
+// A candidate that does not lead is recorded with 0. The next leadership may be won before the end of the last is
+// reported.
+func TestHooks_leadershipsOverlap(t *testing.T) {
+	h, value := recorded()
+	hold := lease.Hold{Acquisition: lease.Acquisition{Kind: lease.KindLeadership, Names: []string{"x"}}}
+	requireElection := func(leads, slow float64) {
+		t.Helper()
+		h.Renewed(lease.Renewal{Attempts: 1})
+		h.Renewed(lease.Renewal{Attempts: 2})
+		require.Equal(t, []float64{leads, slow}, []float64{value(telemetry.Leads, "x"), value(telemetry.Slow, "x")})
+	}
+	h.AcquireStart(t.Context(), hold.Acquisition)
+	requireElection(0, 0)
+	h.AcquireEnd(t.Context(), hold.Acquisition, hold.Acquired)
+	requireElection(1, 1)
+	h.AcquireEnd(t.Context(), hold.Acquisition, hold.Acquired)
+	requireElection(1, 2)
+	h.Lost(t.Context(), hold, &lease.LostError{})
+	requireElection(1, 3)
+	h.Released(t.Context(), hold, nil)
+	requireElection(0, 3)
 }
 
-func TestCleanUps(t *testing.T) {
-	c := telemetry.CleanUps{}
-	require.Equal(t, 5, c.Set(1, 5))
-	require.Equal(t, 9, c.Set(2, 4))
-	require.Equal(t, 7, c.Set(1, 3))
-	require.Equal(t, 4, c.Set(1, 0))
-	require.Len(t, c, 1, "leases come and go")
+// A lost lease may have keys to delete beside those of the next lease.
+func TestHooks_cleanUpsOfTwoLeases(t *testing.T) {
+	h, value := recorded()
+	for _, step := range []struct {
+		lease clientv3.LeaseID
+		keys  int
+		sum   float64
+	}{{1, 5, 5}, {2, 4, 9}, {1, 3, 7}, {1, 0, 4}} {
+		h.CleanUp(step.lease, step.keys)
+		require.Equal(t, step.sum, value(telemetry.CleanUp))
+	}
 }

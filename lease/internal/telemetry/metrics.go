@@ -1,0 +1,119 @@
+package telemetry
+
+// Metric is one of the metrics, which the packages leaseprom and leaseotel both have.
+type Metric int
+
+// The metrics of a session, and after them the one of resources.
+const (
+	Acquisitions Metric = iota
+	Waiting
+	Waited
+	Locks
+	Held
+	Losses
+	RoundTrip
+	Attempts
+	Left
+	State
+	CleanUp
+	Leads
+	Slow
+	Tokens
+)
+
+// Type is what a recorded value does to a metric.
+type Type int
+
+// The types: a value is added to a counter or a sum, which may go down, is the new value of a gauge, or is one of the
+// values of a histogram. The values of Seconds and Histogram are in seconds, the others are integers.
+const (
+	Counter Type = iota
+	Sum
+	Gauge
+	Seconds
+	Histogram
+)
+
+// Definition is what a metric is called, and what it has.
+type Definition struct {
+	Prometheus, OpenTelemetry string // names
+	Unit, Help                string
+	Type                      Type
+	Labels                    []string
+	More                      bool      // it also has the label of the user's function, after Labels
+	Bounds                    []float64 // the default of a histogram
+}
+
+var (
+	kind    = []string{"kind"}
+	outcome = []string{"kind", "outcome"}
+	reason  = []string{"kind", "reason"}
+	name    = []string{"name"}
+	short   = bounds(0.001, 8)
+	long    = bounds(0.01, 11)
+)
+
+// bounds are n bounds of a histogram, each four times the one before.
+func bounds(first float64, n int) []float64 {
+	all := make([]float64, n)
+	for i := range all {
+		all[i] = first
+		first *= 4
+	}
+	return all
+}
+
+// Definitions has all metrics.
+var Definitions = [...]Definition{
+	Acquisitions: {
+		"leasefence_acquisitions_total", "leasefence.acquisitions", "{acquisition}", "Acquisitions that have ended.", Counter, outcome, true, nil,
+	},
+	Waiting: {
+		"leasefence_acquisitions_waiting", "leasefence.acquisitions_waiting", "{acquisition}", "Acquisitions that wait now.", Sum, kind, true, nil,
+	},
+	Waited: {
+		"leasefence_acquisition_duration_seconds", "leasefence.acquisition.duration", "s", "Time to the grant of acquisitions.",
+		Histogram, kind, true, short,
+	},
+	Locks:  {"leasefence_locks_held", "leasefence.locks_held", "{lock}", "Locks that are held now.", Sum, kind, true, nil},
+	Held:   {"leasefence_lock_held_seconds", "leasefence.lock.held", "s", "Time for which locks were held.", Histogram, kind, true, long},
+	Losses: {"leasefence_losses_total", "leasefence.losses", "{lock}", "Locks that were lost.", Counter, reason, true, nil},
+	RoundTrip: {
+		"leasefence_renewal_duration_seconds", "leasefence.renewal.duration", "s", "Round trips of the lease's renewals.",
+		Histogram, nil, false, short,
+	},
+	Attempts: {
+		"leasefence_renewal_attempts_total", "leasefence.renewal.attempts", "{attempt}", "Attempts to renew the lease.", Counter, nil, false, nil,
+	},
+	Left: {
+		"leasefence_renewal_left_seconds", "leasefence.renewal.left", "s", "Time until the deadline when the last renewal came.",
+		Seconds, nil, false, nil,
+	},
+	State: {
+		"leasefence_session_state", "leasefence.session.state", "", "1 for the state of the session's lease, 0 for the others.",
+		Gauge, []string{"state"}, false, nil,
+	},
+	CleanUp: {
+		"leasefence_cleanup_keys", "leasefence.cleanup.keys", "{key}", "Keys that are to be deleted in the background.", Gauge, nil, false, nil,
+	},
+	Leads: {
+		"leader_election_master_status", "leader_election_master_status", "", "1 while this process leads the election, 0 while it does not.",
+		Gauge, name, false, nil,
+	},
+	Slow: {
+		"leader_election_slowpath_total", "leader_election_slowpath_total", "{renewal}",
+		"Renewals that took more than one attempt while this process led.", Counter, name, false, nil,
+	},
+	Tokens: {
+		"leasefence_tokens_total", "leasefence.tokens", "{token}", "Tokens that have come to resources.",
+		Counter, []string{"mode", "outcome"}, true, nil,
+	},
+}
+
+// LabelsWith returns the names of the labels; more is that of the user's function, or "".
+func (d *Definition) LabelsWith(more string) []string {
+	if !d.More || more == "" {
+		return d.Labels
+	}
+	return append(d.Labels[:len(d.Labels):len(d.Labels)], more)
+}
