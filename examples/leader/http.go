@@ -34,8 +34,9 @@ func (s *service) serve(ctx context.Context, listener net.Listener) error {
 	err := server.Serve(listener)
 	if !stop() {
 		<-ended
+		return context.Cause(ctx)
 	}
-	return fmt.Errorf("serve HTTP: %w", errors.Join(err, server.Close()))
+	return fmt.Errorf("serve HTTP: %w", err)
 }
 
 // leaderAnswer says who leads, as far as the answering process knows. It is for finding the leader. It must not decide

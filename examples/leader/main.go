@@ -21,19 +21,16 @@ import (
 	"math"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"github.com/leasefence/leasefence/examples/internal/ledger"
 )
 
 func main() {
 	join := flag.Bool("join", false, "run one process of the service instead of the demo")
-	endpoints := flag.String("etcd", "127.0.0.1:2379", "with -join: etcd's addresses, comma-separated")
+	var etcd connection
+	etcd.register()
 	book := flag.String("ledger", "", "with -join: URL of the ledger to write to")
 	var s service
 	flag.StringVar(&s.id, "id", "", "with -join: this process's name, which others see when it leads")
@@ -45,7 +42,7 @@ func main() {
 
 	run := demo
 	if *join {
-		run = func() error { return runService(&s, strings.Split(*endpoints, ","), *book) }
+		run = func() error { return runService(&s, etcd, *book) }
 	}
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "leader:", err)
@@ -54,16 +51,14 @@ func main() {
 }
 
 // runService runs a process of the service until a signal ends it.
-func runService(s *service, endpoints []string, book string) (err error) {
+func runService(s *service, etcd connection, book string) (err error) {
 	if s.id == "" || book == "" || s.era > math.MaxInt16 {
 		return fmt.Errorf("-id is %q, -ledger %q, -era %d: want a name, a URL, and 0 to %d", s.id, book, s.era, math.MaxInt16)
 	}
 	if s.book, err = ledger.NewClient(book); err != nil {
 		return err
 	}
-	// Here belong TLS, Username and Password, if your etcd wants them.
-	s.client, err = clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop()})
-	if err != nil {
+	if s.client, err = etcd.client(); err != nil {
 		return err
 	}
 	defer func() { _ = s.client.Close() }() // the error only says that the connection's context has ended

@@ -43,7 +43,10 @@ func TestService_endsWhenItsWorkFails(t *testing.T) {
 // A process ends and says so if the ledger has seen tokens that etcd has not granted yet. A higher era mends that.
 func TestService_saysThatEtcdWasRestored(t *testing.T) {
 	client := leasetest.New(t).Client(t).Client
-	handler, err := (&ledger.Ledger{Say: t.Logf}).Handler()
+	resource, err := ledger.Open(t.Context(), t.TempDir(), false, t.Logf)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, resource.Close()) })
+	handler, err := resource.Handler()
 	require.NoError(t, err)
 	url, end, err := stage.Serve(handler)
 	require.NoError(t, err)

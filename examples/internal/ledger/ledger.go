@@ -1,20 +1,24 @@
-// Package ledger is the resource of the examples: a list of entries in memory, behind HTTP. Each entry has to continue
+// Package ledger is the resource of the examples: a table in SQLite, behind HTTP. Each entry has to continue
 // the one before, so writers have to take turns. A lock lets them; the ledger refuses the late write of a writer whose
 // turn has ended.
 package ledger
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
+	"path/filepath"
 	"sync"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/httpfence"
+	"github.com/leasefence/leasefence/fence/sqlfence"
 )
 
 const (
@@ -39,67 +43,101 @@ func (e Entry) Next(amount int, writer string) Entry {
 	return Entry{Seq: e.Seq + 1, Amount: amount, Balance: e.Balance + amount, Writer: writer}
 }
 
+const schema = "CREATE TABLE entries (id INTEGER PRIMARY KEY, seq INTEGER, amount INTEGER, balance INTEGER, writer TEXT)"
+
 // Ledger is the resource. It does not check what entries say.
 type Ledger struct {
-	// Say is called for each claim, for the first write of each token, and for each write with a stale token.
-	Say func(format string, args ...any)
-	// NoFence has the ledger accept stale tokens, to show what fencing prevents.
-	NoFence bool
+	db      *sql.DB
+	marks   *sqlfence.Marks
+	noFence bool
+	say     func(format string, args ...any)
 
-	guard fence.Guard // refuses tokens that are older than the newest one
-
-	mu      sync.Mutex // guards the fields below
-	entries []Entry
-	said    fence.Token // the newest token whose write was reported
+	mu   sync.Mutex  // guards said
+	said fence.Token // the newest token whose write was reported
 }
 
-// claim begins a writer's tenure: from now on the ledger refuses older tokens.
+// Open creates an empty ledger in a folder. The ledger calls say for each claim, for the first write of each token, and
+// for each write with a stale token. With noFence it accepts stale tokens, to show what fencing prevents. The caller
+// closes the ledger.
+func Open(ctx context.Context, dir string, noFence bool, say func(format string, args ...any)) (*Ledger, error) {
+	db, err := sql.Open("sqlite", "file:"+filepath.ToSlash(filepath.Join(dir, "ledger.db"))+"?_pragma=busy_timeout(5000)")
+	if err != nil {
+		return nil, err
+	}
+	l := &Ledger{db: db, noFence: noFence, say: say}
+	if l.marks, err = sqlfence.New(sqlfence.SQLite, sqlfence.Options{}); err == nil {
+		err = l.marks.Migrate(ctx, db) // makes the table of the marks
+	}
+	if err == nil {
+		_, err = db.ExecContext(ctx, schema)
+	}
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return l, nil
+}
+
+// Close closes the database.
+func (l *Ledger) Close() error { return l.db.Close() }
+
+// claim begins a writer's tenure: from now on the ledger refuses older tokens than the one of the context.
 func (l *Ledger) claim(ctx context.Context) error {
-	if l.NoFence {
+	if l.noFence {
 		return nil
 	}
-	token, _ := fence.FromContext(ctx)
-	err := l.guard.CheckContext(ctx, resource, token)
+	err := l.marks.Claim(ctx, l.db, resource)
 	if err == nil {
-		l.Say("refuses tokens below %v from now on", token)
+		token, _ := fence.FromContext(ctx)
+		l.say("refuses tokens below %v from now on", token)
 	}
 	return err
 }
 
-// write appends an entry. The check of the token and the write are one step.
+// write adds an entry. The check of the context's token and the write are one transaction.
 func (l *Ledger) write(ctx context.Context, e Entry) error {
+	const insert = "INSERT INTO entries (seq, amount, balance, writer) VALUES (?, ?, ?, ?)"
+	values := []any{e.Seq, e.Amount, e.Balance, e.Writer}
+	err := l.marks.Do(ctx, l.db, resource, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, insert, values...)
+		return err
+	})
 	token, _ := fence.FromContext(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	add := func() error {
-		l.entries = append(l.entries, e)
-		return nil
-	}
-	err := l.guard.DoContext(ctx, resource, token, add)
 	switch {
-	case errors.Is(err, fence.ErrStale) && l.NoFence:
-		l.Say("ACCEPTS %s's %v with the stale token %v: it does not check tokens", e.Writer, e, token)
-		return add()
-	case err != nil:
-		l.Say("REFUSES %s's %v: %v", e.Writer, e, err)
-	case token > l.said:
+	case errors.Is(err, fence.ErrStale) && l.noFence:
+		l.say("ACCEPTS %s's %v with the stale token %v: it does not check tokens", e.Writer, e, token)
+		_, err = l.db.ExecContext(ctx, insert, values...)
+	case errors.Is(err, fence.ErrStale):
+		l.say("REFUSES %s's %v: %v", e.Writer, e, err)
+	case err == nil && token > l.said:
 		l.said = token
-		l.Say("accepts %s's %v with token %v", e.Writer, e, token)
+		l.say("accepts %s's %v with token %v", e.Writer, e, token)
 	}
 	return err
 }
 
 // Entries are the entries so far.
-func (l *Ledger) Entries() []Entry {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.entries)
+func (l *Ledger) Entries(ctx context.Context) (all []Entry, err error) {
+	rows, err := l.db.QueryContext(ctx, "SELECT seq, amount, balance, writer FROM entries ORDER BY id")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var e Entry
+		if err := rows.Scan(&e.Seq, &e.Amount, &e.Balance, &e.Writer); err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	return all, rows.Err()
 }
 
 // Check returns an error if an entry does not continue the entry before it.
-func (l *Ledger) Check() error {
+func Check(entries []Entry) error {
 	var last Entry
-	for _, e := range l.Entries() {
+	for _, e := range entries {
 		if e != last.Next(e.Amount, e.Writer) {
 			return fmt.Errorf("the ledger is corrupt: %s wrote %v without having seen %s's %v", e.Writer, e, last.Writer, last)
 		}
@@ -110,8 +148,8 @@ func (l *Ledger) Check() error {
 
 // Handler serves the ledger: POST /claim, POST /entries and GET /entries/last.
 func (l *Ledger) Handler() (http.Handler, error) {
-	// The middleware puts the token into the context, and refuses writes without one. It does not decide: the ledger
-	// does, in one step with the write.
+	// The middleware puts the token into the context, and refuses writes without one. It does not decide: the database
+	// does.
 	withToken, err := httpfence.NewMiddleware(
 		func(*http.Request) string { return resource },
 		func(context.Context, string, fence.Token) error { return nil },
@@ -132,12 +170,9 @@ func (l *Ledger) Handler() (http.Handler, error) {
 		}
 		answer(w, nil, err)
 	})
-	mux.HandleFunc("GET /entries/last", func(w http.ResponseWriter, _ *http.Request) {
-		var last Entry
-		if all := l.Entries(); len(all) > 0 {
-			last = all[len(all)-1]
-		}
-		answer(w, last, nil)
+	mux.HandleFunc("GET /entries/last", func(w http.ResponseWriter, r *http.Request) {
+		all, err := l.Entries(r.Context())
+		answer(w, append([]Entry{{}}, all...)[len(all)], err) // the zero Entry if there is none
 	})
 	return withToken(mux), nil
 }

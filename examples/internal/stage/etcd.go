@@ -4,23 +4,15 @@ package stage
 
 import (
 	"context"
-	"errors"
 	"net/url"
-	"os"
 	"path/filepath"
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 )
 
-// StartEtcd starts an etcd in this process, with its data in a temporary folder, and waits until it serves clients. Stop
-// ends it and removes the folder.
-func StartEtcd(ctx context.Context) (endpoint string, stop func() error, err error) {
-	dir, err := os.MkdirTemp("", "leasefence-demo-*")
-	if err != nil {
-		return "", nil, err
-	}
-	remove := func() error { return os.RemoveAll(dir) }
+// startEtcd starts an etcd in this process, with its data in a folder, and waits until it serves clients.
+func startEtcd(ctx context.Context, dir string) (endpoint string, stop func(), err error) {
 	cfg := embed.NewConfig()
 	cfg.Dir = filepath.Join(dir, "etcd")
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
@@ -32,12 +24,11 @@ func StartEtcd(ctx context.Context) (endpoint string, stop func() error, err err
 	cfg.ListenPeerUrls = nil
 	etcd, err := embed.StartEtcd(cfg)
 	if err != nil {
-		return "", nil, errors.Join(err, remove())
+		return "", nil, err
 	}
-	stop = func() error {
+	stop = func() {
 		etcd.Server.HardStop() // Close alone would wait forever if the server never became ready
 		etcd.Close()
-		return remove()
 	}
 	select {
 	case <-etcd.Server.ReadyNotify():
@@ -46,5 +37,6 @@ func StartEtcd(ctx context.Context) (endpoint string, stop func() error, err err
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
-	return "", nil, errors.Join(err, stop())
+	stop()
+	return "", nil, err
 }

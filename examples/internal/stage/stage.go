@@ -6,6 +6,7 @@ package stage
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"regexp"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -39,7 +41,8 @@ type Stage struct {
 	Etcd    string          // address
 	Ledger  string          // URL
 
-	out     io.Writer
+	out     *os.File
+	colours bool // out is a terminal
 	began   time.Time
 	nodes   map[string]*node
 	running sync.WaitGroup // the processes' readers
@@ -63,7 +66,7 @@ type node struct {
 
 // Run starts etcd and the ledger, plays the scenes and prints the ledger. On return nothing is left running. The error
 // says what did not happen as it should.
-func Run(out io.Writer, noFence bool, play func(*Stage)) (err error) {
+func Run(out *os.File, noFence bool, play func(*Stage)) (err error) {
 	// SIGPIPE: the reader of the output has gone, as in "demo | head".
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	defer stop()
@@ -72,15 +75,28 @@ func Run(out io.Writer, noFence bool, play func(*Stage)) (err error) {
 	defer kill()
 	s := &Stage{Context: ctx, out: out, began: time.Now(), nodes: map[string]*node{}, title: "start", grown: make(chan struct{})}
 
-	etcd, stopEtcd, err := StartEtcd(ctx)
+	if info, err := out.Stat(); err == nil {
+		s.colours = info.Mode()&os.ModeCharDevice != 0 && os.Getenv("NO_COLOR") == ""
+	}
+
+	dir, err := os.MkdirTemp("", "leasefence-demo-*")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stopEtcd()) }()
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	etcd, stopEtcd, err := startEtcd(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer stopEtcd()
 	s.Etcd = etcd
 	s.Say("etcd", "runs inside this program, at %s", etcd)
 
-	book := &ledger.Ledger{NoFence: noFence, Say: func(format string, args ...any) { s.Say("ledger", format, args...) }}
+	book, err := ledger.Open(ctx, dir, noFence, func(format string, args ...any) { s.Say("ledger", format, args...) })
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, book.Close()) }()
 	handler, err := book.Handler()
 	if err != nil {
 		return err
@@ -91,19 +107,20 @@ func Run(out io.Writer, noFence bool, play func(*Stage)) (err error) {
 	}
 	defer func() { err = errors.Join(err, stopLedger()) }()
 	s.Ledger = url
-	s.Say("ledger", "is served at %s", url)
+	s.Say("ledger", "is an empty SQLite database behind %s", url)
 
 	play(s)
+	entries, errBook := book.Entries(ctx)
 	kill()
 	s.running.Wait()
-	if s.err != nil {
-		return fmt.Errorf("failed in the scene %q: %w", s.title, s.err)
+	if err := cmp.Or(s.err, errBook); err != nil {
+		return fmt.Errorf("failed in the scene %q: %w", s.title, err)
 	}
 	s.note("\nThe ledger\n")
-	for _, e := range book.Entries() {
+	for _, e := range entries {
 		s.note("    %v by %s\n", e, e.Writer)
 	}
-	return book.Check()
+	return ledger.Check(entries)
 }
 
 // Serve serves a handler on a free port of the loopback interface until stop is called.
@@ -122,12 +139,26 @@ func (s *Stage) note(format string, args ...any) {
 	_, _ = fmt.Fprintf(s.out, format, args...) // if it fails, SIGPIPE ends the run
 }
 
+// colours are escape sequences of a terminal, by speaker.
+var colours = map[string]string{"main": "\x1b[1m", "etcd": "\x1b[2m", "ledger": "\x1b[35m", "A": "\x1b[36m", "B": "\x1b[33m", "C": "\x1b[34m"}
+
+func (s *Stage) paint(colour, text string) string {
+	if !s.colours {
+		return text
+	}
+	return colour + text + "\x1b[0m"
+}
+
 // Say prints a line of somebody.
 func (s *Stage) Say(who, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := line{who, fmt.Sprintf(format, args...)}
-	s.note("%7.3fs  %-7s %s\n", time.Since(s.began).Seconds(), l.who, l.text)
+	colour := colours[who]
+	if strings.HasPrefix(l.text, "REFUSES ") || strings.HasPrefix(l.text, "ACCEPTS ") {
+		colour = "\x1b[1;31m" // red
+	}
+	s.note("%7.3fs  %s\n", time.Since(s.began).Seconds(), s.paint(colour, fmt.Sprintf("%-7s %s", l.who, l.text)))
 	s.lines = append(s.lines, l)
 	close(s.grown)
 	s.grown = make(chan struct{})
@@ -150,7 +181,7 @@ func (s *Stage) Begin(title string) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.title, s.first = title, len(s.lines)
-		s.note("\n%s\n", title)
+		s.note("\n%s\n", s.paint(colours["main"], title))
 		return nil
 	})
 }
