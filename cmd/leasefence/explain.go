@@ -104,6 +104,7 @@ func explain(ctx context.Context, client *clientv3.Client, token fence.Token, pr
 	err = scan(ctx, client, prefix, e.Revision, created)
 	if errors.Is(err, rpctypes.ErrCompacted) {
 		compacted = true
+		e.Key, e.Names = "", nil // of the pages before the compaction
 		err = scan(ctx, client, prefix, 0, created)
 	}
 	switch {

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
@@ -32,4 +34,56 @@ func TestExplain_unnamedOwner(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, says()[0], "belonged to job and an unnamed owner. ")
 	})
+}
+
+// compacting compacts etcd's history after a number of reads.
+type compacting struct {
+	clientv3.KV
+
+	reads int
+}
+
+func (c *compacting) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	resp, err := c.KV.Get(ctx, key, opts...)
+	if c.reads--; c.reads == 0 && err == nil {
+		var put *clientv3.PutResponse
+		if put, err = c.Put(ctx, "zz", ""); err == nil {
+			_, err = c.Compact(ctx, put.Header.Revision)
+		}
+	}
+	return resp, err
+}
+
+// etcd may compact its history between two pages of a scan.
+func TestExplain_compactedBetweenPages(t *testing.T) {
+	t.Parallel()
+	for name, reads := range map[string]int{"before the first page": 1, "after the first page": 2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				client := fakeetcd.New().NewClient(t.Context())
+				granted, err := client.Grant(t.Context(), 60)
+				require.NoError(t, err)
+				for n := range keysAtATime {
+					_, err := client.Put(t.Context(), fmt.Sprint("data/", n), "")
+					require.NoError(t, err)
+				}
+				put, err := client.Put(t.Context(), fmt.Sprintf("a/%x", int64(granted.ID)), "", clientv3.WithLease(granted.ID))
+				require.NoError(t, err)
+				client.KV = &compacting{client.KV, reads}
+				e, err := explain(t.Context(), client.Client, fence.Token(put.Header.Revision), "")
+				require.NoError(t, err)
+				require.Equal(t, verdictHolds, e.Verdict)
+				require.Equal(t, []string{"a"}, e.Names)
+
+				client.KV = &compacting{client.KV, 1}
+				seen := 0
+				require.NoError(t, scan(t.Context(), client.Client, "", 0, func(*mvccpb.KeyValue) bool {
+					seen++
+					return true
+				}))
+				require.Equal(t, keysAtATime+2, seen, "the keys of before, and the one that was put meanwhile")
+			})
+		})
+	}
 }

@@ -24,8 +24,8 @@ func prefixWanted(err error) error {
 // keysAtATime is the number of keys that one request reads.
 const keysAtATime = 2000
 
-// scan reads the names of all keys that begin with prefix, page by page, all at one revision; 0 is the present one. It
-// ends early if see returns false.
+// scan reads the names of all keys that begin with prefix, page by page. All pages are of revision rev; if that is 0, each
+// is of its own time, so that etcd may compact its history in between. It ends early if see returns false.
 func scan(ctx context.Context, client *clientv3.Client, prefix string, rev int64, see func(*mvccpb.KeyValue) bool) error {
 	key, end := cmp.Or(prefix, "\x00"), clientv3.GetPrefixRangeEnd(prefix)
 	for {
@@ -33,7 +33,6 @@ func scan(ctx context.Context, client *clientv3.Client, prefix string, rev int64
 		if err != nil {
 			return err
 		}
-		rev = cmp.Or(rev, resp.Header.Revision)
 		for _, kv := range resp.Kvs {
 			if !see(kv) {
 				return nil
