@@ -89,7 +89,7 @@ func (a *app) elect(c command, name string) error {
 				continue
 			}
 			stop := s.supervise(child, t.hold, c.grace, signals)
-			if stop.lost || errors.Is(t.err(), lease.ErrLost) {
+			if stop.lost || errors.Is(t.Err(), lease.ErrLost) {
 				signalGroup(child, syscall.SIGKILL) // processes of the command may have outlived it
 			}
 			err = outcome(child.ProcessState)
@@ -115,7 +115,7 @@ func (s *session) campaign(ctx context.Context, name string, terms chan<- tenure
 		}
 		answer := make(chan error)
 		select {
-		case terms <- tenure{hold{ctx: l.Context(), err: l.Err, names: []string{name}, token: token.String(), key: l.Key()}, answer}:
+		case terms <- tenure{hold{l, []string{name}, token.String(), l.Key(), false}, answer}:
 			err := <-answer
 			ended = err == nil && l.Err() == nil
 			return err

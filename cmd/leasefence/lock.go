@@ -161,14 +161,14 @@ func (a *app) lock(l theLock) error {
 		return cannotRun(err)
 	}
 	signals := catchSignals()
-	keys := make(chan string, 1)
+	granted := make(chan lease.Acquired, 1)
 	ctx := context.Background()
 	if l.wait > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, l.wait, fmt.Errorf("not obtained in %v", l.wait))
 		defer cancel()
 	}
-	s, err := a.open(ctx, l.command, signals, func(got lease.Acquired) { keys <- got.Key })
+	s, err := a.open(ctx, l.command, signals, func(got lease.Acquired) { granted <- got })
 	if s != nil {
 		defer s.close()
 	}
@@ -176,29 +176,30 @@ func (a *app) lock(l theLock) error {
 		return err
 	}
 
-	var h hold
+	var held lock
 	err = interruptible(ctx, signals, func(ctx context.Context) (err error) {
-		h, err = l.obtain(ctx, s.Session)
+		held, err = l.obtain(ctx, s.Session)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	h.key = <-keys
+	got := <-granted
+	h := hold{held, got.Locks, got.Token.String(), got.Key, l.shared}
 	child, err := start(path, l.cmd, h)
 	if err != nil {
 		return cannotRun(err)
 	}
 	stop := s.supervise(child, h, l.grace, signals)
-	held := h.err() == nil // the command ended under the lock; a later loss does not matter to it
+	inTime := held.Err() == nil // the command ended under the lock; a later loss does not matter to it
 	release, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	err = h.unlock(release)
+	err = held.Unlock(release)
 	switch {
 	case stop.lost && !errors.Is(err, lease.ErrLost): // lost after a request for release, which Unlock does not report
 		err = errors.Join(lease.ErrLost, err)
 		fallthrough
-	case errors.Is(err, lease.ErrLost) && (!held || !lostInUnlock(err)):
+	case errors.Is(err, lease.ErrLost) && (!inTime || !lostInUnlock(err)):
 		signalGroup(child, syscall.SIGKILL) // processes of the command may have outlived it
 		return &exitError{exitLost, err}
 	case err != nil:
@@ -216,59 +217,52 @@ func lostInUnlock(err error) bool {
 
 // hold is a lock of any kind, or a leadership, while a command runs under it.
 type hold struct {
-	ctx    context.Context //nolint:containedctx // the hold's own context, which ends with the hold
-	err    func() error    // nil while it is held; reads the clock, so it is right before ctx ends
-	unlock func(context.Context) error
-	names  []string
-	token  string
-	key    string
-	shared bool
+	handle
+
+	names      []string
+	token, key string
+	shared     bool
+}
+
+type handle interface {
+	Context() context.Context // ends with the hold
+	Err() error               // nil while it is held; reads the clock, so it is right before the context ends
+}
+
+// lock is a handle of any kind of lock.
+type lock interface {
+	handle
+	Unlock(ctx context.Context) error
 }
 
 // obtain waits for the lock.
-func (l *theLock) obtain(ctx context.Context, s *lease.Session) (hold, error) {
+func (l *theLock) obtain(ctx context.Context, s *lease.Session) (lock, error) {
 	name := l.names[0]
 	switch {
+	case l.shared && l.try:
+		return anyLock(s.TryRLock(ctx, name))
 	case l.shared:
-		acquire := s.RLock
-		if l.try {
-			acquire = s.TryRLock
-		}
-		h, err := acquire(ctx, name)
-		if err != nil {
-			return hold{}, err
-		}
-		return hold{ctx: h.Context(), err: h.Err, unlock: h.Unlock, names: l.names, token: h.Token().String(), shared: true}, nil
+		return anyLock(s.RLock(ctx, name))
+	case l.permits > 0 && l.try:
+		return anyLock(s.TryPermit(ctx, name, l.permits))
 	case l.permits > 0:
-		acquire := s.Permit
-		if l.try {
-			acquire = s.TryPermit
-		}
-		h, err := acquire(ctx, name, l.permits)
-		if err != nil {
-			return hold{}, err
-		}
-		return hold{ctx: h.Context(), err: h.Err, unlock: h.Unlock, names: []string{h.Name()}, token: h.Token().String()}, nil
+		return anyLock(s.Permit(ctx, name, l.permits))
+	case l.all && l.try:
+		return anyLock(s.TryLockAll(ctx, l.names...))
 	case l.all:
-		acquire := s.LockAll
-		if l.try {
-			acquire = s.TryLockAll
-		}
-		h, err := acquire(ctx, l.names...)
-		if err != nil {
-			return hold{}, err
-		}
-		return hold{ctx: h.Context(), err: h.Err, unlock: h.Unlock, names: h.Names(), token: h.Token().String()}, nil
+		return anyLock(s.LockAll(ctx, l.names...))
+	case l.try:
+		return anyLock(s.TryLock(ctx, name))
+	default:
+		return anyLock(s.Lock(ctx, name))
 	}
-	acquire := s.Lock
-	if l.try {
-		acquire = s.TryLock
-	}
-	h, err := acquire(ctx, name)
+}
+
+func anyLock[L lock](l L, err error) (lock, error) {
 	if err != nil {
-		return hold{}, err
+		return nil, err
 	}
-	return hold{ctx: h.Context(), err: h.Err, unlock: h.Unlock, names: l.names, token: h.Token().String()}, nil
+	return l, nil
 }
 
 func cannotRun(err error) error {

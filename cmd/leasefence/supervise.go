@@ -27,7 +27,7 @@ func (s *session) supervise(cmd *exec.Cmd, h hold, grace time.Duration, signals 
 		defer close(ended)
 		_ = cmd.Wait() // the outcome is in ProcessState
 	}()
-	over := h.ctx.Done()
+	over := h.Context().Done()
 	var kill <-chan time.Time
 	var gone <-chan struct{}
 	for running := true; running; {
@@ -39,10 +39,10 @@ func (s *session) supervise(cmd *exec.Cmd, h hold, grace time.Duration, signals 
 			}
 		case <-over:
 			over = nil
-			lost, taken := errors.AsType[*lease.LostError](context.Cause(h.ctx))
+			lost, taken := errors.AsType[*lease.LostError](context.Cause(h.Context()))
 			switch {
 			case !taken: // somebody asked for the release: nobody else gets the lock before the command has ended
-				s.say("%s: %v: CMD gets SIGTERM", strings.Join(h.names, ", "), context.Cause(h.ctx))
+				s.say("%s: %v: CMD gets SIGTERM", strings.Join(h.names, ", "), context.Cause(h.Context()))
 				signalGroup(cmd, syscall.SIGTERM)
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
