@@ -3,12 +3,7 @@
 package command_test
 
 import (
-	"os"
 	"os/exec"
-	"os/signal"
-	"path/filepath"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -16,7 +11,6 @@ import (
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/integration/etcdtest"
-	"github.com/leasefence/leasefence/integration/faults"
 )
 
 func elect(t *testing.T, endpoint string, args ...string) *running {
@@ -40,90 +34,6 @@ func TestElect_oneLeads(t *testing.T) {
 	require.Zero(t, first.end(t))
 	require.Zero(t, second.end(t))
 	require.Equal(t, "3\n", second.stdout.String())
-	requireNothingLeft(t, client)
-}
-
-// A leader that loses the leadership, or is asked to release it, stops its command, campaigns again, and starts the
-// command again.
-func TestElect_leadsAgain(t *testing.T) {
-	t.Parallel()
-	for how, says := range map[string]string{"asked": "asked to release", "deleted": "campaigning again", "revoked": "campaigning again"} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			addr, client := etcd(t)
-			p := elect(t, addr, "job", "--", "sh", "-c", `echo "term $LEASEFENCE_TOKEN."; while :; do sleep 0.01; done`)
-			p.awaitOutput(t, "term 2.")
-			if how == "asked" {
-				require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
-			} else {
-				endHold(t, client, "job", how)
-			}
-			require.Eventually(t, func() bool { return len(p.stdout.String()) > len("term 2.\nterm ") }, patience, time.Millisecond)
-			require.Regexp(t, `^term 2\.\nterm [3-9]\.\n$`, p.stdout.String())
-			require.Contains(t, p.stderr.String(), says)
-			p.signal(t, syscall.SIGTERM)
-			require.Equal(t, 143, p.end(t))
-			requireNothingLeft(t, client)
-		})
-	}
-}
-
-// If the leadership is lost because renewals fail, the command ends before etcd can let another candidate lead.
-func TestElect_endsTheCommandBeforeAnotherLeads(t *testing.T) {
-	t.Parallel()
-	const ttl = 4 * time.Second
-	addr, _ := etcd(t)
-	for name, script := range map[string]string{"stubborn": stubborn, "orphan": orphan} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			link := faults.NewProxy(t, addr)
-			running := filepath.Join(t.TempDir(), "running")
-			p := elect(t, link.Addr(), "--ttl", ttl.String(), "--grace", "500ms", name, "--", "sh", "-c", script, running)
-			awaitFile(t, running)
-			awaitFile(t, running+".child")
-			link.Refuse()
-			cut := time.Now() // no renewal was sent later
-			require.Eventually(t, func() bool { return strings.Contains(p.stderr.String(), "campaigning again") }, patience, time.Millisecond)
-			requireSilence(t, running+".child")
-			p.signal(t, syscall.SIGTERM)
-			require.Equal(t, 143, p.end(t))
-			require.Less(t, lastSign(t, running).Sub(cut), ttl)
-		})
-	}
-}
-
-// After a signal elect does not campaign again, whatever has ended the leadership.
-func TestElect_askedAndThenSignalled(t *testing.T) {
-	t.Parallel()
-	addr, client := etcd(t)
-	dir := t.TempDir()
-	started, asked := filepath.Join(dir, "started"), filepath.Join(dir, "asked")
-	p := elect(t, addr, "job", "--", "sh", "-c",
-		`trap 'test ! -e "$1" || exit 5; touch "$1"' TERM; touch "$0"; while :; do sleep 0.01; done`, started, asked)
-	awaitFile(t, started)
-	require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
-	awaitFile(t, asked)
-	p.signal(t, syscall.SIGTERM)
-	require.Equal(t, 5, p.end(t))
-	requireNothingLeft(t, client)
-}
-
-// SIGHUP does not end the candidacy: many services only reload their settings on it.
-func TestElect_reloadedAndThenAsked(t *testing.T) {
-	t.Parallel()
-	addr, client := etcd(t)
-	// A signal that is caught here is not ignored in the processes that this test starts, even under nohup.
-	caught := make(chan os.Signal, 1)
-	signal.Notify(caught, syscall.SIGHUP)
-	defer signal.Stop(caught)
-	p := elect(t, addr, "job", "--", "sh", "-c", `trap 'echo reloaded' HUP; echo "term $LEASEFENCE_TOKEN."; while :; do sleep 0.01 || :; done`)
-	p.awaitOutput(t, "term 2.")
-	p.signal(t, syscall.SIGHUP)
-	p.awaitOutput(t, "reloaded")
-	require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
-	p.awaitOutput(t, "reloaded\nterm ")
-	p.signal(t, syscall.SIGTERM)
-	require.Equal(t, 143, p.end(t))
 	requireNothingLeft(t, client)
 }
 

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -81,45 +80,6 @@ func TestLock_passesOnInputOutputAndTheToken(t *testing.T) {
 	requireNothingLeft(t, client)
 }
 
-func TestLock_passesOnSignals(t *testing.T) {
-	t.Parallel()
-	addr, client := etcd(t)
-	// A signal that is caught here is not ignored in the processes that this test starts, even under nohup.
-	caught := make(chan os.Signal, 1)
-	signal.Notify(caught, syscall.SIGHUP)
-	defer signal.Stop(caught)
-	for name, sig := range map[string]syscall.Signal{
-		"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "QUIT": syscall.SIGQUIT, "HUP": syscall.SIGHUP,
-	} {
-		t.Run(name, func(t *testing.T) {
-			started := filepath.Join(t.TempDir(), "started")
-			p := lock(t, addr, "job", "--", "sh", "-c",
-				`trap 'echo cleaned up; exit 9' `+name+`; while touch "$0"; do sleep 0.01; done`, started)
-			awaitFile(t, started)
-			p.signal(t, sig)
-			require.Equal(t, 9, p.end(t))
-			require.Equal(t, "cleaned up\n", p.stdout.String())
-			requireNothingLeft(t, client)
-		})
-	}
-}
-
-// leasefence passes on all signals that arrive at once.
-func TestLock_passesOnSignalsThatComeTogether(t *testing.T) {
-	t.Parallel()
-	addr, client := etcd(t)
-	started := filepath.Join(t.TempDir(), "started")
-	p := lock(t, addr, "job", "--", "sh", "-c",
-		`trap : HUP INT QUIT; trap 'exit 9' TERM; touch "$0"; while :; do sleep 0.01; done`, started)
-	awaitFile(t, started)
-	p.signal(t, syscall.SIGSTOP) // while it is stopped, the system keeps its signals
-	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGCONT} {
-		p.signal(t, sig)
-	}
-	require.Equal(t, 9, p.end(t))
-	requireNothingLeft(t, client)
-}
-
 // stubborn ignores the signals that it can, has a child that does the same, and touches a file each while they run.
 // They end at the latest when the test's folder is gone.
 const stubborn = `trap '' TERM INT HUP
@@ -156,29 +116,37 @@ func lastSign(t *testing.T, path string) time.Time {
 }
 
 // If renewals fail, the command has ended before etcd can give the lock to anybody else. (etcdctl lock lets its command
-// run on.)
+// run on.) elect campaigns again then.
 func TestLock_endsTheCommandBeforeTheLockExpires(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
 	addr, _ := etcd(t)
-	for name, tt := range map[string]struct {
-		script string
-		out    string
-	}{
-		"stubborn": {stubborn, ""},
-		"obedient": {`trap 'echo cleaned up; exit 0' TERM; touch "$0.child"; while touch "$0"; do sleep 0.01; done`, "cleaned up\n"},
-		"orphan":   {orphan, ""},
+	obedient := `trap 'echo cleaned up; exit 0' TERM; touch "$0.child"; while touch "$0"; do sleep 0.01; done`
+	for name, tt := range map[string]struct{ verb, script, out string }{
+		"stubborn":            {"lock", stubborn, ""},
+		"obedient":            {"lock", obedient, "cleaned up\n"},
+		"orphan":              {"lock", orphan, ""},
+		"stubborn, and elect": {"elect", stubborn, ""},
+		"orphan, and elect":   {"elect", orphan, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			link := faults.NewProxy(t, addr)
 			running := filepath.Join(t.TempDir(), "running")
-			p := lock(t, link.Addr(), "--ttl", ttl.String(), "--grace", "500ms", name, "--", "sh", "-c", tt.script, running)
+			p := start(t, link.Addr(), tt.verb, "--ttl", ttl.String(), "--grace", "500ms", name, "--", "sh", "-c", tt.script, running)
+			awaitFile(t, running)
 			awaitFile(t, running+".child")
 			link.Refuse()
 			cut := time.Now() // no renewal was sent later
 
-			require.Equal(t, 74, p.end(t))
+			code := 74
+			if tt.verb == "elect" {
+				require.Eventually(t, func() bool { return strings.Contains(p.stderr.String(), "campaigning again") }, patience, time.Millisecond)
+				requireSilence(t, running+".child")
+				p.signal(t, syscall.SIGTERM)
+				code = 128 + int(syscall.SIGTERM)
+			}
+			require.Equal(t, code, p.end(t))
 			require.Equal(t, tt.out, p.stdout.String())
 			require.Contains(t, p.stderr.String(), "no renewal was acknowledged before the deadline")
 			requireSilence(t, running+".child")

@@ -80,27 +80,6 @@ func TestRelease_asksACommand(t *testing.T) {
 	require.Equal(t, "next\n", next.stdout.String())
 }
 
-// A command that was asked to release its lock and runs on may still lose the lock: it is killed at once then.
-func TestRelease_killsACommandThatWasAskedAndHasLostTheLock(t *testing.T) {
-	t.Parallel()
-	for _, how := range []string{"deleted", "revoked"} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			addr, client := etcd(t)
-			dir := t.TempDir()
-			started, asked := filepath.Join(dir, "started"), filepath.Join(dir, "asked")
-			p := lock(t, addr, "--ttl", "1h", "job", "--", "sh", "-c",
-				`trap 'touch "$1"' TERM; touch "$0"; while :; do sleep 0.01; done`, started, asked)
-			awaitFile(t, started)
-			require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
-			awaitFile(t, asked)
-			endHold(t, client, "job", how)
-			require.Equal(t, 74, p.end(t))
-			requireNothingLeft(t, client)
-		})
-	}
-}
-
 func TestRelease_waits(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.StartProcess(t) // a process of its own, so that its metrics count only this test

@@ -3,15 +3,13 @@
 package command_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
@@ -36,79 +34,33 @@ func (p *tab) showsTheSame(t *testing.T, client *clientv3.Client, name string) {
 	require.Fail(t, "the page is not live")
 }
 
-// party is a contender that enters and leaves the queue of one name.
-type party struct {
-	client  *clientv3.Client
-	session *lease.Session
-	name    string
-	owner   string
-	leave   context.CancelFunc // nil while it is not in the queue
-	in      chan unlocker      // the outcome of its acquisition
+// contender is a key in the queue of a name, and its lease.
+type contender struct {
+	key   string
+	lease clientv3.LeaseID
 }
 
-type unlocker interface {
-	Unlock(ctx context.Context) error
-}
-
-// held is the handle of an acquisition, nil if that has failed.
-func held[L unlocker](l L, err error) unlocker {
-	if err != nil {
-		return nil
-	}
-	return l
-}
-
-// key is the party's key in etcd, nil if it has none.
-func (p *party) key(t *testing.T) *mvccpb.KeyValue {
+// enter puts a key of a writer, a reader or the holder of a permit.
+func enter(t *testing.T, client *clientv3.Client, name string, kind int) contender {
 	t.Helper()
-	resp, err := p.client.Get(bounded(t), p.name+"/", clientv3.WithPrefix())
+	granted, err := client.Grant(bounded(t), 3600)
 	require.NoError(t, err)
-	for _, kv := range resp.Kvs {
-		if string(kv.Value) == p.owner {
-			return kv
-		}
-	}
-	return nil
+	key := fmt.Sprintf([]string{"%s/%x-a", "%s/r%x-a", "%s/~slot/1/%x-of3-a"}[kind], name, int64(granted.ID))
+	_, err = client.Put(bounded(t), key, "host/"+hex(granted.ID), clientv3.WithLease(granted.ID))
+	require.NoError(t, err)
+	return contender{key, granted.ID}
 }
 
-// enter begins an acquisition of one of three kinds, and returns when the party's key is in etcd.
-func (p *party) enter(t *testing.T, kind int) {
+// leave ends a hold or a wait: its lease ends, or somebody deletes the key.
+func (c contender) leave(t *testing.T, client *clientv3.Client, revoke bool) {
 	t.Helper()
-	ctx, leave := context.WithCancel(context.WithoutCancel(t.Context()))
-	p.leave, p.in = leave, make(chan unlocker, 1)
-	go func() {
-		switch kind {
-		case 0:
-			p.in <- held(p.session.RLock(ctx, p.name))
-		case 1:
-			p.in <- held(p.session.Permit(ctx, p.name, 3))
-		default:
-			p.in <- held(p.session.Lock(ctx, p.name))
-		}
-	}()
-	require.Eventually(t, func() bool { return p.key(t) != nil }, patience, time.Millisecond)
-}
-
-// exit ends the party's hold or wait in one of several ways, and returns when its key is gone.
-func (p *party) exit(t *testing.T, way int) {
-	t.Helper()
-	switch key := p.key(t); {
-	case key == nil:
-	case way == 0:
-		_, err := p.client.Revoke(bounded(t), clientv3.LeaseID(key.Lease))
-		require.NoError(t, err)
-	case way == 1:
-		err := lease.Release(bounded(t), p.client, p.name, lease.ReleaseOptions{Mode: lease.ReleaseNow, Revision: key.CreateRevision})
-		if !errors.Is(err, lease.ErrNotHeld) { // the party waits
-			require.NoError(t, err)
-		}
+	var err error
+	if revoke {
+		_, err = client.Revoke(bounded(t), c.lease)
+	} else {
+		_, err = client.Delete(bounded(t), c.key)
 	}
-	p.leave()
-	if l := <-p.in; l != nil {
-		_ = l.Unlock(bounded(t)) // fails if the lock was lost
-	}
-	p.leave = nil
-	require.Eventually(t, func() bool { return p.key(t) == nil }, patience, time.Millisecond)
+	require.NoError(t, err)
 }
 
 const changes = 1000
@@ -122,20 +74,17 @@ func TestUI_showsWhatInspectSays(t *testing.T) {
 	first, second := faults.NewProxy(t, srv.Endpoint()), faults.NewProxy(t, srv.Endpoint())
 	_, page := startUI(t, first.Addr()+","+second.Addr())
 	const name = "jobs/nightly"
-	parties := make([]*party, 5)
-	for i := range parties {
-		owner := fmt.Sprintf("host-%d/17", i)
-		parties[i] = &party{client: client, session: newSession(t, client, owner), name: name, owner: owner}
-	}
 	p := open(t, of(page, name))
 	chance := rand.New(rand.NewPCG(1, 2))
+	var queue []contender
 	change := func() {
-		one := parties[chance.IntN(len(parties))]
-		if one.leave == nil {
-			one.enter(t, chance.IntN(5))
-		} else {
-			one.exit(t, chance.IntN(6))
+		if n := len(queue); n == 5 || chance.IntN(6) < n {
+			i := chance.IntN(n)
+			queue[i].leave(t, client, chance.IntN(2) == 0)
+			queue = slices.Delete(queue, i, i+1)
+			return
 		}
+		queue = append(queue, enter(t, client, name, chance.IntN(3)))
 	}
 	for n := range changes {
 		switch n {
@@ -165,10 +114,8 @@ func TestUI_showsWhatInspectSays(t *testing.T) {
 		change()
 		p.showsTheSame(t, client, name)
 	}
-	for _, one := range parties {
-		if one.leave != nil {
-			one.exit(t, 2)
-		}
+	for _, one := range queue {
+		one.leave(t, client, true)
 	}
 	p.showsTheSame(t, client, name)
 	p.has(t, "#log", "etcd did not answer: holds may be missing")
