@@ -68,7 +68,8 @@ func TestCommand_isToldAndEnds(t *testing.T) {
 		"HUP":  {"lock", `trap 'echo cleaned up; exit 9' HUP` + loop, []step{sent(syscall.SIGHUP)}, 9, "cleaned up", ""},
 		"signals that come together": { // while it is stopped, the system keeps them
 			"lock", `trap : HUP INT QUIT; trap 'exit 9' TERM` + loop,
-			[]step{sent(syscall.SIGSTOP, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGCONT)}, 9, "", "",
+			[]step{sent(syscall.SIGSTOP, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGCONT)},
+			9, "", "",
 		},
 		"asked, and deleted": {"lock", asked, []step{released, says("asked"), deleted}, 74, "asked", "asked to release"},
 		"asked, and revoked": {"lock", asked, []step{released, says("asked"), revoked}, 74, "asked", "asked to release"},

@@ -49,6 +49,8 @@ var (
 	outcome = []string{"kind", "outcome"}
 	reason  = []string{"kind", "reason"}
 	name    = []string{"name"}
+	state   = []string{"state"}
+	access  = []string{"mode", "outcome"}
 	short   = bounds(0.001, 8)
 	long    = bounds(0.01, 11)
 )
@@ -91,7 +93,7 @@ var Definitions = [...]Definition{
 	},
 	State: {
 		"leasefence_session_state", "leasefence.session.state", "", "1 for the state of the session's lease, 0 for the others.",
-		Gauge, []string{"state"}, false, nil,
+		Gauge, state, false, nil,
 	},
 	CleanUp: {
 		"leasefence_cleanup_keys", "leasefence.cleanup.keys", "{key}", "Keys that are to be deleted in the background.", Gauge, nil, false, nil,
@@ -106,7 +108,7 @@ var Definitions = [...]Definition{
 	},
 	Tokens: {
 		"leasefence_tokens_total", "leasefence.tokens", "{token}", "Tokens that have come to resources.",
-		Counter, []string{"mode", "outcome"}, true, nil,
+		Counter, access, true, nil,
 	},
 }
 
