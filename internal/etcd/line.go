@@ -107,15 +107,10 @@ type Line struct {
 	// queues are sent alone until one succeeds: a caller without permission that keeps trying would otherwise have
 	// each batch that it is in refused and split.
 	refused map[string]struct{}
-	inRow   int           // the number of failures in a row of transactions of these queues
-	apart   chan struct{} // of capacity 1: a slot, held while a transaction of these queues is under way
 }
 
-const (
-	mostRefused  = 1024           // the most queues that refused remembers
-	refusedPause = stuckAfter / 2 // between a failure and the next transaction of the refused queues
-	refusedFree  = 8              // failures in a row without a pause: a short denial costs no waiting
-)
+// mostRefused is the most queues that refused remembers.
+const mostRefused = 1024
 
 // caller is a transaction that waits to be sent in a batch, by the goroutine of a lane.
 type caller struct {
@@ -132,7 +127,7 @@ type caller struct {
 
 // NewLine returns a line that sends through conn.
 func NewLine(conn *Conn, opts LineOptions) *Line {
-	return &Line{conn: conn, opts: opts, mostOps: mostOps, mostBytes: mostBytes, apart: make(chan struct{}, 1)}
+	return &Line{conn: conn, opts: opts, mostOps: mostOps, mostBytes: mostBytes}
 }
 
 // Commit carries out t in one attempt. After an error for which [Refused] reports true, t was not carried out; after
@@ -141,7 +136,7 @@ func (l *Line) Commit(a *Attempt, t Txn) (Result, error) {
 	l.mu.Lock()
 	if _, refused := l.refused[t.Queue]; refused {
 		l.mu.Unlock()
-		return l.goApart(a, t)
+		return l.alone(a, t)
 	}
 	if len(l.waiting) == 0 {
 		if lane := l.free(); lane != nil {
@@ -192,34 +187,6 @@ func (l *Line) alone(a *Attempt, t Txn) (Result, error) {
 		return Result{}, err
 	}
 	return Result{Succeeded: resp.Succeeded, Revision: resp.Header.Revision, Responses: resp.Responses}, nil
-}
-
-// goApart sends t in a request of its own. Only one such request is under way at a time, and after a number of
-// failures in a row there is a pause after each further one: a caller that retries without end takes little of the
-// server's capacity. A request that is not answered holds up the next one for no longer than stuckAfter.
-func (l *Line) goApart(a *Attempt, t Txn) (res Result, err error) {
-	stuck := time.NewTimer(stuckAfter)
-	defer stuck.Stop()
-	select {
-	case l.apart <- struct{}{}:
-		defer func() {
-			l.mu.Lock()
-			if l.inRow++; err == nil {
-				l.inRow = 0
-			}
-			atOnce := l.inRow <= refusedFree
-			l.mu.Unlock()
-			if free := func() { <-l.apart }; atOnce {
-				free()
-			} else {
-				time.AfterFunc(refusedPause, free)
-			}
-		}()
-	case <-stuck.C:
-	case <-a.Context().Done():
-		return Result{}, fmt.Errorf("%w: %w", ErrNotSent, a.Context().Err())
-	}
-	return l.alone(a, t)
 }
 
 // note records whether the server refused a transaction of a queue, sent alone, for what it contained.
