@@ -298,8 +298,8 @@ var queueMutants = []mutant{
 	{
 		name: "Commit: a lane is reused while its request is under way",
 		file: "internal/etcd/lane.go",
-		old:  "\t\tl.leave(taken)\n",
-		new:  "\t\tl.done(taken)\n\t\tl.spare = taken\n",
+		old:  "if round == l.round {",
+		new:  "if round <= l.round {",
 		by:   killer{inEtcd, "TestLine_lanes_stuckOneReturns", `require.Empty(t, sent(), "they wait for the one that is under way")`},
 	},
 	{

@@ -14,8 +14,8 @@ const (
 	// mostLanes is that number while the waiting transactions fill a request: then waiting for more of them gains
 	// nothing.
 	mostLanes = 4
-	// stuckAfter is how long a request keeps its lane. After that another request may be sent beside it: an endpoint
-	// that does not answer must not hold up callers whom another endpoint could serve.
+	// stuckAfter is how long requests keep the lanes to themselves. After that another may be sent beside them: an
+	// endpoint that does not answer must not hold up callers whom another endpoint could serve.
 	stuckAfter = 10 * time.Millisecond
 	// yields is how often in a row gather yields the processor without a new transaction before it sends, which takes
 	// about 50 µs on an idle processor. If other goroutines compute, each yield may take 10 ms: then gather ends
@@ -24,95 +24,70 @@ const (
 	gatherFor = 300 * time.Microsecond
 )
 
-// lane is a slot for one request at a time. The line's mu guards over.
-type lane struct {
-	stuck *time.Timer // takes the lane from a request that is stuck
-	over  bool        // the present user does not have the lane any more
-}
-
-// free takes a lane and starts its timer. It returns nil if none is free. l.mu must be held.
-func (l *Line) free() *lane {
+// enter takes a lane for a request that is about to be sent. If all lanes have been in use for stuckAfter, their
+// requests are stuck: they lose their lanes, and a new round begins. enter reports false if no lane is free. l.mu must
+// be held.
+func (l *Line) enter() (round int, free bool) {
 	most := lanes
 	if len(l.waiting) >= l.mostOps {
 		most = mostLanes
 	}
 	if l.busy >= most {
-		return nil
+		if time.Since(l.sent) < stuckAfter {
+			return 0, false
+		}
+		l.busy, l.round = 0, l.round+1
 	}
 	l.busy++
-	if taken := l.spare; taken != nil {
-		l.spare, taken.over = nil, false
-		taken.stuck.Reset(stuckAfter)
-		return taken
-	}
-	taken := new(lane)
-	taken.stuck = time.AfterFunc(stuckAfter, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.leave(taken)
-		l.openNext()
-	})
-	return taken
+	l.sent = time.Now()
+	return l.round, true
 }
 
-// next passes a lane whose request has returned on to the waiting transactions.
-func (l *Line) next(lane *lane) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.done(lane)
-	l.openNext()
-}
-
-// openNext starts sending the waiting transactions, if there are any and a lane is free. l.mu must be held.
-func (l *Line) openNext() {
-	if len(l.waiting) == 0 {
-		return
-	}
-	if free := l.free(); free != nil {
-		l.open(free)
-	}
-}
-
-// done frees a lane whose user has ended, and keeps it for the next user unless its timer has fired. A timer that
-// fired for an earlier request, and still waits for l.mu, may treat the next request as stuck: then another one is
-// sent beside it, which is harmless. l.mu must be held.
-func (l *Line) done(lane *lane) {
-	if lane.stuck.Stop() {
-		l.spare = lane
-	}
-	l.leave(lane)
-}
-
-// leave frees a lane, whose request may still be under way. l.mu must be held.
-func (l *Line) leave(lane *lane) {
-	if !lane.over {
-		lane.over = true
+// leave frees the lane of a request, unless the request was stuck. l.mu must be held.
+func (l *Line) leave(round int) {
+	if round == l.round {
 		l.busy--
 	}
 }
 
-// open starts a goroutine that sends the waiting transactions on a lane. l.mu must be held.
-func (l *Line) open(lane *lane) {
-	if l.opts.Spawn(func(ctx context.Context) { l.drive(ctx, lane) }) {
+// next passes the lane of a request that has returned on to the waiting transactions.
+func (l *Line) next(round int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leave(round)
+	l.openNext()
+}
+
+// openNext starts sending the waiting transactions, if there are any: at once if a lane is free, otherwise when the
+// request under way returns or is stuck. l.mu must be held.
+func (l *Line) openNext() {
+	if len(l.waiting) == 0 {
 		return
 	}
-	l.end(lane)
+	round, free := l.enter()
+	if !free {
+		l.stuck.Reset(stuckAfter - time.Since(l.sent))
+		return
+	}
+	if !l.opts.Spawn(func(ctx context.Context) { l.drive(ctx, round) }) {
+		l.end(round)
+	}
 }
 
 // end fails all waiting transactions, because the owner of the line has ended. l.mu must be held.
-func (l *Line) end(lane *lane) {
+func (l *Line) end(round int) {
 	for _, c := range l.waiting {
 		c.finish(Result{}, fmt.Errorf("%w: %w", ErrNotSent, context.Canceled))
 	}
 	l.waiting = nil
-	l.done(lane)
+	l.leave(round)
 }
 
 // drive sends one batch after another on its lane until nothing waits.
-func (l *Line) drive(ctx context.Context, lane *lane) {
+func (l *Line) drive(ctx context.Context, round int) {
 	for back := 0; ; {
 		l.gather(back)
-		batch := l.take(ctx, lane)
+		batch := l.take(ctx, round)
 		if len(batch) == 0 {
 			return
 		}
@@ -145,20 +120,20 @@ func (l *Line) gather(back int) (n int) {
 }
 
 // take takes the next batch off the line. If there is none, the lane is free.
-func (l *Line) take(ctx context.Context, lane *lane) []*caller {
+func (l *Line) take(ctx context.Context, round int) []*caller {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case lane.over: // its last request was stuck
+	case round != l.round: // its last request was stuck
 		return nil
 	case ctx.Err() != nil:
-		l.end(lane)
+		l.end(round)
 		return nil
 	case len(l.waiting) == 0, l.busy > lanes && len(l.waiting) < l.mostOps/2:
-		l.done(lane)
+		l.leave(round)
 		return nil
 	}
-	lane.stuck.Reset(stuckAfter)
+	l.sent = time.Now()
 	var (
 		batch, rest []*caller
 		bytes       int
@@ -177,6 +152,8 @@ func (l *Line) take(ctx context.Context, lane *lane) []*caller {
 		bytes += c.size
 		batch = append(batch, c)
 	}
-	l.waiting = rest
+	if l.waiting = rest; len(rest) > 0 {
+		l.stuck.Reset(stuckAfter)
+	}
 	return batch
 }

@@ -76,10 +76,10 @@ type LineOptions struct {
 // is first sent flat, with the comparisons of all of them together. If these do not all hold, the line sends the
 // batch again with each transaction nested, so that each one succeeds or fails by itself.
 //
-// Apart from requests of CommitAlone the line has one request under way at a time; up to four while the waiting
-// transactions fill a request. A transaction that finds no request under way is sent at once and alone, so batching
-// adds no latency to it. The others wait, and everything that has gathered when a request returns is sent together. A
-// request that is not answered within 10 ms no longer holds up the others: the next one is sent beside it.
+// Apart from transactions that must be sent alone, the line has one request under way at a time; up to four while the
+// waiting transactions fill a request. A transaction that finds no request under way is sent at once and alone, so
+// batching adds no latency to it. The others wait, and everything that has gathered when a request returns is sent
+// together. A request that is not answered within 10 ms no longer holds up the others: the next one is sent beside it.
 //
 // Callers do not affect each other. Each has its own comparisons and its own result. A caller that gives up while it
 // waits gets [ErrNotSent]: its transaction was not sent. A caller that gives up later does not disturb the request,
@@ -95,10 +95,12 @@ type Line struct {
 	conn *Conn
 	opts LineOptions
 
-	mu        sync.Mutex // guards the fields below
-	busy      int        // lanes in use, without those that are stuck
-	spare     *lane      // a lane to use again; nil if there is none
-	waiting   []*caller  // in the order in which they came
+	mu        sync.Mutex  // guards the fields below
+	busy      int         // lanes in use by requests of this round
+	round     int         // the number of times that requests were stuck; see enter
+	sent      time.Time   // when the latest request was sent
+	stuck     *time.Timer // runs while transactions wait for a lane
+	waiting   []*caller   // in the order in which they came
 	mostOps   int
 	mostBytes int
 	notFlat   int // the number of further batches that are sent nested
@@ -127,7 +129,14 @@ type caller struct {
 
 // NewLine returns a line that sends through conn.
 func NewLine(conn *Conn, opts LineOptions) *Line {
-	return &Line{conn: conn, opts: opts, mostOps: mostOps, mostBytes: mostBytes}
+	l := &Line{conn: conn, opts: opts, mostOps: mostOps, mostBytes: mostBytes}
+	l.stuck = time.AfterFunc(time.Hour, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.openNext()
+	})
+	l.stuck.Stop()
+	return l
 }
 
 // Commit carries out t in one attempt. After an error for which [Refused] reports true, t was not carried out; after
@@ -139,17 +148,15 @@ func (l *Line) Commit(a *Attempt, t Txn) (Result, error) {
 		return l.alone(a, t)
 	}
 	if len(l.waiting) == 0 {
-		if lane := l.free(); lane != nil {
+		if round, free := l.enter(); free {
 			l.mu.Unlock()
-			defer l.next(lane)
+			defer l.next(round)
 			return l.alone(a, t)
 		}
 	}
 	c := &caller{txn: t, size: t.size(), bound: max(a.bound, l.opts.Bound), many: a.copies, done: make(chan struct{})}
 	l.waiting = append(l.waiting, c)
-	if lane := l.free(); lane != nil { // the waiting ones fill a request
-		l.open(lane)
-	}
+	l.openNext()
 	l.mu.Unlock()
 
 	select {
