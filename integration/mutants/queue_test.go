@@ -333,15 +333,15 @@ var queueMutants = []mutant{
 	{
 		name: "Enter: an ambiguous transaction is retried without a comparison",
 		file: "internal/queue/enter.go",
-		old:  "If:    []clientv3.Cmp{e.absent()},\n\t\tThen:  []*pb.RequestOp{e.put(value)},",
-		new:  "Then:  []*pb.RequestOp{e.put(value)},",
+		old:  "If:    append(cmps, e.absent()),",
+		new:  "If:    cmps,",
 		by:   killer{inQueue, "TestQueue_Enter_again", `require.Equal(t, tc.ahead, ahead)`},
 	},
 	{
 		name: "Enter: two contenders of one queue share a commit",
 		file: "internal/queue/enter.go",
-		old:  "Queue: e.Prefix,\n\t\tIf:    []clientv3.Cmp{e.absent()},",
-		new:  "If:    []clientv3.Cmp{e.absent()},",
+		old:  "Queue: e.Prefix,\n\t\tIf:    append(cmps, e.absent()),",
+		new:  "If:    append(cmps, e.absent()),",
 		by:   killer{inQueue, "TestQueue_Enter_oneQueueIsNotShared", `require.Less(t, before.Rev, list[i+1].Rev)`},
 	},
 	{
@@ -354,15 +354,15 @@ var queueMutants = []mutant{
 	{
 		name: "HandOver: overwrites the next contender's key",
 		file: "internal/queue/enter.go",
-		old:  "e.Held(), next.absent()}",
-		new:  "e.Held()}",
+		old:  "If:    append(cmps, e.absent()),",
+		new:  "If:    append([]clientv3.Cmp{e.absent()}, cmps...)[min(1, len(cmps)):],",
 		by:   killer{inQueue, "TestQueue_HandOver_notDone", `require.False(t, done)`},
 	},
 	{
 		name: "HandOver: does not check that the owner's key is still there",
 		file: "internal/queue/enter.go",
-		old:  "e.Held(), next.absent()}",
-		new:  "next.absent()}",
+		old:  "append(cmps, leaving.Held())",
+		new:  "cmps",
 		by:   killer{inQueue, "TestQueue_HandOver_notDone", `require.False(t, done)`},
 	},
 	{

@@ -51,35 +51,14 @@ func (q *Queue) Enter(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, err
 
 // join is Enter with a transaction that does not depend on an empty queue.
 func (q *Queue) join(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, error) {
-	txn := etcd.Txn{
-		Queue: e.Prefix,
-		If:    []clientv3.Cmp{e.absent()},
-		Then:  []*pb.RequestOp{e.put(value)},
-		Else:  []*pb.RequestOp{etcd.Get(e.Key)},
-	}
-	mixed := q.contended.mixed(e.rivals())
-	if !mixed {
-		txn.Then = []*pb.RequestOp{e.newestTwo(), e.put(value)}
-	}
-	resp, err := q.Line.Commit(a, txn)
+	done, e, ahead, err := q.enter(a, nil, e, value)
 	switch {
-	case err != nil:
-		return e, Ahead{}, err
-	case resp.Succeeded:
-		e.Rev = resp.Revision
-		if mixed {
-			return e, Ahead{}, nil
-		}
-		ahead := q.aheadOf(e, resp.Responses[0].GetResponseRange())
+	case err == nil && !done:
+		err = ErrTaken
+	case ahead != Ahead{}:
 		q.contended.met(e.rivals(), !ahead.None)
-		return e, ahead, nil
 	}
-	kv := first(resp.Responses[0].GetResponseRange().Kvs)
-	if !e.owns(kv, value) {
-		return e, Ahead{}, ErrTaken
-	}
-	e.Rev = kv.CreateRevision
-	return e, Ahead{}, nil
+	return e, ahead, err
 }
 
 // HandOver deletes e's key and puts next at the end of the same queue, in one transaction: next does not get e's
@@ -87,33 +66,41 @@ func (q *Queue) join(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, erro
 // next is unknown. If it reports false without an error, nothing was changed: e's key was already gone, or a key of
 // next's name existed. It is one attempt, and repeating it is safe.
 func (q *Queue) HandOver(a *etcd.Attempt, e, next Entry, value string) (done bool, entered Entry, ahead Ahead, err error) {
-	txn := etcd.Txn{
-		Queue: e.Prefix,
-		// next's key must be absent: a delayed request would otherwise overwrite it.
-		If:   []clientv3.Cmp{e.Held(), next.absent()},
-		Then: []*pb.RequestOp{e.delete(), next.put(value)},
-		Else: []*pb.RequestOp{etcd.Get(next.Key)},
+	return q.enter(a, &e, next, value)
+}
+
+// enter puts e into its queue unless its key exists: a delayed request would otherwise overwrite it. If leaving is not
+// nil, enter also requires and deletes the key of that. The results are those of HandOver.
+func (q *Queue) enter(a *etcd.Attempt, leaving *Entry, e Entry, value string) (done bool, entered Entry, ahead Ahead, err error) {
+	cmps, ops := make([]clientv3.Cmp, 0, 2), make([]*pb.RequestOp, 0, 3)
+	if leaving != nil {
+		cmps, ops = append(cmps, leaving.Held()), append(ops, leaving.delete())
 	}
-	mixed := q.contended.mixed(e.Prefix)
+	mixed := q.contended.mixed(e.rivals())
 	if !mixed {
-		txn.Then = []*pb.RequestOp{e.delete(), next.newestTwo(), next.put(value)}
+		ops = append(ops, e.newestTwo())
 	}
-	resp, err := q.Line.Commit(a, txn)
+	resp, err := q.Line.Commit(a, etcd.Txn{
+		Queue: e.Prefix,
+		If:    append(cmps, e.absent()),
+		Then:  append(ops, e.put(value)),
+		Else:  []*pb.RequestOp{etcd.Get(e.Key)},
+	})
 	if err != nil {
-		return false, next, Ahead{}, err
+		return false, e, Ahead{}, err
 	}
 	if !resp.Succeeded {
-		if kv := first(resp.Responses[0].GetResponseRange().Kvs); next.owns(kv, value) {
-			next.Rev = kv.CreateRevision
-			return true, next, Ahead{}, nil
+		kv := first(resp.Responses[0].GetResponseRange().Kvs)
+		if done = e.owns(kv, value); done {
+			e.Rev = kv.CreateRevision
 		}
-		return false, next, Ahead{}, nil
+		return done, e, Ahead{}, nil
 	}
-	next.Rev = resp.Revision
-	if mixed {
-		return true, next, Ahead{}, nil
+	e.Rev = resp.Revision
+	if !mixed {
+		ahead = q.aheadOf(e, resp.Responses[len(ops)-1].GetResponseRange())
 	}
-	return true, next, q.aheadOf(next, resp.Responses[1].GetResponseRange()), nil
+	return true, e, ahead, nil
 }
 
 // newestTwo reads the newest two of the keys that exclude e, just before e enters.
