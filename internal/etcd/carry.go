@@ -19,7 +19,7 @@ func (l *Line) carry(ctx context.Context, batch []*caller) {
 		}
 		return
 	}
-	for _, part := range split(batch, err) {
+	for _, part := range l.split(batch, err) {
 		for _, c := range part {
 			c.again = c.again || !Refused(err)
 		}
@@ -96,7 +96,7 @@ func (l *Line) mayBeFlat(ops int) bool {
 		l.notFlat--
 		return false
 	}
-	return ops <= mostOps
+	return ops <= l.mostOps
 }
 
 // nested sends a batch as one transaction in which each caller's transaction is nested.
@@ -124,11 +124,12 @@ func (l *Line) nested(a *Attempt, batch []*caller) ([]Result, error) {
 // split divides a batch that failed with err into parts that are sent again separately. It does so only after a
 // refusal or an error that is [TooMuch], and if parts may succeed. A part that is the whole batch is not sent again:
 // the error counts for it.
-func split(batch []*caller, err error) [][]*caller {
+func (l *Line) split(batch []*caller, err error) [][]*caller {
 	whole := [][]*caller{batch}
 	if len(batch) == 1 || !Refused(err) && !TooMuch(err) || errors.Is(err, rpctypes.ErrTooManyRequests) {
 		return whole
 	}
+	most := l.learn(batch, err)
 	// Deletions succeed though the lease is gone or the disk is full, so they must not fail with the puts.
 	var puts, others []*caller
 	for _, c := range batch {
@@ -145,7 +146,25 @@ func split(batch []*caller, err error) [][]*caller {
 	case errors.Is(err, rpctypes.ErrNoSpace):
 	case Code(err) == codes.InvalidArgument, Code(err) == codes.PermissionDenied,
 		Code(err) == codes.ResourceExhausted: // perhaps only some of them are too large or not permitted
-		return slices.Collect(slices.Chunk(batch, (len(batch)+1)/2))
+		return slices.Collect(slices.Chunk(batch, min((len(batch)+1)/2, most)))
 	}
 	return whole
+}
+
+// learn lowers the limit that a batch has exceeded. It returns the number of transactions that a batch may have.
+func (l *Line) learn(batch []*caller, err error) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case errors.Is(err, rpctypes.ErrTooManyOps):
+		l.mostOps = min(l.mostOps, len(batch)/2)
+	case errors.Is(err, rpctypes.ErrRequestTooLarge), Code(err) == codes.ResourceExhausted &&
+		!errors.Is(err, rpctypes.ErrNoSpace): // gRPC's own limit
+		bytes := 0
+		for _, c := range batch {
+			bytes += c.size
+		}
+		l.mostBytes = min(l.mostBytes, bytes/2)
+	}
+	return l.mostOps
 }

@@ -29,7 +29,7 @@ const (
 // be held.
 func (l *Line) enter() (round int, free bool) {
 	most := lanes
-	if len(l.waiting) >= mostOps {
+	if len(l.waiting) >= l.mostOps {
 		most = mostLanes
 	}
 	if l.busy >= most {
@@ -129,7 +129,7 @@ func (l *Line) take(ctx context.Context, round int) []*caller {
 	case ctx.Err() != nil:
 		l.end(round)
 		return nil
-	case len(l.waiting) == 0, l.busy > lanes && len(l.waiting) < mostOps/2:
+	case len(l.waiting) == 0, l.busy > lanes && len(l.waiting) < l.mostOps/2:
 		l.leave(round)
 		return nil
 	}
@@ -140,7 +140,7 @@ func (l *Line) take(ctx context.Context, round int) []*caller {
 		queues      = make(map[string]bool)
 	)
 	for i, c := range l.waiting {
-		if len(batch) > 0 && (len(batch) >= mostOps || bytes+c.size > mostBytes) {
+		if len(batch) > 0 && (len(batch) >= l.mostOps || bytes+c.size > l.mostBytes) {
 			rest = append(rest, l.waiting[i:]...)
 			break
 		}

@@ -87,21 +87,23 @@ type LineOptions struct {
 // parts, down to single ones, so that only the transaction that is at fault fails. If the answer is lost, every
 // caller of the batch gets that error, and has to find out whether its own transaction was carried out.
 //
-// The line keeps to the default limits of the server (operations in a transaction, bytes in a request). A server with
-// lower limits refuses large batches before it proposes them, and gets their parts.
+// The line starts with the default limits of the server (operations in a transaction, bytes in a request). If the
+// server's limits are lower, the line learns that from the first refusal.
 //
 // A Line is safe for concurrent use. It needs no closing: without callers it does nothing.
 type Line struct {
 	conn *Conn
 	opts LineOptions
 
-	mu      sync.Mutex  // guards the fields below
-	busy    int         // lanes in use by requests of this round
-	round   int         // the number of times that requests were stuck; see enter
-	sent    time.Time   // when the latest request was sent
-	stuck   *time.Timer // runs while transactions wait for a lane
-	waiting []*caller   // in the order in which they came
-	notFlat int         // the number of further batches that are sent nested
+	mu        sync.Mutex  // guards the fields below
+	busy      int         // lanes in use by requests of this round
+	round     int         // the number of times that requests were stuck; see enter
+	sent      time.Time   // when the latest request was sent
+	stuck     *time.Timer // runs while transactions wait for a lane
+	waiting   []*caller   // in the order in which they came
+	mostOps   int
+	mostBytes int
+	notFlat   int // the number of further batches that are sent nested
 
 	// refused are the queues whose last transaction the server refused for what it contained. Transactions of these
 	// queues are sent alone until one succeeds: a caller without permission that keeps trying would otherwise have
@@ -127,7 +129,7 @@ type caller struct {
 
 // NewLine returns a line that sends through conn.
 func NewLine(conn *Conn, opts LineOptions) *Line {
-	l := &Line{conn: conn, opts: opts}
+	l := &Line{conn: conn, opts: opts, mostOps: mostOps, mostBytes: mostBytes}
 	l.stuck = time.AfterFunc(time.Hour, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()

@@ -3,6 +3,7 @@ package etcd_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -146,49 +148,79 @@ func TestLine_limit_bytes_largeOne(t *testing.T) {
 	})
 }
 
-// A server with lower limits refuses batches and then gets their parts: no caller fails, and most share a request.
-func TestLine_limit_lower(t *testing.T) {
+// One batch is enough to learn the lower limits of a server, and none of its callers fails. The next batches are
+// small enough at once, and at least half as large as the limit allows.
+func TestLine_limit_learnt(t *testing.T) {
+	tooLarge := status.Error(codes.ResourceExhausted, "grpc: received message larger than max (1000000 vs. 200000)")
 	for name, tc := range map[string]struct {
 		limit func(*env)
-		txns  func(*env) []etcd.Txn
-		most  int // requests for 100
+		txns  func(e *env, name string) []etcd.Txn
+		most  int // requests for 100, later
 	}{
 		"operations, entering": {
 			func(e *env) { limitOps(e, 16) },
-			func(e *env) []etcd.Txn { return e.enters("a", 100) }, 16 + 15,
+			func(e *env, name string) []etcd.Txn { return e.enters(name, 100) }, 13,
+		},
+		"operations, leaving": {
+			func(e *env) { limitOps(e, 16) },
+			func(e *env, name string) []etcd.Txn { return e.plant(name, 100) }, 13,
 		},
 		"operations, both": {
 			func(e *env) { limitOps(e, 16) },
-			func(e *env) []etcd.Txn { return append(e.enters("a", 50), e.plant("b", 50)...) }, 16 + 15,
+			func(e *env, name string) []etcd.Txn { return append(e.enters(name, 50), e.plant(name, 50)...) }, 13,
 		},
 		"one operation": {
 			func(e *env) { limitOps(e, 3) },
-			func(e *env) []etcd.Txn { return e.enters("a", 100) }, 100 + 99,
+			func(e *env, name string) []etcd.Txn { return e.enters(name, 100) }, 100,
 		},
 		"bytes": {
 			func(e *env) { limitBytes(e, 100<<10, rpctypes.ErrGRPCRequestTooLarge) },
-			func(e *env) []etcd.Txn { return e.fill("a", 100, 8<<10) }, 16 + 15,
+			func(e *env, name string) []etcd.Txn { return e.fill(name, 100, 8<<10) }, 20,
+		},
+		"bytes of a message": {
+			func(e *env) { limitBytes(e, 100<<10, tooLarge) },
+			func(e *env, name string) []etcd.Txn { return e.fill(name, 100, 8<<10) }, 20,
 		},
 	} {
 		inBubble(t, name, func(t *testing.T) {
 			e := start(t)
 			tc.limit(e)
-			outcomes, reqs := e.together(t, tc.txns(e))
-			requireAnswers(t, outcomes)
-			require.LessOrEqual(t, len(reqs), tc.most)
+			for i, prefix := range []string{"first", "second", "third"} {
+				txns := tc.txns(e, prefix)
+				free := e.occupy(t)
+				from := len(e.c.Calls(fakeetcd.Txn))
+				all := e.sendAll(t.Context(), txns)
+				free[0]()
+				outcomes := receiveAll(t, all)
+				calls := e.c.Calls(fakeetcd.Txn)[from:]
+				if name == "bytes of a message" {
+					// gRPC has the same text for an answer that is too large: the first request may have been carried
+					// out.
+					outcomes = slices.DeleteFunc(outcomes, func(o outcome) bool { return i == 0 && etcd.Transient(o.err) })
+				}
+				requireAnswers(t, outcomes)
+				if i == 0 {
+					require.Error(t, calls[0].Err, "the limit is not met: the test proves nothing")
+					continue
+				}
+				for _, call := range calls {
+					require.NoError(t, call.Err)
+				}
+				require.LessOrEqual(t, len(calls), tc.most)
+			}
 		})
 	}
 }
 
-// These errors say nothing about the size of a request: all callers get them.
-func TestLine_limit_notMet(t *testing.T) {
+// These errors say nothing about the size of a request. All callers get them, and the next batch is no smaller.
+func TestLine_limit_notLearnt(t *testing.T) {
 	for _, refusal := range []error{
 		rpctypes.ErrGRPCNoSpace, rpctypes.ErrGRPCRequestTooManyRequests, rpctypes.ErrGRPCPermissionDenied,
 		rpctypes.ErrGRPCLeaseNotFound, rpctypes.ErrGRPCInvalidAuthToken, rpctypes.ErrGRPCDuplicateKey,
 	} {
 		inBubble(t, status.Convert(refusal).Message(), func(t *testing.T) {
 			e := start(t)
-			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: request(puts), Err: refusal})
+			remove := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: request(puts), Err: refusal})
 			outcomes, reqs := e.together(t, e.fill("a", 50, 10<<10))
 			for _, o := range outcomes {
 				require.ErrorIs(t, o.err, rpctypes.Error(refusal))
@@ -197,6 +229,10 @@ func TestLine_limit_notMet(t *testing.T) {
 			if errors.Is(refusal, rpctypes.ErrGRPCNoSpace) || errors.Is(refusal, rpctypes.ErrGRPCRequestTooManyRequests) {
 				require.Len(t, reqs, 1, "if there is no room for the batch, there is none for its parts")
 			}
+			remove()
+			outcomes, reqs = e.together(t, e.fill("b", 50, 10<<10))
+			requireAnswers(t, outcomes)
+			require.GreaterOrEqual(t, carried(reqs[0]), 50)
 		})
 	}
 }
