@@ -109,10 +109,13 @@ type Line struct {
 	// queues are sent alone until one succeeds: a caller without permission that keeps trying would otherwise have
 	// each batch that it is in refused and split.
 	refused map[string]struct{}
+	apart   chan struct{} // of capacity 1: a slot, held while a transaction of these queues is under way
 }
 
-// mostRefused is the most queues that refused remembers.
-const mostRefused = 1024
+const (
+	mostRefused  = 1024           // the most queues that refused remembers
+	refusedPause = stuckAfter / 2 // between two transactions of refused queues
+)
 
 // caller is a transaction that waits to be sent in a batch, by the goroutine of a lane.
 type caller struct {
@@ -129,7 +132,7 @@ type caller struct {
 
 // NewLine returns a line that sends through conn.
 func NewLine(conn *Conn, opts LineOptions) *Line {
-	l := &Line{conn: conn, opts: opts, mostOps: mostOps, mostBytes: mostBytes}
+	l := &Line{conn: conn, opts: opts, mostOps: mostOps, mostBytes: mostBytes, apart: make(chan struct{}, 1)}
 	l.stuck = time.AfterFunc(time.Hour, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -145,7 +148,7 @@ func (l *Line) Commit(a *Attempt, t Txn) (Result, error) {
 	l.mu.Lock()
 	if _, refused := l.refused[t.Queue]; refused {
 		l.mu.Unlock()
-		return l.alone(a, t)
+		return l.goApart(a, t)
 	}
 	if len(l.waiting) == 0 {
 		if round, free := l.enter(); free {
@@ -194,6 +197,22 @@ func (l *Line) alone(a *Attempt, t Txn) (Result, error) {
 		return Result{}, err
 	}
 	return Result{Succeeded: resp.Succeeded, Revision: resp.Header.Revision, Responses: resp.Responses}, nil
+}
+
+// goApart sends t in a request of its own. Only one such request is under way at a time, with a pause after it: etcd
+// commits a refused transaction like any other, so a caller that repeats one without end would slow the others. A
+// request that is not answered holds up the next one for no longer than stuckAfter.
+func (l *Line) goApart(a *Attempt, t Txn) (Result, error) {
+	stuck := time.NewTimer(stuckAfter)
+	defer stuck.Stop()
+	select {
+	case l.apart <- struct{}{}:
+		defer func() { time.AfterFunc(refusedPause, func() { <-l.apart }) }()
+	case <-stuck.C:
+	case <-a.Context().Done():
+		return Result{}, fmt.Errorf("%w: %w", ErrNotSent, a.Context().Err())
+	}
+	return l.alone(a, t)
 }
 
 // note records whether the server refused a transaction of a queue, sent alone, for what it contained.

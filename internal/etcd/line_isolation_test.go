@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -188,5 +189,20 @@ func TestLine_isolation_refusedBefore(t *testing.T) {
 				require.Len(t, reqs, 1)
 			}
 		}
+	})
+}
+
+// A caller that repeats a refused transaction without end sends few: etcd commits each like any other.
+func TestLine_isolation_refusedInALoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: time.Millisecond, Err: rpctypes.ErrGRPCPermissionDenied})
+		sent := e.record()
+		for e.now() < time.Second {
+			_, err := e.Commit(t.Context(), e.enter("bad/x"))
+			require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+		}
+		require.LessOrEqual(t, len(sent()), 250)
+		time.Sleep(time.Second) // for the last pause to end
 	})
 }
