@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -60,9 +61,21 @@ func FuzzGuards(f *testing.F) {
 				guards: e.guards(t), t: t, r: rand.New(s), own: e.another(t),
 				may: make(map[notice]bool), must: make(map[string]notice),
 			}
-			most := []int{3, 16, 24, 200}[w.r.IntN(4)]
+			most := []int{3, 16, 24, 200, 400}[w.r.IntN(5)]
+			if most == 400 { // more keys than watches
+				w.present = w.own.places(t, 300, func(i int) string { return fmt.Sprint("many/", i) })
+				w.add(w.present...)
+			}
+			if w.r.IntN(4) == 0 {
+				w.ops = 1 + w.r.IntN(10)
+				e.allowOps(w.ops)
+			}
 			for len(s.data) > 0 {
 				w.step(most)
+			}
+			if w.r.IntN(4) == 0 {
+				w.endNow()
+				return
 			}
 			w.settle()
 		})

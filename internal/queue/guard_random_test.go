@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -23,6 +24,7 @@ type world struct {
 	own     *env              // a second client of the session, without faults
 	present []place           // guarded and unchanged
 	harmed  []place           // guarded, and somebody else has changed their keys
+	ops     int               // the most operations that the server allows in a transaction; 0: the default
 	may     map[notice]bool   // everything that has happened
 	must    map[string]notice // by key: the first change of each key that is still guarded
 }
@@ -50,8 +52,11 @@ func (w *world) step(most int) {
 		e.c.BreakWatches([]error{fakeetcd.ErrUnavailable, rpctypes.ErrGRPCNoLeader}[w.r.IntN(2)])
 	case n < 85:
 		e.Conn.Streams(e.Bound).Suspect()
-	case n < 87:
+	case n < 86:
 		e.compact()
+	case n < 87:
+		e.c.Cut()
+		time.AfterFunc(upTo(3*time.Second), e.c.Restore)
 	case n < 91:
 		e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Times: 1 + w.r.IntN(5), Before: upTo(time.Second), After: upTo(time.Second)})
 	case n < 95:
@@ -59,8 +64,13 @@ func (w *world) step(most int) {
 	case n < 97:
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
 	case n < 98:
-		permit := e.deny(rpctypes.ErrGRPCPermissionDenied, anyKey)
-		time.AfterFunc(upTo(2*time.Second), permit)
+		which := anyKey
+		if w.r.IntN(2) == 0 && len(w.present) > 0 {
+			one := []byte(w.present[w.r.IntN(len(w.present))].Key)
+			which = func(key []byte) bool { return bytes.Equal(key, one) }
+		}
+		permit := e.deny(denials[w.r.IntN(len(denials))], which)
+		time.AfterFunc(upTo(10*time.Second), permit)
 	default:
 		e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1 + w.r.IntN(5), After: upTo(2 * time.Second)})
 	}
@@ -144,10 +154,28 @@ func (w *world) harm() {
 	}
 }
 
+// endNow ends the lease, in whatever state the guards are: nothing is reported any more, and nothing is left.
+func (w *world) endNow() {
+	w.guards.end()
+	synctest.Wait()
+	w.drain()
+	w.enter() // after the end: nothing is started
+	if len(w.present) > 0 {
+		w.e.srv.Delete(w.present[0].Key)
+	}
+	time.Sleep(time.Minute)
+	synctest.Wait()
+	require.Empty(w.t, w.drain())
+	require.True(w.t, w.e.finished())
+}
+
 // settle lets the network recover, and compares the notices with the model.
 func (w *world) settle() {
 	t, e := w.t, w.e
 	e.c.Reset()
+	if w.ops > 0 {
+		e.allowOps(w.ops)
+	}
 	time.Sleep(time.Minute)
 	synctest.Wait()
 	got := make(map[notice]bool)

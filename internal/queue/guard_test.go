@@ -256,34 +256,3 @@ func TestGuards_tellWritesApart(t *testing.T) {
 		})
 	}
 }
-
-// An entry that was removed and then left by its owner is not reported, whatever the state of its guard.
-func TestGuards_Remove(t *testing.T) {
-	for name, faults := range map[string]func(*env){
-		"watched":                 func(*env) {},
-		"before the watch exists": func(e *env) { e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Before: time.Second}) },
-		"before the read":         func(e *env) { e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second}) },
-		"the event is late":       func(e *env) { e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{After: time.Second}) },
-	} {
-		for _, n := range []int{1, 20} {
-			inBubble(t, name, func(t *testing.T) {
-				e := start(t)
-				g := e.guards(t)
-				list := e.places(t, n, numbered)
-				faults(e)
-				g.add(list...)
-				e.at(time.Second)
-				other := e.another(t)
-				g.remove(list...)
-				for _, p := range list {
-					other.leave(t, p)
-				}
-				e.at(time.Minute)
-				g.requireNotices(t)
-				if name != "before the watch exists" { // etcd's client does not cancel a watch that was given up unconfirmed
-					require.Zero(t, e.srv.Watchers())
-				}
-			})
-		}
-	}
-}
