@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/internal/etcd"
-	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
 // A transaction whose caller gives up while it waits is not sent, and its error says so. The others keep their order.
@@ -61,45 +60,6 @@ func TestLine_cancel_whileWaiting(t *testing.T) {
 				f()
 			}
 			require.Len(t, e.occupy(t), len(free))
-		})
-	}
-}
-
-// A caller's context ends at the instant of its answer, or at the instant when its transaction is to be sent: the
-// result is true in either case.
-func TestLine_cancel_atTheAnswer(t *testing.T) {
-	for name, wait := range map[string]time.Duration{"answer": 0, "turn": time.Millisecond} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t)
-			for range 100 {
-				free := e.occupy(t)
-				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-				txns := e.enters("a", 4)
-				if wait == 0 {
-					e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: writes("a-000/x"), After: time.Millisecond})
-				}
-				all := e.sendAll(ctx, txns)
-				time.Sleep(wait)
-				free[0]()
-				for i, o := range receiveAll(t, all) {
-					there := e.has(txns[i].Queue + "x")
-					if o.err == nil {
-						require.True(t, o.res.Succeeded)
-						require.True(t, there)
-						continue
-					}
-					require.False(t, there && etcd.Refused(o.err))
-				}
-				cancel()
-				for _, f := range free {
-					f()
-				}
-				time.Sleep(time.Second)
-				e.c.Reset()
-				for _, kv := range e.srv.Keys("a") {
-					e.srv.Delete(string(kv.Key))
-				}
-			}
 		})
 	}
 }

@@ -57,47 +57,6 @@ func TestLine_lost(t *testing.T) {
 	}
 }
 
-// A request is sent again in parts only if it was refused. If the answer to a part is lost, only the callers in it
-// fail.
-func TestLine_lost_part(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		limitOps(e, 5)
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{
-			Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable,
-			Match: func(call fakeetcd.Call) bool {
-				return writes("a-011/x")(call) && !request(tooMany(5))(call)
-			},
-		})
-		outcomes, reqs := e.together(t, e.enters("a", 20))
-		lost := 0
-		for i, o := range outcomes {
-			if o.err != nil {
-				lost++
-				require.Equal(t, codes.Unavailable, etcd.Code(o.err))
-				require.False(t, etcd.Refused(o.err))
-			} else {
-				require.NotEqual(t, 11, i)
-				requireAllGood(t, []outcome{o})
-			}
-		}
-		require.Positive(t, lost)
-		require.LessOrEqual(t, lost, 5)
-		carried := make(map[string]int)
-		for _, req := range reqs {
-			if !tooMany(5)(req) {
-				for _, key := range written(req) {
-					carried[key]++
-				}
-			}
-		}
-		require.Len(t, carried, 20)
-		for key, n := range carried {
-			require.Equal(t, 1, n, key)
-		}
-	})
-}
-
 // A batch fails, and then its parts fail with another error. If the first error leaves the outcome unknown, a refused
 // part may have been carried out by the first request. If the first error is a refusal, it has not.
 func TestLine_lost_thenRefused(t *testing.T) {

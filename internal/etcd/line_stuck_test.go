@@ -33,26 +33,6 @@ func TestLine_stuck(t *testing.T) {
 	}
 }
 
-// Transactions come one by one while a request is stuck. Each is served in time: the first ones share a lane, the
-// others find it free.
-func TestLine_stuck_oneByOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		e.occupy(t)
-		sent := e.record()
-		var all []<-chan outcome
-		for _, txn := range e.enters("a", 100) {
-			all = append(all, e.send(t.Context(), txn))
-			time.Sleep(time.Millisecond)
-		}
-		for i, o := range receiveAll(t, all) {
-			requireAllGood(t, []outcome{o})
-			require.LessOrEqual(t, o.at-time.Duration(i)*time.Millisecond, patience)
-		}
-		require.Less(t, len(sent()), 95)
-	})
-}
-
 // Shared requests are stuck too, one after the other, until the endpoint is left for another.
 func TestLine_stuck_again(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
