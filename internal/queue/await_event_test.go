@@ -81,25 +81,6 @@ func TestQueue_Await_readsATurnEarly(t *testing.T) {
 	})
 }
 
-// The nearest contender gives up, and the owner is the nearest then.
-func TestQueue_Await_predecessorGivesUp(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
-		other := e.another(t)
-		first, second := other.enter(t, "1"), other.enter(t, "2")
-		third := e.enter(t, "3")
-		three := e.await(t.Context(), third)
-		before := e.requests()
-		other.leave(t, second)
-		synctest.Wait()
-		requirePending(t, three)
-		require.Equal(t, before, e.requests(), "it is not watched yet")
-		other.leave(t, first)
-		require.NoError(t, receive(t, three).err)
-		require.Equal(t, before+2, e.requests(), "a watch, and a read under it")
-	})
-}
-
 // The nearest contender goes before the watch on it exists.
 func TestQueue_Await_predecessorGoesBeforeTheWatch(t *testing.T) {
 	bubble(t, func(e *env) {
@@ -113,43 +94,6 @@ func TestQueue_Await_predecessorGoesBeforeTheWatch(t *testing.T) {
 		require.Zero(t, got.at)
 		require.Equal(t, before+2, e.requests(), "a watch, and a read under it")
 	})
-}
-
-// The contender goes while the watch exists and the read is under way: either the read or the watch shows it.
-func TestQueue_Await_predecessorGoesDuringTheRead(t *testing.T) {
-	for name, tc := range map[string]struct {
-		fault fakeetcd.Fault
-		waits bool // there is another contender between the two
-	}{
-		"before it":                             {fakeetcd.Fault{Times: 1, Before: time.Second}, false},
-		"after it":                              {fakeetcd.Fault{Times: 1, After: time.Second}, false},
-		"before it, the owner remains":          {fakeetcd.Fault{Times: 1, Before: time.Second}, true},
-		"after it, the owner remains":           {fakeetcd.Fault{Times: 1, After: time.Second}, true},
-		"after it, and the answer is then lost": {fakeetcd.Fault{Times: 1, After: time.Second, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable}, false},
-	} {
-		bubbleOf(t, name, func(e *env) {
-			t := e.t
-			other := e.another(t)
-			first := other.enter(t, "1")
-			second := first
-			if tc.waits {
-				second = other.enter(t, "2")
-			}
-			third := e.enter(t, "3")
-			e.c.Inject(fakeetcd.Txn, tc.fault)
-			three := e.await(t.Context(), third)
-			require.Equal(t, 1, e.srv.Watchers())
-			other.leave(t, second)
-			e.at(time.Second - 1)
-			requirePending(t, three)
-			e.at(2 * time.Second)
-			if tc.waits {
-				requirePending(t, three)
-				other.leave(t, first)
-			}
-			require.NoError(t, receive(t, three).err)
-		})
-	}
 }
 
 // behind is a watcher on a member that lags: its watches begin at a past revision.

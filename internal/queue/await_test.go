@@ -249,26 +249,6 @@ func TestQueue_AwaitEnd(t *testing.T) {
 	}
 }
 
-// If the oldest key is no contender, the owner is the oldest contender.
-func TestQueue_Await_strayIsTheOldest(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
-		other := e.another(t)
-		e.plant(t, "a/Z", 1)
-		first := other.enter(t, "1")
-		second := e.enter(t, "2")
-		two := e.await(t.Context(), second)
-		e.at(time.Second)
-		requirePending(t, two)
-		before := e.requests() + other.requests()
-		other.leave(t, first)
-		got := receive(t, two)
-		require.NoError(t, got.err)
-		require.Equal(t, time.Second, got.at)
-		require.Equal(t, before+1, e.requests()+other.requests(), "to leave")
-	})
-}
-
 // Nobody waits for a key that is no contender, and its end is nobody's turn.
 func TestQueue_Await_strayIsTheNearest(t *testing.T) {
 	for name, key := range map[string]string{"stray": "a/zz", "nested": "a/b/zz", "stays": "a/stays"} {
@@ -292,26 +272,4 @@ func TestQueue_Await_strayIsTheNearest(t *testing.T) {
 			require.Equal(t, before, e.requests(), "the contender before it is the owner")
 		})
 	}
-}
-
-// A waiter that does not know what is ahead of it reads that first.
-func TestQueue_Await_nothingIsKnown(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
-		other := e.another(t)
-		first, second := other.enter(t, "1"), e.enter(t, "2")
-		before := e.requests()
-		require.NoError(t, e.Await(t.Context(), first.Entry, queue.Ahead{}))
-		require.Equal(t, before+1, e.requests(), "one read")
-		second.ahead = queue.Ahead{}
-		two := e.await(t.Context(), second)
-		e.at(time.Second)
-		requirePending(t, two)
-		before = e.requests()
-		other.leave(t, first)
-		require.NoError(t, receive(t, two).err)
-		require.Equal(t, before, e.requests())
-
-		require.ErrorIs(t, e.Await(t.Context(), first.Entry, queue.Ahead{}), queue.ErrGone)
-	})
 }
