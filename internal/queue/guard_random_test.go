@@ -156,7 +156,7 @@ func (w *world) harm() {
 
 // endNow ends the lease, in whatever state the guards are: nothing is reported any more, and nothing is left.
 func (w *world) endNow() {
-	w.guards.end()
+	w.end()
 	synctest.Wait()
 	w.drain()
 	w.enter() // after the end: nothing is started
