@@ -109,12 +109,14 @@ type Line struct {
 	// queues are sent alone until one succeeds: a caller without permission that keeps trying would otherwise have
 	// each batch that it is in refused and split.
 	refused map[string]struct{}
+	inRow   int           // the number of failures in a row of transactions of these queues
 	apart   chan struct{} // of capacity 1: a slot, held while a transaction of these queues is under way
 }
 
 const (
 	mostRefused  = 1024           // the most queues that refused remembers
-	refusedPause = stuckAfter / 2 // between two transactions of refused queues
+	refusedPause = stuckAfter / 2 // after a failure, before the next transaction of refused queues
+	refusedFree  = 8              // failures in a row without a pause: a short denial costs no waiting
 )
 
 // caller is a transaction that waits to be sent in a batch, by the goroutine of a lane.
@@ -199,15 +201,26 @@ func (l *Line) alone(a *Attempt, t Txn) (Result, error) {
 	return Result{Succeeded: resp.Succeeded, Revision: resp.Header.Revision, Responses: resp.Responses}, nil
 }
 
-// goApart sends t in a request of its own. Only one such request is under way at a time, with a pause after it: etcd
-// commits a refused transaction like any other, so a caller that repeats one without end would slow the others. A
-// request that is not answered holds up the next one for no longer than stuckAfter.
-func (l *Line) goApart(a *Attempt, t Txn) (Result, error) {
+// goApart sends t in a request of its own. Only one such request is under way at a time, and after a number of
+// failures in a row there is a pause after each: etcd commits a refused transaction like any other, so a caller that
+// repeats one without end would slow the others. A request that is not answered holds up the next one for no longer
+// than stuckAfter.
+func (l *Line) goApart(a *Attempt, t Txn) (res Result, err error) {
 	stuck := time.NewTimer(stuckAfter)
 	defer stuck.Stop()
 	select {
 	case l.apart <- struct{}{}:
-		defer func() { time.AfterFunc(refusedPause, func() { <-l.apart }) }()
+		defer func() {
+			var pause time.Duration
+			l.mu.Lock()
+			if l.inRow++; err == nil {
+				l.inRow = 0
+			} else if l.inRow > refusedFree {
+				pause = refusedPause
+			}
+			l.mu.Unlock()
+			time.AfterFunc(pause, func() { <-l.apart })
+		}()
 	case <-stuck.C:
 	case <-a.Context().Done():
 		return Result{}, fmt.Errorf("%w: %w", ErrNotSent, a.Context().Err())
