@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -227,50 +226,4 @@ func TestBucket_needsAStrongETag(t *testing.T) {
 		err := b.Put(fence.NewContext(t.Context(), 54), "key", nil)
 		require.ErrorContains(t, err, "want a strong one")
 	}
-}
-
-// A name may have any characters; an error quotes it and cuts it.
-func TestManifest_Commit_quotesNames(t *testing.T) {
-	b := newBucket(t, func(r *http.Request) (*http.Response, error) {
-		if r.Method == http.MethodPut {
-			return reply(r, http.StatusForbidden, "", []byte(`<Error><Code>AccessDenied</Code></Error>`)), nil
-		}
-		return new(memory).RoundTrip(r)
-	}, s3fence.Options{})
-	m, err := b.Manifest("table")
-	require.NoError(t, err)
-	name := "a\n\x1b[31m" + strings.Repeat("b", 1000)
-	err = m.Commit(fence.NewContext(t.Context(), 54), s3fence.Changes{Put: map[string][]byte{name: nil}})
-	require.ErrorContains(t, err, `s3fence: commit: upload "a\n\x1b[31mbbb`)
-	require.NotContains(t, err.Error(), "\n")
-	require.Less(t, len(err.Error()), 400)
-}
-
-// A commit checks the token before it uploads parts and again when it writes the manifest. It calls the hooks once, or
-// not at all if the upload fails.
-func TestManifest_Commit_hooks(t *testing.T) {
-	var store memory
-	told, full := &fencetest.Told{}, false
-	b := newBucket(t, func(r *http.Request) (*http.Response, error) {
-		if full && r.Method == http.MethodPut {
-			return reply(r, http.StatusForbidden, "", []byte(`<Error><Code>AccessDenied</Code></Error>`)), nil
-		}
-		return store.RoundTrip(r)
-	}, s3fence.Options{Hooks: told.Hooks()})
-	m, err := b.Manifest("table")
-	require.NoError(t, err)
-	commit := func(token fence.Token) error {
-		return m.Commit(fence.NewContext(t.Context(), token), s3fence.Changes{Put: map[string][]byte{"a": []byte("1")}})
-	}
-	for _, token := range []fence.Token{54, 41} {
-		err := commit(token)
-		got, toldErr := told.Last()
-		require.NoError(t, toldErr)
-		require.Equal(t, fencetest.Event{Access: fence.Access{Resource: "data/table", Token: token}, Err: err}, got)
-		require.Equal(t, token == 41, errors.Is(err, fence.ErrStale))
-	}
-	full = true
-	require.ErrorContains(t, commit(54), "AccessDenied")
-	_, err = told.Last()
-	require.ErrorContains(t, err, "0 events")
 }

@@ -5,9 +5,8 @@
 //
 // A [Bucket] fences single objects: each object is a resource and carries its mark, the token of its last write. The
 // verbs are those of package fence. A holder calls [Bucket.Claim] once, before its first read, and writes with
-// [Bucket.Put] or [Bucket.Update]. [Bucket.Check] only refuses early. A [Manifest] fences many objects as one: it
-// writes them first and then replaces one fenced object that lists them. [Bucket.Probe] reports whether an endpoint is
-// safe to use.
+// [Bucket.Put] or [Bucket.Update]. [Bucket.Check] only refuses early. [Bucket.Probe] reports whether an endpoint is safe
+// to use.
 //
 // The token is the one in the context, see [fence.FromContext]. A lock's context carries its token.
 //
@@ -19,11 +18,11 @@
 //
 // # Readers
 //
-// To read one object once, the holder of a read lock needs only [Bucket.Get] or [Manifest.Read]. They return the lock
-// and the mark of the version that they read. If the lock is the holder's and the mark is not above its token, no newer
-// writer has written that version. To read several times, it claims with [Bucket.ClaimRead] before the first read,
-// which keeps a paused writer from writing in between, and calls [Bucket.CheckRead] after the last read, before the
-// result is used; see package fence.
+// To read one object once, the holder of a read lock needs only [Bucket.Get]. It returns the lock and the mark of the
+// version that it has read. If the lock is the holder's and the mark is not above its token, no newer writer has written
+// that version. To read several times, it claims with [Bucket.ClaimRead] before the first read, which keeps a paused
+// writer from writing in between, and calls [Bucket.CheckRead] after the last read, before the result is used; see
+// package fence.
 //
 // # Guarantee
 //
@@ -35,7 +34,6 @@
 //   - A write replaces exactly the version whose mark it compared with its token, and that Update passed to fn;
 //     otherwise it is not done. So no accepted write is lost: the next writer has seen it.
 //   - A write is done once or not at all, even if its answer is lost; see below, and for proxies the next section.
-//   - A reader of a Manifest sees all of a commit or none of it.
 //
 // The guarantee needs an endpoint that checks If-Match and If-None-Match: * in one step with the write, and that never
 // returns an object's content with the ETag of a later write. Amazon S3 does both. Call Probe once at start for any
@@ -54,7 +52,8 @@
 //   - Some proxies repeat a PUT after an error and may answer with the 412 of the second copy. This package notices
 //     that, unless two other writes of the same token have followed by then: in that case it does the write again on
 //     top of them, and Update calls fn again. Turn off such retries if that matters.
-//   - Each object has its own mark. To change several objects as one resource, use a Manifest.
+//   - Each object has its own mark. To change several objects as one, write them under new keys, and then
+//     replace one fenced object that lists them; see the example of [Bucket.Update].
 //   - A token is not a credential. Probe is not a proof: it finds endpoints that ignore conditions, and most that race.
 //
 // # Failures
@@ -80,7 +79,6 @@
 //	no token in the context, or a lock's name that  matches fence.ErrInvalidToken        unchanged, nothing sent
 //	is too long; for Move, no name of one lock
 //	key empty or too long, payload too large        an error with the legal range        unchanged, nothing sent
-//	commit fails before it replaces the manifest    the error of the step                unchanged; parts are garbage
 //	endpoint ignores conditions                     every stale write is accepted        call Probe
 //
 // # Lost answers
@@ -124,8 +122,8 @@
 // Put sends two requests: one reads at most 2,458 bytes, the longest line, and one writes. Update and Claim send two:
 // one reads the object and one writes. Check sends one. ClaimRead sends the same as Claim, or only the read if the mark
 // need not rise. CheckRead sends one, which reads the line; if its holder has not claimed, the requests of ClaimRead
-// follow. Payloads are held in memory, and a claim downloads and uploads the payload: keep large data in the parts of a
-// Manifest. Concurrent writers of one object, and readers that claim, delay each other, as with any compare-and-swap.
+// follow. Payloads are held in memory, and a claim downloads and uploads the payload: list large data instead, in
+// objects of other keys. Concurrent writers of one object, and readers that claim, delay each other, as with any compare-and-swap.
 // One PutObject writes a payload: at most 5 GiB less the line.
 //
 // # Permissions
@@ -133,5 +131,5 @@
 // The client, also that of a reader that claims, needs GetObject and PutObject on the keys, and ListBucket: without it
 // the endpoint answers 403 for a missing object. Probe also needs DeleteObject on keys that start with
 // ".leasefence-probe-". A bucket policy that refuses writes without a condition (s3:if-match, s3:if-none-match)
-// enforces the fence; exempt the parts of a Manifest from it.
+// enforces the fence.
 package s3fence

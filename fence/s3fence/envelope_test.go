@@ -2,7 +2,6 @@ package s3fence
 
 import (
 	"bytes"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -197,67 +196,6 @@ func FuzzOpen(f *testing.F) {
 				require.True(t, h.read == 0 || h.read.Valid() && h.read > h.token)
 				require.Equal(t, string(resummed), h.String())
 			}
-		}
-	})
-}
-
-func FuzzParseManifest(f *testing.F) {
-	f.Add([]byte(`{"version":1,"parts":{}}`))
-	f.Add([]byte(`{"version":1,"parts":{"a":{"key":"table.parts/0000000000000000054-` + idA + `","size":1,"sha256":"` +
-		strings.Repeat("0a", 32) + `"}}}`))
-	f.Add([]byte(`{"version":2,"parts":{}} x`))
-	f.Fuzz(func(t *testing.T, payload []byte) {
-		parts, err := parseManifest("table.parts/", payload)
-		if err != nil {
-			require.ErrorIs(t, err, ErrMalformed)
-			requireTame(t, err, 1500)
-			return
-		}
-		require.NotNil(t, parts)
-		for name, p := range parts {
-			require.NoError(t, checkName("name", name))
-			require.True(t, strings.HasPrefix(p.Key, "table.parts/"))
-			require.GreaterOrEqual(t, p.Size, int64(0))
-		}
-	})
-}
-
-func TestParseManifest_refuses(t *testing.T) {
-	part := func(name, key string, size int, sum string) string {
-		return fmt.Sprintf(`{"version":1,"parts":{%q:{"key":%q,"size":%d,"sha256":%q}}}`, name, key, size, sum)
-	}
-	sum, key := strings.Repeat("0a", 32), "table.parts/0000000000000000054-"+idA
-	_, err := parseManifest("table.parts/", []byte(part("a", key, 1, sum)))
-	require.NoError(t, err)
-	for _, payload := range []string{
-		``, `null`, `[]`, `{}`, `{"version":1}`, `{"version":2,"parts":{}}`, `{"version":1,"parts":{}} {}`,
-		`{"version":1,"parts":{},"more":1}`,
-		part("", key, 1, sum), part("a", "", 1, sum), part("a", key, -1, sum), part("a", key, 1, "0a"),
-		// A key that is not one of this manifest's parts: its writers must not make readers fetch it.
-		part("a", "secret", 1, sum), part("a", "0000000000000000054-"+idA, 1, sum),
-		part("a", "table", 1, sum),
-		part("a", "other."+key, 1, sum),
-		part("a", "table.parts/secret", 1, sum),
-		part("a", "table.parts/../"+key, 1, sum),
-		part("a", key+"/more", 1, sum),
-		// An error quotes and cuts foreign text.
-		part("a\n"+strings.Repeat("b", 1<<16), key, 1, sum),
-		`{"version":1,"` + strings.Repeat("m", 1<<16) + `":1}`,
-		`{"version":1` + strings.Repeat("1", 1<<16) + `}`,
-	} {
-		_, err := parseManifest("table.parts/", []byte(payload))
-		require.ErrorIs(t, err, ErrMalformed, "%.200s", payload)
-		requireTame(t, err, 1500)
-	}
-}
-
-func FuzzPartToken(f *testing.F) {
-	f.Add("0000000000000000054-" + idA)
-	f.Add("-" + idA)
-	f.Fuzz(func(t *testing.T, s string) {
-		if token, ok := partToken(s); ok {
-			require.True(t, token.Valid())
-			require.Equal(t, s, digits(token)+s[tokenWidth:])
 		}
 	})
 }

@@ -2,10 +2,14 @@ package s3fence_test
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log"
+	"strings"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/leasefence/leasefence/fence"
@@ -48,43 +52,35 @@ func Example() {
 	// draft, reviewed, by 54
 }
 
-// Two objects change as one.
-func ExampleManifest_Commit() {
-	bucket, err := s3fence.NewBucket(connect(), "data", s3fence.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	table, err := bucket.Manifest("table")
+// Two objects change as one: write them under new keys, and then replace the fenced object that lists them. A reader
+// reads the list and then what it lists. What a failed call has written stays unlisted.
+func ExampleBucket_Update() {
+	client := connect()
+	bucket, err := s3fence.NewBucket(client, "data", s3fence.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
 	ctx := fence.NewContext(context.Background(), 54)
-	if err := table.Claim(ctx); err != nil {
+	if err := bucket.Claim(ctx, "table"); err != nil {
 		log.Fatal(err)
 	}
-	err = table.Commit(ctx, s3fence.Changes{Put: map[string][]byte{
-		"rows":  []byte("a b c"),
-		"index": []byte("3 rows"),
-	}})
-	if err != nil {
-		log.Fatal(err)
+	keys := []string{"table/rows-" + rand.Text(), "table/index-" + rand.Text()}
+	for i, content := range []string{"a b c", "3 rows"} {
+		_, err := client.PutObject(ctx, &s3.PutObjectInput{
+			Bucket: aws.String("data"), Key: &keys[i], Body: strings.NewReader(content),
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
 	}
-
-	now, err := table.Read(context.Background())
-	if err != nil {
-		log.Fatal(err)
-	}
-	for _, name := range []string{"rows", "index"} {
-		payload, err := now.Get(context.Background(), name)
-		fmt.Printf("%s: %s %v\n", name, payload, err)
-	}
+	err = bucket.Update(ctx, "table", func([]byte) ([]byte, error) { return json.Marshal(keys) })
+	fmt.Println("committed:", err)
 
 	stale := fence.NewContext(context.Background(), 41)
-	err = table.Commit(stale, s3fence.Changes{Delete: []string{"index"}})
+	err = bucket.Update(stale, "table", func([]byte) ([]byte, error) { return nil, nil })
 	fmt.Println("stop this tenure:", errors.Is(err, fence.ErrStale))
 	// Output:
-	// rows: a b c <nil>
-	// index: 3 rows <nil>
+	// committed: <nil>
 	// stop this tenure: true
 }
 

@@ -81,27 +81,9 @@ func TestBucket_refusesBadInput(t *testing.T) {
 		_, err := b.Get(t.Context(), key)
 		require.ErrorContains(t, err, want)
 	}
-	_, err = b.Manifest(strings.Repeat("k", 972))
-	require.ErrorContains(t, err, "has 972 bytes, want 1 to 971 for a manifest")
-	_, err = b.Manifest(strings.Repeat("k", 971))
-	require.NoError(t, err)
-
 	small, err := s3fence.NewBucket(silent(t), "data", s3fence.Options{MaxSize: 10})
 	require.NoError(t, err)
-	m, err := small.Manifest("table")
-	require.NoError(t, err)
 	ctx := fence.NewContext(t.Context(), 54)
-	long := make([]byte, 11)
-	require.ErrorContains(t, small.Put(ctx, "key", long), "payload has 11 bytes, want at most Options.MaxSize, 10")
+	require.ErrorContains(t, small.Put(ctx, "key", make([]byte, 11)), "payload has 11 bytes, want at most Options.MaxSize, 10")
 	require.ErrorContains(t, b.Update(ctx, "key", nil), "fn is nil, want a function")
-	for want, changes := range map[string]s3fence.Changes{
-		`Changes has "a" in Put and in Delete`:           {Put: map[string][]byte{"a": nil}, Delete: []string{"a"}},
-		`Changes.Put has the name "" of 0 bytes`:         {Put: map[string][]byte{"": nil}},
-		`Changes.Delete has the name "" of 0 bytes`:      {Delete: []string{""}},
-		`payload has 11 bytes, want at most`:             {Put: map[string][]byte{"a": long}},
-		`of 1025 bytes, want 1 to 1024 bytes of UTF-8`:   {Delete: []string{strings.Repeat("n", 1025)}},
-		`has the name "\xff" of 1 bytes, want 1 to 1024`: {Put: map[string][]byte{"\xff": nil}},
-	} {
-		require.ErrorContains(t, m.Commit(ctx, changes), want)
-	}
 }

@@ -484,13 +484,6 @@ var fenceMutants = []mutant{
 		by:   killer{inS3fence, "TestBucket_rules", `rules.Decide(t)`},
 	},
 	{
-		name: "s3fence: a commit calls the hooks for each of its checks",
-		file: "fence/s3fence/manifest.go",
-		old:  `if _, err := m.bucket.look(ctx, "commit", m.key, by); err != nil {`,
-		new:  "if err := m.Check(ctx); err != nil {",
-		by:   killer{inS3fence, "TestManifest_Commit_hooks", `require.NoError(t, toldErr)`},
-	},
-	{
 		name: "s3fence: a conflict counts as not written though the object could not be read",
 		file: "fence/s3fence/write.go",
 		old:  "unknown = unknown || outcome == conflict\n",

@@ -77,43 +77,6 @@ func TestBucket_random(t *testing.T) {
 	fencetest.Random(t, s)
 }
 
-// The same with a manifest: a holder claims it, reads it and commits.
-func TestManifest_random(t *testing.T) {
-	reliable, lossy := lossyLines(t)
-	read := func(ctx context.Context, p *proxy, key string) (*s3fence.Manifest, []fencetest.Entry, error) {
-		m, err := p.Manifest(key)
-		if err != nil {
-			return nil, nil, err
-		}
-		if err := m.Claim(ctx); err != nil {
-			return nil, nil, err
-		}
-		listed, err := m.Read(ctx)
-		if err != nil {
-			return nil, nil, err
-		}
-		var names []string
-		for name := range listed.Parts {
-			names = append(names, name)
-		}
-		return m, logged(t, names), nil
-	}
-	s := lossyStore(lossy, fencetest.Form{Name: "Claim, Read, Commit"},
-		func(ctx context.Context, p *proxy, key string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
-			m, seen, err := read(ctx, p, key)
-			if err != nil {
-				return err
-			}
-			saw(seen)
-			return m.Commit(ctx, s3fence.Changes{Put: map[string][]byte{fmt.Sprintf("%d:%d", e.ID, e.Token): nil}})
-		})
-	s.Entries = func(ctx context.Context, key string) ([]fencetest.Entry, error) {
-		_, all, err := read(ctx, reliable, key)
-		return all, err
-	}
-	fencetest.Random(t, s)
-}
-
 // logged parses entries of the form "id:token".
 func logged(t *testing.T, texts []string) []fencetest.Entry {
 	t.Helper()
