@@ -36,17 +36,13 @@
 //
 // # Locks
 //
-// A mark follows the lock of the first token that comes with a name; see package fence. A mark without a name, written
-// by an earlier version or by tokens without a name, takes the name of the next token that has one. NewKV needs no
-// name: it compares the lock's own key.
+// A mark follows the lock of the first token that comes with a name; see package fence. NewKV needs no name: it compares
+// the lock's own key.
 //
 // # The value of a mark
 //
-// The value is the write mark, in 20 digits. While the read mark is higher, a space and the read mark follow. If the
-// resource follows a lock, a space, "@" and the lock's name come last. An earlier version of this package that knows no
-// readers or no names reports a longer value as malformed and refuses everybody, so it never writes past a newer token.
-// The contexts of locks and elections carry names. So upgrade all processes that write or read the resource before the
-// first of them uses this version for it, or stop the others meanwhile.
+// The value is the write mark, a space, and the read mark, or 0 if that is not higher. If the resource follows a lock, a
+// space and the lock's name come last: "54 0 app/accounts".
 //
 // # No guarantee
 //
@@ -91,7 +87,7 @@
 // Etcd limits the operations of a transaction, by default to 128, and counts those of outer transactions. With NewKV a
 // transaction can have 128 operations, or 126 with If or Else. With Marks it can have 127, or 126 with If or Else, and
 // one more once the mark was raised. The request is larger by the lock's key and its queue's name, or by the mark's key
-// and value, some of them twice. The value is as long as the lock's name, and 22 or 43 bytes.
+// and value, some of them twice. The value is as long as the lock's name, and at most 40 bytes.
 //
 // # Permissions
 //

@@ -77,8 +77,6 @@ func onLease(key string) clientv3.Cmp {
 	return clientv3.Compare(clientv3.LeaseValue(key), "!=", 0)
 }
 
-func (h *held) claim(ctx context.Context) error { return h.check(ctx) }
-
 func (h *held) check(ctx context.Context) error {
 	_, err := h.commit(ctx, body{})
 	return err

@@ -23,7 +23,6 @@ func TestNewKV_writesWhileHeld(t *testing.T) {
 		for name, write := range writes {
 			key, h := contend(t, c.Client, "locks/a")
 			kv := newKV(t, c, h)
-			require.NoError(t, kv.Claim(t.Context()))
 			require.NoError(t, kv.Check(t.Context()))
 			srv.Put("d", "before")
 			require.NoError(t, write(t.Context(), kv, "d", name))
@@ -33,7 +32,6 @@ func TestNewKV_writesWhileHeld(t *testing.T) {
 			rev := srv.Rev()
 			requireStale(t, write(t.Context(), kv, "d", "stale"), fence.StaleError{Resource: key, Token: h.token})
 			requireStale(t, kv.Check(t.Context()), fence.StaleError{Resource: key, Token: h.token})
-			requireStale(t, kv.Claim(t.Context()), fence.StaleError{Resource: key, Token: h.token})
 			require.Equal(t, rev, srv.Rev(), name)
 		}
 	})
@@ -65,33 +63,9 @@ func TestNewKV_lostLockRunsNoBranch(t *testing.T) {
 	})
 }
 
+// A refused write reports the oldest contender that is younger than the lost hold, a writer or a reader. It reports
+// nobody else, and nobody if very many nested names precede the contender.
 func TestNewKV_reportsThePresentOwner(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, c := start(t)
-		srv.Put("locks/a/stray", "") // older than all
-		_, _ = contend(t, c.Client, "locks/a/nested")
-		key, h := contend(t, c.Client, "locks/a")
-		h.token, _ = fence.NewToken(3, h.token.Revision())
-		kv := newKV(t, c, h)
-		srv.Put("locks/a/beef-0", "") // no lease: not a contender
-		_, _ = contend(t, c.Client, "locks/a/nested")
-		_, _ = contend(t, c.Client, "locks/ab")
-		nextKey, next := contend(t, c.Client, "locks/a")
-		_, last := contend(t, c.Client, "locks/a")
-		srv.Delete(key)
-
-		stale := fence.StaleError{Resource: key, Token: h.token}
-		for _, owner := range []holder{next, last} {
-			stale.Highest, _ = fence.NewToken(3, owner.token.Revision())
-			_, err := kv.Put(t.Context(), "d", "")
-			requireStale(t, err, stale)
-			srv.Delete(nextKey)
-		}
-	})
-}
-
-// Neither a key that is no contender nor an older contender is reported as the owner.
-func TestNewKV_reportsNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
 		granted, err := c.Grant(t.Context(), 3600)
@@ -101,9 +75,9 @@ func TestNewKV_reportsNobodyElse(t *testing.T) {
 			enter(t, c.Client, fmt.Sprintf("locks/a/%s-older%d", hex, n), granted.ID)
 		}
 		key, h := contend(t, c.Client, "locks/a")
-		stale := fence.StaleError{Resource: key, Token: h.token}
+		h.token, _ = fence.NewToken(3, h.token.Revision())
+		kv, stale := newKV(t, c, h), fence.StaleError{Resource: key, Token: h.token}
 		srv.Delete(key)
-		requireStale(t, newKV(t, c, h).Check(t.Context()), stale)
 		for other, id := range map[string]clientv3.LeaseID{
 			"locks/a/0-no-lease":                0,
 			"locks/a/" + hex + "/" + hex + "-0": granted.ID, // of the name "locks/a/" + hex
@@ -111,25 +85,25 @@ func TestNewKV_reportsNobodyElse(t *testing.T) {
 			"locks/b/" + hex + "-0":             granted.ID,
 		} {
 			enter(t, c.Client, other, id)
-			requireStale(t, newKV(t, c, h).Check(t.Context()), stale)
+			requireStale(t, kv.Check(t.Context()), stale)
 		}
-		_, next := contend(t, c.Client, "locks/a")
-		stale.Highest = next.token
-		requireStale(t, newKV(t, c, h).Check(t.Context()), stale)
-	})
-}
+		readerKey := "locks/a/r" + hex + "-0"
+		reader := enter(t, c.Client, readerKey, granted.ID)
+		nextKey, next := contend(t, c.Client, "locks/a")
+		stale.Highest, _ = fence.NewToken(3, reader.token.Revision())
+		stale.ByReader = true
+		requireStale(t, kv.Check(t.Context()), stale)
+		srv.Delete(readerKey)
+		stale.Highest, _ = fence.NewToken(3, next.token.Revision())
+		stale.ByReader = false
+		requireStale(t, second(kv.Put(t.Context(), "d", "")), stale)
 
-// Behind many nested keys the owner is not found, so none is reported.
-func TestNewKV_ownerBehindManyNestedKeys(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, c := start(t)
-		key, h := contend(t, c.Client, "locks/a")
+		srv.Delete(nextKey)
 		for n := range 20 {
 			srv.Put(fmt.Sprintf("locks/a/b/%d", n), "")
 		}
 		contend(t, c.Client, "locks/a")
-		srv.Delete(key)
-		requireStale(t, newKV(t, c, h).Check(t.Context()), fence.StaleError{Resource: key, Token: h.token})
+		requireStale(t, kv.Check(t.Context()), fence.StaleError{Resource: key, Token: h.token})
 	})
 }
 
@@ -254,21 +228,6 @@ func TestNewKV_refusesBadInput(t *testing.T) {
 		_, err = newKV(t, c, h).Compact(t.Context(), 2)
 		require.ErrorIs(t, err, errors.ErrUnsupported)
 		require.Len(t, srv.Calls(fakeetcd.Any), calls, "nothing was sent")
-	})
-}
-
-// A refused write reports that readers hold the lock now.
-func TestNewKV_reportsThePresentReader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, c := start(t)
-		key, h := contend(t, c.Client, "locks/a")
-		granted, err := c.Grant(t.Context(), 3600)
-		require.NoError(t, err)
-		reader := enter(t, c.Client, fmt.Sprintf("locks/a/r%x-0", int64(granted.ID)), granted.ID)
-		contend(t, c.Client, "locks/a")
-		srv.Delete(key)
-		requireStale(t, second(newKV(t, c, h).Put(t.Context(), "d", "")),
-			fence.StaleError{Resource: key, Token: h.token, Highest: reader.token, ByReader: true})
 	})
 }
 

@@ -28,19 +28,11 @@ var _ clientv3.KV = (*KV)(nil)
 
 // gate is a condition that the server checks.
 type gate interface {
-	// claim starts the tenure.
-	claim(ctx context.Context) error
 	// check reports whether the gate is open.
 	check(ctx context.Context) error
 	// commit does b in one step with the condition.
 	commit(ctx context.Context, b body) (*clientv3.TxnResponse, error)
 }
-
-// Claim starts a tenure. Call it once after a grant, before the first read of the resource.
-//
-// With [NewKV] the grant has started the tenure, and Claim is [KV.Check]. With [Marks.KV] it raises the resource's mark
-// to the context's token; see [Marks.Claim].
-func (k *KV) Claim(ctx context.Context) error { return k.gate.claim(ctx) }
 
 // Check reports whether a write would be accepted now. It writes nothing. The answer can be out of date when Check
 // returns: use it to give up early. The errors are those of a write.
@@ -104,9 +96,35 @@ func (k *KV) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, error
 }
 
 // Txn returns a transaction. If the gate is open, the caller's comparisons choose between Then and Else as usual. If it
-// is closed, neither runs, not even reads. Use it in one goroutine, and call If, Then and Else at most once each and in
-// this order; otherwise Commit returns an error, where etcd's own transaction panics.
+// is closed, neither runs, not even reads. Use it in one goroutine. If, Then and Else may come in any order, and each
+// call adds to the calls before it.
 func (k *KV) Txn(ctx context.Context) clientv3.Txn { return &txn{ctx: ctx, gate: k.gate} }
+
+// txn collects the parts of a transaction until Commit. It does not share the caller's slices and keys.
+type txn struct {
+	ctx  context.Context //nolint:containedctx // clientv3.KV gives it to Txn, clientv3.Txn takes none
+	gate gate
+	body body
+}
+
+func (t *txn) If(cmps ...clientv3.Cmp) clientv3.Txn {
+	for i := range cmps {
+		t.body.cmps = append(t.body.cmps, cmps[i].Clone())
+	}
+	return t
+}
+
+func (t *txn) Then(ops ...clientv3.Op) clientv3.Txn {
+	t.body.then = append(t.body.then, ops...)
+	return t
+}
+
+func (t *txn) Else(ops ...clientv3.Op) clientv3.Txn {
+	t.body.otherwise = append(t.body.otherwise, ops...)
+	return t
+}
+
+func (t *txn) Commit() (*clientv3.TxnResponse, error) { return t.gate.commit(t.ctx, t.body) }
 
 // body is the caller's transaction, which the server runs if the gate is open.
 type body struct {

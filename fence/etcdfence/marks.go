@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/internal/admission"
 )
 
 const (
@@ -28,8 +29,8 @@ type Options struct {
 	MaxEra uint16
 
 	// AllowUnnamed makes a resource that follows a lock accept tokens without a lock's name, for example those of older
-	// clients; see [fence.WithLock]. By default they are refused with an [*fence.OtherLockError]. The first such write
-	// through a KV takes one more request, which reads the name.
+	// clients; see [fence.WithLock]. By default they are refused with an [*fence.OtherLockError]. Each such write takes one
+	// more request, which reads the name.
 	AllowUnnamed bool
 
 	// Hooks are called when a token was accepted or refused. Default: none.
@@ -78,11 +79,7 @@ func NewMarks(kv clientv3.KV, opts Options) (*Marks, error) {
 // (no token in the context, or an illegal name of its lock) or [ErrMalformedMark] (this package has not written the
 // mark's value). Any other error is the client's: the mark may have been raised, and Claim may be called again.
 func (m *Marks) Claim(ctx context.Context, resource string) error {
-	k, err := m.KV(resource)
-	if err != nil {
-		return err
-	}
-	return k.Claim(ctx)
+	return m.raise(ctx, resource, admission.Bid{})
 }
 
 // Move makes the resource follow the lock of the context, and claims the resource with the context's token; see
@@ -93,22 +90,18 @@ func (m *Marks) Claim(ctx context.Context, resource string) error {
 // again, or raise the era if the lock is in another cluster. The error also matches [fence.ErrInvalidToken] if the
 // context carries no name of a lock, or several.
 func (m *Marks) Move(ctx context.Context, resource string) error {
-	r, err := m.mark(resource)
-	if err != nil {
-		return err
-	}
-	return r.move(ctx)
+	return m.raise(ctx, resource, admission.Bid{Moves: true})
 }
 
 // Check reports whether the context's token would be accepted now. It reads the mark and does not raise it. The answer
 // can be out of date when Check returns: use it to give up early, and [Marks.KV] to write. The errors are those of
 // [Marks.Claim].
 func (m *Marks) Check(ctx context.Context, resource string) error {
-	k, err := m.KV(resource)
+	r, err := m.mark(resource)
 	if err != nil {
 		return err
 	}
-	return k.Check(ctx)
+	return r.check(ctx)
 }
 
 // ClaimRead starts the tenure of a reader. Call it once after a grant, before the first read of the resource: until
@@ -118,19 +111,23 @@ func (m *Marks) Check(ctx context.Context, resource string) error {
 // On success no token of an older writer is accepted, not even in a write that is still under way. The context carries
 // the token of a read lock. The errors are those of [Marks.Claim]; the token is stale if the mark of writers is newer.
 // After an error of the client the read mark may have been raised.
-func (m *Marks) ClaimRead(ctx context.Context, resource string) error { return m.readBy(ctx, resource) }
+func (m *Marks) ClaimRead(ctx context.Context, resource string) error {
+	return m.raise(ctx, resource, admission.Bid{Read: true})
+}
 
 // CheckRead reports whether the context's token of a read lock may still read. Call it after a read, before its result
 // is used: if it accepts the token, no newer writer had written before. Unlike [Marks.Check] it raises a lower mark, as
 // [Marks.ClaimRead] does, so it also works for a reader that has not claimed.
-func (m *Marks) CheckRead(ctx context.Context, resource string) error { return m.readBy(ctx, resource) }
+func (m *Marks) CheckRead(ctx context.Context, resource string) error {
+	return m.raise(ctx, resource, admission.Bid{Read: true})
+}
 
-func (m *Marks) readBy(ctx context.Context, resource string) error {
+func (m *Marks) raise(ctx context.Context, resource string, by admission.Bid) error {
 	r, err := m.mark(resource)
 	if err != nil {
 		return err
 	}
-	return r.read(ctx)
+	return r.raise(ctx, by)
 }
 
 // KV returns a KV for the resource's data, which is any set of keys that its writers agree on. A write is done only if

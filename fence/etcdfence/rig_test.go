@@ -87,14 +87,10 @@ func reading(t *testing.T, token fence.ReadToken) context.Context {
 
 // value is the stored value of a mark; 0 stands for no mark.
 func value(write, read int64) string {
-	switch {
-	case read != 0:
-		return fmt.Sprintf("%020d %020d", write, read)
-	case write != 0:
-		return fmt.Sprintf("%020d", write)
-	default:
+	if write == 0 && read == 0 {
 		return ""
 	}
+	return fmt.Sprintf("%d %d", write, read)
 }
 
 // of returns the context of a lock's holder; with "" the token comes without a name.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/etcdfence"
+	"github.com/leasefence/leasefence/fence/internal/admission"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
@@ -38,12 +39,12 @@ func TestMarks_rules(t *testing.T) {
 		c.Inject(fakeetcd.Any, fakeetcd.Fault{Match: func(fakeetcd.Call) bool { sent++; return false }})
 		rules := fencetest.Rules{
 			Verbs: verbs(strict), Lax: verbs(lenient(t, c)),
-			Marks: func(t *testing.T, resource string) (m fencetest.Marks) {
+			Marks: func(t *testing.T, resource string) fencetest.Marks {
 				t.Helper()
 				value := contents(srv, "fence/"+resource)["fence/"+resource]
-				write, read, lock, ok := etcdfence.ParseMarks(value)
+				m, ok := admission.ParseMarks(value)
 				require.True(t, ok || value == "", "%q", value)
-				return fencetest.Marks{Write: write, Read: fence.Token(read), Lock: lock}
+				return fencetest.Marks(m)
 			},
 		}
 		rules.Watch = func(t *testing.T, _ string) func(fencetest.Step) {
@@ -94,7 +95,7 @@ func TestMarks_refusesBadInput(t *testing.T) {
 		// How an operator lowers a mark after a token was accepted that was never granted; see docs/guarantees.md.
 		require.NoError(t, newMarks(t, c).Claim(with(t, math.MaxInt64), "orders"), "every era is allowed")
 		require.ErrorIs(t, m.Claim(with(t, 41), "orders"), fence.ErrStale)
-		srv.Put("fence/orders", "00000000000000000041")
+		srv.Put("fence/orders", "41 0")
 		require.NoError(t, m.Claim(with(t, 54), "orders"))
 	})
 }

@@ -25,11 +25,14 @@ import (
 // errOvertaken reports that the range that a write depends on has changed since it was read.
 var errOvertaken = errors.New("overtaken")
 
+// verb is one of a store, for the token in the context.
+type verb func(ctx context.Context, resource string) error
+
 // appends returns the forms to write through the KV that kvOf returns for the context's token.
-func appends(t *testing.T, kvOf func(ctx context.Context, resource string) (*etcdfence.KV, error)) []fencetest.Form {
+func appends(t *testing.T, kvOf func(ctx context.Context, resource string) (*etcdfence.KV, error), claim verb) []fencetest.Form {
 	t.Helper()
 	type write func(ctx context.Context, kv *etcdfence.KV, data string, put clientv3.Op, saw func(*clientv3.GetResponse)) error
-	form := func(name, alone string, w write) fencetest.Form {
+	form := func(name, alone string, claims bool, w write) fencetest.Form {
 		return fencetest.Form{
 			Name: name, Alone: alone,
 			Write: func(ctx context.Context, resource string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
@@ -39,15 +42,20 @@ func appends(t *testing.T, kvOf func(ctx context.Context, resource string) (*etc
 				}
 				data := "data/" + resource + "/"
 				put := clientv3.OpPut(fmt.Sprint(data, e.ID), e.Token.String())
+				if claims {
+					if err := claim(ctx, resource); err != nil {
+						return err
+					}
+				}
 				return w(ctx, kv, data, put, func(resp *clientv3.GetResponse) { saw(entries(t, resp)) })
 			},
 		}
 	}
 	return []fencetest.Form{
-		form("Put", "", func(ctx context.Context, kv *etcdfence.KV, _ string, put clientv3.Op, _ func(*clientv3.GetResponse)) error {
+		form("Put", "", false, func(ctx context.Context, kv *etcdfence.KV, _ string, put clientv3.Op, _ func(*clientv3.GetResponse)) error {
 			return second(kv.Put(ctx, string(put.KeyBytes()), string(put.ValueBytes())))
 		}),
-		form("Txn", "one step", func(
+		form("Txn", "one step", false, func(
 			ctx context.Context, kv *etcdfence.KV, data string, put clientv3.Op, saw func(*clientv3.GetResponse),
 		) error {
 			resp, err := kv.Txn(ctx).Then(clientv3.OpGet(data, clientv3.WithPrefix()), put).Commit()
@@ -56,12 +64,9 @@ func appends(t *testing.T, kvOf func(ctx context.Context, resource string) (*etc
 			}
 			return err
 		}),
-		form("Get, Txn", "one step", func(
+		form("Get, Txn", "one step", true, func(
 			ctx context.Context, kv *etcdfence.KV, data string, put clientv3.Op, saw func(*clientv3.GetResponse),
 		) error {
-			if err := kv.Claim(ctx); err != nil {
-				return err
-			}
 			read, err := kv.Get(ctx, data, clientv3.WithPrefix())
 			if err != nil {
 				return err
@@ -92,20 +97,14 @@ func entries(t *testing.T, resp *clientv3.GetResponse) []fencetest.Entry {
 	return all
 }
 
-// overlap runs the random test with holders that write through the KV that kvOf returns.
+// overlap runs the random test with holders that claim with claim and write through the KV that kvOf returns.
 func overlap(
-	t *testing.T, client *clientv3.Client, locks bool, kvOf func(ctx context.Context, resource string) (*etcdfence.KV, error),
+	t *testing.T, client *clientv3.Client, locks bool,
+	kvOf func(ctx context.Context, resource string) (*etcdfence.KV, error), claim verb,
 ) {
 	t.Helper()
-	claim := func(ctx context.Context, resource string) error {
-		kv, err := kvOf(ctx, resource)
-		if err != nil {
-			return err
-		}
-		return kv.Claim(ctx)
-	}
 	fencetest.Random(t, fencetest.Store{
-		Forms:  appends(t, kvOf),
+		Forms:  appends(t, kvOf, claim),
 		Claims: []func(context.Context, string) error{claim},
 		Locks:  locks,
 		Entries: func(ctx context.Context, resource string) ([]fencetest.Entry, error) {
@@ -150,9 +149,11 @@ func TestMarks_random(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	client, late := srv.Client(t), disturbed(t, srv)
+	marks, err := etcdfence.NewMarks(late, etcdfence.Options{})
+	require.NoError(t, err)
 	overlap(t, client, true, func(_ context.Context, resource string) (*etcdfence.KV, error) {
-		return markedBy(t, late, resource), nil
-	})
+		return marks.KV(resource)
+	}, marks.Claim)
 }
 
 // The same with locks: an operator deletes the lock's key of the older holder, who continues to write. The writes of
@@ -164,8 +165,13 @@ func TestNewKV_random(t *testing.T) {
 		client: srv.Client(t), late: disturbed(t, srv),
 		sessions: map[fence.Token]*lease.Session{}, turns: map[string]*heldTurn{},
 	}
-	overlap(t, h.client, false, func(ctx context.Context, resource string) (*etcdfence.KV, error) {
-		return h.kv(t, ctx, resource)
+	kvOf := func(ctx context.Context, resource string) (*etcdfence.KV, error) { return h.kv(t, ctx, resource) }
+	overlap(t, h.client, false, kvOf, func(ctx context.Context, resource string) error {
+		kv, err := kvOf(ctx, resource)
+		if err != nil {
+			return err
+		}
+		return kv.Check(ctx)
 	})
 }
 
@@ -224,24 +230,4 @@ func (h *heldTurns) kv(t *testing.T, ctx context.Context, resource string) (*etc
 	kv, err := etcdfence.NewKV(h.late, l)
 	turn.lock, turn.newest, turn.kvs[token] = l, token, kv
 	return kv, err
-}
-
-// In histories of a read/write lock with readers and writers, nothing stale is accepted and no live holder is refused.
-// Put stands in for a Check that raises the mark, since that of Marks raises none.
-func TestMarks_grants(t *testing.T) {
-	t.Parallel()
-	told := &fencetest.Told{}
-	marks, err := etcdfence.NewMarks(etcdtest.Start(t, etcdtest.Options{}).Client(t), etcdfence.Options{Hooks: told.Hooks()})
-	require.NoError(t, err)
-	fencetest.Grants(t, fencetest.Verbs{
-		Told:  told,
-		Claim: marks.Claim, ClaimRead: marks.ClaimRead, CheckRead: marks.CheckRead,
-		Check: func(ctx context.Context, resource string) error {
-			kv, err := marks.KV(resource)
-			if err != nil {
-				return err
-			}
-			return second(kv.Put(ctx, "data/"+resource, ""))
-		},
-	})
 }

@@ -88,7 +88,7 @@ func TestNewKV_answersAsWithout(t *testing.T) {
 // For the holder of the newest token, all answers are as without the gate.
 func TestMarks_answersAsWithout(t *testing.T) {
 	t.Parallel()
-	w, r := newTwins(t, "fence/r", "00000000000000000041")
+	w, r := newTwins(t, "fence/r", "41 0")
 	w.compare(t, r, markedBy(t, w.under, "r"))
 }
 
@@ -96,7 +96,7 @@ func TestMarks_answersAsWithout(t *testing.T) {
 // nothing else.
 func TestMarks_answersAsWithout_raising(t *testing.T) {
 	t.Parallel()
-	w, r := newTwins(t, "fence/r", "00000000000000000001")
+	w, r := newTwins(t, "fence/r", "1 0")
 	kv, ctx := markedBy(t, w.under, "r"), rig.Bounded(t)
 	token, same := fence.Token(2), 0
 	for range steps {
@@ -110,7 +110,7 @@ func TestMarks_answersAsWithout_raising(t *testing.T) {
 			same++
 		}
 		if changed || w.gated.Revision(t) != before { // the mark alone
-			require.Equal(t, fmt.Sprintf("%020d", int64(token)), string(w.gated.KeyValues(t, "fence/r")[0].Value))
+			require.Equal(t, fmt.Sprintf("%d 0", token), string(w.gated.KeyValues(t, "fence/r")[0].Value))
 			token++
 		}
 		for w.plain.Revision(t) < w.gated.Revision(t) {

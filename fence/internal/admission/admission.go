@@ -1,4 +1,5 @@
-// Package admission has what every store checks before it sends anything.
+// Package admission has what every store checks before it sends anything, and the rule by which a resource accepts
+// tokens.
 package admission
 
 import (
