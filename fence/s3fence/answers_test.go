@@ -1,11 +1,14 @@
 package s3fence_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,17 +95,23 @@ func TestBucket_Put_answers(t *testing.T) {
 
 var errRefused = errors.New("an error of the endpoint that matches none of the package's")
 
-// A 412 to a copy that a proxy made of the request, and then the object cannot be read: the write may have been done.
-func TestBucket_Put_notReadAfterAConflict(t *testing.T) {
+// The answer is lost, or is a 412 to a copy that a proxy made of the request, and then the object cannot be read or the
+// context has ended: the write may have been done.
+func TestBucket_Put_notReadBack(t *testing.T) {
 	for name, want := range map[string]error{"refused": nil, "context ended": context.Canceled} {
-		t.Run(name, func(t *testing.T) {
-			var store memory
-			ctx, cancel := context.WithCancel(fence.NewContext(t.Context(), 54))
-			defer cancel()
-			written := false
-			b := newBucket(t, func(r *http.Request) (*http.Response, error) {
-				switch {
-				case r.Method == http.MethodPut:
+		for _, conflict := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/conflict %t", name, conflict), func(t *testing.T) {
+				var store memory
+				ctx, cancel := context.WithCancel(fence.NewContext(t.Context(), 54))
+				defer cancel()
+				written := false
+				b := newBucket(t, func(r *http.Request) (*http.Response, error) {
+					switch {
+					case written:
+						return reply(r, http.StatusForbidden, "", []byte("<Error><Code>AccessDenied</Code></Error>")), nil
+					case r.Method != http.MethodPut:
+						return store.RoundTrip(r)
+					}
 					written = true
 					if _, err := store.RoundTrip(r); err != nil {
 						return nil, err
@@ -110,20 +119,87 @@ func TestBucket_Put_notReadAfterAConflict(t *testing.T) {
 					if want != nil {
 						cancel()
 					}
+					if !conflict {
+						return nil, errors.New("reset")
+					}
 					return reply(r, http.StatusPreconditionFailed, "", []byte("<Error><Code>PreconditionFailed</Code></Error>")), nil
-				case written:
-					return reply(r, http.StatusForbidden, "", []byte("<Error><Code>AccessDenied</Code></Error>")), nil
-				default:
-					return store.RoundTrip(r)
+				}, s3fence.Options{})
+				err := b.Put(ctx, "key", []byte("54"))
+				require.ErrorIs(t, err, s3fence.ErrUnknown)
+				if want != nil {
+					require.ErrorIs(t, err, want)
 				}
-			}, s3fence.Options{})
-			err := b.Put(ctx, "key", []byte("54"))
-			require.ErrorIs(t, err, s3fence.ErrUnknown)
-			if want != nil {
-				require.ErrorIs(t, err, want)
+				require.NotEmpty(t, store.objects)
+			})
+		}
+	}
+}
+
+// The first attempt is delayed in the network. If it arrives just before the second, the second is refused, and both
+// count as one write. If it arrives after the second, or after a successor's claim and write, its condition is false.
+func TestBucket_lateCopy(t *testing.T) {
+	for verb, want := range map[string]string{"Put": "new", "Update": "new", "Claim": "base", "ClaimRead": "base"} {
+		for _, exists := range []bool{false, true} {
+			for _, inTime := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/there is one %t/before the second attempt %t", verb, exists, inTime), func(t *testing.T) {
+					var store memory
+					newer, attempts := newBucket(t, store.RoundTrip, s3fence.Options{}), 0
+					var arrive func(status int)
+					b := newBucket(t, func(r *http.Request) (*http.Response, error) {
+						if r.Method != http.MethodPut {
+							return store.RoundTrip(r)
+						}
+						switch attempts++; {
+						case attempts == 1:
+							body, err := io.ReadAll(r.Body)
+							if err != nil {
+								return nil, err
+							}
+							arrive = func(status int) {
+								late := r.Clone(t.Context())
+								late.Body = io.NopCloser(bytes.NewReader(body))
+								resp, err := store.RoundTrip(late)
+								require.NoError(t, err)
+								require.Equal(t, status, resp.StatusCode)
+							}
+							return nil, errors.New("reset")
+						case inTime:
+							arrive(http.StatusOK)
+						}
+						return store.RoundTrip(r)
+					}, s3fence.Options{})
+					if exists {
+						require.NoError(t, newer.Put(of(t, "", 40), "key", []byte("base")))
+					}
+					v := verbs(b)[verb]
+					require.NoError(t, v.Call(v.Context(t.Context(), 41), "key"))
+					require.Equal(t, 2, attempts)
+					if exists {
+						require.Equal(t, want, payload(t, newer, "key"), "done once")
+					}
+					arrive(http.StatusPreconditionFailed)
+					require.NoError(t, newer.Claim(of(t, "", 54), "key"))
+					arrive(http.StatusPreconditionFailed)
+					require.NoError(t, newer.Put(of(t, "", 54), "key", []byte("54")))
+					arrive(http.StatusPreconditionFailed)
+					require.Equal(t, "54", payload(t, newer, "key"))
+				})
 			}
-			require.NotEmpty(t, store.objects)
-		})
+		}
+	}
+}
+
+// An object without an envelope is neither read nor overwritten.
+func TestBucket_foreignObject(t *testing.T) {
+	for _, body := range []string{"", "hello", strings.Repeat("x", 1000)} {
+		l, b := newLedger(t, s3fence.Options{})
+		l.objects = map[string][]byte{"/data/key": []byte(body)}
+		for name, v := range verbs(b) {
+			require.ErrorIs(t, v.Call(v.Context(t.Context(), 41, "accounts"), "key"), s3fence.ErrMalformed, name)
+		}
+		_, err := b.Get(t.Context(), "key")
+		require.ErrorIs(t, err, s3fence.ErrMalformed)
+		require.Zero(t, l.puts)
 	}
 }
 
@@ -144,8 +220,9 @@ func TestBucket_Update_failure(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
-// If the function of Update panics, the hooks are not called: they are for a function that has returned.
-func TestBucket_Update_panics(t *testing.T) {
+// An error that the function of Update returns is not a refusal by the object. If the function panics, no hook is called:
+// they are for a function that has returned.
+func TestBucket_Update_hooks(t *testing.T) {
 	var store memory
 	told := &fencetest.Told{}
 	b := newBucket(t, store.RoundTrip, s3fence.Options{Hooks: told.Hooks()})
@@ -154,6 +231,11 @@ func TestBucket_Update_panics(t *testing.T) {
 	})
 	_, err := told.Last()
 	require.ErrorContains(t, err, "0 events")
+	elsewhere := &fence.StaleError{Resource: "elsewhere", Token: 54}
+	require.ErrorIs(t, b.Update(of(t, "", 54), "key", func([]byte) ([]byte, error) { return nil, elsewhere }), elsewhere)
+	got, err := told.Last()
+	require.NoError(t, err)
+	require.Equal(t, fencetest.Event{Access: fence.Access{Resource: "data/key", Token: 54}}, got)
 	require.Empty(t, store.objects)
 }
 

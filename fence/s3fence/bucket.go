@@ -11,6 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/internal/admission"
 )
 
 const (
@@ -25,8 +26,6 @@ const (
 
 	maxBucket = 255  // S3's own limit is 63; other stores and access points have longer names
 	maxKey    = 1024 // S3's own limit
-
-	legalToken = "1 to 9223372036854775807, low 48 bits not 0"
 )
 
 // Options of [NewBucket]. The zero value of a field is its default.
@@ -36,7 +35,7 @@ type Options struct {
 	// Backoff is the longest wait before the second attempt: 1 ms to 10 s, default 10 ms. It doubles with each attempt,
 	// up to 100 times this value. Each wait is a random part of it.
 	Backoff time.Duration
-	// MaxSize is the largest payload that is read or written, in bytes: 1 to 5,368,708,992. Payloads are held in
+	// MaxSize is the largest payload that is read or written, in bytes: 1 to 5,368,701,952. Payloads are held in
 	// memory. Default 64 MiB.
 	MaxSize int64
 	// MaxEra is the highest era that is accepted: 1 to 32767, default [fence.DefaultMaxEra], 15. A token of a higher
@@ -102,7 +101,7 @@ func NewBucket(client *s3.Client, bucket string, opts Options) (*Bucket, error) 
 // that lock, no newer writer has written what its holder got.
 //
 // The error matches [ErrNoObject] if the object does not exist or was claimed and never written, and [ErrMalformed] if
-// its envelope is missing or damaged. Any other error is the client's.
+// it has no envelope of this package. Any other error is the client's.
 func (b *Bucket) Get(ctx context.Context, key string) (Object, error) {
 	if err := checkKey(key); err != nil {
 		return Object{}, err
@@ -114,10 +113,10 @@ func (b *Bucket) Get(ctx context.Context, key string) (Object, error) {
 	if err != nil {
 		return Object{}, b.explain("get", key, err)
 	}
-	return Object{Payload: r.payload, Token: r.token, Lock: r.lock, ETag: r.etag}, nil
+	return Object{Payload: r.payload, Token: r.Write, Lock: r.Lock, ETag: r.etag}, nil
 }
 
-// Check reports whether the object would accept the context's token now. It reads at most the first 2,458 bytes and
+// Check reports whether the object would accept the context's token now. It reads at most the first 7 KiB and
 // raises no mark. A missing object accepts every token. The answer can be out of date when Check returns: use it to
 // give up early.
 //
@@ -125,7 +124,7 @@ func (b *Bucket) Get(ctx context.Context, key string) (Object, error) {
 // [*fence.OtherLockError] if the object follows another lock than the token's. It matches [fence.ErrInvalidToken] if
 // the context carries no token, and [ErrMalformed] if the object has no envelope. Any other error is the client's.
 func (b *Bucket) Check(ctx context.Context, key string) error {
-	by, err := b.admit(ctx, "check", key)
+	by, err := b.admit(ctx, "check", key, admission.Bid{})
 	if err != nil {
 		return err
 	}
@@ -133,8 +132,31 @@ func (b *Bucket) Check(ctx context.Context, key string) error {
 	return b.tell(ctx, key, by, err)
 }
 
-// look reads an object without its payload. It returns an error if the object refuses the claimant.
-func (b *Bucket) look(ctx context.Context, verb, key string, by claimant) (reading, error) {
+// admit checks the key and returns the bid that ctx carries.
+func (b *Bucket) admit(ctx context.Context, verb, key string, by admission.Bid) (admission.Bid, error) {
+	if err := checkKey(key); err != nil {
+		return by, err
+	}
+	by, err := by.From(ctx, b.opts.MaxEra)
+	if err != nil {
+		err = b.explain(verb, key, err)
+	}
+	return by, err
+}
+
+// refuse returns an error if the object that was read refuses the bid.
+func (b *Bucket) refuse(key string, by admission.Bid, r reading) error {
+	return r.Refuse(b.resource(key), by, b.opts.AllowUnnamed)
+}
+
+// tell reports the outcome of a verb to the hooks, and returns its error.
+func (b *Bucket) tell(ctx context.Context, key string, by admission.Bid, err error) error {
+	b.opts.Hooks.Tell(ctx, by.Access(b.resource(key)), err)
+	return err
+}
+
+// look reads an object without its payload. It returns an error if the object refuses the bid.
+func (b *Bucket) look(ctx context.Context, verb, key string, by admission.Bid) (reading, error) {
 	r, err := b.readHeader(ctx, key)
 	if err == nil {
 		err = b.refuse(key, by, r)

@@ -52,8 +52,8 @@
 //   - Some proxies repeat a PUT after an error and may answer with the 412 of the second copy. This package notices
 //     that, unless two other writes of the same token have followed by then: in that case it does the write again on
 //     top of them, and Update calls fn again. Turn off such retries if that matters.
-//   - Each object has its own mark. To change several objects as one, write them under new keys, and then
-//     replace one fenced object that lists them; see the example of [Bucket.Update].
+//   - Each object has its own mark. To change several objects as one, use a manifest: write them under new
+//     keys, and then swap the fenced object that lists them; see the example of [Bucket.Update].
 //   - A token is not a credential. Probe is not a proof: it finds endpoints that ignore conditions, and most that race.
 //
 // # Failures
@@ -75,7 +75,7 @@
 //	409 or 412, and then nothing can be read        matches ErrUnknown                   unknown
 //	ctx ends while a write may be under way         matches ErrUnknown and ctx's error   unknown
 //	any other refusal, as 403, or 501               the client's error                   unchanged
-//	no envelope, or a damaged one                   matches ErrMalformed                 unchanged
+//	no envelope, or another one                     matches ErrMalformed                 unchanged
 //	no token in the context, or a lock's name that  matches fence.ErrInvalidToken        unchanged, nothing sent
 //	is too long; for Move, no name of one lock
 //	key empty or too long, payload too large        an error with the legal range        unchanged, nothing sent
@@ -91,35 +91,21 @@
 //
 // # The envelope
 //
-// The token is in the object's body and not in its metadata, because a copy can change metadata and keep the ETag. A
-// line of 128 bytes precedes the payload:
+// The token is in the object's body and not in its metadata, because a copy can change metadata and keep the ETag. One
+// line precedes the payload:
 //
-//	leasefence-s3fence v01 0000000000000000054 <id> <previous id> w 0000000005 <crc> <crc>
+//	leasefence-s3fence/1 <id> <previous id> w 54 0 orders
 //
-// Its fields are the version, the token in 19 digits, the id of the write and of the write that it replaced (26
-// characters, A to Z and 2 to 7; hyphens for none), w for written or c for claimed and never written, the payload's
-// length in 10 digits, and in lower-case hex the CRC-32C of the payload and of the line up to there; then a line feed.
-// In a shell, head -c 128 shows the line and tail -c +129 the payload. The package neither reads nor overwrites an
-// object without this line: store such content again under a new key.
-//
-// While the mark of readers is higher than the token, the line has 148 bytes and the version v02, with the mark of
-// readers in 19 digits after the token. The token is 0 if no writer has come:
-//
-//	leasefence-s3fence v02 0000000000000000054 0000000000000000060 <id> <previous id> w 0000000005 <crc> <crc>
-//
-// The next writer's line is v01 again. If the object follows a lock, the line is v03: it has both marks, with 0 for a
-// mark of readers that is not higher, and before its own checksum the length of the lock's name, in 4 digits, and the
-// name. Its length is 154 bytes and the name's:
-//
-//	leasefence-s3fence v03 0000000000000000054 0000000000000000000 <id> <previous id> w 0000000005 <crc> 0006 orders <crc>
-//
-// A version of this package that does not know a line reports the object as malformed: it neither reads nor overwrites
-// it. So upgrade all processes before the first reader claims and before the first token comes with a name. The
-// contexts of locks carry names: until then pass fence.WithLock(ctx), without a name, to the verbs.
+// Its fields are the format, the id of the write and of the write that it replaced (26 characters, A to Z and 2 to 7;
+// hyphens for none), w for written or c for claimed and never written, the mark of writers, or 0 if none has come, the
+// mark of readers, or 0 if it is not higher, and the name of the lock, or nothing. In the name, "%" and two upper-case
+// hex digits stand for each byte except A-Z, a-z, 0-9 and "-._~/". In a shell, head -n 1 shows the line and tail -n +2
+// the payload. The package neither reads nor overwrites an object without this line: store such content again under a
+// new key.
 //
 // # Cost and limits
 //
-// Put sends two requests: one reads at most 2,458 bytes, the longest line, and one writes. Update and Claim send two:
+// Put sends two requests: one reads at most 7 KiB, the longest line, and one writes. Update and Claim send two:
 // one reads the object and one writes. Check sends one. ClaimRead sends the same as Claim, or only the read if the mark
 // need not rise. CheckRead sends one, which reads the line; if its holder has not claimed, the requests of ClaimRead
 // follow. Payloads are held in memory, and a claim downloads and uploads the payload: list large data instead, in

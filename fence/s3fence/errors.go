@@ -19,7 +19,7 @@ var (
 	// endpoint with 409 or 429. Nothing was written.
 	ErrContended = errors.New("s3fence: all attempts failed")
 
-	// ErrMalformed reports that an object has no envelope of this package or a damaged one. The object is neither read
+	// ErrMalformed reports that an object has no envelope of this package, or one that it does not write. The object is neither read
 	// nor overwritten, because its mark is unknown.
 	ErrMalformed = errors.New("s3fence: malformed envelope")
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"strings"
 
@@ -52,9 +53,9 @@ func Example() {
 	// draft, reviewed, by 54
 }
 
-// Two objects change as one: write them under new keys, and then replace the fenced object that lists them. A reader
-// reads the list and then what it lists. What a failed call has written stays unlisted.
-func ExampleBucket_Update() {
+// A manifest makes many objects change as one: write the parts under new keys, and then swap the fenced object that lists
+// them. A reader reads the manifest and then the parts. The parts of a holder that was refused stay unlisted.
+func ExampleBucket_Update_manifest() {
 	client := connect()
 	bucket, err := s3fence.NewBucket(client, "data", s3fence.Options{})
 	if err != nil {
@@ -64,7 +65,7 @@ func ExampleBucket_Update() {
 	if err := bucket.Claim(ctx, "table"); err != nil {
 		log.Fatal(err)
 	}
-	keys := []string{"table/rows-" + rand.Text(), "table/index-" + rand.Text()}
+	keys := []string{"table.parts/rows-" + rand.Text(), "table.parts/index-" + rand.Text()}
 	for i, content := range []string{"a b c", "3 rows"} {
 		_, err := client.PutObject(ctx, &s3.PutObjectInput{
 			Bucket: aws.String("data"), Key: &keys[i], Body: strings.NewReader(content),
@@ -79,9 +80,28 @@ func ExampleBucket_Update() {
 	stale := fence.NewContext(context.Background(), 41)
 	err = bucket.Update(stale, "table", func([]byte) ([]byte, error) { return nil, nil })
 	fmt.Println("stop this tenure:", errors.Is(err, fence.ErrStale))
+
+	manifest, err := bucket.Get(context.Background(), "table")
+	if err != nil {
+		log.Fatal(err)
+	}
+	var listed []string
+	if err := json.Unmarshal(manifest.Payload, &listed); err != nil {
+		log.Fatal(err)
+	}
+	for _, key := range listed {
+		part, err := client.GetObject(context.Background(), &s3.GetObjectInput{Bucket: aws.String("data"), Key: &key})
+		if err != nil {
+			log.Fatal(err)
+		}
+		content, err := io.ReadAll(part.Body)
+		fmt.Println(string(content), errors.Join(err, part.Body.Close()))
+	}
 	// Output:
 	// committed: <nil>
 	// stop this tenure: true
+	// a b c <nil>
+	// 3 rows <nil>
 }
 
 // Put has four outcomes: written, stale, unknown (the answer was lost and others have written since), and not written.

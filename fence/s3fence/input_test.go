@@ -56,8 +56,8 @@ func TestNewBucket_refuses(t *testing.T) {
 		{client, "data", s3fence.Options{Attempts: 1001}, "Options.Attempts is 1001, want 1 to 1000"},
 		{client, "data", s3fence.Options{Backoff: -1}, "Options.Backoff is -1ns, want 1ms to 10s"},
 		{client, "data", s3fence.Options{Backoff: time.Minute}, "Options.Backoff is 1m0s, want 1ms to 10s"},
-		{client, "data", s3fence.Options{MaxSize: -1}, "Options.MaxSize is -1, want 1 to 5368708992"},
-		{client, "data", s3fence.Options{MaxSize: math.MaxInt64}, "want 1 to 5368708992"},
+		{client, "data", s3fence.Options{MaxSize: -1}, "Options.MaxSize is -1, want 1 to 5368701952"},
+		{client, "data", s3fence.Options{MaxSize: math.MaxInt64}, "want 1 to 5368701952"},
 		{client, "data", s3fence.Options{MaxEra: 32768}, "s3fence: Options.MaxEra is 32768, want 1 to 32767"},
 	} {
 		t.Run(tt.want, func(t *testing.T) {

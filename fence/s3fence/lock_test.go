@@ -36,7 +36,7 @@ func TestBucket_longestLock(t *testing.T) {
 	lock := strings.Repeat("é", fence.MaxLock/2)
 	require.NoError(t, b.Put(of(t, lock, 54), "rows", []byte("0123456789")))
 	require.NoError(t, b.ClaimRead(readerOf(t, lock, 60), "rows"))
-	require.Len(t, l.body("rows"), 2458+10)
+	require.Greater(t, len(l.body("rows")), 3*fence.MaxLock)
 	require.NoError(t, b.Check(of(t, lock, 60), "rows"))
 	require.NoError(t, b.CheckRead(readerOf(t, lock, 60), "rows"))
 	require.ErrorIs(t, b.Check(of(t, lock[2:], 60), "rows"), fence.ErrOtherLock)

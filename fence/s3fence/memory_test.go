@@ -25,6 +25,9 @@ func (m *memory) RoundTrip(r *http.Request) (*http.Response, error) {
 	_, err := fmt.Sscanf(r.Header.Get("Range"), "bytes=0-%d", &last)
 	ranged := err == nil
 	switch match := r.Header.Get("If-Match"); {
+	case r.Method == http.MethodDelete:
+		delete(m.objects, r.URL.Path)
+		return reply(r, http.StatusNoContent, "", nil), nil
 	case r.Method == http.MethodGet && !there:
 		return reply(r, http.StatusNotFound, "", []byte(`<Error><Code>NoSuchKey</Code></Error>`)), nil
 	case r.Method == http.MethodGet && ranged:

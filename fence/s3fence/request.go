@@ -27,24 +27,27 @@ var absent = reading{header: header{id: noID}}
 
 // read reads a whole object. A missing object is not an error.
 func (b *Bucket) read(ctx context.Context, key string) (reading, error) {
-	body, etag, err := b.fetch(ctx, key, "", maxHeaderSize+b.opts.MaxSize+1)
+	body, etag, err := b.fetch(ctx, key, "", headerLimit+b.opts.MaxSize+1)
 	if err != nil || etag == "" {
 		return absent, err
 	}
-	h, payload, err := open(body, b.opts.MaxSize)
+	h, payload, err := open(body)
 	if err != nil {
 		return absent, err
+	}
+	if int64(len(payload)) > b.opts.MaxSize {
+		return absent, fmt.Errorf("the object has more than Options.MaxSize, %d bytes", b.opts.MaxSize)
 	}
 	return reading{header: h, payload: payload, etag: etag}, nil
 }
 
 // readHeader reads an object without its payload.
 func (b *Bucket) readHeader(ctx context.Context, key string) (reading, error) {
-	body, etag, err := b.fetch(ctx, key, fmt.Sprintf("bytes=0-%d", maxHeaderSize-1), maxHeaderSize)
+	body, etag, err := b.fetch(ctx, key, fmt.Sprintf("bytes=0-%d", headerLimit-1), headerLimit)
 	if err != nil || etag == "" {
 		return absent, err
 	}
-	h, err := parseHeader(body)
+	h, _, err := open(body)
 	if err != nil {
 		return absent, err
 	}

@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/internal/wire"
 	"github.com/leasefence/leasefence/fence/s3fence"
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
@@ -33,21 +33,17 @@ func writes(verb string) bool { return verb == "Put" || verb == "Update" }
 // marks reads the line of an object.
 func marks(t *testing.T, body []byte) (m fencetest.Marks) {
 	t.Helper()
-	parts := strings.SplitN(string(body), " ", 11)
-	number := func(text string) fence.Token {
-		n, err := strconv.ParseInt(text, 10, 64)
-		require.NoError(t, err)
-		return fence.Token(n)
-	}
 	if len(body) == 0 {
 		return m
 	}
-	m.Write = number(parts[2])
-	if parts[1] != "v01" {
-		m.Read = number(parts[3])
-	}
-	if parts[1] == "v03" {
-		m.Lock = parts[10][:number(parts[9])]
+	line, _, _ := strings.Cut(string(body), "\n")
+	f := strings.Split(line, " ")
+	require.Len(t, f, 7)
+	_, err := fmt.Sscan(f[4]+" "+f[5], (*int64)(&m.Write), (*int64)(&m.Read))
+	require.NoError(t, err)
+	if f[6] != "" {
+		m.Lock, err = wire.DecodeLock(f[6:])
+		require.NoError(t, err)
 	}
 	return m
 }

@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/internal/admission"
 )
 
 // Put writes an object in one atomic step, unless its mark is newer than the context's token. A nil payload is empty.
@@ -20,9 +20,9 @@ import (
 // been done; it then also matches [fence.ErrStale] or [fence.ErrOtherLock] if a newer token or another lock was seen
 // afterwards. Any other error is the client's: nothing was written.
 //
-// Put sends two requests if no other writer interferes: it reads at most 2,458 bytes and writes.
+// Put sends two requests if no other writer interferes: it reads at most 7 KiB and writes.
 func (b *Bucket) Put(ctx context.Context, key string, payload []byte) error {
-	by, err := b.admit(ctx, "put", key)
+	by, err := b.admit(ctx, "put", key, admission.Bid{})
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (b *Bucket) Put(ctx context.Context, key string, payload []byte) error {
 // accepts no older token, not even in a write that is still under way. The errors are those of [Bucket.Put]; after
 // [ErrUnknown] call Claim again.
 func (b *Bucket) Claim(ctx context.Context, key string) error {
-	by, err := b.admit(ctx, "claim", key)
+	by, err := b.admit(ctx, "claim", key, admission.Bid{})
 	if err != nil {
 		return err
 	}
@@ -59,17 +59,11 @@ func (b *Bucket) Claim(ctx context.Context, key string) error {
 // raise the era if the lock is in another cluster. The error also matches [fence.ErrInvalidToken] if the context
 // carries no name of a lock, or several.
 func (b *Bucket) Move(ctx context.Context, key string) error {
-	const verb = "move"
-	by, err := b.admit(ctx, verb, key)
+	by, err := b.admit(ctx, "move", key, admission.Bid{Moves: true})
 	if err != nil {
 		return err
 	}
-	if by.lock == "" {
-		return fmt.Errorf("s3fence: %s %q: %w: the context names no lock to follow, or several, "+
-			"want the context of a lock, or one of fence.WithLock or fence.ForLock", verb, b.resource(key), fence.ErrInvalidToken)
-	}
-	by.moves = true
-	return b.claim(ctx, verb, key, by)
+	return b.claim(ctx, "move", key, by)
 }
 
 // ClaimRead starts the tenure of a reader. Call it once after a grant, before the first of several reads: until then
@@ -82,7 +76,7 @@ func (b *Bucket) Move(ctx context.Context, key string) error {
 // token of a writer, not even in a write that is still under way. The errors are those of [Bucket.Put]; the token is
 // stale if the mark of writers is newer. After [ErrUnknown] call ClaimRead again.
 func (b *Bucket) ClaimRead(ctx context.Context, key string) error {
-	by, err := b.admitReader(ctx, "claim to read", key)
+	by, err := b.admit(ctx, "claim to read", key, admission.Bid{Read: true})
 	if err != nil {
 		return err
 	}
@@ -95,24 +89,24 @@ func (b *Bucket) ClaimRead(ctx context.Context, key string) error {
 // does what [Bucket.ClaimRead] does. The errors are those of ClaimRead.
 func (b *Bucket) CheckRead(ctx context.Context, key string) error {
 	const verb = "check to read"
-	by, err := b.admitReader(ctx, verb, key)
+	by, err := b.admit(ctx, verb, key, admission.Bid{Read: true})
 	if err != nil {
 		return err
 	}
 	r, err := b.look(ctx, verb, key, by)
-	if err != nil || by.marked(r) {
+	if err != nil || r.After(by) == r.Marks {
 		return b.tell(ctx, key, by, err)
 	}
 	return b.claim(ctx, verb, key, by)
 }
 
-// claim writes an object with its own payload and the claimant's mark, unless it already has that mark.
-func (b *Bucket) claim(ctx context.Context, verb, key string, by claimant) error {
+// claim writes an object with its own payload and the bid's marks, unless it already has them.
+func (b *Bucket) claim(ctx context.Context, verb, key string, by admission.Bid) error {
 	return b.change(ctx, change{
 		verb: verb, key: key, by: by, read: b.read,
 		next: func(old reading) (state, []byte, error) {
 			switch {
-			case by.marked(old):
+			case old.After(by) == old.Marks:
 				return 0, nil, errNothingToDo
 			case old.etag == "":
 				return claimed, nil, nil
@@ -130,7 +124,7 @@ func (b *Bucket) claim(ctx context.Context, verb, key string, by claimant) error
 // If fn returns an error, nothing is written and Update's error wraps it. Otherwise success and errors are those of
 // [Bucket.Put]. After [ErrUnknown] the last result of fn may have been written, and fn was not called again.
 func (b *Bucket) Update(ctx context.Context, key string, fn func(old []byte) ([]byte, error)) error {
-	by, err := b.admit(ctx, "update", key)
+	by, err := b.admit(ctx, "update", key, admission.Bid{})
 	if err != nil {
 		return err
 	}
@@ -159,7 +153,7 @@ var errNothingToDo = errors.New("nothing to do")
 // change is a fenced write.
 type change struct {
 	verb, key string
-	by        claimant
+	by        admission.Bid
 	read      func(ctx context.Context, key string) (reading, error)
 	next      func(old reading) (state, []byte, error) // returns what replaces old
 }
@@ -199,8 +193,7 @@ func (b *Bucket) rewrite(ctx context.Context, c change) (failed bool, err error)
 		if err != nil {
 			return true, b.explain(c.verb, c.key, err)
 		}
-		h := c.by.mark(base)
-		h.id, h.prev, h.state = newID(), base.id, st
+		h := header{Marks: base.After(c.by), id: newID(), prev: base.id, state: st}
 		now, err := b.replace(ctx, c, base, h, seal(h, payload), &attempt)
 		if err != nil || now == nil {
 			return false, err

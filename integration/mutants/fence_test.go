@@ -478,9 +478,9 @@ var fenceMutants = []mutant{
 	},
 	{
 		name: "s3fence: a token of another lock is accepted",
-		file: "fence/s3fence/claimant.go",
-		old:  "by.lock != r.lock && !by.moves",
-		new:  `by.lock == "" && !by.moves`,
+		file: "fence/s3fence/bucket.go",
+		old:  "return r.Refuse(b.resource(key), by,",
+		new:  "by.Moves = true\n\treturn r.Refuse(b.resource(key), by,",
 		by:   killer{inS3fence, "TestBucket_rules", `rules.Decide(t)`},
 	},
 	{
@@ -488,13 +488,13 @@ var fenceMutants = []mutant{
 		file: "fence/s3fence/write.go",
 		old:  "unknown = unknown || outcome == conflict\n",
 		new:  "",
-		by:   killer{inS3fence, "TestBucket_Put_notReadAfterAConflict", `require.ErrorIs(t, err, s3fence.ErrUnknown)`},
+		by:   killer{inS3fence, "TestBucket_Put_notReadBack", `require.ErrorIs(t, err, s3fence.ErrUnknown)`},
 	},
 	{
 		name: "s3fence: the lock is forgotten when a mark is raised",
-		file: "fence/s3fence/claimant.go",
-		old:  "read: old.read, lock: old.lock}",
-		new:  "read: old.read}",
+		file: "fence/s3fence/write.go",
+		old:  "prev: base.id, state: st}\n",
+		new:  "prev: base.id, state: st}\n\t\th.Lock = c.by.Lock\n",
 		by:   killer{inS3fence, "TestBucket_rules", `rules.Decide(t)`},
 	},
 	{

@@ -1,0 +1,204 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go/middleware"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/s3fence"
+	"github.com/leasefence/leasefence/internal/fencetest"
+)
+
+// line is a client's connection to the server. Before and after each request it calls drop; an error drops the request,
+// or its answer.
+type line struct {
+	*http.Transport
+	drop func(*http.Request) error
+}
+
+func (l line) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := l.drop(r); err != nil {
+		return nil, err
+	}
+	resp, err := l.Transport.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.drop(r); err != nil {
+		return nil, errors.Join(err, resp.Body.Close())
+	}
+	return resp, nil
+}
+
+// newClient returns a client of the server.
+func newClient(t *testing.T, drop func(*http.Request) error) *s3.Client {
+	t.Helper()
+	transport := server.transport()
+	t.Cleanup(transport.CloseIdleConnections)
+	return s3.New(s3.Options{
+		BaseEndpoint: aws.String("http://server"), Region: region, UsePathStyle: true,
+		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+			return aws.Credentials{AccessKeyID: access, SecretAccessKey: secret}, nil
+		}),
+		HTTPClient: &http.Client{Transport: line{transport, drop}},
+		Retryer: retry.NewStandard(func(o *retry.StandardOptions) {
+			o.MaxBackoff, o.RateLimiter = time.Millisecond, ratelimit.None
+		}),
+	})
+}
+
+func reliable(*http.Request) error { return nil }
+
+// serial numbers the buckets.
+var serial atomic.Int64
+
+// makeBucket makes a bucket on the server and returns its name.
+func makeBucket(t *testing.T, c *s3.Client) string {
+	t.Helper()
+	name := "b-" + strconv.FormatInt(serial.Add(1), 10)
+	_, err := c.CreateBucket(t.Context(), &s3.CreateBucketInput{Bucket: &name})
+	require.NoError(t, err)
+	return name
+}
+
+func open(t *testing.T, c *s3.Client, name string) *s3fence.Bucket {
+	t.Helper()
+	b, err := s3fence.NewBucket(c, name, s3fence.Options{Attempts: 100, Backoff: time.Millisecond})
+	require.NoError(t, err)
+	return b
+}
+
+var errDropped = errors.New("dropped")
+
+// Holders overlap at one object, requests and answers are dropped and calls are cancelled at random. Once a holder's
+// Update is done, its earlier write with an unknown outcome can no longer be done: Update settles unknown outcomes.
+func TestBucket_random(t *testing.T) {
+	c := newClient(t, reliable)
+	name := makeBucket(t, c)
+	direct := open(t, c, name)
+	var lossy []*s3fence.Bucket
+	for range 4 {
+		lossy = append(lossy, open(t, newClient(t, func(r *http.Request) error {
+			if r.Method == http.MethodPut && rand.IntN(20) == 0 || rand.IntN(200) == 0 {
+				return errDropped
+			}
+			return nil
+		}), name))
+	}
+	any4 := func() *s3fence.Bucket { return lossy[rand.IntN(len(lossy))] }
+	fencetest.Random(t, fencetest.Store{
+		Locks: true, Ordered: true, Unknown: s3fence.ErrUnknown,
+		Forms: []fencetest.Form{{
+			Name: "Update", Alone: "one step", Settles: true,
+			Write: func(ctx context.Context, key string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
+				return any4().Update(ctx, key, func(old []byte) ([]byte, error) {
+					saw(logged(t, old))
+					return fmt.Appendf(old, "%d:%d\n", e.ID, e.Token), nil
+				})
+			},
+		}},
+		Claims: []func(context.Context, string) error{func(ctx context.Context, key string) error { return any4().Claim(ctx, key) }},
+		Entries: func(ctx context.Context, key string) ([]fencetest.Entry, error) {
+			if err := direct.Claim(ctx, key); err != nil {
+				return nil, err
+			}
+			o, err := direct.Get(ctx, key)
+			if errors.Is(err, s3fence.ErrNoObject) {
+				return nil, nil
+			}
+			return logged(t, o.Payload), err
+		},
+		Again: func(err error) bool { return !errors.Is(err, s3fence.ErrMalformed) }, // any other can come from the lines
+	})
+}
+
+// logged parses entries of the form "id:token".
+func logged(t *testing.T, payload []byte) (all []fencetest.Entry) {
+	t.Helper()
+	for _, text := range strings.Fields(string(payload)) {
+		var e fencetest.Entry
+		_, err := fmt.Sscanf(text, "%d:%d", &e.ID, (*int64)(&e.Token))
+		require.NoError(t, err)
+		all = append(all, e)
+	}
+	return all
+}
+
+func TestBucket_Probe(t *testing.T) {
+	var requests atomic.Int64
+	c := newClient(t, func(*http.Request) error { requests.Add(1); return nil })
+	name := makeBucket(t, c)
+	require.NoError(t, open(t, c, name).Probe(t.Context()))
+	t.Logf("%d requests", requests.Load()/2)
+	left, err := c.ListObjectsV2(t.Context(), &s3.ListObjectsV2Input{Bucket: &name})
+	require.NoError(t, err)
+	require.Empty(t, left.Contents, "the probe left something behind")
+}
+
+// A client that leaves out a header acts like an endpoint that ignores it: the server does the write.
+func TestBucket_Probe_refusesAnUnsafeEndpoint(t *testing.T) {
+	for header, want := range map[string]string{
+		"If-Match":      "ignored If-Match with an old ETag",
+		"If-None-Match": "ignored If-None-Match: * on an object that exists",
+	} {
+		c := newClient(t, reliable)
+		name := makeBucket(t, c)
+		unsafe := s3.New(c.Options(), s3.WithAPIOptions(func(stack *middleware.Stack) error {
+			return stack.Build.Add(middleware.BuildMiddlewareFunc("strip", func(
+				ctx context.Context, in middleware.BuildInput, next middleware.BuildHandler,
+			) (middleware.BuildOutput, middleware.Metadata, error) {
+				in.Request.(*smithyhttp.Request).Header.Del(header)
+				return next.HandleBuild(ctx, in)
+			}), middleware.After)
+		}))
+		err := open(t, unsafe, name).Probe(t.Context())
+		require.ErrorIs(t, err, s3fence.ErrUnsafeEndpoint)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// An object is claimed and then written, with the longest name of a lock. A reader's claim keeps a large payload, and
+// Options.MaxSize counts only the payload.
+func TestBucket_Claim(t *testing.T) {
+	c := newClient(t, reliable)
+	name := makeBucket(t, c)
+	b, err := s3fence.NewBucket(c, name, s3fence.Options{MaxSize: 1 << 20})
+	require.NoError(t, err)
+	const key = "a/key"
+	lock := strings.Repeat("é", fence.MaxLock/2)
+	holding := func(token fence.Token) context.Context {
+		return fence.WithLock(fence.NewContext(t.Context(), token), lock)
+	}
+	_, err = b.Get(t.Context(), key)
+	require.ErrorIs(t, err, s3fence.ErrNoObject)
+	require.NoError(t, b.Check(holding(41), key), "an object that is not there refuses nobody")
+	require.NoError(t, b.Claim(holding(41), key))
+	_, err = b.Get(t.Context(), key)
+	require.ErrorIs(t, err, s3fence.ErrNoObject, "claimed, never written")
+	require.Equal(t, &fence.StaleError{Resource: name + "/" + key, Token: 40, Highest: 41}, b.Put(holding(40), key, []byte("stale")))
+
+	payload := make([]byte, 1<<20)
+	payload[1<<19] = 'x'
+	require.NoError(t, b.Put(holding(41), key, payload))
+	require.NoError(t, b.ClaimRead(fence.WithLock(fence.NewReadContext(t.Context(), 54), lock), key))
+	require.ErrorIs(t, b.Check(holding(41), key), fence.ErrStale)
+	got, err := b.Get(t.Context(), key)
+	require.NoError(t, err)
+	require.Equal(t, s3fence.Object{Payload: payload, Token: 41, Lock: lock, ETag: got.ETag}, got)
+}
