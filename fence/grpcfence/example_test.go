@@ -85,7 +85,7 @@ func Example() {
 	// successor: <nil>
 	// first, late: FailedPrecondition fence: stale token 41 for "stock": highest seen is 54
 	// stop this tenure: true
-	// without a token: grpcfence: no fencing token
+	// without a token: grpcfence: no fencing token: want one value of fencing-token
 	// stock: 9
 }
 

@@ -31,35 +31,6 @@ const LockMetadataKey = "fencing-lock"
 // lock.
 var ErrMissing = errors.New("grpcfence: no fencing token")
 
-// FromIncomingContext returns, at the server, the token in a call's metadata. There must be exactly one value, and
-// [fence.Parse] must accept it.
-//
-// The error matches [ErrMissing] if there is no value, and [fence.ErrInvalidToken] if there are several values or if
-// the value is empty or malformed.
-func FromIncomingContext(ctx context.Context) (fence.Token, error) {
-	return parse(MetadataKey, metadata.ValueFromIncomingContext(ctx, MetadataKey))
-}
-
-// ReadFromIncomingContext is [FromIncomingContext] for [ReadMetadataKey].
-func ReadFromIncomingContext(ctx context.Context) (fence.ReadToken, error) {
-	t, err := parse(ReadMetadataKey, metadata.ValueFromIncomingContext(ctx, ReadMetadataKey))
-	return fence.ReadToken(t), err
-}
-
-// LockFromIncomingContext returns, at the server, the name of the lock in a call's metadata, or "" if there is none.
-// The error matches [fence.ErrInvalidToken] if there are several values, or if the value is empty, is not written as
-// [LockMetadataKey] says or is a name that [fence.CheckLock] refuses.
-func LockFromIncomingContext(ctx context.Context) (string, error) {
-	return wire.DecodeLock(metadata.ValueFromIncomingContext(ctx, LockMetadataKey))
-}
-
-func parse(key string, values []string) (fence.Token, error) {
-	if len(values) == 0 {
-		return 0, ErrMissing
-	}
-	return wire.Parse("metadata", key, values)
-}
-
 // carried returns the token of a call, a writer's or a reader's, and the name of its lock.
 func carried(ctx context.Context) (wire.Token, error) {
 	var values [len(keys)][]string

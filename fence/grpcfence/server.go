@@ -48,17 +48,8 @@ var (
 	_ grpc.StreamServerInterceptor = (*Server)(nil).Stream
 )
 
-// GuardCheck returns a check of g for [NewServer], or nil if g is nil. It is [fence.Guard.CheckContext], which knows
-// the name of the token's lock.
-func GuardCheck(g *fence.Guard) func(ctx context.Context, resource string, t fence.Token) error {
-	if g == nil {
-		return nil
-	}
-	return g.CheckContext
-}
-
-// NewServer returns interceptors that refuse calls early. They call check with the call's context, resource and token,
-// and call the handler only if check returns nil. The handler gets the token with [fence.FromContext], and check and
+// NewServer returns interceptors that refuse calls early. They call check, for example [fence.Guard.CheckContext], with the
+// call's context, resource and token, and call the handler only if check returns nil. The handler gets the token with [fence.FromContext], and check and
 // handler get the name of its lock, if the call has it, with [fence.LockFromContext].
 //
 // A newer token may be accepted after check has returned and before the handler writes. So the handler must pass the
@@ -118,7 +109,7 @@ func NewAtomicServer(
 		return nil, errors.New("grpcfence: Options.CheckRead is set, want nil: NewAtomicServer checks with its guard")
 	}
 	opts.CheckRead = guard.CheckReadContext
-	s, err := NewServer(resource, GuardCheck(guard), opts)
+	s, err := NewServer(resource, guard.CheckContext, opts)
 	if err != nil {
 		return nil, err
 	}

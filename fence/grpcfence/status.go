@@ -3,13 +3,11 @@ package grpcfence
 import (
 	"context"
 	"errors"
-	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/internal/wire"
 )
 
@@ -55,69 +53,29 @@ func Error(err error) error {
 	if _, ok := status.FromError(err); ok { // nil has one too
 		return err
 	}
-	code, info := codes.FailedPrecondition, &errdetails.ErrorInfo{Domain: Domain}
-	var text string
-	switch {
-	case errors.Is(err, fence.ErrStale):
-		info.Reason, text = ReasonStale, fence.ErrStale.Error()
-		if known, ok := wire.Stale(err); ok {
-			text, info.Metadata = known.Error(), staleMetadata(known)
-		}
-	case errors.Is(err, fence.ErrOtherLock):
-		info.Reason, text = ReasonOtherLock, fence.ErrOtherLock.Error()
-		if known, ok := wire.OtherLock(err); ok {
-			text, info.Metadata = known.Error(), otherLockMetadata(known)
-		}
-	case errors.Is(err, ErrMissing):
-		info.Reason, text = ReasonMissing, ErrMissing.Error()
-	case errors.Is(err, fence.ErrInvalidToken):
-		code, info.Reason = codes.InvalidArgument, ReasonInvalid
-		text = fence.ErrInvalidToken.Error() + ": want one value of " + MetadataKey + " or " + ReadMetadataKey + ", plain decimal, and at most one of " +
-			LockMetadataKey + ", percent-encoded"
-	default:
+	refused := wire.RefusalOf(err, ErrMissing, keys)
+	k, ok := kinds[refused.Kind]
+	if !ok {
 		return err
 	}
-	st := status.New(code, text)
-	if detailed, err := st.WithDetails(info); err == nil { // info can always be encoded, see utf8
+	st := status.New(k.code, refused.Text)
+	info := &errdetails.ErrorInfo{Domain: Domain, Reason: k.reason, Metadata: refused.Members}
+	if detailed, err := st.WithDetails(info); err == nil { // info can always be encoded
 		st = detailed
 	}
 	return &refusal{status: st, err: err}
 }
 
-func staleMetadata(stale fence.StaleError) map[string]string {
-	md := map[string]string{
-		"resource": utf8(stale.Resource),
-		"token":    stale.Token.String(),
-	}
-	if stale.Highest != 0 {
-		md["highest"] = stale.Highest.String()
-	}
-	if stale.Read {
-		md["read"] = "true"
-	}
-	if stale.ByReader {
-		md["byReader"] = "true"
-	}
-	return md
+// kinds are the codes and reasons of the refusals.
+var kinds = map[wire.Kind]struct {
+	code   codes.Code
+	reason string
+}{
+	wire.Stale:     {codes.FailedPrecondition, ReasonStale},
+	wire.OtherLock: {codes.FailedPrecondition, ReasonOtherLock},
+	wire.Missing:   {codes.FailedPrecondition, ReasonMissing},
+	wire.Invalid:   {codes.InvalidArgument, ReasonInvalid},
 }
-
-func otherLockMetadata(other fence.OtherLockError) map[string]string {
-	md := map[string]string{
-		"resource": utf8(other.Resource),
-		"token":    other.Token.String(),
-		"follows":  utf8(other.Follows),
-	}
-	if other.Lock != "" {
-		md["lock"] = utf8(other.Lock)
-	}
-	if other.Read {
-		md["read"] = "true"
-	}
-	return md
-}
-
-// utf8 makes a name valid in protobuf: with an invalid string the client would lose the whole detail.
-func utf8(name string) string { return strings.ToValidUTF8(name, "\uFFFD") }
 
 // unchecked returns the error of a call whose handler has not run because the check failed. Its status is that of the
 // refusal or of err. Otherwise it is that of a context's error, or UNAVAILABLE, without the text of err, which may tell
@@ -143,10 +101,8 @@ func unchecked(err error) error {
 // error, since a refused holder must stop in any case. The interceptors [UnaryClient] and [StreamClient] call
 // ReadError.
 func ReadError(err error) error {
-	switch status.Code(err) {
-	case codes.FailedPrecondition, codes.InvalidArgument:
-	default:
-		return err
+	if err == nil {
+		return nil
 	}
 	if _, ok := errors.AsType[*refusal](err); ok {
 		return err
@@ -157,41 +113,11 @@ func ReadError(err error) error {
 		if !ok || info.GetDomain() != Domain {
 			continue
 		}
-		if cause := cause(st.Code(), info); cause != nil {
-			return &refusal{status: st, err: cause}
+		for kind, k := range kinds {
+			if st.Code() == k.code && info.GetReason() == k.reason {
+				return &refusal{status: st, err: kind.Err(info.GetMetadata(), ErrMissing)}
+			}
 		}
 	}
 	return err
-}
-
-func cause(code codes.Code, info *errdetails.ErrorInfo) error {
-	switch info.GetReason() {
-	case ReasonStale:
-		if code != codes.FailedPrecondition {
-			return nil
-		}
-		md := info.GetMetadata()
-		return &fence.StaleError{
-			Resource: md["resource"], Token: wire.Member(md["token"]), Highest: wire.Member(md["highest"]),
-			Read: md["read"] == "true", ByReader: md["byReader"] == "true",
-		}
-	case ReasonOtherLock:
-		if code != codes.FailedPrecondition {
-			return nil
-		}
-		md := info.GetMetadata()
-		return &fence.OtherLockError{
-			Resource: md["resource"], Token: wire.Member(md["token"]), Read: md["read"] == "true",
-			Lock: md["lock"], Follows: md["follows"],
-		}
-	case ReasonMissing:
-		if code == codes.FailedPrecondition {
-			return ErrMissing
-		}
-	case ReasonInvalid:
-		if code == codes.InvalidArgument {
-			return fence.ErrInvalidToken
-		}
-	}
-	return nil
 }

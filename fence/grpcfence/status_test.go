@@ -37,11 +37,11 @@ func TestError_givesRefusalsAStatusAndKeepsWhatTheyMatch(t *testing.T) {
 		},
 		{
 			&fence.StaleError{Token: 41, Highest: 54, Read: true, ByReader: true}, codes.FailedPrecondition, grpcfence.ReasonStale,
-			map[string]string{"resource": "", "token": "41", "highest": "54", "read": "true", "byReader": "true"},
+			map[string]string{"token": "41", "highest": "54", "read": "true", "byReader": "true"},
 		},
 		{
 			&fence.StaleError{Token: 41}, codes.FailedPrecondition, grpcfence.ReasonStale,
-			map[string]string{"resource": "", "token": "41"},
+			map[string]string{"token": "41"},
 		},
 		{fence.ErrStale, codes.FailedPrecondition, grpcfence.ReasonStale, nil},
 		{(*fence.StaleError)(nil), codes.FailedPrecondition, grpcfence.ReasonStale, nil},
@@ -52,7 +52,7 @@ func TestError_givesRefusalsAStatusAndKeepsWhatTheyMatch(t *testing.T) {
 		},
 		{
 			&fence.OtherLockError{Token: 41, Read: true, Follows: "accounts"}, codes.FailedPrecondition, grpcfence.ReasonOtherLock,
-			map[string]string{"resource": "", "token": "41", "read": "true", "follows": "accounts"},
+			map[string]string{"token": "41", "read": "true", "follows": "accounts"},
 		},
 		{fence.ErrOtherLock, codes.FailedPrecondition, grpcfence.ReasonOtherLock, nil},
 		{(*fence.OtherLockError)(nil), codes.FailedPrecondition, grpcfence.ReasonOtherLock, nil},

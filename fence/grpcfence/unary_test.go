@@ -27,28 +27,6 @@ func TestMetadataKey_isTheHeaderOfHTTP(t *testing.T) {
 	require.Equal(t, "fencing-lock", grpcfence.LockMetadataKey)
 }
 
-// The tests of package wire have the legal and illegal values.
-func TestFromIncomingContext(t *testing.T) {
-	ctx := metadata.NewIncomingContext(t.Context(),
-		metadata.Pairs(grpcfence.MetadataKey, "54", grpcfence.LockMetadataKey, "%C3%A4rger"))
-	token, err := grpcfence.FromIncomingContext(ctx)
-	require.NoError(t, err)
-	require.Equal(t, fence.Token(54), token)
-	lock, err := grpcfence.LockFromIncomingContext(ctx)
-	require.NoError(t, err)
-	require.Equal(t, "ärger", lock)
-	_, err = grpcfence.ReadFromIncomingContext(ctx)
-	require.Equal(t, grpcfence.ErrMissing, err)
-
-	ctx = metadata.NewIncomingContext(t.Context(),
-		metadata.Pairs(grpcfence.ReadMetadataKey, "60", grpcfence.MetadataKey, "54", grpcfence.MetadataKey, "54"))
-	read, err := grpcfence.ReadFromIncomingContext(ctx)
-	require.NoError(t, err)
-	require.Equal(t, fence.ReadToken(60), read)
-	_, err = grpcfence.FromIncomingContext(ctx)
-	require.EqualError(t, err, "fence: invalid token: metadata fencing-token has 2 values, want 1")
-}
-
 // A check that fails refuses the call. The client learns the reason only if the error has a status.
 func TestUnary_failedCheckRefuses(t *testing.T) {
 	for _, c := range []struct {
@@ -73,11 +51,9 @@ func TestUnary_failedCheckRefuses(t *testing.T) {
 }
 
 func TestNewServer_namesWhatIsNil(t *testing.T) {
-	_, err := grpcfence.NewServer(nil, grpcfence.GuardCheck(new(fence.Guard)), grpcfence.Options{})
+	_, err := grpcfence.NewServer(nil, new(fence.Guard).CheckContext, grpcfence.Options{})
 	require.EqualError(t, err, "grpcfence: resource is nil, want a function")
 	_, err = grpcfence.NewServer(orders, nil, grpcfence.Options{})
-	require.EqualError(t, err, "grpcfence: check is nil, want a function")
-	_, err = grpcfence.NewServer(orders, grpcfence.GuardCheck(nil), grpcfence.Options{})
 	require.EqualError(t, err, "grpcfence: check is nil, want a function")
 	_, err = grpcfence.NewAtomicServer(nil, new(fence.Guard), grpcfence.Options{})
 	require.EqualError(t, err, "grpcfence: resource is nil, want a function")

@@ -42,7 +42,7 @@ func start(t *testing.T, s fencetest.Server) fencetest.Client {
 		opts.CheckRead = s.CheckRead
 	}
 	if s.Check == nil {
-		s.Check = grpcfence.GuardCheck(s.Guard)
+		s.Check = s.Guard.CheckContext
 	}
 	if s.Handle == nil {
 		s.Handle = func(context.Context) error { return nil }

@@ -147,13 +147,13 @@ func ExampleError() {
 	fmt.Println(strings.ReplaceAll(w.Body.String(), `,"`, ",\n\""))
 	// Output:
 	// 412 application/problem+json
-	// {"type":"https://pkg.go.dev/github.com/leasefence/leasefence/fence/httpfence#TypeStale",
-	// "title":"Fencing token stale",
-	// "status":412,
-	// "detail":"fence: stale token 41 for \"orders\": highest seen is 54",
+	// {"detail":"fence: stale token 41 for \"orders\": highest seen is 54",
+	// "highest":"54",
 	// "resource":"orders",
+	// "status":412,
+	// "title":"Fencing token stale",
 	// "token":"41",
-	// "highest":"54"}
+	// "type":"https://pkg.go.dev/github.com/leasefence/leasefence/fence/httpfence#TypeStale"}
 }
 
 // A resource for each part of the path, checked by a store that several servers share. The resource function stands

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/http"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/internal/wire"
 )
 
@@ -22,31 +21,6 @@ const LockHeader = "Fencing-Lock"
 
 // ErrMissing reports that a request that writes has no token. It is a mistake of the caller and not a lost lock.
 var ErrMissing = errors.New("httpfence: no fencing token")
-
-// FromHeader returns the token of a request's header. There must be exactly one value, and [fence.Parse] must accept
-// it. Values that a proxy has joined with a comma are refused too.
-//
-// The error matches [ErrMissing] if there is no value, and [fence.ErrInvalidToken] if there are several values or if
-// the value is empty or malformed.
-func FromHeader(h http.Header) (fence.Token, error) { return parse(Header, h.Values(Header)) }
-
-// ReadFromHeader is [FromHeader] for [ReadHeader].
-func ReadFromHeader(h http.Header) (fence.ReadToken, error) {
-	t, err := parse(ReadHeader, h.Values(ReadHeader))
-	return fence.ReadToken(t), err
-}
-
-// LockFromHeader returns the name of the lock in a request's header, or "" if there is none. The error matches
-// [fence.ErrInvalidToken] if there are several values, or if the value is empty, is not written as [LockHeader] says or
-// is a name that [fence.CheckLock] refuses.
-func LockFromHeader(h http.Header) (string, error) { return wire.DecodeLock(h.Values(LockHeader)) }
-
-func parse(name string, values []string) (fence.Token, error) {
-	if len(values) == 0 {
-		return 0, ErrMissing
-	}
-	return wire.Parse("header", name, values)
-}
 
 // carried returns the token of a request, a writer's or a reader's, and the name of its lock.
 func carried(h http.Header) (wire.Token, error) {

@@ -20,7 +20,7 @@ func orders(*http.Request) string { return "orders" }
 
 func early(t *testing.T, g *fence.Guard, opts httpfence.Options) func(http.Handler) http.Handler {
 	t.Helper()
-	m, err := httpfence.NewMiddleware(orders, httpfence.GuardCheck(g), opts)
+	m, err := httpfence.NewMiddleware(orders, g.CheckContext, opts)
 	require.NoError(t, err)
 	return m
 }

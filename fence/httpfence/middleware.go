@@ -58,17 +58,8 @@ type Options struct {
 	MaxBody int64
 }
 
-// GuardCheck returns a check of g for [NewMiddleware], or nil if g is nil. It is [fence.Guard.CheckContext], which
-// knows the name of the token's lock.
-func GuardCheck(g *fence.Guard) func(ctx context.Context, resource string, t fence.Token) error {
-	if g == nil {
-		return nil
-	}
-	return g.CheckContext
-}
-
-// NewMiddleware returns a middleware that refuses requests early. It calls check with the request's context, resource
-// and token, and calls the handler only if check returns nil. The handler gets the token with [fence.FromContext], and
+// NewMiddleware returns a middleware that refuses requests early. It calls check, for example [fence.Guard.CheckContext],
+// with the request's context, resource and token, and calls the handler only if check returns nil. The handler gets the token with [fence.FromContext], and
 // check and handler get the name of its lock, if the request has it, with [fence.LockFromContext].
 //
 // A newer token may be accepted after check has returned and before the handler writes. So the handler must pass the

@@ -54,12 +54,10 @@ func TestOptions_Refuse(t *testing.T) {
 }
 
 func TestNewMiddleware_namesWhatIsWrong(t *testing.T) {
-	check := httpfence.GuardCheck(new(fence.Guard))
+	check := new(fence.Guard).CheckContext
 	_, err := httpfence.NewMiddleware(nil, check, httpfence.Options{})
 	require.EqualError(t, err, "httpfence: resource is nil, want a function")
 	_, err = httpfence.NewMiddleware(orders, nil, httpfence.Options{})
-	require.EqualError(t, err, "httpfence: check is nil, want a function")
-	_, err = httpfence.NewMiddleware(orders, httpfence.GuardCheck(nil), httpfence.Options{})
 	require.EqualError(t, err, "httpfence: check is nil, want a function")
 	_, err = httpfence.NewAtomicMiddleware(nil, new(fence.Guard), httpfence.Options{})
 	require.EqualError(t, err, "httpfence: resource is nil, want a function")

@@ -9,16 +9,16 @@ import (
 	"mime"
 	"net/http"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/internal/wire"
 )
 
 // The types of the problems (RFC 9457) that [Error] writes and [ReadError] recognises. Each is the URL of its
 // description.
 const (
-	// TypeStale is a token that is older than a mark of its resource: status 412. Its members are "resource", "token"
-	// and "highest". The last two are decimal strings, because decoders that read JSON numbers as float64 round above
-	// 2^53. With readers it also has "read" or "byReader", which are true if the token or the mark is that of a reader.
+	// TypeStale is a token that is older than a mark of its resource: status 412. Its members, all strings, are "resource",
+	// "token" and "highest", both in decimal, and "read" or "byReader", each "true", if the token or the mark is that of a
+	// reader. A member that is not known is not there. Numbers are strings because decoders that read JSON numbers as
+	// float64 round above 2^53.
 	TypeStale = "https://pkg.go.dev/github.com/leasefence/leasefence/fence/httpfence#TypeStale"
 	// TypeOtherLock is a token that belongs to another lock than its resource follows: status 409. Its members are
 	// "resource", "token", "read" as above, "lock", which is not there if the token came without the name of its lock,
@@ -38,18 +38,15 @@ const (
 	maxProblem = 128 << 10
 )
 
-type problem struct {
-	Type     string `json:"type"`
-	Title    string `json:"title"`
-	Status   int    `json:"status"`
-	Detail   string `json:"detail,omitempty"`
-	Resource string `json:"resource,omitempty"`
-	Token    string `json:"token,omitempty"`
-	Highest  string `json:"highest,omitempty"`
-	Read     bool   `json:"read,omitempty"`
-	ByReader bool   `json:"byReader,omitempty"`
-	Lock     string `json:"lock,omitempty"`
-	Follows  string `json:"follows,omitempty"`
+// kinds are the statuses, types and titles of the refusals.
+var kinds = map[wire.Kind]struct {
+	status      int
+	kind, title string
+}{
+	wire.Stale:     {http.StatusPreconditionFailed, TypeStale, "Fencing token stale"},
+	wire.OtherLock: {http.StatusConflict, TypeOtherLock, "Fencing token of another lock"},
+	wire.Missing:   {http.StatusPreconditionRequired, TypeMissing, "Fencing token required"},
+	wire.Invalid:   {http.StatusBadRequest, TypeInvalid, "Fencing token malformed"},
 }
 
 // Error writes the response for an error that is the refusal of a token, and reports whether it did. The response is a
@@ -62,55 +59,12 @@ type problem struct {
 // errors that wrap it. Call Error before anything else is written. Like [http.Error] it removes headers that describe
 // another body.
 func Error(w http.ResponseWriter, err error) bool {
-	var p problem
-	switch {
-	case errors.Is(err, fence.ErrStale):
-		p = staleProblem(err)
-	case errors.Is(err, fence.ErrOtherLock):
-		p = otherLockProblem(err)
-	case errors.Is(err, ErrMissing):
-		p = problem{
-			Type: TypeMissing, Title: "Fencing token required", Status: http.StatusPreconditionRequired,
-			Detail: "The request needs the header " + Header + ".",
-		}
-	case errors.Is(err, fence.ErrInvalidToken):
-		p = problem{
-			Type: TypeInvalid, Title: "Fencing token malformed", Status: http.StatusBadRequest,
-			Detail: "The request must have one token, in the header " + Header + " or " + ReadHeader +
-				", in decimal, without sign, space or leading zero, and at most one name of its lock, in " + LockHeader + ", percent-encoded.",
-		}
-	default:
-		return false
+	refusal := wire.RefusalOf(err, ErrMissing, headers)
+	k, ok := kinds[refusal.Kind]
+	if ok {
+		write(w, k.kind, k.title, k.status, refusal.Text, refusal.Members)
 	}
-	p.write(w)
-	return true
-}
-
-func staleProblem(err error) problem {
-	p := problem{Type: TypeStale, Title: "Fencing token stale", Status: http.StatusPreconditionFailed}
-	known, ok := wire.Stale(err)
-	if !ok {
-		return p
-	}
-	p.Detail = known.Error()
-	p.Resource, p.Token = known.Resource, known.Token.String()
-	p.Read, p.ByReader = known.Read, known.ByReader
-	if known.Highest != 0 {
-		p.Highest = known.Highest.String()
-	}
-	return p
-}
-
-func otherLockProblem(err error) problem {
-	p := problem{Type: TypeOtherLock, Title: "Fencing token of another lock", Status: http.StatusConflict}
-	known, ok := wire.OtherLock(err)
-	if !ok {
-		return p
-	}
-	p.Detail = known.Error()
-	p.Resource, p.Token, p.Read = known.Resource, known.Token.String(), known.Read
-	p.Lock, p.Follows = known.Lock, known.Follows
-	return p
+	return ok
 }
 
 // refuse is the default of Options.Refuse.
@@ -133,14 +87,21 @@ func refuse(w http.ResponseWriter, _ *http.Request, err error) {
 	case errors.Is(err, errBody):
 		status = http.StatusBadRequest
 	}
-	p := problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail}
-	p.write(w)
+	write(w, "about:blank", http.StatusText(status), status, detail, nil)
 }
 
-func (p problem) write(w http.ResponseWriter) {
-	body, err := json.Marshal(p)
+// write writes a problem.
+func write(w http.ResponseWriter, kind, title string, status int, detail string, members map[string]string) {
+	problem := map[string]any{"type": kind, "title": title, "status": status}
+	if detail != "" {
+		problem["detail"] = detail
+	}
+	for name, value := range members {
+		problem[name] = value
+	}
+	body, err := json.Marshal(problem)
 	if err != nil { // strings and an integer can always be encoded
-		http.Error(w, p.Title, p.Status)
+		http.Error(w, title, status)
 		return
 	}
 	h := w.Header()
@@ -149,7 +110,7 @@ func (p problem) write(w http.ResponseWriter) {
 	}
 	h.Set("Content-Type", mediaType)
 	h.Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(p.Status)
+	w.WriteHeader(status)
 	_, _ = w.Write(append(body, '\n')) // an error means that the client has gone
 }
 
@@ -183,29 +144,27 @@ func ReadError(resp *http.Response) error {
 	if err != nil {
 		return fmt.Errorf("httpfence: read a problem of status %d: %w", resp.StatusCode, err)
 	}
-	return parseProblem(resp.StatusCode, body)
-}
-
-func parseProblem(status int, body []byte) error {
 	if len(body) > maxProblem {
 		return nil
 	}
-	// If the body is not a JSON object, the type stays empty. A member of another type is skipped.
-	var p problem
-	_ = json.Unmarshal(body, &p)
-	switch {
-	case status == http.StatusPreconditionFailed && p.Type == TypeStale:
-		return &fence.StaleError{
-			Resource: p.Resource, Token: wire.Member(p.Token), Highest: wire.Member(p.Highest), Read: p.Read, ByReader: p.ByReader,
+	// If the body is not a JSON object, there is no type. A member that is not a string is skipped.
+	var problem map[string]any
+	_ = json.Unmarshal(body, &problem)
+	members := map[string]string{}
+	for name, value := range problem {
+		if text, ok := value.(string); ok {
+			members[name] = text
 		}
-	case status == http.StatusConflict && p.Type == TypeOtherLock:
-		return &fence.OtherLockError{
-			Resource: p.Resource, Token: wire.Member(p.Token), Read: p.Read, Lock: p.Lock, Follows: p.Follows,
+	}
+	for kind, k := range kinds {
+		if resp.StatusCode != k.status || members["type"] != k.kind {
+			continue
 		}
-	case status == http.StatusPreconditionRequired && p.Type == TypeMissing:
-		return fmt.Errorf("%w: refused with status %d", ErrMissing, status)
-	case status == http.StatusBadRequest && p.Type == TypeInvalid:
-		return fmt.Errorf("%w: refused with status %d", fence.ErrInvalidToken, status)
+		err := kind.Err(members, ErrMissing)
+		if kind == wire.Missing || kind == wire.Invalid {
+			err = fmt.Errorf("%w: refused with status %d", err, k.status)
+		}
+		return err
 	}
 	return nil
 }

@@ -135,13 +135,13 @@ func TestReadError_malformedMembersAreLeftOut(t *testing.T) {
 	for _, members := range []string{
 		``, `,"title":1,"status":"412","detail":{}`,
 		`,"token":41,"highest":54`, `,"resource":{},"token":null,"highest":[]`, `,"token":"041","highest":"-1"`,
-		`,"read":"true","byReader":1`,
+		`,"read":"yes","byReader":true`,
 	} {
 		err := httpfence.ReadError(response(412, problemJSON, `{"type":"`+httpfence.TypeStale+`"`+members+`}`))
 		require.Equal(t, &fence.StaleError{}, err, members)
 	}
 	for _, members := range []string{
-		``, `,"title":1,"status":"409"`, `,"lock":1,"follows":{}`, `,"resource":[],"token":"041","lock":null`, `,"read":"true"`,
+		``, `,"title":1,"status":"409"`, `,"lock":1,"follows":{}`, `,"resource":[],"token":"041","lock":null`, `,"read":true`,
 	} {
 		err := httpfence.ReadError(response(409, problemJSON, `{"type":"`+httpfence.TypeOtherLock+`"`+members+`}`))
 		require.Equal(t, &fence.OtherLockError{}, err, members)
@@ -182,9 +182,9 @@ func TestReadError_brokenBody(t *testing.T) {
 func FuzzReadError(f *testing.F) {
 	f.Add(412, problemJSON, []byte(staleBody))
 	f.Add(412, problemJSON, []byte(`{"type":"`+httpfence.TypeStale+`","token":41,"highest":1e300}`))
-	f.Add(412, problemJSON, []byte(`{"type":"`+httpfence.TypeStale+`","token":"41","highest":"54","read":true,"byReader":true}`))
+	f.Add(412, problemJSON, []byte(`{"type":"`+httpfence.TypeStale+`","token":"41","highest":"54","read":"true","byReader":"true"}`))
 	f.Add(409, problemJSON, []byte(otherBody))
-	f.Add(409, problemJSON, []byte(`{"type":"`+httpfence.TypeOtherLock+`","token":"41","read":true,"lock":1}`))
+	f.Add(409, problemJSON, []byte(`{"type":"`+httpfence.TypeOtherLock+`","token":"41","read":"true","lock":1}`))
 	f.Add(428, problemJSON, []byte(`{"type":"`+httpfence.TypeMissing+`"}`))
 	f.Add(400, problemJSON+"; q=", []byte(`{"type":"`+httpfence.TypeInvalid+`"`))
 	f.Fuzz(func(t *testing.T, status int, contentType string, body []byte) {

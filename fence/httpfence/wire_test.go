@@ -36,7 +36,7 @@ func start(t *testing.T, s fencetest.Server) fencetest.Client {
 		opts.CheckRead = s.CheckRead
 	}
 	if s.Check == nil {
-		s.Check = httpfence.GuardCheck(s.Guard)
+		s.Check = s.Guard.CheckContext
 	}
 	middleware, err := httpfence.NewMiddleware(named, s.Check, opts)
 	if s.Atomic {

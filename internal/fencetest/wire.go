@@ -78,29 +78,22 @@ func (w Wire) Run(t *testing.T) {
 		"readers raise no mark":           w.readersRaiseNoMark,
 		"resource is that of the request": w.resourceOfTheRequest,
 		"refusals cross the wire":         w.refusalsCross,
-		"a value of the caller":           w.valueOfTheCaller,
+		"values of the caller":            w.valuesOfTheCaller,
 		"a wait ends with its context":    w.waitEnds,
 		"only atomic cannot be overtaken": w.overtaken,
 		"a handler that panics":           w.panics,
 		"a failed check leaks nothing":    w.failedCheck,
 
-		"readers are checked":                     w.readersAreChecked,
-		"readers are served without a check":      w.readersUnchecked,
-		"readers do not write":                    w.readersDoNotWrite,
-		"a refusal has token and mark":            w.refusalsOfReaders,
-		"a value of the caller, for readers":      w.readValueOfTheCaller,
-		"a reader's wait ends with its context":   w.readWaitEnds,
-		"others beside a reader":                  w.besideAReader,
-		"a failed check of readers leaks nothing": w.failedReadCheck,
+		"readers are checked":                w.readersAreChecked,
+		"readers are served without a check": w.readersUnchecked,
+		"readers do not write":               w.readersDoNotWrite,
+		"others beside a reader":             w.besideAReader,
 
-		"the lock is carried along":              w.locksAreCarried,
-		"another lock is refused":                w.otherLocksAreRefused,
-		"tokens without a lock":                  w.tokensWithoutALock,
-		"the lock is not that of the server":     w.lockOfTheServer,
-		"malformed locks":                        w.malformedLocks,
-		"a value of the caller, for the lock":    w.lockOfTheCaller,
-		"refusals of another lock cross":         w.otherLockRefusalsCross,
-		"a check of the server's knows the lock": w.checksGetTheLock,
+		"the lock is carried along":          w.locksAreCarried,
+		"another lock is refused":            w.otherLocksAreRefused,
+		"tokens without a lock":              w.tokensWithoutALock,
+		"the lock is not that of the server": w.lockOfTheServer,
+		"malformed locks":                    w.malformedLocks,
 	} {
 		for kind, atomic := range map[string]bool{"early": false, "atomic": true} {
 			t.Run(name+"/"+kind, func(t *testing.T) { test(t, Server{Atomic: atomic, Guard: &fence.Guard{MaxEra: 32767}}) })
@@ -192,68 +185,24 @@ func (w Wire) resourceOfTheRequest(t *testing.T, s Server) {
 	require.Len(t, s.Guard.Marks(), 3)
 }
 
-// A handler returns the error of its store, and the client gets that error, to the digit. A name of any length does not
-// hide the refusal, and no other detail of the server reaches the client.
-func (w Wire) refusalsCross(t *testing.T, s Server) {
-	t.Helper()
-	const token = fence.Token(1<<62 + 1)
-	var answer error
-	s.Handle = func(context.Context) error { return answer }
-	c := w.Start(t, s)
-	ctx := fence.NewContext(t.Context(), token)
-	for _, tt := range []struct{ name, want string }{
-		{`a "b" é`, `a "b" é`},
-		{"é\xff", "é\uFFFD"},
-		{strings.Repeat("n", 100_000), ""},
-		{strings.Repeat("\xff", 2<<20), ""},
-		{strings.Repeat("<", 100_000), ""},
-		{strings.Repeat("\x00", 100_000), ""},
-		{strings.Repeat("\u2028", 100_000), ""},
-		{strings.Repeat(`"`, 100_000), ""},
-	} {
-		answer = fmt.Errorf("update at 10.0.0.7: %w", &fence.StaleError{Resource: tt.name, Token: token, Highest: token + 2})
-		err := send(ctx, t, c, Stale)
-		stale, ok := errors.AsType[*fence.StaleError](err)
-		require.True(t, ok, "%.200v", err)
-		require.Equal(t, token, stale.Token)
-		require.Equal(t, token+2, stale.Highest)
-		require.NotContains(t, err.Error(), "10.0.0.7")
-		if tt.want != "" {
-			require.Equal(t, tt.want, stale.Resource)
-		} else {
-			require.True(t, strings.HasSuffix(stale.Resource, "…"))
-		}
-	}
-}
-
-// The client sends the value that its caller has set. If the context carries another token, one of the two is a
-// mistake, so the client refuses.
-func (w Wire) valueOfTheCaller(t *testing.T, s Server) {
-	t.Helper()
-	c := w.Start(t, s)
-	require.NoError(t, send(t.Context(), t, c, Served, "54"))
-	require.NoError(t, send(fence.NewContext(t.Context(), 55), t, c, Served, "55"))
-	for _, values := range [][]string{{"56"}, {""}, {"57", "57"}, {"057"}} {
-		_, err := c.Send(fence.NewContext(t.Context(), 57), "orders", Set{Write: values})
-		require.ErrorIs(t, err, fence.ErrInvalidToken)
-		require.ErrorContains(t, err, "the context carries 57")
-	}
-	require.Equal(t, map[string]fence.Token{"orders": 55}, s.Guard.Marks(), "nothing was sent")
-}
-
-// A request that waits for its turn ends with its context, when its client is gone.
+// A request that waits for its turn, or a reader that waits for an older writer, ends with its context, when its client
+// is gone.
 func (w Wire) waitEnds(t *testing.T, s Server) {
 	t.Helper()
+	s.CheckRead = s.Guard.CheckReadContext
 	s.Handle = func(context.Context) error { t.Error("the handler has run"); return nil }
-	c := w.Start(t, s)
-	require.NoError(t, s.Guard.Do("orders", 41, func() error {
-		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(errors.New("the client has gone"))
-		got, err := serve(fence.NewContext(ctx, 54), c)
-		require.Equal(t, Ended, got, "%v", err)
-		return nil
-	}))
+	for _, s.ReadOnly = range []bool{false, true} {
+		c := w.Start(t, s)
+		require.NoError(t, s.Guard.Do("orders", 41, func() error {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			cancel(errors.New("the client has gone"))
+			got, err := serve(Verb{Reads: s.ReadOnly}.Context(ctx, 54), c)
+			require.Equal(t, Ended, got, "%v", err)
+			return nil
+		}))
+	}
 	require.Equal(t, map[string]fence.Token{"orders": 41}, s.Guard.Marks())
+	require.Empty(t, s.Guard.ReadMarks())
 }
 
 // The handler of token 41 is paused between the check and its write while 54 is sent. With an early check the stale
@@ -340,19 +289,30 @@ func (w Wire) panics(t *testing.T, s Server) {
 	}
 }
 
-// If the check fails, the request is refused, and the client does not learn why.
+// A server's own check, for example a store's, gets the token and its lock. If it fails, the request is refused, and the
+// client does not learn why.
 func (w Wire) failedCheck(t *testing.T, s Server) {
 	t.Helper()
 	if s.Atomic {
 		return
 	}
 	s.Handle = func(context.Context) error { t.Error("the handler has run"); return nil }
+	var got []any
 	s.Check = func(ctx context.Context, resource string, token fence.Token) error {
 		carried, _ := fence.FromContext(ctx)
-		require.Equal(t, token, carried)
-		require.Equal(t, "orders", resource)
+		lock, _ := fence.LockFromContext(ctx)
+		got = []any{carried, resource, token, lock}
 		return errors.New("dial 10.0.0.7: refused")
 	}
-	err := send(fence.NewContext(t.Context(), 54), t, w.Start(t, s), Unchecked)
-	require.NotContains(t, fmt.Sprint(err), "10.0.0.7")
+	s.CheckRead = func(ctx context.Context, resource string, token fence.ReadToken) error {
+		carried, _ := fence.ReadFromContext(ctx)
+		lock, _ := fence.LockFromContext(ctx)
+		got = []any{fence.Token(carried), resource, fence.Token(token), lock}
+		return errors.New("dial 10.0.0.7: refused")
+	}
+	for _, s.ReadOnly = range []bool{false, true} {
+		err := send(Verb{Reads: s.ReadOnly}.Context(t.Context(), 54, "accounts"), t, w.Start(t, s), Unchecked)
+		require.NotContains(t, fmt.Sprint(err), "10.0.0.7")
+		require.Equal(t, []any{fence.Token(54), "orders", fence.Token(54), "accounts"}, got)
+	}
 }

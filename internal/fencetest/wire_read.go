@@ -3,7 +3,6 @@ package fencetest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -104,67 +103,6 @@ func (w Wire) readersDoNotWrite(t *testing.T, s Server) {
 	require.Empty(t, s.Guard.ReadMarks())
 }
 
-// The client gets the whole refusal: whose token it was, and whose mark.
-func (w Wire) refusalsOfReaders(t *testing.T, s Server) {
-	t.Helper()
-	var answer fence.StaleError
-	s.Handle = func(context.Context) error { return &answer }
-	c := w.Start(t, s)
-	for _, answer = range []fence.StaleError{
-		{Resource: "orders", Token: 41, Highest: 54},
-		{Resource: "orders", Token: 41, Highest: 54, Read: true},
-		{Resource: "orders", Token: 41, Highest: 54, ByReader: true},
-		{Resource: "orders", Token: 41, Read: true},
-	} {
-		err := send(fence.NewContext(t.Context(), 60), t, c, Stale)
-		requireStale(t, answer, err)
-		require.ErrorContains(t, err, answer.Error())
-	}
-}
-
-func (w Wire) readValueOfTheCaller(t *testing.T, s Server) {
-	t.Helper()
-	s.ReadOnly, s.CheckRead = true, s.Guard.CheckReadContext
-	c := w.Start(t, s)
-	require.NoError(t, sendSet(t.Context(), t, c, Served, Set{Read: []string{"54"}}))
-	reader, writer := fence.NewReadContext(t.Context(), 55), fence.NewContext(t.Context(), 55)
-	require.NoError(t, sendSet(reader, t, c, Served, Set{Read: []string{"55"}}))
-	for _, tt := range []struct {
-		ctx context.Context //nolint:containedctx // a row
-		set Set
-	}{
-		{reader, Set{Read: []string{"56"}}},
-		{reader, Set{Read: []string{""}}},
-		{reader, Set{Read: []string{"55", "55"}}},
-		{reader, Set{Write: []string{"55"}}},
-		{reader, Set{Write: []string{"55"}, Read: []string{"55"}}},
-		{writer, Set{Read: []string{"55"}}},
-		{writer, Set{Write: []string{"55"}, Read: []string{"55"}}},
-	} {
-		_, err := c.Send(tt.ctx, "orders", tt.set)
-		require.ErrorIs(t, err, fence.ErrInvalidToken, "%q", tt.set)
-		require.ErrorContains(t, err, "the context carries 55")
-	}
-	require.Equal(t, map[string]fence.ReadToken{"orders": 55}, s.Guard.ReadMarks(), "nothing was sent")
-	require.Empty(t, s.Guard.Marks())
-}
-
-// A reader waits for an older writer's write that is under way, until its own client is gone.
-func (w Wire) readWaitEnds(t *testing.T, s Server) {
-	t.Helper()
-	s.ReadOnly, s.CheckRead = true, s.Guard.CheckReadContext
-	s.Handle = func(context.Context) error { t.Error("the handler has run"); return nil }
-	c := w.Start(t, s)
-	require.NoError(t, s.Guard.Do("orders", 41, func() error {
-		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(errors.New("the client has gone"))
-		got, err := serve(fence.NewReadContext(ctx, 54), c)
-		require.Equal(t, Ended, got, "%v", err)
-		return nil
-	}))
-	require.Empty(t, s.Guard.ReadMarks())
-}
-
 // While the handler of a reader runs, an older writer is refused. Other readers are served, and so is a newer writer:
 // then the reader has lost its lock, and learns this from its check after the read.
 func (w Wire) besideAReader(t *testing.T, s Server) {
@@ -203,22 +141,4 @@ func (w Wire) besideAReader(t *testing.T, s Server) {
 	resume()
 	running.Wait()
 	requireStale(t, fence.StaleError{Resource: "orders", Token: 54, Highest: 60, Read: true}, late)
-}
-
-func (w Wire) failedReadCheck(t *testing.T, s Server) {
-	t.Helper()
-	if s.Atomic {
-		return
-	}
-	s.ReadOnly = true
-	s.Handle = func(context.Context) error { t.Error("the handler has run"); return nil }
-	var got []any
-	s.CheckRead = func(ctx context.Context, resource string, token fence.ReadToken) error {
-		carried, _ := fence.ReadFromContext(ctx)
-		got = []any{carried, resource, token}
-		return errors.New("dial 10.0.0.7: refused")
-	}
-	err := send(fence.NewReadContext(t.Context(), 54), t, w.Start(t, s), Unchecked)
-	require.NotContains(t, fmt.Sprint(err), "10.0.0.7")
-	require.Equal(t, []any{fence.ReadToken(54), "orders", fence.ReadToken(54)}, got)
 }

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/clip"
@@ -11,36 +12,107 @@ import (
 // size of a refusal that they read.
 const maxResource = 4 << 10
 
-// Stale returns the refusal in err in the form to send, with long names cut. ok is false if err contains no
-// [*fence.StaleError].
-func Stale(err error) (known fence.StaleError, ok bool) {
-	stale, ok := errors.AsType[*fence.StaleError](err)
-	if !ok || stale == nil {
-		return known, false
-	}
-	known = *stale
-	known.Resource = clip.To(known.Resource, maxResource)
-	return known, true
+// Kind is why a token was refused. Each wire has a code for each kind.
+type Kind int
+
+// The kinds.
+const (
+	None Kind = iota // not the refusal of a token
+	Stale
+	OtherLock
+	Missing
+	Invalid
+)
+
+// Refusal is the refusal of a token in the form to send.
+type Refusal struct {
+	Kind    Kind
+	Text    string
+	Members map[string]string // of Stale and OtherLock: the fields of the error that are not zero
 }
 
-// OtherLock is [Stale] for a token of another lock.
-func OtherLock(err error) (known fence.OtherLockError, ok bool) {
-	other, ok := errors.AsType[*fence.OtherLockError](err)
-	if !ok || other == nil {
-		return known, false
+// RefusalOf returns the refusal in err, with long names cut. It has nothing of the errors that wrap it. missing is the
+// wire's error for a request without a token, names are those of its fields.
+func RefusalOf(err, missing error, names [3]string) Refusal {
+	switch {
+	case errors.Is(err, fence.ErrStale):
+		stale, _ := errors.AsType[*fence.StaleError](err)
+		if stale == nil {
+			return Refusal{Kind: Stale, Text: fence.ErrStale.Error()}
+		}
+		known := *stale
+		known.Resource = clip.To(known.Resource, maxResource)
+		return Refusal{Stale, known.Error(), members{}.
+			add("resource", known.Resource).token("token", known.Token).token("highest", known.Highest).
+			flag("read", known.Read).flag("byReader", known.ByReader)}
+	case errors.Is(err, fence.ErrOtherLock):
+		other, _ := errors.AsType[*fence.OtherLockError](err)
+		if other == nil {
+			return Refusal{Kind: OtherLock, Text: fence.ErrOtherLock.Error()}
+		}
+		known := *other
+		known.Resource = clip.To(known.Resource, maxResource)
+		known.Lock, known.Follows = clip.To(known.Lock, fence.MaxLock), clip.To(known.Follows, fence.MaxLock)
+		return Refusal{OtherLock, known.Error(), members{}.
+			add("resource", known.Resource).token("token", known.Token).flag("read", known.Read).
+			add("lock", known.Lock).add("follows", known.Follows)}
+	case errors.Is(err, missing):
+		return Refusal{Kind: Missing, Text: missing.Error() + ": want one value of " + names[0]}
+	case errors.Is(err, fence.ErrInvalidToken):
+		return Refusal{Kind: Invalid, Text: fence.ErrInvalidToken.Error() + ": want one value of " + names[0] + " or " + names[1] +
+			", plain decimal, and at most one of " + names[2] + ", percent-encoded"}
 	}
-	known = *other
-	known.Resource = clip.To(known.Resource, maxResource)
-	known.Lock, known.Follows = clip.To(known.Lock, fence.MaxLock), clip.To(known.Follows, fence.MaxLock)
-	return known, true
+	return Refusal{}
 }
 
-// Member parses a token in a received refusal. It returns 0 for a malformed one: a refused holder must stop in any
-// case.
-func Member(text string) fence.Token {
-	t, err := fence.Parse(text)
-	if err != nil {
-		return 0
+// Err returns the error of a received refusal. Missing or malformed members are zero in it: a refused holder must stop
+// in any case.
+func (k Kind) Err(members map[string]string, missing error) error {
+	token := func(name string) fence.Token {
+		t, _ := fence.Parse(members[name])
+		return t
 	}
-	return t
+	switch k {
+	case Stale:
+		return &fence.StaleError{
+			Resource: members["resource"], Token: token("token"), Highest: token("highest"),
+			Read: members["read"] == "true", ByReader: members["byReader"] == "true",
+		}
+	case OtherLock:
+		return &fence.OtherLockError{
+			Resource: members["resource"], Token: token("token"), Read: members["read"] == "true",
+			Lock: members["lock"], Follows: members["follows"],
+		}
+	case Missing:
+		return missing
+	case Invalid:
+		return fence.ErrInvalidToken
+	default:
+		return nil
+	}
+}
+
+// members collects values that are not zero.
+type members map[string]string
+
+// add makes the value valid UTF-8: with another string the client would lose the whole refusal.
+func (m members) add(name, value string) members {
+	if value != "" {
+		m[name] = strings.ToValidUTF8(value, "\uFFFD")
+	}
+	return m
+}
+
+func (m members) token(name string, t fence.Token) members {
+	if t == 0 {
+		return m
+	}
+	return m.add(name, t.String())
+}
+
+func (m members) flag(name string, set bool) members {
+	if !set {
+		return m
+	}
+	return m.add(name, "true")
 }

@@ -185,10 +185,7 @@ type request struct {
 
 func requestOf(r *http.Request) request {
 	id, _ := strconv.ParseInt(r.FormValue("request"), 10, 64)
-	token, _ := httpfence.FromHeader(r.Header)
-	if t, err := httpfence.ReadFromHeader(r.Header); err == nil {
-		token = fence.Token(t)
-	}
+	token, _ := fence.Parse(r.Header.Get(httpfence.Header) + r.Header.Get(httpfence.ReadHeader)) // at most one of them
 	return request{id: id, verb: history.Verb(r.FormValue("verb")), token: token, value: r.FormValue("value")}
 }
 
