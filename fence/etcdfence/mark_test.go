@@ -49,7 +49,7 @@ func TestMarks_malformed(t *testing.T) {
 		m := newMarks(t, c)
 		kv := markKV(t, c, "r")
 		for _, value := range []string{
-			"", "41", "41 7", strings.Repeat("\n", 1<<10), "41 0 \xff",
+			"", "41", "41 7", strings.Repeat("\n", 1<<10), "41 0 ", "41 0 " + strings.Repeat("l", fence.MaxLock+1),
 		} {
 			srv.Put("fence/r", value)
 			rev := srv.Rev()

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/internal/admission"
 	"github.com/leasefence/leasefence/internal/clip"
 )
 
@@ -21,10 +22,10 @@ var (
 	ErrNotReplicated = errors.New("redisfence: not replicated")
 
 	// ErrMalformedMark reports that the mark's key has a value that this package does not write. Nothing is accepted
-	// for the resource until an operator repairs the value: the highest token of a writer that was ever accepted there;
-	// if a reader's was higher, a space and the reader's. If they are not known, write the highest token of all: it
-	// refuses the readers that hold the lock now. The name of the lock to follow may come last; see the package for the
-	// form.
+	// for the resource until an operator repairs the value: the highest token of a writer that was ever accepted there,
+	// a space, and the highest of a reader, or 0 if that is not higher. If they are not known, write the highest token of
+	// all as the first: it refuses the readers that hold the lock now. The name of the lock to follow may come last; see
+	// the package for the form.
 	ErrMalformedMark = errors.New("redisfence: malformed mark")
 )
 
@@ -42,7 +43,7 @@ func (e *OpError) Error() string {
 }
 
 // answer returns the result of a script's body, or the reason why the body did not run.
-func (m *Marks) answer(c call, t fence.Token, lock string, reply any, err error) (any, error) {
+func (m *Marks) answer(c call, by admission.Bid, reply any, err error) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redisfence: %s %q: %w", c.verb, c.resource, m.explain(c.resource, err))
 	}
@@ -58,15 +59,16 @@ func (m *Marks) answer(c call, t fence.Token, lock string, reply any, err error)
 		case "stale", "read":
 			if highest, err := fence.Parse(text); err == nil {
 				return nil, &fence.StaleError{
-					Resource: c.resource, Token: t, Highest: highest, Read: c.reads, ByReader: parts[0] == "read",
+					Resource: c.resource, Token: by.Token, Highest: highest, Read: by.Read, ByReader: parts[0] == "read",
 				}
 			}
 		case "other":
-			if text != "" && text != lock {
-				return nil, &fence.OtherLockError{Resource: c.resource, Token: t, Read: c.reads, Lock: lock, Follows: text}
+			if text != "" && text != by.Lock {
+				return nil, &fence.OtherLockError{Resource: c.resource, Token: by.Token, Read: by.Read, Lock: by.Lock, Follows: text}
 			}
 		case "malformed":
-			return nil, fmt.Errorf("%w at %q: %s, want a decimal token, or two, or two and the name of a lock",
+			return nil, fmt.Errorf("%w at %q: %s, want the token of a writer and that of a reader, 0 if it is not "+
+				"higher, and then perhaps the name of a lock",
 				ErrMalformedMark, m.MarkKey(c.resource), clip.Quote(text))
 		}
 	}

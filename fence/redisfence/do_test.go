@@ -143,7 +143,7 @@ func TestDo_commandFails(t *testing.T) {
 		require.Nil(t, replies)
 		require.Equal(t, "1", get(t, c, "a"), "before the failure")
 		require.Empty(t, get(t, c, "b"), "after it")
-		require.Equal(t, "54", get(t, c, f.MarkKey("orders")), "the mark is raised")
+		require.Equal(t, "54 0", get(t, c, f.MarkKey("orders")), "the mark is raised")
 	}
 }
 
@@ -158,7 +158,7 @@ func TestDo_serverIsFull(t *testing.T) {
 		require.ErrorContains(t, err, "OOM command not allowed")
 		require.NotErrorIs(t, err, redisfence.ErrUnknown)
 		require.Empty(t, get(t, c, "orders"))
-		require.Equal(t, "41", get(t, c, f.MarkKey("orders")))
+		require.Equal(t, "41 0", get(t, c, f.MarkKey("orders")))
 	}
 }
 
@@ -197,10 +197,10 @@ func TestRun_bodyFails(t *testing.T) {
 	}{
 		{
 			"redis.call('SET', KEYS[1], 1) return redis.error_reply('MINE it is')",
-			`redisfence: run "orders": MINE it is`, "54",
+			`redisfence: run "orders": MINE it is`, "54 0",
 		},
-		{"redis.call('SET', KEYS[1], 1)\nerror('of mine')", "user_script:2: of mine", "54"},
-		{"redis.call('SET', KEYS[1], 1) redis.call('HGET', KEYS[1], 'x')", "WRONGTYPE", "54"},
+		{"redis.call('SET', KEYS[1], 1)\nerror('of mine')", "user_script:2: of mine", "54 0"},
+		{"redis.call('SET', KEYS[1], 1) redis.call('HGET', KEYS[1], 'x')", "WRONGTYPE", "54 0"},
 		{"return return", "Error compiling script", ""},
 	} {
 		require.NoError(t, c.FlushAll(t.Context()).Err())

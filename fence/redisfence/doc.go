@@ -13,8 +13,7 @@
 // [Marks.CheckRead] after a read, before the result is used; see package fence.
 //
 // The resource follows one lock: that of the first claim or write, of a writer or a reader, whose context carries a
-// lock's name. [Marks.Move] makes it follow another lock. A mark without a name, written by an earlier version or by
-// tokens without a name, takes the name of the next accepted token that has one.
+// lock's name. [Marks.Move] makes it follow another lock.
 //
 // # Guarantee
 //
@@ -55,14 +54,8 @@
 // the resource is one key, use the key's name as the resource. The server refuses a key in another slot, and the error
 // says so. Without a cluster every key is allowed.
 //
-// The value is the write mark, such as 54. While the mark of readers is higher, a space and the mark of readers follow:
-// "54 60", or "0 60" if no writer has come. If the resource follows a lock, the value has both marks, with 0 for a mark
-// of readers that is not higher, then a space and the lock's name: "54 0 prod/accounts".
-//
-// An earlier version of this package that knows no readers or no names reports a longer value as malformed and refuses
-// everybody, so it never writes past a newer token. The contexts of locks and elections carry names. So upgrade all
-// processes that write or read the resource before the first of them uses this version for it, or stop the others
-// meanwhile. To downgrade, stop all of them and write only the higher of the two marks: "54".
+// The value is the write mark, or 0 if no writer has come, a space, and the mark of readers, or 0 if that is not higher.
+// If the resource follows a lock, a space and the lock's name come last: "54 0 prod/accounts".
 //
 // # Failures
 //

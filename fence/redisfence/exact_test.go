@@ -1,7 +1,6 @@
 package redisfence_test
 
 import (
-	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -10,26 +9,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/internal/admission"
 	"github.com/leasefence/leasefence/fence/redisfence"
-	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
 // requireOrder checks that the script orders a token and a mark, a writer's or a reader's, as Go orders their numbers.
 func requireOrder(t *testing.T, c *redis.Client, f *redisfence.Marks, mark, token fence.Token) {
 	t.Helper()
-	older := mark.String()
-	both := older
-	if token > mark {
-		both += " " + token.String()
-	}
+	older := admission.Marks{Write: mark}
+	both := older.After(admission.Bid{Token: token, Read: true}).String()
 	for _, tt := range []struct {
 		verb, before, after string // after: the mark if the token is accepted
 		refused             fence.StaleError
 	}{
-		{"Check", older, older, fence.StaleError{}},
-		{"Claim", older, token.String(), fence.StaleError{}},
-		{"Claim", "0 " + older, token.String(), fence.StaleError{ByReader: true}},
-		{"ClaimRead", older, both, fence.StaleError{Read: true}},
+		{"Check", older.String(), older.String(), fence.StaleError{}},
+		{"Claim", older.String(), token.String() + " 0", fence.StaleError{}},
+		{"Claim", "0 " + mark.String(), token.String() + " 0", fence.StaleError{ByReader: true}},
+		{"ClaimRead", older.String(), both, fence.StaleError{Read: true}},
 	} {
 		require.NoError(t, c.Set(t.Context(), f.MarkKey("orders"), tt.before, 0).Err())
 		err := calls(f)[tt.verb](as(t, token), "orders")
@@ -83,11 +79,12 @@ func TestMarks_malformedMark(t *testing.T) {
 	f := newFence(t, c)
 	key := f.MarkKey("orders")
 	for name, verb := range calls(f) {
-		require.NoError(t, c.Set(t.Context(), key, "054", 0).Err())
+		require.NoError(t, c.Set(t.Context(), key, "054 0", 0).Err())
 		err := verb(as(t, math.MaxInt64), "orders")
 		require.ErrorIs(t, err, redisfence.ErrMalformedMark, name)
-		require.EqualError(t, err, `redisfence: malformed mark at "fence:{orders}": "054", want a decimal token, or two, or two and the name of a lock`)
-		require.Equal(t, "054", get(t, c, key))
+		require.EqualError(t, err, `redisfence: malformed mark at "fence:{orders}": "054 0", `+
+			"want the token of a writer and that of a reader, 0 if it is not higher, and then perhaps the name of a lock")
+		require.Equal(t, "054 0", get(t, c, key))
 
 		require.NoError(t, c.Del(t.Context(), key).Err())
 		require.NoError(t, c.RPush(t.Context(), key, "54").Err())
@@ -98,30 +95,18 @@ func TestMarks_malformedMark(t *testing.T) {
 	}
 }
 
-// value returns the value of a mark.
-func value(m fencetest.Marks) string {
-	switch {
-	case m.Lock != "":
-		return fmt.Sprintf("%d %d %s", m.Write, m.Read, m.Lock)
-	case m.Read != 0:
-		return fmt.Sprintf("%d %d", m.Write, m.Read)
-	}
-	return m.Write.String()
-}
-
 // The script compares marks and locks by the rules of package fence, and finds every other value malformed.
 func FuzzMarks_mark(f *testing.F) {
 	c := newClient(f)
 	stored := newFence(f, c)
 	for _, mark := range []string{
-		"", "0", "1", "54", "054", "54\x00", "-1", "+1", " 1", "1 ", "1\n", "1.0", "1e3", "0x10", "abc", "١", "nan", "\xff",
-		"9007199254740993", "9223372036854775807", "9223372036854775808", "9999999999999999999", "10000000000000000000",
-		"99999999999999999999", "281474976710656", // era 1, revision 0
-		"9223090561878065152", // era 32767, revision 0
-		"41 54", "0 54", "54 54", "54 41", "54 60", "0 0", "41  54", "41 54 ", "41 54\n", "0 281474976710656", "1 9223372036854775807",
-		"54 0 l", "54 0 other", "0 60 l", "41 54 l", "54 60 other", "54 0 60", "54 0  l", "54 0 l ", "54 0 l 60", "54 0 a\nb",
-		"54 0", "54 0 ", "54 0  ", "0 0 l", "54 54 l", "54 41 l", "54  l", "54 l", "540 l", "54 00 l", "054 0 l", "54 060 l", " 54 0 l",
-		"54 0\nl", "54\n0 l", "041 54", "41 054", "00 54", "41\t54", "54 0 \xff\x00", "0 281474976710656 l", "281474976710656 0 l", "54 0 " + strings.Repeat("l", 2305),
+		"", "0", "1", "54", "54 ", "054 0", "54 00", "54 060", "54 0\x00", "-1 0", "+1 0", " 1 0", "1 0 ", "1 0\n", "1.0 0", "1e3 0", "١ 0",
+		"9007199254740993 0", "9223372036854775807 0", "9223372036854775808 0", "10000000000000000000 0",
+		"281474976710656 0",     // era 1, revision 0
+		"9223090561878065152 0", // era 32767, revision 0
+		"41 54", "0 54", "54 54", "54 41", "0 0", "41  54", "41 54 ", "0 281474976710656", "1 9223372036854775807",
+		"54 0 l", "54 0 other", "0 60 l", "54 60 other", "54 0 60", "54 0  l", "54 0 l ", "54 0 l 60", "54 0 a\nb", "0 0 l", "54 41 l",
+		"54  l", "54 l", "54 0\nl", "41\t54", "54 0 \xff\x00", "54 0 " + strings.Repeat("l", 2305),
 	} {
 		for _, lock := range []string{"", "l", " l", "60"} {
 			f.Add(mark, int64(54), lock)
@@ -136,7 +121,7 @@ func FuzzMarks_mark(f *testing.F) {
 		}
 		require.NoError(t, c.Set(t.Context(), stored.MarkKey("orders"), mark, 0).Err())
 		err := stored.Claim(ctx, "orders")
-		m, ok := parse(mark)
+		m, ok := admission.ParseMarks(mark)
 		switch {
 		case !token.Valid() || lock != "" && fence.CheckLock(lock) != nil:
 			require.ErrorIs(t, err, fence.ErrInvalidToken)
@@ -154,7 +139,7 @@ func FuzzMarks_mark(f *testing.F) {
 			require.Equal(t, &fence.OtherLockError{Resource: "orders", Token: token, Follows: m.Lock}, err)
 		default:
 			require.NoError(t, err)
-			mark = value(fencetest.Marks{Write: token, Lock: lock})
+			mark = admission.Marks{Write: token, Lock: lock}.String()
 		}
 		require.Equal(t, mark, get(t, c, stored.MarkKey("orders")))
 	})
@@ -167,6 +152,6 @@ func TestMarks_absurdToken(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, newFence(t, c).Claim(as(t, math.MaxInt64), "orders"), "every era is allowed")
 	require.ErrorIs(t, f.Claim(as(t, 41), "orders"), fence.ErrStale)
-	require.NoError(t, c.Set(t.Context(), "fence:{orders}", "41", 0).Err())
+	require.NoError(t, c.Set(t.Context(), "fence:{orders}", "41 0", 0).Err())
 	require.NoError(t, f.Claim(as(t, 54), "orders"))
 }

@@ -114,40 +114,25 @@ func checkClient(client redis.UniversalClient) (readTimeout time.Duration, err e
 	return 0, errors.New("redisfence: client is nil, want a *redis.Client or a *redis.ClusterClient")
 }
 
-// admission checks what every call needs before it sends anything, and returns the token and the name of its lock.
-func (m *Marks) admission(ctx context.Context, c call) (t fence.Token, lock string, err error) {
+// admit checks what every call needs before it sends anything, and returns the bid that ctx carries.
+func (m *Marks) admit(ctx context.Context, c call) (admission.Bid, error) {
 	if m == nil || m.client == nil {
-		return 0, "", errors.New("redisfence: Marks is nil or zero, want one created by New")
+		return c.by, errors.New("redisfence: Marks is nil or zero, want one created by New")
 	}
 	if err := checkName("resource", c.resource); err != nil {
-		return 0, "", err
+		return c.by, err
 	}
-	t, err = token(ctx, c.reads, m.opts.MaxEra)
-	if err == nil {
-		lock, err = admission.Lock(ctx)
-	}
-	if err == nil && c.moves && lock == "" {
-		err = fmt.Errorf("%w: the context carries no name of a lock, or several: want the context of one lock, or one of "+
-			"fence.WithLock or fence.ForLock", fence.ErrInvalidToken)
+	by, err := c.by.From(ctx, m.opts.MaxEra)
+	if err == nil && ctx.Err() != nil {
+		if err = ctx.Err(); !errors.Is(context.Cause(ctx), err) {
+			err = fmt.Errorf("%w: %w", err, context.Cause(ctx))
+		}
+		err = fmt.Errorf("nothing was sent: %w", err)
 	}
 	if err != nil {
-		return 0, "", fmt.Errorf("redisfence: %s %q: %w", c.verb, c.resource, err)
+		return by, fmt.Errorf("redisfence: %s %q: %w", c.verb, c.resource, err)
 	}
-	if err := ctx.Err(); err != nil {
-		if cause := context.Cause(ctx); !errors.Is(cause, err) {
-			err = fmt.Errorf("%w: %w", err, cause)
-		}
-		return 0, "", fmt.Errorf("redisfence: %s %q: nothing was sent: %w", c.verb, c.resource, err)
-	}
-	return t, lock, nil
-}
-
-func token(ctx context.Context, reads bool, maxEra uint16) (fence.Token, error) {
-	if reads {
-		t, err := admission.ReadToken(ctx, maxEra)
-		return fence.Token(t), err
-	}
-	return admission.Token(ctx, maxEra)
+	return by, m.checkKeys(c.field, c.keys)
 }
 
 // checkKeys refuses the caller's keys if they are empty or have the prefix of the marks.

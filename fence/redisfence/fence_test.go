@@ -120,7 +120,7 @@ func TestOptions_Prefix(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, f.Claim(as(t, 54), "orders"))
 	require.Equal(t, "marks/{orders}", f.MarkKey("orders"))
-	require.Equal(t, "54", get(t, c, "marks/{orders}"))
+	require.Equal(t, "54 0", get(t, c, "marks/{orders}"))
 	require.NoError(t, newFence(t, c).Check(as(t, 41), "orders"), "another prefix has other marks")
 	require.ErrorContains(t, f.Set(as(t, 54), "orders", "marks/x", 1),
 		`want a key without the prefix of the marks, "marks/"`)

@@ -2,7 +2,6 @@ package redisfence_test
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,34 +13,6 @@ import (
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/redisfence"
 )
-
-// beforeLocks is the guard of an earlier version of this package, which knows no locks.
-//
-//go:embed testdata/before_locks.lua
-var beforeLocks string
-
-// An earlier version without locks accepts nobody at a mark with a lock's name, and understands every other mark.
-func TestMarks_versionWithoutLocks(t *testing.T) {
-	c := newClient(t)
-	f := newFence(t, c)
-	before := func(token fence.Token) []any {
-		parts, err := c.Eval(t.Context(), beforeLocks, []string{f.MarkKey("orders")}, token.String()).Slice()
-		require.NoError(t, err)
-		return parts
-	}
-	require.NoError(t, f.Claim(as(t, 54), "orders"))
-	require.Equal(t, []any{"ok"}, before(54))
-	require.NoError(t, f.ClaimRead(reading(as(t, 60)), "orders"))
-	require.Equal(t, []any{"ok"}, before(60))
-	for _, lock := range []string{"accounts", "60", " 60", "60 ", "\n"} {
-		require.NoError(t, f.Move(of(t, lock, 60), "orders"))
-		require.Equal(t, []any{"malformed", "60 0 " + lock}, before(60))
-		require.Equal(t, "malformed", before(70)[0])
-		require.NoError(t, f.ClaimRead(reading(of(t, lock, 61)), "orders"))
-		require.Equal(t, "malformed", before(70)[0])
-		require.NoError(t, c.Set(t.Context(), f.MarkKey("orders"), "60", 0).Err())
-	}
-}
 
 // A write is delayed at each of its requests: EVALSHA, and EVAL if the server does not know the script yet. Meanwhile a
 // newer holder acts, or a holder of another lock, also with an older token.

@@ -142,16 +142,3 @@ func (c *lateConn) Close() error {
 	}()
 	return nil
 }
-
-// In histories of a read/write lock with readers and writers, nothing stale is accepted and no live holder is refused.
-// Set stands in for a Check that raises the mark, since that of Marks raises none.
-func TestMarks_grants(t *testing.T) {
-	told := &fencetest.Told{}
-	f, err := redisfence.New(newClient(t), redisfence.Options{MaxEra: 32767, Hooks: told.Hooks()})
-	require.NoError(t, err)
-	fencetest.Grants(t, fencetest.Verbs{
-		Told:  told,
-		Claim: f.Claim, ClaimRead: f.ClaimRead, CheckRead: f.CheckRead,
-		Check: func(ctx context.Context, resource string) error { return f.Set(ctx, resource, resource, 1) },
-	})
-}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/internal/admission"
 	"github.com/leasefence/leasefence/fence/redisfence"
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
@@ -64,28 +65,6 @@ func reading(ctx context.Context) context.Context {
 	return ctx
 }
 
-// parse parses the value of a mark: a token; a token or 0 and a higher token; or two marks, of which the second may be
-// 0, and the name of a lock.
-func parse(value string) (m fencetest.Marks, ok bool) {
-	number := func(text string) fence.Token {
-		n, err := fence.Parse(text)
-		ok = ok && (err == nil || text == "0")
-		return n
-	}
-	ok = true
-	parts := strings.SplitN(value, " ", 3)
-	m.Write = number(parts[0])
-	if len(parts) > 1 {
-		m.Read = number(parts[1])
-	}
-	if len(parts) > 2 {
-		m.Lock = parts[2]
-		ok = ok && m.Lock != "" && len(m.Lock) <= fence.MaxLock
-	}
-	noRead := m.Read == 0 && m.Write != 0 && len(parts) != 2
-	return m, ok && (noRead || m.Read > m.Write)
-}
-
 // commands returns how often the server has run EVALSHA, GET and SET, in scripts too.
 func commands(t *testing.T, c *redis.Client) (counts [3]int) {
 	t.Helper()
@@ -103,21 +82,22 @@ func commands(t *testing.T, c *redis.Client) (counts [3]int) {
 // A script runs one GET, and one SET if the mark changes or the verb is a claim. A refused call writes nothing.
 func TestMarks_rules(t *testing.T) {
 	c := newClient(t)
-	strict, err := redisfence.New(c, redisfence.Options{})
+	told := new(fencetest.Told)
+	strict, err := redisfence.New(c, redisfence.Options{Hooks: told.Hooks()})
 	require.NoError(t, err)
-	lax, err := redisfence.New(c, redisfence.Options{AllowUnnamed: true})
+	lax, err := redisfence.New(c, redisfence.Options{AllowUnnamed: true, Hooks: told.Hooks()})
 	require.NoError(t, err)
 	for name, call := range calls(strict) {
 		require.NoError(t, call(as(t, 1), "warm "+name), "the server knows the script")
 	}
 	rules := fencetest.Rules{
-		Verbs: verbs(strict), Lax: verbs(lax),
+		Verbs: verbs(strict), Lax: verbs(lax), Told: told,
 		Marks: func(t *testing.T, resource string) fencetest.Marks {
 			t.Helper()
 			value := get(t, c, strict.MarkKey(resource))
-			m, ok := parse(value)
+			m, ok := admission.ParseMarks(value)
 			require.True(t, ok || value == "", "%q", value)
-			return m
+			return fencetest.Marks(m)
 		},
 	}
 	rules.Watch = func(t *testing.T, _ string) func(fencetest.Step) {

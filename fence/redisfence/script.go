@@ -38,13 +38,9 @@ var (
 // as the token is. Any other mark must be what fence.Parse accepts. The remainder by 2^48 is exact, because all numbers
 // on the way stay below 2^52.
 //
-// The value is the write mark, 0 for none, then a space and the read mark if that is higher. A read mark that is not
-// higher refuses nobody in addition, so an accepted writer's token replaces both. If the resource follows a lock, the
-// read mark is always there, 0 for none, and a space and the lock's name end the value: the name may contain spaces and
+// The value has the form of admission.Marks. A read mark that is not higher than the write mark refuses nobody in
+// addition, so an accepted writer's token replaces both. The lock's name comes last, since it may contain spaces and
 // digits. A value is well-formed only if form composes the same value from its parts.
-//
-// All are in one value and not in several keys, so a call reads one key. A version that does not know readers or names
-// finds the value malformed and refuses everybody; it would not look at a second key.
 //
 // ARGV has the token; '1' if the script must write the mark even if it is unchanged; the name of the token's lock, or
 // nothing; and '1' if the mark may follow another lock.
@@ -70,9 +66,8 @@ local function valid(mark)
 end
 
 local function form(write, read, lock)
-  if lock ~= '' then return write .. ' ' .. read .. ' ' .. lock end
-  if read ~= '0' then return write .. ' ' .. read end
-  return write
+  if lock == '' then return write .. ' ' .. read end
+  return write .. ' ' .. read .. ' ' .. lock
 end
 
 local function see(key, token, name)
@@ -83,8 +78,7 @@ local function see(key, token, name)
     return mark, nil, nil, nil, mark
   end
   if mark == form(token, '0', name) then return mark, token, '0', name end
-  local write, read, lock = string.match(mark, '^([0-9]+) ?([0-9]*) ?(.*)$')
-  if read == '' then read = '0' end
+  local write, read, lock = string.match(mark, '^([0-9]+) ([0-9]+) ?(.*)$')
   if write and #lock <= 2304 and mark == form(write, read, lock) then
     if read == '0' and valid(write) then return mark, write, read, lock end
     if valid(read) and (write == '0' or valid(write)) and less(write, read) then return mark, write, read, lock end

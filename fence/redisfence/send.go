@@ -6,7 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/internal/admission"
 )
 
 // call is one guarded script.
@@ -16,29 +16,25 @@ type call struct {
 	field          string // the name of a key in errors
 	keys           []string
 	args           []any
-	reads          bool // the token is a reader's
-	moves          bool // the resource is to follow the token's lock
+	by             admission.Bid
 	writeMark      bool // write the mark even if it is unchanged
 	readOnly       bool // nothing is written, so there is nothing to replicate
 	repeatable     bool // the client may send it again after a lost answer
 }
 
 func (m *Marks) run(ctx context.Context, c call) (any, error) {
-	t, lock, err := m.admission(ctx, c)
+	by, err := m.admit(ctx, c)
 	if err != nil {
-		return nil, err
-	}
-	if err := m.checkKeys(c.field, c.keys); err != nil {
 		return nil, err
 	}
 	// WAIT covers only the writes of its own connection. An attempt whose answer was lost may have written the mark on
 	// another connection, so this call writes it again.
 	writeMark := c.writeMark || m.opts.WaitReplicas > 0
-	anyLock := c.moves || lock == "" && m.opts.AllowUnnamed
+	anyLock := by.Moves || by.Lock == "" && m.opts.AllowUnnamed
 	reply, wait, err := m.eval(ctx, c, append([]string{m.MarkKey(c.resource)}, c.keys...),
-		append([]any{t.String(), flag(writeMark), lock, flag(anyLock)}, c.args...))
-	payload, err := m.answer(c, t, lock, reply, err)
-	m.opts.Hooks.Tell(ctx, fence.Access{Resource: c.resource, Token: t, Read: c.reads, Lock: lock}, err)
+		append([]any{by.Token.String(), flag(writeMark), by.Lock, flag(anyLock)}, c.args...))
+	payload, err := m.answer(c, by, reply, err)
+	m.opts.Hooks.Tell(ctx, by.Access(c.resource), err)
 	if err != nil || wait == nil {
 		return payload, err
 	}

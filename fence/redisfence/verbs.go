@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/leasefence/leasefence/fence/internal/admission"
 )
 
 // Claim starts a tenure. Call it once after a grant, before the first read of the resource: until then the mark does
@@ -30,7 +32,7 @@ func (m *Marks) Claim(ctx context.Context, resource string) error {
 // raise the era if the lock is in another cluster. The error also matches [fence.ErrInvalidToken] if the context
 // carries no name of a lock, or several.
 func (m *Marks) Move(ctx context.Context, resource string) error {
-	_, err := m.run(ctx, call{verb: "move", resource: resource, script: claimScript, moves: true, writeMark: true, repeatable: true})
+	_, err := m.run(ctx, call{verb: "move", resource: resource, script: claimScript, by: admission.Bid{Moves: true}, writeMark: true, repeatable: true})
 	return err
 }
 
@@ -50,7 +52,7 @@ func (m *Marks) Check(ctx context.Context, resource string) error {
 // are those of [Marks.Claim]; the token is stale if the mark of writers is newer.
 func (m *Marks) ClaimRead(ctx context.Context, resource string) error {
 	_, err := m.run(ctx, call{
-		verb: "claim to read", resource: resource, script: readScript, reads: true, writeMark: true, repeatable: true,
+		verb: "claim to read", resource: resource, script: readScript, by: admission.Bid{Read: true}, writeMark: true, repeatable: true,
 	})
 	return err
 }
@@ -60,7 +62,7 @@ func (m *Marks) ClaimRead(ctx context.Context, resource string) error {
 // readers, as [Marks.ClaimRead] does, so it also works for a reader that has not claimed. With Options.WaitReplicas it
 // writes the mark and waits. The errors are those of [Marks.ClaimRead].
 func (m *Marks) CheckRead(ctx context.Context, resource string) error {
-	_, err := m.run(ctx, call{verb: "check to read", resource: resource, script: readScript, reads: true, repeatable: true})
+	_, err := m.run(ctx, call{verb: "check to read", resource: resource, script: readScript, by: admission.Bid{Read: true}, repeatable: true})
 	return err
 }
 

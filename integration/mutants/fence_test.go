@@ -212,15 +212,15 @@ var fenceMutants = []mutant{
 	{
 		name: "redisfence: a token of another lock is accepted",
 		file: "fence/redisfence/send.go",
-		old:  `c.moves || lock == "" && m.opts.AllowUnnamed`,
-		new:  `c.moves || lock != "" || m.opts.AllowUnnamed`,
+		old:  `by.Moves || by.Lock == "" && m.opts.AllowUnnamed`,
+		new:  `by.Moves || by.Lock != "" || m.opts.AllowUnnamed`,
 		by:   killer{inRedis, "TestMarks_rules", `rules.Decide(t)`},
 	},
 	{
 		name: "redisfence: a write that raises the mark forgets its lock",
 		file: "fence/redisfence/script.go",
 		old:  `luaAdmit + luaGuard)`,
-		new:  `luaAdmit + "local function form(write) return write end" + luaGuard)`,
+		new:  `luaAdmit + "local function form(write, read) return write .. ' ' .. read end" + luaGuard)`,
 		by:   killer{inRedis, "TestMarks_rules", `rules.Decide(t)`},
 	},
 	{
