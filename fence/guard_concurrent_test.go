@@ -2,7 +2,6 @@ package fence_test
 
 import (
 	"maps"
-	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -13,37 +12,6 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 )
-
-// An old and a new token that meet must leave the new one, whichever comes first.
-func TestGuard_neverLowersTheMark(t *testing.T) {
-	for name, verb := range verbs {
-		t.Run(name, func(t *testing.T) {
-			const rounds, tokens = 200, 200
-			for range rounds {
-				var (
-					g       fence.Guard
-					wg      sync.WaitGroup
-					barrier = make(chan struct{})
-				)
-				for parity := range 2 { // one goroutine has the even tokens, the other the odd ones
-					wg.Go(func() {
-						<-barrier
-						for i := parity; i < tokens; i += 2 {
-							tok := fence.Token(i + 1)
-							err := verb(&g, "orders", tok)
-							if mark := g.Marks()["orders"]; mark < tok || err == nil && g.Check("orders", tok-1) == nil {
-								t.Errorf("token %d: %v, and then the mark is %d", tok, err, mark)
-							}
-						}
-					})
-				}
-				close(barrier)
-				wg.Wait()
-				require.Equal(t, map[string]fence.Token{"orders": tokens}, g.Marks())
-			}
-		})
-	}
-}
 
 // The first two tokens of a resource must meet at one mark, not at one each.
 func TestGuard_firstTokensMeetAtOneMark(t *testing.T) {
@@ -69,33 +37,6 @@ func TestGuard_firstTokensMeetAtOneMark(t *testing.T) {
 	require.Len(t, marks, resources)
 	for resource, mark := range marks {
 		require.Equal(t, fence.Token(42), mark, resource)
-	}
-}
-
-// A snapshot holds valid tokens only, or Load would refuse it.
-func TestGuard_Marks_neverShowsAMarkWithoutToken(t *testing.T) {
-	const rounds, resources = 1000, 32
-	for range rounds {
-		var (
-			g  fence.Guard
-			wg sync.WaitGroup
-		)
-		wg.Go(func() {
-			for r := range resources {
-				if err := g.Claim(strconv.Itoa(r), 54); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-		for seen := 0; seen < resources; {
-			runtime.Gosched()
-			marks := g.Marks()
-			for resource, mark := range marks {
-				require.Equal(t, fence.Token(54), mark, resource)
-			}
-			seen = len(marks)
-		}
-		wg.Wait()
 	}
 }
 

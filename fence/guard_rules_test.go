@@ -31,7 +31,8 @@ func bare[T any](verb func(string, T) error) func(context.Context, string, T) er
 }
 
 func TestGuard_rules(t *testing.T) {
-	var g fence.Guard
+	told := new(fencetest.Told)
+	g := fence.Guard{Hooks: told.Hooks()}
 	check, checkRead := writing(g.CheckContext), reading(g.CheckReadContext)
 	move := func(ctx context.Context, resource string) error {
 		token, _ := fence.FromContext(ctx)
@@ -41,6 +42,7 @@ func TestGuard_rules(t *testing.T) {
 	rules := fencetest.Rules{
 		Verbs: fencetest.VerbsOf(check, nil, move, checkRead, checkRead),
 		Lax:   map[string]fencetest.Verb{},
+		Told:  told,
 		Marks: func(_ *testing.T, resource string) fencetest.Marks {
 			return fencetest.Marks{Write: g.Marks()[resource], Read: fence.Token(g.ReadMarks()[resource]), Lock: g.Locks()[resource]}
 		},
@@ -70,23 +72,6 @@ func TestGuard_namesOfTokens(t *testing.T) {
 		`fence: token of another lock: 55 without the name of a lock for "rows", which follows lock "accounts"`)
 	require.EqualError(t, g.CheckReadContext(readerOf(t, "report", 60), "rows", 60),
 		`fence: token of another lock: 60 of a reader of lock "report" for "rows", which follows lock "accounts"`)
-}
-
-func TestGuard_grants(t *testing.T) {
-	told := &fencetest.Told{}
-	g := fence.Guard{Hooks: told.Hooks()}
-	for name, check := range map[string]func(string, fence.Token) error{
-		"Check": g.Check,
-		"Do":    func(resource string, t fence.Token) error { return g.Do(resource, t, func() error { return nil }) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			fencetest.Grants(t, fencetest.Verbs{
-				Told:  told,
-				Claim: writing(bare(g.Claim)), Check: writing(bare(check)),
-				ClaimRead: reading(bare(g.ClaimRead)), CheckRead: reading(bare(g.CheckRead)),
-			})
-		})
-	}
 }
 
 func TestGuard_paths(t *testing.T) {

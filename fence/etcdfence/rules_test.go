@@ -35,10 +35,14 @@ func verbs(m *etcdfence.Marks) map[string]fencetest.Verb {
 func TestMarks_rules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
-		strict, sent := newMarks(t, c), 0
+		told, sent := new(fencetest.Told), 0
+		strict, err := etcdfence.NewMarks(c, etcdfence.Options{Hooks: told.Hooks()})
+		require.NoError(t, err)
+		lax, err := etcdfence.NewMarks(c, etcdfence.Options{AllowUnnamed: true, Hooks: told.Hooks()})
+		require.NoError(t, err)
 		c.Inject(fakeetcd.Any, fakeetcd.Fault{Match: func(fakeetcd.Call) bool { sent++; return false }})
 		rules := fencetest.Rules{
-			Verbs: verbs(strict), Lax: verbs(lenient(t, c)),
+			Verbs: verbs(strict), Lax: verbs(lax), Told: told,
 			Marks: func(t *testing.T, resource string) fencetest.Marks {
 				t.Helper()
 				value := contents(srv, "fence/"+resource)["fence/"+resource]

@@ -60,10 +60,11 @@ func payload(t *testing.T, b *s3fence.Bucket, key string) string {
 
 // Nothing is sent after the read that decides a refusal. A mark that need not change is not written again.
 func TestBucket_rules(t *testing.T) {
-	l, strict := newLedger(t, s3fence.Options{})
-	lax := newBucket(t, l.RoundTrip, s3fence.Options{AllowUnnamed: true})
+	told := new(fencetest.Told)
+	l, strict := newLedger(t, s3fence.Options{Hooks: told.Hooks()})
+	lax := newBucket(t, l.RoundTrip, s3fence.Options{AllowUnnamed: true, Hooks: told.Hooks()})
 	rules := fencetest.Rules{
-		Verbs: verbs(strict), Lax: verbs(lax),
+		Verbs: verbs(strict), Lax: verbs(lax), Told: told,
 		Marks: func(t *testing.T, key string) fencetest.Marks { t.Helper(); return marks(t, l.body(key)) },
 	}
 	rules.Watch = func(t *testing.T, key string) func(fencetest.Step) {

@@ -64,18 +64,3 @@ func TestMarks_names(t *testing.T) {
 		fencetest.Rules{Verbs: verbs(r), Marks: r.marks}.Names(t, 255)
 	})
 }
-
-// Histories of a read/write lock: no stale token is accepted, and no holder of the lock is refused.
-func TestMarks_grants(t *testing.T) {
-	at(t, inTurn, func(t *testing.T, r *rig) {
-		t.Helper()
-		all, calls := verbs(r), 0
-		fencetest.Grants(t, fencetest.Verbs{
-			Claim: r.claim, ClaimRead: r.claimRead, CheckRead: all["CheckRead"].Call,
-			Check: func(ctx context.Context, resource string) error {
-				calls++
-				return all[string(forms[calls%len(forms)])].Call(ctx, resource)
-			},
-		})
-	})
-}

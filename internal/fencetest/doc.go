@@ -1,6 +1,5 @@
 // Package fencetest has the tests that every fence must pass. [Wire] tests the protocols that carry a token. [Rules]
-// and [Refuse] test how each verb of a store treats marks and tokens. [Random] and [Grants] test a store with many
-// holders.
+// and [Refuse] test how each verb of a store treats marks and tokens. [Random] tests a store with many holders.
 //
 // # Random
 //
@@ -19,17 +18,4 @@
 //     entry of newer ones.
 //   - The holder of another lock, whose token is higher, is refused by every verb, and its calls cause no refusal of
 //     others.
-//
-// # Grants
-//
-// Random histories of one read/write lock: readers and writers are granted the lock in the order of their tokens, and a
-// reader does not pass a writer that waits. Holders unlock, or lose the lock while they are paused and act later. Each
-// claims early, late or never, and then reads or writes. The calls come one after the other, so each has one right
-// answer:
-//
-//   - A live holder is never refused.
-//   - A writer is refused once the resource has accepted a newer holder, a reader once the resource has accepted a
-//     newer writer. Nobody else is refused.
-//   - The refusal has the token and the mark.
-//   - A verb that writes finds no token in the context of a reader, nor a verb that reads in that of a writer.
 package fencetest

@@ -14,7 +14,6 @@ import (
 )
 
 const (
-	roundsEnv = "LEASEFENCE_FENCE_ROUNDS"
 	fewRounds = 80
 	atOnce    = 4 // rounds at the same time
 	holders   = 3 // of a round
@@ -92,7 +91,7 @@ type write struct {
 // Random runs rounds, fewRounds or as many as the environment says, until one shows a fault.
 func Random(t *testing.T, s Store) {
 	t.Helper()
-	rounds := fromEnv(t, roundsEnv, fewRounds)
+	rounds := FromEnv(t, RoundsEnv, fewRounds)
 	next := make(chan uint64)
 	var running sync.WaitGroup
 	var mu sync.Mutex // guards tally and fault

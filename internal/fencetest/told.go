@@ -59,26 +59,3 @@ func (t *Told) Last() (Event, error) {
 	}
 	return all[0], nil
 }
-
-// check compares the one event of a holder's call with its error.
-func (t *Told) check(by *holder, err error) error {
-	if t == nil {
-		return nil
-	}
-	if err != nil && !errors.Is(err, fence.ErrStale) {
-		if all := t.take(); len(all) > 0 {
-			return fmt.Errorf("%w: %v, want no call for: %w", errTold, all, err)
-		}
-		return nil
-	}
-	got, failed := t.Last()
-	if failed != nil {
-		return failed
-	}
-	want := Event{fence.Access{Resource: got.Resource, Token: by.token, Read: by.reads}, err}
-	stale, refused := errors.AsType[*fence.StaleError](err)
-	if got != want || got.Resource == "" || refused && stale.Resource != got.Resource {
-		return fmt.Errorf("%w: %+v, want %+v", errTold, got, want)
-	}
-	return nil
-}
