@@ -17,10 +17,6 @@ var (
 	// outcome, claim with a newer token and then read; see the package.
 	ErrUnknown = errors.New("redisfence: outcome unknown")
 
-	// ErrNotReplicated reports that the script ran and that fewer replicas than Options.WaitReplicas have acknowledged
-	// it. A fail-over may lose the mark and the writes.
-	ErrNotReplicated = errors.New("redisfence: not replicated")
-
 	// ErrMalformedMark reports that the mark's key has a value that this package does not write. Nothing is accepted
 	// for the resource until an operator repairs the value: the highest token of a writer that was ever accepted there,
 	// a space, and the highest of a reader, or 0 if that is not higher. If they are not known, write the highest token of
@@ -102,9 +98,4 @@ func opReplies(ops []Op, answer any) ([]any, error) {
 		}
 	}
 	return nil, fmt.Errorf("%w: unexpected answer of the script: %s", ErrUnknown, clip.Quote(fmt.Sprint(answer)))
-}
-
-// moved reports whether another server has the key now.
-func moved(err error) bool {
-	return redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK ")
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,22 +35,6 @@ func newCluster(t *testing.T) *redis.ClusterClient {
 	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{s.addr}})
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c
-}
-
-// refusal is an error reply of a server.
-type refusal string
-
-func (r refusal) Error() string { return string(r) }
-func (r refusal) RedisError()   {}
-
-// pipelines is a hook for commands and pipelines.
-type pipelines struct {
-	hook
-	pipeline func(ctx context.Context, cmds []redis.Cmder, next redis.ProcessPipelineHook) error
-}
-
-func (p pipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error { return p.pipeline(ctx, cmds, next) }
 }
 
 func TestMarks_cluster(t *testing.T) {
@@ -88,61 +71,6 @@ func TestMarks_cluster(t *testing.T) {
 	undeclared := redisfence.NewScript("return redis.call('SET', 'customers', 1)")
 	_, err = f.Run(as(t, 54), "orders", undeclared, nil)
 	require.ErrorContains(t, err, "a key is not in the hash slot of the mark")
-}
-
-func TestOptions_WaitReplicas_cluster(t *testing.T) {
-	c := newCluster(t)
-	f, err := redisfence.New(c, redisfence.Options{WaitReplicas: 1, WaitTimeout: time.Millisecond})
-	require.NoError(t, err)
-	require.ErrorIs(t, f.Claim(as(t, 54), "orders"), redisfence.ErrNotReplicated, "the server has no replica")
-	requireStale(t, f.Claim(as(t, 41), "orders"), "orders", 41, 54)
-}
-
-// A slot has moved to another server: the call is refused, and the client asks for the new owner of the slots.
-func TestOptions_WaitReplicas_slotHasMoved(t *testing.T) {
-	c := newCluster(t)
-	var asked atomic.Int64
-	var then error
-	c.OnNewNode(func(node *redis.Client) {
-		node.AddHook(pipelines{
-			hook: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-				if cmd.FullName() == "cluster slots" {
-					asked.Add(1)
-				}
-				return next(ctx, cmd)
-			},
-			pipeline: func(ctx context.Context, cmds []redis.Cmder, next redis.ProcessPipelineHook) error {
-				if len(cmds) != 2 || cmds[1].Name() != "wait" {
-					return next(ctx, cmds)
-				}
-				cmds[0].(*redis.Cmd).SetVal([]any{"ok"})
-				cmds[0].SetErr(then)
-				cmds[1].SetErr(errors.New("no answer to WAIT"))
-				return cmds[1].Err()
-			},
-		})
-	})
-	f, err := redisfence.New(c, redisfence.Options{WaitReplicas: 1, WaitTimeout: time.Millisecond})
-	require.NoError(t, err)
-
-	err = f.Claim(as(t, 54), "orders")
-	require.ErrorIs(t, err, redisfence.ErrNotReplicated)
-	require.ErrorContains(t, err, "no answer to WAIT")
-	then = refusal("ERR of another kind")
-	require.ErrorContains(t, f.Claim(as(t, 54), "orders"), "ERR of another kind")
-	before := asked.Load()
-	then = refusal("MOVED 1 127.0.0.1:1")
-	err = f.Claim(as(t, 54), "orders")
-	require.ErrorContains(t, err, "MOVED")
-	require.NotErrorIs(t, err, redisfence.ErrUnknown)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	require.NoError(t, until(ctx, func() error {
-		if asked.Load() == before {
-			return errors.New("the client has not asked for the slots")
-		}
-		return nil
-	}))
 }
 
 func TestProbe_cluster(t *testing.T) {

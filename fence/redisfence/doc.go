@@ -30,9 +30,8 @@
 //   - An asynchronous fail-over loses the last writes and marks that the promoted replica did not receive. Without the
 //     mark the new primary accepts a stale holder, or the holder of another lock, until the rightful holder writes or
 //     claims there. A primary that is cut off also accepts writes and drops them when it becomes a replica.
-//     Options.WaitReplicas reports whether replicas have the mark. It undoes nothing and does not determine which
-//     replica is promoted: it makes the loss rarer and is not consensus. On the server, min-replicas-to-write bounds
-//     how long a primary that is cut off accepts writes.
+//     On the server, min-replicas-to-write bounds how long a primary that is cut off accepts writes. Redis's WAIT does
+//     not help: it undoes nothing and does not determine which replica is promoted.
 //   - A restart loses data that was not on disk: set appendonly yes and appendfsync always. A restore from a backup
 //     brings back old marks and, if it undoes a Move, the former lock: claim or move again before anything is written.
 //   - Marks must not be evicted: set maxmemory-policy noeviction. Marks have no expiry. Never set one and never delete
@@ -68,7 +67,6 @@
 //	server refuses (READONLY, OOM, NOREPLICAS)     the server's error, or *OpError    unchanged
 //	key in another slot                            an error with the slot's keys      unchanged, if keys are declared
 //	answer lost, connection lost, ctx ended        ErrUnknown                         changed as a whole, or unchanged
-//	too few replicas acknowledge (WaitReplicas)    ErrNotReplicated                   written on the primary
 //	token of another lock than the mark's          *fence.OtherLockError              unchanged
 //	token without a name, the mark has one         the same without AllowUnnamed      unchanged
 //	no token in the context                        fence.ErrInvalidToken              unchanged, nothing sent
@@ -91,6 +89,5 @@
 // # Cost
 //
 // A call costs one round trip, as without the fence, and a short script on the server: a GET, and a SET if the call is
-// a claim, raises a mark or names its lock. WaitReplicas adds a SET and the round trip to the replicas to all calls but
-// Check.
+// a claim, raises a mark or names its lock.
 package redisfence

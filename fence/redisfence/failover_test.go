@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -82,77 +81,6 @@ func TestMarks_failoverLosesTheMark(t *testing.T) {
 
 	require.NoError(t, after.Claim(as(t, 54), "orders"))
 	requireStale(t, after.Set(as(t, 41), "orders", "orders", "stale"), "orders", 41, 54)
-}
-
-// Without the replica, WaitReplicas makes the claim fail, so its tenure does not begin. With the replica, the mark
-// survives the fail-over.
-func TestOptions_WaitReplicas(t *testing.T) {
-	p := newPair(t)
-	opts := redisfence.Options{WaitReplicas: 1, WaitTimeout: 50 * time.Millisecond}
-	impatient, err := redisfence.New(p.primary, opts)
-	require.NoError(t, err)
-	opts.WaitTimeout = 4 * time.Second
-	f, err := redisfence.New(p.primary, opts)
-	require.NoError(t, err)
-	after := newFence(t, p.replica)
-
-	require.NoError(t, f.Claim(as(t, 41), "orders"))
-	p.cut(t)
-	for name, verb := range calls(impatient) {
-		err := verb(as(t, 54), name)
-		if name == "Check" {
-			require.NoError(t, err)
-			continue
-		}
-		require.ErrorIs(t, err, redisfence.ErrNotReplicated, name)
-		require.NotErrorIs(t, err, redisfence.ErrUnknown)
-		require.ErrorContains(t, err, "0 of 1 replicas have acknowledged within 50ms")
-		require.Contains(t, []string{"54 0", "0 54", "54 0 accounts"}, get(t, p.primary, f.MarkKey(name)), "the primary has the mark")
-	}
-	requireStale(t, impatient.Claim(as(t, 53), "Claim"), "Claim", 53, 54)
-
-	p.link(t)
-	require.NoError(t, p.primary.ScriptFlush(t.Context()).Err())
-	require.NoError(t, f.Claim(as(t, 54), "orders"))
-	replies, err := f.Do(as(t, 54), "orders", redisfence.Command("INCR", "n"), redisfence.Command("INCR", "n"))
-	require.NoError(t, err)
-	require.Equal(t, []any{int64(1), int64(2)}, replies)
-	require.NoError(t, f.ClaimRead(reading(as(t, 60)), "orders"))
-	require.NoError(t, f.Claim(of(t, "accounts", 54), "rows"))
-	_, err = f.Do(of(t, "accounts", 54), "rows", redisfence.Command("INCR", "n"))
-	require.NoError(t, err)
-	p.promote(t)
-	require.ErrorIs(t, after.Claim(of(t, "report", 60), "rows"), fence.ErrOtherLock)
-	requireStale(t, after.Check(as(t, 41), "orders"), "orders", 41, 54)
-	require.Equal(t, &fence.StaleError{Resource: "orders", Token: 54, Highest: 60, ByReader: true}, after.Check(as(t, 54), "orders"))
-	require.Equal(t, "3", get(t, p.replica, "n"))
-}
-
-// Another connection has written the mark, and no replica has it. WAIT covers only the writes of its own connection, so
-// each call writes the mark again: its expiry is gone.
-func TestOptions_WaitReplicas_markOfAnotherConnection(t *testing.T) {
-	p := newPair(t)
-	// A stopped replica stays connected and acknowledges nothing.
-	require.NoError(t, p.standby.cmd.Process.Signal(syscall.SIGSTOP))
-	require.NoError(t, newFence(t, p.primary).Claim(as(t, 54), "orders"))
-
-	fresh := func(timeout time.Duration) *redisfence.Marks {
-		opts := redisfence.Options{WaitReplicas: 1, WaitTimeout: timeout}
-		f, err := redisfence.New(newClientOf(t, p.primary), opts)
-		require.NoError(t, err)
-		return f
-	}
-	require.ErrorIs(t, fresh(50*time.Millisecond).Claim(as(t, 54), "orders"), redisfence.ErrNotReplicated)
-	mark := newFence(t, p.primary).MarkKey("orders")
-	require.NoError(t, p.primary.Expire(t.Context(), mark, time.Hour).Err())
-	_, err := fresh(50*time.Millisecond).Do(as(t, 54), "orders", redisfence.Command("DEL", "missing"))
-	require.ErrorIs(t, err, redisfence.ErrNotReplicated)
-	require.Equal(t, time.Duration(-1), p.primary.TTL(t.Context(), mark).Val())
-
-	require.NoError(t, p.standby.cmd.Process.Signal(syscall.SIGCONT))
-	f := fresh(4 * time.Second)
-	require.NoError(t, f.Claim(as(t, 54), "orders"))
-	require.Equal(t, "54 0", get(t, p.replica, f.MarkKey("orders")))
 }
 
 func TestMarks_replicaRefuses(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
@@ -17,12 +16,8 @@ import (
 )
 
 const (
-	defaultPrefix      = "fence:"
-	defaultWaitTimeout = time.Second
-
-	maxName         = 1024 // bytes of a resource, and of the prefix
-	maxWaitReplicas = 1000
-	maxWaitTimeout  = time.Minute
+	defaultPrefix = "fence:"
+	maxName       = 1024 // bytes of a resource, and of the prefix
 )
 
 // Options are the settings of a [Marks]. The zero value is ready for use.
@@ -30,15 +25,6 @@ type Options struct {
 	// Prefix and the resource in braces form the key of a mark: the mark of "orders" is at "fence:{orders}". 1 to 1,024
 	// bytes of UTF-8 without NUL and braces, default "fence:". No other key may have this prefix.
 	Prefix string
-
-	// WaitReplicas is the number of replicas that must acknowledge the mark and the writes before any call but Check
-	// returns: 0 to 1,000, default 0. It makes a loss by fail-over less likely and does not exclude it; see the
-	// package.
-	WaitReplicas int
-
-	// WaitTimeout bounds that wait: whole milliseconds, 1ms to 1m, less than the client's ReadTimeout. Default 1s. It
-	// is used with WaitReplicas only.
-	WaitTimeout time.Duration
 
 	// MaxEra is the highest era that is accepted: 1 to 32767, default [fence.DefaultMaxEra], 15. A token of a higher
 	// era is refused before anything is sent; see [fence.Token.CheckEra].
@@ -67,27 +53,14 @@ type Marks struct {
 // legal range.
 func New(client redis.UniversalClient, opts Options) (*Marks, error) {
 	opts.Prefix = cmp.Or(opts.Prefix, defaultPrefix)
-	opts.WaitTimeout = cmp.Or(opts.WaitTimeout, defaultWaitTimeout)
 	if err := fence.CheckMaxEra("redisfence: Options.MaxEra", opts.MaxEra); err != nil {
 		return nil, err
 	}
-	readTimeout, err := checkClient(client)
-	if err != nil {
+	if err := checkClient(client); err != nil {
 		return nil, err
 	}
 	if err := checkName("Options.Prefix", opts.Prefix); err != nil {
 		return nil, err
-	}
-	if opts.WaitReplicas < 0 || opts.WaitReplicas > maxWaitReplicas {
-		return nil, fmt.Errorf("redisfence: Options.WaitReplicas is %d, want 0 to %d", opts.WaitReplicas, maxWaitReplicas)
-	}
-	if t := opts.WaitTimeout; t < time.Millisecond || t > maxWaitTimeout || t%time.Millisecond != 0 {
-		return nil, fmt.Errorf("redisfence: Options.WaitTimeout is %v, want whole milliseconds, 1ms to %v", t, maxWaitTimeout)
-	}
-	// Otherwise the client times out first, and a write that is known to be done would be reported as unknown.
-	if opts.WaitReplicas > 0 && readTimeout > 0 && opts.WaitTimeout >= readTimeout {
-		return nil, fmt.Errorf("redisfence: Options.WaitTimeout is %v, want less than the client's ReadTimeout, %v",
-			opts.WaitTimeout, readTimeout)
 	}
 	return &Marks{client: client, opts: opts}, nil
 }
@@ -97,21 +70,21 @@ func New(client redis.UniversalClient, opts Options) (*Marks, error) {
 // never write to it.
 func (m *Marks) MarkKey(resource string) string { return m.opts.Prefix + "{" + resource + "}" }
 
-func checkClient(client redis.UniversalClient) (readTimeout time.Duration, err error) {
+func checkClient(client redis.UniversalClient) error {
 	switch c := client.(type) {
 	case *redis.Client:
 		if c != nil {
-			return c.Options().ReadTimeout, nil
+			return nil
 		}
 	case *redis.ClusterClient:
 		if c != nil {
-			return c.Options().ReadTimeout, nil
+			return nil
 		}
 	case nil:
 	default:
-		return 0, fmt.Errorf("redisfence: client is a %T, want a *redis.Client or a *redis.ClusterClient", client)
+		return fmt.Errorf("redisfence: client is a %T, want a *redis.Client or a *redis.ClusterClient", client)
 	}
-	return 0, errors.New("redisfence: client is nil, want a *redis.Client or a *redis.ClusterClient")
+	return errors.New("redisfence: client is nil, want a *redis.Client or a *redis.ClusterClient")
 }
 
 // admit checks what every call needs before it sends anything, and returns the bid that ctx carries.

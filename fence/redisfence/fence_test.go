@@ -56,24 +56,6 @@ func TestNew_refusesBadOptions(t *testing.T) {
 			"redisfence: Options.Prefix has 1025 bytes, want 1 to 1024",
 		},
 		{redisfence.Options{MaxEra: 32768}, "redisfence: Options.MaxEra is 32768, want 1 to 32767, or 0 for 15"},
-		{redisfence.Options{WaitReplicas: -1}, "redisfence: Options.WaitReplicas is -1, want 0 to 1000"},
-		{redisfence.Options{WaitReplicas: 1001}, "redisfence: Options.WaitReplicas is 1001, want 0 to 1000"},
-		{
-			redisfence.Options{WaitTimeout: -time.Second},
-			"redisfence: Options.WaitTimeout is -1s, want whole milliseconds, 1ms to 1m0s",
-		},
-		{
-			redisfence.Options{WaitTimeout: 1500 * time.Microsecond},
-			"redisfence: Options.WaitTimeout is 1.5ms, want whole milliseconds, 1ms to 1m0s",
-		},
-		{
-			redisfence.Options{WaitTimeout: time.Hour},
-			"redisfence: Options.WaitTimeout is 1h0m0s, want whole milliseconds, 1ms to 1m0s",
-		},
-		{
-			redisfence.Options{WaitReplicas: 1, WaitTimeout: 30 * time.Second},
-			"redisfence: Options.WaitTimeout is 30s, want less than the client's ReadTimeout, 5s",
-		},
 	} {
 		t.Run(tt.want, func(t *testing.T) {
 			f, err := redisfence.New(c, tt.opts)
@@ -81,8 +63,6 @@ func TestNew_refusesBadOptions(t *testing.T) {
 			require.Nil(t, f)
 		})
 	}
-	_, err := redisfence.New(c, redisfence.Options{WaitTimeout: 30 * time.Second})
-	require.NoError(t, err, "without WaitReplicas the timeout is not used")
 }
 
 func TestNew_refusesOtherClients(t *testing.T) {

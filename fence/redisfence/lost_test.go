@@ -78,34 +78,18 @@ func TestDo_isSentOnceThoughTheAnswerIsLost(t *testing.T) {
 
 // If the server has lost its scripts, the text is sent, and the client must not retry that either.
 func TestDo_isSentOnceAfterAScriptFlush(t *testing.T) {
-	for name, opts := range map[string]redisfence.Options{
-		"alone": {}, "with WAIT": {WaitReplicas: 1, WaitTimeout: time.Millisecond},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c, lose := lossyClient(t)
-			f, err := redisfence.New(c, opts)
-			require.NoError(t, err)
-			require.NoError(t, c.ScriptFlush(t.Context()).Err())
-			loseEval := func(cmd redis.Cmder) {
-				if cmd.Name() == "eval" {
-					lose.Store(1)
-				}
-			}
-			c.AddHook(pipelines{
-				hook: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-					loseEval(cmd)
-					return next(ctx, cmd)
-				},
-				pipeline: func(ctx context.Context, cmds []redis.Cmder, next redis.ProcessPipelineHook) error {
-					loseEval(cmds[0])
-					return next(ctx, cmds)
-				},
-			})
-			_, err = f.Do(as(t, 54), "orders", redisfence.Command("RPUSH", "log", "x"))
-			require.ErrorIs(t, err, redisfence.ErrUnknown)
-			require.EqualValues(t, 1, c.LLen(t.Context(), "log").Val())
-		})
-	}
+	c, lose := lossyClient(t)
+	f := newFence(t, c)
+	require.NoError(t, c.ScriptFlush(t.Context()).Err())
+	c.AddHook(hook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		if cmd.Name() == "eval" {
+			lose.Store(1)
+		}
+		return next(ctx, cmd)
+	}))
+	_, err := f.Do(as(t, 54), "orders", redisfence.Command("RPUSH", "log", "x"))
+	require.ErrorIs(t, err, redisfence.ErrUnknown)
+	require.EqualValues(t, 1, c.LLen(t.Context(), "log").Val())
 }
 
 // Claims and checks may be repeated, so the client may retry them.

@@ -39,8 +39,8 @@ func (m *Marks) Probe(ctx context.Context) ([]Finding, error) {
 		mu  sync.Mutex // guards all: the client asks the servers of a cluster concurrently
 		all []Finding
 	)
-	probe := func(ctx context.Context, c *redis.Client) error {
-		found, err := m.probe(ctx, c)
+	each := func(ctx context.Context, c *redis.Client) error {
+		found, err := probe(ctx, c)
 		if err != nil {
 			return fmt.Errorf("redisfence: probe %s: %w", c.Options().Addr, err)
 		}
@@ -51,9 +51,9 @@ func (m *Marks) Probe(ctx context.Context) ([]Finding, error) {
 	}
 	var err error
 	if c, ok := m.client.(*redis.ClusterClient); ok {
-		err = c.ForEachMaster(ctx, probe)
+		err = c.ForEachMaster(ctx, each)
 	} else {
-		err = probe(ctx, m.client.(*redis.Client))
+		err = each(ctx, m.client.(*redis.Client))
 	}
 	if err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (m *Marks) Probe(ctx context.Context) ([]Finding, error) {
 	return all, nil
 }
 
-func (m *Marks) probe(ctx context.Context, c *redis.Client) ([]Finding, error) {
+func probe(ctx context.Context, c *redis.Client) ([]Finding, error) {
 	text, err := c.Info(ctx).Result()
 	if err != nil {
 		return nil, err
@@ -77,10 +77,10 @@ func (m *Marks) probe(ctx context.Context, c *redis.Client) ([]Finding, error) {
 	if v, ok := config["appendfsync"]; ok && err == nil {
 		fsync = v
 	}
-	return m.judge(c.Options().Addr, parseInfo(text), fsync), nil
+	return judge(c.Options().Addr, parseInfo(text), fsync), nil
 }
 
-func (m *Marks) judge(server string, info map[string]string, fsync string) []Finding {
+func judge(server string, info map[string]string, fsync string) []Finding {
 	var found []Finding
 	add := func(setting, effect string) {
 		value := cmp.Or(info[setting], "unknown")
@@ -99,10 +99,7 @@ func (m *Marks) judge(server string, info map[string]string, fsync string) []Fin
 		add("appendfsync", "a crash of the machine loses the last marks and writes: set always")
 	}
 	replicas, err := strconv.Atoi(info["connected_slaves"])
-	switch {
-	case err != nil || replicas < m.opts.WaitReplicas:
-		add("connected_slaves", fmt.Sprintf("fewer replicas than Options.WaitReplicas, %d", m.opts.WaitReplicas))
-	case replicas > 0:
+	if err != nil || replicas > 0 {
 		add("connected_slaves", "a fail-over loses the marks that the promoted replica did not receive")
 	}
 	return found

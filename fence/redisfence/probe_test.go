@@ -49,13 +49,6 @@ func TestProbe_replication(t *testing.T) {
 	require.Equal(t, []string{"aof_enabled", "connected_slaves"}, settings(found))
 	require.Contains(t, found[1].Effect, "a fail-over loses the marks")
 
-	two, err := redisfence.New(p.primary, redisfence.Options{WaitReplicas: 2})
-	require.NoError(t, err)
-	found, err = two.Probe(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, "1", found[1].Value)
-	require.Contains(t, found[1].Effect, "fewer replicas than Options.WaitReplicas, 2")
-
 	found, err = newFence(t, p.replica).Probe(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"aof_enabled", "role"}, settings(found))

@@ -20,54 +20,50 @@ import (
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// Holders of one lock overlap in all verbs, with replicas and without, over connections that deliver late. Their calls
-// are cancelled at random.
+// Holders of one lock overlap in all verbs, over connections that deliver late. Their calls are cancelled at random.
 func TestMarks_random(t *testing.T) {
-	p := newPair(t)
-	s := fencetest.Store{Locks: true}
-	for _, replicas := range []int{0, 1} {
-		opts := redisfence.Options{WaitReplicas: replicas}
-		use := func(ctx context.Context, verb func(context.Context, *redisfence.Marks) error) error {
-			c := lateClient(ctx, p.primary)
-			f, err := redisfence.New(c, opts)
-			if err == nil {
-				err = verb(ctx, f)
-			}
-			return errors.Join(err, c.Close())
+	c := newClient(t)
+	s := fencetest.Store{Locks: true, Again: func(error) bool { return false }}
+	use := func(ctx context.Context, verb func(context.Context, *redisfence.Marks) error) error {
+		late := lateClient(ctx, c)
+		f, err := redisfence.New(late, redisfence.Options{})
+		if err == nil {
+			err = verb(ctx, f)
 		}
-		form := func(name string, write func(context.Context, *redisfence.Marks, string, string) (any, error)) {
-			s.Forms = append(s.Forms, fencetest.Form{
-				Name: fmt.Sprintf("%s, %d replicas", name, replicas), Alone: "the server",
-				Write: func(ctx context.Context, resource string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
-					return use(ctx, func(ctx context.Context, f *redisfence.Marks) error {
-						read, err := write(ctx, f, resource, fmt.Sprintf("{%s}:%d:%d", resource, e.ID, e.Token))
-						if keys, ok := read.([]any); ok && err == nil {
-							saw(entries(t, keys))
-						}
-						return err
-					})
-				},
-			})
-		}
-		form("Do", func(ctx context.Context, f *redisfence.Marks, resource, key string) (any, error) {
-			replies, err := f.Do(ctx, resource, redisfence.Command("KEYS", "{"+resource+"}:*"), redisfence.Command("SET", key, ""))
-			if err != nil {
-				return nil, err
-			}
-			return replies[0], nil
-		})
-		body := redisfence.NewScript("local seen = redis.call('KEYS', KEYS[1]) redis.call('SET', KEYS[2], '') return seen")
-		form("Run", func(ctx context.Context, f *redisfence.Marks, resource, key string) (any, error) {
-			return f.Run(ctx, resource, body, []string{"{" + resource + "}:*", key})
-		})
-		form("Set", func(ctx context.Context, f *redisfence.Marks, resource, key string) (any, error) {
-			return nil, f.Set(ctx, resource, key, "")
-		})
-		s.Claims = append(s.Claims, func(ctx context.Context, resource string) error {
-			return use(ctx, func(ctx context.Context, f *redisfence.Marks) error { return f.Claim(ctx, resource) })
+		return errors.Join(err, late.Close())
+	}
+	form := func(name string, write func(context.Context, *redisfence.Marks, string, string) (any, error)) {
+		s.Forms = append(s.Forms, fencetest.Form{
+			Name: name, Alone: "the server",
+			Write: func(ctx context.Context, resource string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
+				return use(ctx, func(ctx context.Context, f *redisfence.Marks) error {
+					read, err := write(ctx, f, resource, fmt.Sprintf("{%s}:%d:%d", resource, e.ID, e.Token))
+					if keys, ok := read.([]any); ok && err == nil {
+						saw(entries(t, keys))
+					}
+					return err
+				})
+			},
 		})
 	}
-	f := newFence(t, p.primary)
+	form("Do", func(ctx context.Context, f *redisfence.Marks, resource, key string) (any, error) {
+		replies, err := f.Do(ctx, resource, redisfence.Command("KEYS", "{"+resource+"}:*"), redisfence.Command("SET", key, ""))
+		if err != nil {
+			return nil, err
+		}
+		return replies[0], nil
+	})
+	body := redisfence.NewScript("local seen = redis.call('KEYS', KEYS[1]) redis.call('SET', KEYS[2], '') return seen")
+	form("Run", func(ctx context.Context, f *redisfence.Marks, resource, key string) (any, error) {
+		return f.Run(ctx, resource, body, []string{"{" + resource + "}:*", key})
+	})
+	form("Set", func(ctx context.Context, f *redisfence.Marks, resource, key string) (any, error) {
+		return nil, f.Set(ctx, resource, key, "")
+	})
+	s.Claims = append(s.Claims, func(ctx context.Context, resource string) error {
+		return use(ctx, func(ctx context.Context, f *redisfence.Marks) error { return f.Claim(ctx, resource) })
+	})
+	f := newFence(t, c)
 	s.Entries = func(ctx context.Context, resource string) ([]fencetest.Entry, error) {
 		replies, err := f.Do(ctx, resource, redisfence.Command("KEYS", "{"+resource+"}:*"))
 		if err != nil {
@@ -75,7 +71,6 @@ func TestMarks_random(t *testing.T) {
 		}
 		return entries(t, replies[0].([]any)), nil
 	}
-	s.Again = func(err error) bool { return errors.Is(err, redisfence.ErrNotReplicated) } // written, says the primary
 	fencetest.Random(t, s)
 }
 

@@ -16,8 +16,7 @@ import (
 // follows another lock, or follows one and the token came without a name), or matches [fence.ErrInvalidToken] (no token
 // in the context, or an illegal name of its lock) or [ErrMalformedMark] (this package has not written the mark's
 // value). The error matches [ErrUnknown] if no answer came: the mark may have been raised, and Claim may be called
-// again. It matches [ErrNotReplicated] if Options.WaitReplicas was not reached: the mark is raised, but a fail-over may
-// lose it, so do not begin the tenure.
+// again.
 func (m *Marks) Claim(ctx context.Context, resource string) error {
 	// The client may send it again, since a repeated claim changes nothing.
 	_, err := m.run(ctx, call{verb: "claim", resource: resource, script: claimScript, writeMark: true, repeatable: true})
@@ -37,10 +36,9 @@ func (m *Marks) Move(ctx context.Context, resource string) error {
 }
 
 // Check reports whether the context's token would be accepted now. It raises no mark. The answer can be out of date
-// when Check returns: use it to give up early, and [Marks.Do] to write. The errors are those of [Marks.Claim], without
-// ErrNotReplicated.
+// when Check returns: use it to give up early, and [Marks.Do] to write. The errors are those of [Marks.Claim].
 func (m *Marks) Check(ctx context.Context, resource string) error {
-	_, err := m.run(ctx, call{verb: "check", resource: resource, script: checkScript, readOnly: true, repeatable: true})
+	_, err := m.run(ctx, call{verb: "check", resource: resource, script: checkScript, repeatable: true})
 	return err
 }
 
@@ -59,8 +57,7 @@ func (m *Marks) ClaimRead(ctx context.Context, resource string) error {
 
 // CheckRead reports whether the context's token of a read lock may still read. Call it after a read, before its result
 // is used: if it accepts the token, no newer writer had written before. Unlike [Marks.Check] it raises a lower mark of
-// readers, as [Marks.ClaimRead] does, so it also works for a reader that has not claimed. With Options.WaitReplicas it
-// writes the mark and waits. The errors are those of [Marks.ClaimRead].
+// readers, as [Marks.ClaimRead] does, so it also works for a reader that has not claimed. The errors are those of [Marks.ClaimRead].
 func (m *Marks) CheckRead(ctx context.Context, resource string) error {
 	_, err := m.run(ctx, call{verb: "check to read", resource: resource, script: readScript, by: admission.Bid{Read: true}, repeatable: true})
 	return err
