@@ -262,7 +262,7 @@ var fenceMutants = []mutant{
 		name: "etcdfence: raises a mark without a comparison",
 		file: "fence/etcdfence/mark.go",
 		old:  `cond = clientv3.Compare(clientv3.ModRevision(key), "=", rev)`,
-		new:  `cond = clientv3.Compare(clientv3.ModRevision(key), ">", int64(-1))`,
+		new:  `cond = clientv3.Compare(clientv3.ModRevision(key), ">", min(rev, -1))`,
 		by:   killer{inEtcdfence, "TestMarks_interleaved/lower,_newer_between", `require.Equal(t, tt.refused, err)`},
 	},
 	{
