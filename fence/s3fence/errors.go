@@ -3,7 +3,6 @@ package s3fence
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/leasefence/leasefence/fence"
 )
@@ -26,24 +25,10 @@ var (
 	// ErrNoObject reports that the object does not exist, or that it has been claimed and never written.
 	ErrNoObject = errors.New("s3fence: no such object")
 
-	// ErrUnsafeEndpoint reports that the endpoint does not honour the conditions. The error is an
-	// [*UnsafeEndpointError].
+	// ErrUnsafeEndpoint reports that the endpoint does not honour the conditions. The error of [Bucket.Probe] names each
+	// fault that was found.
 	ErrUnsafeEndpoint = errors.New("s3fence: unsafe endpoint")
 )
-
-// UnsafeEndpointError has the findings of [Bucket.Probe]. It matches [ErrUnsafeEndpoint].
-type UnsafeEndpointError struct {
-	Bucket  string
-	Ignored []string // the faults that were found, one sentence each
-}
-
-// Error names the bucket and every fault.
-func (e *UnsafeEndpointError) Error() string {
-	return fmt.Sprintf("%v for bucket %q: %s", ErrUnsafeEndpoint, e.Bucket, strings.Join(e.Ignored, "; "))
-}
-
-// Is reports whether target is [ErrUnsafeEndpoint].
-func (e *UnsafeEndpointError) Is(target error) bool { return target == ErrUnsafeEndpoint }
 
 // explain wraps err with the verb and the object. A refusal already names its object.
 func (b *Bucket) explain(verb, key string, err error) error {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,9 +28,8 @@ const (
 // condition exactly one is done, for eight objects that they create and then replace; and that no concurrent read
 // returns an object's content with the ETag of a later write. It sends about 350 requests.
 //
-// If a test fails the error is an [*UnsafeEndpointError], which matches [ErrUnsafeEndpoint]. Any other error is the
-// client's and says nothing about the endpoint's safety. Nil means that no fault was found; it does not prove that
-// there is none.
+// If a test fails the error matches [ErrUnsafeEndpoint] and names the faults. Any other error is the client's and says
+// nothing about the endpoint's safety. Nil means that no fault was found; it does not prove that there is none.
 func (b *Bucket) Probe(ctx context.Context) error {
 	p := &probe{bucket: b}
 	defer p.cleanUp(ctx)
@@ -41,7 +41,7 @@ func (b *Bucket) Probe(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("s3fence: probe bucket %q: %w", b.name, err)
 	case len(p.ignored) > 0:
-		return &UnsafeEndpointError{Bucket: b.name, Ignored: p.ignored}
+		return fmt.Errorf("%w for bucket %q: %s", ErrUnsafeEndpoint, b.name, strings.Join(p.ignored, "; "))
 	}
 	return nil
 }
