@@ -2,10 +2,7 @@ package pgxfence
 
 import (
 	"context"
-	"errors"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/leasefence/leasefence/fence/audit"
 	"github.com/leasefence/leasefence/fence/internal/sqlmark"
@@ -30,14 +27,7 @@ type Query struct {
 // not change a tenure whose end is recorded, for example because a newer token had reached the resource, and ignores
 // one that is not in the trail. It affects the trail only: the mark stays, and the token remains valid.
 func (m *Marks) Release(ctx context.Context, db DB, resource string, cause audit.Cause) error {
-	c, err := m.admission(ctx, resource)
-	if err != nil {
-		return err
-	}
-	if err := checkDB(db); err != nil {
-		return err
-	}
-	return m.engine.Release(ctx, database{db, m.txOpts}, resource, c.Token, cause)
+	return m.made().Release(ctx, db, resource, cause)
 }
 
 // LogRefusal records a refusal by [Marks.Check], [Marks.CheckShared] or [Marks.UpdateRow] in the audit trail. Call it
@@ -45,13 +35,7 @@ func (m *Marks) Release(ctx context.Context, db DB, resource string, cause audit
 // without a [*fence.StaleError] and for the refusal of a reader, LogRefusal sends nothing. ctx is that of the refused
 // call, or made from it: it has the holder's name.
 func (m *Marks) LogRefusal(ctx context.Context, db DB, err error) error {
-	if err := m.made(); err != nil {
-		return err
-	}
-	if err := checkDB(db); err != nil {
-		return err
-	}
-	return m.engine.LogRefusal(ctx, database{db, m.txOpts}, err)
+	return m.made().LogRefusal(ctx, db, err)
 }
 
 // History returns the tenures that overlap the time of the query and the refusals in it, both with the oldest first.
@@ -59,34 +43,6 @@ func (m *Marks) LogRefusal(ctx context.Context, db DB, err error) error {
 //
 // It reads the two tables one after the other. The error names the fault of the query, matches [ErrNoTable] if a table
 // is missing, or is the server's.
-func (m *Marks) History(ctx context.Context, db Reader, q Query) ([]audit.Tenure, []audit.Refusal, error) {
-	if err := m.made(); err != nil {
-		return nil, nil, err
-	}
-	if absent(db) {
-		return nil, nil, errors.New("pgxfence: db is nil, want a *pgxpool.Pool, *pgxpool.Conn, *pgx.Conn or pgx.Tx")
-	}
-	return m.engine.History(ctx, source{db}, sqlmark.Query(q))
-}
-
-// Reader is an argument of [Marks.History]: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn or a pgx.Tx.
-type Reader interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
-// source reads rows for the engine.
-type source struct{ db Reader }
-
-func (s source) Query(ctx context.Context, scan func(sqlmark.Scanner) error, query string, args ...any) error {
-	rows, err := s.db.Query(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := scan(rows); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
+func (m *Marks) History(ctx context.Context, db DB, q Query) ([]audit.Tenure, []audit.Refusal, error) {
+	return m.made().History(ctx, db, sqlmark.Query(q))
 }

@@ -41,42 +41,56 @@ func (c conn) QueryRow(ctx context.Context, query string, args ...any) sqlmark.S
 	return c.q.QueryRow(ctx, query, args...)
 }
 
-// transaction is a transaction for the engine.
-type transaction struct {
-	conn
-	tx pgx.Tx
+// library is pgx for the engine.
+type library struct{ opts pgx.TxOptions }
+
+func (library) Conn(tx pgx.Tx) sqlmark.Conn { return conn{tx} }
+
+// Begin with newest is for the engine's own writes. At higher levels they fail if the row has changed since the
+// snapshot.
+func (l library) Begin(ctx context.Context, db DB, newest bool) (pgx.Tx, error) {
+	if newest {
+		return db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	}
+	return db.BeginTx(ctx, l.opts)
 }
 
-func (t transaction) Commit(ctx context.Context) error { return t.tx.Commit(ctx) }
+func (library) Rows(ctx context.Context, tx pgx.Tx, scan func(sqlmark.Scanner) error, query string, args ...any) error {
+	rows, err := tx.Query(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+func (library) Commit(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) }
 
 // Rollback has its own timeout, because pgx closes the connection if ctx has ended.
-func (t transaction) Rollback(ctx context.Context) error {
+func (library) Rollback(ctx context.Context, tx pgx.Tx) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 	defer cancel()
-	return t.tx.Rollback(ctx)
+	return tx.Rollback(ctx)
 }
 
-// database is a DB for the engine.
-type database struct {
-	db   DB
-	opts pgx.TxOptions
+func (library) Ended(err error) bool  { return errors.Is(err, pgx.ErrTxClosed) }
+func (library) Unsent(err error) bool { return pgconn.SafeToRetry(err) }
+
+func (library) FitTx(tx pgx.Tx) error {
+	if absent(tx) {
+		return errors.New("pgxfence: tx is nil, want a pgx.Tx that has begun")
+	}
+	return nil
 }
 
-func (d database) Begin(ctx context.Context) (transaction, error) { return d.begin(ctx, d.opts) }
-
-// BeginNewest is for the engine's own writes. At higher levels they fail if the row has changed since the snapshot.
-func (d database) BeginNewest(ctx context.Context) (transaction, error) {
-	return d.begin(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
-}
-
-func (d database) begin(ctx context.Context, opts pgx.TxOptions) (transaction, error) {
-	tx, err := d.db.BeginTx(ctx, opts)
-	return transaction{conn{tx}, tx}, err
-}
-
-// checkDB refuses a db that is in a transaction: PostgreSQL only warns of a BEGIN inside a transaction, and Do would
+// FitDB refuses a db that is in a transaction: PostgreSQL only warns of a BEGIN inside a transaction, and Do would
 // commit the caller's writes.
-func checkDB(db DB) error {
+func (library) FitDB(db DB) error {
 	if absent(db) {
 		return errors.New("pgxfence: db is nil, want a *pgxpool.Pool, *pgxpool.Conn or *pgx.Conn")
 	}

@@ -31,11 +31,14 @@ func (d *fakeDB) QueryRow(context.Context, string, ...any) pgx.Row { return fake
 type fakeRow fence.Token
 
 func (r fakeRow) Scan(dest ...any) error {
-	mark, ok := dest[0].(*int64)
-	if !ok {
-		return errors.New("the mark is not scanned into an int64")
+	switch mark := dest[0].(type) {
+	case *fence.Token:
+		*mark = fence.Token(r)
+	case *int64: // of the transaction
+		*mark = int64(r)
+	default:
+		return errors.New("the mark is not scanned into a token")
 	}
-	*mark = int64(r)
 	return nil
 }
 

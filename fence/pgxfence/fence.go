@@ -2,11 +2,9 @@ package pgxfence
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/internal/sqlmark"
@@ -49,14 +47,13 @@ type Options struct {
 
 // Marks checks tokens against the marks in one table. It has no state in memory: any number of Marks, in any number of
 // processes, may share a table. It is safe for concurrent use. Create it with [New].
-type Marks struct {
-	engine *sqlmark.Engine[transaction]
-	txOpts pgx.TxOptions
-}
+type Marks struct{ engine *engine }
+
+type engine = sqlmark.Engine[DB, pgx.Tx]
 
 // New returns the marks. It sends nothing. The error names the field, the value and the legal range.
 func New(opts Options) (*Marks, error) {
-	engine, err := sqlmark.New[transaction](sqlmark.Config{
+	engine, err := sqlmark.New(sqlmark.Config{
 		Package:  prefix,
 		Dialect:  sqlmark.PostgreSQL,
 		Table:    opts.Table,
@@ -66,9 +63,7 @@ func New(opts Options) (*Marks, error) {
 
 		AllowUnnamed: opts.AllowUnnamed,
 		Hooks:        opts.Hooks,
-		Ended:        pgx.ErrTxClosed,
-		Unsent:       pgconn.SafeToRetry,
-	})
+	}, library{pgx.TxOptions{IsoLevel: opts.Isolation}})
 	if err != nil {
 		return nil, err
 	}
@@ -78,17 +73,20 @@ func New(opts Options) (*Marks, error) {
 		return nil, fmt.Errorf("pgxfence: Options.Isolation is %s, want a pgx.TxIsoLevel: %q, %q, %q or %q",
 			clip.Quote(string(opts.Isolation)), pgx.ReadUncommitted, pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable)
 	}
-	return &Marks{engine: engine, txOpts: pgx.TxOptions{IsoLevel: opts.Isolation}}, nil
+	return &Marks{engine}, nil
+}
+
+// made returns the engine. That of a Marks which New has not made refuses every call.
+func (m *Marks) made() *engine {
+	if m == nil || m.engine == nil {
+		return sqlmark.None[DB, pgx.Tx](prefix)
+	}
+	return m.engine
 }
 
 // Schema returns the statements that create the tables, for your own migration tool. They do not change existing
 // tables. For a Marks that is nil or zero, Schema returns nil.
-func (m *Marks) Schema() []string {
-	if m.made() != nil {
-		return nil
-	}
-	return m.engine.Schema()
-}
+func (m *Marks) Schema() []string { return m.made().Schema() }
 
 // Migrate creates the tables that are missing, adds the columns that tables of earlier versions lack, and checks that
 // existing tables can be used. Many processes may call it concurrently, also while programs of an earlier version use
@@ -98,26 +96,5 @@ func (m *Marks) Schema() []string {
 // table, a view, a table with a trigger before its rows, or one whose columns differ from those of [Marks.Schema] in
 // what matters. The error names the fault of the existing table or is the server's.
 func (m *Marks) Migrate(ctx context.Context, db DB) error {
-	if err := m.made(); err != nil {
-		return err
-	}
-	if err := checkDB(db); err != nil {
-		return err
-	}
-	return m.engine.Migrate(ctx, database{db, pgx.TxOptions{}})
-}
-
-// admission checks what every call needs before it sends anything, and returns the token with the name of its lock.
-func (m *Marks) admission(ctx context.Context, resource string) (sqlmark.Claimant, error) {
-	if err := m.made(); err != nil {
-		return sqlmark.Claimant{}, err
-	}
-	return m.engine.Admit(ctx, resource)
-}
-
-func (m *Marks) made() error {
-	if m == nil || m.engine == nil {
-		return errors.New("pgxfence: Marks is nil or zero, want one created by New")
-	}
-	return nil
+	return m.made().Migrate(ctx, db)
 }

@@ -111,8 +111,7 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 		for _, err := range append(calls(good, none, "accounts"), f.Migrate(good, none), f.ClaimRead(goodRead, none, "accounts")) {
 			require.ErrorContains(t, err, "is nil, want a ")
 		}
-		reader, _ := none.(pgxfence.Reader)
-		_, _, err := f.History(good, reader, pgxfence.Query{})
+		_, _, err := f.History(good, none, pgxfence.Query{})
 		require.ErrorContains(t, err, "db is nil, want a ")
 		require.ErrorContains(t, f.UpdateRow(good, none, row, "n = 1"), "q is nil")
 	}

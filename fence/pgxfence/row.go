@@ -40,13 +40,11 @@ func (r Row) String() string { return sqlmark.Row(r).String() }
 // error is a [*fence.StaleError] if the row has a newer token. It matches [ErrNoRow] if there is no such row, and
 // [fence.ErrInvalidToken] if ctx carries no token. UpdateRow does not repeat an update that has changed the row.
 func (m *Marks) UpdateRow(ctx context.Context, q Queryer, row Row, set string, args ...any) error {
-	if err := m.made(); err != nil {
-		return err
-	}
-	t, err := m.engine.Token(ctx)
-	if err != nil {
-		return err
-	}
+	return m.made().UpdateRow(ctx, conn{q}, fitRow(q, args), sqlmark.Row(row), set, args...)
+}
+
+// fitRow returns an error for arguments of UpdateRow that pgx cannot use, or uses in another way.
+func fitRow(q Queryer, args []any) error {
 	if absent(q) {
 		return errors.New("pgxfence: q is nil, want a pgx.Tx, *pgxpool.Pool, *pgxpool.Conn or *pgx.Conn")
 	}
@@ -57,5 +55,5 @@ func (m *Marks) UpdateRow(ctx context.Context, q Queryer, row Row, set string, a
 			return fmt.Errorf("pgxfence: args[%d] is a %T, want values for placeholders that are numbered", i, arg)
 		}
 	}
-	return m.engine.UpdateRow(ctx, conn{q}, sqlmark.Row(row), t, set, args...)
+	return nil
 }

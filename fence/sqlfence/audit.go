@@ -3,7 +3,6 @@ package sqlfence
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"time"
 
 	"github.com/leasefence/leasefence/fence/audit"
@@ -29,14 +28,7 @@ type Query struct {
 // not change a tenure whose end is recorded, for example because a newer token had reached the resource, and ignores
 // one that is not in the trail. It affects the trail only: the mark stays, and the token remains valid.
 func (m *Marks) Release(ctx context.Context, db *sql.DB, resource string, cause audit.Cause) error {
-	c, err := m.admission(ctx, resource)
-	if err != nil {
-		return err
-	}
-	if err := m.checkDB(db); err != nil {
-		return err
-	}
-	return m.engine.Release(ctx, m.database(db), resource, c.Token, cause)
+	return m.made().Release(ctx, db, resource, cause)
 }
 
 // LogRefusal records a refusal by [Marks.Check], [Marks.CheckShared] or [Marks.UpdateRow] in the audit trail. Call it
@@ -44,13 +36,7 @@ func (m *Marks) Release(ctx context.Context, db *sql.DB, resource string, cause 
 // without a [*fence.StaleError] and for the refusal of a reader, LogRefusal sends nothing. ctx is that of the refused
 // call, or made from it: it has the holder's name.
 func (m *Marks) LogRefusal(ctx context.Context, db *sql.DB, err error) error {
-	if err := m.made(); err != nil {
-		return err
-	}
-	if err := m.checkDB(db); err != nil {
-		return err
-	}
-	return m.engine.LogRefusal(ctx, m.database(db), err)
+	return m.made().LogRefusal(ctx, db, err)
 }
 
 // History returns the tenures that overlap the time of the query and the refusals in it, both with the oldest first.
@@ -59,42 +45,5 @@ func (m *Marks) LogRefusal(ctx context.Context, db *sql.DB, err error) error {
 // It reads the two tables one after the other. The error names the fault of the query, matches [ErrNoTable] if a table
 // is missing, or is the driver's.
 func (m *Marks) History(ctx context.Context, db *sql.DB, q Query) ([]audit.Tenure, []audit.Refusal, error) {
-	if err := m.made(); err != nil {
-		return nil, nil, err
-	}
-	if err := m.checkDB(db); err != nil {
-		return nil, nil, err
-	}
-	// It uses transactions, because with autocommit=0 the pool's connection would keep its snapshot. At this level a
-	// plain read takes no lock. SQLite has only one level.
-	opts := &sql.TxOptions{Isolation: sql.LevelReadCommitted}
-	if m.dialect == SQLite {
-		opts = nil
-	}
-	return m.engine.History(ctx, source{db, opts}, sqlmark.Query(q))
-}
-
-// source reads rows for the engine.
-type source struct {
-	db   *sql.DB
-	opts *sql.TxOptions
-}
-
-func (s source) Query(ctx context.Context, scan func(sqlmark.Scanner) error, query string, args ...any) (err error) {
-	tx, err := s.db.BeginTx(ctx, s.opts)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }()
-	rows, err := tx.QueryContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		if err := scan(rows); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
+	return m.made().History(ctx, db, sqlmark.Query(q))
 }

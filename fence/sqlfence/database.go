@@ -14,6 +14,28 @@ type Queryer interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
+// fit returns an error if q cannot be used. It also finds nil pointers in the interface.
+func fit(q Queryer, dialect Dialect) error {
+	switch q := q.(type) {
+	case nil:
+		return errors.New("sqlfence: q is nil, want a *sql.Tx, *sql.DB or *sql.Conn")
+	case *sql.DB:
+		if q == nil {
+			return errors.New("sqlfence: db is nil, want a *sql.DB")
+		}
+		return dialect.fits(q)
+	case *sql.Tx:
+		if q == nil {
+			return errors.New("sqlfence: tx is nil, want a *sql.Tx that has begun")
+		}
+	case *sql.Conn:
+		if q == nil {
+			return errors.New("sqlfence: q is a nil *sql.Conn, want one that is open")
+		}
+	}
+	return nil
+}
+
 // conn is a Queryer for the engine.
 type conn struct{ q Queryer }
 
@@ -29,57 +51,47 @@ func (c conn) QueryRow(ctx context.Context, query string, args ...any) sqlmark.S
 	return c.q.QueryRowContext(ctx, query, args...)
 }
 
-// transaction is a transaction for the engine. The context of Begin ends it.
-type transaction struct {
-	conn
-	tx *sql.Tx
+// library is database/sql for the engine.
+type library struct {
+	dialect Dialect
+	level   sql.IsolationLevel
 }
 
-func (t transaction) Commit(context.Context) error   { return t.tx.Commit() }
-func (t transaction) Rollback(context.Context) error { return t.tx.Rollback() }
+func (l library) FitDB(db *sql.DB) error     { return fit(db, l.dialect) }
+func (l library) FitTx(tx *sql.Tx) error     { return fit(tx, l.dialect) }
+func (library) Conn(tx *sql.Tx) sqlmark.Conn { return conn{tx} }
 
-// database is a pool for the engine.
-type database struct {
-	db           *sql.DB
-	opts, newest *sql.TxOptions
-}
-
-func (m *Marks) database(db *sql.DB) database {
-	d := database{db: db, opts: m.txOpts, newest: m.txOpts}
-	if m.dialect == PostgreSQL {
-		// At higher levels a write fails if the row has changed since the snapshot. On MySQL a write sees the newest
-		// version at every level, and a server with statement-based logging refuses writes at this level.
-		d.newest = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
+func (l library) Begin(ctx context.Context, db *sql.DB, newest bool) (*sql.Tx, error) {
+	level := l.level
+	switch {
+	case !newest:
+	case l.dialect == PostgreSQL: // at higher levels a write fails if the row has changed since the snapshot
+		level = sql.LevelReadCommitted
+	default:
+		// On MySQL a write sees the newest version at every level, and a server with statement-based logging refuses
+		// writes at read committed.
+		level = sql.LevelDefault
 	}
-	return d
+	return db.BeginTx(ctx, &sql.TxOptions{Isolation: level})
 }
 
-func (d database) Begin(ctx context.Context) (transaction, error) { return d.begin(ctx, d.opts) }
-
-func (d database) BeginNewest(ctx context.Context) (transaction, error) {
-	return d.begin(ctx, d.newest)
-}
-
-func (d database) begin(ctx context.Context, opts *sql.TxOptions) (transaction, error) {
-	tx, err := d.db.BeginTx(ctx, opts)
-	return transaction{conn{tx}, tx}, err
-}
-
-// checkQueryer also finds nil pointers in the interface.
-func (m *Marks) checkQueryer(q Queryer) error {
-	switch q := q.(type) {
-	case nil:
-		return errors.New("sqlfence: q is nil, want a *sql.Tx, *sql.DB or *sql.Conn")
-	case *sql.DB:
-		return m.checkDB(q)
-	case *sql.Tx:
-		if q == nil {
-			return errors.New("sqlfence: q is a nil *sql.Tx, want one that has begun")
-		}
-	case *sql.Conn:
-		if q == nil {
-			return errors.New("sqlfence: q is a nil *sql.Conn, want one that is open")
+func (library) Rows(ctx context.Context, tx *sql.Tx, scan func(sqlmark.Scanner) error, query string, args ...any) (err error) {
+	rows, err := tx.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return err
 		}
 	}
-	return nil
+	return rows.Err()
 }
+
+// The context of Begin ends the transaction.
+func (library) Commit(_ context.Context, tx *sql.Tx) error   { return tx.Commit() }
+func (library) Rollback(_ context.Context, tx *sql.Tx) error { return tx.Rollback() }
+
+func (library) Ended(err error) bool  { return errors.Is(err, sql.ErrTxDone) }
+func (library) Unsent(err error) bool { return false }

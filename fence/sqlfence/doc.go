@@ -100,7 +100,7 @@
 // not affect other branches. Once ClaimPath has returned, no transaction of an older holder of these nodes commits.
 //
 // A claim costs up to three transactions for each node, and one if it is repeated. CheckPath costs up to two
-// statements for each node, and on MySQL three more.
+// statements for each node, and on MySQL up to four.
 //
 // # No guarantee
 //

@@ -3,7 +3,6 @@ package sqlfence
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 
 	"github.com/leasefence/leasefence/fence"
@@ -47,15 +46,13 @@ type Options struct {
 
 // Marks checks tokens against the marks in one table. It has no state in memory: any number of Marks, in any number of
 // processes, may share a table. It is safe for concurrent use. Create it with [New].
-type Marks struct {
-	dialect Dialect
-	engine  *sqlmark.Engine[transaction]
-	txOpts  *sql.TxOptions
-}
+type Marks struct{ engine *engine }
+
+type engine = sqlmark.Engine[*sql.DB, *sql.Tx]
 
 // New returns the marks for a dialect. It sends nothing. The error names the field, the value and the legal range.
 func New(dialect Dialect, opts Options) (*Marks, error) {
-	engine, err := sqlmark.New[transaction](sqlmark.Config{
+	engine, err := sqlmark.New(sqlmark.Config{
 		Package:  prefix,
 		Dialect:  sqlmark.Dialect(dialect),
 		Table:    opts.Table,
@@ -65,8 +62,7 @@ func New(dialect Dialect, opts Options) (*Marks, error) {
 
 		AllowUnnamed: opts.AllowUnnamed,
 		Hooks:        opts.Hooks,
-		Ended:        sql.ErrTxDone,
-	})
+	}, library{dialect, opts.Isolation})
 	if err != nil {
 		return nil, err
 	}
@@ -74,36 +70,28 @@ func New(dialect Dialect, opts Options) (*Marks, error) {
 		return nil, fmt.Errorf("sqlfence: Options.Isolation is %d, want %d to %d, a level of database/sql",
 			opts.Isolation, sql.LevelDefault, sql.LevelLinearizable)
 	}
-	return &Marks{dialect: dialect, engine: engine, txOpts: &sql.TxOptions{Isolation: opts.Isolation}}, nil
+	return &Marks{engine}, nil
+}
+
+// made returns the engine. That of a Marks which New has not made refuses every call.
+func (m *Marks) made() *engine {
+	if m == nil || m.engine == nil {
+		return sqlmark.None[*sql.DB, *sql.Tx](prefix)
+	}
+	return m.engine
 }
 
 // Schema returns the statements that create the tables, for your own migration tool. They do not change existing
 // tables. For a Marks that is nil or zero, Schema returns nil.
-func (m *Marks) Schema() []string {
-	if m.made() != nil {
-		return nil
-	}
-	return m.engine.Schema()
-}
+func (m *Marks) Schema() []string { return m.made().Schema() }
 
-// admission checks what every call needs before it sends anything, and returns the token with the name of its lock.
-func (m *Marks) admission(ctx context.Context, resource string) (sqlmark.Claimant, error) {
-	if err := m.made(); err != nil {
-		return sqlmark.Claimant{}, err
-	}
-	return m.engine.Admit(ctx, resource)
-}
-
-func (m *Marks) made() error {
-	if m == nil || m.engine == nil {
-		return errors.New("sqlfence: Marks is nil or zero, want one created by New")
-	}
-	return nil
-}
-
-func (m *Marks) checkDB(db *sql.DB) error {
-	if db == nil {
-		return errors.New("sqlfence: db is nil, want a *sql.DB")
-	}
-	return m.dialect.fits(db)
+// Migrate creates the tables that are missing, adds the columns that tables of earlier versions lack, and checks that
+// existing tables can be used. Many processes may call it concurrently, also while programs of an earlier version use
+// the tables. If there is nothing to add it needs no right to create or alter tables. The schema must exist.
+//
+// On success the tables exist. Migrate refuses a table that would lose marks: on PostgreSQL an UNLOGGED, TEMPORARY or
+// partitioned table, or one with a trigger before its rows, and everywhere one whose columns differ from those of
+// [Marks.Schema] in what matters. The error names the fault of the existing table or is the driver's.
+func (m *Marks) Migrate(ctx context.Context, db *sql.DB) error {
+	return m.made().Migrate(ctx, db)
 }

@@ -38,19 +38,10 @@ func (r Row) String() string { return sqlmark.Row(r).String() }
 // newer token. It matches [ErrNoRow] if there is no such row, and [fence.ErrInvalidToken] if ctx carries no token.
 // UpdateRow does not repeat an update that has changed the row.
 func (m *Marks) UpdateRow(ctx context.Context, q Queryer, row Row, set string, args ...any) error {
-	if err := m.made(); err != nil {
-		return err
-	}
-	t, err := m.engine.Token(ctx)
-	if err != nil {
-		return err
-	}
-	if err := m.checkQueryer(q); err != nil {
-		return err
-	}
-	if db, ok := q.(*sql.DB); ok && m.dialect == MySQL {
+	e := m.made()
+	if db, ok := q.(*sql.DB); ok && e.Dialect() == sqlmark.MySQL {
 		// With autocommit=0 a lone statement would never be committed. Also, the lookup must keep its lock on the row.
-		return m.engine.UpdateRowOn(ctx, m.database(db), sqlmark.Row(row), t, set, args...)
+		return e.UpdateRowOn(ctx, db, sqlmark.Row(row), set, args...)
 	}
-	return m.engine.UpdateRow(ctx, conn{q}, sqlmark.Row(row), t, set, args...)
+	return e.UpdateRow(ctx, conn{q}, fit(q, Dialect(e.Dialect())), sqlmark.Row(row), set, args...)
 }

@@ -353,7 +353,7 @@ var fenceMutants = []mutant{
 		name: "sqlfence: Do reports its own claim to the hooks too",
 		file: "fence/internal/sqlmark/do.go",
 		old:  "if err := e.claimOnce(ctx, db, resource, c); err != nil {",
-		new:  "if err := e.Claim(ctx, db, resource, c); err != nil {",
+		new:  "if err := e.Claim(ctx, db, resource); err != nil {",
 		by:   killer{onSQLite, "TestMarks_hooks/SQLite,_journal_wal", `require.NoError(t, failure, step.name)`},
 	},
 	{
@@ -380,15 +380,15 @@ var fenceMutants = []mutant{
 	{
 		name: "sqlfence: a reader's claim raises no mark",
 		file: "fence/internal/sqlmark/verbs.go",
-		old:  "if err == nil && behind {\n\t\tknown",
-		new:  "if err == nil && behind && !c.read {\n\t\tknown",
+		old:  "refused == nil && !seen.has(c) {",
+		new:  "refused == nil && !seen.has(c) && !c.read {",
 		by:   killer{onSQLite, "TestMarks_rules/SQLite,_journal_wal", `rules.Decide(t)`},
 	},
 	{
 		name: "sqlfence: a reader trusts the snapshot of the marks that its lock returned",
 		file: "fence/internal/sqlmark/postgresql.go",
-		old:  "seen.has(r) && !seen.snapshot {",
-		new:  "false {",
+		old:  "case !s.has(c) || !s.snapshot:",
+		new:  "case !s.has(c):",
 		by:   killer{onSQLite, "TestMarks_CheckRead_locksAnOldVersion/Read_Committed,_Check", `require.Zero(t, n, "what a newer writer has written")`},
 	},
 	{
@@ -400,19 +400,19 @@ var fenceMutants = []mutant{
 	},
 	{
 		name: "sqlfence: a token of another lock is accepted if it comes between a claim's two steps",
-		file: "fence/internal/sqlmark/sqlite.go",
-		old:  "AND (lock_name IN ('', excluded.lock_name) OR ?)",
-		new:  "AND (true OR ?)",
+		file: "fence/internal/sqlmark/store.go",
+		old:  "if refuse(resource, c, m) != nil {",
+		new:  "if c.lock == \"\" && refuse(resource, c, m) != nil {",
 		by: killer{
 			onSQLite, "TestMarks_claimsOvertaken/SQLite,_journal_wal",
-			`fencetest.RequireRefusal(t, want, err, resource`,
+			`"the claim that was refused has raised its mark")`,
 		},
 	},
 	{
 		name: "sqlfence: the lock's name is forgotten when the mark is raised without one",
-		file: "fence/internal/sqlmark/sqlite.go",
-		old:  "lock_name = COALESCE(NULLIF(excluded.lock_name, ''), lock_name)",
-		new:  "lock_name = excluded.lock_name",
+		file: "fence/internal/sqlmark/marks.go",
+		old:  "if m.lock == \"\" || c.moving {",
+		new:  "if true {",
 		by:   killer{onSQLite, "TestMarks_rules/SQLite,_journal_wal", `rules.Decide(t)`},
 	},
 	{
@@ -428,8 +428,8 @@ var fenceMutants = []mutant{
 	{
 		name: "sqlfence: a path's claim does not reach the nodes above",
 		file: "fence/internal/sqlmark/path.go",
-		old:  "for _, n := range nodes {\n\t\tif err := e.claim",
-		new:  "for _, n := range nodes[len(nodes)-1:] {\n\t\tif err := e.claim",
+		old:  "for _, n := range slices.Backward(nodes) {\n\t\tif err := e.claim",
+		new:  "for _, n := range nodes[:1] {\n\t\tif err := e.claim",
 		by: killer{
 			onSQLite, "TestMarks_pathsFollowLocks/SQLite,_journal_wal",
 			`require.NoError(t, err, "what was claimed")`,
@@ -438,8 +438,8 @@ var fenceMutants = []mutant{
 	{
 		name: "sqlfence: a path's check does not look at the nodes above",
 		file: "fence/internal/sqlmark/path.go",
-		old:  "seen[i].highest(n.Claimant)); err != nil {",
-		new:  "seen[i].highest(n.Claimant)); err != nil && !n.read {",
+		old:  "for _, n := range nodes {",
+		new:  "for _, n := range nodes[:1] {",
 		by: killer{
 			onSQLite, "TestMarks_pathComesAtEveryStep/SQLite,_journal_wal/a,_before_the_transaction",
 			`requirePathRefused(t, err, path)`,
@@ -448,8 +448,8 @@ var fenceMutants = []mutant{
 	{
 		name: "sqlfence: a path's check locks an old version of the marks above",
 		file: "fence/internal/sqlmark/postgresql.go",
-		old:  "s, err = p.see(ctx, tx, p.share, n.resource)",
-		new:  "_ = n",
+		old:  "case c.above:",
+		new:  "case false:",
 		by: killer{
 			onSQLite, "TestMarks_CheckPath_locksAnOldVersion/Repeatable_Read",
 			`require.Error(t, err, "a stale write")`,
@@ -472,8 +472,8 @@ var fenceMutants = []mutant{
 	{
 		name: "sqlfence: a COMMIT whose answer was lost is retried blindly",
 		file: "fence/internal/sqlmark/do.go",
-		old:  "return !errors.Is(err, Unknown.Of(e.pkg)) && e.store.transient(err)",
-		new:  "return errors.Is(err, Unknown.Of(e.pkg)) || e.store.transient(err)",
+		old:  "return !errors.Is(err, Unknown.Of(e.pkg)) && (",
+		new:  "return errors.Is(err, Unknown.Of(e.pkg)) || (",
 		by:   killer{inSqlfence, "TestDo_answerToCommit", `require.Equal(t, c.runs, runs)`},
 	},
 	{

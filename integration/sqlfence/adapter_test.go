@@ -40,23 +40,40 @@ type adapter struct {
 	history                           func(ctx context.Context, q sqlfence.Query) ([]audit.Tenure, []audit.Refusal, error)
 }
 
-// newSQL returns an adapter of sqlfence.
-func newSQL(db *sql.DB, dialect sqlfence.Dialect, opts sqlfence.Options) (*adapter, error) {
-	f, err := sqlfence.New(dialect, opts)
-	own := func(tx conn) *sql.Tx { return tx.(sqlConn).q.(*sql.Tx) }
+// library is a fence over a library with pools of type D and transactions of type T.
+type library[D, T any] interface {
+	Migrate(ctx context.Context, db D) error
+	Claim(ctx context.Context, db D, resource string) error
+	Move(ctx context.Context, db D, resource string) error
+	ClaimRead(ctx context.Context, db D, resource string) error
+	ClaimPath(ctx context.Context, db D, path string) error
+	Do(ctx context.Context, db D, resource string, fn func(context.Context, T) error) error
+	DoShared(ctx context.Context, db D, resource string, fn func(context.Context, T) error) error
+	Check(ctx context.Context, tx T, resource string) error
+	CheckShared(ctx context.Context, tx T, resource string) error
+	CheckRead(ctx context.Context, tx T, resource string) error
+	CheckPath(ctx context.Context, tx T, path string) error
+	Release(ctx context.Context, db D, resource string, cause audit.Cause) error
+	LogRefusal(ctx context.Context, db D, err error) error
+}
+
+// adapt returns an adapter without what the libraries do not have in common.
+func adapt[D, T any](f library[D, T], db D, conned func(T) conn, own func(conn) T) *adapter {
+	onPool := func(verb func(context.Context, D, string) error) func(context.Context, string) error {
+		return func(ctx context.Context, resource string) error { return verb(ctx, db, resource) }
+	}
+	inside := func(verb func(context.Context, T, string) error) func(context.Context, conn, string) error {
+		return func(ctx context.Context, tx conn, resource string) error { return verb(ctx, own(tx), resource) }
+	}
 	return &adapter{
-		conn:      sqlConn{db},
-		migrate:   func(ctx context.Context) error { return f.Migrate(ctx, db) },
-		claim:     func(ctx context.Context, resource string) error { return f.Claim(ctx, db, resource) },
-		move:      func(ctx context.Context, resource string) error { return f.Move(ctx, db, resource) },
-		claimRead: func(ctx context.Context, resource string) error { return f.ClaimRead(ctx, db, resource) },
-		claimPath: func(ctx context.Context, path string) error { return f.ClaimPath(ctx, db, path) },
+		migrate: func(ctx context.Context) error { return f.Migrate(ctx, db) },
+		claim:   onPool(f.Claim), move: onPool(f.Move), claimRead: onPool(f.ClaimRead), claimPath: onPool(f.ClaimPath),
 		do: func(ctx context.Context, resource string, shared bool, fn func(context.Context, conn) error) error {
 			verb := f.Do
 			if shared {
 				verb = f.DoShared
 			}
-			return verb(ctx, db, resource, func(ctx context.Context, tx *sql.Tx) error { return fn(ctx, sqlConn{tx}) })
+			return verb(ctx, db, resource, func(ctx context.Context, tx T) error { return fn(ctx, conned(tx)) })
 		},
 		check: func(ctx context.Context, tx conn, resource string, shared bool) error {
 			if shared {
@@ -64,33 +81,40 @@ func newSQL(db *sql.DB, dialect sqlfence.Dialect, opts sqlfence.Options) (*adapt
 			}
 			return f.Check(ctx, own(tx), resource)
 		},
-		checkRead: func(ctx context.Context, tx conn, resource string) error { return f.CheckRead(ctx, own(tx), resource) },
-		checkPath: func(ctx context.Context, tx conn, path string) error { return f.CheckPath(ctx, own(tx), path) },
-		transaction: func(ctx context.Context, fn func(conn) error) error {
-			tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: opts.Isolation})
-			if err != nil {
-				return err
-			}
-			defer func() { _ = tx.Rollback() }()
-			if err := fn(sqlConn{tx}); err != nil {
-				return err
-			}
-			return tx.Commit()
-		},
-		updateRow: func(ctx context.Context, q conn, row sqlfence.Row, set string, args ...any) error {
-			if q == nil {
-				q = sqlConn{db}
-			}
-			return f.UpdateRow(ctx, q.(sqlConn).q, row, set, args...)
-		},
+		checkRead: inside(f.CheckRead), checkPath: inside(f.CheckPath),
 		release: func(ctx context.Context, resource string, cause audit.Cause) error {
 			return f.Release(ctx, db, resource, cause)
 		},
 		logRefusal: func(ctx context.Context, err error) error { return f.LogRefusal(ctx, db, err) },
-		history: func(ctx context.Context, q sqlfence.Query) ([]audit.Tenure, []audit.Refusal, error) {
-			return f.History(ctx, db, q)
-		},
-	}, err
+	}
+}
+
+// newSQL returns an adapter of sqlfence.
+func newSQL(db *sql.DB, dialect sqlfence.Dialect, opts sqlfence.Options) (*adapter, error) {
+	f, err := sqlfence.New(dialect, opts)
+	a := adapt(f, db, func(tx *sql.Tx) conn { return sqlConn{tx} }, func(tx conn) *sql.Tx { return tx.(sqlConn).q.(*sql.Tx) })
+	a.conn = sqlConn{db}
+	a.transaction = func(ctx context.Context, fn func(conn) error) error {
+		tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: opts.Isolation})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }()
+		if err := fn(sqlConn{tx}); err != nil {
+			return err
+		}
+		return tx.Commit()
+	}
+	a.updateRow = func(ctx context.Context, q conn, row sqlfence.Row, set string, args ...any) error {
+		if q == nil {
+			q = a.conn
+		}
+		return f.UpdateRow(ctx, q.(sqlConn).q, row, set, args...)
+	}
+	a.history = func(ctx context.Context, q sqlfence.Query) ([]audit.Tenure, []audit.Refusal, error) {
+		return f.History(ctx, db, q)
+	}
+	return a, err
 }
 
 // sqlQueryer is a *sql.DB or a *sql.Tx.
@@ -133,52 +157,27 @@ func newPGX(pool *pgxpool.Pool, opts sqlfence.Options) (*adapter, error) {
 		Table: opts.Table, Log: opts.Log, Isolation: level, Attempts: opts.Attempts, MaxEra: opts.MaxEra,
 		AllowUnnamed: opts.AllowUnnamed, Hooks: opts.Hooks,
 	})
-	own := func(tx conn) pgx.Tx { return tx.(pgxConn).q.(pgx.Tx) }
-	return &adapter{
-		conn: pgxConn{pool}, pgxMarks: f,
-		migrate:   func(ctx context.Context) error { return f.Migrate(ctx, pool) },
-		claim:     func(ctx context.Context, resource string) error { return f.Claim(ctx, pool, resource) },
-		move:      func(ctx context.Context, resource string) error { return f.Move(ctx, pool, resource) },
-		claimRead: func(ctx context.Context, resource string) error { return f.ClaimRead(ctx, pool, resource) },
-		claimPath: func(ctx context.Context, path string) error { return f.ClaimPath(ctx, pool, path) },
-		do: func(ctx context.Context, resource string, shared bool, fn func(context.Context, conn) error) error {
-			verb := f.Do
-			if shared {
-				verb = f.DoShared
-			}
-			return verb(ctx, pool, resource, func(ctx context.Context, tx pgx.Tx) error { return fn(ctx, pgxConn{tx}) })
-		},
-		check: func(ctx context.Context, tx conn, resource string, shared bool) error {
-			if shared {
-				return f.CheckShared(ctx, own(tx), resource)
-			}
-			return f.Check(ctx, own(tx), resource)
-		},
-		checkRead: func(ctx context.Context, tx conn, resource string) error { return f.CheckRead(ctx, own(tx), resource) },
-		checkPath: func(ctx context.Context, tx conn, path string) error { return f.CheckPath(ctx, own(tx), path) },
-		transaction: func(ctx context.Context, fn func(conn) error) error {
-			return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error { return fn(pgxConn{tx}) })
-		},
-		updateRow: func(ctx context.Context, q conn, row sqlfence.Row, set string, args ...any) error {
-			if q == nil {
-				q = pgxConn{pool}
-			}
-			return f.UpdateRow(ctx, q.(pgxConn).q, pgxfence.Row(row), set, args...)
-		},
-		release: func(ctx context.Context, resource string, cause audit.Cause) error {
-			return f.Release(ctx, pool, resource, cause)
-		},
-		logRefusal: func(ctx context.Context, err error) error { return f.LogRefusal(ctx, pool, err) },
-		history: func(ctx context.Context, q sqlfence.Query) ([]audit.Tenure, []audit.Refusal, error) {
-			return f.History(ctx, pool, pgxfence.Query(q))
-		},
-	}, err
+	a := adapt(f, pgxfence.DB(pool), func(tx pgx.Tx) conn { return pgxConn{tx} }, func(tx conn) pgx.Tx { return tx.(pgxConn).q.(pgx.Tx) })
+	a.conn, a.pgxMarks = pgxConn{pool}, f
+	a.transaction = func(ctx context.Context, fn func(conn) error) error {
+		return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error { return fn(pgxConn{tx}) })
+	}
+	a.updateRow = func(ctx context.Context, q conn, row sqlfence.Row, set string, args ...any) error {
+		if q == nil {
+			q = a.conn
+		}
+		return f.UpdateRow(ctx, q.(pgxConn).q, pgxfence.Row(row), set, args...)
+	}
+	a.history = func(ctx context.Context, q sqlfence.Query) ([]audit.Tenure, []audit.Refusal, error) {
+		return f.History(ctx, pool, pgxfence.Query(q))
+	}
+	return a, err
 }
 
 // pgxQueryer is a *pgxpool.Pool or a pgx.Tx.
 type pgxQueryer interface {
 	pgxfence.Queryer
-	pgxfence.Reader
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
 type pgxConn struct{ q pgxQueryer }

@@ -18,11 +18,6 @@ const (
 	maxLimit     = 100_000
 )
 
-// Source reads rows. It calls scan for each row and stops at the first error.
-type Source interface {
-	Query(ctx context.Context, scan func(Scanner) error, query string, args ...any) error
-}
-
 // Query selects rows of an audit trail.
 type Query struct {
 	Resource     string    // empty for all
@@ -30,27 +25,29 @@ type Query struct {
 	Limit        int       // of tenures and of refusals each, the newest; default 1000
 }
 
-// Release records the end of the tenure of t.
-func (e *Engine[T]) Release(ctx context.Context, db DB[T], resource string, t fence.Token, cause audit.Cause) error {
-	switch {
-	case e.trail == nil:
-		return e.noTrail()
-	case cause != audit.CauseExplicit && cause != audit.CauseExpired && cause != audit.CauseRevoked:
+// Release records the end of the tenure of ctx's token.
+func (e *Engine[D, T]) Release(ctx context.Context, db D, resource string, cause audit.Cause) error {
+	c, err := e.admit(ctx, resource, writer)
+	if err != nil {
+		return err
+	}
+	if err := e.fitTrail(db); err != nil {
+		return err
+	}
+	if cause != audit.CauseExplicit && cause != audit.CauseExpired && cause != audit.CauseRevoked {
 		return fmt.Errorf("%s: release %q: cause is %s, want %s, %s or %s",
 			e.pkg, resource, clip.Quote(string(cause)), audit.CauseExplicit, audit.CauseExpired, audit.CauseRevoked)
 	}
 	return e.retry(ctx, func() error {
-		if err := within(ctx, db, func(tx T) error { return e.trail.end(ctx, tx, resource, t, cause) }); err != nil {
-			return e.explain("release", resource, err)
-		}
-		return nil
+		err := e.within(ctx, db, func(tx Conn) error { return e.trail.end(ctx, tx, resource, c.Token, cause) })
+		return e.explained("release", resource, err)
 	})
 }
 
 // LogRefusal records the refusal in err, if there is one.
-func (e *Engine[T]) LogRefusal(ctx context.Context, db DB[T], err error) error {
-	if e.trail == nil {
-		return e.noTrail()
+func (e *Engine[D, T]) LogRefusal(ctx context.Context, db D, err error) error {
+	if err := e.fitTrail(db); err != nil {
+		return err
 	}
 	stale, ok := errors.AsType[*fence.StaleError](err)
 	if !ok || stale.Read {
@@ -59,17 +56,27 @@ func (e *Engine[T]) LogRefusal(ctx context.Context, db DB[T], err error) error {
 	if err := e.checkResource("StaleError.Resource", stale.Resource); err != nil {
 		return err
 	}
-	return e.retry(ctx, func() error {
-		if err := within(ctx, db, func(tx T) error { return e.trail.stale(ctx, tx, stale) }); err != nil {
-			return e.explain("log refusal", stale.Resource, err)
-		}
-		return nil
-	})
+	return e.retry(ctx, func() error { return e.explained("log refusal", stale.Resource, e.record(ctx, db)(stale)) })
+}
+
+// fitTrail returns an error if the engine or the pool cannot be used, or if there is no audit trail.
+func (e *Engine[D, T]) fitTrail(db D) error {
+	if err := e.fit(db); err != nil || e.trail != nil {
+		return err
+	}
+	return fmt.Errorf("%s: there is no audit trail: Options.Log is empty, want a table such as %q", e.pkg, DefaultLog)
+}
+
+// record returns a function that writes a refusal to the audit trail in a separate transaction.
+func (e *Engine[D, T]) record(ctx context.Context, db D) func(*fence.StaleError) error {
+	return func(stale *fence.StaleError) error {
+		return e.within(ctx, db, func(tx Conn) error { return e.trail.stale(ctx, tx, stale) })
+	}
 }
 
 // refused returns stale, the refusal by a mark or nil. If there is an audit trail, record first writes a writer's
 // refusal to it.
-func (e *Engine[T]) refused(verb, resource string, stale error, record func(*fence.StaleError) error) error {
+func (e *Engine[D, T]) refused(verb, resource string, stale error, record func(*fence.StaleError) error) error {
 	if e.trail == nil || stale == nil {
 		return stale
 	}
@@ -84,10 +91,11 @@ func (e *Engine[T]) refused(verb, resource string, stale error, record func(*fen
 }
 
 // History returns the tenures that overlap the time of the query and the refusals in it, both with the oldest first.
-func (e *Engine[T]) History(ctx context.Context, db Source, q Query) (tenures []audit.Tenure, refusals []audit.Refusal, err error) {
+func (e *Engine[D, T]) History(ctx context.Context, db D, q Query) (tenures []audit.Tenure, refusals []audit.Refusal, err error) {
+	if err := e.fitTrail(db); err != nil {
+		return nil, nil, err
+	}
 	switch {
-	case e.trail == nil:
-		return nil, nil, e.noTrail()
 	case q.Limit < 0 || q.Limit > maxLimit:
 		return nil, nil, fmt.Errorf("%s: history: Query.Limit is %d, want 0 for %d, or 1 to %d", e.pkg, q.Limit, defaultLimit, maxLimit)
 	case !q.Since.IsZero() && !q.Until.IsZero() && !q.Since.Before(q.Until):
@@ -100,15 +108,14 @@ func (e *Engine[T]) History(ctx context.Context, db Source, q Query) (tenures []
 			return nil, nil, err
 		}
 	}
-	err = e.retry(ctx, func() error {
-		tenures, refusals = nil, nil
-		if err := e.trail.readTenures(ctx, db, q, &tenures); err != nil {
-			return e.explain("history", q.Resource, err)
+	rows := func(scan func(Scanner) error, query string, args ...any) error {
+		return e.inside(ctx, db, func(tx T) error { return e.lib.Rows(ctx, tx, scan, query, args...) })
+	}
+	err = e.retry(ctx, func() (err error) {
+		if tenures, err = e.trail.readTenures(rows, q); err == nil {
+			refusals, err = e.trail.readRefusals(rows, q)
 		}
-		if err := e.trail.readRefusals(ctx, db, q, &refusals); err != nil {
-			return e.explain("history", q.Resource, err)
-		}
-		return nil
+		return e.explained("history", q.Resource, err)
 	})
 	if err != nil {
 		return nil, nil, err
@@ -118,48 +125,51 @@ func (e *Engine[T]) History(ctx context.Context, db Source, q Query) (tenures []
 	return tenures, refusals, nil
 }
 
-func (l *trail) readTenures(ctx context.Context, db Source, q Query, all *[]audit.Tenure) error {
+// rows calls scan for each row of a query.
+type rows func(scan func(Scanner) error, query string, args ...any) error
+
+func (l *trail) readTenures(from rows, q Query) (all []audit.Tenure, err error) {
 	where := conditions{trail: l}
 	where.add(q.Resource != "", l.key+" = %s", q.Resource)
 	where.time(q.Since, "(released_at IS NULL OR released_at >= %s)")
 	where.time(q.Until, "granted_at < %s")
 	query := l.tenures + where.String() + fmt.Sprintf(" ORDER BY granted_at DESC, token DESC LIMIT %d", q.Limit)
-	return db.Query(ctx, func(row Scanner) error {
+	err = from(func(row Scanner) error {
 		var t audit.Tenure
-		var token, ttl int64
-		var granted, released, cause string
-		err := row.Scan(&t.Resource, &token, &t.Holder.Name, &ttl, &granted, &released, &cause)
+		var ttl int64
+		var granted, released string
+		err := row.Scan(&t.Resource, &t.Token, &t.Holder.Name, &ttl, &granted, &released, &t.Cause)
 		if err != nil {
 			return err
 		}
-		t.Token, t.Holder.TTL, t.Cause = fence.Token(token), time.Duration(ttl)*time.Millisecond, audit.Cause(cause)
+		t.Holder.TTL = time.Duration(ttl) * time.Millisecond
 		var errGranted, errReleased error
 		t.Granted, errGranted = l.parse(granted)
 		t.Released, errReleased = l.parse(released)
-		*all = append(*all, t)
+		all = append(all, t)
 		return errors.Join(errGranted, errReleased)
 	}, query, where.args...)
+	return all, err
 }
 
-func (l *trail) readRefusals(ctx context.Context, db Source, q Query, all *[]audit.Refusal) error {
+func (l *trail) readRefusals(from rows, q Query) (all []audit.Refusal, err error) {
 	where := conditions{trail: l}
 	where.add(q.Resource != "", l.key+" = %s", q.Resource)
 	where.time(q.Since, "refused_at >= %s")
 	where.time(q.Until, "refused_at < %s")
 	query := l.refusals + where.String() + fmt.Sprintf(" ORDER BY id DESC LIMIT %d", q.Limit)
-	return db.Query(ctx, func(row Scanner) error {
+	err = from(func(row Scanner) error {
 		var r audit.Refusal
-		var token, highest int64
 		var at string
-		err := row.Scan(&r.Resource, &token, &highest, &r.Holder.Name, &at)
+		err := row.Scan(&r.Resource, &r.Token, &r.Highest, &r.Holder.Name, &at)
 		if err != nil {
 			return err
 		}
-		r.Token, r.Highest = fence.Token(token), fence.Token(highest)
 		r.At, err = l.parse(at)
-		*all = append(*all, r)
+		all = append(all, r)
 		return err
 	}, query, where.args...)
+	return all, err
 }
 
 // conditions is a WHERE clause.
@@ -186,8 +196,4 @@ func (c *conditions) String() string {
 		return ""
 	}
 	return " WHERE " + strings.Join(c.list, " AND ")
-}
-
-func (e *Engine[T]) noTrail() error {
-	return fmt.Errorf("%s: there is no audit trail: Options.Log is empty, want a table such as %q", e.pkg, DefaultLog)
 }

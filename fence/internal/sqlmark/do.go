@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/leasefence/leasefence/fence"
 )
@@ -25,12 +26,20 @@ func (e overtakenError) Unwrap() error { return e.error }
 
 // Do begins a transaction with the guard, in the shared form if shared is set, runs fn in it and commits. It begins
 // again after a server's rollback.
-func (e *Engine[T]) Do(ctx context.Context, db DB[T], resource string, c Claimant, shared bool,
-	fn func(ctx context.Context, tx T) error,
-) error {
+func (e *Engine[D, T]) Do(ctx context.Context, db D, resource string, shared bool, fn func(ctx context.Context, tx T) error) error {
+	c, err := e.admit(ctx, resource, writer)
+	if err != nil {
+		return err
+	}
+	if err := e.lib.FitDB(db); err != nil {
+		return err
+	}
+	if fn == nil {
+		return fmt.Errorf("%s: do %q: fn is nil, want a function", e.pkg, resource)
+	}
 	claimed, settled := false, shared
 	ran := false // whether fn ran in the last attempt, so that the token was accepted
-	err := e.retry(ctx, func() error {
+	err = e.retry(ctx, func() error {
 		for {
 			ran = false
 			err := e.attempt(ctx, db, resource, c, shared, settled, func(ctx context.Context, tx T) error {
@@ -62,17 +71,18 @@ func (e *Engine[T]) Do(ctx context.Context, db DB[T], resource string, c Claiman
 }
 
 // attempt is one transaction.
-func (e *Engine[T]) attempt(ctx context.Context, db DB[T], resource string, c Claimant, shared, settled bool,
+func (e *Engine[D, T]) attempt(ctx context.Context, db D, resource string, c Claimant, shared, settled bool,
 	fn func(ctx context.Context, tx T) error,
 ) error {
-	tx, err := db.Begin(ctx)
+	tx, err := e.lib.Begin(ctx, db, false)
 	if err != nil {
 		return fmt.Errorf("%s: do %q: begin: %w", e.pkg, resource, err)
 	}
 	// After COMMIT this does nothing. If it fails, the driver closes the connection and the server rolls back.
-	defer func() { _ = tx.Rollback(ctx) }()
+	defer func() { _ = e.lib.Rollback(ctx, tx) }()
+	q := e.lib.Conn(tx)
 
-	seen, err := e.store.lock(ctx, tx, resource, c, shared)
+	seen, err := e.store.lock(ctx, q, resource, c, shared)
 	if err != nil {
 		overtaken := e.dialect == PostgreSQL && sqlState(err) == serializationFailure
 		if err = e.explain("do", resource, err); overtaken {
@@ -80,12 +90,12 @@ func (e *Engine[T]) attempt(ctx context.Context, db DB[T], resource string, c Cl
 		}
 		return err
 	}
-	if stale := refuse(resource, c, seen.highest(c)); stale != nil {
-		return e.refused("do", resource, stale, func(stale *fence.StaleError) error {
-			if err := e.trail.stale(ctx, tx, stale); err != nil {
+	if refused := seen.refuses(resource, c); refused != nil {
+		return e.refused("do", resource, refused, func(stale *fence.StaleError) error {
+			if err := e.trail.stale(ctx, q, stale); err != nil {
 				return err
 			}
-			return tx.Commit(ctx)
+			return e.lib.Commit(ctx, tx)
 		})
 	}
 	if !seen.has(c) {
@@ -94,19 +104,22 @@ func (e *Engine[T]) attempt(ctx context.Context, db DB[T], resource string, c Cl
 	if seen.snapshot && !settled {
 		return errUnsettled
 	}
-	pin, err := e.store.pin(ctx, tx, resource, seen)
+	if err := e.store.base().leave(ctx, q, resource, seen); err != nil {
+		return e.explain("do", resource, err)
+	}
+	pin, err := e.store.pin(ctx, q)
 	if err != nil {
 		return e.explain("do", resource, err)
 	}
 	if err := fn(ctx, tx); err != nil {
 		return err
 	}
-	same, err := e.store.pinned(ctx, tx, pin)
+	same, err := e.store.pinned(ctx, q, pin)
 	switch {
 	// Check ctx here, so that a context that has ended is not mistaken for a COMMIT without an answer.
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: do %q: not committed: %w", e.pkg, resource, context.Cause(ctx))
-	case errors.Is(err, e.ended): // COMMIT returns the same
+	case e.lib.Ended(err): // COMMIT returns the same
 	case err != nil:
 		return fmt.Errorf("%s: do %q: not committed: %w", e.pkg, resource, err)
 	case !same:
@@ -117,14 +130,14 @@ func (e *Engine[T]) attempt(ctx context.Context, db DB[T], resource string, c Cl
 	return e.commit(ctx, tx, fmt.Sprintf("do %q", resource))
 }
 
-func (e *Engine[T]) commit(ctx context.Context, tx T, what string) error {
-	err := tx.Commit(ctx)
+func (e *Engine[D, T]) commit(ctx context.Context, tx T, what string) error {
+	err := e.lib.Commit(ctx, tx)
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, e.ended):
+	case e.lib.Ended(err):
 		return fmt.Errorf("%w: %s: fn has ended the transaction, or the context has: %w", Unknown.Of(e.pkg), what, err)
-	case e.store.undone(err) || e.unsent(err):
+	case slices.Contains([]kind{transient, undone}, e.store.kind(err)) || e.lib.Unsent(err):
 		return fmt.Errorf("%s: %s: not committed: %w", e.pkg, what, err)
 	default:
 		return fmt.Errorf("%w: %s: commit: %w", Unknown.Of(e.pkg), what, err)
@@ -132,6 +145,6 @@ func (e *Engine[T]) commit(ctx context.Context, tx T, what string) error {
 }
 
 // repeatable reports whether a transaction that ended with err can begin again.
-func (e *Engine[T]) repeatable(err error) bool {
-	return !errors.Is(err, Unknown.Of(e.pkg)) && e.store.transient(err)
+func (e *Engine[D, T]) repeatable(err error) bool {
+	return !errors.Is(err, Unknown.Of(e.pkg)) && (e.store.kind(err) == transient || errors.Is(err, errUndone))
 }

@@ -4,21 +4,22 @@
 //
 // # Layers
 //
-//   - A store has the statements of one dialect and classifies its servers' errors. It sends through a [Conn].
-//   - The [Engine] has the verbs. It builds them from the steps of a store, and begins again after a server's rollback.
-//   - An adapter is a package that users import. It converts its library's pools and transactions to [DB], [Conn] and
-//     [Tx], takes the token from the context with [Engine.Admit] before anything else, and documents the verbs.
+//   - A store locks the marks in one dialect, and has its statements and its servers' errors. It sends through a [Conn].
+//     Which token is accepted, and which marks result, is decided in Go alone: by refuse and marks.lifted.
+//   - The [Engine] has the verbs. It checks their arguments, builds them from the steps of a store, and begins again
+//     after a server's rollback.
+//   - An adapter is a package that users import. It has a [Library], which converts its library's pools and
+//     transactions, and documents the verbs.
 //
 // # Order
 //
 // The guard is the first statement of a transaction. The engine's other writes follow after the guard has passed and
 // before the caller's statements, on the same connection:
 //
-//	verb               the mark is passed at               by
-//	Claim, ClaimRead   the end of its one statement        store.raise
-//	Check              its return                          store.lock and store.settle
-//	CheckRead          its return                          store.lockRead
-//	Do                 the call of the caller's function   store.lock in attempt
+//	verb                      the mark is passed at               by
+//	Claim, ClaimRead          the end of its second transaction   statements.raise
+//	Check, CheckRead          its return                          store.lock and store.settle in guard
+//	Do                        the call of the caller's function   store.lock in attempt
 //
 // The audit trail is written at that point too. The transaction that raises the mark writes the row of the tenure. Do
 // commits the row of a refusal with the guard that refused, and nothing else; a claim commits it in a separate

@@ -35,38 +35,31 @@ type Config struct {
 	AllowUnnamed bool
 
 	Hooks *fence.Hooks // may be nil
-
-	Ended error // Commit's error matches it if the transaction has already ended
-
-	// Unsent reports whether an error of Commit came before anything was sent to the server. Optional.
-	Unsent func(error) bool
 }
 
-// Engine has the verbs of an adapter with transactions of type T. It has no state and is safe for concurrent use.
-type Engine[T Tx] struct {
+// Engine has the verbs of an adapter to a [Library]. It has no state and is safe for concurrent use.
+type Engine[D, T any] struct {
 	pkg      string
+	lib      Library[D, T]
 	dialect  Dialect
-	store    store
-	table    table
+	store    store  // nil if New has not made the engine
 	trail    *trail // nil without an audit trail
 	attempts int
 	maxEra   uint16
 	strict   bool // see Claimant
 	hooks    *fence.Hooks
-	ended    error
-	unsent   func(error) bool
 }
 
+// None returns an engine whose verbs fail, for an adapter's Marks that its New has not made.
+func None[D, T any](pkg string) *Engine[D, T] { return &Engine[D, T]{pkg: pkg} }
+
 // New returns an engine. The error names the field of the adapter's Options, the value and the legal range.
-func New[T Tx](c Config) (*Engine[T], error) {
+func New[D, T any](c Config, lib Library[D, T]) (*Engine[D, T], error) {
 	if c.Table == "" {
 		c.Table = DefaultTable
 	}
 	if c.Attempts == 0 {
 		c.Attempts = defaultAttempts
-	}
-	if c.Unsent == nil {
-		c.Unsent = func(error) bool { return false }
 	}
 	newStore, ok := stores[c.Dialect]
 	if !ok {
@@ -86,18 +79,16 @@ func New[T Tx](c Config) (*Engine[T], error) {
 	if err := fence.CheckMaxEra(c.Package+": Options.MaxEra", c.MaxEra); err != nil {
 		return nil, err
 	}
-	return &Engine[T]{
+	return &Engine[D, T]{
 		pkg:      c.Package,
+		lib:      lib,
 		dialect:  c.Dialect,
 		store:    newStore(name),
-		table:    name,
 		trail:    log,
 		attempts: c.Attempts,
 		maxEra:   c.MaxEra,
 		strict:   !c.AllowUnnamed,
 		hooks:    c.Hooks,
-		ended:    c.Ended,
-		unsent:   c.Unsent,
 	}, nil
 }
 
@@ -117,61 +108,72 @@ func parseLog(c Config, marks table) (*trail, error) {
 }
 
 // Schema returns the statements that create the tables.
-func (e *Engine[T]) Schema() []string {
-	all := e.store.schema()
-	if e.trail != nil {
-		all = append(all, e.trail.ddl...)
+func (e *Engine[D, T]) Schema() []string {
+	switch {
+	case e.store == nil:
+		return nil
+	case e.trail == nil:
+		return []string{e.store.base().ddl}
+	default:
+		return append([]string{e.store.base().ddl}, e.trail.ddl...)
 	}
-	return all
 }
 
-// Admit checks what every verb needs before it sends anything: it returns the token of ctx, with the name of its lock,
-// if the resource's name is legal.
-func (e *Engine[T]) Admit(ctx context.Context, resource string) (Claimant, error) {
+func (e *Engine[D, T]) made() error {
+	if e.store == nil {
+		return fmt.Errorf("%s: Marks is nil or zero, want one created by New", e.pkg)
+	}
+	return nil
+}
+
+// fit returns an error if the engine or the pool cannot be used.
+func (e *Engine[D, T]) fit(db D) error {
+	if err := e.made(); err != nil {
+		return err
+	}
+	return e.lib.FitDB(db)
+}
+
+// The kinds of claimants that [Engine.admit] completes.
+var (
+	writer = Claimant{}
+	reader = Claimant{read: true}
+	mover  = Claimant{moving: true}
+)
+
+// admit checks what every verb needs before it sends anything, except its pool or transaction. It returns the claimant
+// with the token of ctx and the name of its lock.
+func (e *Engine[D, T]) admit(ctx context.Context, resource string, c Claimant) (Claimant, error) {
+	if err := e.made(); err != nil {
+		return c, err
+	}
 	if err := e.checkResource("resource", resource); err != nil {
-		return Claimant{}, err
+		return c, err
 	}
-	t, err := e.Token(ctx)
+	var err error
+	if c.read {
+		var r fence.ReadToken
+		r, err = admission.ReadToken(ctx, e.maxEra)
+		c.Token = fence.Token(r)
+	} else {
+		c.Token, err = admission.Token(ctx, e.maxEra)
+	}
+	if err == nil {
+		c.lock, err = admission.Lock(ctx)
+	}
+	if err == nil && c.moving && c.lock == "" {
+		err = fmt.Errorf("move %q: %w: it came without the name of a lock, want the context of a lock, see fence.WithLock",
+			resource, fence.ErrInvalidToken)
+	}
 	if err != nil {
-		return Claimant{}, err
+		return c, fmt.Errorf("%s: %w", e.pkg, err)
 	}
-	return e.named(ctx, Claimant{Token: t})
-}
-
-// AdmitRead is [Engine.Admit] for a reader's token.
-func (e *Engine[T]) AdmitRead(ctx context.Context, resource string) (Claimant, error) {
-	if err := e.checkResource("resource", resource); err != nil {
-		return Claimant{}, err
-	}
-	r, err := admission.ReadToken(ctx, e.maxEra)
-	if err != nil {
-		return Claimant{}, fmt.Errorf("%s: %w", e.pkg, err)
-	}
-	return e.named(ctx, Claimant{Token: fence.Token(r), read: true})
-}
-
-// AdmitMove is [Engine.Admit] for a claim that makes the resource follow the claimant's lock.
-func (e *Engine[T]) AdmitMove(ctx context.Context, resource string) (Claimant, error) {
-	c, err := e.Admit(ctx, resource)
-	if err == nil && c.lock == "" {
-		err = fmt.Errorf("%s: move %q: %w: it came without the name of a lock, want the context of a lock, see fence.WithLock",
-			e.pkg, resource, fence.ErrInvalidToken)
-	}
-	c.moving = true
-	return c, err
-}
-
-// named adds the name of the token's lock.
-func (e *Engine[T]) named(ctx context.Context, c Claimant) (_ Claimant, err error) {
 	c.strict = e.strict
-	if c.lock, err = admission.Lock(ctx); err != nil {
-		return Claimant{}, fmt.Errorf("%s: %w", e.pkg, err)
-	}
 	return c, nil
 }
 
 // checkResource refuses names that a table cannot store.
-func (e *Engine[T]) checkResource(field, resource string) error {
+func (e *Engine[D, T]) checkResource(field, resource string) error {
 	if resource == "" || len(resource) > maxResource || !utf8.ValidString(resource) ||
 		strings.ContainsFunc(resource, unicode.IsControl) {
 		return fmt.Errorf("%s: %s is %s of %d bytes, want 1 to %d bytes of UTF-8 without control characters",
@@ -180,17 +182,11 @@ func (e *Engine[T]) checkResource(field, resource string) error {
 	return nil
 }
 
-// Token returns the token of ctx.
-func (e *Engine[T]) Token(ctx context.Context) (fence.Token, error) {
-	t, err := admission.Token(ctx, e.maxEra)
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", e.pkg, err)
-	}
-	return t, nil
-}
-
 // tell reports the outcome of a verb to the hooks, and returns its error.
-func (e *Engine[T]) tell(ctx context.Context, resource string, c Claimant, err error) error {
+func (e *Engine[D, T]) tell(ctx context.Context, resource string, c Claimant, err error) error {
 	e.hooks.Tell(ctx, fence.Access{Resource: resource, Token: c.Token, Read: c.read, Lock: c.lock}, err)
 	return err
 }
+
+// Dialect returns the engine's dialect.
+func (e *Engine[D, T]) Dialect() Dialect { return e.dialect }

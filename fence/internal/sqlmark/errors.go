@@ -44,22 +44,32 @@ func (e *faultError) Is(target error) bool {
 var errMoved = errors.New("the mark was deleted, lowered or moved during the call, want marks that only grow")
 
 // tables names the tables that Migrate creates.
-func (e *Engine[T]) tables() string {
+func (e *Engine[D, T]) tables() string {
+	name := e.store.base().table.quoted
 	if e.trail == nil {
-		return e.table.quoted
+		return name
 	}
-	return e.table.quoted + ", " + e.trail.tables
+	return name + ", " + e.trail.tables
 }
 
 // explain wraps an error of the guard's own statements.
-func (e *Engine[T]) explain(verb, resource string, err error) error {
-	if e.store.noTable(err) {
+func (e *Engine[D, T]) explain(verb, resource string, err error) error {
+	switch e.store.kind(err) {
+	case noTable:
 		return fmt.Errorf("%s: %s %q: %w: call Migrate, or create %s with Schema: %w",
 			e.pkg, verb, resource, NoTable.Of(e.pkg), e.tables(), err)
-	}
-	if e.store.noColumn(err) {
+	case noColumn:
 		return fmt.Errorf("%s: %s %q: %w: call Migrate, or add the columns of Schema that %s lacks: %w",
-			e.pkg, verb, resource, NoTable.Of(e.pkg), e.table.quoted, err)
+			e.pkg, verb, resource, NoTable.Of(e.pkg), e.store.base().table.quoted, err)
+	default:
+		return fmt.Errorf("%s: %s %q: %w", e.pkg, verb, resource, err)
 	}
-	return fmt.Errorf("%s: %s %q: %w", e.pkg, verb, resource, err)
+}
+
+// explained is explain for an error or nil.
+func (e *Engine[D, T]) explained(verb, resource string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return e.explain(verb, resource, err)
 }

@@ -1,19 +1,6 @@
 package sqlmark
 
-import (
-	"context"
-	"database/sql"
-	"errors"
-
-	"github.com/leasefence/leasefence/fence"
-)
-
-// The columns that tables of earlier versions lack: of the read mark, and of the name of the lock that the marks
-// follow. An earlier version ignores the name and compares only the tokens.
-const (
-	readColumn = "read_token"
-	lockColumn = "lock_name"
-)
+import "github.com/leasefence/leasefence/fence"
 
 // Claimant is a token, and what is known of its lock.
 type Claimant struct {
@@ -60,12 +47,6 @@ func (m marks) lifted(c Claimant) marks {
 // has reports whether an accepted claimant changes nothing.
 func (m marks) has(c Claimant) bool { return m.lifted(c) == m }
 
-// own returns the marks of a resource that has accepted this claimant alone.
-func (c Claimant) own() marks { return marks{}.lifted(c) }
-
-// unbound reports whether the claimant is accepted whatever lock the resource follows.
-func (c Claimant) unbound() bool { return c.moving || c.lock == "" && !c.strict }
-
 // refuse returns an error if the claimant is of another lock than the resource follows, or is stale: a writer if it is
 // older than one of the marks, a reader if it is older than the write mark. If both marks refuse, the error has the
 // write mark. A stale token without a name is reported as stale.
@@ -83,17 +64,6 @@ func refuse(resource string, c Claimant, m marks) error {
 	return &fence.OtherLockError{Resource: resource, Token: c.Token, Read: c.reads(), Lock: c.lock, Follows: m.lock}
 }
 
-// readMarks runs a query for the marks. It returns none if there is no row.
-func readMarks(ctx context.Context, q Conn, query, resource string) (marks, error) {
-	var write, read int64
-	var lock string
-	err := q.QueryRow(ctx, query, resource).Scan(&write, &read, &lock)
-	if errors.Is(err, sql.ErrNoRows) {
-		return marks{}, nil
-	}
-	return marks{fence.Token(write), fence.Token(read), lock}, err
-}
-
 // markState is the result of a guard.
 type markState struct {
 	marks           // before the guard
@@ -102,25 +72,12 @@ type markState struct {
 	trace     bool  // the transaction has an exclusive lock on the mark and must write it
 }
 
-// highest returns the marks below which the claimant is refused. The announcement of another lock's claim does not
-// count: that claim may have been refused since.
-func (s markState) highest(c Claimant) marks {
+// refuses returns an error if the marks, or those that are announced, refuse the claimant. The announcement of another
+// lock's claim does not count: that claim may have been refused since.
+func (s markState) refuses(resource string, c Claimant) error {
 	m := s.marks
 	if follows := m.lifted(c).lock; follows == "" || follows == s.announced.lock {
 		m.write, m.read = max(m.write, s.announced.write), max(m.read, s.announced.read)
 	}
-	return m
-}
-
-// statements are the SQL statements that differ between writers and readers.
-type statements struct{ raise, announce string }
-
-// modes are the statements of writers and those of readers.
-type modes struct{ writer, reader statements }
-
-func (m modes) of(c Claimant) statements {
-	if c.read {
-		return m.reader
-	}
-	return m.writer
+	return refuse(resource, c, m)
 }

@@ -2,31 +2,33 @@ package sqlmark
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 )
 
-// errIncomplete reports a table that an earlier version has created.
-var errIncomplete = errors.New("the table is of an earlier version, without " + readColumn + " or " + lockColumn + ": call Migrate")
+// Results of statements.flaws for tables that Migrate creates or completes.
+const (
+	absent     = "is missing"
+	incomplete = "is of an earlier version, without read_token or lock_name: call Migrate"
+)
 
 // Migrate creates missing tables, adds missing columns and checks that existing tables can be used.
-func (e *Engine[T]) Migrate(ctx context.Context, db DB[T]) error {
+func (e *Engine[D, T]) Migrate(ctx context.Context, db D) error {
+	if err := e.fit(db); err != nil {
+		return err
+	}
 	err := e.retry(ctx, func() error {
-		verify := func(tx T) error { return e.verify(ctx, tx) }
 		for range 2 { // a process of an earlier version may have just created the table
-			err := within(ctx, db, verify)
-			remedy := e.create
-			switch {
-			case errors.Is(err, errIncomplete):
-				remedy = e.extend
-			case err == nil || !e.store.noTable(err):
+			remedy, err := e.verify(ctx, db)
+			if err == nil || remedy == nil {
 				return err
 			}
-			if err := within(ctx, db, func(tx T) error { return remedy(ctx, tx) }); err != nil {
+			if err := e.within(ctx, db, func(tx Conn) error { return e.apply(ctx, tx, remedy) }); err != nil {
 				return err
 			}
 		}
-		return within(ctx, db, verify)
+		_, err := e.verify(ctx, db)
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("%s: migrate %s: %w", e.pkg, e.tables(), err)
@@ -34,42 +36,54 @@ func (e *Engine[T]) Migrate(ctx context.Context, db DB[T]) error {
 	return nil
 }
 
-func (e *Engine[T]) extend(ctx context.Context, tx T) error {
-	if err := e.store.extend(ctx, tx); err != nil {
-		return fmt.Errorf("add the columns %s and %s: %w", readColumn, lockColumn, err)
-	}
-	return nil
-}
-
-func (e *Engine[T]) create(ctx context.Context, tx T) error {
-	if err := e.store.migrate(ctx, tx); err != nil { // on PostgreSQL this takes the migration lock
-		return err
-	}
-	if e.trail != nil {
-		for _, statement := range e.trail.ddl {
-			if _, err := tx.Exec(ctx, statement); err != nil {
-				return err
-			}
+// verify returns an error if the tables cannot be used, and the statements that mend that, if there are any. So without
+// a fault it needs no right to change tables, and a table that cannot be used is not altered.
+func (e *Engine[D, T]) verify(ctx context.Context, db D) (remedy []string, err error) {
+	s := e.store.base()
+	var flaw string
+	err = e.within(ctx, db, func(tx Conn) error {
+		if err := tx.QueryRow(ctx, s.flaws).Scan(&flaw); err != nil {
+			return fmt.Errorf("read the definition of %s: %w", s.table.quoted, err)
 		}
-	}
-	return nil
-}
-
-func (e *Engine[T]) verify(ctx context.Context, q Conn) error {
-	if err := e.store.verify(ctx, q); err != nil {
-		return err
-	}
-	if e.trail != nil {
+		if flaw != "" && flaw != incomplete || e.trail == nil {
+			return nil
+		}
 		for _, probe := range e.trail.probes {
-			if err := q.QueryRow(ctx, probe).Scan(new(int64)); err != nil {
+			if err := tx.QueryRow(ctx, probe).Scan(new(int64)); err != nil {
 				return err
 			}
 		}
+		return nil
+	})
+	switch {
+	case flaw == absent || err != nil && e.store.kind(err) == noTable:
+		remedy = e.Schema()
+	case err == nil && flaw == incomplete:
+		remedy = s.columns
 	}
-	// Last, so that a table that cannot be used is not altered.
-	err := e.store.complete(ctx, q)
-	if err != nil && e.store.noColumn(err) {
-		return fmt.Errorf("%w: %w", errIncomplete, err)
+	if err == nil && flaw != "" {
+		err = fmt.Errorf("table %s %s; want the table of Schema", s.table.quoted, flaw)
 	}
-	return err
+	return remedy, err
+}
+
+// apply changes the tables. Another process may have added a column already.
+func (e *Engine[D, T]) apply(ctx context.Context, tx Conn, remedy []string) error {
+	s := e.store.base()
+	if s.before != "" {
+		if _, err := tx.Exec(ctx, s.before); err != nil {
+			return err
+		}
+	}
+	for _, statement := range remedy {
+		_, err := tx.Exec(ctx, statement)
+		switch {
+		case err == nil || e.store.kind(err) == hasColumn:
+		case slices.Contains(s.columns, statement):
+			return fmt.Errorf("add the columns read_token and lock_name: %w", err)
+		default:
+			return err
+		}
+	}
+	return nil
 }

@@ -22,7 +22,7 @@ const (
 //	Unknown, with any wrapped error                 returns it: the work may be done
 //	anything else                                   returns it
 //	context ended in a pause                        returns the last error with the context's cause
-func (e *Engine[T]) retry(ctx context.Context, op func() error) error {
+func (e *Engine[D, T]) retry(ctx context.Context, op func() error) error {
 	for attempt := 1; ; attempt++ {
 		err := op()
 		// Another transaction has committed and op has done nothing, so the system makes progress, and counting would

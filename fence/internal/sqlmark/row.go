@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/internal/admission"
 	"github.com/leasefence/leasefence/internal/clip"
 )
 
@@ -24,99 +26,108 @@ type Row struct {
 // String returns the name of the row in errors, also as the resource of a [*fence.StaleError].
 func (r Row) String() string { return fmt.Sprintf("%s/%s", r.Table, clip.Quote(fmt.Sprint(r.ID))) }
 
-// UpdateRow changes one row if t is not older than the token in the row, and stores t in the row.
-func (e *Engine[T]) UpdateRow(ctx context.Context, q Conn, row Row, t fence.Token, set string, args ...any) error {
-	update, lookup, err := e.rowSQL(row, set, len(args))
+// UpdateRow changes one row if the token of ctx is not older than the token in the row, and stores it in the row. fit is
+// an error if q cannot be used.
+func (e *Engine[D, T]) UpdateRow(ctx context.Context, q Conn, fit error, row Row, set string, args ...any) error {
+	u, err := e.rowUpdate(ctx, fit, row, set, args)
 	if err != nil {
 		return err
 	}
-	return e.tell(ctx, row.String(), Claimant{Token: t}, e.updateRow(ctx, q, row, t, update, lookup, args))
+	return e.tell(ctx, row.String(), Claimant{Token: u.token}, e.updateRow(ctx, q, u))
 }
 
 // UpdateRowOn is [Engine.UpdateRow] in a separate transaction.
-func (e *Engine[T]) UpdateRowOn(ctx context.Context, db DB[T], row Row, t fence.Token, set string, args ...any) error {
-	update, lookup, err := e.rowSQL(row, set, len(args))
+func (e *Engine[D, T]) UpdateRowOn(ctx context.Context, db D, row Row, set string, args ...any) error {
+	u, err := e.rowUpdate(ctx, e.fit(db), row, set, args)
 	if err != nil {
 		return err
 	}
-	tx, err := db.Begin(ctx)
+	tx, err := e.lib.Begin(ctx, db, false)
 	if err != nil {
 		return fmt.Errorf("%s: update %s: begin: %w", e.pkg, row, err)
 	}
-	err = e.updateRow(ctx, tx, row, t, update, lookup, args)
-	defer func() { _ = e.tell(ctx, row.String(), Claimant{Token: t}, err) }()
-	defer func() { _ = tx.Rollback(ctx) }()
+	err = e.updateRow(ctx, e.lib.Conn(tx), u)
+	defer func() { _ = e.tell(ctx, row.String(), Claimant{Token: u.token}, err) }()
+	defer func() { _ = e.lib.Rollback(ctx, tx) }()
 	if err != nil {
 		return err
 	}
 	return e.commit(ctx, tx, "update "+row.String())
 }
 
-// updateRow reads the row's fence if the update has changed no row, to find out why. On MySQL an update also changes no
-// row if the row has all these values already. The lookup cannot distinguish this from a row that was inserted since
-// the update, so it locks the row and updateRow sends the update again.
-func (e *Engine[T]) updateRow(ctx context.Context, q Conn, row Row, t fence.Token, update, lookup string, args []any) error {
-	all := append(append(make([]any, 0, len(args)+3), args...), int64(t), row.ID)
-	if e.dialect != PostgreSQL { // its placeholders have numbers and can refer to the token twice
-		all = append(all, int64(t))
-	}
-	same := false
-	for range 2 {
-		n, err := q.Exec(ctx, update, all...)
-		if err != nil {
-			return fmt.Errorf("%s: update %s: %w", e.pkg, row, err)
-		}
-		if n > 0 {
-			return nil
-		}
-		highest, err := e.lookUp(ctx, q, row, lookup)
-		if err != nil {
-			return err
-		}
-		if highest > t {
-			return &fence.StaleError{Resource: row.String(), Token: t, Highest: highest}
-		}
-		if same && highest == t {
-			return nil
-		}
-		same = highest == t && e.dialect == MySQL
-	}
-	return fmt.Errorf("%w: %s: the row was inserted, or its fence was lowered, during the update", NoRow.Of(e.pkg), row)
+// rowUpdate is a checked call of UpdateRow.
+type rowUpdate struct {
+	row            Row
+	token          fence.Token
+	update, lookup string
+	args           []any
 }
 
-func (e *Engine[T]) lookUp(ctx context.Context, q Conn, row Row, lookup string) (fence.Token, error) {
-	var highest int64
-	err := q.QueryRow(ctx, lookup, row.ID).Scan(&highest)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return 0, fmt.Errorf("%w: %s", NoRow.Of(e.pkg), row)
-	case err != nil:
-		return 0, fmt.Errorf("%s: update %s: read its fence: %w", e.pkg, row, err)
+// rowUpdate checks a call before anything is sent. On MySQL its lookup sees the newest version, as an update does.
+func (e *Engine[D, T]) rowUpdate(ctx context.Context, fit error, row Row, set string, args []any) (*rowUpdate, error) {
+	if err := e.made(); err != nil {
+		return nil, err
 	}
-	return fence.Token(highest), nil
-}
-
-// rowSQL returns the update and the lookup. On MySQL the lookup sees the newest version, as an update does.
-func (e *Engine[T]) rowSQL(row Row, set string, args int) (update, lookup string, err error) {
+	t, err := admission.Token(ctx, e.maxEra)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", e.pkg, err)
+	}
+	if fit != nil {
+		return nil, fit
+	}
 	if row.Column == "" {
 		row.Column = DefaultColumn
 	}
 	name, err := parseTable(e.pkg, "Table", row.Table, maxIdentifier, e.dialect)
 	if err != nil || !legalIdentifier(row.Key, maxIdentifier) || !legalIdentifier(row.Column, maxIdentifier) || row.ID == nil {
-		return "", "", fmt.Errorf("%s: Row is table %s, key %s, column %s, want names of 1 to %d letters, digits and "+
+		return nil, fmt.Errorf("%s: Row is table %s, key %s, column %s, want names of 1 to %d letters, digits and "+
 			"underscores, the first not a digit, and an ID that is not nil", e.pkg,
 			clip.Quote(row.Table), clip.Quote(row.Key), clip.Quote(row.Column), maxIdentifier)
 	}
 	if set == "" {
-		return "", "", fmt.Errorf("%s: set is empty, want SQL such as: balance = balance - 1", e.pkg)
+		return nil, fmt.Errorf("%s: set is empty, want SQL such as: balance = balance - 1", e.pkg)
 	}
 	key, column := e.dialect.quote(row.Key), e.dialect.quote(row.Column)
-	token, id, again := e.dialect.placeholder(args+1), e.dialect.placeholder(args+2), e.dialect.placeholder(args+1)
-	update = fmt.Sprintf("UPDATE %s SET %s, %s = %s WHERE %s = %s AND %s <= %s",
-		name.quoted, set, column, token, key, id, column, again)
-	lookup = fmt.Sprintf("SELECT %s FROM %s WHERE %s = %s", column, name.quoted, key, e.dialect.placeholder(1))
-	if e.dialect == MySQL {
-		lookup += " FOR UPDATE"
+	arg := func(n int) string { return e.dialect.placeholder(len(args) + n) }
+	u := &rowUpdate{
+		row: row, token: t,
+		update: fmt.Sprintf("UPDATE %s SET %s, %s = %s WHERE %s = %s AND %s <= %s",
+			name.quoted, set, column, arg(1), key, arg(2), column, arg(3)),
+		lookup: fmt.Sprintf("SELECT %s FROM %s WHERE %s = %s", column, name.quoted, key, e.dialect.placeholder(1)),
+		args:   slices.Concat(args, []any{int64(t), row.ID, int64(t)}),
 	}
-	return update, lookup, nil
+	if e.dialect == MySQL {
+		u.lookup += " FOR UPDATE"
+	}
+	return u, nil
+}
+
+// updateRow reads the row's fence if the update has changed no row, to find out why. On MySQL an update also changes no
+// row if the row has all these values already. The lookup cannot distinguish this from a row that was inserted since
+// the update, so it locks the row and updateRow sends the update again.
+func (e *Engine[D, T]) updateRow(ctx context.Context, q Conn, u *rowUpdate) error {
+	same := false
+	for range 2 {
+		n, err := q.Exec(ctx, u.update, u.args...)
+		if err != nil {
+			return fmt.Errorf("%s: update %s: %w", e.pkg, u.row, err)
+		}
+		if n > 0 {
+			return nil
+		}
+		var highest fence.Token
+		err = q.QueryRow(ctx, u.lookup, u.row.ID).Scan(&highest)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return fmt.Errorf("%w: %s", NoRow.Of(e.pkg), u.row)
+		case err != nil:
+			return fmt.Errorf("%s: update %s: read its fence: %w", e.pkg, u.row, err)
+		case highest > u.token:
+			return &fence.StaleError{Resource: u.row.String(), Token: u.token, Highest: highest}
+		case same && highest == u.token:
+			return nil
+		}
+		same = highest == u.token && e.dialect == MySQL
+	}
+	return fmt.Errorf("%w: %s: the row was inserted, or its fence was lowered, during the update", NoRow.Of(e.pkg), u.row)
 }

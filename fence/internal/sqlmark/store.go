@@ -2,7 +2,10 @@ package sqlmark
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
+	"strings"
 )
 
 // Dialect is the kind of database.
@@ -45,127 +48,163 @@ func (d Dialect) placeholder(n int) string {
 	return "?"
 }
 
+// fill returns statements for the dialect. They are written with ? for each argument, and with the names of the blanks,
+// which are in pairs with their values.
+func (d Dialect) fill(statement string, blanks ...string) string {
+	parts := strings.Split(strings.NewReplacer(blanks...).Replace(statement), "?")
+	for n := range parts[1:] {
+		parts[n] += d.placeholder(n + 1)
+	}
+	return strings.Join(parts, "")
+}
+
 // store has the differences between the databases.
 type store interface {
-	schema() []string
+	base() *statements
 
-	// verify returns an error if the table is missing or cannot be used, except for columns that extend adds.
-	verify(ctx context.Context, q Conn) error
+	// lock is the guard: it locks the marks until the transaction ends, and returns them. If they refuse c, c is stale
+	// or of another lock. If they have c, no newer token is accepted until the transaction ends; neither is any other
+	// transaction with the same token, except readers, and writers in the shared form. Otherwise the caller must claim,
+	// or settle and raise.
+	lock(ctx context.Context, tx Conn, resource string, c Claimant, shared bool) (markState, error)
 
-	// migrate creates the table, in a separate transaction.
-	migrate(ctx context.Context, tx Conn) error
-
-	// complete reads the columns that tables of earlier versions lack, and extend adds those that are missing, in a
-	// separate transaction. The statements of earlier versions go on working.
-	complete(ctx context.Context, q Conn) error
-	extend(ctx context.Context, tx Conn) error
-
-	// peek reads the committed marks. It does not wait for the shared form.
-	peek(ctx context.Context, q Conn, resource string) (markState, error)
+	// settle is called after lock in a transaction that cannot begin again, unless the marks refuse c. If they do not
+	// have c, it takes the lock that raise needs, and returns the marks again. It also reports whether the transaction's
+	// snapshot may be older than its lock on the marks.
+	settle(ctx context.Context, tx Conn, resource string, c Claimant, seen markState) (_ markState, late bool, err error)
 
 	// announce writes the token that a claim commits before it waits for transactions with locks on the marks. It only
 	// refuses older tokens. The new token must not pass by it, because those transactions have not ended.
-	announce(ctx context.Context, q Conn, resource string, c Claimant) error
-
-	// raise raises the marks to the claimant's if they do not refuse it, and returns the new marks. The result may lack
-	// a mark that does not refuse the claimant.
-	raise(ctx context.Context, q Conn, resource string, c Claimant) (marks, error)
-
-	// lock is the guard of a writer, and returns the marks that it sees. If they refuse c, c is stale or of another
-	// lock. If they have c, the transaction has an exclusive or shared lock on them until it ends. Otherwise the caller
-	// must raise them.
-	lock(ctx context.Context, tx Conn, resource string, c Claimant, shared bool) (markState, error)
-
-	// settle is called after lock in a transaction that cannot begin again. It raises marks that do not have c, which
-	// gives the transaction an exclusive lock, and returns them. It also reports whether the transaction's snapshot may
-	// be older than its lock on the marks.
-	settle(ctx context.Context, tx Conn, resource string, c Claimant, seen markState, shared bool) (
-		m marks, late bool, err error)
-
-	// lockRead is the guard of a reader, in a transaction that cannot begin again. It returns the marks that it sees.
-	// If they refuse r, r is stale or of another lock. Otherwise the read mark is r or higher: no transaction of an
-	// older writer is under way, and until the transaction ends no newer writer changes what it reads. lockRead raises
-	// a lower read mark, which lets in one reader at a time. It also reports whether the transaction's snapshot may be
-	// older than that.
-	lockRead(ctx context.Context, tx Conn, resource string, r Claimant) (seen markState, late bool, err error)
-
-	// lockPath is the guard of a path, in a transaction that cannot begin again. It returns the marks of each node and
-	// raises none. If the marks of the nodes above the end have the claimants, no newer writer is accepted there until
-	// the transaction ends; other readers may be. At the end it locks as lock does, not in the shared form. lockPath
-	// also reports whether the transaction's snapshot may be older than its locks.
-	lockPath(ctx context.Context, tx Conn, nodes Path) (seen []markState, late bool, err error)
+	announce(ctx context.Context, q Conn, resource string, c Claimant, seen markState) error
 
 	// pin is called after the guard of Do has passed, and pinned with pin's result after the caller's function has
 	// succeeded. pinned reports whether the transaction is still the one of the guard. A function can end it with DDL
 	// or with COMMIT as SQL, and the driver does not notice. Its later writes are then committed without the fence.
-	pin(ctx context.Context, tx Conn, resource string, seen markState) (int64, error)
+	pin(ctx context.Context, tx Conn) (int64, error)
 	pinned(ctx context.Context, tx Conn, pin int64) (bool, error)
 
-	// transient reports whether the server has rolled back the transaction for a reason that a new attempt can avoid.
-	transient(err error) bool
-
-	// undone reports whether an error of COMMIT means that nothing was committed.
-	undone(err error) bool
-
-	// noTable reports whether the guard's table is missing, and noColumn whether a column is.
-	noTable(err error) bool
-	noColumn(err error) bool
+	kind(err error) kind
 }
-
-// basis is the part that all stores share.
-type basis struct {
-	table table
-	ddl   string
-	plain string // reads the marks without a lock
-	modes
-}
-
-func (b basis) schema() []string { return []string{b.ddl} }
-
-func (b basis) migrate(ctx context.Context, tx Conn) error {
-	_, err := tx.Exec(ctx, b.ddl)
-	return err
-}
-
-func (b basis) complete(ctx context.Context, q Conn) error {
-	_, err := readMarks(ctx, q, b.plain, "")
-	return err
-}
-
-// checkColumns runs a query that counts the columns of later versions that have another type or default.
-func (b basis) checkColumns(ctx context.Context, q Conn, readType, lockType, flaws string, args ...any) error {
-	var read, lock int
-	err := q.QueryRow(ctx, flaws, args...).Scan(&read, &lock)
-	switch {
-	case err != nil:
-		return fmt.Errorf("read the table's definition: %w", err)
-	case read != 0:
-		return fmt.Errorf("table %s has a column %s that is not %s NOT NULL DEFAULT 0", b.table.quoted, readColumn, readType)
-	case lock != 0:
-		return fmt.Errorf("table %s has a column %s that is not %s NOT NULL DEFAULT ''", b.table.quoted, lockColumn, lockType)
-	}
-	return nil
-}
-
-// addColumns runs statements that add one column each. exists recognises the error for a column that another process
-// has added.
-func addColumns(ctx context.Context, tx Conn, columns []string, exists func(error) bool) error {
-	for _, column := range columns {
-		if _, err := tx.Exec(ctx, column); err != nil && !exists(err) {
-			return err
-		}
-	}
-	return nil
-}
-
-// A savepoint ends with its transaction. PostgreSQL uses transaction numbers instead, since its savepoints cost more.
-const (
-	setGuard     = "SAVEPOINT leasefence_guard"
-	releaseGuard = "RELEASE SAVEPOINT leasefence_guard"
-)
 
 var stores = map[Dialect]func(table) store{
 	PostgreSQL: newPostgreSQL,
 	MySQL:      newMySQL,
 	SQLite:     newSQLite,
+}
+
+// statements are the statements of one dialect for one table, and what they do alike in all dialects.
+type statements struct {
+	table table
+
+	before  string   // serializes the changes of tables; none if empty
+	ddl     string   // creates the table
+	columns []string // add the columns that tables of earlier versions lack; those go on working
+
+	// flaws returns why the table cannot be used: absent, incomplete or a text; or "".
+	flaws string
+
+	// These queries read the columns of see. They differ in the locks that they take.
+	look  string // none
+	peek  string // it sees committed marks only, and does not wait for a lock of the shared form
+	alone string // of a writer, and of a reader that raises marks
+	share string // of a writer in the shared form
+	last  string // of a writer that raises marks: it waits for readers too
+
+	insert, update, trace string
+}
+
+func (s *statements) base() *statements { return s }
+
+// newStatements fills the parts that all dialects have.
+func newStatements(d Dialect, t table, look, ignore string) *statements {
+	of := func(statement string) string { return d.fill(statement, "{marks}", t.quoted) }
+	look = of(look)
+	return &statements{
+		table: t, look: look, peek: look, alone: look, share: look, last: look,
+		insert: of(`INSERT INTO {marks} (resource, token) VALUES (?, 0) ` + ignore),
+		update: of(`UPDATE {marks} SET token = ?, read_token = ?, lock_name = ? ` +
+			`WHERE resource = ? AND token = ? AND read_token = ? AND lock_name = ?`),
+		trace: of(`UPDATE {marks} SET token = token WHERE resource = ?`),
+	}
+}
+
+// see runs one of the queries. If the marks have no row, it returns none of them.
+func (s *statements) see(ctx context.Context, q Conn, query, resource string, args ...any) (seen markState, err error) {
+	err = q.QueryRow(ctx, query, append([]any{resource}, args...)...).Scan(&seen.write, &seen.read, &seen.lock,
+		&seen.announced.write, &seen.announced.read, &seen.announced.lock, &seen.snapshot)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = nil
+	}
+	return seen, err
+}
+
+// errUndone reports that a row is not as the transaction has just locked it.
+var errUndone = errors.New("the transaction was rolled back between two statements, as by a conflict in a cluster")
+
+// change locks the marks with a query and changes them to the result of next, which it returns. known are marks that
+// were seen before.
+func (s *statements) change(ctx context.Context, tx Conn, query, resource string, known marks, next func(marks) marks) (marks, error) {
+	if known == (marks{}) { // there may be no row that can be locked
+		if _, err := tx.Exec(ctx, s.insert, resource); err != nil {
+			return marks{}, err
+		}
+	}
+	seen, err := s.see(ctx, tx, query, resource)
+	if err != nil {
+		return marks{}, err
+	}
+	old, m := seen.marks, next(seen.marks)
+	if m == old {
+		return m, nil
+	}
+	// The comparison finds a transaction that has lost its lock. Its update would be committed by itself.
+	n, err := tx.Exec(ctx, s.update, int64(m.write), int64(m.read), m.lock, resource, int64(old.write), int64(old.read), old.lock)
+	if err == nil && n == 0 {
+		err = errUndone
+	}
+	return m, err
+}
+
+// raise raises the marks to the claimant's, unless they refuse it, and returns them. It waits for transactions with
+// locks on the marks, for those of readers only if c is a writer.
+func (s *statements) raise(ctx context.Context, tx Conn, resource string, c Claimant, known marks) (marks, error) {
+	query := s.last
+	if c.read {
+		query = s.alone
+	}
+	return s.change(ctx, tx, query, resource, known, func(m marks) marks {
+		if refuse(resource, c, m) != nil {
+			return m
+		}
+		return m.lifted(c)
+	})
+}
+
+// announce does nothing where later transactions wait behind a claim.
+func (*statements) announce(context.Context, Conn, string, Claimant, markState) error { return nil }
+
+// leave writes the marks' row if the guard needs that.
+func (s *statements) leave(ctx context.Context, tx Conn, resource string, seen markState) error {
+	if !seen.trace {
+		return nil
+	}
+	_, err := tx.Exec(ctx, s.trace, resource)
+	return err
+}
+
+// savepoint recognises a transaction by a savepoint, which ends with it. PostgreSQL has transaction numbers, which cost
+// less.
+type savepoint struct{ gone func(error) bool }
+
+func (savepoint) pin(ctx context.Context, tx Conn) (int64, error) {
+	_, err := tx.Exec(ctx, "SAVEPOINT leasefence_guard")
+	return 0, err
+}
+
+func (s savepoint) pinned(ctx context.Context, tx Conn, _ int64) (bool, error) {
+	_, err := tx.Exec(ctx, "RELEASE SAVEPOINT leasefence_guard")
+	if s.gone(err) {
+		return false, nil
+	}
+	return true, err
 }

@@ -72,61 +72,54 @@ var dialectWords = map[Dialect]words{
 }
 
 func newTrail(d Dialect, t table) *trail {
-	w, key := dialectWords[d], d.quote("key")
-	refused := t.beside(d, refusedSuffix)
-	arg := d.placeholder
+	w, key, refused := dialectWords[d], d.quote("key"), t.beside(d, refusedSuffix)
 	text := func(column string) string { return "COALESCE(" + fmt.Sprintf(w.text, column) + ", '')" }
-	four := strings.Join([]string{arg(1), arg(2), arg(3), arg(4)}, ", ")
-	return &trail{
-		tables:  t.quoted + " and " + refused.quoted,
-		dialect: d, key: key, at: w.at, layout: w.layout,
-		ddl: trailSchema(d, t, refused),
-		probes: []string{
-			`SELECT count(*) FROM (SELECT ` + key + `, token, holder, ttl_ms, granted_at, released_at, release_cause FROM ` +
-				t.quoted + ` LIMIT 0) probe`,
-			`SELECT count(*) FROM (SELECT id, ` + key + `, token, highest, holder, refused_at FROM ` + refused.quoted + ` LIMIT 0) probe`,
-		},
-		open: `INSERT INTO ` + t.quoted + ` (` + key + `, token, holder, ttl_ms, granted_at) VALUES (` + four + `, ` + w.now + `)` + w.ignore,
-		supersede: `UPDATE ` + t.quoted + ` SET released_at = ` + w.now + `, release_cause = '` + string(audit.CauseSuperseded) +
-			`' WHERE ` + key + ` = ` + arg(1) + ` AND token < ` + arg(2) + ` AND released_at IS NULL`,
-		release: `UPDATE ` + t.quoted + ` SET released_at = ` + w.now + `, release_cause = ` + arg(1) +
-			` WHERE ` + key + ` = ` + arg(2) + ` AND token = ` + arg(3) + ` AND released_at IS NULL`,
-		refuse: `INSERT INTO ` + refused.quoted + ` (` + key + `, token, highest, holder, refused_at) VALUES (` + four + `, ` + w.now + `)`,
-		tenures: `SELECT ` + key + `, token, holder, ttl_ms, ` + text("granted_at") + `, ` + text("released_at") +
-			`, COALESCE(release_cause, '') FROM ` + t.quoted,
-		refusals: `SELECT ` + key + `, token, highest, holder, ` + text("refused_at") + ` FROM ` + refused.quoted,
+	of := func(statement string) string {
+		return d.fill(statement, "{log}", t.quoted, "{refused}", refused.quoted, "{key}", key, "{now}", w.now,
+			"{name}", w.name, "{label}", w.label, "{id}", w.id, "{instant}", w.instant, "{primary}", w.primary, "{end}", w.end,
+			"{ignore}", w.ignore, "{superseded}", string(audit.CauseSuperseded),
+			"{granted}", text("granted_at"), "{released}", text("released_at"), "{at}", text("refused_at"))
 	}
-}
-
-// trailSchema returns the statements that create the tables. The rows of a resource are adjacent.
-func trailSchema(d Dialect, t, refused table) []string {
-	w, key := dialectWords[d], d.quote("key")
-	all := []string{
-		`CREATE TABLE IF NOT EXISTS ` + t.quoted + ` (
-	` + key + ` ` + w.name + ` NOT NULL,
+	l := &trail{
+		tables: t.quoted + " and " + refused.quoted, dialect: d, key: key, at: w.at, layout: w.layout,
+		ddl: []string{
+			of(`CREATE TABLE IF NOT EXISTS {log} (
+	{key} {name} NOT NULL,
 	token BIGINT NOT NULL,
-	holder ` + w.label + ` NOT NULL,
+	holder {label} NOT NULL,
 	ttl_ms BIGINT NOT NULL,
-	granted_at ` + w.instant + ` NOT NULL,
-	released_at ` + w.instant + `,
-	release_cause ` + w.label + `,
-	PRIMARY KEY (` + key + `, token)
-)` + w.end,
-		`CREATE TABLE IF NOT EXISTS ` + refused.quoted + ` (
-	id ` + w.id + `,
-	` + key + ` ` + w.name + ` NOT NULL,
+	granted_at {instant} NOT NULL,
+	released_at {instant},
+	release_cause {label},
+	PRIMARY KEY ({key}, token)
+){end}`),
+			of(`CREATE TABLE IF NOT EXISTS {refused} (
+	id {id},
+	{key} {name} NOT NULL,
 	token BIGINT NOT NULL,
 	highest BIGINT NOT NULL,
-	holder ` + w.label + ` NOT NULL,
-	refused_at ` + w.instant + ` NOT NULL,
-	` + w.primary + `
-)` + w.end,
+	holder {label} NOT NULL,
+	refused_at {instant} NOT NULL,
+	{primary}
+){end}`),
+		},
+		probes: []string{
+			of(`SELECT count(*) FROM (SELECT {key}, token, holder, ttl_ms, granted_at, released_at, release_cause FROM {log} LIMIT 0) probe`),
+			of(`SELECT count(*) FROM (SELECT id, {key}, token, highest, holder, refused_at FROM {refused} LIMIT 0) probe`),
+		},
+		open: of(`INSERT INTO {log} ({key}, token, holder, ttl_ms, granted_at) VALUES (?, ?, ?, ?, {now}){ignore}`),
+		supersede: of(`UPDATE {log} SET released_at = {now}, release_cause = '{superseded}'
+WHERE {key} = ? AND token < ? AND released_at IS NULL`),
+		release:  of(`UPDATE {log} SET released_at = {now}, release_cause = ? WHERE {key} = ? AND token = ? AND released_at IS NULL`),
+		refuse:   of(`INSERT INTO {refused} ({key}, token, highest, holder, refused_at) VALUES (?, ?, ?, ?, {now})`),
+		tenures:  of(`SELECT {key}, token, holder, ttl_ms, {granted}, {released}, COALESCE(release_cause, '') FROM {log}`),
+		refusals: of(`SELECT {key}, token, highest, holder, {at} FROM {refused}`),
 	}
-	if d == SQLite { // it assigns row numbers only if they are the whole primary key
-		all = append(all, `CREATE INDEX IF NOT EXISTS `+t.beside(d, refusedSuffix+keySuffix).quoted+` ON `+
+	if d == SQLite { // it assigns row numbers only if they are the whole primary key, and an index keeps a resource's rows adjacent
+		l.ddl = append(l.ddl, `CREATE INDEX IF NOT EXISTS `+t.beside(d, refusedSuffix+keySuffix).quoted+` ON `+
 			d.quote(refused.name)+` (`+key+`, id)`)
 	}
-	return all
+	return l
 }
 
 // begin writes the row of a tenure and ends earlier tenures, in the transaction that raises the mark.

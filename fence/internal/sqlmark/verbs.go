@@ -3,111 +3,132 @@ package sqlmark
 import (
 	"context"
 	"fmt"
-
-	"github.com/leasefence/leasefence/fence"
 )
 
-// Claim raises the claimant's mark in a separate transaction. It waits for transactions with older tokens that have
-// locks on the marks; a reader's claim waits only for those of older writers.
-func (e *Engine[T]) Claim(ctx context.Context, db DB[T], resource string, c Claimant) error {
+// Claim raises the mark of a writer in a separate transaction. It waits for transactions with older tokens that have
+// locks on the marks.
+func (e *Engine[D, T]) Claim(ctx context.Context, db D, resource string) error {
+	return e.claimAs(ctx, db, resource, writer)
+}
+
+// Move is a claim that makes the resource follow the claimant's lock.
+func (e *Engine[D, T]) Move(ctx context.Context, db D, resource string) error {
+	return e.claimAs(ctx, db, resource, mover)
+}
+
+// ClaimRead is the claim of a reader, which waits only for transactions of older writers.
+func (e *Engine[D, T]) ClaimRead(ctx context.Context, db D, resource string) error {
+	return e.claimAs(ctx, db, resource, reader)
+}
+
+func (e *Engine[D, T]) claimAs(ctx context.Context, db D, resource string, c Claimant) error {
+	c, err := e.admit(ctx, resource, c)
+	if err != nil {
+		return err
+	}
+	if err := e.lib.FitDB(db); err != nil {
+		return err
+	}
 	return e.tell(ctx, resource, c, e.claim(ctx, db, resource, c))
 }
 
-func (e *Engine[T]) claim(ctx context.Context, db DB[T], resource string, c Claimant) error {
+func (e *Engine[D, T]) claim(ctx context.Context, db D, resource string, c Claimant) error {
 	return e.retry(ctx, func() error { return e.claimOnce(ctx, db, resource, c) })
 }
 
 // claimOnce is one attempt of a claim. If the marks have the claimant already, the claim that raised them has waited
 // for older transactions. Another write would wait for the transactions that share the mark.
-func (e *Engine[T]) claimOnce(ctx context.Context, db DB[T], resource string, c Claimant) error {
-	var known marks
-	var behind bool
-	err := within(ctx, db, func(tx T) error {
-		seen, err := e.store.peek(ctx, tx, resource)
-		known = seen.highest(c)
-		behind = !seen.has(c) && refuse(resource, c, known) == nil
-		if err == nil && behind {
-			announced := c
-			announced.lock = seen.lifted(c).lock
-			err = e.store.announce(ctx, tx, resource, announced)
+func (e *Engine[D, T]) claimOnce(ctx context.Context, db D, resource string, c Claimant) error {
+	var seen markState
+	var refused error
+	err := e.within(ctx, db, func(tx Conn) (err error) {
+		if seen, err = e.store.base().see(ctx, tx, e.store.base().peek, resource); err != nil {
+			return err
 		}
-		return err
+		if refused = seen.refuses(resource, c); refused != nil || seen.has(c) {
+			return nil
+		}
+		return e.store.announce(ctx, tx, resource, c, seen)
 	})
-	if err == nil && behind {
-		known, err = e.raise(ctx, db, resource, c)
+	if err == nil && refused == nil && !seen.has(c) {
+		err = e.within(ctx, db, func(tx Conn) (err error) {
+			refused, err = e.raise(ctx, tx, resource, c, seen)
+			return err
+		})
 	}
 	if err != nil {
 		return e.explain(c.verb("claim"), resource, err)
 	}
-	return e.refused("claim", resource, refuse(resource, c, known), func(stale *fence.StaleError) error {
-		return within(ctx, db, func(tx T) error { return e.trail.stale(ctx, tx, stale) })
-	})
+	return e.refused("claim", resource, refused, e.record(ctx, db))
 }
 
-// raise raises the claimant's mark. In the same transaction it writes a writer's tenure to the audit trail.
-func (e *Engine[T]) raise(ctx context.Context, db DB[T], resource string, c Claimant) (m marks, err error) {
-	err = within(ctx, db, func(tx T) error {
-		m, err = e.store.raise(ctx, tx, resource, c)
-		if err != nil || refuse(resource, c, m) != nil || e.trail == nil || c.read {
-			return err
+// raise raises the claimant's mark, unless the marks refuse it. In the same transaction it writes a writer's tenure to
+// the audit trail.
+func (e *Engine[D, T]) raise(ctx context.Context, tx Conn, resource string, c Claimant, seen markState) (refused, err error) {
+	m, err := e.store.base().raise(ctx, tx, resource, c, seen.marks)
+	if err != nil {
+		return nil, err
+	}
+	if refused := refuse(resource, c, m); refused != nil || e.trail == nil || c.read {
+		return refused, nil
+	}
+	return nil, e.trail.begin(ctx, tx, resource, c.Token)
+}
+
+// Check is the guard of a writer's own transaction, in the shared form if shared is set.
+func (e *Engine[D, T]) Check(ctx context.Context, tx T, resource string, shared bool) error {
+	return e.checkAs(ctx, tx, resource, writer, shared)
+}
+
+// CheckRead is the guard of a reader's own transaction.
+func (e *Engine[D, T]) CheckRead(ctx context.Context, tx T, resource string) error {
+	return e.checkAs(ctx, tx, resource, reader, false)
+}
+
+func (e *Engine[D, T]) checkAs(ctx context.Context, tx T, resource string, c Claimant, shared bool) error {
+	c, err := e.admit(ctx, resource, c)
+	if err != nil {
+		return err
+	}
+	if err := e.lib.FitTx(tx); err != nil {
+		return err
+	}
+	return e.tell(ctx, resource, c, e.guard(ctx, e.lib.Conn(tx), node{resource, c}, shared, true))
+}
+
+// guard is the guard of a transaction that cannot begin again, at one node. If the token would change the marks, guard
+// raises them or returns Unclaimed.
+func (e *Engine[D, T]) guard(ctx context.Context, tx Conn, n node, shared, raises bool) error {
+	seen, err := e.store.lock(ctx, tx, n.resource, n.Claimant, shared)
+	if err != nil {
+		return e.explain(n.verb("check"), n.resource, err)
+	}
+	if err := seen.refuses(n.resource, n.Claimant); err != nil {
+		return err
+	}
+	late, claim := !raises && !seen.has(n.Claimant), n.verb("claim")
+	if !raises {
+		claim = "claim the path"
+	}
+	if !late {
+		if seen, late, err = e.store.settle(ctx, tx, n.resource, n.Claimant, seen); err != nil {
+			return e.explain(n.verb("check"), n.resource, err)
 		}
-		return e.trail.begin(ctx, tx, resource, c.Token)
-	})
-	return m, err
-}
-
-// CheckRead is the guard of a reader's transaction, which is the caller's.
-func (e *Engine[T]) CheckRead(ctx context.Context, tx Conn, resource string, c Claimant) error {
-	return e.tell(ctx, resource, c, e.checkRead(ctx, tx, resource, c))
-}
-
-func (e *Engine[T]) checkRead(ctx context.Context, tx Conn, resource string, c Claimant) error {
-	seen, late, err := e.store.lockRead(ctx, tx, resource, c)
+	}
+	refused := refuse(n.resource, n.Claimant, seen.marks)
+	switch {
+	case refused != nil:
+		return refused
+	case late:
+		return fmt.Errorf("%s: %s %q: %w: %s, and begin the transaction with the check",
+			e.pkg, n.verb("check"), n.resource, Unclaimed.Of(e.pkg), claim)
+	case seen.has(n.Claimant):
+		err = e.store.base().leave(ctx, tx, n.resource, seen)
+	default:
+		refused, err = e.raise(ctx, tx, n.resource, n.Claimant, seen)
+	}
 	if err != nil {
-		return e.explain(c.verb("check"), resource, err)
+		return e.explain(n.verb("check"), n.resource, err)
 	}
-	if err := refuse(resource, c, seen.highest(c)); err != nil {
-		return err
-	}
-	if late {
-		return e.unclaimed(c, resource)
-	}
-	return nil
-}
-
-func (e *Engine[T]) unclaimed(c Claimant, resource string) error {
-	return fmt.Errorf("%s: %s %q: %w: %s, and begin the transaction with the check",
-		e.pkg, c.verb("check"), resource, Unclaimed.Of(e.pkg), c.verb("claim"))
-}
-
-// Check is the guard of the caller's transaction, in the shared form if shared is set.
-func (e *Engine[T]) Check(ctx context.Context, tx Conn, resource string, c Claimant, shared bool) error {
-	return e.tell(ctx, resource, c, e.check(ctx, tx, resource, c, shared))
-}
-
-func (e *Engine[T]) check(ctx context.Context, tx Conn, resource string, c Claimant, shared bool) error {
-	seen, err := e.store.lock(ctx, tx, resource, c, shared)
-	if err != nil {
-		return e.explain("check", resource, err)
-	}
-	if err := refuse(resource, c, seen.highest(c)); err != nil {
-		return err
-	}
-	m, late, err := e.store.settle(ctx, tx, resource, c, seen, shared)
-	if err != nil {
-		return e.explain("check", resource, err)
-	}
-	if late {
-		return e.unclaimed(c, resource)
-	}
-	if err := refuse(resource, c, m); err != nil {
-		return err
-	}
-	if e.trail == nil || seen.write == c.Token {
-		return nil
-	}
-	if err := e.trail.begin(ctx, tx, resource, c.Token); err != nil {
-		return e.explain("check", resource, err)
-	}
-	return nil
+	return refused
 }

@@ -1,0 +1,146 @@
+package pgxfence
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Claim starts a tenure. Call it once after a grant, before the first read of the resource. Repeating it is safe. Claim
+// takes the token from ctx and begins its own transactions on db.
+//
+// On success the token is the mark. Transactions with older tokens have ended, readers' too, since Claim waits for
+// them, and no more are accepted. On a [*fence.StaleError] the mark is unchanged. On any other error the mark may have
+// been raised, and older tokens may be refused.
+//
+// The error is a [*fence.StaleError] if the token is older than a mark, and a [*fence.OtherLockError] if it is not of
+// the lock that the resource follows, see Locks in package sqlfence. It matches [fence.ErrInvalidToken] if
+// ctx carries no token of a writer, and [ErrNoTable] if the table is missing. After a deadlock or a serialization
+// failure Claim begins again, within [Options].Attempts.
+func (m *Marks) Claim(ctx context.Context, db DB, resource string) error {
+	return m.made().Claim(ctx, db, resource)
+}
+
+// Move makes the resource follow the lock of ctx, and claims it with the token of ctx as [Marks.Claim] does. It waits
+// for transactions of the lock that the resource followed before; later ones are refused with a
+// [*fence.OtherLockError]. Call it once when writers change to another lock, before they write under it.
+//
+// The error is a [*fence.StaleError] if the token is older than a mark: take a new grant of the lock, or raise its era
+// if it is in another cluster. It matches [fence.ErrInvalidToken] if ctx carries no token of a writer, or a token with
+// no name of a lock or several: choose one with [fence.ForLock]. Otherwise the errors are those of Claim.
+func (m *Marks) Move(ctx context.Context, db DB, resource string) error {
+	return m.made().Move(ctx, db, resource)
+}
+
+// Check is the guard of the caller's own transaction. It must be the first statement. Until the transaction ends, no
+// newer token is accepted and no other checked transaction of the resource runs. Check takes the token from ctx. A
+// newer token raises the mark; a rollback undoes that. In a nested transaction, which is a savepoint, the guard lasts
+// until a rollback to the savepoint.
+//
+// On any error roll back the transaction. The error is a [*fence.StaleError] if the token is older than a mark, and a
+// [*fence.OtherLockError] if it is not of the lock that the resource follows. It matches [fence.ErrInvalidToken] if ctx
+// carries no token of a writer, [ErrNoTable] if the table is missing, and [ErrUnclaimed] if the transaction's reads may
+// be out of date: at repeatable read or serializable, if the tenure did not begin with [Marks.Claim]. Deadlocks and
+// serialization failures are a *pgconn.PgError with the code 40P01 or 40001: begin the transaction again. Check repeats
+// nothing.
+func (m *Marks) Check(ctx context.Context, tx pgx.Tx, resource string) error {
+	return m.made().Check(ctx, tx, resource, false)
+}
+
+// CheckShared is [Marks.Check] for concurrent transactions of one holder: it does not wait for transactions that were
+// checked in the shared form with the same token. A newer Claim or Check waits for all of them. As without a fence, the
+// isolation level governs their access to the same rows.
+func (m *Marks) CheckShared(ctx context.Context, tx pgx.Tx, resource string) error {
+	return m.made().Check(ctx, tx, resource, true)
+}
+
+// Do begins a transaction with the guard, runs fn in it and commits. While fn runs, no newer token is accepted and no
+// other transaction of Do or Check for the resource runs. Do takes the token from ctx once.
+//
+// On success the transaction is committed. If fn fails or panics, or ctx ends before COMMIT, it is rolled back, and Do
+// returns fn's error unchanged. The mark stays raised, because Do claims a newer token first, in a separate
+// transaction. fn must not commit or roll back tx, also not by an SQL statement. It may use nested transactions from
+// tx.Begin. If fn ignores the failure of a statement outside of them, COMMIT rolls back: pgx.ErrTxCommitRollback.
+//
+// fn may run more than once. If the database ends the transaction because of a deadlock or a serialization failure, in
+// fn, in the guard or in COMMIT, Do begins a new transaction, within [Options].Attempts. So effects of fn outside of tx
+// must be idempotent.
+//
+// The error is a [*fence.StaleError] if the token is older than a mark, and a [*fence.OtherLockError] if it is not of
+// the lock that the resource follows; fn did not run in the refused transaction. It matches [fence.ErrInvalidToken] if
+// ctx carries no token, [ErrNoTable] if the table is missing, and [ErrUnknown] if the answer to COMMIT was lost or fn
+// has ended the transaction, which Do never repeats.
+//
+// With a *pgx.Conn or *pgxpool.Conn no other goroutine may use the connection until Do returns, and fn must use tx.
+func (m *Marks) Do(ctx context.Context, db DB, resource string, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	return m.made().Do(ctx, db, resource, false, fn)
+}
+
+// DoShared is [Marks.Do] for concurrent transactions of one holder, see [Marks.CheckShared]. Claim the token first:
+// transactions that claim it themselves may wait for each other.
+func (m *Marks) DoShared(ctx context.Context, db DB, resource string,
+	fn func(ctx context.Context, tx pgx.Tx) error,
+) error {
+	return m.made().Do(ctx, db, resource, true, fn)
+}
+
+// ClaimRead starts the tenure of a reader. Call it once after a grant of a read lock, before the first read of the
+// resource. Repeating it is safe. ClaimRead takes the token from ctx, see [fence.ReadFromContext], and begins its own
+// transactions on db.
+//
+// On success the read mark is at least the token. Transactions of older writers have ended, since ClaimRead waits for
+// them, and no more are accepted. Readers do not refuse each other, and ClaimRead does not wait for their transactions.
+// On a [*fence.StaleError] the marks are unchanged. On any other error the read mark may have been raised, and older
+// writers may be refused.
+//
+// The error is a [*fence.StaleError] if the token is older than the write mark. Otherwise the errors are those of
+// [Marks.Claim].
+func (m *Marks) ClaimRead(ctx context.Context, db DB, resource string) error {
+	return m.made().ClaimRead(ctx, db, resource)
+}
+
+// CheckRead is the guard of a reader's own transaction. It must be the first statement. Until the transaction ends, no
+// writer changes what it reads: older ones are refused, and newer ones wait. What it has read is protected by the read
+// lock only if CheckRead has accepted the token. CheckRead takes the token from ctx, see [fence.ReadFromContext].
+//
+// After a [Marks.ClaimRead] the transactions of readers run side by side. Otherwise CheckRead raises the read mark,
+// which lets in one reader at a time; a rollback undoes that. The transaction must not be read-only, nor on a standby,
+// since the guard is a lock. In a nested transaction, which is a savepoint, the guard lasts until a rollback to the
+// savepoint.
+//
+// On any error roll back the transaction. The error is a [*fence.StaleError] if the token is older than the write mark,
+// and a [*fence.OtherLockError] if it is not of the lock that the resource follows. It matches [fence.ErrInvalidToken]
+// if ctx carries no reader's token, [ErrNoTable] if the table is missing, and [ErrUnclaimed] if the transaction's reads
+// may miss what older writers have written: at repeatable read or serializable, if the tenure did not begin with
+// ClaimRead. Deadlocks and serialization failures are a *pgconn.PgError with the code 40P01 or 40001: begin the
+// transaction again. CheckRead repeats nothing.
+func (m *Marks) CheckRead(ctx context.Context, tx pgx.Tx, resource string) error {
+	return m.made().CheckRead(ctx, tx, resource)
+}
+
+// ClaimPath is [Marks.Claim] for a node of a tree of resources, with the token of a tree's lock on that node. It also
+// fences earlier holders of the nodes above and below, and nobody on other branches. A path has a node at each slash
+// and at its end: the nodes of "a/b/c" are "a", "a/b" and "a/b/c".
+//
+// On success the token is the write mark of the path's end, and the read marks of the nodes above are at least the
+// token, as if it were a reader's there. Older transactions at the nodes have ended, as after Claim. The path's end
+// follows the token's lock, and each node above follows its own lock in the tree. If the name of the token's lock does
+// not tell the name of a lock above, the token is not refused there for that.
+//
+// The error is a [*fence.StaleError] that names the node if the token is older than the write mark of a node, or than
+// one of the two marks of the path's end. A refusal changes nothing, unless a newer token comes during the call: then
+// the nodes above may have been claimed. Otherwise the errors are those of Claim.
+func (m *Marks) ClaimPath(ctx context.Context, db DB, path string) error {
+	return m.made().ClaimPath(ctx, db, path)
+}
+
+// CheckPath is [Marks.Check] for a node of a tree of resources. [Marks.ClaimPath] must have succeeded before, since
+// CheckPath raises no mark. Until the transaction ends, no newer token is accepted at the node, nor the newer token of
+// a node above or below. Transactions of other branches run side by side. At repeatable read and above, claims of other
+// branches wait for it at the nodes above.
+//
+// On any error roll back the transaction. The error matches [ErrUnclaimed] if the path was not claimed with the token,
+// or if the transaction's reads may be out of date. Otherwise the errors are those of ClaimPath and Check.
+func (m *Marks) CheckPath(ctx context.Context, tx pgx.Tx, path string) error {
+	return m.made().CheckPath(ctx, tx, path)
+}
