@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/pgxfence"
 )
 
 // fakeDB is a database whose marks always equal the token. The test chooses the result of COMMIT.
@@ -65,20 +66,5 @@ func (tx *fakeTx) Commit(context.Context) error {
 
 func (tx *fakeTx) Rollback(context.Context) error { return nil }
 
-// untouched is a database that must not be used.
-type untouched struct{ fail func(args ...any) }
-
-func (d untouched) BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error) {
-	d.fail("a transaction is begun")
-	return nil, errors.New("untouched")
-}
-
-func (d untouched) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {
-	d.fail("a statement is sent")
-	return pgconn.CommandTag{}, errors.New("untouched")
-}
-
-func (d untouched) QueryRow(context.Context, string, ...any) pgx.Row {
-	d.fail("a query is sent")
-	return fakeRow(0)
-}
+// untouched is a database that must not be used: its methods panic.
+type untouched struct{ pgxfence.DB }

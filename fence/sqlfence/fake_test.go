@@ -14,6 +14,7 @@ type fakeServer struct {
 	connect         func() error
 	commit          func() error
 	begins, commits int // read them only when no transaction is under way
+	open            int // transactions
 	loose           int // statements outside of a transaction
 }
 
@@ -39,12 +40,23 @@ type fakeConn struct {
 
 func (c *fakeConn) Prepare(string) (driver.Stmt, error) { return nil, errors.New("not prepared") }
 func (c *fakeConn) Close() error                        { return nil }
-func (c *fakeConn) Begin() (driver.Tx, error)           { c.s.begins++; c.inside = true; return c, nil }
-func (c *fakeConn) Rollback() error                     { c.inside = false; return nil }
+func (c *fakeConn) Rollback() error                     { c.end(); return nil }
+
+func (c *fakeConn) Begin() (driver.Tx, error) {
+	c.s.begins++
+	c.s.open++
+	c.inside = true
+	return c, nil
+}
+
+func (c *fakeConn) end() {
+	c.s.open--
+	c.inside = false
+}
 
 func (c *fakeConn) Commit() error {
 	c.s.commits++
-	c.inside = false
+	c.end()
 	if c.s.commit == nil {
 		return nil
 	}

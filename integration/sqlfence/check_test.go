@@ -51,6 +51,41 @@ func (r *rig) checkAfterARead(t *testing.T, how form, token fence.Token) {
 	require.Zero(t, r.row(t).stale)
 }
 
+// The same, but it is an older writer that writes in between, and the token is claimed before the check.
+func TestMarks_afterAReadUnderAnOlderToken(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		t.Helper()
+		for _, how := range []form{checkRead, checkPath} {
+			if !r.readersLock() { // otherwise nobody can write in between
+				t.Run(string(how), func(t *testing.T) { r.olderWritesBetween(t, how) })
+			}
+		}
+	})
+}
+
+func (r *rig) olderWritesBetween(t *testing.T, how form) {
+	t.Helper()
+	r.reset(t)
+	require.NoError(t, r.claim(as(t, older), resource))
+	writer, ctx, claim := as(t, older), as(t, newer), r.claimPath
+	if how == checkRead {
+		ctx, claim = asReader(t, newer), r.claimRead
+	}
+	err := r.transaction(ctx, func(tx conn) error {
+		n, err := read(ctx, tx)
+		require.NoError(t, err)
+		require.Zero(t, n)
+		require.NoError(t, r.increment(writer, do, nowhere))
+		require.NoError(t, claim(ctx, resource))
+		return r.guard(ctx, tx, resource, how)
+	})
+	if r.noSnapshot() {
+		require.NoError(t, err, "the documented limit: these levels keep no snapshot that could be compared")
+		return
+	}
+	require.True(t, errors.Is(err, sqlfence.ErrUnclaimed) || transient(err), "%v", err)
+}
+
 // A new token was not claimed. At PostgreSQL's levels with a snapshot its transaction may read old data, so Check
 // refuses it.
 func TestCheck_unclaimed(t *testing.T) {

@@ -80,7 +80,7 @@ func TestMarks_galera_claimAboveAPathOnAnotherNode(t *testing.T) {
 	path := resource + "/b"
 	require.NoError(t, first.claimPath(as(t, older), path))
 	require.Eventually(t, func() bool { return second.mark(t) == older }, patience, time.Millisecond)
-	_, err := first.pathIncrement(as(t, older), path, func(at step) {
+	_, err := first.incrementOn(as(t, older), path, checkPath, func(at step) {
 		if at == hasWritten {
 			second.mustBeSlow(t, first)
 			require.NoError(t, second.claimPath(as(t, newer), resource))

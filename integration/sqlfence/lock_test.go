@@ -101,21 +101,9 @@ func (r *rig) moveComes(t *testing.T, how form, token fence.Token, when step) {
 		requireOther(t, err, false, "accounts", older, "ledger")
 	}
 	requireOther(t, r.increment(of(t, "accounts", newer+1), do, nowhere), false, "accounts", newer+1, "ledger")
-	n, err := r.arriveAs(of(t, "ledger", token), how)
+	n, err := r.incrementOn(of(t, "ledger", token), resource, how, nowhere)
 	require.NoError(t, err)
 	require.Equal(t, accepted, n, "what the new lock's holder has read")
-}
-
-// arriveAs is a first read-modify-write after a claim.
-func (r *rig) arriveAs(ctx context.Context, how form) (n int64, err error) {
-	token, _ := fence.FromContext(ctx)
-	err = r.run(ctx, how, nowhere, func(ctx context.Context, tx conn) (err error) {
-		if n, err = read(ctx, tx); err != nil {
-			return err
-		}
-		return write(ctx, tx, n, token)
-	})
-	return n, err
 }
 
 // A claim gives up while it waits. Its announcement does not refuse the holders of another lock, which the resource

@@ -22,19 +22,20 @@ func TestMarks_plainFormsRunOneAfterTheOther(t *testing.T) {
 				if then == check && how.shared() && r.snapshots() {
 					continue // the shared forms do not write the mark, so an older snapshot does not fail
 				}
-				t.Run(fmt.Sprintf("%s, then %s", how, then), func(t *testing.T) { r.oneAfterTheOther(t, how, then) })
+				t.Run(fmt.Sprintf("%s, then %s", how, then), func(t *testing.T) { r.oneAfterTheOther(t, resource, how, then) })
 			}
 		}
+		t.Run("CheckPath", func(t *testing.T) { r.oneAfterTheOther(t, resource+"/b", checkPath, checkPath) })
 	})
 }
 
-func (r *rig) oneAfterTheOther(t *testing.T, how, then form) {
+func (r *rig) oneAfterTheOther(t *testing.T, resource string, how, then form) {
 	t.Helper()
 	r.reset(t)
-	require.NoError(t, r.claim(as(t, older), resource))
+	require.NoError(t, r.claimPath(as(t, older), resource)) // of one node, it equals Claim
 	second := make(chan error, 1)
 	reads := make(chan int64, 100)
-	require.NoError(t, r.increment(as(t, older), how, func(at step) {
+	_, err := r.incrementOn(as(t, older), resource, how, func(at step) {
 		if at != hasWritten {
 			return
 		}
@@ -42,7 +43,7 @@ func (r *rig) oneAfterTheOther(t *testing.T, how, then form) {
 			require.Zero(t, r.row(t).n, "a plain read")
 		}
 		go func() {
-			second <- r.run(as(t, older), then, nowhere, func(ctx context.Context, tx conn) error {
+			second <- r.runOn(as(t, older), resource, then, nowhere, func(ctx context.Context, tx conn) error {
 				n, err := read(ctx, tx)
 				reads <- n
 				if err != nil {
@@ -53,20 +54,22 @@ func (r *rig) oneAfterTheOther(t *testing.T, how, then form) {
 		}()
 		r.awaitWaiter(t)
 		require.Empty(t, second)
-	}))
-	err := <-second
+	})
+	require.NoError(t, err)
+	err = <-second
 	close(reads)
 	for n := range reads {
 		require.EqualValues(t, 1, n, "it has not read its predecessor's write")
 	}
-	if then == check && transient(err) {
+	if then.checks() && transient(err) {
 		return // the caller begins again
 	}
 	require.NoError(t, err)
 	require.Equal(t, row{n: 2, last: int64(older)}, r.row(t))
 }
 
-// Two transactions of one holder are inside their guards at once, and a newer claim waits for both.
+// Two transactions of one holder, or of two branches, are inside their guards at once. A newer claim waits for both, and
+// refuses later ones: otherwise transactions that overlap would keep it waiting.
 func TestMarks_sharedFormsRunSideBySide(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -74,27 +77,34 @@ func TestMarks_sharedFormsRunSideBySide(t *testing.T) {
 			return // one writer at a time
 		}
 		for _, how := range []form{doShared, checkShared} {
-			t.Run(string(how), func(t *testing.T) { r.sideBySide(t, how) })
+			same := [2]string{resource, resource}
+			t.Run(string(how), func(t *testing.T) { r.sideBySide(t, how, same, as(t, newer), r.claim) })
+			t.Run(string(how)+", reader", func(t *testing.T) { r.sideBySide(t, how, same, asReader(t, newer), r.claimRead) })
 		}
+		branches := [2]string{resource + "/b", resource + "/c"}
+		t.Run("CheckPath", func(t *testing.T) { r.sideBySide(t, checkPath, branches, as(t, newer), r.claimPath) })
 	})
 }
 
-func (r *rig) sideBySide(t *testing.T, how form) {
+func (r *rig) sideBySide(t *testing.T, how form, nodes [2]string, comes context.Context, claim func(context.Context, string) error) {
 	t.Helper()
 	r.reset(t)
 	// Without this the two would claim, and a claim waits for transactions with a lock on the mark.
-	require.NoError(t, r.claim(as(t, older), resource))
-	results, release := twoInside(t, func(_ int, body func() error) error {
-		return r.run(as(t, older), how, nowhere, func(context.Context, conn) error { return body() })
+	require.NoError(t, r.claimPath(as(t, older), nodes[0]))
+	require.NoError(t, r.claimPath(as(t, older), nodes[1]))
+	results, release := twoInside(t, func(i int, body func() error) error {
+		return r.runOn(as(t, older), nodes[i], how, nowhere, func(context.Context, conn) error { return body() })
 	})
-	require.NoError(t, r.claim(as(t, older), resource), "their own claim does not wait for them")
+	if how.shared() {
+		require.NoError(t, r.claim(as(t, older), resource), "their own claim does not wait for them")
+	}
 	claimed := make(chan error, 1)
-	go func() { claimed <- r.claim(as(t, newer), resource) }()
+	go func() { claimed <- claim(comes, resource) }()
 	r.awaitWaiter(t)
 	third := make(chan error, 1)
-	go func() { third <- r.run(as(t, older), how, nowhere, nothing) }()
-	if r.kind == storetest.PostgreSQL {
-		// On MariaDB it queues behind the claim.
+	go func() { third <- r.runOn(as(t, older), nodes[0], how, nowhere, nothing) }()
+	if r.kind == storetest.PostgreSQL && how.shared() {
+		// On MariaDB it queues behind the claim, and a path's guard queues behind the first of its node.
 		require.ErrorIs(t, <-third, fence.ErrStale, "a later transaction passes the claim")
 		third <- fence.ErrStale
 	}
@@ -105,8 +115,10 @@ func (r *rig) sideBySide(t *testing.T, how form) {
 	close(release[1])
 	require.NoError(t, <-results)
 	require.NoError(t, <-claimed)
-	require.ErrorIs(t, <-third, fence.ErrStale)
-	require.ErrorIs(t, r.run(as(t, older), how, nowhere, nothing), fence.ErrStale)
+	if err := <-third; !how.checks() || !transient(err) { // the caller begins again
+		require.ErrorIs(t, err, fence.ErrStale)
+	}
+	require.ErrorIs(t, r.runOn(as(t, older), nodes[0], how, nowhere, nothing), fence.ErrStale)
 }
 
 // twoInside runs two transactions that are both inside their guards, each until its channel is closed.

@@ -15,30 +15,6 @@ import (
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// pathIncrement is one read-modify-write of a path's holder.
-func (r *rig) pathIncrement(ctx context.Context, path string, at func(step)) (n int64, err error) {
-	token, _ := fence.FromContext(ctx)
-	at(beforeBegin)
-	err = r.transaction(ctx, func(tx conn) (err error) {
-		at(begun)
-		if err := r.checkPath(ctx, tx, path); err != nil {
-			return err
-		}
-		at(guarded)
-		if n, err = read(ctx, tx); err != nil {
-			return err
-		}
-		at(hasRead)
-		if err := write(ctx, tx, n, token); err != nil {
-			return err
-		}
-		at(hasWritten)
-		return nil
-	})
-	at(committed)
-	return n, err
-}
-
 func TestMarks_paths(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
@@ -47,7 +23,7 @@ func TestMarks_paths(t *testing.T) {
 			return fencetest.Tree{
 				Claim: r.claimPath,
 				Check: func(ctx context.Context, path string) error {
-					_, err := r.pathIncrement(ctx, path, nowhere)
+					_, err := r.incrementOn(ctx, path, checkPath, nowhere)
 					return err
 				},
 				Marks: func() any {
@@ -84,7 +60,7 @@ func (r *rig) pathComes(t *testing.T, path string, when step) {
 		m = mayPass
 	}
 	err, arrived := r.meets(t, func(at func(step)) error {
-		_, err := r.pathIncrement(as(t, older), "a/b", at)
+		_, err := r.incrementOn(as(t, older), "a/b", checkPath, at)
 		return err
 	}, when, m, func() error { return r.claimPath(as(t, newer), path) })
 	require.NoError(t, arrived)
@@ -99,10 +75,10 @@ func (r *rig) pathComes(t *testing.T, path string, when step) {
 		require.NoError(t, err)
 		accepted = 1
 	}
-	n, err := r.pathIncrement(as(t, newer), path, nowhere)
+	n, err := r.incrementOn(as(t, newer), path, checkPath, nowhere)
 	require.NoError(t, err)
 	require.Equal(t, accepted, n, "what the newer holder has read")
-	_, again := r.pathIncrement(as(t, older), "a/b", nowhere)
+	_, again := r.incrementOn(as(t, older), "a/b", checkPath, nowhere)
 	if path == "a/c" {
 		require.NoError(t, again)
 		return
@@ -129,109 +105,23 @@ func requirePathRefused(t *testing.T, err error, newerAt string) {
 	require.Equal(t, want, *stale)
 }
 
-// Transactions of two branches run side by side. The claim of the node above them waits for both.
-func TestMarks_pathsRunSideBySide(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
-		if r.kind == storetest.SQLite {
-			return // one writer at a time
-		}
-		require.NoError(t, r.claimPath(as(t, older), "a/b"))
-		require.NoError(t, r.claimPath(as(t, older+1), "a/c"))
-		claimed := make(chan error, 1)
-		inside := func(ctx context.Context, path string, body func()) error {
-			return r.transaction(ctx, func(tx conn) error {
-				if err := r.checkPath(ctx, tx, path); err != nil {
-					return err
-				}
-				body()
-				return nil
-			})
-		}
-		require.NoError(t, inside(as(t, older+1), "a/c", func() {
-			require.NoError(t, inside(as(t, older), "a/b", func() {
-				go func() { claimed <- r.claimPath(as(t, newer), "a") }()
-				r.awaitWaiter(t)
-			}))
-			r.awaitWaiter(t)
-			require.Empty(t, claimed, "the claim has not waited for the second")
-		}))
-		require.NoError(t, <-claimed)
-		require.ErrorIs(t, inside(as(t, older), "a/b", func() {}), fence.ErrStale)
-	})
-}
-
 // CheckPath raises no mark, so it refuses a path that was not claimed, or of which only the end was.
 func TestMarks_CheckPath_unclaimed(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
-		_, err := r.pathIncrement(as(t, older), "a/b", nowhere)
+		_, err := r.incrementOn(as(t, older), "a/b", checkPath, nowhere)
 		require.ErrorIs(t, err, sqlfence.ErrUnclaimed)
 		require.NoError(t, r.claim(as(t, older), "a/b"))
-		_, err = r.pathIncrement(as(t, older), "a/b", nowhere)
+		_, err = r.incrementOn(as(t, older), "a/b", checkPath, nowhere)
 		require.ErrorIs(t, err, sqlfence.ErrUnclaimed, "the node above")
 		require.NoError(t, r.claimPath(as(t, older), "a/b"))
-		_, err = r.pathIncrement(as(t, newer), "a/b", nowhere)
+		_, err = r.incrementOn(as(t, newer), "a/b", checkPath, nowhere)
 		require.ErrorIs(t, err, sqlfence.ErrUnclaimed, "a newer token")
-		_, err = r.pathIncrement(as(t, older), "a/b", nowhere)
+		_, err = r.incrementOn(as(t, older), "a/b", checkPath, nowhere)
 		require.NoError(t, err)
 		require.ErrorContains(t, r.claimPath(as(t, older), "/a"), "does not begin with a slash")
 		require.ErrorContains(t, r.claimPath(as(t, older), ""), "want 1 to 255 bytes")
 		require.ErrorIs(t, r.claimPath(asReader(t, older), "a"), fence.ErrInvalidToken)
-	})
-}
-
-// Transactions of one holder run one after the other, and each reads what those before it have written.
-func TestMarks_CheckPath_runsOneAfterTheOther(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
-		require.NoError(t, r.claimPath(as(t, older), "a/b"))
-		type result struct {
-			n   int64
-			err error
-		}
-		second := make(chan result, 1)
-		_, err := r.pathIncrement(as(t, older), "a/b", func(at step) {
-			if at != hasWritten {
-				return
-			}
-			go func() {
-				n, err := r.pathIncrement(as(t, older), "a/b", nowhere)
-				second <- result{n, err}
-			}()
-			r.awaitWaiter(t)
-			require.Empty(t, second)
-		})
-		require.NoError(t, err)
-		got := <-second
-		if transient(got.err) {
-			return // the caller begins again
-		}
-		require.NoError(t, got.err)
-		require.EqualValues(t, 1, got.n)
-		require.EqualValues(t, 2, r.row(t).n)
-	})
-}
-
-// The check is not the first statement, and an older holder writes between the read and the check: the check notices
-// it.
-func TestMarks_CheckPath_afterARead(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
-		if r.readersLock() || r.noSnapshot() {
-			return // nobody can write in between; or the documented limit: these levels keep no snapshot that could be compared
-		}
-		require.NoError(t, r.claimPath(as(t, older), "a/b"))
-		before, ctx := as(t, older), as(t, newer)
-		err := r.transaction(ctx, func(tx conn) error {
-			_, err := read(ctx, tx)
-			require.NoError(t, err)
-			_, err = r.pathIncrement(before, "a/b", nowhere)
-			require.NoError(t, err)
-			require.NoError(t, r.claimPath(ctx, "a/b"))
-			return r.checkPath(ctx, tx, "a/b")
-		})
-		require.True(t, errors.Is(err, sqlfence.ErrUnclaimed) || transient(err), "%v", err)
 	})
 }
 
@@ -245,7 +135,7 @@ func TestMarks_pathsFollowLocks(t *testing.T) {
 		}
 		tree := of(t, "app/a/~b/~c", older)
 		require.NoError(t, r.claimPath(tree, "a/b/c"))
-		_, err := r.pathIncrement(tree, "a/b/c", nowhere)
+		_, err := r.incrementOn(tree, "a/b/c", checkPath, nowhere)
 		require.NoError(t, err, "what was claimed")
 		require.Equal(t, []string{"app/a", "app/a/~b", "app/a/~b/~c"}, []string{lock("a"), lock("a/b"), lock("a/b/c")})
 
@@ -264,11 +154,11 @@ func TestMarks_pathsFollowLocks(t *testing.T) {
 
 		plain := of(t, "app/plain", newer)
 		require.NoError(t, r.claimPath(plain, "a/b/d"), "its name does not tell the locks of the nodes above")
-		_, err = r.pathIncrement(plain, "a/b/d", nowhere)
+		_, err = r.incrementOn(plain, "a/b/d", checkPath, nowhere)
 		require.NoError(t, err)
 		require.Equal(t, []string{"app/a", "app/a/~b", "app/plain"}, []string{lock("a"), lock("a/b"), lock("a/b/d")})
 		require.NoError(t, r.claimPath(of(t, "app/a", newer+1), "a"))
-		_, err = r.pathIncrement(plain, "a/b/d", nowhere)
+		_, err = r.incrementOn(plain, "a/b/d", checkPath, nowhere)
 		require.ErrorIs(t, err, fence.ErrStale)
 	})
 }
@@ -281,24 +171,13 @@ func TestMarks_CheckPath_locksAnOldVersion(t *testing.T) {
 			r, x, meet := segmentedRigs(t, level)
 			path := resource + "/b"
 			require.NoError(t, r.claimPath(as(t, older), path))
-			between := func() {
-				r.awaitSnapshot(t)
-				second := asReader(t, older+1)
-				require.NoError(t, r.claimRead(second, resource), "a version with the same key")
-				written := make(chan error, 1)
-				require.NoError(t, r.checked(second, nowhere, func(conn) error {
-					go func() { written <- r.run(as(t, newer), check, nowhere, nothing) }()
-					r.awaitWaiter(t)
-					return nil
-				}))
-				require.NoError(t, <-written, "a claim, before its holder reads")
-			}
+			between := func() { r.newerCome(t, check) }
 			meet.Store(&between)
-			_, err := x.pathIncrement(as(t, older), path, nowhere)
+			_, err := x.incrementOn(as(t, older), path, checkPath, nowhere)
 			require.Nil(t, meet.Load(), "meet was not called")
 			require.Error(t, err, "a stale write")
 			require.True(t, transient(err) || errors.Is(err, fence.ErrStale), "%v", err)
-			require.Zero(t, r.row(t).n)
+			require.Equal(t, row{n: 1, last: int64(newer)}, r.row(t))
 		})
 	}
 }

@@ -10,43 +10,32 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence/pgxfence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
 )
 
-// line dials connections that call onCommit instead of sending a COMMIT.
-type line struct {
-	onCommit atomic.Pointer[func(c *wire, b []byte) (int, error)]
-}
-
-func (l *line) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	var d net.Dialer
-	c, err := d.DialContext(ctx, network, addr)
-	if err != nil {
-		return nil, err
+// dial returns a function that dials connections whose Write is replaced.
+func dial(write func(c *wire, b []byte) (int, error)) pgconn.DialFunc {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return &wire{Conn: c, write: write, ended: make(chan struct{})}, err
 	}
-	return &wire{Conn: c, line: l, ended: make(chan struct{})}, nil
 }
 
 // wire is one connection. Once deaf is set it passes on no answer, and a Read waits until the connection ends or its
 // deadline passes.
 type wire struct {
 	net.Conn
-	line  *line
+	write func(c *wire, b []byte) (int, error)
 	deaf  atomic.Bool
 	end   sync.Once
 	ended chan struct{}
 }
 
-func (c *wire) Write(b []byte) (int, error) {
-	if meet := c.line.onCommit.Load(); meet != nil && bytes.Contains(b, []byte("commit\x00")) {
-		c.deaf.Store(true)
-		return (*meet)(c, b)
-	}
-	return c.Conn.Write(b)
-}
+func (c *wire) Write(b []byte) (int, error) { return c.write(c, b) }
 
 func (c *wire) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
@@ -86,9 +75,12 @@ func TestPgx_answerToCommitIsLost(t *testing.T) {
 				t.Helper()
 				ctx, cancel := context.WithCancel(as(t, older))
 				defer cancel()
-				var l line
-				met := func(wire *wire, b []byte) (int, error) {
-					l.onCommit.Store(nil)
+				var lost atomic.Bool // the next COMMIT
+				send := func(wire *wire, b []byte) (int, error) {
+					if !bytes.Contains(b, []byte("commit\x00")) || !lost.CompareAndSwap(true, false) {
+						return wire.Conn.Write(b)
+					}
+					wire.deaf.Store(true)
 					if c.arrives {
 						_, err := wire.Conn.Write(b)
 						require.NoError(t, err)
@@ -101,11 +93,11 @@ func TestPgx_answerToCommitIsLost(t *testing.T) {
 					return len(b), wire.Close()
 				}
 				runs := 0
-				f, err := newPGX(r.open(t, l.dial), sqlfence.Options{Isolation: r.level})
+				f, err := newPGX(r.open(t, dial(send)), sqlfence.Options{Isolation: r.level})
 				require.NoError(t, err)
 				err = f.do(ctx, resource, false, func(ctx context.Context, tx conn) error {
 					runs++
-					l.onCommit.Store(&met)
+					lost.Store(true)
 					return write(ctx, tx, 0, older)
 				})
 				require.ErrorIs(t, err, pgxfence.ErrUnknown)

@@ -93,10 +93,7 @@ func (r *rig) readTwice() fencetest.Form {
 	return fencetest.Form{
 		Name: r.String() + ", CheckRead",
 		Write: func(ctx context.Context, resource string, _ fencetest.Entry, saw func([]fencetest.Entry)) error {
-			return r.transaction(ctx, func(tx conn) error {
-				if err := r.checkRead(ctx, tx, resource); err != nil {
-					return err
-				}
+			return r.runOn(ctx, resource, checkRead, nowhere, func(ctx context.Context, tx conn) error {
 				first, err := entries(ctx, tx, resource)
 				if err != nil {
 					return err

@@ -19,19 +19,9 @@ func asReader(t *testing.T, token fence.Token) context.Context {
 	return fence.NewReadContext(as(t, token), fence.ReadToken(token))
 }
 
-// checked runs body in a transaction under CheckRead, and calls at at the steps around it.
+// checked runs body in a transaction under CheckRead.
 func (r *rig) checked(ctx context.Context, at func(step), body func(tx conn) error) error {
-	at(beforeBegin)
-	err := r.transaction(ctx, func(tx conn) error {
-		at(begun)
-		if err := r.checkRead(ctx, tx, resource); err != nil {
-			return err
-		}
-		at(guarded)
-		return body(tx)
-	})
-	at(committed)
-	return err
+	return r.run(ctx, checkRead, at, func(_ context.Context, tx conn) error { return body(tx) })
 }
 
 // arriveReader is a newer reader's first read, with the steps that the documents require.
@@ -229,64 +219,6 @@ func TestMarks_readersRunSideBySide(t *testing.T) {
 		if err := <-third; r.journal != "delete" { // there it may have come before the claim
 			require.True(t, errors.Is(err, fence.ErrStale) || transient(err), "%v", err)
 		}
-	})
-}
-
-// A reader's claim waits for the transactions of older writers that have begun, and refuses later ones: otherwise
-// writers in the shared form that overlap would keep it waiting.
-func TestMarks_ClaimRead_waitsForWritersInTheSharedForm(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
-		if r.kind == storetest.SQLite {
-			return // one writer at a time
-		}
-		require.NoError(t, r.claim(as(t, older), resource))
-		claimed := make(chan error, 1)
-		third := make(chan error, 1)
-		require.NoError(t, r.increment(as(t, older), doShared, func(at step) {
-			if at != hasWritten {
-				return
-			}
-			go func() { claimed <- r.claimRead(asReader(t, newer), resource) }()
-			r.awaitWaiter(t)
-			go func() { third <- r.run(as(t, older), doShared, nowhere, nothing) }()
-			if r.kind == storetest.PostgreSQL {
-				requireFenced(t, <-third, doShared)
-				third <- fence.ErrStale
-			}
-			require.Empty(t, claimed, "the claim has not waited")
-		}))
-		require.NoError(t, <-claimed)
-		require.ErrorIs(t, <-third, fence.ErrStale)
-		n, err := r.arriveReader(asReader(t, newer), false)
-		require.NoError(t, err)
-		require.EqualValues(t, 1, n)
-	})
-}
-
-// The check is not the first statement, and an older writer writes between the read and the check: the check notices
-// it.
-func TestMarks_CheckRead_afterARead(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
-		if r.readersLock() {
-			return // nobody can write in between
-		}
-		require.NoError(t, r.claim(as(t, older), resource))
-		writer, ctx := as(t, older), asReader(t, newer)
-		err := r.transaction(ctx, func(tx conn) error {
-			n, err := read(ctx, tx)
-			require.NoError(t, err)
-			require.Zero(t, n)
-			require.NoError(t, r.increment(writer, do, nowhere))
-			require.NoError(t, r.claimRead(ctx, resource))
-			return r.checkRead(ctx, tx, resource)
-		})
-		if r.noSnapshot() {
-			require.NoError(t, err, "the documented limit: these levels keep no snapshot that could be compared")
-			return
-		}
-		require.True(t, errors.Is(err, sqlfence.ErrUnclaimed) || transient(err), "%v", err)
 	})
 }
 

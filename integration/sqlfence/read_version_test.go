@@ -2,11 +2,9 @@ package sqlfence_test
 
 import (
 	"bytes"
-	"context"
 	"database/sql"
 	"encoding/binary"
 	"fmt"
-	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,17 +17,12 @@ import (
 )
 
 // segmented sends a reader's guard up to its Bind, calls meet once, and then sends its Execute.
-type segmented struct {
-	net.Conn
-	meet *atomic.Pointer[func()]
-}
-
-func (c segmented) Write(b []byte) (int, error) {
+func segmented(c *wire, b []byte, meet *atomic.Pointer[func()]) (int, error) {
 	if !bytes.Contains(b, []byte("FOR KEY SHARE")) {
 		return c.Conn.Write(b)
 	}
-	meet := c.meet.Swap(nil)
-	if meet == nil {
+	met := meet.Swap(nil)
+	if met == nil {
 		return c.Conn.Write(b)
 	}
 	execute := 0
@@ -39,7 +32,7 @@ func (c segmented) Write(b []byte) (int, error) {
 	if n, err := c.Conn.Write(b[:execute]); err != nil {
 		return n, err
 	}
-	(*meet)()
+	(*met)()
 	n, err := c.Conn.Write(b[execute:])
 	return execute + n, err
 }
@@ -52,10 +45,7 @@ func segmentedRigs(t *testing.T, level sql.IsolationLevel) (r, x *rig, meet *ato
 	x = &rig{place: r.place, store: r.store, db: r.db}
 	x.level = level
 	meet = new(atomic.Pointer[func()])
-	x.pool = x.open(t, func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := new(net.Dialer).DialContext(ctx, network, addr)
-		return segmented{c, meet}, err
-	})
+	x.pool = x.open(t, dial(func(c *wire, b []byte) (int, error) { return segmented(c, b, meet) }))
 	x.adapter = x.with(t, sqlfence.Options{})
 	return r, x, meet
 }
@@ -74,18 +64,7 @@ func locksAnOldVersion(t *testing.T, level sql.IsolationLevel, how form) {
 	t.Helper()
 	r, x, meet := segmentedRigs(t, level)
 	require.NoError(t, r.claimRead(asReader(t, older), resource))
-	between := func() {
-		r.awaitSnapshot(t)
-		second := asReader(t, older+1)
-		require.NoError(t, r.claimRead(second, resource), "a version with the same key")
-		written := make(chan error, 1)
-		require.NoError(t, r.checked(second, nowhere, func(conn) error {
-			go func() { written <- r.increment(as(t, newer), how, nowhere) }()
-			r.awaitWaiter(t)
-			return nil
-		}))
-		require.NoError(t, <-written)
-	}
+	between := func() { r.newerCome(t, how) }
 	meet.Store(&between)
 	ctx, writer := asReader(t, older), as(t, newer)
 	err := x.checked(ctx, nowhere, func(tx conn) error {
@@ -102,6 +81,21 @@ func locksAnOldVersion(t *testing.T, level sql.IsolationLevel, how form) {
 		return // it has read its snapshot
 	}
 	requireReaderRefused(t, err)
+}
+
+// newerCome lets a newer reader and then a newer writer come to a guard that has a snapshot and no lock.
+func (r *rig) newerCome(t *testing.T, how form) {
+	t.Helper()
+	r.awaitSnapshot(t)
+	second := asReader(t, older+1)
+	require.NoError(t, r.claimRead(second, resource), "a version with the same key")
+	written := make(chan error, 1)
+	require.NoError(t, r.checked(second, nowhere, func(conn) error {
+		go func() { written <- r.increment(as(t, newer), how, nowhere) }()
+		r.awaitWaiter(t)
+		return nil
+	}))
+	require.NoError(t, <-written)
 }
 
 // awaitSnapshot returns when a reader's guard has a snapshot and the server waits for its Execute.

@@ -14,14 +14,14 @@ import (
 
 // verbs returns the verbs that know the lock of their token. A check that returns ErrUnclaimed claims and begins again.
 func verbs(r *rig) map[string]fencetest.Verb {
-	all := fencetest.VerbsOf(r.claim, nil, r.move, r.claimRead, func(ctx context.Context, resource string) error {
-		return afterClaim(ctx, resource, r.claimRead, func() error {
-			return r.transaction(ctx, func(tx conn) error { return r.checkRead(ctx, tx, resource) })
-		})
-	})
-	for _, how := range forms {
-		all[string(how)] = fencetest.Verb{Call: func(ctx context.Context, resource string) error {
-			return afterClaim(ctx, resource, r.claim, func() error { return r.runOn(ctx, resource, how, nowhere, nothing) })
+	all := fencetest.VerbsOf(r.claim, nil, r.move, r.claimRead, nil)
+	for _, how := range append([]form{checkRead}, forms...) {
+		claim := r.claim
+		if how == checkRead {
+			claim = r.claimRead
+		}
+		all[string(how)] = fencetest.Verb{Reads: how == checkRead, Call: func(ctx context.Context, resource string) error {
+			return afterClaim(ctx, resource, claim, func() error { return r.runOn(ctx, resource, how, nowhere, nothing) })
 		}}
 	}
 	return all
