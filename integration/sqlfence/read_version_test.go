@@ -64,7 +64,7 @@ func locksAnOldVersion(t *testing.T, level sql.IsolationLevel, how form) {
 	t.Helper()
 	r, x, meet := segmentedRigs(t, level)
 	require.NoError(t, r.claimRead(asReader(t, older), resource))
-	between := func() { r.newerCome(t, how) }
+	between := func() { r.newerCome(t, func() error { return r.increment(as(t, newer), how, nowhere) }) }
 	meet.Store(&between)
 	ctx, writer := asReader(t, older), as(t, newer)
 	err := x.checked(ctx, nowhere, func(tx conn) error {
@@ -84,14 +84,14 @@ func locksAnOldVersion(t *testing.T, level sql.IsolationLevel, how form) {
 }
 
 // newerCome lets a newer reader and then a newer writer come to a guard that has a snapshot and no lock.
-func (r *rig) newerCome(t *testing.T, how form) {
+func (r *rig) newerCome(t *testing.T, writer func() error) {
 	t.Helper()
 	r.awaitSnapshot(t)
 	second := asReader(t, older+1)
 	require.NoError(t, r.claimRead(second, resource), "a version with the same key")
 	written := make(chan error, 1)
 	require.NoError(t, r.checked(second, nowhere, func(conn) error {
-		go func() { written <- r.increment(as(t, newer), how, nowhere) }()
+		go func() { written <- writer() }()
 		r.awaitWaiter(t)
 		return nil
 	}))

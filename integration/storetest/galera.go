@@ -68,19 +68,14 @@ func runningGalera() ([]*server, error) {
 	}
 	group := fmt.Sprintf("gcomm://127.0.0.1:%d,127.0.0.1:%d", ports[0], ports[3])
 	for i := range 2 {
-		c := commands[MariaDB]
-		plain, own := c.runArgs, ports[3*i:]
-		c.runArgs = func(dir string, durable bool) []string {
-			args := append(plain(dir, durable), "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2", "--wsrep-on=ON",
-				"--wsrep-provider="+provider(), "--wsrep-cluster-address="+group, "--wsrep-sst-method=rsync",
-				fmt.Sprintf("--wsrep-node-address=127.0.0.1:%d", own[0]),
-				fmt.Sprintf("--wsrep-sst-receive-address=127.0.0.1:%d", own[1]),
-				fmt.Sprintf("--wsrep-provider-options=gmcast.listen_addr=tcp://127.0.0.1:%d;ist.recv_addr=127.0.0.1:%d;"+
-					"gcache.size=16M", own[0], own[2]))
-			if i == 0 {
-				args = append(args, "--wsrep-new-cluster")
-			}
-			return args
+		c, own := commands[MariaDB], ports[3*i:]
+		c.run += fmt.Sprintf(" --binlog-format=ROW --innodb-autoinc-lock-mode=2 --wsrep-on=ON --wsrep-provider=%s "+
+			"--wsrep-cluster-address=%s --wsrep-sst-method=rsync --wsrep-node-address=127.0.0.1:%d "+
+			"--wsrep-sst-receive-address=127.0.0.1:%d "+
+			"--wsrep-provider-options=gmcast.listen_addr=tcp://127.0.0.1:%[3]d;ist.recv_addr=127.0.0.1:%[5]d;gcache.size=16M",
+			provider(), group, own[0], own[1], own[2])
+		if i == 0 {
+			c.run += " --wsrep-new-cluster"
 		}
 		node, err := start(c, false)
 		if err == nil {

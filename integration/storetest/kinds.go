@@ -3,10 +3,11 @@
 package storetest
 
 import (
-	"fmt"
+	"cmp"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // Kind is a database.
@@ -19,62 +20,58 @@ const (
 	SQLite     Kind = "SQLite"
 )
 
+// command is what differs between the servers. DIR stands for the folder of the server's data.
+type command struct {
+	init, run string // the commands
+	durable   string // more arguments of run, so that each commit flushes the log
+	fast      string // or so that none does
+	user      string // to run as if the test is root
+	signal    string // ends the server at once
+	driver    string
+	socket    string // a DSN without the database
+	admin     string // the database that there is at first
+}
+
 var commands = map[Kind]command{
 	PostgreSQL: {
-		name: "postgres", user: "postgres", signal: "QUIT", driver: "pgx",
-		initArgs: func(dir string) []string {
-			return []string{
-				program("initdb"), "-D", filepath.Join(dir, "data"), "-U", "postgres", "-A", "trust",
-				"-E", "UTF8", "--locale=C", "-N",
-			}
-		},
-		runArgs: func(dir string, durable bool) []string {
-			args := []string{
-				program("postgres"), "-D", filepath.Join(dir, "data"), "-k", dir, "-c", "listen_addresses=",
-				"-c", "max_connections=120", "-c", "deadlock_timeout=100ms",
-			}
-			if !durable {
-				args = append(args, "-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off")
-			}
-			return args
-		},
-		dsn: func(dir, database string) string {
-			if database == "" {
-				database = "postgres"
-			}
-			return fmt.Sprintf("host=%s user=postgres dbname=%s", dir, database)
-		},
+		init:   "initdb -D DIR/data -U postgres -A trust -E UTF8 --locale=C -N",
+		run:    "postgres -D DIR/data -k DIR -c listen_addresses= -c max_connections=120 -c deadlock_timeout=100ms",
+		fast:   "-c fsync=off -c synchronous_commit=off -c full_page_writes=off",
+		user:   "postgres",
+		signal: "QUIT",
+		driver: "pgx", socket: "host=DIR user=postgres dbname=", admin: "postgres",
 	},
 	MariaDB: {
-		name: "mariadbd", user: "mysql", signal: "KILL", driver: "mysql",
-		initArgs: func(dir string) []string {
-			return []string{
-				program("mariadb-install-db"), "--no-defaults", "--datadir=" + filepath.Join(dir, "data"),
-				"--auth-root-authentication-method=normal", "--skip-test-db",
-			}
-		},
-		runArgs: func(dir string, durable bool) []string {
-			flush := "0"
-			if durable {
-				flush = "1"
-			}
-			return []string{
-				program("mariadbd"), "--no-defaults", "--datadir=" + filepath.Join(dir, "data"),
-				"--socket=" + filepath.Join(dir, "sock"), "--pid-file=" + filepath.Join(dir, "pid"), "--skip-networking",
-				"--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=" + flush,
-			}
-		},
-		dsn: func(dir, database string) string {
-			return fmt.Sprintf("root@unix(%s)/%s", filepath.Join(dir, "sock"), database)
-		},
+		init: "mariadb-install-db --no-defaults --datadir=DIR/data --auth-root-authentication-method=normal --skip-test-db",
+		run: "mariadbd --no-defaults --datadir=DIR/data --socket=DIR/sock --pid-file=DIR/pid --skip-networking " +
+			"--innodb-buffer-pool-size=64M",
+		durable: "--innodb-flush-log-at-trx-commit=1",
+		fast:    "--innodb-flush-log-at-trx-commit=0",
+		user:    "mysql",
+		signal:  "KILL",
+		driver:  "mysql", socket: "root@unix(DIR/sock)/",
 	},
+}
+
+// dsn returns the DSN of a database, by default of the one that there is at first.
+func (c command) dsn(dir, database string) string {
+	return strings.ReplaceAll(c.socket, "DIR", dir) + cmp.Or(database, c.admin)
+}
+
+// arguments returns the path of the program and its arguments. The folder's name may contain spaces.
+func arguments(dir string, parts ...string) []string {
+	args := strings.Fields(strings.Join(parts, " "))
+	args[0] = program(args[0])
+	for i := range args[1:] {
+		args[i+1] = strings.ReplaceAll(args[i+1], "DIR", dir)
+	}
+	return args
 }
 
 // missing returns a program of the kind that is not installed, or "".
 func (k Kind) missing() string {
-	programs := map[Kind][]string{PostgreSQL: {"initdb", "postgres"}, MariaDB: {"mariadb-install-db", "mariadbd"}}
-	for _, name := range programs[k] {
-		if program(name) == "" {
+	for _, line := range []string{commands[k].init, commands[k].run} {
+		if name, _, _ := strings.Cut(line, " "); program(name) == "" {
 			return name
 		}
 	}

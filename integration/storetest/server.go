@@ -28,17 +28,6 @@ type server struct {
 	cmd   *exec.Cmd
 }
 
-// command is what differs between the servers.
-type command struct {
-	name     string
-	user     string // to run as if the test is root
-	initArgs func(dir string) []string
-	runArgs  func(dir string, durable bool) []string
-	signal   string // ends the server at once
-	dsn      func(dir, database string) string
-	driver   string
-}
-
 // watch runs a server until the standard input of the shell ends: when the test closes it, or when the test's process
 // ends in any way.
 const watch = `signal=$1; shift; "$@" </dev/null & pid=$!; cat >/dev/null; kill -s "$signal" $pid; wait $pid`
@@ -60,7 +49,7 @@ func start(c command, durable bool) (_ *server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	args := c.initArgs(dir)
+	args := arguments(dir, c.init)
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	// MariaDB clears its folder of temporary tables when it starts.
@@ -70,8 +59,11 @@ func start(c command, durable bool) (_ *server, err error) {
 	if out, err := initialize.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("storetest: %s: %w: %s", args[0], err, tail(out))
 	}
-	args = append([]string{"-c", watch, "sh", c.signal}, c.runArgs(dir, durable)...)
-	run := exec.Command("/bin/sh", args...)
+	flush := c.fast
+	if durable {
+		flush = c.durable
+	}
+	run := exec.Command("/bin/sh", append([]string{"-c", watch, "sh", c.signal}, arguments(dir, c.run, flush)...)...)
 	run.Dir, run.Env, run.SysProcAttr = dir, env, attr
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
@@ -89,7 +81,7 @@ func start(c command, durable bool) (_ *server, err error) {
 	s.stdin, s.cmd = stdin, run
 	if err := await(ctx, c.driver, c.dsn(dir, "")); err != nil {
 		out, _ := os.ReadFile(log.Name())
-		return nil, fmt.Errorf("storetest: %s does not answer: %w: %s", c.name, err, tail(out))
+		return nil, fmt.Errorf("storetest: %s does not answer: %w: %s", c.driver, err, tail(out))
 	}
 	return s, nil
 }

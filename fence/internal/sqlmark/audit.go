@@ -40,7 +40,7 @@ func (e *Engine[D, T]) Release(ctx context.Context, db D, resource string, cause
 	}
 	return e.retry(ctx, func() error {
 		err := e.within(ctx, db, func(tx Conn) error { return e.trail.end(ctx, tx, resource, c.Token, cause) })
-		return e.explained("release", resource, err)
+		return e.explain("release", resource, err)
 	})
 }
 
@@ -56,7 +56,7 @@ func (e *Engine[D, T]) LogRefusal(ctx context.Context, db D, err error) error {
 	if err := e.checkResource("StaleError.Resource", stale.Resource); err != nil {
 		return err
 	}
-	return e.retry(ctx, func() error { return e.explained("log refusal", stale.Resource, e.record(ctx, db)(stale)) })
+	return e.retry(ctx, func() error { return e.explain("log refusal", stale.Resource, e.record(ctx, db)(stale)) })
 }
 
 // fitTrail returns an error if the engine or the pool cannot be used, or if there is no audit trail.
@@ -115,7 +115,7 @@ func (e *Engine[D, T]) History(ctx context.Context, db D, q Query) (tenures []au
 		if tenures, err = e.trail.readTenures(rows, q); err == nil {
 			refusals, err = e.trail.readRefusals(rows, q)
 		}
-		return e.explained("history", q.Resource, err)
+		return e.explain("history", q.Resource, err)
 	})
 	if err != nil {
 		return nil, nil, err

@@ -52,24 +52,18 @@ func (e *Engine[D, T]) tables() string {
 	return name + ", " + e.trail.tables
 }
 
-// explain wraps an error of the guard's own statements.
+// explain wraps an error of the guard's own statements. It returns nil for nil.
 func (e *Engine[D, T]) explain(verb, resource string, err error) error {
-	switch e.store.kind(err) {
-	case noTable:
+	switch kind := e.store.kind(err); {
+	case err == nil:
+		return nil
+	case kind == noTable:
 		return fmt.Errorf("%s: %s %q: %w: call Migrate, or create %s with Schema: %w",
 			e.pkg, verb, resource, NoTable.Of(e.pkg), e.tables(), err)
-	case noColumn:
+	case kind == noColumn:
 		return fmt.Errorf("%s: %s %q: %w: call Migrate, or add the columns of Schema that %s lacks: %w",
 			e.pkg, verb, resource, NoTable.Of(e.pkg), e.store.base().table.quoted, err)
 	default:
 		return fmt.Errorf("%s: %s %q: %w", e.pkg, verb, resource, err)
 	}
-}
-
-// explained is explain for an error or nil.
-func (e *Engine[D, T]) explained(verb, resource string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return e.explain(verb, resource, err)
 }

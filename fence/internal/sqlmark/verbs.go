@@ -125,10 +125,9 @@ func (e *Engine[D, T]) guard(ctx context.Context, tx Conn, n node, shared, raise
 	case seen.has(n.Claimant):
 		err = e.store.base().leave(ctx, tx, n.resource, seen)
 	default:
-		refused, err = e.raise(ctx, tx, n.resource, n.Claimant, seen)
+		if refused, err = e.raise(ctx, tx, n.resource, n.Claimant, seen); refused != nil {
+			return refused
+		}
 	}
-	if err != nil {
-		return e.explain(n.verb("check"), n.resource, err)
-	}
-	return refused
+	return e.explain(n.verb("check"), n.resource, err)
 }
