@@ -93,5 +93,5 @@ func (library) Rows(ctx context.Context, tx *sql.Tx, scan func(sqlmark.Scanner) 
 func (library) Commit(_ context.Context, tx *sql.Tx) error   { return tx.Commit() }
 func (library) Rollback(_ context.Context, tx *sql.Tx) error { return tx.Rollback() }
 
-func (library) Ended(err error) bool  { return errors.Is(err, sql.ErrTxDone) }
-func (library) Unsent(err error) bool { return false }
+func (library) Ended(err error) bool { return errors.Is(err, sql.ErrTxDone) }
+func (library) Unsent(error) bool    { return false }

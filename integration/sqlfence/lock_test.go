@@ -137,23 +137,3 @@ func TestMarks_otherLocksClaimGivenUp(t *testing.T) {
 		}
 	})
 }
-
-// A table of the version before resources followed locks: nothing is accepted before Migrate, and its marks follow no
-// lock. A program of that version compares only the tokens, and keeps the name.
-func TestMarks_tableWithoutNames(t *testing.T) {
-	at(t, inTurn, func(t *testing.T, r *rig) {
-		t.Helper()
-		r.toEarlier(t)
-		r.must(t, "ALTER TABLE leasefence_marks ADD COLUMN read_token BIGINT NOT NULL DEFAULT 0")
-		require.NoError(t, r.earlierWrite(as(t, older), older))
-		r.requireNoTable(t, "lock_name")
-		require.NoError(t, r.migrate(t.Context()))
-		require.Equal(t, fencetest.Marks{Write: older, Lock: ""}, r.marks(t, resource))
-		require.NoError(t, r.claim(of(t, "accounts", older), resource))
-		require.NoError(t, r.earlierWrite(as(t, newer), newer))
-		require.Equal(t, fencetest.Marks{Write: newer, Lock: "accounts"}, r.marks(t, resource))
-		require.ErrorIs(t, r.increment(of(t, "accounts", older), do, nowhere), fence.ErrStale)
-		require.NoError(t, r.increment(of(t, "accounts", newer), do, nowhere))
-		require.EqualValues(t, 3, r.row(t).n)
-	})
-}

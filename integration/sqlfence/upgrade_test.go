@@ -12,6 +12,7 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/storetest"
+	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
 // earlier has the statements of the version before there were readers.
@@ -76,27 +77,36 @@ func (r *rig) toEarlier(t *testing.T) {
 	r.must(t, earlierVersion[r.kind].ddl)
 }
 
-// Before Migrate has added the column, nothing is accepted, and the error has the remedy.
+// Tables of the version before readers, and of the one before resources followed locks. Before Migrate has added the
+// columns, nothing is accepted, and the error has the remedy. Then the marks follow no lock yet.
 func TestMarks_tableOfAnEarlierVersion(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
-		r.toEarlier(t)
-		require.NoError(t, r.earlierWrite(as(t, older), older))
-		r.requireNoTable(t, "read_token")
-		require.Equal(t, row{n: 1, last: int64(older)}, r.row(t))
-		require.NoError(t, r.migrate(t.Context()))
-		require.ErrorIs(t, r.claim(as(t, older-1), resource), fence.ErrStale, "the mark was lost")
-		require.NoError(t, r.claim(as(t, older), resource))
+		for _, missing := range []string{"read_token", "lock_name"} {
+			r.reset(t)
+			r.toEarlier(t)
+			if missing == "lock_name" {
+				r.must(t, "ALTER TABLE leasefence_marks ADD COLUMN read_token BIGINT NOT NULL DEFAULT 0")
+			}
+			require.NoError(t, r.earlierWrite(as(t, older), older))
+			r.requireNoTable(t, missing)
+			require.Equal(t, row{n: 1, last: int64(older)}, r.row(t))
+			require.NoError(t, r.migrate(t.Context()))
+			require.ErrorIs(t, r.claim(as(t, older-1), resource), fence.ErrStale, "the mark was lost")
+			require.Equal(t, fencetest.Marks{Write: older}, r.marks(t, resource))
+			require.NoError(t, r.claim(of(t, "accounts", older), resource))
 
-		// Both versions write, and a reader comes.
-		require.NoError(t, r.increment(as(t, older), do, nowhere))
-		require.NoError(t, r.earlierWrite(as(t, older), older))
-		require.NoError(t, r.claimRead(asReader(t, newer), resource))
-		requireFenced(t, r.increment(as(t, older), do, nowhere), do)
-		require.NoError(t, r.earlierWrite(as(t, newer+1), newer+1))
-		require.ErrorIs(t, r.claimRead(asReader(t, newer), resource), fence.ErrStale, "a mark of the earlier version")
-		require.NoError(t, r.increment(as(t, newer+1), do, nowhere))
-		require.Equal(t, row{n: 5, last: int64(newer + 1)}, r.row(t))
+			// Both versions write, and a reader comes. The earlier version compares only tokens, and keeps the name.
+			require.NoError(t, r.increment(of(t, "accounts", older), do, nowhere))
+			require.NoError(t, r.earlierWrite(as(t, older), older))
+			require.NoError(t, r.claimRead(readerOf(t, "accounts", newer), resource))
+			requireFenced(t, r.increment(of(t, "accounts", older), do, nowhere), do)
+			require.NoError(t, r.earlierWrite(as(t, newer+1), newer+1))
+			require.Equal(t, fencetest.Marks{Write: newer + 1, Read: newer, Lock: "accounts"}, r.marks(t, resource))
+			require.ErrorIs(t, r.claimRead(readerOf(t, "accounts", newer), resource), fence.ErrStale, "a mark of the earlier version")
+			require.NoError(t, r.increment(of(t, "accounts", newer+1), do, nowhere))
+			require.Equal(t, row{n: 5, last: int64(newer + 1)}, r.row(t))
+		}
 	})
 }
 
