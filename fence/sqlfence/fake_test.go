@@ -13,9 +13,10 @@ type fakeServer struct {
 	token           int64
 	connect         func() error
 	commit          func() error
-	begins, commits int // read them only when no transaction is under way
-	open            int // transactions
-	loose           int // statements outside of a transaction
+	query           func() error // the error of a query
+	begins, commits int          // read them only when no transaction is under way
+	open            int          // transactions
+	loose           int          // statements outside of a transaction
 }
 
 func (s *fakeServer) Connect(context.Context) (driver.Conn, error) {
@@ -65,6 +66,9 @@ func (c *fakeConn) Commit() error {
 
 func (c *fakeConn) QueryContext(_ context.Context, query string, _ []driver.NamedValue) (driver.Rows, error) {
 	c.count()
+	if c.s.query != nil {
+		return nil, c.s.query()
+	}
 	values := []driver.Value{c.s.token, int64(0), "", int64(0), int64(0), "", false}
 	switch {
 	case strings.Contains(query, "txid_current"):

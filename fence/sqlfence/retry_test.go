@@ -47,7 +47,7 @@ func TestDo_answerToCommit(t *testing.T) {
 		t.Run(fmt.Sprint(c.err), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server := &fakeServer{token: 7, commit: func() error { return c.err }}
-				runs, err := doOn(t, server, nil)
+				runs, err := doOn(t, server, nil, 3)
 				require.Equal(t, c.runs, runs)
 				require.Equal(t, c.runs, server.begins)
 				require.Equal(t, c.unknown, errors.Is(err, sqlfence.ErrUnknown), "%v", err)
@@ -73,7 +73,7 @@ func TestDo_errorOfFn(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			server := &fakeServer{token: 7}
-			runs, err := doOn(t, server, func() error { return c.err })
+			runs, err := doOn(t, server, func() error { return c.err }, 3)
 			require.Equal(t, c.runs, runs, "%v", c.err)
 			require.ErrorIs(t, err, c.err)
 			require.Zero(t, server.commits)
@@ -99,6 +99,26 @@ func TestDo_contextEndsInThePause(t *testing.T) {
 	})
 }
 
+// A guard that has met a newer COMMIT is repeated without a count, but not for the guard of another Do.
+func TestDo_ofAnotherResourceGivesUp(t *testing.T) {
+	ctx, cancel := context.WithCancel(fence.NewContext(t.Context(), 7))
+	server := &fakeServer{token: 7, query: func() error {
+		cancel()
+		return stateError("40001")
+	}}
+	db := sql.OpenDB(server)
+	defer db.Close() //nolint:errcheck // A fake.
+	runs, f := 0, newFence(t, sqlfence.Options{Attempts: 1})
+	_, err := doOn(t, &fakeServer{token: 7}, func() error {
+		if runs++; runs == 5 {
+			return nil
+		}
+		return f.Do(ctx, db, "inner", func(context.Context, *sql.Tx) error { panic("not guarded") })
+	}, 1)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, 1, runs)
+}
+
 // The claim of a Do shares its attempts.
 func TestDo_claimFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -112,13 +132,13 @@ func TestDo_claimFails(t *testing.T) {
 	})
 }
 
-// doOn runs Do with three attempts and returns how often the function ran.
-func doOn(t *testing.T, server *fakeServer, fn func() error) (runs int, err error) {
+// doOn runs Do and returns how often the function ran.
+func doOn(t *testing.T, server *fakeServer, fn func() error, attempts int) (runs int, err error) {
 	t.Helper()
 	db := sql.OpenDB(server)
 	defer db.Close() //nolint:errcheck // A fake.
 	ctx := fence.NewContext(t.Context(), fence.Token(server.token))
-	err = newFence(t, sqlfence.Options{Attempts: 3}).Do(ctx, db, "accounts", func(context.Context, *sql.Tx) error {
+	err = newFence(t, sqlfence.Options{Attempts: attempts}).Do(ctx, db, "accounts", func(context.Context, *sql.Tx) error {
 		runs++
 		if fn == nil {
 			return nil

@@ -30,8 +30,9 @@ func (e *Engine[D, T]) retry(ctx context.Context, op func() error) error {
 		for overtaken(err) && ctx.Err() == nil {
 			err = op()
 		}
-		if overtaken(err) {
-			return fmt.Errorf("%w, after: %w", context.Cause(ctx), err)
+		if behind, found := errors.AsType[overtakenError](err); found {
+			// Without this type: if a function of Do returns the error, that Do must not begin again for it.
+			return fmt.Errorf("%w, after: %w", context.Cause(ctx), behind.error)
 		}
 		if err == nil || !e.repeatable(err) {
 			return err
