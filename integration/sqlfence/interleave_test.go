@@ -156,15 +156,35 @@ func (r *rig) mustBeShut(t *testing.T) {
 	}
 }
 
-func requireRefused(t *testing.T, err error, how form) {
+// requireStale requires a refusal by the newer token. The transaction of a check may have failed instead: the caller
+// begins again, and is refused then.
+func requireStale(t *testing.T, err error, checks bool, want fence.StaleError) {
 	t.Helper()
-	if how.checks() && transient(err) {
-		return // the caller begins again, and is refused then
+	if checks && transient(err) {
+		return
 	}
 	stale, ok := errors.AsType[*fence.StaleError](err)
 	require.True(t, ok, "%v", err)
-	require.ErrorIs(t, err, fence.ErrStale)
-	require.Equal(t, fence.StaleError{Resource: resource, Token: older, Highest: newer}, *stale)
+	want.Token, want.Highest = older, newer
+	require.Equal(t, want, *stale)
+}
+
+// requireRefused requires that the write mark has refused a writer.
+func requireRefused(t *testing.T, err error, how form) {
+	t.Helper()
+	requireStale(t, err, how.checks(), fence.StaleError{Resource: resource})
+}
+
+// requireFenced requires that a reader's mark has refused a writer.
+func requireFenced(t *testing.T, err error, how form) {
+	t.Helper()
+	requireStale(t, err, how.checks(), fence.StaleError{Resource: resource, ByReader: true})
+}
+
+// requireReaderRefused requires that the write mark has refused a reader.
+func requireReaderRefused(t *testing.T, err error) {
+	t.Helper()
+	requireStale(t, err, true, fence.StaleError{Resource: resource, Read: true})
 }
 
 // An older holder writes or reads while a newer holder's transaction is under way, which then commits or rolls back.

@@ -90,19 +90,11 @@ func (r *rig) pathComes(t *testing.T, path string, when step) {
 
 func requirePathRefused(t *testing.T, err error, newerAt string) {
 	t.Helper()
-	if transient(err) {
-		return // the caller begins again, and is refused then
-	}
-	stale, ok := errors.AsType[*fence.StaleError](err)
-	require.True(t, ok, "%v", err)
-	want := fence.StaleError{Resource: "a/b", Token: older, Highest: newer}
-	switch newerAt {
-	case "a":
+	want := fence.StaleError{Resource: "a/b", ByReader: newerAt == "a/b/c"}
+	if newerAt == "a" {
 		want.Resource = "a"
-	case "a/b/c":
-		want.ByReader = true
 	}
-	require.Equal(t, want, *stale)
+	requireStale(t, err, true, want)
 }
 
 // CheckPath raises no mark, so it refuses a path that was not claimed, or of which only the end was.

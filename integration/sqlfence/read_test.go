@@ -48,28 +48,6 @@ func (r *rig) arriveReader(ctx context.Context, claims bool) (n int64, err error
 	}
 }
 
-// requireFenced requires that a reader's mark has refused a writer.
-func requireFenced(t *testing.T, err error, how form) {
-	t.Helper()
-	if how.checks() && transient(err) {
-		return // the caller begins again, and is refused then
-	}
-	stale, ok := errors.AsType[*fence.StaleError](err)
-	require.True(t, ok, "%v", err)
-	require.Equal(t, fence.StaleError{Resource: resource, Token: older, Highest: newer, ByReader: true}, *stale)
-}
-
-// requireReaderRefused requires that the write mark has refused a reader.
-func requireReaderRefused(t *testing.T, err error) {
-	t.Helper()
-	if transient(err) {
-		return
-	}
-	stale, ok := errors.AsType[*fence.StaleError](err)
-	require.True(t, ok, "%v", err)
-	require.Equal(t, fence.StaleError{Resource: resource, Token: older, Highest: newer, Read: true}, *stale)
-}
-
 // A newer reader comes at every step of an older writer's transaction: it waits for the transaction, reads what it has
 // written, and later ones are refused.
 func TestMarks_readerComesAtEveryStep(t *testing.T) {
