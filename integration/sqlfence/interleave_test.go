@@ -36,11 +36,16 @@ func (r *rig) arrive(ctx context.Context, how arrival) error {
 		form = check
 	case byDo:
 	}
+	return persist(ctx, resource, r.claim, func() error { return r.increment(ctx, form, nowhere) })
+}
+
+// persist repeats a transaction as the documents require: it claims a token that was not claimed, and begins again after
+// a conflict.
+func persist(ctx context.Context, resource string, claim func(context.Context, string) error, transaction func() error) error {
 	for {
-		err := r.increment(ctx, form, nowhere)
+		err := transaction()
 		if errors.Is(err, sqlfence.ErrUnclaimed) {
-			err = r.claim(ctx, resource)
-			if err == nil {
+			if err = claim(ctx, resource); err == nil {
 				continue
 			}
 		}

@@ -31,21 +31,13 @@ func (r *rig) arriveReader(ctx context.Context, claims bool) (n int64, err error
 			return 0, err
 		}
 	}
-	for {
-		err := r.checked(ctx, nowhere, func(tx conn) (err error) {
+	err = persist(ctx, resource, r.claimRead, func() error {
+		return r.checked(ctx, nowhere, func(tx conn) (err error) {
 			n, err = read(ctx, tx)
 			return err
 		})
-		if errors.Is(err, sqlfence.ErrUnclaimed) {
-			err = r.claimRead(ctx, resource)
-			if err == nil {
-				continue
-			}
-		}
-		if !transient(err) || ctx.Err() != nil {
-			return n, err
-		}
-	}
+	})
+	return n, err
 }
 
 // A newer reader comes at every step of an older writer's transaction: it waits for the transaction, reads what it has

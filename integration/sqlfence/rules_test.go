@@ -2,7 +2,6 @@ package sqlfence_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,21 +20,10 @@ func verbs(r *rig) map[string]fencetest.Verb {
 			claim = r.claimRead
 		}
 		all[string(how)] = fencetest.Verb{Reads: how == checkRead, Call: func(ctx context.Context, resource string) error {
-			return afterClaim(ctx, resource, claim, func() error { return r.runOn(ctx, resource, how, nowhere, nothing) })
+			return persist(ctx, resource, claim, func() error { return r.runOn(ctx, resource, how, nowhere, nothing) })
 		}}
 	}
 	return all
-}
-
-func afterClaim(ctx context.Context, resource string, claim func(context.Context, string) error, check func() error) error {
-	err := check()
-	if !errors.Is(err, sqlfence.ErrUnclaimed) {
-		return err
-	}
-	if err := claim(ctx, resource); err != nil {
-		return err
-	}
-	return check()
 }
 
 // marks returns the marks of a resource.
