@@ -380,8 +380,8 @@ var fenceMutants = []mutant{
 	{
 		name: "sqlfence: a reader's claim raises no mark",
 		file: "fence/internal/sqlmark/verbs.go",
-		old:  "refused == nil && !seen.has(c) {",
-		new:  "refused == nil && !seen.has(c) && !c.read {",
+		old:  "err == nil && refused == nil && !seen.has(c) {",
+		new:  "err == nil && refused == nil && !seen.has(c) && !c.read {",
 		by:   killer{onSQLite, "TestMarks_rules/SQLite,_journal_wal", `rules.Decide(t)`},
 	},
 	{

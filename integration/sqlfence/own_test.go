@@ -78,15 +78,21 @@ func TestMarks_sharedFormsRunSideBySide(t *testing.T) {
 		}
 		for _, how := range []form{doShared, checkShared} {
 			same := [2]string{resource, resource}
-			t.Run(string(how), func(t *testing.T) { r.sideBySide(t, how, same, as(t, newer), r.claim) })
-			t.Run(string(how)+", reader", func(t *testing.T) { r.sideBySide(t, how, same, asReader(t, newer), r.claimRead) })
+			t.Run(string(how), func(t *testing.T) {
+				r.sideBySide(t, how, same, func() error { return r.claim(as(t, newer), resource) })
+			})
+			t.Run(string(how)+", reader", func(t *testing.T) {
+				r.sideBySide(t, how, same, func() error { return r.claimRead(asReader(t, newer), resource) })
+			})
 		}
 		branches := [2]string{resource + "/b", resource + "/c"}
-		t.Run("CheckPath", func(t *testing.T) { r.sideBySide(t, checkPath, branches, as(t, newer), r.claimPath) })
+		t.Run("CheckPath", func(t *testing.T) {
+			r.sideBySide(t, checkPath, branches, func() error { return r.claimPath(as(t, newer), resource) })
+		})
 	})
 }
 
-func (r *rig) sideBySide(t *testing.T, how form, nodes [2]string, comes context.Context, claim func(context.Context, string) error) {
+func (r *rig) sideBySide(t *testing.T, how form, nodes [2]string, newerClaims func() error) {
 	t.Helper()
 	r.reset(t)
 	// Without this the two would claim, and a claim waits for transactions with a lock on the mark.
@@ -99,7 +105,7 @@ func (r *rig) sideBySide(t *testing.T, how form, nodes [2]string, comes context.
 		require.NoError(t, r.claim(as(t, older), resource), "their own claim does not wait for them")
 	}
 	claimed := make(chan error, 1)
-	go func() { claimed <- claim(comes, resource) }()
+	go func() { claimed <- newerClaims() }()
 	r.awaitWaiter(t)
 	third := make(chan error, 1)
 	go func() { third <- r.runOn(as(t, older), nodes[0], how, nowhere, nothing) }()

@@ -45,10 +45,10 @@ func (e *Engine[D, T]) claimOnce(ctx context.Context, db D, resource string, c C
 		if seen, err = e.store.base().see(ctx, tx, e.store.base().peek, resource); err != nil {
 			return err
 		}
-		if refused = seen.refuses(resource, c); refused != nil || seen.has(c) {
-			return nil
+		if refused = seen.refuses(resource, c); refused == nil && !seen.has(c) {
+			err = e.store.announce(ctx, tx, resource, c, seen)
 		}
-		return e.store.announce(ctx, tx, resource, c, seen)
+		return err
 	})
 	if err == nil && refused == nil && !seen.has(c) {
 		err = e.within(ctx, db, func(tx Conn) (err error) {
