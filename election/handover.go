@@ -13,7 +13,6 @@ import (
 
 	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/queue"
-	"github.com/leasefence/leasefence/internal/scope"
 )
 
 // The order of the queue, and of the tokens, is the order of the create revisions: no key can move forward. To hand
@@ -43,14 +42,6 @@ func (e *blockedError) Error() string {
 }
 
 func (e *blockedError) Unwrap() error { return ErrBlocked }
-
-// waitsFor returns nil if the leadership can be handed over to the choice, and otherwise the error of findHeir.
-func (l *Leadership) waitsFor(ctx context.Context, c choice) error {
-	ctx, cancel := scope.Join(ctx, l.ctx)
-	defer cancel()
-	_, err := l.findHeir(ctx, c)
-	return err
-}
 
 // findHeir reads the queue and finds the chosen candidate. Its answer stays complete: contenders that enter later stand
 // behind the heir. The error matches ErrNoCandidate, is a *blockedError, or comes from the read.
@@ -115,7 +106,7 @@ func (c choice) among(prefix string, kvs []*mvccpb.KeyValue) (heir, error) {
 }
 
 // ofEtcd reports whether a contender may be a candidate of etcd's own election package: the last part of its key is the
-// lease's ID and nothing else. The key of etcd's own lock looks the same, but its value is empty, which checkChosen
+// lease's ID and nothing else. The key of etcd's own lock looks the same, but its value is empty, which Transfer
 // refuses.
 func ofEtcd(prefix string, kv *mvccpb.KeyValue) bool {
 	return string(kv.Key[len(prefix):]) == strconv.FormatInt(kv.Lease, 16)

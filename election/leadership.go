@@ -30,9 +30,8 @@ type Leadership struct {
 	ctx context.Context //nolint:containedctx // the life of the leadership, which Context hands out
 	end context.CancelCauseFunc
 
-	writing  chan struct{} // of capacity 1: full while a Proclaim is under way, which owns written
-	written  int64         // the latest known revision at which the key was written
-	patience time.Duration // bounds a release on a context that ends with the leadership
+	writing chan struct{} // of capacity 1: full while a Proclaim is under way, which owns written
+	written int64         // the latest known revision at which the key was written
 
 	// Under Run only Run deletes the key, after lead has returned.
 	byRun bool
@@ -50,20 +49,19 @@ type Leadership struct {
 // [lease.ErrLost] if the session's lease or the place in the queue was lost while waiting, and [lease.ErrClosed] if the
 // session is closed. If the session has lost its lease before the call, Campaign takes a new lease first.
 func Campaign(ctx context.Context, session *lease.Session, name string, opts Options) (*Leadership, error) {
-	s, err := check(session, name, opts)
-	if err != nil {
+	if err := check(session, name, opts); err != nil {
 		return nil, err
 	}
-	l, err := campaign(ctx, s, name, opts, false)
+	l, err := campaign(ctx, session, name, opts, false)
 	if err != nil {
 		return nil, fmt.Errorf("election: campaign %q: %w", name, err)
 	}
 	return l, nil
 }
 
-func campaign(ctx context.Context, s *candidacy.Session, name string, opts Options, byRun bool) (*Leadership, error) {
-	as := &candidate{priority: opts.Priority, asked: make(chan struct{}, 1), log: s.Logger.With("election", name)}
-	hold, err := s.Campaign(ctx, name, opts.Value, candidacy.Candidate{
+func campaign(ctx context.Context, s *lease.Session, name string, opts Options, byRun bool) (*Leadership, error) {
+	as := &candidate{priority: opts.Priority, asked: make(chan struct{}, 1), log: candidacy.Logger(s).With("election", name)}
+	hold, err := candidacy.Campaign(ctx, s, name, opts.Value, candidacy.Candidate{
 		Mark: mark(opts.Priority), Waits: as.waits, Touched: as.touched,
 	})
 	if err != nil {
@@ -73,7 +71,7 @@ func campaign(ctx context.Context, s *candidacy.Session, name string, opts Optio
 	l := &Leadership{
 		lock: lock, hold: hold, as: as, name: name, opts: opts, byRun: byRun,
 		log:     as.log.With("token", lock.Token().String()),
-		writing: make(chan struct{}, 1), written: hold.Entry.Rev, patience: s.Patience,
+		writing: make(chan struct{}, 1), written: hold.Entry.Rev,
 		to: make(chan choice, 1),
 	}
 	l.ctx, l.end = context.WithCancelCause(context.WithValue(lock.Context(), leadershipKey{}, l))
@@ -82,7 +80,12 @@ func campaign(ctx context.Context, s *candidacy.Session, name string, opts Optio
 	}
 	l.log.Info("leads")
 	if !opts.KeepLead && opts.Priority < maxPriority {
-		s.Spawn(l.prefer)
+		if leave := candidacy.Enter(s); leave != nil {
+			go func() {
+				defer leave()
+				l.prefer()
+			}()
+		}
 	}
 	return l, nil
 }
@@ -168,7 +171,7 @@ func (l *Leadership) finish(ctx context.Context) (missed, err error) {
 	if l.byRun {
 		return nil, nil
 	}
-	ctx, cancel := scope.Beyond(ctx, l.ctx, alive, l.patience)
+	ctx, cancel := scope.Beyond(ctx, l.ctx, alive, l.hold.Patience)
 	defer cancel()
 	return l.release(ctx)
 }
@@ -214,7 +217,8 @@ func (l *Leadership) release(ctx context.Context) (missed, err error) {
 //
 // Under [Run], Transfer ends the context and returns: Run releases the key when lead has returned.
 func (l *Leadership) Transfer(ctx context.Context, value string) error {
-	if err := checkChosen(value); err != nil {
+	// An empty value chooses no candidate: locks of etcd's own package have it.
+	if err := checkValue("value", value, 1); err != nil {
 		return err
 	}
 	if err := l.transfer(ctx, choice{value: value}); err != nil {
@@ -227,7 +231,10 @@ func (l *Leadership) transfer(ctx context.Context, to choice) error {
 	if err := l.Err(); err != nil {
 		return err
 	}
-	if err := l.waitsFor(ctx, to); err != nil {
+	look, cancel := scope.Join(ctx, l.ctx)
+	_, err := l.findHeir(look, to)
+	cancel()
+	if err != nil {
 		// Another call may have ended the leadership meanwhile, and taken the candidate out of the queue.
 		if ended := l.Err(); ended != nil {
 			return ended

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/leasefence/leasefence/internal/candidacy"
 	"github.com/leasefence/leasefence/internal/queue"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -76,33 +75,25 @@ func newRunOptions(options []RunOption) (o runOptions, err error) {
 }
 
 // check refuses bad input before anything is sent.
-func check(session *lease.Session, name string, opts Options) (*candidacy.Session, error) {
+func check(session *lease.Session, name string, opts Options) error {
 	if session == nil {
-		return nil, errors.New("election: session is nil, want a lease.Session")
+		return errors.New("election: session is nil, want a lease.Session")
 	}
 	if err := queue.CheckName(name); err != nil {
-		return nil, fmt.Errorf("election: name %w", err)
+		return fmt.Errorf("election: name %w", err)
 	}
-	if err := checkValue("Options.Value", opts.Value); err != nil {
-		return nil, err
+	if err := checkValue("Options.Value", opts.Value, 0); err != nil {
+		return err
 	}
 	if opts.Priority < 0 || opts.Priority > maxPriority {
-		return nil, fmt.Errorf("election: Options.Priority is %d, want 0 to %d", opts.Priority, maxPriority)
-	}
-	return candidacy.Of(session), nil
-}
-
-// checkChosen refuses a value that chooses no candidate: locks of etcd's own package have an empty value.
-func checkChosen(value string) error {
-	if value == "" || len(value) > maxValue {
-		return fmt.Errorf("election: value has %d bytes, want 1 to %d", len(value), maxValue)
+		return fmt.Errorf("election: Options.Priority is %d, want 0 to %d", opts.Priority, maxPriority)
 	}
 	return nil
 }
 
-func checkValue(field, value string) error {
-	if len(value) > maxValue {
-		return fmt.Errorf("election: %s has %d bytes, want 0 to %d", field, len(value), maxValue)
+func checkValue(field, value string, least int) error {
+	if len(value) < least || len(value) > maxValue {
+		return fmt.Errorf("election: %s has %d bytes, want %d to %d", field, len(value), least, maxValue)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 // the server had answered. A late request never undoes a later Proclaim. The error wraps ctx's cause if ctx ended, and
 // matches [lease.ErrLost] or [ErrResigned] if the leadership has ended.
 func (l *Leadership) Proclaim(ctx context.Context, value string) error {
-	if err := checkValue("value", value); err != nil {
+	if err := checkValue("value", value, 0); err != nil {
 		return err
 	}
 	if err := l.proclaim(ctx, value); err != nil {

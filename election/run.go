@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/leasefence/leasefence/fence"
@@ -42,8 +43,7 @@ import (
 // as an error. Before it campaigns again Run pauses for 12 ms to a second, longer each time that a campaign and its
 // leadership together have lasted less than ten seconds. Lead must not close the session: Close waits for lead.
 func Run(ctx context.Context, session *lease.Session, name string, opts Options, lead func(ctx context.Context, token fence.Token) error, options ...RunOption) error {
-	s, err := check(session, name, opts)
-	if err != nil {
+	if err := check(session, name, opts); err != nil {
 		return err
 	}
 	more, err := newRunOptions(options)
@@ -53,7 +53,7 @@ func Run(ctx context.Context, session *lease.Session, name string, opts Options,
 	if lead == nil {
 		return errors.New("election: lead is nil, want a function")
 	}
-	r := runner{session: s, name: name, opts: opts, runOpts: more, lead: lead}
+	r := runner{session, name, opts, more, lead, candidacy.Logger(session).With("election", name)}
 	if err := r.run(ctx); err != nil {
 		return fmt.Errorf("election: run %q: %w", name, err)
 	}
@@ -61,11 +61,12 @@ func Run(ctx context.Context, session *lease.Session, name string, opts Options,
 }
 
 type runner struct {
-	session *candidacy.Session
+	session *lease.Session
 	name    string
 	opts    Options
 	runOpts runOptions
 	lead    func(context.Context, fence.Token) error
+	log     *slog.Logger
 }
 
 // steady is how long a round lasts to reset the pause before the next campaign.
@@ -83,7 +84,7 @@ func (r *runner) run(ctx context.Context) error {
 			return err
 		}
 		if err != nil {
-			r.session.Logger.Warn("resigned with an error", "election", r.name, "err", loggable(err))
+			r.log.Warn("resigned with an error", "err", loggable(err))
 		}
 		if time.Since(began) > steady {
 			pause.Reset()
@@ -97,17 +98,18 @@ func (r *runner) run(ctx context.Context) error {
 // round is one campaign and, if it is won, one leadership. It reports whether Run campaigns again, and the loss, if
 // any.
 func (r *runner) round(ctx context.Context) (again bool, lost, err error) {
-	if !r.session.Enter() { // so that Close waits for lead
+	leave := candidacy.Enter(r.session) // so that Close waits for lead
+	if leave == nil {
 		return false, nil, lease.ErrClosed
 	}
-	defer r.session.Leave()
+	defer leave()
 	l, err := campaign(ctx, r.session, r.name, r.opts, true)
 	switch {
 	case err == nil:
 		return r.after(r.term(ctx, l))
 	case ctx.Err() == nil && errors.Is(err, lease.ErrLost) && !errors.Is(err, lease.ErrClosed):
 		// It has not led, so OnLost is not called.
-		r.session.Logger.Warn("lost while waiting to lead", "election", r.name, "err", err)
+		r.log.Warn("lost while waiting to lead", "err", err)
 		return true, nil, nil
 	case ctx.Err() == nil && errors.Is(err, lease.ErrAskedToRelease): // before it knew that it led
 		return true, nil, nil
@@ -135,7 +137,7 @@ func (r *runner) term(ctx context.Context, l *Leadership) (e ending) {
 		l.stop()
 		done()
 		// The key is released also if ctx has ended.
-		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.session.Patience)
+		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.hold.Patience)
 		defer cancel()
 		missed, err := l.release(release)
 		if missed != nil {
@@ -182,7 +184,7 @@ func (r *runner) watch(work context.Context) (stop func()) {
 		}
 		err := fmt.Errorf("election: run %q: lead has not returned %v after the end of its context: %w",
 			r.name, r.runOpts.stopTimeout, context.Cause(work))
-		r.session.Logger.Error("lead hangs", "election", r.name, "err", err)
+		r.log.Error("lead hangs", "err", err)
 		if r.runOpts.onHang != nil {
 			r.runOpts.onHang(err)
 		}
@@ -206,7 +208,7 @@ func (r *runner) after(e ending) (again bool, lost, err error) {
 		return true, errors.Join(e.lost, e.lead), nil
 	case e.handed:
 		if e.lead != nil {
-			r.session.Logger.Warn("lead failed as it was handed over", "election", r.name, "err", e.lead)
+			r.log.Warn("lead failed as it was handed over", "err", e.lead)
 		}
 		return true, nil, e.released
 	case e.lead != nil:

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,20 +16,19 @@ import (
 )
 
 func init() {
-	candidacy.Of = func(session any) *candidacy.Session {
+	candidacy.Campaign = campaign
+	candidacy.Enter = func(session any) (leave func()) {
 		s := session.(*Session)
-		return &candidacy.Session{
-			Campaign: s.campaign,
-			Enter:    s.enterScope,
-			Leave:    s.leaveScope,
-			Spawn:    func(f func()) bool { return s.spawn(func(context.Context) { f() }) },
-			Patience: releaseBound(s.opts.TTL),
-			Logger:   s.log,
+		if !s.enterScope() {
+			return nil
 		}
+		return s.leaveScope
 	}
+	candidacy.Logger = func(session any) *slog.Logger { return session.(*Session).log }
 }
 
-func (s *Session) campaign(ctx context.Context, name, value string, as candidacy.Candidate) (candidacy.Hold, error) {
+func campaign(ctx context.Context, session any, name, value string, as candidacy.Candidate) (candidacy.Hold, error) {
+	s := session.(*Session)
 	opts := lockOptions{owner: value}
 	if value == "" {
 		opts.owner = s.opts.Owner
@@ -42,7 +42,7 @@ func (s *Session) campaign(ctx context.Context, name, value string, as candidacy
 		return candidacy.Hold{}, err
 	}
 	return candidacy.Hold{
-		Lock: l, Queue: l.g.queue, Entry: l.entry.Entry,
+		Lock: l, Queue: l.g.queue, Entry: l.entry.Entry, Patience: releaseBound(l.g.ttl),
 		While:   l.g.while,
 		Ended:   l.ended,
 		Overdue: func() time.Duration { return -l.g.untilRenewal() },

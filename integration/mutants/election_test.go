@@ -16,7 +16,7 @@ var electionMutants = []mutant{
 	{
 		name: "Transfer: does not check that the candidate waits",
 		file: "election/leadership.go",
-		old:  "if err := l.waitsFor(ctx, to); err != nil {\n\t\t// Another call may have ended the leadership meanwhile, and taken the candidate out of the queue.\n\t\tif ended := l.Err(); ended != nil {\n\t\t\treturn ended\n\t\t}\n\t\treturn err\n\t}\n",
+		old:  "if err != nil {\n\t\t// Another call may have ended the leadership meanwhile, and taken the candidate out of the queue.\n\t\tif ended := l.Err(); ended != nil {\n\t\t\treturn ended\n\t\t}\n\t\treturn err\n\t}\n",
 		new:  "",
 		by:   killer{inElection, "TestLeadership_Transfer_fails", `require.NoError(t, l.Err())`},
 	},

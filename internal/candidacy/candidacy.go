@@ -1,5 +1,8 @@
 // Package candidacy is the part of package lease that only package election uses. What a leader needs beyond a lock's
 // holder does not belong among the methods of every lock.
+//
+// Package lease sets the functions. Each session is a *lease.Session: its type cannot be named here, because lease
+// imports this package.
 package candidacy
 
 import (
@@ -11,26 +14,17 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// Of returns the internals of a *lease.Session. Package lease sets it. The parameter's type cannot be named here,
-// because lease imports this package.
-var Of func(session any) *Session
-
-// Session is a *lease.Session with the methods that election needs.
-type Session struct {
+var (
 	// Campaign acquires the lock called name. Unlike Lock it enters etcd's queue at once, even if another caller of the
 	// session wants the name: other processes see the candidate, and may delete its key while it waits. Then it enters
 	// again at the end of the queue. The caller has checked the name and the value.
-	Campaign func(ctx context.Context, name, value string, c Candidate) (Hold, error)
-	// Enter begins work for whose end, Leave, the session's Close waits. It reports false if the session is closing.
-	Enter func() bool
-	Leave func()
-	// Spawn runs f in a goroutine for which the session's Close waits; f must return when the handles have ended. Spawn
-	// reports false if the session is closing.
-	Spawn func(f func()) bool
-	// Patience is the time limit of a release that has no caller's context.
-	Patience time.Duration
-	Logger   *slog.Logger
-}
+	Campaign func(ctx context.Context, session any, name, value string, c Candidate) (Hold, error)
+	// Enter begins work for whose end the session's Close waits once all handles have ended. The caller calls leave at
+	// that end. Leave is nil if the session is closing.
+	Enter func(session any) (leave func())
+	// Logger returns the session's log.
+	Logger func(session any) *slog.Logger
+)
 
 // Candidate is what a candidate adds to the acquisition of a lock.
 type Candidate struct {
@@ -46,9 +40,10 @@ type Candidate struct {
 
 // Hold is what a leader needs of its lock beyond the methods of every lock.
 type Hold struct {
-	Lock  any // a *lease.Lock
-	Queue *queue.Queue
-	Entry queue.Entry // of the lock, in the queue
+	Lock     any // a *lease.Lock
+	Queue    *queue.Queue
+	Entry    queue.Entry   // of the lock, in the queue
+	Patience time.Duration // the time limit of a release that has no caller's context
 
 	// While is etcd.Conn.While with the life of the lease.
 	While func(ctx context.Context, do func(*etcd.Attempt) error) (late bool, err error)
