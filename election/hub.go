@@ -3,7 +3,6 @@ package election
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -89,7 +88,7 @@ func (h *hub) watchNoMore() {
 // reported.
 func (h *hub) follow(ctx context.Context, goesOn bool) (bool, error) {
 	if h.rev == 0 {
-		if err := h.out.Conn.Do(ctx, readAttempt, h.begin); err != nil {
+		if err := h.read(ctx, 0); err != nil {
 			return false, err
 		}
 		goesOn = true
@@ -109,7 +108,7 @@ func (h *hub) follow(ctx context.Context, goesOn bool) (bool, error) {
 	h.unwatch = cancel
 	h.show() // after the new watch exists: an observer that leaves now leaves no watch half opened
 	if !goesOn {
-		err := h.out.Conn.Do(wctx, readAttempt, h.check)
+		err := h.read(wctx, h.rev) // a restored cluster may have passed rev already, with other keys
 		if err != nil && wctx.Err() == nil {
 			return false, err
 		}
@@ -124,101 +123,66 @@ func (h *hub) follow(ctx context.Context, goesOn bool) (bool, error) {
 		if resp.Err() != nil {
 			break
 		}
-		over, end := h.apply(resp.Events)
-		if end > 0 {
-			err := h.out.Conn.Do(ctx, readAttempt, func(a *etcd.Attempt) error { return h.succeed(a, end) })
-			return wctx.Err() == nil, err
-		}
-		if over {
-			return true, nil
+		if next := h.apply(resp.Events); next > 0 {
+			return true, h.read(ctx, next)
 		}
 	}
 	return false, nil //nolint:nilerr // the watch broke: run opens another
 }
 
-// apply takes the events of a watch, which are in order and never split a revision. Over says that another watch has to
-// take over: either the leader has ended, at revision end, or somebody leads now, and end is 0.
-func (h *hub) apply(events []*clientv3.Event) (over bool, end int64) {
+// apply takes in the events of a watch, which are in order and never split a revision. It returns the revision at which
+// the leader has ended or somebody has begun to lead, 0 if there is none. Another watch then takes over.
+func (h *hub) apply(events []*clientv3.Event) (next int64) {
 	nobody := h.leader.None()
 	for _, ev := range events {
 		rev := ev.Kv.ModRevision
-		if rev <= h.rev {
-			continue
-		}
 		contends := ev.Type == mvccpb.Event_PUT && queue.Contends(h.at.prefix, ev.Kv)
 		switch {
-		case !nobody && contends:
+		case rev <= h.rev:
+		case contends == nobody: // a leader's key can also be taken off its lease
+			return rev
+		case contends:
 			h.learn(newLeader(ev.Kv), rev)
 			h.show()
-		case !nobody: // the leader's key was deleted or taken off its lease
-			return true, rev
-		case contends:
-			h.learn(firstIn(h.at.prefix, events, rev), rev)
-			return true, 0
 		}
 	}
 	if n := len(events); nobody && n > 0 {
 		h.learn(Leader{}, max(h.rev, events[n-1].Kv.ModRevision))
 	}
-	return false, 0
+	return 0
 }
 
-// firstIn is the first of the contenders that entered at rev.
-func firstIn(prefix string, events []*clientv3.Event, rev int64) Leader {
-	var all []Leader
-	for _, ev := range events {
-		if ev.Kv.ModRevision == rev && ev.Type == mvccpb.Event_PUT && queue.Contends(prefix, ev.Kv) {
-			all = append(all, newLeader(ev.Kv))
+// read learns who leads now or, if at is not 0, who led at that revision. If at is rev, it compares that with what is
+// known. Reads are linearizable, so a member that does not know the revision at belongs to a restored cluster. A
+// revision that was compacted is as good as none: the changes since are lost.
+func (h *hub) read(ctx context.Context, at int64) error {
+	var opts []clientv3.OpOption
+	if at > 0 {
+		opts = append(opts, clientv3.WithRev(at))
+	}
+	return h.out.Conn.Do(ctx, readAttempt, func(a *etcd.Attempt) error {
+		l, now, err := leading(a, h.at.prefix, h.leader, opts...)
+		switch {
+		case at > 0 && errors.Is(err, rpctypes.ErrCompacted):
+			h.rev = 0
+		case at > 0 && errors.Is(err, rpctypes.ErrFutureRev):
+			h.restored()
+		case err != nil:
+			return err
+		case at == 0:
+			// Within one history, revisions and tokens only grow.
+			if now < h.look.Seen.Load() || !l.None() && l.Revision < h.highest && l.Revision != h.leader.Revision {
+				h.restored()
+			}
+			h.learn(l, now)
+			h.stale = true
+		case at > h.rev:
+			h.learn(l, at)
+		case l != h.leader:
+			h.restored()
 		}
-	}
-	return slices.MinFunc(all, Leader.before)
-}
-
-// begin finds the leader as of now.
-func (h *hub) begin(a *etcd.Attempt) error {
-	l, rev, err := leading(a, h.at.prefix, h.leader)
-	if err != nil {
-		return err
-	}
-	// Within one history, revisions and tokens only grow.
-	if rev < h.look.Seen.Load() || !l.None() && l.Revision < h.highest && l.Revision != h.leader.Revision {
-		h.restored()
-	}
-	h.learn(l, rev)
-	h.stale = true
-	return nil
-}
-
-// succeed finds who leads after the leader has ended at rev. The read is linearizable, so the member knows rev unless
-// the cluster was restored.
-func (h *hub) succeed(a *etcd.Attempt, rev int64) error {
-	kv, _, err := oldest(a, h.at.prefix, clientv3.WithRev(rev))
-	switch {
-	case err == nil:
-		h.learn(newLeader(kv), rev)
-	case errors.Is(err, rpctypes.ErrCompacted):
-		h.rev = 0
-	case errors.Is(err, rpctypes.ErrFutureRev):
-		h.restored()
-	default:
-		return err
-	}
-	return nil
-}
-
-// check compares the known leader with the cluster's leader at the same revision: a restored cluster may have passed
-// that revision already, with other keys. If the revision is compacted, the watch reports that.
-func (h *hub) check(a *etcd.Attempt) error {
-	was, _, err := leading(a, h.at.prefix, h.leader, clientv3.WithRev(h.rev))
-	switch {
-	case errors.Is(err, rpctypes.ErrCompacted):
 		return nil
-	case err != nil && !errors.Is(err, rpctypes.ErrFutureRev):
-		return err
-	case err != nil || was != h.leader:
-		h.restored()
-	}
-	return nil
+	})
 }
 
 // restored begins another history, after the cluster's revisions went back.

@@ -1,7 +1,6 @@
 package election
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -171,10 +170,4 @@ func newLeader(kv *mvccpb.KeyValue) Leader {
 		Key:      string(kv.Key),
 		Lease:    clientv3.LeaseID(kv.Lease),
 	}
-}
-
-// before orders contenders. Keys created by one transaction share a revision and are ordered by key; no candidate of
-// ours enters like that.
-func (l Leader) before(o Leader) int {
-	return cmp.Or(cmp.Compare(l.Revision, o.Revision), cmp.Compare(l.Key, o.Key))
 }

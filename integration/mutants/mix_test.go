@@ -101,7 +101,7 @@ var plants = []plant{
 		{"internal/queue/await.go", "case ev.Kv.ModRevision <= rev:", "case ev.Kv.ModRevision <= rev, ev.Kv.ModRevision%3 == 0:"},
 	}},
 	{"an observer drops one event of a hundred", []edit{
-		{"election/hub.go", "\t\tif rev <= h.rev {\n", "\t\tif rev <= h.rev || time.Now().UnixNano()/64%100 == 0 {\n"},
+		{"election/hub.go", "case rev <= h.rev:", "case rev <= h.rev || time.Now().UnixNano()/64%100 == 0:"},
 	}},
 }
 
