@@ -2,8 +2,6 @@ package election_test
 
 import (
 	"context"
-	"errors"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/election"
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -82,39 +79,25 @@ func TestLeadership_stepsDownWhenAsked_proclaimedMeanwhile(t *testing.T) {
 func TestRun_stepsDownWhenAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, other := newPair(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		var tokens []fence.Token
-		ended := make(chan error, 1)
-		go func() {
-			ended <- election.Run(ctx, p.s, "x", election.Options{}, func(ctx context.Context, token fence.Token) error {
-				tokens = append(tokens, token)
-				<-ctx.Done()
-				time.Sleep(time.Second)
-				if len(tokens) == 1 {
-					return errors.New("interrupted")
-				}
-				return context.Cause(ctx)
-			}, election.WithOnLost(toldNothing(t)))
-		}()
-		synctest.Wait()
+		r := p.runs(t, election.Options{}, election.WithOnLost(toldNothing(t)))
+		c := r.leads(t)
 		next := other.waits(t, election.Options{})
 		other.release(t)
+		c.requireCause(t, lease.ErrAskedToRelease)
 		next.requireWaiting(t)
-		time.Sleep(2 * time.Second)
+		c.returns <- errMine
 		leader := next.won(t)
-		require.Greater(t, leader.Token(), tokens[0])
+		require.Greater(t, leader.Token(), c.token)
+		time.Sleep(time.Minute)
+		r.requireIdle(t)
 		require.NoError(t, leader.Resign(t.Context()))
-		time.Sleep(time.Second)
-		synctest.Wait()
-		require.Len(t, tokens, 2)
+		c = r.leads(t)
 
 		// Alone, it leads again.
 		other.release(t)
-		time.Sleep(3 * time.Second)
-		synctest.Wait()
-		require.Len(t, tokens, 3)
-		cancel()
-		require.ErrorIs(t, <-ended, context.Canceled)
+		c.requireCause(t, lease.ErrAskedToRelease)
+		c.returns <- context.Cause(c.ctx)
+		r.leadsSoon(t)
 	})
 }
 
@@ -123,16 +106,7 @@ func TestRun_isAskedBeforeItKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, other := newPair(t)
 		first, before := other.leads(t, election.Options{}), other.waits(t, election.Options{})
-		ctx, cancel := context.WithCancel(t.Context())
-		var led atomic.Int32
-		ended := make(chan error, 1)
-		go func() {
-			ended <- election.Run(ctx, p.s, "x", election.Options{}, func(ctx context.Context, _ fence.Token) error {
-				led.Add(1)
-				<-ctx.Done()
-				return nil
-			})
-		}()
+		r := p.runs(t, election.Options{})
 		time.Sleep(time.Second)
 		require.NoError(t, first.Resign(t.Context()))
 		second := before.won(t)
@@ -142,12 +116,9 @@ func TestRun_isAskedBeforeItKnows(t *testing.T) {
 		require.NoError(t, second.Resign(t.Context()))
 		synctest.Wait()
 		other.release(t)
-		synctest.Wait()
-		require.Zero(t, led.Load())
+		r.requireIdle(t)
 		time.Sleep(20 * time.Second)
-		synctest.Wait()
-		require.EqualValues(t, 1, led.Load())
-		cancel()
-		require.ErrorIs(t, <-ended, context.Canceled)
+		r.leads(t)
+		r.requireIdle(t)
 	})
 }

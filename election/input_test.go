@@ -20,10 +20,8 @@ import (
 // is sent.
 func TestCampaign_refusesBadInput(t *testing.T) {
 	for name, tc := range map[string]struct {
-		noSession bool
-		name      string
-		opts      election.Options
-		want      string
+		noSession  bool
+		name, want string
 	}{
 		"no session": {noSession: true, name: "x", want: "election: session is nil, want a lease.Session"},
 		"no name":    {name: "", want: "election: name is empty, want 1 to 1024 bytes"},
@@ -36,10 +34,10 @@ func TestCampaign_refusesBadInput(t *testing.T) {
 			if tc.noSession {
 				session = nil
 			}
-			l, err := election.Campaign(t.Context(), session, tc.name, tc.opts)
+			l, err := election.Campaign(t.Context(), session, tc.name, election.Options{})
 			require.EqualError(t, err, tc.want)
 			require.Nil(t, l)
-			err = election.Run(t.Context(), session, tc.name, tc.opts, func(context.Context, fence.Token) error {
+			err = election.Run(t.Context(), session, tc.name, election.Options{}, func(context.Context, fence.Token) error {
 				panic("lead was called")
 			})
 			require.EqualError(t, err, tc.want)

@@ -171,24 +171,6 @@ func TestLeadership_Proclaim_guarded(t *testing.T) {
 	}
 }
 
-// etcd's Election, resumed on the same key, proclaims by a put on the same lease.
-func TestLeadership_Proclaim_besideAResumedElection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
-		l := p.leads(t, election.Options{Value: "old"})
-		for _, pause := range []time.Duration{0, time.Second} { // before and after the leader's key is watched
-			time.Sleep(pause)
-			put(t, p.c, l.Key(), "theirs", p.s.Status().LeaseID)
-			time.Sleep(pause)
-			require.NoError(t, l.Err())
-			require.Equal(t, []string{"theirs"}, values(p.srv))
-			require.NoError(t, l.Proclaim(t.Context(), "ours"))
-			require.Equal(t, []string{"ours"}, values(p.srv))
-		}
-		require.NoError(t, l.Resign(t.Context()))
-	})
-}
-
 // Concurrent calls of Proclaim are carried out one after the other. A call that waits ends with its context.
 func TestLeadership_Proclaim_twoAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -148,31 +148,22 @@ func TestRun_onLostIsNotCalledForACandidate(t *testing.T) {
 	}
 }
 
-// While lead runs, its key stays and nobody else leads, however its context has ended.
+// While lead runs, its key stays and nobody else leads. TestRun_contextEndsWhileItLeads and TestRun_resigns show the same
+// after the end of lead's context.
 func TestRun_keepsTheKeyWhileLeadRuns(t *testing.T) {
-	for name, end := range map[string]func(t *testing.T, r *role, c *term){
-		"its own": func(*testing.T, *role, *term) {},
-		"ctx":     func(_ *testing.T, r *role, _ *term) { r.stop(errMine) },
-		"resigned": func(t *testing.T, _ *role, c *term) {
-			t.Helper()
-			resigns(t, c)
-		},
-	} {
-		inBubble(t, name, func(t *testing.T) {
-			p, other := newPair(t)
-			r := p.runs(t, election.Options{})
-			c := r.leads(t)
-			next := other.waits(t, election.Options{})
-			end(t, r, c)
-			time.Sleep(time.Hour)
-			next.requireWaiting(t)
-			r.requireIdle(t)
-			require.Contains(t, p.keys(), c.key())
-			require.Greater(t, time.Until(p.s.Status().Deadline), 15*time.Second, "the lease is renewed")
-			c.returns <- nil
-			require.Greater(t, next.won(t).Token(), c.token)
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		p, other := newPair(t)
+		r := p.runs(t, election.Options{})
+		c := r.leads(t)
+		next := other.waits(t, election.Options{})
+		time.Sleep(time.Hour)
+		next.requireWaiting(t)
+		r.requireIdle(t)
+		require.Contains(t, p.keys(), c.key())
+		require.Greater(t, time.Until(p.s.Status().Deadline), 15*time.Second, "the lease is renewed")
+		c.returns <- nil
+		require.Greater(t, next.won(t).Token(), c.token)
+	})
 }
 
 // resigns resigns the leadership of a running lead, twice.
