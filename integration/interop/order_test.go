@@ -6,12 +6,38 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
+
+// mustLead campaigns in an election without other candidates.
+func mustLead(t *testing.T, s *lease.Session, name string, opts election.Options) *election.Leadership {
+	t.Helper()
+	l, err := election.Campaign(rig.Bounded(t), s, name, opts)
+	require.NoError(t, err)
+	return l
+}
+
+func leaderOf(kv *mvccpb.KeyValue) election.Leader {
+	return election.Leader{
+		Value: string(kv.Value), Revision: kv.CreateRevision,
+		Key: string(kv.Key), Lease: clientv3.LeaseID(kv.Lease),
+	}
+}
+
+// values returns the values of leaders; "" stands for no leader.
+func values(leaders []election.Leader) []string {
+	list := make([]string, len(leaders))
+	for i, l := range leaders {
+		list[i] = l.Value
+	}
+	return list
+}
 
 // awaitOrder waits until the values of the candidates are in this order.
 func awaitOrder(t *testing.T, srv *etcdtest.Server, name string, order ...string) {
@@ -54,16 +80,18 @@ func mixedPeer(t *testing.T, srv *etcdtest.Server, name string) interopPeer {
 func requireTurns(t *testing.T, srv *etcdtest.Server, queue map[string]*contender, order ...string) {
 	t.Helper()
 	awaitOrder(t, srv, "job", order...) // a candidate that was passed over enters again first
+	observed := rig.Observe(t, srv.Client(t), "job")
+	observed.AwaitValue(t, order[0])
+	var led []election.Leader
 	for i, name := range order {
-		queue[name].await(t)
+		led = append(led, leaderOf(srv.KeyValues(t, queue[name].await(t).key)[0]))
 		for _, later := range order[i+1:] {
 			require.False(t, queue[later].done(), "%s leads while %s does", later, name)
 		}
 		queue[name].unlock(t)
 	}
-	history := leadersOf(t, srv, "job")
-	n := len(history) - 1 // nobody
-	require.Equal(t, order, values(history[n-len(order):n]))
+	observed.Sees(t, append(led, election.Leader{})...)
+	observed.SeesNoMore(t)
 	require.Empty(t, srv.Keys(t, "job/"))
 }
 
