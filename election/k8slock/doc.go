@@ -24,7 +24,7 @@
 //
 // The context of NewContext ends before anybody else can lead, however messages are delayed or lost, while processes
 // run and clocks tick at about the same rate. A local timer ends it min(LeaseDurationSeconds, granted TTL) after the
-// last acknowledged renewal was sent, less a tenth of that and at most 1 s. It also ends before a release is sent, and
+// last call that has acquired or renewed it began, less a tenth of that and at most 1 s. It also ends before a release is sent, and
 // as soon as a call finds the record gone or another process's. None of this depends on client-go's own timing.
 //
 // While the elector leads, no other tenure follows a lost one. On an API server an elector whose record was deleted
@@ -34,7 +34,7 @@
 // # When the elector itself stops
 //
 // client-go stops leading at the latest RetryPeriod + RenewDeadline after its last success (it begins to count the
-// RenewDeadline at its next try), and a call succeeds at most Timeout after its renewal was sent. With ReleaseOnCancel
+// RenewDeadline at its next try), and a call succeeds at most Timeout after it began. With ReleaseOnCancel
 // it reads and writes the record before it calls OnStoppedLeading; while it leads, no call outlasts the tenure's
 // deadline. If OnStoppedLeading is to be called before another candidate leads, choose
 //

@@ -269,7 +269,7 @@ func TestLock_callsAreBounded(t *testing.T) {
 		require.Equal(t, 3*time.Second, took(func() error { return a.Update(t.Context(), a.leaderRecord()) }))
 		record := a.leaderRecord()
 		record.LeaseDurationSeconds = 4
-		require.Equal(t, time.Second, took(func() error { return a.Update(t.Context(), record) }))
+		require.Equal(t, time.Second, took(func() error { return a.Create(t.Context(), record) }))
 		require.Equal(t, 3*time.Second, took(func() error { return a.Update(t.Context(), released()) }))
 	})
 }

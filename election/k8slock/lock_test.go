@@ -230,6 +230,13 @@ func TestLock_refusesWhatItCannotKeep(t *testing.T) {
 			require.Error(t, a.Create(t.Context(), record))
 		}
 		require.Empty(t, a.c.Calls(fakeetcd.Any), "nothing is sent")
+
+		a.create(t)
+		sent := len(a.c.Calls(fakeetcd.Any))
+		other := a.leaderRecord()
+		other.LeaseDurationSeconds = 5
+		require.EqualError(t, a.Update(t.Context(), other), "k8slock: LeaseDurationSeconds is 5, want the tenure's, 15")
+		require.Len(t, a.c.Calls(fakeetcd.Any), sent)
 	})
 }
 

@@ -18,31 +18,33 @@ import (
 type tenure struct {
 	token    fence.Token
 	lease    clientv3.LeaseID
-	ttl      int64 // granted, in seconds
+	seconds  int           // the record's LeaseDurationSeconds
+	valid    time.Duration // after from
 	renewals renewals
 	ctx      context.Context //nolint:containedctx // it is the tenure's life
 	end      context.CancelCauseFunc
 
-	extended chan struct{} // of capacity 1: there was a renewal
-
-	mu    sync.Mutex // guards the fields below
-	from  clock.Instant
-	valid time.Duration // counted from from
+	mu   sync.Mutex // guards the field below
+	from clock.Instant
 }
 
-// newTenure begins a tenure whose time, valid, counts from the instant from. It may be over already.
-func newTenure(conn *etcd.Conn, token fence.Token, grant *clientv3.LeaseGrantResponse, from clock.Instant, valid time.Duration) *tenure {
+// newTenure begins a tenure of a record's duration on a lease. Its time counts from the instant from, before anything
+// was sent; it may be over already.
+//
+// Other candidates go by the record's duration, the server by the lease's TTL, which it may have raised: the shorter
+// counts, less a margin for clocks that differ in rate and for the time from the deadline to the last write.
+func newTenure(conn *etcd.Conn, token fence.Token, seconds int, grant *clientv3.LeaseGrantResponse, from clock.Instant) *tenure {
+	granted := time.Duration(min(int64(seconds), grant.TTL)) * time.Second
 	ctx, end := context.WithCancelCause(context.Background())
 	t := &tenure{
 		token:    token,
 		lease:    grant.ID,
-		ttl:      grant.TTL,
+		seconds:  seconds,
+		valid:    granted - min(granted/10, time.Second),
 		renewals: renewals{conn: conn, lease: grant.ID},
 		ctx:      ctx,
 		end:      end,
 		from:     from,
-		valid:    valid,
-		extended: make(chan struct{}, 1),
 	}
 	go t.expire()
 	return t
@@ -57,9 +59,7 @@ func (t *tenure) expire() {
 	for t.live() {
 		select {
 		case <-t.ctx.Done():
-		case <-look.C: // possibly early
-			look.Reset(t.remaining())
-		case <-t.extended: // the record's duration may have become shorter
+		case <-look.C: // possibly early, and renewals have moved the deadline
 			look.Reset(t.remaining())
 		}
 	}
@@ -77,19 +77,15 @@ func (t *tenure) live() bool {
 // cause is why the tenure is over, nil if it goes on.
 func (t *tenure) cause() error { return context.Cause(t.ctx) }
 
-// extend records a renewal that was sent at from, and reports whether the tenure goes on. A tenure past its deadline
+// extend records a renewal of a call that began at from, and reports whether the tenure goes on. A tenure past its deadline
 // stays over.
-func (t *tenure) extend(from clock.Instant, valid time.Duration) bool {
+func (t *tenure) extend(from clock.Instant) bool {
 	if !t.live() {
 		return false
 	}
 	t.mu.Lock()
-	t.from, t.valid = from, valid
+	t.from = from
 	t.mu.Unlock()
-	select {
-	case t.extended <- struct{}{}:
-	default:
-	}
 	return t.live()
 }
 
@@ -97,12 +93,6 @@ func (t *tenure) remaining() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.valid - clock.System.Since(t.from)
-}
-
-// usable is how long a tenure lasts on a lease of the granted time. The rest is a margin for clocks that differ in rate
-// and for the time from the deadline to the last write.
-func usable(granted time.Duration) time.Duration {
-	return granted - min(granted/10, time.Second)
 }
 
 // Token returns the fencing token of the present tenure and true, or 0 and false if there is none: before the first

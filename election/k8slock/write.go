@@ -42,8 +42,8 @@ func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 // Update writes a record if the record that this Lock has seen last is still there. The two records decide what that
 // means:
 //
-//   - HolderIdentity is this Lock's and the record is its present tenure's: a renewal. The etcd lease is renewed first,
-//     so that a record is never written for a tenure whose lease is gone.
+//   - HolderIdentity is this Lock's and the record is its present tenure's: a renewal, with the LeaseDurationSeconds of
+//     the tenure. The etcd lease is renewed first, so that a record is never written for a tenure whose lease is gone.
 //   - HolderIdentity is this Lock's and the record is not its tenure's: an acquisition, as in [Lock.Create].
 //     The record moves to a new lease; another holder's lease is left to expire.
 //   - HolderIdentity is empty: a release. The tenure ends before anything is sent. The record stays until its lease
@@ -114,13 +114,18 @@ func (l *Lock) acquire(ctx context.Context, record resourcelock.LeaderElectionRe
 		return fmt.Errorf("%w: %q is not taken again before the elector has stopped", ErrLost, l.key)
 	}
 
-	grant, sent, err := timed(ctx, l, func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
-		return l.client.Grant(ctx, int64(record.LeaseDurationSeconds)) // a lease whose grant's answer is lost expires
+	began := clock.System.Now()
+	var grant *clientv3.LeaseGrantResponse
+	err := l.try(ctx, func(a *etcd.Attempt) (err error) {
+		grant, err = etcd.Send(a, func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
+			return l.client.Grant(ctx, int64(record.LeaseDurationSeconds)) // a lease whose grant's answer is lost expires
+		})
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("k8slock: acquire %q: %w", l.key, err)
 	}
-	t, err := l.take(ctx, record, grant, condition, unmet, sent)
+	t, err := l.take(ctx, record, grant, condition, unmet, began)
 	if err != nil {
 		go l.revoke(context.WithoutCancel(ctx), grant.ID) // in the background: this call's time may be over
 		return err
@@ -136,7 +141,7 @@ func (l *Lock) acquire(ctx context.Context, record resourcelock.LeaderElectionRe
 // take writes the record on a new lease. The revision of the write becomes the token.
 func (l *Lock) take(
 	ctx context.Context, record resourcelock.LeaderElectionRecord, grant *clientv3.LeaseGrantResponse,
-	condition clientv3.Cmp, unmet error, sent clock.Instant,
+	condition clientv3.Cmp, unmet error, began clock.Instant,
 ) (*tenure, error) {
 	rev, err := l.put(ctx, record, grant.ID, condition)
 	switch {
@@ -149,7 +154,7 @@ func (l *Lock) take(
 	if err != nil {
 		return nil, fmt.Errorf("k8slock: acquire %q: %w", l.key, err)
 	}
-	t := newTenure(etcd.Of(l.client), token, grant, sent, valid(record, grant.TTL))
+	t := newTenure(etcd.Of(l.client), token, record.LeaseDurationSeconds, grant, began)
 	if !t.live() {
 		return nil, fmt.Errorf("k8slock: acquire %q: the answer came too late: %w", l.key, t.cause())
 	}
@@ -159,8 +164,13 @@ func (l *Lock) take(
 
 // renew extends the present tenure.
 func (l *Lock) renew(ctx context.Context, record resourcelock.LeaderElectionRecord, t *tenure, unchanged clientv3.Cmp) error {
-	_, sent, err := timed(ctx, l, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, t.renewals.send(ctx, l.bounded)
+	if record.LeaseDurationSeconds != t.seconds {
+		return fmt.Errorf("k8slock: LeaseDurationSeconds is %d, want the tenure's, %d", record.LeaseDurationSeconds, t.seconds)
+	}
+	began := clock.System.Now()
+	err := l.try(ctx, func(a *etcd.Attempt) error {
+		_, err := etcd.Send(a, func(ctx context.Context) (struct{}, error) { return struct{}{}, t.renewals.send(ctx, l.bounded) })
+		return err
 	})
 	var rev int64
 	if err == nil {
@@ -176,7 +186,7 @@ func (l *Lock) renew(ctx context.Context, record resourcelock.LeaderElectionReco
 		return l.conflict()
 	}
 	l.revision = rev
-	if !t.extend(sent, valid(record, t.ttl)) {
+	if !t.extend(began) {
 		return fmt.Errorf("k8slock: renew %q: the answer came too late: %w", l.key, t.cause())
 	}
 	return nil
@@ -243,24 +253,6 @@ func (l *Lock) try(ctx context.Context, request func(*etcd.Attempt) error) error
 	return etcd.Of(l.client).Do(ctx, l.bounded, func(a *etcd.Attempt) error { return request(a.Beside(l.bounded / 4)) })
 }
 
-// timed is [Lock.try] that also returns when the answered copy of the request was sent.
-func timed[T any](ctx context.Context, l *Lock, request func(context.Context) (T, error)) (answer T, sent clock.Instant, err error) {
-	type timedAnswer struct {
-		answer T
-		sent   clock.Instant
-	}
-	var got timedAnswer
-	err = l.try(ctx, func(a *etcd.Attempt) (err error) {
-		got, err = etcd.Send(a, func(ctx context.Context) (timedAnswer, error) {
-			sent := clock.System.Now()
-			answer, err := request(ctx)
-			return timedAnswer{answer, sent}, err
-		})
-		return err
-	})
-	return got.answer, got.sent, err
-}
-
 // revoke undoes an acquisition that failed: a record that it may have written goes with its lease. If the revocation
 // fails, the lease expires. It runs beside other calls, and uses none of the fields that a call owns.
 func (l *Lock) revoke(ctx context.Context, lease clientv3.LeaseID) {
@@ -275,10 +267,4 @@ func (l *Lock) revoke(ctx context.Context, lease clientv3.LeaseID) {
 	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		l.log.Warn("a lease that is not used any more is left to expire", "lock", l.name, "err", err)
 	}
-}
-
-// valid is how long a tenure lasts, counted from the sending of its grant or renewal. Other candidates go by the
-// record's duration, the server by the lease's TTL, which it may have raised; the shorter counts.
-func valid(record resourcelock.LeaderElectionRecord, ttl int64) time.Duration {
-	return usable(min(seconds(record), time.Duration(ttl)*time.Second))
 }
