@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -26,7 +27,7 @@ func TestLock_passwordIsNotCheckedForEachRenewal(t *testing.T) {
 
 	in := faults.NewInterceptor(t)
 	client := srv.Client(t, etcdtest.User("root", "root"), etcdtest.Dial(in.DialOptions()...))
-	l, err := k8slock.New(client, name, k8slock.Options{Timeout: patience})
+	l, err := k8slock.New(client, name, k8slock.Options{Timeout: time.Minute})
 	require.NoError(t, err)
 	t.Cleanup(func() { l.RecordEvent("stopped leading") })
 	c := &candidate{Lock: l}

@@ -12,6 +12,7 @@ import (
 	"github.com/leasefence/leasefence/election/k8slock"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
+	"github.com/leasefence/leasefence/integration/rig"
 )
 
 // One of three endpoints accepts connections and never answers. Leaders that share a client, so that their requests
@@ -53,7 +54,7 @@ func TestElector_oneOfThreeEndpointsDead(t *testing.T) {
 			}
 		case k := <-lost:
 			require.FailNow(t, "leadership lost", "%s, after %v, with %v", k, time.Since(began), written)
-		case <-time.After(patience):
+		case <-time.After(rig.Patience):
 			require.FailNow(t, "there are no renewals", "%v", written)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/rig"
 )
 
 // A real server behaves as the fake one in the package's own tests.
@@ -70,7 +71,7 @@ func TestLock_isInNobodysQueue(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, session.Close()) }()
 	for _, other := range []string{name, "jobs", "k8slock", "k8slock/jobs", "k8slock/" + name} {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
 		defer cancel()
 		election := concurrency.NewElection(session, other)
 		require.NoError(t, election.Campaign(ctx, "x"), other)

@@ -13,6 +13,7 @@ import (
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
+	"github.com/leasefence/leasefence/integration/rig"
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
@@ -26,9 +27,6 @@ const (
 	renewDeadline = 2 * time.Second
 	retryPeriod   = 500 * time.Millisecond
 	timeout       = 500 * time.Millisecond
-
-	// patience bounds each wait of a test; it is far longer than anything takes.
-	patience = 60 * time.Second
 )
 
 // candidate is client-go's elector on a Lock with its own client, which a test can cut off.
@@ -122,29 +120,7 @@ func leader(t *testing.T, candidates ...*candidate) *term {
 			}
 		}()
 	}
-	return await(t, next, "nobody leads")
-}
-
-// without returns all candidates but c.
-func without(c *candidate, all ...*candidate) []*candidate {
-	var others []*candidate
-	for _, o := range all {
-		if o != c {
-			others = append(others, o)
-		}
-	}
-	return others
-}
-
-func await[T any](t *testing.T, c <-chan T, what string) T {
-	t.Helper()
-	select {
-	case v := <-c:
-		return v
-	case <-time.After(patience):
-		require.FailNow(t, what)
-		panic("unreachable")
-	}
+	return rig.Await(t, next, "nobody leads")
 }
 
 // record is a leader's record.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/rig"
 )
 
 // managed is a manager of controller-runtime, without an API server, and its Runnable, which needs leader election.
@@ -70,7 +71,7 @@ func TestManager_oneLeadsAndThenTheOther(t *testing.T) {
 	}
 	require.Empty(t, b.led)
 	a.stop()
-	require.NoError(t, await(t, a.done, "the manager did not stop"))
+	require.NoError(t, rig.Await(t, a.done, "the manager did not stop"))
 	require.Error(t, first.work.Err())
 
 	second := leader(t, b.candidate)
@@ -78,6 +79,6 @@ func TestManager_oneLeadsAndThenTheOther(t *testing.T) {
 
 	// A manager that loses its lease ends with an error, as with a record on an API server.
 	srv.Revoke(t, clientLease(t, srv))
-	await(t, second.work.Done(), "the context of the work did not end")
-	require.ErrorContains(t, await(t, b.done, "the manager did not stop"), "leader election lost")
+	rig.Await(t, second.work.Done(), "the context of the work did not end")
+	require.ErrorContains(t, rig.Await(t, b.done, "the manager did not stop"), "leader election lost")
 }
