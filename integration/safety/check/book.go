@@ -2,7 +2,7 @@ package check
 
 import (
 	"cmp"
-	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -21,13 +21,13 @@ type book struct {
 	whole     bool          // the run came to its end
 	ops       []*acquisition
 	requests  []*request
-	byName    map[string]*resource
-	resources []*resource
+	resources map[string]*resource
 	changes   []*history.Event // of the watch
 	observed  []*history.Event
 	renewed   []*history.Event
 	faults    []*disturbance
 	elections map[string]bool
+	unordered map[string]bool // elections that are not in order of arrival
 	clients   map[string]bool // that have asked for something
 	stalls    spans           // in which the process of most clients did not run
 	watch     watch
@@ -51,11 +51,10 @@ type request struct {
 	applied      []*history.Event // including refusals
 }
 
-// resource has what one resource recorded, in order, and the requests to it.
+// resource has what one resource recorded, in order.
 type resource struct {
 	name    string
 	applied []*history.Event
-	sent    []*request
 	set     bool // its updates are Add
 	control bool // it does not look at tokens
 }
@@ -123,7 +122,10 @@ func (a *acquisition) live() (last time.Duration, ok bool) {
 func (a *acquisition) owned() bool { return a.grant.At < a.excused }
 
 func (c *checker) newBook(events []history.Event) *book {
-	b := &book{first: forever, byName: map[string]*resource{}, elections: map[string]bool{}, clients: map[string]bool{}}
+	b := &book{
+		first: forever, resources: map[string]*resource{}, elections: map[string]bool{}, unordered: map[string]bool{},
+		clients: map[string]bool{},
+	}
 	ops, requests, faults := map[int64][]*acquisition{}, map[int64]*request{}, map[int64]*disturbance{}
 	for n := range events {
 		e := &events[n]
@@ -131,7 +133,7 @@ func (c *checker) newBook(events []history.Event) *book {
 		switch e.Kind {
 		case history.Enter:
 			if ops[e.Op] != nil {
-				c.malformed(fmt.Sprintf("op %d enters twice", e.Op))
+				c.malformed("op %d enters twice", e.Op)
 				continue
 			}
 			ops[e.Op] = acquisitionsOf(e)
@@ -139,24 +141,21 @@ func (c *checker) newBook(events []history.Event) *book {
 			b.clients[e.Client()] = true
 			if e.Verb == history.Campaign {
 				b.elections[e.Name] = true
+				b.unordered[e.Name] = b.unordered[e.Name] || e.Value != ""
 			}
 		case history.Grant, history.GiveUp, history.Live, history.Lost, history.Release, history.Released:
 			if ops[e.Op] == nil {
-				c.malformed(fmt.Sprintf("%s of op %d, which did not enter", e.Kind, e.Op))
+				c.malformed("%s of op %d, which did not enter", e.Kind, e.Op)
 			}
 			for _, a := range ops[e.Op] {
 				c.acquisitionEvent(a, e)
 			}
 		case history.Send:
 			if requests[e.Request] != nil && requests[e.Request].send != nil {
-				c.malformed(fmt.Sprintf("request %d is sent twice", e.Request))
+				c.malformed("request %d is sent twice", e.Request)
 				continue
 			}
-			r := b.request(requests, e)
-			r.send = e
-			res := b.resource(e.Name)
-			res.sent = append(res.sent, r)
-			res.set = res.set || e.Verb == history.Add
+			b.request(requests, e).send = e
 		case history.Answer:
 			b.request(requests, e).answer = e
 		case history.Apply:
@@ -180,18 +179,15 @@ func (c *checker) newBook(events []history.Event) *book {
 			c.report.Faults[e.Name]++
 		case history.Heal:
 			if faults[e.Fault] == nil {
-				c.malformed(fmt.Sprintf("fault %d heals but did not begin", e.Fault))
+				c.malformed("fault %d heals but did not begin", e.Fault)
 				continue
 			}
 			faults[e.Fault].end = e
 		case history.Note:
 			c.note(b, e)
 		default:
-			c.malformed(fmt.Sprintf("event of unknown kind %q", e.Kind))
+			c.malformed("event of unknown kind %q", e.Kind)
 		}
-	}
-	if len(events) > 0 {
-		c.report.Span = b.last - b.first
 	}
 	b.sort()
 	b.bury()
@@ -200,23 +196,20 @@ func (c *checker) newBook(events []history.Event) *book {
 }
 
 func (c *checker) note(b *book, e *history.Event) {
-	switch e.Name {
-	case history.NoteEnd:
+	if e.Name == history.NoteEnd {
 		b.whole = true
-	case history.NoteStall:
-		gap, err := time.ParseDuration(e.Value)
-		if err != nil || gap <= 0 {
-			c.malformed(fmt.Sprintf("note %q is %q, want a positive duration", e.Name, e.Value))
-			return
-		}
-		b.stalls = append(b.stalls, span{e.At - gap, e.At}) // in order, since one process records them
-	case history.NoteTTL:
-		ttl, err := time.ParseDuration(e.Value)
-		if err != nil || ttl <= 0 {
-			c.malformed(fmt.Sprintf("note %q is %q, want a positive duration", e.Name, e.Value))
-			return
-		}
-		c.ttl = ttl
+	}
+	if e.Name != history.NoteStall && e.Name != history.NoteTTL {
+		return
+	}
+	d, err := time.ParseDuration(e.Value)
+	switch {
+	case err != nil || d <= 0:
+		c.malformed("note %q is %q, want a positive duration", e.Name, e.Value)
+	case e.Name == history.NoteTTL:
+		c.ttl = d
+	default:
+		b.stalls = append(b.stalls, span{e.At - d, e.At}) // in order, since one process records them
 	}
 }
 
@@ -243,7 +236,7 @@ func (c *checker) acquisitionEvent(a *acquisition, e *history.Event) {
 		return
 	}
 	if *field != nil {
-		c.malformed(fmt.Sprintf("op %d has two events %q", e.Op, e.Kind))
+		c.malformed("op %d has two events %q", e.Op, e.Kind)
 		return
 	}
 	*field = e
@@ -260,11 +253,10 @@ func (b *book) request(all map[int64]*request, e *history.Event) *request {
 }
 
 func (b *book) resource(name string) *resource {
-	r := b.byName[name]
+	r := b.resources[name]
 	if r == nil {
 		r = &resource{name: name, control: strings.HasSuffix(name, history.UnfencedMark)}
-		b.byName[name] = r
-		b.resources = append(b.resources, r)
+		b.resources[name] = r
 	}
 	return r
 }
@@ -313,61 +305,26 @@ func reasonIn(text string) lease.Reason {
 }
 
 func (c *checker) countBook(b *book, events int) {
-	var grants, shared, sets, trees, permits, tries, gaveUp, live, lost, died, led int
-	why := map[lease.Reason]int{}
+	n := map[string]int{}
 	for _, a := range b.ops {
 		if a != a.parts[0] {
 			continue
 		}
-		switch {
-		case a.giveUp != nil && a.giveUp.Outcome == history.Refused:
-			tries++
-		case a.giveUp != nil:
-			gaveUp++
+		if a.grant != nil {
+			n["granted: "+string(cmp.Or(a.enter.Verb, "lock"))]++
+		}
+		if a.giveUp != nil {
+			n["not granted: "+string(a.giveUp.Outcome)]++
 		}
 		if a.died > 0 {
-			died++
-		}
-		if a.grant == nil {
-			continue
-		}
-		grants++
-		switch v := a.enter.Verb; {
-		case v.Shared():
-			shared++
-		case v.OfSet():
-			sets++
-		case v.OfTree():
-			trees++
-		case v.OfPermit():
-			permits++
-		}
-		if b.elections[a.name()] {
-			led++
-		}
-		if a.lastLive != nil {
-			live++
+			n["ended by a kill"]++
 		}
 		if a.lost != nil && (a.release == nil || a.lost.At < a.release.At) {
-			lost++
-			why[reasonIn(a.lost.Error)]++
+			n["lost: "+reasonIn(a.lost.Error).String()]++
 		}
 	}
 	c.count("events", events)
-	c.count("acquisitions, of each name", len(b.ops))
-	c.count("granted", grants)
-	c.count("  to readers", shared)
-	c.count("  to sets", sets)
-	c.count("  to nodes of trees", trees)
-	c.count("  permits", permits)
-	c.count("refused, since the lock was taken", tries)
-	c.count("given up", gaveUp)
-	c.count("handles seen live", live)
-	c.count("handles lost", lost)
-	for _, r := range reasons {
-		c.count("  "+r.String(), why[r])
+	for _, what := range slices.Sorted(maps.Keys(n)) {
+		c.count(what, n[what])
 	}
-	c.count("ended by a kill", died)
-	c.count("leader changes", led)
-	c.count("faults", len(b.faults))
 }

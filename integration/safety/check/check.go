@@ -1,6 +1,11 @@
 package check
 
 import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/leasefence/leasefence/integration/safety/history"
@@ -18,7 +23,7 @@ type Violation struct {
 // Count is a number of things that a checker looked at. A count of 0 shows that a checker had nothing to check.
 type Count struct {
 	What string
-	N    int64
+	N    int
 }
 
 // Report is the result of all checkers.
@@ -29,17 +34,41 @@ type Report struct {
 	Counts     []Count
 	Faults     map[string]int // how often each fault was on, by name
 	Idle       time.Duration  // the longest time without faults in which a name had waiters and no holder
-	Span       time.Duration  // from the first event to the last
 }
 
 // Count returns the number of the line of Counts with that text, 0 if there is no such line.
-func (r *Report) Count(what string) int64 {
+func (r *Report) Count(what string) int {
 	for _, c := range r.Counts {
 		if c.What == what {
 			return c.N
 		}
 	}
 	return 0
+}
+
+// Print writes the report as text: the counts, and then the violations with their events. The caller sees an error of
+// the last write only.
+func (r *Report) Print(w io.Writer) (err error) {
+	line := func(format string, args ...any) { _, err = fmt.Fprintf(w, format+"\n", args...) }
+	for _, c := range r.Counts {
+		line("%9d %s", c.N, c.What)
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Faults)) {
+		line("%9d fault: %s", r.Faults[name], name)
+	}
+	line("longest time without a holder while somebody waited: %v", r.Idle.Round(time.Millisecond))
+	line("violations: %d", len(r.Violations)+r.More)
+	for _, text := range r.Malformed {
+		line("malformed history: %s", text)
+	}
+	for _, v := range r.Violations {
+		line("%s %s: %s (by %s)", v.Invariant, v.Name, v.Text, v.Checker)
+		for _, e := range v.Events {
+			text, _ := json.Marshal(e) // an event has nothing that cannot be marshaled
+			line("    %s", text)
+		}
+	}
+	return err
 }
 
 // Check runs all checkers on a history. The events are in the order of the file and are not changed.
@@ -49,11 +78,17 @@ func Check(events []history.Event) Report {
 	c.book = c.newBook(events)
 	c.readWatch()
 	c.excuse()
-	for _, look := range []func(){
-		c.marks, c.controls, c.tokenOrder, c.watchedTokens, c.deletions, c.leftovers, c.intervals, c.counts, c.returns, c.deadlines, c.prompt,
-		c.updates, c.requestOutcomes, c.registers, c.progress, c.order, c.observers, c.sights,
+	for _, one := range []struct {
+		name string
+		look func()
+	}{
+		{"resource", c.resource}, {"requests", c.requestOutcomes}, {"tokens", c.tokenOrder}, {"watch", c.watchedTokens},
+		{"watch", c.deletions}, {"watch", c.leftovers}, {"intervals", c.intervals}, {"release", c.returns},
+		{"deadline", c.deadlines}, {"operator", c.prompt}, {"progress", c.progress}, {"order", c.order},
+		{"order", c.sessionOrder}, {"observers", c.observers},
 	} {
-		look()
+		c.now = one.name
+		one.look()
 	}
 	return c.report
 }
@@ -62,29 +97,31 @@ func Check(events []history.Event) Report {
 type checker struct {
 	ttl    time.Duration // the longest that was granted; 0: not known, so waiting times and deadlines are not judged
 	report Report
+	now    string         // the checker that looks
 	kept   map[string]int // violations, by checker and invariant
 	*book
 }
 
 const most = 20
 
-func (c *checker) violation(v Violation) {
-	class := v.Checker + v.Invariant
+// bad reports a violation. The events are the evidence.
+func (c *checker) bad(invariant, name string, events []history.Event, format string, args ...any) {
+	class := c.now + invariant
 	if c.kept[class]++; c.kept[class] > most {
 		c.report.More++
 		return
 	}
-	c.report.Violations = append(c.report.Violations, v)
+	c.report.Violations = append(c.report.Violations, Violation{invariant, c.now, name, fmt.Sprintf(format, args...), events})
 }
 
-func (c *checker) malformed(text string) {
+func (c *checker) malformed(format string, args ...any) {
 	if len(c.report.Malformed) < most {
-		c.report.Malformed = append(c.report.Malformed, text)
+		c.report.Malformed = append(c.report.Malformed, fmt.Sprintf(format, args...))
 	}
 }
 
 func (c *checker) count(what string, n int) {
-	c.report.Counts = append(c.report.Counts, Count{what, int64(n)})
+	c.report.Counts = append(c.report.Counts, Count{what, n})
 }
 
 // show collects the events of a violation. Nil ones are left out.

@@ -2,7 +2,6 @@ package check
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
 
@@ -19,11 +18,8 @@ func (c *checker) deadlines() {
 	ends := c.leaseEnds()
 	looked := 0
 	for _, a := range c.ops {
-		if a.grant == nil || a.enter.Verb == history.Mutex { // etcd's own mutex has no deadline in the client
-			continue
-		}
 		k := c.keyOf(a)
-		if k == nil || ends[k.put.Lease] == 0 {
+		if k == nil || ends[k.put.Lease] == 0 || a.enter.Verb == history.Mutex { // etcd's own mutex has no deadline in the client
 			continue
 		}
 		looked++
@@ -33,11 +29,7 @@ func (c *checker) deadlines() {
 				continue
 			}
 		}
-		c.violation(Violation{
-			"I3", "deadline", a.name(),
-			fmt.Sprintf("the handle of token %d was live %v after its deadline, %v", a.token(), live.At-end, end),
-			show(a.grant, live, a.lost),
-		})
+		c.bad("I3", a.name(), show(a.grant, live, a.lost), "the handle of token %d was live %v after its deadline, %v", a.token(), live.At-end, end)
 	}
 	c.count("handles compared with the deadlines of their leases", looked)
 }
@@ -55,7 +47,7 @@ func (c *checker) leaseEnds() map[int64]time.Duration {
 	for _, e := range c.renewed {
 		asked, err := time.ParseDuration(e.Value)
 		if err != nil {
-			c.malformed(fmt.Sprintf("renewal of lease %x has the value %q, want a duration", e.Lease, e.Value))
+			c.malformed("renewal of lease %x has the value %q, want a duration", e.Lease, e.Value)
 			continue
 		}
 		end, known := ends[e.Lease]
@@ -64,4 +56,23 @@ func (c *checker) leaseEnds() map[int64]time.Duration {
 		}
 	}
 	return ends
+}
+
+// returns checks that Do and Run release after their function has returned: until then only an operator or the end of
+// the lease deletes the key. A holder that lost the lock learns it from the context or from the error.
+func (c *checker) returns() {
+	looked := 0
+	for _, a := range c.ops {
+		k := c.keyOf(a)
+		if k == nil || k.del == nil || a.release == nil || a.release.Verb != history.Returned {
+			continue
+		}
+		looked++
+		lost := a.released == nil || a.released.Outcome == history.Failed || a.lost != nil && reasonIn(a.lost.Error) != 0
+		if k.del.At < a.release.At && k.by == nil && !lost {
+			c.bad("I3", a.name(), show(k.put, a.grant, a.lost, k.del, a.release, a.released),
+				"key %q was deleted %v before the function under the lock returned", k.put.Key, a.release.At-k.del.At)
+		}
+	}
+	c.count("functions compared with the deletion of their keys", looked)
 }

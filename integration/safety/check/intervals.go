@@ -2,9 +2,11 @@ package check
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"time"
+	"strconv"
+	"strings"
+
+	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
 // exclusion returns the invariant that forbids two live handles of the name.
@@ -16,30 +18,34 @@ func (b *book) exclusion(name string) string {
 }
 
 // intervals checks I3, and I8 for elections: a handle is not live after a handle with a higher token was granted,
-// unless both are readers. That is enough to prove mutual exclusion. The tokens are the order of the grants, as
-// tokenOrder checks, so no search for another order is needed.
+// unless both are readers. That is enough to prove mutual exclusion. The tokens are the order of the grants: they
+// increase with the revisions of etcd, and as tokenOrder checks. So no search for another order is needed.
 func (c *checker) intervals() {
-	names := map[string][]*acquisition{}
+	names, permits := map[string][]*acquisition{}, map[string][]*acquisition{}
 	for _, a := range c.ops {
 		if a.grant != nil {
 			names[a.name()] = append(names[a.name()], a)
 		}
+		if a.grant != nil && a.enter.Verb.OfPermit() {
+			permits[a.enter.Name] = append(permits[a.enter.Name], a)
+			c.slot(a)
+		}
+		c.afterlife(a)
 	}
 	looked := 0
 	for name, all := range names {
 		slices.SortStableFunc(all, func(x, y *acquisition) int { return cmp.Compare(x.token(), y.token()) })
 		var writer, anybody *acquisition // the first that was granted, of those with higher tokens
-		for _, a := range slices.Backward(all) {
+		for n, a := range slices.Backward(all) {
+			if n > 0 && revision(all[n-1].token()) >= revision(a.token()) {
+				c.bad("I2", name, show(all[n-1].grant, a.grant), "token %d was granted, and token %d too", a.token(), all[n-1].token())
+			}
 			rival := anybody
 			if a.shared() {
 				rival = writer
 			}
-			to, live := a.live()
-			if live {
+			if c.overlap(name, a, rival) {
 				looked++
-			}
-			if live && rival != nil && rival.token() != a.token() && to > rival.grant.At {
-				c.overlap(name, a, rival, to-rival.grant.At)
 			}
 			if !a.owned() {
 				continue
@@ -48,24 +54,31 @@ func (c *checker) intervals() {
 			if !a.shared() {
 				writer = earlier(writer, a)
 			}
+			if a.enter.Verb == history.Mutex {
+				for _, p := range permits[name] {
+					c.overlap(name, p, a)
+				}
+			}
 		}
-	}
-	for _, a := range c.ops {
-		c.afterlife(a)
 	}
 	c.count("live intervals compared", looked)
 }
 
-func (c *checker) overlap(name string, a, rival *acquisition, by time.Duration) {
+// overlap compares a handle with one that excludes it, which may be nil. One with a lower token does not matter: etcd's
+// own mutex does not wait for permits with higher tokens, which waiters that came before it may get. overlap reports
+// whether a was live.
+func (c *checker) overlap(name string, a, rival *acquisition) bool {
+	to, live := a.live()
+	if !live || rival == nil || rival.token() <= a.token() || to <= rival.grant.At {
+		return live
+	}
 	invariant := c.exclusion(name)
 	if a.grant.At > rival.grant.At {
 		invariant = "I2"
 	}
-	c.violation(Violation{
-		invariant, "intervals", name,
-		fmt.Sprintf("token %d was live %v after token %d was granted", a.token(), by, rival.token()),
-		show(a.grant, rival.grant, a.lastLive, rival.lastLive),
-	})
+	c.bad(invariant, name, show(a.grant, rival.grant, a.lastLive, rival.lastLive),
+		"token %d was live %v after token %d was granted", a.token(), to-rival.grant.At, rival.token())
+	return live
 }
 
 // earlier returns the acquisition that was granted first. x may be nil.
@@ -76,22 +89,33 @@ func earlier(x, y *acquisition) *acquisition {
 	return x
 }
 
+// slot checks that a permit is one of those that there are. Each has a slot, whose name has one holder at a time.
+func (c *checker) slot(a *acquisition) {
+	of, err := strconv.Atoi(a.enter.Value)
+	slot, bad := strconv.Atoi(a.grant.Name[strings.LastIndexByte(a.grant.Name, '/')+1:])
+	switch {
+	case err != nil || bad != nil:
+		c.malformed("op %d wants one of %q permits and has %q", a.enter.Op, a.enter.Value, a.grant.Name)
+	case slot >= of:
+		c.bad("I3", a.enter.Name, show(a.enter, a.grant), "a permit of slot %d was granted, but there are %d permits", slot, of)
+	}
+}
+
 // afterlife checks that a handle that has ended does not become live again.
 func (c *checker) afterlife(a *acquisition) {
 	if a.lastLive == nil {
 		return
 	}
-	bad := func(text string) {
-		c.violation(Violation{
-			c.exclusion(a.name()), "intervals", a.name(), text, show(a.enter, a.grant, a.lost, a.released, a.lastLive),
-		})
-	}
+	what := ""
 	switch {
 	case a.grant == nil:
-		bad("a handle was live but never granted")
+		what = "but never granted"
 	case a.lost != nil && a.lastLive.At > a.lost.At:
-		bad(fmt.Sprintf("the handle of token %d was live after it was lost", a.token()))
+		what = "after it was lost"
 	case a.released != nil && a.lastLive.At > a.released.At:
-		bad(fmt.Sprintf("the handle of token %d was live after it was released", a.token()))
+		what = "after it was released"
+	default:
+		return
 	}
+	c.bad(c.exclusion(a.name()), a.name(), show(a.enter, a.grant, a.lost, a.released, a.lastLive), "a handle was live %s", what)
 }

@@ -1,9 +1,7 @@
 package check
 
 import (
-	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/leasefence/leasefence/integration/safety/history"
@@ -56,54 +54,6 @@ func (a *acquisition) alone() bool {
 func (c *checker) operated(a *acquisition) bool {
 	return slices.ContainsFunc(a.parts, func(a *acquisition) bool {
 		k := c.keyOf(a)
-		return k != nil && k.operated
+		return k != nil && k.by != nil
 	})
-}
-
-// permits returns the number of permits of the semaphore that a entered.
-func (c *checker) permits(a *acquisition) int {
-	n, err := strconv.Atoi(a.enter.Value)
-	if err != nil || n < 1 {
-		c.malformed(fmt.Sprintf("op %d wants one of %q permits, want a positive number", a.enter.Op, a.enter.Value))
-	}
-	return n
-}
-
-// counts checks I3 for semaphores: there are never more holders than permits, and no permit with a lower token is still
-// held when etcd's own mutex is granted. The mutex does not wait for permits with higher tokens, which waiters that
-// came before it may get. As in [checker.intervals], a handle with a lower token that is live after a grant held its
-// permit at that grant.
-func (c *checker) counts() {
-	looked := 0
-	semaphores := map[string][]*acquisition{}
-	for _, a := range c.ops {
-		if a.grant != nil && a.enter.Verb.OfPermit() {
-			semaphores[a.enter.Name] = append(semaphores[a.enter.Name], a)
-			looked++
-		}
-	}
-	for name, permits := range semaphores {
-		all := slices.Clone(permits)
-		for _, a := range c.ops {
-			if a.grant != nil && a.enter.Verb == history.Mutex && a.name() == name {
-				all = append(all, a)
-			}
-		}
-		for _, a := range all {
-			v := Violation{Invariant: "I3", Checker: "counts", Name: name, Events: show(a.grant)}
-			held := 0
-			for _, x := range permits {
-				if to, live := x.live(); live && x.token() < a.token() && to > a.grant.At {
-					held++
-					v.Events = append(v.Events, show(x.grant, x.lastLive)...)
-				}
-			}
-			if held == 0 || !a.owned() || a.enter.Verb.OfPermit() && held < c.permits(a) {
-				continue
-			}
-			v.Text = fmt.Sprintf("token %d was granted while %d other handles held a permit", a.token(), held)
-			c.violation(v)
-		}
-	}
-	c.count("permits compared with others of their semaphore", looked)
 }

@@ -1,7 +1,6 @@
 package check
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -17,50 +16,38 @@ const (
 
 // excuse finds the keys that operators took, and the handles that lost their keys this way.
 func (c *checker) excuse() {
-	w := &c.watch
 	keys, leases := map[string][]*disturbance{}, map[string]*disturbance{}
 	for _, f := range c.faults {
-		switch f.begin.Name {
+		switch target := f.begin.Target; f.begin.Name {
 		case history.OperatorDeletes, history.OperatorOverwrites:
-			keys[f.begin.Target] = append(keys[f.begin.Target], f)
+			keys[target] = append(keys[target], f)
 		case history.OperatorRevokes:
-			if leases[f.begin.Target] == nil {
-				leases[f.begin.Target] = f
+			if leases[target] == nil {
+				leases[target] = f
 			}
 		}
 	}
-	if len(keys)+len(leases) == 0 {
-		return
-	}
 	// The last revision at which keys of each lease were deleted. A revocation that took keys is the last.
 	last := map[int64]int64{}
-	for _, k := range w.all {
+	for _, k := range c.watch.all {
 		if k.del != nil {
 			last[k.lease] = max(last[k.lease], k.del.Revision)
 		}
 	}
-	by := map[*key]*disturbance{}
-	for _, k := range w.all {
+	for _, k := range c.watch.all {
 		ended := k.ended()
 		if ended == nil {
 			continue
 		}
-		f := leases[strconv.FormatInt(k.lease, 16)]
-		if f == nil || ended.At < f.begin.At || ended.Revision < last[k.lease] {
-			f = takenBy(keys[k.put.Key], k)
-		}
-		if f != nil {
-			k.operated, by[k] = true, f
+		k.by = leases[strconv.FormatInt(k.lease, 16)]
+		if k.by == nil || ended.At < k.by.begin.At || ended.Revision < last[k.lease] {
+			k.by = takenBy(keys[k.put.Key], k)
 		}
 	}
 	for _, a := range c.ops {
-		if a.grant == nil {
-			continue
-		}
-		k := c.keyOf(a)
-		if f := by[k]; k != nil && f != nil {
-			a.excused, a.gone = f.begin.At, k.ended()
-			f.hit = f.end != nil && f.end.Revision != 0
+		if k := c.keyOf(a); k != nil && k.by != nil {
+			a.excused, a.gone = k.by.begin.At, k.ended()
+			k.by.hit = k.by.end != nil && k.by.end.Revision != 0
 		}
 	}
 }
@@ -82,45 +69,34 @@ func takenBy(faults []*disturbance, k *key) *disturbance {
 	return nil
 }
 
-// deletions checks I6: only operators delete keys or take them off their lease while their handles are live.
+// deletions checks I6: only operators delete keys or take them off their lease while their handles are live or wait.
 func (c *checker) deletions() {
-	w := &c.watch
 	looked, operated := 0, 0
-	for _, k := range w.all {
-		if k.operated {
+	for _, k := range c.watch.all {
+		if k.by != nil {
 			operated++
 		}
 	}
 	for _, a := range c.ops {
-		if a.grant == nil {
-			if a == a.parts[0] {
-				c.deletedWaiting(a)
-			}
-			continue
+		if a == a.parts[0] {
+			c.deletedWaiting(a)
 		}
 		k := c.keyOf(a)
-		if k != nil && k.off != nil && !k.operated {
-			c.violation(Violation{
-				"I6", "watch", a.name(), fmt.Sprintf("key %q was taken off its lease, but not by an operator", k.put.Key),
-				show(k.put, a.grant, k.off),
-			})
-		}
-		if k == nil || k.del == nil {
+		if k == nil || k.ended() == nil {
 			continue
 		}
 		looked++
+		bad := func(what string, later *history.Event) {
+			c.bad("I6", a.name(), show(k.put, a.grant, k.ended(), later), "key %q was %s, but not by an operator", k.put.Key, what)
+		}
 		switch {
-		case k.operated:
+		case k.by != nil:
+		case k.off != nil:
+			bad("taken off its lease", nil)
 		case a.lastLive != nil && a.lastLive.At > k.del.At:
-			c.violation(Violation{
-				"I6", "watch", a.name(), fmt.Sprintf("key %q was deleted, but its handle was live later", k.put.Key),
-				show(k.put, a.grant, k.del, a.lastLive),
-			})
+			bad("deleted while its handle was live", a.lastLive)
 		case a.lost != nil && strings.Contains(a.lost.Error, lease.ReasonKeyDeleted.String()) && !c.operated(a):
-			c.violation(Violation{
-				"I6", "watch", a.name(), fmt.Sprintf("key %q was deleted under its handle, but not by an operator", k.put.Key),
-				show(k.put, a.grant, k.del, a.lost),
-			})
+			bad("deleted under its handle", a.lost)
 		}
 	}
 	c.count("deletions compared with handles", looked)
@@ -129,11 +105,10 @@ func (c *checker) deletions() {
 
 // deletedWaiting checks that an acquisition did not fail because its key was taken, unless an operator took it.
 func (c *checker) deletedWaiting(a *acquisition) {
-	if a.giveUp == nil {
+	if a.grant != nil || a.giveUp == nil {
 		return
 	}
-	lost := func(r lease.Reason) bool { return strings.Contains(a.giveUp.Error, r.String()) }
-	if !lost(lease.ReasonKeyDeleted) && !lost(lease.ReasonKeyOverwritten) {
+	if r := reasonIn(a.giveUp.Error); r != lease.ReasonKeyDeleted && r != lease.ReasonKeyOverwritten {
 		return
 	}
 	for _, f := range c.faults {
@@ -141,9 +116,7 @@ func (c *checker) deletedWaiting(a *acquisition) {
 			return
 		}
 	}
-	c.violation(Violation{
-		"I6", "watch", a.name(), "the key of a waiter was taken, but not by an operator", show(a.enter, a.giveUp),
-	})
+	c.bad("I6", a.name(), show(a.enter, a.giveUp), "the key of a waiter was taken, but not by an operator")
 }
 
 // hit reports whether an operator's target is what a lost: the lease that its error names, or a key on that lease in
@@ -171,12 +144,9 @@ func (c *checker) prompt() {
 			continue
 		}
 		if limit := c.limit(max(a.gone.At, a.grant.At+unwatched)+promptly, a.enter.Client()); a.lastLive.At > limit {
-			c.violation(Violation{
-				"I3", "operator", a.name(),
-				fmt.Sprintf("an operator has taken key %q, and its handle was live %v after that, want at most %v",
-					a.gone.Key, a.lastLive.At-a.gone.At, limit-a.gone.At),
-				show(a.grant, a.gone, a.lastLive),
-			})
+			c.bad("I3", a.name(), show(a.grant, a.gone, a.lastLive),
+				"an operator has taken key %q, and its handle was live %v after that, want at most %v",
+				a.gone.Key, a.lastLive.At-a.gone.At, limit-a.gone.At)
 		}
 	}
 	c.count("handles that lost their key to an operator", looked)

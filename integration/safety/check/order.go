@@ -2,9 +2,10 @@ package check
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
+
+	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
 const (
@@ -47,15 +48,12 @@ func (c *checker) order() {
 			}
 		}
 	}
-	passed := c.passed()
 	for name, t := range names {
-		if c.ttl > 0 && !passed[name] {
+		if c.ttl > 0 && !c.unordered[name] {
 			c.overtaking(name, t)
 		}
 	}
-	c.sessionOrder()
 	c.count("waiters that others could have overtaken", could)
-	c.count("elections that are not in order of arrival", len(passed))
 }
 
 // turns are the acquisitions of one name.
@@ -99,12 +97,9 @@ func (c *checker) overtaking(name string, t *turns) {
 				for _, a := range w.by[client] {
 					events = append(events, show(a.enter, a.grant)...)
 				}
-				c.violation(Violation{
-					"I7", "order", name,
-					fmt.Sprintf("%s has waited since %v, and %s entered later and was granted it %d times: want at most %d",
-						w.enter.Actor, w.enter.At, client, n, passes),
-					append(events, show(w.grant)...),
-				})
+				c.bad("I7", name, append(events, show(w.grant)...),
+					"%s has waited since %v, and %s entered later and was granted it %d times: want at most %d",
+					w.enter.Actor, w.enter.At, client, n, passes)
 			}
 		}
 	}
@@ -152,10 +147,7 @@ func (c *checker) sessionOrder() {
 	}
 	sessions := map[session][]*acquisition{}
 	for _, a := range c.ops {
-		if a.grant == nil || a.shared() || a.alone() || c.elections[a.name()] {
-			continue
-		}
-		if k := c.keyOf(a); k != nil {
+		if k := c.keyOf(a); k != nil && !a.shared() && !a.alone() && !c.elections[a.name()] {
 			on := session{a.name(), k.put.Lease}
 			sessions[on] = append(sessions[on], a)
 		}
@@ -177,12 +169,9 @@ func (c *checker) sessionOrder() {
 				for _, x := range latest {
 					events = append(events, show(x.enter, x.grant)...)
 				}
-				c.violation(Violation{
-					"I7", "order", on.name,
-					fmt.Sprintf("%s has waited since %v, and %d others of its session that entered later were granted it before: want at most %d",
-						a.enter.Actor, a.enter.At, len(latest), passes),
-					append(events, show(a.grant)...),
-				})
+				c.bad("I7", on.name, append(events, show(a.grant)...),
+					"%s has waited since %v, and %d others of its session that entered later were granted it before: want at most %d",
+					a.enter.Actor, a.enter.At, len(latest), passes)
 			}
 			latest = append(latest, a)
 			slices.SortStableFunc(latest, func(x, y *acquisition) int { return cmp.Compare(y.enter.At, x.enter.At) })
@@ -190,13 +179,12 @@ func (c *checker) sessionOrder() {
 		}
 	}
 	if len(overtaken) > unclear {
-		v := Violation{Invariant: "I7", Checker: "order", Text: fmt.Sprintf(
-			"%d waiters were served after others of their session that entered more than %v later, want at most %d", len(overtaken), within, unclear)}
+		var events []history.Event
 		for _, a := range overtaken[:unclear] {
-			v.Name = a.name()
-			v.Events = append(v.Events, show(a.enter, a.grant)...)
+			events = append(events, show(a.enter, a.grant)...)
 		}
-		c.violation(v)
+		c.bad("I7", overtaken[0].name(), events,
+			"%d waiters were served after others of their session that entered more than %v later, want at most %d", len(overtaken), within, unclear)
 	}
 	c.count("waiters compared with others of their session", compared)
 	c.count("  that look overtaken", len(overtaken))
@@ -224,34 +212,4 @@ func (a *acquisition) left() time.Duration {
 		return a.died
 	}
 	return forever
-}
-
-// passed returns the elections in which a candidate was passed because of a priority or a transfer: the key of a
-// waiting candidate was deleted together with another key, in one transaction.
-func (c *checker) passed() map[string]bool {
-	type step struct {
-		queue    string
-		revision int64
-	}
-	deleted := map[step]int{}
-	for _, k := range c.watch.all {
-		if k.del != nil {
-			deleted[step{queueOf(k.put.Key), k.del.Revision}]++
-		}
-	}
-	names := map[string]string{} // by queue
-	for name := range c.elections {
-		names[name+"/"] = name
-	}
-	passed := map[string]bool{}
-	for _, k := range c.watch.all {
-		if k.del == nil || k.first {
-			continue
-		}
-		queue := queueOf(k.put.Key)
-		if name, election := names[queue]; election && deleted[step{queue, k.del.Revision}] > 1 {
-			passed[name] = true
-		}
-	}
-	return passed
 }

@@ -2,7 +2,6 @@ package check
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
 )
@@ -33,7 +32,7 @@ func (c *checker) progress() {
 			waiting++
 		}
 		if waits && c.whole && a.grant == nil && a.ended() == forever {
-			c.violation(Violation{"I7", "progress", a.name(), "a waiter was neither served nor gave up before the end", show(a.enter)})
+			c.bad("I7", a.name(), show(a.enter), "a waiter was neither served nor gave up before the end")
 		}
 	}
 	var faults []step
@@ -113,11 +112,8 @@ func (c *checker) pace(name string, steps []step) {
 		gap := at - since
 		c.report.Idle = max(c.report.Idle, gap)
 		if limit := patience(c.ttl); c.ttl > 0 && gap > limit {
-			c.violation(Violation{
-				"I7", "progress", name,
-				fmt.Sprintf("from %v to %v somebody waited, nobody held the name and no fault was on: want at most %v", since, at, limit),
-				show(waiter.enter),
-			})
+			c.bad("I7", name, show(waiter.enter), "from %v to %v somebody waited, nobody held the name and no fault was on: want at most %v",
+				since, at, limit)
 		}
 	}
 	for _, s := range steps {

@@ -1,12 +1,10 @@
 package check
 
-import (
-	"fmt"
+import "github.com/leasefence/leasefence/integration/safety/history"
 
-	"github.com/leasefence/leasefence/integration/safety/history"
-)
-
-// requestOutcomes checks I5, and I4 for single requests: what the resource did fits the answer.
+// requestOutcomes checks I5, and I4 for single requests: what the resource did fits the answer, and was done between
+// the request and the answer. So the resource's record is an order that explains what the callers saw, and no search
+// for another order is needed.
 func (c *checker) requestOutcomes() {
 	var unknown, unknownDone, unsent int
 	for _, q := range c.requests {
@@ -16,7 +14,9 @@ func (c *checker) requestOutcomes() {
 				done = append(done, e)
 			}
 		}
-		c.twice(done)
+		if len(done) > 1 && updates(done[0].Verb) { // claims and reads may be applied repeatedly
+			c.bad("I5", done[0].Name, show(done...), "request %d was applied %d times", done[0].Request, len(done))
+		}
 		if q.send == nil { // the process was killed before the record of the request was on disk
 			if len(done) > 0 {
 				unsent++
@@ -27,23 +27,23 @@ func (c *checker) requestOutcomes() {
 		if q.answer != nil {
 			outcome = q.answer.Outcome
 		}
-		bad := func(invariant, text string) {
-			c.violation(Violation{invariant, "requests", q.send.Name, text, append(show(q.send, q.answer), show(done...)...)})
+		bad := func(invariant, format string, args ...any) {
+			c.bad(invariant, q.send.Name, append(show(q.send, q.answer), show(done...)...), format, args...)
 		}
 		switch {
+		case len(done) > 0 && (done[0].At < q.send.At || outcome == history.OK && done[0].At > q.answer.At):
+			bad("I4", "%s was not applied between its request and its answer", q.send.Verb)
 		case outcome == history.Unknown:
 			unknown++
 			if len(done) > 0 {
 				unknownDone++
 			}
 		case outcome == history.OK && len(done) == 0:
-			if len(c.byName[q.send.Name].applied) > 0 { // not every resource records what it applies
-				bad("I4", fmt.Sprintf("%s was acknowledged but not applied", q.send.Verb))
-			}
+			bad("I4", "%s was acknowledged but not applied", q.send.Verb)
 		case outcome == history.OK && q.send.Verb.Reads() && done[0].Value != q.answer.Value:
-			bad("I4", fmt.Sprintf("the resource read %q, but the answer was %q", done[0].Value, q.answer.Value))
+			bad("I4", "the resource read %q, but the answer was %q", done[0].Value, q.answer.Value)
 		case outcome != history.OK && len(done) > 0 && updates(q.send.Verb):
-			bad("I5", fmt.Sprintf("%s was answered %q but applied", q.send.Verb, outcome))
+			bad("I5", "%s was answered %q but applied", q.send.Verb, outcome)
 		}
 	}
 	c.count("requests", len(c.requests))
@@ -55,14 +55,4 @@ func (c *checker) requestOutcomes() {
 // updates reports whether a verb changes what the resource holds.
 func updates(v history.Verb) bool {
 	return v == history.Write || v == history.Add || v == history.Increment
-}
-
-// twice reports an update that was applied more than once. Claims and reads may be applied repeatedly.
-func (c *checker) twice(done []*history.Event) {
-	if len(done) > 1 && updates(done[0].Verb) {
-		c.violation(Violation{
-			"I5", "requests", done[0].Name,
-			fmt.Sprintf("request %d was applied %d times", done[0].Request, len(done)), show(done...),
-		})
-	}
 }

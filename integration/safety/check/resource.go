@@ -1,104 +1,109 @@
 package check
 
 import (
-	"fmt"
+	"time"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// marks checks I1, for each resource in the order of application. Nobody's token may be below the highest token of the
-// writers, and no writer's below the highest of the readers. A read under a writer's token is neither checked nor
-// counted as accepted: a store may answer it without looking at the token.
-func (c *checker) marks() {
-	var accepted, refused, reads, shared, staleReaders, byReaders int
+// resource checks I1 and I4 for each resource, in the order of application. Nobody's token may be below the highest
+// token of the writers, and no writer's below the highest of the readers. Each read must return what the updates before
+// it have left. A read under a writer's token is not compared with the marks: a store may answer it without looking at
+// the token.
+func (c *checker) resource() {
+	n := map[string]int{}
 	for _, r := range c.resources {
 		if r.control {
+			countStale(r, n)
 			continue
 		}
-		var highest, reader *history.Event
+		v := value{}
+		if r.set {
+			v.set = map[string]bool{}
+		}
+		var writer, reader *history.Event // with the highest token that was accepted
+		var now time.Duration
 		for _, e := range r.applied {
+			what := "accepted claims and updates"
 			switch {
-			case e.Verb == history.Read:
-				reads++
 			case e.Outcome == history.Refused:
-				refused++
-				if e.Verb.OfReader() {
-					staleReaders++
-				} else if above(e, reader) && !above(e, highest) {
-					byReaders++
-				}
-				c.refusal(r.name, e, highest)
+				what = c.refused(r.name, e, writer, reader)
 			case e.Outcome != history.OK:
+				what = "failed"
+			case e.Verb == history.Read:
+				what = "reads"
 			case !e.Token.Valid():
-				c.violation(Violation{
-					"I1", "resource", r.name, fmt.Sprintf("%s without a token was accepted", e.Verb), show(highest, e),
-				})
-			case above(e, highest):
-				c.violation(Violation{
-					"I1", "resource", r.name,
-					fmt.Sprintf("%s with token %d was accepted after token %d", e.Verb, e.Token, highest.Token), show(highest, e),
-				})
+				c.bad("I1", r.name, show(writer, e), "%s without a token was accepted", e.Verb)
+			case above(e, writer):
+				c.bad("I1", r.name, show(writer, e), "%s with token %d was accepted after token %d", e.Verb, e.Token, writer.Token)
 			case !e.Verb.OfReader() && above(e, reader):
-				c.violation(Violation{
-					"I1", "resource", r.name,
-					fmt.Sprintf("%s with token %d was accepted after the reader's token %d", e.Verb, e.Token, reader.Token), show(reader, e),
-				})
+				c.bad("I1", r.name, show(reader, e), "%s with token %d was accepted after the reader's token %d", e.Verb, e.Token, reader.Token)
 			case e.Verb.OfReader():
-				shared++
+				what = "accepted claims and reads of readers"
 				if reader == nil || e.Token > reader.Token {
 					reader = e
 				}
 			default:
-				accepted++
-				if highest == nil || e.Token > highest.Token {
-					highest = e
+				writer = e
+			}
+			n[what]++
+			if e.Outcome == history.OK {
+				if e.At < now {
+					c.malformed("the record of %q is not in the order of time", r.name)
 				}
+				now = e.At
+			}
+			last := v.updated
+			if wrong := v.apply(e); wrong != "" {
+				c.bad("I4", r.name, show(last, e), "%s", wrong)
 			}
 		}
 	}
-	c.count("accepted claims and updates", accepted)
-	c.count("refused as stale", refused)
-	c.count("  of readers", staleReaders)
-	c.count("  of writers, by a reader's token", byReaders)
-	c.count("reads", reads)
-	c.count("accepted claims and reads of readers", shared)
+	for _, what := range []string{
+		"accepted claims and updates", "reads", "accepted claims and reads of readers", Refused, RefusedReaders, RefusedForReaders,
+		"updates of unfenced controls", ControlStale, "  that undid another",
+	} {
+		c.count(what, n[what])
+	}
 }
+
+// Lines of the report's Counts.
+const (
+	Refused           = "refused as stale, of writers"
+	RefusedReaders    = "refused as stale, of readers"
+	RefusedForReaders = "refused as stale, of writers, by a reader's token"
+	ControlStale      = "stale updates of unfenced controls"
+)
 
 // above reports whether a mark is above the event's token. The mark may be nil.
 func above(e, mark *history.Event) bool { return mark != nil && e.Token < mark.Token }
 
-// controls counts the stale and the lost updates of the resources that do not look at tokens.
-func (c *checker) controls() {
-	var updates, stale, lost int
-	for _, r := range c.resources {
-		if !r.control {
-			continue
-		}
-		var highest fence.Token
-		var v value
-		for _, e := range r.applied {
-			updates++
-			if e.Token < highest {
-				stale++
-			}
-			highest = max(highest, e.Token)
-			if v.apply(e) != "" {
-				lost++
-			}
-		}
+// refused checks that a refused token is below the mark that the resource had then, and returns what to count.
+func (c *checker) refused(name string, e, writer, reader *history.Event) string {
+	if e.Highest != 0 && e.Highest <= e.Token {
+		c.bad("I1", name, show(writer, e), "token %d was refused, but the mark was %d", e.Token, e.Highest)
 	}
-	c.count("updates of unfenced controls", updates)
-	c.count("  stale", stale)
-	c.count("  that undid another", lost)
+	switch {
+	case e.Verb.OfReader():
+		return RefusedReaders
+	case above(e, reader) && !above(e, writer):
+		return RefusedForReaders
+	}
+	return Refused
 }
 
-// refusal checks that a refused token is below the mark that the resource had then.
-func (c *checker) refusal(name string, e, highest *history.Event) {
-	if e.Highest != 0 && e.Highest <= e.Token {
-		c.violation(Violation{
-			"I1", "resource", name,
-			fmt.Sprintf("token %d was refused, but the mark was %d", e.Token, e.Highest), show(highest, e),
-		})
+// countStale counts the stale and the lost updates of a resource that does not look at tokens.
+func countStale(r *resource, n map[string]int) {
+	highest, v := &history.Event{}, value{}
+	for _, e := range r.applied {
+		n["updates of unfenced controls"]++
+		if above(e, highest) {
+			n[ControlStale]++
+		} else {
+			highest = e
+		}
+		if v.apply(e) != "" {
+			n["  that undid another"]++
+		}
 	}
 }

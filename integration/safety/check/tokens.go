@@ -2,10 +2,8 @@ package check
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
@@ -27,37 +25,23 @@ func (c *checker) tokenOrder() {
 	slices.SortStableFunc(moments, func(x, y moment) int {
 		return cmp.Or(cmp.Compare(x.At, y.At), cmp.Compare(x.Kind, y.Kind))
 	})
-	highest := map[string]*history.Event{}                // the grant with the highest token so far, by name
-	before := make(map[*acquisition]*history.Event)       // that grant when the acquisition entered
-	tokens := map[string]map[fence.Token]*history.Event{} // all grants so far, by name
-	compared := 0
+	highest := map[string]*history.Event{}      // the grant with the highest token so far, by name
+	before := map[*acquisition]*history.Event{} // that grant when the acquisition entered
 	for _, m := range moments {
-		if m.Kind == history.Enter {
-			before[m.a] = highest[m.a.name()]
-			continue
-		}
-		name, old := m.a.name(), before[m.a]
-		delete(before, m.a)
-		if tokens[name] == nil {
-			tokens[name] = map[fence.Token]*history.Event{}
-		}
-		same := tokens[name][m.Token]
-		compared++
+		name := m.a.name()
+		old := before[m.a]
 		switch {
+		case m.Kind == history.Enter:
+			before[m.a] = highest[name]
+			continue
 		case !m.Token.Valid():
-			c.violation(Violation{"I2", "tokens", name, fmt.Sprintf("token %d is not valid", m.Token), show(m.Event)})
-		case same != nil:
-			c.violation(Violation{"I2", "tokens", name, fmt.Sprintf("token %d was granted twice", m.Token), show(same, m.Event)})
+			c.bad("I2", name, show(m.Event), "token %d is not valid", m.Token)
 		case old != nil && m.Token < old.Token:
-			c.violation(Violation{
-				"I2", "tokens", name, fmt.Sprintf("token %d was granted to an acquisition that entered after the grant of %d", m.Token, old.Token),
-				show(old, m.a.enter, m.Event),
-			})
+			c.bad("I2", name, show(old, m.a.enter, m.Event),
+				"token %d was granted to an acquisition that entered after the grant of %d", m.Token, old.Token)
 		}
-		tokens[name][m.Token] = m.Event
 		if highest[name] == nil || m.Token > highest[name].Token {
 			highest[name] = m.Event
 		}
 	}
-	c.count("tokens compared with each other", compared)
 }

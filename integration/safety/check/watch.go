@@ -2,7 +2,6 @@ package check
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,7 +26,7 @@ type key struct {
 	first     bool           // it was its turn at some time, see serve
 	contender bool           // it stands in the queue
 	shared    bool           // a reader's
-	operated  bool           // an operator deleted it or took it off its lease
+	by        *disturbance   // by which an operator deleted it or took it off its lease; nil: none did
 }
 
 // keyAt identifies a key: no two keys of a queue have the same create revision.
@@ -39,8 +38,11 @@ type keyAt struct {
 // queueOf returns the queue of a key: everything up to the last slash.
 func queueOf(key string) string { return key[:strings.LastIndexByte(key, '/')+1] }
 
-// keyOf returns the key of a handle, nil if the watch did not see it.
+// keyOf returns the key of a handle, nil if nothing was granted or the watch did not see it.
 func (c *checker) keyOf(a *acquisition) *key {
+	if a.grant == nil {
+		return nil
+	}
 	return c.watch.keys[keyAt{a.name() + "/", revision(a.token())}]
 }
 
@@ -133,7 +135,7 @@ func (c *checker) change(e *history.Event, now map[string]*key) *line {
 	l := w.line(queue)
 	switch {
 	case e.Kind == history.Delete && k == nil:
-		c.malformed(fmt.Sprintf("revision %d deletes key %q, which the watch has not seen", e.Revision, e.Key))
+		c.malformed("revision %d deletes key %q, which the watch has not seen", e.Revision, e.Key)
 		return nil
 	case e.Kind == history.Delete:
 		k.del = e
@@ -148,7 +150,7 @@ func (c *checker) change(e *history.Event, now map[string]*key) *line {
 		k.set(e, queue)
 		l.keys = append(l.keys, k)
 	case k == nil || k.put.Created != e.Created:
-		c.malformed(fmt.Sprintf("revision %d changes key %q, created at %d, which the watch has not seen", e.Revision, e.Key, e.Created))
+		c.malformed("revision %d changes key %q, created at %d, which the watch has not seen", e.Revision, e.Key, e.Created)
 		return nil
 	default:
 		k.set(e, queue)
@@ -183,7 +185,6 @@ func (k *key) ended() *history.Event {
 func (c *checker) watchedTokens() {
 	w := &c.watch
 	compared, unseen := 0, 0
-	owners := map[string][]owned{}
 	for _, a := range c.ops {
 		if a.grant == nil || len(w.all) == 0 {
 			continue
@@ -196,11 +197,11 @@ func (c *checker) watchedTokens() {
 		}
 		compared++
 		bad := func(format string, args ...any) {
-			v := Violation{Invariant: "I2", Checker: "watch", Name: a.name(), Text: fmt.Sprintf(format, args...), Events: show(a.grant)}
+			evidence := show(a.grant)
 			if k != nil {
-				v.Events = show(k.put, k.del, a.grant)
+				evidence = show(k.put, k.del, a.grant)
 			}
-			c.violation(v)
+			c.bad("I2", a.name(), evidence, format, args...)
 		}
 		switch {
 		case k == nil:
@@ -209,41 +210,12 @@ func (c *checker) watchedTokens() {
 			bad("token %d belongs to key %q, but %q was granted", a.token(), k.put.Key, a.grant.Key)
 		case k.shared != a.shared():
 			bad("token %d belongs to key %q, which is of another kind than its holder", a.token(), k.put.Key)
-		case !k.first && !k.operated: // if an operator takes a waiter's key, the waiter may get a handle that ends soon
+		case !k.first && k.by == nil: // if an operator takes a waiter's key, the waiter may get a handle that ends soon
 			bad("token %d was granted, but there was always a key ahead that it had to wait for", a.token())
-		default:
-			owners[a.name()] = append(owners[a.name()], owned{rev, a})
 		}
-	}
-	for name, all := range owners {
-		c.ownerOrder(name, all)
 	}
 	c.count("tokens compared with the watch", compared)
 	c.count("tokens beyond the end of the watch", unseen)
-}
-
-// owned is an acquisition that was granted, with the create revision of its key.
-type owned struct {
-	created int64
-	*acquisition
-}
-
-// ownerOrder checks that tokens increase in the order of the queue.
-func (c *checker) ownerOrder(name string, all []owned) {
-	slices.SortStableFunc(all, func(x, y owned) int { return cmp.Compare(x.created, y.created) })
-	for n := 1; n < len(all); n++ {
-		x, y := all[n-1], all[n]
-		switch {
-		case x.created == y.created:
-			c.violation(Violation{
-				"I2", "watch", name, fmt.Sprintf("one key was granted twice, with tokens %d and %d", x.token(), y.token()), show(x.grant, y.grant),
-			})
-		case x.token() >= y.token():
-			c.violation(Violation{
-				"I2", "watch", name, fmt.Sprintf("token %d came after token %d in the queue", y.token(), x.token()), show(x.grant, y.grant),
-			})
-		}
-	}
 }
 
 // leftovers checks the end of I7: no key is left that is on a lease or in the queue of a name.
@@ -259,7 +231,7 @@ func (c *checker) leftovers() {
 		}
 		left++
 		if c.whole {
-			c.violation(Violation{"I7", "watch", "", fmt.Sprintf("key %q is left at the end", k.put.Key), show(k.put)})
+			c.bad("I7", "", show(k.put), "key %q is left at the end", k.put.Key)
 		}
 	}
 	c.count("keys created", len(c.watch.all))

@@ -13,6 +13,8 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
+const ms = time.Millisecond
+
 // turnsOf returns a history of one lock with n turns of 10 ms. It has no watch, no renewals and no resource, so only
 // the sweeps over acquisitions have something to check.
 func turnsOf(n int, token func(k int) fence.Token) []history.Event {
@@ -66,37 +68,6 @@ func TestCheck_turns(t *testing.T) {
 	}
 }
 
-// access returns the k-th access to a register, a read or a write of a number. There is one access every 10 ms.
-func access(k, value int, read bool) call {
-	verb := history.Write
-	if read {
-		verb = history.Read
-	}
-	return call{k * 10, k*10 + 5, verb, fmt.Sprint(value), history.OK, nil}
-}
-
-// A wrong read is found where the history of a register is cut, and on both sides of the cut.
-func TestCheck_registerAcrossWindows(t *testing.T) {
-	// The resource records nothing: only its callers do.
-	accesses := func(wrong int) []history.Event {
-		var all []call
-		for k := range 250 {
-			c := access(k, k/2, k%2 == 1)
-			if k == wrong {
-				c.value = fmt.Sprint(k/2 - 1)
-			}
-			all = append(all, c)
-		}
-		return calls(all...)
-	}
-	report := check.Check(accesses(-1))
-	require.Empty(t, report.Violations)
-	require.Equal(t, int64(3), report.Count("windows of registers for porcupine"))
-	for wrong := 91; wrong < 110; wrong += 2 {
-		require.Equal(t, []string{"I4/register"}, checkers(check.Check(accesses(wrong))), "read %d", wrong)
-	}
-}
-
 // A violation in every turn is reported 20 times, and the others are counted.
 func TestCheck_manyViolations(t *testing.T) {
 	report := check.Check(turnsOf(100, func(int) fence.Token { return 1 }))
@@ -129,42 +100,5 @@ func TestCheck_grantAnsweredLate(t *testing.T) {
 		}
 		events = slices.DeleteFunc(events, func(e history.Event) bool { return e.Kind == history.Live && e.Op == late+1 })
 		require.Empty(t, check.Check(events).Violations, "%v after the next grant", after)
-	}
-}
-
-// Two writes that overlap, or that only meet, may take effect in either order, also where the history could be cut.
-func TestCheck_registerIsNotCutInAnOverlap(t *testing.T) {
-	const met, apart = 0, -1
-	for _, c := range []struct {
-		name  string
-		first int // how many accesses the longer one comes before the last that it overlaps with
-		by    int // how many ms it lasts after that one was sent
-		legal bool
-	}{
-		{"they overlap", 1, 3, true},
-		{"they meet", 1, met, true},
-		{"they do not", 1, apart, false},
-		{"a long one overlaps with many", 50, 3, true},
-		{"a long one meets the last of many", 50, met, true},
-		{"a long one overlaps with all but the last", 50, apart, false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			for last := 95; last < 106; last++ { // the last access that the longer one overlaps with
-				first := last - c.first
-				var all []call
-				for k := range 150 {
-					all = append(all, access(k, k, false))
-				}
-				all[first].to = all[last].from + c.by
-				// The write that was sent first took effect last.
-				all[last+1] = access(last+1, first, true)
-				got := checkers(check.Check(calls(all...)))
-				if c.legal {
-					require.Empty(t, got, "%d", last)
-				} else {
-					require.Equal(t, []string{"I4/register"}, got, "%d", last)
-				}
-			}
-		})
 	}
 }

@@ -81,27 +81,3 @@ func elements(s string) map[string]bool {
 	}
 	return all
 }
-
-// updates checks I4 by what each resource applied, in that order.
-func (c *checker) updates() {
-	updates := 0
-	for _, r := range c.resources {
-		if r.control {
-			continue
-		}
-		v := value{}
-		if r.set {
-			v.set = map[string]bool{}
-		}
-		for _, e := range r.applied {
-			last := v.updated
-			if wrong := v.apply(e); wrong != "" {
-				c.violation(Violation{"I4", "updates", r.name, wrong, show(last, e)})
-			}
-			if v.updated == e {
-				updates++
-			}
-		}
-	}
-	c.count("updates applied", updates)
-}
