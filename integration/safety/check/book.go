@@ -27,7 +27,6 @@ type book struct {
 	renewed   []*history.Event
 	faults    []*disturbance
 	elections map[string]bool
-	unordered map[string]bool // elections that are not in order of arrival
 	clients   map[string]bool // that have asked for something
 	stalls    spans           // in which the process of most clients did not run
 	watch     watch
@@ -123,8 +122,7 @@ func (a *acquisition) owned() bool { return a.grant.At < a.excused }
 
 func (c *checker) newBook(events []history.Event) *book {
 	b := &book{
-		first: forever, resources: map[string]*resource{}, elections: map[string]bool{}, unordered: map[string]bool{},
-		clients: map[string]bool{},
+		first: forever, resources: map[string]*resource{}, elections: map[string]bool{}, clients: map[string]bool{},
 	}
 	ops, requests, faults := map[int64][]*acquisition{}, map[int64]*request{}, map[int64]*disturbance{}
 	for n := range events {
@@ -141,7 +139,6 @@ func (c *checker) newBook(events []history.Event) *book {
 			b.clients[e.Client()] = true
 			if e.Verb == history.Campaign {
 				b.elections[e.Name] = true
-				b.unordered[e.Name] = b.unordered[e.Name] || e.Value != ""
 			}
 		case history.Grant, history.GiveUp, history.Live, history.Lost, history.Release, history.Released:
 			if ops[e.Op] == nil {

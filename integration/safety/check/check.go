@@ -85,7 +85,7 @@ func Check(events []history.Event) Report {
 		{"resource", c.resource}, {"requests", c.requestOutcomes}, {"tokens", c.tokenOrder}, {"watch", c.watchedTokens},
 		{"watch", c.deletions}, {"watch", c.leftovers}, {"intervals", c.intervals}, {"release", c.returns},
 		{"deadline", c.deadlines}, {"operator", c.prompt}, {"progress", c.progress}, {"order", c.order},
-		{"order", c.sessionOrder}, {"observers", c.observers},
+		{"observers", c.observers},
 	} {
 		c.now = one.name
 		one.look()

@@ -21,23 +21,20 @@
 // # How each is checked
 //
 //	file          invariants  by
-//	resource.go   I1          a scan of what each resource applied, in that order
+//	resource.go   I1, I4      a scan of what each resource applied, in that order
+//	requests.go   I5, I4      the answer to each request, compared with what the resource did, and when
 //	tokens.go     I2          a sweep over enter and grant events
 //	watch.go      I2, I6, I7  each name's queue, rebuilt from the watch
 //	intervals.go  I2, I3, I8  a sweep by token over the grants and the last live event of each handle
-//	kinds.go      I3          the same for the permits of a semaphore
-//	release.go    I3          when scoped functions returned, and when their keys were deleted
-//	deadline.go   I3          the deadlines of leases, computed from the renewals that were answered
+//	deadline.go   I3          the deadlines of leases, computed from the renewals that were answered; and when scoped
+//	                          functions returned, and their keys were deleted
 //	operator.go   I3, I6      what operators deleted, overwrote or revoked
-//	updates.go    I4          the values that each resource applied
-//	requests.go   I5, I4      the answer to each request, compared with what the resource did
-//	register.go   I4          porcupine, with a register as the model
 //	progress.go   I7          a sweep over waiters, holders and faults
-//	order.go      I7          each grant, compared with the waiters that came earlier and still wait
+//	order.go      I7          the waiters of each session, in the order of their tokens
 //	observers.go  I8          a scan of what each observer saw, compared with the watch
 //
-// Most are sorts and sweeps over the events. Porcupine's time grows much faster, so it gets short windows: a history is
-// cut where the register's state is certain, so the whole is linearizable exactly if each window is.
+// All are sorts and sweeps over the events. No search for an order that explains them is needed: the tokens are the
+// order of the grants, and each resource's record is the order of its requests.
 //
 // # Deadlines
 //
@@ -59,19 +56,11 @@
 //
 // # What order means
 //
-// Waiters of one session wait in line in the process, and sessions wait in etcd's queue. So no caller is granted a name
-// before a caller that has waited longer, unless it takes over the place of a waiter of its session that gives up. An
-// enter event is recorded before the place in the queue is taken, and a client may have a session and also the session
-// that replaces it. So a waiter counts as overtaken only when one client has passed it three times, each time by an
-// acquisition that entered more than a second later.
-//
-// A fault may keep a waiter from its place. Between clients the rule therefore applies only without faults: no fault is
-// on from a second before the later acquisition enters until its grant, and no fault but an operator's was on in the
-// TTL before that. Faults of other clients do not count. Within a session, which is identified by the lease of its
-// keys, the rule always applies to waiters that are served in the end. Readers and candidates of one session each have
-// their own place in etcd's queue. An election in which a candidate is passed because of a priority or a transfer is
-// not in order of arrival, and is left out. So are waiters that stand in several queues: whatever passes such a waiter
-// has a key that was never first, which I2 finds.
+// Sessions wait in etcd's queue, in the order of their keys: I2. Waiters of one session wait in line in the process, so
+// no caller is granted a name before a caller of its session that has waited longer. But an enter event is recorded
+// before the place in the line is taken. So one waiter counts as overtaken only when three have passed it that entered
+// more than a second later, and several when more than four were passed by one that entered 250 ms later. Readers and
+// candidates of one session each have their own place in etcd's queue, as have locks that stand in several queues.
 //
 // # What it cannot see
 //
