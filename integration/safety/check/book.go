@@ -20,6 +20,7 @@ type book struct {
 	last      time.Duration // of the last one
 	whole     bool          // the run came to its end
 	ops       []*acquisition
+	peers     []*acquisition // of etcd's own mutex, as a control
 	requests  []*request
 	resources map[string]*resource
 	changes   []*history.Event // of the watch
@@ -54,7 +55,6 @@ type request struct {
 type resource struct {
 	name    string
 	applied []*history.Event
-	set     bool // its updates are Add
 	control bool // it does not look at tokens
 }
 
@@ -135,6 +135,10 @@ func (c *checker) newBook(events []history.Event) *book {
 				continue
 			}
 			ops[e.Op] = acquisitionsOf(e)
+			if strings.HasSuffix(e.Name, history.PeerMark) {
+				b.peers = append(b.peers, ops[e.Op]...)
+				continue
+			}
 			b.ops = append(b.ops, ops[e.Op]...)
 			b.clients[e.Client()] = true
 			if e.Verb == history.Campaign {
@@ -158,7 +162,6 @@ func (c *checker) newBook(events []history.Event) *book {
 		case history.Apply:
 			res := b.resource(e.Name)
 			res.applied = append(res.applied, e)
-			res.set = res.set || e.Verb == history.Add
 			if !res.control {
 				r := b.request(requests, e)
 				r.applied = append(r.applied, e)

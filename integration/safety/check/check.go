@@ -33,7 +33,6 @@ type Report struct {
 	Malformed  []string // why no run can have written this history; at most 20 reasons
 	Counts     []Count
 	Faults     map[string]int // how often each fault was on, by name
-	Idle       time.Duration  // the longest time without faults in which a name had waiters and no holder
 }
 
 // Count returns the number of the line of Counts with that text, 0 if there is no such line.
@@ -56,7 +55,6 @@ func (r *Report) Print(w io.Writer) (err error) {
 	for _, name := range slices.Sorted(maps.Keys(r.Faults)) {
 		line("%9d fault: %s", r.Faults[name], name)
 	}
-	line("longest time without a holder while somebody waited: %v", r.Idle.Round(time.Millisecond))
 	line("violations: %d", len(r.Violations)+r.More)
 	for _, text := range r.Malformed {
 		line("malformed history: %s", text)
@@ -82,7 +80,7 @@ func Check(events []history.Event) Report {
 		name string
 		look func()
 	}{
-		{"resource", c.resource}, {"requests", c.requestOutcomes}, {"tokens", c.tokenOrder}, {"watch", c.watchedTokens},
+		{"resource", c.resource}, {"requests", c.requestOutcomes}, {"watch", c.watchedTokens},
 		{"watch", c.deletions}, {"watch", c.leftovers}, {"intervals", c.intervals}, {"release", c.returns},
 		{"deadline", c.deadlines}, {"operator", c.prompt}, {"progress", c.progress}, {"order", c.order},
 		{"observers", c.observers},

@@ -23,7 +23,6 @@
 //	file          invariants  by
 //	resource.go   I1, I4      a scan of what each resource applied, in that order
 //	requests.go   I5, I4      the answer to each request, compared with what the resource did, and when
-//	tokens.go     I2          a sweep over enter and grant events
 //	watch.go      I2, I6, I7  each name's queue, rebuilt from the watch
 //	intervals.go  I2, I3, I8  a sweep by token over the grants and the last live event of each handle
 //	deadline.go   I3          the deadlines of leases, computed from the renewals that were answered; and when scoped

@@ -18,8 +18,9 @@ func (b *book) exclusion(name string) string {
 }
 
 // intervals checks I3, and I8 for elections: a handle is not live after a handle with a higher token was granted,
-// unless both are readers. That is enough to prove mutual exclusion. The tokens are the order of the grants: they
-// increase with the revisions of etcd, and as tokenOrder checks. So no search for another order is needed.
+// unless both are readers. That is enough to prove mutual exclusion. It also checks the part of I2 that needs no watch:
+// the tokens are the order of the grants. They increase with the revisions of etcd, and an acquisition that enters
+// after a handle was returned gets a larger token. So no search for another order is needed.
 func (c *checker) intervals() {
 	names, permits := map[string][]*acquisition{}, map[string][]*acquisition{}
 	for _, a := range c.ops {
@@ -35,11 +36,18 @@ func (c *checker) intervals() {
 	looked := 0
 	for name, all := range names {
 		slices.SortStableFunc(all, func(x, y *acquisition) int { return cmp.Compare(x.token(), y.token()) })
-		var writer, anybody *acquisition // the first that was granted, of those with higher tokens
+		var writer, anybody, first *acquisition // the first that was granted, of those with higher tokens; first: even if it was excused
 		for n, a := range slices.Backward(all) {
-			if n > 0 && revision(all[n-1].token()) >= revision(a.token()) {
+			switch {
+			case !a.token().Valid():
+				c.bad("I2", name, show(a.grant), "token %d is not valid", a.token())
+			case n > 0 && revision(all[n-1].token()) >= revision(a.token()):
 				c.bad("I2", name, show(all[n-1].grant, a.grant), "token %d was granted, and token %d too", a.token(), all[n-1].token())
+			case first != nil && first.grant.At < a.enter.At:
+				c.bad("I2", name, show(first.grant, a.enter, a.grant),
+					"token %d was granted to an acquisition that entered after the grant of %d", a.token(), first.token())
 			}
+			first = earlier(first, a)
 			rival := anybody
 			if a.shared() {
 				rival = writer
@@ -62,6 +70,31 @@ func (c *checker) intervals() {
 		}
 	}
 	c.count("live intervals compared", looked)
+	c.countPeers()
+}
+
+// PeerOverlaps is a line of the report's Counts.
+const PeerOverlaps = "holders of etcd's own mutex, the control, at the next one's grant"
+
+// countPeers counts the holders of etcd's own mutex that took themselves for holders when the next one was granted it.
+func (c *checker) countPeers() {
+	holders := map[string][]*acquisition{}
+	for _, a := range c.peers {
+		if a.grant != nil {
+			holders[a.enter.Name] = append(holders[a.enter.Name], a)
+		}
+	}
+	overlaps := 0
+	for _, all := range holders {
+		slices.SortStableFunc(all, func(x, y *acquisition) int { return cmp.Compare(x.grant.At, y.grant.At) })
+		for n := 1; n < len(all); n++ {
+			live, left := all[n-1].lastLive, all[n-1].release
+			if next := all[n].grant.At; live != nil && live.At > next && (left == nil || left.At > next) {
+				overlaps++
+			}
+		}
+	}
+	c.count(PeerOverlaps, overlaps)
 }
 
 // overlap compares a handle with one that excludes it, which may be nil. One with a lower token does not matter: etcd's

@@ -1,6 +1,10 @@
 package check
 
-import "github.com/leasefence/leasefence/integration/safety/history"
+import (
+	"slices"
+
+	"github.com/leasefence/leasefence/integration/safety/history"
+)
 
 // requestOutcomes checks I5, and I4 for single requests: what the resource did fits the answer, and was done between
 // the request and the answer. So the resource's record is an order that explains what the callers saw, and no search
@@ -31,7 +35,9 @@ func (c *checker) requestOutcomes() {
 			c.bad(invariant, q.send.Name, append(show(q.send, q.answer), show(done...)...), format, args...)
 		}
 		switch {
-		case len(done) > 0 && (done[0].At < q.send.At || outcome == history.OK && done[0].At > q.answer.At):
+		case slices.ContainsFunc(done, func(e *history.Event) bool {
+			return e.At < q.send.At || outcome == history.OK && e.At > q.answer.At
+		}):
 			bad("I4", "%s was not applied between its request and its answer", q.send.Verb)
 		case outcome == history.Unknown:
 			unknown++

@@ -18,9 +18,6 @@ func (c *checker) resource() {
 			continue
 		}
 		v := value{}
-		if r.set {
-			v.set = map[string]bool{}
-		}
 		var writer, reader *history.Event // with the highest token that was accepted
 		var now time.Duration
 		for _, e := range r.applied {

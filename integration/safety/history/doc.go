@@ -32,9 +32,9 @@
 //
 // The Verb of an enter event is [Campaign] for an election, [RLock] or [TryRLock] for a reader, and [TryLock] or empty
 // for a lock. The other kinds of locks have the verbs from [SetLock] on, and the same events. Requests have the verbs
-// from [Claim] to [CheckRead]. A resource that gets an [Add] is a set: a read returns its elements, separated by commas. A fenced
-// resource accepts no request without a token, except a [Read]. The Token of a [ClaimRead] or [CheckRead] and that of a
-// reader's grant is the token of a read lock.
+// from [Claim] to [CheckRead]. A resource that gets an [Add] is a set: a read returns its elements in the order in which
+// they were added, separated by commas. A fenced resource accepts no request without a token, except a [Read]. The
+// Token of a [ClaimRead] or [CheckRead] and that of a reader's grant is the token of a read lock.
 //
 // Some names of faults and notes have a meaning for the checkers: [OperatorDeletes], [OperatorOverwrites],
 // [OperatorRevokes], [ClientKilled], [Compaction], [NoteTTL], [NoteStall], [NoteEnd]. A resource may be the control of

@@ -36,6 +36,10 @@ const (
 // before the mark. It gets the same requests with the same numbers. The checkers count how often it goes wrong.
 const UnfencedMark = "#unfenced"
 
+// PeerMark ends the name of a lock that only etcd's own mutex takes, as a control. A Live event says that its session
+// was not done. The checkers count how often two hold it at a time.
+const PeerMark = "#peer"
+
 // Returned is the Verb of a Release event of Do or Run: the function has returned, and the lock must not have been
 // released before. Without a Verb, the event says that Unlock or Resign is about to be called.
 const Returned Verb = "returned"
